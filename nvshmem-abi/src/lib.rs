@@ -1,0 +1,1 @@
+//! NVSHMEM's transport plugin interface.

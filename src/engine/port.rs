@@ -1,0 +1,218 @@
+//! What the engine asks of a fabric.
+//!
+//! [`Port`] is the data path of one lane: post a segment on a rail, poll the rail's completions.
+//! One thread at a time uses a port. [`MemoryPort`] registers memory for all lanes of the process
+//! and may be called from any thread, also while a lane is posting.
+//!
+//! A *segment* is one operation of the fabric; an NVSHMEM operation is cut into one or more.
+
+use std::fmt;
+
+use super::ids::{RailId, Token};
+
+/// Most completions that one [`Port::poll`] returns.
+///
+/// Large enough to make the poll's fixed cost small beside its completions, small enough that
+/// retries and new work are not starved by a long drain.
+pub const POLL_BATCH: usize = 32;
+
+/// The address of a peer's rail, as the port's own address table knows it (`fi_addr_t`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PeerAddr(pub u64);
+
+/// A local descriptor of registered memory, opaque to the engine (`fi_mr_desc` as an integer).
+/// Zero where the rail needs none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Desc(pub usize);
+
+/// The local side of a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Local {
+    /// Memory of this process: virtual address and descriptor. It stays valid and, for a write,
+    /// unchanged until the segment completes.
+    Memory {
+        /// Virtual address of the first byte.
+        addr: usize,
+        /// Descriptor for the rail the segment is posted on.
+        desc: Desc,
+    },
+    /// A value carried by the segment itself, in the first `len` bytes (little endian). The port
+    /// copies it before `post` returns. Only for writes of at most 8 bytes.
+    Inline(u64),
+}
+
+/// Direction of a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Direction {
+    /// Local memory to the peer. Complete when the data is visible in the peer's memory.
+    Write,
+    /// The peer's memory to local memory. Complete when the data is in local memory.
+    Read,
+}
+
+/// One segment, ready to be posted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Transfer {
+    /// Direction of the data.
+    pub direction: Direction,
+    /// Where the data is in this process.
+    pub local: Local,
+    /// Bytes to move. At least 1 and at most the rail's [`RailLimits::max_segment`].
+    pub len: usize,
+    /// Where the data is at the peer: a virtual address or an offset, as the peer's handle says.
+    pub remote: u64,
+    /// The peer's key for that memory on the rail addressed.
+    pub key: u64,
+}
+
+/// Answer to a post that did not fail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Posted {
+    /// The fabric has taken the segment; a completion with its token will follow.
+    Yes,
+    /// The fabric has no room at present (`FI_EAGAIN`). Nothing was taken; try again later.
+    Again,
+}
+
+/// Answer to a poll.
+#[derive(Debug)]
+#[must_use]
+pub enum Polled {
+    /// Nothing has completed.
+    Empty,
+    /// So many tokens, from the front of the batch, have completed.
+    Completed(usize),
+    /// One segment failed, or the rail as a whole (no token). Poll again for what follows.
+    Failed(Failure),
+}
+
+/// A segment or a rail that failed.
+#[derive(Debug)]
+pub struct Failure {
+    /// The segment that failed; none when the rail as a whole did.
+    pub token: Option<Token>,
+    /// What the fabric said.
+    pub error: PortError,
+}
+
+/// An error of the fabric, with what was tried and the fabric's own text.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PortError {
+    /// The call that failed, by its man page's name, or what was attempted.
+    pub call: &'static str,
+    /// The positive `fi_errno` value.
+    pub code: i32,
+    /// The fabric's text for the code, and the provider's own where it gives one.
+    pub text: String,
+}
+
+impl fmt::Display for PortError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} failed: {} (error {})", self.call, self.text, self.code)
+    }
+}
+
+impl std::error::Error for PortError {}
+
+/// What a rail can do. Fixed once the port is open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RailLimits {
+    /// Largest segment in bytes. At least 1.
+    pub max_segment: usize,
+    /// Most segments that may be posted and not completed. At least 1. The port's completion
+    /// queue holds at least this many, so it cannot overflow.
+    pub depth: u32,
+    /// Whether the local side needs the descriptor of a registered region (`FI_MR_LOCAL`).
+    pub needs_desc: bool,
+}
+
+/// The data path of one lane.
+///
+/// # Threads
+/// One at a time; the lane owns the port.
+pub trait Port {
+    /// Limits of each rail, in rail order. Its length is the number of rails, 1 to 32.
+    fn limits(&self) -> &[RailLimits];
+
+    /// The name of a rail for messages: the NIC, interface or address it stands for.
+    fn rail_name(&self, rail: RailId) -> &str;
+
+    /// Posts one segment. Never blocks.
+    ///
+    /// `token` is below the capacity given when the port was opened, and not in use.
+    ///
+    /// # Errors
+    /// An error means that the fabric refused the segment for good; its token is free again.
+    fn post(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        transfer: &Transfer,
+    ) -> Result<Posted, PortError>;
+
+    /// Takes up to [`POLL_BATCH`] completions of a rail, and lets the fabric make progress. Never
+    /// blocks.
+    fn poll(&mut self, rail: RailId, done: &mut [Token; POLL_BATCH]) -> Polled;
+
+    /// Nanoseconds since some fixed moment. Never goes backwards.
+    fn now(&mut self) -> u64;
+
+    /// Called by a waiting loop that found nothing to do: gives the core to somebody else.
+    fn relax(&mut self);
+}
+
+/// What memory is registered for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Local side of operations only.
+    Local,
+    /// Peers may read and write it as well, on every proxy rail.
+    LocalAndRemote,
+}
+
+/// How peers address a region on a rail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Addressing {
+    /// By the owner's virtual address (`FI_MR_VIRT_ADDR`).
+    Virtual,
+    /// By the offset from the region's first byte.
+    Offset,
+}
+
+/// A registered region. Dropping `owner` ends the registration on every rail.
+#[derive(Debug)]
+pub struct Registered<R> {
+    /// Keeps the registration alive.
+    pub owner: R,
+    /// Key for peers per proxy rail, in rail order. Empty for [`Access::Local`].
+    pub keys: Vec<u64>,
+    /// Descriptor per proxy rail, in rail order.
+    pub proxy_descs: Vec<Desc>,
+    /// Descriptor per rail of the host lane, in rail order.
+    pub host_descs: Vec<Desc>,
+    /// How peers address it. The same on every rail of one provider.
+    pub addressing: Addressing,
+}
+
+/// Registers memory with every rail of the process.
+///
+/// # Threads
+/// Any, at any time, also while lanes post and poll.
+pub trait MemoryPort: Send + Sync {
+    /// What keeps a registration alive.
+    type Region: Send + Sync;
+
+    /// Registers `len` bytes at `addr`. It takes a system call per rail at least: not for the hot
+    /// path.
+    ///
+    /// # Errors
+    /// The first rail that refused, by name; registrations already made are undone.
+    fn register(
+        &self,
+        addr: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<Registered<Self::Region>, PortError>;
+}

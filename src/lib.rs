@@ -1,0 +1,13 @@
+//! NVSHMEM's remote transport over libfabric.
+//!
+//! Built as a shared library, it is what NVSHMEM loads for `NVSHMEM_REMOTE_TRANSPORT=libfabric`;
+//! its one exported symbol is `nvshmemt_init`. The layers, each seeing only those below:
+//!
+//! ```text
+//! abi       NVSHMEM's C interface, one table of functions per layout
+//! engine    lanes, streams, rails, memory: policy and protocol
+//! ofi       owners of libfabric objects; implements the engine's ports
+//! ```
+
+pub mod engine;
+pub mod settings;

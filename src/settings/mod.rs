@@ -1,0 +1,99 @@
+//! What the user can set, each value read once at start from the environment.
+
+use std::time::Duration;
+
+/// The values in force, parsed and checked.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// `NVSHMEM_LIBFABRIC_PROVIDER`: which libfabric provider to use. Default `auto`.
+    pub provider: Provider,
+    /// `NVSHMEM_LIBFABRIC_DEVICES`: which devices become rails, and in which order. Default: all.
+    pub devices: Devices,
+    /// `NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE`: most rails of one PE, 1 to 32. Default 16.
+    pub max_nic_per_pe: u8,
+    /// `NVSHMEM_LIBFABRIC_PROGRESS`: `auto` asks libfabric for automatic progress first, `manual`
+    /// does not ask for it. Default `auto`.
+    pub progress: Progress,
+    /// `NVSHMEM_LIBFABRIC_THREADING`: `completion`, `domain` or `safe`: the first level asked for;
+    /// the weaker demands on the provider follow when it is refused. Default `completion`.
+    pub threading: Threading,
+    /// `NVSHMEM_LIBFABRIC_QUEUE_DEPTH`: most segments in flight on one rail; 0 takes what the
+    /// provider offers. Default 0, at most 65536.
+    pub queue_depth: u32,
+    /// `NVSHMEM_LIBFABRIC_MAX_SEGMENT`: largest segment in bytes; 0 takes the provider's limit.
+    /// Default 0. Accepts the suffixes K, M and G (powers of 1024).
+    pub max_segment: u64,
+    /// `NVSHMEM_LIBFABRIC_WARN_SECONDS`: a wait this long is reported. Default 10; 0 never.
+    pub warn_after: Option<Duration>,
+    /// `NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS`: a wait this long fails. Default 120; 0 never.
+    pub fail_after: Option<Duration>,
+    /// `NVSHMEM_LIBFABRIC_YIELD`: whether an idle progress call gives up its core: `auto` does when
+    /// this host has fewer cores than twice its PEs. Default `auto`.
+    pub yield_when: YieldWhen,
+    /// `NVSHMEM_LIBFABRIC_LIBRARY`: the libfabric to load, a name or a path. Default
+    /// `libfabric.so.1`.
+    pub library: String,
+}
+
+/// A libfabric provider, as the user names it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Provider {
+    /// The first that works of: efa, cxi, verbs, tcp.
+    Auto,
+    /// AWS Elastic Fabric Adapter (`efa`).
+    Efa,
+    /// HPE Slingshot (`cxi`).
+    Cxi,
+    /// InfiniBand and RoCE (`verbs;ofi_rxm`).
+    Verbs,
+    /// TCP sockets: the native `tcp` provider where it has reliable datagram endpoints (libfabric
+    /// 1.18 and newer), else `tcp;ofi_rxm`.
+    Tcp,
+    /// `tcp;ofi_rxm` whatever the version.
+    TcpRxm,
+    /// Shared memory, for PEs on one host (`shm`).
+    Shm,
+}
+
+/// Which devices become rails. A device is named by its domain, interface or NIC, or by an IP
+/// address.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Devices {
+    /// All that the provider offers.
+    Any,
+    /// These, in this order. A device named twice gives two rails.
+    Include(Vec<String>),
+    /// All but these.
+    Exclude(Vec<String>),
+}
+
+/// Progress to ask libfabric for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// `FI_PROGRESS_AUTO` first, then `FI_PROGRESS_MANUAL`.
+    Auto,
+    /// `FI_PROGRESS_MANUAL` only.
+    Manual,
+}
+
+/// Threading level to ask libfabric for first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Threading {
+    /// `FI_THREAD_COMPLETION`.
+    Completion,
+    /// `FI_THREAD_DOMAIN`.
+    Domain,
+    /// `FI_THREAD_SAFE`.
+    Safe,
+}
+
+/// When an idle progress call gives up its core.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum YieldWhen {
+    /// When the host is short of cores.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
