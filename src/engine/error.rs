@@ -2,6 +2,7 @@
 
 use thiserror::Error;
 
+use super::handle::HandleError;
 use super::ids::{Pe, RailId};
 use super::port::PortError;
 
@@ -17,18 +18,85 @@ pub enum EngineError {
         /// Number of PEs in the job.
         n_pes: u32,
     },
-    /// The fabric refused or failed a segment.
-    #[error("{what} to {pe} on {rail} ({rail_name}): {error}")]
-    Fabric {
-        /// What was being done.
+    /// A memory handle or an address that cannot be used.
+    #[error("{0}")]
+    Handle(#[from] HandleError),
+    /// A handle or an address that cannot be used, with the operation it was for.
+    #[error("{what} of {len} bytes, {pe}, {side} address {addr:#x}: {fault}")]
+    Refused {
+        /// put or get.
         what: &'static str,
         /// The peer.
         pe: Pe,
+        /// local or remote.
+        side: &'static str,
+        /// The address on that side.
+        addr: u64,
+        /// Bytes asked for.
+        len: usize,
+        /// What is wrong.
+        fault: HandleError,
+    },
+    /// Memory that could not be registered.
+    #[error("registering {len} bytes at {addr:#x}: {why}")]
+    Register {
+        /// First byte.
+        addr: usize,
+        /// Length in bytes.
+        len: usize,
+        /// What refused it.
+        why: String,
+    },
+    /// The fabric refused or failed a segment.
+    #[error("{what} of {len} bytes, {pe}, on {rail} ({rail_name}): {error}")]
+    Segment {
+        /// put or get.
+        what: &'static str,
+        /// The peer.
+        pe: Pe,
+        /// Bytes of the segment.
+        len: usize,
         /// The rail.
         rail: RailId,
         /// The rail's name.
         rail_name: String,
         /// What the fabric said.
         error: PortError,
+    },
+    /// A rail failed as a whole.
+    #[error("{rail} ({rail_name}): {error}")]
+    Rail {
+        /// The rail.
+        rail: RailId,
+        /// The rail's name.
+        rail_name: String,
+        /// What the fabric said.
+        error: PortError,
+    },
+    /// Something did not complete within the deadline.
+    #[error(
+        "{what} of {len} bytes, {pe}, on {rail} ({rail_name}) has not completed for {seconds} s \
+         ({state}; {writes} writes and {reads} reads to this PE are under way): the peer may be \
+         dead or not making progress"
+    )]
+    Timeout {
+        /// put or get.
+        what: &'static str,
+        /// The peer.
+        pe: Pe,
+        /// Bytes of the segment.
+        len: usize,
+        /// The rail.
+        rail: RailId,
+        /// The rail's name.
+        rail_name: String,
+        /// How long it has been the oldest of its stream.
+        seconds: u64,
+        /// Whether it was posted, queued or held.
+        state: &'static str,
+        /// Writes to the peer that are not delivered.
+        writes: u32,
+        /// Reads from the peer that have not landed.
+        reads: u32,
     },
 }

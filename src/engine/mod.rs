@@ -5,6 +5,21 @@
 //! tests use. Nothing here is `unsafe`.
 #![forbid(unsafe_code)]
 
+pub mod counters;
 pub mod error;
+pub mod fake;
+pub mod handle;
+pub mod host_lane;
 pub mod ids;
+pub mod lane;
+mod operation;
+pub mod paths;
 pub mod port;
+mod rail;
+pub mod regions;
+mod segment;
+mod stream;
+mod watchdog;
+
+pub use operation::OpId;
+pub use watchdog::Watchdog;

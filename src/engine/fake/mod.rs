@@ -1,0 +1,99 @@
+//! A scripted fabric for tests: many PEs in one process, a clock of its own, and every kind of
+//! misbehaviour a real fabric has, drawn from a seed so that a failure can be run again.
+//!
+//! Time moves only when a port is polled or relaxes, so nothing here waits. The fabric checks what
+//! it is asked to do (keys, bounds, tokens, descriptors, depth) more strictly than any provider.
+
+mod port;
+mod world;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub use port::{FakeMemory, FakePort, FakeRegion};
+use world::World;
+pub use world::{Delivery, Script};
+
+use super::ids::{Pe, RailId};
+use super::port::{PeerAddr, RailLimits};
+
+/// The fabric that fake ports post to. Clones are the same fabric.
+#[derive(Clone, Debug)]
+pub struct FakeFabric {
+    world: Arc<Mutex<World>>,
+}
+
+impl FakeFabric {
+    /// A fabric between `n_pes` PEs that behaves as the script says.
+    pub fn new(seed: u64, n_pes: u32, script: Script) -> Self {
+        Self { world: Arc::new(Mutex::new(World::new(seed, n_pes, script))) }
+    }
+
+    /// The address of a PE's rail, the same in every port's address table.
+    pub fn address(pe: Pe, rail: RailId) -> PeerAddr {
+        PeerAddr(u64::from(pe.0) << 8 | u64::from(rail.0))
+    }
+
+    /// Opens a lane's port.
+    pub fn port(&self, pe: Pe, limits: Vec<RailLimits>) -> FakePort {
+        FakePort::new(self.clone(), pe, limits)
+    }
+
+    /// What registers a PE's memory, with `rails` proxy rails and one host rail.
+    pub fn memory(&self, pe: Pe, rails: u8) -> FakeMemory {
+        FakeMemory::new(self.clone(), pe, rails)
+    }
+
+    /// Gives a PE `len` bytes of zeroed memory and returns their address.
+    pub fn alloc(&self, pe: Pe, len: usize) -> usize {
+        self.lock().alloc(pe, len)
+    }
+
+    /// Copies into a PE's memory.
+    pub fn store(&self, pe: Pe, addr: usize, bytes: &[u8]) {
+        self.lock().bytes_mut(pe, addr, bytes.len()).copy_from_slice(bytes);
+    }
+
+    /// Copies out of a PE's memory.
+    pub fn load(&self, pe: Pe, addr: usize, len: usize) -> Vec<u8> {
+        self.lock().bytes_mut(pe, addr, len).to_vec()
+    }
+
+    /// From now on nothing sent to or read from the PE is delivered, until [`FakeFabric::resume`].
+    pub fn stall(&self, pe: Pe) {
+        self.lock().stalled.insert(pe);
+    }
+
+    /// Ends a stall.
+    pub fn resume(&self, pe: Pe) {
+        self.lock().stalled.remove(&pe);
+    }
+
+    /// The next `count` segments delivered complete with an error instead, and move nothing.
+    pub fn fail_next(&self, count: u32) {
+        self.lock().fail_next = count;
+    }
+
+    /// The next `count` completions are never reported.
+    pub fn lose_next_completions(&self, count: u32) {
+        self.lock().lose_next = count;
+    }
+
+    /// Everything delivered so far, in order.
+    pub fn deliveries(&self) -> Vec<Delivery> {
+        self.lock().deliveries.clone()
+    }
+
+    /// Segments posted and not completed, on all rails of all PEs.
+    pub fn in_flight(&self) -> usize {
+        self.lock().in_flight()
+    }
+
+    /// Nanoseconds on the fabric's clock.
+    pub fn now(&self) -> u64 {
+        self.lock().now
+    }
+
+    fn lock(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,175 @@
+//! The fake's side of the engine's port traits.
+
+use std::collections::HashSet;
+
+use super::FakeFabric;
+use super::world::{Done, fault};
+use crate::engine::ids::{Pe, RailId, Token};
+use crate::engine::port::{
+    Access, Addressing, Desc, Local, MemoryPort, POLL_BATCH, PeerAddr, Polled, Port, PortError,
+    Posted, RailLimits, Registered, Transfer,
+};
+
+/// Nanoseconds that pass with each poll.
+const POLL_TIME: u64 = 200;
+
+/// A lane's port into the fake fabric.
+#[derive(Debug)]
+pub struct FakePort {
+    fabric: FakeFabric,
+    lane: usize,
+    pe: Pe,
+    limits: Vec<RailLimits>,
+    names: Vec<String>,
+    /// Tokens in flight on each rail, to catch a lane that uses one twice or exceeds the depth.
+    tokens: Vec<HashSet<Token>>,
+}
+
+impl FakePort {
+    pub(super) fn new(fabric: FakeFabric, pe: Pe, limits: Vec<RailLimits>) -> Self {
+        let lane = fabric.lock().open_lane(limits.len());
+        let names = (0..limits.len()).map(|rail| format!("fake{rail}")).collect();
+        let tokens = limits.iter().map(|_| HashSet::new()).collect();
+        Self { fabric, lane, pe, limits, names, tokens }
+    }
+}
+
+impl Port for FakePort {
+    fn limits(&self) -> &[RailLimits] {
+        &self.limits
+    }
+
+    fn rail_name(&self, rail: RailId) -> &str {
+        &self.names[rail.index()]
+    }
+
+    fn post(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        transfer: &Transfer,
+    ) -> Result<Posted, PortError> {
+        let limits = self.limits[rail.index()];
+        assert!(transfer.len >= 1 && transfer.len <= limits.max_segment, "length of {transfer:?}");
+        assert!(self.tokens.iter().all(|used| !used.contains(&token)), "{token:?} is in flight");
+        let mut world = self.fabric.lock();
+        if !world.has_room() {
+            return Ok(Posted::Again);
+        }
+        let in_flight = &mut self.tokens[rail.index()];
+        assert!(in_flight.len() < limits.depth as usize, "{rail} is over its depth");
+        if let Local::Memory { addr, desc } = transfer.local {
+            if !world.has_memory(self.pe, addr, transfer.len) {
+                return Err(fault("post", 14, "local memory that does not exist"));
+            }
+            if limits.needs_desc && !world.covers(desc.0 as u64, self.pe, addr, transfer.len) {
+                return Err(fault("post", 22, "the descriptor does not cover the local memory"));
+            }
+        }
+        let target = (Pe((to.0 >> 8) as u32), RailId(to.0 as u8));
+        world.post(self.lane, self.pe, rail, target, token, *transfer);
+        in_flight.insert(token);
+        Ok(Posted::Yes)
+    }
+
+    fn poll(&mut self, rail: RailId, done: &mut [Token; POLL_BATCH]) -> Polled {
+        let mut world = self.fabric.lock();
+        world.advance(POLL_TIME, false);
+        let in_flight = &mut self.tokens[rail.index()];
+        let mut count = 0;
+        while count < POLL_BATCH {
+            match world.next_done(self.lane, rail) {
+                Some(Done::Token(token)) => {
+                    in_flight.remove(&token);
+                    done[count] = token;
+                    count += 1;
+                }
+                Some(Done::Failure(failure)) if count == 0 => {
+                    if let Some(token) = failure.token {
+                        in_flight.remove(&token);
+                    }
+                    return Polled::Failed(failure);
+                }
+                // As libfabric does: an error entry is reported by a read of its own.
+                Some(failure) => {
+                    world.return_done(self.lane, rail, failure);
+                    break;
+                }
+                None => break,
+            }
+        }
+        if count == 0 { Polled::Empty } else { Polled::Completed(count) }
+    }
+
+    fn now(&mut self) -> u64 {
+        self.fabric.lock().now
+    }
+
+    fn relax(&mut self) {
+        self.fabric.lock().advance(0, true);
+    }
+}
+
+/// Registers memory of one PE with the fake fabric.
+#[derive(Debug)]
+pub struct FakeMemory {
+    fabric: FakeFabric,
+    pe: Pe,
+    rails: u8,
+}
+
+impl FakeMemory {
+    pub(super) fn new(fabric: FakeFabric, pe: Pe, rails: u8) -> Self {
+        Self { fabric, pe, rails }
+    }
+}
+
+/// A registration with the fake fabric.
+#[derive(Debug)]
+pub struct FakeRegion {
+    fabric: FakeFabric,
+    keys: Vec<u64>,
+}
+
+impl Drop for FakeRegion {
+    fn drop(&mut self) {
+        let mut world = self.fabric.lock();
+        for key in &self.keys {
+            world.deregister(*key);
+        }
+    }
+}
+
+impl MemoryPort for FakeMemory {
+    type Region = FakeRegion;
+
+    fn register(
+        &self,
+        addr: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<Registered<FakeRegion>, PortError> {
+        let mut world = self.fabric.lock();
+        if !world.has_memory(self.pe, addr, len) {
+            return Err(fault("register", 14, "memory that does not exist"));
+        }
+        let mut keys: Vec<u64> =
+            (0..self.rails).map(|rail| world.register(self.pe, RailId(rail), addr, len)).collect();
+        let proxy_descs = keys.iter().map(|key| Desc(*key as usize)).collect();
+        let remote = match access {
+            Access::Local => Vec::new(),
+            Access::LocalAndRemote => keys.clone(),
+        };
+        // The host domain, which is no rail that peers can address.
+        let host = world.register(self.pe, RailId(u8::MAX), addr, len);
+        keys.push(host);
+        Ok(Registered {
+            owner: FakeRegion { fabric: self.fabric.clone(), keys },
+            keys: remote,
+            proxy_descs,
+            host_descs: vec![Desc(host as usize)],
+            addressing: Addressing::Offset,
+        })
+    }
+}

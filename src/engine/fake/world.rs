@@ -1,0 +1,303 @@
+//! The state of the fake fabric: memories, keys, what is under way, and the clock.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use crate::engine::ids::{Pe, RailId, Token};
+use crate::engine::port::{Direction, Failure, Local, PortError, Transfer};
+
+/// How the fabric behaves. All choices are drawn from the seed.
+#[derive(Clone, Debug)]
+pub struct Script {
+    /// Of a hundred posts, how many find no room.
+    pub again_percent: u32,
+    /// Nanoseconds from posting to delivery and from delivery to completion: least and most. A
+    /// wide range reorders.
+    pub delay: (u64, u64),
+    /// How much longer these rails take, wherever they are: (rail, factor).
+    pub slow_rails: Vec<(RailId, u64)>,
+}
+
+impl Default for Script {
+    fn default() -> Self {
+        Self { again_percent: 0, delay: (1_000, 20_000), slow_rails: Vec::new() }
+    }
+}
+
+/// One segment that reached its target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Delivery {
+    /// Sender.
+    pub from: Pe,
+    /// Target.
+    pub to: Pe,
+    /// The sender's rail.
+    pub rail: RailId,
+    /// Direction.
+    pub direction: Direction,
+    /// Address or offset at the target, as posted.
+    pub remote: u64,
+    /// Bytes.
+    pub len: usize,
+}
+
+/// Something completed, to be reported by a poll.
+#[derive(Debug)]
+pub(super) enum Done {
+    Token(Token),
+    Failure(Failure),
+}
+
+#[derive(Debug)]
+struct Flight {
+    lane: usize,
+    from: Pe,
+    to: Pe,
+    remote_rail: RailId,
+    rail: RailId,
+    token: Token,
+    transfer: Transfer,
+    due: u64,
+    /// Once delivered: what the completion says.
+    outcome: Option<Result<(), PortError>>,
+}
+
+#[derive(Debug)]
+struct Key {
+    pe: Pe,
+    rail: RailId,
+    base: usize,
+    len: usize,
+}
+
+#[derive(Debug)]
+struct Arena {
+    base: usize,
+    bytes: Vec<u8>,
+}
+
+/// Everything behind the fabric's lock.
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) now: u64,
+    pub(super) stalled: HashSet<Pe>,
+    pub(super) fail_next: u32,
+    pub(super) lose_next: u32,
+    pub(super) deliveries: Vec<Delivery>,
+    script: Script,
+    random: u64,
+    memories: Vec<Vec<Arena>>,
+    keys: HashMap<u64, Key>,
+    next_key: u64,
+    flights: Vec<Flight>,
+    done: Vec<Vec<VecDeque<Done>>>,
+}
+
+impl World {
+    pub(super) fn new(seed: u64, n_pes: u32, script: Script) -> Self {
+        Self {
+            now: 0,
+            stalled: HashSet::new(),
+            fail_next: 0,
+            lose_next: 0,
+            deliveries: Vec::new(),
+            script,
+            random: seed,
+            memories: (0..n_pes).map(|_| Vec::new()).collect(),
+            keys: HashMap::new(),
+            next_key: 1,
+            flights: Vec::new(),
+            done: Vec::new(),
+        }
+    }
+
+    /// The next number of the seed's sequence (splitmix64).
+    fn draw(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn delay(&mut self, rail: RailId) -> u64 {
+        let (least, most) = self.script.delay;
+        let drawn = least + self.draw() % (most - least + 1);
+        let slow = self.script.slow_rails.iter().find(|(slow, _)| *slow == rail);
+        drawn * slow.map_or(1, |(_, factor)| *factor)
+    }
+
+    pub(super) fn has_room(&mut self) -> bool {
+        let percent = u64::from(self.script.again_percent);
+        percent == 0 || self.draw() % 100 >= percent
+    }
+
+    pub(super) fn alloc(&mut self, pe: Pe, len: usize) -> usize {
+        let memory = &mut self.memories[pe.index()];
+        // Each PE's memory is at addresses of its own, so that a mix-up of PEs cannot go unseen.
+        let first = (pe.index() + 1) << 36;
+        let base = memory.last().map_or(first, |last| last.base + last.bytes.len() + 4096);
+        memory.push(Arena { base, bytes: vec![0; len] });
+        base
+    }
+
+    fn find(&mut self, pe: Pe, addr: usize, len: usize) -> Option<&mut [u8]> {
+        let arena = self.memories[pe.index()]
+            .iter_mut()
+            .find(|arena| addr >= arena.base && addr - arena.base + len <= arena.bytes.len())?;
+        let at = addr - arena.base;
+        Some(&mut arena.bytes[at..at + len])
+    }
+
+    pub(super) fn bytes_mut(&mut self, pe: Pe, addr: usize, len: usize) -> &mut [u8] {
+        match self.find(pe, addr, len) {
+            Some(bytes) => bytes,
+            None => panic!("{pe} has no memory of {len} bytes at {addr:#x}"),
+        }
+    }
+
+    pub(super) fn register(&mut self, pe: Pe, rail: RailId, base: usize, len: usize) -> u64 {
+        let key = self.next_key;
+        self.next_key += 1;
+        self.keys.insert(key, Key { pe, rail, base, len });
+        key
+    }
+
+    pub(super) fn deregister(&mut self, key: u64) {
+        self.keys.remove(&key);
+    }
+
+    pub(super) fn has_memory(&mut self, pe: Pe, addr: usize, len: usize) -> bool {
+        self.find(pe, addr, len).is_some()
+    }
+
+    /// Whether a live registration of the PE's rail covers the bytes.
+    pub(super) fn covers(&self, key: u64, pe: Pe, addr: usize, len: usize) -> bool {
+        self.keys
+            .get(&key)
+            .is_some_and(|key| key.pe == pe && addr >= key.base && addr - key.base + len <= key.len)
+    }
+
+    pub(super) fn open_lane(&mut self, rails: usize) -> usize {
+        self.done.push((0..rails).map(|_| VecDeque::new()).collect());
+        self.done.len() - 1
+    }
+
+    pub(super) fn post(
+        &mut self,
+        lane: usize,
+        from: Pe,
+        rail: RailId,
+        to: (Pe, RailId),
+        token: Token,
+        transfer: Transfer,
+    ) {
+        let due = self.now + self.delay(rail);
+        let (to, remote_rail) = to;
+        let outcome = None;
+        self.flights.push(Flight {
+            lane,
+            from,
+            to,
+            remote_rail,
+            rail,
+            token,
+            transfer,
+            due,
+            outcome,
+        });
+    }
+
+    pub(super) fn next_done(&mut self, lane: usize, rail: RailId) -> Option<Done> {
+        self.done[lane][rail.index()].pop_front()
+    }
+
+    pub(super) fn return_done(&mut self, lane: usize, rail: RailId, done: Done) {
+        self.done[lane][rail.index()].push_front(done);
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.flights.len()
+    }
+
+    /// Moves the clock by `step`, or to the next event if `leap`, and lets happen what is due.
+    pub(super) fn advance(&mut self, step: u64, leap: bool) {
+        self.now += step;
+        if leap {
+            let next =
+                self.flights.iter().filter(|flight| self.may_move(flight)).map(|f| f.due).min();
+            self.now = self.now.max(next.unwrap_or(self.now + 1_000_000));
+        }
+        while let Some(at) =
+            self.flights.iter().position(|flight| flight.due <= self.now && self.may_move(flight))
+        {
+            let mut flight = self.flights.swap_remove(at);
+            match flight.outcome.take() {
+                None => {
+                    let outcome = self.deliver(&flight);
+                    flight.outcome = Some(outcome);
+                    flight.due = self.now + self.delay(flight.rail);
+                    self.flights.push(flight);
+                }
+                Some(outcome) => self.complete(&flight, outcome),
+            }
+        }
+    }
+
+    fn may_move(&self, flight: &Flight) -> bool {
+        flight.outcome.is_some() || !self.stalled.contains(&flight.to)
+    }
+
+    fn deliver(&mut self, flight: &Flight) -> Result<(), PortError> {
+        if self.fail_next > 0 {
+            self.fail_next -= 1;
+            return Err(fault("delivery", 5, "failed by the script"));
+        }
+        let Transfer { direction, local, len, remote, key } = flight.transfer;
+        let region = match self.keys.get(&key) {
+            Some(region) if region.pe == flight.to && region.rail == flight.remote_rail => region,
+            _ => return Err(fault("delivery", 13, "the key is not of the rail addressed")),
+        };
+        // The fake addresses by offset.
+        let offset = remote as usize;
+        if offset > region.len || len > region.len - offset {
+            return Err(fault("delivery", 14, "outside the region of the key"));
+        }
+        let target = region.base + offset;
+        let Flight { from, to, rail, .. } = *flight;
+        match (direction, local) {
+            (Direction::Write, Local::Memory { addr, .. }) => {
+                let bytes = self.bytes_mut(from, addr, len).to_vec();
+                self.bytes_mut(to, target, len).copy_from_slice(&bytes);
+            }
+            (Direction::Write, Local::Inline(value)) => {
+                let bytes = value.to_le_bytes();
+                self.bytes_mut(to, target, len).copy_from_slice(&bytes[..len]);
+            }
+            (Direction::Read, Local::Memory { addr, .. }) => {
+                let bytes = self.bytes_mut(to, target, len).to_vec();
+                self.bytes_mut(from, addr, len).copy_from_slice(&bytes);
+            }
+            (Direction::Read, Local::Inline(_)) => {
+                return Err(fault("delivery", 22, "a read into an inline value"));
+            }
+        }
+        self.deliveries.push(Delivery { from, to, rail, direction, remote, len });
+        Ok(())
+    }
+
+    fn complete(&mut self, flight: &Flight, outcome: Result<(), PortError>) {
+        if self.lose_next > 0 {
+            self.lose_next -= 1;
+            return;
+        }
+        let token = flight.token;
+        self.done[flight.lane][flight.rail.index()].push_back(match outcome {
+            Ok(()) => Done::Token(token),
+            Err(error) => Done::Failure(Failure { token: Some(token), error }),
+        });
+    }
+}
+
+pub(super) fn fault(call: &'static str, code: i32, text: &str) -> PortError {
+    PortError { call, code, text: text.to_owned() }
+}

@@ -1,0 +1,121 @@
+//! The host lane: user threads, one at a time.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use super::error::EngineError;
+use super::ids::Pe;
+use super::lane::{Lane, Request, is_idle};
+use super::port::Port;
+
+/// A lane that any thread may use.
+///
+/// A thread that waits takes the lock for one turn of the loop at a time, so other user threads,
+/// and the proxy thread where it progresses this lane, get in between.
+#[derive(Debug)]
+pub struct HostLane<P> {
+    lane: Mutex<Lane<P>>,
+    /// Whether the lane had segments under way when the lock was last given back. Only a hint: it
+    /// spares the proxy thread the lock while user threads are not communicating.
+    has_work: AtomicBool,
+}
+
+impl<P: Port> HostLane<P> {
+    /// A lane for user threads.
+    pub fn new(lane: Lane<P>) -> Self {
+        Self { lane: Mutex::new(lane), has_work: AtomicBool::new(false) }
+    }
+
+    /// As [`Lane::start`].
+    ///
+    /// # Errors
+    /// As [`Lane::start`].
+    pub fn start(&self, request: &Request<'_>) -> Result<(), EngineError> {
+        let mut sent = 0;
+        self.wait(|lane| {
+            lane.submit(request, &mut sent, super::operation::OpId::NONE)?;
+            if sent < request.len {
+                lane.room_or_failure()?;
+            }
+            Ok(sent == request.len)
+        })
+    }
+
+    /// As [`Lane::complete`].
+    ///
+    /// # Errors
+    /// As [`Lane::complete`].
+    pub fn complete(&self, request: &Request<'_>) -> Result<(), EngineError> {
+        let op = self.lock().begin_op();
+        let mut sent = 0;
+        self.wait(|lane| lane.advance_op(request, &mut sent, op))
+    }
+
+    /// As [`Lane::fence`].
+    ///
+    /// # Errors
+    /// As [`Lane::fence`].
+    pub fn fence(&self, pe: Pe) -> Result<(), EngineError> {
+        self.lock().fence(pe)
+    }
+
+    /// As [`Lane::quiet`].
+    ///
+    /// # Errors
+    /// As [`Lane::quiet`].
+    pub fn quiet(&self, pe: Pe) -> Result<(), EngineError> {
+        self.wait(|lane| lane.is_quiet(pe))
+    }
+
+    /// One turn of the loop, if there is anything under way and no other thread is at it. For the
+    /// proxy thread: it never waits.
+    ///
+    /// # Errors
+    /// As [`Lane::progress`].
+    #[inline]
+    pub fn try_progress(&self) -> Result<bool, EngineError> {
+        if !self.has_work.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let mut lane = match self.lane.try_lock() {
+            Ok(lane) => lane,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(false),
+        };
+        let progressed = lane.progress();
+        self.has_work.store(lane.has_work(), Ordering::Relaxed);
+        progressed
+    }
+
+    /// Runs `with` on the lane.
+    pub fn with<T>(&self, with: impl FnOnce(&Lane<P>) -> T) -> T {
+        with(&self.lock())
+    }
+
+    /// Tries, then turns the loop until it says yes.
+    fn wait(
+        &self,
+        mut done: impl FnMut(&mut Lane<P>) -> Result<bool, EngineError>,
+    ) -> Result<(), EngineError> {
+        let mut idle = 0;
+        loop {
+            let mut lane = self.lock();
+            let outcome = done(&mut lane);
+            let over = !matches!(outcome, Ok(false));
+            let busy = over || lane.turn();
+            self.has_work.store(lane.has_work(), Ordering::Relaxed);
+            drop(lane);
+            if over {
+                return outcome.map(|_| ());
+            }
+            if is_idle(&mut idle, busy) {
+                // Without the lock, so that another thread can take it meanwhile.
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Lane<P>> {
+        self.lane.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,670 @@
+//! A lane: one thread's way into the fabric, over one or more rails.
+//!
+//! # Why it cannot deadlock
+//! Posting never blocks and never recurses. A segment that cannot go out at once waits in its
+//! rail's queue; a write behind a fence waits in its stream's held queue. Handling a completion
+//! only moves segments between queues, it never posts. One loop does everything, in this order:
+//! poll completions, apply them, post from the rails' queues, and only then take new work. A
+//! segment waits for nothing but (a) room on its rail, which completions make, and (b) if held,
+//! older segments of its own stream, which already own a slot. So whatever the bounds are, the
+//! oldest segment of each stream can always move, and only the submitter is ever held back, in a
+//! call that keeps running the loop.
+
+use std::sync::Arc;
+
+use log::error;
+
+use super::counters::RailCounters;
+use super::error::EngineError;
+use super::handle::{HandleBytes, HandleError, HandleView};
+use super::ids::{Pe, RailId, Token};
+use super::operation::{OpId, OpTable};
+use super::paths::PathTable;
+use super::port::{
+    Desc, Direction, Failure, Local, POLL_BATCH, Polled, Port, PortError, Posted, Transfer,
+};
+use super::rail::Rail;
+use super::regions::{LaneKind, RegionCache, RegionIndex, desc_of};
+use super::segment::{SegmentTable, Stage};
+use super::stream::Streams;
+use super::watchdog::Watchdog;
+
+/// Empty turns of a waiting loop before it gives up its core each time round.
+///
+/// Polling a completion queue in shared memory takes tens of nanoseconds, so this is below a
+/// microsecond there; where polling is a system call it is a few. Beyond that the core is better
+/// used by the peer or its progress thread, which may be waiting for it.
+const SPINS: u32 = 8;
+
+/// Segments a lane has room for, per rail, beyond those in flight.
+const WAITING_PER_DEPTH: u32 = 1;
+
+/// What a lane is opened with.
+#[derive(Debug)]
+pub struct LaneConfig {
+    /// This PE.
+    pub me: Pe,
+    /// Which rails it uses.
+    pub kind: LaneKind,
+    /// The way to every PE; its number of PEs is the size of the job.
+    pub paths: PathTable,
+    /// The process' registered memory.
+    pub regions: Arc<RegionIndex>,
+    /// When waits are reported and given up.
+    pub watchdog: Watchdog,
+}
+
+/// A put or a get.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Write for put, read for get.
+    pub direction: Direction,
+    /// The peer.
+    pub pe: Pe,
+    /// The peer's handle for the region that holds the remote bytes.
+    pub remote_handle: &'a HandleBytes,
+    /// Where the remote bytes are, in the peer's address space.
+    pub remote_addr: u64,
+    /// The local side.
+    pub local: LocalSide<'a>,
+    /// Bytes to move; 0 does nothing.
+    pub len: usize,
+}
+
+/// The local side of a put or a get.
+#[derive(Clone, Copy, Debug)]
+pub enum LocalSide<'a> {
+    /// Memory that stays valid until the operation completes, with its handle if it has one.
+    Memory {
+        /// Virtual address.
+        addr: usize,
+        /// This process' handle for the region around it.
+        handle: Option<&'a HandleBytes>,
+    },
+    /// A value of at most 8 bytes (little endian), copied at once. Puts only.
+    Value(u64),
+}
+
+/// One lane.
+///
+/// # Threads
+/// One at a time. The proxy lane belongs to the proxy thread alone; the host lane is behind a
+/// mutex (see [`super::host_lane::HostLane`]).
+#[derive(Debug)]
+pub struct Lane<P> {
+    port: P,
+    segments: SegmentTable,
+    streams: Streams,
+    rails: Box<[Rail]>,
+    paths: PathTable,
+    regions: RegionCache,
+    needs_desc: bool,
+    ops: OpTable,
+    /// Segments in the rails' queues.
+    ready: u32,
+    done: [Token; POLL_BATCH],
+    watchdog: Watchdog,
+    /// The first failure of the lane.
+    failure: Option<Box<EngineError>>,
+}
+
+impl<P: Port> Lane<P> {
+    /// Most segments that a lane over this port can have under way: the port's tokens are below it.
+    pub fn capacity(limits: &[super::port::RailLimits]) -> u32 {
+        limits.iter().map(|rail| rail.depth.max(1) * (1 + WAITING_PER_DEPTH)).sum()
+    }
+
+    /// A lane over an open port.
+    pub fn new(port: P, config: LaneConfig) -> Self {
+        let limits = port.limits();
+        let rails: Box<[Rail]> = limits.iter().map(Rail::new).collect();
+        let n_rails = rails.len() as u8;
+        Self {
+            segments: SegmentTable::new(Self::capacity(limits)),
+            streams: Streams::new(config.me, config.paths.n_pes(), n_rails),
+            needs_desc: limits.iter().any(|rail| rail.needs_desc),
+            rails,
+            paths: config.paths,
+            regions: RegionCache::new(config.regions, config.kind),
+            ops: OpTable::default(),
+            ready: 0,
+            done: [Token(0); POLL_BATCH],
+            watchdog: config.watchdog,
+            failure: None,
+            port,
+        }
+    }
+
+    /// Starts a put or a get and returns once the fabric or the lane's queues have taken all of it.
+    /// [`Lane::quiet`] waits for its end.
+    ///
+    /// Cost when there is room: no allocation, no lock, no system call of ours.
+    ///
+    /// # Errors
+    /// Bad arguments, a peer that has failed before, or a fabric that takes nothing more.
+    #[inline]
+    pub fn start(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
+        let mut sent = 0;
+        self.submit(request, &mut sent, OpId::NONE)?;
+        if sent == request.len { Ok(()) } else { self.finish_start(request, sent) }
+    }
+
+    #[cold]
+    fn finish_start(&mut self, request: &Request<'_>, mut sent: usize) -> Result<(), EngineError> {
+        let mut idle = 0;
+        while sent < request.len {
+            self.wait_turn(&mut idle);
+            self.room_or_failure()?;
+            self.submit(request, &mut sent, OpId::NONE)?;
+        }
+        Ok(())
+    }
+
+    /// Does a put or a get to its end: the put's data is visible at the peer, the get's data is in
+    /// local memory.
+    ///
+    /// # Errors
+    /// As [`Lane::start`], and a failure of the operation or of an earlier one to the peer.
+    pub fn complete(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
+        let op = self.begin_op();
+        let mut sent = 0;
+        let mut idle = 0;
+        while !self.advance_op(request, &mut sent, op)? {
+            self.wait_turn(&mut idle);
+        }
+        Ok(())
+    }
+
+    /// Begins an operation that is waited for on its own. Every operation begun is carried on with
+    /// [`Lane::advance_op`] until that says it has ended.
+    pub fn begin_op(&mut self) -> OpId {
+        self.ops.start()
+    }
+
+    /// Submits what there is room for, and says whether the operation has ended. Never blocks.
+    ///
+    /// # Errors
+    /// As [`Lane::complete`]; the operation has then ended.
+    pub fn advance_op(
+        &mut self,
+        request: &Request<'_>,
+        sent: &mut usize,
+        op: OpId,
+    ) -> Result<bool, EngineError> {
+        let advanced = self.try_advance(request, sent, op);
+        // After an error, segments already out may still point at the operation. It is then given
+        // up rather than ended, which costs four bytes; errors are a lane's last act.
+        if !matches!(advanced, Ok(false)) && self.ops.is_done(op) {
+            self.ops.end(op);
+        }
+        advanced
+    }
+
+    fn try_advance(
+        &mut self,
+        request: &Request<'_>,
+        sent: &mut usize,
+        op: OpId,
+    ) -> Result<bool, EngineError> {
+        if *sent < request.len {
+            self.submit(request, sent, op)?;
+        }
+        if *sent < request.len {
+            self.room_or_failure()?;
+        }
+        if let Some(stream) = self.streams.find(request.pe) {
+            stream.check()?;
+        }
+        Ok(*sent == request.len && self.ops.is_done(op))
+    }
+
+    /// Submits as much of a request, from byte `*sent` on, as there is room for, and moves `*sent`
+    /// on. Never blocks.
+    ///
+    /// # Errors
+    /// Bad arguments, a peer that has failed before, or a segment the fabric refused.
+    #[inline]
+    pub fn submit(
+        &mut self,
+        request: &Request<'_>,
+        sent: &mut usize,
+        op: OpId,
+    ) -> Result<(), EngineError> {
+        let Some(stream_index) = self.streams.open(request.pe) else {
+            return Err(EngineError::NoSuchPe { pe: request.pe, n_pes: self.streams.n_pes() });
+        };
+        self.streams[stream_index].check()?;
+        let remote = HandleView::check(request.remote_handle)
+            .map_err(|fault| refused(request, "remote", fault))?;
+        let offset = remote
+            .locate(request.remote_addr, request.len as u64)
+            .map_err(|fault| refused(request, "remote", fault))?;
+        let remote_addr = remote.remote_address(offset);
+
+        while *sent < request.len {
+            let rail = self.streams[stream_index].next_rail;
+            let path = self.paths.get(request.pe, RailId(rail));
+            let key = remote.key(path.remote).map_err(|fault| refused(request, "remote", fault))?;
+            let local = match request.local {
+                LocalSide::Value(value) => Local::Inline(value),
+                LocalSide::Memory { addr, handle } => {
+                    let desc = if self.needs_desc {
+                        local_desc(&mut self.regions, request, addr, handle, RailId(rail))?
+                    } else {
+                        Desc(0)
+                    };
+                    Local::Memory { addr: addr + *sent, desc }
+                }
+            };
+            let Some(token) = self.segments.take() else { return Ok(()) };
+            let len = (request.len - *sent).min(self.rails[usize::from(rail)].max_segment);
+
+            let stream = &mut self.streams[stream_index];
+            stream.next_rail = if usize::from(rail) + 1 == self.rails.len() { 0 } else { rail + 1 };
+            let seq = stream.issued;
+            stream.issued = seq + 1;
+
+            let segment = &mut self.segments[token.0];
+            segment.transfer = Transfer {
+                direction: request.direction,
+                local,
+                len,
+                remote: remote_addr + *sent as u64,
+                key,
+            };
+            segment.to = path.to;
+            segment.seq = seq;
+            segment.stream = stream_index;
+            segment.op = op.0;
+            segment.rail = RailId(rail);
+            segment.stage = Stage::Ready;
+            if op != OpId::NONE {
+                self.ops.add(op.0);
+            }
+            stream.order_mut(request.direction).append(&mut self.segments, token.0);
+            *sent += len;
+
+            if stream.fence != 0 && request.direction == Direction::Write {
+                if stream.delivered_below(&self.segments) < stream.fence {
+                    let segment = &mut self.segments[token.0];
+                    segment.after = stream.fence;
+                    segment.stage = Stage::Held;
+                    stream.held.push(&mut self.segments, token.0);
+                    continue;
+                }
+                stream.fence = 0;
+            }
+            self.dispatch(token, RailId(rail));
+            self.streams[stream_index].check()?;
+        }
+        Ok(())
+    }
+
+    /// Writes issued to the peer from here on become visible after all those issued before. Gets
+    /// are not ordered.
+    ///
+    /// It records a number and returns: constant time, no other peer is touched.
+    ///
+    /// # Errors
+    /// A PE outside the job.
+    #[inline]
+    pub fn fence(&mut self, pe: Pe) -> Result<(), EngineError> {
+        if let Some(stream) = self.streams.find_mut(pe) {
+            if !stream.order(Direction::Write).is_empty() {
+                stream.fence = stream.issued;
+            }
+            return Ok(());
+        }
+        self.check_pe(pe)
+    }
+
+    /// Waits until everything issued to the peer is visible there and everything read from it has
+    /// landed. With nothing outstanding it returns at once.
+    ///
+    /// # Errors
+    /// A failure of anything sent to the peer, now or earlier.
+    #[inline]
+    pub fn quiet(&mut self, pe: Pe) -> Result<(), EngineError> {
+        let mut idle = 0;
+        while !self.is_quiet(pe)? {
+            self.wait_turn(&mut idle);
+        }
+        Ok(())
+    }
+
+    /// Whether nothing sent to the peer or read from it is outstanding. Constant time.
+    ///
+    /// # Errors
+    /// As [`Lane::quiet`].
+    #[inline]
+    pub fn is_quiet(&self, pe: Pe) -> Result<bool, EngineError> {
+        match self.streams.find(pe) {
+            Some(stream) => stream.check().map(|()| stream.is_quiet()),
+            None => self.check_pe(pe).map(|()| true),
+        }
+    }
+
+    /// One turn of the loop: completions, queues, watchdog. Says whether it found anything to do.
+    ///
+    /// # Errors
+    /// The lane's first failure, from then on at every call: data has been lost.
+    #[inline]
+    pub fn progress(&mut self) -> Result<bool, EngineError> {
+        let busy = self.turn();
+        match &self.failure {
+            None => Ok(busy),
+            Some(failed) => Err((**failed).clone()),
+        }
+    }
+
+    /// Whether any segment is under way, so that the lane needs turns to move it.
+    #[inline]
+    pub fn has_work(&self) -> bool {
+        self.segments.used() != 0
+    }
+
+    /// Counters per rail, in rail order.
+    pub fn counters(&self) -> impl Iterator<Item = RailCounters> + '_ {
+        self.rails.iter().map(|rail| rail.counters)
+    }
+
+    /// The port.
+    pub fn port(&self) -> &P {
+        &self.port
+    }
+
+    /// One turn of the loop, whatever has failed before.
+    #[inline]
+    pub(super) fn turn(&mut self) -> bool {
+        let mut busy = false;
+        for rail in 0..self.rails.len() {
+            let rail = RailId(rail as u8);
+            match self.port.poll(rail, &mut self.done) {
+                Polled::Empty => {}
+                Polled::Completed(count) => {
+                    busy = true;
+                    for at in 0..count.min(POLL_BATCH) {
+                        let token = self.done[at];
+                        self.completed(token);
+                    }
+                }
+                Polled::Failed(failure) => {
+                    busy = true;
+                    self.failed(rail, failure);
+                }
+            }
+        }
+        if self.ready != 0 {
+            busy |= self.post_ready();
+        }
+        if self.watchdog.is_due() {
+            self.inspect();
+        }
+        busy
+    }
+
+    #[inline]
+    fn wait_turn(&mut self, idle: &mut u32) {
+        let busy = self.turn();
+        if is_idle(idle, busy) {
+            self.port.relax();
+        }
+    }
+
+    /// While there is no room: an error once a failure means that there may never be any.
+    pub(super) fn room_or_failure(&self) -> Result<(), EngineError> {
+        match &self.failure {
+            Some(failed) if self.segments.used() == self.segments.capacity() => {
+                Err((**failed).clone())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Posts a new segment, or puts it into its rail's queue.
+    #[inline]
+    fn dispatch(&mut self, token: Token, rail: RailId) {
+        let state = &mut self.rails[rail.index()];
+        if state.is_open() {
+            let segment = &mut self.segments[token.0];
+            match self.port.post(rail, segment.to, token, &segment.transfer) {
+                Ok(Posted::Yes) => {
+                    segment.stage = Stage::Posted;
+                    state.taken(segment.transfer.len);
+                    return;
+                }
+                Ok(Posted::Again) => state.counters.again += 1,
+                Err(error) => return self.fail_segment(token, error),
+            }
+        }
+        state.counters.queued += 1;
+        state.queue.push(&mut self.segments, token.0);
+        self.ready += 1;
+    }
+
+    /// Posts from the rails' queues what they take.
+    #[cold]
+    fn post_ready(&mut self) -> bool {
+        let mut moved = false;
+        for rail in 0..self.rails.len() {
+            loop {
+                let state = &mut self.rails[rail];
+                let Some(index) = state.queue.front() else { break };
+                let segment = &mut self.segments[index];
+                if self.streams[segment.stream].error.is_some() {
+                    // Nothing is sent to a peer after a failure: what follows might be a flag for
+                    // data that never left.
+                    state.queue.pop(&self.segments);
+                    self.ready -= 1;
+                    self.retire(Token(index));
+                    moved = true;
+                    continue;
+                }
+                if state.in_flight >= state.depth {
+                    break;
+                }
+                let id = RailId(rail as u8);
+                match self.port.post(id, segment.to, Token(index), &segment.transfer) {
+                    Ok(Posted::Yes) => {
+                        segment.stage = Stage::Posted;
+                        state.taken(segment.transfer.len);
+                        state.queue.pop(&self.segments);
+                        self.ready -= 1;
+                        moved = true;
+                    }
+                    Ok(Posted::Again) => {
+                        state.counters.again += 1;
+                        break;
+                    }
+                    Err(error) => {
+                        state.queue.pop(&self.segments);
+                        self.ready -= 1;
+                        self.fail_segment(Token(index), error);
+                        moved = true;
+                    }
+                }
+            }
+        }
+        moved
+    }
+
+    /// Applies one completion.
+    #[inline]
+    fn completed(&mut self, token: Token) {
+        let Some(segment) = self.segments.posted(token) else {
+            return unknown_token(token);
+        };
+        let stream_index = segment.stream;
+        let rail = &mut self.rails[segment.rail.index()];
+        rail.in_flight -= 1;
+        rail.counters.completed += 1;
+        self.retire(token);
+        if !self.streams[stream_index].held.is_empty() {
+            self.release_held(stream_index);
+        }
+    }
+
+    /// Takes a segment out of its stream and its operation, and frees its slot.
+    #[inline]
+    fn retire(&mut self, token: Token) {
+        let segment = &self.segments[token.0];
+        let (stream, op, direction) = (segment.stream, segment.op, segment.transfer.direction);
+        self.streams[stream].order_mut(direction).remove(&mut self.segments, token.0);
+        if op != OpId::NONE.0 {
+            self.ops.done(op);
+        }
+        self.segments.give(token);
+    }
+
+    /// Moves to the rails' queues the held writes whose fence has been passed.
+    #[cold]
+    fn release_held(&mut self, stream_index: u32) {
+        let stream = &mut self.streams[stream_index];
+        let delivered = stream.delivered_below(&self.segments);
+        while let Some(index) = stream.held.front() {
+            if self.segments[index].after > delivered {
+                break;
+            }
+            stream.held.pop(&self.segments);
+            let rail = self.segments[index].rail;
+            self.segments[index].stage = Stage::Ready;
+            self.rails[rail.index()].queue.push(&mut self.segments, index);
+            self.ready += 1;
+        }
+    }
+
+    /// A completion with an error.
+    #[cold]
+    fn failed(&mut self, rail: RailId, failure: Failure) {
+        let Some(token) = failure.token else {
+            let rail_name = self.port.rail_name(rail).to_owned();
+            return self.fail_lane(EngineError::Rail { rail, rail_name, error: failure.error });
+        };
+        let Some(segment) = self.segments.posted(token) else {
+            return unknown_token(token);
+        };
+        let state = &mut self.rails[segment.rail.index()];
+        state.in_flight -= 1;
+        state.counters.completed += 1;
+        self.fail_segment(token, failure.error);
+    }
+
+    /// Ends a segment that the fabric refused or failed, and its stream with it.
+    #[cold]
+    fn fail_segment(&mut self, token: Token, error: PortError) {
+        let segment = &self.segments[token.0];
+        let stream_index = segment.stream;
+        let failed = EngineError::Segment {
+            what: what(segment.transfer.direction),
+            pe: self.streams[stream_index].pe,
+            len: segment.transfer.len,
+            rail: segment.rail,
+            rail_name: self.port.rail_name(segment.rail).to_owned(),
+            error,
+        };
+        self.retire(token);
+        self.fail_stream(stream_index, failed);
+    }
+
+    /// Marks a stream failed and drops what it holds back.
+    #[cold]
+    fn fail_stream(&mut self, stream_index: u32, failed: EngineError) {
+        let stream = &mut self.streams[stream_index];
+        if stream.error.is_none() {
+            stream.error = Some(Box::new(failed.clone()));
+        }
+        while let Some(index) = self.streams[stream_index].held.pop(&self.segments) {
+            self.retire(Token(index));
+        }
+        self.fail_lane(failed);
+    }
+
+    #[cold]
+    fn fail_lane(&mut self, failed: EngineError) {
+        error!(target: "TRANSPORT", "{failed}");
+        if self.failure.is_none() {
+            self.failure = Some(Box::new(failed));
+        }
+    }
+
+    /// Looks for streams whose oldest segment does not move.
+    #[cold]
+    fn inspect(&mut self) {
+        let now = self.port.now();
+        if !self.watchdog.starts(now) {
+            return;
+        }
+        let Self { streams, segments, watchdog, port, rails, .. } = self;
+        let mut stuck = Vec::new();
+        for index in 0..streams.len() as u32 {
+            let stream = &mut streams[index];
+            if stream.error.is_some() {
+                continue;
+            }
+            if let Some(failed) = watchdog.look(now, stream, segments, port, rails) {
+                stuck.push((index, failed));
+            }
+        }
+        for (index, failed) in stuck {
+            self.fail_stream(index, failed);
+        }
+    }
+
+    #[cold]
+    fn check_pe(&self, pe: Pe) -> Result<(), EngineError> {
+        let n_pes = self.streams.n_pes();
+        if pe.0 < n_pes { Ok(()) } else { Err(EngineError::NoSuchPe { pe, n_pes }) }
+    }
+}
+
+/// Counts turns that found nothing; whether there have been enough to give up the core.
+#[inline]
+pub(super) fn is_idle(idle: &mut u32, busy: bool) -> bool {
+    *idle = if busy { 0 } else { idle.saturating_add(1) };
+    *idle >= SPINS
+}
+
+/// The words for a direction in messages.
+pub(super) fn what(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Write => "put",
+        Direction::Read => "get",
+    }
+}
+
+fn local_desc(
+    regions: &mut RegionCache,
+    request: &Request<'_>,
+    addr: usize,
+    handle: Option<&HandleBytes>,
+    rail: RailId,
+) -> Result<Desc, EngineError> {
+    handle
+        .ok_or(HandleError::Unregistered)
+        .and_then(|handle| regions.descs(handle, addr, request.len))
+        .map(|descs| desc_of(descs, rail))
+        .map_err(|fault| refused(request, "local", fault))
+}
+
+#[cold]
+fn refused(request: &Request<'_>, side: &'static str, fault: HandleError) -> EngineError {
+    let addr = match (side, request.local) {
+        ("local", LocalSide::Memory { addr, .. }) => addr as u64,
+        _ => request.remote_addr,
+    };
+    EngineError::Refused {
+        what: what(request.direction),
+        pe: request.pe,
+        side,
+        addr,
+        len: request.len,
+        fault,
+    }
+}
+
+#[cold]
+fn unknown_token(token: Token) {
+    // A provider that completes an operation twice, or one that was never posted. Acting on it
+    // would corrupt another operation's state; ignoring it is safe.
+    error!(target: "TRANSPORT", "libfabric completed an operation that is not in flight ({token:?})");
+}

@@ -1,0 +1,241 @@
+//! The memory this process has registered.
+//!
+//! User threads register and release at any time, while lanes look regions up on every operation
+//! that needs a local descriptor. Lanes therefore keep copies: a look-up compares one atomic
+//! number and, only when it has changed, takes the lock and copies the table anew.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::error::EngineError;
+use super::handle::{Handle, HandleBytes, HandleError, HandleView, MAX_RAILS};
+use super::ids::{Pe, RailId};
+use super::port::{Access, Desc, MemoryPort, Registered};
+
+/// Which rails of the process a lane uses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LaneKind {
+    /// User threads: the host domain.
+    Host,
+    /// The proxy thread: one domain per NIC.
+    Proxy,
+}
+
+/// What lanes need to know of a region.
+#[derive(Debug)]
+struct View {
+    stamp: u32,
+    base: usize,
+    len: usize,
+    proxy_descs: Box<[Desc]>,
+    host_descs: Box<[Desc]>,
+}
+
+impl View {
+    fn descs(&self, kind: LaneKind) -> &[Desc] {
+        match kind {
+            LaneKind::Host => &self.host_descs,
+            LaneKind::Proxy => &self.proxy_descs,
+        }
+    }
+}
+
+type Views = Vec<Option<Arc<View>>>;
+
+/// The part of the table that lanes read.
+#[derive(Debug, Default)]
+pub struct RegionIndex {
+    /// Rises with each change of `views`, after the change.
+    epoch: AtomicU64,
+    views: Mutex<Views>,
+}
+
+impl RegionIndex {
+    fn change(&self, slot: u32, view: Option<Arc<View>>) {
+        let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = slot as usize;
+        if views.len() <= slot {
+            views.resize_with(slot + 1, || None);
+        }
+        views[slot] = view;
+        // Under the lock, so that a lane which sees the new number also finds the change.
+        self.epoch.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// A lane's copy of the index.
+#[derive(Debug)]
+pub(super) struct RegionCache {
+    index: Arc<RegionIndex>,
+    kind: LaneKind,
+    epoch: u64,
+    views: Views,
+}
+
+impl RegionCache {
+    pub(super) fn new(index: Arc<RegionIndex>, kind: LaneKind) -> Self {
+        Self { index, kind, epoch: 0, views: Views::new() }
+    }
+
+    /// The descriptors, one per rail of the lane, for `len` bytes of local memory at `addr` inside
+    /// the region that the handle names.
+    ///
+    /// Cost: one atomic load and a few compares, unless a region was registered or released since
+    /// the last call.
+    #[inline]
+    pub(super) fn descs(
+        &mut self,
+        handle: &HandleBytes,
+        addr: usize,
+        len: usize,
+    ) -> Result<&[Desc], HandleError> {
+        if self.epoch != self.index.epoch.load(Ordering::Acquire) {
+            self.refresh();
+        }
+        let handle = HandleView::check(handle)?;
+        let view = match self.views.get(handle.slot() as usize) {
+            Some(Some(view)) if view.stamp == handle.stamp() => view,
+            _ => return Err(HandleError::Stale),
+        };
+        let offset = addr.wrapping_sub(view.base);
+        if offset > view.len || len > view.len - offset {
+            return Err(HandleError::Outside {
+                addr: addr as u64,
+                len: len as u64,
+                base: view.base as u64,
+                region: view.len as u64,
+            });
+        }
+        Ok(view.descs(self.kind))
+    }
+
+    #[cold]
+    fn refresh(&mut self) {
+        let views = self.index.views.lock().unwrap_or_else(PoisonError::into_inner);
+        // Read under the lock: the copy holds exactly the changes up to this number.
+        self.epoch = self.index.epoch.load(Ordering::Acquire);
+        self.views.clone_from(&views);
+    }
+}
+
+/// Registers and releases memory, and writes the handles for it.
+///
+/// # Threads
+/// Any, at any time.
+#[derive(Debug)]
+pub struct RegionTable<M: MemoryPort> {
+    memory: M,
+    me: Pe,
+    index: Arc<RegionIndex>,
+    slots: Mutex<Slots<M::Region>>,
+}
+
+#[derive(Debug)]
+struct Slots<R> {
+    owners: Vec<Option<(u32, R)>>,
+    free: Vec<u32>,
+    next_stamp: u32,
+}
+
+impl<M: MemoryPort> RegionTable<M> {
+    /// An empty table.
+    pub fn new(memory: M, me: Pe) -> Self {
+        let slots = Slots { owners: Vec::new(), free: Vec::new(), next_stamp: 1 };
+        Self { memory, me, index: Arc::default(), slots: Mutex::new(slots) }
+    }
+
+    /// The part that lanes read.
+    pub fn index(&self) -> Arc<RegionIndex> {
+        Arc::clone(&self.index)
+    }
+
+    /// Registers `len` bytes at `addr` on every rail and returns the handle for them.
+    ///
+    /// # Errors
+    /// An empty or impossible region, or what the fabric said.
+    pub fn register(
+        &self,
+        addr: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<HandleBytes, EngineError> {
+        if len == 0 || addr == 0 || addr.checked_add(len).is_none() {
+            let fault = HandleError::Region { base: addr as u64, len: len as u64 };
+            return Err(EngineError::Register { addr, len, why: fault.to_string() });
+        }
+        let refused = |why: String| EngineError::Register { addr, len, why };
+        let Registered { owner, keys, proxy_descs, host_descs, addressing } =
+            self.memory.register(addr, len, access).map_err(|error| refused(error.to_string()))?;
+        if keys.len() > MAX_RAILS {
+            return Err(refused(format!("{} rails, the most is {MAX_RAILS}", keys.len())));
+        }
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let stamp = slots.next_stamp;
+        slots.next_stamp = slots.next_stamp.wrapping_add(1);
+        let slot = slots.free.pop().unwrap_or(slots.owners.len() as u32);
+        if slot as usize == slots.owners.len() {
+            slots.owners.push(None);
+        }
+        slots.owners[slot as usize] = Some((stamp, owner));
+        let view = View {
+            stamp,
+            base: addr,
+            len,
+            proxy_descs: proxy_descs.into(),
+            host_descs: host_descs.into(),
+        };
+        self.index.change(slot, Some(Arc::new(view)));
+        let handle = Handle {
+            owner: self.me,
+            base: addr as u64,
+            len: len as u64,
+            slot,
+            stamp,
+            addressing,
+            keys,
+        };
+        Ok(handle.encode())
+    }
+
+    /// Ends the registration that the handle names. No operation may be using the memory.
+    ///
+    /// # Errors
+    /// A handle that is not of a region registered here.
+    pub fn release(&self, handle: &HandleBytes) -> Result<(), EngineError> {
+        let view = HandleView::check(handle)?;
+        let (slot, stamp) = (view.slot(), view.stamp());
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let owner = match slots.owners.get_mut(slot as usize) {
+            Some(owner) if owner.as_ref().is_some_and(|(held, _)| *held == stamp) => owner.take(),
+            _ => return Err(HandleError::Stale.into()),
+        };
+        slots.free.push(slot);
+        self.index.change(slot, None);
+        drop(slots);
+        // Outside the lock: ending a registration takes system calls.
+        drop(owner);
+        Ok(())
+    }
+
+    /// Regions registered at present.
+    pub fn len(&self) -> usize {
+        let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.owners.len() - slots.free.len()
+    }
+
+    /// Whether no region is registered.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What registers the memory.
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+}
+
+/// Descriptor of one rail, out of the list that [`RegionCache::descs`] gave.
+#[inline]
+pub(super) fn desc_of(descs: &[Desc], rail: RailId) -> Desc {
+    descs.get(rail.index()).copied().unwrap_or_default()
+}
