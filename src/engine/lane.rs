@@ -601,7 +601,7 @@ impl<P: Port> Lane<P> {
             if stream.error.is_some() {
                 continue;
             }
-            if let Some(failed) = watchdog.look(now, stream, segments, port, rails) {
+            if let Some(failed) = watchdog.look(stream, segments, port, rails) {
                 stuck.push((index, failed));
             }
         }

@@ -34,7 +34,7 @@ pub(super) struct Stream {
 pub(super) struct Watch {
     /// `seq` of the segment, plus one; zero for none.
     pub(super) seq: u64,
-    /// When it was first seen, in nanoseconds of the port's clock.
+    /// When it was first seen, in nanoseconds of the watchdog's count.
     pub(super) since: u64,
     /// How many warnings have been given for it.
     pub(super) warned: u32,

@@ -18,13 +18,21 @@ const TURNS: u32 = 256;
 /// Least time between two looks at all streams, in nanoseconds.
 const PERIOD: u64 = 250_000_000;
 
+/// Most time between two looks that counts as waiting, in nanoseconds. A user thread may start a
+/// put and compute for an hour before its quiet: the fabric had no chance to complete it meanwhile.
+/// Well above the time that [`TURNS`] turns take on an overloaded machine (10 ms each).
+const MAX_GAP: u64 = 5_000_000_000;
+
 /// When waits are reported and given up.
 #[derive(Debug)]
 pub struct Watchdog {
     warn_after: Option<u64>,
     fail_after: Option<u64>,
     turns: u32,
+    /// When the streams were last looked at.
     looked: u64,
+    /// Time counted as waiting, up to `looked`.
+    counted: u64,
 }
 
 impl Watchdog {
@@ -37,6 +45,7 @@ impl Watchdog {
             fail_after: fail_after.map(nanoseconds),
             turns: 0,
             looked: 0,
+            counted: 0,
         }
     }
 
@@ -53,10 +62,11 @@ impl Watchdog {
 
     /// Whether it is time to look at the streams.
     pub(super) fn starts(&mut self, now: u64) -> bool {
-        let due = now.saturating_sub(self.looked) >= PERIOD
-            && (self.warn_after.is_some() || self.fail_after.is_some());
+        let gap = now.saturating_sub(self.looked);
+        let due = gap >= PERIOD && (self.warn_after.is_some() || self.fail_after.is_some());
         if due {
             self.looked = now;
+            self.counted += gap.min(MAX_GAP);
         }
         due
     }
@@ -64,7 +74,6 @@ impl Watchdog {
     /// Looks at one stream; gives the error if its time is up.
     pub(super) fn look<P: Port>(
         &self,
-        now: u64,
         stream: &mut Stream,
         segments: &SegmentTable,
         port: &P,
@@ -76,12 +85,12 @@ impl Watchdog {
             let watch = &mut stream.watch[direction as usize];
             if watch.seq != seq {
                 watch.seq = seq;
-                watch.since = now;
+                watch.since = self.counted;
                 watch.warned = 0;
                 continue;
             }
             let Some(index) = oldest else { continue };
-            let waited = now.saturating_sub(watch.since);
+            let waited = self.counted - watch.since;
             let failed = self.fail_after.is_some_and(|limit| waited >= limit);
             let warns = self
                 .warn_after

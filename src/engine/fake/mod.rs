@@ -93,6 +93,11 @@ impl FakeFabric {
         self.lock().now
     }
 
+    /// Lets time pass in which no port is used.
+    pub fn pass_time(&self, nanoseconds: u64) {
+        self.lock().now += nanoseconds;
+    }
+
     fn lock(&self) -> MutexGuard<'_, World> {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -219,13 +219,15 @@ impl World {
         self.flights.len()
     }
 
-    /// Moves the clock by `step`, or to the next event if `leap`, and lets happen what is due.
+    /// Moves the clock by `step`, or towards the next event if `leap`, and lets happen what is due.
     pub(super) fn advance(&mut self, step: u64, leap: bool) {
         self.now += step;
         if leap {
             let next =
                 self.flights.iter().filter(|flight| self.may_move(flight)).map(|f| f.due).min();
-            self.now = self.now.max(next.unwrap_or(self.now + 1_000_000));
+            // Not all the way, so that a loop which waits long turns often, as a real one does.
+            let furthest = self.now + 10_000_000;
+            self.now = next.map_or(furthest, |next| next.clamp(self.now, furthest));
         }
         while let Some(at) =
             self.flights.iter().position(|flight| flight.due <= self.now && self.may_move(flight))

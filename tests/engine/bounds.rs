@@ -1,0 +1,151 @@
+//! Limits: queue depth, segment size, blocking operations, and use from several threads.
+
+use nvshmem_transport_libfabric::engine::fake::Script;
+use nvshmem_transport_libfabric::engine::host_lane::HostLane;
+use nvshmem_transport_libfabric::engine::ids::Pe;
+use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, LocalSide, Request};
+use nvshmem_transport_libfabric::engine::port::{Access, Direction};
+use nvshmem_transport_libfabric::engine::regions::LaneKind;
+
+use super::job::{Job, Shape, limits, paths, watchdog};
+
+#[test]
+fn the_depth_of_a_rail_is_never_exceeded() {
+    for depth in [1, 2, 7] {
+        let shape = Shape { depth, rails: 2, max_segment: 64, ..Shape::default() };
+        let mut job = Job::new(1, &shape, Script::default());
+        // The fake panics when a rail is over its depth.
+        for _ in 0..20 {
+            job.put(0, 1, 0, 4096).unwrap();
+            job.get(0, 1, 0, 4096).unwrap();
+        }
+        job.quiet(0, 1).unwrap();
+        for counters in job.members[0].lane.counters() {
+            assert_eq!(counters.max_in_flight, depth);
+            assert_eq!(counters.posted, counters.completed);
+            assert_eq!(counters.posted, 20 * 64);
+            assert_eq!(counters.bytes, 20 * 4096);
+        }
+    }
+}
+
+#[test]
+fn a_large_operation_is_cut_at_the_segment_limit_and_uses_every_rail() {
+    let shape = Shape { rails: 4, max_segment: 1000, heap: 1 << 16, ..Shape::default() };
+    let mut job = Job::new(2, &shape, Script::default());
+    job.fill_scratch(0, &[0xa5; 1 << 16]);
+    job.put(0, 1, 3, 10_001).unwrap();
+    job.quiet(0, 1).unwrap();
+    let deliveries = job.fabric.deliveries();
+    assert_eq!(deliveries.len(), 11);
+    assert!(deliveries.iter().all(|delivery| delivery.len <= 1000));
+    let heap = job.heap(1, 0, 10_010);
+    assert!(heap[..3].iter().chain(&heap[10_004..]).all(|byte| *byte == 0));
+    assert!(heap[3..10_004].iter().all(|byte| *byte == 0xa5));
+    assert!(job.members[0].lane.counters().all(|rail| rail.posted >= 2));
+}
+
+#[test]
+fn blocking_operations_end_complete() {
+    let shape = Shape { depth: 1, max_segment: 256, ..Shape::default() };
+    let mut job = Job::new(3, &shape, Script::default());
+    job.fill_scratch(0, &[7; 4096]);
+    let (base, handle) = (job.members[1].base, job.members[1].handle);
+    let local_handle = job.members[0].scratch_handle;
+    let scratch = job.members[0].scratch;
+    let request = Request {
+        direction: Direction::Write,
+        pe: Pe(1),
+        remote_handle: &handle,
+        remote_addr: base as u64,
+        local: LocalSide::Memory { addr: scratch, handle: Some(&local_handle) },
+        len: 4096,
+    };
+    let member = &mut job.members[0];
+    member.lane.complete(&request).unwrap();
+    assert!(member.lane.is_quiet(Pe(1)).unwrap());
+    let read = Request { direction: Direction::Read, ..request };
+    job.fabric.store(Pe(1), base, &[9; 4096]);
+    job.members[0].lane.complete(&read).unwrap();
+    assert_eq!(job.fabric.load(Pe(0), job.members[0].scratch, 4096), [9; 4096]);
+    // Empty ones too.
+    job.members[0].lane.complete(&Request { len: 0, ..read }).unwrap();
+}
+
+#[test]
+fn user_threads_share_the_host_lane() {
+    let shape = Shape { depth: 2, rails: 1, max_segment: 128, heap: 1 << 14, ..Shape::default() };
+    let job = Job::new(4, &shape, Script::default());
+    let scratch_handle = job.members[0].scratch_handle;
+    let (scratch, base, handle) =
+        (job.members[0].scratch, job.members[1].base, job.members[1].handle);
+    job.fill_scratch(0, &[0x5a; 1 << 14]);
+    let config = LaneConfig {
+        me: Pe(0),
+        kind: LaneKind::Host,
+        paths: paths(2, 1),
+        regions: job.members[0].regions.index(),
+        watchdog: watchdog(),
+    };
+    let host = HostLane::new(Lane::new(job.fabric.port(Pe(0), limits(&shape)), config));
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (host, handle, scratch_handle) = (&host, &handle, &scratch_handle);
+            scope.spawn(move || {
+                for piece in 0..8 {
+                    let offset = thread * 4096 + piece * 512;
+                    let request = Request {
+                        direction: Direction::Write,
+                        pe: Pe(1),
+                        remote_handle: handle,
+                        remote_addr: (base + offset) as u64,
+                        local: LocalSide::Memory {
+                            addr: scratch + offset,
+                            handle: Some(scratch_handle),
+                        },
+                        len: 512,
+                    };
+                    if piece % 2 == 0 {
+                        host.complete(&request).unwrap();
+                    } else {
+                        host.start(&request).unwrap();
+                        host.fence(Pe(1)).unwrap();
+                    }
+                }
+                host.quiet(Pe(1)).unwrap();
+            });
+        }
+        // A proxy thread lends a hand meanwhile.
+        scope.spawn(|| {
+            for _ in 0..1000 {
+                host.try_progress().unwrap();
+            }
+        });
+    });
+    assert_eq!(job.heap(1, 0, 1 << 14), [0x5a; 1 << 14]);
+    assert!(!host.with(Lane::has_work));
+}
+
+#[test]
+fn memory_registered_while_a_lane_runs_is_found() {
+    let mut job = Job::new(5, &Shape::default(), Script::default());
+    for round in 0..50 {
+        job.put(0, 1, 0, 64).unwrap();
+        let more = job.fabric.alloc(Pe(0), 4096);
+        let handle = job.members[0].regions.register(more, 4096, Access::Local).unwrap();
+        job.fabric.store(Pe(0), more, &[round; 4096]);
+        let request = Request {
+            direction: Direction::Write,
+            pe: Pe(1),
+            remote_handle: &job.members[1].handle.clone(),
+            remote_addr: job.members[1].base as u64,
+            local: LocalSide::Memory { addr: more, handle: Some(&handle) },
+            len: 4096,
+        };
+        job.quiet(0, 1).unwrap();
+        job.members[0].lane.start(&request).unwrap();
+        job.quiet(0, 1).unwrap();
+        assert_eq!(job.heap(1, 0, 4096), [round; 4096]);
+        job.members[0].regions.release(&handle).unwrap();
+    }
+}

@@ -1,0 +1,237 @@
+//! Errors, lost completions, and bad input.
+
+use nvshmem_transport_libfabric::engine::error::EngineError;
+use nvshmem_transport_libfabric::engine::fake::Script;
+use nvshmem_transport_libfabric::engine::handle::{Handle, HandleBytes, HandleError};
+use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
+use nvshmem_transport_libfabric::engine::lane::{LocalSide, Request};
+use nvshmem_transport_libfabric::engine::port::{Access, Direction};
+
+use super::job::{Job, Shape};
+
+#[test]
+fn a_failed_write_is_reported_with_peer_rail_and_reason() {
+    let mut job = Job::new(1, &Shape::default(), Script::default());
+    job.fabric.fail_next(1);
+    job.put_value(0, 1, 0, 1, 8).unwrap();
+    let failed = job.quiet(0, 1).unwrap_err();
+    let text = failed.to_string();
+    for part in ["put of 8 bytes", "PE 1", "rail 1 (fake1)", "failed by the script", "error 5"] {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
+    // It stays reported, and nothing more goes to that peer; the other peer is not touched.
+    assert_eq!(job.quiet(0, 1).unwrap_err(), failed);
+    assert_eq!(job.put_value(0, 1, 8, 1, 8).unwrap_err(), failed);
+    assert_eq!(job.members[0].lane.progress().unwrap_err(), failed);
+    job.put_value(0, 0, 0, 5, 8).unwrap();
+    job.quiet(0, 0).unwrap();
+    assert_eq!(job.heap(0, 0, 8), 5u64.to_le_bytes());
+}
+
+#[test]
+fn nothing_held_behind_a_failed_write_is_sent() {
+    let mut job = Job::new(2, &Shape::default(), Script::default());
+    job.fabric.fail_next(1);
+    job.put_value(0, 1, 0, 1, 8).unwrap();
+    job.fence(0, 1);
+    job.put_value(0, 1, 8, 2, 8).unwrap();
+    job.quiet(0, 1).unwrap_err();
+    // Whatever the lane still does, the flag must not appear without its data.
+    while job.fabric.in_flight() > 0 {
+        let _ = job.members[0].lane.progress();
+    }
+    for _ in 0..100 {
+        let _ = job.members[0].lane.progress();
+    }
+    assert_eq!(job.heap(1, 0, 16), [0; 16]);
+    assert!(!job.members[0].lane.has_work());
+}
+
+#[test]
+fn a_completion_that_never_comes_ends_in_a_timeout() {
+    let mut job = Job::new(3, &Shape::default(), Script::default());
+    job.fabric.lose_next_completions(1);
+    job.put_value(0, 1, 0, 1, 8).unwrap();
+    match job.quiet(0, 1).unwrap_err() {
+        EngineError::Timeout { pe: Pe(1), seconds, writes: 1, reads: 0, .. } => {
+            assert!((60..70).contains(&seconds), "{seconds}");
+        }
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_peer_that_stops_reading_ends_in_a_timeout_also_for_a_submitter_without_room() {
+    let shape = Shape { depth: 1, rails: 1, ..Shape::default() };
+    let mut job = Job::new(4, &shape, Script::default());
+    job.fabric.stall(Pe(1));
+    let failed = (0..10).find_map(|at| job.put_value(0, 1, at * 8, 1, 8).err());
+    assert!(matches!(failed, Some(EngineError::Timeout { pe: Pe(1), .. })), "{failed:?}");
+}
+
+#[test]
+fn time_in_which_nobody_turned_the_lane_does_not_count() {
+    let mut job = Job::new(10, &Shape::default(), Script::default());
+    job.fabric.stall(Pe(1));
+    job.put_value(0, 1, 0, 1, 8).unwrap();
+    let turn =
+        |job: &mut Job| (0..1000).for_each(|_| drop(job.members[0].lane.progress().unwrap()));
+    turn(&mut job);
+    // PE 0 computes for an hour; then the watchdog looks again.
+    job.fabric.pass_time(3_600_000_000_000);
+    turn(&mut job);
+    job.fabric.resume(Pe(1));
+    job.quiet(0, 1).unwrap();
+}
+
+#[test]
+fn a_slow_but_moving_peer_does_not_time_out() {
+    let shape = Shape { depth: 1, rails: 1, ..Shape::default() };
+    // 20 s for each operation, against a deadline of 60 s: in all far above it.
+    let script = Script { delay: (10_000_000_000, 10_000_000_000), ..Script::default() };
+    let mut job = Job::new(5, &shape, script);
+    for at in 0..20 {
+        job.put_value(0, 1, at * 8, 1, 8).unwrap();
+    }
+    job.quiet(0, 1).unwrap();
+    assert!(job.fabric.now() > 300_000_000_000);
+}
+
+/// The error for a sound request from PE 0 to PE 1 that was changed for the worse.
+fn refused<'a>(
+    job: &mut Job,
+    (remote, local): &'a (HandleBytes, HandleBytes),
+    change: impl FnOnce(&mut Request<'a>),
+) -> EngineError {
+    let base = job.members[1].base;
+    let member = &mut job.members[0];
+    let mut request = Request {
+        direction: Direction::Write,
+        pe: Pe(1),
+        remote_handle: remote,
+        remote_addr: base as u64,
+        local: LocalSide::Memory { addr: member.scratch, handle: Some(local) },
+        len: 64,
+    };
+    change(&mut request);
+    member.lane.start(&request).unwrap_err()
+}
+
+fn fault(error: EngineError) -> HandleError {
+    match error {
+        EngineError::Refused { fault, .. } => fault,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn bad_requests_are_refused_and_leave_the_lane_usable() {
+    let mut job = Job::new(6, &Shape::default(), Script::default());
+    let handle = job.members[1].handle;
+    let sound = &(handle, job.members[0].scratch_handle);
+    let base = job.members[1].base as u64;
+    let heap = job.heap as u64;
+    let damaged = |at: usize, byte: u8| {
+        let mut bytes = handle;
+        bytes[at] = byte;
+        bytes
+    };
+
+    assert!(matches!(
+        refused(&mut job, sound, |request| request.pe = Pe(2)),
+        EngineError::NoSuchPe { pe: Pe(2), n_pes: 2 }
+    ));
+    let magic = damaged(0, b'?');
+    let error = refused(&mut job, sound, |request| request.remote_handle = &magic);
+    assert!(matches!(fault(error), HandleError::Magic { .. }));
+    let version = damaged(7, 77);
+    let error = refused(&mut job, sound, |request| request.remote_handle = &version);
+    assert_eq!(fault(error), HandleError::Version { found: 77 });
+    let mut empty = Handle::decode(&handle).unwrap();
+    empty.len = 0;
+    let empty = empty.encode();
+    let error = refused(&mut job, sound, |request| request.remote_handle = &empty);
+    assert!(matches!(fault(error), HandleError::Region { len: 0, .. }));
+
+    for (addr, len) in [(base - 1, 8), (base + heap - 7, 8), (base + heap, 1), (0, 1)] {
+        let error = refused(&mut job, sound, |request| {
+            request.remote_addr = addr;
+            request.len = len;
+        });
+        let text = error.to_string();
+        assert!(text.contains("PE 1") && text.contains("remote"), "{text}");
+        assert!(matches!(fault(error), HandleError::Outside { .. }), "{addr:#x}");
+    }
+    // The local side, where the fabric needs it registered.
+    let scratch = job.members[0].scratch;
+    let local = job.members[0].scratch_handle;
+    let error = refused(&mut job, sound, |request| {
+        request.local =
+            LocalSide::Memory { addr: scratch + heap as usize - 8, handle: Some(&local) };
+    });
+    assert!(error.to_string().contains("local address"));
+    assert!(matches!(fault(error), HandleError::Outside { .. }));
+    let error = refused(&mut job, sound, |request| {
+        request.local = LocalSide::Memory { addr: scratch, handle: None };
+    });
+    assert_eq!(fault(error), HandleError::Unregistered);
+    // A handle for local use only is no target.
+    let local_only = job.members[1].scratch_handle;
+    let there = job.members[1].scratch as u64;
+    let error = refused(&mut job, sound, |request| {
+        request.remote_handle = &local_only;
+        request.remote_addr = there;
+    });
+    assert!(matches!(fault(error), HandleError::NoKey { rails: 0, .. }));
+    // A handle with fewer rails than the job has. The lane's next rail leads to remote rail 0, so
+    // one good put brings it to the rail that has no key.
+    job.put(0, 1, 0, 64).unwrap();
+    job.quiet(0, 1).unwrap();
+    let mut short = Handle::decode(&handle).unwrap();
+    short.keys.truncate(1);
+    let short = short.encode();
+    let error = refused(&mut job, sound, |request| request.remote_handle = &short);
+    assert_eq!(fault(error), HandleError::NoKey { rail: RailId(1), rails: 1 });
+
+    assert!(!job.members[0].lane.has_work(), "a refused request leaves nothing behind");
+    job.put(0, 1, 0, 64).unwrap();
+    job.quiet(0, 1).unwrap();
+}
+
+#[test]
+fn released_memory_is_noticed_and_its_slot_used_again() {
+    let mut job = Job::new(7, &Shape::default(), Script::default());
+    job.put(0, 1, 0, 64).unwrap();
+    job.quiet(0, 1).unwrap();
+    let old = job.members[0].scratch_handle;
+    job.members[0].regions.release(&old).unwrap();
+    assert_eq!(fault(job.put(0, 1, 0, 64).unwrap_err()), HandleError::Stale);
+    assert!(job.members[0].regions.release(&old).is_err(), "released twice");
+    let scratch = job.members[0].scratch;
+    let new = job.members[0].regions.register(scratch, 4096, Access::Local).unwrap();
+    assert_eq!(fault(job.put(0, 1, 0, 64).unwrap_err()), HandleError::Stale, "same slot");
+    job.members[0].scratch_handle = new;
+    job.put(0, 1, 0, 64).unwrap();
+    job.quiet(0, 1).unwrap();
+}
+
+#[test]
+fn memory_that_cannot_be_registered_is_refused_with_its_address() {
+    let job = Job::new(8, &Shape::default(), Script::default());
+    let regions = &job.members[0].regions;
+    let before = regions.len();
+    for (addr, len) in [(0, 8), (4096, 0), (usize::MAX, 2), (0x1000, 64)] {
+        let text = regions.register(addr, len, Access::Local).unwrap_err().to_string();
+        assert!(text.contains(&format!("{addr:#x}")), "{text}");
+    }
+    assert_eq!(regions.len(), before);
+}
+
+#[test]
+fn zero_bytes_do_nothing() {
+    let mut job = Job::new(9, &Shape::default(), Script::default());
+    job.put(0, 1, 0, 0).unwrap();
+    job.get(0, 1, 0, 0).unwrap();
+    assert_eq!(job.fabric.in_flight(), 0);
+    job.quiet(0, 1).unwrap();
+}

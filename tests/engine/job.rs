@@ -1,0 +1,199 @@
+//! A whole job in one thread: PEs with a heap, a proxy lane and a host lane each, on one fake
+//! fabric.
+
+use std::time::Duration;
+
+use nvshmem_transport_libfabric::engine::Watchdog;
+use nvshmem_transport_libfabric::engine::error::EngineError;
+use nvshmem_transport_libfabric::engine::fake::{FakeFabric, FakeMemory, FakePort, Script};
+use nvshmem_transport_libfabric::engine::handle::HandleBytes;
+use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
+use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, LocalSide, Request};
+use nvshmem_transport_libfabric::engine::paths::{Path, PathTable};
+use nvshmem_transport_libfabric::engine::port::{Access, Direction, RailLimits};
+use nvshmem_transport_libfabric::engine::regions::{LaneKind, RegionTable};
+
+pub(crate) struct Shape {
+    pub(crate) n_pes: u32,
+    pub(crate) rails: u8,
+    pub(crate) depth: u32,
+    pub(crate) max_segment: usize,
+    pub(crate) needs_desc: bool,
+    pub(crate) heap: usize,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        let max_segment = 1 << 20;
+        Self { n_pes: 2, rails: 2, depth: 16, max_segment, needs_desc: true, heap: 1 << 16 }
+    }
+}
+
+pub(crate) struct Member {
+    pub(crate) lane: Lane<FakePort>,
+    pub(crate) regions: RegionTable<FakeMemory>,
+    pub(crate) base: usize,
+    pub(crate) handle: HandleBytes,
+    /// Local memory that is not part of the heap.
+    pub(crate) scratch: usize,
+    pub(crate) scratch_handle: HandleBytes,
+}
+
+pub(crate) struct Job {
+    pub(crate) fabric: FakeFabric,
+    pub(crate) members: Vec<Member>,
+    pub(crate) heap: usize,
+}
+
+pub(crate) fn limits(shape: &Shape) -> Vec<RailLimits> {
+    let rail = RailLimits {
+        max_segment: shape.max_segment,
+        depth: shape.depth,
+        needs_desc: shape.needs_desc,
+    };
+    vec![rail; usize::from(shape.rails)]
+}
+
+pub(crate) fn paths(n_pes: u32, rails: u8) -> PathTable {
+    let mut paths = Vec::new();
+    for pe in 0..n_pes {
+        for rail in 0..rails {
+            // Not the same rail at the other end, so that a mix-up of the two is found.
+            let remote = RailId((rail + 1) % rails);
+            paths.push(Path { to: FakeFabric::address(Pe(pe), remote), remote });
+        }
+    }
+    PathTable::new(paths, usize::from(rails))
+}
+
+pub(crate) fn watchdog() -> Watchdog {
+    Watchdog::new(Some(Duration::from_secs(10)), Some(Duration::from_secs(60)))
+}
+
+impl Job {
+    pub(crate) fn new(seed: u64, shape: &Shape, script: Script) -> Self {
+        let fabric = FakeFabric::new(seed, shape.n_pes, script);
+        let members = (0..shape.n_pes)
+            .map(|pe| {
+                let me = Pe(pe);
+                let regions = RegionTable::new(fabric.memory(me, shape.rails), me);
+                let base = fabric.alloc(me, shape.heap);
+                let scratch = fabric.alloc(me, shape.heap);
+                let config = LaneConfig {
+                    me,
+                    kind: LaneKind::Proxy,
+                    paths: paths(shape.n_pes, shape.rails),
+                    regions: regions.index(),
+                    watchdog: watchdog(),
+                };
+                let lane = Lane::new(fabric.port(me, limits(shape)), config);
+                let handle = regions.register(base, shape.heap, Access::LocalAndRemote).unwrap();
+                let scratch_handle = regions.register(scratch, shape.heap, Access::Local).unwrap();
+                Member { lane, regions, base, handle, scratch, scratch_handle }
+            })
+            .collect();
+        Self { fabric, members, heap: shape.heap }
+    }
+
+    /// Puts `len` bytes of `from`'s scratch at `offset` into `to`'s heap at `offset`.
+    pub(crate) fn put(
+        &mut self,
+        from: u32,
+        to: u32,
+        offset: usize,
+        len: usize,
+    ) -> Result<(), EngineError> {
+        self.transfer(Direction::Write, from, to, offset, len)
+    }
+
+    /// Gets `len` bytes of `to`'s heap at `offset` into `from`'s scratch at `offset`.
+    pub(crate) fn get(
+        &mut self,
+        from: u32,
+        to: u32,
+        offset: usize,
+        len: usize,
+    ) -> Result<(), EngineError> {
+        self.transfer(Direction::Read, from, to, offset, len)
+    }
+
+    fn transfer(
+        &mut self,
+        direction: Direction,
+        from: u32,
+        to: u32,
+        offset: usize,
+        len: usize,
+    ) -> Result<(), EngineError> {
+        let (remote_base, remote_handle) = self.target(to);
+        let member = &mut self.members[from as usize];
+        let request = Request {
+            direction,
+            pe: Pe(to),
+            remote_handle: &remote_handle,
+            remote_addr: (remote_base + offset) as u64,
+            local: LocalSide::Memory {
+                addr: member.scratch + offset,
+                handle: Some(&member.scratch_handle),
+            },
+            len,
+        };
+        member.lane.start(&request)
+    }
+
+    /// Puts a value of `len` bytes.
+    pub(crate) fn put_value(
+        &mut self,
+        from: u32,
+        to: u32,
+        offset: usize,
+        value: u64,
+        len: usize,
+    ) -> Result<(), EngineError> {
+        let (remote_base, remote_handle) = self.target(to);
+        let request = Request {
+            direction: Direction::Write,
+            pe: Pe(to),
+            remote_handle: &remote_handle,
+            remote_addr: (remote_base + offset) as u64,
+            local: LocalSide::Value(value),
+            len,
+        };
+        self.members[from as usize].lane.start(&request)
+    }
+
+    fn target(&self, pe: u32) -> (usize, HandleBytes) {
+        // A PE outside the job has no member; the lane must refuse it before it uses the handle.
+        let member = self.members.get(pe as usize).unwrap_or(&self.members[0]);
+        (member.base, member.handle)
+    }
+
+    pub(crate) fn fence(&mut self, from: u32, to: u32) {
+        self.members[from as usize].lane.fence(Pe(to)).unwrap();
+    }
+
+    pub(crate) fn quiet(&mut self, from: u32, to: u32) -> Result<(), EngineError> {
+        self.members[from as usize].lane.quiet(Pe(to))
+    }
+
+    /// Fills a PE's scratch memory.
+    pub(crate) fn fill_scratch(&self, pe: u32, bytes: &[u8]) {
+        self.fabric.store(Pe(pe), self.members[pe as usize].scratch, bytes);
+    }
+
+    pub(crate) fn heap(&self, pe: u32, offset: usize, len: usize) -> Vec<u8> {
+        self.fabric.load(Pe(pe), self.members[pe as usize].base + offset, len)
+    }
+}
+
+/// The numbers of a seed, for choosing operations.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % bound as u64) as usize
+    }
+}

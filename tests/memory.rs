@@ -1,0 +1,109 @@
+//! What a lane allocates, counted by the allocator itself.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use nvshmem_transport_libfabric::engine::Watchdog;
+use nvshmem_transport_libfabric::engine::fake::{FakeFabric, Script};
+use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
+use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, LocalSide, Request};
+use nvshmem_transport_libfabric::engine::paths::{Path, PathTable};
+use nvshmem_transport_libfabric::engine::port::{Access, Direction, RailLimits};
+use nvshmem_transport_libfabric::engine::regions::{LaneKind, RegionTable};
+
+/// The system's allocator, counting the bytes and calls in use.
+struct Counting;
+
+static BYTES: AtomicUsize = AtomicUsize::new(0);
+static CALLS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call goes unchanged to the system's allocator, which keeps the contract.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        BYTES.fetch_add(layout.size(), Ordering::Relaxed);
+        CALLS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: `at` came from `System.alloc` with this layout.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const PEERS: u32 = 10_000;
+const RAILS: u8 = 4;
+
+/// One test function: a second one running beside it would be counted too.
+#[test]
+fn peers_cost_their_address_until_they_are_talked_to_and_little_then() {
+    let fabric = FakeFabric::new(1, 2, Script::default());
+    let regions = RegionTable::new(fabric.memory(Pe(1), RAILS), Pe(1));
+    let base = fabric.alloc(Pe(1), 4096);
+    let handle = regions.register(base, 4096, Access::LocalAndRemote).unwrap();
+    let limits = RailLimits { max_segment: 1 << 20, depth: 256, needs_desc: false };
+
+    let lane_bytes = |n_pes: u32| {
+        let before = BYTES.load(Ordering::Relaxed);
+        let port = fabric.port(Pe(0), vec![limits; usize::from(RAILS)]);
+        // All PEs share PE 1's memory: what is counted is the lane, not the fabric.
+        let path =
+            |rail| Path { to: FakeFabric::address(Pe(1), RailId(rail)), remote: RailId(rail) };
+        let paths = (0..n_pes).flat_map(|_| (0..RAILS).map(path)).collect();
+        let config = LaneConfig {
+            me: Pe(0),
+            kind: LaneKind::Proxy,
+            paths: PathTable::new(paths, usize::from(RAILS)),
+            regions: regions.index(),
+            watchdog: Watchdog::new(Some(Duration::from_secs(10)), None),
+        };
+        let lane = Lane::new(port, config);
+        (lane, BYTES.load(Ordering::Relaxed) - before)
+    };
+
+    let (small, small_bytes) = lane_bytes(1);
+    let (mut lane, large_bytes) = lane_bytes(PEERS);
+    drop(small);
+    let per_peer = (large_bytes - small_bytes) / (PEERS as usize - 1);
+    let address = usize::from(RAILS) * size_of::<Path>();
+    println!("a peer never talked to: {per_peer} bytes, {address} of them its addresses");
+    assert!(per_peer <= address + 8, "{per_peer}");
+
+    let put = |lane: &mut Lane<_>, pe: u32| {
+        let request = Request {
+            direction: Direction::Write,
+            pe: Pe(pe),
+            remote_handle: &handle,
+            remote_addr: base as u64,
+            local: LocalSide::Value(7),
+            len: 8,
+        };
+        lane.start(&request).unwrap();
+    };
+    let before = BYTES.load(Ordering::Relaxed);
+    for pe in 0..PEERS {
+        put(&mut lane, pe);
+        lane.quiet(Pe(pe)).unwrap();
+    }
+    let active = (BYTES.load(Ordering::Relaxed) - before) / PEERS as usize;
+    println!("a peer talked to: {active} bytes more (limit: 1024 per rail)");
+    assert!(active <= 1024, "{active}");
+
+    // Once streams are open, the data path allocates nothing. The fake itself does, so it is
+    // measured apart: as many calls again may come from the fake alone, as when the lane's queues
+    // and held lists are empty. With a peer stalled, nothing is posted and the fake is not asked.
+    fabric.stall(Pe(1));
+    put(&mut lane, 0);
+    lane.fence(Pe(0)).unwrap();
+    let calls = CALLS.load(Ordering::Relaxed);
+    for _ in 0..200 {
+        put(&mut lane, 0);
+        lane.fence(Pe(0)).unwrap();
+    }
+    assert_eq!(CALLS.load(Ordering::Relaxed), calls, "queueing a put allocated");
+}
