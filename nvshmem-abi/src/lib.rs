@@ -1,1 +1,72 @@
-//! NVSHMEM's transport plugin interface.
+//! The C structures, function types and constants of NVSHMEM's remote transport interface, for the
+//! six layouts in use (api_version majors 3 to 7, NVSHMEM 3.0 to 3.8).
+//!
+//! The source is `include/nvshmem_transport_abi.h`, which also says who writes which field. Every
+//! size, offset and constant is compared at compile time with the recorded layouts. The names of
+//! the header are in [`c`]; the types have Rust names here.
+
+mod layout;
+
+/// The header as bindgen reads it.
+#[allow(
+    missing_docs,
+    non_camel_case_types,
+    non_snake_case,
+    missing_debug_implementations,
+    unreachable_pub,
+    unsafe_op_in_unsafe_fn,
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    clippy::missing_safety_doc
+)]
+pub mod c {
+    include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
+}
+
+pub use c::{
+    nvt_amo_bytesdesc as AmoBytes, nvt_amo_memdesc as AmoMem, nvt_amo_verb_3 as AmoVerb3,
+    nvt_amo_verb_6 as AmoVerb6, nvt_bootstrap_handle as Bootstrap,
+    nvt_bytesdesc_vector as RmaBytesVector, nvt_g_elem as GElem, nvt_host_ops_3a as HostOps3a,
+    nvt_host_ops_3b as HostOps3b, nvt_host_ops_4 as HostOps4, nvt_host_ops_6 as HostOps6,
+    nvt_host_ops_7 as HostOps7, nvt_map_node as MapNode, nvt_mem_handle as MemHandle,
+    nvt_memdesc_vector as RmaMemVector, nvt_op_attrs_6 as OpAttrs6, nvt_op_attrs_7 as OpAttrs7,
+    nvt_pcie_id as PcieId, nvt_pe_info as PeInfo, nvt_rma_bytesdesc as RmaBytes,
+    nvt_rma_memdesc as RmaMem, nvt_rma_verb as RmaVerb, nvt_std_unordered_map as StdUnorderedMap,
+    nvt_transport as Transport, nvt_transport_3a as Transport3a, nvt_transport_3b as Transport3b,
+    nvt_transport_4 as Transport4, nvt_transport_5 as Transport5, nvt_transport_6 as Transport6,
+    nvt_transport_7 as Transport7,
+};
+pub use layout::{Layout, Major, UnsupportedApi};
+
+/// Version in [`Bootstrap`], the same in every release.
+pub const BOOTSTRAP_VERSION: i32 = 30000;
+
+/// Entries of the table of CUDA driver functions that the newest host passes to `nvshmemt_init`.
+pub const CUDA_TABLE_SLOTS: usize = 39;
+
+/// Name of the one symbol that the host looks up in a plugin.
+pub const INIT_SYMBOL: &str = "nvshmemt_init";
+
+/// `(end - begin)` of a C++ vector, as a number of elements.
+macro_rules! vector_len {
+    ($($vector:ty),+) => {$(
+        impl $vector {
+            /// Number of elements between `begin` and `end`.
+            #[inline]
+            pub fn len(&self) -> usize {
+                fn stride<T>(_: *mut T) -> usize {
+                    size_of::<T>()
+                }
+                (self.end as usize).saturating_sub(self.begin as usize) / stride(self.begin)
+            }
+
+            /// Whether there is no element: a put with signal that has no payload.
+            #[inline]
+            pub fn is_empty(&self) -> bool {
+                self.len() == 0
+            }
+        }
+    )+};
+}
+
+vector_len!(RmaMemVector, RmaBytesVector);

@@ -1,0 +1,158 @@
+//! Generates the bindings of `include/nvshmem_transport_abi.h`, and from the recorded layouts the
+//! compile-time checks that the bindings agree with them.
+
+use std::env;
+use std::error::Error;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+const HEADER: &str = "../include/nvshmem_transport_abi.h";
+const LAYOUTS: &str = "../tests/data/nvshmem-abi-layouts.json";
+
+/// Prefix of a group of constants in the header, for each group of the recorded enums.
+const ENUMS: [(&str, &str); 11] = [
+    ("op", "NVT_OP_"),
+    ("amo", "NVT_AMO_"),
+    ("status", "NVT_STATUS_"),
+    ("cap", "NVT_CAP_"),
+    ("attr", "NVT_ATTR_"),
+    ("lib_code", "NVT_LIB_CODE_"),
+    ("qp", "NVT_QP_"),
+    ("device_assignment_mode(abi7)", "NVT_DEVICE_ASSIGNMENT_MODE_"),
+    ("op_flag", "NVT_OP_FLAG_"),
+    ("region_hint(abi7)", "NVT_REGION_HINT_"),
+    ("region_role(abi7)", "NVT_REGION_ROLE_"),
+];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-changed={HEADER}");
+    println!("cargo::rerun-if-changed={LAYOUTS}");
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+
+    bindgen::Builder::default()
+        .header(HEADER)
+        .allowlist_file(".*nvshmem_transport_abi\\.h")
+        .derive_default(true)
+        .default_macro_constant_type(bindgen::MacroTypeVariation::Signed)
+        .rust_target(bindgen::RustTarget::stable(85, 0).map_err(|e| format!("{e:?}"))?)
+        .rust_edition(bindgen::RustEdition::Edition2024)
+        .generate()?
+        .write_to_file(out.join("bindings.rs"))?;
+
+    let recorded: Value = serde_json::from_str(&fs::read_to_string(LAYOUTS)?)?;
+    fs::write(out.join("layouts.rs"), checks(&recorded)?)?;
+    Ok(())
+}
+
+/// Assertions for every entry of the recorded layouts, and the facts about each layout.
+fn checks(recorded: &Value) -> Result<String, Box<dyn Error>> {
+    let mut out = String::new();
+    for (name, abi) in object(&recorded["abis"])? {
+        layout(&mut out, name, abi).map_err(|e| format!("layout {name}: {e}"))?;
+    }
+    for (name, entry) in object(&recorded["types"])? {
+        match name.as_str() {
+            "std_vector" => {
+                structure(&mut out, "nvt_memdesc_vector", entry)?;
+                structure(&mut out, "nvt_bytesdesc_vector", entry)?;
+            }
+            _ => structure(&mut out, &format!("nvt_{name}"), entry)
+                .map_err(|e| format!("type {name}: {e}"))?,
+        }
+    }
+    for (group, values) in object(&recorded["enums"])? {
+        let (_, prefix) = ENUMS
+            .iter()
+            .find(|(name, _)| name == group)
+            .ok_or_else(|| format!("no constants for the enum {group}"))?;
+        for (name, value) in object(values)? {
+            // A name may carry the layouts that have it, in parentheses.
+            let name = name.split('(').next().unwrap_or(name);
+            writeln!(out, "const _: () = assert!({prefix}{name} as i64 == {});", number(value)?)?;
+        }
+    }
+    Ok(out)
+}
+
+fn layout(out: &mut String, name: &str, abi: &Value) -> Result<(), Box<dyn Error>> {
+    let ty = format!("nvt_transport_{name}");
+    let size = number(&abi["sizeof_nvshmem_transport"])?;
+    writeln!(out, "const _: () = assert!(size_of::<{ty}>() == {size});")?;
+    for field in abi["fields"].as_array().ok_or("no fields")? {
+        let path = text(&field["name"])?;
+        // `type` is a keyword in Rust; bindgen appends an underscore.
+        let path = if path == "type" { "type_" } else { path };
+        field_check(out, &ty, path, number(&field["offset"])?)?;
+        writeln!(
+            out,
+            "const _: () = assert!(field_size(|t: &{ty}| &t.{path}) == {});",
+            number(&field["size"])?
+        )?;
+    }
+    let verb = if name.starts_with(['3', '4', '5']) { "nvt_amo_verb_3" } else { "nvt_amo_verb_6" };
+    fields_of(out, verb, &abi["amo_verb"])?;
+    if !abi["op_attrs"].is_null() {
+        fields_of(out, &format!("nvt_op_attrs_{name}"), &abi["op_attrs"])?;
+    }
+    writeln!(
+        out,
+        "pub(crate) const LAYOUT_{}: Facts = Facts {{ name: {name:?}, api_version: {}, \
+         soname: {:?}, size: {size}, releases: &{:?} }};",
+        name.to_uppercase(),
+        number(&abi["api_version"])?,
+        text(&abi["soname"])?,
+        abi["releases"]
+            .as_array()
+            .ok_or("no releases")?
+            .iter()
+            .map(text)
+            .collect::<Result<Vec<_>, _>>()?,
+    )?;
+    Ok(())
+}
+
+/// An entry that keeps the offsets of its fields under `fields`.
+fn fields_of(out: &mut String, ty: &str, entry: &Value) -> Result<(), Box<dyn Error>> {
+    writeln!(out, "const _: () = assert!(size_of::<{ty}>() == {});", number(&entry["size"])?)?;
+    for (field, at) in object(&entry["fields"])? {
+        field_check(out, ty, field, number(at)?)?;
+    }
+    Ok(())
+}
+
+/// An entry that keeps the offsets of its fields beside its size.
+fn structure(out: &mut String, ty: &str, entry: &Value) -> Result<(), Box<dyn Error>> {
+    for (key, value) in object(entry)? {
+        match key.as_str() {
+            "size" => {
+                writeln!(out, "const _: () = assert!(size_of::<{ty}>() == {});", number(value)?)?;
+            }
+            "align" => {
+                writeln!(out, "const _: () = assert!(align_of::<{ty}>() == {});", number(value)?)?;
+            }
+            "node" => structure(out, "nvt_map_node", value)?,
+            field => field_check(out, ty, field, number(value)?)?,
+        }
+    }
+    Ok(())
+}
+
+fn field_check(out: &mut String, ty: &str, path: &str, at: i64) -> Result<(), Box<dyn Error>> {
+    writeln!(out, "const _: () = assert!(std::mem::offset_of!({ty}, {path}) == {at});")?;
+    Ok(())
+}
+
+fn object(value: &Value) -> Result<&serde_json::Map<String, Value>, String> {
+    value.as_object().ok_or_else(|| format!("not an object: {value}"))
+}
+
+fn number(value: &Value) -> Result<i64, String> {
+    value.as_i64().ok_or_else(|| format!("not a number: {value}"))
+}
+
+fn text(value: &Value) -> Result<&str, String> {
+    value.as_str().ok_or_else(|| format!("not a text: {value}"))
+}
