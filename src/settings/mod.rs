@@ -1,7 +1,7 @@
 //! What the user can set, each value read once at start from the environment.
 //!
-//! The table in `table.rs` names every setting once: what it is called, what it accepts, what it does. Parsing,
-//! refusals, [`Settings::describe`] and `docs/settings.md` are all made from that table.
+//! `table.rs` names every setting once: what it is called, what it accepts, what it does. Parsing,
+//! refusals, [`Settings::describe`] and `docs/settings.md` are all made from it.
 #![forbid(unsafe_code)]
 
 mod error;
