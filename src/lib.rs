@@ -10,4 +10,5 @@
 //! ```
 
 pub mod engine;
+pub mod logging;
 pub mod settings;

@@ -1,6 +1,21 @@
 //! What the user can set, each value read once at start from the environment.
+//!
+//! `table.rs` names every setting once: what it is called, what it accepts, what it does. Parsing,
+//! refusals, [`Settings::describe`] and `docs/settings.md` are all made from it.
+#![forbid(unsafe_code)]
+
+mod error;
+mod load;
+mod table;
+mod value;
+
+#[cfg(test)]
+mod docs;
 
 use std::time::Duration;
+
+pub use error::{Refused, SettingsError};
+pub use load::{Notice, Row, Source, Sources};
 
 /// The values in force, parsed and checked.
 #[derive(Clone, Debug)]
@@ -33,6 +48,28 @@ pub struct Settings {
     /// `NVSHMEM_LIBFABRIC_LIBRARY`: the libfabric to load, a name or a path. Default
     /// `libfabric.so.1`.
     pub library: String,
+    /// Where each value came from.
+    pub sources: Sources,
+}
+
+impl Default for Settings {
+    /// The values used where the environment says nothing.
+    fn default() -> Self {
+        Self {
+            provider: Provider::Auto,
+            devices: Devices::Any,
+            max_nic_per_pe: 16,
+            progress: Progress::Auto,
+            threading: Threading::Completion,
+            queue_depth: 0,
+            max_segment: 0,
+            warn_after: Some(Duration::from_secs(10)),
+            fail_after: Some(Duration::from_secs(120)),
+            yield_when: YieldWhen::Auto,
+            library: String::from("libfabric.so.1"),
+            sources: Sources::default(),
+        }
+    }
 }
 
 /// A libfabric provider, as the user names it.

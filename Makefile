@@ -1,0 +1,56 @@
+# NVSHMEM transport for libfabric. 'make help' lists the targets.
+
+PREFIX ?= /usr/local
+# Where cargo builds, made absolute for the programs that run elsewhere.
+TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
+# What tests, demo and benches load: never what is installed on the machine.
+PLUGINS := $(TARGET)/install/lib
+CARGO := scripts/cargo
+
+.DEFAULT_GOAL := build
+
+.PHONY: help
+help: ## List the targets
+	@sed -nE 's/^([a-z0-9]+):.*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-12s %s\n", $$1, $$2 }'
+
+.PHONY: deps
+deps: ## Install what building and testing need and this machine lacks
+	@scripts/deps.sh
+
+.PHONY: build
+build: ## Build the plugin, optimised
+	$(CARGO) build --locked --release --lib
+
+.PHONY: install
+install: build ## Install the plugin in PREFIX/lib (PREFIX=/usr/local)
+	scripts/install.sh $(TARGET)/release/libnvshmem_transport_libfabric.so "$(PREFIX)/lib"
+
+.PHONY: plugins
+plugins: build
+	@scripts/install.sh $(TARGET)/release/libnvshmem_transport_libfabric.so $(PLUGINS)
+
+.PHONY: check
+check: ## Check formatting and lints
+	scripts/check.sh
+
+.PHONY: test
+test: deps check plugins ## Check, build and run every test
+	scripts/test.sh $(PLUGINS)
+
+.PHONY: demo
+demo: deps plugins ## Two PEs, two rails on loopback TCP: bandwidth, latency, message rate
+	$(CARGO) run --locked --release -p nvshmem-sim --bin nvshmem-sim -- demo --plugin-dir $(PLUGINS)
+
+.PHONY: bench
+bench: deps plugins ## The plugin beside raw libfabric, as MEASURE lines
+	libfabric2=$$(scripts/libfabric2.sh) && \
+	$(CARGO) run --locked --release -p nvshmem-bench -- --plugin-dir $(PLUGINS) --libfabric2 $$libfabric2
+
+.PHONY: libfabric2
+libfabric2: ## Fetch a libfabric 2.x to test against and print its path
+	@scripts/libfabric2.sh
+
+.PHONY: clean
+clean: ## Remove what was built and fetched
+	$(CARGO) clean
+	rm -rf .deps

@@ -1,0 +1,21 @@
+//! How the plugin is linked.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    for argument in [
+        // NVSHMEM asks for `nvshmem_transport_libfabric.so.N`, N being the major version of its
+        // plugin interface. One binary serves them all: `make install` copies it once per N and
+        // puts that N here.
+        "-Wl,-soname,nvshmem_transport_libfabric.so.0",
+        // NVSHMEM up to 3.6 unloads its plugins. This one must stay: the thread-local
+        // destructors of threads that have used it run when those threads end, perhaps later.
+        "-Wl,-z,nodelete",
+        // NVSHMEM loads it with RTLD_NOW. A symbol that nothing provides fails the link here,
+        // not the load there.
+        "-Wl,-z,defs",
+        "-Wl,-z,relro",
+        "-Wl,-z,now",
+    ] {
+        println!("cargo::rustc-cdylib-link-arg={argument}");
+    }
+}

@@ -1,0 +1,96 @@
+//! The shape of a line: `host:pid:tid NVSHMEM LEVEL text`.
+
+use std::cell::Cell;
+use std::io::{self, Write};
+use std::sync::OnceLock;
+
+use log::{Level, Record};
+
+use super::VERSION;
+
+/// Writes one record.
+pub(super) fn write(out: &mut impl Write, record: &Record<'_>) -> io::Result<()> {
+    let pid = std::process::id();
+    let word = word(record);
+    writeln!(out, "{}:{pid}:{} NVSHMEM {word} {}", host(), thread(pid), record.args())
+}
+
+/// The level, in NVSHMEM's words where it has one.
+fn word(record: &Record<'_>) -> &'static str {
+    if record.target() == VERSION {
+        return VERSION;
+    }
+    match record.level() {
+        Level::Error => "ERROR",
+        Level::Warn => "WARN",
+        Level::Info => "INFO",
+        Level::Debug => "DEBUG",
+        Level::Trace => "TRACE",
+    }
+}
+
+/// The host's name up to its first dot.
+pub(super) fn host() -> &'static str {
+    static HOST: OnceLock<String> = OnceLock::new();
+    HOST.get_or_init(|| {
+        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        match name.trim().split('.').next() {
+            Some(short) if !short.is_empty() => String::from(short),
+            _ => String::from("unknown-host"),
+        }
+    })
+}
+
+/// The kernel's id of the calling thread, as in NVSHMEM's own lines. The standard library does
+/// not tell it, so it is read once per thread from the name behind `/proc/thread-self`, which
+/// ends in it. Where there is none, the process id stands in.
+fn thread(pid: u32) -> u32 {
+    thread_local! {
+        // With the process it was read in: a forked child starts with its parent's copy.
+        static THREAD: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
+    }
+    let (known_in, known) = THREAD.get();
+    if known_in == pid {
+        return known;
+    }
+    let id = std::fs::read_link("/proc/thread-self")
+        .ok()
+        .and_then(|path| path.file_name()?.to_str()?.parse().ok())
+        .unwrap_or(pid);
+    THREAD.set((pid, id));
+    id
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(target: &str, level: Level) -> String {
+        let mut out = Vec::new();
+        let record =
+            Record::builder().target(target).level(level).args(format_args!("text")).build();
+        write(&mut out, &record).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_line_names_host_process_thread_and_level() {
+        let pid = std::process::id();
+        let here = thread(pid);
+        assert_eq!(
+            line("TRANSPORT", Level::Warn),
+            format!("{}:{pid}:{here} NVSHMEM WARN text\n", host())
+        );
+        assert!(line(VERSION, Level::Info).ends_with("NVSHMEM VERSION text\n"));
+        assert!(!host().is_empty() && !host().contains('.'));
+    }
+
+    #[test]
+    fn threads_have_ids_of_their_own() {
+        let pid = std::process::id();
+        let here = thread(pid);
+        let there = std::thread::spawn(move || thread(pid)).join().unwrap();
+        assert_ne!(here, there);
+        assert_eq!(thread(pid), here);
+    }
+}

@@ -1,0 +1,36 @@
+//! Values that are refused.
+
+use std::fmt;
+
+use thiserror::Error;
+
+/// One value that is refused.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("{name}={given:?} is refused: {reason}. Accepted: {accepted}")]
+pub struct Refused {
+    /// The variable.
+    pub name: &'static str,
+    /// Its value, as it was given.
+    pub given: String,
+    /// What is wrong with it.
+    pub reason: String,
+    /// What would be accepted.
+    pub accepted: String,
+}
+
+/// The values that are refused: all of them, so that one run shows every mistake.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub struct SettingsError {
+    /// At least one, in the order of the settings table.
+    pub refused: Vec<Refused>,
+}
+
+impl fmt::Display for SettingsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, refused) in self.refused.iter().enumerate() {
+            let separator = if i == 0 { "" } else { "; " };
+            write!(f, "{separator}{refused}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,145 @@
+//! The settings, named once.
+
+use super::value::{Range, choice, devices, name_of, names, seconds, show_devices, show_seconds};
+use super::{Progress, Provider, Settings, Threading, YieldWhen};
+
+/// What our own variables, and NVIDIA's for its libfabric transport, begin with.
+pub(super) const PREFIX: &str = "NVSHMEM_LIBFABRIC_";
+
+/// Variables of NVIDIA's own libfabric transport (NVSHMEM 3.7 and 3.8) that steer machinery this
+/// plugin does not have. They are accepted, and nothing changes.
+pub(super) const WITHOUT_EFFECT: &[&str] = &[
+    "NVSHMEM_LIBFABRIC_DISABLE_BATCH_RMA",
+    "NVSHMEM_LIBFABRIC_PROXY_REQUEST_BATCH_MAX",
+    "NVSHMEM_LIBFABRIC_SIGNAL_WAIT_SPIN_COUNT",
+];
+
+/// One setting.
+pub(super) struct Setting {
+    /// The environment variable.
+    pub(super) name: &'static str,
+    /// What it accepts, for people.
+    pub(super) accepts: fn() -> String,
+    /// What it does, for people. Whole sentences.
+    pub(super) doc: &'static str,
+    /// Parses a value, never empty, and puts it in place. The error is what is wrong with it.
+    pub(super) set: fn(&mut Settings, &str) -> Result<(), String>,
+    /// The value in force, as the user would write it.
+    pub(super) show: fn(&Settings) -> String,
+}
+
+const RAILS: Range = Range { min: 1, max: 32, zero: None, suffixes: false };
+
+const DEPTH: Range =
+    Range { min: 0, max: 65536, zero: Some("what the provider offers"), suffixes: false };
+
+const SEGMENT: Range =
+    Range { min: 0, max: u64::MAX, zero: Some("the provider's own limit"), suffixes: true };
+
+// The upper bound, more than eleven days, keeps every sum of deadlines far from overflow.
+const SECONDS: Range = Range { min: 0, max: 1_000_000, zero: Some("never"), suffixes: false };
+
+/// Every setting, in the order in which they are documented.
+pub(super) const TABLE: &[Setting] = &[
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_PROVIDER",
+        accepts: names::<Provider>,
+        doc: "The libfabric provider to use. `auto` takes the first that works of efa, cxi, verbs \
+              and tcp, and says why in the log. `tcp` is libfabric's own tcp provider where that \
+              has reliable datagram endpoints (libfabric 2.x), else `tcp;ofi_rxm`. `verbs` is \
+              `verbs;ofi_rxm`. `shm` joins PEs of one host only.",
+        set: |settings, text| choice(text).map(|value| settings.provider = value),
+        show: |settings| name_of(settings.provider),
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_DEVICES",
+        accepts: || {
+            String::from(
+                "all; or domain, interface or NIC names or IP addresses, separated by commas; or \
+                 the same with '^' in front of each",
+            )
+        },
+        doc: "The devices that become rails, in this order. A device named twice gives two rails. \
+              With `^` in front of each, all devices but these. A name that matches nothing is an \
+              error.",
+        set: |settings, text| devices(text).map(|value| settings.devices = value),
+        show: |settings| show_devices(&settings.devices),
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE",
+        accepts: || RAILS.to_string(),
+        doc: "The most rails that one PE opens.",
+        set: |settings, text| {
+            let value = RAILS.parse(text)?;
+            settings.max_nic_per_pe = u8::try_from(value).map_err(|error| error.to_string())?;
+            Ok(())
+        },
+        show: |settings| settings.max_nic_per_pe.to_string(),
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_PROGRESS",
+        accepts: names::<Progress>,
+        doc: "The progress to ask libfabric for. `auto` asks for automatic progress and falls \
+              back to manual; `manual` does not ask.",
+        set: |settings, text| choice(text).map(|value| settings.progress = value),
+        show: |settings| name_of(settings.progress),
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_THREADING",
+        accepts: names::<Threading>,
+        doc: "The threading level to ask libfabric for first. When the provider refuses it, the \
+              levels that ask less of the provider follow.",
+        set: |settings, text| choice(text).map(|value| settings.threading = value),
+        show: |settings| name_of(settings.threading),
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_QUEUE_DEPTH",
+        accepts: || DEPTH.to_string(),
+        doc: "The most segments in flight on one rail.",
+        set: |settings, text| {
+            let value = DEPTH.parse(text)?;
+            settings.queue_depth = u32::try_from(value).map_err(|error| error.to_string())?;
+            Ok(())
+        },
+        show: |settings| settings.queue_depth.to_string(),
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_MAX_SEGMENT",
+        accepts: || SEGMENT.to_string(),
+        doc: "The largest segment in bytes. Longer operations are cut into several.",
+        set: |settings, text| SEGMENT.parse(text).map(|value| settings.max_segment = value),
+        show: |settings| settings.max_segment.to_string(),
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_WARN_SECONDS",
+        accepts: || SECONDS.to_string(),
+        doc: "A wait this long is reported with the peer, the rail and what is outstanding.",
+        set: |settings, text| SECONDS.parse(text).map(|value| settings.warn_after = seconds(value)),
+        show: |settings| show_seconds(settings.warn_after),
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS",
+        accepts: || SECONDS.to_string(),
+        doc: "A wait this long fails.",
+        set: |settings, text| SECONDS.parse(text).map(|value| settings.fail_after = seconds(value)),
+        show: |settings| show_seconds(settings.fail_after),
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_YIELD",
+        accepts: names::<YieldWhen>,
+        doc: "Whether an idle progress call gives up its core. `auto` does when this host has \
+              fewer cores than twice its PEs.",
+        set: |settings, text| choice(text).map(|value| settings.yield_when = value),
+        show: |settings| name_of(settings.yield_when),
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_LIBRARY",
+        accepts: || String::from("a file name to search for as the dynamic linker does, or a path"),
+        doc: "The libfabric to load. It must be version 1.17 or newer.",
+        set: |settings, text| {
+            settings.library = String::from(text);
+            Ok(())
+        },
+        show: |settings| settings.library.clone(),
+    },
+];

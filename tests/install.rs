@@ -1,0 +1,166 @@
+//! What `make install` installs, and that its check finds what it is for.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const MAJORS: [u32; 5] = [3, 4, 5, 6, 7];
+
+fn name(major: u32) -> String {
+    format!("nvshmem_transport_libfabric.so.{major}")
+}
+
+fn script(name: &str, arguments: &[&Path]) -> Output {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts").join(name);
+    Command::new(&path).args(arguments).output().expect("the script runs")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// An empty directory that is gone when the test is.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(test: &str) -> Self {
+        let unique = format!("install-{test}-{}", std::process::id());
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(unique);
+        fs::create_dir_all(&path).expect("a scratch directory");
+        Self(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What cannot be removed stays below the target directory.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What a built plugin looks like from outside. The default is right in everything.
+struct Built {
+    source: &'static str,
+    flags: &'static [&'static str],
+}
+
+impl Default for Built {
+    fn default() -> Self {
+        Self {
+            source: "int nvshmemt_init(void) { return 0; }",
+            flags: &["-Wl,-z,nodelete", "-Wl,-z,now"],
+        }
+    }
+}
+
+impl Built {
+    fn compile(&self, directory: &Path) -> PathBuf {
+        let source = directory.join("plugin.c");
+        let library = directory.join("plugin.so");
+        fs::write(&source, self.source).expect("the source is written");
+        let output = Command::new("cc")
+            .args(["-shared", "-fPIC", "-Wl,-soname,placeholder", "-o"])
+            .args([&library, &source])
+            .args(self.flags)
+            .output()
+            .expect("cc runs");
+        assert!(output.status.success(), "{}", stderr(&output));
+        library
+    }
+}
+
+#[test]
+fn installed_plugins_are_as_nvshmem_expects_them() {
+    let Some(directory) = std::env::var_os("NVSHMEM_TEST_PLUGIN_DIR") else {
+        // Past the test harness, which keeps what a passing test prints to itself.
+        let mut stderr = std::io::stderr();
+        let reason = "skipped: NVSHMEM_TEST_PLUGIN_DIR names no directory of installed plugins";
+        writeln!(stderr, "{reason}").expect("the standard error stream");
+        return;
+    };
+    let output = script("check-plugin.sh", &[Path::new(&directory)]);
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
+#[test]
+fn one_file_per_major_each_with_its_own_name_inside() {
+    let scratch = Scratch::new("right");
+    let library = Built::default().compile(&scratch.0);
+    let target = scratch.0.join("with space").join("lib");
+    // The second time over the files of the first.
+    for _ in 0..2 {
+        let output = script("install.sh", &[&library, &target]);
+        assert!(output.status.success(), "{}", stderr(&output));
+    }
+    let mut installed: Vec<_> = fs::read_dir(&target)
+        .expect("the directory")
+        .map(|entry| entry.expect("an entry").file_name().into_string().expect("a plain name"))
+        .collect();
+    installed.sort();
+    assert_eq!(installed, MAJORS.map(name));
+    for major in MAJORS {
+        let output = Command::new("patchelf")
+            .arg("--print-soname")
+            .arg(target.join(name(major)))
+            .output()
+            .expect("patchelf runs");
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), name(major));
+    }
+}
+
+#[test]
+fn a_wrong_library_is_refused_and_leaves_nothing_behind() {
+    let two = "int nvshmemt_init(void) { return 0; } int helper(void) { return 1; }";
+    let none = "static int nvshmemt_init(void) { return 0; } void *p = 0;";
+    let now = &["-Wl,-z,now"];
+    let nodelete = &["-Wl,-z,nodelete", "-Wl,-z,lazy"];
+    let faults = [
+        (Built { source: two, ..Built::default() }, "exports 'helper nvshmemt_init'"),
+        (Built { source: none, ..Built::default() }, "should export 'nvshmemt_init' alone"),
+        (Built { flags: now, ..Built::default() }, "not linked with -z nodelete"),
+        (Built { flags: nodelete, ..Built::default() }, "not linked with -z now"),
+    ];
+    for (i, (built, complaint)) in faults.into_iter().enumerate() {
+        let scratch = Scratch::new(&format!("wrong-{i}"));
+        let library = built.compile(&scratch.0);
+        let target = scratch.0.join("lib");
+        let output = script("install.sh", &[&library, &target]);
+        assert!(!output.status.success());
+        let said = stderr(&output);
+        assert_eq!(said.matches(complaint).count(), MAJORS.len(), "{complaint}: {said}");
+        assert_eq!(fs::read_dir(&target).expect("the directory").count(), 0);
+    }
+}
+
+#[test]
+fn the_check_finds_missing_files_wrong_names_and_a_link_to_libfabric() {
+    let scratch = Scratch::new("check");
+    let library = Built::default().compile(&scratch.0);
+    let target = scratch.0.join("lib");
+    let output = script("install.sh", &[&library, &target]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    fs::remove_file(target.join(name(3))).expect("removed");
+    fs::copy(target.join(name(5)), target.join(name(4))).expect("copied");
+    let output = Command::new("patchelf")
+        .args(["--add-needed", "libfabric.so.1"])
+        .arg(target.join(name(7)))
+        .output()
+        .expect("patchelf runs");
+    assert!(output.status.success(), "{}", stderr(&output));
+
+    let output = script("check-plugin.sh", &[&target]);
+    assert!(!output.status.success());
+    let said = stderr(&output);
+    let complaints: Vec<_> =
+        said.lines().map(|line| line.rsplit('/').next().unwrap_or(line)).collect();
+    assert_eq!(
+        complaints,
+        [
+            "nvshmem_transport_libfabric.so.3: is missing",
+            "nvshmem_transport_libfabric.so.4: SONAME is 'nvshmem_transport_libfabric.so.5' and \
+             should be 'nvshmem_transport_libfabric.so.4'",
+            "nvshmem_transport_libfabric.so.7: is linked against libfabric",
+        ]
+    );
+}

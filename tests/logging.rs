@@ -1,0 +1,123 @@
+//! The log as a process with the variables set writes it: line shape, file, levels, one set-up.
+//!
+//! Each case runs this test program once more, with [`speaks`] alone and the variables in the
+//! child's environment.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use nvshmem_transport_libfabric::logging;
+
+/// What the child does.
+#[test]
+#[ignore = "run by the other tests, in a process of its own"]
+fn speaks() {
+    logging::init();
+    log::error!(target: logging::TRANSPORT, "an error");
+    log::warn!(target: logging::MEM, "a warning");
+    log::info!(target: logging::TOPO, "some information");
+    logging::init();
+    std::thread::spawn(|| log::info!(target: logging::INIT, "another thread")).join().unwrap();
+}
+
+fn run(variables: &[(&str, &Path)]) -> (u32, Output) {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.args(["--exact", "speaks", "--ignored", "--nocapture"]);
+    for name in ["NVSHMEM_DEBUG", "NVSHMEM_DEBUG_SUBSYS", "NVSHMEM_DEBUG_FILE"] {
+        command.env_remove(name);
+    }
+    command.envs(variables.iter().copied());
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let child = command.spawn().expect("a child process");
+    let pid = child.id();
+    let output = child.wait_with_output().expect("the child's output");
+    assert!(output.status.success(), "{output:?}");
+    (pid, output)
+}
+
+/// One line of a log, in its parts.
+#[derive(Debug)]
+struct Line {
+    host: String,
+    pid: u32,
+    tid: u32,
+    text: String,
+}
+
+/// The lines of a log. Panics at a line of another shape.
+fn lines(log: &str) -> Vec<Line> {
+    log.lines()
+        .map(|line| {
+            let (prefix, text) = line.split_once(" NVSHMEM ").expect(line);
+            let mut parts = prefix.split(':');
+            let mut part = || parts.next().expect(line);
+            Line {
+                host: part().into(),
+                pid: part().parse().expect(line),
+                tid: part().parse().expect(line),
+                text: text.into(),
+            }
+        })
+        .collect()
+}
+
+fn texts(lines: &[Line]) -> Vec<&str> {
+    lines.iter().map(|line| line.text.as_str()).collect()
+}
+
+#[test]
+fn without_variables_warnings_and_errors_go_to_stderr() {
+    let (_, output) = run(&[]);
+    let lines = lines(&String::from_utf8(output.stderr).unwrap());
+    assert_eq!(texts(&lines), ["ERROR an error", "WARN a warning"]);
+}
+
+#[test]
+fn lines_name_host_process_and_thread() {
+    let (pid, output) = run(&[("NVSHMEM_DEBUG", Path::new("INFO"))]);
+    let lines = lines(&String::from_utf8(output.stderr).unwrap());
+    let version = format!("VERSION nvshmem-transport-libfabric {}", env!("CARGO_PKG_VERSION"));
+    assert_eq!(
+        texts(&lines),
+        [
+            version.as_str(),
+            "ERROR an error",
+            "WARN a warning",
+            "INFO some information",
+            "INFO another thread"
+        ]
+    );
+    assert!(lines.iter().all(|line| line.pid == pid && line.host == lines[0].host), "{lines:?}");
+    assert!(lines[..4].iter().all(|line| line.tid == lines[0].tid), "{lines:?}");
+    assert_ne!(lines[4].tid, lines[0].tid);
+}
+
+#[test]
+fn a_file_takes_the_log_and_errors_go_to_stderr_as_well() {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let template = directory.join("log-%h-%p");
+    let (pid, output) = run(&[
+        ("NVSHMEM_DEBUG", Path::new("INFO")),
+        ("NVSHMEM_DEBUG_SUBSYS", Path::new("^TOPO")),
+        ("NVSHMEM_DEBUG_FILE", &template),
+    ]);
+    let stderr = lines(&String::from_utf8(output.stderr).unwrap());
+    assert_eq!(texts(&stderr), ["ERROR an error"]);
+    let path = directory.join(format!("log-{}-{pid}.libfabric", stderr[0].host));
+    let log = std::fs::read_to_string(&path).expect("the log file");
+    std::fs::remove_file(&path).unwrap();
+    let log = lines(&log);
+    assert_eq!(texts(&log[1..]), ["ERROR an error", "WARN a warning", "INFO another thread"]);
+}
+
+#[test]
+fn a_file_that_cannot_be_opened_and_unknown_words_are_warnings() {
+    let (_, output) = run(&[
+        ("NVSHMEM_DEBUG", Path::new("LOUD")),
+        ("NVSHMEM_DEBUG_FILE", Path::new("/nonexistent/log")),
+    ]);
+    let lines = lines(&String::from_utf8(output.stderr).unwrap());
+    assert_eq!(lines.len(), 4, "{lines:?}");
+    assert!(lines[0].text.starts_with("WARN NVSHMEM_DEBUG_FILE: cannot open"), "{lines:?}");
+    assert!(lines[1].text.starts_with("WARN NVSHMEM_DEBUG=\"LOUD\" is not known"), "{lines:?}");
+}
