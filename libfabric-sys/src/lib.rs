@@ -1,1 +1,34 @@
-//! Raw bindings to libfabric.
+//! Raw bindings to libfabric, generated from the installed headers (1.17 or newer).
+//!
+//! Three things make this crate more than bindgen's output.
+//!
+//! **Nothing is linked.** [`Library::load`] opens `libfabric.so.1` (or another name or path) at
+//! run time, so that a program that uses this crate starts without libfabric and can say what it
+//! misses. It is opened once per process and never closed: providers leave threads and exit
+//! handlers behind that must keep their code.
+//!
+//! **The static inline calls are here** as `#[inline]` functions ([`calls`]), because a C header's
+//! inline functions exist in no library. They go through the tables of operations that each object
+//! carries, as C does. An operation that is missing from its table answers `-FI_ENOSYS`.
+//!
+//! **The library may be newer than the headers.** Structs of libfabric grow at their end
+//! (`fi_mr_attr` had 80 bytes in 1.17 and has 112 in 2.6). What libfabric allocates is only ever
+//! read through its early fields; what the caller allocates and libfabric reads or writes goes
+//! into a [`Padded`], which is zeroed and larger than any known version.
+//!
+//! The names are those of the man pages, <https://ofiwg.github.io/libfabric/>, and so are the rules
+//! that the unsafe functions leave to their caller.
+
+mod bindings;
+pub mod calls;
+mod constants;
+mod library;
+mod moved;
+mod padded;
+
+pub use bindings::*;
+pub use calls::*;
+pub use constants::*;
+pub use library::{DEFAULT_LIBRARY, Library, LoadError, MINIMUM_VERSION, Version};
+pub use moved::{data_progress, mr_attr_set_iov, set_progress};
+pub use padded::{Padded, Zeroed};

@@ -1,7 +1,6 @@
 //! The engine on the scripted fake fabric: protocol cases that need no NIC and no second process.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod bounds;
 mod failures;

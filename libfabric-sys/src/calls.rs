@@ -1,0 +1,205 @@
+//! The calls that libfabric's headers define as static inline functions.
+//!
+//! Each goes through the table of operations of the object it is made on. Arguments, results and
+//! threading rules are those of the man page of the same name; a result below zero is a negated
+//! `fi_errno` code.
+//!
+//! # Safety
+//! The same for all of them: every object is one that libfabric gave out and that is not closed,
+//! every other pointer is valid as the man page asks, and the threading level of the domain is
+//! respected.
+#![allow(clippy::missing_safety_doc, clippy::too_many_arguments)]
+
+use std::ffi::{c_char, c_int, c_void};
+
+use crate::{
+    FI_ENABLE, FI_ENOSYS, fi_addr_t, fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_cq_err_entry,
+    fi_eq_attr, fi_info, fi_mr_attr, fi_msg, fi_msg_rma, fid, fid_av, fid_cntr, fid_cq, fid_domain,
+    fid_ep, fid_eq, fid_fabric, fid_mr,
+};
+
+/// Calls an operation through its table; `-FI_ENOSYS` when the table has no such operation.
+macro_rules! dispatch {
+    ($table:expr, $operation:ident, $($argument:expr),* $(,)?) => {
+        // SAFETY: by the contract of this module the object is live, so its table is, and the
+        // arguments are what the operation asks for.
+        unsafe {
+            match (*$table).$operation {
+                Some(operation) => operation($($argument),*),
+                None => (-FI_ENOSYS) as _,
+            }
+        }
+    };
+}
+
+/// Declares the functions, each with its table, its operation and its arguments.
+macro_rules! calls {
+    ($(
+        $(#[$doc:meta])*
+        fn $name:ident($object:ident: $type:ty $(, $argument:ident: $argument_type:ty)*) -> $result:ty
+            = $table:expr, $operation:ident($($passed:expr),*);
+    )*) => {$(
+        $(#[$doc])*
+        #[inline]
+        pub unsafe fn $name($object: $type $(, $argument: $argument_type)*) -> $result {
+            dispatch!($table, $operation, $($passed),*)
+        }
+    )*};
+}
+
+calls! {
+    /// Closes any object. Objects that others were made from are closed after those.
+    fn fi_close(object: *mut fid) -> c_int = (*object).ops, close(object);
+    /// `fi_control`: a command to any object.
+    fn fi_control(object: *mut fid, command: c_int, arg: *mut c_void) -> c_int
+        = (*object).ops, control(object, command, arg);
+
+    /// Opens a domain (`fi_domain(3)`).
+    fn fi_domain(
+        fabric: *mut fid_fabric, info: *mut fi_info, domain: *mut *mut fid_domain,
+        context: *mut c_void
+    ) -> c_int = (*fabric).ops, domain(fabric, info, domain, context);
+    /// Opens an event queue (`fi_eq(3)`).
+    fn fi_eq_open(
+        fabric: *mut fid_fabric, attr: *mut fi_eq_attr, eq: *mut *mut fid_eq, context: *mut c_void
+    ) -> c_int = (*fabric).ops, eq_open(fabric, attr, eq, context);
+
+    /// Opens an endpoint (`fi_endpoint(3)`).
+    fn fi_endpoint(
+        domain: *mut fid_domain, info: *mut fi_info, ep: *mut *mut fid_ep, context: *mut c_void
+    ) -> c_int = (*domain).ops, endpoint(domain, info, ep, context);
+    /// Opens a completion queue (`fi_cq(3)`).
+    fn fi_cq_open(
+        domain: *mut fid_domain, attr: *mut fi_cq_attr, cq: *mut *mut fid_cq, context: *mut c_void
+    ) -> c_int = (*domain).ops, cq_open(domain, attr, cq, context);
+    /// Opens a counter (`fi_cntr(3)`).
+    fn fi_cntr_open(
+        domain: *mut fid_domain, attr: *mut fi_cntr_attr, cntr: *mut *mut fid_cntr,
+        context: *mut c_void
+    ) -> c_int = (*domain).ops, cntr_open(domain, attr, cntr, context);
+    /// Opens an address vector (`fi_av(3)`).
+    fn fi_av_open(
+        domain: *mut fid_domain, attr: *mut fi_av_attr, av: *mut *mut fid_av, context: *mut c_void
+    ) -> c_int = (*domain).ops, av_open(domain, attr, av, context);
+    /// Registers memory (`fi_mr(3)`).
+    fn fi_mr_regattr(
+        domain: *mut fid_domain, attr: *const fi_mr_attr, flags: u64, mr: *mut *mut fid_mr
+    ) -> c_int = (*domain).mr, regattr(&raw mut (*domain).fid, attr, flags, mr);
+
+    /// Binds an endpoint to a queue, counter or address vector.
+    fn fi_ep_bind(ep: *mut fid_ep, object: *mut fid, flags: u64) -> c_int
+        = (*ep).fid.ops, bind(&raw mut (*ep).fid, object, flags);
+    /// Makes an endpoint ready for transfers.
+    fn fi_enable(ep: *mut fid_ep) -> c_int
+        = (*ep).fid.ops, control(&raw mut (*ep).fid, FI_ENABLE as c_int, std::ptr::null_mut());
+    /// Reads an endpoint's option.
+    fn fi_getopt(
+        ep: *mut fid_ep, level: c_int, option: c_int, value: *mut c_void, len: *mut usize
+    ) -> c_int = (*ep).ops, getopt(&raw mut (*ep).fid, level, option, value, len);
+    /// Sets an endpoint's option.
+    fn fi_setopt(
+        ep: *mut fid_ep, level: c_int, option: c_int, value: *const c_void, len: usize
+    ) -> c_int = (*ep).ops, setopt(&raw mut (*ep).fid, level, option, value, len);
+    /// The endpoint's own address; `-FI_ETOOSMALL` leaves the size needed in `len`.
+    fn fi_getname(ep: *mut fid_ep, address: *mut c_void, len: *mut usize) -> c_int
+        = (*ep).cm, getname(&raw mut (*ep).fid, address, len);
+
+    /// Binds a region to an endpoint (`FI_MR_ENDPOINT`).
+    fn fi_mr_bind(mr: *mut fid_mr, object: *mut fid, flags: u64) -> c_int
+        = (*mr).fid.ops, bind(&raw mut (*mr).fid, object, flags);
+    /// Makes a bound region usable (`FI_MR_ENDPOINT`).
+    fn fi_mr_enable(mr: *mut fid_mr) -> c_int
+        = (*mr).fid.ops, control(&raw mut (*mr).fid, FI_ENABLE as c_int, std::ptr::null_mut());
+
+    /// Inserts `count` packed addresses; the number accepted, or an error.
+    fn fi_av_insert(
+        av: *mut fid_av, addresses: *const c_void, count: usize, peers: *mut fi_addr_t, flags: u64,
+        context: *mut c_void
+    ) -> c_int = (*av).ops, insert(av, addresses, count, peers, flags, context);
+    /// Removes addresses.
+    fn fi_av_remove(av: *mut fid_av, peers: *mut fi_addr_t, count: usize, flags: u64) -> c_int
+        = (*av).ops, remove(av, peers, count, flags);
+
+    /// Reads up to `count` completions and drives progress; `-FI_EAGAIN` when there is none,
+    /// `-FI_EAVAIL` when an error comes first.
+    fn fi_cq_read(cq: *mut fid_cq, entries: *mut c_void, count: usize) -> isize
+        = (*cq).ops, read(cq, entries, count);
+    /// Reads an error completion.
+    fn fi_cq_readerr(cq: *mut fid_cq, entry: *mut fi_cq_err_entry, flags: u64) -> isize
+        = (*cq).ops, readerr(cq, entry, flags);
+    /// Reads a counter.
+    fn fi_cntr_read(cntr: *mut fid_cntr) -> u64 = (*cntr).ops, read(cntr);
+
+    /// Reads remote memory.
+    fn fi_read(
+        ep: *mut fid_ep, buf: *mut c_void, len: usize, desc: *mut c_void, peer: fi_addr_t,
+        remote: u64, key: u64, context: *mut c_void
+    ) -> isize = (*ep).rma, read(ep, buf, len, desc, peer, remote, key, context);
+    /// Reads remote memory, with flags of its own.
+    fn fi_readmsg(ep: *mut fid_ep, message: *const fi_msg_rma, flags: u64) -> isize
+        = (*ep).rma, readmsg(ep, message, flags);
+    /// Writes remote memory.
+    fn fi_write(
+        ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, peer: fi_addr_t,
+        remote: u64, key: u64, context: *mut c_void
+    ) -> isize = (*ep).rma, write(ep, buf, len, desc, peer, remote, key, context);
+    /// Writes remote memory, with flags of its own.
+    fn fi_writemsg(ep: *mut fid_ep, message: *const fi_msg_rma, flags: u64) -> isize
+        = (*ep).rma, writemsg(ep, message, flags);
+    /// Writes at most `inject_size` bytes that may be reused at once; no completion. The caller
+    /// checks the size: providers do not.
+    fn fi_inject_write(
+        ep: *mut fid_ep, buf: *const c_void, len: usize, peer: fi_addr_t, remote: u64, key: u64
+    ) -> isize = (*ep).rma, inject(ep, buf, len, peer, remote, key);
+    /// Writes remote memory and reports `data` in the target's completion queue.
+    fn fi_writedata(
+        ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, data: u64,
+        peer: fi_addr_t, remote: u64, key: u64, context: *mut c_void
+    ) -> isize = (*ep).rma, writedata(ep, buf, len, desc, data, peer, remote, key, context);
+
+    /// Posts a receive buffer.
+    fn fi_recv(
+        ep: *mut fid_ep, buf: *mut c_void, len: usize, desc: *mut c_void, peer: fi_addr_t,
+        context: *mut c_void
+    ) -> isize = (*ep).msg, recv(ep, buf, len, desc, peer, context);
+    /// Sends a message.
+    fn fi_send(
+        ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, peer: fi_addr_t,
+        context: *mut c_void
+    ) -> isize = (*ep).msg, send(ep, buf, len, desc, peer, context);
+    /// Sends a message, with flags of its own.
+    fn fi_sendmsg(ep: *mut fid_ep, message: *const fi_msg, flags: u64) -> isize
+        = (*ep).msg, sendmsg(ep, message, flags);
+}
+
+/// The provider's text for an error completion; null when the provider has none.
+#[inline]
+pub unsafe fn fi_cq_strerror(
+    cq: *mut fid_cq,
+    prov_errno: c_int,
+    err_data: *const c_void,
+    buf: *mut c_char,
+    len: usize,
+) -> *const c_char {
+    // SAFETY: as for all calls here.
+    unsafe {
+        match (*(*cq).ops).strerror {
+            Some(operation) => operation(cq, prov_errno, err_data, buf, len),
+            None => std::ptr::null(),
+        }
+    }
+}
+
+/// The local descriptor of a region.
+#[inline]
+pub unsafe fn fi_mr_desc(mr: *const fid_mr) -> *mut c_void {
+    // SAFETY: as for all calls here.
+    unsafe { (*mr).mem_desc }
+}
+
+/// The key of a region, for peers.
+#[inline]
+pub unsafe fn fi_mr_key(mr: *const fid_mr) -> u64 {
+    // SAFETY: as for all calls here.
+    unsafe { (*mr).key }
+}

@@ -1,0 +1,24 @@
+//! Macros that bindgen cannot see, because they cast or take arguments.
+
+use crate::{FI_MAJOR_VERSION, FI_MINOR_VERSION, Version};
+
+/// `FI_ADDR_UNSPEC`: any peer.
+pub const FI_ADDR_UNSPEC: u64 = u64::MAX;
+/// `FI_ADDR_NOTAVAIL`: what `fi_av_insert` gives for an address it refused.
+pub const FI_ADDR_NOTAVAIL: u64 = u64::MAX;
+/// `FI_KEY_NOTAVAIL`: the region has no key, or one longer than 64 bits.
+pub const FI_KEY_NOTAVAIL: u64 = u64::MAX;
+
+/// `FI_VERSION(major, minor)`.
+#[allow(non_snake_case)]
+pub const fn FI_VERSION(major: u16, minor: u16) -> u32 {
+    ((major as u32) << 16) | minor as u32
+}
+
+/// The version of the headers this crate was built from.
+pub const HEADERS_VERSION: Version = Version::new(FI_MAJOR_VERSION as u16, FI_MINOR_VERSION as u16);
+
+const _: () = assert!(
+    HEADERS_VERSION.packed() >= crate::MINIMUM_VERSION.packed(),
+    "the installed libfabric headers are older than 1.17"
+);

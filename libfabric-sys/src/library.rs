@@ -1,0 +1,315 @@
+//! The library, opened at run time.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::fmt;
+use std::ptr;
+use std::sync::{Mutex, PoisonError};
+
+use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
+use thiserror::Error;
+
+use crate::{HEADERS_VERSION, fi_fabric_attr, fi_info, fi_type, fid_fabric};
+
+/// What [`Library::load`] opens unless told otherwise: libfabric's soname.
+pub const DEFAULT_LIBRARY: &str = "libfabric.so.1";
+
+/// The oldest library served.
+pub const MINIMUM_VERSION: Version = Version::new(1, 17);
+
+/// A version of libfabric or of its API.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version(u32);
+
+impl Version {
+    /// A version from its parts.
+    pub const fn new(major: u16, minor: u16) -> Self {
+        Self(crate::FI_VERSION(major, minor))
+    }
+
+    /// A version as libfabric packs it.
+    pub const fn from_packed(packed: u32) -> Self {
+        Self(packed)
+    }
+
+    /// As libfabric packs it.
+    pub const fn packed(self) -> u32 {
+        self.0
+    }
+
+    /// The major version.
+    pub const fn major(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+
+    /// The minor version.
+    pub const fn minor(self) -> u16 {
+        self.0 as u16
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major(), self.minor())
+    }
+}
+
+impl fmt::Debug for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Why libfabric cannot be used.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The dynamic loader did not find it, or could not load it.
+    #[error(
+        "cannot load libfabric from `{path}`: {reason}; install libfabric {MINIMUM_VERSION} or \
+         newer, or name the file to load"
+    )]
+    Open {
+        /// The name or path tried.
+        path: String,
+        /// What the dynamic loader said.
+        reason: String,
+    },
+    /// The file is a shared library, but not libfabric.
+    #[error("`{path}` is not a usable libfabric: it has no `{symbol}` ({reason})")]
+    Symbol {
+        /// The name or path tried.
+        path: String,
+        /// The function that is missing.
+        symbol: &'static str,
+        /// What the dynamic loader said.
+        reason: String,
+    },
+    /// The library is too old.
+    #[error("`{path}` is libfabric {found}, but {MINIMUM_VERSION} or newer is needed")]
+    TooOld {
+        /// The name or path tried.
+        path: String,
+        /// Its version.
+        found: Version,
+    },
+    /// Another one is in use by this process.
+    #[error(
+        "cannot load libfabric from `{path}`: this process uses `{loaded}` already, and one \
+         process can use only one libfabric"
+    )]
+    AlreadyLoaded {
+        /// The name or path asked for.
+        path: String,
+        /// The name or path in use.
+        loaded: String,
+    },
+}
+
+type GetInfo = unsafe extern "C" fn(
+    u32,
+    *const c_char,
+    *const c_char,
+    u64,
+    *const fi_info,
+    *mut *mut fi_info,
+) -> c_int;
+type OpenFabric =
+    unsafe extern "C" fn(*mut fi_fabric_attr, *mut *mut fid_fabric, *mut c_void) -> c_int;
+type ToString = unsafe extern "C" fn(*mut c_char, usize, *const c_void, fi_type) -> *mut c_char;
+
+/// The libfabric of this process.
+#[derive(Debug)]
+pub struct Library {
+    path: String,
+    version: Version,
+    getinfo: GetInfo,
+    freeinfo: unsafe extern "C" fn(*mut fi_info),
+    dupinfo: unsafe extern "C" fn(*const fi_info) -> *mut fi_info,
+    fabric: OpenFabric,
+    strerror: unsafe extern "C" fn(c_int) -> *const c_char,
+    tostr_r: ToString,
+}
+
+/// The one in use. A failed attempt leaves it empty, so that another path can be tried.
+static LOADED: Mutex<Option<&'static Library>> = Mutex::new(None);
+
+impl Library {
+    /// Opens libfabric, or answers with the one in use. It stays open until the process ends.
+    ///
+    /// `path` is a path, or a name for the dynamic loader to search. Any thread may call this.
+    ///
+    /// # Errors
+    /// When there is no such library, when it is not libfabric or older than
+    /// [`MINIMUM_VERSION`], and when this process has opened another one before: two names are
+    /// different libraries even when they lead to the same file.
+    pub fn load(path: &str) -> Result<&'static Self, LoadError> {
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(library) = *loaded {
+            if library.path == path {
+                return Ok(library);
+            }
+            return Err(LoadError::AlreadyLoaded {
+                path: path.to_owned(),
+                loaded: library.path.clone(),
+            });
+        }
+        let library: &'static Self = Box::leak(Box::new(Self::open(path)?));
+        *loaded = Some(library);
+        Ok(library)
+    }
+
+    fn open(path: &str) -> Result<Self, LoadError> {
+        // SAFETY: loading runs the library's initialisers. Libfabric's have no demands on the
+        // process; for any other file the user has named, the user vouches.
+        let handle = unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
+            .map_err(|error| LoadError::Open { path: path.to_owned(), reason: text(&error) })?;
+        // SAFETY: `uint32_t fi_version(void)` in every libfabric.
+        let version: unsafe extern "C" fn() -> u32 =
+            unsafe { symbol(&handle, path, "fi_version") }?;
+        // SAFETY: takes nothing, and has no precondition.
+        let version = Version::from_packed(unsafe { version() });
+        if version < MINIMUM_VERSION {
+            return Err(LoadError::TooOld { path: path.to_owned(), found: version });
+        }
+        // SAFETY: the types are those of the prototypes in <rdma/fabric.h> and <rdma/fi_errno.h>.
+        // Symbols are versioned, and the dynamic loader gives the newest one, which keeps the
+        // fields of older headers in place.
+        let library = unsafe {
+            Self {
+                path: path.to_owned(),
+                version,
+                getinfo: symbol(&handle, path, "fi_getinfo")?,
+                freeinfo: symbol(&handle, path, "fi_freeinfo")?,
+                dupinfo: symbol(&handle, path, "fi_dupinfo")?,
+                fabric: symbol(&handle, path, "fi_fabric")?,
+                strerror: symbol(&handle, path, "fi_strerror")?,
+                tostr_r: symbol(&handle, path, "fi_tostr_r")?,
+            }
+        };
+        // Dropping the handle would close the library under the functions just taken from it.
+        std::mem::forget(handle);
+        Ok(library)
+    }
+
+    /// The name or path it was opened by.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The version of the library at run time.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// The API version to ask for: the newest that both the library and this crate's headers know.
+    /// A library asked for a newer API than its own answers `-FI_ENOSYS`.
+    pub fn api_version(&self) -> Version {
+        self.version.min(HEADERS_VERSION)
+    }
+
+    /// Lists what is available, `fi_getinfo(3)`, for [`Self::api_version`].
+    ///
+    /// # Safety
+    /// As the man page says: `node` and `service` are strings or null, `hints` comes from
+    /// [`Self::dupinfo`] or is null, and the list is given back by [`Self::freeinfo`].
+    pub unsafe fn getinfo(
+        &self,
+        node: *const c_char,
+        service: *const c_char,
+        flags: u64,
+        hints: *const fi_info,
+        list: *mut *mut fi_info,
+    ) -> c_int {
+        let version = self.api_version().packed();
+        // SAFETY: the caller's promise.
+        unsafe { (self.getinfo)(version, node, service, flags, hints, list) }
+    }
+
+    /// Frees a list from [`Self::getinfo`] or an entry from [`Self::dupinfo`].
+    ///
+    /// # Safety
+    /// `info` is null or was given out by this library and not freed.
+    pub unsafe fn freeinfo(&self, info: *mut fi_info) {
+        // SAFETY: the caller's promise.
+        unsafe { (self.freeinfo)(info) }
+    }
+
+    /// Copies an entry; null gives an empty one. Null when there is no memory.
+    ///
+    /// # Safety
+    /// `info` is null or was given out by this library and not freed.
+    pub unsafe fn dupinfo(&self, info: *const fi_info) -> *mut fi_info {
+        // SAFETY: the caller's promise.
+        unsafe { (self.dupinfo)(info) }
+    }
+
+    /// An empty entry, for hints (`fi_allocinfo`). Null when there is no memory.
+    pub fn allocinfo(&self) -> *mut fi_info {
+        // SAFETY: null is allowed.
+        unsafe { self.dupinfo(ptr::null()) }
+    }
+
+    /// Opens a fabric, `fi_fabric(3)`.
+    ///
+    /// # Safety
+    /// `attr` comes from a live entry of [`Self::getinfo`]; `fabric` is valid for a write.
+    pub unsafe fn fabric(
+        &self,
+        attr: *mut fi_fabric_attr,
+        fabric: *mut *mut fid_fabric,
+        context: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the caller's promise.
+        unsafe { (self.fabric)(attr, fabric, context) }
+    }
+
+    /// Libfabric's text for an error code. The sign does not matter.
+    pub fn strerror(&self, code: i32) -> String {
+        // SAFETY: takes any number and returns a static string.
+        let text = unsafe { (self.strerror)(code.saturating_abs()) };
+        if text.is_null() {
+            return String::from("unknown error");
+        }
+        // SAFETY: not null, and terminated; libfabric's texts live as long as the library.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    }
+
+    /// A value in words, `fi_tostr(3)`; at most 4 KiB of it.
+    ///
+    /// # Safety
+    /// `data` points to a value of the type that `kind` names.
+    pub unsafe fn tostr(&self, data: *const c_void, kind: fi_type) -> String {
+        let mut text = [0 as c_char; 4096];
+        // SAFETY: the buffer has the size given; the caller vouches for `data`.
+        let filled = unsafe { (self.tostr_r)(text.as_mut_ptr(), text.len(), data, kind) };
+        if filled.is_null() {
+            return String::new();
+        }
+        let last = text.len() - 1;
+        text[last] = 0;
+        // SAFETY: terminated within the buffer by the line above at the latest.
+        unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned()
+    }
+}
+
+/// Looks up a function.
+///
+/// # Safety
+/// `F` is the function pointer type of the symbol.
+unsafe fn symbol<F: Copy>(handle: &Handle, path: &str, name: &'static str) -> Result<F, LoadError> {
+    // SAFETY: the caller's promise.
+    match unsafe { handle.get::<F>(name.as_bytes()) } {
+        Ok(symbol) => Ok(*symbol),
+        Err(error) => {
+            Err(LoadError::Symbol { path: path.to_owned(), symbol: name, reason: text(&error) })
+        }
+    }
+}
+
+/// The loader's own text: libloading keeps it in the source of its error.
+fn text(error: &libloading::Error) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => source.to_string(),
+        None => error.to_string(),
+    }
+}

@@ -1,0 +1,47 @@
+//! Loading: what is said when there is nothing to load, and what is had when there is.
+
+use libfabric_sys::{
+    DEFAULT_LIBRARY, FI_EAGAIN, FI_EAVAIL, FI_ENODATA, FI_TYPE_VERSION, HEADERS_VERSION, Library,
+    LoadError, MINIMUM_VERSION,
+};
+
+/// One test, because a process has one libfabric: the order of the steps matters.
+#[test]
+fn one_library_for_the_life_of_the_process() {
+    let missing = Library::load("/nonexistent/libfabric.so.1").unwrap_err();
+    assert!(matches!(missing, LoadError::Open { .. }), "{missing:?}");
+    let said = missing.to_string();
+    assert!(said.contains("/nonexistent/libfabric.so.1"), "{said}");
+    assert!(said.contains("No such file"), "the dynamic loader's text is missing: {said}");
+    assert!(said.contains("1.17"), "{said}");
+
+    let stranger = Library::load("libc.so.6").unwrap_err();
+    assert!(
+        matches!(stranger, LoadError::Symbol { symbol: "fi_version", .. }),
+        "libc is no libfabric: {stranger:?}"
+    );
+
+    // The failures above are not remembered.
+    let library = Library::load(DEFAULT_LIBRARY).expect("libfabric is installed");
+    assert!(library.version() >= MINIMUM_VERSION);
+    assert!(library.api_version() <= HEADERS_VERSION);
+    assert_eq!(library.path(), DEFAULT_LIBRARY);
+    let again = Library::load(DEFAULT_LIBRARY).expect("the same one again");
+    assert!(std::ptr::eq(library, again));
+
+    let other = Library::load("/elsewhere/libfabric.so.1").unwrap_err();
+    let said = other.to_string();
+    assert!(matches!(other, LoadError::AlreadyLoaded { .. }), "{other:?}");
+    assert!(said.contains("/elsewhere/libfabric.so.1") && said.contains(DEFAULT_LIBRARY), "{said}");
+
+    assert_eq!(library.strerror(-FI_EAGAIN), library.strerror(FI_EAGAIN));
+    assert_ne!(library.strerror(FI_ENODATA), library.strerror(FI_EAVAIL as i32));
+    // SAFETY: FI_TYPE_VERSION prints libfabric's version; the pointer need only not be null.
+    let version = unsafe { library.tostr((&raw const library).cast(), FI_TYPE_VERSION) };
+    assert!(version.contains(&library.version().to_string()), "{version}");
+
+    let hints = library.allocinfo();
+    assert!(!hints.is_null());
+    // SAFETY: from allocinfo, and freed once.
+    unsafe { library.freeinfo(hints) };
+}
