@@ -7,12 +7,14 @@
 
 pub mod counters;
 pub mod error;
+pub mod exchange;
 pub mod fake;
 pub mod handle;
 pub mod host_lane;
 pub mod ids;
 pub mod lane;
 mod operation;
+pub mod pairing;
 pub mod paths;
 pub mod port;
 mod rail;

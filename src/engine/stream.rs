@@ -2,6 +2,7 @@
 
 use super::error::EngineError;
 use super::ids::Pe;
+use super::pairing::first_rail;
 use super::port::Direction;
 use super::segment::{IssueOrder, NIL, Queue, SegmentTable};
 
@@ -102,19 +103,13 @@ impl Stream {
 pub(super) struct Streams {
     index: Box<[u32]>,
     open: Vec<Stream>,
-    /// Where the rails of a new stream start: my PE.
-    offset: u32,
+    me: Pe,
     rails: u8,
 }
 
 impl Streams {
     pub(super) fn new(me: Pe, n_pes: u32, rails: u8) -> Self {
-        Self {
-            index: vec![NIL; n_pes as usize].into_boxed_slice(),
-            open: Vec::new(),
-            offset: me.0,
-            rails,
-        }
+        Self { index: vec![NIL; n_pes as usize].into_boxed_slice(), open: Vec::new(), me, rails }
     }
 
     /// PEs of the job.
@@ -144,9 +139,7 @@ impl Streams {
     #[cold]
     fn open_new(&mut self, pe: Pe) -> u32 {
         let index = self.open.len() as u32;
-        // Senders that start together start on different rails, and so does one sender to
-        // several peers.
-        let first_rail = (self.offset.wrapping_add(pe.0) % u32::from(self.rails)) as u8;
+        let first_rail = first_rail(self.me, pe, self.rails).0;
         self.open.push(Stream::new(pe, first_rail));
         self.index[pe.index()] = index;
         index

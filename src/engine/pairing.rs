@@ -1,0 +1,82 @@
+//! Which rail talks to which: chosen so that many senders do not meet on one rail of a receiver.
+
+use super::exchange::RailAddress;
+use super::ids::{Pe, RailId};
+
+/// The local rail on which the first segment to a peer goes out; those after it take turns.
+///
+/// Senders that start together on one receiver start on different rails, and so does one sender
+/// with several receivers.
+pub(super) fn first_rail(me: Pe, peer: Pe, rails: u8) -> RailId {
+    RailId((me.0.wrapping_add(peer.0) % u32::from(rails)) as u8)
+}
+
+/// The rail of a peer that one of our rails sends to, among the peer's rails on the same fabric.
+///
+/// It is turned on by one for every full round of senders, so that senders whose local rails are
+/// in step are out of step at the receiver. If the peer has no rail on the same fabric (routed
+/// networks give each subnet a fabric of its own), rails are paired by position.
+pub fn remote_rail(me: Pe, local: &[RailAddress], rail: RailId, peer: &[RailAddress]) -> RailId {
+    let fabric = local[rail.index()].fabric;
+    let shared: Vec<usize> = (0..peer.len()).filter(|at| peer[*at].fabric == fabric).collect();
+    if shared.is_empty() {
+        return RailId((rail.index() % peer.len()) as u8);
+    }
+    let rank = local[..rail.index()].iter().filter(|other| other.fabric == fabric).count();
+    let turn = me.index() / local.len();
+    RailId(shared[(rank + turn) % shared.len()] as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rails(fabrics: &[u64]) -> Vec<RailAddress> {
+        let rail = |fabric: &u64| RailAddress { fabric: *fabric, address: vec![1] };
+        fabrics.iter().map(rail).collect()
+    }
+
+    #[test]
+    fn senders_spread_over_the_receivers_rails() {
+        for n in 1..=8u8 {
+            let all = rails(&vec![1; usize::from(n)]);
+            let receiver = Pe(5);
+            // The first segment of each sender.
+            let mut first = vec![0; usize::from(n)];
+            // The segments of senders that happen to use the same local rail at one moment.
+            let mut in_step = vec![0; usize::from(n)];
+            for me in 0..u32::from(n) * u32::from(n) {
+                let local = first_rail(Pe(me), receiver, n);
+                first[remote_rail(Pe(me), &all, local, &all).index()] += 1;
+                in_step[remote_rail(Pe(me), &all, RailId(0), &all).index()] += 1;
+            }
+            assert_eq!(first, vec![u32::from(n); usize::from(n)]);
+            assert_eq!(in_step, vec![u32::from(n); usize::from(n)]);
+        }
+    }
+
+    #[test]
+    fn the_rails_of_one_sender_reach_different_rails() {
+        let all = rails(&[1; 4]);
+        for me in 0..20 {
+            let mut remote: Vec<u8> =
+                (0..4).map(|at| remote_rail(Pe(me), &all, RailId(at), &all).0).collect();
+            remote.sort_unstable();
+            assert_eq!(remote, [0, 1, 2, 3]);
+        }
+    }
+
+    #[test]
+    fn rails_stay_on_their_fabric() {
+        let local = rails(&[1, 2]);
+        let peer = rails(&[2, 1, 2]);
+        for me in 0..4 {
+            assert_eq!(remote_rail(Pe(me), &local, RailId(0), &peer), RailId(1));
+            assert_eq!(peer[remote_rail(Pe(me), &local, RailId(1), &peer).index()].fabric, 2);
+        }
+        let elsewhere = rails(&[8, 9]);
+        assert_eq!(remote_rail(Pe(1), &local, RailId(0), &elsewhere), RailId(0));
+        assert_eq!(remote_rail(Pe(1), &local, RailId(1), &elsewhere), RailId(1));
+        assert_eq!(remote_rail(Pe(1), &local, RailId(1), &elsewhere[..1]), RailId(0));
+    }
+}
