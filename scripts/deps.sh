@@ -124,6 +124,8 @@ have python3 || missing+=(python3)
 have_pip || missing+=(python3-pip)
 have unzip || missing+=(unzip)
 have ip || missing+=(iproute2)
+# For cargo and pip.
+[[ -e /etc/ssl/certs/ca-certificates.crt ]] || missing+=(ca-certificates)
 if [[ ${#missing[@]} -gt 0 ]]; then
     apt_install "${missing[@]}"
 fi

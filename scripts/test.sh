@@ -10,6 +10,8 @@ cd "$(dirname "$0")/.."
 NVSHMEM_TEST_PLUGIN_DIR=$1
 NVSHMEM_TEST_LIBFABRIC2=${NVSHMEM_TEST_LIBFABRIC2-$(scripts/libfabric2.sh)}
 export NVSHMEM_TEST_PLUGIN_DIR NVSHMEM_TEST_LIBFABRIC2
+# The reports are read below.
+export CARGO_TERM_COLOR=never
 
 scripts/check-plugin.sh "$NVSHMEM_TEST_PLUGIN_DIR"
 
@@ -35,7 +37,11 @@ read -r passed failed ignored < <(
         }
     } END { print p + 0, f + 0, g + 0 }' "$log"
 )
-if [[ $status -ne 0 && $failed -eq 0 ]]; then
+# No sum is given when a program is missing from it.
+programs=$(grep -cE '^ +(Running|Doc-tests) ' "$log" || true)
+results=$(grep -c '^test result: ' "$log" || true)
+if grep -q '^error: could not compile' "$log" || [[ $results -lt $programs ]] ||
+    [[ $status -ne 0 && $failed -eq 0 ]]; then
     echo "A test program could not be built or ended without a result: see above." >&2
     exit 1
 fi
