@@ -10,4 +10,5 @@
 //! ```
 
 pub mod engine;
+pub mod ofi;
 pub mod settings;
