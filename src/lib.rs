@@ -9,6 +9,8 @@
 //! ofi       owners of libfabric objects; implements the engine's ports
 //! ```
 
+
 pub mod engine;
 pub mod logging;
+pub mod ofi;
 pub mod settings;

@@ -1,0 +1,114 @@
+//! A completion queue.
+
+use std::ffi::{CStr, c_char};
+use std::mem::MaybeUninit;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use libfabric_sys::{
+    FI_CQ_FORMAT_CONTEXT, FI_EAGAIN, FI_WAIT_NONE, Padded, fi_cq_attr, fi_cq_entry,
+    fi_cq_err_entry, fi_cq_open, fi_cq_read, fi_cq_readerr, fi_cq_strerror, fid, fid_cq,
+};
+
+use super::domain::Domain;
+use super::error::{check, port_error};
+use super::fabric::{close, opened};
+use crate::engine::port::{POLL_BATCH, PortError};
+
+/// Room for one poll.
+pub(super) type Entries = [MaybeUninit<fi_cq_entry>; POLL_BATCH];
+
+/// An operation that failed, or the queue itself.
+pub(super) struct ErrorEntry {
+    /// The context the operation was posted with. Null when no operation is meant.
+    pub(super) op_context: *mut std::ffi::c_void,
+    pub(super) error: PortError,
+}
+
+/// Owner of a `fid_cq` in `FI_CQ_FORMAT_CONTEXT`.
+#[derive(Debug)]
+pub(super) struct CompletionQueue {
+    raw: NonNull<fid_cq>,
+    domain: Arc<Domain>,
+}
+
+impl CompletionQueue {
+    /// Opens a queue for `size` completions.
+    pub(super) fn open(domain: &Arc<Domain>, size: usize) -> Result<Self, PortError> {
+        let mut attr = Padded::<fi_cq_attr>::new();
+        attr.size = size;
+        attr.format = FI_CQ_FORMAT_CONTEXT;
+        attr.wait_obj = FI_WAIT_NONE;
+        let mut raw = ptr::null_mut();
+        let gate = domain.gate().enter();
+        // SAFETY: the domain is open; the attributes are padded for newer libraries.
+        let code =
+            unsafe { fi_cq_open(domain.as_ptr(), attr.as_mut_ptr(), &mut raw, ptr::null_mut()) };
+        drop(gate);
+        check(domain.library(), "fi_cq_open", code)?;
+        Ok(Self { raw: opened(raw, "fi_cq_open")?, domain: Arc::clone(domain) })
+    }
+
+    pub(super) fn as_fid(&self) -> *mut fid {
+        self.raw.as_ptr().cast()
+    }
+
+    /// Takes completions; the result of `fi_cq_read`. That many entries are written.
+    ///
+    /// # Safety
+    /// One thread at a time, inside the domain's gate.
+    #[inline]
+    pub(super) unsafe fn read(&self, entries: &mut Entries) -> isize {
+        // SAFETY: open; the queue's format is that of the entries, and their number is given.
+        unsafe { fi_cq_read(self.raw.as_ptr(), entries.as_mut_ptr().cast(), entries.len()) }
+    }
+
+    /// Takes an error, after [`Self::read`] has answered `-FI_EAVAIL`. None when there is none
+    /// after all.
+    ///
+    /// # Safety
+    /// One thread at a time, inside the domain's gate.
+    #[cold]
+    pub(super) unsafe fn read_error(&self) -> Option<ErrorEntry> {
+        let library = self.domain.library();
+        let mut entry = Padded::<fi_cq_err_entry>::new();
+        // SAFETY: open; the entry is padded. A zero `err_data_size` leaves the provider's details
+        // in its own memory, valid until the queue is read next.
+        let code = unsafe { fi_cq_readerr(self.raw.as_ptr(), entry.as_mut_ptr(), 0) };
+        if code == -(FI_EAGAIN as isize) || code == 0 {
+            return None;
+        }
+        if code < 0 {
+            let error = port_error(library, "fi_cq_readerr", code as i64);
+            return Some(ErrorEntry { op_context: ptr::null_mut(), error });
+        }
+        let mut error = port_error(library, "completion", entry.err.into());
+        let mut buffer = [0 as c_char; 256];
+        // SAFETY: open; err_data comes from the entry just read; the buffer has the size given.
+        let detail = unsafe {
+            fi_cq_strerror(
+                self.raw.as_ptr(),
+                entry.prov_errno,
+                entry.err_data,
+                buffer.as_mut_ptr(),
+                buffer.len(),
+            )
+        };
+        if !detail.is_null() {
+            // SAFETY: not null; a string that lives at least until the queue is used again.
+            let detail = unsafe { CStr::from_ptr(detail) }.to_string_lossy();
+            if !detail.is_empty() && *detail != *error.text {
+                error.text = format!("{}; the provider: {detail}", error.text);
+            }
+        }
+        Some(ErrorEntry { op_context: entry.op_context, error })
+    }
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        let _gate = self.domain.gate().enter();
+        // SAFETY: open, and the endpoint bound to it is closed: it owns this queue.
+        unsafe { close(self.domain.library(), "completion queue", self.as_fid()) };
+    }
+}

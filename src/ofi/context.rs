@@ -1,0 +1,114 @@
+//! The contexts of a lane's operations, indexed by token.
+
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+
+use crate::engine::ids::Token;
+
+/// What a provider that asks for `FI_CONTEXT` or `FI_CONTEXT2` may write to while an operation is
+/// in flight. Its address names the operation.
+#[repr(C, align(64))]
+struct Context([MaybeUninit<u8>; 64]);
+
+const _: () = assert!(size_of::<libfabric_sys::fi_context2>() <= size_of::<Context>());
+
+/// Contexts, and the values of inline writes, for all the tokens of a lane.
+///
+/// The values lie apart, densely: most providers never touch the contexts, and then only the
+/// values in use take up cache.
+pub(super) struct Contexts {
+    contexts: Box<[UnsafeCell<Context>]>,
+    values: Box<[UnsafeCell<u64>]>,
+}
+
+// SAFETY: contexts are written by the provider alone, a value only by the thread that holds the
+// lane's port, before it posts the operation of that token.
+unsafe impl Send for Contexts {}
+// SAFETY: as above.
+unsafe impl Sync for Contexts {}
+
+impl Contexts {
+    /// Contexts for the tokens below `tokens`.
+    pub(super) fn new(tokens: u32) -> Self {
+        let tokens = tokens as usize;
+        let context = || UnsafeCell::new(Context([MaybeUninit::uninit(); 64]));
+        Self {
+            contexts: (0..tokens).map(|_| context()).collect(),
+            values: (0..tokens).map(|_| UnsafeCell::new(0)).collect(),
+        }
+    }
+
+    /// The context for an operation's token. None when the token is not below the capacity.
+    #[inline]
+    pub(super) fn context(&self, token: Token) -> Option<*mut c_void> {
+        self.contexts.get(token.index()).map(|context| context.get().cast())
+    }
+
+    /// The token of the operation that was posted with this context. None for a pointer that is
+    /// not one of these contexts.
+    #[inline]
+    pub(super) fn token(&self, context: *mut c_void) -> Option<Token> {
+        let base = self.contexts.as_ptr() as usize;
+        let index = (context as usize).wrapping_sub(base) / size_of::<Context>();
+        // A null or foreign pointer below the array wraps to a huge index.
+        (index < self.contexts.len()).then_some(Token(index as u32))
+    }
+
+    /// Stores the value of an inline write, and gives the place it is sent from.
+    ///
+    /// # Safety
+    /// One thread at a time, and no operation with this token is in flight.
+    #[inline]
+    pub(super) unsafe fn set_value(&self, token: Token, value: u64) -> Option<*mut c_void> {
+        let place = self.values.get(token.index())?.get();
+        // SAFETY: inside the array; the caller keeps everybody else away from it.
+        unsafe { place.write(value.to_le()) };
+        Some(place.cast())
+    }
+
+    /// All values, for registration: address and bytes.
+    pub(super) fn values(&self) -> (usize, usize) {
+        (self.values.as_ptr() as usize, size_of_val(&*self.values))
+    }
+
+    /// The number of tokens.
+    pub(super) fn capacity(&self) -> usize {
+        self.contexts.len()
+    }
+}
+
+impl std::fmt::Debug for Contexts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Contexts").field("capacity", &self.capacity()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_context_leads_back_to_its_token_and_nothing_else_does() {
+        let contexts = Contexts::new(3);
+        for token in [Token(0), Token(1), Token(2)] {
+            assert_eq!(contexts.token(contexts.context(token).unwrap()), Some(token));
+        }
+        assert_eq!(contexts.context(Token(3)), None);
+        assert_eq!(contexts.token(std::ptr::null_mut()), None);
+        let end = contexts.context(Token(0)).unwrap() as usize + 3 * 64;
+        assert_eq!(contexts.token(end as *mut c_void), None);
+        assert_eq!(contexts.token(&raw const contexts as *mut c_void), None);
+    }
+
+    #[test]
+    fn values_are_little_endian_wherever_this_runs() {
+        let contexts = Contexts::new(1);
+        // SAFETY: one thread, nothing in flight; the place is inside `contexts`.
+        let byte = unsafe {
+            let place = contexts.set_value(Token(0), 0x0102).unwrap();
+            place.cast::<u8>().read()
+        };
+        assert_eq!(byte, 2);
+    }
+}

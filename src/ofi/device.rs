@@ -1,0 +1,66 @@
+//! A device that can become a rail.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::info::Info;
+use super::provider::Candidate;
+
+/// A device of the chosen provider, ready to be opened.
+#[derive(Clone, Debug)]
+pub struct Device {
+    /// The rail's name in messages: the user's entry, or the NIC, interface or domain.
+    pub name: String,
+    /// Libfabric's name of the domain. For an address that is not listed it says nothing: with
+    /// 127.0.0.2 it is the provider's name.
+    pub domain: String,
+    /// Libfabric's name of the fabric. Devices of one fabric reach one another.
+    pub fabric: String,
+    /// The source address, for providers that use IP addresses.
+    pub address: Option<IpAddr>,
+    /// The NIC's directory in sysfs, as NVSHMEM compares it with the GPU's. None for what is not a
+    /// NIC that reads memory itself.
+    pub pci_path: Option<PathBuf>,
+    pub(super) info: Arc<Info>,
+}
+
+impl Device {
+    pub(super) fn new(name: String, candidate: Candidate, info: Info) -> Self {
+        let domain = info.domain_name();
+        let pci_path =
+            if candidate.plain_sockets || candidate.name == "shm" { None } else { pci_path(&info) };
+        Self {
+            name,
+            domain,
+            fabric: info.fabric_name(),
+            address: info.source_ip(),
+            pci_path,
+            info: Arc::new(info),
+        }
+    }
+}
+
+/// The NIC's PCI device directory: from what libfabric says, else from the kernel's RDMA classes.
+fn pci_path(info: &Info) -> Option<PathBuf> {
+    if let Some(function) = info.pci_function() {
+        let path = Path::new("/sys/bus/pci/devices").join(function);
+        if let Ok(path) = fs::canonicalize(path) {
+            return Some(path);
+        }
+    }
+    let domain = info.domain_name();
+    // efa names its domains after the device and the endpoint type: rdmap0s6-rdm.
+    let device = domain.strip_suffix("-rdm").unwrap_or(&domain);
+    let names = info.nic_name().into_iter().chain([device.to_owned()]);
+    for name in names {
+        for class in ["infiniband", "cxi"] {
+            let path = Path::new("/sys/class").join(class).join(&name).join("device");
+            if let Ok(path) = fs::canonicalize(path) {
+                return Some(path);
+            }
+        }
+    }
+    None
+}

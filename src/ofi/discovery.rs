@@ -1,0 +1,324 @@
+//! Finding the devices to use.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use libfabric_sys::{FI_DELIVERY_COMPLETE, Library};
+use log::info;
+
+use super::device::Device;
+use super::error::OfiError;
+use super::hints::{Demand, Step, query};
+use super::info::Info;
+use super::interface::{Interface, is_local};
+use super::provider::{Candidate, candidates, user_name};
+use super::selection::{Listed, Source, describe, select};
+use crate::settings::{Devices, Provider, Settings};
+
+/// Something that libfabric could have given, and why it was not taken.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// The provider.
+    pub provider: String,
+    /// The device; none when the whole provider was refused.
+    pub device: Option<String>,
+    /// The reason.
+    pub reason: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.device {
+            Some(device) => write!(f, "{}, {device}: {}", self.provider, self.reason),
+            None => write!(f, "{}: {}", self.provider, self.reason),
+        }
+    }
+}
+
+/// The provider chosen and its devices.
+#[derive(Debug)]
+pub struct Discovery {
+    pub(super) library: &'static Library,
+    pub(super) candidate: Candidate,
+    pub(super) settings: Settings,
+    pub(super) asked: Step,
+    devices: Vec<Device>,
+    refusals: Vec<Refusal>,
+}
+
+impl Discovery {
+    /// Loads libfabric and finds the devices, in rail order, of the first provider that has any.
+    ///
+    /// `single_host` says that all PEs of the job are on this host: providers over plain sockets
+    /// then default to loopback.
+    ///
+    /// # Errors
+    /// When libfabric cannot be loaded, when a device that the user named does not exist, and when
+    /// nothing is left, with the reason for everything that was refused.
+    pub fn run(settings: &Settings, single_host: bool) -> Result<Self, OfiError> {
+        let library = Library::load(&settings.library)?;
+        let mut refusals = Vec::new();
+        for &candidate in candidates(settings.provider) {
+            match examine(library, candidate, settings, single_host, &mut refusals)? {
+                Some((asked, devices)) => {
+                    let settings = settings.clone();
+                    let found = Self { library, candidate, settings, asked, devices, refusals };
+                    found.log();
+                    return Ok(found);
+                }
+                None => continue,
+            }
+        }
+        Err(OfiError::NoDevice { asked: user_name(settings.provider), refusals })
+    }
+
+    /// The libfabric provider, with its layers: `tcp;ofi_rxm`.
+    pub fn provider(&self) -> &'static str {
+        self.candidate.name
+    }
+
+    /// The usable devices, in rail order. At least one.
+    pub fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    /// What was offered and not taken.
+    pub fn refusals(&self) -> &[Refusal] {
+        &self.refusals
+    }
+
+    /// The devices to open unless somebody knows better: all, up to
+    /// `NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE`, as indices into [`Self::devices`].
+    pub fn default_rails(&self) -> Vec<usize> {
+        (0..self.devices.len().min(usize::from(self.settings.max_nic_per_pe))).collect()
+    }
+
+    fn log(&self) {
+        let info = &self.devices[0].info;
+        let names: Vec<&str> = self.devices.iter().map(|device| device.name.as_str()).collect();
+        info!(
+            "libfabric {} ({}), API {}: provider {} with {} device(s): {}",
+            self.library.version(),
+            self.library.path(),
+            self.library.api_version(),
+            self.candidate.name,
+            names.len(),
+            names.join(", ")
+        );
+        info!(
+            "asked for {}; got progress {}, threading {}, mr_mode {}",
+            self.asked,
+            info.progress_text(),
+            info.threading_text(),
+            info.mr_mode_text()
+        );
+        let cap = usize::from(self.settings.max_nic_per_pe);
+        if names.len() > cap {
+            info!("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE={cap}: not used: {}", names[cap..].join(", "));
+        }
+        for refusal in &self.refusals {
+            info!("not used: {refusal}");
+        }
+    }
+}
+
+/// The devices of one provider, or nothing and a refusal.
+fn examine(
+    library: &'static Library,
+    candidate: Candidate,
+    settings: &Settings,
+    single_host: bool,
+    refusals: &mut Vec<Refusal>,
+) -> Result<Option<(Step, Vec<Device>)>, OfiError> {
+    let refuse = |device: Option<String>, reason: String| Refusal {
+        provider: candidate.name.to_owned(),
+        device,
+        reason,
+    };
+
+    let (step, infos) = match ask(library, candidate, settings) {
+        Ok(answer) => answer,
+        Err(reason) => {
+            refusals.push(refuse(None, reason));
+            return Ok(None);
+        }
+    };
+    let mut usable = Vec::new();
+    for info in infos {
+        match reason_against(&info) {
+            Some(reason) => refusals.push(refuse(Some(info.domain_name()), reason)),
+            None => usable.push(info),
+        }
+    }
+    let mut infos: Vec<Option<Info>> = usable.into_iter().map(Some).collect();
+    let listed = list(&infos);
+
+    let unknown = |entry: String, reason: String| OfiError::UnknownDevice {
+        entry,
+        provider: candidate.name.to_owned(),
+        reason,
+        available: describe(&listed),
+    };
+    let no_match = || String::from("nothing there has this name or address");
+    let selection = match select(&settings.devices, &listed, candidate, single_host) {
+        Ok(selection) => selection,
+        Err(entry) if settings.provider == Provider::Auto => {
+            refusals.push(refuse(None, unknown(entry, no_match()).to_string()));
+            return Ok(None);
+        }
+        Err(entry) => return Err(unknown(entry, no_match())),
+    };
+    refusals.extend(
+        selection.passed_over.into_iter().map(|passed| refuse(Some(passed.device), passed.reason)),
+    );
+
+    let named = matches!(settings.devices, Devices::Include(_));
+    let mut devices: Vec<Device> = Vec::new();
+    let mut opened_at: Vec<Source> = Vec::new();
+    for choice in selection.choices {
+        // A device named twice shares what was asked about it.
+        if let Some(same) = opened_at.iter().position(|source| *source == choice.source) {
+            let again = Device { name: choice.name, ..devices[same].clone() };
+            devices.push(again);
+            opened_at.push(choice.source);
+            continue;
+        }
+        let info = match choice.source {
+            Source::Listed(index) => match infos[index].take() {
+                Some(info) => Ok(info),
+                None => Err(String::from("taken already")),
+            },
+            Source::Address(ip) => at_address(library, candidate, step, ip),
+        };
+        match info {
+            Ok(info) => {
+                devices.push(Device::new(choice.name, candidate, info));
+                opened_at.push(choice.source);
+            }
+            Err(reason) if named && settings.provider != Provider::Auto => {
+                return Err(unknown(choice.name, reason));
+            }
+            Err(reason) => refusals.push(refuse(Some(choice.name), reason)),
+        }
+    }
+    if devices.is_empty() {
+        refusals.push(refuse(None, format!("no device left of: {}", describe(&listed))));
+        return Ok(None);
+    }
+    Ok(Some((step, devices)))
+}
+
+/// Goes down the ladder until the provider answers, or says why it never does.
+fn ask(
+    library: &'static Library,
+    candidate: Candidate,
+    settings: &Settings,
+) -> Result<(Step, Vec<Info>), String> {
+    match query(library, candidate, Demand::Provider, None) {
+        Ok(infos) if !infos.is_empty() => {}
+        Ok(_) => return Err(String::from("this libfabric does not have it on this machine")),
+        Err(error) => {
+            return Err(format!("this libfabric does not have it on this machine ({error})"));
+        }
+    }
+    match query(library, candidate, Demand::Rma, None) {
+        Ok(infos) if !infos.is_empty() => {}
+        _ => {
+            return Err(format!(
+                "libfabric {} has it, but without reliable datagram endpoints (FI_EP_RDM) that do \
+                 messages and RMA",
+                library.version()
+            ));
+        }
+    }
+    let mut last = String::new();
+    for step in Step::ladder(settings) {
+        match query(library, candidate, Demand::Full(step), None) {
+            Ok(infos) if !infos.is_empty() => return Ok((step, infos)),
+            Ok(_) => last = String::from("only other providers answered"),
+            Err(error) => last = error.to_string(),
+        }
+        info!("provider {} refuses {step}", candidate.name);
+    }
+    Err(format!(
+        "it does not offer FI_DELIVERY_COMPLETE, without which quiet cannot promise that data has \
+         arrived ({last})"
+    ))
+}
+
+/// The endpoint at a source address that is not listed.
+fn at_address(
+    library: &'static Library,
+    candidate: Candidate,
+    step: Step,
+    ip: IpAddr,
+) -> Result<Info, String> {
+    // Asked for a foreign address, libfabric answers as if it were ours; opening fails later.
+    if !is_local(ip) {
+        return Err(String::from("not an address of this host"));
+    }
+    let infos = query(library, candidate, Demand::Full(step), Some(ip))
+        .map_err(|error| error.to_string())?;
+    let mut usable = infos.into_iter().filter(|info| info.source_ip() == Some(ip));
+    match usable.find(|info| reason_against(info).is_none()) {
+        Some(info) => Ok(info),
+        None => Err(String::from("the provider has no endpoint at this address")),
+    }
+}
+
+/// Why an answer cannot be used, although it came to the full demand.
+fn reason_against(info: &Info) -> Option<String> {
+    if info.fabric_name() == "efa-direct" {
+        return Some(String::from("efa-direct completes writes before they are delivered"));
+    }
+    if info.tx_op_flags() & FI_DELIVERY_COMPLETE == 0 {
+        return Some(String::from("it answers without FI_DELIVERY_COMPLETE"));
+    }
+    if info.tx_size() == 0 || info.max_message() == 0 {
+        return Some(String::from("it has no room for a single operation"));
+    }
+    None
+}
+
+/// What the choice among the answers needs to know.
+fn list(infos: &[Option<Info>]) -> Vec<Listed> {
+    let interfaces = Interface::all();
+    let describe = |info: &Info| {
+        let ip = info.source_ip();
+        let domain = info.domain_name();
+        let interface = interfaces.iter().find(|interface| Some(interface.address) == ip);
+        Listed {
+            interface: interface.map(|interface| interface.name.clone()),
+            nic: info.nic_name(),
+            loopback: ip.is_some_and(|ip| ip.is_loopback())
+                || interface.is_some_and(|interface| interface.loopback),
+            running: interface.is_none_or(|interface| interface.running),
+            ip,
+            domain,
+        }
+    };
+    infos.iter().flatten().map(describe).collect()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::settings::{Progress, Threading, YieldWhen};
+
+    /// The defaults, for tests of this layer.
+    pub(in crate::ofi) fn settings() -> Settings {
+        Settings {
+            provider: Provider::Auto,
+            devices: Devices::Any,
+            max_nic_per_pe: 16,
+            progress: Progress::Auto,
+            threading: Threading::Completion,
+            queue_depth: 0,
+            max_segment: 0,
+            warn_after: None,
+            fail_after: None,
+            yield_when: YieldWhen::Auto,
+            library: String::from("libfabric.so.1"),
+        }
+    }
+}

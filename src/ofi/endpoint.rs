@@ -1,0 +1,162 @@
+//! An endpoint with its completion queue and its address vector.
+
+use std::ffi::c_void;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use libfabric_sys::{
+    FI_ETOOSMALL, FI_RECV, FI_TRANSMIT, fi_addr_t, fi_enable, fi_endpoint, fi_ep_bind, fi_getname,
+    fi_read, fi_write, fid, fid_ep,
+};
+
+use super::address_vector::AddressVector;
+use super::completion::CompletionQueue;
+use super::domain::Domain;
+use super::error::check;
+use super::fabric::{close, opened};
+use crate::engine::port::PortError;
+
+/// Owner of a `fid_ep`, enabled, and of the objects bound to it.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    raw: NonNull<fid_ep>,
+    address: Vec<u8>,
+    domain: Arc<Domain>,
+    queue: CompletionQueue,
+    vector: AddressVector,
+}
+
+// SAFETY: the pointers are to libfabric objects that may move between threads; who calls when is
+// settled by the unsafe methods' contracts and, for safe ones, by the domain's gate.
+unsafe impl Send for Endpoint {}
+// SAFETY: as above.
+unsafe impl Sync for Endpoint {}
+
+/// One RMA operation, as `fi_write` and `fi_read` take it.
+pub(super) struct Rma {
+    pub(super) buf: *mut c_void,
+    pub(super) len: usize,
+    pub(super) desc: *mut c_void,
+    pub(super) peer: fi_addr_t,
+    pub(super) remote: u64,
+    pub(super) key: u64,
+    pub(super) context: *mut c_void,
+}
+
+impl Endpoint {
+    /// Opens and enables an endpoint whose queue holds `completions` and whose vector is made for
+    /// `peers`.
+    pub(super) fn open(
+        domain: &Arc<Domain>,
+        completions: usize,
+        peers: usize,
+    ) -> Result<Self, PortError> {
+        let library = domain.library();
+        let queue = CompletionQueue::open(domain, completions)?;
+        let vector = AddressVector::open(domain, peers)?;
+        let mut raw = ptr::null_mut();
+        let gate = domain.gate().enter();
+        // SAFETY: the domain is open, and the info is the one it was opened with.
+        let code = unsafe {
+            fi_endpoint(domain.as_ptr(), domain.info().as_ptr(), &mut raw, ptr::null_mut())
+        };
+        drop(gate);
+        check(library, "fi_endpoint", code)?;
+        // From here on an early return closes the endpoint, then queue and vector.
+        let mut endpoint = Self {
+            raw: opened(raw, "fi_endpoint")?,
+            address: Vec::new(),
+            domain: Arc::clone(domain),
+            queue,
+            vector,
+        };
+        let gate = domain.gate().enter();
+        let raw = endpoint.raw.as_ptr();
+        // SAFETY: endpoint, queue and vector are open and of one domain.
+        unsafe {
+            let queue = endpoint.queue.as_fid();
+            check(library, "fi_ep_bind (cq)", fi_ep_bind(raw, queue, FI_TRANSMIT | FI_RECV))?;
+            check(library, "fi_ep_bind (av)", fi_ep_bind(raw, endpoint.vector.as_fid(), 0))?;
+            check(library, "fi_enable", fi_enable(raw))?;
+        }
+        endpoint.address = endpoint.name()?;
+        drop(gate);
+        Ok(endpoint)
+    }
+
+    /// `fi_getname`, with as much room as it takes.
+    fn name(&self) -> Result<Vec<u8>, PortError> {
+        let library = self.domain.library();
+        let mut address = vec![0_u8; 128];
+        // The second round has the room that the first one asked for.
+        for _ in 0..2 {
+            let mut len = address.len();
+            // SAFETY: enabled; the buffer has the length given.
+            let code =
+                unsafe { fi_getname(self.raw.as_ptr(), address.as_mut_ptr().cast(), &mut len) };
+            if code == -(FI_ETOOSMALL as i32) || len > address.len() {
+                address = vec![0; len];
+                continue;
+            }
+            check(library, "fi_getname", code)?;
+            address.truncate(len);
+            return Ok(address);
+        }
+        check(library, "fi_getname", -(FI_ETOOSMALL as i32))?;
+        Ok(address)
+    }
+
+    /// The address that peers insert.
+    pub(super) fn address(&self) -> &[u8] {
+        &self.address
+    }
+
+    pub(super) fn as_fid(&self) -> *mut fid {
+        self.raw.as_ptr().cast()
+    }
+
+    #[inline]
+    pub(super) fn queue(&self) -> &CompletionQueue {
+        &self.queue
+    }
+
+    pub(super) fn vector(&self) -> &AddressVector {
+        &self.vector
+    }
+
+    /// Posts a write with the endpoint's own flags, `FI_DELIVERY_COMPLETE`.
+    ///
+    /// `fi_write` takes the flags of `tx_attr.op_flags`: the fi_endpoint man page says so, and
+    /// the tests of this layer check it for tcp, tcp;ofi_rxm and shm.
+    ///
+    /// # Safety
+    /// One thread at a time, inside the domain's gate. The buffer and the context are valid until
+    /// the operation completes or the endpoint is closed.
+    #[inline]
+    pub(super) unsafe fn write(&self, op: &Rma) -> isize {
+        let ep = self.raw.as_ptr();
+        // SAFETY: enabled; the rest is the caller's promise.
+        unsafe { fi_write(ep, op.buf, op.len, op.desc, op.peer, op.remote, op.key, op.context) }
+    }
+
+    /// Posts a read.
+    ///
+    /// # Safety
+    /// As for [`Self::write`].
+    #[inline]
+    pub(super) unsafe fn read(&self, op: &Rma) -> isize {
+        let ep = self.raw.as_ptr();
+        // SAFETY: enabled; the rest is the caller's promise.
+        unsafe { fi_read(ep, op.buf, op.len, op.desc, op.peer, op.remote, op.key, op.context) }
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        let _gate = self.domain.gate().enter();
+        // SAFETY: open; regions bound to it are closed: they hold its rail. Operations in flight
+        // are dropped by the provider, and their contexts outlive this call (see `Rail`). Queue and
+        // vector, being fields, are closed after it, when the gate is free again.
+        unsafe { close(self.domain.library(), "endpoint", self.as_fid()) };
+    }
+}

@@ -1,0 +1,79 @@
+//! Errors of this layer, each with what was tried and libfabric's own text.
+
+use libfabric_sys::{Library, LoadError};
+use thiserror::Error;
+
+use super::discovery::Refusal;
+use crate::engine::port::PortError;
+
+/// Why the fabric cannot be used.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum OfiError {
+    /// Libfabric itself cannot be loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// No provider has a device that can be used.
+    #[error("no usable libfabric device for provider `{asked}`{}", list(.refusals))]
+    NoDevice {
+        /// The provider asked for, as the user names it.
+        asked: &'static str,
+        /// Everything that was looked at, and why it was not taken.
+        refusals: Vec<Refusal>,
+    },
+    /// A device that the user named cannot be used.
+    #[error(
+        "NVSHMEM_LIBFABRIC_DEVICES: `{entry}` is no device of provider {provider}: {reason}; \
+         it has: {available}"
+    )]
+    UnknownDevice {
+        /// The user's entry.
+        entry: String,
+        /// The provider searched.
+        provider: String,
+        /// Why it is not one.
+        reason: String,
+        /// What it has.
+        available: String,
+    },
+    /// Devices were found, but none of them could be opened.
+    #[error("no rail could be opened:{}", lines(.failures))]
+    NoRail {
+        /// One line per device.
+        failures: Vec<String>,
+    },
+    /// A call to libfabric failed.
+    #[error("{object}: {error}")]
+    Call {
+        /// The object it was made on.
+        object: String,
+        /// What libfabric said.
+        error: PortError,
+    },
+}
+
+fn list(refusals: &[Refusal]) -> String {
+    refusals.iter().map(|refusal| format!("\n  {refusal}")).collect()
+}
+
+fn lines(failures: &[String]) -> String {
+    failures.iter().map(|failure| format!("\n  {failure}")).collect()
+}
+
+/// The error for a negative result of `call`.
+#[cold]
+pub(super) fn port_error(library: &Library, call: &'static str, code: i64) -> PortError {
+    let code = i32::try_from(code.unsigned_abs()).unwrap_or(i32::MAX);
+    PortError { call, code, text: library.strerror(code) }
+}
+
+/// `Ok` for a result that is not negative.
+pub(super) fn check(library: &Library, call: &'static str, code: i32) -> Result<(), PortError> {
+    if code < 0 { Err(port_error(library, call, code.into())) } else { Ok(()) }
+}
+
+/// An error found here, before libfabric was asked.
+#[cold]
+pub(super) fn refused(call: &'static str, text: String) -> PortError {
+    PortError { call, code: libfabric_sys::FI_EINVAL, text }
+}

@@ -1,0 +1,193 @@
+//! What is asked of `fi_getinfo`.
+
+use std::ffi::CString;
+use std::fmt;
+use std::net::IpAddr;
+use std::ptr::{self, NonNull};
+
+use libfabric_sys::{
+    FI_CONTEXT, FI_CONTEXT2, FI_DELIVERY_COMPLETE, FI_ENOMEM, FI_EP_RDM, FI_MR_ALLOCATED,
+    FI_MR_ENDPOINT, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR, FI_MSG, FI_NUMERICHOST,
+    FI_PROGRESS_AUTO, FI_PROGRESS_MANUAL, FI_RMA, FI_SOURCE, FI_THREAD_COMPLETION,
+    FI_THREAD_DOMAIN, FI_THREAD_SAFE, Library, fi_info, set_progress,
+};
+
+use super::info::Info;
+use super::provider::Candidate;
+use crate::engine::port::PortError;
+use crate::ofi::error::port_error;
+use crate::settings::{Progress, Settings, Threading};
+
+/// One step of the ladder: a progress mode and a threading level to ask for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Step {
+    pub(super) progress: Progress,
+    pub(super) threading: Threading,
+}
+
+impl Step {
+    /// From what the settings prefer down to what asks least of the provider. Threading is given
+    /// up after progress: automatic progress is the rarer gift, and with `FI_THREAD_SAFE` the
+    /// provider locks on every call.
+    pub(super) fn ladder(settings: &Settings) -> Vec<Self> {
+        let mut steps = Vec::new();
+        if settings.progress == Progress::Auto {
+            steps.push(Self { progress: Progress::Auto, threading: settings.threading });
+        }
+        for threading in [Threading::Completion, Threading::Domain, Threading::Safe] {
+            if threading as u8 >= settings.threading as u8 {
+                steps.push(Self { progress: Progress::Manual, threading });
+            }
+        }
+        steps
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let progress = match self.progress {
+            Progress::Auto => "AUTO",
+            Progress::Manual => "MANUAL",
+        };
+        let threading = match self.threading {
+            Threading::Completion => "COMPLETION",
+            Threading::Domain => "DOMAIN",
+            Threading::Safe => "SAFE",
+        };
+        write!(f, "progress {progress}, threading {threading}")
+    }
+}
+
+/// How much to demand. The lesser ones only serve to explain why the full demand found nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Demand {
+    /// The provider's name alone.
+    Provider,
+    /// Reliable datagram endpoints with messages and RMA.
+    Rma,
+    /// Also completions that mean delivery, with the step's progress and threading.
+    Full(Step),
+}
+
+/// Asks libfabric for the endpoints of one provider, of all its devices or at one source address.
+///
+/// # Errors
+/// What `fi_getinfo` answered. An answer that names other providers only is an empty list.
+pub(super) fn query(
+    library: &'static Library,
+    candidate: Candidate,
+    demand: Demand,
+    source: Option<IpAddr>,
+) -> Result<Vec<Info>, PortError> {
+    let out_of_memory = || port_error(library, "fi_dupinfo", FI_ENOMEM.into());
+    let hints = Hints::new(library, candidate, demand).ok_or_else(out_of_memory)?;
+    let node = source.map(|ip| CString::new(ip.to_string()).unwrap_or_default());
+    let (node, flags) = match &node {
+        Some(node) => (node.as_ptr(), FI_SOURCE | FI_NUMERICHOST),
+        None => (ptr::null(), 0),
+    };
+
+    let mut list: *mut fi_info = ptr::null_mut();
+    // SAFETY: node is a string or null, the hints are live, the list is freed below.
+    let code = unsafe { library.getinfo(node, ptr::null(), flags, hints.raw.as_ptr(), &mut list) };
+    if code != 0 {
+        return Err(port_error(library, "fi_getinfo", code.into()));
+    }
+    let mut infos = Vec::new();
+    let mut entry = list;
+    while !entry.is_null() {
+        // SAFETY: an entry of the live list.
+        if let Some(info) = unsafe { Info::copy(library, entry) } {
+            if info.provider() == candidate.name {
+                infos.push(info);
+            }
+        }
+        // SAFETY: as above.
+        entry = unsafe { (*entry).next };
+    }
+    // SAFETY: from getinfo, freed once; the copies share nothing with it.
+    unsafe { library.freeinfo(list) };
+    Ok(infos)
+}
+
+/// An `fi_info` that libfabric allocated, filled with demands.
+struct Hints {
+    library: &'static Library,
+    raw: NonNull<fi_info>,
+}
+
+impl Hints {
+    fn new(library: &'static Library, candidate: Candidate, demand: Demand) -> Option<Self> {
+        let hints = Self { library, raw: NonNull::new(library.allocinfo())? };
+        let name = CString::new(candidate.name).ok()?;
+        // SAFETY: an info from fi_dupinfo(NULL) has all its attributes allocated and zeroed. The
+        // name must come from malloc, since fi_freeinfo frees it.
+        unsafe {
+            let info = hints.raw.as_ptr();
+            (*(*info).fabric_attr).prov_name = libc::strdup(name.as_ptr());
+            if demand == Demand::Provider {
+                return Some(hints);
+            }
+            (*info).caps = FI_MSG | FI_RMA;
+            (*info).mode = FI_CONTEXT | FI_CONTEXT2;
+            (*(*info).ep_attr).type_ = FI_EP_RDM;
+            let domain = (*info).domain_attr;
+            (*domain).mr_mode =
+                FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
+            if let Demand::Full(step) = demand {
+                // quiet promises data that is visible at the target. Without this flag a write
+                // completes when its buffer is free again.
+                (*(*info).tx_attr).op_flags = FI_DELIVERY_COMPLETE;
+                let progress = match step.progress {
+                    Progress::Auto => FI_PROGRESS_AUTO,
+                    Progress::Manual => FI_PROGRESS_MANUAL,
+                };
+                set_progress(domain, progress, progress);
+                (*domain).threading = match step.threading {
+                    Threading::Completion => FI_THREAD_COMPLETION,
+                    Threading::Domain => FI_THREAD_DOMAIN,
+                    Threading::Safe => FI_THREAD_SAFE,
+                };
+            }
+        }
+        Some(hints)
+    }
+}
+
+impl Drop for Hints {
+    fn drop(&mut self) {
+        // SAFETY: from fi_dupinfo of the same library, freed once.
+        unsafe { self.library.freeinfo(self.raw.as_ptr()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn steps(progress: Progress, threading: Threading) -> Vec<String> {
+        let settings = Settings { progress, threading, ..crate::ofi::discovery::tests::settings() };
+        Step::ladder(&settings).iter().map(Step::to_string).collect()
+    }
+
+    #[test]
+    fn the_ladder_starts_at_the_settings() {
+        assert_eq!(
+            steps(Progress::Auto, Threading::Completion),
+            [
+                "progress AUTO, threading COMPLETION",
+                "progress MANUAL, threading COMPLETION",
+                "progress MANUAL, threading DOMAIN",
+                "progress MANUAL, threading SAFE",
+            ]
+        );
+        assert_eq!(
+            steps(Progress::Manual, Threading::Domain),
+            ["progress MANUAL, threading DOMAIN", "progress MANUAL, threading SAFE"]
+        );
+        assert_eq!(
+            steps(Progress::Auto, Threading::Safe),
+            ["progress AUTO, threading SAFE", "progress MANUAL, threading SAFE"]
+        );
+    }
+}

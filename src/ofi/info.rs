@@ -1,0 +1,246 @@
+//! One answer of `fi_getinfo`: an endpoint that could be opened.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ptr::NonNull;
+
+use libfabric_sys::{
+    FI_ADDR_STR, FI_BUS_PCI, FI_TYPE_MR_MODE, FI_TYPE_PROGRESS, FI_TYPE_THREADING, Library,
+    Version, data_progress, fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info, fi_progress,
+    fi_threading, fi_tx_attr,
+};
+
+/// An owned copy of one `fi_info`, never changed after it was made.
+#[derive(Debug)]
+pub(super) struct Info {
+    library: &'static Library,
+    raw: NonNull<fi_info>,
+}
+
+// SAFETY: the structure and all it points to is plain heap memory that belongs to this value alone
+// and is not changed after construction (libfabric takes it as `*mut` but only reads it).
+unsafe impl Send for Info {}
+// SAFETY: as above; shared access only reads.
+unsafe impl Sync for Info {}
+
+impl Info {
+    /// Copies one entry of a list. None when there is no memory, or when the entry lacks one of
+    /// its parts, which no provider leaves out.
+    ///
+    /// # Safety
+    /// `entry` is part of a live list from `library`.
+    pub(super) unsafe fn copy(library: &'static Library, entry: *const fi_info) -> Option<Self> {
+        // SAFETY: the caller's promise. The parts checked here are what the accessors rely on.
+        unsafe {
+            let info = Self { library, raw: NonNull::new(library.dupinfo(entry))? };
+            let raw = info.raw.as_ref();
+            let complete = !raw.tx_attr.is_null()
+                && !raw.rx_attr.is_null()
+                && !raw.ep_attr.is_null()
+                && !raw.domain_attr.is_null()
+                && !raw.fabric_attr.is_null();
+            complete.then_some(info)
+        }
+    }
+
+    /// For calls that take an info. They do not change it.
+    pub(super) fn as_ptr(&self) -> *mut fi_info {
+        self.raw.as_ptr()
+    }
+
+    pub(super) fn library(&self) -> &'static Library {
+        self.library
+    }
+
+    fn raw(&self) -> &fi_info {
+        // SAFETY: owned and live; the attributes exist by construction.
+        unsafe { self.raw.as_ref() }
+    }
+
+    fn domain_attr(&self) -> &fi_domain_attr {
+        // SAFETY: not null by construction, and lives as long as the info. A newer library's
+        // structure is longer, never shorter.
+        unsafe { &*self.raw().domain_attr }
+    }
+
+    pub(super) fn fabric_attr(&self) -> *mut fi_fabric_attr {
+        self.raw().fabric_attr
+    }
+
+    fn fabric(&self) -> &fi_fabric_attr {
+        // SAFETY: as for the domain.
+        unsafe { &*self.raw().fabric_attr }
+    }
+
+    fn ep_attr(&self) -> &fi_ep_attr {
+        // SAFETY: as for the domain.
+        unsafe { &*self.raw().ep_attr }
+    }
+
+    fn tx_attr(&self) -> &fi_tx_attr {
+        // SAFETY: as for the domain.
+        unsafe { &*self.raw().tx_attr }
+    }
+
+    /// The provider with its layers, such as `tcp;ofi_rxm`.
+    pub(super) fn provider(&self) -> String {
+        self.text(self.fabric().prov_name).unwrap_or_default()
+    }
+
+    pub(super) fn provider_version(&self) -> Version {
+        Version::from_packed(self.fabric().prov_version)
+    }
+
+    pub(super) fn fabric_name(&self) -> String {
+        self.text(self.fabric().name).unwrap_or_default()
+    }
+
+    pub(super) fn domain_name(&self) -> String {
+        self.text(self.domain_attr().name).unwrap_or_default()
+    }
+
+    /// The NIC's own name, from providers that know one.
+    pub(super) fn nic_name(&self) -> Option<String> {
+        let nic = self.raw().nic;
+        if nic.is_null() {
+            return None;
+        }
+        // SAFETY: not null, part of the info.
+        let device = unsafe { (*nic).device_attr };
+        if device.is_null() {
+            return None;
+        }
+        // SAFETY: not null, part of the info.
+        self.text(unsafe { (*device).name })
+    }
+
+    /// The NIC's PCI function as sysfs names it, from providers that know it.
+    pub(super) fn pci_function(&self) -> Option<String> {
+        let nic = self.raw().nic;
+        if nic.is_null() {
+            return None;
+        }
+        // SAFETY: not null, part of the info.
+        let bus = unsafe { (*nic).bus_attr };
+        if bus.is_null() {
+            return None;
+        }
+        // SAFETY: not null, part of the info; the union's one member is plain integers.
+        let (kind, pci) = unsafe { ((*bus).bus_type, (*bus).attr.pci) };
+        (kind == FI_BUS_PCI).then(|| {
+            format!(
+                "{:04x}:{:02x}:{:02x}.{:x}",
+                pci.domain_id, pci.bus_id, pci.device_id, pci.function_id
+            )
+        })
+    }
+
+    /// The source address, where it is an IP address.
+    pub(super) fn source_ip(&self) -> Option<IpAddr> {
+        let raw = self.raw();
+        if raw.src_addr.is_null() || raw.addr_format == FI_ADDR_STR {
+            return None;
+        }
+        // SAFETY: `src_addr` has `src_addrlen` bytes; sockaddr_ip reads within them.
+        unsafe { sockaddr_ip(raw.src_addr.cast(), raw.src_addrlen) }
+    }
+
+    /// Whether addresses are strings that end in a zero byte (`FI_ADDR_STR`).
+    pub(super) fn string_addresses(&self) -> bool {
+        self.raw().addr_format == FI_ADDR_STR
+    }
+
+    pub(super) fn mr_mode(&self) -> i32 {
+        self.domain_attr().mr_mode
+    }
+
+    pub(super) fn threading(&self) -> fi_threading {
+        self.domain_attr().threading
+    }
+
+    pub(super) fn data_progress(&self) -> fi_progress {
+        // SAFETY: valid for reads.
+        unsafe { data_progress(self.domain_attr()) }
+    }
+
+    /// Operations that the transmit queue holds.
+    pub(super) fn tx_size(&self) -> usize {
+        self.tx_attr().size
+    }
+
+    /// Completion flags that operations get by default.
+    pub(super) fn tx_op_flags(&self) -> u64 {
+        self.tx_attr().op_flags
+    }
+
+    pub(super) fn max_message(&self) -> usize {
+        self.ep_attr().max_msg_size
+    }
+
+    pub(super) fn threading_text(&self) -> String {
+        let threading = self.threading();
+        // SAFETY: the value has the type named.
+        let text = unsafe { self.library.tostr((&raw const threading).cast(), FI_TYPE_THREADING) };
+        short(&text, "FI_THREAD_")
+    }
+
+    pub(super) fn progress_text(&self) -> String {
+        let progress = self.data_progress();
+        // SAFETY: the value has the type named.
+        let text = unsafe { self.library.tostr((&raw const progress).cast(), FI_TYPE_PROGRESS) };
+        short(&text, "FI_PROGRESS_")
+    }
+
+    pub(super) fn mr_mode_text(&self) -> String {
+        let mode = self.mr_mode();
+        // SAFETY: the value has the type named.
+        let text = unsafe { self.library.tostr((&raw const mode).cast(), FI_TYPE_MR_MODE) };
+        let text = short(text.trim().trim_matches(['[', ']']), "FI_MR_");
+        if text.is_empty() { String::from("none") } else { text }
+    }
+
+    fn text(&self, text: *const c_char) -> Option<String> {
+        if text.is_null() {
+            return None;
+        }
+        // SAFETY: strings of an info end in a zero byte and live as long as the info.
+        Some(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+    }
+}
+
+impl Drop for Info {
+    fn drop(&mut self) {
+        // SAFETY: from dupinfo of the same library, freed once.
+        unsafe { self.library.freeinfo(self.raw.as_ptr()) };
+    }
+}
+
+/// The words of libfabric without the prefix that each of them has.
+fn short(text: &str, prefix: &str) -> String {
+    text.replace(prefix, "")
+}
+
+/// The IP address in a socket address, if it is one.
+///
+/// # Safety
+/// `address` is valid for `len` bytes, or for the size that its family has.
+pub(super) unsafe fn sockaddr_ip(address: *const c_void, len: usize) -> Option<IpAddr> {
+    if address.is_null() || len < size_of::<libc::sa_family_t>() {
+        return None;
+    }
+    // SAFETY: within `len`; unaligned reads, since the source is a byte buffer.
+    let family = unsafe { address.cast::<libc::sa_family_t>().read_unaligned() };
+    match i32::from(family) {
+        libc::AF_INET if len >= size_of::<libc::sockaddr_in>() => {
+            // SAFETY: within `len`.
+            let address = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
+            Some(IpAddr::V4(Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr))))
+        }
+        libc::AF_INET6 if len >= size_of::<libc::sockaddr_in6>() => {
+            // SAFETY: within `len`.
+            let address = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
+            Some(IpAddr::V6(Ipv6Addr::from(address.sin6_addr.s6_addr)))
+        }
+        _ => None,
+    }
+}

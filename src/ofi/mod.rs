@@ -1,0 +1,51 @@
+//! Owners of libfabric objects, and the engine's ports over them.
+//!
+//! The way from settings to a port:
+//!
+//! 1. [`Discovery::run`] loads libfabric, asks the providers in turn and lists the usable devices,
+//!    with a [`Refusal`] for each thing that was offered and not taken.
+//! 2. [`Discovery::open`] opens the chosen devices: one domain for the host lane and one domain per
+//!    rail of the proxy lane, each with one endpoint, one completion queue and one address vector.
+//! 3. The caller exchanges the rails' addresses ([`OfiPort::address`]) and hands the peers' to
+//!    [`OfiPort::insert`].
+//!
+//! # Ownership
+//! Every libfabric object has one owner that closes it when dropped, and holds what it was made
+//! from in an `Arc` or as a field dropped after it: region, endpoint, queue and vector, domain,
+//! fabric. So no order of drops, also out of a half-built state, closes a parent before its child.
+//!
+//! # Threads
+//! An [`OfiPort`] belongs to one thread at a time. [`OfiMemory`] may be used from any. Where the
+//! provider offers only `FI_THREAD_DOMAIN`, both meet on the domain and take its gate, a mutex that
+//! does not exist in the other modes (see `domain.rs`).
+
+mod address_vector;
+mod completion;
+mod context;
+mod device;
+mod discovery;
+mod domain;
+mod endpoint;
+mod error;
+mod fabric;
+mod hints;
+mod info;
+mod interface;
+mod memory;
+mod port;
+mod progress;
+mod provider;
+mod rail;
+mod region;
+mod report;
+mod selection;
+mod transport;
+
+pub use device::Device;
+pub use discovery::{Discovery, Refusal};
+pub use error::OfiError;
+pub use memory::{OfiMemory, OfiRegion};
+pub use port::OfiPort;
+pub use progress::Verdict;
+pub use report::{RailReport, Report};
+pub use transport::{Opened, Sizes};

@@ -1,0 +1,76 @@
+//! What was opened, in words.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use libfabric_sys::Version;
+
+use super::progress::Verdict;
+
+/// What was asked for, what was got, and what is open. Its `Display` is one line.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The provider with its layers.
+    pub provider: String,
+    /// The provider's own version.
+    pub provider_version: Version,
+    /// The version of libfabric.
+    pub library_version: Version,
+    /// The name or path libfabric was loaded by.
+    pub library: String,
+    /// Progress and threading asked for, when the provider accepted.
+    pub asked: String,
+    /// Data progress that the provider answered with.
+    pub progress: String,
+    /// Threading level that the provider answered with.
+    pub threading: String,
+    /// Memory registration mode that the provider answered with.
+    pub mr_mode: String,
+    /// Whether data really moves by itself.
+    pub verdict: Verdict,
+    /// The rails of the proxy lane, in rail order. The host lane is on the first one's device.
+    pub rails: Vec<RailReport>,
+    /// Devices that could not be opened, one line each.
+    pub failures: Vec<String>,
+}
+
+/// One open rail.
+#[derive(Clone, Debug)]
+pub struct RailReport {
+    /// Its name in messages.
+    pub name: String,
+    /// Libfabric's name of the domain.
+    pub domain: String,
+    /// Libfabric's name of the fabric.
+    pub fabric: String,
+    /// The NIC in sysfs, for NICs.
+    pub pci_path: Option<PathBuf>,
+    /// Most operations in flight.
+    pub depth: u32,
+    /// Largest operation in bytes.
+    pub max_segment: usize,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "libfabric {} ({}), provider {}; asked for {}, got progress {} ({} automatic: {}), \
+             threading {}; mr_mode {}; {} rail(s):",
+            self.library_version,
+            self.library,
+            self.provider,
+            self.asked,
+            self.progress,
+            if self.verdict.truly_automatic { "truly" } else { "not" },
+            self.verdict.reason,
+            self.threading,
+            self.mr_mode,
+            self.rails.len()
+        )?;
+        for rail in &self.rails {
+            write!(f, " {} (depth {})", rail.name, rail.depth)?;
+        }
+        Ok(())
+    }
+}

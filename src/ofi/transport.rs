@@ -1,0 +1,134 @@
+//! Opening the lanes of a process on the devices found.
+
+use std::sync::Arc;
+
+use log::warn;
+
+use super::context::Contexts;
+use super::discovery::Discovery;
+use super::error::OfiError;
+use super::fabric::Fabrics;
+use super::memory::OfiMemory;
+use super::port::OfiPort;
+use super::progress::Verdict;
+use super::rail::Rail;
+use super::report::{RailReport, Report};
+
+/// Most rails of a lane, as [`Port::limits`](crate::engine::port::Port::limits) has it.
+const MAX_RAILS: usize = 32;
+
+/// Sizes that are fixed when ports are opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sizes {
+    /// Tokens of the host lane are below this.
+    pub host_tokens: u32,
+    /// Tokens of the proxy lane, over all its rails, are below this.
+    pub proxy_tokens: u32,
+    /// About how many addresses each rail will be given.
+    pub peers: usize,
+}
+
+/// An open fabric: the ports of both lanes, and registration.
+#[derive(Debug)]
+pub struct Opened {
+    /// The host lane: one rail, on the device of the first proxy rail, in a domain of its own.
+    pub host: OfiPort,
+    /// The proxy lane.
+    pub proxy: OfiPort,
+    /// Registration with all rails of both.
+    pub memory: OfiMemory,
+    /// What this is.
+    pub report: Report,
+}
+
+impl Discovery {
+    /// Opens the devices with these indices into [`Self::devices`], in this order, as the rails of
+    /// the proxy lane, and the host lane on the first of them.
+    ///
+    /// A device that cannot be opened is reported and left out, as long as one can.
+    ///
+    /// # Errors
+    /// When no device could be opened, or not the host lane. Nothing stays open then.
+    pub fn open(&self, rails: &[usize], sizes: &Sizes) -> Result<Opened, OfiError> {
+        let mut fabrics = Fabrics::default();
+        let mut failures = Vec::new();
+        let mut proxy: Vec<Arc<Rail>> = Vec::new();
+        let mut devices = Vec::new();
+        let contexts = Arc::new(Contexts::new(sizes.proxy_tokens));
+        for &index in rails {
+            let Some(device) = self.devices().get(index) else {
+                failures.push(format!("device {index} of {} does not exist", self.devices().len()));
+                continue;
+            };
+            if proxy.len() == MAX_RAILS {
+                failures.push(format!("{}: more than {MAX_RAILS} rails", device.name));
+                continue;
+            }
+            let settings = &self.settings;
+            match Rail::open(&mut fabrics, device, settings, &contexts, sizes.peers) {
+                // The engine keeps one addressing for all rails. One provider has one anyway.
+                Ok(rail) if proxy.first().is_some_and(|first| !alike(first, &rail)) => {
+                    failures
+                        .push(format!("{}: peers would address it in another way", rail.name()));
+                }
+                Ok(rail) => {
+                    proxy.push(Arc::new(rail));
+                    devices.push(device);
+                }
+                Err(error) => failures.push(format!("{}: {error}", device.name)),
+            }
+        }
+        let (Some(&first), Some(first_rail)) = (devices.first(), proxy.first()) else {
+            return Err(OfiError::NoRail { failures });
+        };
+        for failure in &failures {
+            warn!("rail left out: {failure}");
+        }
+
+        let host_contexts = Arc::new(Contexts::new(sizes.host_tokens));
+        let host =
+            Rail::open(&mut fabrics, first, &self.settings, &host_contexts, sizes.peers).map_err(
+                |error| OfiError::Call { object: format!("host lane on {}", first.name), error },
+            )?;
+        let host = vec![Arc::new(host)];
+        let verdict = Verdict::reach(&mut fabrics, first, &self.settings, self.library.version());
+
+        let info = &first.info;
+        let report = Report {
+            provider: info.provider(),
+            provider_version: info.provider_version(),
+            library_version: self.library.version(),
+            library: self.library.path().to_owned(),
+            asked: self.asked.to_string(),
+            progress: info.progress_text(),
+            threading: info.threading_text(),
+            mr_mode: info.mr_mode_text(),
+            verdict,
+            rails: proxy
+                .iter()
+                .zip(&devices)
+                .map(|(rail, device)| RailReport {
+                    name: rail.name().to_owned(),
+                    domain: device.domain.clone(),
+                    fabric: device.fabric.clone(),
+                    pci_path: device.pci_path.clone(),
+                    depth: rail.limits().depth,
+                    max_segment: rail.limits().max_segment,
+                })
+                .collect(),
+            failures,
+        };
+        let addressing = first_rail.domain().addressing();
+        Ok(Opened {
+            host: OfiPort::new(&host, host_contexts),
+            proxy: OfiPort::new(&proxy, contexts),
+            memory: OfiMemory::new(host, proxy, addressing),
+            report,
+        })
+    }
+}
+
+/// Whether peers address both rails in the same way.
+fn alike(one: &Rail, other: &Rail) -> bool {
+    one.domain().addressing() == other.domain().addressing()
+}
