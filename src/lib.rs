@@ -9,7 +9,7 @@
 //! ofi       owners of libfabric objects; implements the engine's ports
 //! ```
 
-
+pub mod abi;
 pub mod engine;
 pub mod logging;
 pub mod ofi;

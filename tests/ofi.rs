@@ -32,15 +32,10 @@ fn settings(provider: Provider) -> Settings {
     Settings {
         provider,
         devices,
-        max_nic_per_pe: 16,
-        progress: Progress::Auto,
-        threading: Threading::Completion,
-        queue_depth: 0,
-        max_segment: 0,
         warn_after: None,
         fail_after: None,
-        yield_when: YieldWhen::Auto,
         library: library.unwrap_or_else(|_| String::from("libfabric.so.1")),
+        ..Settings::default()
     }
 }
 

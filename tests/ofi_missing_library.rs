@@ -2,25 +2,12 @@
 //! that it has another already.
 
 use nvshmem_transport_libfabric::ofi::{Discovery, OfiError};
-use nvshmem_transport_libfabric::settings::{
-    Devices, Progress, Provider, Settings, Threading, YieldWhen,
-};
+use nvshmem_transport_libfabric::settings::Settings;
 
 #[test]
 fn a_missing_library_is_an_error_that_names_it() {
-    let settings = Settings {
-        provider: Provider::Auto,
-        devices: Devices::Any,
-        max_nic_per_pe: 16,
-        progress: Progress::Auto,
-        threading: Threading::Completion,
-        queue_depth: 0,
-        max_segment: 0,
-        warn_after: None,
-        fail_after: None,
-        yield_when: YieldWhen::Auto,
-        library: String::from("libfabric-of-nowhere.so.1"),
-    };
+    let settings =
+        Settings { library: String::from("libfabric-of-nowhere.so.1"), ..Settings::default() };
     let error = Discovery::run(&settings, true).expect_err("no such library");
     assert!(matches!(error, OfiError::Load(_)), "{error:?}");
     let said = error.to_string();

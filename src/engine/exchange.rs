@@ -24,7 +24,6 @@ const MAGIC: [u8; 8] = *b"nvlfhi\0\x01";
 const PROVIDER_AT: usize = 20;
 const PROVIDER_BYTES: usize = 64;
 const REASON_AT: usize = PROVIDER_AT + PROVIDER_BYTES;
-const REASON_BYTES: usize = HELLO_BYTES - REASON_AT;
 
 /// Bytes of an address record before the address: fabric name's hash, address length.
 const ADDRESS_HEAD: usize = 10;
@@ -281,6 +280,8 @@ fn text(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const REASON_BYTES: usize = HELLO_BYTES - REASON_AT;
 
     fn hello() -> Hello {
         Hello {

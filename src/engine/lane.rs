@@ -619,7 +619,7 @@ impl<P: Port> Lane<P> {
 
 /// Counts turns that found nothing; whether there have been enough to give up the core.
 #[inline]
-pub(super) fn is_idle(idle: &mut u32, busy: bool) -> bool {
+pub fn is_idle(idle: &mut u32, busy: bool) -> bool {
     *idle = if busy { 0 } else { idle.saturating_add(1) };
     *idle >= SPINS
 }

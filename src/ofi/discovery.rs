@@ -303,22 +303,9 @@ fn list(infos: &[Option<Info>]) -> Vec<Listed> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::settings::{Progress, Threading, YieldWhen};
 
     /// The defaults, for tests of this layer.
     pub(in crate::ofi) fn settings() -> Settings {
-        Settings {
-            provider: Provider::Auto,
-            devices: Devices::Any,
-            max_nic_per_pe: 16,
-            progress: Progress::Auto,
-            threading: Threading::Completion,
-            queue_depth: 0,
-            max_segment: 0,
-            warn_after: None,
-            fail_after: None,
-            yield_when: YieldWhen::Auto,
-            library: String::from("libfabric.so.1"),
-        }
+        Settings { warn_after: None, fail_after: None, ..Settings::default() }
     }
 }

@@ -74,8 +74,11 @@ fn time_in_which_nobody_turned_the_lane_does_not_count() {
     let mut job = Job::new(10, &Shape::default(), Script::default());
     job.fabric.stall(Pe(1));
     job.put_value(0, 1, 0, 1, 8).unwrap();
-    let turn =
-        |job: &mut Job| (0..1000).for_each(|_| drop(job.members[0].lane.progress().unwrap()));
+    let turn = |job: &mut Job| {
+        for _ in 0..1000 {
+            job.members[0].lane.progress().unwrap();
+        }
+    };
     turn(&mut job);
     // PE 0 computes for an hour; then the watchdog looks again.
     job.fabric.pass_time(3_600_000_000_000);

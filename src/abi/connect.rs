@@ -1,0 +1,194 @@
+//! Opening the rails and making all PEs known to one another.
+
+use std::ffi::c_int;
+use std::num::NonZero;
+
+use log::info;
+
+use super::bootstrap::Collectives;
+use super::error::AbiError;
+use super::plugin::{Connected, Plugin};
+use crate::engine::Watchdog;
+use crate::engine::exchange::{Addresses, Hello, RailAddress, Step, fabric_hash};
+use crate::engine::ids::{Pe, RailId};
+use crate::engine::lane::{Lane, LaneConfig};
+use crate::engine::pairing::remote_rail;
+use crate::engine::paths::{Path, PathTable};
+use crate::engine::regions::{LaneKind, RegionTable};
+use crate::logging;
+use crate::ofi::{Discovery, OfiPort, Opened, Sizes};
+use crate::settings::{Devices, Provider, Settings, YieldWhen};
+
+/// Opens the rails and connects all PEs. Collective: every PE calls it, and either all succeed or
+/// all get an error with the reason of those that failed.
+///
+/// `chosen` are the devices that the host picked out of those it was offered.
+pub(super) fn connect(
+    plugin: &Plugin,
+    collectives: &Collectives,
+    chosen: &[usize],
+) -> Result<Connected, AbiError> {
+    let (n_pes, me, here) = collectives.shape();
+    let (n_pes, me) = match (u32::try_from(n_pes), u32::try_from(me)) {
+        (Ok(n_pes), Ok(me)) if me < n_pes => (n_pes, Pe(me)),
+        _ => {
+            let what = format!("says that this is PE {me} of {n_pes}");
+            return Err(AbiError::BadBootstrap { what });
+        }
+    };
+
+    let opened = open(plugin, chosen, here, n_pes);
+    let locations = match &opened {
+        Ok(opened) => locations(opened),
+        Err(_) => Addresses(Vec::new()),
+    };
+    let longest = locations.longest();
+    let failure = match (&opened, &longest) {
+        (Err(failed), _) => Some(failed.to_string()),
+        (_, Err(failed)) => Some(failed.to_string()),
+        _ => None,
+    };
+    let hello = Hello {
+        step: Step::Open,
+        provider: opened.as_ref().map_or_else(|_| String::new(), |o| o.report.provider.clone()),
+        rails: locations.0.len() as u8,
+        longest_address: longest.unwrap_or(0),
+        failure,
+    };
+    let hellos = Hello::agree(Step::Open, &collectives.allgather(&hello.encode())?)?;
+    // The agreement has failed if any PE did, this one included.
+    let mut opened = opened?;
+
+    let records = collectives.allgather(&locations.encode(&hellos))?;
+    let paths = Addresses::decode_all(&hellos, &records)
+        .map_err(AbiError::from)
+        .and_then(|peers| Paths::insert(&mut opened, me, &locations, &peers));
+    let ready = Hello {
+        step: Step::Ready,
+        failure: paths.as_ref().err().map(ToString::to_string),
+        ..hello
+    };
+    Hello::agree(Step::Ready, &collectives.allgather(&ready.encode())?)?;
+    Ok(assemble(&plugin.settings, opened, paths?, me, here))
+}
+
+/// Opens the lanes of this PE.
+fn open(plugin: &Plugin, chosen: &[usize], here: c_int, n_pes: u32) -> Result<Opened, AbiError> {
+    let settings = &plugin.settings;
+    let single_host = u32::try_from(here) == Ok(n_pes);
+    let provider = plugin.discovery.provider();
+    if provider == "shm" && !single_host {
+        return Err(AbiError::OtherHosts { here, n_pes });
+    }
+    let sizes = Sizes { peers: n_pes as usize, host_tokens: 8192, proxy_tokens: 8192 * 4 };
+    // Sockets on several hosts need interfaces where init took loopback.
+    let sockets = provider.starts_with("tcp");
+    if sockets && !single_host && settings.devices == Devices::Any {
+        let discovery = Discovery::run(settings, false)?;
+        return Ok(discovery.open(&discovery.default_rails(), &sizes)?);
+    }
+    let discovery = &plugin.discovery;
+    if settings.provider == Provider::Auto {
+        info!(
+            target: logging::TOPO,
+            "NVSHMEM_LIBFABRIC_PROVIDER is auto: provider {provider} is the first that works"
+        );
+    }
+    if chosen.is_empty() {
+        Ok(discovery.open(&discovery.default_rails(), &sizes)?)
+    } else {
+        let most = usize::from(settings.max_nic_per_pe).min(chosen.len());
+        Ok(discovery.open(&chosen[..most], &sizes)?)
+    }
+}
+
+/// Where the proxy rails of this PE are.
+fn locations(opened: &Opened) -> Addresses {
+    let rails = opened.report.rails.iter().enumerate().map(|(at, rail)| RailAddress {
+        fabric: fabric_hash(&rail.fabric),
+        address: opened.proxy.address(RailId(at as u8)).to_vec(),
+    });
+    Addresses(rails.collect())
+}
+
+/// The ways to all PEs, for both lanes.
+struct Paths {
+    host: PathTable,
+    proxy: PathTable,
+}
+
+impl Paths {
+    /// Takes the peers' addresses into the address tables, in one call per rail.
+    ///
+    /// Peers are only ever addressed on their proxy rails: those are polled by the peer's proxy
+    /// thread whatever its user threads do.
+    fn insert(
+        opened: &mut Opened,
+        me: Pe,
+        mine: &Addresses,
+        peers: &[Addresses],
+    ) -> Result<Self, AbiError> {
+        let proxy = insert_lane(&mut opened.proxy, me, &mine.0, peers)?;
+        // The host lane is on the device of the first proxy rail.
+        let host = insert_lane(&mut opened.host, me, &mine.0[..1], peers)?;
+        Ok(Self { host, proxy })
+    }
+}
+
+fn insert_lane(
+    port: &mut OfiPort,
+    me: Pe,
+    mine: &[RailAddress],
+    peers: &[Addresses],
+) -> Result<PathTable, AbiError> {
+    let mut columns = Vec::with_capacity(mine.len());
+    for rail in (0..mine.len()).map(|at| RailId(at as u8)) {
+        let remotes: Vec<RailId> =
+            peers.iter().map(|peer| remote_rail(me, mine, rail, &peer.0)).collect();
+        let addresses: Vec<&[u8]> = peers
+            .iter()
+            .zip(&remotes)
+            .map(|(peer, remote)| peer.0[remote.index()].address.as_slice())
+            .collect();
+        let inserted = port.insert(rail, &addresses)?;
+        let column: Vec<Path> =
+            inserted.into_iter().zip(remotes).map(|(to, remote)| Path { to, remote }).collect();
+        columns.push(column);
+    }
+    let paths = (0..peers.len()).flat_map(|pe| columns.iter().map(move |column| column[pe]));
+    Ok(PathTable::new(paths.collect(), mine.len()))
+}
+
+/// Puts the lanes together.
+fn assemble(settings: &Settings, opened: Opened, paths: Paths, me: Pe, here: c_int) -> Connected {
+    let Opened { host, proxy, memory, report } = opened;
+    let regions = RegionTable::new(memory, me);
+    let config = |kind, paths| LaneConfig {
+        me,
+        kind,
+        paths,
+        regions: regions.index(),
+        watchdog: Watchdog::new(settings.warn_after, settings.fail_after),
+    };
+    let host = Lane::new(host, config(LaneKind::Host, paths.host));
+    let proxy = Lane::new(proxy, config(LaneKind::Proxy, paths.proxy));
+    let drives_host = !report.verdict.truly_automatic;
+    let yields = match settings.yield_when {
+        YieldWhen::Always => true,
+        YieldWhen::Never => false,
+        // Each PE has a user thread and a proxy thread.
+        YieldWhen::Auto => {
+            let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+            cores < 2 * usize::try_from(here).unwrap_or(1)
+        }
+    };
+    info!(
+        target: logging::TRANSPORT,
+        "{} with a host lane and {} proxy rail(s); the proxy thread {}; idle progress {}",
+        me,
+        report.rails.len(),
+        if drives_host { "progresses the host lane too" } else { "leaves the host lane alone" },
+        if yields { "yields the core" } else { "keeps the core" },
+    );
+    Connected::new(regions, host, proxy, drives_host, yields, report)
+}

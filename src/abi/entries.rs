@@ -1,0 +1,385 @@
+//! The functions that the host calls. Each reads its arguments and hands them to the engine.
+//!
+//! The safety of all of them rests on what the host promises; the rules are numbered in
+//! [`super`]'s documentation.
+
+use std::ffi::{c_int, c_void};
+
+use log::info;
+use nvshmem_abi::{
+    AmoBytes, AmoMem, AmoVerb3, AmoVerb6, MemHandle, PeInfo, RmaBytes, RmaBytesVector, RmaMem,
+    RmaMemVector, RmaVerb, Transport, c,
+};
+
+use super::bootstrap::Collectives;
+use super::connect::connect;
+use super::error::AbiError;
+use super::guard::guard;
+use super::table::{boot_handle, destroy, is_alive, plugin};
+use super::{request, table};
+use crate::engine::handle::HandleBytes;
+use crate::engine::port::Access;
+use crate::logging;
+
+/// What this transport can do with a peer: put and get through the host.
+const REACH: c_int = (c::NVT_CAP_CPU_WRITE | c::NVT_CAP_CPU_READ) as c_int;
+
+const HOST_QP: c_int = c::NVT_QP_HOST as c_int;
+
+/// Every PE can be reached: the network decides, and connecting finds out.
+///
+/// # Safety
+/// Rule 1.
+pub(super) unsafe extern "C" fn can_reach_peer(
+    access: *mut c_int,
+    _peer: *mut PeInfo,
+    _transport: *mut Transport,
+) -> c_int {
+    guard("can_reach_peer", || {
+        // SAFETY: rule 1.
+        let access = unsafe { access.as_mut() }.ok_or(AbiError::Null { argument: "access" })?;
+        *access = REACH;
+        Ok(())
+    })
+}
+
+/// Layouts 3a and 3b.
+///
+/// # Safety
+/// Rules 1 and 2.
+pub(super) unsafe extern "C" fn connect_endpoints_3(
+    transport: *mut Transport,
+    devices: *mut c_int,
+    n_devices: c_int,
+) -> c_int {
+    // SAFETY: rules 1 and 2.
+    guard("connect_endpoints", || unsafe { do_connect(transport, devices, n_devices) })
+}
+
+/// Layouts 4 and later. The second call, which creates queue pairs, is declined by leaving the
+/// indices at what the host put there: the one queue pair that all share.
+///
+/// # Safety
+/// Rules 1 and 2.
+pub(super) unsafe extern "C" fn connect_endpoints_4(
+    transport: *mut Transport,
+    devices: *mut c_int,
+    n_devices: c_int,
+    _qp_indices: *mut c_int,
+    _n_qps: c_int,
+) -> c_int {
+    // SAFETY: rules 1 and 2.
+    guard("connect_endpoints", || unsafe { do_connect(transport, devices, n_devices) })
+}
+
+/// # Safety
+/// Rules 1 and 2.
+unsafe fn do_connect(
+    transport: *mut Transport,
+    devices: *mut c_int,
+    n_devices: c_int,
+) -> Result<(), AbiError> {
+    // SAFETY: rule 1.
+    let plugin = unsafe { plugin(transport)? };
+    if plugin.is_connected() {
+        info!(target: logging::INIT, "no further queue pairs: all use the proxy's rails");
+        return Ok(());
+    }
+    // With no devices offered the host passes {-1}, or NULL and 0 from layout 7 on.
+    let offered = plugin.offered_devices().len();
+    let count = if devices.is_null() || offered == 0 { 0 } else { n_devices.max(0) as usize };
+    let mut chosen = Vec::with_capacity(count);
+    for at in 0..count {
+        // SAFETY: rule 1: the array has `n_devices` entries.
+        let device = unsafe { devices.add(at).read() };
+        if let Ok(device) = usize::try_from(device) {
+            chosen.push(device);
+        }
+    }
+    // SAFETY: rules 1 and 2: nobody else is in the host's collectives while PEs connect.
+    let collectives = unsafe { Collectives::new(boot_handle(transport))? };
+    plugin.set_connected(connect(plugin, &collectives, &chosen)?);
+    Ok(())
+}
+
+/// Layout 3a passes (out, handle_in, buf, size, transport, local_only), layout 3b
+/// (out, buf, size, transport, local_only), and both say that they are version 3. What they have
+/// in common is six words in registers.
+pub(super) type GetMemHandle3 =
+    unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> c_int;
+
+/// Layouts 3b and later.
+pub(super) type GetMemHandle3b =
+    unsafe extern "C" fn(*mut MemHandle, *mut c_void, usize, *mut Transport, bool) -> c_int;
+
+/// Layouts 3a and 3b, told apart by the place of the transport pointer. No other argument can have
+/// its value by chance: the transport is a heap block of ours, which is neither a size nor inside
+/// memory that the host registers.
+///
+/// # Safety
+/// Rule 1, for the form in which it was called.
+pub(super) unsafe extern "C" fn get_mem_handle_3(
+    out: usize,
+    second: usize,
+    third: usize,
+    fourth: usize,
+    fifth: usize,
+    sixth: usize,
+) -> c_int {
+    guard("get_mem_handle", || {
+        // A `bool` argument is in the low byte; the rest of the register may hold anything.
+        let flag = |word: usize| word as u8 != 0;
+        let (buf, size, transport, local_only) = if is_alive(fourth) {
+            (second, third, fourth, flag(fifth))
+        } else if is_alive(fifth) {
+            (third, fourth, fifth, flag(sixth))
+        } else {
+            return Err(AbiError::UnknownTransport);
+        };
+        // SAFETY: rule 1.
+        unsafe {
+            register(out as *mut MemHandle, buf, size, transport as *mut Transport, local_only)
+        }
+    })
+}
+
+/// Layouts 4 and later.
+///
+/// # Safety
+/// Rule 1.
+pub(super) unsafe extern "C" fn get_mem_handle(
+    out: *mut MemHandle,
+    buf: *mut c_void,
+    size: usize,
+    transport: *mut Transport,
+    local_only: bool,
+) -> c_int {
+    guard("get_mem_handle", || {
+        // SAFETY: rule 1.
+        unsafe { register(out, buf as usize, size, transport, local_only) }
+    })
+}
+
+/// # Safety
+/// Rule 1.
+unsafe fn register(
+    out: *mut MemHandle,
+    addr: usize,
+    len: usize,
+    transport: *mut Transport,
+    local_only: bool,
+) -> Result<(), AbiError> {
+    if out.is_null() {
+        return Err(AbiError::Null { argument: "handle" });
+    }
+    // SAFETY: rule 1.
+    let connected = unsafe { plugin(transport)? }.connected()?;
+    let access = if local_only { Access::Local } else { Access::LocalAndRemote };
+    let handle = connected.regions.register(addr, len, access)?;
+    // SAFETY: rule 1; a handle has no alignment.
+    unsafe { out.cast::<HandleBytes>().write(handle) };
+    Ok(())
+}
+
+/// # Safety
+/// Rule 1.
+pub(super) unsafe extern "C" fn release_mem_handle(
+    handle: *mut MemHandle,
+    transport: *mut Transport,
+) -> c_int {
+    guard("release_mem_handle", || {
+        // SAFETY: rule 1; a handle has no alignment.
+        let handle = unsafe { handle.cast::<HandleBytes>().as_ref() };
+        let handle = handle.ok_or(AbiError::Null { argument: "handle" })?;
+        // SAFETY: rule 1.
+        let connected = unsafe { plugin(transport)? }.connected()?;
+        Ok(connected.regions.release(handle)?)
+    })
+}
+
+/// Also after a failed `connect_endpoints`, or none.
+///
+/// # Safety
+/// Rules 1 and 2.
+pub(super) unsafe extern "C" fn finalize(transport: *mut Transport) -> c_int {
+    // SAFETY: rule 2.
+    guard("finalize", || unsafe { destroy(transport) })
+}
+
+/// Writes what is open to the log.
+///
+/// # Safety
+/// Rule 1.
+pub(super) unsafe extern "C" fn show_info(transport: *mut Transport, _style: c_int) -> c_int {
+    guard("show_info", || {
+        // SAFETY: rule 1.
+        match unsafe { plugin(transport)? }.connected() {
+            Ok(connected) => info!(target: logging::INIT, "{}", connected.report),
+            Err(_) => info!(target: logging::INIT, "not connected"),
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// Rules 1 and 3.
+pub(super) unsafe extern "C" fn progress(transport: *mut Transport) -> c_int {
+    guard("progress", || {
+        // SAFETY: rule 1.
+        let connected = unsafe { plugin(transport)? }.connected()?;
+        // SAFETY: rule 3.
+        unsafe { connected.progress() }?;
+        Ok(())
+    })
+}
+
+/// # Safety
+/// Rules 1, 3 and 4.
+pub(super) unsafe extern "C" fn rma(
+    transport: *mut Transport,
+    pe: c_int,
+    verb: RmaVerb,
+    remote: *mut RmaMem,
+    local: *mut RmaMem,
+    bytes: RmaBytes,
+    qp: c_int,
+) -> c_int {
+    guard("rma", || {
+        // SAFETY: rule 1.
+        let connected = unsafe { table::plugin(transport)? }.connected()?;
+        // SAFETY: rule 1; memory that outlives the call is rule 4.
+        let (request, blocking) = unsafe { request::read(pe, &verb, remote, local, &bytes)? };
+        match (qp == HOST_QP, blocking) {
+            // SAFETY: rule 3.
+            (false, false) => unsafe { connected.with_proxy(|lane| lane.start(&request)) }?,
+            // SAFETY: rule 3.
+            (false, true) => unsafe { connected.with_proxy(|lane| lane.complete(&request)) }?,
+            (true, false) => connected.host.start(&request)?,
+            (true, true) => connected.host.complete(&request)?,
+        }
+        Ok(())
+    })
+}
+
+/// Layouts 3a and 3b.
+///
+/// # Safety
+/// Rules 1 and 3.
+pub(super) unsafe extern "C" fn fence_3(
+    transport: *mut Transport,
+    pe: c_int,
+    is_proxy: c_int,
+) -> c_int {
+    // SAFETY: rules 1 and 3.
+    guard("fence", || unsafe { do_fence(transport, pe, is_proxy) })
+}
+
+/// Layouts 4 and later. All queue pairs of the proxy are one lane here, so a fence always orders
+/// across them.
+///
+/// # Safety
+/// Rules 1 and 3.
+pub(super) unsafe extern "C" fn fence_4(
+    transport: *mut Transport,
+    pe: c_int,
+    qp: c_int,
+    _is_multi: c_int,
+) -> c_int {
+    // SAFETY: rules 1 and 3.
+    guard("fence", || unsafe { do_fence(transport, pe, qp) })
+}
+
+/// # Safety
+/// Rules 1 and 3.
+unsafe fn do_fence(transport: *mut Transport, pe: c_int, qp: c_int) -> Result<(), AbiError> {
+    // SAFETY: rule 1.
+    let connected = unsafe { plugin(transport)? }.connected()?;
+    let pe = request::pe(pe)?;
+    if qp == HOST_QP {
+        connected.host.fence(pe)?;
+    } else {
+        // SAFETY: rule 3.
+        unsafe { connected.with_proxy(|lane| lane.fence(pe)) }?;
+    }
+    Ok(())
+}
+
+/// # Safety
+/// Rules 1 and 3.
+pub(super) unsafe extern "C" fn quiet(transport: *mut Transport, pe: c_int, qp: c_int) -> c_int {
+    guard("quiet", || {
+        // SAFETY: rule 1.
+        let connected = unsafe { plugin(transport)? }.connected()?;
+        let pe = request::pe(pe)?;
+        if qp == HOST_QP {
+            connected.host.quiet(pe)?;
+        } else {
+            // SAFETY: rule 3.
+            unsafe { connected.with_proxy(|lane| lane.quiet(pe)) }?;
+        }
+        Ok(())
+    })
+}
+
+const ATOMICS: AbiError = AbiError::NotSupported { what: "an atomic operation" };
+const PUT_SIGNAL: AbiError = AbiError::NotSupported { what: "put with signal" };
+
+/// Layouts 3a to 5.
+pub(super) unsafe extern "C" fn amo_3(
+    _transport: *mut Transport,
+    _pe: c_int,
+    _ret: *mut c_void,
+    _verb: AmoVerb3,
+    _mem: *mut AmoMem,
+    _bytes: AmoBytes,
+    _qp: c_int,
+) -> c_int {
+    guard("amo", || Err(ATOMICS))
+}
+
+/// Layouts 6 and 7.
+pub(super) unsafe extern "C" fn amo_6(
+    _transport: *mut Transport,
+    _pe: c_int,
+    _ret: *mut c_void,
+    _verb: AmoVerb6,
+    _mem: *mut AmoMem,
+    _bytes: AmoBytes,
+    _qp: c_int,
+) -> c_int {
+    guard("amo", || Err(ATOMICS))
+}
+
+/// Layouts 4 and 5.
+#[allow(clippy::too_many_arguments, reason = "NVSHMEM's interface")]
+pub(super) unsafe extern "C" fn put_signal_4(
+    _transport: *mut Transport,
+    _pe: c_int,
+    _write_verb: RmaVerb,
+    _remote: *const RmaMemVector,
+    _local: *const RmaMemVector,
+    _bytes: *const RmaBytesVector,
+    _signal_verb: AmoVerb3,
+    _signal: *mut AmoMem,
+    _signal_bytes: AmoBytes,
+    _qp: c_int,
+) -> c_int {
+    guard("put_signal", || Err(PUT_SIGNAL))
+}
+
+/// Layouts 6 and 7.
+#[allow(clippy::too_many_arguments, reason = "NVSHMEM's interface")]
+pub(super) unsafe extern "C" fn put_signal_6(
+    _transport: *mut Transport,
+    _pe: c_int,
+    _write_verb: RmaVerb,
+    _remote: *const RmaMemVector,
+    _local: *const RmaMemVector,
+    _bytes: *const RmaBytesVector,
+    _signal_verb: AmoVerb6,
+    _signal: *mut AmoMem,
+    _signal_bytes: AmoBytes,
+    _qp: c_int,
+) -> c_int {
+    guard("put_signal", || Err(PUT_SIGNAL))
+}

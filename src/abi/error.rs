@@ -1,0 +1,79 @@
+//! What an entry can fail with, and the status the host is given for it.
+
+use std::ffi::c_int;
+
+use nvshmem_abi::{UnsupportedApi, c};
+use thiserror::Error;
+
+use crate::engine::error::EngineError;
+use crate::engine::exchange::ExchangeError;
+use crate::engine::port::PortError;
+use crate::ofi::OfiError;
+use crate::settings::SettingsError;
+
+/// An error of an entry.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub(super) enum AbiError {
+    #[error("{0}")]
+    Api(#[from] UnsupportedApi),
+    #[error("{0}")]
+    Settings(#[from] SettingsError),
+    #[error("{0}")]
+    Fabric(#[from] OfiError),
+    #[error("{0}")]
+    Port(#[from] PortError),
+    #[error("{0}")]
+    Engine(#[from] EngineError),
+    #[error("connecting the PEs: {0}")]
+    Exchange(#[from] ExchangeError),
+    #[error("connecting the PEs: the bootstrap's {call} failed with status {status}")]
+    Bootstrap { call: &'static str, status: c_int },
+    #[error("connecting the PEs: the bootstrap {what}")]
+    BadBootstrap { what: String },
+    #[error(
+        "provider shm connects the PEs of one host, but only {here} of this job's {n_pes} PEs are \
+         on this host: set NVSHMEM_LIBFABRIC_PROVIDER to tcp or to your NIC's provider"
+    )]
+    OtherHosts { here: c_int, n_pes: u32 },
+    #[error("argument {argument} is NULL")]
+    Null { argument: &'static str },
+    #[error("PE {pe} does not exist")]
+    BadPe { pe: c_int },
+    #[error("operation code {code} is unknown: PUT (1), P (2), GET (4) and G (5) are known")]
+    BadOp { code: c_int },
+    #[error("{op} with elements of {bytes} bytes: {accepted}")]
+    ElementSize { op: &'static str, bytes: c_int, accepted: &'static str },
+    #[error("{op} of {nelems} elements of {bytes} bytes is larger than the address space")]
+    TooLarge { op: &'static str, nelems: u64, bytes: c_int },
+    #[error("{op} with strides {src} and {dest}: NVSHMEM's remote transports move contiguous data")]
+    Strides { op: &'static str, src: i64, dest: i64 },
+    #[error("the transport is not connected: connect_endpoints has not been called or has failed")]
+    NotConnected,
+    #[error("this is not a transport of this library")]
+    UnknownTransport,
+    #[error("{what} is not supported by this version of the transport")]
+    NotSupported { what: &'static str },
+}
+
+impl AbiError {
+    /// The `NVT_STATUS_*` value for the host.
+    pub(super) fn status(&self) -> c_int {
+        let status = match self {
+            Self::Api(_)
+            | Self::Settings(_)
+            | Self::Null { .. }
+            | Self::BadPe { .. }
+            | Self::BadOp { .. }
+            | Self::ElementSize { .. }
+            | Self::TooLarge { .. }
+            | Self::UnknownTransport
+            | Self::Engine(
+                EngineError::NoSuchPe { .. } | EngineError::Handle(_) | EngineError::Refused { .. },
+            ) => c::NVT_STATUS_INVALID_VALUE,
+            Self::Strides { .. } | Self::NotSupported { .. } => c::NVT_STATUS_NOT_SUPPORTED,
+            _ => c::NVT_STATUS_INTERNAL,
+        };
+        status as c_int
+    }
+}

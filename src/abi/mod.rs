@@ -1,0 +1,68 @@
+//! NVSHMEM's C interface: one exported function, and a table of functions for each layout.
+//!
+//! # What the host promises, on which the `unsafe` here rests
+//! NVSHMEM 3.1 to 3.8 keep these rules; `nvshmem_transport_abi.h` has the details.
+//!
+//! 1. Every transport pointer passed in is one that `nvshmemt_init` gave out and `finalize` has not
+//!    had. It, and every pointer argument, is valid for the duration of the call.
+//! 2. `connect_endpoints` and `finalize` run while no other function runs on the transport.
+//! 3. `progress`, and operations with a queue pair other than `HOST`, come from one thread at a
+//!    time, the proxy thread. Other functions may come from any thread meanwhile.
+//! 4. Local memory of a non-blocking operation stays valid until a quiet has returned.
+//!
+//! Nothing unwinds into the host: every entry goes through [`guard`].
+
+mod bootstrap;
+mod connect;
+mod entries;
+mod error;
+mod guard;
+mod plugin;
+mod request;
+mod table;
+
+use std::ffi::{c_int, c_void};
+
+use log::{info, log};
+use nvshmem_abi::{Major, Transport};
+
+use crate::logging;
+use crate::settings::Settings;
+use error::AbiError;
+use guard::guard;
+use plugin::Plugin;
+
+/// Creates the transport for a host of the given version and stores it in `*out`.
+///
+/// Returns an `NVT_STATUS_*` value; what went wrong is on stderr. The table of CUDA functions is
+/// not used: the driver is looked up when it is needed.
+///
+/// # Safety
+/// `out` is valid for writing one pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvshmemt_init(
+    out: *mut *mut Transport,
+    _cuda_table: *mut c_void,
+    api_version: c_int,
+) -> c_int {
+    guard("nvshmemt_init", || {
+        logging::init();
+        let major = Major::from_api_version(api_version)?;
+        if out.is_null() {
+            return Err(AbiError::Null { argument: "out" });
+        }
+        let (settings, notices) = Settings::from_env()?;
+        for notice in notices {
+            log!(target: logging::INIT, notice.level(), "{notice}");
+        }
+        let plugin = Plugin::new(settings)?;
+        let transport = table::create(major, api_version, plugin);
+        // SAFETY: not null, and the caller vouches for the rest.
+        unsafe { out.write(transport) };
+        info!(
+            target: logging::INIT,
+            "serving NVSHMEM's transport interface {major} (api_version {api_version})"
+        );
+        Ok(())
+    })
+}

@@ -1,0 +1,144 @@
+//! The state behind one transport.
+
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::sync::OnceLock;
+
+use log::info;
+
+use super::error::AbiError;
+use crate::engine::error::EngineError;
+use crate::engine::host_lane::HostLane;
+use crate::engine::lane::{Lane, is_idle};
+use crate::engine::regions::RegionTable;
+use crate::logging;
+use crate::ofi::{Discovery, OfiMemory, OfiPort, Report};
+use crate::settings::{Devices, Settings};
+
+/// One transport, from `nvshmemt_init` to `finalize`.
+#[derive(Debug)]
+pub(super) struct Plugin {
+    pub(super) settings: Settings,
+    /// The devices there are, as found at init.
+    pub(super) discovery: Discovery,
+    connected: OnceLock<Connected>,
+}
+
+impl Plugin {
+    /// Finds libfabric, a provider and its devices. Nothing is opened before the PEs connect.
+    pub(super) fn new(settings: Settings) -> Result<Self, AbiError> {
+        // Whether all PEs are on one host is not known before the host has filled in the
+        // transport. It matters for plain sockets only, which look again then.
+        let discovery = Discovery::run(&settings, true)?;
+        Ok(Self { settings, discovery, connected: OnceLock::new() })
+    }
+
+    /// The PCI paths of the devices, if the host is to choose among them: when all have one and the
+    /// user has not chosen already.
+    pub(super) fn offered_devices(&self) -> Vec<&std::path::Path> {
+        if self.settings.devices != Devices::Any {
+            return Vec::new();
+        }
+        let paths = self.discovery.devices().iter().map(|device| device.pci_path.as_deref());
+        paths.collect::<Option<Vec<_>>>().unwrap_or_default()
+    }
+
+    /// The lanes.
+    #[inline]
+    pub(super) fn connected(&self) -> Result<&Connected, AbiError> {
+        self.connected.get().ok_or(AbiError::NotConnected)
+    }
+
+    /// Whether the lanes are there.
+    pub(super) fn is_connected(&self) -> bool {
+        self.connected.get().is_some()
+    }
+
+    /// Puts the lanes in place.
+    pub(super) fn set_connected(&self, connected: Connected) {
+        info!(target: logging::TRANSPORT, "{}", connected.report);
+        // The host connects once; a second set of lanes would be dropped.
+        let _ = self.connected.set(connected);
+    }
+}
+
+/// What exists once the PEs are connected.
+///
+/// The fields are dropped in this order: registrations go before the endpoints they may be bound
+/// to.
+pub(super) struct Connected {
+    /// Memory of this PE.
+    pub(super) regions: RegionTable<OfiMemory>,
+    /// The lane of user threads.
+    pub(super) host: HostLane<OfiPort>,
+    proxy: UnsafeCell<ProxyLane>,
+    /// What was opened.
+    pub(super) report: Report,
+}
+
+// SAFETY: `regions`, `host` and `report` may be used from any thread. `proxy` is touched only in
+// `with_proxy`, whose callers vouch for being the only thread there.
+unsafe impl Sync for Connected {}
+
+/// The proxy thread's lane, and how its loop behaves.
+#[derive(Debug)]
+struct ProxyLane {
+    lane: Lane<OfiPort>,
+    /// Whether progress of the host lane is ours to make.
+    drives_host: bool,
+    /// Whether idle turns give up the core.
+    yields: bool,
+    idle: u32,
+}
+
+impl Connected {
+    /// `drives_host`: the proxy progresses the host lane too. `yields`: it gives up its core when
+    /// it finds nothing to do.
+    pub(super) fn new(
+        regions: RegionTable<OfiMemory>,
+        host: Lane<OfiPort>,
+        proxy: Lane<OfiPort>,
+        drives_host: bool,
+        yields: bool,
+        report: Report,
+    ) -> Self {
+        let proxy = ProxyLane { lane: proxy, drives_host, yields, idle: 0 };
+        Self { regions, host: HostLane::new(host), proxy: UnsafeCell::new(proxy), report }
+    }
+
+    /// Runs `with` on the proxy lane.
+    ///
+    /// # Safety
+    /// No other thread is in this function, or in [`Connected::progress`], on the same value.
+    #[inline]
+    pub(super) unsafe fn with_proxy<T>(&self, with: impl FnOnce(&mut Lane<OfiPort>) -> T) -> T {
+        // SAFETY: the caller vouches for no other reference being alive. `with` gets no access to
+        // `self`, so it cannot come back here.
+        with(unsafe { &mut (*self.proxy.get()).lane })
+    }
+
+    /// One turn of the proxy thread's loop.
+    ///
+    /// # Safety
+    /// As [`Connected::with_proxy`].
+    #[inline]
+    pub(super) unsafe fn progress(&self) -> Result<(), EngineError> {
+        // SAFETY: as in `with_proxy`.
+        let proxy = unsafe { &mut *self.proxy.get() };
+        let mut busy = proxy.lane.progress()?;
+        if proxy.drives_host {
+            busy |= self.host.try_progress()?;
+        }
+        if proxy.yields && is_idle(&mut proxy.idle, busy) {
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Connected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the proxy lane: its thread may be changing it.
+        f.debug_struct("Connected").field("report", &self.report).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,133 @@
+//! The host's arguments of an operation, as a request to the engine.
+
+use std::ffi::c_int;
+
+use nvshmem_abi::{RmaBytes, RmaMem, RmaVerb, c};
+
+use super::error::AbiError;
+use crate::engine::handle::{HANDLE_BYTES, HandleBytes};
+use crate::engine::ids::Pe;
+use crate::engine::lane::{LocalSide, Request};
+use crate::engine::port::Direction;
+
+const _: () = assert!(HANDLE_BYTES == c::NVT_MEM_HANDLE_SIZE as usize);
+
+const PUT: c_int = c::NVT_OP_PUT as c_int;
+const P: c_int = c::NVT_OP_P as c_int;
+const GET: c_int = c::NVT_OP_GET as c_int;
+const G: c_int = c::NVT_OP_G as c_int;
+
+/// A PE number from the host.
+#[inline]
+pub(super) fn pe(pe: c_int) -> Result<Pe, AbiError> {
+    u32::try_from(pe).map(Pe).map_err(|_| AbiError::BadPe { pe })
+}
+
+/// A handle from the host.
+///
+/// # Safety
+/// Null, or a handle that stays valid for `'a`.
+#[inline]
+unsafe fn handle<'a>(handle: *const c::nvt_mem_handle) -> Option<&'a HandleBytes> {
+    // SAFETY: by contract; a handle is 512 bytes without alignment.
+    unsafe { handle.cast::<HandleBytes>().as_ref() }
+}
+
+/// Reads the arguments of `rma`, and says whether the call is to wait for the operation's end.
+///
+/// # Safety
+/// `remote` and `local` are null or valid for `'a`, with the handles they point to; for P,
+/// `local.ptr` is readable for the element's size.
+#[inline]
+pub(super) unsafe fn read<'a>(
+    pe_number: c_int,
+    verb: &RmaVerb,
+    remote: *const RmaMem,
+    local: *const RmaMem,
+    bytes: &RmaBytes,
+) -> Result<(Request<'a>, bool), AbiError> {
+    // SAFETY: by contract.
+    let Some(remote) = (unsafe { remote.as_ref() }) else {
+        return Err(AbiError::Null { argument: "remote" });
+    };
+    // SAFETY: by contract.
+    let Some(local) = (unsafe { local.as_ref() }) else {
+        return Err(AbiError::Null { argument: "local" });
+    };
+    // SAFETY: by contract.
+    let Some(remote_handle) = (unsafe { handle(remote.handle) }) else {
+        return Err(AbiError::Null { argument: "remote->handle" });
+    };
+    let (direction, op) = match verb.desc {
+        PUT => (Direction::Write, "PUT"),
+        P => (Direction::Write, "P"),
+        GET => (Direction::Read, "GET"),
+        G => (Direction::Read, "G"),
+        code => return Err(AbiError::BadOp { code }),
+    };
+    let (local, len) = if verb.desc == P {
+        // Strides, stream and the handle are not initialised by the host for this operation.
+        // SAFETY: by contract.
+        let value = unsafe { value(local.ptr.cast::<u8>(), bytes.elembytes)? };
+        (LocalSide::Value(value), bytes.elembytes as usize)
+    } else {
+        let len = length(op, bytes)?;
+        if local.ptr.is_null() && len > 0 {
+            return Err(AbiError::Null { argument: "local->ptr" });
+        }
+        // SAFETY: by contract.
+        let handle = unsafe { handle(local.handle) };
+        (LocalSide::Memory { addr: local.ptr as usize, handle }, len)
+    };
+    let blocking = verb.is_nbi == 0 && verb.desc != P;
+    let request = Request {
+        direction,
+        pe: pe(pe_number)?,
+        remote_handle,
+        remote_addr: remote.ptr as u64,
+        local,
+        len,
+    };
+    Ok((request, blocking))
+}
+
+/// Bytes of a PUT, GET or G.
+#[inline]
+fn length(op: &'static str, bytes: &RmaBytes) -> Result<usize, AbiError> {
+    if bytes.elembytes <= 0 {
+        let accepted = "it must be at least 1";
+        return Err(AbiError::ElementSize { op, bytes: bytes.elembytes, accepted });
+    }
+    if bytes.nelems > 1 && (bytes.srcstride != 1 || bytes.deststride != 1) {
+        return Err(AbiError::Strides { op, src: bytes.srcstride, dest: bytes.deststride });
+    }
+    (bytes.nelems as usize).checked_mul(bytes.elembytes as usize).ok_or(AbiError::TooLarge {
+        op,
+        nelems: bytes.nelems,
+        bytes: bytes.elembytes,
+    })
+}
+
+/// The value of a P, which lies in a temporary of the caller, of any alignment.
+///
+/// # Safety
+/// `at` is null or readable for `bytes` bytes; nothing beyond them is read.
+#[inline]
+unsafe fn value(at: *const u8, bytes: c_int) -> Result<u64, AbiError> {
+    if at.is_null() {
+        return Err(AbiError::Null { argument: "local->ptr" });
+    }
+    // SAFETY: readable by contract, in the width that is read.
+    unsafe {
+        match bytes {
+            8 => Ok(at.cast::<u64>().read_unaligned()),
+            4 => Ok(u64::from(at.cast::<u32>().read_unaligned())),
+            2 => Ok(u64::from(at.cast::<u16>().read_unaligned())),
+            1 => Ok(u64::from(at.read())),
+            _ => {
+                let accepted = "1, 2, 4 and 8 are accepted";
+                Err(AbiError::ElementSize { op: "P", bytes, accepted })
+            }
+        }
+    }
+}

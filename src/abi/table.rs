@@ -1,0 +1,235 @@
+//! The transport structure that the host sees, in each layout, with our state behind it.
+
+use std::ffi::{CString, c_char, c_int};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::{Mutex, PoisonError};
+
+use nvshmem_abi::{
+    Bootstrap, HostOps3b, HostOps4, HostOps6, HostOps7, Major, Transport, Transport3b, Transport4,
+    Transport6, Transport7, c,
+};
+
+use super::entries as e;
+use super::error::AbiError;
+use super::plugin::Plugin;
+
+/// The structure in whichever layout the host has. All are prefixes of the largest in size, so an
+/// older host writes only into its own part. Layout 3a is a prefix of 3b in every field we use.
+#[repr(C)]
+union AnyLayout {
+    v3: Transport3b,
+    v4: Transport4,
+    v6: Transport6,
+    v7: Transport7,
+}
+
+/// What a transport pointer points to.
+#[repr(C)]
+struct Block {
+    /// First, so that the host's pointer is a pointer to the block.
+    transport: AnyLayout,
+    major: Major,
+    plugin: Plugin,
+    /// What `device_pci_paths` points to.
+    paths: PciPaths,
+}
+
+/// An array of C strings.
+struct PciPaths {
+    pointers: Vec<*mut c_char>,
+    /// Owns what the pointers point to.
+    _strings: Vec<CString>,
+}
+
+/// Addresses of the blocks that are alive.
+///
+/// `get_mem_handle` needs it to find the transport among its arguments (see
+/// [`super::entries::get_mem_handle_3`]), and `finalize` to refuse a transport it has freed.
+static ALIVE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+/// Whether the value is the address of a transport of this library.
+pub(super) fn is_alive(address: usize) -> bool {
+    ALIVE.lock().unwrap_or_else(PoisonError::into_inner).contains(&address)
+}
+
+/// Makes the structure for a host of the given version. [`destroy`] frees it.
+pub(super) fn create(major: Major, api_version: c_int, plugin: Plugin) -> *mut Transport {
+    let paths = PciPaths::new(&plugin);
+    let n_devices = paths.pointers.len() as i32;
+    // SAFETY: integers, pointers and optional functions only, for all of which zero is a value.
+    let mut transport: AnyLayout = unsafe { std::mem::zeroed() };
+    /// The fields that every layout has, whatever their place.
+    macro_rules! fill {
+        ($field:ident, $ops:expr) => {{
+            // SAFETY: all members of the union are valid when zeroed, which it was.
+            let transport = unsafe { &mut transport.$field };
+            transport.api_version = api_version;
+            transport.type_ = c::NVT_LIB_CODE_NONE as i32;
+            transport.attr = c::NVT_ATTR_CONNECTED as i32;
+            transport.is_successfully_initialized = 1;
+            transport.n_devices = n_devices;
+            transport.host_ops = $ops;
+        }};
+    }
+    match major {
+        Major::V3 => fill!(v3, ops_3()),
+        Major::V4 | Major::V5 => fill!(v4, ops_4()),
+        Major::V6 => fill!(v6, ops_6()),
+        Major::V7 => fill!(v7, ops_7()),
+    }
+    let mut block = Box::new(Block { transport, major, plugin, paths });
+    // The vector's buffer stays where it is when its owner moves into the block.
+    let pci_paths =
+        if n_devices == 0 { std::ptr::null_mut() } else { block.paths.pointers.as_mut_ptr() };
+    match major {
+        Major::V3 => block.transport.v3.device_pci_paths = pci_paths,
+        _ => block.transport.v4.device_pci_paths = pci_paths,
+    }
+    let transport = Box::into_raw(block).cast::<Transport>();
+    ALIVE.lock().unwrap_or_else(PoisonError::into_inner).push(transport as usize);
+    transport
+}
+
+/// Ends a transport and frees everything that belongs to it.
+///
+/// # Safety
+/// No other thread uses the transport, now or later.
+pub(super) unsafe fn destroy(transport: *mut Transport) -> Result<(), AbiError> {
+    let mut alive = ALIVE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(at) = alive.iter().position(|address| *address == transport as usize) else {
+        return Err(AbiError::UnknownTransport);
+    };
+    alive.swap_remove(at);
+    drop(alive);
+    // SAFETY: it was in the list, so `create` made it and nobody has freed it; the caller vouches
+    // for nobody using it.
+    drop(unsafe { Box::from_raw(transport.cast::<Block>()) });
+    Ok(())
+}
+
+/// The state behind a transport.
+///
+/// # Safety
+/// Null, or alive for `'a`.
+#[inline]
+pub(super) unsafe fn plugin<'a>(transport: *mut Transport) -> Result<&'a Plugin, AbiError> {
+    if transport.is_null() {
+        return Err(AbiError::Null { argument: "transport" });
+    }
+    // SAFETY: by contract; the block starts where the transport does. Only the `plugin` field is
+    // borrowed: the host writes to the other.
+    Ok(unsafe { &(*transport.cast::<Block>()).plugin })
+}
+
+/// The host's bootstrap handle, which it stores after init.
+///
+/// # Safety
+/// Alive, and the host is not writing to it.
+pub(super) unsafe fn boot_handle(transport: *mut Transport) -> *mut Bootstrap {
+    let block = transport.cast::<Block>();
+    // SAFETY: by contract; the member is the one of the layout that the host writes.
+    unsafe {
+        match (*block).major {
+            Major::V3 => (*block).transport.v3.boot_handle,
+            _ => (*block).transport.v4.boot_handle,
+        }
+    }
+}
+
+impl PciPaths {
+    fn new(plugin: &Plugin) -> Self {
+        let strings: Vec<CString> = plugin
+            .offered_devices()
+            .iter()
+            .filter_map(|path| CString::new(path.as_os_str().as_bytes()).ok())
+            .collect();
+        let pointers = strings.iter().map(|path| path.as_ptr().cast_mut()).collect();
+        Self { pointers, _strings: strings }
+    }
+}
+
+fn ops_3() -> HostOps3b {
+    HostOps3b {
+        can_reach_peer: Some(e::can_reach_peer),
+        connect_endpoints: Some(e::connect_endpoints_3),
+        // SAFETY: `get_mem_handle_3` takes six integers, which is what both forms of layout 3 pass
+        // in registers; it finds out which of the two it was called as.
+        get_mem_handle: Some(unsafe {
+            std::mem::transmute::<e::GetMemHandle3, e::GetMemHandle3b>(e::get_mem_handle_3)
+        }),
+        release_mem_handle: Some(e::release_mem_handle),
+        finalize: Some(e::finalize),
+        show_info: Some(e::show_info),
+        progress: Some(e::progress),
+        rma: Some(e::rma),
+        amo: Some(e::amo_3),
+        fence: Some(e::fence_3),
+        quiet: Some(e::quiet),
+        enforce_cst: None,
+        enforce_cst_at_target: None,
+        add_device_remote_mem_handles: None,
+    }
+}
+
+fn ops_4() -> HostOps4 {
+    HostOps4 {
+        can_reach_peer: Some(e::can_reach_peer),
+        connect_endpoints: Some(e::connect_endpoints_4),
+        get_mem_handle: Some(e::get_mem_handle),
+        release_mem_handle: Some(e::release_mem_handle),
+        finalize: Some(e::finalize),
+        show_info: Some(e::show_info),
+        progress: Some(e::progress),
+        rma: Some(e::rma),
+        amo: Some(e::amo_3),
+        fence: Some(e::fence_4),
+        quiet: Some(e::quiet),
+        put_signal: Some(e::put_signal_4),
+        enforce_cst: None,
+        enforce_cst_at_target: None,
+        add_device_remote_mem_handles: None,
+    }
+}
+
+fn ops_6() -> HostOps6 {
+    HostOps6 {
+        can_reach_peer: Some(e::can_reach_peer),
+        connect_endpoints: Some(e::connect_endpoints_4),
+        get_mem_handle: Some(e::get_mem_handle),
+        release_mem_handle: Some(e::release_mem_handle),
+        finalize: Some(e::finalize),
+        show_info: Some(e::show_info),
+        progress: Some(e::progress),
+        rma: Some(e::rma),
+        amo: Some(e::amo_6),
+        fence: Some(e::fence_4),
+        quiet: Some(e::quiet),
+        put_signal: Some(e::put_signal_6),
+        enforce_cst: None,
+        enforce_cst_at_target: None,
+        add_device_remote_mem_handles: None,
+        rma_with_hints: None,
+    }
+}
+
+fn ops_7() -> HostOps7 {
+    HostOps7 {
+        can_reach_peer: Some(e::can_reach_peer),
+        connect_endpoints: Some(e::connect_endpoints_4),
+        get_mem_handle: Some(e::get_mem_handle),
+        release_mem_handle: Some(e::release_mem_handle),
+        finalize: Some(e::finalize),
+        show_info: Some(e::show_info),
+        progress: Some(e::progress),
+        rma: Some(e::rma),
+        amo: Some(e::amo_6),
+        fence: Some(e::fence_4),
+        quiet: Some(e::quiet),
+        put_signal: Some(e::put_signal_6),
+        enforce_cst: None,
+        enforce_cst_at_target: None,
+        add_device_remote_mem_handles: None,
+        rma_with_hints: None,
+        region_flush: None,
+    }
+}
