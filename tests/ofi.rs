@@ -165,8 +165,9 @@ impl Process {
 
 /// Registered memory of this process.
 struct Memory {
-    bytes: Vec<u8>,
+    // Dropped before the bytes that it registers.
     registered: Registered<OfiRegion>,
+    bytes: Vec<u8>,
 }
 
 impl Memory {
@@ -175,7 +176,7 @@ impl Memory {
             .memory
             .register(bytes.as_ptr() as usize, bytes.len(), access)
             .unwrap_or_else(|error| panic!("{error}"));
-        Self { bytes, registered }
+        Self { registered, bytes }
     }
 
     fn local(&self, offset: usize, lane: Lane, rail: RailId) -> Local {

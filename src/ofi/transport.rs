@@ -122,7 +122,7 @@ impl Discovery {
         Ok(Opened {
             host: OfiPort::new(&host, host_contexts),
             proxy: OfiPort::new(&proxy, contexts),
-            memory: OfiMemory::new(host, proxy, addressing),
+            memory: OfiMemory::new(&host, &proxy, addressing),
             report,
         })
     }
