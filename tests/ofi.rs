@@ -480,6 +480,7 @@ fn a_device_that_does_not_exist_is_named_with_what_there_is() {
         let error = Discovery::run(&wrong, true).expect_err("no such device");
         assert!(matches!(error, OfiError::UnknownDevice { .. }), "{error:?}");
         let said = error.to_string();
+        println!("{said}");
         assert!(said.contains(entry) && said.contains(reason), "{said}");
         assert!(said.contains("lo (127.0.0.1)"), "it must say what there is: {said}");
     }
@@ -490,6 +491,7 @@ fn a_missing_provider_is_explained() {
     for (provider, name) in [(Provider::Cxi, "cxi"), (Provider::Efa, "efa")] {
         let error = Discovery::run(&settings(provider), true).expect_err("no such NIC here");
         let said = error.to_string();
+        println!("{said}");
         assert!(matches!(error, OfiError::NoDevice { .. }), "{said}");
         assert!(said.contains(&format!("`{name}`")), "{said}");
         assert!(said.contains(&format!("\n  {name}: ")), "one line per refusal: {said}");
@@ -501,6 +503,9 @@ fn auto_settles_on_tcp_and_explains_the_others() {
     let automatic = Settings { devices: Devices::Any, ..settings(Provider::Auto) };
     let discovery = Discovery::run(&automatic, true).unwrap_or_else(|error| panic!("{error}"));
     assert!(discovery.provider().starts_with("tcp"), "{}", discovery.provider());
+    for refusal in discovery.refusals() {
+        println!("{refusal}");
+    }
     let refused: Vec<&str> =
         discovery.refusals().iter().map(|refusal| refusal.provider.as_str()).collect();
     for provider in ["efa", "cxi", "verbs;ofi_rxm"] {
