@@ -61,7 +61,8 @@ impl Rail {
         let endpoint = Endpoint::open(&domain, limits.depth as usize + QUEUE_MARGIN, peers)?;
         let (addr, len) = contexts.values();
         let values = if domain.needs_desc() && len > 0 {
-            Some(Region::register(&domain, &endpoint, addr, len, Access::Local)?)
+            let bound_to = domain.binds_regions().then_some(&endpoint);
+            Some(Region::register(&domain, bound_to, addr, len, Access::Local)?)
         } else {
             None
         };
@@ -95,19 +96,6 @@ impl Rail {
     /// The descriptor of the values of inline writes.
     pub(super) fn values_desc(&self) -> Desc {
         self.values.as_ref().map_or(Desc(0), Region::desc)
-    }
-
-    /// Registers memory on this rail. The region must not outlive the rail.
-    pub(super) fn register(
-        &self,
-        addr: usize,
-        len: usize,
-        access: Access,
-    ) -> Result<Region, PortError> {
-        Region::register(&self.domain, &self.endpoint, addr, len, access).map_err(|mut error| {
-            error.text = format!("rail {}: {}", self.name, error.text);
-            error
-        })
     }
 }
 

@@ -94,6 +94,7 @@ impl Discovery {
         let verdict = Verdict::reach(&mut fabrics, first, &self.settings, self.library.version());
 
         let info = &first.info;
+        let addressing = first_rail.domain().addressing();
         let report = Report {
             provider: info.provider(),
             provider_version: info.provider_version(),
@@ -103,6 +104,7 @@ impl Discovery {
             progress: info.progress_text(),
             threading: info.threading_text(),
             mr_mode: info.mr_mode_text(),
+            addressing,
             verdict,
             rails: proxy
                 .iter()
@@ -118,11 +120,10 @@ impl Discovery {
                 .collect(),
             failures,
         };
-        let addressing = first_rail.domain().addressing();
         Ok(Opened {
             host: OfiPort::new(&host, host_contexts),
             proxy: OfiPort::new(&proxy, contexts),
-            memory: OfiMemory::new(host, proxy, addressing),
+            memory: OfiMemory::new(&host, &proxy, addressing),
             report,
         })
     }
