@@ -11,16 +11,12 @@ use nvshmem_transport_libfabric::engine::port::{
     Access, Addressing, Desc, Direction, Failure, Local, MemoryPort, POLL_BATCH, PeerAddr, Polled,
     Port, Posted, Registered, Transfer,
 };
-use nvshmem_transport_libfabric::ofi::{
-    Discovery, OfiError, OfiPort, OfiRegion, Opened, Report, Sizes,
-};
-use nvshmem_transport_libfabric::settings::{
-    Devices, Progress, Provider, Settings, Threading,
-};
+use nvshmem_transport_libfabric::ofi::{Discovery, OfiError, OfiPort, OfiRegion, Opened, Report};
+use nvshmem_transport_libfabric::settings::{Devices, Progress, Provider, Settings, Threading};
 
 const HANG: Duration = Duration::from_secs(60);
 const TOKENS: u32 = 64;
-const SIZES: Sizes = Sizes { host_tokens: TOKENS, proxy_tokens: TOKENS, peers: 8 };
+const PEERS: usize = 8;
 const PROVIDERS: [Provider; 3] = [Provider::Tcp, Provider::TcpRxm, Provider::Shm];
 
 fn settings(provider: Provider) -> Settings {
@@ -42,7 +38,7 @@ fn settings(provider: Provider) -> Settings {
 fn open(settings: &Settings) -> Opened {
     let discovery = Discovery::run(settings, true).unwrap_or_else(|error| panic!("{error}"));
     let rails = discovery.default_rails();
-    discovery.open(&rails, &SIZES).unwrap_or_else(|error| panic!("{error}"))
+    discovery.open(&rails, PEERS).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// One process' fabric, with what the host lane needs to reach its own proxy rails.
@@ -514,6 +510,7 @@ fn wrong_posts_are_refused_with_a_reason() {
     let target = Memory::new(&process.opened, vec![0; 64], Access::LocalAndRemote);
     let peer = process.from_proxy[0];
     let port = &mut process.opened.proxy;
+    let beyond = port.token_capacity() as u32;
     let good = Transfer {
         direction: Direction::Write,
         local: Local::Inline(7),
@@ -527,7 +524,7 @@ fn wrong_posts_are_refused_with_a_reason() {
     };
     refused(0, 0, Transfer { len: 9, ..good }, "9 bytes");
     refused(0, 0, Transfer { direction: Direction::Read, ..good }, "inline");
-    refused(0, TOKENS, good, "token 64");
+    refused(0, beyond, good, &format!("token {beyond}"));
     refused(9, 0, good, "rail 9");
     assert!(matches!(
         process.opened.proxy.poll(RailId(9), &mut [Token(0); POLL_BATCH]),
@@ -718,9 +715,9 @@ fn it_closes_with_operations_in_flight() {
 #[test]
 fn nothing_stays_open_when_no_rail_opens() {
     let discovery = Discovery::run(&settings(Provider::Shm), true).expect("shm");
-    let error = discovery.open(&[], &SIZES).expect_err("no device");
+    let error = discovery.open(&[], PEERS).expect_err("no device");
     assert!(matches!(error, OfiError::NoRail { .. }), "{error}");
-    let error = discovery.open(&[17], &SIZES).expect_err("no such device");
+    let error = discovery.open(&[17], PEERS).expect_err("no such device");
     assert!(error.to_string().contains("device 17 of 2 does not exist"), "{error}");
 }
 

@@ -50,4 +50,4 @@ pub use memory::{OfiMemory, OfiRegion};
 pub use port::OfiPort;
 pub use progress::Verdict;
 pub use report::{RailReport, Report};
-pub use transport::{Opened, Sizes};
+pub use transport::Opened;

@@ -44,11 +44,7 @@ impl Rail {
         peers: usize,
     ) -> Result<Self, PortError> {
         let info = &device.info;
-        let limits = RailLimits {
-            max_segment: at_most(info.max_message(), settings.max_segment, isize::MAX as usize),
-            depth: at_most(info.tx_size(), settings.queue_depth.into(), MAX_DEPTH) as u32,
-            needs_desc: info.mr_mode() & libfabric_sys::FI_MR_LOCAL != 0,
-        };
+        let limits = Self::limits_of(device, settings);
         if limits.depth == 0 || limits.max_segment == 0 {
             return Err(PortError {
                 call: "opening the rail",
@@ -74,6 +70,16 @@ impl Rail {
             name: device.name.clone(),
             limits,
         })
+    }
+
+    /// The limits that a rail on the device has.
+    pub(super) fn limits_of(device: &Device, settings: &Settings) -> RailLimits {
+        let info = &device.info;
+        RailLimits {
+            max_segment: at_most(info.max_message(), settings.max_segment, isize::MAX as usize),
+            depth: at_most(info.tx_size(), settings.queue_depth.into(), MAX_DEPTH) as u32,
+            needs_desc: info.mr_mode() & libfabric_sys::FI_MR_LOCAL != 0,
+        }
     }
 
     pub(super) fn name(&self) -> &str {
