@@ -108,7 +108,8 @@ impl Regions {
     ) -> Result<()> {
         let wanted = end.div_ceil(self.chunk_bytes).min(self.heap.len() / self.chunk_bytes);
         // Only this thread registers, so nobody adds a chunk between the two locks.
-        for chunk in read(&self.chunks).len() as u64..wanted {
+        let registered = read(&self.chunks).len() as u64;
+        for chunk in registered..wanted {
             let memory = Local::of(&self.heap, chunk * self.chunk_bytes, self.chunk_bytes)?;
             let own = transport.get_mem_handle(memory.as_ptr(), memory.len(), false);
             // Everybody takes part in the exchange also when the registration failed here, else

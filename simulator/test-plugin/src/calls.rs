@@ -167,10 +167,14 @@ pub(crate) extern "C" fn release_mem_handle(handle: *mut c::nvt_mem_handle, t: T
     call("release_mem_handle", t, |plugin| {
         let handle = Handle::decode(handle)?;
         let mut state = plugin.lock();
-        let pending = state.queues.iter().any(|queue| !queue.is_empty());
+        let inside = |at: usize| (at as u64).wrapping_sub(handle.start) < handle.len;
+        let pending = state.queues.iter().flatten().any(|pending| match pending.action {
+            Action::Write(at) | Action::Read(at) => inside(at),
+            Action::Value(_) => false,
+        });
         let known = state.regions.remove(&handle.region);
         ensure!(known == Some((handle.start, handle.len)), "a handle not registered here");
-        ensure!(!pending, "a handle released while operations are pending");
+        ensure!(!pending, "memory released while operations on it are pending");
         Ok(())
     })
 }

@@ -31,7 +31,7 @@ pub(crate) fn add_trials(trials: &mut Vec<Trial>) {
         panicked && failed(r, 0, "nothing but trouble") && r.first_failure == Some(2)
     });
     add("pe_dies", short("dies", 3), |r| {
-        *r.outcome(1) == Outcome::Signal(libc_sigsegv())
+        *r.outcome(1) == Outcome::Signal(libc::SIGKILL)
             && failed(r, 0, "signal")
             && failed(r, 2, "PE 1")
     });
@@ -115,10 +115,6 @@ fn failed(report: &JobReport, pe: u32, text: &str) -> bool {
     matches!(report.outcome(pe), Outcome::Failed(found) if found.contains(text))
 }
 
-fn libc_sigsegv() -> i32 {
-    libc::SIGSEGV
-}
-
 pub(crate) fn cycle(job: &mut Job) -> Result<(), BoxError> {
     job.init()?.finalize()?;
     Ok(())
@@ -142,7 +138,7 @@ pub(crate) fn dies(job: &mut Job) -> Result<(), BoxError> {
     let host = job.init()?;
     if job.pe() == 1 {
         // SAFETY: raise has no precondition.
-        unsafe { libc::raise(libc::SIGSEGV) };
+        unsafe { libc::raise(libc::SIGKILL) };
     }
     host.barrier()?;
     Ok(host.finalize()?)
