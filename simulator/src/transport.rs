@@ -508,6 +508,7 @@ impl Transport {
     /// # Safety
     /// What the local side points to is valid for the length, until the operation is complete.
     #[inline]
+    #[allow(clippy::too_many_arguments, reason = "the interface's arguments")]
     pub(crate) unsafe fn rma(
         &self,
         pe: u32,
