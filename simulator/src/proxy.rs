@@ -272,7 +272,7 @@ impl<R> Running<'_, R> {
 }
 
 impl Drop for Proxy {
-    /// Without [`Proxy::stop`] the PE is on its way out after an error. The thread may be stuck in
+    /// Without a `stop` the PE is on its way out after an error. The thread may be stuck in
     /// the plugin, so it is told to end but not waited for; it keeps the plugin alive.
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
