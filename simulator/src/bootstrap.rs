@@ -196,6 +196,9 @@ impl Shared {
         if let Some(text) = lock(&self.aborted).clone() {
             return Err(Error::Bootstrap(text));
         }
+        if let Some(text) = self.fatal.get() {
+            return Err(Error::Proxy(text.to_string()));
+        }
         let answer = link.exchange(self, op, part);
         if let Err(Error::Bootstrap(text)) = &answer {
             // The stream may hold half an exchange: nobody may use it for another.

@@ -54,6 +54,7 @@ impl JobSettings {
 
         let mut launcher = Launcher {
             settings: self,
+            dir: Some(dir),
             listener,
             strangers: Vec::new(),
             coordinator: Coordinator::new(self.n_pes as usize),
@@ -99,6 +100,9 @@ impl Drop for JobDir {
 
 struct Launcher<'a> {
     settings: &'a JobSettings,
+    /// Where the socket's name is, until every PE has connected: what is removed early does not
+    /// stay when the launcher is killed.
+    dir: Option<JobDir>,
     listener: UnixListener,
     /// Connections that have not said which PE they are.
     strangers: Vec<Link>,
@@ -215,6 +219,9 @@ impl Launcher<'_> {
                         link.send(&ToPe::Abort(cause.clone()));
                     }
                     self.pes[pe as usize].link = Some(link);
+                    if self.pes.iter().all(|pe| pe.link.is_some()) {
+                        self.dir = None;
+                    }
                 }
                 None if self.strangers[at].open => at += 1,
                 // Not one of ours, or gone.

@@ -54,6 +54,7 @@ mod proxy;
 mod regions;
 mod report;
 mod settings;
+mod table;
 mod transport;
 mod wire;
 

@@ -219,10 +219,20 @@ impl Proxy {
     }
 
     fn wait<R>(&self, what: &str, wait: &Receiver<R>) -> Result<R> {
-        match wait.recv_timeout(self.deadline) {
-            Ok(result) => Ok(result),
-            Err(RecvTimeoutError::Disconnected) => Err(self.gone()),
-            Err(RecvTimeoutError::Timeout) => Err(self.late(&format!("complete {what}"))),
+        let start = Instant::now();
+        loop {
+            match wait.recv_timeout(SLICE) {
+                Ok(result) => return Ok(result),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.gone()),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            // A request that came when the thread had just failed stays in the queue.
+            if let Some(text) = self.fatal.get() {
+                return Err(Error::Proxy(text.to_string()));
+            }
+            if start.elapsed() > self.deadline {
+                return Err(self.late(&format!("complete {what}")));
+            }
         }
     }
 
@@ -262,7 +272,7 @@ impl<R> Running<'_, R> {
 }
 
 impl Drop for Proxy {
-    /// Without [`Proxy::stop`] the PE is on its way out after an error. The thread may be stuck in
+    /// Without a `stop` the PE is on its way out after an error. The thread may be stuck in
     /// the plugin, so it is told to end but not waited for; it keeps the plugin alive.
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);

@@ -1,7 +1,8 @@
 //! The plugin's transport, reached through the layout that the host of that version has.
 //!
-//! Everything that differs between the layouts is here: where fields are, which shape a function
-//! has, what is passed for what the version does not know. The rest of the crate calls methods.
+//! Everything that differs between the layouts is here and in `table`: where fields are, which
+//! shape a function has, what is passed for what the version does not know. The rest of the crate
+//! calls methods.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +12,7 @@ use nvshmem_abi::{Layout, Major, c};
 use crate::bootstrap::Bootstrap;
 use crate::error::{Error, Result, check};
 use crate::plugin::Plugin;
+use crate::table::{Amo, Connect, Fence, GetMemHandle, Hints, PutSignal, Table, missing};
 
 /// Put into what a host leaves uninitialised, so that a plugin that reads it is noticed.
 pub(crate) const POISON: u64 = 0xa5a5_a5a5_a5a5_a5a5;
@@ -19,65 +21,6 @@ pub(crate) const POISON_INT: i32 = POISON as u32 as i32;
 
 /// Slot of the transport in the host's table.
 const TRANSPORT_INDEX: i32 = 1;
-
-/// The functions a plugin has put in its table. Each is a pointer to a function that the loaded
-/// library keeps as long as [`Transport`] lives.
-#[derive(Debug)]
-struct Table {
-    can_reach_peer: c::nvt_can_reach_peer_fn,
-    connect: Connect,
-    get_mem_handle: GetMemHandle,
-    release_mem_handle: c::nvt_release_mem_handle_fn,
-    finalize: c::nvt_finalize_fn,
-    show_info: c::nvt_show_info_fn,
-    progress: c::nvt_progress_fn,
-    rma: c::nvt_rma_fn,
-    hints: Hints,
-    amo: Amo,
-    fence: Fence,
-    quiet: c::nvt_quiet_fn,
-    put_signal: PutSignal,
-    enforce_cst: c::nvt_enforce_cst_fn,
-    region_flush: c::nvt_region_flush_fn,
-}
-
-#[derive(Debug)]
-enum Connect {
-    Three(c::nvt_connect_endpoints_fn_3),
-    Five(c::nvt_connect_endpoints_fn_4),
-}
-
-#[derive(Debug)]
-enum GetMemHandle {
-    WithHandleIn(c::nvt_get_mem_handle_fn_3a),
-    Short(c::nvt_get_mem_handle_fn_3b),
-}
-
-#[derive(Debug)]
-enum Hints {
-    None,
-    Six(c::nvt_rma_with_hints_fn_6),
-    Seven(c::nvt_rma_with_hints_fn_7),
-}
-
-#[derive(Debug)]
-enum Amo {
-    Three(c::nvt_amo_fn_3),
-    Six(c::nvt_amo_fn_6),
-}
-
-#[derive(Debug)]
-enum Fence {
-    Three(c::nvt_fence_fn_3),
-    Four(c::nvt_fence_fn_4),
-}
-
-#[derive(Debug)]
-enum PutSignal {
-    None,
-    Four(c::nvt_put_signal_fn_4),
-    Six(c::nvt_put_signal_fn_6),
-}
 
 /// Evaluates `$body` with `$t` bound to the transport as a reference of its own layout's type.
 ///
@@ -107,145 +50,6 @@ macro_rules! in_layout {
             }
         }
     };
-}
-
-/// Builds a [`Table`] from one layout's operations and the fields that differ.
-macro_rules! table {
-    ($ops:expr, $($field:ident: $value:expr),+ $(,)?) => {{
-        let ops = $ops;
-        Table {
-            can_reach_peer: ops.can_reach_peer,
-            release_mem_handle: ops.release_mem_handle,
-            finalize: ops.finalize,
-            show_info: ops.show_info,
-            progress: ops.progress,
-            rma: ops.rma,
-            quiet: ops.quiet,
-            enforce_cst: ops.enforce_cst,
-            $($field: $value),+
-        }
-    }};
-}
-
-impl Table {
-    /// Reads the table.
-    ///
-    /// # Safety
-    /// `raw` points to a transport of this layout.
-    unsafe fn read(layout: Layout, raw: *mut c::nvt_transport) -> Table {
-        // SAFETY: the caller vouches for the pointer and the layout; the tables are plain data.
-        unsafe {
-            match layout {
-                Layout::V3a => {
-                    let ops = (*raw.cast::<c::nvt_transport_3a>()).host_ops;
-                    table!(ops,
-                        connect: Connect::Three(ops.connect_endpoints),
-                        get_mem_handle: GetMemHandle::WithHandleIn(ops.get_mem_handle),
-                        hints: Hints::None,
-                        amo: Amo::Three(ops.amo),
-                        fence: Fence::Three(ops.fence),
-                        put_signal: PutSignal::None,
-                        region_flush: None,
-                    )
-                }
-                Layout::V3b => {
-                    let ops = (*raw.cast::<c::nvt_transport_3b>()).host_ops;
-                    table!(ops,
-                        connect: Connect::Three(ops.connect_endpoints),
-                        get_mem_handle: GetMemHandle::Short(ops.get_mem_handle),
-                        hints: Hints::None,
-                        amo: Amo::Three(ops.amo),
-                        fence: Fence::Three(ops.fence),
-                        put_signal: PutSignal::None,
-                        region_flush: None,
-                    )
-                }
-                Layout::V4 | Layout::V5 => {
-                    let ops = (*raw.cast::<c::nvt_transport_4>()).host_ops;
-                    table!(ops,
-                        connect: Connect::Five(ops.connect_endpoints),
-                        get_mem_handle: GetMemHandle::Short(ops.get_mem_handle),
-                        hints: Hints::None,
-                        amo: Amo::Three(ops.amo),
-                        fence: Fence::Four(ops.fence),
-                        put_signal: PutSignal::Four(ops.put_signal),
-                        region_flush: None,
-                    )
-                }
-                Layout::V6 => {
-                    let ops = (*raw.cast::<c::nvt_transport_6>()).host_ops;
-                    table!(ops,
-                        connect: Connect::Five(ops.connect_endpoints),
-                        get_mem_handle: GetMemHandle::Short(ops.get_mem_handle),
-                        hints: Hints::Six(ops.rma_with_hints),
-                        amo: Amo::Six(ops.amo),
-                        fence: Fence::Four(ops.fence),
-                        put_signal: PutSignal::Six(ops.put_signal),
-                        region_flush: None,
-                    )
-                }
-                Layout::V7 => {
-                    let ops = (*raw.cast::<c::nvt_transport_7>()).host_ops;
-                    table!(ops,
-                        connect: Connect::Five(ops.connect_endpoints),
-                        get_mem_handle: GetMemHandle::Short(ops.get_mem_handle),
-                        hints: Hints::Seven(ops.rma_with_hints),
-                        amo: Amo::Six(ops.amo),
-                        fence: Fence::Four(ops.fence),
-                        put_signal: PutSignal::Six(ops.put_signal),
-                        region_flush: ops.region_flush,
-                    )
-                }
-            }
-        }
-    }
-
-    /// Refuses a table without what the host calls unchecked.
-    fn check(&self) -> Result<()> {
-        let present = [
-            ("can_reach_peer", self.can_reach_peer.is_some()),
-            (
-                "connect_endpoints",
-                match self.connect {
-                    Connect::Three(f) => f.is_some(),
-                    Connect::Five(f) => f.is_some(),
-                },
-            ),
-            (
-                "get_mem_handle",
-                match self.get_mem_handle {
-                    GetMemHandle::WithHandleIn(f) => f.is_some(),
-                    GetMemHandle::Short(f) => f.is_some(),
-                },
-            ),
-            ("finalize", self.finalize.is_some()),
-            ("rma", self.rma.is_some()),
-            (
-                "amo",
-                match self.amo {
-                    Amo::Three(f) => f.is_some(),
-                    Amo::Six(f) => f.is_some(),
-                },
-            ),
-            ("quiet", self.quiet.is_some()),
-            (
-                "put_signal",
-                match self.put_signal {
-                    PutSignal::None => true,
-                    PutSignal::Four(f) => f.is_some(),
-                    PutSignal::Six(f) => f.is_some(),
-                },
-            ),
-        ];
-        match present.iter().find(|(_, is)| !is) {
-            Some((name, _)) => Err(missing(name)),
-            None => Ok(()),
-        }
-    }
-}
-
-fn missing(name: &str) -> Error {
-    Error::Plugin(format!("{name} is NULL, and NVSHMEM calls it"))
 }
 
 /// What the plugin has set in its transport.
@@ -508,6 +312,7 @@ impl Transport {
     /// # Safety
     /// What the local side points to is valid for the length, until the operation is complete.
     #[inline]
+    #[allow(clippy::too_many_arguments, reason = "the interface's arguments")]
     pub(crate) unsafe fn rma(
         &self,
         pe: u32,

@@ -33,6 +33,14 @@ macro_rules! fields {
     };
 }
 
+/// One function as either form of get_mem_handle: `F` is the type of the field.
+fn any_form<F: Copy>(f: calls::AnyForm) -> F {
+    const { assert!(size_of::<F>() == size_of::<calls::AnyForm>()) };
+    // SAFETY: `F` is an `Option` of a function pointer, of the same size. The function takes all
+    // arguments of both forms as words, which is how they are passed.
+    unsafe { std::mem::transmute_copy::<calls::AnyForm, F>(&f) }
+}
+
 /// Writes the transport.
 ///
 /// # Safety
@@ -51,8 +59,7 @@ pub(crate) unsafe fn fill(plugin: &Plugin, state: *mut Plugin, api: i32) {
                 fields!(t, plugin, state, api);
                 let ops = &mut (*t).host_ops;
                 ops.connect_endpoints = Some(calls::connect_3);
-                ops.get_mem_handle =
-                    Some(std::mem::transmute::<calls::AnyForm, _>(calls::get_mem_handle));
+                ops.get_mem_handle = any_form(calls::get_mem_handle);
                 ops.amo = Some(calls::amo_3);
                 ops.fence = Some(calls::fence_3);
             }
@@ -63,8 +70,7 @@ pub(crate) unsafe fn fill(plugin: &Plugin, state: *mut Plugin, api: i32) {
                 fields!(t, plugin, state, api);
                 let ops = &mut (*t).host_ops;
                 ops.connect_endpoints = Some(calls::connect_4);
-                ops.get_mem_handle =
-                    Some(std::mem::transmute::<calls::AnyForm, _>(calls::get_mem_handle));
+                ops.get_mem_handle = any_form(calls::get_mem_handle);
                 ops.amo = Some(calls::amo_3);
                 ops.fence = Some(calls::fence_4);
                 ops.put_signal = Some(calls::put_signal_4);
@@ -76,8 +82,7 @@ pub(crate) unsafe fn fill(plugin: &Plugin, state: *mut Plugin, api: i32) {
                 fields!(t, plugin, state, api);
                 let ops = &mut (*t).host_ops;
                 ops.connect_endpoints = Some(calls::connect_4);
-                ops.get_mem_handle =
-                    Some(std::mem::transmute::<calls::AnyForm, _>(calls::get_mem_handle));
+                ops.get_mem_handle = any_form(calls::get_mem_handle);
                 ops.amo = Some(calls::amo_6);
                 ops.fence = Some(calls::fence_4);
                 ops.put_signal = Some(calls::put_signal_6);
@@ -90,8 +95,7 @@ pub(crate) unsafe fn fill(plugin: &Plugin, state: *mut Plugin, api: i32) {
                 fields!(t, plugin, state, api);
                 let ops = &mut (*t).host_ops;
                 ops.connect_endpoints = Some(calls::connect_4);
-                ops.get_mem_handle =
-                    Some(std::mem::transmute::<calls::AnyForm, _>(calls::get_mem_handle));
+                ops.get_mem_handle = any_form(calls::get_mem_handle);
                 ops.amo = Some(calls::amo_6);
                 ops.fence = Some(calls::fence_4);
                 ops.put_signal = Some(calls::put_signal_6);
