@@ -163,10 +163,14 @@ pub(crate) fn requests(job: &mut Job) -> Result<(), BoxError> {
     refuse(&host, target, source, INVALID, "no such PE", move |raw| raw.pe = 2)?;
     refuse(&host, target, source, INVALID, "a negative PE", move |raw| raw.pe = u32::MAX)?;
     for code in [0, 3, 6, 7, 9, 101, -1] {
-        refuse(&host, target, source, INVALID, "an unknown operation", move |raw| raw.verb.desc = code)?;
+        refuse(&host, target, source, INVALID, "an unknown operation", move |raw| {
+            raw.verb.desc = code
+        })?;
     }
     for bytes in [0, -1, i32::MIN] {
-        refuse(&host, target, source, INVALID, "an element size", move |raw| raw.bytes.elembytes = bytes)?;
+        refuse(&host, target, source, INVALID, "an element size", move |raw| {
+            raw.bytes.elembytes = bytes
+        })?;
     }
     for bytes in [0, 3, 16, -8] {
         refuse(&host, target, source, INVALID, "the size of a P", move |raw| {
@@ -179,7 +183,9 @@ pub(crate) fn requests(job: &mut Job) -> Result<(), BoxError> {
         raw.bytes.elembytes = 8;
     })?;
     refuse(&host, target, source, NOT_SUPPORTED, "strides", move |raw| raw.bytes.deststride = 2)?;
-    refuse(&host, target, source, INVALID, "no remote handle", move |raw| raw.remote_handle = None)?;
+    refuse(&host, target, source, INVALID, "no remote handle", move |raw| {
+        raw.remote_handle = None
+    })?;
     for (at, byte, what) in [(0, b'?', "magic"), (7, 99, "version"), (24, 0, "length")] {
         refuse(&host, target, source, INVALID, what, move |raw| {
             let Some(handle) = &mut raw.remote_handle else { return };

@@ -58,7 +58,8 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let (pieces, area) = pieces();
     // One part per kind of thread and sender.
     let inbox = host.alloc(2 * area * u64::from(n), 4096)?;
-    let part = |kind: u64, sender: u32| inbox.plus((kind * u64::from(n) + u64::from(sender)) * area);
+    let part =
+        |kind: u64, sender: u32| inbox.plus((kind * u64::from(n) + u64::from(sender)) * area);
     let pattern = |kind: u64, sender: u32| Pattern::of(&[kind, sender.into()]);
     let source = host.alloc(area, 8)?;
     host.local(source, area)?.fill(pattern(PROXY, me), 0);
@@ -183,7 +184,8 @@ fn values(host: &Host<'_>, me: u32, n: u32) -> Result<(), BoxError> {
     host.local(inbox, 2 * u64::from(n) * ROW)?.set(0xee);
     host.barrier()?;
     let row = |kind: u64, sender: u32| inbox.plus((kind * u64::from(n) + u64::from(sender)) * ROW);
-    let slots = || (0..8).flat_map(|align| [1, 2, 4, 8].into_iter().map(move |width| (align, width)));
+    let slots =
+        || (0..8).flat_map(|align| [1, 2, 4, 8].into_iter().map(move |width| (align, width)));
     let value = |sender: u32, slot: usize| {
         Pattern::of(&[9, sender.into()]).byte(slot as u64) as u64 * 0x0123_4567_89ab_cdef | 1
     };
