@@ -147,8 +147,8 @@ fn old_libfabric() -> Result<(), Failed> {
     Ok(())
 }
 
-const INVALID: i32 = c::NVT_STATUS_INVALID_VALUE as i32;
-const NOT_SUPPORTED: i32 = c::NVT_STATUS_NOT_SUPPORTED as i32;
+const INVALID: i32 = c::NVT_STATUS_INVALID_VALUE;
+const NOT_SUPPORTED: i32 = c::NVT_STATUS_NOT_SUPPORTED;
 
 /// Calls no sound host makes. Each is refused, from both threads, and sound ones go on working.
 pub(crate) fn requests(job: &mut Job) -> Result<(), BoxError> {
@@ -174,7 +174,7 @@ pub(crate) fn requests(job: &mut Job) -> Result<(), BoxError> {
     }
     for bytes in [0, 3, 16, -8] {
         refuse(&host, target, source, INVALID, "the size of a P", move |raw| {
-            raw.verb.desc = c::NVT_OP_P as i32;
+            raw.verb.desc = c::NVT_OP_P;
             raw.bytes.elembytes = bytes;
         })?;
     }

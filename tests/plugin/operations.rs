@@ -187,7 +187,7 @@ fn values(host: &Host<'_>, me: u32, n: u32) -> Result<(), BoxError> {
     let slots =
         || (0..8).flat_map(|align| [1, 2, 4, 8].into_iter().map(move |width| (align, width)));
     let value = |sender: u32, slot: usize| {
-        Pattern::of(&[9, sender.into()]).byte(slot as u64) as u64 * 0x0123_4567_89ab_cdef | 1
+        u64::from(Pattern::of(&[9, sender.into()]).byte(slot as u64) | 1) * 0x0123_4567_89ab_cdef
     };
     for pe in 0..n {
         for (slot, (align, width)) in slots().enumerate() {
