@@ -5,6 +5,7 @@
 //! (`NVSHMEM_TEST_LIBFABRIC2`). What lacks either is ignored, and says so.
 
 mod bad_input;
+mod entry;
 mod fabric;
 mod matrix;
 mod operations;
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         ("cycles", operations::cycles),
         ("order", order::scenario),
         ("storm", storm::scenario),
+        ("entry", entry::scenario),
         ("bad_requests", bad_input::requests),
         ("connect", peers::connect),
         ("wait_for_ever", peers::wait_for_the_dead),
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
     arguments.test_threads.get_or_insert(1);
     let mut trials: Vec<Trial> = Vec::new();
     trials.extend(matrix::trials());
+    trials.extend(entry::trials());
     trials.extend(bad_input::trials());
     trials.extend(peers::trials());
     libtest_mimic::run(&arguments, trials).exit_code()
