@@ -5,6 +5,7 @@
 //! tests use. Nothing here is `unsafe`.
 #![forbid(unsafe_code)]
 
+pub mod atomic;
 pub mod counters;
 pub mod error;
 pub mod exchange;
@@ -22,6 +23,8 @@ pub mod regions;
 mod segment;
 mod stream;
 mod watchdog;
+pub mod window;
+pub mod wire;
 
 pub use operation::OpId;
 pub use watchdog::Watchdog;
