@@ -11,7 +11,7 @@ use super::plugin::{Connected, Plugin};
 use crate::engine::Watchdog;
 use crate::engine::exchange::{Addresses, Hello, RailAddress, Step, fabric_hash};
 use crate::engine::ids::{Pe, RailId};
-use crate::engine::lane::{Lane, LaneConfig};
+use crate::engine::lane::{Lane, LaneConfig, SignalEngine};
 use crate::engine::pairing::remote_rail;
 use crate::engine::paths::{Path, PathTable};
 use crate::engine::regions::{LaneKind, RegionTable};
@@ -169,6 +169,7 @@ fn assemble(settings: &Settings, opened: Opened, paths: Paths, me: Pe, here: c_i
         paths,
         regions: regions.index(),
         watchdog: Watchdog::new(settings.warn_after, settings.fail_after),
+        signals: SignalEngine::Auto,
     };
     let host = Lane::new(host, config(LaneKind::Host, paths.host));
     let proxy = Lane::new(proxy, config(LaneKind::Proxy, paths.proxy));

@@ -47,6 +47,14 @@ pub enum EngineError {
         /// What refused it.
         why: String,
     },
+    /// A peer asked for something that cannot be done.
+    #[error("{pe} sent a request that cannot be carried out: {why}")]
+    BadMessage {
+        /// The peer.
+        pe: Pe,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The fabric refused or failed a segment.
     #[error("{what} of {len} bytes, {pe}, on {rail} ({rail_name}): {error}")]
     Segment {

@@ -99,6 +99,14 @@ pub enum HandleError {
     /// The region has been released, or was registered by another process.
     #[error("the memory handle names a region that is not registered (any more) in this process")]
     Stale,
+    /// A word that does not lie at a multiple of its width.
+    #[error("a word of {width} bytes at {addr:#x} is not aligned")]
+    Misaligned {
+        /// Its address.
+        addr: u64,
+        /// Its bytes.
+        width: usize,
+    },
     /// Local memory without a handle, on a fabric that needs registered local memory.
     #[error("the local buffer is not registered, and this fabric needs it to be (FI_MR_LOCAL)")]
     Unregistered,

@@ -10,6 +10,7 @@
 //! oldest segment of each stream can always move, and only the submitter is ever held back, in a
 //! call that keeps running the loop.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use log::error;
@@ -18,6 +19,8 @@ use super::counters::RailCounters;
 use super::error::EngineError;
 use super::handle::{HandleBytes, HandleError, HandleView};
 use super::ids::{Pe, RailId, Token};
+use super::link::MessageTable;
+use super::messages::PendingReply;
 use super::operation::{OpId, OpTable};
 use super::paths::PathTable;
 use super::port::{
@@ -26,9 +29,10 @@ use super::port::{
 };
 use super::rail::Rail;
 use super::regions::{LaneKind, RegionCache, RegionIndex, desc_of};
-use super::segment::{SegmentTable, Stage};
+use super::segment::{Kind, NIL, SegmentTable, Stage};
 use super::stream::Streams;
 use super::watchdog::Watchdog;
+use super::wire::Packet;
 
 /// Empty turns of a waiting loop before it gives up its core each time round.
 ///
@@ -36,6 +40,9 @@ use super::watchdog::Watchdog;
 /// microsecond there; where polling is a system call it is a few. Beyond that the core is better
 /// used by the peer or its progress thread, which may be waiting for it.
 const SPINS: u32 = 8;
+
+/// Messages a proxy lane has room for, over all peers: queued, or sent and not acknowledged.
+const MESSAGES: u32 = 2048;
 
 /// Segments a lane has room for, per rail, beyond those in flight.
 const WAITING_PER_DEPTH: u32 = 1;
@@ -59,6 +66,22 @@ pub struct LaneConfig {
     pub regions: Arc<RegionIndex>,
     /// When waits are reported and given up.
     pub watchdog: Watchdog,
+    /// How signals follow their data.
+    pub signals: SignalEngine,
+}
+
+/// How the signal of a put is made to follow its data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SignalEngine {
+    /// The fastest of the others that the put and the fabric allow.
+    Auto,
+    /// The signal is sent when its own data is delivered.
+    Chained,
+    /// Data and signal go out back to back on one rail that keeps their order; chained where the
+    /// fabric does not.
+    Ordered,
+    /// Data and signal are one message; chained where the data is too long for that.
+    Eager,
 }
 
 /// A put or a get.
@@ -99,14 +122,25 @@ pub enum LocalSide<'a> {
 /// mutex (see [`super::host_lane::HostLane`]).
 #[derive(Debug)]
 pub struct Lane<P> {
-    port: P,
-    segments: SegmentTable,
-    streams: Streams,
-    rails: Box<[Rail]>,
-    paths: PathTable,
-    regions: RegionCache,
+    pub(super) port: P,
+    pub(super) me: Pe,
+    pub(super) segments: SegmentTable,
+    pub(super) streams: Streams,
+    pub(super) rails: Box<[Rail]>,
+    pub(super) paths: PathTable,
+    pub(super) regions: RegionCache,
     needs_desc: bool,
-    ops: OpTable,
+    pub(super) ops: OpTable,
+    pub(super) messages: MessageTable,
+    /// Whether peers send messages to this lane: only to proxy lanes.
+    receives: bool,
+    /// Streams with control messages due.
+    pub(super) control: VecDeque<u32>,
+    /// Replies that are due.
+    pub(super) replies: VecDeque<PendingReply>,
+    /// For the message being handled; taken out meanwhile.
+    pub(super) packet: Option<Box<Packet>>,
+    pub(super) signals: SignalEngine,
     /// Segments in the rails' queues.
     ready: u32,
     done: [Token; POLL_BATCH],
@@ -121,14 +155,23 @@ impl<P: Port> Lane<P> {
         let limits = port.limits();
         let rails: Box<[Rail]> = limits.iter().map(Rail::new).collect();
         let n_rails = rails.len() as u8;
+        let receives = config.kind == LaneKind::Proxy;
+        let messages = if receives { MESSAGES } else { 0 };
         Self {
-            segments: SegmentTable::new(segments_for(limits)),
+            me: config.me,
+            segments: SegmentTable::new(segments_for(limits) + messages),
+            messages: MessageTable::new(messages),
+            receives,
+            control: VecDeque::with_capacity(64),
+            replies: VecDeque::with_capacity(64),
+            packet: Some(Box::new(Packet::EMPTY)),
+            signals: config.signals,
             streams: Streams::new(config.me, config.paths.n_pes(), n_rails),
             needs_desc: limits.iter().any(|rail| rail.needs_desc),
             rails,
             paths: config.paths,
             regions: RegionCache::new(config.regions, config.kind),
-            ops: OpTable::default(),
+            ops: OpTable::with_capacity(64),
             ready: 0,
             done: [Token(0); POLL_BATCH],
             watchdog: config.watchdog,
@@ -278,7 +321,9 @@ impl<P: Port> Lane<P> {
             segment.seq = seq;
             segment.stream = stream_index;
             segment.op = op.0;
+            segment.message = NIL;
             segment.rail = RailId(rail);
+            segment.kind = Kind::Transfer;
             segment.stage = Stage::Ready;
             if op != OpId::NONE {
                 self.ops.add(op.0);
@@ -286,20 +331,33 @@ impl<P: Port> Lane<P> {
             stream.order_mut(request.direction).append(&mut self.segments, token.0);
             *sent += len;
 
-            if stream.fence != 0 && request.direction == Direction::Write {
-                if stream.delivered_below(&self.segments) < stream.fence {
-                    let segment = &mut self.segments[token.0];
-                    segment.after = stream.fence;
-                    segment.stage = Stage::Held;
-                    stream.held.push(&mut self.segments, token.0);
-                    continue;
-                }
-                stream.fence = 0;
+            if stream.fence != 0
+                && request.direction == Direction::Write
+                && self.hold_behind_fence(token, stream_index)
+            {
+                continue;
             }
             self.dispatch(token, RailId(rail));
             self.streams[stream_index].check()?;
         }
         Ok(())
+    }
+
+    /// Holds a new write if its stream's fence has not been passed. Says whether it did.
+    #[cold]
+    pub(super) fn hold_behind_fence(&mut self, token: Token, stream_index: u32) -> bool {
+        let stream = &mut self.streams[stream_index];
+        if stream.delivered_below(&self.segments) >= stream.fence {
+            stream.fence = 0;
+            return false;
+        }
+        let segment = &mut self.segments[token.0];
+        segment.after = stream.fence;
+        segment.stage = Stage::Held;
+        stream.held.push(&mut self.segments, token.0);
+        // What it waits for may be messages, whose delivery only the peer can tell.
+        self.want_ack(stream_index);
+        true
     }
 
     /// Writes issued to the peer from here on become visible after all those issued before. Gets
@@ -329,6 +387,7 @@ impl<P: Port> Lane<P> {
     pub fn quiet(&mut self, pe: Pe) -> Result<(), EngineError> {
         let mut idle = 0;
         while !self.is_quiet(pe)? {
+            self.want_ack_of(pe);
             self.wait_turn(&mut idle);
         }
         Ok(())
@@ -395,9 +454,15 @@ impl<P: Port> Lane<P> {
                     self.failed(rail, failure);
                 }
             }
+            if self.receives {
+                busy |= self.receive(rail);
+            }
         }
         if self.ready != 0 {
             busy |= self.post_ready();
+        }
+        if !self.replies.is_empty() || !self.control.is_empty() {
+            busy |= self.send_control();
         }
         if self.watchdog.is_due() {
             self.inspect();
@@ -406,7 +471,7 @@ impl<P: Port> Lane<P> {
     }
 
     #[inline]
-    fn wait_turn(&mut self, idle: &mut u32) {
+    pub(super) fn wait_turn(&mut self, idle: &mut u32) {
         let busy = self.turn();
         if is_idle(idle, busy) {
             self.port.relax();
@@ -423,23 +488,35 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// Posts a new segment, or puts it into its rail's queue.
+    /// Posts a new segment, or puts it into a queue.
     #[inline]
-    fn dispatch(&mut self, token: Token, rail: RailId) {
+    pub(super) fn dispatch(&mut self, token: Token, rail: RailId) {
         let state = &mut self.rails[rail.index()];
-        if state.is_open() {
+        if state.queue.is_empty() {
             let segment = &mut self.segments[token.0];
-            match self.port.post(rail, segment.to, token, &segment.transfer) {
-                Ok(Posted::Yes) => {
-                    segment.stage = Stage::Posted;
-                    state.taken(segment.transfer.len);
-                    return;
+            if segment.kind != Kind::Transfer {
+                return self.dispatch_message(token, rail);
+            }
+            if state.in_flight < state.depth {
+                match self.port.post(rail, segment.to, token, &segment.transfer) {
+                    Ok(Posted::Yes) => {
+                        segment.stage = Stage::Posted;
+                        state.taken(segment.transfer.len);
+                        return;
+                    }
+                    Ok(Posted::Again) => state.counters.again += 1,
+                    Err(error) => return self.fail_segment(token, error),
                 }
-                Ok(Posted::Again) => state.counters.again += 1,
-                Err(error) => return self.fail_segment(token, error),
             }
         }
+        self.queue(token, rail);
+    }
+
+    /// Puts a segment at the end of its rail's queue.
+    pub(super) fn queue(&mut self, token: Token, rail: RailId) {
+        let state = &mut self.rails[rail.index()];
         state.counters.queued += 1;
+        self.segments[token.0].stage = Stage::Ready;
         state.queue.push(&mut self.segments, token.0);
         self.ready += 1;
     }
@@ -448,46 +525,55 @@ impl<P: Port> Lane<P> {
     #[cold]
     fn post_ready(&mut self) -> bool {
         let mut moved = false;
-        for rail in 0..self.rails.len() {
-            loop {
-                let state = &mut self.rails[rail];
-                let Some(index) = state.queue.front() else { break };
-                let segment = &mut self.segments[index];
-                if self.streams[segment.stream].error.is_some() {
+        for rail in (0..self.rails.len()).map(|rail| RailId(rail as u8)) {
+            while let Some(index) = self.rails[rail.index()].queue.front() {
+                let token = Token(index);
+                let segment = &self.segments[index];
+                let outcome = if self.streams[segment.stream].error.is_some() {
                     // Nothing is sent to a peer after a failure: what follows might be a flag for
                     // data that never left.
-                    state.queue.pop(&self.segments);
-                    self.ready -= 1;
-                    self.retire(Token(index));
-                    moved = true;
-                    continue;
-                }
-                if state.in_flight >= state.depth {
+                    Left::Dropped
+                } else if segment.kind == Kind::Transfer {
+                    self.post_transfer(token, rail)
+                } else {
+                    self.send_message(token, rail)
+                };
+                if matches!(outcome, Left::NoRoom) {
                     break;
                 }
-                let id = RailId(rail as u8);
-                match self.port.post(id, segment.to, Token(index), &segment.transfer) {
-                    Ok(Posted::Yes) => {
-                        segment.stage = Stage::Posted;
-                        state.taken(segment.transfer.len);
-                        state.queue.pop(&self.segments);
-                        self.ready -= 1;
-                        moved = true;
-                    }
-                    Ok(Posted::Again) => {
-                        state.counters.again += 1;
-                        break;
-                    }
-                    Err(error) => {
-                        state.queue.pop(&self.segments);
-                        self.ready -= 1;
-                        self.fail_segment(Token(index), error);
-                        moved = true;
-                    }
+                let state = &mut self.rails[rail.index()];
+                state.queue.pop(&self.segments);
+                self.ready -= 1;
+                moved = true;
+                match outcome {
+                    Left::Dropped => self.retire(token),
+                    Left::Failed(error) => self.fail_segment(token, error),
+                    Left::NoWindow => self.hold_for_window(token),
+                    Left::Taken | Left::NoRoom => {}
                 }
             }
         }
         moved
+    }
+
+    fn post_transfer(&mut self, token: Token, rail: RailId) -> Left {
+        let state = &mut self.rails[rail.index()];
+        if state.in_flight >= state.depth {
+            return Left::NoRoom;
+        }
+        let segment = &mut self.segments[token.0];
+        match self.port.post(rail, segment.to, token, &segment.transfer) {
+            Ok(Posted::Yes) => {
+                segment.stage = Stage::Posted;
+                state.taken(segment.transfer.len);
+                Left::Taken
+            }
+            Ok(Posted::Again) => {
+                state.counters.again += 1;
+                Left::NoRoom
+            }
+            Err(error) => Left::Failed(error),
+        }
     }
 
     /// Applies one completion.
@@ -508,23 +594,43 @@ impl<P: Port> Lane<P> {
 
     /// Takes a segment out of its stream and its operation, and frees its slot.
     #[inline]
-    fn retire(&mut self, token: Token) {
+    pub(super) fn retire(&mut self, token: Token) {
         let segment = &self.segments[token.0];
         let (stream, op, direction) = (segment.stream, segment.op, segment.transfer.direction);
-        self.streams[stream].order_mut(direction).remove(&mut self.segments, token.0);
-        if op != OpId::NONE.0 {
-            self.ops.done(op);
+        if segment.kind != Kind::Transfer {
+            self.retire_message(token);
         }
+        self.streams[stream].order_mut(direction).remove(&mut self.segments, token.0);
         self.segments.give(token);
+        if op != OpId::NONE.0 {
+            if let Some(then) = self.ops.done(op) {
+                self.unchain(Token(then));
+            }
+        }
+    }
+
+    /// A signal's data is delivered: the signal may leave, or is dropped with the rest of a stream
+    /// that has failed.
+    pub(super) fn unchain(&mut self, token: Token) {
+        let segment = &self.segments[token.0];
+        let rail = segment.rail;
+        if self.streams[segment.stream].error.is_some() {
+            self.retire(token);
+        } else {
+            self.queue(token, rail);
+        }
     }
 
     /// Moves to the rails' queues the held writes whose fence has been passed.
     #[cold]
-    fn release_held(&mut self, stream_index: u32) {
+    pub(super) fn release_held(&mut self, stream_index: u32) {
         let stream = &mut self.streams[stream_index];
         let delivered = stream.delivered_below(&self.segments);
         while let Some(index) = stream.held.front() {
-            if self.segments[index].after > delivered {
+            let segment = &self.segments[index];
+            let windowed = segment.kind != Kind::Transfer
+                && stream.link.as_ref().is_some_and(|link| !link.has_room(&self.messages));
+            if segment.after > delivered || windowed {
                 break;
             }
             stream.held.pop(&self.segments);
@@ -542,22 +648,25 @@ impl<P: Port> Lane<P> {
             let rail_name = self.port.rail_name(rail).to_owned();
             return self.fail_lane(EngineError::Rail { rail, rail_name, error: failure.error });
         };
-        let Some(segment) = self.segments.posted(token) else {
-            return unknown_token(token);
-        };
-        let state = &mut self.rails[segment.rail.index()];
-        state.in_flight -= 1;
-        state.counters.completed += 1;
+        match self.segments.in_flight(token) {
+            Some(segment) if segment.kind == Kind::Transfer => {
+                let state = &mut self.rails[segment.rail.index()];
+                state.in_flight -= 1;
+                state.counters.completed += 1;
+            }
+            Some(_) => {}
+            None => return unknown_token(token),
+        }
         self.fail_segment(token, failure.error);
     }
 
     /// Ends a segment that the fabric refused or failed, and its stream with it.
     #[cold]
-    fn fail_segment(&mut self, token: Token, error: PortError) {
+    pub(super) fn fail_segment(&mut self, token: Token, error: PortError) {
         let segment = &self.segments[token.0];
         let stream_index = segment.stream;
         let failed = EngineError::Segment {
-            what: what(segment.transfer.direction),
+            what: segment.what(),
             pe: self.streams[stream_index].pe,
             len: segment.transfer.len,
             rail: segment.rail,
@@ -570,7 +679,7 @@ impl<P: Port> Lane<P> {
 
     /// Marks a stream failed and drops what it holds back.
     #[cold]
-    fn fail_stream(&mut self, stream_index: u32, failed: EngineError) {
+    pub(super) fn fail_stream(&mut self, stream_index: u32, failed: EngineError) {
         let stream = &mut self.streams[stream_index];
         if stream.error.is_none() {
             stream.error = Some(Box::new(failed.clone()));
@@ -582,7 +691,7 @@ impl<P: Port> Lane<P> {
     }
 
     #[cold]
-    fn fail_lane(&mut self, failed: EngineError) {
+    pub(super) fn fail_lane(&mut self, failed: EngineError) {
         error!(target: "TRANSPORT", "{failed}");
         if self.failure.is_none() {
             self.failure = Some(Box::new(failed));
@@ -624,6 +733,20 @@ impl<P: Port> Lane<P> {
 pub fn is_idle(idle: &mut u32, busy: bool) -> bool {
     *idle = if busy { 0 } else { idle.saturating_add(1) };
     *idle >= SPINS
+}
+
+/// What became of an attempt to post a segment.
+pub(super) enum Left {
+    /// The fabric has it.
+    Taken,
+    /// The fabric has no room.
+    NoRoom,
+    /// The peer's window is full.
+    NoWindow,
+    /// Its stream has failed.
+    Dropped,
+    /// The fabric refused it for good.
+    Failed(PortError),
 }
 
 /// The words for a direction in messages.

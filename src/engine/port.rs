@@ -8,7 +8,9 @@
 
 use std::fmt;
 
+use super::atomic::Atomic;
 use super::ids::{RailId, Token};
+use super::wire::Packet;
 
 /// Most completions that one [`Port::poll`] returns.
 ///
@@ -125,6 +127,9 @@ pub struct RailLimits {
     pub depth: u32,
     /// Whether the local side needs the descriptor of a registered region (`FI_MR_LOCAL`).
     pub needs_desc: bool,
+    /// Whether a message sent after writes to the same peer, on this rail, is received after their
+    /// data is visible (`FI_ORDER_SAW`).
+    pub orders_messages: bool,
 }
 
 /// The data path of one lane.
@@ -154,8 +159,54 @@ pub trait Port {
     ) -> Result<Posted, PortError>;
 
     /// Takes up to [`POLL_BATCH`] completions of a rail, and lets the fabric make progress. Never
-    /// blocks.
+    /// blocks. Messages that have come in wait for [`Port::receive`].
     fn poll(&mut self, rail: RailId, done: &mut [Token; POLL_BATCH]) -> Polled;
+
+    /// Sends a message of at most [`MAX_MESSAGE`](super::wire::MAX_MESSAGE) bytes, which are copied
+    /// before this returns. Never blocks. Its arrival is not reported: the peer acknowledges
+    /// messages itself.
+    ///
+    /// # Errors
+    /// The fabric refused the message for good. One that fails later is reported by a poll as a
+    /// failure with this token, which the caller chooses; it takes no part in anything else.
+    fn send(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        bytes: &[u8],
+    ) -> Result<Posted, PortError>;
+
+    /// Takes one message that the last poll of the rail found, and says whether there was one.
+    fn receive(&mut self, rail: RailId, into: &mut Packet) -> bool;
+
+    /// Carries out an atomic operation on a word of this process' memory and returns the word
+    /// before. Atomic among all calls of this function in the process.
+    ///
+    /// `addr` is aligned to the operation's width and inside a registered region.
+    ///
+    /// # Errors
+    /// The word cannot be reached.
+    fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError>;
+
+    /// Copies bytes out of this process' memory.
+    ///
+    /// # Errors
+    /// The memory cannot be reached.
+    fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError>;
+
+    /// Stores bytes into this process' memory, inside a registered region.
+    ///
+    /// # Errors
+    /// The memory cannot be reached.
+    fn store(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError>;
+
+    /// Stores `flag` as 8 bytes at `addr`, aligned to 8, so that whoever sees it also sees what was
+    /// stored before.
+    ///
+    /// # Errors
+    /// The memory cannot be reached.
+    fn store_flag(&mut self, addr: usize, flag: u64) -> Result<(), PortError>;
 
     /// Nanoseconds since some fixed moment. Never goes backwards.
     fn now(&mut self) -> u64;

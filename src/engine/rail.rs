@@ -15,6 +15,8 @@ pub(super) struct Rail {
     pub(super) depth: u32,
     /// Largest segment in bytes.
     pub(super) max_segment: usize,
+    /// Whether messages follow writes to the same peer.
+    pub(super) orders_messages: bool,
     pub(super) counters: RailCounters,
 }
 
@@ -25,14 +27,9 @@ impl Rail {
             in_flight: 0,
             depth: limits.depth.max(1),
             max_segment: limits.max_segment.max(1),
+            orders_messages: limits.orders_messages,
             counters: RailCounters::default(),
         }
-    }
-
-    /// Whether a segment may be posted right away: nothing waits before it, and there is room.
-    #[inline]
-    pub(super) fn is_open(&self) -> bool {
-        self.queue.is_empty() && self.in_flight < self.depth
     }
 
     /// The fabric has taken a segment of `len` bytes.

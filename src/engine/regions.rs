@@ -11,6 +11,7 @@ use super::error::EngineError;
 use super::handle::{Handle, HandleBytes, HandleError, HandleView, MAX_RAILS};
 use super::ids::{Pe, RailId};
 use super::port::{Access, Desc, MemoryPort, Registered};
+use super::wire::Spot;
 
 /// Which rails of the process a lane uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,6 +28,8 @@ struct View {
     stamp: u32,
     base: usize,
     len: usize,
+    /// Whether peers may use it.
+    remote: bool,
     proxy_descs: Box<[Desc]>,
     host_descs: Box<[Desc]>,
 }
@@ -109,6 +112,29 @@ impl RegionCache {
         Ok(view.descs(self.kind))
     }
 
+    /// The address of `len` bytes at an offset of one of this process' regions, named by its slot:
+    /// what a peer's message asks for.
+    #[inline]
+    pub(super) fn locate(&mut self, spot: Spot, len: usize) -> Result<usize, HandleError> {
+        if self.epoch != self.index.epoch.load(Ordering::Acquire) {
+            self.refresh();
+        }
+        let view = match self.views.get(spot.slot as usize) {
+            Some(Some(view)) if view.remote => view,
+            _ => return Err(HandleError::Stale),
+        };
+        let offset = usize::try_from(spot.offset).unwrap_or(usize::MAX);
+        if offset > view.len || len > view.len - offset {
+            return Err(HandleError::Outside {
+                addr: (view.base as u64).wrapping_add(spot.offset),
+                len: len as u64,
+                base: view.base as u64,
+                region: view.len as u64,
+            });
+        }
+        Ok(view.base + offset)
+    }
+
     #[cold]
     fn refresh(&mut self) {
         let views = self.index.views.lock().unwrap_or_else(PoisonError::into_inner);
@@ -181,6 +207,7 @@ impl<M: MemoryPort> RegionTable<M> {
             stamp,
             base: addr,
             len,
+            remote: !keys.is_empty(),
             proxy_descs: proxy_descs.into(),
             host_descs: host_descs.into(),
         };

@@ -21,6 +21,22 @@ pub(super) enum Stage {
     Ready,
     /// Taken by the fabric; its completion is outstanding.
     Posted,
+    /// A signal that waits for the data of its own put.
+    Chained,
+    /// A message that has left; the peer's acknowledgement, or its reply, is outstanding.
+    Sent,
+}
+
+/// What a segment is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// Bytes that the fabric moves. It ends with its completion.
+    Transfer,
+    /// A message whose request returns nothing. It ends with the peer's acknowledgement.
+    Message,
+    /// A message whose request returns a word. It ends with the reply. `transfer.local` is where
+    /// the word goes, `transfer.remote` the flag.
+    Fetch,
 }
 
 /// One segment and its places in the lists.
@@ -38,6 +54,8 @@ pub(super) struct Segment {
     pub(super) stream: u32,
     /// The operation that counts its segments, or [`NIL`].
     pub(super) op: u32,
+    /// Its message in the message table, or [`NIL`] for a transfer.
+    pub(super) message: u32,
     /// Neighbours in the stream's issue order.
     pub(super) older: u32,
     pub(super) newer: u32,
@@ -45,11 +63,23 @@ pub(super) struct Segment {
     pub(super) next: u32,
     /// The rail it goes out on.
     pub(super) rail: RailId,
+    /// What it is.
+    pub(super) kind: Kind,
     /// Where it is.
     pub(super) stage: Stage,
 }
 
 impl Segment {
+    /// The words for it in messages to the user.
+    pub(super) fn what(&self) -> &'static str {
+        match (self.kind, self.transfer.direction) {
+            (Kind::Transfer, Direction::Write) => "put",
+            (Kind::Transfer, Direction::Read) => "get",
+            (Kind::Message, _) => "signal or atomic",
+            (Kind::Fetch, _) => "fetching atomic",
+        }
+    }
+
     const FREE: Segment = Segment {
         transfer: Transfer {
             direction: Direction::Write,
@@ -63,10 +93,12 @@ impl Segment {
         after: 0,
         stream: NIL,
         op: NIL,
+        message: NIL,
         older: NIL,
         newer: NIL,
         next: NIL,
         rail: RailId(0),
+        kind: Kind::Transfer,
         stage: Stage::Free,
     };
 }
@@ -111,6 +143,12 @@ impl SegmentTable {
         Some(Token(index))
     }
 
+    /// Gives back a slot that was just taken and put to no use.
+    pub(super) fn give_unused(&mut self, token: Token) {
+        self.slots[token.index()].stage = Stage::Ready;
+        self.give(token);
+    }
+
     /// Gives a slot back.
     #[inline]
     pub(super) fn give(&mut self, token: Token) {
@@ -121,6 +159,13 @@ impl SegmentTable {
         slot.next = free;
         self.free = token.0;
         self.used -= 1;
+    }
+
+    /// The segment, if the token is one that the fabric has at present.
+    pub(super) fn in_flight(&self, token: Token) -> Option<&Segment> {
+        self.slots
+            .get(token.index())
+            .filter(|segment| matches!(segment.stage, Stage::Posted | Stage::Sent))
     }
 
     /// The segment, if the token is one that is posted at present. The port hands tokens back from

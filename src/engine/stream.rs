@@ -2,6 +2,7 @@
 
 use super::error::EngineError;
 use super::ids::Pe;
+use super::link::Link;
 use super::pairing::first_rail;
 use super::port::Direction;
 use super::segment::{IssueOrder, NIL, Queue, SegmentTable};
@@ -24,6 +25,8 @@ pub(super) struct Stream {
     /// Writes that wait behind a fence, in issue order. Their `after` values never fall, so only
     /// the front need be looked at.
     pub(super) held: Queue,
+    /// Messages to and from the peer, from the first one on.
+    pub(super) link: Option<Box<Link>>,
     /// The first failure; nothing more is sent to the peer after it.
     pub(super) error: Option<Box<EngineError>>,
     /// What the watchdog saw when it last looked.
@@ -51,6 +54,7 @@ impl Stream {
             writes: IssueOrder::EMPTY,
             reads: IssueOrder::EMPTY,
             held: Queue::EMPTY,
+            link: None,
             error: None,
             watch: [Watch::default(); 2],
         }
@@ -80,6 +84,12 @@ impl Stream {
             None => Ok(()),
             Some(failed) => Err((**failed).clone()),
         }
+    }
+
+    /// The message side, made if need be.
+    #[inline]
+    pub(super) fn link(&mut self) -> &mut Link {
+        self.link.get_or_insert_with(|| Box::new(Link::new()))
     }
 
     /// Whether everything issued to the peer is delivered and everything read has landed.
@@ -127,6 +137,12 @@ impl Streams {
     #[inline]
     pub(super) fn find_mut(&mut self, pe: Pe) -> Option<&mut Stream> {
         self.open.get_mut(*self.index.get(pe.index())? as usize)
+    }
+
+    /// Index of the stream to a peer, if there is one.
+    #[inline]
+    pub(super) fn index_of(&self, pe: Pe) -> Option<u32> {
+        self.index.get(pe.index()).copied().filter(|index| *index != NIL)
     }
 
     /// Index of the stream to a peer, opened if need be. None for a PE outside the job.

@@ -5,7 +5,6 @@ use std::time::Duration;
 use log::warn;
 
 use super::error::EngineError;
-use super::lane::what;
 use super::port::{Direction, Port};
 use super::rail::Rail;
 use super::segment::{NIL, SegmentTable, Stage};
@@ -102,7 +101,7 @@ impl Watchdog {
             let repeated = watch.warned > 1;
             let segment = &segments[index];
             let report = EngineError::Timeout {
-                what: what(direction),
+                what: segment.what(),
                 pe: stream.pe,
                 len: segment.transfer.len,
                 rail: segment.rail,
@@ -112,6 +111,8 @@ impl Watchdog {
                     Stage::Posted => "posted",
                     Stage::Ready => "queued: the fabric does not take it",
                     Stage::Held => "held behind a fence",
+                    Stage::Chained => "waits for its data to be delivered",
+                    Stage::Sent => "sent, not acknowledged",
                     Stage::Free => "free",
                 },
                 writes: count(stream, segments, Direction::Write),

@@ -159,6 +159,13 @@ impl Packet {
         &self.bytes[..self.len]
     }
 
+    /// Writes number and acknowledgement into a message that is encoded already.
+    #[inline]
+    pub fn number(&mut self, seq: Seq, ack: Seq) {
+        self.bytes[4..8].copy_from_slice(&seq.0.to_le_bytes());
+        self.bytes[8..12].copy_from_slice(&ack.0.to_le_bytes());
+    }
+
     /// Takes over the bytes of a message that came in; cut at [`MAX_MESSAGE`].
     #[inline]
     pub fn fill(&mut self, bytes: &[u8]) {

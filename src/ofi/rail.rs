@@ -79,6 +79,7 @@ impl Rail {
             max_segment: at_most(info.max_message(), settings.max_segment, isize::MAX as usize),
             depth: at_most(info.tx_size(), settings.queue_depth.into(), MAX_DEPTH) as u32,
             needs_desc: info.mr_mode() & libfabric_sys::FI_MR_LOCAL != 0,
+            orders_messages: false,
         }
     }
 

@@ -1,0 +1,228 @@
+//! Messages between this lane and one peer: what was sent and not acknowledged, what has arrived.
+
+use super::segment::NIL;
+use super::window::{Received, Seq, WINDOW};
+use super::wire::Packet;
+
+/// Most fetching operations under way to one peer. The peer keeps room for as many replies.
+pub(super) const FETCHES: u32 = 16;
+
+/// A request for an acknowledgement goes out at the latest after so many messages.
+const REQUEST_EVERY: u32 = WINDOW / 4;
+
+/// The number of the first message of every stream. Near the wrap, so that every job crosses it.
+pub(super) const FIRST: Seq = Seq(u32::MAX - 99);
+
+/// The message side of a stream, in both directions. Made with the first message.
+#[derive(Debug)]
+pub(super) struct Link {
+    /// Number of the next message to the peer.
+    pub(super) next: Seq,
+    /// Messages sent and not acknowledged, in the order of their numbers, in the message table.
+    pub(super) oldest: u32,
+    pub(super) newest: u32,
+    /// Fetching operations that have no reply yet.
+    pub(super) fetches: u32,
+    /// The latest number that an acknowledgement was asked for.
+    requested: Seq,
+    /// What has arrived from the peer.
+    pub(super) received: Received,
+    /// The latest acknowledgement that the peer was given.
+    acked: Seq,
+    /// The peer asked for everything before this number to be acknowledged.
+    wanted: Option<Seq>,
+    /// Control messages that are due; the lane's control queue knows of the stream then.
+    pub(super) request_due: bool,
+    pub(super) ack_due: bool,
+    /// Whether the stream is in the lane's control queue.
+    pub(super) in_control: bool,
+}
+
+impl Link {
+    pub(super) fn new() -> Self {
+        Self {
+            next: FIRST,
+            oldest: NIL,
+            newest: NIL,
+            fetches: 0,
+            requested: FIRST,
+            received: Received::new(FIRST),
+            acked: FIRST,
+            wanted: None,
+            request_due: false,
+            ack_due: false,
+            in_control: false,
+        }
+    }
+
+    /// Whether another message may be sent: the peer remembers no more than a window.
+    #[inline]
+    pub(super) fn has_room(&self, messages: &MessageTable) -> bool {
+        match messages.seq_of(self.oldest) {
+            Some(oldest) => self.next.after(oldest) < WINDOW,
+            None => true,
+        }
+    }
+
+    /// Takes the next number for a message, and notes when the peer should be asked to acknowledge.
+    #[inline]
+    pub(super) fn take_number(&mut self) -> Seq {
+        let seq = self.next;
+        self.next = seq.next();
+        if self.next.after(self.requested) >= REQUEST_EVERY {
+            self.want_ack();
+        }
+        seq
+    }
+
+    /// Somebody waits for what has been sent: asks for an acknowledgement, unless that was done.
+    #[inline]
+    pub(super) fn want_ack(&mut self) {
+        if self.oldest != NIL && self.requested != self.next {
+            self.requested = self.next;
+            self.request_due = true;
+        }
+    }
+
+    /// The number that an acknowledgement is asked for.
+    pub(super) fn requested(&self) -> Seq {
+        self.requested
+    }
+
+    /// The peer asks for everything before `seq` to be acknowledged.
+    pub(super) fn asked(&mut self, seq: Seq) {
+        self.wanted = match self.wanted {
+            Some(wanted) if seq.is_before(wanted) => Some(wanted),
+            _ => Some(seq),
+        };
+        self.check_wanted();
+    }
+
+    /// A message has arrived: whether an acknowledgement is due now. Otherwise it waits for a
+    /// message that carries it, or for the peer to ask.
+    #[inline]
+    pub(super) fn check_wanted(&mut self) {
+        let prefix = self.received.prefix();
+        if self.wanted.is_some_and(|wanted| !prefix.is_before(wanted)) {
+            self.wanted = None;
+            self.ack_due = true;
+        }
+        if prefix.after(self.acked) >= WINDOW / 2 {
+            self.ack_due = true;
+        }
+    }
+
+    /// The acknowledgement that a message to the peer carries.
+    #[inline]
+    pub(super) fn ack(&self) -> Seq {
+        self.received.prefix()
+    }
+
+    /// A message with this acknowledgement has left.
+    #[inline]
+    pub(super) fn carried(&mut self, ack: Seq) {
+        self.acked = ack;
+        self.ack_due = false;
+    }
+}
+
+/// One message on its way, kept until it is acknowledged.
+#[derive(Clone, Debug)]
+struct Outgoing {
+    packet: Packet,
+    seq: Seq,
+    /// The segment it completes, or [`NIL`] when that is over.
+    segment: u32,
+    /// The next newer unacknowledged message of its link, or the next free slot.
+    next: u32,
+}
+
+/// The messages of a lane that are queued or not acknowledged.
+#[derive(Debug)]
+pub(super) struct MessageTable {
+    slots: Box<[Outgoing]>,
+    free: u32,
+}
+
+impl MessageTable {
+    /// A table of `capacity` free slots.
+    pub(super) fn new(capacity: u32) -> Self {
+        let slot = |index: u32| Outgoing {
+            packet: Packet::EMPTY,
+            seq: FIRST,
+            segment: NIL,
+            next: if index + 1 == capacity { NIL } else { index + 1 },
+        };
+        let free = if capacity == 0 { NIL } else { 0 };
+        Self { slots: (0..capacity).map(slot).collect(), free }
+    }
+
+    /// Takes a slot for a segment's message.
+    #[inline]
+    pub(super) fn take(&mut self, segment: u32) -> Option<u32> {
+        let index = self.free;
+        let slot = self.slots.get_mut(index as usize)?;
+        self.free = slot.next;
+        slot.segment = segment;
+        slot.next = NIL;
+        Some(index)
+    }
+
+    /// Gives a slot back.
+    #[inline]
+    pub(super) fn give(&mut self, index: u32) {
+        self.slots[index as usize].next = self.free;
+        self.free = index;
+    }
+
+    #[inline]
+    pub(super) fn packet_mut(&mut self, index: u32) -> &mut Packet {
+        &mut self.slots[index as usize].packet
+    }
+
+    #[inline]
+    pub(super) fn packet(&self, index: u32) -> &Packet {
+        &self.slots[index as usize].packet
+    }
+
+    /// The number of a message, if there is one at that index.
+    #[inline]
+    fn seq_of(&self, index: u32) -> Option<Seq> {
+        self.slots.get(index as usize).map(|slot| slot.seq)
+    }
+
+    /// The segment of a message is over; the message may still wait for its acknowledgement.
+    pub(super) fn forget_segment(&mut self, index: u32) {
+        self.slots[index as usize].segment = NIL;
+    }
+
+    /// Adds a message that has left, with its number, to a link's unacknowledged ones.
+    #[inline]
+    pub(super) fn sent(&mut self, link: &mut Link, index: u32, seq: Seq) {
+        let slot = &mut self.slots[index as usize];
+        slot.seq = seq;
+        slot.next = NIL;
+        if link.newest == NIL {
+            link.oldest = index;
+        } else {
+            self.slots[link.newest as usize].next = index;
+        }
+        link.newest = index;
+    }
+
+    /// Takes the oldest unacknowledged message of a link, if it comes before `ack`. Gives its slot
+    /// and its segment.
+    #[inline]
+    pub(super) fn pop_acked(&mut self, link: &mut Link, ack: Seq) -> Option<(u32, u32)> {
+        let index = link.oldest;
+        let slot = self.slots.get(index as usize)?;
+        if !slot.seq.is_before(ack) {
+            return None;
+        }
+        link.oldest = slot.next;
+        if link.oldest == NIL {
+            link.newest = NIL;
+        }
+        Some((index, slot.segment))
+    }
+}
