@@ -193,6 +193,24 @@ impl Port for OfiPort {
         }
     }
 
+    fn send(&mut self, _: RailId, _: PeerAddr, _: Token, _: &[u8]) -> Result<Posted, PortError> {
+        Ok(Posted::Again)
+    }
+    fn receive(&mut self, _: RailId, _: &mut crate::engine::wire::Packet) -> bool {
+        false
+    }
+    fn apply(&mut self, _: usize, _: &crate::engine::atomic::Atomic) -> Result<u64, PortError> {
+        Ok(0)
+    }
+    fn load(&mut self, _: usize, _: &mut [u8]) -> Result<(), PortError> {
+        Ok(())
+    }
+    fn store(&mut self, _: usize, _: &[u8]) -> Result<(), PortError> {
+        Ok(())
+    }
+    fn store_flag(&mut self, _: usize, _: u64) -> Result<(), PortError> {
+        Ok(())
+    }
     #[inline]
     fn now(&mut self) -> u64 {
         self.start.elapsed().as_nanos() as u64
