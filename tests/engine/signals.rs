@@ -359,19 +359,19 @@ fn more_messages_than_any_window_go_through_a_depth_of_one() {
 
 #[test]
 fn messages_that_no_lane_has_sent_are_errors_and_change_nothing() {
-    let forged: Vec<(&str, Box<dyn Fn(&Job) -> Vec<u8>>)> = vec![
-        ("empty", Box::new(|_| Vec::new())),
-        ("noise", Box::new(|_| vec![0xff; 40])),
-        ("unknown PE", Box::new(|_| atomic_message(9, Seq(u32::MAX - 99), 0, 0))),
-        ("out of the window", Box::new(|_| atomic_message(0, Seq(5000), 0, 0))),
-        ("unknown region", Box::new(|_| atomic_message(0, Seq(u32::MAX - 99), 77, 0))),
-        ("outside", Box::new(|_| atomic_message(0, Seq(u32::MAX - 99), 0, 1 << 20))),
-        ("not aligned", Box::new(|_| atomic_message(0, Seq(u32::MAX - 99), 0, 3))),
-        ("local region", Box::new(|_| atomic_message(0, Seq(u32::MAX - 99), 1, 0))),
+    let first = Seq(u32::MAX - 99);
+    let forged = [
+        ("empty", Vec::new()),
+        ("noise", vec![0xff; 40]),
+        ("unknown PE", atomic_message(9, first, 0, 0)),
+        ("out of the window", atomic_message(0, Seq(5000), 0, 0)),
+        ("unknown region", atomic_message(0, first, 77, 0)),
+        ("outside", atomic_message(0, first, 0, 1 << 20)),
+        ("not aligned", atomic_message(0, first, 0, 3)),
+        ("local region", atomic_message(0, first, 1, 0)),
     ];
     for (what, bytes) in forged {
         let mut job = Job::new(3, &Shape::default(), Script::default());
-        let bytes = bytes(&job);
         job.fabric.forge_message(Pe(1), RailId(0), &bytes);
         let heap = job.heap(1, 0, job.heap);
         let error = (0..10).find_map(|_| job.members[1].lane.progress().err());
