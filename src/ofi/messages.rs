@@ -1,0 +1,243 @@
+//! The messages of one rail of a port: which buffers are in use, and what has come in.
+
+use std::collections::VecDeque;
+use std::ffi::c_void;
+
+use libfabric_sys::{FI_EAGAIN, FI_ETRUNC};
+
+use super::domain::Gate;
+use super::endpoint::Endpoint;
+use super::error::{port_error, refused};
+use super::message_buffers::BufferId;
+use super::rail::Rail;
+use crate::engine::ids::Token;
+use crate::engine::port::{PeerAddr, PortError, Posted};
+use crate::engine::wire::{MAX_MESSAGE, Packet};
+
+/// Every buffer is in one place at a time: a send buffer is in `free` or has a token in `sending`;
+/// a receive buffer is posted, in `arrived`, in `unposted`, or, once the rail is broken, nowhere.
+/// So the lists never grow beyond the room they are made with.
+#[derive(Debug)]
+pub(super) struct Messages {
+    /// Longest message that needs no buffer.
+    inject_size: usize,
+    /// Send buffers that are not in use.
+    free: Vec<u32>,
+    /// The token of the message in each send buffer.
+    sending: Box<[Option<Token>]>,
+    /// Receive buffers that the provider has.
+    posted: Box<[bool]>,
+    /// Receive buffers with a message, and its length.
+    arrived: VecDeque<(u32, usize)>,
+    /// Receive buffers that the provider had no room for.
+    unposted: Vec<u32>,
+    /// Why a receive buffer could not be posted; for the next poll.
+    broken: Option<PortError>,
+}
+
+impl Messages {
+    /// The messages of a rail, with nothing posted yet.
+    pub(super) fn new(rail: &Rail) -> Self {
+        let buffers = rail.message_buffers();
+        let (sends, receives) = (buffers.sends(), buffers.receives());
+        Self {
+            inject_size: rail.domain().info().inject_size().min(MAX_MESSAGE),
+            free: (0..sends as u32).rev().collect(),
+            sending: vec![None; sends].into(),
+            posted: vec![false; receives].into(),
+            arrived: VecDeque::with_capacity(receives),
+            unposted: (0..receives as u32).rev().collect(),
+            broken: None,
+        }
+    }
+
+    /// Whether [`Self::settle`] has nothing to do.
+    #[inline]
+    pub(super) fn is_settled(&self) -> bool {
+        self.unposted.is_empty() && self.broken.is_none()
+    }
+
+    /// Posts the receive buffers that are due, as far as there is room.
+    ///
+    /// # Errors
+    /// A buffer was refused for good, now or since the last call. It is not tried again.
+    #[cold]
+    pub(super) fn settle(&mut self, rail: &Rail, gate: &Gate) -> Result<(), PortError> {
+        while self.broken.is_none() {
+            let Some(index) = self.unposted.pop() else { break };
+            if !self.post(rail, gate, index) {
+                break;
+            }
+        }
+        self.broken.take().map_or(Ok(()), Err)
+    }
+
+    /// Sends a message, of at most [`MAX_MESSAGE`] bytes.
+    #[inline]
+    pub(super) fn send(
+        &mut self,
+        rail: &Rail,
+        gate: &Gate,
+        to: PeerAddr,
+        token: Token,
+        bytes: &[u8],
+    ) -> Result<Posted, PortError> {
+        let endpoint = rail.endpoint();
+        if bytes.len() <= self.inject_size {
+            let entered = gate.enter();
+            // SAFETY: these messages belong to the port's one thread, the gate is entered, and the
+            // length is checked.
+            let code = unsafe { endpoint.inject(bytes, to.0) };
+            drop(entered);
+            return if code == 0 { Ok(Posted::Yes) } else { not_sent(rail, "fi_inject", code) };
+        }
+        let Some(&index) = self.free.last() else { return Ok(Posted::Again) };
+        let id = BufferId::Send(index);
+        let buffers = rail.message_buffers();
+        let Some(buffer) = buffers.buffer(id, bytes.len(), rail.messages_desc()) else {
+            return Err(too_long(bytes.len()));
+        };
+        // SAFETY: the buffer is free, so the provider does not have it, and this thread alone uses
+        // the rail's buffers.
+        if let Some(room) = unsafe { buffers.bytes(id) } {
+            room[..bytes.len()].copy_from_slice(bytes);
+        }
+        let entered = gate.enter();
+        // SAFETY: one thread, the gate is entered. The rail keeps buffer and context until the
+        // endpoint is closed, and the buffer is not written to while it is not free.
+        let code = unsafe { endpoint.send(&buffer, to.0) };
+        drop(entered);
+        if code != 0 {
+            return not_sent(rail, "fi_sendmsg", code);
+        }
+        self.free.pop();
+        self.sending[index as usize] = Some(token);
+        Ok(Posted::Yes)
+    }
+
+    /// Takes note of a completion that is no segment's: of a message of `len` bytes.
+    ///
+    /// # Errors
+    /// It is none of these either, or longer than what it was received into.
+    #[inline]
+    pub(super) fn completed(
+        &mut self,
+        rail: &Rail,
+        context: *mut c_void,
+        len: usize,
+    ) -> Result<(), PortError> {
+        match rail.message_buffers().of_context(context) {
+            Some(BufferId::Send(index)) => match self.sent(index) {
+                Some(_) => Ok(()),
+                None => Err(stranger()),
+            },
+            Some(BufferId::Receive(index)) if self.taken_back(index) => {
+                if len > MAX_MESSAGE {
+                    return Err(too_long(len));
+                }
+                self.arrived.push_back((index, len));
+                Ok(())
+            }
+            _ => Err(stranger()),
+        }
+    }
+
+    /// Takes note of an error completion that is no segment's: the token of the message, if it was
+    /// one to send.
+    #[cold]
+    pub(super) fn failed(
+        &mut self,
+        rail: &Rail,
+        context: *mut c_void,
+        error: &mut PortError,
+    ) -> Option<Token> {
+        match rail.message_buffers().of_context(context)? {
+            BufferId::Send(index) => {
+                error.call = "sending a message";
+                self.sent(index)
+            }
+            BufferId::Receive(index) => {
+                error.call = "receiving a message";
+                // Only after this error is it certain that others may follow.
+                if self.taken_back(index) && error.code == FI_ETRUNC as i32 {
+                    self.unposted.push(index);
+                }
+                None
+            }
+        }
+    }
+
+    /// Copies out the oldest message that has come in, and posts its buffer again.
+    #[inline]
+    pub(super) fn receive(&mut self, rail: &Rail, gate: &Gate, into: &mut Packet) -> bool {
+        let Some((index, len)) = self.arrived.pop_front() else { return false };
+        // SAFETY: the provider has given the buffer back, and it is posted again only below; this
+        // thread alone uses the rail's buffers.
+        if let Some(bytes) = unsafe { rail.message_buffers().bytes(BufferId::Receive(index)) } {
+            into.fill(&bytes[..len]);
+        }
+        self.post(rail, gate, index);
+        true
+    }
+
+    /// Posts one receive buffer, or keeps it for later. Whether the provider has taken it.
+    #[inline]
+    fn post(&mut self, rail: &Rail, gate: &Gate, index: u32) -> bool {
+        let id = BufferId::Receive(index);
+        let desc = rail.messages_desc();
+        let Some(buffer) = rail.message_buffers().buffer(id, MAX_MESSAGE, desc) else {
+            return false;
+        };
+        let endpoint: &Endpoint = rail.endpoint();
+        let entered = gate.enter();
+        // SAFETY: these messages belong to the port's one thread, and the gate is entered. The rail
+        // keeps buffer and context until the endpoint is closed. Nobody touches the buffer before it
+        // comes back: it was in none of the lists but the one it was just taken from.
+        let code = unsafe { endpoint.receive(&buffer) };
+        drop(entered);
+        if code == 0 {
+            self.posted[index as usize] = true;
+        } else if code == -(FI_EAGAIN as isize) {
+            self.unposted.push(index);
+        } else {
+            self.broken = Some(port_error(rail.domain().library(), "fi_recv", code as i64));
+        }
+        code == 0
+    }
+
+    /// The provider has given a send buffer back. The token of its message; none if it did not have
+    /// the buffer.
+    #[inline]
+    fn sent(&mut self, index: u32) -> Option<Token> {
+        let token = self.sending[index as usize].take()?;
+        self.free.push(index);
+        Some(token)
+    }
+
+    /// The provider has given a receive buffer back. False if it did not have it.
+    #[inline]
+    fn taken_back(&mut self, index: u32) -> bool {
+        std::mem::take(&mut self.posted[index as usize])
+    }
+}
+
+#[inline]
+fn not_sent(rail: &Rail, call: &'static str, code: isize) -> Result<Posted, PortError> {
+    if code == -(FI_EAGAIN as isize) {
+        Ok(Posted::Again)
+    } else {
+        Err(port_error(rail.domain().library(), call, code as i64))
+    }
+}
+
+#[cold]
+pub(super) fn too_long(len: usize) -> PortError {
+    refused("message", format!("{len} bytes, and a message has at most {MAX_MESSAGE}"))
+}
+
+/// A completion of nothing that was posted: the provider's books are wrong, and what was read beside
+/// it cannot be trusted.
+#[cold]
+fn stranger() -> PortError {
+    refused("fi_cq_read", String::from("completion with an unknown context"))
+}
