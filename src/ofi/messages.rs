@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ffi::c_void;
 
-use libfabric_sys::{FI_EAGAIN, FI_ETRUNC};
+use libfabric_sys::FI_EAGAIN;
 
 use super::domain::Gate;
 use super::endpoint::Endpoint;
@@ -158,10 +158,9 @@ impl Messages {
             }
             BufferId::Receive(index) => {
                 error.call = "receiving a message";
-                // Only after this error is it certain that others may follow.
-                if self.taken_back(index) && error.code == FI_ETRUNC as i32 {
-                    self.unposted.push(index);
-                }
+                // Not posted again: the rail has failed as a whole, whatever the error. Even a message
+                // that was too long ends the connection with libfabric 1.17.
+                self.taken_back(index);
                 None
             }
         }
@@ -240,4 +239,155 @@ pub(super) fn too_long(len: usize) -> PortError {
 #[cold]
 fn stranger() -> PortError {
     refused("fi_cq_read", String::from("completion with an unknown context"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::c_void;
+    use std::mem::MaybeUninit;
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
+    use libfabric_sys::FI_ETRUNC;
+
+    use super::*;
+    use crate::engine::ids::RailId;
+    use crate::engine::port::{Failure, POLL_BATCH, Polled, Port};
+    use crate::ofi::Discovery;
+    use crate::ofi::context::Contexts;
+    use crate::ofi::endpoint::MessageBuffer;
+    use crate::ofi::fabric::Fabrics;
+    use crate::ofi::port::OfiPort;
+    use crate::ofi::rail::Receives;
+    use crate::settings::{Devices, Provider, Settings};
+
+    const RAIL: RailId = RailId(0);
+    const HANG: Duration = Duration::from_secs(60);
+
+    fn rail(provider: Provider) -> Rail {
+        let devices = match provider {
+            Provider::Shm => Devices::Include(vec![String::from("shm")]),
+            _ => Devices::Any,
+        };
+        let settings = Settings { provider, devices, ..crate::ofi::discovery::tests::settings() };
+        let found = Discovery::run(&settings, true).unwrap_or_else(|error| panic!("{error}"));
+        let (mut fabrics, contexts) = (Fabrics::default(), Arc::new(Contexts::new(1)));
+        let device = &found.devices()[0];
+        Rail::open(&mut fabrics, device, &settings, &contexts, 1, Receives::Messages)
+            .unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn poll(port: &mut OfiPort) -> Option<Failure> {
+        match port.poll(RAIL, &mut [Token(0); POLL_BATCH]) {
+            Polled::Empty => None,
+            Polled::Failed(failure) => Some(failure),
+            Polled::Completed(count) => panic!("{count} segments completed, and none was posted"),
+        }
+    }
+
+    /// Our own `send` refuses it, so this goes to the endpoint.
+    #[test]
+    fn a_message_longer_than_its_buffer_fails_the_rail() {
+        for provider in [Provider::Tcp, Provider::TcpRxm, Provider::Shm] {
+            let contexts = || Arc::new(Contexts::new(1));
+            // Dropped after the endpoint that sends from it.
+            let mut long = [1_u8; MAX_MESSAGE + 44];
+            let context = contexts();
+            let sender = Arc::new(rail(provider));
+            let mut from = OfiPort::new(&[Arc::clone(&sender)], contexts()).expect("a port");
+            let mut to = OfiPort::new(&[Arc::new(rail(provider))], contexts()).expect("a port");
+            let peer = from.insert(RAIL, &[to.address(RAIL)]).expect("insert")[0];
+
+            let buffer = MessageBuffer {
+                buf: long.as_mut_ptr().cast(),
+                len: long.len(),
+                desc: std::ptr::null_mut::<c_void>(),
+                context: context.context(Token(0)).expect("it has one"),
+            };
+            let start = Instant::now();
+            let mut sent = false;
+            let failure = loop {
+                assert!(start.elapsed() < HANG, "{provider:?}: no failure");
+                if !sent {
+                    // SAFETY: one thread, no gate with this threading level; buffer and context
+                    // were declared before the rail, so they outlive it.
+                    let code = unsafe { sender.endpoint().send(&buffer, peer.0) };
+                    assert!(code == 0 || code == -(FI_EAGAIN as isize), "{code}");
+                    sent = code == 0;
+                }
+                // What the sender hears of it is its own: it has no buffer of ours.
+                let _ = from.poll(RAIL, &mut [Token(0); POLL_BATCH]);
+                if let Some(failure) = poll(&mut to) {
+                    break failure;
+                }
+            };
+            println!("{provider:?}: {}", failure.error);
+            assert_eq!(failure.token, None);
+            assert_eq!(failure.error.call, "receiving a message");
+            assert_eq!(failure.error.code, FI_ETRUNC as i32, "{}", failure.error);
+            assert!(!to.receive(RAIL, &mut Packet::EMPTY.clone()), "nothing of it");
+        }
+    }
+
+    #[test]
+    fn completions_of_buffers_that_are_not_in_use_are_noticed() {
+        let rail = rail(Provider::Shm);
+        let gate = rail.domain().gate().clone();
+        let mut messages = Messages::new(&rail);
+        let context =
+            |id| rail.message_buffers().buffer(id, 1, rail.messages_desc()).map(|b| b.context);
+        let send = context(BufferId::Send(0)).expect("it exists");
+        let receive = context(BufferId::Receive(0)).expect("it exists");
+        assert!(messages.completed(&rail, send, 0).is_err());
+        assert!(messages.completed(&rail, receive, 0).is_err(), "not posted yet");
+        messages.settle(&rail, &gate).expect("posted");
+        assert!(messages.is_settled());
+        assert!(messages.completed(&rail, receive, 5).is_ok());
+        assert!(messages.completed(&rail, receive, 5).is_err(), "completed twice");
+        let other = context(BufferId::Receive(1)).expect("it exists");
+        let error = messages.completed(&rail, other, MAX_MESSAGE + 1).expect_err("too long");
+        assert!(error.to_string().contains("257 bytes"), "{error}");
+        assert!(messages.completed(&rail, std::ptr::null_mut(), 0).is_err());
+    }
+
+    /// A failed send gives its token back, and its buffer is used again.
+    #[test]
+    fn a_failed_send_is_reported_with_its_token() {
+        let rail = rail(Provider::Shm);
+        let gate = rail.domain().gate().clone();
+        let mut messages = Messages::new(&rail);
+        messages.inject_size = 0;
+        let endpoint = rail.endpoint();
+        let peers = endpoint.vector().insert(&[endpoint.address()], endpoint.address().len());
+        let peer = peers.expect("insert")[0];
+        let all = rail.message_buffers().sends();
+        let start = Instant::now();
+        let mut token = 0;
+        while token < all as u32 {
+            assert!(start.elapsed() < HANG, "shm has room for them");
+            let posted = messages.send(&rail, &gate, peer, Token(token), b"ping");
+            if posted.expect("no error") == Posted::Yes {
+                token += 1;
+            } else {
+                // The first one needs the peer, ourselves, to be polled. What completes is not
+                // looked at, so that all buffers stay in use.
+                let mut entries = [const { MaybeUninit::uninit() }; POLL_BATCH];
+                // SAFETY: one thread, no gate with this threading level.
+                let _ = unsafe { endpoint.queue().read(&mut entries) };
+            }
+        }
+        let again = messages.send(&rail, &gate, peer, Token(9), b"ping");
+        assert_eq!(again, Ok(Posted::Again), "every buffer is in use");
+
+        let index = messages.sending.iter().position(|token| *token == Some(Token(3)));
+        let id = BufferId::Send(index.expect("in use") as u32);
+        let buffer = rail.message_buffers().buffer(id, 1, rail.messages_desc());
+        let context = buffer.expect("it exists").context;
+        let mut error = stranger();
+        assert_eq!(messages.failed(&rail, context, &mut error), Some(Token(3)));
+        assert_eq!(error.call, "sending a message");
+        assert_eq!(messages.free.len(), 1);
+        assert_eq!(messages.failed(&rail, context, &mut error), None, "only once");
+        assert_eq!(messages.free.len(), 1);
+    }
 }

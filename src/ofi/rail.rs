@@ -22,8 +22,11 @@ const MAX_DEPTH: usize = 4096;
 /// Messages on their way from one rail that are too long for `fi_inject`.
 const SENDS: usize = 256;
 
-/// Receives posted on a rail that receives. More messages than that wait in the provider, so this
-/// need not follow the number of peers.
+/// Receives posted on a rail that receives.
+///
+/// More messages than that wait in the provider or, with native tcp, in the connections, together
+/// with the writes behind them. The lane takes what has come in after every poll, so that ends by
+/// itself, and this need not follow the number of peers.
 const RECEIVES: usize = 512;
 
 /// Room in the completion queue beside what the rail posts itself.
@@ -34,7 +37,8 @@ const QUEUE_MARGIN: usize = 256;
 pub(super) enum Receives {
     /// They do: those of a proxy lane.
     Messages,
-    /// They do not.
+    /// They do not, and must not: native tcp stops reading the connection of a message for which no
+    /// receive is posted.
     Nothing,
 }
 
