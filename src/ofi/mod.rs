@@ -9,6 +9,11 @@
 //! 3. The caller exchanges the rails' addresses ([`OfiPort::address`]) and hands the peers' to
 //!    [`OfiPort::insert`].
 //!
+//! # Messages
+//! A rail of the proxy lane has buffers posted to receive into, and every rail has some to send from
+//! what is too long for `fi_inject`. They belong to the rail, and their use to its port: completions
+//! of messages never reach the engine, which only takes what has come in.
+//!
 //! # Ownership
 //! Every libfabric object has one owner that closes it when dropped, and holds what it was made
 //! from in an `Arc` or as a field dropped after it: region, endpoint, queue and vector, domain,

@@ -200,7 +200,7 @@ impl Port for OfiPort {
                 }
                 let PortRail { rail, messages, .. } = port_rail;
                 if let Err(error) = messages.completed(rail, entry.op_context, entry.len) {
-                    return broken(on_rail(rail, error));
+                    return broken(error);
                 }
             }
             if count == 0 { Polled::Empty } else { Polled::Completed(count) }

@@ -9,7 +9,7 @@ use nvshmem_transport_libfabric::engine::port::{
 };
 use nvshmem_transport_libfabric::engine::wire::{MAX_MESSAGE, Packet};
 use nvshmem_transport_libfabric::ofi::OfiPort;
-use nvshmem_transport_libfabric::settings::Provider;
+use nvshmem_transport_libfabric::settings::{Progress, Provider, Settings, Threading};
 
 use crate::{HANG, Lane, Memory, PROVIDERS, Process, pattern, rails, settings};
 
@@ -168,8 +168,10 @@ fn a_burst_loses_nothing() {
 
 #[test]
 fn a_rail_sends_to_itself_and_hears_the_host_lane() {
-    for provider in PROVIDERS {
-        let mut process = Process::start(&settings(provider));
+    let levels = [Threading::Completion, Threading::Domain];
+    for (provider, threading) in PROVIDERS.into_iter().flat_map(|p| levels.map(|t| (p, t))) {
+        let settings = Settings { threading, progress: Progress::Manual, ..settings(provider) };
+        let mut process = Process::start(&settings);
         for rail in rails(&process.opened.proxy) {
             for (lane, len) in [(Lane::Proxy, 32), (Lane::Proxy, 256), (Lane::Host, 40)] {
                 let message = numbered(7, len);
@@ -259,11 +261,10 @@ fn messages_and_writes_complete_side_by_side() {
             assert!(start.elapsed() < HANG, "{posted} {sent} {completed} {arrived}");
             let port = &mut pair.ends[0].opened.proxy;
             let token = Token(posted % WINDOW);
-            if posted < ROUNDS && !in_flight[token.index()] {
-                if port.post(rail, peer, token, &transfer).expect("post") == Posted::Yes {
-                    in_flight[token.index()] = true;
-                    posted += 1;
-                }
+            let free = posted < ROUNDS && !in_flight[token.index()];
+            if free && port.post(rail, peer, token, &transfer).expect("post") == Posted::Yes {
+                in_flight[token.index()] = true;
+                posted += 1;
             }
             if sent < ROUNDS && send(port, rail, peer, &numbered(sent, 250)) {
                 sent += 1;
