@@ -167,6 +167,10 @@ calls! {
         ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, peer: fi_addr_t,
         context: *mut c_void
     ) -> isize = (*ep).msg, send(ep, buf, len, desc, peer, context);
+    /// Sends at most `inject_size` bytes that may be reused at once; no completion. The caller checks
+    /// the size: providers do not.
+    fn fi_inject(ep: *mut fid_ep, buf: *const c_void, len: usize, peer: fi_addr_t) -> isize
+        = (*ep).msg, inject(ep, buf, len, peer);
     /// Sends a message, with flags of its own.
     fn fi_sendmsg(ep: *mut fid_ep, message: *const fi_msg, flags: u64) -> isize
         = (*ep).msg, sendmsg(ep, message, flags);

@@ -1,4 +1,4 @@
-//! The contexts of a lane's operations, indexed by token.
+//! Contexts of operations, and those of a lane's segments, indexed by token.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -13,17 +13,52 @@ struct Context([MaybeUninit<u8>; 64]);
 
 const _: () = assert!(size_of::<libfabric_sys::fi_context2>() <= size_of::<Context>());
 
+/// A fixed number of contexts, each named by its index.
+pub(super) struct ContextArray(Box<[UnsafeCell<Context>]>);
+
+// SAFETY: nothing but the provider reads or writes what is in the contexts.
+unsafe impl Send for ContextArray {}
+// SAFETY: as above.
+unsafe impl Sync for ContextArray {}
+
+impl ContextArray {
+    /// `len` contexts.
+    pub(super) fn new(len: usize) -> Self {
+        let context = || UnsafeCell::new(Context([MaybeUninit::uninit(); 64]));
+        Self((0..len).map(|_| context()).collect())
+    }
+
+    /// The context with an index. None beyond the end.
+    #[inline]
+    pub(super) fn get(&self, index: usize) -> Option<*mut c_void> {
+        self.0.get(index).map(|context| context.get().cast())
+    }
+
+    /// The index of a context. None for a pointer that is not one of these.
+    #[inline]
+    pub(super) fn index_of(&self, context: *mut c_void) -> Option<usize> {
+        let base = self.0.as_ptr() as usize;
+        let index = (context as usize).wrapping_sub(base) / size_of::<Context>();
+        // A null or foreign pointer below the array wraps to a huge index.
+        (index < self.0.len()).then_some(index)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
 /// Contexts, and the values of inline writes, for all the tokens of a lane.
 ///
 /// The values lie apart, densely: most providers never touch the contexts, and then only the
 /// values in use take up cache.
 pub(super) struct Contexts {
-    contexts: Box<[UnsafeCell<Context>]>,
+    contexts: ContextArray,
     values: Box<[UnsafeCell<u64>]>,
 }
 
-// SAFETY: contexts are written by the provider alone, a value only by the thread that holds the
-// lane's port, before it posts the operation of that token.
+// SAFETY: a value is written only by the thread that holds the lane's port, before it posts the
+// operation of that token.
 unsafe impl Send for Contexts {}
 // SAFETY: as above.
 unsafe impl Sync for Contexts {}
@@ -32,9 +67,8 @@ impl Contexts {
     /// Contexts for the tokens below `tokens`.
     pub(super) fn new(tokens: u32) -> Self {
         let tokens = tokens as usize;
-        let context = || UnsafeCell::new(Context([MaybeUninit::uninit(); 64]));
         Self {
-            contexts: (0..tokens).map(|_| context()).collect(),
+            contexts: ContextArray::new(tokens),
             values: (0..tokens).map(|_| UnsafeCell::new(0)).collect(),
         }
     }
@@ -42,17 +76,14 @@ impl Contexts {
     /// The context for an operation's token. None when the token is not below the capacity.
     #[inline]
     pub(super) fn context(&self, token: Token) -> Option<*mut c_void> {
-        self.contexts.get(token.index()).map(|context| context.get().cast())
+        self.contexts.get(token.index())
     }
 
     /// The token of the operation that was posted with this context. None for a pointer that is
     /// not one of these contexts.
     #[inline]
     pub(super) fn token(&self, context: *mut c_void) -> Option<Token> {
-        let base = self.contexts.as_ptr() as usize;
-        let index = (context as usize).wrapping_sub(base) / size_of::<Context>();
-        // A null or foreign pointer below the array wraps to a huge index.
-        (index < self.contexts.len()).then_some(Token(index as u32))
+        self.contexts.index_of(context).map(|index| Token(index as u32))
     }
 
     /// Stores the value of an inline write, and gives the place it is sent from.

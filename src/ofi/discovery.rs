@@ -307,8 +307,10 @@ fn list(infos: &[Option<Info>]) -> Vec<Listed> {
 pub(super) mod tests {
     use super::*;
 
-    /// The defaults, for tests of this layer.
+    /// The defaults, for tests of this layer, with the libfabric that `OFI_TEST_LIBRARY` names.
     pub(in crate::ofi) fn settings() -> Settings {
-        Settings { warn_after: None, fail_after: None, ..Settings::default() }
+        let defaults = Settings::default();
+        let library = std::env::var("OFI_TEST_LIBRARY").unwrap_or(defaults.library);
+        Settings { library, warn_after: None, fail_after: None, ..Settings::default() }
     }
 }

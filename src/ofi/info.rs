@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr::NonNull;
 
 use libfabric_sys::{
-    FI_ADDR_STR, FI_BUS_PCI, FI_TYPE_MR_MODE, FI_TYPE_PROGRESS, FI_TYPE_THREADING, Library,
-    Version, data_progress, fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info, fi_progress,
-    fi_threading, fi_tx_attr,
+    FI_ADDR_STR, FI_BUS_PCI, FI_ORDER_SAW, FI_TYPE_MR_MODE, FI_TYPE_PROGRESS, FI_TYPE_THREADING,
+    Library, Version, data_progress, fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info,
+    fi_progress, fi_rx_attr, fi_threading, fi_tx_attr,
 };
 
 /// An owned copy of one `fi_info`, never changed after it was made.
@@ -80,6 +80,11 @@ impl Info {
     fn tx_attr(&self) -> &fi_tx_attr {
         // SAFETY: as for the domain.
         unsafe { &*self.raw().tx_attr }
+    }
+
+    fn rx_attr(&self) -> &fi_rx_attr {
+        // SAFETY: as for the domain.
+        unsafe { &*self.raw().rx_attr }
     }
 
     /// The provider with its layers, such as `tcp;ofi_rxm`.
@@ -166,6 +171,22 @@ impl Info {
     /// Operations that the transmit queue holds.
     pub(super) fn tx_size(&self) -> usize {
         self.tx_attr().size
+    }
+
+    /// Receives that may be posted.
+    pub(super) fn rx_size(&self) -> usize {
+        self.rx_attr().size
+    }
+
+    /// Longest message that `fi_inject` takes.
+    pub(super) fn inject_size(&self) -> usize {
+        self.tx_attr().inject_size
+    }
+
+    /// Whether the endpoint promises, as sender and as receiver, that a message sent after a write
+    /// is received after the write's data is there (`FI_ORDER_SAW`).
+    pub(super) fn sends_after_writes(&self) -> bool {
+        self.tx_attr().msg_order & self.rx_attr().msg_order & FI_ORDER_SAW != 0
     }
 
     /// Completion flags that operations get by default.

@@ -9,6 +9,11 @@
 //! 3. The caller exchanges the rails' addresses ([`OfiPort::address`]) and hands the peers' to
 //!    [`OfiPort::insert`].
 //!
+//! # Messages
+//! A rail of the proxy lane has buffers posted to receive into, and every rail has some to send from
+//! what is too long for `fi_inject`. They belong to the rail, and their use to its port: completions
+//! of messages never reach the engine, which only takes what has come in.
+//!
 //! # Ownership
 //! Every libfabric object has one owner that closes it when dropped, and holds what it was made
 //! from in an `Arc` or as a field dropped after it: region, endpoint, queue and vector, domain,
@@ -31,9 +36,13 @@ mod endpoint;
 mod error;
 mod fabric;
 mod hints;
+mod host_memory;
 mod info;
 mod interface;
 mod memory;
+mod message_buffers;
+mod message_order;
+mod messages;
 mod port;
 mod progress;
 mod provider;
@@ -47,6 +56,7 @@ pub use device::Device;
 pub use discovery::{Discovery, Refusal};
 pub use error::OfiError;
 pub use memory::{OfiMemory, OfiRegion};
+pub use message_order::MessageOrder;
 pub use port::OfiPort;
 pub use progress::Verdict;
 pub use report::{RailReport, Report};

@@ -6,25 +6,28 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
-use libfabric_sys::{FI_EAGAIN, FI_EAVAIL, fi_cq_entry};
-use log::warn;
+use libfabric_sys::{FI_EAGAIN, FI_EAVAIL, fi_cq_msg_entry};
 
 use super::completion::Entries;
 use super::context::Contexts;
 use super::domain::Gate;
 use super::endpoint::Rma;
 use super::error::{port_error, refused};
+use super::host_memory;
+use super::messages::{Messages, too_long};
 use super::rail::Rail;
+use crate::engine::atomic::Atomic;
 use crate::engine::ids::{RailId, Token};
 use crate::engine::port::{
     Direction, Failure, Local, POLL_BATCH, PeerAddr, Polled, Port, PortError, Posted, RailLimits,
     Transfer,
 };
+use crate::engine::wire::{MAX_MESSAGE, Packet};
 
 /// The rails of one lane.
 ///
-/// Posting and polling allocate nothing and format nothing unless they fail, and lock only where
-/// the provider demands it.
+/// Posting, polling and messages allocate nothing and format nothing unless they fail, and lock only
+/// where the provider demands it.
 #[derive(Debug)]
 pub struct OfiPort {
     rails: Box<[PortRail]>,
@@ -46,21 +49,25 @@ struct PortRail {
     gate: Gate,
     /// Descriptor of the values of inline writes.
     values_desc: usize,
+    messages: Messages,
 }
 
 impl OfiPort {
-    pub(super) fn new(rails: &[Arc<Rail>], contexts: Arc<Contexts>) -> Self {
-        let port_rail = |rail: &Arc<Rail>| PortRail {
-            rail: Arc::clone(rail),
-            gate: rail.domain().gate().clone(),
-            values_desc: rail.values_desc().0,
+    /// A port over rails that no other port uses. It posts the rails' receives.
+    pub(super) fn new(rails: &[Arc<Rail>], contexts: Arc<Contexts>) -> Result<Self, PortError> {
+        let port_rail = |rail: &Arc<Rail>| {
+            let gate = rail.domain().gate().clone();
+            let mut messages = Messages::new(rail);
+            messages.settle(rail, &gate).map_err(|error| on_rail(rail, error))?;
+            let values_desc = rail.values_desc().0;
+            Ok(PortRail { rail: Arc::clone(rail), gate, values_desc, messages })
         };
-        Self {
-            rails: rails.iter().map(port_rail).collect(),
+        Ok(Self {
+            rails: rails.iter().map(port_rail).collect::<Result<_, _>>()?,
             contexts,
             limits: rails.iter().map(|rail| rail.limits()).collect(),
             start: Instant::now(),
-        }
+        })
     }
 
     /// The number of rails.
@@ -93,10 +100,10 @@ impl OfiPort {
     ) -> Result<Vec<PeerAddr>, PortError> {
         let rail = self.rails.get(rail.index()).ok_or_else(|| no_such_rail(rail))?;
         let endpoint = rail.rail.endpoint();
-        endpoint.vector().insert(addresses, endpoint.address().len()).map_err(|mut error| {
-            error.text = format!("rail {}: {}", rail.rail.name(), error.text);
-            error
-        })
+        endpoint
+            .vector()
+            .insert(addresses, endpoint.address().len())
+            .map_err(|error| on_rail(&rail.rail, error))
     }
 }
 
@@ -164,9 +171,15 @@ impl Port for OfiPort {
 
     #[inline]
     fn poll(&mut self, rail: RailId, done: &mut [Token; POLL_BATCH]) -> Polled {
-        let Some(port_rail) = self.rails.get(rail.index()) else {
-            return Polled::Failed(Failure { token: None, error: no_such_rail(rail) });
+        let Self { rails, contexts, .. } = self;
+        let Some(port_rail) = rails.get_mut(rail.index()) else {
+            return broken(no_such_rail(rail));
         };
+        if !port_rail.messages.is_settled() {
+            if let Err(error) = port_rail.messages.settle(&port_rail.rail, &port_rail.gate) {
+                return broken(error);
+            }
+        }
         let mut entries: Entries = [const { MaybeUninit::uninit() }; POLL_BATCH];
         let gate = port_rail.gate.enter();
         // SAFETY: `&mut self` makes this the lane's only thread, and the gate is entered.
@@ -175,21 +188,26 @@ impl Port for OfiPort {
         if code > 0 {
             // SAFETY: libfabric has written so many entries, at most as many as it was given room.
             let entries = unsafe {
-                std::slice::from_raw_parts(entries.as_ptr().cast::<fi_cq_entry>(), code as usize)
+                let first = entries.as_ptr().cast::<fi_cq_msg_entry>();
+                std::slice::from_raw_parts(first, code as usize)
             };
             let mut count = 0;
-            for (entry, done) in entries.iter().zip(done.iter_mut()) {
-                match self.contexts.token(entry.op_context) {
-                    Some(token) => *done = token,
-                    None => return self.stranger(port_rail),
+            for entry in entries {
+                if let Some(token) = contexts.token(entry.op_context) {
+                    done[count] = token;
+                    count += 1;
+                    continue;
                 }
-                count += 1;
+                let PortRail { rail, messages, .. } = port_rail;
+                if let Err(error) = messages.completed(rail, entry.op_context, entry.len) {
+                    return broken(error);
+                }
             }
-            Polled::Completed(count)
+            if count == 0 { Polled::Empty } else { Polled::Completed(count) }
         } else if code == -(FI_EAGAIN as isize) || code == 0 {
             Polled::Empty
         } else {
-            self.poll_failed(port_rail, code)
+            poll_failed(contexts, port_rail, code)
         }
     }
 
@@ -212,6 +230,63 @@ impl Port for OfiPort {
         Ok(())
     }
     #[inline]
+    fn send(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        bytes: &[u8],
+    ) -> Result<Posted, PortError> {
+        let Some(port_rail) = self.rails.get_mut(rail.index()) else {
+            return Err(no_such_rail(rail));
+        };
+        if bytes.len() > MAX_MESSAGE {
+            return Err(too_long(bytes.len()));
+        }
+        let PortRail { rail, gate, messages, .. } = port_rail;
+        messages.send(rail, gate, to, token, bytes)
+    }
+
+    #[inline]
+    fn receive(&mut self, rail: RailId, into: &mut Packet) -> bool {
+        let Some(port_rail) = self.rails.get_mut(rail.index()) else { return false };
+        let PortRail { rail, gate, messages, .. } = port_rail;
+        messages.receive(rail, gate, into)
+    }
+
+    #[inline]
+    fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError> {
+        check_word(addr, atomic.width.bytes())?;
+        // SAFETY: the engine has checked that the word lies in a region that this process has
+        // registered, and its owner keeps the memory while it is. It is aligned, as just checked.
+        Ok(unsafe { host_memory::apply(addr, atomic) })
+    }
+
+    #[inline]
+    fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError> {
+        // SAFETY: the bytes are the local side of a put, which the caller of the put vouches for
+        // until it ends.
+        unsafe { host_memory::load(addr, into) };
+        Ok(())
+    }
+
+    #[inline]
+    fn store(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError> {
+        // SAFETY: the engine has checked that the place lies in a registered region, or it is where
+        // the caller of a fetch has asked for the result.
+        unsafe { host_memory::store(addr, bytes) };
+        Ok(())
+    }
+
+    #[inline]
+    fn store_flag(&mut self, addr: usize, flag: u64) -> Result<(), PortError> {
+        check_word(addr, size_of::<u64>())?;
+        // SAFETY: as for `store`; the word is aligned, as just checked.
+        unsafe { host_memory::store_flag(addr, flag) };
+        Ok(())
+    }
+
+    #[inline]
     fn now(&mut self) -> u64 {
         self.start.elapsed().as_nanos() as u64
     }
@@ -222,36 +297,34 @@ impl Port for OfiPort {
     }
 }
 
-impl OfiPort {
-    /// A poll that answered with an error.
-    #[cold]
-    fn poll_failed(&self, port_rail: &PortRail, code: isize) -> Polled {
-        let rail = &port_rail.rail;
-        if code != -(FI_EAVAIL as isize) {
-            let error = port_error(rail.domain().library(), "fi_cq_read", code as i64);
-            return Polled::Failed(Failure { token: None, error });
-        }
-        let gate = port_rail.gate.enter();
-        // SAFETY: called from `poll` only, which has the port for itself; the gate is entered.
-        let entry = unsafe { rail.endpoint().queue().read_error() };
-        drop(gate);
-        match entry {
-            None => Polled::Empty,
-            Some(entry) => Polled::Failed(Failure {
-                token: self.contexts.token(entry.op_context),
-                error: entry.error,
-            }),
-        }
+/// A poll that answered with an error.
+#[cold]
+fn poll_failed(contexts: &Contexts, port_rail: &mut PortRail, code: isize) -> Polled {
+    let PortRail { rail, gate, messages, .. } = port_rail;
+    if code != -(FI_EAVAIL as isize) {
+        return broken(port_error(rail.domain().library(), "fi_cq_read", code as i64));
     }
+    let entered = gate.enter();
+    // SAFETY: called from `poll` only, which has the port for itself; the gate is entered.
+    let entry = unsafe { rail.endpoint().queue().read_error() };
+    drop(entered);
+    let Some(mut entry) = entry else { return Polled::Empty };
+    let token = contexts
+        .token(entry.op_context)
+        .or_else(|| messages.failed(rail, entry.op_context, &mut entry.error));
+    Polled::Failed(Failure { token, error: entry.error })
+}
 
-    /// A completion of nothing that was posted: the provider's books are wrong, and tokens read
-    /// beside it cannot be trusted.
-    #[cold]
-    fn stranger(&self, port_rail: &PortRail) -> Polled {
-        warn!("rail {} completed an operation that nobody posted", port_rail.rail.name());
-        let error = refused("fi_cq_read", String::from("completion with an unknown context"));
-        Polled::Failed(Failure { token: None, error })
-    }
+/// The failure of a rail as a whole.
+#[cold]
+fn broken(error: PortError) -> Polled {
+    Polled::Failed(Failure { token: None, error })
+}
+
+#[cold]
+fn on_rail(rail: &Rail, mut error: PortError) -> PortError {
+    error.text = format!("rail {}: {}", rail.name(), error.text);
+    error
 }
 
 #[cold]
@@ -276,4 +349,15 @@ fn no_such_token(token: Token) -> PortError {
 #[cold]
 fn not_inline(transfer: &Transfer) -> PortError {
     refused("posting", format!("{} bytes cannot be an inline write", transfer.len))
+}
+
+/// That a word can be accessed at once, which is what the processor's atomic instructions need.
+#[inline]
+fn check_word(addr: usize, width: usize) -> Result<(), PortError> {
+    if addr != 0 && addr % width == 0 { Ok(()) } else { Err(no_word(addr, width)) }
+}
+
+#[cold]
+fn no_word(addr: usize, width: usize) -> PortError {
+    refused("accessing memory", format!("{addr:#x} is no place for a word of {width} bytes"))
 }

@@ -16,7 +16,7 @@ use super::device::Device;
 use super::fabric::Fabrics;
 use super::memory::Registrar;
 use super::port::OfiPort;
-use super::rail::Rail;
+use super::rail::{Rail, Receives};
 use crate::engine::ids::{RailId, Token};
 use crate::engine::port::{
     Access, Addressing, Direction, Local, POLL_BATCH, Polled, Port, PortError, Posted, Transfer,
@@ -107,8 +107,8 @@ fn probe(fabrics: &mut Fabrics, device: &Device, settings: &Settings) -> Result<
 
     let contexts = Arc::new(Contexts::new(1));
     let nothing = Arc::new(Contexts::new(0));
-    let target = Arc::new(Rail::open(fabrics, device, settings, &nothing, 1)?);
-    let source = Arc::new(Rail::open(fabrics, device, settings, &contexts, 1)?);
+    let target = Arc::new(Rail::open(fabrics, device, settings, &nothing, 1, Receives::Nothing)?);
+    let source = Arc::new(Rail::open(fabrics, device, settings, &contexts, 1, Receives::Nothing)?);
     let addr = word.as_ptr() as usize;
     let region =
         Registrar::new(&target).register(addr, size_of::<u64>(), Access::LocalAndRemote)?;
@@ -123,7 +123,7 @@ fn probe(fabrics: &mut Fabrics, device: &Device, settings: &Settings) -> Result<
         key: region.key(),
     };
 
-    let mut port = OfiPort::new(&[source], contexts);
+    let mut port = OfiPort::new(&[source], contexts)?;
     let peer = port.insert(RAIL, &[target.endpoint().address()])?[0];
     let mut done = [Token(0); POLL_BATCH];
     let mut posted = false;

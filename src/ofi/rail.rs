@@ -9,6 +9,8 @@ use super::device::Device;
 use super::domain::Domain;
 use super::endpoint::Endpoint;
 use super::fabric::Fabrics;
+use super::message_buffers::MessageBuffers;
+use super::message_order::MessageOrder;
 use super::region::Region;
 use crate::engine::port::{Access, Desc, PortError, RailLimits};
 use crate::settings::Settings;
@@ -17,31 +19,57 @@ use crate::settings::Settings;
 /// tokens.
 const MAX_DEPTH: usize = 4096;
 
+/// Messages on their way from one rail that are too long for `fi_inject`.
+const SENDS: usize = 256;
+
+/// Receives posted on a rail that receives.
+///
+/// More messages than that wait in the provider or, with native tcp, in the connections, together
+/// with the writes behind them. The lane takes what has come in after every poll, so that ends by
+/// itself, and this need not follow the number of peers.
+const RECEIVES: usize = 512;
+
 /// Room in the completion queue beside what the rail posts itself.
 const QUEUE_MARGIN: usize = 256;
+
+/// Whether peers send messages to a rail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Receives {
+    /// They do: those of a proxy lane.
+    Messages,
+    /// They do not, and must not: native tcp stops reading the connection of a message for which no
+    /// receive is posted.
+    Nothing,
+}
 
 /// One rail. Fields are closed in the order in which they stand here.
 #[derive(Debug)]
 pub(super) struct Rail {
     /// The values of inline writes, where local memory must be registered.
     values: Option<Region>,
+    /// The message buffers, likewise.
+    messages: Option<Region>,
     endpoint: Endpoint,
     /// The provider may write to these until the endpoint is closed, which the order of the fields
     /// sees to. The user's buffers are not ours to keep.
     _contexts: Arc<Contexts>,
+    /// Likewise.
+    message_buffers: MessageBuffers,
     domain: Arc<Domain>,
     name: String,
     limits: RailLimits,
 }
 
 impl Rail {
-    /// Opens a device: domain, queue, vector, endpoint. The vector is made for `peers` addresses.
+    /// Opens a device: domain, queue, vector, endpoint. The vector is made for `peers` addresses. No
+    /// receive is posted yet: that is the port's work.
     pub(super) fn open(
         fabrics: &mut Fabrics,
         device: &Device,
         settings: &Settings,
         contexts: &Arc<Contexts>,
         peers: usize,
+        receives: Receives,
     ) -> Result<Self, PortError> {
         let info = &device.info;
         let limits = Self::limits_of(device, settings);
@@ -54,18 +82,27 @@ impl Rail {
         }
         let fabric = fabrics.of(info)?;
         let domain = Arc::new(Domain::open(fabric, Arc::clone(info))?);
-        let endpoint = Endpoint::open(&domain, limits.depth as usize + QUEUE_MARGIN, peers)?;
-        let (addr, len) = contexts.values();
-        let values = if domain.needs_desc() && len > 0 {
-            let bound_to = domain.binds_regions().then_some(&endpoint);
-            Some(Region::register(&domain, bound_to, addr, len, Access::Local)?)
-        } else {
-            None
+        let receives = match receives {
+            Receives::Messages => info.rx_size().clamp(1, RECEIVES),
+            Receives::Nothing => 0,
         };
+        let message_buffers = MessageBuffers::new(SENDS, receives);
+        let completions = limits.depth as usize + SENDS + receives + QUEUE_MARGIN;
+        let endpoint = Endpoint::open(&domain, completions, peers)?;
+        let bound_to = domain.binds_regions().then_some(&endpoint);
+        let register = |(addr, len): (usize, usize)| {
+            let needed = domain.needs_desc() && len > 0;
+            let region = || Region::register(&domain, bound_to, addr, len, Access::Local);
+            needed.then(region).transpose()
+        };
+        let values = register(contexts.values())?;
+        let messages = register(message_buffers.memory())?;
         Ok(Self {
             values,
+            messages,
             endpoint,
             _contexts: Arc::clone(contexts),
+            message_buffers,
             domain,
             name: device.name.clone(),
             limits,
@@ -79,7 +116,7 @@ impl Rail {
             max_segment: at_most(info.max_message(), settings.max_segment, isize::MAX as usize),
             depth: at_most(info.tx_size(), settings.queue_depth.into(), MAX_DEPTH) as u32,
             needs_desc: info.mr_mode() & libfabric_sys::FI_MR_LOCAL != 0,
-            orders_messages: false,
+            orders_messages: MessageOrder::of(info).kept,
         }
     }
 
@@ -103,6 +140,17 @@ impl Rail {
     /// The descriptor of the values of inline writes.
     pub(super) fn values_desc(&self) -> Desc {
         self.values.as_ref().map_or(Desc(0), Region::desc)
+    }
+
+    #[inline]
+    pub(super) fn message_buffers(&self) -> &MessageBuffers {
+        &self.message_buffers
+    }
+
+    /// The descriptor of the message buffers.
+    #[inline]
+    pub(super) fn messages_desc(&self) -> Desc {
+        self.messages.as_ref().map_or(Desc(0), Region::desc)
     }
 }
 

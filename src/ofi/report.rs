@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use libfabric_sys::Version;
 
+use super::message_order::MessageOrder;
 use super::progress::Verdict;
 use crate::engine::port::Addressing;
 
@@ -31,6 +32,8 @@ pub struct Report {
     pub addressing: Addressing,
     /// Whether data really moves by itself.
     pub verdict: Verdict,
+    /// Whether messages stay behind the writes before them, on every rail.
+    pub message_order: MessageOrder,
     /// The rails of the proxy lane, in rail order. The host lane is on the first one's device.
     pub rails: Vec<RailReport>,
     /// Devices that could not be opened, one line each.
@@ -59,7 +62,7 @@ impl fmt::Display for Report {
         write!(
             f,
             "libfabric {} ({}), provider {}; asked for {}, got progress {} ({} automatic: {}), \
-             threading {}; mr_mode {}; {} rail(s):",
+             threading {}; mr_mode {}; messages ordered behind writes: {} ({}); {} rail(s):",
             self.library_version,
             self.library,
             self.provider,
@@ -69,6 +72,8 @@ impl fmt::Display for Report {
             self.verdict.reason,
             self.threading,
             self.mr_mode,
+            if self.message_order.kept { "yes" } else { "no" },
+            self.message_order.reason,
             self.rails.len()
         )?;
         for rail in &self.rails {

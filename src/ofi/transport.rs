@@ -9,9 +9,10 @@ use super::discovery::Discovery;
 use super::error::OfiError;
 use super::fabric::Fabrics;
 use super::memory::OfiMemory;
+use super::message_order::MessageOrder;
 use super::port::OfiPort;
 use super::progress::Verdict;
-use super::rail::Rail;
+use super::rail::{Rail, Receives};
 use super::report::{RailReport, Report};
 use crate::engine::lane::segments_for;
 use crate::engine::port::RailLimits;
@@ -57,7 +58,7 @@ impl Discovery {
                 continue;
             }
             let settings = &self.settings;
-            match Rail::open(&mut fabrics, device, settings, &contexts, peers) {
+            match Rail::open(&mut fabrics, device, settings, &contexts, peers, Receives::Messages) {
                 // The engine keeps one addressing for all rails. One provider has one anyway.
                 Ok(rail) if proxy.first().is_some_and(|first| !alike(first, &rail)) => {
                     failures
@@ -78,14 +79,20 @@ impl Discovery {
         }
 
         let host_contexts = Arc::new(Contexts::new(segments_for(&[first_rail.limits()])));
-        let host = Rail::open(&mut fabrics, first, &self.settings, &host_contexts, peers).map_err(
-            |error| OfiError::Call { object: format!("host lane on {}", first.name), error },
-        )?;
+        let host_failed =
+            |error| OfiError::Call { object: format!("host lane on {}", first.name), error };
+        let receives = Receives::Nothing;
+        let host = Rail::open(&mut fabrics, first, &self.settings, &host_contexts, peers, receives)
+            .map_err(host_failed)?;
         let host = vec![Arc::new(host)];
         let verdict = Verdict::reach(&mut fabrics, first, &self.settings, self.library.version());
 
         let info = &first.info;
         let addressing = first_rail.domain().addressing();
+        // What all rails keep.
+        let mut orders = devices.iter().map(|device| MessageOrder::of(&device.info));
+        let message_order =
+            orders.find(|order| !order.kept).unwrap_or_else(|| MessageOrder::of(info));
         let report = Report {
             provider: info.provider(),
             provider_version: info.provider_version(),
@@ -97,6 +104,7 @@ impl Discovery {
             mr_mode: info.mr_mode_text(),
             addressing,
             verdict,
+            message_order,
             rails: proxy
                 .iter()
                 .zip(&devices)
@@ -111,9 +119,10 @@ impl Discovery {
                 .collect(),
             failures,
         };
+        let proxy_failed = |error| OfiError::Call { object: String::from("proxy lane"), error };
         Ok(Opened {
-            host: OfiPort::new(&host, host_contexts),
-            proxy: OfiPort::new(&proxy, contexts),
+            host: OfiPort::new(&host, host_contexts).map_err(host_failed)?,
+            proxy: OfiPort::new(&proxy, contexts).map_err(proxy_failed)?,
             memory: OfiMemory::new(&host, &proxy, addressing),
             report,
         })

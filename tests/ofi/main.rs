@@ -4,6 +4,9 @@
 //! once for each version. All waiting is polling of every port, up to a deadline that only a hang
 //! reaches.
 
+mod host_memory;
+mod messages;
+
 use std::time::{Duration, Instant};
 
 use nvshmem_transport_libfabric::engine::ids::{RailId, Token};

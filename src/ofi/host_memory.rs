@@ -1,0 +1,99 @@
+//! Words and bytes of host memory, as peers' messages change them.
+//!
+//! Atomic operations are the processor's own, so they are exact beside those of any other thread on
+//! the same word, in this process or in another one that maps the memory. Every change of a word is
+//! also a release: who sees it sees what this thread, or what it has heard from, stored before.
+//!
+//! # Safety
+//! For all functions here: `addr` is the address of host memory that is mapped for reading and
+//! writing and stays so during the call, as far as the bytes named reach. Bytes may be changed by
+//! others meanwhile, as NVSHMEM's memory model lets programs do; then, as in that model, what is
+//! read or left is undefined, byte by byte. Nothing is concluded from values read.
+
+use std::ptr;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
+
+use crate::engine::atomic::{Atomic, AtomicOp, Width};
+
+/// Carries out an atomic operation and returns the word before.
+///
+/// # Safety
+/// As the module says, for as many bytes as the operation is wide; `addr` is aligned to that, and
+/// everybody else accesses the word atomically.
+#[inline]
+pub(super) unsafe fn apply(addr: usize, atomic: &Atomic) -> u64 {
+    macro_rules! on {
+        ($word:ty, $bits:ty) => {{
+            // SAFETY: mapped and aligned, by the caller's promise.
+            let word = unsafe { <$word>::from_ptr(addr as *mut $bits) };
+            let operand = atomic.operand as $bits;
+            let before: $bits = match atomic.op {
+                AtomicOp::Inc | AtomicOp::FetchInc if !atomic.float => word.fetch_add(1, AcqRel),
+                AtomicOp::Add | AtomicOp::SignalAdd | AtomicOp::FetchAdd if !atomic.float => {
+                    word.fetch_add(operand, AcqRel)
+                }
+                AtomicOp::Set | AtomicOp::Signal | AtomicOp::SignalSet | AtomicOp::Swap => {
+                    word.swap(operand, AcqRel)
+                }
+                AtomicOp::And | AtomicOp::FetchAnd => word.fetch_and(operand, AcqRel),
+                AtomicOp::Or | AtomicOp::FetchOr => word.fetch_or(operand, AcqRel),
+                AtomicOp::Xor | AtomicOp::FetchXor => word.fetch_xor(operand, AcqRel),
+                AtomicOp::Fetch => word.load(Acquire),
+                AtomicOp::CompareSwap => {
+                    let (Ok(before) | Err(before)) =
+                        word.compare_exchange(atomic.compare as $bits, operand, AcqRel, Acquire);
+                    before
+                }
+                // No processor adds floating point numbers atomically: others' changes between the
+                // load and the exchange make it start over, so none is lost.
+                AtomicOp::Inc
+                | AtomicOp::FetchInc
+                | AtomicOp::Add
+                | AtomicOp::SignalAdd
+                | AtomicOp::FetchAdd => {
+                    let sum = |before: $bits| Some(atomic.apply(u64::from(before)) as $bits);
+                    let (Ok(before) | Err(before)) = word.fetch_update(AcqRel, Acquire, sum);
+                    before
+                }
+            };
+            u64::from(before)
+        }};
+    }
+    match atomic.width {
+        Width::Two => on!(AtomicU16, u16),
+        Width::Four => on!(AtomicU32, u32),
+        Width::Eight => on!(AtomicU64, u64),
+    }
+}
+
+/// Copies bytes out of memory.
+///
+/// # Safety
+/// As the module says, for `into.len()` bytes.
+#[inline]
+pub(super) unsafe fn load(addr: usize, into: &mut [u8]) {
+    // SAFETY: mapped, by the caller's promise; `into` is ours alone, so the two do not overlap.
+    unsafe { ptr::copy_nonoverlapping(addr as *const u8, into.as_mut_ptr(), into.len()) };
+}
+
+/// Copies bytes into memory.
+///
+/// # Safety
+/// As the module says, for `bytes.len()` bytes.
+#[inline]
+pub(super) unsafe fn store(addr: usize, bytes: &[u8]) {
+    // SAFETY: mapped, by the caller's promise; `bytes` is a buffer of ours, outside of it.
+    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len()) };
+}
+
+/// Stores a flag: who sees it sees what this thread stored before.
+///
+/// # Safety
+/// As the module says, for 8 bytes; `addr` is aligned to 8, and everybody else accesses the flag
+/// atomically.
+#[inline]
+pub(super) unsafe fn store_flag(addr: usize, flag: u64) {
+    // SAFETY: mapped and aligned, by the caller's promise.
+    unsafe { AtomicU64::from_ptr(addr as *mut u64) }.store(flag, Release);
+}

@@ -1,0 +1,393 @@
+//! The messages of one rail of a port: which buffers are in use, and what has come in.
+
+use std::collections::VecDeque;
+use std::ffi::c_void;
+
+use libfabric_sys::FI_EAGAIN;
+
+use super::domain::Gate;
+use super::endpoint::Endpoint;
+use super::error::{port_error, refused};
+use super::message_buffers::BufferId;
+use super::rail::Rail;
+use crate::engine::ids::Token;
+use crate::engine::port::{PeerAddr, PortError, Posted};
+use crate::engine::wire::{MAX_MESSAGE, Packet};
+
+/// Every buffer is in one place at a time: a send buffer is in `free` or has a token in `sending`;
+/// a receive buffer is posted, in `arrived`, in `unposted`, or, once the rail is broken, nowhere.
+/// So the lists never grow beyond the room they are made with.
+#[derive(Debug)]
+pub(super) struct Messages {
+    /// Longest message that needs no buffer.
+    inject_size: usize,
+    /// Send buffers that are not in use.
+    free: Vec<u32>,
+    /// The token of the message in each send buffer.
+    sending: Box<[Option<Token>]>,
+    /// Receive buffers that the provider has.
+    posted: Box<[bool]>,
+    /// Receive buffers with a message, and its length.
+    arrived: VecDeque<(u32, usize)>,
+    /// Receive buffers that the provider had no room for.
+    unposted: Vec<u32>,
+    /// Why a receive buffer could not be posted; for the next poll.
+    broken: Option<PortError>,
+}
+
+impl Messages {
+    /// The messages of a rail, with nothing posted yet.
+    pub(super) fn new(rail: &Rail) -> Self {
+        let buffers = rail.message_buffers();
+        let (sends, receives) = (buffers.sends(), buffers.receives());
+        Self {
+            inject_size: rail.domain().info().inject_size().min(MAX_MESSAGE),
+            free: (0..sends as u32).rev().collect(),
+            sending: vec![None; sends].into(),
+            posted: vec![false; receives].into(),
+            arrived: VecDeque::with_capacity(receives),
+            unposted: (0..receives as u32).rev().collect(),
+            broken: None,
+        }
+    }
+
+    /// Whether [`Self::settle`] has nothing to do.
+    #[inline]
+    pub(super) fn is_settled(&self) -> bool {
+        self.unposted.is_empty() && self.broken.is_none()
+    }
+
+    /// Posts the receive buffers that are due, as far as there is room.
+    ///
+    /// # Errors
+    /// A buffer was refused for good, now or since the last call. It is not tried again.
+    #[cold]
+    pub(super) fn settle(&mut self, rail: &Rail, gate: &Gate) -> Result<(), PortError> {
+        while self.broken.is_none() {
+            let Some(index) = self.unposted.pop() else { break };
+            if !self.post(rail, gate, index) {
+                break;
+            }
+        }
+        self.broken.take().map_or(Ok(()), Err)
+    }
+
+    /// Sends a message, of at most [`MAX_MESSAGE`] bytes.
+    #[inline]
+    pub(super) fn send(
+        &mut self,
+        rail: &Rail,
+        gate: &Gate,
+        to: PeerAddr,
+        token: Token,
+        bytes: &[u8],
+    ) -> Result<Posted, PortError> {
+        let endpoint = rail.endpoint();
+        if bytes.len() <= self.inject_size {
+            let entered = gate.enter();
+            // SAFETY: these messages belong to the port's one thread, the gate is entered, and the
+            // length is checked.
+            let code = unsafe { endpoint.inject(bytes, to.0) };
+            drop(entered);
+            return if code == 0 { Ok(Posted::Yes) } else { not_sent(rail, "fi_inject", code) };
+        }
+        let Some(&index) = self.free.last() else { return Ok(Posted::Again) };
+        let id = BufferId::Send(index);
+        let buffers = rail.message_buffers();
+        let Some(buffer) = buffers.buffer(id, bytes.len(), rail.messages_desc()) else {
+            return Err(too_long(bytes.len()));
+        };
+        // SAFETY: the buffer is free, so the provider does not have it, and this thread alone uses
+        // the rail's buffers.
+        if let Some(room) = unsafe { buffers.bytes(id) } {
+            room[..bytes.len()].copy_from_slice(bytes);
+        }
+        let entered = gate.enter();
+        // SAFETY: one thread, the gate is entered. The rail keeps buffer and context until the
+        // endpoint is closed, and the buffer is not written to while it is not free.
+        let code = unsafe { endpoint.send(&buffer, to.0) };
+        drop(entered);
+        if code != 0 {
+            return not_sent(rail, "fi_sendmsg", code);
+        }
+        self.free.pop();
+        self.sending[index as usize] = Some(token);
+        Ok(Posted::Yes)
+    }
+
+    /// Takes note of a completion that is no segment's: of a message of `len` bytes.
+    ///
+    /// # Errors
+    /// It is none of these either, or longer than what it was received into.
+    #[inline]
+    pub(super) fn completed(
+        &mut self,
+        rail: &Rail,
+        context: *mut c_void,
+        len: usize,
+    ) -> Result<(), PortError> {
+        match rail.message_buffers().of_context(context) {
+            Some(BufferId::Send(index)) => match self.sent(index) {
+                Some(_) => Ok(()),
+                None => Err(stranger()),
+            },
+            Some(BufferId::Receive(index)) if self.taken_back(index) => {
+                if len > MAX_MESSAGE {
+                    return Err(too_long(len));
+                }
+                self.arrived.push_back((index, len));
+                Ok(())
+            }
+            _ => Err(stranger()),
+        }
+    }
+
+    /// Takes note of an error completion that is no segment's: the token of the message, if it was
+    /// one to send.
+    #[cold]
+    pub(super) fn failed(
+        &mut self,
+        rail: &Rail,
+        context: *mut c_void,
+        error: &mut PortError,
+    ) -> Option<Token> {
+        match rail.message_buffers().of_context(context)? {
+            BufferId::Send(index) => {
+                error.call = "sending a message";
+                self.sent(index)
+            }
+            BufferId::Receive(index) => {
+                error.call = "receiving a message";
+                // Not posted again: the rail has failed as a whole, whatever the error. Even a message
+                // that was too long ends the connection with libfabric 1.17.
+                self.taken_back(index);
+                None
+            }
+        }
+    }
+
+    /// Copies out the oldest message that has come in, and posts its buffer again.
+    #[inline]
+    pub(super) fn receive(&mut self, rail: &Rail, gate: &Gate, into: &mut Packet) -> bool {
+        let Some((index, len)) = self.arrived.pop_front() else { return false };
+        // SAFETY: the provider has given the buffer back, and it is posted again only below; this
+        // thread alone uses the rail's buffers.
+        if let Some(bytes) = unsafe { rail.message_buffers().bytes(BufferId::Receive(index)) } {
+            into.fill(&bytes[..len]);
+        }
+        self.post(rail, gate, index);
+        true
+    }
+
+    /// Posts one receive buffer, or keeps it for later. Whether the provider has taken it.
+    #[inline]
+    fn post(&mut self, rail: &Rail, gate: &Gate, index: u32) -> bool {
+        let id = BufferId::Receive(index);
+        let desc = rail.messages_desc();
+        let Some(buffer) = rail.message_buffers().buffer(id, MAX_MESSAGE, desc) else {
+            return false;
+        };
+        let endpoint: &Endpoint = rail.endpoint();
+        let entered = gate.enter();
+        // SAFETY: these messages belong to the port's one thread, and the gate is entered. The rail
+        // keeps buffer and context until the endpoint is closed. Nobody touches the buffer before it
+        // comes back: it was in none of the lists but the one it was just taken from.
+        let code = unsafe { endpoint.receive(&buffer) };
+        drop(entered);
+        if code == 0 {
+            self.posted[index as usize] = true;
+        } else if code == -(FI_EAGAIN as isize) {
+            self.unposted.push(index);
+        } else {
+            self.broken = Some(port_error(rail.domain().library(), "fi_recv", code as i64));
+        }
+        code == 0
+    }
+
+    /// The provider has given a send buffer back. The token of its message; none if it did not have
+    /// the buffer.
+    #[inline]
+    fn sent(&mut self, index: u32) -> Option<Token> {
+        let token = self.sending[index as usize].take()?;
+        self.free.push(index);
+        Some(token)
+    }
+
+    /// The provider has given a receive buffer back. False if it did not have it.
+    #[inline]
+    fn taken_back(&mut self, index: u32) -> bool {
+        std::mem::take(&mut self.posted[index as usize])
+    }
+}
+
+#[inline]
+fn not_sent(rail: &Rail, call: &'static str, code: isize) -> Result<Posted, PortError> {
+    if code == -(FI_EAGAIN as isize) {
+        Ok(Posted::Again)
+    } else {
+        Err(port_error(rail.domain().library(), call, code as i64))
+    }
+}
+
+#[cold]
+pub(super) fn too_long(len: usize) -> PortError {
+    refused("message", format!("{len} bytes, and a message has at most {MAX_MESSAGE}"))
+}
+
+/// A completion of nothing that was posted: the provider's books are wrong, and what was read beside
+/// it cannot be trusted.
+#[cold]
+fn stranger() -> PortError {
+    refused("fi_cq_read", String::from("completion with an unknown context"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::c_void;
+    use std::mem::MaybeUninit;
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
+    use libfabric_sys::FI_ETRUNC;
+
+    use super::*;
+    use crate::engine::ids::RailId;
+    use crate::engine::port::{Failure, POLL_BATCH, Polled, Port};
+    use crate::ofi::Discovery;
+    use crate::ofi::context::Contexts;
+    use crate::ofi::endpoint::MessageBuffer;
+    use crate::ofi::fabric::Fabrics;
+    use crate::ofi::port::OfiPort;
+    use crate::ofi::rail::Receives;
+    use crate::settings::{Devices, Provider, Settings};
+
+    const RAIL: RailId = RailId(0);
+    const HANG: Duration = Duration::from_secs(60);
+
+    fn rail(provider: Provider) -> Rail {
+        let devices = match provider {
+            Provider::Shm => Devices::Include(vec![String::from("shm")]),
+            _ => Devices::Any,
+        };
+        let settings = Settings { provider, devices, ..crate::ofi::discovery::tests::settings() };
+        let found = Discovery::run(&settings, true).unwrap_or_else(|error| panic!("{error}"));
+        let (mut fabrics, contexts) = (Fabrics::default(), Arc::new(Contexts::new(1)));
+        let device = &found.devices()[0];
+        Rail::open(&mut fabrics, device, &settings, &contexts, 1, Receives::Messages)
+            .unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn poll(port: &mut OfiPort) -> Option<Failure> {
+        match port.poll(RAIL, &mut [Token(0); POLL_BATCH]) {
+            Polled::Empty => None,
+            Polled::Failed(failure) => Some(failure),
+            Polled::Completed(count) => panic!("{count} segments completed, and none was posted"),
+        }
+    }
+
+    /// Our own `send` refuses it, so this goes to the endpoint.
+    #[test]
+    fn a_message_longer_than_its_buffer_fails_the_rail() {
+        for provider in [Provider::Tcp, Provider::TcpRxm, Provider::Shm] {
+            let contexts = || Arc::new(Contexts::new(1));
+            // Dropped after the endpoint that sends from it.
+            let mut long = [1_u8; MAX_MESSAGE + 44];
+            let context = contexts();
+            let sender = Arc::new(rail(provider));
+            let mut from = OfiPort::new(&[Arc::clone(&sender)], contexts()).expect("a port");
+            let mut to = OfiPort::new(&[Arc::new(rail(provider))], contexts()).expect("a port");
+            let peer = from.insert(RAIL, &[to.address(RAIL)]).expect("insert")[0];
+
+            let buffer = MessageBuffer {
+                buf: long.as_mut_ptr().cast(),
+                len: long.len(),
+                desc: std::ptr::null_mut::<c_void>(),
+                context: context.context(Token(0)).expect("it has one"),
+            };
+            let start = Instant::now();
+            let mut sent = false;
+            let failure = loop {
+                assert!(start.elapsed() < HANG, "{provider:?}: no failure");
+                if !sent {
+                    // SAFETY: one thread, no gate with this threading level; buffer and context
+                    // were declared before the rail, so they outlive it.
+                    let code = unsafe { sender.endpoint().send(&buffer, peer.0) };
+                    assert!(code == 0 || code == -(FI_EAGAIN as isize), "{code}");
+                    sent = code == 0;
+                }
+                // What the sender hears of it is its own: it has no buffer of ours.
+                let _ = from.poll(RAIL, &mut [Token(0); POLL_BATCH]);
+                if let Some(failure) = poll(&mut to) {
+                    break failure;
+                }
+            };
+            println!("{provider:?}: {}", failure.error);
+            assert_eq!(failure.token, None);
+            assert_eq!(failure.error.call, "receiving a message");
+            assert_eq!(failure.error.code, FI_ETRUNC as i32, "{}", failure.error);
+            assert!(!to.receive(RAIL, &mut Packet::EMPTY.clone()), "nothing of it");
+        }
+    }
+
+    #[test]
+    fn completions_of_buffers_that_are_not_in_use_are_noticed() {
+        let rail = rail(Provider::Shm);
+        let gate = rail.domain().gate().clone();
+        let mut messages = Messages::new(&rail);
+        let context =
+            |id| rail.message_buffers().buffer(id, 1, rail.messages_desc()).map(|b| b.context);
+        let send = context(BufferId::Send(0)).expect("it exists");
+        let receive = context(BufferId::Receive(0)).expect("it exists");
+        assert!(messages.completed(&rail, send, 0).is_err());
+        assert!(messages.completed(&rail, receive, 0).is_err(), "not posted yet");
+        messages.settle(&rail, &gate).expect("posted");
+        assert!(messages.is_settled());
+        assert!(messages.completed(&rail, receive, 5).is_ok());
+        assert!(messages.completed(&rail, receive, 5).is_err(), "completed twice");
+        let other = context(BufferId::Receive(1)).expect("it exists");
+        let error = messages.completed(&rail, other, MAX_MESSAGE + 1).expect_err("too long");
+        assert!(error.to_string().contains("257 bytes"), "{error}");
+        assert!(messages.completed(&rail, std::ptr::null_mut(), 0).is_err());
+    }
+
+    /// A failed send gives its token back, and its buffer is used again.
+    #[test]
+    fn a_failed_send_is_reported_with_its_token() {
+        let rail = rail(Provider::Shm);
+        let gate = rail.domain().gate().clone();
+        let mut messages = Messages::new(&rail);
+        messages.inject_size = 0;
+        let endpoint = rail.endpoint();
+        let peers = endpoint.vector().insert(&[endpoint.address()], endpoint.address().len());
+        let peer = peers.expect("insert")[0];
+        let all = rail.message_buffers().sends();
+        let start = Instant::now();
+        let mut token = 0;
+        while token < all as u32 {
+            assert!(start.elapsed() < HANG, "shm has room for them");
+            let posted = messages.send(&rail, &gate, peer, Token(token), b"ping");
+            if posted.expect("no error") == Posted::Yes {
+                token += 1;
+            } else {
+                // The first one needs the peer, ourselves, to be polled. What completes is not
+                // looked at, so that all buffers stay in use.
+                let mut entries = [const { MaybeUninit::uninit() }; POLL_BATCH];
+                // SAFETY: one thread, no gate with this threading level.
+                let _ = unsafe { endpoint.queue().read(&mut entries) };
+            }
+        }
+        let again = messages.send(&rail, &gate, peer, Token(9), b"ping");
+        assert_eq!(again, Ok(Posted::Again), "every buffer is in use");
+
+        let index = messages.sending.iter().position(|token| *token == Some(Token(3)));
+        let id = BufferId::Send(index.expect("in use") as u32);
+        let buffer = rail.message_buffers().buffer(id, 1, rail.messages_desc());
+        let context = buffer.expect("it exists").context;
+        let mut error = stranger();
+        assert_eq!(messages.failed(&rail, context, &mut error), Some(Token(3)));
+        assert_eq!(error.call, "sending a message");
+        assert_eq!(messages.free.len(), 1);
+        assert_eq!(messages.failed(&rail, context, &mut error), None, "only once");
+        assert_eq!(messages.free.len(), 1);
+    }
+}

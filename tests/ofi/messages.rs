@@ -1,0 +1,407 @@
+//! Messages between lanes.
+
+use std::thread;
+use std::time::Instant;
+
+use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
+use nvshmem_transport_libfabric::engine::port::{
+    Access, Direction, Local, POLL_BATCH, PeerAddr, Polled, Port, Posted, Transfer,
+};
+use nvshmem_transport_libfabric::engine::wire::{MAX_MESSAGE, Packet};
+use nvshmem_transport_libfabric::ofi::OfiPort;
+use nvshmem_transport_libfabric::settings::{Progress, Provider, Settings, Threading};
+
+use crate::{HANG, Lane, Memory, PROVIDERS, Process, pattern, rails, settings};
+
+/// The token of messages whose failure nobody expects.
+const MESSAGE: Token = Token(u32::MAX);
+
+/// Two processes, each proxy rail of which knows the other's of the same number.
+struct Pair {
+    ends: [Process; 2],
+    /// The other end's rails, as each end knows them.
+    peers: [Vec<PeerAddr>; 2],
+}
+
+impl Pair {
+    fn start(provider: Provider) -> Self {
+        let mut ends = [0, 1].map(|_| Process::start(&settings(provider)));
+        let peers = [0, 1].map(|end| {
+            let mut peers = Vec::new();
+            for rail in rails(&ends[0].opened.proxy) {
+                let address = ends[1 - end].opened.proxy.address(rail).to_vec();
+                let inserted = ends[end].opened.proxy.insert(rail, &[address]);
+                peers.extend(inserted.expect("insert the other end"));
+            }
+            peers
+        });
+        Self { ends, peers }
+    }
+
+    fn send(&mut self, from: usize, rail: RailId, bytes: &[u8]) -> bool {
+        let peer = self.peers[from][rail.index()];
+        send(&mut self.ends[from].opened.proxy, rail, peer, bytes)
+    }
+
+    /// What has come in at one end.
+    fn receive(&mut self, end: usize, rail: RailId) -> Vec<Vec<u8>> {
+        progress(&mut self.ends[end].opened.proxy, rail);
+        take_all(&mut self.ends[end].opened.proxy, rail)
+    }
+}
+
+fn send(port: &mut OfiPort, rail: RailId, peer: PeerAddr, bytes: &[u8]) -> bool {
+    match port.send(rail, peer, MESSAGE, bytes) {
+        Ok(posted) => posted == Posted::Yes,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Polls a rail on which no segment is in flight.
+fn progress(port: &mut OfiPort, rail: RailId) {
+    match port.poll(rail, &mut [Token(0); POLL_BATCH]) {
+        Polled::Empty => {}
+        other => panic!("unexpected on rail {rail}: {other:?}"),
+    }
+}
+
+fn take_all(port: &mut OfiPort, rail: RailId) -> Vec<Vec<u8>> {
+    let mut packet = Packet::EMPTY;
+    let mut messages = Vec::new();
+    while port.receive(rail, &mut packet) {
+        messages.push(packet.bytes().to_vec());
+    }
+    messages
+}
+
+/// A message of `len` bytes that says which it is.
+fn numbered(number: u32, len: usize) -> Vec<u8> {
+    let mut message = pattern(len, number as usize);
+    message[..4].copy_from_slice(&number.to_le_bytes());
+    message
+}
+
+fn number_of(message: &[u8]) -> u32 {
+    u32::from_le_bytes(message[..4].try_into().expect("four bytes"))
+}
+
+#[test]
+fn messages_of_every_size_arrive_both_ways_on_every_rail() {
+    for provider in PROVIDERS {
+        let mut pair = Pair::start(provider);
+        for rail in rails(&pair.ends[0].opened.proxy) {
+            let content = |from: usize, len: usize| pattern(len, 1 + from + 2 * len);
+            let mut next = [0; 2];
+            let mut arrived = [const { Vec::new() }; 2];
+            let start = Instant::now();
+            while arrived.iter().any(|arrived: &Vec<Vec<u8>>| arrived.len() <= MAX_MESSAGE) {
+                assert!(start.elapsed() < HANG, "{provider:?}: {next:?} sent");
+                for end in [0, 1] {
+                    if next[end] <= MAX_MESSAGE && pair.send(end, rail, &content(end, next[end])) {
+                        next[end] += 1;
+                    }
+                    arrived[end].extend(pair.receive(end, rail));
+                }
+            }
+            for end in [0, 1] {
+                arrived[end].sort_by_key(Vec::len);
+                for (len, message) in arrived[end].iter().enumerate() {
+                    assert_eq!(*message, content(1 - end, len), "{provider:?} {len}");
+                }
+                assert!(pair.receive(end, rail).is_empty());
+            }
+        }
+    }
+}
+
+/// More messages than are posted for, while the receiver sleeps, and while it polls but takes none.
+#[test]
+fn a_burst_loses_nothing() {
+    const BURST: u32 = 4000;
+    for provider in PROVIDERS {
+        for polls in [false, true] {
+            let mut pair = Pair::start(provider);
+            let rail = RailId(0);
+            let sizes = [16, 32, 48, 200, 256];
+            let message = |number: u32| numbered(number, sizes[number as usize % sizes.len()]);
+            // The connection is made by polling both of its ends.
+            let start = Instant::now();
+            while !pair.send(0, rail, &message(0)) {
+                assert!(start.elapsed() < HANG);
+                assert!(pair.receive(0, rail).is_empty() && pair.receive(1, rail).is_empty());
+            }
+            let (mut sent, mut refused) = (1, 0);
+            while sent < BURST && refused < 200 {
+                if pair.send(0, rail, &message(sent)) {
+                    (sent, refused) = (sent + 1, 0);
+                } else {
+                    refused += 1;
+                    progress(&mut pair.ends[0].opened.proxy, rail);
+                }
+                if polls {
+                    progress(&mut pair.ends[1].opened.proxy, rail);
+                }
+            }
+            println!("{provider:?}: {sent} messages taken with the receiver polling: {polls}");
+
+            let mut seen = vec![0; BURST as usize];
+            let mut arrived = 0;
+            let start = Instant::now();
+            while arrived < BURST {
+                assert!(start.elapsed() < HANG, "{provider:?}: {arrived} of {sent} arrived");
+                while sent < BURST && pair.send(0, rail, &message(sent)) {
+                    sent += 1;
+                }
+                progress(&mut pair.ends[0].opened.proxy, rail);
+                for received in pair.receive(1, rail) {
+                    let number = number_of(&received);
+                    assert_eq!(received, message(number));
+                    seen[number as usize] += 1;
+                    arrived += 1;
+                }
+            }
+            assert!(seen.iter().all(|&times| times == 1), "{provider:?}: each once");
+            assert!(pair.receive(1, rail).is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_rail_sends_to_itself_and_hears_the_host_lane() {
+    let levels = [Threading::Completion, Threading::Domain];
+    for (provider, threading) in PROVIDERS.into_iter().flat_map(|p| levels.map(|t| (p, t))) {
+        let settings = Settings { threading, progress: Progress::Manual, ..settings(provider) };
+        let mut process = Process::start(&settings);
+        for rail in rails(&process.opened.proxy) {
+            for (lane, len) in [(Lane::Proxy, 32), (Lane::Proxy, 256), (Lane::Host, 40)] {
+                let message = numbered(7, len);
+                let (from, peer) = process.path(lane, rail);
+                let start = Instant::now();
+                let mut sent = false;
+                let mut arrived = Vec::new();
+                while arrived.is_empty() {
+                    assert!(start.elapsed() < HANG, "{provider:?}");
+                    sent = sent || send(process.port(lane), from, peer, &message);
+                    for rail in rails(&process.opened.proxy) {
+                        progress(&mut process.opened.proxy, rail);
+                    }
+                    progress(&mut process.opened.host, RailId(0));
+                    arrived = take_all(&mut process.opened.proxy, rail);
+                }
+                assert_eq!(arrived, [message]);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_host_lane_does_not_receive() {
+    for provider in PROVIDERS {
+        let mut process = Process::start(&settings(provider));
+        let rail = RailId(0);
+        let address = process.opened.host.address(rail).to_vec();
+        let host = process.opened.proxy.insert(rail, &[address]).expect("insert the host lane")[0];
+        let own = process.from_proxy[0];
+        let messages = [(host, numbered(1, 32)), (own, numbered(2, 32))];
+        let mut sent = 0;
+        let mut arrived = Vec::new();
+        let start = Instant::now();
+        // When the second one is there, the first one has had its time.
+        while arrived.is_empty() {
+            assert!(start.elapsed() < HANG, "{provider:?}");
+            if let Some((peer, message)) = messages.get(sent) {
+                sent += usize::from(send(&mut process.opened.proxy, rail, *peer, message));
+            }
+            progress(&mut process.opened.host, rail);
+            assert!(take_all(&mut process.opened.host, rail).is_empty());
+            progress(&mut process.opened.proxy, rail);
+            arrived = take_all(&mut process.opened.proxy, rail);
+        }
+        assert_eq!(arrived, [messages[1].1.clone()]);
+    }
+}
+
+#[test]
+fn wrong_messages_are_refused_with_a_reason() {
+    for provider in PROVIDERS {
+        let mut process = Process::start(&settings(provider));
+        let peer = process.from_proxy[0];
+        let port = &mut process.opened.proxy;
+        for (rail, len, why) in [(0, 257, "257 bytes"), (0, 4096, "at most 256"), (9, 32, "rail 9")]
+        {
+            let error = port.send(RailId(rail), peer, MESSAGE, &vec![1; len]).expect_err(why);
+            assert!(error.to_string().contains(why), "{error}");
+        }
+        assert!(!port.receive(RailId(9), &mut Packet::EMPTY.clone()));
+        assert!(!port.receive(RailId(0), &mut Packet::EMPTY.clone()));
+    }
+}
+
+/// Messages that wait for buffers and puts in flight share a queue; each gets what is its own.
+#[test]
+fn messages_and_writes_complete_side_by_side() {
+    const ROUNDS: u32 = 2000;
+    const WINDOW: u32 = 16;
+    for provider in PROVIDERS {
+        let mut pair = Pair::start(provider);
+        let rail = RailId(1);
+        let target = Memory::new(&pair.ends[1].opened, vec![0; 8], Access::LocalAndRemote);
+        let transfer = Transfer {
+            direction: Direction::Write,
+            local: Local::Inline(0x1234),
+            len: 8,
+            remote: target.remote(0),
+            key: target.key(rail),
+        };
+        let peer = pair.peers[0][rail.index()];
+        let (mut posted, mut sent, mut completed, mut arrived) = (0, 0, 0, 0);
+        let mut in_flight = vec![false; WINDOW as usize];
+        let start = Instant::now();
+        while completed < ROUNDS || arrived < ROUNDS {
+            assert!(start.elapsed() < HANG, "{posted} {sent} {completed} {arrived}");
+            let port = &mut pair.ends[0].opened.proxy;
+            let token = Token(posted % WINDOW);
+            let free = posted < ROUNDS && !in_flight[token.index()];
+            if free && port.post(rail, peer, token, &transfer).expect("post") == Posted::Yes {
+                in_flight[token.index()] = true;
+                posted += 1;
+            }
+            if sent < ROUNDS && send(port, rail, peer, &numbered(sent, 250)) {
+                sent += 1;
+            }
+            let mut done = [Token(0); POLL_BATCH];
+            match port.poll(rail, &mut done) {
+                Polled::Empty => {}
+                Polled::Completed(count) => {
+                    for token in &done[..count] {
+                        assert!(std::mem::take(&mut in_flight[token.index()]), "{token:?}");
+                        completed += 1;
+                    }
+                }
+                Polled::Failed(failure) => panic!("{failure:?}"),
+            }
+            arrived += pair.receive(1, rail).len() as u32;
+        }
+        assert_eq!((completed, arrived), (ROUNDS, ROUNDS));
+        assert_eq!(target.now_all(), 0x1234_u64.to_le_bytes());
+    }
+}
+
+#[test]
+fn the_order_behind_writes_is_reported() {
+    for provider in PROVIDERS {
+        let opened = crate::open(&settings(provider));
+        let report = &opened.report;
+        assert_eq!(report.message_order.kept, provider != Provider::Shm, "{report}");
+        for limits in opened.proxy.limits() {
+            assert_eq!(limits.orders_messages, report.message_order.kept);
+        }
+        let word = if report.message_order.kept { "yes" } else { "no" };
+        let said = format!("messages ordered behind writes: {word}");
+        assert!(report.to_string().contains(&said), "{report}");
+    }
+}
+
+/// Two threads. The target looks at the data at the moment it has the message behind it.
+#[test]
+fn a_message_is_received_after_the_data_before_it() {
+    const ROUNDS: u32 = 3000;
+    const SLOT: usize = 64 << 10;
+    const SLOTS: u32 = 4;
+    for provider in PROVIDERS {
+        let mut pair = Pair::start(provider);
+        let rail = RailId(0);
+        if !pair.ends[0].opened.proxy.limits()[0].orders_messages {
+            println!("{provider:?}: not promised, nothing to check");
+            continue;
+        }
+        let bytes = SLOT * SLOTS as usize;
+        let mut source = Memory::new(&pair.ends[0].opened, vec![0; bytes], Access::Local);
+        let target = Memory::new(&pair.ends[1].opened, vec![0; bytes], Access::LocalAndRemote);
+        let [to_target, to_source] = [0, 1].map(|end: usize| pair.peers[end][rail.index()]);
+        let [sender, receiver] = &mut pair.ends;
+        let (sender, receiver) = (&mut sender.opened.proxy, &mut receiver.opened.proxy);
+        // From small to the whole slot, and messages both with and without a buffer.
+        let len_of = |round: u32| [SLOT, 8, 4096, SLOT - 8][(round / SLOTS) as usize % 4];
+        let message_len = |round: u32| [32, 200][round as usize % 2];
+        let (remote, key) = (target.remote(0), target.key(rail));
+
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let start = Instant::now();
+                let mut next = 0;
+                let mut answered = 0;
+                while answered < ROUNDS {
+                    assert!(start.elapsed() < HANG, "{provider:?}: round {next}");
+                    progress(receiver, rail);
+                    let mut packet = Packet::EMPTY;
+                    while receiver.receive(rail, &mut packet) {
+                        // The first thing after the message is the data.
+                        let round = number_of(packet.bytes());
+                        let at = (round % SLOTS) as usize * SLOT;
+                        let stamp = (round % 251) as u8 + 1;
+                        let late = (at..at + len_of(round)).find(|&at| target.now(at) != stamp);
+                        assert_eq!(late, None, "{provider:?}: round {round} came before its data");
+                        assert_eq!(round, next, "{provider:?}: one connection keeps the order");
+                        next += 1;
+                    }
+                    if answered < next && send(receiver, rail, to_source, &answered.to_le_bytes()) {
+                        answered += 1;
+                    }
+                    receiver.relax();
+                }
+                // The last answer may still be on its way out.
+                for _ in 0..1000 {
+                    progress(receiver, rail);
+                    receiver.relax();
+                }
+            });
+
+            let start = Instant::now();
+            let mut in_flight = [false; SLOTS as usize];
+            let (mut written, mut sent, mut answered) = (0, 0, 0);
+            while answered < ROUNDS {
+                assert!(start.elapsed() < HANG, "{provider:?}: {written} {sent} {answered}");
+                let slot = written % SLOTS;
+                if written == sent
+                    && written < ROUNDS
+                    && written < answered + SLOTS
+                    && !in_flight[slot as usize]
+                {
+                    let at = slot as usize * SLOT;
+                    let len = len_of(written);
+                    source.bytes[at..at + len].fill((written % 251) as u8 + 1);
+                    let transfer = Transfer {
+                        direction: Direction::Write,
+                        local: source.local(at, Lane::Proxy, rail),
+                        len,
+                        remote: remote + at as u64,
+                        key,
+                    };
+                    let posted = sender.post(rail, to_target, Token(slot), &transfer);
+                    if posted.expect("post") == Posted::Yes {
+                        in_flight[slot as usize] = true;
+                        written += 1;
+                    }
+                }
+                if sent < written
+                    && send(sender, rail, to_target, &numbered(sent, message_len(sent)))
+                {
+                    sent += 1;
+                }
+                let mut done = [Token(0); POLL_BATCH];
+                match sender.poll(rail, &mut done) {
+                    Polled::Empty => {}
+                    Polled::Completed(count) => {
+                        for token in &done[..count] {
+                            in_flight[token.index()] = false;
+                        }
+                    }
+                    Polled::Failed(failure) => panic!("{failure:?}"),
+                }
+                answered += take_all(sender, rail).len() as u32;
+                sender.relax();
+            }
+        });
+    }
+}
