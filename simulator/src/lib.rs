@@ -1,1 +1,74 @@
-//! A stand-in for NVSHMEM's host library.
+//! A stand-in for NVSHMEM's host library that drives a remote transport plugin.
+//!
+//! It starts the PEs of a job as processes, gives them a bootstrap, loads the plugin by the name
+//! under which NVSHMEM would open it, and calls it as the NVSHMEM of a chosen layout does: the
+//! same fields, argument shapes, order and threads. No GPU and no NVSHMEM are needed.
+//!
+//! A program that launches jobs is also the program of their PEs: it is started again for each,
+//! and [`pe_entry`] takes over there. So tests that use it have `harness = false`.
+//!
+//! ```no_run
+//! use nvshmem_sim::{BoxError, Job, JobSettings, Layout, Pattern, pe_entry};
+//!
+//! /// What every PE does: writes a block to the next PE, and checks the one it got.
+//! fn ring(job: &mut Job) -> Result<(), BoxError> {
+//!     let (me, n, len) = (job.pe(), job.n_pes(), job.param::<u64>("bytes")?);
+//!     let host = job.init()?;
+//!     let (from, to) = (host.alloc(len, 8)?, host.alloc(len, 8)?);
+//!     host.local(from, len)?.fill(Pattern::new(me.into()), 0);
+//!     host.proxy().put((me + 1) % n, to, from, len)?;
+//!     host.barrier()?;
+//!     host.local(to, len)?.verify(Pattern::new(((me + n - 1) % n).into()), 0)?;
+//!     host.finalize()?;
+//!     Ok(())
+//! }
+//!
+//! fn main() -> Result<(), BoxError> {
+//!     pe_entry(&[("ring", ring)]);
+//!     JobSettings::new("ring", 4, Layout::V7, "/opt/plugin/lib")
+//!         .env("NVSHMEM_LIBFABRIC_PROVIDER", "tcp")
+//!         .param("bytes", 1 << 20)
+//!         .run()?
+//!         .check()?;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! Every wait has a deadline ([`JobSettings::deadline`], [`JobSettings::step_deadline`]). A PE that
+//! fails, panics, exits, or is killed ends the others' collectives with an error at once, and
+//! after [`JobSettings::grace`] the others themselves.
+
+mod address;
+mod bootstrap;
+mod coordinator;
+mod entry;
+mod error;
+mod host;
+mod launch;
+mod leftovers;
+mod memory;
+mod ops;
+mod pattern;
+mod plugin;
+mod proxy;
+mod regions;
+mod report;
+mod settings;
+mod table;
+mod transport;
+mod wire;
+
+pub use address::{BufferId, Place, SymAddr};
+pub use bootstrap::Bootstrap;
+pub use entry::{Job, Scenario, pe_entry};
+pub use error::{BoxError, Error, Result, Status};
+pub use host::Host;
+pub use launch::LaunchError;
+pub use memory::Local;
+pub use nvshmem_abi::Layout;
+pub use ops::{Amo, Ops, RawRma, Thread};
+pub use pattern::{Mismatch, Pattern};
+pub use proxy::{Proxy, Running};
+pub use regions::Piece;
+pub use report::{JobFailed, JobReport, Outcome, PeReport, Stream};
+pub use settings::JobSettings;

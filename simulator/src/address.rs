@@ -1,0 +1,51 @@
+//! Names of places in memory. They are plain numbers: nothing is checked until they are used.
+
+/// A place in the symmetric heap: the same on every PE, in each one's own heap.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SymAddr(pub u64);
+
+impl SymAddr {
+    /// The place so many bytes further.
+    #[must_use]
+    pub fn plus(self, bytes: u64) -> SymAddr {
+        SymAddr(self.0 + bytes)
+    }
+}
+
+/// A buffer outside the heap; see [`crate::Host::register`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct BufferId(pub(crate) u32);
+
+impl BufferId {
+    /// A place in the buffer.
+    pub fn at(self, offset: u64) -> Place {
+        Place { region: Region::Buffer(self), offset }
+    }
+}
+
+/// A place in this PE's memory: in its heap or in one of its buffers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Place {
+    pub(crate) region: Region,
+    pub(crate) offset: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Region {
+    Heap,
+    Buffer(BufferId),
+}
+
+impl Place {
+    /// The place so many bytes further.
+    #[must_use]
+    pub fn plus(self, bytes: u64) -> Place {
+        Place { offset: self.offset + bytes, ..self }
+    }
+}
+
+impl From<SymAddr> for Place {
+    fn from(addr: SymAddr) -> Place {
+        Place { region: Region::Heap, offset: addr.0 }
+    }
+}

@@ -1,0 +1,74 @@
+//! What can go wrong in a PE, as text for people: what was tried and what came back.
+
+use std::fmt;
+
+/// What a scenario returns on failure; anything that is an error converts to it.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A failure in a PE.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A collective of the bootstrap failed: a PE is gone, or did not come in time.
+    #[error("bootstrap: {0}")]
+    Bootstrap(String),
+    /// The plugin could not be loaded, or left out what the host needs.
+    #[error("plugin: {0}")]
+    Plugin(String),
+    /// The plugin's function returned a status other than success.
+    #[error("{call} returned {status}{context}")]
+    Status {
+        /// The function, with the PE it was called for.
+        call: String,
+        /// What it returned.
+        status: Status,
+        /// What else is known, or empty.
+        context: String,
+    },
+    /// Something did not happen in time.
+    #[error("{0}")]
+    Timeout(String),
+    /// The proxy thread has ended because of an error.
+    #[error("the proxy thread has failed: {0}")]
+    Proxy(String),
+    /// The scenario asked for what cannot be done.
+    #[error("{0}")]
+    Usage(String),
+    /// Memory does not hold what it should.
+    #[error("{0}")]
+    Mismatch(#[from] crate::pattern::Mismatch),
+}
+
+/// The result of most of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A status that the plugin returned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Status(pub i32);
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use nvshmem_abi::c;
+        let name = match self.0 {
+            c::NVT_STATUS_SUCCESS => "success",
+            c::NVT_STATUS_INVALID_VALUE => "invalid value",
+            c::NVT_STATUS_OUT_OF_MEMORY => "out of memory",
+            c::NVT_STATUS_NOT_SUPPORTED => "not supported",
+            c::NVT_STATUS_SYMMETRY => "symmetry",
+            c::NVT_STATUS_GPU_NOT_SELECTED => "GPU not selected",
+            c::NVT_STATUS_COLLECTIVE_LAUNCH_FAILED => "collective launch failed",
+            c::NVT_STATUS_INTERNAL => "internal error",
+            _ => "unknown status",
+        };
+        write!(f, "{} ({name})", self.0)
+    }
+}
+
+/// Turns a status into a result. `call` is asked for the call's name only on failure.
+#[inline]
+pub(crate) fn check(status: i32, call: impl FnOnce() -> String) -> Result<()> {
+    if status == nvshmem_abi::c::NVT_STATUS_SUCCESS {
+        return Ok(());
+    }
+    Err(Error::Status { call: call(), status: Status(status), context: String::new() })
+}

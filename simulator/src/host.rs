@@ -1,0 +1,293 @@
+//! NVSHMEM's host library, as far as a remote transport can tell: its initialisation and its end,
+//! in its order.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nvshmem_abi::{Layout, Major, c};
+
+use crate::address::{BufferId, Place, SymAddr};
+use crate::bootstrap::Bootstrap;
+use crate::entry::Job;
+use crate::error::{Error, Result};
+use crate::memory::{Local, Mapping};
+use crate::ops::{Ops, Shared, Thread};
+use crate::plugin::Plugin;
+use crate::proxy::Proxy;
+use crate::regions::Regions;
+use crate::transport::{Given, Transport};
+
+/// What a transport for the proxy has to offer for each PE.
+const NEEDED: i32 = c::NVT_CAP_CPU_WRITE | c::NVT_CAP_CPU_READ;
+
+/// What makes the host treat a transport as peer-to-peer memory.
+const MAPPED: i32 =
+    c::NVT_CAP_MAP | c::NVT_CAP_MAP_GPU_ST | c::NVT_CAP_MAP_GPU_LD | c::NVT_CAP_MAP_GPU_ATOMICS;
+
+/// A PE between initialisation and finalisation.
+#[derive(Debug)]
+pub struct Host<'a> {
+    job: &'a Job,
+    // Before `user`: it holds the shared state as well, and ends first.
+    proxy: Proxy,
+    user: Ops,
+    shared: Arc<Shared>,
+    /// Bytes of the heap handed out.
+    used: AtomicU64,
+}
+
+impl<'a> Host<'a> {
+    pub(crate) fn init(job: &'a Job) -> Result<Host<'a>> {
+        let host = Host::bring_up(job);
+        host.map_err(|error| with_reason(error, &job.bootstrap))
+    }
+
+    fn bring_up(job: &'a Job) -> Result<Host<'a>> {
+        let settings = &job.settings;
+        let (layout, bootstrap) = (settings.layout, &job.bootstrap);
+        let chunk = settings.chunk_bytes;
+        let heap_bytes = settings.heap_bytes.max(1).next_multiple_of(chunk);
+        let heap = Mapping::new(heap_bytes, chunk)?;
+
+        let plugin = Plugin::load(&settings.plugin_dir, layout)?;
+        let mut transport = Transport::init(plugin, layout)?;
+        let declared = transport.declared().clone();
+        if !declared.initialized || declared.no_proxy {
+            let text = "the transport does not say that it is initialised and wants a proxy";
+            return Err(Error::Plugin(text.into()));
+        }
+        if declared.attr & c::NVT_ATTR_CONNECTED == 0 {
+            return Err(Error::Plugin(format!("attr is {}: no endpoints", declared.attr)));
+        }
+        let given = Given {
+            my_pe: settings.pe,
+            n_pes: settings.n_pes,
+            heap_base: heap.start(),
+            log2_granularity: chunk.trailing_zeros(),
+        };
+        transport.fill(given, bootstrap);
+        let reach = Self::reach(job, &mut transport)?;
+        // NVSHMEM exchanges who reaches whom.
+        bootstrap.allgather(&reach)?;
+
+        let devices = choose_devices(&transport, bootstrap)?;
+        let connected = transport.connect(&devices);
+        // On an error 3.8 still comes to the barrier, the others do not.
+        if connected.is_ok() || layout == Layout::V7 {
+            let together = bootstrap.barrier();
+            if connected.is_ok() {
+                together?;
+            }
+        }
+        if let Err(error) = connected {
+            // 3.5 and later finalize the transport, older ones give up.
+            if layout.major() >= Major::V4 {
+                transport.finalize()?;
+            }
+            return Err(error);
+        }
+
+        let heap_bases = bootstrap.allgather_u64(heap.start() as u64)?;
+        let max_op_len = declared.max_op_len;
+        let regions = Regions::new(heap, heap_bases, chunk, settings.pe, max_op_len);
+        let first = if settings.heap_grows { 0 } else { heap_bytes };
+        regions.register_heap(first, &transport, bootstrap)?;
+
+        let shared = Arc::new(Shared::new(transport, regions, settings.pe, settings.n_pes)?);
+        let proxy = Proxy::start(shared.clone(), bootstrap.fatal(), settings.step_deadline)?;
+        let user = Ops::new(shared.clone(), Thread::User);
+        let host = Host { job, proxy, user, shared, used: AtomicU64::new(0) };
+        bootstrap.barrier()?;
+        Ok(host)
+    }
+
+    /// Asks for every PE, this one too, in order.
+    fn reach(job: &Job, transport: &mut Transport) -> Result<Vec<u8>> {
+        let settings = &job.settings;
+        (0..settings.n_pes)
+            .map(|pe| {
+                let mut gpu_uuid = [0; 16];
+                gpu_uuid[..4].copy_from_slice(&(pe + 1).to_le_bytes());
+                let peer = c::nvt_pe_info {
+                    pcie_id: c::nvt_pcie_id { dev_id: pe as i32, bus_id: 0, domain_id: 0 },
+                    pe: pe as i32,
+                    hostHash: 0x6e76_7368 + u64::from(pe / settings.pes_per_node),
+                    gpu_uuid,
+                };
+                let access = transport.can_reach_peer(peer)?;
+                if access & NEEDED != NEEDED || access & MAPPED != 0 {
+                    let text = format!("PE {pe} is not accessible: can_reach_peer said {access}");
+                    return Err(Error::Plugin(text));
+                }
+                Ok(access as u8)
+            })
+            .collect()
+    }
+
+    /// Reserves memory in the symmetric heap, aligned to `align`. Collective: every PE asks for
+    /// the same in the same order. Where the heap grows, chunks not used before are registered.
+    ///
+    /// # Errors
+    /// The heap is full, or a registration failed, here or on another PE.
+    pub fn alloc(&self, bytes: u64, align: u64) -> Result<SymAddr> {
+        let heap = self.shared.regions.heap_bytes();
+        let start = self.used.load(Ordering::Relaxed).next_multiple_of(align.max(1));
+        let end = start.checked_add(bytes).filter(|end| *end <= heap);
+        let end = end.ok_or_else(|| {
+            Error::Usage(format!("{bytes} bytes more than {start} in a heap of {heap} bytes"))
+        })?;
+        self.shared
+            .regions
+            .register_heap(end, &self.shared.transport, &self.job.bootstrap)
+            .map_err(|e| with_reason(e, &self.job.bootstrap))?;
+        self.used.store(end, Ordering::Relaxed);
+        Ok(SymAddr(start))
+    }
+
+    /// Registers a new buffer outside the heap, for the local side of transfers. `skip` is the
+    /// offset of its first byte in a page.
+    ///
+    /// # Errors
+    /// The plugin refuses it.
+    pub fn register(&self, bytes: u64, skip: u64) -> Result<BufferId> {
+        self.shared.regions.add_buffer(bytes, skip, Some(&self.shared.transport))
+    }
+
+    /// Ends the registration of a buffer. Transfers that use it must be complete.
+    ///
+    /// # Errors
+    /// There is no such buffer, or the plugin fails.
+    pub fn unregister(&self, buffer: BufferId) -> Result<()> {
+        self.shared.regions.release_buffer(buffer, &self.shared.transport)
+    }
+
+    /// A new buffer that is not registered: transfers pass no handle for it.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub fn unregistered(&self, bytes: u64) -> Result<BufferId> {
+        self.shared.regions.add_buffer(bytes, 0, None)
+    }
+
+    /// Memory of this PE.
+    ///
+    /// # Errors
+    /// It is not all inside the heap or the buffer.
+    pub fn local(&self, place: impl Into<Place>, len: u64) -> Result<Local<'_>> {
+        self.shared.regions.local(place.into(), len)
+    }
+
+    /// The whole heap of this PE.
+    ///
+    /// # Errors
+    /// None in practice: the heap is inside itself.
+    pub fn heap(&self) -> Result<Local<'_>> {
+        self.local(SymAddr(0), self.shared.regions.heap_bytes())
+    }
+
+    /// The operations of the user's thread. They may run while the proxy thread works.
+    pub fn user(&self) -> &Ops {
+        &self.user
+    }
+
+    /// The way to the proxy thread.
+    pub fn proxy(&self) -> &Proxy {
+        &self.proxy
+    }
+
+    /// Completes everything issued from both kinds of threads, then waits for all PEs.
+    ///
+    /// # Errors
+    /// What failed, on this PE or on another.
+    pub fn barrier(&self) -> Result<()> {
+        self.proxy.quiet()?;
+        self.user.quiet()?;
+        self.job.bootstrap.barrier()
+    }
+
+    /// Asks for queue pairs, as `nvshmemx_qp_create` does. Collective. Returns the indices: all 1
+    /// from a plugin that declines. Not in layouts 3a and 3b.
+    ///
+    /// # Errors
+    /// The plugin fails instead of declining.
+    pub fn create_qps(&self, n: usize) -> Result<Vec<i32>> {
+        self.shared.transport.create_qps(n)
+    }
+
+    /// What the plugin says about how atomics complete.
+    pub fn atomics_complete_on_quiet(&self) -> bool {
+        self.shared.transport.declared().atomics_complete_on_quiet
+    }
+
+    /// Largest transfer of one call that the plugin takes; `u64::MAX` when it sets no limit.
+    pub fn max_op_len(&self) -> u64 {
+        self.shared.transport.declared().max_op_len
+    }
+
+    /// Lets the plugin print about itself.
+    ///
+    /// # Errors
+    /// The plugin's status.
+    pub fn show_info(&self) -> Result<()> {
+        self.shared.transport.show_info()
+    }
+
+    /// Flushes a region of this PE's user threads (layout 7); nothing where there are none.
+    ///
+    /// # Errors
+    /// The plugin's status.
+    pub fn region_flush(&self, issuer: u64, region: u64) -> Result<()> {
+        self.shared.transport.region_flush(c::NVT_REGION_ROLE_HOST, issuer, region)
+    }
+
+    /// One line about this PE's memory, for messages.
+    pub fn describe(&self) -> String {
+        self.shared.regions.describe()
+    }
+
+    /// Ends the PE in order: everything completed, all PEs together, the proxy thread stopped, the
+    /// heap and then the buffers released, the transport finalized, the plugin unloaded where that
+    /// version does so. Collective.
+    ///
+    /// # Errors
+    /// What failed, on this PE or on another.
+    pub fn finalize(self) -> Result<()> {
+        let bootstrap = &self.job.bootstrap;
+        self.barrier().map_err(|e| with_reason(e, bootstrap))?;
+        let Host { proxy, user, shared, .. } = self;
+        proxy.stop()?;
+        drop(user);
+        let shared = Arc::try_unwrap(shared)
+            .map_err(|_| Error::Usage("operations are still in use at finalize".into()))?;
+        let Shared { transport, regions, .. } = shared;
+        regions.end(&transport)?;
+        transport.finalize()?;
+        // Now the plugin is unloaded, where that version does so.
+        drop(transport);
+        Ok(())
+    }
+}
+
+/// The NICs this PE gets, as indices into the plugin's list. None when the plugin has no list.
+///
+/// NVSHMEM prefers those near the GPU and balances the PEs of a host over them. Without a GPU all
+/// are equally near, so it is the balance that remains.
+fn choose_devices(transport: &Transport, bootstrap: &Bootstrap) -> Result<Vec<i32>> {
+    let n = transport.device_paths()?.len();
+    if n == 0 {
+        return Ok(Vec::new());
+    }
+    let each = (n / bootstrap.npes_node() as usize).max(1);
+    let first = bootstrap.mype_node() as usize * each;
+    Ok((first..first + each).map(|i| (i % n) as i32).collect())
+}
+
+/// Adds why the job was ended, when that is what made a call fail.
+fn with_reason(error: Error, bootstrap: &Bootstrap) -> Error {
+    match (error, bootstrap.abort_reason()) {
+        (Error::Status { call, status, .. }, Some(reason)) => {
+            Error::Status { call, status, context: format!(" (the job had failed: {reason})") }
+        }
+        (error, _) => error,
+    }
+}

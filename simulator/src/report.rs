@@ -1,0 +1,140 @@
+//! What became of a job.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How a PE ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// The scenario returned success and the process ended in order.
+    Finished,
+    /// The scenario returned an error.
+    Failed(String),
+    /// The scenario panicked.
+    Panicked(String),
+    /// The process exited by itself before the scenario returned.
+    Exited(i32),
+    /// A signal ended the process.
+    Signal(i32),
+    /// The launcher killed it at the job's deadline; what it was doing.
+    TimedOut(String),
+    /// The launcher killed it because another PE had failed; what it was doing.
+    Stopped(String),
+    /// The process could not be started.
+    NotStarted(String),
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Outcome::Finished => write!(f, "finished"),
+            Outcome::Failed(text) => write!(f, "failed: {text}"),
+            Outcome::Panicked(text) => write!(f, "panicked: {text}"),
+            Outcome::Exited(code) => write!(f, "exited with status {code} before it was done"),
+            Outcome::Signal(signal) => write!(f, "was ended by signal {signal}"),
+            Outcome::TimedOut(doing) => write!(f, "was killed at the job's deadline ({doing})"),
+            Outcome::Stopped(doing) => write!(f, "was killed as the job had failed ({doing})"),
+            Outcome::NotStarted(text) => write!(f, "could not be started: {text}"),
+        }
+    }
+}
+
+/// Which stream a line was printed on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stream {
+    /// Standard output.
+    Out,
+    /// Standard error.
+    Err,
+}
+
+/// One PE's part in a [`JobReport`].
+#[derive(Clone, Debug)]
+pub struct PeReport {
+    /// Which PE.
+    pub pe: u32,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What it printed, line by line, as it came.
+    pub output: Vec<(Stream, String)>,
+    /// What it handed over with [`crate::Job::report`], in order.
+    pub values: Vec<(String, String)>,
+}
+
+impl PeReport {
+    /// What the PE printed on both streams, as one text.
+    pub fn text(&self) -> String {
+        self.output.iter().map(|(_, line)| format!("{line}\n")).collect()
+    }
+
+    /// The last value handed over under that name.
+    pub fn value(&self, name: &str) -> Option<&str> {
+        self.values.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+}
+
+/// What became of a job and of each of its PEs.
+#[derive(Clone, Debug)]
+pub struct JobReport {
+    /// The PEs in order.
+    pub pes: Vec<PeReport>,
+    /// The PE that failed first, when one did.
+    pub first_failure: Option<u32>,
+    /// Why the launcher ended the job, when it did.
+    pub cause: Option<String>,
+    /// Files in `/dev/shm` that the PEs left and the launcher has removed. None after a job that
+    /// ended in order, or the plugin leaks.
+    pub leftovers: Vec<PathBuf>,
+    /// From the first start to the last end.
+    pub elapsed: Duration,
+}
+
+impl JobReport {
+    /// Whether every PE finished.
+    pub fn succeeded(&self) -> bool {
+        self.cause.is_none() && self.pes.iter().all(|pe| pe.outcome == Outcome::Finished)
+    }
+
+    /// The report as an error unless every PE finished.
+    ///
+    /// # Errors
+    /// Each PE's end and output, as one text.
+    pub fn check(self) -> Result<JobReport, JobFailed> {
+        if self.succeeded() { Ok(self) } else { Err(JobFailed(Box::new(self))) }
+    }
+
+    /// How a PE ended.
+    pub fn outcome(&self, pe: u32) -> &Outcome {
+        &self.pes[pe as usize].outcome
+    }
+}
+
+impl fmt::Display for JobReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(cause) = &self.cause {
+            writeln!(f, "job ended after {:.3} s: {cause}", self.elapsed.as_secs_f64())?;
+        }
+        for pe in &self.pes {
+            writeln!(f, "PE {} {}", pe.pe, pe.outcome)?;
+        }
+        for pe in &self.pes {
+            for (_, line) in &pe.output {
+                writeln!(f, "[PE {}] {line}", pe.pe)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A job that did not succeed; its text is the whole report.
+#[derive(Clone, Debug)]
+pub struct JobFailed(pub Box<JobReport>);
+
+impl fmt::Display for JobFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for JobFailed {}

@@ -1,0 +1,247 @@
+//! What a job is: how many PEs, which layout and plugin, which scenario, and how long it may take.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use nvshmem_abi::Layout;
+
+/// Marks a process as a PE and says which; set by the launcher only.
+pub(crate) const ENV_PE: &str = "NVSHMEM_SIM_PE";
+const ENV_SOCKET: &str = "NVSHMEM_SIM_SOCKET";
+const ENV_SCENARIO: &str = "NVSHMEM_SIM_SCENARIO";
+const ENV_PES: &str = "NVSHMEM_SIM_PES";
+const ENV_PES_PER_NODE: &str = "NVSHMEM_SIM_PES_PER_NODE";
+const ENV_LAYOUT: &str = "NVSHMEM_SIM_LAYOUT";
+const ENV_PLUGIN_DIR: &str = "NVSHMEM_SIM_PLUGIN_DIR";
+const ENV_CHUNK: &str = "NVSHMEM_SIM_CHUNK_BYTES";
+const ENV_HEAP: &str = "NVSHMEM_SIM_HEAP_BYTES";
+const ENV_GROWING: &str = "NVSHMEM_SIM_HEAP_GROWS";
+const ENV_STEP: &str = "NVSHMEM_SIM_STEP_MILLISECONDS";
+const ENV_PARAM: &str = "NVSHMEM_SIM_PARAM_";
+
+/// A job to launch. The setters return the settings, to be chained.
+#[derive(Clone, Debug)]
+pub struct JobSettings {
+    /// Name of the scenario every PE runs, among those given to [`crate::pe_entry`].
+    pub scenario: String,
+    /// Number of PEs, at least 1.
+    pub n_pes: u32,
+    /// PEs on each host that the job pretends to run on. Default: all on one.
+    pub pes_per_node: u32,
+    /// Which host library to stand in for.
+    pub layout: Layout,
+    /// Directory with `nvshmem_transport_libfabric.so.N`.
+    pub plugin_dir: PathBuf,
+    /// Bytes of one chunk of the symmetric heap, a power of two. Each chunk is registered by
+    /// itself, and transfers are split at its borders. Default 2 MiB.
+    pub chunk_bytes: u64,
+    /// Bytes of the symmetric heap, rounded up to whole chunks. Default 16 MiB.
+    pub heap_bytes: u64,
+    /// Whether chunks are registered when [`crate::Host::alloc`] reaches them, as NVSHMEM does with
+    /// its dynamic heap, while the proxy thread runs; else all at start. Default: at start.
+    pub heap_grows: bool,
+    /// The whole job; PEs that are left then are killed. Default 120 s.
+    pub deadline: Duration,
+    /// One collective, quiet, or other wait inside a PE. Default 60 s.
+    pub step_deadline: Duration,
+    /// How long the others may take to end once a PE has failed; then they are killed.
+    /// Default 5 s.
+    pub grace: Duration,
+    /// Environment of every PE, on top of the launcher's own.
+    pub env: BTreeMap<String, String>,
+    /// Environment of single PEs, on top of [`JobSettings::env`].
+    pub env_of_pe: BTreeMap<u32, BTreeMap<String, String>>,
+    /// Values for the scenario; see [`crate::Job::param`].
+    pub params: BTreeMap<String, String>,
+    /// Put in front of every PE's command, such as `valgrind`. It must end in `exec`, or run the
+    /// PE as a child that dies with it.
+    pub prefix: Vec<OsString>,
+    /// Put in front of single PEs' commands instead of [`JobSettings::prefix`], such as
+    /// `ip netns exec NAME`.
+    pub prefix_of_pe: BTreeMap<u32, Vec<OsString>>,
+    /// Whether the PEs' output also goes to the launcher's own, line by line. Default: it is only
+    /// kept in the report.
+    pub forward_output: bool,
+}
+
+impl JobSettings {
+    /// A job of `n_pes` PEs that run `scenario` on the plugin in `plugin_dir`.
+    pub fn new(
+        scenario: impl Into<String>,
+        n_pes: u32,
+        layout: Layout,
+        plugin_dir: impl Into<PathBuf>,
+    ) -> JobSettings {
+        JobSettings {
+            scenario: scenario.into(),
+            n_pes,
+            pes_per_node: n_pes,
+            layout,
+            plugin_dir: plugin_dir.into(),
+            chunk_bytes: 2 << 20,
+            heap_bytes: 16 << 20,
+            heap_grows: false,
+            deadline: Duration::from_secs(120),
+            step_deadline: Duration::from_secs(60),
+            grace: Duration::from_secs(5),
+            env: BTreeMap::new(),
+            env_of_pe: BTreeMap::new(),
+            params: BTreeMap::new(),
+            prefix: Vec::new(),
+            prefix_of_pe: BTreeMap::new(),
+            forward_output: false,
+        }
+    }
+
+    /// Sets an environment variable of every PE.
+    pub fn env(mut self, name: impl Into<String>, value: impl ToString) -> Self {
+        self.env.insert(name.into(), value.to_string());
+        self
+    }
+
+    /// Sets an environment variable of one PE.
+    pub fn env_of_pe(mut self, pe: u32, name: impl Into<String>, value: impl ToString) -> Self {
+        self.env_of_pe.entry(pe).or_default().insert(name.into(), value.to_string());
+        self
+    }
+
+    /// Sets a value for the scenario.
+    pub fn param(mut self, name: impl Into<String>, value: impl ToString) -> Self {
+        self.params.insert(name.into(), value.to_string());
+        self
+    }
+
+    /// Sets the size of the heap and of its chunks.
+    pub fn heap(mut self, heap_bytes: u64, chunk_bytes: u64) -> Self {
+        self.heap_bytes = heap_bytes;
+        self.chunk_bytes = chunk_bytes;
+        self
+    }
+
+    /// Registers chunks of the heap when they are first needed.
+    pub fn heap_grows(mut self) -> Self {
+        self.heap_grows = true;
+        self
+    }
+
+    /// Pretends that the PEs are on several hosts.
+    pub fn pes_per_node(mut self, pes_per_node: u32) -> Self {
+        self.pes_per_node = pes_per_node;
+        self
+    }
+
+    /// Sets the deadline of the whole job.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Sets the deadline of each wait inside a PE.
+    pub fn step_deadline(mut self, deadline: Duration) -> Self {
+        self.step_deadline = deadline;
+        self
+    }
+
+    /// Sets how long the others may take to end once a PE has failed.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// Also prints what the PEs print.
+    pub fn forward_output(mut self) -> Self {
+        self.forward_output = true;
+        self
+    }
+
+    /// Refuses what no job can be made of.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.n_pes == 0 || self.pes_per_node == 0 {
+            return Err("a job has at least one PE, and so has each of its hosts".into());
+        }
+        if !self.chunk_bytes.is_power_of_two() || self.chunk_bytes < 4096 {
+            return Err(format!(
+                "a chunk is a power of two of at least 4096 bytes, not {}",
+                self.chunk_bytes
+            ));
+        }
+        Ok(())
+    }
+
+    /// The environment that tells a PE all this.
+    pub(crate) fn env_for(&self, pe: u32, socket: &str) -> BTreeMap<String, OsString> {
+        let mut env: BTreeMap<String, OsString> = BTreeMap::new();
+        env.insert("NVSHMEM_REMOTE_TRANSPORT".into(), "libfabric".into());
+        let own = self.env_of_pe.get(&pe);
+        for (name, value) in self.env.iter().chain(own.into_iter().flatten()) {
+            env.insert(name.clone(), value.into());
+        }
+        for (name, value) in &self.params {
+            env.insert(format!("{ENV_PARAM}{name}"), value.into());
+        }
+        env.insert(ENV_PE.into(), pe.to_string().into());
+        env.insert(ENV_SOCKET.into(), socket.into());
+        env.insert(ENV_SCENARIO.into(), self.scenario.clone().into());
+        env.insert(ENV_PES.into(), self.n_pes.to_string().into());
+        env.insert(ENV_PES_PER_NODE.into(), self.pes_per_node.to_string().into());
+        env.insert(ENV_LAYOUT.into(), self.layout.name().into());
+        env.insert(ENV_PLUGIN_DIR.into(), self.plugin_dir.clone().into());
+        env.insert(ENV_CHUNK.into(), self.chunk_bytes.to_string().into());
+        env.insert(ENV_HEAP.into(), self.heap_bytes.to_string().into());
+        env.insert(ENV_GROWING.into(), u8::from(self.heap_grows).to_string().into());
+        env.insert(ENV_STEP.into(), self.step_deadline.as_millis().to_string().into());
+        env
+    }
+}
+
+/// What a PE knows of its job.
+#[derive(Clone, Debug)]
+pub(crate) struct PeSettings {
+    pub(crate) pe: u32,
+    pub(crate) n_pes: u32,
+    pub(crate) pes_per_node: u32,
+    pub(crate) socket: String,
+    pub(crate) scenario: String,
+    pub(crate) layout: Layout,
+    pub(crate) plugin_dir: PathBuf,
+    pub(crate) chunk_bytes: u64,
+    pub(crate) heap_bytes: u64,
+    pub(crate) heap_grows: bool,
+    pub(crate) step_deadline: Duration,
+    pub(crate) params: BTreeMap<String, String>,
+}
+
+impl PeSettings {
+    /// Reads back what [`JobSettings::env_for`] wrote; none when this process is no PE.
+    pub(crate) fn from_env() -> Result<Option<PeSettings>, String> {
+        if std::env::var_os(ENV_PE).is_none() {
+            return Ok(None);
+        }
+        let layout: String = read(ENV_LAYOUT)?;
+        let params = std::env::vars()
+            .filter_map(|(name, value)| Some((name.strip_prefix(ENV_PARAM)?.to_string(), value)))
+            .collect();
+        Ok(Some(PeSettings {
+            pe: read(ENV_PE)?,
+            n_pes: read(ENV_PES)?,
+            pes_per_node: read(ENV_PES_PER_NODE)?,
+            socket: read(ENV_SOCKET)?,
+            scenario: read(ENV_SCENARIO)?,
+            layout: Layout::from_name(&layout).ok_or(format!("no layout is named {layout}"))?,
+            plugin_dir: read::<String>(ENV_PLUGIN_DIR)?.into(),
+            chunk_bytes: read(ENV_CHUNK)?,
+            heap_bytes: read(ENV_HEAP)?,
+            heap_grows: read::<u8>(ENV_GROWING)? != 0,
+            step_deadline: Duration::from_millis(read(ENV_STEP)?),
+            params,
+        }))
+    }
+}
+
+fn read<T: FromStr>(name: &str) -> Result<T, String> {
+    let value = std::env::var(name).map_err(|e| format!("{name}: {e}"))?;
+    value.parse().map_err(|_| format!("{name}: cannot read {value:?}"))
+}
