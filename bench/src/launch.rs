@@ -19,7 +19,7 @@ use crate::provider::Provider;
 
 /// The provider under which instructions are counted: the one that runs fastest under valgrind.
 /// Our code is the same for all.
-const COUNTED: Provider = Provider::Shm;
+const COUNTED: Provider = Provider::Rxm;
 
 /// What a job may take beyond its rounds.
 const ALLOWANCE: Duration = Duration::from_secs(180);

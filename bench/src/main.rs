@@ -58,6 +58,9 @@ fn measure(options: &Options) -> Result<Report, BoxError> {
     for &provider in &options.providers {
         let (opened, rounds) = launch::compare(provider, options)?;
         report.compared(provider, &opened, &rounds)?;
+        if options.samples {
+            report::print_samples(&rounds);
+        }
     }
     if options.count {
         for rails in RAILS {

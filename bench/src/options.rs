@@ -15,6 +15,7 @@ usage: nvshmem-bench --plugin-dir DIR [options]
   --pairs N           pairs of rounds per figure (default 120)
   --quick             20 pairs
   --profile           instruction counts alone, with a longer breakdown
+  --samples           also print the time of every round
   --keep DIR          keep callgrind's files there
 ";
 
@@ -29,6 +30,8 @@ pub(crate) struct Options {
     pub(crate) count: bool,
     /// Whether the breakdown is long.
     pub(crate) profile: bool,
+    /// Whether every round is printed.
+    pub(crate) samples: bool,
     pub(crate) keep: Option<PathBuf>,
 }
 
@@ -46,6 +49,7 @@ impl Options {
             pairs: 120,
             count: true,
             profile: false,
+            samples: false,
             keep: None,
         };
         while let Some(arg) = args.next() {
@@ -67,6 +71,7 @@ impl Options {
                 }
                 "--quick" => options.pairs = 20,
                 "--profile" => options.profile = true,
+                "--samples" => options.samples = true,
                 "--keep" => options.keep = Some(value()?.into()),
                 "-h" | "--help" => return Ok(None),
                 _ => return Err(format!("unknown argument {arg}")),

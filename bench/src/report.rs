@@ -100,6 +100,17 @@ impl Report {
     }
 }
 
+/// Prints the microseconds of every pair of rounds, the first of the two first.
+pub(crate) fn print_samples(rounds: &[(Case, Rounds)]) {
+    for (case, rounds) in rounds {
+        println!("{case}, {} operations a round, raw/plugin in us:", rounds.ops);
+        let pairs = rounds.pairs.iter().map(|(raw, plugin)| {
+            format!("{}/{}", raw / 1000, plugin / 1000)
+        });
+        println!("  {}", pairs.collect::<Vec<_>>().join(" "));
+    }
+}
+
 fn table(what: &str, rows: &[(String, f64)], top: usize) {
     println!("  {:>9}  {what}", "per op");
     for (name, cost) in rows.iter().take(top) {
