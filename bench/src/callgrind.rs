@@ -321,11 +321,8 @@ totals: 4190
     fn calls_know_their_object_which_is_the_callers_unless_named() {
         let profile = Profile::parse(SAMPLE).unwrap();
         let calls = |to: &str, function: &str| {
-            let call = Call {
-                from: "/lib/plugin.so".into(),
-                to: to.into(),
-                function: function.into(),
-            };
+            let call =
+                Call { from: "/lib/plugin.so".into(), to: to.into(), function: function.into() };
             profile.calls[&call]
         };
         assert_eq!(calls("/lib/libfabric.so.1", "write"), 4);

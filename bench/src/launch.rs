@@ -63,14 +63,32 @@ fn run(job: JobSettings, control: &Path, allowed: Duration) -> Result<JobReport,
     Ok(report)
 }
 
+/// What the jobs of one provider have measured.
+pub(crate) struct Compared {
+    /// What raw libfabric has opened.
+    pub(crate) opened: String,
+    /// The rounds of each case, job by job.
+    pub(crate) cases: Vec<(Case, Vec<Rounds>)>,
+}
+
 /// The plugin beside raw libfabric on one provider.
 ///
 /// # Errors
 /// Wrong bytes, errors of either side, a job that did not end.
-pub(crate) fn compare(
+pub(crate) fn compare(provider: Provider, options: &Options) -> Result<Compared, BoxError> {
+    let mut cases: Vec<(Case, Vec<Rounds>)> = Case::all().map(|case| (case, Vec::new())).collect();
+    let mut opened = String::new();
+    for _ in 0..options.jobs {
+        opened = compare_once(provider, options, &mut cases)?;
+    }
+    Ok(Compared { opened, cases })
+}
+
+fn compare_once(
     provider: Provider,
     options: &Options,
-) -> Result<(String, Vec<(Case, Rounds)>), BoxError> {
+    cases: &mut [(Case, Vec<Rounds>)],
+) -> Result<String, BoxError> {
     let dir = WorkDir::create()?;
     // One chunk, so that no operation is cut.
     let heap = (2 * AREA_BYTES).next_power_of_two();
@@ -84,13 +102,11 @@ pub(crate) fn compare(
     let allowed = ALLOWANCE + PER_PAIR * options.pairs * Case::all().count() as u32;
     let report = run(job, &dir.control()?, allowed)?;
     let first = &report.pes[0];
-    let rounds = Case::all().map(|case| {
-        let text = first.value(&case.to_string());
-        let rounds = text.and_then(Rounds::decode);
-        rounds.map(|rounds| (case, rounds)).ok_or_else(|| format!("no figures for {case}"))
-    });
-    let opened = first.value("raw").unwrap_or_default().to_owned();
-    Ok((opened, rounds.collect::<Result<_, _>>()?))
+    for (case, jobs) in cases {
+        let rounds = first.value(&case.to_string()).and_then(Rounds::decode);
+        jobs.push(rounds.ok_or_else(|| format!("no figures for {case}"))?);
+    }
+    Ok(first.value("raw").unwrap_or_default().to_owned())
 }
 
 /// Instructions per operation of one kind.
@@ -120,7 +136,8 @@ pub(crate) fn count(rails: usize, options: &Options) -> Result<Vec<(Kind, Counte
     fs::create_dir_all(files)?;
     let out = files.join(format!("callgrind.{rails}-rails.out"));
     let mut job = COUNTED.job(count::SCENARIO, options, rails);
-    let mut prefix: Vec<OsString> = ["valgrind", "--quiet", "--tool=callgrind"].map(OsString::from).into();
+    let mut prefix: Vec<OsString> =
+        ["valgrind", "--quiet", "--tool=callgrind"].map(OsString::from).into();
     prefix.push(format!("--dump-before={MARK}").into());
     prefix.push(format!("--callgrind-out-file={}", out.display()).into());
     job.prefix_of_pe.insert(0, prefix);
@@ -172,15 +189,15 @@ fn difference(short: &Profile, long: &Profile, lengths: [u64; 2]) -> Counted {
         list.sort_by(|a, b| b.1.total_cmp(&a.1));
         list
     };
-    let by = |key: fn(&Place) -> String| per_op(&short.by(is_plugin, key), &long.by(is_plugin, key));
+    let by =
+        |key: fn(&Place) -> String| per_op(&short.by(is_plugin, key), &long.by(is_plugin, key));
     let total = |profile: &Profile, object: fn(&str) -> bool| {
         profile.by(object, |_| ()).get(&()).copied().unwrap_or_default() as f64
     };
     let calls = |profile: &Profile| {
         let mut sums: BTreeMap<String, u64> = BTreeMap::new();
-        let out = profile.calls.iter().filter(|(call, _)| {
-            is_plugin(&call.from) && !is_plugin(&call.to)
-        });
+        let out =
+            profile.calls.iter().filter(|(call, _)| is_plugin(&call.from) && !is_plugin(&call.to));
         for (call, count) in out {
             let library = call.to.rsplit('/').next().unwrap_or_default();
             *sums.entry(format!("{} ({library})", call.function)).or_default() += count;
@@ -222,7 +239,8 @@ mod tests {
 
     #[test]
     fn what_begins_and_ends_a_section_cancels() {
-        let counted = difference(&profile(50 + 1000, 300, 10), &profile(50 + 11000, 3300, 110), [10, 110]);
+        let counted =
+            difference(&profile(50 + 1000, 300, 10), &profile(50 + 11000, 3300, 110), [10, 110]);
         assert_eq!((counted.ours, counted.libfabric), (100.0, 30.0));
         assert_eq!(counted.by_function, [("start".to_owned(), 100.0)]);
         assert_eq!(counted.by_line, [("src/engine/lane.rs:5".to_owned(), 100.0)]);

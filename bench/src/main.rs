@@ -9,6 +9,7 @@ mod callgrind;
 mod case;
 mod compare;
 mod control;
+mod cores;
 mod count;
 mod launch;
 mod options;
@@ -56,10 +57,10 @@ fn main() -> ExitCode {
 fn measure(options: &Options) -> Result<Report, BoxError> {
     let mut report = Report::default();
     for &provider in &options.providers {
-        let (opened, rounds) = launch::compare(provider, options)?;
-        report.compared(provider, &opened, &rounds)?;
+        let compared = launch::compare(provider, options)?;
+        report.compared(provider, &compared)?;
         if options.samples {
-            report::print_samples(&rounds);
+            report::print_samples(&compared);
         }
     }
     if options.count {

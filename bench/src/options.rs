@@ -12,8 +12,9 @@ usage: nvshmem-bench --plugin-dir DIR [options]
   --plugin-dir DIR    the installed plugins (nvshmem_transport_libfabric.so.N)
   --libfabric2 PATH   a libfabric 2.x, for the native tcp provider; needed unless --only excludes it
   --only PROVIDER     tcp, rxm or shm alone; no instruction counts
-  --pairs N           pairs of rounds per figure (default 120)
-  --quick             20 pairs
+  --jobs N            jobs per provider (default 5)
+  --pairs N           pairs of rounds per job and figure (default 24)
+  --quick             2 jobs, 10 pairs
   --profile           instruction counts alone, with a longer breakdown
   --samples           also print the time of every round
   --keep DIR          keep callgrind's files there
@@ -25,6 +26,9 @@ pub(crate) struct Options {
     pub(crate) plugin_dir: PathBuf,
     pub(crate) libfabric2: Option<PathBuf>,
     pub(crate) providers: Vec<Provider>,
+    /// Jobs per provider: connections of their own, whose luck differs.
+    pub(crate) jobs: u32,
+    /// Pairs of rounds of each case in each job.
     pub(crate) pairs: u32,
     /// Whether instructions are counted.
     pub(crate) count: bool,
@@ -46,7 +50,8 @@ impl Options {
             plugin_dir: PathBuf::new(),
             libfabric2: None,
             providers: Provider::ALL.to_vec(),
-            pairs: 120,
+            jobs: 5,
+            pairs: 24,
             count: true,
             profile: false,
             samples: false,
@@ -64,12 +69,9 @@ impl Options {
                     options.providers = vec![known];
                     options.count = false;
                 }
-                "--pairs" => {
-                    let text = value()?;
-                    let pairs: u32 = text.parse().map_err(|e| format!("--pairs {text}: {e}"))?;
-                    options.pairs = pairs.max(1);
-                }
-                "--quick" => options.pairs = 20,
+                "--jobs" => options.jobs = number(&arg, &value()?)?,
+                "--pairs" => options.pairs = number(&arg, &value()?)?,
+                "--quick" => (options.jobs, options.pairs) = (2, 10),
                 "--profile" => options.profile = true,
                 "--samples" => options.samples = true,
                 "--keep" => options.keep = Some(value()?.into()),
@@ -88,6 +90,13 @@ impl Options {
     }
 }
 
+fn number(arg: &str, text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err(format!("{arg} {text}: a number of at least 1 is meant")),
+        Ok(number) => Ok(number),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,7 +111,7 @@ mod tests {
         assert_eq!(options.providers, Provider::ALL);
         assert!(options.count && !options.profile);
         let quick = parse("--plugin-dir p --libfabric2 f --quick").unwrap().unwrap();
-        assert!(quick.pairs < options.pairs);
+        assert!(quick.pairs * quick.jobs < options.pairs * options.jobs);
     }
 
     #[test]
@@ -120,6 +129,7 @@ mod tests {
         assert!(fails("--libfabric2 f").contains("--plugin-dir"));
         assert!(fails("--plugin-dir").contains("needs a value"));
         assert!(fails("--plugin-dir p --only ib").contains("no provider ib"));
+        assert!(fails("--plugin-dir p --pairs 0").contains("at least 1"));
         assert!(fails("--fast").contains("--fast"));
         assert_eq!(parse("--help"), Ok(None));
     }

@@ -43,7 +43,12 @@ fn refused(call: &'static str, text: impl Into<String>) -> RawError {
 struct Object<T>(NonNull<T>);
 
 impl<T> Object<T> {
-    fn new(library: &Library, call: &'static str, code: i32, raw: *mut T) -> Result<Self, RawError> {
+    fn new(
+        library: &Library,
+        call: &'static str,
+        code: i32,
+        raw: *mut T,
+    ) -> Result<Self, RawError> {
         check(library, call, code.into())?;
         NonNull::new(raw).map(Self).ok_or_else(|| refused(call, "success without an object"))
     }
@@ -219,8 +224,7 @@ impl Raw {
         let mut region = ptr::null_mut();
         // SAFETY: the domain is open and the attributes padded; the caller vouches for the memory.
         unsafe {
-            let code =
-                fi::fi_mr_regattr(self.domain.as_ptr(), attr.as_mut_ptr(), 0, &mut region);
+            let code = fi::fi_mr_regattr(self.domain.as_ptr(), attr.as_mut_ptr(), 0, &mut region);
             let region = Object::new(library, "fi_mr_regattr", code, region)?;
             if self.mr_mode() & fi::FI_MR_ENDPOINT != 0 {
                 let code = fi::fi_mr_bind(region.as_ptr(), self.endpoint.as_fid(), 0);
@@ -250,8 +254,7 @@ impl Raw {
         check(self.library(), "fi_getname", code.into())?;
         // SAFETY: the region is open.
         let key = unsafe { fi::fi_mr_key(region.as_ptr()) };
-        let base =
-            if self.mr_mode() & fi::FI_MR_VIRT_ADDR != 0 { self.memory as u64 } else { 0 };
+        let base = if self.mr_mode() & fi::FI_MR_VIRT_ADDR != 0 { self.memory as u64 } else { 0 };
         record[0..8].copy_from_slice(&(len as u64).to_le_bytes());
         record[8..16].copy_from_slice(&key.to_le_bytes());
         record[16..24].copy_from_slice(&base.to_le_bytes());
@@ -419,8 +422,7 @@ fn query(
     let name = text(provider)?;
     let source = source.map(text).transpose()?;
     let no_memory = || refused("fi_dupinfo", "out of memory");
-    let hints =
-        Info { library, raw: NonNull::new(library.allocinfo()).ok_or_else(no_memory)? };
+    let hints = Info { library, raw: NonNull::new(library.allocinfo()).ok_or_else(no_memory)? };
     // SAFETY: an info from fi_dupinfo(NULL) has all its attributes. The name is from malloc, as
     // fi_freeinfo wants it. The list is freed once, after its entries were copied.
     unsafe {

@@ -2,11 +2,9 @@
 
 use nvshmem_sim::BoxError;
 
-use crate::case::Case;
-use crate::compare::Rounds;
 use crate::control::Side;
 use crate::count::Kind;
-use crate::launch::Counted;
+use crate::launch::{Compared, Counted};
 use crate::provider::Provider;
 use crate::stats::{Spread, median};
 
@@ -29,17 +27,19 @@ impl Report {
     pub(crate) fn compared(
         &mut self,
         provider: Provider,
-        opened: &str,
-        rounds: &[(Case, Rounds)],
+        compared: &Compared,
     ) -> Result<(), BoxError> {
-        println!("\n{} ({opened})", provider.full_name());
+        println!("\n{} ({})", provider.full_name(), compared.opened);
         println!(
             "{:<12}{:>7}{:>7}{:>18}{:>18}    plugin/raw: median [95%]  spread",
             "", "window", "pairs", "raw", "plugin"
         );
-        for (case, rounds) in rounds {
-            let spread = Spread::of(&rounds.ratios());
-            let rate = |side| median(&rounds.rates(side));
+        for (case, jobs) in &compared.cases {
+            let ratios: Vec<f64> = jobs.iter().flat_map(|rounds| rounds.ratios()).collect();
+            let spread = Spread::of(&ratios);
+            let rate = |side| {
+                median(&jobs.iter().flat_map(|rounds| rounds.rates(side)).collect::<Vec<_>>())
+            };
             let (Some(spread), Some(raw), Some(plugin)) =
                 (spread, rate(Side::Raw), rate(Side::Plugin))
             else {
@@ -49,7 +49,7 @@ impl Report {
                 "{:<12}{:>7}{:>7}{:>18}{:>18}    {spread}",
                 case.to_string(),
                 case.window,
-                rounds.pairs.len(),
+                ratios.len(),
                 case.show_rate(raw),
                 case.show_rate(plugin),
             );
@@ -101,12 +101,13 @@ impl Report {
 }
 
 /// Prints the microseconds of every pair of rounds, the first of the two first.
-pub(crate) fn print_samples(rounds: &[(Case, Rounds)]) {
-    for (case, rounds) in rounds {
+pub(crate) fn print_samples(compared: &Compared) {
+    let of_jobs = |(case, jobs)| Iterator::zip(std::iter::repeat(case), jobs);
+    let cases = compared.cases.iter().map(|(case, jobs)| (*case, jobs.as_slice()));
+    for (case, rounds) in cases.flat_map(of_jobs) {
         println!("{case}, {} operations a round, raw/plugin in us:", rounds.ops);
-        let pairs = rounds.pairs.iter().map(|(raw, plugin)| {
-            format!("{}/{}", raw / 1000, plugin / 1000)
-        });
+        let pairs =
+            rounds.pairs.iter().map(|(raw, plugin)| format!("{}/{}", raw / 1000, plugin / 1000));
         println!("  {}", pairs.collect::<Vec<_>>().join(" "));
     }
 }
