@@ -26,6 +26,11 @@ suite() {
 suite --workspace --lib --bins
 suite --workspace --doc
 suite --workspace --release --test '*'
+if [[ -n $NVSHMEM_TEST_LIBFABRIC2 ]]; then
+    # A process loads one libfabric, so the other one takes another run.
+    export OFI_TEST_LIBRARY=$NVSHMEM_TEST_LIBFABRIC2
+    suite --release --test ofi
+fi
 
 # Each test program ends with "test result: ok. P passed; F failed; I ignored; ...".
 read -r passed failed ignored < <(

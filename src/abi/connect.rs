@@ -16,7 +16,7 @@ use crate::engine::pairing::remote_rail;
 use crate::engine::paths::{Path, PathTable};
 use crate::engine::regions::{LaneKind, RegionTable};
 use crate::logging;
-use crate::ofi::{Discovery, OfiPort, Opened, Sizes};
+use crate::ofi::{Discovery, OfiPort, Opened};
 use crate::settings::{Devices, Provider, Settings, YieldWhen};
 
 /// Opens the rails and connects all PEs. Collective: every PE calls it, and either all succeed or
@@ -80,12 +80,12 @@ fn open(plugin: &Plugin, chosen: &[usize], here: c_int, n_pes: u32) -> Result<Op
     if provider == "shm" && !single_host {
         return Err(AbiError::OtherHosts { here, n_pes });
     }
-    let sizes = Sizes { peers: n_pes as usize, host_tokens: 8192, proxy_tokens: 8192 * 4 };
+    let peers = n_pes as usize;
     // Sockets on several hosts need interfaces where init took loopback.
     let sockets = provider.starts_with("tcp");
     if sockets && !single_host && settings.devices == Devices::Any {
         let discovery = Discovery::run(settings, false)?;
-        return Ok(discovery.open(&discovery.default_rails(), &sizes)?);
+        return Ok(discovery.open(&discovery.default_rails(), peers)?);
     }
     let discovery = &plugin.discovery;
     if settings.provider == Provider::Auto {
@@ -95,10 +95,10 @@ fn open(plugin: &Plugin, chosen: &[usize], here: c_int, n_pes: u32) -> Result<Op
         );
     }
     if chosen.is_empty() {
-        Ok(discovery.open(&discovery.default_rails(), &sizes)?)
+        Ok(discovery.open(&discovery.default_rails(), peers)?)
     } else {
         let most = usize::from(settings.max_nic_per_pe).min(chosen.len());
-        Ok(discovery.open(&chosen[..most], &sizes)?)
+        Ok(discovery.open(&chosen[..most], peers)?)
     }
 }
 

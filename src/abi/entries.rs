@@ -22,9 +22,9 @@ use crate::engine::port::Access;
 use crate::logging;
 
 /// What this transport can do with a peer: put and get through the host.
-const REACH: c_int = (c::NVT_CAP_CPU_WRITE | c::NVT_CAP_CPU_READ) as c_int;
+const REACH: c_int = c::NVT_CAP_CPU_WRITE | c::NVT_CAP_CPU_READ;
 
-const HOST_QP: c_int = c::NVT_QP_HOST as c_int;
+const HOST_QP: c_int = c::NVT_QP_HOST;
 
 /// Every PE can be reached: the network decides, and connecting finds out.
 ///

@@ -59,7 +59,7 @@ pub(super) enum AbiError {
 impl AbiError {
     /// The `NVT_STATUS_*` value for the host.
     pub(super) fn status(&self) -> c_int {
-        let status = match self {
+        match self {
             Self::Api(_)
             | Self::Settings(_)
             | Self::Null { .. }
@@ -73,7 +73,6 @@ impl AbiError {
             ) => c::NVT_STATUS_INVALID_VALUE,
             Self::Strides { .. } | Self::NotSupported { .. } => c::NVT_STATUS_NOT_SUPPORTED,
             _ => c::NVT_STATUS_INTERNAL,
-        };
-        status as c_int
+        }
     }
 }

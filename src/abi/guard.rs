@@ -17,7 +17,7 @@ use crate::logging;
 #[inline]
 pub(super) fn guard(entry: &'static str, body: impl FnOnce() -> Result<(), AbiError>) -> c_int {
     match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(())) => c::NVT_STATUS_SUCCESS as c_int,
+        Ok(Ok(())) => c::NVT_STATUS_SUCCESS,
         Ok(Err(failed)) => report(entry, &failed),
         Err(panic) => report_panic(entry, panic.as_ref()),
     }
@@ -37,7 +37,7 @@ fn report_panic(entry: &'static str, panic: &(dyn Any + Send)) -> c_int {
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("no message");
     error!(target: logging::TRANSPORT, "{entry}: internal error, please report it: {text}");
-    c::NVT_STATUS_INTERNAL as c_int
+    c::NVT_STATUS_INTERNAL
 }
 
 #[cfg(test)]

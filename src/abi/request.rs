@@ -12,10 +12,10 @@ use crate::engine::port::Direction;
 
 const _: () = assert!(HANDLE_BYTES == c::NVT_MEM_HANDLE_SIZE as usize);
 
-const PUT: c_int = c::NVT_OP_PUT as c_int;
-const P: c_int = c::NVT_OP_P as c_int;
-const GET: c_int = c::NVT_OP_GET as c_int;
-const G: c_int = c::NVT_OP_G as c_int;
+const PUT: c_int = c::NVT_OP_PUT;
+const P: c_int = c::NVT_OP_P;
+const GET: c_int = c::NVT_OP_GET;
+const G: c_int = c::NVT_OP_G;
 
 /// A PE number from the host.
 #[inline]

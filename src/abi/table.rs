@@ -64,8 +64,8 @@ pub(super) fn create(major: Major, api_version: c_int, plugin: Plugin) -> *mut T
             // SAFETY: all members of the union are valid when zeroed, which it was.
             let transport = unsafe { &mut transport.$field };
             transport.api_version = api_version;
-            transport.type_ = c::NVT_LIB_CODE_NONE as i32;
-            transport.attr = c::NVT_ATTR_CONNECTED as i32;
+            transport.type_ = c::NVT_LIB_CODE_NONE;
+            transport.attr = c::NVT_ATTR_CONNECTED;
             transport.is_successfully_initialized = 1;
             transport.n_devices = n_devices;
             transport.host_ops = $ops;

@@ -46,8 +46,8 @@ impl fmt::Display for RailId {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RegionId(pub u32);
 
-/// Names one segment between its posting and its completion. The lane chooses it, below the
-/// number of tokens it gave the port when it was opened; the port hands it back unchanged.
+/// Names one segment between its posting and its completion. The lane chooses
+/// it; the port hands it back unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Token(pub u32);
 

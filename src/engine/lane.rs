@@ -21,7 +21,8 @@ use super::ids::{Pe, RailId, Token};
 use super::operation::{OpId, OpTable};
 use super::paths::PathTable;
 use super::port::{
-    Desc, Direction, Failure, Local, POLL_BATCH, Polled, Port, PortError, Posted, Transfer,
+    Desc, Direction, Failure, Local, POLL_BATCH, Polled, Port, PortError, Posted, RailLimits,
+    Transfer,
 };
 use super::rail::Rail;
 use super::regions::{LaneKind, RegionCache, RegionIndex, desc_of};
@@ -38,6 +39,12 @@ const SPINS: u32 = 8;
 
 /// Segments a lane has room for, per rail, beyond those in flight.
 const WAITING_PER_DEPTH: u32 = 1;
+
+/// Most segments that a lane over rails of these limits has under way. All tokens that the lane
+/// gives to its port are below it.
+pub fn segments_for(limits: &[RailLimits]) -> u32 {
+    limits.iter().map(|rail| rail.depth.max(1) * (1 + WAITING_PER_DEPTH)).sum()
+}
 
 /// What a lane is opened with.
 #[derive(Debug)]
@@ -109,18 +116,13 @@ pub struct Lane<P> {
 }
 
 impl<P: Port> Lane<P> {
-    /// Most segments that a lane over this port can have under way: the port's tokens are below it.
-    pub fn capacity(limits: &[super::port::RailLimits]) -> u32 {
-        limits.iter().map(|rail| rail.depth.max(1) * (1 + WAITING_PER_DEPTH)).sum()
-    }
-
     /// A lane over an open port.
     pub fn new(port: P, config: LaneConfig) -> Self {
         let limits = port.limits();
         let rails: Box<[Rail]> = limits.iter().map(Rail::new).collect();
         let n_rails = rails.len() as u8;
         Self {
-            segments: SegmentTable::new(Self::capacity(limits)),
+            segments: SegmentTable::new(segments_for(limits)),
             streams: Streams::new(config.me, config.paths.n_pes(), n_rails),
             needs_desc: limits.iter().any(|rail| rail.needs_desc),
             rails,

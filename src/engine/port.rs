@@ -140,7 +140,8 @@ pub trait Port {
 
     /// Posts one segment. Never blocks.
     ///
-    /// `token` is below the capacity given when the port was opened, and not in use.
+    /// `token` is below [`segments_for`](super::lane::segments_for) of the port's limits, and not in
+    /// use.
     ///
     /// # Errors
     /// An error means that the fabric refused the segment for good; its token is free again.

@@ -13,7 +13,7 @@ use super::info::Info;
 use super::interface::{Interface, is_local};
 use super::provider::{Candidate, candidates, user_name};
 use super::selection::{Listed, Source, describe, select};
-use crate::settings::{Devices, Provider, Settings};
+use crate::settings::{Devices, Progress, Provider, Settings};
 
 /// Something that libfabric could have given, and why it was not taken.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -231,8 +231,11 @@ fn ask(
             ));
         }
     }
+    if let (Progress::Auto, Some(reason)) = (settings.progress, candidate.avoid_auto) {
+        info!("provider {}: automatic progress is not asked for: {reason}", candidate.name);
+    }
     let mut last = String::new();
-    for step in Step::ladder(settings) {
+    for step in Step::ladder(settings, candidate) {
         match query(library, candidate, Demand::Full(step), None) {
             Ok(infos) if !infos.is_empty() => return Ok((step, infos)),
             Ok(_) => last = String::from("only other providers answered"),

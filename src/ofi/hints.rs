@@ -29,9 +29,9 @@ impl Step {
     /// From what the settings prefer down to what asks least of the provider. Threading is given
     /// up after progress: automatic progress is the rarer gift, and with `FI_THREAD_SAFE` the
     /// provider locks on every call.
-    pub(super) fn ladder(settings: &Settings) -> Vec<Self> {
+    pub(super) fn ladder(settings: &Settings, candidate: Candidate) -> Vec<Self> {
         let mut steps = Vec::new();
-        if settings.progress == Progress::Auto {
+        if settings.progress == Progress::Auto && candidate.avoid_auto.is_none() {
             steps.push(Self { progress: Progress::Auto, threading: settings.threading });
         }
         for threading in [Threading::Completion, Threading::Domain, Threading::Safe] {
@@ -164,16 +164,18 @@ impl Drop for Hints {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ofi::provider::candidates;
+    use crate::settings::Provider;
 
-    fn steps(progress: Progress, threading: Threading) -> Vec<String> {
+    fn steps(provider: Provider, progress: Progress, threading: Threading) -> Vec<String> {
         let settings = Settings { progress, threading, ..crate::ofi::discovery::tests::settings() };
-        Step::ladder(&settings).iter().map(Step::to_string).collect()
+        Step::ladder(&settings, candidates(provider)[0]).iter().map(Step::to_string).collect()
     }
 
     #[test]
     fn the_ladder_starts_at_the_settings() {
         assert_eq!(
-            steps(Progress::Auto, Threading::Completion),
+            steps(Provider::Tcp, Progress::Auto, Threading::Completion),
             [
                 "progress AUTO, threading COMPLETION",
                 "progress MANUAL, threading COMPLETION",
@@ -182,12 +184,17 @@ mod tests {
             ]
         );
         assert_eq!(
-            steps(Progress::Manual, Threading::Domain),
+            steps(Provider::Tcp, Progress::Manual, Threading::Domain),
             ["progress MANUAL, threading DOMAIN", "progress MANUAL, threading SAFE"]
         );
         assert_eq!(
-            steps(Progress::Auto, Threading::Safe),
+            steps(Provider::Tcp, Progress::Auto, Threading::Safe),
             ["progress AUTO, threading SAFE", "progress MANUAL, threading SAFE"]
+        );
+        assert_eq!(
+            steps(Provider::TcpRxm, Progress::Auto, Threading::Safe),
+            ["progress MANUAL, threading SAFE"],
+            "ofi_rxm's thread is not asked for"
         );
     }
 }

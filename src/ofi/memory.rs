@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::domain::Domain;
 use super::rail::Rail;
 use super::region::Region;
 use crate::engine::port::{Access, Addressing, Desc, MemoryPort, PortError, Registered};
@@ -9,23 +10,61 @@ use crate::engine::port::{Access, Addressing, Desc, MemoryPort, PortError, Regis
 /// Registers memory on every rail of both lanes. Any thread may use it, at any time.
 #[derive(Debug)]
 pub struct OfiMemory {
-    host: Vec<Arc<Rail>>,
-    proxy: Vec<Arc<Rail>>,
+    host: Vec<Registrar>,
+    proxy: Vec<Registrar>,
     addressing: Addressing,
 }
 
-/// Keeps a registration alive. It also keeps the rails open, since regions may belong to their
-/// endpoints: rails close when ports, memory and the last region are gone.
+/// Keeps a registration alive.
+///
+/// The memory must stay valid as long as this value lives, and as long as an operation from or to
+/// it can be in flight: until its token has come back, or its port is dropped.
 #[derive(Debug)]
 pub struct OfiRegion {
-    // Closed before the rails, being the first field.
+    // Closed before the rails they are bound to, being the first field.
     _regions: Vec<Region>,
-    _rails: Vec<Arc<Rail>>,
+    _bound_to: Vec<Arc<Rail>>,
+}
+
+/// Where memory is registered for one rail.
+#[derive(Debug)]
+pub(super) struct Registrar {
+    domain: Arc<Domain>,
+    /// The rail whose endpoint the regions belong to, for providers that want that
+    /// (`FI_MR_ENDPOINT`). Only there do regions keep an endpoint open. Elsewhere it closes with
+    /// its port, and ends the operations in flight, whatever regions are left.
+    bound_to: Option<Arc<Rail>>,
+    name: String,
+}
+
+impl Registrar {
+    pub(super) fn new(rail: &Arc<Rail>) -> Self {
+        let domain = Arc::clone(rail.domain());
+        let bound_to = domain.binds_regions().then(|| Arc::clone(rail));
+        Self { domain, bound_to, name: rail.name().to_owned() }
+    }
+
+    pub(super) fn register(
+        &self,
+        addr: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<Region, PortError> {
+        let endpoint = self.bound_to.as_deref().map(Rail::endpoint);
+        Region::register(&self.domain, endpoint, addr, len, access).map_err(|mut error| {
+            error.text = format!("rail {}: {}", self.name, error.text);
+            error
+        })
+    }
 }
 
 impl OfiMemory {
-    pub(super) fn new(host: Vec<Arc<Rail>>, proxy: Vec<Arc<Rail>>, addressing: Addressing) -> Self {
-        Self { host, proxy, addressing }
+    pub(super) fn new(host: &[Arc<Rail>], proxy: &[Arc<Rail>], addressing: Addressing) -> Self {
+        Self {
+            host: host.iter().map(Registrar::new).collect(),
+            proxy: proxy.iter().map(Registrar::new).collect(),
+            addressing,
+        }
     }
 }
 
@@ -40,12 +79,12 @@ impl MemoryPort for OfiMemory {
     ) -> Result<Registered<OfiRegion>, PortError> {
         let mut regions = Vec::with_capacity(self.proxy.len() + self.host.len());
         // An early return closes what is registered already.
-        for rail in &self.proxy {
-            regions.push(rail.register(addr, len, access)?);
+        for registrar in &self.proxy {
+            regions.push(registrar.register(addr, len, access)?);
         }
         // Peers address the proxy rails only.
-        for rail in &self.host {
-            regions.push(rail.register(addr, len, Access::Local)?);
+        for registrar in &self.host {
+            regions.push(registrar.register(addr, len, Access::Local)?);
         }
         let (proxy, host) = regions.split_at(self.proxy.len());
         let keys = match access {
@@ -54,9 +93,10 @@ impl MemoryPort for OfiMemory {
         };
         let descs = |regions: &[Region]| regions.iter().map(Region::desc).collect::<Vec<Desc>>();
         let (proxy_descs, host_descs) = (descs(proxy), descs(host));
-        let rails = self.proxy.iter().chain(&self.host).cloned().collect();
+        let registrars = self.proxy.iter().chain(&self.host);
+        let bound_to = registrars.filter_map(|registrar| registrar.bound_to.clone()).collect();
         Ok(Registered {
-            owner: OfiRegion { _regions: regions, _rails: rails },
+            owner: OfiRegion { _regions: regions, _bound_to: bound_to },
             keys,
             proxy_descs,
             host_descs,

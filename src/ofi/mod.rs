@@ -13,6 +13,8 @@
 //! Every libfabric object has one owner that closes it when dropped, and holds what it was made
 //! from in an `Arc` or as a field dropped after it: region, endpoint, queue and vector, domain,
 //! fabric. So no order of drops, also out of a half-built state, closes a parent before its child.
+//! Dropping a port closes its endpoints and thereby ends what is in flight (but see [`OfiRegion`]
+//! for providers that bind regions to endpoints).
 //!
 //! # Threads
 //! An [`OfiPort`] belongs to one thread at a time. [`OfiMemory`] may be used from any. Where the
@@ -48,4 +50,4 @@ pub use memory::{OfiMemory, OfiRegion};
 pub use port::OfiPort;
 pub use progress::Verdict;
 pub use report::{RailReport, Report};
-pub use transport::{Opened, Sizes};
+pub use transport::Opened;

@@ -33,6 +33,12 @@ pub struct OfiPort {
     start: Instant,
 }
 
+// Ports are made on one thread and used on others, a lane at a time.
+const _: () = {
+    const fn assert_send<T: Send>() {}
+    assert_send::<OfiPort>();
+};
+
 /// A rail, with what posting needs of it at hand.
 #[derive(Debug)]
 struct PortRail {

@@ -14,6 +14,7 @@ use libfabric_sys::{FI_PROGRESS_AUTO, Version, fi_progress};
 use super::context::Contexts;
 use super::device::Device;
 use super::fabric::Fabrics;
+use super::memory::Registrar;
 use super::port::OfiPort;
 use super::rail::Rail;
 use crate::engine::ids::{RailId, Token};
@@ -105,10 +106,12 @@ fn probe(fabrics: &mut Fabrics, device: &Device, settings: &Settings) -> Result<
     let word = AtomicU64::new(0);
 
     let contexts = Arc::new(Contexts::new(1));
-    let target = Rail::open(fabrics, device, settings, &Arc::new(Contexts::new(0)), 1)?;
+    let nothing = Arc::new(Contexts::new(0));
+    let target = Arc::new(Rail::open(fabrics, device, settings, &nothing, 1)?);
     let source = Arc::new(Rail::open(fabrics, device, settings, &contexts, 1)?);
     let addr = word.as_ptr() as usize;
-    let region = target.register(addr, size_of::<u64>(), Access::LocalAndRemote)?;
+    let region =
+        Registrar::new(&target).register(addr, size_of::<u64>(), Access::LocalAndRemote)?;
     let transfer = Transfer {
         direction: Direction::Write,
         local: Local::Inline(VALUE),
@@ -145,6 +148,17 @@ mod tests {
     use libfabric_sys::FI_PROGRESS_MANUAL;
 
     use super::*;
+    use crate::ofi::Discovery;
+    use crate::settings::Provider;
+
+    #[test]
+    fn the_probe_says_no_where_nobody_polls_the_target() {
+        let settings =
+            Settings { provider: Provider::TcpRxm, ..crate::ofi::discovery::tests::settings() };
+        let found = Discovery::run(&settings, true).unwrap_or_else(|error| panic!("{error}"));
+        let reached = probe(&mut Fabrics::default(), &found.devices()[0], &settings);
+        assert_eq!(reached, Ok(false), "progress is manual here");
+    }
 
     #[test]
     fn the_table_believes_no_answer() {

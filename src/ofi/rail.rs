@@ -44,11 +44,7 @@ impl Rail {
         peers: usize,
     ) -> Result<Self, PortError> {
         let info = &device.info;
-        let limits = RailLimits {
-            max_segment: at_most(info.max_message(), settings.max_segment, isize::MAX as usize),
-            depth: at_most(info.tx_size(), settings.queue_depth.into(), MAX_DEPTH) as u32,
-            needs_desc: info.mr_mode() & libfabric_sys::FI_MR_LOCAL != 0,
-        };
+        let limits = Self::limits_of(device, settings);
         if limits.depth == 0 || limits.max_segment == 0 {
             return Err(PortError {
                 call: "opening the rail",
@@ -61,7 +57,8 @@ impl Rail {
         let endpoint = Endpoint::open(&domain, limits.depth as usize + QUEUE_MARGIN, peers)?;
         let (addr, len) = contexts.values();
         let values = if domain.needs_desc() && len > 0 {
-            Some(Region::register(&domain, &endpoint, addr, len, Access::Local)?)
+            let bound_to = domain.binds_regions().then_some(&endpoint);
+            Some(Region::register(&domain, bound_to, addr, len, Access::Local)?)
         } else {
             None
         };
@@ -73,6 +70,16 @@ impl Rail {
             name: device.name.clone(),
             limits,
         })
+    }
+
+    /// The limits that a rail on the device has.
+    pub(super) fn limits_of(device: &Device, settings: &Settings) -> RailLimits {
+        let info = &device.info;
+        RailLimits {
+            max_segment: at_most(info.max_message(), settings.max_segment, isize::MAX as usize),
+            depth: at_most(info.tx_size(), settings.queue_depth.into(), MAX_DEPTH) as u32,
+            needs_desc: info.mr_mode() & libfabric_sys::FI_MR_LOCAL != 0,
+        }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -95,19 +102,6 @@ impl Rail {
     /// The descriptor of the values of inline writes.
     pub(super) fn values_desc(&self) -> Desc {
         self.values.as_ref().map_or(Desc(0), Region::desc)
-    }
-
-    /// Registers memory on this rail. The region must not outlive the rail.
-    pub(super) fn register(
-        &self,
-        addr: usize,
-        len: usize,
-        access: Access,
-    ) -> Result<Region, PortError> {
-        Region::register(&self.domain, &self.endpoint, addr, len, access).map_err(|mut error| {
-            error.text = format!("rail {}: {}", self.name, error.text);
-            error
-        })
     }
 }
 

@@ -30,11 +30,12 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Registers `len` bytes at `addr`. Where regions belong to an endpoint, it is `endpoint`,
-    /// which the caller keeps open for the life of the region.
+    /// Registers `len` bytes at `addr`, and binds the region to an endpoint where one is given,
+    /// which the caller keeps open for the life of the region. One is given where
+    /// [`Domain::binds_regions`].
     pub(super) fn register(
         domain: &Arc<Domain>,
-        endpoint: &Endpoint,
+        bound_to: Option<&Endpoint>,
         addr: usize,
         len: usize,
         access: Access,
@@ -65,7 +66,7 @@ impl Region {
         let mut region =
             Self { raw, key: FI_KEY_NOTAVAIL, desc: Desc(0), domain: Arc::clone(domain) };
         let gate = domain.gate().enter();
-        if domain.binds_regions() {
+        if let Some(endpoint) = bound_to {
             // SAFETY: region and endpoint are open and of one domain.
             unsafe {
                 check(library, "fi_mr_bind", fi_mr_bind(raw.as_ptr(), endpoint.as_fid(), 0))?;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use libfabric_sys::Version;
 
 use super::progress::Verdict;
+use crate::engine::port::Addressing;
 
 /// What was asked for, what was got, and what is open. Its `Display` is one line.
 #[derive(Clone, Debug)]
@@ -26,6 +27,8 @@ pub struct Report {
     pub threading: String,
     /// Memory registration mode that the provider answered with.
     pub mr_mode: String,
+    /// How peers address registered memory, on every rail.
+    pub addressing: Addressing,
     /// Whether data really moves by itself.
     pub verdict: Verdict,
     /// The rails of the proxy lane, in rail order. The host lane is on the first one's device.

@@ -13,20 +13,11 @@ use super::port::OfiPort;
 use super::progress::Verdict;
 use super::rail::Rail;
 use super::report::{RailReport, Report};
+use crate::engine::lane::segments_for;
+use crate::engine::port::RailLimits;
 
 /// Most rails of a lane, as [`Port::limits`](crate::engine::port::Port::limits) has it.
 const MAX_RAILS: usize = 32;
-
-/// Sizes that are fixed when ports are opened.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Sizes {
-    /// Tokens of the host lane are below this.
-    pub host_tokens: u32,
-    /// Tokens of the proxy lane, over all its rails, are below this.
-    pub proxy_tokens: u32,
-    /// About how many addresses each rail will be given.
-    pub peers: usize,
-}
 
 /// An open fabric: the ports of both lanes, and registration.
 #[derive(Debug)]
@@ -43,18 +34,19 @@ pub struct Opened {
 
 impl Discovery {
     /// Opens the devices with these indices into [`Self::devices`], in this order, as the rails of
-    /// the proxy lane, and the host lane on the first of them.
+    /// the proxy lane, and the host lane on the first of them. Each rail will be given the addresses
+    /// of about `peers` rails.
     ///
     /// A device that cannot be opened is reported and left out, as long as one can.
     ///
     /// # Errors
     /// When no device could be opened, or not the host lane. Nothing stays open then.
-    pub fn open(&self, rails: &[usize], sizes: &Sizes) -> Result<Opened, OfiError> {
+    pub fn open(&self, rails: &[usize], peers: usize) -> Result<Opened, OfiError> {
         let mut fabrics = Fabrics::default();
         let mut failures = Vec::new();
         let mut proxy: Vec<Arc<Rail>> = Vec::new();
         let mut devices = Vec::new();
-        let contexts = Arc::new(Contexts::new(sizes.proxy_tokens));
+        let contexts = Arc::new(Contexts::new(self.segments(rails)));
         for &index in rails {
             let Some(device) = self.devices().get(index) else {
                 failures.push(format!("device {index} of {} does not exist", self.devices().len()));
@@ -65,7 +57,7 @@ impl Discovery {
                 continue;
             }
             let settings = &self.settings;
-            match Rail::open(&mut fabrics, device, settings, &contexts, sizes.peers) {
+            match Rail::open(&mut fabrics, device, settings, &contexts, peers) {
                 // The engine keeps one addressing for all rails. One provider has one anyway.
                 Ok(rail) if proxy.first().is_some_and(|first| !alike(first, &rail)) => {
                     failures
@@ -85,15 +77,15 @@ impl Discovery {
             warn!("rail left out: {failure}");
         }
 
-        let host_contexts = Arc::new(Contexts::new(sizes.host_tokens));
-        let host =
-            Rail::open(&mut fabrics, first, &self.settings, &host_contexts, sizes.peers).map_err(
-                |error| OfiError::Call { object: format!("host lane on {}", first.name), error },
-            )?;
+        let host_contexts = Arc::new(Contexts::new(segments_for(&[first_rail.limits()])));
+        let host = Rail::open(&mut fabrics, first, &self.settings, &host_contexts, peers).map_err(
+            |error| OfiError::Call { object: format!("host lane on {}", first.name), error },
+        )?;
         let host = vec![Arc::new(host)];
         let verdict = Verdict::reach(&mut fabrics, first, &self.settings, self.library.version());
 
         let info = &first.info;
+        let addressing = first_rail.domain().addressing();
         let report = Report {
             provider: info.provider(),
             provider_version: info.provider_version(),
@@ -103,6 +95,7 @@ impl Discovery {
             progress: info.progress_text(),
             threading: info.threading_text(),
             mr_mode: info.mr_mode_text(),
+            addressing,
             verdict,
             rails: proxy
                 .iter()
@@ -118,13 +111,22 @@ impl Discovery {
                 .collect(),
             failures,
         };
-        let addressing = first_rail.domain().addressing();
         Ok(Opened {
             host: OfiPort::new(&host, host_contexts),
             proxy: OfiPort::new(&proxy, contexts),
-            memory: OfiMemory::new(host, proxy, addressing),
+            memory: OfiMemory::new(&host, &proxy, addressing),
             report,
         })
+    }
+}
+
+impl Discovery {
+    /// Most segments that a lane over these devices has under way, should all of them open.
+    fn segments(&self, rails: &[usize]) -> u32 {
+        let devices = rails.iter().filter_map(|&index| self.devices().get(index));
+        let limits: Vec<RailLimits> =
+            devices.map(|device| Rail::limits_of(device, &self.settings)).collect();
+        segments_for(&limits)
     }
 }
 

@@ -1,0 +1,50 @@
+//! Runs a job of the host simulator from the command line.
+//!
+//! `nvshmem-sim demo` starts PEs that load the installed plugin and measure it the way NVSHMEM's
+//! perftests do, in their layout, checking every byte.
+
+mod demo;
+mod measure;
+mod table;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use nvshmem_sim::pe_entry;
+
+/// The transport plugin at work, without a GPU and without NVSHMEM.
+#[derive(Parser, Debug)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Two PEs: put and get bandwidth, latency and message rate, with every byte checked.
+    Demo(demo::Options),
+}
+
+/// Where the plugin is when nobody says otherwise: installed beside this program.
+fn default_plugin_dir() -> PathBuf {
+    let here = std::env::current_exe().ok();
+    here.and_then(|program| Some(program.parent()?.parent()?.join("install/lib")))
+        .unwrap_or_default()
+}
+
+fn main() -> ExitCode {
+    // A process that the launcher started as a PE ends in here.
+    pe_entry(&[("measure", measure::scenario)]);
+    let done = match Arguments::parse().command {
+        Command::Demo(options) => demo::run(&options),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("nvshmem-sim: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Bad input of every kind: each is refused with a message that helps, and harms nothing else.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use libtest_mimic::{Failed, Trial};
+use nvshmem_abi::c;
+use nvshmem_sim::{BoxError, Host, Job, Layout, Outcome, Pattern, RawRma, SymAddr};
+
+use crate::fabric::{Fabric, job, trial};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials: Vec<Trial> = settings()
+        .into_iter()
+        .map(|case| trial(format!("refused_{}", case.name), None, move || case.run()))
+        .collect();
+    trials.push(trial("refused_old_libfabric".to_owned(), None, old_libfabric));
+    for fabric in [Fabric::Rxm, Fabric::Tcp2, Fabric::Shm] {
+        let name = format!("refused_requests_{}", fabric.name());
+        trials.push(trial(name, Some(fabric), move || {
+            for layout in [Layout::V3a, Layout::V7] {
+                fabric.job("bad_requests", 2, 2, layout).run()?.check()?;
+            }
+            Ok(())
+        }));
+    }
+    trials
+}
+
+/// Settings that cannot be used, and what the user must be told.
+struct Case {
+    name: &'static str,
+    env: &'static [(&'static str, &'static str)],
+    says: &'static [&'static str],
+}
+
+impl Case {
+    /// Every PE fails to start, and says why on stderr without `NVSHMEM_DEBUG` being set.
+    fn run(&self) -> Result<(), Failed> {
+        let mut job = job("connect", 2, Layout::V7).env("NVSHMEM_DEBUG", "");
+        for (name, value) in self.env {
+            job = job.env(*name, value);
+        }
+        let report = job.run()?;
+        for pe in &report.pes {
+            if pe.outcome == Outcome::Finished {
+                return Err(format!("PE {} started all the same:\n{report}", pe.pe).into());
+            }
+        }
+        // The one that fails first may end the other before it has said anything.
+        let text: String = report.pes.iter().map(|pe| pe.text()).collect();
+        for part in self.says {
+            if !text.contains(part) {
+                return Err(format!("nobody said {part:?}:\n{report}").into());
+            }
+        }
+        Ok(())
+    }
+}
+
+fn settings() -> Vec<Case> {
+    const PROVIDER: &str = "NVSHMEM_LIBFABRIC_PROVIDER";
+    const DEVICES: &str = "NVSHMEM_LIBFABRIC_DEVICES";
+    vec![
+        Case {
+            name: "unknown_provider",
+            env: &[(PROVIDER, "carrier-pigeon")],
+            says: &[PROVIDER, "carrier-pigeon", "auto", "efa", "cxi", "verbs", "tcp", "shm"],
+        },
+        Case {
+            name: "provider_without_hardware",
+            env: &[(PROVIDER, "cxi")],
+            says: &["cxi", "this libfabric does not have it on this machine"],
+        },
+        Case {
+            name: "unknown_device",
+            env: &[(PROVIDER, "tcp;ofi_rxm"), (DEVICES, "127.0.0.1,warp0")],
+            says: &["warp0", "lo"],
+        },
+        Case {
+            name: "foreign_address",
+            env: &[(PROVIDER, "tcp;ofi_rxm"), (DEVICES, "203.0.113.7")],
+            says: &["203.0.113.7", "not an address of this host"],
+        },
+        Case {
+            name: "nothing_left_after_exclusion",
+            env: &[(PROVIDER, "shm"), (DEVICES, "^shm")],
+            says: &["shm", "no device left"],
+        },
+        Case {
+            name: "mixed_device_list",
+            env: &[(DEVICES, "^lo,eth7")],
+            says: &[DEVICES, "^lo,eth7"],
+        },
+        Case {
+            name: "unparsable_number",
+            env: &[("NVSHMEM_LIBFABRIC_QUEUE_DEPTH", "plenty")],
+            says: &["NVSHMEM_LIBFABRIC_QUEUE_DEPTH", "plenty", "65536"],
+        },
+        Case {
+            name: "number_out_of_range",
+            env: &[("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", "33")],
+            says: &["NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", "33", "1 to 32"],
+        },
+        Case {
+            name: "two_errors_at_once",
+            env: &[("NVSHMEM_LIBFABRIC_YIELD", "perhaps"), ("NVSHMEM_LIBFABRIC_PROGRESS", "fast")],
+            says: &["NVSHMEM_LIBFABRIC_YIELD", "NVSHMEM_LIBFABRIC_PROGRESS"],
+        },
+        Case {
+            name: "missing_libfabric",
+            env: &[("NVSHMEM_LIBFABRIC_LIBRARY", "/nonexistent/libfabric.so.1")],
+            says: &["/nonexistent/libfabric.so.1", "cannot open shared object file"],
+        },
+        Case {
+            name: "library_that_is_not_libfabric",
+            env: &[("NVSHMEM_LIBFABRIC_LIBRARY", "libc.so.6")],
+            says: &["libc.so.6", "fi_"],
+        },
+    ]
+}
+
+/// A libfabric from before 1.17: the symbols are there, the version is not enough.
+fn old_libfabric() -> Result<(), Failed> {
+    let library = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("libfabric-old.so.1");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/old_libfabric.c");
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-o"])
+        .arg(&library)
+        .arg(source)
+        .status()
+        .map_err(|error| format!("cc: {error}"))?;
+    if !built.success() {
+        return Err(format!("cc: {built}").into());
+    }
+    let library = library.to_string_lossy().into_owned();
+    let report = job("connect", 1, Layout::V7)
+        .env("NVSHMEM_LIBFABRIC_LIBRARY", &library)
+        .env("NVSHMEM_DEBUG", "")
+        .run()?;
+    let text = report.pes[0].text();
+    for part in [library.as_str(), "1.9", "1.17"] {
+        if !text.contains(part) {
+            return Err(format!("it did not say {part:?}:\n{report}").into());
+        }
+    }
+    Ok(())
+}
+
+const INVALID: i32 = c::NVT_STATUS_INVALID_VALUE;
+const NOT_SUPPORTED: i32 = c::NVT_STATUS_NOT_SUPPORTED;
+
+/// Calls no sound host makes. Each is refused, from both threads, and sound ones go on working.
+pub(crate) fn requests(job: &mut Job) -> Result<(), BoxError> {
+    let (me, n) = (job.pe(), job.n_pes());
+    let host = job.init()?;
+    let target = host.alloc(4096, 4096)?;
+    let source = host.alloc(4096, 4096)?;
+    let scratch = host.alloc(4096, 4096)?;
+    host.local(source, 4096)?.fill(Pattern::new(me.into()), 0);
+    host.barrier()?;
+
+    refuse(&host, target, source, INVALID, "no such PE", move |raw| raw.pe = 2)?;
+    refuse(&host, target, source, INVALID, "a negative PE", move |raw| raw.pe = u32::MAX)?;
+    for code in [0, 3, 6, 7, 9, 101, -1] {
+        refuse(&host, target, source, INVALID, "an unknown operation", move |raw| {
+            raw.verb.desc = code
+        })?;
+    }
+    for bytes in [0, -1, i32::MIN] {
+        refuse(&host, target, source, INVALID, "an element size", move |raw| {
+            raw.bytes.elembytes = bytes
+        })?;
+    }
+    for bytes in [0, 3, 16, -8] {
+        refuse(&host, target, source, INVALID, "the size of a P", move |raw| {
+            raw.verb.desc = c::NVT_OP_P;
+            raw.bytes.elembytes = bytes;
+        })?;
+    }
+    refuse(&host, target, source, INVALID, "a length beyond all memory", move |raw| {
+        raw.bytes.nelems = u64::MAX / 2;
+        raw.bytes.elembytes = 8;
+    })?;
+    refuse(&host, target, source, NOT_SUPPORTED, "strides", move |raw| raw.bytes.deststride = 2)?;
+    refuse(&host, target, source, INVALID, "no remote handle", move |raw| {
+        raw.remote_handle = None
+    })?;
+    for (at, byte, what) in [(0, b'?', "magic"), (7, 99, "version"), (24, 0, "length")] {
+        refuse(&host, target, source, INVALID, what, move |raw| {
+            let Some(handle) = &mut raw.remote_handle else { return };
+            handle.bytes[at] = byte;
+            if what == "length" {
+                handle.bytes[24..32].fill(0);
+            }
+        })?;
+    }
+    refuse(&host, target, source, INVALID, "an address below the chunk", move |raw| {
+        raw.remote.ptr = raw.remote.ptr.wrapping_byte_sub(target.0 as usize + 1);
+    })?;
+    refuse(&host, target, source, INVALID, "an address beyond the chunk", move |raw| {
+        raw.remote.ptr = raw.remote.ptr.wrapping_byte_add(1 << 40);
+    })?;
+    refuse(&host, target, source, INVALID, "more than the chunk holds", move |raw| {
+        raw.bytes.nelems = 1 << 30;
+    })?;
+    refuse(&host, target, source, INVALID, "no local address", move |raw| {
+        raw.local.ptr = std::ptr::null_mut();
+    })?;
+
+    // Nothing of that has arrived anywhere, and the transport still works.
+    host.barrier()?;
+    if host.local(target, 4096)?.to_vec().iter().any(|byte| *byte != 0) {
+        return Err("a refused request wrote something".into());
+    }
+    host.barrier()?;
+    host.user().put((me + 1) % n, target, source, 4096)?;
+    host.proxy().get((me + 1) % n, source, scratch, 4096)?;
+    host.barrier()?;
+    host.local(target, 4096)?.verify(Pattern::new(((me + n - 1) % n).into()), 0)?;
+    host.local(scratch, 4096)?.verify(Pattern::new(((me + 1) % n).into()), 0)?;
+    host.finalize()?;
+    Ok(())
+}
+
+/// Makes a bad call on the user thread and one on the proxy thread.
+fn refuse(
+    host: &Host<'_>,
+    to: SymAddr,
+    from: SymAddr,
+    status: i32,
+    what: &str,
+    edit: impl Fn(&mut RawRma) + Clone + Send + 'static,
+) -> Result<(), BoxError> {
+    let peer = 1 - host.user().pe();
+    // SAFETY: should the plugin take the call after all, 64 bytes of this PE's heap are sent, or
+    // what `edit` made of it: the test fails then, and the process with it.
+    let user = unsafe { host.user().raw_put(peer, to, from, 64, &edit)? };
+    let on_proxy = edit.clone();
+    let proxy = host.proxy().run(move |ops| {
+        // SAFETY: as above.
+        unsafe { ops.raw_put(peer, to, from, 64, on_proxy) }
+    })??;
+    for (thread, answer) in [("user", user), ("proxy", proxy)] {
+        if answer.0 != status {
+            return Err(format!("{what}, {thread} thread: {answer:?} instead of {status}").into());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,130 @@
+//! The exported function, called as no sound host calls it, and transports that are never connected.
+
+use std::ffi::{c_int, c_void};
+
+use libloading::{Library, Symbol};
+use libtest_mimic::Trial;
+use nvshmem_abi::{INIT_SYMBOL, Layout, Major, Transport, Transport3b, Transport7, c};
+use nvshmem_sim::{BoxError, Job};
+
+use crate::fabric::{job, trial};
+
+type Init = unsafe extern "C" fn(*mut *mut Transport, *mut c_void, c_int) -> c_int;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![trial("entry".to_owned(), None, || {
+        // Warnings and errors show without NVSHMEM_DEBUG.
+        let report = job("entry", 1, Layout::V7)
+            .env("NVSHMEM_LIBFABRIC_PROVIDER", "shm")
+            .env("NVSHMEM_DEBUG", "")
+            .run()?
+            .check()?;
+        let text = report.pes[0].text();
+        for part in ["20000", "80000", "3.1.7", "3.4.5", "3.5.21", "3.6.5", "3.7.2", "3.8.0"] {
+            if !text.contains(part) {
+                return Err(format!("it did not say {part:?}:\n{report}").into());
+            }
+        }
+        Ok(())
+    })]
+}
+
+/// Everything here is a call with a wrong or an unlucky argument; none may crash.
+pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
+    let file = std::env::var("NVSHMEM_TEST_PLUGIN_DIR")?;
+    // SAFETY: the plugin runs no code of consequence when it is loaded.
+    let library = unsafe { Library::new(format!("{file}/{}", job.layout().soname()))? };
+    // SAFETY: the plugin's one function has this type.
+    let init: Symbol<'_, Init> = unsafe { library.get(INIT_SYMBOL.as_bytes())? };
+    let start = |api: c_int| {
+        let mut transport: *mut Transport = std::ptr::null_mut();
+        // SAFETY: the place to write to is valid; the table is not used.
+        let status = unsafe { init(&raw mut transport, std::ptr::null_mut(), api) };
+        (status, transport)
+    };
+    for api in [0, -1, 20_000, 80_000, c_int::MAX] {
+        let (status, transport) = start(api);
+        if status != c::NVT_STATUS_INVALID_VALUE || !transport.is_null() {
+            return Err(format!("api_version {api}: status {status}, {transport:?}").into());
+        }
+    }
+    // SAFETY: null is what this is about.
+    let status = unsafe { init(std::ptr::null_mut(), std::ptr::null_mut(), 70_000) };
+    expect("init without a place for the transport", status, c::NVT_STATUS_INVALID_VALUE)?;
+
+    // A minor version newer than what is known, and every known major.
+    for api in [70_100].into_iter().chain(Major::ALL.map(|major| major.number() * 10_000)) {
+        let (status, transport) = start(api);
+        expect("init", status, c::NVT_STATUS_SUCCESS)?;
+        // SAFETY: init has just given it out.
+        unsafe {
+            if api < 40_000 {
+                unconnected_3(transport.cast(), transport, api)?;
+            } else {
+                unconnected_7(transport.cast(), transport, api)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// # Safety
+/// `view` and `transport` are one living transport of layout 3.
+unsafe fn unconnected_3(
+    view: *mut Transport3b,
+    transport: *mut Transport,
+    api: c_int,
+) -> Result<(), BoxError> {
+    // SAFETY: by contract; the operations are all set.
+    unsafe {
+        expect("api_version", (*view).api_version, api)?;
+        let ops = (*view).host_ops;
+        let progress = ops.progress.ok_or("no progress")?;
+        expect("progress before connecting", progress(transport), c::NVT_STATUS_INTERNAL)?;
+        let quiet = ops.quiet.ok_or("no quiet")?;
+        expect("quiet before connecting", quiet(transport, 0, 0), c::NVT_STATUS_INTERNAL)?;
+        // Neither argument is the transport, so neither form of layout 3 can be meant.
+        let get_mem_handle = ops.get_mem_handle.ok_or("no get_mem_handle")?;
+        let mut handle = std::mem::zeroed();
+        let status =
+            get_mem_handle(&raw mut handle, std::ptr::null_mut(), 8, std::ptr::null_mut(), false);
+        expect("get_mem_handle without a transport", status, c::NVT_STATUS_INVALID_VALUE)?;
+        let finalize = ops.finalize.ok_or("no finalize")?;
+        expect("finalize before connecting", finalize(transport), c::NVT_STATUS_SUCCESS)?;
+        expect("finalize again", finalize(transport), c::NVT_STATUS_INVALID_VALUE)
+    }
+}
+
+/// # Safety
+/// `view` and `transport` are one living transport of layouts 4 to 7. The operations used are at the
+/// same place in all of them.
+unsafe fn unconnected_7(
+    view: *mut Transport7,
+    transport: *mut Transport,
+    api: c_int,
+) -> Result<(), BoxError> {
+    // SAFETY: by contract. Only fields that layout 4 has too are read, by their address: an older
+    // layout is shorter, but the plugin always makes the longest.
+    unsafe {
+        expect("api_version", (*view).api_version, api)?;
+        let ops = (*view).host_ops;
+        let connect = ops.connect_endpoints.ok_or("no connect_endpoints")?;
+        let no = std::ptr::null_mut();
+        let status = connect(transport, no, 0, no, 0);
+        expect("connect without a bootstrap", status, c::NVT_STATUS_INVALID_VALUE)?;
+        let progress = ops.progress.ok_or("no progress")?;
+        expect("progress before connecting", progress(transport), c::NVT_STATUS_INTERNAL)?;
+        expect("progress of nothing", progress(std::ptr::null_mut()), c::NVT_STATUS_INVALID_VALUE)?;
+        let finalize = ops.finalize.ok_or("no finalize")?;
+        expect("finalize before connecting", finalize(transport), c::NVT_STATUS_SUCCESS)?;
+        expect("finalize again", finalize(transport), c::NVT_STATUS_INVALID_VALUE)
+    }
+}
+
+fn expect(what: &str, found: c_int, expected: c_int) -> Result<(), BoxError> {
+    if found == expected {
+        Ok(())
+    } else {
+        Err(format!("{what}: {found} instead of {expected}").into())
+    }
+}

@@ -1,0 +1,43 @@
+//! The built and installed plugin, driven by the simulator as NVSHMEM drives it: separate
+//! processes, both kinds of threads, every layout, real libfabric providers.
+//!
+//! `make test` says where the plugin is (`NVSHMEM_TEST_PLUGIN_DIR`) and where a libfabric 2.x is
+//! (`NVSHMEM_TEST_LIBFABRIC2`). What lacks either is ignored, and says so.
+
+mod bad_input;
+mod entry;
+mod fabric;
+mod matrix;
+mod operations;
+mod order;
+mod peers;
+mod storm;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+use nvshmem_sim::pe_entry;
+
+fn main() -> ExitCode {
+    // A process that the launcher started as a PE ends in here.
+    pe_entry(&[
+        ("operations", operations::scenario),
+        ("largest", operations::largest),
+        ("cycles", operations::cycles),
+        ("order", order::scenario),
+        ("storm", storm::scenario),
+        ("entry", entry::scenario),
+        ("bad_requests", bad_input::requests),
+        ("connect", peers::connect),
+        ("wait_for_ever", peers::wait_for_the_dead),
+    ]);
+    let mut arguments = Arguments::from_args();
+    // Each job is several busy processes already.
+    arguments.test_threads.get_or_insert(1);
+    let mut trials: Vec<Trial> = Vec::new();
+    trials.extend(matrix::trials());
+    trials.extend(entry::trials());
+    trials.extend(bad_input::trials());
+    trials.extend(peers::trials());
+    libtest_mimic::run(&arguments, trials).exit_code()
+}

@@ -1,0 +1,102 @@
+//! Which scenarios run on which fabrics, with how many PEs and rails.
+
+use libtest_mimic::{Failed, Trial};
+use nvshmem_sim::{JobReport, JobSettings, Layout};
+
+use crate::fabric::{Fabric, trial};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for fabric in [Fabric::Rxm, Fabric::Tcp2, Fabric::Shm] {
+        for n_pes in [2, 4, 8] {
+            for rails in [1, 2, 4] {
+                let name = format!("operations_{}_{n_pes}_pes_{rails}_rails", fabric.name());
+                trials.push(trial(name, Some(fabric), move || {
+                    Layout::ALL.into_iter().try_for_each(|layout| {
+                        run(fabric.job("operations", n_pes, rails, layout).heap(HEAP, CHUNK))
+                    })
+                }));
+            }
+        }
+        for (depth, name) in [(None, "storm"), (Some(1), "storm_depth_1")] {
+            let name = format!("{name}_{}", fabric.name());
+            trials.push(trial(name, Some(fabric), move || {
+                let mut job = fabric.job("storm", 4, 2, Layout::V7).heap(32 << 20, 4 << 20);
+                if let Some(depth) = depth {
+                    job = job.env("NVSHMEM_LIBFABRIC_QUEUE_DEPTH", depth);
+                }
+                run(job.param("operations", 100_000))
+            }));
+        }
+        let name = format!("largest_{}", fabric.name());
+        trials.push(trial(name, Some(fabric), move || {
+            // Whole chunks, once as they are and once cut by the plugin into odd segments.
+            for segment in ["0", "1000003"] {
+                let job = fabric.job("largest", 2, 2, Layout::V3b).heap(192 << 20, 64 << 20);
+                run(job.env("NVSHMEM_LIBFABRIC_MAX_SEGMENT", segment))?;
+            }
+            Ok(())
+        }));
+        let name = format!("cycles_{}", fabric.name());
+        trials.push(trial(name, Some(fabric), move || {
+            run(fabric.job("cycles", 2, 2, Layout::V5))?;
+            run(fabric.job("cycles", 2, 2, Layout::V7))
+        }));
+    }
+    for fabric in [Fabric::Rxm, Fabric::Tcp2, Fabric::Shm, Fabric::Rxm2, Fabric::Shm2] {
+        let name = format!("order_{}", fabric.name());
+        trials.push(trial(name, Some(fabric), move || {
+            run(fabric.job("order", 3, 2, Layout::V3a))?;
+            run(fabric.job("order", 3, 4, Layout::V6))
+        }));
+    }
+    for fabric in [Fabric::Rxm2, Fabric::Shm2] {
+        let name = format!("operations_{}_4_pes_2_rails", fabric.name());
+        trials.push(trial(name, Some(fabric), move || {
+            run(fabric.job("operations", 4, 2, Layout::V7).heap(HEAP, CHUNK))
+        }));
+    }
+    for fabric in [Fabric::Rxm, Fabric::Tcp2, Fabric::Shm] {
+        // What the design asks of the provider first is not all it must work with.
+        for (variable, value) in [
+            ("NVSHMEM_LIBFABRIC_PROGRESS", "manual"),
+            ("NVSHMEM_LIBFABRIC_THREADING", "domain"),
+            ("NVSHMEM_LIBFABRIC_THREADING", "safe"),
+            ("NVSHMEM_LIBFABRIC_QUEUE_DEPTH", "1"),
+            ("NVSHMEM_LIBFABRIC_YIELD", "never"),
+        ] {
+            let setting = variable.trim_start_matches("NVSHMEM_LIBFABRIC_").to_lowercase();
+            let name = format!("operations_{}_{setting}_{value}", fabric.name());
+            trials.push(trial(name, Some(fabric), move || {
+                let job = fabric.job("operations", 2, 2, Layout::V7).heap(HEAP, CHUNK);
+                run(job.heap_grows().env(variable, value))
+            }));
+        }
+    }
+    trials
+}
+
+/// Room for the operations scenario at 8 PEs, in chunks that its larger transfers cross.
+const HEAP: u64 = 64 << 20;
+const CHUNK: u64 = 1 << 20;
+
+/// Runs a job that is to succeed, cleanly: without warnings, and leaving nothing in /dev/shm.
+fn run(job: JobSettings) -> Result<(), Failed> {
+    let layout = job.layout;
+    let fail = |what: String| Failed::from(format!("layout {layout}: {what}"));
+    let report: JobReport = job.run().map_err(|error| fail(error.to_string()))?;
+    let report = report.check().map_err(|error| fail(error.to_string()))?;
+    if !report.leftovers.is_empty() {
+        return Err(fail(format!("left in /dev/shm: {:?}", report.leftovers)));
+    }
+    for pe in &report.pes {
+        let text = pe.text();
+        if let Some(line) = text.lines().find(|line| line.contains("WARN")) {
+            return Err(fail(format!("PE {} warned: {line}", pe.pe)));
+        }
+        if !text.contains("rail(s)") {
+            return Err(fail(format!("PE {} did not say which rails it uses:\n{text}", pe.pe)));
+        }
+    }
+    Ok(())
+}

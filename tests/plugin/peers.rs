@@ -1,0 +1,133 @@
+//! What becomes of a PE whose peers fail: an error with the reason, never a hang.
+
+use std::time::Duration;
+
+use libtest_mimic::{Failed, Trial};
+use nvshmem_sim::{BoxError, Job, JobReport, Layout, Outcome};
+
+use crate::fabric::{Fabric, job, trial};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("connect_with_different_providers".to_owned(), None, || {
+            let report = job("connect", 3, Layout::V7)
+                .env("NVSHMEM_LIBFABRIC_PROVIDER", "tcp;ofi_rxm")
+                .env("NVSHMEM_LIBFABRIC_DEVICES", "127.0.0.1")
+                .env_of_pe(2, "NVSHMEM_LIBFABRIC_PROVIDER", "shm")
+                .env_of_pe(2, "NVSHMEM_LIBFABRIC_DEVICES", "shm")
+                .grace(Duration::from_secs(30))
+                .run()?;
+            all_say(&report, &["PE 2 uses libfabric provider \"shm\"", "tcp;ofi_rxm"])
+        }),
+        trial("connect_shm_across_hosts".to_owned(), None, || {
+            let report = job("connect", 2, Layout::V4)
+                .env("NVSHMEM_LIBFABRIC_PROVIDER", "shm")
+                .pes_per_node(1)
+                .grace(Duration::from_secs(30))
+                .run()?;
+            all_say(&report, &["only 1 of this job's 2 PEs are on this host"])
+        }),
+        trial("connect_when_one_pe_cannot_open_its_rails".to_owned(), None, || {
+            // Enough file descriptors to load the plugin, too few for an endpoint.
+            let mut job = job("connect", 3, Layout::V7)
+                .env("NVSHMEM_LIBFABRIC_PROVIDER", "tcp;ofi_rxm")
+                .env("NVSHMEM_LIBFABRIC_DEVICES", "127.0.0.1")
+                .param("descriptors_of_pe_1", 2)
+                .grace(Duration::from_secs(30));
+            job.deadline = Duration::from_secs(60);
+            let report = job.run()?;
+            all_say(&report, &["PE 1: ", "Too many open files"])
+        }),
+        trial("connect_when_one_pe_dies".to_owned(), None, || {
+            let report = job("connect", 3, Layout::V7)
+                .env("NVSHMEM_LIBFABRIC_PROVIDER", "tcp;ofi_rxm")
+                .env("NVSHMEM_LIBFABRIC_DEVICES", "127.0.0.1")
+                .param("dies", 1)
+                .grace(Duration::from_secs(30))
+                .run()?;
+            for pe in [0, 2] {
+                match report.outcome(pe) {
+                    Outcome::Failed(_) => {}
+                    other => return Err(format!("PE {pe} {other}:\n{report}").into()),
+                }
+            }
+            Ok(())
+        }),
+        dead_peer(Fabric::Rxm),
+        dead_peer(Fabric::Tcp2),
+        dead_peer(Fabric::Shm),
+    ]
+}
+
+/// A peer that dies in the middle is named, within the deadline that was set.
+fn dead_peer(fabric: Fabric) -> Trial {
+    trial(format!("a_dead_peer_is_named_{}", fabric.name()), Some(fabric), move || {
+        let report = fabric
+            .job("wait_for_ever", 2, 2, Layout::V7)
+            .env("NVSHMEM_LIBFABRIC_WARN_SECONDS", 1)
+            .env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", 4)
+            .grace(Duration::from_secs(60))
+            .run()?;
+        match report.outcome(0) {
+            Outcome::Failed(_) => {}
+            other => return Err(format!("PE 0 {other}:\n{report}").into()),
+        }
+        let text = report.pes[0].text();
+        let named = text.lines().any(|line| line.contains("ERROR") && line.contains("PE 1"));
+        if named { Ok(()) } else { Err(format!("PE 1 is not named:\n{report}").into()) }
+    })
+}
+
+fn all_say(report: &JobReport, parts: &[&str]) -> Result<(), Failed> {
+    for pe in &report.pes {
+        if pe.outcome == Outcome::Finished {
+            return Err(format!("PE {} connected all the same:\n{report}", pe.pe).into());
+        }
+        let text = pe.text();
+        for part in parts {
+            if !text.contains(part) {
+                return Err(format!("PE {} did not say {part:?}:\n{report}", pe.pe).into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Connects and ends; on the way, what the parameters say goes wrong.
+pub(crate) fn connect(job: &mut Job) -> Result<(), BoxError> {
+    if job.param_or("dies", u32::MAX)? == job.pe() {
+        std::process::abort();
+    }
+    if let (1, Ok(spare)) = (job.pe(), job.param::<u64>("descriptors_of_pe_1")) {
+        limit_descriptors(spare)?;
+    }
+    job.init()?.finalize()?;
+    Ok(())
+}
+
+/// Leaves this process so many file descriptors beyond those that are open.
+fn limit_descriptors(spare: u64) -> Result<(), BoxError> {
+    let open = std::fs::read_dir("/proc/self/fd")?.count() as u64;
+    let limit = libc::rlimit { rlim_cur: open + spare, rlim_max: open + spare };
+    // SAFETY: the structure is valid for the duration of the call.
+    match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error().into()),
+    }
+}
+
+/// PE 1 dies after connecting; PE 0 goes on sending to it until it is told.
+pub(crate) fn wait_for_the_dead(job: &mut Job) -> Result<(), BoxError> {
+    let host = job.init()?;
+    let target = host.alloc(1 << 20, 4096)?;
+    let source = host.alloc(1 << 20, 4096)?;
+    host.proxy().put(1 - job.pe(), target, source, 1 << 20)?;
+    host.barrier()?;
+    if job.pe() == 1 {
+        std::process::abort();
+    }
+    loop {
+        host.proxy().put(1, target, source, 1 << 20)?;
+        host.proxy().quiet()?;
+    }
+}
