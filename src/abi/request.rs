@@ -8,7 +8,7 @@ use super::error::AbiError;
 use crate::engine::handle::{HANDLE_BYTES, HandleBytes};
 use crate::engine::ids::Pe;
 use crate::engine::lane::{LocalSide, Request};
-use crate::engine::port::Direction;
+use crate::engine::port::{Desc, Direction, Local};
 
 const _: () = assert!(HANDLE_BYTES == c::NVT_MEM_HANDLE_SIZE as usize);
 
@@ -89,6 +89,57 @@ pub(super) unsafe fn read<'a>(
         len,
     };
     Ok((request, blocking))
+}
+
+/// An operation in the shape that nearly all have: contiguous bytes, nobody waits, and every
+/// pointer set.
+#[derive(Clone, Copy)]
+pub(super) struct Plain<'a> {
+    pub(super) direction: Direction,
+    pub(super) pe: Pe,
+    pub(super) remote_handle: &'a HandleBytes,
+    pub(super) remote_addr: u64,
+    pub(super) local: Local,
+    pub(super) len: usize,
+}
+
+/// Reads the arguments of `rma` if they have the common shape. For all others, also wrong ones,
+/// there is [`read`].
+///
+/// # Safety
+/// As for [`read`].
+#[inline(always)]
+pub(super) unsafe fn plain<'a>(
+    pe: c_int,
+    verb: &RmaVerb,
+    remote: *const RmaMem,
+    local: *const RmaMem,
+    bytes: &RmaBytes,
+) -> Option<Plain<'a>> {
+    // SAFETY: by contract.
+    let (remote, local) = unsafe { (remote.as_ref()?, local.as_ref()?) };
+    // SAFETY: by contract.
+    let remote_handle = unsafe { handle(remote.handle)? };
+    let (direction, local, len) = if verb.desc == P {
+        // SAFETY: by contract.
+        let value = unsafe { value(local.ptr.cast::<u8>(), bytes.elembytes) }.ok()?;
+        (Direction::Write, Local::Inline(value), bytes.elembytes as usize)
+    } else {
+        let contiguous = bytes.elembytes == 1 && bytes.srcstride == 1 && bytes.deststride == 1;
+        if !contiguous || verb.is_nbi == 0 || local.ptr.is_null() {
+            return None;
+        }
+        let direction = match verb.desc {
+            PUT => Direction::Write,
+            GET | G => Direction::Read,
+            _ => return None,
+        };
+        let local = Local::Memory { addr: local.ptr as usize, desc: Desc(0) };
+        (direction, local, bytes.nelems as usize)
+    };
+    // A negative PE becomes one that no job has.
+    let pe = Pe(pe as u32);
+    Some(Plain { direction, pe, remote_handle, remote_addr: remote.ptr as u64, local, len })
 }
 
 /// Bytes of a PUT, GET or G.

@@ -182,6 +182,30 @@ impl<'a> HandleView<'a> {
         if sound { Ok(view) } else { Err(view.fault()) }
     }
 
+    /// The handle, if it is sound: [`HandleView::check`] without the reason.
+    #[inline(always)]
+    pub(super) fn sound(bytes: &'a HandleBytes) -> Option<Self> {
+        let view = Self { bytes };
+        // A length of zero needs no check here: no address is inside. Nor does a region that passes
+        // the end of the address space: its owner could not have registered it.
+        let sound = word64(bytes, 0) == MAGIC && usize::from(view.rails()) <= MAX_RAILS;
+        sound.then_some(view)
+    }
+
+    /// What a peer puts on the wire for `len` bytes at the owner's address `addr`, and the key of
+    /// one of the owner's rails. None if there is no such key or they are not all inside.
+    #[inline(always)]
+    pub(super) fn target(&self, addr: u64, len: u64, rail: RailId) -> Option<(u64, u64)> {
+        let offset = addr.wrapping_sub(self.base());
+        let region = self.len();
+        if offset > region || len > region - offset || rail.0 >= self.rails() {
+            return None;
+        }
+        let key = word64(self.bytes, KEYS + 8 * (rail.index() % MAX_RAILS));
+        let remote = if self.addressing() == Addressing::Virtual { addr } else { offset };
+        Some((remote, key))
+    }
+
     /// Names what [`HandleView::check`] found.
     #[cold]
     fn fault(&self) -> HandleError {

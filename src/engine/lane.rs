@@ -151,6 +151,58 @@ impl<P: Port> Lane<P> {
         if sent == request.len { Ok(()) } else { self.finish_start(request, sent) }
     }
 
+    /// The common case of [`Lane::start`], in few instructions: one segment, to a peer without a
+    /// pending fence, over a rail with room, from memory that needs no descriptor. Says whether it
+    /// was that case and the segment is on its way. If not, nothing has happened, and
+    /// [`Lane::start`] does the rest or says what is wrong.
+    ///
+    /// Nothing in here can panic.
+    #[inline(always)]
+    pub fn start_at_once(
+        &mut self,
+        direction: Direction,
+        pe: Pe,
+        remote_handle: &HandleBytes,
+        remote_addr: u64,
+        local: Local,
+        len: usize,
+    ) -> bool {
+        if self.needs_desc {
+            return false;
+        }
+        let Some((stream_index, stream)) = self.streams.lookup(pe) else { return false };
+        let Some(remote) = HandleView::sound(remote_handle) else { return false };
+        let rail = RailId(stream.next_rail);
+        let Some(state) = self.rails.get_mut(rail.index()) else { return false };
+        let Some(path) = self.paths.find(pe, rail) else { return false };
+        let Some((remote, key)) = remote.target(remote_addr, len as u64, path.remote) else {
+            return false;
+        };
+        let fits = len.wrapping_sub(1) < state.max_segment;
+        if !(fits && state.is_open() && stream.is_open()) {
+            return false;
+        }
+        let Some((token, segment)) = self.segments.peek() else { return false };
+        segment.transfer = Transfer { direction, local, len, remote, key };
+        match self.port.post(rail, path.to, token, &segment.transfer) {
+            Ok(Posted::Yes) => {}
+            // It is tried again, and an error handled, on the long way.
+            Ok(Posted::Again) | Err(_) => return false,
+        }
+        state.taken(len);
+        segment.to = path.to;
+        segment.seq = stream.issued;
+        segment.stream = stream_index;
+        segment.op = OpId::NONE.0;
+        segment.rail = rail;
+        segment.stage = Stage::Posted;
+        stream.issued += 1;
+        stream.next_rail = if rail.index() + 1 == self.rails.len() { 0 } else { rail.0 + 1 };
+        self.segments.take_next();
+        stream.order_mut(direction).append(&mut self.segments, token.0);
+        true
+    }
+
     #[cold]
     fn finish_start(&mut self, request: &Request<'_>, mut sent: usize) -> Result<(), EngineError> {
         let mut idle = 0;
@@ -367,7 +419,7 @@ impl<P: Port> Lane<P> {
 
     /// Counters per rail, in rail order.
     pub fn counters(&self) -> impl Iterator<Item = RailCounters> + '_ {
-        self.rails.iter().map(|rail| rail.counters)
+        self.rails.iter().map(Rail::counters)
     }
 
     /// The port.
@@ -385,10 +437,12 @@ impl<P: Port> Lane<P> {
                 Polled::Empty => {}
                 Polled::Completed(count) => {
                     busy = true;
+                    let mut known = 0;
                     for at in 0..count.min(POLL_BATCH) {
                         let token = self.done[at];
-                        self.completed(token);
+                        known += u32::from(self.completed(token));
                     }
+                    self.rails[rail.index()].completed(known);
                 }
                 Polled::Failed(failure) => {
                     busy = true;
@@ -490,20 +544,20 @@ impl<P: Port> Lane<P> {
         moved
     }
 
-    /// Applies one completion.
+    /// Applies one completion, except for the rail's own count. Says whether it was of a segment in
+    /// flight.
     #[inline]
-    fn completed(&mut self, token: Token) {
+    fn completed(&mut self, token: Token) -> bool {
         let Some(segment) = self.segments.posted(token) else {
-            return unknown_token(token);
+            unknown_token(token);
+            return false;
         };
         let stream_index = segment.stream;
-        let rail = &mut self.rails[segment.rail.index()];
-        rail.in_flight -= 1;
-        rail.counters.completed += 1;
         self.retire(token);
         if !self.streams[stream_index].held.is_empty() {
             self.release_held(stream_index);
         }
+        true
     }
 
     /// Takes a segment out of its stream and its operation, and frees its slot.
@@ -545,9 +599,7 @@ impl<P: Port> Lane<P> {
         let Some(segment) = self.segments.posted(token) else {
             return unknown_token(token);
         };
-        let state = &mut self.rails[segment.rail.index()];
-        state.in_flight -= 1;
-        state.counters.completed += 1;
+        self.rails[segment.rail.index()].completed(1);
         self.fail_segment(token, failure.error);
     }
 

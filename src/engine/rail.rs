@@ -15,6 +15,7 @@ pub(super) struct Rail {
     pub(super) depth: u32,
     /// Largest segment in bytes.
     pub(super) max_segment: usize,
+    /// Kept without what follows from the rest; see [`Rail::counters`].
     pub(super) counters: RailCounters,
 }
 
@@ -39,8 +40,25 @@ impl Rail {
     #[inline]
     pub(super) fn taken(&mut self, len: usize) {
         self.in_flight += 1;
-        self.counters.posted += 1;
         self.counters.bytes += len as u64;
+    }
+
+    /// So many segments have completed.
+    #[inline]
+    pub(super) fn completed(&mut self, count: u32) {
+        // The number in flight falls only here, so its peaks are seen here.
         self.counters.max_in_flight = self.counters.max_in_flight.max(self.in_flight);
+        self.in_flight -= count;
+        self.counters.completed += u64::from(count);
+    }
+
+    /// The counters as they are now.
+    pub(super) fn counters(&self) -> RailCounters {
+        let in_flight = self.in_flight;
+        RailCounters {
+            posted: self.counters.completed + u64::from(in_flight),
+            max_in_flight: self.counters.max_in_flight.max(in_flight),
+            ..self.counters
+        }
     }
 }

@@ -24,7 +24,10 @@ pub(super) enum Stage {
 }
 
 /// One segment and its places in the lists.
+///
+/// Two cache lines, so that an index becomes an address with a shift.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 pub(super) struct Segment {
     /// What to post.
     pub(super) transfer: Transfer,
@@ -109,6 +112,22 @@ impl SegmentTable {
         self.free = slot.next;
         self.used += 1;
         Some(Token(index))
+    }
+
+    /// The next free slot, which stays free until [`SegmentTable::take_next`].
+    #[inline(always)]
+    pub(super) fn peek(&mut self) -> Option<(Token, &mut Segment)> {
+        let index = self.free;
+        self.slots.get_mut(index as usize).map(|slot| (Token(index), slot))
+    }
+
+    /// Takes the slot that [`SegmentTable::peek`] has just given.
+    #[inline(always)]
+    pub(super) fn take_next(&mut self) {
+        if let Some(slot) = self.slots.get(self.free as usize) {
+            self.free = slot.next;
+            self.used += 1;
+        }
     }
 
     /// Gives a slot back.

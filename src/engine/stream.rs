@@ -82,6 +82,12 @@ impl Stream {
         }
     }
 
+    /// Whether a write may go out right away: nothing has failed, and no fence is pending.
+    #[inline(always)]
+    pub(super) fn is_open(&self) -> bool {
+        self.error.is_none() && self.fence == 0
+    }
+
     /// Whether everything issued to the peer is delivered and everything read has landed.
     #[inline]
     pub(super) fn is_quiet(&self) -> bool {
@@ -127,6 +133,13 @@ impl Streams {
     #[inline]
     pub(super) fn find_mut(&mut self, pe: Pe) -> Option<&mut Stream> {
         self.open.get_mut(*self.index.get(pe.index())? as usize)
+    }
+
+    /// The stream to a peer and its index, if there is one.
+    #[inline(always)]
+    pub(super) fn lookup(&mut self, pe: Pe) -> Option<(u32, &mut Stream)> {
+        let index = *self.index.get(pe.index())?;
+        self.open.get_mut(index as usize).map(|stream| (index, stream))
     }
 
     /// Index of the stream to a peer, opened if need be. None for a PE outside the job.

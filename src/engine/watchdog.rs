@@ -142,7 +142,7 @@ fn count(stream: &Stream, segments: &SegmentTable, direction: Direction) -> u32 
 fn dump<P: Port>(port: &P, rails: &[Rail]) {
     for (index, rail) in rails.iter().enumerate() {
         let id = super::ids::RailId(index as u8);
-        let counters = rail.counters;
+        let counters = rail.counters();
         warn!(
             target: "TRANSPORT",
             "{id} ({}): {} in flight of {}, {} queued, {} posted, {} completed, {} times no room",

@@ -109,7 +109,7 @@ impl Port for OfiPort {
         self.rails.get(rail.index()).map_or("?", |rail| rail.rail.name())
     }
 
-    #[inline]
+    #[inline(always)]
     fn post(
         &mut self,
         rail: RailId,
