@@ -246,14 +246,35 @@ pub(super) unsafe extern "C" fn rma(
     qp: c_int,
 ) -> c_int {
     // SAFETY: rules 1, 3 and 4.
-    if unsafe { rma_at_once(transport, pe, &verb, remote, local, &bytes, qp) } {
-        return c::NVT_STATUS_SUCCESS;
+    unsafe {
+        if rma_at_once(transport, pe, &verb, remote, local, &bytes, qp) {
+            c::NVT_STATUS_SUCCESS
+        } else {
+            rma_at_length(transport, pe, &verb, remote, local, &bytes, qp)
+        }
     }
+}
+
+/// Every operation that is not the common one: those that wait for room, for a fence or for their
+/// end, those of user threads, and wrong ones.
+///
+/// # Safety
+/// Rules 1, 3 and 4.
+#[inline(never)]
+unsafe fn rma_at_length(
+    transport: *mut Transport,
+    pe: c_int,
+    verb: &RmaVerb,
+    remote: *const RmaMem,
+    local: *const RmaMem,
+    bytes: &RmaBytes,
+    qp: c_int,
+) -> c_int {
     guard("rma", || {
         // SAFETY: rule 1.
-        let connected = unsafe { table::plugin(transport)? }.connected()?;
+        let connected = unsafe { plugin(transport)? }.connected()?;
         // SAFETY: rule 1; memory that outlives the call is rule 4.
-        let (request, blocking) = unsafe { request::read(pe, &verb, remote, local, &bytes)? };
+        let (request, blocking) = unsafe { request::read(pe, verb, remote, local, bytes)? };
         match (qp == HOST_QP, blocking) {
             // SAFETY: rule 3.
             (false, false) => unsafe { connected.with_proxy(|lane| lane.start(&request)) }?,

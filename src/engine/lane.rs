@@ -26,7 +26,7 @@ use super::port::{
 };
 use super::rail::Rail;
 use super::regions::{LaneKind, RegionCache, RegionIndex, desc_of};
-use super::segment::{SegmentTable, Stage};
+use super::segment::{Finished, Segment, SegmentTable, Stage};
 use super::stream::Streams;
 use super::watchdog::Watchdog;
 
@@ -179,27 +179,27 @@ impl<P: Port> Lane<P> {
             return false;
         };
         let fits = len.wrapping_sub(1) < state.max_segment;
-        if !(fits && state.is_open() && stream.is_open()) {
+        if !fits || !state.is_open() || stream.closed {
             return false;
         }
         let Some((token, segment)) = self.segments.peek() else { return false };
-        segment.transfer = Transfer { direction, local, len, remote, key };
-        match self.port.post(rail, path.to, token, &segment.transfer) {
-            Ok(Posted::Yes) => {}
-            // It is tried again, and an error handled, on the long way.
-            Ok(Posted::Again) | Err(_) => return false,
+        let transfer = Transfer { direction, local, len, remote, key };
+        if !self.port.post_at_once(rail, path.to, token, &transfer) {
+            return false;
         }
-        state.taken(len);
-        segment.to = path.to;
-        segment.seq = stream.issued;
         segment.stream = stream_index;
         segment.op = OpId::NONE.0;
+        segment.born = self.watchdog.stamp();
+        segment.direction = direction;
         segment.rail = rail;
         segment.stage = Stage::Posted;
-        stream.issued += 1;
-        stream.next_rail = if rail.index() + 1 == self.rails.len() { 0 } else { rail.0 + 1 };
-        self.segments.take_next();
-        stream.order_mut(direction).append(&mut self.segments, token.0);
+        segment.len = len;
+        let next = segment.next;
+        self.segments.take_peeked(next);
+        state.taken(len);
+        stream.begin(direction);
+        let next_rail = rail.0 + 1;
+        stream.next_rail = if usize::from(next_rail) == self.rails.len() { 0 } else { next_rail };
         true
     }
 
@@ -315,8 +315,6 @@ impl<P: Port> Lane<P> {
 
             let stream = &mut self.streams[stream_index];
             stream.next_rail = if usize::from(rail) + 1 == self.rails.len() { 0 } else { rail + 1 };
-            let seq = stream.issued;
-            stream.issued = seq + 1;
 
             let segment = &mut self.segments[token.0];
             segment.transfer = Transfer {
@@ -327,27 +325,25 @@ impl<P: Port> Lane<P> {
                 key,
             };
             segment.to = path.to;
-            segment.seq = seq;
             segment.stream = stream_index;
             segment.op = op.0;
+            segment.born = self.watchdog.stamp();
+            segment.direction = request.direction;
             segment.rail = RailId(rail);
-            segment.stage = Stage::Ready;
+            segment.len = len;
             if op != OpId::NONE {
                 self.ops.add(op.0);
             }
-            stream.order_mut(request.direction).append(&mut self.segments, token.0);
             *sent += len;
 
-            if stream.fence != 0 && request.direction == Direction::Write {
-                if stream.delivered_below(&self.segments) < stream.fence {
-                    let segment = &mut self.segments[token.0];
-                    segment.after = stream.fence;
-                    segment.stage = Stage::Held;
-                    stream.held.push(&mut self.segments, token.0);
-                    continue;
-                }
-                stream.fence = 0;
+            if stream.closed && request.direction == Direction::Write {
+                segment.epoch = stream.epoch();
+                segment.stage = Stage::Held;
+                stream.held.push(&mut self.segments, token.0);
+                continue;
             }
+            segment.stage = Stage::Ready;
+            stream.begin(request.direction);
             self.dispatch(token, RailId(rail));
             self.streams[stream_index].check()?;
         }
@@ -364,9 +360,7 @@ impl<P: Port> Lane<P> {
     #[inline]
     pub fn fence(&mut self, pe: Pe) -> Result<(), EngineError> {
         if let Some(stream) = self.streams.find_mut(pe) {
-            if !stream.order(Direction::Write).is_empty() {
-                stream.fence = stream.issued;
-            }
+            stream.fence();
             return Ok(());
         }
         self.check_pe(pe)
@@ -512,7 +506,7 @@ impl<P: Port> Lane<P> {
                     // data that never left.
                     state.queue.pop(&self.segments);
                     self.ready -= 1;
-                    self.retire(Token(index));
+                    self.drop_segment(Token(index));
                     moved = true;
                     continue;
                 }
@@ -546,44 +540,55 @@ impl<P: Port> Lane<P> {
 
     /// Applies one completion, except for the rail's own count. Says whether it was of a segment in
     /// flight.
-    #[inline]
+    #[inline(always)]
     fn completed(&mut self, token: Token) -> bool {
-        let Some(segment) = self.segments.posted(token) else {
+        let Some(finished) = self.segments.finish(token) else {
             unknown_token(token);
             return false;
         };
-        let stream_index = segment.stream;
-        self.retire(token);
-        if !self.streams[stream_index].held.is_empty() {
-            self.release_held(stream_index);
-        }
+        self.ended(finished);
         true
     }
 
-    /// Takes a segment out of its stream and its operation, and frees its slot.
-    #[inline]
-    fn retire(&mut self, token: Token) {
-        let segment = &self.segments[token.0];
-        let (stream, op, direction) = (segment.stream, segment.op, segment.transfer.direction);
-        self.streams[stream].order_mut(direction).remove(&mut self.segments, token.0);
+    /// Tells the stream and the operation of a segment that was under way that it has ended.
+    #[inline(always)]
+    fn ended(&mut self, Finished { stream, op, direction }: Finished) {
+        if self.streams.at_mut(stream).is_some_and(|stream| stream.end(direction)) {
+            self.open_stream(stream);
+        }
         if op != OpId::NONE.0 {
             self.ops.done(op);
         }
+    }
+
+    /// Ends a segment that is not posted and will not be.
+    #[cold]
+    fn drop_segment(&mut self, token: Token) {
+        let Segment { stream, op, direction, stage, .. } = self.segments[token.0];
         self.segments.give(token);
+        if stage == Stage::Held {
+            if op != OpId::NONE.0 {
+                self.ops.done(op);
+            }
+        } else {
+            self.ended(Finished { stream, op, direction });
+        }
     }
 
     /// Moves to the rails' queues the held writes whose fence has been passed.
     #[cold]
-    fn release_held(&mut self, stream_index: u32) {
+    fn open_stream(&mut self, stream_index: u32) {
         let stream = &mut self.streams[stream_index];
-        let delivered = stream.delivered_below(&self.segments);
+        let Some(epoch) = stream.passed(&self.segments) else { return };
         while let Some(index) = stream.held.front() {
-            if self.segments[index].after > delivered {
+            let segment = &mut self.segments[index];
+            if segment.epoch != epoch {
                 break;
             }
+            segment.stage = Stage::Ready;
+            let rail = segment.rail;
+            stream.begin(Direction::Write);
             stream.held.pop(&self.segments);
-            let rail = self.segments[index].rail;
-            self.segments[index].stage = Stage::Ready;
             self.rails[rail.index()].queue.push(&mut self.segments, index);
             self.ready += 1;
         }
@@ -609,26 +614,28 @@ impl<P: Port> Lane<P> {
         let segment = &self.segments[token.0];
         let stream_index = segment.stream;
         let failed = EngineError::Segment {
-            what: what(segment.transfer.direction),
+            what: what(segment.direction),
             pe: self.streams[stream_index].pe,
-            len: segment.transfer.len,
+            len: segment.len,
             rail: segment.rail,
             rail_name: self.port.rail_name(segment.rail).to_owned(),
             error,
         };
-        self.retire(token);
+        // First, so that the end of the segment releases nothing that waits for it.
         self.fail_stream(stream_index, failed);
+        self.drop_segment(token);
     }
 
     /// Marks a stream failed and drops what it holds back.
     #[cold]
     fn fail_stream(&mut self, stream_index: u32, failed: EngineError) {
         let stream = &mut self.streams[stream_index];
+        stream.closed = true;
         if stream.error.is_none() {
             stream.error = Some(Box::new(failed.clone()));
         }
         while let Some(index) = self.streams[stream_index].held.pop(&self.segments) {
-            self.retire(Token(index));
+            self.drop_segment(Token(index));
         }
         self.fail_lane(failed);
     }
@@ -641,7 +648,7 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// Looks for streams whose oldest segment does not move.
+    /// Looks for segments that do not end.
     #[cold]
     fn inspect(&mut self) {
         let now = self.port.now();
@@ -649,18 +656,8 @@ impl<P: Port> Lane<P> {
             return;
         }
         let Self { streams, segments, watchdog, port, rails, .. } = self;
-        let mut stuck = Vec::new();
-        for index in 0..streams.len() as u32 {
-            let stream = &mut streams[index];
-            if stream.error.is_some() {
-                continue;
-            }
-            if let Some(failed) = watchdog.look(stream, segments, port, rails) {
-                stuck.push((index, failed));
-            }
-        }
-        for (index, failed) in stuck {
-            self.fail_stream(index, failed);
+        for (stream, failed) in watchdog.look(streams, segments, port, rails) {
+            self.fail_stream(stream, failed);
         }
     }
 

@@ -1,8 +1,8 @@
 //! The table of segments of one lane: a fixed array with a free list.
 //!
-//! Every list of the lane (free slots, a rail's queue, a stream's held segments, a stream's
-//! segments in issue order) is threaded through the slots by index, so that nothing is allocated
-//! after start and the room for every list is the room of the table.
+//! Every list of the lane (free slots, a rail's queue, a stream's held segments) is threaded
+//! through the slots by index, so that nothing is allocated after start and the room for every
+//! list is the room of the table.
 
 use super::ids::{RailId, Token};
 use super::port::{Desc, Direction, Local, PeerAddr, Transfer};
@@ -23,37 +23,46 @@ pub(super) enum Stage {
     Posted,
 }
 
-/// One segment and its places in the lists.
+/// One segment and its place in the list it is in.
 ///
 /// Two cache lines, so that an index becomes an address with a shift.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(super) struct Segment {
-    /// What to post.
-    pub(super) transfer: Transfer,
-    /// Where to.
-    pub(super) to: PeerAddr,
-    /// Place in its stream's issue order; rises by one with each segment of the stream.
-    pub(super) seq: u64,
-    /// While held: may leave once all of the stream's writes below this `seq` are delivered.
-    pub(super) after: u64,
     /// Index of its stream.
     pub(super) stream: u32,
     /// The operation that counts its segments, or [`NIL`].
     pub(super) op: u32,
-    /// Neighbours in the stream's issue order.
-    pub(super) older: u32,
-    pub(super) newer: u32,
     /// Next in the queue it is in: free list, held queue or rail queue.
     pub(super) next: u32,
+    /// When it was submitted, on the watchdog's clock.
+    pub(super) born: u32,
+    /// Its direction.
+    pub(super) direction: Direction,
     /// The rail it goes out on.
     pub(super) rail: RailId,
     /// Where it is.
     pub(super) stage: Stage,
+    /// While held: which fence it waits for.
+    pub(super) epoch: u32,
+    /// Its bytes.
+    pub(super) len: usize,
+    /// What to post and where to, for a segment that could not be posted at once.
+    pub(super) transfer: Transfer,
+    pub(super) to: PeerAddr,
 }
 
 impl Segment {
     const FREE: Segment = Segment {
+        stream: NIL,
+        op: NIL,
+        next: NIL,
+        born: 0,
+        direction: Direction::Write,
+        rail: RailId(0),
+        stage: Stage::Free,
+        epoch: 0,
+        len: 0,
         transfer: Transfer {
             direction: Direction::Write,
             local: Local::Memory { addr: 0, desc: Desc(0) },
@@ -62,16 +71,15 @@ impl Segment {
             key: 0,
         },
         to: PeerAddr(0),
-        seq: 0,
-        after: 0,
-        stream: NIL,
-        op: NIL,
-        older: NIL,
-        newer: NIL,
-        next: NIL,
-        rail: RailId(0),
-        stage: Stage::Free,
     };
+}
+
+/// What remains to be done for a segment that has completed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Finished {
+    pub(super) stream: u32,
+    pub(super) op: u32,
+    pub(super) direction: Direction,
 }
 
 /// The segments of a lane.
@@ -114,20 +122,18 @@ impl SegmentTable {
         Some(Token(index))
     }
 
-    /// The next free slot, which stays free until [`SegmentTable::take_next`].
+    /// The next free slot, which stays free until [`SegmentTable::take_peeked`].
     #[inline(always)]
     pub(super) fn peek(&mut self) -> Option<(Token, &mut Segment)> {
         let index = self.free;
         self.slots.get_mut(index as usize).map(|slot| (Token(index), slot))
     }
 
-    /// Takes the slot that [`SegmentTable::peek`] has just given.
+    /// Takes the slot that [`SegmentTable::peek`] has just given; `next` is its `next`.
     #[inline(always)]
-    pub(super) fn take_next(&mut self) {
-        if let Some(slot) = self.slots.get(self.free as usize) {
-            self.free = slot.next;
-            self.used += 1;
-        }
+    pub(super) fn take_peeked(&mut self, next: u32) {
+        self.free = next;
+        self.used += 1;
     }
 
     /// Gives a slot back.
@@ -147,6 +153,29 @@ impl SegmentTable {
     #[inline]
     pub(super) fn posted(&self, token: Token) -> Option<&Segment> {
         self.slots.get(token.index()).filter(|segment| segment.stage == Stage::Posted)
+    }
+
+    /// Frees the slot of a segment that has completed. None if the token is not of one that is
+    /// posted.
+    #[inline(always)]
+    pub(super) fn finish(&mut self, token: Token) -> Option<Finished> {
+        let slot = self.slots.get_mut(token.index())?;
+        if slot.stage != Stage::Posted {
+            return None;
+        }
+        slot.stage = Stage::Free;
+        slot.next = self.free;
+        self.free = token.0;
+        self.used -= 1;
+        Some(Finished { stream: slot.stream, op: slot.op, direction: slot.direction })
+    }
+
+    /// All slots in use, with their tokens.
+    pub(super) fn in_use(&self) -> impl Iterator<Item = (Token, &Segment)> {
+        let slots = self.slots.iter().enumerate();
+        slots
+            .filter(|(_, segment)| segment.stage != Stage::Free)
+            .map(|(index, segment)| (Token(index as u32), segment))
     }
 }
 
@@ -216,59 +245,6 @@ impl Queue {
     }
 }
 
-/// Segments of one stream and one direction that have not completed, oldest first, threaded
-/// through [`Segment::older`] and [`Segment::newer`]. They leave from any place: fabrics complete
-/// out of order.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct IssueOrder {
-    oldest: u32,
-    newest: u32,
-}
-
-impl IssueOrder {
-    pub(super) const EMPTY: IssueOrder = IssueOrder { oldest: NIL, newest: NIL };
-
-    #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.oldest == NIL
-    }
-
-    /// The segment that was issued first.
-    #[inline]
-    pub(super) fn oldest(&self) -> Option<u32> {
-        (self.oldest != NIL).then_some(self.oldest)
-    }
-
-    #[inline]
-    pub(super) fn append(&mut self, table: &mut SegmentTable, index: u32) {
-        let newest = self.newest;
-        let segment = &mut table[index];
-        segment.older = newest;
-        segment.newer = NIL;
-        if newest == NIL {
-            self.oldest = index;
-        } else {
-            table[newest].newer = index;
-        }
-        self.newest = index;
-    }
-
-    #[inline]
-    pub(super) fn remove(&mut self, table: &mut SegmentTable, index: u32) {
-        let Segment { older, newer, .. } = table[index];
-        if older == NIL {
-            self.oldest = newer;
-        } else {
-            table[older].newer = newer;
-        }
-        if newer == NIL {
-            self.newest = older;
-        } else {
-            table[newer].older = older;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -307,35 +283,5 @@ mod tests {
         queue.push(&mut table, all[2]);
         assert_eq!(queue.pop(&table), Some(all[2]));
         assert_eq!(queue.pop(&table), None);
-    }
-
-    #[test]
-    fn issue_order_survives_removal_from_any_place() {
-        // Every order in which four segments can complete.
-        for first in 0..4usize {
-            for second in 0..3usize {
-                for third in 0..2usize {
-                    let mut table = SegmentTable::new(4);
-                    let mut order = IssueOrder::EMPTY;
-                    let mut left: Vec<u32> = (0..4).map(|_| take(&mut table)).collect();
-                    for &index in &left {
-                        order.append(&mut table, index);
-                    }
-                    for pick in [first, second, third, 0] {
-                        let index = left.remove(pick);
-                        order.remove(&mut table, index);
-                        assert_eq!(order.oldest(), left.first().copied());
-                        let mut walked = Vec::new();
-                        let mut at = order.oldest().unwrap_or(NIL);
-                        while at != NIL {
-                            walked.push(at);
-                            at = table[at].newer;
-                        }
-                        assert_eq!(walked, left);
-                    }
-                    assert!(order.is_empty());
-                }
-            }
-        }
     }
 }

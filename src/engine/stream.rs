@@ -4,41 +4,34 @@ use super::error::EngineError;
 use super::ids::Pe;
 use super::pairing::first_rail;
 use super::port::Direction;
-use super::segment::{IssueOrder, NIL, Queue, SegmentTable};
+use super::segment::{NIL, Queue, SegmentTable};
 
 /// State of one (lane, peer). Opened at the first operation to the peer.
+///
+/// # Fences
+/// Writes issued after a fence are *held*, none is sent, until every write before it is delivered.
+/// So whether the fence is passed needs no order of completions, however they come: it is when no
+/// write that was sent is outstanding. Then the writes held behind that fence go out, and if there
+/// was another fence after them, those behind it wait in the same way.
 #[derive(Debug)]
 pub(super) struct Stream {
     /// The peer.
     pub(super) pe: Pe,
     /// The rail its next segment takes.
     pub(super) next_rail: u8,
-    /// The `seq` its next segment gets.
-    pub(super) issued: u64,
-    /// While not zero: writes issued from here on wait until all writes below this `seq` are
-    /// delivered. Zero once that is so, and when there was nothing to wait for.
-    pub(super) fence: u64,
-    /// Writes and reads under way, each in issue order.
-    writes: IssueOrder,
-    reads: IssueOrder,
-    /// Writes that wait behind a fence, in issue order. Their `after` values never fall, so only
-    /// the front need be looked at.
+    /// Writes must not go out right away: a fence has not been passed, or the stream has failed.
+    /// While it has not failed, some write is outstanding then, whose completion opens it again.
+    pub(super) closed: bool,
+    /// Segments posted or ready, by [`Direction`]. Held ones do not count.
+    under_way: [u32; 2],
+    /// Rises with each fence that found writes outstanding.
+    epoch: u32,
+    /// Writes that wait behind a fence, in issue order, each with the fence's epoch.
     pub(super) held: Queue,
+    /// Warnings that the watchdog has given for what is outstanding.
+    pub(super) warned: u32,
     /// The first failure; nothing more is sent to the peer after it.
     pub(super) error: Option<Box<EngineError>>,
-    /// What the watchdog saw when it last looked.
-    pub(super) watch: [Watch; 2],
-}
-
-/// The oldest segment of one direction, and when it was first seen to be the oldest.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Watch {
-    /// `seq` of the segment, plus one; zero for none.
-    pub(super) seq: u64,
-    /// When it was first seen, in nanoseconds of the watchdog's count.
-    pub(super) since: u64,
-    /// How many warnings have been given for it.
-    pub(super) warned: u32,
 }
 
 impl Stream {
@@ -46,30 +39,12 @@ impl Stream {
         Self {
             pe,
             next_rail: first_rail,
-            issued: 1,
-            fence: 0,
-            writes: IssueOrder::EMPTY,
-            reads: IssueOrder::EMPTY,
+            closed: false,
+            under_way: [0; 2],
+            epoch: 0,
             held: Queue::EMPTY,
+            warned: 0,
             error: None,
-            watch: [Watch::default(); 2],
-        }
-    }
-
-    /// Segments of one direction, in issue order.
-    #[inline]
-    pub(super) fn order(&self, direction: Direction) -> &IssueOrder {
-        match direction {
-            Direction::Write => &self.writes,
-            Direction::Read => &self.reads,
-        }
-    }
-
-    #[inline]
-    pub(super) fn order_mut(&mut self, direction: Direction) -> &mut IssueOrder {
-        match direction {
-            Direction::Write => &mut self.writes,
-            Direction::Read => &mut self.reads,
         }
     }
 
@@ -82,23 +57,57 @@ impl Stream {
         }
     }
 
-    /// Whether a write may go out right away: nothing has failed, and no fence is pending.
-    #[inline(always)]
-    pub(super) fn is_open(&self) -> bool {
-        self.error.is_none() && self.fence == 0
-    }
-
-    /// Whether everything issued to the peer is delivered and everything read has landed.
+    /// Whether everything issued to the peer is delivered and everything read has landed. Something
+    /// is held only while something else is outstanding.
     #[inline]
     pub(super) fn is_quiet(&self) -> bool {
-        self.writes.is_empty() && self.reads.is_empty()
+        self.under_way == [0; 2]
     }
 
-    /// Every write with a `seq` below this one is delivered. Constant time: the oldest write that
-    /// is not delivered bounds the prefix.
+    /// Segments that have not ended, held ones among the writes.
+    pub(super) fn outstanding(&self, direction: Direction) -> u32 {
+        let held = if direction == Direction::Write { self.held.len() } else { 0 };
+        self.under_way[direction as usize] + held
+    }
+
+    /// A segment is under way.
+    #[inline(always)]
+    pub(super) fn begin(&mut self, direction: Direction) {
+        self.under_way[direction as usize] += 1;
+    }
+
+    /// A segment that was under way has ended. Whether the stream should be opened now.
+    #[inline(always)]
+    pub(super) fn end(&mut self, direction: Direction) -> bool {
+        let left = self.under_way[direction as usize] - 1;
+        self.under_way[direction as usize] = left;
+        left == 0 && self.closed
+    }
+
+    /// Writes from here on come after those before.
     #[inline]
-    pub(super) fn delivered_below(&self, table: &SegmentTable) -> u64 {
-        self.writes.oldest().map_or(self.issued, |oldest| table[oldest].seq)
+    pub(super) fn fence(&mut self) {
+        if self.under_way[Direction::Write as usize] != 0 {
+            self.epoch += 1;
+            self.closed = true;
+        }
+    }
+
+    /// The fence that a write issued now waits for, while the stream is closed.
+    pub(super) fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// If all writes sent are delivered: the epoch whose held writes may go out now. Without any
+    /// the stream is open again.
+    pub(super) fn passed(&mut self, segments: &SegmentTable) -> Option<u32> {
+        if self.error.is_some() || self.under_way[Direction::Write as usize] != 0 {
+            return None;
+        }
+        let epoch = self.held.front().map_or(self.epoch, |front| segments[front].epoch);
+        // A fence after the writes that go out now closes the stream behind them.
+        self.closed = epoch != self.epoch;
+        Some(epoch)
     }
 }
 
@@ -129,6 +138,17 @@ impl Streams {
         self.open.get(*self.index.get(pe.index())? as usize)
     }
 
+    /// The stream at an index, to change it.
+    #[inline(always)]
+    pub(super) fn at_mut(&mut self, index: u32) -> Option<&mut Stream> {
+        self.open.get_mut(index as usize)
+    }
+
+    /// All streams opened so far, to change them.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Stream> {
+        self.open.iter_mut()
+    }
+
     /// As [`Streams::find`], to change it.
     #[inline]
     pub(super) fn find_mut(&mut self, pe: Pe) -> Option<&mut Stream> {
@@ -156,11 +176,6 @@ impl Streams {
         self.open.push(Stream::new(pe, first_rail));
         self.index[pe.index()] = index;
         index
-    }
-
-    /// Number of streams opened so far.
-    pub(super) fn len(&self) -> usize {
-        self.open.len()
     }
 }
 

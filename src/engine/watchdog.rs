@@ -8,8 +8,8 @@ use super::error::EngineError;
 use super::lane::what;
 use super::port::{Direction, Port};
 use super::rail::Rail;
-use super::segment::{NIL, SegmentTable, Stage};
-use super::stream::Stream;
+use super::segment::{Segment, SegmentTable, Stage};
+use super::stream::Streams;
 
 /// Turns of the loop between two looks at the clock. Reading the clock costs tens of nanoseconds,
 /// so this makes it less than one per turn.
@@ -23,6 +23,9 @@ const PERIOD: u64 = 250_000_000;
 /// Well above the time that [`TURNS`] turns take on an overloaded machine (10 ms each).
 const MAX_GAP: u64 = 5_000_000_000;
 
+/// Segments are stamped in units of 2^28 ns, about a quarter of a second: 32 bits last 36 years.
+const STAMP_SHIFT: u32 = 28;
+
 /// When waits are reported and given up.
 #[derive(Debug)]
 pub struct Watchdog {
@@ -33,6 +36,10 @@ pub struct Watchdog {
     looked: u64,
     /// Time counted as waiting, up to `looked`.
     counted: u64,
+    /// The same in units of 2^[`STAMP_SHIFT`] nanoseconds.
+    stamp: u32,
+    /// Whether some stream has been warned of and not been cleared.
+    has_warned: bool,
 }
 
 impl Watchdog {
@@ -46,6 +53,8 @@ impl Watchdog {
             turns: 0,
             looked: 0,
             counted: 0,
+            stamp: 0,
+            has_warned: false,
         }
     }
 
@@ -67,76 +76,85 @@ impl Watchdog {
         if due {
             self.looked = now;
             self.counted += gap.min(MAX_GAP);
+            self.stamp = (self.counted >> STAMP_SHIFT) as u32;
         }
         due
     }
 
-    /// Looks at one stream; gives the error if its time is up.
+    /// The time that segments are stamped with.
+    #[inline(always)]
+    pub(super) fn stamp(&self) -> u32 {
+        self.stamp
+    }
+
+    /// Looks at all segments under way; gives the streams whose time is up, with the error.
+    ///
+    /// It walks the table of segments, some ten microseconds, four times a second and only while
+    /// the lane is turned.
     pub(super) fn look<P: Port>(
-        &self,
-        stream: &mut Stream,
+        &mut self,
+        streams: &mut Streams,
         segments: &SegmentTable,
         port: &P,
         rails: &[Rail],
-    ) -> Option<EngineError> {
-        for direction in [Direction::Write, Direction::Read] {
-            let oldest = stream.order(direction).oldest();
-            let seq = oldest.map_or(0, |index| segments[index].seq + 1);
-            let watch = &mut stream.watch[direction as usize];
-            if watch.seq != seq {
-                watch.seq = seq;
-                watch.since = self.counted;
-                watch.warned = 0;
+    ) -> Vec<(u32, EngineError)> {
+        let age = |segment: &Segment| u64::from(self.stamp - segment.born) << STAMP_SHIFT;
+        let patience = self.warn_after.into_iter().chain(self.fail_after).min().unwrap_or(u64::MAX);
+        let waits = |segment: &Segment| matches!(segment.stage, Stage::Posted | Stage::Ready);
+        let stuck = segments.in_use().filter(|(_, segment)| waits(segment));
+        let mut oldest: Vec<&Segment> =
+            stuck.map(|(_, segment)| segment).filter(|segment| age(segment) >= patience).collect();
+        if oldest.is_empty() {
+            if std::mem::take(&mut self.has_warned) {
+                streams.iter_mut().for_each(|stream| stream.warned = 0);
+            }
+            return Vec::new();
+        }
+        // One report per stream, of its oldest segment.
+        oldest.sort_by_key(|segment| (segment.stream, segment.born));
+        oldest.dedup_by_key(|segment| segment.stream);
+        let mut failed = Vec::new();
+        for segment in oldest {
+            let stream = &mut streams[segment.stream];
+            if stream.error.is_some() {
                 continue;
             }
-            let Some(index) = oldest else { continue };
-            let waited = self.counted - watch.since;
-            let failed = self.fail_after.is_some_and(|limit| waited >= limit);
+            let waited = age(segment);
+            let fails = self.fail_after.is_some_and(|limit| waited >= limit);
             let warns = self
                 .warn_after
-                .is_some_and(|limit| waited / limit.max(1) > u64::from(watch.warned));
-            if !failed && !warns {
+                .is_some_and(|limit| waited / limit.max(1) > u64::from(stream.warned));
+            if !fails && !warns {
                 continue;
             }
-            watch.warned += 1;
-            let repeated = watch.warned > 1;
-            let segment = &segments[index];
+            stream.warned += 1;
+            self.has_warned = true;
             let report = EngineError::Timeout {
-                what: what(direction),
+                what: what(segment.direction),
                 pe: stream.pe,
-                len: segment.transfer.len,
+                len: segment.len,
                 rail: segment.rail,
                 rail_name: port.rail_name(segment.rail).to_owned(),
                 seconds: waited / 1_000_000_000,
                 state: match segment.stage {
                     Stage::Posted => "posted",
                     Stage::Ready => "queued: the fabric does not take it",
-                    Stage::Held => "held behind a fence",
-                    Stage::Free => "free",
+                    Stage::Held | Stage::Free => "not sent",
                 },
-                writes: count(stream, segments, Direction::Write),
-                reads: count(stream, segments, Direction::Read),
+                writes: stream.outstanding(Direction::Write),
+                reads: stream.outstanding(Direction::Read),
             };
-            if failed {
-                return Some(report);
+            if fails {
+                failed.push((segment.stream, report));
+                continue;
             }
             warn!(target: "TRANSPORT", "{report}");
-            if repeated {
+            if stream.warned > 1 {
                 dump(port, rails);
             }
         }
-        None
+        failed
     }
-}
-
-fn count(stream: &Stream, segments: &SegmentTable, direction: Direction) -> u32 {
-    let mut at = stream.order(direction).oldest().unwrap_or(NIL);
-    let mut count = 0;
-    while at != NIL {
-        count += 1;
-        at = segments[at].newer;
-    }
-    count
 }
 
 fn dump<P: Port>(port: &P, rails: &[Rail]) {

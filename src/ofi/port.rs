@@ -109,7 +109,6 @@ impl Port for OfiPort {
         self.rails.get(rail.index()).map_or("?", |rail| rail.rail.name())
     }
 
-    #[inline(always)]
     fn post(
         &mut self,
         rail: RailId,
@@ -160,6 +159,52 @@ impl Port for OfiPort {
         } else {
             Err(post_failed(port_rail, transfer.direction, code))
         }
+    }
+
+    #[inline(always)]
+    fn post_at_once(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        transfer: &Transfer,
+    ) -> bool {
+        let Some(port_rail) = self.rails.get(rail.index()) else { return false };
+        let Some(context) = self.contexts.context(token) else { return false };
+        if !port_rail.gate.is_open() {
+            return false;
+        }
+        let (buf, desc) = match transfer.local {
+            Local::Memory { addr, desc } => (addr as *mut c_void, desc.0),
+            Local::Inline(value) => {
+                if transfer.len > size_of::<u64>() || transfer.direction == Direction::Read {
+                    return false;
+                }
+                // SAFETY: `&mut self` makes this the only thread, and the token is not in use.
+                match unsafe { self.contexts.set_value(token, value) } {
+                    Some(place) => (place, port_rail.values_desc),
+                    None => return false,
+                }
+            }
+        };
+        let op = Rma {
+            buf,
+            len: transfer.len,
+            desc: desc as *mut c_void,
+            peer: to.0,
+            remote: transfer.remote,
+            key: transfer.key,
+            context,
+        };
+        let endpoint = port_rail.rail.endpoint();
+        // SAFETY: as in `post`; without a mutex there is no gate to enter.
+        let code = unsafe {
+            match transfer.direction {
+                Direction::Write => endpoint.write(&op),
+                Direction::Read => endpoint.read(&op),
+            }
+        };
+        code == 0
     }
 
     #[inline]
