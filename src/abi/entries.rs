@@ -15,11 +15,11 @@ use super::bootstrap::Collectives;
 use super::connect::connect;
 use super::error::AbiError;
 use super::guard::guard;
-use super::request::{self, Plain};
+use super::request::{self, Remote};
 use super::table;
 use super::table::{boot_handle, destroy, is_alive, plugin};
 use crate::engine::handle::HandleBytes;
-use crate::engine::port::Access;
+use crate::engine::port::{Access, Direction};
 use crate::logging;
 
 /// What this transport can do with a peer: put and get through the host.
@@ -309,16 +309,33 @@ unsafe fn rma_at_once(
     let Some(connected) = (unsafe { table::plugin_of(transport) }).connection() else {
         return false;
     };
-    // SAFETY: rule 1; memory that outlives the call is rule 4.
-    let Some(op) = (unsafe { request::plain(pe, verb, remote, local, bytes) }) else {
+    // SAFETY: rule 1.
+    let Some(Remote { pe, handle, addr }) = (unsafe { request::remote_side(pe, remote) }) else {
         return false;
     };
-    let Plain { direction, pe, remote_handle, remote_addr, local, len } = op;
-    // SAFETY: rule 3.
+    // Apart for each operation, so that the compiler makes a straight way of each.
+    // SAFETY: rules 1, 3 and 4.
     unsafe {
-        connected.with_proxy(|lane| {
-            lane.start_at_once(direction, pe, remote_handle, remote_addr, local, len)
-        })
+        match verb.desc {
+            request::PUT => request::contiguous(verb, local, bytes).is_some_and(|(from, len)| {
+                connected.with_proxy(|lane| {
+                    lane.start_at_once(Direction::Write, pe, handle, addr, from, len)
+                })
+            }),
+            request::GET | request::G => {
+                request::contiguous(verb, local, bytes).is_some_and(|(into, len)| {
+                    connected.with_proxy(|lane| {
+                        lane.start_at_once(Direction::Read, pe, handle, addr, into, len)
+                    })
+                })
+            }
+            request::P => request::word(local, bytes).is_some_and(|(value, len)| {
+                connected.with_proxy(|lane| {
+                    lane.start_at_once(Direction::Write, pe, handle, addr, value, len)
+                })
+            }),
+            _ => false,
+        }
     }
 }
 

@@ -26,8 +26,8 @@ use super::port::{
 };
 use super::rail::Rail;
 use super::regions::{LaneKind, RegionCache, RegionIndex, desc_of};
-use super::segment::{Finished, Segment, SegmentTable, Stage};
-use super::stream::Streams;
+use super::segment::{Finished, Queue, Segment, SegmentTable, Stage};
+use super::stream::{Stream, Streams};
 use super::watchdog::Watchdog;
 
 /// Empty turns of a waiting loop before it gives up its core each time round.
@@ -170,7 +170,7 @@ impl<P: Port> Lane<P> {
         if self.needs_desc {
             return false;
         }
-        let Some((stream_index, stream)) = self.streams.lookup(pe) else { return false };
+        let Some(stream) = self.streams.find_mut(pe) else { return false };
         let Some(remote) = HandleView::sound(remote_handle) else { return false };
         let rail = RailId(stream.next_rail);
         let Some(state) = self.rails.get_mut(rail.index()) else { return false };
@@ -187,7 +187,7 @@ impl<P: Port> Lane<P> {
         if !self.port.post_at_once(rail, path.to, token, &transfer) {
             return false;
         }
-        segment.stream = stream_index;
+        segment.pe = pe;
         segment.op = OpId::NONE.0;
         segment.born = self.watchdog.stamp();
         segment.direction = direction;
@@ -266,9 +266,7 @@ impl<P: Port> Lane<P> {
         if *sent < request.len {
             self.room_or_failure()?;
         }
-        if let Some(stream) = self.streams.find(request.pe) {
-            stream.check()?;
-        }
+        self.check_stream(request.pe)?;
         Ok(*sent == request.len && self.ops.is_done(op))
     }
 
@@ -284,10 +282,10 @@ impl<P: Port> Lane<P> {
         sent: &mut usize,
         op: OpId,
     ) -> Result<(), EngineError> {
-        let Some(stream_index) = self.streams.open(request.pe) else {
-            return Err(EngineError::NoSuchPe { pe: request.pe, n_pes: self.streams.n_pes() });
-        };
-        self.streams[stream_index].check()?;
+        match self.streams.open(request.pe) {
+            Some(stream) => stream.check()?,
+            None => return self.check_pe(request.pe),
+        }
         let remote = HandleView::check(request.remote_handle)
             .map_err(|fault| refused(request, "remote", fault))?;
         let offset = remote
@@ -296,7 +294,8 @@ impl<P: Port> Lane<P> {
         let remote_addr = remote.remote_address(offset);
 
         while *sent < request.len {
-            let rail = self.streams[stream_index].next_rail;
+            let Some(stream) = self.streams.find_mut(request.pe) else { return Ok(()) };
+            let rail = stream.next_rail;
             let path = self.paths.get(request.pe, RailId(rail));
             let key = remote.key(path.remote).map_err(|fault| refused(request, "remote", fault))?;
             let local = match request.local {
@@ -313,7 +312,6 @@ impl<P: Port> Lane<P> {
             let Some(token) = self.segments.take() else { return Ok(()) };
             let len = (request.len - *sent).min(self.rails[usize::from(rail)].max_segment);
 
-            let stream = &mut self.streams[stream_index];
             stream.next_rail = if usize::from(rail) + 1 == self.rails.len() { 0 } else { rail + 1 };
 
             let segment = &mut self.segments[token.0];
@@ -325,7 +323,7 @@ impl<P: Port> Lane<P> {
                 key,
             };
             segment.to = path.to;
-            segment.stream = stream_index;
+            segment.pe = request.pe;
             segment.op = op.0;
             segment.born = self.watchdog.stamp();
             segment.direction = request.direction;
@@ -345,7 +343,7 @@ impl<P: Port> Lane<P> {
             segment.stage = Stage::Ready;
             stream.begin(request.direction);
             self.dispatch(token, RailId(rail));
-            self.streams[stream_index].check()?;
+            self.check_stream(request.pe)?;
         }
         Ok(())
     }
@@ -488,7 +486,7 @@ impl<P: Port> Lane<P> {
             }
         }
         state.counters.queued += 1;
-        state.queue.push(&mut self.segments, token.0);
+        state.push(&mut self.segments, token.0);
         self.ready += 1;
     }
 
@@ -499,12 +497,12 @@ impl<P: Port> Lane<P> {
         for rail in 0..self.rails.len() {
             loop {
                 let state = &mut self.rails[rail];
-                let Some(index) = state.queue.front() else { break };
+                let Some(index) = state.front() else { break };
                 let segment = &mut self.segments[index];
-                if self.streams[segment.stream].error.is_some() {
+                if self.streams.find(segment.pe).is_some_and(|stream| stream.error.is_some()) {
                     // Nothing is sent to a peer after a failure: what follows might be a flag for
                     // data that never left.
-                    state.queue.pop(&self.segments);
+                    state.pop(&self.segments);
                     self.ready -= 1;
                     self.drop_segment(Token(index));
                     moved = true;
@@ -518,7 +516,7 @@ impl<P: Port> Lane<P> {
                     Ok(Posted::Yes) => {
                         segment.stage = Stage::Posted;
                         state.taken(segment.transfer.len);
-                        state.queue.pop(&self.segments);
+                        state.pop(&self.segments);
                         self.ready -= 1;
                         moved = true;
                     }
@@ -527,7 +525,7 @@ impl<P: Port> Lane<P> {
                         break;
                     }
                     Err(error) => {
-                        state.queue.pop(&self.segments);
+                        state.pop(&self.segments);
                         self.ready -= 1;
                         self.fail_segment(Token(index), error);
                         moved = true;
@@ -552,9 +550,9 @@ impl<P: Port> Lane<P> {
 
     /// Tells the stream and the operation of a segment that was under way that it has ended.
     #[inline(always)]
-    fn ended(&mut self, Finished { stream, op, direction }: Finished) {
-        if self.streams.at_mut(stream).is_some_and(|stream| stream.end(direction)) {
-            self.open_stream(stream);
+    fn ended(&mut self, Finished { pe, op, direction }: Finished) {
+        if self.streams.find_mut(pe).is_some_and(|stream| stream.end(direction)) {
+            self.open_stream(pe);
         }
         if op != OpId::NONE.0 {
             self.ops.done(op);
@@ -564,21 +562,21 @@ impl<P: Port> Lane<P> {
     /// Ends a segment that is not posted and will not be.
     #[cold]
     fn drop_segment(&mut self, token: Token) {
-        let Segment { stream, op, direction, stage, .. } = self.segments[token.0];
+        let Segment { pe, op, direction, stage, .. } = self.segments[token.0];
         self.segments.give(token);
         if stage == Stage::Held {
             if op != OpId::NONE.0 {
                 self.ops.done(op);
             }
         } else {
-            self.ended(Finished { stream, op, direction });
+            self.ended(Finished { pe, op, direction });
         }
     }
 
     /// Moves to the rails' queues the held writes whose fence has been passed.
     #[cold]
-    fn open_stream(&mut self, stream_index: u32) {
-        let stream = &mut self.streams[stream_index];
+    fn open_stream(&mut self, pe: Pe) {
+        let Some(stream) = self.streams.find_mut(pe) else { return };
         let Some(epoch) = stream.passed(&self.segments) else { return };
         while let Some(index) = stream.held.front() {
             let segment = &mut self.segments[index];
@@ -589,7 +587,7 @@ impl<P: Port> Lane<P> {
             let rail = segment.rail;
             stream.begin(Direction::Write);
             stream.held.pop(&self.segments);
-            self.rails[rail.index()].queue.push(&mut self.segments, index);
+            self.rails[rail.index()].push(&mut self.segments, index);
             self.ready += 1;
         }
     }
@@ -612,30 +610,30 @@ impl<P: Port> Lane<P> {
     #[cold]
     fn fail_segment(&mut self, token: Token, error: PortError) {
         let segment = &self.segments[token.0];
-        let stream_index = segment.stream;
+        let pe = segment.pe;
         let failed = EngineError::Segment {
             what: what(segment.direction),
-            pe: self.streams[stream_index].pe,
+            pe,
             len: segment.len,
             rail: segment.rail,
             rail_name: self.port.rail_name(segment.rail).to_owned(),
             error,
         };
         // First, so that the end of the segment releases nothing that waits for it.
-        self.fail_stream(stream_index, failed);
+        self.fail_stream(pe, failed);
         self.drop_segment(token);
     }
 
     /// Marks a stream failed and drops what it holds back.
     #[cold]
-    fn fail_stream(&mut self, stream_index: u32, failed: EngineError) {
-        let stream = &mut self.streams[stream_index];
-        stream.closed = true;
-        if stream.error.is_none() {
-            stream.error = Some(Box::new(failed.clone()));
-        }
-        while let Some(index) = self.streams[stream_index].held.pop(&self.segments) {
-            self.drop_segment(Token(index));
+    fn fail_stream(&mut self, pe: Pe, failed: EngineError) {
+        if let Some(stream) = self.streams.find_mut(pe) {
+            stream.closed = true;
+            stream.error.get_or_insert_with(|| Box::new(failed.clone()));
+            let mut held = std::mem::replace(&mut stream.held, Queue::EMPTY);
+            while let Some(index) = held.pop(&self.segments) {
+                self.drop_segment(Token(index));
+            }
         }
         self.fail_lane(failed);
     }
@@ -656,9 +654,15 @@ impl<P: Port> Lane<P> {
             return;
         }
         let Self { streams, segments, watchdog, port, rails, .. } = self;
-        for (stream, failed) in watchdog.look(streams, segments, port, rails) {
-            self.fail_stream(stream, failed);
+        for (pe, failed) in watchdog.look(streams, segments, port, rails) {
+            self.fail_stream(pe, failed);
         }
+    }
+
+    /// The failure of the stream to a peer, if there was one.
+    #[inline]
+    fn check_stream(&self, pe: Pe) -> Result<(), EngineError> {
+        self.streams.find(pe).map_or(Ok(()), Stream::check)
     }
 
     #[cold]

@@ -4,7 +4,7 @@
 //! through the slots by index, so that nothing is allocated after start and the room for every
 //! list is the room of the table.
 
-use super::ids::{RailId, Token};
+use super::ids::{Pe, RailId, Token};
 use super::port::{Desc, Direction, Local, PeerAddr, Transfer};
 
 /// The end of a list, or the absence of a slot.
@@ -29,8 +29,8 @@ pub(super) enum Stage {
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(super) struct Segment {
-    /// Index of its stream.
-    pub(super) stream: u32,
+    /// The peer.
+    pub(super) pe: Pe,
     /// The operation that counts its segments, or [`NIL`].
     pub(super) op: u32,
     /// Next in the queue it is in: free list, held queue or rail queue.
@@ -54,7 +54,7 @@ pub(super) struct Segment {
 
 impl Segment {
     const FREE: Segment = Segment {
-        stream: NIL,
+        pe: Pe(0),
         op: NIL,
         next: NIL,
         born: 0,
@@ -77,7 +77,7 @@ impl Segment {
 /// What remains to be done for a segment that has completed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Finished {
-    pub(super) stream: u32,
+    pub(super) pe: Pe,
     pub(super) op: u32,
     pub(super) direction: Direction,
 }
@@ -167,7 +167,7 @@ impl SegmentTable {
         slot.next = self.free;
         self.free = token.0;
         self.used -= 1;
-        Some(Finished { stream: slot.stream, op: slot.op, direction: slot.direction })
+        Some(Finished { pe: slot.pe, op: slot.op, direction: slot.direction })
     }
 
     /// All slots in use, with their tokens.

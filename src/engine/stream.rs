@@ -4,7 +4,7 @@ use super::error::EngineError;
 use super::ids::Pe;
 use super::pairing::first_rail;
 use super::port::Direction;
-use super::segment::{NIL, Queue, SegmentTable};
+use super::segment::{Queue, SegmentTable};
 
 /// State of one (lane, peer). Opened at the first operation to the peer.
 ///
@@ -111,85 +111,48 @@ impl Stream {
     }
 }
 
-/// The streams of a lane, found by peer.
+/// The streams of a lane, by PE.
 ///
-/// A peer never talked to costs the four bytes of its index.
+/// A peer never talked to costs the eight bytes of an empty place.
 #[derive(Debug)]
 pub(super) struct Streams {
-    index: Box<[u32]>,
-    open: Vec<Stream>,
+    places: Box<[Option<Box<Stream>>]>,
     me: Pe,
     rails: u8,
 }
 
 impl Streams {
     pub(super) fn new(me: Pe, n_pes: u32, rails: u8) -> Self {
-        Self { index: vec![NIL; n_pes as usize].into_boxed_slice(), open: Vec::new(), me, rails }
+        Self { places: (0..n_pes).map(|_| None).collect(), me, rails }
     }
 
     /// PEs of the job.
     pub(super) fn n_pes(&self) -> u32 {
-        self.index.len() as u32
+        self.places.len() as u32
     }
 
     /// The stream to a peer, if anything was ever sent to it.
     #[inline]
     pub(super) fn find(&self, pe: Pe) -> Option<&Stream> {
-        self.open.get(*self.index.get(pe.index())? as usize)
+        self.places.get(pe.index())?.as_deref()
     }
 
-    /// The stream at an index, to change it.
+    /// As [`Streams::find`], to change it.
     #[inline(always)]
-    pub(super) fn at_mut(&mut self, index: u32) -> Option<&mut Stream> {
-        self.open.get_mut(index as usize)
+    pub(super) fn find_mut(&mut self, pe: Pe) -> Option<&mut Stream> {
+        self.places.get_mut(pe.index())?.as_deref_mut()
+    }
+
+    /// The stream to a peer, opened if need be. None for a PE outside the job.
+    #[inline]
+    pub(super) fn open(&mut self, pe: Pe) -> Option<&mut Stream> {
+        let place = self.places.get_mut(pe.index())?;
+        let first_rail = || first_rail(self.me, pe, self.rails).0;
+        Some(place.get_or_insert_with(|| Box::new(Stream::new(pe, first_rail()))))
     }
 
     /// All streams opened so far, to change them.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Stream> {
-        self.open.iter_mut()
-    }
-
-    /// As [`Streams::find`], to change it.
-    #[inline]
-    pub(super) fn find_mut(&mut self, pe: Pe) -> Option<&mut Stream> {
-        self.open.get_mut(*self.index.get(pe.index())? as usize)
-    }
-
-    /// The stream to a peer and its index, if there is one.
-    #[inline(always)]
-    pub(super) fn lookup(&mut self, pe: Pe) -> Option<(u32, &mut Stream)> {
-        let index = *self.index.get(pe.index())?;
-        self.open.get_mut(index as usize).map(|stream| (index, stream))
-    }
-
-    /// Index of the stream to a peer, opened if need be. None for a PE outside the job.
-    #[inline]
-    pub(super) fn open(&mut self, pe: Pe) -> Option<u32> {
-        let index = *self.index.get(pe.index())?;
-        if index != NIL { Some(index) } else { Some(self.open_new(pe)) }
-    }
-
-    #[cold]
-    fn open_new(&mut self, pe: Pe) -> u32 {
-        let index = self.open.len() as u32;
-        let first_rail = first_rail(self.me, pe, self.rails).0;
-        self.open.push(Stream::new(pe, first_rail));
-        self.index[pe.index()] = index;
-        index
-    }
-}
-
-impl std::ops::Index<u32> for Streams {
-    type Output = Stream;
-    #[inline]
-    fn index(&self, index: u32) -> &Stream {
-        &self.open[index as usize]
-    }
-}
-
-impl std::ops::IndexMut<u32> for Streams {
-    #[inline]
-    fn index_mut(&mut self, index: u32) -> &mut Stream {
-        &mut self.open[index as usize]
+        self.places.iter_mut().filter_map(Option::as_deref_mut)
     }
 }

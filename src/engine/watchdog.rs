@@ -5,6 +5,7 @@ use std::time::Duration;
 use log::warn;
 
 use super::error::EngineError;
+use super::ids::Pe;
 use super::lane::what;
 use super::port::{Direction, Port};
 use super::rail::Rail;
@@ -97,7 +98,7 @@ impl Watchdog {
         segments: &SegmentTable,
         port: &P,
         rails: &[Rail],
-    ) -> Vec<(u32, EngineError)> {
+    ) -> Vec<(Pe, EngineError)> {
         let age = |segment: &Segment| u64::from(self.stamp - segment.born) << STAMP_SHIFT;
         let patience = self.warn_after.into_iter().chain(self.fail_after).min().unwrap_or(u64::MAX);
         let waits = |segment: &Segment| matches!(segment.stage, Stage::Posted | Stage::Ready);
@@ -111,11 +112,11 @@ impl Watchdog {
             return Vec::new();
         }
         // One report per stream, of its oldest segment.
-        oldest.sort_by_key(|segment| (segment.stream, segment.born));
-        oldest.dedup_by_key(|segment| segment.stream);
+        oldest.sort_by_key(|segment| (segment.pe, segment.born));
+        oldest.dedup_by_key(|segment| segment.pe);
         let mut failed = Vec::new();
         for segment in oldest {
-            let stream = &mut streams[segment.stream];
+            let Some(stream) = streams.find_mut(segment.pe) else { continue };
             if stream.error.is_some() {
                 continue;
             }
@@ -145,7 +146,7 @@ impl Watchdog {
                 reads: stream.outstanding(Direction::Read),
             };
             if fails {
-                failed.push((segment.stream, report));
+                failed.push((segment.pe, report));
                 continue;
             }
             warn!(target: "TRANSPORT", "{report}");
@@ -167,7 +168,7 @@ fn dump<P: Port>(port: &P, rails: &[Rail]) {
             port.rail_name(id),
             rail.in_flight,
             rail.depth,
-            rail.queue.len(),
+            rail.queued(),
             counters.posted,
             counters.completed,
             counters.again,

@@ -12,7 +12,7 @@ use log::warn;
 use super::completion::Entries;
 use super::context::Contexts;
 use super::domain::Gate;
-use super::endpoint::Rma;
+use super::endpoint::{Direct, Rma};
 use super::error::{port_error, refused};
 use super::rail::Rail;
 use crate::engine::ids::{RailId, Token};
@@ -44,6 +44,8 @@ const _: () = {
 struct PortRail {
     rail: Arc<Rail>,
     gate: Gate,
+    /// The short way to post, where nothing is gated.
+    direct: Option<Direct>,
     /// Descriptor of the values of inline writes.
     values_desc: usize,
 }
@@ -53,6 +55,7 @@ impl OfiPort {
         let port_rail = |rail: &Arc<Rail>| PortRail {
             rail: Arc::clone(rail),
             gate: rail.domain().gate().clone(),
+            direct: rail.endpoint().direct().filter(|_| rail.domain().gate().is_open()),
             values_desc: rail.values_desc().0,
         };
         Self {
@@ -171,9 +174,7 @@ impl Port for OfiPort {
     ) -> bool {
         let Some(port_rail) = self.rails.get(rail.index()) else { return false };
         let Some(context) = self.contexts.context(token) else { return false };
-        if !port_rail.gate.is_open() {
-            return false;
-        }
+        let Some(direct) = &port_rail.direct else { return false };
         let (buf, desc) = match transfer.local {
             Local::Memory { addr, desc } => (addr as *mut c_void, desc.0),
             Local::Inline(value) => {
@@ -196,12 +197,12 @@ impl Port for OfiPort {
             key: transfer.key,
             context,
         };
-        let endpoint = port_rail.rail.endpoint();
-        // SAFETY: as in `post`; without a mutex there is no gate to enter.
+        // SAFETY: as in `post`; without a mutex there is no gate to enter. The rail beside it keeps
+        // the endpoint open.
         let code = unsafe {
             match transfer.direction {
-                Direction::Write => endpoint.write(&op),
-                Direction::Read => endpoint.read(&op),
+                Direction::Write => direct.write(&op),
+                Direction::Read => direct.read(&op),
             }
         };
         code == 0
