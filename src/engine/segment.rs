@@ -170,12 +170,11 @@ impl SegmentTable {
         Some(Finished { pe: slot.pe, op: slot.op, direction: slot.direction })
     }
 
-    /// All slots in use, with their tokens.
-    pub(super) fn in_use(&self) -> impl Iterator<Item = (Token, &Segment)> {
-        let slots = self.slots.iter().enumerate();
-        slots
-            .filter(|(_, segment)| segment.stage != Stage::Free)
-            .map(|(index, segment)| (Token(index as u32), segment))
+    /// All segments in use. Slots are reused last in first out, so they are found near the front
+    /// of the table, and the search ends with the last of them.
+    pub(super) fn in_use(&self) -> impl Iterator<Item = &Segment> {
+        let used = self.slots.iter().filter(|segment| segment.stage != Stage::Free);
+        used.take(self.used as usize)
     }
 }
 

@@ -90,8 +90,7 @@ impl Watchdog {
 
     /// Looks at all segments under way; gives the streams whose time is up, with the error.
     ///
-    /// It walks the table of segments, some ten microseconds, four times a second and only while
-    /// the lane is turned.
+    /// It walks through the segments in use, four times a second and only while the lane is turned.
     pub(super) fn look<P: Port>(
         &mut self,
         streams: &mut Streams,
@@ -102,9 +101,8 @@ impl Watchdog {
         let age = |segment: &Segment| u64::from(self.stamp - segment.born) << STAMP_SHIFT;
         let patience = self.warn_after.into_iter().chain(self.fail_after).min().unwrap_or(u64::MAX);
         let waits = |segment: &Segment| matches!(segment.stage, Stage::Posted | Stage::Ready);
-        let stuck = segments.in_use().filter(|(_, segment)| waits(segment));
-        let mut oldest: Vec<&Segment> =
-            stuck.map(|(_, segment)| segment).filter(|segment| age(segment) >= patience).collect();
+        let stuck = |segment: &&Segment| waits(segment) && age(segment) >= patience;
+        let mut oldest: Vec<&Segment> = segments.in_use().filter(stuck).collect();
         if oldest.is_empty() {
             if std::mem::take(&mut self.has_warned) {
                 streams.iter_mut().for_each(|stream| stream.warned = 0);
