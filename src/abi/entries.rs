@@ -15,13 +15,13 @@ use super::bootstrap::Collectives;
 use super::connect::connect;
 use super::error::AbiError;
 use super::guard::guard;
-use super::request::{self, Amo, Parts};
+use super::request::{self, Amo, Parts, Remote};
 use super::table;
 use super::table::{boot_handle, destroy, is_alive, plugin};
 use crate::engine::handle::HandleBytes;
 use crate::engine::lane::Request;
 use crate::engine::message::{AtomicRequest, PutSignalRequest};
-use crate::engine::port::Access;
+use crate::engine::port::{Access, Direction};
 use crate::logging;
 
 /// What this transport can do with a peer: put, get and atomics through the host.
@@ -247,11 +247,36 @@ pub(super) unsafe extern "C" fn rma(
     bytes: RmaBytes,
     qp: c_int,
 ) -> c_int {
+    // SAFETY: rules 1, 3 and 4.
+    unsafe {
+        if rma_at_once(transport, pe, &verb, remote, local, &bytes, qp) {
+            c::NVT_STATUS_SUCCESS
+        } else {
+            rma_at_length(transport, pe, &verb, remote, local, &bytes, qp)
+        }
+    }
+}
+
+/// Every operation that is not the common one: those that wait for room, for a fence or for their
+/// end, those of user threads, and wrong ones.
+///
+/// # Safety
+/// Rules 1, 3 and 4.
+#[inline(never)]
+unsafe fn rma_at_length(
+    transport: *mut Transport,
+    pe: c_int,
+    verb: &RmaVerb,
+    remote: *const RmaMem,
+    local: *const RmaMem,
+    bytes: &RmaBytes,
+    qp: c_int,
+) -> c_int {
     guard("rma", || {
         // SAFETY: rule 1.
-        let connected = unsafe { table::plugin(transport)? }.connected()?;
+        let connected = unsafe { plugin(transport)? }.connected()?;
         // SAFETY: rule 1; memory that outlives the call is rule 4.
-        let (request, blocking) = unsafe { request::read(pe, &verb, remote, local, &bytes)? };
+        let (request, blocking) = unsafe { request::read(pe, verb, remote, local, bytes)? };
         match (qp == HOST_QP, blocking) {
             // SAFETY: rule 3.
             (false, false) => unsafe { connected.with_proxy(|lane| lane.start(&request)) }?,
@@ -262,6 +287,58 @@ pub(super) unsafe extern "C" fn rma(
         }
         Ok(())
     })
+}
+
+/// The proxy's common operation, without a guard: nothing in it can panic. Says whether it is on its
+/// way; if not, nothing has happened.
+///
+/// # Safety
+/// Rules 1, 3 and 4.
+#[inline(always)]
+unsafe fn rma_at_once(
+    transport: *mut Transport,
+    pe: c_int,
+    verb: &RmaVerb,
+    remote: *const RmaMem,
+    local: *const RmaMem,
+    bytes: &RmaBytes,
+    qp: c_int,
+) -> bool {
+    if qp == HOST_QP || transport.is_null() {
+        return false;
+    }
+    // SAFETY: rule 1.
+    let Some(connected) = (unsafe { table::plugin_of(transport) }).connection() else {
+        return false;
+    };
+    // SAFETY: rule 1.
+    let Some(Remote { pe, handle, addr }) = (unsafe { request::remote_side(pe, remote) }) else {
+        return false;
+    };
+    // Apart for each operation, so that the compiler makes a straight way of each.
+    // SAFETY: rules 1, 3 and 4.
+    unsafe {
+        match verb.desc {
+            request::PUT => request::contiguous(verb, local, bytes).is_some_and(|(from, len)| {
+                connected.with_proxy(|lane| {
+                    lane.start_at_once(Direction::Write, pe, handle, addr, from, len)
+                })
+            }),
+            request::GET | request::G => {
+                request::contiguous(verb, local, bytes).is_some_and(|(into, len)| {
+                    connected.with_proxy(|lane| {
+                        lane.start_at_once(Direction::Read, pe, handle, addr, into, len)
+                    })
+                })
+            }
+            request::P => request::word(local, bytes).is_some_and(|(value, len)| {
+                connected.with_proxy(|lane| {
+                    lane.start_at_once(Direction::Write, pe, handle, addr, value, len)
+                })
+            }),
+            _ => false,
+        }
+    }
 }
 
 /// Layouts 3a and 3b.

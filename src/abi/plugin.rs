@@ -46,7 +46,16 @@ impl Plugin {
     /// The lanes.
     #[inline]
     pub(super) fn connected(&self) -> Result<&Connected, AbiError> {
-        self.connected.get().ok_or(AbiError::NotConnected)
+        match self.connected.get() {
+            Some(connected) => Ok(connected),
+            None => Err(AbiError::NotConnected),
+        }
+    }
+
+    /// The lanes, if they are there.
+    #[inline(always)]
+    pub(super) fn connection(&self) -> Option<&Connected> {
+        self.connected.get()
     }
 
     /// Whether the lanes are there.

@@ -10,14 +10,14 @@ use crate::engine::handle::{HANDLE_BYTES, HandleBytes};
 use crate::engine::ids::Pe;
 use crate::engine::lane::{LocalSide, Request};
 use crate::engine::message::{AtomicRequest, ResultPlace};
-use crate::engine::port::Direction;
+use crate::engine::port::{Desc, Direction, Local};
 
 const _: () = assert!(HANDLE_BYTES == c::NVT_MEM_HANDLE_SIZE as usize);
 
-const PUT: c_int = c::NVT_OP_PUT;
-const P: c_int = c::NVT_OP_P;
-const GET: c_int = c::NVT_OP_GET;
-const G: c_int = c::NVT_OP_G;
+pub(super) const PUT: c_int = c::NVT_OP_PUT;
+pub(super) const P: c_int = c::NVT_OP_P;
+pub(super) const GET: c_int = c::NVT_OP_GET;
+pub(super) const G: c_int = c::NVT_OP_G;
 
 /// A PE number from the host.
 #[inline]
@@ -91,6 +91,63 @@ pub(super) unsafe fn read<'a>(
         len,
     };
     Ok((request, blocking))
+}
+
+/// The remote side of an operation in the shape that nearly all have: every pointer set.
+#[derive(Clone, Copy)]
+pub(super) struct Remote<'a> {
+    pub(super) pe: Pe,
+    pub(super) handle: &'a HandleBytes,
+    pub(super) addr: u64,
+}
+
+/// Reads the remote side, if it has the common shape.
+///
+/// # Safety
+/// As for [`read`].
+#[inline(always)]
+pub(super) unsafe fn remote_side<'a>(pe: c_int, remote: *const RmaMem) -> Option<Remote<'a>> {
+    // SAFETY: by contract.
+    let remote = unsafe { remote.as_ref()? };
+    // SAFETY: by contract.
+    let handle = unsafe { handle(remote.handle)? };
+    // A negative PE becomes one that no job has.
+    Some(Remote { pe: Pe(pe as u32), handle, addr: remote.ptr as u64 })
+}
+
+/// Reads the local side of a PUT, GET or G, with its length, if it has the common shape:
+/// contiguous bytes, and nobody waits. All others, also wrong ones, are for [`read`].
+///
+/// # Safety
+/// As for [`read`].
+#[inline(always)]
+pub(super) unsafe fn contiguous(
+    verb: &RmaVerb,
+    local: *const RmaMem,
+    bytes: &RmaBytes,
+) -> Option<(Local, usize)> {
+    // SAFETY: by contract.
+    let addr = unsafe { local.as_ref()? }.ptr as usize;
+    let contiguous = bytes.elembytes == 1 && bytes.srcstride == 1 && bytes.deststride == 1;
+    if !contiguous || verb.is_nbi == 0 || addr == 0 {
+        return None;
+    }
+    Some((Local::Memory { addr, desc: Desc(0) }, bytes.nelems as usize))
+}
+
+/// Reads the value of a P of 8 bytes, the width that flags have.
+///
+/// # Safety
+/// As for [`read`].
+#[inline(always)]
+pub(super) unsafe fn word(local: *const RmaMem, bytes: &RmaBytes) -> Option<(Local, usize)> {
+    // SAFETY: by contract.
+    let at = unsafe { local.as_ref()? }.ptr.cast::<u64>();
+    if bytes.elembytes != 8 || at.is_null() {
+        return None;
+    }
+    // SAFETY: by contract, readable for 8 bytes.
+    Some((Local::Inline(unsafe { at.read_unaligned() }), 8))
 }
 
 /// Bytes of a PUT, GET or G.

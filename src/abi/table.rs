@@ -116,9 +116,19 @@ pub(super) unsafe fn plugin<'a>(transport: *mut Transport) -> Result<&'a Plugin,
     if transport.is_null() {
         return Err(AbiError::Null { argument: "transport" });
     }
+    // SAFETY: by contract, not null.
+    Ok(unsafe { plugin_of(transport) })
+}
+
+/// As [`plugin`], for a transport that is not null.
+///
+/// # Safety
+/// Alive for `'a`.
+#[inline(always)]
+pub(super) unsafe fn plugin_of<'a>(transport: *mut Transport) -> &'a Plugin {
     // SAFETY: by contract; the block starts where the transport does. Only the `plugin` field is
     // borrowed: the host writes to the other.
-    Ok(unsafe { &(*transport.cast::<Block>()).plugin })
+    unsafe { &(*transport.cast::<Block>()).plugin }
 }
 
 /// The host's bootstrap handle, which it stores after init.

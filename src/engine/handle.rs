@@ -190,6 +190,29 @@ impl<'a> HandleView<'a> {
         if sound { Ok(view) } else { Err(view.fault()) }
     }
 
+    /// The handle, if it is sound: [`HandleView::check`] without the reason.
+    #[inline(always)]
+    pub(super) fn sound(bytes: &'a HandleBytes) -> Option<Self> {
+        // The rest needs no check here. A length of zero has no address inside. A region that passes
+        // the end of the address space could not have been registered. And with more rails than
+        // there can be, the key of a rail that there is lies where it always does.
+        if word64(bytes, 0) == MAGIC { Some(Self { bytes }) } else { None }
+    }
+
+    /// What a peer puts on the wire for `len` bytes at the owner's address `addr`, and the key of
+    /// one of the owner's rails. None if there is no such key or they are not all inside.
+    #[inline(always)]
+    pub(super) fn target(&self, addr: u64, len: u64, rail: RailId) -> Option<(u64, u64)> {
+        let offset = addr.wrapping_sub(self.base());
+        let region = self.len();
+        if offset > region || len > region - offset || rail.0 >= self.rails() {
+            return None;
+        }
+        let key = word64(self.bytes, KEYS + 8 * (rail.index() % MAX_RAILS));
+        let remote = if self.addressing() == Addressing::Virtual { addr } else { offset };
+        Some((remote, key))
+    }
+
     /// Names what [`HandleView::check`] found.
     #[cold]
     fn fault(&self) -> HandleError {

@@ -29,8 +29,8 @@ use super::port::{
 };
 use super::rail::Rail;
 use super::regions::{LaneKind, RegionCache, RegionIndex, desc_of};
-use super::segment::{Kind, NIL, SegmentTable, Stage};
-use super::stream::Streams;
+use super::segment::{Finished, Kind, NIL, Queue, Segment, SegmentTable, Stage};
+use super::stream::{Stream, Streams};
 use super::watchdog::Watchdog;
 use super::wire::Packet;
 
@@ -134,8 +134,8 @@ pub struct Lane<P> {
     pub(super) messages: MessageTable,
     /// Whether peers send messages to this lane: only to proxy lanes.
     receives: bool,
-    /// Streams with control messages due.
-    pub(super) control: VecDeque<u32>,
+    /// Peers to whom control messages are due.
+    pub(super) control: VecDeque<Pe>,
     /// Replies that are due.
     pub(super) replies: VecDeque<PendingReply>,
     /// For the message being handled; taken out meanwhile.
@@ -144,7 +144,7 @@ pub struct Lane<P> {
     /// Segments in the rails' queues.
     ready: u32,
     done: [Token; POLL_BATCH],
-    watchdog: Watchdog,
+    pub(super) watchdog: Watchdog,
     /// The first failure of the lane.
     failure: Option<Box<EngineError>>,
 }
@@ -192,6 +192,59 @@ impl<P: Port> Lane<P> {
         let mut sent = 0;
         self.submit(request, &mut sent, OpId::NONE)?;
         if sent == request.len { Ok(()) } else { self.finish_start(request, sent) }
+    }
+
+    /// The common case of [`Lane::start`], in few instructions: one segment, to a peer without a
+    /// pending fence, over a rail with room, from memory that needs no descriptor. Says whether it
+    /// was that case and the segment is on its way. If not, nothing has happened, and
+    /// [`Lane::start`] does the rest or says what is wrong.
+    ///
+    /// Nothing in here can panic.
+    #[inline(always)]
+    pub fn start_at_once(
+        &mut self,
+        direction: Direction,
+        pe: Pe,
+        remote_handle: &HandleBytes,
+        remote_addr: u64,
+        local: Local,
+        len: usize,
+    ) -> bool {
+        if self.needs_desc {
+            return false;
+        }
+        let Some(stream) = self.streams.find_mut(pe) else { return false };
+        let Some(remote) = HandleView::sound(remote_handle) else { return false };
+        let rail = RailId(stream.next_rail);
+        let Some(state) = self.rails.get_mut(rail.index()) else { return false };
+        let Some(path) = self.paths.find(pe, rail) else { return false };
+        let Some((remote, key)) = remote.target(remote_addr, len as u64, path.remote) else {
+            return false;
+        };
+        let fits = len.wrapping_sub(1) < state.max_segment;
+        if !fits || !state.is_open() || stream.closed {
+            return false;
+        }
+        let Some((token, segment)) = self.segments.peek() else { return false };
+        let transfer = Transfer { direction, local, len, remote, key };
+        if !self.port.post_at_once(rail, path.to, token, &transfer) {
+            return false;
+        }
+        segment.pe = pe;
+        segment.op = OpId::NONE.0;
+        segment.born = self.watchdog.stamp();
+        segment.direction = direction;
+        segment.kind = Kind::Transfer;
+        segment.rail = rail;
+        segment.stage = Stage::Posted;
+        segment.len = len;
+        let next = segment.next;
+        self.segments.take_peeked(next);
+        state.taken(len);
+        stream.begin(direction);
+        let next_rail = rail.0 + 1;
+        stream.next_rail = if usize::from(next_rail) == self.rails.len() { 0 } else { next_rail };
+        true
     }
 
     #[cold]
@@ -257,9 +310,7 @@ impl<P: Port> Lane<P> {
         if *sent < request.len {
             self.room_or_failure()?;
         }
-        if let Some(stream) = self.streams.find(request.pe) {
-            stream.check()?;
-        }
+        self.check_stream(request.pe)?;
         Ok(*sent == request.len && self.ops.is_done(op))
     }
 
@@ -275,10 +326,10 @@ impl<P: Port> Lane<P> {
         sent: &mut usize,
         op: OpId,
     ) -> Result<(), EngineError> {
-        let Some(stream_index) = self.streams.open(request.pe) else {
-            return Err(EngineError::NoSuchPe { pe: request.pe, n_pes: self.streams.n_pes() });
-        };
-        self.streams[stream_index].check()?;
+        match self.streams.open(request.pe) {
+            Some(stream) => stream.check()?,
+            None => return self.check_pe(request.pe),
+        }
         let remote = HandleView::check(request.remote_handle)
             .map_err(|fault| refused(request, "remote", fault))?;
         let offset = remote
@@ -287,7 +338,8 @@ impl<P: Port> Lane<P> {
         let remote_addr = remote.remote_address(offset);
 
         while *sent < request.len {
-            let rail = self.streams[stream_index].next_rail;
+            let Some(stream) = self.streams.find_mut(request.pe) else { return Ok(()) };
+            let rail = stream.next_rail;
             let path = self.paths.get(request.pe, RailId(rail));
             let key = remote.key(path.remote).map_err(|fault| refused(request, "remote", fault))?;
             let local = match request.local {
@@ -304,10 +356,7 @@ impl<P: Port> Lane<P> {
             let Some(token) = self.segments.take() else { return Ok(()) };
             let len = (request.len - *sent).min(self.rails[usize::from(rail)].max_segment);
 
-            let stream = &mut self.streams[stream_index];
             stream.next_rail = if usize::from(rail) + 1 == self.rails.len() { 0 } else { rail + 1 };
-            let seq = stream.issued;
-            stream.issued = seq + 1;
 
             let segment = &mut self.segments[token.0];
             segment.transfer = Transfer {
@@ -318,46 +367,33 @@ impl<P: Port> Lane<P> {
                 key,
             };
             segment.to = path.to;
-            segment.seq = seq;
-            segment.stream = stream_index;
+            segment.pe = request.pe;
             segment.op = op.0;
+            segment.born = self.watchdog.stamp();
+            segment.direction = request.direction;
+            segment.kind = Kind::Transfer;
             segment.message = NIL;
             segment.rail = RailId(rail);
-            segment.kind = Kind::Transfer;
-            segment.stage = Stage::Ready;
+            segment.len = len;
             if op != OpId::NONE {
                 self.ops.add(op.0);
             }
-            stream.order_mut(request.direction).append(&mut self.segments, token.0);
             *sent += len;
 
-            if stream.fence != 0
-                && request.direction == Direction::Write
-                && self.hold_behind_fence(token, stream_index)
-            {
+            if stream.closed && request.direction == Direction::Write {
+                segment.epoch = stream.epoch();
+                segment.stage = Stage::Held;
+                stream.held.push(&mut self.segments, token.0);
+                // What it waits for may be messages, whose delivery only the peer can tell.
+                self.want_ack(request.pe);
                 continue;
             }
+            segment.stage = Stage::Ready;
+            stream.begin(request.direction);
             self.dispatch(token, RailId(rail));
-            self.streams[stream_index].check()?;
+            self.check_stream(request.pe)?;
         }
         Ok(())
-    }
-
-    /// Holds a new write if its stream's fence has not been passed. Says whether it did.
-    #[cold]
-    pub(super) fn hold_behind_fence(&mut self, token: Token, stream_index: u32) -> bool {
-        let stream = &mut self.streams[stream_index];
-        if stream.delivered_below(&self.segments) >= stream.fence {
-            stream.fence = 0;
-            return false;
-        }
-        let segment = &mut self.segments[token.0];
-        segment.after = stream.fence;
-        segment.stage = Stage::Held;
-        stream.held.push(&mut self.segments, token.0);
-        // What it waits for may be messages, whose delivery only the peer can tell.
-        self.want_ack(stream_index);
-        true
     }
 
     /// Writes issued to the peer from here on become visible after all those issued before. Gets
@@ -370,9 +406,7 @@ impl<P: Port> Lane<P> {
     #[inline]
     pub fn fence(&mut self, pe: Pe) -> Result<(), EngineError> {
         if let Some(stream) = self.streams.find_mut(pe) {
-            if !stream.order(Direction::Write).is_empty() {
-                stream.fence = stream.issued;
-            }
+            stream.fence();
             return Ok(());
         }
         self.check_pe(pe)
@@ -405,7 +439,7 @@ impl<P: Port> Lane<P> {
         stream.check()?;
         let quiet = stream.is_quiet();
         if !quiet {
-            self.want_ack_of(pe);
+            self.want_ack(pe);
         }
         Ok(quiet)
     }
@@ -431,7 +465,7 @@ impl<P: Port> Lane<P> {
 
     /// Counters per rail, in rail order.
     pub fn counters(&self) -> impl Iterator<Item = RailCounters> + '_ {
-        self.rails.iter().map(|rail| rail.counters)
+        self.rails.iter().map(Rail::counters)
     }
 
     /// The port.
@@ -449,10 +483,12 @@ impl<P: Port> Lane<P> {
                 Polled::Empty => {}
                 Polled::Completed(count) => {
                     busy = true;
+                    let mut known = 0;
                     for at in 0..count.min(POLL_BATCH) {
                         let token = self.done[at];
-                        self.completed(token);
+                        known += u32::from(self.completed(token));
                     }
+                    self.rails[rail.index()].completed(known);
                 }
                 Polled::Failed(failure) => {
                     busy = true;
@@ -496,81 +532,34 @@ impl<P: Port> Lane<P> {
     /// Posts a new segment, or puts it into a queue.
     #[inline]
     pub(super) fn dispatch(&mut self, token: Token, rail: RailId) {
-        let state = &mut self.rails[rail.index()];
-        if state.queue.is_empty() {
-            let segment = &mut self.segments[token.0];
-            if segment.kind != Kind::Transfer {
-                return self.dispatch_message(token, rail);
-            }
-            if state.in_flight < state.depth {
-                match self.port.post(rail, segment.to, token, &segment.transfer) {
-                    Ok(Posted::Yes) => {
-                        segment.stage = Stage::Posted;
-                        state.taken(segment.transfer.len);
-                        return;
-                    }
-                    Ok(Posted::Again) => state.counters.again += 1,
-                    Err(error) => return self.fail_segment(token, error),
-                }
-            }
+        // Behind others in the rail's queue it may not go, whatever it is.
+        let left = if self.rails[rail.index()].front().is_some() {
+            Left::NoRoom
+        } else {
+            self.launch(token, rail)
+        };
+        match left {
+            Left::Taken => {}
+            Left::NoRoom => self.queue(token, rail),
+            Left::NoWindow => self.wait_for_window(token),
+            Left::Failed(error) => self.fail_segment(token, error),
         }
-        self.queue(token, rail);
     }
 
-    /// Puts a segment at the end of its rail's queue.
-    pub(super) fn queue(&mut self, token: Token, rail: RailId) {
-        let state = &mut self.rails[rail.index()];
-        state.counters.queued += 1;
-        self.segments[token.0].stage = Stage::Ready;
-        state.queue.push(&mut self.segments, token.0);
-        self.ready += 1;
-    }
-
-    /// Posts from the rails' queues what they take.
-    #[cold]
-    fn post_ready(&mut self) -> bool {
-        let mut moved = false;
-        for rail in (0..self.rails.len()).map(|rail| RailId(rail as u8)) {
-            while let Some(index) = self.rails[rail.index()].queue.front() {
-                let token = Token(index);
-                let segment = &self.segments[index];
-                let outcome = if self.streams[segment.stream].error.is_some() {
-                    // Nothing is sent to a peer after a failure: what follows might be a flag for
-                    // data that never left.
-                    Left::Dropped
-                } else if segment.kind == Kind::Transfer {
-                    self.post_transfer(token, rail)
-                } else {
-                    self.send_message(token, rail)
-                };
-                if matches!(outcome, Left::NoRoom) {
-                    break;
-                }
-                let state = &mut self.rails[rail.index()];
-                state.queue.pop(&self.segments);
-                self.ready -= 1;
-                moved = true;
-                match outcome {
-                    Left::Dropped => self.retire(token),
-                    Left::Failed(error) => self.fail_segment(token, error),
-                    Left::NoWindow => self.hold_for_window(token),
-                    Left::Taken | Left::NoRoom => {}
-                }
-            }
+    /// Hands a segment to the fabric.
+    fn launch(&mut self, token: Token, rail: RailId) -> Left {
+        let segment = &mut self.segments[token.0];
+        if segment.kind != Kind::Transfer {
+            return self.send_message(token, rail);
         }
-        moved
-    }
-
-    fn post_transfer(&mut self, token: Token, rail: RailId) -> Left {
         let state = &mut self.rails[rail.index()];
         if state.in_flight >= state.depth {
             return Left::NoRoom;
         }
-        let segment = &mut self.segments[token.0];
         match self.port.post(rail, segment.to, token, &segment.transfer) {
             Ok(Posted::Yes) => {
                 segment.stage = Stage::Posted;
-                state.taken(segment.transfer.len);
+                state.taken(segment.len);
                 Left::Taken
             }
             Ok(Posted::Again) => {
@@ -581,67 +570,120 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// Applies one completion.
-    #[inline]
-    fn completed(&mut self, token: Token) {
-        let Some(segment) = self.segments.posted(token) else {
-            return unknown_token(token);
+    /// Puts a segment that is under way at the end of its rail's queue.
+    pub(super) fn queue(&mut self, token: Token, rail: RailId) {
+        self.segments[token.0].stage = Stage::Ready;
+        let state = &mut self.rails[rail.index()];
+        state.counters.queued += 1;
+        state.push(&mut self.segments, token.0);
+        self.ready += 1;
+    }
+
+    /// Posts from the rails' queues what they take.
+    #[cold]
+    fn post_ready(&mut self) -> bool {
+        let mut moved = false;
+        for rail in (0..self.rails.len()).map(|rail| RailId(rail as u8)) {
+            while let Some(index) = self.rails[rail.index()].front() {
+                let token = Token(index);
+                // Nothing is sent to a peer after a failure: what follows might be a flag for data
+                // that never left.
+                let failed = self.check_stream(self.segments[index].pe).is_err();
+                let left = if failed { None } else { Some(self.launch(token, rail)) };
+                if matches!(left, Some(Left::NoRoom)) {
+                    break;
+                }
+                self.rails[rail.index()].pop(&self.segments);
+                self.ready -= 1;
+                moved = true;
+                match left {
+                    None => self.drop_segment(token),
+                    Some(Left::Failed(error)) => self.fail_segment(token, error),
+                    Some(Left::NoWindow) => self.wait_for_window(token),
+                    Some(Left::Taken | Left::NoRoom) => {}
+                }
+            }
+        }
+        moved
+    }
+
+    /// Applies one completion, except for the rail's own count. Says whether it was of a segment in
+    /// flight.
+    #[inline(always)]
+    fn completed(&mut self, token: Token) -> bool {
+        let Some(finished) = self.segments.finish(token) else {
+            unknown_token(token);
+            return false;
         };
-        let stream_index = segment.stream;
-        let rail = &mut self.rails[segment.rail.index()];
-        rail.in_flight -= 1;
-        rail.counters.completed += 1;
-        self.retire(token);
-        if !self.streams[stream_index].held.is_empty() {
-            self.release_held(stream_index);
+        self.ended(finished);
+        true
+    }
+
+    /// Tells the operation and the stream of a segment that was under way that it has ended.
+    ///
+    /// In this order: a signal chained to the operation is under way before its data is not, so the
+    /// stream is never quiet in between.
+    #[inline(always)]
+    pub(super) fn ended(&mut self, Finished { pe, op, direction }: Finished) {
+        if op != OpId::NONE.0 {
+            self.op_done(op);
+        }
+        if self.streams.find_mut(pe).is_some_and(|stream| stream.end(direction)) {
+            self.open_stream(pe);
         }
     }
 
-    /// Takes a segment out of its stream and its operation, and frees its slot.
-    #[inline]
-    pub(super) fn retire(&mut self, token: Token) {
-        let segment = &self.segments[token.0];
-        let (stream, op, direction) = (segment.stream, segment.op, segment.transfer.direction);
-        if segment.kind != Kind::Transfer {
-            self.retire_message(token);
-        }
-        self.streams[stream].order_mut(direction).remove(&mut self.segments, token.0);
-        self.segments.give(token);
-        if op != OpId::NONE.0 {
-            if let Some(then) = self.ops.done(op) {
-                self.unchain(Token(then));
-            }
+    fn op_done(&mut self, op: u32) {
+        if let Some(then) = self.ops.done(op) {
+            self.unchain(Token(then));
         }
     }
 
     /// A signal's data is delivered: the signal may leave, or is dropped with the rest of a stream
-    /// that has failed.
+    /// that has failed. Not before fences that came later, which is why it does not look at them.
     pub(super) fn unchain(&mut self, token: Token) {
-        let segment = &self.segments[token.0];
-        let rail = segment.rail;
-        if self.streams[segment.stream].error.is_some() {
-            self.retire(token);
+        let Segment { pe, rail, .. } = self.segments[token.0];
+        match self.streams.find_mut(pe) {
+            Some(stream) if stream.error.is_none() => {
+                stream.begin(Direction::Write);
+                self.queue(token, rail);
+            }
+            _ => self.drop_segment(token),
+        }
+    }
+
+    /// Ends a segment that is not posted and will not be.
+    #[cold]
+    pub(super) fn drop_segment(&mut self, token: Token) {
+        let Segment { pe, op, direction, stage, kind, .. } = self.segments[token.0];
+        if kind != Kind::Transfer {
+            self.leave_message(token);
+        }
+        self.segments.give(token);
+        if matches!(stage, Stage::Held | Stage::Chained) {
+            if op != OpId::NONE.0 {
+                self.op_done(op);
+            }
         } else {
-            self.queue(token, rail);
+            self.ended(Finished { pe, op, direction });
         }
     }
 
     /// Moves to the rails' queues the held writes whose fence has been passed.
     #[cold]
-    pub(super) fn release_held(&mut self, stream_index: u32) {
-        let stream = &mut self.streams[stream_index];
-        let delivered = stream.delivered_below(&self.segments);
+    fn open_stream(&mut self, pe: Pe) {
+        let Some(stream) = self.streams.find_mut(pe) else { return };
+        let Some(epoch) = stream.passed(&self.segments) else { return };
         while let Some(index) = stream.held.front() {
-            let segment = &self.segments[index];
-            let windowed = segment.kind != Kind::Transfer
-                && stream.link.as_ref().is_some_and(|link| !link.has_room(&self.messages));
-            if segment.after > delivered || windowed {
+            let segment = &mut self.segments[index];
+            if segment.epoch != epoch {
                 break;
             }
+            segment.stage = Stage::Ready;
+            let rail = segment.rail;
+            stream.begin(Direction::Write);
             stream.held.pop(&self.segments);
-            let rail = self.segments[index].rail;
-            self.segments[index].stage = Stage::Ready;
-            self.rails[rail.index()].queue.push(&mut self.segments, index);
+            self.rails[rail.index()].push(&mut self.segments, index);
             self.ready += 1;
         }
     }
@@ -653,11 +695,9 @@ impl<P: Port> Lane<P> {
             let rail_name = self.port.rail_name(rail).to_owned();
             return self.fail_lane(EngineError::Rail { rail, rail_name, error: failure.error });
         };
-        match self.segments.in_flight(token) {
-            Some(segment) if segment.kind == Kind::Transfer => {
-                let state = &mut self.rails[segment.rail.index()];
-                state.in_flight -= 1;
-                state.counters.completed += 1;
+        match self.segments.away(token) {
+            Some(segment) if segment.stage == Stage::Posted => {
+                self.rails[segment.rail.index()].completed(1);
             }
             Some(_) => {}
             None => return unknown_token(token),
@@ -669,28 +709,30 @@ impl<P: Port> Lane<P> {
     #[cold]
     pub(super) fn fail_segment(&mut self, token: Token, error: PortError) {
         let segment = &self.segments[token.0];
-        let stream_index = segment.stream;
+        let pe = segment.pe;
         let failed = EngineError::Segment {
             what: segment.what(),
-            pe: self.streams[stream_index].pe,
-            len: segment.transfer.len,
+            pe,
+            len: segment.len,
             rail: segment.rail,
             rail_name: self.port.rail_name(segment.rail).to_owned(),
             error,
         };
-        self.retire(token);
-        self.fail_stream(stream_index, failed);
+        // First, so that the end of the segment releases nothing that waits for it.
+        self.fail_stream(pe, failed);
+        self.drop_segment(token);
     }
 
     /// Marks a stream failed and drops what it holds back.
     #[cold]
-    pub(super) fn fail_stream(&mut self, stream_index: u32, failed: EngineError) {
-        let stream = &mut self.streams[stream_index];
-        if stream.error.is_none() {
-            stream.error = Some(Box::new(failed.clone()));
-        }
-        while let Some(index) = self.streams[stream_index].held.pop(&self.segments) {
-            self.retire(Token(index));
+    pub(super) fn fail_stream(&mut self, pe: Pe, failed: EngineError) {
+        if let Some(stream) = self.streams.find_mut(pe) {
+            stream.closed = true;
+            stream.error.get_or_insert_with(|| Box::new(failed.clone()));
+            let mut held = std::mem::replace(&mut stream.held, Queue::EMPTY);
+            while let Some(index) = held.pop(&self.segments) {
+                self.drop_segment(Token(index));
+            }
         }
         self.fail_lane(failed);
     }
@@ -703,7 +745,7 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// Looks for streams whose oldest segment does not move.
+    /// Looks for segments that do not end.
     #[cold]
     fn inspect(&mut self) {
         let now = self.port.now();
@@ -711,23 +753,19 @@ impl<P: Port> Lane<P> {
             return;
         }
         let Self { streams, segments, watchdog, port, rails, .. } = self;
-        let mut stuck = Vec::new();
-        for index in 0..streams.len() as u32 {
-            let stream = &mut streams[index];
-            if stream.error.is_some() {
-                continue;
-            }
-            if let Some(failed) = watchdog.look(stream, segments, port, rails) {
-                stuck.push((index, failed));
-            }
-        }
-        for (index, failed) in stuck {
-            self.fail_stream(index, failed);
+        for (pe, failed) in watchdog.look(streams, segments, port, rails) {
+            self.fail_stream(pe, failed);
         }
     }
 
+    /// The failure of the stream to a peer, if there was one.
+    #[inline]
+    pub(super) fn check_stream(&self, pe: Pe) -> Result<(), EngineError> {
+        self.streams.find(pe).map_or(Ok(()), Stream::check)
+    }
+
     #[cold]
-    fn check_pe(&self, pe: Pe) -> Result<(), EngineError> {
+    pub(super) fn check_pe(&self, pe: Pe) -> Result<(), EngineError> {
         let n_pes = self.streams.n_pes();
         if pe.0 < n_pes { Ok(()) } else { Err(EngineError::NoSuchPe { pe, n_pes }) }
     }
@@ -740,7 +778,7 @@ pub fn is_idle(idle: &mut u32, busy: bool) -> bool {
     *idle >= SPINS
 }
 
-/// What became of an attempt to post a segment.
+/// What became of an attempt to hand a segment to the fabric.
 pub(super) enum Left {
     /// The fabric has it.
     Taken,
@@ -748,8 +786,6 @@ pub(super) enum Left {
     NoRoom,
     /// The peer's window is full.
     NoWindow,
-    /// Its stream has failed.
-    Dropped,
     /// The fabric refused it for good.
     Failed(PortError),
 }

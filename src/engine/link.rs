@@ -1,6 +1,6 @@
 //! Messages between this lane and one peer: what was sent and not acknowledged, what has arrived.
 
-use super::segment::NIL;
+use super::segment::{NIL, Queue};
 use super::window::{Received, Seq, WINDOW};
 use super::wire::Packet;
 
@@ -21,6 +21,8 @@ pub(super) struct Link {
     /// Messages sent and not acknowledged, in the order of their numbers, in the message table.
     pub(super) oldest: u32,
     pub(super) newest: u32,
+    /// Messages that wait for the window, in the order in which they were to leave.
+    pub(super) waiting: Queue,
     /// Fetching operations that have no reply yet.
     pub(super) fetches: u32,
     /// The latest number that an acknowledgement was asked for.
@@ -44,6 +46,7 @@ impl Link {
             next: FIRST,
             oldest: NIL,
             newest: NIL,
+            waiting: Queue::EMPTY,
             fetches: 0,
             requested: FIRST,
             received: Received::new(FIRST),
@@ -58,10 +61,12 @@ impl Link {
     /// Whether another message may be sent: the peer remembers no more than a window.
     #[inline]
     pub(super) fn has_room(&self, messages: &MessageTable) -> bool {
-        match messages.seq_of(self.oldest) {
-            Some(oldest) => self.next.after(oldest) < WINDOW,
-            None => true,
-        }
+        self.room(messages) > 0
+    }
+
+    /// How many messages may be sent now.
+    pub(super) fn room(&self, messages: &MessageTable) -> u32 {
+        messages.seq_of(self.oldest).map_or(WINDOW, |oldest| WINDOW - self.next.after(oldest))
     }
 
     /// Takes the next number for a message, and notes when the peer should be asked to acknowledge.

@@ -15,8 +15,9 @@ use super::lane::{Lane, Left, LocalSide, Request, SignalEngine};
 use super::link::FETCHES;
 use super::message::{AtomicRequest, PutSignalRequest};
 use super::operation::OpId;
-use super::port::{Desc, Direction, Local, Port, PortError, Posted, Transfer};
-use super::segment::{Kind, NIL, Stage};
+use super::port::{Desc, Direction, Local, Port, PortError, Posted};
+use super::segment::{Kind, NIL, Segment, Stage};
+use super::stream::Stream;
 use super::window::{Arrival, Seq};
 use super::wire::{Body, MAX_EAGER, Message, Packet, Spot, Ticket};
 
@@ -27,7 +28,7 @@ const STRIPED: usize = 64 << 10;
 /// The answer to a fetch, until it has been sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PendingReply {
-    stream: u32,
+    pe: Pe,
     ticket: Ticket,
     value: u64,
 }
@@ -92,7 +93,7 @@ impl<P: Port> Lane<P> {
         let LocalSide::Memory { addr, .. } = part.local else {
             return self.put_signal_chained(&[*part], signal);
         };
-        self.port.load(addr, payload).map_err(|error| self.local_fault(signal.pe, error))?;
+        self.port.load(addr, payload).map_err(|error| local_fault(signal.pe, &error))?;
         let remote = HandleView::check(part.remote_handle)?;
         let offset = remote.locate(part.remote_addr, part.len as u64)?;
         let to = Spot { slot: remote.slot(), offset };
@@ -114,13 +115,12 @@ impl<P: Port> Lane<P> {
         parts: &[Request<'_>],
         signal: &AtomicRequest<'_>,
     ) -> Result<(), EngineError> {
-        let stream = self.stream_to(signal.pe)?;
-        let rail = self.streams[stream].next_rail;
+        let rail = self.stream_to(signal.pe)?.next_rail;
         for part in parts {
             let mut sent = 0;
             let mut idle = 0;
             loop {
-                self.streams[stream].next_rail = rail;
+                self.stream_to(signal.pe)?.next_rail = rail;
                 self.submit(part, &mut sent, OpId::NONE)?;
                 if sent == part.len {
                     break;
@@ -130,7 +130,7 @@ impl<P: Port> Lane<P> {
         }
         let mut idle = 0;
         loop {
-            self.streams[stream].next_rail = rail;
+            self.stream_to(signal.pe)?.next_rail = rail;
             if self.try_atomic(signal)? {
                 return Ok(());
             }
@@ -178,7 +178,7 @@ impl<P: Port> Lane<P> {
         chained_to: OpId,
         body: impl FnOnce(Spot, super::atomic::Atomic) -> Body<'b>,
     ) -> Result<bool, EngineError> {
-        let stream_index = self.stream_to(request.pe)?;
+        self.stream_to(request.pe)?;
         let atomic = request.atomic;
         let width = atomic.width.bytes();
         let refused = |fault: HandleError| EngineError::Refused {
@@ -201,9 +201,9 @@ impl<P: Port> Lane<P> {
         let at = Spot { slot: remote.slot(), offset };
 
         let fetch = request.result.filter(|_| atomic.op.fetches());
-        let stream = &mut self.streams[stream_index];
-        let issued = stream.issued;
+        let Some(stream) = self.streams.find_mut(request.pe) else { return Ok(false) };
         let rail = RailId(stream.next_rail);
+        let (closed, epoch) = (stream.closed, stream.epoch());
         let link = stream.link();
         if fetch.is_some() && link.fetches >= FETCHES {
             return Ok(false);
@@ -213,67 +213,57 @@ impl<P: Port> Lane<P> {
             self.segments.give_unused(token);
             return Ok(false);
         };
+        let segment = &mut self.segments[token.0];
+        segment.transfer.local =
+            Local::Memory { addr: fetch.map_or(0, |place| place.addr), desc: Desc(0) };
+        segment.transfer.remote = fetch.map_or(0, |place| place.flag);
+        // Tells this use of the slot from the one before; see `ticket`.
+        segment.transfer.key = segment.transfer.key.wrapping_add(1);
+        segment.to = self.paths.get(request.pe, rail).to;
+        segment.pe = request.pe;
+        segment.op = OpId::NONE.0;
+        segment.born = self.watchdog.stamp();
+        segment.message = slot;
+        segment.direction = Direction::Write;
+        segment.kind = if fetch.is_some() { Kind::Fetch } else { Kind::Message };
+        segment.rail = rail;
+        segment.len = width;
         // Numbers are given when the message leaves: one that waits must not hold up the window.
         let body = match fetch {
             None => body(at, atomic),
-            Some(_) => Body::Fetch { at, atomic, ticket: ticket(token, issued) },
+            Some(_) => Body::Fetch { at, atomic, ticket: ticket(token, segment) },
         };
         let message = Message { from: self.me, seq: Seq(0), ack: Seq(0), body };
         message.encode(self.messages.packet_mut(slot));
-        if fetch.is_some() {
-            link.fetches += 1;
-        }
-        stream.issued = issued + 1;
+        link.fetches += u32::from(fetch.is_some());
         stream.next_rail =
             if rail.index() + 1 == self.rails.len() { 0 } else { stream.next_rail + 1 };
 
-        let segment = &mut self.segments[token.0];
-        segment.transfer = Transfer {
-            direction: Direction::Write,
-            local: Local::Memory { addr: fetch.map_or(0, |place| place.addr), desc: Desc(0) },
-            len: width,
-            remote: fetch.map_or(0, |place| place.flag),
-            key: 0,
-        };
-        segment.to = self.paths.get(request.pe, rail).to;
-        segment.seq = issued;
-        segment.stream = stream_index;
-        segment.op = OpId::NONE.0;
-        segment.message = slot;
-        segment.rail = rail;
-        segment.kind = if fetch.is_some() { Kind::Fetch } else { Kind::Message };
-        segment.stage = Stage::Ready;
-        stream.order_mut(Direction::Write).append(&mut self.segments, token.0);
-
         if chained_to != NIL_OP {
-            self.segments[token.0].stage = Stage::Chained;
+            segment.stage = Stage::Chained;
             if self.ops.chain(chained_to, token.0) {
                 self.unchain(token);
             }
-        } else if self.streams[stream_index].fence == 0
-            || !self.hold_behind_fence(token, stream_index)
-        {
+        } else if closed {
+            segment.epoch = epoch;
+            segment.stage = Stage::Held;
+            stream.held.push(&mut self.segments, token.0);
+            self.want_ack(request.pe);
+        } else {
+            segment.stage = Stage::Ready;
+            stream.begin(Direction::Write);
             self.dispatch(token, rail);
         }
-        self.streams[stream_index].check()?;
+        self.check_stream(request.pe)?;
         Ok(true)
-    }
-
-    /// Sends a new message, or puts it where it waits.
-    pub(super) fn dispatch_message(&mut self, token: Token, rail: RailId) {
-        match self.send_message(token, rail) {
-            Left::Taken => {}
-            Left::NoWindow => self.hold_for_window(token),
-            Left::Failed(error) => self.fail_segment(token, error),
-            Left::NoRoom | Left::Dropped => self.queue(token, rail),
-        }
     }
 
     /// Gives a message its number and hands it to the fabric.
     pub(super) fn send_message(&mut self, token: Token, rail: RailId) -> Left {
         let segment = &mut self.segments[token.0];
-        let slot = segment.message;
-        let link = self.streams[segment.stream].link();
+        let (slot, pe) = (segment.message, segment.pe);
+        let Some(stream) = self.streams.find_mut(pe) else { return Left::NoRoom };
+        let link = stream.link();
         if !link.has_room(&self.messages) {
             return Left::NoWindow;
         }
@@ -286,8 +276,7 @@ impl<P: Port> Lane<P> {
                 link.carried(ack);
                 self.messages.sent(link, slot, seq);
                 link.take_number();
-                let stream = segment.stream;
-                self.note_control(stream);
+                self.note_control(pe);
                 Left::Taken
             }
             Ok(Posted::Again) => {
@@ -298,58 +287,53 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// Holds a message until the peer's window has room again.
+    /// Lets a message wait until the peer's window has room again.
     #[cold]
-    pub(super) fn hold_for_window(&mut self, token: Token) {
-        let segment = &mut self.segments[token.0];
-        segment.stage = Stage::Held;
-        segment.after = 0;
-        let stream = segment.stream;
-        self.streams[stream].held.push(&mut self.segments, token.0);
-        self.want_ack(stream);
+    pub(super) fn wait_for_window(&mut self, token: Token) {
+        let pe = self.segments[token.0].pe;
+        self.segments[token.0].stage = Stage::Windowed;
+        if let Some(stream) = self.streams.find_mut(pe) {
+            stream.link().waiting.push(&mut self.segments, token.0);
+        }
+        self.want_ack(pe);
     }
 
-    /// The message side of a segment that ends.
-    pub(super) fn retire_message(&mut self, token: Token) {
-        let segment = &self.segments[token.0];
-        let (slot, stream) = (segment.message, segment.stream);
-        if segment.kind == Kind::Fetch {
-            self.streams[stream].link().fetches -= 1;
+    /// The message of a segment that ends.
+    pub(super) fn leave_message(&mut self, token: Token) {
+        let Segment { message, pe, kind, stage, .. } = self.segments[token.0];
+        if kind == Kind::Fetch {
+            if let Some(stream) = self.streams.find_mut(pe) {
+                stream.link().fetches -= 1;
+            }
         }
-        if slot == NIL {
+        if message == NIL {
             return;
         }
-        if self.segments[token.0].stage == Stage::Sent {
+        if stage == Stage::Sent {
             // The message itself waits for its acknowledgement.
-            self.messages.forget_segment(slot);
+            self.messages.forget_segment(message);
         } else {
-            self.messages.give(slot);
+            self.messages.give(message);
         }
     }
 
     /// Somebody waits for what was sent to a peer.
-    #[inline]
-    pub(super) fn want_ack_of(&mut self, pe: Pe) {
-        if let Some(index) = self.streams.index_of(pe) {
-            self.want_ack(index);
-        }
-    }
-
-    /// Somebody waits for what was sent on a stream.
-    pub(super) fn want_ack(&mut self, stream: u32) {
-        if let Some(link) = &mut self.streams[stream].link {
+    pub(super) fn want_ack(&mut self, pe: Pe) {
+        let link = self.streams.find_mut(pe).and_then(|stream| stream.link.as_deref_mut());
+        if let Some(link) = link {
             link.want_ack();
-            self.note_control(stream);
+            self.note_control(pe);
         }
     }
 
-    /// Puts a stream with control messages due into the control queue.
+    /// Puts a peer to whom control messages are due into the control queue.
     #[inline]
-    fn note_control(&mut self, stream: u32) {
-        if let Some(link) = &mut self.streams[stream].link {
+    fn note_control(&mut self, pe: Pe) {
+        let link = self.streams.find_mut(pe).and_then(|stream| stream.link.as_deref_mut());
+        if let Some(link) = link {
             if (link.request_due || link.ack_due) && !link.in_control {
                 link.in_control = true;
-                self.control.push_back(stream);
+                self.control.push_back(pe);
             }
         }
     }
@@ -358,17 +342,24 @@ impl<P: Port> Lane<P> {
     #[cold]
     fn make_room(&mut self, idle: &mut u32) -> Result<(), EngineError> {
         // The room may be taken by messages that only an acknowledgement frees.
-        for stream in 0..self.streams.len() as u32 {
-            self.want_ack(stream);
+        let Self { streams, control, .. } = self;
+        for stream in streams.iter_mut() {
+            let Some(link) = stream.link.as_deref_mut() else { continue };
+            link.want_ack();
+            if link.request_due && !link.in_control {
+                link.in_control = true;
+                control.push_back(stream.pe);
+            }
         }
         self.wait_turn(idle);
         self.room_or_failure()
     }
 
-    fn stream_to(&mut self, pe: Pe) -> Result<u32, EngineError> {
+    fn stream_to(&mut self, pe: Pe) -> Result<&mut Stream, EngineError> {
+        self.check_pe(pe)?;
         let n_pes = self.streams.n_pes();
         let stream = self.streams.open(pe).ok_or(EngineError::NoSuchPe { pe, n_pes })?;
-        self.streams[stream].check()?;
+        stream.check()?;
         Ok(stream)
     }
 
@@ -379,26 +370,32 @@ impl<P: Port> Lane<P> {
         let Some(mut packet) = self.packet.take() else { return false };
         while let Some(reply) = self.replies.front().copied() {
             let body = Body::Reply { ticket: reply.ticket, value: reply.value };
-            if !self.send_unnumbered(reply.stream, Seq(0), body, &mut packet) {
+            if !self.send_unnumbered(reply.pe, Seq(0), body, &mut packet) {
                 break;
             }
             self.replies.pop_front();
             moved = true;
         }
-        while let Some(stream) = self.control.front().copied() {
-            let link = self.streams[stream].link();
+        while let Some(pe) = self.control.front().copied() {
+            let Some(stream) = self.streams.find_mut(pe) else {
+                self.control.pop_front();
+                continue;
+            };
+            let link = stream.link();
             let (seq, body) = if link.request_due {
                 (link.requested(), Body::AckRequest)
             } else {
                 (Seq(0), Body::Ack)
             };
             let due = link.request_due || link.ack_due;
-            if due && !self.send_unnumbered(stream, seq, body, &mut packet) {
+            if due && !self.send_unnumbered(pe, seq, body, &mut packet) {
                 break;
             }
-            let link = self.streams[stream].link();
-            link.request_due = false;
-            link.in_control = false;
+            if let Some(stream) = self.streams.find_mut(pe) {
+                let link = stream.link();
+                link.request_due = false;
+                link.in_control = false;
+            }
             self.control.pop_front();
             moved = true;
         }
@@ -407,24 +404,18 @@ impl<P: Port> Lane<P> {
     }
 
     /// Sends a message that is not acknowledged itself. Whether it has left, or never will.
-    fn send_unnumbered(
-        &mut self,
-        stream_index: u32,
-        seq: Seq,
-        body: Body<'_>,
-        packet: &mut Packet,
-    ) -> bool {
-        let stream = &mut self.streams[stream_index];
+    fn send_unnumbered(&mut self, pe: Pe, seq: Seq, body: Body<'_>, packet: &mut Packet) -> bool {
+        let Some(stream) = self.streams.find_mut(pe) else { return true };
         if stream.error.is_some() {
             return true;
         }
-        let (pe, rail) = (stream.pe, RailId(stream.next_rail));
+        let rail = RailId(stream.next_rail);
         let ack = stream.link().ack();
         Message { from: self.me, seq, ack, body }.encode(packet);
         let to = self.paths.get(pe, rail).to;
         match self.port.send(rail, to, CONTROL, packet.bytes()) {
             Ok(Posted::Yes) => {
-                self.streams[stream_index].link().carried(ack);
+                stream.link().carried(ack);
                 true
             }
             Ok(Posted::Again) => {
@@ -432,8 +423,8 @@ impl<P: Port> Lane<P> {
                 false
             }
             Err(error) => {
-                let failed = self.local_fault(pe, error);
-                self.fail_stream(stream_index, failed);
+                let failed = local_fault(pe, &error);
+                self.fail_stream(pe, failed);
                 true
             }
         }
@@ -463,19 +454,23 @@ impl<P: Port> Lane<P> {
     /// Carries out a message. Nothing is sent from here: what it calls forth is noted.
     fn handle(&mut self, message: &Message<'_>) {
         let pe = message.from;
-        let Some(stream) = self.streams.open(pe) else {
+        if self.streams.open(pe).is_none() {
             let why = format!("it is no PE of this job of {}", self.streams.n_pes());
             return self.fail_lane(EngineError::BadMessage { pe, why });
-        };
-        self.acknowledged(stream, message.ack);
+        }
+        self.acknowledged(pe, message.ack);
+        let Some(stream) = self.streams.find_mut(pe) else { return };
+        let link = stream.link();
         match message.body {
             Body::Ack => return,
-            Body::Reply { ticket, value } => return self.replied(stream, ticket, value),
-            Body::AckRequest => self.streams[stream].link().asked(message.seq),
+            Body::Reply { ticket, value } => return self.replied(pe, ticket, value),
+            Body::AckRequest => link.asked(message.seq),
             Body::Atomic { .. } | Body::Fetch { .. } | Body::PutSignal { .. } => {
-                match self.streams[stream].link().received.arrive(message.seq) {
+                let arrival = link.received.arrive(message.seq);
+                link.check_wanted();
+                match arrival {
                     Arrival::New => {
-                        if let Err(why) = self.carry_out(stream, &message.body) {
+                        if let Err(why) = self.carry_out(pe, &message.body) {
                             self.fail_lane(EngineError::BadMessage { pe, why });
                         }
                     }
@@ -485,14 +480,13 @@ impl<P: Port> Lane<P> {
                         self.fail_lane(EngineError::BadMessage { pe, why });
                     }
                 }
-                self.streams[stream].link().check_wanted();
             }
         }
-        self.note_control(stream);
+        self.note_control(pe);
     }
 
     /// Applies a request to this process' memory.
-    fn carry_out(&mut self, stream: u32, body: &Body<'_>) -> Result<(), String> {
+    fn carry_out(&mut self, pe: Pe, body: &Body<'_>) -> Result<(), String> {
         let (at, atomic) = match *body {
             Body::PutSignal { at, atomic, to, payload } => {
                 let addr = self.regions.locate(to, payload.len()).map_err(|e| e.to_string())?;
@@ -509,69 +503,69 @@ impl<P: Port> Lane<P> {
         }
         let value = self.port.apply(addr, &atomic).map_err(|e| e.to_string())?;
         if let Body::Fetch { ticket, .. } = *body {
-            self.replies.push_back(PendingReply { stream, ticket, value });
+            self.replies.push_back(PendingReply { pe, ticket, value });
         }
         Ok(())
     }
 
     /// Ends what an acknowledgement covers.
-    fn acknowledged(&mut self, stream_index: u32, ack: Seq) {
-        let stream = &mut self.streams[stream_index];
-        let link = stream.link();
-        if link.next.is_before(ack) {
-            let (pe, why) = (stream.pe, format!("it acknowledges {}, which was not sent", ack.0));
+    fn acknowledged(&mut self, pe: Pe, ack: Seq) {
+        let Some(stream) = self.streams.find_mut(pe) else { return };
+        if stream.link().next.is_before(ack) {
+            let why = format!("it acknowledges {}, which was not sent", ack.0);
             return self.fail_lane(EngineError::BadMessage { pe, why });
         }
-        let mut moved = false;
-        while let Some((slot, segment)) =
-            self.messages.pop_acked(self.streams[stream_index].link(), ack)
-        {
-            moved = true;
+        while let Some(stream) = self.streams.find_mut(pe) {
+            let Some((slot, segment)) = self.messages.pop_acked(stream.link(), ack) else { break };
             self.messages.give(slot);
             if segment == NIL {
                 continue;
             }
             self.segments[segment].message = NIL;
             if self.segments[segment].kind != Kind::Fetch {
-                self.retire(Token(segment));
+                self.drop_segment(Token(segment));
             }
         }
-        if moved && !self.streams[stream_index].held.is_empty() {
-            self.release_held(stream_index);
+        self.open_window(pe);
+    }
+
+    /// Moves to the rails' queues what waits for a peer's window, as far as it is open.
+    fn open_window(&mut self, pe: Pe) {
+        let Some(stream) = self.streams.find_mut(pe) else { return };
+        let link = stream.link();
+        for _ in 0..link.room(&self.messages).min(link.waiting.len()) {
+            let Some(stream) = self.streams.find_mut(pe) else { return };
+            let Some(index) = stream.link().waiting.pop(&self.segments) else { return };
+            let rail = self.segments[index].rail;
+            self.queue(Token(index), rail);
         }
     }
 
     /// Stores a fetched word, then its flag.
-    fn replied(&mut self, stream: u32, answered: Ticket, value: u64) {
+    fn replied(&mut self, pe: Pe, answered: Ticket, value: u64) {
         let token = Token(answered.0 & TOKEN_BITS);
-        let Some(segment) = self.segments.in_flight(token).copied() else { return };
-        let same = segment.kind == Kind::Fetch
-            && segment.stream == stream
-            && ticket(token, segment.seq) == answered;
+        let Some(segment) = self.segments.away(token) else { return };
         // A second reply to the same request finds another segment there, or none.
-        if !same {
+        if segment.kind != Kind::Fetch || segment.pe != pe || ticket(token, segment) != answered {
             return;
         }
         if let Local::Memory { addr, .. } = segment.transfer.local {
+            let flag = segment.transfer.remote;
             let stored = self
                 .port
                 .store(addr, &value.to_le_bytes())
-                .and_then(|()| self.port.store_flag(addr + 8, segment.transfer.remote));
+                .and_then(|()| self.port.store_flag(addr + 8, flag));
             if let Err(error) = stored {
-                let failed = self.local_fault(self.streams[stream].pe, error);
-                self.fail_lane(failed);
+                self.fail_lane(local_fault(pe, &error));
             }
         }
-        self.retire(token);
-        if !self.streams[stream].held.is_empty() {
-            self.release_held(stream);
-        }
+        self.drop_segment(token);
     }
+}
 
-    #[cold]
-    fn local_fault(&self, pe: Pe, error: PortError) -> EngineError {
-        EngineError::BadMessage { pe, why: error.to_string() }
-    }
+#[cold]
+fn local_fault(pe: Pe, error: &PortError) -> EngineError {
+    EngineError::BadMessage { pe, why: error.to_string() }
 }
 
 /// No operation to be chained to.
@@ -583,9 +577,9 @@ const CONTROL: Token = Token(u32::MAX);
 /// The part of a ticket that is the segment's token.
 const TOKEN_BITS: u32 = 0x00ff_ffff;
 
-/// The ticket of a fetch: its segment, and some bits of its number, so that a late reply to an
-/// earlier user of the segment is noticed.
+/// The ticket of a fetch: its segment, and some bits of how often the slot has been used for a
+/// message, so that a late reply to an earlier one is noticed.
 #[inline]
-fn ticket(token: Token, seq: u64) -> Ticket {
-    Ticket(token.0 & TOKEN_BITS | (seq as u32) << 24)
+fn ticket(token: Token, segment: &Segment) -> Ticket {
+    Ticket(token.0 & TOKEN_BITS | (segment.transfer.key as u32) << 24)
 }

@@ -34,6 +34,12 @@ impl PathTable {
         (self.paths.len() / self.rails) as u32
     }
 
+    /// The path of a local rail to a PE, if both exist.
+    #[inline(always)]
+    pub(super) fn find(&self, pe: Pe, rail: RailId) -> Option<Path> {
+        self.paths.get(pe.index() * self.rails + rail.index()).copied()
+    }
+
     /// The path of a local rail to a PE that is in the job.
     #[inline]
     pub(super) fn get(&self, pe: Pe, rail: RailId) -> Path {

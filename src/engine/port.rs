@@ -158,6 +158,19 @@ pub trait Port {
         transfer: &Transfer,
     ) -> Result<Posted, PortError>;
 
+    /// As [`Port::post`], in few instructions and without reasons: whether the fabric has taken the
+    /// segment. If not, nothing was taken, and [`Port::post`] tells why. Does not panic.
+    #[inline(always)]
+    fn post_at_once(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        transfer: &Transfer,
+    ) -> bool {
+        matches!(self.post(rail, to, token, transfer), Ok(Posted::Yes))
+    }
+
     /// Takes up to [`POLL_BATCH`] completions of a rail, and lets the fabric make progress. Never
     /// blocks. Messages that have come in wait for [`Port::receive`].
     fn poll(&mut self, rail: RailId, done: &mut [Token; POLL_BATCH]) -> Polled;

@@ -1,10 +1,10 @@
 //! The table of segments of one lane: a fixed array with a free list.
 //!
-//! Every list of the lane (free slots, a rail's queue, a stream's held segments, a stream's
-//! segments in issue order) is threaded through the slots by index, so that nothing is allocated
-//! after start and the room for every list is the room of the table.
+//! Every list of the lane (free slots, a rail's queue, a stream's held segments) is threaded
+//! through the slots by index, so that nothing is allocated after start and the room for every
+//! list is the room of the table.
 
-use super::ids::{RailId, Token};
+use super::ids::{Pe, RailId, Token};
 use super::port::{Desc, Direction, Local, PeerAddr, Transfer};
 
 /// The end of a list, or the absence of a slot.
@@ -23,6 +23,8 @@ pub(super) enum Stage {
     Posted,
     /// A signal that waits for the data of its own put.
     Chained,
+    /// A message that waits for the peer's window.
+    Windowed,
     /// A message that has left; the peer's acknowledgement, or its reply, is outstanding.
     Sent,
 }
@@ -39,40 +41,43 @@ pub(super) enum Kind {
     Fetch,
 }
 
-/// One segment and its places in the lists.
+/// One segment and its place in the list it is in.
+///
+/// Two cache lines, so that an index becomes an address with a shift.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 pub(super) struct Segment {
-    /// What to post.
-    pub(super) transfer: Transfer,
-    /// Where to.
-    pub(super) to: PeerAddr,
-    /// Place in its stream's issue order; rises by one with each segment of the stream.
-    pub(super) seq: u64,
-    /// While held: may leave once all of the stream's writes below this `seq` are delivered.
-    pub(super) after: u64,
-    /// Index of its stream.
-    pub(super) stream: u32,
+    /// The peer.
+    pub(super) pe: Pe,
     /// The operation that counts its segments, or [`NIL`].
     pub(super) op: u32,
-    /// Its message in the message table, or [`NIL`] for a transfer.
-    pub(super) message: u32,
-    /// Neighbours in the stream's issue order.
-    pub(super) older: u32,
-    pub(super) newer: u32,
     /// Next in the queue it is in: free list, held queue or rail queue.
     pub(super) next: u32,
-    /// The rail it goes out on.
-    pub(super) rail: RailId,
+    /// When it was submitted, on the watchdog's clock.
+    pub(super) born: u32,
+    /// Its message in the message table, or [`NIL`] for a transfer.
+    pub(super) message: u32,
+    /// Its direction. Messages are writes.
+    pub(super) direction: Direction,
     /// What it is.
     pub(super) kind: Kind,
+    /// The rail it goes out on.
+    pub(super) rail: RailId,
     /// Where it is.
     pub(super) stage: Stage,
+    /// While held: which fence it waits for.
+    pub(super) epoch: u32,
+    /// Its bytes.
+    pub(super) len: usize,
+    /// What to post and where to, for a segment that could not be posted at once.
+    pub(super) transfer: Transfer,
+    pub(super) to: PeerAddr,
 }
 
 impl Segment {
     /// The words for it in messages to the user.
     pub(super) fn what(&self) -> &'static str {
-        match (self.kind, self.transfer.direction) {
+        match (self.kind, self.direction) {
             (Kind::Transfer, Direction::Write) => "put",
             (Kind::Transfer, Direction::Read) => "get",
             (Kind::Message, _) => "signal or atomic",
@@ -81,6 +86,17 @@ impl Segment {
     }
 
     const FREE: Segment = Segment {
+        pe: Pe(0),
+        op: NIL,
+        next: NIL,
+        born: 0,
+        message: NIL,
+        direction: Direction::Write,
+        kind: Kind::Transfer,
+        rail: RailId(0),
+        stage: Stage::Free,
+        epoch: 0,
+        len: 0,
         transfer: Transfer {
             direction: Direction::Write,
             local: Local::Memory { addr: 0, desc: Desc(0) },
@@ -89,18 +105,15 @@ impl Segment {
             key: 0,
         },
         to: PeerAddr(0),
-        seq: 0,
-        after: 0,
-        stream: NIL,
-        op: NIL,
-        message: NIL,
-        older: NIL,
-        newer: NIL,
-        next: NIL,
-        rail: RailId(0),
-        kind: Kind::Transfer,
-        stage: Stage::Free,
     };
+}
+
+/// What remains to be done for a segment that has completed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Finished {
+    pub(super) pe: Pe,
+    pub(super) op: u32,
+    pub(super) direction: Direction,
 }
 
 /// The segments of a lane.
@@ -143,10 +156,18 @@ impl SegmentTable {
         Some(Token(index))
     }
 
-    /// Gives back a slot that was just taken and put to no use.
-    pub(super) fn give_unused(&mut self, token: Token) {
-        self.slots[token.index()].stage = Stage::Ready;
-        self.give(token);
+    /// The next free slot, which stays free until [`SegmentTable::take_peeked`].
+    #[inline(always)]
+    pub(super) fn peek(&mut self) -> Option<(Token, &mut Segment)> {
+        let index = self.free;
+        self.slots.get_mut(index as usize).map(|slot| (Token(index), slot))
+    }
+
+    /// Takes the slot that [`SegmentTable::peek`] has just given; `next` is its `next`.
+    #[inline(always)]
+    pub(super) fn take_peeked(&mut self, next: u32) {
+        self.free = next;
+        self.used += 1;
     }
 
     /// Gives a slot back.
@@ -161,18 +182,39 @@ impl SegmentTable {
         self.used -= 1;
     }
 
-    /// The segment, if the token is one that the fabric has at present.
-    pub(super) fn in_flight(&self, token: Token) -> Option<&Segment> {
+    /// The segment, if the token is one that the fabric or the peer has at present.
+    pub(super) fn away(&self, token: Token) -> Option<&Segment> {
         self.slots
             .get(token.index())
             .filter(|segment| matches!(segment.stage, Stage::Posted | Stage::Sent))
     }
 
-    /// The segment, if the token is one that is posted at present. The port hands tokens back from
-    /// outside, so they are checked.
-    #[inline]
-    pub(super) fn posted(&self, token: Token) -> Option<&Segment> {
-        self.slots.get(token.index()).filter(|segment| segment.stage == Stage::Posted)
+    /// Gives back a slot that was just taken and put to no use.
+    pub(super) fn give_unused(&mut self, token: Token) {
+        self.slots[token.index()].stage = Stage::Ready;
+        self.give(token);
+    }
+
+    /// Frees the slot of a segment that has completed. None if the token is not of one that is
+    /// posted.
+    #[inline(always)]
+    pub(super) fn finish(&mut self, token: Token) -> Option<Finished> {
+        let slot = self.slots.get_mut(token.index())?;
+        if slot.stage != Stage::Posted {
+            return None;
+        }
+        slot.stage = Stage::Free;
+        slot.next = self.free;
+        self.free = token.0;
+        self.used -= 1;
+        Some(Finished { pe: slot.pe, op: slot.op, direction: slot.direction })
+    }
+
+    /// All segments in use. Slots are reused last in first out, so they are found near the front
+    /// of the table, and the search ends with the last of them.
+    pub(super) fn in_use(&self) -> impl Iterator<Item = &Segment> {
+        let used = self.slots.iter().filter(|segment| segment.stage != Stage::Free);
+        used.take(self.used as usize)
     }
 }
 
@@ -242,59 +284,6 @@ impl Queue {
     }
 }
 
-/// Segments of one stream and one direction that have not completed, oldest first, threaded
-/// through [`Segment::older`] and [`Segment::newer`]. They leave from any place: fabrics complete
-/// out of order.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct IssueOrder {
-    oldest: u32,
-    newest: u32,
-}
-
-impl IssueOrder {
-    pub(super) const EMPTY: IssueOrder = IssueOrder { oldest: NIL, newest: NIL };
-
-    #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.oldest == NIL
-    }
-
-    /// The segment that was issued first.
-    #[inline]
-    pub(super) fn oldest(&self) -> Option<u32> {
-        (self.oldest != NIL).then_some(self.oldest)
-    }
-
-    #[inline]
-    pub(super) fn append(&mut self, table: &mut SegmentTable, index: u32) {
-        let newest = self.newest;
-        let segment = &mut table[index];
-        segment.older = newest;
-        segment.newer = NIL;
-        if newest == NIL {
-            self.oldest = index;
-        } else {
-            table[newest].newer = index;
-        }
-        self.newest = index;
-    }
-
-    #[inline]
-    pub(super) fn remove(&mut self, table: &mut SegmentTable, index: u32) {
-        let Segment { older, newer, .. } = table[index];
-        if older == NIL {
-            self.oldest = newer;
-        } else {
-            table[older].newer = newer;
-        }
-        if newer == NIL {
-            self.newest = older;
-        } else {
-            table[newer].older = older;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -333,35 +322,5 @@ mod tests {
         queue.push(&mut table, all[2]);
         assert_eq!(queue.pop(&table), Some(all[2]));
         assert_eq!(queue.pop(&table), None);
-    }
-
-    #[test]
-    fn issue_order_survives_removal_from_any_place() {
-        // Every order in which four segments can complete.
-        for first in 0..4usize {
-            for second in 0..3usize {
-                for third in 0..2usize {
-                    let mut table = SegmentTable::new(4);
-                    let mut order = IssueOrder::EMPTY;
-                    let mut left: Vec<u32> = (0..4).map(|_| take(&mut table)).collect();
-                    for &index in &left {
-                        order.append(&mut table, index);
-                    }
-                    for pick in [first, second, third, 0] {
-                        let index = left.remove(pick);
-                        order.remove(&mut table, index);
-                        assert_eq!(order.oldest(), left.first().copied());
-                        let mut walked = Vec::new();
-                        let mut at = order.oldest().unwrap_or(NIL);
-                        while at != NIL {
-                            walked.push(at);
-                            at = table[at].newer;
-                        }
-                        assert_eq!(walked, left);
-                    }
-                    assert!(order.is_empty());
-                }
-            }
-        }
     }
 }

@@ -5,43 +5,36 @@ use super::ids::Pe;
 use super::link::Link;
 use super::pairing::first_rail;
 use super::port::Direction;
-use super::segment::{IssueOrder, NIL, Queue, SegmentTable};
+use super::segment::{Queue, SegmentTable};
 
 /// State of one (lane, peer). Opened at the first operation to the peer.
+///
+/// # Fences
+/// Writes issued after a fence are *held*, none is sent, until every write before it is delivered.
+/// So whether the fence is passed needs no order of completions, however they come: it is when no
+/// write that was sent is outstanding. Then the writes held behind that fence go out, and if there
+/// was another fence after them, those behind it wait in the same way.
 #[derive(Debug)]
 pub(super) struct Stream {
     /// The peer.
     pub(super) pe: Pe,
     /// The rail its next segment takes.
     pub(super) next_rail: u8,
-    /// The `seq` its next segment gets.
-    pub(super) issued: u64,
-    /// While not zero: writes issued from here on wait until all writes below this `seq` are
-    /// delivered. Zero once that is so, and when there was nothing to wait for.
-    pub(super) fence: u64,
-    /// Writes and reads under way, each in issue order.
-    writes: IssueOrder,
-    reads: IssueOrder,
-    /// Writes that wait behind a fence, in issue order. Their `after` values never fall, so only
-    /// the front need be looked at.
+    /// Writes must not go out right away: a fence has not been passed, or the stream has failed.
+    /// While it has not failed, some write is outstanding then, whose completion opens it again.
+    pub(super) closed: bool,
+    /// Segments posted or ready, by [`Direction`]. Held ones do not count.
+    under_way: [u32; 2],
+    /// Rises with each fence that found writes outstanding.
+    epoch: u32,
+    /// Writes that wait behind a fence, in issue order, each with the fence's epoch.
     pub(super) held: Queue,
     /// Messages to and from the peer, from the first one on.
     pub(super) link: Option<Box<Link>>,
+    /// Warnings that the watchdog has given for what is outstanding.
+    pub(super) warned: u32,
     /// The first failure; nothing more is sent to the peer after it.
     pub(super) error: Option<Box<EngineError>>,
-    /// What the watchdog saw when it last looked.
-    pub(super) watch: [Watch; 2],
-}
-
-/// The oldest segment of one direction, and when it was first seen to be the oldest.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Watch {
-    /// `seq` of the segment, plus one; zero for none.
-    pub(super) seq: u64,
-    /// When it was first seen, in nanoseconds of the watchdog's count.
-    pub(super) since: u64,
-    /// How many warnings have been given for it.
-    pub(super) warned: u32,
 }
 
 impl Stream {
@@ -49,31 +42,13 @@ impl Stream {
         Self {
             pe,
             next_rail: first_rail,
-            issued: 1,
-            fence: 0,
-            writes: IssueOrder::EMPTY,
-            reads: IssueOrder::EMPTY,
+            closed: false,
+            under_way: [0; 2],
+            epoch: 0,
             held: Queue::EMPTY,
             link: None,
+            warned: 0,
             error: None,
-            watch: [Watch::default(); 2],
-        }
-    }
-
-    /// Segments of one direction, in issue order.
-    #[inline]
-    pub(super) fn order(&self, direction: Direction) -> &IssueOrder {
-        match direction {
-            Direction::Write => &self.writes,
-            Direction::Read => &self.reads,
-        }
-    }
-
-    #[inline]
-    pub(super) fn order_mut(&mut self, direction: Direction) -> &mut IssueOrder {
-        match direction {
-            Direction::Write => &mut self.writes,
-            Direction::Read => &mut self.reads,
         }
     }
 
@@ -92,92 +67,102 @@ impl Stream {
         self.link.get_or_insert_with(|| Box::new(Link::new()))
     }
 
-    /// Whether everything issued to the peer is delivered and everything read has landed.
+    /// Whether everything issued to the peer is delivered and everything read has landed. Something
+    /// is held only while something else is outstanding.
     #[inline]
     pub(super) fn is_quiet(&self) -> bool {
-        self.writes.is_empty() && self.reads.is_empty()
+        self.under_way == [0; 2]
     }
 
-    /// Every write with a `seq` below this one is delivered. Constant time: the oldest write that
-    /// is not delivered bounds the prefix.
+    /// Segments that have not ended, held ones among the writes.
+    pub(super) fn outstanding(&self, direction: Direction) -> u32 {
+        let held = if direction == Direction::Write { self.held.len() } else { 0 };
+        self.under_way[direction as usize] + held
+    }
+
+    /// A segment is under way.
+    #[inline(always)]
+    pub(super) fn begin(&mut self, direction: Direction) {
+        self.under_way[direction as usize] += 1;
+    }
+
+    /// A segment that was under way has ended. Whether the stream should be opened now.
+    #[inline(always)]
+    pub(super) fn end(&mut self, direction: Direction) -> bool {
+        let left = self.under_way[direction as usize] - 1;
+        self.under_way[direction as usize] = left;
+        left == 0 && self.closed
+    }
+
+    /// Writes from here on come after those before.
     #[inline]
-    pub(super) fn delivered_below(&self, table: &SegmentTable) -> u64 {
-        self.writes.oldest().map_or(self.issued, |oldest| table[oldest].seq)
+    pub(super) fn fence(&mut self) {
+        if self.under_way[Direction::Write as usize] != 0 {
+            self.epoch += 1;
+            self.closed = true;
+        }
+    }
+
+    /// The fence that a write issued now waits for, while the stream is closed.
+    pub(super) fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// If all writes sent are delivered: the epoch whose held writes may go out now. Without any
+    /// the stream is open again.
+    pub(super) fn passed(&mut self, segments: &SegmentTable) -> Option<u32> {
+        if self.error.is_some() || self.under_way[Direction::Write as usize] != 0 {
+            return None;
+        }
+        let epoch = self.held.front().map_or(self.epoch, |front| segments[front].epoch);
+        // A fence after the writes that go out now closes the stream behind them.
+        self.closed = epoch != self.epoch;
+        Some(epoch)
     }
 }
 
-/// The streams of a lane, found by peer.
+/// The streams of a lane, by PE.
 ///
-/// A peer never talked to costs the four bytes of its index.
+/// A peer never talked to costs the eight bytes of an empty place.
 #[derive(Debug)]
 pub(super) struct Streams {
-    index: Box<[u32]>,
-    open: Vec<Stream>,
+    places: Box<[Option<Box<Stream>>]>,
     me: Pe,
     rails: u8,
 }
 
 impl Streams {
     pub(super) fn new(me: Pe, n_pes: u32, rails: u8) -> Self {
-        Self { index: vec![NIL; n_pes as usize].into_boxed_slice(), open: Vec::new(), me, rails }
+        Self { places: (0..n_pes).map(|_| None).collect(), me, rails }
     }
 
     /// PEs of the job.
     pub(super) fn n_pes(&self) -> u32 {
-        self.index.len() as u32
+        self.places.len() as u32
     }
 
     /// The stream to a peer, if anything was ever sent to it.
     #[inline]
     pub(super) fn find(&self, pe: Pe) -> Option<&Stream> {
-        self.open.get(*self.index.get(pe.index())? as usize)
+        self.places.get(pe.index())?.as_deref()
     }
 
     /// As [`Streams::find`], to change it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn find_mut(&mut self, pe: Pe) -> Option<&mut Stream> {
-        self.open.get_mut(*self.index.get(pe.index())? as usize)
+        self.places.get_mut(pe.index())?.as_deref_mut()
     }
 
-    /// Index of the stream to a peer, if there is one.
+    /// The stream to a peer, opened if need be. None for a PE outside the job.
     #[inline]
-    pub(super) fn index_of(&self, pe: Pe) -> Option<u32> {
-        self.index.get(pe.index()).copied().filter(|index| *index != NIL)
+    pub(super) fn open(&mut self, pe: Pe) -> Option<&mut Stream> {
+        let place = self.places.get_mut(pe.index())?;
+        let first_rail = || first_rail(self.me, pe, self.rails).0;
+        Some(place.get_or_insert_with(|| Box::new(Stream::new(pe, first_rail()))))
     }
 
-    /// Index of the stream to a peer, opened if need be. None for a PE outside the job.
-    #[inline]
-    pub(super) fn open(&mut self, pe: Pe) -> Option<u32> {
-        let index = *self.index.get(pe.index())?;
-        if index != NIL { Some(index) } else { Some(self.open_new(pe)) }
-    }
-
-    #[cold]
-    fn open_new(&mut self, pe: Pe) -> u32 {
-        let index = self.open.len() as u32;
-        let first_rail = first_rail(self.me, pe, self.rails).0;
-        self.open.push(Stream::new(pe, first_rail));
-        self.index[pe.index()] = index;
-        index
-    }
-
-    /// Number of streams opened so far.
-    pub(super) fn len(&self) -> usize {
-        self.open.len()
-    }
-}
-
-impl std::ops::Index<u32> for Streams {
-    type Output = Stream;
-    #[inline]
-    fn index(&self, index: u32) -> &Stream {
-        &self.open[index as usize]
-    }
-}
-
-impl std::ops::IndexMut<u32> for Streams {
-    #[inline]
-    fn index_mut(&mut self, index: u32) -> &mut Stream {
-        &mut self.open[index as usize]
+    /// All streams opened so far, to change them.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Stream> {
+        self.places.iter_mut().filter_map(Option::as_deref_mut)
     }
 }

@@ -5,10 +5,11 @@ use std::time::Duration;
 use log::warn;
 
 use super::error::EngineError;
+use super::ids::Pe;
 use super::port::{Direction, Port};
 use super::rail::Rail;
-use super::segment::{NIL, SegmentTable, Stage};
-use super::stream::Stream;
+use super::segment::{Segment, SegmentTable, Stage};
+use super::stream::Streams;
 
 /// Turns of the loop between two looks at the clock. Reading the clock costs tens of nanoseconds,
 /// so this makes it less than one per turn.
@@ -22,6 +23,9 @@ const PERIOD: u64 = 250_000_000;
 /// Well above the time that [`TURNS`] turns take on an overloaded machine (10 ms each).
 const MAX_GAP: u64 = 5_000_000_000;
 
+/// Segments are stamped in units of 2^28 ns, about a quarter of a second: 32 bits last 36 years.
+const STAMP_SHIFT: u32 = 28;
+
 /// When waits are reported and given up.
 #[derive(Debug)]
 pub struct Watchdog {
@@ -32,6 +36,10 @@ pub struct Watchdog {
     looked: u64,
     /// Time counted as waiting, up to `looked`.
     counted: u64,
+    /// The same in units of 2^[`STAMP_SHIFT`] nanoseconds.
+    stamp: u32,
+    /// Whether some stream has been warned of and not been cleared.
+    has_warned: bool,
 }
 
 impl Watchdog {
@@ -45,6 +53,8 @@ impl Watchdog {
             turns: 0,
             looked: 0,
             counted: 0,
+            stamp: 0,
+            has_warned: false,
         }
     }
 
@@ -66,91 +76,100 @@ impl Watchdog {
         if due {
             self.looked = now;
             self.counted += gap.min(MAX_GAP);
+            self.stamp = (self.counted >> STAMP_SHIFT) as u32;
         }
         due
     }
 
-    /// Looks at one stream; gives the error if its time is up.
+    /// The time that segments are stamped with.
+    #[inline(always)]
+    pub(super) fn stamp(&self) -> u32 {
+        self.stamp
+    }
+
+    /// Looks at all segments under way; gives the streams whose time is up, with the error.
+    ///
+    /// It walks through the segments in use, four times a second and only while the lane is turned.
     pub(super) fn look<P: Port>(
-        &self,
-        stream: &mut Stream,
+        &mut self,
+        streams: &mut Streams,
         segments: &SegmentTable,
         port: &P,
         rails: &[Rail],
-    ) -> Option<EngineError> {
-        for direction in [Direction::Write, Direction::Read] {
-            let oldest = stream.order(direction).oldest();
-            let seq = oldest.map_or(0, |index| segments[index].seq + 1);
-            let watch = &mut stream.watch[direction as usize];
-            if watch.seq != seq {
-                watch.seq = seq;
-                watch.since = self.counted;
-                watch.warned = 0;
+    ) -> Vec<(Pe, EngineError)> {
+        let age = |segment: &Segment| u64::from(self.stamp - segment.born) << STAMP_SHIFT;
+        let patience = self.warn_after.into_iter().chain(self.fail_after).min().unwrap_or(u64::MAX);
+        let waits = |segment: &Segment| {
+            matches!(segment.stage, Stage::Posted | Stage::Ready | Stage::Sent | Stage::Windowed)
+        };
+        let stuck = |segment: &&Segment| waits(segment) && age(segment) >= patience;
+        let mut oldest: Vec<&Segment> = segments.in_use().filter(stuck).collect();
+        if oldest.is_empty() {
+            if std::mem::take(&mut self.has_warned) {
+                streams.iter_mut().for_each(|stream| stream.warned = 0);
+            }
+            return Vec::new();
+        }
+        // One report per stream, of its oldest segment.
+        oldest.sort_by_key(|segment| (segment.pe, segment.born));
+        oldest.dedup_by_key(|segment| segment.pe);
+        let mut failed = Vec::new();
+        for segment in oldest {
+            let Some(stream) = streams.find_mut(segment.pe) else { continue };
+            if stream.error.is_some() {
                 continue;
             }
-            let Some(index) = oldest else { continue };
-            let waited = self.counted - watch.since;
-            let failed = self.fail_after.is_some_and(|limit| waited >= limit);
+            let waited = age(segment);
+            let fails = self.fail_after.is_some_and(|limit| waited >= limit);
             let warns = self
                 .warn_after
-                .is_some_and(|limit| waited / limit.max(1) > u64::from(watch.warned));
-            if !failed && !warns {
+                .is_some_and(|limit| waited / limit.max(1) > u64::from(stream.warned));
+            if !fails && !warns {
                 continue;
             }
-            watch.warned += 1;
-            let repeated = watch.warned > 1;
-            let segment = &segments[index];
+            stream.warned += 1;
+            self.has_warned = true;
             let report = EngineError::Timeout {
                 what: segment.what(),
                 pe: stream.pe,
-                len: segment.transfer.len,
+                len: segment.len,
                 rail: segment.rail,
                 rail_name: port.rail_name(segment.rail).to_owned(),
                 seconds: waited / 1_000_000_000,
                 state: match segment.stage {
                     Stage::Posted => "posted",
                     Stage::Ready => "queued: the fabric does not take it",
-                    Stage::Held => "held behind a fence",
-                    Stage::Chained => "waits for its data to be delivered",
                     Stage::Sent => "sent, not acknowledged",
-                    Stage::Free => "free",
+                    Stage::Windowed => "waits for acknowledgements of earlier ones",
+                    Stage::Held | Stage::Chained | Stage::Free => "not sent",
                 },
-                writes: count(stream, segments, Direction::Write),
-                reads: count(stream, segments, Direction::Read),
+                writes: stream.outstanding(Direction::Write),
+                reads: stream.outstanding(Direction::Read),
             };
-            if failed {
-                return Some(report);
+            if fails {
+                failed.push((segment.pe, report));
+                continue;
             }
             warn!(target: "TRANSPORT", "{report}");
-            if repeated {
+            if stream.warned > 1 {
                 dump(port, rails);
             }
         }
-        None
+        failed
     }
-}
-
-fn count(stream: &Stream, segments: &SegmentTable, direction: Direction) -> u32 {
-    let mut at = stream.order(direction).oldest().unwrap_or(NIL);
-    let mut count = 0;
-    while at != NIL {
-        count += 1;
-        at = segments[at].newer;
-    }
-    count
 }
 
 fn dump<P: Port>(port: &P, rails: &[Rail]) {
     for (index, rail) in rails.iter().enumerate() {
         let id = super::ids::RailId(index as u8);
-        let counters = rail.counters;
+        let counters = rail.counters();
         warn!(
             target: "TRANSPORT",
             "{id} ({}): {} in flight of {}, {} queued, {} posted, {} completed, {} times no room",
             port.rail_name(id),
             rail.in_flight,
             rail.depth,
-            rail.queue.len(),
+            rail.queued(),
             counters.posted,
             counters.completed,
             counters.again,

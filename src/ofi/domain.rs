@@ -27,6 +27,12 @@ use crate::engine::port::{Addressing, PortError};
 pub(super) struct Gate(Option<Arc<Mutex<()>>>);
 
 impl Gate {
+    /// Whether there is no mutex, so that nobody need enter.
+    #[inline(always)]
+    pub(super) fn is_open(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Waits for other calls on the domain to end, where that is needed.
     #[inline]
     pub(super) fn enter(&self) -> Option<MutexGuard<'_, ()>> {

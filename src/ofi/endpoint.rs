@@ -148,6 +148,32 @@ impl Endpoint {
         unsafe { fi_write(ep, op.buf, op.len, op.desc, op.peer, op.remote, op.key, op.context) }
     }
 
+    /// The resolved way, if the provider has both calls.
+    pub(super) fn direct(&self) -> Option<Direct> {
+        // SAFETY: open, and so are its tables of operations, which do not change.
+        let (write, read) = unsafe {
+            let table = (*self.raw.as_ptr()).rma;
+            ((*table).write?, (*table).read?)
+        };
+        // SAFETY: `fi_write` takes its buffer as const, which is passed in the same way.
+        let write = unsafe {
+            std::mem::transmute::<
+                unsafe extern "C" fn(
+                    *mut fid_ep,
+                    *const c_void,
+                    usize,
+                    *mut c_void,
+                    fi_addr_t,
+                    u64,
+                    u64,
+                    *mut c_void,
+                ) -> isize,
+                RmaCall,
+            >(write)
+        };
+        Some(Direct { raw: self.raw, write, read })
+    }
+
     /// Posts a read.
     ///
     /// # Safety
@@ -206,6 +232,58 @@ impl Endpoint {
         let MessageBuffer { buf, len, desc, context } = *buffer;
         // SAFETY: enabled; the rest is the caller's promise.
         unsafe { fi_recv(self.raw.as_ptr(), buf, len, desc, FI_ADDR_UNSPEC, context) }
+    }
+}
+
+/// The way of an endpoint's writes and reads, resolved once: what [`Endpoint::write`] and
+/// [`Endpoint::read`] look up at each call.
+///
+/// It does not keep the endpoint open; [`super::port`] keeps both together.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Direct {
+    raw: NonNull<fid_ep>,
+    write: RmaCall,
+    read: RmaCall,
+}
+
+/// `fi_write` or `fi_read` as the provider has it.
+type RmaCall = unsafe extern "C" fn(
+    *mut fid_ep,
+    *mut c_void,
+    usize,
+    *mut c_void,
+    fi_addr_t,
+    u64,
+    u64,
+    *mut c_void,
+) -> isize;
+
+// SAFETY: as for `Endpoint`.
+unsafe impl Send for Direct {}
+// SAFETY: as for `Endpoint`.
+unsafe impl Sync for Direct {}
+
+impl Direct {
+    /// As [`Endpoint::write`].
+    ///
+    /// # Safety
+    /// As for [`Endpoint::write`], and the endpoint is open.
+    #[inline(always)]
+    pub(super) unsafe fn write(&self, op: &Rma) -> isize {
+        let Rma { buf, len, desc, peer, remote, key, context } = *op;
+        // SAFETY: the caller's promise.
+        unsafe { (self.write)(self.raw.as_ptr(), buf, len, desc, peer, remote, key, context) }
+    }
+
+    /// As [`Endpoint::read`].
+    ///
+    /// # Safety
+    /// As for [`Endpoint::read`], and the endpoint is open.
+    #[inline(always)]
+    pub(super) unsafe fn read(&self, op: &Rma) -> isize {
+        let Rma { buf, len, desc, peer, remote, key, context } = *op;
+        // SAFETY: the caller's promise.
+        unsafe { (self.read)(self.raw.as_ptr(), buf, len, desc, peer, remote, key, context) }
     }
 }
 

@@ -1,0 +1,72 @@
+//! What the plugin costs: its rates beside those of raw libfabric in the same run, and its
+//! instructions per operation. `docs/performance.md` explains the figures.
+//!
+//! Ends with one line per figure, `MEASURE <name> <value> <unit>`. The exit status says whether
+//! everything was right; how fast it was, only the figures say.
+
+mod area;
+mod callgrind;
+mod case;
+mod compare;
+mod control;
+mod cores;
+mod count;
+mod launch;
+mod options;
+mod provider;
+mod raw;
+mod report;
+mod stats;
+mod target;
+
+use std::process::ExitCode;
+
+use nvshmem_sim::{BoxError, pe_entry};
+
+use options::{Options, USAGE};
+use report::Report;
+
+/// Rails of the two counts of instructions.
+const RAILS: [usize; 2] = [1, 4];
+
+fn main() -> ExitCode {
+    pe_entry(&[(compare::SCENARIO, compare::scenario), (count::SCENARIO, count::scenario)]);
+    let options = match Options::parse(std::env::args().skip(1)) {
+        Ok(Some(options)) => options,
+        Ok(None) => {
+            print!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        Err(text) => {
+            eprint!("nvshmem-bench: {text}\n\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match measure(&options) {
+        Ok(report) => {
+            report.print_measures();
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("nvshmem-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(options: &Options) -> Result<Report, BoxError> {
+    let mut report = Report::default();
+    for &provider in &options.providers {
+        let compared = launch::compare(provider, options)?;
+        report.compared(provider, &compared)?;
+        if options.samples {
+            report::print_samples(&compared);
+        }
+    }
+    if options.count {
+        for rails in RAILS {
+            report.counted(rails, &launch::count(rails, options)?, options.profile);
+        }
+    }
+    Ok(report)
+}

@@ -1,0 +1,136 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use crate::provider::Provider;
+
+/// What is printed for `--help` and beside an error.
+pub(crate) const USAGE: &str = "\
+nvshmem-bench: what the plugin costs beside raw libfabric, and in instructions
+
+usage: nvshmem-bench --plugin-dir DIR [options]
+  --plugin-dir DIR    the installed plugins (nvshmem_transport_libfabric.so.N)
+  --libfabric2 PATH   a libfabric 2.x, for the native tcp provider; needed unless --only excludes it
+  --only PROVIDER     tcp, rxm or shm alone; no instruction counts
+  --jobs N            jobs per provider (default 5)
+  --pairs N           pairs of rounds per job and figure (default 24)
+  --quick             2 jobs, 10 pairs
+  --profile           instruction counts alone, with a longer breakdown
+  --samples           also print the time of every round
+  --keep DIR          keep callgrind's files there
+";
+
+/// What is asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Options {
+    pub(crate) plugin_dir: PathBuf,
+    pub(crate) libfabric2: Option<PathBuf>,
+    pub(crate) providers: Vec<Provider>,
+    /// Jobs per provider: connections of their own, whose luck differs.
+    pub(crate) jobs: u32,
+    /// Pairs of rounds of each case in each job.
+    pub(crate) pairs: u32,
+    /// Whether instructions are counted.
+    pub(crate) count: bool,
+    /// Whether the breakdown is long.
+    pub(crate) profile: bool,
+    /// Whether every round is printed.
+    pub(crate) samples: bool,
+    pub(crate) keep: Option<PathBuf>,
+}
+
+impl Options {
+    /// Reads the arguments. None when help is asked for.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Self>, String> {
+        let mut plugin_dir = None;
+        let mut options = Self {
+            plugin_dir: PathBuf::new(),
+            libfabric2: None,
+            providers: Provider::ALL.to_vec(),
+            jobs: 5,
+            pairs: 24,
+            count: true,
+            profile: false,
+            samples: false,
+            keep: None,
+        };
+        while let Some(arg) = args.next() {
+            let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
+            match arg.as_str() {
+                "--plugin-dir" => plugin_dir = Some(PathBuf::from(value()?)),
+                "--libfabric2" => options.libfabric2 = Some(value()?.into()),
+                "--only" => {
+                    let name = value()?;
+                    let known = Provider::ALL.into_iter().find(|p| p.name() == name);
+                    let known = known.ok_or_else(|| format!("--only: no provider {name}"))?;
+                    options.providers = vec![known];
+                    options.count = false;
+                }
+                "--jobs" => options.jobs = number(&arg, &value()?)?,
+                "--pairs" => options.pairs = number(&arg, &value()?)?,
+                "--quick" => (options.jobs, options.pairs) = (2, 10),
+                "--profile" => options.profile = true,
+                "--samples" => options.samples = true,
+                "--keep" => options.keep = Some(value()?.into()),
+                "-h" | "--help" => return Ok(None),
+                _ => return Err(format!("unknown argument {arg}")),
+            }
+        }
+        if options.profile {
+            (options.count, options.providers) = (true, Vec::new());
+        }
+        if options.providers.contains(&Provider::Tcp) && options.libfabric2.is_none() {
+            return Err(String::from("the native tcp provider needs --libfabric2"));
+        }
+        options.plugin_dir = plugin_dir.ok_or("--plugin-dir is missing")?;
+        Ok(Some(options))
+    }
+}
+
+fn number(arg: &str, text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err(format!("{arg} {text}: a number of at least 1 is meant")),
+        Ok(number) => Ok(number),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Option<Options>, String> {
+        Options::parse(line.split_whitespace().map(String::from))
+    }
+
+    #[test]
+    fn everything_is_measured_unless_told_otherwise() {
+        let options = parse("--plugin-dir p --libfabric2 f").unwrap().unwrap();
+        assert_eq!(options.providers, Provider::ALL);
+        assert!(options.count && !options.profile);
+        let quick = parse("--plugin-dir p --libfabric2 f --quick").unwrap().unwrap();
+        assert!(quick.pairs * quick.jobs < options.pairs * options.jobs);
+    }
+
+    #[test]
+    fn one_provider_or_the_profile_alone() {
+        let options = parse("--plugin-dir p --only shm").unwrap().unwrap();
+        assert_eq!((options.providers, options.count), (vec![Provider::Shm], false));
+        let options = parse("--plugin-dir p --profile").unwrap().unwrap();
+        assert_eq!((options.providers, options.count), (Vec::new(), true));
+    }
+
+    #[test]
+    fn what_is_missing_or_unknown_is_named() {
+        let fails = |line| parse(line).unwrap_err();
+        assert!(fails("--plugin-dir p").contains("--libfabric2"));
+        assert!(fails("--libfabric2 f").contains("--plugin-dir"));
+        assert!(fails("--plugin-dir").contains("needs a value"));
+        assert!(fails("--plugin-dir p --only ib").contains("no provider ib"));
+        assert!(fails("--plugin-dir p --pairs 0").contains("at least 1"));
+        assert!(fails("--fast").contains("--fast"));
+        assert_eq!(parse("--help"), Ok(None));
+    }
+}
