@@ -7,7 +7,9 @@ use std::time::Duration;
 use nvshmem_transport_libfabric::engine::Watchdog;
 use nvshmem_transport_libfabric::engine::fake::{FakeFabric, Script};
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, LocalSide, Request};
+use nvshmem_transport_libfabric::engine::lane::{
+    Lane, LaneConfig, LocalSide, Request, SignalEngine,
+};
 use nvshmem_transport_libfabric::engine::paths::{Path, PathTable};
 use nvshmem_transport_libfabric::engine::port::{Access, Direction, RailLimits};
 use nvshmem_transport_libfabric::engine::regions::{LaneKind, RegionTable};
@@ -46,7 +48,8 @@ fn peers_cost_their_address_until_they_are_talked_to_and_little_then() {
     let regions = RegionTable::new(fabric.memory(Pe(1), RAILS), Pe(1));
     let base = fabric.alloc(Pe(1), 4096);
     let handle = regions.register(base, 4096, Access::LocalAndRemote).unwrap();
-    let limits = RailLimits { max_segment: 1 << 20, depth: 256, needs_desc: false };
+    let limits =
+        RailLimits { max_segment: 1 << 20, depth: 256, needs_desc: false, orders_messages: false };
 
     let lane_bytes = |n_pes: u32| {
         let before = BYTES.load(Ordering::Relaxed);
@@ -61,6 +64,7 @@ fn peers_cost_their_address_until_they_are_talked_to_and_little_then() {
             paths: PathTable::new(paths, usize::from(RAILS)),
             regions: regions.index(),
             watchdog: Watchdog::new(Some(Duration::from_secs(10)), None),
+            signals: SignalEngine::Auto,
         };
         let lane = Lane::new(port, config);
         (lane, BYTES.load(Ordering::Relaxed) - before)

@@ -17,7 +17,7 @@ use crate::engine::paths::{Path, PathTable};
 use crate::engine::regions::{LaneKind, RegionTable};
 use crate::logging;
 use crate::ofi::{Discovery, OfiPort, Opened};
-use crate::settings::{Devices, Provider, Settings, YieldWhen};
+use crate::settings::{Devices, Provider, Settings, SignalChoice, YieldWhen};
 
 /// Opens the rails and connects all PEs. Collective: every PE calls it, and either all succeed or
 /// all get an error with the reason of those that failed.
@@ -169,7 +169,12 @@ fn assemble(settings: &Settings, opened: Opened, paths: Paths, me: Pe, here: c_i
         paths,
         regions: regions.index(),
         watchdog: Watchdog::new(settings.warn_after, settings.fail_after),
-        signals: SignalEngine::Auto,
+        signals: match settings.signal_engine {
+            SignalChoice::Auto => SignalEngine::Auto,
+            SignalChoice::Native => SignalEngine::Ordered,
+            SignalChoice::Chained => SignalEngine::Chained,
+            SignalChoice::Eager => SignalEngine::Eager,
+        },
     };
     let host = Lane::new(host, config(LaneKind::Host, paths.host));
     let proxy = Lane::new(proxy, config(LaneKind::Proxy, paths.proxy));

@@ -15,14 +15,17 @@ use super::bootstrap::Collectives;
 use super::connect::connect;
 use super::error::AbiError;
 use super::guard::guard;
+use super::request::{self, Amo, Parts};
+use super::table;
 use super::table::{boot_handle, destroy, is_alive, plugin};
-use super::{request, table};
 use crate::engine::handle::HandleBytes;
+use crate::engine::lane::Request;
+use crate::engine::message::{AtomicRequest, PutSignalRequest};
 use crate::engine::port::Access;
 use crate::logging;
 
-/// What this transport can do with a peer: put and get through the host.
-const REACH: c_int = c::NVT_CAP_CPU_WRITE | c::NVT_CAP_CPU_READ;
+/// What this transport can do with a peer: put, get and atomics through the host.
+const REACH: c_int = c::NVT_CAP_CPU_WRITE | c::NVT_CAP_CPU_READ | c::NVT_CAP_CPU_ATOMICS;
 
 const HOST_QP: c_int = c::NVT_QP_HOST;
 
@@ -321,65 +324,166 @@ pub(super) unsafe extern "C" fn quiet(transport: *mut Transport, pe: c_int, qp: 
     })
 }
 
-const ATOMICS: AbiError = AbiError::NotSupported { what: "an atomic operation" };
-const PUT_SIGNAL: AbiError = AbiError::NotSupported { what: "put with signal" };
-
 /// Layouts 3a to 5.
+///
+/// # Safety
+/// Rules 1, 3 and 4.
 pub(super) unsafe extern "C" fn amo_3(
-    _transport: *mut Transport,
-    _pe: c_int,
+    transport: *mut Transport,
+    pe: c_int,
     _ret: *mut c_void,
-    _verb: AmoVerb3,
-    _mem: *mut AmoMem,
-    _bytes: AmoBytes,
-    _qp: c_int,
+    verb: AmoVerb3,
+    mem: *mut AmoMem,
+    bytes: AmoBytes,
+    qp: c_int,
 ) -> c_int {
-    guard("amo", || Err(ATOMICS))
+    let amo = Amo { code: verb.desc, float: false };
+    // SAFETY: rules 1, 3 and 4.
+    guard("amo", || unsafe { do_amo(transport, pe, amo, mem, &bytes, qp) })
 }
 
 /// Layouts 6 and 7.
+///
+/// # Safety
+/// Rules 1, 3 and 4.
 pub(super) unsafe extern "C" fn amo_6(
-    _transport: *mut Transport,
-    _pe: c_int,
+    transport: *mut Transport,
+    pe: c_int,
     _ret: *mut c_void,
-    _verb: AmoVerb6,
-    _mem: *mut AmoMem,
-    _bytes: AmoBytes,
-    _qp: c_int,
+    verb: AmoVerb6,
+    mem: *mut AmoMem,
+    bytes: AmoBytes,
+    qp: c_int,
 ) -> c_int {
-    guard("amo", || Err(ATOMICS))
+    let amo = Amo { code: verb.desc, float: verb.is_float != 0 };
+    // SAFETY: rules 1, 3 and 4.
+    guard("amo", || unsafe { do_amo(transport, pe, amo, mem, &bytes, qp) })
+}
+
+/// # Safety
+/// Rules 1, 3 and 4.
+unsafe fn do_amo(
+    transport: *mut Transport,
+    pe: c_int,
+    amo: Amo,
+    mem: *const AmoMem,
+    bytes: &AmoBytes,
+    qp: c_int,
+) -> Result<(), AbiError> {
+    if qp == HOST_QP {
+        // No release of NVSHMEM issues them: its host interface has none for remote PEs.
+        return Err(AbiError::NotSupported { what: "an atomic operation of a user thread" });
+    }
+    // SAFETY: rule 1.
+    let connected = unsafe { plugin(transport)? }.connected()?;
+    // SAFETY: rule 1.
+    let request = unsafe { request::atomic(pe, amo, mem, bytes)? };
+    // SAFETY: rule 3.
+    unsafe { connected.with_proxy(|lane| lane.atomic(&request)) }?;
+    Ok(())
 }
 
 /// Layouts 4 and 5.
+///
+/// # Safety
+/// Rules 1, 3 and 4.
 #[allow(clippy::too_many_arguments, reason = "NVSHMEM's interface")]
 pub(super) unsafe extern "C" fn put_signal_4(
-    _transport: *mut Transport,
-    _pe: c_int,
-    _write_verb: RmaVerb,
-    _remote: *const RmaMemVector,
-    _local: *const RmaMemVector,
-    _bytes: *const RmaBytesVector,
-    _signal_verb: AmoVerb3,
-    _signal: *mut AmoMem,
-    _signal_bytes: AmoBytes,
-    _qp: c_int,
+    transport: *mut Transport,
+    pe: c_int,
+    write_verb: RmaVerb,
+    remote: *const RmaMemVector,
+    local: *const RmaMemVector,
+    bytes: *const RmaBytesVector,
+    signal_verb: AmoVerb3,
+    signal: *mut AmoMem,
+    signal_bytes: AmoBytes,
+    qp: c_int,
 ) -> c_int {
-    guard("put_signal", || Err(PUT_SIGNAL))
+    guard("put_signal", || {
+        let amo = Amo { code: signal_verb.desc, float: false };
+        // SAFETY: rules 1, 3 and 4.
+        unsafe {
+            let parts = Parts::new(pe, &write_verb, remote, local, bytes)?;
+            let signal = request::atomic(pe, amo, signal, &signal_bytes)?;
+            do_put_signal(transport, &parts, signal, qp)
+        }
+    })
 }
 
 /// Layouts 6 and 7.
+///
+/// # Safety
+/// Rules 1, 3 and 4.
 #[allow(clippy::too_many_arguments, reason = "NVSHMEM's interface")]
 pub(super) unsafe extern "C" fn put_signal_6(
-    _transport: *mut Transport,
-    _pe: c_int,
-    _write_verb: RmaVerb,
-    _remote: *const RmaMemVector,
-    _local: *const RmaMemVector,
-    _bytes: *const RmaBytesVector,
-    _signal_verb: AmoVerb6,
-    _signal: *mut AmoMem,
-    _signal_bytes: AmoBytes,
-    _qp: c_int,
+    transport: *mut Transport,
+    pe: c_int,
+    write_verb: RmaVerb,
+    remote: *const RmaMemVector,
+    local: *const RmaMemVector,
+    bytes: *const RmaBytesVector,
+    signal_verb: AmoVerb6,
+    signal: *mut AmoMem,
+    signal_bytes: AmoBytes,
+    qp: c_int,
 ) -> c_int {
-    guard("put_signal", || Err(PUT_SIGNAL))
+    guard("put_signal", || {
+        let amo = Amo { code: signal_verb.desc, float: signal_verb.is_float != 0 };
+        // SAFETY: rules 1, 3 and 4.
+        unsafe {
+            let parts = Parts::new(pe, &write_verb, remote, local, bytes)?;
+            let signal = request::atomic(pe, amo, signal, &signal_bytes)?;
+            do_put_signal(transport, &parts, signal, qp)
+        }
+    })
+}
+
+/// Parts of a put with signal that need no memory of their own. NVSHMEM splits a payload at the
+/// borders of heap chunks, so nearly all have one part or two.
+const FEW: usize = 4;
+
+/// # Safety
+/// Rules 1, 3 and 4.
+unsafe fn do_put_signal(
+    transport: *mut Transport,
+    parts: &Parts<'_>,
+    signal: AtomicRequest<'_>,
+    qp: c_int,
+) -> Result<(), AbiError> {
+    if qp == HOST_QP {
+        // No release of NVSHMEM issues it.
+        return Err(AbiError::NotSupported { what: "put with signal of a user thread" });
+    }
+    if signal.atomic.op.fetches() {
+        return Err(AbiError::BadAtomic { code: signal.atomic.op as c_int });
+    }
+    // SAFETY: rule 1.
+    let connected = unsafe { plugin(transport)? }.connected()?;
+    let put = |parts: &[Request<'_>]| {
+        let request = PutSignalRequest { parts, signal };
+        // SAFETY: rule 3.
+        unsafe { connected.with_proxy(|lane| lane.put_signal(&request)) }
+    };
+    let n = parts.len();
+    if n == 0 {
+        put(&[])?;
+        return Ok(());
+    }
+    // SAFETY: there is a first part; rule 1.
+    let mut few = [unsafe { parts.get(0)? }; FEW];
+    if n <= FEW {
+        for (at, part) in few.iter_mut().enumerate().take(n).skip(1) {
+            // SAFETY: `at` is below `n`; rule 1.
+            *part = unsafe { parts.get(at)? };
+        }
+        put(&few[..n])?;
+    } else {
+        let many = (0..n).map(|at| {
+            // SAFETY: `at` is below `n`; rule 1.
+            unsafe { parts.get(at) }
+        });
+        put(&many.collect::<Result<Vec<_>, _>>()?)?;
+    }
+    Ok(())
 }

@@ -42,6 +42,10 @@ pub(super) enum AbiError {
     BadPe { pe: c_int },
     #[error("operation code {code} is unknown: PUT (1), P (2), GET (4) and G (5) are known")]
     BadOp { code: c_int },
+    #[error("atomic operation code {code} is unknown")]
+    BadAtomic { code: c_int },
+    #[error("put_signal with {remote} remote parts, {local} local ones and {bytes} lengths")]
+    Vectors { remote: usize, local: usize, bytes: usize },
     #[error("{op} with elements of {bytes} bytes: {accepted}")]
     ElementSize { op: &'static str, bytes: c_int, accepted: &'static str },
     #[error("{op} of {nelems} elements of {bytes} bytes is larger than the address space")]
@@ -65,6 +69,8 @@ impl AbiError {
             | Self::Null { .. }
             | Self::BadPe { .. }
             | Self::BadOp { .. }
+            | Self::BadAtomic { .. }
+            | Self::Vectors { .. }
             | Self::ElementSize { .. }
             | Self::TooLarge { .. }
             | Self::UnknownTransport

@@ -2,12 +2,14 @@
 
 use std::ffi::c_int;
 
-use nvshmem_abi::{RmaBytes, RmaMem, RmaVerb, c};
+use nvshmem_abi::{AmoBytes, AmoMem, RmaBytes, RmaBytesVector, RmaMem, RmaMemVector, RmaVerb, c};
 
 use super::error::AbiError;
+use crate::engine::atomic::{Atomic, AtomicOp, Width};
 use crate::engine::handle::{HANDLE_BYTES, HandleBytes};
 use crate::engine::ids::Pe;
 use crate::engine::lane::{LocalSide, Request};
+use crate::engine::message::{AtomicRequest, ResultPlace};
 use crate::engine::port::Direction;
 
 const _: () = assert!(HANDLE_BYTES == c::NVT_MEM_HANDLE_SIZE as usize);
@@ -128,6 +130,115 @@ unsafe fn value(at: *const u8, bytes: c_int) -> Result<u64, AbiError> {
                 let accepted = "1, 2, 4 and 8 are accepted";
                 Err(AbiError::ElementSize { op: "P", bytes, accepted })
             }
+        }
+    }
+}
+
+/// An atomic verb of any layout.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Amo {
+    /// `NVT_AMO_*`.
+    pub(super) code: c_int,
+    /// Whether the operands are IEEE numbers; never before layout 6.
+    pub(super) float: bool,
+}
+
+/// Reads the arguments of `amo`, or the signal of `put_signal`.
+///
+/// # Safety
+/// `mem` is null or valid for `'a`, with the handle it points to.
+#[inline]
+pub(super) unsafe fn atomic<'a>(
+    pe_number: c_int,
+    amo: Amo,
+    mem: *const AmoMem,
+    bytes: &AmoBytes,
+) -> Result<AtomicRequest<'a>, AbiError> {
+    // SAFETY: by contract.
+    let Some(mem) = (unsafe { mem.as_ref() }) else {
+        return Err(AbiError::Null { argument: "memdesc" });
+    };
+    // SAFETY: by contract.
+    let Some(remote_handle) = (unsafe { handle(mem.remote_memdesc.handle) }) else {
+        return Err(AbiError::Null { argument: "remote->handle" });
+    };
+    let op = AtomicOp::from_code(amo.code).ok_or(AbiError::BadAtomic { code: amo.code })?;
+    let width = Width::from_bytes(bytes.elembytes).ok_or(AbiError::ElementSize {
+        op: "an atomic operation",
+        bytes: bytes.elembytes,
+        accepted: "2, 4 and 8 are accepted",
+    })?;
+    let result = if op.fetches() {
+        if mem.retptr.is_null() {
+            return Err(AbiError::Null { argument: "retptr" });
+        }
+        Some(ResultPlace { addr: mem.retptr as usize, flag: mem.retflag })
+    } else {
+        None
+    };
+    let atomic = Atomic { op, width, float: amo.float, operand: mem.val, compare: mem.cmp };
+    let remote_addr = mem.remote_memdesc.ptr as u64;
+    Ok(AtomicRequest { pe: pe(pe_number)?, remote_handle, remote_addr, atomic, result })
+}
+
+/// The parts of a put with signal, read one at a time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parts<'a> {
+    pe: c_int,
+    verb: &'a RmaVerb,
+    remote: &'a RmaMemVector,
+    local: &'a RmaMemVector,
+    bytes: &'a RmaBytesVector,
+}
+
+impl<'a> Parts<'a> {
+    /// Reads the vectors' sizes.
+    ///
+    /// # Safety
+    /// The vectors are null or valid for `'a`, with all that they point to.
+    pub(super) unsafe fn new(
+        pe: c_int,
+        verb: &'a RmaVerb,
+        remote: *const RmaMemVector,
+        local: *const RmaMemVector,
+        bytes: *const RmaBytesVector,
+    ) -> Result<Self, AbiError> {
+        // SAFETY: by contract.
+        let vectors = unsafe { (remote.as_ref(), local.as_ref(), bytes.as_ref()) };
+        let (Some(remote), Some(local), Some(bytes)) = vectors else {
+            return Err(AbiError::Null { argument: "a vector of put_signal" });
+        };
+        let parts = Self { pe, verb, remote, local, bytes };
+        if remote.len() != local.len() || remote.len() != bytes.len() {
+            let (remote, local, bytes) = (remote.len(), local.len(), bytes.len());
+            return Err(AbiError::Vectors { remote, local, bytes });
+        }
+        if !parts.is_empty() && verb.desc != PUT {
+            return Err(AbiError::BadOp { code: verb.desc });
+        }
+        Ok(parts)
+    }
+
+    /// Number of parts.
+    pub(super) fn len(&self) -> usize {
+        self.remote.len()
+    }
+
+    /// Whether there is a signal only.
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// One part.
+    ///
+    /// # Safety
+    /// As for [`Parts::new`], and `at` is below the number of parts.
+    pub(super) unsafe fn get(&self, at: usize) -> Result<Request<'a>, AbiError> {
+        // SAFETY: by contract, inside the vectors.
+        unsafe {
+            let (remote, local) = (self.remote.begin.add(at), self.local.begin.add(at));
+            let (request, _) = read(self.pe, self.verb, remote, local, &*self.bytes.begin.add(at))?;
+            Ok(request)
         }
     }
 }

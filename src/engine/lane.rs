@@ -387,22 +387,27 @@ impl<P: Port> Lane<P> {
     pub fn quiet(&mut self, pe: Pe) -> Result<(), EngineError> {
         let mut idle = 0;
         while !self.is_quiet(pe)? {
-            self.want_ack_of(pe);
             self.wait_turn(&mut idle);
         }
         Ok(())
     }
 
-    /// Whether nothing sent to the peer or read from it is outstanding. Constant time.
+    /// Whether nothing sent to the peer or read from it is outstanding. Constant time. If something
+    /// is, the peer will be asked to acknowledge what it has.
     ///
     /// # Errors
     /// As [`Lane::quiet`].
     #[inline]
-    pub fn is_quiet(&self, pe: Pe) -> Result<bool, EngineError> {
-        match self.streams.find(pe) {
-            Some(stream) => stream.check().map(|()| stream.is_quiet()),
-            None => self.check_pe(pe).map(|()| true),
+    pub fn is_quiet(&mut self, pe: Pe) -> Result<bool, EngineError> {
+        let Some(stream) = self.streams.find(pe) else {
+            return self.check_pe(pe).map(|()| true);
+        };
+        stream.check()?;
+        let quiet = stream.is_quiet();
+        if !quiet {
+            self.want_ack_of(pe);
         }
+        Ok(quiet)
     }
 
     /// One turn of the loop: completions, queues, watchdog. Says whether it found anything to do.

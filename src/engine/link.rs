@@ -180,11 +180,6 @@ impl MessageTable {
         &mut self.slots[index as usize].packet
     }
 
-    #[inline]
-    pub(super) fn packet(&self, index: u32) -> &Packet {
-        &self.slots[index as usize].packet
-    }
-
     /// The number of a message, if there is one at that index.
     #[inline]
     fn seq_of(&self, index: u32) -> Option<Seq> {

@@ -97,8 +97,11 @@ impl<P: Port> Lane<P> {
         let offset = remote.locate(part.remote_addr, part.len as u64)?;
         let to = Spot { slot: remote.slot(), offset };
         let mut idle = 0;
-        while !self.try_message(signal, NIL_OP, |at, seq_less| {
-            Body::PutSignal { at, atomic: seq_less, to, payload }
+        while !self.try_message(signal, NIL_OP, |at, seq_less| Body::PutSignal {
+            at,
+            atomic: seq_less,
+            to,
+            payload,
         })? {
             self.make_room(&mut idle)?;
         }
@@ -447,11 +450,8 @@ impl<P: Port> Lane<P> {
                 Ok(message) => self.handle(&message),
                 Err(error) => {
                     let rail_name = self.port.rail_name(rail).to_owned();
-                    let error = PortError {
-                        call: "reading a message",
-                        code: 0,
-                        text: error.to_string(),
-                    };
+                    let error =
+                        PortError { call: "reading a message", code: 0, text: error.to_string() };
                     self.fail_lane(EngineError::Rail { rail, rail_name, error });
                 }
             }

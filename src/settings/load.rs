@@ -236,7 +236,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::settings::{Devices, Progress, Provider, Threading, YieldWhen};
+    use crate::settings::{Devices, Progress, Provider, SignalChoice, Threading, YieldWhen};
 
     fn load(variables: &[(&str, &str)]) -> Result<(Settings, Vec<Notice>), SettingsError> {
         Settings::load(variables.iter().copied())
@@ -269,6 +269,7 @@ mod tests {
             ("NVSHMEM_LIBFABRIC_THREADING", "safe"),
             ("NVSHMEM_LIBFABRIC_QUEUE_DEPTH", "1"),
             ("NVSHMEM_LIBFABRIC_MAX_SEGMENT", "64K"),
+            ("NVSHMEM_LIBFABRIC_SIGNAL_ENGINE", "Chained"),
             ("NVSHMEM_LIBFABRIC_WARN_SECONDS", "0"),
             ("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", " 7 "),
             ("NVSHMEM_LIBFABRIC_YIELD", "never"),
@@ -287,6 +288,7 @@ mod tests {
         assert_eq!(settings.threading, Threading::Safe);
         assert_eq!(settings.queue_depth, 1);
         assert_eq!(settings.max_segment, 65536);
+        assert_eq!(settings.signal_engine, SignalChoice::Chained);
         assert_eq!(settings.warn_after, None);
         assert_eq!(settings.fail_after, Some(Duration::from_secs(7)));
         assert_eq!(settings.yield_when, YieldWhen::Never);

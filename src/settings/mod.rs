@@ -38,6 +38,8 @@ pub struct Settings {
     /// `NVSHMEM_LIBFABRIC_MAX_SEGMENT`: largest segment in bytes; 0 takes the provider's limit.
     /// Default 0. Accepts the suffixes K, M and G (powers of 1024).
     pub max_segment: u64,
+    /// `NVSHMEM_LIBFABRIC_SIGNAL_ENGINE`: how the signal of a put follows its data. Default `auto`.
+    pub signal_engine: SignalChoice,
     /// `NVSHMEM_LIBFABRIC_WARN_SECONDS`: a wait this long is reported. Default 10; 0 never.
     pub warn_after: Option<Duration>,
     /// `NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS`: a wait this long fails. Default 120; 0 never.
@@ -63,6 +65,7 @@ impl Default for Settings {
             threading: Threading::Completion,
             queue_depth: 0,
             max_segment: 0,
+            signal_engine: SignalChoice::Auto,
             warn_after: Some(Duration::from_secs(10)),
             fail_after: Some(Duration::from_secs(120)),
             yield_when: YieldWhen::Auto,
@@ -122,6 +125,19 @@ pub enum Threading {
     Domain,
     /// `FI_THREAD_SAFE`.
     Safe,
+}
+
+/// How the signal of a put follows its data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SignalChoice {
+    /// The fastest that each put and the provider allow.
+    Auto,
+    /// Back to back with the data on one rail.
+    Native,
+    /// When its own data is delivered.
+    Chained,
+    /// In one message with small data.
+    Eager,
 }
 
 /// When an idle progress call gives up its core.

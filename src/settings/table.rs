@@ -1,7 +1,7 @@
 //! The settings, named once.
 
 use super::value::{Range, choice, devices, name_of, names, seconds, show_devices, show_seconds};
-use super::{Progress, Provider, Settings, Threading, YieldWhen};
+use super::{Progress, Provider, Settings, SignalChoice, Threading, YieldWhen};
 
 /// What our own variables, and NVIDIA's for its libfabric transport, begin with.
 pub(super) const PREFIX: &str = "NVSHMEM_LIBFABRIC_";
@@ -109,6 +109,16 @@ pub(super) const TABLE: &[Setting] = &[
         doc: "The largest segment in bytes. Longer operations are cut into several.",
         set: |settings, text| SEGMENT.parse(text).map(|value| settings.max_segment = value),
         show: |settings| settings.max_segment.to_string(),
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_SIGNAL_ENGINE",
+        accepts: names::<SignalChoice>,
+        doc: "How the signal of a put follows its data. `native`: back to back on one rail, where \
+              the provider keeps messages behind writes. `chained`: sent when its own data is \
+              delivered. `eager`: small data goes with the signal in one message. What a put or a \
+              provider does not allow is done `chained`. `auto` takes the fastest for each put.",
+        set: |settings, text| choice(text).map(|value| settings.signal_engine = value),
+        show: |settings| name_of(settings.signal_engine),
     },
     Setting {
         name: "NVSHMEM_LIBFABRIC_WARN_SECONDS",

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Devices, Progress, Provider, Threading, YieldWhen};
+use super::{Devices, Progress, Provider, SignalChoice, Threading, YieldWhen};
 
 /// A setting that takes one of a few names.
 pub(super) trait Choice: Copy + PartialEq + 'static {
@@ -34,6 +34,15 @@ impl Choice for Progress {
 impl Choice for Threading {
     const NAMES: &'static [(&'static str, Self)] =
         &[("completion", Self::Completion), ("domain", Self::Domain), ("safe", Self::Safe)];
+}
+
+impl Choice for SignalChoice {
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("auto", Self::Auto),
+        ("native", Self::Native),
+        ("chained", Self::Chained),
+        ("eager", Self::Eager),
+    ];
 }
 
 impl Choice for YieldWhen {

@@ -3,7 +3,9 @@
 use nvshmem_transport_libfabric::engine::fake::Script;
 use nvshmem_transport_libfabric::engine::host_lane::HostLane;
 use nvshmem_transport_libfabric::engine::ids::Pe;
-use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, LocalSide, Request};
+use nvshmem_transport_libfabric::engine::lane::{
+    Lane, LaneConfig, LocalSide, Request, SignalEngine,
+};
 use nvshmem_transport_libfabric::engine::port::{Access, Direction};
 use nvshmem_transport_libfabric::engine::regions::LaneKind;
 
@@ -86,6 +88,7 @@ fn user_threads_share_the_host_lane() {
         paths: paths(2, 1),
         regions: job.members[0].regions.index(),
         watchdog: watchdog(),
+        signals: SignalEngine::Auto,
     };
     let host = HostLane::new(Lane::new(job.fabric.port(Pe(0), limits(&shape)), config));
     std::thread::scope(|scope| {

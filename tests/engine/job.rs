@@ -8,7 +8,9 @@ use nvshmem_transport_libfabric::engine::error::EngineError;
 use nvshmem_transport_libfabric::engine::fake::{FakeFabric, FakeMemory, FakePort, Script};
 use nvshmem_transport_libfabric::engine::handle::HandleBytes;
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, LocalSide, Request};
+use nvshmem_transport_libfabric::engine::lane::{
+    Lane, LaneConfig, LocalSide, Request, SignalEngine,
+};
 use nvshmem_transport_libfabric::engine::paths::{Path, PathTable};
 use nvshmem_transport_libfabric::engine::port::{Access, Direction, RailLimits};
 use nvshmem_transport_libfabric::engine::regions::{LaneKind, RegionTable};
@@ -20,12 +22,23 @@ pub(crate) struct Shape {
     pub(crate) max_segment: usize,
     pub(crate) needs_desc: bool,
     pub(crate) heap: usize,
+    pub(crate) orders_messages: bool,
+    pub(crate) signals: SignalEngine,
 }
 
 impl Default for Shape {
     fn default() -> Self {
         let max_segment = 1 << 20;
-        Self { n_pes: 2, rails: 2, depth: 16, max_segment, needs_desc: true, heap: 1 << 16 }
+        Self {
+            n_pes: 2,
+            rails: 2,
+            depth: 16,
+            max_segment,
+            needs_desc: true,
+            heap: 1 << 16,
+            orders_messages: false,
+            signals: SignalEngine::Auto,
+        }
     }
 }
 
@@ -50,6 +63,7 @@ pub(crate) fn limits(shape: &Shape) -> Vec<RailLimits> {
         max_segment: shape.max_segment,
         depth: shape.depth,
         needs_desc: shape.needs_desc,
+        orders_messages: shape.orders_messages,
     };
     vec![rail; usize::from(shape.rails)]
 }
@@ -85,6 +99,7 @@ impl Job {
                     paths: paths(shape.n_pes, shape.rails),
                     regions: regions.index(),
                     watchdog: watchdog(),
+                    signals: shape.signals,
                 };
                 let lane = Lane::new(fabric.port(me, limits(shape)), config);
                 let handle = regions.register(base, shape.heap, Access::LocalAndRemote).unwrap();

@@ -7,4 +7,5 @@ mod failures;
 mod fences;
 mod job;
 mod random;
+mod signals;
 mod turns;

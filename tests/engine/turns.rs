@@ -2,13 +2,17 @@
 
 use std::sync::{Arc, Mutex};
 
+use nvshmem_transport_libfabric::engine::atomic::Atomic;
 use nvshmem_transport_libfabric::engine::fake::{FakeFabric, FakePort, Script};
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId, Token};
-use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, LocalSide, Request};
+use nvshmem_transport_libfabric::engine::lane::{
+    Lane, LaneConfig, LocalSide, Request, SignalEngine,
+};
 use nvshmem_transport_libfabric::engine::port::{
     Access, Direction, POLL_BATCH, PeerAddr, Polled, Port, PortError, Posted, RailLimits, Transfer,
 };
 use nvshmem_transport_libfabric::engine::regions::{LaneKind, RegionTable};
+use nvshmem_transport_libfabric::engine::wire::Packet;
 
 use super::job::{Shape, limits, paths, watchdog};
 
@@ -45,6 +49,31 @@ impl Port for Recorder {
         self.events.lock().unwrap().push(Event::Poll(rail));
         self.inner.poll(rail, done)
     }
+    fn send(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        bytes: &[u8],
+    ) -> Result<Posted, PortError> {
+        self.events.lock().unwrap().push(Event::Post);
+        self.inner.send(rail, to, token, bytes)
+    }
+    fn receive(&mut self, rail: RailId, into: &mut Packet) -> bool {
+        self.inner.receive(rail, into)
+    }
+    fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError> {
+        self.inner.apply(addr, atomic)
+    }
+    fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError> {
+        self.inner.load(addr, into)
+    }
+    fn store(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError> {
+        self.inner.store(addr, bytes)
+    }
+    fn store_flag(&mut self, addr: usize, flag: u64) -> Result<(), PortError> {
+        self.inner.store_flag(addr, flag)
+    }
     fn now(&mut self) -> u64 {
         self.inner.now()
     }
@@ -68,6 +97,7 @@ fn handling_completions_never_posts() {
         paths: paths(2, shape.rails),
         regions: regions.index(),
         watchdog: watchdog(),
+        signals: SignalEngine::Auto,
     };
     let mut lane = Lane::new(port, config);
     for at in 0..100 {

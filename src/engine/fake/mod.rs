@@ -4,14 +4,16 @@
 //! Time moves only when a port is polled or relaxes, so nothing here waits. The fabric checks what
 //! it is asked to do (keys, bounds, tokens, descriptors, depth) more strictly than any provider.
 
+mod baton;
 mod port;
 mod world;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use baton::Baton;
 pub use port::{FakeMemory, FakePort, FakeRegion};
 use world::World;
-pub use world::{Delivery, Script};
+pub use world::{Delivery, Event, Script};
 
 use super::ids::{Pe, RailId};
 use super::port::{PeerAddr, RailLimits};
@@ -20,12 +22,14 @@ use super::port::{PeerAddr, RailLimits};
 #[derive(Clone, Debug)]
 pub struct FakeFabric {
     world: Arc<Mutex<World>>,
+    baton: Arc<Baton>,
 }
 
 impl FakeFabric {
     /// A fabric between `n_pes` PEs that behaves as the script says.
     pub fn new(seed: u64, n_pes: u32, script: Script) -> Self {
-        Self { world: Arc::new(Mutex::new(World::new(seed, n_pes, script))) }
+        let world = Arc::new(Mutex::new(World::new(seed, n_pes, script)));
+        Self { world, baton: Arc::default() }
     }
 
     /// The address of a PE's rail, the same in every port's address table.
@@ -33,7 +37,7 @@ impl FakeFabric {
         PeerAddr(u64::from(pe.0) << 8 | u64::from(rail.0))
     }
 
-    /// Opens a lane's port.
+    /// Opens a lane's port. The first one of a PE is its proxy lane's: it gets the messages.
     pub fn port(&self, pe: Pe, limits: Vec<RailLimits>) -> FakePort {
         FakePort::new(self.clone(), pe, limits)
     }
@@ -58,6 +62,16 @@ impl FakeFabric {
         self.lock().bytes_mut(pe, addr, len).to_vec()
     }
 
+    /// The next `count` messages delivered are delivered twice, the second time later.
+    pub fn duplicate_next_messages(&self, count: u32) {
+        self.lock().duplicate_next = count;
+    }
+
+    /// Puts a message into a PE's inbox that no lane has sent.
+    pub fn forge_message(&self, to: Pe, rail: RailId, bytes: &[u8]) {
+        self.lock().deliver_message(to, rail, bytes.to_vec());
+    }
+
     /// From now on nothing sent to or read from the PE is delivered, until [`FakeFabric::resume`].
     pub fn stall(&self, pe: Pe) {
         self.lock().stalled.insert(pe);
@@ -78,9 +92,52 @@ impl FakeFabric {
         self.lock().lose_next = count;
     }
 
+    /// Runs one function per lane, each on a thread of its own, exactly one at a time: where a lane
+    /// waits, the seed picks who goes on. Gives their results in order.
+    ///
+    /// A lane whose function has ended goes on making progress until all have, as a proxy thread
+    /// does: the function does that itself, with [`FakeFabric::step`].
+    pub fn race<R: Send>(
+        &self,
+        seed: u64,
+        runners: Vec<Box<dyn FnOnce() -> R + Send + '_>>,
+    ) -> Vec<std::thread::Result<R>> {
+        self.baton.start(runners.len(), seed);
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = runners
+                .into_iter()
+                .enumerate()
+                .map(|(number, run)| {
+                    let baton = &self.baton;
+                    scope.spawn(move || {
+                        baton.enter(number);
+                        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+                        baton.leave(number);
+                        result
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().and_then(|result| result)).collect()
+        })
+    }
+
+    /// Lets another lane of the race run.
+    pub fn step(&self) {
+        self.baton.pass();
+    }
+
     /// Everything delivered so far, in order.
     pub fn deliveries(&self) -> Vec<Delivery> {
-        self.lock().deliveries.clone()
+        let delivered = |event: &Event| match event {
+            Event::Delivered(delivery) => Some(*delivery),
+            Event::Applied { .. } => None,
+        };
+        self.lock().events.iter().filter_map(delivered).collect()
+    }
+
+    /// Everything that has changed memory so far, in order.
+    pub fn events(&self) -> Vec<Event> {
+        self.lock().events.clone()
     }
 
     /// Segments posted and not completed, on all rails of all PEs.

@@ -3,12 +3,14 @@
 use std::collections::HashSet;
 
 use super::FakeFabric;
-use super::world::{Done, fault};
+use super::world::{Done, Event, fault};
+use crate::engine::atomic::Atomic;
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::{
     Access, Addressing, Desc, Local, MemoryPort, POLL_BATCH, PeerAddr, Polled, Port, PortError,
     Posted, RailLimits, Registered, Transfer,
 };
+use crate::engine::wire::{MAX_MESSAGE, Packet};
 
 /// Nanoseconds that pass with each poll.
 const POLL_TIME: u64 = 200;
@@ -102,12 +104,79 @@ impl Port for FakePort {
         if count == 0 { Polled::Empty } else { Polled::Completed(count) }
     }
 
+    fn send(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        _token: Token,
+        bytes: &[u8],
+    ) -> Result<Posted, PortError> {
+        assert!(bytes.len() <= MAX_MESSAGE, "a message of {} bytes", bytes.len());
+        let ordered = self.limits[rail.index()].orders_messages;
+        let mut world = self.fabric.lock();
+        if !world.has_room() {
+            return Ok(Posted::Again);
+        }
+        let target = (Pe((to.0 >> 8) as u32), RailId(to.0 as u8));
+        world.send(self.pe, rail, target, bytes, ordered);
+        Ok(Posted::Yes)
+    }
+
+    fn receive(&mut self, rail: RailId, into: &mut Packet) -> bool {
+        match self.fabric.lock().take_message(self.pe, rail) {
+            Some(bytes) => {
+                into.fill(&bytes);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError> {
+        let width = atomic.width.bytes();
+        let mut world = self.fabric.lock();
+        if addr % width != 0 || !world.has_memory(self.pe, addr, width) {
+            return Err(fault("apply", 14, "no such word"));
+        }
+        let bytes = world.bytes_mut(self.pe, addr, width);
+        let mut word = [0; 8];
+        word[..width].copy_from_slice(bytes);
+        let old = u64::from_le_bytes(word);
+        bytes.copy_from_slice(&atomic.apply(old).to_le_bytes()[..width]);
+        world.events.push(Event::Applied { pe: self.pe, addr });
+        Ok(old)
+    }
+
+    fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError> {
+        let mut world = self.fabric.lock();
+        if !world.has_memory(self.pe, addr, into.len()) {
+            return Err(fault("load", 14, "no such memory"));
+        }
+        into.copy_from_slice(world.bytes_mut(self.pe, addr, into.len()));
+        Ok(())
+    }
+
+    fn store(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError> {
+        let mut world = self.fabric.lock();
+        if !world.has_memory(self.pe, addr, bytes.len()) {
+            return Err(fault("store", 14, "no such memory"));
+        }
+        world.bytes_mut(self.pe, addr, bytes.len()).copy_from_slice(bytes);
+        world.events.push(Event::Applied { pe: self.pe, addr });
+        Ok(())
+    }
+
+    fn store_flag(&mut self, addr: usize, flag: u64) -> Result<(), PortError> {
+        self.store(addr, &flag.to_le_bytes())
+    }
+
     fn now(&mut self) -> u64 {
         self.fabric.lock().now
     }
 
     fn relax(&mut self) {
         self.fabric.lock().advance(0, true);
+        self.fabric.baton.pass();
     }
 }
 

@@ -15,11 +15,18 @@ pub struct Script {
     pub delay: (u64, u64),
     /// How much longer these rails take, wherever they are: (rail, factor).
     pub slow_rails: Vec<(RailId, u64)>,
+    /// Of a hundred messages, how many are delivered twice.
+    pub duplicate_percent: u32,
 }
 
 impl Default for Script {
     fn default() -> Self {
-        Self { again_percent: 0, delay: (1_000, 20_000), slow_rails: Vec::new() }
+        Self {
+            again_percent: 0,
+            delay: (1_000, 20_000),
+            slow_rails: Vec::new(),
+            duplicate_percent: 0,
+        }
     }
 }
 
@@ -38,6 +45,20 @@ pub struct Delivery {
     pub remote: u64,
     /// Bytes.
     pub len: usize,
+}
+
+/// Something that changed memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// The fabric moved data.
+    Delivered(Delivery),
+    /// A lane stored data or applied an atomic to its own PE's memory.
+    Applied {
+        /// The PE.
+        pe: Pe,
+        /// Where.
+        addr: usize,
+    },
 }
 
 /// Something completed, to be reported by a poll.
@@ -61,6 +82,16 @@ struct Flight {
     outcome: Option<Result<(), PortError>>,
 }
 
+/// A message on its way.
+#[derive(Debug)]
+struct Letter {
+    to: Pe,
+    rail: RailId,
+    remote_rail: RailId,
+    bytes: Vec<u8>,
+    due: u64,
+}
+
 #[derive(Debug)]
 struct Key {
     pe: Pe,
@@ -82,13 +113,17 @@ pub(super) struct World {
     pub(super) stalled: HashSet<Pe>,
     pub(super) fail_next: u32,
     pub(super) lose_next: u32,
-    pub(super) deliveries: Vec<Delivery>,
+    pub(super) events: Vec<Event>,
     script: Script,
     random: u64,
     memories: Vec<Vec<Arena>>,
     keys: HashMap<u64, Key>,
     next_key: u64,
     flights: Vec<Flight>,
+    letters: Vec<Letter>,
+    /// Messages that have arrived, by PE and rail.
+    inboxes: HashMap<(Pe, RailId), VecDeque<Vec<u8>>>,
+    pub(super) duplicate_next: u32,
     done: Vec<Vec<VecDeque<Done>>>,
 }
 
@@ -99,13 +134,16 @@ impl World {
             stalled: HashSet::new(),
             fail_next: 0,
             lose_next: 0,
-            deliveries: Vec::new(),
+            events: Vec::new(),
             script,
             random: seed,
             memories: (0..n_pes).map(|_| Vec::new()).collect(),
             keys: HashMap::new(),
             next_key: 1,
             flights: Vec::new(),
+            letters: Vec::new(),
+            inboxes: HashMap::new(),
+            duplicate_next: 0,
             done: Vec::new(),
         }
     }
@@ -207,6 +245,42 @@ impl World {
         });
     }
 
+    /// A message leaves. On a rail that keeps their order it comes after the writes before it.
+    pub(super) fn send(
+        &mut self,
+        from: Pe,
+        rail: RailId,
+        (to, remote_rail): (Pe, RailId),
+        bytes: &[u8],
+        ordered: bool,
+    ) {
+        let writes = self.flights.iter().filter(|flight| {
+            flight.outcome.is_none()
+                && (flight.from, flight.to, flight.rail) == (from, to, rail)
+                && flight.transfer.direction == Direction::Write
+        });
+        let after = if ordered { writes.map(|flight| flight.due + 1).max() } else { None };
+        let due = (self.now + self.delay(rail)).max(after.unwrap_or(0));
+        self.letters.push(Letter { to, rail, remote_rail, bytes: bytes.to_vec(), due });
+    }
+
+    pub(super) fn take_message(&mut self, pe: Pe, rail: RailId) -> Option<Vec<u8>> {
+        self.inboxes.get_mut(&(pe, rail))?.pop_front()
+    }
+
+    pub(super) fn deliver_message(&mut self, to: Pe, rail: RailId, bytes: Vec<u8>) {
+        self.inboxes.entry((to, rail)).or_default().push_back(bytes);
+    }
+
+    fn duplicates(&mut self) -> bool {
+        if self.duplicate_next > 0 {
+            self.duplicate_next -= 1;
+            return true;
+        }
+        let percent = u64::from(self.script.duplicate_percent);
+        percent > 0 && self.draw() % 100 < percent
+    }
+
     pub(super) fn next_done(&mut self, lane: usize, rail: RailId) -> Option<Done> {
         self.done[lane][rail.index()].pop_front()
     }
@@ -216,33 +290,67 @@ impl World {
     }
 
     pub(super) fn in_flight(&self) -> usize {
-        self.flights.len()
+        self.flights.len() + self.letters.len()
     }
 
     /// Moves the clock by `step`, or towards the next event if `leap`, and lets happen what is due.
     pub(super) fn advance(&mut self, step: u64, leap: bool) {
         self.now += step;
         if leap {
-            let next =
-                self.flights.iter().filter(|flight| self.may_move(flight)).map(|f| f.due).min();
+            let flights = self.flights.iter().filter(|flight| self.may_move(flight)).map(|f| f.due);
+            let letters = self.letters.iter().filter(|letter| self.may_go(letter)).map(|l| l.due);
+            let next = flights.chain(letters).min();
             // Not all the way, so that a loop which waits long turns often, as a real one does.
             let furthest = self.now + 10_000_000;
             self.now = next.map_or(furthest, |next| next.clamp(self.now, furthest));
         }
-        while let Some(at) =
-            self.flights.iter().position(|flight| flight.due <= self.now && self.may_move(flight))
-        {
-            let mut flight = self.flights.swap_remove(at);
-            match flight.outcome.take() {
-                None => {
-                    let outcome = self.deliver(&flight);
-                    flight.outcome = Some(outcome);
-                    flight.due = self.now + self.delay(flight.rail);
-                    self.flights.push(flight);
+        // In order of their times, so that what must come later does.
+        loop {
+            let flight = (0..self.flights.len())
+                .filter(|at| self.flights[*at].due <= self.now && self.may_move(&self.flights[*at]))
+                .min_by_key(|at| self.flights[*at].due);
+            let letter = (0..self.letters.len())
+                .filter(|at| self.letters[*at].due <= self.now && self.may_go(&self.letters[*at]))
+                .min_by_key(|at| self.letters[*at].due);
+            match (flight, letter) {
+                (None, None) => break,
+                (Some(flight), None) => self.move_flight(flight),
+                (None, Some(letter)) => self.move_letter(letter),
+                (Some(flight), Some(letter)) => {
+                    if self.flights[flight].due <= self.letters[letter].due {
+                        self.move_flight(flight);
+                    } else {
+                        self.move_letter(letter);
+                    }
                 }
-                Some(outcome) => self.complete(&flight, outcome),
             }
         }
+    }
+
+    fn move_flight(&mut self, at: usize) {
+        let mut flight = self.flights.swap_remove(at);
+        match flight.outcome.take() {
+            None => {
+                let outcome = self.deliver(&flight);
+                flight.outcome = Some(outcome);
+                flight.due = self.now + self.delay(flight.rail);
+                self.flights.push(flight);
+            }
+            Some(outcome) => self.complete(&flight, outcome),
+        }
+    }
+
+    fn move_letter(&mut self, at: usize) {
+        let letter = self.letters.swap_remove(at);
+        self.deliver_message(letter.to, letter.remote_rail, letter.bytes.clone());
+        if self.duplicates() {
+            let due = self.now + self.delay(letter.rail);
+            self.letters.push(Letter { due, ..letter });
+        }
+    }
+
+    fn may_go(&self, letter: &Letter) -> bool {
+        !self.stalled.contains(&letter.to)
     }
 
     fn may_move(&self, flight: &Flight) -> bool {
@@ -283,7 +391,7 @@ impl World {
                 return Err(fault("delivery", 22, "a read into an inline value"));
             }
         }
-        self.deliveries.push(Delivery { from, to, rail, direction, remote, len });
+        self.events.push(Event::Delivered(Delivery { from, to, rail, direction, remote, len }));
         Ok(())
     }
 

@@ -1,0 +1,438 @@
+//! Signals and atomics on the fake: several lanes at once, every engine, every misbehaviour.
+
+use std::collections::HashMap;
+
+use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
+use nvshmem_transport_libfabric::engine::error::EngineError;
+use nvshmem_transport_libfabric::engine::fake::{Event, FakeFabric, Script};
+use nvshmem_transport_libfabric::engine::handle::HandleBytes;
+use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
+use nvshmem_transport_libfabric::engine::lane::{LocalSide, Request, SignalEngine};
+use nvshmem_transport_libfabric::engine::message::{AtomicRequest, PutSignalRequest, ResultPlace};
+use nvshmem_transport_libfabric::engine::port::Direction;
+use nvshmem_transport_libfabric::engine::window::Seq;
+use nvshmem_transport_libfabric::engine::wire::{Body, Message, Packet};
+
+use super::job::{Job, Member, Random, Shape};
+use super::random::for_seeds;
+
+/// Where the peers' heaps are.
+struct Targets(Vec<(usize, HandleBytes)>);
+
+impl Targets {
+    fn of(job: &Job) -> Self {
+        Self(job.members.iter().map(|member| (member.base, member.handle)).collect())
+    }
+
+    fn atomic(&self, pe: u32, offset: usize, op: AtomicOp, operand: u64) -> AtomicRequest<'_> {
+        let (base, handle) = &self.0[pe as usize];
+        let width = Width::Eight;
+        AtomicRequest {
+            pe: Pe(pe),
+            remote_handle: handle,
+            remote_addr: (base + offset) as u64,
+            atomic: Atomic { op, width, float: false, operand, compare: 0 },
+            result: None,
+        }
+    }
+
+    /// A write of `len` bytes at `local`, which lies in the region of the handle.
+    fn part<'a>(
+        &'a self,
+        (addr, handle): (usize, &'a HandleBytes),
+        pe: u32,
+        offset: usize,
+        len: usize,
+    ) -> Request<'a> {
+        let (base, remote_handle) = &self.0[pe as usize];
+        Request {
+            direction: Direction::Write,
+            pe: Pe(pe),
+            remote_handle,
+            remote_addr: (base + offset) as u64,
+            local: LocalSide::Memory { addr, handle: Some(handle) },
+            len,
+        }
+    }
+}
+
+/// Runs one program per PE. A PE whose program is over makes progress until all are.
+fn race(
+    job: Job,
+    seed: u64,
+    program: impl Fn(u32, &mut Member, &Targets) -> Result<(), EngineError> + Sync,
+) -> (FakeFabric, Vec<Member>) {
+    let targets = Targets::of(&job);
+    let fabric = job.fabric.clone();
+    let left = std::sync::atomic::AtomicUsize::new(job.members.len());
+    let runners = job.members.into_iter().enumerate().map(|(pe, mut member)| {
+        let (targets, fabric, left, program) = (&targets, &fabric, &left, &program);
+        let run = move || {
+            program(pe as u32, &mut member, targets).unwrap();
+            left.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+            while left.load(std::sync::atomic::Ordering::SeqCst) > 0 {
+                member.lane.progress().unwrap();
+                fabric.step();
+            }
+            member
+        };
+        Box::new(run) as Box<dyn FnOnce() -> Member + Send + '_>
+    });
+    let runners = runners.collect();
+    let members = fabric.race(seed, runners).into_iter().map(|result| match result {
+        Ok(member) => member,
+        Err(panic) => std::panic::resume_unwind(panic),
+    });
+    let members = members.collect();
+    (fabric, members)
+}
+
+fn random_shape(random: &mut Random) -> Shape {
+    use SignalEngine::{Auto, Chained, Eager, Ordered};
+    Shape {
+        n_pes: 2 + random.below(3) as u32,
+        rails: 1 + random.below(4) as u8,
+        depth: [1, 1, 2, 3, 16][random.below(5)],
+        max_segment: [64, 1000, 1 << 20][random.below(3)],
+        needs_desc: random.below(2) == 0,
+        heap: 1 << 17,
+        orders_messages: random.below(2) == 0,
+        signals: [Auto, Chained, Ordered, Eager][random.below(4)],
+    }
+}
+
+fn random_script(random: &mut Random) -> Script {
+    Script {
+        again_percent: [0, 0, 20, 90][random.below(4)],
+        delay: [(1, 1), (1_000, 100_000), (1, 10_000_000)][random.below(3)],
+        slow_rails: if random.below(3) == 0 { vec![(RailId(0), 50)] } else { Vec::new() },
+        duplicate_percent: [0, 0, 50][random.below(3)],
+    }
+}
+
+/// Each put_signal has places and a signal word of its own, so the log says what came first.
+#[test]
+fn no_signal_comes_before_its_data() {
+    const EACH: usize = 24;
+    for_seeds(150, |seed| {
+        let mut random = Random(seed * 0x9e37_79b9 + 3);
+        let shape = random_shape(&mut random);
+        let n = shape.n_pes;
+        let job = Job::new(seed, &shape, random_script(&mut random));
+        for pe in 0..n {
+            let bytes: Vec<u8> =
+                (0..shape.heap).map(|at| (at * 7 + pe as usize) as u8 | 1).collect();
+            job.fill_scratch(pe, &bytes);
+        }
+        // A slot of 1 KiB per (sender, number): words first, then data.
+        let slot = |sender: u32, number: usize| (sender as usize * EACH + number) * 1024;
+        let plan = |sender: u32, number: usize| {
+            let mut random = Random(seed ^ (u64::from(sender) << 32) ^ (number as u64 + 1) << 8);
+            for _ in 0..3 {
+                random.below(2);
+            }
+            let to = random.below(n as usize) as u32;
+            let parts: Vec<(usize, usize)> = (0..random.below(4))
+                .map(|part| {
+                    (64 + part * 256 + random.below(9), [1, 8, 60, 200, 240][random.below(5)])
+                })
+                .collect();
+            (to, parts)
+        };
+        let bases: Vec<usize> = job.members.iter().map(|member| member.base).collect();
+        let fences = random.below(3) == 0;
+        let (fabric, _) = race(job, seed, |me, member, targets| {
+            for number in 0..EACH {
+                let (to, parts) = plan(me, number);
+                let at = slot(me, number);
+                let requests: Vec<Request<'_>> = parts
+                    .iter()
+                    .map(|(offset, len)| {
+                        let local = (member.scratch + at + offset, &member.scratch_handle);
+                        targets.part(local, to, at + offset, *len)
+                    })
+                    .collect();
+                let signal = targets.atomic(to, at, AtomicOp::SignalAdd, 1);
+                let request = PutSignalRequest { parts: &requests, signal };
+                member.lane.put_signal(&request)?;
+                if fences && number % 5 == 0 {
+                    member.lane.fence(Pe(to))?;
+                }
+            }
+            (0..n).try_for_each(|pe| member.lane.quiet(Pe(pe)))
+        });
+        // Place of each address in the log.
+        let events = fabric.events();
+        let mut applied: HashMap<(Pe, usize), Vec<usize>> = HashMap::new();
+        let mut delivered: Vec<(Pe, usize, usize, usize)> = Vec::new();
+        for (place, event) in events.iter().enumerate() {
+            match event {
+                Event::Applied { pe, addr } => applied.entry((*pe, *addr)).or_default().push(place),
+                Event::Delivered(d) => {
+                    delivered.push((d.to, bases[d.to.index()] + d.remote as usize, d.len, place));
+                }
+            }
+        }
+        for sender in 0..n {
+            for number in 0..EACH {
+                let (to, parts) = plan(sender, number);
+                let at = bases[to as usize] + slot(sender, number);
+                let signals = &applied[&(Pe(to), at)];
+                assert_eq!(signals.len(), 1, "the signal was applied once");
+                for (offset, len) in parts {
+                    // By the fabric, or by the target out of an eager message.
+                    let last = delivered
+                        .iter()
+                        .filter(|(pe, addr, _, _)| {
+                            *pe == Pe(to) && (at + offset..at + offset + len).contains(addr)
+                        })
+                        .map(|(_, _, _, place)| *place)
+                        .chain(applied.get(&(Pe(to), at + offset)).into_iter().flatten().copied())
+                        .max();
+                    assert!(last.is_some_and(|last| last < signals[0]), "signal before data");
+                    let found = fabric.load(Pe(to), at + offset, len);
+                    let from = slot(sender, number) + offset;
+                    let expected: Vec<u8> =
+                        (from..from + len).map(|at| (at * 7 + sender as usize) as u8 | 1).collect();
+                    assert_eq!(found, expected);
+                }
+            }
+        }
+    });
+}
+
+/// Everybody adds to everybody's words, and fetches; totals are exact and no ticket is given twice.
+#[test]
+fn atomics_are_exact_under_contention() {
+    const EACH: u64 = 40;
+    for_seeds(150, |seed| {
+        let mut random = Random(seed * 0x51ed_270b + 11);
+        let shape = random_shape(&mut random);
+        let n = shape.n_pes;
+        let job = Job::new(seed, &shape, random_script(&mut random));
+        let bases: Vec<usize> = job.members.iter().map(|member| member.base).collect();
+        let (fabric, members) = race(job, seed, |me, member, targets| {
+            for round in 0..EACH {
+                for pe in 0..n {
+                    let mut add = targets.atomic(pe, 0, AtomicOp::Add, u64::from(me) + 1);
+                    member.lane.atomic(&add)?;
+                    add = targets.atomic(pe, 8, AtomicOp::Inc, 0);
+                    add.atomic.width = Width::Four;
+                    member.lane.atomic(&add)?;
+                    if round % 4 == 0 {
+                        let mut take = targets.atomic(pe, 16, AtomicOp::FetchInc, 1);
+                        // Into the part of the own heap that nobody else writes to.
+                        let place = (round / 4 * u64::from(n) + u64::from(pe)) as usize;
+                        let addr = member.base + 4096 + place * 16;
+                        take.result = Some(ResultPlace { addr, flag: round + 1 });
+                        member.lane.atomic(&take)?;
+                    }
+                }
+                if round % 16 == 3 {
+                    member.lane.fence(Pe(0))?;
+                }
+            }
+            (0..n).try_for_each(|pe| member.lane.quiet(Pe(pe)))
+        });
+        let word = |pe: u32, at: usize| {
+            let bytes = fabric.load(Pe(pe), bases[pe as usize] + at, 8);
+            u64::from_le_bytes(bytes.try_into().unwrap())
+        };
+        let mut tickets: HashMap<u32, Vec<u64>> = HashMap::new();
+        for pe in 0..n {
+            assert_eq!(word(pe, 0), EACH * u64::from(n * (n + 1) / 2));
+            assert_eq!(word(pe, 8), EACH * u64::from(n));
+            for me in 0..n {
+                for round in 0..EACH / 4 {
+                    let place = 4096 + (round * u64::from(n) + u64::from(pe)) as usize * 16;
+                    assert_eq!(word(me, place + 8), round * 4 + 1, "the flag of a fetch");
+                    tickets.entry(pe).or_default().push(word(me, place));
+                }
+            }
+        }
+        for taken in tickets.values_mut() {
+            taken.sort_unstable();
+            assert_eq!(*taken, (0..EACH / 4 * u64::from(n)).collect::<Vec<_>>());
+        }
+        assert!(members.iter().all(|member| !member.lane.has_work()));
+    });
+}
+
+/// Puts, atomics and put_signals behind a fence come after everything before it.
+#[test]
+fn fences_order_puts_signals_and_atomics() {
+    for_seeds(150, |seed| {
+        let mut random = Random(seed * 0x0bad_cafe + 5);
+        let shape = Shape { n_pes: 2, ..random_shape(&mut random) };
+        let job = Job::new(seed, &shape, random_script(&mut random));
+        let base = job.members[1].base;
+        let plan: Vec<usize> = (0..60).map(|_| random.below(6)).collect();
+        let (fabric, _) = race(job, seed, |me, member, targets| {
+            if me == 1 {
+                return Ok(());
+            }
+            let handle = member.scratch_handle;
+            let local = (member.scratch, &handle);
+            for (number, kind) in plan.iter().enumerate() {
+                let at = number * 512;
+                match kind {
+                    0 | 1 => member.lane.fence(Pe(1))?,
+                    2 => member.lane.start(&targets.part(local, 1, at, 300))?,
+                    3 => member.lane.atomic(&targets.atomic(1, at, AtomicOp::Set, 1))?,
+                    4 => member.lane.start(&targets.part(local, 1, at, 8))?,
+                    _ => {
+                        let parts = [targets.part(local, 1, at + 8, 100)];
+                        let signal = targets.atomic(1, at, AtomicOp::SignalSet, 1);
+                        member.lane.put_signal(&PutSignalRequest { parts: &parts, signal })?;
+                    }
+                }
+            }
+            member.lane.quiet(Pe(1))
+        });
+        let mut epoch = 0;
+        let epochs: Vec<usize> = plan
+            .iter()
+            .map(|kind| {
+                epoch += usize::from(*kind < 2);
+                epoch
+            })
+            .collect();
+        let mut seen = Vec::new();
+        for event in fabric.events() {
+            let addr = match event {
+                Event::Applied { pe: Pe(1), addr } => addr,
+                Event::Delivered(d) if d.to == Pe(1) => base + d.remote as usize,
+                _ => continue,
+            };
+            seen.push(epochs[(addr - base) / 512]);
+        }
+        assert!(seen.is_sorted(), "epochs in order of arrival: {seen:?}");
+    });
+}
+
+#[test]
+fn a_stuck_signal_does_not_delay_another() {
+    // Rail 0 is a thousand times slower. The first put goes there, the second does not.
+    let shape = Shape { signals: SignalEngine::Chained, heap: 1 << 16, ..Shape::default() };
+    let slow_rails = vec![(RailId(0), 1000)];
+    let script = Script { delay: (1_000, 1_000), slow_rails, ..Script::default() };
+    let job = Job::new(1, &shape, script);
+    let base = job.members[1].base;
+    let (fabric, _) = race(job, 1, |me, member, targets| {
+        if me == 1 {
+            return Ok(());
+        }
+        let handle = member.scratch_handle;
+        for number in 0..4 {
+            let at = number * 1024;
+            let parts = [targets.part((member.scratch, &handle), 1, at + 64, 512)];
+            let signal = targets.atomic(1, at, AtomicOp::SignalSet, 1);
+            member.lane.put_signal(&PutSignalRequest { parts: &parts, signal })?;
+        }
+        member.lane.quiet(Pe(1))
+    });
+    let order: Vec<usize> = fabric
+        .events()
+        .iter()
+        .filter_map(|event| match event {
+            Event::Applied { pe: Pe(1), addr } => Some((addr - base) / 1024),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(order.len(), 4);
+    assert_ne!(order, [0, 1, 2, 3], "the fast ones overtake the slow ones");
+}
+
+#[test]
+fn more_messages_than_any_window_go_through_a_depth_of_one() {
+    let shape = Shape { depth: 1, rails: 1, ..Shape::default() };
+    let job = Job::new(2, &shape, Script { duplicate_percent: 10, ..Script::default() });
+    let base = job.members[1].base;
+    let (fabric, _) = race(job, 2, |me, member, targets| {
+        for _ in 0..if me == 0 { 3000 } else { 2500 } {
+            member.lane.atomic(&targets.atomic(1, 0, AtomicOp::Inc, 0))?;
+        }
+        member.lane.quiet(Pe(1))
+    });
+    assert_eq!(fabric.load(Pe(1), base, 8), 5500u64.to_le_bytes());
+}
+
+#[test]
+fn messages_that_no_lane_has_sent_are_errors_and_change_nothing() {
+    let first = Seq(u32::MAX - 99);
+    let forged = [
+        ("empty", Vec::new()),
+        ("noise", vec![0xff; 40]),
+        ("unknown PE", atomic_message(9, first, 0, 0)),
+        ("out of the window", atomic_message(0, Seq(5000), 0, 0)),
+        ("unknown region", atomic_message(0, first, 77, 0)),
+        ("outside", atomic_message(0, first, 0, 1 << 20)),
+        ("not aligned", atomic_message(0, first, 0, 3)),
+        ("local region", atomic_message(0, first, 1, 0)),
+    ];
+    for (what, bytes) in forged {
+        let mut job = Job::new(3, &Shape::default(), Script::default());
+        job.fabric.forge_message(Pe(1), RailId(0), &bytes);
+        let heap = job.heap(1, 0, job.heap);
+        let error = (0..10).find_map(|_| job.members[1].lane.progress().err());
+        assert!(error.is_some(), "{what} was taken");
+        assert_eq!(job.heap(1, 0, job.heap), heap, "{what}");
+    }
+    // A reply to nothing is late news, not an error.
+    let mut job = Job::new(4, &Shape::default(), Script::default());
+    let reply =
+        Body::Reply { ticket: nvshmem_transport_libfabric::engine::wire::Ticket(5), value: 1 };
+    job.fabric.forge_message(Pe(1), RailId(0), &message(0, Seq(0), reply));
+    for _ in 0..10 {
+        job.members[1].lane.progress().unwrap();
+    }
+}
+
+fn atomic_message(from: u32, seq: Seq, slot: u32, offset: u64) -> Vec<u8> {
+    let atomic = Atomic {
+        op: AtomicOp::Set,
+        width: Width::Eight,
+        float: false,
+        operand: u64::MAX,
+        compare: 0,
+    };
+    let at = nvshmem_transport_libfabric::engine::wire::Spot { slot, offset };
+    message(from, seq, Body::Atomic { at, atomic })
+}
+
+fn message(from: u32, seq: Seq, body: Body<'_>) -> Vec<u8> {
+    let mut packet = Packet::EMPTY;
+    let ack = Seq(u32::MAX - 99);
+    Message { from: Pe(from), seq, ack, body }.encode(&mut packet);
+    packet.bytes().to_vec()
+}
+
+#[test]
+fn bad_atomics_are_refused() {
+    let mut job = Job::new(5, &Shape::default(), Script::default());
+    let targets = Targets::of(&job);
+    let heap = job.heap;
+    let mut refused = |request: &AtomicRequest<'_>, part: &str| {
+        let error = job.members[0].lane.atomic(request).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    };
+    refused(&AtomicRequest { pe: Pe(2), ..targets.atomic(1, 0, AtomicOp::Inc, 0) }, "PE 2");
+    refused(&targets.atomic(1, heap - 7, AtomicOp::Inc, 0), "not inside the region");
+    refused(&targets.atomic(1, 4, AtomicOp::Inc, 0), "not aligned");
+    let damaged = [7; 512];
+    let request =
+        AtomicRequest { remote_handle: &damaged, ..targets.atomic(1, 0, AtomicOp::Inc, 0) };
+    refused(&request, "not made by this transport");
+    assert!(!job.members[0].lane.has_work());
+}
+
+#[test]
+fn a_dead_receiver_of_atomics_ends_in_a_timeout() {
+    // PE 1 never makes progress: its messages are delivered, and never acknowledged.
+    let mut job = Job::new(6, &Shape::default(), Script::default());
+    let targets = Targets::of(&job);
+    job.members[0].lane.atomic(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
+    let error = job.members[0].lane.quiet(Pe(1)).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("PE 1") && text.contains("not acknowledged"), "{text}");
+}
