@@ -261,6 +261,7 @@ impl Port for OfiPort {
         }
     }
 
+    #[inline]
     fn send(
         &mut self,
         rail: RailId,
