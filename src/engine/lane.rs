@@ -434,7 +434,9 @@ impl<P: Port> Lane<P> {
                         let token = self.done[at];
                         known += u32::from(self.completed(token));
                     }
-                    self.rails[rail.index()].completed(known);
+                    let state = &mut self.rails[rail.index()];
+                    state.completed(known);
+                    state.moved = self.watchdog.stamp();
                 }
                 Polled::Failed(failure) => {
                     busy = true;
@@ -515,6 +517,7 @@ impl<P: Port> Lane<P> {
                 match self.port.post(id, segment.to, Token(index), &segment.transfer) {
                     Ok(Posted::Yes) => {
                         segment.stage = Stage::Posted;
+                        segment.born = self.watchdog.stamp();
                         state.taken(segment.transfer.len);
                         state.pop(&self.segments);
                         self.ready -= 1;
@@ -551,7 +554,9 @@ impl<P: Port> Lane<P> {
     /// Tells the stream and the operation of a segment that was under way that it has ended.
     #[inline(always)]
     fn ended(&mut self, Finished { pe, op, direction }: Finished) {
-        if self.streams.find_mut(pe).is_some_and(|stream| stream.end(direction)) {
+        let Some(stream) = self.streams.find_mut(pe) else { return };
+        stream.moved = self.watchdog.stamp();
+        if stream.end(direction) {
             self.open_stream(pe);
         }
         if op != OpId::NONE.0 {
@@ -584,6 +589,7 @@ impl<P: Port> Lane<P> {
                 break;
             }
             segment.stage = Stage::Ready;
+            segment.born = self.watchdog.stamp();
             let rail = segment.rail;
             stream.begin(Direction::Write);
             stream.held.pop(&self.segments);

@@ -18,6 +18,8 @@ pub(super) struct Rail {
     room: u32,
     /// Largest segment in bytes.
     pub(super) max_segment: usize,
+    /// When the last segment completed, on the watchdog's clock.
+    pub(super) moved: u32,
     /// Kept without what follows from the rest; see [`Rail::counters`].
     pub(super) counters: RailCounters,
 }
@@ -30,6 +32,7 @@ impl Rail {
             depth: limits.depth.max(1),
             room: limits.depth.max(1),
             max_segment: limits.max_segment.max(1),
+            moved: 0,
             counters: RailCounters::default(),
         }
     }

@@ -35,7 +35,7 @@ pub(super) struct Segment {
     pub(super) op: u32,
     /// Next in the queue it is in: free list, held queue or rail queue.
     pub(super) next: u32,
-    /// When it was submitted, on the watchdog's clock.
+    /// When it came to where it is, on the watchdog's clock.
     pub(super) born: u32,
     /// Its direction.
     pub(super) direction: Direction,

@@ -28,6 +28,8 @@ pub(super) struct Stream {
     epoch: u32,
     /// Writes that wait behind a fence, in issue order, each with the fence's epoch.
     pub(super) held: Queue,
+    /// When the last segment ended, on the watchdog's clock.
+    pub(super) moved: u32,
     /// Warnings that the watchdog has given for what is outstanding.
     pub(super) warned: u32,
     /// The first failure; nothing more is sent to the peer after it.
@@ -43,6 +45,7 @@ impl Stream {
             under_way: [0; 2],
             epoch: 0,
             held: Queue::EMPTY,
+            moved: 0,
             warned: 0,
             error: None,
         }
