@@ -61,7 +61,7 @@ impl Options {
             let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
             match arg.as_str() {
                 "--plugin-dir" => plugin_dir = Some(PathBuf::from(value()?)),
-                "--libfabric2" => options.libfabric2 = Some(value()?.into()),
+                "--libfabric2" => options.libfabric2 = Some(absolute(&value()?)),
                 "--only" => {
                     let name = value()?;
                     let known = Provider::ALL.into_iter().find(|p| p.name() == name);
@@ -74,7 +74,7 @@ impl Options {
                 "--quick" => (options.jobs, options.pairs) = (2, 10),
                 "--profile" => options.profile = true,
                 "--samples" => options.samples = true,
-                "--keep" => options.keep = Some(value()?.into()),
+                "--keep" => options.keep = Some(absolute(&value()?)),
                 "-h" | "--help" => return Ok(None),
                 _ => return Err(format!("unknown argument {arg}")),
             }
@@ -95,6 +95,11 @@ fn number(arg: &str, text: &str) -> Result<u32, String> {
         Ok(0) | Err(_) => Err(format!("{arg} {text}: a number of at least 1 is meant")),
         Ok(number) => Ok(number),
     }
+}
+
+/// PEs have a working directory of their own.
+fn absolute(path: &str) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.into())
 }
 
 #[cfg(test)]

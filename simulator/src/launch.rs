@@ -148,6 +148,11 @@ impl Launcher<'_> {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        if let Some(dir) = &self.dir {
+            // Some libraries write a report into the working directory when a process aborts. This
+            // one is gone by then, and takes along what was written earlier.
+            command.current_dir(&dir.0);
+        }
         let mut state = Pe {
             child: None,
             pid: None,

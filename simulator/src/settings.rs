@@ -50,7 +50,8 @@ pub struct JobSettings {
     /// How long the others may take to end once a PE has failed; then they are killed.
     /// Default 5 s.
     pub grace: Duration,
-    /// Environment of every PE, on top of the launcher's own.
+    /// Environment of every PE, on top of the launcher's own. PEs have a working directory of their
+    /// own, so paths are better absolute.
     pub env: BTreeMap<String, String>,
     /// Environment of single PEs, on top of [`JobSettings::env`].
     pub env_of_pe: BTreeMap<u32, BTreeMap<String, String>>,
@@ -188,7 +189,10 @@ impl JobSettings {
         env.insert(ENV_PES.into(), self.n_pes.to_string().into());
         env.insert(ENV_PES_PER_NODE.into(), self.pes_per_node.to_string().into());
         env.insert(ENV_LAYOUT.into(), self.layout.name().into());
-        env.insert(ENV_PLUGIN_DIR.into(), self.plugin_dir.clone().into());
+        // PEs have a working directory of their own.
+        let plugin_dir = std::path::absolute(&self.plugin_dir);
+        let plugin_dir = plugin_dir.unwrap_or_else(|_| self.plugin_dir.clone());
+        env.insert(ENV_PLUGIN_DIR.into(), plugin_dir.into());
         env.insert(ENV_CHUNK.into(), self.chunk_bytes.to_string().into());
         env.insert(ENV_HEAP.into(), self.heap_bytes.to_string().into());
         env.insert(ENV_GROWING.into(), u8::from(self.heap_grows).to_string().into());

@@ -132,6 +132,8 @@ pub struct Lane<P> {
     needs_desc: bool,
     pub(super) ops: OpTable,
     pub(super) messages: MessageTable,
+    /// Most transfers under way.
+    transfer_room: u32,
     /// Whether peers send messages to this lane: only to proxy lanes.
     receives: bool,
     /// Peers to whom control messages are due.
@@ -161,6 +163,7 @@ impl<P: Port> Lane<P> {
             me: config.me,
             segments: SegmentTable::new(segments_for(limits) + messages),
             messages: MessageTable::new(messages),
+            transfer_room: segments_for(limits),
             receives,
             control: VecDeque::with_capacity(64),
             replies: VecDeque::with_capacity(64),
@@ -251,8 +254,7 @@ impl<P: Port> Lane<P> {
     fn finish_start(&mut self, request: &Request<'_>, mut sent: usize) -> Result<(), EngineError> {
         let mut idle = 0;
         while sent < request.len {
-            self.wait_turn(&mut idle);
-            self.room_or_failure()?;
+            self.make_room(&mut idle)?;
             self.submit(request, &mut sent, OpId::NONE)?;
         }
         Ok(())
@@ -268,6 +270,7 @@ impl<P: Port> Lane<P> {
         let mut sent = 0;
         let mut idle = 0;
         while !self.advance_op(request, &mut sent, op)? {
+            self.want_acks();
             self.wait_turn(&mut idle);
         }
         Ok(())
@@ -338,6 +341,9 @@ impl<P: Port> Lane<P> {
         let remote_addr = remote.remote_address(offset);
 
         while *sent < request.len {
+            if !self.has_transfer_room() {
+                return Ok(());
+            }
             let Some(stream) = self.streams.find_mut(request.pe) else { return Ok(()) };
             let rail = stream.next_rail;
             let path = self.paths.get(request.pe, RailId(rail));
@@ -488,7 +494,9 @@ impl<P: Port> Lane<P> {
                         let token = self.done[at];
                         known += u32::from(self.completed(token));
                     }
-                    self.rails[rail.index()].completed(known);
+                    let state = &mut self.rails[rail.index()];
+                    state.completed(known);
+                    state.moved = self.watchdog.stamp();
                 }
                 Polled::Failed(failure) => {
                     busy = true;
@@ -519,10 +527,16 @@ impl<P: Port> Lane<P> {
         }
     }
 
+    /// Whether another transfer may be submitted. Messages have slots of their own, so that a lane
+    /// full of transfers can still send them, and the other way round.
+    fn has_transfer_room(&self) -> bool {
+        self.segments.used().saturating_sub(self.messages.used()) < self.transfer_room
+    }
+
     /// While there is no room: an error once a failure means that there may never be any.
     pub(super) fn room_or_failure(&self) -> Result<(), EngineError> {
         match &self.failure {
-            Some(failed) if self.segments.used() == self.segments.capacity() => {
+            Some(failed) if !self.has_transfer_room() || !self.messages.has_room() => {
                 Err((**failed).clone())
             }
             _ => Ok(()),
@@ -559,6 +573,7 @@ impl<P: Port> Lane<P> {
         match self.port.post(rail, segment.to, token, &segment.transfer) {
             Ok(Posted::Yes) => {
                 segment.stage = Stage::Posted;
+                segment.born = self.watchdog.stamp();
                 state.taken(segment.len);
                 Left::Taken
             }
@@ -628,7 +643,9 @@ impl<P: Port> Lane<P> {
         if op != OpId::NONE.0 {
             self.op_done(op);
         }
-        if self.streams.find_mut(pe).is_some_and(|stream| stream.end(direction)) {
+        let Some(stream) = self.streams.find_mut(pe) else { return };
+        stream.moved = self.watchdog.stamp();
+        if stream.end(direction) {
             self.open_stream(pe);
         }
     }
@@ -680,6 +697,7 @@ impl<P: Port> Lane<P> {
                 break;
             }
             segment.stage = Stage::Ready;
+            segment.born = self.watchdog.stamp();
             let rail = segment.rail;
             stream.begin(Direction::Write);
             stream.held.pop(&self.segments);

@@ -147,6 +147,7 @@ struct Outgoing {
 pub(super) struct MessageTable {
     slots: Box<[Outgoing]>,
     free: u32,
+    used: u32,
 }
 
 impl MessageTable {
@@ -159,7 +160,17 @@ impl MessageTable {
             next: if index + 1 == capacity { NIL } else { index + 1 },
         };
         let free = if capacity == 0 { NIL } else { 0 };
-        Self { slots: (0..capacity).map(slot).collect(), free }
+        Self { slots: (0..capacity).map(slot).collect(), free, used: 0 }
+    }
+
+    /// Slots in use.
+    pub(super) fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// Whether there is a free slot, in a table that has any.
+    pub(super) fn has_room(&self) -> bool {
+        self.slots.is_empty() || self.free != NIL
     }
 
     /// Takes a slot for a segment's message.
@@ -168,6 +179,7 @@ impl MessageTable {
         let index = self.free;
         let slot = self.slots.get_mut(index as usize)?;
         self.free = slot.next;
+        self.used += 1;
         slot.segment = segment;
         slot.next = NIL;
         Some(index)
@@ -178,6 +190,7 @@ impl MessageTable {
     pub(super) fn give(&mut self, index: u32) {
         self.slots[index as usize].next = self.free;
         self.free = index;
+        self.used -= 1;
     }
 
     #[inline]

@@ -263,6 +263,7 @@ impl<P: Port> Lane<P> {
         let segment = &mut self.segments[token.0];
         let (slot, pe) = (segment.message, segment.pe);
         let Some(stream) = self.streams.find_mut(pe) else { return Left::NoRoom };
+        let closed = stream.closed;
         let link = stream.link();
         if !link.has_room(&self.messages) {
             return Left::NoWindow;
@@ -273,9 +274,14 @@ impl<P: Port> Lane<P> {
         match self.port.send(rail, segment.to, token, packet.bytes()) {
             Ok(Posted::Yes) => {
                 segment.stage = Stage::Sent;
+                segment.born = self.watchdog.stamp();
                 link.carried(ack);
                 self.messages.sent(link, slot, seq);
                 link.take_number();
+                if closed {
+                    // Writes are held until this message is acknowledged.
+                    link.want_ack();
+                }
                 self.note_control(pe);
                 Left::Taken
             }
@@ -340,8 +346,15 @@ impl<P: Port> Lane<P> {
 
     /// A submitter has no room: turns the loop once.
     #[cold]
-    fn make_room(&mut self, idle: &mut u32) -> Result<(), EngineError> {
-        // The room may be taken by messages that only an acknowledgement frees.
+    pub(super) fn make_room(&mut self, idle: &mut u32) -> Result<(), EngineError> {
+        self.want_acks();
+        self.wait_turn(idle);
+        self.room_or_failure()
+    }
+
+    /// Somebody waits for room, which may be taken by what only acknowledgements free.
+    #[cold]
+    pub(super) fn want_acks(&mut self) {
         let Self { streams, control, .. } = self;
         for stream in streams.iter_mut() {
             let Some(link) = stream.link.as_deref_mut() else { continue };
@@ -351,8 +364,6 @@ impl<P: Port> Lane<P> {
                 control.push_back(stream.pe);
             }
         }
-        self.wait_turn(idle);
-        self.room_or_failure()
     }
 
     fn stream_to(&mut self, pe: Pe) -> Result<&mut Stream, EngineError> {

@@ -20,6 +20,8 @@ pub(super) struct Rail {
     pub(super) max_segment: usize,
     /// Whether messages follow writes to the same peer.
     pub(super) orders_messages: bool,
+    /// When the last segment completed, on the watchdog's clock.
+    pub(super) moved: u32,
     /// Kept without what follows from the rest; see [`Rail::counters`].
     pub(super) counters: RailCounters,
 }
@@ -33,6 +35,7 @@ impl Rail {
             room: limits.depth.max(1),
             max_segment: limits.max_segment.max(1),
             orders_messages: limits.orders_messages,
+            moved: 0,
             counters: RailCounters::default(),
         }
     }

@@ -53,7 +53,7 @@ pub(super) struct Segment {
     pub(super) op: u32,
     /// Next in the queue it is in: free list, held queue or rail queue.
     pub(super) next: u32,
-    /// When it was submitted, on the watchdog's clock.
+    /// When it came to where it is, on the watchdog's clock.
     pub(super) born: u32,
     /// Its message in the message table, or [`NIL`] for a transfer.
     pub(super) message: u32,
@@ -139,11 +139,6 @@ impl SegmentTable {
     #[inline]
     pub(super) fn used(&self) -> u32 {
         self.used
-    }
-
-    /// All slots.
-    pub(super) fn capacity(&self) -> u32 {
-        self.slots.len() as u32
     }
 
     /// Takes a free slot; its content is what its last user left. None when the table is full.

@@ -31,6 +31,8 @@ pub(super) struct Stream {
     pub(super) held: Queue,
     /// Messages to and from the peer, from the first one on.
     pub(super) link: Option<Box<Link>>,
+    /// When the last segment ended, on the watchdog's clock.
+    pub(super) moved: u32,
     /// Warnings that the watchdog has given for what is outstanding.
     pub(super) warned: u32,
     /// The first failure; nothing more is sent to the peer after it.
@@ -47,6 +49,7 @@ impl Stream {
             epoch: 0,
             held: Queue::EMPTY,
             link: None,
+            moved: 0,
             warned: 0,
             error: None,
         }

@@ -97,13 +97,26 @@ impl Watchdog {
         port: &P,
         rails: &[Rail],
     ) -> Vec<(Pe, EngineError)> {
-        let age = |segment: &Segment| u64::from(self.stamp - segment.born) << STAMP_SHIFT;
+        // What counts is the time without movement: of the segment's stream once the segment is
+        // posted, of its rail while it waits there. Many segments over a slow link each take long,
+        // but something moves all the time.
+        let still = |segment: &Segment| {
+            let moved = match segment.stage {
+                Stage::Ready => rails[segment.rail.index()].moved,
+                _ => streams.find(segment.pe).map_or(0, |stream| stream.moved),
+            };
+            u64::from(self.stamp - segment.born.max(moved)) << STAMP_SHIFT
+        };
         let patience = self.warn_after.into_iter().chain(self.fail_after).min().unwrap_or(u64::MAX);
         let waits = |segment: &Segment| {
-            matches!(segment.stage, Stage::Posted | Stage::Ready | Stage::Sent | Stage::Windowed)
+            use Stage::{Posted, Ready, Sent, Windowed};
+            matches!(segment.stage, Posted | Ready | Sent | Windowed)
         };
-        let stuck = |segment: &&Segment| waits(segment) && age(segment) >= patience;
-        let mut oldest: Vec<&Segment> = segments.in_use().filter(stuck).collect();
+        let stuck = |segment: &Segment| {
+            let still = if waits(segment) { still(segment) } else { 0 };
+            (still >= patience).then_some((still, *segment))
+        };
+        let mut oldest: Vec<(u64, Segment)> = segments.in_use().filter_map(stuck).collect();
         if oldest.is_empty() {
             if std::mem::take(&mut self.has_warned) {
                 streams.iter_mut().for_each(|stream| stream.warned = 0);
@@ -111,15 +124,14 @@ impl Watchdog {
             return Vec::new();
         }
         // One report per stream, of its oldest segment.
-        oldest.sort_by_key(|segment| (segment.pe, segment.born));
-        oldest.dedup_by_key(|segment| segment.pe);
+        oldest.sort_by_key(|(_, segment)| (segment.pe, segment.born));
+        oldest.dedup_by_key(|(_, segment)| segment.pe);
         let mut failed = Vec::new();
-        for segment in oldest {
+        for (waited, segment) in oldest {
             let Some(stream) = streams.find_mut(segment.pe) else { continue };
             if stream.error.is_some() {
                 continue;
             }
-            let waited = age(segment);
             let fails = self.fail_after.is_some_and(|limit| waited >= limit);
             let warns = self
                 .warn_after

@@ -100,6 +100,23 @@ fn a_slow_but_moving_peer_does_not_time_out() {
     assert!(job.fabric.now() > 300_000_000_000);
 }
 
+#[test]
+fn waiting_behind_a_slow_peer_does_not_time_out() {
+    // 16 puts of 20 s each to PE 1 share a rail and a depth of one with one put to PE 2, which
+    // therefore waits far beyond the deadline, first in the queue and then on its way.
+    let shape = Shape { n_pes: 3, depth: 1, rails: 1, ..Shape::default() };
+    let script = Script { delay: (10_000_000_000, 10_000_000_000), ..Script::default() };
+    let mut job = Job::new(11, &shape, script);
+    for at in 0..16 {
+        job.put_value(0, 1, at * 8, 1, 8).unwrap();
+    }
+    job.put_value(0, 2, 0, 7, 8).unwrap();
+    job.fence(0, 2);
+    job.put_value(0, 2, 8, 8, 8).unwrap();
+    job.quiet(0, 2).unwrap();
+    assert_eq!(job.heap(2, 8, 8), 8u64.to_le_bytes());
+}
+
 /// The error for a sound request from PE 0 to PE 1 that was changed for the worse.
 fn refused<'a>(
     job: &mut Job,
