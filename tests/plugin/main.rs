@@ -4,6 +4,7 @@
 //! `make test` says where the plugin is (`NVSHMEM_TEST_PLUGIN_DIR`) and where a libfabric 2.x is
 //! (`NVSHMEM_TEST_LIBFABRIC2`). What lacks either is ignored, and says so.
 
+mod atomics;
 mod bad_input;
 mod entry;
 mod fabric;
@@ -11,6 +12,7 @@ mod matrix;
 mod operations;
 mod order;
 mod peers;
+mod signals;
 mod storm;
 
 use std::process::ExitCode;
@@ -26,6 +28,8 @@ fn main() -> ExitCode {
         ("cycles", operations::cycles),
         ("order", order::scenario),
         ("storm", storm::scenario),
+        ("signals", signals::scenario),
+        ("atomics", atomics::scenario),
         ("entry", entry::scenario),
         ("bad_requests", bad_input::requests),
         ("connect", peers::connect),

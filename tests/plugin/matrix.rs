@@ -50,6 +50,40 @@ pub(crate) fn trials() -> Vec<Trial> {
             run(fabric.job("order", 3, 4, Layout::V6))
         }));
     }
+    for fabric in [Fabric::Rxm, Fabric::Tcp2, Fabric::Shm, Fabric::Rxm2, Fabric::Shm2] {
+        for (n_pes, rails) in [(2, 1), (4, 2), (8, 4)] {
+            for engine in ["auto", "native", "chained", "eager"] {
+                let name = format!("signals_{}_{n_pes}_pes_{rails}_rails_{engine}", fabric.name());
+                trials.push(trial(name, Some(fabric), move || {
+                    let (rounds, most) = if n_pes == 2 { (2000, 1 << 20) } else { (300, 300_000) };
+                    let layouts = if engine == "auto" { &Layout::ALL[..] } else { &[Layout::V7] };
+                    for layout in layouts {
+                        let rounds = if *layout == Layout::V7 { rounds } else { rounds / 10 };
+                        let job = fabric.job("signals", n_pes, rails, *layout);
+                        let job = job.env("NVSHMEM_LIBFABRIC_SIGNAL_ENGINE", engine);
+                        run(job
+                            .heap(64 << 20, 2 << 20)
+                            .param("rounds", rounds)
+                            .param("most", most))?;
+                    }
+                    Ok(())
+                }));
+            }
+            let name = format!("atomics_{}_{n_pes}_pes_{rails}_rails", fabric.name());
+            trials.push(trial(name, Some(fabric), move || {
+                for layout in [Layout::V3a, Layout::V5, Layout::V7] {
+                    run(fabric.job("atomics", n_pes, rails, layout))?;
+                }
+                Ok(())
+            }));
+        }
+        let name = format!("signals_{}_depth_1", fabric.name());
+        trials.push(trial(name, Some(fabric), move || {
+            let job = fabric.job("signals", 3, 2, Layout::V6).heap(64 << 20, 2 << 20);
+            let job = job.env("NVSHMEM_LIBFABRIC_QUEUE_DEPTH", 1);
+            run(job.param("rounds", 300).param("most", 300_000))
+        }));
+    }
     for fabric in [Fabric::Rxm2, Fabric::Shm2] {
         let name = format!("operations_{}_4_pes_2_rails", fabric.name());
         trials.push(trial(name, Some(fabric), move || {

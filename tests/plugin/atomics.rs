@@ -1,0 +1,221 @@
+//! Atomics under contention of all PEs, the target itself among them: exact for every operation,
+//! width and kind of number.
+
+use nvshmem_abi::{Major, c};
+use nvshmem_sim::{Amo, BoxError, Host, Job, SymAddr};
+
+const ROUNDS: u64 = 40;
+
+/// Integers in all widths, and floating point where the layout has it.
+fn kinds(major: Major) -> Vec<(i32, bool)> {
+    let mut kinds = vec![(4, false), (8, false), (2, false)];
+    if major >= Major::V6 {
+        kinds.extend([(4, true), (8, true)]);
+    }
+    kinds
+}
+
+/// The bits of a small number.
+fn number(value: u64, (bytes, float): (i32, bool)) -> u64 {
+    match (float, bytes) {
+        (true, 8) => (value as f64).to_bits(),
+        (true, _) => u64::from((value as f32).to_bits()),
+        (false, _) => value,
+    }
+}
+
+pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
+    let n = job.n_pes();
+    let host = job.init()?;
+    if host.atomics_complete_on_quiet() {
+        return Err("flags are stored by the transport, and it must say so".into());
+    }
+    for kind in kinds(job.layout().major()) {
+        sums(&host, n, kind)?;
+        if !kind.1 {
+            bits(&host, n, kind)?;
+        }
+        if kind.0 != 2 {
+            fetches(&host, n, kind)?;
+            swaps(&host, n, kind)?;
+        }
+    }
+    host.finalize()?;
+    Ok(())
+}
+
+/// A word of each PE, zeroed, that all PEs then work on.
+fn words(host: &Host<'_>, count: u64) -> Result<SymAddr, BoxError> {
+    let words = host.alloc(count * 8, 8)?;
+    host.local(words, count * 8)?.set(0);
+    host.barrier()?;
+    Ok(words)
+}
+
+fn amo(op: i32, kind: (i32, bool), value: u64) -> Amo {
+    Amo { is_float: kind.1, ..Amo::new(op, kind.0, value) }
+}
+
+fn read(host: &Host<'_>, at: SymAddr, bytes: i32) -> Result<u64, BoxError> {
+    let mut word = [0; 8];
+    word[..bytes as usize].copy_from_slice(&host.local(at, bytes as u64)?.to_vec());
+    Ok(u64::from_le_bytes(word))
+}
+
+fn expect(what: &str, kind: (i32, bool), found: u64, expected: u64) -> Result<(), BoxError> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(format!("{what} of {} bytes, float {}: {found:#x}, not {expected:#x}", kind.0, kind.1)
+        .into())
+}
+
+/// Add, increment and signal add, in neighbouring words.
+fn sums(host: &Host<'_>, n: u32, kind: (i32, bool)) -> Result<(), BoxError> {
+    let at = words(host, 3)?;
+    for round in 0..ROUNDS {
+        for pe in 0..n {
+            host.proxy().amo(pe, at, amo(c::NVT_AMO_ADD, kind, number(round % 3, kind)))?;
+            host.proxy().amo(pe, at.plus(8), amo(c::NVT_AMO_INC, kind, 0))?;
+            host.proxy().amo(pe, at.plus(16), amo(c::NVT_AMO_SIGNAL_ADD, kind, number(2, kind)))?;
+        }
+    }
+    host.barrier()?;
+    let all = u64::from(n);
+    let sum: u64 = (0..ROUNDS).map(|round| round % 3).sum();
+    expect("add", kind, read(host, at, kind.0)?, number(sum * all, kind))?;
+    expect("inc", kind, read(host, at.plus(8), kind.0)?, number(ROUNDS * all, kind))?;
+    expect("signal add", kind, read(host, at.plus(16), kind.0)?, number(2 * ROUNDS * all, kind))?;
+    // The bytes beside a narrow word are not touched.
+    let word = host.local(at, 8)?.to_vec();
+    if word[kind.0 as usize..].iter().any(|byte| *byte != 0) {
+        return Err(format!("an atomic of {} bytes wrote beside its word", kind.0).into());
+    }
+    host.barrier()?;
+    Ok(())
+}
+
+/// And, or, exclusive or, set: each PE has a bit of its own.
+fn bits(host: &Host<'_>, n: u32, kind: (i32, bool)) -> Result<(), BoxError> {
+    let at = words(host, 4)?;
+    let mine = 1u64 << host.user().pe();
+    let mask = u64::MAX >> (64 - 8 * kind.0);
+    host.local(at.plus(8), 8)?.store_release(mask)?;
+    host.barrier()?;
+    for pe in 0..n {
+        host.proxy().amo(pe, at, amo(c::NVT_AMO_OR, kind, mine))?;
+        host.proxy().amo(pe, at.plus(8), amo(c::NVT_AMO_AND, kind, mask & !mine))?;
+        for _ in 0..3 {
+            host.proxy().amo(pe, at.plus(16), amo(c::NVT_AMO_XOR, kind, mine))?;
+        }
+        host.proxy().amo(pe, at.plus(24), amo(c::NVT_AMO_SET, kind, 7))?;
+    }
+    host.barrier()?;
+    let all = (1u64 << n) - 1;
+    expect("or", kind, read(host, at, kind.0)?, all)?;
+    expect("and", kind, read(host, at.plus(8), kind.0)?, mask & !all)?;
+    expect("xor", kind, read(host, at.plus(16), kind.0)?, all)?;
+    expect("set", kind, read(host, at.plus(24), kind.0)?, 7)?;
+    host.barrier()?;
+    Ok(())
+}
+
+/// Does a fetching operation and waits for its flag, as the device does.
+fn fetch(host: &Host<'_>, pe: u32, at: SymAddr, into: SymAddr, op: Amo) -> Result<u64, BoxError> {
+    let result = host.local(into, 16)?;
+    let flag = result.part(8, 8)?;
+    let next = flag.load_acquire()? + 1;
+    host.proxy().amo(pe, at, Amo { fetch_to: Some(into), flag: next, ..op })?;
+    while flag.load_acquire()? != next {
+        std::thread::yield_now();
+    }
+    // The flag comes after the value.
+    Ok(result.part(0, 8)?.load_acquire()?)
+}
+
+/// Fetch and add, increment, and, or, exclusive or, fetch: what is returned fits what is stored.
+fn fetches(host: &Host<'_>, n: u32, kind: (i32, bool)) -> Result<(), BoxError> {
+    let at = words(host, 6)?;
+    let into = host.alloc(16, 16)?;
+    let gather = host.alloc(u64::from(n) * ROUNDS * 8, 8)?;
+    let me = host.user().pe();
+    host.local(into, 16)?.set(0);
+    host.barrier()?;
+    for round in 0..ROUNDS {
+        let pe = (me + round as u32) % n;
+        let op = if round % 2 == 0 || kind.1 {
+            amo(c::NVT_AMO_FETCH_ADD, kind, number(1, kind))
+        } else {
+            amo(c::NVT_AMO_FETCH_INC, kind, 1)
+        };
+        // All take tickets from PE 0, and add to everybody.
+        let ticket = fetch(host, 0, at, into, op)?;
+        let place = gather.plus((u64::from(me) * ROUNDS + round) * 8);
+        host.proxy().p(0, place, ticket, 8)?;
+        fetch(host, pe, at.plus(8), into, amo(c::NVT_AMO_FETCH_ADD, kind, number(3, kind)))?;
+    }
+    if !kind.1 {
+        let bit = 1u64 << me;
+        for (place, op) in [(16, c::NVT_AMO_FETCH_OR), (24, c::NVT_AMO_FETCH_XOR)] {
+            let before = fetch(host, 0, at.plus(place), into, amo(op, kind, bit))?;
+            if before & bit != 0 {
+                return Err(format!("PE {me} found its bit set before it set it").into());
+            }
+        }
+        let before = fetch(host, 0, at.plus(16), into, amo(c::NVT_AMO_FETCH_AND, kind, !0))?;
+        if before & bit == 0 {
+            return Err(format!("PE {me} did not find its bit").into());
+        }
+    }
+    host.barrier()?;
+    let all = ROUNDS * u64::from(n);
+    let seen = fetch(host, 0, at, into, amo(c::NVT_AMO_FETCH, kind, 0))?;
+    expect("fetch", kind, seen, number(all, kind))?;
+    if me == 0 {
+        let mut tickets: Vec<u64> =
+            (0..all).map(|at| read(host, gather.plus(at * 8), 8)).collect::<Result<_, _>>()?;
+        tickets.sort_unstable();
+        let mut expected: Vec<u64> = (0..all).map(|ticket| number(ticket, kind)).collect();
+        expected.sort_unstable();
+        if tickets != expected {
+            return Err(format!("tickets of {} bytes are not each given once", kind.0).into());
+        }
+    }
+    host.barrier()?;
+    Ok(())
+}
+
+/// Swap hands values around without losing one; compare and swap counts without missing one.
+fn swaps(host: &Host<'_>, n: u32, kind: (i32, bool)) -> Result<(), BoxError> {
+    let at = words(host, 2)?;
+    let into = host.alloc(16, 16)?;
+    let totals = host.alloc(8, 8)?;
+    let me = host.user().pe();
+    host.local(into, 16)?.set(0);
+    host.local(totals, 8)?.set(0);
+    host.barrier()?;
+    // What all put in, less what all took out, is what is there in the end.
+    let mut balance = 0u64;
+    for round in 0..ROUNDS {
+        let value = u64::from(me) * ROUNDS + round + 1;
+        let old = fetch(host, 0, at, into, amo(c::NVT_AMO_SWAP, kind, value))?;
+        balance = balance.wrapping_add(value).wrapping_sub(old);
+        let mut seen = 0;
+        loop {
+            let op = Amo { compare: seen, ..amo(c::NVT_AMO_COMPARE_SWAP, kind, seen + 1) };
+            let old = fetch(host, 0, at.plus(8), into, op)?;
+            if old == seen {
+                break;
+            }
+            seen = old;
+        }
+    }
+    host.proxy().amo(0, totals, Amo::new(c::NVT_AMO_ADD, 8, balance))?;
+    host.barrier()?;
+    if me == 0 {
+        expect("swap", kind, read(host, at, kind.0)?, read(host, totals, 8)?)?;
+        expect("compare and swap", kind, read(host, at.plus(8), kind.0)?, ROUNDS * u64::from(n))?;
+    }
+    host.barrier()?;
+    Ok(())
+}
