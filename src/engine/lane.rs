@@ -47,10 +47,23 @@ const MESSAGES: u32 = 2048;
 /// Segments a lane has room for, per rail, beyond those in flight.
 const WAITING_PER_DEPTH: u32 = 1;
 
-/// Most segments that a lane over rails of these limits has under way. All tokens that the lane
-/// gives to its port are below it.
-pub fn segments_for(limits: &[RailLimits]) -> u32 {
+/// Most segments that a lane of this kind, over rails of these limits, has under way. All tokens
+/// that the lane gives to its port are below it, but for the one of control messages.
+pub fn segments_for(kind: LaneKind, limits: &[RailLimits]) -> u32 {
+    transfers_for(limits) + messages_for(kind)
+}
+
+/// Most transfers under way.
+fn transfers_for(limits: &[RailLimits]) -> u32 {
     limits.iter().map(|rail| rail.depth.max(1) * (1 + WAITING_PER_DEPTH)).sum()
+}
+
+/// Most messages under way. User threads send none: peers do not listen to host lanes.
+fn messages_for(kind: LaneKind) -> u32 {
+    match kind {
+        LaneKind::Host => 0,
+        LaneKind::Proxy => MESSAGES,
+    }
 }
 
 /// What a lane is opened with.
@@ -157,14 +170,12 @@ impl<P: Port> Lane<P> {
         let limits = port.limits();
         let rails: Box<[Rail]> = limits.iter().map(Rail::new).collect();
         let n_rails = rails.len() as u8;
-        let receives = config.kind == LaneKind::Proxy;
-        let messages = if receives { MESSAGES } else { 0 };
         Self {
             me: config.me,
-            segments: SegmentTable::new(segments_for(limits) + messages),
-            messages: MessageTable::new(messages),
-            transfer_room: segments_for(limits),
-            receives,
+            segments: SegmentTable::new(segments_for(config.kind, limits)),
+            messages: MessageTable::new(messages_for(config.kind)),
+            transfer_room: transfers_for(limits),
+            receives: config.kind == LaneKind::Proxy,
             control: VecDeque::with_capacity(64),
             replies: VecDeque::with_capacity(64),
             packet: Some(Box::new(Packet::EMPTY)),

@@ -43,6 +43,11 @@ impl<P: Port> Lane<P> {
     /// Bad arguments, a peer that has failed before, or a fabric that takes nothing more.
     #[inline]
     pub fn atomic(&mut self, request: &AtomicRequest<'_>) -> Result<(), EngineError> {
+        if request.pe == self.me {
+            // Before layout 4 a put with signal comes as put, fence and atomic, and NVSHMEM leaves
+            // out the fence for the PE itself.
+            self.fence(request.pe)?;
+        }
         let mut idle = 0;
         while !self.try_atomic(request)? {
             self.make_room(&mut idle)?;

@@ -16,6 +16,7 @@ use super::rail::{Rail, Receives};
 use super::report::{RailReport, Report};
 use crate::engine::lane::segments_for;
 use crate::engine::port::RailLimits;
+use crate::engine::regions::LaneKind;
 
 /// Most rails of a lane, as [`Port::limits`](crate::engine::port::Port::limits) has it.
 const MAX_RAILS: usize = 32;
@@ -78,7 +79,8 @@ impl Discovery {
             warn!("rail left out: {failure}");
         }
 
-        let host_contexts = Arc::new(Contexts::new(segments_for(&[first_rail.limits()])));
+        let host_contexts =
+            Arc::new(Contexts::new(segments_for(LaneKind::Host, &[first_rail.limits()])));
         let host_failed =
             |error| OfiError::Call { object: format!("host lane on {}", first.name), error };
         let receives = Receives::Nothing;
@@ -135,7 +137,7 @@ impl Discovery {
         let devices = rails.iter().filter_map(|&index| self.devices().get(index));
         let limits: Vec<RailLimits> =
             devices.map(|device| Rail::limits_of(device, &self.settings)).collect();
-        segments_for(&limits)
+        segments_for(LaneKind::Proxy, &limits)
     }
 }
 

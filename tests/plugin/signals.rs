@@ -67,6 +67,7 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let mut sent = vec![0; n as usize];
     let mut received = vec![0; n as usize];
     // This PE sends to itself as well: NVSHMEM does that through the transport too.
+    let mut idle = 0u32;
     while sent.iter().chain(&received).any(|count| *count < rounds) {
         let mut moved = false;
         for pe in 0..n {
@@ -75,6 +76,11 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
         }
         if !moved {
             std::thread::yield_now();
+            idle += 1;
+            if idle % 4096 == 0 {
+                // Fails if the proxy thread has.
+                host.proxy().run(|_| ())?;
+            }
         }
     }
     host.barrier()?;
