@@ -20,7 +20,7 @@ use super::error::EngineError;
 use super::handle::{HandleBytes, HandleError, HandleView};
 use super::ids::{Pe, RailId, Token};
 use super::link::MessageTable;
-use super::messages::PendingReply;
+use super::messages::{CONTROL, PendingReply};
 use super::operation::{OpId, OpTable};
 use super::paths::PathTable;
 use super::port::{
@@ -720,7 +720,9 @@ impl<P: Port> Lane<P> {
     /// A completion with an error.
     #[cold]
     fn failed(&mut self, rail: RailId, failure: Failure) {
-        let Some(token) = failure.token else {
+        // A reply or an acknowledgement that is lost belongs to no segment of ours, but to one of the
+        // peer's, which would wait for ever.
+        let Some(token) = failure.token.filter(|token| *token != CONTROL) else {
             let rail_name = self.port.rail_name(rail).to_owned();
             return self.fail_lane(EngineError::Rail { rail, rail_name, error: failure.error });
         };

@@ -588,7 +588,7 @@ fn local_fault(pe: Pe, error: &PortError) -> EngineError {
 const NIL_OP: OpId = OpId::NONE;
 
 /// The token of messages that belong to no segment.
-const CONTROL: Token = Token(u32::MAX);
+pub(super) const CONTROL: Token = Token(u32::MAX);
 
 /// The part of a ticket that is the segment's token.
 const TOKEN_BITS: u32 = 0x00ff_ffff;

@@ -344,6 +344,31 @@ fn a_stuck_signal_does_not_delay_another() {
 }
 
 #[test]
+fn what_a_fence_holds_behind_atomics_leaves_without_a_quiet() {
+    // The sender only makes progress after its last call, as a proxy thread does whose GPU waits.
+    for again_percent in [0, 90] {
+        let script = Script { again_percent, ..Script::default() };
+        let mut job = Job::new(7, &Shape::default(), script);
+        let targets = Targets::of(&job);
+        let add = targets.atomic(1, 0, AtomicOp::Add, 5);
+        job.members[0].lane.atomic(&add).unwrap();
+        job.fence(0, 1);
+        job.put_value(0, 1, 8, 1, 8).unwrap();
+        job.fence(0, 1);
+        job.members[0].lane.atomic(&add).unwrap();
+        job.fence(0, 1);
+        job.put_value(0, 1, 16, 1, 8).unwrap();
+        for _ in 0..100_000 {
+            for member in &mut job.members {
+                member.lane.progress().unwrap();
+            }
+        }
+        assert_eq!(job.heap(1, 0, 8), 10u64.to_le_bytes());
+        assert_eq!(job.heap(1, 8, 16), [1u64.to_le_bytes(); 2].concat());
+    }
+}
+
+#[test]
 fn more_messages_than_any_window_go_through_a_depth_of_one() {
     let shape = Shape { depth: 1, rails: 1, ..Shape::default() };
     let job = Job::new(2, &shape, Script { duplicate_percent: 10, ..Script::default() });
