@@ -104,8 +104,14 @@ fn open(plugin: &Plugin, chosen: &[usize], here: c_int, n_pes: u32) -> Result<Op
 
 /// Where the proxy rails of this PE are.
 fn locations(opened: &Opened) -> Addresses {
+    let shared_memory = opened.report.provider == "shm";
+    let fabric = |at: usize, name: &str| {
+        // Rails in shared memory have no wires to spread over, and libfabric 2.5 crashes when
+        // messages cross between them. So each is a fabric of its own.
+        if shared_memory { fabric_hash(&format!("{name} {at}")) } else { fabric_hash(name) }
+    };
     let rails = opened.report.rails.iter().enumerate().map(|(at, rail)| RailAddress {
-        fabric: fabric_hash(&rail.fabric),
+        fabric: fabric(at, &rail.fabric),
         address: opened.proxy.address(RailId(at as u8)).to_vec(),
     });
     Addresses(rails.collect())
@@ -128,15 +134,16 @@ impl Paths {
         mine: &Addresses,
         peers: &[Addresses],
     ) -> Result<Self, AbiError> {
-        let proxy = insert_lane(&mut opened.proxy, me, &mine.0, peers)?;
+        let proxy = insert_lane(&mut opened.proxy, LaneKind::Proxy, me, &mine.0, peers)?;
         // The host lane is on the device of the first proxy rail.
-        let host = insert_lane(&mut opened.host, me, &mine.0[..1], peers)?;
+        let host = insert_lane(&mut opened.host, LaneKind::Host, me, &mine.0[..1], peers)?;
         Ok(Self { host, proxy })
     }
 }
 
 fn insert_lane(
     port: &mut OfiPort,
+    kind: LaneKind,
     me: Pe,
     mine: &[RailAddress],
     peers: &[Addresses],
@@ -145,11 +152,17 @@ fn insert_lane(
     for rail in (0..mine.len()).map(|at| RailId(at as u8)) {
         let remotes: Vec<RailId> =
             peers.iter().map(|peer| remote_rail(me, mine, rail, &peer.0)).collect();
-        let addresses: Vec<&[u8]> = peers
+        let mut addresses: Vec<&[u8]> = peers
             .iter()
             .zip(&remotes)
             .map(|(peer, remote)| peer.0[remote.index()].address.as_slice())
             .collect();
+        if kind == LaneKind::Proxy {
+            // Those that send to this rail and are not sent to. Some providers look up the senders
+            // of what they receive: shm of libfabric 2.5 crashes on a message from a stranger, and
+            // efa-direct wants the initiators of writes to be known.
+            addresses.extend(senders(mine, rail, peers, &remotes));
+        }
         let inserted = port.insert(rail, &addresses)?;
         let column: Vec<Path> =
             inserted.into_iter().zip(remotes).map(|(to, remote)| Path { to, remote }).collect();
@@ -157,6 +170,25 @@ fn insert_lane(
     }
     let paths = (0..peers.len()).flat_map(|pe| columns.iter().map(move |column| column[pe]));
     Ok(PathTable::new(paths.collect(), mine.len()))
+}
+
+/// The addresses of the peers' rails that send to one of ours, beside those it sends to.
+fn senders<'a>(
+    mine: &[RailAddress],
+    rail: RailId,
+    peers: &'a [Addresses],
+    known: &[RailId],
+) -> Vec<&'a [u8]> {
+    let mut senders = Vec::new();
+    for (pe, (peer, known)) in peers.iter().zip(known).enumerate() {
+        for theirs in (0..peer.0.len()).map(|at| RailId(at as u8)) {
+            let sends = remote_rail(Pe(pe as u32), &peer.0, theirs, mine) == rail;
+            if sends && theirs != *known {
+                senders.push(peer.0[theirs.index()].address.as_slice());
+            }
+        }
+    }
+    senders
 }
 
 /// Puts the lanes together.

@@ -55,7 +55,12 @@ pub(crate) fn trials() -> Vec<Trial> {
             for engine in ["auto", "native", "chained", "eager"] {
                 let name = format!("signals_{}_{n_pes}_pes_{rails}_rails_{engine}", fabric.name());
                 trials.push(trial(name, Some(fabric), move || {
-                    let (rounds, most) = if n_pes == 2 { (2000, 1 << 20) } else { (300, 300_000) };
+                    // From nothing to 4 MiB, in up to five chunks; less where there are many PEs.
+                    let (rounds, most) = match (n_pes, engine) {
+                        (2, "auto") => (10_000, 4 << 20),
+                        (2, _) => (1000, 4 << 20),
+                        _ => (300, 300_000),
+                    };
                     let layouts = if engine == "auto" { &Layout::ALL[..] } else { &[Layout::V7] };
                     for layout in layouts {
                         let rounds = if *layout == Layout::V7 { rounds } else { rounds / 10 };
