@@ -67,7 +67,7 @@ pub(crate) fn trials() -> Vec<Trial> {
                         let job = fabric.job("signals", n_pes, rails, *layout);
                         let job = job.env("NVSHMEM_LIBFABRIC_SIGNAL_ENGINE", engine);
                         run(job
-                            .heap(64 << 20, 2 << 20)
+                            .heap(96 << 20, 1 << 20)
                             .param("rounds", rounds)
                             .param("most", most))?;
                     }
