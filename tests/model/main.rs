@@ -19,7 +19,12 @@
 //! each test says. No state in which a lane waits inside a call while the other one does too.
 //!
 //! # That it can fail
-//! MUTATIONS
+//! Each of these changes to the engine was tried, and found:
+//!
+//! - a chained signal sent at once: `signal before word 1 of its data`;
+//! - a duplicate carried out again: `applied twice`;
+//! - messages not held behind a fence: `came before operation ..., which is before its fence`;
+//! - a fetch that ends with the acknowledgement of its request: `quiet returned before a result`.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 
 mod explore;
