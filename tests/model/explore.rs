@@ -1,0 +1,513 @@
+//! Every execution of a case, by replay: depth first over every choice that the fabric and the
+//! scheduler have.
+//!
+//! A choice is taken where nothing has been said yet by the path being replayed. Before it, the
+//! state is looked up among those seen: a lane's state is what the history of all it was told says,
+//! so executions that differ only in the order of things that do not touch one another meet there,
+//! and the second goes no further.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
+
+use nvshmem_transport_libfabric::engine::Watchdog;
+use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
+use nvshmem_transport_libfabric::engine::error::EngineError;
+use nvshmem_transport_libfabric::engine::handle::HandleBytes;
+use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
+use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, LocalSide, Request};
+use nvshmem_transport_libfabric::engine::message::{AtomicRequest, PutSignalRequest, ResultPlace};
+use nvshmem_transport_libfabric::engine::paths::{Path, PathTable};
+use nvshmem_transport_libfabric::engine::port::{Access, Direction, RailLimits};
+use nvshmem_transport_libfabric::engine::regions::{LaneKind, RegionTable};
+
+use super::port::{ModelMemory, ModelPort, address};
+use super::program::{Case, OPS, Op, What};
+use super::world::{Done, HEAP, World, flag, heap, mix, operand, place, result, source};
+
+/// Most choices of one execution. The longest that the cases here have is well below; a protocol
+/// that goes on for ever is found by it.
+const LONGEST: usize = 500;
+
+/// Something that can happen next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Choice {
+    /// A PE issues its next operation.
+    Issue(usize),
+    /// A lane turns.
+    Turn(usize),
+    /// A write's completion will be found by the next poll.
+    Complete(u32),
+    /// A message will be found by the next poll.
+    Arrive(u32),
+    /// The same, and it will arrive once more.
+    ArriveTwice(u32),
+    /// A write is lost; its failure will be found by the next poll.
+    LoseWrite(u32),
+    /// A message is lost, likewise.
+    LoseMessage(u32),
+    /// The lane that waits inside a call looks again.
+    Resume,
+    /// Whether a post or a send finds no room.
+    Again(bool),
+    /// Whether a write is delivered at once, rather than as late as it may be.
+    Early(bool),
+}
+
+/// A choice taken, and those not tried yet.
+#[derive(Debug)]
+struct Fork {
+    taken: Choice,
+    left: Vec<Choice>,
+}
+
+/// What outlasts an execution.
+#[derive(Debug, Default)]
+struct Search {
+    path: Vec<Fork>,
+    at: usize,
+    seen: HashSet<u64>,
+    /// Histories after which a lane's turn does nothing unless it is told more.
+    idle: HashSet<u64>,
+}
+
+/// Unwinds out of a lane's call when an execution goes no further.
+struct Pruned;
+
+/// One execution.
+pub(crate) struct Model {
+    pub(crate) world: RefCell<World>,
+    search: RefCell<Search>,
+    lanes: [RefCell<Option<Lane<ModelPort>>>; 2],
+    handles: [HandleBytes; 2],
+}
+
+/// What was explored.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Explored {
+    pub(crate) executions: u64,
+    pub(crate) ended: u64,
+    pub(crate) states: usize,
+    pub(crate) longest: usize,
+}
+
+impl Explored {
+    pub(crate) fn add(&mut self, other: Explored) {
+        self.executions += other.executions;
+        self.ended += other.ended;
+        self.states += other.states;
+        self.longest = self.longest.max(other.longest);
+    }
+}
+
+/// Runs all executions of a case. A broken rule is a panic, after the path to it was printed.
+pub(crate) fn explore(case: &Case) -> Explored {
+    let case = Rc::new(case.clone());
+    let tables =
+        [0, 1].map(|pe| RegionTable::new(ModelMemory { pe, rails: case.rails }, Pe(pe as u32)));
+    let handles =
+        [0, 1].map(|pe| tables[pe].register(heap(pe), HEAP, Access::LocalAndRemote).unwrap());
+    let mut search = Search::default();
+    let mut explored = Explored::default();
+    loop {
+        search.at = 0;
+        let model = Rc::new(Model {
+            world: RefCell::new(World::new(Rc::clone(&case))),
+            search: RefCell::new(search),
+            lanes: [RefCell::new(None), RefCell::new(None)],
+            handles,
+        });
+        for pe in 0..2 {
+            let lane = lane(&model, &case, pe, tables[pe].index());
+            *model.lanes[pe].borrow_mut() = Some(lane);
+        }
+        let ran = catch_unwind(AssertUnwindSafe(|| model.run()));
+        for lane in &model.lanes {
+            lane.take();
+        }
+        search = model.search.take();
+        match ran {
+            Ok(ended) => explored.ended += u64::from(ended),
+            Err(panic) if panic.is::<Pruned>() => {}
+            Err(panic) => {
+                eprintln!("case {}: the path to the broken rule", case.name);
+                for fork in &search.path[..search.at] {
+                    eprintln!("    {:?}", fork.taken);
+                }
+                resume_unwind(panic);
+            }
+        }
+        explored.executions += 1;
+        explored.longest = explored.longest.max(search.path.len());
+        // The deepest fork with something left to try.
+        loop {
+            let Some(fork) = search.path.last_mut() else {
+                explored.states = search.seen.len();
+                return explored;
+            };
+            if let Some(next) = fork.left.pop() {
+                fork.taken = next;
+                break;
+            }
+            search.path.pop();
+        }
+    }
+}
+
+fn lane(
+    model: &Rc<Model>,
+    case: &Case,
+    pe: usize,
+    regions: std::sync::Arc<nvshmem_transport_libfabric::engine::regions::RegionIndex>,
+) -> Lane<ModelPort> {
+    let rail = RailLimits {
+        max_segment: 8,
+        depth: case.depth,
+        needs_desc: false,
+        orders_messages: case.orders_messages,
+    };
+    let path = |to: usize, rail: u8| {
+        // Not the same rail at the other end, so that a mix-up of the two is found.
+        let remote = RailId((rail + 1) % case.rails);
+        Path { to: address(to, remote), remote }
+    };
+    let paths = (0..2).flat_map(|to| (0..case.rails).map(move |rail| path(to, rail))).collect();
+    let limits = vec![rail; usize::from(case.rails)];
+    let config = LaneConfig {
+        me: Pe(pe as u32),
+        kind: LaneKind::Proxy,
+        paths: PathTable::new(paths, usize::from(case.rails)),
+        regions,
+        watchdog: Watchdog::new(None, None),
+        signals: case.signals,
+    };
+    Lane::new(ModelPort { model: Rc::clone(model), pe, limits }, config)
+}
+
+impl Model {
+    /// One execution. Whether it came to its end, rather than to a state seen before.
+    fn run(&self) -> bool {
+        loop {
+            match self.choose() {
+                Some(Choice::Resume | Choice::Again(_) | Choice::Early(_)) => {
+                    unreachable!("nobody waits")
+                }
+                Some(choice) => self.act(choice),
+                None => {
+                    let world = self.world.borrow();
+                    let ended = self.enabled(&world).is_empty();
+                    if ended {
+                        world.check_end();
+                        for (pe, lane) in self.lanes.iter().enumerate() {
+                            let lane = lane.borrow();
+                            let has_work = lane.as_ref().is_some_and(Lane::has_work);
+                            assert!(!has_work || world.sides[pe].failed, "PE {pe} has work left");
+                        }
+                    }
+                    return ended;
+                }
+            }
+        }
+    }
+
+    /// A lane waits inside a call: others move until it is told something.
+    pub(crate) fn run_others(&self, pe: usize) {
+        let before = self.world.borrow_mut().blocked.replace(pe);
+        assert_eq!(before, None, "a turn does not wait");
+        loop {
+            match self.choose() {
+                Some(Choice::Resume) => break,
+                Some(choice) => self.act(choice),
+                None => {
+                    let stuck = self.enabled(&self.world.borrow()).is_empty();
+                    assert!(!stuck, "PE {pe} waits inside a call and nothing can move");
+                    resume_unwind(Box::new(Pruned));
+                }
+            }
+        }
+        let mut world = self.world.borrow_mut();
+        (world.blocked, world.fed) = (None, None);
+    }
+
+    /// What happens next. None if nothing can, or if all that can from here on was tried.
+    fn choose(&self) -> Option<Choice> {
+        {
+            let mut search = self.search.borrow_mut();
+            let at = search.at;
+            if let Some(fork) = search.path.get(at) {
+                let taken = fork.taken;
+                search.at += 1;
+                return Some(taken);
+            }
+            assert!(at < LONGEST, "an execution that does not end");
+        }
+        let world = self.world.borrow();
+        let mut left = self.enabled(&world);
+        let mut search = self.search.borrow_mut();
+        let taken = *left.last()?;
+        if !search.seen.insert(world.hash()) {
+            return None;
+        }
+        left.pop();
+        search.path.push(Fork { taken, left });
+        search.at += 1;
+        Some(taken)
+    }
+
+    /// Whether a post or a send finds no room.
+    pub(crate) fn choose_again(&self) -> bool {
+        if self.world.borrow().again == 0 {
+            return false;
+        }
+        let again = self.choose_one(Choice::Again(false), Choice::Again(true));
+        self.world.borrow_mut().again -= u32::from(again);
+        again
+    }
+
+    /// Whether a write is delivered at once.
+    pub(crate) fn choose_early(&self) -> bool {
+        if self.world.borrow().early == 0 {
+            return false;
+        }
+        let early = self.choose_one(Choice::Early(false), Choice::Early(true));
+        self.world.borrow_mut().early -= u32::from(early);
+        early
+    }
+
+    /// A choice within a call: whether it is the second.
+    fn choose_one(&self, first: Choice, second: Choice) -> bool {
+        let mut search = self.search.borrow_mut();
+        let at = search.at;
+        if search.path.len() == at {
+            search.path.push(Fork { taken: first, left: vec![second] });
+        }
+        search.at += 1;
+        let taken = search.path[at].taken;
+        assert!(taken == first || taken == second, "a replay differs");
+        taken == second
+    }
+
+    /// Everything that can happen next.
+    ///
+    /// What a lane will be told waits until right before the lane looks: then come all that the
+    /// turn will find, in the order in which a turn looks at them, and then the turn.
+    fn enabled(&self, world: &World) -> Vec<Choice> {
+        let search = self.search.borrow();
+        let mut choices = Vec::new();
+        let fed = world.fed.map(|fed| fed.pe);
+        for (pe, side) in world.sides.iter().enumerate() {
+            if fed.is_some_and(|fed| fed != pe) {
+                continue;
+            }
+            // An error is reported by a poll of its own, so a turn may leave some.
+            let told = fed.is_some() || side.done.iter().any(|done| !done.is_empty());
+            if world.blocked == Some(pe) {
+                if told {
+                    choices.push(Choice::Resume);
+                }
+                continue;
+            }
+            if told || !search.idle.contains(&side.history) {
+                choices.push(Choice::Turn(pe));
+            }
+            let may_issue = world.blocked.is_none() && !side.quieting && !side.failed;
+            if fed.is_none() && may_issue && side.next < world.case.programs[pe].len() {
+                choices.push(Choice::Issue(pe));
+            }
+        }
+        for flight in &world.flights {
+            if world.may_feed(flight.from, flight.rail, false) {
+                choices.push(Choice::Complete(flight.id));
+                if world.failures > 0 && flight.from == 0 && !flight.delivered {
+                    choices.push(Choice::LoseWrite(flight.id));
+                }
+            }
+        }
+        for letter in &world.letters {
+            if world.may_feed(letter.to, letter.to_rail, true) {
+                choices.push(Choice::Arrive(letter.id));
+                if world.duplicates > 0 && !letter.again {
+                    choices.push(Choice::ArriveTwice(letter.id));
+                }
+            }
+            // The loss of a control message is known only to who waits for it.
+            let losable = letter.from == 0 && letter.token.0 != u32::MAX && !letter.again;
+            if world.failures > 0 && losable && world.may_feed(0, letter.rail, false) {
+                choices.push(Choice::LoseMessage(letter.id));
+            }
+        }
+        choices
+    }
+
+    fn act(&self, choice: Choice) {
+        let flight = |world: &World, id| world.flights.iter().position(|flight| flight.id == id);
+        let letter = |world: &World, id| world.letters.iter().position(|letter| letter.id == id);
+        match choice {
+            Choice::Issue(pe) => return self.issue(pe),
+            Choice::Turn(pe) => return self.turn(pe),
+            _ => {}
+        }
+        let mut world = self.world.borrow_mut();
+        match choice {
+            Choice::Issue(_) | Choice::Turn(_) | Choice::Resume => {}
+            Choice::Again(_) | Choice::Early(_) => {}
+            Choice::Complete(id) => {
+                world.deliver(id);
+                let at = flight(&world, id).unwrap();
+                let gone = world.flights.remove(at);
+                world.feed(gone.from, gone.rail, false);
+                let done = &mut world.sides[gone.from].done[gone.rail.index()];
+                done.push_back(Done::Completed(gone.token));
+            }
+            Choice::LoseWrite(id) => {
+                world.failures -= 1;
+                let at = flight(&world, id).unwrap();
+                let gone = world.flights.remove(at);
+                world.feed(gone.from, gone.rail, false);
+                // What comes after it on an ordered rail does not come either.
+                world.letters.retain(|letter| !letter.after.contains(&id));
+                let done = &mut world.sides[gone.from].done[gone.rail.index()];
+                done.push_back(Done::Failed(gone.token));
+            }
+            Choice::Arrive(id) | Choice::ArriveTwice(id) => {
+                let at = letter(&world, id).unwrap();
+                let arrived = if matches!(choice, Choice::Arrive(_)) {
+                    world.letters.remove(at)
+                } else {
+                    world.duplicates -= 1;
+                    world.letters[at].again = true;
+                    world.letters[at].clone()
+                };
+                arrived.after.iter().for_each(|id| world.deliver(*id));
+                world.feed(arrived.to, arrived.to_rail, true);
+                let inbox = &mut world.sides[arrived.to].inbox[arrived.to_rail.index()];
+                inbox.push_back(arrived.bytes);
+            }
+            Choice::LoseMessage(id) => {
+                world.failures -= 1;
+                let at = letter(&world, id).unwrap();
+                let gone = world.letters.remove(at);
+                world.feed(gone.from, gone.rail, false);
+                let done = &mut world.sides[gone.from].done[gone.rail.index()];
+                done.push_back(Done::Failed(gone.token));
+            }
+        }
+    }
+
+    fn turn(&self, pe: usize) {
+        let before = {
+            let mut world = self.world.borrow_mut();
+            world.fed = None;
+            let side = &mut world.sides[pe];
+            side.touched = false;
+            let before = side.history;
+            side.history = mix(before, 1);
+            before
+        };
+        let turned = self.with_lane(pe, Lane::progress);
+        {
+            let mut world = self.world.borrow_mut();
+            let side = &mut world.sides[pe];
+            if !side.touched {
+                side.history = before;
+                self.search.borrow_mut().idle.insert(before);
+            }
+        }
+        if self.went_well(pe, turned.map(|_| ())) && self.world.borrow().sides[pe].quieting {
+            self.look_whether_quiet(pe);
+        }
+    }
+
+    fn issue(&self, pe: usize) {
+        let (number, op) = {
+            let mut world = self.world.borrow_mut();
+            let number = pe * OPS + world.sides[pe].next;
+            world.told(pe, 2);
+            world.sides[pe].next += 1;
+            (number, world.case.op(number))
+        };
+        let issued = match op.what {
+            What::Quiet => {
+                self.world.borrow_mut().sides[pe].quieting = true;
+                return self.look_whether_quiet(pe);
+            }
+            What::Fence => self.with_lane(pe, |lane| {
+                lane.fence(Pe(0))?;
+                lane.fence(Pe(1))
+            }),
+            What::Put(words) => {
+                self.with_lane(pe, |lane| lane.start(&self.part(number, op, words)))
+            }
+            What::Signal(words) => {
+                let parts = [self.part(number, op, words)];
+                let parts = &parts[..usize::from(words > 0)];
+                let signal = self.atomic(number, op);
+                self.with_lane(pe, |lane| lane.put_signal(&PutSignalRequest { parts, signal }))
+            }
+            What::Add | What::FetchAdd => {
+                self.with_lane(pe, |lane| lane.atomic(&self.atomic(number, op)))
+            }
+        };
+        self.went_well(pe, issued);
+    }
+
+    fn look_whether_quiet(&self, pe: usize) {
+        let quiet = self.with_lane(pe, |lane| Ok(lane.is_quiet(Pe(0))? & lane.is_quiet(Pe(1))?));
+        match quiet {
+            Ok(false) => {}
+            Ok(true) => {
+                let mut world = self.world.borrow_mut();
+                world.sides[pe].quieting = false;
+                world.quiet_returned(pe);
+            }
+            Err(error) => {
+                self.went_well(pe, Err(error));
+            }
+        }
+    }
+
+    /// An error ends the PE's program, and is one only if something was lost.
+    fn went_well(&self, pe: usize, outcome: Result<(), EngineError>) -> bool {
+        if let Err(error) = &outcome {
+            let mut world = self.world.borrow_mut();
+            assert!(world.failures < world.case.failures, "PE {pe}: {error}");
+            world.sides[pe].failed = true;
+            world.sides[pe].quieting = false;
+        }
+        outcome.is_ok()
+    }
+
+    fn with_lane<T>(&self, pe: usize, with: impl FnOnce(&mut Lane<ModelPort>) -> T) -> T {
+        let mut lane = self.lanes[pe].borrow_mut();
+        with(lane.as_mut().expect("a lane"))
+    }
+
+    fn part(&self, number: usize, op: Op, words: usize) -> Request<'_> {
+        Request {
+            direction: Direction::Write,
+            pe: Pe(op.to as u32),
+            remote_handle: &self.handles[op.to],
+            remote_addr: (heap(op.to) + place(number) + 8) as u64,
+            local: LocalSide::Memory { addr: source(op.from, number), handle: None },
+            len: 8 * words,
+        }
+    }
+
+    fn atomic(&self, number: usize, op: Op) -> AtomicRequest<'_> {
+        let (code, offset) = match op.what {
+            What::Signal(_) => (AtomicOp::SignalAdd, place(number)),
+            What::FetchAdd => (AtomicOp::FetchAdd, 0),
+            _ => (AtomicOp::Add, 0),
+        };
+        let operand = operand(number);
+        let place = ResultPlace { addr: result(op.from, number), flag: flag(number) };
+        AtomicRequest {
+            pe: Pe(op.to as u32),
+            remote_handle: &self.handles[op.to],
+            remote_addr: (heap(op.to) + offset) as u64,
+            atomic: Atomic { op: code, width: Width::Eight, float: false, operand, compare: 0 },
+            result: (op.what == What::FetchAdd).then_some(place),
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The port of a lane into the model.
+
+use std::rc::Rc;
+
+use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp};
+use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
+use nvshmem_transport_libfabric::engine::port::{
+    Access, Addressing, Desc, Direction, Failure, MemoryPort, POLL_BATCH, PeerAddr, Polled, Port,
+    PortError, Posted, RailLimits, Registered, Transfer,
+};
+use nvshmem_transport_libfabric::engine::wire::Packet;
+
+use super::explore::Model;
+use super::world::{self, Done, World, done_hash, mix, mix_bytes};
+
+pub(crate) struct ModelPort {
+    pub(crate) model: Rc<Model>,
+    pub(crate) pe: usize,
+    pub(crate) limits: Vec<RailLimits>,
+}
+
+/// The address of a PE's rail.
+pub(crate) fn address(pe: usize, rail: RailId) -> PeerAddr {
+    PeerAddr((pe as u64) << 8 | u64::from(rail.0))
+}
+
+fn target(to: PeerAddr) -> (usize, RailId) {
+    ((to.0 >> 8) as usize, RailId(to.0 as u8))
+}
+
+const POSTED: u64 = 1 << 56;
+const SENT: u64 = 2 << 56;
+const COMPLETED: u64 = 3 << 56;
+const RECEIVED: u64 = 4 << 56;
+const APPLIED: u64 = 5 << 56;
+
+impl Port for ModelPort {
+    fn limits(&self) -> &[RailLimits] {
+        &self.limits
+    }
+
+    fn rail_name(&self, _rail: RailId) -> &str {
+        "model"
+    }
+
+    fn post(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        transfer: &Transfer,
+    ) -> Result<Posted, PortError> {
+        assert_eq!(transfer.direction, Direction::Write);
+        assert!(transfer.len >= 1 && transfer.len <= self.limits[rail.index()].max_segment);
+        let again = self.model.choose_again();
+        self.model
+            .world
+            .borrow_mut()
+            .told(self.pe, POSTED | u64::from(rail.0) << 1 | u64::from(again));
+        if again {
+            return Ok(Posted::Again);
+        }
+        let early = self.model.choose_early();
+        self.model.world.borrow_mut().post(self.pe, rail, target(to), token, *transfer, early);
+        Ok(Posted::Yes)
+    }
+
+    fn poll(&mut self, rail: RailId, done: &mut [Token; POLL_BATCH]) -> Polled {
+        let mut world = self.model.world.borrow_mut();
+        let mut count = 0;
+        while let Some(next) = world.sides[self.pe].done[rail.index()].pop_front() {
+            let told = mix(COMPLETED | u64::from(rail.0), done_hash(next));
+            match next {
+                Done::Completed(token) => {
+                    done[count] = token;
+                    count += 1;
+                    world.told(self.pe, told);
+                }
+                Done::Failed(token) if count == 0 => {
+                    world.told(self.pe, told);
+                    let error = PortError { call: "model", code: 5, text: "lost".to_owned() };
+                    return Polled::Failed(Failure { token: Some(token), error });
+                }
+                // An error is reported by a poll of its own.
+                Done::Failed(_) => {
+                    world.sides[self.pe].done[rail.index()].push_front(next);
+                    break;
+                }
+            }
+        }
+        if count == 0 { Polled::Empty } else { Polled::Completed(count) }
+    }
+
+    fn send(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        bytes: &[u8],
+    ) -> Result<Posted, PortError> {
+        let again = self.model.choose_again();
+        let mut world = self.model.world.borrow_mut();
+        world.told(self.pe, SENT | u64::from(rail.0) << 1 | u64::from(again));
+        if again {
+            return Ok(Posted::Again);
+        }
+        world.send(self.pe, rail, target(to), token, bytes);
+        Ok(Posted::Yes)
+    }
+
+    fn receive(&mut self, rail: RailId, into: &mut Packet) -> bool {
+        let mut world = self.model.world.borrow_mut();
+        match world.sides[self.pe].inbox[rail.index()].pop_front() {
+            Some(bytes) => {
+                into.fill(&bytes);
+                world.told(self.pe, mix_bytes(RECEIVED | u64::from(rail.0), &bytes));
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError> {
+        let adds = [AtomicOp::Add, AtomicOp::FetchAdd, AtomicOp::SignalAdd];
+        assert!(adds.contains(&atomic.op));
+        let mut world = self.model.world.borrow_mut();
+        let before = world.add(self.pe, addr, atomic.operand);
+        world.told(self.pe, mix(APPLIED, before));
+        Ok(before)
+    }
+
+    fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError> {
+        World::load(self.pe, addr, into);
+        Ok(())
+    }
+
+    fn store(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError> {
+        self.model.world.borrow_mut().store(self.pe, addr, bytes);
+        Ok(())
+    }
+
+    fn store_flag(&mut self, addr: usize, flag: u64) -> Result<(), PortError> {
+        self.store(addr, &flag.to_le_bytes())
+    }
+
+    fn now(&mut self) -> u64 {
+        0
+    }
+
+    fn relax(&mut self) {
+        self.model.run_others(self.pe);
+    }
+}
+
+/// Registers a PE's heap: keys that say whose they are.
+#[derive(Debug)]
+pub(crate) struct ModelMemory {
+    pub(crate) pe: usize,
+    pub(crate) rails: u8,
+}
+
+impl MemoryPort for ModelMemory {
+    type Region = ();
+
+    fn register(
+        &self,
+        _addr: usize,
+        _len: usize,
+        _access: Access,
+    ) -> Result<Registered<()>, PortError> {
+        let keys: Vec<u64> =
+            (0..self.rails).map(|rail| world::key(self.pe, RailId(rail))).collect();
+        Ok(Registered {
+            owner: (),
+            proxy_descs: vec![Desc(0); keys.len()],
+            host_descs: vec![Desc(0)],
+            keys,
+            addressing: Addressing::Offset,
+        })
+    }
+}

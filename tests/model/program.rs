@@ -1,0 +1,111 @@
+//! What the two PEs do, and what must come of it.
+
+use nvshmem_transport_libfabric::engine::lane::SignalEngine;
+
+/// Most operations of one PE.
+pub(crate) const OPS: usize = 8;
+
+/// Most data words of one operation. Word 0 of a place is the signal.
+pub(crate) const WORDS: usize = 4;
+
+/// An operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum What {
+    /// A put of so many words, each a segment of its own.
+    Put(usize),
+    /// A put of so many words, with its signal. None is a signal alone.
+    Signal(usize),
+    /// An atomic add to the word that all share.
+    Add,
+    /// The same, fetching the word before.
+    FetchAdd,
+    /// A fence, to both PEs.
+    Fence,
+    /// Waits until nothing is outstanding, to either PE.
+    Quiet,
+}
+
+/// An operation and the PE that it goes to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Op {
+    pub(crate) what: What,
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    /// Fences before it.
+    pub(crate) epoch: usize,
+}
+
+impl Op {
+    /// The words that it must write, by their number in its place. Word 0 stands for the signal,
+    /// or for the atomic.
+    pub(crate) fn effects(&self) -> std::ops::Range<usize> {
+        match self.what {
+            What::Put(words) => 1..words + 1,
+            What::Signal(words) => 0..words + 1,
+            What::Add | What::FetchAdd => 0..1,
+            What::Fence | What::Quiet => 0..0,
+        }
+    }
+}
+
+/// Two programs and the fabric between them.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) rails: u8,
+    pub(crate) depth: u32,
+    /// Whether messages follow writes on the same rail.
+    pub(crate) orders_messages: bool,
+    pub(crate) signals: SignalEngine,
+    /// How often a post or a send finds no room.
+    pub(crate) again: u32,
+    /// How many messages arrive a second time.
+    pub(crate) duplicates: u32,
+    /// How many segments or messages of PE 0 fail.
+    pub(crate) failures: u32,
+    /// Most completions and messages that one turn finds.
+    pub(crate) batch: u32,
+    pub(crate) programs: [Vec<Op>; 2],
+}
+
+impl Case {
+    /// Two rails, and one lack of room and one duplicate at any place. Every program ends with a
+    /// quiet.
+    pub(crate) fn new(name: &str, signals: SignalEngine, zero: &[What], one: &[What]) -> Self {
+        let program = |from: usize, whats: &[What]| {
+            let mut epoch = 0;
+            let last = (!whats.is_empty()).then_some(What::Quiet);
+            let op = |what: What| {
+                epoch += usize::from(what == What::Fence);
+                Op { what, from, to: 1 - from, epoch }
+            };
+            let ops: Vec<Op> = whats.iter().copied().chain(last).map(op).collect();
+            assert!(ops.len() <= OPS);
+            ops
+        };
+        Self {
+            name: name.to_owned(),
+            rails: 2,
+            depth: 4,
+            orders_messages: false,
+            signals,
+            again: 1,
+            duplicates: 1,
+            failures: 0,
+            batch: 2,
+            programs: [program(0, zero), program(1, one)],
+        }
+    }
+
+    /// The operation with a number over both PEs.
+    pub(crate) fn op(&self, number: usize) -> Op {
+        self.programs[number / OPS][number % OPS]
+    }
+
+    /// All operations, each with its number.
+    pub(crate) fn ops(&self) -> impl Iterator<Item = (usize, Op)> + '_ {
+        (0..2).flat_map(|pe| {
+            self.programs[pe].iter().enumerate().map(move |(at, op)| (pe * OPS + at, *op))
+        })
+    }
+}

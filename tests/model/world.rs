@@ -1,0 +1,459 @@
+//! The fabric between the two lanes: what is under way, what has arrived, and the rules that must
+//! hold whenever something takes effect.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
+use nvshmem_transport_libfabric::engine::port::{Local, Transfer};
+
+use super::program::{Case, OPS, WORDS, What};
+
+/// Bytes of a PE's heap: the shared word's line, then a place per operation of either PE.
+pub(crate) const HEAP: usize = LINE + 2 * OPS * PLACE;
+
+const LINE: usize = 64;
+const PLACE: usize = 8 * WORDS;
+
+/// Offset of an operation's place in the target's heap.
+pub(crate) fn place(number: usize) -> usize {
+    LINE + number * PLACE
+}
+
+/// Where a PE's heap is. PEs have addresses of their own, so that a mix-up is found.
+pub(crate) fn heap(pe: usize) -> usize {
+    (pe + 1) << 36
+}
+
+/// The local words of an operation's put. They are no memory: their content follows from the
+/// address.
+pub(crate) fn source(pe: usize, number: usize) -> usize {
+    heap(pe) + (1 << 20) + place(number) + 8
+}
+
+/// Where an operation's fetched word goes, and its flag after it.
+pub(crate) fn result(pe: usize, number: usize) -> usize {
+    heap(pe) + (2 << 20) + number * 16
+}
+
+/// The flag of an operation that fetches.
+pub(crate) fn flag(number: usize) -> u64 {
+    0x7700 + number as u64
+}
+
+/// What an operation adds: a bit of its own, so that it is known by it.
+pub(crate) fn operand(number: usize) -> u64 {
+    1 << number
+}
+
+/// The content of a local word.
+fn content(pe: usize, addr: usize) -> u64 {
+    0xda7a_0000 + (addr - heap(pe) - (1 << 20)) as u64
+}
+
+/// The key of a PE's heap on one of its rails.
+pub(crate) fn key(pe: usize, rail: RailId) -> u64 {
+    (pe as u64) << 8 | u64::from(rail.0)
+}
+
+/// A write that the fabric has taken.
+#[derive(Clone, Debug)]
+pub(crate) struct Flight {
+    pub(crate) id: u32,
+    pub(crate) from: usize,
+    pub(crate) rail: RailId,
+    pub(crate) to: usize,
+    pub(crate) token: Token,
+    pub(crate) transfer: Transfer,
+    pub(crate) delivered: bool,
+}
+
+/// A message that the fabric has taken.
+#[derive(Clone, Debug)]
+pub(crate) struct Letter {
+    pub(crate) id: u32,
+    pub(crate) from: usize,
+    pub(crate) rail: RailId,
+    pub(crate) to: usize,
+    pub(crate) to_rail: RailId,
+    pub(crate) token: Token,
+    pub(crate) bytes: Vec<u8>,
+    /// Writes that it comes after.
+    pub(crate) after: Vec<u32>,
+    /// Whether it has arrived once and will again.
+    pub(crate) again: bool,
+}
+
+/// What a poll is to report.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Done {
+    Completed(Token),
+    Failed(Token),
+}
+
+/// What a lane's port has seen.
+#[derive(Clone, Debug)]
+pub(crate) struct Side {
+    /// A hash over everything that the lane was told. A lane is a function of that, so two lanes
+    /// with the same history are in the same state.
+    pub(crate) history: u64,
+    /// Whether the present turn has found anything.
+    pub(crate) touched: bool,
+    /// The next operation.
+    pub(crate) next: usize,
+    /// The operation before is a quiet that has not ended.
+    pub(crate) quieting: bool,
+    /// The program has ended with an error.
+    pub(crate) failed: bool,
+    pub(crate) done: Vec<VecDeque<Done>>,
+    pub(crate) inbox: Vec<VecDeque<Vec<u8>>>,
+    heap: Vec<u64>,
+    results: Vec<u64>,
+}
+
+/// What a lane's next turn will find.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fed {
+    pub(crate) pe: usize,
+    /// Where it looks for the last of that.
+    pub(crate) place: u32,
+    /// How much more it may be.
+    pub(crate) left: u32,
+}
+
+/// Everything but the lanes.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) case: Rc<Case>,
+    pub(crate) sides: [Side; 2],
+    pub(crate) flights: Vec<Flight>,
+    pub(crate) letters: Vec<Letter>,
+    /// What may still go wrong.
+    pub(crate) again: u32,
+    pub(crate) duplicates: u32,
+    pub(crate) failures: u32,
+    /// Writes that may still be delivered at once. All others are delivered at the last moment: when
+    /// their completion is reported, or a message arrives that comes after them. That is enough to
+    /// find whatever any time of delivery would break: a lane does not notice deliveries, and a
+    /// broken rule is about two things of which the one came too early and the other too late.
+    pub(crate) early: u32,
+    /// The lane whose next turn will find something.
+    pub(crate) fed: Option<Fed>,
+    /// The lane that waits inside a call.
+    pub(crate) blocked: Option<usize>,
+    /// How often each word of each operation was written.
+    effects: [[u8; WORDS]; 2 * OPS],
+    /// What each fetching operation must fetch.
+    fetched: [Option<u64>; 2 * OPS],
+    next_id: u32,
+}
+
+impl World {
+    pub(crate) fn new(case: Rc<Case>) -> Self {
+        let rails = usize::from(case.rails);
+        let side = Side {
+            history: 0,
+            touched: false,
+            next: 0,
+            quieting: false,
+            failed: false,
+            done: vec![VecDeque::new(); rails],
+            inbox: vec![VecDeque::new(); rails],
+            heap: vec![0; HEAP / 8],
+            results: vec![0; 4 * OPS],
+        };
+        Self {
+            sides: [side.clone(), side],
+            flights: Vec::new(),
+            letters: Vec::new(),
+            again: case.again,
+            duplicates: case.duplicates,
+            failures: case.failures,
+            early: 1,
+            fed: None,
+            blocked: None,
+            effects: [[0; WORDS]; 2 * OPS],
+            fetched: [None; 2 * OPS],
+            next_id: 0,
+            case,
+        }
+    }
+
+    /// A lane was told something.
+    pub(crate) fn told(&mut self, pe: usize, what: u64) {
+        let side = &mut self.sides[pe];
+        side.history = mix(side.history, what);
+        side.touched = true;
+    }
+
+    fn id(&mut self) -> u32 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    pub(crate) fn post(
+        &mut self,
+        from: usize,
+        rail: RailId,
+        (to, to_rail): (usize, RailId),
+        token: Token,
+        transfer: Transfer,
+        early: bool,
+    ) {
+        let flights = self.flights.iter().filter(|flight| flight.from == from);
+        let used = flights.clone().any(|flight| flight.token == token);
+        let done = self.sides[from].done.iter().flatten();
+        let used = used || done.clone().any(|done| *done == Done::Completed(token));
+        assert!(!used, "{token:?} is in flight");
+        let in_flight = flights.filter(|flight| flight.rail == rail).count()
+            + self.sides[from].done[rail.index()].len();
+        assert!(in_flight < self.case.depth as usize, "{rail} is over its depth");
+        assert_eq!(transfer.key, key(to, to_rail), "the key is not of the rail addressed");
+        let id = self.id();
+        self.flights.push(Flight { id, from, rail, to, token, transfer, delivered: false });
+        if early {
+            self.deliver(id);
+        }
+    }
+
+    pub(crate) fn send(
+        &mut self,
+        from: usize,
+        rail: RailId,
+        (to, to_rail): (usize, RailId),
+        token: Token,
+        bytes: &[u8],
+    ) {
+        let before = self.flights.iter().filter(|flight| {
+            self.case.orders_messages
+                && !flight.delivered
+                && (flight.from, flight.to, flight.rail) == (from, to, rail)
+        });
+        let after = before.map(|flight| flight.id).collect();
+        let (id, bytes) = (self.id(), bytes.to_vec());
+        let again = false;
+        self.letters.push(Letter { id, from, rail, to, to_rail, token, bytes, after, again });
+    }
+
+    /// Whether a lane's next turn may find something more: only what it looks at no sooner than at
+    /// what it will find already. A turn looks at rail after rail, at completions before messages.
+    pub(crate) fn may_feed(&self, pe: usize, rail: RailId, message: bool) -> bool {
+        let place = u32::from(rail.0) * 2 + u32::from(message);
+        self.fed.is_none_or(|fed| fed.pe == pe && fed.place <= place && fed.left > 0)
+    }
+
+    /// A lane's next turn will find something.
+    pub(crate) fn feed(&mut self, pe: usize, rail: RailId, message: bool) {
+        let left = self.fed.map_or(self.case.batch, |fed| fed.left) - 1;
+        self.fed = Some(Fed { pe, place: u32::from(rail.0) * 2 + u32::from(message), left });
+    }
+
+    /// Moves a write's data, if that has not happened yet.
+    pub(crate) fn deliver(&mut self, id: u32) {
+        let Some(flight) = self.flights.iter_mut().find(|flight| flight.id == id) else { return };
+        if std::mem::replace(&mut flight.delivered, true) {
+            return;
+        }
+        let (from, to, Transfer { local, len, remote, .. }) =
+            (flight.from, flight.to, flight.transfer);
+        let Local::Memory { addr, .. } = local else { panic!("an inline write") };
+        for at in (0..len).step_by(8) {
+            self.write(to, remote as usize + at, content(from, addr + at));
+        }
+    }
+
+    /// A data word arrives in a heap.
+    fn write(&mut self, pe: usize, offset: usize, word: u64) {
+        assert!(offset >= LINE && offset < HEAP && offset % 8 == 0, "a write to {offset:#x}");
+        let (number, part) = ((offset - LINE) / PLACE, (offset - LINE) % PLACE / 8);
+        self.effect(pe, number, part);
+        self.sides[pe].heap[offset / 8] = word;
+    }
+
+    /// A lane stores into its PE's memory.
+    pub(crate) fn store(&mut self, pe: usize, addr: usize, bytes: &[u8]) {
+        assert!(bytes.len() % 8 == 0, "a store of {} bytes", bytes.len());
+        let words = bytes.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+        for (at, word) in words.enumerate() {
+            let addr = addr + 8 * at;
+            if addr < heap(pe) + HEAP {
+                self.write(pe, addr - heap(pe), word);
+            } else {
+                self.store_result(pe, addr, word);
+            }
+        }
+    }
+
+    /// A fetched word, or its flag, arrives.
+    fn store_result(&mut self, pe: usize, addr: usize, word: u64) {
+        let at = (addr - result(pe, 0)) / 8;
+        let number = at / 2;
+        let results = &mut self.sides[pe].results;
+        assert_eq!(results[at], 0, "operation {number}: result stored twice");
+        if at % 2 == 0 {
+            assert_eq!(Some(word), self.fetched[number], "operation {number} fetched");
+            // Told from a word that was not stored by its highest bit.
+            results[at] = word | 1 << 63;
+        } else {
+            assert_ne!(results[at - 1], 0, "operation {number}: flag before value");
+            assert_eq!(word, flag(number));
+            results[at] = word;
+        }
+    }
+
+    /// The bytes of local words.
+    pub(crate) fn load(pe: usize, addr: usize, into: &mut [u8]) {
+        for (at, word) in into.chunks_mut(8).enumerate() {
+            word.copy_from_slice(&content(pe, addr + 8 * at).to_le_bytes()[..word.len()]);
+        }
+    }
+
+    /// A lane applies an addition to its PE's memory.
+    pub(crate) fn add(&mut self, pe: usize, addr: usize, operand: u64) -> u64 {
+        let offset = addr - heap(pe);
+        assert!(operand.is_power_of_two() && offset < HEAP, "{operand} at {addr:#x}");
+        let number = operand.trailing_zeros() as usize;
+        let op = self.case.op(number);
+        let expected = if matches!(op.what, What::Signal(_)) { place(number) } else { 0 };
+        assert_eq!(offset, expected, "operation {number} applied at the wrong place");
+        self.effect(pe, number, 0);
+        let word = &mut self.sides[pe].heap[offset / 8];
+        let before = *word;
+        *word += operand;
+        if op.what == What::FetchAdd {
+            self.fetched[number] = Some(before);
+        }
+        before
+    }
+
+    /// Something takes effect: the rules.
+    fn effect(&mut self, pe: usize, number: usize, part: usize) {
+        let op = self.case.op(number);
+        assert_eq!(op.to, pe, "operation {number} at the wrong PE");
+        assert!(op.effects().contains(&part), "operation {number} has no word {part}");
+        assert!(number % OPS < self.sides[op.from].next, "operation {number} was not issued");
+        let count = &mut self.effects[number][part];
+        *count += 1;
+        assert_eq!(*count, 1, "operation {number}, word {part}: applied twice");
+        if part == 0 {
+            let data = op.effects().skip(1);
+            for word in data {
+                let there = self.effects[number][word] == 1;
+                assert!(there, "operation {number}: signal before word {word} of its data");
+            }
+        }
+        for (other, before) in self.case.ops() {
+            let behind = (before.from, before.to) == (op.from, op.to) && before.epoch < op.epoch;
+            assert!(
+                !behind || self.is_done(other),
+                "operation {number} came before operation {other}, which is before its fence"
+            );
+        }
+    }
+
+    fn is_done(&self, number: usize) -> bool {
+        self.case.op(number).effects().all(|word| self.effects[number][word] == 1)
+    }
+
+    /// A quiet has returned: everything issued before is delivered, and results are stored.
+    pub(crate) fn quiet_returned(&self, pe: usize) {
+        for (number, op) in self.case.ops() {
+            if op.from != pe || number % OPS >= self.sides[pe].next {
+                continue;
+            }
+            assert!(self.is_done(number), "quiet returned before operation {number} took effect");
+            if op.what == What::FetchAdd {
+                let results = &self.sides[pe].results[2 * number..2 * number + 2];
+                assert!(results.iter().all(|word| *word != 0), "quiet returned before a result");
+            }
+        }
+    }
+
+    /// Nothing can move any more.
+    pub(crate) fn check_end(&self) {
+        assert!(self.flights.is_empty() && self.letters.is_empty());
+        let lost = self.case.failures - self.failures;
+        for (pe, side) in self.sides.iter().enumerate() {
+            let over = side.next == self.case.programs[pe].len() && !side.quieting;
+            assert!(side.failed || over, "nothing can move, and PE {pe} still waits");
+            assert!(!side.failed || lost > 0, "PE {pe} failed for no reason");
+            if lost > 0 && pe == 0 {
+                assert!(side.failed, "data was lost and PE 0 was not told");
+            } else {
+                self.quiet_returned(pe);
+            }
+        }
+        for (number, op) in self.case.ops() {
+            for word in op.effects().filter(|word| *word > 0 && self.effects[number][*word] > 0) {
+                let expected = content(op.from, source(op.from, number) + 8 * (word - 1));
+                assert_eq!(self.sides[op.to].heap[place(number) / 8 + word], expected);
+            }
+        }
+    }
+
+    /// A hash over everything that the future depends on. What is under way counts as a set: two
+    /// orders of sending the same things are one state.
+    pub(crate) fn hash(&self) -> u64 {
+        let mut hash = mix(u64::from(self.again) << 32 | u64::from(self.duplicates), 1);
+        hash = mix(hash, u64::from(self.failures) << 1 | u64::from(self.early));
+        let fed =
+            self.fed.map_or(0, |fed| u64::from(fed.place) << 33 | u64::from(fed.left) << 1 | 1);
+        hash = mix(hash, fed | self.fed.map_or(0, |fed| fed.pe as u64) << 60);
+        hash = mix(hash, self.blocked.map_or(9, |pe| pe as u64));
+        for side in &self.sides {
+            hash = mix(hash, side.history);
+            hash = mix(hash, side.next as u64 * 4 + u64::from(side.quieting) * 2);
+            hash = mix(hash, u64::from(side.failed));
+            for done in &side.done {
+                hash = done.iter().fold(mix(hash, 2), |hash, done| mix(hash, done_hash(*done)));
+            }
+            for inbox in &side.inbox {
+                hash = inbox.iter().fold(mix(hash, 3), |hash, bytes| mix_bytes(hash, bytes));
+            }
+            hash = side.heap.iter().chain(&side.results).fold(hash, |hash, word| mix(hash, *word));
+        }
+        for effects in &self.effects {
+            hash = mix_bytes(hash, effects);
+        }
+        let flight_hash = |flight: &Flight| {
+            let who = (flight.from as u64) << 40 | u64::from(flight.rail.0) << 32;
+            let hash = mix(who | u64::from(flight.token.0), u64::from(flight.delivered));
+            mix(mix(hash, flight.to as u64), flight.transfer.remote)
+        };
+        let letter_hash = |letter: &Letter| {
+            let who = (letter.from as u64) << 40 | (letter.to as u64) << 36;
+            let way = u64::from(letter.rail.0) << 16 | u64::from(letter.to_rail.0) << 8;
+            let hash = mix(who | way | u64::from(letter.again), u64::from(letter.token.0));
+            let waits = |flight: &&Flight| !flight.delivered && letter.after.contains(&flight.id);
+            let after = self.flights.iter().filter(waits).map(flight_hash);
+            mix(mix_bytes(hash, &letter.bytes), after.fold(0, u64::wrapping_add))
+        };
+        hash = mix(hash, self.flights.iter().map(flight_hash).fold(0, u64::wrapping_add));
+        mix(hash, self.letters.iter().map(letter_hash).fold(0, u64::wrapping_add))
+    }
+}
+
+pub(crate) fn done_hash(done: Done) -> u64 {
+    match done {
+        Done::Completed(token) => u64::from(token.0),
+        Done::Failed(token) => u64::from(token.0) | 1 << 40,
+    }
+}
+
+/// Adds a word to a hash (splitmix64's finalizer).
+pub(crate) fn mix(hash: u64, word: u64) -> u64 {
+    let mut z = hash.rotate_left(23) ^ word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (z ^ (z >> 31)).wrapping_add(hash.wrapping_mul(0xff51_afd7_ed55_8ccd))
+}
+
+pub(crate) fn mix_bytes(hash: u64, bytes: &[u8]) -> u64 {
+    let mut hash = mix(hash, bytes.len() as u64);
+    for chunk in bytes.chunks(8) {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        hash = mix(hash, u64::from_le_bytes(word));
+    }
+    hash
+}

@@ -1,0 +1,196 @@
+//! The wire format's properties, for arbitrary fields and arbitrary bytes.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
+use nvshmem_transport_libfabric::engine::ids::Pe;
+use nvshmem_transport_libfabric::engine::window::Seq;
+use nvshmem_transport_libfabric::engine::wire::{
+    Body, MAX_EAGER, MAX_MESSAGE, Message, Packet, Spot, Ticket, VERSION,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+/// A body that owns its payload.
+#[derive(Clone, Debug)]
+enum Owned {
+    Plain(Body<'static>),
+    PutSignal { at: Spot, atomic: Atomic, to: Spot, payload: Vec<u8> },
+}
+
+impl Owned {
+    fn body(&self) -> Body<'_> {
+        match self {
+            Owned::Plain(body) => *body,
+            Owned::PutSignal { at, atomic, to, payload } => {
+                Body::PutSignal { at: *at, atomic: *atomic, to: *to, payload }
+            }
+        }
+    }
+}
+
+fn spot() -> impl Strategy<Value = Spot> {
+    (any::<u32>(), any::<u64>()).prop_map(|(slot, offset)| Spot { slot, offset })
+}
+
+/// Any operation that fetches, or any that does not. Only fetching ones carry a comparand.
+fn atomic(fetches: bool) -> impl Strategy<Value = Atomic> {
+    let ops: Vec<AtomicOp> =
+        AtomicOp::ALL.into_iter().filter(|op| op.fetches() == fetches).collect();
+    let op = proptest::sample::select(ops);
+    let width = proptest::sample::select(Width::ALL.to_vec());
+    (op, width, any::<bool>(), any::<u64>(), any::<u64>()).prop_map(
+        move |(op, width, float, operand, compare)| {
+            let compare = if fetches { compare } else { 0 };
+            Atomic { op, width, float, operand, compare }
+        },
+    )
+}
+
+fn body() -> impl Strategy<Value = Owned> {
+    prop_oneof![
+        Just(Owned::Plain(Body::Ack)),
+        Just(Owned::Plain(Body::AckRequest)),
+        (spot(), atomic(false)).prop_map(|(at, atomic)| Owned::Plain(Body::Atomic { at, atomic })),
+        (spot(), atomic(true), any::<u32>()).prop_map(|(at, atomic, ticket)| {
+            Owned::Plain(Body::Fetch { at, atomic, ticket: Ticket(ticket) })
+        }),
+        (any::<u32>(), any::<u64>()).prop_map(|(ticket, value)| {
+            Owned::Plain(Body::Reply { ticket: Ticket(ticket), value })
+        }),
+        (spot(), atomic(false), spot(), vec(any::<u8>(), 0..=MAX_EAGER))
+            .prop_map(|(at, atomic, to, payload)| Owned::PutSignal { at, atomic, to, payload }),
+    ]
+}
+
+/// Sender, number, acknowledgement.
+fn head() -> impl Strategy<Value = (u16, u32, u32)> {
+    any::<(u16, u32, u32)>()
+}
+
+fn encode((from, seq, ack): (u16, u32, u32), body: Body<'_>) -> Packet {
+    // What an earlier message left in the packet must not shine through.
+    let mut packet = Packet::EMPTY;
+    packet.fill(&[0xa5; MAX_MESSAGE]);
+    let message = Message { from: Pe(from.into()), seq: Seq(seq), ack: Seq(ack), body };
+    message.encode(&mut packet);
+    packet
+}
+
+/// The bytes that mean nothing in a message of this kind: the receiver ignores them.
+fn undefined(kind: u8) -> &'static [usize] {
+    match kind {
+        0 | 1 => &[1, 12, 13, 14, 15],
+        3 => &[44, 45, 46, 47],
+        4 => &[1],
+        _ => &[],
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_was_encoded_is_decoded(head in head(), owned in body()) {
+        let packet = encode(head, owned.body());
+        let message = Message::decode(packet.bytes()).unwrap();
+        prop_assert_eq!(message.body, owned.body());
+        prop_assert_eq!((message.from, message.seq, message.ack), (Pe(head.0.into()), Seq(head.1), Seq(head.2)));
+        let len = match owned.body() {
+            Body::Ack | Body::AckRequest => 16,
+            Body::Reply { .. } => 24,
+            Body::Atomic { .. } => 32,
+            Body::Fetch { .. } => 48,
+            Body::PutSignal { payload, .. } => 48 + payload.len(),
+        };
+        prop_assert_eq!(packet.bytes().len(), len);
+    }
+
+    /// A message gets its numbers when it leaves, after it was encoded.
+    #[test]
+    fn numbers_change_nothing_else(before in head(), owned in body(), seq: u32, ack: u32) {
+        let mut packet = encode(before, owned.body());
+        packet.number(Seq(seq), Seq(ack));
+        let direct = encode((before.0, seq, ack), owned.body());
+        prop_assert_eq!(packet.bytes(), direct.bytes());
+    }
+
+    #[test]
+    fn other_lengths_are_refused(head in head(), owned in body(), byte: u8) {
+        let packet = encode(head, owned.body());
+        for len in 0..packet.bytes().len() {
+            prop_assert!(Message::decode(&packet.bytes()[..len]).is_err(), "cut to {}", len);
+        }
+        let mut longer = packet.bytes().to_vec();
+        longer.push(byte);
+        prop_assert!(Message::decode(&longer).is_err());
+    }
+
+    #[test]
+    fn other_versions_and_kinds_are_refused(head in head(), owned in body(), first: u8) {
+        let mut bytes = encode(head, owned.body()).bytes().to_vec();
+        bytes[0] = first;
+        if first & 0xf != VERSION || first >> 4 > 5 {
+            prop_assert!(Message::decode(&bytes).is_err());
+        }
+    }
+
+    /// Bytes are refused, or every one of them that means something is understood.
+    #[test]
+    fn arbitrary_bytes_are_refused_or_understood(
+        mut bytes in vec(any::<u8>(), 0..MAX_MESSAGE + 9),
+        kind in 0u8..8,
+        len in proptest::option::weighted(0.8, proptest::sample::select(vec![16usize, 24, 32, 48, 60])),
+        fits: bool,
+    ) {
+        // Pure noise hardly ever gets past the first byte, so most of it is made to.
+        if let Some(len) = len {
+            bytes.resize(len, 0x5a);
+            bytes[0] = VERSION | kind << 4;
+            if fits && len >= 48 {
+                bytes[36..40].copy_from_slice(&(len as u32 - 48).to_le_bytes());
+            }
+        }
+        let Ok(message) = Message::decode(&bytes) else { return Ok(()) };
+        let mut again = Packet::EMPTY;
+        message.encode(&mut again);
+        let mut expected = bytes.clone();
+        for at in undefined(bytes[0] >> 4) {
+            expected[*at] = 0;
+        }
+        prop_assert_eq!(again.bytes(), &expected[..]);
+        prop_assert!(message.from.0 < 1 << 16);
+    }
+}
+
+#[test]
+fn every_operation_code_is_either_its_own_or_refused() {
+    for code in 0..=u8::MAX {
+        for (kind, len) in [(2u8, 32), (3, 48), (5, 48)] {
+            let mut bytes = vec![0; len];
+            bytes[0] = VERSION | kind << 4;
+            bytes[1] = code;
+            let op = AtomicOp::from_code(i32::from(code & 0x1f));
+            let known = op.is_some_and(|op| op.fetches() == (kind == 3)) && code >> 5 & 3 < 3;
+            let decoded = Message::decode(&bytes);
+            assert_eq!(decoded.is_ok(), known, "kind {kind}, code {code:#04x}");
+        }
+    }
+}
+
+#[test]
+fn sizes_are_what_inline_sends_were_sized_for() {
+    let add = Atomic {
+        op: AtomicOp::SignalAdd,
+        width: Width::Eight,
+        float: false,
+        operand: u64::MAX,
+        compare: 0,
+    };
+    let at = Spot { slot: u32::MAX, offset: u64::MAX };
+    let signal = encode((u16::MAX, u32::MAX, u32::MAX), Body::Atomic { at, atomic: add });
+    assert_eq!(signal.bytes().len(), 32);
+    let payload = [0xff; MAX_EAGER];
+    let longest = Body::PutSignal { at, atomic: add, to: at, payload: &payload };
+    assert_eq!(encode((0, 0, 0), longest).bytes().len(), MAX_MESSAGE);
+}
