@@ -118,8 +118,8 @@ pub(crate) fn explore(case: &Case) -> Explored {
             lanes: [RefCell::new(None), RefCell::new(None)],
             handles,
         });
-        for pe in 0..2 {
-            let lane = lane(&model, &case, pe, tables[pe].index());
+        for (pe, table) in tables.iter().enumerate() {
+            let lane = lane(&model, &case, pe, table.index());
             *model.lanes[pe].borrow_mut() = Some(lane);
         }
         let ran = catch_unwind(AssertUnwindSafe(|| model.run()));

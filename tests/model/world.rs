@@ -264,7 +264,7 @@ impl World {
 
     /// A data word arrives in a heap.
     fn write(&mut self, pe: usize, offset: usize, word: u64) {
-        assert!(offset >= LINE && offset < HEAP && offset % 8 == 0, "a write to {offset:#x}");
+        assert!((LINE..HEAP).contains(&offset) && offset % 8 == 0, "a write to {offset:#x}");
         let (number, part) = ((offset - LINE) / PLACE, (offset - LINE) % PLACE / 8);
         self.effect(pe, number, part);
         self.sides[pe].heap[offset / 8] = word;
