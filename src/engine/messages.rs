@@ -16,7 +16,7 @@ use super::link::FETCHES;
 use super::message::{AtomicRequest, PutSignalRequest};
 use super::operation::OpId;
 use super::port::{Desc, Direction, Local, Port, PortError, Posted};
-use super::segment::{Kind, NIL, Segment, Stage};
+use super::segment::{Kind, NIL, Segment, Stage, named_by};
 use super::stream::Stream;
 use super::window::{Arrival, Seq};
 use super::wire::{Body, MAX_EAGER, Message, Packet, Spot, Ticket};
@@ -222,8 +222,6 @@ impl<P: Port> Lane<P> {
         segment.transfer.local =
             Local::Memory { addr: fetch.map_or(0, |place| place.addr), desc: Desc(0) };
         segment.transfer.remote = fetch.map_or(0, |place| place.flag);
-        // Tells this use of the slot from the one before; see `ticket`.
-        segment.transfer.key = segment.transfer.key.wrapping_add(1);
         segment.to = self.paths.get(request.pe, rail).to;
         segment.pe = request.pe;
         segment.op = OpId::NONE.0;
@@ -236,7 +234,7 @@ impl<P: Port> Lane<P> {
         // Numbers are given when the message leaves: one that waits must not hold up the window.
         let body = match fetch {
             None => body(at, atomic),
-            Some(_) => Body::Fetch { at, atomic, ticket: ticket(token, segment) },
+            Some(_) => Body::Fetch { at, atomic, ticket: segment.new_ticket(token) },
         };
         let message = Message { from: self.me, seq: Seq(0), ack: Seq(0), body };
         message.encode(self.messages.packet_mut(slot));
@@ -559,10 +557,10 @@ impl<P: Port> Lane<P> {
 
     /// Stores a fetched word, then its flag.
     fn replied(&mut self, pe: Pe, answered: Ticket, value: u64) {
-        let token = Token(answered.0 & TOKEN_BITS);
+        let token = named_by(answered);
         let Some(segment) = self.segments.away(token) else { return };
         // A second reply to the same request finds another segment there, or none.
-        if segment.kind != Kind::Fetch || segment.pe != pe || ticket(token, segment) != answered {
+        if segment.kind != Kind::Fetch || segment.pe != pe || segment.ticket(token) != answered {
             return;
         }
         if let Local::Memory { addr, .. } = segment.transfer.local {
@@ -589,13 +587,3 @@ const NIL_OP: OpId = OpId::NONE;
 
 /// The token of messages that belong to no segment.
 pub(super) const CONTROL: Token = Token(u32::MAX);
-
-/// The part of a ticket that is the segment's token.
-const TOKEN_BITS: u32 = 0x00ff_ffff;
-
-/// The ticket of a fetch: its segment, and some bits of how often the slot has been used for a
-/// message, so that a late reply to an earlier one is noticed.
-#[inline]
-fn ticket(token: Token, segment: &Segment) -> Ticket {
-    Ticket(token.0 & TOKEN_BITS | (segment.transfer.key as u32) << 24)
-}

@@ -6,6 +6,7 @@
 
 use super::ids::{Pe, RailId, Token};
 use super::port::{Desc, Direction, Local, PeerAddr, Transfer};
+use super::wire::Ticket;
 
 /// The end of a list, or the absence of a slot.
 pub(super) const NIL: u32 = u32::MAX;
@@ -67,6 +68,9 @@ pub(super) struct Segment {
     pub(super) stage: Stage,
     /// While held: which fence it waits for.
     pub(super) epoch: u32,
+    /// How often the slot has been used for a fetch; see [`Segment::ticket`]. Transfers in between
+    /// leave it as it is.
+    fetches: u8,
     /// Its bytes.
     pub(super) len: usize,
     /// What to post and where to, for a segment that could not be posted at once.
@@ -85,6 +89,20 @@ impl Segment {
         }
     }
 
+    /// Names a new fetch in this slot, which is `token`'s.
+    #[inline]
+    pub(super) fn new_ticket(&mut self, token: Token) -> Ticket {
+        self.fetches = self.fetches.wrapping_add(1);
+        self.ticket(token)
+    }
+
+    /// The name of the slot's latest fetch for the peer that answers: the slot, and some bits of how
+    /// often it has been used for one, so that a late second reply to an earlier fetch is noticed.
+    #[inline]
+    pub(super) fn ticket(&self, token: Token) -> Ticket {
+        Ticket(token.0 & TOKEN_BITS | u32::from(self.fetches) << 24)
+    }
+
     const FREE: Segment = Segment {
         pe: Pe(0),
         op: NIL,
@@ -96,6 +114,7 @@ impl Segment {
         rail: RailId(0),
         stage: Stage::Free,
         epoch: 0,
+        fetches: 0,
         len: 0,
         transfer: Transfer {
             direction: Direction::Write,
@@ -106,6 +125,15 @@ impl Segment {
         },
         to: PeerAddr(0),
     };
+}
+
+/// The part of a ticket that is the segment's token.
+const TOKEN_BITS: u32 = 0x00ff_ffff;
+
+/// The segment that a ticket names.
+#[inline]
+pub(super) fn named_by(ticket: Ticket) -> Token {
+    Token(ticket.0 & TOKEN_BITS)
 }
 
 /// What remains to be done for a segment that has completed.
@@ -298,6 +326,21 @@ mod tests {
         table.give(Token(all[1]));
         assert_eq!(take(&mut table), all[1]);
         assert!(table.take().is_none());
+    }
+
+    #[test]
+    fn a_fetch_has_a_ticket_of_its_own_whatever_used_its_slot_in_between() {
+        let mut table = SegmentTable::new(1);
+        let mut tickets = std::collections::HashSet::new();
+        for _ in 0..256 {
+            let token = Token(take(&mut table));
+            assert!(tickets.insert(table[token.0].new_ticket(token).0));
+            assert_eq!(named_by(table[token.0].ticket(token)), token);
+            table.give(token);
+            let put = take(&mut table);
+            table[put].transfer.key = 7;
+            table.give(Token(put));
+        }
     }
 
     #[test]
