@@ -158,88 +158,67 @@ impl PciPaths {
     }
 }
 
+/// A layout's functions: those that are the same in every layout, and the given ones.
+macro_rules! ops {
+    ($layout:ident { $($field:ident: $value:expr),* $(,)? }) => {
+        $layout {
+            can_reach_peer: Some(e::can_reach_peer),
+            release_mem_handle: Some(e::release_mem_handle),
+            finalize: Some(e::finalize),
+            show_info: Some(e::show_info),
+            progress: Some(e::progress),
+            rma: Some(e::rma),
+            quiet: Some(e::quiet),
+            enforce_cst: None,
+            enforce_cst_at_target: None,
+            add_device_remote_mem_handles: None,
+            $($field: $value,)*
+        }
+    };
+}
+
 fn ops_3() -> HostOps3b {
-    HostOps3b {
-        can_reach_peer: Some(e::can_reach_peer),
+    ops!(HostOps3b {
         connect_endpoints: Some(e::connect_endpoints_3),
         // SAFETY: `get_mem_handle_3` takes six integers, which is what both forms of layout 3 pass
         // in registers; it finds out which of the two it was called as.
         get_mem_handle: Some(unsafe {
             std::mem::transmute::<e::GetMemHandle3, e::GetMemHandle3b>(e::get_mem_handle_3)
         }),
-        release_mem_handle: Some(e::release_mem_handle),
-        finalize: Some(e::finalize),
-        show_info: Some(e::show_info),
-        progress: Some(e::progress),
-        rma: Some(e::rma),
         amo: Some(e::amo_3),
         fence: Some(e::fence_3),
-        quiet: Some(e::quiet),
-        enforce_cst: None,
-        enforce_cst_at_target: None,
-        add_device_remote_mem_handles: None,
-    }
+    })
 }
 
 fn ops_4() -> HostOps4 {
-    HostOps4 {
-        can_reach_peer: Some(e::can_reach_peer),
+    ops!(HostOps4 {
         connect_endpoints: Some(e::connect_endpoints_4),
         get_mem_handle: Some(e::get_mem_handle),
-        release_mem_handle: Some(e::release_mem_handle),
-        finalize: Some(e::finalize),
-        show_info: Some(e::show_info),
-        progress: Some(e::progress),
-        rma: Some(e::rma),
         amo: Some(e::amo_3),
         fence: Some(e::fence_4),
-        quiet: Some(e::quiet),
         put_signal: Some(e::put_signal_4),
-        enforce_cst: None,
-        enforce_cst_at_target: None,
-        add_device_remote_mem_handles: None,
-    }
+    })
 }
 
 fn ops_6() -> HostOps6 {
-    HostOps6 {
-        can_reach_peer: Some(e::can_reach_peer),
+    ops!(HostOps6 {
         connect_endpoints: Some(e::connect_endpoints_4),
         get_mem_handle: Some(e::get_mem_handle),
-        release_mem_handle: Some(e::release_mem_handle),
-        finalize: Some(e::finalize),
-        show_info: Some(e::show_info),
-        progress: Some(e::progress),
-        rma: Some(e::rma),
         amo: Some(e::amo_6),
         fence: Some(e::fence_4),
-        quiet: Some(e::quiet),
         put_signal: Some(e::put_signal_6),
-        enforce_cst: None,
-        enforce_cst_at_target: None,
-        add_device_remote_mem_handles: None,
         rma_with_hints: None,
-    }
+    })
 }
 
 fn ops_7() -> HostOps7 {
-    HostOps7 {
-        can_reach_peer: Some(e::can_reach_peer),
+    ops!(HostOps7 {
         connect_endpoints: Some(e::connect_endpoints_4),
         get_mem_handle: Some(e::get_mem_handle),
-        release_mem_handle: Some(e::release_mem_handle),
-        finalize: Some(e::finalize),
-        show_info: Some(e::show_info),
-        progress: Some(e::progress),
-        rma: Some(e::rma),
         amo: Some(e::amo_6),
         fence: Some(e::fence_4),
-        quiet: Some(e::quiet),
         put_signal: Some(e::put_signal_6),
-        enforce_cst: None,
-        enforce_cst_at_target: None,
-        add_device_remote_mem_handles: None,
         rma_with_hints: None,
         region_flush: None,
-    }
+    })
 }
