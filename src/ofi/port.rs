@@ -132,27 +132,10 @@ impl Port for OfiPort {
     ) -> Result<Posted, PortError> {
         let Some(port_rail) = self.rails.get(rail.index()) else { return Err(no_such_rail(rail)) };
         let Some(context) = self.contexts.context(token) else { return Err(no_such_token(token)) };
-        let (buf, desc) = match transfer.local {
-            Local::Memory { addr, desc } => (addr as *mut c_void, desc.0),
-            Local::Inline(value) => {
-                if transfer.len > size_of::<u64>() || transfer.direction == Direction::Read {
-                    return Err(not_inline(transfer));
-                }
-                // SAFETY: `&mut self` makes this the only thread, and the token is not in use.
-                match unsafe { self.contexts.set_value(token, value) } {
-                    Some(place) => (place, port_rail.values_desc),
-                    None => return Err(no_such_token(token)),
-                }
-            }
-        };
-        let op = Rma {
-            buf,
-            len: transfer.len,
-            desc: desc as *mut c_void,
-            peer: to.0,
-            remote: transfer.remote,
-            key: transfer.key,
-            context,
+        // SAFETY: `&mut self` makes this the only thread, and the token is not in use.
+        let op = unsafe { rma(&self.contexts, port_rail, token, to, context, transfer) };
+        let Some(op) = op else {
+            return Err(not_inline(transfer));
         };
         let endpoint = port_rail.rail.endpoint();
         let gate = port_rail.gate.enter();
@@ -186,27 +169,10 @@ impl Port for OfiPort {
         let Some(port_rail) = self.rails.get(rail.index()) else { return false };
         let Some(context) = self.contexts.context(token) else { return false };
         let Some(direct) = &port_rail.direct else { return false };
-        let (buf, desc) = match transfer.local {
-            Local::Memory { addr, desc } => (addr as *mut c_void, desc.0),
-            Local::Inline(value) => {
-                if transfer.len > size_of::<u64>() || transfer.direction == Direction::Read {
-                    return false;
-                }
-                // SAFETY: `&mut self` makes this the only thread, and the token is not in use.
-                match unsafe { self.contexts.set_value(token, value) } {
-                    Some(place) => (place, port_rail.values_desc),
-                    None => return false,
-                }
-            }
-        };
-        let op = Rma {
-            buf,
-            len: transfer.len,
-            desc: desc as *mut c_void,
-            peer: to.0,
-            remote: transfer.remote,
-            key: transfer.key,
-            context,
+        // SAFETY: `&mut self` makes this the only thread, and the token is not in use.
+        let op = unsafe { rma(&self.contexts, port_rail, token, to, context, transfer) };
+        let Some(op) = op else {
+            return false;
         };
         // SAFETY: as in `post`; without a mutex there is no gate to enter. The rail beside it keeps
         // the endpoint open.
@@ -327,6 +293,40 @@ impl Port for OfiPort {
     fn relax(&mut self) {
         thread::yield_now();
     }
+}
+
+/// What libfabric is told of a segment. None for an inline value that cannot be one.
+///
+/// # Safety
+/// Only the thread that has the port, with a token that is not in use.
+#[inline(always)]
+unsafe fn rma(
+    contexts: &Contexts,
+    port_rail: &PortRail,
+    token: Token,
+    to: PeerAddr,
+    context: *mut c_void,
+    transfer: &Transfer,
+) -> Option<Rma> {
+    let (buf, desc) = match transfer.local {
+        Local::Memory { addr, desc } => (addr as *mut c_void, desc.0),
+        Local::Inline(value) => {
+            if transfer.len > size_of::<u64>() || transfer.direction == Direction::Read {
+                return None;
+            }
+            // SAFETY: by contract.
+            (unsafe { contexts.set_value(token, value) }?, port_rail.values_desc)
+        }
+    };
+    Some(Rma {
+        buf,
+        len: transfer.len,
+        desc: desc as *mut c_void,
+        peer: to.0,
+        remote: transfer.remote,
+        key: transfer.key,
+        context,
+    })
 }
 
 /// A poll that answered with an error.
