@@ -256,8 +256,7 @@ impl<P: Port> Lane<P> {
         self.segments.take_peeked(next);
         state.taken(len);
         stream.begin(direction);
-        let next_rail = rail.0 + 1;
-        stream.next_rail = if usize::from(next_rail) == self.rails.len() { 0 } else { next_rail };
+        stream.rotate(rail, self.rails.len());
         true
     }
 
@@ -356,14 +355,14 @@ impl<P: Port> Lane<P> {
                 return Ok(());
             }
             let Some(stream) = self.streams.find_mut(request.pe) else { return Ok(()) };
-            let rail = stream.next_rail;
-            let path = self.paths.get(request.pe, RailId(rail));
+            let rail = RailId(stream.next_rail);
+            let path = self.paths.get(request.pe, rail);
             let key = remote.key(path.remote).map_err(|fault| refused(request, "remote", fault))?;
             let local = match request.local {
                 LocalSide::Value(value) => Local::Inline(value),
                 LocalSide::Memory { addr, handle } => {
                     let desc = if self.needs_desc {
-                        local_desc(&mut self.regions, request, addr, handle, RailId(rail))?
+                        local_desc(&mut self.regions, request, addr, handle, rail)?
                     } else {
                         Desc(0)
                     };
@@ -371,9 +370,9 @@ impl<P: Port> Lane<P> {
                 }
             };
             let Some(token) = self.segments.take() else { return Ok(()) };
-            let len = (request.len - *sent).min(self.rails[usize::from(rail)].max_segment);
+            let len = (request.len - *sent).min(self.rails[rail.index()].max_segment);
 
-            stream.next_rail = if usize::from(rail) + 1 == self.rails.len() { 0 } else { rail + 1 };
+            stream.rotate(rail, self.rails.len());
 
             let segment = &mut self.segments[token.0];
             segment.transfer = Transfer {
@@ -390,7 +389,7 @@ impl<P: Port> Lane<P> {
             segment.direction = request.direction;
             segment.kind = Kind::Transfer;
             segment.message = NIL;
-            segment.rail = RailId(rail);
+            segment.rail = rail;
             segment.len = len;
             if op != OpId::NONE {
                 self.ops.add(op.0);
@@ -407,7 +406,7 @@ impl<P: Port> Lane<P> {
             }
             segment.stage = Stage::Ready;
             stream.begin(request.direction);
-            self.dispatch(token, RailId(rail));
+            self.dispatch(token, rail);
             self.check_stream(request.pe)?;
         }
         Ok(())

@@ -89,6 +89,14 @@ impl Link {
         }
     }
 
+    /// Whether the stream has to be put into the lane's control queue now, where it is from here on.
+    #[inline]
+    pub(super) fn enters_control(&mut self) -> bool {
+        let enters = (self.request_due || self.ack_due) && !self.in_control;
+        self.in_control |= enters;
+        enters
+    }
+
     /// The number that an acknowledgement is asked for.
     pub(super) fn requested(&self) -> Seq {
         self.requested

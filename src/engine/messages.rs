@@ -239,8 +239,7 @@ impl<P: Port> Lane<P> {
         let message = Message { from: self.me, seq: Seq(0), ack: Seq(0), body };
         message.encode(self.messages.packet_mut(slot));
         link.fetches += u32::from(fetch.is_some());
-        stream.next_rail =
-            if rail.index() + 1 == self.rails.len() { 0 } else { stream.next_rail + 1 };
+        stream.rotate(rail, self.rails.len());
 
         if chained_to != NIL_OP {
             segment.stage = Stage::Chained;
@@ -340,8 +339,7 @@ impl<P: Port> Lane<P> {
     fn note_control(&mut self, pe: Pe) {
         let link = self.streams.find_mut(pe).and_then(|stream| stream.link.as_deref_mut());
         if let Some(link) = link {
-            if (link.request_due || link.ack_due) && !link.in_control {
-                link.in_control = true;
+            if link.enters_control() {
                 self.control.push_back(pe);
             }
         }
@@ -362,8 +360,7 @@ impl<P: Port> Lane<P> {
         for stream in streams.iter_mut() {
             let Some(link) = stream.link.as_deref_mut() else { continue };
             link.want_ack();
-            if link.request_due && !link.in_control {
-                link.in_control = true;
+            if link.enters_control() {
                 control.push_back(stream.pe);
             }
         }

@@ -1,7 +1,7 @@
 //! A stream: everything a lane sends to one peer.
 
 use super::error::EngineError;
-use super::ids::Pe;
+use super::ids::{Pe, RailId};
 use super::link::Link;
 use super::pairing::first_rail;
 use super::port::Direction;
@@ -81,6 +81,13 @@ impl Stream {
     pub(super) fn outstanding(&self, direction: Direction) -> u32 {
         let held = if direction == Direction::Write { self.held.len() } else { 0 };
         self.under_way[direction as usize] + held
+    }
+
+    /// The next segment takes the rail after this one: round robin.
+    #[inline(always)]
+    pub(super) fn rotate(&mut self, used: RailId, n_rails: usize) {
+        let next = used.0 + 1;
+        self.next_rail = if usize::from(next) == n_rails { 0 } else { next };
     }
 
     /// A segment is under way.
