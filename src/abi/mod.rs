@@ -10,7 +10,7 @@
 //!    time, the proxy thread. Other functions may come from any thread meanwhile.
 //! 4. Local memory of a non-blocking operation stays valid until a quiet has returned.
 //!
-//! Nothing unwinds into the host: every entry goes through [`guard`].
+//! Nothing unwinds into the host: every entry goes through [`mod@guard`].
 
 mod bootstrap;
 mod connect;

@@ -13,23 +13,21 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use log::error;
-
 use super::counters::RailCounters;
 use super::error::EngineError;
+use super::failures::unknown_token;
 use super::handle::{HandleBytes, HandleError, HandleView};
 use super::ids::{Pe, RailId, Token};
+use super::incoming::PendingReply;
 use super::link::MessageTable;
-use super::messages::{CONTROL, PendingReply};
 use super::operation::{OpId, OpTable};
 use super::paths::PathTable;
 use super::port::{
-    Desc, Direction, Failure, Local, POLL_BATCH, Polled, Port, PortError, Posted, RailLimits,
-    Transfer,
+    Desc, Direction, Local, POLL_BATCH, Polled, Port, PortError, Posted, RailLimits, Transfer,
 };
 use super::rail::Rail;
 use super::regions::{LaneKind, RegionCache, RegionIndex, desc_of};
-use super::segment::{Finished, Kind, NIL, Queue, Segment, SegmentTable, Stage};
+use super::segment::{Finished, Kind, NIL, Segment, SegmentTable, Stage};
 use super::stream::{Stream, Streams};
 use super::watchdog::Watchdog;
 use super::wire::Packet;
@@ -161,7 +159,7 @@ pub struct Lane<P> {
     done: [Token; POLL_BATCH],
     pub(super) watchdog: Watchdog,
     /// The first failure of the lane.
-    failure: Option<Box<EngineError>>,
+    pub(super) failure: Option<Box<EngineError>>,
 }
 
 impl<P: Port> Lane<P> {
@@ -716,78 +714,6 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// A completion with an error.
-    #[cold]
-    fn failed(&mut self, rail: RailId, failure: Failure) {
-        // A reply or an acknowledgement that is lost belongs to no segment of ours, but to one of the
-        // peer's, which would wait for ever.
-        let Some(token) = failure.token.filter(|token| *token != CONTROL) else {
-            let rail_name = self.port.rail_name(rail).to_owned();
-            return self.fail_lane(EngineError::Rail { rail, rail_name, error: failure.error });
-        };
-        match self.segments.away(token) {
-            Some(segment) if segment.stage == Stage::Posted => {
-                self.rails[segment.rail.index()].completed(1);
-            }
-            Some(_) => {}
-            None => return unknown_token(token),
-        }
-        self.fail_segment(token, failure.error);
-    }
-
-    /// Ends a segment that the fabric refused or failed, and its stream with it.
-    #[cold]
-    pub(super) fn fail_segment(&mut self, token: Token, error: PortError) {
-        let segment = &self.segments[token.0];
-        let pe = segment.pe;
-        let failed = EngineError::Segment {
-            what: segment.what(),
-            pe,
-            len: segment.len,
-            rail: segment.rail,
-            rail_name: self.port.rail_name(segment.rail).to_owned(),
-            error,
-        };
-        // First, so that the end of the segment releases nothing that waits for it.
-        self.fail_stream(pe, failed);
-        self.drop_segment(token);
-    }
-
-    /// Marks a stream failed and drops what it holds back.
-    #[cold]
-    pub(super) fn fail_stream(&mut self, pe: Pe, failed: EngineError) {
-        if let Some(stream) = self.streams.find_mut(pe) {
-            stream.closed = true;
-            stream.error.get_or_insert_with(|| Box::new(failed.clone()));
-            let mut held = std::mem::replace(&mut stream.held, Queue::EMPTY);
-            while let Some(index) = held.pop(&self.segments) {
-                self.drop_segment(Token(index));
-            }
-        }
-        self.fail_lane(failed);
-    }
-
-    #[cold]
-    pub(super) fn fail_lane(&mut self, failed: EngineError) {
-        error!(target: "TRANSPORT", "{failed}");
-        if self.failure.is_none() {
-            self.failure = Some(Box::new(failed));
-        }
-    }
-
-    /// Looks for segments that do not end.
-    #[cold]
-    fn inspect(&mut self) {
-        let now = self.port.now();
-        if !self.watchdog.starts(now) {
-            return;
-        }
-        let Self { streams, segments, watchdog, port, rails, .. } = self;
-        for (pe, failed) in watchdog.look(streams, segments, port, rails) {
-            self.fail_stream(pe, failed);
-        }
-    }
-
     /// The failure of the stream to a peer, if there was one.
     #[inline]
     pub(super) fn check_stream(&self, pe: Pe) -> Result<(), EngineError> {
@@ -856,11 +782,4 @@ fn refused(request: &Request<'_>, side: &'static str, fault: HandleError) -> Eng
         len: request.len,
         fault,
     }
-}
-
-#[cold]
-fn unknown_token(token: Token) {
-    // A provider that completes an operation twice, or one that was never posted. Acting on it
-    // would corrupt another operation's state; ignoring it is safe.
-    error!(target: "TRANSPORT", "libfabric completed an operation that is not in flight ({token:?})");
 }

@@ -1,4 +1,5 @@
-//! The lane's side of messages: atomics and signals out, and what peers ask for in.
+//! The lane's side of messages: atomics, signals and acknowledgements on their way out. What comes in is
+//! in [`super::incoming`].
 //!
 //! # Why messages cannot deadlock
 //! Every message that comes in is taken at once, whatever else is full: carrying it out needs no
@@ -16,22 +17,14 @@ use super::link::FETCHES;
 use super::message::{AtomicRequest, PutSignalRequest};
 use super::operation::OpId;
 use super::port::{Desc, Direction, Local, Port, PortError, Posted};
-use super::segment::{Kind, NIL, Segment, Stage, named_by};
+use super::segment::{Kind, NIL, Segment, Stage};
 use super::stream::Stream;
-use super::window::{Arrival, Seq};
-use super::wire::{Body, MAX_EAGER, Message, Packet, Spot, Ticket};
+use super::window::Seq;
+use super::wire::{Body, MAX_EAGER, Message, Packet, Spot};
 
 /// A put with at least so many bytes goes over all rails and is followed by its signal when it is
 /// delivered, rather than over one rail in order.
 const STRIPED: usize = 64 << 10;
-
-/// The answer to a fetch, until it has been sent.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PendingReply {
-    pe: Pe,
-    ticket: Ticket,
-    value: u64,
-}
 
 impl<P: Port> Lane<P> {
     /// Starts an atomic operation. [`Lane::quiet`] waits for its end; a fetched word, and its flag
@@ -336,7 +329,7 @@ impl<P: Port> Lane<P> {
 
     /// Puts a peer to whom control messages are due into the control queue.
     #[inline]
-    fn note_control(&mut self, pe: Pe) {
+    pub(super) fn note_control(&mut self, pe: Pe) {
         let link = self.streams.find_mut(pe).and_then(|stream| stream.link.as_deref_mut());
         if let Some(link) = link {
             if link.enters_control() {
@@ -440,142 +433,10 @@ impl<P: Port> Lane<P> {
             }
         }
     }
-
-    /// Takes the messages that a rail's poll has found.
-    #[inline]
-    pub(super) fn receive(&mut self, rail: RailId) -> bool {
-        let Some(mut packet) = self.packet.take() else { return false };
-        let mut busy = false;
-        while self.port.receive(rail, &mut packet) {
-            busy = true;
-            match Message::decode(packet.bytes()) {
-                Ok(message) => self.handle(&message),
-                Err(error) => {
-                    let rail_name = self.port.rail_name(rail).to_owned();
-                    let error =
-                        PortError { call: "reading a message", code: 0, text: error.to_string() };
-                    self.fail_lane(EngineError::Rail { rail, rail_name, error });
-                }
-            }
-        }
-        self.packet = Some(packet);
-        busy
-    }
-
-    /// Carries out a message. Nothing is sent from here: what it calls forth is noted.
-    fn handle(&mut self, message: &Message<'_>) {
-        let pe = message.from;
-        if self.streams.open(pe).is_none() {
-            let why = format!("it is no PE of this job of {}", self.streams.n_pes());
-            return self.fail_lane(EngineError::BadMessage { pe, why });
-        }
-        self.acknowledged(pe, message.ack);
-        let Some(stream) = self.streams.find_mut(pe) else { return };
-        let link = stream.link();
-        match message.body {
-            Body::Ack => return,
-            Body::Reply { ticket, value } => return self.replied(pe, ticket, value),
-            Body::AckRequest => link.asked(message.seq),
-            Body::Atomic { .. } | Body::Fetch { .. } | Body::PutSignal { .. } => {
-                let arrival = link.received.arrive(message.seq);
-                link.check_wanted();
-                match arrival {
-                    Arrival::New => {
-                        if let Err(why) = self.carry_out(pe, &message.body) {
-                            self.fail_lane(EngineError::BadMessage { pe, why });
-                        }
-                    }
-                    Arrival::Duplicate => {}
-                    Arrival::Beyond => {
-                        let why = format!("its number {} is out of the window", message.seq.0);
-                        self.fail_lane(EngineError::BadMessage { pe, why });
-                    }
-                }
-            }
-        }
-        self.note_control(pe);
-    }
-
-    /// Applies a request to this process' memory.
-    fn carry_out(&mut self, pe: Pe, body: &Body<'_>) -> Result<(), String> {
-        let (at, atomic) = match *body {
-            Body::PutSignal { at, atomic, to, payload } => {
-                let addr = self.regions.locate(to, payload.len()).map_err(|e| e.to_string())?;
-                self.port.store(addr, payload).map_err(|e| e.to_string())?;
-                (at, atomic)
-            }
-            Body::Atomic { at, atomic } | Body::Fetch { at, atomic, .. } => (at, atomic),
-            Body::Ack | Body::AckRequest | Body::Reply { .. } => return Ok(()),
-        };
-        let width = atomic.width.bytes();
-        let addr = self.regions.locate(at, width).map_err(|e| e.to_string())?;
-        if addr % width != 0 {
-            return Err(format!("a word of {width} bytes at {addr:#x} is not aligned"));
-        }
-        let value = self.port.apply(addr, &atomic).map_err(|e| e.to_string())?;
-        if let Body::Fetch { ticket, .. } = *body {
-            self.replies.push_back(PendingReply { pe, ticket, value });
-        }
-        Ok(())
-    }
-
-    /// Ends what an acknowledgement covers.
-    fn acknowledged(&mut self, pe: Pe, ack: Seq) {
-        let Some(stream) = self.streams.find_mut(pe) else { return };
-        if stream.link().next.is_before(ack) {
-            let why = format!("it acknowledges {}, which was not sent", ack.0);
-            return self.fail_lane(EngineError::BadMessage { pe, why });
-        }
-        while let Some(stream) = self.streams.find_mut(pe) {
-            let Some((slot, segment)) = self.messages.pop_acked(stream.link(), ack) else { break };
-            self.messages.give(slot);
-            if segment == NIL {
-                continue;
-            }
-            self.segments[segment].message = NIL;
-            if self.segments[segment].kind != Kind::Fetch {
-                self.drop_segment(Token(segment));
-            }
-        }
-        self.open_window(pe);
-    }
-
-    /// Moves to the rails' queues what waits for a peer's window, as far as it is open.
-    fn open_window(&mut self, pe: Pe) {
-        let Some(stream) = self.streams.find_mut(pe) else { return };
-        let link = stream.link();
-        for _ in 0..link.room(&self.messages).min(link.waiting.len()) {
-            let Some(stream) = self.streams.find_mut(pe) else { return };
-            let Some(index) = stream.link().waiting.pop(&self.segments) else { return };
-            let rail = self.segments[index].rail;
-            self.queue(Token(index), rail);
-        }
-    }
-
-    /// Stores a fetched word, then its flag.
-    fn replied(&mut self, pe: Pe, answered: Ticket, value: u64) {
-        let token = named_by(answered);
-        let Some(segment) = self.segments.away(token) else { return };
-        // A second reply to the same request finds another segment there, or none.
-        if segment.kind != Kind::Fetch || segment.pe != pe || segment.ticket(token) != answered {
-            return;
-        }
-        if let Local::Memory { addr, .. } = segment.transfer.local {
-            let flag = segment.transfer.remote;
-            let stored = self
-                .port
-                .store(addr, &value.to_le_bytes())
-                .and_then(|()| self.port.store_flag(addr + 8, flag));
-            if let Err(error) = stored {
-                self.fail_lane(local_fault(pe, &error));
-            }
-        }
-        self.drop_segment(token);
-    }
 }
 
 #[cold]
-fn local_fault(pe: Pe, error: &PortError) -> EngineError {
+pub(super) fn local_fault(pe: Pe, error: &PortError) -> EngineError {
     EngineError::BadMessage { pe, why: error.to_string() }
 }
 

@@ -1,0 +1,96 @@
+//! What a lane does when something fails: which operations end, which peers are given up, and who is
+//! told.
+//!
+//! A failed segment or message ends the stream to its peer: nothing more is sent there, since what
+//! follows might be a flag for data that never left. Other peers go on. The lane's first failure is
+//! told to the proxy's loop for ever after; a stream's first one to every later call about the peer.
+
+use log::error;
+
+use super::error::EngineError;
+use super::ids::{Pe, RailId, Token};
+use super::lane::Lane;
+use super::messages::CONTROL;
+use super::port::{Failure, Port, PortError};
+use super::segment::{Queue, Stage};
+
+impl<P: Port> Lane<P> {
+    /// A completion with an error.
+    #[cold]
+    pub(super) fn failed(&mut self, rail: RailId, failure: Failure) {
+        // A reply or an acknowledgement that is lost belongs to no segment of ours, but to one of the
+        // peer's, which would wait for ever.
+        let Some(token) = failure.token.filter(|token| *token != CONTROL) else {
+            let rail_name = self.port.rail_name(rail).to_owned();
+            return self.fail_lane(EngineError::Rail { rail, rail_name, error: failure.error });
+        };
+        match self.segments.away(token) {
+            Some(segment) if segment.stage == Stage::Posted => {
+                self.rails[segment.rail.index()].completed(1);
+            }
+            Some(_) => {}
+            None => return unknown_token(token),
+        }
+        self.fail_segment(token, failure.error);
+    }
+
+    /// Ends a segment that the fabric refused or failed, and its stream with it.
+    #[cold]
+    pub(super) fn fail_segment(&mut self, token: Token, error: PortError) {
+        let segment = &self.segments[token.0];
+        let pe = segment.pe;
+        let failed = EngineError::Segment {
+            what: segment.what(),
+            pe,
+            len: segment.len,
+            rail: segment.rail,
+            rail_name: self.port.rail_name(segment.rail).to_owned(),
+            error,
+        };
+        // First, so that the end of the segment releases nothing that waits for it.
+        self.fail_stream(pe, failed);
+        self.drop_segment(token);
+    }
+
+    /// Marks a stream failed and drops what it holds back.
+    #[cold]
+    pub(super) fn fail_stream(&mut self, pe: Pe, failed: EngineError) {
+        if let Some(stream) = self.streams.find_mut(pe) {
+            stream.closed = true;
+            stream.error.get_or_insert_with(|| Box::new(failed.clone()));
+            let mut held = std::mem::replace(&mut stream.held, Queue::EMPTY);
+            while let Some(index) = held.pop(&self.segments) {
+                self.drop_segment(Token(index));
+            }
+        }
+        self.fail_lane(failed);
+    }
+
+    #[cold]
+    pub(super) fn fail_lane(&mut self, failed: EngineError) {
+        error!(target: "TRANSPORT", "{failed}");
+        if self.failure.is_none() {
+            self.failure = Some(Box::new(failed));
+        }
+    }
+
+    /// Looks for segments that do not end.
+    #[cold]
+    pub(super) fn inspect(&mut self) {
+        let now = self.port.now();
+        if !self.watchdog.starts(now) {
+            return;
+        }
+        let Self { streams, segments, watchdog, port, rails, .. } = self;
+        for (pe, failed) in watchdog.look(streams, segments, port, rails) {
+            self.fail_stream(pe, failed);
+        }
+    }
+}
+
+#[cold]
+pub(super) fn unknown_token(token: Token) {
+    // A provider that completes an operation twice, or one that was never posted. Acting on it
+    // would corrupt another operation's state; ignoring it is safe.
+    error!(target: "TRANSPORT", "libfabric completed an operation that is not in flight ({token:?})");
+}
