@@ -15,11 +15,13 @@ use super::bootstrap::Collectives;
 use super::connect::connect;
 use super::error::AbiError;
 use super::guard::guard;
+use super::plugin::Connected;
 use super::request::{self, Amo, Parts, Remote};
 use super::table;
 use super::table::{boot_handle, destroy, is_alive, plugin};
+use crate::engine::error::EngineError;
 use crate::engine::handle::HandleBytes;
-use crate::engine::lane::Request;
+use crate::engine::lane::{Common, Request};
 use crate::engine::message::{AtomicRequest, PutSignalRequest};
 use crate::engine::port::{Access, Direction};
 use crate::logging;
@@ -249,12 +251,19 @@ pub(super) unsafe extern "C" fn rma(
 ) -> c_int {
     // SAFETY: rules 1, 3 and 4.
     unsafe {
-        if rma_at_once(transport, pe, &verb, remote, local, &bytes, qp) {
-            c::NVT_STATUS_SUCCESS
-        } else {
-            rma_at_length(transport, pe, &verb, remote, local, &bytes, qp)
+        match rma_at_once(transport, pe, remote, local, qp, &verb, &bytes) {
+            Some(Ok(())) => c::NVT_STATUS_SUCCESS,
+            Some(Err(error)) => rma_failed(error),
+            None => rma_at_length(transport, pe, remote, local, qp, verb, bytes),
         }
     }
+}
+
+/// Reports the failure of an operation.
+#[cold]
+#[inline(never)]
+fn rma_failed(error: Box<EngineError>) -> c_int {
+    guard("rma", || Err((*error).into()))
 }
 
 /// Every operation that is not the common one: those that wait for room, for a fence or for their
@@ -266,17 +275,17 @@ pub(super) unsafe extern "C" fn rma(
 unsafe fn rma_at_length(
     transport: *mut Transport,
     pe: c_int,
-    verb: &RmaVerb,
     remote: *const RmaMem,
     local: *const RmaMem,
-    bytes: &RmaBytes,
     qp: c_int,
+    verb: RmaVerb,
+    bytes: RmaBytes,
 ) -> c_int {
     guard("rma", || {
         // SAFETY: rule 1.
         let connected = unsafe { plugin(transport)? }.connected()?;
         // SAFETY: rule 1; memory that outlives the call is rule 4.
-        let (request, blocking) = unsafe { request::read(pe, verb, remote, local, bytes)? };
+        let (request, blocking) = unsafe { request::read(pe, &verb, remote, local, &bytes)? };
         match (qp == HOST_QP, blocking) {
             // SAFETY: rule 3.
             (false, false) => unsafe { connected.with_proxy(|lane| lane.start(&request)) }?,
@@ -289,8 +298,7 @@ unsafe fn rma_at_length(
     })
 }
 
-/// The proxy's common operation, without a guard: nothing in it can panic. Says whether it is on its
-/// way; if not, nothing has happened.
+/// The proxy's common operation. None if it is of another kind; nothing has happened then.
 ///
 /// # Safety
 /// Rules 1, 3 and 4.
@@ -298,47 +306,59 @@ unsafe fn rma_at_length(
 unsafe fn rma_at_once(
     transport: *mut Transport,
     pe: c_int,
-    verb: &RmaVerb,
     remote: *const RmaMem,
     local: *const RmaMem,
-    bytes: &RmaBytes,
     qp: c_int,
-) -> bool {
-    if qp == HOST_QP || transport.is_null() {
-        return false;
+    verb: &RmaVerb,
+    bytes: &RmaBytes,
+) -> Option<Result<(), Box<EngineError>>> {
+    if qp == HOST_QP {
+        return None;
     }
+    // The only entry that does not look whether the host has lost its transport.
+    // SAFETY: rule 1, so the transport is not null.
+    let connected = unsafe { table::plugin_of(transport) }.connection()?;
     // SAFETY: rule 1.
-    let Some(connected) = (unsafe { table::plugin_of(transport) }).connection() else {
-        return false;
-    };
-    // SAFETY: rule 1.
-    let Some(Remote { pe, handle, addr }) = (unsafe { request::remote_side(pe, remote) }) else {
-        return false;
-    };
+    let Remote { pe, handle, addr } = unsafe { request::remote_side(pe, remote)? };
+    let common = |direction, (local, len)| Common { direction, pe, handle, addr, local, len };
     // Apart for each operation, so that the compiler makes a straight way of each.
     // SAFETY: rules 1, 3 and 4.
     unsafe {
-        match verb.desc {
-            request::PUT => request::contiguous(verb, local, bytes).is_some_and(|(from, len)| {
-                connected.with_proxy(|lane| {
-                    lane.start_at_once(Direction::Write, pe, handle, addr, from, len)
-                })
-            }),
+        if verb.desc == request::PUT {
+            let from = request::contiguous(verb, local, bytes)?;
+            return Some(start(connected, common(Direction::Write, from), local));
+        }
+        // Read again, or the compiler makes one choice among all values, with PUT in the middle.
+        match (&raw const verb.desc).read_volatile() {
             request::GET | request::G => {
-                request::contiguous(verb, local, bytes).is_some_and(|(into, len)| {
-                    connected.with_proxy(|lane| {
-                        lane.start_at_once(Direction::Read, pe, handle, addr, into, len)
-                    })
-                })
+                let into = request::contiguous(verb, local, bytes)?;
+                Some(start(connected, common(Direction::Read, into), local))
             }
-            request::P => request::word(local, bytes).is_some_and(|(value, len)| {
-                connected.with_proxy(|lane| {
-                    lane.start_at_once(Direction::Write, pe, handle, addr, value, len)
-                })
-            }),
-            _ => false,
+            request::P => {
+                let value = request::word(local, bytes)?;
+                Some(start(connected, common(Direction::Write, value), local))
+            }
+            _ => None,
         }
     }
+}
+
+/// Starts an operation of the common kind on the proxy's lane.
+///
+/// # Safety
+/// Rules 1, 3 and 4; `local` is not null.
+#[inline(always)]
+unsafe fn start(
+    connected: &Connected,
+    common: Common<'_>,
+    local: *const RmaMem,
+) -> Result<(), Box<EngineError>> {
+    // SAFETY: by contract.
+    let request = |common| unsafe { request::of_common(common, local) };
+    // A closure on the lane would be called, not inlined.
+    // SAFETY: rule 3; the reference ends with this function.
+    let lane = unsafe { &mut *connected.proxy_lane() };
+    lane.start_at_once(common, request)
 }
 
 /// Layouts 3a and 3b.

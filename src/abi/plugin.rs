@@ -123,7 +123,14 @@ impl Connected {
     pub(super) unsafe fn with_proxy<T>(&self, with: impl FnOnce(&mut Lane<OfiPort>) -> T) -> T {
         // SAFETY: the caller vouches for no other reference being alive. `with` gets no access to
         // `self`, so it cannot come back here.
-        with(unsafe { &mut (*self.proxy.get()).lane })
+        with(unsafe { &mut *self.proxy_lane() })
+    }
+
+    /// The proxy lane, to be used as [`Connected::with_proxy`] uses it.
+    #[inline(always)]
+    pub(super) fn proxy_lane(&self) -> *mut Lane<OfiPort> {
+        // SAFETY: inside the cell, whose content is not touched by this.
+        unsafe { &raw mut (*self.proxy.get()).lane }
     }
 
     /// One turn of the proxy thread's loop.

@@ -8,7 +8,7 @@ use super::error::AbiError;
 use crate::engine::atomic::{Atomic, AtomicOp, Width};
 use crate::engine::handle::{HANDLE_BYTES, HandleBytes};
 use crate::engine::ids::Pe;
-use crate::engine::lane::{LocalSide, Request};
+use crate::engine::lane::{Common, LocalSide, Request};
 use crate::engine::message::{AtomicRequest, ResultPlace};
 use crate::engine::port::{Desc, Direction, Local};
 
@@ -148,6 +148,23 @@ pub(super) unsafe fn word(local: *const RmaMem, bytes: &RmaBytes) -> Option<(Loc
     }
     // SAFETY: by contract, readable for 8 bytes.
     Some((Local::Inline(unsafe { at.read_unaligned() }), 8))
+}
+
+/// The request of the same operation, with the local handle.
+///
+/// # Safety
+/// As for [`read`], and `local` is not null.
+pub(super) unsafe fn of_common(common: Common<'_>, local: *const RmaMem) -> Request<'_> {
+    let Common { direction, pe, handle: remote_handle, addr: remote_addr, local: side, len } =
+        common;
+    let local = match side {
+        Local::Inline(value) => LocalSide::Value(value),
+        Local::Memory { addr, .. } => {
+            // SAFETY: by contract.
+            LocalSide::Memory { addr, handle: unsafe { handle((*local).handle) } }
+        }
+    };
+    Request { direction, pe, remote_handle, remote_addr, local, len }
 }
 
 /// Bytes of a PUT, GET or G.

@@ -42,7 +42,7 @@ impl<P: Port> Lane<P> {
         let failed = EngineError::Segment {
             what: segment.what(),
             pe,
-            len: segment.len,
+            len: segment.transfer.len,
             rail: segment.rail,
             rail_name: self.port.rail_name(segment.rail).to_owned(),
             error,
@@ -56,7 +56,7 @@ impl<P: Port> Lane<P> {
     #[cold]
     pub(super) fn fail_stream(&mut self, pe: Pe, failed: EngineError) {
         if let Some(stream) = self.streams.find_mut(pe) {
-            stream.closed = true;
+            stream.close();
             stream.error.get_or_insert_with(|| Box::new(failed.clone()));
             let mut held = std::mem::replace(&mut stream.held, Queue::EMPTY);
             while let Some(index) = held.pop(&self.segments) {

@@ -171,6 +171,28 @@ impl Handle {
     }
 }
 
+/// Where the key of one of the owner's rails lies in a handle.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct RailKey {
+    rail: RailId,
+    /// Bytes from the first key; at most 255, so inside any handle.
+    place: u8,
+}
+
+const _: () = assert!(KEYS + u8::MAX as usize + 8 <= HANDLE_BYTES && 8 * MAX_RAILS <= 256);
+
+impl RailKey {
+    /// The rail.
+    pub(super) fn rail(self) -> RailId {
+        self.rail
+    }
+
+    /// The place of a rail's key. That of a rail which cannot be lies in no handle.
+    pub(super) fn of(rail: RailId) -> Self {
+        Self { rail, place: ((rail.index() % MAX_RAILS) * 8) as u8 }
+    }
+}
+
 /// A checked handle, read in place. Cheaper than [`Handle::decode`]: this is what the data path
 /// uses, on every operation.
 #[derive(Clone, Copy)]
@@ -202,13 +224,14 @@ impl<'a> HandleView<'a> {
     /// What a peer puts on the wire for `len` bytes at the owner's address `addr`, and the key of
     /// one of the owner's rails. None if there is no such key or they are not all inside.
     #[inline(always)]
-    pub(super) fn target(&self, addr: u64, len: u64, rail: RailId) -> Option<(u64, u64)> {
+    pub(super) fn target(&self, addr: u64, len: u64, rail: RailKey) -> Option<(u64, u64)> {
         let offset = addr.wrapping_sub(self.base());
-        let region = self.len();
-        if offset > region || len > region - offset || rail.0 >= self.rails() {
+        // Below the base, the offset wraps to one that no length reaches.
+        let end = offset.checked_add(len)?;
+        if end > self.len() || rail.rail.0 >= self.rails() {
             return None;
         }
-        let key = word64(self.bytes, KEYS + 8 * (rail.index() % MAX_RAILS));
+        let key = word64(self.bytes, KEYS + usize::from(rail.place));
         let remote = if self.addressing() == Addressing::Virtual { addr } else { offset };
         Some((remote, key))
     }

@@ -13,7 +13,7 @@ use super::port::Port;
 /// A thread that waits takes the lock for one turn of the loop at a time, so other user threads,
 /// and the proxy thread where it progresses this lane, get in between.
 #[derive(Debug)]
-pub struct HostLane<P> {
+pub struct HostLane<P: Port> {
     lane: Mutex<Lane<P>>,
     /// Whether the lane had segments under way when the lock was last given back. Only a hint: it
     /// spares the proxy thread the lock while user threads are not communicating.

@@ -22,7 +22,7 @@ pub(super) struct PendingReply {
 
 impl<P: Port> Lane<P> {
     /// Takes the messages that a rail's poll has found.
-    #[inline]
+    #[inline(never)]
     pub(super) fn receive(&mut self, rail: RailId) -> bool {
         let Some(mut packet) = self.packet.take() else { return false };
         let mut busy = false;
@@ -45,7 +45,7 @@ impl<P: Port> Lane<P> {
     /// Carries out a message. Nothing is sent from here: what it calls forth is noted.
     fn handle(&mut self, message: &Message<'_>) {
         let pe = message.from;
-        if self.streams.open(pe).is_none() {
+        if self.streams.open(pe, &self.paths).is_none() {
             let why = format!("it is no PE of this job of {}", self.streams.n_pes());
             return self.fail_lane(EngineError::BadMessage { pe, why });
         }

@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::counters::RailCounters;
+use super::drain::{Drain, Rare};
 use super::error::EngineError;
 use super::failures::unknown_token;
 use super::handle::{HandleBytes, HandleError, HandleView};
@@ -22,9 +23,7 @@ use super::incoming::PendingReply;
 use super::link::MessageTable;
 use super::operation::{OpId, OpTable};
 use super::paths::PathTable;
-use super::port::{
-    Desc, Direction, Local, POLL_BATCH, Polled, Port, PortError, Posted, RailLimits, Transfer,
-};
+use super::port::{Desc, Direction, Local, Polled, Port, PortError, Posted, RailLimits, Transfer};
 use super::rail::Rail;
 use super::regions::{LaneKind, RegionCache, RegionIndex, desc_of};
 use super::segment::{Finished, Kind, NIL, Segment, SegmentTable, Stage};
@@ -126,18 +125,35 @@ pub enum LocalSide<'a> {
     Value(u64),
 }
 
+/// A put or a get of the common kind, in what the short way needs of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Common<'a> {
+    /// As in [`Request`].
+    pub direction: Direction,
+    /// The peer.
+    pub pe: Pe,
+    /// The peer's handle, as in [`Request`].
+    pub handle: &'a HandleBytes,
+    /// The remote address, as in [`Request`].
+    pub addr: u64,
+    /// The local side, without a descriptor.
+    pub local: Local,
+    /// Bytes to move.
+    pub len: usize,
+}
+
 /// One lane.
 ///
 /// # Threads
 /// One at a time. The proxy lane belongs to the proxy thread alone; the host lane is behind a
 /// mutex (see [`super::host_lane::HostLane`]).
 #[derive(Debug)]
-pub struct Lane<P> {
+pub struct Lane<P: Port> {
     pub(super) port: P,
     pub(super) me: Pe,
     pub(super) segments: SegmentTable,
     pub(super) streams: Streams,
-    pub(super) rails: Box<[Rail]>,
+    pub(super) rails: Box<[Rail<P::Short>]>,
     pub(super) paths: PathTable,
     pub(super) regions: RegionCache,
     needs_desc: bool,
@@ -156,7 +172,8 @@ pub struct Lane<P> {
     pub(super) signals: SignalEngine,
     /// Segments in the rails' queues.
     ready: u32,
-    done: [Token; POLL_BATCH],
+    /// Completions that are being applied.
+    rare: Rare,
     pub(super) watchdog: Watchdog,
     /// The first failure of the lane.
     pub(super) failure: Option<Box<EngineError>>,
@@ -166,11 +183,16 @@ impl<P: Port> Lane<P> {
     /// A lane over an open port.
     pub fn new(port: P, config: LaneConfig) -> Self {
         let limits = port.limits();
-        let rails: Box<[Rail]> = limits.iter().map(Rail::new).collect();
+        let rail = |(at, limits)| Rail::new(limits, port.short(RailId(at as u8)));
+        let rails: Box<[Rail<P::Short>]> = limits.iter().enumerate().map(rail).collect();
         let n_rails = rails.len() as u8;
+        let least = rails.iter().map(|rail| rail.max_segment).min().unwrap_or(0);
+        let short_limit = if port.has_short() { least } else { 0 };
         Self {
             me: config.me,
-            segments: SegmentTable::new(segments_for(config.kind, limits)),
+            segments: SegmentTable::new(segments_for(config.kind, limits), |token| {
+                port.context(token)
+            }),
             messages: MessageTable::new(messages_for(config.kind)),
             transfer_room: transfers_for(limits),
             receives: config.kind == LaneKind::Proxy,
@@ -178,14 +200,14 @@ impl<P: Port> Lane<P> {
             replies: VecDeque::with_capacity(64),
             packet: Some(Box::new(Packet::EMPTY)),
             signals: config.signals,
-            streams: Streams::new(config.me, config.paths.n_pes(), n_rails),
+            streams: Streams::new(config.me, config.paths.n_pes(), n_rails, short_limit),
             needs_desc: limits.iter().any(|rail| rail.needs_desc),
             rails,
             paths: config.paths,
             regions: RegionCache::new(config.regions, config.kind),
             ops: OpTable::with_capacity(64),
             ready: 0,
-            done: [Token(0); POLL_BATCH],
+            rare: Rare::EMPTY,
             watchdog: config.watchdog,
             failure: None,
             port,
@@ -206,56 +228,71 @@ impl<P: Port> Lane<P> {
         if sent == request.len { Ok(()) } else { self.finish_start(request, sent) }
     }
 
-    /// The common case of [`Lane::start`], in few instructions: one segment, to a peer without a
-    /// pending fence, over a rail with room, from memory that needs no descriptor. Says whether it
-    /// was that case and the segment is on its way. If not, nothing has happened, and
-    /// [`Lane::start`] does the rest or says what is wrong.
+    /// As [`Lane::start`], and in few instructions what is common: one segment, to a peer without a
+    /// pending fence, over a rail with room, from memory that needs no descriptor.
     ///
-    /// Nothing in here can panic.
+    /// `request` makes the request of the same arguments, for the long way. Nothing in the short one
+    /// can panic.
+    ///
+    /// # Errors
+    /// As [`Lane::start`].
     #[inline(always)]
-    pub fn start_at_once(
+    pub fn start_at_once<'a>(
         &mut self,
-        direction: Direction,
-        pe: Pe,
-        remote_handle: &HandleBytes,
-        remote_addr: u64,
-        local: Local,
-        len: usize,
-    ) -> bool {
-        if self.needs_desc {
-            return false;
+        common: Common<'a>,
+        request: impl FnOnce(Common<'a>) -> Request<'a>,
+    ) -> Result<(), Box<EngineError>> {
+        let Common { direction, pe, handle, addr, local, len } = common;
+        'long: {
+            let Some(stream) = self.streams.find_mut(pe) else { break 'long };
+            let path = stream.next;
+            let Some(rail) = self.rails.get_mut(path.rail.index()) else { break 'long };
+            let Some(remote) = HandleView::sound(handle) else { break 'long };
+            let target = remote.target(addr, len as u64, path.remote);
+            let Some((remote, key)) = target else { break 'long };
+            if len.wrapping_sub(1) >= stream.short_limit || !rail.is_open() {
+                break 'long;
+            }
+            let Some((token, segment)) = self.segments.take_slot() else { break 'long };
+            // All is in its place before the fabric is asked. So if it declines, the segment is one
+            // that waits, and what it takes to say so need not be kept through the call.
+            let transfer = Transfer { direction, local, len, remote, key };
+            segment.make_plain(pe, direction);
+            segment.rail = path.rail;
+            segment.transfer = transfer;
+            stream.begin(direction);
+            stream.rotate(&self.paths);
+            rail.taken(len);
+            let context = segment.context;
+            return if self.port.post_short(rail.short, path.to, token, context, &transfer) {
+                Ok(())
+            } else {
+                self.not_at_once(token)
+            };
         }
-        let Some(stream) = self.streams.find_mut(pe) else { return false };
-        let Some(remote) = HandleView::sound(remote_handle) else { return false };
-        let rail = RailId(stream.next_rail);
-        let Some(state) = self.rails.get_mut(rail.index()) else { return false };
-        let Some(path) = self.paths.find(pe, rail) else { return false };
-        let Some((remote, key)) = remote.target(remote_addr, len as u64, path.remote) else {
-            return false;
-        };
-        let fits = len.wrapping_sub(1) < state.max_segment;
-        if !fits || !state.is_open() || stream.closed {
-            return false;
-        }
-        let Some((token, segment)) = self.segments.peek() else { return false };
-        let transfer = Transfer { direction, local, len, remote, key };
-        if !self.port.post_at_once(rail, path.to, token, &transfer) {
-            return false;
-        }
-        segment.pe = pe;
-        segment.op = OpId::NONE.0;
+        self.start_at_length(&request(common))
+    }
+
+    /// The fabric has not taken a segment that was counted as taken: it is tried again, with reasons,
+    /// and waits in its rail's queue if there is no room.
+    #[cold]
+    #[inline(never)]
+    fn not_at_once(&mut self, token: Token) -> Result<(), Box<EngineError>> {
+        let segment = &mut self.segments[token.0];
+        let Segment { pe, rail, transfer, .. } = *segment;
+        segment.stage = Stage::Ready;
         segment.born = self.watchdog.stamp();
-        segment.direction = direction;
-        segment.kind = Kind::Transfer;
-        segment.rail = rail;
-        segment.stage = Stage::Posted;
-        segment.len = len;
-        let next = segment.next;
-        self.segments.take_peeked(next);
-        state.taken(len);
-        stream.begin(direction);
-        stream.rotate(rail, self.rails.len());
-        true
+        segment.message = NIL;
+        self.rails[rail.index()].not_taken(transfer.len);
+        self.dispatch(token, rail);
+        self.check_stream(pe).map_err(Box::new)
+    }
+
+    /// [`Lane::start`], out of the way.
+    #[cold]
+    #[inline(never)]
+    fn start_at_length(&mut self, request: &Request<'_>) -> Result<(), Box<EngineError>> {
+        self.start(request).map_err(Box::new)
     }
 
     #[cold]
@@ -337,7 +374,7 @@ impl<P: Port> Lane<P> {
         sent: &mut usize,
         op: OpId,
     ) -> Result<(), EngineError> {
-        match self.streams.open(request.pe) {
+        match self.streams.open(request.pe, &self.paths) {
             Some(stream) => stream.check()?,
             None => return self.check_pe(request.pe),
         }
@@ -353,9 +390,11 @@ impl<P: Port> Lane<P> {
                 return Ok(());
             }
             let Some(stream) = self.streams.find_mut(request.pe) else { return Ok(()) };
-            let rail = RailId(stream.next_rail);
-            let path = self.paths.get(request.pe, rail);
-            let key = remote.key(path.remote).map_err(|fault| refused(request, "remote", fault))?;
+            let path = stream.next;
+            let rail = path.rail;
+            let key = remote
+                .key(path.remote.rail())
+                .map_err(|fault| refused(request, "remote", fault))?;
             let local = match request.local {
                 LocalSide::Value(value) => Local::Inline(value),
                 LocalSide::Memory { addr, handle } => {
@@ -370,7 +409,7 @@ impl<P: Port> Lane<P> {
             let Some(token) = self.segments.take() else { return Ok(()) };
             let len = (request.len - *sent).min(self.rails[rail.index()].max_segment);
 
-            stream.rotate(rail, self.rails.len());
+            stream.rotate(&self.paths);
 
             let segment = &mut self.segments[token.0];
             segment.transfer = Transfer {
@@ -380,21 +419,19 @@ impl<P: Port> Lane<P> {
                 remote: remote_addr + *sent as u64,
                 key,
             };
-            segment.to = path.to;
             segment.pe = request.pe;
-            segment.op = op.0;
+            segment.count_for(op.0);
             segment.born = self.watchdog.stamp();
             segment.direction = request.direction;
             segment.kind = Kind::Transfer;
             segment.message = NIL;
             segment.rail = rail;
-            segment.len = len;
             if op != OpId::NONE {
                 self.ops.add(op.0);
             }
             *sent += len;
 
-            if stream.closed && request.direction == Direction::Write {
+            if stream.is_closed() && request.direction == Direction::Write {
                 segment.epoch = stream.epoch();
                 segment.stage = Stage::Held;
                 stream.held.push(&mut self.segments, token.0);
@@ -479,7 +516,7 @@ impl<P: Port> Lane<P> {
 
     /// Counters per rail, in rail order.
     pub fn counters(&self) -> impl Iterator<Item = RailCounters> + '_ {
-        self.rails.iter().map(Rail::counters)
+        self.rails.iter().map(|rail| rail.counters())
     }
 
     /// The port.
@@ -493,25 +530,10 @@ impl<P: Port> Lane<P> {
         let mut busy = false;
         for rail in 0..self.rails.len() {
             let rail = RailId(rail as u8);
-            match self.port.poll(rail, &mut self.done) {
-                Polled::Empty => {}
-                Polled::Completed(count) => {
-                    busy = true;
-                    let mut known = 0;
-                    for at in 0..count.min(POLL_BATCH) {
-                        let token = self.done[at];
-                        known += u32::from(self.completed(token));
-                    }
-                    let state = &mut self.rails[rail.index()];
-                    state.completed(known);
-                    state.moved = self.watchdog.stamp();
-                }
-                Polled::Failed(failure) => {
-                    busy = true;
-                    self.failed(rail, failure);
-                }
+            if self.port.has_completions(rail) {
+                busy |= self.drain(rail);
             }
-            if self.receives {
+            if self.receives && self.port.has_message(rail) {
                 busy |= self.receive(rail);
             }
         }
@@ -525,6 +547,31 @@ impl<P: Port> Lane<P> {
             self.inspect();
         }
         busy
+    }
+
+    /// Takes a rail's completions and applies them.
+    #[inline(always)]
+    fn drain(&mut self, rail: RailId) -> bool {
+        let Self { port, segments, streams, rare, .. } = self;
+        let mut drain = Drain::new(segments, streams, rare);
+        let polled = port.drain(rail, |index| drain.take(index));
+        let mut known = drain.finish();
+        while let Some(token) = self.rare.pop() {
+            known += u32::from(self.completed(token));
+        }
+        if known != 0 {
+            let state = &mut self.rails[rail.index()];
+            state.completed(known);
+            state.moved = self.watchdog.stamp();
+        }
+        match polled {
+            Polled::Empty => false,
+            Polled::Completed(_) => true,
+            Polled::Failed(failure) => {
+                self.failed(rail, failure);
+                true
+            }
+        }
     }
 
     #[inline]
@@ -575,14 +622,15 @@ impl<P: Port> Lane<P> {
             return self.send_message(token, rail);
         }
         let state = &mut self.rails[rail.index()];
-        if state.in_flight >= state.depth {
+        if state.is_full() {
             return Left::NoRoom;
         }
-        match self.port.post(rail, segment.to, token, &segment.transfer) {
+        let to = self.paths.get(segment.pe, rail).to;
+        match self.port.post(rail, to, token, &segment.transfer) {
             Ok(Posted::Yes) => {
                 segment.stage = Stage::Posted;
                 segment.born = self.watchdog.stamp();
-                state.taken(segment.len);
+                state.taken(segment.transfer.len);
                 Left::Taken
             }
             Ok(Posted::Again) => {
@@ -632,7 +680,7 @@ impl<P: Port> Lane<P> {
 
     /// Applies one completion, except for the rail's own count. Says whether it was of a segment in
     /// flight.
-    #[inline(always)]
+    #[cold]
     fn completed(&mut self, token: Token) -> bool {
         let Some(finished) = self.segments.finish(token) else {
             unknown_token(token);
@@ -652,7 +700,6 @@ impl<P: Port> Lane<P> {
             self.op_done(op);
         }
         let Some(stream) = self.streams.find_mut(pe) else { return };
-        stream.moved = self.watchdog.stamp();
         if stream.end(direction) {
             self.open_stream(pe);
         }
@@ -680,7 +727,9 @@ impl<P: Port> Lane<P> {
     /// Ends a segment that is not posted and will not be.
     #[cold]
     pub(super) fn drop_segment(&mut self, token: Token) {
-        let Segment { pe, op, direction, stage, kind, .. } = self.segments[token.0];
+        let segment = self.segments[token.0];
+        let Segment { pe, stage, kind, direction, .. } = segment;
+        let op = segment.op();
         if kind != Kind::Transfer {
             self.leave_message(token);
         }

@@ -70,7 +70,7 @@ impl<P: Port> Lane<P> {
             SignalEngine::Ordered => true,
             SignalEngine::Chained | SignalEngine::Eager => false,
         };
-        let fits = |rail: &super::rail::Rail| {
+        let fits = |rail: &super::rail::Rail<P::Short>| {
             rail.orders_messages && parts.iter().all(|part| part.len <= rail.max_segment)
         };
         if ordered && self.rails.iter().all(fits) {
@@ -113,12 +113,12 @@ impl<P: Port> Lane<P> {
         parts: &[Request<'_>],
         signal: &AtomicRequest<'_>,
     ) -> Result<(), EngineError> {
-        let rail = self.stream_to(signal.pe)?.next_rail;
+        let path = self.stream_to(signal.pe)?.next;
         for part in parts {
             let mut sent = 0;
             let mut idle = 0;
             loop {
-                self.stream_to(signal.pe)?.next_rail = rail;
+                self.stream_to(signal.pe)?.next = path;
                 self.submit(part, &mut sent, OpId::NONE)?;
                 if sent == part.len {
                     break;
@@ -128,7 +128,7 @@ impl<P: Port> Lane<P> {
         }
         let mut idle = 0;
         loop {
-            self.stream_to(signal.pe)?.next_rail = rail;
+            self.stream_to(signal.pe)?.next = path;
             if self.try_atomic(signal)? {
                 return Ok(());
             }
@@ -200,8 +200,8 @@ impl<P: Port> Lane<P> {
 
         let fetch = request.result.filter(|_| atomic.op.fetches());
         let Some(stream) = self.streams.find_mut(request.pe) else { return Ok(false) };
-        let rail = RailId(stream.next_rail);
-        let (closed, epoch) = (stream.closed, stream.epoch());
+        let path = stream.next;
+        let (closed, epoch) = (stream.is_closed(), stream.epoch());
         let link = stream.link();
         if fetch.is_some() && link.fetches >= FETCHES {
             return Ok(false);
@@ -215,15 +215,15 @@ impl<P: Port> Lane<P> {
         segment.transfer.local =
             Local::Memory { addr: fetch.map_or(0, |place| place.addr), desc: Desc(0) };
         segment.transfer.remote = fetch.map_or(0, |place| place.flag);
-        segment.to = self.paths.get(request.pe, rail).to;
+        segment.transfer.direction = Direction::Write;
+        segment.transfer.len = width;
         segment.pe = request.pe;
-        segment.op = OpId::NONE.0;
+        segment.count_for(NIL);
+        segment.direction = Direction::Write;
         segment.born = self.watchdog.stamp();
         segment.message = slot;
-        segment.direction = Direction::Write;
         segment.kind = if fetch.is_some() { Kind::Fetch } else { Kind::Message };
-        segment.rail = rail;
-        segment.len = width;
+        segment.rail = path.rail;
         // Numbers are given when the message leaves: one that waits must not hold up the window.
         let body = match fetch {
             None => body(at, atomic),
@@ -232,7 +232,7 @@ impl<P: Port> Lane<P> {
         let message = Message { from: self.me, seq: Seq(0), ack: Seq(0), body };
         message.encode(self.messages.packet_mut(slot));
         link.fetches += u32::from(fetch.is_some());
-        stream.rotate(rail, self.rails.len());
+        stream.rotate(&self.paths);
 
         if chained_to != NIL_OP {
             segment.stage = Stage::Chained;
@@ -247,7 +247,7 @@ impl<P: Port> Lane<P> {
         } else {
             segment.stage = Stage::Ready;
             stream.begin(Direction::Write);
-            self.dispatch(token, rail);
+            self.dispatch(token, path.rail);
         }
         self.check_stream(request.pe)?;
         Ok(true)
@@ -258,7 +258,7 @@ impl<P: Port> Lane<P> {
         let segment = &mut self.segments[token.0];
         let (slot, pe) = (segment.message, segment.pe);
         let Some(stream) = self.streams.find_mut(pe) else { return Left::NoRoom };
-        let closed = stream.closed;
+        let closed = stream.is_closed();
         let link = stream.link();
         if !link.has_room(&self.messages) {
             return Left::NoWindow;
@@ -266,7 +266,8 @@ impl<P: Port> Lane<P> {
         let (seq, ack) = (link.next, link.ack());
         let packet = self.messages.packet_mut(slot);
         packet.number(seq, ack);
-        match self.port.send(rail, segment.to, token, packet.bytes()) {
+        let to = self.paths.get(pe, rail).to;
+        match self.port.send(rail, to, token, packet.bytes()) {
             Ok(Posted::Yes) => {
                 segment.stage = Stage::Sent;
                 segment.born = self.watchdog.stamp();
@@ -362,7 +363,8 @@ impl<P: Port> Lane<P> {
     fn stream_to(&mut self, pe: Pe) -> Result<&mut Stream, EngineError> {
         self.check_pe(pe)?;
         let n_pes = self.streams.n_pes();
-        let stream = self.streams.open(pe).ok_or(EngineError::NoSuchPe { pe, n_pes })?;
+        let stream =
+            self.streams.open(pe, &self.paths).ok_or(EngineError::NoSuchPe { pe, n_pes })?;
         stream.check()?;
         Ok(stream)
     }
@@ -413,17 +415,16 @@ impl<P: Port> Lane<P> {
         if stream.error.is_some() {
             return true;
         }
-        let rail = RailId(stream.next_rail);
+        let path = stream.next;
         let ack = stream.link().ack();
         Message { from: self.me, seq, ack, body }.encode(packet);
-        let to = self.paths.get(pe, rail).to;
-        match self.port.send(rail, to, CONTROL, packet.bytes()) {
+        match self.port.send(path.rail, path.to, CONTROL, packet.bytes()) {
             Ok(Posted::Yes) => {
                 stream.link().carried(ack);
                 true
             }
             Ok(Posted::Again) => {
-                self.rails[rail.index()].counters.again += 1;
+                self.rails[path.rail.index()].counters.again += 1;
                 false
             }
             Err(error) => {

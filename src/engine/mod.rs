@@ -7,6 +7,7 @@
 
 pub mod atomic;
 pub mod counters;
+mod drain;
 pub mod error;
 pub mod exchange;
 mod failures;

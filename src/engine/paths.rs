@@ -1,5 +1,6 @@
 //! How a lane reaches its peers: for each peer and local rail, the remote rail and its address.
 
+use super::handle::RailKey;
 use super::ids::{Pe, RailId};
 use super::port::PeerAddr;
 
@@ -12,11 +13,31 @@ pub struct Path {
     pub remote: RailId,
 }
 
+/// The place of a path in its table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct PathId(u32);
+
+/// A path with what the lane needs to use it and to go on to the next. A stream keeps a copy of the one
+/// that its next segment takes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hop {
+    /// The address of the remote rail.
+    pub(super) to: PeerAddr,
+    /// The local rail.
+    pub(super) rail: RailId,
+    /// The remote rail, and the place of its key in the peer's handles.
+    pub(super) remote: RailKey,
+    /// Whether there is no other path to the peer.
+    is_only: bool,
+    /// The path to the same peer over the next local rail, round and round.
+    next: PathId,
+}
+
 /// The paths of a lane: one per peer and local rail.
 #[derive(Debug)]
 pub struct PathTable {
-    paths: Box<[Path]>,
-    rails: usize,
+    hops: Box<[Hop]>,
+    rails: u32,
 }
 
 impl PathTable {
@@ -26,23 +47,41 @@ impl PathTable {
     /// If `paths` is not a multiple of `rails`, or `rails` is 0.
     pub fn new(paths: Vec<Path>, rails: usize) -> Self {
         assert!(rails > 0 && paths.len() % rails == 0, "one path per PE and rail");
-        Self { paths: paths.into_boxed_slice(), rails }
+        let hop = |(at, path): (usize, Path)| {
+            let rail = at % rails;
+            let next = at - rail + (rail + 1) % rails;
+            let next = PathId(next as u32);
+            Hop {
+                to: path.to,
+                rail: RailId(rail as u8),
+                remote: RailKey::of(path.remote),
+                is_only: rails == 1,
+                next,
+            }
+        };
+        let hops = paths.into_iter().enumerate().map(hop).collect();
+        Self { hops, rails: rails as u32 }
     }
 
     /// PEs in the table.
     pub fn n_pes(&self) -> u32 {
-        (self.paths.len() / self.rails) as u32
+        self.hops.len() as u32 / self.rails
     }
 
-    /// The path of a local rail to a PE, if both exist.
-    #[inline(always)]
-    pub(super) fn find(&self, pe: Pe, rail: RailId) -> Option<Path> {
-        self.paths.get(pe.index() * self.rails + rail.index()).copied()
-    }
-
-    /// The path of a local rail to a PE that is in the job.
+    /// The path of a local rail to a PE; both exist.
     #[inline]
-    pub(super) fn get(&self, pe: Pe, rail: RailId) -> Path {
-        self.paths[pe.index() * self.rails + rail.index()]
+    pub(super) fn get(&self, pe: Pe, rail: RailId) -> Hop {
+        self.hops[pe.index() * self.rails as usize + rail.index()]
+    }
+
+    /// Goes on from a path to the same peer's over the next rail.
+    #[inline(always)]
+    pub(super) fn advance(&self, hop: &mut Hop) {
+        if hop.is_only {
+            return;
+        }
+        if let Some(next) = self.hops.get(hop.next.0 as usize) {
+            *hop = *next;
+        }
     }
 }

@@ -22,6 +22,11 @@ pub const POLL_BATCH: usize = 32;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PeerAddr(pub u64);
 
+/// What a port names a token by towards the fabric, opaque to the engine (the address of the
+/// operation's context).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Context(pub usize);
+
 /// A local descriptor of registered memory, opaque to the engine (`fi_mr_desc` as an integer).
 /// Zero where the rail needs none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -137,6 +142,9 @@ pub struct RailLimits {
 /// # Threads
 /// One at a time; the lane owns the port.
 pub trait Port {
+    /// What [`Port::post_short`] needs to know of a rail.
+    type Short: Copy + fmt::Debug + Send;
+
     /// Limits of each rail, in rail order. Its length is the number of rails, 1 to 32.
     fn limits(&self) -> &[RailLimits];
 
@@ -158,22 +166,53 @@ pub trait Port {
         transfer: &Transfer,
     ) -> Result<Posted, PortError>;
 
+    /// Whether [`Port::post_short`] can be used at all: not where local memory needs a descriptor.
+    fn has_short(&self) -> bool;
+
+    /// The short way to post on a rail that there is.
+    fn short(&self, rail: RailId) -> Self::Short;
+
+    /// What [`Port::post_short`] is to name a token by.
+    fn context(&self, token: Token) -> Context;
+
     /// As [`Port::post`], in few instructions and without reasons: whether the fabric has taken the
     /// segment. If not, nothing was taken, and [`Port::post`] tells why. Does not panic.
-    #[inline(always)]
-    fn post_at_once(
+    ///
+    /// `short` and `context` are of this port, and the context is the token's.
+    fn post_short(
         &mut self,
-        rail: RailId,
+        short: Self::Short,
         to: PeerAddr,
         token: Token,
+        context: Context,
         transfer: &Transfer,
-    ) -> bool {
-        matches!(self.post(rail, to, token, transfer), Ok(Posted::Yes))
-    }
+    ) -> bool;
 
     /// Takes up to [`POLL_BATCH`] completions of a rail, and lets the fabric make progress. Never
     /// blocks. Messages that have come in wait for [`Port::receive`].
     fn poll(&mut self, rail: RailId, done: &mut [Token; POLL_BATCH]) -> Polled;
+
+    /// Polls, and says whether there is anything for [`Port::drain`] on the same rail, which is called
+    /// next then. It is the whole of an idle poll.
+    #[inline(always)]
+    fn has_completions(&mut self, _rail: RailId) -> bool {
+        true
+    }
+
+    /// As [`Port::poll`], or with what [`Port::has_completions`] has found, giving each token's index to `each` instead, at most [`POLL_BATCH`] times.
+    /// It may also give what is no token's index: `each` says whether it is one in the lane's table,
+    /// and does nothing if not.
+    #[inline(always)]
+    fn drain(&mut self, rail: RailId, mut each: impl FnMut(usize) -> bool) -> Polled {
+        let mut done = [Token(0); POLL_BATCH];
+        let polled = self.poll(rail, &mut done);
+        if let Polled::Completed(count) = polled {
+            for token in done.into_iter().take(count) {
+                each(token.index());
+            }
+        }
+        polled
+    }
 
     /// Sends a message of at most [`MAX_MESSAGE`](super::wire::MAX_MESSAGE) bytes, which are copied
     /// before this returns. Never blocks. Its arrival is not reported: the peer acknowledges
@@ -189,6 +228,12 @@ pub trait Port {
         token: Token,
         bytes: &[u8],
     ) -> Result<Posted, PortError>;
+
+    /// Whether [`Port::receive`] may have something to give.
+    #[inline(always)]
+    fn has_message(&self, _rail: RailId) -> bool {
+        true
+    }
 
     /// Takes one message that the last poll of the rail found, and says whether there was one.
     fn receive(&mut self, rail: RailId, into: &mut Packet) -> bool;

@@ -4,20 +4,23 @@ use super::counters::RailCounters;
 use super::port::RailLimits;
 use super::segment::{Queue, SegmentTable};
 
-/// State of one rail of a lane.
+/// Taken off a rail's room while segments wait in its queue. Above any depth.
+const QUEUED: i32 = 1 << 30;
+
+/// State of one rail of a lane. `S` is the port's short way to post on it.
 #[derive(Debug)]
-pub(super) struct Rail {
-    /// Segments ready to be posted, oldest first. Bounded by the segment table.
-    queue: Queue,
-    /// Segments posted and not completed; never above `depth`.
-    pub(super) in_flight: u32,
+pub(super) struct Rail<S> {
+    /// The port's short way.
+    pub(super) short: S,
+    /// Segments that may be posted right away, if above zero: what the segments in flight leave of
+    /// the depth, less [`QUEUED`] while others wait before them.
+    room: i32,
     /// Most segments in flight.
     pub(super) depth: u32,
-    /// Segments that may be posted right away: what is left of the depth, and none while others
-    /// wait before them. Follows from the fields above.
-    room: u32,
     /// Largest segment in bytes.
     pub(super) max_segment: usize,
+    /// Segments ready to be posted, oldest first. Bounded by the segment table.
+    queue: Queue,
     /// Whether messages follow writes to the same peer.
     pub(super) orders_messages: bool,
     /// When the last segment completed, on the watchdog's clock.
@@ -26,14 +29,16 @@ pub(super) struct Rail {
     pub(super) counters: RailCounters,
 }
 
-impl Rail {
-    pub(super) fn new(limits: &RailLimits) -> Self {
+impl<S> Rail<S> {
+    pub(super) fn new(limits: &RailLimits, short: S) -> Self {
+        // No table has room for so many segments, so the bound is none in practice.
+        let depth = limits.depth.clamp(1, QUEUED as u32 - 1);
         Self {
-            queue: Queue::EMPTY,
-            in_flight: 0,
-            depth: limits.depth.max(1),
-            room: limits.depth.max(1),
+            short,
+            room: depth as i32,
+            depth,
             max_segment: limits.max_segment.max(1),
+            queue: Queue::EMPTY,
             orders_messages: limits.orders_messages,
             moved: 0,
             counters: RailCounters::default(),
@@ -43,42 +48,58 @@ impl Rail {
     /// Whether a segment may be posted right away: nothing waits before it, and there is room.
     #[inline(always)]
     pub(super) fn is_open(&self) -> bool {
-        self.room != 0
+        self.room > 0
+    }
+
+    /// Whether the fabric has as many segments as it may.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.in_flight() >= self.depth
+    }
+
+    /// Segments posted and not completed.
+    #[inline]
+    pub(super) fn in_flight(&self) -> u32 {
+        let queued = if self.queue.is_empty() { 0 } else { QUEUED };
+        (self.depth as i32 - (self.room + queued)) as u32
     }
 
     /// Puts a segment at the end of the queue.
     pub(super) fn push(&mut self, segments: &mut SegmentTable, index: u32) {
+        if self.queue.is_empty() {
+            self.room -= QUEUED;
+        }
         self.queue.push(segments, index);
-        self.update();
     }
 
     /// Takes the segment at the front of the queue.
     pub(super) fn pop(&mut self, segments: &SegmentTable) -> Option<u32> {
-        let index = self.queue.pop(segments);
-        self.update();
-        index
-    }
-
-    #[inline]
-    fn update(&mut self) {
-        self.room = if self.queue.is_empty() { self.depth - self.in_flight } else { 0 };
+        let index = self.queue.pop(segments)?;
+        if self.queue.is_empty() {
+            self.room += QUEUED;
+        }
+        Some(index)
     }
 
     /// The fabric has taken a segment of `len` bytes.
-    #[inline]
+    #[inline(always)]
     pub(super) fn taken(&mut self, len: usize) {
-        self.in_flight += 1;
-        self.room = self.room.saturating_sub(1);
+        self.room -= 1;
         self.counters.bytes += len as u64;
+    }
+
+    /// A segment counted as taken was not.
+    pub(super) fn not_taken(&mut self, len: usize) {
+        self.room += 1;
+        self.counters.bytes -= len as u64;
     }
 
     /// So many segments have completed.
     #[inline]
     pub(super) fn completed(&mut self, count: u32) {
         // The number in flight falls only here, so its peaks are seen here.
-        self.counters.max_in_flight = self.counters.max_in_flight.max(self.in_flight);
-        self.in_flight -= count;
-        self.update();
+        self.counters.max_in_flight = self.counters.max_in_flight.max(self.in_flight());
+        self.room += count as i32;
         self.counters.completed += u64::from(count);
     }
 
@@ -94,7 +115,7 @@ impl Rail {
 
     /// The counters as they are now.
     pub(super) fn counters(&self) -> RailCounters {
-        let in_flight = self.in_flight;
+        let in_flight = self.in_flight();
         RailCounters {
             posted: self.counters.completed + u64::from(in_flight),
             max_in_flight: self.counters.max_in_flight.max(in_flight),

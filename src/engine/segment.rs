@@ -5,7 +5,7 @@
 //! list is the room of the table.
 
 use super::ids::{Pe, RailId, Token};
-use super::port::{Desc, Direction, Local, PeerAddr, Transfer};
+use super::port::{Context, Desc, Direction, Local, Transfer};
 use super::wire::Ticket;
 
 /// The end of a list, or the absence of a slot.
@@ -44,41 +44,74 @@ pub(super) enum Kind {
 
 /// One segment and its place in the list it is in.
 ///
-/// Two cache lines, so that an index becomes an address with a shift.
+/// Two cache lines, so that an index becomes an address with a shift. The first five fields, in this
+/// order, are one word; see [`Segment::mark`].
 #[derive(Clone, Copy, Debug)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub(super) struct Segment {
     /// The peer.
     pub(super) pe: Pe,
-    /// The operation that counts its segments, or [`NIL`].
-    pub(super) op: u32,
+    /// Where it is.
+    pub(super) stage: Stage,
+    /// What it is.
+    pub(super) kind: Kind,
+    /// Its direction. Messages are writes.
+    pub(super) direction: Direction,
+    /// Whether an operation counts it.
+    counted: bool,
+    /// The operation that counts its segments, or [`NIL`], as in every free slot.
+    op: u32,
     /// Next in the queue it is in: free list, held queue or rail queue.
     pub(super) next: u32,
-    /// When it came to where it is, on the watchdog's clock.
+    /// When it came to where it is, on the watchdog's clock. Not kept for a transfer that was posted
+    /// at once: then it is some earlier moment.
     pub(super) born: u32,
     /// Its message in the message table, or [`NIL`] for a transfer.
     pub(super) message: u32,
-    /// Its direction. Messages are writes.
-    pub(super) direction: Direction,
-    /// What it is.
-    pub(super) kind: Kind,
     /// The rail it goes out on.
     pub(super) rail: RailId,
-    /// Where it is.
-    pub(super) stage: Stage,
     /// While held: which fence it waits for.
     pub(super) epoch: u32,
     /// How often the slot has been used for a fetch; see [`Segment::ticket`]. Transfers in between
     /// leave it as it is.
     fetches: u8,
-    /// Its bytes.
-    pub(super) len: usize,
-    /// What to post and where to, for a segment that could not be posted at once.
+    /// What to post. A message is a write of its word.
     pub(super) transfer: Transfer,
-    pub(super) to: PeerAddr,
+    /// What the port knows the slot by.
+    pub(super) context: Context,
 }
 
 impl Segment {
+    /// The operation that counts it, or [`NIL`].
+    #[inline]
+    pub(super) fn op(&self) -> u32 {
+        self.op
+    }
+
+    /// An operation counts it.
+    #[inline]
+    pub(super) fn count_for(&mut self, op: u32) {
+        self.op = op;
+        self.counted = op != NIL;
+    }
+
+    /// Makes it plain: posted, a transfer, counted by nothing, as in every free slot.
+    #[inline(always)]
+    pub(super) fn make_plain(&mut self, pe: Pe, direction: Direction) {
+        self.pe = pe;
+        self.stage = Stage::Posted;
+        self.kind = Kind::Transfer;
+        self.direction = direction;
+        self.counted = false;
+    }
+
+    /// Peer, stage, kind, direction, and whether an operation counts it, in one number: equal marks
+    /// are equal in all of them.
+    #[inline(always)]
+    fn mark(&self) -> u64 {
+        mark(self.pe, self.stage, self.kind, self.direction, self.counted)
+    }
+
     /// The words for it in messages to the user.
     pub(super) fn what(&self) -> &'static str {
         match (self.kind, self.direction) {
@@ -105,17 +138,17 @@ impl Segment {
 
     const FREE: Segment = Segment {
         pe: Pe(0),
+        stage: Stage::Free,
+        kind: Kind::Transfer,
+        direction: Direction::Write,
+        counted: false,
         op: NIL,
         next: NIL,
         born: 0,
         message: NIL,
-        direction: Direction::Write,
-        kind: Kind::Transfer,
         rail: RailId(0),
-        stage: Stage::Free,
         epoch: 0,
         fetches: 0,
-        len: 0,
         transfer: Transfer {
             direction: Direction::Write,
             local: Local::Memory { addr: 0, desc: Desc(0) },
@@ -123,7 +156,7 @@ impl Segment {
             remote: 0,
             key: 0,
         },
-        to: PeerAddr(0),
+        context: Context(0),
     };
 }
 
@@ -144,6 +177,58 @@ pub(super) struct Finished {
     pub(super) direction: Direction,
 }
 
+/// What [`SegmentTable::finish_plain`] found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Finish {
+    /// Such a segment, which is over.
+    Done,
+    /// Another one, or none.
+    Other,
+    /// No slot.
+    NoSlot,
+}
+
+/// What a plain segment is: posted, a transfer, counted by no operation, of some peer and direction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Plain {
+    mark: u64,
+}
+
+impl Plain {
+    /// No segment: a free slot's mark has another stage.
+    pub(super) const NONE: Plain = Plain { mark: u64::MAX };
+
+    #[inline(always)]
+    fn of(pe: Pe, direction: Direction) -> Self {
+        Self { mark: mark(pe, Stage::Posted, Kind::Transfer, direction, false) }
+    }
+
+    /// The peer.
+    pub(super) fn pe(self) -> Pe {
+        Pe(self.mark as u32)
+    }
+
+    /// The direction.
+    pub(super) fn direction(self) -> Direction {
+        if self == Self::of(self.pe(), Direction::Read) {
+            Direction::Read
+        } else {
+            Direction::Write
+        }
+    }
+}
+
+/// See [`Segment::mark`]. The parts lie in the number as they do in a segment on a little endian
+/// machine, so that the compiler reads them at once.
+#[inline(always)]
+fn mark(pe: Pe, stage: Stage, kind: Kind, direction: Direction, counted: bool) -> u64 {
+    u64::from(pe.0)
+        | (stage as u64) << 32
+        | (kind as u64) << 40
+        | (direction as u64) << 48
+        | u64::from(counted) << 56
+}
+
 /// The segments of a lane.
 #[derive(Debug)]
 pub(super) struct SegmentTable {
@@ -153,12 +238,14 @@ pub(super) struct SegmentTable {
 }
 
 impl SegmentTable {
-    /// A table of `capacity` free slots, at least 1 and below `u32::MAX`.
-    pub(super) fn new(capacity: u32) -> Self {
+    /// A table of `capacity` free slots, at least 1 and below `u32::MAX`. `context` tells what the port
+    /// knows a token by.
+    pub(super) fn new(capacity: u32, context: impl Fn(Token) -> Context) -> Self {
         let mut slots = vec![Segment::FREE; capacity as usize].into_boxed_slice();
         for (index, slot) in slots.iter_mut().enumerate() {
             let next = index as u32 + 1;
             slot.next = if next == capacity { NIL } else { next };
+            slot.context = context(Token(index as u32));
         }
         Self { slots, free: 0, used: 0 }
     }
@@ -179,18 +266,14 @@ impl SegmentTable {
         Some(Token(index))
     }
 
-    /// The next free slot, which stays free until [`SegmentTable::take_peeked`].
+    /// As [`SegmentTable::take`], with the segment.
     #[inline(always)]
-    pub(super) fn peek(&mut self) -> Option<(Token, &mut Segment)> {
+    pub(super) fn take_slot(&mut self) -> Option<(Token, &mut Segment)> {
         let index = self.free;
-        self.slots.get_mut(index as usize).map(|slot| (Token(index), slot))
-    }
-
-    /// Takes the slot that [`SegmentTable::peek`] has just given; `next` is its `next`.
-    #[inline(always)]
-    pub(super) fn take_peeked(&mut self, next: u32) {
-        self.free = next;
+        let slot = self.slots.get_mut(index as usize)?;
+        self.free = slot.next;
         self.used += 1;
+        Some((Token(index), slot))
     }
 
     /// Gives a slot back.
@@ -200,6 +283,7 @@ impl SegmentTable {
         let slot = &mut self.slots[token.index()];
         debug_assert!(slot.stage != Stage::Free, "segment {token:?} given back twice");
         slot.stage = Stage::Free;
+        slot.count_for(NIL);
         slot.next = free;
         self.free = token.0;
         self.used -= 1;
@@ -220,17 +304,40 @@ impl SegmentTable {
 
     /// Frees the slot of a segment that has completed. None if the token is not of one that is
     /// posted.
-    #[inline(always)]
     pub(super) fn finish(&mut self, token: Token) -> Option<Finished> {
-        let slot = self.slots.get_mut(token.index())?;
+        let slot = self.slots.get(token.index())?;
         if slot.stage != Stage::Posted {
             return None;
         }
+        let finished = Finished { pe: slot.pe, op: slot.op, direction: slot.direction };
+        self.give(token);
+        Some(finished)
+    }
+
+    /// What the segment is, if it is a plain one.
+    pub(super) fn plain(&self, token: Token) -> Option<Plain> {
+        let slot = self.slots.get(token.index())?;
+        let plain = Plain::of(slot.pe, slot.direction);
+        (slot.mark() == plain.mark).then_some(plain)
+    }
+
+    /// Frees the slot at `index` if its segment has completed and is a plain one of `of`. Otherwise
+    /// nothing happens. [`SegmentTable::count_finished`] is told of those freed.
+    #[inline(always)]
+    pub(super) fn finish_plain(&mut self, index: usize, of: Plain) -> Finish {
+        let Some(slot) = self.slots.get_mut(index) else { return Finish::NoSlot };
+        if slot.mark() != of.mark {
+            return Finish::Other;
+        }
         slot.stage = Stage::Free;
         slot.next = self.free;
-        self.free = token.0;
-        self.used -= 1;
-        Some(Finished { pe: slot.pe, op: slot.op, direction: slot.direction })
+        self.free = index as u32;
+        Finish::Done
+    }
+
+    /// So many segments have been freed by [`SegmentTable::finish_plain`].
+    pub(super) fn count_finished(&mut self, count: u32) {
+        self.used -= count;
     }
 
     /// All segments in use. Slots are reused last in first out, so they are found near the front
@@ -319,7 +426,7 @@ mod tests {
 
     #[test]
     fn a_full_table_gives_nothing_and_recovers() {
-        let mut table = SegmentTable::new(3);
+        let mut table = SegmentTable::new(3, |_| Context(0));
         let all: Vec<u32> = (0..3).map(|_| take(&mut table)).collect();
         assert_eq!(table.used(), 3);
         assert!(table.take().is_none());
@@ -330,7 +437,7 @@ mod tests {
 
     #[test]
     fn a_fetch_has_a_ticket_of_its_own_whatever_used_its_slot_in_between() {
-        let mut table = SegmentTable::new(1);
+        let mut table = SegmentTable::new(1, |_| Context(0));
         let mut tickets = std::collections::HashSet::new();
         for _ in 0..256 {
             let token = Token(take(&mut table));
@@ -345,7 +452,7 @@ mod tests {
 
     #[test]
     fn a_queue_is_first_in_first_out() {
-        let mut table = SegmentTable::new(4);
+        let mut table = SegmentTable::new(4, |_| Context(0));
         let mut queue = Queue::EMPTY;
         let all: Vec<u32> = (0..4).map(|_| take(&mut table)).collect();
         for &index in &all {

@@ -1,11 +1,13 @@
 //! A stream: everything a lane sends to one peer.
 
 use super::error::EngineError;
-use super::ids::{Pe, RailId};
+use super::ids::Pe;
 use super::link::Link;
 use super::pairing::first_rail;
+use super::paths::{Hop, PathTable};
 use super::port::Direction;
-use super::segment::{Queue, SegmentTable};
+use super::segment::{Plain, Queue, SegmentTable};
+use super::watchdog::Watch;
 
 /// State of one (lane, peer). Opened at the first operation to the peer.
 ///
@@ -18,39 +20,46 @@ use super::segment::{Queue, SegmentTable};
 pub(super) struct Stream {
     /// The peer.
     pub(super) pe: Pe,
-    /// The rail its next segment takes.
-    pub(super) next_rail: u8,
+    /// The path its next segment takes, and with it the rail.
+    pub(super) next: Hop,
+    /// Bytes of the longest segment that may go out in the short way; 0 while none may.
+    pub(super) short_limit: usize,
     /// Writes must not go out right away: a fence has not been passed, or the stream has failed.
     /// While it has not failed, some write is outstanding then, whose completion opens it again.
-    pub(super) closed: bool,
-    /// Segments posted or ready, by [`Direction`]. Held ones do not count.
-    under_way: [u32; 2],
+    closed: bool,
+    /// What `short_limit` is while the stream is open.
+    open_limit: usize,
+    /// Segments that have ever been posted or ready, by [`Direction`], modulo 2^32. Held ones do not
+    /// count.
+    begun: [u32; 2],
+    /// Those of them that have ended.
+    ended: [u32; 2],
     /// Rises with each fence that found writes outstanding.
     epoch: u32,
     /// Writes that wait behind a fence, in issue order, each with the fence's epoch.
     pub(super) held: Queue,
     /// Messages to and from the peer, from the first one on.
     pub(super) link: Option<Box<Link>>,
-    /// When the last segment ended, on the watchdog's clock.
-    pub(super) moved: u32,
-    /// Warnings that the watchdog has given for what is outstanding.
-    pub(super) warned: u32,
+    /// What the watchdog knows of it.
+    pub(super) watch: Watch,
     /// The first failure; nothing more is sent to the peer after it.
     pub(super) error: Option<Box<EngineError>>,
 }
 
 impl Stream {
-    pub(super) fn new(pe: Pe, first_rail: u8) -> Self {
+    pub(super) fn new(pe: Pe, next: Hop, short_limit: usize) -> Self {
         Self {
             pe,
-            next_rail: first_rail,
+            next,
+            short_limit,
             closed: false,
-            under_way: [0; 2],
+            open_limit: short_limit,
+            begun: [0; 2],
+            ended: [0; 2],
             epoch: 0,
             held: Queue::EMPTY,
             link: None,
-            moved: 0,
-            warned: 0,
+            watch: Watch::default(),
             error: None,
         }
     }
@@ -74,42 +83,65 @@ impl Stream {
     /// is held only while something else is outstanding.
     #[inline]
     pub(super) fn is_quiet(&self) -> bool {
-        self.under_way == [0; 2]
+        self.begun == self.ended
+    }
+
+    /// Segments posted or ready.
+    #[inline]
+    fn under_way(&self, direction: Direction) -> u32 {
+        self.begun[direction as usize].wrapping_sub(self.ended[direction as usize])
+    }
+
+    /// Segments that have ended, modulo 2^32.
+    pub(super) fn ended(&self) -> u32 {
+        self.ended[0].wrapping_add(self.ended[1])
     }
 
     /// Segments that have not ended, held ones among the writes.
     pub(super) fn outstanding(&self, direction: Direction) -> u32 {
         let held = if direction == Direction::Write { self.held.len() } else { 0 };
-        self.under_way[direction as usize] + held
+        self.under_way(direction) + held
     }
 
-    /// The next segment takes the rail after this one: round robin.
+    /// The next segment takes the rail after the one used: round robin.
     #[inline(always)]
-    pub(super) fn rotate(&mut self, used: RailId, n_rails: usize) {
-        let next = used.0 + 1;
-        self.next_rail = if usize::from(next) == n_rails { 0 } else { next };
+    pub(super) fn rotate(&mut self, paths: &PathTable) {
+        paths.advance(&mut self.next);
+    }
+
+    /// Whether writes must not go out right away.
+    #[inline(always)]
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Writes must not go out right away.
+    pub(super) fn close(&mut self) {
+        self.closed = true;
+        self.short_limit = 0;
     }
 
     /// A segment is under way.
     #[inline(always)]
     pub(super) fn begin(&mut self, direction: Direction) {
-        self.under_way[direction as usize] += 1;
+        let begun = &mut self.begun[direction as usize];
+        *begun = begun.wrapping_add(1);
     }
 
     /// A segment that was under way has ended. Whether the stream should be opened now.
     #[inline(always)]
     pub(super) fn end(&mut self, direction: Direction) -> bool {
-        let left = self.under_way[direction as usize] - 1;
-        self.under_way[direction as usize] = left;
-        left == 0 && self.closed
+        let ended = &mut self.ended[direction as usize];
+        *ended = ended.wrapping_add(1);
+        self.closed && self.under_way(Direction::Write) == 0
     }
 
     /// Writes from here on come after those before.
     #[inline]
     pub(super) fn fence(&mut self) {
-        if self.under_way[Direction::Write as usize] != 0 {
+        if self.under_way(Direction::Write) != 0 {
             self.epoch += 1;
-            self.closed = true;
+            self.close();
         }
     }
 
@@ -121,12 +153,15 @@ impl Stream {
     /// If all writes sent are delivered: the epoch whose held writes may go out now. Without any
     /// the stream is open again.
     pub(super) fn passed(&mut self, segments: &SegmentTable) -> Option<u32> {
-        if self.error.is_some() || self.under_way[Direction::Write as usize] != 0 {
+        if self.error.is_some() || self.under_way(Direction::Write) != 0 {
             return None;
         }
         let epoch = self.held.front().map_or(self.epoch, |front| segments[front].epoch);
         // A fence after the writes that go out now closes the stream behind them.
-        self.closed = epoch != self.epoch;
+        if epoch == self.epoch {
+            self.closed = false;
+            self.short_limit = self.open_limit;
+        }
         Some(epoch)
     }
 }
@@ -139,11 +174,13 @@ pub(super) struct Streams {
     places: Box<[Option<Box<Stream>>]>,
     me: Pe,
     rails: u8,
+    /// See [`Stream::short_limit`].
+    short_limit: usize,
 }
 
 impl Streams {
-    pub(super) fn new(me: Pe, n_pes: u32, rails: u8) -> Self {
-        Self { places: (0..n_pes).map(|_| None).collect(), me, rails }
+    pub(super) fn new(me: Pe, n_pes: u32, rails: u8, short_limit: usize) -> Self {
+        Self { places: (0..n_pes).map(|_| None).collect(), me, rails, short_limit }
     }
 
     /// PEs of the job.
@@ -165,10 +202,23 @@ impl Streams {
 
     /// The stream to a peer, opened if need be. None for a PE outside the job.
     #[inline]
-    pub(super) fn open(&mut self, pe: Pe) -> Option<&mut Stream> {
+    pub(super) fn open(&mut self, pe: Pe, paths: &PathTable) -> Option<&mut Stream> {
         let place = self.places.get_mut(pe.index())?;
-        let first_rail = || first_rail(self.me, pe, self.rails).0;
-        Some(place.get_or_insert_with(|| Box::new(Stream::new(pe, first_rail()))))
+        let first = || paths.get(pe, first_rail(self.me, pe, self.rails));
+        Some(place.get_or_insert_with(|| Box::new(Stream::new(pe, first(), self.short_limit))))
+    }
+
+    /// Whether writes to the peer go out right away.
+    pub(super) fn is_open(&self, pe: Pe) -> bool {
+        self.find(pe).is_some_and(|stream| !stream.is_closed())
+    }
+
+    /// So many plain segments of an open stream have ended.
+    pub(super) fn ended(&mut self, plain: Plain, count: u32) {
+        if let Some(stream) = self.find_mut(plain.pe()) {
+            let ended = &mut stream.ended[plain.direction() as usize];
+            *ended = ended.wrapping_add(count);
+        }
     }
 
     /// All streams opened so far, to change them.

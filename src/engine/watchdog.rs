@@ -9,7 +9,7 @@ use super::ids::Pe;
 use super::port::{Direction, Port};
 use super::rail::Rail;
 use super::segment::{Segment, SegmentTable, Stage};
-use super::stream::Streams;
+use super::stream::{Stream, Streams};
 
 /// Turns of the loop between two looks at the clock. Reading the clock costs tens of nanoseconds,
 /// so this makes it less than one per turn.
@@ -23,8 +23,35 @@ const PERIOD: u64 = 250_000_000;
 /// Well above the time that [`TURNS`] turns take on an overloaded machine (10 ms each).
 const MAX_GAP: u64 = 5_000_000_000;
 
-/// Segments are stamped in units of 2^28 ns, about a quarter of a second: 32 bits last 36 years.
+/// Times are kept in units of 2^28 ns, about a quarter of a second: 32 bits last 36 years.
 const STAMP_SHIFT: u32 = 28;
+
+/// What the watchdog knows of one stream. It compares counts from one look to the next, so that
+/// starting and ending a segment costs nothing for it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Watch {
+    /// Segments that had ended at the last look.
+    ended: u32,
+    /// Whether any was outstanding then.
+    waited: bool,
+    /// Since when something has been outstanding without any ending, on the watchdog's clock.
+    since: u32,
+    /// Warnings given for what is outstanding.
+    warned: u32,
+}
+
+impl Watch {
+    /// Looks at the stream at `now`.
+    fn look(stream: &mut Stream, now: u32) {
+        let (ended, waits) = (stream.ended(), !stream.is_quiet());
+        let watch = &mut stream.watch;
+        if ended != watch.ended || !watch.waited {
+            watch.since = now;
+        }
+        watch.ended = ended;
+        watch.waited = waits;
+    }
+}
 
 /// When waits are reported and given up.
 #[derive(Debug)]
@@ -89,21 +116,23 @@ impl Watchdog {
 
     /// Looks at all segments under way; gives the streams whose time is up, with the error.
     ///
-    /// It walks through the segments in use, four times a second and only while the lane is turned.
+    /// It walks through the streams and the segments in use, four times a second and only while the
+    /// lane is turned.
     pub(super) fn look<P: Port>(
         &mut self,
         streams: &mut Streams,
         segments: &SegmentTable,
         port: &P,
-        rails: &[Rail],
+        rails: &[Rail<P::Short>],
     ) -> Vec<(Pe, EngineError)> {
+        streams.iter_mut().for_each(|stream| Watch::look(stream, self.stamp));
         // What counts is the time without movement: of the segment's stream once the segment is
         // posted, of its rail while it waits there. Many segments over a slow link each take long,
         // but something moves all the time.
         let still = |segment: &Segment| {
             let moved = match segment.stage {
                 Stage::Ready => rails[segment.rail.index()].moved,
-                _ => streams.find(segment.pe).map_or(0, |stream| stream.moved),
+                _ => streams.find(segment.pe).map_or(self.stamp, |stream| stream.watch.since),
             };
             u64::from(self.stamp - segment.born.max(moved)) << STAMP_SHIFT
         };
@@ -119,7 +148,7 @@ impl Watchdog {
         let mut oldest: Vec<(u64, Segment)> = segments.in_use().filter_map(stuck).collect();
         if oldest.is_empty() {
             if std::mem::take(&mut self.has_warned) {
-                streams.iter_mut().for_each(|stream| stream.warned = 0);
+                streams.iter_mut().for_each(|stream| stream.watch.warned = 0);
             }
             return Vec::new();
         }
@@ -135,16 +164,16 @@ impl Watchdog {
             let fails = self.fail_after.is_some_and(|limit| waited >= limit);
             let warns = self
                 .warn_after
-                .is_some_and(|limit| waited / limit.max(1) > u64::from(stream.warned));
+                .is_some_and(|limit| waited / limit.max(1) > u64::from(stream.watch.warned));
             if !fails && !warns {
                 continue;
             }
-            stream.warned += 1;
+            stream.watch.warned += 1;
             self.has_warned = true;
             let report = EngineError::Timeout {
                 what: segment.what(),
                 pe: stream.pe,
-                len: segment.len,
+                len: segment.transfer.len,
                 rail: segment.rail,
                 rail_name: port.rail_name(segment.rail).to_owned(),
                 seconds: waited / 1_000_000_000,
@@ -163,7 +192,7 @@ impl Watchdog {
                 continue;
             }
             warn!(target: "TRANSPORT", "{report}");
-            if stream.warned > 1 {
+            if stream.watch.warned > 1 {
                 dump(port, rails);
             }
         }
@@ -171,7 +200,7 @@ impl Watchdog {
     }
 }
 
-fn dump<P: Port>(port: &P, rails: &[Rail]) {
+fn dump<P: Port>(port: &P, rails: &[Rail<P::Short>]) {
     for (index, rail) in rails.iter().enumerate() {
         let id = super::ids::RailId(index as u8);
         let counters = rail.counters();
@@ -179,7 +208,7 @@ fn dump<P: Port>(port: &P, rails: &[Rail]) {
             target: "TRANSPORT",
             "{id} ({}): {} in flight of {}, {} queued, {} posted, {} completed, {} times no room",
             port.rail_name(id),
-            rail.in_flight,
+            rail.in_flight(),
             rail.depth,
             rail.queued(),
             counters.posted,

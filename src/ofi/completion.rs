@@ -6,8 +6,8 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use libfabric_sys::{
-    FI_CQ_FORMAT_MSG, FI_EAGAIN, FI_WAIT_NONE, Padded, fi_cq_attr, fi_cq_err_entry,
-    fi_cq_msg_entry, fi_cq_open, fi_cq_read, fi_cq_readerr, fi_cq_strerror, fid, fid_cq,
+    FI_CQ_FORMAT_MSG, FI_EAGAIN, FI_ENOSYS, FI_WAIT_NONE, Padded, fi_cq_attr, fi_cq_err_entry,
+    fi_cq_msg_entry, fi_cq_open, fi_cq_readerr, fi_cq_strerror, fid, fid_cq,
 };
 
 use super::domain::Domain;
@@ -15,8 +15,29 @@ use super::error::{check, port_error};
 use super::fabric::{close, opened};
 use crate::engine::port::{POLL_BATCH, PortError};
 
-/// Room for one poll.
-pub(super) type Entries = [MaybeUninit<fi_cq_msg_entry>; POLL_BATCH];
+/// Room for the entries of one poll.
+#[derive(Debug)]
+pub(super) struct Entries(Box<[MaybeUninit<fi_cq_msg_entry>; POLL_BATCH]>);
+
+// SAFETY: plain numbers and addresses; nothing is done with the addresses here.
+unsafe impl Send for Entries {}
+
+impl Entries {
+    pub(super) fn new() -> Self {
+        Self(Box::new([const { MaybeUninit::uninit() }; POLL_BATCH]))
+    }
+
+    /// The first `count` entries.
+    ///
+    /// # Safety
+    /// They have been written: a read of a queue into this room has answered at least `count`, which
+    /// is at most [`POLL_BATCH`].
+    #[inline(always)]
+    pub(super) unsafe fn written(&self, count: usize) -> &[fi_cq_msg_entry] {
+        // SAFETY: by contract.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), count) }
+    }
+}
 
 /// An operation that failed, or the queue itself.
 pub(super) struct ErrorEntry {
@@ -59,10 +80,17 @@ impl CompletionQueue {
     ///
     /// # Safety
     /// One thread at a time, inside the domain's gate.
-    #[inline]
+    #[cfg(test)]
     pub(super) unsafe fn read(&self, entries: &mut Entries) -> isize {
-        // SAFETY: open; the queue's format is that of the entries, and their number is given.
-        unsafe { fi_cq_read(self.raw.as_ptr(), entries.as_mut_ptr().cast(), entries.len()) }
+        // SAFETY: open; the rest is the caller's promise.
+        unsafe { self.direct().read(entries) }
+    }
+
+    /// The resolved way to read it.
+    pub(super) fn direct(&self) -> DirectQueue {
+        // SAFETY: open, and so is its table of operations, which does not change.
+        let read = unsafe { (*(*self.raw.as_ptr()).ops).read };
+        DirectQueue { raw: self.raw, read: read.unwrap_or(no_read) }
     }
 
     /// Takes an error, after [`Self::read`] has answered `-FI_EAVAIL`. None when there is none
@@ -105,6 +133,37 @@ impl CompletionQueue {
         }
         Some(ErrorEntry { op_context: entry.op_context, error })
     }
+}
+
+/// The way to read a queue, resolved once: what `fi_cq_read` looks up at each call.
+///
+/// It does not keep the queue open; [`super::port`] keeps both together.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DirectQueue {
+    raw: NonNull<fid_cq>,
+    read: unsafe extern "C" fn(*mut fid_cq, *mut c_void, usize) -> isize,
+}
+
+// SAFETY: as for `CompletionQueue`.
+unsafe impl Send for DirectQueue {}
+// SAFETY: as for `CompletionQueue`.
+unsafe impl Sync for DirectQueue {}
+
+impl DirectQueue {
+    /// Takes completions; the result of `fi_cq_read`. That many entries are written.
+    ///
+    /// # Safety
+    /// One thread at a time, inside the domain's gate, while the queue is open.
+    #[inline(always)]
+    pub(super) unsafe fn read(&self, entries: &mut Entries) -> isize {
+        // SAFETY: open; the queue's format is that of the entries, and their number is given.
+        unsafe { (self.read)(self.raw.as_ptr(), entries.0.as_mut_ptr().cast(), POLL_BATCH) }
+    }
+}
+
+/// Stands in for a call that the provider does not have.
+unsafe extern "C" fn no_read(_: *mut fid_cq, _: *mut c_void, _: usize) -> isize {
+    -(FI_ENOSYS as isize)
 }
 
 impl Drop for CompletionQueue {

@@ -13,6 +13,21 @@ struct Context([MaybeUninit<u8>; 64]);
 
 const _: () = assert!(size_of::<libfabric_sys::fi_context2>() <= size_of::<Context>());
 
+/// Where an array of contexts begins: enough to find the index of one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Places {
+    base: usize,
+}
+
+impl Places {
+    /// The index of a context; for any other pointer, something beyond the last.
+    #[inline(always)]
+    pub(super) fn index_of(self, context: *mut c_void) -> usize {
+        // A pointer below the array, null for example, wraps to a huge index.
+        (context as usize).wrapping_sub(self.base) / size_of::<Context>()
+    }
+}
+
 /// A fixed number of contexts, each named by its index.
 pub(super) struct ContextArray(Box<[UnsafeCell<Context>]>);
 
@@ -34,12 +49,16 @@ impl ContextArray {
         self.0.get(index).map(|context| context.get().cast())
     }
 
+    /// Where the contexts lie.
+    #[inline(always)]
+    fn places(&self) -> Places {
+        Places { base: self.0.as_ptr() as usize }
+    }
+
     /// The index of a context. None for a pointer that is not one of these.
     #[inline]
     pub(super) fn index_of(&self, context: *mut c_void) -> Option<usize> {
-        let base = self.0.as_ptr() as usize;
-        let index = (context as usize).wrapping_sub(base) / size_of::<Context>();
-        // A null or foreign pointer below the array wraps to a huge index.
+        let index = self.places().index_of(context);
         (index < self.0.len()).then_some(index)
     }
 
@@ -84,6 +103,12 @@ impl Contexts {
     #[inline]
     pub(super) fn token(&self, context: *mut c_void) -> Option<Token> {
         self.contexts.index_of(context).map(|index| Token(index as u32))
+    }
+
+    /// Where the contexts lie.
+    #[inline(always)]
+    pub(super) fn places(&self) -> Places {
+        self.contexts.places()
     }
 
     /// Stores the value of an inline write, and gives the place it is sent from.

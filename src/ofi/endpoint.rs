@@ -5,8 +5,8 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use libfabric_sys::{
-    FI_ADDR_UNSPEC, FI_COMPLETION, FI_ETOOSMALL, FI_RECV, FI_TRANSMIT, Padded, fi_addr_t,
-    fi_enable, fi_endpoint, fi_ep_bind, fi_getname, fi_inject, fi_msg, fi_read, fi_recv,
+    FI_ADDR_UNSPEC, FI_COMPLETION, FI_ENOSYS, FI_ETOOSMALL, FI_RECV, FI_TRANSMIT, Padded,
+    fi_addr_t, fi_enable, fi_endpoint, fi_ep_bind, fi_getname, fi_inject, fi_msg, fi_read, fi_recv,
     fi_sendmsg, fi_write, fid, fid_ep, iovec,
 };
 
@@ -148,30 +148,14 @@ impl Endpoint {
         unsafe { fi_write(ep, op.buf, op.len, op.desc, op.peer, op.remote, op.key, op.context) }
     }
 
-    /// The resolved way, if the provider has both calls.
-    pub(super) fn direct(&self) -> Option<Direct> {
+    /// The resolved way.
+    pub(super) fn direct(&self) -> Direct {
         // SAFETY: open, and so are its tables of operations, which do not change.
         let (write, read) = unsafe {
             let table = (*self.raw.as_ptr()).rma;
-            ((*table).write?, (*table).read?)
+            ((*table).write, (*table).read)
         };
-        // SAFETY: `fi_write` takes its buffer as const, which is passed in the same way.
-        let write = unsafe {
-            std::mem::transmute::<
-                unsafe extern "C" fn(
-                    *mut fid_ep,
-                    *const c_void,
-                    usize,
-                    *mut c_void,
-                    fi_addr_t,
-                    u64,
-                    u64,
-                    *mut c_void,
-                ) -> isize,
-                RmaCall,
-            >(write)
-        };
-        Some(Direct { raw: self.raw, write, read })
+        Direct { raw: self.raw, write: write.unwrap_or(no_write), read: read.unwrap_or(no_read) }
     }
 
     /// Posts a read.
@@ -240,14 +224,26 @@ impl Endpoint {
 ///
 /// It does not keep the endpoint open; [`super::port`] keeps both together.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Direct {
+pub struct Direct {
     raw: NonNull<fid_ep>,
-    write: RmaCall,
-    read: RmaCall,
+    write: Write,
+    read: Read,
 }
 
-/// `fi_write` or `fi_read` as the provider has it.
-type RmaCall = unsafe extern "C" fn(
+/// `fi_write` as the provider has it.
+type Write = unsafe extern "C" fn(
+    *mut fid_ep,
+    *const c_void,
+    usize,
+    *mut c_void,
+    fi_addr_t,
+    u64,
+    u64,
+    *mut c_void,
+) -> isize;
+
+/// `fi_read` as the provider has it.
+type Read = unsafe extern "C" fn(
     *mut fid_ep,
     *mut c_void,
     usize,
@@ -257,6 +253,34 @@ type RmaCall = unsafe extern "C" fn(
     u64,
     *mut c_void,
 ) -> isize;
+
+/// Stands in for a call that the provider does not have.
+unsafe extern "C" fn no_write(
+    _: *mut fid_ep,
+    _: *const c_void,
+    _: usize,
+    _: *mut c_void,
+    _: fi_addr_t,
+    _: u64,
+    _: u64,
+    _: *mut c_void,
+) -> isize {
+    -(FI_ENOSYS as isize)
+}
+
+/// As [`no_write`].
+unsafe extern "C" fn no_read(
+    _: *mut fid_ep,
+    _: *mut c_void,
+    _: usize,
+    _: *mut c_void,
+    _: fi_addr_t,
+    _: u64,
+    _: u64,
+    _: *mut c_void,
+) -> isize {
+    -(FI_ENOSYS as isize)
+}
 
 // SAFETY: as for `Endpoint`.
 unsafe impl Send for Direct {}

@@ -33,6 +33,8 @@ pub(super) struct Messages {
     unposted: Vec<u32>,
     /// Why a receive buffer could not be posted; for the next poll.
     broken: Option<PortError>,
+    /// Whether there is anything in `unposted` or `broken`: one flag for the poll to look at.
+    unsettled: bool,
 }
 
 impl Messages {
@@ -48,13 +50,14 @@ impl Messages {
             arrived: VecDeque::with_capacity(receives),
             unposted: (0..receives as u32).rev().collect(),
             broken: None,
+            unsettled: true,
         }
     }
 
     /// Whether [`Self::settle`] has nothing to do.
     #[inline]
     pub(super) fn is_settled(&self) -> bool {
-        self.unposted.is_empty() && self.broken.is_none()
+        !self.unsettled
     }
 
     /// Posts the receive buffers that are due, as far as there is room.
@@ -69,6 +72,7 @@ impl Messages {
                 break;
             }
         }
+        self.unsettled = !self.unposted.is_empty();
         self.broken.take().map_or(Ok(()), Err)
     }
 
@@ -119,7 +123,7 @@ impl Messages {
     ///
     /// # Errors
     /// It is none of these either, or longer than what it was received into.
-    #[inline]
+    #[inline(never)]
     pub(super) fn completed(
         &mut self,
         rail: &Rail,
@@ -166,6 +170,12 @@ impl Messages {
         }
     }
 
+    /// Whether [`Self::receive`] has something to give.
+    #[inline(always)]
+    pub(super) fn has_arrived(&self) -> bool {
+        !self.arrived.is_empty()
+    }
+
     /// Copies out the oldest message that has come in, and posts its buffer again.
     #[inline]
     pub(super) fn receive(&mut self, rail: &Rail, gate: &Gate, into: &mut Packet) -> bool {
@@ -198,7 +208,9 @@ impl Messages {
             self.posted[index as usize] = true;
         } else if code == -(FI_EAGAIN as isize) {
             self.unposted.push(index);
+            self.unsettled = true;
         } else {
+            self.unsettled = true;
             self.broken = Some(port_error(rail.domain().library(), "fi_recv", code as i64));
         }
         code == 0
@@ -244,7 +256,6 @@ fn stranger() -> PortError {
 #[cfg(test)]
 mod tests {
     use std::ffi::c_void;
-    use std::mem::MaybeUninit;
     use std::sync::Arc;
     use std::time::{Duration, Instant};
 
@@ -254,6 +265,7 @@ mod tests {
     use crate::engine::ids::RailId;
     use crate::engine::port::{Failure, POLL_BATCH, Polled, Port};
     use crate::ofi::Discovery;
+    use crate::ofi::completion::Entries;
     use crate::ofi::context::Contexts;
     use crate::ofi::endpoint::MessageBuffer;
     use crate::ofi::fabric::Fabrics;
@@ -371,7 +383,7 @@ mod tests {
             } else {
                 // The first one needs the peer, ourselves, to be polled. What completes is not
                 // looked at, so that all buffers stay in use.
-                let mut entries = [const { MaybeUninit::uninit() }; POLL_BATCH];
+                let mut entries = Entries::new();
                 // SAFETY: one thread, no gate with this threading level.
                 let _ = unsafe { endpoint.queue().read(&mut entries) };
             }

@@ -1,14 +1,13 @@
 //! The data path of one lane over libfabric.
 
 use std::ffi::c_void;
-use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
-use libfabric_sys::{FI_EAGAIN, FI_EAVAIL, fi_cq_msg_entry};
+use libfabric_sys::{FI_EAGAIN, FI_EAVAIL};
 
-use super::completion::Entries;
+use super::completion::{DirectQueue, Entries};
 use super::context::Contexts;
 use super::domain::Gate;
 use super::endpoint::{Direct, Rma};
@@ -19,8 +18,8 @@ use super::rail::Rail;
 use crate::engine::atomic::Atomic;
 use crate::engine::ids::{RailId, Token};
 use crate::engine::port::{
-    Direction, Failure, Local, POLL_BATCH, PeerAddr, Polled, Port, PortError, Posted, RailLimits,
-    Transfer,
+    Context, Direction, Failure, Local, POLL_BATCH, PeerAddr, Polled, Port, PortError, Posted,
+    RailLimits, Transfer,
 };
 use crate::engine::wire::{MAX_MESSAGE, Packet};
 
@@ -34,6 +33,10 @@ pub struct OfiPort {
     contexts: Arc<Contexts>,
     limits: Box<[RailLimits]>,
     start: Instant,
+    /// Where polls leave completions.
+    entries: Entries,
+    /// What the last poll answered, until [`Port::drain`] has taken it; 0 for nothing.
+    fetched: isize,
 }
 
 // Ports are made on one thread and used on others, a lane at a time.
@@ -47,11 +50,10 @@ const _: () = {
 struct PortRail {
     rail: Arc<Rail>,
     gate: Gate,
-    /// The short way to post, where nothing is gated.
-    direct: Option<Direct>,
     /// Descriptor of the values of inline writes.
     values_desc: usize,
     messages: Messages,
+    queue: DirectQueue,
 }
 
 impl OfiPort {
@@ -63,7 +65,7 @@ impl OfiPort {
             messages.settle(rail, &gate).map_err(|error| on_rail(rail, error))?;
             Ok(PortRail {
                 rail: Arc::clone(rail),
-                direct: rail.endpoint().direct().filter(|_| gate.is_open()),
+                queue: rail.endpoint().queue().direct(),
                 gate,
                 values_desc: rail.values_desc().0,
                 messages,
@@ -74,7 +76,23 @@ impl OfiPort {
             contexts,
             limits: rails.iter().map(|rail| rail.limits()).collect(),
             start: Instant::now(),
+            entries: Entries::new(),
+            fetched: 0,
         })
+    }
+
+    /// Polls a rail, whatever stands in the way.
+    #[cold]
+    fn fetch(&mut self, rail: RailId) -> Result<isize, PortError> {
+        let port_rail = self.rails.get_mut(rail.index()).ok_or_else(|| no_such_rail(rail))?;
+        let PortRail { rail, gate, messages, queue, .. } = port_rail;
+        if !messages.is_settled() {
+            messages.settle(rail, gate)?;
+        }
+        let _entered = gate.enter();
+        // SAFETY: `&mut self` makes this the lane's only thread, the gate is entered, and the rail
+        // keeps the queue open.
+        Ok(unsafe { queue.read(&mut self.entries) })
     }
 
     /// The number of rails.
@@ -115,6 +133,8 @@ impl OfiPort {
 }
 
 impl Port for OfiPort {
+    type Short = Direct;
+
     fn limits(&self) -> &[RailLimits] {
         &self.limits
     }
@@ -158,72 +178,124 @@ impl Port for OfiPort {
         }
     }
 
+    fn has_short(&self) -> bool {
+        self.rails.iter().all(|rail| rail.gate.is_open() && !rail.rail.domain().needs_desc())
+    }
+
+    fn short(&self, rail: RailId) -> Direct {
+        self.rails[rail.index()].rail.endpoint().direct()
+    }
+
+    fn context(&self, token: Token) -> Context {
+        Context(self.contexts.context(token).map_or(0, |context| context as usize))
+    }
+
     #[inline(always)]
-    fn post_at_once(
+    fn post_short(
         &mut self,
-        rail: RailId,
+        short: Direct,
         to: PeerAddr,
         token: Token,
+        context: Context,
         transfer: &Transfer,
     ) -> bool {
-        let Some(port_rail) = self.rails.get(rail.index()) else { return false };
-        let Some(context) = self.contexts.context(token) else { return false };
-        let Some(direct) = &port_rail.direct else { return false };
-        // SAFETY: `&mut self` makes this the only thread, and the token is not in use.
-        let op = unsafe { rma(&self.contexts, port_rail, token, to, context, transfer) };
-        let Some(op) = op else {
-            return false;
+        let buf = match transfer.local {
+            Local::Memory { addr, .. } => addr as *mut c_void,
+            Local::Inline(value) => {
+                // SAFETY: `&mut self` makes this the only thread, and the token is not in use.
+                match unsafe { self.contexts.set_value(token, value) } {
+                    Some(place) if is_inline(transfer) => place,
+                    _ => return false,
+                }
+            }
         };
-        // SAFETY: as in `post`; without a mutex there is no gate to enter. The rail beside it keeps
-        // the endpoint open.
+        let op = Rma {
+            buf,
+            len: transfer.len,
+            desc: std::ptr::null_mut(),
+            peer: to.0,
+            remote: transfer.remote,
+            key: transfer.key,
+            context: context.0 as *mut c_void,
+        };
+        // SAFETY: as in `post`; without a mutex there is no gate to enter. `short` is of a rail of
+        // this port and `context` the token's, as the trait demands. The rail keeps the endpoint
+        // open.
         let code = unsafe {
             match transfer.direction {
-                Direction::Write => direct.write(&op),
-                Direction::Read => direct.read(&op),
+                Direction::Write => short.write(&op),
+                Direction::Read => short.read(&op),
             }
         };
         code == 0
     }
 
-    #[inline]
     fn poll(&mut self, rail: RailId, done: &mut [Token; POLL_BATCH]) -> Polled {
-        let Self { rails, contexts, .. } = self;
+        let mut places = done.iter_mut();
+        let capacity = self.contexts.capacity();
+        self.drain(rail, |index| {
+            let known = index < capacity;
+            if known {
+                // Never more tokens than places: a poll takes no more entries.
+                if let Some(place) = places.next() {
+                    *place = Token(index as u32);
+                }
+            }
+            known
+        })
+    }
+
+    #[inline(always)]
+    fn has_completions(&mut self, rail: RailId) -> bool {
+        let Some(port_rail) = self.rails.get(rail.index()) else { return true };
+        if !port_rail.gate.is_open() || !port_rail.messages.is_settled() {
+            return true;
+        }
+        // SAFETY: `&mut self` makes this the lane's only thread, there is no gate to enter, and the
+        // rail keeps the queue open.
+        self.fetched = unsafe { port_rail.queue.read(&mut self.entries) };
+        self.fetched != -(FI_EAGAIN as isize)
+    }
+
+    #[inline(always)]
+    fn drain(&mut self, rail: RailId, mut each: impl FnMut(usize) -> bool) -> Polled {
+        let code = match std::mem::replace(&mut self.fetched, 0) {
+            0 => match self.fetch(rail) {
+                Ok(code) => code,
+                Err(error) => return broken(error),
+            },
+            code => code,
+        };
+        let Self { rails, contexts, entries, .. } = self;
         let Some(port_rail) = rails.get_mut(rail.index()) else {
             return broken(no_such_rail(rail));
         };
-        if !port_rail.messages.is_settled() {
-            if let Err(error) = port_rail.messages.settle(&port_rail.rail, &port_rail.gate) {
-                return broken(error);
-            }
-        }
-        let mut entries: Entries = [const { MaybeUninit::uninit() }; POLL_BATCH];
-        let gate = port_rail.gate.enter();
-        // SAFETY: `&mut self` makes this the lane's only thread, and the gate is entered.
-        let code = unsafe { port_rail.rail.endpoint().queue().read(&mut entries) };
-        drop(gate);
-        if code > 0 {
-            // SAFETY: libfabric has written so many entries, at most as many as it was given room.
-            let entries = unsafe {
-                let first = entries.as_ptr().cast::<fi_cq_msg_entry>();
-                std::slice::from_raw_parts(first, code as usize)
+        if code <= 0 {
+            return if code == -(FI_EAGAIN as isize) || code == 0 {
+                Polled::Empty
+            } else {
+                poll_failed(contexts, port_rail, code)
             };
-            let mut count = 0;
-            for entry in entries {
-                if let Some(token) = contexts.token(entry.op_context) {
-                    done[count] = token;
-                    count += 1;
-                    continue;
-                }
-                let PortRail { rail, messages, .. } = port_rail;
-                if let Err(error) = messages.completed(rail, entry.op_context, entry.len) {
-                    return broken(error);
-                }
+        }
+        // SAFETY: libfabric has written so many entries, at most as many as it was given room, and
+        // nobody has written to them since.
+        let entries = unsafe { entries.written(code as usize) };
+        let mut others = 0;
+        let mut wrong = None;
+        let places = contexts.places();
+        for entry in entries {
+            if each(places.index_of(entry.op_context)) {
+                continue;
             }
-            if count == 0 { Polled::Empty } else { Polled::Completed(count) }
-        } else if code == -(FI_EAGAIN as isize) || code == 0 {
-            Polled::Empty
-        } else {
-            poll_failed(contexts, port_rail, code)
+            others += 1;
+            let PortRail { rail, messages, .. } = port_rail;
+            let noted = messages.completed(rail, entry.op_context, entry.len);
+            wrong = wrong.or(noted.err());
+        }
+        match (wrong, entries.len() - others) {
+            (Some(error), _) => broken(error),
+            (None, 0) => Polled::Empty,
+            (None, count) => Polled::Completed(count),
         }
     }
 
@@ -243,6 +315,11 @@ impl Port for OfiPort {
         }
         let PortRail { rail, gate, messages, .. } = port_rail;
         messages.send(rail, gate, to, token, bytes)
+    }
+
+    #[inline(always)]
+    fn has_message(&self, rail: RailId) -> bool {
+        self.rails.get(rail.index()).is_some_and(|rail| rail.messages.has_arrived())
     }
 
     #[inline]
@@ -311,7 +388,7 @@ unsafe fn rma(
     let (buf, desc) = match transfer.local {
         Local::Memory { addr, desc } => (addr as *mut c_void, desc.0),
         Local::Inline(value) => {
-            if transfer.len > size_of::<u64>() || transfer.direction == Direction::Read {
+            if !is_inline(transfer) {
                 return None;
             }
             // SAFETY: by contract.
@@ -327,6 +404,12 @@ unsafe fn rma(
         key: transfer.key,
         context,
     })
+}
+
+/// Whether the segment may carry a value of its own.
+#[inline(always)]
+fn is_inline(transfer: &Transfer) -> bool {
+    transfer.len <= size_of::<u64>() && transfer.direction == Direction::Write
 }
 
 /// A poll that answered with an error.

@@ -4,8 +4,8 @@ use nvshmem_transport_libfabric::engine::error::EngineError;
 use nvshmem_transport_libfabric::engine::fake::Script;
 use nvshmem_transport_libfabric::engine::handle::{Handle, HandleBytes, HandleError};
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::lane::{LocalSide, Request};
-use nvshmem_transport_libfabric::engine::port::{Access, Direction};
+use nvshmem_transport_libfabric::engine::lane::{Common, LocalSide, Request};
+use nvshmem_transport_libfabric::engine::port::{Access, Desc, Direction, Local};
 
 use super::job::{Job, Shape};
 
@@ -254,4 +254,37 @@ fn zero_bytes_do_nothing() {
     job.get(0, 1, 0, 0).unwrap();
     assert_eq!(job.fabric.in_flight(), 0);
     job.quiet(0, 1).unwrap();
+}
+
+/// The short way, for which local memory must need no descriptor, refuses what the long way refuses,
+/// and reports what the fabric refuses at once.
+#[test]
+fn the_short_way_refuses_and_reports() {
+    let shape = Shape { needs_desc: false, heap: 4096, ..Shape::default() };
+    let mut job = Job::new(9, &shape, Script::default());
+    job.put(0, 1, 0, 8).unwrap();
+    for (pe, offset, len) in [(2, 0, 8), (1, 4096, 1), (1, 4089, 8), (1, 0, 4097)] {
+        job.put(0, pe, offset, len).unwrap_err();
+        assert_eq!(job.fabric.in_flight(), 1, "{len} bytes at {offset} to PE {pe}");
+    }
+    job.put(0, 1, 0, 0).unwrap();
+    job.quiet(0, 1).unwrap();
+    // Memory that the fake does not know: the fabric itself refuses, and the peer is given up.
+    let (handle, base) = (job.members[1].handle, job.members[1].base as u64);
+    let addr = job.members[0].scratch + (1 << 30);
+    let common = Common {
+        direction: Direction::Write,
+        pe: Pe(1),
+        handle: &handle,
+        addr: base,
+        local: Local::Memory { addr, desc: Desc(0) },
+        len: 8,
+    };
+    let long = |_| -> Request<'_> { panic!("this goes the short way") };
+    let error = job.members[0].lane.start_at_once(common, long).unwrap_err();
+    for part in ["put of 8 bytes", "PE 1", "local memory that does not exist"] {
+        assert!(error.to_string().contains(part), "{part:?} is not in {error}");
+    }
+    assert_eq!(job.quiet(0, 1).unwrap_err(), *error);
+    assert!(!job.members[0].lane.has_work());
 }

@@ -9,7 +9,8 @@ use nvshmem_transport_libfabric::engine::lane::{
     Lane, LaneConfig, LocalSide, Request, SignalEngine,
 };
 use nvshmem_transport_libfabric::engine::port::{
-    Access, Direction, POLL_BATCH, PeerAddr, Polled, Port, PortError, Posted, RailLimits, Transfer,
+    Access, Context, Direction, POLL_BATCH, PeerAddr, Polled, Port, PortError, Posted, RailLimits,
+    Transfer,
 };
 use nvshmem_transport_libfabric::engine::regions::{LaneKind, RegionTable};
 use nvshmem_transport_libfabric::engine::wire::Packet;
@@ -29,6 +30,8 @@ struct Recorder {
 }
 
 impl Port for Recorder {
+    type Short = RailId;
+
     fn limits(&self) -> &[RailLimits] {
         self.inner.limits()
     }
@@ -44,6 +47,28 @@ impl Port for Recorder {
     ) -> Result<Posted, PortError> {
         self.events.lock().unwrap().push(Event::Post);
         self.inner.post(rail, to, token, transfer)
+    }
+    fn has_short(&self) -> bool {
+        self.inner.has_short()
+    }
+
+    fn short(&self, rail: RailId) -> RailId {
+        rail
+    }
+
+    fn context(&self, token: Token) -> Context {
+        Context(token.index())
+    }
+    fn post_short(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        context: Context,
+        transfer: &Transfer,
+    ) -> bool {
+        self.events.lock().unwrap().push(Event::Post);
+        self.inner.post_short(rail, to, token, context, transfer)
     }
     fn poll(&mut self, rail: RailId, done: &mut [Token; POLL_BATCH]) -> Polled {
         self.events.lock().unwrap().push(Event::Poll(rail));

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp};
 use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
 use nvshmem_transport_libfabric::engine::port::{
-    Access, Addressing, Desc, Direction, Failure, MemoryPort, POLL_BATCH, PeerAddr, Polled, Port,
-    PortError, Posted, RailLimits, Registered, Transfer,
+    Access, Addressing, Context, Desc, Direction, Failure, MemoryPort, POLL_BATCH, PeerAddr,
+    Polled, Port, PortError, Posted, RailLimits, Registered, Transfer,
 };
 use nvshmem_transport_libfabric::engine::wire::Packet;
 
@@ -35,6 +35,8 @@ const RECEIVED: u64 = 4 << 56;
 const APPLIED: u64 = 5 << 56;
 
 impl Port for ModelPort {
+    type Short = RailId;
+
     fn limits(&self) -> &[RailLimits] {
         &self.limits
     }
@@ -63,6 +65,29 @@ impl Port for ModelPort {
         let early = self.model.choose_early();
         self.model.world.borrow_mut().post(self.pe, rail, target(to), token, *transfer, early);
         Ok(Posted::Yes)
+    }
+
+    fn has_short(&self) -> bool {
+        true
+    }
+
+    fn short(&self, rail: RailId) -> RailId {
+        rail
+    }
+
+    fn context(&self, token: Token) -> Context {
+        Context(token.index())
+    }
+
+    fn post_short(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        _context: Context,
+        transfer: &Transfer,
+    ) -> bool {
+        matches!(self.post(rail, to, token, transfer), Ok(Posted::Yes))
     }
 
     fn poll(&mut self, rail: RailId, done: &mut [Token; POLL_BATCH]) -> Polled {

@@ -7,8 +7,8 @@ use super::world::{Done, Event, fault};
 use crate::engine::atomic::Atomic;
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::{
-    Access, Addressing, Desc, Local, MemoryPort, POLL_BATCH, PeerAddr, Polled, Port, PortError,
-    Posted, RailLimits, Registered, Transfer,
+    Access, Addressing, Context, Desc, Local, MemoryPort, POLL_BATCH, PeerAddr, Polled, Port,
+    PortError, Posted, RailLimits, Registered, Transfer,
 };
 use crate::engine::wire::{MAX_MESSAGE, Packet};
 
@@ -37,6 +37,8 @@ impl FakePort {
 }
 
 impl Port for FakePort {
+    type Short = RailId;
+
     fn limits(&self) -> &[RailLimits] {
         &self.limits
     }
@@ -73,6 +75,29 @@ impl Port for FakePort {
         world.post(self.lane, self.pe, rail, target, token, *transfer);
         in_flight.insert(token);
         Ok(Posted::Yes)
+    }
+
+    fn has_short(&self) -> bool {
+        self.limits.iter().all(|limits| !limits.needs_desc)
+    }
+
+    fn short(&self, rail: RailId) -> RailId {
+        rail
+    }
+
+    fn context(&self, token: Token) -> Context {
+        Context(token.index())
+    }
+
+    fn post_short(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        _context: Context,
+        transfer: &Transfer,
+    ) -> bool {
+        matches!(self.post(rail, to, token, transfer), Ok(Posted::Yes))
     }
 
     fn poll(&mut self, rail: RailId, done: &mut [Token; POLL_BATCH]) -> Polled {
