@@ -1,0 +1,57 @@
+//! A CUDA driver without a GPU, loaded under the name of NVIDIA's: `libcuda.so.1`.
+//!
+//! Device memory is memory of this machine that the CPU must not touch: the address that a program
+//! gets is mapped `PROT_NONE`, and the same pages are mapped a second time where only the copy
+//! engine looks. A program that reads or writes device memory itself, or hands its address to a
+//! system call or to a library that knows nothing of GPUs, faults at once. What goes through here
+//! and comes out right was moved by the driver's copies.
+//!
+//! It has the part of the driver API that the plugin and its tests call, written from CUDA's public
+//! documentation of names, arguments and semantics. Where the documentation leaves room it takes
+//! the stricter way:
+//!
+//! - A call that needs a current context fails with `CUDA_ERROR_INVALID_CONTEXT` on a thread that
+//!   has bound none.
+//! - A copy that leaves the allocation it starts in fails with `CUDA_ERROR_INVALID_VALUE`, also
+//!   where the next allocation is mapped right behind.
+//! - Memory of the VMM interface belongs to no context: `CU_POINTER_ATTRIBUTE_CONTEXT` is null.
+//! - `cuMemFree` and `cuMemFreeHost` wait until the device is idle, as long as that takes.
+//! - The legacy stream and the blocking streams wait for one another. A copy from or to memory that
+//!   is not page-locked returns when it is done.
+//! - The first copy that fails on the device leaves its context unusable: from then on every call
+//!   on it returns the same error.
+//!
+//! Every stream is a thread, which carries out what was enqueued in order.
+//!
+//! # Environment
+//! Read once, at `cuInit`. N and CODE are decimal numbers; CODE is a `CUresult`.
+//!
+//! | variable | default | |
+//! |---|---|---|
+//! | `FAKE_CUDA_DEVICES` | 8 | number of devices |
+//! | `FAKE_CUDA_COPY_NS` | 0 | nanoseconds that each copy takes at least |
+//! | `FAKE_CUDA_BYTE_PS` | 0 | picoseconds on top for each byte |
+//! | `FAKE_CUDA_FAIL_SUBMIT` | | `N:CODE`: on each device, copy N+1 is refused by the call that enqueues it |
+//! | `FAKE_CUDA_FAIL_COPY` | | `N:CODE`: on each device, copy N+1 is accepted and fails on the device |
+//! | `FAKE_CUDA_PINNED_LIMIT` | none | bytes that `cuMemHostAlloc` gives out per device |
+//! | `FAKE_CUDA_MEMORY_LIMIT` | none | bytes of device memory per device |
+//! | `FAKE_CUDA_DMA_BUF` | 1 | 0: no dma-buf export |
+//! | `FAKE_CUDA_STREAM_OPS` | 1 | 0: no `cuStreamWriteValue64` |
+//! | `FAKE_CUDA_WRITES_ORDERING` | 100 | `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING` |
+//!
+//! The functions `fake_cuda_*` in `extras.rs` do the same for one device while a program runs, and
+//! put a kernel that spins on a stream.
+
+mod attributes;
+mod context;
+mod device;
+mod extras;
+mod host;
+mod memory;
+mod pointer;
+mod settings;
+mod status;
+mod stream;
+mod table;
+mod vmm;
+mod worker;

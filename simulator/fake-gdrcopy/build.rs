@@ -1,0 +1,6 @@
+//! How the stand-in is linked.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libgdrapi.so.2");
+}
