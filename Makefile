@@ -29,6 +29,17 @@ install: build ## Install the plugin in PREFIX/lib (PREFIX=/usr/local)
 plugins: build
 	@scripts/install.sh $(TARGET)/release/libnvshmem_transport_libfabric.so $(PLUGINS)
 
+# A directory for LD_LIBRARY_PATH: a CUDA driver and a GDRCopy for machines without a GPU.
+FAKE_CUDA := $(TARGET)/fake-cuda
+
+.PHONY: fake-cuda
+fake-cuda:
+	$(CARGO) build --locked --release -p fake-cuda -p fake-gdrcopy
+	@mkdir -p $(FAKE_CUDA)
+	@ln -sf ../release/libfake_cuda.so $(FAKE_CUDA)/libcuda.so.1
+	@ln -sf ../release/libfake_gdrcopy.so $(FAKE_CUDA)/libgdrapi.so.2
+	@echo "LD_LIBRARY_PATH=$(FAKE_CUDA) gives a program devices without a GPU"
+
 .PHONY: check
 check: ## Check formatting and lints
 	scripts/check.sh

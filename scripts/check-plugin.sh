@@ -34,6 +34,10 @@ for major in 3 4 5 6 7; do
     if grep -q 'NEEDED.*libfabric' <<<"$dynamic"; then
         complain "$file" "is linked against libfabric"
     fi
+    # The same for CUDA and GDRCopy, which most machines do not have.
+    if grep -qE 'NEEDED.*lib(cuda|gdrapi)' <<<"$dynamic"; then
+        complain "$file" "is linked against CUDA or GDRCopy"
+    fi
     grep -q 'FLAGS_1.*NODELETE' <<<"$dynamic" || complain "$file" "is not linked with -z nodelete"
     grep -q 'FLAGS_1.*NOW' <<<"$dynamic" || complain "$file" "is not linked with -z now"
 done

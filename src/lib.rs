@@ -7,9 +7,11 @@
 //! abi       NVSHMEM's C interface, one table of functions per layout
 //! engine    lanes, streams, rails, memory: policy and protocol
 //! ofi       owners of libfabric objects; implements the engine's ports
+//! cuda      the CUDA driver, found at run time: kinds of memory, copies, words in device memory
 //! ```
 
 pub mod abi;
+pub mod cuda;
 pub mod engine;
 pub mod logging;
 pub mod ofi;

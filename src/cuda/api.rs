@@ -1,0 +1,134 @@
+//! The driver's functions, looked up in the library at run time.
+//!
+//! Types are cudarc's. Its own loader is not used: it panics when the library or one function is
+//! missing, it cannot be told which file to open, and its functions return a Rust enum, which a
+//! newer driver's code would not fit. Here a result is a number. That our declarations are CUDA's is
+//! checked against cudarc's when this is compiled.
+
+use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
+
+use cudarc::driver::sys;
+use sys::{CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUstream};
+use sys::{CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation, CUpointer_attribute};
+
+/// A `CUresult`, as a number: drivers know more of them than any header.
+pub(super) type Status = u32;
+
+/// Declares the table. `required` functions are in every driver served; what lacks one is no such
+/// driver. An `optional` one that is missing switches off what needs it. `numbered` functions are
+/// required, and take a number where the header has an enum.
+macro_rules! functions {
+    (
+        required { $($must:ident($($must_arg:ty),*);)* }
+        numbered { $($raw:ident($($raw_arg:ty),*);)* }
+        optional { $($may:ident($($may_arg:ty),*);)* }
+    ) => {
+        /// The functions, under CUDA's names.
+        #[allow(non_snake_case)]
+        #[derive(Debug)]
+        pub(super) struct Api {
+            $(pub(super) $must: unsafe extern "C" fn($($must_arg),*) -> Status,)*
+            $(pub(super) $raw: unsafe extern "C" fn($($raw_arg),*) -> Status,)*
+            $(pub(super) $may: Option<unsafe extern "C" fn($($may_arg),*) -> Status>,)*
+        }
+
+        impl Api {
+            /// Looks all of them up. The error is the name of the first one missing.
+            ///
+            /// # Safety
+            /// What `find` gives for a name is that function of a CUDA driver, or null.
+            pub(super) unsafe fn resolve(
+                find: impl Fn(&'static str) -> *mut c_void,
+            ) -> Result<Self, &'static str> {
+                // SAFETY: a function pointer has the size of a pointer, and an `Option` of it is
+                // null for `None`. The types are CUDA's, checked below; the rest is the caller's
+                // promise.
+                unsafe {
+                    Ok(Self {
+                        $($must: std::mem::transmute::<
+                            *mut c_void,
+                            Option<unsafe extern "C" fn($($must_arg),*) -> Status>,
+                        >(find(stringify!($must))).ok_or(stringify!($must))?,)*
+                        $($raw: std::mem::transmute::<
+                            *mut c_void,
+                            Option<unsafe extern "C" fn($($raw_arg),*) -> Status>,
+                        >(find(stringify!($raw))).ok_or(stringify!($raw))?,)*
+                        $($may: std::mem::transmute::<
+                            *mut c_void,
+                            Option<unsafe extern "C" fn($($may_arg),*) -> Status>,
+                        >(find(stringify!($may))),)*
+                    })
+                }
+            }
+
+            /// The optional functions that this driver lacks.
+            pub(super) fn missing(&self) -> Vec<&'static str> {
+                let mut missing = Vec::new();
+                $(if self.$may.is_none() { missing.push(stringify!($may)); })*
+                missing
+            }
+        }
+
+        // Fails to compile when an argument is not what cudarc's bindings say.
+        $(const _: unsafe fn($($must_arg),*) -> sys::CUresult = sys::$must;)*
+        $(const _: unsafe fn($($may_arg),*) -> sys::CUresult = sys::$may;)*
+    };
+}
+
+functions! {
+    required {
+        cuInit(c_uint);
+        cuDriverGetVersion(*mut c_int);
+        cuDeviceGetCount(*mut c_int);
+        cuDeviceGet(*mut CUdevice, c_int);
+        cuDeviceGetAttribute(*mut c_int, CUdevice_attribute, CUdevice);
+        cuDeviceGetName(*mut c_char, c_int, CUdevice);
+        cuDeviceGetPCIBusId(*mut c_char, c_int, CUdevice);
+        cuDevicePrimaryCtxRetain(*mut CUcontext, CUdevice);
+        cuDevicePrimaryCtxRelease_v2(CUdevice);
+        cuDevicePrimaryCtxGetState(CUdevice, *mut c_uint, *mut c_int);
+        cuCtxGetCurrent(*mut CUcontext);
+        cuCtxPushCurrent_v2(CUcontext);
+        cuCtxPopCurrent_v2(*mut CUcontext);
+        cuCtxGetDevice(*mut CUdevice);
+        cuCtxGetStreamPriorityRange(*mut c_int, *mut c_int);
+        cuPointerGetAttributes(
+            c_uint, *mut CUpointer_attribute, *mut *mut c_void, CUdeviceptr
+        );
+        cuMemGetAddressRange_v2(*mut CUdeviceptr, *mut usize, CUdeviceptr);
+        cuMemAlloc_v2(*mut CUdeviceptr, usize);
+        cuMemFree_v2(CUdeviceptr);
+        cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
+        cuMemFreeHost(*mut c_void);
+        cuStreamCreateWithPriority(*mut CUstream, c_uint, c_int);
+        cuStreamDestroy_v2(CUstream);
+        cuStreamQuery(CUstream);
+        cuEventCreate(*mut CUevent, c_uint);
+        cuEventRecord(CUevent, CUstream);
+        cuEventQuery(CUevent);
+        cuEventDestroy_v2(CUevent);
+        cuMemcpyHtoDAsync_v2(CUdeviceptr, *const c_void, usize, CUstream);
+        cuMemcpyDtoHAsync_v2(*mut c_void, CUdeviceptr, usize, CUstream);
+    }
+    numbered {
+        cuGetErrorName(Status, *mut *const c_char);
+        cuGetErrorString(Status, *mut *const c_char);
+    }
+    optional {
+        cuPointerSetAttribute(*const c_void, CUpointer_attribute, CUdeviceptr);
+        cuMemGetHandleForAddressRange(
+            *mut c_void, CUdeviceptr, usize, sys::CUmemRangeHandleType, c_ulonglong
+        );
+        cuFlushGPUDirectRDMAWrites(
+            sys::CUflushGPUDirectRDMAWritesTarget, sys::CUflushGPUDirectRDMAWritesScope
+        );
+        cuStreamWriteValue32_v2(CUstream, CUdeviceptr, u32, c_uint);
+        cuStreamWriteValue64_v2(CUstream, CUdeviceptr, u64, c_uint);
+        cuMemRetainAllocationHandle(*mut CUmemGenericAllocationHandle, *mut c_void);
+        cuMemGetAllocationPropertiesFromHandle(
+            *mut CUmemAllocationProp, CUmemGenericAllocationHandle
+        );
+        cuMemRelease(CUmemGenericAllocationHandle);
+        cuMemGetAccess(*mut c_ulonglong, *const CUmemLocation, CUdeviceptr);
+    }
+}

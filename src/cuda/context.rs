@@ -1,0 +1,172 @@
+//! Contexts: which one memory belongs to, and binding it on the thread that calls the driver.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::Arc;
+
+use cudarc::driver::sys::{CUcontext, CUdevice};
+
+use super::driver::Driver;
+use super::error::CudaError;
+
+/// The number of a device in this process, as `CUDA_VISIBLE_DEVICES` leaves it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Ordinal(pub i32);
+
+impl fmt::Display for Ordinal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// A context of the process, which this layer uses and has not made.
+///
+/// The primary context of a device is retained, so it stays as long as this value. A context that
+/// the program has created is the program's to keep; when it is destroyed early, the driver answers
+/// every call on it with an error.
+#[derive(Debug)]
+pub struct Context {
+    driver: &'static Driver,
+    raw: CUcontext,
+    device: Ordinal,
+    /// Whether it is the primary context, to be released.
+    retained: bool,
+}
+
+// SAFETY: a handle, which the driver takes from any thread; nothing here depends on which.
+unsafe impl Send for Context {}
+// SAFETY: the same, and nothing in it changes.
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// The primary context of a device, the one that CUDA's runtime uses. Made if it is not there,
+    /// so only for who wants a GPU or has seen memory of that device.
+    ///
+    /// # Errors
+    /// As the driver answers.
+    pub fn primary(driver: &'static Driver, device: Ordinal) -> Result<Arc<Self>, CudaError> {
+        let number = device_number(driver, device)?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: a place for the handle.
+        let status = unsafe { (driver.api.cuDevicePrimaryCtxRetain)(&raw mut raw, number) };
+        driver.check("cuDevicePrimaryCtxRetain", status, || format!("device {device}"))?;
+        Ok(Arc::new(Self { driver, raw, device, retained: true }))
+    }
+
+    /// The context that memory belongs to. `raw` is what the driver says of the memory: null for
+    /// memory that belongs to none (VMM mappings, memory pools), which the device's primary context
+    /// serves.
+    pub(super) fn owner(
+        driver: &'static Driver,
+        raw: CUcontext,
+        device: Ordinal,
+    ) -> Result<Arc<Self>, CudaError> {
+        // Retaining makes the primary context when it is not there. A program with contexts of its
+        // own may have none.
+        if raw.is_null() || primary_is_active(driver, device)? {
+            let primary = Self::primary(driver, device)?;
+            if raw.is_null() || raw == primary.raw {
+                return Ok(primary);
+            }
+        }
+        Ok(Arc::new(Self { driver, raw, device, retained: false }))
+    }
+
+    /// The driver.
+    pub fn driver(&self) -> &'static Driver {
+        self.driver
+    }
+
+    /// The device that it is on.
+    pub fn device(&self) -> Ordinal {
+        self.device
+    }
+
+    /// Whether two values are one context.
+    pub fn is(&self, other: &Self) -> bool {
+        self.raw == other.raw && ptr::eq(self.driver, other.driver)
+    }
+
+    /// Binds it on this thread until the result is dropped. Where it is bound already, as on
+    /// NVSHMEM's proxy thread, this is one cheap call and nothing is changed.
+    ///
+    /// # Errors
+    /// As the driver answers, for one when the context was destroyed.
+    #[inline]
+    pub fn bind(&self) -> Result<Bound<'_>, CudaError> {
+        let mut current = ptr::null_mut();
+        // SAFETY: a place for the handle.
+        let status = unsafe { (self.driver.api.cuCtxGetCurrent)(&raw mut current) };
+        self.driver.check("cuCtxGetCurrent", status, || self.to_string())?;
+        let pushed = current != self.raw;
+        if pushed {
+            // SAFETY: a handle from the driver. If it is of a destroyed context the call fails.
+            let status = unsafe { (self.driver.api.cuCtxPushCurrent_v2)(self.raw) };
+            self.driver.check("cuCtxPushCurrent_v2", status, || self.to_string())?;
+        }
+        Ok(Bound { context: self, pushed, this_thread: PhantomData })
+    }
+}
+
+fn primary_is_active(driver: &Driver, device: Ordinal) -> Result<bool, CudaError> {
+    let number = device_number(driver, device)?;
+    let (mut flags, mut active) = (0, 0);
+    // SAFETY: places for the two numbers.
+    let status =
+        unsafe { (driver.api.cuDevicePrimaryCtxGetState)(number, &raw mut flags, &raw mut active) };
+    driver.check("cuDevicePrimaryCtxGetState", status, || format!("device {device}"))?;
+    Ok(active != 0)
+}
+
+/// The driver's number for an ordinal.
+pub(super) fn device_number(driver: &Driver, device: Ordinal) -> Result<CUdevice, CudaError> {
+    let mut number = 0;
+    // SAFETY: a place for the number; any ordinal is answered.
+    let status = unsafe { (driver.api.cuDeviceGet)(&raw mut number, device.0) };
+    driver.check("cuDeviceGet", status, || format!("device {device}"))?;
+    Ok(number)
+}
+
+impl fmt::Display for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = if self.retained { "primary context" } else { "a context" };
+        write!(f, "{kind} of device {}", self.device)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if !self.retained {
+            return;
+        }
+        if let Ok(number) = device_number(self.driver, self.device) {
+            // An error means that CUDA has ended before us; then there is nothing to give back.
+            // SAFETY: retained once, by `primary`, and released once, here.
+            let _ = unsafe { (self.driver.api.cuDevicePrimaryCtxRelease_v2)(number) };
+        }
+    }
+}
+
+/// A context bound on this thread. Dropping it brings back what was bound before.
+#[must_use = "the context is bound as long as this lives"]
+#[derive(Debug)]
+pub struct Bound<'a> {
+    context: &'a Context,
+    /// Whether it has to be taken off the thread's stack.
+    pushed: bool,
+    /// What is bound belongs to the thread, so this value stays there.
+    this_thread: PhantomData<*const ()>,
+}
+
+impl Drop for Bound<'_> {
+    fn drop(&mut self) {
+        if self.pushed {
+            let mut popped = ptr::null_mut();
+            // An error means that the program has emptied the stack meanwhile, or CUDA has ended.
+            // SAFETY: a place for the handle. The type stays on its thread, so the stack is the one
+            // that was pushed on.
+            let _ = unsafe { (self.context.driver.api.cuCtxPopCurrent_v2)(&raw mut popped) };
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Errors of this layer, each with what was tried, on what, and CUDA's own name and text.
+
+use thiserror::Error;
+
+use super::api::Status;
+use super::context::Ordinal;
+use super::pointer::Kind;
+
+/// Why there is no CUDA driver to use.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// This process uses no CUDA, so none of its memory is on a GPU. The normal case without a GPU.
+    #[error("no CUDA driver in this process: `{path}` is not loaded")]
+    NotInUse {
+        /// The name looked for.
+        path: String,
+    },
+    /// The dynamic loader did not find it, or could not load it.
+    #[error("cannot load the CUDA driver from `{path}`: {reason}")]
+    Open {
+        /// The name or path tried.
+        path: String,
+        /// What the dynamic loader said.
+        reason: String,
+    },
+    /// The file is a shared library, but not a driver that is served.
+    #[error(
+        "`{path}` is not a usable CUDA driver: it has no `{symbol}`; 11.4 is the oldest served"
+    )]
+    Symbol {
+        /// The name or path tried.
+        path: String,
+        /// The function that is missing.
+        symbol: &'static str,
+    },
+}
+
+/// A call to the driver that failed.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("{call} for {subject}: {name} ({code}): {text}")]
+pub struct CudaError {
+    /// The function.
+    pub call: &'static str,
+    /// What it was called for: device, address, length.
+    pub subject: String,
+    /// The `CUresult`.
+    pub code: u32,
+    /// Its name, as the driver gives it.
+    pub name: String,
+    /// Its text, as the driver gives it.
+    pub text: String,
+}
+
+/// Why a range of memory cannot be used, or only by the CPU.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum RangeError {
+    /// The driver could not tell.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+    /// No range at all.
+    #[error("the range of {len} bytes at {addr:#x} is empty or leaves the address space")]
+    Bounds {
+        /// Where it starts.
+        addr: usize,
+        /// Its length.
+        len: usize,
+    },
+    /// Two kinds of memory in one range.
+    #[error("the range at {addr:#x} is {first} up to {at:#x} and {then} from there")]
+    Mixed {
+        /// Where the range starts.
+        addr: usize,
+        /// What it starts with.
+        first: Kind,
+        /// Where that ends.
+        at: usize,
+        /// What follows.
+        then: Kind,
+    },
+    /// Memory of two devices in one range.
+    #[error("the range at {addr:#x} is on device {first} up to {at:#x} and on {then} from there")]
+    Devices {
+        /// Where the range starts.
+        addr: usize,
+        /// The first device.
+        first: Ordinal,
+        /// Where its memory ends.
+        at: usize,
+        /// The device that follows.
+        then: Ordinal,
+    },
+}
+
+/// Codes that mean something here. The rest is only passed on.
+pub(super) mod code {
+    use super::Status;
+
+    pub(in crate::cuda) const SUCCESS: Status = 0;
+    pub(in crate::cuda) const INVALID_VALUE: Status = 1;
+    pub(in crate::cuda) const NOT_INITIALIZED: Status = 3;
+    pub(in crate::cuda) const NOT_READY: Status = 600;
+    pub(in crate::cuda) const TIMEOUT: Status = 909;
+    pub(in crate::cuda) const NOT_SUPPORTED: Status = 801;
+}

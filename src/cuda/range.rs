@@ -1,0 +1,223 @@
+//! Ranges of memory: what kind they are, and for those that need the driver, where its allocations
+//! end.
+
+use std::sync::Arc;
+
+use cudarc::driver::sys::CUdeviceptr;
+
+use super::context::{Context, Ordinal};
+use super::driver::Driver;
+use super::error::{CudaError, RangeError, code};
+use super::pointer::{Kind, Pointer};
+
+/// What a range of addresses is.
+#[derive(Debug)]
+pub enum Memory {
+    /// The CPU and the network reach it by its address. [`Kind::Host`], [`Kind::RegisteredHost`] or
+    /// [`Kind::HostNuma`]; `Host` when only part of it is page-locked.
+    Host(Kind),
+    /// Managed memory: the CPU reaches it, and so do copies.
+    Managed(DeviceRange),
+    /// Only devices reach it.
+    Device(DeviceRange),
+}
+
+/// A range that the driver's copies reach, and the context to copy it in.
+///
+/// It says nothing of how long the memory stays: who frees it while it is in use gets errors from
+/// the driver, as with any copy.
+#[derive(Debug)]
+pub struct DeviceRange {
+    context: Arc<Context>,
+    kind: Kind,
+    addr: usize,
+    len: usize,
+    /// Addresses inside where one allocation ends and the next begins, ascending. A copy must not
+    /// cross one.
+    borders: Box<[usize]>,
+    /// The driver's number of the first allocation.
+    buffer: u64,
+}
+
+impl Memory {
+    /// Looks at `len` bytes from `addr`: kind, device, context, and every allocation in it.
+    ///
+    /// Costs some calls of the driver for each allocation; meant for registration, not for each
+    /// operation. Retains the primary context of the device only when memory of one is there.
+    ///
+    /// # Errors
+    /// When the driver fails, and when the range is of more than one kind or device.
+    pub fn examine(driver: &'static Driver, addr: usize, len: usize) -> Result<Self, RangeError> {
+        let last = match addr.checked_add(len) {
+            Some(end) if len > 0 && addr > 0 => end - 1,
+            _ => return Err(RangeError::Bounds { addr, len }),
+        };
+        let first = Pointer::of(driver, addr)?;
+        if first.kind.cpu_accessible() && first.kind != Kind::Managed {
+            return host(driver, addr, last, first.kind);
+        }
+        let range = DeviceRange::examine(driver, addr, last, first)?;
+        Ok(if first.kind == Kind::Managed { Memory::Managed(range) } else { Memory::Device(range) })
+    }
+}
+
+/// A range that starts in host memory. Host memory has no borders that matter, so it is enough to
+/// look at its two ends: whoever hands over a range with device memory in between has a wrong
+/// length, and registration of it fails.
+fn host(driver: &Driver, addr: usize, last: usize, first: Kind) -> Result<Memory, RangeError> {
+    let then = Pointer::of(driver, last)?.kind;
+    if !then.cpu_accessible() || then == Kind::Managed {
+        return Err(RangeError::Mixed { addr, first, at: last, then });
+    }
+    Ok(Memory::Host(if then == first { first } else { Kind::Host }))
+}
+
+impl DeviceRange {
+    fn examine(
+        driver: &'static Driver,
+        addr: usize,
+        last: usize,
+        first: Pointer,
+    ) -> Result<Self, RangeError> {
+        // Where the driver names no device (memory of a NUMA node), any will do.
+        let device = first.device.unwrap_or(Ordinal(0));
+        let context = Context::owner(driver, first.context, device)?;
+        let bound = context.bind()?;
+        let mut borders = Vec::new();
+        let mut end = allocation_end(driver, addr)?;
+        while end <= last {
+            let next = Pointer::of(driver, end)?;
+            if next.kind != first.kind {
+                let (first, then) = (first.kind, next.kind);
+                return Err(RangeError::Mixed { addr, first, at: end, then });
+            }
+            let then = next.device.unwrap_or(device);
+            if then != device {
+                return Err(RangeError::Devices { addr, first: device, at: end, then });
+            }
+            borders.push(end);
+            end = allocation_end(driver, end)?;
+        }
+        drop(bound);
+        let len = last - addr + 1;
+        let borders = borders.into_boxed_slice();
+        Ok(Self { context, kind: first.kind, addr, len, borders, buffer: first.buffer })
+    }
+
+    /// The context to use it in.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// Its kind: [`Kind::Device`], [`Kind::Managed`] or [`Kind::HostNumaDeviceOnly`].
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Its first address.
+    pub fn addr(&self) -> usize {
+        self.addr
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: an empty range is an error.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The driver's number of its first allocation. When another allocation takes these addresses
+    /// later, it has another number: a cache of ranges can tell.
+    pub fn buffer(&self) -> u64 {
+        self.buffer
+    }
+
+    /// Whether `len` bytes from `addr` are in it.
+    #[inline]
+    pub fn contains(&self, addr: usize, len: usize) -> bool {
+        addr.checked_sub(self.addr).is_some_and(|at| at <= self.len && len <= self.len - at)
+    }
+
+    /// The pieces of `len` bytes from `addr` that each lie in one allocation, in order.
+    #[inline]
+    pub fn pieces(&self, addr: usize, len: usize) -> Pieces<'_> {
+        let behind = self.borders.partition_point(|border| *border <= addr);
+        Pieces { at: addr, end: addr + len, borders: &self.borders[behind..] }
+    }
+
+    /// The allocations of the whole range, each cut to it.
+    pub fn allocations(&self) -> Pieces<'_> {
+        self.pieces(self.addr, self.len)
+    }
+
+    /// Makes CUDA's own copies to this memory synchronous (`CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`), as
+    /// memory needs that a NIC writes to directly. Not for what is staged.
+    ///
+    /// # Errors
+    /// As the driver answers. It refuses memory of the VMM interface, which does not need it.
+    pub fn set_sync_memops(&self) -> Result<(), CudaError> {
+        use cudarc::driver::sys::CUpointer_attribute_enum::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
+        const CALL: &str = "cuPointerSetAttribute(SYNC_MEMOPS)";
+        let driver = self.context.driver();
+        let set = driver.api.cuPointerSetAttribute;
+        let set = set.ok_or_else(|| driver.lacks(CALL, format!("address {:#x}", self.addr)))?;
+        let _bound = self.context.bind()?;
+        for (addr, _) in self.allocations() {
+            let yes: u32 = 1;
+            let attribute = CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
+            // SAFETY: the attribute is an `unsigned`, read during the call.
+            let status = unsafe { set((&raw const yes).cast(), attribute, addr as CUdeviceptr) };
+            driver.check(CALL, status, || format!("address {addr:#x}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// The end of the allocation that an address is in. Needs the memory's context bound.
+fn allocation_end(driver: &Driver, addr: usize) -> Result<usize, CudaError> {
+    const CALL: &str = "cuMemGetAddressRange_v2";
+    let (mut base, mut len) = (0, 0);
+    // SAFETY: places for the two numbers; any address is answered.
+    let status = unsafe {
+        (driver.api.cuMemGetAddressRange_v2)(&raw mut base, &raw mut len, addr as CUdeviceptr)
+    };
+    let subject = || format!("address {addr:#x}");
+    driver.check(CALL, status, subject)?;
+    // The walk over a range relies on getting on.
+    match (base as usize).checked_add(len) {
+        Some(end) if end > addr => Ok(end),
+        _ => Err(driver.error(CALL, code::INVALID_VALUE, subject())),
+    }
+}
+
+/// See [`DeviceRange::pieces`]. Gives address and length.
+#[derive(Clone, Debug)]
+pub struct Pieces<'a> {
+    at: usize,
+    end: usize,
+    /// The borders that lie behind `at`.
+    borders: &'a [usize],
+}
+
+impl Iterator for Pieces<'_> {
+    type Item = (usize, usize);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.at >= self.end {
+            return None;
+        }
+        let start = self.at;
+        self.at = self.end;
+        if let Some((border, behind)) = self.borders.split_first() {
+            if *border < self.end {
+                self.at = *border;
+                self.borders = behind;
+            }
+        }
+        Some((start, self.at - start))
+    }
+}

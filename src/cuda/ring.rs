@@ -1,0 +1,341 @@
+//! What a copy engine has under way: a ring of entries, one for each ticket, on one stream.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+use cudarc::driver::sys::CUdeviceptr;
+
+use super::context::Context;
+use super::copy::{Completed, Direction, StartError, Ticket, Word};
+use super::device::Device;
+use super::error::CudaError;
+use super::pinned::PinnedMemory;
+use super::range::DeviceRange;
+use super::stream::{Event, Stream};
+use crate::engine::atomic::Width;
+
+/// The stream, and what is under way on it.
+#[derive(Debug)]
+pub(super) struct Ring {
+    stream: Stream,
+    flight: Flight,
+    /// What has ended everything.
+    broken: Option<CudaError>,
+    /// Whether stores of these widths are stream memory operations.
+    pub(super) write_32: bool,
+    pub(super) write_64: bool,
+}
+
+/// Ticket `n` is in entry `n` modulo the number of entries.
+#[derive(Debug)]
+struct Flight {
+    entries: Box<[Entry]>,
+    /// A word for each entry, in page-locked memory: what a load brings, what a store takes.
+    words: Arc<PinnedMemory>,
+    /// The oldest ticket under way, and the next to give out. They are apart by no more than there
+    /// are entries.
+    first: u64,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    event: Event,
+    end: End,
+    /// The width to read when it is done.
+    load: Option<Width>,
+    /// The host's side, kept while it is in use.
+    host: Option<Arc<PinnedMemory>>,
+    /// What went wrong after a part of it was started.
+    failed: Option<CudaError>,
+}
+
+/// What tells that an entry is done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    /// Its event.
+    Event,
+    /// The whole stream: the event could not be recorded.
+    Stream,
+}
+
+/// A copy that was checked.
+#[derive(Clone, Copy)]
+pub(super) struct Checked<'a> {
+    pub(super) direction: Direction,
+    pub(super) range: &'a DeviceRange,
+    pub(super) addr: usize,
+    /// The host's address.
+    pub(super) host: usize,
+    pub(super) len: usize,
+}
+
+impl Ring {
+    pub(super) fn new(context: &Arc<Context>, depth: usize) -> Result<Self, CudaError> {
+        let stream = Stream::new(context)?;
+        let entry = |_| {
+            let event = Event::new(context)?;
+            Ok(Entry { event, end: End::Event, load: None, host: None, failed: None })
+        };
+        let entries = (0..depth).map(entry).collect::<Result<Box<[Entry]>, CudaError>>()?;
+        let words = PinnedMemory::new(context, depth.saturating_mul(size_of::<u64>()))?;
+        let driver = context.driver();
+        let attributes = Device::new(driver, context.device())?.attributes()?;
+        let write_32 = driver.api.cuStreamWriteValue32_v2.is_some();
+        let write_64 = driver.api.cuStreamWriteValue64_v2.is_some() && attributes.stream_write_64;
+        let flight = Flight { entries, words, first: 0, next: 0 };
+        Ok(Self { stream, flight, broken: None, write_32, write_64 })
+    }
+
+    pub(super) fn context(&self) -> &Arc<Context> {
+        self.stream.context()
+    }
+
+    pub(super) fn depth(&self) -> usize {
+        self.flight.entries.len()
+    }
+
+    #[inline]
+    pub(super) fn in_flight(&self) -> usize {
+        (self.flight.next - self.flight.first) as usize
+    }
+
+    /// The page-locked word of the entry that is used next. Free for who has checked that something
+    /// may be started.
+    #[inline]
+    pub(super) fn next_word(&self) -> usize {
+        self.flight.word(self.flight.next)
+    }
+
+    /// Whether something may be started on these bytes.
+    #[inline]
+    pub(super) fn check(
+        &self,
+        range: &DeviceRange,
+        addr: usize,
+        len: usize,
+    ) -> Result<(), StartError> {
+        if let Some(error) = &self.broken {
+            return Err(StartError::Cuda(error.clone()));
+        }
+        if self.in_flight() == self.depth() {
+            return Err(StartError::Full);
+        }
+        if !range.contains(addr, len) {
+            return Err(StartError::Bounds { addr, len });
+        }
+        if !range.context().is(self.context()) {
+            let (memory, engine) = (range.context().to_string(), self.context().to_string());
+            return Err(StartError::Context { memory, engine });
+        }
+        Ok(())
+    }
+
+    /// Whether something may be started on a word.
+    #[inline]
+    pub(super) fn check_word(&self, word: &Word<'_>) -> Result<(), StartError> {
+        let len = word.width.bytes();
+        if word.addr % len != 0 {
+            return Err(StartError::Bounds { addr: word.addr, len });
+        }
+        self.check(word.range, word.addr, len)
+    }
+
+    /// Starts a copy: piece by piece, as the allocations are.
+    ///
+    /// # Safety
+    /// The copy was checked. The host's side is valid for its length until the copy has ended, which
+    /// `keep` may see to.
+    #[inline]
+    pub(super) unsafe fn copy(
+        &mut self,
+        copy: &Checked<'_>,
+        keep: Option<Arc<PinnedMemory>>,
+        load: Option<Width>,
+    ) -> Result<Ticket, StartError> {
+        let _bound = self.stream.context().bind()?;
+        let mut started = 0;
+        let mut failed = None;
+        for (addr, len) in copy.range.pieces(copy.addr, copy.len) {
+            let piece = Checked { addr, host: copy.host + started, len, ..*copy };
+            // SAFETY: the piece is in one allocation; the host's side by the caller's promise.
+            match unsafe { copy_piece(&self.stream, &piece) } {
+                Ok(()) => started += len,
+                // Nothing is under way: who asked may use its memory at once.
+                Err(error) if started == 0 => return Err(error.into()),
+                // Earlier pieces are, so the failure is told when they are done.
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            }
+        }
+        Ok(self.flight.enter(&self.stream, keep, load, failed))
+    }
+
+    /// Stores a word of 4 or 8 bytes by a stream memory operation. It waits for what is before it in
+    /// the stream, and comes with a barrier, so who sees it sees that as well.
+    #[inline]
+    pub(super) fn write(&mut self, word: &Word<'_>, value: u64) -> Result<Ticket, StartError> {
+        let context = self.stream.context();
+        let driver = context.driver();
+        let _bound = context.bind()?;
+        let (device, stream) = (word.addr as CUdeviceptr, self.stream.raw());
+        let missing = || driver.lacks("cuStreamWriteValue", context.to_string());
+        let (call, status) = match word.width {
+            Width::Eight => {
+                let write = driver.api.cuStreamWriteValue64_v2.ok_or_else(missing)?;
+                // SAFETY: aligned device memory of this context; it is bound.
+                ("cuStreamWriteValue64_v2", unsafe { write(stream, device, value, 0) })
+            }
+            _ => {
+                let write = driver.api.cuStreamWriteValue32_v2.ok_or_else(missing)?;
+                // SAFETY: aligned device memory of this context; it is bound.
+                ("cuStreamWriteValue32_v2", unsafe { write(stream, device, value as u32, 0) })
+            }
+        };
+        driver.check(call, status, || format!("the word at {:#x} of {context}", word.addr))?;
+        Ok(self.flight.enter(&self.stream, None, None, None))
+    }
+
+    /// The oldest thing under way, if it is done. There is one.
+    pub(super) fn poll(&mut self) -> Option<Completed> {
+        let mut failed = self.broken.clone();
+        if failed.is_none() {
+            match self.oldest_is_done() {
+                Ok(false) => return None,
+                Ok(true) => {}
+                // What the driver tells here is that the context is gone, and all its work with it.
+                Err(error) => {
+                    self.broken = Some(error.clone());
+                    failed = Some(error);
+                }
+            }
+        }
+        Some(self.flight.leave(failed))
+    }
+
+    #[inline]
+    fn oldest_is_done(&mut self) -> Result<bool, CudaError> {
+        let _bound = self.stream.context().bind()?;
+        let entry = self.flight.entry(self.flight.first);
+        match entry.end {
+            End::Event => entry.event.is_done(),
+            End::Stream => self.stream.is_done(),
+        }
+    }
+}
+
+impl Flight {
+    #[inline]
+    fn entry(&mut self, ticket: u64) -> &mut Entry {
+        let index = (ticket % self.entries.len() as u64) as usize;
+        &mut self.entries[index]
+    }
+
+    #[inline]
+    fn word(&self, ticket: u64) -> usize {
+        let index = (ticket % self.entries.len() as u64) as usize;
+        self.words.addr() + index * size_of::<u64>()
+    }
+
+    /// Takes in what was given to the driver. The context is bound, and an entry is free.
+    #[inline]
+    fn enter(
+        &mut self,
+        stream: &Stream,
+        host: Option<Arc<PinnedMemory>>,
+        load: Option<Width>,
+        failed: Option<CudaError>,
+    ) -> Ticket {
+        let ticket = self.next;
+        self.next += 1;
+        let entry = self.entry(ticket);
+        (entry.host, entry.load, entry.failed) = (host, load, failed);
+        entry.end = match entry.event.record(stream) {
+            Ok(()) => End::Event,
+            Err(error) => {
+                entry.failed.get_or_insert(error);
+                End::Stream
+            }
+        };
+        Ticket(ticket)
+    }
+
+    /// Lets the oldest go, which is done, or failed as everything did.
+    #[inline]
+    fn leave(&mut self, failed: Option<CudaError>) -> Completed {
+        let ticket = self.first;
+        self.first += 1;
+        let word = self.word(ticket);
+        let entry = self.entry(ticket);
+        entry.host = None;
+        let result = match (failed.or(entry.failed.take()), entry.load) {
+            (Some(error), _) => Err(error),
+            (None, None) => Ok(0),
+            // SAFETY: the entry's own word, and the copy into it has ended.
+            (None, Some(width)) => Ok(unsafe { load_host(word, width) }),
+        };
+        Completed { ticket: Ticket(ticket), result }
+    }
+}
+
+/// Gives one piece to the driver.
+///
+/// # Safety
+/// As [`Ring::copy`], and the piece is in one allocation. The context is bound.
+#[inline]
+unsafe fn copy_piece(on: &Stream, piece: &Checked<'_>) -> Result<(), CudaError> {
+    let driver = on.context().driver();
+    let Checked { direction, addr, host, len, .. } = *piece;
+    let (device, stream) = (addr as CUdeviceptr, on.raw());
+    // SAFETY: the host's side by the caller's promise. The device's is memory of the context, or
+    // was; if it was freed meanwhile the driver or the device fails.
+    let (call, status) = unsafe {
+        match direction {
+            Direction::ToDevice => (
+                "cuMemcpyHtoDAsync_v2",
+                (driver.api.cuMemcpyHtoDAsync_v2)(device, host as *const _, len, stream),
+            ),
+            Direction::FromDevice => (
+                "cuMemcpyDtoHAsync_v2",
+                (driver.api.cuMemcpyDtoHAsync_v2)(host as *mut _, device, len, stream),
+            ),
+        }
+    };
+    driver.check(call, status, || format!("{len} bytes at {addr:#x} of {}", on.context()))
+}
+
+/// Stores a word for a copy to fetch.
+///
+/// # Safety
+/// `addr` is a word of page-locked memory, aligned to 8, that nobody else uses.
+pub(super) unsafe fn store_host(addr: usize, width: Width, value: u64) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match width {
+            Width::Two => {
+                AtomicU16::from_ptr(addr as *mut u16).store(value as u16, Ordering::Release)
+            }
+            Width::Four => {
+                AtomicU32::from_ptr(addr as *mut u32).store(value as u32, Ordering::Release)
+            }
+            Width::Eight => AtomicU64::from_ptr(addr as *mut u64).store(value, Ordering::Release),
+        }
+    }
+}
+
+/// Loads a word that a copy has brought.
+///
+/// # Safety
+/// As [`store_host`].
+unsafe fn load_host(addr: usize, width: Width) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match width {
+            Width::Two => AtomicU16::from_ptr(addr as *mut u16).load(Ordering::Acquire).into(),
+            Width::Four => AtomicU32::from_ptr(addr as *mut u32).load(Ordering::Acquire).into(),
+            Width::Eight => AtomicU64::from_ptr(addr as *mut u64).load(Ordering::Acquire),
+        }
+    }
+}

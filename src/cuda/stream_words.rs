@@ -1,0 +1,89 @@
+//! Words in device memory by way of the driver: stream memory operations and small copies. It works
+//! wherever copies do, and costs a trip to the device for each word.
+
+use std::hint;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::context::Context;
+use super::copy::{CopyEngine, StartError, Ticket, Word};
+use super::error::{CudaError, code};
+
+/// Words by a stream of their own. One thing is under way at a time.
+#[derive(Debug)]
+pub(super) struct StreamWords {
+    engine: CopyEngine,
+    /// How long the device may take for a word.
+    patience: Duration,
+    /// Set when it took longer: it is not asked again.
+    stuck: Option<CudaError>,
+}
+
+impl StreamWords {
+    pub(super) fn new(context: &Arc<Context>, patience: Duration) -> Result<Self, CudaError> {
+        // One for the word asked for, the rest is never used but after a time-out.
+        Ok(Self { engine: CopyEngine::new(context, 2)?, patience, stuck: None })
+    }
+
+    pub(super) fn engine(&self) -> &CopyEngine {
+        &self.engine
+    }
+
+    pub(super) fn load(&mut self, word: &Word<'_>) -> Result<u64, StartError> {
+        self.alive()?;
+        let ticket = self.engine.start_load(word)?;
+        self.wait(ticket, word.addr)
+    }
+
+    pub(super) fn store(&mut self, word: &Word<'_>, value: u64) -> Result<(), StartError> {
+        self.alive()?;
+        let ticket = self.engine.start_store(word, value)?;
+        self.wait(ticket, word.addr).map(drop)
+    }
+
+    fn alive(&self) -> Result<(), StartError> {
+        match &self.stuck {
+            Some(error) => Err(StartError::Cuda(error.clone())),
+            None => Ok(()),
+        }
+    }
+
+    fn wait(&mut self, ticket: Ticket, addr: usize) -> Result<u64, StartError> {
+        /// Polls before the processor is offered to others: some microseconds.
+        const SPINS: u32 = 64;
+        let start = Instant::now();
+        let mut polls = 0;
+        loop {
+            if let Some(completed) = self.engine.poll() {
+                if completed.ticket == ticket {
+                    return Ok(completed.result?);
+                }
+                continue;
+            }
+            polls += 1;
+            if polls < SPINS {
+                hint::spin_loop();
+                continue;
+            }
+            if start.elapsed() > self.patience {
+                return Err(self.give_up(addr).into());
+            }
+            thread::yield_now();
+        }
+    }
+
+    #[cold]
+    fn give_up(&mut self, addr: usize) -> CudaError {
+        let context = self.engine.context();
+        let error = CudaError {
+            call: "cuEventQuery",
+            subject: format!("the word at {addr:#x} of {context}"),
+            code: code::TIMEOUT,
+            name: String::from("CUDA_ERROR_TIMEOUT"),
+            text: format!("the device did not finish in {:?}", self.patience),
+        };
+        self.stuck = Some(error.clone());
+        error
+    }
+}

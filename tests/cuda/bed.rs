@@ -1,0 +1,320 @@
+//! What a program with CUDA has: the driver, a device, a context on the main thread, memory. It goes
+//! to the driver by itself, not through the layer under test.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::time::{Duration, Instant};
+
+use libloading::os::unix::Library;
+use nvshmem_transport_libfabric::cuda::{
+    Completed, Context, CopyEngine, Device, DeviceRange, Driver, Memory, Ordinal, PinnedPool,
+};
+use std::sync::Arc;
+
+/// Fails a wait.
+pub(crate) const HANG: Duration = Duration::from_secs(30);
+
+/// What memory of the VMM interface comes in, on every device met so far.
+pub(crate) const GRANULARITY: usize = 2 << 20;
+
+/// An allocator that counts.
+pub(crate) struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: the system's allocator, with a count that allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+/// How often this thread has allocated.
+pub(crate) fn allocations() -> u64 {
+    ALLOCATIONS.get()
+}
+
+/// Calls a function of the driver, which has to return success.
+macro_rules! call {
+    ($library:expr, $name:ident($($arg:expr => $kind:ty),*)) => {{
+        let status = $crate::bed::status!($library, $name($($arg => $kind),*));
+        assert_eq!(status, 0, concat!(stringify!($name), " failed"));
+    }};
+}
+
+/// Calls a function of the driver and gives its result.
+macro_rules! status {
+    ($library:expr, $name:ident($($arg:expr => $kind:ty),*)) => {{
+        // SAFETY: the types are those of CUDA's public header, or of the fake driver's extras; the
+        // tests pass valid pointers.
+        unsafe {
+            let function = $library
+                .get::<unsafe extern "C" fn($($kind),*) -> u32>(stringify!($name).as_bytes())
+                .expect(stringify!($name));
+            function($($arg),*)
+        }
+    }};
+}
+
+pub(crate) use {call, status};
+
+/// `CUmemAllocationProp`.
+#[repr(C)]
+struct Properties {
+    kind: u32,
+    handle_types: u32,
+    location: (u32, c_int),
+    windows: *mut c_void,
+    flags: [u8; 8],
+}
+
+/// `CUmemAccessDesc`.
+#[repr(C)]
+struct Access {
+    location: (u32, c_int),
+    flags: u32,
+}
+
+/// `CU_MEM_LOCATION_TYPE_DEVICE` and `_HOST_NUMA`.
+pub(crate) const ON_DEVICE: u32 = 1;
+pub(crate) const ON_NUMA_NODE: u32 = 3;
+
+/// The driver of this process, as a program uses it.
+pub(crate) struct Bed {
+    pub(crate) raw: Library,
+    pub(crate) driver: &'static Driver,
+    pub(crate) device: Ordinal,
+    /// The primary context of device 0, bound on the thread that has made this.
+    pub(crate) handle: *mut c_void,
+}
+
+/// Opens the driver by its name, as a program does.
+pub(crate) fn open() -> Result<Library, String> {
+    // SAFETY: the driver's initialisers have no demands on the process.
+    unsafe { Library::open(Some("libcuda.so.1"), libc::RTLD_NOW) }.map_err(|error| {
+        std::error::Error::source(&error).map_or(error.to_string(), ToString::to_string)
+    })
+}
+
+impl Bed {
+    /// A device that the driver by CUDA's name has, or why there is none.
+    pub(crate) fn probe() -> Result<String, String> {
+        let raw = open()?;
+        let status = status!(raw, cuInit(0 => u32));
+        if status != 0 {
+            return Err(format!("cuInit returned {status}"));
+        }
+        let driver = Driver::of_process().map_err(|error| error.to_string())?;
+        let device = Device::new(driver, Ordinal(0)).map_err(|error| error.to_string())?;
+        Ok(format!("{device}, {driver}"))
+    }
+
+    /// Starts CUDA with the first device, as a program does.
+    pub(crate) fn new() -> Self {
+        let raw = open().expect("a driver");
+        call!(raw, cuInit(0 => u32));
+        let mut handle = ptr::null_mut();
+        call!(raw, cuDevicePrimaryCtxRetain(&raw mut handle => *mut *mut c_void, 0 => c_int));
+        call!(raw, cuCtxSetCurrent(handle => *mut c_void));
+        let driver = Driver::of_process().expect("it is loaded");
+        Self { raw, driver, device: Ordinal(0), handle }
+    }
+
+    /// The layer's idea of the context.
+    pub(crate) fn context(&self) -> Arc<Context> {
+        Context::primary(self.driver, self.device).expect("the primary context")
+    }
+
+    /// Whether the driver is the fake one.
+    pub(crate) fn is_fake(&self) -> bool {
+        // SAFETY: an address is taken, and not used.
+        unsafe { self.raw.get::<*mut c_void>(b"fake_cuda_count").is_ok() }
+    }
+
+    /// Memory of the device.
+    pub(crate) fn alloc(&self, len: usize) -> usize {
+        let mut addr = 0;
+        call!(self.raw, cuMemAlloc_v2(&raw mut addr => *mut usize, len => usize));
+        addr
+    }
+
+    pub(crate) fn free(&self, addr: usize) {
+        call!(self.raw, cuMemFree_v2(addr => usize));
+    }
+
+    /// Memory that the driver moves.
+    pub(crate) fn managed(&self, len: usize) -> usize {
+        let mut addr = 0;
+        call!(self.raw, cuMemAllocManaged(&raw mut addr => *mut usize, len => usize, 1 => u32));
+        addr
+    }
+
+    /// Page-locked memory.
+    pub(crate) fn host(&self, len: usize) -> usize {
+        let mut addr = 0;
+        call!(self.raw, cuMemHostAlloc(&raw mut addr => *mut usize, len => usize, 0 => u32));
+        addr
+    }
+
+    pub(crate) fn free_host(&self, addr: usize) {
+        call!(self.raw, cuMemFreeHost(addr => usize));
+    }
+
+    /// A heap of the VMM interface: one range of addresses over an allocation for each location.
+    pub(crate) fn vmm(&self, locations: &[(u32, c_int)], cpu: bool) -> usize {
+        let raw = &self.raw;
+        let len = locations.len() * GRANULARITY;
+        let mut base = 0;
+        call!(raw, cuMemAddressReserve(
+            &raw mut base => *mut usize, len => usize, 0 => usize, 0 => usize, 0 => u64
+        ));
+        for (index, location) in locations.iter().enumerate() {
+            let mut handle = 0;
+            let at = base + index * GRANULARITY;
+            let properties = Properties {
+                kind: 1,
+                handle_types: 0,
+                location: *location,
+                windows: ptr::null_mut(),
+                flags: [0; 8],
+            };
+            call!(raw, cuMemCreate(
+                &raw mut handle => *mut usize,
+                GRANULARITY => usize,
+                &raw const properties => *const Properties,
+                0 => u64
+            ));
+            call!(raw, cuMemMap(
+                at => usize, GRANULARITY => usize, 0 => usize, handle => usize, 0 => u64
+            ));
+            call!(raw, cuMemRelease(handle => usize));
+            self.open_to(at, (ON_DEVICE, self.device.0));
+            if cpu {
+                self.open_to(at, (ON_NUMA_NODE, 0));
+            }
+        }
+        base
+    }
+
+    fn open_to(&self, at: usize, location: (u32, c_int)) {
+        let access = Access { location, flags: 3 };
+        call!(self.raw, cuMemSetAccess(
+            at => usize, GRANULARITY => usize, &raw const access => *const Access, 1 => usize
+        ));
+    }
+
+    /// A heap of some allocations on the device.
+    pub(crate) fn heap(&self, allocations: usize) -> usize {
+        self.vmm(&vec![(ON_DEVICE, self.device.0); allocations], false)
+    }
+
+    /// What the layer takes a range for, which has to be device memory.
+    pub(crate) fn range(&self, addr: usize, len: usize) -> DeviceRange {
+        match Memory::examine(self.driver, addr, len) {
+            Ok(Memory::Device(range) | Memory::Managed(range)) => range,
+            other => panic!("not device memory: {other:?}"),
+        }
+    }
+
+    /// Writes device memory, not over borders of allocations of a heap.
+    pub(crate) fn write(&self, addr: usize, bytes: &[u8]) {
+        for (at, len) in granules(addr, bytes.len()) {
+            let from = bytes[at - addr..].as_ptr();
+            call!(self.raw, cuMemcpyHtoD_v2(at => usize, from => *const u8, len => usize));
+        }
+    }
+
+    /// Reads device memory.
+    pub(crate) fn read(&self, addr: usize, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        for (at, len) in granules(addr, len) {
+            let to = bytes[at - addr..].as_mut_ptr();
+            call!(self.raw, cuMemcpyDtoH_v2(to => *mut u8, at => usize, len => usize));
+        }
+        bytes
+    }
+
+    /// Something that the fake driver counts; see its `fake_cuda_count`.
+    pub(crate) fn count(&self, what: u32) -> u64 {
+        count(&self.raw, what)
+    }
+
+    /// A pool of chunks.
+    pub(crate) fn pool(&self, chunk_len: usize, count: usize) -> PinnedPool {
+        PinnedPool::new(&self.context(), chunk_len, count).expect("page-locked memory")
+    }
+
+    /// An engine.
+    pub(crate) fn engine(&self, depth: usize) -> CopyEngine {
+        CopyEngine::new(&self.context(), depth).expect("a copy engine")
+    }
+}
+
+pub(crate) fn count(raw: &Library, what: u32) -> u64 {
+    // SAFETY: the type of that function in the fake driver.
+    unsafe {
+        let count = raw.get::<unsafe extern "C" fn(c_int, u32) -> u64>(b"fake_cuda_count");
+        count.expect("the fake driver")(0, what)
+    }
+}
+
+/// What `len` bytes from `addr` are, cut where allocations of a heap may end.
+fn granules(addr: usize, len: usize) -> impl Iterator<Item = (usize, usize)> {
+    let mut at = addr;
+    std::iter::from_fn(move || {
+        let rest = addr + len - at;
+        let piece = rest.min(GRANULARITY - at % GRANULARITY);
+        let start = at;
+        at += piece;
+        (rest > 0).then_some((start, piece))
+    })
+}
+
+/// Bytes that differ from their neighbours and from one seed to the next.
+pub(crate) fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    let mut state = (seed as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// Fills host memory.
+pub(crate) fn fill(addr: usize, bytes: &[u8]) {
+    // SAFETY: the tests pass page-locked memory of at least this length, in no other use.
+    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len()) };
+}
+
+/// What is in host memory.
+pub(crate) fn peek(addr: usize, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    // SAFETY: as for `fill`.
+    unsafe { ptr::copy_nonoverlapping(addr as *const u8, bytes.as_mut_ptr(), len) };
+    bytes
+}
+
+/// The next thing that is done.
+pub(crate) fn wait(engine: &mut CopyEngine) -> Completed {
+    let start = Instant::now();
+    loop {
+        if let Some(completed) = engine.poll() {
+            return completed;
+        }
+        assert!(start.elapsed() < HANG, "{} never end", engine.in_flight());
+        std::thread::yield_now();
+    }
+}

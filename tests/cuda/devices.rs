@@ -1,0 +1,110 @@
+//! Devices, their attributes, and memory exported as dma-bufs.
+
+use std::os::fd::AsRawFd;
+use std::ptr;
+
+use nvshmem_transport_libfabric::cuda::{Device, DmaBuf, Ordinal, WritesOrdering, flush_writes};
+
+use crate::bed::{Bed, pattern};
+use crate::case::Case;
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::any("a_device_says_what_it_offers", attributes),
+        Case::fake("the_ordering_of_writes_is_read", ordering)
+            .with(&[("FAKE_CUDA_WRITES_ORDERING", "0")]),
+        Case::any("writes_can_be_flushed", flush),
+        Case::any("a_dma_buf_has_the_memory_s_bytes", dma_buf),
+        Case::fake("a_driver_without_dma_buf_says_so", no_dma_buf)
+            .with(&[("FAKE_CUDA_DMA_BUF", "0")]),
+    ]
+}
+
+fn attributes() {
+    let bed = Bed::new();
+    assert!(Device::count(bed.driver).expect("it answers") > 0);
+    let device = Device::new(bed.driver, bed.device).expect("device 0");
+    let attributes = device.attributes().expect("it answers");
+    println!("{device}: {attributes:?}");
+    assert!(attributes.unified_addressing && attributes.compute.0 > 0);
+    assert!(attributes.copy_engines > 0);
+    let pci = device.pci_address().expect("it has one");
+    let parts: Vec<_> = pci.split([':', '.']).map(|part| u32::from_str_radix(part, 16)).collect();
+    assert!(parts.len() == 4 && parts.iter().all(Result::is_ok), "{pci}");
+    assert_eq!(pci, pci.to_lowercase());
+    let current = Device::current(bed.driver).expect("its context is bound");
+    assert_eq!(current.ordinal(), bed.device);
+    let error = Device::new(bed.driver, Ordinal(4096)).expect_err("no such device");
+    assert!(error.to_string().contains("device 4096: CUDA_ERROR_INVALID_DEVICE"), "{error}");
+    if bed.is_fake() {
+        assert_eq!((pci.as_str(), device.name().as_deref()), ("fafe:00:00.0", Ok("Fake GPU")));
+        assert_eq!(attributes.writes_ordering, WritesOrdering::Owner);
+        assert!(attributes.dma_buf && attributes.stream_write_64 && !attributes.gpudirect_rdma);
+        assert!(attributes.flush_on_host && !attributes.flush_on_stream);
+    }
+}
+
+fn ordering() {
+    let bed = Bed::new();
+    let device = Device::new(bed.driver, bed.device).expect("device 0");
+    let attributes = device.attributes().expect("it answers");
+    assert_eq!(attributes.writes_ordering, WritesOrdering::None);
+    assert!(WritesOrdering::None < WritesOrdering::Owner);
+}
+
+fn flush() {
+    let bed = Bed::new();
+    let device = Device::new(bed.driver, bed.device).expect("device 0");
+    if !device.attributes().expect("it answers").flush_on_host {
+        println!("skipped: this device has no flush on the host");
+        return;
+    }
+    let context = bed.context();
+    flush_writes(&context, false).expect("to the owner");
+    // The call binds the context where nothing is bound.
+    let flushed = std::thread::spawn(move || flush_writes(&context, true)).join();
+    flushed.expect("no panic").expect("to all devices");
+}
+
+fn dma_buf() {
+    let bed = Bed::new();
+    let len = 3 << 16;
+    let device = bed.alloc(2 << 20);
+    let bytes = pattern(len, 1);
+    bed.write(device, &bytes);
+    let buffer = match DmaBuf::export(&bed.range(device, len)) {
+        Ok(buffer) => buffer,
+        Err(error) if !bed.is_fake() => {
+            println!("skipped: {error}");
+            return;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    assert_eq!((buffer.offset(), buffer.len(), buffer.is_empty()), (0, len, false));
+    let fd = buffer.fd().as_raw_fd();
+    // SAFETY: a new mapping at an address that the system chooses.
+    let mapped =
+        unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, fd, 0) };
+    if mapped == libc::MAP_FAILED {
+        assert!(!bed.is_fake(), "the fake driver's can be mapped");
+        println!("this driver's dma-bufs cannot be mapped");
+    } else {
+        // SAFETY: mapped above with this length; nobody writes to it.
+        let seen = unsafe { std::slice::from_raw_parts(mapped.cast::<u8>(), len) };
+        assert!(seen == bytes, "the dma-buf has other bytes");
+    }
+    drop(buffer);
+    // SAFETY: only asks about a number.
+    assert_eq!(unsafe { libc::fcntl(fd, libc::F_GETFD) }, -1, "the descriptor is closed");
+    bed.free(device);
+}
+
+fn no_dma_buf() {
+    let bed = Bed::new();
+    let device = bed.alloc(1 << 16);
+    let range = bed.range(device, 1 << 16);
+    let error = DmaBuf::export(&range).expect_err("switched off");
+    let said = error.to_string();
+    assert!(said.contains("CUDA_ERROR_NOT_SUPPORTED (801)"), "{said}");
+    assert!(said.contains("65536 bytes"), "{said}");
+}

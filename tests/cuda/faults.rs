@@ -1,0 +1,64 @@
+//! The fake device memory is what it says: the CPU cannot touch it, nor can the system on its behalf.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+use crate::bed::{Bed, GRANULARITY, pattern};
+use crate::case::Case;
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::fake("reading_device_memory_faults", read).faults(),
+        Case::fake("writing_device_memory_faults", write).faults(),
+        Case::fake("reading_a_heap_of_the_vmm_interface_faults", heap).faults(),
+        Case::fake("freed_memory_faults", freed).faults(),
+        Case::fake("system_calls_cannot_touch_device_memory", calls),
+    ]
+}
+
+fn load(addr: usize) {
+    // SAFETY: it is not: that is what is shown.
+    let byte = unsafe { (addr as *const u8).read_volatile() };
+    println!("read {byte}");
+}
+
+fn read() {
+    let bed = Bed::new();
+    load(bed.alloc(4096) + 100);
+}
+
+fn write() {
+    let bed = Bed::new();
+    let addr = bed.alloc(4096);
+    // SAFETY: it is not: that is what is shown.
+    unsafe { (addr as *mut u8).write_volatile(1) };
+}
+
+fn heap() {
+    let bed = Bed::new();
+    load(bed.heap(2) + GRANULARITY + 1);
+}
+
+fn freed() {
+    let bed = Bed::new();
+    let addr = bed.host(4096);
+    bed.free_host(addr);
+    load(addr);
+}
+
+fn calls() {
+    let bed = Bed::new();
+    let device = bed.alloc(4096);
+    let bytes = pattern(4096, 2);
+    bed.write(device, &bytes);
+    // Pages of the kernel's own would take the bytes; those of the device it cannot read.
+    let (mut here, mut there) = UnixStream::pair().expect("a pair of sockets");
+    // SAFETY: only the address is passed on; the kernel checks it.
+    let memory = unsafe { std::slice::from_raw_parts_mut(device as *mut u8, 4096) };
+    let sent = here.write(memory).expect_err("the kernel cannot read it");
+    assert_eq!(sent.raw_os_error(), Some(libc::EFAULT), "{sent}");
+    there.write_all(&[1; 16]).expect("sockets take that");
+    let received = here.read(&mut memory[..16]).expect_err("nor write it");
+    assert_eq!(received.raw_os_error(), Some(libc::EFAULT), "{received}");
+    assert_eq!(bed.read(device, 4096), bytes, "nothing has changed");
+}

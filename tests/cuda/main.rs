@@ -1,0 +1,54 @@
+//! The CUDA layer against the fake driver, and against a real one where there is a GPU.
+//!
+//! Every case runs in a process of its own: it has the driver it names loaded by the dynamic loader,
+//! as a program with CUDA has, or none; it may crash, and it is ended when it hangs.
+//!
+//! The fake driver is built beside this program. Cases for a GPU look for `libcuda.so.1` and are
+//! ignored, with the reason, where there is none that has a device. They need nothing but this file:
+//! on a machine with a GPU, `cuda-HASH gpu::` runs them.
+
+mod bed;
+mod case;
+mod copies;
+mod devices;
+mod driver;
+mod failures;
+mod faults;
+mod pinned;
+mod pointers;
+mod spin;
+mod words;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+
+use case::Case;
+
+/// Counts what this program allocates, thread by thread. The fake driver has an allocator of its
+/// own, so what is counted is the layer's and the test's.
+#[global_allocator]
+static ALLOCATOR: bed::Counting = bed::Counting;
+
+fn main() -> ExitCode {
+    let cases: Vec<Case> = [
+        driver::cases(),
+        pointers::cases(),
+        devices::cases(),
+        pinned::cases(),
+        copies::cases(),
+        failures::cases(),
+        spin::cases(),
+        words::cases(),
+        faults::cases(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    // A process that runs one case ends in here.
+    case::run_child(&cases);
+    let arguments = Arguments::from_args();
+    let mut trials: Vec<Trial> = cases.iter().map(Case::trial).collect();
+    trials.extend(case::gpu_trials(&cases));
+    libtest_mimic::run(&arguments, trials).exit_code()
+}

@@ -1,0 +1,263 @@
+//! What addresses are, where allocations end, and which context they belong to.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::thread;
+
+use nvshmem_transport_libfabric::cuda::{Kind, Memory, Ordinal, Pointer, RangeError};
+
+use crate::bed::{Bed, GRANULARITY, ON_DEVICE, ON_NUMA_NODE, call, status};
+use crate::case::Case;
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::any("every_kind_of_memory_is_told", kinds),
+        Case::fake("memory_of_a_numa_node_is_told", numa),
+        Case::any("an_address_that_is_used_again_has_another_number", numbers),
+        Case::any("a_range_knows_where_its_allocations_end", borders),
+        Case::any("a_range_of_two_kinds_is_refused", mixed),
+        Case::fake("a_range_on_two_devices_is_refused", two_devices),
+        Case::any("no_range_at_all_is_refused", bounds),
+        Case::any("a_context_is_bound_and_what_was_bound_comes_back", binding),
+        Case::fake("memory_of_a_context_of_the_program_s_own_is_used_in_it", own_context),
+        Case::fake("calls_without_a_context_fail", unbound),
+        Case::fake("a_destroyed_context_is_an_error", destroyed),
+    ]
+}
+
+fn kind(bed: &Bed, addr: usize) -> Kind {
+    Pointer::of(bed.driver, addr).expect("every address is answered").kind
+}
+
+fn kinds() {
+    let bed = Bed::new();
+    let plain = vec![0_u8; 1 << 16];
+    let addr = plain.as_ptr() as usize;
+    assert_eq!(kind(&bed, addr), Kind::Host);
+    assert!(matches!(Memory::examine(bed.driver, addr, plain.len()), Ok(Memory::Host(Kind::Host))));
+    // Whole pages of it, registered.
+    let page = addr.next_multiple_of(4096);
+    call!(bed.raw, cuMemHostRegister_v2(page => usize, 8192 => usize, 0 => u32));
+    assert_eq!(kind(&bed, page + 5), Kind::RegisteredHost);
+    let inside = Memory::examine(bed.driver, page + 1, 4096);
+    assert!(matches!(inside, Ok(Memory::Host(Kind::RegisteredHost))), "{inside:?}");
+    let beyond = Memory::examine(bed.driver, page + 1, 16_384);
+    assert!(matches!(beyond, Ok(Memory::Host(Kind::Host))), "not all is locked: {beyond:?}");
+    call!(bed.raw, cuMemHostUnregister(page => usize));
+    assert_eq!(kind(&bed, page + 5), Kind::Host);
+
+    let locked = bed.host(4096);
+    assert_eq!(kind(&bed, locked + 4095), Kind::RegisteredHost);
+    bed.free_host(locked);
+
+    let device = bed.alloc(1 << 20);
+    let pointer = Pointer::of(bed.driver, device + 77).expect("it answers");
+    assert_eq!((pointer.kind, pointer.device), (Kind::Device, Some(bed.device)));
+    let range = bed.range(device + 77, 1000);
+    assert_eq!((range.addr(), range.len(), range.kind()), (device + 77, 1000, Kind::Device));
+    assert_eq!(range.buffer(), pointer.buffer);
+    assert!(range.context().is(&bed.context()));
+    assert!(!range.is_empty() && !range.kind().cpu_accessible());
+
+    let managed = bed.managed(1 << 20);
+    assert_eq!(kind(&bed, managed), Kind::Managed);
+    assert!(matches!(Memory::examine(bed.driver, managed, 1 << 20), Ok(Memory::Managed(_))));
+
+    let heap = bed.heap(1);
+    let pointer = Pointer::of(bed.driver, heap + 1).expect("it answers");
+    assert_eq!((pointer.kind, pointer.device), (Kind::Device, Some(bed.device)));
+    assert!(bed.range(heap, GRANULARITY).context().is(&bed.context()));
+    bed.free(device);
+    bed.free(managed);
+}
+
+fn numa() {
+    let bed = Bed::new();
+    let open = bed.vmm(&[(ON_NUMA_NODE, 0); 2], true);
+    assert_eq!(kind(&bed, open), Kind::HostNuma);
+    let memory = Memory::examine(bed.driver, open, 2 * GRANULARITY);
+    assert!(matches!(memory, Ok(Memory::Host(Kind::HostNuma))), "{memory:?}");
+    // SAFETY: mapped for the CPU, as the driver says, and ours.
+    unsafe { (open as *mut u64).write_volatile(7) };
+
+    let closed = bed.vmm(&[(ON_NUMA_NODE, 0); 2], false);
+    assert_eq!(kind(&bed, closed), Kind::HostNumaDeviceOnly);
+    let range = bed.range(closed, 2 * GRANULARITY);
+    assert_eq!(range.kind(), Kind::HostNumaDeviceOnly);
+    assert_eq!(range.allocations().count(), 2);
+}
+
+fn numbers() {
+    let bed = Bed::new();
+    let first = bed.alloc(1 << 20);
+    let number = Pointer::of(bed.driver, first).expect("it answers").buffer;
+    assert_ne!(number, 0);
+    assert_eq!(Pointer::of(bed.driver, first + 99).expect("it answers").buffer, number);
+    bed.free(first);
+    let second = bed.alloc(1 << 20);
+    assert_ne!(Pointer::of(bed.driver, second).expect("it answers").buffer, number);
+    bed.free(second);
+}
+
+fn borders() {
+    let bed = Bed::new();
+    let heap = bed.heap(3);
+    let g = GRANULARITY;
+    let all: Vec<_> = bed.range(heap, 3 * g).allocations().collect();
+    assert_eq!(all, [(heap, g), (heap + g, g), (heap + 2 * g, g)]);
+    let range = bed.range(heap + 10, 2 * g);
+    let all: Vec<_> = range.allocations().collect();
+    assert_eq!(all, [(heap + 10, g - 10), (heap + g, g), (heap + 2 * g, 10)]);
+    let pieces = |addr, len| range.pieces(addr, len).collect::<Vec<_>>();
+    assert_eq!(pieces(heap + g - 1, 1), [(heap + g - 1, 1)]);
+    assert_eq!(pieces(heap + g - 1, 2), [(heap + g - 1, 1), (heap + g, 1)]);
+    assert_eq!(pieces(heap + g, g), [(heap + g, g)]);
+    assert_eq!(pieces(heap + g, g + 1), [(heap + g, g), (heap + 2 * g, 1)]);
+    assert_eq!(pieces(heap + g, 0), []);
+    assert!(range.contains(heap + 10, 2 * g) && range.contains(heap + 2 * g + 10, 0));
+    assert!(!range.contains(heap + 9, 1) && !range.contains(heap + 10, 2 * g + 1));
+    assert!(!range.contains(heap + 11, usize::MAX));
+    // Memory of the VMM interface refuses it, plain memory does not.
+    if bed.is_fake() {
+        let error = range.set_sync_memops().expect_err("not for the VMM interface");
+        assert!(error.to_string().contains("SYNC_MEMOPS"), "{error}");
+    }
+    let plain = bed.alloc(4096);
+    bed.range(plain, 4096).set_sync_memops().expect("it is for plain memory");
+    bed.free(plain);
+}
+
+fn mixed() {
+    let bed = Bed::new();
+    if bed.is_fake() {
+        let heap = bed.vmm(&[(ON_DEVICE, 0), (ON_NUMA_NODE, 0)], false);
+        let error = Memory::examine(bed.driver, heap, 2 * GRANULARITY).expect_err("two kinds");
+        let expected = RangeError::Mixed {
+            addr: heap,
+            first: Kind::Device,
+            at: heap + GRANULARITY,
+            then: Kind::HostNumaDeviceOnly,
+        };
+        assert_eq!(error, expected);
+        let said = error.to_string();
+        assert!(said.contains("device memory") && said.contains("NUMA"), "{said}");
+    }
+    // From host memory into device memory, however far that is.
+    let plain = [0_u8; 64];
+    let device = bed.alloc(4096);
+    let (low, high) = (plain.as_ptr() as usize, device);
+    if low < high {
+        let error = Memory::examine(bed.driver, low, high - low + 1).expect_err("two kinds");
+        assert!(matches!(error, RangeError::Mixed { first: Kind::Host, .. }), "{error:?}");
+    } else {
+        Memory::examine(bed.driver, high, low - high + 1).expect_err("it leaves the allocation");
+    }
+    bed.free(device);
+}
+
+fn two_devices() {
+    let bed = Bed::new();
+    let heap = bed.vmm(&[(ON_DEVICE, 0), (ON_DEVICE, 1)], false);
+    let error = Memory::examine(bed.driver, heap, GRANULARITY + 1).expect_err("two devices");
+    let at = heap + GRANULARITY;
+    let (first, then) = (Ordinal(0), Ordinal(1));
+    assert_eq!(error, RangeError::Devices { addr: heap, first, at, then });
+    let range = bed.range(at, GRANULARITY);
+    assert_eq!(range.context().device(), Ordinal(1));
+}
+
+fn bounds() {
+    let bed = Bed::new();
+    for (addr, len) in [(0x1000, 0), (0, 8), (usize::MAX - 3, 8)] {
+        let error = Memory::examine(bed.driver, addr, len).expect_err("no range");
+        assert_eq!(error, RangeError::Bounds { addr, len });
+    }
+    // Device memory, but more of it than there is.
+    let device = bed.alloc(4096);
+    let error = Memory::examine(bed.driver, device, 1 << 40).expect_err("it leaves the allocation");
+    println!("{error}");
+    bed.free(device);
+}
+
+fn bound(bed: &Bed) -> *mut c_void {
+    let mut current = ptr::null_mut();
+    call!(bed.raw, cuCtxGetCurrent(&raw mut current => *mut *mut c_void));
+    current
+}
+
+fn binding() {
+    let bed = Bed::new();
+    let context = bed.context();
+    // It is bound here already.
+    assert_eq!(bound(&bed), bed.handle);
+    drop(context.bind().expect("it is there"));
+    assert_eq!(bound(&bed), bed.handle);
+    let raw = &bed;
+    thread::scope(|scope| {
+        struct Shared<'a>(&'a Bed);
+        // SAFETY: only handles and functions, which any thread may use.
+        unsafe impl Send for Shared<'_> {}
+        let shared = Shared(raw);
+        let context = &context;
+        scope.spawn(move || {
+            let shared = shared;
+            let bed = shared.0;
+            assert!(bound(bed).is_null(), "nothing is bound on a fresh thread");
+            {
+                let _outer = context.bind().expect("it is there");
+                assert_eq!(bound(bed), bed.handle);
+                drop(context.bind().expect("again"));
+                assert_eq!(bound(bed), bed.handle, "the inner one has changed nothing");
+            }
+            assert!(bound(bed).is_null(), "what was bound is back");
+        });
+    });
+    if bed.is_fake() {
+        // Another one is bound, and comes back.
+        let mut other = ptr::null_mut::<c_void>();
+        call!(bed.raw, cuDevicePrimaryCtxRetain(&raw mut other => *mut *mut c_void, 1 => c_int));
+        call!(bed.raw, cuCtxSetCurrent(other => *mut c_void));
+        {
+            let _bound = context.bind().expect("it is there");
+            assert_eq!(bound(&bed), bed.handle);
+        }
+        assert_eq!(bound(&bed), other);
+    }
+}
+
+fn own_context() {
+    let bed = Bed::new();
+    let mut own = ptr::null_mut::<c_void>();
+    call!(bed.raw, cuCtxCreate_v2(&raw mut own => *mut *mut c_void, 0 => u32, 3 => c_int));
+    let made = bed.count(1);
+    let device = bed.alloc(4096);
+    call!(bed.raw, cuCtxSetCurrent(bed.handle => *mut c_void));
+    let range = bed.range(device, 4096);
+    assert_eq!(range.context().device(), Ordinal(3));
+    assert!(!range.context().is(&bed.context()));
+    let inner = range.context().bind().expect("it is there");
+    assert_eq!(bound(&bed), own);
+    drop(inner);
+    assert_eq!(bed.count(1), made, "no primary context of device 3 was made");
+    assert!(range.context().to_string().contains("device 3"), "{}", range.context());
+}
+
+fn unbound() {
+    // What the layer is tested against has to be as strict as CUDA is.
+    let bed = Bed::new();
+    call!(bed.raw, cuCtxSetCurrent(ptr::null_mut() => *mut c_void));
+    let mut addr = 0;
+    assert_eq!(status!(bed.raw, cuMemAlloc_v2(&raw mut addr => *mut usize, 64 => usize)), 201);
+    assert_eq!(status!(bed.raw, cuStreamSynchronize(0 => usize)), 201);
+}
+
+fn destroyed() {
+    let bed = Bed::new();
+    let mut own = ptr::null_mut::<c_void>();
+    call!(bed.raw, cuCtxCreate_v2(&raw mut own => *mut *mut c_void, 0 => u32, 2 => c_int));
+    let device = bed.alloc(4096);
+    let range = bed.range(device, 4096);
+    call!(bed.raw, cuCtxDestroy_v2(own => *mut c_void));
+    let error = range.context().bind().expect_err("it is gone");
+    assert!(error.to_string().contains("CUDA_ERROR_CONTEXT_IS_DESTROYED (709)"), "{error}");
+}

@@ -1,0 +1,219 @@
+//! Words in device memory, by every way.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nvshmem_transport_libfabric::cuda::{
+    GDRCOPY_LIBRARY, Gdrcopy, GdrcopyError, Way, WordAccess, WordError, Words, WordsOptions,
+};
+use nvshmem_transport_libfabric::engine::atomic::Width;
+
+use crate::bed::{Bed, GRANULARITY, allocations, call, status};
+use crate::case::Case;
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::any("words_by_the_driver_s_streams", by_stream),
+        Case::fake("words_without_stream_memory_operations", by_copies)
+            .with(&[("FAKE_CUDA_STREAM_OPS", "0")]),
+        Case::any("words_by_gdrcopy", by_gdrcopy),
+        Case::any("words_by_a_mapped_dma_buf", by_dma_buf),
+        Case::any("the_best_way_that_works_is_taken", best),
+        Case::fake("a_gdrcopy_of_another_version_is_not_used", other_version)
+            .with(&[("FAKE_GDRCOPY_VERSION", "3.1")]),
+        Case::fake("a_gdrcopy_without_its_module_is_not_used", no_module)
+            .with(&[("FAKE_GDRCOPY_REFUSE", "1"), ("FAKE_CUDA_DMA_BUF", "0")]),
+        Case::none("a_missing_gdrcopy_is_named", no_gdrcopy),
+        Case::fake("a_range_that_cannot_be_mapped_is_served_by_streams", unmappable),
+        Case::any("a_word_that_is_not_there_is_an_error", not_there),
+        Case::fake("a_word_that_never_comes_is_an_error", stuck),
+        Case::any("a_changed_word_costs_no_allocation", no_allocation),
+    ]
+}
+
+/// Nothing but what always works.
+pub(crate) fn stream_only() -> WordsOptions {
+    WordsOptions { gdrcopy: None, dma_buf: false, ..WordsOptions::default() }
+}
+
+const WIDTHS: [Width; 3] = [Width::Two, Width::Four, Width::Eight];
+
+/// Reads, writes and changes words of every width, with a look at their neighbours.
+fn check(bed: &Bed, words: &mut Words, base: usize, len: usize) {
+    let edges = [base, base + 64, base + len - 8];
+    for addr in edges {
+        for width in WIDTHS {
+            let mask = width.mask();
+            bed.write(addr, &[0xee; 8]);
+            let value = 0x1122_3344_5566_7788 & mask;
+            words.store(addr, width, value).expect("it is there");
+            let seen = bed.read(addr, 8);
+            assert_eq!(seen[..width.bytes()], value.to_le_bytes()[..width.bytes()], "{width:?}");
+            assert!(seen[width.bytes()..].iter().all(|byte| *byte == 0xee), "{width:?}: {seen:x?}");
+            assert_eq!(words.load(addr, width), Ok(value));
+            let before = words.fetch_apply(addr, width, &mut |word| word.wrapping_add(mask));
+            assert_eq!(before, Ok(value));
+            assert_eq!(words.load(addr, width), Ok(value.wrapping_sub(1) & mask), "it wraps");
+            let seen = bed.read(addr, 8);
+            assert!(seen[width.bytes()..].iter().all(|byte| *byte == 0xee), "{width:?}: {seen:x?}");
+        }
+    }
+}
+
+fn try_way(options: &WordsOptions, way: Way) -> Option<()> {
+    let bed = Bed::new();
+    let mut words = Words::new(&bed.context(), options).expect("copies work");
+    if words.way() != way && !bed.is_fake() {
+        println!("skipped: {way} does not work here");
+        return None;
+    }
+    assert_eq!(words.way(), way);
+    assert!(words.cost().load > Duration::ZERO && words.cost().store > Duration::ZERO);
+    println!("{way}: {:?}", words.cost());
+    let plain = bed.alloc(1 << 16);
+    let range = Arc::new(bed.range(plain, 1 << 16));
+    assert_eq!(words.attach(&range), Ok(way));
+    let heap = bed.heap(3);
+    let heap_range = Arc::new(bed.range(heap, 3 * GRANULARITY));
+    let heap_way = words.attach(&heap_range).expect("its context");
+    // A dma-buf is of one allocation, so the heap goes by streams then.
+    if way != Way::DmaBuf && bed.is_fake() {
+        assert_eq!(heap_way, way);
+    }
+    check(&bed, &mut words, plain, 1 << 16);
+    for index in 0..3 {
+        check(&bed, &mut words, heap + index * GRANULARITY, GRANULARITY);
+    }
+    words.detach(&range);
+    words.load(plain, Width::Four).expect_err("it was detached");
+    words.load(heap, Width::Four).expect("the other one was not");
+    drop(words);
+    bed.free(plain);
+    Some(())
+}
+
+fn by_stream() {
+    try_way(&stream_only(), Way::Stream);
+}
+
+fn by_copies() {
+    try_way(&stream_only(), Way::Stream).expect("the fake driver");
+    let bed = Bed::new();
+    let engine = bed.engine(1);
+    assert!(!engine.writes_words(Width::Eight), "the device does not offer it");
+    assert!(engine.writes_words(Width::Four), "that one it does");
+    assert!(!engine.writes_words(Width::Two), "there is none");
+    // A device that offers it after all refuses: the engine has not asked.
+    assert_eq!(
+        status!(bed.raw, cuStreamWriteValue64_v2(
+            0 => usize, bed.alloc(64) => usize, 1 => u64, 0 => u32
+        )),
+        801
+    );
+}
+
+fn by_gdrcopy() {
+    try_way(&WordsOptions { dma_buf: false, ..WordsOptions::default() }, Way::Gdrcopy);
+}
+
+fn by_dma_buf() {
+    try_way(&WordsOptions { gdrcopy: None, ..WordsOptions::default() }, Way::DmaBuf);
+}
+
+fn best() {
+    let bed = Bed::new();
+    let words = Words::new(&bed.context(), &WordsOptions::default()).expect("copies work");
+    println!("{}, {:?}", words.way(), words.cost());
+    if bed.is_fake() {
+        assert_eq!(words.way(), Way::Gdrcopy);
+        let gdrcopy = Gdrcopy::load(GDRCOPY_LIBRARY).expect("it is open");
+        assert_eq!(gdrcopy.to_string(), "GDRCopy 2.4");
+    }
+}
+
+fn other_version() {
+    let error = Gdrcopy::load(GDRCOPY_LIBRARY).expect_err("3.1 is not 2.x");
+    assert!(matches!(error, GdrcopyError::Version { major: 3, minor: 1, .. }), "{error:?}");
+    try_way(&WordsOptions::default(), Way::DmaBuf).expect("the next best");
+}
+
+fn no_module() {
+    let error = Gdrcopy::load(GDRCOPY_LIBRARY).expect_err("no module");
+    assert!(error.to_string().contains("gdrdrv"), "{error}");
+    try_way(&WordsOptions::default(), Way::Stream).expect("what is left");
+}
+
+fn no_gdrcopy() {
+    let error = Gdrcopy::load("libgdrapi-of-nowhere.so.2").expect_err("no such library");
+    let said = error.to_string();
+    assert!(said.contains("libgdrapi-of-nowhere.so.2") && said.contains("cannot open"), "{said}");
+    let error = Gdrcopy::load("libm.so.6").expect_err("that is none");
+    assert!(matches!(error, GdrcopyError::Symbol { symbol: "gdr_pin_buffer", .. }), "{error:?}");
+}
+
+fn unmappable() {
+    let bed = Bed::new();
+    let mut words = Words::new(&bed.context(), &WordsOptions::default()).expect("copies work");
+    assert_eq!(words.way(), Way::Gdrcopy);
+    // GDRCopy maps memory of devices only.
+    let managed = bed.managed(1 << 16);
+    let range = Arc::new(bed.range(managed, 1 << 16));
+    assert_eq!(words.attach(&range), Ok(Way::Stream));
+    check(&bed, &mut words, managed, 1 << 16);
+}
+
+fn not_there() {
+    let bed = Bed::new();
+    let mut words = Words::new(&bed.context(), &stream_only()).expect("copies work");
+    let device = bed.alloc(8192);
+    let error = words.load(device, Width::Four).expect_err("nothing is attached");
+    assert!(matches!(error, WordError::NoWord { width: 4, .. }), "{error:?}");
+    let range = Arc::new(bed.range(device + 64, 4096));
+    words.attach(&range).expect("its context");
+    for (addr, width) in [
+        (device + 60, Width::Four),
+        (device + 60, Width::Eight),
+        (device + 66, Width::Four),
+        (device + 64 + 4096, Width::Two),
+    ] {
+        let error = words.store(addr, width, 1).expect_err("no word there");
+        assert!(error.to_string().contains(&format!("{addr:#x}")), "{error}");
+    }
+    words.store(device + 64 + 4094, Width::Two, 1).expect("the last one");
+    // Another range before and one behind do not hide it.
+    let (before, behind) = (bed.range(device, 64), bed.range(device + 64 + 4096, 64));
+    words.attach(&Arc::new(before)).expect("its context");
+    words.attach(&Arc::new(behind)).expect("its context");
+    assert_eq!(words.load(device + 64 + 4094, Width::Two), Ok(1));
+    drop(words);
+    bed.free(device);
+}
+
+fn stuck() {
+    let bed = Bed::new();
+    let options = WordsOptions { patience: Duration::from_millis(50), ..stream_only() };
+    let mut words = Words::new(&bed.context(), &options).expect("copies work");
+    let device = bed.alloc(4096);
+    words.attach(&Arc::new(bed.range(device, 4096))).expect("its context");
+    call!(bed.raw, fake_cuda_latency(0 => i32, 1_500_000_000 => u64, 0 => u64));
+    let error = words.load(device, Width::Eight).expect_err("it takes too long");
+    let said = error.to_string();
+    for part in [&format!("{device:#x}"), "CUDA_ERROR_TIMEOUT", "device 0", "50ms"] {
+        assert!(said.contains(part), "no {part:?} in: {said}");
+    }
+    assert_eq!(words.store(device, Width::Eight, 1), Err(error), "it is not asked again");
+}
+
+fn no_allocation() {
+    let bed = Bed::new();
+    for options in [stream_only(), WordsOptions::default()] {
+        let mut words = Words::new(&bed.context(), &options).expect("copies work");
+        let device = bed.alloc(4096);
+        words.attach(&Arc::new(bed.range(device, 4096))).expect("its context");
+        let before = allocations();
+        for _ in 0..20 {
+            words.fetch_apply(device, Width::Eight, &mut |word| word + 1).expect("it is there");
+        }
+        assert_eq!(allocations(), before);
+    }
+}
