@@ -8,7 +8,9 @@
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
 use cudarc::driver::sys;
-use sys::{CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUstream};
+use sys::{
+    CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUstream, CUstreamCaptureMode,
+};
 use sys::{CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation, CUpointer_attribute};
 
 /// A `CUresult`, as a number: drivers know more of them than any header.
@@ -91,6 +93,7 @@ functions! {
         cuCtxPushCurrent_v2(CUcontext);
         cuCtxPopCurrent_v2(*mut CUcontext);
         cuCtxGetDevice(*mut CUdevice);
+        cuThreadExchangeStreamCaptureMode(*mut CUstreamCaptureMode);
         cuCtxGetStreamPriorityRange(*mut c_int, *mut c_int);
         cuPointerGetAttributes(
             c_uint, *mut CUpointer_attribute, *mut *mut c_void, CUdeviceptr

@@ -5,10 +5,10 @@ use std::marker::PhantomData;
 use std::ptr;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{CUcontext, CUdevice};
+use cudarc::driver::sys::{CUcontext, CUdevice, CUstreamCaptureMode};
 
 use super::driver::Driver;
-use super::error::CudaError;
+use super::error::{CudaError, code};
 
 /// The number of a device in this process, as `CUDA_VISIBLE_DEVICES` leaves it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -89,7 +89,11 @@ impl Context {
     }
 
     /// Binds it on this thread until the result is dropped. Where it is bound already, as on
-    /// NVSHMEM's proxy thread, this is one cheap call and nothing is changed.
+    /// NVSHMEM's proxy thread, it stays as it is.
+    ///
+    /// As long as it is bound, this thread's calls do not count as disturbing a graph that the
+    /// program captures, on this or another thread. They touch nothing of the program's streams;
+    /// but CUDA cannot know that, would refuse them, and would spoil the capture.
     ///
     /// # Errors
     /// As the driver answers, for one when the context was destroyed.
@@ -105,7 +109,8 @@ impl Context {
             let status = unsafe { (self.driver.api.cuCtxPushCurrent_v2)(self.raw) };
             self.driver.check("cuCtxPushCurrent_v2", status, || self.to_string())?;
         }
-        Ok(Bound { context: self, pushed, this_thread: PhantomData })
+        let capture_mode = exchange_capture_mode(self.driver, RELAXED);
+        Ok(Bound { context: self, pushed, capture_mode, this_thread: PhantomData })
     }
 }
 
@@ -117,6 +122,18 @@ fn primary_is_active(driver: &Driver, device: Ordinal) -> Result<bool, CudaError
         unsafe { (driver.api.cuDevicePrimaryCtxGetState)(number, &raw mut flags, &raw mut active) };
     driver.check("cuDevicePrimaryCtxGetState", status, || format!("device {device}"))?;
     Ok(active != 0)
+}
+
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`: this thread's calls do not disturb captures.
+const RELAXED: u32 = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as u32;
+
+/// Sets this thread's mode and returns the one before. None when the driver did not take it, which
+/// then can refuse a call while a graph is captured, with its reason.
+#[inline]
+fn exchange_capture_mode(driver: &Driver, mut mode: u32) -> Option<u32> {
+    // SAFETY: a place of the enum's size, for a number in and one out.
+    let status = unsafe { (driver.api.cuThreadExchangeStreamCaptureMode)((&raw mut mode).cast()) };
+    (status == code::SUCCESS).then_some(mode)
 }
 
 /// The driver's number for an ordinal.
@@ -155,12 +172,17 @@ pub struct Bound<'a> {
     context: &'a Context,
     /// Whether it has to be taken off the thread's stack.
     pushed: bool,
+    /// The mode to bring back.
+    capture_mode: Option<u32>,
     /// What is bound belongs to the thread, so this value stays there.
     this_thread: PhantomData<*const ()>,
 }
 
 impl Drop for Bound<'_> {
     fn drop(&mut self) {
+        if let Some(mode) = self.capture_mode.filter(|mode| *mode != RELAXED) {
+            let _ = exchange_capture_mode(self.context.driver, mode);
+        }
         if self.pushed {
             let mut popped = ptr::null_mut();
             // An error means that the program has emptied the stack meanwhile, or CUDA has ended.

@@ -5,10 +5,10 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use cudarc::driver::sys::{CUdeviceptr, CUmemRangeHandleType_enum as handle_type};
 
-use super::error::CudaError;
+use super::error::{CudaError, code};
 use super::range::DeviceRange;
 
-/// A dma-buf of a range. Dropping it closes the descriptor; who has mapped or registered it keeps
+/// A dma-buf of a part of a range. Dropping it closes the descriptor; who has mapped or registered it keeps
 /// the memory.
 #[derive(Debug)]
 pub struct DmaBuf {
@@ -18,30 +18,35 @@ pub struct DmaBuf {
 }
 
 impl DmaBuf {
-    /// Exports a range. Pages are exported whole: [`Self::offset`] says where the range starts.
+    /// Exports `len` bytes from `addr` of a range. Pages are exported whole: [`Self::offset`] says
+    /// where the bytes start. Not every driver exports several allocations as one: see
+    /// [`DeviceRange::allocations`].
     ///
     /// # Errors
-    /// As the driver answers, for one when the device has no dma-buf or the range several
-    /// allocations, and when the driver lacks the function.
-    pub fn export(range: &DeviceRange) -> Result<Self, CudaError> {
+    /// As the driver answers, for one when the device has no dma-buf, and when the driver lacks the
+    /// function.
+    pub fn export(range: &DeviceRange, addr: usize, len: usize) -> Result<Self, CudaError> {
         const CALL: &str = "cuMemGetHandleForAddressRange";
         let context = range.context();
         let driver = context.driver();
-        let subject = || format!("{} bytes at {:#x} of {context}", range.len(), range.addr());
+        let subject = || format!("{len} bytes at {addr:#x} of {context}");
         let get = driver.api.cuMemGetHandleForAddressRange;
         let get = get.ok_or_else(|| driver.lacks(CALL, subject()))?;
         let page = page_size();
-        let start = range.addr() - range.addr() % page;
-        let offset = range.addr() - start;
-        let len = (offset + range.len()).next_multiple_of(page);
+        if !range.contains(addr, len) || len == 0 {
+            return Err(driver.error(CALL, code::INVALID_VALUE, subject()));
+        }
+        let start = addr - addr % page;
+        let offset = addr - start;
+        let whole = (offset + len).next_multiple_of(page);
         let mut fd: c_int = -1;
         let _bound = context.bind()?;
         let kind = handle_type::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
         // SAFETY: for this type of handle the place is that of an `int`.
-        let status = unsafe { get((&raw mut fd).cast(), start as CUdeviceptr, len, kind, 0) };
+        let status = unsafe { get((&raw mut fd).cast(), start as CUdeviceptr, whole, kind, 0) };
         driver.check(CALL, status, subject)?;
         // SAFETY: the driver has opened it for us; nobody else closes it.
-        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, offset, len })
+        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, offset, len: whole })
     }
 
     /// The descriptor.
@@ -49,7 +54,7 @@ impl DmaBuf {
         self.fd.as_fd()
     }
 
-    /// Where the range starts in it, in bytes.
+    /// Where what was asked for starts in it, in bytes.
     pub fn offset(&self) -> usize {
         self.offset
     }

@@ -61,20 +61,8 @@ impl Mapped {
 
     /// Maps a range by its dma-buf, where the driver lets the CPU do so.
     pub(super) fn by_dma_buf(range: &Arc<DeviceRange>) -> Result<Self, String> {
-        let buffer = DmaBuf::export(range).map_err(|error| error.to_string())?;
-        let len = buffer.len();
-        // SAFETY: a new mapping at an address that the system chooses.
-        let mapped = unsafe {
-            let access = libc::PROT_READ | libc::PROT_WRITE;
-            libc::mmap(ptr::null_mut(), len, access, libc::MAP_SHARED, buffer.fd().as_raw_fd(), 0)
-        };
-        if mapped == libc::MAP_FAILED {
-            return Err(format!("the dma-buf: {}", std::io::Error::last_os_error()));
-        }
-        let cpu = mapped as usize + buffer.offset();
-        let window = Window::DmaBuf { cpu: mapped as usize, len, _buffer: buffer };
-        let pieces = Box::new([Piece { addr: range.addr(), cpu, _window: window }]);
-        Ok(Self { pieces, _range: Arc::clone(range) })
+        let pieces = range.allocations().map(|(addr, len)| map_dma_buf(range, addr, len));
+        Ok(Self { pieces: pieces.collect::<Result<_, String>>()?, _range: Arc::clone(range) })
     }
 
     /// Where the CPU finds an address of the range.
@@ -128,10 +116,26 @@ impl Mapped {
     }
 }
 
+fn map_dma_buf(range: &DeviceRange, addr: usize, len: usize) -> Result<Piece, String> {
+    let buffer = DmaBuf::export(range, addr, len).map_err(|error| error.to_string())?;
+    let len = buffer.len();
+    // SAFETY: a new mapping at an address that the system chooses.
+    let mapped = unsafe {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        libc::mmap(ptr::null_mut(), len, access, libc::MAP_SHARED, buffer.fd().as_raw_fd(), 0)
+    };
+    if mapped == libc::MAP_FAILED {
+        return Err(format!("the dma-buf: {}", std::io::Error::last_os_error()));
+    }
+    let cpu = mapped as usize + buffer.offset();
+    let window = Window::DmaBuf { cpu: mapped as usize, len, _buffer: buffer };
+    Ok(Piece { addr, cpu, _window: window })
+}
+
 impl Drop for Window {
     fn drop(&mut self) {
         if let Window::DmaBuf { cpu, len, .. } = *self {
-            // SAFETY: mapped by `by_dma_buf`, and unmapped once, here.
+            // SAFETY: mapped by `map_dma_buf`, and unmapped once, here.
             unsafe { libc::munmap(cpu as *mut _, len) };
         }
     }

@@ -72,7 +72,10 @@ fn dma_buf() {
     let device = bed.alloc(2 << 20);
     let bytes = pattern(len, 1);
     bed.write(device, &bytes);
-    let buffer = match DmaBuf::export(&bed.range(device, len)) {
+    let whole = bed.range(device, len);
+    let beyond = DmaBuf::export(&whole, device + 1, len).expect_err("more than the range has");
+    assert!(beyond.to_string().contains("CUDA_ERROR_INVALID_VALUE"), "{beyond}");
+    let buffer = match DmaBuf::export(&bed.range(device, len), device, len) {
         Ok(buffer) => buffer,
         Err(error) if !bed.is_fake() => {
             println!("skipped: {error}");
@@ -103,7 +106,7 @@ fn no_dma_buf() {
     let bed = Bed::new();
     let device = bed.alloc(1 << 16);
     let range = bed.range(device, 1 << 16);
-    let error = DmaBuf::export(&range).expect_err("switched off");
+    let error = DmaBuf::export(&range, device, 1 << 16).expect_err("switched off");
     let said = error.to_string();
     assert!(said.contains("CUDA_ERROR_NOT_SUPPORTED (801)"), "{said}");
     assert!(said.contains("65536 bytes"), "{said}");

@@ -14,9 +14,9 @@ mod devices;
 mod driver;
 mod failures;
 mod faults;
+mod neighbours;
 mod pinned;
 mod pointers;
-mod spin;
 mod words;
 
 use std::process::ExitCode;
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
         pinned::cases(),
         copies::cases(),
         failures::cases(),
-        spin::cases(),
+        neighbours::cases(),
         words::cases(),
         faults::cases(),
     ]

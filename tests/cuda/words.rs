@@ -76,8 +76,7 @@ fn try_way(options: &WordsOptions, way: Way) -> Option<()> {
     let heap = bed.heap(3);
     let heap_range = Arc::new(bed.range(heap, 3 * GRANULARITY));
     let heap_way = words.attach(&heap_range).expect("its context");
-    // A dma-buf is of one allocation, so the heap goes by streams then.
-    if way != Way::DmaBuf && bed.is_fake() {
+    if bed.is_fake() {
         assert_eq!(heap_way, way);
     }
     check(&bed, &mut words, plain, 1 << 16);

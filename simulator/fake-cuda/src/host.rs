@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 use std::sync::atomic::Ordering::Relaxed;
 
+use crate::capture::allowed;
 use crate::context::current;
 use crate::device::take;
 use crate::memory::{Kind, Mapping, Pages, find, fresh_id, insert, remove, round_up, unmap};
@@ -13,6 +14,7 @@ use crate::status::{
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemHostAlloc(into: *mut *mut c_void, len: usize, flags: u32) -> Status {
     answer(current().and_then(|context| {
+        allowed()?;
         if flags > 7 {
             return Err(INVALID_VALUE);
         }
@@ -43,6 +45,7 @@ unsafe extern "C" fn cuMemHostAlloc(into: *mut *mut c_void, len: usize, flags: u
 #[unsafe(no_mangle)]
 extern "C" fn cuMemFreeHost(base: *mut c_void) -> Status {
     answer(current().and_then(|context| {
+        allowed()?;
         context.synchronize()?;
         let mapping = remove(base as usize, &[Kind::Pinned])?;
         mapping.device.pinned.fetch_sub(mapping.len as u64, Relaxed);

@@ -18,6 +18,8 @@
 //! - `cuMemFree` and `cuMemFreeHost` wait until the device is idle, as long as that takes.
 //! - The legacy stream and the blocking streams wait for one another. A copy from or to memory that
 //!   is not page-locked returns when it is done.
+//! - While a stream is captured in the global mode, calls that could disturb it fail on threads of
+//!   that mode, and spoil the capture.
 //! - The first copy that fails on the device leaves its context unusable: from then on every call
 //!   on it returns the same error.
 //!
@@ -43,6 +45,7 @@
 //! put a kernel that spins on a stream.
 
 mod attributes;
+mod capture;
 mod context;
 mod device;
 mod extras;

@@ -10,6 +10,7 @@ use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
+use crate::capture::allowed;
 use crate::context::{Context, current};
 use crate::device::{Device, take};
 use crate::status::{INVALID_VALUE, OUT_OF_MEMORY, Outcome, Status, answer, put};
@@ -228,6 +229,7 @@ impl Place {
 /// Allocates memory of the context that is current.
 fn allocate(len: usize, kind: Kind) -> Result<usize, Status> {
     let context = current()?;
+    allowed()?;
     let device = context.device;
     let whole = round_up(len)?;
     take(&device.memory, &device.behaviour.memory_limit, len)?;
@@ -268,6 +270,7 @@ extern "C" fn cuMemFree_v2(base: usize) -> Status {
         if base == 0 {
             return Ok(());
         }
+        allowed()?;
         context.synchronize()?;
         let mapping = remove(base, &[Kind::Device, Kind::Managed])?;
         mapping.device.memory.fetch_sub(mapping.len as u64, Relaxed);

@@ -38,6 +38,8 @@ statuses! {
     ALREADY_REGISTERED = 712, c"CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", c"fake: registered before";
     NOT_REGISTERED = 713, c"CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", c"fake: not registered";
     719, c"CUDA_ERROR_LAUNCH_FAILED", c"fake: the device stopped";
+    CAPTURE_UNSUPPORTED = 900, c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", c"fake: not while capturing";
+    CAPTURE_INVALIDATED = 901, c"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", c"fake: a call has spoilt it";
     NOT_SUPPORTED = 801, c"CUDA_ERROR_NOT_SUPPORTED", c"fake: not supported here";
 }
 

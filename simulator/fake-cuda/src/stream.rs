@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::ffi::{c_int, c_uint};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
+use crate::capture::allowed;
 use crate::context::{Context, current};
 use crate::status::{INVALID_VALUE, NOT_READY, Outcome, Status, answer, put};
 use crate::table::{Table, lock};
@@ -147,6 +148,7 @@ extern "C" fn cuStreamDestroy_v2(handle: usize) -> Status {
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamSynchronize(handle: usize) -> Status {
     answer(of_handle(handle).and_then(|stream| {
+        allowed()?;
         stream.wait();
         stream.context.check()
     }))
@@ -155,6 +157,7 @@ extern "C" fn cuStreamSynchronize(handle: usize) -> Status {
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamQuery(handle: usize) -> Status {
     answer(of_handle(handle).and_then(|stream| {
+        allowed()?;
         let queue = lock(&stream.queue);
         let done = if queue.done == queue.put { Ok(()) } else { Err(NOT_READY) };
         // Looked at last: what has failed is never told as done.
@@ -196,6 +199,7 @@ fn reached(event: &Event) -> Outcome {
 #[unsafe(no_mangle)]
 extern "C" fn cuEventQuery(handle: usize) -> Status {
     answer(current().and_then(|context| {
+        allowed()?;
         let done = reached(&*EVENTS.get(handle)?);
         // Looked at last: what has failed is never told as done.
         context.check().and(done)
@@ -205,6 +209,7 @@ extern "C" fn cuEventQuery(handle: usize) -> Status {
 #[unsafe(no_mangle)]
 extern "C" fn cuEventSynchronize(handle: usize) -> Status {
     answer(current().and_then(|context| {
+        allowed()?;
         let event = EVENTS.get(handle)?;
         let mut state = lock(&event.state);
         while state.0 != state.1 {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
+use crate::capture::allowed;
 use crate::context::Context;
 use crate::memory::{Place, place};
 use crate::status::{INVALID_VALUE, Outcome, Status, answer};
@@ -158,6 +159,9 @@ const ANY: Sides = Sides { from_device: false, to_device: false };
 
 fn copy(from: usize, to: usize, len: usize, sides: Sides, stream: usize, wait: bool) -> Outcome {
     let stream = of_handle(stream)?;
+    if wait {
+        allowed()?;
+    }
     if len == 0 {
         return Ok(());
     }

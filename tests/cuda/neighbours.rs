@@ -1,18 +1,25 @@
-//! A kernel that does not end must not hold up our copies, on whichever stream of the program it is.
+//! What the program does on its streams and what we do leave one another alone: a kernel that does not
+//! end, a graph that is captured.
 
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use nvshmem_transport_libfabric::cuda::{Direction, Transfer, Word, WordAccess, Words};
+use nvshmem_transport_libfabric::cuda::{
+    CopyEngine, Direction, PinnedPool, Transfer, Word, WordAccess, Words, WordsOptions,
+};
 use nvshmem_transport_libfabric::engine::atomic::Width;
 use std::sync::Arc;
+use std::thread;
 
 use crate::bed::{Bed, call, fill, pattern, peek, status, wait};
 use crate::case::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
-    vec![Case::any("a_spinning_kernel_does_not_hold_up_copies_and_words", spinning)]
+    vec![
+        Case::any("a_spinning_kernel_does_not_hold_up_copies_and_words", spinning),
+        Case::any("a_graph_that_is_captured_is_not_disturbed", captured),
+    ]
 }
 
 /// `CUDA_ERROR_NOT_READY`.
@@ -142,4 +149,54 @@ fn spinning() {
         call!(bed.raw, cuStreamSynchronize(on => usize));
     }
     call!(bed.raw, cuStreamSynchronize(0 => usize));
+}
+
+/// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` and `_INVALIDATED`.
+const UNSUPPORTED: u32 = 900;
+const INVALIDATED: u32 = 901;
+
+fn captured() {
+    let bed = Bed::new();
+    let device = bed.alloc(4096);
+    let range = Arc::new(bed.range(device, 4096));
+    let mut stream = 0;
+    call!(bed.raw, cuStreamCreate(&raw mut stream => *mut usize, 1 => u32));
+    let mut graph = ptr::null_mut::<c_void>();
+    call!(bed.raw, cuStreamBeginCapture_v2(stream => usize, 0 => u32));
+    // All of ours, on this thread and on another.
+    let context = bed.context();
+    let work = |bytes: Vec<u8>| {
+        let mut pool = PinnedPool::new(&context, 4096, 1).expect("while a graph is captured");
+        let mut engine = CopyEngine::new(&context, 2).expect("while a graph is captured");
+        let mut words = Words::new(&context, &WordsOptions::default()).expect("the same");
+        words.attach(&range).expect("its context");
+        let chunk = pool.take().expect("one");
+        fill(chunk.addr(), &bytes);
+        let there = Transfer {
+            direction: Direction::ToDevice,
+            range: &range,
+            addr: device,
+            chunk: &chunk,
+            offset: 0,
+            len: 4096,
+        };
+        engine.start(&there).expect("room for it");
+        wait(&mut engine).result.expect("it goes well");
+        words.store(device, Width::Eight, 5).expect("the same");
+        assert_eq!(words.load(device, Width::Eight), Ok(5));
+    };
+    work(pattern(4096, 1));
+    thread::scope(|scope| scope.spawn(|| work(pattern(4096, 2))).join().expect("no panic"));
+    call!(bed.raw, cuStreamEndCapture(stream => usize, &raw mut graph => *mut *mut c_void));
+    assert!(bed.read(device + 8, 4088) == pattern(4096, 2)[8..]);
+
+    // The driver minds if it is not told, and this thread's mode is as it was.
+    call!(bed.raw, cuStreamBeginCapture_v2(stream => usize, 0 => u32));
+    work(pattern(4096, 3));
+    let mut addr = 0;
+    let refused = status!(bed.raw, cuMemAlloc_v2(&raw mut addr => *mut usize, 64 => usize));
+    assert_eq!(refused, UNSUPPORTED);
+    let ended =
+        status!(bed.raw, cuStreamEndCapture(stream => usize, &raw mut graph => *mut *mut c_void));
+    assert_eq!(ended, INVALIDATED);
 }
