@@ -169,7 +169,8 @@ impl CopyEngine {
     ///
     /// # Safety
     /// `host` is valid for `len` bytes, to be read or written as the direction says, until the
-    /// ticket was polled or the engine dropped; no reference to them is used until then.
+    /// ticket was polled; no reference to them is used until then. An engine that is dropped before
+    /// may give up on the copy, so then the memory is never freed.
     pub unsafe fn start_raw(
         &mut self,
         direction: Direction,
