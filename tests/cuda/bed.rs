@@ -233,6 +233,9 @@ impl Bed {
             let from = bytes[at - addr..].as_ptr();
             call!(self.raw, cuMemcpyHtoD_v2(at => usize, from => *const u8, len => usize));
         }
+        // From pageable memory, a short copy returns when its bytes are staged (CUDA driver API,
+        // "API synchronization behavior"), and other streams do not wait for it.
+        call!(self.raw, cuStreamSynchronize(0 => usize));
     }
 
     /// Reads device memory.
