@@ -75,17 +75,21 @@ impl Sections {
         Profile::parse(&text).map_err(|e| format!("{}: {e}", path.display()).into())
     }
 
-    /// What an operation costs whose short section is the one of that number and whose long one is
-    /// the next, so many operations in each.
+    /// What an operation costs, from two sections of it, a short one and a long one, with so many
+    /// operations each.
     ///
     /// # Errors
     /// Files that are missing or not understood.
-    pub(crate) fn counted(&self, section: usize, lengths: [u64; 2]) -> Result<Counted, BoxError> {
-        let (short, long) = (self.profile(section)?, self.profile(section + 1)?);
+    pub(crate) fn counted(
+        &self,
+        sections: [usize; 2],
+        lengths: [u64; 2],
+    ) -> Result<Counted, BoxError> {
+        let (short, long) = (self.profile(sections[0])?, self.profile(sections[1])?);
         let counted = difference(&short, &long, lengths);
         if counted.ours <= 0.0 {
             return Err(
-                format!("section {section}: no instructions of the plugin were seen").into()
+                format!("sections {sections:?}: no instructions of the plugin were seen").into()
             );
         }
         Ok(counted)
@@ -105,7 +109,7 @@ pub(crate) fn count(rails: usize, options: &Options) -> Result<Vec<(Kind, Counte
         .into_iter()
         .enumerate()
         .map(|(at, kind)| {
-            let counted = sections.counted(2 * at, kind.lengths());
+            let counted = sections.counted([2 * at, 2 * at + 1], kind.lengths());
             counted.map(|counted| (kind, counted)).map_err(|e| format!("{kind:?}: {e}").into())
         })
         .collect()

@@ -99,7 +99,9 @@ impl Report {
     pub(crate) fn print_measures(&self) {
         println!();
         for (name, value, unit) in &self.measures {
-            println!("MEASURE {name} {value:.3} {unit}");
+            // Small ones with as many digits that tell something.
+            let digits = if *value < 0.1 { 5 } else { 3 };
+            println!("MEASURE {name} {value:.digits$} {unit}");
         }
     }
 }

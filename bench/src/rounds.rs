@@ -37,7 +37,7 @@ impl Schedule {
         for turn in 0..self.rounds as usize {
             for place in 0..sides.len() {
                 let at = (turn + place) % sides.len();
-                times[at].push(round(sides[at], repeats[at])?.counted.as_nanos() as u64);
+                times[at].push(round(sides[at], repeats[at])?);
             }
         }
         let ops = repeats.iter().map(|repeats| repeats * ops_per_repeat);
@@ -77,15 +77,22 @@ impl From<Duration> for Took {
 /// Times of the rounds of one case in one job.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Rounds {
-    /// Of each side: operations in a round, and the nanoseconds of all rounds.
-    sides: Vec<(u64, Vec<u64>)>,
+    /// Of each side: operations in a round, and what every round took.
+    sides: Vec<(u64, Vec<Took>)>,
 }
 
 impl Rounds {
     /// Seconds of an operation in each round of a side. None for a side that was not measured.
     pub(crate) fn seconds(&self, side: usize) -> Vec<f64> {
         let Some((ops, times)) = self.sides.get(side) else { return Vec::new() };
-        times.iter().map(|&time| time as f64 / 1e9 / *ops as f64).collect()
+        times.iter().map(|took| took.counted.as_secs_f64() / *ops as f64).collect()
+    }
+
+    /// The same rounds with all of their time counted.
+    pub(crate) fn whole(&self) -> Self {
+        let whole = |took: &Took| Took::from(took.whole);
+        let side = |(ops, times): &(u64, Vec<Took>)| (*ops, times.iter().map(whole).collect());
+        Self { sides: self.sides.iter().map(side).collect() }
     }
 
     /// Time of an operation of one side over that of another, round by round.
@@ -102,19 +109,23 @@ impl Rounds {
 
     /// As text, for the launcher.
     pub(crate) fn encode(&self) -> String {
-        let side = |(ops, times): &(u64, Vec<u64>)| {
-            let times: Vec<String> = times.iter().map(u64::to_string).collect();
-            format!("{ops}:{}", times.join(","))
+        let took = |took: &Took| format!("{}/{}", took.counted.as_nanos(), took.whole.as_nanos());
+        let side = |(ops, times): &(u64, Vec<Took>)| {
+            format!("{ops}:{}", times.iter().map(took).collect::<Vec<_>>().join(","))
         };
         self.sides.iter().map(side).collect::<Vec<_>>().join(" ")
     }
 
     /// From text. None when it is not such a text.
     pub(crate) fn decode(text: &str) -> Option<Self> {
+        let nanos = |text: &str| text.parse().ok().map(Duration::from_nanos);
+        let took = |text: &str| {
+            let (counted, whole) = text.split_once('/')?;
+            Some(Took { counted: nanos(counted)?, whole: nanos(whole)? })
+        };
         let side = |word: &str| {
             let (ops, times) = word.split_once(':')?;
-            let times = times.split(',').map(|time| time.parse().ok()).collect::<Option<_>>()?;
-            Some((ops.parse().ok()?, times))
+            Some((ops.parse().ok()?, times.split(',').map(took).collect::<Option<_>>()?))
         };
         Some(Self { sides: text.split(' ').map(side).collect::<Option<_>>()? })
     }
@@ -156,6 +167,7 @@ mod tests {
         let rounds = rounds.unwrap();
         assert!(rounds.ops(0) < 10, "{rounds:?}");
         assert!((rounds.seconds(0)[0] - 1e-6).abs() < 1e-15);
+        assert!((rounds.whole().seconds(0)[0] - 50e-6).abs() < 1e-15);
     }
 
     #[test]
@@ -166,10 +178,18 @@ mod tests {
 
     #[test]
     fn rounds_survive_the_way_to_the_launcher() {
-        let rounds = Rounds { sides: vec![(64, vec![1000, 300]), (32, vec![2000, 200])] };
+        let took = |counted, whole| Took {
+            counted: Duration::from_nanos(counted),
+            whole: Duration::from_nanos(whole),
+        };
+        let sides = vec![
+            (64, vec![took(1000, 1001), took(300, 301)]),
+            (32, vec![took(2000, 2001), took(200, 201)]),
+        ];
+        let rounds = Rounds { sides };
         assert_eq!(Rounds::decode(&rounds.encode()), Some(rounds.clone()));
         assert_eq!(rounds.ratios(0, 1), [0.25, 0.75]);
-        for text in ["", "64", "64:", "64:1,x"] {
+        for text in ["", "64", "64:", "64:1", "64:1/1,x"] {
             assert_eq!(Rounds::decode(text), None, "{text}");
         }
     }

@@ -91,6 +91,8 @@ pub(crate) struct Measure {
     pub(crate) of: Side,
     /// ... over that of this one.
     pub(crate) over: Side,
+    /// Whether it is the time of whole rounds, not only what is counted of them.
+    pub(crate) whole: bool,
 }
 
 impl Case {
@@ -144,7 +146,12 @@ impl Case {
         };
         let measure = |what: &str, of, over: Side| {
             let against = over.name();
-            Measure { name: format!("{what}_over_{against}_{provider}{suffix}"), of, over }
+            Measure {
+                name: format!("{what}_over_{against}_{provider}{suffix}"),
+                of,
+                over,
+                whole: false,
+            }
         };
         match self.what {
             // Rates: the other way round than times.
@@ -165,7 +172,10 @@ impl Case {
                 list
             }
             What::Fence => {
-                vec![measure("fence_signal_cost", Side::Plugin, Side::Reference)]
+                let (of, over) = (Side::Plugin, Side::Reference);
+                let whole = measure("fence_signal_delivered", of, over);
+                let cost = measure("fence_signal_cost", of, over);
+                vec![cost, Measure { whole: true, ..whole }]
             }
         }
     }

@@ -6,6 +6,7 @@
 use nvshmem_abi::c;
 use nvshmem_sim::{BoxError, Job, Piece, PlannedAmo};
 
+use super::case::Side;
 use super::command::Command;
 use super::party::Party;
 use super::peer::Peer;
@@ -25,6 +26,9 @@ const BYTES: u64 = 8;
 /// Operations of the two sections. Multiples of what one acknowledgement covers, which is at most
 /// four windows.
 pub(crate) const LENGTHS: [u64; 2] = [16 * WINDOW, 144 * WINDOW];
+
+/// Which sections they are: one for each mark, and between those two what makes them begin alike.
+pub(crate) const SECTIONS: [usize; 2] = [0, 2];
 
 /// One PE. Parameter: `control`.
 pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
@@ -62,13 +66,28 @@ impl Counted<'_> {
             self.party.piece(1, places.areas.to.plus(at), places.areas.from.plus(at), BYTES)
         });
         let plan = plan.collect::<Result<Vec<Piece>, String>>()?;
-        // The first operations open what is opened at first use.
-        self.section(&plan, &signal, 4 * WINDOW)?;
-        for (section, length) in (0..).zip(LENGTHS) {
+        // The first operations open what is opened at first use, for which both PEs must poll.
+        self.party.put_signal(Side::Plugin, &plan[0], &signal)?;
+        self.party.quiet_all()?;
+        self.signals += 1;
+        self.settle()?;
+        self.windows(&plan, &signal, 4 * WINDOW)?;
+        let mut section = 0;
+        for length in LENGTHS {
+            self.settle()?;
             self.mark(section)?;
-            self.section(&plan, &signal, length)?;
+            self.windows(&plan, &signal, length)?;
+            self.mark(section + 1)?;
+            section += 2;
         }
-        self.mark(LENGTHS.len() as u64)
+        self.settle()
+    }
+
+    /// Has everything acknowledged, so that sections begin alike. From then on nobody polls.
+    fn settle(&mut self) -> Result<(), String> {
+        self.control.ask(Command::Serve(Side::Plugin))?;
+        self.party.quiet_all()?;
+        self.control.ask(Command::Rest)
     }
 
     fn mark(&mut self, section: u64) -> Result<(), String> {
@@ -79,8 +98,7 @@ impl Counted<'_> {
 
     /// Windows whose signals are all there before the peer polls for the first of them, and whose
     /// acknowledgements before PE 0 does: as few polls find nothing as the interface allows.
-    fn section(&mut self, plan: &[Piece], signal: &PlannedAmo, count: u64) -> Result<(), String> {
-        self.control.ask(Command::Rest)?;
+    fn windows(&mut self, plan: &[Piece], signal: &PlannedAmo, count: u64) -> Result<(), String> {
         let ops = self.party.ops;
         let from = self.party.places.areas.from;
         for _ in 0..count / WINDOW {
@@ -96,8 +114,6 @@ impl Counted<'_> {
             ops.progress().map_err(|e| e.to_string())?;
             self.control.ask(Command::Check { bytes: BYTES, slots: WINDOW, seed, signals })?;
         }
-        // What is still to be acknowledged, so that sections begin alike.
-        self.control.ask(Command::Serve(super::case::Side::Plugin))?;
-        self.party.quiet_all()
+        Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use nvshmem_sim::BoxError;
 
 use super::case::{Case, Shape};
-use super::count::{self, LENGTHS};
+use super::count::{self, LENGTHS, SECTIONS};
 use super::places::HEAP_BYTES;
 use super::scenario;
 use crate::instructions::{COUNTED, Counted, Sections};
@@ -88,7 +88,11 @@ fn show(
     println!("  {case}: {}", times.join(", "));
     for measure in case.measures(provider.name()) {
         let (of, over) = (place(measure.of), place(measure.over));
-        let ratios: Vec<f64> = jobs.iter().flat_map(|rounds| rounds.ratios(of, over)).collect();
+        let ratios = |rounds: &Rounds| match measure.whole {
+            true => rounds.whole().ratios(of, over),
+            false => rounds.ratios(of, over),
+        };
+        let ratios: Vec<f64> = jobs.iter().flat_map(ratios).collect();
         let spread = Spread::of(&ratios).ok_or_else(|| format!("{case}: no rounds"))?;
         println!("    {:<58}{spread}", measure.name);
         report.push(measure.name, spread.median, "ratio");
@@ -115,7 +119,7 @@ pub(crate) fn count(options: &Options, report: &mut Report) -> Result<(), BoxErr
     let mut total = 0.0;
     let mut counted: Vec<(&str, Counted)> = Vec::new();
     for (end, sections) in ends.into_iter().zip(&sections) {
-        let cost = sections.counted(0, LENGTHS).map_err(|e| format!("{end}: {e}"))?;
+        let cost = sections.counted(SECTIONS, LENGTHS).map_err(|e| format!("{end}: {e}"))?;
         println!("{end:<52}{:>10.1}{:>14.1}", cost.ours, cost.libfabric);
         report.push(format!("put_signal_{end}_instructions"), cost.ours, "instructions");
         total += cost.ours;
