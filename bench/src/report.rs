@@ -12,7 +12,7 @@ use crate::stats::{Spread, median};
 
 /// Lines of a breakdown.
 const TOP: usize = 12;
-/// Lines of a breakdown by source line.
+/// Lines of a long one.
 const TOP_LINES: usize = 60;
 
 /// The figures so far.
@@ -108,8 +108,9 @@ impl Report {
 
 /// Prints where the instructions of an operation are.
 pub(crate) fn breakdown(counted: &Counted, long: bool) {
-    table("function", &counted.by_function, TOP);
-    table("source file", &counted.by_file, TOP);
+    let top = if long { TOP_LINES } else { TOP };
+    table("function", &counted.by_function, top);
+    table("source file", &counted.by_file, top);
     if long {
         table("source line", &counted.by_line, TOP_LINES);
     }

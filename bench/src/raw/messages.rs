@@ -110,11 +110,10 @@ impl Messages {
         Ok(())
     }
 
-    /// A slot in which a message has arrived, and the slot's offset.
+    /// A slot in which a message has arrived.
     #[inline]
-    pub(crate) fn take(&mut self) -> Option<(usize, u64)> {
-        let slot = self.arrived.pop()?;
-        Some((slot, self.offset(slot)))
+    pub(crate) fn take(&mut self) -> Option<usize> {
+        self.arrived.pop()
     }
 
     fn offset(&self, slot: usize) -> u64 {

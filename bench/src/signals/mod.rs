@@ -8,6 +8,7 @@
 pub(crate) mod case;
 mod command;
 pub(crate) mod count;
+mod laps;
 pub(crate) mod launch;
 mod party;
 mod peer;

@@ -32,6 +32,9 @@ pub(crate) struct Exchange<'a> {
     bytes: u64,
     arriving: Slot<'a>,
     arrived: Local<'a>,
+    /// The receive buffer of the raw side that has the same number as the peer: not necessarily
+    /// the one in which its messages arrive.
+    mail: Slot<'a>,
 }
 
 impl<'a> Party<'a> {
@@ -111,6 +114,7 @@ impl<'a> Party<'a> {
                 bytes,
                 arriving: Slot::new(self.ops, places.slot_from(pe), bytes)?,
                 arrived: self.ops.local(places.signal_from(pe), 8).map_err(|e| e.to_string())?,
+                mail: Slot::new(self.ops, places.mail.plus(index as u64 * LARGEST), bytes)?,
             })
         };
         self.peers.iter().enumerate().map(exchange).collect()
@@ -160,14 +164,13 @@ impl<'a> Party<'a> {
 
     /// As [`Self::await_all`], for the raw side.
     fn await_mail(&mut self, exchanges: &[Exchange<'_>], number: u64) -> Result<(), String> {
-        let bytes = exchanges.first().map_or(0, |exchange| exchange.bytes);
         let messages = self.messages.as_mut().ok_or("there is no raw side")?;
         let mut missing = exchanges.len();
         let mut wait = Patience::new("a raw message");
         while missing > 0 {
             messages.turn().map_err(|e| e.to_string())?;
-            while let Some((slot, offset)) = messages.take() {
-                Slot::new(self.ops, SymAddr(offset), bytes)?.check(number)?;
+            while let Some(slot) = messages.take() {
+                exchanges.get(slot).ok_or("no such receive buffer")?.mail.check(number)?;
                 messages.give_back(slot).map_err(|e| e.to_string())?;
                 missing = missing.checked_sub(1).ok_or("more raw messages than were sent")?;
             }

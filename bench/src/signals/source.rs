@@ -7,6 +7,7 @@ use nvshmem_sim::{Amo, Piece, PlannedAmo};
 
 use super::case::{Case, Side, What};
 use super::command::Command;
+use super::laps::Laps;
 use super::party::Party;
 use crate::area::{fill, stamp};
 use crate::control::Control;
@@ -27,6 +28,7 @@ pub(crate) struct Source<'a> {
     number: u64,
     /// Signals that each peer has counted.
     signals: u64,
+    laps: Laps,
     /// What the word that is fetched and added to must hold.
     fetched: u64,
 }
@@ -41,7 +43,7 @@ struct Plan {
 
 impl<'a> Source<'a> {
     pub(crate) fn new(party: Party<'a>, control: Control<Command>) -> Self {
-        Self { party, control, number: 0, signals: 0, fetched: 0 }
+        Self { party, control, number: 0, signals: 0, laps: Laps::default(), fetched: 0 }
     }
 
     /// All rounds of a case.
@@ -56,8 +58,8 @@ impl<'a> Source<'a> {
         schedule.run(case.sides(), case.ops_per_repeat(), |side, repeats| {
             match (case.what, side) {
                 (What::Rate, _) => self.rate(case, &plan, side, repeats).map(Took::from),
-                (What::Latency, Side::FetchAdd) => self.fetch_add(repeats).map(Took::from),
-                (What::Latency, _) => self.ping_pong(case, side, repeats).map(Took::from),
+                (What::Latency, Side::FetchAdd) => self.fetch_add(repeats),
+                (What::Latency, _) => self.ping_pong(case, side, repeats),
                 (What::Fence, _) => self.fences(case, &plan, side, repeats),
             }
             .map_err(|e| format!("{case}, {}: {e}", side.name()))
@@ -146,63 +148,62 @@ impl<'a> Source<'a> {
     }
 
     /// What so many messages to every peer and their answers take.
-    fn ping_pong(&mut self, case: Case, side: Side, count: u64) -> Result<Duration, String> {
+    fn ping_pong(&mut self, case: Case, side: Side, count: u64) -> Result<Took, String> {
         let (outgoing, exchanges) =
             (self.party.outgoing(case.bytes)?, self.party.exchanges(case.bytes)?);
         let first = self.number + 1;
         self.number += WARM + count;
         let answer = Command::Answer { side, bytes: case.bytes, first, count: WARM + count };
         self.control.begin(answer);
-        let mut start = Instant::now();
+        self.laps.begin(count);
         for number in first..=self.number {
-            if number == first + WARM {
-                start = Instant::now();
-            }
+            self.laps.start();
             outgoing.stamp(number)?;
             for exchange in &exchanges {
                 self.party.send(side, exchange, number)?;
             }
             self.party.await_all(side, &exchanges, number)?;
+            if number >= first + WARM {
+                self.laps.stop();
+            }
         }
-        let elapsed = start.elapsed();
         self.control.finish(answer)?;
-        Ok(elapsed)
+        Ok(self.laps.took(None))
     }
 
     /// What so many fetching atomics at the first peer take, one after the other.
-    fn fetch_add(&mut self, count: u64) -> Result<Duration, String> {
+    fn fetch_add(&mut self, count: u64) -> Result<Took, String> {
         let Party { ops, places, peers, .. } = &self.party;
-        let error = |e: nvshmem_sim::Error| e.to_string();
         self.control.ask(Command::Serve(Side::Plugin))?;
         let amo = Amo { fetch_to: Some(places.result()), ..Amo::new(c::NVT_AMO_FETCH_ADD, 8, 1) };
-        let amo = ops.plan_amo(peers[0], places.fetched(), &amo).map_err(error)?;
-        let value = ops.local(places.result(), 8).map_err(error)?;
-        let flag = ops.local(places.result().plus(8), 8).map_err(error)?;
-        let mut start = Instant::now();
+        let amo = ops.plan_amo(peers[0], places.fetched(), &amo).map_err(text)?;
+        let value = ops.local(places.result(), 8).map_err(text)?;
+        let flag = ops.local(places.result().plus(8), 8).map_err(text)?;
+        self.laps.begin(count);
         for turn in 0..WARM + count {
-            if turn == WARM {
-                start = Instant::now();
-            }
             self.number += 1;
-            ops.issue_amo(&amo.with_flag(self.number)).map_err(error)?;
+            self.laps.start();
+            ops.issue_amo(&amo.with_flag(self.number)).map_err(text)?;
             let mut wait = Patience::new("a fetched word");
-            while flag.load_acquire().map_err(error)? != self.number {
-                ops.progress().map_err(error)?;
+            while flag.load_acquire().map_err(text)? != self.number {
+                ops.progress().map_err(text)?;
                 wait.turn()?;
             }
-            let found = value.load_acquire().map_err(error)?;
+            if turn >= WARM {
+                self.laps.stop();
+            }
+            let found = value.load_acquire().map_err(text)?;
             if found != self.fetched {
                 return Err(format!("fetched {found}, not {}", self.fetched));
             }
             self.fetched += 1;
         }
-        let elapsed = start.elapsed();
         self.party.quiet_all()?;
-        Ok(elapsed)
+        Ok(self.laps.took(None))
     }
 
     /// Fences, each with a signal behind it, while puts to every peer are under way: what the calls
-    /// take that a proxy thread cannot do anything else in.
+    /// take, in which a proxy thread can do nothing else.
     fn fences(
         &mut self,
         case: Case,
@@ -210,30 +211,33 @@ impl<'a> Source<'a> {
         side: Side,
         repeats: u64,
     ) -> Result<Took, String> {
-        let error = |e: nvshmem_sim::Error| e.to_string();
         self.control.ask(Command::Serve(side))?;
         let seed = self.stamp(case)?;
-        let mut counted = Duration::ZERO;
+        self.laps.begin(case.ops_per_repeat() * repeats);
         let start = Instant::now();
         for _ in 0..repeats {
             for signal in &plan.signals {
                 for (piece, _) in &plan.puts {
-                    self.party.ops.issue_put(piece).map_err(error)?;
+                    self.party.ops.issue_put(piece).map_err(text)?;
                 }
-                let start = Instant::now();
+                self.laps.start();
                 if side == Side::Reference {
                     self.party.quiet_all()?;
                 } else {
-                    self.party.ops.fence().map_err(error)?;
+                    self.party.ops.fence().map_err(text)?;
                 }
-                self.party.ops.issue_amo(signal).map_err(error)?;
-                counted += start.elapsed();
+                self.party.ops.issue_amo(signal).map_err(text)?;
+                self.laps.stop();
                 self.party.quiet_all()?;
             }
             self.signals += 1;
         }
         let whole = start.elapsed();
         self.check(case, seed)?;
-        Ok(Took { whole, counted })
+        Ok(self.laps.took(Some(whole)))
     }
+}
+
+fn text(error: nvshmem_sim::Error) -> String {
+    error.to_string()
 }
