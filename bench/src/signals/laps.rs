@@ -1,10 +1,10 @@
-//! What single operations of a round take.
+//! What the repeats of a round take, one by one.
 
 use std::time::{Duration, Instant};
 
 use crate::rounds::Took;
 
-/// The times of the operations of a round, kept from one round to the next for their memory.
+/// The times of the repeats of a round, kept from one round to the next for their memory.
 #[derive(Debug, Default)]
 pub(crate) struct Laps {
     nanos: Vec<u64>,
@@ -13,14 +13,14 @@ pub(crate) struct Laps {
 }
 
 impl Laps {
-    /// Begins a round with so many operations.
+    /// Begins a round with so many repeats.
     pub(crate) fn begin(&mut self, count: u64) {
         self.nanos.clear();
         self.nanos.reserve(count as usize);
         (self.start, self.whole) = (None, Duration::ZERO);
     }
 
-    /// An operation begins.
+    /// A repeat begins.
     #[inline]
     pub(crate) fn start(&mut self) {
         self.start = Some(Instant::now());
@@ -34,7 +34,7 @@ impl Laps {
         self.whole += lap;
     }
 
-    /// The round: as if every operation had taken what the median one took. Those during which the
+    /// The round: as if every repeat had taken what the median one took. Those during which the
     /// scheduler gave the core to somebody else take thousands of times as long, and would be all
     /// that a mean tells of.
     pub(crate) fn took(&mut self, whole: Option<Duration>) -> Took {
