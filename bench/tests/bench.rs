@@ -83,6 +83,15 @@ fn signals_over_native_tcp() {
 }
 
 #[test]
+fn puts_and_gets_over_shm() {
+    let Some(dir) = plugin_dir() else { return };
+    let found = short_run(&dir, "shm", &[]);
+    for name in ["put_8B_rate_over_raw_shm", "get_16MiB_over_raw_shm"] {
+        assert!(found.contains(name), "{name} is not among {found:?}");
+    }
+}
+
+#[test]
 fn a_job_that_cannot_start_is_a_failure() {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("no-plugin-is-here");
     let dir = dir.to_string_lossy().into_owned();

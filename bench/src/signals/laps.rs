@@ -48,9 +48,29 @@ impl Laps {
     }
 }
 
+/// Into how large parts a window is cut so that a part takes about as long as something else:
+/// `wanted` operations would take just as long.
+pub(crate) fn part_of(window: usize, wanted: f64) -> usize {
+    // By proportion: twice as long is as far as half as long.
+    let distance = |part: usize| (part as f64 / wanted.max(1.0)).ln().abs();
+    (1..=window)
+        .filter(|part| window % part == 0)
+        .min_by(|a, b| distance(*a).total_cmp(&distance(*b)))
+        .unwrap_or(1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_window_is_cut_into_equal_parts_of_about_the_size_that_is_wanted() {
+        assert_eq!(
+            [0.1, 5.0, 11.0, 12.0, 60.0, 1e9].map(|n| part_of(64, n)),
+            [1, 4, 8, 16, 64, 64]
+        );
+        assert_eq!([2.0, 15.0, 50.0].map(|n| part_of(63, n)), [3, 21, 63]);
+    }
 
     #[test]
     fn one_long_lap_moves_nothing_but_the_whole() {

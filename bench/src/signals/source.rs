@@ -7,7 +7,7 @@ use nvshmem_sim::{Amo, Piece, PlannedAmo};
 
 use super::case::{Case, Side, What};
 use super::command::Command;
-use super::laps::Laps;
+use super::laps::{Laps, part_of};
 use super::party::Party;
 use crate::area::{fill, stamp};
 use crate::control::Control;
@@ -19,6 +19,9 @@ const BATCH: usize = 32;
 
 /// Exchanges before the clock starts: the first finds the peers asleep.
 const WARM: u64 = 4;
+
+/// Windows of each side that are looked at to find out how long they take undisturbed.
+const SAMPLES: u32 = 10;
 
 /// PE 0.
 pub(crate) struct Source<'a> {
@@ -39,6 +42,8 @@ struct Plan {
     puts: Vec<(Piece, PlannedAmo)>,
     /// For each peer a signal that counts.
     signals: Vec<PlannedAmo>,
+    /// Puts of the reference that are timed together.
+    part: usize,
 }
 
 impl<'a> Source<'a> {
@@ -51,9 +56,10 @@ impl<'a> Source<'a> {
     /// # Errors
     /// Wrong bytes, a failure of any side or PE.
     pub(crate) fn measure(&mut self, case: Case, schedule: Schedule) -> Result<Rounds, String> {
-        let plan = self.plan(case)?;
+        let mut plan = self.plan(case)?;
         if case.what == What::Rate {
             case.sides().iter().try_for_each(|&side| self.prove(case, &plan, side))?;
+            plan.part = self.part(case, &plan)?;
         }
         schedule.run(case.sides(), case.ops_per_repeat(), |side, repeats| {
             match (case.what, side) {
@@ -83,7 +89,7 @@ impl<'a> Source<'a> {
                 puts.push((self.party.piece(pe, to.plus(at), from.plus(at), case.bytes)?, signal));
             }
         }
-        Ok(Plan { puts, signals })
+        Ok(Plan { part: puts.len(), puts, signals })
     }
 
     /// Shows that every byte of a window arrives, and every signal.
@@ -118,19 +124,37 @@ impl<'a> Source<'a> {
         Ok(())
     }
 
+    /// How many puts of the reference take about as long as a window of the plugin's. Together they
+    /// are timed: if what is timed took longer on one side, work of others would hit that one more
+    /// often.
+    fn part(&mut self, case: Case, plan: &Plan) -> Result<usize, String> {
+        let mut shortest = |side| -> Result<f64, String> {
+            self.control.ask(Command::Serve(side))?;
+            let mut shortest = f64::INFINITY;
+            for _ in 0..SAMPLES {
+                let start = Instant::now();
+                self.window(case, plan, side)?;
+                shortest = shortest.min(start.elapsed().as_secs_f64());
+            }
+            Ok(shortest)
+        };
+        let (plugin, reference) = (shortest(Side::Plugin)?, shortest(Side::Reference)?);
+        let each = reference / plan.puts.len() as f64;
+        Ok(part_of(plan.puts.len(), plugin / each))
+    }
+
     /// What so many windows take.
     fn rate(&mut self, case: Case, plan: &Plan, side: Side, windows: u64) -> Result<Took, String> {
         self.control.ask(Command::Serve(side))?;
         // Untimed: wakes the peers, and brings this side's own state back into the caches.
         self.window(case, plan, side)?;
         let seed = self.stamp(case)?;
-        self.laps.begin(windows * (plan.puts.len() / case.serial_part()) as u64);
+        self.laps.begin(windows * (plan.puts.len() / plan.part) as u64);
         for _ in 0..windows {
             if side == Side::Reference {
-                // One operation after the other, so a window can be timed in parts: as a whole it
-                // takes so much longer than the plugin's that far fewer would be undisturbed. The
-                // wait for the last signals is a gift.
-                for part in plan.puts.chunks(case.serial_part()) {
+                // One operation after the other, so a window can be timed in parts. The wait for
+                // the last signals is a gift.
+                for part in plan.puts.chunks(plan.part) {
                     self.laps.start();
                     self.issue(part, side)?;
                     self.laps.stop();
