@@ -11,7 +11,7 @@ CARGO := scripts/cargo
 
 .PHONY: help
 help: ## List the targets
-	@sed -nE 's/^([a-z0-9]+):.*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-12s %s\n", $$1, $$2 }'
+	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-12s %s\n", $$1, $$2 }'
 
 .PHONY: deps
 deps: ## Install what building and testing need and this machine lacks
@@ -56,6 +56,11 @@ demo: deps plugins ## Two PEs, two rails on loopback TCP: bandwidth, latency, me
 bench: deps plugins ## The plugin beside raw libfabric, as MEASURE lines
 	libfabric2=$$(scripts/libfabric2.sh) && \
 	$(CARGO) run --locked --release -p nvshmem-bench -- --plugin-dir $(PLUGINS) --libfabric2 $$libfabric2
+
+.PHONY: bench-signal
+bench-signal: deps plugins ## Put with signal, fence and fetching atomics, as MEASURE lines
+	libfabric2=$$(scripts/libfabric2.sh) && \
+	$(CARGO) run --locked --release -p nvshmem-bench -- --signals --plugin-dir $(PLUGINS) --libfabric2 $$libfabric2
 
 .PHONY: libfabric2
 libfabric2: ## Fetch a libfabric 2.x to test against and print its path

@@ -3,7 +3,7 @@
 //! A pattern over a whole window proves every byte, once per case and side. Stamps at both ends of
 //! every slot are new in every round, so that no round can be mistaken for an earlier one.
 
-use nvshmem_sim::{Ops, Pattern, SymAddr};
+use nvshmem_sim::{Local, Ops, Pattern, SymAddr};
 
 /// Bytes of each of the two areas: the largest window.
 pub(crate) const AREA_BYTES: u64 = 64 << 20;
@@ -94,6 +94,51 @@ pub(crate) fn check_stamps(
     match missing_stamp(ops, area, bytes, window, seed)? {
         None => Ok(()),
         Some(at) => Err(format!("round {seed} of {bytes} bytes: wrong stamp at offset {at}")),
+    }
+}
+
+/// One slot, found once: for loops that stamp or check it at every turn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot<'a> {
+    first: Local<'a>,
+    /// Where it is not the same word.
+    last: Option<Local<'a>>,
+    bytes: u64,
+}
+
+impl<'a> Slot<'a> {
+    /// The slot of so many bytes at a place.
+    pub(crate) fn new(ops: &'a Ops, at: SymAddr, bytes: u64) -> Result<Self, String> {
+        let word = |at| ops.local(at, 8).map_err(|e| e.to_string());
+        let last = (bytes >= 16).then(|| word(at.plus(bytes - 8))).transpose()?;
+        Ok(Self { first: word(at)?, last, bytes })
+    }
+
+    /// Stamps it.
+    #[inline]
+    pub(crate) fn stamp(&self, seed: u64) -> Result<(), String> {
+        let value = stamp_of(seed, 0);
+        self.first.store_release(value).map_err(|e| e.to_string())?;
+        match self.last {
+            Some(last) => last.store_release(!value).map_err(|e| e.to_string()),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks its stamps.
+    #[inline]
+    pub(crate) fn check(&self, seed: u64) -> Result<(), String> {
+        let value = stamp_of(seed, 0);
+        let right = self.first.load_acquire().map_err(|e| e.to_string())? == value
+            && match self.last {
+                Some(last) => last.load_acquire().map_err(|e| e.to_string())? == !value,
+                None => true,
+            };
+        if right {
+            Ok(())
+        } else {
+            Err(format!("{} bytes were not there: number {seed}", self.bytes))
+        }
     }
 }
 

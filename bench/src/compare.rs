@@ -6,23 +6,22 @@
 //! each pair of rounds sees the same machine. Each PE's thread stays on a core of its own: where
 //! the scheduler puts them is worth more than a factor of two, and is none of our business.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use nvshmem_sim::{BoxError, Job, Ops, Piece};
 
 use crate::area::{AREA_BYTES, Areas, check_stamps, clear, fill, stamp, verify};
 use crate::case::{Case, Direction};
-use crate::control::{Command, Control, PATIENCE, Side};
+use crate::command::{Command, Side};
+use crate::control::{Control, PATIENCE};
 use crate::cores;
-use crate::raw::{RECORD, Raw};
+use crate::raw::{Promise, Raw};
+use crate::rounds::{Rounds, Schedule, Took};
+use crate::setup;
 use crate::target;
 
 /// Name of the scenario.
 pub(crate) const SCENARIO: &str = "compare";
-
-/// Least time of a round: well above what a scheduler's time slice (a few ms) can distort.
-const ROUND: Duration = Duration::from_millis(12);
 
 /// Operations between two polls: what NVSHMEM's proxy takes from its channel at a time.
 const BATCH: usize = 32;
@@ -30,31 +29,23 @@ const BATCH: usize = 32;
 /// Largest window of all cases.
 const SLOTS: usize = 64;
 
-/// One PE. Parameters: `control`, `provider`, `library`, `source` (may be empty), `pairs`.
+/// The sides, in the order in which they are reported.
+const SIDES: [Side; 2] = [Side::Raw, Side::Plugin];
+
+/// One PE. For its parameters see [`setup`].
 pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
-    let pairs: u32 = job.param("pairs")?;
-    let control = Control::open(&job.param::<PathBuf>("control")?)?;
+    let (schedule, control) = (setup::schedule(job)?, setup::control(job)?);
     let host = job.init()?;
     let areas = Areas { from: host.alloc(AREA_BYTES, 4096)?, to: host.alloc(AREA_BYTES, 4096)? };
-
-    let source: String = job.param("source")?;
-    let source = (!source.is_empty()).then_some(source.as_str());
-    let (library, provider) = (job.param::<String>("library")?, job.param::<String>("provider")?);
-    let mut raw = Raw::open(&library, &provider, source, SLOTS)?;
-    let heap = host.heap()?;
-    // SAFETY: the heap is given back in `finalize` or at the end of the process. The raw side is
-    // dropped before: it lives in the closures below, which have ended by then.
-    unsafe { raw.register(heap.as_ptr(), heap.len() as usize)? };
-    let records = job.bootstrap().allgather(&raw.record()?)?;
-    let peer = 1 - job.pe() as usize;
-    raw.connect(&records[peer * RECORD..(peer + 1) * RECORD])?;
+    // SAFETY: it lives in the closures below, which have ended before `finalize`.
+    let raw = unsafe { setup::open_raw(job, &host, Promise::Delivered, SLOTS)? };
     job.report("raw", raw.describe())?;
 
     if job.pe() == 0 {
         let rounds = host.proxy().run(move |ops| -> Result<Vec<(Case, Rounds)>, String> {
             cores::bind(0, 2).map_err(|e| e.to_string())?;
             let mut source = Source { ops, raw, control, areas, seed: 0 };
-            let rounds = Case::all().map(|case| Ok((case, source.measure(case, pairs)?)));
+            let rounds = Case::all().map(|case| Ok((case, source.measure(case, schedule)?)));
             let rounds = rounds.collect::<Result<_, String>>()?;
             source.control.ask(Command::Stop)?;
             Ok(rounds)
@@ -72,86 +63,25 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Times of the rounds of one case in one job.
-#[derive(Clone, PartialEq, Debug)]
-pub(crate) struct Rounds {
-    /// Operations in each round.
-    pub(crate) ops: u64,
-    /// Nanoseconds of each pair of rounds: raw, plugin.
-    pub(crate) pairs: Vec<(u64, u64)>,
-}
-
-impl Rounds {
-    /// How much of raw's rate the plugin has reached, pair by pair.
-    pub(crate) fn ratios(&self) -> Vec<f64> {
-        self.pairs.iter().map(|&(raw, plugin)| raw as f64 / plugin as f64).collect()
-    }
-
-    /// Operations per second of each round of a side.
-    pub(crate) fn rates(&self, side: Side) -> Vec<f64> {
-        let of = |&(raw, plugin): &(u64, u64)| if side == Side::Raw { raw } else { plugin };
-        self.pairs.iter().map(|pair| self.ops as f64 / (of(pair) as f64 / 1e9)).collect()
-    }
-
-    /// As text, for the launcher.
-    fn encode(&self) -> String {
-        let pairs = self.pairs.iter().map(|(raw, plugin)| format!(" {raw}:{plugin}"));
-        std::iter::once(self.ops.to_string()).chain(pairs).collect()
-    }
-
-    /// From text. None when it is not such a text.
-    pub(crate) fn decode(text: &str) -> Option<Self> {
-        let mut words = text.split(' ');
-        let ops = words.next()?.parse().ok()?;
-        let pairs = words.map(|word| {
-            let (raw, plugin) = word.split_once(':')?;
-            Some((raw.parse().ok()?, plugin.parse().ok()?))
-        });
-        Some(Self { ops, pairs: pairs.collect::<Option<_>>()? })
-    }
-}
-
 /// PE 0.
 struct Source<'a> {
     ops: &'a Ops,
     raw: Raw,
-    control: Control,
+    control: Control<Command>,
     areas: Areas,
     /// A new number for every pattern and every round.
     seed: u64,
 }
 
 impl Source<'_> {
-    fn measure(&mut self, case: Case, pairs: u32) -> Result<Rounds, String> {
+    fn measure(&mut self, case: Case, schedule: Schedule) -> Result<Rounds, String> {
         let plan = self.plan(case)?;
-        let mut windows = 1;
-        for side in [Side::Raw, Side::Plugin] {
+        for side in SIDES {
             self.prove(side, case, &plan)?;
         }
-        // More windows until the faster side takes long enough.
-        loop {
-            let raw = self.round(Side::Raw, case, &plan, windows)?;
-            let plugin = self.round(Side::Plugin, case, &plan, windows)?;
-            let shortest = raw.min(plugin);
-            if shortest >= ROUND {
-                break;
-            }
-            // A quarter more than it takes, and at most ten times: the first rounds are slow.
-            let factor = 1.25 * ROUND.as_secs_f64() / shortest.as_secs_f64().max(1e-6);
-            windows = (windows as f64 * factor.min(10.0)).ceil() as u64;
-        }
-        let mut times = Vec::with_capacity(pairs as usize);
-        for pair in 0..pairs {
-            let (raw, plugin) = if pair % 2 == 0 {
-                let raw = self.round(Side::Raw, case, &plan, windows)?;
-                (raw, self.round(Side::Plugin, case, &plan, windows)?)
-            } else {
-                let plugin = self.round(Side::Plugin, case, &plan, windows)?;
-                (self.round(Side::Raw, case, &plan, windows)?, plugin)
-            };
-            times.push((raw.as_nanos() as u64, plugin.as_nanos() as u64));
-        }
-        Ok(Rounds { ops: windows * case.window, pairs: times })
+        schedule.run(&SIDES, case.window, |side, windows| {
+            self.round(side, case, &plan, windows).map(Took::from)
+        })
     }
 
     /// The plugin's operations of a window, ready to be issued.
@@ -280,20 +210,4 @@ pub(crate) fn plugin_window(ops: &Ops, direction: Direction, plan: &[Piece]) -> 
         }
     }
     ops.quiet_pe(1).map_err(|e| e.to_string())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rounds_survive_the_way_to_the_launcher() {
-        let rounds = Rounds { ops: 64, pairs: vec![(1000, 2000), (300, 200)] };
-        assert_eq!(Rounds::decode(&rounds.encode()), Some(rounds.clone()));
-        assert_eq!(rounds.ratios(), [0.5, 1.5]);
-        assert_eq!(rounds.rates(Side::Raw)[0], 64e6);
-        assert_eq!(rounds.rates(Side::Plugin)[0], 32e6);
-        assert_eq!(Rounds::decode("64 1000"), None);
-        assert_eq!(Rounds::decode(""), None);
-    }
 }

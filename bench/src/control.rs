@@ -1,94 +1,37 @@
-//! How PE 0 tells PE 1 what to do: a page of memory that both have mapped.
+//! How PE 0 tells the others what to do: a page of memory that all have mapped.
 //!
 //! Not the bootstrap, whose calls the proxy thread cannot make, and not the transport, which is
-//! what is measured. PE 1 looks at one word between two turns of its loop; as long as nothing is
-//! asked, the word stays in its cache.
+//! what is measured. The others look at one word between two turns of their loop; as long as
+//! nothing is asked, the word stays in their caches.
 
+use std::fmt::Debug;
 use std::fs::OpenOptions;
+use std::marker::PhantomData;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::case::Direction;
-
-/// Longest wait of one PE for the other.
+/// Longest wait of one PE for another.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Bytes of the file.
 pub(crate) const CONTROL_BYTES: u64 = 4096;
 
-/// Arguments of a command.
-const ARGS: usize = 4;
+/// Most PEs of a job.
+const PES: usize = 16;
 
-/// Which implementation moves the data.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Side {
-    /// Raw libfabric.
-    Raw,
-    /// The plugin.
-    Plugin,
-}
+/// Words of a command: a code, which is not zero, and its arguments.
+pub(crate) type Words = [u64; 5];
 
-impl std::fmt::Display for Side {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Side::Raw => "raw",
-            Side::Plugin => "plugin",
-        })
-    }
-}
+/// What PE 0 can ask for.
+pub(crate) trait Command: Copy + Debug {
+    /// As words.
+    fn encode(self) -> Words;
 
-/// What PE 1 is asked for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Command {
-    /// Progress this side from now on, and only this.
-    Serve(Side),
-    /// Before operations in a direction: for puts, clear what they will write; for gets, fill what
-    /// they will read with a pattern.
-    Prepare { direction: Direction, len: u64, seed: u64 },
-    /// After puts: compare what they have written with a pattern.
-    Verify { len: u64, seed: u64 },
-    /// Before gets: put stamps into every slot of what they will read.
-    Stamp { bytes: u64, window: u64, seed: u64 },
-    /// After puts: check the stamps in every slot.
-    CheckStamps { bytes: u64, window: u64, seed: u64 },
-    /// While puts are under way: go on until all stamps have arrived, and then for some turns
-    /// more, so that whatever tells the other side of it has left.
-    Await { bytes: u64, window: u64, seed: u64 },
-    /// The end.
-    Stop,
-}
-
-impl Command {
-    fn encode(self) -> [u64; 1 + ARGS] {
-        let direction = |direction| u64::from(direction == Direction::Get);
-        match self {
-            Command::Serve(side) => [1, u64::from(side == Side::Plugin), 0, 0, 0],
-            Command::Prepare { direction: d, len, seed } => [2, direction(d), len, seed, 0],
-            Command::Verify { len, seed } => [3, len, seed, 0, 0],
-            Command::Stamp { bytes, window, seed } => [4, bytes, window, seed, 0],
-            Command::CheckStamps { bytes, window, seed } => [5, bytes, window, seed, 0],
-            Command::Await { bytes, window, seed } => [6, bytes, window, seed, 0],
-            Command::Stop => [7, 0, 0, 0, 0],
-        }
-    }
-
-    fn decode(words: [u64; 1 + ARGS]) -> Option<Self> {
-        let direction = |word| if word == 0 { Direction::Put } else { Direction::Get };
-        let [code, a, b, c, _] = words;
-        Some(match code {
-            1 => Command::Serve(if a == 0 { Side::Raw } else { Side::Plugin }),
-            2 => Command::Prepare { direction: direction(a), len: b, seed: c },
-            3 => Command::Verify { len: a, seed: b },
-            4 => Command::Stamp { bytes: a, window: b, seed: c },
-            5 => Command::CheckStamps { bytes: a, window: b, seed: c },
-            6 => Command::Await { bytes: a, window: b, seed: c },
-            7 => Command::Stop,
-            _ => return None,
-        })
-    }
+    /// From words; None when they are no command.
+    fn decode(words: Words) -> Option<Self>;
 }
 
 /// A word alone in its cache line and its neighbour, which some machines fetch along.
@@ -101,28 +44,35 @@ struct Line(AtomicU64);
 struct Page {
     /// Rises with each command, after its words were written.
     asked: Line,
-    /// The number of the last command done.
-    answered: Line,
-    /// Not zero when PE 1 has given up.
+    /// By PE: the number of the last command done.
+    answered: [Line; PES],
+    /// A PE that has given up, or zero.
     failed: Line,
-    command: [AtomicU64; 1 + ARGS],
+    command: [AtomicU64; size_of::<Words>() / 8],
 }
 
 const _: () = assert!(size_of::<Page>() as u64 <= CONTROL_BYTES);
 
 /// The page as one PE has it.
-pub(crate) struct Control {
+pub(crate) struct Control<C> {
     page: NonNull<Page>,
-    /// Commands given (PE 0) or taken (PE 1).
+    me: usize,
+    n_pes: usize,
+    /// Commands given (PE 0) or taken (the others).
     count: u64,
+    _commands: PhantomData<C>,
 }
 
 // SAFETY: the page is shared memory of atomics, mapped until this value is dropped.
-unsafe impl Send for Control {}
+unsafe impl<C> Send for Control<C> {}
 
-impl Control {
+impl<C: Command> Control<C> {
     /// Maps the file, which the launcher has made [`CONTROL_BYTES`] long and zero.
-    pub(crate) fn open(path: &Path) -> std::io::Result<Self> {
+    pub(crate) fn open(path: &Path, me: u32, n_pes: u32) -> std::io::Result<Self> {
+        let (me, n_pes) = (me as usize, n_pes as usize);
+        if n_pes > PES {
+            return Err(std::io::Error::other(format!("{n_pes} PEs are more than {PES}")));
+        }
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         if file.metadata()?.len() < CONTROL_BYTES {
             return Err(std::io::Error::other(format!("{} is too short", path.display())));
@@ -142,7 +92,7 @@ impl Control {
             return Err(std::io::Error::last_os_error());
         }
         let page = NonNull::new(page.cast()).ok_or_else(std::io::Error::last_os_error)?;
-        Ok(Self { page, count: 0 })
+        Ok(Self { page, me, n_pes, count: 0, _commands: PhantomData })
     }
 
     fn page(&self) -> &Page {
@@ -150,28 +100,52 @@ impl Control {
         unsafe { self.page.as_ref() }
     }
 
-    /// Asks PE 1 for something and waits until it is done.
+    /// Asks the others for something and waits until all have done it.
     ///
     /// # Errors
-    /// PE 1 has failed, and says why itself, or does not answer.
-    pub(crate) fn ask(&mut self, command: Command) -> Result<(), String> {
+    /// One has failed, and says why itself, or does not answer.
+    pub(crate) fn ask(&mut self, command: C) -> Result<(), String> {
+        self.begin(command);
+        self.finish(command)
+    }
+
+    /// Asks the others for something that they do together with PE 0, which waits for their end
+    /// with [`Self::finish`].
+    pub(crate) fn begin(&mut self, command: C) {
         self.count += 1;
         let page = self.page();
         for (place, word) in page.command.iter().zip(command.encode()) {
             place.store(word, Ordering::Relaxed);
         }
         page.asked.0.store(self.count, Ordering::Release);
+    }
+
+    /// Waits until all have done what was asked for last.
+    ///
+    /// # Errors
+    /// As [`Self::ask`].
+    pub(crate) fn finish(&self, command: C) -> Result<(), String> {
         let start = Instant::now();
-        while page.answered.0.load(Ordering::Acquire) != self.count {
-            if page.failed.0.load(Ordering::Acquire) != 0 {
-                return Err(format!("PE 1 has failed at {command:?}"));
+        let page = self.page();
+        for (pe, answered) in page.answered.iter().enumerate().take(self.n_pes).skip(1) {
+            while answered.0.load(Ordering::Acquire) != self.count {
+                self.check().map_err(|e| format!("{e} at {command:?}"))?;
+                if start.elapsed() > PATIENCE {
+                    return Err(format!("PE {pe} has not done {command:?} within {PATIENCE:?}"));
+                }
+                std::thread::yield_now();
             }
-            if start.elapsed() > PATIENCE {
-                return Err(format!("PE 1 has not done {command:?} within {PATIENCE:?}"));
-            }
-            std::thread::yield_now();
         }
         Ok(())
+    }
+
+    /// # Errors
+    /// Another PE has failed.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        match self.page().failed.0.load(Ordering::Acquire) {
+            0 => Ok(()),
+            pe => Err(format!("PE {pe} has failed")),
+        }
     }
 
     /// A command not taken before.
@@ -179,28 +153,28 @@ impl Control {
     /// # Errors
     /// The page holds no command, so it is not ours.
     #[inline]
-    pub(crate) fn take(&mut self) -> Result<Option<Command>, String> {
+    pub(crate) fn take(&mut self) -> Result<Option<C>, String> {
         let page = self.page();
         if page.asked.0.load(Ordering::Acquire) == self.count {
             return Ok(None);
         }
         let words = std::array::from_fn(|at| page.command[at].load(Ordering::Relaxed));
         self.count += 1;
-        Command::decode(words).map(Some).ok_or_else(|| format!("no command: {words:?}"))
+        C::decode(words).map(Some).ok_or_else(|| format!("no command: {words:?}"))
     }
 
     /// Says that the command taken is done.
     pub(crate) fn done(&self) {
-        self.page().answered.0.store(self.count, Ordering::Release);
+        self.page().answered[self.me].0.store(self.count, Ordering::Release);
     }
 
-    /// Says that PE 1 has failed.
+    /// Says that this PE has failed.
     pub(crate) fn fail(&self) {
-        self.page().failed.0.store(1, Ordering::Release);
+        self.page().failed.0.store(self.me as u64, Ordering::Release);
     }
 }
 
-impl Drop for Control {
+impl<C> Drop for Control<C> {
     fn drop(&mut self) {
         // SAFETY: mapped by `open` with this length, unmapped once.
         unsafe { libc::munmap(self.page.as_ptr().cast(), CONTROL_BYTES as usize) };
@@ -211,47 +185,47 @@ impl Drop for Control {
 mod tests {
     use super::*;
 
-    #[test]
-    fn commands_survive_the_page() {
-        let (bytes, window, seed) = (1, 2, 3);
-        for command in [
-            Command::Serve(Side::Raw),
-            Command::Serve(Side::Plugin),
-            Command::Prepare { direction: Direction::Get, len: 5, seed: 6 },
-            Command::Prepare { direction: Direction::Put, len: 5, seed: 6 },
-            Command::Verify { len: 7, seed: 8 },
-            Command::Stamp { bytes, window, seed },
-            Command::CheckStamps { bytes, window, seed },
-            Command::Await { bytes, window, seed },
-            Command::Stop,
-        ] {
-            assert_eq!(Command::decode(command.encode()), Some(command));
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    struct Number(u64);
+
+    impl Command for Number {
+        fn encode(self) -> Words {
+            [1, self.0, 0, 0, 0]
         }
-        assert_eq!(Command::decode([0; 1 + ARGS]), None);
+
+        fn decode(words: Words) -> Option<Self> {
+            (words[0] == 1).then_some(Number(words[1]))
+        }
     }
 
     #[test]
-    fn two_mappings_talk() {
+    fn all_others_are_asked_and_waited_for() {
         let path = std::env::temp_dir().join(format!("nvshmem-bench-test-{}", std::process::id()));
         std::fs::write(&path, vec![0; CONTROL_BYTES as usize]).unwrap();
-        let (mut here, mut there) = (Control::open(&path).unwrap(), Control::open(&path).unwrap());
-        std::fs::remove_file(&path).unwrap();
-        let other = std::thread::spawn(move || {
-            let start = Instant::now();
-            while start.elapsed() < PATIENCE {
-                if let Some(command) = there.take().unwrap() {
-                    if command == Command::Stop {
-                        there.fail();
-                        return;
+        let open = |pe| Control::<Number>::open(&path, pe, 3).unwrap();
+        let mut here = open(0);
+        let others = [open(1), open(2)].map(|mut there| {
+            std::thread::spawn(move || {
+                let start = Instant::now();
+                while start.elapsed() < PATIENCE {
+                    match there.take().unwrap() {
+                        Some(Number(7)) => {
+                            there.done();
+                            assert_eq!(there.take(), Ok(None), "a command is taken once");
+                        }
+                        Some(_) if there.me == 2 => return there.fail(),
+                        Some(_) => return there.done(),
+                        None => std::thread::yield_now(),
                     }
-                    assert_eq!(command, Command::Serve(Side::Plugin));
-                    there.done();
-                    assert_eq!(there.take(), Ok(None), "a command is taken once");
                 }
-            }
+            })
         });
-        assert_eq!(here.ask(Command::Serve(Side::Plugin)), Ok(()));
-        assert!(here.ask(Command::Stop).unwrap_err().contains("has failed"));
-        other.join().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(here.ask(Number(7)), Ok(()));
+        assert!(here.ask(Number(8)).unwrap_err().contains("PE 2 has failed"));
+        for other in others {
+            other.join().unwrap();
+        }
+        assert!(Control::<Number>::open(&path, 0, 17).is_err());
     }
 }

@@ -6,14 +6,15 @@
 //! difference in operations is free of what begins and ends a section.
 
 use std::hint::black_box;
-use std::path::PathBuf;
 
 use nvshmem_sim::{BoxError, Job, Ops, Piece};
 
 use crate::area::{Areas, check_stamps, stamp};
 use crate::case::Direction;
+use crate::command::{Command, Side};
 use crate::compare::plugin_window;
-use crate::control::{Command, Control, Side};
+use crate::control::Control;
+use crate::setup;
 use crate::target;
 
 /// Name of the scenario.
@@ -77,7 +78,7 @@ pub(crate) extern "C" fn nvshmem_bench_mark(section: u64) {
 
 /// One PE. Parameter: `control`.
 pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
-    let control = Control::open(&job.param::<PathBuf>("control")?)?;
+    let control = setup::control(job)?;
     let host = job.init()?;
     let len = WINDOW * BYTES;
     let areas = Areas { from: host.alloc(len, 4096)?, to: host.alloc(len, 4096)? };
@@ -97,7 +98,7 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
 /// PE 0.
 struct Source<'a> {
     ops: &'a Ops,
-    control: Control,
+    control: Control<Command>,
     areas: Areas,
     seed: u64,
 }

@@ -7,15 +7,21 @@
 mod area;
 mod callgrind;
 mod case;
+mod command;
 mod compare;
 mod control;
 mod cores;
 mod count;
+mod instructions;
 mod launch;
 mod options;
 mod provider;
 mod raw;
 mod report;
+mod rounds;
+mod serve;
+mod setup;
+mod signals;
 mod stats;
 mod target;
 
@@ -30,7 +36,12 @@ use report::Report;
 const RAILS: [usize; 2] = [1, 4];
 
 fn main() -> ExitCode {
-    pe_entry(&[(compare::SCENARIO, compare::scenario), (count::SCENARIO, count::scenario)]);
+    pe_entry(&[
+        (compare::SCENARIO, compare::scenario),
+        (count::SCENARIO, count::scenario),
+        (signals::scenario::SCENARIO, signals::scenario::scenario),
+        (signals::count::SCENARIO, signals::count::scenario),
+    ]);
     let options = match Options::parse(std::env::args().skip(1)) {
         Ok(Some(options)) => options,
         Ok(None) => {
@@ -56,16 +67,27 @@ fn main() -> ExitCode {
 
 fn measure(options: &Options) -> Result<Report, BoxError> {
     let mut report = Report::default();
+    if options.signals {
+        for &provider in &options.providers {
+            signals::launch::compare(provider, options, &mut report)?;
+        }
+        if options.count {
+            signals::launch::count(options, &mut report)?;
+        }
+        return Ok(report);
+    }
     for &provider in &options.providers {
         let compared = launch::compare(provider, options)?;
         report.compared(provider, &compared)?;
         if options.samples {
-            report::print_samples(&compared);
+            for (case, jobs) in &compared.cases {
+                report::print_samples(&case.to_string(), &["raw", "plugin"], jobs);
+            }
         }
     }
     if options.count {
         for rails in RAILS {
-            report.counted(rails, &launch::count(rails, options)?, options.profile);
+            report.counted(rails, &instructions::count(rails, options)?, options.profile);
         }
     }
     Ok(report)

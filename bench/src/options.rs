@@ -1,8 +1,10 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::provider::Provider;
+use crate::rounds::Schedule;
 
 /// What is printed for `--help` and beside an error.
 pub(crate) const USAGE: &str = "\
@@ -12,9 +14,11 @@ usage: nvshmem-bench --plugin-dir DIR [options]
   --plugin-dir DIR    the installed plugins (nvshmem_transport_libfabric.so.N)
   --libfabric2 PATH   a libfabric 2.x, for the native tcp provider; needed unless --only excludes it
   --only PROVIDER     tcp, rxm or shm alone; no instruction counts
-  --jobs N            jobs per provider (default 5)
-  --pairs N           pairs of rounds per job and figure (default 24)
-  --quick             2 jobs, 10 pairs
+  --signals           puts with signal, fences and fetching atomics, in place of puts and gets
+  --jobs N            jobs per provider (default 5; 3 with --signals)
+  --rounds N          rounds per job, figure and side (default 24; 12 with --signals)
+  --round-ms N        least time of a round (default 12)
+  --quick             2 jobs, 10 rounds
   --profile           instruction counts alone, with a longer breakdown
   --samples           also print the time of every round
   --keep DIR          keep callgrind's files there
@@ -26,10 +30,14 @@ pub(crate) struct Options {
     pub(crate) plugin_dir: PathBuf,
     pub(crate) libfabric2: Option<PathBuf>,
     pub(crate) providers: Vec<Provider>,
+    /// Whether signals are measured, in place of puts and gets.
+    pub(crate) signals: bool,
     /// Jobs per provider: connections of their own, whose luck differs.
     pub(crate) jobs: u32,
-    /// Pairs of rounds of each case in each job.
-    pub(crate) pairs: u32,
+    /// Rounds of each side of each case in each job.
+    pub(crate) rounds: u32,
+    /// Least time of a round.
+    pub(crate) round: Duration,
     /// Whether instructions are counted.
     pub(crate) count: bool,
     /// Whether the breakdown is long.
@@ -50,8 +58,10 @@ impl Options {
             plugin_dir: PathBuf::new(),
             libfabric2: None,
             providers: Provider::ALL.to_vec(),
-            jobs: 5,
-            pairs: 24,
+            signals: false,
+            jobs: 0,
+            rounds: 0,
+            round: Schedule::ROUND,
             count: true,
             profile: false,
             samples: false,
@@ -70,14 +80,25 @@ impl Options {
                     options.count = false;
                 }
                 "--jobs" => options.jobs = number(&arg, &value()?)?,
-                "--pairs" => options.pairs = number(&arg, &value()?)?,
-                "--quick" => (options.jobs, options.pairs) = (2, 10),
+                "--rounds" => options.rounds = number(&arg, &value()?)?,
+                "--round-ms" => {
+                    options.round = Duration::from_millis(number(&arg, &value()?)?.into());
+                }
+                "--quick" => (options.jobs, options.rounds) = (2, 10),
+                "--signals" => options.signals = true,
                 "--profile" => options.profile = true,
                 "--samples" => options.samples = true,
                 "--keep" => options.keep = Some(absolute(&value()?)),
                 "-h" | "--help" => return Ok(None),
                 _ => return Err(format!("unknown argument {arg}")),
             }
+        }
+        let (jobs, rounds) = if options.signals { (3, 12) } else { (5, 24) };
+        if options.jobs == 0 {
+            options.jobs = jobs;
+        }
+        if options.rounds == 0 {
+            options.rounds = rounds;
         }
         if options.profile {
             (options.count, options.providers) = (true, Vec::new());
@@ -116,7 +137,17 @@ mod tests {
         assert_eq!(options.providers, Provider::ALL);
         assert!(options.count && !options.profile);
         let quick = parse("--plugin-dir p --libfabric2 f --quick").unwrap().unwrap();
-        assert!(quick.pairs * quick.jobs < options.pairs * options.jobs);
+        assert!(quick.rounds * quick.jobs < options.rounds * options.jobs);
+    }
+
+    #[test]
+    fn signals_take_fewer_rounds_unless_told_otherwise() {
+        let plain = parse("--plugin-dir p --only shm").unwrap().unwrap();
+        let signals = parse("--plugin-dir p --only shm --signals").unwrap().unwrap();
+        assert!(signals.signals && signals.rounds < plain.rounds && signals.jobs < plain.jobs);
+        let told = parse("--plugin-dir p --only shm --rounds 3 --signals --round-ms 1 --jobs 1");
+        let told = told.unwrap().unwrap();
+        assert_eq!((told.rounds, told.jobs, told.round), (3, 1, Duration::from_millis(1)));
     }
 
     #[test]
@@ -134,7 +165,7 @@ mod tests {
         assert!(fails("--libfabric2 f").contains("--plugin-dir"));
         assert!(fails("--plugin-dir").contains("needs a value"));
         assert!(fails("--plugin-dir p --only ib").contains("no provider ib"));
-        assert!(fails("--plugin-dir p --pairs 0").contains("at least 1"));
+        assert!(fails("--plugin-dir p --rounds 0").contains("at least 1"));
         assert!(fails("--fast").contains("--fast"));
         assert_eq!(parse("--help"), Ok(None));
     }

@@ -56,14 +56,36 @@ impl Provider {
         path.unwrap_or(Path::new(DEFAULT_LIBRARY)).to_string_lossy().into_owned()
     }
 
-    /// A job of two PEs on this provider with so many rails.
-    pub(crate) fn job(self, scenario: &str, options: &Options, rails: usize) -> JobSettings {
+    /// As [`Provider::job`], for a scenario that measures in rounds: see [`crate::setup`].
+    pub(crate) fn job_of_rounds(
+        self,
+        scenario: &str,
+        options: &Options,
+        n_pes: u32,
+        rails: usize,
+    ) -> JobSettings {
+        self.job(scenario, options, n_pes, rails)
+            .param("provider", self.full_name())
+            .param("library", self.library(options))
+            .param("source", self.source().unwrap_or_default())
+            .param("rounds", options.rounds)
+            .param("round_ms", options.round.as_millis())
+    }
+
+    /// A job on this provider of so many PEs with so many rails each.
+    pub(crate) fn job(
+        self,
+        scenario: &str,
+        options: &Options,
+        n_pes: u32,
+        rails: usize,
+    ) -> JobSettings {
         let devices: Vec<String> = match self {
             // A device named twice is two rails.
             Provider::Shm => vec![String::from("shm"); rails],
             Provider::Tcp | Provider::Rxm => (1..=rails).map(|n| format!("127.0.0.{n}")).collect(),
         };
-        JobSettings::new(scenario, 2, LAYOUT, &options.plugin_dir)
+        JobSettings::new(scenario, n_pes, LAYOUT, &options.plugin_dir)
             .env("NVSHMEM_LIBFABRIC_PROVIDER", self.full_name())
             .env("NVSHMEM_LIBFABRIC_DEVICES", devices.join(","))
             .env("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", rails)

@@ -2,15 +2,17 @@
 
 use nvshmem_sim::BoxError;
 
-use crate::control::Side;
+use crate::command::Side;
 use crate::count::Kind;
-use crate::launch::{Compared, Counted};
+use crate::instructions::Counted;
+use crate::launch::Compared;
 use crate::provider::Provider;
+use crate::rounds::Rounds;
 use crate::stats::{Spread, median};
 
 /// Lines of a breakdown.
 const TOP: usize = 12;
-/// Lines of a breakdown by source line.
+/// Lines of a long one.
 const TOP_LINES: usize = 60;
 
 /// The figures so far.
@@ -35,13 +37,15 @@ impl Report {
             "", "window", "pairs", "raw", "plugin"
         );
         for (case, jobs) in &compared.cases {
-            let ratios: Vec<f64> = jobs.iter().flat_map(|rounds| rounds.ratios()).collect();
-            let spread = Spread::of(&ratios);
-            let rate = |side| {
-                median(&jobs.iter().flat_map(|rounds| rounds.rates(side)).collect::<Vec<_>>())
+            let (raw, plugin) = (Side::Raw as usize, Side::Plugin as usize);
+            // How much of raw's rate the plugin has reached: raw's time over its own.
+            let ratios: Vec<f64> =
+                jobs.iter().flat_map(|rounds| rounds.ratios(raw, plugin)).collect();
+            let seconds = |side| {
+                median(&jobs.iter().flat_map(|rounds| rounds.seconds(side)).collect::<Vec<_>>())
             };
             let (Some(spread), Some(raw), Some(plugin)) =
-                (spread, rate(Side::Raw), rate(Side::Plugin))
+                (Spread::of(&ratios), seconds(raw), seconds(plugin))
             else {
                 return Err(format!("{case}: no rounds").into());
             };
@@ -50,8 +54,8 @@ impl Report {
                 case.to_string(),
                 case.window,
                 ratios.len(),
-                case.show_rate(raw),
-                case.show_rate(plugin),
+                case.show_rate(1.0 / raw),
+                case.show_rate(1.0 / plugin),
             );
             self.measures.push((case.measure(provider.name()), spread.median, "ratio"));
         }
@@ -82,33 +86,45 @@ impl Report {
                 continue;
             }
             println!("\n{}, {rails} rail(s): where its instructions are", kind.describe());
-            table("function", &counted.by_function, TOP);
-            table("source file", &counted.by_file, TOP);
-            if long {
-                table("source line", &counted.by_line, TOP_LINES);
-            }
-            table("calls out of the plugin", &counted.calls, TOP);
+            breakdown(counted, long);
         }
+    }
+
+    /// Keeps a figure.
+    pub(crate) fn push(&mut self, name: String, value: f64, unit: &'static str) {
+        self.measures.push((name, value, unit));
     }
 
     /// Prints the figures.
     pub(crate) fn print_measures(&self) {
         println!();
         for (name, value, unit) in &self.measures {
-            println!("MEASURE {name} {value:.3} {unit}");
+            // Small ones with as many digits that tell something.
+            let digits = if *value < 0.1 { 5 } else { 3 };
+            println!("MEASURE {name} {value:.digits$} {unit}");
         }
     }
 }
 
-/// Prints the microseconds of every pair of rounds, the first of the two first.
-pub(crate) fn print_samples(compared: &Compared) {
-    let of_jobs = |(case, jobs)| Iterator::zip(std::iter::repeat(case), jobs);
-    let cases = compared.cases.iter().map(|(case, jobs)| (*case, jobs.as_slice()));
-    for (case, rounds) in cases.flat_map(of_jobs) {
-        println!("{case}, {} operations a round, raw/plugin in us:", rounds.ops);
-        let pairs =
-            rounds.pairs.iter().map(|(raw, plugin)| format!("{}/{}", raw / 1000, plugin / 1000));
-        println!("  {}", pairs.collect::<Vec<_>>().join(" "));
+/// Prints where the instructions of an operation are.
+pub(crate) fn breakdown(counted: &Counted, long: bool) {
+    let top = if long { TOP_LINES } else { TOP };
+    table("function", &counted.by_function, top);
+    table("source file", &counted.by_file, top);
+    if long {
+        table("source line", &counted.by_line, TOP_LINES);
+    }
+    table("calls out of the plugin", &counted.calls, TOP);
+}
+
+/// Prints the nanoseconds of an operation in every round.
+pub(crate) fn print_samples(case: &str, sides: &[&str], jobs: &[Rounds]) {
+    for rounds in jobs {
+        for (at, side) in sides.iter().enumerate() {
+            let times = rounds.seconds(at).into_iter().map(|time| format!("{:.0}", time * 1e9));
+            let times = times.collect::<Vec<_>>().join(" ");
+            println!("{case}, {side}, {} operations a round, ns each: {times}", rounds.ops(at));
+        }
     }
 }
 

@@ -42,10 +42,12 @@ impl Spread {
 impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (low, high) = self.confidence;
+        // Small ones with as many digits that tell something.
+        let digits = if self.median < 0.1 { 5 } else { 3 };
         write!(
             f,
-            "{:.3}  [{:.3}..{:.3}]  p10..p90 {:.3}..{:.3}",
-            self.median, low, high, self.p10, self.p90
+            "{:.digits$}  [{low:.digits$}..{high:.digits$}]  p10..p90 {:.digits$}..{:.digits$}",
+            self.median, self.p10, self.p90
         )
     }
 }

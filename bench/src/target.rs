@@ -1,16 +1,13 @@
 //! PE 1: moves the data of the side it is told to serve, and looks at its memory when asked.
 
-use std::time::Instant;
-
 use nvshmem_sim::Ops;
 
 use crate::area::{Areas, check_stamps, clear, fill, missing_stamp, stamp, verify};
 use crate::case::Direction;
-use crate::control::{Command, Control, PATIENCE, Side};
+use crate::command::{Command, Side};
+use crate::control::Control;
 use crate::raw::Raw;
-
-/// Turns between two looks at the clock.
-const TURNS: u32 = 1 << 16;
+use crate::serve::{self, Patience, Server};
 
 /// Turns after the last arrival until everything that tells of it must have left.
 const AFTER: u32 = 2000;
@@ -22,49 +19,21 @@ const AFTER: u32 = 2000;
 pub(crate) fn serve(
     ops: &Ops,
     raw: Option<Raw>,
-    control: Control,
+    control: Control<Command>,
     areas: Areas,
 ) -> Result<(), String> {
-    let mut target = Target { ops, raw, control, areas, side: Side::Plugin };
-    let served = target.serve();
-    if served.is_err() {
-        target.control.fail();
-    }
-    served
+    serve::serve(&mut Target { ops, raw, areas, side: Side::Plugin }, control)
 }
 
 struct Target<'a> {
     ops: &'a Ops,
     raw: Option<Raw>,
-    control: Control,
     areas: Areas,
     side: Side,
 }
 
-impl Target<'_> {
-    fn serve(&mut self) -> Result<(), String> {
-        let mut since = Instant::now();
-        let mut turns = 0;
-        loop {
-            self.turn()?;
-            if let Some(command) = self.control.take()? {
-                if command == Command::Stop {
-                    self.control.done();
-                    return Ok(());
-                }
-                self.perform(command)?;
-                self.control.done();
-                (since, turns) = (Instant::now(), 0);
-            }
-            turns += 1;
-            if turns == TURNS {
-                turns = 0;
-                if since.elapsed() > PATIENCE {
-                    return Err(format!("no command from PE 0 for {PATIENCE:?}"));
-                }
-            }
-        }
-    }
+impl Server for Target<'_> {
+    type Command = Command;
 
     #[inline]
     fn turn(&mut self) -> Result<(), String> {
@@ -75,7 +44,7 @@ impl Target<'_> {
         }
     }
 
-    fn perform(&mut self, command: Command) -> Result<(), String> {
+    fn perform(&mut self, command: Command) -> Result<bool, String> {
         let Areas { from, to } = self.areas;
         match command {
             Command::Serve(side) => self.side = side,
@@ -89,19 +58,17 @@ impl Target<'_> {
                 check_stamps(self.ops, to, bytes, window, seed)?;
             }
             Command::Await { bytes, window, seed } => {
-                let start = Instant::now();
+                let mut wait = Patience::new("puts");
                 while missing_stamp(self.ops, to, bytes, window, seed)?.is_some() {
-                    if start.elapsed() > PATIENCE {
-                        return Err(format!("puts did not arrive within {PATIENCE:?}"));
-                    }
+                    wait.turn()?;
                     self.turn()?;
                 }
                 for _ in 0..AFTER {
                     self.turn()?;
                 }
             }
-            Command::Stop => {}
+            Command::Stop => return Ok(false),
         }
-        Ok(())
+        Ok(true)
     }
 }

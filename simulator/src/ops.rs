@@ -56,7 +56,7 @@ const CALLS: [&str; 9] =
     ["nothing", "put", "get", "p", "amo", "put_signal", "fence", "quiet", "enforce_cst"];
 
 #[derive(Clone, Copy)]
-enum Doing {
+pub(crate) enum Doing {
     Nothing,
     Put,
     Get,
@@ -113,7 +113,7 @@ pub struct Ops {
     pub(crate) shared: Arc<Shared>,
     thread: Thread,
     /// Whether a get was issued since the last quiet: then the host enforces consistency.
-    got: AtomicBool,
+    pub(crate) got: AtomicBool,
 }
 
 impl Ops {
@@ -296,15 +296,7 @@ impl Ops {
     /// # Errors
     /// The plugin's status, or a place that does not exist.
     pub fn amo(&self, pe: u32, target: SymAddr, amo: &Amo) -> Result<()> {
-        let call = self.amo_call(pe, target, amo)?;
-        if amo.op > c::NVT_AMO_END_OF_NONFETCH {
-            self.got.store(true, Ordering::Relaxed);
-        }
-        self.enter(Doing::Amo, pe);
-        // SAFETY: the return location is in this PE's heap, which lives as long as the transport.
-        let status = unsafe { self.shared.transport.amo(pe, &call, self.qp()) };
-        self.leave();
-        check(status, || format!("amo({}) to PE {pe}", amo.op))
+        self.issue_amo(&self.plan_amo(pe, target, amo)?)
     }
 
     /// Writes to a PE's heap, and to its signal after that: one call of the plugin, or in layouts
@@ -347,44 +339,6 @@ impl Ops {
         };
         self.leave();
         check(status, || format!("put_signal to PE {pe}"))
-    }
-
-    /// Cuts a transfer into the pieces that [`Ops::issue_put`] and [`Ops::issue_get`] take, so
-    /// that a loop that measures does not look chunks up.
-    ///
-    /// # Errors
-    /// A place that does not exist.
-    pub fn plan(
-        &self,
-        pe: u32,
-        remote: SymAddr,
-        local: impl Into<Place>,
-        len: u64,
-    ) -> Result<Vec<Piece>> {
-        let mut pieces = Vec::new();
-        self.shared.regions.cut(pe, remote, local.into(), len, |piece| {
-            pieces.push(piece);
-            Ok(())
-        })?;
-        Ok(pieces)
-    }
-
-    /// Writes a planned piece; complete after a quiet.
-    ///
-    /// # Errors
-    /// The plugin's status.
-    #[inline]
-    pub fn issue_put(&self, piece: &Piece) -> Result<()> {
-        self.issue(c::NVT_OP_PUT, true, piece)
-    }
-
-    /// Reads a planned piece; there after a quiet.
-    ///
-    /// # Errors
-    /// The plugin's status.
-    #[inline]
-    pub fn issue_get(&self, piece: &Piece) -> Result<()> {
-        self.issue(c::NVT_OP_GET, true, piece)
     }
 
     /// Calls `rma` with whatever a broken host could pass, and returns the plugin's status. `edit`
@@ -443,7 +397,7 @@ impl Ops {
     }
 
     #[inline]
-    fn issue(&self, desc: i32, nbi: bool, piece: &Piece) -> Result<()> {
+    pub(crate) fn issue(&self, desc: i32, nbi: bool, piece: &Piece) -> Result<()> {
         let (mut remote, mut local) = (piece.remote, piece.local);
         let is_put = desc == c::NVT_OP_PUT;
         if !is_put {
@@ -503,7 +457,7 @@ impl Ops {
         status
     }
 
-    fn amo_call(&self, pe: u32, target: SymAddr, amo: &Amo) -> Result<AmoCall> {
+    pub(crate) fn amo_call(&self, pe: u32, target: SymAddr, amo: &Amo) -> Result<AmoCall> {
         let (remote_memdesc, _) = self.shared.regions.remote(pe, target)?;
         let mut mem = c::nvt_amo_memdesc {
             remote_memdesc,
@@ -520,7 +474,7 @@ impl Ops {
     }
 
     #[inline]
-    fn qp(&self) -> i32 {
+    pub(crate) fn qp(&self) -> i32 {
         match self.thread {
             Thread::User => c::NVT_QP_HOST,
             Thread::Proxy => c::NVT_QP_DEFAULT,
@@ -528,13 +482,13 @@ impl Ops {
     }
 
     #[inline]
-    fn enter(&self, call: Doing, pe: u32) {
+    pub(crate) fn enter(&self, call: Doing, pe: u32) {
         let word = (call as u64) << 32 | u64::from(pe);
         self.shared.doing[self.thread as usize].store(word, Ordering::Relaxed);
     }
 
     #[inline]
-    fn leave(&self) {
+    pub(crate) fn leave(&self) {
         self.shared.doing[self.thread as usize].store(Doing::Nothing as u64, Ordering::Relaxed);
     }
 }
@@ -568,7 +522,7 @@ fn verb(desc: i32, nbi: bool) -> c::nvt_rma_verb {
 }
 
 #[inline]
-fn bytes_of(len: u64) -> c::nvt_rma_bytesdesc {
+pub(crate) fn bytes_of(len: u64) -> c::nvt_rma_bytesdesc {
     c::nvt_rma_bytesdesc {
         nelems: len,
         elembytes: 1,

@@ -4,15 +4,26 @@
 //! hints, the same ladder of progress and threading, `FI_DELIVERY_COMPLETE` on the endpoint, a
 //! queue in `FI_CQ_FORMAT_CONTEXT` read 32 entries at a time, one context per operation in flight,
 //! and the same rule for giving up the core. There are no handles, no bounds, no counters.
+//!
+//! [`Messages`] is the same for a ping-pong of messages, which need not tell of their delivery.
 
-use std::ffi::{CString, c_void};
+mod info;
+mod messages;
+mod object;
+
+use std::ffi::c_void;
 use std::mem::MaybeUninit;
-use std::ptr::{self, NonNull};
+use std::ptr;
 
 use libfabric_sys as fi;
 use libfabric_sys::{Library, Padded};
 
 use crate::case::Direction;
+use info::{Info, choose};
+use object::{Object, check, refused};
+
+pub(crate) use messages::Messages;
+pub(crate) use object::RawError;
 
 /// Completions taken in one poll, as in the plugin.
 const POLL_BATCH: usize = 32;
@@ -26,69 +37,29 @@ pub(crate) const RECORD: usize = 256;
 /// Bytes of a record before the address.
 const RECORD_HEAD: usize = 32;
 
-/// A call that failed.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("raw libfabric: {call} failed: {text}")]
-pub(crate) struct RawError {
-    call: &'static str,
-    text: String,
+/// What a completion of an outgoing operation says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Promise {
+    /// That the data is at the target: `FI_DELIVERY_COMPLETE`.
+    Delivered,
+    /// No more than the provider says by default.
+    Default,
 }
 
-fn refused(call: &'static str, text: impl Into<String>) -> RawError {
-    RawError { call, text: text.into() }
-}
-
-/// Owner of any libfabric object: all of them begin with a `fid`.
-#[derive(Debug)]
-struct Object<T>(NonNull<T>);
-
-impl<T> Object<T> {
-    fn new(
-        library: &Library,
-        call: &'static str,
-        code: i32,
-        raw: *mut T,
-    ) -> Result<Self, RawError> {
-        check(library, call, code.into())?;
-        NonNull::new(raw).map(Self).ok_or_else(|| refused(call, "success without an object"))
-    }
-
-    fn as_ptr(&self) -> *mut T {
-        self.0.as_ptr()
-    }
-
-    fn as_fid(&self) -> *mut fi::fid {
-        self.0.as_ptr().cast()
-    }
-}
-
-impl<T> Drop for Object<T> {
-    fn drop(&mut self) {
-        // SAFETY: open, and closed once. `Raw` drops its fields in the order libfabric asks for.
-        // A failure leaves the object open until the process ends, soon after.
-        let _ = unsafe { fi::fi_close(self.as_fid()) };
-    }
-}
-
-/// Owner of an `fi_info`.
-#[derive(Debug)]
-struct Info {
-    library: &'static Library,
-    raw: NonNull<fi::fi_info>,
-}
-
-impl Drop for Info {
-    fn drop(&mut self) {
-        // SAFETY: from the same library, freed once.
-        unsafe { self.library.freeinfo(self.raw.as_ptr()) };
-    }
-}
-
-fn check(library: &Library, call: &'static str, code: i64) -> Result<(), RawError> {
-    if code < 0 {
-        return Err(refused(call, format!("{} ({code})", library.strerror(code as i32))));
-    }
-    Ok(())
+/// What to open.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Opening<'a> {
+    /// Path of the library.
+    pub(crate) library: &'a str,
+    /// The provider, of exactly this name.
+    pub(crate) provider: &'a str,
+    /// The address to open, if there is one.
+    pub(crate) source: Option<&'a str>,
+    pub(crate) promise: Promise,
+    /// Most operations in flight.
+    pub(crate) window: usize,
+    /// Peers.
+    pub(crate) peers: usize,
 }
 
 /// Room that a provider may use while an operation is in flight.
@@ -97,7 +68,7 @@ struct Context([MaybeUninit<u8>; 64]);
 
 const _: () = assert!(size_of::<fi::fi_context2>() <= size_of::<Context>());
 
-/// The peer, as its record says.
+/// A peer, as its record says.
 #[derive(Clone, Copy, Debug)]
 struct Peer {
     address: fi::fi_addr_t,
@@ -116,10 +87,11 @@ pub(crate) struct Raw {
     domain: Object<fi::fid_domain>,
     _fabric: Object<fi::fid_fabric>,
     info: Info,
+    promise: Promise,
     contexts: Box<[Context]>,
     memory: usize,
     desc: usize,
-    peer: Option<Peer>,
+    peers: Vec<Peer>,
     in_flight: u64,
     idle: u32,
 }
@@ -129,16 +101,11 @@ pub(crate) struct Raw {
 unsafe impl Send for Raw {}
 
 impl Raw {
-    /// Opens the provider of exactly this name, at the source address if there is one, for a
-    /// window of operations in flight.
-    pub(crate) fn open(
-        path: &str,
-        provider: &str,
-        source: Option<&str>,
-        window: usize,
-    ) -> Result<Self, RawError> {
-        let library = Library::load(path).map_err(|e| refused("loading", e.to_string()))?;
-        let info = choose(library, provider, source)?;
+    /// Opens an endpoint.
+    pub(crate) fn open(opening: &Opening<'_>) -> Result<Self, RawError> {
+        let library =
+            Library::load(opening.library).map_err(|e| refused("loading", e.to_string()))?;
+        let info = choose(library, opening)?;
         let raw_info = info.raw.as_ptr();
         // SAFETY: `choose` has seen to it that the info's parts exist. Every object is made from
         // one that is open, attributes are padded, and results are checked before use.
@@ -162,7 +129,7 @@ impl Raw {
 
             let mut attr = Padded::<fi::fi_av_attr>::new();
             attr.type_ = fi::FI_AV_TABLE;
-            attr.count = 2;
+            attr.count = opening.peers;
             let mut vector = ptr::null_mut();
             let code =
                 fi::fi_av_open(domain.as_ptr(), attr.as_mut_ptr(), &mut vector, ptr::null_mut());
@@ -186,10 +153,11 @@ impl Raw {
                 domain,
                 _fabric: fabric,
                 info,
-                contexts: (0..window).map(context).collect(),
+                promise: opening.promise,
+                contexts: (0..opening.window).map(context).collect(),
                 memory: 0,
                 desc: 0,
-                peer: None,
+                peers: Vec::with_capacity(opening.peers),
                 in_flight: 0,
                 idle: 0,
             })
@@ -261,7 +229,7 @@ impl Raw {
         Ok(record)
     }
 
-    /// Makes the peer known.
+    /// Makes the next peer known.
     pub(crate) fn connect(&mut self, record: &[u8]) -> Result<(), RawError> {
         let word = |at: usize| {
             let bytes = record.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
@@ -282,12 +250,12 @@ impl Raw {
         if address == fi::FI_ADDR_NOTAVAIL {
             return Err(refused("fi_av_insert", "the peer's address was refused"));
         }
-        self.peer = Some(Peer { address, key: word(8)?, base: word(16)? });
+        self.peers.push(Peer { address, key: word(8)?, base: word(16)? });
         Ok(())
     }
 
-    /// Posts one operation between our memory and the peer's, at these offsets in each. Whether
-    /// the provider has taken it.
+    /// Posts one operation between our memory and the first peer's, at these offsets in each.
+    /// Whether the provider has taken it.
     ///
     /// # Safety
     /// Both ranges are inside the memory registered. Contexts are by `slot`: an operation that was
@@ -301,7 +269,7 @@ impl Raw {
         remote: u64,
         len: usize,
     ) -> Result<bool, RawError> {
-        let (Some(peer), Some(context)) = (self.peer, self.contexts.get_mut(slot)) else {
+        let (Some(&peer), Some(context)) = (self.peers.first(), self.contexts.get_mut(slot)) else {
             return Err(refused("post", "no peer, or no such slot"));
         };
         let (ep, context) = (self.endpoint.as_ptr(), ptr::from_mut(context).cast::<c_void>());
@@ -318,13 +286,20 @@ impl Raw {
                 }
             }
         };
+        let taken = self.taken("posting", code)?;
+        self.in_flight += u64::from(taken);
+        Ok(taken)
+    }
+
+    /// Whether a call was successful, or is to be tried again.
+    #[inline]
+    fn taken(&self, call: &'static str, code: isize) -> Result<bool, RawError> {
         if code == 0 {
-            self.in_flight += 1;
             Ok(true)
         } else if code == -(fi::FI_EAGAIN as isize) {
             Ok(false)
         } else {
-            Err(self.error("posting", code))
+            Err(self.error(call, code))
         }
     }
 
@@ -336,13 +311,24 @@ impl Raw {
     /// Takes completions, and gives up the core when there have been none for a while.
     #[inline]
     pub(crate) fn turn(&mut self) -> Result<(), RawError> {
-        let mut entries = [const { MaybeUninit::<fi::fi_cq_entry>::uninit() }; POLL_BATCH];
+        let mut entries = [const { MaybeUninit::uninit() }; POLL_BATCH];
+        self.in_flight -= self.poll(&mut entries)?.len() as u64;
+        Ok(())
+    }
+
+    /// What has completed, and gives up the core when nothing has for a while.
+    #[inline]
+    fn poll<'a>(
+        &mut self,
+        entries: &'a mut [MaybeUninit<fi::fi_cq_entry>; POLL_BATCH],
+    ) -> Result<&'a [fi::fi_cq_entry], RawError> {
         // SAFETY: the queue is open; entries are of its format, and their number is given.
         let code = unsafe {
             fi::fi_cq_read(self.queue.as_ptr(), entries.as_mut_ptr().cast(), entries.len())
         };
+        let mut count = 0;
         if code > 0 {
-            self.in_flight -= code as u64;
+            count = code as usize;
             self.idle = 0;
         } else if code == 0 || code == -(fi::FI_EAGAIN as isize) {
             self.idle = self.idle.saturating_add(1);
@@ -352,7 +338,10 @@ impl Raw {
         } else {
             return Err(self.error("fi_cq_read", code));
         }
-        Ok(())
+        let filled = &entries[..count.min(POLL_BATCH)];
+        // SAFETY: the queue has filled so many entries, and `MaybeUninit` has the layout of what is
+        // in it.
+        Ok(unsafe { std::slice::from_raw_parts(filled.as_ptr().cast(), filled.len()) })
     }
 
     #[cold]
@@ -385,84 +374,5 @@ impl Raw {
                 (*(*self.info.raw.as_ptr()).tx_attr).size,
             )
         }
-    }
-}
-
-/// The first answer of the provider on the plugin's ladder.
-fn choose(
-    library: &'static Library,
-    provider: &str,
-    source: Option<&str>,
-) -> Result<Info, RawError> {
-    let ladder = [
-        (fi::FI_PROGRESS_AUTO, fi::FI_THREAD_COMPLETION),
-        (fi::FI_PROGRESS_MANUAL, fi::FI_THREAD_COMPLETION),
-        (fi::FI_PROGRESS_MANUAL, fi::FI_THREAD_DOMAIN),
-        (fi::FI_PROGRESS_MANUAL, fi::FI_THREAD_SAFE),
-    ];
-    let mut last = refused("fi_getinfo", "nothing was asked");
-    for (progress, threading) in ladder {
-        match query(library, provider, source, progress, threading) {
-            Ok(info) => return Ok(info),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
-fn query(
-    library: &'static Library,
-    provider: &str,
-    source: Option<&str>,
-    progress: fi::fi_progress,
-    threading: fi::fi_threading,
-) -> Result<Info, RawError> {
-    const CALL: &str = "fi_getinfo";
-    let text = |text: &str| CString::new(text).map_err(|e| refused(CALL, e.to_string()));
-    let name = text(provider)?;
-    let source = source.map(text).transpose()?;
-    let no_memory = || refused("fi_dupinfo", "out of memory");
-    let hints = Info { library, raw: NonNull::new(library.allocinfo()).ok_or_else(no_memory)? };
-    // SAFETY: an info from fi_dupinfo(NULL) has all its attributes. The name is from malloc, as
-    // fi_freeinfo wants it. The list is freed once, after its entries were copied.
-    unsafe {
-        let info = hints.raw.as_ptr();
-        (*(*info).fabric_attr).prov_name = libc::strdup(name.as_ptr());
-        (*info).caps = fi::FI_MSG | fi::FI_RMA;
-        (*info).mode = fi::FI_CONTEXT | fi::FI_CONTEXT2;
-        (*(*info).ep_attr).type_ = fi::FI_EP_RDM;
-        (*(*info).tx_attr).op_flags = fi::FI_DELIVERY_COMPLETE;
-        let domain = (*info).domain_attr;
-        (*domain).mr_mode = fi::FI_MR_LOCAL
-            | fi::FI_MR_VIRT_ADDR
-            | fi::FI_MR_ALLOCATED
-            | fi::FI_MR_PROV_KEY
-            | fi::FI_MR_ENDPOINT;
-        (*domain).threading = threading;
-        fi::set_progress(domain, progress, progress);
-
-        let (node, flags) = match &source {
-            Some(source) => (source.as_ptr(), fi::FI_SOURCE | fi::FI_NUMERICHOST),
-            None => (ptr::null(), 0),
-        };
-        let mut list: *mut fi::fi_info = ptr::null_mut();
-        let code = library.getinfo(node, ptr::null(), flags, info, &mut list);
-        check(library, CALL, code.into())?;
-        let mut found = None;
-        let mut entry = list;
-        while !entry.is_null() && found.is_none() {
-            let fabric = (*entry).fabric_attr;
-            if !fabric.is_null()
-                && !(*fabric).prov_name.is_null()
-                && std::ffi::CStr::from_ptr((*fabric).prov_name) == name.as_c_str()
-                && !(*entry).domain_attr.is_null()
-                && !(*entry).tx_attr.is_null()
-            {
-                found = NonNull::new(library.dupinfo(entry)).map(|raw| Info { library, raw });
-            }
-            entry = (*entry).next;
-        }
-        library.freeinfo(list);
-        found.ok_or_else(|| refused(CALL, format!("no answer from provider {provider}")))
     }
 }
