@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nvshmem_transport_libfabric::engine::Watchdog;
+use nvshmem_transport_libfabric::engine::counted::TAGS;
 use nvshmem_transport_libfabric::engine::fake::{FakeFabric, Script};
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::{
@@ -13,6 +14,7 @@ use nvshmem_transport_libfabric::engine::lane::{
 use nvshmem_transport_libfabric::engine::paths::{Path, PathTable};
 use nvshmem_transport_libfabric::engine::port::{Access, Direction, RailLimits};
 use nvshmem_transport_libfabric::engine::regions::{LaneKind, RegionTable};
+use nvshmem_transport_libfabric::engine::wire::{Mark, Tag};
 
 /// The system's allocator, counting the bytes and calls in use.
 struct Counting;
@@ -48,8 +50,13 @@ fn peers_cost_their_address_until_they_are_talked_to_and_little_then() {
     let regions = RegionTable::new(fabric.memory(Pe(1), RAILS), Pe(1));
     let base = fabric.alloc(Pe(1), 4096);
     let handle = regions.register(base, 4096, Access::LocalAndRemote).unwrap();
-    let limits =
-        RailLimits { max_segment: 1 << 20, depth: 256, needs_desc: false, orders_messages: false };
+    let limits = RailLimits {
+        max_segment: 1 << 20,
+        depth: 256,
+        needs_desc: false,
+        orders_messages: false,
+        remote_data: true,
+    };
 
     let lane_bytes = |n_pes: u32| {
         let before = BYTES.load(Ordering::Relaxed);
@@ -65,6 +72,7 @@ fn peers_cost_their_address_until_they_are_talked_to_and_little_then() {
             regions: regions.index(),
             watchdog: Watchdog::new(Some(Duration::from_secs(10)), None),
             signals: SignalEngine::Auto,
+            counted: TAGS,
         };
         let lane = Lane::new(port, config);
         (lane, BYTES.load(Ordering::Relaxed) - before)
@@ -97,6 +105,17 @@ fn peers_cost_their_address_until_they_are_talked_to_and_little_then() {
     let active = (BYTES.load(Ordering::Relaxed) - before) / PEERS as usize;
     println!("a peer talked to: {active} bytes more (limit: 1024 per rail)");
     assert!(active <= 1024, "{active}");
+
+    // A counted put from each of them, whose signal has not come.
+    let before = BYTES.load(Ordering::Relaxed);
+    for pe in 0..PEERS {
+        let mark = Mark { from: Pe(pe), tag: Tag::FIRST };
+        fabric.forge_remote_data(Pe(0), RailId(0), mark.encode());
+        lane.progress().unwrap();
+    }
+    let counts = (BYTES.load(Ordering::Relaxed) - before) / PEERS as usize;
+    println!("a peer whose segments are counted: {counts} bytes more");
+    assert!(counts > 0 && active + counts <= 1024, "{active} + {counts}");
 
     // Once streams are open, the data path allocates nothing. The fake itself does, so it is
     // measured apart: as many calls again may come from the fake alone, as when the lane's queues

@@ -6,7 +6,7 @@ use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
 use nvshmem_transport_libfabric::engine::ids::Pe;
 use nvshmem_transport_libfabric::engine::window::Seq;
 use nvshmem_transport_libfabric::engine::wire::{
-    Body, MAX_EAGER, MAX_MESSAGE, Message, Packet, Spot, Ticket, VERSION,
+    Body, MAX_EAGER, MAX_MESSAGE, Mark, Message, Packet, Spot, Tag, Ticket, VERSION, WireError,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -60,6 +60,11 @@ fn body() -> impl Strategy<Value = Owned> {
         }),
         (spot(), atomic(false), spot(), vec(any::<u8>(), 0..=MAX_EAGER))
             .prop_map(|(at, atomic, to, payload)| Owned::PutSignal { at, atomic, to, payload }),
+        (spot(), atomic(false), any::<u16>(), 1..=u32::MAX).prop_map(
+            |(at, atomic, tag, segments)| {
+                Owned::Plain(Body::CountedSignal { at, atomic, tag: Tag(tag), segments })
+            }
+        ),
     ]
 }
 
@@ -77,12 +82,13 @@ fn encode((from, seq, ack): (u16, u32, u32), body: Body<'_>) -> Packet {
     packet
 }
 
-/// The bytes that mean nothing in a message of this kind: the receiver ignores them.
-fn undefined(kind: u8) -> &'static [usize] {
+/// The bytes that mean nothing in a message of this kind: the receiver refuses any but zeros.
+fn reserved(kind: u8) -> &'static [usize] {
     match kind {
         0 | 1 => &[1, 12, 13, 14, 15],
         3 => &[44, 45, 46, 47],
         4 => &[1],
+        6 => &[38, 39],
         _ => &[],
     }
 }
@@ -101,6 +107,7 @@ proptest! {
             Body::Reply { .. } => 24,
             Body::Atomic { .. } => 32,
             Body::Fetch { .. } => 48,
+            Body::CountedSignal { .. } => 40,
             Body::PutSignal { payload, .. } => 48 + payload.len(),
         };
         prop_assert_eq!(packet.bytes().len(), len);
@@ -130,18 +137,39 @@ proptest! {
     fn other_versions_and_kinds_are_refused(head in head(), owned in body(), first: u8) {
         let mut bytes = encode(head, owned.body()).bytes().to_vec();
         bytes[0] = first;
-        if first & 0xf != VERSION || first >> 4 > 5 {
+        if first & 0xf != VERSION || first >> 4 > 6 {
             prop_assert!(Message::decode(&bytes).is_err());
         }
     }
 
-    /// Bytes are refused, or every one of them that means something is understood.
+    /// Bytes without a meaning leave room for one only if nobody may fill them.
+    #[test]
+    fn reserved_bytes_are_zero(head in head(), owned in body(), byte in 1u8.., pick: prop::sample::Index) {
+        let mut bytes = encode(head, owned.body()).bytes().to_vec();
+        let kind = bytes[0] >> 4;
+        let reserved = reserved(kind);
+        prop_assert!(reserved.iter().all(|at| bytes[*at] == 0));
+        if !reserved.is_empty() {
+            bytes[*pick.get(reserved)] = byte;
+            prop_assert_eq!(Message::decode(&bytes), Err(WireError::Reserved { kind }));
+        }
+    }
+
+    #[test]
+    fn remote_data_says_who_and_which(from: u16, tag: u16, word: u32) {
+        let mark = Mark { from: Pe(from.into()), tag: Tag(tag) };
+        prop_assert_eq!(Mark::decode(mark.encode()), mark);
+        prop_assert_eq!(Mark::decode(word).encode(), word);
+    }
+
+    /// Bytes are refused, or every one of them is understood.
     #[test]
     fn arbitrary_bytes_are_refused_or_understood(
         mut bytes in vec(any::<u8>(), 0..MAX_MESSAGE + 9),
         kind in 0u8..8,
-        len in proptest::option::weighted(0.8, proptest::sample::select(vec![16usize, 24, 32, 48, 60])),
+        len in proptest::option::weighted(0.8, proptest::sample::select(vec![16usize, 24, 32, 40, 48, 60])),
         fits: bool,
+        zeros: bool,
     ) {
         // Pure noise hardly ever gets past the first byte, so most of it is made to.
         if let Some(len) = len {
@@ -150,15 +178,14 @@ proptest! {
             if fits && len >= 48 {
                 bytes[36..40].copy_from_slice(&(len as u32 - 48).to_le_bytes());
             }
+            for at in reserved(kind).iter().filter(|at| zeros && **at < len) {
+                bytes[*at] = 0;
+            }
         }
         let Ok(message) = Message::decode(&bytes) else { return Ok(()) };
         let mut again = Packet::EMPTY;
         message.encode(&mut again);
-        let mut expected = bytes.clone();
-        for at in undefined(bytes[0] >> 4) {
-            expected[*at] = 0;
-        }
-        prop_assert_eq!(again.bytes(), &expected[..]);
+        prop_assert_eq!(again.bytes(), &bytes[..]);
         prop_assert!(message.from.0 < 1 << 16);
     }
 }
@@ -166,8 +193,11 @@ proptest! {
 #[test]
 fn every_operation_code_is_either_its_own_or_refused() {
     for code in 0..=u8::MAX {
-        for (kind, len) in [(2u8, 32), (3, 48), (5, 48)] {
+        for (kind, len) in [(2u8, 32), (3, 48), (5, 48), (6, 40)] {
             let mut bytes = vec![0; len];
+            if kind == 6 {
+                bytes[32] = 1;
+            }
             bytes[0] = VERSION | kind << 4;
             bytes[1] = code;
             let op = AtomicOp::from_code(i32::from(code & 0x1f));
@@ -193,4 +223,14 @@ fn sizes_are_what_inline_sends_were_sized_for() {
     let payload = [0xff; MAX_EAGER];
     let longest = Body::PutSignal { at, atomic: add, to: at, payload: &payload };
     assert_eq!(encode((0, 0, 0), longest).bytes().len(), MAX_MESSAGE);
+}
+
+#[test]
+fn a_counted_signal_counts_something() {
+    let mut bytes = vec![0; 40];
+    bytes[0] = VERSION | 6 << 4;
+    bytes[1] = AtomicOp::SignalSet as u8;
+    assert_eq!(Message::decode(&bytes), Err(WireError::Uncounted));
+    bytes[35] = 1;
+    assert!(Message::decode(&bytes).is_ok());
 }

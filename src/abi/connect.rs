@@ -9,11 +9,13 @@ use super::bootstrap::Collectives;
 use super::error::AbiError;
 use super::plugin::{Connected, Plugin};
 use crate::engine::Watchdog;
+use crate::engine::counted::TAGS;
 use crate::engine::exchange::{Addresses, Hello, RailAddress, Step, fabric_hash};
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::lane::{Lane, LaneConfig, SignalEngine};
 use crate::engine::pairing::remote_rail;
 use crate::engine::paths::{Path, PathTable};
+use crate::engine::port::Port;
 use crate::engine::regions::{LaneKind, RegionTable};
 use crate::logging;
 use crate::ofi::{Discovery, OfiPort, Opened};
@@ -52,6 +54,7 @@ pub(super) fn connect(
         step: Step::Open,
         provider: opened.as_ref().map_or_else(|_| String::new(), |o| o.report.provider.clone()),
         rails: locations.0.len() as u8,
+        remote_data: opened.as_ref().is_ok_and(carries_remote_data),
         longest_address: longest.unwrap_or(0),
         failure,
     };
@@ -69,7 +72,9 @@ pub(super) fn connect(
         ..hello
     };
     Hello::agree(Step::Ready, &collectives.allgather(&ready.encode())?)?;
-    Ok(assemble(&plugin.settings, opened, paths?, me, here))
+    // Every PE takes part in counting, as sender and as target, or none does.
+    let counted = hellos.iter().all(|hello| hello.remote_data);
+    Ok(assemble(&plugin.settings, opened, paths?, me, here, counted))
 }
 
 /// Opens the lanes of this PE.
@@ -100,6 +105,11 @@ fn open(plugin: &Plugin, chosen: &[usize], here: c_int, n_pes: u32) -> Result<Op
         let most = usize::from(settings.max_nic_per_pe).min(chosen.len());
         Ok(discovery.open(&chosen[..most], peers)?)
     }
+}
+
+/// Whether every proxy rail of this PE takes part in counted signals.
+fn carries_remote_data(opened: &Opened) -> bool {
+    opened.proxy.limits().iter().all(|rail| rail.remote_data)
 }
 
 /// Where the proxy rails of this PE are.
@@ -192,7 +202,14 @@ fn senders<'a>(
 }
 
 /// Puts the lanes together.
-fn assemble(settings: &Settings, opened: Opened, paths: Paths, me: Pe, here: c_int) -> Connected {
+fn assemble(
+    settings: &Settings,
+    opened: Opened,
+    paths: Paths,
+    me: Pe,
+    here: c_int,
+    counted: bool,
+) -> Connected {
     let Opened { host, proxy, memory, report } = opened;
     let regions = RegionTable::new(memory, me);
     let config = |kind, paths| LaneConfig {
@@ -206,7 +223,9 @@ fn assemble(settings: &Settings, opened: Opened, paths: Paths, me: Pe, here: c_i
             SignalChoice::Native => SignalEngine::Ordered,
             SignalChoice::Chained => SignalEngine::Chained,
             SignalChoice::Eager => SignalEngine::Eager,
+            SignalChoice::Counted => SignalEngine::Counted,
         },
+        counted: if counted { TAGS } else { 0 },
     };
     let host = Lane::new(host, config(LaneKind::Host, paths.host));
     let proxy = Lane::new(proxy, config(LaneKind::Proxy, paths.proxy));
@@ -227,6 +246,16 @@ fn assemble(settings: &Settings, opened: Opened, paths: Paths, me: Pe, here: c_i
         report.rails.len(),
         if drives_host { "progresses the host lane too" } else { "leaves the host lane alone" },
         if yields { "yields the core" } else { "keeps the core" },
+    );
+    info!(
+        target: logging::TRANSPORT,
+        "signal engine {:?}; {}",
+        settings.signal_engine,
+        if counted {
+            "targets can count the segments of a put"
+        } else {
+            "some PE's rails carry no remote data, so nothing is counted: chained in its place"
+        },
     );
     Connected::new(regions, host, proxy, drives_host, yields, report)
 }

@@ -81,6 +81,23 @@ pub enum EngineError {
         /// What the fabric said.
         error: PortError,
     },
+    /// The data of a signal that has arrived did not follow within the deadline.
+    #[error(
+        "a signal from {pe} has waited for its data for {seconds} s ({arrived} of its {segments} \
+         segments are here; {waiting} signals of this PE wait): the data may be lost, or the PE dead"
+    )]
+    DataMissing {
+        /// The sender.
+        pe: Pe,
+        /// Segments of the oldest such signal that have arrived.
+        arrived: u32,
+        /// Segments that it has.
+        segments: u32,
+        /// Signals of the sender that wait for data.
+        waiting: u32,
+        /// How long none of their segments has arrived.
+        seconds: u64,
+    },
     /// Something did not complete within the deadline.
     #[error(
         "{what} of {len} bytes, {pe}, on {rail} ({rail_name}) has not completed for {seconds} s \

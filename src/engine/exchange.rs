@@ -20,7 +20,7 @@ pub const HELLO_BYTES: usize = 384;
 /// of the shm provider, is below 256.
 pub const MAX_ADDRESS: usize = 512;
 
-const MAGIC: [u8; 8] = *b"nvlfhi\0\x01";
+const MAGIC: [u8; 8] = *b"nvlfhi\0\x02";
 const PROVIDER_AT: usize = 20;
 const PROVIDER_BYTES: usize = 64;
 const REASON_AT: usize = PROVIDER_AT + PROVIDER_BYTES;
@@ -46,6 +46,8 @@ pub struct Hello {
     pub provider: String,
     /// Its number of rails.
     pub rails: u8,
+    /// Whether all its rails carry remote data, so that peers may let it count their segments.
+    pub remote_data: bool,
     /// Length of its longest rail address in bytes.
     pub longest_address: u16,
     /// Why it cannot go on; cut to fit. None if it can.
@@ -109,6 +111,7 @@ impl Hello {
         };
         bytes[9] = u8::from(self.failure.is_some());
         bytes[10] = self.rails;
+        bytes[11] = u8::from(self.remote_data);
         bytes[12..14].copy_from_slice(&self.longest_address.to_le_bytes());
         put_text(&mut bytes[PROVIDER_AT..REASON_AT], &self.provider);
         put_text(&mut bytes[REASON_AT..], self.failure.as_deref().unwrap_or_default());
@@ -125,12 +128,14 @@ impl Hello {
         let longest_address = u16::from_le_bytes([bytes[12], bytes[13]]);
         let sound = bytes[0..8] == MAGIC
             && bytes[9] <= 1
+            && bytes[11] <= 1
             && usize::from(bytes[10]) <= MAX_RAILS
             && usize::from(longest_address) <= MAX_ADDRESS;
         sound.then(|| Self {
             step,
             provider: text(&bytes[PROVIDER_AT..REASON_AT]),
             rails: bytes[10],
+            remote_data: bytes[11] == 1,
             longest_address,
             failure: (bytes[9] == 1).then(|| text(&bytes[REASON_AT..])),
         })
@@ -288,6 +293,7 @@ mod tests {
             step: Step::Open,
             provider: "tcp;ofi_rxm".to_owned(),
             rails: 2,
+            remote_data: true,
             longest_address: 16,
             failure: None,
         }
@@ -302,6 +308,7 @@ mod tests {
         let failed = Hello {
             step: Step::Ready,
             failure: Some("no provider left: tcp refused".to_owned()),
+            remote_data: false,
             ..hello()
         };
         for hello in [hello(), failed] {

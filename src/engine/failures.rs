@@ -21,8 +21,7 @@ impl<P: Port> Lane<P> {
         // A reply or an acknowledgement that is lost belongs to no segment of ours, but to one of the
         // peer's, which would wait for ever.
         let Some(token) = failure.token.filter(|token| *token != CONTROL) else {
-            let rail_name = self.port.rail_name(rail).to_owned();
-            return self.fail_lane(EngineError::Rail { rail, rail_name, error: failure.error });
+            return self.fail_rail(rail, failure.error);
         };
         match self.segments.away(token) {
             Some(segment) if segment.stage == Stage::Posted => {
@@ -32,6 +31,21 @@ impl<P: Port> Lane<P> {
             None => return unknown_token(token),
         }
         self.fail_segment(token, failure.error);
+    }
+
+    /// A rail has failed as a whole: so has every stream with something on it, which may never end.
+    #[cold]
+    fn fail_rail(&mut self, rail: RailId, error: PortError) {
+        let rail_name = self.port.rail_name(rail).to_owned();
+        let failed = EngineError::Rail { rail, rail_name, error };
+        let on_it = self.segments.in_use().filter(|segment| segment.rail == rail);
+        let mut peers: Vec<Pe> = on_it.map(|segment| segment.pe).collect();
+        peers.sort_unstable();
+        peers.dedup();
+        for pe in peers {
+            self.give_up(pe, &failed);
+        }
+        self.fail_lane(failed);
     }
 
     /// Ends a segment that the fabric refused or failed, and its stream with it.
@@ -52,9 +66,15 @@ impl<P: Port> Lane<P> {
         self.drop_segment(token);
     }
 
-    /// Marks a stream failed and drops what it holds back.
+    /// Gives up a peer, and tells of it.
     #[cold]
     pub(super) fn fail_stream(&mut self, pe: Pe, failed: EngineError) {
+        self.give_up(pe, &failed);
+        self.fail_lane(failed);
+    }
+
+    /// Marks a stream failed and drops what it holds back.
+    fn give_up(&mut self, pe: Pe, failed: &EngineError) {
         if let Some(stream) = self.streams.find_mut(pe) {
             stream.close();
             stream.error.get_or_insert_with(|| Box::new(failed.clone()));
@@ -63,7 +83,6 @@ impl<P: Port> Lane<P> {
                 self.drop_segment(Token(index));
             }
         }
-        self.fail_lane(failed);
     }
 
     #[cold]
@@ -85,6 +104,7 @@ impl<P: Port> Lane<P> {
         for (pe, failed) in watchdog.look(streams, segments, port, rails) {
             self.fail_stream(pe, failed);
         }
+        self.inspect_counts();
     }
 }
 

@@ -3,11 +3,12 @@
 //! Nothing is sent from here. What a message calls forth is noted, in room that was set aside for it;
 //! [`super::messages`] says why that cannot deadlock.
 
+use super::counts::CountedSignal;
 use super::error::EngineError;
 use super::ids::{Pe, RailId, Token};
 use super::lane::Lane;
 use super::messages::local_fault;
-use super::port::{Local, Port, PortError};
+use super::port::{Incoming, Local, Port, PortError};
 use super::segment::{Kind, NIL, named_by};
 use super::window::{Arrival, Seq};
 use super::wire::{Body, Message, Ticket};
@@ -21,25 +22,46 @@ pub(super) struct PendingReply {
 }
 
 impl<P: Port> Lane<P> {
-    /// Takes the messages that a rail's poll has found.
+    /// Takes what a rail's poll has found beside completions.
     #[inline(never)]
     pub(super) fn receive(&mut self, rail: RailId) -> bool {
-        let Some(mut packet) = self.packet.take() else { return false };
-        let mut busy = false;
-        while self.port.receive(rail, &mut packet) {
-            busy = true;
-            match Message::decode(packet.bytes()) {
-                Ok(message) => self.handle(&message),
-                Err(error) => {
-                    let rail_name = self.port.rail_name(rail).to_owned();
-                    let error =
-                        PortError { call: "reading a message", code: 0, text: error.to_string() };
-                    self.fail_lane(EngineError::Rail { rail, rail_name, error });
-                }
+        let Some(packet) = self.packet.as_deref_mut() else { return false };
+        match self.port.receive(rail, packet) {
+            Incoming::Nothing => false,
+            first => {
+                self.receive_all(rail, first);
+                true
             }
         }
+    }
+
+    /// Takes the first thing found, and all that is behind it.
+    #[inline(never)]
+    fn receive_all(&mut self, rail: RailId, first: Incoming) {
+        let Some(mut packet) = self.packet.take() else { return };
+        let mut next = first;
+        loop {
+            match next {
+                Incoming::Nothing => break,
+                Incoming::Message => self.message(rail, packet.bytes()),
+                Incoming::RemoteData(data) => self.landed(data),
+            }
+            next = self.port.receive(rail, &mut packet);
+        }
         self.packet = Some(packet);
-        busy
+    }
+
+    #[inline]
+    fn message(&mut self, rail: RailId, bytes: &[u8]) {
+        match Message::decode(bytes) {
+            Ok(message) => self.handle(&message),
+            Err(error) => {
+                let rail_name = self.port.rail_name(rail).to_owned();
+                let text = error.to_string();
+                let error = PortError { call: "reading a message", code: 0, text };
+                self.fail_lane(EngineError::Rail { rail, rail_name, error });
+            }
+        }
     }
 
     /// Carries out a message. Nothing is sent from here: what it calls forth is noted.
@@ -56,8 +78,18 @@ impl<P: Port> Lane<P> {
             Body::Ack => return,
             Body::Reply { ticket, value } => return self.replied(pe, ticket, value),
             Body::AckRequest => link.asked(message.seq),
-            Body::Atomic { .. } | Body::Fetch { .. } | Body::PutSignal { .. } => {
+            Body::Atomic { .. }
+            | Body::Fetch { .. }
+            | Body::PutSignal { .. }
+            | Body::CountedSignal { .. } => {
                 let arrival = link.received.arrive(message.seq);
+                if let (Arrival::New, &Body::CountedSignal { at, atomic, tag, segments }) =
+                    (arrival, &message.body)
+                {
+                    // It has arrived, so it is not taken again; acknowledged it is when applied.
+                    let signal = CountedSignal { seq: message.seq, at, atomic };
+                    return self.announced(pe, tag, segments, &signal);
+                }
                 link.check_wanted();
                 match arrival {
                     Arrival::New => {
@@ -77,14 +109,16 @@ impl<P: Port> Lane<P> {
     }
 
     /// Applies a request to this process' memory.
-    fn carry_out(&mut self, pe: Pe, body: &Body<'_>) -> Result<(), String> {
+    pub(super) fn carry_out(&mut self, pe: Pe, body: &Body<'_>) -> Result<(), String> {
         let (at, atomic) = match *body {
             Body::PutSignal { at, atomic, to, payload } => {
                 let addr = self.regions.locate(to, payload.len()).map_err(|e| e.to_string())?;
                 self.port.store(addr, payload).map_err(|e| e.to_string())?;
                 (at, atomic)
             }
-            Body::Atomic { at, atomic } | Body::Fetch { at, atomic, .. } => (at, atomic),
+            Body::Atomic { at, atomic }
+            | Body::Fetch { at, atomic, .. }
+            | Body::CountedSignal { at, atomic, .. } => (at, atomic),
             Body::Ack | Body::AckRequest | Body::Reply { .. } => return Ok(()),
         };
         let width = atomic.width.bytes();

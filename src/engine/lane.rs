@@ -13,6 +13,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::counted::Told;
 use super::counters::RailCounters;
 use super::drain::{Drain, Rare};
 use super::error::EngineError;
@@ -78,6 +79,10 @@ pub struct LaneConfig {
     pub watchdog: Watchdog,
     /// How signals follow their data.
     pub signals: SignalEngine,
+    /// Most counted puts to one peer that are under way at a time; beyond
+    /// [`TAGS`](super::counted::TAGS) makes no difference. 0 where some rail of some PE of the job
+    /// does not carry remote data.
+    pub counted: u16,
 }
 
 /// How the signal of a put is made to follow its data.
@@ -92,6 +97,9 @@ pub enum SignalEngine {
     Ordered,
     /// Data and signal are one message; chained where the data is too long for that.
     Eager,
+    /// Data and signal go out at once on all rails, and the peer applies the signal when it has
+    /// counted the data's segments; chained where rails carry no remote data.
+    Counted,
 }
 
 /// A put or a get.
@@ -170,6 +178,10 @@ pub struct Lane<P: Port> {
     /// For the message being handled; taken out meanwhile.
     pub(super) packet: Option<Box<Packet>>,
     pub(super) signals: SignalEngine,
+    /// Most counted puts to one peer; 0 when nothing is counted.
+    pub(super) counted: u16,
+    /// Signals of all peers that have arrived and wait for their data.
+    pub(super) unapplied: u32,
     /// Segments in the rails' queues.
     ready: u32,
     /// Completions that are being applied.
@@ -200,6 +212,8 @@ impl<P: Port> Lane<P> {
             replies: VecDeque::with_capacity(64),
             packet: Some(Box::new(Packet::EMPTY)),
             signals: config.signals,
+            counted: if limits.iter().all(|rail| rail.remote_data) { config.counted } else { 0 },
+            unapplied: 0,
             streams: Streams::new(config.me, config.paths.n_pes(), n_rails, short_limit),
             needs_desc: limits.iter().any(|rail| rail.needs_desc),
             rails,
@@ -374,6 +388,29 @@ impl<P: Port> Lane<P> {
         sent: &mut usize,
         op: OpId,
     ) -> Result<(), EngineError> {
+        self.submit_telling(request, sent, op, None)
+    }
+
+    /// As [`Lane::submit`], for a put whose segments the peer counts. Not inlined: what counts on
+    /// few instructions is the other one.
+    #[inline(never)]
+    pub(super) fn submit_counted(
+        &mut self,
+        request: &Request<'_>,
+        sent: &mut usize,
+        told: &mut Told,
+    ) -> Result<(), EngineError> {
+        self.submit_telling(request, sent, OpId::NONE, Some(told))
+    }
+
+    #[inline(always)]
+    fn submit_telling(
+        &mut self,
+        request: &Request<'_>,
+        sent: &mut usize,
+        op: OpId,
+        mut told: Option<&mut Told>,
+    ) -> Result<(), EngineError> {
         match self.streams.open(request.pe, &self.paths) {
             Some(stream) => stream.check()?,
             None => return self.check_pe(request.pe),
@@ -424,6 +461,11 @@ impl<P: Port> Lane<P> {
             segment.born = self.watchdog.stamp();
             segment.direction = request.direction;
             segment.kind = Kind::Transfer;
+            if let Some(told) = told.as_deref_mut() {
+                segment.kind = Kind::Counted;
+                segment.data = told.data;
+                told.segments += 1;
+            }
             segment.message = NIL;
             segment.rail = rail;
             if op != OpId::NONE {
@@ -618,15 +660,19 @@ impl<P: Port> Lane<P> {
     /// Hands a segment to the fabric.
     fn launch(&mut self, token: Token, rail: RailId) -> Left {
         let segment = &mut self.segments[token.0];
-        if segment.kind != Kind::Transfer {
+        if segment.kind.is_message() {
             return self.send_message(token, rail);
         }
         let state = &mut self.rails[rail.index()];
         if state.is_full() {
             return Left::NoRoom;
         }
-        let to = self.paths.get(segment.pe, rail).to;
-        match self.port.post(rail, to, token, &segment.transfer) {
+        let (to, transfer) = (self.paths.get(segment.pe, rail).to, &segment.transfer);
+        let posted = match segment.kind {
+            Kind::Counted => self.port.post_with_data(rail, to, token, transfer, segment.data),
+            _ => self.port.post(rail, to, token, transfer),
+        };
+        match posted {
             Ok(Posted::Yes) => {
                 segment.stage = Stage::Posted;
                 segment.born = self.watchdog.stamp();
@@ -730,7 +776,7 @@ impl<P: Port> Lane<P> {
         let segment = self.segments[token.0];
         let Segment { pe, stage, kind, direction, .. } = segment;
         let op = segment.op();
-        if kind != Kind::Transfer {
+        if kind.is_message() {
             self.leave_message(token);
         }
         self.segments.give(token);

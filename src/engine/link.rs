@@ -1,5 +1,6 @@
 //! Messages between this lane and one peer: what was sent and not acknowledged, what has arrived.
 
+use super::counts::{Counts, Tags};
 use super::segment::{NIL, Queue};
 use super::window::{Received, Seq, WINDOW};
 use super::wire::Packet;
@@ -38,6 +39,12 @@ pub(super) struct Link {
     pub(super) ack_due: bool,
     /// Whether the stream is in the lane's control queue.
     pub(super) in_control: bool,
+    /// The tags of counted puts to the peer, from the first one on.
+    pub(super) tags: Option<Box<Tags>>,
+    /// The counts of the peer's counted puts, likewise.
+    pub(super) counts: Option<Box<Counts>>,
+    /// The first of the peer's signals that have arrived and wait for their data.
+    pub(super) unapplied: Option<Seq>,
 }
 
 impl Link {
@@ -55,6 +62,9 @@ impl Link {
             request_due: false,
             ack_due: false,
             in_control: false,
+            tags: None,
+            counts: None,
+            unapplied: None,
         }
     }
 
@@ -108,27 +118,35 @@ impl Link {
             Some(wanted) if seq.is_before(wanted) => Some(wanted),
             _ => Some(seq),
         };
+        // What waits for its data may wait long; what is before it need not.
+        if self.unapplied.is_some() && self.ack() != self.acked {
+            self.ack_due = true;
+        }
         self.check_wanted();
     }
 
-    /// A message has arrived: whether an acknowledgement is due now. Otherwise it waits for a
+    /// A message has arrived, or was applied: whether an acknowledgement is due now. Otherwise it waits for a
     /// message that carries it, or for the peer to ask.
     #[inline]
     pub(super) fn check_wanted(&mut self) {
-        let prefix = self.received.prefix();
-        if self.wanted.is_some_and(|wanted| !prefix.is_before(wanted)) {
+        let ack = self.ack();
+        if self.wanted.is_some_and(|wanted| !ack.is_before(wanted)) {
             self.wanted = None;
             self.ack_due = true;
         }
-        if prefix.after(self.acked) >= WINDOW / 2 {
+        if ack.after(self.acked) >= WINDOW / 2 {
             self.ack_due = true;
         }
     }
 
-    /// The acknowledgement that a message to the peer carries.
+    /// The acknowledgement that a message to the peer carries: everything before it was applied.
     #[inline]
     pub(super) fn ack(&self) -> Seq {
-        self.received.prefix()
+        let prefix = self.received.prefix();
+        match self.unapplied {
+            Some(first) if first.is_before(prefix) => first,
+            _ => prefix,
+        }
     }
 
     /// A message with this acknowledgement has left.

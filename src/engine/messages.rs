@@ -20,10 +20,10 @@ use super::port::{Desc, Direction, Local, Port, PortError, Posted};
 use super::segment::{Kind, NIL, Segment, Stage};
 use super::stream::Stream;
 use super::window::Seq;
-use super::wire::{Body, MAX_EAGER, Message, Packet, Spot};
+use super::wire::{Body, MAX_EAGER, Message, Packet, Spot, Tag};
 
-/// A put with at least so many bytes goes over all rails and is followed by its signal when it is
-/// delivered, rather than over one rail in order.
+/// A put with at least so many bytes goes over all rails, rather than with its signal over one in
+/// order.
 const STRIPED: usize = 64 << 10;
 
 impl<P: Port> Lane<P> {
@@ -68,13 +68,16 @@ impl<P: Port> Lane<P> {
         let ordered = match self.signals {
             SignalEngine::Auto => bytes < STRIPED || self.rails.len() == 1,
             SignalEngine::Ordered => true,
-            SignalEngine::Chained | SignalEngine::Eager => false,
+            SignalEngine::Counted | SignalEngine::Chained | SignalEngine::Eager => false,
         };
+        let counted = matches!(self.signals, SignalEngine::Auto | SignalEngine::Counted);
         let fits = |rail: &super::rail::Rail<P::Short>| {
             rail.orders_messages && parts.iter().all(|part| part.len <= rail.max_segment)
         };
         if ordered && self.rails.iter().all(fits) {
             self.put_signal_ordered(parts, signal)
+        } else if counted && self.counted > 0 {
+            self.put_signal_counted(request)
         } else {
             self.put_signal_chained(parts, signal)
         }
@@ -137,7 +140,7 @@ impl<P: Port> Lane<P> {
     }
 
     /// Data on all rails; the signal is sent when its own data, and nothing else, is delivered.
-    fn put_signal_chained(
+    pub(super) fn put_signal_chained(
         &mut self,
         parts: &[Request<'_>],
         signal: &AtomicRequest<'_>,
@@ -170,7 +173,7 @@ impl<P: Port> Lane<P> {
     /// Submits a message about a word if there is room for it, chained to an operation if one is
     /// given. Never blocks.
     #[inline]
-    fn try_message<'b>(
+    pub(super) fn try_message<'b>(
         &mut self,
         request: &AtomicRequest<'_>,
         chained_to: OpId,
@@ -229,6 +232,10 @@ impl<P: Port> Lane<P> {
             None => body(at, atomic),
             Some(_) => Body::Fetch { at, atomic, ticket: segment.new_ticket(token) },
         };
+        if let Body::CountedSignal { tag, .. } = body {
+            segment.kind = Kind::CountedSignal;
+            segment.data = tag.0.into();
+        }
         let message = Message { from: self.me, seq: Seq(0), ack: Seq(0), body };
         message.encode(self.messages.packet_mut(slot));
         link.fetches += u32::from(fetch.is_some());
@@ -302,10 +309,15 @@ impl<P: Port> Lane<P> {
 
     /// The message of a segment that ends.
     pub(super) fn leave_message(&mut self, token: Token) {
-        let Segment { message, pe, kind, stage, .. } = self.segments[token.0];
-        if kind == Kind::Fetch {
-            if let Some(stream) = self.streams.find_mut(pe) {
-                stream.link().fetches -= 1;
+        let Segment { message, pe, kind, stage, data, .. } = self.segments[token.0];
+        if let (Kind::Fetch | Kind::CountedSignal, Some(stream)) = (kind, self.streams.find_mut(pe))
+        {
+            let link = stream.link();
+            match (kind, link.tags.as_deref_mut()) {
+                (Kind::Fetch, _) => link.fetches -= 1,
+                // Acknowledged, or the stream has failed and sends nothing more.
+                (_, Some(tags)) => tags.give(Tag(data as u16)),
+                (_, None) => {}
             }
         }
         if message == NIL {
@@ -360,7 +372,7 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    fn stream_to(&mut self, pe: Pe) -> Result<&mut Stream, EngineError> {
+    pub(super) fn stream_to(&mut self, pe: Pe) -> Result<&mut Stream, EngineError> {
         self.check_pe(pe)?;
         let n_pes = self.streams.n_pes();
         let stream =

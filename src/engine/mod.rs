@@ -6,7 +6,9 @@
 #![forbid(unsafe_code)]
 
 pub mod atomic;
+pub mod counted;
 pub mod counters;
+mod counts;
 mod drain;
 pub mod error;
 pub mod exchange;

@@ -135,6 +135,20 @@ pub struct RailLimits {
     /// Whether a message sent after writes to the same peer, on this rail, is received after their
     /// data is visible (`FI_ORDER_SAW`).
     pub orders_messages: bool,
+    /// Whether writes may carry remote data, see [`Port::post_with_data`].
+    pub remote_data: bool,
+}
+
+/// What a poll has found beside completions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Incoming {
+    /// Nothing more.
+    Nothing,
+    /// A message, now in the packet given.
+    Message,
+    /// The remote data of a peer's write. The write's own data is visible.
+    RemoteData(u32),
 }
 
 /// The data path of one lane.
@@ -188,8 +202,24 @@ pub trait Port {
         transfer: &Transfer,
     ) -> bool;
 
+    /// Posts a write that also tells the peer, by four bytes of remote data, when its data is visible
+    /// there: the peer's [`Port::receive`] finds them, on the rail addressed, exactly once. Only on
+    /// rails with [`RailLimits::remote_data`]; else as [`Port::post`].
+    ///
+    /// # Errors
+    /// As [`Port::post`].
+    fn post_with_data(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        transfer: &Transfer,
+        data: u32,
+    ) -> Result<Posted, PortError>;
+
     /// Takes up to [`POLL_BATCH`] completions of a rail, and lets the fabric make progress. Never
-    /// blocks. Messages that have come in wait for [`Port::receive`].
+    /// blocks. What has come in waits for [`Port::receive`], which takes all of it before the next
+    /// poll of a rail that peers send to: then at most a batch of it waits at a time.
     fn poll(&mut self, rail: RailId, done: &mut [Token; POLL_BATCH]) -> Polled;
 
     /// Polls, and says whether there is anything for [`Port::drain`] on the same rail, which is called
@@ -235,8 +265,9 @@ pub trait Port {
         true
     }
 
-    /// Takes one message that the last poll of the rail found, and says whether there was one.
-    fn receive(&mut self, rail: RailId, into: &mut Packet) -> bool;
+    /// Takes one thing that the last poll of the rail found: a message, copied into the packet, or the
+    /// remote data of a write.
+    fn receive(&mut self, rail: RailId, into: &mut Packet) -> Incoming;
 
     /// Carries out an atomic operation on a word of this process' memory and returns the word
     /// before. Atomic among all calls of this function in the process.

@@ -35,11 +35,23 @@ pub(super) enum Stage {
 pub(super) enum Kind {
     /// Bytes that the fabric moves. It ends with its completion.
     Transfer,
+    /// The same, with remote data that the peer counts.
+    Counted,
     /// A message whose request returns nothing. It ends with the peer's acknowledgement.
     Message,
+    /// The same, for a signal whose data the peer counts. With it ends the use of its tag.
+    CountedSignal,
     /// A message whose request returns a word. It ends with the reply. `transfer.local` is where
     /// the word goes, `transfer.remote` the flag.
     Fetch,
+}
+
+impl Kind {
+    /// Whether it is a message, rather than bytes that the fabric moves.
+    #[inline]
+    pub(super) fn is_message(self) -> bool {
+        !matches!(self, Kind::Transfer | Kind::Counted)
+    }
 }
 
 /// One segment and its place in the list it is in.
@@ -72,6 +84,8 @@ pub(super) struct Segment {
     pub(super) rail: RailId,
     /// While held: which fence it waits for.
     pub(super) epoch: u32,
+    /// Of what is counted: the remote data, or for the signal its tag.
+    pub(super) data: u32,
     /// How often the slot has been used for a fetch; see [`Segment::ticket`]. Transfers in between
     /// leave it as it is.
     fetches: u8,
@@ -115,9 +129,9 @@ impl Segment {
     /// The words for it in messages to the user.
     pub(super) fn what(&self) -> &'static str {
         match (self.kind, self.direction) {
-            (Kind::Transfer, Direction::Write) => "put",
-            (Kind::Transfer, Direction::Read) => "get",
-            (Kind::Message, _) => "signal or atomic",
+            (Kind::Transfer | Kind::Counted, Direction::Write) => "put",
+            (Kind::Transfer | Kind::Counted, Direction::Read) => "get",
+            (Kind::Message | Kind::CountedSignal, _) => "signal or atomic",
             (Kind::Fetch, _) => "fetching atomic",
         }
     }
@@ -148,6 +162,7 @@ impl Segment {
         message: NIL,
         rail: RailId(0),
         epoch: 0,
+        data: 0,
         fetches: 0,
         transfer: Transfer {
             direction: Direction::Write,

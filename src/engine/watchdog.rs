@@ -53,6 +53,14 @@ impl Watch {
     }
 }
 
+/// A wait that is to be reported.
+pub(super) struct Overdue {
+    /// How long nothing has moved.
+    pub(super) seconds: u64,
+    /// Whether it is to be given up, too.
+    pub(super) fails: bool,
+}
+
 /// When waits are reported and given up.
 #[derive(Debug)]
 pub struct Watchdog {
@@ -106,6 +114,15 @@ impl Watchdog {
             self.stamp = (self.counted >> STAMP_SHIFT) as u32;
         }
         due
+    }
+
+    /// Whether something that last moved at `moved`, on the clock of stamps, has been still for too
+    /// long: a warning is due beyond those given already, or its time is up.
+    pub(super) fn overdue(&self, moved: u32, warned: u32) -> Option<Overdue> {
+        let still = u64::from(self.stamp - moved) << STAMP_SHIFT;
+        let fails = self.fail_after.is_some_and(|limit| still >= limit);
+        let warns = self.warn_after.is_some_and(|limit| still / limit.max(1) > u64::from(warned));
+        (fails || warns).then_some(Overdue { seconds: still / 1_000_000_000, fails })
     }
 
     /// The time that segments are stamped with.

@@ -5,11 +5,11 @@
 //! | bytes | content |
 //! |---|---|
 //! | 0 | low 4 bits: [`VERSION`]; high 4 bits: kind |
-//! | 1 | atomic: bits 0..5 operation, 5..7 width (0: 2 bytes, 1: 4, 2: 8), 7 floating point |
+//! | 1 | atomic: bits 0..5 operation, 5..7 width (0: 2 bytes, 1: 4, 2: 8), 7 floating point; else zero |
 //! | 2..4 | sender's PE |
 //! | 4..8 | number of the message in its stream; for an ack request, the number it asks about |
 //! | 8..12 | acknowledges everything of the reverse stream before this number |
-//! | 12..16 | atomic: the receiver's slot for the region of the word; reply: the ticket |
+//! | 12..16 | atomic: the receiver's slot for the region of the word; reply: the ticket; else zero |
 //!
 //! What follows:
 //!
@@ -20,6 +20,12 @@
 //! | fetching atomic | 48 | as atomic; 32..40 comparand, 40..44 ticket, 44..48 zero |
 //! | reply | 24 | 16..24 the word before |
 //! | put with signal | 48 + payload | as atomic, for the signal; 32..36 slot and 40..48 offset of the payload's place, 36..40 its length |
+//! | counted signal | 40 | as atomic; 32..36 number of segments, not zero, 36..38 tag, 38..40 zero |
+//!
+//! Bytes that are said to be zero are refused when they are not.
+//!
+//! The segments of a put with a counted signal carry four bytes of remote data each, see [`Mark`]: the
+//! low half is the tag, the high half the sender's PE.
 //!
 //! A signal, the most common, is an atomic of 32 bytes: it fits the small inline sends of NICs.
 
@@ -28,7 +34,7 @@ use super::ids::Pe;
 use super::window::Seq;
 
 /// Version of the messages.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 /// Bytes of the longest message.
 pub const MAX_MESSAGE: usize = 256;
@@ -41,6 +47,7 @@ const ATOMIC: usize = 32;
 const FETCH: usize = 48;
 const REPLY: usize = 24;
 const PUT_SIGNAL_HEAD: usize = 48;
+const COUNTED: usize = 40;
 
 const _: () = assert!(ATOMIC == 32, "a signal fits 32 bytes of inline send");
 const _: () = assert!(MAX_EAGER >= 64);
@@ -57,6 +64,34 @@ pub struct Spot {
 /// Names a fetching operation between request and reply; chosen by the sender of the request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ticket(pub u32);
+
+/// Names a put with a counted signal, among those of its sender to one peer that are under way; chosen
+/// by the sender.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Tag(pub u16);
+
+/// What each segment of a put with a counted signal tells the peer, as remote data, when it is there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mark {
+    /// The sender; below 65536, as NVSHMEM's PEs are.
+    pub from: Pe,
+    /// The put.
+    pub tag: Tag,
+}
+
+impl Mark {
+    /// As the four bytes that every fabric with remote data carries.
+    #[inline]
+    pub fn encode(self) -> u32 {
+        u32::from(self.from.0 as u16) << 16 | u32::from(self.tag.0)
+    }
+
+    /// Reads what came with a segment. Any word is one.
+    #[inline]
+    pub fn decode(word: u32) -> Self {
+        Self { from: Pe(word >> 16), tag: Tag(word as u16) }
+    }
+}
 
 /// What a message asks for or tells.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -99,6 +134,17 @@ pub enum Body<'a> {
         /// At most [`MAX_EAGER`] bytes.
         payload: &'a [u8],
     },
+    /// Apply the operation once all segments of the put with this tag are there.
+    CountedSignal {
+        /// The signal word.
+        at: Spot,
+        /// The operation on it.
+        atomic: Atomic,
+        /// The put.
+        tag: Tag,
+        /// Its segments; at least one.
+        segments: u32,
+    },
 }
 
 /// A message.
@@ -140,6 +186,15 @@ pub enum WireError {
         /// The byte that names the operation.
         code: u8,
     },
+    /// Bytes that mean nothing in this kind are not zero.
+    #[error("a message of kind {kind} with content in bytes that have no meaning")]
+    Reserved {
+        /// Its kind.
+        kind: u8,
+    },
+    /// A signal that waits for no data.
+    #[error("a counted signal of no segments")]
+    Uncounted,
 }
 
 /// The bytes of one message.
@@ -180,6 +235,7 @@ const KIND_ATOMIC: u8 = 2;
 const KIND_FETCH: u8 = 3;
 const KIND_REPLY: u8 = 4;
 const KIND_PUT_SIGNAL: u8 = 5;
+const KIND_COUNTED: u8 = 6;
 
 impl<'a> Message<'a> {
     /// Writes the message. A payload beyond [`MAX_EAGER`] is an error of the caller and is cut.
@@ -222,6 +278,13 @@ impl<'a> Message<'a> {
                 bytes[PUT_SIGNAL_HEAD..end].copy_from_slice(payload);
                 (KIND_PUT_SIGNAL, end)
             }
+            Body::CountedSignal { at, atomic, tag, segments } => {
+                (code, word) = (code_of(&atomic), at.slot);
+                put64(bytes, 16, at.offset);
+                put64(bytes, 24, atomic.operand);
+                put64(bytes, 32, u64::from(segments) | u64::from(tag.0) << 32);
+                (KIND_COUNTED, COUNTED)
+            }
         };
         let head = u64::from(VERSION | kind << 4)
             | u64::from(code) << 8
@@ -262,9 +325,13 @@ impl<'a> Message<'a> {
             let operand = get64(bytes, 24);
             Ok((at, Atomic { op, width, float: code & 0x80 != 0, operand, compare: 0 }))
         };
+        let zero = |rest: u64| if rest == 0 { Ok(()) } else { Err(WireError::Reserved { kind }) };
         let body = match kind {
-            KIND_ACK => exactly(HEAD).map(|()| Body::Ack)?,
-            KIND_ACK_REQUEST => exactly(HEAD).map(|()| Body::AckRequest)?,
+            KIND_ACK | KIND_ACK_REQUEST => {
+                exactly(HEAD)?;
+                zero(u64::from(code) | u64::from(word))?;
+                if kind == KIND_ACK { Body::Ack } else { Body::AckRequest }
+            }
             KIND_ATOMIC => {
                 exactly(ATOMIC)?;
                 let (at, atomic) = atomic(false)?;
@@ -274,10 +341,13 @@ impl<'a> Message<'a> {
                 exactly(FETCH)?;
                 let (at, atomic) = atomic(true)?;
                 let atomic = Atomic { compare: get64(bytes, 32), ..atomic };
-                Body::Fetch { at, atomic, ticket: Ticket(get64(bytes, 40) as u32) }
+                let ticket = get64(bytes, 40);
+                zero(ticket >> 32)?;
+                Body::Fetch { at, atomic, ticket: Ticket(ticket as u32) }
             }
             KIND_REPLY => {
                 exactly(REPLY)?;
+                zero(code.into())?;
                 Body::Reply { ticket: Ticket(word), value: get64(bytes, 16) }
             }
             KIND_PUT_SIGNAL => {
@@ -293,6 +363,17 @@ impl<'a> Message<'a> {
                 let (at, atomic) = atomic(false)?;
                 let to = Spot { slot, offset: get64(bytes, 40) };
                 Body::PutSignal { at, atomic, to, payload: &bytes[PUT_SIGNAL_HEAD..] }
+            }
+            KIND_COUNTED => {
+                exactly(COUNTED)?;
+                let (at, atomic) = atomic(false)?;
+                let put = get64(bytes, 32);
+                zero(put >> 48)?;
+                let (segments, tag) = (put as u32, Tag((put >> 32) as u16));
+                if segments == 0 {
+                    return Err(WireError::Uncounted);
+                }
+                Body::CountedSignal { at, atomic, tag, segments }
             }
             kind => return Err(WireError::Kind(kind)),
         };

@@ -6,8 +6,8 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use libfabric_sys::{
-    FI_CQ_FORMAT_MSG, FI_EAGAIN, FI_ENOSYS, FI_WAIT_NONE, Padded, fi_cq_attr, fi_cq_err_entry,
-    fi_cq_msg_entry, fi_cq_open, fi_cq_readerr, fi_cq_strerror, fid, fid_cq,
+    FI_CQ_FORMAT_DATA, FI_EAGAIN, FI_ENOSYS, FI_WAIT_NONE, Padded, fi_cq_attr, fi_cq_data_entry,
+    fi_cq_err_entry, fi_cq_open, fi_cq_readerr, fi_cq_strerror, fid, fid_cq,
 };
 
 use super::domain::Domain;
@@ -17,7 +17,7 @@ use crate::engine::port::{POLL_BATCH, PortError};
 
 /// Room for the entries of one poll.
 #[derive(Debug)]
-pub(super) struct Entries(Box<[MaybeUninit<fi_cq_msg_entry>; POLL_BATCH]>);
+pub(super) struct Entries(Box<[MaybeUninit<fi_cq_data_entry>; POLL_BATCH]>);
 
 // SAFETY: plain numbers and addresses; nothing is done with the addresses here.
 unsafe impl Send for Entries {}
@@ -33,7 +33,7 @@ impl Entries {
     /// They have been written: a read of a queue into this room has answered at least `count`, which
     /// is at most [`POLL_BATCH`].
     #[inline(always)]
-    pub(super) unsafe fn written(&self, count: usize) -> &[fi_cq_msg_entry] {
+    pub(super) unsafe fn written(&self, count: usize) -> &[fi_cq_data_entry] {
         // SAFETY: by contract.
         unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), count) }
     }
@@ -46,7 +46,7 @@ pub(super) struct ErrorEntry {
     pub(super) error: PortError,
 }
 
-/// Owner of a `fid_cq` in `FI_CQ_FORMAT_MSG`, the shortest format with the length of what came in.
+/// Owner of a `fid_cq` in `FI_CQ_FORMAT_DATA`, the shortest format with remote data.
 ///
 /// Its entries, three times as long as bare contexts, cost a write over shm 2 instructions of 3114.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl CompletionQueue {
     pub(super) fn open(domain: &Arc<Domain>, size: usize) -> Result<Self, PortError> {
         let mut attr = Padded::<fi_cq_attr>::new();
         attr.size = size;
-        attr.format = FI_CQ_FORMAT_MSG;
+        attr.format = FI_CQ_FORMAT_DATA;
         attr.wait_obj = FI_WAIT_NONE;
         let mut raw = ptr::null_mut();
         let gate = domain.gate().enter();

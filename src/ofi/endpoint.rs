@@ -7,7 +7,7 @@ use std::sync::Arc;
 use libfabric_sys::{
     FI_ADDR_UNSPEC, FI_COMPLETION, FI_ENOSYS, FI_ETOOSMALL, FI_RECV, FI_TRANSMIT, Padded,
     fi_addr_t, fi_enable, fi_endpoint, fi_ep_bind, fi_getname, fi_inject, fi_msg, fi_read, fi_recv,
-    fi_sendmsg, fi_write, fid, fid_ep, iovec,
+    fi_sendmsg, fi_write, fi_writedata, fid, fid_ep, iovec,
 };
 
 use super::address_vector::AddressVector;
@@ -146,6 +146,19 @@ impl Endpoint {
         let ep = self.raw.as_ptr();
         // SAFETY: enabled; the rest is the caller's promise.
         unsafe { fi_write(ep, op.buf, op.len, op.desc, op.peer, op.remote, op.key, op.context) }
+    }
+
+    /// Posts a write that also reports `data` in the completion queue of the target. As
+    /// [`Self::write`] else.
+    ///
+    /// # Safety
+    /// As for [`Self::write`].
+    #[inline]
+    pub(super) unsafe fn write_data(&self, op: &Rma, data: u32) -> isize {
+        let ep = self.raw.as_ptr();
+        let Rma { buf, len, desc, peer, remote, key, context } = *op;
+        // SAFETY: enabled; the rest is the caller's promise.
+        unsafe { fi_writedata(ep, buf, len, desc, data.into(), peer, remote, key, context) }
     }
 
     /// The resolved way.

@@ -168,6 +168,21 @@ impl Info {
         unsafe { data_progress(self.domain_attr()) }
     }
 
+    /// What the endpoint can do.
+    pub(super) fn caps(&self) -> u64 {
+        self.raw().caps
+    }
+
+    /// What it demands of its user beyond the usual.
+    pub(super) fn mode(&self) -> u64 {
+        self.raw().mode
+    }
+
+    /// Bytes of remote data that an operation carries.
+    pub(super) fn cq_data_size(&self) -> usize {
+        self.domain_attr().cq_data_size
+    }
+
     /// Operations that the transmit queue holds.
     pub(super) fn tx_size(&self) -> usize {
         self.tx_attr().size

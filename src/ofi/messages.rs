@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ffi::c_void;
 
-use libfabric_sys::FI_EAGAIN;
+use libfabric_sys::{FI_EAGAIN, FI_REMOTE_CQ_DATA, fi_cq_data_entry};
 
 use super::domain::Gate;
 use super::endpoint::Endpoint;
@@ -11,7 +11,7 @@ use super::error::{port_error, refused};
 use super::message_buffers::BufferId;
 use super::rail::Rail;
 use crate::engine::ids::Token;
-use crate::engine::port::{PeerAddr, PortError, Posted};
+use crate::engine::port::{Incoming, POLL_BATCH, PeerAddr, PortError, Posted};
 use crate::engine::wire::{MAX_MESSAGE, Packet};
 
 /// Every buffer is in one place at a time: a send buffer is in `free` or has a token in `sending`;
@@ -27,14 +27,25 @@ pub(super) struct Messages {
     sending: Box<[Option<Token>]>,
     /// Receive buffers that the provider has.
     posted: Box<[bool]>,
-    /// Receive buffers with a message, and its length.
-    arrived: VecDeque<(u32, usize)>,
+    /// What has come in, in the order in which the queue gave it: at most all receive buffers, and a
+    /// batch of remote data, since the lane takes everything before the next poll. There is no room for
+    /// more, and none is made.
+    arrived: VecDeque<Arrived>,
     /// Receive buffers that the provider had no room for.
     unposted: Vec<u32>,
     /// Why a receive buffer could not be posted; for the next poll.
     broken: Option<PortError>,
     /// Whether there is anything in `unposted` or `broken`: one flag for the poll to look at.
     unsettled: bool,
+}
+
+/// Something that has come in.
+#[derive(Clone, Copy, Debug)]
+enum Arrived {
+    /// A message of `len` bytes in a receive buffer.
+    Message { index: u32, len: u32 },
+    /// What came with a peer's write.
+    RemoteData(u32),
 }
 
 impl Messages {
@@ -47,7 +58,7 @@ impl Messages {
             free: (0..sends as u32).rev().collect(),
             sending: vec![None; sends].into(),
             posted: vec![false; receives].into(),
-            arrived: VecDeque::with_capacity(receives),
+            arrived: VecDeque::with_capacity(receives + POLL_BATCH),
             unposted: (0..receives as u32).rev().collect(),
             broken: None,
             unsettled: true,
@@ -119,18 +130,18 @@ impl Messages {
         Ok(Posted::Yes)
     }
 
-    /// Takes note of a completion that is no segment's: of a message of `len` bytes.
+    /// Takes note of a completion that is no segment's: of a message, or of a peer's write.
     ///
     /// # Errors
-    /// It is none of these either, or longer than what it was received into.
+    /// It is none of these either, or longer than what it was received into, or there is no room.
     #[inline(never)]
     pub(super) fn completed(
         &mut self,
         rail: &Rail,
-        context: *mut c_void,
-        len: usize,
+        entry: &fi_cq_data_entry,
     ) -> Result<(), PortError> {
-        match rail.message_buffers().of_context(context) {
+        let len = entry.len;
+        match rail.message_buffers().of_context(entry.op_context) {
             Some(BufferId::Send(index)) => match self.sent(index) {
                 Some(_) => Ok(()),
                 None => Err(stranger()),
@@ -139,7 +150,17 @@ impl Messages {
                 if len > MAX_MESSAGE {
                     return Err(too_long(len));
                 }
-                self.arrived.push_back((index, len));
+                self.arrived.push_back(Arrived::Message { index, len: len as u32 });
+                Ok(())
+            }
+            // Such a write belongs to no operation of ours, so it has no context. Only FI_REMOTE_CQ_DATA
+            // is looked at: FI_RMA beside it is missing before libfabric 2.4.
+            None if entry.flags & FI_REMOTE_CQ_DATA != 0 && !self.posted.is_empty() => {
+                if self.arrived.len() == self.arrived.capacity() {
+                    return Err(full());
+                }
+                // The sender's are four bytes, however many the provider carries.
+                self.arrived.push_back(Arrived::RemoteData(entry.data as u32));
                 Ok(())
             }
             _ => Err(stranger()),
@@ -176,17 +197,21 @@ impl Messages {
         !self.arrived.is_empty()
     }
 
-    /// Copies out the oldest message that has come in, and posts its buffer again.
+    /// Takes the oldest of what has come in. A message is copied out and its buffer posted again.
     #[inline]
-    pub(super) fn receive(&mut self, rail: &Rail, gate: &Gate, into: &mut Packet) -> bool {
-        let Some((index, len)) = self.arrived.pop_front() else { return false };
+    pub(super) fn receive(&mut self, rail: &Rail, gate: &Gate, into: &mut Packet) -> Incoming {
+        let (index, len) = match self.arrived.pop_front() {
+            None => return Incoming::Nothing,
+            Some(Arrived::RemoteData(data)) => return Incoming::RemoteData(data),
+            Some(Arrived::Message { index, len }) => (index, len as usize),
+        };
         // SAFETY: the provider has given the buffer back, and it is posted again only below; this
         // thread alone uses the rail's buffers.
         if let Some(bytes) = unsafe { rail.message_buffers().bytes(BufferId::Receive(index)) } {
             into.fill(&bytes[..len]);
         }
         self.post(rail, gate, index);
-        true
+        Incoming::Message
     }
 
     /// Posts one receive buffer, or keeps it for later. Whether the provider has taken it.
@@ -251,6 +276,12 @@ pub(super) fn too_long(len: usize) -> PortError {
 #[cold]
 fn stranger() -> PortError {
     refused("fi_cq_read", String::from("completion with an unknown context"))
+}
+
+/// More than the engine lets wait.
+#[cold]
+fn full() -> PortError {
+    refused("fi_cq_read", String::from("remote data that nobody takes"))
 }
 
 #[cfg(test)]
@@ -337,7 +368,8 @@ mod tests {
             assert_eq!(failure.token, None);
             assert_eq!(failure.error.call, "receiving a message");
             assert_eq!(failure.error.code, FI_ETRUNC as i32, "{}", failure.error);
-            assert!(!to.receive(RAIL, &mut Packet::EMPTY.clone()), "nothing of it");
+            let left = to.receive(RAIL, &mut Packet::EMPTY.clone());
+            assert_eq!(left, Incoming::Nothing, "nothing of it");
         }
     }
 
@@ -348,18 +380,33 @@ mod tests {
         let mut messages = Messages::new(&rail);
         let context =
             |id| rail.message_buffers().buffer(id, 1, rail.messages_desc()).map(|b| b.context);
+        let entry = |op_context, len| fi_cq_data_entry {
+            op_context,
+            len,
+            flags: 0,
+            buf: std::ptr::null_mut(),
+            data: 0,
+        };
         let send = context(BufferId::Send(0)).expect("it exists");
         let receive = context(BufferId::Receive(0)).expect("it exists");
-        assert!(messages.completed(&rail, send, 0).is_err());
-        assert!(messages.completed(&rail, receive, 0).is_err(), "not posted yet");
+        assert!(messages.completed(&rail, &entry(send, 0)).is_err());
+        assert!(messages.completed(&rail, &entry(receive, 0)).is_err(), "not posted yet");
         messages.settle(&rail, &gate).expect("posted");
         assert!(messages.is_settled());
-        assert!(messages.completed(&rail, receive, 5).is_ok());
-        assert!(messages.completed(&rail, receive, 5).is_err(), "completed twice");
+        assert!(messages.completed(&rail, &entry(receive, 5)).is_ok());
+        assert!(messages.completed(&rail, &entry(receive, 5)).is_err(), "completed twice");
         let other = context(BufferId::Receive(1)).expect("it exists");
-        let error = messages.completed(&rail, other, MAX_MESSAGE + 1).expect_err("too long");
+        let too_long = entry(other, MAX_MESSAGE + 1);
+        let error = messages.completed(&rail, &too_long).expect_err("too long");
         assert!(error.to_string().contains("257 bytes"), "{error}");
-        assert!(messages.completed(&rail, std::ptr::null_mut(), 0).is_err());
+        let nobodys = entry(std::ptr::null_mut(), 0);
+        assert!(messages.completed(&rail, &nobodys).is_err());
+
+        // Remote data comes without a context, and what nobody takes is not piled up.
+        let flags = FI_REMOTE_CQ_DATA;
+        let landed = fi_cq_data_entry { flags, data: 7, ..nobodys };
+        let taken = (0..10_000).take_while(|_| messages.completed(&rail, &landed).is_ok()).count();
+        assert!((POLL_BATCH..10_000).contains(&taken), "{taken}");
     }
 
     /// A failed send gives its token back, and its buffer is used again.

@@ -12,7 +12,8 @@
 //! # Messages
 //! A rail of the proxy lane has buffers posted to receive into, and every rail has some to send from
 //! what is too long for `fi_inject`. They belong to the rail, and their use to its port: completions
-//! of messages never reach the engine, which only takes what has come in.
+//! of messages never reach the engine, which only takes what has come in: messages, and the remote
+//! data of peers' writes.
 //!
 //! # Ownership
 //! Every libfabric object has one owner that closes it when dropped, and holds what it was made
@@ -48,6 +49,7 @@ mod progress;
 mod provider;
 mod rail;
 mod region;
+mod remote_data;
 mod report;
 mod selection;
 mod transport;
@@ -59,5 +61,6 @@ pub use memory::{OfiMemory, OfiRegion};
 pub use message_order::MessageOrder;
 pub use port::OfiPort;
 pub use progress::Verdict;
+pub use remote_data::RemoteData;
 pub use report::{RailReport, Report};
 pub use transport::Opened;

@@ -18,8 +18,8 @@ use super::rail::Rail;
 use crate::engine::atomic::Atomic;
 use crate::engine::ids::{RailId, Token};
 use crate::engine::port::{
-    Context, Direction, Failure, Local, POLL_BATCH, PeerAddr, Polled, Port, PortError, Posted,
-    RailLimits, Transfer,
+    Context, Direction, Failure, Incoming, Local, POLL_BATCH, PeerAddr, Polled, Port, PortError,
+    Posted, RailLimits, Transfer,
 };
 use crate::engine::wire::{MAX_MESSAGE, Packet};
 
@@ -130,6 +130,45 @@ impl OfiPort {
             .insert(addresses, endpoint.address().len())
             .map_err(|error| on_rail(&rail.rail, error))
     }
+
+    /// Posts a segment, with remote data if there is any.
+    #[inline]
+    fn post_told(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        transfer: &Transfer,
+        data: Option<u32>,
+    ) -> Result<Posted, PortError> {
+        let Some(port_rail) = self.rails.get(rail.index()) else { return Err(no_such_rail(rail)) };
+        let Some(context) = self.contexts.context(token) else { return Err(no_such_token(token)) };
+        // SAFETY: `&mut self` makes this the only thread, and the token is not in use.
+        let op = unsafe { rma(&self.contexts, port_rail, token, to, context, transfer) };
+        let Some(op) = op else {
+            return Err(not_inline(transfer));
+        };
+        let endpoint = port_rail.rail.endpoint();
+        let gate = port_rail.gate.enter();
+        // SAFETY: `&mut self` makes this the lane's only thread, and the gate is entered. The
+        // context and inline values live as long as the rail. Other memory is what the engine
+        // registered and keeps until the token comes back, as `Local::Memory` demands.
+        let code = unsafe {
+            match (transfer.direction, data) {
+                (Direction::Write, None) => endpoint.write(&op),
+                (Direction::Write, Some(data)) => endpoint.write_data(&op, data),
+                (Direction::Read, _) => endpoint.read(&op),
+            }
+        };
+        drop(gate);
+        if code == 0 {
+            Ok(Posted::Yes)
+        } else if code == -(FI_EAGAIN as isize) {
+            Ok(Posted::Again)
+        } else {
+            Err(post_failed(port_rail, transfer.direction, code))
+        }
+    }
 }
 
 impl Port for OfiPort {
@@ -150,32 +189,18 @@ impl Port for OfiPort {
         token: Token,
         transfer: &Transfer,
     ) -> Result<Posted, PortError> {
-        let Some(port_rail) = self.rails.get(rail.index()) else { return Err(no_such_rail(rail)) };
-        let Some(context) = self.contexts.context(token) else { return Err(no_such_token(token)) };
-        // SAFETY: `&mut self` makes this the only thread, and the token is not in use.
-        let op = unsafe { rma(&self.contexts, port_rail, token, to, context, transfer) };
-        let Some(op) = op else {
-            return Err(not_inline(transfer));
-        };
-        let endpoint = port_rail.rail.endpoint();
-        let gate = port_rail.gate.enter();
-        // SAFETY: `&mut self` makes this the lane's only thread, and the gate is entered. The
-        // context and inline values live as long as the rail. Other memory is what the engine
-        // registered and keeps until the token comes back, as `Local::Memory` demands.
-        let code = unsafe {
-            match transfer.direction {
-                Direction::Write => endpoint.write(&op),
-                Direction::Read => endpoint.read(&op),
-            }
-        };
-        drop(gate);
-        if code == 0 {
-            Ok(Posted::Yes)
-        } else if code == -(FI_EAGAIN as isize) {
-            Ok(Posted::Again)
-        } else {
-            Err(post_failed(port_rail, transfer.direction, code))
-        }
+        self.post_told(rail, to, token, transfer, None)
+    }
+
+    fn post_with_data(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        transfer: &Transfer,
+        data: u32,
+    ) -> Result<Posted, PortError> {
+        self.post_told(rail, to, token, transfer, Some(data))
     }
 
     fn has_short(&self) -> bool {
@@ -289,7 +314,7 @@ impl Port for OfiPort {
             }
             others += 1;
             let PortRail { rail, messages, .. } = port_rail;
-            let noted = messages.completed(rail, entry.op_context, entry.len);
+            let noted = messages.completed(rail, entry);
             wrong = wrong.or(noted.err());
         }
         match (wrong, entries.len() - others) {
@@ -323,8 +348,8 @@ impl Port for OfiPort {
     }
 
     #[inline]
-    fn receive(&mut self, rail: RailId, into: &mut Packet) -> bool {
-        let Some(port_rail) = self.rails.get_mut(rail.index()) else { return false };
+    fn receive(&mut self, rail: RailId, into: &mut Packet) -> Incoming {
+        let Some(port_rail) = self.rails.get_mut(rail.index()) else { return Incoming::Nothing };
         let PortRail { rail, gate, messages, .. } = port_rail;
         messages.receive(rail, gate, into)
     }

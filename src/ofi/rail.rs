@@ -12,6 +12,7 @@ use super::fabric::Fabrics;
 use super::message_buffers::MessageBuffers;
 use super::message_order::MessageOrder;
 use super::region::Region;
+use super::remote_data::RemoteData;
 use crate::engine::port::{Access, Desc, PortError, RailLimits};
 use crate::settings::Settings;
 
@@ -117,6 +118,7 @@ impl Rail {
             depth: at_most(info.tx_size(), settings.queue_depth.into(), MAX_DEPTH) as u32,
             needs_desc: info.mr_mode() & libfabric_sys::FI_MR_LOCAL != 0,
             orders_messages: MessageOrder::of(info).kept,
+            remote_data: RemoteData::of(info).offered,
         }
     }
 

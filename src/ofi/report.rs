@@ -7,6 +7,7 @@ use libfabric_sys::Version;
 
 use super::message_order::MessageOrder;
 use super::progress::Verdict;
+use super::remote_data::RemoteData;
 use crate::engine::port::Addressing;
 
 /// What was asked for, what was got, and what is open. Its `Display` is one line.
@@ -34,6 +35,8 @@ pub struct Report {
     pub verdict: Verdict,
     /// Whether messages stay behind the writes before them, on every rail.
     pub message_order: MessageOrder,
+    /// Whether writes may carry remote data, on every rail.
+    pub remote_data: RemoteData,
     /// The rails of the proxy lane, in rail order. The host lane is on the first one's device.
     pub rails: Vec<RailReport>,
     /// Devices that could not be opened, one line each.
@@ -62,7 +65,8 @@ impl fmt::Display for Report {
         write!(
             f,
             "libfabric {} ({}), provider {}; asked for {}, got progress {} ({} automatic: {}), \
-             threading {}; mr_mode {}; messages ordered behind writes: {} ({}); {} rail(s):",
+             threading {}; mr_mode {}; messages ordered behind writes: {} ({}); \
+             remote data: {} ({}); {} rail(s):",
             self.library_version,
             self.library,
             self.provider,
@@ -74,6 +78,8 @@ impl fmt::Display for Report {
             self.mr_mode,
             if self.message_order.kept { "yes" } else { "no" },
             self.message_order.reason,
+            if self.remote_data.offered { "yes" } else { "no" },
+            self.remote_data.reason,
             self.rails.len()
         )?;
         for rail in &self.rails {

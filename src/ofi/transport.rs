@@ -13,6 +13,7 @@ use super::message_order::MessageOrder;
 use super::port::OfiPort;
 use super::progress::Verdict;
 use super::rail::{Rail, Receives};
+use super::remote_data::RemoteData;
 use super::report::{RailReport, Report};
 use crate::engine::lane::segments_for;
 use crate::engine::port::RailLimits;
@@ -95,6 +96,9 @@ impl Discovery {
         let mut orders = devices.iter().map(|device| MessageOrder::of(&device.info));
         let message_order =
             orders.find(|order| !order.kept).unwrap_or_else(|| MessageOrder::of(info));
+        let mut remote = devices.iter().map(|device| RemoteData::of(&device.info));
+        let remote_data =
+            remote.find(|remote| !remote.offered).unwrap_or_else(|| RemoteData::of(info));
         let report = Report {
             provider: info.provider(),
             provider_version: info.provider_version(),
@@ -107,6 +111,7 @@ impl Discovery {
             addressing,
             verdict,
             message_order,
+            remote_data,
             rails: proxy
                 .iter()
                 .zip(&devices)

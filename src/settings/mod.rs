@@ -138,6 +138,8 @@ pub enum SignalChoice {
     Chained,
     /// In one message with small data.
     Eager,
+    /// At once, for the target to count the data's segments.
+    Counted,
 }
 
 /// When an idle progress call gives up its core.

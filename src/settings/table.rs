@@ -115,7 +115,9 @@ pub(super) const TABLE: &[Setting] = &[
         accepts: names::<SignalChoice>,
         doc: "How the signal of a put follows its data. `native`: back to back on one rail, where \
               the provider keeps messages behind writes. `chained`: sent when its own data is \
-              delivered. `eager`: small data goes with the signal in one message. What a put or a \
+              delivered. `eager`: small data goes with the signal in one message. `counted`: data and \
+              signal go out at once on all rails, and the target applies the signal when it has \
+              counted the data's segments, where the provider carries remote data. What a put or a \
               provider does not allow is done `chained`. `auto` takes the fastest for each put.",
         set: |settings, text| choice(text).map(|value| settings.signal_engine = value),
         show: |settings| name_of(settings.signal_engine),

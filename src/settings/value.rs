@@ -42,6 +42,7 @@ impl Choice for SignalChoice {
         ("native", Self::Native),
         ("chained", Self::Chained),
         ("eager", Self::Eager),
+        ("counted", Self::Counted),
     ];
 }
 

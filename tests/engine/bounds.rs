@@ -89,6 +89,7 @@ fn user_threads_share_the_host_lane() {
         regions: job.members[0].regions.index(),
         watchdog: watchdog(),
         signals: SignalEngine::Auto,
+        counted: 0,
     };
     let host = HostLane::new(Lane::new(job.fabric.port(Pe(0), limits(&shape)), config));
     std::thread::scope(|scope| {

@@ -29,6 +29,28 @@ fn a_failed_write_is_reported_with_peer_rail_and_reason() {
 }
 
 #[test]
+fn a_rail_that_fails_as_a_whole_is_told_at_once_to_whoever_has_something_on_it() {
+    let mut job = Job::new(12, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
+    job.fabric.stall(Pe(1));
+    job.put_value(0, 1, 0, 1, 8).unwrap();
+    job.fence(0, 1);
+    job.put_value(0, 1, 8, 1, 8).unwrap();
+    job.put_value(0, 2, 0, 7, 8).unwrap();
+    job.quiet(0, 2).unwrap();
+    let before = job.fabric.now();
+    for rail in [RailId(0), RailId(1)] {
+        job.fabric.fail_rail(Pe(0), rail);
+    }
+    let text = job.quiet(0, 1).unwrap_err().to_string();
+    assert!(text.contains("the rail is gone") && text.contains("(fake"), "{text}");
+    assert!(job.fabric.now() - before < 1_000_000_000, "the watchdog was not waited for");
+    assert_eq!(job.put_value(0, 1, 16, 1, 8).unwrap_err().to_string(), text);
+    // Nothing of PE 2 was on it.
+    job.quiet(0, 2).unwrap();
+    assert!(job.members[0].lane.progress().is_err());
+}
+
+#[test]
 fn nothing_held_behind_a_failed_write_is_sent() {
     let mut job = Job::new(2, &Shape::default(), Script::default());
     job.fabric.fail_next(1);

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use nvshmem_transport_libfabric::engine::Watchdog;
+use nvshmem_transport_libfabric::engine::counted::TAGS;
 use nvshmem_transport_libfabric::engine::error::EngineError;
 use nvshmem_transport_libfabric::engine::fake::{FakeFabric, FakeMemory, FakePort, Script};
 use nvshmem_transport_libfabric::engine::handle::HandleBytes;
@@ -23,6 +24,9 @@ pub(crate) struct Shape {
     pub(crate) needs_desc: bool,
     pub(crate) heap: usize,
     pub(crate) orders_messages: bool,
+    pub(crate) remote_data: bool,
+    /// Most counted puts to one peer.
+    pub(crate) counted: u16,
     pub(crate) signals: SignalEngine,
 }
 
@@ -37,6 +41,8 @@ impl Default for Shape {
             needs_desc: true,
             heap: 1 << 16,
             orders_messages: false,
+            remote_data: true,
+            counted: TAGS,
             signals: SignalEngine::Auto,
         }
     }
@@ -64,6 +70,7 @@ pub(crate) fn limits(shape: &Shape) -> Vec<RailLimits> {
         depth: shape.depth,
         needs_desc: shape.needs_desc,
         orders_messages: shape.orders_messages,
+        remote_data: shape.remote_data,
     };
     vec![rail; usize::from(shape.rails)]
 }
@@ -100,6 +107,7 @@ impl Job {
                     regions: regions.index(),
                     watchdog: watchdog(),
                     signals: shape.signals,
+                    counted: shape.counted,
                 };
                 let lane = Lane::new(fabric.port(me, limits(shape)), config);
                 let handle = regions.register(base, shape.heap, Access::LocalAndRemote).unwrap();

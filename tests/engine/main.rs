@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod bounds;
+mod counted;
 mod failures;
 mod fences;
 mod job;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
+use nvshmem_transport_libfabric::engine::counted::TAGS;
 use nvshmem_transport_libfabric::engine::error::EngineError;
 use nvshmem_transport_libfabric::engine::fake::{Event, FakeFabric, Script};
 use nvshmem_transport_libfabric::engine::handle::HandleBytes;
@@ -17,14 +18,20 @@ use super::job::{Job, Member, Random, Shape};
 use super::random::for_seeds;
 
 /// Where the peers' heaps are.
-struct Targets(Vec<(usize, HandleBytes)>);
+pub(crate) struct Targets(Vec<(usize, HandleBytes)>);
 
 impl Targets {
-    fn of(job: &Job) -> Self {
+    pub(crate) fn of(job: &Job) -> Self {
         Self(job.members.iter().map(|member| (member.base, member.handle)).collect())
     }
 
-    fn atomic(&self, pe: u32, offset: usize, op: AtomicOp, operand: u64) -> AtomicRequest<'_> {
+    pub(crate) fn atomic(
+        &self,
+        pe: u32,
+        offset: usize,
+        op: AtomicOp,
+        operand: u64,
+    ) -> AtomicRequest<'_> {
         let (base, handle) = &self.0[pe as usize];
         let width = Width::Eight;
         AtomicRequest {
@@ -37,7 +44,7 @@ impl Targets {
     }
 
     /// A write of `len` bytes at `local`, which lies in the region of the handle.
-    fn part<'a>(
+    pub(crate) fn part<'a>(
         &'a self,
         (addr, handle): (usize, &'a HandleBytes),
         pe: u32,
@@ -57,7 +64,7 @@ impl Targets {
 }
 
 /// Runs one program per PE. A PE whose program is over makes progress until all are.
-fn race(
+pub(crate) fn race(
     job: Job,
     seed: u64,
     program: impl Fn(u32, &mut Member, &Targets) -> Result<(), EngineError> + Sync,
@@ -88,7 +95,7 @@ fn race(
 }
 
 fn random_shape(random: &mut Random) -> Shape {
-    use SignalEngine::{Auto, Chained, Eager, Ordered};
+    use SignalEngine::{Auto, Chained, Counted, Eager, Ordered};
     Shape {
         n_pes: 2 + random.below(3) as u32,
         rails: 1 + random.below(4) as u8,
@@ -97,11 +104,14 @@ fn random_shape(random: &mut Random) -> Shape {
         needs_desc: random.below(2) == 0,
         heap: 1 << 17,
         orders_messages: random.below(2) == 0,
-        signals: [Auto, Chained, Ordered, Eager][random.below(4)],
+        signals: [Auto, Chained, Ordered, Eager, Counted, Counted][random.below(6)],
+        // One, so that every put uses the same slot; or all.
+        counted: [1, 2, TAGS][random.below(3)],
+        remote_data: random.below(8) != 0,
     }
 }
 
-fn random_script(random: &mut Random) -> Script {
+pub(crate) fn random_script(random: &mut Random) -> Script {
     Script {
         again_percent: [0, 0, 20, 90][random.below(4)],
         delay: [(1, 1), (1_000, 100_000), (1, 10_000_000)][random.below(3)],

@@ -9,8 +9,8 @@ use nvshmem_transport_libfabric::engine::lane::{
     Lane, LaneConfig, LocalSide, Request, SignalEngine,
 };
 use nvshmem_transport_libfabric::engine::port::{
-    Access, Context, Direction, POLL_BATCH, PeerAddr, Polled, Port, PortError, Posted, RailLimits,
-    Transfer,
+    Access, Context, Direction, Incoming, POLL_BATCH, PeerAddr, Polled, Port, PortError, Posted,
+    RailLimits, Transfer,
 };
 use nvshmem_transport_libfabric::engine::regions::{LaneKind, RegionTable};
 use nvshmem_transport_libfabric::engine::wire::Packet;
@@ -70,6 +70,17 @@ impl Port for Recorder {
         self.events.lock().unwrap().push(Event::Post);
         self.inner.post_short(rail, to, token, context, transfer)
     }
+    fn post_with_data(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        transfer: &Transfer,
+        data: u32,
+    ) -> Result<Posted, PortError> {
+        self.events.lock().unwrap().push(Event::Post);
+        self.inner.post_with_data(rail, to, token, transfer, data)
+    }
     fn poll(&mut self, rail: RailId, done: &mut [Token; POLL_BATCH]) -> Polled {
         self.events.lock().unwrap().push(Event::Poll(rail));
         self.inner.poll(rail, done)
@@ -84,7 +95,7 @@ impl Port for Recorder {
         self.events.lock().unwrap().push(Event::Post);
         self.inner.send(rail, to, token, bytes)
     }
-    fn receive(&mut self, rail: RailId, into: &mut Packet) -> bool {
+    fn receive(&mut self, rail: RailId, into: &mut Packet) -> Incoming {
         self.inner.receive(rail, into)
     }
     fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError> {
@@ -123,6 +134,7 @@ fn handling_completions_never_posts() {
         regions: regions.index(),
         watchdog: watchdog(),
         signals: SignalEngine::Auto,
+        counted: 0,
     };
     let mut lane = Lane::new(port, config);
     for at in 0..100 {

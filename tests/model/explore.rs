@@ -24,7 +24,7 @@ use nvshmem_transport_libfabric::engine::regions::{LaneKind, RegionTable};
 
 use super::port::{ModelMemory, ModelPort, address};
 use super::program::{Case, OPS, Op, What};
-use super::world::{Done, HEAP, World, flag, heap, mix, operand, place, result, source};
+use super::world::{Done, HEAP, Mail, World, flag, heap, mix, operand, place, result, source};
 
 /// Most choices of one execution. The longest that the cases here have is well below; a protocol
 /// that goes on for ever is found by it.
@@ -43,6 +43,8 @@ enum Choice {
     Arrive(u32),
     /// The same, and it will arrive once more.
     ArriveTwice(u32),
+    /// A write's remote data will be found by the target's next poll.
+    Land(u32),
     /// A write is lost; its failure will be found by the next poll.
     LoseWrite(u32),
     /// A message is lost, likewise.
@@ -166,6 +168,7 @@ fn lane(
         depth: case.depth,
         needs_desc: false,
         orders_messages: case.orders_messages,
+        remote_data: true,
     };
     let path = |to: usize, rail: u8| {
         // Not the same rail at the other end, so that a mix-up of the two is found.
@@ -181,6 +184,7 @@ fn lane(
         regions,
         watchdog: Watchdog::new(None, None),
         signals: case.signals,
+        counted: case.counted,
     };
     Lane::new(ModelPort { model: Rc::clone(model), pe, limits }, config)
 }
@@ -324,6 +328,11 @@ impl Model {
                 }
             }
         }
+        for notice in &world.notices {
+            if world.may_feed(notice.to, notice.to_rail, true) {
+                choices.push(Choice::Land(notice.id));
+            }
+        }
         for letter in &world.letters {
             if world.may_feed(letter.to, letter.to_rail, true) {
                 choices.push(Choice::Arrive(letter.id));
@@ -360,8 +369,17 @@ impl Model {
                 let done = &mut world.sides[gone.from].done[gone.rail.index()];
                 done.push_back(Done::Completed(gone.token));
             }
+            Choice::Land(id) => {
+                world.deliver(id);
+                let at = world.notices.iter().position(|notice| notice.id == id).unwrap();
+                let told = world.notices.remove(at);
+                world.feed(told.to, told.to_rail, true);
+                let inbox = &mut world.sides[told.to].inbox[told.to_rail.index()];
+                inbox.push_back(Mail::RemoteData(told.data));
+            }
             Choice::LoseWrite(id) => {
                 world.failures -= 1;
+                world.notices.retain(|notice| notice.id != id);
                 let at = flight(&world, id).unwrap();
                 let gone = world.flights.remove(at);
                 world.feed(gone.from, gone.rail, false);
@@ -382,7 +400,7 @@ impl Model {
                 arrived.after.iter().for_each(|id| world.deliver(*id));
                 world.feed(arrived.to, arrived.to_rail, true);
                 let inbox = &mut world.sides[arrived.to].inbox[arrived.to_rail.index()];
-                inbox.push_back(arrived.bytes);
+                inbox.push_back(Mail::Message(arrived.bytes));
             }
             Choice::LoseMessage(id) => {
                 world.failures -= 1;

@@ -1,10 +1,11 @@
 //! The protocol, checked exhaustively on small cases.
 //!
 //! Two real lanes run small programs over a fabric whose every choice is tried: which completion
-//! and which message is found next and by which turn, up to two of them by one turn; which message
-//! arrives a second time and when; which write is delivered at once and which as late as can be;
-//! which post or send finds no room; which segment or message is lost; which lane turns and when the
-//! next operation is issued.
+//! and which message is found next and by which turn, up to two of them by one turn; when a target is
+//! told of a write that carries remote data, whose data is there then; which message arrives a second
+//! time and when; which write is delivered at once and which as late as can be; which post or send
+//! finds no room; which segment or message is lost; which lane turns and when the next operation is
+//! issued.
 //!
 //! # Rules
 //! In every execution: no signal before its own data; nothing applied twice or lost; nothing behind
@@ -16,7 +17,8 @@
 //! # Bounds
 //! Two PEs, one or two rails, words of 8 bytes with a segment each, up to four operations. At most
 //! one lack of room, one duplicate and one loss in an execution, and of these as many together as
-//! each test says. No state in which a lane waits inside a call while the other one does too.
+//! each test says. One counted put under way to a peer, so that all have the same tag, or two. No
+//! state in which a lane waits inside a call while the other one does too.
 //!
 //! # That it can fail
 //! Each of these changes to the engine was tried, and found:
@@ -37,7 +39,7 @@ use std::time::Instant;
 
 use explore::{Explored, explore};
 use nvshmem_transport_libfabric::engine::lane::SignalEngine::{
-    self, Auto, Chained, Eager, Ordered,
+    self, Auto, Chained, Counted, Eager, Ordered,
 };
 use program::What::{self, Add, Fence, FetchAdd, Put, Quiet, Signal};
 use program::{Case, OPS};
@@ -79,6 +81,53 @@ fn named(signals: SignalEngine, zero: &[What], one: &[What]) -> Case {
 fn engines(programs: &[&[What]]) -> &'static [SignalEngine] {
     let signals = programs.iter().any(|ops| ops.iter().any(|op| matches!(op, Signal(_))));
     if signals { &[Chained, Ordered, Eager] } else { &[Auto] }
+}
+
+/// Puts whose segments the peer counts, where one tag serves for all of them, and where each has its
+/// own. Fewer things go wrong together than for the other engines: every segment is one more event.
+#[test]
+fn counted_puts() {
+    let plain = |zero: &[What], one: &[What]| Case {
+        again: 0,
+        duplicates: 0,
+        batch: 1,
+        ..named(Counted, zero, one)
+    };
+    let mut cases = Vec::new();
+    let programs: [&[What]; 7] = [
+        &[Signal(1), Signal(1)],
+        &[Signal(1), Add],
+        &[Signal(1), FetchAdd],
+        &[Signal(1), Fence, Put(1)],
+        &[Put(1), Fence, Signal(1)],
+        &[Signal(1), Fence, Signal(1)],
+        &[Signal(1), Quiet, Signal(1)],
+    ];
+    for (at, ops) in programs.into_iter().enumerate() {
+        let case = plain(ops, &[]);
+        if at < 2 {
+            cases.push(Case { duplicates: 1, ..case.clone() });
+        }
+        cases.push(Case { counted: 2, rails: 1, ..case.clone() });
+        cases.push(case);
+    }
+    // Alone: a duplicate, a lack of room, several things found by one turn, a loss.
+    let case = plain(&[Signal(2)], &[]);
+    cases.push(Case { duplicates: 1, ..case.clone() });
+    cases.push(Case { again: 1, ..case.clone() });
+    cases.push(Case { batch: 2, ..case.clone() });
+    cases.push(Case { failures: 1, ..case });
+    cases.push(named(Counted, &[Signal(1)], &[]));
+    // Losses, with something behind.
+    for ops in [[Signal(1), Fence, Put(1)], [Put(1), Fence, Signal(1)], [Signal(1), Quiet, Add]] {
+        cases.push(Case { failures: 1, ..plain(&ops, &[]) });
+    }
+    // Acknowledgements that ride on the other's messages, and a queue of one.
+    cases.push(plain(&[Signal(1)], &[Add]));
+    for ops in [&[Signal(3)][..], &[Put(2), Fence, Signal(2)], &[Signal(1), Signal(2)]] {
+        cases.push(Case { rails: 1, depth: 1, ..plain(ops, &[]) });
+    }
+    explore_all("counted puts", cases);
 }
 
 /// Everything that can go wrong together, for each kind of operation alone.

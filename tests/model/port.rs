@@ -5,13 +5,13 @@ use std::rc::Rc;
 use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp};
 use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
 use nvshmem_transport_libfabric::engine::port::{
-    Access, Addressing, Context, Desc, Direction, Failure, MemoryPort, POLL_BATCH, PeerAddr,
-    Polled, Port, PortError, Posted, RailLimits, Registered, Transfer,
+    Access, Addressing, Context, Desc, Direction, Failure, Incoming, MemoryPort, POLL_BATCH,
+    PeerAddr, Polled, Port, PortError, Posted, RailLimits, Registered, Transfer,
 };
 use nvshmem_transport_libfabric::engine::wire::Packet;
 
 use super::explore::Model;
-use super::world::{self, Done, World, done_hash, mix, mix_bytes};
+use super::world::{self, Done, Mail, World, done_hash, mix, mix_bytes};
 
 pub(crate) struct ModelPort {
     pub(crate) model: Rc<Model>,
@@ -33,6 +33,40 @@ const SENT: u64 = 2 << 56;
 const COMPLETED: u64 = 3 << 56;
 const RECEIVED: u64 = 4 << 56;
 const APPLIED: u64 = 5 << 56;
+const TOLD: u64 = 6 << 56;
+
+impl ModelPort {
+    fn post_told(
+        &self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        transfer: &Transfer,
+        data: Option<u32>,
+    ) -> Result<Posted, PortError> {
+        assert_eq!(transfer.direction, Direction::Write);
+        assert!(transfer.len >= 1 && transfer.len <= self.limits[rail.index()].max_segment);
+        let again = self.model.choose_again();
+        self.model
+            .world
+            .borrow_mut()
+            .told(self.pe, POSTED | u64::from(rail.0) << 1 | u64::from(again));
+        if again {
+            return Ok(Posted::Again);
+        }
+        let early = self.model.choose_early();
+        self.model.world.borrow_mut().post(
+            self.pe,
+            rail,
+            target(to),
+            token,
+            *transfer,
+            early,
+            data,
+        );
+        Ok(Posted::Yes)
+    }
+}
 
 impl Port for ModelPort {
     type Short = RailId;
@@ -52,19 +86,18 @@ impl Port for ModelPort {
         token: Token,
         transfer: &Transfer,
     ) -> Result<Posted, PortError> {
-        assert_eq!(transfer.direction, Direction::Write);
-        assert!(transfer.len >= 1 && transfer.len <= self.limits[rail.index()].max_segment);
-        let again = self.model.choose_again();
-        self.model
-            .world
-            .borrow_mut()
-            .told(self.pe, POSTED | u64::from(rail.0) << 1 | u64::from(again));
-        if again {
-            return Ok(Posted::Again);
-        }
-        let early = self.model.choose_early();
-        self.model.world.borrow_mut().post(self.pe, rail, target(to), token, *transfer, early);
-        Ok(Posted::Yes)
+        self.post_told(rail, to, token, transfer, None)
+    }
+
+    fn post_with_data(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        transfer: &Transfer,
+        data: u32,
+    ) -> Result<Posted, PortError> {
+        self.post_told(rail, to, token, transfer, Some(data))
     }
 
     fn has_short(&self) -> bool {
@@ -133,15 +166,19 @@ impl Port for ModelPort {
         Ok(Posted::Yes)
     }
 
-    fn receive(&mut self, rail: RailId, into: &mut Packet) -> bool {
+    fn receive(&mut self, rail: RailId, into: &mut Packet) -> Incoming {
         let mut world = self.model.world.borrow_mut();
         match world.sides[self.pe].inbox[rail.index()].pop_front() {
-            Some(bytes) => {
+            Some(Mail::Message(bytes)) => {
                 into.fill(&bytes);
                 world.told(self.pe, mix_bytes(RECEIVED | u64::from(rail.0), &bytes));
-                true
+                Incoming::Message
             }
-            None => false,
+            Some(Mail::RemoteData(data)) => {
+                world.told(self.pe, mix(TOLD | u64::from(rail.0), data.into()));
+                Incoming::RemoteData(data)
+            }
+            None => Incoming::Nothing,
         }
     }
 

@@ -57,6 +57,8 @@ pub(crate) struct Case {
     /// Whether messages follow writes on the same rail.
     pub(crate) orders_messages: bool,
     pub(crate) signals: SignalEngine,
+    /// Most counted puts under way.
+    pub(crate) counted: u16,
     /// How often a post or a send finds no room.
     pub(crate) again: u32,
     /// How many messages arrive a second time.
@@ -89,6 +91,7 @@ impl Case {
             depth: 4,
             orders_messages: false,
             signals,
+            counted: 1,
             again: 1,
             duplicates: 1,
             failures: 0,

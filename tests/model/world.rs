@@ -84,6 +84,23 @@ pub(crate) struct Letter {
     pub(crate) again: bool,
 }
 
+/// Remote data that will be found at the target of a write.
+#[derive(Clone, Debug)]
+pub(crate) struct Notice {
+    /// The write's.
+    pub(crate) id: u32,
+    pub(crate) to: usize,
+    pub(crate) to_rail: RailId,
+    pub(crate) data: u32,
+}
+
+/// What a lane finds beside completions.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Mail {
+    Message(Vec<u8>),
+    RemoteData(u32),
+}
+
 /// What a poll is to report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Done {
@@ -106,7 +123,7 @@ pub(crate) struct Side {
     /// The program has ended with an error.
     pub(crate) failed: bool,
     pub(crate) done: Vec<VecDeque<Done>>,
-    pub(crate) inbox: Vec<VecDeque<Vec<u8>>>,
+    pub(crate) inbox: Vec<VecDeque<Mail>>,
     heap: Vec<u64>,
     results: Vec<u64>,
 }
@@ -128,6 +145,7 @@ pub(crate) struct World {
     pub(crate) sides: [Side; 2],
     pub(crate) flights: Vec<Flight>,
     pub(crate) letters: Vec<Letter>,
+    pub(crate) notices: Vec<Notice>,
     /// What may still go wrong.
     pub(crate) again: u32,
     pub(crate) duplicates: u32,
@@ -166,6 +184,7 @@ impl World {
             sides: [side.clone(), side],
             flights: Vec::new(),
             letters: Vec::new(),
+            notices: Vec::new(),
             again: case.again,
             duplicates: case.duplicates,
             failures: case.failures,
@@ -191,6 +210,7 @@ impl World {
         self.next_id
     }
 
+    #[allow(clippy::too_many_arguments, reason = "who posts, where to, and what")]
     pub(crate) fn post(
         &mut self,
         from: usize,
@@ -199,6 +219,7 @@ impl World {
         token: Token,
         transfer: Transfer,
         early: bool,
+        data: Option<u32>,
     ) {
         let flights = self.flights.iter().filter(|flight| flight.from == from);
         let used = flights.clone().any(|flight| flight.token == token);
@@ -211,6 +232,9 @@ impl World {
         assert_eq!(transfer.key, key(to, to_rail), "the key is not of the rail addressed");
         let id = self.id();
         self.flights.push(Flight { id, from, rail, to, token, transfer, delivered: false });
+        if let Some(data) = data {
+            self.notices.push(Notice { id, to, to_rail, data });
+        }
         if early {
             self.deliver(id);
         }
@@ -371,7 +395,7 @@ impl World {
 
     /// Nothing can move any more.
     pub(crate) fn check_end(&self) {
-        assert!(self.flights.is_empty() && self.letters.is_empty());
+        assert!(self.flights.is_empty() && self.letters.is_empty() && self.notices.is_empty());
         let lost = self.case.failures - self.failures;
         for (pe, side) in self.sides.iter().enumerate() {
             let over = side.next == self.case.programs[pe].len() && !side.quieting;
@@ -408,7 +432,10 @@ impl World {
                 hash = done.iter().fold(mix(hash, 2), |hash, done| mix(hash, done_hash(*done)));
             }
             for inbox in &side.inbox {
-                hash = inbox.iter().fold(mix(hash, 3), |hash, bytes| mix_bytes(hash, bytes));
+                hash = inbox.iter().fold(mix(hash, 3), |hash, mail| match mail {
+                    Mail::Message(bytes) => mix_bytes(hash, bytes),
+                    Mail::RemoteData(data) => mix(hash, 1 << 40 | u64::from(*data)),
+                });
             }
             hash = side.heap.iter().chain(&side.results).fold(hash, |hash, word| mix(hash, *word));
         }
@@ -428,6 +455,13 @@ impl World {
             let after = self.flights.iter().filter(waits).map(flight_hash);
             mix(mix_bytes(hash, &letter.bytes), after.fold(0, u64::wrapping_add))
         };
+        // The data of a notice whose write has completed is there; else it is the flight's that counts.
+        let notice_hash = |notice: &Notice| {
+            let flight = self.flights.iter().find(|flight| flight.id == notice.id);
+            let way = (notice.to as u64) << 40 | u64::from(notice.to_rail.0) << 32;
+            mix(way | u64::from(notice.data), flight.map_or(7, flight_hash))
+        };
+        hash = mix(hash, self.notices.iter().map(notice_hash).fold(0, u64::wrapping_add));
         hash = mix(hash, self.flights.iter().map(flight_hash).fold(0, u64::wrapping_add));
         mix(hash, self.letters.iter().map(letter_hash).fold(0, u64::wrapping_add))
     }

@@ -6,6 +6,7 @@
 
 mod host_memory;
 mod messages;
+mod remote_data;
 
 use std::time::{Duration, Instant};
 

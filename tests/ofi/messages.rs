@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
 use nvshmem_transport_libfabric::engine::port::{
-    Access, Direction, Local, POLL_BATCH, PeerAddr, Polled, Port, Posted, Transfer,
+    Access, Direction, Incoming, Local, POLL_BATCH, PeerAddr, Polled, Port, Posted, Transfer,
 };
 use nvshmem_transport_libfabric::engine::wire::{MAX_MESSAGE, Packet};
 use nvshmem_transport_libfabric::ofi::OfiPort;
@@ -68,7 +68,7 @@ fn progress(port: &mut OfiPort, rail: RailId) {
 fn take_all(port: &mut OfiPort, rail: RailId) -> Vec<Vec<u8>> {
     let mut packet = Packet::EMPTY;
     let mut messages = Vec::new();
-    while port.receive(rail, &mut packet) {
+    while port.receive(rail, &mut packet) == Incoming::Message {
         messages.push(packet.bytes().to_vec());
     }
     messages
@@ -232,8 +232,10 @@ fn wrong_messages_are_refused_with_a_reason() {
             let error = port.send(RailId(rail), peer, MESSAGE, &vec![1; len]).expect_err(why);
             assert!(error.to_string().contains(why), "{error}");
         }
-        assert!(!port.receive(RailId(9), &mut Packet::EMPTY.clone()));
-        assert!(!port.receive(RailId(0), &mut Packet::EMPTY.clone()));
+        for rail in [9, 0] {
+            let nothing = port.receive(RailId(rail), &mut Packet::EMPTY.clone());
+            assert_eq!(nothing, Incoming::Nothing);
+        }
     }
 }
 
@@ -335,7 +337,7 @@ fn a_message_is_received_after_the_data_before_it() {
                     assert!(start.elapsed() < HANG, "{provider:?}: round {next}");
                     progress(receiver, rail);
                     let mut packet = Packet::EMPTY;
-                    while receiver.receive(rail, &mut packet) {
+                    while receiver.receive(rail, &mut packet) == Incoming::Message {
                         // The first thing after the message is the data.
                         let round = number_of(packet.bytes());
                         let at = (round % SLOTS) as usize * SLOT;

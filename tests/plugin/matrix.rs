@@ -52,7 +52,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     }
     for fabric in [Fabric::Rxm, Fabric::Tcp2, Fabric::Shm, Fabric::Rxm2, Fabric::Shm2] {
         for (n_pes, rails) in [(2, 1), (4, 2), (8, 4)] {
-            for engine in ["auto", "native", "chained", "eager"] {
+            for engine in ["auto", "native", "chained", "eager", "counted"] {
                 let name = format!("signals_{}_{n_pes}_pes_{rails}_rails_{engine}", fabric.name());
                 trials.push(trial(name, Some(fabric), move || {
                     // From nothing to 4 MiB, in up to five chunks; less where there are many PEs.
@@ -61,7 +61,8 @@ pub(crate) fn trials() -> Vec<Trial> {
                         (2, _) => (1000, 4 << 20),
                         _ => (300, 300_000),
                     };
-                    let layouts = if engine == "auto" { &Layout::ALL[..] } else { &[Layout::V7] };
+                    let every = matches!(engine, "auto" | "counted");
+                    let layouts = if every { &Layout::ALL[..] } else { &[Layout::V7] };
                     for layout in layouts {
                         let rounds = if *layout == Layout::V7 { rounds } else { rounds / 10 };
                         let job = fabric.job("signals", n_pes, rails, *layout);
@@ -85,6 +86,15 @@ pub(crate) fn trials() -> Vec<Trial> {
         let name = format!("signals_{}_depth_1", fabric.name());
         trials.push(trial(name, Some(fabric), move || {
             let job = fabric.job("signals", 3, 2, Layout::V6).heap(64 << 20, 2 << 20);
+            let job = job.env("NVSHMEM_LIBFABRIC_QUEUE_DEPTH", 1);
+            run(job.param("rounds", 300).param("most", 300_000))
+        }));
+        let name = format!("signals_{}_counted_depth_1", fabric.name());
+        trials.push(trial(name, Some(fabric), move || {
+            // Puts of many segments, through queues of one.
+            let job = fabric.job("signals", 3, 2, Layout::V6).heap(64 << 20, 2 << 20);
+            let job = job.env("NVSHMEM_LIBFABRIC_SIGNAL_ENGINE", "counted");
+            let job = job.env("NVSHMEM_LIBFABRIC_MAX_SEGMENT", 5000);
             let job = job.env("NVSHMEM_LIBFABRIC_QUEUE_DEPTH", 1);
             run(job.param("rounds", 300).param("most", 300_000))
         }));

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use baton::Baton;
 pub use port::{FakeMemory, FakePort, FakeRegion};
-use world::World;
 pub use world::{Delivery, Event, Script};
+use world::{Mail, World};
 
 use super::ids::{Pe, RailId};
 use super::port::{PeerAddr, RailLimits};
@@ -69,7 +69,7 @@ impl FakeFabric {
 
     /// Puts a message into a PE's inbox that no lane has sent.
     pub fn forge_message(&self, to: Pe, rail: RailId, bytes: &[u8]) {
-        self.lock().deliver_message(to, rail, bytes.to_vec());
+        self.lock().deliver(to, rail, Mail::Message(bytes.to_vec()));
     }
 
     /// From now on nothing sent to or read from the PE is delivered, until [`FakeFabric::resume`].
@@ -80,6 +80,26 @@ impl FakeFabric {
     /// Ends a stall.
     pub fn resume(&self, pe: Pe) {
         self.lock().stalled.remove(&pe);
+    }
+
+    /// The next `count` segments that carry remote data are delivered, and the peer never told.
+    pub fn lose_next_remote_data(&self, count: u32) {
+        self.lock().lose_next_data = count;
+    }
+
+    /// From now on, or no longer, targets are not told of writes that have landed.
+    pub fn hold_remote_data(&self, hold: bool) {
+        self.lock().holds_data = hold;
+    }
+
+    /// A PE's rail fails as a whole: its next poll says so.
+    pub fn fail_rail(&self, pe: Pe, rail: RailId) {
+        self.lock().fail_rail(pe, rail);
+    }
+
+    /// Tells a PE's rail, as remote data, what no lane has sent.
+    pub fn forge_remote_data(&self, to: Pe, rail: RailId, data: u32) {
+        self.lock().deliver(to, rail, Mail::RemoteData(data));
     }
 
     /// The next `count` segments delivered complete with an error instead, and move nothing.

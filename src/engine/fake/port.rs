@@ -3,12 +3,12 @@
 use std::collections::HashSet;
 
 use super::FakeFabric;
-use super::world::{Done, Event, fault};
+use super::world::{Done, Event, Mail, fault};
 use crate::engine::atomic::Atomic;
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::{
-    Access, Addressing, Context, Desc, Local, MemoryPort, POLL_BATCH, PeerAddr, Polled, Port,
-    PortError, Posted, RailLimits, Registered, Transfer,
+    Access, Addressing, Context, Desc, Direction, Incoming, Local, MemoryPort, POLL_BATCH,
+    PeerAddr, Polled, Port, PortError, Posted, RailLimits, Registered, Transfer,
 };
 use crate::engine::wire::{MAX_MESSAGE, Packet};
 
@@ -29,10 +29,41 @@ pub struct FakePort {
 
 impl FakePort {
     pub(super) fn new(fabric: FakeFabric, pe: Pe, limits: Vec<RailLimits>) -> Self {
-        let lane = fabric.lock().open_lane(limits.len());
+        let lane = fabric.lock().open_lane(pe, limits.len());
         let names = (0..limits.len()).map(|rail| format!("fake{rail}")).collect();
         let tokens = limits.iter().map(|_| HashSet::new()).collect();
         Self { fabric, lane, pe, limits, names, tokens }
+    }
+
+    fn post_told(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        transfer: &Transfer,
+        data: Option<u32>,
+    ) -> Result<Posted, PortError> {
+        let limits = self.limits[rail.index()];
+        assert!(transfer.len >= 1 && transfer.len <= limits.max_segment, "length of {transfer:?}");
+        assert!(self.tokens.iter().all(|used| !used.contains(&token)), "{token:?} is in flight");
+        let mut world = self.fabric.lock();
+        if !world.has_room() {
+            return Ok(Posted::Again);
+        }
+        let in_flight = &mut self.tokens[rail.index()];
+        assert!(in_flight.len() < limits.depth as usize, "{rail} is over its depth");
+        if let Local::Memory { addr, desc } = transfer.local {
+            if !world.has_memory(self.pe, addr, transfer.len) {
+                return Err(fault("post", 14, "local memory that does not exist"));
+            }
+            if limits.needs_desc && !world.covers(desc.0 as u64, self.pe, addr, transfer.len) {
+                return Err(fault("post", 22, "the descriptor does not cover the local memory"));
+            }
+        }
+        let target = (Pe((to.0 >> 8) as u32), RailId(to.0 as u8));
+        world.post(self.lane, self.pe, rail, target, token, *transfer, data);
+        in_flight.insert(token);
+        Ok(Posted::Yes)
     }
 }
 
@@ -54,27 +85,20 @@ impl Port for FakePort {
         token: Token,
         transfer: &Transfer,
     ) -> Result<Posted, PortError> {
-        let limits = self.limits[rail.index()];
-        assert!(transfer.len >= 1 && transfer.len <= limits.max_segment, "length of {transfer:?}");
-        assert!(self.tokens.iter().all(|used| !used.contains(&token)), "{token:?} is in flight");
-        let mut world = self.fabric.lock();
-        if !world.has_room() {
-            return Ok(Posted::Again);
-        }
-        let in_flight = &mut self.tokens[rail.index()];
-        assert!(in_flight.len() < limits.depth as usize, "{rail} is over its depth");
-        if let Local::Memory { addr, desc } = transfer.local {
-            if !world.has_memory(self.pe, addr, transfer.len) {
-                return Err(fault("post", 14, "local memory that does not exist"));
-            }
-            if limits.needs_desc && !world.covers(desc.0 as u64, self.pe, addr, transfer.len) {
-                return Err(fault("post", 22, "the descriptor does not cover the local memory"));
-            }
-        }
-        let target = (Pe((to.0 >> 8) as u32), RailId(to.0 as u8));
-        world.post(self.lane, self.pe, rail, target, token, *transfer);
-        in_flight.insert(token);
-        Ok(Posted::Yes)
+        self.post_told(rail, to, token, transfer, None)
+    }
+
+    fn post_with_data(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        transfer: &Transfer,
+        data: u32,
+    ) -> Result<Posted, PortError> {
+        assert!(self.limits[rail.index()].remote_data, "{rail} carries no remote data");
+        assert_eq!(transfer.direction, Direction::Write, "only writes carry remote data");
+        self.post_told(rail, to, token, transfer, Some(data))
     }
 
     fn has_short(&self) -> bool {
@@ -147,13 +171,14 @@ impl Port for FakePort {
         Ok(Posted::Yes)
     }
 
-    fn receive(&mut self, rail: RailId, into: &mut Packet) -> bool {
-        match self.fabric.lock().take_message(self.pe, rail) {
-            Some(bytes) => {
+    fn receive(&mut self, rail: RailId, into: &mut Packet) -> Incoming {
+        match self.fabric.lock().take_mail(self.pe, rail) {
+            Some(Mail::Message(bytes)) => {
                 into.fill(&bytes);
-                true
+                Incoming::Message
             }
-            None => false,
+            Some(Mail::RemoteData(data)) => Incoming::RemoteData(data),
+            None => Incoming::Nothing,
         }
     }
 

@@ -77,18 +77,27 @@ struct Flight {
     rail: RailId,
     token: Token,
     transfer: Transfer,
+    /// What the peer is told when the data is there.
+    data: Option<u32>,
     due: u64,
     /// Once delivered: what the completion says.
     outcome: Option<Result<(), PortError>>,
 }
 
-/// A message on its way.
+/// What a PE's rail finds beside completions.
+#[derive(Clone, Debug)]
+pub(super) enum Mail {
+    Message(Vec<u8>),
+    RemoteData(u32),
+}
+
+/// Mail on its way.
 #[derive(Debug)]
 struct Letter {
     to: Pe,
     rail: RailId,
     remote_rail: RailId,
-    bytes: Vec<u8>,
+    mail: Mail,
     due: u64,
 }
 
@@ -113,6 +122,8 @@ pub(super) struct World {
     pub(super) stalled: HashSet<Pe>,
     pub(super) fail_next: u32,
     pub(super) lose_next: u32,
+    pub(super) lose_next_data: u32,
+    pub(super) holds_data: bool,
     pub(super) events: Vec<Event>,
     script: Script,
     random: u64,
@@ -121,10 +132,12 @@ pub(super) struct World {
     next_key: u64,
     flights: Vec<Flight>,
     letters: Vec<Letter>,
-    /// Messages that have arrived, by PE and rail.
-    inboxes: HashMap<(Pe, RailId), VecDeque<Vec<u8>>>,
+    /// What has arrived, by PE and rail.
+    inboxes: HashMap<(Pe, RailId), VecDeque<Mail>>,
     pub(super) duplicate_next: u32,
     done: Vec<Vec<VecDeque<Done>>>,
+    /// Whose each lane is.
+    lanes: Vec<Pe>,
 }
 
 impl World {
@@ -134,6 +147,8 @@ impl World {
             stalled: HashSet::new(),
             fail_next: 0,
             lose_next: 0,
+            lose_next_data: 0,
+            holds_data: false,
             events: Vec::new(),
             script,
             random: seed,
@@ -145,6 +160,7 @@ impl World {
             inboxes: HashMap::new(),
             duplicate_next: 0,
             done: Vec::new(),
+            lanes: Vec::new(),
         }
     }
 
@@ -215,11 +231,22 @@ impl World {
             .is_some_and(|key| key.pe == pe && addr >= key.base && addr - key.base + len <= key.len)
     }
 
-    pub(super) fn open_lane(&mut self, rails: usize) -> usize {
+    /// The proxy lane's rail: that of the first lane which the PE has opened.
+    pub(super) fn fail_rail(&mut self, pe: Pe, rail: RailId) {
+        let lane = self.lanes.iter().position(|owner| *owner == pe);
+        let Some(lane) = lane else { panic!("{pe} has no lane") };
+        let error = fault("poll", 5, "the rail is gone");
+        let failure = Failure { token: None, error };
+        self.done[lane][rail.index()].push_back(Done::Failure(failure));
+    }
+
+    pub(super) fn open_lane(&mut self, pe: Pe, rails: usize) -> usize {
+        self.lanes.push(pe);
         self.done.push((0..rails).map(|_| VecDeque::new()).collect());
         self.done.len() - 1
     }
 
+    #[allow(clippy::too_many_arguments, reason = "who posts, where to, and what")]
     pub(super) fn post(
         &mut self,
         lane: usize,
@@ -228,6 +255,7 @@ impl World {
         to: (Pe, RailId),
         token: Token,
         transfer: Transfer,
+        data: Option<u32>,
     ) {
         let due = self.now + self.delay(rail);
         let (to, remote_rail) = to;
@@ -240,6 +268,7 @@ impl World {
             rail,
             token,
             transfer,
+            data,
             due,
             outcome,
         });
@@ -261,15 +290,16 @@ impl World {
         });
         let after = if ordered { writes.map(|flight| flight.due + 1).max() } else { None };
         let due = (self.now + self.delay(rail)).max(after.unwrap_or(0));
-        self.letters.push(Letter { to, rail, remote_rail, bytes: bytes.to_vec(), due });
+        let mail = Mail::Message(bytes.to_vec());
+        self.letters.push(Letter { to, rail, remote_rail, mail, due });
     }
 
-    pub(super) fn take_message(&mut self, pe: Pe, rail: RailId) -> Option<Vec<u8>> {
+    pub(super) fn take_mail(&mut self, pe: Pe, rail: RailId) -> Option<Mail> {
         self.inboxes.get_mut(&(pe, rail))?.pop_front()
     }
 
-    pub(super) fn deliver_message(&mut self, to: Pe, rail: RailId, bytes: Vec<u8>) {
-        self.inboxes.entry((to, rail)).or_default().push_back(bytes);
+    pub(super) fn deliver(&mut self, to: Pe, rail: RailId, mail: Mail) {
+        self.inboxes.entry((to, rail)).or_default().push_back(mail);
     }
 
     fn duplicates(&mut self) -> bool {
@@ -331,7 +361,10 @@ impl World {
         let mut flight = self.flights.swap_remove(at);
         match flight.outcome.take() {
             None => {
-                let outcome = self.deliver(&flight);
+                let outcome = self.move_data(&flight);
+                if outcome.is_ok() {
+                    self.tell(&flight);
+                }
                 flight.outcome = Some(outcome);
                 flight.due = self.now + self.delay(flight.rail);
                 self.flights.push(flight);
@@ -342,22 +375,35 @@ impl World {
 
     fn move_letter(&mut self, at: usize) {
         let letter = self.letters.swap_remove(at);
-        self.deliver_message(letter.to, letter.remote_rail, letter.bytes.clone());
-        if self.duplicates() {
+        self.deliver(letter.to, letter.remote_rail, letter.mail.clone());
+        if matches!(letter.mail, Mail::Message(_)) && self.duplicates() {
             let due = self.now + self.delay(letter.rail);
             self.letters.push(Letter { due, ..letter });
         }
     }
 
     fn may_go(&self, letter: &Letter) -> bool {
-        !self.stalled.contains(&letter.to)
+        let held = self.holds_data && matches!(letter.mail, Mail::RemoteData(_));
+        !held && !self.stalled.contains(&letter.to)
     }
 
     fn may_move(&self, flight: &Flight) -> bool {
         flight.outcome.is_some() || !self.stalled.contains(&flight.to)
     }
 
-    fn deliver(&mut self, flight: &Flight) -> Result<(), PortError> {
+    /// The target of a write with remote data is told of it, some time after the data is there.
+    fn tell(&mut self, flight: &Flight) {
+        let Some(data) = flight.data else { return };
+        if self.lose_next_data > 0 {
+            self.lose_next_data -= 1;
+            return;
+        }
+        let Flight { to, rail, remote_rail, .. } = *flight;
+        let due = self.now + self.delay(rail);
+        self.letters.push(Letter { to, rail, remote_rail, mail: Mail::RemoteData(data), due });
+    }
+
+    fn move_data(&mut self, flight: &Flight) -> Result<(), PortError> {
         if self.fail_next > 0 {
             self.fail_next -= 1;
             return Err(fault("delivery", 5, "failed by the script"));

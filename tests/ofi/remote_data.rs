@@ -1,0 +1,233 @@
+//! Remote data between two processes: what tells of a write comes once, and after the write's data.
+//!
+//! The second process is this test program again, running [`target`]. In one process alone shm would
+//! copy in another way, and a connection of tcp would have both its ends in one thread.
+
+use std::collections::HashSet;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
+use nvshmem_transport_libfabric::engine::port::{
+    Access, Direction, Incoming, POLL_BATCH, PeerAddr, Polled, Port, Posted, Transfer,
+};
+use nvshmem_transport_libfabric::engine::wire::Packet;
+use nvshmem_transport_libfabric::ofi::{OfiPort, Opened};
+use nvshmem_transport_libfabric::settings::Provider;
+
+use crate::{HANG, Lane, Memory, PROVIDERS, open, rails, settings};
+
+const ROUNDS: u32 = 2000;
+const SLOT: usize = 320 << 10;
+const SLOTS: u32 = 4;
+/// Tells the second process what it is, and for which provider.
+const ROLE: &str = "OFI_TEST_TARGET_OF";
+/// What the processes tell one another stands on lines that begin so.
+const MARK: &str = "@ ";
+/// The high half of every word, so that all four bytes are seen to arrive.
+const HIGH: u32 = 0xa5c3_0000;
+
+fn len_of(round: u32) -> usize {
+    [SLOT, 8, 4096, (64 << 10) - 8, 64 << 10, 200][(round / SLOTS) as usize % 6]
+}
+
+fn stamp_of(round: u32) -> u8 {
+    (round % 251) as u8 + 1
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn bytes_of(hex: &str) -> Vec<u8> {
+    let digits = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal");
+    (0..hex.len() / 2).map(|at| digits(2 * at)).collect()
+}
+
+/// The next line that the other process has for this one.
+fn line(from: &mut impl BufRead) -> Vec<String> {
+    let mut text = String::new();
+    loop {
+        text.clear();
+        assert_ne!(from.read_line(&mut text).expect("a line"), 0, "the other process has ended");
+        // Anything may stand before it: test programs print names without ending the line.
+        if let Some((_, said)) = text.trim_end().split_once(MARK) {
+            return said.split(' ').map(String::from).collect();
+        }
+    }
+}
+
+fn addresses(opened: &Opened) -> Vec<String> {
+    rails(&opened.proxy).map(|rail| hex(opened.proxy.address(rail))).collect()
+}
+
+fn insert(port: &mut OfiPort, addresses: &[String]) -> Vec<PeerAddr> {
+    let insert = |(rail, address): (usize, &String)| {
+        port.insert(RailId(rail as u8), &[bytes_of(address)]).expect("insert the peer")[0]
+    };
+    addresses.iter().enumerate().map(insert).collect()
+}
+
+struct Target(Child);
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn data_is_there_before_what_tells_of_it_and_each_is_told_once() {
+    for provider in PROVIDERS {
+        let mut opened = open(&settings(provider));
+        println!("{}", opened.report);
+        assert!(opened.report.remote_data.offered, "{}", opened.report);
+        assert!(opened.proxy.limits().iter().all(|rail| rail.remote_data));
+        let program = std::env::current_exe().expect("this program");
+        let child = Command::new(program)
+            .args(["--exact", "remote_data::target", "--ignored", "--nocapture"])
+            .env(ROLE, format!("{provider:?}"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn();
+        let mut target = Target(child.expect("a second process"));
+        let mut out = BufReader::new(target.0.stdout.take().expect("piped"));
+        let mut stdin = target.0.stdin.take().expect("piped");
+        let said = line(&mut out);
+        writeln!(stdin, "{MARK}{}", addresses(&opened).join(" ")).expect("it listens");
+        let remote: u64 = said[0].parse().expect("an address");
+        let n_rails = opened.proxy.limits().len();
+        let keys: Vec<u64> = said[1..=n_rails].iter().map(|key| key.parse().unwrap()).collect();
+        let peers = insert(&mut opened.proxy, &said[n_rails + 1..]);
+        send_all(provider, &mut opened, remote, &keys, &peers);
+        // The last answers have come, so the other process has nothing left to do.
+        writeln!(stdin, "{MARK}over").expect("it listens");
+        let ended = target.0.wait().expect("it ends");
+        assert!(ended.success(), "{provider:?}: the target found something wrong");
+    }
+}
+
+fn send_all(
+    provider: Provider,
+    opened: &mut Opened,
+    remote: u64,
+    keys: &[u64],
+    peers: &[PeerAddr],
+) {
+    let bytes = vec![0; SLOT * SLOTS as usize];
+    let mut source = Memory::new(opened, bytes, Access::Local);
+    let start = Instant::now();
+    let (mut written, mut answers) = (0, HashSet::new());
+    // A slot is free when its write has completed and the target has looked at it.
+    let mut busy = [[false; 2]; SLOTS as usize];
+    while answers.len() < ROUNDS as usize {
+        assert!(start.elapsed() < HANG, "{provider:?}: {written} written, {}", answers.len());
+        let slot = (written % SLOTS) as usize;
+        if written < ROUNDS && busy[slot] == [false; 2] {
+            let rail = RailId((written / SLOTS) as u8 % keys.len() as u8);
+            let (at, len) = (slot * SLOT, len_of(written));
+            source.bytes[at..at + len].fill(stamp_of(written));
+            let transfer = Transfer {
+                direction: Direction::Write,
+                local: source.local(at, Lane::Proxy, rail),
+                len,
+                remote: remote + at as u64,
+                key: keys[rail.index()],
+            };
+            let (to, token) = (peers[rail.index()], Token(slot as u32));
+            let posted = opened.proxy.post_with_data(rail, to, token, &transfer, HIGH | written);
+            if posted.unwrap_or_else(|error| panic!("{error}")) == Posted::Yes {
+                busy[slot] = [true; 2];
+                written += 1;
+            }
+        }
+        for rail in rails(&opened.proxy) {
+            let mut done = [Token(0); POLL_BATCH];
+            match opened.proxy.poll(rail, &mut done) {
+                Polled::Empty => {}
+                Polled::Completed(count) => {
+                    done[..count].iter().for_each(|token| busy[token.index()][0] = false);
+                }
+                Polled::Failed(failure) => panic!("{provider:?}: {failure:?}"),
+            }
+            let mut packet = Packet::EMPTY;
+            while opened.proxy.receive(rail, &mut packet) == Incoming::Message {
+                let round = u32::from_le_bytes(packet.bytes().try_into().expect("four bytes"));
+                assert!(answers.insert(round), "{provider:?}: {round} was told twice");
+                busy[(round % SLOTS) as usize][1] = false;
+            }
+        }
+        opened.proxy.relax();
+    }
+    assert_eq!(answers, (0..ROUNDS).collect());
+}
+
+/// The other process of the test above.
+#[test]
+#[ignore = "it is run by the test of remote data, as its second process"]
+fn target() {
+    let Ok(role) = std::env::var(ROLE) else {
+        println!("{ROLE} is not set");
+        return;
+    };
+    let provider = PROVIDERS.into_iter().find(|provider| format!("{provider:?}") == role);
+    let mut opened = open(&settings(provider.expect("a provider")));
+    let bytes = vec![0; SLOT * SLOTS as usize];
+    let memory = Memory::new(&opened, bytes, Access::LocalAndRemote);
+    let keys: Vec<String> = rails(&opened.proxy).map(|rail| memory.key(rail).to_string()).collect();
+    let (keys, addresses) = (keys.join(" "), addresses(&opened).join(" "));
+    println!("\n{MARK}{} {keys} {addresses}", memory.remote(0));
+    let mut stdin = BufReader::new(std::io::stdin());
+    let peers = insert(&mut opened.proxy, &line(&mut stdin));
+
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut rest = String::new();
+            let _ = stdin.read_line(&mut rest);
+            over.store(true, Ordering::Relaxed);
+        });
+        // Answers that found no room yet.
+        let mut due: Vec<u32> = Vec::new();
+        while !over.load(Ordering::Relaxed) {
+            for rail in rails(&opened.proxy) {
+                match opened.proxy.poll(rail, &mut [Token(0); POLL_BATCH]) {
+                    Polled::Empty => {}
+                    other => fail(format!("unexpected on {rail}: {other:?}")),
+                }
+                loop {
+                    match opened.proxy.receive(rail, &mut Packet::EMPTY.clone()) {
+                        Incoming::Nothing => break,
+                        Incoming::Message => fail(String::from("a message")),
+                        // The first thing after it is the data, its end first.
+                        Incoming::RemoteData(word) => {
+                            let round = word & 0xffff;
+                            let at = (round % SLOTS) as usize * SLOT;
+                            let mut bytes = (at..at + len_of(round)).rev();
+                            let late = bytes.find(|&at| memory.now(at) != stamp_of(round));
+                            if late.is_some() || word & !0xffff != HIGH {
+                                fail(format!("{word:#x} came before its data: {late:?}"));
+                            }
+                            due.push(round);
+                        }
+                    }
+                }
+            }
+            let answer = |round: &u32| {
+                let sent = opened.proxy.send(RailId(0), peers[0], Token(0), &round.to_le_bytes());
+                sent.unwrap_or_else(|error| fail(error.to_string())) != Posted::Yes
+            };
+            due.retain(answer);
+            opened.proxy.relax();
+        }
+    });
+}
+
+/// At once, with the reason where the caller of the tests sees it: the other process waits.
+fn fail(why: String) -> ! {
+    eprintln!("{why}");
+    std::process::exit(1);
+}
