@@ -16,14 +16,16 @@ use super::connect::connect;
 use super::error::AbiError;
 use super::guard::guard;
 use super::plugin::Connected;
-use super::request::{self, Amo, Parts, Remote};
+use super::request::{self, Amo, Parts, Put, Remote};
 use super::table;
 use super::table::{boot_handle, destroy, is_alive, plugin};
 use crate::engine::error::EngineError;
 use crate::engine::handle::HandleBytes;
-use crate::engine::lane::{Common, Request};
+use crate::engine::ids::Pe;
+use crate::engine::lane::Request;
 use crate::engine::message::{AtomicRequest, PutSignalRequest};
 use crate::engine::port::{Access, Direction};
+use crate::engine::short::Common;
 use crate::logging;
 
 /// What this transport can do with a peer: put, get and atomics through the host.
@@ -436,7 +438,7 @@ pub(super) unsafe extern "C" fn amo_3(
 ) -> c_int {
     let amo = Amo { code: verb.desc, float: false };
     // SAFETY: rules 1, 3 and 4.
-    guard("amo", || unsafe { do_amo(transport, pe, amo, mem, &bytes, qp) })
+    unsafe { any_amo(transport, pe, amo, mem, bytes, qp) }
 }
 
 /// Layouts 6 and 7.
@@ -453,6 +455,71 @@ pub(super) unsafe extern "C" fn amo_6(
     qp: c_int,
 ) -> c_int {
     let amo = Amo { code: verb.desc, float: verb.is_float != 0 };
+    // SAFETY: rules 1, 3 and 4.
+    unsafe { any_amo(transport, pe, amo, mem, bytes, qp) }
+}
+
+/// # Safety
+/// Rules 1, 3 and 4.
+#[inline(always)]
+unsafe fn any_amo(
+    transport: *mut Transport,
+    pe: c_int,
+    amo: Amo,
+    mem: *const AmoMem,
+    bytes: AmoBytes,
+    qp: c_int,
+) -> c_int {
+    // SAFETY: rules 1, 3 and 4.
+    unsafe {
+        if amo_at_once(transport, pe, amo, mem, bytes, qp).is_some() {
+            return c::NVT_STATUS_SUCCESS;
+        }
+        amo_at_length(transport, pe, amo, mem, bytes, qp)
+    }
+}
+
+/// The common atomic: one that fetches nothing. None if it is of another kind; nothing has happened
+/// then.
+///
+/// # Safety
+/// Rules 1, 3 and 4.
+#[inline(always)]
+unsafe fn amo_at_once(
+    transport: *mut Transport,
+    pe: c_int,
+    amo: Amo,
+    mem: *const AmoMem,
+    bytes: AmoBytes,
+    qp: c_int,
+) -> Option<()> {
+    if qp == HOST_QP {
+        return None;
+    }
+    // SAFETY: rule 1, so the transport is not null.
+    let connected = unsafe { table::plugin_of(transport) }.connection()?;
+    // SAFETY: rule 1.
+    let (handle, addr, atomic) = unsafe { request::common_atomic(amo, mem, bytes)? };
+    // A negative PE becomes one that no job has.
+    let pe = Pe(pe as u32);
+    // SAFETY: rule 3; the reference ends with this function.
+    let lane = unsafe { &mut *connected.proxy_lane() };
+    lane.atomic_at_once(pe, handle, addr, &atomic).then_some(())
+}
+
+/// Every atomic that is not the common one.
+///
+/// # Safety
+/// Rules 1, 3 and 4.
+#[inline(never)]
+unsafe fn amo_at_length(
+    transport: *mut Transport,
+    pe: c_int,
+    amo: Amo,
+    mem: *const AmoMem,
+    bytes: AmoBytes,
+    qp: c_int,
+) -> c_int {
     // SAFETY: rules 1, 3 and 4.
     guard("amo", || unsafe { do_amo(transport, pe, amo, mem, &bytes, qp) })
 }
@@ -497,15 +564,15 @@ pub(super) unsafe extern "C" fn put_signal_4(
     signal_bytes: AmoBytes,
     qp: c_int,
 ) -> c_int {
-    guard("put_signal", || {
-        let amo = Amo { code: signal_verb.desc, float: false };
-        // SAFETY: rules 1, 3 and 4.
-        unsafe {
-            let parts = Parts::new(pe, &write_verb, remote, local, bytes)?;
-            let signal = request::atomic(pe, amo, signal, &signal_bytes)?;
-            do_put_signal(transport, &parts, signal, qp)
+    let amo = Amo { code: signal_verb.desc, float: false };
+    // SAFETY: rules 1, 3 and 4.
+    unsafe {
+        let put = Put { pe, verb: &write_verb, remote, local, bytes };
+        if put_signal_at_once(transport, &put, amo, signal, signal_bytes, qp).is_some() {
+            return c::NVT_STATUS_SUCCESS;
         }
-    })
+        put_signal_at_length(transport, &put, amo, signal, signal_bytes, qp)
+    }
 }
 
 /// Layouts 6 and 7.
@@ -525,12 +592,61 @@ pub(super) unsafe extern "C" fn put_signal_6(
     signal_bytes: AmoBytes,
     qp: c_int,
 ) -> c_int {
+    let amo = Amo { code: signal_verb.desc, float: signal_verb.is_float != 0 };
+    // SAFETY: rules 1, 3 and 4.
+    unsafe {
+        let put = Put { pe, verb: &write_verb, remote, local, bytes };
+        if put_signal_at_once(transport, &put, amo, signal, signal_bytes, qp).is_some() {
+            return c::NVT_STATUS_SUCCESS;
+        }
+        put_signal_at_length(transport, &put, amo, signal, signal_bytes, qp)
+    }
+}
+
+/// The common put with signal: one piece, of few bytes. None if it is of another kind; nothing has
+/// happened then.
+///
+/// # Safety
+/// Rules 1, 3 and 4.
+#[inline(always)]
+unsafe fn put_signal_at_once(
+    transport: *mut Transport,
+    put: &Put<'_>,
+    amo: Amo,
+    signal: *const AmoMem,
+    signal_bytes: AmoBytes,
+    qp: c_int,
+) -> Option<()> {
+    if qp == HOST_QP {
+        return None;
+    }
+    // SAFETY: rule 1, so the transport is not null.
+    let connected = unsafe { table::plugin_of(transport) }.connection()?;
+    // SAFETY: rules 1 and 4.
+    let common = unsafe { request::common_signal(put, amo, signal, signal_bytes)? };
+    // SAFETY: rule 3; the reference ends with this function.
+    let lane = unsafe { &mut *connected.proxy_lane() };
+    lane.put_signal_at_once(&common).then_some(())
+}
+
+/// Every put with signal that is not the common one.
+///
+/// # Safety
+/// Rules 1, 3 and 4.
+#[inline(never)]
+unsafe fn put_signal_at_length(
+    transport: *mut Transport,
+    put: &Put<'_>,
+    amo: Amo,
+    signal: *const AmoMem,
+    signal_bytes: AmoBytes,
+    qp: c_int,
+) -> c_int {
     guard("put_signal", || {
-        let amo = Amo { code: signal_verb.desc, float: signal_verb.is_float != 0 };
         // SAFETY: rules 1, 3 and 4.
         unsafe {
-            let parts = Parts::new(pe, &write_verb, remote, local, bytes)?;
-            let signal = request::atomic(pe, amo, signal, &signal_bytes)?;
+            let parts = Parts::new(put)?;
+            let signal = request::atomic(put.pe, amo, signal, &signal_bytes)?;
             do_put_signal(transport, &parts, signal, qp)
         }
     })

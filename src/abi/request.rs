@@ -8,9 +8,10 @@ use super::error::AbiError;
 use crate::engine::atomic::{Atomic, AtomicOp, Width};
 use crate::engine::handle::{HANDLE_BYTES, HandleBytes};
 use crate::engine::ids::Pe;
-use crate::engine::lane::{Common, LocalSide, Request};
+use crate::engine::lane::{LocalSide, Request};
 use crate::engine::message::{AtomicRequest, ResultPlace};
 use crate::engine::port::{Desc, Direction, Local};
+use crate::engine::short::{Common, CommonSignal};
 
 const _: () = assert!(HANDLE_BYTES == c::NVT_MEM_HANDLE_SIZE as usize);
 
@@ -255,6 +256,73 @@ pub(super) unsafe fn atomic<'a>(
     Ok(AtomicRequest { pe: pe(pe_number)?, remote_handle, remote_addr, atomic, result })
 }
 
+/// Reads an atomic that fetches nothing, if it has the common shape: every pointer set.
+///
+/// # Safety
+/// As for [`atomic`].
+#[inline(always)]
+pub(super) unsafe fn common_atomic<'a>(
+    amo: Amo,
+    mem: *const AmoMem,
+    bytes: AmoBytes,
+) -> Option<(&'a HandleBytes, u64, Atomic)> {
+    // SAFETY: by contract.
+    let mem = unsafe { mem.as_ref()? };
+    // SAFETY: by contract.
+    let remote_handle = unsafe { handle(mem.remote_memdesc.handle)? };
+    let op = AtomicOp::plain_from_code(amo.code)?;
+    let width = Width::from_bytes(bytes.elembytes)?;
+    let atomic = Atomic { op, width, float: amo.float, operand: mem.val, compare: 0 };
+    Some((remote_handle, mem.remote_memdesc.ptr as u64, atomic))
+}
+
+/// Reads a put with signal, if it has the common shape: one piece of contiguous bytes, and every
+/// pointer set.
+///
+/// # Safety
+/// As for [`Parts::new`] and [`atomic`].
+#[inline(always)]
+pub(super) unsafe fn common_signal<'a>(
+    put: &Put<'_>,
+    amo: Amo,
+    signal: *const AmoMem,
+    signal_bytes: AmoBytes,
+) -> Option<CommonSignal<'a>> {
+    // SAFETY: by contract.
+    let (remote, local, bytes) =
+        unsafe { (put.remote.as_ref()?, put.local.as_ref()?, put.bytes.as_ref()?) };
+    // One element each. What is before the end of such a vector can be read.
+    let single = remote.begin.wrapping_add(1) == remote.end
+        && local.begin.wrapping_add(1) == local.end
+        && bytes.begin.wrapping_add(1) == bytes.end;
+    if !single || put.verb.desc != PUT {
+        return None;
+    }
+    // SAFETY: by contract.
+    let Remote { pe, handle: data_handle, addr: data_addr } =
+        unsafe { remote_side(put.pe, remote.begin)? };
+    // SAFETY: by contract.
+    let (from, bytes) = unsafe { ((*local.begin).ptr as usize, &*bytes.begin) };
+    let contiguous = bytes.elembytes == 1 && bytes.srcstride == 1 && bytes.deststride == 1;
+    if !contiguous || from == 0 {
+        return None;
+    }
+    let len = bytes.nelems as usize;
+    // SAFETY: by contract.
+    let (handle, addr, atomic) = unsafe { common_atomic(amo, signal, signal_bytes)? };
+    Some(CommonSignal { pe, data_handle, data_addr, from, len, handle, addr, atomic })
+}
+
+/// The put of a put with signal, as the host gives it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Put<'a> {
+    pub(super) pe: c_int,
+    pub(super) verb: &'a RmaVerb,
+    pub(super) remote: *const RmaMemVector,
+    pub(super) local: *const RmaMemVector,
+    pub(super) bytes: *const RmaBytesVector,
+}
+
 /// The parts of a put with signal, read one at a time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parts<'a> {
@@ -270,15 +338,10 @@ impl<'a> Parts<'a> {
     ///
     /// # Safety
     /// The vectors are null or valid for `'a`, with all that they point to.
-    pub(super) unsafe fn new(
-        pe: c_int,
-        verb: &'a RmaVerb,
-        remote: *const RmaMemVector,
-        local: *const RmaMemVector,
-        bytes: *const RmaBytesVector,
-    ) -> Result<Self, AbiError> {
+    pub(super) unsafe fn new(put: &Put<'a>) -> Result<Self, AbiError> {
+        let Put { pe, verb, .. } = *put;
         // SAFETY: by contract.
-        let vectors = unsafe { (remote.as_ref(), local.as_ref(), bytes.as_ref()) };
+        let vectors = unsafe { (put.remote.as_ref(), put.local.as_ref(), put.bytes.as_ref()) };
         let (Some(remote), Some(local), Some(bytes)) = vectors else {
             return Err(AbiError::Null { argument: "a vector of put_signal" });
         };

@@ -69,6 +69,24 @@ impl AtomicOp {
         AtomicOp::ALL.into_iter().find(|op| *op as i32 == code)
     }
 
+    /// The operation of a code, if it fetches nothing: [`AtomicOp::from_code`] without a search.
+    #[inline(always)]
+    pub fn plain_from_code(code: i32) -> Option<AtomicOp> {
+        let op = match code {
+            2 => AtomicOp::Inc,
+            3 => AtomicOp::Set,
+            4 => AtomicOp::Add,
+            5 => AtomicOp::And,
+            6 => AtomicOp::Or,
+            7 => AtomicOp::Xor,
+            8 => AtomicOp::Signal,
+            9 => AtomicOp::SignalSet,
+            10 => AtomicOp::SignalAdd,
+            _ => return None,
+        };
+        Some(op)
+    }
+
     /// Whether the caller gets the word's value from before.
     #[inline]
     pub fn fetches(self) -> bool {
@@ -241,6 +259,10 @@ mod tests {
             }
         }
         assert_eq!(AtomicOp::ALL.iter().filter(|op| op.fetches()).count(), 8);
+        for code in -1..40 {
+            let plain = AtomicOp::from_code(code).filter(|op| !op.fetches());
+            assert_eq!(AtomicOp::plain_from_code(code), plain, "{code}");
+        }
     }
 
     #[test]

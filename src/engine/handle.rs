@@ -22,6 +22,7 @@ use thiserror::Error;
 
 use super::ids::{Pe, RailId};
 use super::port::Addressing;
+use super::wire::Spot;
 
 /// Size of a handle, fixed by NVSHMEM 3.1 to 3.8.
 pub const HANDLE_BYTES: usize = 512;
@@ -234,6 +235,18 @@ impl<'a> HandleView<'a> {
         let key = word64(self.bytes, KEYS + usize::from(rail.place));
         let remote = if self.addressing() == Addressing::Virtual { addr } else { offset };
         Some((remote, key))
+    }
+
+    /// The place of `len` bytes at the owner's address `addr`, for messages. None if they are not all
+    /// inside, or the region is for local use only.
+    #[inline(always)]
+    pub(super) fn spot(&self, addr: u64, len: u64) -> Option<Spot> {
+        let offset = addr.wrapping_sub(self.base());
+        let end = offset.checked_add(len)?;
+        if end > self.len() || self.rails() == 0 {
+            return None;
+        }
+        Some(Spot { slot: self.slot(), offset })
     }
 
     /// Names what [`HandleView::check`] found.

@@ -133,23 +133,6 @@ pub enum LocalSide<'a> {
     Value(u64),
 }
 
-/// A put or a get of the common kind, in what the short way needs of it.
-#[derive(Clone, Copy, Debug)]
-pub struct Common<'a> {
-    /// As in [`Request`].
-    pub direction: Direction,
-    /// The peer.
-    pub pe: Pe,
-    /// The peer's handle, as in [`Request`].
-    pub handle: &'a HandleBytes,
-    /// The remote address, as in [`Request`].
-    pub addr: u64,
-    /// The local side, without a descriptor.
-    pub local: Local,
-    /// Bytes to move.
-    pub len: usize,
-}
-
 /// One lane.
 ///
 /// # Threads
@@ -240,73 +223,6 @@ impl<P: Port> Lane<P> {
         let mut sent = 0;
         self.submit(request, &mut sent, OpId::NONE)?;
         if sent == request.len { Ok(()) } else { self.finish_start(request, sent) }
-    }
-
-    /// As [`Lane::start`], and in few instructions what is common: one segment, to a peer without a
-    /// pending fence, over a rail with room, from memory that needs no descriptor.
-    ///
-    /// `request` makes the request of the same arguments, for the long way. Nothing in the short one
-    /// can panic.
-    ///
-    /// # Errors
-    /// As [`Lane::start`].
-    #[inline(always)]
-    pub fn start_at_once<'a>(
-        &mut self,
-        common: Common<'a>,
-        request: impl FnOnce(Common<'a>) -> Request<'a>,
-    ) -> Result<(), Box<EngineError>> {
-        let Common { direction, pe, handle, addr, local, len } = common;
-        'long: {
-            let Some(stream) = self.streams.find_mut(pe) else { break 'long };
-            let path = stream.next;
-            let Some(rail) = self.rails.get_mut(path.rail.index()) else { break 'long };
-            let Some(remote) = HandleView::sound(handle) else { break 'long };
-            let target = remote.target(addr, len as u64, path.remote);
-            let Some((remote, key)) = target else { break 'long };
-            if len.wrapping_sub(1) >= stream.short_limit || !rail.is_open() {
-                break 'long;
-            }
-            let Some((token, segment)) = self.segments.take_slot() else { break 'long };
-            // All is in its place before the fabric is asked. So if it declines, the segment is one
-            // that waits, and what it takes to say so need not be kept through the call.
-            let transfer = Transfer { direction, local, len, remote, key };
-            segment.make_plain(pe, direction);
-            segment.rail = path.rail;
-            segment.transfer = transfer;
-            stream.begin(direction);
-            stream.rotate(&self.paths);
-            rail.taken(len);
-            let context = segment.context;
-            return if self.port.post_short(rail.short, path.to, token, context, &transfer) {
-                Ok(())
-            } else {
-                self.not_at_once(token)
-            };
-        }
-        self.start_at_length(&request(common))
-    }
-
-    /// The fabric has not taken a segment that was counted as taken: it is tried again, with reasons,
-    /// and waits in its rail's queue if there is no room.
-    #[cold]
-    #[inline(never)]
-    fn not_at_once(&mut self, token: Token) -> Result<(), Box<EngineError>> {
-        let segment = &mut self.segments[token.0];
-        let Segment { pe, rail, transfer, .. } = *segment;
-        segment.stage = Stage::Ready;
-        segment.born = self.watchdog.stamp();
-        segment.message = NIL;
-        self.rails[rail.index()].not_taken(transfer.len);
-        self.dispatch(token, rail);
-        self.check_stream(pe).map_err(Box::new)
-    }
-
-    /// [`Lane::start`], out of the way.
-    #[cold]
-    #[inline(never)]
-    fn start_at_length(&mut self, request: &Request<'_>) -> Result<(), Box<EngineError>> {
-        self.start(request).map_err(Box::new)
     }
 
     #[cold]

@@ -211,6 +211,22 @@ impl MessageTable {
         Some(index)
     }
 
+    /// The slot that the next message takes, and its packet.
+    #[inline(always)]
+    pub(super) fn next_packet(&mut self) -> Option<(u32, &mut Packet)> {
+        let index = self.free;
+        self.slots.get_mut(index as usize).map(|slot| (index, &mut slot.packet))
+    }
+
+    /// Takes the slot that [`MessageTable::next_packet`] has named, for a segment's message that has
+    /// left with number `seq`.
+    #[inline(always)]
+    pub(super) fn take_next(&mut self, link: &mut Link, index: u32, segment: u32, seq: Seq) {
+        if self.take(segment).is_some() {
+            self.sent(link, index, seq);
+        }
+    }
+
     /// Gives a slot back.
     #[inline]
     pub(super) fn give(&mut self, index: u32) {

@@ -29,6 +29,7 @@ pub mod port;
 mod rail;
 pub mod regions;
 mod segment;
+pub mod short;
 mod stream;
 mod watchdog;
 pub mod window;

@@ -291,6 +291,35 @@ impl SegmentTable {
         Some((Token(index), slot))
     }
 
+    /// The slot that the next segment takes.
+    #[inline(always)]
+    pub(super) fn next_token(&self) -> Option<Token> {
+        ((self.free as usize) < self.slots.len()).then_some(Token(self.free))
+    }
+
+    /// Takes the slot that [`SegmentTable::next_token`] has named, for a message that has been sent:
+    /// about a word of `width` bytes, in slot `message` of the message table.
+    #[inline(always)]
+    pub(super) fn take_sent(
+        &mut self,
+        pe: Pe,
+        rail: RailId,
+        message: u32,
+        born: u32,
+        width: usize,
+    ) {
+        let Some((_, slot)) = self.take_slot() else { return };
+        slot.pe = pe;
+        slot.stage = Stage::Sent;
+        slot.kind = Kind::Message;
+        slot.direction = Direction::Write;
+        slot.counted = false;
+        slot.rail = rail;
+        slot.message = message;
+        slot.born = born;
+        slot.transfer.len = width;
+    }
+
     /// Gives a slot back.
     #[inline]
     pub(super) fn give(&mut self, token: Token) {

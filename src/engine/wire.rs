@@ -221,6 +221,48 @@ impl Packet {
         self.bytes[8..12].copy_from_slice(&ack.0.to_le_bytes());
     }
 
+    /// Writes an atomic, with its numbers: of the message, and what it acknowledges.
+    #[inline(always)]
+    pub(super) fn atomic(&mut self, from: Pe, numbers: (Seq, Seq), at: Spot, atomic: &Atomic) {
+        self.head(KIND_ATOMIC, code_of(atomic), from, numbers, at.slot);
+        put64(&mut self.bytes, 16, at.offset);
+        put64(&mut self.bytes, 24, atomic.operand);
+        self.len = ATOMIC;
+    }
+
+    /// Writes a put with signal but for its payload of `len` bytes, for which it gives the room. `len` is
+    /// at most [`MAX_EAGER`]; beyond it is cut.
+    #[inline(always)]
+    pub(super) fn put_signal(
+        &mut self,
+        from: Pe,
+        numbers: (Seq, Seq),
+        at: Spot,
+        atomic: &Atomic,
+        to: Spot,
+        len: usize,
+    ) -> &mut [u8] {
+        let len = len.min(MAX_EAGER);
+        self.head(KIND_PUT_SIGNAL, code_of(atomic), from, numbers, at.slot);
+        put64(&mut self.bytes, 16, at.offset);
+        put64(&mut self.bytes, 24, atomic.operand);
+        put64(&mut self.bytes, 32, u64::from(to.slot) | (len as u64) << 32);
+        put64(&mut self.bytes, 40, to.offset);
+        self.len = PUT_SIGNAL_HEAD + len;
+        &mut self.bytes[PUT_SIGNAL_HEAD..PUT_SIGNAL_HEAD + len]
+    }
+
+    /// Writes the first 16 bytes.
+    #[inline(always)]
+    fn head(&mut self, kind: u8, code: u8, from: Pe, (seq, ack): (Seq, Seq), word: u32) {
+        let head = u64::from(VERSION | kind << 4)
+            | u64::from(code) << 8
+            | u64::from(from.0 as u16) << 16
+            | u64::from(seq.0) << 32;
+        put64(&mut self.bytes, 0, head);
+        put64(&mut self.bytes, 8, u64::from(ack.0) | u64::from(word) << 32);
+    }
+
     /// Takes over the bytes of a message that came in; cut at [`MAX_MESSAGE`].
     #[inline]
     pub fn fill(&mut self, bytes: &[u8]) {
@@ -241,6 +283,7 @@ impl<'a> Message<'a> {
     /// Writes the message. A payload beyond [`MAX_EAGER`] is an error of the caller and is cut.
     #[inline]
     pub fn encode(&self, packet: &mut Packet) {
+        let numbers = (self.seq, self.ack);
         let bytes = &mut packet.bytes;
         let mut code = 0;
         let mut word = 0;
@@ -248,10 +291,7 @@ impl<'a> Message<'a> {
             Body::Ack => (KIND_ACK, HEAD),
             Body::AckRequest => (KIND_ACK_REQUEST, HEAD),
             Body::Atomic { at, atomic } => {
-                (code, word) = (code_of(&atomic), at.slot);
-                put64(bytes, 16, at.offset);
-                put64(bytes, 24, atomic.operand);
-                (KIND_ATOMIC, ATOMIC)
+                return packet.atomic(self.from, numbers, at, &atomic);
             }
             Body::Fetch { at, atomic, ticket } => {
                 (code, word) = (code_of(&atomic), at.slot);
@@ -267,16 +307,9 @@ impl<'a> Message<'a> {
                 (KIND_REPLY, REPLY)
             }
             Body::PutSignal { at, atomic, to, payload } => {
-                (code, word) = (code_of(&atomic), at.slot);
                 debug_assert!(payload.len() <= MAX_EAGER);
-                let payload = &payload[..payload.len().min(MAX_EAGER)];
-                put64(bytes, 16, at.offset);
-                put64(bytes, 24, atomic.operand);
-                put64(bytes, 32, u64::from(to.slot) | (payload.len() as u64) << 32);
-                put64(bytes, 40, to.offset);
-                let end = PUT_SIGNAL_HEAD + payload.len();
-                bytes[PUT_SIGNAL_HEAD..end].copy_from_slice(payload);
-                (KIND_PUT_SIGNAL, end)
+                let room = packet.put_signal(self.from, numbers, at, &atomic, to, payload.len());
+                return room.copy_from_slice(&payload[..room.len()]);
             }
             Body::CountedSignal { at, atomic, tag, segments } => {
                 (code, word) = (code_of(&atomic), at.slot);
@@ -286,12 +319,7 @@ impl<'a> Message<'a> {
                 (KIND_COUNTED, COUNTED)
             }
         };
-        let head = u64::from(VERSION | kind << 4)
-            | u64::from(code) << 8
-            | u64::from(self.from.0 as u16) << 16
-            | u64::from(self.seq.0) << 32;
-        put64(bytes, 0, head);
-        put64(bytes, 8, u64::from(self.ack.0) | u64::from(word) << 32);
+        packet.head(kind, code, self.from, numbers, word);
         packet.len = len;
     }
 

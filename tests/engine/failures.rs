@@ -4,8 +4,9 @@ use nvshmem_transport_libfabric::engine::error::EngineError;
 use nvshmem_transport_libfabric::engine::fake::Script;
 use nvshmem_transport_libfabric::engine::handle::{Handle, HandleBytes, HandleError};
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::lane::{Common, LocalSide, Request};
+use nvshmem_transport_libfabric::engine::lane::{LocalSide, Request};
 use nvshmem_transport_libfabric::engine::port::{Access, Desc, Direction, Local};
+use nvshmem_transport_libfabric::engine::short::Common;
 
 use super::job::{Job, Shape};
 

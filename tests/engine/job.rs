@@ -10,11 +10,12 @@ use nvshmem_transport_libfabric::engine::fake::{FakeFabric, FakeMemory, FakePort
 use nvshmem_transport_libfabric::engine::handle::HandleBytes;
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::{
-    Common, Lane, LaneConfig, LocalSide, Request, SignalEngine,
+    Lane, LaneConfig, LocalSide, Request, SignalEngine,
 };
 use nvshmem_transport_libfabric::engine::paths::{Path, PathTable};
 use nvshmem_transport_libfabric::engine::port::{Access, Desc, Direction, Local, RailLimits};
 use nvshmem_transport_libfabric::engine::regions::{LaneKind, RegionTable};
+use nvshmem_transport_libfabric::engine::short::Common;
 
 pub(crate) struct Shape {
     pub(crate) n_pes: u32,
