@@ -11,7 +11,7 @@ use super::messages::local_fault;
 use super::port::{Incoming, Local, Port, PortError};
 use super::segment::{Kind, NIL, named_by};
 use super::window::{Arrival, Seq};
-use super::wire::{Body, Message, Ticket};
+use super::wire::{Body, Message, Plain, Ticket};
 
 /// The answer to a fetch, until it has been sent.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +39,8 @@ impl<P: Port> Lane<P> {
     #[inline(never)]
     fn receive_all(&mut self, rail: RailId, first: Incoming) {
         let Some(mut packet) = self.packet.take() else { return };
+        // What has arrived was sent after the regions it names were registered.
+        self.regions.sync();
         let mut next = first;
         loop {
             match next {
@@ -51,8 +53,18 @@ impl<P: Port> Lane<P> {
         self.packet = Some(packet);
     }
 
-    #[inline]
+    #[inline(always)]
     fn message(&mut self, rail: RailId, bytes: &[u8]) {
+        if let Some(plain) = Plain::decode(bytes) {
+            if self.handle_at_once(&plain) {
+                return;
+            }
+        }
+        self.message_at_length(rail, bytes);
+    }
+
+    #[inline(never)]
+    fn message_at_length(&mut self, rail: RailId, bytes: &[u8]) {
         match Message::decode(bytes) {
             Ok(message) => self.handle(&message),
             Err(error) => {
@@ -64,7 +76,49 @@ impl<P: Port> Lane<P> {
         }
     }
 
+    /// As [`Lane::handle`], in few instructions and for what is most common: a request of a known peer
+    /// that returns nothing. False, and nothing has happened, for all else and what is wrong.
+    #[inline(always)]
+    fn handle_at_once(&mut self, message: &Plain<'_>) -> bool {
+        let Plain { from: pe, at, atomic, to, payload, .. } = *message;
+        let Some(stream) = self.streams.find_mut(pe) else { return false };
+        let Some(link) = stream.link.as_deref_mut() else { return false };
+        let width = atomic.width.bytes();
+        let Some(word) = self.regions.place(at, width) else { return false };
+        let mut data = 0;
+        if !payload.is_empty() {
+            let Some(place) = self.regions.place(to, payload.len()) else { return false };
+            data = place;
+        }
+        // Acknowledgements are for the long way, which takes the request with them.
+        if word % width != 0 || message.ack != link.heard {
+            return false;
+        }
+        match link.received.arrive(message.seq) {
+            Arrival::Beyond => return false,
+            Arrival::Duplicate => {}
+            Arrival::New => {
+                if !payload.is_empty() {
+                    if let Err(error) = self.port.store(data, payload) {
+                        self.fail_lane(local_fault(pe, &error));
+                        return true;
+                    }
+                }
+                if let Err(error) = self.port.apply(word, &atomic) {
+                    self.fail_lane(local_fault(pe, &error));
+                    return true;
+                }
+            }
+        }
+        link.check_wanted();
+        if link.enters_control() {
+            self.control.push_back(pe);
+        }
+        true
+    }
+
     /// Carries out a message. Nothing is sent from here: what it calls forth is noted.
+    #[inline(never)]
     fn handle(&mut self, message: &Message<'_>) {
         let pe = message.from;
         if self.streams.open(pe, &self.paths).is_none() {
@@ -140,12 +194,28 @@ impl<P: Port> Lane<P> {
             let why = format!("it acknowledges {}, which was not sent", ack.0);
             return self.fail_lane(EngineError::BadMessage { pe, why });
         }
+        let heard = &mut stream.link().heard;
+        if heard.is_before(ack) {
+            *heard = ack;
+        }
         while let Some(stream) = self.streams.find_mut(pe) {
-            let Some((slot, segment)) = self.messages.pop_acked(stream.link(), ack) else { break };
-            self.messages.give(slot);
-            if segment == NIL {
-                continue;
+            // Most are plain: they end here, and the stream is told of all of them at once.
+            let mut plain = 0;
+            let mut other = None;
+            while let Some((slot, segment)) = self.messages.pop_acked(stream.link(), ack) {
+                self.messages.give(slot);
+                if self.segments.finish_message(segment) {
+                    plain += 1;
+                } else if segment != NIL {
+                    other = Some(segment);
+                    break;
+                }
             }
+            let opens = stream.end_messages(plain);
+            if opens {
+                self.open_stream(pe);
+            }
+            let Some(segment) = other else { break };
             self.segments[segment].message = NIL;
             if self.segments[segment].kind != Kind::Fetch {
                 self.drop_segment(Token(segment));

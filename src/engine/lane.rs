@@ -148,6 +148,8 @@ pub struct Lane<P: Port> {
     pub(super) paths: PathTable,
     pub(super) regions: RegionCache,
     needs_desc: bool,
+    /// Whether the port has a short way on every rail.
+    pub(super) has_short: bool,
     pub(super) ops: OpTable,
     pub(super) messages: MessageTable,
     /// Most transfers under way.
@@ -182,7 +184,8 @@ impl<P: Port> Lane<P> {
         let rails: Box<[Rail<P::Short>]> = limits.iter().enumerate().map(rail).collect();
         let n_rails = rails.len() as u8;
         let least = rails.iter().map(|rail| rail.max_segment).min().unwrap_or(0);
-        let short_limit = if port.has_short() { least } else { 0 };
+        let has_short = port.has_short();
+        let short_limit = if has_short { least } else { 0 };
         Self {
             me: config.me,
             segments: SegmentTable::new(segments_for(config.kind, limits), |token| {
@@ -198,6 +201,7 @@ impl<P: Port> Lane<P> {
             counted: if limits.iter().all(|rail| rail.remote_data) { config.counted } else { 0 },
             unapplied: 0,
             streams: Streams::new(config.me, config.paths.n_pes(), n_rails, short_limit),
+            has_short,
             needs_desc: limits.iter().any(|rail| rail.needs_desc),
             rails,
             paths: config.paths,
@@ -707,7 +711,7 @@ impl<P: Port> Lane<P> {
 
     /// Moves to the rails' queues the held writes whose fence has been passed.
     #[cold]
-    fn open_stream(&mut self, pe: Pe) {
+    pub(super) fn open_stream(&mut self, pe: Pe) {
         let Some(stream) = self.streams.find_mut(pe) else { return };
         let Some(epoch) = stream.passed(&self.segments) else { return };
         while let Some(index) = stream.held.front() {

@@ -22,6 +22,8 @@ pub(super) struct Link {
     /// Messages sent and not acknowledged, in the order of their numbers, in the message table.
     pub(super) oldest: u32,
     pub(super) newest: u32,
+    /// The latest acknowledgement that the peer has given.
+    pub(super) heard: Seq,
     /// Messages that wait for the window, in the order in which they were to leave.
     pub(super) waiting: Queue,
     /// Fetching operations that have no reply yet.
@@ -53,6 +55,7 @@ impl Link {
             next: FIRST,
             oldest: NIL,
             newest: NIL,
+            heard: FIRST,
             waiting: Queue::EMPTY,
             fetches: 0,
             requested: FIRST,
@@ -127,7 +130,7 @@ impl Link {
 
     /// A message has arrived, or was applied: whether an acknowledgement is due now. Otherwise it waits for a
     /// message that carries it, or for the peer to ask.
-    #[inline]
+    #[inline(always)]
     pub(super) fn check_wanted(&mut self) {
         let ack = self.ack();
         if self.wanted.is_some_and(|wanted| !ack.is_before(wanted)) {
@@ -252,7 +255,7 @@ impl MessageTable {
     }
 
     /// Adds a message that has left, with its number, to a link's unacknowledged ones.
-    #[inline]
+    #[inline(always)]
     pub(super) fn sent(&mut self, link: &mut Link, index: u32, seq: Seq) {
         let slot = &mut self.slots[index as usize];
         slot.seq = seq;

@@ -259,6 +259,19 @@ pub trait Port {
         bytes: &[u8],
     ) -> Result<Posted, PortError>;
 
+    /// As [`Port::send`], where there is a short way, without reasons: whether the message has left.
+    #[inline(always)]
+    fn send_short(
+        &mut self,
+        _short: Self::Short,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        bytes: &[u8],
+    ) -> bool {
+        matches!(self.send(rail, to, token, bytes), Ok(Posted::Yes))
+    }
+
     /// Whether [`Port::receive`] may have something to give.
     #[inline(always)]
     fn has_message(&self, _rail: RailId) -> bool {

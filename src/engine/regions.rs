@@ -135,6 +135,26 @@ impl RegionCache {
         Ok(view.base + offset)
     }
 
+    /// Takes over what has been registered and released since the last call.
+    #[inline(always)]
+    pub(super) fn sync(&mut self) {
+        if self.epoch != self.index.epoch.load(Ordering::Acquire) {
+            self.refresh();
+        }
+    }
+
+    /// As [`RegionCache::locate`], among what was registered at the last [`RegionCache::sync`].
+    #[inline(always)]
+    pub(super) fn place(&self, spot: Spot, len: usize) -> Option<usize> {
+        let view = self.views.get(spot.slot as usize)?.as_deref().filter(|view| view.remote)?;
+        let end = spot.offset.checked_add(len as u64)?;
+        if end > view.len as u64 {
+            return None;
+        }
+        // At most the region's length, so it fits, and the sum is an address in the region.
+        Some(view.base + spot.offset as usize)
+    }
+
     #[cold]
     fn refresh(&mut self) {
         let views = self.index.views.lock().unwrap_or_else(PoisonError::into_inner);

@@ -379,6 +379,23 @@ impl SegmentTable {
         Finish::Done
     }
 
+    /// Frees the slot at `index` if it is a message's that returns nothing, which has been sent and is
+    /// acknowledged now, and that no operation counts. Otherwise nothing happens.
+    #[inline(always)]
+    pub(super) fn finish_message(&mut self, index: u32) -> bool {
+        let Some(slot) = self.slots.get_mut(index as usize) else { return false };
+        let plain = mark(slot.pe, Stage::Sent, Kind::Message, Direction::Write, false);
+        if slot.mark() != plain {
+            return false;
+        }
+        slot.message = NIL;
+        slot.stage = Stage::Free;
+        slot.next = self.free;
+        self.free = index;
+        self.used -= 1;
+        true
+    }
+
     /// So many segments have been freed by [`SegmentTable::finish_plain`].
     pub(super) fn count_finished(&mut self, count: u32) {
         self.used -= count;

@@ -5,15 +5,14 @@
 //! way does the operation or says what is wrong with it. Nothing in here can panic, so callers need
 //! no guard; errors own strings, so none are made before they are needed.
 
-use super::atomic::{Atomic, Width};
+use super::atomic::Atomic;
 use super::error::EngineError;
 use super::handle::{HandleBytes, HandleView};
 use super::ids::{Pe, Token};
 use super::lane::{Lane, Request, SignalEngine};
-use super::port::{Direction, Local, Port, Posted, Transfer};
+use super::port::{Direction, Local, Port, Transfer};
 use super::segment::{NIL, Segment, Stage};
-use super::window::Seq;
-use super::wire::{MAX_EAGER, Packet, Spot};
+use super::wire::{MAX_EAGER, Spot};
 
 /// A put or a get of the common kind, in what the short way needs of it.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +50,14 @@ pub struct CommonSignal<'a> {
     pub addr: u64,
     /// What is done to it; it fetches nothing.
     pub atomic: Atomic,
+}
+
+/// Bytes that go with a signal.
+#[derive(Clone, Copy)]
+struct Data {
+    from: usize,
+    len: usize,
+    to: Spot,
 }
 
 impl<P: Port> Lane<P> {
@@ -131,17 +138,8 @@ impl<P: Port> Lane<P> {
         }
         let Some(data) = HandleView::sound(put.data_handle) else { return false };
         let Some(to) = data.spot(put.data_addr, put.len as u64) else { return false };
-        let me = self.me;
-        let (from, len, atomic) = (put.from, put.len, &put.atomic);
-        self.send_at_once(
-            put.pe,
-            put.handle,
-            put.addr,
-            atomic.width,
-            |port, packet, at, numbers| {
-                port.load(from, packet.put_signal(me, numbers, at, atomic, to, len)).is_ok()
-            },
-        )
+        let data = Some(Data { from: put.from, len: put.len, to });
+        self.send_at_once(put.pe, put.handle, put.addr, &put.atomic, data)
     }
 
     /// As [`Lane::atomic`] for an operation that fetches nothing. Says whether it is on its way; if
@@ -158,24 +156,20 @@ impl<P: Port> Lane<P> {
         if pe == self.me {
             return false;
         }
-        let me = self.me;
-        self.send_at_once(pe, handle, addr, atomic.width, |_, packet, at, numbers| {
-            packet.atomic(me, numbers, at, atomic);
-            true
-        })
+        self.send_at_once(pe, handle, addr, atomic, None)
     }
 
-    /// Sends a message about a word. `write` fills the packet, and says whether it could.
+    /// Sends an operation on a word, after `data` if there is some, in one message.
     #[inline(always)]
     fn send_at_once(
         &mut self,
         pe: Pe,
         handle: &HandleBytes,
         addr: u64,
-        width: Width,
-        write: impl FnOnce(&mut P, &mut Packet, Spot, (Seq, Seq)) -> bool,
+        atomic: &Atomic,
+        data: Option<Data>,
     ) -> bool {
-        let width = width.bytes();
+        let width = atomic.width.bytes();
         let Some(stream) = self.streams.find_mut(pe) else { return false };
         let path = stream.next;
         let Some(rail) = self.rails.get_mut(path.rail.index()) else { return false };
@@ -184,7 +178,7 @@ impl<P: Port> Lane<P> {
         // A stream that has failed is closed as well.
         let closed = stream.is_closed();
         let Some(link) = stream.link.as_deref_mut() else { return false };
-        if closed || rail.queued() != 0 || !link.has_room(&self.messages) {
+        if closed || !self.has_short || rail.queued() != 0 || !link.has_room(&self.messages) {
             return false;
         }
         if addr % width as u64 != 0 {
@@ -193,11 +187,16 @@ impl<P: Port> Lane<P> {
         let Some(token) = self.segments.next_token() else { return false };
         let Some((slot, packet)) = self.messages.next_packet() else { return false };
         let numbers = (link.next, link.ack());
-        if !write(&mut self.port, packet, at, numbers) {
-            return false;
+        match data {
+            None => packet.atomic(self.me, numbers, at, atomic),
+            Some(Data { from, len, to }) => {
+                let room = packet.put_signal(self.me, numbers, at, atomic, to, len);
+                if self.port.load(from, room).is_err() {
+                    return false;
+                }
+            }
         }
-        let sent = self.port.send(path.rail, path.to, token, packet.bytes());
-        if !matches!(sent, Ok(Posted::Yes)) {
+        if !self.port.send_short(rail.short, path.rail, path.to, token, packet.bytes()) {
             return false;
         }
         self.messages.take_next(link, slot, token.0, numbers.0);

@@ -136,6 +136,14 @@ impl Stream {
         self.closed && self.under_way(Direction::Write) == 0
     }
 
+    /// So many messages have ended. Whether the stream should be opened now.
+    #[inline]
+    pub(super) fn end_messages(&mut self, count: u32) -> bool {
+        let ended = &mut self.ended[Direction::Write as usize];
+        *ended = ended.wrapping_add(count);
+        count != 0 && self.closed && self.under_way(Direction::Write) == 0
+    }
+
     /// Writes from here on come after those before.
     #[inline]
     pub(super) fn fence(&mut self) {

@@ -65,7 +65,7 @@ impl Received {
     }
 
     /// Takes note of a message.
-    #[inline]
+    #[inline(always)]
     pub fn arrive(&mut self, seq: Seq) -> Arrival {
         if seq == self.next {
             // In order: the common case touches no bit unless some ran ahead.

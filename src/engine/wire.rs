@@ -279,6 +279,67 @@ const KIND_REPLY: u8 = 4;
 const KIND_PUT_SIGNAL: u8 = 5;
 const KIND_COUNTED: u8 = 6;
 
+/// A message of the kinds that are most common, an atomic or a put with signal, as
+/// [`Plain::decode`] reads it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Plain<'a> {
+    /// As in [`Message`].
+    pub from: Pe,
+    /// As in [`Message`].
+    pub seq: Seq,
+    /// As in [`Message`].
+    pub ack: Seq,
+    /// The word.
+    pub at: Spot,
+    /// The operation, which fetches nothing.
+    pub atomic: Atomic,
+    /// Where bytes go before that, and the bytes; there are none in an atomic.
+    pub to: Spot,
+    /// See `to`.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Plain<'a> {
+    /// [`Message::decode`] for these kinds, in few instructions. None for all others, and for what
+    /// [`Message::decode`] refuses.
+    #[inline(always)]
+    pub fn decode(bytes: &'a [u8]) -> Option<Self> {
+        if bytes.len() < ATOMIC {
+            return None;
+        }
+        let (head, second) = (get64(bytes, 0), get64(bytes, 8));
+        let code = (head >> 8) as u8;
+        let op = AtomicOp::plain_from_code(i32::from(code & 0x1f))?;
+        let width = *Width::ALL.get(usize::from(code >> 5 & 3))?;
+        let nowhere = Spot { slot: 0, offset: 0 };
+        let (to, payload) = match head as u8 {
+            ATOMIC_HEAD if bytes.len() == ATOMIC => (nowhere, &bytes[ATOMIC..]),
+            PUT_SIGNAL_HEAD_BYTE if bytes.len() >= PUT_SIGNAL_HEAD => {
+                let place = get64(bytes, 32);
+                let payload = &bytes[PUT_SIGNAL_HEAD..];
+                if payload.len() as u64 != place >> 32 || payload.len() > MAX_EAGER {
+                    return None;
+                }
+                (Spot { slot: place as u32, offset: get64(bytes, 40) }, payload)
+            }
+            _ => return None,
+        };
+        let (float, operand) = (code & 0x80 != 0, get64(bytes, 24));
+        Some(Plain {
+            from: Pe((head >> 16) as u32 & 0xffff),
+            seq: Seq((head >> 32) as u32),
+            ack: Seq(second as u32),
+            at: Spot { slot: (second >> 32) as u32, offset: get64(bytes, 16) },
+            atomic: Atomic { op, width, float, operand, compare: 0 },
+            to,
+            payload,
+        })
+    }
+}
+
+const ATOMIC_HEAD: u8 = VERSION | KIND_ATOMIC << 4;
+const PUT_SIGNAL_HEAD_BYTE: u8 = VERSION | KIND_PUT_SIGNAL << 4;
+
 impl<'a> Message<'a> {
     /// Writes the message. A payload beyond [`MAX_EAGER`] is an error of the caller and is cut.
     #[inline]

@@ -16,6 +16,7 @@ use super::domain::Domain;
 use super::error::check;
 use super::fabric::{close, opened};
 use crate::engine::port::PortError;
+use crate::engine::wire::MAX_MESSAGE;
 
 /// Owner of a `fid_ep`, enabled, and of the objects bound to it.
 #[derive(Debug)]
@@ -45,12 +46,17 @@ pub(super) struct Rma {
 }
 
 /// A buffer of a message, as `fi_sendmsg` and `fi_recv` take it.
+#[derive(Debug)]
 pub(super) struct MessageBuffer {
     pub(super) buf: *mut c_void,
     pub(super) len: usize,
     pub(super) desc: *mut c_void,
     pub(super) context: *mut c_void,
 }
+
+// SAFETY: addresses alone; what they point to is handed to libfabric by unsafe calls only, whose
+// callers see to the threads.
+unsafe impl Send for MessageBuffer {}
 
 impl Endpoint {
     /// Opens and enables an endpoint whose queue holds `completions` and whose vector is made for
@@ -168,7 +174,15 @@ impl Endpoint {
             let table = (*self.raw.as_ptr()).rma;
             ((*table).write, (*table).read)
         };
-        Direct { raw: self.raw, write: write.unwrap_or(no_write), read: read.unwrap_or(no_read) }
+        // SAFETY: as above.
+        let inject = unsafe { (*(*self.raw.as_ptr()).msg).inject };
+        Direct {
+            raw: self.raw,
+            write: write.unwrap_or(no_write),
+            read: read.unwrap_or(no_read),
+            inject: inject.unwrap_or(no_inject),
+            inject_size: self.domain.info().inject_size().min(MAX_MESSAGE),
+        }
     }
 
     /// Posts a read.
@@ -241,7 +255,12 @@ pub struct Direct {
     raw: NonNull<fid_ep>,
     write: Write,
     read: Read,
+    inject: Inject,
+    inject_size: usize,
 }
+
+/// `fi_inject` as the provider has it.
+type Inject = unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, fi_addr_t) -> isize;
 
 /// `fi_write` as the provider has it.
 type Write = unsafe extern "C" fn(
@@ -300,7 +319,28 @@ unsafe impl Send for Direct {}
 // SAFETY: as for `Endpoint`.
 unsafe impl Sync for Direct {}
 
+/// As [`no_write`].
+unsafe extern "C" fn no_inject(_: *mut fid_ep, _: *const c_void, _: usize, _: fi_addr_t) -> isize {
+    -(FI_ENOSYS as isize)
+}
+
 impl Direct {
+    /// Longest message for [`Direct::inject`].
+    #[inline(always)]
+    pub(super) fn inject_size(&self) -> usize {
+        self.inject_size
+    }
+
+    /// As [`Endpoint::inject`].
+    ///
+    /// # Safety
+    /// As for [`Endpoint::inject`], and the endpoint is open.
+    #[inline(always)]
+    pub(super) unsafe fn inject(&self, bytes: &[u8], peer: fi_addr_t) -> isize {
+        // SAFETY: the caller's promise.
+        unsafe { (self.inject)(self.raw.as_ptr(), bytes.as_ptr().cast(), bytes.len(), peer) }
+    }
+
     /// As [`Endpoint::write`].
     ///
     /// # Safety

@@ -21,7 +21,7 @@ use crate::engine::atomic::{Atomic, AtomicOp, Width};
 /// # Safety
 /// As the module says, for as many bytes as the operation is wide; `addr` is aligned to that, and
 /// everybody else accesses the word atomically.
-#[inline]
+#[inline(always)]
 pub(super) unsafe fn apply(addr: usize, atomic: &Atomic) -> u64 {
     macro_rules! on {
         ($word:ty, $bits:ty) => {{
@@ -73,6 +73,12 @@ pub(super) unsafe fn apply(addr: usize, atomic: &Atomic) -> u64 {
 /// As the module says, for `into.len()` bytes.
 #[inline]
 pub(super) unsafe fn load(addr: usize, into: &mut [u8]) {
+    if let Ok(word) = <&mut [u8; 8]>::try_from(&mut *into) {
+        // The most common length, without a call.
+        // SAFETY: mapped, by the caller's promise.
+        *word = unsafe { ptr::read_unaligned(addr as *const [u8; 8]) };
+        return;
+    }
     // SAFETY: mapped, by the caller's promise; `into` is ours alone, so the two do not overlap.
     unsafe { ptr::copy_nonoverlapping(addr as *const u8, into.as_mut_ptr(), into.len()) };
 }
@@ -83,6 +89,11 @@ pub(super) unsafe fn load(addr: usize, into: &mut [u8]) {
 /// As the module says, for `bytes.len()` bytes.
 #[inline]
 pub(super) unsafe fn store(addr: usize, bytes: &[u8]) {
+    if let Ok(word) = <&[u8; 8]>::try_from(bytes) {
+        // SAFETY: mapped, by the caller's promise.
+        unsafe { ptr::write_unaligned(addr as *mut [u8; 8], *word) };
+        return;
+    }
     // SAFETY: mapped, by the caller's promise; `bytes` is a buffer of ours, outside of it.
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), addr as *mut u8, bytes.len()) };
 }

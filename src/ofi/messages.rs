@@ -6,7 +6,7 @@ use std::ffi::c_void;
 use libfabric_sys::{FI_EAGAIN, FI_REMOTE_CQ_DATA, fi_cq_data_entry};
 
 use super::domain::Gate;
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, MessageBuffer};
 use super::error::{port_error, refused};
 use super::message_buffers::BufferId;
 use super::rail::Rail;
@@ -25,6 +25,8 @@ pub(super) struct Messages {
     free: Vec<u32>,
     /// The token of the message in each send buffer.
     sending: Box<[Option<Token>]>,
+    /// The receive buffers, as libfabric takes them.
+    receives: Box<[MessageBuffer]>,
     /// Receive buffers that the provider has.
     posted: Box<[bool]>,
     /// What has come in, in the order in which the queue gave it: at most all receive buffers, and a
@@ -57,6 +59,11 @@ impl Messages {
             inject_size: rail.domain().info().inject_size().min(MAX_MESSAGE),
             free: (0..sends as u32).rev().collect(),
             sending: vec![None; sends].into(),
+            receives: (0..receives as u32)
+                .filter_map(|index| {
+                    buffers.buffer(BufferId::Receive(index), MAX_MESSAGE, rail.messages_desc())
+                })
+                .collect(),
             posted: vec![false; receives].into(),
             arrived: VecDeque::with_capacity(receives + POLL_BATCH),
             unposted: (0..receives as u32).rev().collect(),
@@ -217,17 +224,13 @@ impl Messages {
     /// Posts one receive buffer, or keeps it for later. Whether the provider has taken it.
     #[inline]
     fn post(&mut self, rail: &Rail, gate: &Gate, index: u32) -> bool {
-        let id = BufferId::Receive(index);
-        let desc = rail.messages_desc();
-        let Some(buffer) = rail.message_buffers().buffer(id, MAX_MESSAGE, desc) else {
-            return false;
-        };
+        let Some(buffer) = self.receives.get(index as usize) else { return false };
         let endpoint: &Endpoint = rail.endpoint();
         let entered = gate.enter();
         // SAFETY: these messages belong to the port's one thread, and the gate is entered. The rail
         // keeps buffer and context until the endpoint is closed. Nobody touches the buffer before it
         // comes back: it was in none of the lists but the one it was just taken from.
-        let code = unsafe { endpoint.receive(&buffer) };
+        let code = unsafe { endpoint.receive(buffer) };
         drop(entered);
         if code == 0 {
             self.posted[index as usize] = true;

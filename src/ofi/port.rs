@@ -343,18 +343,36 @@ impl Port for OfiPort {
     }
 
     #[inline(always)]
+    fn send_short(
+        &mut self,
+        short: Direct,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        bytes: &[u8],
+    ) -> bool {
+        if bytes.len() <= short.inject_size() {
+            // SAFETY: `&mut self` makes this the lane's only thread, and without a mutex there is no
+            // gate to enter. `short` is of a rail of this port, as the trait demands, and the rail keeps
+            // the endpoint open. The length is checked.
+            return unsafe { short.inject(bytes, to.0) } == 0;
+        }
+        matches!(self.send(rail, to, token, bytes), Ok(Posted::Yes))
+    }
+
+    #[inline(always)]
     fn has_message(&self, rail: RailId) -> bool {
         self.rails.get(rail.index()).is_some_and(|rail| rail.messages.has_arrived())
     }
 
-    #[inline]
+    #[inline(always)]
     fn receive(&mut self, rail: RailId, into: &mut Packet) -> Incoming {
         let Some(port_rail) = self.rails.get_mut(rail.index()) else { return Incoming::Nothing };
         let PortRail { rail, gate, messages, .. } = port_rail;
         messages.receive(rail, gate, into)
     }
 
-    #[inline]
+    #[inline(always)]
     fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError> {
         check_word(addr, atomic.width.bytes())?;
         // SAFETY: the engine has checked that the word lies in a region that this process has

@@ -10,6 +10,7 @@ use nvshmem_transport_libfabric::engine::message::PutSignalRequest;
 use nvshmem_transport_libfabric::engine::window::WINDOW;
 use nvshmem_transport_libfabric::engine::wire::{Mark, Tag};
 
+use super::as_entry::AsEntry as _;
 use super::job::{Job, Member, Random, Shape};
 use super::random::for_seeds;
 use super::signals::{Targets, race, random_script};
@@ -28,7 +29,7 @@ fn put_signal(
     let handle = member.scratch_handle;
     let parts = [targets.part((member.scratch, &handle), 1, at + 8, len)];
     let signal = targets.atomic(1, at, AtomicOp::SignalAdd, 1);
-    member.lane.put_signal(&PutSignalRequest { parts: &parts, signal })
+    member.lane.signal(&PutSignalRequest { parts: &parts, signal })
 }
 
 fn word(job: &Job, at: usize) -> u64 {
@@ -70,7 +71,7 @@ fn a_stuck_signal_delays_no_other_and_is_not_acknowledged() {
     put_signal(&mut job.members[0], &targets, 0, 100).unwrap();
     turn(&mut job, 1, 2000);
     for _ in 0..300 {
-        job.members[0].lane.atomic(&targets.atomic(1, 4096, AtomicOp::Inc, 0)).unwrap();
+        job.members[0].lane.amo(&targets.atomic(1, 4096, AtomicOp::Inc, 0)).unwrap();
     }
     for _ in 0..2000 {
         turn(&mut job, 0, 1);
@@ -128,7 +129,7 @@ fn a_full_window_behind_a_signal_that_waits_opens_again() {
                     put_signal(member, targets, number * 256, 200)?;
                 }
                 for _ in 0..600 {
-                    member.lane.atomic(&targets.atomic(1, 8192, AtomicOp::Inc, 0))?;
+                    member.lane.amo(&targets.atomic(1, 8192, AtomicOp::Inc, 0))?;
                 }
                 for number in 0..40 {
                     put_signal(member, targets, 16384 + number * 256, 200)?;
@@ -244,7 +245,7 @@ fn after_a_put_that_was_refused_halfway_signals_are_still_right() {
             let local = (member.scratch, &handle);
             let parts = [targets.part(local, 1, 1024, 100), targets.part(local, 1, heap - 50, 100)];
             let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
-            let refused = member.lane.put_signal(&PutSignalRequest { parts: &parts, signal });
+            let refused = member.lane.signal(&PutSignalRequest { parts: &parts, signal });
             assert!(matches!(refused, Err(EngineError::Refused { .. })), "{refused:?}");
             for _ in 0..20 {
                 put_signal(member, targets, 64, 100)?;

@@ -13,9 +13,10 @@ use nvshmem_transport_libfabric::engine::lane::{
     Lane, LaneConfig, LocalSide, Request, SignalEngine,
 };
 use nvshmem_transport_libfabric::engine::paths::{Path, PathTable};
-use nvshmem_transport_libfabric::engine::port::{Access, Desc, Direction, Local, RailLimits};
+use nvshmem_transport_libfabric::engine::port::{Access, Direction, RailLimits};
 use nvshmem_transport_libfabric::engine::regions::{LaneKind, RegionTable};
-use nvshmem_transport_libfabric::engine::short::Common;
+
+use super::as_entry::AsEntry as _;
 
 pub(crate) struct Shape {
     pub(crate) n_pes: u32,
@@ -151,10 +152,14 @@ impl Job {
     ) -> Result<(), EngineError> {
         let (remote_base, remote_handle) = self.target(to);
         let Member { lane, scratch, scratch_handle, .. } = &mut self.members[from as usize];
-        let local = LocalSide::Memory { addr: *scratch + offset, handle: Some(scratch_handle) };
-        let plain = Local::Memory { addr: *scratch + offset, desc: Desc(0) };
-        let addr = (remote_base + offset) as u64;
-        start(lane, direction, Pe(to), (&remote_handle, addr), (plain, local), len)
+        lane.begin(&Request {
+            direction,
+            pe: Pe(to),
+            remote_handle: &remote_handle,
+            remote_addr: (remote_base + offset) as u64,
+            local: LocalSide::Memory { addr: *scratch + offset, handle: Some(scratch_handle) },
+            len,
+        })
     }
 
     /// Puts a value of `len` bytes.
@@ -167,10 +172,14 @@ impl Job {
         len: usize,
     ) -> Result<(), EngineError> {
         let (remote_base, remote_handle) = self.target(to);
-        let lane = &mut self.members[from as usize].lane;
-        let local = (Local::Inline(value), LocalSide::Value(value));
-        let addr = (remote_base + offset) as u64;
-        start(lane, Direction::Write, Pe(to), (&remote_handle, addr), local, len)
+        self.members[from as usize].lane.begin(&Request {
+            direction: Direction::Write,
+            pe: Pe(to),
+            remote_handle: &remote_handle,
+            remote_addr: (remote_base + offset) as u64,
+            local: LocalSide::Value(value),
+            len,
+        })
     }
 
     fn target(&self, pe: u32) -> (usize, HandleBytes) {
@@ -195,21 +204,6 @@ impl Job {
     pub(crate) fn heap(&self, pe: u32, offset: usize, len: usize) -> Vec<u8> {
         self.fabric.load(Pe(pe), self.members[pe as usize].base + offset, len)
     }
-}
-
-/// Starts an operation as the plugin's entry does: in the short way where there is one.
-fn start(
-    lane: &mut Lane<FakePort>,
-    direction: Direction,
-    pe: Pe,
-    (handle, addr): (&HandleBytes, u64),
-    (plain, local): (Local, LocalSide<'_>),
-    len: usize,
-) -> Result<(), EngineError> {
-    let common = Common { direction, pe, handle, addr, local: plain, len };
-    let request =
-        |_| Request { direction, pe, remote_handle: handle, remote_addr: addr, local, len };
-    lane.start_at_once(common, request).map_err(|error| *error)
 }
 
 /// The numbers of a seed, for choosing operations.

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+#[path = "../support/as_entry.rs"]
+mod as_entry;
 mod bounds;
 mod counted;
 mod failures;

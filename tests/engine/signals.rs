@@ -14,6 +14,7 @@ use nvshmem_transport_libfabric::engine::port::Direction;
 use nvshmem_transport_libfabric::engine::window::Seq;
 use nvshmem_transport_libfabric::engine::wire::{Body, Message, Packet};
 
+use super::as_entry::AsEntry as _;
 use super::job::{Job, Member, Random, Shape};
 use super::random::for_seeds;
 
@@ -164,7 +165,7 @@ fn no_signal_comes_before_its_data() {
                     .collect();
                 let signal = targets.atomic(to, at, AtomicOp::SignalAdd, 1);
                 let request = PutSignalRequest { parts: &requests, signal };
-                member.lane.put_signal(&request)?;
+                member.lane.signal(&request)?;
                 if fences && number % 5 == 0 {
                     member.lane.fence(Pe(to))?;
                 }
@@ -225,17 +226,17 @@ fn atomics_are_exact_under_contention() {
             for round in 0..EACH {
                 for pe in 0..n {
                     let mut add = targets.atomic(pe, 0, AtomicOp::Add, u64::from(me) + 1);
-                    member.lane.atomic(&add)?;
+                    member.lane.amo(&add)?;
                     add = targets.atomic(pe, 8, AtomicOp::Inc, 0);
                     add.atomic.width = Width::Four;
-                    member.lane.atomic(&add)?;
+                    member.lane.amo(&add)?;
                     if round % 4 == 0 {
                         let mut take = targets.atomic(pe, 16, AtomicOp::FetchInc, 1);
                         // Into the part of the own heap that nobody else writes to.
                         let place = (round / 4 * u64::from(n) + u64::from(pe)) as usize;
                         let addr = member.base + 4096 + place * 16;
                         take.result = Some(ResultPlace { addr, flag: round + 1 });
-                        member.lane.atomic(&take)?;
+                        member.lane.amo(&take)?;
                     }
                 }
                 if round % 16 == 3 {
@@ -288,12 +289,12 @@ fn fences_order_puts_signals_and_atomics() {
                 match kind {
                     0 | 1 => member.lane.fence(Pe(1))?,
                     2 => member.lane.start(&targets.part(local, 1, at, 300))?,
-                    3 => member.lane.atomic(&targets.atomic(1, at, AtomicOp::Set, 1))?,
+                    3 => member.lane.amo(&targets.atomic(1, at, AtomicOp::Set, 1))?,
                     4 => member.lane.start(&targets.part(local, 1, at, 8))?,
                     _ => {
                         let parts = [targets.part(local, 1, at + 8, 100)];
                         let signal = targets.atomic(1, at, AtomicOp::SignalSet, 1);
-                        member.lane.put_signal(&PutSignalRequest { parts: &parts, signal })?;
+                        member.lane.signal(&PutSignalRequest { parts: &parts, signal })?;
                     }
                 }
             }
@@ -337,7 +338,7 @@ fn a_stuck_signal_does_not_delay_another() {
             let at = number * 1024;
             let parts = [targets.part((member.scratch, &handle), 1, at + 64, 512)];
             let signal = targets.atomic(1, at, AtomicOp::SignalSet, 1);
-            member.lane.put_signal(&PutSignalRequest { parts: &parts, signal })?;
+            member.lane.signal(&PutSignalRequest { parts: &parts, signal })?;
         }
         member.lane.quiet(Pe(1))
     });
@@ -361,11 +362,11 @@ fn what_a_fence_holds_behind_atomics_leaves_without_a_quiet() {
         let mut job = Job::new(7, &Shape::default(), script);
         let targets = Targets::of(&job);
         let add = targets.atomic(1, 0, AtomicOp::Add, 5);
-        job.members[0].lane.atomic(&add).unwrap();
+        job.members[0].lane.amo(&add).unwrap();
         job.fence(0, 1);
         job.put_value(0, 1, 8, 1, 8).unwrap();
         job.fence(0, 1);
-        job.members[0].lane.atomic(&add).unwrap();
+        job.members[0].lane.amo(&add).unwrap();
         job.fence(0, 1);
         job.put_value(0, 1, 16, 1, 8).unwrap();
         for _ in 0..100_000 {
@@ -385,7 +386,7 @@ fn more_messages_than_any_window_go_through_a_depth_of_one() {
     let base = job.members[1].base;
     let (fabric, _) = race(job, 2, |me, member, targets| {
         for _ in 0..if me == 0 { 3000 } else { 2500 } {
-            member.lane.atomic(&targets.atomic(1, 0, AtomicOp::Inc, 0))?;
+            member.lane.amo(&targets.atomic(1, 0, AtomicOp::Inc, 0))?;
         }
         member.lane.quiet(Pe(1))
     });
@@ -448,7 +449,7 @@ fn bad_atomics_are_refused() {
     let targets = Targets::of(&job);
     let heap = job.heap;
     let mut refused = |request: &AtomicRequest<'_>, part: &str| {
-        let error = job.members[0].lane.atomic(request).unwrap_err().to_string();
+        let error = job.members[0].lane.amo(request).unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
     };
     refused(&AtomicRequest { pe: Pe(2), ..targets.atomic(1, 0, AtomicOp::Inc, 0) }, "PE 2");
@@ -466,7 +467,7 @@ fn a_dead_receiver_of_atomics_ends_in_a_timeout() {
     // PE 1 never makes progress: its messages are delivered, and never acknowledged.
     let mut job = Job::new(6, &Shape::default(), Script::default());
     let targets = Targets::of(&job);
-    job.members[0].lane.atomic(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
+    job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
     let error = job.members[0].lane.quiet(Pe(1)).unwrap_err();
     let text = error.to_string();
     assert!(text.contains("PE 1") && text.contains("not acknowledged"), "{text}");

@@ -22,6 +22,7 @@ use nvshmem_transport_libfabric::engine::paths::{Path, PathTable};
 use nvshmem_transport_libfabric::engine::port::{Access, Direction, RailLimits};
 use nvshmem_transport_libfabric::engine::regions::{LaneKind, RegionTable};
 
+use super::as_entry::AsEntry as _;
 use super::port::{ModelMemory, ModelPort, address};
 use super::program::{Case, OPS, Op, What};
 use super::world::{Done, HEAP, Mail, World, flag, heap, mix, operand, place, result, source};
@@ -455,16 +456,16 @@ impl Model {
                 lane.fence(Pe(1))
             }),
             What::Put(words) => {
-                self.with_lane(pe, |lane| lane.start(&self.part(number, op, words)))
+                self.with_lane(pe, |lane| lane.begin(&self.part(number, op, words)))
             }
             What::Signal(words) => {
                 let parts = [self.part(number, op, words)];
                 let parts = &parts[..usize::from(words > 0)];
                 let signal = self.atomic(number, op);
-                self.with_lane(pe, |lane| lane.put_signal(&PutSignalRequest { parts, signal }))
+                self.with_lane(pe, |lane| lane.signal(&PutSignalRequest { parts, signal }))
             }
             What::Add | What::FetchAdd => {
-                self.with_lane(pe, |lane| lane.atomic(&self.atomic(number, op)))
+                self.with_lane(pe, |lane| lane.amo(&self.atomic(number, op)))
             }
         };
         self.went_well(pe, issued);

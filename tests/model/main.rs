@@ -33,6 +33,8 @@
 //!   the uses of a tag not told apart, `a signal of 1 segments, after 0 segments and a signal of 1`.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 
+#[path = "../support/as_entry.rs"]
+mod as_entry;
 mod explore;
 mod port;
 mod program;
