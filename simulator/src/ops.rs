@@ -10,7 +10,7 @@ use crate::address::{Place, SymAddr};
 use crate::error::{Error, Result, Status, check};
 use crate::memory::{Local, Mapping};
 use crate::regions::{Piece, Regions};
-use crate::transport::{AmoCall, POISON, POISON_INT, Transport};
+use crate::transport::{AmoCall, Hint, ISSUER, POISON, POISON_INT, Transport};
 
 /// What the user's threads and the proxy thread share.
 #[derive(Debug)]
@@ -114,11 +114,40 @@ pub struct Ops {
     thread: Thread,
     /// Whether a get was issued since the last quiet: then the host enforces consistency.
     pub(crate) got: AtomicBool,
+    /// What is said of the puts that are issued: another follows, and the region they are in.
+    more: AtomicBool,
+    region: AtomicU64,
 }
 
 impl Ops {
     pub(crate) fn new(shared: Arc<Shared>, thread: Thread) -> Ops {
-        Ops { shared, thread, got: AtomicBool::new(false) }
+        let (got, more) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ops { shared, thread, got, more, region: AtomicU64::new(0) }
+    }
+
+    /// From here on puts are issued with the word that another follows at once, or without it. Layouts
+    /// 6 and 7 pass it on.
+    pub fn set_more_follows(&self, more: bool) {
+        self.more.store(more, Ordering::Relaxed);
+    }
+
+    /// From here on puts are issued as parts of a region, numbered from 1, or of none: 0. Layout 7
+    /// passes it on.
+    pub fn set_region(&self, region: u64) {
+        self.region.store(region, Ordering::Relaxed);
+    }
+
+    /// Ends a region (layout 7); nothing where there are none.
+    ///
+    /// # Errors
+    /// The plugin's status.
+    pub fn end_region(&self, region: u64) -> Result<()> {
+        self.set_region(0);
+        let role = match self.thread {
+            Thread::User => c::NVT_REGION_ROLE_HOST,
+            Thread::Proxy => c::NVT_REGION_ROLE_PROXY,
+        };
+        self.shared.transport.region_flush(role, ISSUER, region)
     }
 
     /// Number of PEs.
@@ -379,7 +408,7 @@ impl Ops {
         // SAFETY: the caller vouches for it.
         let status = unsafe {
             let t = &self.shared.transport;
-            t.rma(pe, verb, &raw mut remote, &raw mut local, bytes, qp, false)
+            t.rma(pe, verb, &raw mut remote, &raw mut local, bytes, qp, Hint::default())
         };
         Ok(Status(status))
     }
@@ -413,7 +442,7 @@ impl Ops {
                 &raw mut local,
                 bytes_of(piece.len),
                 self.qp(),
-                piece.more,
+                self.hint(is_put, piece),
             )
         };
         self.leave();
@@ -421,6 +450,13 @@ impl Ops {
             let name = if is_put { "PUT" } else { "GET" };
             format!("rma({name}) of {} bytes for PE {}", piece.len, piece.pe)
         })
+    }
+
+    #[inline]
+    fn hint(&self, is_put: bool, piece: &Piece) -> Hint {
+        let more = piece.more || is_put && self.more.load(Ordering::Relaxed);
+        let region = if is_put { self.region.load(Ordering::Relaxed) } else { 0 };
+        Hint { more, region }
     }
 
     fn p_from(
@@ -451,7 +487,7 @@ impl Ops {
         // SAFETY: the value is valid for its bytes until this returns, which is all a P promises.
         let status = unsafe {
             let t = &self.shared.transport;
-            t.rma(pe, verb, &raw mut remote, &raw mut local, bytes, self.qp(), false)
+            t.rma(pe, verb, &raw mut remote, &raw mut local, bytes, self.qp(), Hint::default())
         };
         self.leave();
         status

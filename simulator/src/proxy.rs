@@ -4,6 +4,7 @@
 //! `progress`, and starts over, also when there is nothing to do. It never sleeps: giving up the
 //! core when idle is the plugin's part.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -19,6 +20,9 @@ use crate::ops::{Amo, Ops, Shared, Thread};
 
 /// Requests between two calls of `progress`: NVSHMEM_PROXY_REQUEST_BATCH_MAX's default.
 const BATCH: usize = 32;
+
+/// Most puts that are announced in a row: NVSHMEM_TRANSPORT_BATCH_MAX_OPS' default.
+const ANNOUNCED: usize = 16;
 
 /// Requests that may wait. A sender is held when there are more, as a device is whose channel is
 /// full.
@@ -36,9 +40,17 @@ enum Request {
     P { pe: u32, to: SymAddr, value: u64, bytes: i32 },
     Amo { pe: u32, target: SymAddr, amo: Amo },
     PutSignal { pe: u32, to: SymAddr, from: Place, len: u64, signal: SymAddr, amo: Amo },
+    RegionPut { region: u64, pe: u32, to: SymAddr, from: Place, len: u64 },
+    RegionEnd { region: u64 },
     Fence,
     Quiet(Sender<()>),
     Run(Task),
+}
+
+impl Request {
+    fn is_put(&self) -> bool {
+        matches!(self, Request::Put { .. } | Request::RegionPut { .. })
+    }
 }
 
 /// The device's side of the proxy: requests go in, a quiet tells when they are done.
@@ -91,6 +103,29 @@ impl Proxy {
     /// error of the request itself ends the thread and shows at the next call.
     pub fn put(&self, pe: u32, to: SymAddr, from: impl Into<Place>, len: u64) -> Result<()> {
         self.send(Request::Put { pe, to, from: from.into(), len })
+    }
+
+    /// As [`Proxy::put`], as a part of a region (layout 7), numbered from 1.
+    ///
+    /// # Errors
+    /// See [`Proxy::put`].
+    pub fn put_in_region(
+        &self,
+        region: u64,
+        pe: u32,
+        to: SymAddr,
+        from: impl Into<Place>,
+        len: u64,
+    ) -> Result<()> {
+        self.send(Request::RegionPut { region, pe, to, from: from.into(), len })
+    }
+
+    /// Asks for a region to be ended (layout 7).
+    ///
+    /// # Errors
+    /// See [`Proxy::put`].
+    pub fn end_region(&self, region: u64) -> Result<()> {
+        self.send(Request::RegionEnd { region })
     }
 
     /// Asks for a read from a PE's heap.
@@ -280,17 +315,25 @@ impl Drop for Proxy {
 }
 
 fn serve(ops: &Ops, queue: &Receiver<Request>, stop: &AtomicBool) -> Result<()> {
+    let mut batch = VecDeque::with_capacity(BATCH);
     loop {
         // Read before the queue is looked at: what was sent before the stop is still served.
         let stopping = stop.load(Ordering::Acquire);
-        let mut served = 0;
-        for request in queue.try_iter().take(BATCH) {
-            perform(ops, request)?;
-            served += 1;
-        }
-        if stopping && served == 0 {
+        batch.extend(queue.try_iter().take(BATCH));
+        if stopping && batch.is_empty() {
             return Ok(());
         }
+        let mut announced = 0;
+        while let Some(request) = batch.pop_front() {
+            // A put is announced when the next request can be seen and is one as well.
+            let more = request.is_put()
+                && batch.front().is_some_and(Request::is_put)
+                && announced + 1 < ANNOUNCED;
+            announced = if more { announced + 1 } else { 0 };
+            ops.set_more_follows(more);
+            perform(ops, request)?;
+        }
+        ops.set_more_follows(false);
         ops.progress()?;
     }
 }
@@ -298,6 +341,13 @@ fn serve(ops: &Ops, queue: &Receiver<Request>, stop: &AtomicBool) -> Result<()> 
 fn perform(ops: &Ops, request: Request) -> Result<()> {
     match request {
         Request::Put { pe, to, from, len } => ops.put_nbi(pe, to, from, len),
+        Request::RegionPut { region, pe, to, from, len } => {
+            ops.set_region(region);
+            let status = ops.put_nbi(pe, to, from, len);
+            ops.set_region(0);
+            status
+        }
+        Request::RegionEnd { region } => ops.end_region(region),
         Request::Get { pe, from, to, len } => ops.get_nbi(pe, from, to, len),
         Request::G { pe, from, to, len } => ops.g(pe, from, to, len),
         Request::P { pe, to, value, bytes } => ops.p(pe, to, value, bytes),

@@ -52,6 +52,18 @@ macro_rules! in_layout {
     };
 }
 
+/// The host's number for itself where it flushes regions.
+pub(crate) const ISSUER: u64 = 1;
+
+/// What the host says of the call after an `rma` (layouts 6 and 7).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Hint {
+    /// Another follows at once, from the same thread.
+    pub(crate) more: bool,
+    /// The region it belongs to, from 1 on; none is 0.
+    pub(crate) region: u64,
+}
+
 /// What the plugin has set in its transport.
 #[derive(Clone, Debug)]
 pub(crate) struct Declared {
@@ -321,7 +333,7 @@ impl Transport {
         local: *mut c::nvt_rma_memdesc,
         bytes: c::nvt_rma_bytesdesc,
         qp: i32,
-        more: bool,
+        Hint { more, region }: Hint,
     ) -> i32 {
         let flags = if more { c::NVT_OP_FLAG_MORE_FOLLOWS } else { c::NVT_OP_FLAG_NONE } as u32;
         let pe = pe as i32;
@@ -333,7 +345,11 @@ impl Transport {
                     f(self.raw, pe, verb, remote, local, bytes, qp, &raw const attrs)
                 }
                 (Hints::Seven(Some(f)), _) => {
-                    let attrs = c::nvt_op_attrs_7 { flags, hints: 0, issuer_id: 0, region_id: 0 };
+                    let (hints, issuer_id) = match region {
+                        0 => (0, 0),
+                        _ => (c::NVT_REGION_HINT_BATCH_RMA as u32, ISSUER),
+                    };
+                    let attrs = c::nvt_op_attrs_7 { flags, hints, issuer_id, region_id: region };
                     f(self.raw, pe, verb, remote, local, bytes, qp, &raw const attrs)
                 }
                 (_, Some(f)) => f(self.raw, pe, verb, remote, local, bytes, qp),
