@@ -5,14 +5,17 @@ use std::num::NonZero;
 
 use log::info;
 
+use super::atomics;
 use super::bootstrap::Collectives;
 use super::error::AbiError;
 use super::plugin::{Connected, Plugin};
 use crate::engine::Watchdog;
+use crate::engine::applier::{Agreement, Applier};
 use crate::engine::counted::TAGS;
 use crate::engine::exchange::{Addresses, Hello, RailAddress, Step, fabric_hash};
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::lane::{Lane, LaneConfig, SignalEngine};
+use crate::engine::native::AtomicPath;
 use crate::engine::pairing::remote_rail;
 use crate::engine::paths::{Path, PathTable};
 use crate::engine::port::Port;
@@ -39,6 +42,7 @@ pub(super) fn connect(
         }
     };
 
+    let settings = &plugin.settings;
     let opened = open(plugin, chosen, here, n_pes);
     let locations = match &opened {
         Ok(opened) => locations(opened),
@@ -56,25 +60,28 @@ pub(super) fn connect(
         rails: locations.0.len() as u8,
         remote_data: opened.as_ref().is_ok_and(carries_remote_data),
         longest_address: longest.unwrap_or(0),
+        atomics: atomics::offer(settings, opened.as_ref().ok().map(|opened| &opened.atomics)),
         failure,
     };
     let hellos = Hello::agree(Step::Open, &collectives.allgather(&hello.encode())?)?;
+    let agreed = Agreement::reach(hellos.iter().map(|hello| &hello.atomics))?;
     // The agreement has failed if any PE did, this one included.
     let mut opened = opened?;
 
     let records = collectives.allgather(&locations.encode(&hellos))?;
     let paths = Addresses::decode_all(&hellos, &records)
         .map_err(AbiError::from)
-        .and_then(|peers| Paths::insert(&mut opened, me, &locations, &peers));
+        .and_then(|peers| Paths::insert(&mut opened, me, &locations, &peers, agreed.applier));
     let ready = Hello {
         step: Step::Ready,
         failure: paths.as_ref().err().map(ToString::to_string),
         ..hello
     };
     Hello::agree(Step::Ready, &collectives.allgather(&ready.encode())?)?;
+    info!(target: logging::TRANSPORT, "{agreed}");
     // Every PE takes part in counting, as sender and as target, or none does.
     let counted = hellos.iter().all(|hello| hello.remote_data);
-    Ok(assemble(&plugin.settings, opened, paths?, me, here, counted))
+    Ok(assemble(settings, opened, paths?, me, here, counted))
 }
 
 /// Opens the lanes of this PE.
@@ -131,6 +138,8 @@ fn locations(opened: &Opened) -> Addresses {
 struct Paths {
     host: PathTable,
     proxy: PathTable,
+    /// For native atomics, if that is what the job has.
+    atomics: Option<Vec<AtomicPath>>,
 }
 
 impl Paths {
@@ -143,11 +152,16 @@ impl Paths {
         me: Pe,
         mine: &Addresses,
         peers: &[Addresses],
+        applier: Applier,
     ) -> Result<Self, AbiError> {
         let proxy = insert_lane(&mut opened.proxy, LaneKind::Proxy, me, &mine.0, peers)?;
         // The host lane is on the device of the first proxy rail.
         let host = insert_lane(&mut opened.host, LaneKind::Host, me, &mine.0[..1], peers)?;
-        Ok(Self { host, proxy })
+        let atomics = match applier {
+            Applier::Target => None,
+            Applier::Fabric => Some(atomics::paths(&mut opened.proxy, &proxy, me, &mine.0, peers)?),
+        };
+        Ok(Self { host, proxy, atomics })
     }
 }
 
@@ -210,7 +224,7 @@ fn assemble(
     here: c_int,
     counted: bool,
 ) -> Connected {
-    let Opened { host, proxy, memory, report } = opened;
+    let Opened { host, proxy, memory, report, .. } = opened;
     let regions = RegionTable::new(memory, me);
     let config = |kind, paths| LaneConfig {
         me,
@@ -229,6 +243,11 @@ fn assemble(
     };
     let host = Lane::new(host, config(LaneKind::Host, paths.host));
     let proxy = Lane::new(proxy, config(LaneKind::Proxy, paths.proxy));
+    let natives = paths.atomics.is_some();
+    let proxy = match paths.atomics {
+        None => proxy,
+        Some(paths) => proxy.with_native_atomics(paths),
+    };
     let drives_host = !report.verdict.truly_automatic;
     let yields = match settings.yield_when {
         YieldWhen::Always => true,
@@ -251,10 +270,12 @@ fn assemble(
         target: logging::TRANSPORT,
         "signal engine {:?}; {}",
         settings.signal_engine,
-        if counted {
-            "targets can count the segments of a put"
-        } else {
-            "some PE's rails carry no remote data, so nothing is counted: chained in its place"
+        match (natives, counted) {
+            (true, _) => "the fabric does atomics, so every signal with data is chained",
+            (false, true) => "targets can count the segments of a put",
+            (false, false) => {
+                "some PE's rails carry no remote data, so nothing is counted: chained in its place"
+            }
         },
     );
     Connected::new(regions, host, proxy, drives_host, yields, report)

@@ -31,7 +31,7 @@ use crate::logging;
 /// What this transport can do with a peer: put, get and atomics through the host.
 const REACH: c_int = c::NVT_CAP_CPU_WRITE | c::NVT_CAP_CPU_READ | c::NVT_CAP_CPU_ATOMICS;
 
-const HOST_QP: c_int = c::NVT_QP_HOST;
+pub(super) const HOST_QP: c_int = c::NVT_QP_HOST;
 
 /// Every PE can be reached: the network decides, and connecting finds out.
 ///
@@ -264,7 +264,7 @@ pub(super) unsafe extern "C" fn rma(
 /// Reports the failure of an operation.
 #[cold]
 #[inline(never)]
-fn rma_failed(error: Box<EngineError>) -> c_int {
+pub(super) fn rma_failed(error: Box<EngineError>) -> c_int {
     guard("rma", || Err((*error).into()))
 }
 
@@ -274,7 +274,7 @@ fn rma_failed(error: Box<EngineError>) -> c_int {
 /// # Safety
 /// Rules 1, 3 and 4.
 #[inline(never)]
-unsafe fn rma_at_length(
+pub(super) unsafe fn rma_at_length(
     transport: *mut Transport,
     pe: c_int,
     remote: *const RmaMem,
@@ -305,7 +305,7 @@ unsafe fn rma_at_length(
 /// # Safety
 /// Rules 1, 3 and 4.
 #[inline(always)]
-unsafe fn rma_at_once(
+pub(super) unsafe fn rma_at_once(
     transport: *mut Transport,
     pe: c_int,
     remote: *const RmaMem,

@@ -44,6 +44,8 @@ pub(super) enum AbiError {
     BadOp { code: c_int },
     #[error("atomic operation code {code} is unknown")]
     BadAtomic { code: c_int },
+    #[error("region role {role} is unknown: HOST (0) and PROXY (1) are known")]
+    BadRole { role: c_int },
     #[error("put_signal with {remote} remote parts, {local} local ones and {bytes} lengths")]
     Vectors { remote: usize, local: usize, bytes: usize },
     #[error("{op} with elements of {bytes} bytes: {accepted}")]
@@ -70,6 +72,7 @@ impl AbiError {
             | Self::BadPe { .. }
             | Self::BadOp { .. }
             | Self::BadAtomic { .. }
+            | Self::BadRole { .. }
             | Self::Vectors { .. }
             | Self::ElementSize { .. }
             | Self::TooLarge { .. }

@@ -12,11 +12,13 @@
 //!
 //! Nothing unwinds into the host: every entry goes through [`mod@guard`].
 
+mod atomics;
 mod bootstrap;
 mod connect;
 mod entries;
 mod error;
 mod guard;
+mod hints;
 mod plugin;
 mod request;
 mod table;

@@ -11,6 +11,7 @@ use nvshmem_abi::{
 
 use super::entries as e;
 use super::error::AbiError;
+use super::hints;
 use super::plugin::Plugin;
 
 /// The structure in whichever layout the host has. All are prefixes of the largest in size, so an
@@ -56,6 +57,7 @@ pub(super) fn is_alive(address: usize) -> bool {
 pub(super) fn create(major: Major, api_version: c_int, plugin: Plugin) -> *mut Transport {
     let paths = PciPaths::new(&plugin);
     let n_devices = paths.pointers.len() as i32;
+    let batches = plugin.discovery.batches();
     // SAFETY: integers, pointers and optional functions only, for all of which zero is a value.
     let mut transport: AnyLayout = unsafe { std::mem::zeroed() };
     /// The fields that every layout has, whatever their place.
@@ -74,8 +76,8 @@ pub(super) fn create(major: Major, api_version: c_int, plugin: Plugin) -> *mut T
     match major {
         Major::V3 => fill!(v3, ops_3()),
         Major::V4 | Major::V5 => fill!(v4, ops_4()),
-        Major::V6 => fill!(v6, ops_6()),
-        Major::V7 => fill!(v7, ops_7()),
+        Major::V6 => fill!(v6, ops_6(batches)),
+        Major::V7 => fill!(v7, ops_7(batches)),
     }
     let mut block = Box::new(Block { transport, major, plugin, paths });
     // The vector's buffer stays where it is when its owner moves into the block.
@@ -200,25 +202,27 @@ fn ops_4() -> HostOps4 {
     })
 }
 
-fn ops_6() -> HostOps6 {
+/// Where announced puts are posted one by one, the host is to call `rma`, the shorter way.
+fn ops_6(batches: bool) -> HostOps6 {
     ops!(HostOps6 {
         connect_endpoints: Some(e::connect_endpoints_4),
         get_mem_handle: Some(e::get_mem_handle),
         amo: Some(e::amo_6),
         fence: Some(e::fence_4),
         put_signal: Some(e::put_signal_6),
-        rma_with_hints: None,
+        rma_with_hints: batches.then_some(hints::rma_with_hints_6),
     })
 }
 
-fn ops_7() -> HostOps7 {
+/// As [`ops_6`]; without bursts a region has nothing to flush.
+fn ops_7(batches: bool) -> HostOps7 {
     ops!(HostOps7 {
         connect_endpoints: Some(e::connect_endpoints_4),
         get_mem_handle: Some(e::get_mem_handle),
         amo: Some(e::amo_6),
         fence: Some(e::fence_4),
         put_signal: Some(e::put_signal_6),
-        rma_with_hints: None,
-        region_flush: None,
+        rma_with_hints: batches.then_some(hints::rma_with_hints_7),
+        region_flush: batches.then_some(hints::region_flush),
     })
 }

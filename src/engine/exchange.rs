@@ -10,20 +10,23 @@
 
 use thiserror::Error;
 
+use super::applier::{Offer, Wish};
 use super::handle::MAX_RAILS;
 use super::ids::{Pe, RailId};
 
 /// Size of an encoded [`Hello`].
-pub const HELLO_BYTES: usize = 384;
+pub const HELLO_BYTES: usize = 576;
 
 /// Most bytes of a rail's address that the exchange carries. libfabric's longest, a string address
 /// of the shm provider, is below 256.
 pub const MAX_ADDRESS: usize = 512;
 
-const MAGIC: [u8; 8] = *b"nvlfhi\0\x02";
+const MAGIC: [u8; 8] = *b"nvlfhi\0\x03";
 const PROVIDER_AT: usize = 20;
 const PROVIDER_BYTES: usize = 64;
-const REASON_AT: usize = PROVIDER_AT + PROVIDER_BYTES;
+const LACKS_AT: usize = PROVIDER_AT + PROVIDER_BYTES;
+const LACKS_BYTES: usize = 192;
+const REASON_AT: usize = LACKS_AT + LACKS_BYTES;
 
 /// Bytes of an address record before the address: fabric name's hash, address length.
 const ADDRESS_HEAD: usize = 10;
@@ -50,6 +53,8 @@ pub struct Hello {
     pub remote_data: bool,
     /// Length of its longest rail address in bytes.
     pub longest_address: u16,
+    /// What it wants and has of native atomics; the text cut to fit.
+    pub atomics: Offer,
     /// Why it cannot go on; cut to fit. None if it can.
     pub failure: Option<String>,
 }
@@ -82,6 +87,21 @@ pub enum ExchangeError {
         /// PE 0's provider.
         first: String,
     },
+    /// PEs whose users want different appliers of atomics.
+    #[error(
+        "{pe} wants atomics {theirs:?}, but PE 0 wants {first:?}: set NVSHMEM_LIBFABRIC_ATOMICS on all PEs alike"
+    )]
+    Atomics {
+        /// A PE that differs from PE 0.
+        pe: Pe,
+        /// What it wants.
+        theirs: &'static str,
+        /// What PE 0 wants.
+        first: &'static str,
+    },
+    /// Native atomics are wanted, and these PEs cannot have them.
+    #[error("NVSHMEM_LIBFABRIC_ATOMICS is native, and not every rail offers that: {}", failures(.0))]
+    NoNativeAtomics(Vec<(Pe, String)>),
     /// An address too long to carry.
     #[error("the address of {rail} has {len} bytes, the most is {MAX_ADDRESS}")]
     LongAddress {
@@ -113,7 +133,12 @@ impl Hello {
         bytes[10] = self.rails;
         bytes[11] = u8::from(self.remote_data);
         bytes[12..14].copy_from_slice(&self.longest_address.to_le_bytes());
-        put_text(&mut bytes[PROVIDER_AT..REASON_AT], &self.provider);
+        let Offer { wish, hardware, lacks } = &self.atomics;
+        bytes[14] = wish.code();
+        bytes[15] = u8::from(*hardware);
+        bytes[16] = u8::from(lacks.is_some());
+        put_text(&mut bytes[LACKS_AT..REASON_AT], lacks.as_deref().unwrap_or_default());
+        put_text(&mut bytes[PROVIDER_AT..LACKS_AT], &self.provider);
         put_text(&mut bytes[REASON_AT..], self.failure.as_deref().unwrap_or_default());
         bytes
     }
@@ -126,14 +151,19 @@ impl Hello {
             _ => return None,
         };
         let longest_address = u16::from_le_bytes([bytes[12], bytes[13]]);
+        let wish = Wish::from_code(bytes[14])?;
         let sound = bytes[0..8] == MAGIC
-            && bytes[9] <= 1
-            && bytes[11] <= 1
+            && [bytes[9], bytes[11], bytes[15], bytes[16]].iter().all(|flag| *flag <= 1)
             && usize::from(bytes[10]) <= MAX_RAILS
             && usize::from(longest_address) <= MAX_ADDRESS;
         sound.then(|| Self {
             step,
-            provider: text(&bytes[PROVIDER_AT..REASON_AT]),
+            provider: text(&bytes[PROVIDER_AT..LACKS_AT]),
+            atomics: Offer {
+                wish,
+                hardware: bytes[15] == 1,
+                lacks: (bytes[16] == 1).then(|| text(&bytes[LACKS_AT..REASON_AT])),
+            },
             rails: bytes[10],
             remote_data: bytes[11] == 1,
             longest_address,
@@ -295,6 +325,7 @@ mod tests {
             rails: 2,
             remote_data: true,
             longest_address: 16,
+            atomics: Offer { wish: Wish::Auto, hardware: false, lacks: None },
             failure: None,
         }
     }
@@ -309,6 +340,11 @@ mod tests {
             step: Step::Ready,
             failure: Some("no provider left: tcp refused".to_owned()),
             remote_data: false,
+            atomics: Offer {
+                wish: Wish::Native,
+                hardware: true,
+                lacks: Some("no FI_ATOMIC".to_owned()),
+            },
             ..hello()
         };
         for hello in [hello(), failed] {
@@ -338,10 +374,18 @@ mod tests {
     fn records_that_do_not_fit_are_refused() {
         let mut damaged = hello().encode();
         damaged[0] ^= 1;
+        let with = |at: usize, byte| {
+            let mut bytes = hello().encode();
+            bytes[at] = byte;
+            bytes
+        };
         let cases = [
             [hello().encode(), damaged],
             [hello().encode(), Hello { step: Step::Ready, ..hello() }.encode()],
             [hello().encode(), Hello { rails: 33, ..hello() }.encode()],
+            [hello().encode(), with(11, 2)],
+            [hello().encode(), with(14, 3)],
+            [hello().encode(), with(16, 2)],
         ];
         for records in cases {
             let error = Hello::agree(Step::Open, &records.concat()).unwrap_err();

@@ -24,7 +24,7 @@ impl<P: Port> Lane<P> {
             return self.fail_rail(rail, failure.error);
         };
         match self.segments.away(token) {
-            Some(segment) if segment.stage == Stage::Posted => {
+            Some(segment) if matches!(segment.stage, Stage::Posted | Stage::Native) => {
                 self.rails[segment.rail.index()].completed(1);
             }
             Some(_) => {}

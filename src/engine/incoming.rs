@@ -7,6 +7,7 @@ use super::counts::CountedSignal;
 use super::error::EngineError;
 use super::ids::{Pe, RailId, Token};
 use super::lane::Lane;
+use super::message::ResultPlace;
 use super::messages::local_fault;
 use super::port::{Incoming, Local, Port, PortError};
 use super::segment::{Kind, NIL, named_by};
@@ -90,8 +91,9 @@ impl<P: Port> Lane<P> {
             let Some(place) = self.regions.place(to, payload.len()) else { return false };
             data = place;
         }
-        // Acknowledgements are for the long way, which takes the request with them.
-        if word % width != 0 || message.ack != link.heard {
+        // Acknowledgements are for the long way, which takes the request with them, and where the fabric
+        // does atomics it refuses it.
+        if word % width != 0 || message.ack != link.heard || self.natives.is_some() {
             return false;
         }
         match link.received.arrive(message.seq) {
@@ -139,6 +141,7 @@ impl<P: Port> Lane<P> {
                 let arrival = link.received.arrive(message.seq);
                 if let (Arrival::New, &Body::CountedSignal { at, atomic, tag, segments }) =
                     (arrival, &message.body)
+                    && self.natives.is_none()
                 {
                     // It has arrived, so it is not taken again; acknowledged it is when applied.
                     let signal = CountedSignal { seq: message.seq, at, atomic };
@@ -164,6 +167,12 @@ impl<P: Port> Lane<P> {
 
     /// Applies a request to this process' memory.
     pub(super) fn carry_out(&mut self, pe: Pe, body: &Body<'_>) -> Result<(), String> {
+        if self.natives.is_some() {
+            // Applied here, it would not be atomic with those that the fabric carries out.
+            return Err(String::from(
+                "an atomic as a message, and in this job the fabric does them",
+            ));
+        }
         let (at, atomic) = match *body {
             Body::PutSignal { at, atomic, to, payload } => {
                 let addr = self.regions.locate(to, payload.len()).map_err(|e| e.to_string())?;
@@ -246,13 +255,7 @@ impl<P: Port> Lane<P> {
         }
         if let Local::Memory { addr, .. } = segment.transfer.local {
             let flag = segment.transfer.remote;
-            let stored = self
-                .port
-                .store(addr, &value.to_le_bytes())
-                .and_then(|()| self.port.store_flag(addr + 8, flag));
-            if let Err(error) = stored {
-                self.fail_lane(local_fault(pe, &error));
-            }
+            self.store_result(pe, ResultPlace { addr, flag }, value);
         }
         self.drop_segment(token);
     }

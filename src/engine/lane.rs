@@ -13,6 +13,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::burst::Doorbell;
 use super::counted::Told;
 use super::counters::RailCounters;
 use super::drain::{Drain, Rare};
@@ -22,6 +23,7 @@ use super::handle::{HandleBytes, HandleError, HandleView};
 use super::ids::{Pe, RailId, Token};
 use super::incoming::PendingReply;
 use super::link::MessageTable;
+use super::native::Natives;
 use super::operation::{OpId, OpTable};
 use super::paths::PathTable;
 use super::port::{Desc, Direction, Local, Polled, Port, PortError, Posted, RailLimits, Transfer};
@@ -147,11 +149,13 @@ pub struct Lane<P: Port> {
     pub(super) rails: Box<[Rail<P::Short>]>,
     pub(super) paths: PathTable,
     pub(super) regions: RegionCache,
-    needs_desc: bool,
-    /// Whether the port has a short way on every rail.
+    pub(super) needs_desc: bool,
+    /// Whether the port has a short way on every rail, and messages change words.
     pub(super) has_short: bool,
     pub(super) ops: OpTable,
     pub(super) messages: MessageTable,
+    /// Atomics that the fabric carries out. Without, the peers do, asked by messages.
+    pub(super) natives: Option<Box<Natives>>,
     /// Most transfers under way.
     transfer_room: u32,
     /// Whether peers send messages to this lane: only to proxy lanes.
@@ -168,7 +172,13 @@ pub struct Lane<P: Port> {
     /// Signals of all peers that have arrived and wait for their data.
     pub(super) unapplied: u32,
     /// Segments in the rails' queues.
-    ready: u32,
+    pub(super) ready: u32,
+    /// The fabric gains from bursts.
+    pub(super) batches: bool,
+    /// Puts of a burst are being submitted: they go into the queues.
+    pub(super) withholds: bool,
+    /// Puts of a burst that may be in the queues only because others follow.
+    pub(super) withheld: u32,
     /// Completions that are being applied.
     rare: Rare,
     pub(super) watchdog: Watchdog,
@@ -192,6 +202,7 @@ impl<P: Port> Lane<P> {
                 port.context(token)
             }),
             messages: MessageTable::new(messages_for(config.kind)),
+            natives: None,
             transfer_room: transfers_for(limits),
             receives: config.kind == LaneKind::Proxy,
             control: VecDeque::with_capacity(64),
@@ -208,6 +219,9 @@ impl<P: Port> Lane<P> {
             regions: RegionCache::new(config.regions, config.kind),
             ops: OpTable::with_capacity(64),
             ready: 0,
+            batches: port.batches(),
+            withholds: false,
+            withheld: 0,
             rare: Rare::EMPTY,
             watchdog: config.watchdog,
             failure: None,
@@ -226,11 +240,16 @@ impl<P: Port> Lane<P> {
     pub fn start(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
         let mut sent = 0;
         self.submit(request, &mut sent, OpId::NONE)?;
+        self.end_burst();
         if sent == request.len { Ok(()) } else { self.finish_start(request, sent) }
     }
 
     #[cold]
-    fn finish_start(&mut self, request: &Request<'_>, mut sent: usize) -> Result<(), EngineError> {
+    pub(super) fn finish_start(
+        &mut self,
+        request: &Request<'_>,
+        mut sent: usize,
+    ) -> Result<(), EngineError> {
         let mut idle = 0;
         while sent < request.len {
             self.make_room(&mut idle)?;
@@ -418,6 +437,7 @@ impl<P: Port> Lane<P> {
     /// A PE outside the job.
     #[inline]
     pub fn fence(&mut self, pe: Pe) -> Result<(), EngineError> {
+        self.end_burst();
         if let Some(stream) = self.streams.find_mut(pe) {
             stream.fence();
             return Ok(());
@@ -547,13 +567,20 @@ impl<P: Port> Lane<P> {
     /// Whether another transfer may be submitted. Messages have slots of their own, so that a lane
     /// full of transfers can still send them, and the other way round.
     fn has_transfer_room(&self) -> bool {
-        self.segments.used().saturating_sub(self.messages.used()) < self.transfer_room
+        let natives = self.natives.as_deref().map_or(0, Natives::used);
+        let others = self.messages.used() + natives;
+        self.segments.used().saturating_sub(others) < self.transfer_room
+    }
+
+    /// Whether another message, or another native atomic, may be submitted.
+    fn has_message_room(&self) -> bool {
+        self.natives.as_deref().map_or_else(|| self.messages.has_room(), Natives::has_room)
     }
 
     /// While there is no room: an error once a failure means that there may never be any.
     pub(super) fn room_or_failure(&self) -> Result<(), EngineError> {
         match &self.failure {
-            Some(failed) if !self.has_transfer_room() || !self.messages.has_room() => {
+            Some(failed) if !self.has_transfer_room() || !self.has_message_room() => {
                 Err((**failed).clone())
             }
             _ => Ok(()),
@@ -564,10 +591,10 @@ impl<P: Port> Lane<P> {
     #[inline]
     pub(super) fn dispatch(&mut self, token: Token, rail: RailId) {
         // Behind others in the rail's queue it may not go, whatever it is.
-        let left = if self.rails[rail.index()].front().is_some() {
+        let left = if self.rails[rail.index()].front().is_some() || self.withholds {
             Left::NoRoom
         } else {
-            self.launch(token, rail)
+            self.launch(token, rail, Doorbell::Ring)
         };
         match left {
             Left::Taken => {}
@@ -578,19 +605,24 @@ impl<P: Port> Lane<P> {
     }
 
     /// Hands a segment to the fabric.
-    fn launch(&mut self, token: Token, rail: RailId) -> Left {
+    fn launch(&mut self, token: Token, rail: RailId, doorbell: Doorbell) -> Left {
         let segment = &mut self.segments[token.0];
-        if segment.kind.is_message() {
-            return self.send_message(token, rail);
+        match segment.kind {
+            Kind::Transfer | Kind::Counted => {}
+            Kind::Message | Kind::CountedSignal | Kind::Fetch => {
+                return self.send_message(token, rail);
+            }
+            Kind::Native => return self.launch_native(token, rail),
         }
         let state = &mut self.rails[rail.index()];
         if state.is_full() {
             return Left::NoRoom;
         }
         let (to, transfer) = (self.paths.get(segment.pe, rail).to, &segment.transfer);
-        let posted = match segment.kind {
-            Kind::Counted => self.port.post_with_data(rail, to, token, transfer, segment.data),
-            _ => self.port.post(rail, to, token, transfer),
+        let posted = match (segment.kind, doorbell) {
+            (Kind::Counted, _) => self.port.post_with_data(rail, to, token, transfer, segment.data),
+            (_, Doorbell::Ring) => self.port.post(rail, to, token, transfer),
+            (_, Doorbell::Owe) => self.port.post_more(rail, to, token, transfer),
         };
         match posted {
             Ok(Posted::Yes) => {
@@ -618,17 +650,23 @@ impl<P: Port> Lane<P> {
 
     /// Posts from the rails' queues what they take.
     #[cold]
-    fn post_ready(&mut self) -> bool {
+    pub(super) fn post_ready(&mut self) -> bool {
         let mut moved = false;
+        self.withheld = 0;
         for rail in (0..self.rails.len()).map(|rail| RailId(rail as u8)) {
+            let mut burst = 0;
             while let Some(index) = self.rails[rail.index()].front() {
                 let token = Token(index);
+                let doorbell = self.doorbell(rail, index, burst);
                 // Nothing is sent to a peer after a failure: what follows might be a flag for data
                 // that never left.
                 let failed = self.check_stream(self.segments[index].pe).is_err();
-                let left = if failed { None } else { Some(self.launch(token, rail)) };
+                let left = if failed { None } else { Some(self.launch(token, rail, doorbell)) };
                 if matches!(left, Some(Left::NoRoom)) {
                     break;
+                }
+                if matches!(left, Some(Left::Taken)) {
+                    burst = self.rang(rail, index, doorbell);
                 }
                 self.rails[rail.index()].pop(&self.segments);
                 self.ready -= 1;
@@ -649,11 +687,20 @@ impl<P: Port> Lane<P> {
     #[cold]
     fn completed(&mut self, token: Token) -> bool {
         let Some(finished) = self.segments.finish(token) else {
-            unknown_token(token);
-            return false;
+            return self.completed_otherwise(token);
         };
         self.ended(finished);
         true
+    }
+
+    /// A completion that is no transfer's: of a native atomic, or of nothing in flight.
+    #[cold]
+    fn completed_otherwise(&mut self, token: Token) -> bool {
+        let known = self.completed_native(token);
+        if !known {
+            unknown_token(token);
+        }
+        known
     }
 
     /// Tells the operation and the stream of a segment that was under way that it has ended.
@@ -696,7 +743,7 @@ impl<P: Port> Lane<P> {
         let segment = self.segments[token.0];
         let Segment { pe, stage, kind, direction, .. } = segment;
         let op = segment.op();
-        if kind.is_message() {
+        if kind.is_noted() {
             self.leave_message(token);
         }
         self.segments.give(token);

@@ -1,8 +1,9 @@
-//! Requests that the peer's proxy thread carries out: atomics and signals.
+//! Requests that change words at a peer: atomics and signals.
 
 use super::atomic::Atomic;
-use super::handle::HandleBytes;
-use super::ids::Pe;
+use super::error::EngineError;
+use super::handle::{HandleBytes, HandleError, HandleView};
+use super::ids::{Pe, RailId};
 use super::lane::Request;
 
 /// An atomic operation on a word at a peer.
@@ -18,6 +19,37 @@ pub struct AtomicRequest<'a> {
     pub atomic: Atomic,
     /// For operations that fetch: where the word before goes.
     pub result: Option<ResultPlace>,
+}
+
+impl<'a> AtomicRequest<'a> {
+    /// The handle and the word's offset in its region, with every check.
+    #[inline]
+    pub(super) fn word(&self) -> Result<(HandleView<'a>, u64), EngineError> {
+        let width = self.atomic.width.bytes();
+        let refused = |fault| self.refused(fault);
+        let remote = HandleView::check(self.remote_handle).map_err(refused)?;
+        let offset = remote.locate(self.remote_addr, width as u64).map_err(refused)?;
+        if self.remote_addr % width as u64 != 0 {
+            let addr = self.remote_addr;
+            return Err(refused(HandleError::Misaligned { addr, width }));
+        }
+        if remote.rails() == 0 {
+            return Err(refused(HandleError::NoKey { rail: RailId(0), rails: 0 }));
+        }
+        Ok((remote, offset))
+    }
+
+    #[cold]
+    pub(super) fn refused(&self, fault: HandleError) -> EngineError {
+        EngineError::Refused {
+            what: "atomic",
+            pe: self.pe,
+            side: "remote",
+            addr: self.remote_addr,
+            len: self.atomic.width.bytes(),
+            fault,
+        }
+    }
 }
 
 /// Where a fetched word goes: the word's bytes at `addr`, and after them, 8 bytes further, the flag.

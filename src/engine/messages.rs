@@ -10,7 +10,7 @@
 //! acknowledgements open, and those we ask for as soon as anybody waits.
 
 use super::error::EngineError;
-use super::handle::{HandleError, HandleView};
+use super::handle::HandleView;
 use super::ids::{Pe, RailId, Token};
 use super::lane::{Lane, Left, LocalSide, Request, SignalEngine};
 use super::link::FETCHES;
@@ -41,6 +41,7 @@ impl<P: Port> Lane<P> {
             // out the fence for the PE itself.
             self.fence(request.pe)?;
         }
+        self.end_burst();
         let mut idle = 0;
         while !self.try_atomic(request)? {
             self.make_room(&mut idle)?;
@@ -54,10 +55,14 @@ impl<P: Port> Lane<P> {
     /// # Errors
     /// As [`Lane::atomic`].
     pub fn put_signal(&mut self, request: &PutSignalRequest<'_>) -> Result<(), EngineError> {
+        self.end_burst();
         let PutSignalRequest { parts, signal } = request;
         let bytes: usize = parts.iter().map(|part| part.len).sum();
         if bytes == 0 {
             return self.atomic(signal);
+        }
+        if self.natives.is_some() {
+            return self.put_signal_chained(parts, signal);
         }
         let eager = matches!(self.signals, SignalEngine::Auto | SignalEngine::Eager);
         if eager && bytes <= MAX_EAGER {
@@ -157,8 +162,7 @@ impl<P: Port> Lane<P> {
                 self.make_room(&mut idle)?;
             }
         }
-        let plain = |at, atomic| Body::Atomic { at, atomic };
-        while !self.try_message(signal, op, plain)? {
+        while !self.try_chained(signal, op)? {
             self.make_room(&mut idle)?;
         }
         Ok(())
@@ -167,7 +171,16 @@ impl<P: Port> Lane<P> {
     /// Submits an atomic if there is room for it. Never blocks.
     #[inline]
     fn try_atomic(&mut self, request: &AtomicRequest<'_>) -> Result<bool, EngineError> {
-        self.try_message(request, NIL_OP, |at, atomic| Body::Atomic { at, atomic })
+        self.try_chained(request, NIL_OP)
+    }
+
+    /// As [`Lane::try_atomic`], chained to an operation if one is given.
+    #[inline]
+    fn try_chained(&mut self, request: &AtomicRequest<'_>, op: OpId) -> Result<bool, EngineError> {
+        if self.natives.is_some() {
+            return self.try_native(request, op);
+        }
+        self.try_message(request, op, |at, atomic| Body::Atomic { at, atomic })
     }
 
     /// Submits a message about a word if there is room for it, chained to an operation if one is
@@ -182,23 +195,7 @@ impl<P: Port> Lane<P> {
         self.stream_to(request.pe)?;
         let atomic = request.atomic;
         let width = atomic.width.bytes();
-        let refused = |fault: HandleError| EngineError::Refused {
-            what: "atomic",
-            pe: request.pe,
-            side: "remote",
-            addr: request.remote_addr,
-            len: width,
-            fault,
-        };
-        let remote = HandleView::check(request.remote_handle).map_err(refused)?;
-        let offset = remote.locate(request.remote_addr, width as u64).map_err(refused)?;
-        if request.remote_addr % width as u64 != 0 {
-            let addr = request.remote_addr;
-            return Err(refused(HandleError::Misaligned { addr, width }));
-        }
-        if remote.rails() == 0 {
-            return Err(refused(HandleError::NoKey { rail: RailId(0), rails: 0 }));
-        }
+        let (remote, offset) = request.word()?;
         let at = Spot { slot: remote.slot(), offset };
 
         let fetch = request.result.filter(|_| atomic.op.fetches());
@@ -310,6 +307,12 @@ impl<P: Port> Lane<P> {
     /// The message of a segment that ends.
     pub(super) fn leave_message(&mut self, token: Token) {
         let Segment { message, pe, kind, stage, data, .. } = self.segments[token.0];
+        if kind == Kind::Native {
+            if let Some(natives) = self.natives.as_deref_mut() {
+                natives.give(message);
+            }
+            return;
+        }
         if let (Kind::Fetch | Kind::CountedSignal, Some(stream)) = (kind, self.streams.find_mut(pe))
         {
             let link = stream.link();

@@ -5,13 +5,16 @@
 //! tests use. Nothing here is `unsafe`.
 #![forbid(unsafe_code)]
 
+pub mod applier;
 pub mod atomic;
+mod burst;
 pub mod counted;
 pub mod counters;
 mod counts;
 mod drain;
 pub mod error;
 pub mod exchange;
+pub mod fabric_atomic;
 mod failures;
 pub mod fake;
 pub mod handle;
@@ -22,6 +25,7 @@ pub mod lane;
 mod link;
 pub mod message;
 mod messages;
+pub mod native;
 mod operation;
 pub mod pairing;
 pub mod paths;

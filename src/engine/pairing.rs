@@ -2,6 +2,7 @@
 
 use super::exchange::RailAddress;
 use super::ids::{Pe, RailId};
+use super::native::TARGET_RAIL;
 
 /// The local rail on which the first segment to a peer goes out; those after it take turns.
 ///
@@ -25,6 +26,17 @@ pub fn remote_rail(me: Pe, local: &[RailAddress], rail: RailId, peer: &[RailAddr
     let rank = local[..rail.index()].iter().filter(|other| other.fabric == fabric).count();
     let turn = me.index() / local.len();
     RailId(shared[(rank + turn) % shared.len()] as u8)
+}
+
+/// The local rail by which our atomics for a peer go: one that sends to the peer's
+/// [`TARGET_RAIL`] anyway, else one on the same fabric, else the first.
+pub fn atomic_rail(me: Pe, local: &[RailAddress], peer: &[RailAddress]) -> RailId {
+    let rails = || (0..local.len()).map(|at| RailId(at as u8));
+    let fabric = peer[TARGET_RAIL.index()].fabric;
+    rails()
+        .find(|rail| remote_rail(me, local, *rail, peer) == TARGET_RAIL)
+        .or_else(|| rails().find(|rail| local[rail.index()].fabric == fabric))
+        .unwrap_or(RailId(0))
 }
 
 #[cfg(test)]
@@ -64,6 +76,25 @@ mod tests {
             remote.sort_unstable();
             assert_eq!(remote, [0, 1, 2, 3]);
         }
+    }
+
+    #[test]
+    fn atomics_leave_by_a_rail_that_reaches_the_one_rail_of_the_target() {
+        for n in 1..=4u8 {
+            let all = rails(&vec![1; usize::from(n)]);
+            for me in 0..20 {
+                let rail = atomic_rail(Pe(me), &all, &all);
+                assert_eq!(remote_rail(Pe(me), &all, rail, &all), TARGET_RAIL);
+            }
+        }
+        // One rail, which sends to the second of the peer's in turn, serves the first as well.
+        let (one, two) = (rails(&[1]), rails(&[1, 1]));
+        assert_eq!(remote_rail(Pe(1), &one, RailId(0), &two), RailId(1));
+        assert_eq!(atomic_rail(Pe(1), &one, &two), RailId(0));
+        // By fabric, where the pairing avoids the first.
+        let (local, peer) = (rails(&[7, 2, 1]), rails(&[1, 2]));
+        assert_eq!(atomic_rail(Pe(0), &local, &peer), RailId(0), "paired by position");
+        assert_eq!(atomic_rail(Pe(0), &rails(&[2, 1]), &peer), RailId(1));
     }
 
     #[test]

@@ -68,6 +68,11 @@ impl PathTable {
         self.hops.len() as u32 / self.rails
     }
 
+    /// The address that a local rail sends to for a PE; both exist.
+    pub fn address(&self, pe: Pe, rail: RailId) -> PeerAddr {
+        self.get(pe, rail).to
+    }
+
     /// The path of a local rail to a PE; both exist.
     #[inline]
     pub(super) fn get(&self, pe: Pe, rail: RailId) -> Hop {

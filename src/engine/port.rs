@@ -9,6 +9,7 @@
 use std::fmt;
 
 use super::atomic::Atomic;
+use super::fabric_atomic::FabricAtomic;
 use super::ids::{RailId, Token};
 use super::wire::Packet;
 
@@ -216,6 +217,50 @@ pub trait Port {
         transfer: &Transfer,
         data: u32,
     ) -> Result<Posted, PortError>;
+
+    /// Whether [`Port::post_more`] spares the fabric work.
+    fn batches(&self) -> bool {
+        false
+    }
+
+    /// As [`Port::post`] of a write, with the promise that another write to the same peer is posted on
+    /// this rail next: the fabric may put off ringing the device's doorbell until then.
+    ///
+    /// # Errors
+    /// As [`Port::post`].
+    fn post_more(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        transfer: &Transfer,
+    ) -> Result<Posted, PortError> {
+        self.post(rail, to, token, transfer)
+    }
+
+    /// Posts an atomic operation on a word of a peer's memory. Never blocks. Its completion says that
+    /// it was carried out and, if it fetches, that [`Port::fetched`] has the word before.
+    ///
+    /// # Errors
+    /// The fabric refused it for good, as one that has no atomics does.
+    fn post_atomic(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        atomic: &FabricAtomic,
+    ) -> Result<Posted, PortError> {
+        let _ = (rail, to, token, atomic);
+        let text = String::from("this fabric carries out no atomics");
+        Err(PortError { call: "posting an atomic", code: 0, text })
+    }
+
+    /// The word that the atomic with this token has fetched, in the low bytes; others are zero.
+    /// Between its completion and the next use of the token.
+    fn fetched(&mut self, token: Token) -> u64 {
+        let _ = token;
+        0
+    }
 
     /// Takes up to [`POLL_BATCH`] completions of a rail, and lets the fabric make progress. Never
     /// blocks. What has come in waits for [`Port::receive`], which takes all of it before the next

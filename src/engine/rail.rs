@@ -23,6 +23,8 @@ pub(super) struct Rail<S> {
     queue: Queue,
     /// Whether messages follow writes to the same peer.
     pub(super) orders_messages: bool,
+    /// Segments posted since the doorbell was last rung; see [`super::burst`].
+    pub(super) unrung: u32,
     /// When the last segment completed, on the watchdog's clock.
     pub(super) moved: u32,
     /// Kept without what follows from the rest; see [`Rail::counters`].
@@ -40,6 +42,7 @@ impl<S> Rail<S> {
             max_segment: limits.max_segment.max(1),
             queue: Queue::EMPTY,
             orders_messages: limits.orders_messages,
+            unrung: 0,
             moved: 0,
             counters: RailCounters::default(),
         }

@@ -28,6 +28,8 @@ pub(super) enum Stage {
     Windowed,
     /// A message that has left; the peer's acknowledgement, or its reply, is outstanding.
     Sent,
+    /// An atomic taken by the fabric; its completion is outstanding.
+    Native,
 }
 
 /// What a segment is.
@@ -44,12 +46,15 @@ pub(super) enum Kind {
     /// A message whose request returns a word. It ends with the reply. `transfer.local` is where
     /// the word goes, `transfer.remote` the flag.
     Fetch,
+    /// An atomic that the fabric carries out. It ends with its completion.
+    Native,
 }
 
 impl Kind {
-    /// Whether it is a message, rather than bytes that the fabric moves.
+    /// Whether it has a place in the table of messages or among the native atomics, rather than
+    /// being bytes that the fabric moves.
     #[inline]
-    pub(super) fn is_message(self) -> bool {
+    pub(super) fn is_noted(self) -> bool {
         !matches!(self, Kind::Transfer | Kind::Counted)
     }
 }
@@ -78,7 +83,8 @@ pub(super) struct Segment {
     /// When it came to where it is, on the watchdog's clock. Not kept for a transfer that was posted
     /// at once: then it is some earlier moment.
     pub(super) born: u32,
-    /// Its message in the message table, or [`NIL`] for a transfer.
+    /// Its message in the message table, or its place among the native atomics, or [`NIL`] for a
+    /// transfer.
     pub(super) message: u32,
     /// The rail it goes out on.
     pub(super) rail: RailId,
@@ -133,6 +139,7 @@ impl Segment {
             (Kind::Transfer | Kind::Counted, Direction::Read) => "get",
             (Kind::Message | Kind::CountedSignal, _) => "signal or atomic",
             (Kind::Fetch, _) => "fetching atomic",
+            (Kind::Native, _) => "signal or atomic",
         }
     }
 
@@ -337,7 +344,7 @@ impl SegmentTable {
     pub(super) fn away(&self, token: Token) -> Option<&Segment> {
         self.slots
             .get(token.index())
-            .filter(|segment| matches!(segment.stage, Stage::Posted | Stage::Sent))
+            .filter(|segment| matches!(segment.stage, Stage::Posted | Stage::Sent | Stage::Native))
     }
 
     /// Gives back a slot that was just taken and put to no use.

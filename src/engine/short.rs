@@ -65,7 +65,7 @@ impl<P: Port> Lane<P> {
     /// pending fence, over a rail with room, from memory that needs no descriptor.
     ///
     /// `request` makes the request of the same arguments, for the long way. Nothing in the short one
-    /// can panic.
+    /// can panic. The short way does not end a burst: the caller does, where there are bursts.
     ///
     /// # Errors
     /// As [`Lane::start`].
@@ -178,7 +178,11 @@ impl<P: Port> Lane<P> {
         // A stream that has failed is closed as well.
         let closed = stream.is_closed();
         let Some(link) = stream.link.as_deref_mut() else { return false };
-        if closed || !self.has_short || rail.queued() != 0 || !link.has_room(&self.messages) {
+        // The long way ends a burst.
+        if closed || !self.has_short || self.withheld != 0 {
+            return false;
+        }
+        if rail.queued() != 0 || !link.has_room(&self.messages) {
             return false;
         }
         if addr % width as u64 != 0 {

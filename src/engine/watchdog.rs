@@ -155,8 +155,8 @@ impl Watchdog {
         };
         let patience = self.warn_after.into_iter().chain(self.fail_after).min().unwrap_or(u64::MAX);
         let waits = |segment: &Segment| {
-            use Stage::{Posted, Ready, Sent, Windowed};
-            matches!(segment.stage, Posted | Ready | Sent | Windowed)
+            use Stage::{Native, Posted, Ready, Sent, Windowed};
+            matches!(segment.stage, Posted | Ready | Sent | Windowed | Native)
         };
         let stuck = |segment: &Segment| {
             let still = if waits(segment) { still(segment) } else { 0 };
@@ -195,7 +195,7 @@ impl Watchdog {
                 rail_name: port.rail_name(segment.rail).to_owned(),
                 seconds: waited / 1_000_000_000,
                 state: match segment.stage {
-                    Stage::Posted => "posted",
+                    Stage::Posted | Stage::Native => "posted",
                     Stage::Ready => "queued: the fabric does not take it",
                     Stage::Sent => "sent, not acknowledged",
                     Stage::Windowed => "waits for acknowledgements of earlier ones",

@@ -67,6 +67,16 @@ impl ContextArray {
     }
 }
 
+/// What an atomic operation works with in this process. Each word is in the byte order of the
+/// processor, which NVSHMEM's platforms have little endian, so that a narrow word is in front.
+#[repr(C, align(32))]
+pub(super) struct AtomicCell {
+    pub(super) operand: u64,
+    pub(super) compare: u64,
+    /// The provider writes to it while the operation is in flight.
+    pub(super) result: u64,
+}
+
 /// Contexts, and the values of inline writes, for all the tokens of a lane.
 ///
 /// The values lie apart, densely: most providers never touch the contexts, and then only the
@@ -74,10 +84,12 @@ impl ContextArray {
 pub(super) struct Contexts {
     contexts: ContextArray,
     values: Box<[UnsafeCell<u64>]>,
+    /// For atomic operations; none where the fabric is not asked for them.
+    cells: Box<[UnsafeCell<AtomicCell>]>,
 }
 
-// SAFETY: a value is written only by the thread that holds the lane's port, before it posts the
-// operation of that token.
+// SAFETY: a value or a cell is accessed only by the thread that holds the lane's port, before it
+// posts the operation of that token or after it has completed, and by the provider in between.
 unsafe impl Send for Contexts {}
 // SAFETY: as above.
 unsafe impl Sync for Contexts {}
@@ -89,7 +101,26 @@ impl Contexts {
         Self {
             contexts: ContextArray::new(tokens),
             values: (0..tokens).map(|_| UnsafeCell::new(0)).collect(),
+            cells: Box::default(),
         }
+    }
+
+    /// The same, with a cell for an atomic operation of each token.
+    pub(super) fn with_cells(mut self) -> Self {
+        let cell = |_| UnsafeCell::new(AtomicCell { operand: 0, compare: 0, result: 0 });
+        self.cells = (0..self.capacity()).map(cell).collect();
+        self
+    }
+
+    /// The cell of a token. None beyond the end, or without cells.
+    #[inline]
+    pub(super) fn cell(&self, token: Token) -> Option<*mut AtomicCell> {
+        self.cells.get(token.index()).map(UnsafeCell::get)
+    }
+
+    /// All cells, for registration: address and bytes.
+    pub(super) fn cells(&self) -> (usize, usize) {
+        (self.cells.as_ptr() as usize, size_of_val(&*self.cells))
     }
 
     /// The context for an operation's token. None when the token is not below the capacity.

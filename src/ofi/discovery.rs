@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use libfabric_sys::{FI_DELIVERY_COMPLETE, Library};
 use log::info;
 
+use super::atomics::AtomicSupport;
 use super::device::Device;
 use super::error::OfiError;
 use super::hints::{Demand, Step, query};
@@ -112,6 +113,9 @@ impl Discovery {
             info.threading_text(),
             info.mr_mode_text()
         );
+        if self.batches() {
+            info!("puts that the host announces together share a doorbell (FI_MORE)");
+        }
         let cap = usize::from(self.settings.max_nic_per_pe);
         if names.len() > cap {
             info!("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE={cap}: not used: {}", names[cap..].join(", "));
@@ -136,7 +140,7 @@ fn examine(
         reason,
     };
 
-    let (step, infos) = match ask(library, candidate, settings) {
+    let (demand, step, infos) = match ask(library, candidate, settings) {
         Ok(answer) => answer,
         Err(reason) => {
             refusals.push(refuse(None, reason));
@@ -188,7 +192,7 @@ fn examine(
                 Some(info) => Ok(info),
                 None => Err(String::from("taken already")),
             },
-            Source::Address(ip) => at_address(library, candidate, step, ip),
+            Source::Address(ip) => at_address(library, candidate, demand, ip),
         };
         match info {
             Ok(info) => {
@@ -213,7 +217,7 @@ fn ask(
     library: &'static Library,
     candidate: Candidate,
     settings: &Settings,
-) -> Result<(Step, Vec<Info>), String> {
+) -> Result<(Demand, Step, Vec<Info>), String> {
     match query(library, candidate, Demand::Provider, None) {
         Ok(infos) if !infos.is_empty() => {}
         Ok(_) => return Err(String::from("this libfabric does not have it on this machine")),
@@ -235,13 +239,19 @@ fn ask(
         info!("provider {}: automatic progress is not asked for: {reason}", candidate.name);
     }
     let mut last = String::new();
-    for step in Step::ladder(settings, candidate) {
-        match query(library, candidate, Demand::Full(step), None) {
-            Ok(infos) if !infos.is_empty() => return Ok((step, infos)),
+    let ladder = Step::ladder(settings, candidate);
+    // With atomics first, where they are wanted; connecting finds out whether all PEs have them.
+    let atomics = AtomicSupport::wanted(settings, candidate);
+    let with = ladder.iter().filter(|_| atomics).map(|step| (Demand::Atomics(*step), *step));
+    let without = ladder.iter().map(|step| (Demand::Full(*step), *step));
+    for (demand, step) in with.chain(without) {
+        match query(library, candidate, demand, None) {
+            Ok(infos) if !infos.is_empty() => return Ok((demand, step, infos)),
             Ok(_) => last = String::from("only other providers answered"),
             Err(error) => last = error.to_string(),
         }
-        info!("provider {} refuses {step}", candidate.name);
+        let atomics = if demand == Demand::Full(step) { "" } else { ", with FI_ATOMIC" };
+        info!("provider {} refuses {step}{atomics}", candidate.name);
     }
     Err(format!(
         "it does not offer FI_DELIVERY_COMPLETE, without which quiet cannot promise that data has \
@@ -253,15 +263,14 @@ fn ask(
 fn at_address(
     library: &'static Library,
     candidate: Candidate,
-    step: Step,
+    demand: Demand,
     ip: IpAddr,
 ) -> Result<Info, String> {
     // Asked for a foreign address, libfabric answers as if it were ours; opening fails later.
     if !is_local(ip) {
         return Err(String::from("not an address of this host"));
     }
-    let infos = query(library, candidate, Demand::Full(step), Some(ip))
-        .map_err(|error| error.to_string())?;
+    let infos = query(library, candidate, demand, Some(ip)).map_err(|error| error.to_string())?;
     let mut usable = infos.into_iter().filter(|info| info.source_ip() == Some(ip));
     match usable.find(|info| reason_against(info).is_none()) {
         Some(info) => Ok(info),

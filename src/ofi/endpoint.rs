@@ -5,16 +5,21 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use libfabric_sys::{
-    FI_ADDR_UNSPEC, FI_COMPLETION, FI_ENOSYS, FI_ETOOSMALL, FI_RECV, FI_TRANSMIT, Padded,
-    fi_addr_t, fi_enable, fi_endpoint, fi_ep_bind, fi_getname, fi_inject, fi_msg, fi_read, fi_recv,
-    fi_sendmsg, fi_write, fi_writedata, fid, fid_ep, iovec,
+    FI_ADDR_UNSPEC, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_ENOSYS, FI_ETOOSMALL, FI_MORE, FI_RECV,
+    FI_TRANSMIT, Padded, fi_addr_t, fi_atomic, fi_atomicvalid, fi_compare_atomic,
+    fi_compare_atomicvalid, fi_enable, fi_endpoint, fi_ep_bind, fi_fetch_atomic,
+    fi_fetch_atomicvalid, fi_getname, fi_inject, fi_msg, fi_msg_rma, fi_read, fi_recv, fi_rma_iov,
+    fi_sendmsg, fi_write, fi_writedata, fi_writemsg, fid, fid_ep, iovec,
 };
 
 use super::address_vector::AddressVector;
+use super::atomics::{self, Call};
 use super::completion::CompletionQueue;
+use super::context::AtomicCell;
 use super::domain::Domain;
 use super::error::check;
 use super::fabric::{close, opened};
+use crate::engine::fabric_atomic::Row;
 use crate::engine::port::PortError;
 use crate::engine::wire::MAX_MESSAGE;
 
@@ -38,6 +43,17 @@ unsafe impl Sync for Endpoint {}
 pub(super) struct Rma {
     pub(super) buf: *mut c_void,
     pub(super) len: usize,
+    pub(super) desc: *mut c_void,
+    pub(super) peer: fi_addr_t,
+    pub(super) remote: u64,
+    pub(super) key: u64,
+    pub(super) context: *mut c_void,
+}
+
+/// One atomic operation, as [`Endpoint::atomic`] takes it.
+pub(super) struct AtomicPost {
+    pub(super) cell: *mut AtomicCell,
+    /// Descriptor of the cell.
     pub(super) desc: *mut c_void,
     pub(super) peer: fi_addr_t,
     pub(super) remote: u64,
@@ -167,6 +183,28 @@ impl Endpoint {
         unsafe { fi_writedata(ep, buf, len, desc, data.into(), peer, remote, key, context) }
     }
 
+    /// As [`Self::write`], with the word that another write follows at once (`FI_MORE`).
+    ///
+    /// # Safety
+    /// As for [`Self::write`].
+    pub(super) unsafe fn write_more(&self, op: &Rma) -> isize {
+        let local = iovec { iov_base: op.buf, iov_len: op.len };
+        let remote = fi_rma_iov { addr: op.remote, len: op.len, key: op.key };
+        let mut desc = op.desc;
+        let mut message = Padded::<fi_msg_rma>::new();
+        message.msg_iov = &local;
+        message.desc = &mut desc;
+        message.iov_count = 1;
+        message.addr = op.peer;
+        message.rma_iov = &remote;
+        message.rma_iov_count = 1;
+        message.context = op.context;
+        let flags = FI_COMPLETION | FI_DELIVERY_COMPLETE | FI_MORE;
+        // SAFETY: enabled; the structures are only read during the call; the rest is the caller's
+        // promise.
+        unsafe { fi_writemsg(self.raw.as_ptr(), message.as_mut_ptr(), flags) }
+    }
+
     /// The resolved way.
     pub(super) fn direct(&self) -> Direct {
         // SAFETY: open, and so are its tables of operations, which do not change.
@@ -194,6 +232,53 @@ impl Endpoint {
         let ep = self.raw.as_ptr();
         // SAFETY: enabled; the rest is the caller's promise.
         unsafe { fi_read(ep, op.buf, op.len, op.desc, op.peer, op.remote, op.key, op.context) }
+    }
+
+    /// Whether the endpoint carries out a row of the table of atomics.
+    pub(super) fn has_atomic(&self, row: Row) -> bool {
+        let (call, datatype, op) = atomics::call_of(row);
+        let ep = self.raw.as_ptr();
+        let mut count = 0;
+        let _gate = self.domain.gate().enter();
+        // SAFETY: enabled; the count is a local.
+        let code = unsafe {
+            match call {
+                Call::Plain => fi_atomicvalid(ep, datatype, op, &mut count),
+                Call::Fetch => fi_fetch_atomicvalid(ep, datatype, op, &mut count),
+                Call::Compare => fi_compare_atomicvalid(ep, datatype, op, &mut count),
+            }
+        };
+        code == 0 && count > 0
+    }
+
+    /// Posts an atomic operation with the endpoint's own flags, `FI_DELIVERY_COMPLETE`.
+    ///
+    /// # Safety
+    /// One thread at a time, inside the domain's gate. The cell and the context are valid, and
+    /// nobody else uses them, until the operation completes or the endpoint is closed. The endpoint
+    /// was opened with `FI_ATOMIC`.
+    pub(super) unsafe fn atomic(&self, row: Row, op: &AtomicPost) -> isize {
+        let (call, datatype, verb) = atomics::call_of(row);
+        let AtomicPost { cell, desc, peer, remote, key, context } = *op;
+        let ep = self.raw.as_ptr();
+        // SAFETY: enabled; the cell is valid by the caller's promise, as is the rest.
+        unsafe {
+            let operand = (&raw mut (*cell).operand).cast::<c_void>();
+            let compare = (&raw mut (*cell).compare).cast::<c_void>();
+            let result = (&raw mut (*cell).result).cast::<c_void>();
+            match call {
+                Call::Plain => {
+                    fi_atomic(ep, operand, 1, desc, peer, remote, key, datatype, verb, context)
+                }
+                Call::Fetch => fi_fetch_atomic(
+                    ep, operand, 1, desc, result, desc, peer, remote, key, datatype, verb, context,
+                ),
+                Call::Compare => fi_compare_atomic(
+                    ep, operand, 1, desc, compare, desc, result, desc, peer, remote, key, datatype,
+                    verb, context,
+                ),
+            }
+        }
     }
 
     /// Sends a message that is copied before this returns, and never completes. Native tcp reports

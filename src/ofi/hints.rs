@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use std::ptr::{self, NonNull};
 
 use libfabric_sys::{
-    FI_CONTEXT, FI_CONTEXT2, FI_DELIVERY_COMPLETE, FI_ENOMEM, FI_EP_RDM, FI_MR_ALLOCATED,
-    FI_MR_ENDPOINT, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR, FI_MSG, FI_NUMERICHOST,
-    FI_PROGRESS_AUTO, FI_PROGRESS_MANUAL, FI_RMA, FI_SOURCE, FI_THREAD_COMPLETION,
+    FI_ATOMIC, FI_CONTEXT, FI_CONTEXT2, FI_DELIVERY_COMPLETE, FI_ENOMEM, FI_EP_RDM,
+    FI_MR_ALLOCATED, FI_MR_ENDPOINT, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR, FI_MSG,
+    FI_NUMERICHOST, FI_PROGRESS_AUTO, FI_PROGRESS_MANUAL, FI_RMA, FI_SOURCE, FI_THREAD_COMPLETION,
     FI_THREAD_DOMAIN, FI_THREAD_SAFE, Library, fi_info, set_progress,
 };
 
@@ -67,6 +67,8 @@ pub(super) enum Demand {
     Rma,
     /// Also completions that mean delivery, with the step's progress and threading.
     Full(Step),
+    /// The same with atomics.
+    Atomics(Step),
 }
 
 /// Asks libfabric for the endpoints of one provider, of all its devices or at one source address.
@@ -134,7 +136,10 @@ impl Hints {
             let domain = (*info).domain_attr;
             (*domain).mr_mode =
                 FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
-            if let Demand::Full(step) = demand {
+            if let Demand::Atomics(_) = demand {
+                (*info).caps |= FI_ATOMIC;
+            }
+            if let Demand::Full(step) | Demand::Atomics(step) = demand {
                 // quiet promises data that is visible at the target. Without this flag a write
                 // completes when its buffer is free again.
                 (*(*info).tx_attr).op_flags = FI_DELIVERY_COMPLETE;

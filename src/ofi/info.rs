@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr::NonNull;
 
 use libfabric_sys::{
-    FI_ADDR_STR, FI_BUS_PCI, FI_ORDER_SAW, FI_TYPE_MR_MODE, FI_TYPE_PROGRESS, FI_TYPE_THREADING,
-    Library, Version, data_progress, fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info,
-    fi_progress, fi_rx_attr, fi_threading, fi_tx_attr,
+    FI_ADDR_STR, FI_ATOMIC, FI_BUS_PCI, FI_ORDER_SAW, FI_TYPE_MR_MODE, FI_TYPE_PROGRESS,
+    FI_TYPE_THREADING, Library, Version, data_progress, fi_domain_attr, fi_ep_attr, fi_fabric_attr,
+    fi_info, fi_progress, fi_rx_attr, fi_threading, fi_tx_attr,
 };
 
 /// An owned copy of one `fi_info`, never changed after it was made.
@@ -207,6 +207,11 @@ impl Info {
     /// Completion flags that operations get by default.
     pub(super) fn tx_op_flags(&self) -> u64 {
         self.tx_attr().op_flags
+    }
+
+    /// Whether the endpoint does atomics: `FI_ATOMIC`, which is given only when asked for.
+    pub(super) fn has_atomics(&self) -> bool {
+        self.raw().caps & FI_ATOMIC != 0
     }
 
     pub(super) fn max_message(&self) -> usize {

@@ -28,6 +28,7 @@
 //! does not exist in the other modes (see `domain.rs`).
 
 mod address_vector;
+mod atomics;
 mod completion;
 mod context;
 mod device;
@@ -54,6 +55,7 @@ mod report;
 mod selection;
 mod transport;
 
+pub use atomics::AtomicSupport;
 pub use device::Device;
 pub use discovery::{Discovery, Refusal};
 pub use error::OfiError;

@@ -7,15 +7,17 @@ use std::time::Instant;
 
 use libfabric_sys::{FI_EAGAIN, FI_EAVAIL};
 
+use super::atomics;
 use super::completion::{DirectQueue, Entries};
-use super::context::Contexts;
+use super::context::{AtomicCell, Contexts};
 use super::domain::Gate;
-use super::endpoint::{Direct, Rma};
+use super::endpoint::{AtomicPost, Direct, Rma};
 use super::error::{port_error, refused};
 use super::host_memory;
 use super::messages::{Messages, too_long};
 use super::rail::Rail;
 use crate::engine::atomic::Atomic;
+use crate::engine::fabric_atomic::{FabricAtomic, Row};
 use crate::engine::ids::{RailId, Token};
 use crate::engine::port::{
     Context, Direction, Failure, Incoming, Local, POLL_BATCH, PeerAddr, Polled, Port, PortError,
@@ -32,6 +34,8 @@ pub struct OfiPort {
     rails: Box<[PortRail]>,
     contexts: Arc<Contexts>,
     limits: Box<[RailLimits]>,
+    /// Whether writes are posted with `FI_MORE` where others follow.
+    batches: bool,
     start: Instant,
     /// Where polls leave completions.
     entries: Entries,
@@ -52,8 +56,22 @@ struct PortRail {
     gate: Gate,
     /// Descriptor of the values of inline writes.
     values_desc: usize,
+    /// Descriptor of the cells of atomic operations.
+    cells_desc: usize,
+    /// Whether atomics that fetch nothing are posted as fetching ones.
+    always_fetches: bool,
     messages: Messages,
     queue: DirectQueue,
+}
+
+/// What goes along with a write.
+#[derive(Clone, Copy)]
+enum Along {
+    Nothing,
+    /// Remote data.
+    Data(u32),
+    /// The word that another write follows at once.
+    More,
 }
 
 impl OfiPort {
@@ -68,6 +86,8 @@ impl OfiPort {
                 queue: rail.endpoint().queue().direct(),
                 gate,
                 values_desc: rail.values_desc().0,
+                cells_desc: rail.cells_desc().0,
+                always_fetches: atomics::always_fetches(&rail.domain().info().provider()),
                 messages,
             })
         };
@@ -75,10 +95,16 @@ impl OfiPort {
             rails: rails.iter().map(port_rail).collect::<Result<_, _>>()?,
             contexts,
             limits: rails.iter().map(|rail| rail.limits()).collect(),
+            batches: false,
             start: Instant::now(),
             entries: Entries::new(),
             fetched: 0,
         })
+    }
+
+    /// The same, with the provider told when more writes follow.
+    pub(super) fn with_batches(self, batches: bool) -> Self {
+        Self { batches, ..self }
     }
 
     /// Polls a rail, whatever stands in the way.
@@ -131,15 +157,15 @@ impl OfiPort {
             .map_err(|error| on_rail(&rail.rail, error))
     }
 
-    /// Posts a segment, with remote data if there is any.
+    /// Posts a segment; a write with what goes along with it.
     #[inline]
-    fn post_told(
+    fn post_along(
         &mut self,
         rail: RailId,
         to: PeerAddr,
         token: Token,
         transfer: &Transfer,
-        data: Option<u32>,
+        along: Along,
     ) -> Result<Posted, PortError> {
         let Some(port_rail) = self.rails.get(rail.index()) else { return Err(no_such_rail(rail)) };
         let Some(context) = self.contexts.context(token) else { return Err(no_such_token(token)) };
@@ -154,9 +180,10 @@ impl OfiPort {
         // context and inline values live as long as the rail. Other memory is what the engine
         // registered and keeps until the token comes back, as `Local::Memory` demands.
         let code = unsafe {
-            match (transfer.direction, data) {
-                (Direction::Write, None) => endpoint.write(&op),
-                (Direction::Write, Some(data)) => endpoint.write_data(&op, data),
+            match (transfer.direction, along) {
+                (Direction::Write, Along::Nothing) => endpoint.write(&op),
+                (Direction::Write, Along::Data(data)) => endpoint.write_data(&op, data),
+                (Direction::Write, Along::More) => endpoint.write_more(&op),
                 (Direction::Read, _) => endpoint.read(&op),
             }
         };
@@ -189,7 +216,7 @@ impl Port for OfiPort {
         token: Token,
         transfer: &Transfer,
     ) -> Result<Posted, PortError> {
-        self.post_told(rail, to, token, transfer, None)
+        self.post_along(rail, to, token, transfer, Along::Nothing)
     }
 
     fn post_with_data(
@@ -200,7 +227,21 @@ impl Port for OfiPort {
         transfer: &Transfer,
         data: u32,
     ) -> Result<Posted, PortError> {
-        self.post_told(rail, to, token, transfer, Some(data))
+        self.post_along(rail, to, token, transfer, Along::Data(data))
+    }
+
+    fn batches(&self) -> bool {
+        self.batches
+    }
+
+    fn post_more(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        transfer: &Transfer,
+    ) -> Result<Posted, PortError> {
+        self.post_along(rail, to, token, transfer, Along::More)
     }
 
     fn has_short(&self) -> bool {
@@ -253,6 +294,54 @@ impl Port for OfiPort {
             }
         };
         code == 0
+    }
+
+    fn post_atomic(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        atomic: &FabricAtomic,
+    ) -> Result<Posted, PortError> {
+        let Some(port_rail) = self.rails.get(rail.index()) else { return Err(no_such_rail(rail)) };
+        let Some(context) = self.contexts.context(token) else { return Err(no_such_token(token)) };
+        let Some(cell) = self.contexts.cell(token).filter(|_| port_rail.rail.has_atomics()) else {
+            return Err(refused("posting an atomic", String::from("FI_ATOMIC was not asked for")));
+        };
+        // SAFETY: inside the array. `&mut self` makes this the only thread, and the token is not in
+        // use, so the provider does not have the cell.
+        unsafe {
+            let FabricAtomic { operand, compare, .. } = *atomic;
+            cell.write(AtomicCell { operand, compare, result: 0 });
+        }
+        let row = Row { fetches: atomic.row.fetches || port_rail.always_fetches, ..atomic.row };
+        let op = AtomicPost {
+            cell,
+            desc: port_rail.cells_desc as *mut c_void,
+            peer: to.0,
+            remote: atomic.remote,
+            key: atomic.key,
+            context,
+        };
+        let gate = port_rail.gate.enter();
+        // SAFETY: `&mut self` makes this the lane's only thread, and the gate is entered. Context and
+        // cell live as long as the rail, and nobody uses the cell before the token comes back.
+        let code = unsafe { port_rail.rail.endpoint().atomic(row, &op) };
+        drop(gate);
+        if code == 0 {
+            Ok(Posted::Yes)
+        } else if code == -(FI_EAGAIN as isize) {
+            Ok(Posted::Again)
+        } else {
+            let library = port_rail.rail.domain().library();
+            Err(port_error(library, atomics::name_of(row), code as i64))
+        }
+    }
+
+    fn fetched(&mut self, token: Token) -> u64 {
+        // SAFETY: inside the array. The operation has completed, so the provider is done with the
+        // cell, and `&mut self` makes this the only thread.
+        self.contexts.cell(token).map_or(0, |cell| unsafe { (*cell).result })
     }
 
     fn poll(&mut self, rail: RailId, done: &mut [Token; POLL_BATCH]) -> Polled {

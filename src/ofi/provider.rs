@@ -13,6 +13,14 @@ pub(super) struct Candidate {
     pub(super) by_address: bool,
     /// Why `FI_PROGRESS_AUTO` is not asked for, where it does harm.
     pub(super) avoid_auto: Option<&'static str>,
+    /// The NIC carries out atomics on host memory. Others that offer `FI_ATOMIC` run a loop on the
+    /// target's processor, in whichever thread polls there, which is our proxy thread.
+    pub(super) hardware_atomics: bool,
+    /// It heeds `FI_MORE`, and a post that it refuses leaves none of those before without a doorbell.
+    ///
+    /// efa heeds it too, but its device library forgets what was posted since the last doorbell when it
+    /// has no room for one more. tcp, ofi_rxm and shm do not look at it.
+    pub(super) batches: bool,
 }
 
 /// The thread that ofi_rxm starts for automatic progress waits with no time limit, and resets the
@@ -24,26 +32,20 @@ const RXM_THREAD: Option<&str> = Some(
     "the progress thread of ofi_rxm may hang when its endpoint closes, and slows small writes",
 );
 
-const EFA: Candidate =
-    Candidate { name: "efa", plain_sockets: false, by_address: false, avoid_auto: None };
-const CXI: Candidate =
-    Candidate { name: "cxi", plain_sockets: false, by_address: false, avoid_auto: None };
-const VERBS: Candidate = Candidate {
-    name: "verbs;ofi_rxm",
+const EFA: Candidate = Candidate {
+    name: "efa",
     plain_sockets: false,
-    by_address: true,
-    avoid_auto: RXM_THREAD,
+    by_address: false,
+    avoid_auto: None,
+    hardware_atomics: false,
+    batches: false,
 };
-const TCP: Candidate =
-    Candidate { name: "tcp", plain_sockets: true, by_address: true, avoid_auto: None };
-const TCP_RXM: Candidate = Candidate {
-    name: "tcp;ofi_rxm",
-    plain_sockets: true,
-    by_address: true,
-    avoid_auto: RXM_THREAD,
-};
-const SHM: Candidate =
-    Candidate { name: "shm", plain_sockets: false, by_address: false, avoid_auto: None };
+const CXI: Candidate = Candidate { name: "cxi", hardware_atomics: true, batches: true, ..EFA };
+const VERBS: Candidate =
+    Candidate { name: "verbs;ofi_rxm", by_address: true, avoid_auto: RXM_THREAD, ..EFA };
+const TCP: Candidate = Candidate { name: "tcp", plain_sockets: true, by_address: true, ..EFA };
+const TCP_RXM: Candidate = Candidate { name: "tcp;ofi_rxm", avoid_auto: RXM_THREAD, ..TCP };
+const SHM: Candidate = Candidate { name: "shm", ..EFA };
 
 /// What to try for the user's choice, in order.
 pub(super) fn candidates(provider: Provider) -> &'static [Candidate] {

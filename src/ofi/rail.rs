@@ -50,6 +50,8 @@ pub(super) struct Rail {
     values: Option<Region>,
     /// The message buffers, likewise.
     messages: Option<Region>,
+    /// The cells of atomic operations, likewise.
+    cells: Option<Region>,
     endpoint: Endpoint,
     /// The provider may write to these until the endpoint is closed, which the order of the fields
     /// sees to. The user's buffers are not ours to keep.
@@ -98,9 +100,11 @@ impl Rail {
         };
         let values = register(contexts.values())?;
         let messages = register(message_buffers.memory())?;
+        let cells = register(contexts.cells())?;
         Ok(Self {
             values,
             messages,
+            cells,
             endpoint,
             _contexts: Arc::clone(contexts),
             message_buffers,
@@ -130,6 +134,12 @@ impl Rail {
         self.limits
     }
 
+    /// Whether the endpoint was opened with `FI_ATOMIC`.
+    #[inline]
+    pub(super) fn has_atomics(&self) -> bool {
+        self.domain.info().has_atomics()
+    }
+
     pub(super) fn domain(&self) -> &Arc<Domain> {
         &self.domain
     }
@@ -142,6 +152,11 @@ impl Rail {
     /// The descriptor of the values of inline writes.
     pub(super) fn values_desc(&self) -> Desc {
         self.values.as_ref().map_or(Desc(0), Region::desc)
+    }
+
+    /// The descriptor of the cells of atomic operations.
+    pub(super) fn cells_desc(&self) -> Desc {
+        self.cells.as_ref().map_or(Desc(0), Region::desc)
     }
 
     #[inline]

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use libfabric_sys::Version;
 use log::warn;
 
+use super::atomics::AtomicSupport;
 use super::context::Contexts;
 use super::discovery::Discovery;
 use super::error::OfiError;
@@ -18,6 +20,10 @@ use super::report::{RailReport, Report};
 use crate::engine::lane::segments_for;
 use crate::engine::port::RailLimits;
 use crate::engine::regions::LaneKind;
+use crate::settings::BatchChoice;
+
+/// From here on cxi rings the doorbell for what it has taken before it refuses a post.
+const SOUND_BATCHES: Version = Version::new(2, 0);
 
 /// Most rails of a lane, as [`Port::limits`](crate::engine::port::Port::limits) has it.
 const MAX_RAILS: usize = 32;
@@ -31,6 +37,8 @@ pub struct Opened {
     pub proxy: OfiPort,
     /// Registration with all rails of both.
     pub memory: OfiMemory,
+    /// What the proxy lane's rails have of atomics.
+    pub atomics: AtomicSupport,
     /// What this is.
     pub report: Report,
 }
@@ -49,7 +57,9 @@ impl Discovery {
         let mut failures = Vec::new();
         let mut proxy: Vec<Arc<Rail>> = Vec::new();
         let mut devices = Vec::new();
-        let contexts = Arc::new(Contexts::new(self.segments(rails)));
+        let contexts = Contexts::new(self.segments(rails));
+        let atomics = AtomicSupport::wanted(&self.settings, self.candidate);
+        let contexts = Arc::new(if atomics { contexts.with_cells() } else { contexts });
         for &index in rails {
             let Some(device) = self.devices().get(index) else {
                 failures.push(format!("device {index} of {} does not exist", self.devices().len()));
@@ -129,14 +139,27 @@ impl Discovery {
         let proxy_failed = |error| OfiError::Call { object: String::from("proxy lane"), error };
         Ok(Opened {
             host: OfiPort::new(&host, host_contexts).map_err(host_failed)?,
-            proxy: OfiPort::new(&proxy, contexts).map_err(proxy_failed)?,
+            proxy: OfiPort::new(&proxy, contexts)
+                .map_err(proxy_failed)?
+                .with_batches(self.batches()),
             memory: OfiMemory::new(&host, &proxy, addressing),
+            atomics: AtomicSupport::of(&proxy, &self.settings, self.candidate),
             report,
         })
     }
 }
 
 impl Discovery {
+    /// Whether the provider is told when more writes follow.
+    pub fn batches(&self) -> bool {
+        let sound = self.library.version() >= SOUND_BATCHES;
+        match self.settings.batching() {
+            BatchChoice::Auto => self.candidate.batches && sound,
+            BatchChoice::Always => true,
+            BatchChoice::Never => false,
+        }
+    }
+
     /// Most segments that a lane over these devices has under way, should all of them open.
     fn segments(&self, rails: &[usize]) -> u32 {
         let devices = rails.iter().filter_map(|&index| self.devices().get(index));

@@ -236,7 +236,9 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::settings::{Devices, Progress, Provider, SignalChoice, Threading, YieldWhen};
+    use crate::settings::{
+        AtomicsChoice, BatchChoice, Devices, Progress, Provider, SignalChoice, Threading, YieldWhen,
+    };
 
     fn load(variables: &[(&str, &str)]) -> Result<(Settings, Vec<Notice>), SettingsError> {
         Settings::load(variables.iter().copied())
@@ -270,6 +272,9 @@ mod tests {
             ("NVSHMEM_LIBFABRIC_QUEUE_DEPTH", "1"),
             ("NVSHMEM_LIBFABRIC_MAX_SEGMENT", "64K"),
             ("NVSHMEM_LIBFABRIC_SIGNAL_ENGINE", "Chained"),
+            ("NVSHMEM_LIBFABRIC_ATOMICS", "native"),
+            ("NVSHMEM_LIBFABRIC_BATCH_RMA", "always"),
+            ("NVSHMEM_LIBFABRIC_DISABLE_BATCH_RMA", "Yes"),
             ("NVSHMEM_LIBFABRIC_WARN_SECONDS", "0"),
             ("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", " 7 "),
             ("NVSHMEM_LIBFABRIC_YIELD", "never"),
@@ -289,6 +294,9 @@ mod tests {
         assert_eq!(settings.queue_depth, 1);
         assert_eq!(settings.max_segment, 65536);
         assert_eq!(settings.signal_engine, SignalChoice::Chained);
+        assert_eq!(settings.atomics, AtomicsChoice::Native);
+        assert_eq!(settings.batch_rma, BatchChoice::Always);
+        assert_eq!(settings.batching(), BatchChoice::Never, "the one that disables wins");
         assert_eq!(settings.warn_after, None);
         assert_eq!(settings.fail_after, Some(Duration::from_secs(7)));
         assert_eq!(settings.yield_when, YieldWhen::Never);
@@ -388,7 +396,7 @@ mod tests {
             ("NVSHMEM_LIBFABRIC_DEVICE", "lo"),
             ("NVSHMEM_LIBFABRIC_MAX_NICS_PER_PE", "2"),
             ("NVSHMEM_LIBFABRIC_COLOUR", "red"),
-            ("NVSHMEM_LIBFABRIC_DISABLE_BATCH_RMA", "1"),
+            ("NVSHMEM_LIBFABRIC_SIGNAL_WAIT_SPIN_COUNT", "1"),
         ])
         .unwrap();
         let nearest: Vec<_> = notices

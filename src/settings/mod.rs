@@ -40,6 +40,13 @@ pub struct Settings {
     pub max_segment: u64,
     /// `NVSHMEM_LIBFABRIC_SIGNAL_ENGINE`: how the signal of a put follows its data. Default `auto`.
     pub signal_engine: SignalChoice,
+    /// `NVSHMEM_LIBFABRIC_ATOMICS`: who carries out atomics. Default `auto`.
+    pub atomics: AtomicsChoice,
+    /// `NVSHMEM_LIBFABRIC_BATCH_RMA`: whether puts that the host says others follow are posted
+    /// together. Default `auto`. See [`Settings::batching`].
+    pub batch_rma: BatchChoice,
+    /// `NVSHMEM_LIBFABRIC_DISABLE_BATCH_RMA`: the same as `never`. Default false.
+    pub disable_batch_rma: bool,
     /// `NVSHMEM_LIBFABRIC_WARN_SECONDS`: a wait this long is reported. Default 10; 0 never.
     pub warn_after: Option<Duration>,
     /// `NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS`: a wait this long fails. Default 120; 0 never.
@@ -66,12 +73,22 @@ impl Default for Settings {
             queue_depth: 0,
             max_segment: 0,
             signal_engine: SignalChoice::Auto,
+            atomics: AtomicsChoice::Auto,
+            batch_rma: BatchChoice::Auto,
+            disable_batch_rma: false,
             warn_after: Some(Duration::from_secs(10)),
             fail_after: Some(Duration::from_secs(120)),
             yield_when: YieldWhen::Auto,
             library: String::from("libfabric.so.1"),
             sources: Sources::default(),
         }
+    }
+}
+
+impl Settings {
+    /// Whether puts are posted together, from both settings about it.
+    pub fn batching(&self) -> BatchChoice {
+        if self.disable_batch_rma { BatchChoice::Never } else { self.batch_rma }
     }
 }
 
@@ -140,6 +157,28 @@ pub enum SignalChoice {
     Eager,
     /// At once, for the target to count the data's segments.
     Counted,
+}
+
+/// Who carries out atomics.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AtomicsChoice {
+    /// The fabric where it does so in hardware, else the target.
+    Auto,
+    /// The fabric.
+    Native,
+    /// The target's proxy thread.
+    Target,
+}
+
+/// Whether puts that others follow are posted together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BatchChoice {
+    /// Where the provider gains from it.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
 }
 
 /// When an idle progress call gives up its core.

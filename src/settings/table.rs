@@ -1,18 +1,19 @@
 //! The settings, named once.
 
-use super::value::{Range, choice, devices, name_of, names, seconds, show_devices, show_seconds};
-use super::{Progress, Provider, Settings, SignalChoice, Threading, YieldWhen};
+use super::value::{
+    Range, choice, devices, name_of, names, seconds, show_devices, show_seconds, truth,
+};
+use super::{
+    AtomicsChoice, BatchChoice, Progress, Provider, Settings, SignalChoice, Threading, YieldWhen,
+};
 
 /// What our own variables, and NVIDIA's for its libfabric transport, begin with.
 pub(super) const PREFIX: &str = "NVSHMEM_LIBFABRIC_";
 
 /// Variables of NVIDIA's own libfabric transport (NVSHMEM 3.7 and 3.8) that steer machinery this
 /// plugin does not have. They are accepted, and nothing changes.
-pub(super) const WITHOUT_EFFECT: &[&str] = &[
-    "NVSHMEM_LIBFABRIC_DISABLE_BATCH_RMA",
-    "NVSHMEM_LIBFABRIC_PROXY_REQUEST_BATCH_MAX",
-    "NVSHMEM_LIBFABRIC_SIGNAL_WAIT_SPIN_COUNT",
-];
+pub(super) const WITHOUT_EFFECT: &[&str] =
+    &["NVSHMEM_LIBFABRIC_PROXY_REQUEST_BATCH_MAX", "NVSHMEM_LIBFABRIC_SIGNAL_WAIT_SPIN_COUNT"];
 
 /// One setting.
 pub(super) struct Setting {
@@ -121,6 +122,35 @@ pub(super) const TABLE: &[Setting] = &[
               provider does not allow is done `chained`. `auto` takes the fastest for each put.",
         set: |settings, text| choice(text).map(|value| settings.signal_engine = value),
         show: |settings| name_of(settings.signal_engine),
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_ATOMICS",
+        accepts: names::<AtomicsChoice>,
+        doc: "Who carries out atomics and signals, for the whole job: all PEs must be set alike. \
+              `native`: the fabric, at the target; an error where a rail of a PE cannot do every \
+              operation. Signals are then sent when their data is delivered. `target`: the \
+              target's proxy thread. `auto` takes the fabric where its hardware does all of them \
+              (cxi), else the target.",
+        set: |settings, text| choice(text).map(|value| settings.atomics = value),
+        show: |settings| name_of(settings.atomics),
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_BATCH_RMA",
+        accepts: names::<BatchChoice>,
+        doc: "Whether puts that NVSHMEM 3.7 and newer announces together are posted together, with \
+              one doorbell of the NIC (`FI_MORE`). `auto` does so with cxi of libfabric 2.x.",
+        set: |settings, text| choice(text).map(|value| settings.batch_rma = value),
+        show: |settings| name_of(settings.batch_rma),
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_DISABLE_BATCH_RMA",
+        accepts: || String::from("0, no or false; anything else is true"),
+        doc: "True is the same as NVSHMEM_LIBFABRIC_BATCH_RMA=never: NVIDIA's name for it.",
+        set: |settings, text| {
+            settings.disable_batch_rma = truth(text);
+            Ok(())
+        },
+        show: |settings| settings.disable_batch_rma.to_string(),
     },
     Setting {
         name: "NVSHMEM_LIBFABRIC_WARN_SECONDS",

@@ -6,7 +6,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Devices, Progress, Provider, SignalChoice, Threading, YieldWhen};
+use super::{
+    AtomicsChoice, BatchChoice, Devices, Progress, Provider, SignalChoice, Threading, YieldWhen,
+};
 
 /// A setting that takes one of a few names.
 pub(super) trait Choice: Copy + PartialEq + 'static {
@@ -44,6 +46,21 @@ impl Choice for SignalChoice {
         ("eager", Self::Eager),
         ("counted", Self::Counted),
     ];
+}
+
+impl Choice for AtomicsChoice {
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("auto", Self::Auto), ("native", Self::Native), ("target", Self::Target)];
+}
+
+impl Choice for BatchChoice {
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("auto", Self::Auto), ("always", Self::Always), ("never", Self::Never)];
+}
+
+/// Parses a truth value as NVSHMEM does: false if it begins like 0, no or false, else true.
+pub(super) fn truth(text: &str) -> bool {
+    !text.starts_with(['0', 'N', 'n', 'F', 'f'])
 }
 
 impl Choice for YieldWhen {

@@ -12,6 +12,7 @@ use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::{
     Lane, LaneConfig, LocalSide, Request, SignalEngine,
 };
+use nvshmem_transport_libfabric::engine::native::{AtomicPath, TARGET_RAIL};
 use nvshmem_transport_libfabric::engine::paths::{Path, PathTable};
 use nvshmem_transport_libfabric::engine::port::{Access, Direction, RailLimits};
 use nvshmem_transport_libfabric::engine::regions::{LaneKind, RegionTable};
@@ -30,6 +31,8 @@ pub(crate) struct Shape {
     /// Most counted puts to one peer.
     pub(crate) counted: u16,
     pub(crate) signals: SignalEngine,
+    /// Whether the fabric carries out atomics.
+    pub(crate) native: bool,
 }
 
 impl Default for Shape {
@@ -46,6 +49,7 @@ impl Default for Shape {
             remote_data: true,
             counted: TAGS,
             signals: SignalEngine::Auto,
+            native: false,
         }
     }
 }
@@ -89,6 +93,12 @@ pub(crate) fn paths(n_pes: u32, rails: u8) -> PathTable {
     PathTable::new(paths, usize::from(rails))
 }
 
+/// By the one rail whose path leads to the target's first.
+fn atomic_paths(n_pes: u32, rails: u8) -> Vec<AtomicPath> {
+    let to = |pe| FakeFabric::address(Pe(pe), TARGET_RAIL);
+    (0..n_pes).map(|pe| AtomicPath { rail: RailId(rails - 1), to: to(pe) }).collect()
+}
+
 pub(crate) fn watchdog() -> Watchdog {
     Watchdog::new(Some(Duration::from_secs(10)), Some(Duration::from_secs(60)))
 }
@@ -111,7 +121,10 @@ impl Job {
                     signals: shape.signals,
                     counted: shape.counted,
                 };
-                let lane = Lane::new(fabric.port(me, limits(shape)), config);
+                let mut lane = Lane::new(fabric.port(me, limits(shape)), config);
+                if shape.native {
+                    lane = lane.with_native_atomics(atomic_paths(shape.n_pes, shape.rails));
+                }
                 let handle = regions.register(base, shape.heap, Access::LocalAndRemote).unwrap();
                 let scratch_handle = regions.register(scratch, shape.heap, Access::Local).unwrap();
                 Member { lane, regions, base, handle, scratch, scratch_handle }

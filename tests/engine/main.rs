@@ -5,10 +5,12 @@
 #[path = "../support/as_entry.rs"]
 mod as_entry;
 mod bounds;
+mod bursts;
 mod counted;
 mod failures;
 mod fences;
 mod job;
+mod native;
 mod random;
 mod signals;
 mod turns;

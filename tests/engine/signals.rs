@@ -19,7 +19,7 @@ use super::job::{Job, Member, Random, Shape};
 use super::random::for_seeds;
 
 /// Where the peers' heaps are.
-pub(crate) struct Targets(Vec<(usize, HandleBytes)>);
+pub(crate) struct Targets(pub(crate) Vec<(usize, HandleBytes)>);
 
 impl Targets {
     pub(crate) fn of(job: &Job) -> Self {
@@ -95,7 +95,7 @@ pub(crate) fn race(
     (fabric, members)
 }
 
-fn random_shape(random: &mut Random) -> Shape {
+pub(crate) fn random_shape(random: &mut Random) -> Shape {
     use SignalEngine::{Auto, Chained, Counted, Eager, Ordered};
     Shape {
         n_pes: 2 + random.below(3) as u32,
@@ -109,6 +109,7 @@ fn random_shape(random: &mut Random) -> Shape {
         // One, so that every put uses the same slot; or all.
         counted: [1, 2, TAGS][random.below(3)],
         remote_data: random.below(8) != 0,
+        native: random.below(3) == 0,
     }
 }
 
@@ -118,6 +119,7 @@ pub(crate) fn random_script(random: &mut Random) -> Script {
         delay: [(1, 1), (1_000, 100_000), (1, 10_000_000)][random.below(3)],
         slow_rails: if random.below(3) == 0 { vec![(RailId(0), 50)] } else { Vec::new() },
         duplicate_percent: [0, 0, 50][random.below(3)],
+        doorbells: random.below(3) == 0,
     }
 }
 

@@ -6,9 +6,11 @@
 
 mod atomics;
 mod bad_input;
+mod bursts;
 mod entry;
 mod fabric;
 mod matrix;
+mod native;
 mod operations;
 mod order;
 mod peers;
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
         ("order", order::scenario),
         ("storm", storm::scenario),
         ("signals", signals::scenario),
+        ("bursts", bursts::scenario),
         ("atomics", atomics::scenario),
         ("entry", entry::scenario),
         ("bad_requests", bad_input::requests),
@@ -43,5 +46,7 @@ fn main() -> ExitCode {
     trials.extend(entry::trials());
     trials.extend(bad_input::trials());
     trials.extend(peers::trials());
+    trials.extend(native::trials());
+    trials.extend(bursts::trials());
     libtest_mimic::run(&arguments, trials).exit_code()
 }

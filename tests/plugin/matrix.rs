@@ -13,7 +13,7 @@ pub(crate) fn trials() -> Vec<Trial> {
                 let name = format!("operations_{}_{n_pes}_pes_{rails}_rails", fabric.name());
                 trials.push(trial(name, Some(fabric), move || {
                     Layout::ALL.into_iter().try_for_each(|layout| {
-                        run(fabric.job("operations", n_pes, rails, layout).heap(HEAP, CHUNK))
+                        done(fabric.job("operations", n_pes, rails, layout).heap(HEAP, CHUNK))
                     })
                 }));
             }
@@ -25,7 +25,7 @@ pub(crate) fn trials() -> Vec<Trial> {
                 if let Some(depth) = depth {
                     job = job.env("NVSHMEM_LIBFABRIC_QUEUE_DEPTH", depth);
                 }
-                run(job.param("operations", 100_000))
+                done(job.param("operations", 100_000))
             }));
         }
         let name = format!("largest_{}", fabric.name());
@@ -33,21 +33,21 @@ pub(crate) fn trials() -> Vec<Trial> {
             // Whole chunks, once as they are and once cut by the plugin into odd segments.
             for segment in ["0", "1000003"] {
                 let job = fabric.job("largest", 2, 2, Layout::V3b).heap(192 << 20, 64 << 20);
-                run(job.env("NVSHMEM_LIBFABRIC_MAX_SEGMENT", segment))?;
+                done(job.env("NVSHMEM_LIBFABRIC_MAX_SEGMENT", segment))?;
             }
             Ok(())
         }));
         let name = format!("cycles_{}", fabric.name());
         trials.push(trial(name, Some(fabric), move || {
-            run(fabric.job("cycles", 2, 2, Layout::V5))?;
-            run(fabric.job("cycles", 2, 2, Layout::V7))
+            done(fabric.job("cycles", 2, 2, Layout::V5))?;
+            done(fabric.job("cycles", 2, 2, Layout::V7))
         }));
     }
     for fabric in [Fabric::Rxm, Fabric::Tcp2, Fabric::Shm, Fabric::Rxm2, Fabric::Shm2] {
         let name = format!("order_{}", fabric.name());
         trials.push(trial(name, Some(fabric), move || {
-            run(fabric.job("order", 3, 2, Layout::V3a))?;
-            run(fabric.job("order", 3, 4, Layout::V6))
+            done(fabric.job("order", 3, 2, Layout::V3a))?;
+            done(fabric.job("order", 3, 4, Layout::V6))
         }));
     }
     for fabric in [Fabric::Rxm, Fabric::Tcp2, Fabric::Shm, Fabric::Rxm2, Fabric::Shm2] {
@@ -67,10 +67,9 @@ pub(crate) fn trials() -> Vec<Trial> {
                         let rounds = if *layout == Layout::V7 { rounds } else { rounds / 10 };
                         let job = fabric.job("signals", n_pes, rails, *layout);
                         let job = job.env("NVSHMEM_LIBFABRIC_SIGNAL_ENGINE", engine);
-                        run(job
-                            .heap(96 << 20, 1 << 20)
-                            .param("rounds", rounds)
-                            .param("most", most))?;
+                        done(
+                            job.heap(96 << 20, 1 << 20).param("rounds", rounds).param("most", most),
+                        )?;
                     }
                     Ok(())
                 }));
@@ -78,7 +77,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             let name = format!("atomics_{}_{n_pes}_pes_{rails}_rails", fabric.name());
             trials.push(trial(name, Some(fabric), move || {
                 for layout in [Layout::V3a, Layout::V5, Layout::V7] {
-                    run(fabric.job("atomics", n_pes, rails, layout))?;
+                    done(fabric.job("atomics", n_pes, rails, layout))?;
                 }
                 Ok(())
             }));
@@ -87,7 +86,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trials.push(trial(name, Some(fabric), move || {
             let job = fabric.job("signals", 3, 2, Layout::V6).heap(64 << 20, 2 << 20);
             let job = job.env("NVSHMEM_LIBFABRIC_QUEUE_DEPTH", 1);
-            run(job.param("rounds", 300).param("most", 300_000))
+            done(job.param("rounds", 300).param("most", 300_000))
         }));
         let name = format!("signals_{}_counted_depth_1", fabric.name());
         trials.push(trial(name, Some(fabric), move || {
@@ -96,13 +95,13 @@ pub(crate) fn trials() -> Vec<Trial> {
             let job = job.env("NVSHMEM_LIBFABRIC_SIGNAL_ENGINE", "counted");
             let job = job.env("NVSHMEM_LIBFABRIC_MAX_SEGMENT", 5000);
             let job = job.env("NVSHMEM_LIBFABRIC_QUEUE_DEPTH", 1);
-            run(job.param("rounds", 300).param("most", 300_000))
+            done(job.param("rounds", 300).param("most", 300_000))
         }));
     }
     for fabric in [Fabric::Rxm2, Fabric::Shm2] {
         let name = format!("operations_{}_4_pes_2_rails", fabric.name());
         trials.push(trial(name, Some(fabric), move || {
-            run(fabric.job("operations", 4, 2, Layout::V7).heap(HEAP, CHUNK))
+            done(fabric.job("operations", 4, 2, Layout::V7).heap(HEAP, CHUNK))
         }));
     }
     for fabric in [Fabric::Rxm, Fabric::Tcp2, Fabric::Shm] {
@@ -118,7 +117,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             let name = format!("operations_{}_{setting}_{value}", fabric.name());
             trials.push(trial(name, Some(fabric), move || {
                 let job = fabric.job("operations", 2, 2, Layout::V7).heap(HEAP, CHUNK);
-                run(job.heap_grows().env(variable, value))
+                done(job.heap_grows().env(variable, value))
             }));
         }
     }
@@ -129,8 +128,13 @@ pub(crate) fn trials() -> Vec<Trial> {
 const HEAP: u64 = 64 << 20;
 const CHUNK: u64 = 1 << 20;
 
+/// As [`run`], for whom the report is of no more use.
+fn done(job: JobSettings) -> Result<(), Failed> {
+    run(job).map(|_| ())
+}
+
 /// Runs a job that is to succeed, cleanly: without warnings, and leaving nothing in /dev/shm.
-fn run(job: JobSettings) -> Result<(), Failed> {
+pub(crate) fn run(job: JobSettings) -> Result<JobReport, Failed> {
     let layout = job.layout;
     let fail = |what: String| Failed::from(format!("layout {layout}: {what}"));
     let report: JobReport = job.run().map_err(|error| fail(error.to_string()))?;
@@ -147,5 +151,5 @@ fn run(job: JobSettings) -> Result<(), Failed> {
             return Err(fail(format!("PE {} did not say which rails it uses:\n{text}", pe.pe)));
         }
     }
-    Ok(())
+    Ok(report)
 }

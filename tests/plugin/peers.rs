@@ -79,7 +79,7 @@ fn dead_peer(fabric: Fabric) -> Trial {
     })
 }
 
-fn all_say(report: &JobReport, parts: &[&str]) -> Result<(), Failed> {
+pub(crate) fn all_say(report: &JobReport, parts: &[&str]) -> Result<(), Failed> {
     for pe in &report.pes {
         if pe.outcome == Outcome::Finished {
             return Err(format!("PE {} connected all the same:\n{report}", pe.pe).into());

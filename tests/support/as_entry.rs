@@ -27,7 +27,9 @@ impl<P: Port> AsEntry for Lane<P> {
             local,
             len: request.len,
         };
-        self.start_at_once(common, |_| *request).map_err(|error| *error)
+        let started = self.start_at_once(common, |_| *request).map_err(|error| *error);
+        self.end_burst();
+        started
     }
 
     fn amo(&mut self, request: &AtomicRequest<'_>) -> Result<(), EngineError> {

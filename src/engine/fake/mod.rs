@@ -165,6 +165,16 @@ impl FakeFabric {
         self.lock().in_flight()
     }
 
+    /// Segments that were posted with more to follow, and nothing has followed.
+    pub fn unrung(&self) -> usize {
+        self.lock().unrung()
+    }
+
+    /// How often the lanes have rung a doorbell, in a script that has them.
+    pub fn doorbells(&self) -> u64 {
+        self.lock().doorbells
+    }
+
     /// Nanoseconds on the fabric's clock.
     pub fn now(&self) -> u64 {
         self.lock().now

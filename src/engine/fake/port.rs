@@ -3,8 +3,9 @@
 use std::collections::HashSet;
 
 use super::FakeFabric;
-use super::world::{Done, Event, Mail, fault};
+use super::world::{Done, Event, Mail, Work, fault};
 use crate::engine::atomic::Atomic;
+use crate::engine::fabric_atomic::FabricAtomic;
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::{
     Access, Addressing, Context, Desc, Direction, Incoming, Local, MemoryPort, POLL_BATCH,
@@ -35,7 +36,8 @@ impl FakePort {
         Self { fabric, lane, pe, limits, names, tokens }
     }
 
-    fn post_told(
+    /// Takes a segment, whose doorbell is still owed where there is one.
+    fn take(
         &mut self,
         rail: RailId,
         to: PeerAddr,
@@ -61,9 +63,25 @@ impl FakePort {
             }
         }
         let target = (Pe((to.0 >> 8) as u32), RailId(to.0 as u8));
-        world.post(self.lane, self.pe, rail, target, token, *transfer, data);
+        world.post(self.lane, self.pe, rail, target, token, Work::Transfer(*transfer, data));
         in_flight.insert(token);
         Ok(Posted::Yes)
+    }
+
+    /// Takes a segment, and rings the doorbell for it and those before it.
+    fn take_and_ring(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        transfer: &Transfer,
+        data: Option<u32>,
+    ) -> Result<Posted, PortError> {
+        let posted = self.take(rail, to, token, transfer, data);
+        if matches!(posted, Ok(Posted::Yes)) {
+            self.fabric.lock().ring(self.lane, rail, Pe((to.0 >> 8) as u32));
+        }
+        posted
     }
 }
 
@@ -85,7 +103,7 @@ impl Port for FakePort {
         token: Token,
         transfer: &Transfer,
     ) -> Result<Posted, PortError> {
-        self.post_told(rail, to, token, transfer, None)
+        self.take_and_ring(rail, to, token, transfer, None)
     }
 
     fn post_with_data(
@@ -98,7 +116,47 @@ impl Port for FakePort {
     ) -> Result<Posted, PortError> {
         assert!(self.limits[rail.index()].remote_data, "{rail} carries no remote data");
         assert_eq!(transfer.direction, Direction::Write, "only writes carry remote data");
-        self.post_told(rail, to, token, transfer, Some(data))
+        self.take_and_ring(rail, to, token, transfer, Some(data))
+    }
+
+    fn batches(&self) -> bool {
+        self.fabric.lock().has_doorbells()
+    }
+
+    fn post_more(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        transfer: &Transfer,
+    ) -> Result<Posted, PortError> {
+        assert_eq!(transfer.direction, Direction::Write, "only writes come in bursts");
+        self.take(rail, to, token, transfer, None)
+    }
+
+    fn post_atomic(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        atomic: &FabricAtomic,
+    ) -> Result<Posted, PortError> {
+        assert!(self.tokens.iter().all(|used| !used.contains(&token)), "{token:?} is in flight");
+        let mut world = self.fabric.lock();
+        if !world.has_room() {
+            return Ok(Posted::Again);
+        }
+        let in_flight = &mut self.tokens[rail.index()];
+        let depth = self.limits[rail.index()].depth as usize;
+        assert!(in_flight.len() < depth, "{rail} is over its depth");
+        let target = (Pe((to.0 >> 8) as u32), RailId(to.0 as u8));
+        world.post(self.lane, self.pe, rail, target, token, Work::Atomic(*atomic));
+        in_flight.insert(token);
+        Ok(Posted::Yes)
+    }
+
+    fn fetched(&mut self, token: Token) -> u64 {
+        self.fabric.lock().fetched(self.lane, token)
     }
 
     fn has_short(&self) -> bool {

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
+use crate::engine::fabric_atomic::FabricAtomic;
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::{Direction, Failure, Local, PortError, Transfer};
 
@@ -17,6 +18,9 @@ pub struct Script {
     pub slow_rails: Vec<(RailId, u64)>,
     /// Of a hundred messages, how many are delivered twice.
     pub duplicate_percent: u32,
+    /// The fabric lets what was posted with more to follow lie, until a write to the same peer is
+    /// posted on the same rail without more to follow.
+    pub doorbells: bool,
 }
 
 impl Default for Script {
@@ -26,6 +30,7 @@ impl Default for Script {
             delay: (1_000, 20_000),
             slow_rails: Vec::new(),
             duplicate_percent: 0,
+            doorbells: false,
         }
     }
 }
@@ -52,7 +57,7 @@ pub struct Delivery {
 pub enum Event {
     /// The fabric moved data.
     Delivered(Delivery),
-    /// A lane stored data or applied an atomic to its own PE's memory.
+    /// A lane stored data or applied an atomic to its own PE's memory, or the fabric applied one.
     Applied {
         /// The PE.
         pe: Pe,
@@ -68,6 +73,14 @@ pub(super) enum Done {
     Failure(Failure),
 }
 
+/// What a segment does.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Work {
+    /// With what the peer is told when the data is there.
+    Transfer(Transfer, Option<u32>),
+    Atomic(FabricAtomic),
+}
+
 #[derive(Debug)]
 struct Flight {
     lane: usize,
@@ -76,10 +89,10 @@ struct Flight {
     remote_rail: RailId,
     rail: RailId,
     token: Token,
-    transfer: Transfer,
-    /// What the peer is told when the data is there.
-    data: Option<u32>,
+    work: Work,
     due: u64,
+    /// Whether the device knows of it.
+    rung: bool,
     /// Once delivered: what the completion says.
     outcome: Option<Result<(), PortError>>,
 }
@@ -135,6 +148,12 @@ pub(super) struct World {
     /// What has arrived, by PE and rail.
     inboxes: HashMap<(Pe, RailId), VecDeque<Mail>>,
     pub(super) duplicate_next: u32,
+    /// How often a doorbell was rung.
+    pub(super) doorbells: u64,
+    /// The rail of each PE at which atomics arrive.
+    actors: HashMap<Pe, RailId>,
+    /// What atomics have fetched, by lane and token.
+    fetched: HashMap<(usize, Token), u64>,
     done: Vec<Vec<VecDeque<Done>>>,
     /// Whose each lane is.
     lanes: Vec<Pe>,
@@ -159,6 +178,9 @@ impl World {
             letters: Vec::new(),
             inboxes: HashMap::new(),
             duplicate_next: 0,
+            doorbells: 0,
+            actors: HashMap::new(),
+            fetched: HashMap::new(),
             done: Vec::new(),
             lanes: Vec::new(),
         }
@@ -246,7 +268,6 @@ impl World {
         self.done.len() - 1
     }
 
-    #[allow(clippy::too_many_arguments, reason = "who posts, where to, and what")]
     pub(super) fn post(
         &mut self,
         lane: usize,
@@ -254,12 +275,12 @@ impl World {
         rail: RailId,
         to: (Pe, RailId),
         token: Token,
-        transfer: Transfer,
-        data: Option<u32>,
+        work: Work,
     ) {
         let due = self.now + self.delay(rail);
         let (to, remote_rail) = to;
         let outcome = None;
+        let rung = !self.script.doorbells || matches!(work, Work::Atomic(_));
         self.flights.push(Flight {
             lane,
             from,
@@ -267,11 +288,31 @@ impl World {
             remote_rail,
             rail,
             token,
-            transfer,
-            data,
+            work,
             due,
+            rung,
             outcome,
         });
+    }
+
+    pub(super) fn has_doorbells(&self) -> bool {
+        self.script.doorbells
+    }
+
+    /// The doorbell is rung for what was posted on a rail for a peer.
+    pub(super) fn ring(&mut self, lane: usize, rail: RailId, to: Pe) {
+        if !self.script.doorbells {
+            return;
+        }
+        self.doorbells += 1;
+        for flight in &mut self.flights {
+            flight.rung |= (flight.lane, flight.rail, flight.to) == (lane, rail, to);
+        }
+    }
+
+    /// Segments that the device does not know of.
+    pub(super) fn unrung(&self) -> usize {
+        self.flights.iter().filter(|flight| !flight.rung).count()
     }
 
     /// A message leaves. On a rail that keeps their order it comes after the writes before it.
@@ -286,7 +327,7 @@ impl World {
         let writes = self.flights.iter().filter(|flight| {
             flight.outcome.is_none()
                 && (flight.from, flight.to, flight.rail) == (from, to, rail)
-                && flight.transfer.direction == Direction::Write
+                && matches!(&flight.work, Work::Transfer(t, _) if t.direction == Direction::Write)
         });
         let after = if ordered { writes.map(|flight| flight.due + 1).max() } else { None };
         let due = (self.now + self.delay(rail)).max(after.unwrap_or(0));
@@ -388,12 +429,12 @@ impl World {
     }
 
     fn may_move(&self, flight: &Flight) -> bool {
-        flight.outcome.is_some() || !self.stalled.contains(&flight.to)
+        flight.outcome.is_some() || flight.rung && !self.stalled.contains(&flight.to)
     }
 
     /// The target of a write with remote data is told of it, some time after the data is there.
     fn tell(&mut self, flight: &Flight) {
-        let Some(data) = flight.data else { return };
+        let Work::Transfer(_, Some(data)) = flight.work else { return };
         if self.lose_next_data > 0 {
             self.lose_next_data -= 1;
             return;
@@ -408,7 +449,14 @@ impl World {
             self.fail_next -= 1;
             return Err(fault("delivery", 5, "failed by the script"));
         }
-        let Transfer { direction, local, len, remote, key } = flight.transfer;
+        let (direction, local, len, remote, key) = match flight.work {
+            Work::Transfer(Transfer { direction, local, len, remote, key }, _) => {
+                (direction, local, len, remote, key)
+            }
+            Work::Atomic(FabricAtomic { row, remote, key, .. }) => {
+                (Direction::Write, Local::Inline(0), row.number.width().bytes(), remote, key)
+            }
+        };
         let region = match self.keys.get(&key) {
             Some(region) if region.pe == flight.to && region.rail == flight.remote_rail => region,
             _ => return Err(fault("delivery", 13, "the key is not of the rail addressed")),
@@ -420,6 +468,9 @@ impl World {
         }
         let target = region.base + offset;
         let Flight { from, to, rail, .. } = *flight;
+        if let Work::Atomic(atomic) = &flight.work {
+            return self.deliver_atomic(flight, target, atomic);
+        }
         match (direction, local) {
             (Direction::Write, Local::Memory { addr, .. }) => {
                 let bytes = self.bytes_mut(from, addr, len).to_vec();
@@ -439,6 +490,38 @@ impl World {
         }
         self.events.push(Event::Delivered(Delivery { from, to, rail, direction, remote, len }));
         Ok(())
+    }
+
+    /// As on hardware, two rails of a target that both change words are not atomic together: the
+    /// first one that does is the only one that may.
+    fn deliver_atomic(
+        &mut self,
+        flight: &Flight,
+        target: usize,
+        atomic: &FabricAtomic,
+    ) -> Result<(), PortError> {
+        let Flight { to, remote_rail, .. } = *flight;
+        if *self.actors.entry(to).or_insert(remote_rail) != remote_rail {
+            return Err(fault("delivery", 22, "atomics at two rails of one PE"));
+        }
+        let width = atomic.row.number.width().bytes();
+        if target % width != 0 {
+            return Err(fault("delivery", 22, "a word that is not aligned"));
+        }
+        let bytes = self.bytes_mut(to, target, width);
+        let mut word = [0; 8];
+        word[..width].copy_from_slice(bytes);
+        let old = u64::from_le_bytes(word);
+        bytes.copy_from_slice(&atomic.atomic().apply(old).to_le_bytes()[..width]);
+        let before = if atomic.row.fetches { old } else { 0 };
+        self.fetched.insert((flight.lane, flight.token), before);
+        self.events.push(Event::Applied { pe: to, addr: target });
+        Ok(())
+    }
+
+    /// The word that an atomic which has completed has fetched, once.
+    pub(super) fn fetched(&mut self, lane: usize, token: Token) -> u64 {
+        self.fetched.remove(&(lane, token)).expect("no atomic with this token has completed")
     }
 
     fn complete(&mut self, flight: &Flight, outcome: Result<(), PortError>) {

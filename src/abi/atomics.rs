@@ -1,0 +1,64 @@
+//! Native atomics while connecting: what this PE offers, and the ways they take.
+
+use super::error::AbiError;
+use crate::engine::applier::{Offer, Wish};
+use crate::engine::exchange::{Addresses, RailAddress};
+use crate::engine::ids::{Pe, RailId};
+use crate::engine::native::{AtomicPath, TARGET_RAIL};
+use crate::engine::pairing::{atomic_rail, remote_rail};
+use crate::engine::paths::PathTable;
+use crate::ofi::{AtomicSupport, OfiPort};
+use crate::settings::{AtomicsChoice, Settings};
+
+/// What this PE tells the others. Without rails it has nothing, and nobody connects.
+pub(super) fn offer(settings: &Settings, support: Option<&AtomicSupport>) -> Offer {
+    let wish = match settings.atomics {
+        AtomicsChoice::Auto => Wish::Auto,
+        AtomicsChoice::Native => Wish::Native,
+        AtomicsChoice::Target => Wish::Target,
+    };
+    match support {
+        Some(support) => Offer { wish, hardware: support.hardware, lacks: support.lacks.clone() },
+        None => Offer { wish, hardware: false, lacks: Some(String::from("it has no rails")) },
+    }
+}
+
+/// The way of atomics to every PE: to one rail of it, which most local rails' paths do not lead to.
+///
+/// Where no path does, the address of that rail is inserted for atomics alone, and at the other end
+/// that of the sender, since some providers look up the senders of what they receive.
+pub(super) fn paths(
+    port: &mut OfiPort,
+    proxy: &PathTable,
+    me: Pe,
+    mine: &[RailAddress],
+    peers: &[Addresses],
+) -> Result<Vec<AtomicPath>, AbiError> {
+    let mut paths = Vec::with_capacity(peers.len());
+    for (pe, Addresses(theirs)) in peers.iter().enumerate() {
+        let pe = Pe(pe as u32);
+        let rail = atomic_rail(me, mine, theirs);
+        let to = if remote_rail(me, mine, rail, theirs) == TARGET_RAIL {
+            proxy.address(pe, rail)
+        } else {
+            insert(port, rail, &theirs[TARGET_RAIL.index()])?
+        };
+        paths.push(AtomicPath { rail, to });
+
+        let sender = atomic_rail(pe, theirs, mine);
+        if remote_rail(pe, theirs, sender, mine) != TARGET_RAIL {
+            insert(port, TARGET_RAIL, &theirs[sender.index()])?;
+        }
+    }
+    Ok(paths)
+}
+
+fn insert(
+    port: &mut OfiPort,
+    rail: RailId,
+    theirs: &RailAddress,
+) -> Result<crate::engine::port::PeerAddr, AbiError> {
+    let inserted = port.insert(rail, &[theirs.address.as_slice()])?;
+    let refused = || AbiError::BadBootstrap { what: String::from("has a PE without an address") };
+    inserted.first().copied().ok_or_else(refused)
+}

@@ -1,0 +1,176 @@
+//! `rma_with_hints` and `region_flush` of layouts 6 and 7: operations of which the host says that more
+//! follow.
+//!
+//! Only puts of the proxy thread come in bursts. A user thread may stay away for minutes, and nobody
+//! else is sure to end its burst.
+
+use std::ffi::c_int;
+
+use nvshmem_abi::{OpAttrs6, OpAttrs7, RmaBytes, RmaMem, RmaVerb, Transport, c};
+
+use super::entries::{HOST_QP, rma_at_length, rma_at_once, rma_failed};
+use super::error::AbiError;
+use super::guard::guard;
+use super::request;
+use super::table::{plugin, plugin_of};
+
+const MORE_FOLLOWS: u32 = c::NVT_OP_FLAG_MORE_FOLLOWS as u32;
+const BATCH_RMA: u32 = c::NVT_REGION_HINT_BATCH_RMA as u32;
+
+/// Layout 6.
+///
+/// # Safety
+/// Rules 1, 3 and 4.
+#[allow(clippy::too_many_arguments, reason = "NVSHMEM's interface")]
+pub(super) unsafe extern "C" fn rma_with_hints_6(
+    transport: *mut Transport,
+    pe: c_int,
+    verb: RmaVerb,
+    remote: *mut RmaMem,
+    local: *mut RmaMem,
+    bytes: RmaBytes,
+    qp: c_int,
+    attrs: *const OpAttrs6,
+) -> c_int {
+    // SAFETY: rules 1, 3 and 4.
+    unsafe {
+        let more = attrs.as_ref().is_some_and(|attrs| attrs.flags & MORE_FOLLOWS != 0);
+        hinted(transport, pe, verb, remote, local, bytes, qp, more)
+    }
+}
+
+/// Layout 7. An operation of a region that asks for batches is one that others follow, up to the
+/// region's end.
+///
+/// # Safety
+/// Rules 1, 3 and 4.
+#[allow(clippy::too_many_arguments, reason = "NVSHMEM's interface")]
+pub(super) unsafe extern "C" fn rma_with_hints_7(
+    transport: *mut Transport,
+    pe: c_int,
+    verb: RmaVerb,
+    remote: *mut RmaMem,
+    local: *mut RmaMem,
+    bytes: RmaBytes,
+    qp: c_int,
+    attrs: *const OpAttrs7,
+) -> c_int {
+    // SAFETY: rules 1, 3 and 4.
+    unsafe {
+        let more = attrs
+            .as_ref()
+            .is_some_and(|attrs| attrs.flags & MORE_FOLLOWS != 0 || attrs.hints & BATCH_RMA != 0);
+        hinted(transport, pe, verb, remote, local, bytes, qp, more)
+    }
+}
+
+/// # Safety
+/// Rules 1, 3 and 4.
+#[inline(always)]
+#[allow(clippy::too_many_arguments, reason = "NVSHMEM's interface")]
+unsafe fn hinted(
+    transport: *mut Transport,
+    pe: c_int,
+    verb: RmaVerb,
+    remote: *const RmaMem,
+    local: *const RmaMem,
+    bytes: RmaBytes,
+    qp: c_int,
+    more: bool,
+) -> c_int {
+    // SAFETY: rules 1, 3 and 4.
+    unsafe {
+        if more && qp != HOST_QP && batches(transport) {
+            return in_burst(transport, pe, &verb, remote, local, &bytes);
+        }
+        match rma_at_once(transport, pe, remote, local, qp, &verb, &bytes) {
+            Some(Ok(())) => end_burst(transport),
+            Some(Err(error)) => return rma_failed(error),
+            None => return rma_at_length(transport, pe, remote, local, qp, verb, bytes),
+        }
+        c::NVT_STATUS_SUCCESS
+    }
+}
+
+/// Ends the burst that the last operation, which was not announced to be followed, did not belong to.
+///
+/// # Safety
+/// Rules 1 and 3; the transport is not null.
+#[inline(always)]
+unsafe fn end_burst(transport: *mut Transport) {
+    // SAFETY: rules 1 and 3.
+    unsafe {
+        if let Some(connected) = plugin_of(transport).connection() {
+            connected.with_proxy(|lane| lane.end_burst());
+        }
+    }
+}
+
+/// Whether bursts make a difference on the transport's rails.
+///
+/// # Safety
+/// Rules 1 and 3.
+#[inline(always)]
+unsafe fn batches(transport: *mut Transport) -> bool {
+    // SAFETY: rules 1 and 3.
+    unsafe {
+        !transport.is_null()
+            && plugin_of(transport)
+                .connection()
+                .is_some_and(|connected| connected.with_proxy(|lane| lane.batches()))
+    }
+}
+
+/// An operation of the proxy thread that others follow.
+///
+/// # Safety
+/// Rules 1, 3 and 4.
+#[inline(never)]
+unsafe fn in_burst(
+    transport: *mut Transport,
+    pe: c_int,
+    verb: &RmaVerb,
+    remote: *const RmaMem,
+    local: *const RmaMem,
+    bytes: &RmaBytes,
+) -> c_int {
+    guard("rma_with_hints", || {
+        // SAFETY: rule 1.
+        let connected = unsafe { plugin(transport)? }.connected()?;
+        // SAFETY: rule 1; memory that outlives the call is rule 4.
+        let (request, blocking) = unsafe { request::read(pe, verb, remote, local, bytes)? };
+        // SAFETY: rule 3.
+        unsafe {
+            connected.with_proxy(|lane| match blocking {
+                true => lane.complete(&request),
+                false => lane.start_in_burst(&request),
+            })
+        }?;
+        Ok(())
+    })
+}
+
+/// Layout 7: a region has ended. All that was held back for it goes out, together with what was held
+/// back otherwise.
+///
+/// # Safety
+/// Rule 1, and rule 3 for the role of the proxy.
+pub(super) unsafe extern "C" fn region_flush(
+    transport: *mut Transport,
+    role: c_int,
+    _issuer: u64,
+    _region: u64,
+) -> c_int {
+    guard("region_flush", || {
+        // SAFETY: rule 1.
+        let connected = unsafe { plugin(transport)? }.connected()?;
+        match role {
+            // SAFETY: rule 3.
+            c::NVT_REGION_ROLE_PROXY => unsafe { connected.with_proxy(|lane| lane.end_burst()) },
+            // Nothing of user threads is held back.
+            c::NVT_REGION_ROLE_HOST => {}
+            role => return Err(AbiError::BadRole { role }),
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,110 @@
+//! Puts that the host announces in batches (layouts 6 and 7) and regions (layout 7): all of them arrive,
+//! also when nothing follows and nobody waits for them.
+
+use libtest_mimic::Trial;
+use nvshmem_abi::{Layout, c};
+use nvshmem_sim::{Amo, BoxError, Host, Job, SymAddr};
+
+use crate::fabric::{Fabric, trial};
+use crate::matrix::run;
+
+const ROUNDS: u64 = 60;
+/// Puts of a round to each PE: more than one batch.
+const EACH: u64 = 40;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for fabric in [Fabric::Rxm, Fabric::Tcp2, Fabric::Shm, Fabric::Rxm2, Fabric::Shm2] {
+        for batch in ["always", "auto"] {
+            let name = format!("bursts_{}_{batch}", fabric.name());
+            trials.push(trial(name, Some(fabric), move || {
+                // A depth of three makes room scarce in the middle of every burst.
+                for (rails, depth) in [(1, 0), (2, 0), (2, 3), (1, 1)] {
+                    for layout in [Layout::V5, Layout::V6, Layout::V7] {
+                        let job = fabric
+                            .job("bursts", 3, rails, layout)
+                            .env("NVSHMEM_LIBFABRIC_BATCH_RMA", batch)
+                            .env("NVSHMEM_LIBFABRIC_QUEUE_DEPTH", depth);
+                        for pe in run(job)?.pes {
+                            let said = pe.text().contains("share a doorbell");
+                            if said != (batch == "always") {
+                                return Err(format!("batches: {said}, set to {batch}").into());
+                            }
+                        }
+                    }
+                }
+                Ok(())
+            }));
+        }
+    }
+    trials
+}
+
+pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
+    let layout = job.layout();
+    let host = job.init()?;
+    let (me, n) = (host.user().pe(), host.user().n_pes());
+    let words = host.alloc(u64::from(n) * EACH * 8, 8)?;
+    let source = host.alloc(EACH * 8, 8)?;
+    let other = host.alloc(64, 8)?;
+    for region in 1..=ROUNDS {
+        // Everybody has what was sent in the last round, so the source may change.
+        host.barrier()?;
+        for number in 0..EACH {
+            host.local(source.plus(number * 8), 8)?.store_release(region)?;
+        }
+        let in_region = layout == Layout::V7 && region % 2 == 0;
+        for number in 0..EACH {
+            for pe in 0..n {
+                let to = words.plus((u64::from(me) * EACH + number) * 8);
+                let from = source.plus(number * 8);
+                if in_region {
+                    host.proxy().put_in_region(region, pe, to, from, 8)?;
+                } else {
+                    host.proxy().put(pe, to, from, 8)?;
+                }
+            }
+        }
+        end(&host, region, in_region, other)?;
+        wait(&host, words, u64::from(n) * EACH, region)?;
+    }
+    host.barrier()?;
+    host.finalize()?;
+    Ok(())
+}
+
+/// What follows the puts; mostly nothing but progress.
+fn end(host: &Host<'_>, region: u64, in_region: bool, other: SymAddr) -> Result<(), BoxError> {
+    if in_region {
+        host.proxy().end_region(region)?;
+    }
+    let peer = (host.user().pe() + 1) % host.user().n_pes();
+    match region % 7 {
+        0 => host.proxy().fence()?,
+        1 => host.proxy().quiet()?,
+        2 => host.proxy().amo(peer, other, Amo::new(c::NVT_AMO_INC, 8, 0))?,
+        3 => host.proxy().p(peer, other.plus(8), region, 8)?,
+        4 => host.proxy().get(peer, other, other.plus(16), 8)?,
+        _ => {}
+    }
+    // A region of a user's thread may end at any time.
+    host.region_flush(1, region)?;
+    Ok(())
+}
+
+/// Waits until all words have come, as a kernel does that looks at its memory.
+fn wait(host: &Host<'_>, words: SymAddr, count: u64, value: u64) -> Result<(), BoxError> {
+    let mut idle = 0u32;
+    for number in 0..count {
+        let word = host.local(words.plus(number * 8), 8)?;
+        while word.load_acquire()? != value {
+            std::thread::yield_now();
+            idle += 1;
+            if idle % 65536 == 0 {
+                // Fails if the proxy thread has.
+                host.proxy().run(|_| ())?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,88 @@
+//! Atomics that the provider carries out: exact, ordered with what a fence orders, and refused with the
+//! reason where a PE cannot have them.
+
+use std::time::Duration;
+
+use libtest_mimic::{Failed, Trial};
+use nvshmem_sim::{JobSettings, Layout};
+
+use crate::fabric::{Fabric, job, trial};
+use crate::matrix::run;
+use crate::peers::all_say;
+
+const SETTING: &str = "NVSHMEM_LIBFABRIC_ATOMICS";
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for fabric in [Fabric::Rxm, Fabric::Shm, Fabric::Rxm2, Fabric::Shm2] {
+        let on = fabric.name();
+        for (n_pes, rails) in [(2, 1), (4, 2), (8, 2)] {
+            trials.push(trial(
+                format!("native_atomics_{on}_{n_pes}_pes"),
+                Some(fabric),
+                move || {
+                    for layout in [Layout::V3a, Layout::V5, Layout::V7] {
+                        natively(fabric.job("atomics", n_pes, rails, layout))?;
+                    }
+                    Ok(())
+                },
+            ));
+            trials.push(trial(
+                format!("native_signals_{on}_{n_pes}_pes"),
+                Some(fabric),
+                move || {
+                    let (rounds, most) = if n_pes == 2 { (1000, 4 << 20) } else { (300, 300_000) };
+                    // As put, fence and atomic, and as one call.
+                    for layout in [Layout::V3b, Layout::V7] {
+                        let job =
+                            fabric.job("signals", n_pes, rails, layout).heap(96 << 20, 1 << 20);
+                        natively(job.param("rounds", rounds).param("most", most))?;
+                    }
+                    Ok(())
+                },
+            ));
+        }
+        trials.push(trial(format!("native_order_{on}"), Some(fabric), move || {
+            natively(fabric.job("order", 3, 2, Layout::V3a))?;
+            natively(fabric.job("order", 3, 4, Layout::V6))
+        }));
+        trials.push(trial(format!("native_depth_1_{on}"), Some(fabric), move || {
+            let depth = |job: JobSettings| job.env("NVSHMEM_LIBFABRIC_QUEUE_DEPTH", 1);
+            natively(depth(fabric.job("atomics", 3, 2, Layout::V7)))?;
+            let job = fabric.job("signals", 3, 2, Layout::V6).heap(64 << 20, 2 << 20);
+            natively(depth(job.param("rounds", 300).param("most", 300_000)))
+        }));
+        trials.push(trial(format!("native_is_not_the_default_{on}"), Some(fabric), move || {
+            let report = fabric.job("connect", 2, 2, Layout::V7).run()?.check()?;
+            says(&report.pes[1].text(), "atomics are carried out by the target's proxy thread")
+        }));
+    }
+    trials.push(trial("native_refused_by_tcp".to_owned(), Some(Fabric::Tcp2), || {
+        let job = Fabric::Tcp2.job("connect", 2, 2, Layout::V7).env(SETTING, "native");
+        let report = job.grace(Duration::from_secs(30)).run()?;
+        all_say(&report, &["PE 0: rail 127.0.0.1: provider tcp does not offer FI_ATOMIC", "PE 1: "])
+    }));
+    trials.push(trial("native_and_target_do_not_connect".to_owned(), None, || {
+        let report = job("connect", 3, Layout::V7)
+            .env("NVSHMEM_LIBFABRIC_PROVIDER", "shm")
+            .env("NVSHMEM_LIBFABRIC_DEVICES", "shm")
+            .env(SETTING, "native")
+            .env_of_pe(2, SETTING, "target")
+            .grace(Duration::from_secs(30))
+            .run()?;
+        all_say(&report, &["PE 2 wants atomics \"target\", but PE 0 wants \"native\""])
+    }));
+    trials
+}
+
+/// Runs a job in which the provider has to carry out the atomics.
+fn natively(job: JobSettings) -> Result<(), Failed> {
+    for pe in run(job.env(SETTING, "native"))?.pes {
+        says(&pe.text(), "atomics are carried out by the fabric")?;
+    }
+    Ok(())
+}
+
+fn says(text: &str, part: &str) -> Result<(), Failed> {
+    if text.contains(part) { Ok(()) } else { Err(format!("no {part:?} in:\n{text}").into()) }
+}
