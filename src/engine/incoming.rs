@@ -139,9 +139,9 @@ impl<P: Port> Lane<P> {
             | Body::PutSignal { .. }
             | Body::CountedSignal { .. } => {
                 let arrival = link.received.arrive(message.seq);
-                if let (Arrival::New, &Body::CountedSignal { at, atomic, tag, segments }) =
-                    (arrival, &message.body)
-                    && self.natives.is_none()
+                let counts = self.natives.is_none();
+                if let (Arrival::New, true, &Body::CountedSignal { at, atomic, tag, segments }) =
+                    (arrival, counts, &message.body)
                 {
                     // It has arrived, so it is not taken again; acknowledged it is when applied.
                     let signal = CountedSignal { seq: message.seq, at, atomic };
