@@ -50,6 +50,8 @@ enum Choice {
     LoseWrite(u32),
     /// A message is lost, likewise.
     LoseMessage(u32),
+    /// A rail of PE 0 fails with what is under way on it, likewise.
+    LoseRail(RailId),
     /// The lane that waits inside a call looks again.
     Resume,
     /// Whether a post or a send finds no room.
@@ -347,6 +349,15 @@ impl Model {
                 choices.push(Choice::LoseMessage(letter.id));
             }
         }
+        if world.rail_failures > 0 {
+            for rail in (0..world.case.rails).map(RailId) {
+                let flies = world.flights.iter().any(|it| (it.from, it.rail) == (0, rail));
+                let goes = world.letters.iter().any(|it| (it.from, it.rail) == (0, rail));
+                if (flies || goes) && world.may_feed(0, rail, false) {
+                    choices.push(Choice::LoseRail(rail));
+                }
+            }
+        }
         choices
     }
 
@@ -403,6 +414,7 @@ impl Model {
                 let inbox = &mut world.sides[arrived.to].inbox[arrived.to_rail.index()];
                 inbox.push_back(Mail::Message(arrived.bytes));
             }
+            Choice::LoseRail(rail) => world.fail_rail(rail),
             Choice::LoseMessage(id) => {
                 world.failures -= 1;
                 let at = letter(&world, id).unwrap();
@@ -490,7 +502,7 @@ impl Model {
     fn went_well(&self, pe: usize, outcome: Result<(), EngineError>) -> bool {
         if let Err(error) = &outcome {
             let mut world = self.world.borrow_mut();
-            assert!(world.failures < world.case.failures, "PE {pe}: {error}");
+            assert!(world.lost() > 0, "PE {pe}: {error}");
             world.sides[pe].failed = true;
             world.sides[pe].quieting = false;
         }

@@ -4,7 +4,7 @@
 //! and which message is found next and by which turn, up to two of them by one turn; when a target is
 //! told of a write that carries remote data, whose data is there then; which message arrives a second
 //! time and when; which write is delivered at once and which as late as can be; which post or send
-//! finds no room; which segment or message is lost; which lane turns and when the next operation is
+//! finds no room; which segment or message is lost, or which rail with all that is under way on it; which lane turns and when the next operation is
 //! issued.
 //!
 //! # Rules
@@ -16,7 +16,7 @@
 //!
 //! # Bounds
 //! Two PEs, one or two rails, words of 8 bytes with a segment each, up to four operations. At most
-//! one lack of room, one duplicate and one loss in an execution, and of these as many together as
+//! one lack of room, one duplicate and one loss (of a segment, a message or a rail of PE 0) in an execution, and of these as many together as
 //! each test says. One counted put under way to a peer, so that all have the same tag, or two. No
 //! state in which a lane waits inside a call while the other one does too.
 //!
@@ -26,6 +26,8 @@
 //! - a chained signal sent at once: `signal before word 1 of its data`;
 //! - a duplicate carried out again: `applied twice`;
 //! - messages not held behind a fence: `came before operation ..., which is before its fence`;
+//! - a rail's failure that ends its segments and not their streams: `came before operation ..., which is
+//!   before its fence`;
 //! - a fetch that ends with the acknowledgement of its request: `quiet returned before a result`;
 //! - a counted signal applied before all its segments are there: `signal before word 1 of its data`;
 //! - a counted signal acknowledged while it waits: `quiet returned before operation ... took effect`;
@@ -239,6 +241,32 @@ fn losses() {
         }
     }
     explore_all("losses", cases);
+}
+
+/// A rail fails with all that is under way on it, and takes nothing more: what follows must not take
+/// effect, and the sender is told.
+#[test]
+fn rail_losses() {
+    let programs: [&[What]; 8] = [
+        &[Put(2), Fence, Add],
+        &[Put(1), Put(1), Fence, Put(1)],
+        &[Signal(2)],
+        &[Signal(2), Fence, Put(1)],
+        &[Add, Fence, Signal(1)],
+        &[FetchAdd, Fence, Put(1), Add],
+        &[Put(1), Fence, Signal(1), Fence, FetchAdd],
+        &[Signal(1), Quiet, Add],
+    ];
+    let mut cases = Vec::new();
+    for ops in programs {
+        let signals = engines(&[ops]);
+        let counted = (signals.len() > 1).then_some(&Counted);
+        for signals in signals.iter().chain(counted) {
+            let case = named(*signals, ops, &[]);
+            cases.push(Case { rail_failures: 1, again: 0, duplicates: 0, batch: 1, ..case });
+        }
+    }
+    explore_all("rail losses", cases);
 }
 
 // The numbers of operations fit the bits of a set.

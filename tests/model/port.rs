@@ -34,8 +34,19 @@ const COMPLETED: u64 = 3 << 56;
 const RECEIVED: u64 = 4 << 56;
 const APPLIED: u64 = 5 << 56;
 const TOLD: u64 = 6 << 56;
+const REFUSED: u64 = 7 << 56;
 
 impl ModelPort {
+    /// Whether the rail has failed, which the lane is told.
+    fn is_dead(&self, rail: RailId) -> bool {
+        let mut world = self.model.world.borrow_mut();
+        let dead = world.is_dead(self.pe, rail);
+        if dead {
+            world.told(self.pe, REFUSED | u64::from(rail.0));
+        }
+        dead
+    }
+
     fn post_told(
         &self,
         rail: RailId,
@@ -46,6 +57,9 @@ impl ModelPort {
     ) -> Result<Posted, PortError> {
         assert_eq!(transfer.direction, Direction::Write);
         assert!(transfer.len >= 1 && transfer.len <= self.limits[rail.index()].max_segment);
+        if self.is_dead(rail) {
+            return Err(lost());
+        }
         let again = self.model.choose_again();
         self.model
             .world
@@ -66,6 +80,11 @@ impl ModelPort {
         );
         Ok(Posted::Yes)
     }
+}
+
+/// What is said of what is lost.
+fn lost() -> PortError {
+    PortError { call: "model", code: 5, text: "lost".to_owned() }
 }
 
 impl Port for ModelPort {
@@ -134,13 +153,13 @@ impl Port for ModelPort {
                     count += 1;
                     world.told(self.pe, told);
                 }
-                Done::Failed(token) if count == 0 => {
+                Done::Failed(_) | Done::RailFailed if count == 0 => {
                     world.told(self.pe, told);
-                    let error = PortError { call: "model", code: 5, text: "lost".to_owned() };
-                    return Polled::Failed(Failure { token: Some(token), error });
+                    let token = if let Done::Failed(token) = next { Some(token) } else { None };
+                    return Polled::Failed(Failure { token, error: lost() });
                 }
                 // An error is reported by a poll of its own.
-                Done::Failed(_) => {
+                Done::Failed(_) | Done::RailFailed => {
                     world.sides[self.pe].done[rail.index()].push_front(next);
                     break;
                 }
@@ -156,6 +175,9 @@ impl Port for ModelPort {
         token: Token,
         bytes: &[u8],
     ) -> Result<Posted, PortError> {
+        if self.is_dead(rail) {
+            return Err(lost());
+        }
         let again = self.model.choose_again();
         let mut world = self.model.world.borrow_mut();
         world.told(self.pe, SENT | u64::from(rail.0) << 1 | u64::from(again));

@@ -65,6 +65,8 @@ pub(crate) struct Case {
     pub(crate) duplicates: u32,
     /// How many segments or messages of PE 0 fail.
     pub(crate) failures: u32,
+    /// How many rails of PE 0 fail as a whole.
+    pub(crate) rail_failures: u32,
     /// Most completions and messages that one turn finds.
     pub(crate) batch: u32,
     pub(crate) programs: [Vec<Op>; 2],
@@ -95,6 +97,7 @@ impl Case {
             again: 1,
             duplicates: 1,
             failures: 0,
+            rail_failures: 0,
             batch: 2,
             programs: [program(0, zero), program(1, one)],
         }

@@ -106,6 +106,8 @@ pub(crate) enum Mail {
 pub(crate) enum Done {
     Completed(Token),
     Failed(Token),
+    /// The rail, as a whole.
+    RailFailed,
 }
 
 /// What a lane's port has seen.
@@ -150,6 +152,9 @@ pub(crate) struct World {
     pub(crate) again: u32,
     pub(crate) duplicates: u32,
     pub(crate) failures: u32,
+    pub(crate) rail_failures: u32,
+    /// The rail of PE 0 that has failed.
+    pub(crate) dead_rail: Option<RailId>,
     /// Writes that may still be delivered at once. All others are delivered at the last moment: when
     /// their completion is reported, or a message arrives that comes after them. That is enough to
     /// find whatever any time of delivery would break: a lane does not notice deliveries, and a
@@ -188,6 +193,8 @@ impl World {
             again: case.again,
             duplicates: case.duplicates,
             failures: case.failures,
+            rail_failures: case.rail_failures,
+            dead_rail: None,
             early: 1,
             fed: None,
             blocked: None,
@@ -196,6 +203,34 @@ impl World {
             next_id: 0,
             case,
         }
+    }
+
+    /// How often something was lost.
+    pub(crate) fn lost(&self) -> u32 {
+        self.case.failures - self.failures + self.case.rail_failures - self.rail_failures
+    }
+
+    /// Whether PE `pe` has lost this rail.
+    pub(crate) fn is_dead(&self, pe: usize, rail: RailId) -> bool {
+        pe == 0 && self.dead_rail == Some(rail)
+    }
+
+    /// A rail of PE 0 fails: what is under way on it is lost, but for data that is there already.
+    pub(crate) fn fail_rail(&mut self, rail: RailId) {
+        self.rail_failures -= 1;
+        self.dead_rail = Some(rail);
+        let on_it = |from: usize, at: RailId| from == 0 && at == rail;
+        let missing: Vec<u32> = self
+            .flights
+            .iter()
+            .filter(|flight| on_it(flight.from, flight.rail) && !flight.delivered)
+            .map(|flight| flight.id)
+            .collect();
+        self.notices.retain(|notice| !missing.contains(&notice.id));
+        self.flights.retain(|flight| !on_it(flight.from, flight.rail));
+        self.letters.retain(|letter| !on_it(letter.from, letter.rail));
+        self.feed(0, rail, false);
+        self.sides[0].done[rail.index()].push_back(Done::RailFailed);
     }
 
     /// A lane was told something.
@@ -396,7 +431,7 @@ impl World {
     /// Nothing can move any more.
     pub(crate) fn check_end(&self) {
         assert!(self.flights.is_empty() && self.letters.is_empty() && self.notices.is_empty());
-        let lost = self.case.failures - self.failures;
+        let lost = self.lost();
         for (pe, side) in self.sides.iter().enumerate() {
             let over = side.next == self.case.programs[pe].len() && !side.quieting;
             assert!(side.failed || over, "nothing can move, and PE {pe} still waits");
@@ -420,6 +455,8 @@ impl World {
     pub(crate) fn hash(&self) -> u64 {
         let mut hash = mix(u64::from(self.again) << 32 | u64::from(self.duplicates), 1);
         hash = mix(hash, u64::from(self.failures) << 1 | u64::from(self.early));
+        let dead = self.dead_rail.map_or(9, |rail| u64::from(rail.0));
+        hash = mix(hash, u64::from(self.rail_failures) << 8 | dead);
         let fed =
             self.fed.map_or(0, |fed| u64::from(fed.place) << 33 | u64::from(fed.left) << 1 | 1);
         hash = mix(hash, fed | self.fed.map_or(0, |fed| fed.pe as u64) << 60);
@@ -471,6 +508,7 @@ pub(crate) fn done_hash(done: Done) -> u64 {
     match done {
         Done::Completed(token) => u64::from(token.0),
         Done::Failed(token) => u64::from(token.0) | 1 << 40,
+        Done::RailFailed => 1 << 41,
     }
 }
 
