@@ -4,8 +4,8 @@
 //! and which message is found next and by which turn, up to two of them by one turn; when a target is
 //! told of a write that carries remote data, whose data is there then; which message arrives a second
 //! time and when; which write is delivered at once and which as late as can be; which post or send
-//! finds no room; which segment or message is lost, or which rail with all that is under way on it; which lane turns and when the next operation is
-//! issued.
+//! finds no room; which segment or message is lost, or which rail with all that is under way on it;
+//! which lane turns and when the next operation is issued.
 //!
 //! # Rules
 //! In every execution: no signal before its own data; nothing applied twice or lost; nothing behind
@@ -16,8 +16,8 @@
 //!
 //! # Bounds
 //! Two PEs, one or two rails, words of 8 bytes with a segment each, up to four operations. At most
-//! one lack of room, one duplicate and one loss (of a segment, a message or a rail of PE 0) in an execution, and of these as many together as
-//! each test says. One counted put under way to a peer, so that all have the same tag, or two. No
+//! one lack of room, one duplicate and one loss (of a segment, a message or a rail of PE 0) in an
+//! execution, and of these as many together as each test says. One counted put under way to a peer, so that all have the same tag, or two. No
 //! state in which a lane waits inside a call while the other one does too.
 //!
 //! # That it can fail
