@@ -318,7 +318,10 @@ mod tests {
         let all: Vec<Tag> = (0..TAGS).map(|_| tags.take().unwrap()).collect();
         assert!(tags.take().is_none() && tags.are_few());
         for (at, tag) in all.iter().enumerate() {
-            assert_eq!(counts.announced(*tag, 2, &signal(u32::MAX - 7 + at as u32), 1), Ok(false));
+            assert_eq!(
+                counts.announced(*tag, 2, &signal((u32::MAX - 7).wrapping_add(at as u32)), 1),
+                Ok(false)
+            );
             assert_eq!(counts.landed(*tag, 1), Ok(None));
         }
         assert_eq!(counts.waiting(), u32::from(TAGS));
