@@ -57,19 +57,20 @@ pub(crate) fn trials() -> Vec<Trial> {
                 trials.push(trial(name, Some(fabric), move || {
                     // From nothing to 4 MiB, in up to five chunks; less where there are many PEs.
                     let (rounds, most) = match (n_pes, engine) {
+                        _ if full() => (10_000, 4 << 20),
                         (2, "auto") => (10_000, 4 << 20),
                         (2, _) => (1000, 4 << 20),
                         _ => (300, 300_000),
                     };
+                    // A place for each transfer under way, at either end.
+                    let heap = (96 << 20).max(u64::from(n_pes) * 8 * most + (16 << 20));
                     let every = matches!(engine, "auto" | "counted");
                     let layouts = if every { &Layout::ALL[..] } else { &[Layout::V7] };
                     for layout in layouts {
                         let rounds = if *layout == Layout::V7 { rounds } else { rounds / 10 };
                         let job = fabric.job("signals", n_pes, rails, *layout);
                         let job = job.env("NVSHMEM_LIBFABRIC_SIGNAL_ENGINE", engine);
-                        done(
-                            job.heap(96 << 20, 1 << 20).param("rounds", rounds).param("most", most),
-                        )?;
+                        done(job.heap(heap, 1 << 20).param("rounds", rounds).param("most", most))?;
                     }
                     Ok(())
                 }));
@@ -122,6 +123,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         }
     }
     trials
+}
+
+/// Whether every engine is to be run at length, with any number of PEs: hours rather than minutes.
+fn full() -> bool {
+    std::env::var_os("NVSHMEM_TEST_FULL").is_some_and(|value| !value.is_empty())
 }
 
 /// Room for the operations scenario at 8 PEs, in chunks that its larger transfers cross.
