@@ -56,12 +56,8 @@ pub(crate) fn trials() -> Vec<Trial> {
                 let name = format!("signals_{}_{n_pes}_pes_{rails}_rails_{engine}", fabric.name());
                 trials.push(trial(name, Some(fabric), move || {
                     // From nothing to 4 MiB, in up to five chunks; less where there are many PEs.
-                    let (rounds, most) = match (n_pes, engine) {
-                        _ if full() => (10_000, 4 << 20),
-                        (2, "auto") => (10_000, 4 << 20),
-                        (2, _) => (1000, 4 << 20),
-                        _ => (300, 300_000),
-                    };
+                    let long = n_pes == 2 || full();
+                    let (rounds, most) = if long { (10_000, 4 << 20) } else { (300, 300_000) };
                     // A place for each transfer under way, at either end.
                     let heap = (96 << 20).max(u64::from(n_pes) * 8 * most + (16 << 20));
                     let every = matches!(engine, "auto" | "counted");
@@ -125,7 +121,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// Whether every engine is to be run at length, with any number of PEs: hours rather than minutes.
+/// Whether every engine is to be run at length, with any number of PEs: an hour rather than minutes.
 fn full() -> bool {
     std::env::var_os("NVSHMEM_TEST_FULL").is_some_and(|value| !value.is_empty())
 }
