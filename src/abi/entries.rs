@@ -19,13 +19,12 @@ use super::plugin::Connected;
 use super::request::{self, Amo, Parts, Put, Remote};
 use super::table;
 use super::table::{boot_handle, destroy, is_alive, plugin};
-use crate::engine::error::EngineError;
 use crate::engine::handle::HandleBytes;
 use crate::engine::ids::Pe;
 use crate::engine::lane::Request;
 use crate::engine::message::{AtomicRequest, PutSignalRequest};
 use crate::engine::port::{Access, Direction};
-use crate::engine::short::Common;
+use crate::engine::short::{Common, Declined, Rest};
 use crate::logging;
 
 /// What this transport can do with a peer: put, get and atomics through the host.
@@ -254,18 +253,10 @@ pub(super) unsafe extern "C" fn rma(
     // SAFETY: rules 1, 3 and 4.
     unsafe {
         match rma_at_once(transport, pe, remote, local, qp, &verb, &bytes) {
-            Some(Ok(())) => c::NVT_STATUS_SUCCESS,
-            Some(Err(error)) => rma_failed(error),
+            Some(status) => status,
             None => rma_at_length(transport, pe, remote, local, qp, verb, bytes),
         }
     }
-}
-
-/// Reports the failure of an operation.
-#[cold]
-#[inline(never)]
-pub(super) fn rma_failed(error: Box<EngineError>) -> c_int {
-    guard("rma", || Err((*error).into()))
 }
 
 /// Every operation that is not the common one: those that wait for room, for a fence or for their
@@ -300,7 +291,8 @@ pub(super) unsafe fn rma_at_length(
     })
 }
 
-/// The proxy's common operation. None if it is of another kind; nothing has happened then.
+/// The proxy's common operation; gives its status. None if it is of another kind; nothing has happened
+/// then.
 ///
 /// # Safety
 /// Rules 1, 3 and 4.
@@ -313,7 +305,7 @@ pub(super) unsafe fn rma_at_once(
     qp: c_int,
     verb: &RmaVerb,
     bytes: &RmaBytes,
-) -> Option<Result<(), Box<EngineError>>> {
+) -> Option<c_int> {
     if qp == HOST_QP {
         return None;
     }
@@ -345,22 +337,48 @@ pub(super) unsafe fn rma_at_once(
     }
 }
 
-/// Starts an operation of the common kind on the proxy's lane.
+/// Starts an operation of the common kind on the proxy's lane. What panics in none of its steps needs no
+/// guard; the rest has one.
 ///
 /// # Safety
 /// Rules 1, 3 and 4; `local` is not null.
 #[inline(always)]
-unsafe fn start(
-    connected: &Connected,
-    common: Common<'_>,
-    local: *const RmaMem,
-) -> Result<(), Box<EngineError>> {
-    // SAFETY: by contract.
-    let request = |common| unsafe { request::of_common(common, local) };
+unsafe fn start(connected: &Connected, common: Common<'_>, local: *const RmaMem) -> c_int {
     // A closure on the lane would be called, not inlined.
-    // SAFETY: rule 3; the reference ends with this function.
-    let lane = unsafe { &mut *connected.proxy_lane() };
-    lane.start_at_once(common, request)
+    // SAFETY: rule 3; the reference ends with this expression.
+    match unsafe { &mut *connected.proxy_lane() }.start_at_once(common) {
+        Ok(()) => c::NVT_STATUS_SUCCESS,
+        // SAFETY: by contract.
+        Err(Rest::Whole(common)) => unsafe { start_whole(connected, common, local) },
+        // SAFETY: rule 3.
+        Err(Rest::Declined(declined)) => unsafe { start_declined(connected, declined) },
+    }
+}
+
+/// An operation that the short way does not do.
+///
+/// # Safety
+/// As for [`start`].
+#[cold]
+#[inline(never)]
+unsafe fn start_whole(connected: &Connected, common: Common<'_>, local: *const RmaMem) -> c_int {
+    guard("rma", || {
+        // SAFETY: by contract.
+        let request = unsafe { request::of_common(common, local) };
+        // SAFETY: rule 3.
+        Ok(unsafe { connected.with_proxy(|lane| lane.start(&request)) }?)
+    })
+}
+
+/// An operation that the fabric has not taken at once.
+///
+/// # Safety
+/// Rule 3.
+#[cold]
+#[inline(never)]
+unsafe fn start_declined(connected: &Connected, declined: Declined) -> c_int {
+    // SAFETY: rule 3.
+    guard("rma", || Ok(unsafe { connected.with_proxy(|lane| lane.start_declined(declined)) }?))
 }
 
 /// Layouts 3a and 3b.

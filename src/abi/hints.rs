@@ -8,7 +8,7 @@ use std::ffi::c_int;
 
 use nvshmem_abi::{OpAttrs6, OpAttrs7, RmaBytes, RmaMem, RmaVerb, Transport, c};
 
-use super::entries::{HOST_QP, rma_at_length, rma_at_once, rma_failed};
+use super::entries::{HOST_QP, rma_at_length, rma_at_once};
 use super::error::AbiError;
 use super::guard::guard;
 use super::request;
@@ -64,6 +64,23 @@ pub(super) unsafe extern "C" fn rma_with_hints_7(
     }
 }
 
+/// `rma` where there are bursts: it ends the one that it does not belong to.
+///
+/// # Safety
+/// Rules 1, 3 and 4.
+pub(super) unsafe extern "C" fn rma(
+    transport: *mut Transport,
+    pe: c_int,
+    verb: RmaVerb,
+    remote: *mut RmaMem,
+    local: *mut RmaMem,
+    bytes: RmaBytes,
+    qp: c_int,
+) -> c_int {
+    // SAFETY: rules 1, 3 and 4.
+    unsafe { hinted(transport, pe, verb, remote, local, bytes, qp, false) }
+}
+
 /// # Safety
 /// Rules 1, 3 and 4.
 #[inline(always)]
@@ -84,11 +101,12 @@ unsafe fn hinted(
             return in_burst(transport, pe, &verb, remote, local, &bytes);
         }
         match rma_at_once(transport, pe, remote, local, qp, &verb, &bytes) {
-            Some(Ok(())) => end_burst(transport),
-            Some(Err(error)) => return rma_failed(error),
-            None => return rma_at_length(transport, pe, remote, local, qp, verb, bytes),
+            Some(status) => {
+                end_burst(transport);
+                status
+            }
+            None => rma_at_length(transport, pe, remote, local, qp, verb, bytes),
         }
-        c::NVT_STATUS_SUCCESS
     }
 }
 

@@ -169,7 +169,6 @@ macro_rules! ops {
             finalize: Some(e::finalize),
             show_info: Some(e::show_info),
             progress: Some(e::progress),
-            rma: Some(e::rma),
             quiet: Some(e::quiet),
             enforce_cst: None,
             enforce_cst_at_target: None,
@@ -187,6 +186,7 @@ fn ops_3() -> HostOps3b {
         get_mem_handle: Some(unsafe {
             std::mem::transmute::<e::GetMemHandle3, e::GetMemHandle3b>(e::get_mem_handle_3)
         }),
+        rma: Some(e::rma),
         amo: Some(e::amo_3),
         fence: Some(e::fence_3),
     })
@@ -196,10 +196,16 @@ fn ops_4() -> HostOps4 {
     ops!(HostOps4 {
         connect_endpoints: Some(e::connect_endpoints_4),
         get_mem_handle: Some(e::get_mem_handle),
+        rma: Some(e::rma),
         amo: Some(e::amo_3),
         fence: Some(e::fence_4),
         put_signal: Some(e::put_signal_4),
     })
+}
+
+/// With bursts, what was not announced ends the one before it.
+fn rma(batches: bool) -> c::nvt_rma_fn {
+    if batches { Some(hints::rma) } else { Some(e::rma) }
 }
 
 /// Where announced puts are posted one by one, the host is to call `rma`, the shorter way.
@@ -207,6 +213,7 @@ fn ops_6(batches: bool) -> HostOps6 {
     ops!(HostOps6 {
         connect_endpoints: Some(e::connect_endpoints_4),
         get_mem_handle: Some(e::get_mem_handle),
+        rma: rma(batches),
         amo: Some(e::amo_6),
         fence: Some(e::fence_4),
         put_signal: Some(e::put_signal_6),
@@ -219,6 +226,7 @@ fn ops_7(batches: bool) -> HostOps7 {
     ops!(HostOps7 {
         connect_endpoints: Some(e::connect_endpoints_4),
         get_mem_handle: Some(e::get_mem_handle),
+        rma: rma(batches),
         amo: Some(e::amo_6),
         fence: Some(e::fence_4),
         put_signal: Some(e::put_signal_6),

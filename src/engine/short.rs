@@ -9,7 +9,7 @@ use super::atomic::Atomic;
 use super::error::EngineError;
 use super::handle::{HandleBytes, HandleView};
 use super::ids::{Pe, Token};
-use super::lane::{Lane, Request, SignalEngine};
+use super::lane::{Lane, SignalEngine};
 use super::port::{Direction, Local, Port, Transfer};
 use super::segment::{NIL, Segment, Stage};
 use super::wire::{MAX_EAGER, Spot};
@@ -30,6 +30,22 @@ pub struct Common<'a> {
     /// Bytes to move.
     pub len: usize,
 }
+
+/// What [`Lane::start_at_once`] leaves.
+#[derive(Debug)]
+#[must_use]
+pub enum Rest<'a> {
+    /// Everything, for [`Lane::start`]: the operation is not of the common kind, or wrong. Nothing has
+    /// happened.
+    Whole(Common<'a>),
+    /// To see why the fabric has not taken it, for [`Lane::start_declined`].
+    Declined(Declined),
+}
+
+/// A segment that is in its place and that the fabric has not taken.
+#[derive(Debug)]
+#[must_use]
+pub struct Declined(Token);
 
 /// A put of one piece with its signal, of the common kind.
 #[derive(Clone, Copy, Debug)]
@@ -61,56 +77,52 @@ struct Data {
 }
 
 impl<P: Port> Lane<P> {
-    /// As [`Lane::start`], and in few instructions what is common: one segment, to a peer without a
-    /// pending fence, over a rail with room, from memory that needs no descriptor.
+    /// As [`Lane::start`], in few instructions, for what is common: one segment, to a peer without a
+    /// pending fence, over a rail with room, from memory that needs no descriptor. Nothing in it can
+    /// panic. It does not end a burst: the caller does, where there are bursts.
     ///
-    /// `request` makes the request of the same arguments, for the long way. Nothing in the short one
-    /// can panic. The short way does not end a burst: the caller does, where there are bursts.
+    /// # Errors
+    /// What is left to do.
+    #[inline(always)]
+    pub fn start_at_once<'a>(&mut self, common: Common<'a>) -> Result<(), Rest<'a>> {
+        let Common { direction, pe, handle, addr, local, len } = common;
+        let whole = Err(Rest::Whole(common));
+        let Some(stream) = self.streams.find_mut(pe) else { return whole };
+        let path = stream.next;
+        let Some(rail) = self.rails.get_mut(path.rail.index()) else { return whole };
+        let Some(remote) = HandleView::sound(handle) else { return whole };
+        let Some((remote, key)) = remote.target(addr, len as u64, path.remote) else {
+            return whole;
+        };
+        if len.wrapping_sub(1) >= stream.short_limit || !rail.is_open() {
+            return whole;
+        }
+        let Some((token, segment)) = self.segments.take_slot() else { return whole };
+        // All is in its place before the fabric is asked. So if it declines, the segment is one that
+        // waits, and what it takes to say so need not be kept through the call.
+        let transfer = Transfer { direction, local, len, remote, key };
+        segment.make_plain(pe, direction);
+        segment.rail = path.rail;
+        segment.transfer = transfer;
+        stream.begin(direction);
+        stream.rotate(&self.paths);
+        rail.taken(len);
+        let context = segment.context;
+        if self.port.post_short(rail.short, path.to, token, context, &transfer) {
+            Ok(())
+        } else {
+            Err(Rest::Declined(Declined(token)))
+        }
+    }
+
+    /// Tries a segment again that [`Lane::start_at_once`] found declined, with reasons. It waits in its
+    /// rail's queue if there is no room.
     ///
     /// # Errors
     /// As [`Lane::start`].
-    #[inline(always)]
-    pub fn start_at_once<'a>(
-        &mut self,
-        common: Common<'a>,
-        request: impl FnOnce(Common<'a>) -> Request<'a>,
-    ) -> Result<(), Box<EngineError>> {
-        let Common { direction, pe, handle, addr, local, len } = common;
-        'long: {
-            let Some(stream) = self.streams.find_mut(pe) else { break 'long };
-            let path = stream.next;
-            let Some(rail) = self.rails.get_mut(path.rail.index()) else { break 'long };
-            let Some(remote) = HandleView::sound(handle) else { break 'long };
-            let target = remote.target(addr, len as u64, path.remote);
-            let Some((remote, key)) = target else { break 'long };
-            if len.wrapping_sub(1) >= stream.short_limit || !rail.is_open() {
-                break 'long;
-            }
-            let Some((token, segment)) = self.segments.take_slot() else { break 'long };
-            // All is in its place before the fabric is asked. So if it declines, the segment is one
-            // that waits, and what it takes to say so need not be kept through the call.
-            let transfer = Transfer { direction, local, len, remote, key };
-            segment.make_plain(pe, direction);
-            segment.rail = path.rail;
-            segment.transfer = transfer;
-            stream.begin(direction);
-            stream.rotate(&self.paths);
-            rail.taken(len);
-            let context = segment.context;
-            return if self.port.post_short(rail.short, path.to, token, context, &transfer) {
-                Ok(())
-            } else {
-                self.not_at_once(token)
-            };
-        }
-        self.start_at_length(&request(common))
-    }
-
-    /// The fabric has not taken a segment that was counted as taken: it is tried again, with reasons,
-    /// and waits in its rail's queue if there is no room.
-    #[cold]
-    #[inline(never)]
-    fn not_at_once(&mut self, token: Token) -> Result<(), Box<EngineError>> {
+    pub fn start_declined(&mut self, declined: Declined) -> Result<(), EngineError> {
+        let Declined(token) = declined;
+        // It was counted as taken.
         let segment = &mut self.segments[token.0];
         let Segment { pe, rail, transfer, .. } = *segment;
         segment.stage = Stage::Ready;
@@ -118,14 +130,7 @@ impl<P: Port> Lane<P> {
         segment.message = NIL;
         self.rails[rail.index()].not_taken(transfer.len);
         self.dispatch(token, rail);
-        self.check_stream(pe).map_err(Box::new)
-    }
-
-    /// [`Lane::start`], out of the way.
-    #[cold]
-    #[inline(never)]
-    fn start_at_length(&mut self, request: &Request<'_>) -> Result<(), Box<EngineError>> {
-        self.start(request).map_err(Box::new)
+        self.check_stream(pe)
     }
 
     /// As [`Lane::put_signal`] for a few bytes: data and signal in one message. Says whether it is on

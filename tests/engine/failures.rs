@@ -6,7 +6,7 @@ use nvshmem_transport_libfabric::engine::handle::{Handle, HandleBytes, HandleErr
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::{LocalSide, Request};
 use nvshmem_transport_libfabric::engine::port::{Access, Desc, Direction, Local};
-use nvshmem_transport_libfabric::engine::short::Common;
+use nvshmem_transport_libfabric::engine::short::{Common, Rest};
 
 use super::job::{Job, Shape};
 
@@ -303,11 +303,14 @@ fn the_short_way_refuses_and_reports() {
         local: Local::Memory { addr, desc: Desc(0) },
         len: 8,
     };
-    let long = |_| -> Request<'_> { panic!("this goes the short way") };
-    let error = job.members[0].lane.start_at_once(common, long).unwrap_err();
+    let lane = &mut job.members[0].lane;
+    let Err(Rest::Declined(declined)) = lane.start_at_once(common) else {
+        panic!("the fabric is asked in the short way");
+    };
+    let error = lane.start_declined(declined).unwrap_err();
     for part in ["put of 8 bytes", "PE 1", "local memory that does not exist"] {
         assert!(error.to_string().contains(part), "{part:?} is not in {error}");
     }
-    assert_eq!(job.quiet(0, 1).unwrap_err(), *error);
+    assert_eq!(job.quiet(0, 1).unwrap_err(), error);
     assert!(!job.members[0].lane.has_work());
 }

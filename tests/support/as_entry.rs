@@ -4,7 +4,7 @@ use nvshmem_transport_libfabric::engine::error::EngineError;
 use nvshmem_transport_libfabric::engine::lane::{Lane, LocalSide, Request};
 use nvshmem_transport_libfabric::engine::message::{AtomicRequest, PutSignalRequest};
 use nvshmem_transport_libfabric::engine::port::{Desc, Local, Port};
-use nvshmem_transport_libfabric::engine::short::{Common, CommonSignal};
+use nvshmem_transport_libfabric::engine::short::{Common, CommonSignal, Rest};
 
 /// Operations as the plugin's entries do them: in the short way where there is one.
 pub(crate) trait AsEntry {
@@ -27,7 +27,11 @@ impl<P: Port> AsEntry for Lane<P> {
             local,
             len: request.len,
         };
-        let started = self.start_at_once(common, |_| *request).map_err(|error| *error);
+        let started = match self.start_at_once(common) {
+            Ok(()) => Ok(()),
+            Err(Rest::Whole(_)) => self.start(request),
+            Err(Rest::Declined(declined)) => self.start_declined(declined),
+        };
         self.end_burst();
         started
     }
