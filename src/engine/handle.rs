@@ -8,8 +8,8 @@
 //! | bytes | content (little endian) |
 //! |---|---|
 //! | 0..8 | magic, with the version in the last byte |
-//! | 8 | number of rails with a key, at most 32; 0 for a region without remote access |
-//! | 9 | flags: bit 0, peers address by virtual address rather than by offset |
+//! | 8 | number of rails with a key, at most 32; 0 for a region that peers do not write to themselves |
+//! | 9 | flags: bit 0, peers address by virtual address rather than by offset; bit 1, staged: peers ask the owner by messages |
 //! | 10..12 | zero |
 //! | 12..16 | owner's PE |
 //! | 16..24 | virtual address of the first byte, in the owner |
@@ -36,6 +36,7 @@ pub const MAX_RAILS: usize = 32;
 const VERSION: u8 = 1;
 const MAGIC: u64 = u64::from_le_bytes([b'n', b'v', b'l', b'f', b'm', b'e', b'm', VERSION]);
 const FLAG_VIRTUAL: u8 = 1;
+const FLAG_STAGED: u8 = 2;
 const KEYS: usize = 40;
 
 const _: () = assert!(KEYS + 8 * MAX_RAILS <= HANDLE_BYTES);
@@ -128,6 +129,8 @@ pub struct Handle {
     pub stamp: u32,
     /// How peers address the region.
     pub addressing: Addressing,
+    /// Whether peers reach it by messages to its owner only. There are no keys then.
+    pub staged: bool,
     /// Key per rail of the owner. At most [`MAX_RAILS`].
     pub keys: Vec<u64>,
 }
@@ -140,7 +143,8 @@ impl Handle {
         let mut bytes = [0; HANDLE_BYTES];
         bytes[0..8].copy_from_slice(&MAGIC.to_le_bytes());
         bytes[8] = keys.len() as u8;
-        bytes[9] = if self.addressing == Addressing::Virtual { FLAG_VIRTUAL } else { 0 };
+        bytes[9] = if self.addressing == Addressing::Virtual { FLAG_VIRTUAL } else { 0 }
+            | if self.staged { FLAG_STAGED } else { 0 };
         bytes[12..16].copy_from_slice(&self.owner.0.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.base.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.len.to_le_bytes());
@@ -167,6 +171,7 @@ impl Handle {
             slot: view.slot(),
             stamp: view.stamp(),
             addressing: view.addressing(),
+            staged: view.is_staged(),
             keys,
         })
     }
@@ -243,7 +248,7 @@ impl<'a> HandleView<'a> {
     pub(super) fn spot(&self, addr: u64, len: u64) -> Option<Spot> {
         let offset = addr.wrapping_sub(self.base());
         let end = offset.checked_add(len)?;
-        if end > self.len() || self.rails() == 0 {
+        if end > self.len() || !self.takes_messages() {
             return None;
         }
         Some(Spot { slot: self.slot(), offset })
@@ -306,6 +311,19 @@ impl<'a> HandleView<'a> {
         self.bytes[8]
     }
 
+    /// Whether the owner does for peers what they ask for by messages about this region: it has keys,
+    /// or it is staged.
+    #[inline(always)]
+    pub(super) fn takes_messages(&self) -> bool {
+        u16::from_le_bytes([self.bytes[8], self.bytes[9] & FLAG_STAGED]) != 0
+    }
+
+    /// Whether peers reach the region by messages only.
+    #[inline]
+    pub(super) fn is_staged(&self) -> bool {
+        self.bytes[9] & FLAG_STAGED != 0
+    }
+
     #[inline]
     fn addressing(&self) -> Addressing {
         if self.bytes[9] & FLAG_VIRTUAL != 0 { Addressing::Virtual } else { Addressing::Offset }
@@ -357,6 +375,7 @@ mod tests {
             len: 0x2000,
             slot: 7,
             stamp: 9,
+            staged: false,
             addressing: Addressing::Virtual,
             keys: vec![0x1111, u64::MAX, 0],
         }

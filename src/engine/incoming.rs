@@ -175,8 +175,8 @@ impl<P: Port> Lane<P> {
         }
         let (at, atomic) = match *body {
             Body::PutSignal { at, atomic, to, payload } => {
-                let addr = self.regions.locate(to, payload.len()).map_err(|e| e.to_string())?;
-                self.port.store(addr, payload).map_err(|e| e.to_string())?;
+                let place = self.regions.locate(to, payload.len()).map_err(|e| e.to_string())?;
+                self.store_at(place, payload).map_err(|e| e.to_string())?;
                 (at, atomic)
             }
             Body::Atomic { at, atomic }
@@ -185,11 +185,11 @@ impl<P: Port> Lane<P> {
             Body::Ack | Body::AckRequest | Body::Reply { .. } => return Ok(()),
         };
         let width = atomic.width.bytes();
-        let addr = self.regions.locate(at, width).map_err(|e| e.to_string())?;
-        if addr % width != 0 {
-            return Err(format!("a word of {width} bytes at {addr:#x} is not aligned"));
+        let place = self.regions.locate(at, width).map_err(|e| e.to_string())?;
+        if place.addr % width != 0 {
+            return Err(format!("a word of {width} bytes at {:#x} is not aligned", place.addr));
         }
-        let value = self.port.apply(addr, &atomic).map_err(|e| e.to_string())?;
+        let value = self.apply_at(place, &atomic).map_err(|e| e.to_string())?;
         if let Body::Fetch { ticket, .. } = *body {
             self.replies.push_back(PendingReply { pe, ticket, value });
         }

@@ -30,6 +30,7 @@ use super::port::{Desc, Direction, Local, Polled, Port, PortError, Posted, RailL
 use super::rail::Rail;
 use super::regions::{LaneKind, RegionCache, RegionIndex, desc_of};
 use super::segment::{Finished, Kind, NIL, Segment, SegmentTable, Stage};
+use super::staging::Staging;
 use super::stream::{Stream, Streams};
 use super::watchdog::Watchdog;
 use super::wire::Packet;
@@ -156,6 +157,8 @@ pub struct Lane<P: Port> {
     pub(super) messages: MessageTable,
     /// Atomics that the fabric carries out. Without, the peers do, asked by messages.
     pub(super) natives: Option<Box<Natives>>,
+    /// What stages, once this process has memory that needs it.
+    pub(super) staging: Option<Box<Staging>>,
     /// Most transfers under way.
     transfer_room: u32,
     /// Whether peers send messages to this lane: only to proxy lanes.
@@ -203,6 +206,7 @@ impl<P: Port> Lane<P> {
             }),
             messages: MessageTable::new(messages_for(config.kind)),
             natives: None,
+            staging: None,
             transfer_room: transfers_for(limits),
             receives: config.kind == LaneKind::Proxy,
             control: VecDeque::with_capacity(64),

@@ -33,7 +33,7 @@ impl<'a> AtomicRequest<'a> {
             let addr = self.remote_addr;
             return Err(refused(HandleError::Misaligned { addr, width }));
         }
-        if remote.rails() == 0 {
+        if !remote.takes_messages() {
             return Err(refused(HandleError::NoKey { rail: RailId(0), rails: 0 }));
         }
         Ok((remote, offset))

@@ -8,6 +8,7 @@
 pub mod applier;
 pub mod atomic;
 mod burst;
+pub mod copies;
 pub mod counted;
 pub mod counters;
 mod counts;
@@ -34,10 +35,12 @@ mod rail;
 pub mod regions;
 mod segment;
 pub mod short;
+mod staging;
 mod stream;
 mod watchdog;
 pub mod window;
 pub mod wire;
+mod words;
 
 pub use operation::OpId;
 pub use watchdog::Watchdog;

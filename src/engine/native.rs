@@ -18,10 +18,9 @@
 use super::atomic::{Atomic, AtomicOp, one};
 use super::error::EngineError;
 use super::fabric_atomic::{FabricAtomic, Number, Row, Verb};
-use super::ids::{Pe, RailId, Token};
+use super::ids::{RailId, Token};
 use super::lane::{Lane, Left};
 use super::message::{AtomicRequest, ResultPlace};
-use super::messages::local_fault;
 use super::operation::OpId;
 use super::port::{Direction, PeerAddr, Port, Posted};
 use super::segment::{Kind, NIL, Stage};
@@ -248,16 +247,5 @@ impl<P: Port> Lane<P> {
             }
         }
         true
-    }
-
-    /// Stores a fetched word, then its flag.
-    pub(super) fn store_result(&mut self, pe: Pe, place: ResultPlace, value: u64) {
-        let stored = self
-            .port
-            .store(place.addr, &value.to_le_bytes())
-            .and_then(|()| self.port.store_flag(place.addr + 8, place.flag));
-        if let Err(error) = stored {
-            self.fail_lane(local_fault(pe, &error));
-        }
     }
 }

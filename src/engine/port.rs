@@ -9,6 +9,7 @@
 use std::fmt;
 
 use super::atomic::Atomic;
+use super::copies::{Reach, Stager};
 use super::fabric_atomic::FabricAtomic;
 use super::ids::{RailId, Token};
 use super::wire::Packet;
@@ -393,6 +394,8 @@ pub struct Registered<R> {
     pub host_descs: Vec<Desc>,
     /// How peers address it. The same on every rail of one provider.
     pub addressing: Addressing,
+    /// How it is reached. Staged memory has neither keys nor descriptors.
+    pub reach: Reach,
 }
 
 /// Registers memory with every rail of the process.
@@ -414,4 +417,10 @@ pub trait MemoryPort: Send + Sync {
         len: usize,
         access: Access,
     ) -> Result<Registered<Self::Region>, PortError>;
+
+    /// What stages the memory that was registered as such: there once some was, and given out once.
+    /// It is made with the first such region, since making it may wait for the device.
+    fn take_stager(&self) -> Option<Stager> {
+        None
+    }
 }

@@ -5,12 +5,13 @@
 //! number and, only when it has changed, takes the lock and copies the table anew.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::copies::{Bounce, CopyPort, Reach, Stager};
 use super::error::EngineError;
 use super::handle::{Handle, HandleBytes, HandleError, HandleView, MAX_RAILS};
 use super::ids::{Pe, RailId};
-use super::port::{Access, Desc, MemoryPort, Registered};
+use super::port::{Access, Addressing, Desc, MemoryPort, Registered};
 use super::wire::Spot;
 
 /// Which rails of the process a lane uses.
@@ -24,18 +25,31 @@ pub enum LaneKind {
 
 /// What lanes need to know of a region.
 #[derive(Debug)]
-struct View {
-    stamp: u32,
-    base: usize,
-    len: usize,
+pub(super) struct View {
+    pub(super) slot: u32,
+    pub(super) stamp: u32,
+    pub(super) base: usize,
+    pub(super) len: usize,
     /// Whether peers may use it.
     remote: bool,
+    /// How it is reached.
+    reach: Reach,
+    /// Key per proxy rail. None for memory that is staged, or for local use only.
+    pub(super) keys: Box<[u64]>,
+    pub(super) addressing: Addressing,
     proxy_descs: Box<[Desc]>,
     host_descs: Box<[Desc]>,
 }
 
 impl View {
-    fn descs(&self, kind: LaneKind) -> &[Desc] {
+    /// The offset of `len` bytes at `addr`, if all are inside.
+    #[inline]
+    fn offset(&self, addr: usize, len: usize) -> Option<usize> {
+        let offset = addr.wrapping_sub(self.base);
+        (offset <= self.len && len <= self.len - offset).then_some(offset)
+    }
+
+    pub(super) fn descs(&self, kind: LaneKind) -> &[Desc] {
         match kind {
             LaneKind::Host => &self.host_descs,
             LaneKind::Proxy => &self.proxy_descs,
@@ -51,11 +65,22 @@ pub struct RegionIndex {
     /// Rises with each change of `views`, after the change.
     epoch: AtomicU64,
     views: Mutex<Views>,
+    /// What stages, until the proxy lane has taken it.
+    stager: Mutex<Option<Installed>>,
+}
+
+/// What stages, with its bounce memory registered.
+#[derive(Debug)]
+pub(super) struct Installed {
+    pub(super) copies: Box<dyn CopyPort>,
+    pub(super) bounce: Bounce,
+    /// The bounce memory's region.
+    pub(super) view: Arc<View>,
 }
 
 impl RegionIndex {
     fn change(&self, slot: u32, view: Option<Arc<View>>) {
-        let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut views = lock(&self.views);
         let slot = slot as usize;
         if views.len() <= slot {
             views.resize_with(slot + 1, || None);
@@ -73,11 +98,15 @@ pub(super) struct RegionCache {
     kind: LaneKind,
     epoch: u64,
     views: Views,
+    /// First and last address of all staged regions, ascending.
+    staged: Vec<(usize, usize)>,
+    /// What stages, until the lane has taken it.
+    stager: Option<Installed>,
 }
 
 impl RegionCache {
     pub(super) fn new(index: Arc<RegionIndex>, kind: LaneKind) -> Self {
-        Self { index, kind, epoch: 0, views: Views::new() }
+        Self { index, kind, epoch: 0, views: Views::new(), staged: Vec::new(), stager: None }
     }
 
     /// The descriptors, one per rail of the lane, for `len` bytes of local memory at `addr` inside
@@ -92,33 +121,52 @@ impl RegionCache {
         addr: usize,
         len: usize,
     ) -> Result<&[Desc], HandleError> {
-        if self.epoch != self.index.epoch.load(Ordering::Acquire) {
-            self.refresh();
-        }
+        let kind = self.kind;
+        self.view(handle, addr, len).map(|(view, _)| view.descs(kind))
+    }
+
+    /// The region that a handle of this process names, and the offset of `len` bytes at `addr` in it.
+    #[inline]
+    pub(super) fn view(
+        &mut self,
+        handle: &HandleBytes,
+        addr: usize,
+        len: usize,
+    ) -> Result<(&Arc<View>, usize), HandleError> {
+        self.sync();
         let handle = HandleView::check(handle)?;
         let view = match self.views.get(handle.slot() as usize) {
             Some(Some(view)) if view.stamp == handle.stamp() => view,
             _ => return Err(HandleError::Stale),
         };
-        let offset = addr.wrapping_sub(view.base);
-        if offset > view.len || len > view.len - offset {
-            return Err(HandleError::Outside {
+        match view.offset(addr, len) {
+            Some(offset) => Ok((view, offset)),
+            None => Err(HandleError::Outside {
                 addr: addr as u64,
                 len: len as u64,
                 base: view.base as u64,
                 region: view.len as u64,
-            });
+            }),
         }
-        Ok(view.descs(self.kind))
+    }
+
+    /// Whether an address is in a staged region.
+    #[inline]
+    pub(super) fn is_staged(&self, addr: usize) -> bool {
+        let behind = self.staged.partition_point(|(first, _)| *first <= addr);
+        behind != 0 && self.staged[behind - 1].1 >= addr
+    }
+
+    /// What stages, once, as soon as some memory is staged.
+    pub(super) fn take_stager(&mut self) -> Option<Installed> {
+        self.stager.take()
     }
 
     /// The address of `len` bytes at an offset of one of this process' regions, named by its slot:
     /// what a peer's message asks for.
     #[inline]
-    pub(super) fn locate(&mut self, spot: Spot, len: usize) -> Result<usize, HandleError> {
-        if self.epoch != self.index.epoch.load(Ordering::Acquire) {
-            self.refresh();
-        }
+    pub(super) fn locate(&mut self, spot: Spot, len: usize) -> Result<Place, HandleError> {
+        self.sync();
         let view = match self.views.get(spot.slot as usize) {
             Some(Some(view)) if view.remote => view,
             _ => return Err(HandleError::Stale),
@@ -132,7 +180,7 @@ impl RegionCache {
                 region: view.len as u64,
             });
         }
-        Ok(view.base + offset)
+        Ok(Place { addr: view.base + offset, reach: view.reach })
     }
 
     /// Takes over what has been registered and released since the last call.
@@ -143,12 +191,13 @@ impl RegionCache {
         }
     }
 
-    /// As [`RegionCache::locate`], among what was registered at the last [`RegionCache::sync`].
+    /// As [`RegionCache::locate`], among what was registered at the last [`RegionCache::sync`] and is
+    /// reached directly.
     #[inline(always)]
     pub(super) fn place(&self, spot: Spot, len: usize) -> Option<usize> {
         let view = self.views.get(spot.slot as usize)?.as_deref().filter(|view| view.remote)?;
         let end = spot.offset.checked_add(len as u64)?;
-        if end > view.len as u64 {
+        if end > view.len as u64 || view.reach == Reach::Staged {
             return None;
         }
         // At most the region's length, so it fits, and the sum is an address in the region.
@@ -157,11 +206,31 @@ impl RegionCache {
 
     #[cold]
     fn refresh(&mut self) {
-        let views = self.index.views.lock().unwrap_or_else(PoisonError::into_inner);
+        let views = lock(&self.index.views);
         // Read under the lock: the copy holds exactly the changes up to this number.
         self.epoch = self.index.epoch.load(Ordering::Acquire);
         self.views.clone_from(&views);
+        drop(views);
+        let staged = self.views.iter().flatten().filter(|view| view.reach == Reach::Staged);
+        self.staged.clear();
+        self.staged.extend(staged.map(|view| (view.base, view.base + (view.len - 1))));
+        self.staged.sort_unstable();
+        if self.kind == LaneKind::Proxy && self.stager.is_none() {
+            self.stager = lock(&self.index.stager).take();
+        }
     }
+}
+
+/// Bytes of this process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Place {
+    pub(super) addr: usize,
+    pub(super) reach: Reach,
+}
+
+/// Locks what no panic leaves inconsistent: each change of it is one assignment.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Registers and releases memory, and writes the handles for it.
@@ -209,13 +278,50 @@ impl<M: MemoryPort> RegionTable<M> {
             let fault = HandleError::Region { base: addr as u64, len: len as u64 };
             return Err(EngineError::Register { addr, len, why: fault.to_string() });
         }
-        let refused = |why: String| EngineError::Register { addr, len, why };
-        let Registered { owner, keys, proxy_descs, host_descs, addressing } =
-            self.memory.register(addr, len, access).map_err(|error| refused(error.to_string()))?;
-        if keys.len() > MAX_RAILS {
-            return Err(refused(format!("{} rails, the most is {MAX_RAILS}", keys.len())));
+        let registered = self
+            .memory
+            .register(addr, len, access)
+            .map_err(|error| EngineError::Register { addr, len, why: error.to_string() })?;
+        if registered.reach == Reach::Staged {
+            self.install_stager()?;
         }
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, handle) = self.enter(addr, len, access, registered)?;
+        Ok(handle.encode())
+    }
+
+    /// Registers the bounce memory, and leaves what stages for the proxy lane. Nothing, if that was
+    /// done before.
+    fn install_stager(&self) -> Result<(), EngineError> {
+        let Some(Stager { copies, bounce }) = self.memory.take_stager() else { return Ok(()) };
+        let (addr, len) = (bounce.addr, bounce.len());
+        let access = Access::LocalAndRemote;
+        let refused = |why| EngineError::Register { addr, len, why };
+        let registered = self
+            .memory
+            .register(addr, len, access)
+            .map_err(|error| refused(format!("bounce memory: {error}")))?;
+        if registered.reach == Reach::Staged {
+            return Err(refused(String::from("bounce memory that the fabric does not reach")));
+        }
+        let (view, _) = self.enter(addr, len, access, registered)?;
+        *lock(&self.index.stager) = Some(Installed { copies, bounce, view });
+        Ok(())
+    }
+
+    /// Gives a registered region a slot, shows it to the lanes and makes its handle.
+    fn enter(
+        &self,
+        addr: usize,
+        len: usize,
+        access: Access,
+        registered: Registered<M::Region>,
+    ) -> Result<(Arc<View>, Handle), EngineError> {
+        let Registered { owner, keys, proxy_descs, host_descs, addressing, reach } = registered;
+        if keys.len() > MAX_RAILS {
+            let why = format!("{} rails, the most is {MAX_RAILS}", keys.len());
+            return Err(EngineError::Register { addr, len, why });
+        }
+        let mut slots = lock(&self.slots);
         let stamp = slots.next_stamp;
         slots.next_stamp = slots.next_stamp.wrapping_add(1);
         let slot = slots.free.pop().unwrap_or(slots.owners.len() as u32);
@@ -223,15 +329,19 @@ impl<M: MemoryPort> RegionTable<M> {
             slots.owners.push(None);
         }
         slots.owners[slot as usize] = Some((stamp, owner));
-        let view = View {
+        let view = Arc::new(View {
+            slot,
             stamp,
             base: addr,
             len,
-            remote: !keys.is_empty(),
+            remote: access == Access::LocalAndRemote,
+            reach,
+            keys: keys.clone().into(),
+            addressing,
             proxy_descs: proxy_descs.into(),
             host_descs: host_descs.into(),
-        };
-        self.index.change(slot, Some(Arc::new(view)));
+        });
+        self.index.change(slot, Some(Arc::clone(&view)));
         let handle = Handle {
             owner: self.me,
             base: addr as u64,
@@ -239,9 +349,10 @@ impl<M: MemoryPort> RegionTable<M> {
             slot,
             stamp,
             addressing,
+            staged: reach == Reach::Staged && access == Access::LocalAndRemote,
             keys,
         };
-        Ok(handle.encode())
+        Ok((view, handle))
     }
 
     /// Ends the registration that the handle names. No operation may be using the memory.
@@ -251,7 +362,7 @@ impl<M: MemoryPort> RegionTable<M> {
     pub fn release(&self, handle: &HandleBytes) -> Result<(), EngineError> {
         let view = HandleView::check(handle)?;
         let (slot, stamp) = (view.slot(), view.stamp());
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = lock(&self.slots);
         let owner = match slots.owners.get_mut(slot as usize) {
             Some(owner) if owner.as_ref().is_some_and(|(held, _)| *held == stamp) => owner.take(),
             _ => return Err(HandleError::Stale.into()),
@@ -266,7 +377,7 @@ impl<M: MemoryPort> RegionTable<M> {
 
     /// Regions registered at present.
     pub fn len(&self) -> usize {
-        let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let slots = lock(&self.slots);
         slots.owners.len() - slots.free.len()
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::domain::Domain;
 use super::rail::Rail;
 use super::region::Region;
+use crate::engine::copies::Reach;
 use crate::engine::port::{Access, Addressing, Desc, MemoryPort, PortError, Registered};
 
 /// Registers memory on every rail of both lanes. Any thread may use it, at any time.
@@ -101,6 +102,7 @@ impl MemoryPort for OfiMemory {
             proxy_descs,
             host_descs,
             addressing: self.addressing,
+            reach: Reach::Direct,
         })
     }
 }

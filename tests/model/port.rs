@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp};
+use nvshmem_transport_libfabric::engine::copies::Reach;
 use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
 use nvshmem_transport_libfabric::engine::port::{
     Access, Addressing, Context, Desc, Direction, Failure, Incoming, MemoryPort, POLL_BATCH,
@@ -260,6 +261,7 @@ impl MemoryPort for ModelMemory {
             host_descs: vec![Desc(0)],
             keys,
             addressing: Addressing::Offset,
+            reach: Reach::Direct,
         })
     }
 }

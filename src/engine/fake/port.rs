@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use super::FakeFabric;
 use super::world::{Done, Event, Mail, Work, fault};
 use crate::engine::atomic::Atomic;
+use crate::engine::copies::Reach;
 use crate::engine::fabric_atomic::FabricAtomic;
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::{
@@ -347,6 +348,7 @@ impl MemoryPort for FakeMemory {
             proxy_descs,
             host_descs: vec![Desc(host as usize)],
             addressing: Addressing::Offset,
+            reach: Reach::Direct,
         })
     }
 }
