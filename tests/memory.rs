@@ -73,6 +73,7 @@ fn peers_cost_their_address_until_they_are_talked_to_and_little_then() {
             watchdog: Watchdog::new(Some(Duration::from_secs(10)), None),
             signals: SignalEngine::Auto,
             counted: TAGS,
+            devices: false,
         };
         let lane = Lane::new(port, config);
         (lane, BYTES.load(Ordering::Relaxed) - before)

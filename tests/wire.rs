@@ -4,6 +4,10 @@
 
 use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
 use nvshmem_transport_libfabric::engine::ids::Pe;
+use nvshmem_transport_libfabric::engine::port::Addressing;
+use nvshmem_transport_libfabric::engine::staged_wire::{
+    Exposure, KEYS_PER_MESSAGE, Keys, MAX_PAYLOAD, Staged,
+};
 use nvshmem_transport_libfabric::engine::window::Seq;
 use nvshmem_transport_libfabric::engine::wire::{
     Body, MAX_EAGER, MAX_MESSAGE, Mark, Message, Packet, Plain, Spot, Tag, Ticket, VERSION,
@@ -17,6 +21,10 @@ use proptest::prelude::*;
 enum Owned {
     Plain(Body<'static>),
     PutSignal { at: Spot, atomic: Atomic, to: Spot, payload: Vec<u8> },
+    Put { to: Spot, payload: Vec<u8> },
+    Loaded { ticket: u32, payload: Vec<u8> },
+    Refused { ticket: u32, why: String },
+    Keys { slot: u32, stamp: u32, base: u64, virtually: bool, first: u8, beyond: u8, keys: Vec<u8> },
 }
 
 impl Owned {
@@ -25,6 +33,20 @@ impl Owned {
             Owned::Plain(body) => *body,
             Owned::PutSignal { at, atomic, to, payload } => {
                 Body::PutSignal { at: *at, atomic: *atomic, to: *to, payload }
+            }
+            Owned::Put { to, payload } => Body::Staged(Staged::Put { to: *to, payload }),
+            Owned::Loaded { ticket, payload } => {
+                Body::Staged(Staged::Loaded { ticket: Ticket(*ticket), payload })
+            }
+            Owned::Refused { ticket, why } => {
+                Body::Staged(Staged::Refused { ticket: Ticket(*ticket), why })
+            }
+            Owned::Keys { slot, stamp, base, virtually, first, beyond, keys } => {
+                let addressing = if *virtually { Addressing::Virtual } else { Addressing::Offset };
+                let rails = first + (keys.len() / 8) as u8 + beyond;
+                let (slot, stamp, base, first) = (*slot, *stamp, *base, *first);
+                let keys = Keys { slot, stamp, base, addressing, first, rails, keys };
+                Body::Staged(Staged::Keys(keys))
             }
         }
     }
@@ -78,6 +100,47 @@ fn body() -> impl Strategy<Value = Owned> {
                 Owned::Plain(Body::CountedSignal { at, atomic, tag: Tag(tag), segments })
             }
         ),
+        staged(),
+    ]
+}
+
+fn exposure() -> impl Strategy<Value = Exposure> {
+    any::<(u32, u32, u64)>().prop_map(|(slot, stamp, offset)| Exposure { slot, stamp, offset })
+}
+
+/// Everything about staged memory.
+fn staged() -> impl Strategy<Value = Owned> {
+    let plain = |staged| Owned::Plain(Body::Staged(staged));
+    let ticket = || any::<u32>().prop_map(Ticket);
+    let payload = || vec(any::<u8>(), 1..=MAX_PAYLOAD);
+    prop_oneof![
+        (spot(), payload()).prop_map(|(to, payload)| Owned::Put { to, payload }),
+        (spot(), exposure(), 1..=u32::MAX, ticket())
+            .prop_map(move |(to, from, len, ticket)| plain(Staged::Pull { to, from, len, ticket })),
+        ticket().prop_map(move |ticket| plain(Staged::Pulled { ticket })),
+        (spot(), 1..=u32::MAX, ticket()).prop_map(move |(from, len, ticket)| plain(Staged::Ask {
+            from,
+            len,
+            ticket
+        })),
+        (any::<u32>(), payload()).prop_map(|(ticket, payload)| Owned::Loaded { ticket, payload }),
+        (ticket(), exposure())
+            .prop_map(move |(ticket, from)| plain(Staged::Exposed { ticket, from })),
+        (any::<u32>(), "[ -~]{0,232}").prop_map(|(ticket, why)| Owned::Refused { ticket, why }),
+        ticket().prop_map(move |ticket| plain(Staged::Release { ticket })),
+        (any::<(u32, u32, u64, bool)>(), 0u8..32, 0u8..4, 1..=KEYS_PER_MESSAGE).prop_flat_map(
+            |((slot, stamp, base, virtually), first, beyond, n)| {
+                vec(any::<u8>(), 8 * n).prop_map(move |keys| Owned::Keys {
+                    slot,
+                    stamp,
+                    base,
+                    virtually,
+                    first,
+                    beyond,
+                    keys,
+                })
+            }
+        ),
     ]
 }
 
@@ -102,6 +165,8 @@ fn reserved(kind: u8) -> &'static [usize] {
         3 => &[44, 45, 46, 47],
         4 => &[1],
         6 => &[38, 39],
+        15 => &[1, 23],
+        7.. => &[1],
         _ => &[],
     }
 }
@@ -123,6 +188,15 @@ proptest! {
             Body::Fetch { .. } => 48,
             Body::CountedSignal { .. } => 40,
             Body::PutSignal { payload, .. } => 48 + payload.len(),
+            Body::Staged(staged) => match staged {
+                Staged::Put { payload, .. } => 24 + payload.len(),
+                Staged::Pull { .. } => 48,
+                Staged::Pulled { .. } | Staged::Release { .. } => 16,
+                Staged::Ask { .. } | Staged::Exposed { .. } => 32,
+                Staged::Loaded { payload, .. } => 16 + payload.len(),
+                Staged::Refused { why, .. } => 16 + why.len(),
+                Staged::Keys(keys) => 32 + keys.keys.len(),
+            },
         };
         prop_assert_eq!(packet.bytes().len(), len);
     }
@@ -139,19 +213,30 @@ proptest! {
     #[test]
     fn other_lengths_are_refused(head in head(), owned in body(), byte: u8) {
         let packet = encode(head, owned.body());
+        // A message that ends with its payload says with its length how long that is.
+        let open = match owned {
+            Owned::Put { .. } => Some((25, MAX_MESSAGE)),
+            Owned::Loaded { .. } => Some((17, 16 + MAX_PAYLOAD)),
+            Owned::Refused { .. } => Some((16, 16 + MAX_PAYLOAD)),
+            Owned::Keys { .. } => Some((40, MAX_MESSAGE)),
+            _ => None,
+        };
         for len in 0..packet.bytes().len() {
-            prop_assert!(Message::decode(&packet.bytes()[..len]).is_err(), "cut to {}", len);
+            if open.is_none_or(|(least, _)| len < least) {
+                prop_assert!(Message::decode(&packet.bytes()[..len]).is_err(), "cut to {}", len);
+            }
         }
         let mut longer = packet.bytes().to_vec();
-        longer.push(byte);
+        longer.resize(open.map_or(longer.len(), |(_, most)| most) + 1, byte);
         prop_assert!(Message::decode(&longer).is_err());
     }
 
     #[test]
-    fn other_versions_and_kinds_are_refused(head in head(), owned in body(), first: u8) {
+    fn other_versions_are_refused(head in head(), owned in body(), first: u8) {
         let mut bytes = encode(head, owned.body()).bytes().to_vec();
         bytes[0] = first;
-        if first & 0xf != VERSION || first >> 4 > 6 {
+        // There are 16 kinds, so each is one.
+        if first & 0xf != VERSION {
             prop_assert!(Message::decode(&bytes).is_err());
         }
     }
@@ -180,7 +265,7 @@ proptest! {
     #[test]
     fn arbitrary_bytes_are_refused_or_understood(
         mut bytes in vec(any::<u8>(), 0..MAX_MESSAGE + 9),
-        kind in 0u8..8,
+        kind in 0u8..16,
         len in proptest::option::weighted(0.8, proptest::sample::select(vec![16usize, 24, 32, 40, 48, 60])),
         fits: bool,
         zeros: bool,

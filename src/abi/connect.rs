@@ -9,6 +9,7 @@ use super::atomics;
 use super::bootstrap::Collectives;
 use super::error::AbiError;
 use super::plugin::{Connected, Plugin};
+use crate::cuda::Driver;
 use crate::engine::Watchdog;
 use crate::engine::applier::{Agreement, Applier};
 use crate::engine::counted::TAGS;
@@ -226,6 +227,8 @@ fn assemble(
 ) -> Connected {
     let Opened { host, proxy, memory, report, .. } = opened;
     let regions = RegionTable::new(memory, me);
+    // Who has memory on devices has loaded CUDA by now.
+    let devices = Driver::of_process().is_ok();
     let config = |kind, paths| LaneConfig {
         me,
         kind,
@@ -240,6 +243,7 @@ fn assemble(
             SignalChoice::Counted => SignalEngine::Counted,
         },
         counted: if counted { TAGS } else { 0 },
+        devices,
     };
     let host = Lane::new(host, config(LaneKind::Host, paths.host));
     let proxy = Lane::new(proxy, config(LaneKind::Proxy, paths.proxy));

@@ -71,6 +71,30 @@ pub enum EngineError {
         /// What the fabric said.
         error: PortError,
     },
+    /// Memory that the fabric does not reach could not be copied.
+    #[error("{what} of {len} bytes, {pe}: staging the local side failed: {error}")]
+    Staging {
+        /// put or get.
+        what: &'static str,
+        /// The peer.
+        pe: Pe,
+        /// Bytes of the piece.
+        len: usize,
+        /// What failed.
+        error: PortError,
+    },
+    /// The peer could not do its part.
+    #[error("{what} of {len} bytes, {pe}: the peer cannot do its part: {why}")]
+    PeerRefused {
+        /// put, get or atomic.
+        what: &'static str,
+        /// The peer.
+        pe: Pe,
+        /// Bytes of the piece; 0 where that is not known.
+        len: usize,
+        /// The peer's reason.
+        why: String,
+    },
     /// A rail failed as a whole.
     #[error("{rail} ({rail_name}): {error}")]
     Rail {

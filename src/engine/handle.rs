@@ -16,7 +16,7 @@
 //! | 24..32 | length in bytes, at least 1 |
 //! | 32..36 | the owner's slot for the region |
 //! | 36..40 | stamp of that slot, so that a handle outlived by its region is noticed |
-//! | 40..40+8n | key per rail |
+//! | 40..40+8n | key per rail; for a staged region, the owner's chunk length in bytes |
 
 use thiserror::Error;
 
@@ -129,8 +129,9 @@ pub struct Handle {
     pub stamp: u32,
     /// How peers address the region.
     pub addressing: Addressing,
-    /// Whether peers reach it by messages to its owner only. There are no keys then.
-    pub staged: bool,
+    /// Where peers reach it by messages to its owner only: the most bytes that one of them is about.
+    /// There are no keys then.
+    pub staged: Option<u64>,
     /// Key per rail of the owner. At most [`MAX_RAILS`].
     pub keys: Vec<u64>,
 }
@@ -144,12 +145,15 @@ impl Handle {
         bytes[0..8].copy_from_slice(&MAGIC.to_le_bytes());
         bytes[8] = keys.len() as u8;
         bytes[9] = if self.addressing == Addressing::Virtual { FLAG_VIRTUAL } else { 0 }
-            | if self.staged { FLAG_STAGED } else { 0 };
+            | if self.staged.is_some() { FLAG_STAGED } else { 0 };
         bytes[12..16].copy_from_slice(&self.owner.0.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.base.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.len.to_le_bytes());
         bytes[32..36].copy_from_slice(&self.slot.to_le_bytes());
         bytes[36..40].copy_from_slice(&self.stamp.to_le_bytes());
+        if let Some(chunk_len) = self.staged {
+            bytes[KEYS..KEYS + 8].copy_from_slice(&chunk_len.to_le_bytes());
+        }
         for (at, key) in keys.iter().enumerate() {
             bytes[KEYS + 8 * at..KEYS + 8 * at + 8].copy_from_slice(&key.to_le_bytes());
         }
@@ -171,7 +175,7 @@ impl Handle {
             slot: view.slot(),
             stamp: view.stamp(),
             addressing: view.addressing(),
-            staged: view.is_staged(),
+            staged: view.is_staged().then(|| view.chunk_len() as u64),
             keys,
         })
     }
@@ -318,6 +322,11 @@ impl<'a> HandleView<'a> {
         u16::from_le_bytes([self.bytes[8], self.bytes[9] & FLAG_STAGED]) != 0
     }
 
+    /// Of a staged region: the most bytes that a message asks for, at least one.
+    pub(super) fn chunk_len(&self) -> usize {
+        usize::try_from(word64(self.bytes, KEYS)).unwrap_or(usize::MAX).max(1)
+    }
+
     /// Whether peers reach the region by messages only.
     #[inline]
     pub(super) fn is_staged(&self) -> bool {
@@ -375,7 +384,7 @@ mod tests {
             len: 0x2000,
             slot: 7,
             stamp: 9,
-            staged: false,
+            staged: None,
             addressing: Addressing::Virtual,
             keys: vec![0x1111, u64::MAX, 0],
         }

@@ -3,24 +3,18 @@
 //! Nothing is sent from here. What a message calls forth is noted, in room that was set aside for it;
 //! [`super::messages`] says why that cannot deadlock.
 
+use super::copies::Reach;
 use super::counts::CountedSignal;
 use super::error::EngineError;
 use super::ids::{Pe, RailId, Token};
 use super::lane::Lane;
 use super::message::ResultPlace;
 use super::messages::local_fault;
+use super::notes::{NO_TICKET, What};
 use super::port::{Incoming, Local, Port, PortError};
 use super::segment::{Kind, NIL, named_by};
 use super::window::{Arrival, Seq};
 use super::wire::{Body, Message, Plain, Ticket};
-
-/// The answer to a fetch, until it has been sent.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PendingReply {
-    pub(super) pe: Pe,
-    pub(super) ticket: Ticket,
-    pub(super) value: u64,
-}
 
 impl<P: Port> Lane<P> {
     /// Takes what a rail's poll has found beside completions.
@@ -41,7 +35,7 @@ impl<P: Port> Lane<P> {
     fn receive_all(&mut self, rail: RailId, first: Incoming) {
         let Some(mut packet) = self.packet.take() else { return };
         // What has arrived was sent after the regions it names were registered.
-        self.regions.sync();
+        self.sync_regions();
         let mut next = first;
         loop {
             match next {
@@ -134,7 +128,14 @@ impl<P: Port> Lane<P> {
             Body::Ack => return,
             Body::Reply { ticket, value } => return self.replied(pe, ticket, value),
             Body::AckRequest => link.asked(message.seq),
-            Body::Atomic { .. }
+            Body::Staged(ref staged) if !staged.is_request() => {
+                if let Err(why) = self.told(pe, staged) {
+                    self.fail_lane(EngineError::BadMessage { pe, why });
+                }
+                return;
+            }
+            Body::Staged(_)
+            | Body::Atomic { .. }
             | Body::Fetch { .. }
             | Body::PutSignal { .. }
             | Body::CountedSignal { .. } => {
@@ -151,6 +152,8 @@ impl<P: Port> Lane<P> {
                 match arrival {
                     Arrival::New => {
                         if let Err(why) = self.carry_out(pe, &message.body) {
+                            // It is never acknowledged as done, so the sender has to be told.
+                            self.note(pe, What::Refused { ticket: NO_TICKET, why: (*why).into() });
                             self.fail_lane(EngineError::BadMessage { pe, why });
                         }
                     }
@@ -167,31 +170,32 @@ impl<P: Port> Lane<P> {
 
     /// Applies a request to this process' memory.
     pub(super) fn carry_out(&mut self, pe: Pe, body: &Body<'_>) -> Result<(), String> {
-        if self.natives.is_some() {
-            // Applied here, it would not be atomic with those that the fabric carries out.
-            return Err(String::from(
-                "an atomic as a message, and in this job the fabric does them",
-            ));
-        }
         let (at, atomic) = match *body {
-            Body::PutSignal { at, atomic, to, payload } => {
-                let place = self.regions.locate(to, payload.len()).map_err(|e| e.to_string())?;
-                self.store_at(place, payload).map_err(|e| e.to_string())?;
-                (at, atomic)
-            }
-            Body::Atomic { at, atomic }
+            Body::Staged(ref staged) => return self.asked_for(pe, staged),
+            Body::PutSignal { at, atomic, .. }
+            | Body::Atomic { at, atomic }
             | Body::Fetch { at, atomic, .. }
             | Body::CountedSignal { at, atomic, .. } => (at, atomic),
             Body::Ack | Body::AckRequest | Body::Reply { .. } => return Ok(()),
         };
         let width = atomic.width.bytes();
         let place = self.regions.locate(at, width).map_err(|e| e.to_string())?;
+        if self.natives.is_some() && place.reach == Reach::Direct {
+            // Applied here, it would not be atomic with those that the fabric carries out.
+            return Err(String::from(
+                "an atomic as a message, and in this job the fabric does them",
+            ));
+        }
         if place.addr % width != 0 {
             return Err(format!("a word of {width} bytes at {:#x} is not aligned", place.addr));
         }
+        if let Body::PutSignal { to, payload, .. } = *body {
+            let data = self.regions.locate(to, payload.len()).map_err(|e| e.to_string())?;
+            self.store_at(data, payload).map_err(|e| e.to_string())?;
+        }
         let value = self.apply_at(place, &atomic).map_err(|e| e.to_string())?;
         if let Body::Fetch { ticket, .. } = *body {
-            self.replies.push_back(PendingReply { pe, ticket, value });
+            self.note(pe, What::Word { ticket, value });
         }
         Ok(())
     }
@@ -226,7 +230,7 @@ impl<P: Port> Lane<P> {
             }
             let Some(segment) = other else { break };
             self.segments[segment].message = NIL;
-            if self.segments[segment].kind != Kind::Fetch {
+            if !self.segments[segment].kind.awaits_answer() {
                 self.drop_segment(Token(segment));
             }
         }

@@ -21,16 +21,16 @@ use super::error::EngineError;
 use super::failures::unknown_token;
 use super::handle::{HandleBytes, HandleError, HandleView};
 use super::ids::{Pe, RailId, Token};
-use super::incoming::PendingReply;
 use super::link::MessageTable;
 use super::native::Natives;
+use super::notes::Note;
 use super::operation::{OpId, OpTable};
 use super::paths::PathTable;
 use super::port::{Desc, Direction, Local, Polled, Port, PortError, Posted, RailLimits, Transfer};
 use super::rail::Rail;
 use super::regions::{LaneKind, RegionCache, RegionIndex, desc_of};
 use super::segment::{Finished, Kind, NIL, Segment, SegmentTable, Stage};
-use super::staging::Staging;
+use super::staging::{FOR_PEERS, Staging};
 use super::stream::{Stream, Streams};
 use super::watchdog::Watchdog;
 use super::wire::Packet;
@@ -51,11 +51,12 @@ const WAITING_PER_DEPTH: u32 = 1;
 /// Most segments that a lane of this kind, over rails of these limits, has under way. All tokens
 /// that the lane gives to its port are below it, but for the one of control messages.
 pub fn segments_for(kind: LaneKind, limits: &[RailLimits]) -> u32 {
-    transfers_for(limits) + messages_for(kind)
+    let for_peers = if kind == LaneKind::Proxy { FOR_PEERS } else { 0 };
+    transfers_for(limits) + messages_for(kind) + for_peers
 }
 
 /// Most transfers under way.
-fn transfers_for(limits: &[RailLimits]) -> u32 {
+pub(super) fn transfers_for(limits: &[RailLimits]) -> u32 {
     limits.iter().map(|rail| rail.depth.max(1) * (1 + WAITING_PER_DEPTH)).sum()
 }
 
@@ -86,6 +87,9 @@ pub struct LaneConfig {
     /// [`TAGS`](super::counted::TAGS) makes no difference. 0 where some rail of some PE of the job
     /// does not carry remote data.
     pub counted: u16,
+    /// Whether local memory may be such that the fabric does not reach it, so that each operation has
+    /// to look. Memory that is staged is registered by processes with this set only.
+    pub devices: bool,
 }
 
 /// How the signal of a put is made to follow its data.
@@ -159,14 +163,16 @@ pub struct Lane<P: Port> {
     pub(super) natives: Option<Box<Natives>>,
     /// What stages, once this process has memory that needs it.
     pub(super) staging: Option<Box<Staging>>,
+    /// Local memory may be staged.
+    pub(super) devices: bool,
     /// Most transfers under way.
     transfer_room: u32,
     /// Whether peers send messages to this lane: only to proxy lanes.
     receives: bool,
     /// Peers to whom control messages are due.
     pub(super) control: VecDeque<Pe>,
-    /// Replies that are due.
-    pub(super) replies: VecDeque<PendingReply>,
+    /// Answers and news that are due.
+    pub(super) notes: VecDeque<Note>,
     /// For the message being handled; taken out meanwhile.
     pub(super) packet: Option<Box<Packet>>,
     pub(super) signals: SignalEngine,
@@ -198,7 +204,7 @@ impl<P: Port> Lane<P> {
         let n_rails = rails.len() as u8;
         let least = rails.iter().map(|rail| rail.max_segment).min().unwrap_or(0);
         let has_short = port.has_short();
-        let short_limit = if has_short { least } else { 0 };
+        let short_limit = if has_short && !config.devices { least } else { 0 };
         Self {
             me: config.me,
             segments: SegmentTable::new(segments_for(config.kind, limits), |token| {
@@ -207,10 +213,11 @@ impl<P: Port> Lane<P> {
             messages: MessageTable::new(messages_for(config.kind)),
             natives: None,
             staging: None,
+            devices: config.devices,
             transfer_room: transfers_for(limits),
             receives: config.kind == LaneKind::Proxy,
             control: VecDeque::with_capacity(64),
-            replies: VecDeque::with_capacity(64),
+            notes: VecDeque::with_capacity(64),
             packet: Some(Box::new(Packet::EMPTY)),
             signals: config.signals,
             counted: if limits.iter().all(|rail| rail.remote_data) { config.counted } else { 0 },
@@ -363,6 +370,9 @@ impl<P: Port> Lane<P> {
         let offset = remote
             .locate(request.remote_addr, request.len as u64)
             .map_err(|fault| refused(request, "remote", fault))?;
+        if self.is_staged(request, &remote)? {
+            return self.submit_staged(request, &remote, offset, sent, op);
+        }
         let remote_addr = remote.remote_address(offset);
 
         while *sent < request.len {
@@ -526,7 +536,10 @@ impl<P: Port> Lane<P> {
         if self.ready != 0 {
             busy |= self.post_ready();
         }
-        if !self.replies.is_empty() || !self.control.is_empty() {
+        if self.staging.as_deref().is_some_and(Staging::has_work) {
+            busy |= self.pump();
+        }
+        if !self.notes.is_empty() || !self.control.is_empty() {
             busy |= self.send_control();
         }
         if self.watchdog.is_due() {
@@ -570,14 +583,15 @@ impl<P: Port> Lane<P> {
 
     /// Whether another transfer may be submitted. Messages have slots of their own, so that a lane
     /// full of transfers can still send them, and the other way round.
-    fn has_transfer_room(&self) -> bool {
+    pub(super) fn has_transfer_room(&self) -> bool {
         let natives = self.natives.as_deref().map_or(0, Natives::used);
-        let others = self.messages.used() + natives;
+        let for_peers = self.staging.as_deref().map_or(0, |staging| staging.for_peers);
+        let others = self.messages.used() + natives + for_peers;
         self.segments.used().saturating_sub(others) < self.transfer_room
     }
 
     /// Whether another message, or another native atomic, may be submitted.
-    fn has_message_room(&self) -> bool {
+    pub(super) fn has_message_room(&self) -> bool {
         self.natives.as_deref().map_or_else(|| self.messages.has_room(), Natives::has_room)
     }
 
@@ -617,6 +631,7 @@ impl<P: Port> Lane<P> {
                 return self.send_message(token, rail);
             }
             Kind::Native => return self.launch_native(token, rail),
+            Kind::Staged | Kind::ForPeer => return self.launch_staged(token, rail),
         }
         let state = &mut self.rails[rail.index()];
         if state.is_full() {
@@ -700,7 +715,7 @@ impl<P: Port> Lane<P> {
     /// A completion that is no transfer's: of a native atomic, or of nothing in flight.
     #[cold]
     fn completed_otherwise(&mut self, token: Token) -> bool {
-        let known = self.completed_native(token);
+        let known = self.completed_native(token) || self.completed_staged(token);
         if !known {
             unknown_token(token);
         }
@@ -747,6 +762,9 @@ impl<P: Port> Lane<P> {
         let segment = self.segments[token.0];
         let Segment { pe, stage, kind, direction, .. } = segment;
         let op = segment.op();
+        if kind == Kind::ForPeer {
+            return self.leave_for_peer(token);
+        }
         if kind.is_noted() {
             self.leave_message(token);
         }
@@ -763,7 +781,7 @@ impl<P: Port> Lane<P> {
     /// Moves to the rails' queues the held writes whose fence has been passed.
     #[cold]
     pub(super) fn open_stream(&mut self, pe: Pe) {
-        let Some(stream) = self.streams.find_mut(pe) else { return };
+        let Some(mut stream) = self.streams.find_mut(pe) else { return };
         let Some(epoch) = stream.passed(&self.segments) else { return };
         while let Some(index) = stream.held.front() {
             let segment = &mut self.segments[index];
@@ -772,9 +790,15 @@ impl<P: Port> Lane<P> {
             }
             segment.stage = Stage::Ready;
             segment.born = self.watchdog.stamp();
-            let rail = segment.rail;
+            let (rail, kind) = (segment.rail, segment.kind);
             stream.begin(Direction::Write);
             stream.held.pop(&self.segments);
+            if kind == Kind::Staged {
+                self.begin_piece(Token(index));
+                let Some(again) = self.streams.find_mut(pe) else { return };
+                stream = again;
+                continue;
+            }
             self.rails[rail.index()].push(&mut self.segments, index);
             self.ready += 1;
         }
@@ -835,7 +859,11 @@ fn local_desc(
 }
 
 #[cold]
-fn refused(request: &Request<'_>, side: &'static str, fault: HandleError) -> EngineError {
+pub(super) fn refused(
+    request: &Request<'_>,
+    side: &'static str,
+    fault: HandleError,
+) -> EngineError {
     let addr = match (side, request.local) {
         ("local", LocalSide::Memory { addr, .. }) => addr as u64,
         _ => request.remote_addr,

@@ -2,6 +2,7 @@
 
 use super::counts::{Counts, Tags};
 use super::segment::{NIL, Queue};
+use super::staging::StagedLink;
 use super::window::{Received, Seq, WINDOW};
 use super::wire::Packet;
 
@@ -47,6 +48,8 @@ pub(super) struct Link {
     pub(super) counts: Option<Box<Counts>>,
     /// The first of the peer's signals that have arrived and wait for their data.
     pub(super) unapplied: Option<Seq>,
+    /// What is staged between the two, likewise.
+    staged: Option<Box<StagedLink>>,
 }
 
 impl Link {
@@ -68,7 +71,13 @@ impl Link {
             tags: None,
             counts: None,
             unapplied: None,
+            staged: None,
         }
+    }
+
+    /// The part about staged memory, made if need be.
+    pub(super) fn staged(&mut self) -> &mut StagedLink {
+        self.staged.get_or_insert_with(|| Box::new(StagedLink::new()))
     }
 
     /// Whether another message may be sent: the peer remembers no more than a window.

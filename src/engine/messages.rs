@@ -9,15 +9,19 @@
 //! never wait for ours. Ours wait for (a) the fabric, (b) the peer's window, which its
 //! acknowledgements open, and those we ask for as soon as anybody waits.
 
+use super::copies::Reach;
 use super::error::EngineError;
 use super::handle::HandleView;
 use super::ids::{Pe, RailId, Token};
-use super::lane::{Lane, Left, LocalSide, Request, SignalEngine};
+use super::lane::{Lane, Left, LocalSide, Request, SignalEngine, refused};
 use super::link::FETCHES;
 use super::message::{AtomicRequest, PutSignalRequest};
+use super::notes::{Note, What};
 use super::operation::OpId;
 use super::port::{Desc, Direction, Local, Port, PortError, Posted};
+use super::regions::Place;
 use super::segment::{Kind, NIL, Segment, Stage};
+use super::staged_wire::{MAX_PAYLOAD, Staged};
 use super::stream::Stream;
 use super::window::Seq;
 use super::wire::{Body, MAX_EAGER, Message, Packet, Spot, Tag};
@@ -61,7 +65,8 @@ impl<P: Port> Lane<P> {
         if bytes == 0 {
             return self.atomic(signal);
         }
-        if self.natives.is_some() {
+        let staged = self.has_staged_part(request)?;
+        if self.natives.is_some() && !is_staged_word(signal) {
             return self.put_signal_chained(parts, signal);
         }
         let eager = matches!(self.signals, SignalEngine::Auto | SignalEngine::Eager);
@@ -69,6 +74,9 @@ impl<P: Port> Lane<P> {
             if let [part] = parts {
                 return self.put_signal_eager(part, signal);
             }
+        }
+        if staged {
+            return self.put_signal_chained(parts, signal);
         }
         let ordered = match self.signals {
             SignalEngine::Auto => bytes < STRIPED || self.rails.len() == 1,
@@ -88,6 +96,21 @@ impl<P: Port> Lane<P> {
         }
     }
 
+    /// Whether the signal or some part of the data is staged, here or there.
+    fn has_staged_part(&mut self, request: &PutSignalRequest<'_>) -> Result<bool, EngineError> {
+        if is_staged_word(&request.signal) {
+            return Ok(true);
+        }
+        for part in request.parts {
+            let remote = HandleView::check(part.remote_handle)
+                .map_err(|fault| refused(part, "remote", fault))?;
+            if self.is_staged(part, &remote)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Data and signal in one message.
     fn put_signal_eager(
         &mut self,
@@ -96,10 +119,15 @@ impl<P: Port> Lane<P> {
     ) -> Result<(), EngineError> {
         let mut payload = [0; MAX_EAGER];
         let payload = &mut payload[..part.len];
-        let LocalSide::Memory { addr, .. } = part.local else {
+        let LocalSide::Memory { addr, handle } = part.local else {
             return self.put_signal_chained(&[*part], signal);
         };
-        self.port.load(addr, payload).map_err(|error| local_fault(signal.pe, &error))?;
+        let mut reach = Reach::Direct;
+        if self.devices {
+            reach = self.local_reach(signal.pe, addr, part.len, handle)?;
+        }
+        self.load_at(Place { addr, reach }, payload)
+            .map_err(|error| local_fault(signal.pe, &error))?;
         let remote = HandleView::check(part.remote_handle)?;
         let offset = remote.locate(part.remote_addr, part.len as u64)?;
         let to = Spot { slot: remote.slot(), offset };
@@ -177,7 +205,7 @@ impl<P: Port> Lane<P> {
     /// As [`Lane::try_atomic`], chained to an operation if one is given.
     #[inline]
     fn try_chained(&mut self, request: &AtomicRequest<'_>, op: OpId) -> Result<bool, EngineError> {
-        if self.natives.is_some() {
+        if self.natives.is_some() && !is_staged_word(request) {
             return self.try_native(request, op);
         }
         self.try_message(request, op, |at, atomic| Body::Atomic { at, atomic })
@@ -257,6 +285,61 @@ impl<P: Port> Lane<P> {
         Ok(true)
     }
 
+    /// Submits a message of a put if there is room for it, counted by an operation if one is given.
+    /// Never blocks.
+    #[cold]
+    pub(super) fn try_plain_message(
+        &mut self,
+        pe: Pe,
+        op: OpId,
+        len: usize,
+        body: Body<'_>,
+    ) -> Result<bool, EngineError> {
+        let stream = self.stream_to(pe)?;
+        let (path, closed, epoch) = (stream.next, stream.is_closed(), stream.epoch());
+        stream.link();
+        let Some(token) = self.segments.take() else { return Ok(false) };
+        let Some(slot) = self.messages.take(token.0) else {
+            self.segments.give_unused(token);
+            return Ok(false);
+        };
+        self.encode_into(slot, body);
+        let segment = &mut self.segments[token.0];
+        segment.pe = pe;
+        segment.count_for(op.0);
+        segment.direction = Direction::Write;
+        segment.born = self.watchdog.stamp();
+        segment.message = slot;
+        segment.kind = Kind::Message;
+        segment.rail = path.rail;
+        segment.transfer.direction = Direction::Write;
+        segment.transfer.len = len;
+        if op != OpId::NONE {
+            self.ops.add(op.0);
+        }
+        let Some(stream) = self.streams.find_mut(pe) else { return Ok(false) };
+        stream.rotate(&self.paths);
+        if closed {
+            segment.epoch = epoch;
+            segment.stage = Stage::Held;
+            stream.held.push(&mut self.segments, token.0);
+            self.want_ack(pe);
+        } else {
+            segment.stage = Stage::Ready;
+            stream.begin(Direction::Write);
+            self.dispatch(token, path.rail);
+        }
+        self.check_stream(pe)?;
+        Ok(true)
+    }
+
+    /// Writes a message into a slot, but for its numbers, which it gets when it leaves: one that waits
+    /// must not hold up the window.
+    pub(super) fn encode_into(&mut self, slot: u32, body: Body<'_>) {
+        let message = Message { from: self.me, seq: Seq(0), ack: Seq(0), body };
+        message.encode(self.messages.packet_mut(slot));
+    }
+
     /// Gives a message its number and hands it to the fabric.
     pub(super) fn send_message(&mut self, token: Token, rail: RailId) -> Left {
         let segment = &mut self.segments[token.0];
@@ -307,6 +390,9 @@ impl<P: Port> Lane<P> {
     /// The message of a segment that ends.
     pub(super) fn leave_message(&mut self, token: Token) {
         let Segment { message, pe, kind, stage, data, .. } = self.segments[token.0];
+        if kind == Kind::Staged {
+            return self.leave_piece(token);
+        }
         if kind == Kind::Native {
             if let Some(natives) = self.natives.as_deref_mut() {
                 natives.give(message);
@@ -389,12 +475,11 @@ impl<P: Port> Lane<P> {
     pub(super) fn send_control(&mut self) -> bool {
         let mut moved = false;
         let Some(mut packet) = self.packet.take() else { return false };
-        while let Some(reply) = self.replies.front().copied() {
-            let body = Body::Reply { ticket: reply.ticket, value: reply.value };
-            if !self.send_unnumbered(reply.pe, Seq(0), body, &mut packet) {
+        while let Some(note) = self.notes.pop_front() {
+            if !self.send_note(&note, &mut packet) {
+                self.notes.push_front(note);
                 break;
             }
-            self.replies.pop_front();
             moved = true;
         }
         while let Some(pe) = self.control.front().copied() {
@@ -424,6 +509,38 @@ impl<P: Port> Lane<P> {
         moved
     }
 
+    /// Sends a note. Whether it has left, or never will.
+    fn send_note(&mut self, note: &Note, packet: &mut Packet) -> bool {
+        let mut bytes = [0; MAX_PAYLOAD];
+        let mut refused = String::new();
+        let staged = match note.what {
+            What::Word { ticket, value } => {
+                return self.send_unnumbered(
+                    note.pe,
+                    Seq(0),
+                    Body::Reply { ticket, value },
+                    packet,
+                );
+            }
+            What::Pulled { ticket } => Staged::Pulled { ticket },
+            What::Exposed { ticket, from } => Staged::Exposed { ticket, from },
+            What::Release { ticket } => Staged::Release { ticket },
+            What::Refused { ticket, ref why } => Staged::Refused { ticket, why },
+            What::Keys { ref view, first } => Staged::Keys(view.keys_from(first, &mut bytes)),
+            What::Loaded { ticket, from, len } => {
+                let payload = &mut bytes[..len];
+                match self.load_at(from, payload) {
+                    Ok(()) => Staged::Loaded { ticket, payload },
+                    Err(error) => {
+                        refused.push_str(&error.to_string());
+                        Staged::Refused { ticket, why: &refused }
+                    }
+                }
+            }
+        };
+        self.send_unnumbered(note.pe, Seq(0), Body::Staged(staged), packet)
+    }
+
     /// Sends a message that is not acknowledged itself. Whether it has left, or never will.
     fn send_unnumbered(&mut self, pe: Pe, seq: Seq, body: Body<'_>, packet: &mut Packet) -> bool {
         let Some(stream) = self.streams.find_mut(pe) else { return true };
@@ -449,6 +566,11 @@ impl<P: Port> Lane<P> {
             }
         }
     }
+}
+
+/// Whether a word is in staged memory, by its handle.
+fn is_staged_word(request: &AtomicRequest<'_>) -> bool {
+    HandleView::check(request.remote_handle).is_ok_and(|remote| remote.is_staged())
 }
 
 #[cold]

@@ -366,7 +366,7 @@ pub trait Port {
 /// What memory is registered for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// Local side of operations only.
+    /// Local side of operations; peers may read it, on every proxy rail, when they are asked to.
     Local,
     /// Peers may read and write it as well, on every proxy rail.
     LocalAndRemote,
@@ -386,7 +386,7 @@ pub enum Addressing {
 pub struct Registered<R> {
     /// Keeps the registration alive.
     pub owner: R,
-    /// Key for peers per proxy rail, in rail order. Empty for [`Access::Local`].
+    /// Key for peers per proxy rail, in rail order.
     pub keys: Vec<u64>,
     /// Descriptor per proxy rail, in rail order.
     pub proxy_descs: Vec<Desc>,

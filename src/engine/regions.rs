@@ -12,6 +12,7 @@ use super::error::EngineError;
 use super::handle::{Handle, HandleBytes, HandleError, HandleView, MAX_RAILS};
 use super::ids::{Pe, RailId};
 use super::port::{Access, Addressing, Desc, MemoryPort, Registered};
+use super::staged_wire::{KEYS_PER_MESSAGE, Keys};
 use super::wire::Spot;
 
 /// Which rails of the process a lane uses.
@@ -34,7 +35,7 @@ pub(super) struct View {
     remote: bool,
     /// How it is reached.
     reach: Reach,
-    /// Key per proxy rail. None for memory that is staged, or for local use only.
+    /// Key per proxy rail, by which peers that are told of them may read. None for staged memory.
     pub(super) keys: Box<[u64]>,
     pub(super) addressing: Addressing,
     proxy_descs: Box<[Desc]>,
@@ -47,6 +48,19 @@ impl View {
     fn offset(&self, addr: usize, len: usize) -> Option<usize> {
         let offset = addr.wrapping_sub(self.base);
         (offset <= self.len && len <= self.len - offset).then_some(offset)
+    }
+
+    /// Its keys from a rail on, as many as go into one message, written into `bytes`.
+    pub(super) fn keys_from<'b>(&self, first: u8, bytes: &'b mut [u8]) -> Keys<'b> {
+        let keys = self.keys.iter().skip(first.into()).take(KEYS_PER_MESSAGE);
+        let mut len = 0;
+        for (place, key) in bytes.chunks_exact_mut(8).zip(keys) {
+            place.copy_from_slice(&key.to_le_bytes());
+            len += 8;
+        }
+        let Self { slot, stamp, base, addressing, .. } = *self;
+        let rails = self.keys.len() as u8;
+        Keys { slot, stamp, base: base as u64, addressing, first, rails, keys: &bytes[..len] }
     }
 
     pub(super) fn descs(&self, kind: LaneKind) -> &[Desc] {
@@ -150,6 +164,17 @@ impl RegionCache {
         }
     }
 
+    /// The region in a slot, if it is this one still.
+    pub(super) fn named(&self, slot: u32, stamp: u32) -> Option<Arc<View>> {
+        let view = self.views.get(slot as usize)?.as_ref()?;
+        (view.stamp == stamp).then(|| Arc::clone(view))
+    }
+
+    /// Which lane's it is.
+    pub(super) fn kind(&self) -> LaneKind {
+        self.kind
+    }
+
     /// Whether an address is in a staged region.
     #[inline]
     pub(super) fn is_staged(&self, addr: usize) -> bool {
@@ -243,6 +268,8 @@ pub struct RegionTable<M: MemoryPort> {
     me: Pe,
     index: Arc<RegionIndex>,
     slots: Mutex<Slots<M::Region>>,
+    /// Bytes of a chunk of bounce memory, for the handles of staged regions; 0 before there is one.
+    chunk_len: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -256,7 +283,13 @@ impl<M: MemoryPort> RegionTable<M> {
     /// An empty table.
     pub fn new(memory: M, me: Pe) -> Self {
         let slots = Slots { owners: Vec::new(), free: Vec::new(), next_stamp: 1 };
-        Self { memory, me, index: Arc::default(), slots: Mutex::new(slots) }
+        Self {
+            memory,
+            me,
+            index: Arc::default(),
+            slots: Mutex::new(slots),
+            chunk_len: AtomicU64::new(0),
+        }
     }
 
     /// The part that lanes read.
@@ -304,6 +337,7 @@ impl<M: MemoryPort> RegionTable<M> {
             return Err(refused(String::from("bounce memory that the fabric does not reach")));
         }
         let (view, _) = self.enter(addr, len, access, registered)?;
+        self.chunk_len.store(bounce.chunk_len as u64, Ordering::Relaxed);
         *lock(&self.index.stager) = Some(Installed { copies, bounce, view });
         Ok(())
     }
@@ -342,6 +376,10 @@ impl<M: MemoryPort> RegionTable<M> {
             host_descs: host_descs.into(),
         });
         self.index.change(slot, Some(Arc::clone(&view)));
+        // What is for local use only is read by peers where they are asked to, and they are told the
+        // keys then.
+        let keys = if access == Access::LocalAndRemote { keys } else { Vec::new() };
+        let staged = reach == Reach::Staged && access == Access::LocalAndRemote;
         let handle = Handle {
             owner: self.me,
             base: addr as u64,
@@ -349,7 +387,7 @@ impl<M: MemoryPort> RegionTable<M> {
             slot,
             stamp,
             addressing,
-            staged: reach == Reach::Staged && access == Access::LocalAndRemote,
+            staged: staged.then(|| self.chunk_len.load(Ordering::Relaxed)),
             keys,
         };
         Ok((view, handle))

@@ -30,6 +30,8 @@ pub(super) enum Stage {
     Sent,
     /// An atomic taken by the fabric; its completion is outstanding.
     Native,
+    /// A piece of staged memory that waits for a chunk, a copy or its peer.
+    Staged,
 }
 
 /// What a segment is.
@@ -48,6 +50,10 @@ pub(super) enum Kind {
     Fetch,
     /// An atomic that the fabric carries out. It ends with its completion.
     Native,
+    /// A piece of staged memory: see [`super::pieces`].
+    Staged,
+    /// The same, for a peer. The stream knows nothing of it.
+    ForPeer,
 }
 
 impl Kind {
@@ -56,6 +62,17 @@ impl Kind {
     #[inline]
     pub(super) fn is_noted(self) -> bool {
         !matches!(self, Kind::Transfer | Kind::Counted)
+    }
+
+    /// Whether its message ends with an answer, and not by being acknowledged.
+    pub(super) fn awaits_answer(self) -> bool {
+        matches!(self, Kind::Fetch | Kind::Staged)
+    }
+
+    /// Whether it passes through staging.
+    #[inline]
+    pub(super) fn is_staged(self) -> bool {
+        matches!(self, Kind::Staged | Kind::ForPeer)
     }
 }
 
@@ -135,8 +152,9 @@ impl Segment {
     /// The words for it in messages to the user.
     pub(super) fn what(&self) -> &'static str {
         match (self.kind, self.direction) {
-            (Kind::Transfer | Kind::Counted, Direction::Write) => "put",
-            (Kind::Transfer | Kind::Counted, Direction::Read) => "get",
+            (Kind::Transfer | Kind::Counted | Kind::Staged, Direction::Write) => "put",
+            (Kind::Transfer | Kind::Counted | Kind::Staged, Direction::Read) => "get",
+            (Kind::ForPeer, _) => "put or get of the peer",
             (Kind::Message | Kind::CountedSignal, _) => "signal or atomic",
             (Kind::Fetch, _) => "fetching atomic",
             (Kind::Native, _) => "signal or atomic",
@@ -272,6 +290,11 @@ impl SegmentTable {
         Self { slots, free: 0, used: 0 }
     }
 
+    /// Slots.
+    pub(super) fn capacity(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
     /// Slots in use.
     #[inline]
     pub(super) fn used(&self) -> u32 {
@@ -357,7 +380,7 @@ impl SegmentTable {
     /// posted.
     pub(super) fn finish(&mut self, token: Token) -> Option<Finished> {
         let slot = self.slots.get(token.index())?;
-        if slot.stage != Stage::Posted {
+        if slot.stage != Stage::Posted || slot.kind.is_staged() {
             return None;
         }
         let finished = Finished { pe: slot.pe, op: slot.op, direction: slot.direction };

@@ -138,7 +138,8 @@ impl<P: Port> Lane<P> {
     #[inline(always)]
     pub fn put_signal_at_once(&mut self, put: &CommonSignal<'_>) -> bool {
         let eager = matches!(self.signals, SignalEngine::Auto | SignalEngine::Eager);
-        if !eager || put.len.wrapping_sub(1) >= MAX_EAGER {
+        // Where the bytes may be on a device, the long way looks.
+        if !eager || put.len.wrapping_sub(1) >= MAX_EAGER || self.devices {
             return false;
         }
         let Some(data) = HandleView::sound(put.data_handle) else { return false };

@@ -155,8 +155,8 @@ impl Watchdog {
         };
         let patience = self.warn_after.into_iter().chain(self.fail_after).min().unwrap_or(u64::MAX);
         let waits = |segment: &Segment| {
-            use Stage::{Native, Posted, Ready, Sent, Windowed};
-            matches!(segment.stage, Posted | Ready | Sent | Windowed | Native)
+            use Stage::{Native, Posted, Ready, Sent, Staged, Windowed};
+            matches!(segment.stage, Posted | Ready | Sent | Windowed | Native | Staged)
         };
         let stuck = |segment: &Segment| {
             let still = if waits(segment) { still(segment) } else { 0 };
@@ -198,6 +198,7 @@ impl Watchdog {
                     Stage::Posted | Stage::Native => "posted",
                     Stage::Ready => "queued: the fabric does not take it",
                     Stage::Sent => "sent, not acknowledged",
+                    Stage::Staged => "staged: waits for bounce memory, a copy or the peer",
                     Stage::Windowed => "waits for acknowledgements of earlier ones",
                     Stage::Held | Stage::Chained | Stage::Free => "not sent",
                 },

@@ -22,6 +22,8 @@
 //! | put with signal | 48 + payload | as atomic, for the signal; 32..36 slot and 40..48 offset of the payload's place, 36..40 its length |
 //! | counted signal | 40 | as atomic; 32..36 number of segments, not zero, 36..38 tag, 38..40 zero |
 //!
+//! Kinds from 7 on are about staged memory: [`super::staged_wire`].
+//!
 //! Bytes that are said to be zero are refused when they are not.
 //!
 //! The segments of a put with a counted signal carry four bytes of remote data each, see [`Mark`]: the
@@ -31,10 +33,11 @@
 
 use super::atomic::{Atomic, AtomicOp, Width};
 use super::ids::Pe;
+use super::staged_wire::Staged;
 use super::window::Seq;
 
 /// Version of the messages.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 
 /// Bytes of the longest message.
 pub const MAX_MESSAGE: usize = 256;
@@ -145,6 +148,8 @@ pub enum Body<'a> {
         /// Its segments; at least one.
         segments: u32,
     },
+    /// Something about staged memory.
+    Staged(Staged<'a>),
 }
 
 /// A message.
@@ -250,6 +255,17 @@ impl Packet {
         put64(&mut self.bytes, 40, to.offset);
         self.len = PUT_SIGNAL_HEAD + len;
         &mut self.bytes[PUT_SIGNAL_HEAD..PUT_SIGNAL_HEAD + len]
+    }
+
+    /// Writes eight bytes.
+    pub(super) fn put(&mut self, at: usize, word: u64) {
+        put64(&mut self.bytes, at, word);
+    }
+
+    /// Writes the bytes from `at` on, with which the message ends.
+    pub(super) fn tail(&mut self, at: usize, bytes: &[u8]) {
+        self.len = at + bytes.len();
+        self.bytes[at..self.len].copy_from_slice(bytes);
     }
 
     /// Writes the first 16 bytes.
@@ -379,6 +395,10 @@ impl<'a> Message<'a> {
                 put64(bytes, 32, u64::from(segments) | u64::from(tag.0) << 32);
                 (KIND_COUNTED, COUNTED)
             }
+            Body::Staged(staged) => {
+                let (kind, word) = staged.encode(packet);
+                return packet.head(kind, 0, self.from, numbers, word);
+            }
         };
         packet.head(kind, code, self.from, numbers, word);
         packet.len = len;
@@ -464,7 +484,11 @@ impl<'a> Message<'a> {
                 }
                 Body::CountedSignal { at, atomic, tag, segments }
             }
-            kind => return Err(WireError::Kind(kind)),
+            kind => {
+                let staged = Staged::decode(kind, word, bytes)?;
+                zero(code.into())?;
+                Body::Staged(staged.ok_or(WireError::Kind(kind))?)
+            }
         };
         let head = get64(bytes, 0);
         Ok(Message {

@@ -88,10 +88,7 @@ impl MemoryPort for OfiMemory {
             regions.push(registrar.register(addr, len, Access::Local)?);
         }
         let (proxy, host) = regions.split_at(self.proxy.len());
-        let keys = match access {
-            Access::Local => Vec::new(),
-            Access::LocalAndRemote => proxy.iter().map(Region::key).collect(),
-        };
+        let keys = proxy.iter().map(Region::key).collect();
         let descs = |regions: &[Region]| regions.iter().map(Region::desc).collect::<Vec<Desc>>();
         let (proxy_descs, host_descs) = (descs(proxy), descs(host));
         let registrars = self.proxy.iter().chain(&self.host);

@@ -48,9 +48,9 @@ impl Region {
         let memory = iovec { iov_base: addr as *mut _, iov_len: len };
         let mut attr = Padded::<fi_mr_attr>::new();
         mr_attr_set_iov(&mut attr, &memory, 1);
-        attr.access = FI_READ | FI_WRITE | FI_SEND | FI_RECV;
+        attr.access = FI_READ | FI_WRITE | FI_SEND | FI_RECV | FI_REMOTE_READ;
         if access == Access::LocalAndRemote {
-            attr.access |= FI_REMOTE_READ | FI_REMOTE_WRITE;
+            attr.access |= FI_REMOTE_WRITE;
         }
         attr.requested_key = domain.next_key();
 

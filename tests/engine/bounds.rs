@@ -90,6 +90,7 @@ fn user_threads_share_the_host_lane() {
         watchdog: watchdog(),
         signals: SignalEngine::Auto,
         counted: 0,
+        devices: false,
     };
     let host = HostLane::new(Lane::new(job.fabric.port(Pe(0), limits(&shape)), config));
     std::thread::scope(|scope| {

@@ -33,6 +33,10 @@ pub(crate) struct Shape {
     pub(crate) signals: SignalEngine,
     /// Whether the fabric carries out atomics.
     pub(crate) native: bool,
+    /// Which memory is staged: for each PE two bits, its heap and its scratch memory.
+    pub(crate) staged: u32,
+    /// Bytes of a chunk of bounce memory, and chunks for each direction.
+    pub(crate) bounce: (usize, u16, u16),
 }
 
 impl Default for Shape {
@@ -50,6 +54,8 @@ impl Default for Shape {
             counted: TAGS,
             signals: SignalEngine::Auto,
             native: false,
+            staged: 0,
+            bounce: (1024, 2, 2),
         }
     }
 }
@@ -109,9 +115,18 @@ impl Job {
         let members = (0..shape.n_pes)
             .map(|pe| {
                 let me = Pe(pe);
-                let regions = RegionTable::new(fabric.memory(me, shape.rails), me);
-                let base = fabric.alloc(me, shape.heap);
-                let scratch = fabric.alloc(me, shape.heap);
+                let (chunk_len, out, inward) = shape.bounce;
+                let memory = fabric.memory(me, shape.rails).with_bounce(chunk_len, out, inward);
+                let regions = RegionTable::new(memory, me);
+                let alloc = |bit: u32| {
+                    let staged = shape.staged >> (2 * pe + bit) & 1 != 0;
+                    if staged {
+                        fabric.alloc_staged(me, shape.heap)
+                    } else {
+                        fabric.alloc(me, shape.heap)
+                    }
+                };
+                let (base, scratch) = (alloc(0), alloc(1));
                 let config = LaneConfig {
                     me,
                     kind: LaneKind::Proxy,
@@ -120,6 +135,7 @@ impl Job {
                     watchdog: watchdog(),
                     signals: shape.signals,
                     counted: shape.counted,
+                    devices: shape.staged != 0,
                 };
                 let mut lane = Lane::new(fabric.port(me, limits(shape)), config);
                 if shape.native {

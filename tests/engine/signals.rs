@@ -64,6 +64,15 @@ impl Targets {
     }
 }
 
+/// Counts a program that is over.
+struct Over<'a>(&'a std::sync::atomic::AtomicUsize);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+    }
+}
+
 /// Runs one program per PE. A PE whose program is over makes progress until all are.
 pub(crate) fn race(
     job: Job,
@@ -76,8 +85,10 @@ pub(crate) fn race(
     let runners = job.members.into_iter().enumerate().map(|(pe, mut member)| {
         let (targets, fabric, left, program) = (&targets, &fabric, &left, &program);
         let run = move || {
+            // Also when it panics, or the others would wait for it for ever.
+            let over = Over(left);
             program(pe as u32, &mut member, targets).unwrap();
-            left.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+            drop(over);
             while left.load(std::sync::atomic::Ordering::SeqCst) > 0 {
                 member.lane.progress().unwrap();
                 fabric.step();
@@ -110,6 +121,8 @@ pub(crate) fn random_shape(random: &mut Random) -> Shape {
         counted: [1, 2, TAGS][random.below(3)],
         remote_data: random.below(8) != 0,
         native: random.below(3) == 0,
+        staged: [0, 0, u32::MAX, random.below(1 << 8) as u32][random.below(4)],
+        bounce: ([64, 100, 1024, 1 << 16][random.below(4)], 1 + random.below(3) as u16, 1),
     }
 }
 
@@ -181,9 +194,12 @@ fn no_signal_comes_before_its_data() {
         for (place, event) in events.iter().enumerate() {
             match event {
                 Event::Applied { pe, addr } => applied.entry((*pe, *addr)).or_default().push(place),
+                // Reads change memory of their sender, which none of this is about.
+                Event::Delivered(d) if d.direction == Direction::Read => {}
                 Event::Delivered(d) => {
                     delivered.push((d.to, bases[d.to.index()] + d.remote as usize, d.len, place));
                 }
+                Event::Copied { pe, addr, len } => delivered.push((*pe, *addr, *len, place)),
             }
         }
         for sender in 0..n {
@@ -313,8 +329,10 @@ fn fences_order_puts_signals_and_atomics() {
         let mut seen = Vec::new();
         for event in fabric.events() {
             let addr = match event {
-                Event::Applied { pe: Pe(1), addr } => addr,
-                Event::Delivered(d) if d.to == Pe(1) => base + d.remote as usize,
+                Event::Applied { pe: Pe(1), addr } | Event::Copied { pe: Pe(1), addr, .. } => addr,
+                Event::Delivered(d) if d.to == Pe(1) && d.direction == Direction::Write => {
+                    base + d.remote as usize
+                }
                 _ => continue,
             };
             seen.push(epochs[(addr - base) / 512]);

@@ -135,6 +135,7 @@ fn handling_completions_never_posts() {
         watchdog: watchdog(),
         signals: SignalEngine::Auto,
         counted: 0,
+        devices: false,
     };
     let mut lane = Lane::new(port, config);
     for at in 0..100 {

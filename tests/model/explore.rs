@@ -188,6 +188,7 @@ fn lane(
         watchdog: Watchdog::new(None, None),
         signals: case.signals,
         counted: case.counted,
+        devices: false,
     };
     Lane::new(ModelPort { model: Rc::clone(model), pe, limits }, config)
 }

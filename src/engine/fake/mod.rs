@@ -5,12 +5,14 @@
 //! it is asked to do (keys, bounds, tokens, descriptors, depth) more strictly than any provider.
 
 mod baton;
+mod copies;
 mod port;
 mod world;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use baton::Baton;
+pub use copies::FakeCopies;
 pub use port::{FakeMemory, FakePort, FakeRegion};
 pub use world::{Delivery, Event, Script};
 use world::{Mail, World};
@@ -52,14 +54,30 @@ impl FakeFabric {
         self.lock().alloc(pe, len)
     }
 
-    /// Copies into a PE's memory.
-    pub fn store(&self, pe: Pe, addr: usize, bytes: &[u8]) {
-        self.lock().bytes_mut(pe, addr, bytes.len()).copy_from_slice(bytes);
+    /// As [`FakeFabric::alloc`], memory that only the PE's copies reach. The fake panics when the
+    /// fabric or a lane touches it in another way.
+    pub fn alloc_staged(&self, pe: Pe, len: usize) -> usize {
+        self.lock().alloc_staged(pe, len)
     }
 
-    /// Copies out of a PE's memory.
+    /// Copies into a PE's memory of any kind.
+    pub fn store(&self, pe: Pe, addr: usize, bytes: &[u8]) {
+        self.lock().any_bytes_mut(pe, addr, bytes.len()).copy_from_slice(bytes);
+    }
+
+    /// Copies out of a PE's memory of any kind.
     pub fn load(&self, pe: Pe, addr: usize, len: usize) -> Vec<u8> {
-        self.lock().bytes_mut(pe, addr, len).to_vec()
+        self.lock().any_bytes_mut(pe, addr, len).to_vec()
+    }
+
+    /// The next copies between staged memory and chunks fail, after so many that do not.
+    pub fn fail_copies(&self, after: u32, count: u32) {
+        self.lock().fail_copies = (after, count);
+    }
+
+    /// The next `count` copies are refused when they are started.
+    pub fn refuse_copies(&self, count: u32) {
+        self.lock().refuse_copies = count;
     }
 
     /// The next `count` messages delivered are delivered twice, the second time later.
@@ -150,7 +168,7 @@ impl FakeFabric {
     pub fn deliveries(&self) -> Vec<Delivery> {
         let delivered = |event: &Event| match event {
             Event::Delivered(delivery) => Some(*delivery),
-            Event::Applied { .. } => None,
+            Event::Applied { .. } | Event::Copied { .. } => None,
         };
         self.lock().events.iter().filter_map(delivered).collect()
     }

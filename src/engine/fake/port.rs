@@ -1,11 +1,13 @@
 //! The fake's side of the engine's port traits.
 
 use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
 
 use super::FakeFabric;
+use super::copies::FakeCopies;
 use super::world::{Done, Event, Mail, Work, fault};
 use crate::engine::atomic::Atomic;
-use crate::engine::copies::Reach;
+use crate::engine::copies::{Bounce, Reach, Stager};
 use crate::engine::fabric_atomic::FabricAtomic;
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::{
@@ -295,11 +297,19 @@ pub struct FakeMemory {
     fabric: FakeFabric,
     pe: Pe,
     rails: u8,
+    /// Chunk length and chunks each way, until they are given out.
+    bounce: Mutex<Option<(usize, u16, u16)>>,
 }
 
 impl FakeMemory {
     pub(super) fn new(fabric: FakeFabric, pe: Pe, rails: u8) -> Self {
-        Self { fabric, pe, rails }
+        Self { fabric, pe, rails, bounce: Mutex::new(Some((4096, 2, 2))) }
+    }
+
+    /// The same, with bounce memory of so many chunks for each direction.
+    #[must_use]
+    pub fn with_bounce(self, chunk_len: usize, out: u16, inward: u16) -> Self {
+        Self { bounce: Mutex::new(Some((chunk_len, out, inward))), ..self }
     }
 }
 
@@ -332,13 +342,23 @@ impl MemoryPort for FakeMemory {
         if !world.has_memory(self.pe, addr, len) {
             return Err(fault("register", 14, "memory that does not exist"));
         }
+        if world.reach(self.pe, addr, len) == Some(Reach::Staged) {
+            return Ok(Registered {
+                owner: FakeRegion { fabric: self.fabric.clone(), keys: Vec::new() },
+                keys: Vec::new(),
+                proxy_descs: Vec::new(),
+                host_descs: Vec::new(),
+                addressing: Addressing::Offset,
+                reach: Reach::Staged,
+            });
+        }
         let mut keys: Vec<u64> =
             (0..self.rails).map(|rail| world.register(self.pe, RailId(rail), addr, len)).collect();
         let proxy_descs = keys.iter().map(|key| Desc(*key as usize)).collect();
-        let remote = match access {
-            Access::Local => Vec::new(),
-            Access::LocalAndRemote => keys.clone(),
-        };
+        let remote = keys.clone();
+        if access == Access::Local {
+            world.only_reads.extend(&keys);
+        }
         // The host domain, which is no rail that peers can address.
         let host = world.register(self.pe, RailId(u8::MAX), addr, len);
         keys.push(host);
@@ -350,5 +370,14 @@ impl MemoryPort for FakeMemory {
             addressing: Addressing::Offset,
             reach: Reach::Direct,
         })
+    }
+
+    fn take_stager(&self) -> Option<Stager> {
+        let mut bounce = self.bounce.lock().unwrap_or_else(PoisonError::into_inner);
+        let (chunk_len, out, inward) = bounce.take()?;
+        let mut bounce = Bounce { addr: 0, chunk_len, out, inward };
+        bounce.addr = self.fabric.alloc(self.pe, bounce.len());
+        let copies = FakeCopies::new(self.fabric.clone(), self.pe, bounce);
+        Some(Stager { copies: Box::new(copies), bounce })
     }
 }

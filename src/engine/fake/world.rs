@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
+use crate::engine::copies::{Copied, Copy, CopyDirection, Reach};
 use crate::engine::fabric_atomic::FabricAtomic;
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::{Direction, Failure, Local, PortError, Transfer};
@@ -57,6 +58,15 @@ pub struct Delivery {
 pub enum Event {
     /// The fabric moved data.
     Delivered(Delivery),
+    /// Bytes were copied into staged memory.
+    Copied {
+        /// The PE.
+        pe: Pe,
+        /// Where.
+        addr: usize,
+        /// How many.
+        len: usize,
+    },
     /// A lane stored data or applied an atomic to its own PE's memory, or the fabric applied one.
     Applied {
         /// The PE.
@@ -126,6 +136,16 @@ struct Key {
 struct Arena {
     base: usize,
     bytes: Vec<u8>,
+    staged: bool,
+}
+
+/// A copy under way.
+#[derive(Debug)]
+struct Moving {
+    pe: Pe,
+    copy: Copy,
+    tag: u32,
+    due: u64,
 }
 
 /// Everything behind the fabric's lock.
@@ -138,6 +158,13 @@ pub(super) struct World {
     pub(super) lose_next_data: u32,
     pub(super) holds_data: bool,
     pub(super) events: Vec<Event>,
+    /// Keys by which nothing may be written.
+    pub(super) only_reads: HashSet<u64>,
+    /// Copies that still go well, and how many fail after them.
+    pub(super) fail_copies: (u32, u32),
+    pub(super) refuse_copies: u32,
+    copies: Vec<Moving>,
+    copied: HashMap<Pe, VecDeque<Copied>>,
     script: Script,
     random: u64,
     memories: Vec<Vec<Arena>>,
@@ -169,6 +196,11 @@ impl World {
             lose_next_data: 0,
             holds_data: false,
             events: Vec::new(),
+            only_reads: HashSet::new(),
+            fail_copies: (0, 0),
+            refuse_copies: 0,
+            copies: Vec::new(),
+            copied: HashMap::new(),
             script,
             random: seed,
             memories: (0..n_pes).map(|_| Vec::new()).collect(),
@@ -207,28 +239,91 @@ impl World {
         percent == 0 || self.draw() % 100 >= percent
     }
 
+    pub(super) fn alloc_staged(&mut self, pe: Pe, len: usize) -> usize {
+        let base = self.alloc(pe, len);
+        if let Some(arena) = self.memories[pe.index()].last_mut() {
+            arena.staged = true;
+        }
+        base
+    }
+
     pub(super) fn alloc(&mut self, pe: Pe, len: usize) -> usize {
         let memory = &mut self.memories[pe.index()];
         // Each PE's memory is at addresses of its own, so that a mix-up of PEs cannot go unseen.
         let first = (pe.index() + 1) << 36;
         let base = memory.last().map_or(first, |last| last.base + last.bytes.len() + 4096);
-        memory.push(Arena { base, bytes: vec![0; len] });
+        memory.push(Arena { base, bytes: vec![0; len], staged: false });
         base
     }
 
-    fn find(&mut self, pe: Pe, addr: usize, len: usize) -> Option<&mut [u8]> {
-        let arena = self.memories[pe.index()]
+    fn find(&mut self, pe: Pe, addr: usize, len: usize) -> Option<&mut Arena> {
+        self.memories[pe.index()]
             .iter_mut()
-            .find(|arena| addr >= arena.base && addr - arena.base + len <= arena.bytes.len())?;
-        let at = addr - arena.base;
-        Some(&mut arena.bytes[at..at + len])
+            .find(|arena| addr >= arena.base && addr - arena.base + len <= arena.bytes.len())
     }
 
-    pub(super) fn bytes_mut(&mut self, pe: Pe, addr: usize, len: usize) -> &mut [u8] {
+    /// Bytes of any memory.
+    pub(super) fn any_bytes_mut(&mut self, pe: Pe, addr: usize, len: usize) -> &mut [u8] {
         match self.find(pe, addr, len) {
-            Some(bytes) => bytes,
+            Some(arena) => &mut arena.bytes[addr - arena.base..][..len],
             None => panic!("{pe} has no memory of {len} bytes at {addr:#x}"),
         }
+    }
+
+    /// Bytes that the fabric or a lane touches.
+    pub(super) fn bytes_mut(&mut self, pe: Pe, addr: usize, len: usize) -> &mut [u8] {
+        let reach = self.reach(pe, addr, len);
+        assert_ne!(reach, Some(Reach::Staged), "{pe}: {len} bytes at {addr:#x} are staged");
+        self.any_bytes_mut(pe, addr, len)
+    }
+
+    pub(super) fn reach(&mut self, pe: Pe, addr: usize, len: usize) -> Option<Reach> {
+        let arena = self.find(pe, addr, len)?;
+        Some(if arena.staged { Reach::Staged } else { Reach::Direct })
+    }
+
+    /// A copy begins. It ends after those in the same direction before it.
+    pub(super) fn start_copy(&mut self, pe: Pe, copy: Copy, tag: u32) {
+        let before = self
+            .copies
+            .iter()
+            .filter(|other| other.pe == pe && other.copy.direction == copy.direction)
+            .map(|other| other.due + 1)
+            .max();
+        let due = (self.now + self.delay(RailId(u8::MAX))).max(before.unwrap_or(0));
+        self.copies.push(Moving { pe, copy, tag, due });
+    }
+
+    pub(super) fn next_copied(&mut self, pe: Pe) -> Option<Copied> {
+        self.copied.get_mut(&pe)?.pop_front()
+    }
+
+    fn move_copy(&mut self, at: usize) {
+        let Moving { pe, copy, tag, .. } = self.copies.swap_remove(at);
+        let Copy { direction, memory, chunk, len } = copy;
+        let result = match &mut self.fail_copies {
+            (0, 0) => Ok(()),
+            (0, left) => {
+                *left -= 1;
+                Err(fault("copy", 700, "failed by the script"))
+            }
+            (before, _) => {
+                *before -= 1;
+                Ok(())
+            }
+        };
+        if result.is_ok() {
+            let (from, to) = match direction {
+                CopyDirection::Out => (memory, chunk),
+                CopyDirection::In => (chunk, memory),
+            };
+            let bytes = self.any_bytes_mut(pe, from, len).to_vec();
+            self.any_bytes_mut(pe, to, len).copy_from_slice(&bytes);
+            if direction == CopyDirection::In {
+                self.events.push(Event::Copied { pe, addr: memory, len });
+            }
+        }
+        self.copied.entry(pe).or_default().push_back(Copied { tag, result });
     }
 
     pub(super) fn register(&mut self, pe: Pe, rail: RailId, base: usize, len: usize) -> u64 {
@@ -361,7 +456,7 @@ impl World {
     }
 
     pub(super) fn in_flight(&self) -> usize {
-        self.flights.len() + self.letters.len()
+        self.flights.len() + self.letters.len() + self.copies.len()
     }
 
     /// Moves the clock by `step`, or towards the next event if `leap`, and lets happen what is due.
@@ -370,10 +465,17 @@ impl World {
         if leap {
             let flights = self.flights.iter().filter(|flight| self.may_move(flight)).map(|f| f.due);
             let letters = self.letters.iter().filter(|letter| self.may_go(letter)).map(|l| l.due);
-            let next = flights.chain(letters).min();
+            let copies = self.copies.iter().map(|copy| copy.due);
+            let next = flights.chain(letters).chain(copies).min();
             // Not all the way, so that a loop which waits long turns often, as a real one does.
             let furthest = self.now + 10_000_000;
             self.now = next.map_or(furthest, |next| next.clamp(self.now, furthest));
+        }
+        while let Some(at) = (0..self.copies.len())
+            .filter(|at| self.copies[*at].due <= self.now)
+            .min_by_key(|at| self.copies[*at].due)
+        {
+            self.move_copy(at);
         }
         // In order of their times, so that what must come later does.
         loop {
@@ -461,6 +563,9 @@ impl World {
             Some(region) if region.pe == flight.to && region.rail == flight.remote_rail => region,
             _ => return Err(fault("delivery", 13, "the key is not of the rail addressed")),
         };
+        if direction == Direction::Write && self.only_reads.contains(&key) {
+            return Err(fault("delivery", 13, "the key is for reading only"));
+        }
         // The fake addresses by offset.
         let offset = remote as usize;
         if offset > region.len || len > region.len - offset {

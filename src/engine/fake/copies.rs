@@ -1,0 +1,96 @@
+//! The fake's copies: staged memory that nothing else reaches.
+
+use super::FakeFabric;
+use super::world::{Event, fault};
+use crate::engine::atomic::Atomic;
+use crate::engine::copies::{Bounce, Copied, Copy, CopyPort, Reach};
+use crate::engine::ids::Pe;
+use crate::engine::port::{PortError, Posted};
+
+/// The copies of one PE.
+#[derive(Debug)]
+pub struct FakeCopies {
+    fabric: FakeFabric,
+    pe: Pe,
+    bounce: Bounce,
+}
+
+impl FakeCopies {
+    pub(super) fn new(fabric: FakeFabric, pe: Pe, bounce: Bounce) -> Self {
+        Self { fabric, pe, bounce }
+    }
+
+    fn check(&self, addr: usize, len: usize) -> Result<(), PortError> {
+        let reach = self.fabric.lock().reach(self.pe, addr, len);
+        if reach == Some(Reach::Staged) {
+            return Ok(());
+        }
+        Err(fault("copying", 14, "no such staged memory"))
+    }
+}
+
+impl CopyPort for FakeCopies {
+    fn reach(&mut self, addr: usize, len: usize) -> Result<Reach, PortError> {
+        let reach = self.fabric.lock().reach(self.pe, addr, len);
+        reach.ok_or_else(|| fault("looking at memory", 14, "no such memory"))
+    }
+
+    fn start(&mut self, copy: &Copy, tag: u32) -> Result<Posted, PortError> {
+        let Bounce { addr, chunk_len, .. } = self.bounce;
+        let at = copy.chunk.wrapping_sub(addr);
+        let inside = at < self.bounce.len() && at % chunk_len + copy.len <= chunk_len;
+        assert!(inside && copy.len > 0, "{copy:?} is not inside a chunk of {:?}", self.bounce);
+        let mut world = self.fabric.lock();
+        if world.reach(self.pe, copy.memory, copy.len).is_none() {
+            return Err(fault("starting a copy", 14, "no such memory"));
+        }
+        if !world.has_room() {
+            return Ok(Posted::Again);
+        }
+        if world.refuse_copies > 0 {
+            world.refuse_copies -= 1;
+            return Err(fault("starting a copy", 719, "refused by the script"));
+        }
+        world.start_copy(self.pe, *copy, tag);
+        Ok(Posted::Yes)
+    }
+
+    fn poll(&mut self) -> Option<Copied> {
+        self.fabric.lock().next_copied(self.pe)
+    }
+
+    fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError> {
+        let width = atomic.width.bytes();
+        if addr % width != 0 {
+            return Err(fault("apply", 14, "no such word"));
+        }
+        self.check(addr, width)?;
+        let mut world = self.fabric.lock();
+        let bytes = world.any_bytes_mut(self.pe, addr, width);
+        let mut word = [0; 8];
+        word[..width].copy_from_slice(bytes);
+        let old = u64::from_le_bytes(word);
+        bytes.copy_from_slice(&atomic.apply(old).to_le_bytes()[..width]);
+        world.events.push(Event::Applied { pe: self.pe, addr });
+        Ok(old)
+    }
+
+    fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError> {
+        self.check(addr, into.len())?;
+        let mut world = self.fabric.lock();
+        into.copy_from_slice(world.any_bytes_mut(self.pe, addr, into.len()));
+        Ok(())
+    }
+
+    fn store(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError> {
+        self.check(addr, bytes.len())?;
+        let mut world = self.fabric.lock();
+        world.any_bytes_mut(self.pe, addr, bytes.len()).copy_from_slice(bytes);
+        world.events.push(Event::Applied { pe: self.pe, addr });
+        Ok(())
+    }
+
+    fn store_flag(&mut self, addr: usize, flag: u64) -> Result<(), PortError> {
+        self.store(addr, &flag.to_le_bytes())
+    }
+}

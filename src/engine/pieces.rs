@@ -1,0 +1,653 @@
+//! Puts and gets of staged memory, cut into pieces: how a piece gets on, step by step. What the ways
+//! are, and why they cannot deadlock, is in [`super::staging`].
+
+use super::copies::{Copied, Copy, CopyDirection, Reach};
+use super::error::EngineError;
+use super::handle::{HandleBytes, HandleError, HandleView};
+use super::ids::{Pe, RailId, Token};
+use super::lane::{Lane, Left, LocalSide, Request, refused, what};
+use super::notes::What;
+use super::operation::OpId;
+use super::port::{Desc, Direction, Local, Port, PortError, Posted, Transfer};
+use super::regions::{Place, desc_of};
+use super::segment::{Kind, NIL, Stage};
+use super::staged_wire::{Exposure, MAX_PAYLOAD, Staged};
+use super::staging::{Bouncing, ERRANDS, Errand, Far, Near, PIECE, Piece, Staging, Waiter};
+use super::wire::{Body, Spot, Ticket};
+
+impl<P: Port> Lane<P> {
+    /// What stages, made if need be.
+    pub(super) fn staging(&mut self) -> &mut Staging {
+        let segments = self.segments.capacity();
+        self.staging.get_or_insert_with(|| Box::new(Staging::new(segments)))
+    }
+
+    /// Takes over what was registered, and what stages once some memory is staged.
+    pub(super) fn sync_regions(&mut self) {
+        self.regions.sync();
+        if let Some(installed) = self.regions.take_stager() {
+            self.staging().install(installed);
+        }
+    }
+
+    pub(super) fn bouncing(&mut self) -> Option<&mut Bouncing> {
+        self.staging.as_deref_mut()?.bouncing.as_mut()
+    }
+
+    /// Whether the operation has to be staged, on this side or the other.
+    #[inline]
+    pub(super) fn is_staged(
+        &mut self,
+        request: &Request<'_>,
+        remote: &HandleView<'_>,
+    ) -> Result<bool, EngineError> {
+        if remote.is_staged() {
+            return Ok(true);
+        }
+        match request.local {
+            LocalSide::Memory { addr, handle } if self.devices => {
+                Ok(self.local_reach(request.pe, addr, request.len, handle)? == Reach::Staged)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// How local memory is reached by an operation. Unregistered memory that the fabric would need
+    /// registered counts as staged, where there is something to stage with.
+    #[cold]
+    pub(super) fn local_reach(
+        &mut self,
+        pe: Pe,
+        addr: usize,
+        len: usize,
+        handle: Option<&HandleBytes>,
+    ) -> Result<Reach, EngineError> {
+        self.sync_regions();
+        if self.regions.is_staged(addr) {
+            return Ok(Reach::Staged);
+        }
+        let needs_desc = self.needs_desc;
+        match (handle, self.bouncing()) {
+            (None, Some(bouncing)) => {
+                let reach = bouncing.copies.reach(addr, len);
+                let reach =
+                    reach.map_err(|error| staging_failed("local memory", pe, len, error))?;
+                Ok(if needs_desc { Reach::Staged } else { reach })
+            }
+            _ => Ok(Reach::Direct),
+        }
+    }
+
+    /// As [`Lane::submit`], for what has to be staged. `offset` is that of the first remote byte in its
+    /// region.
+    #[cold]
+    pub(super) fn submit_staged(
+        &mut self,
+        request: &Request<'_>,
+        remote: &HandleView<'_>,
+        offset: u64,
+        sent: &mut usize,
+        op: OpId,
+    ) -> Result<(), EngineError> {
+        self.sync_regions();
+        let Request { direction, pe, local, len, .. } = *request;
+        let by_peer = remote.is_staged();
+        if by_peer && direction == Direction::Write && len <= MAX_PAYLOAD {
+            return self.submit_few(request, Spot { slot: remote.slot(), offset }, sent, op);
+        }
+        let LocalSide::Memory { addr, handle } = local else {
+            let fault = HandleError::Unregistered;
+            return Err(refused(request, "local", fault));
+        };
+        let staged = self.local_reach(pe, addr, len, handle)? == Reach::Staged;
+        let near = if staged { None } else { self.near(request, addr, handle)? };
+        let mut most = self.bouncing().map_or(PIECE, |bouncing| bouncing.bounce.chunk_len);
+        if near.is_none() && self.bouncing().is_none() {
+            let text = "a buffer that the peer cannot read goes through bounce memory, and this \
+                        process has none: none of its memory is staged";
+            let error = PortError { call: "staging", code: 0, text: String::from(text) };
+            return Err(staging_failed(what(direction), pe, len, error));
+        }
+        if by_peer {
+            most = most.min(remote.chunk_len());
+        }
+        while *sent < len {
+            if !self.has_transfer_room() {
+                return Ok(());
+            }
+            let Some(stream) = self.streams.find_mut(pe) else { return Ok(()) };
+            let path = stream.next;
+            let at = offset + *sent as u64;
+            let far = if by_peer {
+                Far::Peer(Spot { slot: remote.slot(), offset: at })
+            } else {
+                let key = remote.key(path.remote.rail());
+                let key = key.map_err(|fault| refused(request, "remote", fault))?;
+                Far::Fabric { remote: remote.remote_address(at), key }
+            };
+            let Some(token) = self.segments.take() else { return Ok(()) };
+            let mut message = NIL;
+            if by_peer {
+                let Some(slot) = self.messages.take(token.0) else {
+                    self.segments.give_unused(token);
+                    return Ok(());
+                };
+                message = slot;
+            }
+            let bytes = (len - *sent).min(most);
+            let near = match &near {
+                None => Near::Chunk,
+                Some(near) => near.at(*sent, path.rail),
+            };
+            let errand = if direction == Direction::Write { Errand::Put } else { Errand::Get };
+            stream.rotate(&self.paths);
+            let segment = &mut self.segments[token.0];
+            segment.pe = pe;
+            segment.count_for(op.0);
+            segment.born = self.watchdog.stamp();
+            segment.direction = direction;
+            segment.kind = Kind::Staged;
+            segment.message = message;
+            segment.rail = path.rail;
+            segment.transfer.len = bytes;
+            if op != OpId::NONE {
+                self.ops.add(op.0);
+            }
+            let memory = addr + *sent;
+            *self.staging().piece(token) =
+                Piece { errand, len: bytes, memory, near, far, ..Piece::NONE };
+            *sent += bytes;
+            let Some(stream) = self.streams.find_mut(pe) else { return Ok(()) };
+            if stream.is_closed() && direction == Direction::Write {
+                let segment = &mut self.segments[token.0];
+                segment.epoch = stream.epoch();
+                segment.stage = Stage::Held;
+                stream.held.push(&mut self.segments, token.0);
+                self.want_ack(pe);
+                continue;
+            }
+            stream.begin(direction);
+            self.begin_piece(token);
+            self.check_stream(pe)?;
+        }
+        self.pump();
+        Ok(())
+    }
+
+    /// How the fabric takes part in moving local memory of a request whose bytes the peer reads, or
+    /// that are read from the peer. None where it cannot.
+    fn near(
+        &mut self,
+        request: &Request<'_>,
+        addr: usize,
+        handle: Option<&HandleBytes>,
+    ) -> Result<Option<FabricSide>, EngineError> {
+        let Some(handle) = handle else {
+            let bare = FabricSide { exposed: NOWHERE, descs: Box::default() };
+            return Ok((request.direction == Direction::Read && !self.needs_desc).then_some(bare));
+        };
+        let kind = self.regions.kind();
+        let (view, offset) = self
+            .regions
+            .view(handle, addr, request.len)
+            .map_err(|fault| refused(request, "local", fault))?;
+        if request.direction == Direction::Write && view.keys.is_empty() {
+            return Ok(None);
+        }
+        let exposed = Exposure { slot: view.slot, stamp: view.stamp, offset: offset as u64 };
+        let descs = view.descs(kind).into();
+        Ok(Some(FabricSide { exposed, descs }))
+    }
+
+    /// A put of a few bytes to staged memory: one message, which the peer acknowledges when they are
+    /// there.
+    fn submit_few(
+        &mut self,
+        request: &Request<'_>,
+        to: Spot,
+        sent: &mut usize,
+        op: OpId,
+    ) -> Result<(), EngineError> {
+        let Request { pe, len, local, .. } = *request;
+        if !self.has_message_room() {
+            return Ok(());
+        }
+        let mut payload = [0; MAX_PAYLOAD];
+        let payload = &mut payload[..len];
+        match local {
+            LocalSide::Value(value) => payload.copy_from_slice(&value.to_le_bytes()[..len]),
+            LocalSide::Memory { addr, handle } => {
+                let reach = self.local_reach(pe, addr, len, handle)?;
+                let reach = if self.regions.is_staged(addr) { Reach::Staged } else { reach };
+                self.load_at(Place { addr, reach }, payload)
+                    .map_err(|error| staging_failed("put", pe, len, error))?;
+            }
+        }
+        let body = Body::Staged(Staged::Put { to, payload });
+        if self.try_plain_message(pe, op, len, body)? {
+            *sent = len;
+        }
+        Ok(())
+    }
+
+    /// A piece that no fence holds sets out.
+    pub(super) fn begin_piece(&mut self, token: Token) {
+        self.segments[token.0].stage = Stage::Staged;
+        let Piece { errand, near, far, .. } = *self.staging().piece(token);
+        match (errand, near, far) {
+            (Errand::Put, Near::Chunk, _) => {
+                self.staging().waiting_out.push_back(Waiter::Mine(token));
+            }
+            (Errand::Put, ..) => self.offer(token),
+            (_, _, Far::Peer(_)) => self.ask_peer(token),
+            _ => self.fetch(token),
+        }
+    }
+
+    /// The bytes of a put can be read or written from where they are.
+    fn offer(&mut self, token: Token) {
+        match self.staging().piece(token).far {
+            Far::Peer(_) => self.ask_peer(token),
+            _ => self.next_part(token),
+        }
+    }
+
+    /// The bytes of a get can be read.
+    fn fetch(&mut self, token: Token) {
+        match self.staging().piece(token).near {
+            Near::Chunk => self.staging().waiting_in.push_back(Waiter::Mine(token)),
+            Near::Fabric { .. } => self.next_part(token),
+        }
+    }
+
+    /// Asks the peer for its part, as soon as it may be asked for more.
+    fn ask_peer(&mut self, token: Token) {
+        let pe = self.segments[token.0].pe;
+        let Some(stream) = self.streams.find_mut(pe) else { return };
+        let link = stream.link().staged();
+        if link.errands >= ERRANDS {
+            link.blocked.push(&mut self.segments, token.0);
+            return;
+        }
+        link.errands += 1;
+        self.staging().piece(token).counts = true;
+        self.send_errand(token);
+    }
+
+    fn send_errand(&mut self, token: Token) {
+        let piece = *self.staging().piece(token);
+        let Far::Peer(spot) = piece.far else { return };
+        let pe = self.segments[token.0].pe;
+        let from = match (piece.near, piece.chunk, self.bouncing()) {
+            (Near::Fabric { exposed, .. }, ..) => exposed,
+            (Near::Chunk, Some(chunk), Some(bouncing)) => bouncing.exposure(chunk),
+            // A get, which exposes nothing.
+            _ => NOWHERE,
+        };
+        if piece.errand == Errand::Put {
+            self.tell_keys(pe, from);
+        }
+        let segment = &mut self.segments[token.0];
+        let (len, ticket) = (piece.len as u32, segment.new_ticket(token));
+        let staged = match piece.errand {
+            Errand::Put => Staged::Pull { to: spot, from, len, ticket },
+            _ => Staged::Ask { from: spot, len, ticket },
+        };
+        let (slot, rail) = (segment.message, segment.rail);
+        self.encode_into(slot, Body::Staged(staged));
+        self.segments[token.0].stage = Stage::Ready;
+        self.dispatch(token, rail);
+    }
+
+    /// Gets the next bytes of a piece moved by the fabric, as many as one segment takes.
+    pub(super) fn next_part(&mut self, token: Token) {
+        let piece = *self.staging().piece(token);
+        let (pe, rail) = (self.segments[token.0].pe, self.segments[token.0].rail);
+        let remote_rail = self.paths.get(pe, rail).remote.rail();
+        let (remote, key) = match piece.far {
+            Far::Fabric { remote, key } => (remote, key),
+            Far::Peer(_) => return,
+            Far::Exposed(at) => {
+                let Some(stream) = self.streams.find_mut(pe) else { return };
+                let link = stream.link().staged();
+                match link.exposures.find(at, remote_rail) {
+                    Some(found) => found,
+                    None => return link.keyless.push_back(token),
+                }
+            }
+        };
+        let (addr, desc) = match (piece.near, piece.chunk, self.bouncing()) {
+            (Near::Fabric { desc, .. }, ..) => (piece.memory, desc),
+            (Near::Chunk, Some(chunk), Some(bouncing)) => {
+                (bouncing.addr(piece.errand, chunk), desc_of(bouncing.descs(), rail))
+            }
+            (Near::Chunk, ..) => return,
+        };
+        let most = self.rails[rail.index()].max_segment;
+        let segment = &mut self.segments[token.0];
+        let direction = match piece.errand {
+            Errand::Put | Errand::Ask(_) => Direction::Write,
+            Errand::Get | Errand::Pull(_) => Direction::Read,
+        };
+        segment.transfer = Transfer {
+            direction,
+            local: Local::Memory { addr: addr + piece.moved, desc },
+            len: (piece.len - piece.moved).min(most),
+            remote: remote + piece.moved as u64,
+            key,
+        };
+        segment.stage = Stage::Ready;
+        self.dispatch(token, rail);
+    }
+
+    /// Hands the message or the transfer of a piece to the fabric.
+    #[cold]
+    pub(super) fn launch_staged(&mut self, token: Token, rail: RailId) -> Left {
+        if self.segments[token.0].message != NIL {
+            return self.send_message(token, rail);
+        }
+        let segment = &mut self.segments[token.0];
+        let state = &mut self.rails[rail.index()];
+        if state.is_full() {
+            return Left::NoRoom;
+        }
+        let to = self.paths.get(segment.pe, rail).to;
+        match self.port.post(rail, to, token, &segment.transfer) {
+            Ok(Posted::Yes) => {
+                segment.stage = Stage::Posted;
+                segment.born = self.watchdog.stamp();
+                state.taken(segment.transfer.len);
+                Left::Taken
+            }
+            Ok(Posted::Again) => {
+                state.counters.again += 1;
+                Left::NoRoom
+            }
+            Err(error) => Left::Failed(error),
+        }
+    }
+
+    /// The fabric has moved bytes of a piece. Takes the completion, except for the rail's own count;
+    /// says whether it was of a piece in flight.
+    #[cold]
+    pub(super) fn completed_staged(&mut self, token: Token) -> bool {
+        let Some(segment) = self.segments.away(token) else { return false };
+        if !segment.kind.is_staged() || segment.stage != Stage::Posted {
+            return false;
+        }
+        let (pe, len) = (segment.pe, segment.transfer.len);
+        let piece = self.staging().piece(token);
+        piece.moved += len;
+        let piece = *piece;
+        self.segments[token.0].stage = Stage::Staged;
+        if piece.moved < piece.len {
+            self.next_part(token);
+            return true;
+        }
+        if let (Errand::Get, Far::Exposed(_)) = (piece.errand, piece.far) {
+            let ticket = self.segments[token.0].ticket(token);
+            self.note(pe, What::Release { ticket });
+            self.end_errand(pe, token);
+        }
+        match (piece.errand, piece.near) {
+            (Errand::Put, _) | (Errand::Get, Near::Fabric { .. }) => self.drop_segment(token),
+            _ => self.copy_in(token),
+        }
+        true
+    }
+
+    /// Copies what has landed in a piece's chunk to its place.
+    fn copy_in(&mut self, token: Token) {
+        let waits = !self.staging().landed.is_empty();
+        if waits || !self.start_copy(token, CopyDirection::In) {
+            self.staging().landed.push_back(token);
+        }
+    }
+
+    /// Starts the copy of a piece that has a chunk. False if it has to be tried again.
+    pub(super) fn start_copy(&mut self, token: Token, direction: CopyDirection) -> bool {
+        let Piece { errand, len, memory, chunk, .. } = *self.staging().piece(token);
+        let (Some(chunk), Some(bouncing)) = (chunk, self.bouncing()) else { return true };
+        let copy = Copy { direction, memory, chunk: bouncing.addr(errand, chunk), len };
+        match bouncing.copies.start(&copy, token.0) {
+            Ok(Posted::Yes) => {
+                self.staging().copying += 1;
+                true
+            }
+            Ok(Posted::Again) => false,
+            Err(error) => {
+                self.fail_piece(token, error);
+                true
+            }
+        }
+    }
+
+    /// Moves what waits for copies and chunks.
+    #[cold]
+    pub(super) fn pump(&mut self) -> bool {
+        let mut moved = false;
+        while let Some(copied) = self.next_copied() {
+            self.copied(copied);
+            moved = true;
+        }
+        while let Some(token) = self.staging().landed.front().copied() {
+            if !self.start_copy(token, CopyDirection::In) {
+                break;
+            }
+            self.staging().landed.pop_front();
+            moved = true;
+        }
+        moved |= self.give_chunks(CopyDirection::Out);
+        moved | self.give_chunks(CopyDirection::In)
+    }
+
+    fn next_copied(&mut self) -> Option<Copied> {
+        let staging = self.staging.as_deref_mut()?;
+        if staging.copying == 0 {
+            return None;
+        }
+        let copied = staging.bouncing.as_mut()?.copies.poll()?;
+        staging.copying -= 1;
+        Some(copied)
+    }
+
+    /// Gives chunks of one direction to those who wait, in their order.
+    fn give_chunks(&mut self, direction: CopyDirection) -> bool {
+        let mut moved = false;
+        while let Some(waiter) = self.staging().waiting(direction).front().copied() {
+            let pe = match waiter {
+                Waiter::Mine(token) => self.segments[token.0].pe,
+                Waiter::Peer(wanted) => wanted.pe,
+            };
+            if self.check_stream(pe).is_err() {
+                self.staging().waiting(direction).pop_front();
+                if let Waiter::Mine(token) = waiter {
+                    self.drop_segment(token);
+                }
+                moved = true;
+                continue;
+            }
+            let Some(bouncing) = self.bouncing() else { break };
+            let chunks = bouncing.chunks(direction);
+            let Some(chunk) = chunks.take() else { break };
+            let token = match waiter {
+                Waiter::Mine(token) => Some(token),
+                Waiter::Peer(wanted) => self.enter_for_peer(&wanted),
+            };
+            let Some(token) = token else {
+                if let Some(bouncing) = self.bouncing() {
+                    bouncing.chunks(direction).give(chunk);
+                }
+                break;
+            };
+            self.staging().piece(token).chunk = Some(chunk);
+            if direction == CopyDirection::In {
+                self.staging().waiting(direction).pop_front();
+                self.next_part(token);
+            } else if self.start_copy(token, direction) {
+                self.staging().waiting(direction).pop_front();
+            } else {
+                // It keeps its place, and what it was given.
+                self.leave_chunk(token);
+                if let Waiter::Peer(_) = waiter {
+                    self.leave_for_peer(token);
+                }
+                break;
+            }
+            moved = true;
+        }
+        moved
+    }
+
+    /// A copy has ended.
+    fn copied(&mut self, Copied { tag, result }: Copied) {
+        let token = Token(tag);
+        if let Err(error) = result {
+            return self.fail_piece(token, error);
+        }
+        match self.staging().piece(token).errand {
+            Errand::Put => self.offer(token),
+            Errand::Get => self.drop_segment(token),
+            Errand::Pull(ticket) => self.end_for_peer(token, What::Pulled { ticket }),
+            Errand::Ask(ticket) => self.expose(token, ticket),
+        }
+    }
+
+    /// A piece cannot be copied.
+    #[cold]
+    fn fail_piece(&mut self, token: Token, error: PortError) {
+        let Piece { errand, len, .. } = *self.staging().piece(token);
+        let pe = self.segments[token.0].pe;
+        match errand {
+            Errand::Put | Errand::Get => {
+                let failed = staging_failed(self.segments[token.0].what(), pe, len, error);
+                self.fail_stream(pe, failed);
+                self.drop_segment(token);
+            }
+            Errand::Pull(ticket) | Errand::Ask(ticket) => {
+                self.end_for_peer(token, self.refusal(pe, ticket, &error.to_string()));
+            }
+        }
+    }
+
+    /// The peer has answered an errand: its token, if there is such an errand.
+    pub(super) fn answered(&self, pe: Pe, ticket: Ticket) -> Option<Token> {
+        let token = super::segment::named_by(ticket);
+        let segment = self.segments.away(token)?;
+        let same = segment.kind == Kind::Staged
+            && segment.stage == Stage::Sent
+            && segment.pe == pe
+            && segment.ticket(token) == ticket;
+        same.then_some(token)
+    }
+
+    /// The peer has exposed what a get has asked for.
+    pub(super) fn exposed(&mut self, token: Token, from: Exposure) {
+        let segment = &mut self.segments[token.0];
+        let message = std::mem::replace(&mut segment.message, NIL);
+        segment.stage = Stage::Staged;
+        if message != NIL {
+            self.messages.forget_segment(message);
+        }
+        self.staging().piece(token).far = Far::Exposed(from);
+        self.fetch(token);
+        self.pump();
+    }
+
+    /// The bytes that a get has asked for are here.
+    pub(super) fn loaded(&mut self, token: Token, payload: &[u8]) -> Result<(), String> {
+        let Piece { len, memory: addr, near, .. } = *self.staging().piece(token);
+        if payload.len() != len {
+            return Err(format!("{} bytes for a get of {len}", payload.len()));
+        }
+        let staged = near == Near::Chunk && self.regions.is_staged(addr);
+        let reach = match (near, staged) {
+            (Near::Fabric { .. }, _) => Reach::Direct,
+            (Near::Chunk, true) => Reach::Staged,
+            (Near::Chunk, false) => match self.bouncing() {
+                Some(bouncing) => {
+                    bouncing.copies.reach(addr, len).map_err(|error| error.to_string())?
+                }
+                None => Reach::Direct,
+            },
+        };
+        match self.store_at(Place { addr, reach }, payload) {
+            Ok(()) => self.drop_segment(token),
+            Err(error) => self.fail_piece(token, error),
+        }
+        Ok(())
+    }
+
+    /// An errand of ours is over: the peer may be asked for another.
+    pub(super) fn end_errand(&mut self, pe: Pe, token: Token) {
+        if !std::mem::take(&mut self.staging().piece(token).counts) {
+            return;
+        }
+        let Some(stream) = self.streams.find_mut(pe) else { return };
+        let failed = stream.error.is_some();
+        let link = stream.link().staged();
+        link.errands -= 1;
+        while let Some(next) = self.next_blocked(pe) {
+            if failed {
+                // It does not count, so this does not come back here.
+                self.drop_segment(next);
+                continue;
+            }
+            self.ask_peer(next);
+            break;
+        }
+    }
+
+    fn next_blocked(&mut self, pe: Pe) -> Option<Token> {
+        let Self { streams, segments, .. } = self;
+        let link = streams.find_mut(pe)?.link().staged();
+        link.blocked.pop(segments).map(Token)
+    }
+
+    /// What a piece has, as it ends: chunk, message, and its place among the errands.
+    pub(super) fn leave_piece(&mut self, token: Token) {
+        let segment = &mut self.segments[token.0];
+        let (pe, stage) = (segment.pe, segment.stage);
+        let message = std::mem::replace(&mut segment.message, NIL);
+        if message != NIL {
+            if stage == Stage::Sent {
+                self.messages.forget_segment(message);
+            } else {
+                self.messages.give(message);
+            }
+        }
+        self.leave_chunk(token);
+        self.end_errand(pe, token);
+    }
+
+    pub(super) fn leave_chunk(&mut self, token: Token) {
+        let piece = self.staging().piece(token);
+        let (errand, chunk) = (piece.errand, piece.chunk.take());
+        if let (Some(chunk), Some(bouncing)) = (chunk, self.bouncing()) {
+            bouncing.chunks(errand.direction()).give(chunk);
+        }
+    }
+}
+
+/// Local memory that the fabric reaches.
+struct FabricSide {
+    exposed: Exposure,
+    /// By rail; none where none are needed.
+    descs: Box<[Desc]>,
+}
+
+impl FabricSide {
+    /// The part from byte `sent` on, for a rail.
+    fn at(&self, sent: usize, rail: RailId) -> Near {
+        let exposed = Exposure { offset: self.exposed.offset + sent as u64, ..self.exposed };
+        Near::Fabric { desc: desc_of(&self.descs, rail), exposed }
+    }
+}
+
+/// What exposes nothing.
+const NOWHERE: Exposure = Exposure { slot: u32::MAX, stamp: 0, offset: 0 };
+
+#[cold]
+fn staging_failed(what: &'static str, pe: Pe, len: usize, error: PortError) -> EngineError {
+    EngineError::Staging { what, pe, len, error }
+}

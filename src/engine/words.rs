@@ -1,0 +1,69 @@
+//! Words and bytes of this process that messages read and change, however they are reached.
+
+use super::atomic::Atomic;
+use super::copies::{CopyPort, Reach};
+use super::ids::Pe;
+use super::lane::Lane;
+use super::message::ResultPlace;
+use super::messages::local_fault;
+use super::port::{Port, PortError};
+use super::regions::Place;
+use super::staging::Staging;
+
+impl<P: Port> Lane<P> {
+    /// Carries out an atomic operation, and gives the word before.
+    pub(super) fn apply_at(&mut self, at: Place, atomic: &Atomic) -> Result<u64, PortError> {
+        match at.reach {
+            Reach::Direct => self.port.apply(at.addr, atomic),
+            Reach::Staged => self.copies()?.apply(at.addr, atomic),
+        }
+    }
+
+    /// Copies bytes out, at most [`MAX_MESSAGE`](super::wire::MAX_MESSAGE).
+    pub(super) fn load_at(&mut self, from: Place, into: &mut [u8]) -> Result<(), PortError> {
+        match from.reach {
+            Reach::Direct => self.port.load(from.addr, into),
+            Reach::Staged => self.copies()?.load(from.addr, into),
+        }
+    }
+
+    /// Copies bytes in, at most [`MAX_MESSAGE`](super::wire::MAX_MESSAGE).
+    pub(super) fn store_at(&mut self, to: Place, bytes: &[u8]) -> Result<(), PortError> {
+        match to.reach {
+            Reach::Direct => self.port.store(to.addr, bytes),
+            Reach::Staged => self.copies()?.store(to.addr, bytes),
+        }
+    }
+
+    /// Stores a fetched word, then its flag.
+    pub(super) fn store_result(&mut self, pe: Pe, place: ResultPlace, value: u64) {
+        let ResultPlace { addr, flag } = place;
+        self.regions.sync();
+        let stored = if self.regions.is_staged(addr) {
+            self.copies().and_then(|copies| {
+                copies.store(addr, &value.to_le_bytes())?;
+                copies.store_flag(addr + 8, flag)
+            })
+        } else {
+            self.port
+                .store(addr, &value.to_le_bytes())
+                .and_then(|()| self.port.store_flag(addr + 8, flag))
+        };
+        if let Err(error) = stored {
+            self.fail_lane(local_fault(pe, &error));
+        }
+    }
+
+    /// What reaches staged memory.
+    pub(super) fn copies(&mut self) -> Result<&mut dyn CopyPort, PortError> {
+        self.sync_regions();
+        match self.staging.as_deref_mut().and_then(Staging::copies) {
+            Some(copies) => Ok(copies),
+            None => Err(PortError {
+                call: "reaching staged memory",
+                code: 0,
+                text: String::from("this lane has nothing that copies"),
+            }),
+        }
+    }
+}
