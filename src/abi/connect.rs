@@ -14,6 +14,8 @@ use crate::engine::Watchdog;
 use crate::engine::applier::{Agreement, Applier};
 use crate::engine::counted::TAGS;
 use crate::engine::exchange::{Addresses, Hello, RailAddress, Step, fabric_hash};
+use crate::engine::handover::handover;
+use crate::engine::host_lane::HostLane;
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::lane::{Lane, LaneConfig, SignalEngine};
 use crate::engine::native::AtomicPath;
@@ -245,9 +247,16 @@ fn assemble(
         counted: if counted { TAGS } else { 0 },
         devices,
     };
+    let n_pes = paths.proxy.n_pes();
     let host = Lane::new(host, config(LaneKind::Host, paths.host));
     let proxy = Lane::new(proxy, config(LaneKind::Proxy, paths.proxy));
     let natives = paths.atomics.is_some();
+    let (host, proxy) = if devices {
+        let (outbox, inbox) = handover(n_pes, settings.warn_after, settings.fail_after);
+        (HostLane::new(host).with_outbox(outbox), proxy.with_inbox(inbox))
+    } else {
+        (HostLane::new(host), proxy)
+    };
     let proxy = match paths.atomics {
         None => proxy,
         Some(paths) => proxy.with_native_atomics(paths),

@@ -105,14 +105,14 @@ impl Connected {
     /// it finds nothing to do.
     pub(super) fn new(
         regions: RegionTable<OfiMemory>,
-        host: Lane<OfiPort>,
+        host: HostLane<OfiPort>,
         proxy: Lane<OfiPort>,
         drives_host: bool,
         yields: bool,
         report: Report,
     ) -> Self {
         let proxy = ProxyLane { lane: proxy, drives_host, yields, idle: 0 };
-        Self { regions, host: HostLane::new(host), proxy: UnsafeCell::new(proxy), report }
+        Self { regions, host, proxy: UnsafeCell::new(proxy), report }
     }
 
     /// Runs `with` on the proxy lane.

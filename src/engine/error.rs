@@ -95,6 +95,17 @@ pub enum EngineError {
         /// The peer's reason.
         why: String,
     },
+    /// The proxy thread does not carry out what a user thread has handed over to it.
+    #[error(
+        "an operation of a user thread on staged memory, {pe}, waits for the proxy thread for \
+         {seconds} s: is NVSHMEM's proxy running?"
+    )]
+    ProxyStill {
+        /// The peer.
+        pe: Pe,
+        /// How long.
+        seconds: u64,
+    },
     /// A rail failed as a whole.
     #[error("{rail} ({rail_name}): {error}")]
     Rail {

@@ -100,8 +100,11 @@ impl<P: Port> Lane<P> {
         if !self.watchdog.starts(now) {
             return;
         }
-        let Self { streams, segments, watchdog, port, rails, .. } = self;
-        for (pe, failed) in watchdog.look(streams, segments, port, rails) {
+        // What nobody waits for, nobody asks about; unasked, it would seem to be stuck.
+        self.want_acks();
+        let Self { streams, segments, watchdog, port, rails, staging, .. } = self;
+        let staged = staging.as_deref().map_or(0, |staging| staging.moved);
+        for (pe, failed) in watchdog.look(streams, segments, port, rails, staged) {
             self.fail_stream(pe, failed);
         }
         self.inspect_counts();

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::error::EngineError;
+use super::handover::Outbox;
 use super::ids::Pe;
 use super::lane::{Lane, Request, is_idle};
 use super::port::Port;
@@ -18,12 +19,20 @@ pub struct HostLane<P: Port> {
     /// Whether the lane had segments under way when the lock was last given back. Only a hint: it
     /// spares the proxy thread the lock while user threads are not communicating.
     has_work: AtomicBool,
+    /// Where operations on staged memory go.
+    outbox: Option<Outbox>,
 }
 
 impl<P: Port> HostLane<P> {
     /// A lane for user threads.
     pub fn new(lane: Lane<P>) -> Self {
-        Self { lane: Mutex::new(lane), has_work: AtomicBool::new(false) }
+        Self { lane: Mutex::new(lane), has_work: AtomicBool::new(false), outbox: None }
+    }
+
+    /// The lane, handing operations on staged memory over.
+    #[must_use]
+    pub fn with_outbox(self, outbox: Outbox) -> Self {
+        Self { outbox: Some(outbox), ..self }
     }
 
     /// As [`Lane::start`].
@@ -31,6 +40,9 @@ impl<P: Port> HostLane<P> {
     /// # Errors
     /// As [`Lane::start`].
     pub fn start(&self, request: &Request<'_>) -> Result<(), EngineError> {
+        if self.hand_over(request, false)? {
+            return Ok(());
+        }
         let mut sent = 0;
         self.wait(|lane| {
             lane.submit(request, &mut sent, super::operation::OpId::NONE)?;
@@ -46,6 +58,9 @@ impl<P: Port> HostLane<P> {
     /// # Errors
     /// As [`Lane::complete`].
     pub fn complete(&self, request: &Request<'_>) -> Result<(), EngineError> {
+        if self.hand_over(request, true)? {
+            return Ok(());
+        }
         let op = self.lock().begin_op();
         let mut sent = 0;
         self.wait(|lane| lane.advance_op(request, &mut sent, op))
@@ -56,7 +71,8 @@ impl<P: Port> HostLane<P> {
     /// # Errors
     /// As [`Lane::fence`].
     pub fn fence(&self, pe: Pe) -> Result<(), EngineError> {
-        self.lock().fence(pe)
+        self.lock().fence(pe)?;
+        self.outbox.as_ref().map_or(Ok(()), |outbox| outbox.fence(pe))
     }
 
     /// As [`Lane::quiet`].
@@ -64,7 +80,26 @@ impl<P: Port> HostLane<P> {
     /// # Errors
     /// As [`Lane::quiet`].
     pub fn quiet(&self, pe: Pe) -> Result<(), EngineError> {
-        self.wait(|lane| lane.is_quiet(pe))
+        self.wait(|lane| lane.is_quiet(pe))?;
+        self.outbox.as_ref().map_or(Ok(()), |outbox| outbox.quiet(pe))
+    }
+
+    /// Hands an operation over if that is the way it goes. Whether it was.
+    ///
+    /// The two ways are not ordered with one another by fences, so the one waits until nothing is under
+    /// way to the PE in the other. Programs hardly mix them.
+    fn hand_over(&self, request: &Request<'_>, wait: bool) -> Result<bool, EngineError> {
+        let Some(outbox) = &self.outbox else { return Ok(false) };
+        if request.len == 0 {
+            return Ok(false);
+        }
+        if !self.lock().hands_over(request)? {
+            outbox.quiet(request.pe)?;
+            return Ok(false);
+        }
+        self.wait(|lane| lane.is_quiet(request.pe))?;
+        outbox.transfer(request, wait)?;
+        Ok(true)
     }
 
     /// One turn of the loop, if there is anything under way and no other thread is at it. For the

@@ -20,6 +20,7 @@ use super::drain::{Drain, Rare};
 use super::error::EngineError;
 use super::failures::unknown_token;
 use super::handle::{HandleBytes, HandleError, HandleView};
+use super::handover::Inbox;
 use super::ids::{Pe, RailId, Token};
 use super::link::MessageTable;
 use super::native::Natives;
@@ -163,6 +164,8 @@ pub struct Lane<P: Port> {
     pub(super) natives: Option<Box<Natives>>,
     /// What stages, once this process has memory that needs it.
     pub(super) staging: Option<Box<Staging>>,
+    /// What user threads have handed over.
+    pub(super) inbox: Option<Box<Inbox>>,
     /// Local memory may be staged.
     pub(super) devices: bool,
     /// Most transfers under way.
@@ -213,6 +216,7 @@ impl<P: Port> Lane<P> {
             messages: MessageTable::new(messages_for(config.kind)),
             natives: None,
             staging: None,
+            inbox: None,
             devices: config.devices,
             transfer_room: transfers_for(limits),
             receives: config.kind == LaneKind::Proxy,
@@ -535,6 +539,9 @@ impl<P: Port> Lane<P> {
         }
         if self.ready != 0 {
             busy |= self.post_ready();
+        }
+        if self.inbox.as_deref().is_some_and(Inbox::has_work) {
+            busy |= self.serve_users();
         }
         if self.staging.as_deref().is_some_and(Staging::has_work) {
             busy |= self.pump();

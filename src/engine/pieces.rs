@@ -46,14 +46,21 @@ impl<P: Port> Lane<P> {
         }
         match request.local {
             LocalSide::Memory { addr, handle } if self.devices => {
-                Ok(self.local_reach(request.pe, addr, request.len, handle)? == Reach::Staged)
+                let reach = self.local_reach(request.pe, addr, request.len, handle)?;
+                Ok(self.needs_chunk(reach, handle))
             }
             _ => Ok(false),
         }
     }
 
-    /// How local memory is reached by an operation. Unregistered memory that the fabric would need
-    /// registered counts as staged, where there is something to stage with.
+    /// Whether local memory takes part in operations through a chunk: when it is staged, and when the
+    /// fabric would need it registered, it is not, and there is something to stage with.
+    fn needs_chunk(&mut self, reach: Reach, handle: Option<&HandleBytes>) -> bool {
+        let registered = handle.is_some() || !self.needs_desc;
+        reach == Reach::Staged || !registered && self.bouncing().is_some()
+    }
+
+    /// How local memory is reached.
     #[cold]
     pub(super) fn local_reach(
         &mut self,
@@ -66,13 +73,10 @@ impl<P: Port> Lane<P> {
         if self.regions.is_staged(addr) {
             return Ok(Reach::Staged);
         }
-        let needs_desc = self.needs_desc;
         match (handle, self.bouncing()) {
             (None, Some(bouncing)) => {
                 let reach = bouncing.copies.reach(addr, len);
-                let reach =
-                    reach.map_err(|error| staging_failed("local memory", pe, len, error))?;
-                Ok(if needs_desc { Reach::Staged } else { reach })
+                reach.map_err(|error| staging_failed("local memory", pe, len, error))
             }
             _ => Ok(Reach::Direct),
         }
@@ -99,7 +103,8 @@ impl<P: Port> Lane<P> {
             let fault = HandleError::Unregistered;
             return Err(refused(request, "local", fault));
         };
-        let staged = self.local_reach(pe, addr, len, handle)? == Reach::Staged;
+        let reach = self.local_reach(pe, addr, len, handle)?;
+        let staged = self.needs_chunk(reach, handle);
         let near = if staged { None } else { self.near(request, addr, handle)? };
         let mut most = self.bouncing().map_or(PIECE, |bouncing| bouncing.bounce.chunk_len);
         if near.is_none() && self.bouncing().is_none() {
@@ -218,7 +223,6 @@ impl<P: Port> Lane<P> {
             LocalSide::Value(value) => payload.copy_from_slice(&value.to_le_bytes()[..len]),
             LocalSide::Memory { addr, handle } => {
                 let reach = self.local_reach(pe, addr, len, handle)?;
-                let reach = if self.regions.is_staged(addr) { Reach::Staged } else { reach };
                 self.load_at(Place { addr, reach }, payload)
                     .map_err(|error| staging_failed("put", pe, len, error))?;
             }
@@ -621,6 +625,7 @@ impl<P: Port> Lane<P> {
     }
 
     pub(super) fn leave_chunk(&mut self, token: Token) {
+        self.staging().moved = self.watchdog.stamp();
         let piece = self.staging().piece(token);
         let (errand, chunk) = (piece.errand, piece.chunk.take());
         if let (Some(chunk), Some(bouncing)) = (chunk, self.bouncing()) {

@@ -205,6 +205,8 @@ pub(super) struct Staging {
     pub(super) copying: u32,
     /// Segments in use for peers.
     pub(super) for_peers: u32,
+    /// When a chunk was last given back, on the watchdog's clock.
+    pub(super) moved: u32,
 }
 
 impl Staging {
@@ -224,6 +226,7 @@ impl Staging {
             landed: VecDeque::new(),
             copying: 0,
             for_peers: 0,
+            moved: 0,
         }
     }
 

@@ -133,7 +133,7 @@ impl Watchdog {
 
     /// Looks at all segments under way; gives the streams whose time is up, with the error.
     ///
-    /// It walks through the streams and the segments in use, four times a second and only while the
+    /// `staged` is when staging has last moved. It walks through the streams and the segments in use, four times a second and only while the
     /// lane is turned.
     pub(super) fn look<P: Port>(
         &mut self,
@@ -141,6 +141,7 @@ impl Watchdog {
         segments: &SegmentTable,
         port: &P,
         rails: &[Rail<P::Short>],
+        staged: u32,
     ) -> Vec<(Pe, EngineError)> {
         streams.iter_mut().for_each(|stream| Watch::look(stream, self.stamp));
         // What counts is the time without movement: of the segment's stream once the segment is
@@ -149,6 +150,9 @@ impl Watchdog {
         let still = |segment: &Segment| {
             let moved = match segment.stage {
                 Stage::Ready => rails[segment.rail.index()].moved,
+                Stage::Staged => {
+                    streams.find(segment.pe).map_or(staged, |s| s.watch.since.max(staged))
+                }
                 _ => streams.find(segment.pe).map_or(self.stamp, |stream| stream.watch.since),
             };
             u64::from(self.stamp - segment.born.max(moved)) << STAMP_SHIFT

@@ -13,4 +13,5 @@ mod job;
 mod native;
 mod random;
 mod signals;
+mod staged;
 mod turns;

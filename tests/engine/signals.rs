@@ -399,6 +399,23 @@ fn what_a_fence_holds_behind_atomics_leaves_without_a_quiet() {
     }
 }
 
+/// A signal that nobody waits for is not taken for one that is stuck.
+#[test]
+fn nobody_needs_to_wait_for_a_signal() {
+    let mut job = Job::new(7, &Shape::default(), Script::default());
+    let targets = Targets::of(&job);
+    let add = targets.atomic(1, 0, AtomicOp::Add, 5);
+    job.members[0].lane.amo(&add).unwrap();
+    // Twice the time after which the watchdog gives up.
+    while job.fabric.now() < 120_000_000_000 {
+        for member in &mut job.members {
+            member.lane.progress().unwrap();
+        }
+        job.fabric.pass_time(1_000_000);
+    }
+    assert!(!job.members[0].lane.has_work(), "it was acknowledged");
+}
+
 #[test]
 fn more_messages_than_any_window_go_through_a_depth_of_one() {
     let shape = Shape { depth: 1, rails: 1, ..Shape::default() };

@@ -1,0 +1,345 @@
+//! Staged memory on the fake: bytes that neither the fabric nor the CPU may touch.
+
+use nvshmem_transport_libfabric::engine::fake::Script;
+use nvshmem_transport_libfabric::engine::handover::handover;
+use nvshmem_transport_libfabric::engine::host_lane::HostLane;
+use nvshmem_transport_libfabric::engine::ids::Pe;
+use nvshmem_transport_libfabric::engine::lane::SignalEngine;
+use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, LocalSide, Request};
+use nvshmem_transport_libfabric::engine::port::{Access, Direction};
+use nvshmem_transport_libfabric::engine::regions::LaneKind;
+
+use super::as_entry::AsEntry as _;
+use super::job::{Job, Random, Shape, limits, paths, watchdog};
+use super::random::for_seeds;
+use super::signals::{Targets, race, random_script, random_shape};
+
+/// All memory of all PEs is staged.
+const ALL: u32 = u32::MAX;
+
+fn pattern(pe: u32, at: usize) -> u8 {
+    (pe as usize * 97 + at * 31 + (at >> 8) * 7 + 1) as u8
+}
+
+fn fill(job: &Job, n: u32) {
+    for pe in 0..n {
+        let bytes: Vec<u8> = (0..job.heap).map(|at| pattern(pe, at)).collect();
+        job.fill_scratch(pe, &bytes);
+    }
+}
+
+/// Puts and gets of any length at any place, values among them, between PEs of any kinds of memory.
+/// Quiet means that every byte is where it belongs.
+#[test]
+fn every_byte_goes_where_it_belongs() {
+    const PART: usize = 8192;
+    for_seeds(150, |seed| {
+        let mut random = Random(seed * 0x9e37_79b9 + 17);
+        let mut shape = Shape { heap: 1 << 15, native: false, ..random_shape(&mut random) };
+        shape.staged = [ALL, ALL, random.below(1 << 8) as u32][random.below(3)];
+        let n = shape.n_pes;
+        // All through one chunk, over slow rails, a put may well wait for a minute behind others.
+        let script = Script { slow_rails: Vec::new(), ..random_script(&mut random) };
+        let job = Job::new(seed, &shape, script);
+        fill(&job, n);
+        let heaps: Vec<usize> = job.members.iter().map(|member| member.base).collect();
+        let checks = job.fabric.clone();
+        race(job, seed, |me, member, targets| {
+            let mut random = Random(seed ^ u64::from(me + 1) << 20);
+            let handle = member.scratch_handle;
+            // A part of every heap is this PE's, and half of it is written, half is read back.
+            let mine = me as usize * PART;
+            for _ in 0..30 {
+                let to = random.below(n as usize) as u32;
+                let at = mine + random.below(PART / 2);
+                let len = 1 + random.below((PART / 2 - (at - mine)).min(5000));
+                let mut put = targets.part((member.scratch + at, &handle), to, at, len);
+                if len <= 8 {
+                    let bytes = std::array::from_fn(|i| pattern(me, at + i));
+                    put.local = LocalSide::Value(u64::from_le_bytes(bytes));
+                }
+                member.lane.begin(&put)?;
+                if random.below(3) == 0 {
+                    member.lane.quiet(Pe(to))?;
+                    let found = checks.load(Pe(to), heaps[to as usize] + at, len);
+                    let expected: Vec<u8> = (at..at + len).map(|at| pattern(me, at)).collect();
+                    assert_eq!(found, expected, "PE {me} to PE {to}: {len} bytes at {at}");
+                    let back = mine + PART / 2 + random.below(PART / 2 - len.min(PART / 2 - 1));
+                    let len = len.min(mine + PART - back);
+                    let get = Request {
+                        direction: Direction::Read,
+                        local: LocalSide::Memory {
+                            addr: member.scratch + back,
+                            handle: Some(&handle),
+                        },
+                        len,
+                        ..targets.part((member.scratch, &handle), to, at, len)
+                    };
+                    if random.below(2) == 0 {
+                        member.lane.complete(&get)?;
+                    } else {
+                        member.lane.begin(&get)?;
+                        member.lane.quiet(Pe(to))?;
+                    }
+                    let found = checks.load(Pe(me), member.scratch + back, len);
+                    assert_eq!(found, expected[..len], "PE {me} from PE {to}: {len} at {at}");
+                }
+            }
+            (0..n).try_for_each(|pe| member.lane.quiet(Pe(pe)))
+        });
+    });
+}
+
+/// Buffers that are registered with nobody, of either kind.
+#[test]
+fn unregistered_buffers_are_staged() {
+    for seed in 1..=20 {
+        for needs_desc in [false, true] {
+            let shape = Shape { staged: ALL, needs_desc, heap: 1 << 14, ..Shape::default() };
+            let job = Job::new(seed, &shape, Script::default());
+            let checks = job.fabric.clone();
+            let base = job.members[1].base;
+            race(job, seed, |me, member, targets| {
+                if me == 1 {
+                    return Ok(());
+                }
+                for staged in [false, true] {
+                    let len = 5000;
+                    let addr = if staged {
+                        checks.alloc_staged(Pe(0), len)
+                    } else {
+                        checks.alloc(Pe(0), len)
+                    };
+                    let bytes: Vec<u8> = (0..len).map(|at| pattern(9, at)).collect();
+                    checks.store(Pe(0), addr, &bytes);
+                    for len in [3, 200, 5000] {
+                        let handle = member.scratch_handle;
+                        let mut request = targets.part((addr, &handle), 1, 64, len);
+                        request.local = LocalSide::Memory { addr, handle: None };
+                        member.lane.begin(&request)?;
+                        member.lane.quiet(Pe(1))?;
+                        assert_eq!(checks.load(Pe(1), base + 64, len), bytes[..len]);
+                        checks.store(Pe(0), addr, &vec![0; len]);
+                        request.direction = Direction::Read;
+                        member.lane.complete(&request)?;
+                        assert_eq!(checks.load(Pe(0), addr, len), bytes[..len]);
+                    }
+                }
+                Ok(())
+            });
+        }
+    }
+}
+
+/// A copy that fails, here or at the peer, is an error of this PE about that peer; the bytes are not
+/// said to be there.
+#[test]
+fn a_failed_copy_is_an_error_about_the_right_peer() {
+    // Copies go: out of the source, into the target.
+    for (after, part) in [(0, "staging the local side failed"), (1, "the peer cannot do its part")]
+    {
+        let shape = Shape { staged: ALL, heap: 1 << 14, ..Shape::default() };
+        let mut job = Job::new(1, &shape, Script::default());
+        fill(&job, 2);
+        job.fabric.fail_copies(after, 1);
+        job.put(0, 1, 0, 1000).unwrap();
+        let error = until_failed(&mut job);
+        assert!(error.contains("PE 1") && error.contains(part), "{error}");
+        assert!(error.contains("failed by the script"), "{error}");
+        assert!(job.quiet(0, 1).is_err(), "and again at the next quiet");
+    }
+    for (after, part) in [(0, "the peer cannot do its part"), (1, "staging the local side failed")]
+    {
+        let shape = Shape { staged: ALL, heap: 1 << 14, ..Shape::default() };
+        let mut job = Job::new(1, &shape, Script::default());
+        job.fabric.fail_copies(after, 1);
+        job.get(0, 1, 0, 1000).unwrap();
+        let error = until_failed(&mut job);
+        assert!(error.contains("get of 1000 bytes") && error.contains("PE 1"), "{error}");
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+#[test]
+fn a_copy_refused_at_once_is_the_same_error() {
+    let shape = Shape { staged: ALL, heap: 1 << 14, ..Shape::default() };
+    let mut job = Job::new(1, &shape, Script::default());
+    job.fabric.refuse_copies(1);
+    let failed = job.put(0, 1, 0, 1000).err().map(|error| error.to_string());
+    let error = failed.unwrap_or_else(|| until_failed(&mut job));
+    assert!(error.contains("PE 1") && error.contains("refused by the script"), "{error}");
+}
+
+/// Turns all lanes until PE 0's fails.
+fn until_failed(job: &mut Job) -> String {
+    for _ in 0..100_000 {
+        for member in job.members.iter_mut().rev() {
+            if let Err(error) = member.lane.progress() {
+                return error.to_string();
+            }
+        }
+    }
+    panic!("PE 0 does not fail");
+}
+
+#[test]
+fn a_peer_that_does_not_answer_is_named() {
+    let shape = Shape { staged: ALL, heap: 1 << 14, ..Shape::default() };
+    let mut job = Job::new(6, &shape, Script::default());
+    // PE 1 never makes progress.
+    job.put(0, 1, 0, 4000).unwrap();
+    let error = job.quiet(0, 1).unwrap_err().to_string();
+    assert!(error.contains("put") && error.contains("PE 1"), "{error}");
+}
+
+#[test]
+fn places_outside_of_staged_regions_are_refused() {
+    let shape = Shape { staged: ALL, heap: 1 << 14, ..Shape::default() };
+    let mut job = Job::new(6, &shape, Script::default());
+    for len in [8, 1000] {
+        let error = job.put(0, 1, (1 << 14) - len + 1, len).unwrap_err().to_string();
+        assert!(error.contains("not inside the region"), "{error}");
+    }
+    let error = job.put(0, 7, 0, 8).unwrap_err().to_string();
+    assert!(error.contains("PE 7"), "{error}");
+}
+
+/// User threads hand staged operations over to the proxy lane, and wait for them where they should.
+#[test]
+fn user_threads_hand_over_what_is_staged() {
+    const LEN: usize = 1 << 14;
+    let shape = Shape { staged: ALL, heap: LEN, rails: 1, ..Shape::default() };
+    let mut job = Job::new(4, &shape, Script::default());
+    fill(&job, 2);
+    let fabric = job.fabric.clone();
+    let config = LaneConfig {
+        me: Pe(0),
+        kind: LaneKind::Host,
+        paths: paths(2, 1),
+        regions: job.members[0].regions.index(),
+        watchdog: watchdog(),
+        signals: SignalEngine::Auto,
+        counted: 0,
+        devices: true,
+    };
+    let (outbox, inbox) = handover(2, None, Some(std::time::Duration::from_secs(60)));
+    let host = Lane::new(job.fabric.port(Pe(0), limits(&shape)), config);
+    let host = HostLane::new(host).with_outbox(outbox);
+    let peer = job.members.pop().unwrap();
+    let mut first = job.members.pop().unwrap();
+    first.lane = first.lane.with_inbox(inbox);
+    let (scratch, scratch_handle) = (first.scratch, first.scratch_handle);
+    let (base, handle) = (peer.base, peer.handle);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let proxies: Vec<_> = [first, peer]
+            .into_iter()
+            .map(|mut member| {
+                let (fabric, done) = (&fabric, &done);
+                scope.spawn(move || {
+                    // All of it: its registrations last as long as its lane.
+                    let member = &mut member;
+                    while !done.load(std::sync::atomic::Ordering::SeqCst) {
+                        member.lane.progress().unwrap();
+                        fabric.pass_time(100);
+                        std::thread::yield_now();
+                    }
+                })
+            })
+            .collect();
+        let users: Vec<_> = (0..4)
+            .map(|thread| {
+                let (host, handle, scratch_handle, fabric) =
+                    (&host, &handle, &scratch_handle, &fabric);
+                scope.spawn(move || {
+                    for piece in 0..8 {
+                        let offset = thread * LEN / 4 + piece * 512;
+                        let mut request = Request {
+                            direction: Direction::Write,
+                            pe: Pe(1),
+                            remote_handle: handle,
+                            remote_addr: (base + offset) as u64,
+                            local: LocalSide::Memory {
+                                addr: scratch + offset,
+                                handle: Some(scratch_handle),
+                            },
+                            len: 512,
+                        };
+                        if piece % 2 == 0 {
+                            host.complete(&request).unwrap();
+                            let found = fabric.load(Pe(1), base + offset, 512);
+                            let expected: Vec<u8> =
+                                (offset..offset + 512).map(|at| pattern(0, at)).collect();
+                            assert_eq!(found, expected, "a put that was waited for");
+                        } else {
+                            host.start(&request).unwrap();
+                            host.fence(Pe(1)).unwrap();
+                            // Behind the fence, over the first bytes of it.
+                            let value =
+                                u64::from_le_bytes(std::array::from_fn(|i| pattern(0, offset + i)));
+                            request.local = LocalSide::Value(value);
+                            request.len = 8;
+                            host.start(&request).unwrap();
+                        }
+                    }
+                    host.quiet(Pe(1)).unwrap();
+                })
+            })
+            .collect();
+        for user in users {
+            user.join().unwrap();
+        }
+        done.store(true, std::sync::atomic::Ordering::SeqCst);
+        for proxy in proxies {
+            proxy.join().unwrap();
+        }
+    });
+    let expected: Vec<u8> = (0..LEN).map(|at| pattern(0, at)).collect();
+    assert_eq!(fabric.load(Pe(1), base, LEN), expected);
+}
+
+#[test]
+fn a_proxy_thread_that_is_not_there_is_an_error() {
+    let shape = Shape { staged: ALL, rails: 1, ..Shape::default() };
+    let job = Job::new(4, &shape, Script::default());
+    let config = LaneConfig {
+        me: Pe(0),
+        kind: LaneKind::Host,
+        paths: paths(2, 1),
+        regions: job.members[0].regions.index(),
+        watchdog: watchdog(),
+        signals: SignalEngine::Auto,
+        counted: 0,
+        devices: true,
+    };
+    let (outbox, _inbox) = handover(2, None, Some(std::time::Duration::from_millis(20)));
+    let host = Lane::new(job.fabric.port(Pe(0), limits(&shape)), config);
+    let host = HostLane::new(host).with_outbox(outbox);
+    let targets = Targets::of(&job);
+    let local = (job.members[0].scratch, &job.members[0].scratch_handle);
+    let error = host.complete(&targets.part(local, 1, 0, 64)).unwrap_err().to_string();
+    assert!(error.contains("proxy thread") && error.contains("PE 1"), "{error}");
+}
+
+/// A region released and another one registered in its place: peers read by the new keys.
+#[test]
+fn keys_of_a_region_in_a_used_slot_are_told_anew() {
+    let shape = Shape { staged: 0b0100, needs_desc: false, ..Shape::default() };
+    let job = Job::new(4, &shape, Script::default());
+    let fabric = job.fabric.clone();
+    let base = job.members[1].base;
+    race(job, 4, |me, member, targets| {
+        if me == 1 {
+            return Ok(());
+        }
+        for round in 0..20u8 {
+            let addr = fabric.alloc(Pe(0), 1000);
+            fabric.store(Pe(0), addr, &[round + 1; 1000]);
+            let handle = member.regions.register(addr, 1000, Access::Local)?;
+            member.lane.complete(&targets.part((addr, &handle), 1, 0, 1000))?;
+            assert_eq!(fabric.load(Pe(1), base, 1000), [round + 1; 1000]);
+            member.regions.release(&handle)?;
+        }
+        Ok(())
+    });
+}
