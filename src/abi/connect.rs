@@ -8,6 +8,7 @@ use log::info;
 use super::atomics;
 use super::bootstrap::Collectives;
 use super::error::AbiError;
+use super::memory::ProcessMemory;
 use super::plugin::{Connected, Plugin};
 use crate::cuda::Driver;
 use crate::engine::Watchdog;
@@ -226,6 +227,17 @@ fn assemble(
     counted: bool,
 ) -> Connected {
     let Opened { host, proxy, memory, report, .. } = opened;
+    let memory = ProcessMemory::new(memory, settings);
+    // Looked for at every registration again: this is for the log.
+    if memory.uses_devices() {
+        info!(
+            target: logging::MEM,
+            "this process uses CUDA: memory of devices goes through {} chunks of {} bytes each way, \
+             unless the fabric takes it",
+            settings.staging_depth,
+            settings.staging_chunk,
+        );
+    }
     let regions = RegionTable::new(memory, me);
     // Who has memory on devices has loaded CUDA by now.
     let devices = Driver::of_process().is_ok();
