@@ -10,7 +10,6 @@ use super::bootstrap::Collectives;
 use super::error::AbiError;
 use super::memory::ProcessMemory;
 use super::plugin::{Connected, Plugin};
-use crate::cuda::Driver;
 use crate::engine::Watchdog;
 use crate::engine::applier::{Agreement, Applier};
 use crate::engine::counted::TAGS;
@@ -228,8 +227,9 @@ fn assemble(
 ) -> Connected {
     let Opened { host, proxy, memory, report, .. } = opened;
     let memory = ProcessMemory::new(memory, settings);
-    // Looked for at every registration again: this is for the log.
-    if memory.uses_devices() {
+    // Who has memory on devices has loaded CUDA by now.
+    let devices = memory.uses_devices();
+    if devices {
         info!(
             target: logging::MEM,
             "this process uses CUDA: memory of devices goes through {} chunks of {} bytes each way, \
@@ -239,8 +239,6 @@ fn assemble(
         );
     }
     let regions = RegionTable::new(memory, me);
-    // Who has memory on devices has loaded CUDA by now.
-    let devices = Driver::of_process().is_ok();
     let config = |kind, paths| LaneConfig {
         me,
         kind,
