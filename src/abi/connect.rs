@@ -8,8 +8,8 @@ use log::info;
 use super::atomics;
 use super::bootstrap::Collectives;
 use super::error::AbiError;
+use super::memory::ProcessMemory;
 use super::plugin::{Connected, Plugin};
-use crate::cuda::Driver;
 use crate::engine::Watchdog;
 use crate::engine::applier::{Agreement, Applier};
 use crate::engine::counted::TAGS;
@@ -228,9 +228,19 @@ fn assemble(
     counted: bool,
 ) -> Connected {
     let Opened { host, proxy, memory, report, .. } = opened;
-    let regions = RegionTable::new(memory, me);
+    let memory = ProcessMemory::new(memory, settings);
     // Who has memory on devices has loaded CUDA by now.
-    let devices = Driver::of_process().is_ok();
+    let devices = memory.uses_devices();
+    if devices {
+        info!(
+            target: logging::MEM,
+            "this process uses CUDA: memory of devices goes through {} chunks of {} bytes each way, \
+             unless the fabric takes it",
+            settings.staging_depth,
+            settings.staging_chunk,
+        );
+    }
+    let regions = RegionTable::new(memory, me);
     let config = |kind, paths| LaneConfig {
         me,
         kind,

@@ -4,8 +4,9 @@
 //! [`super`]'s documentation.
 
 use std::ffi::{c_int, c_void};
+use std::sync::Once;
 
-use log::info;
+use log::{info, warn};
 use nvshmem_abi::{
     AmoBytes, AmoMem, AmoVerb3, AmoVerb6, MemHandle, PeInfo, RmaBytes, RmaBytesVector, RmaMem,
     RmaMemVector, RmaVerb, Transport, c,
@@ -15,6 +16,7 @@ use super::bootstrap::Collectives;
 use super::connect::connect;
 use super::error::AbiError;
 use super::guard::guard;
+use super::host_maps::Origin;
 use super::plugin::Connected;
 use super::request::{self, Amo, Parts, Put, Remote};
 use super::table;
@@ -181,7 +183,21 @@ unsafe fn register(
     // SAFETY: rule 1.
     let connected = unsafe { plugin(transport)? }.connected()?;
     let access = if local_only { Access::Local } else { Access::LocalAndRemote };
-    let handle = connected.regions.register(addr, len, access)?;
+    let memory = connected.regions.memory();
+    let origin = if memory.uses_devices() {
+        // SAFETY: rule 1. The host changes its maps on the thread that registers, and not meanwhile.
+        unsafe { table::host_maps(transport).origin(addr) }.unwrap_or_else(|fault| {
+            static SAID: Once = Once::new();
+            SAID.call_once(|| {
+                warn!(target: logging::MEM, "the host's maps of addresses are not used: {fault}");
+            });
+            Origin::default()
+        })
+    } else {
+        Origin::default()
+    };
+    let register = || connected.regions.register(addr, len, access);
+    let handle = memory.with_origin(addr, origin, register)?;
     // SAFETY: rule 1; a handle has no alignment.
     unsafe { out.cast::<HandleBytes>().write(handle) };
     Ok(())

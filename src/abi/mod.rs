@@ -19,6 +19,8 @@ mod entries;
 mod error;
 mod guard;
 mod hints;
+mod host_maps;
+mod memory;
 mod plugin;
 mod request;
 mod table;

@@ -7,12 +7,13 @@ use std::sync::OnceLock;
 use log::info;
 
 use super::error::AbiError;
+use super::memory::ProcessMemory;
 use crate::engine::error::EngineError;
 use crate::engine::host_lane::HostLane;
 use crate::engine::lane::{Lane, is_idle};
 use crate::engine::regions::RegionTable;
 use crate::logging;
-use crate::ofi::{Discovery, OfiMemory, OfiPort, Report};
+use crate::ofi::{Discovery, OfiPort, Report};
 use crate::settings::{Devices, Settings};
 
 /// One transport, from `nvshmemt_init` to `finalize`.
@@ -77,7 +78,7 @@ impl Plugin {
 /// to.
 pub(super) struct Connected {
     /// Memory of this PE.
-    pub(super) regions: RegionTable<OfiMemory>,
+    pub(super) regions: RegionTable<ProcessMemory>,
     /// The lane of user threads.
     pub(super) host: HostLane<OfiPort>,
     proxy: UnsafeCell<ProxyLane>,
@@ -104,7 +105,7 @@ impl Connected {
     /// `drives_host`: the proxy progresses the host lane too. `yields`: it gives up its core when
     /// it finds nothing to do.
     pub(super) fn new(
-        regions: RegionTable<OfiMemory>,
+        regions: RegionTable<ProcessMemory>,
         host: HostLane<OfiPort>,
         proxy: Lane<OfiPort>,
         drives_host: bool,

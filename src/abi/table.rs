@@ -12,6 +12,7 @@ use nvshmem_abi::{
 use super::entries as e;
 use super::error::AbiError;
 use super::hints;
+use super::host_maps::HostMaps;
 use super::plugin::Plugin;
 
 /// The structure in whichever layout the host has. All are prefixes of the largest in size, so an
@@ -146,6 +147,27 @@ pub(super) unsafe fn boot_handle(transport: *mut Transport) -> *mut Bootstrap {
             _ => (*block).transport.v4.boot_handle,
         }
     }
+}
+
+/// The host's maps, which it stores after init. Layout 3a has none: there the structure's end is as
+/// [`create`] has left it, zero.
+///
+/// # Safety
+/// As [`boot_handle`].
+pub(super) unsafe fn host_maps(transport: *mut Transport) -> HostMaps {
+    let block = transport.cast::<Block>();
+    // SAFETY: by contract; the member is the one of the layout that the host writes.
+    let (alias, egm) = unsafe {
+        match (*block).major {
+            Major::V3 => ((*block).transport.v3.alias_va_map, (*block).transport.v3.egm_map),
+            Major::V4 | Major::V5 => {
+                ((*block).transport.v4.alias_va_map, (*block).transport.v4.egm_map)
+            }
+            Major::V6 => ((*block).transport.v6.alias_va_map, (*block).transport.v6.egm_map),
+            Major::V7 => ((*block).transport.v7.alias_va_map, (*block).transport.v7.egm_map),
+        }
+    };
+    HostMaps { alias, egm }
 }
 
 impl PciPaths {

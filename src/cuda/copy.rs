@@ -13,7 +13,8 @@ use thiserror::Error;
 
 use super::context::Context;
 use super::error::{CudaError, code};
-use super::pinned::Chunk;
+use super::pinned::{Chunk, PinnedMemory};
+use super::pointer::Kind;
 use super::range::DeviceRange;
 use super::ring::{Checked, Ring, store_host};
 use crate::engine::atomic::Width;
@@ -44,6 +45,23 @@ pub struct Transfer<'a> {
     /// The host's side.
     pub chunk: &'a Chunk,
     /// Where in the chunk, in bytes.
+    pub offset: usize,
+    /// How many bytes.
+    pub len: usize,
+}
+
+/// A copy between a range of a device and any part of page-locked memory.
+#[derive(Clone, Copy, Debug)]
+pub struct PinnedTransfer<'a> {
+    /// Which way.
+    pub direction: Direction,
+    /// The memory that the driver reaches.
+    pub range: &'a DeviceRange,
+    /// The first address in it.
+    pub addr: usize,
+    /// The host's side.
+    pub memory: &'a Arc<PinnedMemory>,
+    /// Where in that, in bytes.
     pub offset: usize,
     /// How many bytes.
     pub len: usize,
@@ -135,7 +153,8 @@ impl CopyEngine {
         self.ring.depth()
     }
 
-    /// Whether words of a width are stored by stream memory operations, and not by copies.
+    /// Whether words of a width in memory of the device are stored by stream memory operations, and not
+    /// by copies.
     pub fn writes_words(&self, width: Width) -> bool {
         match width {
             Width::Two => false,
@@ -152,13 +171,30 @@ impl CopyEngine {
     pub fn start(&mut self, transfer: &Transfer<'_>) -> Result<Ticket, StartError> {
         let Transfer { direction, range, addr, chunk, offset, len } = *transfer;
         let fits = offset.checked_add(len).is_some_and(|end| end <= chunk.len());
+        if !fits {
+            return Err(StartError::Bounds { addr, len });
+        }
+        let memory = chunk.memory();
+        let offset = chunk.addr() - memory.addr() + offset;
+        self.start_pinned(&PinnedTransfer { direction, range, addr, memory, offset, len })
+    }
+
+    /// As [`Self::start`], for who shares page-locked memory out by himself. What is copied into a part
+    /// of it that is in other use meanwhile is undefined there, and so is what is copied out.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    #[inline]
+    pub fn start_pinned(&mut self, transfer: &PinnedTransfer<'_>) -> Result<Ticket, StartError> {
+        let PinnedTransfer { direction, range, addr, memory, offset, len } = *transfer;
+        let fits = offset.checked_add(len).is_some_and(|end| end <= memory.len());
         if !fits || len == 0 {
             return Err(StartError::Bounds { addr, len });
         }
         self.ring.check(range, addr, len)?;
-        let copy = Checked { direction, range, addr, host: chunk.addr() + offset, len };
-        // SAFETY: the chunk has these bytes, and its memory is kept until the copy has ended.
-        unsafe { self.ring.copy(&copy, Some(Arc::clone(chunk.memory())), None) }
+        let copy = Checked { direction, range, addr, host: memory.addr() + offset, len };
+        // SAFETY: the memory has these bytes, and is kept until the copy has ended.
+        unsafe { self.ring.copy(&copy, Some(Arc::clone(memory)), None) }
     }
 
     /// Starts a copy between a range and host memory of any kind. When that is not page-locked the
@@ -194,7 +230,8 @@ impl CopyEngine {
     #[inline]
     pub fn start_store(&mut self, word: &Word<'_>, value: u64) -> Result<Ticket, StartError> {
         self.ring.check_word(word)?;
-        if self.writes_words(word.width) {
+        // The driver refuses them for managed memory, and copies always do.
+        if self.writes_words(word.width) && word.range.kind() == Kind::Device {
             match self.ring.write(word, value) {
                 // Some drivers list the function and refuse it. Then copies do it from now on.
                 Err(StartError::Cuda(error)) if error.code == code::NOT_SUPPORTED => {

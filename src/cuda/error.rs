@@ -5,6 +5,8 @@ use thiserror::Error;
 use super::api::Status;
 use super::context::Ordinal;
 use super::pointer::Kind;
+use super::way::WordError;
+use crate::engine::port::PortError;
 
 /// Why there is no CUDA driver to use.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -91,6 +93,39 @@ pub enum RangeError {
         /// The device that follows.
         then: Ordinal,
     },
+}
+
+impl From<CudaError> for PortError {
+    /// With CUDA's number where libfabric's would be; the text has its name.
+    fn from(error: CudaError) -> Self {
+        let CudaError { call, subject, code, name, text } = error;
+        let code = i32::try_from(code).unwrap_or(i32::MAX);
+        PortError { call, code, text: format!("{subject}: {name}: {text}") }
+    }
+}
+
+impl From<RangeError> for PortError {
+    fn from(error: RangeError) -> Self {
+        match error {
+            RangeError::Cuda(error) => error.into(),
+            other => refused("examining memory", other.to_string()),
+        }
+    }
+}
+
+impl From<WordError> for PortError {
+    fn from(error: WordError) -> Self {
+        match error {
+            WordError::Cuda(error) => error.into(),
+            other => refused("reaching a word", other.to_string()),
+        }
+    }
+}
+
+/// An error found here, with no call to the driver that failed.
+#[cold]
+pub(super) fn refused(call: &'static str, text: String) -> PortError {
+    PortError { call, code: libc::EINVAL, text }
 }
 
 /// Codes that mean something here. The rest is only passed on.

@@ -6,7 +6,7 @@
 use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::dma_buf::DmaBuf;
 use super::gdrcopy::{Gdrcopy, GdrcopyMapping};
@@ -18,8 +18,8 @@ use crate::engine::atomic::Width;
 pub(super) struct Mapped {
     /// Ascending.
     pieces: Box<[Piece]>,
-    /// What is mapped. Dropping this keeps the memory's context as long as the mappings.
-    _range: Arc<DeviceRange>,
+    /// What is mapped. It keeps the memory's context as long as the mappings.
+    range: Arc<DeviceRange>,
 }
 
 #[derive(Debug)]
@@ -56,13 +56,13 @@ impl Mapped {
             Ok(Piece { addr, cpu, _window: Window::Gdrcopy { _mapping: mapping } })
         };
         let pieces = range.allocations().map(piece).collect::<Result<_, String>>()?;
-        Ok(Self { pieces, _range: Arc::clone(range) })
+        Ok(Self { pieces, range: Arc::clone(range) })
     }
 
     /// Maps a range by its dma-buf, where the driver lets the CPU do so.
     pub(super) fn by_dma_buf(range: &Arc<DeviceRange>) -> Result<Self, String> {
         let pieces = range.allocations().map(|(addr, len)| map_dma_buf(range, addr, len));
-        Ok(Self { pieces: pieces.collect::<Result<_, String>>()?, _range: Arc::clone(range) })
+        Ok(Self { pieces: pieces.collect::<Result<_, String>>()?, range: Arc::clone(range) })
     }
 
     /// Where the CPU finds an address of the range.
@@ -114,6 +114,82 @@ impl Mapped {
         }
         flush();
     }
+
+    /// Loads bytes, by words where they are aligned: each load is a trip to the device.
+    ///
+    /// # Safety
+    /// The bytes are in the range.
+    pub(super) unsafe fn load_bytes(&self, addr: usize, into: &mut [u8]) {
+        let mut rest = into;
+        for (at, len) in self.range.pieces(addr, rest.len()) {
+            let (piece, behind) = rest.split_at_mut(len);
+            rest = behind;
+            let mut cpu = self.cpu_addr(at);
+            let (head, body) = piece.split_at_mut(to_word(cpu, len));
+            let mut words = body.chunks_exact_mut(size_of::<u64>());
+            // SAFETY: in one allocation of the range, so in one mapping, by the caller's promise. Words
+            // are aligned, since the head ends where one begins. Others change the bytes at any
+            // time, so every access is atomic.
+            unsafe {
+                for byte in head {
+                    *byte = AtomicU8::from_ptr(cpu as *mut u8).load(Ordering::Relaxed);
+                    cpu += 1;
+                }
+                for word in words.by_ref() {
+                    let value = AtomicU64::from_ptr(cpu as *mut u64).load(Ordering::Relaxed);
+                    word.copy_from_slice(&value.to_ne_bytes());
+                    cpu += size_of::<u64>();
+                }
+                for byte in words.into_remainder() {
+                    *byte = AtomicU8::from_ptr(cpu as *mut u8).load(Ordering::Relaxed);
+                    cpu += 1;
+                }
+            }
+        }
+        std::sync::atomic::fence(Ordering::Acquire);
+    }
+
+    /// Stores bytes, by words where they are aligned, and sees to it that they leave the CPU: before
+    /// anything that is stored later, in this mapping or another.
+    ///
+    /// # Safety
+    /// As [`Self::load_bytes`].
+    pub(super) unsafe fn store_bytes(&self, addr: usize, bytes: &[u8]) {
+        flush();
+        let mut rest = bytes;
+        for (at, len) in self.range.pieces(addr, bytes.len()) {
+            let (piece, behind) = rest.split_at(len);
+            rest = behind;
+            let mut cpu = self.cpu_addr(at);
+            let (head, body) = piece.split_at(to_word(cpu, len));
+            let words = body.chunks_exact(size_of::<u64>());
+            let tail = words.remainder();
+            // SAFETY: as in `load_bytes`.
+            unsafe {
+                for byte in head {
+                    AtomicU8::from_ptr(cpu as *mut u8).store(*byte, Ordering::Relaxed);
+                    cpu += 1;
+                }
+                for word in words {
+                    let mut value = [0; size_of::<u64>()];
+                    value.copy_from_slice(word);
+                    let value = u64::from_ne_bytes(value);
+                    AtomicU64::from_ptr(cpu as *mut u64).store(value, Ordering::Relaxed);
+                    cpu += size_of::<u64>();
+                }
+                for byte in tail {
+                    AtomicU8::from_ptr(cpu as *mut u8).store(*byte, Ordering::Relaxed);
+                    cpu += 1;
+                }
+            }
+        }
+        flush();
+    }
+}
+
+/// How many of `len` bytes from an address come before the first whole word.
+fn to_word(cpu: usize, len: usize) -> usize {
+    (cpu.next_multiple_of(size_of::<u64>()) - cpu).min(len)
 }
 
 fn map_dma_buf(range: &DeviceRange, addr: usize, len: usize) -> Result<Piece, String> {

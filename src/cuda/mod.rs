@@ -7,6 +7,7 @@
 //! pinned    page-locked chunks; stream, copy: copies that run beside the CPU
 //! words     single words in device memory, for signals and atomics
 //! device    attributes; dma_buf: memory as a file descriptor
+//! staging   what is staged; stager: the engine's port for copies and words of it
 //! ```
 //!
 //! # What a process without CUDA pays
@@ -23,7 +24,7 @@
 //! # Threads
 //! The driver may be called from any thread, with the memory's context bound; each call here binds
 //! it and restores what was bound. [`CopyEngine`], [`PinnedPool`] and [`Words`] belong to one thread
-//! at a time, the rest to all.
+//! at a time, as the stager does, the rest to all.
 
 mod api;
 mod context;
@@ -32,19 +33,27 @@ mod device;
 mod dma_buf;
 mod driver;
 mod error;
+mod flight;
 mod gdrcopy;
 mod mapping;
 mod pinned;
 mod pointer;
 mod range;
+mod range_cache;
 mod ring;
 mod scratch;
+mod stager;
+mod staging;
 mod stream;
 mod stream_words;
+mod way;
+mod word_range;
 mod words;
 
 pub use context::{Bound, Context, Ordinal};
-pub use copy::{Completed, CopyEngine, Direction, StartError, Ticket, Transfer, Word};
+pub use copy::{
+    Completed, CopyEngine, Direction, PinnedTransfer, StartError, Ticket, Transfer, Word,
+};
 pub use device::{Attributes, Device, WritesOrdering, flush_writes};
 pub use dma_buf::DmaBuf;
 pub use driver::{DEFAULT_LIBRARY, Driver, DriverVersion};
@@ -53,5 +62,8 @@ pub use gdrcopy::{GDRCOPY_LIBRARY, Gdrcopy, GdrcopyError};
 pub use pinned::{Chunk, PinnedMemory, PinnedPool};
 pub use pointer::{Kind, Pointer};
 pub use range::{DeviceRange, Memory, Pieces};
+pub use staging::{StagedRegion, Staging, StagingError, StagingOptions};
 pub use stream::Stream;
-pub use words::{Cost, Way, WordAccess, WordError, Words, WordsOptions};
+pub use way::{Cost, Way, WordError, WordsOptions};
+pub use word_range::{Mapper, WordRange};
+pub use words::{WordAccess, Words};

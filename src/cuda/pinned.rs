@@ -35,6 +35,11 @@ impl PinnedMemory {
         Ok(Arc::new(Self { context: Arc::clone(context), addr: addr as usize, len }))
     }
 
+    /// The context it was allocated in. It is known to all.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
     /// Its address. The CPU reads and writes it there, and it can be registered with libfabric.
     pub fn addr(&self) -> usize {
         self.addr

@@ -35,8 +35,8 @@ pub struct DeviceRange {
     /// Addresses inside where one allocation ends and the next begins, ascending. A copy must not
     /// cross one.
     borders: Box<[usize]>,
-    /// The driver's number of the first allocation.
-    buffer: u64,
+    /// The driver's number of each allocation.
+    buffers: Box<[u64]>,
 }
 
 impl Memory {
@@ -56,8 +56,31 @@ impl Memory {
         if first.kind.cpu_accessible() && first.kind != Kind::Managed {
             return host(driver, addr, last, first.kind);
         }
-        let range = DeviceRange::examine(driver, addr, last, first)?;
-        Ok(if first.kind == Kind::Managed { Memory::Managed(range) } else { Memory::Device(range) })
+        Ok(Self::of_range(DeviceRange::examine(driver, addr, last, first)?))
+    }
+
+    /// As [`Memory::examine`], but where all of it is in one allocation the range is the whole of that:
+    /// one look serves all that is done with it.
+    ///
+    /// # Errors
+    /// As [`Memory::examine`].
+    pub fn examine_around(
+        driver: &'static Driver,
+        addr: usize,
+        len: usize,
+    ) -> Result<Self, RangeError> {
+        let (addr, len) = match Self::examine(driver, addr, len)? {
+            Memory::Device(range) | Memory::Managed(range) if range.borders.is_empty() => {
+                let _bound = range.context.bind()?;
+                allocation(driver, addr)?
+            }
+            other => return Ok(other),
+        };
+        Self::examine(driver, addr, len)
+    }
+
+    fn of_range(range: DeviceRange) -> Self {
+        if range.kind == Kind::Managed { Memory::Managed(range) } else { Memory::Device(range) }
     }
 }
 
@@ -83,7 +106,7 @@ impl DeviceRange {
         let device = first.device.unwrap_or(Ordinal(0));
         let context = Context::owner(driver, first.context, device)?;
         let bound = context.bind()?;
-        let mut borders = Vec::new();
+        let (mut borders, mut buffers) = (Vec::new(), vec![first.buffer]);
         let mut end = allocation_end(driver, addr)?;
         while end <= last {
             let next = Pointer::of(driver, end)?;
@@ -96,12 +119,13 @@ impl DeviceRange {
                 return Err(RangeError::Devices { addr, first: device, at: end, then });
             }
             borders.push(end);
+            buffers.push(next.buffer);
             end = allocation_end(driver, end)?;
         }
         drop(bound);
         let len = last - addr + 1;
-        let borders = borders.into_boxed_slice();
-        Ok(Self { context, kind: first.kind, addr, len, borders, buffer: first.buffer })
+        let (borders, buffers) = (borders.into_boxed_slice(), buffers.into_boxed_slice());
+        Ok(Self { context, kind: first.kind, addr, len, borders, buffers })
     }
 
     /// The context to use it in.
@@ -132,7 +156,26 @@ impl DeviceRange {
     /// The driver's number of its first allocation. When another allocation takes these addresses
     /// later, it has another number: a cache of ranges can tell.
     pub fn buffer(&self) -> u64 {
-        self.buffer
+        self.buffers[0]
+    }
+
+    /// Whether `len` bytes from `addr` are in it, and still of the allocations that it was made from.
+    /// One call of the driver for each of these.
+    ///
+    /// # Errors
+    /// As the driver answers.
+    pub fn is_current(&self, addr: usize, len: usize) -> Result<bool, CudaError> {
+        if !self.contains(addr, len) {
+            return Ok(false);
+        }
+        let first = self.borders.partition_point(|border| *border <= addr);
+        for ((at, _), buffer) in self.pieces(addr, len).zip(&self.buffers[first..]) {
+            let pointer = Pointer::of(self.context.driver(), at)?;
+            if (pointer.buffer, pointer.kind) != (*buffer, self.kind) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Whether `len` bytes from `addr` are in it.
@@ -178,6 +221,12 @@ impl DeviceRange {
 
 /// The end of the allocation that an address is in. Needs the memory's context bound.
 fn allocation_end(driver: &Driver, addr: usize) -> Result<usize, CudaError> {
+    allocation(driver, addr).map(|(base, len)| base + len)
+}
+
+/// The allocation that an address is in: where it starts, and its length. Needs the memory's context
+/// bound.
+fn allocation(driver: &Driver, addr: usize) -> Result<(usize, usize), CudaError> {
     const CALL: &str = "cuMemGetAddressRange_v2";
     let (mut base, mut len) = (0, 0);
     // SAFETY: places for the two numbers; any address is answered.
@@ -186,9 +235,10 @@ fn allocation_end(driver: &Driver, addr: usize) -> Result<usize, CudaError> {
     };
     let subject = || format!("address {addr:#x}");
     driver.check(CALL, status, subject)?;
+    let base = base as usize;
     // The walk over a range relies on getting on.
-    match (base as usize).checked_add(len) {
-        Some(end) if end > addr => Ok(end),
+    match base.checked_add(len) {
+        Some(end) if base <= addr && addr < end => Ok((base, len)),
         _ => Err(driver.error(CALL, code::INVALID_VALUE, subject())),
     }
 }

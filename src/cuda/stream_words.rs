@@ -2,28 +2,38 @@
 //! wherever copies do, and costs a trip to the device for each word.
 
 use std::hint;
+use std::ptr;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::context::Context;
-use super::copy::{CopyEngine, StartError, Ticket, Word};
+use super::copy::{CopyEngine, Direction, PinnedTransfer, StartError, Ticket, Word};
 use super::error::{CudaError, code};
+use super::pinned::PinnedMemory;
+use super::range::DeviceRange;
 
 /// Words by a stream of their own. One thing is under way at a time.
 #[derive(Debug)]
 pub(super) struct StreamWords {
     engine: CopyEngine,
+    /// Where bytes wait to be copied.
+    scratch: Arc<PinnedMemory>,
     /// How long the device may take for a word.
     patience: Duration,
     /// Set when it took longer: it is not asked again.
     stuck: Option<CudaError>,
 }
 
+/// Bytes that one copy moves: the longest message of the engine.
+const SCRATCH: usize = 256;
+
 impl StreamWords {
     pub(super) fn new(context: &Arc<Context>, patience: Duration) -> Result<Self, CudaError> {
         // One for the word asked for, the rest is never used but after a time-out.
-        Ok(Self { engine: CopyEngine::new(context, 2)?, patience, stuck: None })
+        let engine = CopyEngine::new(context, 2)?;
+        let scratch = PinnedMemory::new(context, SCRATCH)?;
+        Ok(Self { engine, scratch, patience, stuck: None })
     }
 
     pub(super) fn engine(&self) -> &CopyEngine {
@@ -40,6 +50,65 @@ impl StreamWords {
         self.alive()?;
         let ticket = self.engine.start_store(word, value)?;
         self.wait(ticket, word.addr).map(drop)
+    }
+
+    /// Loads bytes, all of which are in the range.
+    pub(super) fn load_bytes(
+        &mut self,
+        range: &DeviceRange,
+        addr: usize,
+        into: &mut [u8],
+    ) -> Result<(), StartError> {
+        let mut at = addr;
+        for part in into.chunks_mut(SCRATCH) {
+            self.copy_scratch(Direction::FromDevice, range, at, part.len())?;
+            // SAFETY: the scratch has these bytes, the copy into it has ended, and no other is under
+            // way: one that did not end has set `stuck`, and nothing is copied after it.
+            unsafe {
+                ptr::copy_nonoverlapping(
+                    self.scratch.addr() as *const u8,
+                    part.as_mut_ptr(),
+                    part.len(),
+                );
+            }
+            at += part.len();
+        }
+        Ok(())
+    }
+
+    /// Stores bytes, all of which are to be in the range.
+    pub(super) fn store_bytes(
+        &mut self,
+        range: &DeviceRange,
+        addr: usize,
+        bytes: &[u8],
+    ) -> Result<(), StartError> {
+        let mut at = addr;
+        for part in bytes.chunks(SCRATCH) {
+            self.alive()?;
+            // SAFETY: the scratch has room for these bytes, and no copy from it is under way: one
+            // that did not end has set `stuck`.
+            unsafe {
+                ptr::copy_nonoverlapping(part.as_ptr(), self.scratch.addr() as *mut u8, part.len());
+            }
+            self.copy_scratch(Direction::ToDevice, range, at, part.len())?;
+            at += part.len();
+        }
+        Ok(())
+    }
+
+    fn copy_scratch(
+        &mut self,
+        direction: Direction,
+        range: &DeviceRange,
+        addr: usize,
+        len: usize,
+    ) -> Result<(), StartError> {
+        self.alive()?;
+        let memory = &self.scratch;
+        let transfer = PinnedTransfer { direction, range, addr, memory, offset: 0, len };
+        let ticket = self.engine.start_pinned(&transfer)?;
+        self.wait(ticket, addr).map(drop)
     }
 
     fn alive(&self) -> Result<(), StartError> {

@@ -6,101 +6,20 @@
 //! the driver's copies and the other way round. The log says what was taken, what it costs, and why
 //! others were not.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-use thiserror::Error;
 
 use super::context::Context;
 use super::copy::{StartError, Word};
 use super::error::CudaError;
-use super::gdrcopy::{GDRCOPY_LIBRARY, Gdrcopy};
-use super::mapping::Mapped;
+use super::gdrcopy::Gdrcopy;
 use super::range::DeviceRange;
 use super::scratch::Scratch;
 use super::stream_words::StreamWords;
+use super::way::{Cost, Way, WordError, WordsOptions};
+use super::word_range::{Mapper, WordRange};
 use crate::engine::atomic::Width;
 use crate::logging;
-
-/// How words are reached.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Way {
-    /// The CPU, through a mapping by GDRCopy.
-    Gdrcopy,
-    /// The CPU, through a mapping of the memory's dma-buf.
-    DmaBuf,
-    /// The driver: loads by copies, stores by stream memory operations or copies.
-    Stream,
-}
-
-impl fmt::Display for Way {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Way::Gdrcopy => "GDRCopy",
-            Way::DmaBuf => "a mapped dma-buf",
-            Way::Stream => "the driver's streams",
-        })
-    }
-}
-
-/// What a word costs, as measured at the start.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Cost {
-    /// A load of 8 bytes.
-    pub load: Duration,
-    /// A store of 8 bytes.
-    pub store: Duration,
-}
-
-/// Which ways may be tried.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct WordsOptions {
-    /// The library of GDRCopy. None: not to be used.
-    pub gdrcopy: Option<String>,
-    /// Whether a dma-buf may be mapped.
-    pub dma_buf: bool,
-    /// How long the device may take for a word before that is an error.
-    pub patience: Duration,
-}
-
-impl Default for WordsOptions {
-    fn default() -> Self {
-        let gdrcopy = Some(GDRCOPY_LIBRARY.to_owned());
-        Self { gdrcopy, dma_buf: true, patience: Duration::from_secs(30) }
-    }
-}
-
-/// Why a word was not read or written.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[non_exhaustive]
-pub enum WordError {
-    /// No attached range has this word, or it is not aligned to its width.
-    #[error("no word of {width} bytes at {addr:#x} in the attached memory of {context}")]
-    NoWord {
-        /// The address.
-        addr: usize,
-        /// The width in bytes.
-        width: usize,
-        /// The context.
-        context: String,
-    },
-    /// The driver could not do it.
-    #[error(transparent)]
-    Cuda(#[from] CudaError),
-    /// The word could not be given to the driver.
-    #[error(transparent)]
-    Start(StartError),
-}
-
-impl From<StartError> for WordError {
-    fn from(error: StartError) -> Self {
-        match error {
-            StartError::Cuda(error) => WordError::Cuda(error),
-            other => WordError::Start(other),
-        }
-    }
-}
 
 /// Reads and writes of words, one after the other. Each is done when the call returns.
 ///
@@ -146,20 +65,12 @@ pub trait WordAccess {
 #[derive(Debug)]
 pub struct Words {
     /// Ascending by address.
-    attached: Vec<Attached>,
+    attached: Vec<Arc<WordRange>>,
     stream: StreamWords,
-    way: Way,
+    mapper: Mapper,
     cost: Cost,
-    gdrcopy: Option<&'static Gdrcopy>,
     /// Dropped after everything that maps it or copies to it.
     _scratch: Scratch,
-}
-
-#[derive(Debug)]
-struct Attached {
-    range: Arc<DeviceRange>,
-    /// None: by the stream.
-    mapped: Option<Mapped>,
 }
 
 impl Words {
@@ -171,14 +82,13 @@ impl Words {
         let scratch = Scratch::new(context)?;
         let stream = StreamWords::new(context, options.patience)?;
         let cost = Cost { load: Duration::ZERO, store: Duration::ZERO };
-        let attached = Vec::new();
-        let mut words =
-            Self { attached, stream, way: Way::Stream, cost, gdrcopy: None, _scratch: scratch };
+        let mapper = Mapper { way: Way::Stream, gdrcopy: None };
+        let mut words = Self { attached: Vec::new(), stream, mapper, cost, _scratch: scratch };
         let mut refused = Vec::new();
         for way in [Way::Gdrcopy, Way::DmaBuf] {
             match words.try_way(way, options) {
-                Ok(()) => {
-                    words.way = way;
+                Ok(mapper) => {
+                    words.mapper = mapper;
                     break;
                 }
                 Err(reason) => refused.push(format!("not by {way}: {reason}")),
@@ -199,7 +109,12 @@ impl Words {
 
     /// The way that is taken where nothing speaks against it.
     pub fn way(&self) -> Way {
-        self.way
+        self.mapper.way
+    }
+
+    /// What makes ranges of the same context reachable by that way, on any thread.
+    pub fn mapper(&self) -> Mapper {
+        self.mapper
     }
 
     /// What a word costs by that way.
@@ -207,9 +122,7 @@ impl Words {
         self.cost
     }
 
-    /// Makes the words of a range reachable, and tells by which way. Where the range cannot be
-    /// mapped (a window too small for it, for one) the driver's streams serve it, and the log says
-    /// why.
+    /// Makes the words of a range reachable, and tells by which way; see [`Mapper::open`].
     ///
     /// # Errors
     /// When the range belongs to another context.
@@ -219,54 +132,142 @@ impl Words {
             let (memory, engine) = (range.context().to_string(), context.to_string());
             return Err(StartError::Context { memory, engine });
         }
-        let mapped = match self.map(range, self.way) {
-            Ok(mapped) => mapped,
-            Err(reason) => {
-                log::warn!(
-                    target: logging::MEM,
-                    "{} bytes at {:#x} of {context} cannot be reached by {}, and are by {}: {reason}",
-                    range.len(),
-                    range.addr(),
-                    self.way,
-                    Way::Stream,
-                );
-                None
-            }
-        };
-        let way = if mapped.is_some() { self.way } else { Way::Stream };
-        let at = self.attached.partition_point(|other| other.range.addr() < range.addr());
-        self.attached.insert(at, Attached { range: Arc::clone(range), mapped });
+        let opened = self.mapper.open(Arc::clone(range), None);
+        let way = if opened.is_mapped() { self.mapper.way } else { Way::Stream };
+        let at = self.attached.partition_point(|other| other.range().addr() < range.addr());
+        self.attached.insert(at, Arc::new(opened));
         Ok(way)
     }
 
     /// Lets go of a range. One that is not attached is none to let go of.
     pub fn detach(&mut self, range: &DeviceRange) {
-        let same = |other: &Attached| std::ptr::eq(&*other.range, range);
+        let same = |other: &Arc<WordRange>| std::ptr::eq(&**other.range(), range);
         if let Some(at) = self.attached.iter().position(same) {
             self.attached.remove(at);
         }
     }
 
-    fn map(&self, range: &Arc<DeviceRange>, way: Way) -> Result<Option<Mapped>, String> {
-        match (way, self.gdrcopy) {
-            (Way::Gdrcopy, Some(gdrcopy)) => Mapped::by_gdrcopy(range, gdrcopy).map(Some),
-            (Way::DmaBuf, _) => Mapped::by_dma_buf(range).map(Some),
-            _ => Ok(None),
+    /// As [`WordAccess::load`], in a range of the same context that need not be attached.
+    ///
+    /// # Errors
+    /// As [`WordAccess::load`].
+    #[inline]
+    pub fn load_in(
+        &mut self,
+        within: &WordRange,
+        addr: usize,
+        width: Width,
+    ) -> Result<u64, WordError> {
+        self.check(within, addr, width)?;
+        match within.window(addr) {
+            // SAFETY: the word is in the range and aligned, as just checked. The window is the
+            // range's; behind it are the pages of the range, or none if it was freed.
+            Some((mapped, addr)) => Ok(unsafe { mapped.load(addr, width) }),
+            None => Ok(self.stream.load(&Word { range: within.range(), addr, width })?),
+        }
+    }
+
+    /// As [`WordAccess::store`], in a range of the same context that need not be attached.
+    ///
+    /// # Errors
+    /// As [`WordAccess::load`].
+    #[inline]
+    pub fn store_in(
+        &mut self,
+        within: &WordRange,
+        addr: usize,
+        width: Width,
+        value: u64,
+    ) -> Result<(), WordError> {
+        self.check(within, addr, width)?;
+        match within.window(addr) {
+            Some((mapped, addr)) => {
+                // SAFETY: as in `load_in`.
+                unsafe { mapped.store(addr, width, value) };
+                Ok(())
+            }
+            None => Ok(self.stream.store(&Word { range: within.range(), addr, width }, value)?),
+        }
+    }
+
+    /// As [`WordAccess::fetch_apply`], in a range of the same context that need not be attached.
+    ///
+    /// # Errors
+    /// As [`WordAccess::load`].
+    #[inline]
+    pub fn fetch_apply_in(
+        &mut self,
+        within: &WordRange,
+        addr: usize,
+        width: Width,
+        apply: impl FnOnce(u64) -> u64,
+    ) -> Result<u64, WordError> {
+        let before = self.load_in(within, addr, width)?;
+        let after = apply(before) & width.mask();
+        if after != before {
+            self.store_in(within, addr, width, after)?;
+        }
+        Ok(before)
+    }
+
+    /// Loads bytes at any address of a range of the same context. Meant for few: a window is read
+    /// word by word, and without one each 256 bytes are a trip to the device.
+    ///
+    /// # Errors
+    /// As [`WordAccess::load`]. Then the bytes in `into` are undefined.
+    #[inline]
+    pub fn load_bytes_in(
+        &mut self,
+        within: &WordRange,
+        addr: usize,
+        into: &mut [u8],
+    ) -> Result<(), WordError> {
+        self.check_bytes(within, addr, into.len())?;
+        match within.window(addr) {
+            Some((mapped, addr)) => {
+                // SAFETY: the bytes are in the range, as just checked; else as in `load_in`.
+                unsafe { mapped.load_bytes(addr, into) };
+                Ok(())
+            }
+            None => Ok(self.stream.load_bytes(within.range(), addr, into)?),
+        }
+    }
+
+    /// Stores bytes at any address of a range of the same context. They are there when it returns,
+    /// and before every word that is stored later. Meant for few, as [`Self::load_bytes_in`].
+    ///
+    /// # Errors
+    /// As [`WordAccess::load`]. Then the bytes in the range are undefined.
+    #[inline]
+    pub fn store_bytes_in(
+        &mut self,
+        within: &WordRange,
+        addr: usize,
+        bytes: &[u8],
+    ) -> Result<(), WordError> {
+        self.check_bytes(within, addr, bytes.len())?;
+        match within.window(addr) {
+            Some((mapped, addr)) => {
+                // SAFETY: as in `load_bytes_in`.
+                unsafe { mapped.store_bytes(addr, bytes) };
+                Ok(())
+            }
+            None => Ok(self.stream.store_bytes(within.range(), addr, bytes)?),
         }
     }
 
     /// Tries a way on memory of our own: what one side writes, the other has to read.
-    fn try_way(&mut self, way: Way, options: &WordsOptions) -> Result<(), String> {
-        match (way, &options.gdrcopy) {
-            (Way::Gdrcopy, None) => return Err(String::from("switched off")),
+    fn try_way(&mut self, way: Way, options: &WordsOptions) -> Result<Mapper, String> {
+        let gdrcopy = match (way, &options.gdrcopy) {
             (Way::Gdrcopy, Some(library)) => {
-                self.gdrcopy = Some(Gdrcopy::load(library).map_err(|error| error.to_string())?);
+                Some(Gdrcopy::load(library).map_err(|error| error.to_string())?)
             }
-            (Way::DmaBuf, _) if !options.dma_buf => return Err(String::from("switched off")),
-            _ => {}
-        }
+            (Way::DmaBuf, _) if options.dma_buf => None,
+            _ => return Err(String::from("switched off")),
+        };
+        let mapper = Mapper { way, gdrcopy };
         let range = Arc::clone(self._scratch.range());
-        let Some(mapped) = self.map(&range, way)? else { return Err(String::from("no mapping")) };
+        let Some(mapped) = mapper.map(&range)? else { return Err(String::from("no mapping")) };
         for (index, width) in [Width::Two, Width::Four, Width::Eight].into_iter().enumerate() {
             let addr = range.addr() + 64 * index + width.bytes();
             let word = Word { range: &range, addr, width };
@@ -285,7 +286,7 @@ impl Words {
                 ));
             }
         }
-        Ok(())
+        Ok(mapper)
     }
 
     /// What loads and stores cost on average, on memory of our own.
@@ -321,7 +322,7 @@ impl Words {
     }
 
     fn name(&self) -> String {
-        match (self.way, self.gdrcopy) {
+        match (self.mapper.way, self.mapper.gdrcopy) {
             (Way::Gdrcopy, Some(gdrcopy)) => gdrcopy.to_string(),
             (way, _) if way == Way::Stream => {
                 let operations = self.stream.engine().writes_words(Width::Eight);
@@ -334,42 +335,44 @@ impl Words {
 
     /// The attached range that has a word.
     #[inline]
-    fn find(&self, addr: usize, width: Width) -> Result<usize, WordError> {
+    fn find(&self, addr: usize, width: Width) -> Result<Arc<WordRange>, WordError> {
         let len = width.bytes();
-        let behind = self.attached.partition_point(|other| other.range.addr() <= addr);
-        let has = |index: &usize| self.attached[*index].range.contains(addr, len);
+        let behind = self.attached.partition_point(|other| other.range().addr() <= addr);
         // The last range that starts at or before the word has it, unless ranges overlap.
-        let found = (0..behind).rev().find(has);
-        found.filter(|_| addr % len == 0).ok_or_else(|| WordError::NoWord {
-            addr,
-            width: len,
-            context: self.stream.engine().context().to_string(),
-        })
+        let mut before = self.attached[..behind].iter().rev();
+        let found = before.find(|other| other.range().contains(addr, len));
+        found.cloned().ok_or_else(|| self.no_word(addr, len))
+    }
+
+    #[inline]
+    fn check(&self, within: &WordRange, addr: usize, width: Width) -> Result<(), WordError> {
+        if addr % width.bytes() != 0 {
+            return Err(self.no_word(addr, width.bytes()));
+        }
+        self.check_bytes(within, addr, width.bytes())
+    }
+
+    #[inline]
+    fn check_bytes(&self, within: &WordRange, addr: usize, len: usize) -> Result<(), WordError> {
+        if within.range().contains(addr, len) { Ok(()) } else { Err(self.no_word(addr, len)) }
+    }
+
+    #[cold]
+    fn no_word(&self, addr: usize, width: usize) -> WordError {
+        WordError::NoWord { addr, width, context: self.stream.engine().context().to_string() }
     }
 }
 
 impl WordAccess for Words {
     #[inline]
     fn load(&mut self, addr: usize, width: Width) -> Result<u64, WordError> {
-        let attached = &self.attached[self.find(addr, width)?];
-        match &attached.mapped {
-            // SAFETY: the word is in the range and aligned, as `find` has checked. The mapping is
-            // ours until `detach`; behind it are the pages of the range, or none if it was freed.
-            Some(mapped) => Ok(unsafe { mapped.load(addr, width) }),
-            None => Ok(self.stream.load(&Word { range: &attached.range, addr, width })?),
-        }
+        let within = self.find(addr, width)?;
+        self.load_in(&within, addr, width)
     }
 
     #[inline]
     fn store(&mut self, addr: usize, width: Width, value: u64) -> Result<(), WordError> {
-        let attached = &self.attached[self.find(addr, width)?];
-        match &attached.mapped {
-            Some(mapped) => {
-                // SAFETY: as in `load`.
-                unsafe { mapped.store(addr, width, value) };
-                Ok(())
-            }
-            None => Ok(self.stream.store(&Word { range: &attached.range, addr, width }, value)?),
-        }
+        let within = self.find(addr, width)?;
+        self.store_in(&within, addr, width, value)
     }
 }

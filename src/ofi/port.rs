@@ -92,7 +92,7 @@ impl OfiPort {
             })
         };
         Ok(Self {
-            rails: rails.iter().map(port_rail).collect::<Result<_, _>>()?,
+            rails: rails.iter().map(port_rail).collect::<Result<_, PortError>>()?,
             contexts,
             limits: rails.iter().map(|rail| rail.limits()).collect(),
             batches: false,

@@ -89,7 +89,9 @@ fn the_page_is_made_from_the_table() {
         "docs/settings.md is out of date: UPDATE_DOCS=1 cargo test --lib settings::docs"
     );
     for setting in TABLE {
-        assert!(setting.name.starts_with(PREFIX), "{}", setting.name);
+        // NVIDIA's own names have a shorter one.
+        let ours = setting.name.starts_with(PREFIX) || setting.name == "NVSHMEM_DISABLE_GDRCOPY";
+        assert!(ours, "{}", setting.name);
         assert!(written.contains(&format!("### `{}`\n", setting.name)), "{}", setting.name);
         assert!(setting.doc.ends_with('.'), "{}: whole sentences", setting.name);
     }

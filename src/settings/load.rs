@@ -178,7 +178,8 @@ where
             (name.as_ref().to_string_lossy().into_owned(), Box::from(value.as_ref()))
         })
         .filter(|(name, value): &(String, Box<OsStr>)| {
-            name.starts_with(PREFIX) && !value.to_string_lossy().trim().is_empty()
+            let ours = name.starts_with(PREFIX) || TABLE.iter().any(|known| known.name == name);
+            ours && !value.to_string_lossy().trim().is_empty()
         })
         .collect()
 }
@@ -237,7 +238,8 @@ mod tests {
 
     use super::*;
     use crate::settings::{
-        AtomicsChoice, BatchChoice, Devices, Progress, Provider, SignalChoice, Threading, YieldWhen,
+        AtomicsChoice, BatchChoice, Devices, Progress, Provider, SignalChoice, Threading,
+        WordsChoice, YieldWhen,
     };
 
     fn load(variables: &[(&str, &str)]) -> Result<(Settings, Vec<Notice>), SettingsError> {
@@ -275,6 +277,10 @@ mod tests {
             ("NVSHMEM_LIBFABRIC_ATOMICS", "native"),
             ("NVSHMEM_LIBFABRIC_BATCH_RMA", "always"),
             ("NVSHMEM_LIBFABRIC_DISABLE_BATCH_RMA", "Yes"),
+            ("NVSHMEM_LIBFABRIC_STAGING_CHUNK", "64k"),
+            ("NVSHMEM_LIBFABRIC_STAGING_DEPTH", "256"),
+            ("NVSHMEM_LIBFABRIC_WORDS", "GDRCopy"),
+            ("NVSHMEM_DISABLE_GDRCOPY", "1"),
             ("NVSHMEM_LIBFABRIC_WARN_SECONDS", "0"),
             ("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", " 7 "),
             ("NVSHMEM_LIBFABRIC_YIELD", "never"),
@@ -297,6 +303,10 @@ mod tests {
         assert_eq!(settings.atomics, AtomicsChoice::Native);
         assert_eq!(settings.batch_rma, BatchChoice::Always);
         assert_eq!(settings.batching(), BatchChoice::Never, "the one that disables wins");
+        assert_eq!((settings.staging_chunk, settings.staging_depth), (64 << 10, 256));
+        assert_eq!(settings.words, WordsChoice::Gdrcopy);
+        assert!(!settings.may_use_gdrcopy(), "the one that disables wins");
+        assert!(!settings.may_map_dma_bufs());
         assert_eq!(settings.warn_after, None);
         assert_eq!(settings.fail_after, Some(Duration::from_secs(7)));
         assert_eq!(settings.yield_when, YieldWhen::Never);
@@ -370,9 +380,14 @@ mod tests {
             ("NVSHMEM_LIBFABRIC_WARN_SECONDS", "1000001"),
             ("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", "99999999999999999999"),
             ("NVSHMEM_LIBFABRIC_MAX_SEGMENT", "99999999999G"),
+            ("NVSHMEM_LIBFABRIC_STAGING_CHUNK", "2G"),
+            ("NVSHMEM_LIBFABRIC_STAGING_DEPTH", "257"),
         ] {
             assert_eq!(refusals(&[(name, value)])[0].reason, "too large", "{name}");
         }
+        let refused = refusals(&[("NVSHMEM_LIBFABRIC_STAGING_CHUNK", "5000")]);
+        assert_eq!(refused[0].reason, "not a multiple of 4096");
+        assert!(refused[0].accepted.ends_with("a multiple of 4096"), "{}", refused[0].accepted);
     }
 
     #[test]

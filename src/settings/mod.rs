@@ -47,6 +47,16 @@ pub struct Settings {
     pub batch_rma: BatchChoice,
     /// `NVSHMEM_LIBFABRIC_DISABLE_BATCH_RMA`: the same as `never`. Default false.
     pub disable_batch_rma: bool,
+    /// `NVSHMEM_LIBFABRIC_STAGING_CHUNK`: bytes of a chunk that memory of devices is copied through, a
+    /// multiple of 4096. Default 512 KiB.
+    pub staging_chunk: usize,
+    /// `NVSHMEM_LIBFABRIC_STAGING_DEPTH`: chunks for each direction, 1 to 256. Default 8.
+    pub staging_depth: u16,
+    /// `NVSHMEM_LIBFABRIC_WORDS`: how the CPU reaches words in memory of devices. Default `auto`. See
+    /// [`Settings::may_use_gdrcopy`].
+    pub words: WordsChoice,
+    /// `NVSHMEM_DISABLE_GDRCOPY`: GDRCopy is not used. Default false.
+    pub disable_gdrcopy: bool,
     /// `NVSHMEM_LIBFABRIC_WARN_SECONDS`: a wait this long is reported. Default 10; 0 never.
     pub warn_after: Option<Duration>,
     /// `NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS`: a wait this long fails. Default 120; 0 never.
@@ -76,6 +86,10 @@ impl Default for Settings {
             atomics: AtomicsChoice::Auto,
             batch_rma: BatchChoice::Auto,
             disable_batch_rma: false,
+            staging_chunk: 512 << 10,
+            staging_depth: 8,
+            words: WordsChoice::Auto,
+            disable_gdrcopy: false,
             warn_after: Some(Duration::from_secs(10)),
             fail_after: Some(Duration::from_secs(120)),
             yield_when: YieldWhen::Auto,
@@ -89,6 +103,16 @@ impl Settings {
     /// Whether puts are posted together, from both settings about it.
     pub fn batching(&self) -> BatchChoice {
         if self.disable_batch_rma { BatchChoice::Never } else { self.batch_rma }
+    }
+
+    /// Whether words may be reached by GDRCopy, from both settings about it.
+    pub fn may_use_gdrcopy(&self) -> bool {
+        !self.disable_gdrcopy && matches!(self.words, WordsChoice::Auto | WordsChoice::Gdrcopy)
+    }
+
+    /// Whether words may be reached by a mapped dma-buf.
+    pub fn may_map_dma_bufs(&self) -> bool {
+        matches!(self.words, WordsChoice::Auto | WordsChoice::DmaBuf)
     }
 }
 
@@ -179,6 +203,19 @@ pub enum BatchChoice {
     Always,
     /// Never.
     Never,
+}
+
+/// How the CPU reaches words in memory of devices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WordsChoice {
+    /// The first that works of the others.
+    Auto,
+    /// By GDRCopy.
+    Gdrcopy,
+    /// By a mapped dma-buf.
+    DmaBuf,
+    /// By the driver's streams.
+    Stream,
 }
 
 /// When an idle progress call gives up its core.

@@ -4,7 +4,8 @@ use super::value::{
     Range, choice, devices, name_of, names, seconds, show_devices, show_seconds, truth,
 };
 use super::{
-    AtomicsChoice, BatchChoice, Progress, Provider, Settings, SignalChoice, Threading, YieldWhen,
+    AtomicsChoice, BatchChoice, Progress, Provider, Settings, SignalChoice, Threading, WordsChoice,
+    YieldWhen,
 };
 
 /// What our own variables, and NVIDIA's for its libfabric transport, begin with.
@@ -36,6 +37,15 @@ const DEPTH: Range =
 
 const SEGMENT: Range =
     Range { min: 0, max: u64::MAX, zero: Some("the provider's own limit"), suffixes: true };
+
+// The largest two pools of chunks are then 512 GiB, far above what can be page-locked: the driver
+// refuses it with its reason.
+const CHUNK: Range = Range { min: CHUNK_UNIT, max: 1 << 30, zero: None, suffixes: true };
+
+/// What chunks are multiples of: pages, and what providers like transfers to be.
+const CHUNK_UNIT: u64 = 4096;
+
+const CHUNKS: Range = Range { min: 1, max: 256, zero: None, suffixes: false };
 
 // The upper bound, more than eleven days, keeps every sum of deadlines far from overflow.
 const SECONDS: Range = Range { min: 0, max: 1_000_000, zero: Some("never"), suffixes: false };
@@ -151,6 +161,56 @@ pub(super) const TABLE: &[Setting] = &[
             Ok(())
         },
         show: |settings| settings.disable_batch_rma.to_string(),
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_STAGING_CHUNK",
+        accepts: || format!("{CHUNK}; a multiple of {CHUNK_UNIT}"),
+        doc: "Bytes of a chunk of page-locked host memory. Memory of devices that the fabric does not \
+              reach is copied through such chunks.",
+        set: |settings, text| {
+            let value = CHUNK.parse(text)?;
+            if value % CHUNK_UNIT != 0 {
+                return Err(format!("not a multiple of {CHUNK_UNIT}"));
+            }
+            settings.staging_chunk = usize::try_from(value).map_err(|error| error.to_string())?;
+            Ok(())
+        },
+        show: |settings| settings.staging_chunk.to_string(),
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_STAGING_DEPTH",
+        accepts: || CHUNKS.to_string(),
+        doc: "Chunks for each direction. A process that stages has twice this times \
+              NVSHMEM_LIBFABRIC_STAGING_CHUNK bytes page-locked, from the first memory of a device \
+              that is registered on, and a few KiB per device. It never takes more.",
+        set: |settings, text| {
+            let value = CHUNKS.parse(text)?;
+            settings.staging_depth = u16::try_from(value).map_err(|error| error.to_string())?;
+            Ok(())
+        },
+        show: |settings| settings.staging_depth.to_string(),
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_WORDS",
+        accepts: names::<WordsChoice>,
+        doc: "How the CPU reaches signals and the words of atomics in memory of devices. `gdrcopy`: \
+              by a window that GDRCopy opens. `dmabuf`: by mapping the memory's dma-buf, where the \
+              driver lets the CPU do so. `stream`: by the driver's streams, which always works. \
+              What does not work here is done by `stream`, and the log says why. `auto` takes the \
+              first that works, in this order.",
+        set: |settings, text| choice(text).map(|value| settings.words = value),
+        show: |settings| name_of(settings.words),
+    },
+    Setting {
+        name: "NVSHMEM_DISABLE_GDRCOPY",
+        accepts: || String::from("0, no or false; anything else is true"),
+        doc: "True is that GDRCopy is not used, whatever NVSHMEM_LIBFABRIC_WORDS says: NVIDIA's name \
+              for it.",
+        set: |settings, text| {
+            settings.disable_gdrcopy = truth(text);
+            Ok(())
+        },
+        show: |settings| settings.disable_gdrcopy.to_string(),
     },
     Setting {
         name: "NVSHMEM_LIBFABRIC_WARN_SECONDS",

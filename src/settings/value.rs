@@ -7,7 +7,8 @@ use std::fmt;
 use std::time::Duration;
 
 use super::{
-    AtomicsChoice, BatchChoice, Devices, Progress, Provider, SignalChoice, Threading, YieldWhen,
+    AtomicsChoice, BatchChoice, Devices, Progress, Provider, SignalChoice, Threading, WordsChoice,
+    YieldWhen,
 };
 
 /// A setting that takes one of a few names.
@@ -56,6 +57,15 @@ impl Choice for AtomicsChoice {
 impl Choice for BatchChoice {
     const NAMES: &'static [(&'static str, Self)] =
         &[("auto", Self::Auto), ("always", Self::Always), ("never", Self::Never)];
+}
+
+impl Choice for WordsChoice {
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("auto", Self::Auto),
+        ("gdrcopy", Self::Gdrcopy),
+        ("dmabuf", Self::DmaBuf),
+        ("stream", Self::Stream),
+    ];
 }
 
 /// Parses a truth value as NVSHMEM does: false if it begins like 0, no or false, else true.

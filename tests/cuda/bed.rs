@@ -99,6 +99,9 @@ pub(crate) struct Bed {
     pub(crate) handle: *mut c_void,
 }
 
+// SAFETY: handles, which the driver takes from any thread; nothing in it changes.
+unsafe impl Sync for Bed {}
+
 /// Opens the driver by its name, as a program does.
 pub(crate) fn open() -> Result<Library, String> {
     // SAFETY: the driver's initialisers have no demands on the process.
@@ -173,44 +176,61 @@ impl Bed {
 
     /// A heap of the VMM interface: one range of addresses over an allocation for each location.
     pub(crate) fn vmm(&self, locations: &[(u32, c_int)], cpu: bool) -> usize {
-        let raw = &self.raw;
-        let len = locations.len() * GRANULARITY;
-        let mut base = 0;
-        call!(raw, cuMemAddressReserve(
-            &raw mut base => *mut usize, len => usize, 0 => usize, 0 => usize, 0 => u64
-        ));
+        let base = self.reserve(locations.len() * GRANULARITY);
         for (index, location) in locations.iter().enumerate() {
-            let mut handle = 0;
             let at = base + index * GRANULARITY;
-            let properties = Properties {
-                kind: 1,
-                handle_types: 0,
-                location: *location,
-                windows: ptr::null_mut(),
-                flags: [0; 8],
-            };
-            call!(raw, cuMemCreate(
-                &raw mut handle => *mut usize,
-                GRANULARITY => usize,
-                &raw const properties => *const Properties,
-                0 => u64
-            ));
-            call!(raw, cuMemMap(
-                at => usize, GRANULARITY => usize, 0 => usize, handle => usize, 0 => u64
-            ));
-            call!(raw, cuMemRelease(handle => usize));
-            self.open_to(at, (ON_DEVICE, self.device.0));
+            self.map(at, GRANULARITY, *location);
             if cpu {
-                self.open_to(at, (ON_NUMA_NODE, 0));
+                self.open_to(at, GRANULARITY, (ON_NUMA_NODE, 0));
             }
         }
         base
     }
 
-    fn open_to(&self, at: usize, location: (u32, c_int)) {
+    /// Addresses with nothing behind them.
+    pub(crate) fn reserve(&self, len: usize) -> usize {
+        let mut base = 0;
+        call!(self.raw, cuMemAddressReserve(
+            &raw mut base => *mut usize, len => usize, 0 => usize, 0 => usize, 0 => u64
+        ));
+        base
+    }
+
+    /// Maps a new allocation on the device to reserved addresses.
+    pub(crate) fn map_at(&self, at: usize, len: usize) {
+        self.map(at, len, (ON_DEVICE, self.device.0));
+    }
+
+    /// Takes one away, all of it.
+    pub(crate) fn unmap(&self, at: usize, len: usize) {
+        call!(self.raw, cuMemUnmap(at => usize, len => usize));
+    }
+
+    fn map(&self, at: usize, len: usize, location: (u32, c_int)) {
+        let raw = &self.raw;
+        let mut handle = 0;
+        let properties = Properties {
+            kind: 1,
+            handle_types: 0,
+            location,
+            windows: ptr::null_mut(),
+            flags: [0; 8],
+        };
+        call!(raw, cuMemCreate(
+            &raw mut handle => *mut usize,
+            len => usize,
+            &raw const properties => *const Properties,
+            0 => u64
+        ));
+        call!(raw, cuMemMap(at => usize, len => usize, 0 => usize, handle => usize, 0 => u64));
+        call!(raw, cuMemRelease(handle => usize));
+        self.open_to(at, len, (ON_DEVICE, self.device.0));
+    }
+
+    fn open_to(&self, at: usize, len: usize, location: (u32, c_int)) {
         let access = Access { location, flags: 3 };
         call!(self.raw, cuMemSetAccess(
-            at => usize, GRANULARITY => usize, &raw const access => *const Access, 1 => usize
+            at => usize, len => usize, &raw const access => *const Access, 1 => usize
         ));
     }
 

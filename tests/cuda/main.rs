@@ -17,6 +17,10 @@ mod faults;
 mod neighbours;
 mod pinned;
 mod pointers;
+mod stage;
+mod staged_failures;
+mod staged_words;
+mod staging;
 mod words;
 
 use std::process::ExitCode;
@@ -40,6 +44,9 @@ fn main() -> ExitCode {
         failures::cases(),
         neighbours::cases(),
         words::cases(),
+        staging::cases(),
+        staged_words::cases(),
+        staged_failures::cases(),
         faults::cases(),
     ]
     .into_iter()

@@ -9,15 +9,18 @@ use nvshmem_transport_libfabric::cuda::{
     CopyEngine, Direction, PinnedPool, Transfer, Word, WordAccess, Words, WordsOptions,
 };
 use nvshmem_transport_libfabric::engine::atomic::Width;
+use nvshmem_transport_libfabric::engine::copies::Reach;
 use std::sync::Arc;
 use std::thread;
 
 use crate::bed::{Bed, call, fill, pattern, peek, status, wait};
 use crate::case::Case;
+use crate::stage::{CHUNK, Stage};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::any("a_spinning_kernel_does_not_hold_up_copies_and_words", spinning),
+        Case::any("a_spinning_kernel_does_not_hold_up_staging", staging),
         Case::any("a_graph_that_is_captured_is_not_disturbed", captured),
     ]
 }
@@ -148,6 +151,34 @@ fn spinning() {
         kernel.end(&bed);
         call!(bed.raw, cuStreamSynchronize(on => usize));
     }
+    call!(bed.raw, cuStreamSynchronize(0 => usize));
+}
+
+fn staging() {
+    let bed = Bed::new();
+    let len = 1 << 20;
+    let (first, second, unregistered) = (bed.alloc(len), bed.heap(1), bed.alloc(len));
+    // The first memory of the device: what may wait for kernels is made here.
+    let (mut stage, _region) = Stage::new(&bed, first, len);
+    let kernel = Spinning::start(&bed, 0);
+    for round in 0..8 {
+        // Registered, used and released while it spins.
+        let region = stage.register(&bed, second, len);
+        for memory in [first, second, unregistered] {
+            assert_eq!(stage.port.reach(memory, CHUNK), Ok(Reach::Staged));
+            let bytes = pattern(CHUNK, round + memory);
+            stage.copy_in(memory, &bytes);
+            stage.port.store_flag(memory + CHUNK, round as u64).expect("a word of it");
+            stage.port.store(memory + CHUNK + 9, &bytes[..77]).expect("bytes of it");
+            assert!(stage.copy_out(memory, CHUNK) == bytes);
+            let mut seen = [0; 77];
+            stage.port.load(memory + CHUNK + 9, &mut seen).expect("bytes of it");
+            assert_eq!(seen, bytes[..77]);
+        }
+        drop(region);
+    }
+    assert_eq!(status!(bed.raw, cuStreamQuery(0 => usize)), NOT_READY, "it still spins");
+    kernel.end(&bed);
     call!(bed.raw, cuStreamSynchronize(0 => usize));
 }
 

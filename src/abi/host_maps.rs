@@ -1,0 +1,200 @@
+//! What the host says of addresses in its heap: two C++ maps of the transport structure.
+//!
+//! A buffer of the user that was mapped into the symmetric heap has two addresses. `alias_va_map` leads
+//! from the one in the heap to the user's own; `egm_map` has the heap's address of each such buffer that
+//! is memory of a host's NUMA node, and its length. Both are libstdc++'s `std::unordered_map` with pointer
+//! keys: a list of all nodes hangs on the object. There are few, so the list is walked; nothing is
+//! written.
+
+use nvshmem_abi::{StdUnorderedMap, c};
+use thiserror::Error;
+
+/// Most entries that are believed. A map of chunks has fewer by orders of magnitude; what says otherwise
+/// is no such map.
+const MOST: u64 = 1 << 20;
+
+/// What the host says of one address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Origin {
+    /// Where the user has the same memory.
+    pub(super) alias: Option<usize>,
+    /// Whether it is memory of a NUMA node, the CPU's.
+    pub(super) on_host: bool,
+}
+
+/// The two maps. Null where the host has none.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HostMaps {
+    pub(super) alias: *const StdUnorderedMap,
+    pub(super) egm: *const StdUnorderedMap,
+}
+
+/// Why a map was not read. It is laid out in another way, or is being changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub(super) enum MapFault {
+    #[error("the map at {at:#x} is not aligned")]
+    Alignment { at: usize },
+    #[error("the map says that it has {count} entries")]
+    Count { count: u64 },
+    #[error("a node of the map is at {at:#x}, where none can be")]
+    Node { at: usize },
+    #[error("the map says that it has {count} entries, and has more")]
+    Longer { count: u64 },
+}
+
+impl HostMaps {
+    /// What the host says of an address where a chunk starts.
+    ///
+    /// # Safety
+    /// Each map is null, or a `std::unordered_map` of libstdc++ with pointer keys and one word values,
+    /// which nobody changes during the call. The host changes them on the thread that registers memory,
+    /// between calls.
+    pub(super) unsafe fn origin(&self, addr: usize) -> Result<Origin, MapFault> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let alias = look_up(self.alias, addr)?;
+            let on_host = look_up(self.egm, addr)?.is_some();
+            // No memory is at null.
+            Ok(Origin { alias: alias.map(|at| at as usize).filter(|at| *at != 0), on_host })
+        }
+    }
+}
+
+/// The value of a key.
+///
+/// # Safety
+/// As [`HostMaps::origin`], for one map.
+unsafe fn look_up(map: *const StdUnorderedMap, key: usize) -> Result<Option<u64>, MapFault> {
+    if map.is_null() {
+        return Ok(None);
+    }
+    if !map.is_aligned() {
+        return Err(MapFault::Alignment { at: map as usize });
+    }
+    // SAFETY: not null and aligned; a map by the caller's promise, which nobody changes.
+    let StdUnorderedMap { first_node_ptr, count, .. } = unsafe { map.read() };
+    if count > MOST {
+        return Err(MapFault::Count { count });
+    }
+    let mut node: *const c::nvt_map_node = first_node_ptr;
+    // No more steps than entries: a list that bites its tail ends as well.
+    for _ in 0..count {
+        if node.is_null() || !node.is_aligned() {
+            return Err(MapFault::Node { at: node as usize });
+        }
+        // SAFETY: not null and aligned; a node of the map, by the caller's promise.
+        let c::nvt_map_node { next, key: found, value } = unsafe { node.read() };
+        if found as usize == key {
+            return Ok(Some(value));
+        }
+        node = next;
+    }
+    if node.is_null() { Ok(None) } else { Err(MapFault::Longer { count }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr;
+
+    use super::*;
+
+    /// A map made by hand, as libstdc++ has it in memory.
+    struct ByHand {
+        map: StdUnorderedMap,
+        nodes: Vec<c::nvt_map_node>,
+    }
+
+    impl ByHand {
+        fn new(entries: &[(usize, u64)]) -> Box<Self> {
+            let node = |&(key, value): &(usize, u64)| c::nvt_map_node {
+                next: ptr::null_mut(),
+                key: key as *mut _,
+                value,
+            };
+            let nodes = entries.iter().map(node).collect();
+            let mut made = Box::new(Self { map: StdUnorderedMap::default(), nodes });
+            let first = made.nodes.as_mut_ptr();
+            for at in 1..made.nodes.len() {
+                made.nodes[at - 1].next = first.wrapping_add(at);
+            }
+            made.map.count = entries.len() as u64;
+            if !entries.is_empty() {
+                made.map.first_node_ptr = first;
+            }
+            made
+        }
+
+        fn find(&self, key: usize) -> Result<Option<u64>, MapFault> {
+            // SAFETY: a map as libstdc++ lays it out, or one whose fault is to be found before a node
+            // that is none is read.
+            unsafe { look_up(&raw const self.map, key) }
+        }
+    }
+
+    #[test]
+    fn the_map_has_libstdcxx_s_layout() {
+        assert_eq!(size_of::<StdUnorderedMap>(), 56);
+        assert_eq!(std::mem::offset_of!(StdUnorderedMap, first_node_ptr), 16);
+        assert_eq!(std::mem::offset_of!(StdUnorderedMap, count), 24);
+        assert_eq!(std::mem::offset_of!(c::nvt_map_node, next), 0);
+        assert_eq!(std::mem::offset_of!(c::nvt_map_node, key), 8);
+        assert_eq!(std::mem::offset_of!(c::nvt_map_node, value), 16);
+    }
+
+    #[test]
+    fn every_key_is_found_and_no_other() {
+        for len in [0, 1, 2, 7] {
+            let entries: Vec<(usize, u64)> =
+                (0..len).map(|at| (0x10_0000 * (at + 1), 0x7000 + at as u64)).collect();
+            let map = ByHand::new(&entries);
+            for &(key, value) in &entries {
+                assert_eq!(map.find(key), Ok(Some(value)));
+                assert_eq!(map.find(key + 1), Ok(None));
+            }
+            assert_eq!(map.find(0), Ok(None));
+        }
+    }
+
+    #[test]
+    fn what_is_no_such_map_is_refused() {
+        let entries = [(0x1000, 1), (0x2000, 2), (0x3000, 3)];
+        let mut map = ByHand::new(&entries);
+        map.map.count = MOST + 1;
+        assert_eq!(map.find(0x1000), Err(MapFault::Count { count: MOST + 1 }));
+        map.map.count = 2;
+        assert_eq!(map.find(0x2000), Ok(Some(2)));
+        assert_eq!(map.find(0x3000), Err(MapFault::Longer { count: 2 }), "not read beyond");
+        map.map.count = 4;
+        assert_eq!(map.find(0x4000), Err(MapFault::Node { at: 0 }), "fewer than it says");
+        map.map.count = 3;
+        map.nodes[0].next = ptr::without_provenance_mut(0x1001);
+        assert_eq!(map.find(0x2000), Err(MapFault::Node { at: 0x1001 }));
+        let odd = (&raw const map.map).wrapping_byte_add(1);
+        // SAFETY: refused before it is read.
+        let fault = unsafe { look_up(odd, 0) };
+        assert_eq!(fault, Err(MapFault::Alignment { at: odd as usize }));
+    }
+
+    #[test]
+    fn a_list_that_bites_its_tail_ends() {
+        let mut map = ByHand::new(&[(0x1000, 1), (0x2000, 2)]);
+        map.nodes[1].next = map.nodes.as_mut_ptr();
+        assert_eq!(map.find(0x9000), Err(MapFault::Longer { count: 2 }));
+    }
+
+    #[test]
+    fn an_origin_is_of_both_maps() {
+        let alias = ByHand::new(&[(0x1000, 0xaaaa), (0x2000, 0)]);
+        let egm = ByHand::new(&[(0x3000, 4096), (0x1000, 4096)]);
+        let maps = HostMaps { alias: &raw const alias.map, egm: &raw const egm.map };
+        // SAFETY: both are as libstdc++ lays them out.
+        let origin = |addr| unsafe { maps.origin(addr) };
+        assert_eq!(origin(0x1000), Ok(Origin { alias: Some(0xaaaa), on_host: true }));
+        assert_eq!(origin(0x2000), Ok(Origin { alias: None, on_host: false }), "null is none");
+        assert_eq!(origin(0x3000), Ok(Origin { alias: None, on_host: true }));
+        assert_eq!(origin(0x4000), Ok(Origin::default()));
+        let none = HostMaps { alias: ptr::null(), egm: ptr::null() };
+        // SAFETY: null is allowed.
+        assert_eq!(unsafe { none.origin(0x1000) }, Ok(Origin::default()));
+    }
+}

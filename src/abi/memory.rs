@@ -1,0 +1,242 @@
+//! All memory of the process: what the fabric reaches, and what is staged.
+//!
+//! Host memory is the fabric's. Memory that only devices reach, and managed memory, which moves, is
+//! staged. A process that has not loaded CUDA has none of either kind, and pays one look into the
+//! dynamic loader's list for each registration.
+
+use std::sync::{Arc, Mutex, Once, PoisonError};
+
+use log::{info, warn};
+
+use super::host_maps::Origin;
+use crate::cuda::{
+    DeviceRange, Driver, GDRCOPY_LIBRARY, LoadError, Memory, RangeError, StagedRegion, Staging,
+    StagingOptions, WordsOptions,
+};
+use crate::engine::copies::{Reach, Stager};
+use crate::engine::port::{Access, Addressing, MemoryPort, PortError, Registered};
+use crate::logging;
+use crate::ofi::{OfiMemory, OfiRegion};
+use crate::settings::Settings;
+
+/// Registers memory of any kind.
+///
+/// # Threads
+/// Any, at once.
+#[derive(Debug)]
+pub(super) struct ProcessMemory {
+    fabric: OfiMemory,
+    staging: Arc<Staging>,
+    /// What the host says of the addresses that are being registered now.
+    origins: Mutex<Vec<(usize, Origin)>>,
+    said_why_staged: Once,
+    said_unusable: Once,
+}
+
+/// Keeps a registration alive.
+#[derive(Debug)]
+pub(super) enum Owner {
+    /// The fabric's.
+    Fabric { _region: OfiRegion },
+    /// Staged.
+    Staged { _region: StagedRegion },
+}
+
+/// What some memory is.
+enum Found {
+    /// The CPU and the fabric reach it by its address.
+    Host,
+    /// The driver's copies reach it.
+    Device {
+        range: DeviceRange,
+        /// The same memory at other addresses.
+        alias: Option<DeviceRange>,
+    },
+}
+
+impl ProcessMemory {
+    pub(super) fn new(fabric: OfiMemory, settings: &Settings) -> Self {
+        let words = WordsOptions {
+            gdrcopy: settings.may_use_gdrcopy().then(|| GDRCOPY_LIBRARY.to_owned()),
+            dma_buf: settings.may_map_dma_bufs(),
+            ..WordsOptions::default()
+        };
+        let options = StagingOptions {
+            chunk_len: settings.staging_chunk,
+            chunks: settings.staging_depth,
+            words,
+        };
+        Self {
+            fabric,
+            staging: Staging::new(options),
+            origins: Mutex::default(),
+            said_why_staged: Once::new(),
+            said_unusable: Once::new(),
+        }
+    }
+
+    /// Whether this process uses CUDA by now.
+    pub(super) fn uses_devices(&self) -> bool {
+        self.driver().is_some()
+    }
+
+    /// Runs a registration of the memory at `addr`, of which the host says `origin`.
+    pub(super) fn with_origin<T>(
+        &self,
+        addr: usize,
+        origin: Origin,
+        register: impl FnOnce() -> T,
+    ) -> T {
+        if origin == Origin::default() {
+            return register();
+        }
+        let origins = || self.origins.lock().unwrap_or_else(PoisonError::into_inner);
+        origins().push((addr, origin));
+        let registered = register();
+        origins().retain(|known| *known != (addr, origin));
+        registered
+    }
+
+    fn origin(&self, addr: usize) -> Origin {
+        let origins = self.origins.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = origins.iter().find(|(at, _)| *at == addr);
+        known.map_or_else(Origin::default, |(_, origin)| *origin)
+    }
+
+    /// CUDA's driver, once the process has loaded it.
+    fn driver(&self) -> Option<&'static Driver> {
+        match Driver::of_process() {
+            Ok(driver) => Some(driver),
+            Err(LoadError::NotInUse { .. }) => None,
+            Err(unusable) => {
+                self.said_unusable.call_once(|| {
+                    warn!(
+                        target: logging::MEM,
+                        "{unusable}; memory of devices cannot be told from host memory",
+                    );
+                });
+                None
+            }
+        }
+    }
+
+    /// What memory is: by its own address, or where that cannot be used, by what the host says of it.
+    fn find(
+        driver: &'static Driver,
+        addr: usize,
+        len: usize,
+        origin: Origin,
+    ) -> Result<Found, PortError> {
+        let alias = |alias: usize| match Memory::examine(driver, alias, len) {
+            Ok(Memory::Device(range) | Memory::Managed(range)) => Ok(range),
+            Ok(Memory::Host(kind)) => Err(format!("the alias at {alias:#x} is {kind}")),
+            Err(error) => Err(format!("the alias at {alias:#x}: {error}")),
+        };
+        let refused = match Memory::examine(driver, addr, len) {
+            Ok(Memory::Host(_)) => return Ok(Found::Host),
+            Ok(Memory::Device(range) | Memory::Managed(range)) => {
+                // For the CPU's window: not every way opens one on a second mapping.
+                let alias = origin.alias.and_then(|at| alias(at).ok());
+                return Ok(Found::Device { range, alias });
+            }
+            Err(refused) => refused,
+        };
+        let mut reasons = vec![refused.to_string()];
+        match origin.alias.map(alias) {
+            Some(Ok(range)) => {
+                info!(
+                    target: logging::MEM,
+                    "{len} bytes at {addr:#x} are reached at {:#x}: {refused}", range.addr(),
+                );
+                return Ok(Found::Device { range, alias: None });
+            }
+            Some(Err(reason)) => reasons.push(reason),
+            None => {}
+        }
+        if origin.on_host {
+            info!(
+                target: logging::MEM,
+                "{len} bytes at {addr:#x} are taken for host memory, as NVSHMEM says: {}",
+                reasons.join("; "),
+            );
+            return Ok(Found::Host);
+        }
+        Err(match refused {
+            RangeError::Cuda(error) if reasons.len() == 1 => error.into(),
+            _ => {
+                let text = reasons.join("; ");
+                PortError { call: "examining memory", code: libc::EINVAL, text }
+            }
+        })
+    }
+
+    /// Registers device memory with the fabric itself. The reason if that cannot be: then it is staged.
+    fn register_directly(
+        &self,
+        range: &DeviceRange,
+        _access: Access,
+    ) -> Result<Registered<Owner>, String> {
+        Err(format!("the rails are opened for host memory only, and this is {}", range.kind()))
+    }
+
+    fn register_host(
+        &self,
+        addr: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<Registered<Owner>, PortError> {
+        let registered = self.fabric.register(addr, len, access)?;
+        let Registered { owner, keys, proxy_descs, host_descs, addressing, reach } = registered;
+        let owner = Owner::Fabric { _region: owner };
+        Ok(Registered { owner, keys, proxy_descs, host_descs, addressing, reach })
+    }
+
+    fn stage(
+        &self,
+        addr: usize,
+        range: DeviceRange,
+        alias: Option<DeviceRange>,
+    ) -> Result<Registered<Owner>, PortError> {
+        let region = self.staging.register(addr, range, alias)?;
+        Ok(Registered {
+            owner: Owner::Staged { _region: region },
+            keys: Vec::new(),
+            proxy_descs: Vec::new(),
+            host_descs: Vec::new(),
+            addressing: Addressing::Virtual,
+            reach: Reach::Staged,
+        })
+    }
+}
+
+impl MemoryPort for ProcessMemory {
+    type Region = Owner;
+
+    fn register(
+        &self,
+        addr: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<Registered<Owner>, PortError> {
+        let Some(driver) = self.driver() else {
+            return self.register_host(addr, len, access);
+        };
+        let (range, alias) = match Self::find(driver, addr, len, self.origin(addr))? {
+            Found::Host => return self.register_host(addr, len, access),
+            Found::Device { range, alias } => (range, alias),
+        };
+        match self.register_directly(&range, access) {
+            Ok(registered) => Ok(registered),
+            Err(reason) => {
+                self.said_why_staged.call_once(|| {
+                    info!(target: logging::MEM, "memory of devices is staged: {reason}");
+                });
+                self.stage(addr, range, alias)
+            }
+        }
+    }
+
+    fn take_stager(&self) -> Option<Stager> {
+        self.staging.take_stager()
+    }
+}

@@ -1,0 +1,324 @@
+//! The proxy thread's side of staging: copies between chunks and memory, and single words.
+
+use std::ptr;
+use std::sync::{Arc, Weak};
+
+use super::copy::{self, CopyEngine, PinnedTransfer, StartError};
+use super::error::{CudaError, refused};
+use super::flight::{By, Flight, Started};
+use super::pinned::PinnedMemory;
+use super::range_cache::{Known, RangeCache};
+use super::staging::{ContextCopies, Staging};
+use super::word_range::WordRange;
+use crate::engine::atomic::{Atomic, Width};
+use crate::engine::copies::{Copied, Copy, CopyDirection, CopyPort, Reach};
+use crate::engine::port::{PortError, Posted};
+
+/// Copies and words, by the driver for what only that reaches, and by the CPU for the rest.
+///
+/// Registered ranges are known. Other memory is looked at when it is used, which takes a call of the
+/// driver, and the first time a few and an allocation.
+///
+/// Dropping it waits for copies under way, as [`CopyEngine`] does, and ends staging in this process.
+#[derive(Debug)]
+pub(super) struct DeviceStager {
+    staging: Arc<Staging>,
+    /// The state of `staging` that the rest is of.
+    epoch: u64,
+    /// Registered ranges, ascending by address.
+    ranges: Vec<Entry>,
+    /// By the index of the context.
+    contexts: Vec<OfContext>,
+    others: RangeCache,
+    outward: Flight,
+    inward: Flight,
+    /// Which direction is polled first next time.
+    first: CopyDirection,
+    bounce: Arc<PinnedMemory>,
+}
+
+/// A registered range. Who releases it takes the CPU's window on it away, so it is not held here.
+#[derive(Debug)]
+struct Entry {
+    /// Where the engine knows it.
+    addr: usize,
+    len: usize,
+    /// Where the driver does.
+    at: usize,
+    context: usize,
+    range: Weak<WordRange>,
+}
+
+/// What moves the bytes of a context.
+#[derive(Debug)]
+struct OfContext {
+    copies: ContextCopies,
+    /// Why nothing more is copied: the first copy that failed.
+    failed: Option<CudaError>,
+}
+
+/// Memory that the driver reaches.
+struct Place {
+    context: usize,
+    range: Arc<WordRange>,
+    /// The driver's address.
+    addr: usize,
+}
+
+/// Memory of any kind.
+enum Any {
+    Host,
+    Device(Place),
+}
+
+impl DeviceStager {
+    /// `depth`: copies that each engine, and so each direction, takes at once.
+    pub(super) fn new(staging: Arc<Staging>, bounce: Arc<PinnedMemory>, depth: usize) -> Self {
+        Self {
+            staging,
+            epoch: 0,
+            ranges: Vec::new(),
+            contexts: Vec::new(),
+            others: RangeCache::new(bounce.context().driver()),
+            outward: Flight::new(depth),
+            inward: Flight::new(depth),
+            first: CopyDirection::Out,
+            bounce,
+        }
+    }
+
+    /// Takes over what has been registered and released since the last call.
+    #[inline]
+    fn sync(&mut self) {
+        if self.epoch != self.staging.epoch() {
+            self.refresh();
+        }
+    }
+
+    #[cold]
+    fn refresh(&mut self) {
+        let (mut shared, epoch) = self.staging.read();
+        self.epoch = epoch;
+        let arrivals = shared.arrivals.drain(..);
+        self.contexts.extend(arrivals.map(|copies| OfContext { copies, failed: None }));
+        self.ranges.clear();
+        self.ranges.extend(shared.ranges.iter().map(|staged| Entry {
+            addr: staged.addr,
+            len: staged.range.range().len(),
+            at: staged.range.range().addr(),
+            context: staged.context,
+            range: Arc::downgrade(&staged.range),
+        }));
+        drop(shared);
+        self.ranges.sort_unstable_by_key(|entry| entry.addr);
+    }
+
+    /// The registered range that has `len` bytes at `addr`.
+    #[inline]
+    fn registered(&self, addr: usize, len: usize) -> Option<Place> {
+        let behind = self.ranges.partition_point(|entry| entry.addr <= addr);
+        // The last range that starts at or before it has it, unless ranges overlap.
+        let mut before = self.ranges[..behind].iter().rev();
+        let entry = before.find(|entry| {
+            let at = addr - entry.addr;
+            at <= entry.len && len <= entry.len - at
+        })?;
+        // None: it is being released, though it may not be while it is used.
+        let range = entry.range.upgrade()?;
+        Some(Place { context: entry.context, range, addr: entry.at + (addr - entry.addr) })
+    }
+
+    /// Memory of any kind, registered or not.
+    fn any(&mut self, addr: usize, len: usize) -> Result<Any, PortError> {
+        self.sync();
+        if let Some(place) = self.registered(addr, len) {
+            return Ok(Any::Device(place));
+        }
+        if len == 0 || addr.checked_add(len).is_none() {
+            return Err(refused("examining memory", format!("{len} bytes at {addr:#x}")));
+        }
+        let range = match self.others.look(addr, len)? {
+            Known::Host => return Ok(Any::Host),
+            Known::Device(range) => range,
+        };
+        let known = |of: &OfContext| of.copies.inward.context().is(range.range().context());
+        match self.contexts.iter().position(known) {
+            Some(context) => Ok(Any::Device(Place { context, range, addr })),
+            // Making engines for it may wait for kernels, and those for this thread.
+            None => Err(refused(
+                "copying memory that is not registered",
+                format!(
+                    "{len} bytes at {addr:#x} are {} of {}, of which nothing is registered with \
+                     NVSHMEM",
+                    range.range().kind(),
+                    range.range().context(),
+                ),
+            )),
+        }
+    }
+
+    /// Memory that the driver reaches, and what reaches its words.
+    #[inline]
+    fn staged(&mut self, addr: usize, len: usize) -> Result<Place, PortError> {
+        match self.any(addr, len)? {
+            Any::Device(place) => Ok(place),
+            Any::Host => Err(refused(
+                "reaching memory of a device",
+                format!("{len} bytes at {addr:#x} are host memory"),
+            )),
+        }
+    }
+
+    /// Where a chunk's bytes are in the bounce memory.
+    #[inline]
+    fn chunk(&self, copy: &Copy) -> Result<usize, PortError> {
+        let offset = copy.chunk.checked_sub(self.bounce.addr());
+        let fits = |at: &usize| *at <= self.bounce.len() && copy.len <= self.bounce.len() - *at;
+        offset.filter(fits).ok_or_else(|| {
+            let text = format!("{} bytes at {:#x} are in no chunk", copy.len, copy.chunk);
+            refused("copying", text)
+        })
+    }
+
+    #[inline]
+    fn flight(&mut self, direction: CopyDirection) -> &mut Flight {
+        match direction {
+            CopyDirection::Out => &mut self.outward,
+            CopyDirection::In => &mut self.inward,
+        }
+    }
+
+    fn poll_direction(&mut self, direction: CopyDirection) -> Option<Copied> {
+        let Started { tag, by } = self.flight(direction).first()?;
+        let result = match by {
+            By::Cpu => Ok(()),
+            By::Engine(context) => {
+                let of = &mut self.contexts[context];
+                let completed = of.engine(direction).poll()?;
+                completed.result.map(drop).map_err(|error| {
+                    of.failed.get_or_insert_with(|| error.clone());
+                    PortError::from(error)
+                })
+            }
+        };
+        self.flight(direction).pop();
+        Some(Copied { tag, result })
+    }
+}
+
+impl OfContext {
+    #[inline]
+    fn engine(&mut self, direction: CopyDirection) -> &mut CopyEngine {
+        match direction {
+            CopyDirection::Out => &mut self.copies.outward,
+            CopyDirection::In => &mut self.copies.inward,
+        }
+    }
+}
+
+impl CopyPort for DeviceStager {
+    fn reach(&mut self, addr: usize, len: usize) -> Result<Reach, PortError> {
+        Ok(match self.any(addr, len)? {
+            Any::Host => Reach::Direct,
+            Any::Device(_) => Reach::Staged,
+        })
+    }
+
+    fn start(&mut self, copy: &Copy, tag: u32) -> Result<Posted, PortError> {
+        let Copy { direction, memory, chunk, len } = *copy;
+        let offset = self.chunk(copy)?;
+        if self.flight(direction).is_full() {
+            return Ok(Posted::Again);
+        }
+        let by = match self.any(memory, len)? {
+            Any::Host => {
+                // SAFETY: the chunk's bytes are in the bounce memory, as just checked, which is ours; no
+                // copy that is under way uses them, as the engine promises of both sides. The
+                // memory is host memory that the caller of an operation vouches for until its end,
+                // and no part of the bounce memory.
+                unsafe {
+                    match direction {
+                        CopyDirection::Out => {
+                            ptr::copy_nonoverlapping(memory as *const u8, chunk as *mut u8, len);
+                        }
+                        CopyDirection::In => {
+                            ptr::copy_nonoverlapping(chunk as *const u8, memory as *mut u8, len);
+                        }
+                    }
+                }
+                By::Cpu
+            }
+            Any::Device(Place { context, range, addr }) => {
+                let of = &mut self.contexts[context];
+                if let Some(error) = &of.failed {
+                    return Err(error.clone().into());
+                }
+                let transfer = PinnedTransfer {
+                    direction: match direction {
+                        CopyDirection::Out => copy::Direction::FromDevice,
+                        CopyDirection::In => copy::Direction::ToDevice,
+                    },
+                    range: range.range(),
+                    addr,
+                    memory: &self.bounce,
+                    offset,
+                    len,
+                };
+                match of.engine(direction).start_pinned(&transfer) {
+                    Ok(_) => By::Engine(context),
+                    Err(StartError::Full) => return Ok(Posted::Again),
+                    Err(StartError::Cuda(error)) => return Err(error.into()),
+                    Err(other) => return Err(refused("copying", other.to_string())),
+                }
+            }
+        };
+        self.flight(direction).push(Started { tag, by });
+        Ok(Posted::Yes)
+    }
+
+    fn poll(&mut self) -> Option<Copied> {
+        // In turn, so that a busy direction does not keep the other waiting.
+        let (first, second) = match self.first {
+            CopyDirection::Out => (CopyDirection::Out, CopyDirection::In),
+            CopyDirection::In => (CopyDirection::In, CopyDirection::Out),
+        };
+        self.first = second;
+        self.poll_direction(first).or_else(|| self.poll_direction(second))
+    }
+
+    fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError> {
+        let Place { context, range, addr } = self.staged(addr, atomic.width.bytes())?;
+        let words = &mut self.contexts[context].copies.words;
+        let apply = |before| atomic.apply(before);
+        Ok(words.fetch_apply_in(&range, addr, atomic.width, apply)?)
+    }
+
+    fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError> {
+        let Place { context, range, addr } = self.staged(addr, into.len())?;
+        let words = &mut self.contexts[context].copies.words;
+        Ok(words.load_bytes_in(&range, addr, into)?)
+    }
+
+    fn store(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError> {
+        let Place { context, range, addr } = self.staged(addr, bytes.len())?;
+        let words = &mut self.contexts[context].copies.words;
+        Ok(words.store_bytes_in(&range, addr, bytes)?)
+    }
+
+    fn store_flag(&mut self, addr: usize, flag: u64) -> Result<(), PortError> {
+        let Place { context, range, addr } = self.staged(addr, size_of::<u64>())?;
+        let words = &mut self.contexts[context].copies.words;
+        Ok(words.store_in(&range, addr, Width::Eight, flag)?)
+    }
+}
+
+impl Drop for DeviceStager {
+    fn drop(&mut self) {
+        // What has not been taken over is dropped outside the lock: it may wait for the device.
+        let arrivals = self.staging.change(|shared| {
+            shared.ended = true;
+            std::mem::take(&mut shared.arrivals)
+        });
+        drop(arrivals);
+    }
+}

@@ -1,0 +1,283 @@
+//! The device memory of this process that is staged, and what moves its bytes.
+//!
+//! Memory is registered and released by any thread, and moved by one, the proxy's, whose side is the
+//! [`DeviceStager`]. What they share is behind one lock, held for a few instructions, and read anew
+//! by the stager when a number has changed.
+//!
+//! # Why nobody waits for a kernel
+//! Making engines and page-locked memory may wait for all kernels of a device, and a kernel may wait
+//! for the proxy thread. So they are made by the thread that registers memory, when it is the first
+//! of its context, under a lock that the proxy thread never takes.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use thiserror::Error;
+
+use super::context::Context;
+use super::copy::CopyEngine;
+use super::error::{CudaError, refused};
+use super::pinned::PinnedMemory;
+use super::range::DeviceRange;
+use super::stager::DeviceStager;
+use super::way::WordsOptions;
+use super::word_range::{Mapper, WordRange};
+use super::words::Words;
+use crate::engine::copies::{Bounce, MAX_CHUNKS, Stager};
+use crate::engine::port::PortError;
+use crate::logging;
+
+/// How to stage.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StagingOptions {
+    /// Bytes of a chunk of bounce memory: a multiple of 4096, and not 0.
+    pub chunk_len: usize,
+    /// Chunks for each direction: 1 to [`MAX_CHUNKS`].
+    pub chunks: u16,
+    /// How words are reached.
+    pub words: WordsOptions,
+}
+
+/// Why memory cannot be staged.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum StagingError {
+    /// The driver refused what staging needs.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+    /// No such chunks.
+    #[error("{chunks} chunks of {chunk_len} bytes cannot be staged with")]
+    Options {
+        /// Chunks for each direction.
+        chunks: u16,
+        /// Bytes of each.
+        chunk_len: usize,
+    },
+    /// What moves the bytes is gone: nobody would serve this memory.
+    #[error("staging has ended in this process, with what went wrong before")]
+    Ended,
+}
+
+impl From<StagingError> for PortError {
+    fn from(error: StagingError) -> Self {
+        match error {
+            StagingError::Cuda(error) => error.into(),
+            other => refused("staging memory", other.to_string()),
+        }
+    }
+}
+
+/// What is staged in this process.
+///
+/// # Threads
+/// Any, at once.
+#[derive(Debug)]
+pub struct Staging {
+    options: StagingOptions,
+    /// Rises with each change of `shared`, after the change.
+    epoch: AtomicU64,
+    /// Held for a few instructions: the proxy thread takes it.
+    shared: Mutex<Shared>,
+    /// Held while things are made, which may wait for the device. Never taken by the proxy thread.
+    making: Mutex<Making>,
+}
+
+/// What the stager reads.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    pub(super) ranges: Vec<Staged>,
+    /// What was made for contexts and not taken yet, in the order of their indices.
+    pub(super) arrivals: Vec<ContextCopies>,
+    /// Whether the stager is gone.
+    pub(super) ended: bool,
+}
+
+/// A range that is staged.
+#[derive(Clone, Debug)]
+pub(super) struct Staged {
+    /// Where the engine knows it; the driver may know it elsewhere.
+    pub(super) addr: usize,
+    /// Index of its context.
+    pub(super) context: usize,
+    pub(super) range: Arc<WordRange>,
+}
+
+/// What moves the bytes of one context.
+#[derive(Debug)]
+pub(super) struct ContextCopies {
+    pub(super) outward: CopyEngine,
+    pub(super) inward: CopyEngine,
+    pub(super) words: Words,
+}
+
+#[derive(Debug, Default)]
+struct Making {
+    /// Contexts with engines; their index is their place here.
+    contexts: Vec<(Arc<Context>, Mapper)>,
+    /// Until the stager has it.
+    bounce: Option<Arc<PinnedMemory>>,
+    /// Whether the stager was given out.
+    given: bool,
+}
+
+/// Staged memory. Dropping it ends that: no operation may be using it.
+#[derive(Debug)]
+pub struct StagedRegion {
+    staging: Arc<Staging>,
+    range: Arc<WordRange>,
+}
+
+impl Staging {
+    /// Nothing is staged. Costs nothing.
+    pub fn new(options: StagingOptions) -> Arc<Self> {
+        Arc::new(Self {
+            options,
+            epoch: AtomicU64::new(1),
+            shared: Mutex::default(),
+            making: Mutex::default(),
+        })
+    }
+
+    /// Stages a range, which the engine knows from `addr` on. The driver's copies may go to other
+    /// addresses of the same memory: those of the range. `alias` is where a window for the CPU may be
+    /// opened if it cannot be on the range itself.
+    ///
+    /// The first range of a context makes what moves its bytes; that may take a second, and waits for
+    /// kernels on the device.
+    ///
+    /// # Errors
+    /// When the driver has no memory for that, and when the stager is gone.
+    pub fn register(
+        self: &Arc<Self>,
+        addr: usize,
+        range: DeviceRange,
+        alias: Option<DeviceRange>,
+    ) -> Result<StagedRegion, StagingError> {
+        if lock(&self.shared).ended {
+            return Err(StagingError::Ended);
+        }
+        let (context, mapper) = self.context(range.context())?;
+        let range = Arc::new(mapper.open(Arc::new(range), alias.map(Arc::new)));
+        let staged = Staged { addr, context, range: Arc::clone(&range) };
+        self.change(|shared| shared.ranges.push(staged));
+        Ok(StagedRegion { staging: Arc::clone(self), range })
+    }
+
+    /// What moves the bytes, once, after memory was registered.
+    pub fn take_stager(self: &Arc<Self>) -> Option<Stager> {
+        let mut making = lock(&self.making);
+        let memory = making.bounce.take()?;
+        making.given = true;
+        drop(making);
+        let StagingOptions { chunk_len, chunks, .. } = self.options;
+        let bounce = Bounce { addr: memory.addr(), chunk_len, out: chunks, inward: chunks };
+        let stager = DeviceStager::new(Arc::clone(self), memory, self.depth());
+        Some(Stager { copies: Box::new(stager), bounce })
+    }
+
+    /// How many ranges are staged.
+    pub fn len(&self) -> usize {
+        lock(&self.shared).ranges.len()
+    }
+
+    /// Whether nothing is staged.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies that may be under way in one direction: each chunk's, in two pieces.
+    fn depth(&self) -> usize {
+        2 * usize::from(self.options.chunks)
+    }
+
+    /// The index of a context and what maps its words; makes what moves its bytes.
+    fn context(&self, context: &Arc<Context>) -> Result<(usize, Mapper), StagingError> {
+        let mut making = lock(&self.making);
+        if let Some(index) = making.contexts.iter().position(|(known, _)| known.is(context)) {
+            return Ok((index, making.contexts[index].1));
+        }
+        let StagingOptions { chunk_len, chunks, ref words } = self.options;
+        if chunk_len == 0 || chunk_len % 4096 != 0 || !(1..=MAX_CHUNKS).contains(&chunks) {
+            return Err(StagingError::Options { chunks, chunk_len });
+        }
+        // What fails here leaves nothing behind.
+        let bounce = match (making.given, &making.bounce) {
+            (false, None) => {
+                let len = chunk_len.saturating_mul(2 * usize::from(chunks));
+                Some(PinnedMemory::new(context, len)?)
+            }
+            _ => None,
+        };
+        let copies = ContextCopies {
+            outward: CopyEngine::new(context, self.depth())?,
+            inward: CopyEngine::new(context, self.depth())?,
+            words: Words::new(context, words)?,
+        };
+        log::info!(
+            target: logging::MEM,
+            "memory of {context} is staged: {chunks} chunks of {chunk_len} bytes each way{}",
+            if bounce.is_some() { ", page-locked now" } else { ", the same as for others" },
+        );
+        let mapper = copies.words.mapper();
+        let index = making.contexts.len();
+        making.contexts.push((Arc::clone(context), mapper));
+        if bounce.is_some() {
+            making.bounce = bounce;
+        }
+        // Before any range of it is there to be found.
+        self.change(|shared| shared.arrivals.push(copies));
+        Ok((index, mapper))
+    }
+
+    /// A number that changes when anything that the stager reads does.
+    #[inline(always)]
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// What the stager reads, and the number of its state.
+    pub(super) fn read(&self) -> (MutexGuard<'_, Shared>, u64) {
+        let shared = lock(&self.shared);
+        // Read under the lock: what is read holds exactly the changes up to this number.
+        let epoch = self.epoch();
+        (shared, epoch)
+    }
+
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Shared) -> T) -> T {
+        let mut shared = lock(&self.shared);
+        let changed = change(&mut shared);
+        // Under the lock, so that who sees the new number also finds the change.
+        self.epoch.fetch_add(1, Ordering::Release);
+        changed
+    }
+}
+
+impl StagedRegion {
+    /// The range that the driver's copies reach.
+    pub fn range(&self) -> &Arc<DeviceRange> {
+        self.range.range()
+    }
+
+    /// Whether the CPU has a window on it.
+    pub fn is_mapped(&self) -> bool {
+        self.range.is_mapped()
+    }
+}
+
+impl Drop for StagedRegion {
+    fn drop(&mut self) {
+        // Taken out and dropped outside the lock: it may be a window, whose end is system calls. The
+        // stager has no hold on it but while it uses it.
+        let taken = self.staging.change(|shared| {
+            let same = |other: &Staged| Arc::ptr_eq(&other.range, &self.range);
+            let at = shared.ranges.iter().position(same)?;
+            Some(shared.ranges.swap_remove(at))
+        });
+        drop(taken);
+    }
+}
+
+/// Locks what no panic leaves inconsistent: each change of it is one step.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

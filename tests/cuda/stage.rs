@@ -1,0 +1,108 @@
+//! What stages, in the hands of a test.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use nvshmem_transport_libfabric::cuda::{StagedRegion, Staging, StagingOptions, WordsOptions};
+use nvshmem_transport_libfabric::engine::copies::{
+    Bounce, Copied, Copy, CopyDirection, CopyPort, Stager,
+};
+use nvshmem_transport_libfabric::engine::port::Posted;
+
+use crate::bed::{Bed, HANG, fill, peek};
+use crate::words::stream_only;
+
+/// Bytes of a chunk.
+pub(crate) const CHUNK: usize = 64 << 10;
+
+pub(crate) fn options(chunks: u16, words: WordsOptions) -> StagingOptions {
+    StagingOptions { chunk_len: CHUNK, chunks, words }
+}
+
+/// The engine's side of staging.
+pub(crate) struct Stage {
+    pub(crate) port: Box<dyn CopyPort>,
+    pub(crate) bounce: Bounce,
+    pub(crate) staging: Arc<Staging>,
+}
+
+impl Stage {
+    /// Words are reached by streams.
+    pub(crate) fn new(bed: &Bed, addr: usize, len: usize) -> (Self, StagedRegion) {
+        Self::with(bed, addr, len, options(4, stream_only()))
+    }
+
+    /// Stages the first memory, and takes the stager.
+    pub(crate) fn with(
+        bed: &Bed,
+        addr: usize,
+        len: usize,
+        options: StagingOptions,
+    ) -> (Self, StagedRegion) {
+        let staging = Staging::new(options);
+        assert!(staging.take_stager().is_none(), "nothing is staged yet");
+        let region = staging.register(addr, bed.range(addr, len), None).expect("it can be staged");
+        let Stager { copies, bounce } = staging.take_stager().expect("something is staged");
+        assert!(staging.take_stager().is_none(), "there is one");
+        (Self { port: copies, bounce, staging }, region)
+    }
+
+    pub(crate) fn register(&self, bed: &Bed, addr: usize, len: usize) -> StagedRegion {
+        self.staging.register(addr, bed.range(addr, len), None).expect("it can be staged")
+    }
+
+    /// The address of a chunk: those for bytes on their way out come first.
+    pub(crate) fn chunk(&self, direction: CopyDirection, number: u16) -> usize {
+        let before = match direction {
+            CopyDirection::Out => 0,
+            CopyDirection::In => self.bounce.out,
+        };
+        self.bounce.addr + usize::from(before + number) * self.bounce.chunk_len
+    }
+
+    /// Starts a copy from or to the beginning of a chunk. There is room for it.
+    pub(crate) fn start(
+        &mut self,
+        direction: CopyDirection,
+        memory: usize,
+        number: u16,
+        len: usize,
+        tag: u32,
+    ) {
+        let copy = Copy { direction, memory, chunk: self.chunk(direction, number), len };
+        assert_eq!(self.port.start(&copy, tag), Ok(Posted::Yes));
+    }
+
+    /// The next copy that has ended.
+    pub(crate) fn wait(&mut self) -> Copied {
+        let start = Instant::now();
+        loop {
+            if let Some(copied) = self.port.poll() {
+                return copied;
+            }
+            assert!(start.elapsed() < HANG, "a copy does not end");
+            std::thread::yield_now();
+        }
+    }
+
+    /// The next copy that has ended is this one, and it went well.
+    pub(crate) fn ends(&mut self, tag: u32) {
+        let copied = self.wait();
+        assert_eq!(copied.tag, tag);
+        copied.result.expect("it goes well");
+    }
+
+    /// Copies bytes out of memory.
+    pub(crate) fn copy_out(&mut self, memory: usize, len: usize) -> Vec<u8> {
+        self.start(CopyDirection::Out, memory, 0, len, 77);
+        self.ends(77);
+        peek(self.chunk(CopyDirection::Out, 0), len)
+    }
+
+    /// Copies bytes into memory.
+    pub(crate) fn copy_in(&mut self, memory: usize, bytes: &[u8]) {
+        fill(self.chunk(CopyDirection::In, 1), bytes);
+        self.start(CopyDirection::In, memory, 1, bytes.len(), 78);
+        self.ends(78);
+    }
+}

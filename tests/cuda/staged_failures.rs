@@ -1,0 +1,208 @@
+//! Staging when copies fail, when there is no memory to be had, and when a device disappears.
+
+use std::ffi::c_int;
+
+use nvshmem_transport_libfabric::cuda::Staging;
+use nvshmem_transport_libfabric::engine::copies::{Copy, CopyDirection};
+use nvshmem_transport_libfabric::engine::port::{PortError, Posted};
+
+use crate::bed::{Bed, GRANULARITY, ON_DEVICE, call, pattern};
+use crate::case::Case;
+use crate::stage::{CHUNK, Stage, options};
+use crate::words::stream_only;
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::fake("a_staged_copy_that_fails_is_told_and_ends_its_context", failed),
+        Case::fake("a_staged_copy_that_is_refused_is_told_at_once", refused),
+        Case::fake("a_staged_copy_refused_half_way_ends_its_context", half),
+        Case::fake("staging_without_page_locked_memory_is_refused", no_memory)
+            .with(&[("FAKE_CUDA_PINNED_LIMIT", "65536")]),
+        Case::fake("a_second_device_without_memory_leaves_the_first_alone", no_second),
+        Case::fake("a_device_that_disappears_ends_staging_on_it", lost),
+        Case::fake("the_environment_makes_staged_copies_fail", from_environment)
+            .with(&[("FAKE_CUDA_FAIL_COPY", "120:700")]),
+        Case::fake("the_environment_makes_starts_fail", starts_from_environment)
+            .with(&[("FAKE_CUDA_FAIL_SUBMIT", "120:2")]),
+    ]
+}
+
+const OUT: CopyDirection = CopyDirection::Out;
+const IN: CopyDirection = CopyDirection::In;
+
+fn says(error: &PortError, parts: &[&str]) {
+    let said = error.to_string();
+    for part in parts {
+        assert!(said.contains(part), "no {part:?} in: {said}");
+    }
+}
+
+/// What starting a copy is refused with.
+fn refusal(stage: &mut Stage, direction: CopyDirection, memory: usize) -> PortError {
+    let copy = Copy { direction, memory, chunk: stage.chunk(direction, 0), len: 64 };
+    stage.port.start(&copy, 99).expect_err("it is refused")
+}
+
+fn failed() {
+    let bed = Bed::new();
+    let heap = bed.heap(1);
+    let other = bed.vmm(&[(ON_DEVICE, 1)], false);
+    let (mut stage, _region) = Stage::new(&bed, heap, GRANULARITY);
+    let _other = stage.register(&bed, other, GRANULARITY);
+    call!(bed.raw, fake_cuda_latency(0 => c_int, 20_000_000 => u64, 0 => u64));
+    call!(bed.raw, fake_cuda_fail_copy(0 => c_int, 1 => u32, 214 => u32));
+    for tag in 0..3 {
+        stage.start(IN, heap, tag as u16, CHUNK, tag);
+    }
+    for tag in 0..3 {
+        let copied = stage.wait();
+        assert_eq!(copied.tag, tag, "in order");
+        // The driver tells of a failure with the next thing it is asked, so the first may be told
+        // as failed as well.
+        if tag > 0 {
+            let error = copied.result.expect_err("it failed, or came after");
+            says(&error, &["cuEventQuery", "device 0", "CUDA_ERROR_ECC_UNCORRECTABLE", "214"]);
+            assert_eq!(error.code, 214);
+        }
+    }
+    for direction in [IN, OUT] {
+        says(&refusal(&mut stage, direction, heap), &["CUDA_ERROR_ECC_UNCORRECTABLE"]);
+    }
+    let error = stage.port.store_flag(heap, 1).expect_err("words are of the same context");
+    says(&error, &["CUDA_ERROR_ECC_UNCORRECTABLE"]);
+    assert!(stage.port.poll().is_none());
+    // The other device has nothing to do with it.
+    let bytes = pattern(CHUNK, 3);
+    stage.copy_in(other, &bytes);
+    assert!(stage.copy_out(other, CHUNK) == bytes);
+}
+
+fn refused() {
+    let bed = Bed::new();
+    let heap = bed.heap(1);
+    let (mut stage, _region) = Stage::new(&bed, heap, GRANULARITY);
+    call!(bed.raw, fake_cuda_fail_submit(0 => c_int, 0 => u32, 1 => u32));
+    let error = refusal(&mut stage, IN, heap + 5);
+    let addr = format!("{:#x}", heap + 5);
+    says(&error, &["cuMemcpyHtoDAsync_v2", "64 bytes", &addr, "CUDA_ERROR_INVALID_VALUE"]);
+    assert!(stage.port.poll().is_none(), "nothing was started");
+    stage.copy_in(heap, &[1; 64]);
+}
+
+fn half() {
+    let bed = Bed::new();
+    let heap = bed.heap(2);
+    let (mut stage, _region) = Stage::new(&bed, heap, 2 * GRANULARITY);
+    call!(bed.raw, fake_cuda_fail_submit(0 => c_int, 1 => u32, 2 => u32));
+    stage.start(OUT, heap + GRANULARITY - 100, 0, 200, 5);
+    let copied = stage.wait();
+    assert_eq!(copied.tag, 5);
+    says(&copied.result.expect_err("not all arrived"), &["CUDA_ERROR_OUT_OF_MEMORY"]);
+    says(&refusal(&mut stage, IN, heap), &["CUDA_ERROR_OUT_OF_MEMORY"]);
+}
+
+fn no_memory() {
+    let bed = Bed::new();
+    let heap = bed.heap(1);
+    let staging = Staging::new(options(4, stream_only()));
+    let register = || staging.register(heap, bed.range(heap, GRANULARITY), None);
+    let error = PortError::from(register().expect_err("8 chunks are too much"));
+    let asked = format!("{} bytes of page-locked memory", 8 * CHUNK);
+    says(&error, &["cuMemHostAlloc", &asked, "CUDA_ERROR_OUT_OF_MEMORY"]);
+    assert!(staging.take_stager().is_none() && staging.is_empty());
+    assert_eq!(bed.count(3), 0, "nothing is left behind");
+    // The chunks fit, what else is needed does not.
+    call!(bed.raw, fake_cuda_limits(0 => c_int, 8 * CHUNK as u64 => u64, u64::MAX => u64));
+    says(&PortError::from(register().expect_err("no engine")), &["CUDA_ERROR_OUT_OF_MEMORY"]);
+    assert_eq!(bed.count(3), 0, "nor here");
+    assert!(staging.take_stager().is_none() && staging.is_empty());
+    call!(bed.raw, fake_cuda_limits(0 => c_int, u64::MAX => u64, u64::MAX => u64));
+    let region = register().expect("now there is enough");
+    let stager = staging.take_stager().expect("something is staged");
+    let (needed, chunks) = (bed.count(3), stager.bounce.len() as u64);
+    assert!(needed >= chunks && needed < chunks + 4096, "{needed} for chunks of {chunks}");
+    drop((region, stager));
+    assert_eq!(bed.count(3), 0, "all of it is given back");
+}
+
+fn no_second() {
+    let bed = Bed::new();
+    let heaps: Vec<usize> = (0..2).map(|device| bed.vmm(&[(ON_DEVICE, device)], false)).collect();
+    let (mut stage, _first) = Stage::new(&bed, heaps[0], GRANULARITY);
+    call!(bed.raw, fake_cuda_limits(1 => c_int, 0 => u64, u64::MAX => u64));
+    let register = || stage.staging.register(heaps[1], bed.range(heaps[1], GRANULARITY), None);
+    says(&PortError::from(register().expect_err("no engines")), &["device 1", "OUT_OF_MEMORY"]);
+    call!(bed.raw, fake_cuda_reset(1 => c_int));
+    let _second = register().expect("now there is enough");
+    for heap in heaps {
+        stage.copy_in(heap, &[4; 100]);
+        assert_eq!(stage.copy_out(heap, 100), [4; 100]);
+    }
+}
+
+fn lost() {
+    let bed = Bed::new();
+    let heap = bed.heap(1);
+    let (mut stage, region) = Stage::new(&bed, heap, GRANULARITY);
+    let unregistered = bed.alloc(4096);
+    call!(bed.raw, fake_cuda_latency(0 => c_int, 50_000_000 => u64, 0 => u64));
+    for tag in 0..3 {
+        stage.start(IN, heap, tag as u16, CHUNK, tag);
+        stage.start(OUT, heap, tag as u16, CHUNK, 10 + tag);
+    }
+    call!(bed.raw, fake_cuda_lose(0 => c_int, 46 => u32));
+    let mut tags: Vec<u32> = (0..6)
+        .map(|_| {
+            let copied = stage.wait();
+            let error = copied.result.expect_err("the device is gone");
+            says(&error, &["device 0", "CUDA_ERROR_DEVICE_UNAVAILABLE"]);
+            copied.tag
+        })
+        .collect();
+    tags.sort_unstable();
+    assert_eq!(tags, [0, 1, 2, 10, 11, 12]);
+    says(&refusal(&mut stage, IN, heap), &["CUDA_ERROR_DEVICE_UNAVAILABLE"]);
+    says(&refusal(&mut stage, OUT, unregistered), &["CUDA_ERROR_DEVICE_UNAVAILABLE"]);
+    let error = stage.port.load(heap, &mut [0; 16]).expect_err("the device is gone");
+    says(&error, &["CUDA_ERROR_DEVICE_UNAVAILABLE"]);
+    stage.port.store_flag(heap, 1).expect_err("the device is gone");
+    // Teardown ends: nothing waits for the device.
+    drop((region, stage));
+}
+
+fn from_environment() {
+    let bed = Bed::new();
+    let heap = bed.heap(1);
+    let (mut stage, _region) = Stage::new(&bed, heap, GRANULARITY);
+    // Making the words has copied as well, so which copy it is that fails is not said.
+    for tag in 0..200 {
+        stage.start(IN, heap, 0, CHUNK, tag);
+        let copied = stage.wait();
+        assert_eq!(copied.tag, tag);
+        if let Err(error) = copied.result {
+            says(&error, &["CUDA_ERROR_ILLEGAL_ADDRESS"]);
+            says(&refusal(&mut stage, IN, heap), &["CUDA_ERROR_ILLEGAL_ADDRESS"]);
+            return;
+        }
+    }
+    panic!("no copy has failed");
+}
+
+fn starts_from_environment() {
+    let bed = Bed::new();
+    let heap = bed.heap(1);
+    let (mut stage, _region) = Stage::new(&bed, heap, GRANULARITY);
+    for tag in 0..200 {
+        let copy = Copy { direction: OUT, memory: heap, chunk: stage.chunk(OUT, 0), len: 64 };
+        match stage.port.start(&copy, tag) {
+            Ok(Posted::Yes) => stage.ends(tag),
+            Ok(Posted::Again) => panic!("there is room"),
+            Err(error) => {
+                says(&error, &["cuMemcpyDtoHAsync_v2", "CUDA_ERROR_OUT_OF_MEMORY"]);
+                stage.copy_in(heap, &[1; 64]);
+                return;
+            }
+        }
+    }
+    panic!("no start was refused");
+}

@@ -1,0 +1,256 @@
+//! Words and bytes of staged memory, by every way.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use nvshmem_transport_libfabric::cuda::{Staging, Way, Words, WordsOptions};
+use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
+use nvshmem_transport_libfabric::engine::copies::{CopyDirection, CopyPort};
+
+use crate::bed::{Bed, GRANULARITY, HANG, ON_NUMA_NODE, call, fill, pattern};
+use crate::case::Case;
+use crate::stage::{CHUNK, Stage, options};
+use crate::words::stream_only;
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::any("staged_bytes_by_the_driver_s_streams", by_stream),
+        Case::any("staged_bytes_by_gdrcopy", by_gdrcopy),
+        Case::any("staged_bytes_by_a_mapped_dma_buf", by_dma_buf),
+        Case::any("staged_atomics_are_nvshmem_s", atomics),
+        Case::any("a_staged_flag_comes_after_what_was_copied_before", flags),
+        Case::fake("a_window_is_opened_on_an_alias_where_the_range_has_none", alias),
+        Case::fake("releasing_staged_memory_takes_its_window_away", window),
+        Case::any("bytes_of_attached_ranges_are_bounded", bounded),
+    ]
+}
+
+/// By GDRCopy or nothing.
+fn gdrcopy() -> WordsOptions {
+    WordsOptions { dma_buf: false, ..WordsOptions::default() }
+}
+
+/// By a mapped dma-buf or nothing.
+fn dma_buf() -> WordsOptions {
+    WordsOptions { gdrcopy: None, ..WordsOptions::default() }
+}
+
+/// Bytes of every length that a message can have, at every alignment, over borders and not.
+fn bytes(words: WordsOptions, way: Way) {
+    let bed = Bed::new();
+    let found = Words::new(&bed.context(), &words).expect("copies work").way();
+    if found != way && !bed.is_fake() {
+        println!("skipped: {way} does not work here");
+        return;
+    }
+    assert_eq!(found, way);
+    let len = 2 * GRANULARITY;
+    let heap = bed.heap(2);
+    let (mut stage, region) = Stage::with(&bed, heap, len, options(2, words));
+    assert_eq!(region.is_mapped(), way != Way::Stream);
+    let area = 4096;
+    let start = heap + GRANULARITY - area / 2;
+    let mut expected = pattern(area, 1);
+    bed.write(start, &expected);
+    for len in 1..=256_usize {
+        // In the middle of the area the border is crossed.
+        for at in [len % 13 + 100, area / 2 - len / 2 - len % 2] {
+            let mut seen = vec![0; len];
+            stage.port.load(start + at, &mut seen).expect("they are there");
+            assert_eq!(seen, expected[at..at + len], "{len} bytes loaded at {at}");
+            let new = pattern(len, len + at);
+            stage.port.store(start + at, &new).expect("they are there");
+            expected[at..at + len].copy_from_slice(&new);
+        }
+        if len % 16 == 0 {
+            assert!(bed.read(start, area) == expected, "up to {len} bytes stored");
+        }
+    }
+    let mut seen = vec![0; area];
+    stage.port.load(start, &mut seen).expect("longer is served as well");
+    assert!(seen == expected);
+    stage.port.load(heap + len - 4, &mut [0; 4]).expect("the last ones");
+}
+
+fn by_stream() {
+    bytes(stream_only(), Way::Stream);
+}
+
+fn by_gdrcopy() {
+    bytes(gdrcopy(), Way::Gdrcopy);
+}
+
+fn by_dma_buf() {
+    bytes(dma_buf(), Way::DmaBuf);
+}
+
+fn atomics() {
+    let bed = Bed::new();
+    let plain = bed.alloc(1 << 16);
+    let managed = bed.managed(1 << 16);
+    for words in [stream_only(), WordsOptions::default()] {
+        let (mut stage, _region) = Stage::with(&bed, plain, 1 << 16, options(2, words));
+        // Memory that nobody registered has words as well: results of fetches go there.
+        let _managed = stage.register(&bed, managed, 1 << 16);
+        let unregistered = bed.alloc(4096);
+        let bases = [plain, managed, unregistered];
+        for (index, op) in AtomicOp::ALL.into_iter().enumerate() {
+            for width in Width::ALL {
+                for base in bases {
+                    let addr = base + 64 * index + 8;
+                    let before = 0x8877_6655_4433_2211 & width.mask();
+                    bed.write(addr - 8, &[0xee; 24]);
+                    bed.write(addr, &before.to_le_bytes()[..width.bytes()]);
+                    let (operand, compare) = (0x0123_4567_89ab_cdef & width.mask(), before);
+                    let atomic = Atomic { op, width, float: false, operand, compare };
+                    let given = stage.port.apply(addr, &atomic);
+                    assert_eq!(given, Ok(before), "{op:?} {width:?}, one of {bases:x?}");
+                    let seen = bed.read(addr - 8, 24);
+                    let after = atomic.apply(before).to_le_bytes();
+                    assert_eq!(seen[8..8 + width.bytes()], after[..width.bytes()], "{op:?}");
+                    assert_eq!(seen[..8], [0xee; 8]);
+                    assert_eq!(seen[8 + width.bytes()..], [0xee; 16][width.bytes()..]);
+                }
+            }
+        }
+        let add = Atomic {
+            op: AtomicOp::FetchAdd,
+            width: Width::Eight,
+            float: true,
+            operand: 1.5_f64.to_bits(),
+            compare: 0,
+        };
+        bed.write(plain, &2.25_f64.to_le_bytes());
+        assert_eq!(stage.port.apply(plain, &add), Ok(2.25_f64.to_bits()));
+        assert_eq!(bed.read(plain, 8), 3.75_f64.to_le_bytes());
+        let error = stage.port.apply(plain + 4, &add).expect_err("not aligned");
+        assert!(error.to_string().contains("no word of 8 bytes"), "{error}");
+        stage.port.store_flag(plain + 4, 1).expect_err("not aligned");
+        bed.free(unregistered);
+    }
+    bed.free(plain);
+    bed.free(managed);
+}
+
+fn flags() {
+    const ROUNDS: u64 = 40;
+    for words in [stream_only(), WordsOptions::default()] {
+        let bed = Bed::new();
+        let heap = bed.heap(2);
+        let (mut stage, _region) = Stage::with(&bed, heap, 2 * GRANULARITY, options(2, words));
+        // Data of one put in two pieces, stored bytes, and the flag, all over the heap.
+        let (first, second) = (heap, heap + GRANULARITY - CHUNK / 2);
+        let (stored, flag) = (heap + GRANULARITY + CHUNK, heap + 2 * GRANULARITY - 8);
+        bed.write(flag, &[0; 8]);
+        let (acknowledged, context) = (AtomicBool::new(true), bed.handle as usize);
+        thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                // As the device would: the flag first, and then what it stands for.
+                call!(bed.raw, cuCtxSetCurrent(context => usize));
+                let start = Instant::now();
+                let mut rounds = 0;
+                while rounds < ROUNDS {
+                    let seen = bed.read(flag, 8).try_into().expect("8 bytes");
+                    let seen = u64::from_le_bytes(seen);
+                    if seen == rounds {
+                        assert!(start.elapsed() < HANG, "flag {rounds} does not change");
+                        continue;
+                    }
+                    assert_eq!(seen, rounds + 1);
+                    let seed = 3 * seen as usize;
+                    assert!(bed.read(first, CHUNK) == pattern(CHUNK, seed), "round {rounds}");
+                    assert!(bed.read(second, CHUNK) == pattern(CHUNK, seed + 1));
+                    assert!(bed.read(stored, 99) == pattern(99, seed + 2));
+                    rounds = seen;
+                    acknowledged.store(true, Ordering::Release);
+                }
+            });
+            for round in 1..=ROUNDS {
+                let start = Instant::now();
+                while !acknowledged.swap(false, Ordering::Acquire) {
+                    assert!(
+                        start.elapsed() < HANG && !reader.is_finished(),
+                        "flag {round} is not seen"
+                    );
+                    thread::yield_now();
+                }
+                let seed = 3 * round as usize;
+                for (number, memory) in [first, second].into_iter().enumerate() {
+                    let chunk = stage.chunk(CopyDirection::In, number as u16);
+                    fill(chunk, &pattern(CHUNK, seed + number));
+                    stage.start(CopyDirection::In, memory, number as u16, CHUNK, number as u32);
+                }
+                stage.port.store(stored, &pattern(99, seed + 2)).expect("bytes of it");
+                (0..2).for_each(|tag| stage.ends(tag));
+                stage.port.store_flag(flag, round).expect("a word of it");
+            }
+            reader.join().expect("no panic");
+        });
+    }
+}
+
+fn alias() {
+    let bed = Bed::new();
+    // GDRCopy maps no memory of NUMA nodes, so the window is on the other.
+    let shown = bed.vmm(&[(ON_NUMA_NODE, 0)], false);
+    let other = bed.heap(1);
+    let staging = Staging::new(options(2, gdrcopy()));
+    let (range, other_range) = (bed.range(shown, 4096), bed.range(other + 64, 4096));
+    let region = staging.register(shown, range, Some(other_range)).expect("it can be staged");
+    assert!(region.is_mapped());
+    let stager = staging.take_stager().expect("something is staged");
+    let mut port: Box<dyn CopyPort> = stager.copies;
+    port.store_flag(shown + 8, 77).expect("a word of it");
+    port.store(shown + 4090, &[5; 6]).expect("the last bytes");
+    assert_eq!(bed.read(other + 64 + 8, 8), 77_u64.to_le_bytes());
+    assert_eq!(bed.read(other + 64 + 4090, 6), [5; 6]);
+    // One of another length is not the same memory.
+    drop(region);
+    let (range, other_range) = (bed.range(shown, 4096), bed.range(other, 8192));
+    let region = staging.register(shown, range, Some(other_range)).expect("it can be staged");
+    assert!(!region.is_mapped());
+    port.store_flag(shown + 16, 78).expect("by the stream");
+    assert_eq!(bed.read(shown + 16, 8), 78_u64.to_le_bytes());
+}
+
+/// Descriptors of this process that are open.
+fn descriptors() -> usize {
+    fs::read_dir("/proc/self/fd").expect("the list of descriptors").count()
+}
+
+fn window() {
+    let bed = Bed::new();
+    let heap = bed.heap(3);
+    let (mut stage, region) = Stage::with(&bed, heap, GRANULARITY, options(2, dma_buf()));
+    assert!(region.is_mapped());
+    let before = descriptors();
+    let second = stage.register(&bed, heap + GRANULARITY, 2 * GRANULARITY);
+    stage.port.store_flag(heap + GRANULARITY, 1).expect("a word of it");
+    assert_eq!(descriptors(), before + 2, "one for each allocation");
+    // The stager has seen it, and is not asked again: the memory is free to go.
+    drop(second);
+    assert_eq!(descriptors(), before);
+    stage.port.store_flag(heap, 1).expect("the other one is left alone");
+}
+
+fn bounded() {
+    let bed = Bed::new();
+    let mut words = Words::new(&bed.context(), &WordsOptions::default()).expect("copies work");
+    let device = bed.alloc(1 << 16);
+    let range = Arc::new(bed.range(device + 64, 4096));
+    let within = words.mapper().open(Arc::clone(&range), None);
+    let mut into = [0; 64];
+    for (addr, len) in [(device + 63, 2), (device + 64 + 4095, 2), (device, 64), (usize::MAX, 1)] {
+        words.load_bytes_in(&within, addr, &mut into[..len]).expect_err("not in the range");
+        words.store_bytes_in(&within, addr, &into[..len]).expect_err("not in the range");
+    }
+    words.store_bytes_in(&within, device + 64, &[7; 64]).expect("in the range");
+    words.load_bytes_in(&within, device + 64, &mut into).expect("in the range");
+    assert_eq!(into, [7; 64]);
+    words.load_bytes_in(&within, device + 64, &mut []).expect("nothing is always there");
+    drop((words, within));
+    bed.free(device);
+}

@@ -1,0 +1,365 @@
+//! Copies through chunks, as the engine asks for them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use nvshmem_transport_libfabric::cuda::{Staging, StagingError, StagingOptions};
+use nvshmem_transport_libfabric::engine::copies::{Copy, CopyDirection, Reach};
+use nvshmem_transport_libfabric::engine::port::Posted;
+
+use crate::bed::{Bed, GRANULARITY, ON_DEVICE, allocations, call, fill, pattern, peek};
+use crate::case::Case;
+use crate::stage::{CHUNK, Stage, options};
+use crate::words::stream_only;
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::any("staged_memory_is_copied_both_ways_over_borders", both_ways),
+        Case::any("memory_that_nobody_registered_is_looked_at", unregistered),
+        Case::any("memory_that_is_mapped_anew_is_noticed", mapped_anew),
+        Case::any("more_ranges_than_are_kept_are_looked_at_again", many),
+        Case::fake("copies_are_told_in_the_order_of_starting", in_order),
+        Case::fake("what_there_is_no_room_for_can_be_tried_again", again),
+        Case::fake("memory_of_several_devices_is_staged", devices),
+        Case::fake("memory_that_the_driver_has_elsewhere_is_copied_there", elsewhere),
+        Case::any("memory_is_registered_and_released_while_other_memory_is_copied", meanwhile),
+        Case::any("what_was_released_is_not_found", released),
+        Case::any("starting_and_polling_staged_copies_allocates_nothing", no_allocation),
+        Case::any("what_is_no_copy_is_refused", refused),
+        Case::any("staging_ends_with_the_stager", ended),
+    ]
+}
+
+const OUT: CopyDirection = CopyDirection::Out;
+const IN: CopyDirection = CopyDirection::In;
+
+/// Copies pieces of memory out and in; they start and end at odd addresses.
+fn check(bed: &Bed, stage: &mut Stage, base: usize, len: usize) {
+    let bytes = pattern(len, base);
+    bed.write(base, &bytes);
+    let middle = len / 2;
+    let pieces =
+        [(0, 1), (3, CHUNK), (middle - CHUNK / 2, CHUNK), (middle - 1, 2), (len - CHUNK, CHUNK)];
+    for (at, len) in pieces {
+        assert!(stage.copy_out(base + at, len) == bytes[at..at + len], "{len} bytes at {at}");
+    }
+    let mut expected = bytes;
+    for (seed, (at, len)) in pieces.into_iter().enumerate() {
+        let new = pattern(len, seed);
+        stage.copy_in(base + at, &new);
+        expected[at..at + len].copy_from_slice(&new);
+    }
+    assert!(bed.read(base, len) == expected, "and nothing else has changed");
+}
+
+fn both_ways() {
+    let bed = Bed::new();
+    let plain = bed.alloc(1 << 20);
+    let (mut stage, _plain) = Stage::new(&bed, plain, 1 << 20);
+    assert_eq!((stage.bounce.chunk_len, stage.bounce.out, stage.bounce.inward), (CHUNK, 4, 4));
+    assert_eq!(stage.port.reach(plain, 1 << 20), Ok(Reach::Staged));
+    check(&bed, &mut stage, plain, 1 << 20);
+    let heap = bed.heap(2);
+    let _heap = stage.register(&bed, heap, 2 * GRANULARITY);
+    check(&bed, &mut stage, heap, 2 * GRANULARITY);
+    let managed = bed.managed(1 << 20);
+    let _managed = stage.register(&bed, managed, 1 << 20);
+    check(&bed, &mut stage, managed, 1 << 20);
+    assert_eq!(stage.staging.len(), 3);
+}
+
+fn unregistered() {
+    let bed = Bed::new();
+    let registered = bed.alloc(4096);
+    let (mut stage, _region) = Stage::new(&bed, registered, 4096);
+    for (memory, len) in [(bed.alloc(1 << 20), 1 << 20), (bed.managed(1 << 20), 1 << 20)] {
+        assert_eq!(stage.port.reach(memory + 5, 100), Ok(Reach::Staged));
+        check(&bed, &mut stage, memory, len);
+    }
+    let heap = bed.heap(2);
+    assert_eq!(stage.port.reach(heap, 2 * GRANULARITY), Ok(Reach::Staged));
+    check(&bed, &mut stage, heap, 2 * GRANULARITY);
+
+    let locked = bed.host(CHUNK);
+    let mut plain = vec![0_u8; CHUNK];
+    for memory in [locked, plain.as_mut_ptr() as usize] {
+        assert_eq!(stage.port.reach(memory, CHUNK), Ok(Reach::Direct));
+        let bytes = pattern(CHUNK, memory);
+        fill(memory, &bytes);
+        assert!(stage.copy_out(memory + 1, CHUNK - 2) == bytes[1..CHUNK - 1]);
+        let new = pattern(CHUNK - 2, 1);
+        stage.copy_in(memory + 1, &new);
+        let seen = peek(memory, CHUNK);
+        assert!(seen[1..CHUNK - 1] == new && seen[0] == bytes[0]);
+        assert_eq!(seen[CHUNK - 1], bytes[CHUNK - 1]);
+        // Words of it are the fabric's port's to change.
+        let error = stage.port.load(memory, &mut [0; 8]).expect_err("it is host memory");
+        assert!(error.to_string().contains("host memory"), "{error}");
+    }
+    assert_eq!(stage.port.reach(plain.as_ptr() as usize, 1), Ok(Reach::Direct));
+    stage.port.reach(usize::MAX, 2).expect_err("no memory");
+    stage.port.reach(heap, 0).expect_err("no memory");
+}
+
+fn mapped_anew() {
+    let bed = Bed::new();
+    let registered = bed.alloc(4096);
+    let (mut stage, _region) = Stage::new(&bed, registered, 4096);
+    let (g, base) = (GRANULARITY, bed.reserve(2 * GRANULARITY));
+    let over_the_middle = |stage: &mut Stage, seed: usize| {
+        let at = base + g - CHUNK / 2;
+        assert_eq!(stage.port.reach(at, CHUNK), Ok(Reach::Staged));
+        let bytes = pattern(CHUNK, seed);
+        stage.copy_in(at, &bytes);
+        assert!(stage.copy_out(at, CHUNK) == bytes);
+        assert!(bed.read(at, CHUNK) == bytes);
+    };
+    for round in 0..4 {
+        // One allocation: no border in the middle.
+        bed.map_at(base, 2 * g);
+        over_the_middle(&mut stage, round);
+        bed.unmap(base, 2 * g);
+        // Two at the same addresses.
+        bed.map_at(base, g);
+        bed.map_at(base + g, g);
+        over_the_middle(&mut stage, 100 + round);
+        // The second one is replaced: a part of what is known.
+        bed.unmap(base + g, g);
+        bed.map_at(base + g, g);
+        over_the_middle(&mut stage, 200 + round);
+        bed.unmap(base, g);
+        bed.unmap(base + g, g);
+    }
+}
+
+fn many() {
+    let bed = Bed::new();
+    let registered = bed.alloc(4096);
+    let (mut stage, _region) = Stage::new(&bed, registered, 4096);
+    let ranges: Vec<usize> = (0..150).map(|_| bed.alloc(4096)).collect();
+    for round in 0..3 {
+        for (index, range) in ranges.iter().enumerate() {
+            let bytes = pattern(100, index + round);
+            stage.copy_in(range + index, &bytes);
+            assert!(stage.copy_out(range + index, 100) == bytes);
+        }
+    }
+    for range in ranges {
+        bed.free(range);
+    }
+}
+
+fn in_order() {
+    let bed = Bed::new();
+    let slow = bed.heap(1);
+    let fast = bed.vmm(&[(ON_DEVICE, 1)], false);
+    let (mut stage, _slow) = Stage::new(&bed, slow, GRANULARITY);
+    let _fast = stage.register(&bed, fast, GRANULARITY);
+    let host = bed.host(CHUNK);
+    call!(bed.raw, fake_cuda_latency(0 => i32, 50_000_000 => u64, 0 => u64));
+    stage.start(IN, slow, 0, CHUNK, 1);
+    stage.start(IN, fast, 1, CHUNK, 2);
+    stage.start(IN, host, 2, CHUNK, 3);
+    stage.start(IN, slow, 3, CHUNK, 4);
+    // The other direction is not held up.
+    stage.start(OUT, fast, 0, CHUNK, 5);
+    stage.start(OUT, host, 1, CHUNK, 6);
+    let told: Vec<u32> = (0..6).map(|_| stage.wait().tag).collect();
+    let of = |tags: [u32; 4]| told.iter().copied().filter(move |tag| tags.contains(tag));
+    assert!(of([1, 2, 3, 4]).eq([1, 2, 3, 4]), "{told:?}");
+    assert!(of([5, 6, 0, 0]).eq([5, 6]), "{told:?}");
+    let place = |tag| told.iter().position(|told| *told == tag);
+    assert!(place(6) < place(1), "the slow device does not hold up the other direction: {told:?}");
+    assert!(stage.port.poll().is_none());
+}
+
+fn again() {
+    let bed = Bed::new();
+    let heap = bed.heap(1);
+    let (mut stage, _region) = Stage::with(&bed, heap, GRANULARITY, options(1, stream_only()));
+    call!(bed.raw, fake_cuda_latency(0 => i32, 20_000_000 => u64, 0 => u64));
+    for direction in [IN, OUT] {
+        let copy =
+            Copy { direction, memory: heap, chunk: stage.chunk(direction, 0), len: CHUNK / 2 };
+        let mut taken = 0;
+        while stage.port.start(&copy, taken).expect("never refused for good") == Posted::Yes {
+            taken += 1;
+        }
+        assert!(taken >= 2, "two pieces of a chunk");
+        stage.ends(0);
+        assert_eq!(stage.port.start(&copy, taken), Ok(Posted::Yes), "there is room again");
+        (1..=taken).for_each(|tag| stage.ends(tag));
+    }
+}
+
+fn devices() {
+    let bed = Bed::new();
+    let heaps: Vec<usize> = (0..3).map(|device| bed.vmm(&[(ON_DEVICE, device)], false)).collect();
+    let (mut stage, _first) = Stage::new(&bed, heaps[0], GRANULARITY);
+    // Nothing of device 1 is registered: nothing is made for it on this thread, and it says so.
+    let error = stage.port.reach(heaps[1], 64).expect_err("no engine for it");
+    let said = error.to_string();
+    for part in ["64 bytes", "device memory", "device 1", "nothing is registered"] {
+        assert!(said.contains(part), "no {part:?} in: {said}");
+    }
+    let _second = stage.register(&bed, heaps[1], GRANULARITY);
+    let pinned = bed.count(3);
+    let _third = stage.register(&bed, heaps[2], GRANULARITY);
+    assert_eq!(bed.count(3), pinned, "bounce memory is there once");
+    for (seed, heap) in heaps.iter().enumerate() {
+        let bytes = pattern(CHUNK, seed);
+        stage.copy_in(heap + 7, &bytes);
+        stage.port.store_flag(*heap + (1 << 20), seed as u64 + 1).expect("a word of it");
+    }
+    for (seed, heap) in heaps.iter().enumerate() {
+        assert!(stage.copy_out(heap + 7, CHUNK) == pattern(CHUNK, seed));
+        let mut flag = [0; 8];
+        stage.port.load(*heap + (1 << 20), &mut flag).expect("a word of it");
+        assert_eq!(u64::from_le_bytes(flag), seed as u64 + 1);
+    }
+}
+
+fn elsewhere() {
+    let bed = Bed::new();
+    let (heap, unused) = (bed.heap(2), bed.reserve(2 * GRANULARITY));
+    let staging = Staging::new(options(4, stream_only()));
+    let range = bed.range(heap, 2 * GRANULARITY);
+    let _region = staging.register(unused, range, None).expect("it can be staged");
+    let stager = staging.take_stager().expect("something is staged");
+    let mut stage = Stage { port: stager.copies, bounce: stager.bounce, staging };
+    let at = GRANULARITY - 100;
+    let bytes = pattern(CHUNK, 3);
+    stage.copy_in(unused + at, &bytes);
+    assert!(bed.read(heap + at, CHUNK) == bytes);
+    assert!(stage.copy_out(unused + at, CHUNK) == bytes);
+    stage.port.store(unused + at, &[9; 200]).expect("over the border");
+    assert_eq!(bed.read(heap + at, 200), [9; 200]);
+}
+
+fn meanwhile() {
+    let bed = Bed::new();
+    let len = 1 << 20;
+    let kept = bed.alloc(len);
+    let others: Vec<usize> = (0..8).map(|_| bed.alloc(4096)).collect();
+    let (mut stage, _region) = Stage::new(&bed, kept, len);
+    let staging = Arc::clone(&stage.staging);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let registering = scope.spawn(|| {
+            let mut rounds = 0;
+            // Until the copies are over, and often enough to be in their way.
+            while !stop.load(Ordering::Acquire) || rounds < 50 {
+                let register = |addr: &usize| {
+                    staging.register(*addr, bed.range(*addr, 4096), None).expect("it can be staged")
+                };
+                let regions: Vec<_> = others.iter().map(register).collect();
+                drop(regions);
+                rounds += 1;
+            }
+        });
+        for round in 0..200 {
+            let bytes = pattern(CHUNK, round);
+            stage.copy_in(kept + round, &bytes);
+            stage.port.store_flag(kept + len - 8, round as u64).expect("a word of it");
+            assert!(stage.copy_out(kept + round, CHUNK) == bytes);
+            // Registered at present or not.
+            let other = others[round % others.len()];
+            stage.copy_in(other, &bytes[..64]);
+            stage.port.store(other + 64, &bytes[..9]).expect("bytes of it");
+            assert!(stage.copy_out(other, 64) == bytes[..64]);
+        }
+        stop.store(true, Ordering::Release);
+        registering.join().expect("no panic");
+    });
+    assert_eq!(stage.staging.len(), 1);
+}
+
+fn released() {
+    let bed = Bed::new();
+    let first = bed.alloc(4096);
+    let (mut stage, region) = Stage::new(&bed, first, 4096);
+    stage.copy_in(first, &[1; 64]);
+    drop(region);
+    assert!(stage.staging.is_empty());
+    bed.free(first);
+    let copy = Copy { direction: OUT, memory: first, chunk: stage.chunk(OUT, 0), len: 64 };
+    if bed.is_fake() {
+        // Its addresses are nobody's now, so they count as host memory; staged they are not.
+        assert_eq!(stage.port.reach(copy.memory, copy.len), Ok(Reach::Direct));
+        stage.port.store_flag(first, 1).expect_err("it was released");
+    }
+    // What comes next is served.
+    let second = bed.alloc(4096);
+    let _region = stage.register(&bed, second, 4096);
+    stage.copy_in(second, &[2; 64]);
+    assert_eq!(stage.copy_out(second, 64), [2; 64]);
+}
+
+fn no_allocation() {
+    let bed = Bed::new();
+    let heap = bed.heap(1);
+    let (mut stage, _region) = Stage::new(&bed, heap, GRANULARITY);
+    let other = bed.alloc(4096);
+    let host = bed.host(4096);
+    let copies = [
+        Copy { direction: IN, memory: heap, chunk: stage.chunk(IN, 0), len: CHUNK },
+        Copy { direction: OUT, memory: heap, chunk: stage.chunk(OUT, 0), len: CHUNK },
+        Copy { direction: IN, memory: other, chunk: stage.chunk(IN, 1), len: 4096 },
+        Copy { direction: OUT, memory: host, chunk: stage.chunk(OUT, 1), len: 4096 },
+    ];
+    let mut round = || {
+        for (tag, copy) in copies.iter().enumerate() {
+            assert_eq!(stage.port.start(copy, tag as u32), Ok(Posted::Yes));
+        }
+        for _ in 0..copies.len() {
+            stage.wait().result.expect("it goes well");
+        }
+        stage.port.store_flag(heap, 5).expect("a word of it");
+        stage.port.store(heap + 11, &[3; 99]).expect("bytes of it");
+    };
+    // The first time what is not registered is looked at.
+    round();
+    let before = allocations();
+    (0..20).for_each(|_| round());
+    assert_eq!(allocations(), before);
+}
+
+fn refused() {
+    let bed = Bed::new();
+    let heap = bed.heap(1);
+    let (mut stage, _region) = Stage::new(&bed, heap, GRANULARITY);
+    let chunk = stage.bounce.addr;
+    for (chunk, len) in [
+        (chunk - 1, 64),
+        (chunk + stage.bounce.len() - 63, 64),
+        (chunk + stage.bounce.len() + 4096, 1),
+        (chunk, usize::MAX),
+    ] {
+        let copy = Copy { direction: IN, memory: heap, chunk, len };
+        let error = stage.port.start(&copy, 0).expect_err("that is in no chunk");
+        assert!(error.to_string().contains("in no chunk"), "{error}");
+    }
+    assert!(stage.port.poll().is_none(), "nothing was started");
+    let last =
+        Copy { direction: IN, memory: heap, chunk: chunk + stage.bounce.len() - 64, len: 64 };
+    assert_eq!(stage.port.start(&last, 4), Ok(Posted::Yes));
+    stage.ends(4);
+    for (chunk_len, chunks) in [(0, 4), (5000, 4), (4096, 0), (4096, 257)] {
+        let staging = Staging::new(StagingOptions { chunk_len, ..options(chunks, stream_only()) });
+        let error =
+            staging.register(heap, bed.range(heap, GRANULARITY), None).expect_err("no such");
+        assert_eq!(error, StagingError::Options { chunks, chunk_len });
+    }
+}
+
+fn ended() {
+    let bed = Bed::new();
+    let heap = bed.heap(1);
+    let (stage, _region) = Stage::new(&bed, heap, GRANULARITY);
+    let Stage { port, staging, .. } = stage;
+    drop(port);
+    let error = staging.register(heap, bed.range(heap, GRANULARITY), None).expect_err("no stager");
+    assert_eq!(error, StagingError::Ended);
+    assert!(staging.take_stager().is_none());
+}
