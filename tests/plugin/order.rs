@@ -23,7 +23,7 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     for round in 1..=ROUNDS {
         for kind in [0, 1] {
             let pattern = Pattern::of(&[kind, me.into(), round]);
-            host.local(sources[kind as usize], LEN)?.fill(pattern, 0);
+            host.local(sources[kind as usize], LEN)?.fill(pattern, 0)?;
         }
         for &pe in &peers {
             send(&host, round, pe, slot(0, me), slot(1, me), sources)?;
@@ -90,7 +90,7 @@ fn quiet_means_visible(host: &Host<'_>, job: &Job, me: u32, n: u32) -> Result<()
     let target = host.alloc(LEN, 8)?;
     let source = host.alloc(LEN, 8)?;
     for round in 0..50 {
-        host.local(source, LEN)?.fill(Pattern::of(&[round, me.into()]), 0);
+        host.local(source, LEN)?.fill(Pattern::of(&[round, me.into()]), 0)?;
         let len = [8, 4096, LEN][round as usize % 3];
         if round % 2 == 0 {
             host.user().put_nbi((me + 1) % n, target, source, len)?;

@@ -104,7 +104,7 @@ fn send(
     }
     let len = length(me, pe, round, most);
     let from = places.slot(places.outbox, pe, round);
-    host.local(from, len)?.fill(Pattern::of(&[me.into(), pe.into(), round]), 0);
+    host.local(from, len)?.fill(Pattern::of(&[me.into(), pe.into(), round]), 0)?;
     // An odd place at the target, so that nothing is aligned by accident.
     let to = places.slot(places.inbox, me, round).plus(round % 8);
     let signal = places.signal(me, round);

@@ -17,7 +17,7 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let sources: Vec<SymAddr> =
         (0..n).map(|_| host.alloc(share * SLOT, 8)).collect::<Result<_, _>>()?;
     for (pe, source) in (0..n).zip(&sources) {
-        host.local(*source, share * SLOT)?.fill(pattern(me, pe), 0);
+        host.local(*source, share * SLOT)?.fill(pattern(me, pe), 0)?;
     }
     let back = host.alloc(share * SLOT, 8)?;
     host.barrier()?;
@@ -28,7 +28,7 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
             let (to, from) = (slot(me, at), sources[pe as usize].plus(at * SLOT));
             let len = length(at);
             let value = || -> Result<u64, BoxError> {
-                let bytes = host.local(from, 8)?.to_vec();
+                let bytes = host.local(from, 8)?.to_vec()?;
                 Ok(u64::from_le_bytes(bytes.try_into().map_err(|_| "8 bytes")?))
             };
             match at % 6 {
@@ -53,7 +53,7 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     host.barrier()?;
     for sender in 0..n {
         for at in 0..share {
-            let bytes = host.local(slot(sender, at), SLOT)?.to_vec();
+            let bytes = host.local(slot(sender, at), SLOT)?.to_vec()?;
             let len = length(at) as usize;
             let (written, rest) = bytes.split_at(len);
             pattern(sender, me)
@@ -68,7 +68,7 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
 
     // And as many gets, from both threads at once.
     for pe in 0..n {
-        host.local(back, share * SLOT)?.set(0);
+        host.local(back, share * SLOT)?.set(0)?;
         for at in 0..share {
             let (from, to) = (slot(me, at), back.plus(at * SLOT));
             if at % 2 == 0 {
