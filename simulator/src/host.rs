@@ -335,15 +335,36 @@ impl<'a> Host<'a> {
         let Host { proxy, user, shared, .. } = self;
         proxy.stop()?;
         drop(user);
-        let shared = Arc::try_unwrap(shared)
-            .map_err(|_| Error::Usage("operations are still in use at finalize".into()))?;
-        let Shared { transport, regions, .. } = shared;
-        regions.end(&transport)?;
-        transport.finalize()?;
-        // Now the plugin is unloaded, where that version does so.
-        drop(transport);
-        Ok(())
+        end(shared)
     }
+}
+
+impl Host<'_> {
+    /// Ends the PE as a host does that has met an error and finalizes all the same: nothing is
+    /// completed and nobody waited for. Not collective.
+    ///
+    /// # Errors
+    /// The proxy thread does not end, or the plugin does not let its transport be taken down. That the
+    /// proxy thread had failed is none.
+    pub fn tear_down(self) -> Result<()> {
+        let Host { proxy, user, shared, .. } = self;
+        match proxy.stop() {
+            Ok(()) | Err(Error::Proxy(_)) => {}
+            Err(error) => return Err(error),
+        }
+        drop(user);
+        end(shared)
+    }
+}
+
+/// Releases the heap and then the buffers, finalizes the transport, and unloads the plugin where that
+/// version does so.
+fn end(shared: Arc<Shared>) -> Result<()> {
+    let shared = Arc::try_unwrap(shared)
+        .map_err(|_| Error::Usage("operations are still in use at finalize".into()))?;
+    let Shared { transport, regions, .. } = shared;
+    regions.end(&transport)?;
+    transport.finalize()
 }
 
 /// A user's buffer in the heap, as the plugin is told of it: addresses in this PE.

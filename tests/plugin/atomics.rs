@@ -4,6 +4,8 @@
 use nvshmem_abi::{Major, c};
 use nvshmem_sim::{Amo, BoxError, Host, Job, SymAddr};
 
+use crate::resident::Resident;
+
 const ROUNDS: u64 = 40;
 
 /// Integers in all widths, and floating point where the layout has it.
@@ -27,6 +29,7 @@ fn number(value: u64, (bytes, float): (i32, bool)) -> u64 {
 pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let n = job.n_pes();
     let host = job.init()?;
+    let kernel = Resident::start(job, &host)?;
     if host.atomics_complete_on_quiet() {
         return Err("flags are stored by the transport, and it must say so".into());
     }
@@ -40,6 +43,7 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
             swaps(&host, n, kind)?;
         }
     }
+    kernel.end()?;
     host.finalize()?;
     Ok(())
 }

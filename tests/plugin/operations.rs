@@ -1,7 +1,9 @@
 //! Put, get, P and G of all sizes and alignments, from the user thread and the proxy thread at
 //! once, every byte checked at the target.
 
-use nvshmem_sim::{BoxError, BufferId, Host, Job, Layout, Pattern, SymAddr};
+use nvshmem_sim::{BoxError, Host, Job, Layout, MemoryKind, Pattern, SymAddr};
+
+use crate::resident::Resident;
 
 /// Sizes that matter: around words, cache lines, pages, inject limits, and chunk borders.
 const SIZES: [u64; 25] = [
@@ -48,6 +50,7 @@ fn reaches(me: u32, pe: u32, n: u32, len: u64) -> bool {
 pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let (me, n) = (job.pe(), job.n_pes());
     let host = job.init()?;
+    let kernel = Resident::start(job, &host)?;
     if job.layout() >= Layout::V4 {
         // Queue pairs are declined: the indices stay what the host put there.
         let indices = host.create_qps(3)?;
@@ -63,8 +66,12 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let pattern = |kind: u64, sender: u32| Pattern::of(&[kind, sender.into()]);
     let source = host.alloc(area, 8)?;
     host.local(source, area)?.fill(pattern(PROXY, me), 0)?;
-    // The user thread sends from a buffer of its own, at an odd address.
-    let buffer = host.register(area, 13)?;
+    // The user thread sends from a buffer of its own, at an odd address: where the heap is on a device,
+    // some PEs have the buffer there, and some in the host's memory.
+    let buffer = match me % 2 {
+        0 => host.register(area, 13)?,
+        _ => host.register_in(MemoryKind::Host, area, 13)?,
+    };
     host.local(buffer.at(0), area)?.fill(pattern(USER, me), 0)?;
     host.barrier()?;
 
@@ -112,6 +119,7 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     values(&host, me, n)?;
     unregistered(&host, me, n)?;
     host.unregister(buffer)?;
+    kernel.end()?;
     host.finalize()?;
     Ok(())
 }
@@ -126,7 +134,7 @@ fn read_back(
     part: &dyn Fn(u64, u32) -> SymAddr,
     pattern: &dyn Fn(u64, u32) -> Pattern,
 ) -> Result<(), BoxError> {
-    let into: Vec<BufferId> = (0..2).map(|_| host.register(area, 5)).collect::<Result<_, _>>()?;
+    let into = [host.register_in(MemoryKind::Host, area, 5)?, host.register(area, 5)?];
     for pe in (0..n).map(|step| (me + step) % n) {
         for kind in [USER, PROXY] {
             host.local(into[kind as usize].at(0), area)?.set(0xcc)?;

@@ -3,6 +3,8 @@
 
 use nvshmem_sim::{BoxError, Host, Job, Pattern, SymAddr};
 
+use crate::resident::Resident;
+
 const ROUNDS: u64 = 60;
 const LEN: u64 = 50_000;
 /// Data, then a flag word, then a word for the answer.
@@ -15,6 +17,7 @@ const ANSWER: u64 = SLOT - 8;
 pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let (me, n) = (job.pe(), job.n_pes());
     let host = job.init()?;
+    let kernel = Resident::start(job, &host)?;
     let inbox = host.alloc(2 * u64::from(n) * SLOT, 4096)?;
     let slot = |kind: u64, peer: u32| inbox.plus((kind * u64::from(n) + u64::from(peer)) * SLOT);
     let sources = [host.alloc(LEN, 8)?, host.alloc(LEN, 8)?];
@@ -58,6 +61,7 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
         }
     }
     quiet_means_visible(&host, job, me, n)?;
+    kernel.end()?;
     host.finalize()?;
     Ok(())
 }
