@@ -7,7 +7,7 @@ use nvshmem_sim::{
     Amo, BoxError, Host, Job, Layout, MemoryKind, Pattern, Place, SymAddr, UserMapped,
 };
 
-use super::device::{Needs, job, staged};
+use super::device::{Needs, done_with, job, staged};
 use super::matrix::done;
 use crate::fabric::Fabric;
 use crate::resident::Resident;
@@ -35,7 +35,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             trials.push(staged(name, fabric, Needs::Any, move || {
                 for layout in [Layout::V3b, Layout::V7] {
                     let job = job(fabric, MemoryKind::DeviceVmm, "borders", 2, 2, layout);
-                    done(job.heap(HEAP, 4 * MIB).user_mapped(mapped))?;
+                    done_with(mapped, job.heap(HEAP, 4 * MIB).user_mapped(mapped))?;
                 }
                 Ok(())
             }));

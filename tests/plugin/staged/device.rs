@@ -5,9 +5,10 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
-use nvshmem_sim::{BoxError, Job, JobSettings, Layout, MemoryKind, Outcome};
+use nvshmem_sim::{BoxError, Job, JobSettings, Layout, MemoryKind, Outcome, UserMapped};
 
 use crate::fabric::{Fabric, trial};
+use crate::matrix::run;
 use crate::resident::RESIDENT;
 
 /// Where the stand-in for CUDA's driver is.
@@ -86,6 +87,22 @@ pub(crate) fn staged(
     };
     println!("{name} is ignored: {reason}");
     Trial::test(name, run).with_ignored_flag(true)
+}
+
+/// Runs a job that is to succeed, cleanly; or does not, and says so, where the device has no memory of the
+/// host's NUMA nodes.
+pub(crate) fn done_with(mapped: UserMapped, job: JobSettings) -> Result<(), Failed> {
+    const REFUSED: &str = "cuMemCreate: CUDA_ERROR_NOT_SUPPORTED";
+    match (run(job), device()) {
+        (Err(error), Ok(Device::Gpu))
+            if mapped == UserMapped::HostNuma
+                && error.message().is_some_and(|text| text.contains(REFUSED)) =>
+        {
+            println!("skipped: the device has no memory of NUMA nodes ({REFUSED})");
+            Ok(())
+        }
+        (result, _) => result.map(drop),
+    }
 }
 
 /// A job on this fabric whose PEs have memory of this kind, by the device of this run.

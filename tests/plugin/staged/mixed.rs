@@ -53,24 +53,17 @@ pub(crate) fn trials() -> Vec<Trial> {
 const SIZES: [u64; 8] = [1, 8, 100, 1023, 4096 + 3, 70_001, 262_144, 600_003];
 const LARGEST: u64 = 600_003;
 
-/// A local buffer, by where it is and whether the plugin knows it.
-#[derive(Clone, Copy, Debug)]
-struct Buffer {
-    id: BufferId,
-    kind: MemoryKind,
-    registered: bool,
-}
-
-fn buffers(host: &Host<'_>) -> Result<Vec<Buffer>, BoxError> {
+/// Local buffers of each kind, registered and not, with a word about each.
+fn buffers(host: &Host<'_>) -> Result<Vec<(BufferId, String)>, BoxError> {
     let mut buffers = Vec::new();
     for kind in [MemoryKind::Host, MemoryKind::Device] {
         if kind == MemoryKind::Device && host.device().is_none() {
             continue;
         }
-        let (known, unknown) =
-            (host.register_in(kind, LARGEST, 3)?, host.unregistered_in(kind, LARGEST)?);
-        buffers.push(Buffer { id: known, kind, registered: true });
-        buffers.push(Buffer { id: unknown, kind, registered: false });
+        let registered = host.register_in(kind, LARGEST, 3)?;
+        let unregistered = host.unregistered_in(kind, LARGEST)?;
+        buffers.push((registered, format!("registered {kind} memory")));
+        buffers.push((unregistered, format!("unregistered {kind} memory")));
     }
     Ok(buffers)
 }
@@ -85,13 +78,12 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let part = |thread: u64, sender: u32| {
         inbox.plus((thread * u64::from(n) + u64::from(sender)) * LARGEST)
     };
-    for (index, buffer) in (0..).zip(buffers(&host)?) {
+    for (index, (buffer, what)) in (0..).zip(buffers(&host)?) {
         for len in SIZES {
             for thread in [0, 1] {
                 let pattern = Pattern::of(&[me.into(), index, len, thread]);
-                round_trip(&host, next, part(thread, me), buffer, len, thread, pattern).map_err(
-                    |error| format!("{buffer:?}, {len} bytes, thread {thread}: {error}"),
-                )?;
+                round_trip(&host, next, part(thread, me), buffer, len, thread, pattern)
+                    .map_err(|error| format!("{what}, {len} bytes, thread {thread}: {error}"))?;
             }
         }
     }
@@ -106,18 +98,18 @@ fn round_trip(
     host: &Host<'_>,
     pe: u32,
     there: SymAddr,
-    buffer: Buffer,
+    buffer: BufferId,
     len: u64,
     thread: u64,
     pattern: Pattern,
 ) -> Result<(), BoxError> {
-    let local = host.local(buffer.id.at(0), len)?;
+    let local = host.local(buffer.at(0), len)?;
     local.fill(pattern, 0)?;
     match thread {
         // The blocking call is done with its source on return, whoever it belongs to.
-        0 => host.user().put(pe, there, buffer.id.at(0), len)?,
+        0 => host.user().put(pe, there, buffer.at(0), len)?,
         _ => {
-            host.proxy().put(pe, there, buffer.id.at(0), len)?;
+            host.proxy().put(pe, there, buffer.at(0), len)?;
             host.proxy().quiet()?;
         }
     }
@@ -126,21 +118,21 @@ fn round_trip(
         0 => {
             // Without a quiet the get might pass the put.
             host.user().quiet()?;
-            host.user().get(pe, there, buffer.id.at(0), len)?;
+            host.user().get(pe, there, buffer.at(0), len)?;
         }
         _ => {
-            host.proxy().get(pe, there, buffer.id.at(0), len)?;
+            host.proxy().get(pe, there, buffer.at(0), len)?;
             host.proxy().quiet()?;
         }
     }
     local.verify(pattern, 0)?;
     // And as two calls that do not wait, with a fence between for good measure at the other end.
     local.fill(pattern, 1)?;
-    host.user().put_nbi(pe, there, buffer.id.at(0), len)?;
+    host.user().put_nbi(pe, there, buffer.at(0), len)?;
     host.user().fence()?;
     host.user().quiet()?;
     local.set(0xa5)?;
-    host.user().get_nbi(pe, there, buffer.id.at(0), len)?;
+    host.user().get_nbi(pe, there, buffer.at(0), len)?;
     host.user().quiet()?;
     local.verify(pattern, 1)?;
     Ok(())

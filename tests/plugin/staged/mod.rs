@@ -11,13 +11,15 @@ mod failures;
 mod limits;
 mod matrix;
 mod mixed;
+mod own;
 
 use libtest_mimic::Trial;
 use nvshmem_sim::Scenario;
 
 /// What PEs of these cases run.
-pub(crate) const SCENARIOS: [(&str, Scenario); 6] = [
+pub(crate) const SCENARIOS: [(&str, Scenario); 7] = [
     ("probe", device::probe),
+    ("own_memory", own::scenario),
     ("borders", borders::scenario),
     ("mixed", mixed::scenario),
     ("failing", failures::scenario),
@@ -27,6 +29,7 @@ pub(crate) const SCENARIOS: [(&str, Scenario); 6] = [
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
+    trials.extend(own::trials());
     trials.extend(matrix::trials());
     trials.extend(borders::trials());
     trials.extend(mixed::trials());
