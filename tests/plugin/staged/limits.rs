@@ -10,12 +10,9 @@ use crate::fabric::Fabric;
 const CHUNK: u64 = 256 << 10;
 const DEPTH: u64 = 4;
 
-/// Lanes of a process, and directions of each.
-const POOLS: u64 = 2 * 2;
-
 /// Page-locked memory that the simulator has itself, and what words may take.
 const OWN_PINNED: u64 = 2 << 20;
-const WORDS: u64 = 256 << 10;
+const WORDS: u64 = 64 << 10;
 
 pub(crate) fn trials() -> Vec<Trial> {
     [Fabric::Rxm, Fabric::Tcp2, Fabric::Shm]
@@ -54,8 +51,8 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     }
     host.local(target, LEN)?.verify(Pattern::new(((me + n - 1) % n).into()), 0)?;
     let pinned = faults.pinned_in_use()? - OWN_PINNED;
-    let most = POOLS * CHUNK * DEPTH + WORDS;
-    if pinned > most {
+    let most = 2 * CHUNK * DEPTH + WORDS;
+    if pinned < CHUNK || pinned > most {
         return Err(format!("{pinned} bytes of page-locked memory; the settings say {most}").into());
     }
     host.barrier()?;

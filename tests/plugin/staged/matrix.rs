@@ -160,7 +160,16 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// Runs a job that is to succeed, cleanly.
+/// Runs a job that is to succeed, cleanly, and whose PEs with device memory say that it is staged.
 pub(crate) fn done(job: JobSettings) -> Result<(), Failed> {
-    run(job).map(|_| ())
+    let memory = |pe| job.memory_of_pe.get(&pe).copied().unwrap_or(job.memory);
+    let staged: Vec<u32> = (0..job.n_pes).filter(|pe| memory(*pe) != MemoryKind::Host).collect();
+    let report = run(job)?;
+    for pe in staged {
+        let text = report.pes[pe as usize].text();
+        if !text.contains("memory of devices is staged") {
+            return Err(format!("PE {pe} does not say that it stages:\n{text}").into());
+        }
+    }
+    Ok(())
 }

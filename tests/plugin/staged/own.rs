@@ -5,8 +5,8 @@ use libtest_mimic::Trial;
 use nvshmem_sim::{BoxError, Job, Layout, MemoryKind, Pattern, UserMapped};
 
 use super::device::{Needs, done_with, job, staged};
-use super::matrix::done;
 use crate::fabric::Fabric;
+use crate::matrix::run;
 use crate::resident::{RESIDENT, Resident};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -18,7 +18,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         MemoryKind::Managed,
     ] {
         trials.push(staged(format!("{kind}::own_memory"), Fabric::Shm, Needs::Any, move || {
-            done(job(Fabric::Shm, kind, "own_memory", 2, 1, Layout::V7).param(RESIDENT, true))
+            run(job(Fabric::Shm, kind, "own_memory", 2, 1, Layout::V7).param(RESIDENT, true))
+                .map(drop)
         }));
     }
     for mapped in [UserMapped::Device, UserMapped::HostNuma] {
