@@ -45,8 +45,16 @@ check: ## Check formatting and lints
 	scripts/check.sh
 
 .PHONY: test
-test: deps check plugins ## Check, build and run every test
-	scripts/test.sh $(PLUGINS)
+test: deps check plugins fake-cuda ## Check, build and run every test
+	scripts/test.sh $(PLUGINS) $(FAKE_CUDA)
+
+.PHONY: test-staged
+test-staged: deps plugins fake-cuda ## The suites on memory of a device that the fabric does not reach
+	scripts/test-staged.sh $(PLUGINS) $(FAKE_CUDA)
+
+.PHONY: gpu-tests
+gpu-tests: deps plugins ## Collect in target/gpu-tests what 'make test-staged' is on a machine with a GPU
+	scripts/gpu-tests.sh $(PLUGINS) $(TARGET)/gpu-tests
 
 .PHONY: demo
 demo: deps plugins ## Two PEs, two rails on loopback TCP: bandwidth, latency, message rate

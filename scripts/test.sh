@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs every test of the workspace and sums what they report.
-#   scripts/test.sh PLUGIN_DIRECTORY
-# The plugins in PLUGIN_DIRECTORY, from 'make install', are what the multi-process suites load.
+#   scripts/test.sh PLUGIN_DIRECTORY CUDA_DIRECTORY
+# The plugins in PLUGIN_DIRECTORY, from 'make install', are what the multi-process suites load. The
+# driver in CUDA_DIRECTORY, from 'make fake-cuda', gives them devices.
 # NVSHMEM_TEST_LIBFABRIC2 names a libfabric 2.x to run against as well. Where it is not set one is
 # fetched; set and empty, the tests that need it are skipped and say so.
 set -euo pipefail
@@ -9,7 +10,8 @@ cd "$(dirname "$0")/.."
 
 NVSHMEM_TEST_PLUGIN_DIR=$1
 NVSHMEM_TEST_LIBFABRIC2=${NVSHMEM_TEST_LIBFABRIC2-$(scripts/libfabric2.sh)}
-export NVSHMEM_TEST_PLUGIN_DIR NVSHMEM_TEST_LIBFABRIC2
+NVSHMEM_TEST_FAKE_CUDA=$2
+export NVSHMEM_TEST_PLUGIN_DIR NVSHMEM_TEST_LIBFABRIC2 NVSHMEM_TEST_FAKE_CUDA
 # The reports are read below.
 export CARGO_TERM_COLOR=never
 

@@ -20,13 +20,13 @@ pub(crate) struct Areas {
 /// Fills an area with the seed's pattern.
 pub(crate) fn fill(ops: &Ops, area: SymAddr, len: u64, seed: u64) -> Result<(), String> {
     let local = ops.local(area, len).map_err(|e| e.to_string())?;
-    local.fill(Pattern::new(seed), 0);
+    local.fill(Pattern::new(seed), 0).map_err(|e| e.to_string())?;
     Ok(())
 }
 
 /// Clears an area.
 pub(crate) fn clear(ops: &Ops, area: SymAddr, len: u64) -> Result<(), String> {
-    ops.local(area, len).map_err(|e| e.to_string())?.set(0);
+    ops.local(area, len).and_then(|local| local.set(0)).map_err(|e| e.to_string())?;
     Ok(())
 }
 

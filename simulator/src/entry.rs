@@ -10,7 +10,9 @@ use std::sync::{Mutex, PoisonError};
 use nvshmem_abi::Layout;
 
 use crate::bootstrap::Bootstrap;
+use crate::device_memory::MemoryKind;
 use crate::error::{BoxError, Error, Result};
+use crate::gpu::Gpu;
 use crate::host::Host;
 use crate::settings::PeSettings;
 use crate::wire::FromPe;
@@ -170,6 +172,18 @@ impl Job {
     /// It is not of that type.
     pub fn param_or<T: FromStr>(&self, name: &str, default: T) -> Result<T> {
         if self.settings.params.contains_key(name) { self.param(name) } else { Ok(default) }
+    }
+
+    /// Loads CUDA's driver, if this PE is to have device memory, and gives the name and number of its
+    /// device.
+    ///
+    /// # Errors
+    /// There is no driver or no device, or the PE has memory of the host only.
+    pub fn device(&self) -> Result<String> {
+        if self.settings.memory == MemoryKind::Host {
+            return Err(Error::Usage("this PE has memory of the host only".into()));
+        }
+        Gpu::of_process(self.settings.pe).map(Gpu::describe)
     }
 
     /// Hands a value to the launcher, for the report.

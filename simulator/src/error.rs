@@ -34,6 +34,9 @@ pub enum Error {
     /// The scenario asked for what cannot be done.
     #[error("{0}")]
     Usage(String),
+    /// CUDA's driver or its device failed: the call, and what it answered.
+    #[error("device: {0}")]
+    Device(String),
     /// Memory does not hold what it should.
     #[error("{0}")]
     Mismatch(#[from] crate::pattern::Mismatch),

@@ -8,13 +8,18 @@ use nvshmem_abi::{Layout, Major, c};
 
 use crate::address::{BufferId, Place, SymAddr};
 use crate::bootstrap::Bootstrap;
+use crate::device_memory::{DeviceMemory, MemoryKind, UserMapped};
 use crate::entry::Job;
 use crate::error::{Error, Result};
+use crate::faults::Faults;
+use crate::gpu::Gpu;
 use crate::memory::{Local, Mapping};
 use crate::ops::{Ops, Shared, Thread};
 use crate::plugin::Plugin;
 use crate::proxy::Proxy;
 use crate::regions::Regions;
+use crate::settings::PeSettings;
+use crate::spin::Spinner;
 use crate::transport::{Given, Transport};
 
 /// What a transport for the proxy has to offer for each PE.
@@ -47,7 +52,14 @@ impl<'a> Host<'a> {
         let (layout, bootstrap) = (settings.layout, &job.bootstrap);
         let chunk = settings.chunk_bytes;
         let heap_bytes = settings.heap_bytes.max(1).next_multiple_of(chunk);
-        let heap = Mapping::new(heap_bytes, chunk)?;
+        let gpu = match settings.memory {
+            MemoryKind::Host => None,
+            _ => Some(Gpu::of_process(settings.pe)?),
+        };
+        if let Some(gpu) = gpu {
+            gpu.make_current()?;
+        }
+        let Heap { heap, again } = Heap::new(settings, heap_bytes, gpu)?;
 
         let plugin = Plugin::load(&settings.plugin_dir, layout)?;
         let mut transport = Transport::init(plugin, layout)?;
@@ -64,6 +76,13 @@ impl<'a> Host<'a> {
             n_pes: settings.n_pes,
             heap_base: heap.start(),
             log2_granularity: chunk.trailing_zeros(),
+            dynamic_heap: settings.memory.is_vmm(),
+            user_mapped: again.as_ref().map(|again| UserChunk {
+                heap: heap.start() as usize + (heap.len() - again.len()) as usize,
+                user: again.start() as usize,
+                len: again.len() as usize,
+                is_host: settings.user_mapped == Some(UserMapped::HostNuma),
+            }),
         };
         transport.fill(given, bootstrap);
         let reach = Self::reach(job, &mut transport)?;
@@ -89,11 +108,11 @@ impl<'a> Host<'a> {
 
         let heap_bases = bootstrap.allgather_u64(heap.start() as u64)?;
         let max_op_len = declared.max_op_len;
-        let regions = Regions::new(heap, heap_bases, chunk, settings.pe, max_op_len);
+        let regions = Regions::new(heap, again, heap_bases, chunk, settings.pe, max_op_len);
         let first = if settings.heap_grows { 0 } else { heap_bytes };
         regions.register_heap(first, &transport, bootstrap)?;
 
-        let shared = Arc::new(Shared::new(transport, regions, settings.pe, settings.n_pes)?);
+        let shared = Arc::new(Shared::new(transport, regions, settings.pe, settings.n_pes, gpu)?);
         let proxy = Proxy::start(shared.clone(), bootstrap.fatal(), settings.step_deadline)?;
         let user = Ops::new(shared.clone(), Thread::User);
         let host = Host { job, proxy, user, shared, used: AtomicU64::new(0) };
@@ -144,13 +163,32 @@ impl<'a> Host<'a> {
         Ok(SymAddr(start))
     }
 
+    /// What this PE's heap is made of.
+    pub fn memory(&self) -> MemoryKind {
+        self.job.settings.memory
+    }
+
     /// Registers a new buffer outside the heap, for the local side of transfers. `skip` is the
-    /// offset of its first byte in a page.
+    /// offset of its first byte in a page. It is of the same memory as the heap; of plain device
+    /// memory where the heap is of the VMM interface.
     ///
     /// # Errors
     /// The plugin refuses it.
     pub fn register(&self, bytes: u64, skip: u64) -> Result<BufferId> {
-        self.shared.regions.add_buffer(bytes, skip, Some(&self.shared.transport))
+        self.register_in(self.memory().of_buffers(), bytes, skip)
+    }
+
+    /// As [`Host::register`], of a kind of its own: host or plain device memory. Where the PE has a
+    /// device, host memory is page-locked first, as NVSHMEM does.
+    ///
+    /// # Errors
+    /// The plugin refuses it, or this PE has no such memory.
+    pub fn register_in(&self, kind: MemoryKind, bytes: u64, skip: u64) -> Result<BufferId> {
+        let mut memory = Mapping::of_kind(kind, bytes + skip, self.shared.gpu)?;
+        if let Some(gpu) = self.shared.gpu {
+            memory.lock(gpu)?;
+        }
+        self.shared.regions.add_buffer(memory, bytes, skip, Some(&self.shared.transport))
     }
 
     /// Ends the registration of a buffer. Transfers that use it must be complete.
@@ -161,12 +199,52 @@ impl<'a> Host<'a> {
         self.shared.regions.release_buffer(buffer, &self.shared.transport)
     }
 
-    /// A new buffer that is not registered: transfers pass no handle for it.
+    /// A new buffer that is not registered: transfers pass no handle for it. Of the same memory as
+    /// [`Host::register`]'s.
     ///
     /// # Errors
     /// There is no memory.
     pub fn unregistered(&self, bytes: u64) -> Result<BufferId> {
-        self.shared.regions.add_buffer(bytes, 0, None)
+        self.unregistered_in(self.memory().of_buffers(), bytes)
+    }
+
+    /// As [`Host::unregistered`], of host or plain device memory. Host memory is pageable.
+    ///
+    /// # Errors
+    /// There is no memory, or none of this kind.
+    pub fn unregistered_in(&self, kind: MemoryKind, bytes: u64) -> Result<BufferId> {
+        let memory = Mapping::of_kind(kind, bytes, self.shared.gpu)?;
+        self.shared.regions.add_buffer(memory, bytes, 0, None)
+    }
+
+    /// The last chunk of the heap by its user's own address, and where it is in the heap; none when
+    /// no user's buffer is mapped there.
+    ///
+    /// # Errors
+    /// None in practice: the chunk is inside the heap.
+    pub fn user_mapped(&self) -> Result<Option<(SymAddr, Local<'_>)>> {
+        self.shared.regions.user_mapped()
+    }
+
+    /// Name and number of this PE's device; none when its heap is of host memory.
+    pub fn device(&self) -> Option<String> {
+        self.shared.gpu.map(Gpu::describe)
+    }
+
+    /// What can be done to this PE's device; none when its heap is of host memory.
+    pub fn faults(&self) -> Option<Faults> {
+        self.shared.gpu.map(Faults::of)
+    }
+
+    /// Starts a kernel on this PE's device that stays until it is told to end. It must have ended
+    /// before [`Host::finalize`], which frees memory.
+    ///
+    /// # Errors
+    /// There is no device, or it does not start the kernel.
+    pub fn spin(&self) -> Result<Spinner> {
+        let gpu = self.shared.gpu;
+        let gpu = gpu.ok_or_else(|| Error::Usage("this PE has no device".into()))?;
+        Spinner::start(gpu, self.job.settings.step_deadline)
     }
 
     /// Memory of this PE.
@@ -257,14 +335,73 @@ impl<'a> Host<'a> {
         let Host { proxy, user, shared, .. } = self;
         proxy.stop()?;
         drop(user);
-        let shared = Arc::try_unwrap(shared)
-            .map_err(|_| Error::Usage("operations are still in use at finalize".into()))?;
-        let Shared { transport, regions, .. } = shared;
-        regions.end(&transport)?;
-        transport.finalize()?;
-        // Now the plugin is unloaded, where that version does so.
-        drop(transport);
-        Ok(())
+        end(shared)
+    }
+}
+
+impl Host<'_> {
+    /// Ends the PE as a host does that has met an error and finalizes all the same: nothing is
+    /// completed and nobody waited for. Not collective.
+    ///
+    /// # Errors
+    /// The proxy thread does not end, or the plugin does not let its transport be taken down. That the
+    /// proxy thread had failed is none.
+    pub fn tear_down(self) -> Result<()> {
+        let Host { proxy, user, shared, .. } = self;
+        match proxy.stop() {
+            Ok(()) | Err(Error::Proxy(_)) => {}
+            Err(error) => return Err(error),
+        }
+        drop(user);
+        end(shared)
+    }
+}
+
+/// Releases the heap and then the buffers, finalizes the transport, and unloads the plugin where that
+/// version does so.
+fn end(shared: Arc<Shared>) -> Result<()> {
+    let shared = Arc::try_unwrap(shared)
+        .map_err(|_| Error::Usage("operations are still in use at finalize".into()))?;
+    let Shared { transport, regions, .. } = shared;
+    regions.end(&transport)?;
+    transport.finalize()
+}
+
+/// A user's buffer in the heap, as the plugin is told of it: addresses in this PE.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UserChunk {
+    pub(crate) heap: usize,
+    pub(crate) user: usize,
+    pub(crate) len: usize,
+    pub(crate) is_host: bool,
+}
+
+/// The symmetric heap's memory.
+struct Heap {
+    heap: Mapping,
+    /// The last chunk by its user's own address, where a user's buffer is mapped.
+    again: Option<Mapping>,
+}
+
+impl Heap {
+    fn new(settings: &PeSettings, bytes: u64, gpu: Option<&'static Gpu>) -> Result<Heap> {
+        let kind = settings.memory;
+        let chunk = settings.chunk_bytes;
+        let Some(gpu) = gpu else {
+            return Ok(Heap { heap: Mapping::new(bytes, chunk)?, again: None });
+        };
+        if !kind.is_vmm() {
+            return Ok(Heap { heap: Mapping::of_kind(kind, bytes, Some(gpu))?, again: None });
+        }
+        let step = (kind == MemoryKind::DeviceVmm).then_some(chunk as usize);
+        let user = settings.user_mapped;
+        if user.is_some() && step.is_none() {
+            let text = "a user's buffer is a chunk, and here a chunk is several allocations";
+            return Err(Error::Usage(text.into()));
+        }
+        let memory = DeviceMemory::map(gpu, bytes as usize, chunk as usize, step, user)?;
+        let again = user.map(|user| memory.last_again(user == UserMapped::HostNuma)).transpose()?;
+        Ok(Heap { heap: Mapping::of_device(memory), again: again.map(Mapping::of_device) })
     }
 }
 

@@ -4,6 +4,10 @@
 //! under which NVSHMEM would open it, and calls it as the NVSHMEM of a chosen layout does: the
 //! same fields, argument shapes, order and threads. No GPU and no NVSHMEM are needed.
 //!
+//! The symmetric heap is memory of the host, or of a device ([`JobSettings::memory`]): then each PE loads
+//! CUDA's driver, and reads and writes its heap with the driver's copies alone. The driver may be a
+//! stand-in ([`JobSettings::cuda_driver`]).
+//!
 //! A program that launches jobs is also the program of their PEs: it is started again for each,
 //! and [`pe_entry`] takes over there. So tests that use it have `harness = false`.
 //!
@@ -15,7 +19,7 @@
 //!     let (me, n, len) = (job.pe(), job.n_pes(), job.param::<u64>("bytes")?);
 //!     let host = job.init()?;
 //!     let (from, to) = (host.alloc(len, 8)?, host.alloc(len, 8)?);
-//!     host.local(from, len)?.fill(Pattern::new(me.into()), 0);
+//!     host.local(from, len)?.fill(Pattern::new(me.into()), 0)?;
 //!     host.proxy().put((me + 1) % n, to, from, len)?;
 //!     host.barrier()?;
 //!     host.local(to, len)?.verify(Pattern::new(((me + n - 1) % n).into()), 0)?;
@@ -41,11 +45,16 @@
 mod address;
 mod bootstrap;
 mod coordinator;
+mod device_memory;
+mod driver;
 mod entry;
 mod error;
+mod faults;
+mod gpu;
 mod host;
 mod launch;
 mod leftovers;
+mod maps;
 mod memory;
 mod ops;
 mod pattern;
@@ -55,14 +64,17 @@ mod proxy;
 mod regions;
 mod report;
 mod settings;
+mod spin;
 mod table;
 mod transport;
 mod wire;
 
 pub use address::{BufferId, Place, SymAddr};
 pub use bootstrap::Bootstrap;
+pub use device_memory::{MemoryKind, UserMapped};
 pub use entry::{Job, Scenario, pe_entry};
 pub use error::{BoxError, Error, Result, Status};
+pub use faults::Faults;
 pub use host::Host;
 pub use launch::LaunchError;
 pub use memory::Local;
@@ -74,3 +86,4 @@ pub use proxy::{Proxy, Running};
 pub use regions::Piece;
 pub use report::{JobFailed, JobReport, Outcome, PeReport, Stream};
 pub use settings::JobSettings;
+pub use spin::Spinner;

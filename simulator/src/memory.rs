@@ -2,18 +2,33 @@
 //!
 //! It is reached through raw pointers only: a reference would promise the compiler that nobody
 //! else writes. What the other side has written may be read after whatever tells that it is there:
-//! a quiet, a barrier, or a flag read with [`Local::load_acquire`].
+//! a quiet, a barrier, or a flag read with [`Local::load_acquire`]. Device memory is never touched by
+//! the CPU: every access is a copy of the driver's that has ended on return.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::device_memory::{DeviceMemory, MemoryKind};
 use crate::error::{Error, Result};
-use crate::pattern::Pattern;
+use crate::gpu::{Cut, Gpu};
+use crate::pattern::{Mismatch, Pattern};
 
-/// Anonymous memory, zeroed, aligned to 4096 bytes, given back when dropped.
+/// Memory, zeroed, given back when dropped.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: *mut u8,
     len: usize,
+    owner: Owner,
+}
+
+/// Where memory comes from, and so where it goes.
+#[derive(Debug)]
+enum Owner {
+    /// Anonymous pages.
+    Pages,
+    /// Anonymous pages that the driver has locked.
+    Locked(&'static Gpu),
+    /// The driver.
+    Device(DeviceMemory),
 }
 
 // SAFETY: a mapping is an address range; it belongs to no thread.
@@ -22,7 +37,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `len` bytes, aligned to `align` (a power of two).
+    /// Maps `len` bytes of anonymous pages, aligned to `align` (a power of two) and at least to 4096.
     pub(crate) fn new(len: u64, align: u64) -> Result<Mapping> {
         let too_large = || Error::Usage(format!("{len} bytes are more than can be mapped"));
         let align = usize::try_from(align).map_err(|_| too_large())?.max(4096);
@@ -55,7 +70,49 @@ impl Mapping {
             if align > skip {
                 libc::munmap(start.add(skip + len).cast(), align - skip);
             }
-            Ok(Mapping { start: start.add(skip), len })
+            Ok(Mapping { start: start.add(skip), len, owner: Owner::Pages })
+        }
+    }
+
+    /// Memory for a buffer of a kind that has one address and one allocation.
+    pub(crate) fn of_kind(
+        kind: MemoryKind,
+        len: u64,
+        gpu: Option<&'static Gpu>,
+    ) -> Result<Mapping> {
+        match (kind, gpu) {
+            (MemoryKind::Host, _) => Mapping::new(len, 4096),
+            (_, None) => Err(Error::Usage(format!("a PE of host memory has none of {kind}"))),
+            (MemoryKind::Device | MemoryKind::Managed, Some(gpu)) => {
+                Ok(Mapping::of_device(DeviceMemory::allocate(gpu, kind, len.max(1) as usize)?))
+            }
+            (kind, _) => Err(Error::Usage(format!("no buffer is of {kind} memory"))),
+        }
+    }
+
+    /// Memory of the driver's.
+    pub(crate) fn of_device(memory: DeviceMemory) -> Mapping {
+        let start = std::ptr::with_exposed_provenance_mut(memory.base());
+        Mapping { start, len: memory.len(), owner: Owner::Device(memory) }
+    }
+
+    /// Has the driver lock anonymous pages, as NVSHMEM does with a user's buffer of host memory before
+    /// it is registered.
+    pub(crate) fn lock(&mut self, gpu: &'static Gpu) -> Result<()> {
+        if let Owner::Pages = self.owner {
+            let (start, len) = (self.start.cast(), self.len);
+            // SAFETY: pages of this mapping, which are unlocked before they are unmapped.
+            gpu.bound(|gpu| unsafe { gpu.driver.register_host(start, len, 0) })?;
+            self.owner = Owner::Locked(gpu);
+        }
+        Ok(())
+    }
+
+    /// How the bytes are reached, if not by the CPU.
+    fn via(&self) -> Option<Via> {
+        match &self.owner {
+            Owner::Pages | Owner::Locked(_) => None,
+            Owner::Device(memory) => Some(Via { gpu: memory.gpu(), cut: memory.cut() }),
         }
     }
 
@@ -83,9 +140,28 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        match &self.owner {
+            Owner::Device(_) => return,
+            Owner::Locked(gpu) => {
+                let start = self.start.cast();
+                // SAFETY: locked by this driver, and its users are gone.
+                let unlocked = gpu.bound(|gpu| unsafe { gpu.driver.unregister_host(start) });
+                if let Err(error) = unlocked {
+                    eprintln!("nvshmem-sim: unlocking a buffer: {error}");
+                }
+            }
+            Owner::Pages => {}
+        }
         // SAFETY: the mapping was made with this length, and its users are gone.
         unsafe { libc::munmap(self.start.cast(), self.len) };
     }
+}
+
+/// The way to memory that the CPU does not touch.
+#[derive(Clone, Copy, Debug)]
+struct Via {
+    gpu: &'static Gpu,
+    cut: Cut,
 }
 
 /// A piece of memory of this PE: part of its heap, of a registered buffer or of plain memory.
@@ -95,6 +171,8 @@ impl Drop for Mapping {
 pub struct Local<'a> {
     start: *mut u8,
     len: u64,
+    /// None for memory that the CPU reads and writes.
+    via: Option<Via>,
     _memory: std::marker::PhantomData<&'a Mapping>,
 }
 
@@ -105,7 +183,8 @@ unsafe impl Sync for Local<'_> {}
 
 impl<'a> Local<'a> {
     pub(crate) fn of(mapping: &'a Mapping, offset: u64, len: u64) -> Result<Local<'a>> {
-        Local { start: mapping.start, len: mapping.len(), _memory: std::marker::PhantomData }
+        let (start, via) = (mapping.start, mapping.via());
+        Local { start, len: mapping.len(), via, _memory: std::marker::PhantomData }
             .part(offset, len)
     }
 
@@ -114,7 +193,7 @@ impl<'a> Local<'a> {
     /// # Safety
     /// The mapping lives for `'b`.
     pub(crate) unsafe fn lengthen<'b>(self) -> Local<'b> {
-        Local { start: self.start, len: self.len, _memory: std::marker::PhantomData }
+        Local { start: self.start, len: self.len, via: self.via, _memory: std::marker::PhantomData }
     }
 
     /// `len` bytes of it, from `offset` on.
@@ -124,9 +203,10 @@ impl<'a> Local<'a> {
     pub fn part(self, offset: u64, len: u64) -> Result<Local<'a>> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => {
-                // SAFETY: the offset is inside the mapping or at its end.
-                let start = unsafe { self.start.add(offset as usize) };
-                Ok(Local { start, len, _memory: self._memory })
+                // Inside the mapping or at its end. `wrapping_add` makes no promise, as the memory may
+                // be none of this machine's.
+                let start = self.start.wrapping_add(offset as usize);
+                Ok(Local { start, len, ..self })
             }
             _ => Err(Error::Usage(format!(
                 "bytes {offset} to {offset}+{len} of a memory of {} bytes",
@@ -151,21 +231,33 @@ impl<'a> Local<'a> {
     }
 
     /// Writes the pattern's bytes from `position` on.
-    pub fn fill(self, pattern: Pattern, position: u64) {
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn fill(self, pattern: Pattern, position: u64) -> Result<()> {
+        if let Some(Via { gpu, cut }) = self.via {
+            return gpu.write(self.start as usize, self.len as usize, cut, |at, block| {
+                pattern.fill(position + at as u64, block);
+            });
+        }
         self.in_blocks(|at, start, len| {
             let mut block = [0; BLOCK];
             pattern.fill(position + at, &mut block[..len]);
             // SAFETY: `start` is `len` bytes inside the mapping, and the block is elsewhere.
             unsafe { start.copy_from_nonoverlapping(block.as_ptr(), len) };
         });
+        Ok(())
     }
 
     /// Compares with the pattern's bytes from `position` on.
     ///
     /// # Errors
-    /// Where the first difference is, and how many there are.
+    /// Where the first difference is, and how many there are; or the device's.
     pub fn verify(self, pattern: Pattern, position: u64) -> Result<()> {
-        let mut all: Option<crate::pattern::Mismatch> = None;
+        if self.via.is_some() {
+            return pattern.verify(position, &self.to_vec()?).map_err(Error::from);
+        }
+        let mut all: Option<Mismatch> = None;
         self.in_blocks(|at, start, len| {
             let mut block = [0; BLOCK];
             // SAFETY: `start` is `len` bytes inside the mapping, and the block is elsewhere.
@@ -180,30 +272,49 @@ impl<'a> Local<'a> {
         });
         match all {
             None => Ok(()),
-            Some(mismatch) => Err(crate::pattern::Mismatch { len: self.len, ..mismatch }.into()),
+            Some(mismatch) => Err(Mismatch { len: self.len, ..mismatch }.into()),
         }
     }
 
     /// Sets every byte.
-    pub fn set(self, byte: u8) {
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn set(self, byte: u8) -> Result<()> {
+        if let Some(Via { gpu, cut }) = self.via {
+            let (start, len) = (self.start as usize, self.len as usize);
+            return gpu.write(start, len, cut, |_, block| block.fill(byte));
+        }
         // SAFETY: the whole of it is inside the mapping.
         unsafe { self.start.write_bytes(byte, self.len as usize) };
+        Ok(())
     }
 
     /// Copies all bytes out.
-    pub fn to_vec(self) -> Vec<u8> {
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn to_vec(self) -> Result<Vec<u8>> {
         let mut out = vec![0; self.len as usize];
-        // SAFETY: the vector is as long, and elsewhere.
-        unsafe { self.start.copy_to_nonoverlapping(out.as_mut_ptr(), out.len()) };
-        out
+        match self.via {
+            Some(Via { gpu, cut }) => gpu.read(self.start as usize, &mut out, cut)?,
+            // SAFETY: the vector is as long, and elsewhere.
+            None => unsafe { self.start.copy_to_nonoverlapping(out.as_mut_ptr(), out.len()) },
+        }
+        Ok(out)
     }
 
     /// Copies bytes in.
     ///
     /// # Errors
-    /// There are more than fit.
+    /// There are more than fit, or the device's.
     pub fn write(self, bytes: &[u8]) -> Result<()> {
         let to = self.part(0, bytes.len() as u64)?;
+        if let Some(Via { gpu, cut }) = to.via {
+            return gpu.write(to.start as usize, bytes.len(), cut, |at, block| {
+                block.copy_from_slice(&bytes[at..at + block.len()]);
+            });
+        }
         // SAFETY: `to` is as long as `bytes`, which are elsewhere: Rust memory is in no mapping.
         unsafe { to.start.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         Ok(())
@@ -213,27 +324,48 @@ impl<'a> Local<'a> {
     /// written before that number is seen after this.
     ///
     /// # Errors
-    /// Not eight bytes, or not aligned.
+    /// Not eight bytes, not aligned, or the device's.
+    #[inline]
     pub fn load_acquire(self) -> Result<u64> {
-        Ok(self.word()?.load(Ordering::Acquire))
+        self.check_word()?;
+        match self.via {
+            None => Ok(self.word().load(Ordering::Acquire)),
+            Some(Via { gpu, cut }) => {
+                let mut word = [0; 8];
+                gpu.read(self.start as usize, &mut word, cut)?;
+                Ok(u64::from_le_bytes(word))
+            }
+        }
     }
 
     /// Writes the first eight bytes, aligned to 8, at once, after everything written before.
     ///
     /// # Errors
-    /// Not eight bytes, or not aligned.
+    /// Not eight bytes, not aligned, or the device's.
+    #[inline]
     pub fn store_release(self, value: u64) -> Result<()> {
-        self.word()?.store(value, Ordering::Release);
-        Ok(())
+        self.check_word()?;
+        match self.via {
+            None => {
+                self.word().store(value, Ordering::Release);
+                Ok(())
+            }
+            Some(_) => self.write(&value.to_le_bytes()),
+        }
     }
 
-    fn word(&self) -> Result<&AtomicU64> {
+    fn check_word(&self) -> Result<()> {
         if self.len < 8 || self.start as usize % 8 != 0 {
             return Err(Error::Usage("a word is eight bytes at a multiple of eight".into()));
         }
+        Ok(())
+    }
+
+    /// The word of memory that the CPU reaches, once it was checked.
+    fn word(&self) -> &AtomicU64 {
         // SAFETY: the word is inside the mapping, aligned, and only touched atomically here or by
         // the plugin.
-        Ok(unsafe { AtomicU64::from_ptr(self.start.cast()) })
+        unsafe { AtomicU64::from_ptr(self.start.cast()) }
     }
 
     fn in_blocks(self, mut f: impl FnMut(u64, *mut u8, usize)) {
@@ -261,7 +393,8 @@ mod tests {
             let mapping = Mapping::new(10_000, align).unwrap();
             assert_eq!(mapping.start() as u64 % align, 0);
             assert_eq!(mapping.len(), 12288);
-            assert!(Local::of(&mapping, 0, 12288).unwrap().to_vec().iter().all(|b| *b == 0));
+            let all = Local::of(&mapping, 0, 12288).unwrap().to_vec().unwrap();
+            assert!(all.iter().all(|b| *b == 0));
         }
     }
 
@@ -280,10 +413,10 @@ mod tests {
         let mapping = Mapping::new(3 * BLOCK as u64, 4096).unwrap();
         let part = Local::of(&mapping, 5, 2 * BLOCK as u64 + 11).unwrap();
         let pattern = Pattern::new(3);
-        part.fill(pattern, 77);
+        part.fill(pattern, 77).unwrap();
         part.verify(pattern, 77).unwrap();
         let at = BLOCK as u64 + 3;
-        part.part(at, 1).unwrap().set(!pattern.byte(77 + at));
+        part.part(at, 1).unwrap().set(!pattern.byte(77 + at)).unwrap();
         let Err(Error::Mismatch(found)) = part.verify(pattern, 77) else { panic!("not found") };
         assert_eq!((found.offset, found.wrong, found.len), (at, 1, part.len()));
     }

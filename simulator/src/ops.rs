@@ -8,6 +8,7 @@ use nvshmem_abi::{Layout, Major, c};
 
 use crate::address::{Place, SymAddr};
 use crate::error::{Error, Result, Status, check};
+use crate::gpu::Gpu;
 use crate::memory::{Local, Mapping};
 use crate::regions::{Piece, Regions};
 use crate::transport::{AmoCall, Hint, ISSUER, POISON, POISON_INT, Transport};
@@ -23,6 +24,8 @@ pub(crate) struct Shared {
     doing: [AtomicU64; 2],
     /// Memory that ends where a page ends, with a page behind it that faults.
     edge: Mutex<Mapping>,
+    /// None in a PE of host memory.
+    pub(crate) gpu: Option<&'static Gpu>,
 }
 
 impl Shared {
@@ -31,11 +34,12 @@ impl Shared {
         regions: Regions,
         me: u32,
         n_pes: u32,
+        gpu: Option<&'static Gpu>,
     ) -> Result<Shared> {
         let edge = Mapping::new(2 * PAGE as u64, 4096)?;
         edge.forbid(PAGE)?;
         let doing = [AtomicU64::new(0), AtomicU64::new(0)];
-        Ok(Shared { transport, regions, n_pes, me, doing, edge: Mutex::new(edge) })
+        Ok(Shared { transport, regions, n_pes, me, doing, edge: Mutex::new(edge), gpu })
     }
 
     /// What a kind of thread is in, for messages about a thread that does not come back.
@@ -244,7 +248,7 @@ impl Ops {
                 let cell = Local::of(&edge, at, bytes as u64)?;
                 cell.write(&value.to_le_bytes()[..bytes as usize])?;
                 let status = self.p_from(pe, remote, cell.as_ptr().cast(), bytes);
-                cell.set(!(value as u8));
+                cell.set(!(value as u8))?;
                 check(status, || format!("rma(P) to PE {pe}"))
             }
         }

@@ -315,6 +315,10 @@ impl Drop for Proxy {
 }
 
 fn serve(ops: &Ops, queue: &Receiver<Request>, stop: &AtomicBool) -> Result<()> {
+    // As on NVSHMEM's, where the plugin may count on it.
+    if let Some(gpu) = ops.shared.gpu {
+        gpu.make_current()?;
+    }
     let mut batch = VecDeque::with_capacity(BATCH);
     loop {
         // Read before the queue is looked at: what was sent before the stop is still served.

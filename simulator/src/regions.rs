@@ -23,6 +23,8 @@ const HANDLE: usize = c::NVT_MEM_HANDLE_SIZE as usize;
 #[derive(Debug)]
 pub(crate) struct Regions {
     heap: Mapping,
+    /// The heap's last chunk by its user's own address, where a user's buffer is mapped.
+    again: Option<Mapping>,
     /// Where each PE's heap begins in that PE.
     heap_bases: Vec<u64>,
     chunk_bytes: u64,
@@ -81,13 +83,14 @@ impl Piece {
 impl Regions {
     pub(crate) fn new(
         heap: Mapping,
+        again: Option<Mapping>,
         heap_bases: Vec<u64>,
         chunk_bytes: u64,
         me: u32,
         max_op_len: u64,
     ) -> Regions {
         let (chunks, buffers) = (RwLock::default(), RwLock::default());
-        Regions { heap, heap_bases, chunk_bytes, me, max_op_len, chunks, buffers }
+        Regions { heap, again, heap_bases, chunk_bytes, me, max_op_len, chunks, buffers }
     }
 
     fn n_pes(&self) -> usize {
@@ -132,20 +135,20 @@ impl Regions {
         for chunk in read(&self.chunks).iter() {
             transport.release_mem_handle(&*chunk.get(self.me as usize)?)?;
         }
-        let Regions { heap, buffers, .. } = self;
-        drop(heap);
+        let Regions { heap, again, buffers, .. } = self;
+        drop((heap, again));
         let buffers = buffers.into_inner().unwrap_or_else(PoisonError::into_inner);
         buffers.into_iter().try_for_each(|mut buffer| buffer.release(transport))
     }
 
-    /// Adds a buffer of `len` bytes that begins `skip` bytes after a page's beginning.
+    /// Adds a buffer: `len` bytes of `memory` that begin after `skip`.
     pub(crate) fn add_buffer(
         &self,
+        memory: Mapping,
         len: u64,
         skip: u64,
         transport: Option<&Transport>,
     ) -> Result<BufferId> {
-        let memory = Mapping::new(len + skip, 4096)?;
         let mut handles = None;
         if let Some(transport) = transport {
             let mut all = Vec::new();
@@ -186,6 +189,13 @@ impl Regions {
                 Ok(unsafe { part.lengthen() })
             }
         }
+    }
+
+    /// See [`crate::Host::user_mapped`].
+    pub(crate) fn user_mapped(&self) -> Result<Option<(SymAddr, Local<'_>)>> {
+        let Some(again) = &self.again else { return Ok(None) };
+        let at = SymAddr(self.heap.len() - again.len());
+        Ok(Some((at, Local::of(again, 0, again.len())?)))
     }
 
     /// A place in another PE's heap, with that PE's handle for its chunk, and how many bytes of
@@ -305,7 +315,7 @@ impl Handles {
 
     /// A copy of a handle.
     fn get(&self, index: usize) -> Result<Box<c::nvt_mem_handle>> {
-        let bytes = Local::of(&self.0, (1 + index * HANDLE) as u64, HANDLE as u64)?.to_vec();
+        let bytes = Local::of(&self.0, (1 + index * HANDLE) as u64, HANDLE as u64)?.to_vec()?;
         let mut handle = Box::<c::nvt_mem_handle>::default();
         handle.bytes.copy_from_slice(&bytes);
         Ok(handle)
@@ -333,7 +343,7 @@ mod tests {
     fn regions(max_op_len: u64) -> Regions {
         let heap = Mapping::new(4 * CHUNK, CHUNK).unwrap();
         let bases = vec![heap.start() as u64, 0x7000_0000_0000];
-        let regions = Regions::new(heap, bases, CHUNK, 0, max_op_len);
+        let regions = Regions::new(heap, None, bases, CHUNK, 0, max_op_len);
         for chunk in 0..4 {
             let mut handles = vec![0; 2 * HANDLE];
             handles[0] = chunk;
@@ -406,7 +416,7 @@ mod tests {
         assert!(try_cut(1, u64::MAX, heap(0), 2).is_err());
         assert!(try_cut(2, 0, heap(0), 1).is_err());
         assert!(try_cut(1, 0, BufferId(0).at(0), 1).is_err());
-        let buffer = regions.add_buffer(100, 3, None).unwrap();
+        let buffer = regions.add_buffer(Mapping::new(103, 4096).unwrap(), 100, 3, None).unwrap();
         assert!(try_cut(1, 0, buffer.at(0), 100).is_ok());
         assert!(try_cut(1, 0, buffer.at(1), 100).is_err());
     }

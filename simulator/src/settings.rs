@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use nvshmem_abi::Layout;
 
+use crate::device_memory::{MemoryKind, UserMapped};
+
 /// Marks a process as a PE and says which; set by the launcher only.
 pub(crate) const ENV_PE: &str = "NVSHMEM_SIM_PE";
 const ENV_SOCKET: &str = "NVSHMEM_SIM_SOCKET";
@@ -20,6 +22,8 @@ const ENV_CHUNK: &str = "NVSHMEM_SIM_CHUNK_BYTES";
 const ENV_HEAP: &str = "NVSHMEM_SIM_HEAP_BYTES";
 const ENV_GROWING: &str = "NVSHMEM_SIM_HEAP_GROWS";
 const ENV_STEP: &str = "NVSHMEM_SIM_STEP_MILLISECONDS";
+const ENV_MEMORY: &str = "NVSHMEM_SIM_MEMORY";
+const ENV_USER_MAPPED: &str = "NVSHMEM_SIM_USER_MAPPED";
 const ENV_PARAM: &str = "NVSHMEM_SIM_PARAM_";
 
 /// A job to launch. The setters return the settings, to be chained.
@@ -43,6 +47,16 @@ pub struct JobSettings {
     /// Whether chunks are registered when [`crate::Host::alloc`] reaches them, as NVSHMEM does with
     /// its dynamic heap, while the proxy thread runs; else all at start. Default: at start.
     pub heap_grows: bool,
+    /// What the heap of every PE is made of. Default: memory of the host.
+    pub memory: MemoryKind,
+    /// What the heap of single PEs is made of, instead of [`JobSettings::memory`].
+    pub memory_of_pe: BTreeMap<u32, MemoryKind>,
+    /// A user's buffer as the heap's last chunk, in PEs whose heap is of the VMM interface. Such a
+    /// chunk has an address of the user's as well, which the plugin is told. Default: none.
+    pub user_mapped: Option<UserMapped>,
+    /// A directory with the `libcuda.so.1` that PEs with device memory load. Default: the loader
+    /// finds one.
+    pub cuda_driver: Option<PathBuf>,
     /// The whole job; PEs that are left then are killed. Default 120 s.
     pub deadline: Duration,
     /// One collective, quiet, or other wait inside a PE. Default 60 s.
@@ -85,6 +99,10 @@ impl JobSettings {
             chunk_bytes: 2 << 20,
             heap_bytes: 16 << 20,
             heap_grows: false,
+            memory: MemoryKind::default(),
+            memory_of_pe: BTreeMap::new(),
+            user_mapped: None,
+            cuda_driver: None,
             deadline: Duration::from_secs(120),
             step_deadline: Duration::from_secs(60),
             grace: Duration::from_secs(5),
@@ -125,6 +143,30 @@ impl JobSettings {
     /// Registers chunks of the heap when they are first needed.
     pub fn heap_grows(mut self) -> Self {
         self.heap_grows = true;
+        self
+    }
+
+    /// Sets what the heaps are made of.
+    pub fn memory(mut self, kind: MemoryKind) -> Self {
+        self.memory = kind;
+        self
+    }
+
+    /// Sets what the heap of one PE is made of.
+    pub fn memory_of_pe(mut self, pe: u32, kind: MemoryKind) -> Self {
+        self.memory_of_pe.insert(pe, kind);
+        self
+    }
+
+    /// Maps a user's buffer as the last chunk of the heap.
+    pub fn user_mapped(mut self, user_mapped: UserMapped) -> Self {
+        self.user_mapped = Some(user_mapped);
+        self
+    }
+
+    /// Sets the directory of the `libcuda.so.1` that PEs with device memory load.
+    pub fn cuda_driver(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.cuda_driver = Some(directory.into());
         self
     }
 
@@ -196,6 +238,22 @@ impl JobSettings {
         env.insert(ENV_CHUNK.into(), self.chunk_bytes.to_string().into());
         env.insert(ENV_HEAP.into(), self.heap_bytes.to_string().into());
         env.insert(ENV_GROWING.into(), u8::from(self.heap_grows).to_string().into());
+        let memory = self.memory_of_pe.get(&pe).copied().unwrap_or(self.memory);
+        env.insert(ENV_MEMORY.into(), memory.name().into());
+        if let Some(user_mapped) = self.user_mapped {
+            env.insert(ENV_USER_MAPPED.into(), user_mapped.name().into());
+        }
+        if let (true, Some(directory)) = (memory != MemoryKind::Host, &self.cuda_driver) {
+            const PATHS: &str = "LD_LIBRARY_PATH";
+            let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.clone());
+            let mut paths = directory.into_os_string();
+            let others = env.get(PATHS).cloned().or_else(|| std::env::var_os(PATHS));
+            if let Some(others) = others.filter(|others| !others.is_empty()) {
+                paths.push(":");
+                paths.push(others);
+            }
+            env.insert(PATHS.into(), paths);
+        }
         env.insert(ENV_STEP.into(), self.step_deadline.as_millis().to_string().into());
         env
     }
@@ -214,6 +272,8 @@ pub(crate) struct PeSettings {
     pub(crate) chunk_bytes: u64,
     pub(crate) heap_bytes: u64,
     pub(crate) heap_grows: bool,
+    pub(crate) memory: MemoryKind,
+    pub(crate) user_mapped: Option<UserMapped>,
     pub(crate) step_deadline: Duration,
     pub(crate) params: BTreeMap<String, String>,
 }
@@ -239,6 +299,11 @@ impl PeSettings {
             chunk_bytes: read(ENV_CHUNK)?,
             heap_bytes: read(ENV_HEAP)?,
             heap_grows: read::<u8>(ENV_GROWING)? != 0,
+            memory: read(ENV_MEMORY)?,
+            user_mapped: match std::env::var_os(ENV_USER_MAPPED) {
+                None => None,
+                Some(_) => Some(read(ENV_USER_MAPPED)?),
+            },
             step_deadline: Duration::from_millis(read(ENV_STEP)?),
             params,
         }))

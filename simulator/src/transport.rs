@@ -11,6 +11,8 @@ use nvshmem_abi::{Layout, Major, c};
 
 use crate::bootstrap::Bootstrap;
 use crate::error::{Error, Result, check};
+use crate::host::UserChunk;
+use crate::maps::{Entry, Map};
 use crate::plugin::Plugin;
 use crate::table::{Amo, Connect, Fence, GetMemHandle, Hints, PutSignal, Table, missing};
 
@@ -82,6 +84,9 @@ pub(crate) struct Given {
     pub(crate) n_pes: u32,
     pub(crate) heap_base: *mut u8,
     pub(crate) log2_granularity: u32,
+    /// Whether the heap is of the VMM interface.
+    pub(crate) dynamic_heap: bool,
+    pub(crate) user_mapped: Option<UserChunk>,
 }
 
 /// An atomic operation as it is called for.
@@ -106,8 +111,9 @@ pub(crate) struct Transport {
     declared: Declared,
     /// `cap` of the transport: one entry per PE, never moved while the transport lives.
     cap: Box<[i32]>,
-    /// Where `alias_va_map` and `egm_map` point; see [`empty_map`].
-    maps: Box<[c::nvt_std_unordered_map; 2]>,
+    /// `alias_va_map` and `egm_map`: the user's own address, and the length, of users' buffers in
+    /// the heap, the latter where they are host memory.
+    maps: [Map; 2],
     finalized: AtomicBool,
     /// Last, so that the code is still there for everything above.
     plugin: Plugin,
@@ -144,7 +150,7 @@ impl Transport {
             table,
             declared,
             cap: Box::default(),
-            maps: Box::new([empty_map(), empty_map()]),
+            maps: [Map::new(&[]), Map::new(&[])],
             finalized: AtomicBool::new(false),
             plugin,
         })
@@ -162,10 +168,14 @@ impl Transport {
     pub(crate) fn fill(&mut self, given: Given, bootstrap: &Bootstrap) {
         self.cap = vec![0; given.n_pes as usize].into();
         let cap = self.cap.as_mut_ptr();
-        for map in self.maps.iter_mut() {
-            map.buckets = (&raw mut map._rest[2]).cast();
+        if let Some(UserChunk { heap, user, len, is_host }) = given.user_mapped {
+            self.maps[0] = Map::new(&[Entry { key: heap, value: user }]);
+            if is_host {
+                self.maps[1] = Map::new(&[Entry { key: heap, value: len }]);
+            }
         }
-        let maps = self.maps.as_mut_ptr();
+        let [alias, egm] = &mut self.maps;
+        let (alias, egm) = (alias.as_ptr(), egm.as_ptr());
         // SAFETY: `raw` is a transport of this layout, and no other thread knows it yet. In a
         // layout without the maps, nothing beyond its last field is written.
         unsafe {
@@ -182,19 +192,24 @@ impl Transport {
             });
             // 3a has no maps; 3.8 leaves them NULL unless the heap is its dynamic one.
             match self.layout {
-                Layout::V3a | Layout::V7 => {}
+                Layout::V3a => {}
                 Layout::V3b => {
                     let t = self.raw.cast::<c::nvt_transport_3b>();
-                    ((*t).alias_va_map, (*t).egm_map) = (maps, maps.add(1));
+                    ((*t).alias_va_map, (*t).egm_map) = (alias, egm);
                 }
                 Layout::V4 | Layout::V5 => {
                     let t = self.raw.cast::<c::nvt_transport_4>();
-                    ((*t).alias_va_map, (*t).egm_map) = (maps, maps.add(1));
+                    ((*t).alias_va_map, (*t).egm_map) = (alias, egm);
                 }
                 Layout::V6 => {
                     let t = self.raw.cast::<c::nvt_transport_6>();
-                    ((*t).alias_va_map, (*t).egm_map) = (maps, maps.add(1));
+                    ((*t).alias_va_map, (*t).egm_map) = (alias, egm);
                 }
+                Layout::V7 if given.dynamic_heap => {
+                    let t = self.raw.cast::<c::nvt_transport_7>();
+                    ((*t).alias_va_map, (*t).egm_map) = (alias, egm);
+                }
+                Layout::V7 => {}
             }
         }
     }
@@ -488,11 +503,6 @@ impl Transport {
         self.plugin.set_idle(true);
         check(status, || "finalize".to_string())
     }
-}
-
-/// A C++ map without entries. Its one bucket, like libstdc++'s, is the map's own last word.
-fn empty_map() -> c::nvt_std_unordered_map {
-    c::nvt_std_unordered_map { bucket_count: 1, ..Default::default() }
 }
 
 /// Begin and end of a C++ vector; an empty one is two null pointers.

@@ -4,6 +4,8 @@
 use nvshmem_abi::{Major, c};
 use nvshmem_sim::{Amo, BoxError, Host, Job, SymAddr};
 
+use crate::resident::Resident;
+
 const ROUNDS: u64 = 40;
 
 /// Integers in all widths, and floating point where the layout has it.
@@ -27,6 +29,7 @@ fn number(value: u64, (bytes, float): (i32, bool)) -> u64 {
 pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let n = job.n_pes();
     let host = job.init()?;
+    let kernel = Resident::start(job, &host)?;
     if host.atomics_complete_on_quiet() {
         return Err("flags are stored by the transport, and it must say so".into());
     }
@@ -40,6 +43,7 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
             swaps(&host, n, kind)?;
         }
     }
+    kernel.end()?;
     host.finalize()?;
     Ok(())
 }
@@ -47,7 +51,7 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
 /// A word of each PE, zeroed, that all PEs then work on.
 fn words(host: &Host<'_>, count: u64) -> Result<SymAddr, BoxError> {
     let words = host.alloc(count * 8, 8)?;
-    host.local(words, count * 8)?.set(0);
+    host.local(words, count * 8)?.set(0)?;
     host.barrier()?;
     Ok(words)
 }
@@ -58,7 +62,7 @@ fn amo(op: i32, kind: (i32, bool), value: u64) -> Amo {
 
 fn read(host: &Host<'_>, at: SymAddr, bytes: i32) -> Result<u64, BoxError> {
     let mut word = [0; 8];
-    word[..bytes as usize].copy_from_slice(&host.local(at, bytes as u64)?.to_vec());
+    word[..bytes as usize].copy_from_slice(&host.local(at, bytes as u64)?.to_vec()?);
     Ok(u64::from_le_bytes(word))
 }
 
@@ -87,7 +91,7 @@ fn sums(host: &Host<'_>, n: u32, kind: (i32, bool)) -> Result<(), BoxError> {
     expect("inc", kind, read(host, at.plus(8), kind.0)?, number(ROUNDS * all, kind))?;
     expect("signal add", kind, read(host, at.plus(16), kind.0)?, number(2 * ROUNDS * all, kind))?;
     // The bytes beside a narrow word are not touched.
-    let word = host.local(at, 8)?.to_vec();
+    let word = host.local(at, 8)?.to_vec()?;
     if word[kind.0 as usize..].iter().any(|byte| *byte != 0) {
         return Err(format!("an atomic of {} bytes wrote beside its word", kind.0).into());
     }
@@ -139,7 +143,7 @@ fn fetches(host: &Host<'_>, n: u32, kind: (i32, bool)) -> Result<(), BoxError> {
     let into = host.alloc(16, 16)?;
     let gather = host.alloc(u64::from(n) * ROUNDS * 8, 8)?;
     let me = host.user().pe();
-    host.local(into, 16)?.set(0);
+    host.local(into, 16)?.set(0)?;
     host.barrier()?;
     for round in 0..ROUNDS {
         let pe = (me + round as u32) % n;
@@ -191,8 +195,8 @@ fn swaps(host: &Host<'_>, n: u32, kind: (i32, bool)) -> Result<(), BoxError> {
     let into = host.alloc(16, 16)?;
     let totals = host.alloc(8, 8)?;
     let me = host.user().pe();
-    host.local(into, 16)?.set(0);
-    host.local(totals, 8)?.set(0);
+    host.local(into, 16)?.set(0)?;
+    host.local(totals, 8)?.set(0)?;
     host.barrier()?;
     // What all put in, less what all took out, is what is there in the end.
     let mut balance = 0u64;

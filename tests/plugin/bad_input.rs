@@ -157,7 +157,7 @@ pub(crate) fn requests(job: &mut Job) -> Result<(), BoxError> {
     let target = host.alloc(4096, 4096)?;
     let source = host.alloc(4096, 4096)?;
     let scratch = host.alloc(4096, 4096)?;
-    host.local(source, 4096)?.fill(Pattern::new(me.into()), 0);
+    host.local(source, 4096)?.fill(Pattern::new(me.into()), 0)?;
     host.barrier()?;
 
     refuse(&host, target, source, INVALID, "no such PE", move |raw| raw.pe = 2)?;
@@ -210,7 +210,7 @@ pub(crate) fn requests(job: &mut Job) -> Result<(), BoxError> {
 
     // Nothing of that has arrived anywhere, and the transport still works.
     host.barrier()?;
-    if host.local(target, 4096)?.to_vec().iter().any(|byte| *byte != 0) {
+    if host.local(target, 4096)?.to_vec()?.iter().any(|byte| *byte != 0) {
         return Err("a refused request wrote something".into());
     }
     host.barrier()?;

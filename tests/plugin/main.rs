@@ -2,7 +2,8 @@
 //! processes, both kinds of threads, every layout, real libfabric providers.
 //!
 //! `make test` says where the plugin is (`NVSHMEM_TEST_PLUGIN_DIR`) and where a libfabric 2.x is
-//! (`NVSHMEM_TEST_LIBFABRIC2`). What lacks either is ignored, and says so.
+//! (`NVSHMEM_TEST_LIBFABRIC2`). What lacks either is ignored, and says so. Cases on memory of devices are
+//! in `staged`.
 
 mod atomics;
 mod bad_input;
@@ -14,17 +15,18 @@ mod native;
 mod operations;
 mod order;
 mod peers;
+mod resident;
 mod signals;
+mod staged;
 mod storm;
 
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
-use nvshmem_sim::pe_entry;
+use nvshmem_sim::{Scenario, pe_entry};
 
 fn main() -> ExitCode {
-    // A process that the launcher started as a PE ends in here.
-    pe_entry(&[
+    let mut scenarios: Vec<(&str, Scenario)> = vec![
         ("operations", operations::scenario),
         ("largest", operations::largest),
         ("cycles", operations::cycles),
@@ -37,7 +39,10 @@ fn main() -> ExitCode {
         ("bad_requests", bad_input::requests),
         ("connect", peers::connect),
         ("wait_for_ever", peers::wait_for_the_dead),
-    ]);
+    ];
+    scenarios.extend(staged::SCENARIOS);
+    // A process that the launcher started as a PE ends in here.
+    pe_entry(&scenarios);
     let mut arguments = Arguments::from_args();
     // Each job is several busy processes already.
     arguments.test_threads.get_or_insert(1);
@@ -48,5 +53,6 @@ fn main() -> ExitCode {
     trials.extend(peers::trials());
     trials.extend(native::trials());
     trials.extend(bursts::trials());
+    trials.extend(staged::trials());
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -1,7 +1,9 @@
 //! Put, get, P and G of all sizes and alignments, from the user thread and the proxy thread at
 //! once, every byte checked at the target.
 
-use nvshmem_sim::{BoxError, BufferId, Host, Job, Layout, Pattern, SymAddr};
+use nvshmem_sim::{BoxError, Host, Job, Layout, MemoryKind, Pattern, SymAddr};
+
+use crate::resident::Resident;
 
 /// Sizes that matter: around words, cache lines, pages, inject limits, and chunk borders.
 const SIZES: [u64; 25] = [
@@ -48,6 +50,7 @@ fn reaches(me: u32, pe: u32, n: u32, len: u64) -> bool {
 pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let (me, n) = (job.pe(), job.n_pes());
     let host = job.init()?;
+    let kernel = Resident::start(job, &host)?;
     if job.layout() >= Layout::V4 {
         // Queue pairs are declined: the indices stay what the host put there.
         let indices = host.create_qps(3)?;
@@ -62,10 +65,14 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
         |kind: u64, sender: u32| inbox.plus((kind * u64::from(n) + u64::from(sender)) * area);
     let pattern = |kind: u64, sender: u32| Pattern::of(&[kind, sender.into()]);
     let source = host.alloc(area, 8)?;
-    host.local(source, area)?.fill(pattern(PROXY, me), 0);
-    // The user thread sends from a buffer of its own, at an odd address.
-    let buffer = host.register(area, 13)?;
-    host.local(buffer.at(0), area)?.fill(pattern(USER, me), 0);
+    host.local(source, area)?.fill(pattern(PROXY, me), 0)?;
+    // The user thread sends from a buffer of its own, at an odd address: where the heap is on a device,
+    // some PEs have the buffer there, and some in the host's memory.
+    let buffer = match me % 2 {
+        0 => host.register(area, 13)?,
+        _ => host.register_in(MemoryKind::Host, area, 13)?,
+    };
+    host.local(buffer.at(0), area)?.fill(pattern(USER, me), 0)?;
     host.barrier()?;
 
     for pe in (0..n).map(|step| (me + 1 + step) % n) {
@@ -112,6 +119,7 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     values(&host, me, n)?;
     unregistered(&host, me, n)?;
     host.unregister(buffer)?;
+    kernel.end()?;
     host.finalize()?;
     Ok(())
 }
@@ -126,10 +134,10 @@ fn read_back(
     part: &dyn Fn(u64, u32) -> SymAddr,
     pattern: &dyn Fn(u64, u32) -> Pattern,
 ) -> Result<(), BoxError> {
-    let into: Vec<BufferId> = (0..2).map(|_| host.register(area, 5)).collect::<Result<_, _>>()?;
+    let into = [host.register_in(MemoryKind::Host, area, 5)?, host.register(area, 5)?];
     for pe in (0..n).map(|step| (me + step) % n) {
         for kind in [USER, PROXY] {
-            host.local(into[kind as usize].at(0), area)?.set(0xcc);
+            host.local(into[kind as usize].at(0), area)?.set(0xcc)?;
         }
         let mut sent = Vec::new();
         for (at, piece) in pieces.iter().enumerate() {
@@ -159,7 +167,7 @@ fn read_back(
         for kind in [USER, PROXY] {
             let mut end = 0;
             for Piece { offset, len } in sent.iter().copied() {
-                let gap = host.local(into[kind as usize].at(end), offset - end)?.to_vec();
+                let gap = host.local(into[kind as usize].at(end), offset - end)?.to_vec()?;
                 if gap.iter().any(|byte| *byte != 0xcc) {
                     return Err(format!("a get wrote beside its target, before {offset}").into());
                 }
@@ -181,7 +189,7 @@ fn values(host: &Host<'_>, me: u32, n: u32) -> Result<(), BoxError> {
     // 8 alignments of 4 widths in slots of 24 bytes, per kind and sender; a row is 1 KiB.
     const ROW: u64 = 1024;
     let inbox = host.alloc(2 * u64::from(n) * ROW, 4096)?;
-    host.local(inbox, 2 * u64::from(n) * ROW)?.set(0xee);
+    host.local(inbox, 2 * u64::from(n) * ROW)?.set(0xee)?;
     host.barrier()?;
     let row = |kind: u64, sender: u32| inbox.plus((kind * u64::from(n) + u64::from(sender)) * ROW);
     let slots =
@@ -205,7 +213,7 @@ fn values(host: &Host<'_>, me: u32, n: u32) -> Result<(), BoxError> {
                 let bytes = value(sender, slot).to_le_bytes();
                 expected[at..at + width as usize].copy_from_slice(&bytes[..width as usize]);
             }
-            if host.local(row(kind, sender), ROW)?.to_vec() != expected {
+            if host.local(row(kind, sender), ROW)?.to_vec()? != expected {
                 return Err(format!("values of PE {sender}, kind {kind}, are wrong").into());
             }
         }
@@ -218,7 +226,7 @@ fn unregistered(host: &Host<'_>, me: u32, n: u32) -> Result<(), BoxError> {
     const LEN: u64 = 10_000;
     let target = host.alloc(LEN, 64)?;
     let buffer = host.unregistered(LEN)?;
-    host.local(buffer.at(0), LEN)?.fill(Pattern::new(me.into()), 0);
+    host.local(buffer.at(0), LEN)?.fill(Pattern::new(me.into()), 0)?;
     host.barrier()?;
     host.user().put((me + 1) % n, target, buffer.at(0), LEN)?;
     host.barrier()?;
@@ -231,7 +239,7 @@ fn unregistered(host: &Host<'_>, me: u32, n: u32) -> Result<(), BoxError> {
 }
 
 fn zeroes(host: &Host<'_>, at: SymAddr, len: u64) -> Result<(), BoxError> {
-    if host.local(at, len)?.to_vec().iter().any(|byte| *byte != 0) {
+    if host.local(at, len)?.to_vec()?.iter().any(|byte| *byte != 0) {
         return Err(format!("something was written beside its target, near {at:?}").into());
     }
     Ok(())
@@ -245,7 +253,7 @@ pub(crate) fn largest(job: &mut Job) -> Result<(), BoxError> {
     let source = host.alloc(CHUNK, CHUNK)?;
     let target = host.alloc(CHUNK, CHUNK)?;
     let back = host.alloc(CHUNK, CHUNK)?;
-    host.local(source, CHUNK)?.fill(Pattern::new(me.into()), 0);
+    host.local(source, CHUNK)?.fill(Pattern::new(me.into()), 0)?;
     host.barrier()?;
     host.proxy().put((me + 1) % n, target, source, CHUNK)?;
     host.barrier()?;
@@ -264,7 +272,7 @@ pub(crate) fn cycles(job: &mut Job) -> Result<(), BoxError> {
         host.show_info()?;
         let target = host.alloc(1 << 16, 8)?;
         let source = host.register(1 << 16, 0)?;
-        host.local(source.at(0), 1 << 16)?.fill(Pattern::of(&[round, me.into()]), 0);
+        host.local(source.at(0), 1 << 16)?.fill(Pattern::of(&[round, me.into()]), 0)?;
         host.barrier()?;
         host.proxy().put((me + 1) % n, target, source.at(0), 1 << 16)?;
         host.barrier()?;

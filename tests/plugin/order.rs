@@ -3,6 +3,8 @@
 
 use nvshmem_sim::{BoxError, Host, Job, Pattern, SymAddr};
 
+use crate::resident::Resident;
+
 const ROUNDS: u64 = 60;
 const LEN: u64 = 50_000;
 /// Data, then a flag word, then a word for the answer.
@@ -15,6 +17,7 @@ const ANSWER: u64 = SLOT - 8;
 pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let (me, n) = (job.pe(), job.n_pes());
     let host = job.init()?;
+    let kernel = Resident::start(job, &host)?;
     let inbox = host.alloc(2 * u64::from(n) * SLOT, 4096)?;
     let slot = |kind: u64, peer: u32| inbox.plus((kind * u64::from(n) + u64::from(peer)) * SLOT);
     let sources = [host.alloc(LEN, 8)?, host.alloc(LEN, 8)?];
@@ -23,7 +26,7 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     for round in 1..=ROUNDS {
         for kind in [0, 1] {
             let pattern = Pattern::of(&[kind, me.into(), round]);
-            host.local(sources[kind as usize], LEN)?.fill(pattern, 0);
+            host.local(sources[kind as usize], LEN)?.fill(pattern, 0)?;
         }
         for &pe in &peers {
             send(&host, round, pe, slot(0, me), slot(1, me), sources)?;
@@ -58,6 +61,7 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
         }
     }
     quiet_means_visible(&host, job, me, n)?;
+    kernel.end()?;
     host.finalize()?;
     Ok(())
 }
@@ -90,7 +94,7 @@ fn quiet_means_visible(host: &Host<'_>, job: &Job, me: u32, n: u32) -> Result<()
     let target = host.alloc(LEN, 8)?;
     let source = host.alloc(LEN, 8)?;
     for round in 0..50 {
-        host.local(source, LEN)?.fill(Pattern::of(&[round, me.into()]), 0);
+        host.local(source, LEN)?.fill(Pattern::of(&[round, me.into()]), 0)?;
         let len = [8, 4096, LEN][round as usize % 3];
         if round % 2 == 0 {
             host.user().put_nbi((me + 1) % n, target, source, len)?;

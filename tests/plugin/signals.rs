@@ -3,6 +3,8 @@
 use nvshmem_abi::c;
 use nvshmem_sim::{Amo, BoxError, Host, Job, Pattern, SymAddr};
 
+use crate::resident::Resident;
+
 /// Transfers under way from one PE to another, each with a place and a signal word of its own.
 const SLOTS: u64 = 4;
 
@@ -62,6 +64,7 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let rounds: u64 = job.param("rounds")?;
     let most: u64 = job.param("most")?;
     let host = job.init()?;
+    let kernel = Resident::start(job, &host)?;
     let places = Places::new(&host, n, most.next_multiple_of(64) + 64)?;
     host.barrier()?;
     let mut sent = vec![0; n as usize];
@@ -84,6 +87,7 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
         }
     }
     host.barrier()?;
+    kernel.end()?;
     host.finalize()?;
     Ok(())
 }
@@ -104,7 +108,7 @@ fn send(
     }
     let len = length(me, pe, round, most);
     let from = places.slot(places.outbox, pe, round);
-    host.local(from, len)?.fill(Pattern::of(&[me.into(), pe.into(), round]), 0);
+    host.local(from, len)?.fill(Pattern::of(&[me.into(), pe.into(), round]), 0)?;
     // An odd place at the target, so that nothing is aligned by accident.
     let to = places.slot(places.inbox, me, round).plus(round % 8);
     let signal = places.signal(me, round);

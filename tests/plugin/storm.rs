@@ -2,6 +2,8 @@
 
 use nvshmem_sim::{BoxError, Job, Pattern, SymAddr};
 
+use crate::resident::Resident;
+
 /// Bytes of the place that one operation has for itself at its target.
 const SLOT: u64 = 64;
 
@@ -9,6 +11,7 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let (me, n) = (job.pe(), job.n_pes());
     let total: u64 = job.param("operations")?;
     let host = job.init()?;
+    let kernel = Resident::start(job, &host)?;
     // Each pair of PEs gets its share, which the two kinds of threads of the sender divide.
     let share = total.div_ceil(u64::from(n) * u64::from(n));
     let inbox = host.alloc(share * u64::from(n) * SLOT, 4096)?;
@@ -17,8 +20,13 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let sources: Vec<SymAddr> =
         (0..n).map(|_| host.alloc(share * SLOT, 8)).collect::<Result<_, _>>()?;
     for (pe, source) in (0..n).zip(&sources) {
-        host.local(*source, share * SLOT)?.fill(pattern(me, pe), 0);
+        host.local(*source, share * SLOT)?.fill(pattern(me, pe), 0)?;
     }
+    let value = |pe: u32, at: u64| {
+        let mut word = [0; 8];
+        pattern(me, pe).fill(at * SLOT, &mut word);
+        u64::from_le_bytes(word)
+    };
     let back = host.alloc(share * SLOT, 8)?;
     host.barrier()?;
 
@@ -27,15 +35,11 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
         for pe in (0..n).map(|step| (me + at as u32 + step) % n) {
             let (to, from) = (slot(me, at), sources[pe as usize].plus(at * SLOT));
             let len = length(at);
-            let value = || -> Result<u64, BoxError> {
-                let bytes = host.local(from, 8)?.to_vec();
-                Ok(u64::from_le_bytes(bytes.try_into().map_err(|_| "8 bytes")?))
-            };
             match at % 6 {
                 0 => host.proxy().put(pe, to, from, len)?,
                 1 => host.user().put_nbi(pe, to, from, len)?,
-                2 => host.proxy().p(pe, to, value()?, len as i32)?,
-                3 => host.user().p(pe, to, value()?, len as i32)?,
+                2 => host.proxy().p(pe, to, value(pe, at), len as i32)?,
+                3 => host.user().p(pe, to, value(pe, at), len as i32)?,
                 4 => {
                     host.proxy().fence()?;
                     host.proxy().put(pe, to, from, len)?;
@@ -52,10 +56,9 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     }
     host.barrier()?;
     for sender in 0..n {
-        for at in 0..share {
-            let bytes = host.local(slot(sender, at), SLOT)?.to_vec();
-            let len = length(at) as usize;
-            let (written, rest) = bytes.split_at(len);
+        let all = host.local(slot(sender, 0), share * SLOT)?.to_vec()?;
+        for (at, bytes) in (0..share).zip(all.chunks(SLOT as usize)) {
+            let (written, rest) = bytes.split_at(length(at) as usize);
             pattern(sender, me)
                 .verify(at * SLOT, written)
                 .map_err(|error| format!("operation {at} of PE {sender}: {error}"))?;
@@ -68,7 +71,7 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
 
     // And as many gets, from both threads at once.
     for pe in 0..n {
-        host.local(back, share * SLOT)?.set(0);
+        host.local(back, share * SLOT)?.set(0)?;
         for at in 0..share {
             let (from, to) = (slot(me, at), back.plus(at * SLOT));
             if at % 2 == 0 {
@@ -79,12 +82,14 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
         }
         host.proxy().quiet()?;
         host.user().quiet()?;
-        for at in 0..share {
-            host.local(back.plus(at * SLOT), length(at))?
-                .verify(pattern(me, pe), at * SLOT)
+        let all = host.local(back, share * SLOT)?.to_vec()?;
+        for (at, bytes) in (0..share).zip(all.chunks(SLOT as usize)) {
+            pattern(me, pe)
+                .verify(at * SLOT, &bytes[..length(at) as usize])
                 .map_err(|error| format!("get {at} from PE {pe}: {error}"))?;
         }
     }
+    kernel.end()?;
     host.finalize()?;
     Ok(())
 }

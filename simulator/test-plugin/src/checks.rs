@@ -182,7 +182,8 @@ pub(crate) fn filled(plugin: &Plugin) -> Result<(), String> {
     let g = given(plugin);
     ensure!(g.api_version / 10000 == plugin.major.number(), "api_version {}", g.api_version);
     ensure!(!g.boot.is_null() && !g.cap.is_null() && g.heap_base != 0, "fields left NULL");
-    ensure!(g.granularity >= 4096 && g.heap_base % g.granularity == 0, "the heap is not aligned");
+    // A static heap begins where CUDA has put it: only its chunks' offsets are multiples.
+    ensure!(g.granularity >= 4096 && g.heap_base % 4096 == 0, "the heap is not aligned");
     ensure!(g.max_op_len > 0, "max_op_len is 0");
     ensure!((0..g.n_pes).contains(&g.my_pe), "PE {} of {}", g.my_pe, g.n_pes);
     // SAFETY: the host keeps the handle as long as the transport.

@@ -1,6 +1,7 @@
 //! The simulator against the test plugin: every layout, both kinds of threads at once, and every
 //! way in which a job can fail.
 
+mod device;
 mod failures;
 mod traffic;
 
@@ -25,6 +26,9 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("leaves", failures::leaves),
     ("proxy-error", failures::proxy_error),
     ("shared-memory", failures::shared_memory),
+    ("device", device::scenario),
+    ("device-touched", device::touched),
+    ("device-broken", device::broken),
 ];
 
 fn main() {
@@ -42,6 +46,7 @@ fn main() {
     }
     traffic::add_trials(&mut trials);
     failures::add_trials(&mut trials);
+    device::add_trials(&mut trials);
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
@@ -67,6 +72,22 @@ fn plugin_dir() -> PathBuf {
         for layout in Layout::ALL {
             link(&library, &dir.join(layout.soname()));
         }
+        dir
+    })
+    .clone()
+}
+
+/// A directory with the stand-in for CUDA's driver under the name of that.
+fn cuda_dir() -> PathBuf {
+    static DIR: OnceLock<PathBuf> = OnceLock::new();
+    DIR.get_or_init(|| {
+        let test = std::env::current_exe().expect("this test has a path");
+        let built = test.parent().expect("it is in a directory");
+        let dir = built.join("nvshmem-sim-fake-cuda");
+        fs::create_dir_all(&dir).expect("a directory for the driver");
+        let library = built.join("libfake_cuda.so");
+        assert!(library.exists(), "{} is not built", library.display());
+        link(&library, &dir.join("libcuda.so.1"));
         dir
     })
     .clone()

@@ -107,7 +107,7 @@ fn one_life(job: &Job, host: &Host<'_>) -> Result<(), BoxError> {
     for (thread, areas) in [(0, &by_user), (1, &by_proxy)] {
         for pe in 0..n {
             let part = host.local(areas.of(areas.source, pe), PART)?;
-            part.fill(areas.pattern(thread, me, pe), 0);
+            part.fill(areas.pattern(thread, me, pe), 0)?;
         }
     }
     host.barrier()?;
@@ -148,15 +148,15 @@ fn use_host_calls(job: &Job, host: &Host<'_>, areas: &Areas) -> Result<(), BoxEr
         match pe % 3 {
             // Blocking, from a buffer that is overwritten at once.
             0 => {
-                host.local(buffer.at(0), PART)?.fill(areas.pattern(0, me, pe), 0);
+                host.local(buffer.at(0), PART)?.fill(areas.pattern(0, me, pe), 0)?;
                 ops.put(pe, target, buffer.at(0), half)?;
-                host.local(buffer.at(0), half)?.set(0);
+                host.local(buffer.at(0), half)?.set(0)?;
                 ops.put(pe, target.plus(half), buffer.at(half), PART - half)?;
-                host.local(buffer.at(0), PART)?.set(0);
+                host.local(buffer.at(0), PART)?.set(0)?;
             }
             1 => ops.put_nbi(pe, target, source, PART)?,
             _ => {
-                host.local(plain.at(0), PART)?.fill(areas.pattern(0, me, pe), 0);
+                host.local(plain.at(0), PART)?.fill(areas.pattern(0, me, pe), 0)?;
                 ops.put(pe, target, plain.at(0), PART)?;
             }
         }
@@ -238,7 +238,7 @@ fn verify(host: &Host<'_>, me: u32, n: u32, thread: u64, areas: &Areas) -> Resul
         let read = host.local(areas.of(areas.read, pe), PART)?;
         read.verify(areas.pattern(thread, pe, me), 0).map_err(|e| error("get from", e))?;
         for index in 0..VALUES {
-            let found = host.local(areas.value(pe, index), 8)?.to_vec();
+            let found = host.local(areas.value(pe, index), 8)?.to_vec()?;
             let mut expected = [0; 8];
             let width = width(index) as usize;
             expected[..width].copy_from_slice(&value(pe, me, index).to_le_bytes()[..width]);
@@ -303,7 +303,7 @@ fn signalled(job: &Job, host: &Host<'_>, areas: &Areas, signals: SymAddr) -> Res
     let set = Amo::new(c::NVT_AMO_SIGNAL_SET, 8, 5);
     let add = Amo::new(c::NVT_AMO_SIGNAL_ADD, 8, 2);
     let mine = signals.plus(u64::from(me) * 8);
-    host.local(areas.written, u64::from(job.n_pes()) * PART)?.set(0);
+    host.local(areas.written, u64::from(job.n_pes()) * PART)?.set(0)?;
     host.barrier()?;
     // In layouts 3a and 3b the data and the signal are ordered by a fence, and the host sends none
     // to the PE itself. So there a PE cannot rely on its own signal.

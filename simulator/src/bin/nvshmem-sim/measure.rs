@@ -74,9 +74,9 @@ fn row(
     let puts = !matches!(test, Test::GetBandwidth | Test::GetLatency);
     // Data goes from `source` to `target`, whoever starts the transfer.
     let (sender, receiver) = if puts { (0, 1) } else { (1, 0) };
-    host.local(target, size)?.set(0);
+    host.local(target, size)?.set(0)?;
     if me == sender {
-        host.local(source, size)?.fill(pattern, 0);
+        host.local(source, size)?.fill(pattern, 0)?;
     }
     host.barrier()?;
     if me == 0 {

@@ -1,0 +1,170 @@
+//! Transfers that begin and end anywhere, across the borders of chunks, of registrations and of the
+//! device's allocations, on both sides.
+
+use libtest_mimic::Trial;
+use nvshmem_abi::c;
+use nvshmem_sim::{
+    Amo, BoxError, Host, Job, Layout, MemoryKind, Pattern, Place, SymAddr, UserMapped,
+};
+
+use super::device::{Needs, done_with, job, staged};
+use super::matrix::done;
+use crate::fabric::Fabric;
+use crate::resident::Resident;
+
+const MIB: u64 = 1 << 20;
+
+/// The heap: of the two halves one is sent from and one written to, both up to the last byte.
+const HEAP: u64 = 32 * MIB;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for fabric in [Fabric::Rxm, Fabric::Tcp2, Fabric::Shm] {
+        let on = fabric.name();
+        for kind in [MemoryKind::Device, MemoryKind::DeviceVmm, MemoryKind::DeviceVmmPieces] {
+            trials.push(staged(format!("{kind}::borders_{on}"), fabric, Needs::Any, move || {
+                let chunk = if kind == MemoryKind::DeviceVmmPieces { 8 * MIB } else { 2 * MIB };
+                for (rails, layout) in [(1, Layout::V4), (3, Layout::V7)] {
+                    done(job(fabric, kind, "borders", 2, rails, layout).heap(HEAP, chunk))?;
+                }
+                Ok(())
+            }));
+        }
+        for mapped in [UserMapped::Device, UserMapped::HostNuma] {
+            let name = format!("vmm::users_buffer_{mapped:?}_{on}").to_lowercase();
+            trials.push(staged(name, fabric, Needs::Any, move || {
+                for layout in [Layout::V3b, Layout::V7] {
+                    let job = job(fabric, MemoryKind::DeviceVmm, "borders", 2, 2, layout);
+                    done_with(mapped, job.heap(HEAP, 4 * MIB).user_mapped(mapped))?;
+                }
+                Ok(())
+            }));
+        }
+    }
+    trials
+}
+
+/// A transfer: where in the source half, where in the target half, how much.
+#[derive(Clone, Copy, Debug)]
+struct Transfer {
+    from: u64,
+    to: u64,
+    len: u64,
+}
+
+/// Around every kind of border, with odd places and lengths, none into another's bytes.
+fn transfers() -> Vec<Transfer> {
+    const HALF: u64 = HEAP / 2;
+    let mut all = Vec::new();
+    let mut to = 1;
+    for (at, len) in [1, 7, 8, 61, 4097, 65_539, 524_287, 2 * MIB + 3, 3 * MIB + 77, 5 * MIB - 1]
+        .into_iter()
+        .enumerate()
+    {
+        // Half before a border of the source; in the middle of a page where it is short.
+        let border = 2 * MIB * (1 + at as u64 % 7);
+        let from = (border - len.min(border) / 2).min(HALF - len);
+        all.push(Transfer { from, to, len });
+        to += len + 1 + at as u64 * 5;
+    }
+    // Up to the last byte of the heap, from the first byte of it.
+    let len = HALF - to - 3;
+    all.push(Transfer { from: 0, to: HALF - len, len });
+    all
+}
+
+pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
+    let (me, n) = (job.pe(), job.n_pes());
+    let host = job.init()?;
+    let kernel = Resident::start(job, &host)?;
+    let source = host.alloc(HEAP / 2, 8)?;
+    let target = host.alloc(HEAP / 2, 8)?;
+    let (next, last) = ((me + 1) % n, (me + n - 1) % n);
+    let pattern = |pe: u32, round: u64| Pattern::of(&[pe.into(), round]);
+    for round in 0..4 {
+        host.local(source, HEAP / 2)?.fill(pattern(me, round), 0)?;
+        host.local(target, HEAP / 2)?.set(0xdd)?;
+        host.barrier()?;
+        for Transfer { from, to, len } in transfers() {
+            let (here, there) = (source.plus(from), target.plus(to));
+            match round {
+                0 => host.proxy().put(next, there, here, len)?,
+                1 => host.user().put(next, there, here, len)?,
+                // Gets write what the others' puts would.
+                2 => host.proxy().get(last, here, there, len)?,
+                _ => host.user().get(last, here, there, len)?,
+            }
+        }
+        host.barrier()?;
+        check(&host, target, pattern(last, round))?;
+        host.barrier()?;
+    }
+    with_signals(&host, me, source, target)?;
+    if let Some((at, by_user)) = host.user_mapped()? {
+        // What came to the heap's address is there at the user's.
+        let here = host.local(at, by_user.len())?.to_vec()?;
+        if by_user.to_vec()? != here {
+            return Err("the user's address of the last chunk shows other bytes".into());
+        }
+    }
+    kernel.end()?;
+    host.finalize()?;
+    Ok(())
+}
+
+/// The transfers of one round, and that nothing beside them was written.
+fn check(host: &Host<'_>, target: SymAddr, pattern: Pattern) -> Result<(), BoxError> {
+    let all = host.local(target, HEAP / 2)?.to_vec()?;
+    let mut end = 0;
+    for transfer in transfers() {
+        let Transfer { from, to, len } = transfer;
+        if all[end as usize..to as usize].iter().any(|byte| *byte != 0xdd) {
+            return Err(format!("something was written beside its target, before {to}").into());
+        }
+        end = to + len;
+        pattern
+            .verify(from, &all[to as usize..end as usize])
+            .map_err(|error| format!("{transfer:?}: {error}"))?;
+    }
+    Ok(())
+}
+
+/// Puts with signal in several pieces; who sees the signal sees every piece.
+fn with_signals(
+    host: &Host<'_>,
+    me: u32,
+    source: SymAddr,
+    target: SymAddr,
+) -> Result<(), BoxError> {
+    let n = host.user().n_pes();
+    let (next, last) = ((me + 1) % n, (me + n - 1) % n);
+    let pattern = |pe: u32| Pattern::of(&[pe.into(), 99]);
+    host.local(source, HEAP / 2)?.fill(pattern(me), 0)?;
+    host.local(target, HEAP / 2)?.set(0)?;
+    // The word is before the first transfer's bytes are: nothing is put over it.
+    let signal = source;
+    let word = host.local(signal, 8)?;
+    word.store_release(0)?;
+    host.barrier()?;
+    for (count, Transfer { from, to, len }) in (1..).zip(transfers()) {
+        // The first word of the source is the signal's.
+        let (from, len) = if from == 0 { (8, len - 8) } else { (from, len) };
+        let amo = Amo::new(c::NVT_AMO_SIGNAL_ADD, 8, 1);
+        let here = Place::from(source.plus(from));
+        host.proxy().put_signal(next, target.plus(to), here, len, signal, amo)?;
+        let mut turns = 0u32;
+        while word.load_acquire()? < count {
+            std::thread::yield_now();
+            turns += 1;
+            if turns % 64 == 0 {
+                // Fails if the proxy thread has.
+                host.proxy().run(|_| ())?;
+            }
+        }
+        host.local(target.plus(to), len)?
+            .verify(pattern(last), from)
+            .map_err(|error| format!("{len} bytes behind signal {count}: {error}"))?;
+        host.barrier()?;
+    }
+    Ok(())
+}

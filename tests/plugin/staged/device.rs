@@ -1,0 +1,125 @@
+//! Which device the cases run on.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use libtest_mimic::{Failed, Trial};
+use nvshmem_sim::{BoxError, Job, JobSettings, Layout, MemoryKind, Outcome, UserMapped};
+
+use crate::fabric::{Fabric, trial};
+use crate::matrix::run;
+use crate::resident::RESIDENT;
+
+/// Where the stand-in for CUDA's driver is.
+const FAKE: &str = "NVSHMEM_TEST_FAKE_CUDA";
+
+/// Asks for the machine's own device.
+const GPU: &str = "NVSHMEM_TEST_GPU";
+
+/// What a case needs of its device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Needs {
+    /// Memory and copies.
+    Any,
+    /// That it can be made slow or fail, or more devices than a machine has PEs to spare.
+    StandIn,
+}
+
+/// A driver with a device.
+#[derive(Clone, Debug)]
+enum Device {
+    /// The stand-in in this directory.
+    StandIn(PathBuf),
+    /// What the loader finds by itself.
+    Gpu,
+}
+
+fn is_set(name: &str) -> bool {
+    std::env::var_os(name).is_some_and(|value| !value.is_empty())
+}
+
+/// The device of this run, or why there is none.
+fn device() -> &'static Result<Device, String> {
+    static DEVICE: OnceLock<Result<Device, String>> = OnceLock::new();
+    DEVICE.get_or_init(|| {
+        if is_set(GPU) {
+            return look_for_gpu().map(|name| {
+                println!("staged cases run on {name}");
+                Device::Gpu
+            });
+        }
+        match std::env::var_os(FAKE).filter(|directory| !directory.is_empty()) {
+            Some(directory) => Ok(Device::StandIn(directory.into())),
+            None => Err(format!("{FAKE} is not set; `make test-staged` sets it")),
+        }
+    })
+}
+
+/// Asks the machine's driver in a process of its own: this one must not load it.
+fn look_for_gpu() -> Result<String, String> {
+    let job = JobSettings::new("probe", 1, Layout::V7, "").memory(MemoryKind::Device);
+    let report = job.deadline(Duration::from_secs(60)).run().map_err(|error| error.to_string())?;
+    match report.outcome(0) {
+        Outcome::Finished => Ok(report.pes[0].value("device").unwrap_or("a device").to_owned()),
+        Outcome::Failed(text) => Err(format!("no GPU here: {text}")),
+        other => Err(format!("looking for a GPU: PE 0 {other}")),
+    }
+}
+
+pub(crate) fn probe(job: &mut Job) -> Result<(), BoxError> {
+    job.report("device", job.device()?)?;
+    Ok(())
+}
+
+/// A test that needs the installed plugin, this fabric and a device; ignored, with the reason, without.
+pub(crate) fn staged(
+    name: String,
+    fabric: Fabric,
+    needs: Needs,
+    run: impl FnOnce() -> Result<(), Failed> + Send + 'static,
+) -> Trial {
+    let name = format!("staged::{name}");
+    let reason = match (device(), needs) {
+        (Err(reason), _) => reason.clone(),
+        (Ok(Device::Gpu), Needs::StandIn) => "it needs a device that fails on demand".to_owned(),
+        _ => return trial(name, Some(fabric), run),
+    };
+    println!("{name} is ignored: {reason}");
+    Trial::test(name, run).with_ignored_flag(true)
+}
+
+/// Runs a job that is to succeed, cleanly; or does not, and says so, where the device has no memory of the
+/// host's NUMA nodes.
+pub(crate) fn done_with(mapped: UserMapped, job: JobSettings) -> Result<(), Failed> {
+    const REFUSED: &str = "cuMemCreate: CUDA_ERROR_NOT_SUPPORTED";
+    match (run(job), device()) {
+        (Err(error), Ok(Device::Gpu))
+            if mapped == UserMapped::HostNuma
+                && error.message().is_some_and(|text| text.contains(REFUSED)) =>
+        {
+            println!("skipped: the device has no memory of NUMA nodes ({REFUSED})");
+            Ok(())
+        }
+        (result, _) => result.map(drop),
+    }
+}
+
+/// A job on this fabric whose PEs have memory of this kind, by the device of this run.
+///
+/// On a GPU every PE has a kernel on it that stays.
+pub(crate) fn job(
+    fabric: Fabric,
+    kind: MemoryKind,
+    scenario: &str,
+    n_pes: u32,
+    rails: u8,
+    layout: Layout,
+) -> JobSettings {
+    let chunk = if kind == MemoryKind::DeviceVmmPieces { 8 << 20 } else { 2 << 20 };
+    let job = fabric.job(scenario, n_pes, rails, layout).memory(kind).heap(64 << 20, chunk);
+    match device() {
+        Ok(Device::StandIn(directory)) => job.cuda_driver(directory),
+        _ => job.param(RESIDENT, true),
+    }
+}

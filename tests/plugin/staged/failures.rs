@@ -1,0 +1,183 @@
+//! A device that fails, on either side: an error that names the peer and the reason, at whoever would
+//! else believe that its data is there; no hang; and the transport is taken down all the same.
+
+use std::time::Duration;
+
+use libtest_mimic::{Failed, Trial};
+use nvshmem_abi::c;
+use nvshmem_sim::{
+    Amo, BoxError, Host, Job, JobReport, Layout, MemoryKind, Ops, Outcome, Pattern, SymAddr,
+};
+
+use super::device::{Needs, job, staged};
+use crate::fabric::Fabric;
+
+/// Bytes of the transfer that meets the failure: many chunks.
+const LEN: u64 = 3 << 20;
+
+/// `CUDA_ERROR_LAUNCH_FAILED`, as the device's answer.
+const RESULT: u32 = 719;
+const NAME: &str = "CUDA_ERROR_LAUNCH_FAILED";
+
+/// Page-locked memory that the simulator has itself.
+const OWN_PINNED: u64 = 2 << 20;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for fabric in [Fabric::Rxm, Fabric::Tcp2, Fabric::Shm] {
+        let on = fabric.name();
+        for (at, side) in [(0, "initiator"), (1, "target")] {
+            for how in ["copy", "late_copy", "submit", "lost"] {
+                for op in ["put", "get", "put_signal"] {
+                    // Every failure on one fabric, one of each kind on the others.
+                    if fabric != Fabric::Rxm && how != "late_copy" {
+                        continue;
+                    }
+                    let name = format!("failures::{how}_of_{op}_at_the_{side}_{on}");
+                    trials.push(staged(name, fabric, Needs::StandIn, move || {
+                        let report = job(fabric, MemoryKind::Device, "failing", 2, 2, Layout::V7)
+                            .param("at", at)
+                            .param("how", how)
+                            .param("op", op)
+                            .env("NVSHMEM_LIBFABRIC_WARN_SECONDS", 1)
+                            .env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", 4)
+                            .grace(Duration::from_secs(30))
+                            .run()?;
+                        judge(&report, at)
+                    }));
+                }
+            }
+        }
+        trials.push(staged(
+            format!("failures::out_of_pinned_memory_{on}"),
+            fabric,
+            Needs::StandIn,
+            move || {
+                let job =
+                    job(fabric, MemoryKind::Device, "connect_with_a_device", 2, 2, Layout::V7);
+                let report = job
+                    .env_of_pe(1, "FAKE_CUDA_PINNED_LIMIT", OWN_PINNED + (64 << 10))
+                    .grace(Duration::from_secs(30))
+                    .run()?;
+                for (pe, part) in [(1, "CUDA_ERROR_OUT_OF_MEMORY"), (0, "PE 1")] {
+                    match report.outcome(pe) {
+                        Outcome::Failed(_) | Outcome::Stopped(_) => {}
+                        other => return Err(format!("PE {pe} {other}:\n{report}").into()),
+                    }
+                    if !format!("{report}").contains(part) {
+                        return Err(format!("{part:?} is not said:\n{report}").into());
+                    }
+                }
+                said(&report, 1, &["ERROR", "CUDA_ERROR_OUT_OF_MEMORY"])
+            },
+        ));
+    }
+    trials
+}
+
+/// The initiator has an error, both have taken the transport down, and the logs say what it was.
+fn judge(report: &JobReport, at: u32) -> Result<(), Failed> {
+    for pe in &report.pes {
+        if pe.outcome != Outcome::Finished {
+            return Err(format!("PE {} {}:\n{report}", pe.pe, pe.outcome).into());
+        }
+        if pe.value("torn_down").is_none() {
+            return Err(format!("PE {} was not taken down:\n{report}", pe.pe).into());
+        }
+    }
+    match report.pes[0].value("result") {
+        Some(text) if text != "done" => {}
+        other => return Err(format!("PE 0's operation and quiet: {other:?}:\n{report}").into()),
+    }
+    if let Some(text) = report.pes[1].value("half") {
+        return Err(format!("{text}:\n{report}").into());
+    }
+    said(report, 0, &["ERROR", "PE 1"])?;
+    said(report, at as usize, &["ERROR", NAME])
+}
+
+/// Whether a line of a PE's log has all the parts.
+fn said(report: &JobReport, pe: usize, parts: &[&str]) -> Result<(), Failed> {
+    let text = report.pes[pe].text();
+    if text.lines().any(|line| parts.iter().all(|part| line.contains(part))) {
+        return Ok(());
+    }
+    Err(format!("PE {pe} did not say {parts:?} in one line:\n{report}").into())
+}
+
+pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
+    let me = job.pe();
+    let how: String = job.param("how")?;
+    let op: String = job.param("op")?;
+    let host = job.init()?;
+    let (data, signal) = (host.alloc(LEN, 4096)?, host.alloc(8, 8)?);
+    let local = host.alloc(LEN, 4096)?;
+    host.local(local, LEN)?.fill(Pattern::new(me.into()), 0)?;
+    host.local(data, LEN)?.set(0)?;
+    host.local(signal, 8)?.store_release(0)?;
+    host.barrier()?;
+    if me == job.param::<u32>("at")? {
+        let faults = host.faults().ok_or("no device")?;
+        match how.as_str() {
+            "copy" => faults.fail_copy(0, RESULT)?,
+            "late_copy" => faults.fail_copy(1, RESULT)?,
+            "submit" => faults.fail_submit(1, RESULT)?,
+            "lost" => faults.lose(RESULT)?,
+            _ => return Err(format!("no failure is named {how}").into()),
+        }
+    }
+    job.bootstrap().barrier()?;
+    if me == 0 {
+        let ended = host.proxy().run(move |ops| attempt(ops, &op, data, local, signal));
+        let text = match ended {
+            Ok(Ok(())) => "done".to_owned(),
+            Ok(Err(error)) | Err(error) => error.to_string(),
+        };
+        job.report("result", text)?;
+    }
+    // PE 1's proxy thread may have failed by now, and then it does not come here in order.
+    let together = job.bootstrap().barrier();
+    if me == 1 && how == "submit" {
+        // This failure leaves the device usable.
+        if let Some(text) = half(&host, data, signal)? {
+            job.report("half", text)?;
+        }
+    }
+    drop(together);
+    host.tear_down()?;
+    job.report("torn_down", true)?;
+    Ok(())
+}
+
+fn attempt(
+    ops: &Ops,
+    op: &str,
+    data: SymAddr,
+    local: SymAddr,
+    signal: SymAddr,
+) -> nvshmem_sim::Result<()> {
+    match op {
+        "put" => ops.put(1, data, local, LEN)?,
+        "get" => ops.get(1, data, local, LEN)?,
+        _ => {
+            let amo = Amo::new(c::NVT_AMO_SIGNAL_SET, 8, 1);
+            ops.put_signal(1, data, local, LEN, signal, &amo)?;
+        }
+    }
+    ops.quiet_pe(1)
+}
+
+/// What is wrong with a signal that is there without its data.
+fn half(host: &Host<'_>, data: SymAddr, signal: SymAddr) -> Result<Option<String>, BoxError> {
+    if host.local(signal, 8)?.load_acquire()? == 0 {
+        return Ok(None);
+    }
+    let complete = host.local(data, LEN)?.verify(Pattern::new(0), 0);
+    Ok(complete.err().map(|error| format!("the signal came without its data: {error}")))
+}
+
+/// Connects, registers the heap, and ends.
+pub(crate) fn connect(job: &mut Job) -> Result<(), BoxError> {
+    job.init()?.finalize()?;
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! Transfers between memory of the host and of a device: local buffers of either, registered and not, and
+//! heaps of either at the other side.
+
+use libtest_mimic::Trial;
+use nvshmem_sim::{BoxError, BufferId, Host, Job, Layout, MemoryKind, Pattern, SymAddr};
+
+use super::device::{Needs, job, staged};
+use super::matrix::done;
+use crate::fabric::Fabric;
+use crate::resident::Resident;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for fabric in [Fabric::Rxm, Fabric::Tcp2, Fabric::Shm] {
+        let on = fabric.name();
+        for (rails, layout) in [(1, Layout::V3a), (2, Layout::V7)] {
+            trials.push(staged(
+                format!("mixed::buffers_{on}_{rails}_rails"),
+                fabric,
+                Needs::Any,
+                move || done(job(fabric, MemoryKind::Device, "mixed", 2, rails, layout)),
+            ));
+            trials.push(staged(
+                format!("mixed::host_heap_at_one_pe_{on}_{rails}_rails"),
+                fabric,
+                Needs::Any,
+                move || {
+                    for (kind, host) in [(MemoryKind::Device, 0), (MemoryKind::DeviceVmm, 1)] {
+                        for scenario in ["mixed", "operations", "atomics"] {
+                            let job = job(fabric, kind, scenario, 2, rails, layout);
+                            done(job.memory_of_pe(host, MemoryKind::Host))?;
+                        }
+                    }
+                    Ok(())
+                },
+            ));
+        }
+        trials.push(staged(
+            format!("mixed::all_kinds_of_heap_{on}"),
+            fabric,
+            Needs::StandIn,
+            move || {
+                let job = job(fabric, MemoryKind::Device, "operations", 4, 2, Layout::V6);
+                let job = job.memory_of_pe(1, MemoryKind::Host);
+                let job = job.memory_of_pe(2, MemoryKind::DeviceVmm);
+                done(job.memory_of_pe(3, MemoryKind::Managed))
+            },
+        ));
+    }
+    trials
+}
+
+const SIZES: [u64; 8] = [1, 8, 100, 1023, 4096 + 3, 70_001, 262_144, 600_003];
+const LARGEST: u64 = 600_003;
+
+/// Local buffers of each kind, registered and not, with a word about each.
+fn buffers(host: &Host<'_>) -> Result<Vec<(BufferId, String)>, BoxError> {
+    let mut buffers = Vec::new();
+    for kind in [MemoryKind::Host, MemoryKind::Device] {
+        if kind == MemoryKind::Device && host.device().is_none() {
+            continue;
+        }
+        let registered = host.register_in(kind, LARGEST, 3)?;
+        let unregistered = host.unregistered_in(kind, LARGEST)?;
+        buffers.push((registered, format!("registered {kind} memory")));
+        buffers.push((unregistered, format!("unregistered {kind} memory")));
+    }
+    Ok(buffers)
+}
+
+pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
+    let (me, n) = (job.pe(), job.n_pes());
+    let host = job.init()?;
+    let kernel = Resident::start(job, &host)?;
+    let next = (me + 1) % n;
+    // A part for each sender and each kind of thread.
+    let inbox = host.alloc(2 * u64::from(n) * LARGEST, 4096)?;
+    let part = |thread: u64, sender: u32| {
+        inbox.plus((thread * u64::from(n) + u64::from(sender)) * LARGEST)
+    };
+    for (index, (buffer, what)) in (0..).zip(buffers(&host)?) {
+        for len in SIZES {
+            for thread in [0, 1] {
+                let pattern = Pattern::of(&[me.into(), index, len, thread]);
+                round_trip(&host, next, part(thread, me), buffer, len, thread, pattern)
+                    .map_err(|error| format!("{what}, {len} bytes, thread {thread}: {error}"))?;
+            }
+        }
+    }
+    host.barrier()?;
+    kernel.end()?;
+    host.finalize()?;
+    Ok(())
+}
+
+/// A put from the buffer, which is overwritten as soon as it may be, and a get back into it.
+fn round_trip(
+    host: &Host<'_>,
+    pe: u32,
+    there: SymAddr,
+    buffer: BufferId,
+    len: u64,
+    thread: u64,
+    pattern: Pattern,
+) -> Result<(), BoxError> {
+    let local = host.local(buffer.at(0), len)?;
+    local.fill(pattern, 0)?;
+    match thread {
+        // The blocking call is done with its source on return, whoever it belongs to.
+        0 => host.user().put(pe, there, buffer.at(0), len)?,
+        _ => {
+            host.proxy().put(pe, there, buffer.at(0), len)?;
+            host.proxy().quiet()?;
+        }
+    }
+    local.set(0x5a)?;
+    match thread {
+        0 => {
+            // Without a quiet the get might pass the put.
+            host.user().quiet()?;
+            host.user().get(pe, there, buffer.at(0), len)?;
+        }
+        _ => {
+            host.proxy().get(pe, there, buffer.at(0), len)?;
+            host.proxy().quiet()?;
+        }
+    }
+    local.verify(pattern, 0)?;
+    // And as two calls that do not wait, with a fence between for good measure at the other end.
+    local.fill(pattern, 1)?;
+    host.user().put_nbi(pe, there, buffer.at(0), len)?;
+    host.user().fence()?;
+    host.user().quiet()?;
+    local.set(0xa5)?;
+    host.user().get_nbi(pe, there, buffer.at(0), len)?;
+    host.user().quiet()?;
+    local.verify(pattern, 1)?;
+    Ok(())
+}

@@ -1,0 +1,39 @@
+//! Heaps and buffers on a device that the fabric does not reach.
+//!
+//! Without a GPU the device is a stand-in whose memory faults when the CPU touches it
+//! (`NVSHMEM_TEST_FAKE_CUDA`, which `make` sets). With `NVSHMEM_TEST_GPU` set, the same cases run on the
+//! device that the machine's own driver has, with a kernel that stays on it in every PE; those that
+//! need a device which fails on demand are left out.
+
+mod borders;
+mod device;
+mod failures;
+mod limits;
+mod matrix;
+mod mixed;
+mod own;
+
+use libtest_mimic::Trial;
+use nvshmem_sim::Scenario;
+
+/// What PEs of these cases run.
+pub(crate) const SCENARIOS: [(&str, Scenario); 7] = [
+    ("probe", device::probe),
+    ("own_memory", own::scenario),
+    ("borders", borders::scenario),
+    ("mixed", mixed::scenario),
+    ("failing", failures::scenario),
+    ("connect_with_a_device", failures::connect),
+    ("limits", limits::scenario),
+];
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    trials.extend(own::trials());
+    trials.extend(matrix::trials());
+    trials.extend(borders::trials());
+    trials.extend(mixed::trials());
+    trials.extend(failures::trials());
+    trials.extend(limits::trials());
+    trials
+}
