@@ -88,6 +88,9 @@ impl<P: Port> Lane<P> {
     #[cold]
     pub(super) fn fail_lane(&mut self, failed: EngineError) {
         error!(target: "TRANSPORT", "{failed}");
+        if let Some(inbox) = &self.inbox {
+            inbox.fail(&failed);
+        }
         if self.failure.is_none() {
             self.failure = Some(Box::new(failed));
         }

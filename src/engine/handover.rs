@@ -48,7 +48,7 @@ pub struct Inbox {
 struct Shared {
     /// Operations handed over and not ended, by PE.
     under_way: Box<[AtomicU32]>,
-    /// The first failure of one that nobody waits for on its own.
+    /// The first failure of the proxy lane, or of an operation that nobody waits for on its own.
     failure: OnceLock<EngineError>,
 }
 
@@ -185,6 +185,10 @@ impl Outbox {
     /// Waits for that.
     pub(super) fn quiet(&self, pe: Pe) -> Result<(), EngineError> {
         self.wait(pe, || self.is_quiet(pe))?;
+        self.check()
+    }
+
+    fn check(&self) -> Result<(), EngineError> {
         self.shared.failure.get().map_or(Ok(()), |failed| Err(failed.clone()))
     }
 
@@ -206,6 +210,8 @@ impl Outbox {
         let mut warned = 0;
         let mut turns = 0;
         while !done() {
+            // The proxy thread may be gone for it.
+            self.check()?;
             std::thread::yield_now();
             turns += 1;
             if turns < TURNS {
@@ -246,6 +252,11 @@ impl Inbox {
                 Next::Submit
             }
         }
+    }
+
+    /// The lane has failed: nobody needs to wait any longer.
+    pub(super) fn fail(&self, failed: &EngineError) {
+        let _ = self.shared.failure.set(failed.clone());
     }
 
     /// One has ended.

@@ -95,6 +95,9 @@ impl<P: Port> Lane<P> {
     ) -> Result<(), EngineError> {
         self.sync_regions();
         let Request { direction, pe, local, len, .. } = *request;
+        if len == 0 {
+            return Ok(());
+        }
         let by_peer = remote.is_staged();
         if by_peer && direction == Direction::Write && len <= MAX_PAYLOAD {
             return self.submit_few(request, Spot { slot: remote.slot(), offset }, sent, op);

@@ -66,6 +66,9 @@ impl<P: Port> Lane<P> {
             }
             moved = true;
         }
+        if let Some(failed) = &self.failure {
+            inbox.fail(failed);
+        }
         self.inbox = Some(inbox);
         moved
     }

@@ -200,6 +200,10 @@ fn places_outside_of_staged_regions_are_refused() {
         let error = job.put(0, 1, (1 << 14) - len + 1, len).unwrap_err().to_string();
         assert!(error.contains("not inside the region"), "{error}");
     }
+    // No bytes are no operation.
+    job.put(0, 1, 0, 0).unwrap();
+    job.get(0, 1, 0, 0).unwrap();
+    assert!(!job.members[0].lane.has_work());
     let error = job.put(0, 7, 0, 8).unwrap_err().to_string();
     assert!(error.contains("PE 7"), "{error}");
 }
