@@ -261,12 +261,8 @@ fn assemble(
     let host = Lane::new(host, config(LaneKind::Host, paths.host));
     let proxy = Lane::new(proxy, config(LaneKind::Proxy, paths.proxy));
     let natives = paths.atomics.is_some();
-    let (host, proxy) = if devices {
-        let (outbox, inbox) = handover(n_pes, settings.warn_after, settings.fail_after);
-        (HostLane::new(host).with_outbox(outbox), proxy.with_inbox(inbox))
-    } else {
-        (HostLane::new(host), proxy)
-    };
+    let (outbox, inbox) = handover(n_pes, settings.warn_after, settings.fail_after);
+    let (host, proxy) = (HostLane::new(host).with_outbox(outbox), proxy.with_inbox(inbox));
     let proxy = match paths.atomics {
         None => proxy,
         Some(paths) => proxy.with_native_atomics(paths),

@@ -46,6 +46,8 @@ pub struct Inbox {
 
 #[derive(Debug)]
 struct Shared {
+    /// What was handed over and has not ended, fences among it.
+    all: AtomicU32,
     /// Operations handed over and not ended, by PE.
     under_way: Box<[AtomicU32]>,
     /// The first failure of the proxy lane, or of an operation that nobody waits for on its own.
@@ -124,7 +126,7 @@ pub fn handover(
 ) -> (Outbox, Inbox) {
     let (sender, receiver) = bounded(QUEUE);
     let under_way = (0..n_pes).map(|_| AtomicU32::new(0)).collect();
-    let shared = Arc::new(Shared { under_way, failure: OnceLock::new() });
+    let shared = Arc::new(Shared { all: AtomicU32::new(0), under_way, failure: OnceLock::new() });
     let inbox = Inbox {
         receiver,
         shared: Arc::clone(&shared),
@@ -193,6 +195,7 @@ impl Outbox {
     }
 
     fn send(&self, pe: Pe, item: Item) -> Result<(), EngineError> {
+        self.shared.all.fetch_add(1, Ordering::Relaxed);
         let mut item = Some(item);
         self.wait(pe, || match item.take().map(|item| self.sender.try_send(item)) {
             Some(Err(TrySendError::Full(back))) => {
@@ -236,7 +239,8 @@ impl Inbox {
     /// Whether there is anything to do.
     #[inline]
     pub(super) fn has_work(&self) -> bool {
-        self.current.is_some() || !self.finishing.is_empty() || !self.receiver.is_empty()
+        // A hint: what it does not show yet, the next turn sees.
+        self.shared.all.load(Ordering::Relaxed) != 0
     }
 
     /// What is next. A put or a get becomes the current one.
@@ -246,7 +250,10 @@ impl Inbox {
         }
         match self.receiver.try_recv() {
             Err(_) => Next::Nothing,
-            Ok(Item::Fence(pe)) => Next::Fence(pe),
+            Ok(Item::Fence(pe)) => {
+                self.shared.all.fetch_sub(1, Ordering::Relaxed);
+                Next::Fence(pe)
+            }
             Ok(Item::Transfer(transfer)) => {
                 self.current = Some(Current { transfer, sent: 0, op: OpId::NONE });
                 Next::Submit
@@ -271,6 +278,7 @@ impl Inbox {
             }
             (None, Ok(())) => {}
         }
+        self.shared.all.fetch_sub(1, Ordering::Relaxed);
         if let Some(count) = self.shared.under_way.get(pe.index()) {
             count.fetch_sub(1, Ordering::Release);
         }

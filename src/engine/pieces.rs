@@ -5,7 +5,7 @@ use super::copies::{Copied, Copy, CopyDirection, Reach};
 use super::error::EngineError;
 use super::handle::{HandleBytes, HandleError, HandleView};
 use super::ids::{Pe, RailId, Token};
-use super::lane::{Lane, Left, LocalSide, Request, refused, what};
+use super::lane::{Lane, Left, LocalSide, Request, refused};
 use super::notes::What;
 use super::operation::OpId;
 use super::port::{Desc, Direction, Local, Port, PortError, Posted, Transfer};
@@ -111,10 +111,11 @@ impl<P: Port> Lane<P> {
         let near = if staged { None } else { self.near(request, addr, handle)? };
         let mut most = self.bouncing().map_or(PIECE, |bouncing| bouncing.bounce.chunk_len);
         if near.is_none() && self.bouncing().is_none() {
-            let text = "a buffer that the peer cannot read goes through bounce memory, and this \
-                        process has none: none of its memory is staged";
-            let error = PortError { call: "staging", code: 0, text: String::from(text) };
-            return Err(staging_failed(what(direction), pe, len, error));
+            // Nothing of this process is staged, so it has no chunks. Then it goes by messages.
+            if direction == Direction::Write {
+                return self.submit_in_messages(request, remote, offset, sent, op);
+            }
+            most = MAX_PAYLOAD;
         }
         if by_peer {
             most = most.min(remote.chunk_len());
@@ -205,6 +206,30 @@ impl<P: Port> Lane<P> {
         let exposed = Exposure { slot: view.slot, stamp: view.stamp, offset: offset as u64 };
         let descs = view.descs(kind).into();
         Ok(Some(FabricSide { exposed, descs }))
+    }
+
+    /// A put to staged memory from a buffer that the peer cannot read, by a process without chunks.
+    fn submit_in_messages(
+        &mut self,
+        request: &Request<'_>,
+        remote: &HandleView<'_>,
+        offset: u64,
+        sent: &mut usize,
+        op: OpId,
+    ) -> Result<(), EngineError> {
+        let LocalSide::Memory { addr, handle } = request.local else { return Ok(()) };
+        while *sent < request.len {
+            let local = LocalSide::Memory { addr: addr + *sent, handle };
+            let len = (request.len - *sent).min(MAX_PAYLOAD);
+            let spot = Spot { slot: remote.slot(), offset: offset + *sent as u64 };
+            let mut few = 0;
+            self.submit_few(&Request { local, len, ..*request }, spot, &mut few, op)?;
+            if few == 0 {
+                break;
+            }
+            *sent += few;
+        }
+        Ok(())
     }
 
     /// A put of a few bytes to staged memory: one message, which the peer acknowledges when they are

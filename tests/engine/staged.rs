@@ -131,6 +131,38 @@ fn unregistered_buffers_are_staged() {
     }
 }
 
+/// A process without staged memory, and so without chunks, at a peer that has some.
+#[test]
+fn buffers_of_a_process_without_chunks_go_by_messages() {
+    for needs_desc in [false, true] {
+        let shape = Shape { staged: 0b0100, needs_desc, heap: 1 << 14, ..Shape::default() };
+        let job = Job::new(3, &shape, Script::default());
+        let checks = job.fabric.clone();
+        let base = job.members[1].base;
+        race(job, 3, |me, member, targets| {
+            if me == 1 {
+                return Ok(());
+            }
+            let addr = checks.alloc(Pe(0), 5000);
+            let bytes: Vec<u8> = (0..5000).map(|at| pattern(9, at)).collect();
+            for len in [3, 233, 5000] {
+                checks.store(Pe(0), addr, &bytes);
+                let handle = member.scratch_handle;
+                let mut request = targets.part((addr, &handle), 1, 64, len);
+                request.local = LocalSide::Memory { addr, handle: None };
+                member.lane.begin(&request)?;
+                member.lane.quiet(Pe(1))?;
+                assert_eq!(checks.load(Pe(1), base + 64, len), bytes[..len]);
+                checks.store(Pe(0), addr, &vec![0; len]);
+                request.direction = Direction::Read;
+                member.lane.complete(&request)?;
+                assert_eq!(checks.load(Pe(0), addr, len), bytes[..len]);
+            }
+            Ok(())
+        });
+    }
+}
+
 /// A copy that fails, here or at the peer, is an error of this PE about that peer; the bytes are not
 /// said to be there.
 #[test]
