@@ -91,7 +91,10 @@ pub(super) fn query(
 
     let mut list: *mut fi_info = ptr::null_mut();
     // SAFETY: node is a string or null, the hints are live, the list is freed below.
-    let code = unsafe { library.getinfo(node, ptr::null(), flags, hints.raw.as_ptr(), &mut list) };
+    let version = library.api_version();
+    let code = unsafe {
+        library.getinfo(version, node, ptr::null(), flags, hints.raw.as_ptr(), &mut list)
+    };
     if code != 0 {
         return Err(port_error(library, "fi_getinfo", code.into()));
     }
