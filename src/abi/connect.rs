@@ -8,7 +8,7 @@ use log::info;
 use super::atomics;
 use super::bootstrap::Collectives;
 use super::error::AbiError;
-use super::plugin::{Connected, Plugin};
+use super::plugin::{Connected, Plugin, memory_kinds};
 use crate::cuda::Driver;
 use crate::engine::Watchdog;
 use crate::engine::applier::{Agreement, Applier};
@@ -97,7 +97,7 @@ fn open(plugin: &Plugin, chosen: &[usize], here: c_int, n_pes: u32) -> Result<Op
     // Sockets on several hosts need interfaces where init took loopback.
     let sockets = provider.starts_with("tcp");
     if sockets && !single_host && settings.devices == Devices::Any {
-        let discovery = Discovery::run(settings, false)?;
+        let discovery = Discovery::run(settings, false, memory_kinds())?;
         return Ok(discovery.open(&discovery.default_rails(), peers)?);
     }
     let discovery = &plugin.discovery;

@@ -7,12 +7,13 @@ use std::sync::OnceLock;
 use log::info;
 
 use super::error::AbiError;
+use crate::cuda::Driver;
 use crate::engine::error::EngineError;
 use crate::engine::host_lane::HostLane;
 use crate::engine::lane::{Lane, is_idle};
 use crate::engine::regions::RegionTable;
 use crate::logging;
-use crate::ofi::{Discovery, OfiMemory, OfiPort, Report};
+use crate::ofi::{Discovery, MemoryKinds, OfiMemory, OfiPort, Report};
 use crate::settings::{Devices, Settings};
 
 /// One transport, from `nvshmemt_init` to `finalize`.
@@ -29,7 +30,7 @@ impl Plugin {
     pub(super) fn new(settings: Settings) -> Result<Self, AbiError> {
         // Whether all PEs are on one host is not known before the host has filled in the
         // transport. It matters for plain sockets only, which look again then.
-        let discovery = Discovery::run(&settings, true)?;
+        let discovery = Discovery::run(&settings, true, memory_kinds())?;
         Ok(Self { settings, discovery, connected: OnceLock::new() })
     }
 
@@ -68,6 +69,14 @@ impl Plugin {
         info!(target: logging::TRANSPORT, "{}", connected.report);
         // The host connects once; a second set of lanes would be dropped.
         let _ = self.connected.set(connected);
+    }
+}
+
+/// What memory this process has. A program that uses devices has CUDA loaded when it starts NVSHMEM.
+pub(super) fn memory_kinds() -> MemoryKinds {
+    match Driver::of_process() {
+        Ok(_) => MemoryKinds::HostAndDevices,
+        Err(_) => MemoryKinds::Host,
     }
 }
 

@@ -237,8 +237,10 @@ mod tests {
 
     use super::*;
     use crate::settings::{
-        AtomicsChoice, BatchChoice, Devices, Progress, Provider, SignalChoice, Threading, YieldWhen,
+        AtomicsChoice, BatchChoice, ConsistencyChoice, Devices, GpuDirect, Progress, Provider,
+        SignalChoice, Threading, YieldWhen,
     };
+    use crate::topology::Distance;
 
     fn load(variables: &[(&str, &str)]) -> Result<(Settings, Vec<Notice>), SettingsError> {
         Settings::load(variables.iter().copied())
@@ -275,6 +277,9 @@ mod tests {
             ("NVSHMEM_LIBFABRIC_ATOMICS", "native"),
             ("NVSHMEM_LIBFABRIC_BATCH_RMA", "always"),
             ("NVSHMEM_LIBFABRIC_DISABLE_BATCH_RMA", "Yes"),
+            ("NVSHMEM_LIBFABRIC_GPU_DIRECT", "Always"),
+            ("NVSHMEM_LIBFABRIC_GDR_LEVEL", "PHB"),
+            ("NVSHMEM_LIBFABRIC_CONSISTENCY", "write-read"),
             ("NVSHMEM_LIBFABRIC_WARN_SECONDS", "0"),
             ("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", " 7 "),
             ("NVSHMEM_LIBFABRIC_YIELD", "never"),
@@ -297,6 +302,9 @@ mod tests {
         assert_eq!(settings.atomics, AtomicsChoice::Native);
         assert_eq!(settings.batch_rma, BatchChoice::Always);
         assert_eq!(settings.batching(), BatchChoice::Never, "the one that disables wins");
+        assert_eq!(settings.gpu_direct, GpuDirect::Always);
+        assert_eq!(settings.gdr_level, Distance::Phb);
+        assert_eq!(settings.consistency, ConsistencyChoice::WriteRead);
         assert_eq!(settings.warn_after, None);
         assert_eq!(settings.fail_after, Some(Duration::from_secs(7)));
         assert_eq!(settings.yield_when, YieldWhen::Never);

@@ -14,6 +14,8 @@ mod docs;
 
 use std::time::Duration;
 
+use crate::topology::Distance;
+
 pub use error::{Refused, SettingsError};
 pub use load::{Notice, Row, Source, Sources};
 
@@ -47,6 +49,14 @@ pub struct Settings {
     pub batch_rma: BatchChoice,
     /// `NVSHMEM_LIBFABRIC_DISABLE_BATCH_RMA`: the same as `never`. Default false.
     pub disable_batch_rma: bool,
+    /// `NVSHMEM_LIBFABRIC_GPU_DIRECT`: whether NICs reach device memory by themselves. Default `auto`.
+    pub gpu_direct: GpuDirect,
+    /// `NVSHMEM_LIBFABRIC_GDR_LEVEL`: how far from a GPU a NIC may be to reach its memory by itself.
+    /// Default `pxb`.
+    pub gdr_level: Distance,
+    /// `NVSHMEM_LIBFABRIC_CONSISTENCY`: how data that NICs have written to device memory is made
+    /// visible to the device. Default `auto`.
+    pub consistency: ConsistencyChoice,
     /// `NVSHMEM_LIBFABRIC_WARN_SECONDS`: a wait this long is reported. Default 10; 0 never.
     pub warn_after: Option<Duration>,
     /// `NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS`: a wait this long fails. Default 120; 0 never.
@@ -76,6 +86,9 @@ impl Default for Settings {
             atomics: AtomicsChoice::Auto,
             batch_rma: BatchChoice::Auto,
             disable_batch_rma: false,
+            gpu_direct: GpuDirect::Auto,
+            gdr_level: Distance::Pxb,
+            consistency: ConsistencyChoice::Auto,
             warn_after: Some(Duration::from_secs(10)),
             fail_after: Some(Duration::from_secs(120)),
             yield_when: YieldWhen::Auto,
@@ -179,6 +192,32 @@ pub enum BatchChoice {
     Always,
     /// Never.
     Never,
+}
+
+/// Whether NICs reach device memory by themselves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GpuDirect {
+    /// Where the fabric can; else it is staged.
+    Auto,
+    /// Always: what the fabric does not take is an error.
+    Always,
+    /// Never: all device memory is staged.
+    Never,
+}
+
+/// How data that NICs have written to device memory is made visible to the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ConsistencyChoice {
+    /// As the device's attributes ask for.
+    Auto,
+    /// Nothing is done.
+    None,
+    /// CUDA's flush call.
+    Flush,
+    /// A read through each rail.
+    Read,
+    /// A write, then a read, through each rail.
+    WriteRead,
 }
 
 /// When an idle progress call gives up its core.

@@ -7,8 +7,10 @@ use std::fmt;
 use std::time::Duration;
 
 use super::{
-    AtomicsChoice, BatchChoice, Devices, Progress, Provider, SignalChoice, Threading, YieldWhen,
+    AtomicsChoice, BatchChoice, ConsistencyChoice, Devices, GpuDirect, Progress, Provider,
+    SignalChoice, Threading, YieldWhen,
 };
+use crate::topology::Distance;
 
 /// A setting that takes one of a few names.
 pub(super) trait Choice: Copy + PartialEq + 'static {
@@ -56,6 +58,32 @@ impl Choice for AtomicsChoice {
 impl Choice for BatchChoice {
     const NAMES: &'static [(&'static str, Self)] =
         &[("auto", Self::Auto), ("always", Self::Always), ("never", Self::Never)];
+}
+
+impl Choice for GpuDirect {
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("auto", Self::Auto), ("always", Self::Always), ("never", Self::Never)];
+}
+
+impl Choice for Distance {
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("loc", Self::Loc),
+        ("pix", Self::Pix),
+        ("pxb", Self::Pxb),
+        ("phb", Self::Phb),
+        ("node", Self::Node),
+        ("sys", Self::Sys),
+    ];
+}
+
+impl Choice for ConsistencyChoice {
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("auto", Self::Auto),
+        ("none", Self::None),
+        ("flush", Self::Flush),
+        ("read", Self::Read),
+        ("write-read", Self::WriteRead),
+    ];
 }
 
 /// Parses a truth value as NVSHMEM does: false if it begins like 0, no or false, else true.
