@@ -7,6 +7,7 @@ use log::info;
 
 use super::atomics;
 use super::bootstrap::Collectives;
+use super::consistency::Consistency;
 use super::error::AbiError;
 use super::plugin::{Connected, Plugin, memory_kinds};
 use crate::cuda::Driver;
@@ -82,7 +83,7 @@ pub(super) fn connect(
     info!(target: logging::TRANSPORT, "{agreed}");
     // Every PE takes part in counting, as sender and as target, or none does.
     let counted = hellos.iter().all(|hello| hello.remote_data);
-    Ok(assemble(settings, opened, paths?, me, here, counted))
+    assemble(settings, opened, paths?, me, here, counted)
 }
 
 /// Opens the lanes of this PE.
@@ -224,7 +225,7 @@ fn assemble(
     me: Pe,
     here: c_int,
     counted: bool,
-) -> Connected {
+) -> Result<Connected, AbiError> {
     let Opened { host, proxy, memory, report, .. } = opened;
     let regions = RegionTable::new(memory, me);
     // Who has memory on devices has loaded CUDA by now.
@@ -282,5 +283,7 @@ fn assemble(
             }
         },
     );
-    Connected::new(regions, host, proxy, drives_host, yields, report)
+    let consistency = Consistency::new(settings.consistency);
+    consistency.prepare(&regions)?;
+    Ok(Connected::new(regions, host, proxy, drives_host, yields, report, consistency))
 }

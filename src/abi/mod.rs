@@ -15,6 +15,7 @@
 mod atomics;
 mod bootstrap;
 mod connect;
+mod consistency;
 mod entries;
 mod error;
 mod guard;

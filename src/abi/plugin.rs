@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 
 use log::info;
 
+use super::consistency::Consistency;
 use super::error::AbiError;
 use crate::cuda::Driver;
 use crate::engine::error::EngineError;
@@ -14,7 +15,7 @@ use crate::engine::lane::{Lane, is_idle};
 use crate::engine::regions::RegionTable;
 use crate::logging;
 use crate::ofi::{Discovery, MemoryKinds, OfiMemory, OfiPort, Report};
-use crate::settings::{Devices, Settings};
+use crate::settings::{ConsistencyChoice, Devices, Settings};
 
 /// One transport, from `nvshmemt_init` to `finalize`.
 #[derive(Debug)]
@@ -42,6 +43,16 @@ impl Plugin {
         }
         let paths = self.discovery.devices().iter().map(|device| device.pci_path.as_deref());
         paths.collect::<Option<Vec<_>>>().unwrap_or_default()
+    }
+
+    /// Whether NVSHMEM is to ask for consistency: where it may turn out to need something. Nothing is
+    /// registered yet, so whether it does is not known.
+    pub(super) fn enforces_consistency(&self) -> bool {
+        match self.settings.consistency {
+            ConsistencyChoice::None => false,
+            ConsistencyChoice::Read | ConsistencyChoice::WriteRead => true,
+            ConsistencyChoice::Auto | ConsistencyChoice::Flush => self.discovery.reaches_devices(),
+        }
     }
 
     /// The lanes.
@@ -92,9 +103,11 @@ pub(super) struct Connected {
     proxy: UnsafeCell<ProxyLane>,
     /// What was opened.
     pub(super) report: Report,
+    /// Has memory that is registered, so it goes after all that uses that.
+    pub(super) consistency: Consistency,
 }
 
-// SAFETY: `regions`, `host` and `report` may be used from any thread. `proxy` is touched only in
+// SAFETY: `regions`, `host`, `report` and `consistency` may be used from any thread. `proxy` is touched only in
 // `with_proxy`, whose callers vouch for being the only thread there.
 unsafe impl Sync for Connected {}
 
@@ -119,9 +132,21 @@ impl Connected {
         drives_host: bool,
         yields: bool,
         report: Report,
+        consistency: Consistency,
     ) -> Self {
         let proxy = ProxyLane { lane: proxy, drives_host, yields, idle: 0 };
-        Self { regions, host: HostLane::new(host), proxy: UnsafeCell::new(proxy), report }
+        let (host, proxy) = (HostLane::new(host), UnsafeCell::new(proxy));
+        Self { regions, host, proxy, report, consistency }
+    }
+
+    /// Makes what NICs have written to device memory visible to the device.
+    ///
+    /// # Safety
+    /// As [`Connected::with_proxy`].
+    pub(super) unsafe fn enforce_consistency(&self) -> Result<(), AbiError> {
+        let Self { consistency, regions, .. } = self;
+        // SAFETY: the caller's promise.
+        unsafe { self.with_proxy(|lane| consistency.enforce(lane, regions)) }
     }
 
     /// Runs `with` on the proxy lane.

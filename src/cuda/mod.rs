@@ -53,5 +53,6 @@ pub use gdrcopy::{GDRCOPY_LIBRARY, Gdrcopy, GdrcopyError};
 pub use pinned::{Chunk, PinnedMemory, PinnedPool};
 pub use pointer::{Kind, Pointer};
 pub use range::{DeviceRange, Memory, Pieces};
+pub use scratch::Scratch;
 pub use stream::Stream;
 pub use words::{Cost, Way, WordAccess, WordError, Words, WordsOptions};

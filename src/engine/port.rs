@@ -425,6 +425,11 @@ pub trait MemoryPort: Send + Sync {
         access: Access,
     ) -> Result<Registered<Self::Region>, PortError>;
 
+    /// Whether NICs reach some device memory by themselves that has been registered here, now or before.
+    fn reaches_devices(&self) -> bool {
+        false
+    }
+
     /// What stages the memory that was registered as such: there once some was, and given out once.
     /// It is made with the first such region, since making it may wait for the device.
     fn take_stager(&self) -> Option<Stager> {

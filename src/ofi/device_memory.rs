@@ -7,6 +7,7 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::Ordering;
 use std::thread;
 
 use log::{info, warn};
@@ -227,6 +228,7 @@ impl OfiMemory {
             return refuse(reasons);
         }
         self.say(memory, &taken, missing.as_deref());
+        self.has_direct.store(true, Ordering::Release);
         Ok(self.registered(regions))
     }
 
@@ -281,7 +283,7 @@ mod tests {
     use std::os::fd::AsFd;
     use std::path::PathBuf;
     use std::sync::Barrier;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
 
     use super::*;
 

@@ -1,6 +1,7 @@
 //! Registration of memory with all rails of the process.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::cuda_calls::CudaCalls;
 use super::device_memory::{DirectPolicy, RailTraits};
@@ -18,6 +19,8 @@ pub struct OfiMemory {
     proxy: Vec<Registrar>,
     addressing: Addressing,
     pub(super) direct: DirectPolicy,
+    /// Some device memory was registered for NICs to reach.
+    pub(super) has_direct: AtomicBool,
 }
 
 /// Keeps a registration alive.
@@ -109,6 +112,7 @@ impl OfiMemory {
             proxy: proxy.iter().map(Registrar::new).collect(),
             addressing,
             direct,
+            has_direct: AtomicBool::new(false),
         }
     }
 
@@ -155,5 +159,9 @@ impl MemoryPort for OfiMemory {
             regions.push(registrar.register(addr, len, Access::Local)?);
         }
         Ok(self.registered(regions))
+    }
+
+    fn reaches_devices(&self) -> bool {
+        self.has_direct.load(Ordering::Acquire)
     }
 }

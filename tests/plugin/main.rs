@@ -7,6 +7,7 @@
 mod atomics;
 mod bad_input;
 mod bursts;
+mod consistency;
 mod entry;
 mod fabric;
 mod matrix;
@@ -48,5 +49,6 @@ fn main() -> ExitCode {
     trials.extend(peers::trials());
     trials.extend(native::trials());
     trials.extend(bursts::trials());
+    trials.extend(consistency::trials());
     libtest_mimic::run(&arguments, trials).exit_code()
 }
