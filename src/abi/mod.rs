@@ -16,6 +16,7 @@ mod atomics;
 mod bootstrap;
 mod connect;
 mod consistency;
+pub mod direct;
 mod entries;
 mod error;
 mod guard;

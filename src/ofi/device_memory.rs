@@ -33,7 +33,8 @@ pub struct DeviceMemory<'a> {
     /// The memory as a part of a dma-buf, or why there is none.
     pub dma_buf: Result<DmaBufPart<'a>, &'a str>,
     /// Runs what it is given with the memory's context bound on the thread that calls it: libfabric may
-    /// ask CUDA about the memory. It is called from several threads at once.
+    /// ask CUDA about the memory. It is called from several threads at once. Where the context cannot
+    /// be bound it runs nothing.
     pub with_context: &'a (dyn Fn(&mut dyn FnMut()) + Sync),
 }
 
@@ -170,10 +171,7 @@ impl OfiMemory {
         memory: &DeviceMemory<'_>,
         access: Access,
     ) -> Result<Registered<OfiRegion>, DirectRefusal> {
-        let refuse = |reasons| {
-            let is_error = self.direct.choice == GpuDirect::Always;
-            Err(DirectRefusal { reasons, is_error })
-        };
+        let refuse = |reasons| Err(self.refuse_direct(reasons));
         if self.direct.choice == GpuDirect::Never {
             return refuse(vec![String::from("NVSHMEM_LIBFABRIC_GPU_DIRECT=never")]);
         }
@@ -197,7 +195,7 @@ impl OfiMemory {
 
         let (ways, missing) = self.direct.ways(memory);
         let register = |(rail, access): (&Registrar, Access)| {
-            let mut outcome = Err(Vec::new());
+            let mut outcome = Err(vec![String::from("the memory's CUDA context cannot be bound")]);
             (memory.with_context)(&mut || {
                 outcome =
                     first_of(&ways, |way| rail.register_as(memory.addr, memory.len, access, way));
@@ -230,6 +228,19 @@ impl OfiMemory {
         self.say(memory, &taken, missing.as_deref());
         self.has_direct.store(true, Ordering::Release);
         Ok(self.registered(regions))
+    }
+
+    /// A refusal for reasons that the caller has found.
+    pub fn refuse_direct(&self, reasons: Vec<String>) -> DirectRefusal {
+        DirectRefusal { reasons, is_error: self.direct.choice == GpuDirect::Always }
+    }
+
+    /// Whether a dma-buf would be of use to [`OfiMemory::register_device`].
+    pub fn takes_dma_bufs(&self) -> bool {
+        let (proxy, _) = self.registrars();
+        self.direct.choice != GpuDirect::Never
+            && self.direct.dma_bufs
+            && proxy.iter().all(|rail| rail.traits().reaches_devices)
     }
 
     fn say(&self, memory: &DeviceMemory<'_>, taken: &[Way], missing: Option<&str>) {
