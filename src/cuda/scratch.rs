@@ -9,7 +9,7 @@ use super::error::{CudaError, RangeError, code};
 use super::range::{DeviceRange, Memory};
 
 /// What GPUs map memory in.
-pub const GPU_PAGE: usize = 64 << 10;
+pub(super) const GPU_PAGE: usize = 64 << 10;
 
 /// One GPU page of device memory. Freeing it may wait for everything on the device.
 #[derive(Debug)]

@@ -1,22 +1,122 @@
 //! Device memory offered to the fabric. Where libfabric knows CUDA and there is a device, it is taken;
 //! everywhere else it is refused with every reason.
+//!
+//! `NVSHMEM_TEST_LIBFABRIC_CUDA` names a libfabric that was built with CUDA, for the case on a GPU.
+
+use std::time::Instant;
 
 use nvshmem_transport_libfabric::abi::direct::register_direct;
 use nvshmem_transport_libfabric::cuda::{Memory, Ordinal};
-use nvshmem_transport_libfabric::engine::port::{Access, MemoryPort};
-use nvshmem_transport_libfabric::ofi::{DirectRefusal, Discovery, MemoryKinds, Opened};
+use nvshmem_transport_libfabric::engine::copies::Reach;
+use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
+use nvshmem_transport_libfabric::engine::port::{
+    Access, Addressing, Direction, Local, MemoryPort, POLL_BATCH, PeerAddr, Polled, Port, Posted,
+    Registered, Transfer,
+};
+use nvshmem_transport_libfabric::ofi::{DirectRefusal, Discovery, MemoryKinds, OfiRegion, Opened};
 use nvshmem_transport_libfabric::settings::{GpuDirect, Provider, Settings};
 
-use crate::bed::{Bed, GRANULARITY, ON_NUMA_NODE};
+use crate::bed::{Bed, GRANULARITY, HANG, ON_NUMA_NODE, fill, pattern, peek};
 use crate::case::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
+        Case::any("memory_that_the_fabric_takes_is_written_and_read", taken),
         Case::fake("memory_is_refused_by_every_provider_with_its_reason", refused),
         Case::fake("memory_of_the_second_libfabric_s_providers_is_refused_too", refused_by_second),
         Case::fake("what_moves_and_what_is_elsewhere_is_never_direct", never),
         Case::fake("a_context_that_is_gone_refuses_the_memory", gone),
     ]
+}
+
+/// One process that sends to itself, from the host lane to a rail of the proxy lane.
+struct Pair {
+    opened: Opened,
+    peer: PeerAddr,
+}
+
+impl Pair {
+    fn new(mut opened: Opened) -> Self {
+        let address = opened.proxy.address(RailId(0)).to_vec();
+        let peers = opened.host.insert(RailId(0), &[address]).expect("insert");
+        // The proxy's rail sends back to nobody, but knows whom it hears.
+        let sender = opened.host.address(RailId(0)).to_vec();
+        opened.proxy.insert(RailId(0), &[sender]).expect("insert");
+        Self { opened, peer: peers[0] }
+    }
+
+    fn run(&mut self, transfer: &Transfer) {
+        let Self { opened: Opened { host, proxy, .. }, peer } = self;
+        let (rail, token) = (RailId(0), Token(0));
+        let (start, mut posted) = (Instant::now(), false);
+        let mut done = [Token(0); POLL_BATCH];
+        loop {
+            if !posted {
+                posted = host.post(rail, *peer, token, transfer).expect("post") == Posted::Yes;
+            }
+            match host.poll(rail, &mut done) {
+                Polled::Completed(_) => return,
+                Polled::Empty => {}
+                Polled::Failed(failure) => panic!("{}", failure.error),
+            }
+            if let Polled::Failed(failure) = proxy.poll(rail, &mut done) {
+                panic!("{}", failure.error);
+            }
+            assert!(start.elapsed() < HANG, "it never ends");
+        }
+    }
+}
+
+/// The one fabric that needs no NIC, with a libfabric that knows CUDA.
+fn taken() {
+    let bed = Bed::new();
+    let library = match std::env::var("NVSHMEM_TEST_LIBFABRIC_CUDA") {
+        Ok(library) if !bed.is_fake() => library,
+        _ => {
+            println!("skipped: no GPU, or NVSHMEM_TEST_LIBFABRIC_CUDA is not set");
+            return;
+        }
+    };
+    let opened = open(Provider::Shm, GpuDirect::Always, Some(library));
+    println!("{}", opened.report);
+    let mut pair = Pair::new(opened);
+    for addr in [bed.alloc(GRANULARITY), bed.heap(1)] {
+        let range = bed.range(addr, GRANULARITY);
+        let memory = &pair.opened.memory;
+        let target = register_direct(memory, addr, &range, Access::LocalAndRemote)
+            .unwrap_or_else(|refusal| panic!("{refusal}"));
+        assert_eq!((target.reach, target.keys.len()), (Reach::Direct, 1));
+        assert!(memory.reaches_devices());
+        for len in [8, 1000, 4096] {
+            let at = 64 + len;
+            let bytes = pattern(len, len);
+            let source = bed.host(len);
+            fill(source, &bytes);
+            let local = memory_of(&pair.opened, source, len);
+            let transfer = Transfer {
+                direction: Direction::Write,
+                local: Local::Memory { addr: source, desc: local.host_descs[0] },
+                len,
+                remote: match target.addressing {
+                    Addressing::Virtual => (addr + at) as u64,
+                    Addressing::Offset => at as u64,
+                },
+                key: target.keys[0],
+            };
+            pair.run(&transfer);
+            assert_eq!(bed.read(addr + at, len), bytes, "{len} bytes are in device memory");
+            fill(source, &vec![0; len]);
+            pair.run(&Transfer { direction: Direction::Read, ..transfer });
+            assert_eq!(peek(source, len), bytes, "and {len} come back");
+            drop(local);
+            bed.free_host(source);
+        }
+        println!("{}: direct", range.kind());
+    }
+}
+
+fn memory_of(opened: &Opened, addr: usize, len: usize) -> Registered<OfiRegion> {
+    opened.memory.register(addr, len, Access::Local).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn open(provider: Provider, gpu_direct: GpuDirect, library: Option<String>) -> Opened {
