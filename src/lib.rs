@@ -8,6 +8,7 @@
 //! engine    lanes, streams, rails, memory: policy and protocol
 //! ofi       owners of libfabric objects; implements the engine's ports
 //! cuda      the CUDA driver, found at run time: kinds of memory, copies, words in device memory
+//! topology  how near NICs are to GPUs
 //! ```
 
 pub mod abi;
@@ -16,3 +17,4 @@ pub mod engine;
 pub mod logging;
 pub mod ofi;
 pub mod settings;
+pub mod topology;

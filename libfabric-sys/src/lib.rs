@@ -24,11 +24,15 @@ pub mod calls;
 mod constants;
 mod library;
 mod moved;
+mod newer;
 mod padded;
 
 pub use bindings::*;
 pub use calls::*;
 pub use constants::*;
-pub use library::{DEFAULT_LIBRARY, Library, LoadError, MINIMUM_VERSION, Version};
+pub use library::{
+    DEFAULT_LIBRARY, DEVICE_MEMORY_API, Library, LoadError, MINIMUM_VERSION, Version,
+};
 pub use moved::{data_progress, mr_attr_set_iov, set_progress};
+pub use newer::{FI_MR_DMABUF, FI_OPT_CUDA_API_PERMITTED, fi_mr_dmabuf, mr_attr_set_dmabuf};
 pub use padded::{Padded, Zeroed};

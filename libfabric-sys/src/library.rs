@@ -16,6 +16,10 @@ pub const DEFAULT_LIBRARY: &str = "libfabric.so.1";
 /// The oldest library served.
 pub const MINIMUM_VERSION: Version = Version::new(1, 17);
 
+/// The API from which on device memory can be registered by dma-buf (`FI_MR_DMABUF`), and efa lets
+/// applications register memory of CUDA in every case (1.18).
+pub const DEVICE_MEMORY_API: Version = Version::new(1, 20);
+
 /// A version of libfabric or of its API.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(u32);
@@ -207,22 +211,30 @@ impl Library {
         self.version.min(HEADERS_VERSION)
     }
 
-    /// Lists what is available, `fi_getinfo(3)`, for [`Self::api_version`].
+    /// The API version to ask for where device memory is to be registered: [`DEVICE_MEMORY_API`]
+    /// where the library has it, also when the headers were older. What came between is declared in
+    /// this crate, or lies behind the end of structs that are [`Padded`](crate::Padded).
+    pub fn device_memory_api_version(&self) -> Version {
+        self.version.min(HEADERS_VERSION.max(DEVICE_MEMORY_API))
+    }
+
+    /// Lists what is available, `fi_getinfo(3)`, for an API version: [`Self::api_version`], or
+    /// [`Self::device_memory_api_version`].
     ///
     /// # Safety
     /// As the man page says: `node` and `service` are strings or null, `hints` comes from
     /// [`Self::dupinfo`] or is null, and the list is given back by [`Self::freeinfo`].
     pub unsafe fn getinfo(
         &self,
+        version: Version,
         node: *const c_char,
         service: *const c_char,
         flags: u64,
         hints: *const fi_info,
         list: *mut *mut fi_info,
     ) -> c_int {
-        let version = self.api_version().packed();
         // SAFETY: the caller's promise.
-        unsafe { (self.getinfo)(version, node, service, flags, hints, list) }
+        unsafe { (self.getinfo)(version.packed(), node, service, flags, hints, list) }
     }
 
     /// Frees a list from [`Self::getinfo`] or an entry from [`Self::dupinfo`].

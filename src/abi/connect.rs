@@ -7,9 +7,10 @@ use log::info;
 
 use super::atomics;
 use super::bootstrap::Collectives;
+use super::consistency::Consistency;
 use super::error::AbiError;
 use super::memory::ProcessMemory;
-use super::plugin::{Connected, Plugin};
+use super::plugin::{Connected, Plugin, memory_kinds};
 use crate::engine::Watchdog;
 use crate::engine::applier::{Agreement, Applier};
 use crate::engine::counted::TAGS;
@@ -84,7 +85,7 @@ pub(super) fn connect(
     info!(target: logging::TRANSPORT, "{agreed}");
     // Every PE takes part in counting, as sender and as target, or none does.
     let counted = hellos.iter().all(|hello| hello.remote_data);
-    Ok(assemble(settings, opened, paths?, me, here, counted))
+    assemble(settings, opened, paths?, me, here, counted)
 }
 
 /// Opens the lanes of this PE.
@@ -99,7 +100,7 @@ fn open(plugin: &Plugin, chosen: &[usize], here: c_int, n_pes: u32) -> Result<Op
     // Sockets on several hosts need interfaces where init took loopback.
     let sockets = provider.starts_with("tcp");
     if sockets && !single_host && settings.devices == Devices::Any {
-        let discovery = Discovery::run(settings, false)?;
+        let discovery = Discovery::run(settings, false, memory_kinds())?;
         return Ok(discovery.open(&discovery.default_rails(), peers)?);
     }
     let discovery = &plugin.discovery;
@@ -226,7 +227,7 @@ fn assemble(
     me: Pe,
     here: c_int,
     counted: bool,
-) -> Connected {
+) -> Result<Connected, AbiError> {
     let Opened { host, proxy, memory, report, .. } = opened;
     let memory = ProcessMemory::new(memory, settings);
     // Who has memory on devices has loaded CUDA by now.
@@ -297,5 +298,7 @@ fn assemble(
             }
         },
     );
-    Connected::new(regions, host, proxy, drives_host, yields, report)
+    let consistency = Consistency::new(settings.consistency);
+    consistency.prepare(&regions)?;
+    Ok(Connected::new(regions, host, proxy, drives_host, yields, report, consistency))
 }

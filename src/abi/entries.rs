@@ -198,6 +198,11 @@ unsafe fn register(
     };
     let register = || connected.regions.register(addr, len, access);
     let handle = memory.with_origin(addr, origin, register)?;
+    if let Err(error) = connected.consistency.prepare(&connected.regions) {
+        // Without it the memory must not be used: its flags might come before its data.
+        connected.regions.release(&handle)?;
+        return Err(error);
+    }
     // SAFETY: rule 1; a handle has no alignment.
     unsafe { out.cast::<HandleBytes>().write(handle) };
     Ok(())
@@ -454,6 +459,19 @@ pub(super) unsafe extern "C" fn quiet(transport: *mut Transport, pe: c_int, qp: 
             unsafe { connected.with_proxy(|lane| lane.quiet(pe)) }?;
         }
         Ok(())
+    })
+}
+
+/// Only where it may have something to do: see [`Plugin::enforces_consistency`](super::plugin::Plugin).
+///
+/// # Safety
+/// Rules 1 and 3.
+pub(super) unsafe extern "C" fn enforce_cst(transport: *mut Transport) -> c_int {
+    guard("enforce_cst", || {
+        // SAFETY: rule 1.
+        let connected = unsafe { plugin(transport)? }.connected()?;
+        // SAFETY: rule 3.
+        unsafe { connected.enforce_consistency() }
     })
 }
 

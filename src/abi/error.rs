@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use nvshmem_abi::{UnsupportedApi, c};
 use thiserror::Error;
 
+use crate::cuda::CudaError;
 use crate::engine::error::EngineError;
 use crate::engine::exchange::ExchangeError;
 use crate::engine::port::PortError;
@@ -36,6 +37,10 @@ pub(super) enum AbiError {
          on this host: set NVSHMEM_LIBFABRIC_PROVIDER to tcp or to your NIC's provider"
     )]
     OtherHosts { here: c_int, n_pes: u32 },
+    #[error("{0}")]
+    Cuda(#[from] CudaError),
+    #[error("memory to read through the rails, for the order of NICs' writes before flags: {why}")]
+    NoAnchor { why: &'static str },
     #[error("argument {argument} is NULL")]
     Null { argument: &'static str },
     #[error("PE {pe} does not exist")]

@@ -8,16 +8,17 @@ use std::sync::{Arc, Mutex, Once, PoisonError};
 
 use log::{info, warn};
 
+use super::direct::register_direct;
 use super::host_maps::Origin;
 use crate::cuda::{
-    DeviceRange, Driver, GDRCOPY_LIBRARY, LoadError, Memory, RangeError, StagedRegion, Staging,
-    StagingOptions, WordsOptions,
+    Device, DeviceRange, Driver, GDRCOPY_LIBRARY, LoadError, Memory, RangeError, StagedRegion,
+    Staging, StagingOptions, WordsOptions, WritesOrdering,
 };
 use crate::engine::copies::{Reach, Stager};
 use crate::engine::port::{Access, Addressing, MemoryPort, PortError, Registered};
 use crate::logging;
-use crate::ofi::{OfiMemory, OfiRegion};
-use crate::settings::Settings;
+use crate::ofi::{DirectRefusal, OfiMemory, OfiRegion};
+use crate::settings::{GpuDirect, Settings};
 
 /// Registers memory of any kind.
 ///
@@ -26,6 +27,7 @@ use crate::settings::Settings;
 #[derive(Debug)]
 pub(super) struct ProcessMemory {
     fabric: OfiMemory,
+    gpu_direct: GpuDirect,
     staging: Arc<Staging>,
     /// What the host says of the addresses that are being registered now.
     origins: Mutex<Vec<(usize, Origin)>>,
@@ -38,6 +40,8 @@ pub(super) struct ProcessMemory {
 pub(super) enum Owner {
     /// The fabric's.
     Fabric { _region: OfiRegion },
+    /// The fabric's, with its words by the driver.
+    Direct { _words: StagedRegion, _region: OfiRegion },
     /// Staged.
     Staged { _region: StagedRegion },
 }
@@ -68,6 +72,7 @@ impl ProcessMemory {
         };
         Self {
             fabric,
+            gpu_direct: settings.gpu_direct,
             staging: Staging::new(options),
             origins: Mutex::default(),
             said_why_staged: Once::new(),
@@ -171,12 +176,28 @@ impl ProcessMemory {
     }
 
     /// Registers device memory with the fabric itself. The reason if that cannot be: then it is staged.
+    ///
+    /// A signal is stored by the CPU here behind data that NICs have written, so with `auto` the device
+    /// has to keep that order by itself: else its memory is staged, where the order is ours.
     fn register_directly(
         &self,
+        addr: usize,
         range: &DeviceRange,
-        _access: Access,
-    ) -> Result<Registered<Owner>, String> {
-        Err(format!("the rails are opened for host memory only, and this is {}", range.kind()))
+        access: Access,
+    ) -> Result<Registered<OfiRegion>, DirectRefusal> {
+        let context = range.context();
+        if self.gpu_direct == GpuDirect::Auto {
+            let device = Device::new(context.driver(), context.device());
+            match device.and_then(|device| device.attributes()) {
+                Ok(attributes) if attributes.writes_ordering >= WritesOrdering::Owner => {}
+                Ok(_) => {
+                    let reason = "the device does not keep NICs' writes before what follows them";
+                    return Err(self.fabric.refuse_direct(vec![reason.to_owned()]));
+                }
+                Err(error) => return Err(self.fabric.refuse_direct(vec![error.to_string()])),
+            }
+        }
+        register_direct(&self.fabric, addr, range, access)
     }
 
     fn register_host(
@@ -225,15 +246,32 @@ impl MemoryPort for ProcessMemory {
             Found::Host => return self.register_host(addr, len, access),
             Found::Device { range, alias } => (range, alias),
         };
-        match self.register_directly(&range, access) {
-            Ok(registered) => Ok(registered),
-            Err(reason) => {
+        match self.register_directly(addr, &range, access) {
+            Ok(registered) => {
+                // Its words, and what peers send in messages, go by the driver.
+                let words = self.staging.register(addr, range, alias)?;
+                let Registered { owner, keys, proxy_descs, host_descs, addressing, .. } =
+                    registered;
+                let owner = Owner::Direct { _words: words, _region: owner };
+                let reach = Reach::Fabric;
+                Ok(Registered { owner, keys, proxy_descs, host_descs, addressing, reach })
+            }
+            Err(refusal) if refusal.is_error => Err(PortError {
+                call: "registering memory of a device",
+                code: libc::EOPNOTSUPP,
+                text: refusal.to_string(),
+            }),
+            Err(refusal) => {
                 self.said_why_staged.call_once(|| {
-                    info!(target: logging::MEM, "memory of devices is staged: {reason}");
+                    info!(target: logging::MEM, "memory of devices is staged: {refusal}");
                 });
                 self.stage(addr, range, alias)
             }
         }
+    }
+
+    fn reaches_devices(&self) -> bool {
+        self.fabric.reaches_devices()
     }
 
     fn take_stager(&self) -> Option<Stager> {

@@ -15,6 +15,8 @@
 mod atomics;
 mod bootstrap;
 mod connect;
+mod consistency;
+pub mod direct;
 mod entries;
 mod error;
 mod guard;

@@ -6,15 +6,17 @@ use std::sync::OnceLock;
 
 use log::info;
 
+use super::consistency::Consistency;
 use super::error::AbiError;
 use super::memory::ProcessMemory;
+use crate::cuda::Driver;
 use crate::engine::error::EngineError;
 use crate::engine::host_lane::HostLane;
 use crate::engine::lane::{Lane, is_idle};
 use crate::engine::regions::RegionTable;
 use crate::logging;
-use crate::ofi::{Discovery, OfiPort, Report};
-use crate::settings::{Devices, Settings};
+use crate::ofi::{Discovery, MemoryKinds, OfiPort, Report};
+use crate::settings::{ConsistencyChoice, Devices, Settings};
 
 /// One transport, from `nvshmemt_init` to `finalize`.
 #[derive(Debug)]
@@ -30,7 +32,7 @@ impl Plugin {
     pub(super) fn new(settings: Settings) -> Result<Self, AbiError> {
         // Whether all PEs are on one host is not known before the host has filled in the
         // transport. It matters for plain sockets only, which look again then.
-        let discovery = Discovery::run(&settings, true)?;
+        let discovery = Discovery::run(&settings, true, memory_kinds())?;
         Ok(Self { settings, discovery, connected: OnceLock::new() })
     }
 
@@ -42,6 +44,16 @@ impl Plugin {
         }
         let paths = self.discovery.devices().iter().map(|device| device.pci_path.as_deref());
         paths.collect::<Option<Vec<_>>>().unwrap_or_default()
+    }
+
+    /// Whether NVSHMEM is to ask for consistency: where it may turn out to need something. Nothing is
+    /// registered yet, so whether it does is not known.
+    pub(super) fn enforces_consistency(&self) -> bool {
+        match self.settings.consistency {
+            ConsistencyChoice::None => false,
+            ConsistencyChoice::Read | ConsistencyChoice::WriteRead => true,
+            ConsistencyChoice::Auto | ConsistencyChoice::Flush => self.discovery.reaches_devices(),
+        }
     }
 
     /// The lanes.
@@ -72,6 +84,14 @@ impl Plugin {
     }
 }
 
+/// What memory this process has. A program that uses devices has CUDA loaded when it starts NVSHMEM.
+pub(super) fn memory_kinds() -> MemoryKinds {
+    match Driver::of_process() {
+        Ok(_) => MemoryKinds::HostAndDevices,
+        Err(_) => MemoryKinds::Host,
+    }
+}
+
 /// What exists once the PEs are connected.
 ///
 /// The fields are dropped in this order: registrations go before the endpoints they may be bound
@@ -84,9 +104,11 @@ pub(super) struct Connected {
     proxy: UnsafeCell<ProxyLane>,
     /// What was opened.
     pub(super) report: Report,
+    /// Has memory that is registered, so it goes after all that uses that.
+    pub(super) consistency: Consistency,
 }
 
-// SAFETY: `regions`, `host` and `report` may be used from any thread. `proxy` is touched only in
+// SAFETY: `regions`, `host`, `report` and `consistency` may be used from any thread. `proxy` is touched only in
 // `with_proxy`, whose callers vouch for being the only thread there.
 unsafe impl Sync for Connected {}
 
@@ -111,9 +133,20 @@ impl Connected {
         drives_host: bool,
         yields: bool,
         report: Report,
+        consistency: Consistency,
     ) -> Self {
         let proxy = ProxyLane { lane: proxy, drives_host, yields, idle: 0 };
-        Self { regions, host, proxy: UnsafeCell::new(proxy), report }
+        Self { regions, host, proxy: UnsafeCell::new(proxy), report, consistency }
+    }
+
+    /// Makes what NICs have written to device memory visible to the device.
+    ///
+    /// # Safety
+    /// As [`Connected::with_proxy`].
+    pub(super) unsafe fn enforce_consistency(&self) -> Result<(), AbiError> {
+        let Self { consistency, regions, .. } = self;
+        // SAFETY: the caller's promise.
+        unsafe { self.with_proxy(|lane| consistency.enforce(lane, regions)) }
     }
 
     /// Runs `with` on the proxy lane.

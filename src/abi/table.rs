@@ -58,7 +58,11 @@ pub(super) fn is_alive(address: usize) -> bool {
 pub(super) fn create(major: Major, api_version: c_int, plugin: Plugin) -> *mut Transport {
     let paths = PciPaths::new(&plugin);
     let n_devices = paths.pointers.len() as i32;
-    let batches = plugin.discovery.batches();
+    let enforces: c::nvt_enforce_cst_fn = Some(e::enforce_cst);
+    let offers = Offers {
+        batches: plugin.discovery.batches(),
+        enforce_cst: enforces.filter(|_| plugin.enforces_consistency()),
+    };
     // SAFETY: integers, pointers and optional functions only, for all of which zero is a value.
     let mut transport: AnyLayout = unsafe { std::mem::zeroed() };
     /// The fields that every layout has, whatever their place.
@@ -75,10 +79,10 @@ pub(super) fn create(major: Major, api_version: c_int, plugin: Plugin) -> *mut T
         }};
     }
     match major {
-        Major::V3 => fill!(v3, ops_3()),
-        Major::V4 | Major::V5 => fill!(v4, ops_4()),
-        Major::V6 => fill!(v6, ops_6(batches)),
-        Major::V7 => fill!(v7, ops_7(batches)),
+        Major::V3 => fill!(v3, ops_3(offers)),
+        Major::V4 | Major::V5 => fill!(v4, ops_4(offers)),
+        Major::V6 => fill!(v6, ops_6(offers)),
+        Major::V7 => fill!(v7, ops_7(offers)),
     }
     let mut block = Box::new(Block { transport, major, plugin, paths });
     // The vector's buffer stays where it is when its owner moves into the block.
@@ -182,6 +186,15 @@ impl PciPaths {
     }
 }
 
+/// What a host is given beyond what every transport has.
+#[derive(Clone, Copy)]
+struct Offers {
+    /// Announced puts are posted together.
+    batches: bool,
+    /// For requests of consistency; none where there is nothing to do.
+    enforce_cst: c::nvt_enforce_cst_fn,
+}
+
 /// A layout's functions: those that are the same in every layout, and the given ones.
 macro_rules! ops {
     ($layout:ident { $($field:ident: $value:expr),* $(,)? }) => {
@@ -192,7 +205,6 @@ macro_rules! ops {
             show_info: Some(e::show_info),
             progress: Some(e::progress),
             quiet: Some(e::quiet),
-            enforce_cst: None,
             enforce_cst_at_target: None,
             add_device_remote_mem_handles: None,
             $($field: $value,)*
@@ -200,8 +212,9 @@ macro_rules! ops {
     };
 }
 
-fn ops_3() -> HostOps3b {
+fn ops_3(offers: Offers) -> HostOps3b {
     ops!(HostOps3b {
+        enforce_cst: offers.enforce_cst,
         connect_endpoints: Some(e::connect_endpoints_3),
         // SAFETY: `get_mem_handle_3` takes six integers, which is what both forms of layout 3 pass
         // in registers; it finds out which of the two it was called as.
@@ -214,8 +227,9 @@ fn ops_3() -> HostOps3b {
     })
 }
 
-fn ops_4() -> HostOps4 {
+fn ops_4(offers: Offers) -> HostOps4 {
     ops!(HostOps4 {
+        enforce_cst: offers.enforce_cst,
         connect_endpoints: Some(e::connect_endpoints_4),
         get_mem_handle: Some(e::get_mem_handle),
         rma: Some(e::rma),
@@ -231,8 +245,10 @@ fn rma(batches: bool) -> c::nvt_rma_fn {
 }
 
 /// Where announced puts are posted one by one, the host is to call `rma`, the shorter way.
-fn ops_6(batches: bool) -> HostOps6 {
+fn ops_6(offers: Offers) -> HostOps6 {
+    let batches = offers.batches;
     ops!(HostOps6 {
+        enforce_cst: offers.enforce_cst,
         connect_endpoints: Some(e::connect_endpoints_4),
         get_mem_handle: Some(e::get_mem_handle),
         rma: rma(batches),
@@ -244,8 +260,10 @@ fn ops_6(batches: bool) -> HostOps6 {
 }
 
 /// As [`ops_6`]; without bursts a region has nothing to flush.
-fn ops_7(batches: bool) -> HostOps7 {
+fn ops_7(offers: Offers) -> HostOps7 {
+    let batches = offers.batches;
     ops!(HostOps7 {
+        enforce_cst: offers.enforce_cst,
         connect_endpoints: Some(e::connect_endpoints_4),
         get_mem_handle: Some(e::get_mem_handle),
         rma: rma(batches),

@@ -95,6 +95,11 @@ impl Device {
         (status == code::SUCCESS).then_some(Self { driver, ordinal: Ordinal(number), number })
     }
 
+    /// The driver.
+    pub fn driver(&self) -> &'static Driver {
+        self.driver
+    }
+
     /// Its number.
     pub fn ordinal(&self) -> Ordinal {
         self.ordinal

@@ -62,6 +62,7 @@ pub use gdrcopy::{GDRCOPY_LIBRARY, Gdrcopy, GdrcopyError};
 pub use pinned::{Chunk, PinnedMemory, PinnedPool};
 pub use pointer::{Kind, Pointer};
 pub use range::{DeviceRange, Memory, Pieces};
+pub use scratch::Scratch;
 pub use staging::{StagedRegion, Staging, StagingError, StagingOptions};
 pub use stream::Stream;
 pub use way::{Cost, Way, WordError, WordsOptions};

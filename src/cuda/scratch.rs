@@ -1,4 +1,4 @@
-//! A little device memory of our own, to try ways of reaching device memory on.
+//! A little device memory of our own: to try ways of reaching device memory on, and for NICs to read.
 
 use std::sync::Arc;
 
@@ -13,14 +13,18 @@ pub(super) const GPU_PAGE: usize = 64 << 10;
 
 /// One GPU page of device memory. Freeing it may wait for everything on the device.
 #[derive(Debug)]
-pub(super) struct Scratch {
+pub struct Scratch {
     context: Arc<Context>,
     allocated: CUdeviceptr,
     range: Arc<DeviceRange>,
 }
 
 impl Scratch {
-    pub(super) fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
+    /// Allocates it, which may wait for everything on the device.
+    ///
+    /// # Errors
+    /// As the driver answers.
+    pub fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
         const CALL: &str = "cuMemAlloc_v2";
         let driver = context.driver();
         let _bound = context.bind()?;
@@ -45,7 +49,8 @@ impl Scratch {
         }
     }
 
-    pub(super) fn range(&self) -> &Arc<DeviceRange> {
+    /// The page.
+    pub fn range(&self) -> &Arc<DeviceRange> {
         &self.range
     }
 }

@@ -18,6 +18,8 @@ pub const MAX_CHUNKS: u16 = 256;
 pub enum Reach {
     /// The fabric and the CPU reach them by their address.
     Direct,
+    /// The fabric reaches them, and a [`CopyPort`].
+    Fabric,
     /// Only a [`CopyPort`] does.
     Staged,
 }
@@ -105,7 +107,7 @@ pub trait CopyPort: Send + fmt::Debug {
     /// A copy that has ended, if there is one that was not told of yet.
     fn poll(&mut self) -> Option<Copied>;
 
-    /// Carries out an atomic operation on a word of staged memory, aligned to its width, and returns
+    /// Carries out an atomic operation on a word of memory that the CPU does not reach, aligned to its width, and returns
     /// the word before. Atomic among all calls of this function in the process; who sees the word
     /// sees what was stored, or copied in, before. May wait for the device, not for kernels on it.
     ///

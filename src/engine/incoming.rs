@@ -180,7 +180,7 @@ impl<P: Port> Lane<P> {
         };
         let width = atomic.width.bytes();
         let place = self.regions.locate(at, width).map_err(|e| e.to_string())?;
-        if self.natives.is_some() && place.reach == Reach::Direct {
+        if self.natives.is_some() && place.reach != Reach::Staged {
             // Applied here, it would not be atomic with those that the fabric carries out.
             return Err(String::from(
                 "an atomic as a message, and in this job the fabric does them",

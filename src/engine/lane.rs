@@ -392,7 +392,8 @@ impl<P: Port> Lane<P> {
             let local = match request.local {
                 LocalSide::Value(value) => Local::Inline(value),
                 LocalSide::Memory { addr, handle } => {
-                    let desc = if self.needs_desc {
+                    let optional = || handle.is_none() && self.port.takes_unregistered();
+                    let desc = if self.needs_desc && !optional() {
                         local_desc(&mut self.regions, request, addr, handle, rail)?
                     } else {
                         Desc(0)

@@ -9,6 +9,7 @@ pub mod applier;
 pub mod atomic;
 mod burst;
 mod chunks;
+pub mod consistency;
 pub mod copies;
 pub mod counted;
 pub mod counters;

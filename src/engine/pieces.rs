@@ -70,8 +70,9 @@ impl<P: Port> Lane<P> {
         handle: Option<&HandleBytes>,
     ) -> Result<Reach, EngineError> {
         self.sync_regions();
-        if self.regions.is_staged(addr) {
-            return Ok(Reach::Staged);
+        let reach = self.regions.reach(addr);
+        if reach != Reach::Direct {
+            return Ok(reach);
         }
         match (handle, self.bouncing()) {
             (None, Some(bouncing)) => {
@@ -592,11 +593,10 @@ impl<P: Port> Lane<P> {
         if payload.len() != len {
             return Err(format!("{} bytes for a get of {len}", payload.len()));
         }
-        let staged = near == Near::Chunk && self.regions.is_staged(addr);
-        let reach = match (near, staged) {
+        let reach = match (near, self.regions.reach(addr)) {
+            (_, reach @ (Reach::Fabric | Reach::Staged)) => reach,
             (Near::Fabric { .. }, _) => Reach::Direct,
-            (Near::Chunk, true) => Reach::Staged,
-            (Near::Chunk, false) => match self.bouncing() {
+            (Near::Chunk, _) => match self.bouncing() {
                 Some(bouncing) => {
                     bouncing.copies.reach(addr, len).map_err(|error| error.to_string())?
                 }

@@ -132,7 +132,8 @@ pub struct RailLimits {
     /// Most segments that may be posted and not completed. At least 1. The port's completion
     /// queue holds at least this many, so it cannot overflow.
     pub depth: u32,
-    /// Whether the local side needs the descriptor of a registered region (`FI_MR_LOCAL`).
+    /// Whether the local side needs the descriptor of a registered region (`FI_MR_LOCAL`; or
+    /// `FI_MR_HMEM`, where that is so for device memory).
     pub needs_desc: bool,
     /// Whether a message sent after writes to the same peer, on this rail, is received after their
     /// data is visible (`FI_ORDER_SAW`).
@@ -181,6 +182,12 @@ pub trait Port {
         token: Token,
         transfer: &Transfer,
     ) -> Result<Posted, PortError>;
+
+    /// Whether local memory that is not registered may be used all the same, with no descriptor, even
+    /// where [`RailLimits::needs_desc`] (host memory, where only that of devices must be registered).
+    fn takes_unregistered(&self) -> bool {
+        false
+    }
 
     /// Whether [`Port::post_short`] can be used at all: not where local memory needs a descriptor.
     fn has_short(&self) -> bool;
@@ -417,6 +424,11 @@ pub trait MemoryPort: Send + Sync {
         len: usize,
         access: Access,
     ) -> Result<Registered<Self::Region>, PortError>;
+
+    /// Whether NICs reach some device memory by themselves that has been registered here, now or before.
+    fn reaches_devices(&self) -> bool {
+        false
+    }
 
     /// What stages the memory that was registered as such: there once some was, and given out once.
     /// It is made with the first such region, since making it may wait for the device.

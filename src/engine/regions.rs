@@ -112,15 +112,15 @@ pub(super) struct RegionCache {
     kind: LaneKind,
     epoch: u64,
     views: Views,
-    /// First and last address of all staged regions, ascending.
-    staged: Vec<(usize, usize)>,
+    /// First and last address of all regions that the CPU does not reach, ascending.
+    beyond: Vec<(usize, usize, Reach)>,
     /// What stages, until the lane has taken it.
     stager: Option<Installed>,
 }
 
 impl RegionCache {
     pub(super) fn new(index: Arc<RegionIndex>, kind: LaneKind) -> Self {
-        Self { index, kind, epoch: 0, views: Views::new(), staged: Vec::new(), stager: None }
+        Self { index, kind, epoch: 0, views: Views::new(), beyond: Vec::new(), stager: None }
     }
 
     /// The descriptors, one per rail of the lane, for `len` bytes of local memory at `addr` inside
@@ -175,11 +175,15 @@ impl RegionCache {
         self.kind
     }
 
-    /// Whether an address is in a staged region.
+    /// How an address is reached, if a region around it is registered; else it counts as reached by
+    /// everybody.
     #[inline]
-    pub(super) fn is_staged(&self, addr: usize) -> bool {
-        let behind = self.staged.partition_point(|(first, _)| *first <= addr);
-        behind != 0 && self.staged[behind - 1].1 >= addr
+    pub(super) fn reach(&self, addr: usize) -> Reach {
+        let behind = self.beyond.partition_point(|(first, ..)| *first <= addr);
+        match behind.checked_sub(1).map(|at| self.beyond[at]) {
+            Some((_, last, reach)) if last >= addr => reach,
+            _ => Reach::Direct,
+        }
     }
 
     /// What stages, once, as soon as some memory is staged.
@@ -222,7 +226,7 @@ impl RegionCache {
     pub(super) fn place(&self, spot: Spot, len: usize) -> Option<usize> {
         let view = self.views.get(spot.slot as usize)?.as_deref().filter(|view| view.remote)?;
         let end = spot.offset.checked_add(len as u64)?;
-        if end > view.len as u64 || view.reach == Reach::Staged {
+        if end > view.len as u64 || view.reach != Reach::Direct {
             return None;
         }
         // At most the region's length, so it fits, and the sum is an address in the region.
@@ -236,10 +240,10 @@ impl RegionCache {
         self.epoch = self.index.epoch.load(Ordering::Acquire);
         self.views.clone_from(&views);
         drop(views);
-        let staged = self.views.iter().flatten().filter(|view| view.reach == Reach::Staged);
-        self.staged.clear();
-        self.staged.extend(staged.map(|view| (view.base, view.base + (view.len - 1))));
-        self.staged.sort_unstable();
+        let beyond = self.views.iter().flatten().filter(|view| view.reach != Reach::Direct);
+        self.beyond.clear();
+        self.beyond.extend(beyond.map(|view| (view.base, view.base + (view.len - 1), view.reach)));
+        self.beyond.sort_unstable_by_key(|(first, ..)| *first);
         if self.kind == LaneKind::Proxy && self.stager.is_none() {
             self.stager = lock(&self.index.stager).take();
         }
@@ -315,7 +319,7 @@ impl<M: MemoryPort> RegionTable<M> {
             .memory
             .register(addr, len, access)
             .map_err(|error| EngineError::Register { addr, len, why: error.to_string() })?;
-        if registered.reach == Reach::Staged {
+        if registered.reach != Reach::Direct {
             self.install_stager()?;
         }
         let (_, handle) = self.enter(addr, len, access, registered)?;
@@ -333,7 +337,7 @@ impl<M: MemoryPort> RegionTable<M> {
             .memory
             .register(addr, len, access)
             .map_err(|error| refused(format!("bounce memory: {error}")))?;
-        if registered.reach == Reach::Staged {
+        if registered.reach != Reach::Direct {
             return Err(refused(String::from("bounce memory that the fabric does not reach")));
         }
         let (view, _) = self.enter(addr, len, access, registered)?;

@@ -1,5 +1,6 @@
 //! The lane's side of what user threads hand over.
 
+use super::copies::Reach;
 use super::error::EngineError;
 use super::handle::HandleView;
 use super::handover::{Inbox, Next};
@@ -83,7 +84,7 @@ impl<P: Port> Lane<P> {
                 LocalSide::Value(_) => false,
                 // Of what is not registered, the proxy lane finds out.
                 LocalSide::Memory { handle: None, .. } => self.devices,
-                LocalSide::Memory { addr, .. } => self.regions.is_staged(addr),
+                LocalSide::Memory { addr, .. } => self.regions.reach(addr) == Reach::Staged,
             })
     }
 }

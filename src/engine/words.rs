@@ -15,7 +15,7 @@ impl<P: Port> Lane<P> {
     pub(super) fn apply_at(&mut self, at: Place, atomic: &Atomic) -> Result<u64, PortError> {
         match at.reach {
             Reach::Direct => self.port.apply(at.addr, atomic),
-            Reach::Staged => self.copies()?.apply(at.addr, atomic),
+            Reach::Fabric | Reach::Staged => self.copies()?.apply(at.addr, atomic),
         }
     }
 
@@ -23,7 +23,7 @@ impl<P: Port> Lane<P> {
     pub(super) fn load_at(&mut self, from: Place, into: &mut [u8]) -> Result<(), PortError> {
         match from.reach {
             Reach::Direct => self.port.load(from.addr, into),
-            Reach::Staged => self.copies()?.load(from.addr, into),
+            Reach::Fabric | Reach::Staged => self.copies()?.load(from.addr, into),
         }
     }
 
@@ -31,7 +31,7 @@ impl<P: Port> Lane<P> {
     pub(super) fn store_at(&mut self, to: Place, bytes: &[u8]) -> Result<(), PortError> {
         match to.reach {
             Reach::Direct => self.port.store(to.addr, bytes),
-            Reach::Staged => self.copies()?.store(to.addr, bytes),
+            Reach::Fabric | Reach::Staged => self.copies()?.store(to.addr, bytes),
         }
     }
 
@@ -39,7 +39,7 @@ impl<P: Port> Lane<P> {
     pub(super) fn store_result(&mut self, pe: Pe, place: ResultPlace, value: u64) {
         let ResultPlace { addr, flag } = place;
         self.regions.sync();
-        let stored = if self.regions.is_staged(addr) {
+        let stored = if self.regions.reach(addr) != Reach::Direct {
             self.copies().and_then(|copies| {
                 copies.store(addr, &value.to_le_bytes())?;
                 copies.store_flag(addr + 8, flag)

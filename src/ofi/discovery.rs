@@ -9,12 +9,12 @@ use log::info;
 use super::atomics::AtomicSupport;
 use super::device::Device;
 use super::error::OfiError;
-use super::hints::{Demand, Step, query};
+use super::hints::{Demand, Reaching, Step, query};
 use super::info::Info;
 use super::interface::{Interface, is_local};
 use super::provider::{Candidate, candidates, user_name};
 use super::selection::{Listed, Source, describe, select};
-use crate::settings::{Devices, Progress, Provider, Settings};
+use crate::settings::{Devices, GpuDirect, Progress, Provider, Settings};
 
 /// Something that libfabric could have given, and why it was not taken.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -36,6 +36,15 @@ impl fmt::Display for Refusal {
     }
 }
 
+/// What memory the process has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MemoryKinds {
+    /// Host memory only: nothing is asked of libfabric for devices.
+    Host,
+    /// Perhaps also memory of CUDA devices.
+    HostAndDevices,
+}
+
 /// The provider chosen and its devices.
 #[derive(Debug)]
 pub struct Discovery {
@@ -51,16 +60,21 @@ impl Discovery {
     /// Loads libfabric and finds the devices, in rail order, of the first provider that has any.
     ///
     /// `single_host` says that all PEs of the job are on this host: providers over plain sockets
-    /// then default to loopback.
+    /// then default to loopback. `kinds` says whether the fabric is to reach device memory, where it
+    /// can.
     ///
     /// # Errors
     /// When libfabric cannot be loaded, when a device that the user named does not exist, and when
     /// nothing is left, with the reason for everything that was refused.
-    pub fn run(settings: &Settings, single_host: bool) -> Result<Self, OfiError> {
+    pub fn run(
+        settings: &Settings,
+        single_host: bool,
+        kinds: MemoryKinds,
+    ) -> Result<Self, OfiError> {
         let library = Library::load(&settings.library)?;
         let mut refusals = Vec::new();
         for &candidate in candidates(settings.provider) {
-            match examine(library, candidate, settings, single_host, &mut refusals)? {
+            match examine(library, candidate, settings, single_host, kinds, &mut refusals)? {
                 Some((asked, devices)) => {
                     let settings = settings.clone();
                     let found = Self { library, candidate, settings, asked, devices, refusals };
@@ -76,6 +90,12 @@ impl Discovery {
     /// The libfabric provider, with its layers: `tcp;ofi_rxm`.
     pub fn provider(&self) -> &'static str {
         self.candidate.name
+    }
+
+    /// Whether transfers may reach device memory by themselves: it was asked for and granted. Whether
+    /// they do is known when memory is registered.
+    pub fn reaches_devices(&self) -> bool {
+        self.devices[0].info.reaches_devices()
     }
 
     /// The usable devices, in rail order. At least one.
@@ -107,8 +127,9 @@ impl Discovery {
             names.join(", ")
         );
         info!(
-            "asked for {}; got progress {}, threading {}, mr_mode {}",
+            "asked for {}{}; got progress {}, threading {}, mr_mode {}",
             self.asked,
+            if self.reaches_devices() { ", with FI_HMEM" } else { "" },
             info.progress_text(),
             info.threading_text(),
             info.mr_mode_text()
@@ -132,6 +153,7 @@ fn examine(
     candidate: Candidate,
     settings: &Settings,
     single_host: bool,
+    kinds: MemoryKinds,
     refusals: &mut Vec<Refusal>,
 ) -> Result<Option<(Step, Vec<Device>)>, OfiError> {
     let refuse = |device: Option<String>, reason: String| Refusal {
@@ -140,7 +162,7 @@ fn examine(
         reason,
     };
 
-    let (demand, step, infos) = match ask(library, candidate, settings) {
+    let Answer { demand, reaching, step, infos } = match ask(library, candidate, settings, kinds) {
         Ok(answer) => answer,
         Err(reason) => {
             refusals.push(refuse(None, reason));
@@ -192,7 +214,7 @@ fn examine(
                 Some(info) => Ok(info),
                 None => Err(String::from("taken already")),
             },
-            Source::Address(ip) => at_address(library, candidate, demand, ip),
+            Source::Address(ip) => at_address(library, candidate, demand, reaching, ip),
         };
         match info {
             Ok(info) => {
@@ -212,20 +234,29 @@ fn examine(
     Ok(Some((step, devices)))
 }
 
+/// What a provider has accepted.
+struct Answer {
+    demand: Demand,
+    reaching: Reaching,
+    step: Step,
+    infos: Vec<Info>,
+}
+
 /// Goes down the ladder until the provider answers, or says why it never does.
 fn ask(
     library: &'static Library,
     candidate: Candidate,
     settings: &Settings,
-) -> Result<(Demand, Step, Vec<Info>), String> {
-    match query(library, candidate, Demand::Provider, None) {
+    kinds: MemoryKinds,
+) -> Result<Answer, String> {
+    match query(library, candidate, Demand::Provider, Reaching::Host, None) {
         Ok(infos) if !infos.is_empty() => {}
         Ok(_) => return Err(String::from("this libfabric does not have it on this machine")),
         Err(error) => {
             return Err(format!("this libfabric does not have it on this machine ({error})"));
         }
     }
-    match query(library, candidate, Demand::Rma, None) {
+    match query(library, candidate, Demand::Rma, Reaching::Host, None) {
         Ok(infos) if !infos.is_empty() => {}
         _ => {
             return Err(format!(
@@ -240,18 +271,29 @@ fn ask(
     }
     let mut last = String::new();
     let ladder = Step::ladder(settings, candidate);
-    // With atomics first, where they are wanted; connecting finds out whether all PEs have them.
+    // With atomics first, where they are wanted; connecting finds out whether all PEs have them. With
+    // device memory before without: what it costs, staging costs more.
     let atomics = AtomicSupport::wanted(settings, candidate);
-    let with = ladder.iter().filter(|_| atomics).map(|step| (Demand::Atomics(*step), *step));
-    let without = ladder.iter().map(|step| (Demand::Full(*step), *step));
-    for (demand, step) in with.chain(without) {
-        match query(library, candidate, demand, None) {
-            Ok(infos) if !infos.is_empty() => return Ok((demand, step, infos)),
-            Ok(_) => last = String::from("only other providers answered"),
-            Err(error) => last = error.to_string(),
+    let devices = offers_devices(library, candidate, settings, kinds);
+    for with_atomics in [true, false] {
+        for reaching in [Reaching::Devices, Reaching::Host] {
+            if with_atomics && !atomics || reaching == Reaching::Devices && !devices {
+                continue;
+            }
+            for &step in &ladder {
+                let demand = if with_atomics { Demand::Atomics(step) } else { Demand::Full(step) };
+                match query(library, candidate, demand, reaching, None) {
+                    Ok(infos) if !infos.is_empty() => {
+                        return Ok(Answer { demand, reaching, step, infos });
+                    }
+                    Ok(_) => last = String::from("only other providers answered"),
+                    Err(error) => last = error.to_string(),
+                }
+                let atomics = if with_atomics { ", with FI_ATOMIC" } else { "" };
+                let hmem = if reaching == Reaching::Devices { ", with FI_HMEM" } else { "" };
+                info!("provider {} refuses {step}{atomics}{hmem}", candidate.name);
+            }
         }
-        let atomics = if demand == Demand::Full(step) { "" } else { ", with FI_ATOMIC" };
-        info!("provider {} refuses {step}{atomics}", candidate.name);
     }
     Err(format!(
         "it does not offer FI_DELIVERY_COMPLETE, without which quiet cannot promise that data has \
@@ -259,18 +301,49 @@ fn ask(
     ))
 }
 
+/// Whether the provider is to be asked for device memory. One question in advance spares all steps of
+/// the ladder where the answer is no.
+fn offers_devices(
+    library: &'static Library,
+    candidate: Candidate,
+    settings: &Settings,
+    kinds: MemoryKinds,
+) -> bool {
+    if kinds == MemoryKinds::Host {
+        return false;
+    }
+    let not_asked = |reason: &str| {
+        info!("provider {}: FI_HMEM is not asked for: {reason}", candidate.name);
+        false
+    };
+    match (settings.gpu_direct, candidate.avoid_device_memory) {
+        (GpuDirect::Never, _) => return not_asked("NVSHMEM_LIBFABRIC_GPU_DIRECT=never"),
+        (GpuDirect::Auto, Some(reason)) => return not_asked(reason),
+        _ => {}
+    }
+    let refusal = match query(library, candidate, Demand::Rma, Reaching::Devices, None) {
+        Ok(infos) if !infos.is_empty() => return true,
+        Ok(_) => String::from("only other providers answered"),
+        Err(error) => error.to_string(),
+    };
+    info!("provider {} refuses FI_HMEM: {refusal}", candidate.name);
+    false
+}
+
 /// The endpoint at a source address that is not listed.
 fn at_address(
     library: &'static Library,
     candidate: Candidate,
     demand: Demand,
+    reaching: Reaching,
     ip: IpAddr,
 ) -> Result<Info, String> {
     // Asked for a foreign address, libfabric answers as if it were ours; opening fails later.
     if !is_local(ip) {
         return Err(String::from("not an address of this host"));
     }
-    let infos = query(library, candidate, demand, Some(ip)).map_err(|error| error.to_string())?;
+    let infos =
+        query(library, candidate, demand, reaching, Some(ip)).map_err(|error| error.to_string())?;
     let mut usable = infos.into_iter().filter(|info| info.source_ip() == Some(ip));
     match usable.find(|info| reason_against(info).is_none()) {
         Some(info) => Ok(info),

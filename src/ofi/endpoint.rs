@@ -16,6 +16,7 @@ use super::address_vector::AddressVector;
 use super::atomics::{self, Call};
 use super::completion::CompletionQueue;
 use super::context::AtomicCell;
+use super::cuda_calls::CudaCalls;
 use super::domain::Domain;
 use super::error::check;
 use super::fabric::{close, opened};
@@ -31,6 +32,7 @@ pub(super) struct Endpoint {
     domain: Arc<Domain>,
     queue: CompletionQueue,
     vector: AddressVector,
+    cuda_calls: CudaCalls,
 }
 
 // SAFETY: the pointers are to libfabric objects that may move between threads; who calls when is
@@ -100,6 +102,7 @@ impl Endpoint {
             domain: Arc::clone(domain),
             queue,
             vector,
+            cuda_calls: CudaCalls::NotAsked,
         };
         let gate = domain.gate().enter();
         let raw = endpoint.raw.as_ptr();
@@ -108,6 +111,9 @@ impl Endpoint {
             let queue = endpoint.queue.as_fid();
             check(library, "fi_ep_bind (cq)", fi_ep_bind(raw, queue, FI_TRANSMIT | FI_RECV))?;
             check(library, "fi_ep_bind (av)", fi_ep_bind(raw, endpoint.vector.as_fid(), 0))?;
+            if domain.info().reaches_devices() {
+                endpoint.cuda_calls = CudaCalls::forbid(library, raw);
+            }
             check(library, "fi_enable", fi_enable(raw))?;
         }
         endpoint.address = endpoint.name()?;
@@ -144,6 +150,11 @@ impl Endpoint {
 
     pub(super) fn as_fid(&self) -> *mut fid {
         self.raw.as_ptr().cast()
+    }
+
+    /// Whether transfers may call CUDA.
+    pub(super) fn cuda_calls(&self) -> &CudaCalls {
+        &self.cuda_calls
     }
 
     #[inline]

@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use std::ptr::{self, NonNull};
 
 use libfabric_sys::{
-    FI_ATOMIC, FI_CONTEXT, FI_CONTEXT2, FI_DELIVERY_COMPLETE, FI_ENOMEM, FI_EP_RDM,
-    FI_MR_ALLOCATED, FI_MR_ENDPOINT, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR, FI_MSG,
-    FI_NUMERICHOST, FI_PROGRESS_AUTO, FI_PROGRESS_MANUAL, FI_RMA, FI_SOURCE, FI_THREAD_COMPLETION,
-    FI_THREAD_DOMAIN, FI_THREAD_SAFE, Library, fi_info, set_progress,
+    FI_ATOMIC, FI_CONTEXT, FI_CONTEXT2, FI_DELIVERY_COMPLETE, FI_ENOMEM, FI_EP_RDM, FI_HMEM,
+    FI_MR_ALLOCATED, FI_MR_ENDPOINT, FI_MR_HMEM, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR,
+    FI_MSG, FI_NUMERICHOST, FI_PROGRESS_AUTO, FI_PROGRESS_MANUAL, FI_RMA, FI_SOURCE,
+    FI_THREAD_COMPLETION, FI_THREAD_DOMAIN, FI_THREAD_SAFE, Library, fi_info, set_progress,
 };
 
 use super::info::Info;
@@ -71,6 +71,15 @@ pub(super) enum Demand {
     Atomics(Step),
 }
 
+/// Which memory transfers are to reach.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Reaching {
+    /// Host memory.
+    Host,
+    /// Memory of devices as well (`FI_HMEM`, with `FI_MR_HMEM` allowed).
+    Devices,
+}
+
 /// Asks libfabric for the endpoints of one provider, of all its devices or at one source address.
 ///
 /// # Errors
@@ -79,10 +88,11 @@ pub(super) fn query(
     library: &'static Library,
     candidate: Candidate,
     demand: Demand,
+    reaching: Reaching,
     source: Option<IpAddr>,
 ) -> Result<Vec<Info>, PortError> {
     let out_of_memory = || port_error(library, "fi_dupinfo", FI_ENOMEM.into());
-    let hints = Hints::new(library, candidate, demand).ok_or_else(out_of_memory)?;
+    let hints = Hints::new(library, candidate, demand, reaching).ok_or_else(out_of_memory)?;
     let node = source.map(|ip| CString::new(ip.to_string()).unwrap_or_default());
     let (node, flags) = match &node {
         Some(node) => (node.as_ptr(), FI_SOURCE | FI_NUMERICHOST),
@@ -90,8 +100,14 @@ pub(super) fn query(
     };
 
     let mut list: *mut fi_info = ptr::null_mut();
+    let version = match reaching {
+        Reaching::Host => library.api_version(),
+        Reaching::Devices => library.device_memory_api_version(),
+    };
     // SAFETY: node is a string or null, the hints are live, the list is freed below.
-    let code = unsafe { library.getinfo(node, ptr::null(), flags, hints.raw.as_ptr(), &mut list) };
+    let code = unsafe {
+        library.getinfo(version, node, ptr::null(), flags, hints.raw.as_ptr(), &mut list)
+    };
     if code != 0 {
         return Err(port_error(library, "fi_getinfo", code.into()));
     }
@@ -119,7 +135,12 @@ struct Hints {
 }
 
 impl Hints {
-    fn new(library: &'static Library, candidate: Candidate, demand: Demand) -> Option<Self> {
+    fn new(
+        library: &'static Library,
+        candidate: Candidate,
+        demand: Demand,
+        reaching: Reaching,
+    ) -> Option<Self> {
         let hints = Self { library, raw: NonNull::new(library.allocinfo())? };
         let name = CString::new(candidate.name).ok()?;
         // SAFETY: an info from fi_dupinfo(NULL) has all its attributes allocated and zeroed. The
@@ -136,6 +157,10 @@ impl Hints {
             let domain = (*info).domain_attr;
             (*domain).mr_mode =
                 FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
+            if reaching == Reaching::Devices {
+                (*info).caps |= FI_HMEM;
+                (*domain).mr_mode |= FI_MR_HMEM;
+            }
             if let Demand::Atomics(_) = demand {
                 (*info).caps |= FI_ATOMIC;
             }

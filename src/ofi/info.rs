@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr::NonNull;
 
 use libfabric_sys::{
-    FI_ADDR_STR, FI_ATOMIC, FI_BUS_PCI, FI_ORDER_SAW, FI_TYPE_MR_MODE, FI_TYPE_PROGRESS,
+    FI_ADDR_STR, FI_ATOMIC, FI_BUS_PCI, FI_HMEM, FI_ORDER_SAW, FI_TYPE_MR_MODE, FI_TYPE_PROGRESS,
     FI_TYPE_THREADING, Library, Version, data_progress, fi_domain_attr, fi_ep_attr, fi_fabric_attr,
     fi_info, fi_progress, fi_rx_attr, fi_threading, fi_tx_attr,
 };
@@ -212,6 +212,11 @@ impl Info {
     /// Whether the endpoint does atomics: `FI_ATOMIC`, which is given only when asked for.
     pub(super) fn has_atomics(&self) -> bool {
         self.raw().caps & FI_ATOMIC != 0
+    }
+
+    /// Whether transfers may reach memory of devices: `FI_HMEM`, which is given only when asked for.
+    pub(super) fn reaches_devices(&self) -> bool {
+        self.raw().caps & FI_HMEM != 0
     }
 
     pub(super) fn max_message(&self) -> usize {

@@ -1,12 +1,16 @@
 //! Registration of memory with all rails of the process.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::cuda_calls::CudaCalls;
+use super::device_memory::{DirectPolicy, RailTraits};
 use super::domain::Domain;
 use super::rail::Rail;
-use super::region::Region;
+use super::region::{Region, Way};
 use crate::engine::copies::Reach;
 use crate::engine::port::{Access, Addressing, Desc, MemoryPort, PortError, Registered};
+use crate::topology::PciAddress;
 
 /// Registers memory on every rail of both lanes. Any thread may use it, at any time.
 #[derive(Debug)]
@@ -14,6 +18,9 @@ pub struct OfiMemory {
     host: Vec<Registrar>,
     proxy: Vec<Registrar>,
     addressing: Addressing,
+    pub(super) direct: DirectPolicy,
+    /// Some device memory was registered for NICs to reach.
+    pub(super) has_direct: AtomicBool,
 }
 
 /// Keeps a registration alive.
@@ -36,13 +43,48 @@ pub(super) struct Registrar {
     /// its port, and ends the operations in flight, whatever regions are left.
     bound_to: Option<Arc<Rail>>,
     name: String,
+    /// The NIC, where it is known.
+    pci: Option<PciAddress>,
+    cuda_calls: CudaCalls,
 }
 
 impl Registrar {
     pub(super) fn new(rail: &Arc<Rail>) -> Self {
         let domain = Arc::clone(rail.domain());
         let bound_to = domain.binds_regions().then(|| Arc::clone(rail));
-        Self { domain, bound_to, name: rail.name().to_owned() }
+        Self {
+            domain,
+            bound_to,
+            name: rail.name().to_owned(),
+            pci: rail.pci(),
+            cuda_calls: rail.endpoint().cuda_calls().clone(),
+        }
+    }
+
+    /// The rail's name.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What decides whether device memory is registered.
+    pub(super) fn traits(&self) -> RailTraits<'_> {
+        RailTraits {
+            reaches_devices: self.domain.info().reaches_devices(),
+            pci: self.pci,
+            cuda_calls: &self.cuda_calls,
+        }
+    }
+
+    /// Registers memory in a certain way.
+    pub(super) fn register_as(
+        &self,
+        addr: usize,
+        len: usize,
+        access: Access,
+        way: Way,
+    ) -> Result<Region, PortError> {
+        let endpoint = self.bound_to.as_deref().map(Rail::endpoint);
+        Region::register(&self.domain, endpoint, addr, len, access, way)
     }
 
     pub(super) fn register(
@@ -51,8 +93,7 @@ impl Registrar {
         len: usize,
         access: Access,
     ) -> Result<Region, PortError> {
-        let endpoint = self.bound_to.as_deref().map(Rail::endpoint);
-        Region::register(&self.domain, endpoint, addr, len, access).map_err(|mut error| {
+        self.register_as(addr, len, access, Way::Host).map_err(|mut error| {
             error.text = format!("rail {}: {}", self.name, error.text);
             error
         })
@@ -60,11 +101,41 @@ impl Registrar {
 }
 
 impl OfiMemory {
-    pub(super) fn new(host: &[Arc<Rail>], proxy: &[Arc<Rail>], addressing: Addressing) -> Self {
+    pub(super) fn new(
+        host: &[Arc<Rail>],
+        proxy: &[Arc<Rail>],
+        addressing: Addressing,
+        direct: DirectPolicy,
+    ) -> Self {
         Self {
             host: host.iter().map(Registrar::new).collect(),
             proxy: proxy.iter().map(Registrar::new).collect(),
             addressing,
+            direct,
+            has_direct: AtomicBool::new(false),
+        }
+    }
+
+    /// Where memory is registered for peers, and for local use of both lanes.
+    pub(super) fn registrars(&self) -> (&[Registrar], &[Registrar]) {
+        (&self.proxy, &self.host)
+    }
+
+    /// What has been registered on all rails: first those of the proxy lane, then the host lane's.
+    pub(super) fn registered(&self, regions: Vec<Region>) -> Registered<OfiRegion> {
+        let (proxy, host) = regions.split_at(self.proxy.len());
+        let keys = proxy.iter().map(Region::key).collect();
+        let descs = |regions: &[Region]| regions.iter().map(Region::desc).collect::<Vec<Desc>>();
+        let (proxy_descs, host_descs) = (descs(proxy), descs(host));
+        let registrars = self.proxy.iter().chain(&self.host);
+        let bound_to = registrars.filter_map(|registrar| registrar.bound_to.clone()).collect();
+        Registered {
+            owner: OfiRegion { _regions: regions, _bound_to: bound_to },
+            keys,
+            proxy_descs,
+            host_descs,
+            addressing: self.addressing,
+            reach: Reach::Direct,
         }
     }
 }
@@ -87,19 +158,10 @@ impl MemoryPort for OfiMemory {
         for registrar in &self.host {
             regions.push(registrar.register(addr, len, Access::Local)?);
         }
-        let (proxy, host) = regions.split_at(self.proxy.len());
-        let keys = proxy.iter().map(Region::key).collect();
-        let descs = |regions: &[Region]| regions.iter().map(Region::desc).collect::<Vec<Desc>>();
-        let (proxy_descs, host_descs) = (descs(proxy), descs(host));
-        let registrars = self.proxy.iter().chain(&self.host);
-        let bound_to = registrars.filter_map(|registrar| registrar.bound_to.clone()).collect();
-        Ok(Registered {
-            owner: OfiRegion { _regions: regions, _bound_to: bound_to },
-            keys,
-            proxy_descs,
-            host_descs,
-            addressing: self.addressing,
-            reach: Reach::Direct,
-        })
+        Ok(self.registered(regions))
+    }
+
+    fn reaches_devices(&self) -> bool {
+        self.has_direct.load(Ordering::Acquire)
     }
 }

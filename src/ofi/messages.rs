@@ -298,13 +298,13 @@ mod tests {
     use super::*;
     use crate::engine::ids::RailId;
     use crate::engine::port::{Failure, POLL_BATCH, Polled, Port};
-    use crate::ofi::Discovery;
     use crate::ofi::completion::Entries;
     use crate::ofi::context::Contexts;
     use crate::ofi::endpoint::MessageBuffer;
     use crate::ofi::fabric::Fabrics;
     use crate::ofi::port::OfiPort;
     use crate::ofi::rail::Receives;
+    use crate::ofi::{Discovery, MemoryKinds};
     use crate::settings::{Devices, Provider, Settings};
 
     const RAIL: RailId = RailId(0);
@@ -316,7 +316,8 @@ mod tests {
             _ => Devices::Any,
         };
         let settings = Settings { provider, devices, ..crate::ofi::discovery::tests::settings() };
-        let found = Discovery::run(&settings, true).unwrap_or_else(|error| panic!("{error}"));
+        let found = Discovery::run(&settings, true, MemoryKinds::Host)
+            .unwrap_or_else(|error| panic!("{error}"));
         let (mut fabrics, contexts) = (Fabrics::default(), Arc::new(Contexts::new(1)));
         let device = &found.devices()[0];
         Rail::open(&mut fabrics, device, &settings, &contexts, 1, Receives::Messages)

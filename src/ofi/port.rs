@@ -10,7 +10,7 @@ use libfabric_sys::{FI_EAGAIN, FI_EAVAIL};
 use super::atomics;
 use super::completion::{DirectQueue, Entries};
 use super::context::{AtomicCell, Contexts};
-use super::domain::Gate;
+use super::domain::{Domain, Gate};
 use super::endpoint::{AtomicPost, Direct, Rma};
 use super::error::{port_error, refused};
 use super::host_memory;
@@ -244,8 +244,13 @@ impl Port for OfiPort {
         self.post_along(rail, to, token, transfer, Along::More)
     }
 
+    fn takes_unregistered(&self) -> bool {
+        self.rails.iter().all(|rail| !rail.rail.domain().needs_desc())
+    }
+
     fn has_short(&self) -> bool {
-        self.rails.iter().all(|rail| rail.gate.is_open() && !rail.rail.domain().needs_desc())
+        let takes_any = |domain: &Domain| !domain.needs_desc() && !domain.needs_device_desc();
+        self.rails.iter().all(|rail| rail.gate.is_open() && takes_any(rail.rail.domain()))
     }
 
     fn short(&self, rail: RailId) -> Direct {

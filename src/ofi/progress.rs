@@ -148,14 +148,15 @@ mod tests {
     use libfabric_sys::FI_PROGRESS_MANUAL;
 
     use super::*;
-    use crate::ofi::Discovery;
+    use crate::ofi::{Discovery, MemoryKinds};
     use crate::settings::Provider;
 
     #[test]
     fn the_probe_says_no_where_nobody_polls_the_target() {
         let settings =
             Settings { provider: Provider::TcpRxm, ..crate::ofi::discovery::tests::settings() };
-        let found = Discovery::run(&settings, true).unwrap_or_else(|error| panic!("{error}"));
+        let found = Discovery::run(&settings, true, MemoryKinds::Host)
+            .unwrap_or_else(|error| panic!("{error}"));
         let reached = probe(&mut Fabrics::default(), &found.devices()[0], &settings);
         assert_eq!(reached, Ok(false), "progress is manual here");
     }

@@ -21,6 +21,12 @@ pub(super) struct Candidate {
     /// efa heeds it too, but its device library forgets what was posted since the last doorbell when it
     /// has no room for one more. tcp, ofi_rxm and shm do not look at it.
     pub(super) batches: bool,
+    /// Why it is not asked for device memory unless the user insists.
+    pub(super) avoid_device_memory: Option<&'static str>,
+    /// Where it needs CUDA's copies, then for few bytes only; the rest is the NIC's.
+    pub(super) copies_little: bool,
+    /// It registers dma-bufs, from libfabric 1.20 on (`FI_MR_DMABUF`).
+    pub(super) dma_bufs: bool,
 }
 
 /// The thread that ofi_rxm starts for automatic progress waits with no time limit, and resets the
@@ -32,6 +38,12 @@ const RXM_THREAD: Option<&str> = Some(
     "the progress thread of ofi_rxm may hang when its endpoint closes, and slows small writes",
 );
 
+/// shm offers `FI_HMEM` whether or not CUDA is compiled in, gives up `fi_inject` for it, and moves the
+/// bytes of a device with the runtime's copies on the default stream. Those wait for kernels that run on
+/// blocking streams, which may be waiting for these very bytes.
+const SHM_COPIES: Option<&str> =
+    Some("it moves device memory by CUDA copies that may wait for running kernels");
+
 const EFA: Candidate = Candidate {
     name: "efa",
     plain_sockets: false,
@@ -39,13 +51,19 @@ const EFA: Candidate = Candidate {
     avoid_auto: None,
     hardware_atomics: false,
     batches: false,
+    avoid_device_memory: None,
+    copies_little: false,
+    dma_bufs: true,
 };
-const CXI: Candidate = Candidate { name: "cxi", hardware_atomics: true, batches: true, ..EFA };
+const CXI: Candidate =
+    Candidate { name: "cxi", hardware_atomics: true, batches: true, copies_little: true, ..EFA };
 const VERBS: Candidate =
     Candidate { name: "verbs;ofi_rxm", by_address: true, avoid_auto: RXM_THREAD, ..EFA };
-const TCP: Candidate = Candidate { name: "tcp", plain_sockets: true, by_address: true, ..EFA };
+const TCP: Candidate =
+    Candidate { name: "tcp", plain_sockets: true, by_address: true, dma_bufs: false, ..EFA };
 const TCP_RXM: Candidate = Candidate { name: "tcp;ofi_rxm", avoid_auto: RXM_THREAD, ..TCP };
-const SHM: Candidate = Candidate { name: "shm", ..EFA };
+const SHM: Candidate =
+    Candidate { name: "shm", avoid_device_memory: SHM_COPIES, dma_bufs: false, ..EFA };
 
 /// What to try for the user's choice, in order.
 pub(super) fn candidates(provider: Provider) -> &'static [Candidate] {

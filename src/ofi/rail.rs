@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use libfabric_sys::FI_EINVAL;
+use libfabric_sys::{FI_EINVAL, FI_MR_HMEM, FI_MR_LOCAL};
 
 use super::context::Contexts;
 use super::device::Device;
@@ -11,10 +11,11 @@ use super::endpoint::Endpoint;
 use super::fabric::Fabrics;
 use super::message_buffers::MessageBuffers;
 use super::message_order::MessageOrder;
-use super::region::Region;
+use super::region::{Region, Way};
 use super::remote_data::RemoteData;
 use crate::engine::port::{Access, Desc, PortError, RailLimits};
 use crate::settings::Settings;
+use crate::topology::PciAddress;
 
 /// Most operations in flight on one rail. More than any wire needs, and it bounds the memory for
 /// tokens.
@@ -60,6 +61,8 @@ pub(super) struct Rail {
     message_buffers: MessageBuffers,
     domain: Arc<Domain>,
     name: String,
+    /// The NIC, where it is known.
+    pci: Option<PciAddress>,
     limits: RailLimits,
 }
 
@@ -95,7 +98,8 @@ impl Rail {
         let bound_to = domain.binds_regions().then_some(&endpoint);
         let register = |(addr, len): (usize, usize)| {
             let needed = domain.needs_desc() && len > 0;
-            let region = || Region::register(&domain, bound_to, addr, len, Access::Local);
+            let region =
+                || Region::register(&domain, bound_to, addr, len, Access::Local, Way::Host);
             needed.then(region).transpose()
         };
         let values = register(contexts.values())?;
@@ -110,6 +114,7 @@ impl Rail {
             message_buffers,
             domain,
             name: device.name.clone(),
+            pci: device.pci_path.as_deref().and_then(PciAddress::of_path),
             limits,
         })
     }
@@ -120,7 +125,7 @@ impl Rail {
         RailLimits {
             max_segment: at_most(info.max_message(), settings.max_segment, isize::MAX as usize),
             depth: at_most(info.tx_size(), settings.queue_depth.into(), MAX_DEPTH) as u32,
-            needs_desc: info.mr_mode() & libfabric_sys::FI_MR_LOCAL != 0,
+            needs_desc: info.mr_mode() & (FI_MR_LOCAL | FI_MR_HMEM) != 0,
             orders_messages: MessageOrder::of(info).kept,
             remote_data: RemoteData::of(info).offered,
         }
@@ -128,6 +133,11 @@ impl Rail {
 
     pub(super) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The NIC, where it is known.
+    pub(super) fn pci(&self) -> Option<PciAddress> {
+        self.pci
     }
 
     pub(super) fn limits(&self) -> RailLimits {

@@ -1,12 +1,14 @@
 //! A memory region on one domain.
 
+use std::fmt;
+use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use libfabric_sys::{
-    FI_KEY_NOTAVAIL, FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SEND, FI_WRITE, Padded,
-    fi_mr_attr, fi_mr_bind, fi_mr_desc, fi_mr_enable, fi_mr_key, fi_mr_regattr, fid_mr, iovec,
-    mr_attr_set_iov,
+    FI_HMEM_CUDA, FI_KEY_NOTAVAIL, FI_MR_DMABUF, FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE,
+    FI_SEND, FI_WRITE, Padded, fi_mr_attr, fi_mr_bind, fi_mr_desc, fi_mr_dmabuf, fi_mr_enable,
+    fi_mr_key, fi_mr_regattr, fid_mr, iovec, mr_attr_set_dmabuf, mr_attr_set_iov,
 };
 
 use super::domain::Domain;
@@ -14,6 +16,38 @@ use super::endpoint::Endpoint;
 use super::error::{check, refused};
 use super::fabric::{close, opened};
 use crate::engine::port::{Access, Desc, PortError};
+
+/// How the provider is told of memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    /// By its address, as host memory.
+    Host,
+    /// By its address, as memory of the CUDA device of this number.
+    Cuda {
+        /// The device.
+        device: i32,
+    },
+    /// By the dma-buf that it lies in. Only for domains opened with an API that has these, of a
+    /// library that has them: others take the structure for vectors.
+    DmaBuf {
+        /// The CUDA device that it is memory of.
+        device: i32,
+        /// The descriptor, open during the call.
+        fd: RawFd,
+        /// Where the memory starts in the dma-buf, in bytes.
+        offset: usize,
+    },
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Host => "as host memory",
+            Self::Cuda { .. } => "FI_HMEM_CUDA",
+            Self::DmaBuf { .. } => "dma-buf",
+        })
+    }
+}
 
 /// Owner of a `fid_mr`.
 #[derive(Debug)]
@@ -39,6 +73,7 @@ impl Region {
         addr: usize,
         len: usize,
         access: Access,
+        way: Way,
     ) -> Result<Self, PortError> {
         const CALL: &str = "fi_mr_regattr";
         let library = domain.library();
@@ -46,8 +81,30 @@ impl Region {
             return Err(refused(CALL, format!("{len} bytes at {addr:#x} are no memory")));
         }
         let memory = iovec { iov_base: addr as *mut _, iov_len: len };
+        // Used in one of the ways only, but it has to live until the call.
+        let part;
+        let mut flags = 0;
         let mut attr = Padded::<fi_mr_attr>::new();
-        mr_attr_set_iov(&mut attr, &memory, 1);
+        match way {
+            Way::Host => mr_attr_set_iov(&mut attr, &memory, 1),
+            Way::Cuda { device } => {
+                mr_attr_set_iov(&mut attr, &memory, 1);
+                attr.iface = FI_HMEM_CUDA;
+                attr.device.cuda = device;
+            }
+            Way::DmaBuf { device, fd, offset } => {
+                let Some(base) = addr.checked_sub(offset) else {
+                    let text = format!("{addr:#x} is not {offset} bytes into anything");
+                    return Err(refused(CALL, text));
+                };
+                let base_addr = base as *mut _;
+                part = fi_mr_dmabuf { fd, offset: offset as u64, len, base_addr };
+                mr_attr_set_dmabuf(&mut attr, &part);
+                attr.iface = FI_HMEM_CUDA;
+                attr.device.cuda = device;
+                flags = FI_MR_DMABUF;
+            }
+        }
         attr.access = FI_READ | FI_WRITE | FI_SEND | FI_RECV | FI_REMOTE_READ;
         if access == Access::LocalAndRemote {
             attr.access |= FI_REMOTE_WRITE;
@@ -56,9 +113,10 @@ impl Region {
 
         let mut raw = ptr::null_mut();
         let gate = domain.gate().enter();
-        // SAFETY: the domain is open, the attributes are padded for newer libraries. Libfabric
-        // does not dereference the memory here; who transfers from or to it vouches for it.
-        let code = unsafe { fi_mr_regattr(domain.as_ptr(), attr.as_mut_ptr(), 0, &mut raw) };
+        // SAFETY: the domain is open, the attributes are padded for newer libraries, and what they
+        // point to lives in this function. Libfabric does not dereference the memory here; who
+        // transfers from or to it vouches for it.
+        let code = unsafe { fi_mr_regattr(domain.as_ptr(), attr.as_mut_ptr(), flags, &mut raw) };
         check(library, CALL, code)?;
         let raw = opened(raw, CALL)?;
         drop(gate);

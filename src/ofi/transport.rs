@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use libfabric_sys::Version;
+use libfabric_sys::{DEVICE_MEMORY_API, Version};
 use log::warn;
 
 use super::atomics::AtomicSupport;
 use super::context::Contexts;
+use super::device_memory::DirectPolicy;
 use super::discovery::Discovery;
 use super::error::OfiError;
 use super::fabric::Fabrics;
@@ -21,6 +22,7 @@ use crate::engine::lane::segments_for;
 use crate::engine::port::RailLimits;
 use crate::engine::regions::LaneKind;
 use crate::settings::BatchChoice;
+use crate::topology::Topology;
 
 /// From here on cxi rings the doorbell for what it has taken before it refuses a post.
 const SOUND_BATCHES: Version = Version::new(2, 0);
@@ -142,7 +144,7 @@ impl Discovery {
             proxy: OfiPort::new(&proxy, contexts)
                 .map_err(proxy_failed)?
                 .with_batches(self.batches()),
-            memory: OfiMemory::new(&host, &proxy, addressing),
+            memory: OfiMemory::new(&host, &proxy, addressing, self.direct()),
             atomics: AtomicSupport::of(&proxy, &self.settings, self.candidate),
             report,
         })
@@ -157,6 +159,18 @@ impl Discovery {
             BatchChoice::Auto => self.candidate.batches && sound,
             BatchChoice::Always => true,
             BatchChoice::Never => false,
+        }
+    }
+
+    /// What decides whether NICs reach device memory by themselves.
+    fn direct(&self) -> DirectPolicy {
+        DirectPolicy {
+            choice: self.settings.gpu_direct,
+            level: self.settings.gdr_level,
+            topology: Topology::system(),
+            // Before, the flag is ignored and the structure taken for vectors.
+            dma_bufs: self.candidate.dma_bufs && self.library.version() >= DEVICE_MEMORY_API,
+            copies_little: self.candidate.copies_little,
         }
     }
 

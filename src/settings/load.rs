@@ -238,9 +238,10 @@ mod tests {
 
     use super::*;
     use crate::settings::{
-        AtomicsChoice, BatchChoice, Devices, Progress, Provider, SignalChoice, Threading,
-        WordsChoice, YieldWhen,
+        AtomicsChoice, BatchChoice, ConsistencyChoice, Devices, GpuDirect, Progress, Provider,
+        SignalChoice, Threading, WordsChoice, YieldWhen,
     };
+    use crate::topology::Distance;
 
     fn load(variables: &[(&str, &str)]) -> Result<(Settings, Vec<Notice>), SettingsError> {
         Settings::load(variables.iter().copied())
@@ -281,6 +282,9 @@ mod tests {
             ("NVSHMEM_LIBFABRIC_STAGING_DEPTH", "256"),
             ("NVSHMEM_LIBFABRIC_WORDS", "GDRCopy"),
             ("NVSHMEM_DISABLE_GDRCOPY", "1"),
+            ("NVSHMEM_LIBFABRIC_GPU_DIRECT", "Always"),
+            ("NVSHMEM_LIBFABRIC_GDR_LEVEL", "PHB"),
+            ("NVSHMEM_LIBFABRIC_CONSISTENCY", "write-read"),
             ("NVSHMEM_LIBFABRIC_WARN_SECONDS", "0"),
             ("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", " 7 "),
             ("NVSHMEM_LIBFABRIC_YIELD", "never"),
@@ -307,6 +311,9 @@ mod tests {
         assert_eq!(settings.words, WordsChoice::Gdrcopy);
         assert!(!settings.may_use_gdrcopy(), "the one that disables wins");
         assert!(!settings.may_map_dma_bufs());
+        assert_eq!(settings.gpu_direct, GpuDirect::Always);
+        assert_eq!(settings.gdr_level, Distance::Phb);
+        assert_eq!(settings.consistency, ConsistencyChoice::WriteRead);
         assert_eq!(settings.warn_after, None);
         assert_eq!(settings.fail_after, Some(Duration::from_secs(7)));
         assert_eq!(settings.yield_when, YieldWhen::Never);

@@ -14,6 +14,8 @@ mod docs;
 
 use std::time::Duration;
 
+use crate::topology::Distance;
+
 pub use error::{Refused, SettingsError};
 pub use load::{Notice, Row, Source, Sources};
 
@@ -57,6 +59,14 @@ pub struct Settings {
     pub words: WordsChoice,
     /// `NVSHMEM_DISABLE_GDRCOPY`: GDRCopy is not used. Default false.
     pub disable_gdrcopy: bool,
+    /// `NVSHMEM_LIBFABRIC_GPU_DIRECT`: whether NICs reach device memory by themselves. Default `auto`.
+    pub gpu_direct: GpuDirect,
+    /// `NVSHMEM_LIBFABRIC_GDR_LEVEL`: how far from a GPU a NIC may be to reach its memory by itself.
+    /// Default `pxb`.
+    pub gdr_level: Distance,
+    /// `NVSHMEM_LIBFABRIC_CONSISTENCY`: how data that NICs have written to device memory is made
+    /// visible to the device. Default `auto`.
+    pub consistency: ConsistencyChoice,
     /// `NVSHMEM_LIBFABRIC_WARN_SECONDS`: a wait this long is reported. Default 10; 0 never.
     pub warn_after: Option<Duration>,
     /// `NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS`: a wait this long fails. Default 120; 0 never.
@@ -90,6 +100,9 @@ impl Default for Settings {
             staging_depth: 8,
             words: WordsChoice::Auto,
             disable_gdrcopy: false,
+            gpu_direct: GpuDirect::Auto,
+            gdr_level: Distance::Pxb,
+            consistency: ConsistencyChoice::Auto,
             warn_after: Some(Duration::from_secs(10)),
             fail_after: Some(Duration::from_secs(120)),
             yield_when: YieldWhen::Auto,
@@ -216,6 +229,32 @@ pub enum WordsChoice {
     DmaBuf,
     /// By the driver's streams.
     Stream,
+}
+
+/// Whether NICs reach device memory by themselves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GpuDirect {
+    /// Where the fabric can; else it is staged.
+    Auto,
+    /// Always: what the fabric does not take is an error.
+    Always,
+    /// Never: all device memory is staged.
+    Never,
+}
+
+/// How data that NICs have written to device memory is made visible to the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ConsistencyChoice {
+    /// As the device's attributes ask for.
+    Auto,
+    /// Nothing is done.
+    None,
+    /// CUDA's flush call.
+    Flush,
+    /// A read through each rail.
+    Read,
+    /// A write, then a read, through each rail.
+    WriteRead,
 }
 
 /// When an idle progress call gives up its core.

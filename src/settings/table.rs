@@ -4,9 +4,10 @@ use super::value::{
     Range, choice, devices, name_of, names, seconds, show_devices, show_seconds, truth,
 };
 use super::{
-    AtomicsChoice, BatchChoice, Progress, Provider, Settings, SignalChoice, Threading, WordsChoice,
-    YieldWhen,
+    AtomicsChoice, BatchChoice, ConsistencyChoice, GpuDirect, Progress, Provider, Settings,
+    SignalChoice, Threading, WordsChoice, YieldWhen,
 };
+use crate::topology::Distance;
 
 /// What our own variables, and NVIDIA's for its libfabric transport, begin with.
 pub(super) const PREFIX: &str = "NVSHMEM_LIBFABRIC_";
@@ -211,6 +212,38 @@ pub(super) const TABLE: &[Setting] = &[
             Ok(())
         },
         show: |settings| settings.disable_gdrcopy.to_string(),
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_GPU_DIRECT",
+        accepts: names::<GpuDirect>,
+        doc: "Whether NICs reach device memory by themselves (GPUDirect RDMA). `auto`: where every \
+              rail takes the memory; else it is staged through host memory, and the log says why. \
+              `always`: memory that is not taken is an error. `never`: all device memory is staged.",
+        set: |settings, text| choice(text).map(|value| settings.gpu_direct = value),
+        show: |settings| name_of(settings.gpu_direct),
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_GDR_LEVEL",
+        accepts: names::<Distance>,
+        doc: "How far from a GPU a NIC may be to reach its memory by itself, as NCCL_NET_GDR_LEVEL: \
+              the same device, behind one PCIe switch, behind several, on one root complex, on one \
+              NUMA node, anywhere. Memory of a GPU from which one of the rails is farther is staged. \
+              A NIC whose place is not known, and one on the GPU's root complex in a virtual machine \
+              that hides the switches, counts as near. NVSHMEM_LIBFABRIC_GPU_DIRECT=always does not \
+              ask.",
+        set: |settings, text| choice(text).map(|value| settings.gdr_level = value),
+        show: |settings| name_of(settings.gdr_level),
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_CONSISTENCY",
+        accepts: names::<ConsistencyChoice>,
+        doc: "How data that NICs have written to device memory is made visible to the device before \
+              a flag that follows it. `none`: it is visible in order. `flush`: CUDA's call for it. \
+              `read`: a read through each rail, behind which the writes are done. `write-read`: a \
+              write and a read. `auto` takes what the device's attributes ask for. With `read` and \
+              `write-read` NVSHMEM's requests for consistency are served whatever the memory is.",
+        set: |settings, text| choice(text).map(|value| settings.consistency = value),
+        show: |settings| name_of(settings.consistency),
     },
     Setting {
         name: "NVSHMEM_LIBFABRIC_WARN_SECONDS",

@@ -7,9 +7,10 @@ use std::fmt;
 use std::time::Duration;
 
 use super::{
-    AtomicsChoice, BatchChoice, Devices, Progress, Provider, SignalChoice, Threading, WordsChoice,
-    YieldWhen,
+    AtomicsChoice, BatchChoice, ConsistencyChoice, Devices, GpuDirect, Progress, Provider,
+    SignalChoice, Threading, WordsChoice, YieldWhen,
 };
+use crate::topology::Distance;
 
 /// A setting that takes one of a few names.
 pub(super) trait Choice: Copy + PartialEq + 'static {
@@ -65,6 +66,32 @@ impl Choice for WordsChoice {
         ("gdrcopy", Self::Gdrcopy),
         ("dmabuf", Self::DmaBuf),
         ("stream", Self::Stream),
+    ];
+}
+
+impl Choice for GpuDirect {
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("auto", Self::Auto), ("always", Self::Always), ("never", Self::Never)];
+}
+
+impl Choice for Distance {
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("loc", Self::Loc),
+        ("pix", Self::Pix),
+        ("pxb", Self::Pxb),
+        ("phb", Self::Phb),
+        ("node", Self::Node),
+        ("sys", Self::Sys),
+    ];
+}
+
+impl Choice for ConsistencyChoice {
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("auto", Self::Auto),
+        ("none", Self::None),
+        ("flush", Self::Flush),
+        ("read", Self::Read),
+        ("write-read", Self::WriteRead),
     ];
 }
 

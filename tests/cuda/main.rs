@@ -11,6 +11,7 @@ mod bed;
 mod case;
 mod copies;
 mod devices;
+mod direct;
 mod driver;
 mod failures;
 mod faults;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         driver::cases(),
         pointers::cases(),
         devices::cases(),
+        direct::cases(),
         pinned::cases(),
         copies::cases(),
         failures::cases(),

@@ -6,6 +6,7 @@
 mod as_entry;
 mod bounds;
 mod bursts;
+mod consistency;
 mod counted;
 mod failures;
 mod fences;

@@ -4,6 +4,7 @@
 //! once for each version. All waiting is polling of every port, up to a deadline that only a hang
 //! reaches.
 
+mod device_memory;
 mod host_memory;
 mod messages;
 mod remote_data;
@@ -15,8 +16,12 @@ use nvshmem_transport_libfabric::engine::port::{
     Access, Addressing, Desc, Direction, Failure, Local, MemoryPort, POLL_BATCH, PeerAddr, Polled,
     Port, Posted, Registered, Transfer,
 };
-use nvshmem_transport_libfabric::ofi::{Discovery, OfiError, OfiPort, OfiRegion, Opened, Report};
-use nvshmem_transport_libfabric::settings::{Devices, Progress, Provider, Settings, Threading};
+use nvshmem_transport_libfabric::ofi::{
+    Discovery, MemoryKinds, OfiError, OfiPort, OfiRegion, Opened, Report,
+};
+use nvshmem_transport_libfabric::settings::{
+    Devices, GpuDirect, Progress, Provider, Settings, Threading,
+};
 
 const HANG: Duration = Duration::from_secs(60);
 const TOKENS: u32 = 64;
@@ -39,8 +44,23 @@ fn settings(provider: Provider) -> Settings {
     }
 }
 
+/// Settings under which device memory is asked for, of providers that have it only when asked with
+/// emphasis too.
+fn with_devices(provider: Provider) -> Settings {
+    Settings { gpu_direct: GpuDirect::Always, ..settings(provider) }
+}
+
+/// Every provider, and what they are like when device memory was asked for.
+fn fabrics() -> Vec<Settings> {
+    PROVIDERS.into_iter().map(settings).chain(PROVIDERS.into_iter().map(with_devices)).collect()
+}
+
 fn open(settings: &Settings) -> Opened {
-    let discovery = Discovery::run(settings, true).unwrap_or_else(|error| panic!("{error}"));
+    let kinds = match settings.gpu_direct {
+        GpuDirect::Always => MemoryKinds::HostAndDevices,
+        _ => MemoryKinds::Host,
+    };
+    let discovery = Discovery::run(settings, true, kinds).unwrap_or_else(|error| panic!("{error}"));
     let rails = discovery.default_rails();
     discovery.open(&rails, PEERS).unwrap_or_else(|error| panic!("{error}"))
 }
@@ -224,8 +244,9 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
 fn what_is_written_is_there_and_what_is_there_is_read() {
     const MARGIN: usize = 16;
     let sizes = [1, 2, 3, 7, 8, 9, 63, 64, 65, 1000, 4096, 65_537, 1 << 20, (4 << 20) + 1];
-    for provider in PROVIDERS {
-        let mut process = Process::start(&settings(provider));
+    for settings in fabrics() {
+        let provider = settings.provider;
+        let mut process = Process::start(&settings);
         println!("{}", process.opened.report);
         assert_eq!(process.opened.report.rails.len(), 2, "{}", process.opened.report);
         for (round, len) in sizes.into_iter().enumerate() {
@@ -272,8 +293,8 @@ fn what_is_written_is_there_and_what_is_there_is_read() {
 
 #[test]
 fn inline_values_need_no_memory_of_the_caller() {
-    for provider in PROVIDERS {
-        let mut process = Process::start(&settings(provider));
+    for settings in fabrics() {
+        let mut process = Process::start(&settings);
         let target = Memory::new(&process.opened, vec![0; 80], Access::LocalAndRemote);
         for lane in [Lane::Host, Lane::Proxy] {
             for rail in rails(&process.opened.proxy) {
@@ -448,18 +469,21 @@ fn rails_on_loopback_have_addresses_of_their_own() {
 fn chosen_devices_are_the_rails_in_their_order() {
     let devices = ["127.0.0.3", "lo", "127.0.0.2", "127.0.0.2"].map(String::from).to_vec();
     let chosen = Settings { devices: Devices::Include(devices), ..settings(Provider::TcpRxm) };
-    let discovery = Discovery::run(&chosen, false).unwrap_or_else(|error| panic!("{error}"));
+    let discovery =
+        Discovery::run(&chosen, false, MemoryKinds::Host).unwrap_or_else(|error| panic!("{error}"));
     let names: Vec<&str> = discovery.devices().iter().map(|device| device.name.as_str()).collect();
     assert_eq!(names, ["127.0.0.3", "lo", "127.0.0.2", "127.0.0.2#2"]);
     assert_eq!(discovery.default_rails(), [0, 1, 2, 3]);
 
     let capped = Settings { max_nic_per_pe: 3, ..chosen };
-    let discovery = Discovery::run(&capped, false).unwrap_or_else(|error| panic!("{error}"));
+    let discovery =
+        Discovery::run(&capped, false, MemoryKinds::Host).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(discovery.default_rails(), [0, 1, 2]);
 
     let devices = Devices::Exclude(vec![String::from("127.0.0.1")]);
     let without = Settings { devices, ..settings(Provider::Tcp) };
-    let discovery = Discovery::run(&without, true).unwrap_or_else(|error| panic!("{error}"));
+    let discovery =
+        Discovery::run(&without, true, MemoryKinds::Host).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(discovery.devices().len(), 1);
     assert_eq!(discovery.devices()[0].name, "127.0.0.2");
     assert!(discovery.refusals().iter().any(|refusal| refusal.to_string().contains("excluded")));
@@ -472,7 +496,7 @@ fn a_device_that_does_not_exist_is_named_with_what_there_is() {
     {
         let devices = Devices::Include(vec![String::from("127.0.0.1"), String::from(entry)]);
         let wrong = Settings { devices, ..settings(Provider::Tcp) };
-        let error = Discovery::run(&wrong, true).expect_err("no such device");
+        let error = Discovery::run(&wrong, true, MemoryKinds::Host).expect_err("no such device");
         assert!(matches!(error, OfiError::UnknownDevice { .. }), "{error:?}");
         let said = error.to_string();
         println!("{said}");
@@ -484,7 +508,8 @@ fn a_device_that_does_not_exist_is_named_with_what_there_is() {
 #[test]
 fn a_missing_provider_is_explained() {
     for (provider, name) in [(Provider::Cxi, "cxi"), (Provider::Efa, "efa")] {
-        let error = Discovery::run(&settings(provider), true).expect_err("no such NIC here");
+        let error = Discovery::run(&settings(provider), true, MemoryKinds::Host)
+            .expect_err("no such NIC here");
         let said = error.to_string();
         println!("{said}");
         assert!(matches!(error, OfiError::NoDevice { .. }), "{said}");
@@ -496,7 +521,8 @@ fn a_missing_provider_is_explained() {
 #[test]
 fn auto_settles_on_tcp_and_explains_the_others() {
     let automatic = Settings { devices: Devices::Any, ..settings(Provider::Auto) };
-    let discovery = Discovery::run(&automatic, true).unwrap_or_else(|error| panic!("{error}"));
+    let discovery = Discovery::run(&automatic, true, MemoryKinds::Host)
+        .unwrap_or_else(|error| panic!("{error}"));
     assert!(discovery.provider().starts_with("tcp"), "{}", discovery.provider());
     for refusal in discovery.refusals() {
         println!("{refusal}");
@@ -718,7 +744,7 @@ fn it_closes_with_operations_in_flight() {
 
 #[test]
 fn nothing_stays_open_when_no_rail_opens() {
-    let discovery = Discovery::run(&settings(Provider::Shm), true).expect("shm");
+    let discovery = Discovery::run(&settings(Provider::Shm), true, MemoryKinds::Host).expect("shm");
     let error = discovery.open(&[], PEERS).expect_err("no device");
     assert!(matches!(error, OfiError::NoRail { .. }), "{error}");
     let error = discovery.open(&[17], PEERS).expect_err("no such device");

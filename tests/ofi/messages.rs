@@ -11,7 +11,7 @@ use nvshmem_transport_libfabric::engine::wire::{MAX_MESSAGE, Packet};
 use nvshmem_transport_libfabric::ofi::OfiPort;
 use nvshmem_transport_libfabric::settings::{Progress, Provider, Settings, Threading};
 
-use crate::{HANG, Lane, Memory, PROVIDERS, Process, pattern, rails, settings};
+use crate::{HANG, Lane, Memory, PROVIDERS, Process, fabrics, pattern, rails, settings};
 
 /// The token of messages whose failure nobody expects.
 const MESSAGE: Token = Token(u32::MAX);
@@ -25,7 +25,11 @@ struct Pair {
 
 impl Pair {
     fn start(provider: Provider) -> Self {
-        let mut ends = [0, 1].map(|_| Process::start(&settings(provider)));
+        Self::with(&settings(provider))
+    }
+
+    fn with(settings: &Settings) -> Self {
+        let mut ends = [0, 1].map(|_| Process::start(settings));
         let peers = [0, 1].map(|end| {
             let mut peers = Vec::new();
             for rail in rails(&ends[0].opened.proxy) {
@@ -87,8 +91,9 @@ fn number_of(message: &[u8]) -> u32 {
 
 #[test]
 fn messages_of_every_size_arrive_both_ways_on_every_rail() {
-    for provider in PROVIDERS {
-        let mut pair = Pair::start(provider);
+    for settings in fabrics() {
+        let provider = settings.provider;
+        let mut pair = Pair::with(&settings);
         for rail in rails(&pair.ends[0].opened.proxy) {
             let content = |from: usize, len: usize| pattern(len, 1 + from + 2 * len);
             let mut next = [0; 2];

@@ -68,6 +68,17 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     Ok(())
 }
 
+/// Without devices there is nothing to ask for, and the host need not call.
+fn no_consistency(
+    enforce: c::nvt_enforce_cst_fn,
+    at_target: c::nvt_enforce_cst_fn,
+) -> Result<(), BoxError> {
+    if enforce.is_some() || at_target.is_some() {
+        return Err("it wants to be asked for consistency".into());
+    }
+    Ok(())
+}
+
 /// # Safety
 /// `view` and `transport` are one living transport of layout 3.
 unsafe fn unconnected_3(
@@ -82,6 +93,7 @@ unsafe fn unconnected_3(
         let progress = ops.progress.ok_or("no progress")?;
         expect("progress before connecting", progress(transport), c::NVT_STATUS_INTERNAL)?;
         let quiet = ops.quiet.ok_or("no quiet")?;
+        no_consistency(ops.enforce_cst, ops.enforce_cst_at_target)?;
         expect("quiet before connecting", quiet(transport, 0, 0), c::NVT_STATUS_INTERNAL)?;
         // Neither argument is the transport, so neither form of layout 3 can be meant.
         let get_mem_handle = ops.get_mem_handle.ok_or("no get_mem_handle")?;
@@ -109,6 +121,7 @@ unsafe fn unconnected_7(
         expect("api_version", (*view).api_version, api)?;
         let ops = (*view).host_ops;
         let connect = ops.connect_endpoints.ok_or("no connect_endpoints")?;
+        no_consistency(ops.enforce_cst, ops.enforce_cst_at_target)?;
         let no = std::ptr::null_mut();
         let status = connect(transport, no, 0, no, 0);
         expect("connect without a bootstrap", status, c::NVT_STATUS_INVALID_VALUE)?;

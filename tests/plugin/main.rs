@@ -8,6 +8,7 @@
 mod atomics;
 mod bad_input;
 mod bursts;
+mod consistency;
 mod entry;
 mod fabric;
 mod matrix;
@@ -54,5 +55,6 @@ fn main() -> ExitCode {
     trials.extend(native::trials());
     trials.extend(bursts::trials());
     trials.extend(staged::trials());
+    trials.extend(consistency::trials());
     libtest_mimic::run(&arguments, trials).exit_code()
 }

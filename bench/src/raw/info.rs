@@ -83,7 +83,8 @@ fn query(
             None => (ptr::null(), 0),
         };
         let mut list: *mut fi::fi_info = ptr::null_mut();
-        let code = library.getinfo(node, ptr::null(), flags, info, &mut list);
+        let code =
+            library.getinfo(library.api_version(), node, ptr::null(), flags, info, &mut list);
         check(library, CALL, code.into())?;
         let mut found = None;
         let mut entry = list;

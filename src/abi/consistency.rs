@@ -1,0 +1,282 @@
+//! Flag seen, so data seen: for device memory that NICs write to by themselves.
+//!
+//! NVSHMEM asks for it after a quiet that covers gets, and when a kernel asks (`enforce_cst`). What has
+//! to be done for it depends on the device, and is decided once, when the PEs connect.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use log::{info, warn};
+
+use super::error::AbiError;
+use crate::cuda::{Attributes, Context, Device, Driver, Scratch, WritesOrdering, flush_writes};
+use crate::engine::consistency::{Anchor, Loopback};
+use crate::engine::handle::Handle;
+use crate::engine::lane::Lane;
+use crate::engine::port::{Access, MemoryPort, Port};
+use crate::engine::regions::RegionTable;
+use crate::logging;
+use crate::settings::ConsistencyChoice;
+
+/// Most rails a lane has.
+const MAX_RAILS: usize = 32;
+
+/// How NICs' writes are made visible to the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Strategy {
+    /// They are, in order.
+    None,
+    /// `cuFlushGPUDirectRDMAWrites`.
+    Flush,
+    /// A loopback on every rail.
+    Loopback(Loopback),
+}
+
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "nothing is needed",
+            Self::Flush => "CUDA's flush",
+            Self::Loopback(Loopback::Read) => "a read through each rail",
+            Self::Loopback(Loopback::WriteRead) => "a write and a read through each rail",
+        })
+    }
+}
+
+impl Strategy {
+    /// The strategy, and why it is that. Without attributes there is no device.
+    fn choose(choice: ConsistencyChoice, device: Option<&Attributes>) -> (Self, &'static str) {
+        const ASKED: &str = "NVSHMEM_LIBFABRIC_CONSISTENCY";
+        match (choice, device) {
+            (ConsistencyChoice::None, _) => (Self::None, ASKED),
+            (ConsistencyChoice::Flush, _) => (Self::Flush, ASKED),
+            (ConsistencyChoice::Read, _) => (Self::Loopback(Loopback::Read), ASKED),
+            (ConsistencyChoice::WriteRead, _) => (Self::Loopback(Loopback::WriteRead), ASKED),
+            (ConsistencyChoice::Auto, None) => (Self::None, "there is no device"),
+            // The flag's and the data's writes are acknowledged one by one before a signal goes out,
+            // so an order on each way to the memory is all that is asked of the device.
+            (ConsistencyChoice::Auto, Some(device)) => match device.writes_ordering {
+                WritesOrdering::Owner | WritesOrdering::AllDevices => {
+                    (Self::None, "the device keeps the writes of NICs in order")
+                }
+                WritesOrdering::None if device.flush_on_host => {
+                    (Self::Flush, "the device does not order the writes of NICs")
+                }
+                WritesOrdering::None => (
+                    Self::Loopback(Loopback::Read),
+                    "the device does not order the writes of NICs, and has no flush",
+                ),
+            },
+        }
+    }
+}
+
+/// The strategy of this process, and what it takes.
+#[derive(Debug)]
+pub(super) struct Consistency {
+    strategy: Strategy,
+    /// The user asks for the loopback, whatever the memory is.
+    forced: bool,
+    /// The device's.
+    context: Option<Arc<Context>>,
+    /// What is read where NICs reach device memory.
+    device: OnceLock<Words>,
+    /// What is read else.
+    host: OnceLock<Words>,
+    /// Held while either is made.
+    making: Mutex<()>,
+    /// How often something was done.
+    times: AtomicU64,
+}
+
+/// Memory of our own that rails read and write. Dropped after what registers it, and after the lanes.
+#[derive(Debug)]
+struct Words {
+    anchor: Anchor,
+    _landing: Box<[AtomicU64]>,
+    _source: Source,
+}
+
+/// What is read. Only kept.
+#[derive(Debug)]
+enum Source {
+    Host { _words: Box<[AtomicU64]> },
+    Device { _page: Scratch },
+}
+
+impl Consistency {
+    /// Decides, and says so once, for the device of the context that is bound on this thread.
+    pub(super) fn new(choice: ConsistencyChoice) -> Self {
+        let device = Driver::of_process().ok().and_then(Device::current);
+        let attributes = device.and_then(|device| match device.attributes() {
+            Ok(attributes) => Some(attributes),
+            Err(error) => {
+                warn!(target: logging::TRANSPORT, "attributes of {device}: {error}");
+                None
+            }
+        });
+        let (strategy, reason) = Strategy::choose(choice, attributes.as_ref());
+        let context = match (strategy, device) {
+            (Strategy::None, _) | (_, None) => None,
+            (_, Some(device)) => match Context::primary(device.driver(), device.ordinal()) {
+                Ok(context) => Some(context),
+                Err(error) => {
+                    warn!(target: logging::TRANSPORT, "context of {device}: {error}");
+                    None
+                }
+            },
+        };
+        if device.is_some() || choice != ConsistencyChoice::Auto {
+            info!(
+                target: logging::TRANSPORT,
+                "order of NICs' writes to device memory before flags: {strategy} ({reason})"
+            );
+        }
+        Self {
+            strategy,
+            forced: matches!(choice, ConsistencyChoice::Read | ConsistencyChoice::WriteRead),
+            context,
+            device: OnceLock::new(),
+            host: OnceLock::new(),
+            making: Mutex::new(()),
+            times: AtomicU64::new(0),
+        }
+    }
+
+    /// Makes what the strategy takes for the memory that is registered by now. It may wait for the
+    /// device, so this is called where memory is registered, and when the PEs connect.
+    pub(super) fn prepare<M: MemoryPort>(&self, regions: &RegionTable<M>) -> Result<(), AbiError> {
+        let Strategy::Loopback(_) = self.strategy else { return Ok(()) };
+        let direct = regions.memory().reaches_devices();
+        let made = if direct { &self.device } else { &self.host };
+        if made.get().is_some() || !direct && !self.forced {
+            return Ok(());
+        }
+        // It guards no data.
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        if made.get().is_none() {
+            let words = if direct { self.on_device(regions)? } else { Words::on_host(regions)? };
+            let _ = made.set(words);
+        }
+        Ok(())
+    }
+
+    fn on_device<M: MemoryPort>(&self, regions: &RegionTable<M>) -> Result<Words, AbiError> {
+        let context = self.context.as_ref().ok_or(AbiError::NoAnchor {
+            why: "no context of a device was bound when the PEs connected",
+        })?;
+        let page = Scratch::new(context)?;
+        let (addr, len) = (page.range().addr(), page.range().len());
+        Words::registered(regions, addr, len, Source::Device { _page: page })
+    }
+
+    /// Makes what NICs have written to memory of the device visible to it.
+    #[inline]
+    pub(super) fn enforce<P: Port, M: MemoryPort>(
+        &self,
+        lane: &mut Lane<P>,
+        regions: &RegionTable<M>,
+    ) -> Result<(), AbiError> {
+        match self.strategy {
+            Strategy::None => return Ok(()),
+            Strategy::Flush => match &self.context {
+                Some(context) if regions.memory().reaches_devices() => {
+                    flush_writes(context, false)?;
+                }
+                _ => return Ok(()),
+            },
+            Strategy::Loopback(how) => match self.device.get().or_else(|| self.host.get()) {
+                Some(words) => lane.loopback(&words.anchor, how)?,
+                None => return Ok(()),
+            },
+        }
+        self.times.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Drop for Consistency {
+    fn drop(&mut self) {
+        let (strategy, times) = (self.strategy, *self.times.get_mut());
+        if times != 0 {
+            info!(target: logging::TRANSPORT, "{strategy}: done {times} time(s) before flags");
+        }
+    }
+}
+
+impl Words {
+    fn on_host<M: MemoryPort>(regions: &RegionTable<M>) -> Result<Self, AbiError> {
+        let words = some_words();
+        let (addr, len) = (words.as_ptr() as usize, size_of_val(&*words));
+        Self::registered(regions, addr, len, Source::Host { _words: words })
+    }
+
+    /// Registers the memory to read, and host memory for what was read.
+    fn registered<M: MemoryPort>(
+        regions: &RegionTable<M>,
+        addr: usize,
+        len: usize,
+        source: Source,
+    ) -> Result<Self, AbiError> {
+        let landing = some_words();
+        let at = landing.as_ptr() as usize;
+        let handle = regions.register(addr, len, Access::LocalAndRemote)?;
+        if Handle::decode(&handle).is_ok_and(|handle| handle.staged.is_some()) {
+            return Err(AbiError::NoAnchor {
+                why: "the fabric does not reach device memory of ours, though it reaches others'",
+            });
+        }
+        let landing_handle = regions.register(at, size_of_val(&*landing), Access::Local)?;
+        let anchor = Anchor { handle, addr, landing: at, landing_handle };
+        Ok(Self { anchor, _landing: landing, _source: source })
+    }
+}
+
+fn some_words() -> Box<[AtomicU64]> {
+    const { assert!(Anchor::bytes_for(MAX_RAILS) == MAX_RAILS * size_of::<AtomicU64>()) };
+    (0..MAX_RAILS).map(|_| AtomicU64::new(0)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(writes_ordering: WritesOrdering, flush_on_host: bool) -> Attributes {
+        Attributes {
+            compute: (9, 0),
+            unified_addressing: true,
+            gpudirect_rdma: true,
+            gpudirect_rdma_vmm: true,
+            writes_ordering,
+            flush_on_host,
+            flush_on_stream: false,
+            dma_buf: true,
+            stream_write_64: true,
+            copy_engines: 2,
+            host_numa_node: -1,
+        }
+    }
+
+    #[test]
+    fn the_device_decides_unless_the_user_does() {
+        use ConsistencyChoice as Choice;
+        let read = Strategy::Loopback(Loopback::Read);
+        for (ordering, flush, expected) in [
+            (WritesOrdering::None, true, Strategy::Flush),
+            (WritesOrdering::None, false, read),
+            (WritesOrdering::Owner, true, Strategy::None),
+            (WritesOrdering::AllDevices, false, Strategy::None),
+        ] {
+            let attributes = device(ordering, flush);
+            let chosen = |choice| Strategy::choose(choice, Some(&attributes)).0;
+            assert_eq!(chosen(Choice::Auto), expected, "{ordering:?} {flush}");
+            assert_eq!(chosen(Choice::None), Strategy::None);
+            assert_eq!(chosen(Choice::Flush), Strategy::Flush);
+            assert_eq!(chosen(Choice::Read), read);
+            assert_eq!(chosen(Choice::WriteRead), Strategy::Loopback(Loopback::WriteRead));
+        }
+        assert_eq!(Strategy::choose(Choice::Auto, None).0, Strategy::None);
+        assert_eq!(Strategy::choose(Choice::Read, None).0, read);
+    }
+}

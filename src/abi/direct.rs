@@ -1,0 +1,59 @@
+//! Device memory that NICs reach by themselves: from what CUDA says of a range to its registration.
+
+use log::{debug, info};
+
+use crate::cuda::{Device, DeviceRange, DmaBuf, Kind};
+use crate::engine::port::{Access, Registered};
+use crate::logging;
+use crate::ofi::{DeviceMemory, DirectRefusal, DmaBufPart, OfiMemory, OfiRegion};
+
+/// Registers a range of device memory with every rail. `addr` is the address by which operations name
+/// it, which is the range's own unless it is mapped twice.
+///
+/// It may take some milliseconds for each rail, and asks the driver for a dma-buf where that is of use.
+///
+/// # Errors
+/// Everything that stands in the way; the memory may be staged then, unless the refusal says that it is
+/// an error. Nothing is left registered.
+pub fn register_direct(
+    fabric: &OfiMemory,
+    addr: usize,
+    range: &DeviceRange,
+    access: Access,
+) -> Result<Registered<OfiRegion>, DirectRefusal> {
+    let refuse = |reason: String| Err(fabric.refuse_direct(vec![reason]));
+    if range.kind() != Kind::Device {
+        // Managed memory moves, and what is on a NUMA node is no memory of a device for libfabric.
+        return refuse(format!("it is {}", range.kind()));
+    }
+    if addr != range.addr() {
+        return refuse(format!("the fabric would reach it at {:#x} only", range.addr()));
+    }
+    let context = range.context();
+    let device = context.device();
+    let pci = Device::new(context.driver(), device).and_then(|device| device.pci_address());
+    let pci = pci.ok().and_then(|pci| pci.parse().ok());
+
+    let exported = if fabric.takes_dma_bufs() {
+        DmaBuf::export(range, addr, range.len()).map_err(|error| error.to_string())
+    } else {
+        Err(String::from("not with this provider and version"))
+    };
+    let dma_buf = match &exported {
+        Ok(exported) => Ok(DmaBufPart { fd: exported.fd(), offset: exported.offset() }),
+        Err(reason) => Err(reason.as_str()),
+    };
+    let with_context = &|run: &mut dyn FnMut()| match context.bind() {
+        Ok(_bound) => run(),
+        Err(error) => info!(target: logging::MEM, "registering {addr:#x}: {error}"),
+    };
+    let (len, ordinal) = (range.len(), device.0);
+    let memory = DeviceMemory { addr, len, ordinal, pci, dma_buf, with_context };
+    let registered = fabric.register_device(&memory, access)?;
+    // Only now, since it slows down the program's own copies to the memory.
+    if let Err(error) = range.set_sync_memops() {
+        // Memory of the VMM interface, which has no need of it, or a driver that is too old.
+        debug!(target: logging::MEM, "{error}");
+    }
+    Ok(registered)
+}

@@ -1,0 +1,472 @@
+//! Registration of device memory that NICs reach by themselves.
+//!
+//! A region is registered on every rail in use, or on none: a peer's put takes any of them, and the
+//! handle has a key for each. What stands in the way, or what libfabric has answered in each way tried,
+//! is kept for every rail: who stages the memory instead can say why.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::Ordering;
+use std::thread;
+
+use log::{info, warn};
+
+use super::cuda_calls::CudaCalls;
+use super::memory::{OfiMemory, OfiRegion, Registrar};
+use super::region::{Region, Way};
+use crate::engine::port::{Access, PortError, Registered};
+use crate::settings::GpuDirect;
+use crate::topology::{Distance, PciAddress, Topology};
+
+/// A range of device memory.
+#[derive(Clone, Copy)]
+pub struct DeviceMemory<'a> {
+    /// Virtual address of the first byte.
+    pub addr: usize,
+    /// Bytes.
+    pub len: usize,
+    /// CUDA's number of the device.
+    pub ordinal: i32,
+    /// Where the device is, if known.
+    pub pci: Option<PciAddress>,
+    /// The memory as a part of a dma-buf, or why there is none.
+    pub dma_buf: Result<DmaBufPart<'a>, &'a str>,
+    /// Runs what it is given with the memory's context bound on the thread that calls it: libfabric may
+    /// ask CUDA about the memory. It is called from several threads at once. Where the context cannot
+    /// be bound it runs nothing.
+    pub with_context: &'a (dyn Fn(&mut dyn FnMut()) + Sync),
+}
+
+/// A part of a dma-buf.
+#[derive(Clone, Copy, Debug)]
+pub struct DmaBufPart<'a> {
+    /// The descriptor. It may be closed after the registration.
+    pub fd: BorrowedFd<'a>,
+    /// Where the part starts, in bytes.
+    pub offset: usize,
+}
+
+impl fmt::Debug for DeviceMemory<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { addr, len, ordinal, .. } = self;
+        write!(f, "{len} bytes at {addr:#x} of device {ordinal}")
+    }
+}
+
+/// Why NICs do not reach a range by themselves: every way and every rail that was tried.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DirectRefusal {
+    /// One line each, with the rail's name where it is about a rail.
+    pub reasons: Vec<String>,
+    /// Whether the user has ruled out to stage it (`NVSHMEM_LIBFABRIC_GPU_DIRECT=always`).
+    pub is_error: bool,
+}
+
+impl fmt::Display for DirectRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reasons.join("; "))
+    }
+}
+
+impl std::error::Error for DirectRefusal {}
+
+/// What decides whether NICs are to reach device memory by themselves.
+#[derive(Clone, Debug)]
+pub(super) struct DirectPolicy {
+    pub(super) choice: GpuDirect,
+    /// How far a NIC may be.
+    pub(super) level: Distance,
+    pub(super) topology: Topology,
+    /// Provider and library know dma-bufs.
+    pub(super) dma_bufs: bool,
+    /// The provider makes no CUDA copies but of few bytes.
+    pub(super) copies_little: bool,
+}
+
+/// What matters of a rail.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RailTraits<'a> {
+    /// It was opened with `FI_HMEM`.
+    pub(super) reaches_devices: bool,
+    pub(super) pci: Option<PciAddress>,
+    pub(super) cuda_calls: &'a CudaCalls,
+}
+
+impl DirectPolicy {
+    /// What stands in the way of registering memory of a device on a rail, before libfabric is asked.
+    fn obstacle(&self, rail: RailTraits<'_>, device: Option<PciAddress>) -> Option<String> {
+        // A provider without it takes device memory for host memory, and faults when it transfers.
+        if !rail.reaches_devices {
+            return Some(String::from("it was opened without FI_HMEM"));
+        }
+        if self.choice == GpuDirect::Always {
+            return None;
+        }
+        if let CudaCalls::Needed(said) = rail.cuda_calls {
+            if !self.copies_little {
+                return Some(format!(
+                    "its transfers would call CUDA, which may wait for running kernels ({said})"
+                ));
+            }
+        }
+        let (nic, device) = (rail.pci?, device?);
+        let distance = self.topology.distance(device, nic)?;
+        // Where no switches are shown, being on one root complex says nothing.
+        let hidden = distance == Distance::Phb
+            && !self.topology.shows_bridges(device)
+            && !self.topology.shows_bridges(nic);
+        (distance > self.level && !hidden).then(|| {
+            format!(
+                "its NIC {nic} is {distance} from the device {device}, and \
+                 NVSHMEM_LIBFABRIC_GDR_LEVEL is {}",
+                self.level
+            )
+        })
+    }
+
+    /// The ways to register a range, the best first, and what is missing for those left out.
+    fn ways(&self, memory: &DeviceMemory<'_>) -> (Vec<Way>, Option<String>) {
+        let device = memory.ordinal;
+        let plain = Way::Cuda { device };
+        match memory.dma_buf {
+            // Needs no module of the kernel beside the drivers, and no knowledge of CUDA in the provider.
+            Ok(DmaBufPart { fd, offset }) if self.dma_bufs => {
+                (vec![Way::DmaBuf { device, fd: fd.as_raw_fd(), offset }, plain], None)
+            }
+            Ok(_) => {
+                (vec![plain], Some(String::from("dma-buf: not with this provider and version")))
+            }
+            Err(reason) => (vec![plain], Some(format!("dma-buf: {reason}"))),
+        }
+    }
+}
+
+/// Tries ways in turn. Gives the first result with its way, or what each has answered.
+fn first_of<T>(
+    ways: &[Way],
+    mut register: impl FnMut(Way) -> Result<T, PortError>,
+) -> Result<(Way, T), Vec<String>> {
+    let mut refusals = Vec::new();
+    for &way in ways {
+        match register(way) {
+            Ok(region) => return Ok((way, region)),
+            Err(error) => refusals.push(format!("{way}: {error}")),
+        }
+    }
+    Err(refusals)
+}
+
+impl OfiMemory {
+    /// Registers device memory on all rails, so that their NICs reach it by themselves. Rails are asked
+    /// side by side: each may take long.
+    ///
+    /// The memory is such as [`OfiRegion`] asks for. Where the NICs write to it, CUDA's own copies to it
+    /// are to be made synchronous first ([`set_sync_memops`](crate::cuda::DeviceRange::set_sync_memops)).
+    ///
+    /// # Errors
+    /// Everything that stands in the way. No registration is left then.
+    pub fn register_device(
+        &self,
+        memory: &DeviceMemory<'_>,
+        access: Access,
+    ) -> Result<Registered<OfiRegion>, DirectRefusal> {
+        let refuse = |reasons| Err(self.refuse_direct(reasons));
+        if self.direct.choice == GpuDirect::Never {
+            return refuse(vec![String::from("NVSHMEM_LIBFABRIC_GPU_DIRECT=never")]);
+        }
+        let (proxy, host) = self.registrars();
+        // The host lane's rail is on the device of the first one of the proxy lane.
+        let rails: Vec<(&Registrar, Access)> = proxy
+            .iter()
+            .map(|rail| (rail, access))
+            .chain(host.iter().map(|rail| (rail, Access::Local)))
+            .collect();
+
+        let obstacle = |(rail, _): &(&Registrar, Access)| {
+            let reason = self.direct.obstacle(rail.traits(), memory.pci)?;
+            Some(format!("rail {}: {reason}", rail.name()))
+        };
+        let mut obstacles: Vec<String> = rails.iter().filter_map(obstacle).collect();
+        if !obstacles.is_empty() {
+            obstacles.dedup();
+            return refuse(obstacles);
+        }
+
+        let (ways, missing) = self.direct.ways(memory);
+        let register = |(rail, access): (&Registrar, Access)| {
+            let mut outcome = Err(vec![String::from("the memory's CUDA context cannot be bound")]);
+            (memory.with_context)(&mut || {
+                outcome =
+                    first_of(&ways, |way| rail.register_as(memory.addr, memory.len, access, way));
+            });
+            outcome
+        };
+        let outcomes = side_by_side(&rails, &register);
+
+        let mut regions = Vec::with_capacity(rails.len());
+        let mut taken = Vec::new();
+        let mut reasons = Vec::new();
+        for ((rail, _), outcome) in rails.iter().zip(outcomes) {
+            match outcome {
+                Ok((way, region)) => {
+                    regions.push(region);
+                    taken.push(way);
+                }
+                Err(refusals) => {
+                    reasons.extend(
+                        refusals.iter().map(|said| format!("rail {}: {said}", rail.name())),
+                    );
+                }
+            }
+        }
+        if !reasons.is_empty() {
+            reasons.extend(missing);
+            reasons.dedup();
+            return refuse(reasons);
+        }
+        self.say(memory, &taken, missing.as_deref());
+        self.has_direct.store(true, Ordering::Release);
+        Ok(self.registered(regions))
+    }
+
+    /// A refusal for reasons that the caller has found.
+    pub fn refuse_direct(&self, reasons: Vec<String>) -> DirectRefusal {
+        DirectRefusal { reasons, is_error: self.direct.choice == GpuDirect::Always }
+    }
+
+    /// Whether a dma-buf would be of use to [`OfiMemory::register_device`].
+    pub fn takes_dma_bufs(&self) -> bool {
+        let (proxy, _) = self.registrars();
+        self.direct.choice != GpuDirect::Never
+            && self.direct.dma_bufs
+            && proxy.iter().all(|rail| rail.traits().reaches_devices)
+    }
+
+    fn say(&self, memory: &DeviceMemory<'_>, taken: &[Way], missing: Option<&str>) {
+        let first = taken.first().map_or_else(String::new, Way::to_string);
+        let missing = missing.map_or_else(String::new, |missing| format!(" ({missing})"));
+        info!(
+            "{memory:?}: registered with {} rail(s) by {first}{missing}",
+            self.registrars().0.len()
+        );
+        for rail in self.registrars().0 {
+            if let CudaCalls::Needed(said) = rail.traits().cuda_calls {
+                warn!(
+                    "rail {}: some transfers from device memory call CUDA, and may wait for running \
+                     kernels ({said})",
+                    rail.name()
+                );
+            }
+        }
+    }
+}
+
+type Outcome = Result<(Way, Region), Vec<String>>;
+
+/// Registers on each rail in a thread of its own, the last one here; all here where there is one, or
+/// where no thread can be had.
+fn side_by_side<R: Copy + Send>(
+    rails: &[R],
+    register: &(dyn Fn(R) -> Outcome + Sync),
+) -> Vec<Outcome> {
+    thread::scope(|scope| {
+        let start = |rail: R| -> io::Result<_> {
+            let builder = thread::Builder::new().name(String::from("nvshmem-ofi-register"));
+            builder.spawn_scoped(scope, move || register(rail))
+        };
+        let Some((&last, others)) = rails.split_last() else { return Vec::new() };
+        let started: Vec<_> = others.iter().map(|rail| (*rail, start(*rail))).collect();
+        let last = register(last);
+        let ended =
+            started.into_iter().map(|(rail, thread)| match thread.map(|thread| thread.join()) {
+                Ok(Ok(outcome)) => outcome,
+                Ok(Err(_)) => Err(vec![String::from("registering it has panicked")]),
+                Err(_) => register(rail),
+            });
+        ended.chain([last]).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::fd::AsFd;
+    use std::path::PathBuf;
+    use std::sync::Barrier;
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    fn policy(choice: GpuDirect) -> DirectPolicy {
+        DirectPolicy {
+            choice,
+            level: Distance::Pxb,
+            topology: Topology::at("/nowhere"),
+            dma_bufs: true,
+            copies_little: false,
+        }
+    }
+
+    fn memory<'a>(dma_buf: Result<DmaBufPart<'a>, &'a str>) -> DeviceMemory<'a> {
+        let with_context = &|run: &mut dyn FnMut()| run();
+        DeviceMemory { addr: 1 << 20, len: 4096, ordinal: 5, pci: None, dma_buf, with_context }
+    }
+
+    fn error(text: &str) -> PortError {
+        PortError { call: "fi_mr_regattr", code: 14, text: String::from(text) }
+    }
+
+    #[test]
+    fn a_dma_buf_comes_first_where_it_is_known() {
+        let file = fs::File::open("/dev/null").expect("some descriptor");
+        let part = DmaBufPart { fd: file.as_fd(), offset: 64 };
+        let (dma_buf, plain) =
+            (Way::DmaBuf { device: 5, fd: file.as_raw_fd(), offset: 64 }, Way::Cuda { device: 5 });
+        let policy = policy(GpuDirect::Auto);
+        assert_eq!(policy.ways(&memory(Ok(part))), (vec![dma_buf, plain], None));
+        let (ways, missing) = policy.ways(&memory(Err("cuMemGetHandle failed")));
+        assert_eq!(ways, [plain]);
+        assert_eq!(missing.as_deref(), Some("dma-buf: cuMemGetHandle failed"));
+        let older = DirectPolicy { dma_bufs: false, ..policy };
+        let (ways, missing) = older.ways(&memory(Ok(part)));
+        assert_eq!(ways, [plain], "an older library would read the structure as vectors");
+        assert!(missing.is_some());
+    }
+
+    #[test]
+    fn ways_are_tried_in_turn_until_one_is_taken() {
+        let ways = [Way::DmaBuf { device: 0, fd: 3, offset: 0 }, Way::Cuda { device: 0 }];
+        let mut tried = Vec::new();
+        let taken = first_of(&ways, |way| {
+            tried.push(way);
+            if way == ways[0] { Err(error("no peer memory")) } else { Ok(7) }
+        });
+        assert_eq!((taken, tried.as_slice()), (Ok((ways[1], 7)), &ways[..]));
+        let taken = first_of(&ways, |_| Ok(1));
+        assert_eq!(taken, Ok((ways[0], 1)), "no second one where the first is taken");
+        let refused = first_of::<()>(&ways, |way| Err(error(&format!("not {way}")))).unwrap_err();
+        assert_eq!(
+            refused,
+            [
+                "dma-buf: fi_mr_regattr failed: not dma-buf (error 14)",
+                "FI_HMEM_CUDA: fi_mr_regattr failed: not FI_HMEM_CUDA (error 14)",
+            ]
+        );
+    }
+
+    #[test]
+    fn rails_are_asked_side_by_side_and_answers_keep_their_order() {
+        // All of them are inside at a time, or none would come out.
+        let inside = Barrier::new(4);
+        let calls = AtomicUsize::new(0);
+        let answers = side_by_side(&[0, 1, 2, 3], &|rail: usize| {
+            calls.fetch_add(1, Ordering::Relaxed);
+            inside.wait();
+            Err(vec![rail.to_string()])
+        });
+        let said: Vec<String> =
+            answers.into_iter().flat_map(|answer| answer.unwrap_err()).collect();
+        assert_eq!(said, ["0", "1", "2", "3"]);
+        assert_eq!(calls.into_inner(), 4);
+        let answers = side_by_side(&[0, 1], &|rail: usize| {
+            assert_ne!(rail, 0, "this thread panics, and no other");
+            Err(vec![String::from("refused")])
+        });
+        let said: Vec<String> =
+            answers.into_iter().flat_map(|answer| answer.unwrap_err()).collect();
+        assert_eq!(said, ["registering it has panicked", "refused"]);
+    }
+
+    /// A machine with a GPU, a NIC behind the same switch, and one on another root complex.
+    struct Machine(PathBuf);
+
+    const GPU: &str = "0000:03:00.0";
+    const NEAR: &str = "0000:04:00.0";
+    const FAR: &str = "0000:81:00.0";
+
+    impl Machine {
+        fn new() -> Self {
+            let name = format!("nvshmem-device-memory-{}", std::process::id());
+            let root = std::env::temp_dir().join(name);
+            let links = root.join("bus/pci/devices");
+            fs::create_dir_all(&links).expect("a directory");
+            let switch = "pci0000:00/0000:00:01.0/0000:01:00.0";
+            for (way, device) in [
+                (format!("{switch}/0000:02:00.0"), GPU),
+                (format!("{switch}/0000:02:01.0"), NEAR),
+                (String::from("pci0000:80/0000:80:01.0"), FAR),
+            ] {
+                let directory = root.join("devices").join(way).join(device);
+                fs::create_dir_all(&directory).expect("a directory");
+                std::os::unix::fs::symlink(directory, links.join(device)).expect("a link");
+            }
+            Self(root)
+        }
+    }
+
+    impl Drop for Machine {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn obstacles_are_found_before_libfabric_is_asked() {
+        let machine = Machine::new();
+        let address = |text: &str| Some(text.parse::<PciAddress>().expect("an address"));
+        let policy = DirectPolicy { topology: Topology::at(&machine.0), ..policy(GpuDirect::Auto) };
+        let rail = |pci| RailTraits { reaches_devices: true, pci, cuda_calls: &CudaCalls::None };
+        let gpu = address(GPU);
+        assert_eq!(policy.obstacle(rail(address(NEAR)), gpu), None);
+        let far = policy.obstacle(rail(address(FAR)), gpu).expect("it is too far");
+        for word in [FAR, GPU, "NODE", "GDR_LEVEL is PXB"] {
+            assert!(far.contains(word), "{far}");
+        }
+        // The user may say that it is not, or that it does not matter.
+        let wide = DirectPolicy { level: Distance::Node, ..policy.clone() };
+        assert_eq!(wide.obstacle(rail(address(FAR)), gpu), None);
+        let always = DirectPolicy { choice: GpuDirect::Always, ..policy.clone() };
+        assert_eq!(always.obstacle(rail(address(FAR)), gpu), None);
+        // What is not known stands in nobody's way.
+        assert_eq!(policy.obstacle(rail(None), gpu), None);
+        assert_eq!(policy.obstacle(rail(address(FAR)), None), None);
+        assert_eq!(policy.obstacle(rail(address("0000:99:00.0")), gpu), None);
+
+        let needed = CudaCalls::Needed(String::from("not supported"));
+        let copies = RailTraits { cuda_calls: &needed, ..rail(address(NEAR)) };
+        let said = policy.obstacle(copies, gpu).expect("it copies");
+        assert!(said.contains("running kernels (not supported)"), "{said}");
+        assert_eq!(always.obstacle(copies, gpu), None);
+        let little = DirectPolicy { copies_little: true, ..policy.clone() };
+        assert_eq!(little.obstacle(copies, gpu), None);
+        let unknown = CudaCalls::Unknown(String::from("older"));
+        let older = RailTraits { cuda_calls: &unknown, ..rail(None) };
+        assert_eq!(policy.obstacle(older, gpu), None);
+
+        let blind = RailTraits { reaches_devices: false, ..rail(address(NEAR)) };
+        for policy in [policy, always] {
+            let said = policy.obstacle(blind, gpu).expect("it reaches no device");
+            assert!(said.contains("FI_HMEM"), "{said}");
+        }
+    }
+
+    #[test]
+    fn switches_that_a_virtual_machine_hides_are_not_held_against_a_nic() {
+        let root = std::env::temp_dir().join(format!("nvshmem-flat-{}", std::process::id()));
+        let links = root.join("bus/pci/devices");
+        fs::create_dir_all(&links).expect("a directory");
+        for device in [GPU, NEAR] {
+            let directory = root.join("devices/pci0000:00").join(device);
+            fs::create_dir_all(&directory).expect("a directory");
+            std::os::unix::fs::symlink(directory, links.join(device)).expect("a link");
+        }
+        let policy = DirectPolicy { topology: Topology::at(&root), ..policy(GpuDirect::Auto) };
+        let (gpu, nic) = (GPU.parse().ok(), NEAR.parse().ok());
+        let distance = gpu.zip(nic).and_then(|(gpu, nic)| policy.topology.distance(gpu, nic));
+        let rail = RailTraits { reaches_devices: true, pci: nic, cuda_calls: &CudaCalls::None };
+        let obstacle = policy.obstacle(rail, gpu);
+        let _ = fs::remove_dir_all(&root);
+        assert_eq!((distance, obstacle), (Some(Distance::Phb), None));
+    }
+}

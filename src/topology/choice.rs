@@ -1,0 +1,97 @@
+//! Which NICs a PE uses first.
+
+use super::address::PciAddress;
+use super::distance::{Distance, Topology};
+
+/// One NIC in the ranking for a PE.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Choice {
+    /// Which one, as an index into the list given.
+    pub nic: usize,
+    /// How far it is from the PE's GPU. None when that is not known.
+    pub distance: Option<Distance>,
+    /// Whether it is of this PE's share of the nearest NICs.
+    pub own: bool,
+}
+
+/// Ranks the NICs for one of the PEs of this host, the one with index `me` among `gpus`: its share of
+/// the nearest ones, then the others by distance.
+///
+/// PEs that have the same nearest NICs share them: each gets an equal part, or where there are fewer
+/// NICs than PEs they take turns. So no two PEs begin with the same NIC while a third is idle. Every
+/// PE of the host comes to a ranking that fits the others', if all are given the same lists.
+///
+/// Where a PE's GPU, or the place of the NICs, is not known, all NICs are as near.
+pub fn choose(
+    topology: &Topology,
+    nics: &[Option<PciAddress>],
+    gpus: &[Option<PciAddress>],
+    me: usize,
+) -> Vec<Choice> {
+    let distances = |gpu: Option<PciAddress>| -> Vec<Option<Distance>> {
+        let to = |nic: &Option<PciAddress>| topology.distance(gpu?, (*nic)?);
+        nics.iter().map(to).collect()
+    };
+    let mine = distances(gpus.get(me).copied().flatten());
+    let near = nearest(&mine);
+    // The PEs that share these NICs, and this one's number among them.
+    let shares = |gpu: &Option<PciAddress>| nearest(&distances(*gpu)) == near;
+    let before = gpus.iter().take(me).filter(|gpu| shares(gpu)).count();
+    let after = gpus.iter().skip(me + 1).filter(|gpu| shares(gpu)).count();
+    let own = share(&near, before, before + 1 + after);
+
+    let mut ranking: Vec<Choice> = (0..nics.len())
+        .map(|nic| Choice { nic, distance: mine[nic], own: own.contains(&nic) })
+        .collect();
+    // Unknown distances last. Among those that are as far, from the PE's own place in the list
+    // round: PEs whose own NICs fail do not all go to the first.
+    let turn = own.first().copied().unwrap_or(0);
+    let round = |nic: usize| (nic + nics.len() - turn) % nics.len().max(1);
+    ranking.sort_by_key(|choice| {
+        (!choice.own, choice.distance.is_none(), choice.distance, round(choice.nic))
+    });
+    ranking
+}
+
+/// The NICs at the least distance; all, if no distance is known.
+fn nearest(distances: &[Option<Distance>]) -> Vec<usize> {
+    let least = distances.iter().flatten().min();
+    let is_near = |nic: &usize| least.is_none() || distances[*nic].as_ref() == least;
+    (0..distances.len()).filter(is_near).collect()
+}
+
+/// The part of the `near` NICs that number `at` of `count` PEs gets.
+fn share(near: &[usize], at: usize, count: usize) -> Vec<usize> {
+    if near.is_empty() {
+        return Vec::new();
+    }
+    if near.len() < count {
+        return vec![near[at % near.len()]];
+    }
+    // Parts that differ by one at most.
+    let start = |at: usize| at * near.len() / count;
+    near[start(at)..start(at + 1)].to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_cover_every_nic_once_or_every_pe_by_turns() {
+        for nics in 1..9 {
+            for pes in 1..9 {
+                let near: Vec<usize> = (10..10 + nics).collect();
+                let mut used = vec![0; nics];
+                for at in 0..pes {
+                    let part = share(&near, at, pes);
+                    assert!(!part.is_empty(), "{nics} NICs, {pes} PEs");
+                    part.iter().for_each(|nic| used[nic - 10] += 1);
+                }
+                let (least, most) = (used.iter().min().unwrap(), used.iter().max().unwrap());
+                assert!(*least >= 1 || nics > pes && *least == 1, "{nics} {pes}: {used:?}");
+                assert!(most - least <= 1, "{nics} NICs, {pes} PEs: {used:?}");
+            }
+        }
+    }
+}

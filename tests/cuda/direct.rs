@@ -1,0 +1,229 @@
+//! Device memory offered to the fabric. Where libfabric knows CUDA and there is a device, it is taken;
+//! everywhere else it is refused with every reason.
+//!
+//! `NVSHMEM_TEST_LIBFABRIC_CUDA` names a libfabric that was built with CUDA, for the case on a GPU.
+
+use std::time::Instant;
+
+use nvshmem_transport_libfabric::abi::direct::register_direct;
+use nvshmem_transport_libfabric::cuda::{Memory, Ordinal};
+use nvshmem_transport_libfabric::engine::copies::Reach;
+use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
+use nvshmem_transport_libfabric::engine::port::{
+    Access, Addressing, Direction, Local, MemoryPort, POLL_BATCH, PeerAddr, Polled, Port, Posted,
+    Registered, Transfer,
+};
+use nvshmem_transport_libfabric::ofi::{DirectRefusal, Discovery, MemoryKinds, OfiRegion, Opened};
+use nvshmem_transport_libfabric::settings::{GpuDirect, Provider, Settings};
+
+use crate::bed::{Bed, GRANULARITY, HANG, ON_NUMA_NODE, fill, pattern, peek};
+use crate::case::Case;
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::any("memory_that_the_fabric_takes_is_written_and_read", taken),
+        Case::fake("memory_is_refused_by_every_provider_with_its_reason", refused),
+        Case::fake("memory_of_the_second_libfabric_s_providers_is_refused_too", refused_by_second),
+        Case::fake("what_moves_and_what_is_elsewhere_is_never_direct", never),
+        Case::fake("a_context_that_is_gone_refuses_the_memory", gone),
+    ]
+}
+
+/// One process that sends to itself, from the host lane to a rail of the proxy lane.
+struct Pair {
+    opened: Opened,
+    peer: PeerAddr,
+}
+
+impl Pair {
+    fn new(mut opened: Opened) -> Self {
+        let address = opened.proxy.address(RailId(0)).to_vec();
+        let peers = opened.host.insert(RailId(0), &[address]).expect("insert");
+        // The proxy's rail sends back to nobody, but knows whom it hears.
+        let sender = opened.host.address(RailId(0)).to_vec();
+        opened.proxy.insert(RailId(0), &[sender]).expect("insert");
+        Self { opened, peer: peers[0] }
+    }
+
+    fn run(&mut self, transfer: &Transfer) {
+        let Self { opened: Opened { host, proxy, .. }, peer } = self;
+        let (rail, token) = (RailId(0), Token(0));
+        let (start, mut posted) = (Instant::now(), false);
+        let mut done = [Token(0); POLL_BATCH];
+        loop {
+            if !posted {
+                posted = host.post(rail, *peer, token, transfer).expect("post") == Posted::Yes;
+            }
+            match host.poll(rail, &mut done) {
+                Polled::Completed(_) => return,
+                Polled::Empty => {}
+                Polled::Failed(failure) => panic!("{}", failure.error),
+            }
+            if let Polled::Failed(failure) = proxy.poll(rail, &mut done) {
+                panic!("{}", failure.error);
+            }
+            assert!(start.elapsed() < HANG, "it never ends");
+        }
+    }
+}
+
+/// The one fabric that needs no NIC, with a libfabric that knows CUDA.
+fn taken() {
+    let bed = Bed::new();
+    let library = match std::env::var("NVSHMEM_TEST_LIBFABRIC_CUDA") {
+        Ok(library) if !bed.is_fake() => library,
+        _ => {
+            println!("skipped: no GPU, or NVSHMEM_TEST_LIBFABRIC_CUDA is not set");
+            return;
+        }
+    };
+    let opened = open(Provider::Shm, GpuDirect::Always, Some(library));
+    println!("{}", opened.report);
+    let mut pair = Pair::new(opened);
+    for addr in [bed.alloc(GRANULARITY), bed.heap(1)] {
+        let range = bed.range(addr, GRANULARITY);
+        let memory = &pair.opened.memory;
+        let target = register_direct(memory, addr, &range, Access::LocalAndRemote)
+            .unwrap_or_else(|refusal| panic!("{refusal}"));
+        assert_eq!((target.reach, target.keys.len()), (Reach::Direct, 1));
+        assert!(memory.reaches_devices());
+        for len in [8, 1000, 4096] {
+            let at = 64 + len;
+            let bytes = pattern(len, len);
+            let source = bed.host(len);
+            fill(source, &bytes);
+            let local = memory_of(&pair.opened, source, len);
+            let transfer = Transfer {
+                direction: Direction::Write,
+                local: Local::Memory { addr: source, desc: local.host_descs[0] },
+                len,
+                remote: match target.addressing {
+                    Addressing::Virtual => (addr + at) as u64,
+                    Addressing::Offset => at as u64,
+                },
+                key: target.keys[0],
+            };
+            pair.run(&transfer);
+            assert_eq!(bed.read(addr + at, len), bytes, "{len} bytes are in device memory");
+            fill(source, &vec![0; len]);
+            pair.run(&Transfer { direction: Direction::Read, ..transfer });
+            assert_eq!(peek(source, len), bytes, "and {len} come back");
+            drop(local);
+            bed.free_host(source);
+        }
+        println!("{}: direct", range.kind());
+    }
+}
+
+fn memory_of(opened: &Opened, addr: usize, len: usize) -> Registered<OfiRegion> {
+    opened.memory.register(addr, len, Access::Local).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn open(provider: Provider, gpu_direct: GpuDirect, library: Option<String>) -> Opened {
+    let defaults = Settings::default();
+    let library = library.unwrap_or_else(|| defaults.library.clone());
+    let settings = Settings { provider, gpu_direct, library, max_nic_per_pe: 2, ..defaults };
+    let kinds = MemoryKinds::HostAndDevices;
+    let discovery =
+        Discovery::run(&settings, true, kinds).unwrap_or_else(|error| panic!("{error}"));
+    discovery.open(&discovery.default_rails(), 1).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Offers memory of both kinds of heap, which has to be refused.
+fn offer(bed: &Bed, opened: &Opened) -> DirectRefusal {
+    let (plain, heap) = (bed.alloc(1 << 20), bed.heap(3));
+    let mut refusals = [(plain, 1 << 20), (heap, 3 * GRANULARITY)].map(|(addr, len)| {
+        let range = bed.range(addr, len);
+        register_direct(&opened.memory, addr, &range, Access::LocalAndRemote)
+            .expect_err("there is no NIC that reaches it")
+    });
+    assert!(!opened.memory.reaches_devices());
+    bed.free(plain);
+    assert_eq!(refusals[0], refusals[1], "for the same reasons");
+    let [refusal, _] = &mut refusals;
+    refusal.clone()
+}
+
+fn check(library: Option<String>) {
+    let bed = Bed::new();
+    let names = |opened: &Opened| -> Vec<String> {
+        opened.report.rails.iter().map(|rail| rail.name.clone()).collect()
+    };
+    for provider in [Provider::Tcp, Provider::TcpRxm] {
+        let opened = open(provider, GpuDirect::Auto, library.clone());
+        let refusal = offer(&bed, &opened);
+        assert!(!refusal.is_error, "it is staged");
+        let said = refusal.to_string();
+        for rail in names(&opened) {
+            assert!(
+                said.contains(&format!("rail {rail}: it was opened without FI_HMEM")),
+                "{said}"
+            );
+        }
+    }
+    let opened = open(Provider::Shm, GpuDirect::Always, library);
+    let refusal = offer(&bed, &opened);
+    assert!(refusal.is_error, "the user has asked for nothing else");
+    let said = refusal.to_string();
+    for rail in names(&opened) {
+        assert!(
+            said.contains(&format!("rail {rail}: FI_HMEM_CUDA: fi_mr_regattr failed")),
+            "{said}"
+        );
+    }
+    assert!(said.contains("dma-buf: not with this provider"), "{said}");
+}
+
+fn refused() {
+    check(None);
+}
+
+fn refused_by_second() {
+    match std::env::var("NVSHMEM_TEST_LIBFABRIC2") {
+        Ok(library) if !library.is_empty() => check(Some(library)),
+        _ => println!("skipped: NVSHMEM_TEST_LIBFABRIC2 is not set"),
+    }
+}
+
+fn never() {
+    let bed = Bed::new();
+    let opened = open(Provider::Shm, GpuDirect::Always, None);
+    let refused = |addr, range: &_| {
+        let refusal = register_direct(&opened.memory, addr, range, Access::Local);
+        refusal.expect_err("it is not").to_string()
+    };
+    let managed = bed.managed(1 << 20);
+    let said = refused(managed, &bed.range(managed, 1 << 20));
+    assert!(said.contains("managed"), "{said}");
+    let node = bed.vmm(&[(ON_NUMA_NODE, 0)], false);
+    let said = refused(node, &bed.range(node, GRANULARITY));
+    assert!(said.contains("NUMA"), "{said}");
+    // Mapped twice: what the NIC would be told is not what peers name.
+    let plain = bed.alloc(1 << 20);
+    let said = refused(plain + 4096, &bed.range(plain, 4096));
+    assert!(said.contains(&format!("at {plain:#x} only")), "{said}");
+    bed.free(plain);
+    bed.free(managed);
+}
+
+fn gone() {
+    use std::ffi::{c_int, c_void};
+
+    let bed = Bed::new();
+    let opened = open(Provider::Shm, GpuDirect::Always, None);
+    let mut own = std::ptr::null_mut::<c_void>();
+    crate::bed::call!(
+        bed.raw,
+        cuCtxCreate_v2(&raw mut own => *mut *mut c_void, 0 => u32, 2 => c_int)
+    );
+    let addr = bed.alloc(4096);
+    let Ok(Memory::Device(range)) = Memory::examine(bed.driver, addr, 4096) else {
+        panic!("memory of device 2");
+    };
+    assert_eq!(range.context().device(), Ordinal(2));
+    crate::bed::call!(bed.raw, cuCtxDestroy_v2(own => *mut c_void));
+    let refusal = register_direct(&opened.memory, addr, &range, Access::LocalAndRemote)
+        .expect_err("its context is gone");
+    let said = refusal.to_string();
+    assert!(said.contains("context cannot be bound"), "{said}");
+}

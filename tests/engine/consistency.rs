@@ -1,0 +1,147 @@
+//! Loopback reads: every rail, in the right order, whatever the fabric does.
+
+use nvshmem_transport_libfabric::engine::consistency::{Anchor, Loopback};
+use nvshmem_transport_libfabric::engine::error::EngineError;
+use nvshmem_transport_libfabric::engine::fake::{Delivery, Script};
+use nvshmem_transport_libfabric::engine::handle::HandleError;
+use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
+use nvshmem_transport_libfabric::engine::port::Direction;
+
+use super::job::{Job, Random, Shape};
+
+/// The front of the heap, and the front of the scratch memory.
+fn anchor(job: &Job, pe: u32) -> Anchor {
+    let member = &job.members[pe as usize];
+    Anchor {
+        handle: member.handle,
+        addr: member.base,
+        landing: member.scratch,
+        landing_handle: member.scratch_handle,
+    }
+}
+
+/// What has been delivered of a PE's loopbacks: rails in order, for each direction.
+fn rails_of(deliveries: &[Delivery], pe: u32, direction: Direction) -> Vec<u8> {
+    let of = |delivery: &&Delivery| {
+        (delivery.from, delivery.to, delivery.direction) == (Pe(pe), Pe(pe), direction)
+    };
+    let mut rails: Vec<u8> = deliveries.iter().filter(of).map(|delivery| delivery.rail.0).collect();
+    rails.sort_unstable();
+    rails
+}
+
+#[test]
+fn every_rail_reads_once() {
+    for needs_desc in [true, false] {
+        let shape = Shape { rails: 4, needs_desc, ..Shape::default() };
+        let mut job = Job::new(1, &shape, Script::default());
+        let words: Vec<u8> = (1..=32).collect();
+        job.fabric.store(Pe(1), job.members[1].base, &words);
+        let anchor = anchor(&job, 1);
+        job.members[1].lane.loopback(&anchor, Loopback::Read).unwrap();
+        let deliveries = job.fabric.deliveries();
+        assert_eq!(rails_of(&deliveries, 1, Direction::Read), [0, 1, 2, 3]);
+        assert_eq!(deliveries.len(), 4);
+        assert_eq!(job.fabric.load(Pe(1), anchor.landing, 32), words, "each its own word");
+        assert!(!job.members[1].lane.has_work());
+    }
+}
+
+#[test]
+fn every_write_is_delivered_before_any_rail_reads() {
+    let mut random = Random(7);
+    for seed in 1..300 {
+        let shape = Shape {
+            rails: 1 + random.below(4) as u8,
+            depth: 1 + random.below(3) as u32,
+            max_segment: [8, 4096][random.below(2)],
+            ..Shape::default()
+        };
+        let script = Script {
+            again_percent: random.below(60) as u32,
+            delay: (1, 1 + random.below(5000) as u64),
+            ..Script::default()
+        };
+        let mut job = Job::new(seed, &shape, script);
+        job.fabric.store(Pe(0), job.members[0].base, &[0xff; 64]);
+        let anchor = anchor(&job, 0);
+        // Beside other traffic, also behind a fence towards this process itself.
+        job.put_value(0, 0, 128, 5, 8).unwrap();
+        job.fence(0, 0);
+        job.put_value(0, 0, 136, 6, 8).unwrap();
+        job.put_value(0, 1, 0, 7, 8).unwrap();
+        job.members[0].lane.loopback(&anchor, Loopback::WriteRead).unwrap();
+
+        let front = |delivery: &Delivery| {
+            let shown = delivery.remote as usize;
+            let offset = if shown >= anchor.addr { shown - anchor.addr } else { shown };
+            delivery.to == Pe(0) && offset < 64
+        };
+        let all: Vec<Delivery> = job.fabric.deliveries().into_iter().filter(front).collect();
+        let every: Vec<u8> = (0..shape.rails).collect();
+        assert_eq!(rails_of(&all, 0, Direction::Write), every, "seed {seed}");
+        assert_eq!(rails_of(&all, 0, Direction::Read), every, "seed {seed}");
+        let (first, then) = all.split_at(every.len());
+        assert!(first.iter().all(|done| done.direction == Direction::Write), "seed {seed}");
+        assert!(then.iter().all(|done| done.direction == Direction::Read), "seed {seed}");
+
+        job.quiet(0, 0).unwrap();
+        job.quiet(0, 1).unwrap();
+        assert_eq!(job.heap(0, 128, 8), 5u64.to_le_bytes());
+        assert_eq!(job.heap(0, 136, 8), 6u64.to_le_bytes());
+    }
+}
+
+#[test]
+fn it_can_be_carried_on_without_ever_blocking() {
+    let shape = Shape { rails: 3, depth: 1, ..Shape::default() };
+    let mut job = Job::new(5, &shape, Script { again_percent: 50, ..Script::default() });
+    let anchor = anchor(&job, 0);
+    let fabric = job.fabric.clone();
+    fabric.stall(Pe(0));
+    let lane = &mut job.members[0].lane;
+    let mut run = lane.begin_loopback(Loopback::WriteRead);
+    for _ in 0..100 {
+        assert!(!lane.advance_loopback(&anchor, &mut run).unwrap(), "nothing is delivered");
+        lane.progress().unwrap();
+    }
+    fabric.resume(Pe(0));
+    let mut turns = 0;
+    while !lane.advance_loopback(&anchor, &mut run).unwrap() {
+        lane.progress().unwrap();
+        turns += 1;
+        assert!(turns < 100_000, "it never ends");
+    }
+    assert_eq!(rails_of(&fabric.deliveries(), 0, Direction::Read), [0, 1, 2]);
+}
+
+#[test]
+fn a_read_that_fails_is_an_error_that_names_the_rail() {
+    let mut job = Job::new(6, &Shape::default(), Script::default());
+    let anchor = anchor(&job, 0);
+    job.fabric.fail_next(1);
+    let failed = job.members[0].lane.loopback(&anchor, Loopback::Read).unwrap_err();
+    let text = failed.to_string();
+    for part in ["get of 8 bytes", "PE 0", "failed by the script"] {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
+    assert_eq!(job.members[0].lane.loopback(&anchor, Loopback::Read).unwrap_err(), failed);
+    // Peers are not touched by it.
+    job.put_value(0, 1, 0, 1, 8).unwrap();
+    job.quiet(0, 1).unwrap();
+}
+
+#[test]
+fn a_rail_that_is_gone_and_memory_that_is_too_small_are_errors() {
+    let mut job = Job::new(7, &Shape::default(), Script::default());
+    let mut short = anchor(&job, 0);
+    short.addr += job.heap - Anchor::bytes_for(1);
+    let failed = job.members[0].lane.loopback(&short, Loopback::Read).unwrap_err();
+    assert!(matches!(failed, EngineError::Handle(HandleError::Outside { .. })), "{failed}");
+
+    let mut job = Job::new(8, &Shape::default(), Script::default());
+    let anchor = anchor(&job, 0);
+    job.fabric.fail_rail(Pe(0), RailId(1));
+    let failed = job.members[0].lane.loopback(&anchor, Loopback::WriteRead).unwrap_err();
+    assert!(failed.to_string().contains("fake1"), "{failed}");
+}

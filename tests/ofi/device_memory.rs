@@ -1,0 +1,133 @@
+//! Device memory where libfabric knows no CUDA, which is so for every build these tests run on: each
+//! way is refused with its reason, and host memory goes on as before.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use nvshmem_transport_libfabric::engine::port::Access;
+use nvshmem_transport_libfabric::ofi::{
+    DeviceMemory, DirectRefusal, Discovery, DmaBufPart, MemoryKinds, Opened,
+};
+use nvshmem_transport_libfabric::settings::{GpuDirect, Provider, Settings};
+
+use crate::{PROVIDERS, open, settings, with_devices};
+
+/// Addresses that the CPU cannot use, as those of a device.
+struct Area {
+    addr: usize,
+    len: usize,
+}
+
+impl Area {
+    fn new(len: usize) -> Self {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping, of which nothing is used but its addresses.
+        let addr = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_NONE, flags, -1, 0) };
+        assert_ne!(addr, libc::MAP_FAILED);
+        Self { addr: addr as usize, len }
+    }
+}
+
+impl Drop for Area {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, and not used by anybody.
+        unsafe { libc::munmap(self.addr as *mut _, self.len) };
+    }
+}
+
+/// Registers an area as memory of device 0, and counts how often its context was bound.
+fn register(opened: &Opened, dma_buf: Result<DmaBufPart<'_>, &str>) -> (DirectRefusal, usize) {
+    let area = Area::new(1 << 20);
+    let bound = AtomicUsize::new(0);
+    let memory = DeviceMemory {
+        addr: area.addr,
+        len: area.len,
+        ordinal: 0,
+        pci: None,
+        dma_buf,
+        with_context: &|run| {
+            bound.fetch_add(1, Ordering::Relaxed);
+            run();
+        },
+    };
+    let refusal = opened
+        .memory
+        .register_device(&memory, Access::LocalAndRemote)
+        .expect_err("no libfabric here knows CUDA");
+    (refusal, bound.into_inner())
+}
+
+fn open_for_devices(settings: &Settings) -> Opened {
+    let kinds = MemoryKinds::HostAndDevices;
+    let discovery = Discovery::run(settings, true, kinds).unwrap_or_else(|error| panic!("{error}"));
+    discovery.open(&discovery.default_rails(), 1).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn a_rail_without_fi_hmem_is_not_tried() {
+    // tcp would take the memory for host memory, where libfabric knows CUDA.
+    for provider in [Provider::Tcp, Provider::TcpRxm] {
+        let opened = open(&with_devices(provider));
+        let (refusal, bound) = register(&opened, Err("none was exported"));
+        assert_eq!(bound, 0, "libfabric was not asked");
+        assert!(refusal.is_error, "the user wants it direct");
+        let said = refusal.to_string();
+        for rail in &opened.report.rails {
+            let expected = format!("rail {}: it was opened without FI_HMEM", rail.name);
+            assert!(said.contains(&expected), "{said}");
+        }
+    }
+}
+
+#[test]
+fn every_way_that_was_tried_is_told_for_every_rail() {
+    let opened = open(&with_devices(Provider::Shm));
+    let (refusal, bound) = register(&opened, Err("the driver exports none"));
+    assert_eq!(bound, 3, "two rails of the proxy and one of the host lane");
+    let said = refusal.to_string();
+    println!("{said}");
+    for rail in &opened.report.rails {
+        let expected = format!("rail {}: FI_HMEM_CUDA: fi_mr_regattr failed: ", rail.name);
+        assert!(said.contains(&expected), "{said}");
+    }
+    assert!(said.contains("dma-buf: the driver exports none"), "{said}");
+
+    // shm registers no dma-bufs, so it is not given one: an older one would read it as vectors.
+    let file = std::fs::File::open("/proc/self/exe").expect("some descriptor");
+    let (refusal, _) = register(&opened, Ok(DmaBufPart { fd: file.as_fd(), offset: 0 }));
+    let said = refusal.to_string();
+    assert!(said.contains("dma-buf: not with this provider"), "{said}");
+    assert!(said.contains("FI_HMEM_CUDA: "), "{said}");
+}
+
+#[test]
+fn shm_is_asked_for_device_memory_only_by_insistence() {
+    for choice in [GpuDirect::Auto, GpuDirect::Never] {
+        let opened = open_for_devices(&Settings { gpu_direct: choice, ..settings(Provider::Shm) });
+        let (refusal, bound) = register(&opened, Err("none"));
+        assert_eq!(bound, 0, "{choice:?}");
+        assert!(!refusal.is_error, "it may be staged");
+        let reason =
+            if choice == GpuDirect::Never { "GPU_DIRECT=never" } else { "without FI_HMEM" };
+        assert!(refusal.to_string().contains(reason), "{refusal}");
+    }
+}
+
+#[test]
+fn a_process_without_cuda_asks_as_ever() {
+    for provider in PROVIDERS {
+        let run = |kinds| Discovery::run(&settings(provider), true, kinds).expect("it is there");
+        assert!(!run(MemoryKinds::Host).reaches_devices(), "{provider:?}");
+        let opened = |kinds| {
+            let discovery = run(kinds);
+            let opened = discovery.open(&discovery.default_rails(), 1);
+            opened.expect("it opens").report.to_string()
+        };
+        // Nor does one with CUDA get anything else from these providers.
+        assert_eq!(opened(MemoryKinds::Host), opened(MemoryKinds::HostAndDevices), "{provider:?}");
+    }
+    let insisting = Discovery::run(&with_devices(Provider::Shm), true, MemoryKinds::Host);
+    assert!(!insisting.expect("shm").reaches_devices(), "there are no devices");
+    let insisting = Discovery::run(&with_devices(Provider::Shm), true, MemoryKinds::HostAndDevices);
+    assert!(insisting.expect("shm").reaches_devices(), "shm always offers it");
+}
