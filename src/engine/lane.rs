@@ -390,7 +390,8 @@ impl<P: Port> Lane<P> {
                 .key(path.remote.rail())
                 .map_err(|fault| refused(request, "remote", fault))?;
             let local = match request.local {
-                LocalSide::Value(value) => Local::Inline(value),
+                // Cut, where segments are shorter than values.
+                LocalSide::Value(value) => Local::Inline(value >> (8 * (*sent).min(7))),
                 LocalSide::Memory { addr, handle } => {
                     let optional = || handle.is_none() && self.port.takes_unregistered();
                     let desc = if self.needs_desc && !optional() {

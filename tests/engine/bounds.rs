@@ -75,6 +75,17 @@ fn blocking_operations_end_complete() {
 }
 
 #[test]
+fn a_value_longer_than_a_segment_is_cut() {
+    for max_segment in [1, 3, 4] {
+        let shape = Shape { max_segment, ..Shape::default() };
+        let mut job = Job::new(3, &shape, Script::default());
+        job.put_value(0, 1, 8, 0x0807_0605_0403_0201, 8).unwrap();
+        job.quiet(0, 1).unwrap();
+        assert_eq!(job.heap(1, 8, 8), [1, 2, 3, 4, 5, 6, 7, 8], "segments of {max_segment}");
+    }
+}
+
+#[test]
 fn user_threads_share_the_host_lane() {
     let shape = Shape { depth: 2, rails: 1, max_segment: 128, heap: 1 << 14, ..Shape::default() };
     let job = Job::new(4, &shape, Script::default());
