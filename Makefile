@@ -70,6 +70,12 @@ bench-signal: deps plugins ## Put with signal, fence and fetching atomics, as ME
 	libfabric2=$$(scripts/libfabric2.sh) && \
 	$(CARGO) run --locked --release -p nvshmem-bench -- --signals --plugin-dir $(PLUGINS) --libfabric2 $$libfabric2
 
+.PHONY: bench-staged
+bench-staged: deps plugins fake-cuda ## Puts and gets of device memory by staging, as MEASURE lines
+	libfabric2=$$(scripts/libfabric2.sh) && \
+	$(CARGO) run --locked --release -p nvshmem-bench -- --staged --cuda-driver $(FAKE_CUDA) \
+		--plugin-dir $(PLUGINS) --libfabric2 $$libfabric2
+
 .PHONY: libfabric2
 libfabric2: ## Fetch a libfabric 2.x to test against and print its path
 	@scripts/libfabric2.sh

@@ -69,12 +69,22 @@ impl Case {
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (value, unit) = match self.bytes {
+        write!(f, "{}_{}", self.direction, Size(self.bytes))
+    }
+}
+
+/// A number of bytes, in the unit that it is a multiple of, as figures are named by it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Size(pub(crate) u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (value, unit) = match self.0 {
             bytes if bytes >= 1 << 20 => (bytes >> 20, "MiB"),
             bytes if bytes >= 1 << 10 => (bytes >> 10, "KiB"),
             bytes => (bytes, "B"),
         };
-        write!(f, "{}_{value}{unit}", self.direction)
+        write!(f, "{value}{unit}")
     }
 }
 

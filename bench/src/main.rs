@@ -22,6 +22,7 @@ mod rounds;
 mod serve;
 mod setup;
 mod signals;
+mod staged;
 mod stats;
 mod target;
 
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         (count::SCENARIO, count::scenario),
         (signals::scenario::SCENARIO, signals::scenario::scenario),
         (signals::count::SCENARIO, signals::count::scenario),
+        (staged::scenario::SCENARIO, staged::scenario::scenario),
     ]);
     let options = match Options::parse(std::env::args().skip(1)) {
         Ok(Some(options)) => options,
@@ -67,6 +69,10 @@ fn main() -> ExitCode {
 
 fn measure(options: &Options) -> Result<Report, BoxError> {
     let mut report = Report::default();
+    if let Some(device) = &options.staged {
+        staged::launch::measure(device, options, &mut report)?;
+        return Ok(report);
+    }
     if options.signals {
         for &provider in &options.providers {
             signals::launch::compare(provider, options, &mut report)?;

@@ -15,8 +15,12 @@ usage: nvshmem-bench --plugin-dir DIR [options]
   --libfabric2 PATH   a libfabric 2.x, for the native tcp provider; needed unless --only excludes it
   --only PROVIDER     tcp, rxm or shm alone; no instruction counts
   --signals           puts with signal, fences and fetching atomics, in place of puts and gets
-  --jobs N            jobs per provider (default 5; 3 with --signals)
-  --rounds N          rounds per job, figure and side (default 24; 12 with --signals)
+  --staged            puts and gets of device memory that the fabric does not reach, beside host
+                      memory; needs --cuda-driver or --gpu
+  --cuda-driver DIR   the libcuda.so.1 in DIR is the driver: a stand-in
+  --gpu               the machine's own driver, and its GPU
+  --jobs N            jobs per provider (default 5; 3 with --signals or --staged)
+  --rounds N          rounds per job, figure and side (default 24; 12 with --signals or --staged)
   --round-ms N        least time of a round (default 12)
   --quick             2 jobs, 10 rounds
   --profile           instruction counts alone, with a longer breakdown
@@ -32,6 +36,8 @@ pub(crate) struct Options {
     pub(crate) providers: Vec<Provider>,
     /// Whether signals are measured, in place of puts and gets.
     pub(crate) signals: bool,
+    /// Whether staged memory is measured, in place of puts and gets, and on which device.
+    pub(crate) staged: Option<Device>,
     /// Jobs per provider: connections of their own, whose luck differs.
     pub(crate) jobs: u32,
     /// Rounds of each side of each case in each job.
@@ -47,6 +53,15 @@ pub(crate) struct Options {
     pub(crate) keep: Option<PathBuf>,
 }
 
+/// A driver with a device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Device {
+    /// A stand-in, whose `libcuda.so.1` is in this directory.
+    StandIn(PathBuf),
+    /// What the loader finds by itself.
+    Gpu,
+}
+
 impl Options {
     /// Reads the arguments. None when help is asked for.
     ///
@@ -54,11 +69,13 @@ impl Options {
     /// What is wrong with them.
     pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Self>, String> {
         let mut plugin_dir = None;
+        let (mut staged, mut device) = (false, None);
         let mut options = Self {
             plugin_dir: PathBuf::new(),
             libfabric2: None,
             providers: Provider::ALL.to_vec(),
             signals: false,
+            staged: None,
             jobs: 0,
             rounds: 0,
             round: Schedule::ROUND,
@@ -86,6 +103,9 @@ impl Options {
                 }
                 "--quick" => (options.jobs, options.rounds) = (2, 10),
                 "--signals" => options.signals = true,
+                "--staged" => staged = true,
+                "--cuda-driver" => device = Some(Device::StandIn(absolute(&value()?))),
+                "--gpu" => device = Some(Device::Gpu),
                 "--profile" => options.profile = true,
                 "--samples" => options.samples = true,
                 "--keep" => options.keep = Some(absolute(&value()?)),
@@ -93,7 +113,11 @@ impl Options {
                 _ => return Err(format!("unknown argument {arg}")),
             }
         }
-        let (jobs, rounds) = if options.signals { (3, 12) } else { (5, 24) };
+        if staged {
+            options.staged =
+                Some(device.ok_or("--staged needs a device: --cuda-driver DIR or --gpu")?);
+        }
+        let (jobs, rounds) = if options.signals || staged { (3, 12) } else { (5, 24) };
         if options.jobs == 0 {
             options.jobs = jobs;
         }
@@ -148,6 +172,17 @@ mod tests {
         let told = parse("--plugin-dir p --only shm --rounds 3 --signals --round-ms 1 --jobs 1");
         let told = told.unwrap().unwrap();
         assert_eq!((told.rounds, told.jobs, told.round), (3, 1, Duration::from_millis(1)));
+    }
+
+    #[test]
+    fn staged_memory_is_of_a_device_that_is_named() {
+        let fails = parse("--plugin-dir p --only shm --staged").unwrap_err();
+        assert!(fails.contains("--cuda-driver") && fails.contains("--gpu"), "{fails}");
+        let gpu = parse("--plugin-dir p --only shm --staged --gpu").unwrap().unwrap();
+        assert_eq!((gpu.staged, gpu.jobs, gpu.rounds), (Some(Device::Gpu), 3, 12));
+        let fake = parse("--plugin-dir p --only shm --cuda-driver /f --staged").unwrap().unwrap();
+        assert_eq!(fake.staged, Some(Device::StandIn(PathBuf::from("/f"))));
+        assert_eq!(parse("--plugin-dir p --only shm").unwrap().unwrap().staged, None);
     }
 
     #[test]

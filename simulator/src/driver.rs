@@ -146,6 +146,7 @@ driver! {
     unmap = "cuMemUnmap"(base: usize, len: usize);
     set_access = "cuMemSetAccess"(base: usize, len: usize, access: *const Access, count: usize);
     create_stream = "cuStreamCreate"(into: *mut usize, flags: c_uint);
+    destroy_stream = "cuStreamDestroy_v2"(stream: usize);
     synchronize = "cuStreamSynchronize"(stream: usize);
     copy_in = "cuMemcpyHtoDAsync_v2"(to: usize, from: *const c_void, len: usize, stream: usize);
     copy_out = "cuMemcpyDtoHAsync_v2"(to: *mut c_void, from: usize, len: usize, stream: usize);

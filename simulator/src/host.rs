@@ -15,6 +15,7 @@ use crate::faults::Faults;
 use crate::gpu::Gpu;
 use crate::memory::{Local, Mapping};
 use crate::ops::{Ops, Shared, Thread};
+use crate::plain_copies::PlainCopies;
 use crate::plugin::Plugin;
 use crate::proxy::Proxy;
 use crate::regions::Regions;
@@ -234,6 +235,15 @@ impl<'a> Host<'a> {
     /// What can be done to this PE's device; none when its heap is of host memory.
     pub fn faults(&self) -> Option<Faults> {
         self.shared.gpu.map(Faults::of)
+    }
+
+    /// Copies of the driver alone, of up to so many bytes at a time; none when this PE's heap is of host
+    /// memory. They must be gone before [`Host::finalize`].
+    ///
+    /// # Errors
+    /// There is no memory for them.
+    pub fn plain_copies(&self, bytes: u64) -> Result<Option<PlainCopies>> {
+        self.shared.gpu.map(|gpu| PlainCopies::new(gpu, bytes)).transpose()
     }
 
     /// Starts a kernel on this PE's device that stays until it is told to end. It must have ended
