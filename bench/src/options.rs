@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::provider::Provider;
 use crate::rounds::Schedule;
+use crate::staged::case::Case;
 
 /// What is printed for `--help` and beside an error.
 pub(crate) const USAGE: &str = "\
@@ -19,6 +20,7 @@ usage: nvshmem-bench --plugin-dir DIR [options]
                       memory; needs --cuda-driver or --gpu
   --cuda-driver DIR   the libcuda.so.1 in DIR is the driver: a stand-in
   --gpu               the machine's own driver, and its GPU
+  --cases NAMES       with --staged, these cases alone, such as put_1MiB,get_1MiB
   --jobs N            jobs per provider (default 5; 3 with --signals or --staged)
   --rounds N          rounds per job, figure and side (default 24; 12 with --signals or --staged)
   --round-ms N        least time of a round (default 12)
@@ -38,6 +40,8 @@ pub(crate) struct Options {
     pub(crate) signals: bool,
     /// Whether staged memory is measured, in place of puts and gets, and on which device.
     pub(crate) staged: Option<Device>,
+    /// The cases of staged memory.
+    pub(crate) cases: Vec<Case>,
     /// Jobs per provider: connections of their own, whose luck differs.
     pub(crate) jobs: u32,
     /// Rounds of each side of each case in each job.
@@ -76,6 +80,7 @@ impl Options {
             providers: Provider::ALL.to_vec(),
             signals: false,
             staged: None,
+            cases: Case::ALL.to_vec(),
             jobs: 0,
             rounds: 0,
             round: Schedule::ROUND,
@@ -106,6 +111,7 @@ impl Options {
                 "--staged" => staged = true,
                 "--cuda-driver" => device = Some(Device::StandIn(absolute(&value()?))),
                 "--gpu" => device = Some(Device::Gpu),
+                "--cases" => options.cases = cases(&value()?)?,
                 "--profile" => options.profile = true,
                 "--samples" => options.samples = true,
                 "--keep" => options.keep = Some(absolute(&value()?)),
@@ -133,6 +139,15 @@ impl Options {
         options.plugin_dir = plugin_dir.ok_or("--plugin-dir is missing")?;
         Ok(Some(options))
     }
+}
+
+/// Cases of staged memory, by their names with commas between.
+pub(crate) fn cases(names: &str) -> Result<Vec<Case>, String> {
+    let case = |name| {
+        let known = Case::ALL.into_iter().find(|case| case.to_string() == name);
+        known.ok_or_else(|| format!("no case {name}"))
+    };
+    names.split(',').map(case).collect()
 }
 
 fn number(arg: &str, text: &str) -> Result<u32, String> {
@@ -182,7 +197,11 @@ mod tests {
         assert_eq!((gpu.staged, gpu.jobs, gpu.rounds), (Some(Device::Gpu), 3, 12));
         let fake = parse("--plugin-dir p --only shm --cuda-driver /f --staged").unwrap().unwrap();
         assert_eq!(fake.staged, Some(Device::StandIn(PathBuf::from("/f"))));
-        assert_eq!(parse("--plugin-dir p --only shm").unwrap().unwrap().staged, None);
+        let plain = parse("--plugin-dir p --only shm").unwrap().unwrap();
+        assert_eq!((plain.staged, plain.cases), (None, Case::ALL.to_vec()));
+        let one = parse("--plugin-dir p --only shm --staged --gpu --cases get_1MiB,put_8B");
+        assert_eq!(one.unwrap().unwrap().cases, [Case::ALL[3], Case::ALL[4]]);
+        assert!(parse("--plugin-dir p --cases get_1B").unwrap_err().contains("no case get_1B"));
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub(crate) fn measure(
     let mut least = f64::INFINITY;
     let (mut out, mut inward) = (Vec::new(), Vec::new());
     for &provider in &options.providers {
-        let mut cases: Measured = Case::ALL.map(|case| (case, Vec::new())).into();
+        let mut cases: Measured = options.cases.iter().map(|case| (*case, Vec::new())).collect();
         let mut name = String::new();
         for _ in 0..options.jobs {
             name = match once(provider, device, options, with_host, &mut cases) {
@@ -66,6 +66,9 @@ pub(crate) fn measure(
             }
         }
     }
+    if out.is_empty() {
+        return Ok(());
+    }
     if with_host {
         report.push(String::from("staged_put_1MiB_ratio"), least, "ratio");
     }
@@ -90,14 +93,15 @@ fn once(
         .job_of_rounds(scenario::SCENARIO, options, 2, 1)
         .memory(MemoryKind::DeviceVmm)
         .heap(if with_host { 2 * CHUNK_BYTES } else { CHUNK_BYTES }, CHUNK_BYTES)
-        .param("host", with_host);
+        .param("host", with_host)
+        .param("cases", options.cases.iter().map(Case::to_string).collect::<Vec<_>>().join(","));
     if with_host {
         job = job.user_mapped(UserMapped::HostNuma);
     }
     if let Device::StandIn(directory) = device {
         job = job.cuda_driver(directory);
     }
-    let sides: usize = Case::ALL.iter().map(|case| case.sides(with_host).len()).sum();
+    let sides: usize = options.cases.iter().map(|case| case.sides(with_host).len()).sum();
     let allowed = ALLOWANCE + (PER_ROUND + options.round) * options.rounds * sides as u32;
     let report = run(job, &dir.control()?, allowed)?;
     let first = &report.pes[0];

@@ -7,18 +7,20 @@ use super::places::{CHUNK_BYTES, Places};
 use super::source::Source;
 use super::target::Target;
 use crate::rounds::Rounds;
-use crate::{cores, serve, setup};
+use crate::{cores, options, serve, setup};
 
 /// Name of the scenario.
 pub(crate) const SCENARIO: &str = "staged";
 
-/// One PE. Parameters: `host`, whether the heap has a chunk of host memory, and those of [`setup`].
+/// One PE. Parameters: `host`, whether the heap has a chunk of host memory; `cases`, names with commas
+/// between; and those of [`setup`].
 ///
 /// Only the proxy threads are bound to cores. The threads of a stand-in's streams, which copy, begin
 /// before that and run where there is room.
 pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let (schedule, control) = (setup::schedule(job)?, setup::control(job)?);
     let with_host = job.param("host")?;
+    let cases = options::cases(&job.param::<String>("cases")?)?;
     let host = job.init()?;
     let places = Places::alloc(&host, with_host)?;
     if job.pe() == 0 {
@@ -29,7 +31,7 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
         let rounds = host.proxy().run(move |ops| -> Result<Vec<(Case, Rounds)>, String> {
             cores::bind(0, 2).map_err(|e| e.to_string())?;
             let mut source = Source::new(ops, control, places, copies, counter);
-            let rounds = Case::ALL
+            let rounds = cases
                 .into_iter()
                 .map(|case| Ok((case, source.measure(case, &case.sides(with_host), schedule)?)));
             let rounds = rounds.collect::<Result<_, String>>()?;

@@ -131,7 +131,9 @@ impl<'a> Source<'a> {
         }
         match (side, copied) {
             // A few bytes may go by words, which the device need not copy.
-            (Side::Staged, Some(0)) if !case.is_latency() => Err(String::from("the device has copied nothing")),
+            (Side::Staged, Some(0)) if !case.is_latency() => {
+                Err(String::from("the device has copied nothing"))
+            }
             (Side::Host, Some(count @ 1..)) => Err(format!("the device has copied {count} times")),
             _ => Ok(()),
         }
