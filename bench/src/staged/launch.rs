@@ -91,6 +91,8 @@ fn once(
     let dir = WorkDir::create()?;
     let mut job = provider
         .job_of_rounds(scenario::SCENARIO, options, 2, 1)
+        // Also where the fabric would reach it.
+        .env("NVSHMEM_LIBFABRIC_GPU_DIRECT", "never")
         .memory(MemoryKind::DeviceVmm)
         .heap(if with_host { 2 * CHUNK_BYTES } else { CHUNK_BYTES }, CHUNK_BYTES)
         .param("host", with_host)
