@@ -42,6 +42,7 @@ mod rail;
 pub mod regions;
 mod segment;
 pub mod short;
+mod staged_requests;
 pub mod staged_wire;
 mod staging;
 mod stream;

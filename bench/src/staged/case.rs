@@ -54,10 +54,10 @@ const COPIED: u64 = 1 << 20;
 impl Case {
     /// Every row.
     pub(crate) const ALL: [Case; 6] = [
-        Case { what: What::Move(Direction::Put), bytes: COPIED, window: 4 },
-        Case { what: What::Move(Direction::Put), bytes: 4 << 20, window: 4 },
+        Case { what: What::Move(Direction::Put), bytes: COPIED, window: 32 },
+        Case { what: What::Move(Direction::Put), bytes: 4 << 20, window: 8 },
         Case { what: What::Move(Direction::Put), bytes: 16 << 20, window: 2 },
-        Case { what: What::Move(Direction::Get), bytes: 1 << 20, window: 4 },
+        Case { what: What::Move(Direction::Get), bytes: 1 << 20, window: 32 },
         Case { what: What::Move(Direction::Put), bytes: 8, window: 1 },
         Case { what: What::Signal, bytes: 4 << 10, window: 1 },
     ];
