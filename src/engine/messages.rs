@@ -13,7 +13,7 @@ use super::copies::Reach;
 use super::error::EngineError;
 use super::handle::HandleView;
 use super::ids::{Pe, RailId, Token};
-use super::lane::{Lane, Left, LocalSide, Request, SignalEngine, refused};
+use super::lane::{Lane, Left, LocalSide, Request, SignalEngine};
 use super::link::FETCHES;
 use super::message::{AtomicRequest, PutSignalRequest};
 use super::notes::{Note, What};
@@ -23,6 +23,7 @@ use super::regions::Place;
 use super::segment::{Kind, NIL, Segment, Stage};
 use super::staged_wire::{MAX_PAYLOAD, Staged};
 use super::stream::Stream;
+use super::submit::refused;
 use super::window::Seq;
 use super::wire::{Body, MAX_EAGER, Message, Packet, Spot, Tag};
 

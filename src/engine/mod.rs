@@ -46,6 +46,7 @@ mod staged_requests;
 pub mod staged_wire;
 mod staging;
 mod stream;
+mod submit;
 mod users;
 mod watchdog;
 pub mod window;

@@ -5,7 +5,7 @@ use super::copies::Reach;
 use super::error::EngineError;
 use super::handle::{HandleBytes, HandleError, HandleView};
 use super::ids::{Pe, RailId};
-use super::lane::{Lane, LocalSide, Request, refused};
+use super::lane::{Lane, LocalSide, Request};
 use super::operation::OpId;
 use super::pieces::{NOWHERE, staging_failed};
 use super::port::{Desc, Direction, Port};
@@ -13,6 +13,7 @@ use super::regions::{Place, desc_of};
 use super::segment::{Kind, NIL, Stage};
 use super::staged_wire::{Exposure, MAX_PAYLOAD, Staged};
 use super::staging::{Bouncing, Errand, Far, Near, PIECE, Piece, Staging};
+use super::submit::refused;
 use super::wire::{Body, Spot};
 
 impl<P: Port> Lane<P> {

@@ -4,9 +4,10 @@ use super::copies::Reach;
 use super::error::EngineError;
 use super::handle::HandleView;
 use super::handover::{Inbox, Next};
-use super::lane::{Lane, LocalSide, Request, refused};
+use super::lane::{Lane, LocalSide, Request};
 use super::operation::OpId;
 use super::port::Port;
+use super::submit::refused;
 
 impl<P: Port> Lane<P> {
     /// The lane, carrying out what user threads hand over as well. A proxy lane.
