@@ -2,7 +2,7 @@
 
 use log::{debug, info};
 
-use crate::cuda::{Device, DeviceRange, DmaBuf, Kind};
+use crate::cuda::{Device, DeviceRange, DmaBuf, Kind, WritesOrdering};
 use crate::engine::port::{Access, Registered};
 use crate::logging;
 use crate::ofi::{DeviceMemory, DirectRefusal, DmaBufPart, OfiMemory, OfiRegion};
@@ -31,8 +31,12 @@ pub fn register_direct(
     }
     let context = range.context();
     let device = context.device();
-    let pci = Device::new(context.driver(), device).and_then(|device| device.pci_address());
-    let pci = pci.ok().and_then(|pci| pci.parse().ok());
+    let known = Device::new(context.driver(), device);
+    let pci = known.as_ref().ok().and_then(|device| device.pci_address().ok());
+    let pci = pci.and_then(|pci| pci.parse().ok());
+    let attributes = known.and_then(|device| device.attributes());
+    let keeps_order =
+        attributes.is_ok_and(|attributes| attributes.writes_ordering >= WritesOrdering::Owner);
 
     let exported = if fabric.takes_dma_bufs() {
         DmaBuf::export(range, addr, range.len()).map_err(|error| error.to_string())
@@ -48,7 +52,7 @@ pub fn register_direct(
         Err(error) => info!(target: logging::MEM, "registering {addr:#x}: {error}"),
     };
     let (len, ordinal) = (range.len(), device.0);
-    let memory = DeviceMemory { addr, len, ordinal, pci, dma_buf, with_context };
+    let memory = DeviceMemory { addr, len, ordinal, pci, keeps_order, dma_buf, with_context };
     let registered = fabric.register_device(&memory, access)?;
     // Only now, since it slows down the program's own copies to the memory.
     if let Err(error) = range.set_sync_memops() {

@@ -11,14 +11,14 @@ use log::{info, warn};
 use super::direct::register_direct;
 use super::host_maps::Origin;
 use crate::cuda::{
-    Device, DeviceRange, Driver, GDRCOPY_LIBRARY, LoadError, Memory, RangeError, StagedRegion,
-    Staging, StagingOptions, WordsOptions, WritesOrdering,
+    DeviceRange, Driver, GDRCOPY_LIBRARY, LoadError, Memory, RangeError, StagedRegion, Staging,
+    StagingOptions, WordsOptions,
 };
 use crate::engine::copies::{Reach, Stager};
 use crate::engine::port::{Access, Addressing, MemoryPort, PortError, Registered};
 use crate::logging;
-use crate::ofi::{DirectRefusal, OfiMemory, OfiRegion};
-use crate::settings::{GpuDirect, Settings};
+use crate::ofi::{OfiMemory, OfiRegion};
+use crate::settings::Settings;
 
 /// Registers memory of any kind.
 ///
@@ -27,7 +27,6 @@ use crate::settings::{GpuDirect, Settings};
 #[derive(Debug)]
 pub(super) struct ProcessMemory {
     fabric: OfiMemory,
-    gpu_direct: GpuDirect,
     staging: Arc<Staging>,
     /// What the host says of the addresses that are being registered now.
     origins: Mutex<Vec<(usize, Origin)>>,
@@ -72,7 +71,6 @@ impl ProcessMemory {
         };
         Self {
             fabric,
-            gpu_direct: settings.gpu_direct,
             staging: Staging::new(options),
             origins: Mutex::default(),
             said_why_staged: Once::new(),
@@ -175,31 +173,6 @@ impl ProcessMemory {
         })
     }
 
-    /// Registers device memory with the fabric itself. The reason if that cannot be: then it is staged.
-    ///
-    /// A signal is stored by the CPU here behind data that NICs have written, so with `auto` the device
-    /// has to keep that order by itself: else its memory is staged, where the order is ours.
-    fn register_directly(
-        &self,
-        addr: usize,
-        range: &DeviceRange,
-        access: Access,
-    ) -> Result<Registered<OfiRegion>, DirectRefusal> {
-        let context = range.context();
-        if self.gpu_direct == GpuDirect::Auto {
-            let device = Device::new(context.driver(), context.device());
-            match device.and_then(|device| device.attributes()) {
-                Ok(attributes) if attributes.writes_ordering >= WritesOrdering::Owner => {}
-                Ok(_) => {
-                    let reason = "the device does not keep NICs' writes before what follows them";
-                    return Err(self.fabric.refuse_direct(vec![reason.to_owned()]));
-                }
-                Err(error) => return Err(self.fabric.refuse_direct(vec![error.to_string()])),
-            }
-        }
-        register_direct(&self.fabric, addr, range, access)
-    }
-
     fn register_host(
         &self,
         addr: usize,
@@ -246,7 +219,7 @@ impl MemoryPort for ProcessMemory {
             Found::Host => return self.register_host(addr, len, access),
             Found::Device { range, alias } => (range, alias),
         };
-        match self.register_directly(addr, &range, access) {
+        match register_direct(&self.fabric, addr, &range, access) {
             Ok(registered) => {
                 // Its words, and what peers send in messages, go by the driver.
                 let words = self.staging.register(addr, range, alias)?;

@@ -48,16 +48,6 @@ pub enum Loopback {
     WriteRead,
 }
 
-/// A loopback under way, between [`Lane::begin_loopback`] and the end of [`Lane::advance_loopback`].
-#[derive(Debug)]
-#[must_use]
-pub struct LoopbackRun {
-    op: OpId,
-    direction: Direction,
-    /// The rail that is next in this direction.
-    next: u8,
-}
-
 impl<P: Port> Lane<P> {
     /// Reads through every rail, and returns when all have come back: what NICs of this process had
     /// written before is visible then.
@@ -65,69 +55,50 @@ impl<P: Port> Lane<P> {
     /// # Errors
     /// A failure towards this process itself, now or earlier.
     pub fn loopback(&mut self, anchor: &Anchor, how: Loopback) -> Result<(), EngineError> {
-        let mut run = self.begin_loopback(how);
+        let op = self.begin_op();
+        let ended = self.try_loopback(anchor, how, op);
+        // As with other operations: given up, where segments that are out may still point to it.
+        if self.ops.is_done(op) {
+            self.ops.end(op);
+        }
+        ended
+    }
+
+    fn try_loopback(
+        &mut self,
+        anchor: &Anchor,
+        how: Loopback,
+        op: OpId,
+    ) -> Result<(), EngineError> {
+        let directions: &[Direction] = match how {
+            Loopback::Read => &[Direction::Read],
+            Loopback::WriteRead => &[Direction::Write, Direction::Read],
+        };
         let mut idle = 0;
-        while !self.advance_loopback(anchor, &mut run)? {
-            self.want_acks();
-            self.wait_turn(&mut idle);
+        for &direction in directions {
+            for rail in (0..self.rails.len()).map(|rail| RailId(rail as u8)) {
+                while !self.submit_loopback(anchor, direction, rail, op)? {
+                    self.make_room(&mut idle)?;
+                }
+            }
+            while !self.ops.is_done(op) {
+                self.check_stream(self.me)?;
+                self.wait_turn(&mut idle);
+            }
+            self.check_stream(self.me)?;
         }
         Ok(())
     }
 
-    /// Begins a loopback, which is carried on until it has ended.
-    pub fn begin_loopback(&mut self, how: Loopback) -> LoopbackRun {
-        let direction = match how {
-            Loopback::Read => Direction::Read,
-            Loopback::WriteRead => Direction::Write,
-        };
-        LoopbackRun { op: self.begin_op(), direction, next: 0 }
-    }
-
-    /// Submits what there is room for, and says whether the loopback has ended. Never blocks, so that
-    /// it can be carried on from inside a turn of the loop.
-    ///
-    /// # Errors
-    /// As [`Lane::loopback`]; it has ended then.
-    pub fn advance_loopback(
-        &mut self,
-        anchor: &Anchor,
-        run: &mut LoopbackRun,
-    ) -> Result<bool, EngineError> {
-        let advanced = self.try_advance_loopback(anchor, run);
-        // As with other operations: given up, where segments that are out may still point to it.
-        if !matches!(advanced, Ok(false)) && self.ops.is_done(run.op) {
-            self.ops.end(run.op);
-        }
-        advanced
-    }
-
-    fn try_advance_loopback(
-        &mut self,
-        anchor: &Anchor,
-        run: &mut LoopbackRun,
-    ) -> Result<bool, EngineError> {
-        loop {
-            while usize::from(run.next) < self.rails.len() {
-                if !self.submit_loopback(anchor, run)? {
-                    self.room_or_failure()?;
-                    return Ok(false);
-                }
-                run.next += 1;
-            }
-            self.check_stream(self.me)?;
-            if !self.ops.is_done(run.op) {
-                return Ok(false);
-            }
-            if run.direction == Direction::Read {
-                return Ok(true);
-            }
-            (run.direction, run.next) = (Direction::Read, 0);
-        }
-    }
-
     /// One rail's part. Whether there was room for it.
-    fn submit_loopback(&mut self, anchor: &Anchor, run: &LoopbackRun) -> Result<bool, EngineError> {
-        let (me, rail, direction) = (self.me, RailId(run.next), run.direction);
+    fn submit_loopback(
+        &mut self,
+        anchor: &Anchor,
+        direction: Direction,
+        rail: RailId,
+        op: OpId,
+    ) -> Result<bool, EngineError> {
+        let me = self.me;
         match self.streams.open(me, &self.paths) {
             Some(stream) => stream.check()?,
             None => self.check_pe(me)?,
@@ -157,14 +128,14 @@ impl<P: Port> Lane<P> {
         let remote = view.remote_address(offset);
         segment.transfer = Transfer { direction, local, len, remote, key };
         segment.pe = me;
-        segment.count_for(run.op.0);
+        segment.count_for(op.0);
         segment.born = self.watchdog.stamp();
         segment.direction = direction;
         segment.kind = Kind::Transfer;
         segment.message = NIL;
         segment.rail = rail;
         segment.stage = Stage::Ready;
-        self.ops.add(run.op.0);
+        self.ops.add(op.0);
         if let Some(stream) = self.streams.find_mut(me) {
             stream.begin(direction);
         }

@@ -30,6 +30,9 @@ pub struct DeviceMemory<'a> {
     pub ordinal: i32,
     /// Where the device is, if known.
     pub pci: Option<PciAddress>,
+    /// Whether the device keeps the writes of NICs before what follows them by other ways
+    /// ([`WritesOrdering`](crate::cuda::WritesOrdering)).
+    pub keeps_order: bool,
     /// The memory as a part of a dma-buf, or why there is none.
     pub dma_buf: Result<DmaBufPart<'a>, &'a str>,
     /// Runs what it is given with the memory's context bound on the thread that calls it: libfabric may
@@ -95,7 +98,12 @@ pub(super) struct RailTraits<'a> {
 
 impl DirectPolicy {
     /// What stands in the way of registering memory of a device on a rail, before libfabric is asked.
-    fn obstacle(&self, rail: RailTraits<'_>, device: Option<PciAddress>) -> Option<String> {
+    fn obstacle(
+        &self,
+        rail: RailTraits<'_>,
+        device: Option<PciAddress>,
+        keeps_order: bool,
+    ) -> Option<String> {
         // A provider without it takes device memory for host memory, and faults when it transfers.
         if !rail.reaches_devices {
             return Some(String::from("it was opened without FI_HMEM"));
@@ -109,6 +117,12 @@ impl DirectPolicy {
                     "its transfers would call CUDA, which may wait for running kernels ({said})"
                 ));
             }
+        }
+        if !keeps_order {
+            return Some(String::from(
+                "the device does not keep NICs' writes before what follows them, and the signals behind \
+                 them are the CPU's",
+            ));
         }
         let (nic, device) = (rail.pci?, device?);
         let distance = self.topology.distance(device, nic)?;
@@ -184,7 +198,7 @@ impl OfiMemory {
             .collect();
 
         let obstacle = |(rail, _): &(&Registrar, Access)| {
-            let reason = self.direct.obstacle(rail.traits(), memory.pci)?;
+            let reason = self.direct.obstacle(rail.traits(), memory.pci, memory.keeps_order)?;
             Some(format!("rail {}: {reason}", rail.name()))
         };
         let mut obstacles: Vec<String> = rails.iter().filter_map(obstacle).collect();
@@ -310,7 +324,15 @@ mod tests {
 
     fn memory<'a>(dma_buf: Result<DmaBufPart<'a>, &'a str>) -> DeviceMemory<'a> {
         let with_context = &|run: &mut dyn FnMut()| run();
-        DeviceMemory { addr: 1 << 20, len: 4096, ordinal: 5, pci: None, dma_buf, with_context }
+        DeviceMemory {
+            addr: 1 << 20,
+            len: 4096,
+            ordinal: 5,
+            pci: None,
+            keeps_order: true,
+            dma_buf,
+            with_context,
+        }
     }
 
     fn error(text: &str) -> PortError {
@@ -418,35 +440,40 @@ mod tests {
         let policy = DirectPolicy { topology: Topology::at(&machine.0), ..policy(GpuDirect::Auto) };
         let rail = |pci| RailTraits { reaches_devices: true, pci, cuda_calls: &CudaCalls::None };
         let gpu = address(GPU);
-        assert_eq!(policy.obstacle(rail(address(NEAR)), gpu), None);
-        let far = policy.obstacle(rail(address(FAR)), gpu).expect("it is too far");
+        assert_eq!(policy.obstacle(rail(address(NEAR)), gpu, true), None);
+        let far = policy.obstacle(rail(address(FAR)), gpu, true).expect("it is too far");
         for word in [FAR, GPU, "NODE", "GDR_LEVEL is PXB"] {
             assert!(far.contains(word), "{far}");
         }
         // The user may say that it is not, or that it does not matter.
         let wide = DirectPolicy { level: Distance::Node, ..policy.clone() };
-        assert_eq!(wide.obstacle(rail(address(FAR)), gpu), None);
+        assert_eq!(wide.obstacle(rail(address(FAR)), gpu, true), None);
         let always = DirectPolicy { choice: GpuDirect::Always, ..policy.clone() };
-        assert_eq!(always.obstacle(rail(address(FAR)), gpu), None);
+        assert_eq!(always.obstacle(rail(address(FAR)), gpu, true), None);
         // What is not known stands in nobody's way.
-        assert_eq!(policy.obstacle(rail(None), gpu), None);
-        assert_eq!(policy.obstacle(rail(address(FAR)), None), None);
-        assert_eq!(policy.obstacle(rail(address("0000:99:00.0")), gpu), None);
+        assert_eq!(policy.obstacle(rail(None), gpu, true), None);
+        assert_eq!(policy.obstacle(rail(address(FAR)), None, true), None);
+        assert_eq!(policy.obstacle(rail(address("0000:99:00.0")), gpu, true), None);
 
         let needed = CudaCalls::Needed(String::from("not supported"));
         let copies = RailTraits { cuda_calls: &needed, ..rail(address(NEAR)) };
-        let said = policy.obstacle(copies, gpu).expect("it copies");
+        let said = policy.obstacle(copies, gpu, true).expect("it copies");
         assert!(said.contains("running kernels (not supported)"), "{said}");
-        assert_eq!(always.obstacle(copies, gpu), None);
+        assert_eq!(always.obstacle(copies, gpu, true), None);
         let little = DirectPolicy { copies_little: true, ..policy.clone() };
-        assert_eq!(little.obstacle(copies, gpu), None);
+        assert_eq!(little.obstacle(copies, gpu, true), None);
         let unknown = CudaCalls::Unknown(String::from("older"));
         let older = RailTraits { cuda_calls: &unknown, ..rail(None) };
-        assert_eq!(policy.obstacle(older, gpu), None);
+        assert_eq!(policy.obstacle(older, gpu, true), None);
+
+        let said =
+            policy.obstacle(rail(address(NEAR)), gpu, false).expect("signals would overtake");
+        assert!(said.contains("does not keep"), "{said}");
+        assert_eq!(always.obstacle(rail(address(NEAR)), gpu, false), None);
 
         let blind = RailTraits { reaches_devices: false, ..rail(address(NEAR)) };
         for policy in [policy, always] {
-            let said = policy.obstacle(blind, gpu).expect("it reaches no device");
+            let said = policy.obstacle(blind, gpu, true).expect("it reaches no device");
             assert!(said.contains("FI_HMEM"), "{said}");
         }
     }
@@ -465,7 +492,7 @@ mod tests {
         let (gpu, nic) = (GPU.parse().ok(), NEAR.parse().ok());
         let distance = gpu.zip(nic).and_then(|(gpu, nic)| policy.topology.distance(gpu, nic));
         let rail = RailTraits { reaches_devices: true, pci: nic, cuda_calls: &CudaCalls::None };
-        let obstacle = policy.obstacle(rail, gpu);
+        let obstacle = policy.obstacle(rail, gpu, true);
         let _ = fs::remove_dir_all(&root);
         assert_eq!((distance, obstacle), (Some(Distance::Phb), None));
     }

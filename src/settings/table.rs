@@ -217,8 +217,10 @@ pub(super) const TABLE: &[Setting] = &[
         name: "NVSHMEM_LIBFABRIC_GPU_DIRECT",
         accepts: names::<GpuDirect>,
         doc: "Whether NICs reach device memory by themselves (GPUDirect RDMA). `auto`: where every \
-              rail takes the memory; else it is staged through host memory, and the log says why. \
-              `always`: memory that is not taken is an error. `never`: all device memory is staged.",
+              rail takes the memory and the device keeps the order of what NICs write and the signals \
+              that follow; else it is staged through host memory, and the log says why. `always`: \
+              whatever the order; memory that is not taken is an error. `never`: all device memory is \
+              staged.",
         set: |settings, text| choice(text).map(|value| settings.gpu_direct = value),
         show: |settings| name_of(settings.gpu_direct),
     },

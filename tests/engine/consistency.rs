@@ -93,29 +93,6 @@ fn every_write_is_delivered_before_any_rail_reads() {
 }
 
 #[test]
-fn it_can_be_carried_on_without_ever_blocking() {
-    let shape = Shape { rails: 3, depth: 1, ..Shape::default() };
-    let mut job = Job::new(5, &shape, Script { again_percent: 50, ..Script::default() });
-    let anchor = anchor(&job, 0);
-    let fabric = job.fabric.clone();
-    fabric.stall(Pe(0));
-    let lane = &mut job.members[0].lane;
-    let mut run = lane.begin_loopback(Loopback::WriteRead);
-    for _ in 0..100 {
-        assert!(!lane.advance_loopback(&anchor, &mut run).unwrap(), "nothing is delivered");
-        lane.progress().unwrap();
-    }
-    fabric.resume(Pe(0));
-    let mut turns = 0;
-    while !lane.advance_loopback(&anchor, &mut run).unwrap() {
-        lane.progress().unwrap();
-        turns += 1;
-        assert!(turns < 100_000, "it never ends");
-    }
-    assert_eq!(rails_of(&fabric.deliveries(), 0, Direction::Read), [0, 1, 2]);
-}
-
-#[test]
 fn a_read_that_fails_is_an_error_that_names_the_rail() {
     let mut job = Job::new(6, &Shape::default(), Script::default());
     let anchor = anchor(&job, 0);

@@ -44,6 +44,7 @@ fn register(opened: &Opened, dma_buf: Result<DmaBufPart<'_>, &str>) -> (DirectRe
         len: area.len,
         ordinal: 0,
         pci: None,
+        keeps_order: true,
         dma_buf,
         with_context: &|run| {
             bound.fetch_add(1, Ordering::Relaxed);
