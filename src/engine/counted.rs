@@ -146,7 +146,7 @@ impl<P: Port> Lane<P> {
     fn apply_counted(&mut self, pe: Pe, signal: &CountedSignal) {
         let CountedSignal { at, atomic, .. } = *signal;
         if let Err(why) = self.carry_out(pe, &Body::Atomic { at, atomic }) {
-            self.fail_lane(EngineError::BadMessage { pe, why });
+            self.cannot_carry_out(pe, why);
         }
         self.settle(pe);
     }

@@ -95,11 +95,11 @@ impl<P: Port> Lane<P> {
         if self.staging().for_peers >= FOR_PEERS {
             return None;
         }
-        let token = self.segments.take()?;
-        self.staging().for_peers += 1;
         let stream = self.streams.find_mut(pe)?;
+        let token = self.segments.take()?;
         let rail = stream.next.rail;
         stream.rotate(&self.paths);
+        self.staging().for_peers += 1;
         let segment = &mut self.segments[token.0];
         segment.pe = pe;
         segment.count_for(NIL);

@@ -4,7 +4,7 @@
 //! thread. So user threads hand such operations over, and wait for them where they have to. In one
 //! queue, so they are submitted, and fenced, in their order.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -50,8 +50,12 @@ struct Shared {
     all: AtomicU32,
     /// Operations handed over and not ended, by PE.
     under_way: Box<[AtomicU32]>,
-    /// The first failure of the proxy lane, or of an operation that nobody waits for on its own.
+    /// The proxy lane's first failure: it may take nothing more.
     failure: OnceLock<EngineError>,
+    /// By PE, the first failure of an operation that nobody waits for on its own.
+    lost: Mutex<Vec<(Pe, EngineError)>>,
+    /// Whether there is any.
+    has_lost: AtomicBool,
 }
 
 /// Something handed over.
@@ -126,7 +130,13 @@ pub fn handover(
 ) -> (Outbox, Inbox) {
     let (sender, receiver) = bounded(QUEUE);
     let under_way = (0..n_pes).map(|_| AtomicU32::new(0)).collect();
-    let shared = Arc::new(Shared { all: AtomicU32::new(0), under_way, failure: OnceLock::new() });
+    let shared = Arc::new(Shared {
+        all: AtomicU32::new(0),
+        under_way,
+        failure: OnceLock::new(),
+        lost: Mutex::default(),
+        has_lost: AtomicBool::new(false),
+    });
     let inbox = Inbox {
         receiver,
         shared: Arc::clone(&shared),
@@ -137,7 +147,8 @@ pub fn handover(
 }
 
 impl Outbox {
-    /// Hands a put or a get over, and waits for its end if asked to.
+    /// Hands a put or a get over, and waits for its end if asked to. It allocates a kilobyte, for the
+    /// handles; the proxy thread, which copies megabytes for it, frees that.
     ///
     /// # Errors
     /// The proxy lane's error about it, if waited for. That the proxy lane does not take it.
@@ -187,11 +198,12 @@ impl Outbox {
     /// Waits for that.
     pub(super) fn quiet(&self, pe: Pe) -> Result<(), EngineError> {
         self.wait(pe, || self.is_quiet(pe))?;
-        self.check()
-    }
-
-    fn check(&self) -> Result<(), EngineError> {
-        self.shared.failure.get().map_or(Ok(()), |failed| Err(failed.clone()))
+        if !self.shared.has_lost.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let lost = self.shared.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        let lost = lost.iter().find(|(of, _)| *of == pe);
+        lost.map_or(Ok(()), |(_, failed)| Err(failed.clone()))
     }
 
     fn send(&self, pe: Pe, item: Item) -> Result<(), EngineError> {
@@ -214,7 +226,9 @@ impl Outbox {
         let mut turns = 0;
         while !done() {
             // The proxy thread may be gone for it.
-            self.check()?;
+            if let Some(failed) = self.shared.failure.get() {
+                return Err(failed.clone());
+            }
             std::thread::yield_now();
             turns += 1;
             if turns < TURNS {
@@ -274,7 +288,11 @@ impl Inbox {
                 *ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
             }
             (None, Err(failed)) => {
-                let _ = self.shared.failure.set(failed);
+                let mut lost = self.shared.lost.lock().unwrap_or_else(PoisonError::into_inner);
+                if lost.iter().all(|(of, _)| *of != pe) {
+                    lost.push((pe, failed));
+                }
+                self.shared.has_lost.store(true, Ordering::Release);
             }
             (None, Ok(())) => {}
         }

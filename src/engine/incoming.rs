@@ -152,9 +152,7 @@ impl<P: Port> Lane<P> {
                 match arrival {
                     Arrival::New => {
                         if let Err(why) = self.carry_out(pe, &message.body) {
-                            // It is never acknowledged as done, so the sender has to be told.
-                            self.note(pe, What::Refused { ticket: NO_TICKET, why: (*why).into() });
-                            self.fail_lane(EngineError::BadMessage { pe, why });
+                            self.cannot_carry_out(pe, why);
                         }
                     }
                     Arrival::Duplicate => {}
@@ -166,6 +164,14 @@ impl<P: Port> Lane<P> {
             }
         }
         self.note_control(pe);
+    }
+
+    /// A request is not carried out. It counts as arrived, so the sender has to be told that it is not
+    /// done.
+    #[cold]
+    pub(super) fn cannot_carry_out(&mut self, pe: Pe, why: String) {
+        self.note(pe, What::Refused { ticket: NO_TICKET, why: (*why).into() });
+        self.fail_lane(EngineError::BadMessage { pe, why });
     }
 
     /// Applies a request to this process' memory.

@@ -29,7 +29,7 @@ use super::paths::PathTable;
 use super::port::{Direction, Polled, Port, PortError, Posted, RailLimits};
 use super::rail::Rail;
 use super::regions::{LaneKind, RegionCache, RegionIndex};
-use super::segment::{Finished, Kind, Segment, SegmentTable, Stage};
+use super::segment::{Finished, Kind, NIL, Segment, SegmentTable, Stage};
 use super::staging::{FOR_PEERS, Staging};
 use super::stream::{Stream, Streams};
 use super::watchdog::Watchdog;
@@ -431,11 +431,12 @@ impl<P: Port> Lane<P> {
         let segment = &mut self.segments[token.0];
         match segment.kind {
             Kind::Transfer | Kind::Counted => {}
-            Kind::Message | Kind::CountedSignal | Kind::Fetch => {
+            // A piece has a message until its peer was asked, and is bytes to move then.
+            Kind::Staged | Kind::ForPeer if segment.message == NIL => {}
+            Kind::Message | Kind::CountedSignal | Kind::Fetch | Kind::Staged | Kind::ForPeer => {
                 return self.send_message(token, rail);
             }
             Kind::Native => return self.launch_native(token, rail),
-            Kind::Staged | Kind::ForPeer => return self.launch_staged(token, rail),
         }
         let state = &mut self.rails[rail.index()];
         if state.is_full() {
@@ -447,9 +448,23 @@ impl<P: Port> Lane<P> {
             (_, Doorbell::Ring) => self.port.post(rail, to, token, transfer),
             (_, Doorbell::Owe) => self.port.post_more(rail, to, token, transfer),
         };
+        self.launched(token, rail, Stage::Posted, posted)
+    }
+
+    /// Takes note of what the fabric has said to a segment; if it has taken it, that is the stage it is
+    /// in.
+    #[inline]
+    pub(super) fn launched(
+        &mut self,
+        token: Token,
+        rail: RailId,
+        stage: Stage,
+        posted: Result<Posted, PortError>,
+    ) -> Left {
+        let (segment, state) = (&mut self.segments[token.0], &mut self.rails[rail.index()]);
         match posted {
             Ok(Posted::Yes) => {
-                segment.stage = Stage::Posted;
+                segment.stage = stage;
                 segment.born = self.watchdog.stamp();
                 state.taken(segment.transfer.len);
                 Left::Taken
@@ -460,6 +475,27 @@ impl<P: Port> Lane<P> {
             }
             Err(error) => Left::Failed(error),
         }
+    }
+
+    /// A segment that has all it needs sets out, or waits behind its stream's fence.
+    pub(super) fn set_out(&mut self, token: Token) {
+        let segment = &mut self.segments[token.0];
+        let (pe, rail, direction, kind) =
+            (segment.pe, segment.rail, segment.direction, segment.kind);
+        let Some(stream) = self.streams.find_mut(pe) else { return };
+        if stream.is_closed() && direction == Direction::Write {
+            segment.epoch = stream.epoch();
+            segment.stage = Stage::Held;
+            stream.held.push(&mut self.segments, token.0);
+            // What it waits for may be messages, whose delivery only the peer can tell.
+            return self.want_ack(pe);
+        }
+        stream.begin(direction);
+        if kind == Kind::Staged {
+            return self.begin_piece(token);
+        }
+        segment.stage = Stage::Ready;
+        self.dispatch(token, rail);
     }
 
     /// Puts a segment that is under way at the end of its rail's queue.

@@ -230,7 +230,6 @@ impl<P: Port> Lane<P> {
         let fetch = request.result.filter(|_| atomic.op.fetches());
         let Some(stream) = self.streams.find_mut(request.pe) else { return Ok(false) };
         let path = stream.next;
-        let (closed, epoch) = (stream.is_closed(), stream.epoch());
         let link = stream.link();
         if fetch.is_some() && link.fetches >= FETCHES {
             return Ok(false);
@@ -272,15 +271,8 @@ impl<P: Port> Lane<P> {
             if self.ops.chain(chained_to, token.0) {
                 self.unchain(token);
             }
-        } else if closed {
-            segment.epoch = epoch;
-            segment.stage = Stage::Held;
-            stream.held.push(&mut self.segments, token.0);
-            self.want_ack(request.pe);
         } else {
-            segment.stage = Stage::Ready;
-            stream.begin(Direction::Write);
-            self.dispatch(token, path.rail);
+            self.set_out(token);
         }
         self.check_stream(request.pe)?;
         Ok(true)
@@ -297,8 +289,8 @@ impl<P: Port> Lane<P> {
         body: Body<'_>,
     ) -> Result<bool, EngineError> {
         let stream = self.stream_to(pe)?;
-        let (path, closed, epoch) = (stream.next, stream.is_closed(), stream.epoch());
         stream.link();
+        let rail = stream.next.rail;
         let Some(token) = self.segments.take() else { return Ok(false) };
         let Some(slot) = self.messages.take(token.0) else {
             self.segments.give_unused(token);
@@ -312,24 +304,16 @@ impl<P: Port> Lane<P> {
         segment.born = self.watchdog.stamp();
         segment.message = slot;
         segment.kind = Kind::Message;
-        segment.rail = path.rail;
+        segment.rail = rail;
         segment.transfer.direction = Direction::Write;
         segment.transfer.len = len;
         if op != OpId::NONE {
             self.ops.add(op.0);
         }
-        let Some(stream) = self.streams.find_mut(pe) else { return Ok(false) };
-        stream.rotate(&self.paths);
-        if closed {
-            segment.epoch = epoch;
-            segment.stage = Stage::Held;
-            stream.held.push(&mut self.segments, token.0);
-            self.want_ack(pe);
-        } else {
-            segment.stage = Stage::Ready;
-            stream.begin(Direction::Write);
-            self.dispatch(token, path.rail);
+        if let Some(stream) = self.streams.find_mut(pe) {
+            stream.rotate(&self.paths);
         }
+        self.set_out(token);
         self.check_stream(pe)?;
         Ok(true)
     }

@@ -22,7 +22,7 @@ use super::ids::{RailId, Token};
 use super::lane::{Lane, Left};
 use super::message::{AtomicRequest, ResultPlace};
 use super::operation::OpId;
-use super::port::{Direction, PeerAddr, Port, Posted};
+use super::port::{Direction, PeerAddr, Port};
 use super::segment::{Kind, NIL, Stage};
 
 /// The rail of every PE at which atomics on its memory arrive.
@@ -151,8 +151,7 @@ impl<P: Port> Lane<P> {
         request: &AtomicRequest<'_>,
         chained_to: OpId,
     ) -> Result<bool, EngineError> {
-        let stream = self.stream_to(request.pe)?;
-        let (closed, epoch) = (stream.is_closed(), stream.epoch());
+        self.stream_to(request.pe)?;
         let (remote, offset) = request.word()?;
         let Some(natives) = self.natives.as_deref_mut() else { return Ok(false) };
         let Some(path) = natives.paths.get(request.pe.index()).copied() else { return Ok(false) };
@@ -186,16 +185,8 @@ impl<P: Port> Lane<P> {
             if self.ops.chain(chained_to, token.0) {
                 self.unchain(token);
             }
-        } else if let Some(stream) = self.streams.find_mut(request.pe) {
-            if closed {
-                segment.epoch = epoch;
-                segment.stage = Stage::Held;
-                stream.held.push(&mut self.segments, token.0);
-            } else {
-                segment.stage = Stage::Ready;
-                stream.begin(Direction::Write);
-                self.dispatch(token, path.rail);
-            }
+        } else {
+            self.set_out(token);
         }
         self.check_stream(request.pe)?;
         Ok(true)
@@ -204,27 +195,15 @@ impl<P: Port> Lane<P> {
     /// Hands an atomic to the fabric.
     #[cold]
     pub(super) fn launch_native(&mut self, token: Token, rail: RailId) -> Left {
-        let segment = &mut self.segments[token.0];
-        let state = &mut self.rails[rail.index()];
+        let segment = &self.segments[token.0];
         let Some(natives) = self.natives.as_deref() else { return Left::NoRoom };
-        if state.is_full() {
+        if self.rails[rail.index()].is_full() {
             return Left::NoRoom;
         }
         let posted = &natives.slots[segment.message as usize].posted;
         let to = natives.paths[segment.pe.index()].to;
-        match self.port.post_atomic(rail, to, token, posted) {
-            Ok(Posted::Yes) => {
-                segment.stage = Stage::Native;
-                segment.born = self.watchdog.stamp();
-                state.taken(segment.transfer.len);
-                Left::Taken
-            }
-            Ok(Posted::Again) => {
-                state.counters.again += 1;
-                Left::NoRoom
-            }
-            Err(error) => Left::Failed(error),
-        }
+        let posted = self.port.post_atomic(rail, to, token, posted);
+        self.launched(token, rail, Stage::Native, posted)
     }
 
     /// Takes the completion of an atomic, except for the rail's own count: stores the word before, then

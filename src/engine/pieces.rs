@@ -3,8 +3,8 @@
 
 use super::copies::{Copied, Copy, CopyDirection, Reach};
 use super::error::EngineError;
-use super::ids::{Pe, RailId, Token};
-use super::lane::{Lane, Left};
+use super::ids::{Pe, Token};
+use super::lane::Lane;
 use super::notes::What;
 use super::port::{Direction, Local, Port, PortError, Posted, Transfer};
 use super::regions::{Place, desc_of};
@@ -30,6 +30,9 @@ impl<P: Port> Lane<P> {
 
     /// The bytes of a put can be read or written from where they are.
     fn offer(&mut self, token: Token) {
+        if self.ends_with_its_stream(token) {
+            return;
+        }
         match self.staging().piece(token).far {
             Far::Peer(_) => self.ask_peer(token),
             _ => self.next_part(token),
@@ -38,10 +41,22 @@ impl<P: Port> Lane<P> {
 
     /// The bytes of a get can be read.
     fn fetch(&mut self, token: Token) {
+        if self.ends_with_its_stream(token) {
+            return;
+        }
         match self.staging().piece(token).near {
             Near::Chunk => self.staging().waiting_in.push_back(Waiter::Mine(token)),
             Near::Fabric { .. } => self.next_part(token),
         }
+    }
+
+    /// Whether the piece's stream has failed: then it goes no further.
+    fn ends_with_its_stream(&mut self, token: Token) -> bool {
+        let failed = self.check_stream(self.segments[token.0].pe).is_err();
+        if failed {
+            self.drop_segment(token);
+        }
+        failed
     }
 
     /// Asks the peer for its part, as soon as it may be asked for more.
@@ -122,33 +137,6 @@ impl<P: Port> Lane<P> {
         };
         segment.stage = Stage::Ready;
         self.dispatch(token, rail);
-    }
-
-    /// Hands the message or the transfer of a piece to the fabric.
-    #[cold]
-    pub(super) fn launch_staged(&mut self, token: Token, rail: RailId) -> Left {
-        if self.segments[token.0].message != NIL {
-            return self.send_message(token, rail);
-        }
-        let segment = &mut self.segments[token.0];
-        let state = &mut self.rails[rail.index()];
-        if state.is_full() {
-            return Left::NoRoom;
-        }
-        let to = self.paths.get(segment.pe, rail).to;
-        match self.port.post(rail, to, token, &segment.transfer) {
-            Ok(Posted::Yes) => {
-                segment.stage = Stage::Posted;
-                segment.born = self.watchdog.stamp();
-                state.taken(segment.transfer.len);
-                Left::Taken
-            }
-            Ok(Posted::Again) => {
-                state.counters.again += 1;
-                Left::NoRoom
-            }
-            Err(error) => Left::Failed(error),
-        }
     }
 
     /// The fabric has moved bytes of a piece. Takes the completion, except for the rail's own count;

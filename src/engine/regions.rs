@@ -186,6 +186,12 @@ impl RegionCache {
         }
     }
 
+    /// Whether [`RegionCache::take_stager`] has something to give.
+    #[inline(always)]
+    pub(super) fn has_stager(&self) -> bool {
+        self.stager.is_some()
+    }
+
     /// What stages, once, as soon as some memory is staged.
     pub(super) fn take_stager(&mut self) -> Option<Installed> {
         self.stager.take()

@@ -1,6 +1,8 @@
 //! Puts and gets of staged memory, as they are submitted: what has to be staged, by which way, cut into
 //! pieces. How a piece goes on is in [`super::pieces`].
 
+use std::sync::Arc;
+
 use super::copies::Reach;
 use super::error::EngineError;
 use super::handle::{HandleBytes, HandleError, HandleView};
@@ -8,9 +10,9 @@ use super::ids::{Pe, RailId};
 use super::lane::{Lane, LocalSide, Request};
 use super::operation::OpId;
 use super::pieces::{NOWHERE, staging_failed};
-use super::port::{Desc, Direction, Port};
-use super::regions::{Place, desc_of};
-use super::segment::{Kind, NIL, Stage};
+use super::port::{Direction, Port};
+use super::regions::{LaneKind, Place, View, desc_of};
+use super::segment::{Kind, NIL};
 use super::staged_wire::{Exposure, MAX_PAYLOAD, Staged};
 use super::staging::{Bouncing, Errand, Far, Near, PIECE, Piece, Staging};
 use super::submit::refused;
@@ -26,6 +28,13 @@ impl<P: Port> Lane<P> {
     /// Takes over what was registered, and what stages once some memory is staged.
     pub(super) fn sync_regions(&mut self) {
         self.regions.sync();
+        if self.regions.has_stager() {
+            self.install_stager();
+        }
+    }
+
+    #[cold]
+    fn install_stager(&mut self) {
         if let Some(installed) = self.regions.take_stager() {
             self.staging().install(installed);
         }
@@ -168,17 +177,7 @@ impl<P: Port> Lane<P> {
             *self.staging().piece(token) =
                 Piece { errand, len: bytes, memory, near, far, ..Piece::NONE };
             *sent += bytes;
-            let Some(stream) = self.streams.find_mut(pe) else { return Ok(()) };
-            if stream.is_closed() && direction == Direction::Write {
-                let segment = &mut self.segments[token.0];
-                segment.epoch = stream.epoch();
-                segment.stage = Stage::Held;
-                stream.held.push(&mut self.segments, token.0);
-                self.want_ack(pe);
-                continue;
-            }
-            stream.begin(direction);
-            self.begin_piece(token);
+            self.set_out(token);
             self.check_stream(pe)?;
         }
         self.pump();
@@ -194,7 +193,7 @@ impl<P: Port> Lane<P> {
         handle: Option<&HandleBytes>,
     ) -> Result<Option<FabricSide>, EngineError> {
         let Some(handle) = handle else {
-            let bare = FabricSide { exposed: NOWHERE, descs: Box::default() };
+            let bare = FabricSide { exposed: NOWHERE, region: None };
             return Ok((request.direction == Direction::Read && !self.needs_desc).then_some(bare));
         };
         let kind = self.regions.kind();
@@ -206,8 +205,7 @@ impl<P: Port> Lane<P> {
             return Ok(None);
         }
         let exposed = Exposure { slot: view.slot, stamp: view.stamp, offset: offset as u64 };
-        let descs = view.descs(kind).into();
-        Ok(Some(FabricSide { exposed, descs }))
+        Ok(Some(FabricSide { exposed, region: Some((Arc::clone(view), kind)) }))
     }
 
     /// A put to staged memory from a buffer that the peer cannot read, by a process without chunks.
@@ -268,14 +266,15 @@ impl<P: Port> Lane<P> {
 /// Local memory that the fabric reaches.
 struct FabricSide {
     exposed: Exposure,
-    /// By rail; none where none are needed.
-    descs: Box<[Desc]>,
+    /// Its region, and the lane whose descriptors count. None for what is registered nowhere.
+    region: Option<(Arc<View>, LaneKind)>,
 }
 
 impl FabricSide {
     /// The part from byte `sent` on, for a rail.
     fn at(&self, sent: usize, rail: RailId) -> Near {
         let exposed = Exposure { offset: self.exposed.offset + sent as u64, ..self.exposed };
-        Near::Fabric { desc: desc_of(&self.descs, rail), exposed }
+        let desc = self.region.as_ref().map(|(view, kind)| desc_of(view.descs(*kind), rail));
+        Near::Fabric { desc: desc.unwrap_or_default(), exposed }
     }
 }

@@ -3,13 +3,10 @@
 use nvshmem_transport_libfabric::engine::fake::Script;
 use nvshmem_transport_libfabric::engine::host_lane::HostLane;
 use nvshmem_transport_libfabric::engine::ids::Pe;
-use nvshmem_transport_libfabric::engine::lane::{
-    Lane, LaneConfig, LocalSide, Request, SignalEngine,
-};
+use nvshmem_transport_libfabric::engine::lane::{Lane, LocalSide, Request};
 use nvshmem_transport_libfabric::engine::port::{Access, Direction};
-use nvshmem_transport_libfabric::engine::regions::LaneKind;
 
-use super::job::{Job, Shape, limits, paths, watchdog};
+use super::job::{Job, Shape, host_config, limits};
 
 #[test]
 fn the_depth_of_a_rail_is_never_exceeded() {
@@ -93,16 +90,7 @@ fn user_threads_share_the_host_lane() {
     let (scratch, base, handle) =
         (job.members[0].scratch, job.members[1].base, job.members[1].handle);
     job.fill_scratch(0, &[0x5a; 1 << 14]);
-    let config = LaneConfig {
-        me: Pe(0),
-        kind: LaneKind::Host,
-        paths: paths(2, 1),
-        regions: job.members[0].regions.index(),
-        watchdog: watchdog(),
-        signals: SignalEngine::Auto,
-        counted: 0,
-        devices: false,
-    };
+    let config = host_config(&job, false);
     let host = HostLane::new(Lane::new(job.fabric.port(Pe(0), limits(&shape)), config));
     std::thread::scope(|scope| {
         for thread in 0..4 {

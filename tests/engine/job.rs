@@ -105,6 +105,20 @@ fn atomic_paths(n_pes: u32, rails: u8) -> Vec<AtomicPath> {
     (0..n_pes).map(|pe| AtomicPath { rail: RailId(rails - 1), to: to(pe) }).collect()
 }
 
+/// What a lane of PE 0's user threads, over one rail, is opened with.
+pub(crate) fn host_config(job: &Job, devices: bool) -> LaneConfig {
+    LaneConfig {
+        me: Pe(0),
+        kind: LaneKind::Host,
+        paths: paths(job.members.len() as u32, 1),
+        regions: job.members[0].regions.index(),
+        watchdog: watchdog(),
+        signals: SignalEngine::Auto,
+        counted: 0,
+        devices,
+    }
+}
+
 pub(crate) fn watchdog() -> Watchdog {
     Watchdog::new(Some(Duration::from_secs(10)), Some(Duration::from_secs(60)))
 }

@@ -1,16 +1,16 @@
 //! Staged memory on the fake: bytes that neither the fabric nor the CPU may touch.
 
-use nvshmem_transport_libfabric::engine::fake::Script;
+use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
+use nvshmem_transport_libfabric::engine::error::EngineError;
+use nvshmem_transport_libfabric::engine::fake::{Event, FakeFabric, Script};
 use nvshmem_transport_libfabric::engine::handover::handover;
 use nvshmem_transport_libfabric::engine::host_lane::HostLane;
 use nvshmem_transport_libfabric::engine::ids::Pe;
-use nvshmem_transport_libfabric::engine::lane::SignalEngine;
-use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, LocalSide, Request};
+use nvshmem_transport_libfabric::engine::lane::{Lane, LocalSide, Request};
 use nvshmem_transport_libfabric::engine::port::{Access, Direction};
-use nvshmem_transport_libfabric::engine::regions::LaneKind;
 
 use super::as_entry::AsEntry as _;
-use super::job::{Job, Random, Shape, limits, paths, watchdog};
+use super::job::{Job, Member, Random, Shape, host_config, limits};
 use super::random::for_seeds;
 use super::signals::{Targets, race, random_script, random_shape};
 
@@ -90,76 +90,51 @@ fn every_byte_goes_where_it_belongs() {
     });
 }
 
-/// Buffers that are registered with nobody, of either kind.
+/// Puts so many bytes of PE 0's buffer, which is registered nowhere, to PE 1, and gets them back.
+fn round_trip(
+    member: &mut Member,
+    targets: &Targets,
+    fabric: &FakeFabric,
+    addr: usize,
+    len: usize,
+) -> Result<(), EngineError> {
+    let bytes: Vec<u8> = (0..len).map(|at| pattern(9, at)).collect();
+    fabric.store(Pe(0), addr, &bytes);
+    let handle = member.scratch_handle;
+    let mut request = targets.part((addr, &handle), 1, 64, len);
+    request.local = LocalSide::Memory { addr, handle: None };
+    member.lane.begin(&request)?;
+    member.lane.quiet(Pe(1))?;
+    assert_eq!(fabric.load(Pe(1), targets.0[1].0 + 64, len), bytes);
+    fabric.store(Pe(0), addr, &vec![0; len]);
+    request.direction = Direction::Read;
+    member.lane.complete(&request)?;
+    assert_eq!(fabric.load(Pe(0), addr, len), bytes);
+    Ok(())
+}
+
+/// Buffers that are registered with nobody, of either kind: of a process with chunks, and of one that has
+/// no staged memory, and so no chunks.
 #[test]
 fn unregistered_buffers_are_staged() {
-    for seed in 1..=20 {
-        for needs_desc in [false, true] {
-            let shape = Shape { staged: ALL, needs_desc, heap: 1 << 14, ..Shape::default() };
+    let everywhere = [false, true].map(|buffer| (ALL, buffer));
+    for (staged, buffer) in everywhere.into_iter().chain([(0b0100, false)]) {
+        for (seed, needs_desc) in (1..=10).flat_map(|seed| [(seed, false), (seed, true)]) {
+            let shape = Shape { staged, needs_desc, heap: 1 << 14, ..Shape::default() };
             let job = Job::new(seed, &shape, Script::default());
-            let checks = job.fabric.clone();
-            let base = job.members[1].base;
+            let fabric = job.fabric.clone();
             race(job, seed, |me, member, targets| {
                 if me == 1 {
                     return Ok(());
                 }
-                for staged in [false, true] {
-                    let len = 5000;
-                    let addr = if staged {
-                        checks.alloc_staged(Pe(0), len)
-                    } else {
-                        checks.alloc(Pe(0), len)
-                    };
-                    let bytes: Vec<u8> = (0..len).map(|at| pattern(9, at)).collect();
-                    checks.store(Pe(0), addr, &bytes);
-                    for len in [3, 200, 5000] {
-                        let handle = member.scratch_handle;
-                        let mut request = targets.part((addr, &handle), 1, 64, len);
-                        request.local = LocalSide::Memory { addr, handle: None };
-                        member.lane.begin(&request)?;
-                        member.lane.quiet(Pe(1))?;
-                        assert_eq!(checks.load(Pe(1), base + 64, len), bytes[..len]);
-                        checks.store(Pe(0), addr, &vec![0; len]);
-                        request.direction = Direction::Read;
-                        member.lane.complete(&request)?;
-                        assert_eq!(checks.load(Pe(0), addr, len), bytes[..len]);
-                    }
-                }
-                Ok(())
+                let addr = match buffer {
+                    true => fabric.alloc_staged(Pe(0), 5000),
+                    false => fabric.alloc(Pe(0), 5000),
+                };
+                let mut lengths = [3, 200, 233, 5000].into_iter();
+                lengths.try_for_each(|len| round_trip(member, targets, &fabric, addr, len))
             });
         }
-    }
-}
-
-/// A process without staged memory, and so without chunks, at a peer that has some.
-#[test]
-fn buffers_of_a_process_without_chunks_go_by_messages() {
-    for needs_desc in [false, true] {
-        let shape = Shape { staged: 0b0100, needs_desc, heap: 1 << 14, ..Shape::default() };
-        let job = Job::new(3, &shape, Script::default());
-        let checks = job.fabric.clone();
-        let base = job.members[1].base;
-        race(job, 3, |me, member, targets| {
-            if me == 1 {
-                return Ok(());
-            }
-            let addr = checks.alloc(Pe(0), 5000);
-            let bytes: Vec<u8> = (0..5000).map(|at| pattern(9, at)).collect();
-            for len in [3, 233, 5000] {
-                checks.store(Pe(0), addr, &bytes);
-                let handle = member.scratch_handle;
-                let mut request = targets.part((addr, &handle), 1, 64, len);
-                request.local = LocalSide::Memory { addr, handle: None };
-                member.lane.begin(&request)?;
-                member.lane.quiet(Pe(1))?;
-                assert_eq!(checks.load(Pe(1), base + 64, len), bytes[..len]);
-                checks.store(Pe(0), addr, &vec![0; len]);
-                request.direction = Direction::Read;
-                member.lane.complete(&request)?;
-                assert_eq!(checks.load(Pe(0), addr, len), bytes[..len]);
-            }
-            Ok(())
-        });
     }
 }
 
@@ -190,6 +165,48 @@ fn a_failed_copy_is_an_error_about_the_right_peer() {
         assert!(error.contains("get of 1000 bytes") && error.contains("PE 1"), "{error}");
         assert!(error.contains(part), "{error}");
     }
+}
+
+/// What of a put is not under way yet when a part of it fails stays here.
+#[test]
+fn after_a_failed_copy_nothing_more_goes_to_the_peer() {
+    for seed in 1..=20 {
+        let shape = Shape { staged: ALL, heap: 1 << 14, ..Shape::default() };
+        let mut job = Job::new(seed, &shape, Script::default());
+        fill(&job, 2);
+        // Of sixteen pieces the second fails, while at most two have left their chunks.
+        job.fabric.fail_copies(1, 1);
+        job.put(0, 1, 0, 16 * 1024).unwrap();
+        until_failed(&mut job);
+        for _ in 0..10_000 {
+            for member in &mut job.members {
+                let _ = member.lane.progress();
+            }
+        }
+        let arrived = |event: &Event| matches!(event, Event::Copied { pe: Pe(1), .. });
+        let arrived = job.fabric.events().iter().filter(|event| arrived(event)).count();
+        assert!(arrived <= 1, "{arrived} pieces arrived, seed {seed}");
+    }
+}
+
+/// The target cannot do what a message asks for: who has sent it is told.
+#[test]
+fn a_request_that_cannot_be_carried_out_fails_its_sender() {
+    let mut job = Job::new(2, &Shape::default(), Script::default());
+    let targets = Targets::of(&job);
+    let handle = job.members[1].handle;
+    job.members[1].regions.release(&handle).unwrap();
+    job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
+    let error = job.members[0].lane.progress().err();
+    assert!(error.is_none(), "it has only been sent");
+    let error = (0..10_000)
+        .find_map(|_| {
+            let _ = job.members[1].lane.progress();
+            job.members[0].lane.progress().err()
+        })
+        .unwrap()
+        .to_string();
+    assert!(error.contains("PE 1") && error.contains("not registered"), "{error}");
 }
 
 #[test]
@@ -248,16 +265,7 @@ fn user_threads_hand_over_what_is_staged() {
     let mut job = Job::new(4, &shape, Script::default());
     fill(&job, 2);
     let fabric = job.fabric.clone();
-    let config = LaneConfig {
-        me: Pe(0),
-        kind: LaneKind::Host,
-        paths: paths(2, 1),
-        regions: job.members[0].regions.index(),
-        watchdog: watchdog(),
-        signals: SignalEngine::Auto,
-        counted: 0,
-        devices: true,
-    };
+    let config = host_config(&job, true);
     let (outbox, inbox) = handover(2, None, Some(std::time::Duration::from_secs(60)));
     let host = Lane::new(job.fabric.port(Pe(0), limits(&shape)), config);
     let host = HostLane::new(host).with_outbox(outbox);
@@ -334,20 +342,41 @@ fn user_threads_hand_over_what_is_staged() {
     assert_eq!(fabric.load(Pe(1), base, LEN), expected);
 }
 
+/// A failed operation is told by the next quiet of its peer, and not by another's.
+#[test]
+fn what_a_user_thread_has_lost_is_told_by_peer() {
+    let shape = Shape { n_pes: 3, staged: ALL, rails: 1, heap: 1 << 14, ..Shape::default() };
+    let job = Job::new(4, &shape, Script::default());
+    let (outbox, inbox) = handover(3, None, Some(std::time::Duration::from_secs(60)));
+    let host = Lane::new(job.fabric.port(Pe(0), limits(&shape)), host_config(&job, true));
+    let host = HostLane::new(host).with_outbox(outbox);
+    let targets = Targets::of(&job);
+    let mut members = job.members.into_iter();
+    let mut first = members.next().unwrap();
+    first.lane = first.lane.with_inbox(inbox);
+    let mut others: Vec<Member> = members.collect();
+    let local = (first.scratch, &first.scratch_handle);
+    host.start(&targets.part(local, 1, (1 << 14) - 8, 64)).unwrap();
+    host.start(&targets.part(local, 2, 0, 64)).unwrap();
+    let mut turns = 0;
+    while first.lane.has_work() || turns < 1000 {
+        first.lane.progress().unwrap();
+        for member in &mut others {
+            member.lane.progress().unwrap();
+        }
+        turns += 1;
+    }
+    let error = host.quiet(Pe(1)).unwrap_err().to_string();
+    assert!(error.contains("not inside the region"), "{error}");
+    assert!(host.quiet(Pe(1)).is_err(), "and again");
+    host.quiet(Pe(2)).unwrap();
+}
+
 #[test]
 fn a_proxy_thread_that_is_not_there_is_an_error() {
     let shape = Shape { staged: ALL, rails: 1, ..Shape::default() };
     let job = Job::new(4, &shape, Script::default());
-    let config = LaneConfig {
-        me: Pe(0),
-        kind: LaneKind::Host,
-        paths: paths(2, 1),
-        regions: job.members[0].regions.index(),
-        watchdog: watchdog(),
-        signals: SignalEngine::Auto,
-        counted: 0,
-        devices: true,
-    };
+    let config = host_config(&job, true);
     let (outbox, _inbox) = handover(2, None, Some(std::time::Duration::from_millis(20)));
     let host = Lane::new(job.fabric.port(Pe(0), limits(&shape)), config);
     let host = HostLane::new(host).with_outbox(outbox);
