@@ -14,6 +14,7 @@ use nvshmem_abi::{
 
 use super::bootstrap::Collectives;
 use super::connect::connect;
+use super::counters;
 use super::error::AbiError;
 use super::guard::guard;
 use super::host_maps::Origin;
@@ -229,8 +230,14 @@ pub(super) unsafe extern "C" fn release_mem_handle(
 /// # Safety
 /// Rules 1 and 2.
 pub(super) unsafe extern "C" fn finalize(transport: *mut Transport) -> c_int {
-    // SAFETY: rule 2.
-    guard("finalize", || unsafe { destroy(transport) })
+    guard("finalize", || {
+        if is_alive(transport as usize) {
+            // SAFETY: alive, and rule 2.
+            unsafe { counters::tell(plugin(transport)?) };
+        }
+        // SAFETY: rule 2.
+        unsafe { destroy(transport) }
+    })
 }
 
 /// Writes what is open to the log.

@@ -16,6 +16,7 @@ mod atomics;
 mod bootstrap;
 mod connect;
 mod consistency;
+mod counters;
 pub mod direct;
 mod entries;
 mod error;

@@ -1,4 +1,6 @@
-//! Counters of a rail. Plain integers: the lane that owns them is the only writer.
+//! Counters of a lane. Plain integers: the lane that owns them is the only writer.
+
+use super::ids::Pe;
 
 /// What a rail has done since start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -15,4 +17,20 @@ pub struct RailCounters {
     pub queued: u64,
     /// Most segments in flight at a time.
     pub max_in_flight: u32,
+}
+
+/// What has gone between a lane and one peer since start, modulo 2^32 each. They are the counts by which
+/// the lane knows what is outstanding, so keeping them costs nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PeerCounters {
+    /// The peer.
+    pub pe: Pe,
+    /// Segments written to it, and messages, which write at the peer as well.
+    pub writes: u32,
+    /// Segments read from it.
+    pub reads: u32,
+    /// Numbered messages that have left for it: atomics, signals, requests about staged memory.
+    pub sent: u32,
+    /// Numbered messages that have arrived from it, up to the first that is missing.
+    pub received: u32,
 }

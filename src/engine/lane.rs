@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::burst::Doorbell;
-use super::counters::RailCounters;
+use super::counters::{PeerCounters, RailCounters};
 use super::drain::{Drain, Rare};
 use super::error::EngineError;
 use super::failures::unknown_token;
@@ -314,6 +314,16 @@ impl<P: Port> Lane<P> {
     /// Counters per rail, in rail order.
     pub fn counters(&self) -> impl Iterator<Item = RailCounters> + '_ {
         self.rails.iter().map(|rail| rail.counters())
+    }
+
+    /// Counters per peer that this lane has had to do with, in the order of PEs.
+    pub fn peers(&self) -> impl Iterator<Item = PeerCounters> + '_ {
+        self.streams.iter().map(Stream::counters)
+    }
+
+    /// This PE.
+    pub fn me(&self) -> Pe {
+        self.me
     }
 
     /// The port.

@@ -80,6 +80,11 @@ impl Link {
         self.staged.get_or_insert_with(|| Box::new(StagedLink::new()))
     }
 
+    /// Numbered messages that have left, and that have arrived up to the first missing one.
+    pub(super) fn counts(&self) -> (u32, u32) {
+        (self.next.after(FIRST), self.received.prefix().after(FIRST))
+    }
+
     /// Whether another message may be sent: the peer remembers no more than a window.
     #[inline]
     pub(super) fn has_room(&self, messages: &MessageTable) -> bool {

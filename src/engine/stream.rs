@@ -1,5 +1,6 @@
 //! A stream: everything a lane sends to one peer.
 
+use super::counters::PeerCounters;
 use super::error::EngineError;
 use super::ids::Pe;
 use super::link::Link;
@@ -71,6 +72,14 @@ impl Stream {
             None => Ok(()),
             Some(failed) => Err((**failed).clone()),
         }
+    }
+
+    /// What has gone to the peer and come from it.
+    pub(super) fn counters(&self) -> PeerCounters {
+        let [mut writes, reads] = self.begun;
+        writes = writes.wrapping_add(self.held.len());
+        let (sent, received) = self.link.as_deref().map_or((0, 0), Link::counts);
+        PeerCounters { pe: self.pe, writes, reads, sent, received }
     }
 
     /// The message side, made if need be.
@@ -227,6 +236,11 @@ impl Streams {
             let ended = &mut stream.ended[plain.direction() as usize];
             *ended = ended.wrapping_add(count);
         }
+    }
+
+    /// All streams opened so far.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Stream> {
+        self.places.iter().filter_map(Option::as_deref)
     }
 
     /// All streams opened so far, to change them.

@@ -288,6 +288,7 @@ mod tests {
             ("NVSHMEM_LIBFABRIC_WARN_SECONDS", "0"),
             ("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", " 7 "),
             ("NVSHMEM_LIBFABRIC_YIELD", "never"),
+            ("NVSHMEM_LIBFABRIC_COUNTERS", "/tmp/of-pe-%p"),
             ("NVSHMEM_LIBFABRIC_LIBRARY", "/opt/lib/libfabric.so.1"),
         ];
         assert_eq!(variables.len(), TABLE.len(), "a setting is missing here");
@@ -317,6 +318,7 @@ mod tests {
         assert_eq!(settings.warn_after, None);
         assert_eq!(settings.fail_after, Some(Duration::from_secs(7)));
         assert_eq!(settings.yield_when, YieldWhen::Never);
+        assert_eq!(settings.counters.as_deref(), Some("/tmp/of-pe-%p"));
         assert_eq!(settings.library, "/opt/lib/libfabric.so.1");
         assert!(settings.describe().iter().all(|row| row.source == Source::Environment));
     }

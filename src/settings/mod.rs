@@ -74,6 +74,9 @@ pub struct Settings {
     /// `NVSHMEM_LIBFABRIC_YIELD`: whether an idle progress call gives up its core: `auto` does when
     /// this host has fewer cores than twice its PEs. Default `auto`.
     pub yield_when: YieldWhen,
+    /// `NVSHMEM_LIBFABRIC_COUNTERS`: the file that gets the counters at the end, with `%p` for the number
+    /// of this PE. Default: none.
+    pub counters: Option<String>,
     /// `NVSHMEM_LIBFABRIC_LIBRARY`: the libfabric to load, a name or a path. Default
     /// `libfabric.so.1`.
     pub library: String,
@@ -106,6 +109,7 @@ impl Default for Settings {
             warn_after: Some(Duration::from_secs(10)),
             fail_after: Some(Duration::from_secs(120)),
             yield_when: YieldWhen::Auto,
+            counters: None,
             library: String::from("libfabric.so.1"),
             sources: Sources::default(),
         }

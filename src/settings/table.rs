@@ -270,6 +270,18 @@ pub(super) const TABLE: &[Setting] = &[
         show: |settings| name_of(settings.yield_when),
     },
     Setting {
+        name: "NVSHMEM_LIBFABRIC_COUNTERS",
+        accepts: || String::from("none; or a path, in which %p stands for the number of the PE"),
+        doc: "A file that is written when NVSHMEM finalizes the transport: what each rail has carried, \
+              and what has gone to and come from each peer, as JSON. Without it, the log has the same, \
+              at level INFO.",
+        set: |settings, text| {
+            settings.counters = (text != "none").then(|| String::from(text));
+            Ok(())
+        },
+        show: |settings| settings.counters.clone().unwrap_or_else(|| String::from("none")),
+    },
+    Setting {
         name: "NVSHMEM_LIBFABRIC_LIBRARY",
         accepts: || String::from("a file name to search for as the dynamic linker does, or a path"),
         doc: "The libfabric to load. It must be version 1.17 or newer.",

@@ -9,6 +9,7 @@ mod atomics;
 mod bad_input;
 mod bursts;
 mod consistency;
+mod counters;
 mod entry;
 mod fabric;
 mod matrix;
@@ -56,5 +57,6 @@ fn main() -> ExitCode {
     trials.extend(bursts::trials());
     trials.extend(staged::trials());
     trials.extend(consistency::trials());
+    trials.extend(counters::trials());
     libtest_mimic::run(&arguments, trials).exit_code()
 }
