@@ -1,0 +1,263 @@
+//! One program on one provider: what it is run with, and whether it did what it should.
+
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::counters::Traffic;
+use crate::launch::{Bootstrap, End, Ended};
+
+/// What shows that a program has done its work.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Proof {
+    /// Every PE ends well and prints `RESULT <program> pe <n> ok`: the programs of `cuda/nvshmem`, which
+    /// check their own data.
+    Result,
+    /// Every PE ends well, and PE 0 prints rows of figures: NVSHMEM's perftests.
+    Rows,
+    /// PE 1 is killed in the middle; the others end by themselves, with an error that names it.
+    Death,
+}
+
+/// A program to run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Case {
+    /// Its file name.
+    pub program: String,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// What shows that it worked.
+    pub proof: Proof,
+    /// How its PEs find one another.
+    pub bootstrap: Bootstrap,
+    /// Settings of its own.
+    pub env: Vec<(String, String)>,
+}
+
+/// What became of it.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What is wrong; nothing if it worked.
+    pub fault: Option<String>,
+    /// When the last PE ended.
+    pub took: Duration,
+    /// What all PEs have carried.
+    pub traffic: Traffic,
+    /// What PE 0 has printed.
+    pub printed: String,
+}
+
+impl Case {
+    /// A program of `cuda/nvshmem`.
+    pub fn own(program: &str, bootstrap: Bootstrap) -> Self {
+        let dies = program == "peer-death";
+        let env = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        Self {
+            program: program.to_owned(),
+            args: Vec::new(),
+            proof: if dies { Proof::Death } else { Proof::Result },
+            bootstrap,
+            env: if dies { vec![env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", "10")] } else { vec![] },
+        }
+    }
+
+    /// A perftest, with its arguments in one line. It knows nothing of ids in files.
+    pub fn perftest(program: &str, args: &str, bootstrap: Bootstrap) -> Self {
+        Self {
+            program: program.to_owned(),
+            args: args.split_whitespace().map(str::to_owned).collect(),
+            proof: Proof::Rows,
+            bootstrap: if bootstrap == Bootstrap::Uid { Bootstrap::Pmi } else { bootstrap },
+            env: Vec::new(),
+        }
+    }
+
+    /// Whether it is one of NVSHMEM's own.
+    pub fn is_perftest(&self) -> bool {
+        self.proof == Proof::Rows
+    }
+
+    /// Judges what has happened. `dir` has the files of counters.
+    pub fn judge(&self, pes: u32, ended: &[Ended], dir: &Path) -> Outcome {
+        let took = ended.iter().map(|pe| pe.after).max().unwrap_or_default();
+        let printed = ended.first().map_or_else(String::new, |pe| pe.stdout.clone());
+        let (traffic, fault) = match self.proof {
+            Proof::Death => (Traffic::default(), death(ended)),
+            Proof::Result | Proof::Rows => {
+                let failed = ended_badly(ended).or_else(|| self.not_done(pes, ended));
+                match failed {
+                    Some(fault) => (Traffic::default(), Some(fault)),
+                    None => traffic(pes, dir),
+                }
+            }
+        };
+        Outcome { fault, took, traffic, printed }
+    }
+
+    fn not_done(&self, pes: u32, ended: &[Ended]) -> Option<String> {
+        if self.proof == Proof::Rows {
+            let rows = ended.first().map_or(0, |pe| rows(&pe.stdout));
+            return (rows == 0).then(|| String::from("PE 0 has printed no figures"));
+        }
+        // One output for all where mpiexec has started them.
+        let said = |line: &str| ended.iter().any(|pe| pe.stdout.lines().any(|said| said == line));
+        let line = |pe: u32| format!("RESULT {} pe {pe} ok", self.program);
+        let silent = (0..pes).find(|pe| !said(&line(*pe)))?;
+        Some(format!("PE {silent} has not printed {:?}", line(silent)))
+    }
+}
+
+/// Lines of figures in a perftest's tables: they begin with a size in bytes.
+fn rows(printed: &str) -> usize {
+    let is_row = |line: &&str| {
+        let mut words =
+            line.split(|c: char| c.is_whitespace() || c == '|').filter(|w| !w.is_empty());
+        let size = words.next().is_some_and(|word| word.parse::<u64>().is_ok());
+        let figure =
+            words.next_back().is_some_and(|word| word.parse::<f64>().is_ok_and(|n| n > 0.0));
+        size && figure
+    };
+    printed.lines().filter(is_row).count()
+}
+
+fn ended_badly(ended: &[Ended]) -> Option<String> {
+    // The one that failed by itself says more than those killed because of it.
+    let by_itself = |pe: &&(usize, &Ended)| !pe.1.end.is_success() && pe.1.end != End::Killed;
+    let failed: Vec<(usize, &Ended)> = ended.iter().enumerate().collect();
+    let killed = |pe: &&(usize, &Ended)| pe.1.end == End::Killed;
+    let (pe, one) = failed.iter().find(by_itself).or_else(|| failed.iter().find(killed))?;
+    let last = last_words(one);
+    Some(format!("PE {pe} {}{last}", one.end))
+}
+
+/// The last thing a PE has said that looks like a reason.
+fn last_words(pe: &Ended) -> String {
+    let result =
+        pe.stdout.lines().find(|line| line.starts_with("RESULT") && line.contains("FAILED"));
+    let error = || pe.stderr.lines().rev().find(|line| line.contains("ERROR"));
+    let last = || pe.stderr.lines().rev().find(|line| !line.trim().is_empty());
+    result
+        .or_else(error)
+        .or_else(last)
+        .map_or_else(String::new, |line| format!(": {}", line.trim()))
+}
+
+fn death(ended: &[Ended]) -> Option<String> {
+    let [zero, one, ..] = ended else { return Some(String::from("it needs two PEs")) };
+    if one.end != End::Signalled(libc::SIGKILL) {
+        return Some(format!("PE 1 {}, and was to kill itself{}", one.end, last_words(one)));
+    }
+    match zero.end {
+        End::Killed => Some(format!("PE 0 waits for ever for PE 1{}", last_words(zero))),
+        End::Exited(0) => Some(String::from("PE 0 has not noticed that PE 1 is gone")),
+        End::Exited(_) | End::Signalled(_) => {
+            let named = |line: &str| line.contains("ERROR") && line.contains("PE 1");
+            let named = zero.stderr.lines().any(named);
+            (!named).then(|| format!("PE 0 does not name PE 1{}", last_words(zero)))
+        }
+    }
+}
+
+fn traffic(pes: u32, dir: &Path) -> (Traffic, Option<String>) {
+    let mut all = Traffic::default();
+    for pe in 0..pes {
+        match Traffic::read(&dir.join(format!("counters-{pe}.json"))) {
+            Ok(one) if one.is_some() => all = all.and(one),
+            Ok(_) => {
+                return (all, Some(format!("nothing of PE {pe} has gone through this transport")));
+            }
+            Err(error) => return (all, Some(format!("no counters of PE {pe}: {error}"))),
+        }
+    }
+    (all, None)
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.program)?;
+        self.args.iter().try_for_each(|arg| write!(f, " {arg}"))
+    }
+}
+
+/// NVSHMEM's perftests that make sense with a remote transport and two PEs on one GPU, and arguments with
+/// which each takes some seconds. The options are those of its 3.x sources: `-b` and `-e` the smallest and
+/// the largest size, `-n` and `-w` rounds measured and before, `-c` and `-t` blocks and threads, `-a` the
+/// atomic.
+pub const PERFTESTS: &[(&str, &str)] = &[
+    ("shmem_put_bw", "-n 50 -w 5 -c 4 -t 1024 -b 1024 -e 8M"),
+    ("shmem_get_bw", "-n 50 -w 5 -c 4 -t 1024 -b 1024 -e 8M"),
+    ("shmem_put_latency", "-n 100 -w 10 -t 1024 -e 64K"),
+    ("shmem_get_latency", "-n 100 -w 10 -t 1024 -e 64K"),
+    ("shmem_p_latency", "-n 20 -w 2 -t 512 -e 4K"),
+    ("shmem_p_bw", "-n 20 -w 2 -c 1 -t 256 -e 4K"),
+    ("shmem_g_latency", "-n 10 -w 2 -t 128 -e 1K"),
+    ("shmem_put_signal_ping_pong_latency", "-n 100 -w 10 -e 1M"),
+    ("shmem_put_ping_pong_latency", "-n 100 -w 10 -e 1M"),
+    ("shmem_signal_ping_pong_latency", "-n 100 -w 10"),
+    ("shmem_put_atomic_ping_pong_latency", "-n 100 -w 10 -e 64K"),
+    ("shmem_atomic_ping_pong_latency", "-n 100 -w 10"),
+    ("shmem_atomic_latency", "-n 50 -w 5 -a inc"),
+    ("shmem_atomic_latency", "-n 50 -w 5 -a fetch_add"),
+    ("shmem_atomic_latency", "-n 50 -w 5 -a compare_swap"),
+    ("shmem_atomic_bw", "-n 10 -w 2 -c 1 -t 256 -e 4096 -a inc"),
+    ("bw", "-n 20 -w 5 -e 4M"),
+    ("latency", "-n 20 -w 5 -e 64K"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pe(end: End, stdout: &str, stderr: &str) -> Ended {
+        let (stdout, stderr) = (stdout.to_owned(), stderr.to_owned());
+        Ended { end, after: Duration::from_secs(1), stdout, stderr }
+    }
+
+    fn fault(case: &Case, ended: &[Ended]) -> String {
+        let outcome = case.judge(2, ended, Path::new("/nowhere"));
+        outcome.fault.unwrap_or_default()
+    }
+
+    const OK: End = End::Exited(0);
+
+    #[test]
+    fn a_program_has_worked_when_every_pe_says_so() {
+        let case = Case::own("put", Bootstrap::Uid);
+        let said = |n: u32| format!("a table\nRESULT put pe {n} ok\n");
+        let both = [pe(OK, &said(0), ""), pe(OK, &said(1), "")];
+        assert!(fault(&case, &both).contains("no counters of PE 0"), "and left its counters");
+        let one = [pe(OK, &said(0), ""), pe(OK, "", "")];
+        assert!(fault(&case, &one).contains("PE 1 has not printed"));
+        let bad = "RESULT put pe 1 FAILED: byte 3";
+        let failed = [pe(End::Killed, "", ""), pe(End::Exited(1), bad, "ERROR of no interest")];
+        assert_eq!(fault(&case, &failed), format!("PE 1 ended with status 1: {bad}"));
+        let stuck = [pe(End::Killed, "", "a\nERROR: why\nb\n"), pe(End::Killed, "", "")];
+        assert!(fault(&case, &stuck).starts_with("PE 0 was killed when its time was over: ERROR"));
+    }
+
+    #[test]
+    fn the_death_of_a_peer_must_be_noticed_and_named() {
+        let case = Case::own("peer-death", Bootstrap::Uid);
+        let dead = || pe(End::Signalled(libc::SIGKILL), "", "");
+        let named = "ERROR: put of 8 bytes to PE 1: no answer";
+        assert_eq!(fault(&case, &[pe(End::Exited(255), "", named), dead()]), "");
+        assert_eq!(fault(&case, &[pe(End::Signalled(6), "", named), dead()]), "");
+        assert!(
+            fault(&case, &[pe(End::Exited(255), "", "ERROR"), dead()]).contains("not name PE 1")
+        );
+        assert!(fault(&case, &[pe(OK, "", named), dead()]).contains("has not noticed"));
+        assert!(fault(&case, &[pe(End::Killed, "", named), dead()]).contains("waits for ever"));
+        assert!(fault(&case, &[pe(OK, "", ""), pe(OK, "", "")]).contains("was to kill itself"));
+    }
+
+    #[test]
+    fn rows_of_figures_are_told_from_the_rest() {
+        let table = "# put_bw\n+---+\n| size(B)   scope   BW |\n| 1024  | None | 3.250 |\n\
+                     2048     thread    0.5\n4096   thread  0.000\n";
+        assert_eq!(rows(table), 2);
+        let case = Case::perftest("shmem_put_bw", "-n 5", Bootstrap::Uid);
+        assert_eq!((case.bootstrap, case.args.len()), (Bootstrap::Pmi, 2));
+        assert!(fault(&case, &[pe(OK, "nothing", ""), pe(OK, "", "")]).contains("no figures"));
+        assert!(fault(&case, &[pe(OK, table, ""), pe(OK, "", "")]).contains("no counters"));
+    }
+}

@@ -1,0 +1,82 @@
+//! What the transport says that a PE has carried: the proof that traffic went through it.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+/// What one PE has exchanged with the others, over all lanes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Traffic {
+    /// Segments that PEs have written to others: puts, and messages.
+    pub writes: u64,
+    /// Segments read.
+    pub reads: u64,
+    /// Bytes of the segments, messages left out.
+    pub bytes: u64,
+    /// Messages: signals, atomics, requests about device memory.
+    pub messages: u64,
+}
+
+impl Traffic {
+    /// Whether anything has gone to another PE.
+    pub fn is_some(self) -> bool {
+        self.writes + self.reads + self.messages > 0
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            writes: self.writes + other.writes,
+            reads: self.reads + other.reads,
+            bytes: self.bytes + other.bytes,
+            messages: self.messages + other.messages,
+        }
+    }
+
+    /// From the file that the transport has written for a PE; the error says what is wrong with it.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        let told = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+        let text = fs::read_to_string(path).map_err(|error| told(&error))?;
+        let value: Value = serde_json::from_str(&text).map_err(|error| told(&error))?;
+        Self::of(&value).ok_or_else(|| told(&"is no file of counters"))
+    }
+
+    fn of(value: &Value) -> Option<Self> {
+        let me = value["pe"].as_u64()?;
+        let mut all = Traffic::default();
+        for lane in value["lanes"].as_array()? {
+            for rail in lane["rails"].as_array()? {
+                all.bytes += rail["bytes"].as_u64()?;
+            }
+            for peer in lane["peers"].as_array()? {
+                if peer["pe"].as_u64()? == me {
+                    continue;
+                }
+                all.writes += peer["writes"].as_u64()?;
+                all.reads += peer["reads"].as_u64()?;
+                all.messages += peer["sent"].as_u64()?;
+            }
+        }
+        Some(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn traffic_with_others_counts_and_with_oneself_does_not() {
+        let text = r#"{"pe": 1, "lanes": [
+            {"rails": [{"bytes": 100}, {"bytes": 20}],
+             "peers": [{"pe": 0, "writes": 7, "reads": 2, "sent": 3, "received": 9},
+                       {"pe": 1, "writes": 1000, "reads": 1000, "sent": 1000, "received": 0}]},
+            {"rails": [{"bytes": 3}], "peers": []}]}"#;
+        let traffic = Traffic::of(&serde_json::from_str(text).unwrap()).unwrap();
+        assert_eq!(traffic, Traffic { writes: 7, reads: 2, bytes: 123, messages: 3 });
+        assert!(traffic.is_some() && !Traffic::default().is_some());
+        assert!(Traffic::of(&serde_json::from_str("{}").unwrap()).is_none());
+    }
+}

@@ -1,0 +1,145 @@
+//! An NVSHMEM as it is installed: by a package, or by pip.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+/// An NVSHMEM.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Installation {
+    /// The directory with `include` and `lib`.
+    pub root: PathBuf,
+    /// As the headers say: `3.4.5`.
+    pub version: String,
+    /// The number in the file names of its transports, by which it looks for ours.
+    pub transports: u32,
+}
+
+/// Why a directory is no NVSHMEM.
+#[derive(Debug, Error)]
+pub enum NoInstallation {
+    /// A file cannot be read.
+    #[error("{path} cannot be read: {source}", path = path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The header says no version.
+    #[error("{path} does not define NVSHMEM_VENDOR_{which}_VERSION", path = path.display())]
+    Version {
+        /// The header.
+        path: PathBuf,
+        /// MAJOR, MINOR or PATCH.
+        which: &'static str,
+    },
+    /// There is no file `nvshmem_transport_*.so.N`.
+    #[error("{path} has no nvshmem_transport_*.so.N", path = path.display())]
+    Transports {
+        /// The directory.
+        path: PathBuf,
+    },
+}
+
+impl Installation {
+    /// The NVSHMEM in a directory.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn at(root: &Path) -> Result<Self, NoInstallation> {
+        let header = root.join("include/non_abi/nvshmem_version.h");
+        let text = read(&header, |path| fs::read_to_string(path))?;
+        let number = |which: &'static str| {
+            let name = format!("NVSHMEM_VENDOR_{which}_VERSION");
+            let value = text.lines().find_map(|line| {
+                let mut words = line.split_whitespace();
+                let named = words.next() == Some("#define") && words.next() == Some(&name);
+                named.then(|| words.next()).flatten()?.parse::<u32>().ok()
+            });
+            value.ok_or_else(|| NoInstallation::Version { path: header.clone(), which })
+        };
+        let version = format!("{}.{}.{}", number("MAJOR")?, number("MINOR")?, number("PATCH")?);
+        let lib = root.join("lib");
+        let files = read(&lib, |lib| fs::read_dir(lib))?;
+        let transports = files
+            .filter_map(Result::ok)
+            .filter_map(|file| {
+                let name = file.file_name();
+                let (name, number) = name.to_str()?.rsplit_once(".so.")?;
+                name.starts_with("nvshmem_transport_").then(|| number.parse().ok()).flatten()
+            })
+            .max()
+            .ok_or(NoInstallation::Transports { path: lib })?;
+        Ok(Self { root: root.to_owned(), version, transports })
+    }
+
+    /// Where its libraries are.
+    pub fn lib(&self) -> PathBuf {
+        self.root.join("lib")
+    }
+}
+
+fn read<T>(path: &Path, how: impl FnOnce(&Path) -> io::Result<T>) -> Result<T, NoInstallation> {
+    how(path).map_err(|source| NoInstallation::Read { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Root(PathBuf);
+
+    impl Root {
+        fn new(name: &str) -> Self {
+            let root = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
+            fs::create_dir_all(root.join("include/non_abi")).unwrap();
+            fs::create_dir_all(root.join("lib")).unwrap();
+            Self(root)
+        }
+
+        fn file(&self, path: &str, text: &str) {
+            fs::write(self.0.join(path), text).unwrap();
+        }
+    }
+
+    impl Drop for Root {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    const HEADER: &str = "include/non_abi/nvshmem_version.h";
+
+    #[test]
+    fn version_and_file_names_are_read() {
+        let root = Root::new("an-nvshmem");
+        root.file(
+            HEADER,
+            "#define NVSHMEM_VENDOR_MAJOR_VERSION 3\n  #define NVSHMEM_VENDOR_MINOR_VERSION   8\n\
+             #define NVSHMEM_VENDOR_PATCH_VERSION 0 // third\n",
+        );
+        root.file("lib/libnvshmem_host.so.3", "");
+        root.file("lib/nvshmem_transport_ibrc.so.7", "");
+        let found = Installation::at(&root.0).unwrap();
+        assert_eq!((found.version.as_str(), found.transports), ("3.8.0", 7));
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let root = Root::new("no-nvshmem");
+        let error = |root: &Root| Installation::at(&root.0).unwrap_err().to_string();
+        assert!(error(&root).contains("nvshmem_version.h cannot be read"));
+        root.file(HEADER, "#define NVSHMEM_VENDOR_MAJOR_VERSION 3\n");
+        assert!(error(&root).contains("does not define NVSHMEM_VENDOR_MINOR_VERSION"));
+        root.file(
+            HEADER,
+            "#define NVSHMEM_VENDOR_MAJOR_VERSION 3\n#define NVSHMEM_VENDOR_MINOR_VERSION 1\n\
+             #define NVSHMEM_VENDOR_PATCH_VERSION 7\n",
+        );
+        root.file("lib/libnvshmem_host.so.3", "");
+        assert!(error(&root).contains("has no nvshmem_transport_*.so.N"));
+    }
+}

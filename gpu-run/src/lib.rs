@@ -1,0 +1,13 @@
+//! Starts NVSHMEM programs on this machine's GPUs with every PE's traffic going through the transport
+//! that is tested, and prints what became of each, with its figures.
+//!
+//! [`launch`] and [`pmi`] start PEs of any NVSHMEM program, without MPI and without a process manager.
+
+pub mod case;
+pub mod counters;
+pub mod installation;
+pub mod launch;
+pub mod mps;
+pub mod options;
+pub mod pmi;
+pub mod run;

@@ -1,0 +1,63 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+
+use crate::launch::Bootstrap;
+
+/// Runs NVSHMEM programs through this transport and reports.
+#[derive(Debug, Parser)]
+#[command(version)]
+pub struct Options {
+    /// The NVSHMEM: a directory with include and lib. With pip it is nvidia/nvshmem in site-packages.
+    #[arg(long)]
+    pub nvshmem: PathBuf,
+    /// The directory with this project's nvshmem_transport_libfabric.so.N.
+    #[arg(long)]
+    pub plugin_dir: PathBuf,
+    /// The directory with the programs, built for this NVSHMEM.
+    #[arg(long)]
+    pub programs: Option<PathBuf>,
+    /// The directory with NVSHMEM's perftests, built for this NVSHMEM.
+    #[arg(long)]
+    pub perftests: Option<PathBuf>,
+    /// Only programs whose name has one of these in it.
+    #[arg(long, value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// The libfabric to use, a file. Without it, the system's.
+    #[arg(long)]
+    pub libfabric: Option<PathBuf>,
+    /// The providers to run over.
+    #[arg(long, value_delimiter = ',', default_values_t = [String::from("tcp"), String::from("shm")])]
+    pub providers: Vec<String>,
+    /// PEs of each job. Perftests run with two.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=64))]
+    pub pes: u32,
+    /// How PEs find one another. Perftests know no ids in files and use PMI then.
+    #[arg(long, value_enum, default_value_t = Bootstrap::Uid)]
+    pub bootstrap: Bootstrap,
+    /// Whether kernels of several PEs on one GPU may run at a time.
+    #[arg(long, value_enum, default_value_t = MpsChoice::Auto)]
+    pub mps: MpsChoice,
+    /// Seconds after which a job is killed.
+    #[arg(long, default_value_t = 120)]
+    pub deadline: u64,
+    /// Where the output of every PE stays. Without it, nothing does.
+    #[arg(long)]
+    pub out: Option<PathBuf>,
+    /// Say only what became of each program, without its figures.
+    #[arg(long)]
+    pub brief: bool,
+}
+
+/// Whether CUDA's multi-process service is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum MpsChoice {
+    /// Where it starts.
+    Auto,
+    /// It must start.
+    On,
+    /// No.
+    Off,
+}

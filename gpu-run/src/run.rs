@@ -1,0 +1,274 @@
+//! Runs all cases and prints the report.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::case::{Case, Outcome, PERFTESTS};
+use crate::installation::{Installation, NoInstallation};
+use crate::launch::Job;
+use crate::mps::Mps;
+use crate::options::{MpsChoice, Options};
+
+/// After one PE has failed, the others have so long to say what they know of it. Above the timeout that
+/// the case of a dying PE sets.
+const GRACE: Duration = Duration::from_secs(40);
+
+/// What keeps the runs from starting.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// The NVSHMEM is none.
+    #[error("--nvshmem: {0}")]
+    Installation(#[from] NoInstallation),
+    /// There is no transport for it.
+    #[error("{} is not there: NVSHMEM {version} looks for a transport of that name", path.display())]
+    NoPlugin {
+        /// The file.
+        path: PathBuf,
+        /// The NVSHMEM's.
+        version: String,
+    },
+    /// Nothing to run.
+    #[error("no program to run: give --programs or --perftests, with executables in it")]
+    NoPrograms,
+    /// The multi-process service does not start.
+    #[error("--mps on: {0}")]
+    Mps(io::Error),
+    /// A job could not be started, or a directory not be read.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// Runs what the options say. Whether all of it worked.
+pub fn all(options: &Options) -> Result<bool, RunError> {
+    let nvshmem = Installation::at(&options.nvshmem)?;
+    let name = format!("nvshmem_transport_libfabric.so.{}", nvshmem.transports);
+    let plugin = options.plugin_dir.join(name);
+    if !plugin.is_file() {
+        return Err(RunError::NoPlugin { path: plugin, version: nvshmem.version });
+    }
+    let cases = cases(options)?;
+    if cases.is_empty() {
+        return Err(RunError::NoPrograms);
+    }
+    let scratch = Scratch::new(options.out.as_deref())?;
+    let mps = start_mps(options, &scratch.dir)?;
+    println!("NVSHMEM {} in {}", nvshmem.version, nvshmem.root.display());
+    println!("transport {}", plugin.display());
+    println!(
+        "multi-process service: {}",
+        match &mps {
+            Some(_) => "on",
+            None => "off, so PEs on one GPU take turns and times say nothing",
+        }
+    );
+
+    let mut rows = Vec::new();
+    for provider in &options.providers {
+        for (directory, case) in &cases {
+            let dir = scratch.dir.join(format!("{provider}-{}-{}", rows.len(), case.program));
+            let pes = if case.is_perftest() { 2 } else { options.pes };
+            let mut env = environment(options, &nvshmem, &plugin, provider, &dir);
+            env.extend(mps.iter().flat_map(|mps| mps.env(pes)));
+            env.extend(case.env.iter().cloned());
+            let outcome = run(options, directory, case, pes, env, &dir)?;
+            print(options, provider, case, &outcome);
+            rows.push((provider, case, outcome));
+        }
+    }
+
+    println!(
+        "\n{:<44} {:>8} {:>8} {:>12} {:>14} {:>10}  result",
+        "program", "provider", "seconds", "segments", "bytes", "messages"
+    );
+    for (provider, case, outcome) in &rows {
+        let traffic = outcome.traffic;
+        println!(
+            "{:<44} {provider:>8} {:>8.2} {:>12} {:>14} {:>10}  {}",
+            shortened(&case.to_string()),
+            outcome.took.as_secs_f64(),
+            traffic.writes + traffic.reads,
+            traffic.bytes,
+            traffic.messages,
+            outcome.fault.as_deref().unwrap_or("ok"),
+        );
+    }
+    let worked = rows.iter().filter(|(_, _, outcome)| outcome.fault.is_none()).count();
+    println!("\n{worked} of {} worked", rows.len());
+    Ok(worked == rows.len())
+}
+
+fn run(
+    options: &Options,
+    directory: &Path,
+    case: &Case,
+    pes: u32,
+    env: Vec<(String, String)>,
+    dir: &Path,
+) -> Result<Outcome, RunError> {
+    let told = |source| RunError::Io { what: case.to_string(), source };
+    // What an earlier run has left there, an id of a job that is gone, would mislead this one.
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(told(error)),
+        _ => fs::create_dir_all(dir).map_err(told)?,
+    }
+    let job = Job {
+        program: directory.join(&case.program),
+        args: case.args.clone(),
+        pes,
+        bootstrap: case.bootstrap,
+        env,
+        dir: dir.to_owned(),
+        deadline: Duration::from_secs(options.deadline),
+        grace: GRACE,
+    };
+    let ended = job.run().map_err(told)?;
+    Ok(case.judge(pes, &ended, dir))
+}
+
+fn print(options: &Options, provider: &str, case: &Case, outcome: &Outcome) {
+    let result = outcome.fault.as_deref().unwrap_or("ok");
+    println!("\n== {case} over {provider}: {result}");
+    if !options.brief {
+        outcome
+            .printed
+            .lines()
+            .filter(|line| !line.trim().is_empty())
+            .for_each(|l| println!("{l}"));
+    }
+}
+
+fn shortened(text: &str) -> String {
+    let most = 44;
+    if text.chars().count() <= most { text.to_owned() } else { text.chars().take(most).collect() }
+}
+
+/// What makes every PE's traffic with others go through the transport that is tested, and what makes
+/// that show. Of what concerns neither, the user's own environment decides.
+fn environment(
+    options: &Options,
+    nvshmem: &Installation,
+    plugin: &Path,
+    provider: &str,
+    dir: &Path,
+) -> Vec<(String, String)> {
+    let counters = dir.join("counters-%p.json");
+    let libraries = match std::env::var("LD_LIBRARY_PATH") {
+        Ok(more) if !more.is_empty() => format!("{}:{more}", nvshmem.lib().display()),
+        _ => nvshmem.lib().display().to_string(),
+    };
+    let mut env: Vec<(String, String)> = [
+        // The path that is compiled into NVSHMEM's library comes before LD_LIBRARY_PATH, so its own
+        // transport would be found first; a loaded one of the same name comes before both.
+        ("LD_PRELOAD", plugin.display().to_string()),
+        ("LD_LIBRARY_PATH", libraries),
+        ("NVSHMEM_REMOTE_TRANSPORT", String::from("libfabric")),
+        ("NVSHMEM_LIBFABRIC_PROVIDER", provider.to_owned()),
+        ("NVSHMEM_LIBFABRIC_COUNTERS", counters.display().to_string()),
+        // PEs would share memory otherwise, or reach one another over NVLink.
+        ("NVSHMEM_DISABLE_P2P", String::from("1")),
+        ("NVSHMEM_DISABLE_NVLS", String::from("1")),
+        ("NVSHMEM_DISABLE_NCCL", String::from("1")),
+        ("NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME", String::from("lo")),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into();
+    if let Some(libfabric) = &options.libfabric {
+        env.push((String::from("NVSHMEM_LIBFABRIC_LIBRARY"), libfabric.display().to_string()));
+    }
+    if std::env::var_os("NVSHMEM_SYMMETRIC_SIZE").is_none() {
+        env.push((String::from("NVSHMEM_SYMMETRIC_SIZE"), String::from("1G")));
+    }
+    env
+}
+
+/// The cases, each with the directory of its program.
+fn cases(options: &Options) -> Result<Vec<(PathBuf, Case)>, RunError> {
+    let wanted = |name: &str| {
+        options.only.is_empty() || options.only.iter().any(|part| name.contains(part.as_str()))
+    };
+    let mut cases = Vec::new();
+    if let Some(directory) = &options.programs {
+        let programs = executables(directory)?;
+        // What was started is said first.
+        let (first, rest): (Vec<String>, Vec<String>) =
+            programs.into_iter().partition(|name| name == "info");
+        for name in first.iter().chain(&rest).filter(|name| wanted(name)) {
+            cases.push((directory.clone(), Case::own(name, options.bootstrap)));
+        }
+    }
+    if let Some(directory) = &options.perftests {
+        let there = executables(directory)?;
+        for (name, args) in PERFTESTS {
+            if there.iter().any(|file| file == name) && wanted(name) {
+                cases.push((directory.clone(), Case::perftest(name, args, options.bootstrap)));
+            }
+        }
+    }
+    Ok(cases)
+}
+
+/// The names of the executables in a directory, sorted.
+fn executables(directory: &Path) -> Result<Vec<String>, RunError> {
+    let what = || directory.display().to_string();
+    let told = |source| RunError::Io { what: what(), source };
+    let mut names = Vec::new();
+    for entry in fs::read_dir(directory).map_err(told)? {
+        let entry = entry.map_err(told)?;
+        let metadata = fs::metadata(entry.path()).map_err(told)?;
+        if metadata.is_file() && metadata.permissions().mode() & 0o111 != 0 {
+            names.push(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn start_mps(options: &Options, dir: &Path) -> Result<Option<Mps>, RunError> {
+    if options.mps == MpsChoice::Off {
+        return Ok(None);
+    }
+    match Mps::start(&dir.join("mps")) {
+        Ok(mps) => Ok(Some(mps)),
+        Err(error) if options.mps == MpsChoice::On => Err(RunError::Mps(error)),
+        Err(error) => {
+            println!("no multi-process service: {error}");
+            Ok(None)
+        }
+    }
+}
+
+/// Where outputs are written; removed at the end unless the user has named it.
+struct Scratch {
+    dir: PathBuf,
+    keep: bool,
+}
+
+impl Scratch {
+    fn new(named: Option<&Path>) -> Result<Self, RunError> {
+        let own = || std::env::temp_dir().join(format!("nvshmem-gpu-run-{}", std::process::id()));
+        let dir = named.map_or_else(own, Path::to_owned);
+        let told = |source| RunError::Io { what: dir.display().to_string(), source };
+        fs::create_dir_all(&dir).map_err(told)?;
+        // PEs may be started elsewhere.
+        let dir = fs::canonicalize(&dir).map_err(told)?;
+        Ok(Self { dir, keep: named.is_some() })
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if !self.keep {
+            let _ = fs::remove_dir_all(&self.dir);
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! The command with scripts in place of NVSHMEM programs: what it starts, what it passes on, what it
+//! believes.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A directory with an NVSHMEM and a transport that have nothing but names, and scripts.
+struct Bed(PathBuf);
+
+/// A PE that finds its peer over the id's file, leaves counters, and says that all is well.
+const GOOD: &str = r#"
+case $NVSHMEM_RUN_RANK in
+0) [ -e "$NVSHMEM_RUN_UID_FILE" ] && exit 9
+   echo id >"$NVSHMEM_RUN_UID_FILE.tmp"; mv "$NVSHMEM_RUN_UID_FILE.tmp" "$NVSHMEM_RUN_UID_FILE" ;;
+*) until [ -e "$NVSHMEM_RUN_UID_FILE" ]; do sleep 0.01; done ;;
+esac
+counters "$NVSHMEM_RUN_RANK" 5
+echo "1024 thread 2.5"
+echo "RESULT $(basename "$0") pe $NVSHMEM_RUN_RANK ok"
+"#;
+
+const HEAD: &str = r#"#!/bin/sh
+counters() {
+    peer=$((1 - $1))
+    file=$(echo "$NVSHMEM_LIBFABRIC_COUNTERS" | sed "s/%p/$1/")
+    echo "{\"pe\": $1, \"lanes\": [{\"rails\": [{\"bytes\": 100}], \"peers\":
+        [{\"pe\": $peer, \"writes\": $2, \"reads\": 0, \"sent\": 0, \"received\": 0}]}]}" >"$file"
+}
+"#;
+
+impl Bed {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("nvshmem-gpu-run-test-{}-{number}", std::process::id());
+        let bed = Self(std::env::temp_dir().join(name));
+        for directory in ["nvshmem/include/non_abi", "nvshmem/lib", "plugins", "programs"] {
+            fs::create_dir_all(bed.0.join(directory)).unwrap();
+        }
+        let version = |which: &str, n: u32| format!("#define NVSHMEM_VENDOR_{which}_VERSION {n}\n");
+        let header = [version("MAJOR", 3), version("MINOR", 4), version("PATCH", 5)].concat();
+        bed.file("nvshmem/include/non_abi/nvshmem_version.h", &header);
+        bed.file("nvshmem/lib/nvshmem_transport_ibrc.so.3", "");
+        bed.file("plugins/nvshmem_transport_libfabric.so.3", "");
+        bed
+    }
+
+    fn file(&self, path: &str, text: &str) -> PathBuf {
+        let path = self.0.join(path);
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn script(&self, name: &str, text: &str) -> &Self {
+        let path = self.file(&format!("programs/{name}"), &format!("{HEAD}{text}"));
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        self
+    }
+
+    fn path(&self, path: &str) -> String {
+        self.0.join(path).display().to_string()
+    }
+
+    fn run(&self, kind: &str, more: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_nvshmem-gpu-run"))
+            .args(["--nvshmem", &self.path("nvshmem"), "--plugin-dir", &self.path("plugins")])
+            .args([kind, &self.path("programs"), "--mps", "off"])
+            .args(more)
+            .output()
+            .unwrap()
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn text(output: &Output) -> String {
+    let parts = [&output.stdout, &output.stderr].map(|part| String::from_utf8_lossy(part));
+    parts.concat()
+}
+
+fn lines_with<'a>(text: &'a str, part: &str) -> Vec<&'a str> {
+    text.lines().filter(|line| line.contains(part)).collect()
+}
+
+#[test]
+fn programs_that_work_are_reported_with_their_figures_and_traffic() {
+    let bed = Bed::new();
+    bed.script("ring", GOOD).script("info", GOOD);
+    bed.file("programs/notes.txt", "not a program");
+    let output = bed.run("--programs", &[]);
+    let text = text(&output);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("NVSHMEM 3.4.5") && text.contains("4 of 4 worked"), "{text}");
+    let heads = lines_with(&text, "== ");
+    assert_eq!(heads[0], "== info over tcp: ok");
+    assert_eq!(lines_with(&text, "1024 thread 2.5").len(), 4, "{text}");
+    let row = lines_with(&text, "ring ").pop().unwrap().split_whitespace().collect::<Vec<_>>();
+    // Both PEs together: 10 segments of 200 bytes.
+    assert_eq!(row[1], "shm");
+    assert_eq!(row[3..], ["10", "200", "0", "ok"]);
+}
+
+#[test]
+fn the_environment_leads_the_traffic_to_the_transport() {
+    let bed = Bed::new();
+    bed.script("ring", &format!("env\n{GOOD}"));
+    let fabric = bed.file("libfabric.so.1", "");
+    let fabric = fabric.display().to_string();
+    let output = bed.run("--programs", &["--providers", "tcp", "--libfabric", &fabric]);
+    let text = text(&output);
+    for line in [
+        format!("LD_PRELOAD={}", bed.path("plugins/nvshmem_transport_libfabric.so.3")),
+        format!("NVSHMEM_LIBFABRIC_LIBRARY={fabric}"),
+        String::from("NVSHMEM_REMOTE_TRANSPORT=libfabric"),
+        String::from("NVSHMEM_LIBFABRIC_PROVIDER=tcp"),
+        String::from("NVSHMEM_DISABLE_P2P=1"),
+        String::from("NVSHMEM_RUN_SIZE=2"),
+    ] {
+        assert!(text.lines().any(|said| said == line), "{line} is missing in:\n{text}");
+    }
+}
+
+#[test]
+fn a_program_that_fails_hangs_or_goes_another_way_is_told_from_one_that_works() {
+    let bed = Bed::new();
+    let bad = "echo \"RESULT bad pe $NVSHMEM_RUN_RANK FAILED: byte 7\"\nexit 1\n";
+    let around =
+        GOOD.replace("counters \"$NVSHMEM_RUN_RANK\" 5", "counters \"$NVSHMEM_RUN_RANK\" 0");
+    bed.script("bad", bad).script("good", GOOD).script("around", &around);
+    bed.script("hangs", "echo ERROR: here >&2\nexec sleep 1000\n");
+    let output = bed.run("--programs", &["--providers", "tcp", "--deadline", "2"]);
+    let text = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    let result = |name: &str| lines_with(&text, &format!("== {name} over tcp: "))[0].to_owned();
+    assert!(result("bad").ends_with("status 1: RESULT bad pe 0 FAILED: byte 7"), "{text}");
+    assert!(result("good").ends_with(": ok"), "{text}");
+    assert!(
+        result("around").ends_with("nothing of PE 0 has gone through this transport"),
+        "{text}"
+    );
+    assert!(result("hangs").contains("killed when its time was over: ERROR: here"), "{text}");
+    assert!(text.contains("1 of 4 worked"), "{text}");
+}
+
+#[test]
+fn a_dead_peer_must_be_noticed() {
+    let bed = Bed::new();
+    let dies =
+        "[ $NVSHMEM_RUN_RANK = 1 ] && kill -9 $$\necho 'ERROR: PE 1 is silent' >&2\nexit 3\n";
+    bed.script("peer-death", dies);
+    let output = bed.run("--programs", &["--providers", "shm"]);
+    assert!(output.status.success(), "{}", text(&output));
+}
+
+#[test]
+fn perftests_are_started_with_pmi() {
+    let bed = Bed::new();
+    // A PE of NVSHMEM's default bootstrap, as far as it has to do with the launcher.
+    bed.script(
+        "shmem_put_bw",
+        r#"
+ask() { echo "$1" >&0; read -r answer; echo "$answer"; }
+[ "$PMI_FD" = 0 ] || exit 9
+ask 'cmd=init pmi_version=1 pmi_subversion=1'
+ask "cmd=put kvsname=job key=k$PMI_RANK value=from-$PMI_RANK=="
+ask cmd=barrier_in
+ask "cmd=get kvsname=job key=k$((1 - PMI_RANK))"
+ask cmd=finalize
+counters "$PMI_RANK" 1
+echo "args: $*"
+echo "1024 None 3.25"
+"#,
+    );
+    let output = bed.run("--perftests", &["--providers", "tcp"]);
+    let text = text(&output);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("cmd=get_result rc=0 msg=success value=from-1=="), "{text}");
+    assert!(text.contains("args: -n 50 -w 5 -c 4"), "{text}");
+}
+
+#[test]
+fn what_is_missing_is_said() {
+    let bed = Bed::new();
+    let none = bed.run("--programs", &[]);
+    assert_eq!(none.status.code(), Some(2));
+    assert!(text(&none).contains("no program to run"));
+    bed.script("ring", GOOD);
+    fs::remove_file(bed.0.join("plugins/nvshmem_transport_libfabric.so.3")).unwrap();
+    let output = bed.run("--programs", &[]);
+    assert!(text(&output).contains("looks for a transport of that name"), "{}", text(&output));
+    fs::remove_dir_all(bed.0.join("nvshmem/include")).unwrap();
+    let output = bed.run("--programs", &[]);
+    assert!(text(&output).contains("nvshmem_version.h cannot be read"), "{}", text(&output));
+}
+
+#[test]
+fn outputs_stay_where_the_user_wants_them() {
+    let bed = Bed::new();
+    bed.script("ring", GOOD);
+    let out = bed.path("out");
+    // Twice, as the second must not find the first one's id.
+    for _ in 0..2 {
+        let output = bed.run("--programs", &["--providers", "tcp", "--out", &out]);
+        assert!(output.status.success(), "{}", text(&output));
+    }
+    let stays = Path::new(&out).join("tcp-0-ring/pe-1.out");
+    assert!(fs::read_to_string(stays).unwrap().contains("RESULT ring pe 1 ok"));
+}
