@@ -136,7 +136,7 @@ fn a_program_that_fails_hangs_or_goes_another_way_is_told_from_one_that_works() 
     let around =
         GOOD.replace("counters \"$NVSHMEM_RUN_RANK\" 5", "counters \"$NVSHMEM_RUN_RANK\" 0");
     bed.script("bad", bad).script("good", GOOD).script("around", &around);
-    bed.script("hangs", "echo ERROR: here >&2\nexec sleep 1000\n");
+    bed.script("hangs", "unset LD_PRELOAD\necho ERROR: here >&2\nexec sleep 1000\n");
     let output = bed.run("--programs", &["--providers", "tcp", "--deadline", "2"]);
     let text = text(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
