@@ -28,22 +28,29 @@ pub(crate) fn trials() -> Vec<Trial> {
         let on = fabric.name();
         for (at, side) in [(0, "initiator"), (1, "target")] {
             for how in ["copy", "late_copy", "submit", "lost"] {
-                for op in ["put", "get", "put_signal"] {
+                for op in ["put", "get", "put_signal", "signal"] {
                     // Every failure on one fabric, one of each kind on the others.
-                    if fabric != Fabric::Rxm && how != "late_copy" {
+                    if fabric != Fabric::Rxm && how != "late_copy" && op != "signal" {
                         continue;
                     }
+                    // A signal is of one piece, and its word is the target's own.
+                    if op == "signal" && (how != "lost" || side != "target") {
+                        continue;
+                    }
+                    // A mapped word may outlive its device.
+                    let words = if op == "signal" { "stream" } else { "auto" };
                     let name = format!("failures::{how}_of_{op}_at_the_{side}_{on}");
                     trials.push(staged(name, fabric, Needs::StandIn, move || {
                         let report = job(fabric, MemoryKind::Device, "failing", 2, 2, Layout::V7)
                             .param("at", at)
                             .param("how", how)
                             .param("op", op)
+                            .env("NVSHMEM_LIBFABRIC_WORDS", words)
                             .env("NVSHMEM_LIBFABRIC_WARN_SECONDS", 1)
                             .env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", 4)
                             .grace(Duration::from_secs(30))
                             .run()?;
-                        judge(&report, at)
+                        judge(&report, at, op)
                     }));
                 }
             }
@@ -76,7 +83,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// The initiator has an error, both have taken the transport down, and the logs say what it was.
-fn judge(report: &JobReport, at: u32) -> Result<(), Failed> {
+fn judge(report: &JobReport, at: u32, op: &str) -> Result<(), Failed> {
     for pe in &report.pes {
         if pe.outcome != Outcome::Finished {
             return Err(format!("PE {} {}:\n{report}", pe.pe, pe.outcome).into());
@@ -93,6 +100,10 @@ fn judge(report: &JobReport, at: u32) -> Result<(), Failed> {
         return Err(format!("{text}:\n{report}").into());
     }
     said(report, 0, &["ERROR", "PE 1"])?;
+    if op == "signal" {
+        // The target has the reason, and the sender has it from there, before any deadline.
+        said(report, 0, &["ERROR", "PE 1", NAME])?;
+    }
     said(report, at as usize, &["ERROR", NAME])
 }
 
@@ -159,6 +170,7 @@ fn attempt(
     match op {
         "put" => ops.put(1, data, local, LEN)?,
         "get" => ops.get(1, data, local, LEN)?,
+        "signal" => ops.amo(1, signal, &Amo::new(c::NVT_AMO_SIGNAL_SET, 8, 1))?,
         _ => {
             let amo = Amo::new(c::NVT_AMO_SIGNAL_SET, 8, 1);
             ops.put_signal(1, data, local, LEN, signal, &amo)?;
