@@ -250,6 +250,15 @@ class Stopwatch {
     cudaEvent_t end_ = nullptr;
 };
 
+// Microseconds per iteration of 'run', which puts that many on the stream; a few before do not count.
+template <class Run>
+double timed(const Job &job, uint64_t iterations, Run &&run) {
+    run(2);
+    Stopwatch watch(job);
+    run(int(iterations));
+    return watch.microseconds() / double(iterations);
+}
+
 // A table in the shape of NVSHMEM's perftests, printed by PE 0.
 class Table {
   public:

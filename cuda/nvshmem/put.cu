@@ -107,38 +107,33 @@ void verify_all(Job &job, uint64_t highest) {
 }
 
 template <Scope kScope>
-void measure_latency(Job &job, Buffers &buffers, const std::vector<uint64_t> &sizes, int iterations,
-                     const Table &table) {
-    const int threads = group_size<kScope>(kThreads);
+void measure_latency(Job &job, Buffers &buffers, const std::vector<uint64_t> &sizes,
+                     uint64_t iterations, const Table &table) {
     for (const uint64_t bytes : sizes) {
-        launch(job, put_and_quiet<kScope>, 1, threads, buffers.dest.get(), buffers.source.get(),
-               bytes, job.next(), 2);
-        Stopwatch watch(job);
-        launch(job, put_and_quiet<kScope>, 1, threads, buffers.dest.get(), buffers.source.get(),
-               bytes, job.next(), iterations);
-        table.row(bytes, name_of(kScope), watch.microseconds() / iterations);
+        const double microseconds = timed(job, iterations, [&](int count) {
+            launch(job, put_and_quiet<kScope>, 1, group_size<kScope>(kThreads), buffers.dest.get(),
+                   buffers.source.get(), bytes, job.next(), count);
+        });
+        table.row(bytes, name_of(kScope), microseconds);
     }
 }
 
-void measure(Job &job, const std::vector<uint64_t> &sizes, int iterations) {
+void measure(Job &job, const std::vector<uint64_t> &sizes, uint64_t iterations) {
     Buffers buffers(job, sizes.back() * kBlocks);
     job.on_pe_0([&] {
-        const Table latency(job, "one put and its quiet, PE 0 to PE 1", kLatency);
-        measure_latency<Scope::thread>(job, buffers, sizes, iterations, latency);
-        measure_latency<Scope::warp>(job, buffers, sizes, iterations, latency);
-        measure_latency<Scope::block>(job, buffers, sizes, iterations, latency);
+        const Table table(job, "one put and its quiet, PE 0 to PE 1", kLatency);
+        measure_latency<Scope::thread>(job, buffers, sizes, iterations, table);
+        measure_latency<Scope::warp>(job, buffers, sizes, iterations, table);
+        measure_latency<Scope::block>(job, buffers, sizes, iterations, table);
     });
     job.on_pe_0([&] {
-        const Table bandwidth(job, "4 blocks put without waiting, PE 0 to PE 1", kBandwidth);
+        const Table table(job, "4 blocks put without waiting, PE 0 to PE 1", kBandwidth);
         for (const uint64_t bytes : sizes) {
-            launch(job, put_many, kBlocks, kThreads, buffers.dest.get(), buffers.source.get(),
-                   bytes, job.next(), 2);
-            Stopwatch watch(job);
-            launch(job, put_many, kBlocks, kThreads, buffers.dest.get(), buffers.source.get(),
-                   bytes, job.next(), iterations);
-            const double moved = double(bytes) * kBlocks * iterations;
-            bandwidth.row(bytes, "block",
-                          gigabytes_per_second(moved, watch.microseconds()));
+            const double microseconds = timed(job, iterations, [&](int count) {
+                launch(job, put_many, kBlocks, kThreads, buffers.dest.get(), buffers.source.get(),
+                       bytes, job.next(), count);
+            });
+            table.row(bytes, "block", gigabytes_per_second(double(bytes) * kBlocks, microseconds));
         }
     });
 }
@@ -154,6 +149,6 @@ int main(int argc, char **argv) {
     Job job("put");
     // Enough to be cut in pieces, little enough to be compared byte by byte.
     verify_all(job, std::min<uint64_t>(highest, 200'001));
-    measure(job, sizes_between(lowest, highest), int(iterations));
+    measure(job, sizes_between(lowest, highest), iterations);
     return job.finish();
 }
