@@ -1,10 +1,10 @@
 // atomics: every atomic operation of NVSHMEM on 32 and 64 bits, with many threads on one word.
 //
-// Each PE offers words to the others, whose threads all work on them at once. What is left in a word
-// is exact, whatever the order; what the fetching operations returned is exact as a set.
+// Each PE offers words, and the threads of all PEs work on them at once. What is left in a word is
+// exact, whatever the order; what the fetching operations returned is exact as a set.
 //
-// A PE works on its own words only with --self 1. Atomics on the PE's own memory are done by the GPU,
-// those of other PEs by the transport, and not every transport makes the two atomic together.
+// A PE's own threads take part: where one PE of a job is behind a transport, NVSHMEM sends all atomics
+// there, also those of a PE on its own words. --self 0 leaves them out, to tell the two apart.
 #include <algorithm>
 
 #include "device.cuh"
@@ -406,7 +406,7 @@ void measure_rate(Job &job, uint64_t iterations, const Table &table) {
 }  // namespace
 
 int main(int argc, char **argv) {
-    uint64_t iterations = 20, self = 0;
+    uint64_t iterations = 20, self = 1;
     parse_or_exit(argc, argv, "atomics", "Every atomic operation, contended and exact.",
                   {{"iters", "timed operations", &iterations, 1, 1'000'000},
                    {"self", "1: a PE's own threads work on its words too", &self, 0, 1}});
