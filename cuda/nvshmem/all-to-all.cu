@@ -1,8 +1,8 @@
 // all-to-all: every PE sends a different block to every PE.
 //
 // Made of puts with signals alone, without a collective. Each pair of PEs runs at its own pace: a
-// block of the kernel serves one peer, and two words per peer hold the pair together. 'arrived' says
-// that the peer's block is here, 'taken' that the peer has read ours.
+// block of the kernel serves one peer, and two words per peer hold the pair together. 'arrived'
+// says that the peer's block is here, 'taken' that the peer has read ours.
 #include "device.cuh"
 
 using namespace prog;
@@ -93,7 +93,8 @@ void run(Job &job, const std::vector<uint64_t> &sizes, uint64_t rounds) {
 
 int main(int argc, char **argv) {
     uint64_t lowest = 8, highest = 256 << 10, rounds = 10;
-    parse_or_exit(argc, argv, "all-to-all", "Every PE sends a block to every PE, by puts with signals.",
+    parse_or_exit(argc, argv, "all-to-all",
+                  "Every PE sends a block to every PE, by puts with signals.",
                   {{"min", "smallest block in bytes", &lowest, 1, 1 << 26},
                    {"max", "largest block in bytes", &highest, 1, 1 << 26},
                    {"iters", "rounds per size", &rounds, 1, 1'000'000}});

@@ -3,8 +3,9 @@
 // Each PE offers words, and the threads of all PEs work on them at once. What is left in a word is
 // exact, whatever the order; what the fetching operations returned is exact as a set.
 //
-// A PE's own threads take part: where one PE of a job is behind a transport, NVSHMEM sends all atomics
-// there, also those of a PE on its own words. --self 0 leaves them out, to tell the two apart.
+// A PE's own threads take part: where one PE of a job is behind a transport, NVSHMEM sends all
+// atomics there, also those of a PE on its own words. --self 0 leaves them out, to tell the two
+// apart.
 #include <algorithm>
 
 #include "device.cuh"
@@ -24,62 +25,65 @@ constexpr int kSwappers = 8;
 template <class T>
 struct Atomic;
 
-#define PROG_ATOMIC_COMMON(Type, name)                                                            \
-    static __device__ void set(Type *word, Type value, int pe) {                                  \
-        nvshmem_##name##_atomic_set(word, value, pe);                                             \
-    }                                                                                             \
-    static __device__ Type swap(Type *word, Type value, int pe) {                                 \
-        return nvshmem_##name##_atomic_swap(word, value, pe);                                     \
-    }                                                                                             \
-    static __device__ Type fetch(const Type *word, int pe) {                                      \
-        return nvshmem_##name##_atomic_fetch(word, pe);                                           \
-    }                                                                                             \
+#define PROG_ATOMIC_COMMON(Type, name)                            \
+    static __device__ void set(Type *word, Type value, int pe) {  \
+        nvshmem_##name##_atomic_set(word, value, pe);             \
+    }                                                             \
+    static __device__ Type swap(Type *word, Type value, int pe) { \
+        return nvshmem_##name##_atomic_swap(word, value, pe);     \
+    }                                                             \
+    static __device__ Type fetch(const Type *word, int pe) {      \
+        return nvshmem_##name##_atomic_fetch(word, pe);           \
+    }                                                             \
     static constexpr const char *kName = #name
 
-#define PROG_ATOMIC_INTEGER(Type, name, arithmetic)                                               \
-    template <>                                                                                   \
-    struct Atomic<Type> {                                                                         \
-        PROG_ATOMIC_COMMON(Type, name);                                                           \
-        static __device__ void inc(Type *word, int pe) { nvshmem_##arithmetic##_atomic_inc(word, pe); } \
-        static __device__ void add(Type *word, Type value, int pe) {                              \
-            nvshmem_##arithmetic##_atomic_add(word, value, pe);                                   \
-        }                                                                                         \
-        static __device__ void bit_and(Type *word, Type value, int pe) {                          \
-            nvshmem_##name##_atomic_and(word, value, pe);                                         \
-        }                                                                                         \
-        static __device__ void bit_or(Type *word, Type value, int pe) {                           \
-            nvshmem_##name##_atomic_or(word, value, pe);                                          \
-        }                                                                                         \
-        static __device__ void bit_xor(Type *word, Type value, int pe) {                          \
-            nvshmem_##name##_atomic_xor(word, value, pe);                                         \
-        }                                                                                         \
-        static __device__ Type fetch_inc(Type *word, int pe) {                                    \
-            return nvshmem_##arithmetic##_atomic_fetch_inc(word, pe);                             \
-        }                                                                                         \
-        static __device__ Type fetch_add(Type *word, Type value, int pe) {                        \
-            return nvshmem_##arithmetic##_atomic_fetch_add(word, value, pe);                      \
-        }                                                                                         \
-        static __device__ Type fetch_and(Type *word, Type value, int pe) {                        \
-            return nvshmem_##name##_atomic_fetch_and(word, value, pe);                            \
-        }                                                                                         \
-        static __device__ Type fetch_or(Type *word, Type value, int pe) {                         \
-            return nvshmem_##name##_atomic_fetch_or(word, value, pe);                             \
-        }                                                                                         \
-        static __device__ Type fetch_xor(Type *word, Type value, int pe) {                        \
-            return nvshmem_##name##_atomic_fetch_xor(word, value, pe);                            \
-        }                                                                                         \
-        static __device__ Type compare_swap(Type *word, Type expected, Type value, int pe) {      \
-            return nvshmem_##name##_atomic_compare_swap(word, expected, value, pe);               \
-        }                                                                                         \
+#define PROG_ATOMIC_INTEGER(Type, name, arithmetic)                                          \
+    template <>                                                                              \
+    struct Atomic<Type> {                                                                    \
+        PROG_ATOMIC_COMMON(Type, name);                                                      \
+        static __device__ void inc(Type *word, int pe) {                                     \
+            nvshmem_##arithmetic##_atomic_inc(word, pe);                                     \
+        }                                                                                    \
+        static __device__ void add(Type *word, Type value, int pe) {                         \
+            nvshmem_##arithmetic##_atomic_add(word, value, pe);                              \
+        }                                                                                    \
+        static __device__ void bit_and(Type *word, Type value, int pe) {                     \
+            nvshmem_##name##_atomic_and(word, value, pe);                                    \
+        }                                                                                    \
+        static __device__ void bit_or(Type *word, Type value, int pe) {                      \
+            nvshmem_##name##_atomic_or(word, value, pe);                                     \
+        }                                                                                    \
+        static __device__ void bit_xor(Type *word, Type value, int pe) {                     \
+            nvshmem_##name##_atomic_xor(word, value, pe);                                    \
+        }                                                                                    \
+        static __device__ Type fetch_inc(Type *word, int pe) {                               \
+            return nvshmem_##arithmetic##_atomic_fetch_inc(word, pe);                        \
+        }                                                                                    \
+        static __device__ Type fetch_add(Type *word, Type value, int pe) {                   \
+            return nvshmem_##arithmetic##_atomic_fetch_add(word, value, pe);                 \
+        }                                                                                    \
+        static __device__ Type fetch_and(Type *word, Type value, int pe) {                   \
+            return nvshmem_##name##_atomic_fetch_and(word, value, pe);                       \
+        }                                                                                    \
+        static __device__ Type fetch_or(Type *word, Type value, int pe) {                    \
+            return nvshmem_##name##_atomic_fetch_or(word, value, pe);                        \
+        }                                                                                    \
+        static __device__ Type fetch_xor(Type *word, Type value, int pe) {                   \
+            return nvshmem_##name##_atomic_fetch_xor(word, value, pe);                       \
+        }                                                                                    \
+        static __device__ Type compare_swap(Type *word, Type expected, Type value, int pe) { \
+            return nvshmem_##name##_atomic_compare_swap(word, expected, value, pe);          \
+        }                                                                                    \
     }
 
-#define PROG_ATOMIC_FLOATING(Type, name)                                                          \
-    template <>                                                                                   \
-    struct Atomic<Type> {                                                                         \
-        PROG_ATOMIC_COMMON(Type, name);                                                           \
+#define PROG_ATOMIC_FLOATING(Type, name) \
+    template <>                          \
+    struct Atomic<Type> {                \
+        PROG_ATOMIC_COMMON(Type, name);  \
     }
 
-// NVSHMEM's device library lacks inc, add and their fetching forms under the name int64 (3.4 to 3.8).
+// NVSHMEM's device library lacks inc, add and their fetching forms under the name int64 (3.4
+// to 3.8).
 static_assert(std::is_same_v<int64_t, long>, "the functions for long stand in for int64");
 PROG_ATOMIC_INTEGER(int32_t, int32, int32);
 PROG_ATOMIC_INTEGER(uint32_t, uint32, uint32);
@@ -92,8 +96,8 @@ PROG_ATOMIC_FLOATING(double, double);
 #undef PROG_ATOMIC_INTEGER
 #undef PROG_ATOMIC_COMMON
 
-// The words of a PE. Those that all PEs share come once. Where a value tells its source, or a bit its
-// thread, each source PE has words of its own: 'Of' holds them, at [pe].
+// The words of a PE. Those that all PEs share come once. Where a value tells its source, or a bit
+// its thread, each source PE has words of its own: 'Of' holds them, at [pe].
 template <class T>
 struct Shared {
     T inc;
@@ -145,7 +149,8 @@ PROG_BOTH T bit_of(int thread) {
 
 // One block of kThreads threads in each PE, on the words of 'target'.
 template <class T>
-__device__ void work_on_any(Shared<T> *shared, Of<T> *of, Returned<T> *returned, int me, int target) {
+__device__ void work_on_any(Shared<T> *shared, Of<T> *of, Returned<T> *returned, int me,
+                            int target) {
     const int thread = threadIdx.x;
     Atomic<T>::set(&shared->set, token<T>(me, thread), target);
     Atomic<T>::set(&of[me].set[thread], token<T>(me, thread), target);
@@ -223,7 +228,8 @@ class Checker {
             // As unsigned, a negative value is too large.
             using Unsigned = std::make_unsigned_t<T>;
             if (Unsigned(values[i]) >= Unsigned(end) || values[i] % step != 0) {
-                wrong(what, "returned " + std::to_string(values[i]) + ", which the word never held");
+                wrong(what,
+                      "returned " + std::to_string(values[i]) + ", which the word never held");
             } else if (i > 0 && values[i] == values[i - 1]) {
                 wrong(what, "returned " + std::to_string(values[i]) + " twice");
             }
@@ -260,7 +266,8 @@ void check_words(Job &job, const Shared<T> &shared, const std::vector<Of<T>> &of
         }
     }
     if (!known) {
-        check.wrong("set", "the word holds " + std::to_string(shared.set) + ", which nobody stored");
+        check.wrong("set",
+                    "the word holds " + std::to_string(shared.set) + ", which nobody stored");
     }
     if constexpr (std::is_integral_v<T>) {
         const int operations = n * kThreads * kTimes;

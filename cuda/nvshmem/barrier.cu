@@ -1,8 +1,9 @@
 // barrier: all PEs meet, and what was sent before has arrived.
 //
-// In every round each PE puts the round's number into a word of every other PE, without waiting for it.
-// After the barrier all words hold the number. Done with barriers called by the host, on a stream, and
-// by a kernel's thread, warp and block; and with sync, which completes nothing, after a quiet.
+// In every round each PE puts the round's number into a word of every other PE, without waiting for
+// it. After the barrier all words hold the number. Done with barriers called by the host, on a
+// stream, and by a kernel's thread, warp and block; and with sync, which completes nothing, after a
+// quiet.
 //
 // The kernel's own barriers can be left out with --device 0: NVSHMEM does not say whether they work
 // where several PEs share a GPU without MPS.
@@ -111,10 +112,10 @@ void verify_in_kernel(Job &job, uint64_t rounds) {
     launch_together(job, meet_in_rounds<kScope, kSync>, 1, group_size<kScope>(kThreads),
                     words.get(), rounds, finding.device());
     job.barrier();
-    check_finding(job,
-                  std::string(kSync ? "sync_all" : "barrier_all") + " by " + name_of(kScope) +
-                      " in a kernel",
-                  "word of PE", *finding);
+    check_finding(
+        job,
+        std::string(kSync ? "sync_all" : "barrier_all") + " by " + name_of(kScope) + " in a kernel",
+        "word of PE", *finding);
 }
 
 template <Scope kScope, bool kSync>
@@ -135,7 +136,8 @@ void measure_from_host(Job &job, uint64_t iterations, const char *name, const Ta
         meet();
     }
     job.synchronize();
-    const std::chrono::duration<double, std::micro> taken = std::chrono::steady_clock::now() - begin;
+    const std::chrono::duration<double, std::micro> taken =
+        std::chrono::steady_clock::now() - begin;
     table.row(0, name, taken.count() / double(iterations));
 }
 

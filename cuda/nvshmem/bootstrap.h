@@ -121,7 +121,8 @@ inline void bootstrap() {
     const long rank = number_from_environment("NVSHMEM_RUN_RANK");
     const long size = number_from_environment("NVSHMEM_RUN_SIZE");
     const char *path = std::getenv("NVSHMEM_RUN_UID_FILE");
-    if ((rank >= 0) != (size > 0) || (rank >= 0) != (path != nullptr) || (rank >= 0 && rank >= size)) {
+    if ((rank >= 0) != (size > 0) || (rank >= 0) != (path != nullptr) ||
+        (rank >= 0 && rank >= size)) {
         bootstrap_failed("NVSHMEM_RUN_RANK, _SIZE and _UID_FILE",
                          "all three are needed, or none, and the rank is below the size");
     }

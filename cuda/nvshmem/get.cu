@@ -1,7 +1,7 @@
 // get: gets issued by a thread, a warp or a block, blocking and not.
 //
-// First all PEs get patterns from the next one and look at every byte. Then PE 0 alone measures: a get
-// that waits, and many gets before one quiet.
+// First all PEs get patterns from the next one and look at every byte. Then PE 0 alone measures: a
+// get that waits, and many gets before one quiet.
 #include "device.cuh"
 
 using namespace prog;
@@ -27,8 +27,8 @@ __device__ void get(void *dest, const void *source, size_t bytes, int pe) {
     }
 }
 
-// Gets a buffer in slices, which the groups of threads share out among them, and compares each slice
-// as soon as the calls say that it is there.
+// Gets a buffer in slices, which the groups of threads share out among them, and compares each
+// slice as soon as the calls say that it is there.
 template <Scope kScope, bool kNbi>
 __global__ void get_slices(uint8_t *dest, const uint8_t *source, size_t bytes, int pe,
                            uint64_t seed, uint64_t round, Finding *finding) {
@@ -96,8 +96,7 @@ void verify(Job &job, Buffers &buffers, size_t bytes, uint64_t &round, Mapped<Fi
     // Before the barrier, which would complete what the calls have left undone.
     job.synchronize();
     const std::string what = std::string(kNbi ? "get_nbi, " : "get, ") + name_of(kScope) + ", " +
-                             std::to_string(bytes) + " bytes from PE " +
-                             std::to_string(job.next());
+                             std::to_string(bytes) + " bytes from PE " + std::to_string(job.next());
     check_finding(job, what, "byte", *finding);
     std::vector<uint8_t> expected = pattern_bytes(seed, bytes);
     expected.resize(buffers.dest.count(), kUntouched);
@@ -110,7 +109,8 @@ void verify_all(Job &job, uint64_t highest) {
     Buffers buffers(job, highest + 64);
     Mapped<Finding> finding(job);
     uint64_t round = 0;
-    for (const size_t bytes : {uint64_t(1), uint64_t(7), uint64_t(kSlice), uint64_t(4096), highest}) {
+    for (const size_t bytes :
+         {uint64_t(1), uint64_t(7), uint64_t(kSlice), uint64_t(4096), highest}) {
         if (bytes > highest) {
             continue;
         }

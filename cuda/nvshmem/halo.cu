@@ -1,5 +1,5 @@
-// halo: a stencil on a grid that is spread over PEs by rows, with the rows at the seams exchanged by
-// puts with signals.
+// halo: a stencil on a grid that is spread over PEs by rows, with the rows at the seams exchanged
+// by puts with signals.
 //
 // Heat spreads over a plate: in each step every inner point becomes the mean of its four neighbours
 // (Jacobi's method). A PE owns a band of rows. Above and below it keeps a copy of its neighbour's
@@ -14,12 +14,12 @@
 //               rows of PE 2                          computed while the halo is on its way
 //
 // The signal's value is the step for which a halo is ready, so it only grows and nothing is reset.
-// There are two grids, 'now' and 'then', that change places. That a neighbour writes the halo of 'then'
-// while this PE is a step behind is safe: it writes after it has our signal for this step, and that was
-// sent by the same block that was the last to read the halo it writes to.
+// There are two grids, 'now' and 'then', that change places. That a neighbour writes the halo of
+// 'then' while this PE is a step behind is safe: it writes after it has our signal for this step,
+// and that was sent by the same block that was the last to read the halo it writes to.
 //
-// The result is compared with the same steps on the CPU, number by number: the sums are made in the same
-// order, so they are equal to the last bit.
+// The result is compared with the same steps on the CPU, number by number: the sums are made in the
+// same order, so they are equal to the last bit.
 #include "device.cuh"
 
 using namespace prog;
@@ -29,16 +29,17 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kInnerBlocks = 16;
 
-// The part of the plate that a PE holds: its rows, with a halo row (or the plate's edge) on both sides.
+// The part of the plate that a PE holds: its rows, with a halo row (or the plate's edge) on both
+// sides.
 struct Band {
-    float *grids[2];      // symmetric; (rows + 2) rows of 'columns'
-    uint64_t *from_above; // the step for which the halo above is here
+    float *grids[2];       // symmetric; (rows + 2) rows of 'columns'
+    uint64_t *from_above;  // the step for which the halo above is here
     uint64_t *from_below;
     int columns;
     int rows;
-    int above;        // the PE above, or -1 at the plate's edge
-    int below;        // the PE below, or -1
-    int rows_above;   // how many rows the PE above has, which is where its lower halo lies
+    int above;       // the PE above, or -1 at the plate's edge
+    int below;       // the PE below, or -1
+    int rows_above;  // how many rows the PE above has, which is where its lower halo lies
 };
 
 // The plate's points at the start: its upper edge is hot, and its inside is not uniform.
@@ -63,8 +64,8 @@ __device__ void compute_row(const float *now, float *then, int row, int columns)
     }
 }
 
-// Waits for a halo, computes the row beside it, and sends that row to the PE from which the halo came.
-// 'halo_there' is where that PE keeps it.
+// Waits for a halo, computes the row beside it, and sends that row to the PE from which the halo
+// came. 'halo_there' is where that PE keeps it.
 __device__ void compute_seam(const float *now, float *then, int row, int columns, uint64_t step,
                              int neighbour, uint64_t *ready, float *halo_there,
                              uint64_t *ready_there) {
@@ -104,7 +105,8 @@ __global__ void advance(Band band, uint64_t step) {
     }
 }
 
-// Rows of the plate's inside, from 'first' to before 'first + count'; the rest goes to the first PEs.
+// Rows of the plate's inside, from 'first' to before 'first + count'; the rest goes to the first
+// PEs.
 struct Share {
     int first;
     int count;

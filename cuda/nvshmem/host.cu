@@ -1,8 +1,8 @@
 // host: puts and gets that the host's thread issues, without a kernel.
 //
 // NVSHMEM calls the transport from the application's thread here, while its own proxy thread is at
-// work for the GPU. Blocking and not, to and from symmetric memory, and single values with p. Where a
-// peer is behind a transport the host has no g and no put with signal, so there is none here.
+// work for the GPU. Blocking and not, to and from symmetric memory, and single values with p. Where
+// a peer is behind a transport the host has no g and no put with signal, so there is none here.
 #include "job.h"
 
 using namespace prog;
@@ -46,8 +46,8 @@ void verify_put(Job &job, Buffers &buffers, size_t bytes, bool nbi, uint64_t rou
     nvshmem_sync_all();
     std::vector<uint8_t> expected = pattern_bytes(seed_of(job.previous(), round), bytes);
     expected.resize(buffers.dest.count(), kUntouched);
-    job.check(std::string(nbi ? "put_nbi, " : "put, ") + std::to_string(bytes) +
-                  " bytes from PE " + std::to_string(job.previous()),
+    job.check(std::string(nbi ? "put_nbi, " : "put, ") + std::to_string(bytes) + " bytes from PE " +
+                  std::to_string(job.previous()),
               buffers.dest.read(), expected);
 }
 
@@ -68,8 +68,8 @@ void verify_get(Job &job, Buffers &buffers, size_t bytes, bool nbi, uint64_t rou
     }
     std::vector<uint8_t> expected = pattern_bytes(seed_of(job.next(), round), bytes);
     expected.resize(buffers.dest.count(), kUntouched);
-    job.check(std::string(nbi ? "get_nbi, " : "get, ") + std::to_string(bytes) +
-                  " bytes from PE " + std::to_string(job.next()),
+    job.check(std::string(nbi ? "get_nbi, " : "get, ") + std::to_string(bytes) + " bytes from PE " +
+                  std::to_string(job.next()),
               buffers.dest.read(), expected);
     job.barrier();
 }

@@ -32,13 +32,15 @@ void describe(Job &job) {
     cudaDeviceProp properties;
     job.require(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
 
-    std::printf("pe %d of %d: NVSHMEM %d.%d.%d (built with %d.%d.%d), CUDA driver %d.%d, runtime %d.%d\n",
-                job.pe(), job.n_pes(), major, minor, patch, NVSHMEM_VENDOR_MAJOR_VERSION,
-                NVSHMEM_VENDOR_MINOR_VERSION, NVSHMEM_VENDOR_PATCH_VERSION, driver / 1000,
-                driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    std::printf(
+        "pe %d of %d: NVSHMEM %d.%d.%d (built with %d.%d.%d), CUDA driver %d.%d, runtime %d.%d\n",
+        job.pe(), job.n_pes(), major, minor, patch, NVSHMEM_VENDOR_MAJOR_VERSION,
+        NVSHMEM_VENDOR_MINOR_VERSION, NVSHMEM_VENDOR_PATCH_VERSION, driver / 1000,
+        driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     std::printf("pe %d: device %d %s (sm_%d%d, PCI %04x:%02x:%02x), %s\n", job.pe(), device,
                 properties.name, properties.major, properties.minor, properties.pciDomainID,
-                properties.pciBusID, properties.pciDeviceID, name_of_status(nvshmemx_init_status()));
+                properties.pciBusID, properties.pciDeviceID,
+                name_of_status(nvshmemx_init_status()));
 }
 
 void describe_peers(Job &job) {

@@ -1,8 +1,9 @@
 // A program's life as a PE: start, symmetric memory, what went wrong, results, end.
 //
 // Host side only, so that programs without kernels of their own compile fast; device.cuh is for
-// those with kernels. A failed check is noted and the program goes on, because the other PEs count on
-// it in the barriers to come; 'finish' then says FAILED. What leaves no way to go on ends the process.
+// those with kernels. A failed check is noted and the program goes on, because the other PEs count
+// on it in the barriers to come; 'finish' then says FAILED. What leaves no way to go on ends the
+// process.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -129,13 +130,13 @@ class Job {
 
   private:
     void wait_for_turn() {
-        const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
+        const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(10);
         for (uint64_t seen = 0; seen < turns_;) {
             require(cudaMemcpyAsync(&seen, turn_, sizeof seen, cudaMemcpyDeviceToHost, stream_),
                     "cudaMemcpy");
             synchronize();
             if (std::chrono::steady_clock::now() > deadline) {
-                give_up("PE 0 has not ended its measurement in 2 minutes");
+                give_up("PE 0 has not ended its measurement in 10 minutes");
             }
             usleep(500);
         }
@@ -250,7 +251,8 @@ class Stopwatch {
     cudaEvent_t end_ = nullptr;
 };
 
-// Microseconds per iteration of 'run', which puts that many on the stream; a few before do not count.
+// Microseconds per iteration of 'run', which puts that many on the stream; a few before do not
+// count.
 template <class Run>
 double timed(const Job &job, uint64_t iterations, Run &&run) {
     run(2);

@@ -1,9 +1,10 @@
-// on-stream: puts, gets and signals in the order of a CUDA stream, between the kernels of the program.
+// on-stream: puts, gets and signals in the order of a CUDA stream, between the kernels of the
+// program.
 //
-// The host puts kernels and transfers on one stream and does not wait between them: a kernel fills the
-// source, the transfer follows, the source is filled anew. What arrives tells whether the order held.
-// Waiting for a signal on a stream is refused where several PEs share a GPU without MPS; there a
-// barrier on the stream stands in for it, and the program says so.
+// The host puts kernels and transfers on one stream and does not wait between them: a kernel fills
+// the source, the transfer follows, the source is filled anew. What arrives tells whether the order
+// held. Waiting for a signal on a stream is refused where several PEs share a GPU without MPS;
+// there a barrier on the stream stands in for it, and the program says so.
 #include "job.h"
 
 using namespace prog;
@@ -29,7 +30,8 @@ struct Buffers {
     Symmetric<uint8_t> dest;
     Symmetric<uint64_t> set;    // by SET
     Symmetric<uint64_t> added;  // by ADD
-    Buffers(Job &job, size_t bytes) : source(job, bytes), dest(job, bytes), set(job, 1), added(job, 1) {}
+    Buffers(Job &job, size_t bytes)
+        : source(job, bytes), dest(job, bytes), set(job, 1), added(job, 1) {}
 };
 
 void check_received(Job &job, Buffers &buffers, const std::string &what, int from, uint64_t round,
@@ -79,7 +81,9 @@ void verify_get(Job &job, Buffers &buffers, size_t bytes, bool nbi, uint64_t rou
 }
 
 // Whether a stream may wait for a signal in this run.
-bool can_wait_on_stream() { return nvshmemx_init_status() != NVSHMEM_STATUS_LIMITED_MPG; }
+bool can_wait_on_stream() {
+    return nvshmemx_init_status() != NVSHMEM_STATUS_LIMITED_MPG;
+}
 
 void wait_on_stream(Job &job, uint64_t *word, uint64_t value) {
     if (can_wait_on_stream()) {
@@ -138,8 +142,9 @@ void verify_signal(Job &job, Buffers &buffers, Progress &progress) {
 
 void verify_all(Job &job, uint64_t highest) {
     if (!can_wait_on_stream() && job.pe() == 0) {
-        std::printf("# on-stream: several PEs share a GPU without MPS; barriers stand in for "
-                    "signal_wait_until_on_stream\n");
+        std::printf(
+            "# on-stream: several PEs share a GPU without MPS; barriers stand in for "
+            "signal_wait_until_on_stream\n");
     }
     Buffers buffers(job, highest + 64);
     Progress progress;

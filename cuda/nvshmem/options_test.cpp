@@ -51,9 +51,15 @@ void test_options() {
     expect(parsed({"--minimum=700"}, value) == Parsed::run && value == 700,
            "an option whose name begins with another's");
     expect(parsed({"--help"}, value) == Parsed::help, "--help");
-    for (const std::vector<const char *> &bad : std::vector<std::vector<const char *>>{
-             {"--min"}, {"--min", "0"}, {"--min", "101"}, {"--min=x"}, {"--max", "1"}, {"5"},
-             {"-min", "5"}, {"--mini", "5"}}) {
+    for (const std::vector<const char *> &bad :
+         std::vector<std::vector<const char *>>{{"--min"},
+                                                {"--min", "0"},
+                                                {"--min", "101"},
+                                                {"--min=x"},
+                                                {"--max", "1"},
+                                                {"5"},
+                                                {"-min", "5"},
+                                                {"--mini", "5"}}) {
         expect(parsed(bad, value) == Parsed::bad, bad[0]);
     }
 }

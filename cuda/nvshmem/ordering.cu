@@ -122,7 +122,8 @@ void verify_fence(Job &job, Flag kind, size_t words, int numbers) {
     const std::string what = std::string("fence before a flag by ") + name_of(kind) + ", rows of " +
                              std::to_string(words) + " words";
     check_finding(job, what, "word", *finding);
-    if (flag.read()[0] != uint64_t(numbers) || dest.read() != std::vector<uint64_t>(words, numbers)) {
+    if (flag.read()[0] != uint64_t(numbers) ||
+        dest.read() != std::vector<uint64_t>(words, numbers)) {
         job.fail(what + ": the last row or its flag has not arrived");
     }
 }
@@ -166,7 +167,8 @@ void measure(Job &job, uint64_t iterations) {
 
 int main(int argc, char **argv) {
     uint64_t rounds = 50, iterations = 100;
-    parse_or_exit(argc, argv, "ordering", "What fence and quiet promise, seen by reader and sender.",
+    parse_or_exit(argc, argv, "ordering",
+                  "What fence and quiet promise, seen by reader and sender.",
                   {{"rounds", "rows sent and quiets checked", &rounds, 1, 10'000},
                    {"iters", "timed operations", &iterations, 1, 1'000'000}});
     Job job("ordering");

@@ -1,7 +1,8 @@
 // p-g: single values of 1, 2, 4 and 8 bytes.
 //
-// Values put with p by many threads, gotten with g by whole warps on neighbouring words, which NVSHMEM
-// may gather into one transfer, and by warps whose threads look at words far apart, which it may not.
+// Values put with p by many threads, gotten with g by whole warps on neighbouring words, which
+// NVSHMEM may gather into one transfer, and by warps whose threads look at words far apart, which
+// it may not.
 #include "device.cuh"
 
 using namespace prog;
@@ -16,15 +17,15 @@ constexpr size_t kWords = 999;
 // NVSHMEM names its functions by type; this picks them by type.
 template <class T>
 struct Word;
-#define PROG_WORD(Type, name)                                                             \
-    template <>                                                                           \
-    struct Word<Type> {                                                                   \
-        static __device__ void p(Type *dest, Type value, int pe) {                        \
-            nvshmem_##name##_p(dest, value, pe);                                          \
-        }                                                                                 \
-        static __device__ Type g(const Type *source, int pe) {                            \
-            return nvshmem_##name##_g(source, pe);                                        \
-        }                                                                                 \
+#define PROG_WORD(Type, name)                                      \
+    template <>                                                    \
+    struct Word<Type> {                                            \
+        static __device__ void p(Type *dest, Type value, int pe) { \
+            nvshmem_##name##_p(dest, value, pe);                   \
+        }                                                          \
+        static __device__ Type g(const Type *source, int pe) {     \
+            return nvshmem_##name##_g(source, pe);                 \
+        }                                                          \
     }
 PROG_WORD(uint8_t, uint8);
 PROG_WORD(uint16_t, uint16);

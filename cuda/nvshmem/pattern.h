@@ -65,8 +65,8 @@ inline std::string difference(const std::vector<uint8_t> &got,
                std::to_string(expected.size());
     }
     return "offset " + std::to_string(first) + ": got " + std::to_string(got[first]) +
-           ", expected " + std::to_string(expected[first]) + "; " + std::to_string(wrong) +
-           " of " + std::to_string(expected.size()) + " bytes are wrong";
+           ", expected " + std::to_string(expected[first]) + "; " + std::to_string(wrong) + " of " +
+           std::to_string(expected.size()) + " bytes are wrong";
 }
 
 }  // namespace prog

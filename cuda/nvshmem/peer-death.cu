@@ -1,9 +1,10 @@
 // peer-death: PE 1 ends without a word in the middle of traffic; PE 0 must not hang.
 //
-// PE 0 puts and quiets without end. Once PE 1 has seen some of it, it kills itself. NVSHMEM has no way
-// to give PE 0 an error from a quiet: the transport reports it to NVSHMEM, which ends the process. So
-// PE 0 is to end by itself, with a status other than 0, before --limit seconds have passed; what it
-// prints comes from a handler that runs on the way out. With status 1 it says that nothing happened.
+// PE 0 puts and quiets without end. Once PE 1 has seen some of it, it kills itself. NVSHMEM has no
+// way to give PE 0 an error from a quiet: the transport reports it to NVSHMEM, which ends the
+// process. So PE 0 is to end by itself, with a status other than 0, before --limit seconds have
+// passed; what it prints comes from a handler that runs on the way out. With status 1 it says that
+// nothing happened.
 //
 // Other PEs wait until they are killed by their launcher, or --limit.
 #include <csignal>
@@ -94,7 +95,8 @@ void told_by_exit() {
 
 int main(int argc, char **argv) {
     uint64_t bytes = 64 << 10, after = 20, by_exit = 0, limit = 120;
-    parse_or_exit(argc, argv, "peer-death", "PE 1 dies in mid-traffic; PE 0 is to end with an error.",
+    parse_or_exit(argc, argv, "peer-death",
+                  "PE 1 dies in mid-traffic; PE 0 is to end with an error.",
                   {{"bytes", "size of PE 0's puts", &bytes, 8, 1 << 28},
                    {"after", "rounds that PE 1 waits for", &after, 1, 1'000'000},
                    {"exit", "1: PE 1 ends by _exit instead of SIGKILL", &by_exit, 0, 1},

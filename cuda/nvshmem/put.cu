@@ -93,7 +93,8 @@ void verify_all(Job &job, uint64_t highest) {
     // The bytes behind the largest show what writes too far.
     Buffers buffers(job, highest + 64);
     uint64_t round = 0;
-    for (const size_t bytes : {uint64_t(1), uint64_t(7), uint64_t(kSlice), uint64_t(4096), highest}) {
+    for (const size_t bytes :
+         {uint64_t(1), uint64_t(7), uint64_t(kSlice), uint64_t(4096), highest}) {
         if (bytes > highest) {
             continue;
         }

@@ -1,8 +1,8 @@
 // ring: every PE's block travels round the ring until every PE has all of them.
 //
-// The shape of a ring all-gather, made of puts with signals alone. In step s a PE passes on the block
-// that it got in step s - 1, beginning with its own. A signal per block says that it is there, so a
-// PE waits for the one block it needs next, never for all.
+// The shape of a ring all-gather, made of puts with signals alone. In step s a PE passes on the
+// block that it got in step s - 1, beginning with its own. A signal per block says that it is
+// there, so a PE waits for the one block it needs next, never for all.
 #include "device.cuh"
 
 using namespace prog;
@@ -18,7 +18,8 @@ struct Ring {
     size_t bytes;       // of one block
 };
 
-// One thread block per PE. Rounds are numbered on from 'begin'; signals only grow, so none is reset.
+// One thread block per PE. Rounds are numbered on from 'begin'; signals only grow, so none is
+// reset.
 __global__ void gather(Ring ring, uint64_t begin, uint64_t rounds, Finding *finding) {
     const int me = nvshmem_my_pe();
     const int n = nvshmem_n_pes();

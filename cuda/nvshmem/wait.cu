@@ -28,27 +28,27 @@ std::vector<Case<T>> cases() {
     // The numbers are far apart in a sense that needs the whole width and, if T has one, the sign.
     const T low = std::numeric_limits<T>::min() + 1;
     const T high = std::numeric_limits<T>::max() - 1;
-    return {{NVSHMEM_CMP_EQ, low, high, high},           {NVSHMEM_CMP_NE, high, high, low},
-            {NVSHMEM_CMP_GT, low, T(high - 1), high},    {NVSHMEM_CMP_GE, low, high, high},
-            {NVSHMEM_CMP_LT, high, T(low + 1), low},     {NVSHMEM_CMP_LE, high, low, low}};
+    return {{NVSHMEM_CMP_EQ, low, high, high},        {NVSHMEM_CMP_NE, high, high, low},
+            {NVSHMEM_CMP_GT, low, T(high - 1), high}, {NVSHMEM_CMP_GE, low, high, high},
+            {NVSHMEM_CMP_LT, high, T(low + 1), low},  {NVSHMEM_CMP_LE, high, low, low}};
 }
 
 // NVSHMEM names its functions by type; this picks them by type.
 template <class T>
 struct Wait;
-#define PROG_WAIT(Type, name)                                                                     \
-    template <>                                                                                   \
-    struct Wait<Type> {                                                                           \
-        static constexpr const char *kName = #name;                                               \
-        static __device__ void p(Type *word, Type value, int pe) {                                \
-            nvshmem_##name##_p(word, value, pe);                                                  \
-        }                                                                                         \
-        static __device__ void until(Type *word, int comparison, Type operand) {                  \
-            nvshmem_##name##_wait_until(word, comparison, operand);                               \
-        }                                                                                         \
-        static __device__ int test(Type *word, int comparison, Type operand) {                    \
-            return nvshmem_##name##_test(word, comparison, operand);                              \
-        }                                                                                         \
+#define PROG_WAIT(Type, name)                                                    \
+    template <>                                                                  \
+    struct Wait<Type> {                                                          \
+        static constexpr const char *kName = #name;                              \
+        static __device__ void p(Type *word, Type value, int pe) {               \
+            nvshmem_##name##_p(word, value, pe);                                 \
+        }                                                                        \
+        static __device__ void until(Type *word, int comparison, Type operand) { \
+            nvshmem_##name##_wait_until(word, comparison, operand);              \
+        }                                                                        \
+        static __device__ int test(Type *word, int comparison, Type operand) {   \
+            return nvshmem_##name##_test(word, comparison, operand);             \
+        }                                                                        \
     }
 PROG_WAIT(int32_t, int32);
 PROG_WAIT(uint32_t, uint32);
@@ -116,11 +116,12 @@ struct Many {
     uint64_t *operands;
 };
 
-// Finds the words of a round one after the other; each that was found is left out of the next search.
+// Finds the words of a round one after the other; each that was found is left out of the next
+// search.
 __device__ void find_each(Many many, uint64_t round, Finding *finding) {
     for (size_t found = 0; found < kMany - 1; found++) {
-        const size_t index = nvshmem_uint64_wait_until_any(many.words, kMany, many.status,
-                                                           NVSHMEM_CMP_GE, round);
+        const size_t index =
+            nvshmem_uint64_wait_until_any(many.words, kMany, many.status, NVSHMEM_CMP_GE, round);
         check_index(many.words, index, round, finding);
         many.status[index % kMany] = 1;
     }
@@ -168,8 +169,8 @@ __device__ void look(Many many, uint64_t round, Finding *finding) {
     }
 }
 
-// One thread. Puts the round's number into the next PE's words, all but the one that is left out, and
-// waits for its own.
+// One thread. Puts the round's number into the next PE's words, all but the one that is left out,
+// and waits for its own.
 __global__ void wait_for_many(Many many, Call call, uint64_t round, Finding *finding) {
     for (size_t i = 0; i < kMany; i++) {
         many.status[i] = i == kExcluded;
@@ -195,13 +196,15 @@ __global__ void wait_for_many(Many many, Call call, uint64_t round, Finding *fin
     }
 }
 
-// PE 0 and PE 1: a word to and fro.
-__global__ void ping_pong(uint64_t *word, int rounds) {
+// PE 0 and PE 1: a word to and fro. The first round is not timed: in it, one waits for the other's
+// kernel to begin.
+__global__ void ping_pong(uint64_t *word, int rounds, uint64_t *nanoseconds) {
     const int me = nvshmem_my_pe();
     if (me > 1) {
         return;
     }
-    for (int round = 1; round <= rounds; round++) {
+    uint64_t timed_from = 0;
+    for (int round = 1; round <= 1 + rounds; round++) {
         if (me == 0) {
             nvshmem_uint64_p(word, uint64_t(round), 1);
         }
@@ -209,7 +212,11 @@ __global__ void ping_pong(uint64_t *word, int rounds) {
         if (me == 1) {
             nvshmem_uint64_p(word, uint64_t(round), 0);
         }
+        if (round == 1) {
+            timed_from = now_ns();
+        }
     }
+    *nanoseconds = now_ns() - timed_from;
     nvshmem_quiet();
 }
 
@@ -259,8 +266,8 @@ void verify_many(Job &job) {
     Mapped<Finding> finding(job);
     const Many many{words.get(), status.get(), indices.get(), operands.get()};
     uint64_t round = 0;
-    for (const Call call : {Call::wait_all, Call::wait_any, Call::wait_some, Call::wait_all_vector,
-                            Call::test}) {
+    for (const Call call :
+         {Call::wait_all, Call::wait_any, Call::wait_some, Call::wait_all_vector, Call::test}) {
         round++;
         launch_together(job, wait_for_many, 1, 1, many, call, round, finding.device());
         // Nobody begins the next round before all have looked at this one's words.
@@ -271,13 +278,12 @@ void verify_many(Job &job) {
 
 void measure(Job &job, uint64_t iterations) {
     Symmetric<uint64_t> word(job, 1);
+    Mapped<uint64_t> nanoseconds(job);
     job.barrier();
-    Stopwatch watch(job);
-    launch_together(job, ping_pong, 1, 1, word.get(), int(iterations));
-    const double microseconds = watch.microseconds();
+    launch_together(job, ping_pong, 1, 1, word.get(), int(iterations), nanoseconds.device());
     job.barrier();
     const Table table(job, "p and wait_until, there and back, halved, PE 0 and PE 1", kLatency);
-    table.row(sizeof(uint64_t), "thread", microseconds / double(2 * iterations));
+    table.row(sizeof(uint64_t), "thread", double(*nanoseconds) / 1e3 / double(2 * iterations));
 }
 
 }  // namespace
