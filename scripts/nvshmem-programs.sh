@@ -5,8 +5,8 @@
 # NVSHMEM_TEST_VERSIONS names the versions; set and empty, all of this is skipped, and that is said.
 # NVSHMEM_TEST_ARCHS names the GPUs, as compute capabilities; one is enough to see that it compiles.
 set -euo pipefail
+out=$(realpath -m "$1")
 cd "$(dirname "$0")/.."
-out=$1
 read -ra versions <<<"${NVSHMEM_TEST_VERSIONS-3.4.5 3.6.5 3.8.0}"
 archs=${NVSHMEM_TEST_ARCHS-90}
 
