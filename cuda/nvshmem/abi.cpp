@@ -2,8 +2,7 @@
 //
 // The plugin's description of NVSHMEM's interface is its own (nvshmem_transport_abi.h). What of it
 // also stands in NVSHMEM's public headers is compared here: operation codes that the device writes
-// into the proxy's channel, the word that a fetched value comes back in, and the interface's
-// number.
+// into the proxy's channel, the word that a fetched value comes back in, the interface's number.
 #include <cstddef>
 #include <cstdint>
 

@@ -4,8 +4,7 @@
 // exact, whatever the order; what the fetching operations returned is exact as a set.
 //
 // A PE's own threads take part: where one PE of a job is behind a transport, NVSHMEM sends all
-// atomics there, also those of a PE on its own words. --self 0 leaves them out, to tell the two
-// apart.
+// atomics there, also those of a PE on its own words. --self 0 leaves them out.
 #include <algorithm>
 
 #include "device.cuh"
@@ -82,8 +81,7 @@ struct Atomic;
         PROG_ATOMIC_COMMON(Type, name);  \
     }
 
-// NVSHMEM's device library lacks inc, add and their fetching forms under the name int64 (3.4
-// to 3.8).
+// NVSHMEM's device library, 3.4 to 3.8, lacks inc, add and their fetching forms by the name int64.
 static_assert(std::is_same_v<int64_t, long>, "the functions for long stand in for int64");
 PROG_ATOMIC_INTEGER(int32_t, int32, int32);
 PROG_ATOMIC_INTEGER(uint32_t, uint32, uint32);

@@ -1,9 +1,8 @@
 // barrier: all PEs meet, and what was sent before has arrived.
 //
-// In every round each PE puts the round's number into a word of every other PE, without waiting for
-// it. After the barrier all words hold the number. Done with barriers called by the host, on a
-// stream, and by a kernel's thread, warp and block; and with sync, which completes nothing, after a
-// quiet.
+// In every round each PE puts the round's number into a word of every PE, without waiting for it.
+// After the barrier all words hold the number. Done with barriers called by the host, on a stream,
+// and by a kernel's thread, warp and block; and after a quiet with sync, which completes nothing.
 //
 // The kernel's own barriers can be left out with --device 0: NVSHMEM does not say whether they work
 // where several PEs share a GPU without MPS.

@@ -103,8 +103,7 @@ inline void check_finding(Job &job, const std::string &what, const char *place, 
     finding = Finding{};
 }
 
-// Fills a buffer with a pattern, by all threads of a block, and makes it visible to whoever sends
-// it.
+// Fills a buffer with a pattern, by all threads of a block, visible to whoever sends it.
 __device__ inline void fill_pattern(uint8_t *buffer, size_t bytes, uint64_t seed) {
     for (size_t i = threadIdx.x; i < bytes; i += blockDim.x) {
         buffer[i] = pattern(seed, i);

@@ -29,8 +29,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kInnerBlocks = 16;
 
-// The part of the plate that a PE holds: its rows, with a halo row (or the plate's edge) on both
-// sides.
+// The part of the plate that a PE holds: its rows, between two halo rows or the plate's edge.
 struct Band {
     float *grids[2];       // symmetric; (rows + 2) rows of 'columns'
     uint64_t *from_above;  // the step for which the halo above is here
