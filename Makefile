@@ -11,7 +11,7 @@ CARGO := scripts/cargo
 
 .PHONY: help
 help: ## List the targets
-	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-12s %s\n", $$1, $$2 }'
+	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
 
 .PHONY: deps
 deps: ## Install what building and testing need and this machine lacks
@@ -44,8 +44,12 @@ fake-cuda:
 check: ## Check formatting and lints
 	scripts/check.sh
 
+.PHONY: nvshmem-programs
+nvshmem-programs: deps ## Compile the NVSHMEM programs against the releases that the plugin is for
+	scripts/nvshmem-programs.sh $(TARGET)/nvshmem
+
 .PHONY: test
-test: deps check plugins fake-cuda ## Check, build and run every test
+test: deps check nvshmem-programs plugins fake-cuda ## Check, build and run every test
 	scripts/test.sh $(PLUGINS) $(FAKE_CUDA)
 
 .PHONY: test-staged

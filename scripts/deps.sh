@@ -113,6 +113,7 @@ install_rust() {
 missing=()
 have gcc || missing+=(gcc)
 have cc || missing+=(gcc)
+have g++ || missing+=(g++)
 have_header stdlib.h || missing+=(libc6-dev)
 have readelf || missing+=(binutils)
 have make || missing+=(make)
