@@ -233,7 +233,11 @@ pub(super) unsafe extern "C" fn finalize(transport: *mut Transport) -> c_int {
     guard("finalize", || {
         if is_alive(transport as usize) {
             // SAFETY: alive, and rule 2.
-            unsafe { counters::tell(plugin(transport)?) };
+            unsafe {
+                let plugin = plugin(transport)?;
+                counters::tell(plugin);
+                plugin.end_leftovers();
+            }
         }
         // SAFETY: rule 2.
         unsafe { destroy(transport) }

@@ -3,6 +3,7 @@
 use std::cell::UnsafeCell;
 use std::fmt;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use log::info;
 
@@ -17,6 +18,10 @@ use crate::engine::regions::RegionTable;
 use crate::logging;
 use crate::ofi::{Discovery, MemoryKinds, OfiPort, Report};
 use crate::settings::{ConsistencyChoice, Devices, Settings};
+
+/// How long the end waits for operations that a failure has left under way. A peer that lives ends them
+/// much sooner, and one that does not never.
+const LEFTOVERS: Duration = Duration::from_millis(500);
 
 /// One transport, from `nvshmemt_init` to `finalize`.
 #[derive(Debug)]
@@ -74,6 +79,22 @@ impl Plugin {
     /// Whether the lanes are there.
     pub(super) fn is_connected(&self) -> bool {
         self.connected.get().is_some()
+    }
+
+    /// Before the end: lets what a failure has left under way come to its end.
+    ///
+    /// # Safety
+    /// As [`Connected::with_proxy`].
+    pub(super) unsafe fn end_leftovers(&self) {
+        let Some(connected) = self.connection() else { return };
+        // SAFETY: the caller's promise.
+        let proxy = unsafe { connected.with_proxy(|lane| lane.end_leftovers(LEFTOVERS)) };
+        if !proxy || !connected.host.end_leftovers(LEFTOVERS) {
+            info!(
+                target: logging::TRANSPORT,
+                "operations are under way still after {LEFTOVERS:?}: their endpoints are closed under them"
+            );
+        }
     }
 
     /// Puts the lanes in place.

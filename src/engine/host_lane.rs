@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
 
 use super::error::EngineError;
 use super::handover::Outbox;
@@ -120,6 +121,11 @@ impl<P: Port> HostLane<P> {
         let progressed = lane.progress();
         self.has_work.store(lane.has_work(), Ordering::Relaxed);
         progressed
+    }
+
+    /// As [`Lane::end_leftovers`].
+    pub fn end_leftovers(&self, patience: Duration) -> bool {
+        self.lock().end_leftovers(patience)
     }
 
     /// Runs `with` on the lane.
