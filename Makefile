@@ -60,6 +60,14 @@ test-staged: deps plugins fake-cuda ## The suites on memory of a device that the
 gpu-tests: deps plugins ## Collect in target/gpu-tests what 'make test-staged' is on a machine with a GPU
 	scripts/gpu-tests.sh $(PLUGINS) $(TARGET)/gpu-tests
 
+.PHONY: gpu-kit
+gpu-kit: deps plugins ## Collect in target/gpu-kit what 'make gpu' is on a machine without Rust
+	scripts/gpu-kit.sh $(PLUGINS) $(TARGET)/gpu-kit
+
+.PHONY: gpu
+gpu: gpu-kit ## On a machine with a GPU, nvcc and an NVSHMEM: its programs through our transport
+	$(TARGET)/gpu-kit/run.sh $(GPU_ARGS)
+
 .PHONY: demo
 demo: deps plugins ## Two PEs, two rails on loopback TCP: bandwidth, latency, message rate
 	$(CARGO) run --locked --release -p nvshmem-sim --bin nvshmem-sim -- demo --plugin-dir $(PLUGINS)

@@ -1,5 +1,5 @@
 # NVSHMEM's public perftests, from a source tree of NVSHMEM 3.x, for one NVSHMEM and one CUDA toolkit:
-#   make -f nvshmem-perftests.mk PERFTEST=tree/perftest NVSHMEM=prefix CUDA=toolkit OUT=directory -j
+#   make -f perftests.mk PERFTEST=tree/perftest NVSHMEM=prefix CUDA=toolkit OUT=directory -j
 # They build against an NVSHMEM of another release than their own; what does not is left out with '-k'.
 # Needs make, nvcc and a C++ compiler. Upstream's own build wants CMake packages that wheels lack.
 
@@ -33,8 +33,11 @@ $(OUT)/utils.o: $(PERFTEST)/common/utils.cu | $(OUT)
 $(addprefix $(OUT)/,$(DEVICE_TESTS)): $(OUT)/%: $(POINTS)/%.cu $(OUT)/utils.o
 	$(NVCC) $(FLAGS) $< $(OUT)/utils.o -o $@ $(LINK)
 
-$(addprefix $(OUT)/,$(HOST_TESTS)): $(OUT)/%: $(HOST_POINTS)/%.cpp $(OUT)/utils.o
-	$(NVCC) $(FLAGS) -x cu $< -x none $(OUT)/utils.o -o $@ $(LINK)
+$(addprefix $(OUT)/,$(addsuffix .o,$(HOST_TESTS))): $(OUT)/%.o: $(HOST_POINTS)/%.cpp | $(OUT)
+	$(NVCC) $(FLAGS) -x cu -dc $< -o $@
+
+$(addprefix $(OUT)/,$(HOST_TESTS)): %: %.o $(OUT)/utils.o
+	$(NVCC) $(FLAGS) $^ -o $@ $(LINK)
 
 $(OUT):
 	mkdir -p $@

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Builds the NVSHMEM programs beside this script for this machine, and runs them through the
+# transport in lib:
+#   [NVSHMEM=prefix] [CUDA=toolkit] [ARCHS="80 90"] [PERFTEST=tree/perftest] [LIBFABRIC=file] \
+#       ./run.sh [ARGUMENTS OF nvshmem-gpu-run, such as --only put,get --out DIRECTORY]
+# NVSHMEM is a prefix with include and lib; without it, the one that pip has installed for python3, or
+# /usr/local/nvshmem. PERFTEST is the directory of that name in NVSHMEM's source tree: its programs run
+# as well. LIBFABRIC is the libfabric to use, "system" the system's; without it, the 2.x in here.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+
+fail() {
+    echo "$*" >&2
+    exit 2
+}
+
+nvshmem=${NVSHMEM:-}
+if [[ -z $nvshmem ]]; then
+    nvshmem=$(python3 -c 'import nvidia.nvshmem as n; print(list(n.__path__)[0])' 2>/dev/null) ||
+        nvshmem=/usr/local/nvshmem
+fi
+[[ -d $nvshmem/include ]] || fail "no NVSHMEM in $nvshmem: name its prefix with NVSHMEM=..."
+
+cuda=${CUDA:-}
+if [[ -z $cuda ]]; then
+    nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
+    [[ -x $nvcc ]] || fail "no nvcc: put it on PATH, or name the toolkit with CUDA=..."
+    cuda=$(dirname "$(dirname "$(realpath "$nvcc")")")
+fi
+
+archs=${ARCHS:-}
+if [[ -z $archs ]]; then
+    archs=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | tr -d . | sort -u | xargs) ||
+        fail "nvidia-smi does not list the GPUs: name their compute capabilities with ARCHS=\"90\""
+fi
+
+# One directory per NVSHMEM: programs run with the release that they were built with.
+build=$here/build/$(printf '%s' "$nvshmem $archs" | cksum | cut -d' ' -f1)
+arguments=(NVSHMEM="$nvshmem" CUDA="$cuda" ARCHS="$archs")
+make --silent --directory "$here/programs" --jobs "$(nproc)" "${arguments[@]}" OUT="$build/programs"
+run=(--nvshmem "$nvshmem" --plugin-dir "$here/lib" --programs "$build/programs")
+
+if [[ -n ${PERFTEST:-} ]]; then
+    perftest=$(realpath "$PERFTEST")
+    # Those that do not build with this NVSHMEM are left out.
+    make --silent --keep-going --file "$here/programs/perftests.mk" --jobs "$(nproc)" \
+        "${arguments[@]}" PERFTEST="$perftest" OUT="$build/perftests" ||
+        echo "some perftests do not build with the NVSHMEM in $nvshmem: see above" >&2
+    run+=(--perftests "$build/perftests")
+fi
+
+case ${LIBFABRIC:-} in
+system) ;;
+'') run+=(--libfabric "$here/libfabric.so.1") ;;
+*) run+=(--libfabric "$(realpath "$LIBFABRIC")") ;;
+esac
+exec "$here/nvshmem-gpu-run" "${run[@]}" "$@"

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Collects in DIRECTORY what NVSHMEM programs need to run through this transport on a machine that has
+# a GPU, nvcc, make, a C++ compiler and an NVSHMEM, and no Rust:
+#   scripts/gpu-kit.sh PLUGIN_DIRECTORY DIRECTORY
+# DIRECTORY/run.sh builds the programs there and runs them.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+plugins=$1
+to=$2
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+
+scripts/cargo build --locked --release -p nvshmem-gpu-run
+libfabric2=$(scripts/libfabric2.sh)
+
+rm -rf "$to"
+mkdir -p "$to/lib"
+cp -P "$plugins"/nvshmem_transport_libfabric.so* "$to/lib/"
+cp "$target/release/nvshmem-gpu-run" "$to/"
+for file in "$to/nvshmem-gpu-run" "$to"/lib/*; do
+    [[ -L $file ]] || objcopy --strip-debug "$file"
+done
+# The systems that have one have 1.17, mostly; native tcp is in 2.x.
+cp -L "$libfabric2" "$to/libfabric.so.1"
+cp -r cuda/nvshmem "$to/programs"
+cp scripts/gpu-kit-run.sh "$to/run.sh"
+echo "$to: carry it to a machine with a GPU, nvcc and an NVSHMEM, and start run.sh there"
