@@ -37,7 +37,8 @@ fi
 # One directory per NVSHMEM: programs run with the release that they were built with.
 build=$here/build/$(printf '%s' "$nvshmem $archs" | cksum | cut -d' ' -f1)
 arguments=(NVSHMEM="$nvshmem" CUDA="$cuda" ARCHS="$archs")
-make --silent --directory "$here/programs" --jobs "$(nproc)" "${arguments[@]}" OUT="$build/programs"
+make --silent --directory "$here/programs" --jobs "$(nproc)" "${arguments[@]}" \
+    OUT="$build/programs" programs
 run=(--nvshmem "$nvshmem" --plugin-dir "$here/lib" --programs "$build/programs")
 
 if [[ -n ${PERFTEST:-} ]]; then
