@@ -19,13 +19,15 @@ use super::rate::Rate;
 /// The largest packet. What TCP carries in such packets is 99.2 % of what is on the wire.
 const MTU: u32 = 9000;
 
-/// What is sent at once as one packet that is cut on the way (segmentation offload), in bytes. The token
-/// bucket passes such a packet whole or not at all.
+/// What TCP hands down at once as one packet (segmentation offload), in bytes: less than two of them, as
+/// the token bucket passes a packet whole or not at all.
 const GSO: u32 = 16 << 10;
 
-/// Bytes that may leave at more than the rate after a pause: the least that passes a packet. An
-/// operation gains that much, and over four rails four times as much, so it is to be small.
+/// Bytes that may leave at more than the rate after a pause: two packets, and what a timer that is late
+/// may cost. With less a link does not come to its rate; and an operation gains that much on
+/// each rail that it uses, so it is to be small.
 const BURST: u32 = 18 << 10;
+const LATE: Duration = Duration::from_micros(50);
 
 /// Bytes that wait at a shaped interface before packets are dropped.
 const LIMIT: u32 = 512 << 10;
@@ -263,9 +265,10 @@ impl Network {
     /// Gives a link its rate in both directions. Between two hosts each end is a host's own, and is
     /// shaped twice alike.
     fn shape(&self, link: Link, verb: &str, rate: Rate) -> Result<(), LabError> {
+        let burst = BURST + (rate.bytes_per_second() * LATE.as_secs_f64()) as u32;
         let line = |name: &str| {
             let rate = rate.for_tc();
-            format!("qdisc {verb} dev {name} root tbf rate {rate} burst {BURST} limit {LIMIT}")
+            format!("qdisc {verb} dev {name} root tbf rate {rate} burst {burst} limit {LIMIT}")
         };
         self.hosts[link.host].tc(&[line(&nic(link.rail))])?;
         let (far, name) = self.far(link);

@@ -43,9 +43,6 @@ pub struct Ran {
     pub goodput: Option<f64>,
     /// Of each host, by rail, during the whole job.
     pub carried: Vec<Vec<Carried>>,
-    /// Part of the machine's time that was not idle meanwhile, 0 to 1; the machine's other work is
-    /// in it.
-    pub busy: f64,
     /// What has happened to links.
     pub happened: Vec<String>,
     /// Lines of the PEs that warn.
@@ -66,12 +63,11 @@ impl Subject {
         let network = Network::new(experiment.hosts, &experiment.rails)?;
         let before = all_carried(&network)?;
         let mut script = Script::new(experiment, run, &network);
-        let (started, idle) = (Instant::now(), Idle::now());
+        let started = Instant::now();
         let job = self.job(experiment, run, &network).param(pe::TEXT, text).param(pe::RUN, index);
         let report = job
             .run_with(&mut |pe, name, _| script.take(pe, name))
             .map_err(|e| LabError::text("the job", e.to_string()))?;
-        let busy = idle.busy_since();
         let elapsed = started.elapsed();
         let carried = all_carried(&network)?;
         let carried = std::iter::zip(carried, before)
@@ -87,7 +83,6 @@ impl Subject {
             first_wrong: report.pes.iter().find_map(|pe| pe.value(FIRST)).map(str::to_owned),
             goodput: goodput(&report),
             carried,
-            busy,
             happened,
             warnings,
             elapsed,
@@ -123,20 +118,31 @@ impl Subject {
         })
     }
 
-    /// Bytes per second of TCP by itself over each rail from the first host to the second, each rail
-    /// alone.
+    /// Bytes per second of TCP by itself from the first host to the second: over each rail alone, and
+    /// over all at once, which is what this machine can carry.
     ///
     /// # Errors
     /// The lab fails.
-    pub fn raw_tcp(experiment: &Experiment) -> Result<Vec<f64>, LabError> {
+    pub fn raw_tcp(experiment: &Experiment) -> Result<(Vec<f64>, f64), LabError> {
         /// Long enough for TCP to be at its rate.
         const SECONDS: f64 = 0.2;
         let network = Network::new(experiment.hosts, &experiment.rails)?;
-        let rates = experiment.rails.iter().enumerate();
-        let raw = |(rail, rate): (usize, &super::Rate)| {
-            raw::tcp(&network, rail, (rate.bytes_per_second() * SECONDS) as usize)
+        let raw = |rail: usize| {
+            let bytes = experiment.rails[rail].bytes_per_second() * SECONDS;
+            raw::tcp(&network, rail, bytes as usize)
         };
-        rates.map(raw).collect()
+        let alone = (0..network.rails()).map(raw).collect::<Result<_, _>>()?;
+        let together = std::thread::scope(|scope| {
+            let raw = &raw;
+            let threads: Vec<_> =
+                (0..network.rails()).map(|rail| scope.spawn(move || raw(rail))).collect();
+            let joined = threads.into_iter().map(|thread| match thread.join() {
+                Ok(rate) => rate,
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+            joined.sum::<Result<f64, LabError>>()
+        })?;
+        Ok((alone, together))
     }
 }
 
@@ -262,30 +268,6 @@ fn all_carried(network: &Network) -> Result<Vec<Vec<Carried>>, LabError> {
 
 fn difference((after, before): (Carried, Carried)) -> Carried {
     Carried { sent: after.sent - before.sent, received: after.received - before.received }
-}
-
-/// The processors' time so far: idle, and all.
-struct Idle(Option<(u64, u64)>);
-
-impl Idle {
-    fn now() -> Idle {
-        let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-        let line = text.lines().next().and_then(|line| line.strip_prefix("cpu "));
-        // user nice system idle iowait irq softirq steal
-        let times = line.map(|line| -> Vec<u64> {
-            line.split_whitespace().take(8).filter_map(|time| time.parse().ok()).collect()
-        });
-        Idle(times.filter(|times| times.len() == 8).map(|t| (t[3] + t[4], t.iter().sum())))
-    }
-
-    fn busy_since(&self) -> f64 {
-        match (self.0, Idle::now().0) {
-            (Some((idle, all)), Some((idle_now, all_now))) if all_now > all => {
-                1.0 - (idle_now - idle) as f64 / (all_now - all) as f64
-            }
-            _ => f64::NAN,
-        }
-    }
 }
 
 #[cfg(test)]
