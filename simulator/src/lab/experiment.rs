@@ -55,9 +55,13 @@ pub struct Run {
     /// What happens to links.
     #[serde(default, rename = "event")]
     pub events: Vec<Event>,
-    /// Names, such as those of rails, that must each be in a warning of some PE.
+    /// Texts, such as the name of a rail, that must be together in one warning of some PE; for each
+    /// list there must be one. A word is only found whole.
     #[serde(default)]
-    pub warns: Vec<String>,
+    pub warns: Vec<Vec<String>>,
+    /// Whether it is one of the tests as well. Tests look at what is wrong, not at what is slow.
+    #[serde(default)]
+    pub tested: bool,
 }
 
 /// Something that happens to a link.

@@ -16,6 +16,9 @@ use super::{SCENARIO, pe, raw, storm};
 use crate::report::JobReport;
 use crate::settings::JobSettings;
 
+/// How long PEs may take to end when one has failed. What they wait for has failed as well.
+const GRACE: Duration = Duration::from_secs(2);
+
 /// What the lab tests.
 #[derive(Clone, Debug)]
 pub struct Subject {
@@ -100,6 +103,7 @@ impl Subject {
             .heap(heap, chunk)
             .deadline(deadline)
             .step_deadline(deadline)
+            .grace(GRACE)
             .env("NVSHMEM_DEBUG", "INFO")
             .env("NVSHMEM_LIBFABRIC_PROVIDER", "tcp")
             // The hosts share the cores of this machine, and the plugin knows of one host only.
@@ -213,9 +217,10 @@ impl<'a> Script<'a> {
         if let Some(event) = self.events.last() {
             return Some(format!("it was over before {} was {}", event.link(), event.set));
         }
-        let silent = |name: &&String| !warnings(report).any(|line| has_word(&line, name));
-        let unnamed = run.warns.iter().find(silent)?;
-        Some(format!("no PE has warned of {unnamed}"))
+        let says = |line: &str, texts: &[String]| texts.iter().all(|text| has_word(line, text));
+        let missing =
+            run.warns.iter().find(|texts| !warnings(report).any(|line| says(&line, texts)));
+        Some(format!("no PE has warned of {}", missing?.join(", ")))
     }
 }
 

@@ -313,10 +313,15 @@ impl Storm<'_> {
     /// Waits until a word is at least that, and gives what it is.
     fn wait_for(&self, place: SymAddr, least: u64) -> Result<u64, Error> {
         let (start, deadline) = (Instant::now(), self.job.settings.step_deadline);
+        let fatal = self.job.bootstrap().fatal();
         loop {
             let found = self.host.local(place, 8)?.load_acquire()?;
             if found >= least {
                 return Ok(found);
+            }
+            // Nobody else would notice: what a thread waits for may be what failed.
+            if let Some(text) = fatal.get() {
+                return Err(Error::Proxy(text.to_string()));
             }
             if start.elapsed() > deadline {
                 let text = format!("a word was {found} and not {least} for {deadline:?}");
