@@ -52,6 +52,9 @@ pub struct Run {
     pub env: BTreeMap<String, String>,
     /// Instead of the experiment's.
     pub workload: Option<Workload>,
+    /// What is so before the PEs start; `after` is of no account.
+    #[serde(default, rename = "start")]
+    pub starts: Vec<Event>,
     /// What happens to links.
     #[serde(default, rename = "event")]
     pub events: Vec<Event>,
@@ -69,6 +72,7 @@ pub struct Run {
 #[serde(deny_unknown_fields)]
 pub struct Event {
     /// When that part of all PEs' rounds has begun, from 0 to 1.
+    #[serde(default)]
     pub after: f64,
     /// Of the link.
     pub host: usize,
@@ -203,7 +207,7 @@ impl Experiment {
             if !run.events.is_empty() && !matches!(workload, Workload::Storm { .. }) {
                 return Err(format!("run {:?}: events happen in storms only", run.name));
             }
-            for event in &run.events {
+            for event in run.events.iter().chain(&run.starts) {
                 if event.host >= self.hosts || event.rail >= self.rails.len() {
                     return Err(format!("run {:?}: there is no {}", run.name, event.link()));
                 }

@@ -9,6 +9,7 @@
 
 mod error;
 mod experiment;
+mod figure;
 mod many_to_one;
 mod namespace;
 mod network;

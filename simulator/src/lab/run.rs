@@ -31,7 +31,7 @@ pub struct Subject {
 }
 
 /// What came of a run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct Ran {
     /// The run's name.
     pub name: String,
@@ -64,6 +64,9 @@ impl Subject {
     pub fn run(&self, experiment: &Experiment, text: &str, index: usize) -> Result<Ran, LabError> {
         let run = &experiment.runs[index];
         let network = Network::new(experiment.hosts, &experiment.rails)?;
+        for event in &run.starts {
+            network.change(event.link(), event.end, event.set)?;
+        }
         let before = all_carried(&network)?;
         let mut script = Script::new(experiment, run, &network);
         let started = Instant::now();

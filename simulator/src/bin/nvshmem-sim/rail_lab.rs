@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use clap::Args;
 use nvshmem_sim::BoxError;
-use nvshmem_sim::lab::{self, Experiment, Figure, Measure, Ran, Subject};
+use nvshmem_sim::lab::{self, Experiment, Figure, Ran, Subject};
 
 use crate::default_plugin_dir;
 
@@ -68,6 +68,7 @@ pub(crate) fn run(options: &Options) -> Result<(), BoxError> {
             continue;
         }
         show_raw(&experiment)?;
+        let imbalance_matters = experiment.measures.iter().any(|m| m.of == Figure::Imbalance);
         let mut done = BTreeMap::new();
         for (index, run) in experiment.runs.iter().enumerate() {
             if options.only.as_ref().is_some_and(|only| !run.name.contains(only)) {
@@ -75,6 +76,11 @@ pub(crate) fn run(options: &Options) -> Result<(), BoxError> {
             }
             let ran = subject.run(&experiment, &text, index)?;
             show(&ran, options.verbose);
+            let imbalance = ran.imbalance().filter(|_| imbalance_matters);
+            if let Some(imbalance) = imbalance {
+                let percent = imbalance * 100.0;
+                println!("  the rails of host0 have received within {percent:.1} % of one another");
+            }
             let place = format!("{}, {}", path.display(), ran.name);
             if let Some(failure) = &ran.failure {
                 wrong.push(format!("{place}: {failure}"));
@@ -85,7 +91,7 @@ pub(crate) fn run(options: &Options) -> Result<(), BoxError> {
             done.insert(ran.name.clone(), ran);
         }
         figures.extend(experiment.measures.iter().filter_map(|measure| {
-            let Some((value, unit)) = figure(&experiment, measure, &done) else {
+            let Some((value, unit)) = experiment.figure(measure, &done) else {
                 println!("{}: not measured, as a run it needs is missing", measure.name);
                 return None;
             };
@@ -177,42 +183,5 @@ fn show(ran: &Ran, verbose: bool) {
     }
     if verbose {
         print!("{}", ran.log);
-    }
-}
-
-/// A measure's value and unit; none when a run it needs has no figure.
-fn figure(
-    experiment: &Experiment,
-    measure: &Measure,
-    done: &BTreeMap<String, Ran>,
-) -> Option<(f64, &'static str)> {
-    let sum = |names: &[String]| -> Option<f64> {
-        names.iter().map(|name| done.get(name)?.goodput).sum()
-    };
-    let named: Vec<String> = match measure.run.is_empty() {
-        true => experiment.runs.iter().map(|run| run.name.clone()).collect(),
-        false => measure.run.clone(),
-    };
-    match measure.of {
-        Figure::Ratio => Some((sum(&named)? / sum(&measure.over)?, "ratio")),
-        Figure::WrongBytes => {
-            let of_run = |name: &String| {
-                let ran = done.get(name)?;
-                // A job that did not end in order has not shown what it moved.
-                ran.goodput.map(|_| ran.wrong_bytes as f64)
-            };
-            Some((named.iter().map(of_run).sum::<Option<f64>>()?, "bytes"))
-        }
-        Figure::Imbalance => {
-            let of_run = |name: &String| -> Option<f64> {
-                let rails = done.get(name)?.carried.first()?;
-                let received = rails.iter().map(|rail| rail.received as f64);
-                let (least, most) =
-                    (received.clone().reduce(f64::min)?, received.clone().reduce(f64::max)?);
-                Some((most - least) * rails.len() as f64 / received.sum::<f64>())
-            };
-            let all = named.iter().map(of_run).collect::<Option<Vec<f64>>>()?;
-            Some((all.into_iter().reduce(f64::max)?, "ratio"))
-        }
     }
 }
