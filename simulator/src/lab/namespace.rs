@@ -82,12 +82,12 @@ impl Namespace {
         self.batch("tc", lines)
     }
 
-    /// What `ip` answers.
+    /// What `ip` or `tc` answers.
     ///
     /// # Errors
     /// See [`Namespace::ip`].
-    pub(crate) fn ask_ip(&self, arguments: &[&str]) -> Result<String, LabError> {
-        self.call("ip", arguments, "")
+    pub(super) fn ask(&self, program: &str, arguments: &[&str]) -> Result<String, LabError> {
+        self.call(program, arguments, "")
     }
 
     fn batch(&self, program: &str, lines: &[String]) -> Result<(), LabError> {

@@ -72,7 +72,7 @@ impl Subject {
         let started = Instant::now();
         let job = self.job(experiment, run, &network).param(pe::TEXT, text).param(pe::RUN, index);
         let report = job
-            .run_with(&mut |pe, name, _| script.take(pe, name))
+            .run_with(&mut |_, name, _| script.take(name))
             .map_err(|e| LabError::text("the job", e.to_string()))?;
         let elapsed = started.elapsed();
         let carried = all_carried(&network)?;
@@ -191,7 +191,8 @@ impl<'a> Script<'a> {
         Script { network, total: rounds as f64, begun: 0, events, happened, failure }
     }
 
-    fn take(&mut self, _pe: u32, name: &str) {
+    /// Takes the name of a value that a PE has handed over.
+    fn take(&mut self, name: &str) {
         if name != ROUND {
             return;
         }
