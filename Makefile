@@ -88,6 +88,12 @@ bench-staged: deps plugins fake-cuda ## Puts and gets of device memory by stagin
 	$(CARGO) run --locked --release -p nvshmem-bench -- --staged --cuda-driver $(FAKE_CUDA) \
 		--plugin-dir $(PLUGINS) --libfabric2 $$libfabric2
 
+.PHONY: rail-lab
+rail-lab: deps plugins ## Several hosts with several rails on this machine, as MEASURE lines; needs root
+	libfabric2=$$(scripts/libfabric2.sh) && \
+	$(CARGO) run --locked --release -p nvshmem-sim --bin nvshmem-sim -- rail-lab \
+		--plugin-dir $(PLUGINS) --libfabric $$libfabric2
+
 .PHONY: libfabric2
 libfabric2: ## Fetch a libfabric 2.x to test against and print its path
 	@scripts/libfabric2.sh

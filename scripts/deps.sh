@@ -124,7 +124,10 @@ have valgrind || missing+=(valgrind)
 have python3 || missing+=(python3)
 have_pip || missing+=(python3-pip)
 have unzip || missing+=(unzip)
-have ip || missing+=(iproute2)
+# ip and tc, for the rail laboratory.
+if ! have ip || ! have tc; then
+    missing+=(iproute2)
+fi
 # For cargo and pip.
 [[ -e /etc/ssl/certs/ca-certificates.crt ]] || missing+=(ca-certificates)
 if [[ ${#missing[@]} -gt 0 ]]; then

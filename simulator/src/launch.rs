@@ -44,6 +44,19 @@ impl JobSettings {
     /// Only what keeps the job from starting: settings that make no sense, no directory for the
     /// socket, no executable.
     pub fn run(&self) -> Result<JobReport, LaunchError> {
+        self.run_with(&mut |_, _, _| {})
+    }
+
+    /// As [`JobSettings::run`], and calls `on_value` with the PE, name and text of each value that a PE
+    /// hands over ([`crate::Job::report`]). Collectives that the PE joins afterwards do not complete
+    /// before `on_value` has returned; neither does anything else, so it is to be brief.
+    ///
+    /// # Errors
+    /// See [`JobSettings::run`].
+    pub fn run_with(
+        &self,
+        on_value: &mut dyn FnMut(u32, &str, &str),
+    ) -> Result<JobReport, LaunchError> {
         self.check().map_err(|text| failed("settings", io::Error::other(text)))?;
         let dir = JobDir::create().map_err(|e| failed("directory for the job's socket", e))?;
         let socket = dir.0.join("s");
@@ -54,6 +67,7 @@ impl JobSettings {
 
         let mut launcher = Launcher {
             settings: self,
+            on_value,
             dir: Some(dir),
             listener,
             strangers: Vec::new(),
@@ -100,6 +114,7 @@ impl Drop for JobDir {
 
 struct Launcher<'a> {
     settings: &'a JobSettings,
+    on_value: &'a mut dyn FnMut(u32, &str, &str),
     /// Where the socket's name is, until every PE has connected: what is removed early does not
     /// stay when the launcher is killed.
     dir: Option<JobDir>,
@@ -148,6 +163,9 @@ impl Launcher<'_> {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        if let Some(network) = self.settings.network_of_pe.get(&pe) {
+            network.take_in(&mut command);
+        }
         if let Some(dir) = &self.dir {
             // Some libraries write a report into the working directory when a process aborts. This
             // one is gone by then, and takes along what was written earlier.
@@ -260,7 +278,10 @@ impl Launcher<'_> {
         while let Some(message) = self.pes[pe].link.as_mut().and_then(Link::next) {
             match message {
                 FromPe::Hello(_) => {}
-                FromPe::Value(key, value) => self.pes[pe].values.push((key, value)),
+                FromPe::Value(key, value) => {
+                    (self.on_value)(pe as u32, &key, &value);
+                    self.pes[pe].values.push((key, value));
+                }
                 FromPe::Join(op, data) => match self.coordinator.join(pe, op, data) {
                     Ok(None) => {}
                     Ok(Some(results)) => {

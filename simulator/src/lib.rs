@@ -52,6 +52,7 @@ mod error;
 mod faults;
 mod gpu;
 mod host;
+pub mod lab;
 mod launch;
 mod leftovers;
 mod maps;

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nvshmem_abi::Layout;
 
 use crate::device_memory::{MemoryKind, UserMapped};
+use crate::lab::Namespace;
 
 /// Marks a process as a PE and says which; set by the launcher only.
 pub(crate) const ENV_PE: &str = "NVSHMEM_SIM_PE";
@@ -77,6 +79,9 @@ pub struct JobSettings {
     /// Put in front of single PEs' commands instead of [`JobSettings::prefix`], such as
     /// `ip netns exec NAME`.
     pub prefix_of_pe: BTreeMap<u32, Vec<OsString>>,
+    /// Networks that single PEs are in, instead of the launcher's. PEs and launcher talk over a socket
+    /// that has a path, not an address, so any network does.
+    pub network_of_pe: BTreeMap<u32, Arc<Namespace>>,
     /// Whether the PEs' output also goes to the launcher's own, line by line. Default: it is only
     /// kept in the report.
     pub forward_output: bool,
@@ -111,6 +116,7 @@ impl JobSettings {
             params: BTreeMap::new(),
             prefix: Vec::new(),
             prefix_of_pe: BTreeMap::new(),
+            network_of_pe: BTreeMap::new(),
             forward_output: false,
         }
     }
@@ -173,6 +179,12 @@ impl JobSettings {
     /// Pretends that the PEs are on several hosts.
     pub fn pes_per_node(mut self, pes_per_node: u32) -> Self {
         self.pes_per_node = pes_per_node;
+        self
+    }
+
+    /// Puts one PE into a network of its own.
+    pub fn network_of_pe(mut self, pe: u32, network: Arc<Namespace>) -> Self {
+        self.network_of_pe.insert(pe, network);
         self
     }
 

@@ -1,17 +1,19 @@
 //! Runs a job of the host simulator from the command line.
 //!
 //! `nvshmem-sim demo` starts PEs that load the installed plugin and measure it the way NVSHMEM's
-//! perftests do, in their layout, checking every byte.
+//! perftests do, in their layout, checking every byte. `nvshmem-sim rail-lab` runs experiments on
+//! several hosts with several rails, all on this machine.
 
 mod demo;
 mod measure;
+mod rail_lab;
 mod table;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use nvshmem_sim::pe_entry;
+use nvshmem_sim::{lab, pe_entry};
 
 /// The transport plugin at work, without a GPU and without NVSHMEM.
 #[derive(Parser, Debug)]
@@ -25,6 +27,8 @@ struct Arguments {
 enum Command {
     /// Two PEs: put and get bandwidth, latency and message rate, with every byte checked.
     Demo(demo::Options),
+    /// Several hosts with several rails: bandwidth, slow rails, rails that fail
+    RailLab(rail_lab::Options),
 }
 
 /// Where the plugin is when nobody says otherwise: installed beside this program.
@@ -36,9 +40,10 @@ fn default_plugin_dir() -> PathBuf {
 
 fn main() -> ExitCode {
     // A process that the launcher started as a PE ends in here.
-    pe_entry(&[("measure", measure::scenario)]);
+    pe_entry(&[("measure", measure::scenario), (lab::SCENARIO, lab::pe)]);
     let done = match Arguments::parse().command {
         Command::Demo(options) => demo::run(&options),
+        Command::RailLab(options) => rail_lab::run(&options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
