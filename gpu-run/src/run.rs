@@ -18,6 +18,15 @@ use crate::options::{MpsChoice, Options};
 /// the case of a dying PE sets.
 const GRACE: Duration = Duration::from_secs(40);
 
+/// Settings for what the user's environment leaves open.
+const UNLESS_SET: [(&str, &str); 2] = [
+    ("NVSHMEM_SYMMETRIC_SIZE", "1G"),
+    // The transport's copies must not share a queue of the device with the program's kernels, which may
+    // wait for those copies. Of processes under the multi-process service, each has two queues by
+    // default.
+    ("CUDA_DEVICE_MAX_CONNECTIONS", "32"),
+];
+
 /// What keeps the runs from starting.
 #[derive(Debug, Error)]
 pub enum RunError {
@@ -61,15 +70,13 @@ pub fn all(options: &Options) -> Result<bool, RunError> {
         return Err(RunError::NoPrograms);
     }
     let scratch = Scratch::new(options.out.as_deref())?;
-    let mps = start_mps(options, &scratch.dir)?;
+    // Whether it is there shows before anything runs.
+    let has_mps = start_mps(options, &scratch.dir)?.is_some();
     println!("NVSHMEM {} in {}", nvshmem.version, nvshmem.root.display());
     println!("transport {}", plugin.display());
     println!(
         "multi-process service: {}",
-        match &mps {
-            Some(_) => "on",
-            None => "off, so PEs on one GPU take turns and times say nothing",
-        }
+        if has_mps { "on" } else { "off, so PEs on one GPU take turns and times say nothing" }
     );
 
     let mut rows = Vec::new();
@@ -78,6 +85,8 @@ pub fn all(options: &Options) -> Result<bool, RunError> {
             let dir = scratch.dir.join(format!("{provider}-{}-{}", rows.len(), case.program));
             let pes = if case.is_perftest() { 2 } else { options.pes };
             let mut env = environment(options, &nvshmem, &plugin, provider, &dir);
+            // One for each job: where a client has died, the service refuses others for a while.
+            let mps = if has_mps { start_mps(options, &scratch.dir)? } else { None };
             env.extend(mps.iter().flat_map(|mps| mps.env(pes)));
             env.extend(case.env.iter().cloned());
             let outcome = run(options, directory, case, pes, env, &dir)?;
@@ -185,8 +194,10 @@ fn environment(
     if let Some(libfabric) = &options.libfabric {
         env.push((String::from("NVSHMEM_LIBFABRIC_LIBRARY"), libfabric.display().to_string()));
     }
-    if std::env::var_os("NVSHMEM_SYMMETRIC_SIZE").is_none() {
-        env.push((String::from("NVSHMEM_SYMMETRIC_SIZE"), String::from("1G")));
+    for (name, value) in UNLESS_SET {
+        if std::env::var_os(name).is_none() {
+            env.push((name.to_owned(), value.to_owned()));
+        }
     }
     env
 }
