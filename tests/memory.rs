@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nvshmem_transport_libfabric::engine::Watchdog;
+use nvshmem_transport_libfabric::engine::balance::Spread;
 use nvshmem_transport_libfabric::engine::counted::TAGS;
 use nvshmem_transport_libfabric::engine::fake::{FakeFabric, Script};
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
@@ -73,6 +74,7 @@ fn peers_cost_their_address_until_they_are_talked_to_and_little_then() {
             watchdog: Watchdog::new(Some(Duration::from_secs(10)), None),
             signals: SignalEngine::Auto,
             counted: TAGS,
+            spread: Spread::ROUND_ROBIN,
             devices: false,
         };
         let lane = Lane::new(port, config);

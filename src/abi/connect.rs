@@ -11,6 +11,7 @@ use super::consistency::Consistency;
 use super::error::AbiError;
 use super::memory::ProcessMemory;
 use super::plugin::{Connected, Plugin, memory_kinds};
+use super::spread::spread;
 use crate::engine::Watchdog;
 use crate::engine::applier::{Agreement, Applier};
 use crate::engine::counted::TAGS;
@@ -256,6 +257,7 @@ fn assemble(
             SignalChoice::Counted => SignalEngine::Counted,
         },
         counted: if counted { TAGS } else { 0 },
+        spread: spread(settings, &report.provider),
         devices,
     };
     let n_pes = paths.proxy.n_pes();

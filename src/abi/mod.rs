@@ -26,6 +26,7 @@ mod host_maps;
 mod memory;
 mod plugin;
 mod request;
+mod spread;
 mod table;
 
 use std::ffi::{c_int, c_void};

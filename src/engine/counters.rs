@@ -15,6 +15,10 @@ pub struct RailCounters {
     pub again: u64,
     /// Segments that had to wait in the rail's queue.
     pub queued: u64,
+    /// Segments that it was given by its load, rather than in turn.
+    pub weighed: u64,
+    /// The rate that it has lately shown, in bytes per second; 0 before the first of those segments.
+    pub rate: u64,
     /// Most segments in flight at a time.
     pub max_in_flight: u32,
 }

@@ -95,10 +95,12 @@ impl<P: Port> Lane<P> {
         if self.staging().for_peers >= FOR_PEERS {
             return None;
         }
-        let stream = self.streams.find_mut(pe)?;
         let token = self.segments.take()?;
-        let rail = stream.next.rail;
-        stream.rotate(&self.paths);
+        let Some(path) = self.piece_path(pe) else {
+            self.segments.give_unused(token);
+            return None;
+        };
+        let rail = path.rail;
         self.staging().for_peers += 1;
         let segment = &mut self.segments[token.0];
         segment.pe = pe;

@@ -14,6 +14,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::balance::{Balance, Spread};
+use super::bulk::{self, Bulks};
 use super::burst::Doorbell;
 use super::counters::{PeerCounters, RailCounters};
 use super::drain::{Drain, Rare};
@@ -53,7 +55,8 @@ const WAITING_PER_DEPTH: u32 = 1;
 /// that the lane gives to its port are below it, but for the one of control messages.
 pub fn segments_for(kind: LaneKind, limits: &[RailLimits]) -> u32 {
     let for_peers = if kind == LaneKind::Proxy { FOR_PEERS } else { 0 };
-    transfers_for(limits) + messages_for(kind) + for_peers
+    let bulk = if kind == LaneKind::Proxy { bulk::segments_for(limits) } else { 0 };
+    transfers_for(limits) + messages_for(kind) + for_peers + bulk
 }
 
 /// Most transfers under way.
@@ -88,6 +91,8 @@ pub struct LaneConfig {
     /// [`TAGS`](super::counted::TAGS) makes no difference. 0 where some rail of some PE of the job
     /// does not carry remote data.
     pub counted: u16,
+    /// How operations are spread over rails.
+    pub spread: Spread,
     /// Whether local memory may be such that the fabric does not reach it, so that each operation has
     /// to look. Memory that is staged is registered by processes with this set only.
     pub devices: bool,
@@ -164,6 +169,10 @@ pub struct Lane<P: Port> {
     pub(super) natives: Option<Box<Natives>>,
     /// What stages, once this process has memory that needs it.
     pub(super) staging: Option<Box<Staging>>,
+    /// How busy and how fast the rails are.
+    pub(super) balance: Box<Balance>,
+    /// Operations that wait for rails.
+    pub(super) bulks: Box<Bulks>,
     /// What user threads have handed over.
     pub(super) inbox: Option<Box<Inbox>>,
     /// Local memory may be staged.
@@ -183,7 +192,7 @@ pub struct Lane<P: Port> {
     pub(super) counted: u16,
     /// Signals of all peers that have arrived and wait for their data.
     pub(super) unapplied: u32,
-    /// Segments in the rails' queues.
+    /// Segments in the rails' queues, and operations that wait for rails.
     pub(super) ready: u32,
     /// The fabric gains from bursts.
     pub(super) batches: bool,
@@ -207,7 +216,13 @@ impl<P: Port> Lane<P> {
         let n_rails = rails.len() as u8;
         let least = rails.iter().map(|rail| rail.max_segment).min().unwrap_or(0);
         let has_short = port.has_short();
+        let first = config.me.index();
+        // The rails of user threads are not cut over: they have no room for it.
+        let spread =
+            if config.kind == LaneKind::Proxy { config.spread } else { Spread::ROUND_ROBIN };
+        let balance = Balance::new(spread, rails.len(), least, first);
         let short_limit = if has_short && !config.devices { least } else { 0 };
+        let short_limit = short_limit.min(balance.weighed_from - 1);
         Self {
             me: config.me,
             segments: SegmentTable::new(segments_for(config.kind, limits), |token| {
@@ -216,6 +231,8 @@ impl<P: Port> Lane<P> {
             messages: MessageTable::new(messages_for(config.kind)),
             natives: None,
             staging: None,
+            bulks: Box::new(Bulks::new(limits)),
+            balance: Box::new(balance),
             inbox: None,
             devices: config.devices,
             transfer_room: transfers_for(limits),
@@ -366,7 +383,9 @@ impl<P: Port> Lane<P> {
 
     /// Counters per rail, in rail order.
     pub fn counters(&self) -> impl Iterator<Item = RailCounters> + '_ {
-        self.rails.iter().map(|rail| rail.counters())
+        let rate = |at| self.balance.shown(RailId(at as u8));
+        let rails = self.rails.iter().enumerate();
+        rails.map(move |(at, rail)| RailCounters { rate: rate(at), ..rail.counters() })
     }
 
     /// Counters per peer that this lane has had to do with, in the order of PEs.
@@ -453,7 +472,7 @@ impl<P: Port> Lane<P> {
     pub(super) fn has_transfer_room(&self) -> bool {
         let natives = self.natives.as_deref().map_or(0, Natives::used);
         let for_peers = self.staging.as_deref().map_or(0, |staging| staging.for_peers);
-        let others = self.messages.used() + natives + for_peers;
+        let others = self.messages.used() + natives + for_peers + self.bulks.used();
         self.segments.used().saturating_sub(others) < self.transfer_room
     }
 
@@ -465,7 +484,11 @@ impl<P: Port> Lane<P> {
     /// While there is no room: an error once a failure means that there may never be any.
     pub(super) fn room_or_failure(&self) -> Result<(), EngineError> {
         match &self.failure {
-            Some(failed) if !self.has_transfer_room() || !self.has_message_room() => {
+            Some(failed)
+                if !self.has_transfer_room()
+                    || !self.has_message_room()
+                    || !self.bulks.has_room() =>
+            {
                 Err((**failed).clone())
             }
             _ => Ok(()),
@@ -493,7 +516,9 @@ impl<P: Port> Lane<P> {
     fn launch(&mut self, token: Token, rail: RailId, doorbell: Doorbell) -> Left {
         let segment = &mut self.segments[token.0];
         match segment.kind {
-            Kind::Transfer | Kind::Counted => {}
+            Kind::Transfer | Kind::Counted | Kind::Weighed => {}
+            // It waits in the pool, and is never launched itself.
+            Kind::Bulk => return Left::NoRoom,
             // A piece has a message until its peer was asked, and is bytes to move then.
             Kind::Staged | Kind::ForPeer if segment.message == NIL => {}
             Kind::Message | Kind::CountedSignal | Kind::Fetch | Kind::Staged | Kind::ForPeer => {
@@ -601,13 +626,14 @@ impl<P: Port> Lane<P> {
                 }
             }
         }
-        moved
+        moved | self.hand_out()
     }
 
     /// Applies one completion, except for the rail's own count. Says whether it was of a segment in
     /// flight.
     #[cold]
     fn completed(&mut self, token: Token) -> bool {
+        self.unweigh_completed(token);
         let Some(finished) = self.segments.finish(token) else {
             return self.completed_otherwise(token);
         };
@@ -662,13 +688,16 @@ impl<P: Port> Lane<P> {
     /// Ends a segment that is not posted and will not be.
     #[cold]
     pub(super) fn drop_segment(&mut self, token: Token) {
+        self.unweigh(token, false);
         let segment = self.segments[token.0];
         let Segment { pe, stage, kind, direction, .. } = segment;
         let op = segment.op();
         if kind == Kind::ForPeer {
             return self.leave_for_peer(token);
         }
-        if kind.is_noted() {
+        if kind == Kind::Bulk {
+            self.leave_bulk(token);
+        } else if kind.is_noted() {
             self.leave_message(token);
         }
         self.segments.give(token);
@@ -696,8 +725,12 @@ impl<P: Port> Lane<P> {
             let (rail, kind) = (segment.rail, segment.kind);
             stream.begin(Direction::Write);
             stream.held.pop(&self.segments);
-            if kind == Kind::Staged {
-                self.begin_piece(Token(index));
+            if matches!(kind, Kind::Staged | Kind::Bulk) {
+                if kind == Kind::Bulk {
+                    self.begin_bulk(Token(index));
+                } else {
+                    self.begin_piece(Token(index));
+                }
                 let Some(again) = self.streams.find_mut(pe) else { return };
                 stream = again;
                 continue;

@@ -150,13 +150,13 @@ impl<P: Port> Lane<P> {
         parts: &[Request<'_>],
         signal: &AtomicRequest<'_>,
     ) -> Result<(), EngineError> {
-        let path = self.stream_to(signal.pe)?.next;
+        let bytes = parts.iter().map(|part| part.len).sum();
+        let path = self.pinned_path(signal.pe, bytes)?;
         for part in parts {
             let mut sent = 0;
             let mut idle = 0;
             loop {
-                self.stream_to(signal.pe)?.next = path;
-                self.submit(part, &mut sent, OpId::NONE)?;
+                self.submit_pinned(part, &path, &mut sent)?;
                 if sent == part.len {
                     break;
                 }

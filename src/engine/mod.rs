@@ -7,6 +7,8 @@
 
 pub mod applier;
 pub mod atomic;
+pub mod balance;
+mod bulk;
 mod burst;
 mod chunks;
 pub mod consistency;
@@ -49,6 +51,7 @@ mod stream;
 mod submit;
 mod users;
 mod watchdog;
+mod weigh;
 pub mod window;
 pub mod wire;
 mod words;

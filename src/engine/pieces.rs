@@ -136,6 +136,7 @@ impl<P: Port> Lane<P> {
             key,
         };
         segment.stage = Stage::Ready;
+        self.weigh_part(token);
         self.dispatch(token, rail);
     }
 

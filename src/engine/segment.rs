@@ -32,6 +32,8 @@ pub(super) enum Stage {
     Native,
     /// A piece of staged memory that waits for a chunk, a copy or its peer.
     Staged,
+    /// The rest of an operation that waits for rails.
+    Pooled,
 }
 
 /// What a segment is.
@@ -41,6 +43,10 @@ pub(super) enum Kind {
     Transfer,
     /// The same, with remote data that the peer counts.
     Counted,
+    /// The same as a transfer, of an operation whose rail is chosen by load.
+    Weighed,
+    /// The rest of such an operation, which is not bytes for one rail yet: see [`super::bulk`].
+    Bulk,
     /// A message whose request returns nothing. It ends with the peer's acknowledgement.
     Message,
     /// The same, for a signal whose data the peer counts. With it ends the use of its tag.
@@ -61,7 +67,7 @@ impl Kind {
     /// being bytes that the fabric moves.
     #[inline]
     pub(super) fn is_noted(self) -> bool {
-        !matches!(self, Kind::Transfer | Kind::Counted)
+        !matches!(self, Kind::Transfer | Kind::Counted | Kind::Weighed)
     }
 
     /// Whether its message ends with an answer, and not by being acknowledged.
@@ -100,11 +106,13 @@ pub(super) struct Segment {
     /// When it came to where it is, on the watchdog's clock. Not kept for a transfer that was posted
     /// at once: then it is some earlier moment.
     pub(super) born: u32,
-    /// Its message in the message table, or its place among the native atomics, or [`NIL`] for a
-    /// transfer.
+    /// Its message in the message table, or its place among the native atomics or the operations that
+    /// wait for rails, or [`NIL`] for a transfer.
     pub(super) message: u32,
     /// The rail it goes out on.
     pub(super) rail: RailId,
+    /// Its bytes are among those that its rail has ahead: see [`super::bulk`]. Not in a free slot.
+    pub(super) weighed: bool,
     /// While held: which fence it waits for.
     pub(super) epoch: u32,
     /// Of what is counted: the remote data, or for the signal its tag.
@@ -151,9 +159,10 @@ impl Segment {
 
     /// The words for it in messages to the user.
     pub(super) fn what(&self) -> &'static str {
+        use Kind::{Bulk, Counted, Staged, Transfer, Weighed};
         match (self.kind, self.direction) {
-            (Kind::Transfer | Kind::Counted | Kind::Staged, Direction::Write) => "put",
-            (Kind::Transfer | Kind::Counted | Kind::Staged, Direction::Read) => "get",
+            (Transfer | Counted | Weighed | Bulk | Staged, Direction::Write) => "put",
+            (Transfer | Counted | Weighed | Bulk | Staged, Direction::Read) => "get",
             (Kind::ForPeer, _) => "put or get of the peer",
             (Kind::Message | Kind::CountedSignal, _) => "signal or atomic",
             (Kind::Fetch, _) => "fetching atomic",
@@ -186,6 +195,7 @@ impl Segment {
         born: 0,
         message: NIL,
         rail: RailId(0),
+        weighed: false,
         epoch: 0,
         data: 0,
         fetches: 0,

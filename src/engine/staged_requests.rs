@@ -135,8 +135,10 @@ impl<P: Port> Lane<P> {
             if !self.has_transfer_room() {
                 return Ok(());
             }
-            let Some(stream) = self.streams.find_mut(pe) else { return Ok(()) };
-            let path = stream.next;
+            if by_peer && !self.messages.has_room() {
+                return Ok(());
+            }
+            let Some(path) = self.piece_path(pe) else { return Ok(()) };
             let at = offset + *sent as u64;
             let far = if by_peer {
                 Far::Peer(Spot { slot: remote.slot(), offset: at })
@@ -160,7 +162,6 @@ impl<P: Port> Lane<P> {
                 Some(near) => near.at(*sent, path.rail),
             };
             let errand = if direction == Direction::Write { Errand::Put } else { Errand::Get };
-            stream.rotate(&self.paths);
             let segment = &mut self.segments[token.0];
             segment.pe = pe;
             segment.count_for(op.0);

@@ -39,6 +39,8 @@ pub(super) struct Stream {
     epoch: u32,
     /// Writes that wait behind a fence, in issue order, each with the fence's epoch.
     pub(super) held: Queue,
+    /// Bytes that each rail has ahead for the peer, of segments whose rail was chosen by load.
+    ahead: Option<Box<[u64]>>,
     /// Messages to and from the peer, from the first one on.
     pub(super) link: Option<Box<Link>>,
     /// What the watchdog knows of it.
@@ -59,6 +61,7 @@ impl Stream {
             ended: [0; 2],
             epoch: 0,
             held: Queue::EMPTY,
+            ahead: None,
             link: None,
             watch: Watch::default(),
             error: None,
@@ -86,6 +89,11 @@ impl Stream {
     #[inline]
     pub(super) fn link(&mut self) -> &mut Link {
         self.link.get_or_insert_with(|| Box::new(Link::new()))
+    }
+
+    /// Bytes ahead by rail, made if need be.
+    pub(super) fn ahead(&mut self, rails: usize) -> &mut [u64] {
+        self.ahead.get_or_insert_with(|| vec![0; rails].into())
     }
 
     /// Whether everything issued to the peer is delivered and everything read has landed. Something

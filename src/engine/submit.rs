@@ -144,6 +144,9 @@ impl<P: Port> Lane<P> {
         if self.is_staged(request, &remote)? {
             return self.submit_staged(request, &remote, offset, sent, op);
         }
+        if request.len >= self.balance.weighed_from {
+            return self.submit_weighed(request, sent, op, told);
+        }
         let remote_addr = remote.remote_address(offset);
 
         while *sent < request.len {
@@ -224,7 +227,7 @@ pub(super) fn what(direction: Direction) -> &'static str {
     }
 }
 
-fn local_desc(
+pub(super) fn local_desc(
     regions: &mut RegionCache,
     request: &Request<'_>,
     addr: usize,

@@ -150,6 +150,7 @@ impl Watchdog {
         let still = |segment: &Segment| {
             let moved = match segment.stage {
                 Stage::Ready => rails[segment.rail.index()].moved,
+                Stage::Pooled => rails.iter().map(|rail| rail.moved).max().unwrap_or(0),
                 Stage::Staged => {
                     streams.find(segment.pe).map_or(staged, |s| s.watch.since.max(staged))
                 }
@@ -159,8 +160,8 @@ impl Watchdog {
         };
         let patience = self.warn_after.into_iter().chain(self.fail_after).min().unwrap_or(u64::MAX);
         let waits = |segment: &Segment| {
-            use Stage::{Native, Posted, Ready, Sent, Staged, Windowed};
-            matches!(segment.stage, Posted | Ready | Sent | Windowed | Native | Staged)
+            use Stage::{Native, Pooled, Posted, Ready, Sent, Staged, Windowed};
+            matches!(segment.stage, Posted | Ready | Sent | Windowed | Native | Staged | Pooled)
         };
         let stuck = |segment: &Segment| {
             let still = if waits(segment) { still(segment) } else { 0 };
@@ -203,6 +204,7 @@ impl Watchdog {
                     Stage::Ready => "queued: the fabric does not take it",
                     Stage::Sent => "sent, not acknowledged",
                     Stage::Staged => "staged: waits for bounce memory, a copy or the peer",
+                    Stage::Pooled => "waits for a rail",
                     Stage::Windowed => "waits for acknowledgements of earlier ones",
                     Stage::Held | Stage::Chained | Stage::Free => "not sent",
                 },

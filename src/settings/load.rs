@@ -239,7 +239,7 @@ mod tests {
     use super::*;
     use crate::settings::{
         AtomicsChoice, BatchChoice, ConsistencyChoice, Devices, GpuDirect, Progress, Provider,
-        SignalChoice, Threading, WordsChoice, YieldWhen,
+        RailBalance, SignalChoice, StripeThreshold, Threading, WordsChoice, YieldWhen,
     };
     use crate::topology::Distance;
 
@@ -274,6 +274,9 @@ mod tests {
             ("NVSHMEM_LIBFABRIC_THREADING", "safe"),
             ("NVSHMEM_LIBFABRIC_QUEUE_DEPTH", "1"),
             ("NVSHMEM_LIBFABRIC_MAX_SEGMENT", "64K"),
+            ("NVSHMEM_LIBFABRIC_RAIL_BALANCE", "Round_Robin"),
+            ("NVSHMEM_LIBFABRIC_STRIPE_THRESHOLD", "Never"),
+            ("NVSHMEM_LIBFABRIC_STRIPE_SEGMENT", "1M"),
             ("NVSHMEM_LIBFABRIC_SIGNAL_ENGINE", "Chained"),
             ("NVSHMEM_LIBFABRIC_ATOMICS", "native"),
             ("NVSHMEM_LIBFABRIC_BATCH_RMA", "always"),
@@ -304,6 +307,9 @@ mod tests {
         assert_eq!(settings.threading, Threading::Safe);
         assert_eq!(settings.queue_depth, 1);
         assert_eq!(settings.max_segment, 65536);
+        assert_eq!(settings.rail_balance, RailBalance::RoundRobin);
+        assert_eq!(settings.stripe_threshold, StripeThreshold::Never);
+        assert_eq!(settings.stripe_segment, 1 << 20);
         assert_eq!(settings.signal_engine, SignalChoice::Chained);
         assert_eq!(settings.atomics, AtomicsChoice::Native);
         assert_eq!(settings.batch_rma, BatchChoice::Always);
@@ -328,6 +334,7 @@ mod tests {
         let (settings, _) = load(&[
             ("NVSHMEM_LIBFABRIC_PROVIDER", "Verbs"),
             ("NVSHMEM_LIBFABRIC_MAX_SEGMENT", "1M"),
+            ("NVSHMEM_LIBFABRIC_STRIPE_THRESHOLD", "64K"),
         ])
         .unwrap();
         let rows = settings.describe();
@@ -342,7 +349,14 @@ mod tests {
             .filter(|row| row.source == Source::Environment)
             .map(|row| row.name)
             .collect();
-        assert_eq!(sources, ["NVSHMEM_LIBFABRIC_PROVIDER", "NVSHMEM_LIBFABRIC_MAX_SEGMENT"]);
+        assert_eq!(
+            sources,
+            [
+                "NVSHMEM_LIBFABRIC_PROVIDER",
+                "NVSHMEM_LIBFABRIC_MAX_SEGMENT",
+                "NVSHMEM_LIBFABRIC_STRIPE_THRESHOLD"
+            ]
+        );
     }
 
     #[test]
@@ -397,6 +411,11 @@ mod tests {
         let refused = refusals(&[("NVSHMEM_LIBFABRIC_STAGING_CHUNK", "5000")]);
         assert_eq!(refused[0].reason, "not a multiple of 4096");
         assert!(refused[0].accepted.ends_with("a multiple of 4096"), "{}", refused[0].accepted);
+        let refused = refusals(&[("NVSHMEM_LIBFABRIC_STRIPE_SEGMENT", "4095")]);
+        assert_eq!(refused[0].reason, "too small");
+        let refused = refusals(&[("NVSHMEM_LIBFABRIC_STRIPE_THRESHOLD", "0")]);
+        assert_eq!(refused[0].reason, "too small");
+        assert!(refused[0].accepted.starts_with("auto, never, or"), "{}", refused[0].accepted);
     }
 
     #[test]

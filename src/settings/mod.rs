@@ -40,6 +40,14 @@ pub struct Settings {
     /// `NVSHMEM_LIBFABRIC_MAX_SEGMENT`: largest segment in bytes; 0 takes the provider's limit.
     /// Default 0. Accepts the suffixes K, M and G (powers of 1024).
     pub max_segment: u64,
+    /// `NVSHMEM_LIBFABRIC_RAIL_BALANCE`: which rail an operation goes by. Default `rate`.
+    pub rail_balance: RailBalance,
+    /// `NVSHMEM_LIBFABRIC_STRIPE_THRESHOLD`: puts and gets with at least so many bytes are cut into
+    /// segments for all rails. Default `auto`.
+    pub stripe_threshold: StripeThreshold,
+    /// `NVSHMEM_LIBFABRIC_STRIPE_SEGMENT`: the longest of these segments in bytes; 0 takes what suits
+    /// the provider. Default 0, at least 4096 otherwise.
+    pub stripe_segment: u64,
     /// `NVSHMEM_LIBFABRIC_SIGNAL_ENGINE`: how the signal of a put follows its data. Default `auto`.
     pub signal_engine: SignalChoice,
     /// `NVSHMEM_LIBFABRIC_ATOMICS`: who carries out atomics. Default `auto`.
@@ -95,6 +103,9 @@ impl Default for Settings {
             threading: Threading::Completion,
             queue_depth: 0,
             max_segment: 0,
+            rail_balance: RailBalance::Rate,
+            stripe_threshold: StripeThreshold::Auto,
+            stripe_segment: 0,
             signal_engine: SignalChoice::Auto,
             atomics: AtomicsChoice::Auto,
             batch_rma: BatchChoice::Auto,
@@ -183,6 +194,26 @@ pub enum Threading {
     Domain,
     /// `FI_THREAD_SAFE`.
     Safe,
+}
+
+/// Which rail an operation goes by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RailBalance {
+    /// The one that is expected to be done with it first.
+    Rate,
+    /// The next.
+    RoundRobin,
+}
+
+/// Which operations are cut into segments for all rails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StripeThreshold {
+    /// Those for which it pays with the provider.
+    Auto,
+    /// None.
+    Never,
+    /// Those with at least so many bytes.
+    Bytes(u64),
 }
 
 /// How the signal of a put follows its data.

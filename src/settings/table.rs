@@ -4,8 +4,8 @@ use super::value::{
     Range, choice, devices, name_of, names, seconds, show_devices, show_seconds, truth,
 };
 use super::{
-    AtomicsChoice, BatchChoice, ConsistencyChoice, GpuDirect, Progress, Provider, Settings,
-    SignalChoice, Threading, WordsChoice, YieldWhen,
+    AtomicsChoice, BatchChoice, ConsistencyChoice, GpuDirect, Progress, Provider, RailBalance,
+    Settings, SignalChoice, StripeThreshold, Threading, WordsChoice, YieldWhen,
 };
 use crate::topology::Distance;
 
@@ -38,6 +38,15 @@ const DEPTH: Range =
 
 const SEGMENT: Range =
     Range { min: 0, max: u64::MAX, zero: Some("the provider's own limit"), suffixes: true };
+
+// Shorter ones take the rails in turn.
+const STRIPE_THRESHOLD: Range = Range { min: 8192, max: u64::MAX, zero: None, suffixes: true };
+
+const STRIPE_SEGMENT: Range =
+    Range { min: 0, max: u64::MAX, zero: Some("what suits the provider"), suffixes: true };
+
+/// The least that operations are cut into, but for 0: pages.
+const STRIPE_UNIT: u64 = 4096;
 
 // The largest two pools of chunks are then 512 GiB, far above what can be page-locked: the driver
 // refuses it with its reason.
@@ -121,6 +130,50 @@ pub(super) const TABLE: &[Setting] = &[
         doc: "The largest segment in bytes. Longer operations are cut into several.",
         set: |settings, text| SEGMENT.parse(text).map(|value| settings.max_segment = value),
         show: |settings| settings.max_segment.to_string(),
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_RAIL_BALANCE",
+        accepts: names::<RailBalance>,
+        doc: "Which rail a put or get of 8 KiB or more goes by. `rate`: the one that is expected to be \
+              done with it first, by what it still has to do and the rate it has lately shown. \
+              `round_robin`: the next, with operations whole, as shorter ones always do.",
+        set: |settings, text| choice(text).map(|value| settings.rail_balance = value),
+        show: |settings| name_of(settings.rail_balance),
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_STRIPE_THRESHOLD",
+        accepts: || format!("auto, never, or {STRIPE_THRESHOLD}"),
+        doc: "Puts and gets with at least so many bytes are cut into segments for all rails, with \
+              NVSHMEM_LIBFABRIC_RAIL_BALANCE=rate. `auto` is 128 KiB; with efa, cxi and verbs 512 KiB.",
+        set: |settings, text| {
+            settings.stripe_threshold = match text.to_ascii_lowercase().as_str() {
+                "auto" => StripeThreshold::Auto,
+                "never" => StripeThreshold::Never,
+                bytes => StripeThreshold::Bytes(STRIPE_THRESHOLD.parse(bytes)?),
+            };
+            Ok(())
+        },
+        show: |settings| match settings.stripe_threshold {
+            StripeThreshold::Auto => String::from("auto"),
+            StripeThreshold::Never => String::from("never"),
+            StripeThreshold::Bytes(bytes) => bytes.to_string(),
+        },
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_STRIPE_SEGMENT",
+        accepts: || format!("{STRIPE_SEGMENT}; else at least {STRIPE_UNIT}"),
+        doc: "The longest of these segments in bytes. Towards the end of an operation they become \
+              shorter, down to an eighth, so that all rails end together. By default 256 KiB; with \
+              efa, cxi and verbs 512 KiB.",
+        set: |settings, text| {
+            let value = STRIPE_SEGMENT.parse(text)?;
+            if (1..STRIPE_UNIT).contains(&value) {
+                return Err(String::from("too small"));
+            }
+            settings.stripe_segment = value;
+            Ok(())
+        },
+        show: |settings| settings.stripe_segment.to_string(),
     },
     Setting {
         name: "NVSHMEM_LIBFABRIC_SIGNAL_ENGINE",

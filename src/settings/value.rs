@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::{
     AtomicsChoice, BatchChoice, ConsistencyChoice, Devices, GpuDirect, Progress, Provider,
-    SignalChoice, Threading, WordsChoice, YieldWhen,
+    RailBalance, SignalChoice, Threading, WordsChoice, YieldWhen,
 };
 use crate::topology::Distance;
 
@@ -38,6 +38,11 @@ impl Choice for Progress {
 impl Choice for Threading {
     const NAMES: &'static [(&'static str, Self)] =
         &[("completion", Self::Completion), ("domain", Self::Domain), ("safe", Self::Safe)];
+}
+
+impl Choice for RailBalance {
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("rate", Self::Rate), ("round_robin", Self::RoundRobin)];
 }
 
 impl Choice for SignalChoice {

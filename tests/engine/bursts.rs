@@ -7,7 +7,7 @@ use nvshmem_transport_libfabric::engine::lane::SignalEngine;
 use nvshmem_transport_libfabric::engine::message::PutSignalRequest;
 
 use super::as_entry::AsEntry as _;
-use super::job::{Job, Random, Shape};
+use super::job::{Job, Random, Shape, random_spread};
 use super::random::for_seeds;
 use super::signals::{Targets, race};
 
@@ -15,6 +15,7 @@ const DOORBELLS: Script = Script {
     again_percent: 0,
     delay: (1_000, 20_000),
     slow_rails: Vec::new(),
+    rates: Vec::new(),
     duplicate_percent: 0,
     doorbells: true,
 };
@@ -147,6 +148,7 @@ fn no_lack_of_room_strands_a_burst() {
             depth: [1, 2, 3, 5, 64][random.below(5)],
             max_segment: [3, 1000][random.below(2)],
             heap: 1 << 14,
+            spread: random_spread(&mut random),
             ..Shape::default()
         };
         let script = Script {
@@ -248,6 +250,7 @@ fn counted_puts_go_between_bursts() {
             depth: [1, 2, 5, 64][random.below(4)],
             max_segment: [64, 1000][random.below(2)],
             signals: SignalEngine::Counted,
+            spread: random_spread(&mut random),
             ..Shape::default()
         };
         let script = Script { again_percent: [0, 50, 90][random.below(3)], ..DOORBELLS };

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use nvshmem_transport_libfabric::engine::Watchdog;
+use nvshmem_transport_libfabric::engine::balance::Spread;
 use nvshmem_transport_libfabric::engine::counted::TAGS;
 use nvshmem_transport_libfabric::engine::error::EngineError;
 use nvshmem_transport_libfabric::engine::fake::{FakeFabric, FakeMemory, FakePort, Script};
@@ -31,6 +32,7 @@ pub(crate) struct Shape {
     /// Most counted puts to one peer.
     pub(crate) counted: u16,
     pub(crate) signals: SignalEngine,
+    pub(crate) spread: Spread,
     /// Whether the fabric carries out atomics.
     pub(crate) native: bool,
     /// Which memory is staged: for each PE two bits, its heap and its scratch memory.
@@ -53,6 +55,7 @@ impl Default for Shape {
             remote_data: true,
             counted: TAGS,
             signals: SignalEngine::Auto,
+            spread: Spread::ROUND_ROBIN,
             native: false,
             staged: 0,
             bounce: (1024, 2, 2),
@@ -115,6 +118,7 @@ pub(crate) fn host_config(job: &Job, devices: bool) -> LaneConfig {
         watchdog: watchdog(),
         signals: SignalEngine::Auto,
         counted: 0,
+        spread: Spread::ROUND_ROBIN,
         devices,
     }
 }
@@ -149,6 +153,7 @@ impl Job {
                     watchdog: watchdog(),
                     signals: shape.signals,
                     counted: shape.counted,
+                    spread: shape.spread,
                     devices: shape.staged != 0,
                 };
                 let mut lane = Lane::new(fabric.port(me, limits(shape)), config);
@@ -259,4 +264,26 @@ impl Random {
         self.0 ^= self.0 << 17;
         (self.0 % bound as u64) as usize
     }
+}
+
+/// Spreads that cut operations of a few hundred bytes, and others.
+pub(crate) fn random_spread(random: &mut Random) -> Spread {
+    let from = [9, 64, 200][random.below(3)];
+    match random.below(4) {
+        0 => Spread::ROUND_ROBIN,
+        1 => Spread { weighed_from: from, ..Spread::ROUND_ROBIN },
+        _ => Spread {
+            weighed_from: from,
+            striped_from: [from, 300][random.below(2)],
+            segment: [16, 100, 1000, 1 << 20][random.below(4)],
+        },
+    }
+}
+
+/// Rates of rails 0 to 3, of which some may be slow.
+pub(crate) fn random_rates(random: &mut Random) -> Vec<(RailId, u64)> {
+    if random.below(2) == 0 {
+        return Vec::new();
+    }
+    (0..4).map(|rail| (RailId(rail), [1, 10, 10, 100][random.below(4)])).collect()
 }

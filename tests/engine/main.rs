@@ -15,4 +15,5 @@ mod native;
 mod random;
 mod signals;
 mod staged;
+mod stripes;
 mod turns;

@@ -3,7 +3,7 @@
 use nvshmem_transport_libfabric::engine::fake::Script;
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 
-use super::job::{Job, Random, Shape};
+use super::job::{Job, Random, Shape, random_rates, random_spread};
 
 /// Runs `case` for many seeds and names the one that fails.
 pub(crate) fn for_seeds(count: u64, case: impl Fn(u64) + std::panic::RefUnwindSafe) {
@@ -23,6 +23,7 @@ fn random_shape(random: &mut Random) -> Shape {
         max_segment: [8, 64, 1000, 1 << 20][random.below(4)],
         needs_desc: random.below(2) == 0,
         heap: 1 << 14,
+        spread: random_spread(random),
         ..Shape::default()
     }
 }
@@ -32,6 +33,7 @@ fn random_script(random: &mut Random) -> Script {
         again_percent: [0, 0, 20, 90][random.below(4)],
         delay: [(1, 1), (1_000, 100_000), (1, 10_000_000)][random.below(3)],
         slow_rails: if random.below(3) == 0 { vec![(RailId(0), 50)] } else { Vec::new() },
+        rates: random_rates(random),
         ..Script::default()
     }
 }

@@ -15,7 +15,7 @@ use nvshmem_transport_libfabric::engine::window::Seq;
 use nvshmem_transport_libfabric::engine::wire::{Body, Message, Packet};
 
 use super::as_entry::AsEntry as _;
-use super::job::{Job, Member, Random, Shape};
+use super::job::{Job, Member, Random, Shape, random_rates, random_spread};
 use super::random::for_seeds;
 
 /// Where the peers' heaps are.
@@ -123,6 +123,7 @@ pub(crate) fn random_shape(random: &mut Random) -> Shape {
         native: random.below(3) == 0,
         staged: [0, 0, u32::MAX, random.below(1 << 8) as u32][random.below(4)],
         bounce: ([64, 100, 1024, 1 << 16][random.below(4)], 1 + random.below(3) as u16, 1),
+        spread: random_spread(random),
     }
 }
 
@@ -131,6 +132,7 @@ pub(crate) fn random_script(random: &mut Random) -> Script {
         again_percent: [0, 0, 20, 90][random.below(4)],
         delay: [(1, 1), (1_000, 100_000), (1, 10_000_000)][random.below(3)],
         slow_rails: if random.below(3) == 0 { vec![(RailId(0), 50)] } else { Vec::new() },
+        rates: random_rates(random),
         duplicate_percent: [0, 0, 50][random.below(3)],
         doorbells: random.below(3) == 0,
     }

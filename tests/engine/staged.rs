@@ -38,8 +38,11 @@ fn every_byte_goes_where_it_belongs() {
         let mut shape = Shape { heap: 1 << 15, native: false, ..random_shape(&mut random) };
         shape.staged = [ALL, ALL, random.below(1 << 8) as u32][random.below(3)];
         let n = shape.n_pes;
-        // All through one chunk, over slow rails, a put may well wait for a minute behind others.
-        let script = Script { slow_rails: Vec::new(), ..random_script(&mut random) };
+        // All through one chunk, over slow rails or where most posts find no room, a put may well wait
+        // for a minute behind others.
+        let script = random_script(&mut random);
+        let again_percent = script.again_percent.min(50);
+        let script = Script { slow_rails: Vec::new(), again_percent, ..script };
         let job = Job::new(seed, &shape, script);
         fill(&job, n);
         let heaps: Vec<usize> = job.members.iter().map(|member| member.base).collect();

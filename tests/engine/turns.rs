@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use nvshmem_transport_libfabric::engine::atomic::Atomic;
+use nvshmem_transport_libfabric::engine::balance::Spread;
 use nvshmem_transport_libfabric::engine::fake::{FakeFabric, FakePort, Script};
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId, Token};
 use nvshmem_transport_libfabric::engine::lane::{
@@ -135,6 +136,7 @@ fn handling_completions_never_posts() {
         watchdog: watchdog(),
         signals: SignalEngine::Auto,
         counted: 0,
+        spread: Spread::ROUND_ROBIN,
         devices: false,
     };
     let mut lane = Lane::new(port, config);

@@ -13,6 +13,7 @@ use std::rc::Rc;
 
 use nvshmem_transport_libfabric::engine::Watchdog;
 use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
+use nvshmem_transport_libfabric::engine::balance::Spread;
 use nvshmem_transport_libfabric::engine::error::EngineError;
 use nvshmem_transport_libfabric::engine::handle::HandleBytes;
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
@@ -188,6 +189,7 @@ fn lane(
         watchdog: Watchdog::new(None, None),
         signals: case.signals,
         counted: case.counted,
+        spread: Spread::ROUND_ROBIN,
         devices: false,
     };
     Lane::new(ModelPort { model: Rc::clone(model), pe, limits }, config)

@@ -80,6 +80,11 @@ impl FakeFabric {
         self.lock().refuse_copies = count;
     }
 
+    /// From now on a rail of every PE carries so many bytes per microsecond. It had a rate before.
+    pub fn set_rate(&self, rail: RailId, rate: u64) {
+        self.lock().set_rate(rail, rate);
+    }
+
     /// The next `count` messages delivered are delivered twice, the second time later.
     pub fn duplicate_next_messages(&self, count: u32) {
         self.lock().duplicate_next = count;

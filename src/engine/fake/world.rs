@@ -17,6 +17,9 @@ pub struct Script {
     pub delay: (u64, u64),
     /// How much longer these rails take, wherever they are: (rail, factor).
     pub slow_rails: Vec<(RailId, u64)>,
+    /// How much these rails of each PE carry: (rail, bytes per microsecond). What is posted on one goes
+    /// through it one after the other, and takes [`Script::delay`] besides. Others carry any amount.
+    pub rates: Vec<(RailId, u64)>,
     /// Of a hundred messages, how many are delivered twice.
     pub duplicate_percent: u32,
     /// The fabric lets what was posted with more to follow lie, until a write to the same peer is
@@ -30,6 +33,7 @@ impl Default for Script {
             again_percent: 0,
             delay: (1_000, 20_000),
             slow_rails: Vec::new(),
+            rates: Vec::new(),
             duplicate_percent: 0,
             doorbells: false,
         }
@@ -184,6 +188,8 @@ pub(super) struct World {
     done: Vec<Vec<VecDeque<Done>>>,
     /// Whose each lane is.
     lanes: Vec<Pe>,
+    /// When each PE's rails will have carried what was posted on them, where they have a rate.
+    free_at: HashMap<(Pe, RailId), u64>,
 }
 
 impl World {
@@ -215,6 +221,7 @@ impl World {
             fetched: HashMap::new(),
             done: Vec::new(),
             lanes: Vec::new(),
+            free_at: HashMap::new(),
         }
     }
 
@@ -372,7 +379,11 @@ impl World {
         token: Token,
         work: Work,
     ) {
-        let due = self.now + self.delay(rail);
+        let len = match &work {
+            Work::Transfer(transfer, _) => transfer.len as u64,
+            Work::Atomic(_) => 0,
+        };
+        let due = self.carry(from, rail, len) + self.delay(rail);
         let (to, remote_rail) = to;
         let outcome = None;
         let rung = !self.script.doorbells || matches!(work, Work::Atomic(_));
@@ -388,6 +399,32 @@ impl World {
             rung,
             outcome,
         });
+    }
+
+    fn rate(&self, rail: RailId) -> Option<u64> {
+        let rates = &self.script.rates;
+        rates.iter().find(|(other, _)| *other == rail).map(|(_, rate)| *rate)
+    }
+
+    /// When a rail will have carried so many bytes more.
+    fn carry(&mut self, pe: Pe, rail: RailId, len: u64) -> u64 {
+        let Some(rate) = self.rate(rail) else { return self.now };
+        let free_at = self.free_at.entry((pe, rail)).or_default();
+        *free_at = (*free_at).max(self.now) + len * 1000 / rate;
+        *free_at
+    }
+
+    /// From now on a rail with a rate carries this much instead, of what is on its way too.
+    pub(super) fn set_rate(&mut self, rail: RailId, rate: u64) {
+        let now = self.now;
+        let entry = self.script.rates.iter_mut().find(|(other, _)| *other == rail);
+        let (_, old) = entry.expect("a rail with a rate");
+        let (old, rate) = (std::mem::replace(old, rate), rate);
+        let stretch = |due: &mut u64| *due = now + due.saturating_sub(now) * old / rate;
+        let not_there = |flight: &&mut Flight| flight.rail == rail && flight.outcome.is_none();
+        self.flights.iter_mut().filter(not_there).for_each(|flight| stretch(&mut flight.due));
+        let on_it = self.free_at.iter_mut().filter(|((_, other), _)| *other == rail);
+        on_it.for_each(|(_, free_at)| stretch(free_at));
     }
 
     pub(super) fn has_doorbells(&self) -> bool {

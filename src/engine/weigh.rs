@@ -1,0 +1,117 @@
+//! The paths of what goes out now rather than when a rail wants it, by load all the same; and the bytes that
+//! each rail has ahead.
+
+use super::error::EngineError;
+use super::ids::{Pe, Token};
+use super::lane::{Lane, Request};
+use super::operation::OpId;
+use super::paths::Hop;
+use super::port::Port;
+use super::segment::{Kind, Segment, Stage};
+use super::stream::Stream;
+
+impl<P: Port> Lane<P> {
+    /// The path of a put of `len` bytes that is to go by one rail, with what follows it.
+    pub(super) fn pinned_path(&mut self, pe: Pe, len: usize) -> Result<Hop, EngineError> {
+        let next = self.stream_to(pe)?.next;
+        if len < self.balance.weighed_from {
+            return Ok(next);
+        }
+        let now = self.port.now();
+        // Where all have much ahead, waiting for one would keep those behind it waiting too.
+        let hop = self.pick(pe, len, len as u64, now);
+        Ok(hop.unwrap_or_else(|| self.paths.get(pe, self.balance.next_in_turn(now))))
+    }
+
+    /// The path of what cannot wait for a rail, but is no short operation either: pieces of staged memory.
+    pub(super) fn piece_path(&mut self, pe: Pe) -> Option<Hop> {
+        if self.balance.is_on() {
+            let now = self.port.now();
+            return Some(self.paths.get(pe, self.balance.next_in_turn(now)));
+        }
+        let Self { streams, paths, .. } = self;
+        let stream = streams.find_mut(pe)?;
+        let next = stream.next;
+        stream.rotate(paths);
+        Some(next)
+    }
+
+    /// As [`Lane::weigh`], for the part of a piece that leaves now.
+    pub(super) fn weigh_part(&mut self, token: Token) {
+        if self.balance.is_on() {
+            let now = self.port.now();
+            self.weigh(token, now);
+        }
+    }
+
+    /// As [`Lane::submit`] of a put of one segment, by the path given.
+    pub(super) fn submit_pinned(
+        &mut self,
+        request: &Request<'_>,
+        hop: &Hop,
+        sent: &mut usize,
+    ) -> Result<(), EngineError> {
+        let pe = request.pe;
+        self.check_stream(pe)?;
+        let closed = self.streams.find(pe).is_some_and(Stream::is_closed);
+        let weighed = !closed && request.len >= self.balance.weighed_from;
+        let has_room = if weighed { self.bulks.has_cut_room() } else { self.has_transfer_room() };
+        if request.len == 0 || !has_room {
+            return Ok(());
+        }
+        let transfer = self.transfer(request, 0, request.len, hop)?;
+        *sent = request.len;
+        if weighed {
+            let now = self.port.now();
+            self.send_cut(pe, hop, transfer, OpId::NONE, None, now);
+        } else if let Some(token) = self.segments.take() {
+            self.fill(token, pe, hop, transfer, OpId::NONE, Kind::Transfer);
+            self.set_out(token);
+        }
+        self.check_stream(pe)
+    }
+
+    /// Counts a segment's bytes among those that its rail has ahead.
+    pub(super) fn weigh(&mut self, token: Token, now: u64) {
+        let rails = self.rails.len();
+        let segment = &mut self.segments[token.0];
+        let (rail, len) = (segment.rail, segment.transfer.len);
+        segment.weighed = true;
+        self.rails[rail.index()].counters.weighed += 1;
+        if let Some(stream) = self.streams.find_mut(segment.pe) {
+            stream.ahead(rails)[rail.index()] += len as u64;
+        }
+        self.balance.give(rail, len, now);
+    }
+
+    /// Counts them no longer, if they were. `done` says whether the rail has moved them.
+    pub(super) fn unweigh(&mut self, token: Token, done: bool) {
+        let segment = &mut self.segments[token.0];
+        if !std::mem::take(&mut segment.weighed) {
+            return;
+        }
+        let (rail, len) = (segment.rail, segment.transfer.len);
+        self.bulks.stirred = true;
+        if !segment.kind.is_staged() {
+            self.bulks.cuts -= 1;
+        }
+        let rails = self.rails.len();
+        if let Some(stream) = self.streams.find_mut(segment.pe) {
+            stream.ahead(rails)[rail.index()] -= len as u64;
+        }
+        if done {
+            let now = self.port.now();
+            self.balance.done(rail, len, now);
+        } else {
+            self.balance.take_back(rail, len);
+        }
+    }
+
+    /// As [`Lane::unweigh`] of a segment that has completed, before it is known whether there is one.
+    pub(super) fn unweigh_completed(&mut self, token: Token) {
+        let posted = |segment: &Segment| segment.stage == Stage::Posted;
+        if self.segments.away(token).is_some_and(posted) {
+            self.unweigh(token, true);
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! Operations spread over rails of which the script says how much they carry. Time is the fabric's own, so
+//! that what is compared here is the same in every run.
+
+use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
+use nvshmem_transport_libfabric::engine::balance::Spread;
+use nvshmem_transport_libfabric::engine::fake::Script;
+use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
+use nvshmem_transport_libfabric::engine::lane::SignalEngine;
+use nvshmem_transport_libfabric::engine::message::PutSignalRequest;
+
+use super::as_entry::AsEntry as _;
+use super::job::{Job, Random, Shape};
+use super::random::for_seeds;
+use super::signals::Targets;
+
+/// What a rail of 400 Mbit/s carries, in bytes per microsecond.
+const FULL: u64 = 50;
+
+const SPREAD: Spread =
+    Spread { weighed_from: 8 << 10, striped_from: 128 << 10, segment: 256 << 10 };
+
+const MIB: usize = 1 << 20;
+
+fn rates(rates: &[u64]) -> Script {
+    let rail = |(at, rate): (usize, &u64)| (RailId(at as u8), *rate);
+    Script {
+        rates: rates.iter().enumerate().map(rail).collect(),
+        // As a network has: tens of microseconds.
+        delay: (20_000, 30_000),
+        ..Script::default()
+    }
+}
+
+fn job(seed: u64, spread: Spread, script: Script) -> Job {
+    let shape = Shape {
+        rails: script.rates.len() as u8,
+        depth: 64,
+        max_segment: 1 << 30,
+        heap: 16 * MIB,
+        spread,
+        ..Shape::default()
+    };
+    let job = Job::new(seed, &shape, script);
+    let bytes: Vec<u8> = (0..shape.heap).map(|at| (at >> 12 ^ at) as u8 | 1).collect();
+    job.fill_scratch(0, &bytes);
+    job
+}
+
+/// Bytes per microsecond of `rounds` rounds, each followed by quiet, of puts of `len` bytes.
+fn put_rate(job: &mut Job, rounds: usize, window: usize, len: usize) -> f64 {
+    let begun = job.fabric.now();
+    for _ in 0..rounds {
+        for at in 0..window {
+            job.put(0, 1, at * len, len).unwrap();
+        }
+        job.quiet(0, 1).unwrap();
+    }
+    let bytes = (rounds * window * len) as f64;
+    bytes * 1e3 / (job.fabric.now() - begun) as f64
+}
+
+fn bytes_by_rail(job: &Job) -> Vec<u64> {
+    job.members[0].lane.counters().map(|rail| rail.bytes).collect()
+}
+
+#[test]
+fn one_large_put_uses_what_all_rails_carry() {
+    for len in [16 * MIB, MIB] {
+        let mut four = job(1, SPREAD, rates(&[FULL; 4]));
+        let mut one = job(1, SPREAD, rates(&[FULL; 1]));
+        let (four, one) = (put_rate(&mut four, 4, 1, len), put_rate(&mut one, 4, 1, len));
+        assert!(four > 3.7 * one, "{len} bytes: {four:.0} B/us over four rails, {one:.0} over one");
+    }
+}
+
+#[test]
+fn gets_too() {
+    let mut job = job(1, SPREAD, rates(&[FULL; 4]));
+    let begun = job.fabric.now();
+    job.get(0, 1, 0, 16 * MIB).unwrap();
+    job.quiet(0, 1).unwrap();
+    let rate = (16 * MIB) as f64 * 1e3 / (job.fabric.now() - begun) as f64;
+    assert!(rate > 3.7 * FULL as f64, "{rate:.0} B/us");
+}
+
+#[test]
+fn a_window_of_middle_sized_puts_uses_what_all_rails_carry() {
+    let mut job = job(1, SPREAD, rates(&[FULL; 4]));
+    let rate = put_rate(&mut job, 4, 64, 64 << 10);
+    assert!(rate > 3.7 * FULL as f64, "{rate:.0} B/us");
+}
+
+#[test]
+fn a_slow_rail_gets_its_share_and_no_more() {
+    let slow = [FULL, FULL / 10, FULL, FULL];
+    let sum = slow.iter().sum::<u64>() as f64;
+    for (window, len) in [(1, 16 * MIB), (1, 4 * MIB), (128, 64 << 10), (4, 4 * MIB)] {
+        let mut job = job(1, SPREAD, rates(&slow));
+        // The first put finds out.
+        put_rate(&mut job, 1, window, len);
+        let before = bytes_by_rail(&job)[1];
+        let rate = put_rate(&mut job, 8, window, len);
+        assert!(rate > 0.93 * sum, "{window} of {len}: {rate:.0} B/us of {sum}");
+        let shown: Vec<f64> =
+            job.members[0].lane.counters().map(|rail| rail.rate as f64 / 1e6).collect();
+        for (rate, shown) in slow.iter().zip(&shown) {
+            let ratio = shown / *rate as f64;
+            assert!((0.8..1.05).contains(&ratio), "{window} of {len}: rates {shown:?}");
+        }
+        let share = (bytes_by_rail(&job)[1] - before) as f64 / (8 * window * len) as f64;
+        assert!(share <= 1.2 * (FULL / 10) as f64 / sum, "{window} of {len}: {share:.3}");
+    }
+    // In turn, all wait for the slow one.
+    let mut job = job(1, Spread::ROUND_ROBIN, rates(&slow));
+    let rate = put_rate(&mut job, 8, 128, 64 << 10);
+    assert!(rate < 0.2 * sum, "{rate:.0} B/us of {sum}");
+}
+
+#[test]
+fn a_rail_that_slows_down_in_a_put_does_not_keep_it() {
+    let mut job = job(1, SPREAD, rates(&[FULL; 4]));
+    put_rate(&mut job, 2, 1, 16 * MIB);
+    let begun = job.fabric.now();
+    job.put(0, 1, 0, 16 * MIB).unwrap();
+    let half = 8 * MIB as u64 * 1000 / (4 * FULL);
+    while job.fabric.now() < begun + half {
+        job.members[0].lane.progress().unwrap();
+    }
+    job.fabric.set_rate(RailId(2), FULL / 10);
+    job.quiet(0, 1).unwrap();
+    let took = job.fabric.now() - begun;
+    // What it had ahead then is two segments, and one of them is nearly through.
+    let ahead = 2 * SPREAD.segment as u64 * 1000 / (FULL / 10);
+    assert!(took < half + ahead, "{took} ns, half of it {half}");
+}
+
+#[test]
+fn a_rail_that_recovers_is_used_again() {
+    let mut job = job(1, SPREAD, rates(&[FULL, FULL, 1, FULL]));
+    for _ in 0..4 {
+        put_rate(&mut job, 1, 1, 2 * MIB);
+    }
+    job.fabric.set_rate(RailId(2), FULL);
+    // It is tried again after a while, whether much is sent meanwhile or nothing.
+    for idle in [false, true] {
+        let until = job.fabric.now() + 4_000_000_000;
+        if idle {
+            job.fabric.pass_time(4_000_000_000);
+        }
+        while job.fabric.now() < until {
+            put_rate(&mut job, 1, 1, 2 * MIB);
+        }
+        let before = bytes_by_rail(&job);
+        put_rate(&mut job, 8, 1, 2 * MIB);
+        let after = bytes_by_rail(&job);
+        let share = (after[2] - before[2]) as f64 / (16 * MIB) as f64;
+        assert!((0.2..0.3).contains(&share), "{share:.2} of the bytes");
+    }
+}
+
+fn signal_time(seed: u64, signals: SignalEngine, script: Script) -> u64 {
+    let shape = Shape {
+        rails: script.rates.len() as u8,
+        depth: 64,
+        max_segment: 1 << 30,
+        heap: 2 * MIB,
+        signals,
+        spread: SPREAD,
+        ..Shape::default()
+    };
+    let mut job = Job::new(seed, &shape, script);
+    job.fill_scratch(0, &vec![0x5a; MIB]);
+    let targets = Targets::of(&job);
+    let handle = job.members[0].scratch_handle;
+    let begun = job.fabric.now();
+    for round in 1..=4 {
+        let member = &mut job.members[0];
+        let parts = [targets.part((member.scratch, &handle), 1, 64, MIB)];
+        let signal = targets.atomic(1, 0, AtomicOp::SignalSet, round);
+        member.lane.signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
+        while job.heap(1, 0, 8) != round.to_le_bytes() {
+            for member in &mut job.members {
+                member.lane.progress().unwrap();
+            }
+        }
+        assert!(job.heap(1, 64, MIB).iter().all(|byte| *byte == 0x5a));
+    }
+    job.fabric.now() - begun
+}
+
+#[test]
+fn the_data_of_a_signal_uses_all_rails() {
+    for signals in [SignalEngine::Counted, SignalEngine::Chained] {
+        let four = signal_time(1, signals, rates(&[FULL; 4]));
+        let one = signal_time(1, signals, rates(&[FULL; 1]));
+        let gain = one as f64 / four as f64;
+        assert!(gain > 3.5, "{signals:?}: {gain:.2} times as fast");
+    }
+}
+
+/// Large and small, puts and gets and fences, over rails whose rates change: every byte is right.
+#[test]
+fn every_byte_arrives_over_rails_whose_rates_change() {
+    for_seeds(1000, |seed| {
+        let mut random = Random(seed * 0x9e37_79b9 + 11);
+        let rails = 2 + random.below(3);
+        let segment = [1 << 12, 10_000, 1 << 14][random.below(3)];
+        let spread = Spread { weighed_from: 1000, striped_from: 4 << 10, segment };
+        let random_rates: Vec<u64> = (0..rails).map(|_| [1, 5, 50, 50][random.below(4)]).collect();
+        let shape = Shape {
+            n_pes: 3,
+            rails: rails as u8,
+            depth: [1, 3, 16][random.below(3)],
+            max_segment: [2000, 1 << 20][random.below(2)],
+            heap: 1 << 17,
+            needs_desc: random.below(2) == 0,
+            spread,
+            ..Shape::default()
+        };
+        let script = Script { again_percent: [0, 0, 50][random.below(3)], ..rates(&random_rates) };
+        let mut job = Job::new(seed, &shape, script);
+        let source: Vec<u8> =
+            (0..shape.heap).map(|at| (at >> 8 ^ at ^ seed as usize) as u8 | 1).collect();
+        job.fill_scratch(0, &source);
+        // Later writes to the same bytes come behind a fence or a quiet; what is read is checked after
+        // a quiet.
+        let mut expected = vec![vec![0; shape.heap]; 2];
+        for _ in 0..30 {
+            let to = random.below(2);
+            let peer = 1 + to as u32;
+            let at = random.below(shape.heap - 1);
+            let most = (shape.heap - at).min([64, 5000, 100_000][random.below(3)]);
+            let len = 1 + random.below(most);
+            match random.below(8) {
+                0 => job.fence(0, peer),
+                1 => job.quiet(0, peer).unwrap(),
+                2 => {
+                    let rail = RailId(random.below(rails) as u8);
+                    job.fabric.set_rate(rail, [1, 5, 50][random.below(3)]);
+                }
+                3 => {
+                    // No put may be reading what the get writes.
+                    job.quiet(0, 1).unwrap();
+                    job.quiet(0, 2).unwrap();
+                    let scratch = job.members[0].scratch;
+                    job.get(0, peer, at, len).unwrap();
+                    job.quiet(0, peer).unwrap();
+                    let read = job.fabric.load(Pe(0), scratch + at, len);
+                    assert_eq!(read, expected[to][at..at + len], "{len} bytes read at {at}");
+                    job.fill_scratch(0, &source);
+                }
+                _ => {
+                    job.put(0, peer, at, len).unwrap();
+                    expected[to][at..at + len].copy_from_slice(&source[at..at + len]);
+                }
+            }
+        }
+        for to in 0..2 {
+            job.quiet(0, 1 + to).unwrap();
+            assert!(job.heap(1 + to, 0, shape.heap) == expected[to as usize], "heap of {to}");
+        }
+        assert_eq!(job.fabric.in_flight(), 0);
+        assert!(!job.members[0].lane.has_work());
+    });
+}
+
+/// Writes behind a fence are delivered after those before it, also where both are cut.
+#[test]
+fn fences_hold_what_is_cut() {
+    for_seeds(500, |seed| {
+        let mut random = Random(seed * 0x51ed_270b + 3);
+        let rails = 2 + random.below(3);
+        let shape = Shape {
+            rails: rails as u8,
+            depth: [1, 3, 16][random.below(3)],
+            heap: 1 << 16,
+            spread: Spread { weighed_from: 500, striped_from: 2000, segment: 4096 },
+            ..Shape::default()
+        };
+        let random_rates: Vec<u64> = (0..rails).map(|_| [1, 5, 50][random.below(3)]).collect();
+        let mut job = Job::new(seed, &shape, rates(&random_rates));
+        let mut epochs = Vec::new();
+        let mut at = 0;
+        while at + 8192 < shape.heap {
+            let most = [8, 1000, 8000][random.below(3)];
+            let len = 1 + random.below(most);
+            job.put(0, 1, at, len).unwrap();
+            at += len;
+            let fenced = random.below(3) == 0;
+            if fenced {
+                job.fence(0, 1);
+            }
+            epochs.push((at as u64, fenced));
+        }
+        job.quiet(0, 1).unwrap();
+        let epoch_of = |remote: u64| {
+            let before = epochs.iter().take_while(|(end, _)| *end <= remote);
+            before.filter(|(_, fenced)| *fenced).count()
+        };
+        let seen: Vec<usize> =
+            job.fabric.deliveries().iter().map(|delivery| epoch_of(delivery.remote)).collect();
+        assert!(seen.is_sorted(), "epochs in order of delivery: {seen:?}");
+    });
+}
