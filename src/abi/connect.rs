@@ -10,6 +10,7 @@ use super::bootstrap::Collectives;
 use super::consistency::Consistency;
 use super::error::AbiError;
 use super::memory::ProcessMemory;
+use super::nics;
 use super::plugin::{Connected, Plugin, memory_kinds};
 use super::spread::spread;
 use crate::engine::Watchdog;
@@ -48,7 +49,8 @@ pub(super) fn connect(
     };
 
     let settings = &plugin.settings;
-    let opened = open(plugin, chosen, here, n_pes);
+    let rails = nics::rails(plugin, collectives, me, chosen)?;
+    let opened = open(plugin, &rails, here, n_pes);
     let locations = match &opened {
         Ok(opened) => locations(opened),
         Err(_) => Addresses(Vec::new()),
@@ -90,7 +92,7 @@ pub(super) fn connect(
 }
 
 /// Opens the lanes of this PE.
-fn open(plugin: &Plugin, chosen: &[usize], here: c_int, n_pes: u32) -> Result<Opened, AbiError> {
+fn open(plugin: &Plugin, rails: &[usize], here: c_int, n_pes: u32) -> Result<Opened, AbiError> {
     let settings = &plugin.settings;
     let single_host = u32::try_from(here) == Ok(n_pes);
     let provider = plugin.discovery.provider();
@@ -111,12 +113,7 @@ fn open(plugin: &Plugin, chosen: &[usize], here: c_int, n_pes: u32) -> Result<Op
             "NVSHMEM_LIBFABRIC_PROVIDER is auto: provider {provider} is the first that works"
         );
     }
-    if chosen.is_empty() {
-        Ok(discovery.open(&discovery.default_rails(), peers)?)
-    } else {
-        let most = usize::from(settings.max_nic_per_pe).min(chosen.len());
-        Ok(discovery.open(&chosen[..most], peers)?)
-    }
+    Ok(discovery.open(rails, peers)?)
 }
 
 /// Whether every proxy rail of this PE takes part in counted signals.

@@ -24,6 +24,7 @@ mod guard;
 mod hints;
 mod host_maps;
 mod memory;
+mod nics;
 mod plugin;
 mod request;
 mod spread;

@@ -42,9 +42,9 @@ impl Plugin {
     }
 
     /// The PCI paths of the devices, if the host is to choose among them: when all have one and the
-    /// user has not chosen already.
+    /// user has not named those to use.
     pub(super) fn offered_devices(&self) -> Vec<&std::path::Path> {
-        if self.settings.devices != Devices::Any {
+        if matches!(self.settings.devices, Devices::Include(_)) {
             return Vec::new();
         }
         let paths = self.discovery.devices().iter().map(|device| device.pci_path.as_deref());

@@ -11,7 +11,9 @@
 mod address;
 mod choice;
 mod distance;
+mod plan;
 
 pub use address::{BadAddress, PciAddress};
 pub use choice::{Choice, choose};
 pub use distance::{Distance, Topology};
+pub use plan::{Decided, Known, Plan};

@@ -1,5 +1,8 @@
 //! Distances, and the choice of NICs, on machines described in `tests/data/topology`.
 
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod plan;
 mod tree;
 
 use nvshmem_transport_libfabric::topology::Distance::{self, Loc, Node, Phb, Pix, Pxb, Sys};

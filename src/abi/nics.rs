@@ -1,0 +1,126 @@
+//! The NICs that this PE opens, by the place of its GPU among those of the other PEs of this machine.
+
+use std::fs;
+
+use log::{info, warn};
+
+use super::bootstrap::Collectives;
+use super::error::AbiError;
+use super::plugin::Plugin;
+use crate::cuda::{Device, Driver};
+use crate::engine::exchange::fabric_hash;
+use crate::engine::ids::Pe;
+use crate::logging;
+use crate::settings::Devices;
+use crate::topology::{Known, PciAddress, Plan, Topology};
+
+/// What PEs tell one another before they open anything: the machine, and the GPU's PCI address as text,
+/// padded with zeros.
+const SEAT_BYTES: usize = 8 + GPU_BYTES;
+
+/// Room for an address as Linux writes it, with a domain of eight digits.
+const GPU_BYTES: usize = 24;
+
+/// Which rails to open, as indices into the devices found. Collective. `picked` are the devices that the
+/// host has picked, if it was offered any.
+pub(super) fn rails(
+    plugin: &Plugin,
+    collectives: &Collectives,
+    me: Pe,
+    picked: &[usize],
+) -> Result<Vec<usize>, AbiError> {
+    let machine = machine();
+    let gpu = gpu();
+    let seats = collectives.allgather(&encode(machine, gpu))?;
+    let seats: Vec<(u64, Option<PciAddress>)> =
+        seats.chunks_exact(SEAT_BYTES).map(decode).collect();
+    let local = seats.iter().enumerate().filter(|(_, (other, _))| *other == machine);
+    let (local, gpus): (Vec<usize>, Vec<Option<PciAddress>>) =
+        local.map(|(pe, (_, gpu))| (pe, *gpu)).unzip();
+
+    let devices = plugin.discovery.devices();
+    let place = |path: &std::path::PathBuf| PciAddress::of_path(path);
+    let nics: Vec<Option<PciAddress>> =
+        devices.iter().map(|device| device.pci_path.as_ref().and_then(place)).collect();
+    let known = Known {
+        nics: &nics,
+        gpus: &gpus,
+        me: local.iter().position(|pe| *pe == me.index()).unwrap_or(0),
+        named: matches!(plugin.settings.devices, Devices::Include(_)),
+        picked,
+    };
+    let most = usize::from(plugin.settings.max_nic_per_pe);
+    let plan = Plan::make(&Topology::system(), &known, most);
+    let name = |nic: usize| devices.get(nic).map_or("?", |device| device.name.as_str());
+    if nics.iter().any(Option::is_some) {
+        let described: Vec<String> = plan
+            .nics
+            .iter()
+            .map(|(nic, distance)| match distance {
+                Some(distance) => format!("{} ({distance})", name(*nic)),
+                None => name(*nic).to_owned(),
+            })
+            .collect();
+        let gpu = gpu.map_or_else(|| String::from("not known"), |gpu| gpu.to_string());
+        info!(
+            target: logging::TOPO,
+            "GPU {gpu}; NICs {}: {}", plan.decided, described.join(", ")
+        );
+    }
+    if let Some((nic, distance)) = plan.passed_over {
+        warn!(
+            target: logging::TOPO,
+            "{} is nearer to this PE's GPU ({distance}) than the NICs in use, {}",
+            name(nic),
+            plan.decided
+        );
+    }
+    Ok(plan.nics.into_iter().map(|(nic, _)| nic).collect())
+}
+
+/// The GPU that this PE uses: that of the context which the host has bound.
+fn gpu() -> Option<PciAddress> {
+    let driver = Driver::of_process().ok()?;
+    Device::current(driver)?.pci_address().ok()?.parse().ok()
+}
+
+/// A number that PEs on one machine have in common.
+fn machine() -> u64 {
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    // The kernel's start, which containers of one machine share; and its name, should that be hidden.
+    let boot = read("/proc/sys/kernel/random/boot_id");
+    if boot.is_empty() {
+        return fabric_hash(&read("/proc/sys/kernel/hostname"));
+    }
+    fabric_hash(&boot)
+}
+
+fn encode(machine: u64, gpu: Option<PciAddress>) -> [u8; SEAT_BYTES] {
+    let mut bytes = [0; SEAT_BYTES];
+    bytes[..8].copy_from_slice(&machine.to_le_bytes());
+    let text = gpu.map_or_else(String::new, |gpu| gpu.to_string());
+    // An address has 20 characters at most.
+    let len = text.len().min(GPU_BYTES);
+    bytes[8..8 + len].copy_from_slice(&text.as_bytes()[..len]);
+    bytes
+}
+
+fn decode(bytes: &[u8]) -> (u64, Option<PciAddress>) {
+    let (machine, gpu) = bytes.split_at(8);
+    let machine = machine.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
+    let text = std::str::from_utf8(gpu).unwrap_or_default();
+    (machine, text.trim_end_matches('\0').parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_pes_tell_reads_back() {
+        for gpu in ["", "0000:3b:00.0", "10000:e1:1f.7", "ffffffff:ff:1f.7"] {
+            let gpu: Option<PciAddress> = gpu.parse().ok();
+            assert_eq!(decode(&encode(0x0123_4567_89ab_cdef, gpu)), (0x0123_4567_89ab_cdef, gpu));
+        }
+    }
+}
