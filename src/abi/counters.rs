@@ -40,13 +40,23 @@ impl LaneCounters {
     fn log(&self) {
         let Self { lane, me, rails, peers } = self;
         for (at, (name, rail)) in rails.iter().enumerate() {
-            let RailCounters { posted, bytes, completed, again, queued, max_in_flight } = rail;
+            let RailCounters {
+                posted,
+                bytes,
+                completed,
+                again,
+                queued,
+                weighed,
+                rate,
+                max_in_flight,
+            } = rail;
             info!(
                 target: logging::TRANSPORT,
                 "{me}, {lane} lane, {} ({name}): {posted} segments posted of {bytes} bytes, \
                  {completed} completed, {queued} queued, {again} times no room, at most \
-                 {max_in_flight} in flight",
+                 {max_in_flight} in flight; {weighed} given to it by its load, {} MB/s lately",
                 RailId(at as u8),
+                rate / 1_000_000,
             );
         }
         for PeerCounters { pe, writes, reads, sent, received } in peers {
@@ -68,6 +78,8 @@ impl LaneCounters {
                 "queued": rail.queued,
                 "again": rail.again,
                 "max_in_flight": rail.max_in_flight,
+                "weighed": rail.weighed,
+                "bytes_per_second": rail.rate,
             })
         };
         let peer = |peer: &PeerCounters| {

@@ -24,7 +24,7 @@ use super::operation::OpId;
 use super::paths::Hop;
 use super::port::{Desc, Direction, Local, Port, RailLimits, Transfer};
 use super::regions::RegionCache;
-use super::segment::{Finished, Kind, NIL, Stage};
+use super::segment::{Kind, NIL, Stage};
 use super::submit::{local_desc, refused};
 
 /// Operations that wait in the pool, or behind fences, at a time.
@@ -273,7 +273,13 @@ impl<P: Port> Lane<P> {
             if sent == len {
                 self.leave_bulk(token);
                 self.segments.give(token);
-                self.ended(Finished { pe, op: op.0, direction });
+                if op != OpId::NONE {
+                    self.op_done(op.0);
+                }
+                let stream = self.streams.find_mut(pe);
+                if stream.is_some_and(|stream| stream.replaced(direction)) {
+                    self.open_stream(pe);
+                }
                 return true;
             }
             let bytes = self.balance.next_len(len, len - sent, remote_addr + sent as u64);

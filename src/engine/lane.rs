@@ -666,7 +666,7 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    fn op_done(&mut self, op: u32) {
+    pub(super) fn op_done(&mut self, op: u32) {
         if let Some(then) = self.ops.done(op) {
             self.unchain(Token(then));
         }

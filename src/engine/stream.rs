@@ -153,6 +153,14 @@ impl Stream {
         self.closed && self.under_way(Direction::Write) == 0
     }
 
+    /// A segment that was under way has been replaced by others, and counts no longer. Whether the
+    /// stream should be opened now.
+    pub(super) fn replaced(&mut self, direction: Direction) -> bool {
+        let begun = &mut self.begun[direction as usize];
+        *begun = begun.wrapping_sub(1);
+        self.closed && self.under_way(Direction::Write) == 0
+    }
+
     /// So many messages have ended. Whether the stream should be opened now.
     #[inline]
     pub(super) fn end_messages(&mut self, count: u32) -> bool {
