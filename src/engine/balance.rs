@@ -8,9 +8,9 @@
 //! could be done with everything that is left; else the segment waits for one of them.
 //!
 //! # Rates
-//! Of each local rail, from its own completions while it is busy, smoothed over about two segments. Rails
-//! start equal. A rail that is busy and completes nothing counts as slower the longer that lasts. One that
-//! was slow and is not used is believed to recover little by little, until it is tried again.
+//! Of each local rail, from its own completions while it is busy, of the last few segments. Rails
+//! start equal, and have one segment ahead until that is done. A rail that is busy and completes nothing
+//! counts as slower the longer that lasts. One that was slow and is not used for a while is tried again.
 //!
 //! # Why it does not stop
 //! Of all rails, the one that would be done first is always let have the segment, unless it has as much
@@ -18,20 +18,27 @@
 
 use super::ids::RailId;
 
-/// Time after which a rail that is not used counts as fast as the others, in nanoseconds. Trying a rail
-/// that has stayed slow costs the time of one segment on it.
+/// Time after which what a rail has shown is forgotten if it is not used, in nanoseconds. It is tried then
+/// with one segment.
 const FORGIVEN: u64 = 2_000_000_000;
 
-/// Least time that a rate is taken from, in nanoseconds, unless the rail falls idle before: completions
-/// come several at a time.
-const SAMPLE: u64 = 20_000;
+/// The longest segment that a rail is tried with again, as a part of the longest: if it has stayed slow, the
+/// operation waits for it.
+const TRIED: u64 = 4;
 
-/// A rail is given this much of its time ahead, in nanoseconds, at least: several times what a completion
-/// takes to come back and be found.
-const AHEAD: f64 = 250_000.0;
+/// Segments of the longest kind that a rate is taken from. Of what is older, half counts.
+const REMEMBERED: u64 = 4;
 
-/// Segments that a rail at the best rate may have ahead at least.
-const SEGMENTS_AHEAD: u64 = 2;
+/// Segments of the longest kind that a rail may have ahead for a peer: while one is acknowledged and that
+/// is found, the others keep it busy. It is the same for slow rails. Were it less, what they show would
+/// be mostly the time that acknowledgements take, and they would stay slow.
+const SEGMENTS_AHEAD: u64 = 3;
+
+/// Where that is less of a rail's time, in nanoseconds, it may have so much ahead.
+const TIME_AHEAD: f64 = 250_000.0;
+
+/// But no more segments than this.
+const MOST_AHEAD: u64 = 16;
 
 /// Parts that what is left is thought of as cut into for each rail, so that segments become shorter towards
 /// the end and rails end together.
@@ -71,47 +78,63 @@ struct Load {
     ahead: u64,
     /// The longest segment since it was last idle.
     longest: u64,
-    /// Bytes per nanosecond, or 0 before the first sample.
-    rate: f64,
-    /// When the sample that is being taken began.
-    since: u64,
-    /// Bytes done since.
+    /// Bytes done lately.
     done: u64,
+    /// How long it was busy with them, in nanoseconds. Sums, rather than a mean of quotients: segments are
+    /// found done several at a time, and by themselves the later ones would seem to have taken no time.
+    busy: u64,
     /// When it was last done with something, or began to be busy.
     moved: u64,
 }
 
 impl Load {
     fn give(&mut self, len: u64, now: u64) {
+        if self.is_forgotten(now) {
+            (self.done, self.busy) = (0, 0);
+        }
         if self.ahead == 0 {
-            (self.since, self.moved, self.done, self.longest) = (now, now, 0, 0);
+            (self.moved, self.longest) = (now, 0);
         }
         self.ahead += len;
         self.longest = self.longest.max(len);
     }
 
-    fn done(&mut self, len: u64, now: u64, segment: f64) {
+    fn is_forgotten(&self, now: u64) -> bool {
+        self.ahead == 0 && now.saturating_sub(self.moved) >= FORGIVEN
+    }
+
+    fn done(&mut self, len: u64, now: u64, remembered: u64) {
         self.ahead -= len;
         self.done += len;
+        self.busy += now.saturating_sub(self.moved);
         self.moved = now;
-        let time = now.saturating_sub(self.since);
-        if self.ahead == 0 || time >= SAMPLE {
-            let (bytes, time) = (self.done as f64, time.max(1) as f64);
-            let weight = if self.rate == 0.0 { 1.0 } else { bytes / (bytes + segment) };
-            self.rate += (bytes / time - self.rate) * weight;
-            (self.since, self.done) = (now, 0);
+        if self.done > remembered {
+            self.done /= 2;
+            self.busy /= 2;
         }
     }
 
-    /// Bytes per nanosecond as far as one can tell, when the rails' mean is `mean`.
-    fn rate(&self, now: u64, mean: f64) -> f64 {
-        let rate = if self.rate == 0.0 { mean } else { self.rate };
+    /// Bytes per nanosecond that it has shown; none before the first segment.
+    fn shown(&self) -> Option<f64> {
+        (self.done > 0).then(|| self.done as f64 / self.busy.max(1) as f64)
+    }
+
+    /// Bytes that it has not done at `now`, if it works at `rate`: more may be done than was found yet.
+    fn ahead_now(&self, now: u64, rate: f64) -> f64 {
         let still = now.saturating_sub(self.moved) as f64;
+        (self.ahead as f64 - rate * still).max(0.0)
+    }
+
+    /// Bytes per nanosecond as far as one can tell, for a segment of `len` bytes, when the rails' mean is
+    /// `mean`.
+    fn rate(&self, now: u64, mean: f64, len: u64, tried: u64) -> f64 {
+        let rate = self.shown().unwrap_or(mean);
         if self.ahead == 0 {
-            let recovered = (still / FORGIVEN as f64).min(1.0);
-            return rate + (mean - rate).max(0.0) * recovered;
+            let tries = len <= tried && self.is_forgotten(now);
+            return if tries { rate.max(mean) } else { rate };
         }
         // Twice, since completions do not come at regular times.
+        let still = now.saturating_sub(self.moved) as f64;
         let most = if still > 0.0 { 2.0 * self.longest as f64 / still } else { rate };
         rate.min(most)
     }
@@ -188,7 +211,8 @@ impl Balance {
 
     /// A rail is done with a segment.
     pub(super) fn done(&mut self, rail: RailId, len: usize, now: u64) {
-        self.loads[rail.index()].done(len as u64, now, self.segment.min(1 << 20) as f64);
+        let remembered = REMEMBERED * self.segment.min(1 << 20) as u64;
+        self.loads[rail.index()].done(len as u64, now, remembered);
     }
 
     /// A rail will not do a segment that it was given.
@@ -198,12 +222,12 @@ impl Balance {
 
     /// Bytes per second that a rail has lately shown; 0 before the first.
     pub(super) fn shown(&self, rail: RailId) -> u64 {
-        (self.loads[rail.index()].rate * 1e9) as u64
+        (self.loads[rail.index()].shown().unwrap_or(0.0) * 1e9) as u64
     }
 
     /// The mean of the rates shown, or 1 while there are none.
     fn mean(&self) -> f64 {
-        let shown = || self.loads.iter().map(|load| load.rate).filter(|rate| *rate > 0.0);
+        let shown = || self.loads.iter().filter_map(Load::shown);
         let count = shown().count();
         if count == 0 { 1.0 } else { shown().sum::<f64>() / count as f64 }
     }
@@ -220,9 +244,11 @@ impl Balance {
         const LEAST: f64 = 1e-9;
         let mean = self.mean();
         let len = len as u64;
-        let rate = |load: &Load| load.rate(now, mean).max(LEAST);
-        let best_rate = self.loads.iter().map(rate).fold(LEAST, f64::max);
-        let (mut all_ahead, mut all_rates) = (0, 0.0);
+        let segment = self.segment.min(1 << 30) as u64;
+        let rate = |load: &Load| load.rate(now, mean, len, segment / TRIED).max(LEAST);
+        let (least, most) = ((SEGMENTS_AHEAD * segment) as f64, (MOST_AHEAD * segment) as f64);
+        let some_known = self.loads.iter().any(|load| load.done > 0);
+        let (mut all_ahead, mut all_rates) = (0.0, 0.0);
         // When the best rail would be done, and when the best of those that may have more would.
         let mut first = f64::INFINITY;
         let mut open: Option<(usize, f64)> = None;
@@ -230,23 +256,28 @@ impl Balance {
             let at = (self.turn + step) % self.loads.len();
             let load = &self.loads[at];
             let rate = rate(load);
-            all_ahead += load.ahead;
+            let ahead_now = load.ahead_now(now, rate);
+            all_ahead += ahead_now;
             all_rates += rate;
-            let ends = (load.ahead + len) as f64 / rate;
+            let ends = (ahead_now + len as f64) / rate;
             first = first.min(ends);
-            let usual = (SEGMENTS_AHEAD * self.segment.min(self.max_segment) as u64) as f64;
-            let most = (usual * rate / best_rate).max(AHEAD * rate);
+            let most = (TIME_AHEAD * rate).clamp(least, most);
             let of_peer = ahead[at];
-            let takes = of_peer == 0 || (of_peer + len) as f64 <= most;
+            let takes = match load.shown() {
+                // What it does with the first will tell.
+                None if some_known => load.ahead == 0,
+                _ => of_peer == 0 || (of_peer + len) as f64 <= most,
+            };
             if takes && open.is_none_or(|(_, other)| ends < other) {
                 open = Some((at, ends));
             }
         }
         let (at, ends) = open?;
         if ends > first {
-            let others_ahead = (all_ahead - self.loads[at].ahead + left) as f64;
-            let others_rate = all_rates - rate(&self.loads[at]);
-            if ends > others_ahead / others_rate.max(LEAST) {
+            let load = &self.loads[at];
+            let rate = rate(load);
+            let others_ahead = all_ahead - load.ahead_now(now, rate) + left as f64;
+            if ends > others_ahead / (all_rates - rate).max(LEAST) {
                 return None;
             }
         }
@@ -262,7 +293,7 @@ impl Balance {
         let mut next = 0;
         for step in 0..self.loads.len() {
             let at = (self.turn + step) % self.loads.len();
-            let rate = self.loads[at].rate(now, mean);
+            let rate = self.loads[at].rate(now, mean, 0, 0);
             sum += rate;
             self.credit[at] += rate;
             if step == 0 || self.credit[at] > self.credit[next] {
