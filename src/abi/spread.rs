@@ -5,7 +5,7 @@ use crate::settings::{RailBalance, Settings, StripeThreshold};
 
 /// Least bytes of a put or get that is cut, and most of its segments, where software moves the bytes: a
 /// segment costs a few microseconds there, and rates are such that this is little beside it.
-const SOFTWARE: (usize, usize) = (128 << 10, 256 << 10);
+const SOFTWARE: (usize, usize) = (128 << 10, 128 << 10);
 
 /// The same for NICs. Those reach their rate with operations of some hundred KiB.
 const NIC: (usize, usize) = (512 << 10, 512 << 10);

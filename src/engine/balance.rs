@@ -148,6 +148,8 @@ pub(super) struct Balance {
     striped_from: usize,
     /// The longest segment of operations that are cut, and of those that are not.
     segment: usize,
+    /// The shortest, but for the last.
+    shortest: usize,
     max_segment: usize,
     loads: Box<[Load]>,
     /// The rail that is looked at first, so that equals take turns.
@@ -161,10 +163,12 @@ impl Balance {
     pub(super) fn new(spread: Spread, rails: usize, max_segment: usize, first: usize) -> Self {
         // Values, which are copied when they are submitted, have 8 bytes at most.
         let weighed_from = if rails > 1 { spread.weighed_from.max(9) } else { usize::MAX };
+        let segment = spread.segment.clamp(1, max_segment);
         Self {
             weighed_from,
             striped_from: spread.striped_from,
-            segment: spread.segment.clamp(1, max_segment),
+            segment,
+            shortest: (spread.segment / SHORTEST).clamp(1, segment),
             max_segment,
             loads: vec![Load::default(); rails].into(),
             turn: first % rails,
@@ -184,7 +188,7 @@ impl Balance {
             return left.min(self.max_segment);
         }
         let even = left / (PARTS * self.loads.len());
-        let next = even.max(self.segment / SHORTEST).clamp(1, self.segment);
+        let next = even.clamp(self.shortest, self.segment);
         if left <= next {
             return left;
         }

@@ -163,7 +163,7 @@ pub(super) const TABLE: &[Setting] = &[
         name: "NVSHMEM_LIBFABRIC_STRIPE_SEGMENT",
         accepts: || format!("{STRIPE_SEGMENT}; else at least {STRIPE_UNIT}"),
         doc: "The longest of these segments in bytes. Towards the end of an operation they become \
-              shorter, down to an eighth, so that all rails end together. By default 256 KiB; with \
+              shorter, down to an eighth, so that all rails end together. By default 128 KiB; with \
               efa, cxi and verbs 512 KiB.",
         set: |settings, text| {
             let value = STRIPE_SEGMENT.parse(text)?;

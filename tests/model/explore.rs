@@ -189,7 +189,12 @@ fn lane(
         watchdog: Watchdog::new(None, None),
         signals: case.signals,
         counted: case.counted,
-        spread: Spread::ROUND_ROBIN,
+        spread: if case.weighed {
+            // As for all operations of the model: a segment is a word.
+            Spread { weighed_from: 9, striped_from: 9, segment: 64 }
+        } else {
+            Spread::ROUND_ROBIN
+        },
         devices: false,
     };
     Lane::new(ModelPort { model: Rc::clone(model), pe, limits }, config)

@@ -140,6 +140,31 @@ fn counted_puts() {
 
 /// Everything that can go wrong together, for each kind of operation alone.
 #[test]
+fn puts_over_rails_chosen_by_load() {
+    let plain = |signals, ops: &[What]| Case {
+        weighed: true,
+        again: 0,
+        duplicates: 0,
+        batch: 1,
+        ..named(signals, ops, &[])
+    };
+    let mut cases = Vec::new();
+    for ops in [&[Put(3)][..], &[Put(2), Fence, Put(2)], &[Put(2), Quiet, Put(3)]] {
+        let case = plain(Auto, ops);
+        cases.push(Case { again: 1, ..case.clone() });
+        cases.push(Case { failures: 1, ..case.clone() });
+        cases.push(Case { rails: 3, ..case });
+    }
+    for signals in [Chained, Counted] {
+        for ops in [&[Signal(2)][..], &[Put(2), Fence, Signal(2)]] {
+            cases.push(plain(signals, ops));
+        }
+        cases.push(Case { failures: 1, ..plain(signals, &[Signal(2)]) });
+    }
+    explore_all("puts over rails chosen by load", cases);
+}
+
+#[test]
 fn one_operation() {
     let cases = [Put(2), Signal(0), Signal(1), Signal(2), Add, FetchAdd].into_iter();
     let cases = cases.flat_map(|what| {

@@ -59,6 +59,8 @@ pub(crate) struct Case {
     pub(crate) signals: SignalEngine,
     /// Most counted puts under way.
     pub(crate) counted: u16,
+    /// Whether puts of more than a word go by rails chosen by load.
+    pub(crate) weighed: bool,
     /// How often a post or a send finds no room.
     pub(crate) again: u32,
     /// How many messages arrive a second time.
@@ -94,6 +96,7 @@ impl Case {
             orders_messages: false,
             signals,
             counted: 1,
+            weighed: false,
             again: 1,
             duplicates: 1,
             failures: 0,
