@@ -218,6 +218,13 @@ impl Staging {
             "memory of {context} is staged: {chunks} chunks of {chunk_len} bytes each way{}",
             if bounce.is_some() { ", page-locked now" } else { ", the same as for others" },
         );
+        if let Some(text) = few_queues() {
+            log::warn!(
+                target: logging::MEM,
+                "CUDA_DEVICE_MAX_CONNECTIONS is {text}: copies of staged memory may share a queue of the device \
+                 with kernels that wait for them, and then neither ends; set it to 32"
+            );
+        }
         let mapper = copies.words.mapper();
         let index = making.contexts.len();
         making.contexts.push((Arc::clone(context), mapper));
@@ -280,4 +287,15 @@ impl Drop for StagedRegion {
 /// Locks what no panic leaves inconsistent: each change of it is one step.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Streams that work beside the program's: two of copies and one of words.
+const OWN_STREAMS: u32 = 3;
+
+/// What the user has set the device's queues to, if that is hardly enough for our streams and the
+/// program's. The driver's default is 8 (2 for a client of the multi-process service).
+fn few_queues() -> Option<String> {
+    let text = std::env::var("CUDA_DEVICE_MAX_CONNECTIONS").ok()?;
+    let queues: u32 = text.trim().parse().ok()?;
+    (queues <= OWN_STREAMS).then_some(text)
 }
