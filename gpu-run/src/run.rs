@@ -108,7 +108,7 @@ pub fn all(options: &Options) -> Result<bool, RunError> {
             traffic.writes + traffic.reads,
             traffic.bytes,
             traffic.messages,
-            outcome.fault.as_deref().unwrap_or("ok"),
+            outcome.result(),
         );
     }
     let worked = rows.iter().filter(|(_, _, outcome)| outcome.fault.is_none()).count();
@@ -145,8 +145,7 @@ fn run(
 }
 
 fn print(options: &Options, provider: &str, case: &Case, outcome: &Outcome) {
-    let result = outcome.fault.as_deref().unwrap_or("ok");
-    println!("\n== {case} over {provider}: {result}");
+    println!("\n== {case} over {provider}: {}", outcome.result());
     if !options.brief {
         outcome
             .printed
