@@ -12,7 +12,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::balance::{Balance, Spread};
 use super::bulk::{self, Bulks};
@@ -29,7 +28,7 @@ use super::native::Natives;
 use super::notes::Note;
 use super::operation::{OpId, OpTable};
 use super::paths::PathTable;
-use super::port::{Direction, Failure, Incoming, Polled, Port, PortError, Posted, RailLimits};
+use super::port::{Direction, Polled, Port, PortError, Posted, RailLimits};
 use super::rail::Rail;
 use super::regions::{LaneKind, RegionCache, RegionIndex};
 use super::segment::{Finished, Kind, NIL, Segment, SegmentTable, Stage};
@@ -180,7 +179,7 @@ pub struct Lane<P: Port> {
     /// Most transfers under way.
     transfer_room: u32,
     /// Whether peers send messages to this lane: only to proxy lanes.
-    receives: bool,
+    pub(super) receives: bool,
     /// Peers to whom control messages are due.
     pub(super) control: VecDeque<Pe>,
     /// Answers and news that are due.
@@ -327,58 +326,6 @@ impl<P: Port> Lane<P> {
     #[inline]
     pub fn has_work(&self) -> bool {
         self.segments.used() != 0
-    }
-
-    /// Before the end: lets what the fabric has under way come to its end, for at most so long, and
-    /// starts nothing. Whether all of it has. Only after a failure is there anything.
-    ///
-    /// Providers may crash when an endpoint is closed whose operations a peer then cuts off
-    /// (`ofi_rxm` of libfabric 1.17 does).
-    pub fn end_leftovers(&mut self, patience: Duration) -> bool {
-        let under_way = |lane: &Self| lane.rails.iter().any(|rail| rail.in_flight() != 0);
-        let (start, mut idle) = (self.port.now(), 0);
-        while under_way(self) {
-            let waited = self.port.now().saturating_sub(start);
-            if u128::from(waited) >= patience.as_nanos() {
-                return false;
-            }
-            let mut busy = false;
-            for rail in (0..self.rails.len()).map(|rail| RailId(rail as u8)) {
-                busy |= self.forget_ended(rail);
-            }
-            if is_idle(&mut idle, busy) {
-                self.port.relax();
-            }
-        }
-        true
-    }
-
-    /// Takes what has come to a rail, and lets none of it have any effect: memory that it is about may
-    /// be gone. Whether there was something.
-    fn forget_ended(&mut self, rail: RailId) -> bool {
-        let Self { port, segments, rails, .. } = self;
-        let mut ended = 0;
-        let mut known = |token| {
-            let known = segments.away(token).is_some();
-            ended += u32::from(known);
-            known
-        };
-        let polled = if port.has_completions(rail) {
-            port.drain(rail, |index| known(Token(index as u32)))
-        } else {
-            Polled::Empty
-        };
-        if let Polled::Failed(Failure { token: Some(token), .. }) = &polled {
-            known(*token);
-        }
-        let ended = ended.min(rails[rail.index()].in_flight());
-        rails[rail.index()].completed(ended);
-        let mut packet = Packet::EMPTY;
-        while self.receives
-            && port.has_message(rail)
-            && !matches!(port.receive(rail, &mut packet), Incoming::Nothing)
-        {}
-        !matches!(polled, Polled::Empty)
     }
 
     /// Counters per rail, in rail order.

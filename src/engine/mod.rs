@@ -30,6 +30,7 @@ pub mod host_lane;
 pub mod ids;
 mod incoming;
 pub mod lane;
+mod leftovers;
 mod link;
 pub mod message;
 mod messages;
