@@ -39,7 +39,7 @@ impl Bed {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("nvshmem-gpu-run-test-{}-{number}", std::process::id());
         let bed = Self(std::env::temp_dir().join(name));
-        for directory in ["nvshmem/include/non_abi", "nvshmem/lib", "plugins", "programs"] {
+        for directory in ["nvshmem/include/non_abi", "nvshmem/lib", "plugins", "programs", "bin"] {
             fs::create_dir_all(bed.0.join(directory)).unwrap();
         }
         let version = |which: &str, n: u32| format!("#define NVSHMEM_VENDOR_{which}_VERSION {n}\n");
@@ -57,7 +57,16 @@ impl Bed {
     }
 
     fn script(&self, name: &str, text: &str) -> &Self {
-        let path = self.file(&format!("programs/{name}"), &format!("{HEAD}{text}"));
+        self.executable(&format!("programs/{name}"), &format!("{HEAD}{text}"))
+    }
+
+    /// A command that is found before the machine's own.
+    fn command(&self, name: &str, text: &str) -> &Self {
+        self.executable(&format!("bin/{name}"), &format!("#!/bin/sh\nunset LD_PRELOAD\n{text}"))
+    }
+
+    fn executable(&self, path: &str, text: &str) -> &Self {
+        let path = self.file(path, text);
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
         self
     }
@@ -67,10 +76,16 @@ impl Bed {
     }
 
     fn run(&self, kind: &str, more: &[&str]) -> Output {
+        self.run_with_mps("off", kind, more)
+    }
+
+    fn run_with_mps(&self, mps: &str, kind: &str, more: &[&str]) -> Output {
+        let path = std::env::var("PATH").unwrap_or_default();
         Command::new(env!("CARGO_BIN_EXE_nvshmem-gpu-run"))
             .args(["--nvshmem", &self.path("nvshmem"), "--plugin-dir", &self.path("plugins")])
-            .args([kind, &self.path("programs"), "--mps", "off"])
+            .args([kind, &self.path("programs"), "--mps", mps])
             .args(more)
+            .env("PATH", format!("{}:{path}", self.path("bin")))
             .output()
             .unwrap()
     }
@@ -214,4 +229,69 @@ fn outputs_stay_where_the_user_wants_them() {
     }
     let stays = Path::new(&out).join("tcp-0-ring/pe-1.out");
     assert!(fs::read_to_string(stays).unwrap().contains("RESULT ring pe 1 ok"));
+}
+
+#[test]
+fn mpiexec_starts_the_pes_where_that_is_asked_for() {
+    let bed = Bed::new();
+    let mpiexec = r#"[ "$1" = -n ] || exit 8
+pes=$2; shift 2; rank=0
+while [ $rank -lt "$pes" ]; do PMI_RANK=$rank "$@" & rank=$((rank + 1)); done
+wait
+"#;
+    bed.command("mpiexec", mpiexec);
+    let program = r#"
+[ -z "$NVSHMEM_RUN_RANK$PMI_FD" ] && [ "$NVSHMEM_BOOTSTRAP" = PMI ] || exit 9
+counters "$PMI_RANK" 5
+echo "RESULT ring pe $PMI_RANK ok"
+"#;
+    bed.script("ring", program);
+    let output = bed.run("--programs", &["--bootstrap", "mpiexec", "--providers", "tcp"]);
+    assert!(output.status.success(), "{}", text(&output));
+}
+
+/// A stand-in for the service's control program that writes down what it is told.
+fn control(bed: &Bed) -> PathBuf {
+    let told = bed.0.join("told");
+    let text = format!(
+        "log='{}'\n{}",
+        told.display(),
+        r#"
+echo "pipes $CUDA_MPS_PIPE_DIRECTORY" >>"$log"
+if [ "$1" = -d ]; then echo start >>"$log"; else cat >>"$log"; fi
+"#
+    );
+    bed.command("nvidia-cuda-mps-control", &text);
+    told
+}
+
+#[test]
+fn each_job_has_a_multi_process_service_of_its_own_that_is_stopped() {
+    let bed = Bed::new();
+    let told = control(&bed);
+    bed.script("ring", &format!("env\n{GOOD}"));
+    let output = bed.run_with_mps("on", "--programs", &["--providers", "tcp,shm"]);
+    let text = text(&output);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("multi-process service: on"), "{text}");
+    let told = fs::read_to_string(told).unwrap();
+    let said: Vec<&str> = told.lines().filter(|line| !line.starts_with("pipes ")).collect();
+    // Once to see that there is one, and for each of the two jobs.
+    assert_eq!(said, ["start", "get_server_list", "quit"].repeat(3), "{told}");
+    let pipes = lines_with(&told, "pipes ")[0].replace("pipes ", "CUDA_MPS_PIPE_DIRECTORY=");
+    for line in [pipes.as_str(), "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50"] {
+        assert_eq!(text.lines().filter(|said| *said == line).count(), 2, "{line} in {text}");
+    }
+}
+
+#[test]
+fn a_multi_process_service_that_does_not_start_is_an_error_only_if_it_must() {
+    let bed = Bed::new();
+    bed.command("nvidia-cuda-mps-control", "echo no device >&2\nexit 3\n").script("ring", GOOD);
+    let output = bed.run_with_mps("on", "--programs", &[]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output).contains("no device"), "{}", text(&output));
+    let output = bed.run_with_mps("auto", "--programs", &["--providers", "tcp"]);
+    assert!(output.status.success(), "{}", text(&output));
+    assert!(text(&output).contains("no multi-process service: "), "{}", text(&output));
 }
