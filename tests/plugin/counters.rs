@@ -58,6 +58,14 @@ fn run_and_compare(directory: &Path) -> Result<(), Failed> {
         if (one["pe"].as_u64(), provider.as_str(), lane.as_str(), rails) != expected {
             return Err(format!("not {expected:?}: {one}").into());
         }
+        // What `gpu-run` adds up to show whose traffic it was.
+        let bytes = proxy["rails"][0]["bytes"].as_u64();
+        if bytes.is_none()
+            || with(proxy, at, "writes").is_none()
+            || with(proxy, at, "reads").is_none()
+        {
+            return Err(format!("bytes, writes or reads are missing: {one}").into());
+        }
         for to in (0..PES as usize).filter(|to| *to != at) {
             let sent = with(proxy, to, "sent");
             let received = with(&all[to]["lanes"][0], at, "received");
