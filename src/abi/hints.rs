@@ -8,11 +8,12 @@ use std::ffi::c_int;
 
 use nvshmem_abi::{OpAttrs6, OpAttrs7, RmaBytes, RmaMem, RmaVerb, Transport, c};
 
-use super::entries::{HOST_QP, rma_at_length, rma_at_once};
+use super::entries::HOST_QP;
 use super::error::AbiError;
 use super::guard::guard;
 use super::request;
 use super::table::{plugin, plugin_of};
+use super::transfers::{rma_at_length, rma_at_once};
 
 const MORE_FOLLOWS: u32 = c::NVT_OP_FLAG_MORE_FOLLOWS as u32;
 const BATCH_RMA: u32 = c::NVT_REGION_HINT_BATCH_RMA as u32;

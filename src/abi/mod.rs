@@ -29,6 +29,8 @@ mod plugin;
 mod request;
 mod spread;
 mod table;
+mod transfers;
+mod words;
 
 use std::ffi::{c_int, c_void};
 

@@ -14,6 +14,7 @@ use super::error::AbiError;
 use super::hints;
 use super::host_maps::HostMaps;
 use super::plugin::Plugin;
+use super::{transfers, words};
 
 /// The structure in whichever layout the host has. All are prefixes of the largest in size, so an
 /// older host writes only into its own part. Layout 3a is a prefix of 3b in every field we use.
@@ -221,8 +222,8 @@ fn ops_3(offers: Offers) -> HostOps3b {
         get_mem_handle: Some(unsafe {
             std::mem::transmute::<e::GetMemHandle3, e::GetMemHandle3b>(e::get_mem_handle_3)
         }),
-        rma: Some(e::rma),
-        amo: Some(e::amo_3),
+        rma: Some(transfers::rma),
+        amo: Some(words::amo_3),
         fence: Some(e::fence_3),
     })
 }
@@ -232,16 +233,16 @@ fn ops_4(offers: Offers) -> HostOps4 {
         enforce_cst: offers.enforce_cst,
         connect_endpoints: Some(e::connect_endpoints_4),
         get_mem_handle: Some(e::get_mem_handle),
-        rma: Some(e::rma),
-        amo: Some(e::amo_3),
+        rma: Some(transfers::rma),
+        amo: Some(words::amo_3),
         fence: Some(e::fence_4),
-        put_signal: Some(e::put_signal_4),
+        put_signal: Some(words::put_signal_4),
     })
 }
 
 /// With bursts, what was not announced ends the one before it.
 fn rma(batches: bool) -> c::nvt_rma_fn {
-    if batches { Some(hints::rma) } else { Some(e::rma) }
+    if batches { Some(hints::rma) } else { Some(transfers::rma) }
 }
 
 /// Where announced puts are posted one by one, the host is to call `rma`, the shorter way.
@@ -252,9 +253,9 @@ fn ops_6(offers: Offers) -> HostOps6 {
         connect_endpoints: Some(e::connect_endpoints_4),
         get_mem_handle: Some(e::get_mem_handle),
         rma: rma(batches),
-        amo: Some(e::amo_6),
+        amo: Some(words::amo_6),
         fence: Some(e::fence_4),
-        put_signal: Some(e::put_signal_6),
+        put_signal: Some(words::put_signal_6),
         rma_with_hints: batches.then_some(hints::rma_with_hints_6),
     })
 }
@@ -267,9 +268,9 @@ fn ops_7(offers: Offers) -> HostOps7 {
         connect_endpoints: Some(e::connect_endpoints_4),
         get_mem_handle: Some(e::get_mem_handle),
         rma: rma(batches),
-        amo: Some(e::amo_6),
+        amo: Some(words::amo_6),
         fence: Some(e::fence_4),
-        put_signal: Some(e::put_signal_6),
+        put_signal: Some(words::put_signal_6),
         rma_with_hints: batches.then_some(hints::rma_with_hints_7),
         region_flush: batches.then_some(hints::region_flush),
     })

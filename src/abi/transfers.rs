@@ -1,0 +1,158 @@
+//! Puts and gets as the host asks for them.
+//!
+//! As in [`super::entries`], the safety of all of it rests on the rules that are numbered in [`super`]'s
+//! documentation.
+
+use std::ffi::c_int;
+
+use nvshmem_abi::{RmaBytes, RmaMem, RmaVerb, Transport, c};
+
+use super::entries::HOST_QP;
+use super::guard::guard;
+use super::plugin::Connected;
+use super::request::{self, Remote};
+use super::table::{self, plugin};
+use crate::engine::port::Direction;
+use crate::engine::short::{Common, Declined, Rest};
+
+/// # Safety
+/// Rules 1, 3 and 4.
+pub(super) unsafe extern "C" fn rma(
+    transport: *mut Transport,
+    pe: c_int,
+    verb: RmaVerb,
+    remote: *mut RmaMem,
+    local: *mut RmaMem,
+    bytes: RmaBytes,
+    qp: c_int,
+) -> c_int {
+    // SAFETY: rules 1, 3 and 4.
+    unsafe {
+        match rma_at_once(transport, pe, remote, local, qp, &verb, &bytes) {
+            Some(status) => status,
+            None => rma_at_length(transport, pe, remote, local, qp, verb, bytes),
+        }
+    }
+}
+
+/// Every operation that is not the common one: those that wait for room, for a fence or for their
+/// end, those of user threads, and wrong ones.
+///
+/// # Safety
+/// Rules 1, 3 and 4.
+#[inline(never)]
+pub(super) unsafe fn rma_at_length(
+    transport: *mut Transport,
+    pe: c_int,
+    remote: *const RmaMem,
+    local: *const RmaMem,
+    qp: c_int,
+    verb: RmaVerb,
+    bytes: RmaBytes,
+) -> c_int {
+    guard("rma", || {
+        // SAFETY: rule 1.
+        let connected = unsafe { plugin(transport)? }.connected()?;
+        // SAFETY: rule 1; memory that outlives the call is rule 4.
+        let (request, blocking) = unsafe { request::read(pe, &verb, remote, local, &bytes)? };
+        match (qp == HOST_QP, blocking) {
+            // SAFETY: rule 3.
+            (false, false) => unsafe { connected.with_proxy(|lane| lane.start(&request)) }?,
+            // SAFETY: rule 3.
+            (false, true) => unsafe { connected.with_proxy(|lane| lane.complete(&request)) }?,
+            (true, false) => connected.host.start(&request)?,
+            (true, true) => connected.host.complete(&request)?,
+        }
+        Ok(())
+    })
+}
+
+/// The proxy's common operation; gives its status. None if it is of another kind; nothing has happened
+/// then.
+///
+/// # Safety
+/// Rules 1, 3 and 4.
+#[inline(always)]
+pub(super) unsafe fn rma_at_once(
+    transport: *mut Transport,
+    pe: c_int,
+    remote: *const RmaMem,
+    local: *const RmaMem,
+    qp: c_int,
+    verb: &RmaVerb,
+    bytes: &RmaBytes,
+) -> Option<c_int> {
+    if qp == HOST_QP {
+        return None;
+    }
+    // The only entry that does not look whether the host has lost its transport.
+    // SAFETY: rule 1, so the transport is not null.
+    let connected = unsafe { table::plugin_of(transport) }.connection()?;
+    // SAFETY: rule 1.
+    let Remote { pe, handle, addr } = unsafe { request::remote_side(pe, remote)? };
+    let common = |direction, (local, len)| Common { direction, pe, handle, addr, local, len };
+    // Apart for each operation, so that the compiler makes a straight way of each.
+    // SAFETY: rules 1, 3 and 4.
+    unsafe {
+        if verb.desc == request::PUT {
+            let from = request::contiguous(verb, local, bytes)?;
+            return Some(start(connected, common(Direction::Write, from), local));
+        }
+        // Read again, or the compiler makes one choice among all values, with PUT in the middle.
+        match (&raw const verb.desc).read_volatile() {
+            request::GET | request::G => {
+                let into = request::contiguous(verb, local, bytes)?;
+                Some(start(connected, common(Direction::Read, into), local))
+            }
+            request::P => {
+                let value = request::word(local, bytes)?;
+                Some(start(connected, common(Direction::Write, value), local))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Starts an operation of the common kind on the proxy's lane. What panics in none of its steps needs no
+/// guard; the rest has one.
+///
+/// # Safety
+/// Rules 1, 3 and 4; `local` is not null.
+#[inline(always)]
+unsafe fn start(connected: &Connected, common: Common<'_>, local: *const RmaMem) -> c_int {
+    // A closure on the lane would be called, not inlined.
+    // SAFETY: rule 3; the reference ends with this expression.
+    match unsafe { &mut *connected.proxy_lane() }.start_at_once(common) {
+        Ok(()) => c::NVT_STATUS_SUCCESS,
+        // SAFETY: by contract.
+        Err(Rest::Whole(common)) => unsafe { start_whole(connected, common, local) },
+        // SAFETY: rule 3.
+        Err(Rest::Declined(declined)) => unsafe { start_declined(connected, declined) },
+    }
+}
+
+/// An operation that the short way does not do.
+///
+/// # Safety
+/// As for [`start`].
+#[cold]
+#[inline(never)]
+unsafe fn start_whole(connected: &Connected, common: Common<'_>, local: *const RmaMem) -> c_int {
+    guard("rma", || {
+        // SAFETY: by contract.
+        let request = unsafe { request::of_common(common, local) };
+        // SAFETY: rule 3.
+        Ok(unsafe { connected.with_proxy(|lane| lane.start(&request)) }?)
+    })
+}
+
+/// An operation that the fabric has not taken at once.
+///
+/// # Safety
+/// Rule 3.
+#[cold]
+#[inline(never)]
+unsafe fn start_declined(connected: &Connected, declined: Declined) -> c_int {
+    // SAFETY: rule 3.
+    guard("rma", || Ok(unsafe { connected.with_proxy(|lane| lane.start_declined(declined)) }?))
+}

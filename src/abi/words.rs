@@ -1,0 +1,297 @@
+//! What changes words of peers as the host asks for it: atomics, and puts with a signal.
+//!
+//! As in [`super::entries`], the safety of all of it rests on the rules that are numbered in [`super`]'s
+//! documentation.
+
+use std::ffi::{c_int, c_void};
+
+use nvshmem_abi::{
+    AmoBytes, AmoMem, AmoVerb3, AmoVerb6, RmaBytesVector, RmaMemVector, RmaVerb, Transport, c,
+};
+
+use super::entries::HOST_QP;
+use super::error::AbiError;
+use super::guard::guard;
+use super::request::{self, Amo, Parts, Put};
+use super::table::{self, plugin};
+use crate::engine::ids::Pe;
+use crate::engine::lane::Request;
+use crate::engine::message::{AtomicRequest, PutSignalRequest};
+
+/// Layouts 3a to 5.
+///
+/// # Safety
+/// Rules 1, 3 and 4.
+pub(super) unsafe extern "C" fn amo_3(
+    transport: *mut Transport,
+    pe: c_int,
+    _ret: *mut c_void,
+    verb: AmoVerb3,
+    mem: *mut AmoMem,
+    bytes: AmoBytes,
+    qp: c_int,
+) -> c_int {
+    let amo = Amo { code: verb.desc, float: false };
+    // SAFETY: rules 1, 3 and 4.
+    unsafe { any_amo(transport, pe, amo, mem, bytes, qp) }
+}
+
+/// Layouts 6 and 7.
+///
+/// # Safety
+/// Rules 1, 3 and 4.
+pub(super) unsafe extern "C" fn amo_6(
+    transport: *mut Transport,
+    pe: c_int,
+    _ret: *mut c_void,
+    verb: AmoVerb6,
+    mem: *mut AmoMem,
+    bytes: AmoBytes,
+    qp: c_int,
+) -> c_int {
+    let amo = Amo { code: verb.desc, float: verb.is_float != 0 };
+    // SAFETY: rules 1, 3 and 4.
+    unsafe { any_amo(transport, pe, amo, mem, bytes, qp) }
+}
+
+/// # Safety
+/// Rules 1, 3 and 4.
+#[inline(always)]
+unsafe fn any_amo(
+    transport: *mut Transport,
+    pe: c_int,
+    amo: Amo,
+    mem: *const AmoMem,
+    bytes: AmoBytes,
+    qp: c_int,
+) -> c_int {
+    // SAFETY: rules 1, 3 and 4.
+    unsafe {
+        if amo_at_once(transport, pe, amo, mem, bytes, qp).is_some() {
+            return c::NVT_STATUS_SUCCESS;
+        }
+        amo_at_length(transport, pe, amo, mem, bytes, qp)
+    }
+}
+
+/// The common atomic: one that fetches nothing. None if it is of another kind; nothing has happened
+/// then.
+///
+/// # Safety
+/// Rules 1, 3 and 4.
+#[inline(always)]
+unsafe fn amo_at_once(
+    transport: *mut Transport,
+    pe: c_int,
+    amo: Amo,
+    mem: *const AmoMem,
+    bytes: AmoBytes,
+    qp: c_int,
+) -> Option<()> {
+    if qp == HOST_QP {
+        return None;
+    }
+    // SAFETY: rule 1, so the transport is not null.
+    let connected = unsafe { table::plugin_of(transport) }.connection()?;
+    // SAFETY: rule 1.
+    let (handle, addr, atomic) = unsafe { request::common_atomic(amo, mem, bytes)? };
+    // A negative PE becomes one that no job has.
+    let pe = Pe(pe as u32);
+    // SAFETY: rule 3; the reference ends with this function.
+    let lane = unsafe { &mut *connected.proxy_lane() };
+    lane.atomic_at_once(pe, handle, addr, &atomic).then_some(())
+}
+
+/// Every atomic that is not the common one.
+///
+/// # Safety
+/// Rules 1, 3 and 4.
+#[inline(never)]
+unsafe fn amo_at_length(
+    transport: *mut Transport,
+    pe: c_int,
+    amo: Amo,
+    mem: *const AmoMem,
+    bytes: AmoBytes,
+    qp: c_int,
+) -> c_int {
+    // SAFETY: rules 1, 3 and 4.
+    guard("amo", || unsafe { do_amo(transport, pe, amo, mem, &bytes, qp) })
+}
+
+/// # Safety
+/// Rules 1, 3 and 4.
+unsafe fn do_amo(
+    transport: *mut Transport,
+    pe: c_int,
+    amo: Amo,
+    mem: *const AmoMem,
+    bytes: &AmoBytes,
+    qp: c_int,
+) -> Result<(), AbiError> {
+    if qp == HOST_QP {
+        // No release of NVSHMEM issues them: its host interface has none for remote PEs.
+        return Err(AbiError::NotSupported { what: "an atomic operation of a user thread" });
+    }
+    // SAFETY: rule 1.
+    let connected = unsafe { plugin(transport)? }.connected()?;
+    // SAFETY: rule 1.
+    let request = unsafe { request::atomic(pe, amo, mem, bytes)? };
+    // SAFETY: rule 3.
+    unsafe { connected.with_proxy(|lane| lane.atomic(&request)) }?;
+    Ok(())
+}
+
+/// Layouts 4 and 5.
+///
+/// # Safety
+/// Rules 1, 3 and 4.
+#[allow(clippy::too_many_arguments, reason = "NVSHMEM's interface")]
+pub(super) unsafe extern "C" fn put_signal_4(
+    transport: *mut Transport,
+    pe: c_int,
+    write_verb: RmaVerb,
+    remote: *const RmaMemVector,
+    local: *const RmaMemVector,
+    bytes: *const RmaBytesVector,
+    signal_verb: AmoVerb3,
+    signal: *mut AmoMem,
+    signal_bytes: AmoBytes,
+    qp: c_int,
+) -> c_int {
+    let amo = Amo { code: signal_verb.desc, float: false };
+    // SAFETY: rules 1, 3 and 4.
+    unsafe {
+        let put = Put { pe, verb: &write_verb, remote, local, bytes };
+        if put_signal_at_once(transport, &put, amo, signal, signal_bytes, qp).is_some() {
+            return c::NVT_STATUS_SUCCESS;
+        }
+        put_signal_at_length(transport, &put, amo, signal, signal_bytes, qp)
+    }
+}
+
+/// Layouts 6 and 7.
+///
+/// # Safety
+/// Rules 1, 3 and 4.
+#[allow(clippy::too_many_arguments, reason = "NVSHMEM's interface")]
+pub(super) unsafe extern "C" fn put_signal_6(
+    transport: *mut Transport,
+    pe: c_int,
+    write_verb: RmaVerb,
+    remote: *const RmaMemVector,
+    local: *const RmaMemVector,
+    bytes: *const RmaBytesVector,
+    signal_verb: AmoVerb6,
+    signal: *mut AmoMem,
+    signal_bytes: AmoBytes,
+    qp: c_int,
+) -> c_int {
+    let amo = Amo { code: signal_verb.desc, float: signal_verb.is_float != 0 };
+    // SAFETY: rules 1, 3 and 4.
+    unsafe {
+        let put = Put { pe, verb: &write_verb, remote, local, bytes };
+        if put_signal_at_once(transport, &put, amo, signal, signal_bytes, qp).is_some() {
+            return c::NVT_STATUS_SUCCESS;
+        }
+        put_signal_at_length(transport, &put, amo, signal, signal_bytes, qp)
+    }
+}
+
+/// The common put with signal: one piece, of few bytes. None if it is of another kind; nothing has
+/// happened then.
+///
+/// # Safety
+/// Rules 1, 3 and 4.
+#[inline(always)]
+unsafe fn put_signal_at_once(
+    transport: *mut Transport,
+    put: &Put<'_>,
+    amo: Amo,
+    signal: *const AmoMem,
+    signal_bytes: AmoBytes,
+    qp: c_int,
+) -> Option<()> {
+    if qp == HOST_QP {
+        return None;
+    }
+    // SAFETY: rule 1, so the transport is not null.
+    let connected = unsafe { table::plugin_of(transport) }.connection()?;
+    // SAFETY: rules 1 and 4.
+    let common = unsafe { request::common_signal(put, amo, signal, signal_bytes)? };
+    // SAFETY: rule 3; the reference ends with this function.
+    let lane = unsafe { &mut *connected.proxy_lane() };
+    lane.put_signal_at_once(&common).then_some(())
+}
+
+/// Every put with signal that is not the common one.
+///
+/// # Safety
+/// Rules 1, 3 and 4.
+#[inline(never)]
+unsafe fn put_signal_at_length(
+    transport: *mut Transport,
+    put: &Put<'_>,
+    amo: Amo,
+    signal: *const AmoMem,
+    signal_bytes: AmoBytes,
+    qp: c_int,
+) -> c_int {
+    guard("put_signal", || {
+        // SAFETY: rules 1, 3 and 4.
+        unsafe {
+            let parts = Parts::new(put)?;
+            let signal = request::atomic(put.pe, amo, signal, &signal_bytes)?;
+            do_put_signal(transport, &parts, signal, qp)
+        }
+    })
+}
+
+/// Parts of a put with signal that need no memory of their own. NVSHMEM splits a payload at the
+/// borders of heap chunks, so nearly all have one part or two.
+const FEW: usize = 4;
+
+/// # Safety
+/// Rules 1, 3 and 4.
+unsafe fn do_put_signal(
+    transport: *mut Transport,
+    parts: &Parts<'_>,
+    signal: AtomicRequest<'_>,
+    qp: c_int,
+) -> Result<(), AbiError> {
+    if qp == HOST_QP {
+        // No release of NVSHMEM issues it.
+        return Err(AbiError::NotSupported { what: "put with signal of a user thread" });
+    }
+    if signal.atomic.op.fetches() {
+        return Err(AbiError::BadAtomic { code: signal.atomic.op as c_int });
+    }
+    // SAFETY: rule 1.
+    let connected = unsafe { plugin(transport)? }.connected()?;
+    let put = |parts: &[Request<'_>]| {
+        let request = PutSignalRequest { parts, signal };
+        // SAFETY: rule 3.
+        unsafe { connected.with_proxy(|lane| lane.put_signal(&request)) }
+    };
+    let n = parts.len();
+    if n == 0 {
+        put(&[])?;
+        return Ok(());
+    }
+    // SAFETY: there is a first part; rule 1.
+    let mut few = [unsafe { parts.get(0)? }; FEW];
+    if n <= FEW {
+        for (at, part) in few.iter_mut().enumerate().take(n).skip(1) {
+            // SAFETY: `at` is below `n`; rule 1.
+            *part = unsafe { parts.get(at)? };
+        }
+        put(&few[..n])?;
+    } else {
+        let many = (0..n).map(|at| {
+            // SAFETY: `at` is below `n`; rule 1.
+            unsafe { parts.get(at) }
+        });
+        put(&many.collect::<Result<Vec<_>, _>>()?)?;
+    }
+    Ok(())
+}
