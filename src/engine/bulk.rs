@@ -180,7 +180,7 @@ impl<P: Port> Lane<P> {
             let (left, at) = (request.len - *sent, request.remote_addr + *sent as u64);
             told.segments += self.balance.segments(request.len, left, at);
         }
-        self.enter_pool(token, request, *sent, op, data, closed);
+        self.enter_pool(token, request, *sent, op, data);
         *sent = request.len;
         self.check_stream(request.pe)
     }
@@ -193,7 +193,6 @@ impl<P: Port> Lane<P> {
         sent: usize,
         op: OpId,
         data: Option<u32>,
-        closed: bool,
     ) {
         let Request { direction, pe, remote_handle, remote_addr, local, len } = *request;
         let (addr, handle) = match local {
@@ -214,16 +213,7 @@ impl<P: Port> Lane<P> {
         if op != OpId::NONE {
             self.ops.add(op.0);
         }
-        let Some(stream) = self.streams.find_mut(pe) else { return };
-        if closed {
-            segment.epoch = stream.epoch();
-            segment.stage = Stage::Held;
-            stream.held.push(&mut self.segments, token.0);
-            // What it waits for may be messages, whose delivery only the peer can tell.
-            return self.want_ack(pe);
-        }
-        stream.begin(direction);
-        self.begin_bulk(token);
+        self.set_out(token);
         self.hand_out();
     }
 

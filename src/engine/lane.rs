@@ -526,11 +526,22 @@ impl<P: Port> Lane<P> {
             return self.want_ack(pe);
         }
         stream.begin(direction);
-        if kind == Kind::Staged {
-            return self.begin_piece(token);
+        if self.goes_its_own_way(token, kind) {
+            return;
         }
-        segment.stage = Stage::Ready;
+        self.segments[token.0].stage = Stage::Ready;
         self.dispatch(token, rail);
+    }
+
+    /// Begins what has more ahead of it than a rail's queue: pieces of staged memory, and what is cut.
+    /// Whether the segment is such.
+    fn goes_its_own_way(&mut self, token: Token, kind: Kind) -> bool {
+        match kind {
+            Kind::Staged => self.begin_piece(token),
+            Kind::Bulk => self.begin_bulk(token),
+            _ => return false,
+        }
+        true
     }
 
     /// Puts a segment that is under way at the end of its rail's queue.
@@ -660,9 +671,10 @@ impl<P: Port> Lane<P> {
     /// Moves to the rails' queues the held writes whose fence has been passed.
     #[cold]
     pub(super) fn open_stream(&mut self, pe: Pe) {
-        let Some(mut stream) = self.streams.find_mut(pe) else { return };
+        let Some(stream) = self.streams.find_mut(pe) else { return };
         let Some(epoch) = stream.passed(&self.segments) else { return };
-        while let Some(index) = stream.held.front() {
+        while let Some(stream) = self.streams.find_mut(pe) {
+            let Some(index) = stream.held.front() else { return };
             let segment = &mut self.segments[index];
             if segment.epoch != epoch {
                 break;
@@ -672,14 +684,7 @@ impl<P: Port> Lane<P> {
             let (rail, kind) = (segment.rail, segment.kind);
             stream.begin(Direction::Write);
             stream.held.pop(&self.segments);
-            if matches!(kind, Kind::Staged | Kind::Bulk) {
-                if kind == Kind::Bulk {
-                    self.begin_bulk(Token(index));
-                } else {
-                    self.begin_piece(Token(index));
-                }
-                let Some(again) = self.streams.find_mut(pe) else { return };
-                stream = again;
+            if self.goes_its_own_way(Token(index), kind) {
                 continue;
             }
             self.rails[rail.index()].push(&mut self.segments, index);
