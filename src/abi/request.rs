@@ -247,7 +247,7 @@ pub(super) unsafe fn atomic<'a>(
         if mem.retptr.is_null() {
             return Err(AbiError::Null { argument: "retptr" });
         }
-        Some(ResultPlace { addr: mem.retptr as usize, flag: mem.retflag })
+        Some(ResultPlace { addr: mem.retptr as usize, flag: Some(mem.retflag) })
     } else {
         None
     };

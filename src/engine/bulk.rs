@@ -251,6 +251,14 @@ impl<P: Port> Lane<P> {
 
     /// Cuts off an operation what rails want. Whether it has left the pool.
     fn cut(&mut self, token: Token, now: u64) -> bool {
+        // Its cuts belong to its batch.
+        let submitted = self.segments.batches.enter(self.segments[token.0].batch());
+        let has_left = self.cut_in_batch(token, now);
+        self.segments.batches.enter(submitted);
+        has_left
+    }
+
+    fn cut_in_batch(&mut self, token: Token, now: u64) -> bool {
         let (pe, direction) = (self.segments[token.0].pe, self.segments[token.0].direction);
         let op = OpId(self.segments[token.0].op());
         let index = self.segments[token.0].message as usize;

@@ -90,7 +90,7 @@ impl<'a> Drain<'a> {
 
     fn end_run(&mut self) {
         if self.count != 0 {
-            self.segments.count_finished(self.count);
+            self.segments.count_finished(self.run, self.count);
             self.streams.ended(self.run, self.count);
             self.known += self.count;
         }

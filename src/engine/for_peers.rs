@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use log::error;
 
+use super::batch::Batch;
 use super::ids::{Pe, Token};
 use super::lane::Lane;
 use super::notes::{NO_TICKET, Note, What};
@@ -95,7 +96,11 @@ impl<P: Port> Lane<P> {
         if self.staging().for_peers >= FOR_PEERS {
             return None;
         }
-        let token = self.segments.take()?;
+        // It may be in the middle of a submission, to whose batch this does not belong.
+        let submitted = self.segments.batches.enter(Batch::NONE);
+        let token = self.segments.take();
+        self.segments.batches.enter(submitted);
+        let token = token?;
         let Some(path) = self.piece_path(pe) else {
             self.segments.give_unused(token);
             return None;
@@ -104,7 +109,6 @@ impl<P: Port> Lane<P> {
         self.staging().for_peers += 1;
         let segment = &mut self.segments[token.0];
         segment.pe = pe;
-        segment.count_for(NIL);
         segment.born = self.watchdog.stamp();
         segment.direction = Direction::Read;
         segment.kind = Kind::ForPeer;

@@ -11,7 +11,7 @@ use super::lane::Lane;
 use super::message::ResultPlace;
 use super::messages::local_fault;
 use super::notes::{NO_TICKET, What};
-use super::port::{Incoming, Local, Port, PortError};
+use super::port::{Incoming, Local, Port, PortError, Transfer};
 use super::segment::{Kind, NIL, named_by};
 use super::window::{Arrival, Seq};
 use super::wire::{Body, Message, Plain, Ticket};
@@ -263,9 +263,10 @@ impl<P: Port> Lane<P> {
         if segment.kind != Kind::Fetch || segment.pe != pe || segment.ticket(token) != answered {
             return;
         }
-        if let Local::Memory { addr, .. } = segment.transfer.local {
-            let flag = segment.transfer.remote;
-            self.store_result(pe, ResultPlace { addr, flag }, value);
+        let Transfer { local, remote, key, len: width, .. } = segment.transfer;
+        if let Local::Memory { addr, .. } = local {
+            let flag = (key != 0).then_some(remote);
+            self.store_result(pe, ResultPlace { addr, flag }, value, width);
         }
         self.drop_segment(token);
     }

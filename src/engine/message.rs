@@ -52,13 +52,14 @@ impl<'a> AtomicRequest<'a> {
     }
 }
 
-/// Where a fetched word goes: the word's bytes at `addr`, and after them, 8 bytes further, the flag.
+/// Where a fetched word goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ResultPlace {
-    /// Address of 16 bytes of this process, aligned to 8.
+    /// Its address in this process. With a flag, that of 16 bytes aligned to 8: the word takes 8 of them
+    /// whatever its width, and the flag the others. Without, just the word's bytes are stored.
     pub addr: usize,
     /// What the flag is set to once the value is there.
-    pub flag: u64,
+    pub flag: Option<u64>,
 }
 
 /// A put whose signal becomes visible after its data.

@@ -9,6 +9,7 @@
 //! never wait for ours. Ours wait for (a) the fabric, (b) the peer's window, which its
 //! acknowledgements open, and those we ask for as soon as anybody waits.
 
+use super::batch::Batch;
 use super::copies::Reach;
 use super::error::EngineError;
 use super::handle::HandleView;
@@ -242,11 +243,12 @@ impl<P: Port> Lane<P> {
         let segment = &mut self.segments[token.0];
         segment.transfer.local =
             Local::Memory { addr: fetch.map_or(0, |place| place.addr), desc: Desc(0) };
-        segment.transfer.remote = fetch.map_or(0, |place| place.flag);
+        let flag = fetch.and_then(|place| place.flag);
+        segment.transfer.remote = flag.unwrap_or(0);
+        segment.transfer.key = u64::from(flag.is_some());
         segment.transfer.direction = Direction::Write;
         segment.transfer.len = width;
         segment.pe = request.pe;
-        segment.count_for(NIL);
         segment.direction = Direction::Write;
         segment.born = self.watchdog.stamp();
         segment.message = slot;
@@ -405,8 +407,8 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// Somebody waits for what was sent to a peer.
-    pub(super) fn want_ack(&mut self, pe: Pe) {
+    /// Somebody waits for what was sent to a peer: it is asked to acknowledge, unless it was before.
+    pub fn want_ack(&mut self, pe: Pe) {
         let link = self.streams.find_mut(pe).and_then(|stream| stream.link.as_deref_mut());
         if let Some(link) = link {
             link.want_ack();
@@ -429,13 +431,16 @@ impl<P: Port> Lane<P> {
     #[cold]
     pub(super) fn make_room(&mut self, idle: &mut u32) -> Result<(), EngineError> {
         self.want_acks();
+        // What the turn begins for others does not belong to the submitter's batch.
+        let submitted = self.segments.batches.enter(Batch::NONE);
         self.wait_turn(idle);
+        self.segments.batches.enter(submitted);
         self.room_or_failure()
     }
 
-    /// Somebody waits for room, which may be taken by what only acknowledgements free.
+    /// Somebody waits for what only acknowledgements of any peer may bring: room, or the end of a batch.
     #[cold]
-    pub(super) fn want_acks(&mut self) {
+    pub fn want_acks(&mut self) {
         let Self { streams, control, .. } = self;
         for stream in streams.iter_mut() {
             let Some(link) = stream.link.as_deref_mut() else { continue };

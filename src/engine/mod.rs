@@ -8,6 +8,7 @@
 pub mod applier;
 pub mod atomic;
 pub mod balance;
+pub mod batch;
 mod bulk;
 mod burst;
 mod chunks;

@@ -23,7 +23,7 @@ use super::lane::{Lane, Left};
 use super::message::{AtomicRequest, ResultPlace};
 use super::operation::OpId;
 use super::port::{Direction, PeerAddr, Port};
-use super::segment::{Kind, NIL, Stage};
+use super::segment::{Kind, Stage};
 
 /// The rail of every PE at which atomics on its memory arrive.
 pub const TARGET_RAIL: RailId = RailId(0);
@@ -172,7 +172,6 @@ impl<P: Port> Lane<P> {
         };
         let segment = &mut self.segments[token.0];
         segment.pe = request.pe;
-        segment.count_for(NIL);
         segment.born = self.watchdog.stamp();
         segment.message = slot;
         segment.direction = Direction::Write;
@@ -219,8 +218,10 @@ impl<P: Port> Lane<P> {
         match natives.completed(slot, self.port.fetched(token)) {
             Next::Again => self.queue(token, rail),
             Next::Ended(before) => {
-                if let Some(place) = natives.slots[slot as usize].result {
-                    self.store_result(pe, place, before);
+                let native = &natives.slots[slot as usize];
+                let width = native.atomic.width.bytes();
+                if let Some(place) = native.result {
+                    self.store_result(pe, place, before, width);
                 }
                 self.drop_segment(token);
             }

@@ -4,6 +4,7 @@
 //! through the slots by index, so that nothing is allocated after start and the room for every
 //! list is the room of the table.
 
+use super::batch::{Batch, Batches};
 use super::ids::{Pe, RailId, Token};
 use super::port::{Context, Desc, Direction, Local, Transfer};
 use super::wire::Ticket;
@@ -52,7 +53,7 @@ pub(super) enum Kind {
     /// The same, for a signal whose data the peer counts. With it ends the use of its tag.
     CountedSignal,
     /// A message whose request returns a word. It ends with the reply. `transfer.local` is where
-    /// the word goes, `transfer.remote` the flag.
+    /// the word goes, `transfer.remote` the flag, if `transfer.key` says that there is one.
     Fetch,
     /// An atomic that the fabric carries out. It ends with its completion.
     Native,
@@ -97,9 +98,9 @@ pub(super) struct Segment {
     pub(super) kind: Kind,
     /// Its direction. Messages are writes.
     pub(super) direction: Direction,
-    /// Whether an operation counts it.
-    counted: bool,
-    /// The operation that counts its segments, or [`NIL`], as in every free slot.
+    /// Who counts it: a batch or nobody, or [`COUNTED`].
+    tag: u8,
+    /// If it is [`COUNTED`]: the operation that counts its segments.
     op: u32,
     /// Next in the queue it is in: free list, held queue or rail queue.
     pub(super) next: u32,
@@ -113,6 +114,8 @@ pub(super) struct Segment {
     pub(super) rail: RailId,
     /// Its bytes are among those that its rail has ahead: see [`super::bulk`]. Not in a free slot.
     pub(super) weighed: bool,
+    /// If it is [`COUNTED`]: its batch, or [`Batch::NONE`].
+    batch: Batch,
     /// While held: which fence it waits for.
     pub(super) epoch: u32,
     /// Of what is counted: the remote data, or for the signal its tag.
@@ -130,31 +133,40 @@ impl Segment {
     /// The operation that counts it, or [`NIL`].
     #[inline]
     pub(super) fn op(&self) -> u32 {
-        self.op
+        if self.tag == COUNTED { self.op } else { NIL }
     }
 
-    /// An operation counts it.
+    /// The batch that it belongs to.
+    #[inline]
+    pub(super) fn batch(&self) -> Batch {
+        if self.tag == COUNTED { self.batch } else { Batch(self.tag) }
+    }
+
+    /// An operation counts it, unless that is [`NIL`]. Its batch it keeps.
     #[inline]
     pub(super) fn count_for(&mut self, op: u32) {
-        self.op = op;
-        self.counted = op != NIL;
+        if op != NIL {
+            self.batch = self.batch();
+            self.tag = COUNTED;
+            self.op = op;
+        }
     }
 
-    /// Makes it plain: posted, a transfer, counted by nothing, as in every free slot.
+    /// Makes it plain: posted, a transfer, counted by no operation.
     #[inline(always)]
-    pub(super) fn make_plain(&mut self, pe: Pe, direction: Direction) {
+    pub(super) fn make_plain(&mut self, pe: Pe, direction: Direction, batch: Batch) {
         self.pe = pe;
         self.stage = Stage::Posted;
         self.kind = Kind::Transfer;
         self.direction = direction;
-        self.counted = false;
+        self.tag = batch.0;
     }
 
-    /// Peer, stage, kind, direction, and whether an operation counts it, in one number: equal marks
-    /// are equal in all of them.
+    /// Peer, stage, kind, direction and who counts it, in one number: equal marks are equal in all of
+    /// them.
     #[inline(always)]
     fn mark(&self) -> u64 {
-        mark(self.pe, self.stage, self.kind, self.direction, self.counted)
+        mark(self.pe, self.stage, self.kind, self.direction, self.tag)
     }
 
     /// The words for it in messages to the user.
@@ -189,13 +201,14 @@ impl Segment {
         stage: Stage::Free,
         kind: Kind::Transfer,
         direction: Direction::Write,
-        counted: false,
+        tag: 0,
         op: NIL,
         next: NIL,
         born: 0,
         message: NIL,
         rail: RailId(0),
         weighed: false,
+        batch: Batch::NONE,
         epoch: 0,
         data: 0,
         fetches: 0,
@@ -209,6 +222,9 @@ impl Segment {
         context: Context(0),
     };
 }
+
+/// The tag of a segment that an operation counts; whether a batch does as well is in the segment then.
+const COUNTED: u8 = u8::MAX;
 
 /// The part of a ticket that is the segment's token.
 const TOKEN_BITS: u32 = 0x00ff_ffff;
@@ -238,7 +254,7 @@ pub(super) enum Finish {
     NoSlot,
 }
 
-/// What a plain segment is: posted, a transfer, counted by no operation, of some peer and direction.
+/// What a plain segment is: posted, a transfer, counted by no operation, of some peer, direction and batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Plain {
     mark: u64,
@@ -249,8 +265,8 @@ impl Plain {
     pub(super) const NONE: Plain = Plain { mark: u64::MAX };
 
     #[inline(always)]
-    fn of(pe: Pe, direction: Direction) -> Self {
-        Self { mark: mark(pe, Stage::Posted, Kind::Transfer, direction, false) }
+    fn of(pe: Pe, direction: Direction, tag: u8) -> Self {
+        Self { mark: mark(pe, Stage::Posted, Kind::Transfer, direction, tag) }
     }
 
     /// The peer.
@@ -260,23 +276,28 @@ impl Plain {
 
     /// The direction.
     pub(super) fn direction(self) -> Direction {
-        if self == Self::of(self.pe(), Direction::Read) {
+        if self == Self::of(self.pe(), Direction::Read, self.batch().0) {
             Direction::Read
         } else {
             Direction::Write
         }
+    }
+
+    /// The batch.
+    pub(super) fn batch(self) -> Batch {
+        Batch((self.mark >> 56) as u8)
     }
 }
 
 /// See [`Segment::mark`]. The parts lie in the number as they do in a segment on a little endian
 /// machine, so that the compiler reads them at once.
 #[inline(always)]
-fn mark(pe: Pe, stage: Stage, kind: Kind, direction: Direction, counted: bool) -> u64 {
+fn mark(pe: Pe, stage: Stage, kind: Kind, direction: Direction, tag: u8) -> u64 {
     u64::from(pe.0)
         | (stage as u64) << 32
         | (kind as u64) << 40
         | (direction as u64) << 48
-        | u64::from(counted) << 56
+        | u64::from(tag) << 56
 }
 
 /// The segments of a lane.
@@ -285,6 +306,8 @@ pub(super) struct SegmentTable {
     slots: Box<[Segment]>,
     free: u32,
     used: u32,
+    /// What batches wait for.
+    pub(super) batches: Batches,
 }
 
 impl SegmentTable {
@@ -297,7 +320,7 @@ impl SegmentTable {
             slot.next = if next == capacity { NIL } else { next };
             slot.context = context(Token(index as u32));
         }
-        Self { slots, free: 0, used: 0 }
+        Self { slots, free: 0, used: 0, batches: Batches::new() }
     }
 
     /// Slots.
@@ -311,17 +334,19 @@ impl SegmentTable {
         self.used
     }
 
-    /// Takes a free slot; its content is what its last user left. None when the table is full.
+    /// Takes a free slot; its content is what its last user left, but for the batch, which is the current
+    /// one. None when the table is full.
     #[inline]
     pub(super) fn take(&mut self) -> Option<Token> {
         let index = self.free;
-        let slot = self.slots.get(index as usize)?;
+        let slot = self.slots.get_mut(index as usize)?;
         self.free = slot.next;
         self.used += 1;
+        slot.tag = self.batches.take_current().0;
         Some(Token(index))
     }
 
-    /// As [`SegmentTable::take`], with the segment.
+    /// As [`SegmentTable::take`], with the segment, whose batch is as it was.
     #[inline(always)]
     pub(super) fn take_slot(&mut self) -> Option<(Token, &mut Segment)> {
         let index = self.free;
@@ -342,18 +367,19 @@ impl SegmentTable {
     #[inline(always)]
     pub(super) fn take_sent(
         &mut self,
-        pe: Pe,
-        rail: RailId,
+        (pe, rail): (Pe, RailId),
         message: u32,
         born: u32,
         width: usize,
+        batch: Batch,
     ) {
+        self.batches.begin(batch);
         let Some((_, slot)) = self.take_slot() else { return };
         slot.pe = pe;
         slot.stage = Stage::Sent;
         slot.kind = Kind::Message;
         slot.direction = Direction::Write;
-        slot.counted = false;
+        slot.tag = batch.0;
         slot.rail = rail;
         slot.message = message;
         slot.born = born;
@@ -367,8 +393,9 @@ impl SegmentTable {
         let slot = &mut self.slots[token.index()];
         debug_assert!(slot.stage != Stage::Free, "segment {token:?} given back twice");
         slot.stage = Stage::Free;
-        slot.count_for(NIL);
         slot.next = free;
+        let batch = slot.batch();
+        self.batches.end(batch, 1);
         self.free = token.0;
         self.used -= 1;
     }
@@ -393,7 +420,7 @@ impl SegmentTable {
         if slot.stage != Stage::Posted || slot.kind.is_staged() {
             return None;
         }
-        let finished = Finished { pe: slot.pe, op: slot.op, direction: slot.direction };
+        let finished = Finished { pe: slot.pe, op: slot.op(), direction: slot.direction };
         self.give(token);
         Some(finished)
     }
@@ -401,8 +428,8 @@ impl SegmentTable {
     /// What the segment is, if it is a plain one.
     pub(super) fn plain(&self, token: Token) -> Option<Plain> {
         let slot = self.slots.get(token.index())?;
-        let plain = Plain::of(slot.pe, slot.direction);
-        (slot.mark() == plain.mark).then_some(plain)
+        let plain = Plain::of(slot.pe, slot.direction, slot.tag);
+        (slot.mark() == plain.mark && slot.tag != COUNTED).then_some(plain)
     }
 
     /// Frees the slot at `index` if its segment has completed and is a plain one of `of`. Otherwise
@@ -424,10 +451,12 @@ impl SegmentTable {
     #[inline(always)]
     pub(super) fn finish_message(&mut self, index: u32) -> bool {
         let Some(slot) = self.slots.get_mut(index as usize) else { return false };
-        let plain = mark(slot.pe, Stage::Sent, Kind::Message, Direction::Write, false);
-        if slot.mark() != plain {
+        let tag = slot.tag;
+        let plain = mark(slot.pe, Stage::Sent, Kind::Message, Direction::Write, tag);
+        if slot.mark() != plain || tag == COUNTED {
             return false;
         }
+        self.batches.end(Batch(tag), 1);
         slot.message = NIL;
         slot.stage = Stage::Free;
         slot.next = self.free;
@@ -437,8 +466,9 @@ impl SegmentTable {
     }
 
     /// So many segments have been freed by [`SegmentTable::finish_plain`].
-    pub(super) fn count_finished(&mut self, count: u32) {
+    pub(super) fn count_finished(&mut self, of: Plain, count: u32) {
         self.used -= count;
+        self.batches.end(of.batch(), count);
     }
 
     /// All segments in use. Slots are reused last in first out, so they are found near the front

@@ -6,6 +6,7 @@
 //! no guard; errors own strings, so none are made before they are needed.
 
 use super::atomic::Atomic;
+use super::batch::Batch;
 use super::error::EngineError;
 use super::handle::{HandleBytes, HandleView};
 use super::ids::{Pe, Token};
@@ -85,6 +86,19 @@ impl<P: Port> Lane<P> {
     /// What is left to do.
     #[inline(always)]
     pub fn start_at_once<'a>(&mut self, common: Common<'a>) -> Result<(), Rest<'a>> {
+        self.start_at_once_in(common, Batch::NONE)
+    }
+
+    /// As [`Lane::start_at_once`], for a batch.
+    ///
+    /// # Errors
+    /// What is left to do, with the batch entered.
+    #[inline(always)]
+    pub fn start_at_once_in<'a>(
+        &mut self,
+        common: Common<'a>,
+        batch: Batch,
+    ) -> Result<(), Rest<'a>> {
         let Common { direction, pe, handle, addr, local, len } = common;
         let whole = Err(Rest::Whole(common));
         let Some(stream) = self.streams.find_mut(pe) else { return whole };
@@ -101,13 +115,14 @@ impl<P: Port> Lane<P> {
         // All is in its place before the fabric is asked. So if it declines, the segment is one that
         // waits, and what it takes to say so need not be kept through the call.
         let transfer = Transfer { direction, local, len, remote, key };
-        segment.make_plain(pe, direction);
+        segment.make_plain(pe, direction, batch);
         segment.rail = path.rail;
         segment.transfer = transfer;
         stream.begin(direction);
         stream.rotate(&self.paths);
         rail.taken(len);
         let context = segment.context;
+        self.segments.batches.begin(batch);
         if self.port.post_short(rail.short, path.to, token, context, &transfer) {
             Ok(())
         } else {
@@ -137,6 +152,12 @@ impl<P: Port> Lane<P> {
     /// its way; if not, nothing has happened.
     #[inline(always)]
     pub fn put_signal_at_once(&mut self, put: &CommonSignal<'_>) -> bool {
+        self.put_signal_at_once_in(put, Batch::NONE)
+    }
+
+    /// As [`Lane::put_signal_at_once`], for a batch.
+    #[inline(always)]
+    pub fn put_signal_at_once_in(&mut self, put: &CommonSignal<'_>, batch: Batch) -> bool {
         let eager = matches!(self.signals, SignalEngine::Auto | SignalEngine::Eager);
         // Where the bytes may be on a device, the long way looks.
         if !eager || put.len.wrapping_sub(1) >= MAX_EAGER || self.devices {
@@ -145,7 +166,7 @@ impl<P: Port> Lane<P> {
         let Some(data) = HandleView::sound(put.data_handle) else { return false };
         let Some(to) = data.spot(put.data_addr, put.len as u64) else { return false };
         let data = Some(Data { from: put.from, len: put.len, to });
-        self.send_at_once(put.pe, put.handle, put.addr, &put.atomic, data)
+        self.send_at_once(put.pe, put.handle, put.addr, &put.atomic, data, batch)
     }
 
     /// As [`Lane::atomic`] for an operation that fetches nothing. Says whether it is on its way; if
@@ -158,11 +179,24 @@ impl<P: Port> Lane<P> {
         addr: u64,
         atomic: &Atomic,
     ) -> bool {
+        self.atomic_at_once_in(pe, handle, addr, atomic, Batch::NONE)
+    }
+
+    /// As [`Lane::atomic_at_once`], for a batch.
+    #[inline(always)]
+    pub fn atomic_at_once_in(
+        &mut self,
+        pe: Pe,
+        handle: &HandleBytes,
+        addr: u64,
+        atomic: &Atomic,
+        batch: Batch,
+    ) -> bool {
         // A PE's own atomics come after its writes to itself, which the long way sees to.
         if pe == self.me {
             return false;
         }
-        self.send_at_once(pe, handle, addr, atomic, None)
+        self.send_at_once(pe, handle, addr, atomic, None, batch)
     }
 
     /// Sends an operation on a word, after `data` if there is some, in one message.
@@ -174,6 +208,7 @@ impl<P: Port> Lane<P> {
         addr: u64,
         atomic: &Atomic,
         data: Option<Data>,
+        batch: Batch,
     ) -> bool {
         let width = atomic.width.bytes();
         let Some(stream) = self.streams.find_mut(pe) else { return false };
@@ -211,7 +246,7 @@ impl<P: Port> Lane<P> {
         }
         self.messages.take_next(link, slot, token.0, numbers.0);
         let born = self.watchdog.stamp();
-        self.segments.take_sent(pe, path.rail, slot, born, width);
+        self.segments.take_sent((pe, path.rail), slot, born, width, batch);
         link.carried(numbers.1);
         link.take_number();
         if link.enters_control() {

@@ -35,19 +35,20 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// Stores a fetched word, then its flag.
-    pub(super) fn store_result(&mut self, pe: Pe, place: ResultPlace, value: u64) {
+    /// Stores a fetched word of `width` bytes, then its flag.
+    pub(super) fn store_result(&mut self, pe: Pe, place: ResultPlace, value: u64, width: usize) {
         let ResultPlace { addr, flag } = place;
+        let bytes = value.to_le_bytes();
+        let bytes = if flag.is_some() { &bytes[..] } else { &bytes[..width.min(8)] };
         self.regions.sync();
         let stored = if self.regions.reach(addr) != Reach::Direct {
             self.copies().and_then(|copies| {
-                copies.store(addr, &value.to_le_bytes())?;
-                copies.store_flag(addr + 8, flag)
+                copies.store(addr, bytes)?;
+                flag.map_or(Ok(()), |flag| copies.store_flag(addr + 8, flag))
             })
         } else {
-            self.port
-                .store(addr, &value.to_le_bytes())
-                .and_then(|()| self.port.store_flag(addr + 8, flag))
+            let stored = self.port.store(addr, bytes);
+            stored.and_then(|()| flag.map_or(Ok(()), |flag| self.port.store_flag(addr + 8, flag)))
         };
         if let Err(error) = stored {
             self.fail_lane(local_fault(pe, &error));

@@ -4,6 +4,7 @@
 
 #[path = "../support/as_entry.rs"]
 mod as_entry;
+mod batches;
 mod bounds;
 mod bursts;
 mod consistency;

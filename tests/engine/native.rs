@@ -57,7 +57,7 @@ fn every_operation_does_what_it_says() {
                 let mut request = targets.atomic(1, place(number), AtomicOp::Inc, 0);
                 request.atomic = *atomic;
                 let addr = member.base + 4096 + number * 16;
-                request.result = Some(ResultPlace { addr, flag: number as u64 + 1 });
+                request.result = Some(ResultPlace { addr, flag: Some(number as u64 + 1) });
                 member.lane.amo(&request)?;
                 // Without a fence they may be done in any order.
                 member.lane.fence(Pe(1))?;
@@ -97,7 +97,7 @@ fn halves_are_added_exactly_under_contention() {
                 // One, as a half.
                 let mut add = targets.atomic(0, 0, op, 0x3c00);
                 (add.atomic.width, add.atomic.float) = (Width::Two, true);
-                add.result = Some(ResultPlace { addr: member.base + 64, flag: 1 });
+                add.result = Some(ResultPlace { addr: member.base + 64, flag: Some(1) });
                 member.lane.amo(&add)?;
             }
             member.lane.quiet(Pe(0))
@@ -124,7 +124,7 @@ fn a_fetched_word_is_there_before_its_flag() {
     let targets = Targets::of(&job);
     let addr = job.members[0].base + 128;
     let mut take = targets.atomic(1, 0, AtomicOp::FetchInc, 0);
-    take.result = Some(ResultPlace { addr, flag: 9 });
+    take.result = Some(ResultPlace { addr, flag: Some(9) });
     job.members[0].lane.amo(&take).unwrap();
     job.quiet(0, 1).unwrap();
     let applied: Vec<usize> = job
@@ -163,7 +163,7 @@ fn an_atomic_that_fails_ends_the_stream_and_no_other() {
         let targets = Targets::of(&job);
         let addr = job.members[0].base + 128;
         let op = if fetches { AtomicOp::FetchAdd } else { AtomicOp::Add };
-        let result = Some(ResultPlace { addr, flag: 9 });
+        let result = Some(ResultPlace { addr, flag: Some(9) });
         let add = AtomicRequest { result, ..targets.atomic(1, 0, op, 1) };
         job.fabric.fail_next(1);
         job.members[0].lane.amo(&add).unwrap();

@@ -255,7 +255,7 @@ fn atomics_are_exact_under_contention() {
                         // Into the part of the own heap that nobody else writes to.
                         let place = (round / 4 * u64::from(n) + u64::from(pe)) as usize;
                         let addr = member.base + 4096 + place * 16;
-                        take.result = Some(ResultPlace { addr, flag: round + 1 });
+                        take.result = Some(ResultPlace { addr, flag: Some(round + 1) });
                         member.lane.amo(&take)?;
                     }
                 }

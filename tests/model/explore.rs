@@ -540,7 +540,7 @@ impl Model {
             _ => (AtomicOp::Add, 0),
         };
         let operand = operand(number);
-        let place = ResultPlace { addr: result(op.from, number), flag: flag(number) };
+        let place = ResultPlace { addr: result(op.from, number), flag: Some(flag(number)) };
         AtomicRequest {
             pe: Pe(op.to as u32),
             remote_handle: &self.handles[op.to],

@@ -1,0 +1,322 @@
+//! Batches: over when all of their operations are delivered, whatever else goes on, and not before.
+
+use std::collections::VecDeque;
+
+use nvshmem_transport_libfabric::engine::atomic::{AtomicOp, Width};
+use nvshmem_transport_libfabric::engine::balance::Spread;
+use nvshmem_transport_libfabric::engine::batch::{Batch, MAX_BATCHES};
+use nvshmem_transport_libfabric::engine::error::EngineError;
+use nvshmem_transport_libfabric::engine::fake::{FakeFabric, FakePort, Script};
+use nvshmem_transport_libfabric::engine::ids::Pe;
+use nvshmem_transport_libfabric::engine::lane::{Lane, LocalSide, Request};
+use nvshmem_transport_libfabric::engine::message::{AtomicRequest, PutSignalRequest, ResultPlace};
+use nvshmem_transport_libfabric::engine::port::{Desc, Direction, Local};
+use nvshmem_transport_libfabric::engine::short::{Common, CommonSignal, Rest};
+
+use super::job::{Job, Member, Random, Shape};
+use super::random::for_seeds;
+use super::signals::{Targets, race, random_script, random_shape};
+
+type FakeLane = Lane<FakePort>;
+
+/// Nanoseconds that a turn takes, so that delays are some hundred turns at most.
+const TURN: u64 = 20_000;
+
+/// Turns between two requests for acknowledgements.
+const PATIENCE: u32 = 8;
+
+fn start(lane: &mut FakeLane, request: &Request<'_>, batch: Batch) -> Result<(), EngineError> {
+    let local = match request.local {
+        LocalSide::Value(value) => Local::Inline(value),
+        LocalSide::Memory { addr, .. } => Local::Memory { addr, desc: Desc(0) },
+    };
+    let Request { direction, pe, remote_handle: handle, remote_addr: addr, len, .. } = *request;
+    let common = Common { direction, pe, handle, addr, local, len };
+    match lane.start_at_once_in(common, batch) {
+        Ok(()) => Ok(()),
+        Err(Rest::Whole(_)) => lane.start(request),
+        Err(Rest::Declined(declined)) => lane.start_declined(declined),
+    }
+}
+
+fn atomic(
+    lane: &mut FakeLane,
+    request: &AtomicRequest<'_>,
+    batch: Batch,
+) -> Result<(), EngineError> {
+    let AtomicRequest { pe, remote_handle, remote_addr, atomic, .. } = request;
+    let plain = !atomic.op.fetches();
+    if plain && lane.atomic_at_once_in(*pe, remote_handle, *remote_addr, atomic, batch) {
+        return Ok(());
+    }
+    lane.atomic(request)
+}
+
+fn signal(
+    lane: &mut FakeLane,
+    request: &PutSignalRequest<'_>,
+    batch: Batch,
+) -> Result<(), EngineError> {
+    let AtomicRequest { pe, remote_handle, remote_addr, atomic, .. } = request.signal;
+    if let [part] = request.parts {
+        if let LocalSide::Memory { addr: from, .. } = part.local {
+            let common = CommonSignal {
+                pe,
+                data_handle: part.remote_handle,
+                data_addr: part.remote_addr,
+                from,
+                len: part.len,
+                handle: remote_handle,
+                addr: remote_addr,
+                atomic,
+            };
+            if lane.put_signal_at_once_in(&common, batch) {
+                return Ok(());
+            }
+        }
+    }
+    lane.put_signal(request)
+}
+
+/// What must be in memory when a batch is over: a PE, an address, the bytes.
+type Effect = (u32, usize, Vec<u8>);
+
+/// Each operation has a place of so many bytes, in the heap of its target and in the scratch memory of its
+/// sender: words first, then bytes.
+const PLACE: usize = 1024;
+const BYTES: usize = 64;
+const ADDED: usize = 24;
+const TAKEN: usize = 8;
+
+fn scratch_byte(pe: u32, at: usize) -> u8 {
+    (at * 7 + pe as usize * 3) as u8 | 1
+}
+
+fn heap_byte(pe: u32, at: usize) -> u8 {
+    if at % PLACE < BYTES { 0 } else { (at * 5 + pe as usize * 11) as u8 & 0xfe }
+}
+
+/// Submits one operation of any kind, and says what it does.
+fn submit(
+    random: &mut Random,
+    me: u32,
+    member: &mut Member,
+    targets: &Targets,
+    number: usize,
+    batch: Batch,
+) -> Result<Vec<Effect>, EngineError> {
+    let n = targets.0.len();
+    let (to, len) = (random.below(n) as u32, [1, 8, 60, 200, 900][random.below(5)]);
+    let at = (me as usize * (1 << 17) / n / PLACE + number) * PLACE;
+    let handle = member.scratch_handle;
+    let (mine, theirs) = (member.scratch + at, targets.0[to as usize].0 + at);
+    let local = (mine + BYTES, &handle);
+    let put = targets.part(local, to, at + BYTES, len);
+    let data: Vec<u8> = (at + BYTES..at + BYTES + len).map(|at| scratch_byte(me, at)).collect();
+    let added = |by: u64| (to, theirs + ADDED, by.to_le_bytes().to_vec());
+    let lane = &mut member.lane;
+    Ok(match random.below(5) {
+        0 => {
+            start(lane, &put, batch)?;
+            vec![(to, theirs + BYTES, data)]
+        }
+        1 => {
+            start(lane, &Request { direction: Direction::Read, ..put }, batch)?;
+            let read = (at + BYTES..at + BYTES + len).map(|at| heap_byte(to, at)).collect();
+            vec![(me, mine + BYTES, read)]
+        }
+        2 => {
+            let signal_word = targets.atomic(to, at + ADDED, AtomicOp::SignalAdd, 7);
+            let parts = [put];
+            signal(lane, &PutSignalRequest { parts: &parts, signal: signal_word }, batch)?;
+            vec![(to, theirs + BYTES, data), added(7)]
+        }
+        3 => {
+            atomic(lane, &targets.atomic(to, at + ADDED, AtomicOp::Add, 3), batch)?;
+            vec![added(3)]
+        }
+        _ => {
+            let mut take = targets.atomic(to, at + ADDED, AtomicOp::FetchAdd, 9);
+            let width = if random.below(2) == 0 { Width::Four } else { Width::Eight };
+            take.atomic.width = width;
+            take.result = Some(ResultPlace { addr: mine + TAKEN, flag: None });
+            atomic(lane, &take, batch)?;
+            // The word was zero; what is beside its place stays.
+            let mut around: Vec<u8> = (at..at + 24).map(|at| scratch_byte(me, at)).collect();
+            around[TAKEN..TAKEN + width.bytes()].fill(0);
+            vec![added(9), (me, mine, around)]
+        }
+    })
+}
+
+fn check(fabric: &FakeFabric, effects: &[Effect]) {
+    for (pe, addr, bytes) in effects {
+        assert_eq!(&fabric.load(Pe(*pe), *addr, bytes.len()), bytes, "PE {pe} at {addr:#x}");
+    }
+}
+
+fn filled_job(seed: u64, shape: &Shape, script: Script) -> Job {
+    let job = Job::new(seed, shape, script);
+    for pe in 0..shape.n_pes {
+        let bytes: Vec<u8> = (0..shape.heap).map(|at| scratch_byte(pe, at)).collect();
+        job.fill_scratch(pe, &bytes);
+        let bytes: Vec<u8> = (0..shape.heap).map(|at| heap_byte(pe, at)).collect();
+        job.fabric.store(Pe(pe), job.members[pe as usize].base, &bytes);
+    }
+    job
+}
+
+/// Several queues of batches, as a proxy thread has them: whatever is reordered, a batch that is over has
+/// done all it should, and every batch ends.
+#[test]
+fn a_batch_that_is_over_has_done_all_it_should() {
+    const EACH: usize = 28;
+    for_seeds(200, |seed| {
+        let mut random = Random(seed * 0x2545_f491 + 9);
+        let shape = random_shape(&mut random);
+        let job = filled_job(seed, &shape, random_script(&mut random));
+        let fabric = job.fabric.clone();
+        let (_, members) = race(job, seed, |me, member, targets| {
+            let mut random = Random(seed ^ (u64::from(me) + 1) << 40);
+            let mut rings: [VecDeque<(Batch, Vec<Effect>)>; 3] = Default::default();
+            let (mut number, mut turn) = (0, 0);
+            while number < EACH || rings.iter().any(|ring| !ring.is_empty()) {
+                let ring = random.below(rings.len());
+                if number < EACH && rings[ring].len() < 4 {
+                    let batch = member.lane.begin_batch().expect("fewer than there may be");
+                    member.lane.enter_batch(batch);
+                    let mut effects = Vec::new();
+                    for _ in 0..1 + random.below(6).min(EACH - number - 1) {
+                        effects.extend(submit(&mut random, me, member, targets, number, batch)?);
+                        number += 1;
+                        if random.below(8) == 0 {
+                            member.lane.fence(Pe(random.below(targets.0.len()) as u32))?;
+                        }
+                        if random.below(16) == 0 {
+                            member.lane.fence_all();
+                        }
+                    }
+                    member.lane.enter_batch(Batch::NONE);
+                    rings[ring].push_back((batch, effects));
+                }
+                member.lane.progress()?;
+                fabric.step();
+                fabric.pass_time(TURN);
+                turn += 1;
+                if turn % PATIENCE == 0 {
+                    member.lane.want_acks();
+                }
+                for ring in &mut rings {
+                    while ring.front().is_some_and(|(batch, _)| member.lane.is_batch_done(*batch)) {
+                        let (batch, effects) = ring.pop_front().expect("there is a front");
+                        check(&fabric, &effects);
+                        member.lane.end_batch(batch);
+                    }
+                }
+            }
+            Ok(())
+        });
+        for mut member in members {
+            assert!(!member.lane.has_work(), "all batches are over, so nothing is under way");
+            let all = std::iter::from_fn(|| member.lane.begin_batch()).count();
+            assert_eq!(all, MAX_BATCHES, "each batch was given back");
+        }
+    });
+}
+
+/// Somebody else's operations, posted without end, do not keep a batch from ending.
+#[test]
+fn a_batch_ends_while_others_go_on() {
+    for_seeds(60, |seed| {
+        let mut random = Random(seed * 0x9e37_79b9 + 21);
+        let shape = Shape { n_pes: 2, ..random_shape(&mut random) };
+        let script = Script { delay: (1_000, 50_000), ..random_script(&mut random) };
+        let job = filled_job(seed, &shape, script);
+        let fabric = job.fabric.clone();
+        race(job, seed, |me, member, targets| {
+            if me == 1 {
+                return Ok(());
+            }
+            let mut random = Random(seed);
+            let batch = member.lane.begin_batch().expect("the first");
+            member.lane.enter_batch(batch);
+            let mut effects = Vec::new();
+            for number in 0..6 {
+                effects.extend(submit(&mut random, me, member, targets, number, batch)?);
+            }
+            member.lane.enter_batch(Batch::NONE);
+            let handle = member.scratch_handle;
+            let mut turns = 0;
+            while !member.lane.is_batch_done(batch) {
+                let other = targets.part((member.scratch, &handle), 1, 64 << 10, 40);
+                start(&mut member.lane, &other, Batch::NONE)?;
+                let word = targets.atomic(1, 100 << 10, AtomicOp::Add, 1);
+                atomic(&mut member.lane, &word, Batch::NONE)?;
+                member.lane.progress()?;
+                fabric.step();
+                fabric.pass_time(TURN);
+                member.lane.want_ack(Pe(1));
+                // Without the rest, some hundred.
+                turns += 1;
+                assert!(turns < 20_000, "the batch does not end");
+            }
+            check(&fabric, &effects);
+            member.lane.end_batch(batch);
+            member.lane.quiet(Pe(1))
+        });
+    });
+}
+
+/// What is cut off a long put belongs to the batch of the put, also in turns between other submissions.
+#[test]
+fn what_waits_in_the_pool_belongs_to_its_own_batch() {
+    let spread = Spread { weighed_from: 64, striped_from: 64, segment: 16 };
+    let shape = Shape { spread, depth: 4, heap: 1 << 17, ..Shape::default() };
+    let mut job = filled_job(5, &shape, Script::default());
+    let targets = Targets::of(&job);
+    let fabric = job.fabric.clone();
+    let Member { lane, scratch, scratch_handle, .. } = &mut job.members[0];
+    let mut batches = VecDeque::new();
+    for (number, len) in [8192, 128, 4096, 64].into_iter().enumerate() {
+        let batch = lane.begin_batch().expect("one of a few");
+        lane.enter_batch(batch);
+        let at = number * (8 << 10);
+        let local = (*scratch + at, &*scratch_handle);
+        lane.start(&targets.part(local, 1, at, len)).expect("it fits into the pool");
+        lane.enter_batch(Batch::NONE);
+        let data = (at..at + len).map(|at| scratch_byte(0, at)).collect();
+        batches.push_back((batch, [(1, targets.0[1].0 + at, data)]));
+    }
+    assert!(batches.iter().all(|(batch, _)| !lane.is_batch_done(*batch)));
+    while let Some((batch, effects)) = batches.pop_front() {
+        if lane.is_batch_done(batch) {
+            check(&fabric, &effects);
+            lane.end_batch(batch);
+        } else {
+            lane.progress().expect("nothing fails");
+            batches.push_back((batch, effects));
+        }
+    }
+    assert!(!lane.has_work());
+}
+
+/// After a failure segments end that moved nothing; the failure is told first.
+#[test]
+fn a_failed_batch_is_not_taken_for_one_that_is_over() {
+    let mut job = filled_job(6, &Shape::default(), Script::default());
+    let targets = Targets::of(&job);
+    let (handle, scratch) = (job.members[0].scratch_handle, job.members[0].scratch);
+    job.fabric.fail_next(1);
+    let lane = &mut job.members[0].lane;
+    let batch = lane.begin_batch().expect("the first");
+    lane.enter_batch(batch);
+    start(lane, &targets.part((scratch, &handle), 1, 0, 64), batch).expect("it is posted");
+    lane.enter_batch(Batch::NONE);
+    while !lane.is_batch_done(batch) {
+        assert!(lane.failure().is_none(), "while it has not failed it is under way");
+        let _ = lane.progress();
+        job.fabric.pass_time(1_000);
+    }
+    let failure = lane.failure().expect("it has failed by the time it looks over");
+    assert!(failure.to_string().contains("PE 1"), "{failure}");
+}
