@@ -8,9 +8,15 @@
  * Kernels produce, one proxy thread consumes. A ring has a power of two of slots of 32 bytes. The n-th
  * slot ever reserved in it, from 0, is slot n mod capacity; a producer reserves slots by adding to the ring's
  * head, and may write slot n when n - tail < capacity. A descriptor is one slot, or two that follow one
- * another (the second may be at the ring's start). Each slot is written in two halves of 16 bytes, in any order and
- * by one store each; each half carries the lap of its slot, so no order among the halves, or among the
- * slots, is needed. A slot is there when both halves have the lap that is due.
+ * another (the second may be at the ring's start). Each slot is written in two halves of 16 bytes, in any order;
+ * each half carries the lap of its slot, so no order among the halves, or among the slots, is needed. A slot
+ * is there when both halves have the lap that is due: of slot n, bit slots_log2 of n, inverted. So the first
+ * lap is 1, and memory starts as zeroes.
+ *
+ * A half is written by one store of 16 bytes, or by two of 8 of which that with the lap is last and a release.
+ * The lap is the last bit of the half in memory: a PCIe write without relaxed ordering is seen in the order
+ * of rising addresses, in whatever pieces, so the rest is there when the lap is. Who reads loads the word
+ * with the lap first, as an acquire.
  *
  * The order of a ring is the order of reservation. Between rings there is none.
  */
@@ -32,34 +38,35 @@
 #define NLF_MAX_REGIONS 255    /* NLF_NO_REGION is none of them */
 #define NLF_NO_REGION 255
 #define NLF_MAX_PES 65536
-#define NLF_MAX_BYTES 0xffffffffu         /* of one put or get: 4 GiB less one byte */
-#define NLF_MAX_OFFSET 0xffffffffffu      /* in a region: 1 TiB less one byte */
-#define NLF_MAX_INLINE 0x7fffffffffffu    /* value that fits into one slot: 47 bits */
+#define NLF_MAX_BYTES 0xffffffffu      /* of one put or get: 4 GiB less one byte */
+#define NLF_MAX_OFFSET 0xffffffffffull /* in a region: 1 TiB less one byte */
+#define NLF_MAX_INLINE 0x7fffffffffffull /* value that fits into one slot: 47 bits */
 
 /* ------------------------------------------------------------------------------------------------
  * Descriptors
  *
  * The first slot, as four words of 64 bits. `dst` is at the peer, `src` here; a get reads `dst` into `src`.
  *
- *        63   62..58   57..48   47..40        39..32     31..0
- *   q0   lap  op       flags    pe (47..32)              bytes
- *   q1   value bits 0..15 (63..48)  dst region   dst offset (39..0)
- *   q2   lap  value bits 16..30 (62..48)  src region   src offset (39..0)
- *   q3   value bits 31..46 (63..48)  signal region   signal offset (39..0)
+ *        63   62..58   57..48   47..40           39..32  31..0
+ *   q0   value bits 0..15       dst region       dst offset (39..0)
+ *   q1   lap  op       flags    pe (47..32)              bytes
+ *   q2   value bits 31..46      signal region    signal offset (39..0)
+ *   q3   lap  value bits 16..30 src region       src offset (39..0)
  *
  * The second slot, when NLF_FLAG_EXTENDED is set; the value in the first is 0 then.
  *
- *   q4   lap  zero (62..0)
- *   q5   value, all 64 bits
- *   q6   lap  zero (62..48)  fetch region   fetch offset (39..0)
- *   q7   compare, all 64 bits
+ *   q4   value, all 64 bits
+ *   q5   lap  zero (62..0)
+ *   q6   compare, all 64 bits
+ *   q7   lap  zero (62..48)     fetch region     fetch offset (39..0)
  *
- * Atomics act on the word at `dst`; `bytes` is its width, 4 or 8, and the kind is in the flags. What was
- * there before comes to `fetch` (in memory of this PE), if that is a region; such descriptors are always extended.
- * A fence has a PE and nothing else. Fields that an operation does not use are zero.
+ * Atomics act on the word at `dst`; `bytes` is its width, 4 or 8, and the kind is in the flags; values are of
+ * that width. What was there before comes to `fetch`, a word of that width in memory of this PE, if `fetch`
+ * is not NLF_NO_REGION with offset 0. Only puts with signal and atomics are extended, and only those that
+ * have to be or that fetch. A fence has a PE and nothing else. Fields that an operation does not use are zero.
  */
 
-#define NLF_LAP (UINT64_C(1) << 63)
+#define NLF_LAP 0x8000000000000000ull
 
 #define NLF_OP_SHIFT 58
 #define NLF_OP_MASK 0x1fu
@@ -70,11 +77,11 @@
 #define NLF_BYTES_MASK 0xffffffffu
 #define NLF_REGION_SHIFT 40
 #define NLF_REGION_MASK 0xffu
-#define NLF_OFFSET_MASK UINT64_C(0xffffffffff)
-#define NLF_VALUE_SHIFT 48 /* in q1, q2 and q3 */
-#define NLF_VALUE_Q1_BITS 16
-#define NLF_VALUE_Q2_BITS 15
-#define NLF_VALUE_Q3_BITS 16
+#define NLF_OFFSET_MASK 0xffffffffffull
+#define NLF_VALUE_SHIFT 48 /* in q0, q3 and q2, from the low bits on */
+#define NLF_VALUE_Q0_BITS 16
+#define NLF_VALUE_Q3_BITS 15
+#define NLF_VALUE_Q2_BITS 16
 
 /* Operations. 0 is none, so a slot that was never written is no descriptor. */
 #define NLF_OP_PUT 1        /* src to dst */
@@ -86,14 +93,14 @@
 
 /* Flags: the kind of an atomic or a signal, and: */
 #define NLF_KIND_MASK 0x0fu
-#define NLF_KIND_SET 0
+#define NLF_KIND_SET 0 /* never fetches */
 #define NLF_KIND_ADD 1
 #define NLF_KIND_AND 2
 #define NLF_KIND_OR 3
 #define NLF_KIND_XOR 4
-#define NLF_KIND_SWAP 5         /* set that fetches */
-#define NLF_KIND_COMPARE_SWAP 6 /* fetches */
-#define NLF_KIND_FETCH 7        /* fetches, and changes nothing */
+#define NLF_KIND_SWAP 5         /* set, and always fetches */
+#define NLF_KIND_COMPARE_SWAP 6 /* always fetches; sets the value where the word is `compare` */
+#define NLF_KIND_FETCH 7        /* always fetches, and changes nothing */
 #define NLF_FLAG_EXTENDED 0x10u /* two slots */
 #define NLF_FLAG_ALL_PES 0x20u  /* of a fence: to all PEs; its PE is 0 */
 

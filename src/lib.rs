@@ -9,10 +9,12 @@
 //! engine    lanes, streams, rails, memory: policy and protocol
 //! ofi       owners of libfabric objects; implements the engine's ports
 //! cuda      the CUDA driver, found at run time: kinds of memory, copies, words in device memory
+//! channel   rings that kernels put operations into, and the thread that takes them out
 //! topology  how near NICs are to GPUs
 //! ```
 
 pub mod abi;
+pub mod channel;
 pub mod cuda;
 pub mod engine;
 pub mod job;

@@ -1,0 +1,181 @@
+//! What holds in every execution.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use loom::cell::UnsafeCell;
+use loom::model::Builder;
+use loom::sync::Arc;
+use loom::thread;
+
+use crate::channel::descriptor::{Descriptor, Place, RegionIndex};
+use crate::channel::ring::{Ring, State};
+use crate::engine::atomic::{AtomicOp, Width};
+use crate::engine::ids::Pe;
+use crate::producer::{Last, Shared};
+
+/// Threads are preempted at most this often in an execution, besides where they wait.
+const PREEMPTIONS: usize = 3;
+
+/// Runs a test in every way. At most two of its threads may wait by polling: among three, two could
+/// poll for ever while the third has its turn to come.
+fn check(test: impl Fn() + Sync + Send + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(PREEMPTIONS);
+    builder.check(test);
+}
+
+fn place(offset: u64) -> Place {
+    let region = RegionIndex::new(7).expect("a region");
+    Place::new(region, offset).expect("within bounds")
+}
+
+/// A put whose four words all tell which it is.
+fn put(id: u32) -> Descriptor {
+    Descriptor::PutSignal {
+        pe: Pe(id),
+        dst: place(u64::from(id)),
+        src: place(u64::from(id) << 8),
+        bytes: id,
+        signal: place(u64::from(id) << 16),
+        op: AtomicOp::SignalAdd,
+        value: u64::from(id),
+    }
+}
+
+/// The same for one of two slots.
+fn atomic(id: u32) -> Descriptor {
+    Descriptor::Atomic {
+        pe: Pe(id),
+        dst: place(u64::from(id)),
+        width: Width::Eight,
+        op: AtomicOp::CompareSwap,
+        value: u64::from(id),
+        compare: u64::from(id),
+        fetch: Some(place(u64::from(id) << 8)),
+    }
+}
+
+/// Takes that many, publishing the room after each.
+fn take(ring: &mut Ring, count: usize) -> Vec<Descriptor> {
+    let mut taken = Vec::new();
+    while taken.len() < count {
+        match ring.take() {
+            Some(descriptor) => {
+                taken.push(descriptor.expect("a descriptor, and not parts of two"));
+                ring.publish_tail();
+            }
+            None => thread::yield_now(),
+        }
+    }
+    taken
+}
+
+/// Producers, each with its descriptors, and a consumer that takes them all.
+fn produce(slots_log2: u32, by_producer: &[&[Descriptor]], last: Last) {
+    let shared = Shared::new(slots_log2);
+    let mut ring = shared.consumer();
+    let spawn = |descriptors: &&[Descriptor]| {
+        let (shared, descriptors) = (Arc::clone(&shared), descriptors.to_vec());
+        thread::spawn(move || {
+            for descriptor in &descriptors {
+                shared.push(descriptor, last);
+            }
+        })
+    };
+    let producers: Vec<_> = by_producer.iter().map(spawn).collect();
+    let taken = take(&mut ring, by_producer.iter().map(|one| one.len()).sum());
+    for producer in producers {
+        producer.join().expect("the producer");
+    }
+    assert!(ring.take().is_none(), "more than was put in");
+    for descriptors in by_producer {
+        let mine: Vec<_> = taken.iter().filter(|one| descriptors.contains(one)).collect();
+        assert_eq!(mine, descriptors.iter().collect::<Vec<_>>(), "of one producer, in its order");
+    }
+}
+
+#[test]
+fn two_producers_lose_nothing_and_keep_their_order() {
+    check(|| produce(2, &[&[put(1), put(2)], &[put(3)]], Last::Lap));
+}
+
+#[test]
+fn one_and_two_slots_of_two_producers_do_not_mix() {
+    check(|| produce(2, &[&[atomic(1)], &[put(2)]], Last::Lap));
+}
+
+#[test]
+fn laps_are_told_apart_when_the_ring_goes_round() {
+    check(|| produce(0, &[&[put(1), put(2), put(3)]], Last::Lap));
+}
+
+#[test]
+fn two_slots_across_the_rings_end_are_one_descriptor() {
+    check(|| produce(1, &[&[put(1), atomic(2)]], Last::Lap));
+}
+
+#[test]
+fn two_slots_wait_for_the_room_of_both() {
+    check(|| produce(1, &[&[atomic(1), atomic(2)]], Last::Lap));
+}
+
+#[test]
+fn a_lap_written_before_the_rest_of_its_half_is_found() {
+    let torn = catch_unwind(AssertUnwindSafe(|| {
+        check(|| produce(0, &[&[put(1), put(2)]], Last::Other));
+    }));
+    assert!(torn.is_err(), "the model does not see what the protocol is there to prevent");
+}
+
+/// A word that a NIC or the proxy brings, which loom watches for races.
+struct Landed(UnsafeCell<u64>);
+
+// SAFETY: loom reports it when two threads use it at once.
+unsafe impl Sync for Landed {}
+
+#[test]
+fn who_sees_done_sees_what_was_delivered() {
+    check(|| {
+        let shared = Shared::new(1);
+        let landed = Arc::new(Landed(UnsafeCell::new(0)));
+        let mut ring = shared.consumer();
+        let producer = {
+            let (shared, landed) = (Arc::clone(&shared), Arc::clone(&landed));
+            thread::spawn(move || {
+                let head = shared.push(&atomic(1), Last::Lap);
+                shared.wait_done(head);
+                // SAFETY: loom checks that nobody writes meanwhile.
+                assert_eq!(landed.0.with(|word| unsafe { *word }), 5);
+            })
+        };
+        take(&mut ring, 1);
+        // SAFETY: loom checks that nobody else uses it meanwhile.
+        landed.0.with_mut(|word| unsafe { *word = 5 });
+        ring.publish_done(ring.taken());
+        producer.join().expect("the producer");
+    });
+}
+
+#[test]
+fn who_waits_for_room_sees_that_the_proxy_has_stopped() {
+    use loom::sync::atomic::Ordering;
+    check(|| {
+        let shared = Shared::new(0);
+        let mut ring = shared.consumer();
+        let waiting = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                while shared.published.state.load(Ordering::Acquire) != State::Stopped as u32 {
+                    thread::yield_now();
+                }
+                // What was taken before the end is known to be.
+                shared.published.done.load(Ordering::Relaxed)
+            })
+        };
+        shared.push(&put(1), Last::Lap);
+        take(&mut ring, 1);
+        ring.publish_done(1);
+        ring.publish_state(State::Stopped);
+        assert_eq!(waiting.join().expect("the producer"), 1);
+    });
+}

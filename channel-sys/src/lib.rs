@@ -1,0 +1,13 @@
+//! The C structures and constants of the device channel, as bindgen reads them from
+//! `include/nvshmem_libfabric_ring.h`, which documents them. Kernels have the same header.
+//!
+//! Sizes and offsets are asserted here by bindgen, and in the header for C and C++.
+#![allow(
+    missing_docs,
+    non_camel_case_types,
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    clippy::missing_safety_doc
+)]
+
+include!(concat!(env!("OUT_DIR"), "/bindings.rs"));

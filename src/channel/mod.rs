@@ -1,0 +1,13 @@
+//! The device channel: rings that kernels put descriptors into, and what takes them out.
+//!
+//! ```text
+//! layout      the shared memory is that of include/nvshmem_libfabric_ring.h
+//! slot        slots and counters as atomics; descriptor: what the words mean
+//! ring        the consumer's end of a ring
+//! ```
+
+pub mod descriptor;
+mod layout;
+pub mod ring;
+pub mod slot;
+mod sync;

@@ -1,0 +1,228 @@
+//! The consumer's end of a ring.
+//!
+//! Producers are kernels, or CPU threads with the same code; what both sides keep to is in
+//! `include/nvshmem_libfabric_ring.h`. The consumer takes slots in the order of their numbers, tells
+//! producers through `tail` that their room is free, and through `done` that their operations are
+//! delivered. It writes nothing else, and it never waits.
+
+use std::ptr::NonNull;
+
+use channel_sys as c;
+use thiserror::Error;
+
+use super::descriptor::{self, BadDescriptor, Descriptor};
+use super::slot::{self, Published, Slot, Words};
+use super::sync::Ordering;
+
+/// What the proxy is doing, as kernels see it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum State {
+    /// It takes what comes.
+    Running = c::NLF_STATE_RUNNING,
+    /// It has ended, and takes nothing more.
+    Stopped = c::NLF_STATE_STOPPED,
+    /// An operation has failed, so the context has.
+    Failed = c::NLF_STATE_FAILED,
+}
+
+/// How the CPU reaches the memory that it publishes in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PublishedIn {
+    /// Memory of the host.
+    Host,
+    /// A mapping of a device's memory, where the CPU combines writes and holds them back. Each
+    /// publication is then pushed out, and comes after what was written to the host's memory before.
+    WriteCombined,
+}
+
+/// The memory of a ring, as its consumer sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct RingMemory {
+    /// 2 to the power of `slots_log2` slots, all zeroes at first, on a 32-byte boundary.
+    pub slots: NonNull<Slot>,
+    /// How many, as a logarithm.
+    pub slots_log2: u32,
+    /// What producers read. All zeroes at first.
+    pub published: NonNull<Published>,
+    /// Where that is.
+    pub published_in: PublishedIn,
+}
+
+/// Why there is no ring of that size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error(
+    "a ring has a power of two of slots, from {} to {}, not {slots}",
+    c::NLF_MIN_SLOTS,
+    c::NLF_MAX_SLOTS
+)]
+pub struct RingSizeError {
+    /// The size asked for.
+    pub slots: u64,
+}
+
+/// The logarithm of a ring's number of slots.
+///
+/// # Errors
+/// When no ring has that many slots.
+pub fn slots_log2(slots: u64) -> Result<u32, RingSizeError> {
+    let sizes = u64::from(c::NLF_MIN_SLOTS)..=u64::from(c::NLF_MAX_SLOTS);
+    if slots.is_power_of_two() && sizes.contains(&slots) {
+        Ok(slots.trailing_zeros())
+    } else {
+        Err(RingSizeError { slots })
+    }
+}
+
+/// The consumer of a ring.
+///
+/// # Threads
+/// One at a time; it may move between threads.
+#[derive(Debug)]
+pub struct Ring {
+    memory: RingMemory,
+    /// Slots taken, so also the number of the next one. Every slot before it was there.
+    taken: u64,
+    /// What `tail` was set to last: at most `taken`.
+    tail: u64,
+    /// What `done` was set to last: at most `taken`.
+    done: u64,
+}
+
+// SAFETY: the memory belongs to no thread; `Ring::new`'s caller promises that this is its one consumer.
+unsafe impl Send for Ring {}
+
+impl Ring {
+    /// The consumer of a ring that nothing was put into yet.
+    ///
+    /// # Errors
+    /// When the number of slots is out of bounds.
+    ///
+    /// # Safety
+    /// The memory is what [`RingMemory`] says, and stays so as long as the result lives. Only producers that
+    /// keep to the ring's protocol write slots, and nobody else publishes there.
+    pub unsafe fn new(memory: RingMemory) -> Result<Self, RingSizeError> {
+        let slots = 1u64.checked_shl(memory.slots_log2).unwrap_or(0);
+        slots_log2(slots)?;
+        // SAFETY: the caller's promises, and the size is in bounds.
+        Ok(unsafe { Self::over(memory) })
+    }
+
+    /// The same, of a ring that may be smaller than any kernel can use.
+    ///
+    /// # Safety
+    /// As [`Ring::new`], and `slots_log2` is at most 62.
+    pub(crate) unsafe fn over(memory: RingMemory) -> Self {
+        Self { memory, taken: 0, tail: 0, done: 0 }
+    }
+
+    /// Takes the next descriptor. None when it is not there, or not yet all of it.
+    ///
+    /// Its slots stay occupied until [`Ring::publish_tail`].
+    ///
+    /// # Errors
+    /// Words that are no descriptor. They are taken, as one slot; what comes after them means nothing, as
+    /// its producer may have thought of two.
+    #[inline]
+    pub fn take(&mut self) -> Option<Result<Descriptor, BadDescriptor>> {
+        let first = self.load(self.taken)?;
+        if !descriptor::is_extended(&first) {
+            self.taken += 1;
+            return Some(Descriptor::decode(first, None));
+        }
+        let second = self.load(self.taken + 1)?;
+        let decoded = Descriptor::decode(first, Some(second));
+        self.taken += if decoded.is_ok() { 2 } else { 1 };
+        Some(decoded)
+    }
+
+    /// Slots taken until now. After [`Ring::take`], it is what `done` has to reach for that descriptor.
+    #[inline]
+    pub fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// What [`Ring::publish_done`] has said last.
+    #[inline]
+    pub fn done(&self) -> u64 {
+        self.done
+    }
+
+    /// How many slots were taken and are not published as such: the room that producers could have.
+    #[inline]
+    pub fn unpublished(&self) -> u64 {
+        self.taken - self.tail
+    }
+
+    /// Lets producers have the room of everything taken.
+    ///
+    /// Not needed after each descriptor: once for a batch, and when there is nothing to take, since a
+    /// producer may be waiting for less than a batch.
+    #[inline]
+    pub fn publish_tail(&mut self) {
+        if self.tail != self.taken {
+            self.tail = self.taken;
+            self.publish(|published| published.tail.store(self.taken, Ordering::Release));
+        }
+    }
+
+    /// Says that the operations of all slots before `done` are delivered. A smaller number than
+    /// before, or more than was taken, says nothing.
+    ///
+    /// Whoever sees it sees what the CPU has written before, and what it has seen a NIC write.
+    #[inline]
+    pub fn publish_done(&mut self, done: u64) {
+        debug_assert!(done <= self.taken, "{done} slots done of {} taken", self.taken);
+        if done > self.done && done <= self.taken {
+            self.done = done;
+            self.publish(|published| published.done.store(done, Ordering::Release));
+        }
+    }
+
+    /// Says what the proxy is doing. Producers that wait see it, others when they have to wait.
+    pub fn publish_state(&mut self, state: State) {
+        self.publish(|published| published.state.store(state as u32, Ordering::Release));
+    }
+
+    /// The words of a slot, if they are there.
+    #[inline(always)]
+    fn load(&self, number: u64) -> Option<Words> {
+        let log2 = self.memory.slots_log2;
+        let index = number & ((1 << log2) - 1);
+        // SAFETY: the index is below the number of slots, which live as long as this, as the caller of
+        // `new` has promised.
+        let slot = unsafe { self.memory.slots.add(index as usize).as_ref() };
+        slot.load(slot::lap(number, log2))
+    }
+
+    #[inline(always)]
+    fn publish(&self, store: impl FnOnce(&Published)) {
+        let combined = self.memory.published_in == PublishedIn::WriteCombined;
+        if combined {
+            drain_writes();
+        }
+        // SAFETY: lives as long as this, as the caller of `new` has promised.
+        store(unsafe { self.memory.published.as_ref() });
+        if combined {
+            drain_writes();
+        }
+    }
+}
+
+/// Orders the stores before it ahead of those after it where one of them is to write-combining memory, for
+/// which a release does not, and drains what was combined.
+#[inline(always)]
+fn drain_writes() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 has the instruction, which touches no memory of its own.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a barrier, for the outer domain as the device is not in the inner one.
+    unsafe {
+        std::arch::asm!("dsb oshst", options(nostack, preserves_flags));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+}

@@ -1,0 +1,76 @@
+//! The memory that a ring's two ends share, as atomics.
+//!
+//! Names, numbers and the argument for the order of a slot's words are in
+//! `include/nvshmem_libfabric_ring.h`; that the sizes and places are the same is checked in
+//! `layout`.
+
+use channel_sys as c;
+
+use super::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// The words of one slot, as loaded.
+pub type Words = [u64; 4];
+
+/// The words of a slot that carry its lap, one in each half. Each is the last of its half.
+pub const LAP_WORDS: [usize; 2] = [1, 3];
+
+/// One slot of a ring, in memory that a GPU writes.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Slot {
+    /// Written by the producer that has reserved the slot, between the consumer's taking of its last
+    /// lap and of this one. A word of [`LAP_WORDS`] is never seen before the other word of its half.
+    pub words: [AtomicU64; 4],
+}
+
+/// What the consumer tells the producers of a ring: one cache line, which it alone writes.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Published {
+    /// Slots taken. Stored with release after the last load from them: who sees it may write there.
+    pub tail: AtomicU64,
+    /// Slots whose operations are delivered. Stored with release: who sees it sees what they brought.
+    pub done: AtomicU64,
+    /// `NLF_STATE_*`.
+    pub state: AtomicU32,
+    pub(super) reserved: [u32; 11],
+}
+
+/// The lap of a slot, in the place that it has in a word.
+///
+/// It is that bit of the slot's number which changes when the ring has gone round once, inverted: what is due
+/// in memory of zeroes is a one.
+#[inline(always)]
+pub fn lap(number: u64, slots_log2: u32) -> u64 {
+    (!number << (63 - slots_log2)) & c::NLF_LAP
+}
+
+impl Slot {
+    /// The words, when the slot's lap is the one due. None when some of it is still to come.
+    ///
+    /// # Ordering
+    /// The words with the lap are loaded first, as acquires; so the others, loaded after, are of the
+    /// same store or a later one. There is no later one: the slot is not written again before its
+    /// number is published as taken.
+    ///
+    /// - A GPU writes each half with one 16-byte store. PTX has it as one access (`st.b128`). On PCIe it
+    ///   is one write, and is seen in the order of rising addresses; the lap is its last bit. Over
+    ///   NVLink-C2C it is one access of the coherent memory.
+    /// - A CPU writes the word with the lap last, with release.
+    /// - x86-64: loads are not reordered with loads; an acquire is a plain load. AArch64, Grace for
+    ///   one: an acquire is `ldar` or `ldapr`, after which no later load is satisfied earlier.
+    #[inline(always)]
+    pub fn load(&self, lap_due: u64) -> Option<Words> {
+        let q1 = self.words[1].load(Ordering::Acquire);
+        if (q1 ^ lap_due) & c::NLF_LAP != 0 {
+            return None;
+        }
+        let q3 = self.words[3].load(Ordering::Acquire);
+        if (q3 ^ lap_due) & c::NLF_LAP != 0 {
+            return None;
+        }
+        let q0 = self.words[0].load(Ordering::Relaxed);
+        let q2 = self.words[2].load(Ordering::Relaxed);
+        Some([q0, q1, q2, q3])
+    }
+}

@@ -1,0 +1,100 @@
+//! What the words of a slot mean.
+
+use nvshmem_transport_libfabric::channel::descriptor::{Descriptor, Place, RegionIndex};
+use nvshmem_transport_libfabric::channel::ring::slots_log2;
+use nvshmem_transport_libfabric::engine::ids::Pe;
+use proptest::prelude::*;
+
+use crate::support::{descriptors, place};
+
+const LAP: u64 = 1 << 63;
+
+/// Words as they come, and words whose first bits are those of a descriptor: others are refused at once.
+fn words() -> impl Strategy<Value = [u64; 4]> {
+    let some = |bits: u64| prop_oneof![Just(0), any::<u64>().prop_map(move |word| word & bits)];
+    let near = (some(u64::MAX), (0u64..7, 0u64..64, any::<u32>()), some(u64::MAX), some(u64::MAX));
+    prop_oneof![
+        any::<[u64; 4]>(),
+        near.prop_map(|(q0, (op, flags, bytes), q2, q3)| {
+            [q0, op << 58 | flags << 48 | u64::from(bytes % 9), q2, q3]
+        }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4096, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_descriptor_comes_back_from_its_words(descriptor in descriptors()) {
+        let encoded = descriptor.encode();
+        prop_assert_eq!(Descriptor::decode(encoded.first, encoded.second), Ok(descriptor));
+    }
+
+    #[test]
+    fn laps_say_nothing_about_the_descriptor(descriptor in descriptors()) {
+        let encoded = descriptor.encode();
+        let with_lap = |[q0, q1, q2, q3]: [u64; 4]| [q0, q1 | LAP, q2, q3 | LAP];
+        let (first, second) = (with_lap(encoded.first), encoded.second.map(with_lap));
+        prop_assert_eq!(encoded.first[1] & LAP | encoded.first[3] & LAP, 0);
+        prop_assert_eq!(Descriptor::decode(first, second), Ok(descriptor));
+    }
+
+    #[test]
+    fn any_words_are_a_descriptor_with_these_words_or_none(first in words(), second in words()) {
+        if let Ok(descriptor) = Descriptor::decode(first, Some(second)) {
+            let encoded = descriptor.encode();
+            let without = |[q0, q1, q2, q3]: [u64; 4]| [q0, q1 & !LAP, q2, q3 & !LAP];
+            prop_assert_eq!(encoded.first, without(first));
+            if let Some(again) = encoded.second {
+                prop_assert_eq!(again, without(second));
+            }
+        }
+    }
+
+    #[test]
+    fn a_bit_that_changes_is_refused_or_another_descriptor(
+        descriptor in descriptors(),
+        word in 0usize..8,
+        bit in 0u32..64,
+    ) {
+        let mut encoded = descriptor.encode();
+        let slot = if word < 4 { Some(&mut encoded.first) } else { encoded.second.as_mut() };
+        let Some(slot) = slot else { return Ok(()) };
+        slot[word % 4] ^= 1 << bit;
+        let is_lap = word % 2 == 1 && bit == 63;
+        let decoded = Descriptor::decode(encoded.first, encoded.second);
+        prop_assert_eq!(decoded == Ok(descriptor), is_lap);
+    }
+}
+
+#[test]
+fn a_slot_that_was_never_written_is_no_descriptor() {
+    let error = Descriptor::decode([0; 4], None).unwrap_err();
+    assert!(error.to_string().contains("there is no such operation"), "{error}");
+}
+
+#[test]
+fn a_put_has_the_bits_of_the_header() {
+    let put =
+        Descriptor::Put { pe: Pe(0x1234), dst: place(1, 0x56), src: place(2, 0x78), bytes: 9 };
+    let words = [1 << 40 | 0x56, 1 << 58 | 0x1234 << 32 | 9, 0, 2 << 40 | 0x78];
+    assert_eq!(put.encode().first, words);
+}
+
+#[test]
+fn places_end_where_the_fields_end() {
+    assert_eq!(RegionIndex::new(255), None);
+    let last = RegionIndex::new(254).unwrap();
+    assert!(Place::new(last, (1 << 40) - 1).is_some());
+    assert_eq!(Place::new(last, 1 << 40), None);
+}
+
+#[test]
+fn rings_that_are_not_powers_of_two_are_refused() {
+    assert_eq!(slots_log2(64), Ok(6));
+    assert_eq!(slots_log2(1 << 20), Ok(20));
+    for slots in [0, 1, 32, 63, 65, 4095, 1 << 21, u64::MAX] {
+        let error = slots_log2(slots).unwrap_err();
+        assert!(error.to_string().contains(&slots.to_string()), "{error}");
+    }
+}

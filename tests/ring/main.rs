@@ -1,0 +1,7 @@
+//! The rings of the device channel: their bits, and both ends.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod descriptors;
+mod support;
+mod torn;

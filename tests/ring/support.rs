@@ -1,0 +1,131 @@
+//! Rings in this process' memory, and arbitrary descriptors.
+
+use std::ptr::NonNull;
+
+use nvshmem_transport_libfabric::channel::descriptor::{Descriptor, Place, RegionIndex};
+use nvshmem_transport_libfabric::channel::ring::{PublishedIn, Ring, RingMemory};
+use nvshmem_transport_libfabric::channel::slot::{Published, Slot};
+use nvshmem_transport_libfabric::engine::atomic::{AtomicOp, Width};
+use nvshmem_transport_libfabric::engine::ids::Pe;
+use proptest::prelude::*;
+
+/// Memory for the widest store that writes it.
+#[repr(C, align(64))]
+#[derive(Debug, Default)]
+pub(crate) struct Pair([Slot; 2]);
+
+/// A ring's memory.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pairs: Box<[Pair]>,
+    pub(crate) published: Box<Published>,
+    pub(crate) slots_log2: u32,
+}
+
+impl Shared {
+    pub(crate) fn new(slots_log2: u32) -> Self {
+        let pairs = (0..1 << (slots_log2 - 1)).map(|_| Pair::default()).collect();
+        Self { pairs, published: Box::default(), slots_log2 }
+    }
+
+    /// The slot of a number.
+    pub(crate) fn slot(&self, number: u64) -> &Slot {
+        let index = number as usize & ((1 << self.slots_log2) - 1);
+        &self.pairs[index / 2].0[index % 2]
+    }
+
+    pub(crate) fn memory(&self) -> RingMemory {
+        RingMemory {
+            slots: NonNull::from(&self.pairs[0].0[0]),
+            slots_log2: self.slots_log2,
+            published: NonNull::from(&*self.published),
+            published_in: PublishedIn::Host,
+        }
+    }
+
+    /// The consumer. The test keeps `self` longer, and makes one.
+    pub(crate) fn consumer(&self) -> Ring {
+        // SAFETY: the slots are one allocation of that size, aligned and zeroed, which the test keeps.
+        unsafe { Ring::new(self.memory()) }.unwrap()
+    }
+}
+
+pub(crate) fn place(region: u8, offset: u64) -> Place {
+    Place::new(RegionIndex::new(region).unwrap(), offset).unwrap()
+}
+
+fn places() -> impl Strategy<Value = Place> {
+    let offsets = prop_oneof![0u64..1 << 40, Just(0), Just((1 << 40) - 1)];
+    (0u8..255, offsets).prop_map(|(region, offset)| place(region, offset))
+}
+
+fn pes() -> impl Strategy<Value = Pe> {
+    prop_oneof![0u32..65536, Just(0), Just(65535)].prop_map(Pe)
+}
+
+fn lengths() -> impl Strategy<Value = u32> {
+    prop_oneof![1..=u32::MAX, Just(1), Just(u32::MAX)]
+}
+
+/// Values at, below and above what fits into one slot.
+fn values() -> impl Strategy<Value = u64> {
+    prop_oneof![any::<u64>(), 0..1u64 << 47, Just((1 << 47) - 1), Just(1 << 47), Just(u64::MAX)]
+}
+
+fn atomics() -> impl Strategy<Value = Descriptor> {
+    let plain = [AtomicOp::Set, AtomicOp::Add, AtomicOp::And, AtomicOp::Or, AtomicOp::Xor];
+    let fetching = [
+        AtomicOp::FetchAdd,
+        AtomicOp::FetchAnd,
+        AtomicOp::FetchOr,
+        AtomicOp::FetchXor,
+        AtomicOp::Swap,
+        AtomicOp::CompareSwap,
+        AtomicOp::Fetch,
+    ];
+    let ops = prop_oneof![
+        proptest::sample::select(plain.to_vec()).prop_map(|op| (op, false)).boxed(),
+        proptest::sample::select(fetching.to_vec()).prop_map(|op| (op, true)).boxed(),
+    ];
+    let widths = prop_oneof![Just(Width::Four), Just(Width::Eight)];
+    (pes(), places(), widths, ops, values(), values(), places()).prop_map(
+        |(pe, dst, width, (op, fetches), value, compare, fetch)| {
+            let value = if op == AtomicOp::Fetch { 0 } else { value & width.mask() };
+            let compare = if op == AtomicOp::CompareSwap { compare & width.mask() } else { 0 };
+            let fetch = fetches.then_some(fetch);
+            Descriptor::Atomic { pe, dst, width, op, value, compare, fetch }
+        },
+    )
+}
+
+/// Every descriptor that a kernel can ask for.
+pub(crate) fn descriptors() -> impl Strategy<Value = Descriptor> {
+    let signals = prop_oneof![Just(AtomicOp::SignalSet), Just(AtomicOp::SignalAdd)];
+    prop_oneof![
+        (pes(), places(), places(), lengths()).prop_map(|(pe, dst, src, bytes)| Descriptor::Put {
+            pe,
+            dst,
+            src,
+            bytes
+        }),
+        (pes(), places(), places(), lengths()).prop_map(|(pe, dst, src, bytes)| Descriptor::Get {
+            pe,
+            dst,
+            src,
+            bytes
+        }),
+        (pes(), places(), places(), lengths(), places(), signals, values()).prop_map(
+            |(pe, dst, src, bytes, signal, op, value)| Descriptor::PutSignal {
+                pe,
+                dst,
+                src,
+                bytes,
+                signal,
+                op,
+                value
+            }
+        ),
+        atomics(),
+        proptest::option::of(pes()).prop_map(|pe| Descriptor::Fence { pe }),
+    ]
+}
