@@ -106,6 +106,9 @@ pub enum EngineError {
         /// How long.
         seconds: u64,
     },
+    /// The program has ended while an operation waited for room.
+    #[error("the program has not waited for an operation that found no room")]
+    Abandoned,
     /// A rail failed as a whole.
     #[error("{rail} ({rail_name}): {error}")]
     Rail {

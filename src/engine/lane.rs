@@ -12,6 +12,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::balance::{Balance, Spread};
 use super::bulk::{self, Bulks};
@@ -204,6 +205,8 @@ pub struct Lane<P: Port> {
     pub(super) watchdog: Watchdog,
     /// The first failure of the lane.
     pub(super) failure: Option<Box<EngineError>>,
+    /// Set by another thread: submitters do not wait for room any longer.
+    abandoned: Option<Arc<AtomicBool>>,
 }
 
 impl<P: Port> Lane<P> {
@@ -256,6 +259,7 @@ impl<P: Port> Lane<P> {
             rare: Rare::EMPTY,
             watchdog: config.watchdog,
             failure: None,
+            abandoned: None,
             port,
         }
     }
@@ -428,8 +432,16 @@ impl<P: Port> Lane<P> {
         self.natives.as_deref().map_or_else(|| self.messages.has_room(), Natives::has_room)
     }
 
+    /// From now on a submitter that waits for room gives up once another thread sets the flag.
+    pub fn set_abandon(&mut self, flag: Arc<AtomicBool>) {
+        self.abandoned = Some(flag);
+    }
+
     /// While there is no room: an error once a failure means that there may never be any.
     pub(super) fn room_or_failure(&self) -> Result<(), EngineError> {
+        if self.abandoned.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed)) {
+            return Err(EngineError::Abandoned);
+        }
         match &self.failure {
             Some(failed)
                 if !self.has_transfer_room()

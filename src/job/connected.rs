@@ -194,16 +194,35 @@ impl Connected {
     /// As [`Connected::with_proxy`].
     #[inline]
     pub(crate) unsafe fn progress(&self) -> Result<(), EngineError> {
+        // SAFETY: the caller's promise.
+        let busy = unsafe { self.turn() }?;
+        // SAFETY: as in `with_proxy`.
+        let proxy = unsafe { &mut *self.proxy.get() };
+        if proxy.yields && is_idle(&mut proxy.idle, busy) {
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// As [`Connected::progress`], without giving up the core. Whether there was anything to do.
+    ///
+    /// # Safety
+    /// As [`Connected::with_proxy`].
+    #[inline]
+    pub(crate) unsafe fn turn(&self) -> Result<bool, EngineError> {
         // SAFETY: as in `with_proxy`.
         let proxy = unsafe { &mut *self.proxy.get() };
         let mut busy = proxy.lane.progress()?;
         if proxy.drives_host {
             busy |= self.host.try_progress()?;
         }
-        if proxy.yields && is_idle(&mut proxy.idle, busy) {
-            std::thread::yield_now();
-        }
-        Ok(())
+        Ok(busy)
+    }
+
+    /// Whether the proxy thread has a core of its own.
+    pub(crate) fn has_core(&self) -> bool {
+        // SAFETY: never changed; no reference to the rest is made.
+        unsafe { !(*self.proxy.get()).yields }
     }
 }
 

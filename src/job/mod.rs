@@ -13,7 +13,7 @@ pub(crate) mod counters;
 pub mod direct;
 mod error;
 mod memory;
-mod nics;
+pub(crate) mod nics;
 mod spread;
 
 pub(crate) use collectives::{Collectives, Shape};

@@ -85,7 +85,7 @@ fn gpu() -> Option<PciAddress> {
 }
 
 /// A number that PEs on one machine have in common.
-fn machine() -> u64 {
+pub(crate) fn machine() -> u64 {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     // The kernel's start, which containers of one machine share; and its name, should that be hidden.
     let boot = read("/proc/sys/kernel/random/boot_id");

@@ -85,6 +85,22 @@ pub struct Settings {
     /// `NVSHMEM_LIBFABRIC_COUNTERS`: the file that gets the counters at the end, with `%p` for the number
     /// of this PE. Default: none.
     pub counters: Option<String>,
+    /// `NVSHMEM_LIBFABRIC_BOOTSTRAP`: where PE 0 of a channel listens for the others, HOST:PORT. Default:
+    /// none.
+    pub bootstrap: Option<String>,
+    /// `NVSHMEM_LIBFABRIC_BOOTSTRAP_SECONDS`: how long the PEs of a channel wait for one another. Default
+    /// 60.
+    pub bootstrap_patience: Duration,
+    /// `NVSHMEM_LIBFABRIC_CHANNEL_RINGS`: rings of a channel, a power of two. Default 4.
+    pub channel_rings: u32,
+    /// `NVSHMEM_LIBFABRIC_CHANNEL_SLOTS`: slots of each, a power of two. Default 4096.
+    pub channel_slots: u32,
+    /// `NVSHMEM_LIBFABRIC_CHANNEL_SLEEP`: how long a channel's proxy thread sleeps at a time once it has
+    /// been idle for a while. Default 50 microseconds; 0: it does not.
+    pub channel_sleep: Option<Duration>,
+    /// `NVSHMEM_LIBFABRIC_CHANNEL_PIN`: whether the proxy thread keeps to the CPUs near its NIC or GPU.
+    /// Default true.
+    pub channel_pin: bool,
     /// `NVSHMEM_LIBFABRIC_LIBRARY`: the libfabric to load, a name or a path. Default
     /// `libfabric.so.1`.
     pub library: String,
@@ -121,6 +137,12 @@ impl Default for Settings {
             fail_after: Some(Duration::from_secs(120)),
             yield_when: YieldWhen::Auto,
             counters: None,
+            bootstrap: None,
+            bootstrap_patience: Duration::from_secs(60),
+            channel_rings: 4,
+            channel_slots: 4096,
+            channel_sleep: Some(Duration::from_micros(50)),
+            channel_pin: true,
             library: String::from("libfabric.so.1"),
             sources: Sources::default(),
         }

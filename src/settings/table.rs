@@ -1,5 +1,9 @@
 //! The settings, named once.
 
+use std::time::Duration;
+
+use channel_sys::{NLF_MAX_RINGS, NLF_MAX_SLOTS, NLF_MIN_SLOTS};
+
 use super::value::{
     Range, choice, devices, name_of, names, seconds, show_devices, show_seconds, truth,
 };
@@ -59,6 +63,22 @@ const CHUNKS: Range = Range { min: 1, max: 256, zero: None, suffixes: false };
 
 // The upper bound, more than eleven days, keeps every sum of deadlines far from overflow.
 const SECONDS: Range = Range { min: 0, max: 1_000_000, zero: Some("never"), suffixes: false };
+
+const PATIENCE: Range = Range { min: 1, max: 1_000_000, zero: None, suffixes: false };
+
+const RINGS: Range = Range { min: 1, max: NLF_MAX_RINGS as u64, zero: None, suffixes: false };
+
+const SLOTS: Range =
+    Range { min: NLF_MIN_SLOTS as u64, max: NLF_MAX_SLOTS as u64, zero: None, suffixes: true };
+
+const SLEEP: Range = Range { min: 0, max: 100_000, zero: Some("never"), suffixes: false };
+
+/// Parses a power of two of a range.
+fn power_of_two(range: &Range, text: &str) -> Result<u32, String> {
+    let value = range.parse(text)?;
+    let value = u32::try_from(value).map_err(|error| error.to_string())?;
+    if value.is_power_of_two() { Ok(value) } else { Err(String::from("not a power of two")) }
+}
 
 /// Every setting, in the order in which they are documented.
 pub(super) const TABLE: &[Setting] = &[
@@ -333,6 +353,62 @@ pub(super) const TABLE: &[Setting] = &[
             Ok(())
         },
         show: |settings| settings.counters.clone().unwrap_or_else(|| String::from("none")),
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_BOOTSTRAP",
+        accepts: || String::from("none; or HOST:PORT"),
+        doc: "Of a device channel: where PE 0 listens for the other PEs, and where these connect to. The               program may give an address of its own instead.",
+        set: |settings, text| {
+            settings.bootstrap = (text != "none").then(|| String::from(text));
+            Ok(())
+        },
+        show: |settings| settings.bootstrap.clone().unwrap_or_else(|| String::from("none")),
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_BOOTSTRAP_SECONDS",
+        accepts: || PATIENCE.to_string(),
+        doc: "Of a device channel: how long its PEs wait for one another, when they start, register               memory or come to a barrier.",
+        set: |settings, text| {
+            PATIENCE
+                .parse(text)
+                .map(|value| settings.bootstrap_patience = Duration::from_secs(value))
+        },
+        show: |settings| settings.bootstrap_patience.as_secs().to_string(),
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_CHANNEL_RINGS",
+        accepts: || format!("a power of two, {RINGS}"),
+        doc: "Of a device channel: its rings. Blocks of kernels share them in turn.",
+        set: |settings, text| power_of_two(&RINGS, text).map(|n| settings.channel_rings = n),
+        show: |settings| settings.channel_rings.to_string(),
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_CHANNEL_SLOTS",
+        accepts: || format!("a power of two, {SLOTS}"),
+        doc: "Of a device channel: the slots of each ring. An operation takes one or two.",
+        set: |settings, text| power_of_two(&SLOTS, text).map(|n| settings.channel_slots = n),
+        show: |settings| settings.channel_slots.to_string(),
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_CHANNEL_SLEEP",
+        accepts: || SLEEP.to_string(),
+        doc: "Of a device channel: microseconds that its proxy thread sleeps at a time when it has had               nothing to do for some milliseconds. What comes then waits that much longer.",
+        set: |settings, text| {
+            let sleep = SLEEP.parse(text)?;
+            settings.channel_sleep = (sleep > 0).then(|| Duration::from_micros(sleep));
+            Ok(())
+        },
+        show: |settings| settings.channel_sleep.map_or(0, |sleep| sleep.as_micros()).to_string(),
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_CHANNEL_PIN",
+        accepts: || String::from("a truth value: 0, no and false are false"),
+        doc: "Of a device channel: on a host of several NUMA nodes, its proxy thread keeps to the CPUs               near its first NIC.",
+        set: |settings, text| {
+            settings.channel_pin = truth(text);
+            Ok(())
+        },
+        show: |settings| settings.channel_pin.to_string(),
     },
     Setting {
         name: "NVSHMEM_LIBFABRIC_LIBRARY",

@@ -1,0 +1,109 @@
+//! Keeps the proxy thread near its NIC: on CPUs of the same NUMA node, where there are several.
+
+use std::fs;
+use std::path::Path;
+
+use log::info;
+
+use crate::logging;
+
+/// Most CPUs that a set of glibc's has.
+const MOST: usize = libc::CPU_SETSIZE as usize;
+
+/// Lets the calling thread run on the CPUs of a device's node alone. Where that is not known, or there is
+/// one node only, or the thread may not run on any of them, nothing changes.
+pub(super) fn pin_near(pci_path: Option<&Path>) {
+    let Some(node) = pci_path.and_then(node_of) else { return };
+    let Some(cpus) = cpus_of(node) else { return };
+    let Some(near) = allowed().map(|allowed| both(&allowed, &cpus)).filter(|near| !near.is_empty())
+    else {
+        return;
+    };
+    if set_affinity(&near) {
+        info!(
+            target: logging::PROXY,
+            "the channel's proxy thread keeps to the {} CPU(s) of NUMA node {node}, its NIC's", near.len()
+        );
+    }
+}
+
+/// The node of a device. None if the system says none, as with one node only.
+fn node_of(pci_path: &Path) -> Option<u32> {
+    let nodes = fs::read_to_string("/sys/devices/system/node/online").ok()?;
+    if numbers(&nodes).len() < 2 {
+        return None;
+    }
+    let path = if pci_path.is_absolute() {
+        pci_path.join("numa_node")
+    } else {
+        Path::new("/sys").join(pci_path).join("numa_node")
+    };
+    // -1 where it is not known.
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+fn cpus_of(node: u32) -> Option<Vec<usize>> {
+    let list = format!("/sys/devices/system/node/node{node}/cpulist");
+    Some(numbers(&fs::read_to_string(list).ok()?)).filter(|cpus| !cpus.is_empty())
+}
+
+fn both(one: &[usize], other: &[usize]) -> Vec<usize> {
+    one.iter().copied().filter(|cpu| other.contains(cpu)).collect()
+}
+
+/// The numbers of a list as the kernel writes it: `0-3,8`.
+fn numbers(list: &str) -> Vec<usize> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        Some(first..=last).filter(|range: &std::ops::RangeInclusive<usize>| *range.end() < MOST)
+    };
+    list.trim().split(',').filter_map(range).flatten().collect()
+}
+
+/// The CPUs that this thread may run on.
+fn allowed() -> Option<Vec<usize>> {
+    // SAFETY: bits, for which zeroes are a value.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: a set of that size to write to; 0 is the calling thread.
+    let status = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
+    // SAFETY: below the size of a set.
+    (status == 0).then(|| (0..MOST).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect())
+}
+
+fn set_affinity(cpus: &[usize]) -> bool {
+    // SAFETY: bits, for which zeroes are a value.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    for cpu in cpus.iter().filter(|cpu| **cpu < MOST) {
+        // SAFETY: below the size of a set.
+        unsafe { libc::CPU_SET(*cpu, &mut set) };
+    }
+    // SAFETY: a set of that size; 0 is the calling thread.
+    unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_read_as_the_kernel_writes_them() {
+        assert_eq!(numbers("0-3,8,10-11\n"), [0, 1, 2, 3, 8, 10, 11]);
+        assert_eq!(numbers("0\n"), [0]);
+        assert!(numbers("\n").is_empty() && numbers("x-y").is_empty());
+        assert!(numbers("0-99999999").is_empty(), "more than a set has");
+    }
+
+    #[test]
+    fn a_thread_can_be_kept_to_the_cpus_it_has() {
+        let all = allowed().expect("the kernel tells");
+        assert!(!all.is_empty());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                assert!(set_affinity(&all[..1]));
+                assert_eq!(allowed().expect("the kernel tells"), all[..1]);
+            });
+        });
+        assert_eq!(allowed().expect("the kernel tells"), all, "only that thread");
+    }
+}

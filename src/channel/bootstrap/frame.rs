@@ -1,0 +1,207 @@
+//! What PEs send one another over their sockets.
+//!
+//! A connection begins with a greeting of fixed length each way, so that whatever else connects to the port,
+//! or answers there, is told apart by its first bytes. Then come frames: a kind, a number that rises with
+//! each collective, a length, and so many bytes. Numbers are little endian.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+/// The first bytes of every greeting, with the protocol's version at the end.
+pub(super) const MAGIC: [u8; 8] = *b"nvlfboo\x01";
+
+/// Bytes of a greeting: the magic, the PE, the number of PEs, the job.
+pub(super) const GREETING: usize = 24;
+
+/// Longest frame that is believed. Addresses and handles of all PEs are far below.
+const LONGEST: u32 = 1 << 30;
+
+/// What a PE says first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Greeting {
+    pub(super) me: u32,
+    pub(super) n_pes: u32,
+    /// The same on all PEs of a job.
+    pub(super) job: u64,
+}
+
+impl Greeting {
+    pub(super) fn encode(&self) -> [u8; GREETING] {
+        let mut bytes = [0; GREETING];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..12].copy_from_slice(&self.me.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.n_pes.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.job.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a greeting; the error is what is wrong with it.
+    pub(super) fn decode(bytes: &[u8; GREETING]) -> Result<Self, String> {
+        if bytes[..7] != MAGIC[..7] {
+            let shown: String =
+                bytes[..8].iter().map(|byte| byte.escape_ascii().to_string()).collect();
+            return Err(format!("it begins with \"{shown}\""));
+        }
+        if bytes[7] != MAGIC[7] {
+            let (theirs, ours) = (bytes[7], MAGIC[7]);
+            return Err(format!(
+                "it speaks version {theirs} of the bootstrap's protocol, not {ours}"
+            ));
+        }
+        let word = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        let job = u64::from(word(16)) | u64::from(word(20)) << 32;
+        Ok(Self { me: word(8), n_pes: word(12), job })
+    }
+}
+
+/// What a frame is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// The PE is welcome.
+    Welcome = 1,
+    /// It is not; the bytes say why.
+    Refusal = 2,
+    /// A contribution to an allgather, or all of them.
+    Gather = 3,
+}
+
+impl Kind {
+    fn from_byte(byte: u8) -> Option<Self> {
+        [Self::Welcome, Self::Refusal, Self::Gather].into_iter().find(|kind| *kind as u8 == byte)
+    }
+}
+
+/// A frame that has come.
+#[derive(Debug)]
+pub(super) struct Frame {
+    pub(super) kind: Kind,
+    /// Which collective it belongs to.
+    pub(super) number: u32,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// When something is to be over.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Deadline {
+    start: Instant,
+    end: Instant,
+}
+
+impl Deadline {
+    pub(super) fn within(patience: Duration) -> Self {
+        let start = Instant::now();
+        Self { start, end: start + patience }
+    }
+
+    /// What is left of it. None when it is over.
+    pub(super) fn left(&self) -> Option<Duration> {
+        let left = self.end.saturating_duration_since(Instant::now());
+        (!left.is_zero()).then_some(left)
+    }
+
+    /// How long it has lasted.
+    pub(super) fn waited(&self) -> Duration {
+        Duration::from_millis(self.start.elapsed().as_millis() as u64)
+    }
+}
+
+fn timed_out() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "no answer in time")
+}
+
+/// Reads all of a buffer before the deadline.
+pub(super) fn read_exact(
+    stream: &mut TcpStream,
+    mut into: &mut [u8],
+    deadline: &Deadline,
+) -> io::Result<()> {
+    while !into.is_empty() {
+        stream.set_read_timeout(Some(deadline.left().ok_or_else(timed_out)?))?;
+        match stream.read(into) {
+            Ok(0) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "the connection was closed",
+                ));
+            }
+            Ok(count) => into = &mut into[count..],
+            Err(error) => match error.kind() {
+                io::ErrorKind::Interrupted => {}
+                // What a read timeout is called.
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => return Err(timed_out()),
+                _ => return Err(error),
+            },
+        }
+    }
+    Ok(())
+}
+
+/// Writes all bytes before the deadline.
+pub(super) fn write_all(
+    stream: &mut TcpStream,
+    mut bytes: &[u8],
+    deadline: &Deadline,
+) -> io::Result<()> {
+    while !bytes.is_empty() {
+        stream.set_write_timeout(Some(deadline.left().ok_or_else(timed_out)?))?;
+        match stream.write(bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) => match error.kind() {
+                io::ErrorKind::Interrupted => {}
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => return Err(timed_out()),
+                _ => return Err(error),
+            },
+        }
+    }
+    Ok(())
+}
+
+/// Sends a frame.
+pub(super) fn send(
+    stream: &mut TcpStream,
+    kind: Kind,
+    number: u32,
+    bytes: &[u8],
+    deadline: &Deadline,
+) -> io::Result<()> {
+    let len = u32::try_from(bytes.len()).ok().filter(|len| *len <= LONGEST);
+    let len = len.ok_or_else(|| io::Error::other(format!("{} bytes at once", bytes.len())))?;
+    let mut frame = Vec::with_capacity(9 + bytes.len());
+    frame.push(kind as u8);
+    frame.extend_from_slice(&number.to_le_bytes());
+    frame.extend_from_slice(&len.to_le_bytes());
+    frame.extend_from_slice(bytes);
+    write_all(stream, &frame, deadline)
+}
+
+/// Receives a frame.
+pub(super) fn receive(stream: &mut TcpStream, deadline: &Deadline) -> io::Result<Frame> {
+    let mut head = [0; 9];
+    read_exact(stream, &mut head, deadline)?;
+    let [kind, n0, n1, n2, n3, l0, l1, l2, l3] = head;
+    let len = u32::from_le_bytes([l0, l1, l2, l3]);
+    let kind = Kind::from_byte(kind).filter(|_| len <= LONGEST);
+    let kind = kind.ok_or_else(|| io::Error::other("what came is no frame of the bootstrap"))?;
+    let mut bytes = vec![0; len as usize];
+    read_exact(stream, &mut bytes, deadline)?;
+    Ok(Frame { kind, number: u32::from_le_bytes([n0, n1, n2, n3]), bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn greetings_read_back_and_others_are_named() {
+        let greeting = Greeting { me: 3, n_pes: 70_000, job: 0x0123_4567_89ab_cdef };
+        let mut bytes = greeting.encode();
+        assert_eq!(Greeting::decode(&bytes), Ok(greeting));
+        bytes[7] = 9;
+        assert!(Greeting::decode(&bytes).unwrap_err().contains("version 9"));
+        let http = *b"GET / HTTP/1.1\r\nHost: x\r";
+        assert!(Greeting::decode(&http).unwrap_err().contains("GET / HT"));
+    }
+}

@@ -1,0 +1,171 @@
+//! On sockets of the loopback interface.
+
+use std::io::{Read, Write};
+
+use super::*;
+
+fn options(at: SocketAddr, me: u32, n_pes: u32) -> TcpOptions {
+    let patience = Duration::from_secs(20);
+    TcpOptions { address: at.to_string(), me, n_pes, job: 7, patience }
+}
+
+fn listener() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    (listener, at)
+}
+
+/// Runs a job of so many PEs, each on a thread of its own.
+fn job<R: Send>(n_pes: u32, pe: impl Fn(TcpBootstrap) -> R + Sync) -> Vec<R> {
+    let (listener, at) = listener();
+    thread::scope(|scope| {
+        let others: Vec<_> = (1..n_pes)
+            .map(|me| {
+                let pe = &pe;
+                scope.spawn(move || pe(TcpBootstrap::join(options(at, me, n_pes)).unwrap()))
+            })
+            .collect();
+        let center = TcpBootstrap::center(options(at, 0, n_pes), listener).unwrap();
+        let first = pe(center);
+        std::iter::once(first)
+            .chain(others.into_iter().map(|other| other.join().unwrap()))
+            .collect()
+    })
+}
+
+#[test]
+fn every_pe_gets_what_every_pe_gives() {
+    for n_pes in [1, 2, 5] {
+        let all = job(n_pes, |mut bootstrap| {
+            let me = bootstrap.me() as u8;
+            let long = bootstrap.allgather(&[me; 3000]).unwrap();
+            let empty = bootstrap.allgather(&[]).unwrap();
+            bootstrap.barrier().unwrap();
+            (long, empty, bootstrap.allgather(&[me, 9]).unwrap())
+        });
+        assert_eq!(all.len(), n_pes as usize);
+        for (long, empty, short) in all {
+            let expected: Vec<u8> = (0..n_pes as u8).flat_map(|pe| [pe; 3000]).collect();
+            assert!(long == expected && empty.is_empty());
+            assert_eq!(short, (0..n_pes as u8).flat_map(|pe| [pe, 9]).collect::<Vec<_>>());
+        }
+    }
+}
+
+#[test]
+fn a_job_of_one_needs_no_port() {
+    let nowhere =
+        TcpOptions { address: String::from("no such place"), ..options(listener().1, 0, 1) };
+    let mut alone = TcpBootstrap::join(nowhere).unwrap();
+    assert_eq!(alone.allgather(&[5]).unwrap(), [5]);
+}
+
+#[test]
+fn who_is_missing_is_named() {
+    let (listener, at) = listener();
+    let impatient = |me| TcpOptions { patience: Duration::from_millis(400), ..options(at, me, 6) };
+    thread::scope(|scope| {
+        let third = scope.spawn(move || TcpBootstrap::join(impatient(3)));
+        let failed = TcpBootstrap::center(impatient(0), listener).unwrap_err().to_string();
+        assert!(failed.contains("missing"), "{failed}");
+        assert!(
+            failed.contains("PE 1, PE 2, PE 4, PE 5") || failed.contains("PEs 1 to 5"),
+            "{failed}"
+        );
+        assert!(third.join().unwrap().is_err());
+    });
+    assert_eq!(ranks([1, 2, 3, 5, 8, 9].into_iter()), "PEs 1 to 3, PE 5, PE 8, PE 9");
+}
+
+#[test]
+fn nobody_there_is_an_error_with_the_address() {
+    let (listener, at) = listener();
+    drop(listener);
+    let impatient = TcpOptions { patience: Duration::from_millis(200), ..options(at, 1, 2) };
+    let failed = TcpBootstrap::join(impatient).unwrap_err().to_string();
+    assert!(failed.contains("PE 1 could not connect to PE 0") && failed.contains(&at.to_string()));
+    let nameless = TcpOptions { address: String::from("host"), ..options(at, 1, 2) };
+    let failed = TcpBootstrap::join(nameless).unwrap_err().to_string();
+    assert!(failed.contains("HOST:PORT is accepted"), "{failed}");
+    assert!(TcpBootstrap::join(options(at, 2, 2)).is_err());
+}
+
+/// Strangers, PEs of other jobs and PEs that there are already do not keep the job from starting.
+#[test]
+fn who_does_not_belong_is_told_and_does_not_disturb() {
+    let (listener, at) = listener();
+    let refusal = |options| TcpBootstrap::join(options).unwrap_err().to_string();
+    thread::scope(|scope| {
+        let center = scope.spawn(move || TcpBootstrap::center(options(at, 0, 3), listener));
+        let mut browser = TcpStream::connect(at).unwrap();
+        browser.write_all(b"GET / HTTP/1.1\r\nHost: example\r\n\r\n").unwrap();
+        let mut answer = Vec::new();
+        // A reset is an end as well.
+        let _ = browser.read_to_end(&mut answer);
+        assert!(answer.is_empty());
+        drop(TcpStream::connect(at).unwrap());
+
+        let other_size = refusal(options(at, 1, 4));
+        assert!(other_size.contains("of a job of 4 PEs, and this one has 3"), "{other_size}");
+        let other_job = refusal(TcpOptions { job: 8, ..options(at, 1, 3) });
+        assert!(other_job.contains("another job"), "{other_job}");
+
+        let first = scope.spawn(move || TcpBootstrap::join(options(at, 1, 3)));
+        // Which of the two is first does not matter: one of them is refused.
+        let twin = scope.spawn(move || TcpBootstrap::join(options(at, 1, 3)));
+        let (mut refused, mut joined) = (None, None);
+        let mut pending = vec![first, twin];
+        while refused.is_none() {
+            if let Some(at) = pending.iter().position(|thread| thread.is_finished()) {
+                refused = Some(pending.swap_remove(at).join().unwrap().unwrap_err().to_string());
+            } else {
+                thread::yield_now();
+            }
+        }
+        assert!(
+            refused.as_deref().is_some_and(|why| why.contains("a PE 1 already")),
+            "{refused:?}"
+        );
+        let second = TcpBootstrap::join(options(at, 2, 3)).unwrap();
+        for thread in pending {
+            joined = Some(thread.join().unwrap().unwrap());
+        }
+        let mut all = [center.join().unwrap().unwrap(), joined.unwrap(), second];
+        thread::scope(|scope| {
+            all.iter_mut().for_each(|pe| drop(scope.spawn(|| pe.barrier().unwrap())))
+        });
+    });
+}
+
+#[test]
+fn what_answers_but_is_no_pe_is_said() {
+    let (listener, at) = listener();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut greeting = [0; GREETING];
+            stream.read_exact(&mut greeting).unwrap();
+            stream.write_all(b"SSH-2.0-OpenSSH_9.9 something").unwrap();
+        });
+        let failed = TcpBootstrap::join(options(at, 1, 2)).unwrap_err().to_string();
+        assert!(failed.contains("SSH-2.0-"), "{failed}");
+    });
+}
+
+#[test]
+fn a_pe_that_goes_or_does_something_else_is_named() {
+    let failures = job(3, |mut bootstrap| {
+        bootstrap.barrier().unwrap();
+        match bootstrap.me() {
+            2 => String::new(),
+            _ => bootstrap.barrier().unwrap_err().to_string(),
+        }
+    });
+    assert!(failures[0].contains("with PE 2"), "{failures:?}");
+    assert!(failures[1].contains("with PE 0"), "{failures:?}");
+    let failures = job(2, |mut bootstrap| {
+        let bytes = if bootstrap.me() == 0 { 4 } else { 6 };
+        bootstrap.allgather(&vec![0; bytes]).err().map(|failed| failed.to_string())
+    });
+    assert!(failures[0].as_deref().is_some_and(|why| why.contains("PE 1 sent 6 bytes, not 4")));
+}

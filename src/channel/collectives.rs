@@ -1,0 +1,39 @@
+//! A channel's bootstrap, as what the rails are connected with.
+
+use std::cell::RefCell;
+
+use super::bootstrap::Bootstrap;
+use super::error::ChannelError;
+use crate::engine::ids::Pe;
+use crate::job::{Collectives, JobError, Shape, nics};
+
+/// See the module.
+pub(super) struct Gathering<'a> {
+    bootstrap: RefCell<&'a mut dyn Bootstrap>,
+    shape: Shape,
+}
+
+impl<'a> Gathering<'a> {
+    /// Collective: finds out how many PEs are on this host.
+    pub(super) fn new(bootstrap: &'a mut dyn Bootstrap) -> Result<Self, ChannelError> {
+        let host = nics::machine();
+        let hosts = bootstrap.allgather(&host.to_le_bytes())?;
+        let here = hosts.chunks_exact(8).filter(|other| **other == host.to_le_bytes()).count();
+        let shape =
+            Shape { n_pes: bootstrap.n_pes(), me: Pe(bootstrap.me()), here: here.max(1) as u32 };
+        Ok(Self { bootstrap: RefCell::new(bootstrap), shape })
+    }
+}
+
+impl Collectives for Gathering<'_> {
+    fn shape(&self) -> Result<Shape, JobError> {
+        Ok(self.shape)
+    }
+
+    fn allgather(&self, mine: &[u8]) -> Result<Vec<u8>, JobError> {
+        let mut bootstrap = self.bootstrap.borrow_mut();
+        bootstrap
+            .allgather(mine)
+            .map_err(|failed| JobError::Collectives { what: failed.to_string() })
+    }
+}

@@ -1,0 +1,459 @@
+//! A channel: rails to all PEs, memory that kernels and peers reach, and a proxy thread between them.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use channel_sys as c;
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded, unbounded};
+use log::{info, log, warn};
+
+use super::bootstrap::Bootstrap;
+use super::collectives::Gathering;
+use super::error::ChannelError;
+use super::memory::HostMemory;
+use super::offer::{Free, Offer, agree, lowest};
+use super::proxy::{Common, Control, Proxy, abandon};
+use super::shared::{Shared, Sizes};
+use super::table::{Far, Region};
+use super::taker::Taker;
+use crate::engine::handle::{HANDLE_BYTES, HandleBytes};
+use crate::engine::port::Access;
+use crate::job::{Connected, Job, connect, counters};
+use crate::logging;
+use crate::settings::Settings;
+
+/// What the proxy thread may take to serve a user thread: its turns are short, but for calls that wait for
+/// room.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What an end adds to the deadline of what is drained: the proxy thread's turn.
+const SLACK: Duration = Duration::from_secs(2);
+
+/// How a channel is made.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Rings, a power of two of at most `NLF_MAX_RINGS`.
+    pub rings: u32,
+    /// Slots of each ring, a power of two from `NLF_MIN_SLOTS` to `NLF_MAX_SLOTS`.
+    pub slots: u64,
+    /// Polls without any change after which a kernel gives up a wait; 0: never.
+    pub spins: u64,
+    /// What [`Channel::stop`], and dropping, give operations under way to end.
+    pub drain: Duration,
+    /// The rest, as in the environment.
+    pub settings: Settings,
+}
+
+impl Options {
+    /// As the environment says, with a report of what in it is out of the ordinary.
+    ///
+    /// # Errors
+    /// Values that are not accepted.
+    pub fn from_env() -> Result<Self, ChannelError> {
+        logging::init();
+        let (settings, notices) = Settings::from_env()?;
+        for notice in notices {
+            log!(target: logging::INIT, notice.level(), "{notice}");
+        }
+        Ok(Self {
+            rings: settings.channel_rings,
+            slots: settings.channel_slots.into(),
+            spins: 0,
+            drain: Duration::from_secs(10),
+            settings,
+        })
+    }
+}
+
+/// A region that kernels use.
+#[derive(Debug)]
+struct Registered {
+    index: u8,
+    base: usize,
+    symmetric: bool,
+    handle: HandleBytes,
+    /// If it was allocated here.
+    memory: Option<HostMemory>,
+}
+
+/// What collectives, and changes of the table of regions, are under.
+struct Serial {
+    bootstrap: Box<dyn Bootstrap>,
+    regions: Vec<Registered>,
+}
+
+/// See the module.
+///
+/// # Threads
+/// [`Channel::context`], [`Channel::error`] and [`Channel::register_local`] may be called from any thread
+/// at any time. The others are collective: every PE makes the same calls in the same order, from one
+/// thread at a time. Kernels, and CPU threads that use the context as they do, are not bound to any of
+/// that; they must have ended, or see that the channel was stopped, before it is dropped.
+pub struct Channel {
+    common: Arc<Common>,
+    serial: Mutex<Serial>,
+    /// Its end ends the proxy thread.
+    control: Option<Sender<Control>>,
+    thread: Option<JoinHandle<()>>,
+    drain: Duration,
+    stopped: bool,
+}
+
+impl Channel {
+    /// Opens the rails of this PE, connects all PEs and starts the proxy thread. Collective: every PE gets
+    /// a channel, or an error with the reasons of those that failed.
+    ///
+    /// # Errors
+    /// Sizes out of bounds, or what the fabric, the system or another PE has said.
+    pub fn new(mut bootstrap: Box<dyn Bootstrap>, options: &Options) -> Result<Self, ChannelError> {
+        let sizes = Sizes::new(options.rings, options.slots)?;
+        let (me, n_pes) = (bootstrap.me(), bootstrap.n_pes());
+        if n_pes > c::NLF_MAX_PES {
+            return Err(ChannelError::TooManyPes { n_pes });
+        }
+        let job = Job::new(options.settings.clone())?;
+        {
+            let gathering = Gathering::new(&mut *bootstrap)?;
+            job.set_connected(connect(&job, &gathering, &[])?);
+        }
+        let shared = Shared::new(sizes, me, n_pes, options.spins)?;
+        // SAFETY: once, here. The memory is in `common`, which the proxy thread has a part of as long as
+        // it has the rings.
+        let rings = unsafe { shared.rings()? };
+        let common = Arc::new(Common::new(job, shared));
+        let (control, wanted) = unbounded();
+        let proxy = Proxy::new(Arc::clone(&common), Taker::new(rings), wanted);
+        let thread = std::thread::Builder::new()
+            .name(String::from("nlf-proxy"))
+            // SAFETY: connected above. This type uses the lane itself only after the thread's end.
+            .spawn(move || unsafe { proxy.run() })
+            .map_err(ChannelError::Thread)?;
+        let serial = Mutex::new(Serial { bootstrap, regions: Vec::new() });
+        let (control, thread) = (Some(control), Some(thread));
+        let drain = options.drain;
+        let channel = Self { common, serial, control, thread, drain, stopped: false };
+        info!(
+            target: logging::PROXY,
+            "channel of PE {me} of {n_pes}: {} rings of {} slots", options.rings, options.slots
+        );
+        Ok(channel)
+    }
+
+    /// This PE.
+    pub fn me(&self) -> u32 {
+        self.serial().bootstrap.me()
+    }
+
+    /// Number of PEs.
+    pub fn n_pes(&self) -> u32 {
+        self.serial().bootstrap.n_pes()
+    }
+
+    /// What kernels are given. It and all it points to stay until the channel is dropped.
+    ///
+    /// In a process that uses CUDA it is page-locked memory, which kernels have at the same address;
+    /// else it is for CPU threads alone.
+    pub fn context(&self) -> *const c::nlf_context {
+        self.common.shared.context()
+    }
+
+    /// What has failed first, if something has: an operation, or what a kernel has asked for. Kernels see
+    /// it as well, and nothing is taken from the rings any more.
+    pub fn error(&self) -> Option<String> {
+        self.common.failure()
+    }
+
+    /// Gives every PE `len` bytes of zeroed host memory that all PEs reach, and kernels of this process;
+    /// page-locked where the process uses CUDA. Collective, with the same length on all.
+    ///
+    /// # Errors
+    /// The memory is not to be had or registered, here or at another PE.
+    pub fn allocate_symmetric(&self, len: usize) -> Result<*mut u8, ChannelError> {
+        let memory = HostMemory::new(len);
+        let (addr, memory, failed) = match memory {
+            Ok(memory) => (memory.addr(), Some(memory), None),
+            Err(failed) => (0, None, Some(failed)),
+        };
+        self.register_all(addr, len, memory, failed)?;
+        Ok(addr as *mut u8)
+    }
+
+    /// Registers memory that all PEs reach from now on: of the host, or of a CUDA device. Collective, with
+    /// the same length on all PEs, at any address.
+    ///
+    /// # Errors
+    /// It cannot be registered here or at another PE; then it is registered at none.
+    ///
+    /// # Safety
+    /// The memory stays what it is until it is released or the channel is dropped, and nobody minds that
+    /// peers write to it.
+    pub unsafe fn register_symmetric(&self, addr: *mut u8, len: usize) -> Result<(), ChannelError> {
+        self.register_all(addr as usize, len, None, None)
+    }
+
+    /// Registers memory of this PE that kernels may put from, and get and fetch into. Peers do not reach
+    /// it. Not collective.
+    ///
+    /// # Errors
+    /// It cannot be registered.
+    ///
+    /// # Safety
+    /// As [`Channel::register_symmetric`], for the writes of gets and fetches.
+    pub unsafe fn register_local(&self, addr: *mut u8, len: usize) -> Result<(), ChannelError> {
+        let base = addr as usize;
+        let mut serial = self.serial();
+        let index = lowest(&free(&serial.regions)).ok_or_else(|| ChannelError::Register {
+            addr: base,
+            len,
+            why: String::from("all indices of regions are in use"),
+        })?;
+        check_len(base, len)?;
+        let handle = self.register_here(base, len, Access::Local)?;
+        let peers: Box<[Far]> = [].into();
+        let registered = Registered { index, base, symmetric: false, handle, memory: None };
+        self.enter(&mut serial, registered, len, peers)
+    }
+
+    /// Ends the registration of memory that begins at an address, and frees it if it was allocated here.
+    /// Collective for symmetric memory. Nobody uses the memory any more, here or there.
+    ///
+    /// # Errors
+    /// There is no such memory; or not all PEs have come.
+    pub fn release(&self, addr: *mut u8) -> Result<(), ChannelError> {
+        let mut serial = self.serial();
+        let base = addr as usize;
+        let at = serial.regions.iter().position(|region| region.base == base);
+        let at = at.ok_or(ChannelError::NoRegion { addr: base })?;
+        if serial.regions[at].symmetric {
+            // Who has come here has no use for the peers' memory any more.
+            serial.bootstrap.barrier()?;
+        }
+        let region = serial.regions.swap_remove(at);
+        let index = usize::from(region.index);
+        let none = c::nlf_region { base: 0, bytes: 0, symmetric: 0, reserved: 0 };
+        self.common.shared.set_region(index, none, entries(&serial.regions));
+        self.set_in_proxy(region.index, None)?;
+        let released = self.connected()?.regions.release(&region.handle);
+        released.map_err(|error| ChannelError::Register {
+            addr: base,
+            len: 0,
+            why: error.to_string(),
+        })?;
+        drop(region.memory);
+        Ok(())
+    }
+
+    /// Returns when all PEs have called it. It says nothing about operations: kernels' quiet does.
+    /// Collective.
+    ///
+    /// # Errors
+    /// Not all PEs have come.
+    pub fn barrier(&self) -> Result<(), ChannelError> {
+        Ok(self.serial().bootstrap.barrier()?)
+    }
+
+    /// Ends the channel in good order: delivers what was pushed by now, waits until all PEs have, and ends
+    /// the proxy thread. What is pushed later is not taken, and whoever waits in vain is told so.
+    /// Collective. After it, the channel can only be dropped.
+    ///
+    /// # Errors
+    /// Something was not delivered within [`Options::drain`], or had failed before; or another PE has not
+    /// come. The proxy thread has ended all the same.
+    pub fn stop(mut self) -> Result<(), ChannelError> {
+        self.end(true)
+    }
+
+    /// As [`Channel::stop`]; without waiting for other PEs unless `with_others`.
+    fn end(&mut self, with_others: bool) -> Result<(), ChannelError> {
+        if std::mem::replace(&mut self.stopped, true) {
+            return Ok(());
+        }
+        let drained = self.drain_rings();
+        let met = match (&drained, with_others) {
+            // Peers may still need this PE's turns.
+            (Ok(()), true) => self.serial().bootstrap.barrier().map_err(ChannelError::from),
+            _ => Ok(()),
+        };
+        self.control = None;
+        if let Some(thread) = self.thread.take() {
+            // It does not wait for anything any more.
+            abandon(&self.common);
+            if thread.join().is_err() {
+                warn!(target: logging::PROXY, "the channel's proxy thread has panicked");
+            }
+        }
+        // SAFETY: the proxy thread has ended, and nobody else uses its lane.
+        unsafe {
+            counters::tell(&self.common.job);
+            self.common.job.end_leftovers();
+        }
+        drained.and(met)
+    }
+
+    fn drain_rings(&self) -> Result<(), ChannelError> {
+        let (done, outcome) = bounded(1);
+        let heads = self.common.shared.heads();
+        let until = Instant::now() + self.drain;
+        self.send(Control::Drain { heads, until, done })?;
+        let late = ChannelError::Late { what: "delivering what was pushed", waited: self.drain };
+        match outcome.recv_timeout(self.drain + SLACK) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(left)) => match self.error() {
+                Some(why) => Err(ChannelError::Failed(why)),
+                None => {
+                    warn!(target: logging::PROXY, "{left} slots were not delivered");
+                    Err(late)
+                }
+            },
+            Err(RecvTimeoutError::Timeout) => Err(late),
+            Err(RecvTimeoutError::Disconnected) => Err(ChannelError::Ended),
+        }
+    }
+
+    /// Registers memory on all PEs under one index. `failed` is what went wrong here before; the others are
+    /// told.
+    fn register_all(
+        &self,
+        base: usize,
+        len: usize,
+        memory: Option<HostMemory>,
+        failed: Option<ChannelError>,
+    ) -> Result<(), ChannelError> {
+        let mut serial = self.serial();
+        let registered = match failed {
+            Some(failed) => Err(failed),
+            None => check_len(base, len)
+                .and_then(|()| self.register_here(base, len, Access::LocalAndRemote)),
+        };
+        let offer = Offer {
+            len: len as u64,
+            base: base as u64,
+            free: free(&serial.regions),
+            handle: *registered.as_ref().unwrap_or(&[0; HANDLE_BYTES]),
+            failed: registered.as_ref().err().map(ToString::to_string),
+        };
+        let gathered = serial.bootstrap.allgather(&offer.encode());
+        let handle = registered?;
+        let agreed =
+            gathered.map_err(ChannelError::from).and_then(|gathered| agree(&gathered, &offer));
+        match agreed {
+            Ok((index, peers)) => {
+                let registered = Registered { index, base, symmetric: true, handle, memory };
+                self.enter(&mut serial, registered, len, peers)
+            }
+            Err(failed) => {
+                // Peers that have agreed have not: each sees the same.
+                let _ = self.connected()?.regions.release(&handle);
+                Err(failed)
+            }
+        }
+    }
+
+    fn register_here(
+        &self,
+        base: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<HandleBytes, ChannelError> {
+        let connected = self.connected()?;
+        let refused = |why: String| ChannelError::Register { addr: base, len, why };
+        let handle = connected.regions.register(base, len, access);
+        let handle = handle.map_err(|error| refused(error.to_string()))?;
+        match connected.consistency.prepare(&connected.regions) {
+            Ok(()) => Ok(handle),
+            Err(error) => {
+                let _ = connected.regions.release(&handle);
+                Err(refused(error.to_string()))
+            }
+        }
+    }
+
+    /// Shows a region to the proxy thread, then to kernels.
+    fn enter(
+        &self,
+        serial: &mut Serial,
+        registered: Registered,
+        len: usize,
+        peers: Box<[Far]>,
+    ) -> Result<(), ChannelError> {
+        let Registered { index, base, symmetric, handle, .. } = registered;
+        let region = Region { base, len: len as u64, handle, peers };
+        self.set_in_proxy(index, Some(Box::new(region)))?;
+        serial.regions.push(registered);
+        let shown = c::nlf_region {
+            base: base as u64,
+            bytes: len as u64,
+            symmetric: symmetric.into(),
+            reserved: 0,
+        };
+        self.common.shared.set_region(usize::from(index), shown, entries(&serial.regions));
+        Ok(())
+    }
+
+    fn set_in_proxy(&self, index: u8, region: Option<Box<Region>>) -> Result<(), ChannelError> {
+        let (done, is_done) = bounded(1);
+        self.send(Control::Region { index, region, done })?;
+        is_done.recv_timeout(PATIENCE).map_err(|error| match error {
+            RecvTimeoutError::Disconnected => ChannelError::Ended,
+            RecvTimeoutError::Timeout => {
+                let what = "a change of the proxy thread's table of regions";
+                ChannelError::Late { what, waited: PATIENCE }
+            }
+        })
+    }
+
+    fn send(&self, control: Control) -> Result<(), ChannelError> {
+        let sender = self.control.as_ref().ok_or(ChannelError::Ended)?;
+        sender.send(control).map_err(|_| ChannelError::Ended)
+    }
+
+    fn connected(&self) -> Result<&Connected, ChannelError> {
+        Ok(self.common.job.connected()?)
+    }
+
+    fn serial(&self) -> MutexGuard<'_, Serial> {
+        // Each change of it is one call.
+        self.serial.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Channel {
+    /// As [`Channel::stop`], but without waiting for other PEs, which must not need this one any more.
+    fn drop(&mut self) {
+        if let Err(failed) = self.end(false) {
+            warn!(target: logging::PROXY, "the channel's end: {failed}");
+        }
+    }
+}
+
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (me, n_pes) = (self.me(), self.n_pes());
+        f.debug_struct("Channel").field("me", &me).field("n_pes", &n_pes).finish_non_exhaustive()
+    }
+}
+
+/// The indices that are not in use.
+fn free(regions: &[Registered]) -> Free {
+    let mut free: Free = [0xff; size_of::<Free>()];
+    for index in regions.iter().map(|region| region.index).chain([c::NLF_NO_REGION as u8]) {
+        free[usize::from(index / 8)] &= !(1 << (index % 8));
+    }
+    free
+}
+
+/// Entries of the table that kernels look at.
+fn entries(regions: &[Registered]) -> u32 {
+    regions.iter().map(|region| u32::from(region.index) + 1).max().unwrap_or(0)
+}
+
+/// Refuses what no descriptor could name.
+fn check_len(addr: usize, len: usize) -> Result<(), ChannelError> {
+    if len as u64 > c::NLF_MAX_OFFSET + 1 {
+        let why = format!("a region has at most {} bytes", c::NLF_MAX_OFFSET + 1);
+        return Err(ChannelError::Register { addr, len, why });
+    }
+    Ok(())
+}

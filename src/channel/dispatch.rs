@@ -1,0 +1,189 @@
+//! From a descriptor to the engine: looked up, checked, and submitted by the shortest way there is.
+
+use channel_sys as c;
+
+use super::descriptor::{Descriptor, Place};
+use super::table::{Misplaced, Regions};
+use crate::engine::atomic::{Atomic, AtomicOp, Width};
+use crate::engine::batch::Batch;
+use crate::engine::error::EngineError;
+use crate::engine::ids::Pe;
+use crate::engine::lane::{Lane, LocalSide, Request};
+use crate::engine::message::{AtomicRequest, PutSignalRequest, ResultPlace};
+use crate::engine::port::{Desc, Direction, Local, Port};
+use crate::engine::short::{Common, CommonSignal, Rest};
+
+/// Why an operation was not submitted.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// The producer asks for what cannot be.
+    Misplaced(Misplaced),
+    /// There is no such PE.
+    NoPe,
+    /// The engine's reason. Not small, and never on the way of what works.
+    Engine(Box<EngineError>),
+}
+
+impl From<Misplaced> for Refusal {
+    #[cold]
+    fn from(misplaced: Misplaced) -> Self {
+        Self::Misplaced(misplaced)
+    }
+}
+
+impl From<EngineError> for Refusal {
+    #[cold]
+    fn from(error: EngineError) -> Self {
+        Self::Engine(Box::new(error))
+    }
+}
+
+/// Submits an operation, as part of the batch, which is entered. It may wait for room.
+///
+/// # Errors
+/// Nothing was submitted, or part of an operation that has failed.
+#[inline]
+pub(super) fn dispatch<P: Port>(
+    lane: &mut Lane<P>,
+    regions: &Regions,
+    batch: Batch,
+    descriptor: &Descriptor,
+) -> Result<(), Refusal> {
+    match *descriptor {
+        Descriptor::Put { pe, dst, src, bytes } => {
+            transfer(lane, regions, batch, Direction::Write, (pe, dst, src, bytes))
+        }
+        Descriptor::Get { pe, dst, src, bytes } => {
+            transfer(lane, regions, batch, Direction::Read, (pe, dst, src, bytes))
+        }
+        Descriptor::PutSignal { pe, dst, src, bytes, signal, op, value } => {
+            let at = (pe, dst, src, bytes);
+            put_signal(lane, regions, batch, at, signal, op, value)
+        }
+        Descriptor::Atomic { pe, dst, width, op, value, compare, fetch } => {
+            let atomic = Atomic { op, width, float: false, operand: value, compare };
+            change(lane, regions, batch, pe, dst, &atomic, fetch)
+        }
+        Descriptor::Fence { pe: None } => {
+            lane.fence_all();
+            Ok(())
+        }
+        Descriptor::Fence { pe: Some(pe) } => {
+            if !lane.has_pe(pe) {
+                return Err(Refusal::NoPe);
+            }
+            Ok(lane.fence(pe)?)
+        }
+    }
+}
+
+/// Peer, its bytes, ours, and how many.
+type Sides = (Pe, Place, Place, u32);
+
+#[inline(always)]
+fn transfer<P: Port>(
+    lane: &mut Lane<P>,
+    regions: &Regions,
+    batch: Batch,
+    direction: Direction,
+    (pe, dst, src, bytes): Sides,
+) -> Result<(), Refusal> {
+    let (remote_addr, remote_handle) = regions.far(dst, bytes.into(), pe)?;
+    let (addr, handle) = regions.near(src, bytes.into())?;
+    let len = bytes as usize;
+    let local = Local::Memory { addr, desc: Desc(0) };
+    let common = Common { direction, pe, handle: remote_handle, addr: remote_addr, local, len };
+    match lane.start_at_once_in(common, batch) {
+        Ok(()) => Ok(()),
+        Err(Rest::Declined(declined)) => Ok(lane.start_declined(declined)?),
+        Err(Rest::Whole(_)) => {
+            let local = LocalSide::Memory { addr, handle: Some(handle) };
+            let request = Request { direction, pe, remote_handle, remote_addr, local, len };
+            start(lane, &request)
+        }
+    }
+}
+
+/// Where the fabric gains from it, puts of a batch share a doorbell; the end of the batch rings it.
+#[inline(never)]
+fn start<P: Port>(lane: &mut Lane<P>, request: &Request<'_>) -> Result<(), Refusal> {
+    Ok(lane.start_in_burst(request)?)
+}
+
+#[inline(always)]
+fn put_signal<P: Port>(
+    lane: &mut Lane<P>,
+    regions: &Regions,
+    batch: Batch,
+    (pe, dst, src, bytes): Sides,
+    signal: Place,
+    op: AtomicOp,
+    value: u64,
+) -> Result<(), Refusal> {
+    let (data_addr, data_handle) = regions.far(dst, bytes.into(), pe)?;
+    let (from, near) = regions.near(src, bytes.into())?;
+    let (addr, handle) = regions.word(signal, Width::Eight.bytes(), pe)?;
+    let len = bytes as usize;
+    let atomic = Atomic { op, width: Width::Eight, float: false, operand: value, compare: 0 };
+    let common = CommonSignal { pe, data_handle, data_addr, from, len, handle, addr, atomic };
+    if lane.put_signal_at_once_in(&common, batch) {
+        return Ok(());
+    }
+    let part = Request {
+        direction: Direction::Write,
+        pe,
+        remote_handle: data_handle,
+        remote_addr: data_addr,
+        local: LocalSide::Memory { addr: from, handle: Some(near) },
+        len,
+    };
+    let signal =
+        AtomicRequest { pe, remote_handle: handle, remote_addr: addr, atomic, result: None };
+    Ok(lane.put_signal(&PutSignalRequest { parts: &[part], signal })?)
+}
+
+#[inline(always)]
+fn change<P: Port>(
+    lane: &mut Lane<P>,
+    regions: &Regions,
+    batch: Batch,
+    pe: Pe,
+    dst: Place,
+    atomic: &Atomic,
+    fetch: Option<Place>,
+) -> Result<(), Refusal> {
+    let width = atomic.width.bytes();
+    let (addr, handle) = regions.word(dst, width, pe)?;
+    let Some(fetch) = fetch else {
+        if lane.atomic_at_once_in(pe, handle, addr, atomic, batch) {
+            return Ok(());
+        }
+        return long_atomic(lane, pe, (addr, handle), atomic, None);
+    };
+    let (into, _) = regions.near(fetch, width as u64)?;
+    long_atomic(lane, pe, (addr, handle), atomic, Some(into))
+}
+
+#[inline(never)]
+fn long_atomic<P: Port>(
+    lane: &mut Lane<P>,
+    pe: Pe,
+    (remote_addr, remote_handle): (u64, &crate::engine::handle::HandleBytes),
+    atomic: &Atomic,
+    into: Option<usize>,
+) -> Result<(), Refusal> {
+    let result = into.map(|addr| ResultPlace { addr, flag: None });
+    let request = AtomicRequest { pe, remote_handle, remote_addr, atomic: *atomic, result };
+    Ok(lane.atomic(&request)?)
+}
+
+/// The number of a descriptor's operation, its PE, its place and length: for errors.
+pub(super) fn about(descriptor: &Descriptor) -> (u32, u32, u64) {
+    match *descriptor {
+        Descriptor::Put { pe, bytes, .. } => (c::NLF_OP_PUT, pe.0, bytes.into()),
+        Descriptor::PutSignal { pe, bytes, .. } => (c::NLF_OP_PUT_SIGNAL, pe.0, bytes.into()),
+        Descriptor::Get { pe, bytes, .. } => (c::NLF_OP_GET, pe.0, bytes.into()),
+        Descriptor::Atomic { pe, width, .. } => (c::NLF_OP_ATOMIC, pe.0, width.bytes() as u64),
+        Descriptor::Fence { pe } => (c::NLF_OP_FENCE, pe.map_or(0, |pe| pe.0), 0),
+    }
+}

@@ -1,0 +1,94 @@
+//! What can go wrong with a channel, in words that a user can act on.
+
+use std::time::Duration;
+
+use channel_sys as c;
+use thiserror::Error;
+
+use super::bootstrap::BootstrapError;
+use super::ring::RingSizeError;
+use crate::cuda::CudaError;
+use crate::job::JobError;
+use crate::settings::SettingsError;
+
+/// An error of a channel.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ChannelError {
+    /// Environment variables that are not accepted.
+    #[error("{0}")]
+    Settings(#[from] SettingsError),
+    /// The PEs did not come together.
+    #[error("{0}")]
+    Bootstrap(#[from] BootstrapError),
+    /// A number of slots that no ring has.
+    #[error("{0}")]
+    RingSize(#[from] RingSizeError),
+    /// A number of rings that no channel has.
+    #[error("a channel has a power of two of rings, at most {}, not {rings}", c::NLF_MAX_RINGS)]
+    Rings {
+        /// What was asked for.
+        rings: u32,
+    },
+    /// More PEs than a descriptor can name.
+    #[error("a channel has at most {} PEs, not {n_pes}", c::NLF_MAX_PES)]
+    TooManyPes {
+        /// How many there are.
+        n_pes: u32,
+    },
+    /// The rails were not opened, or the PEs not connected.
+    #[error("{0}")]
+    Rails(String),
+    /// Memory of CUDA.
+    #[error("{0}")]
+    Cuda(#[from] CudaError),
+    /// Memory that cannot be registered here.
+    #[error("registering {len} bytes at {addr:#x}: {why}")]
+    Register {
+        /// The first byte.
+        addr: usize,
+        /// How many.
+        len: usize,
+        /// Why not.
+        why: String,
+    },
+    /// A peer that does not do its part of a registration.
+    #[error("registering {len} bytes: PE {pe} {why}")]
+    Peer {
+        /// Bytes here.
+        len: usize,
+        /// The peer.
+        pe: u32,
+        /// What it does or says.
+        why: String,
+    },
+    /// A region that is not registered.
+    #[error("no region of this channel begins at {addr:#x}")]
+    NoRegion {
+        /// The address given.
+        addr: usize,
+    },
+    /// The context has failed: an operation, or a kernel's request.
+    #[error("the channel has failed: {0}")]
+    Failed(String),
+    /// The proxy thread is not there any more.
+    #[error("the channel's proxy thread has ended")]
+    Ended,
+    /// The proxy thread could not be started.
+    #[error("starting the channel's proxy thread: {0}")]
+    Thread(std::io::Error),
+    /// Something took too long.
+    #[error("{what} was not over after {waited:?}")]
+    Late {
+        /// What was waited for.
+        what: &'static str,
+        /// How long.
+        waited: Duration,
+    },
+}
+
+impl From<JobError> for ChannelError {
+    fn from(error: JobError) -> Self {
+        Self::Rails(error.to_string())
+    }
+}

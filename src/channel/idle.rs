@@ -1,0 +1,56 @@
+//! What the proxy thread does while there is nothing to do: spins for a moment, gives up its core, and in
+//! the end sleeps.
+//!
+//! Peers' messages wait for its turns, so it never sleeps for long, and not while anything of its own is
+//! under way.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Turns without a find before the core is offered to others; few where others need it.
+const SPINS: u32 = 4096;
+const SPINS_SHARED: u32 = 8;
+
+/// Idle for so long, it sleeps.
+const AWAKE: Duration = Duration::from_millis(3);
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Idle {
+    spins: u32,
+    sleep: Option<Duration>,
+    turns: u32,
+    since: Option<Instant>,
+}
+
+impl Idle {
+    /// `has_core`: the thread has a core of its own. `sleep`: how long it sleeps at a time, if at all.
+    pub(super) fn new(has_core: bool, sleep: Option<Duration>) -> Self {
+        let spins = if has_core { SPINS } else { SPINS_SHARED };
+        Self { spins, sleep, turns: 0, since: None }
+    }
+
+    /// Something was found to do.
+    #[inline(always)]
+    pub(super) fn busy(&mut self) {
+        self.turns = 0;
+    }
+
+    /// Nothing was. `waits`: something is under way whose end is awaited.
+    #[inline]
+    pub(super) fn turn(&mut self, waits: bool) {
+        self.turns = self.turns.saturating_add(1);
+        if self.turns < self.spins {
+            std::hint::spin_loop();
+            return;
+        }
+        if self.turns == self.spins {
+            self.since = Some(Instant::now());
+        }
+        let long = || self.since.is_some_and(|since| since.elapsed() > AWAKE);
+        match self.sleep {
+            Some(sleep) if !waits && long() => thread::sleep(sleep),
+            _ => thread::yield_now(),
+        }
+    }
+}

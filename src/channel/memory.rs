@@ -1,0 +1,80 @@
+//! Host memory that kernels and NICs both reach: page-locked by CUDA where the program uses it, else plain
+//! pages.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use super::error::ChannelError;
+use crate::cuda::{Context, Device, Driver, PinnedMemory};
+
+const PAGE: usize = 4096;
+
+/// Memory of the host, zeroed when it is made, on a page's boundary.
+#[derive(Debug)]
+pub(super) enum HostMemory {
+    /// Page-locked. Kernels have it at the same address.
+    Pinned(Arc<PinnedMemory>),
+    /// Of a process that does not use CUDA.
+    Plain(Pages),
+}
+
+impl HostMemory {
+    /// At least `len` bytes. Making and freeing it may wait for everything on the device.
+    pub(super) fn new(len: usize) -> Result<Self, ChannelError> {
+        let Some(context) = bound_context()? else { return Ok(Self::Plain(Pages::new(len))) };
+        let memory = PinnedMemory::new(&context, len.max(1).next_multiple_of(PAGE))?;
+        // SAFETY: just allocated with that length, and nobody else has it.
+        unsafe { ptr::write_bytes(memory.addr() as *mut u8, 0, memory.len()) };
+        Ok(Self::Pinned(memory))
+    }
+
+    /// The first byte.
+    pub(super) fn addr(&self) -> usize {
+        match self {
+            Self::Pinned(memory) => memory.addr(),
+            Self::Plain(pages) => pages.at.as_ptr() as usize,
+        }
+    }
+}
+
+/// The context of the device that this thread uses, if it uses one.
+fn bound_context() -> Result<Option<Arc<Context>>, ChannelError> {
+    let device = Driver::of_process().ok().and_then(Device::current);
+    Ok(match device {
+        Some(device) => Some(Context::primary(device.driver(), device.ordinal())?),
+        None => None,
+    })
+}
+
+/// Plain pages.
+#[derive(Debug)]
+pub(super) struct Pages {
+    at: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: plain memory, which belongs to no thread. Its users say who touches which part.
+unsafe impl Send for Pages {}
+// SAFETY: the same; this type itself touches it when it is made and freed only.
+unsafe impl Sync for Pages {}
+
+impl Pages {
+    fn new(len: usize) -> Self {
+        let len = len.max(1).next_multiple_of(PAGE);
+        let Ok(layout) = Layout::from_size_align(len, PAGE) else {
+            handle_alloc_error(Layout::new::<u8>());
+        };
+        // SAFETY: the layout has a size.
+        let at = unsafe { alloc_zeroed(layout) };
+        let at = NonNull::new(at).unwrap_or_else(|| handle_alloc_error(layout));
+        Self { at, layout }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: allocated by `new` with this layout, and freed once, here.
+        unsafe { dealloc(self.at.as_ptr(), self.layout) }
+    }
+}

@@ -1,0 +1,276 @@
+//! The proxy thread of a channel: the only one that takes from the rings and uses the proxy lane.
+//!
+//! One loop: take a batch from each ring, turn the lane, publish what is done, and now and then look for
+//! what user threads want. While it is stopped, or after a failure, it takes nothing more and goes on
+//! turning: peers may still need its turns.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use channel_sys as c;
+use crossbeam_channel::{Receiver, Sender, TryRecvError};
+use log::error;
+
+use super::affinity;
+use super::idle::Idle;
+use super::ring::State;
+use super::shared::{Fault, Shared};
+use super::table::Region;
+use super::taker::{Failed, Taker};
+use crate::engine::error::EngineError;
+use crate::engine::lane::Lane;
+use crate::job::{Connected, Job, JobError};
+use crate::logging;
+use crate::ofi::OfiPort;
+
+/// Turns between two looks at what user threads want.
+const CONTROL_EVERY: u32 = 32;
+
+/// What user threads want of the proxy thread.
+#[derive(Debug)]
+pub(super) enum Control {
+    /// Descriptors may use a region from now on, or no longer.
+    Region {
+        /// Its index.
+        index: u8,
+        /// The region; none takes it out.
+        region: Option<Box<Region>>,
+        /// Told when that is so.
+        done: Sender<()>,
+    },
+    /// Takes what was pushed by now, and nothing after it.
+    Drain {
+        /// Slots of each ring that have been reserved.
+        heads: Vec<u64>,
+        /// Not after this.
+        until: Instant,
+        /// Told when all is delivered, or how many slots are not.
+        done: Sender<Result<(), u64>>,
+    },
+}
+
+/// What both the proxy thread and user threads know.
+#[derive(Debug)]
+pub(super) struct Common {
+    pub(super) job: Job,
+    pub(super) shared: Shared,
+    /// The first failure, in words.
+    failure: Mutex<Option<String>>,
+    /// The proxy thread does not wait for room any longer.
+    pub(super) abandon: Arc<AtomicBool>,
+}
+
+impl Common {
+    pub(super) fn new(job: Job, shared: Shared) -> Self {
+        Self { job, shared, failure: Mutex::new(None), abandon: Arc::default() }
+    }
+
+    /// What has gone wrong first, if something has.
+    pub(super) fn failure(&self) -> Option<String> {
+        let noted = self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        noted.or_else(|| self.shared.fault().map(|fault| fault.to_string()))
+    }
+
+    fn note(&self, why: &str) {
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.get_or_insert_with(|| why.to_owned());
+    }
+}
+
+#[derive(Debug)]
+enum Phase {
+    Running,
+    Draining { until: Instant, done: Sender<Result<(), u64>> },
+    Stopped,
+    Failed,
+}
+
+/// The proxy thread's state.
+#[derive(Debug)]
+pub(super) struct Proxy {
+    common: Arc<Common>,
+    taker: Taker,
+    control: Receiver<Control>,
+    phase: Phase,
+    idle: Idle,
+    turns: u32,
+}
+
+impl Proxy {
+    pub(super) fn new(common: Arc<Common>, taker: Taker, control: Receiver<Control>) -> Self {
+        let sleep = common.job.settings.channel_sleep;
+        let has_core = common.job.connection().is_none_or(Connected::has_core);
+        let idle = Idle::new(has_core, sleep);
+        Self { common, taker, control, phase: Phase::Running, idle, turns: 0 }
+    }
+
+    /// Runs until the channel has let go of the other end of `control`.
+    ///
+    /// # Safety
+    /// The job is connected, and no other thread uses its proxy lane meanwhile.
+    pub(super) unsafe fn run(mut self) {
+        let common = Arc::clone(&self.common);
+        if common.job.settings.channel_pin {
+            let first = common.job.discovery.devices().first();
+            affinity::pin_near(first.and_then(|device| device.pci_path.as_deref()));
+        }
+        let Ok(connected) = common.job.connected() else { return };
+        // SAFETY: the caller's promise; the reference ends with the expression.
+        unsafe { &mut *connected.proxy_lane() }.set_abandon(Arc::clone(&common.abandon));
+        // A panic must not leave producers waiting.
+        let guard = Guard { proxy: &mut self };
+        // SAFETY: the caller's promise.
+        while unsafe { guard.proxy.turn(connected) } {}
+        std::mem::forget(guard);
+        self.taker.publish_state(match self.phase {
+            Phase::Failed => State::Failed,
+            _ => State::Stopped,
+        });
+    }
+
+    /// One turn. Whether there is to be another.
+    ///
+    /// # Safety
+    /// As [`Proxy::run`].
+    unsafe fn turn(&mut self, connected: &Connected) -> bool {
+        // SAFETY: the caller's promise: nobody else has a reference. It is not used after the next
+        // call that makes one.
+        let lane = unsafe { &mut *connected.proxy_lane() };
+        let mut busy = false;
+        if matches!(self.phase, Phase::Running | Phase::Draining { .. }) {
+            match self.taker.take(lane) {
+                Ok(any) => busy = any,
+                Err(failed) => self.fail(failed),
+            }
+        }
+        // SAFETY: the caller's promise; `lane` is not used any more.
+        match unsafe { connected.turn() } {
+            Ok(any) => busy |= any,
+            Err(failed) => self.lane_failed(&failed),
+        }
+        // SAFETY: as before.
+        let lane = unsafe { &mut *connected.proxy_lane() };
+        if lane.failure().is_none() {
+            busy |= self.retire(lane, connected);
+        }
+        self.turns = self.turns.wrapping_add(1);
+        if !busy || self.turns % CONTROL_EVERY == 0 {
+            match self.control.try_recv() {
+                Ok(control) => self.serve(control),
+                Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Disconnected) => return false,
+            }
+            self.look();
+        }
+        if busy {
+            self.idle.busy();
+        } else {
+            let waits = self.taker.has_open() && !matches!(self.phase, Phase::Failed);
+            self.idle.turn(waits);
+        }
+        true
+    }
+
+    fn retire(&mut self, lane: &mut Lane<OfiPort>, connected: &Connected) -> bool {
+        let landed = |lane: &mut Lane<OfiPort>| -> Result<(), JobError> {
+            connected.consistency.enforce(lane, &connected.regions)
+        };
+        match self.taker.retire(lane, landed) {
+            Ok(retired) => retired.any,
+            Err(failed) => {
+                let fault = fault(c::NLF_ERROR_FAILED);
+                self.fail(Failed { fault, why: failed.to_string() });
+                true
+            }
+        }
+    }
+
+    /// Looks for what changes the phase.
+    fn look(&mut self) {
+        if !matches!(self.phase, Phase::Failed | Phase::Stopped) {
+            if let Some(fault) = self.common.shared.fault() {
+                // A kernel that gives up leaves a slot that will never be there.
+                if fault.code == c::NLF_ERROR_STUCK {
+                    self.fail(Failed { fault, why: fault.to_string() });
+                }
+            }
+        }
+        if let Phase::Draining { until, .. } = &self.phase {
+            if self.taker.is_drained() {
+                self.stop(Ok(()));
+            } else if Instant::now() >= *until {
+                self.stop(Err(self.taker.left()));
+            }
+        }
+    }
+
+    fn stop(&mut self, outcome: Result<(), u64>) {
+        self.taker.publish_state(State::Stopped);
+        if let Phase::Draining { done, .. } = std::mem::replace(&mut self.phase, Phase::Stopped) {
+            // Who does not wait any longer does not care.
+            let _ = done.send(outcome);
+        }
+    }
+
+    fn serve(&mut self, control: Control) {
+        match control {
+            Control::Region { index, region, done } => {
+                self.taker.regions.set(index, region);
+                let _ = done.send(());
+            }
+            Control::Drain { heads, until, done } => match self.phase {
+                Phase::Running => {
+                    self.taker.set_limits(heads);
+                    self.phase = Phase::Draining { until, done };
+                }
+                _ => {
+                    let _ = done.send(Err(self.taker.left()));
+                }
+            },
+        }
+    }
+
+    #[cold]
+    fn lane_failed(&mut self, failed: &EngineError) {
+        // What fails after the end of the channel matters to nobody: peers may have gone.
+        if !matches!(self.phase, Phase::Failed | Phase::Stopped) {
+            let fault = fault(c::NLF_ERROR_FAILED);
+            self.fail(Failed { fault, why: failed.to_string() });
+        }
+    }
+
+    /// Ends the context: nothing more is taken, and everybody is told.
+    #[cold]
+    fn fail(&mut self, failed: Failed) {
+        let Failed { fault, why } = failed;
+        error!(target: logging::PROXY, "the channel has failed: {why}");
+        self.common.note(&why);
+        self.common.shared.report(&fault);
+        self.taker.publish_state(State::Failed);
+        if let Phase::Draining { done, .. } = std::mem::replace(&mut self.phase, Phase::Failed) {
+            let _ = done.send(Err(self.taker.left()));
+        }
+    }
+}
+
+fn fault(code: u32) -> Fault {
+    Fault { code, op: 0, pe: 0, ring: 0, addr: 0, bytes: 0 }
+}
+
+/// Tells producers when the thread ends by a panic.
+struct Guard<'a> {
+    proxy: &'a mut Proxy,
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        let why = String::from("internal error of the proxy thread, please report it");
+        self.proxy.fail(Failed { fault: fault(c::NLF_ERROR_FAILED), why });
+    }
+}
+
+/// Waits no longer for room, in this thread and in calls under way.
+pub(super) fn abandon(common: &Common) {
+    common.abandon.store(true, Ordering::Relaxed);
+}

@@ -1,0 +1,276 @@
+//! The memory that a channel shares with kernels: the context, its rings, its table of regions, its error.
+//!
+//! All of it is one piece, zeroed at first. Who writes what:
+//! - slots, `nlf_producers`: producers;
+//! - `nlf_published`: the proxy thread, by way of [`Ring`];
+//! - the table of regions and `n_regions`: user threads that register memory, under the channel's lock;
+//! - the error: whoever is first to exchange its code from 0;
+//! - the rest: nobody, after it was made.
+
+use std::mem::offset_of;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use channel_sys as c;
+
+use super::error::ChannelError;
+use super::memory::HostMemory;
+use super::ring::{PublishedIn, Ring, RingMemory, slots_log2};
+
+/// Sizes of a context, checked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    pub(super) rings: u32,
+    pub(super) slots_log2: u32,
+}
+
+impl Sizes {
+    /// Checks them.
+    pub(super) fn new(rings: u32, slots: u64) -> Result<Self, ChannelError> {
+        if !rings.is_power_of_two() || rings > c::NLF_MAX_RINGS {
+            return Err(ChannelError::Rings { rings });
+        }
+        Ok(Self { rings, slots_log2: slots_log2(slots)? })
+    }
+}
+
+/// Bytes from the start of the piece to its parts. Each part starts on a page, so that none of what
+/// different sides write shares a line, and the first is at 0.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    error: usize,
+    regions: usize,
+    rings: usize,
+    published: usize,
+    producers: usize,
+    slots: usize,
+    slots_each: usize,
+    end: usize,
+}
+
+const PAGE: usize = 4096;
+
+impl Plan {
+    fn new(sizes: Sizes) -> Self {
+        let rings = sizes.rings as usize;
+        let mut end = PAGE;
+        let mut part = |bytes: usize| {
+            let at = end;
+            end += bytes.next_multiple_of(PAGE);
+            at
+        };
+        let slots_each = size_of::<c::nlf_slot>() << sizes.slots_log2;
+        Self {
+            error: part(size_of::<c::nlf_error>()),
+            regions: part(size_of::<c::nlf_region>() * c::NLF_MAX_REGIONS as usize),
+            rings: part(size_of::<c::nlf_ring>() * rings),
+            published: part(size_of::<c::nlf_published>() * rings),
+            producers: part(size_of::<c::nlf_producers>() * rings),
+            slots: part(slots_each * rings),
+            slots_each,
+            end,
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Shared {
+    memory: HostMemory,
+    plan: Plan,
+    sizes: Sizes,
+}
+
+/// An error for producers: a code, and what it is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Fault {
+    /// `NLF_ERROR_*`.
+    pub(super) code: u32,
+    /// `NLF_OP_*`, or 0.
+    pub(super) op: u32,
+    pub(super) pe: u32,
+    pub(super) ring: u32,
+    pub(super) addr: u64,
+    pub(super) bytes: u64,
+}
+
+impl Shared {
+    /// A context with empty rings.
+    pub(super) fn new(sizes: Sizes, me: u32, n_pes: u32, spins: u64) -> Result<Self, ChannelError> {
+        let plan = Plan::new(sizes);
+        let shared = Self { memory: HostMemory::new(plan.end)?, plan, sizes };
+        for ring in 0..sizes.rings as usize {
+            let entry = c::nlf_ring {
+                slots: shared.at(plan.slots + ring * plan.slots_each),
+                producers: shared.at(plan.producers + ring * size_of::<c::nlf_producers>()),
+                published: shared.at(plan.published + ring * size_of::<c::nlf_published>()),
+            };
+            // SAFETY: a part of the piece, aligned, that nobody else knows yet.
+            unsafe { shared.at::<c::nlf_ring>(plan.rings).add(ring).write(entry) };
+        }
+        let context = c::nlf_context {
+            version: c::NLF_RING_VERSION,
+            me,
+            n_pes,
+            n_rings: sizes.rings,
+            slots_log2: sizes.slots_log2,
+            n_regions: 0,
+            spins,
+            rings: shared.at(plan.rings),
+            regions: shared.at(plan.regions),
+            error: shared.at(plan.error),
+        };
+        // SAFETY: the same.
+        unsafe { shared.at::<c::nlf_context>(0).write(context) };
+        Ok(shared)
+    }
+
+    /// What producers are given.
+    pub(super) fn context(&self) -> *const c::nlf_context {
+        self.at(0)
+    }
+
+    fn at<T>(&self, offset: usize) -> *mut T {
+        (self.memory.addr() + offset) as *mut T
+    }
+
+    /// The consumers of all rings.
+    ///
+    /// # Safety
+    /// Called once, and the memory outlives them.
+    pub(super) unsafe fn rings(&self) -> Result<Vec<Ring>, ChannelError> {
+        let ring = |ring: usize| {
+            let Plan { slots, slots_each, published, .. } = self.plan;
+            let published = published + ring * size_of::<c::nlf_published>();
+            let slots = NonNull::new(self.at(slots + ring * slots_each));
+            let (Some(slots), Some(published)) = (slots, NonNull::new(self.at(published))) else {
+                return Err(ChannelError::Ended);
+            };
+            let memory = RingMemory {
+                slots,
+                slots_log2: self.sizes.slots_log2,
+                published,
+                published_in: PublishedIn::Host,
+            };
+            // SAFETY: parts of the piece of these sizes, zeroed; the caller promises the rest, and that
+            // producers are given the context alone.
+            Ok(unsafe { Ring::new(memory) }?)
+        };
+        (0..self.sizes.rings as usize).map(ring).collect()
+    }
+
+    /// Slots that producers have reserved in each ring by now.
+    pub(super) fn heads(&self) -> Vec<u64> {
+        let head = |ring: usize| {
+            let at = self.plan.producers + ring * size_of::<c::nlf_producers>();
+            let head = self.at::<u64>(at + offset_of!(c::nlf_producers, head));
+            // SAFETY: an aligned word of the piece, that producers change atomically.
+            unsafe { AtomicU64::from_ptr(head) }.load(Ordering::Acquire)
+        };
+        (0..self.sizes.rings as usize).map(head).collect()
+    }
+
+    /// Puts a region into the table that producers have, or takes it out. One thread at a time.
+    pub(super) fn set_region(&self, index: usize, region: c::nlf_region, n_regions: u32) {
+        let entry = self.at::<c::nlf_region>(self.plan.regions);
+        let context = self.at::<c::nlf_context>(0);
+        // SAFETY: the index is of a region, so the entry is in the table; words of the piece, aligned, which
+        // producers only read. The length is last: without one, there is no region.
+        unsafe {
+            let entry = entry.add(index);
+            let bytes = AtomicU64::from_ptr(&raw mut (*entry).bytes);
+            bytes.store(0, Ordering::Release);
+            AtomicU64::from_ptr(&raw mut (*entry).base).store(region.base, Ordering::Relaxed);
+            AtomicU32::from_ptr(&raw mut (*entry).symmetric)
+                .store(region.symmetric, Ordering::Relaxed);
+            bytes.store(region.bytes, Ordering::Release);
+            AtomicU32::from_ptr(&raw mut (*context).n_regions).store(n_regions, Ordering::Release);
+        }
+    }
+
+    /// Tells producers of an error, unless there was one before.
+    pub(super) fn report(&self, fault: &Fault) {
+        let error = self.at::<c::nlf_error>(self.plan.error);
+        // SAFETY: a part of the piece, aligned; who wins the exchange is alone in writing the rest.
+        unsafe {
+            let code = AtomicU32::from_ptr(&raw mut (*error).code);
+            let (none, writing) = (c::NLF_OK, c::NLF_ERROR_BEING_WRITTEN);
+            if code.compare_exchange(none, writing, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                return;
+            }
+            (&raw mut (*error).op).write_volatile(fault.op);
+            (&raw mut (*error).pe).write_volatile(fault.pe);
+            (&raw mut (*error).ring).write_volatile(fault.ring);
+            (&raw mut (*error).addr).write_volatile(fault.addr);
+            (&raw mut (*error).bytes).write_volatile(fault.bytes);
+            code.store(fault.code, Ordering::Release);
+        }
+    }
+
+    /// The error that producers see, once it is complete.
+    pub(super) fn fault(&self) -> Option<Fault> {
+        let error = self.at::<c::nlf_error>(self.plan.error);
+        // SAFETY: a part of the piece, aligned; what was written before the code stays.
+        unsafe {
+            let code = AtomicU32::from_ptr(&raw mut (*error).code).load(Ordering::Acquire);
+            if code == c::NLF_OK || code == c::NLF_ERROR_BEING_WRITTEN {
+                return None;
+            }
+            Some(Fault {
+                code,
+                op: (&raw const (*error).op).read_volatile(),
+                pe: (&raw const (*error).pe).read_volatile(),
+                ring: (&raw const (*error).ring).read_volatile(),
+                addr: (&raw const (*error).addr).read_volatile(),
+                bytes: (&raw const (*error).bytes).read_volatile(),
+            })
+        }
+    }
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let op = match self.op {
+            c::NLF_OP_PUT => "put",
+            c::NLF_OP_PUT_SIGNAL => "put with signal",
+            c::NLF_OP_GET => "get",
+            c::NLF_OP_ATOMIC => "atomic",
+            c::NLF_OP_FENCE => "fence",
+            _ => "operation",
+        };
+        let Self { pe, ring, addr, bytes, .. } = *self;
+        match self.code {
+            c::NLF_ERROR_PE => write!(f, "{op} on ring {ring}: there is no PE {pe}"),
+            c::NLF_ERROR_ADDRESS => write!(
+                f,
+                "{op} on ring {ring}, PE {pe}: {bytes} bytes at {addr:#x} are not all in registered \
+                 memory of the kind it takes"
+            ),
+            c::NLF_ERROR_LENGTH => {
+                write!(f, "{op} on ring {ring}, PE {pe}: {bytes} bytes are too many")
+            }
+            c::NLF_ERROR_ALIGNMENT => {
+                write!(
+                    f,
+                    "{op} on ring {ring}, PE {pe}: a word of {bytes} bytes at {addr:#x} is not aligned"
+                )
+            }
+            c::NLF_ERROR_KIND => {
+                write!(f, "{op} on ring {ring}, PE {pe}: no such kind, or not of {bytes} bytes")
+            }
+            c::NLF_ERROR_DESCRIPTOR => write!(
+                f,
+                "ring {ring} had something that is no descriptor: was its memory overwritten, or are the \
+                 kernels built with another version of the header?"
+            ),
+            c::NLF_ERROR_STUCK => write!(f, "a kernel has waited in vain on ring {ring}"),
+            c::NLF_ERROR_STOPPED => {
+                write!(f, "a kernel used ring {ring} after the channel was stopped")
+            }
+            c::NLF_ERROR_VERSION => {
+                write!(f, "the kernels are built with another version of the header")
+            }
+            code => write!(f, "{op} on ring {ring}, PE {pe}: error {code}"),
+        }
+    }
+}

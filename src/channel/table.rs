@@ -1,0 +1,161 @@
+//! The regions of a channel, as its proxy thread looks them up: by the index that a descriptor carries.
+
+use channel_sys as c;
+
+use super::descriptor::Place;
+use crate::engine::handle::HandleBytes;
+use crate::engine::ids::Pe;
+
+/// Places in the table. An index has eight bits, so it needs no check.
+const PLACES: usize = 256;
+
+/// What one peer has under a region's index.
+#[derive(Clone, Debug)]
+pub(super) struct Far {
+    /// Its address there.
+    pub(super) base: u64,
+    pub(super) handle: HandleBytes,
+}
+
+/// A region of this PE, and those of the peers under the same index.
+#[derive(Debug)]
+pub(super) struct Region {
+    pub(super) base: usize,
+    pub(super) len: u64,
+    pub(super) handle: HandleBytes,
+    /// By PE; none of a region that only this PE has.
+    pub(super) peers: Box<[Far]>,
+}
+
+/// What is wrong with a place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Misplaced {
+    /// `NLF_ERROR_*`.
+    pub(super) code: u32,
+    /// The address here that the producer meant, or the offset where no region tells.
+    pub(super) addr: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Regions {
+    places: Box<[Option<Box<Region>>; PLACES]>,
+}
+
+impl Regions {
+    pub(super) fn new() -> Self {
+        Self { places: Box::new([const { None }; PLACES]) }
+    }
+
+    /// Puts a region in its place, or takes it out.
+    pub(super) fn set(&mut self, index: u8, region: Option<Box<Region>>) {
+        self.places[usize::from(index)] = region;
+    }
+
+    /// The region around so many bytes, if there is one.
+    #[inline(always)]
+    fn around(&self, place: Place, bytes: u64) -> Result<&Region, Misplaced> {
+        match self.places.get(place.region().index()) {
+            // An offset is below 2 to the 40, a length below 2 to the 32.
+            Some(Some(region)) if place.offset() + bytes <= region.len => Ok(region),
+            _ => Err(self.outside(place)),
+        }
+    }
+
+    #[cold]
+    fn outside(&self, place: Place) -> Misplaced {
+        let base = match self.places.get(place.region().index()) {
+            Some(Some(region)) => region.base as u64,
+            _ => 0,
+        };
+        Misplaced { code: c::NLF_ERROR_ADDRESS, addr: base + place.offset() }
+    }
+
+    /// Bytes of this PE: their address, and the handle for them.
+    #[inline(always)]
+    pub(super) fn near(
+        &self,
+        place: Place,
+        bytes: u64,
+    ) -> Result<(usize, &HandleBytes), Misplaced> {
+        let region = self.around(place, bytes)?;
+        Ok((region.base + place.offset() as usize, &region.handle))
+    }
+
+    /// Bytes of a peer: their address there, and its handle for them.
+    #[inline(always)]
+    pub(super) fn far(
+        &self,
+        place: Place,
+        bytes: u64,
+        pe: Pe,
+    ) -> Result<(u64, &HandleBytes), Misplaced> {
+        let region = self.around(place, bytes)?;
+        match region.peers.get(pe.index()) {
+            Some(far) => Ok((far.base + place.offset(), &far.handle)),
+            None => Err(no_peer(region, place)),
+        }
+    }
+
+    /// A word of a peer, as [`Regions::far`]. It is aligned there.
+    #[inline(always)]
+    pub(super) fn word(
+        &self,
+        place: Place,
+        width: usize,
+        pe: Pe,
+    ) -> Result<(u64, &HandleBytes), Misplaced> {
+        let (addr, handle) = self.far(place, width as u64, pe)?;
+        if addr % width as u64 == 0 {
+            Ok((addr, handle))
+        } else {
+            let addr = self.outside(place).addr;
+            Err(Misplaced { code: c::NLF_ERROR_ALIGNMENT, addr })
+        }
+    }
+}
+
+/// A region that only this PE has has no peers; another one lacks the PE.
+#[cold]
+fn no_peer(region: &Region, place: Place) -> Misplaced {
+    let code = if region.peers.is_empty() { c::NLF_ERROR_ADDRESS } else { c::NLF_ERROR_PE };
+    Misplaced { code, addr: region.base as u64 + place.offset() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::descriptor::RegionIndex;
+    use super::*;
+
+    fn place(region: u8, offset: u64) -> Place {
+        Place::new(RegionIndex::new(region).unwrap(), offset).unwrap()
+    }
+
+    #[test]
+    fn every_byte_asked_for_is_in_its_region() {
+        let handle = [0; 512];
+        let far = |base| Far { base, handle };
+        let peers = [far(0x9000), far(0x5004)].into();
+        let mut regions = Regions::new();
+        let region = Region { base: 0x1000, len: 100, handle, peers };
+        regions.set(3, Some(Box::new(region)));
+        let local = Region { base: 0x2000, len: 8, handle, peers: [].into() };
+        regions.set(254, Some(Box::new(local)));
+
+        assert_eq!(regions.near(place(3, 40), 60).unwrap().0, 0x1028);
+        assert_eq!(regions.far(place(3, 40), 60, Pe(1)).unwrap().0, 0x502c);
+        assert_eq!(regions.near(place(254, 0), 8).unwrap().0, 0x2000);
+        let refused =
+            |result: Result<_, Misplaced>| result.map(|(at, _): (u64, _)| at).unwrap_err();
+        let outside = |addr| Misplaced { code: c::NLF_ERROR_ADDRESS, addr };
+        assert_eq!(refused(regions.far(place(3, 40), 61, Pe(1))), outside(0x1028));
+        assert_eq!(refused(regions.far(place(3, c::NLF_MAX_OFFSET), 1, Pe(0))).code, 2);
+        assert_eq!(refused(regions.far(place(4, 0), 1, Pe(0))), outside(0));
+        assert_eq!(refused(regions.far(place(254, 0), 8, Pe(0))), outside(0x2000));
+        assert_eq!(refused(regions.far(place(3, 0), 8, Pe(2))).code, c::NLF_ERROR_PE);
+        assert!(regions.word(place(3, 4), 8, Pe(1)).is_ok(), "aligned where it is");
+        assert_eq!(refused(regions.word(place(3, 8), 8, Pe(1))).code, c::NLF_ERROR_ALIGNMENT);
+        regions.set(3, None);
+        assert_eq!(refused(regions.far(place(3, 0), 1, Pe(0))), outside(0));
+    }
+}

@@ -1,0 +1,260 @@
+//! Takes descriptors out of the rings, lets the engine carry them out, and tells producers what is done.
+//!
+//! # Batches
+//! Up to [`BATCH`] descriptors of a ring are taken at a time, ring after ring, and make one of the engine's
+//! batches. A ring's batches retire in their order: when the first is over, its last slot is published as
+//! done. So `done` says that everything before it is delivered, and what other rings have under way
+//! does not hold it up. A ring has a bounded number of batches open, for which room was set aside;
+//! beyond it, nothing is taken from that ring.
+//!
+//! # Acknowledgements
+//! Peers acknowledge messages when they are asked. They are asked when the first batch of a ring has been
+//! open for [`PATIENCE`] turns: by then, answers to what was sent have often brought the
+//! acknowledgement along.
+
+use std::collections::VecDeque;
+
+use channel_sys as c;
+
+use super::descriptor::{BadDescriptor, Descriptor};
+use super::dispatch::{Refusal, about, dispatch};
+use super::ring::{Ring, State};
+use super::shared::Fault;
+use super::table::Regions;
+use crate::engine::batch::{Batch, MAX_BATCHES};
+use crate::engine::lane::Lane;
+use crate::engine::port::Port;
+
+/// Most descriptors of a ring that are taken in one go.
+const BATCH: u32 = 32;
+
+/// Most batches of a ring that are open.
+const OPEN: usize = 64;
+
+/// Turns between two requests for acknowledgements.
+const PATIENCE: u32 = 16;
+
+/// What a batch has in it besides its segments.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    batch: Batch,
+    /// What `done` is when it is over.
+    end: u64,
+    /// Something of it comes to memory of this PE.
+    lands: bool,
+}
+
+#[derive(Debug)]
+struct Source {
+    ring: Ring,
+    /// Oldest first.
+    open: VecDeque<Open>,
+    /// No slot is taken from here on.
+    limit: u64,
+}
+
+/// What has ended a context: for producers, and in words.
+#[derive(Debug)]
+pub(super) struct Failed {
+    pub(super) fault: Fault,
+    pub(super) why: String,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Taker {
+    sources: Vec<Source>,
+    /// Where descriptors lead to.
+    pub(super) regions: Regions,
+    /// Most open batches of a ring.
+    most: usize,
+    /// Until the peers are asked.
+    patience: u32,
+}
+
+/// What [`Taker::retire`] has found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Retired {
+    /// Some batch was over.
+    pub(super) any: bool,
+}
+
+impl Taker {
+    pub(super) fn new(rings: Vec<Ring>) -> Self {
+        let most = (MAX_BATCHES / rings.len().max(1)).min(OPEN);
+        let source = |ring| Source { ring, open: VecDeque::with_capacity(most), limit: u64::MAX };
+        Self {
+            sources: rings.into_iter().map(source).collect(),
+            regions: Regions::new(),
+            most,
+            patience: PATIENCE,
+        }
+    }
+
+    /// Takes a batch from each ring that has something. Whether any had.
+    ///
+    /// # Errors
+    /// What a producer asked for cannot be, or was not carried out. Nothing may be taken after that.
+    pub(super) fn take<P: Port>(&mut self, lane: &mut Lane<P>) -> Result<bool, Failed> {
+        let mut any = false;
+        for ring in 0..self.sources.len() {
+            any |= self.take_from(ring, lane)?;
+        }
+        Ok(any)
+    }
+
+    fn take_from<P: Port>(&mut self, ring: usize, lane: &mut Lane<P>) -> Result<bool, Failed> {
+        let Self { sources, regions, most, .. } = self;
+        let Some(Source { ring: from, open, limit }) = sources.get_mut(ring) else {
+            return Ok(false);
+        };
+        if open.len() >= *most || from.taken() >= *limit || !lane.has_room() {
+            return Ok(false);
+        }
+        let Some(first) = from.take() else { return Ok(false) };
+        let Some(batch) = lane.begin_batch() else {
+            return Err(failed(
+                ring,
+                c::NLF_ERROR_FAILED,
+                String::from("too many batches are open"),
+            ));
+        };
+        lane.enter_batch(batch);
+        let mut lands = false;
+        let mut taken = 0;
+        let mut next = Some(first);
+        let mut outcome = Ok(());
+        while let Some(decoded) = next {
+            outcome = match decoded {
+                Ok(descriptor) => {
+                    lands |= comes_here(&descriptor);
+                    let submitted = dispatch(lane, regions, batch, &descriptor);
+                    submitted.map_err(|refusal| refused(ring, &descriptor, refusal))
+                }
+                Err(bad) => Err(no_descriptor(ring, &bad)),
+            };
+            taken += 1;
+            if outcome.is_err() || taken == BATCH || from.taken() >= *limit {
+                break;
+            }
+            next = from.take();
+        }
+        lane.enter_batch(Batch::NONE);
+        lane.end_burst();
+        from.publish_tail();
+        // Also when it has failed: what was submitted before is under way.
+        open.push_back(Open { batch, end: from.taken(), lands });
+        outcome.map(|()| true)
+    }
+
+    /// Publishes what is done. Before it does so for what has come to this PE's memory, it calls `landed`.
+    /// Not after a failure of the lane: then what looks over may be lost.
+    ///
+    /// # Errors
+    /// That of `landed`.
+    pub(super) fn retire<P: Port, E>(
+        &mut self,
+        lane: &mut Lane<P>,
+        mut landed: impl FnMut(&mut Lane<P>) -> Result<(), E>,
+    ) -> Result<Retired, E> {
+        let mut any = false;
+        let mut waits = false;
+        for Source { ring, open, .. } in &mut self.sources {
+            let (mut end, mut lands) = (0, false);
+            while let Some(first) = open.front() {
+                if !lane.is_batch_done(first.batch) {
+                    waits = true;
+                    break;
+                }
+                (end, lands) = (first.end, lands | first.lands);
+                lane.end_batch(first.batch);
+                open.pop_front();
+            }
+            if end != 0 {
+                if lands {
+                    landed(lane)?;
+                }
+                ring.publish_done(end);
+                any = true;
+            }
+        }
+        if waits {
+            self.patience -= 1;
+            if self.patience == 0 {
+                self.patience = PATIENCE;
+                lane.want_acks();
+            }
+        }
+        Ok(Retired { any })
+    }
+
+    /// Whether some operation is not done.
+    pub(super) fn has_open(&self) -> bool {
+        self.sources.iter().any(|source| !source.open.is_empty())
+    }
+
+    /// Takes nothing after so many slots of each ring.
+    pub(super) fn set_limits(&mut self, limits: impl IntoIterator<Item = u64>) {
+        for (source, limit) in self.sources.iter_mut().zip(limits) {
+            source.limit = limit;
+        }
+    }
+
+    /// Whether everything up to the limits was taken and is done.
+    pub(super) fn is_drained(&self) -> bool {
+        self.sources
+            .iter()
+            .all(|source| source.ring.taken() >= source.limit && source.open.is_empty())
+    }
+
+    /// Descriptors' slots that are not done, up to the limits.
+    pub(super) fn left(&self) -> u64 {
+        self.sources.iter().map(|source| source.limit.saturating_sub(source.ring.done())).sum()
+    }
+
+    /// Tells the producers of all rings what the proxy does.
+    pub(super) fn publish_state(&mut self, state: State) {
+        for source in &mut self.sources {
+            source.ring.publish_tail();
+            source.ring.publish_state(state);
+        }
+    }
+}
+
+/// Whether an operation ends with something in this PE's memory.
+#[inline(always)]
+fn comes_here(descriptor: &Descriptor) -> bool {
+    matches!(descriptor, Descriptor::Get { .. } | Descriptor::Atomic { fetch: Some(_), .. })
+}
+
+#[cold]
+fn failed(ring: usize, code: u32, why: String) -> Failed {
+    let fault = Fault { code, op: 0, pe: 0, ring: ring as u32, addr: 0, bytes: 0 };
+    Failed { fault, why }
+}
+
+#[cold]
+fn no_descriptor(ring: usize, bad: &BadDescriptor) -> Failed {
+    let mut failed = failed(ring, c::NLF_ERROR_DESCRIPTOR, String::new());
+    failed.why = format!("{}: {bad}", failed.fault);
+    failed
+}
+
+#[cold]
+fn refused(ring: usize, descriptor: &Descriptor, refusal: Refusal) -> Failed {
+    let (op, pe, bytes) = about(descriptor);
+    let fault = |code, addr| Fault { code, op, pe, ring: ring as u32, addr, bytes };
+    match refusal {
+        Refusal::Misplaced(misplaced) => {
+            let fault = fault(misplaced.code, misplaced.addr);
+            Failed { fault, why: fault.to_string() }
+        }
+        Refusal::NoPe => {
+            let fault = fault(c::NLF_ERROR_PE, 0);
+            Failed { fault, why: fault.to_string() }
+        }
+        Refusal::Engine(error) => {
+            Failed { fault: fault(c::NLF_ERROR_FAILED, 0), why: error.to_string() }
+        }
+    }
+}
