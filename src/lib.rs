@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! abi       NVSHMEM's C interface, one table of functions per layout
+//! job       rails opened, PEs connected, memory registered
 //! engine    lanes, streams, rails, memory: policy and protocol
 //! ofi       owners of libfabric objects; implements the engine's ports
 //! cuda      the CUDA driver, found at run time: kinds of memory, copies, words in device memory
@@ -16,6 +17,7 @@ pub mod abi;
 pub mod channel;
 pub mod cuda;
 pub mod engine;
+pub mod job;
 pub mod logging;
 pub mod ofi;
 pub mod settings;

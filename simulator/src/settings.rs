@@ -255,6 +255,10 @@ impl JobSettings {
         if let Some(user_mapped) = self.user_mapped {
             env.insert(ENV_USER_MAPPED.into(), user_mapped.name().into());
         }
+        if memory != MemoryKind::Host {
+            // Scenarios leave kernels on the device while others are launched.
+            env.entry("CUDA_MODULE_LOADING".into()).or_insert_with(|| "EAGER".into());
+        }
         if let (true, Some(directory)) = (memory != MemoryKind::Host, &self.cuda_driver) {
             const PATHS: &str = "LD_LIBRARY_PATH";
             let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.clone());

@@ -6,13 +6,15 @@ use std::ptr::NonNull;
 use nvshmem_abi::Bootstrap;
 
 use super::error::AbiError;
+use crate::engine::ids::Pe;
+use crate::job::{Collectives, JobError, Shape};
 
 /// The bootstrap handle of the host.
-pub(super) struct Collectives {
+pub(super) struct HostCollectives {
     handle: NonNull<Bootstrap>,
 }
 
-impl Collectives {
+impl HostCollectives {
     /// # Safety
     /// `handle` is null or the host's bootstrap handle, valid for as long as this value is used,
     /// and no other thread is in one of its collectives meanwhile.
@@ -21,24 +23,36 @@ impl Collectives {
         Ok(Self { handle })
     }
 
-    /// Number of PEs, this PE, and number of PEs on this host.
-    pub(super) fn shape(&self) -> (c_int, c_int, c_int) {
+    /// Number of PEs, this PE, and number of PEs on this host, as the host says.
+    fn numbers(&self) -> (c_int, c_int, c_int) {
         // SAFETY: valid by the contract of `new`.
         let handle = unsafe { self.handle.as_ref() };
         (handle.pg_size, handle.pg_rank, handle.npes_node)
     }
+}
 
-    /// Gives every PE's contribution, in PE order. All PEs contribute equally many bytes.
-    pub(super) fn allgather(&self, mine: &[u8]) -> Result<Vec<u8>, AbiError> {
-        let (n_pes, _, _) = self.shape();
+impl Collectives for HostCollectives {
+    fn shape(&self) -> Result<Shape, JobError> {
+        let (n_pes, me, here) = self.numbers();
+        match (u32::try_from(n_pes), u32::try_from(me)) {
+            (Ok(n_pes), Ok(me)) if me < n_pes => {
+                // None here would be a lie about this PE itself.
+                let here = u32::try_from(here).map_or(1, |here| here.max(1));
+                Ok(Shape { n_pes, me: Pe(me), here })
+            }
+            _ => Err(fault(format!("says that this is PE {me} of {n_pes}"))),
+        }
+    }
+
+    fn allgather(&self, mine: &[u8]) -> Result<Vec<u8>, JobError> {
+        let (n_pes, _, _) = self.numbers();
         // SAFETY: valid by the contract of `new`.
         let allgather = unsafe { self.handle.as_ref() }.allgather;
         let Some(allgather) = allgather else {
-            return Err(AbiError::BadBootstrap { what: "has no allgather".to_owned() });
+            return Err(fault(String::from("has no allgather")));
         };
-        let bytes = c_int::try_from(mine.len()).map_err(|_| AbiError::BadBootstrap {
-            what: format!("cannot carry {} bytes", mine.len()),
-        })?;
+        let bytes = c_int::try_from(mine.len())
+            .map_err(|_| fault(format!("cannot carry {} bytes", mine.len())))?;
         let mut all = vec![0; mine.len() * n_pes.max(0) as usize];
         // SAFETY: the host's function with the host's handle; `mine` has `bytes` bytes and `all`
         // has room for as many from each PE.
@@ -50,6 +64,15 @@ impl Collectives {
                 self.handle.as_ptr(),
             )
         };
-        if status == 0 { Ok(all) } else { Err(AbiError::Bootstrap { call: "allgather", status }) }
+        if status == 0 {
+            Ok(all)
+        } else {
+            let what = format!("the bootstrap's allgather failed with status {status}");
+            Err(JobError::Collectives { what })
+        }
     }
+}
+
+fn fault(what: String) -> JobError {
+    JobError::Collectives { what: format!("the bootstrap {what}") }
 }

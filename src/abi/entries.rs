@@ -10,17 +10,15 @@ use std::sync::Once;
 use log::{info, warn};
 use nvshmem_abi::{MemHandle, PeInfo, Transport, c};
 
-use super::bootstrap::Collectives;
-use super::connect::connect;
-use super::counters;
+use super::bootstrap::HostCollectives;
 use super::error::AbiError;
 use super::guard::guard;
-use super::host_maps::Origin;
 use super::request::{self};
 use super::table;
-use super::table::{boot_handle, destroy, is_alive, plugin};
+use super::table::{boot_handle, destroy, is_alive, job};
 use crate::engine::handle::HandleBytes;
 use crate::engine::port::Access;
+use crate::job::{Origin, connect, counters};
 use crate::logging;
 
 /// What this transport can do with a peer: put, get and atomics through the host.
@@ -82,13 +80,13 @@ unsafe fn do_connect(
     n_devices: c_int,
 ) -> Result<(), AbiError> {
     // SAFETY: rule 1.
-    let plugin = unsafe { plugin(transport)? };
-    if plugin.is_connected() {
+    let job = unsafe { job(transport)? };
+    if job.is_connected() {
         info!(target: logging::INIT, "no further queue pairs: all use the proxy's rails");
         return Ok(());
     }
     // With no devices offered the host passes {-1}, or NULL and 0 from layout 7 on.
-    let offered = plugin.offered_devices().len();
+    let offered = job.offered_devices().len();
     let count = if devices.is_null() || offered == 0 { 0 } else { n_devices.max(0) as usize };
     let mut chosen = Vec::with_capacity(count);
     for at in 0..count {
@@ -99,8 +97,8 @@ unsafe fn do_connect(
         }
     }
     // SAFETY: rules 1 and 2: nobody else is in the host's collectives while PEs connect.
-    let collectives = unsafe { Collectives::new(boot_handle(transport))? };
-    plugin.set_connected(connect(plugin, &collectives, &chosen)?);
+    let collectives = unsafe { HostCollectives::new(boot_handle(transport))? };
+    job.set_connected(connect(job, &collectives, &chosen)?);
     Ok(())
 }
 
@@ -175,7 +173,7 @@ unsafe fn register(
         return Err(AbiError::Null { argument: "handle" });
     }
     // SAFETY: rule 1.
-    let connected = unsafe { plugin(transport)? }.connected()?;
+    let connected = unsafe { job(transport)? }.connected()?;
     let access = if local_only { Access::Local } else { Access::LocalAndRemote };
     let memory = connected.regions.memory();
     let origin = if memory.uses_devices() {
@@ -195,7 +193,7 @@ unsafe fn register(
     if let Err(error) = connected.consistency.prepare(&connected.regions) {
         // Without it the memory must not be used: its flags might come before its data.
         connected.regions.release(&handle)?;
-        return Err(error);
+        return Err(error.into());
     }
     // SAFETY: rule 1; a handle has no alignment.
     unsafe { out.cast::<HandleBytes>().write(handle) };
@@ -213,7 +211,7 @@ pub(super) unsafe extern "C" fn release_mem_handle(
         let handle = unsafe { handle.cast::<HandleBytes>().as_ref() };
         let handle = handle.ok_or(AbiError::Null { argument: "handle" })?;
         // SAFETY: rule 1.
-        let connected = unsafe { plugin(transport)? }.connected()?;
+        let connected = unsafe { job(transport)? }.connected()?;
         Ok(connected.regions.release(handle)?)
     })
 }
@@ -227,9 +225,9 @@ pub(super) unsafe extern "C" fn finalize(transport: *mut Transport) -> c_int {
         if is_alive(transport as usize) {
             // SAFETY: alive, and rule 2.
             unsafe {
-                let plugin = plugin(transport)?;
-                counters::tell(plugin);
-                plugin.end_leftovers();
+                let job = job(transport)?;
+                counters::tell(job);
+                job.end_leftovers();
             }
         }
         // SAFETY: rule 2.
@@ -244,7 +242,7 @@ pub(super) unsafe extern "C" fn finalize(transport: *mut Transport) -> c_int {
 pub(super) unsafe extern "C" fn show_info(transport: *mut Transport, _style: c_int) -> c_int {
     guard("show_info", || {
         // SAFETY: rule 1.
-        match unsafe { plugin(transport)? }.connected() {
+        match unsafe { job(transport)? }.connected() {
             Ok(connected) => info!(target: logging::INIT, "{}", connected.report),
             Err(_) => info!(target: logging::INIT, "not connected"),
         }
@@ -257,7 +255,7 @@ pub(super) unsafe extern "C" fn show_info(transport: *mut Transport, _style: c_i
 pub(super) unsafe extern "C" fn progress(transport: *mut Transport) -> c_int {
     guard("progress", || {
         // SAFETY: rule 1.
-        let connected = unsafe { plugin(transport)? }.connected()?;
+        let connected = unsafe { job(transport)? }.connected()?;
         // SAFETY: rule 3.
         unsafe { connected.progress() }?;
         Ok(())
@@ -296,7 +294,7 @@ pub(super) unsafe extern "C" fn fence_4(
 /// Rules 1 and 3.
 unsafe fn do_fence(transport: *mut Transport, pe: c_int, qp: c_int) -> Result<(), AbiError> {
     // SAFETY: rule 1.
-    let connected = unsafe { plugin(transport)? }.connected()?;
+    let connected = unsafe { job(transport)? }.connected()?;
     let pe = request::pe(pe)?;
     if qp == HOST_QP {
         connected.host.fence(pe)?;
@@ -312,7 +310,7 @@ unsafe fn do_fence(transport: *mut Transport, pe: c_int, qp: c_int) -> Result<()
 pub(super) unsafe extern "C" fn quiet(transport: *mut Transport, pe: c_int, qp: c_int) -> c_int {
     guard("quiet", || {
         // SAFETY: rule 1.
-        let connected = unsafe { plugin(transport)? }.connected()?;
+        let connected = unsafe { job(transport)? }.connected()?;
         let pe = request::pe(pe)?;
         if qp == HOST_QP {
             connected.host.quiet(pe)?;
@@ -324,15 +322,15 @@ pub(super) unsafe extern "C" fn quiet(transport: *mut Transport, pe: c_int, qp: 
     })
 }
 
-/// Only where it may have something to do: see [`Plugin::enforces_consistency`](super::plugin::Plugin).
+/// Only where it may have something to do: see [`Job::enforces_consistency`](crate::job::Job).
 ///
 /// # Safety
 /// Rules 1 and 3.
 pub(super) unsafe extern "C" fn enforce_cst(transport: *mut Transport) -> c_int {
     guard("enforce_cst", || {
         // SAFETY: rule 1.
-        let connected = unsafe { plugin(transport)? }.connected()?;
+        let connected = unsafe { job(transport)? }.connected()?;
         // SAFETY: rule 3.
-        unsafe { connected.enforce_consistency() }
+        Ok(unsafe { connected.enforce_consistency() }?)
     })
 }

@@ -5,11 +5,8 @@ use std::ffi::c_int;
 use nvshmem_abi::{UnsupportedApi, c};
 use thiserror::Error;
 
-use crate::cuda::CudaError;
 use crate::engine::error::EngineError;
-use crate::engine::exchange::ExchangeError;
-use crate::engine::port::PortError;
-use crate::ofi::OfiError;
+use crate::job::JobError;
 use crate::settings::SettingsError;
 
 /// An error of an entry.
@@ -21,26 +18,7 @@ pub(super) enum AbiError {
     #[error("{0}")]
     Settings(#[from] SettingsError),
     #[error("{0}")]
-    Fabric(#[from] OfiError),
-    #[error("{0}")]
-    Port(#[from] PortError),
-    #[error("{0}")]
-    Engine(#[from] EngineError),
-    #[error("connecting the PEs: {0}")]
-    Exchange(#[from] ExchangeError),
-    #[error("connecting the PEs: the bootstrap's {call} failed with status {status}")]
-    Bootstrap { call: &'static str, status: c_int },
-    #[error("connecting the PEs: the bootstrap {what}")]
-    BadBootstrap { what: String },
-    #[error(
-        "provider shm connects the PEs of one host, but only {here} of this job's {n_pes} PEs are \
-         on this host: set NVSHMEM_LIBFABRIC_PROVIDER to tcp or to your NIC's provider"
-    )]
-    OtherHosts { here: c_int, n_pes: u32 },
-    #[error("{0}")]
-    Cuda(#[from] CudaError),
-    #[error("memory to read through the rails, for the order of NICs' writes before flags: {why}")]
-    NoAnchor { why: &'static str },
+    Job(#[from] JobError),
     #[error("argument {argument} is NULL")]
     Null { argument: &'static str },
     #[error("PE {pe} does not exist")]
@@ -59,12 +37,16 @@ pub(super) enum AbiError {
     TooLarge { op: &'static str, nelems: u64, bytes: c_int },
     #[error("{op} with strides {src} and {dest}: NVSHMEM's remote transports move contiguous data")]
     Strides { op: &'static str, src: i64, dest: i64 },
-    #[error("the transport is not connected: connect_endpoints has not been called or has failed")]
-    NotConnected,
     #[error("this is not a transport of this library")]
     UnknownTransport,
     #[error("{what} is not supported by this version of the transport")]
     NotSupported { what: &'static str },
+}
+
+impl From<EngineError> for AbiError {
+    fn from(failed: EngineError) -> Self {
+        Self::Job(failed.into())
+    }
 }
 
 impl AbiError {
@@ -82,9 +64,9 @@ impl AbiError {
             | Self::ElementSize { .. }
             | Self::TooLarge { .. }
             | Self::UnknownTransport
-            | Self::Engine(
+            | Self::Job(JobError::Engine(
                 EngineError::NoSuchPe { .. } | EngineError::Handle(_) | EngineError::Refused { .. },
-            ) => c::NVT_STATUS_INVALID_VALUE,
+            )) => c::NVT_STATUS_INVALID_VALUE,
             Self::Strides { .. } | Self::NotSupported { .. } => c::NVT_STATUS_NOT_SUPPORTED,
             _ => c::NVT_STATUS_INTERNAL,
         }

@@ -43,12 +43,13 @@ fn report_panic(entry: &'static str, panic: &(dyn Any + Send)) -> c_int {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::JobError;
 
     #[test]
     fn outcomes_become_statuses_and_panics_do_not_pass() {
         assert_eq!(guard("test", || Ok(())), 0);
         assert_eq!(guard("test", || Err(AbiError::Null { argument: "x" })), 1);
-        assert_eq!(guard("test", || Err(AbiError::NotConnected)), 7);
+        assert_eq!(guard("test", || Err(JobError::NotConnected.into())), 7);
         assert_eq!(guard("test", || panic!("on purpose")), 7);
     }
 }

@@ -12,7 +12,7 @@ use super::entries::HOST_QP;
 use super::error::AbiError;
 use super::guard::guard;
 use super::request;
-use super::table::{plugin, plugin_of};
+use super::table::{job, job_of};
 use super::transfers::{rma_at_length, rma_at_once};
 
 const MORE_FOLLOWS: u32 = c::NVT_OP_FLAG_MORE_FOLLOWS as u32;
@@ -119,7 +119,7 @@ unsafe fn hinted(
 unsafe fn end_burst(transport: *mut Transport) {
     // SAFETY: rules 1 and 3.
     unsafe {
-        if let Some(connected) = plugin_of(transport).connection() {
+        if let Some(connected) = job_of(transport).connection() {
             connected.with_proxy(|lane| lane.end_burst());
         }
     }
@@ -134,7 +134,7 @@ unsafe fn batches(transport: *mut Transport) -> bool {
     // SAFETY: rules 1 and 3.
     unsafe {
         !transport.is_null()
-            && plugin_of(transport)
+            && job_of(transport)
                 .connection()
                 .is_some_and(|connected| connected.with_proxy(|lane| lane.batches()))
     }
@@ -155,7 +155,7 @@ unsafe fn in_burst(
 ) -> c_int {
     guard("rma_with_hints", || {
         // SAFETY: rule 1.
-        let connected = unsafe { plugin(transport)? }.connected()?;
+        let connected = unsafe { job(transport)? }.connected()?;
         // SAFETY: rule 1; memory that outlives the call is rule 4.
         let (request, blocking) = unsafe { request::read(pe, verb, remote, local, bytes)? };
         // SAFETY: rule 3.
@@ -182,7 +182,7 @@ pub(super) unsafe extern "C" fn region_flush(
 ) -> c_int {
     guard("region_flush", || {
         // SAFETY: rule 1.
-        let connected = unsafe { plugin(transport)? }.connected()?;
+        let connected = unsafe { job(transport)? }.connected()?;
         match role {
             // SAFETY: rule 3.
             c::NVT_REGION_ROLE_PROXY => unsafe { connected.with_proxy(|lane| lane.end_burst()) },

@@ -9,18 +9,11 @@
 use nvshmem_abi::{StdUnorderedMap, c};
 use thiserror::Error;
 
+use crate::job::Origin;
+
 /// Most entries that are believed. A map of chunks has fewer by orders of magnitude; what says otherwise
 /// is no such map.
 const MOST: u64 = 1 << 20;
-
-/// What the host says of one address.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Origin {
-    /// Where the user has the same memory.
-    pub(super) alias: Option<usize>,
-    /// Whether it is memory of a NUMA node, the CPU's.
-    pub(super) on_host: bool,
-}
 
 /// The two maps. Null where the host has none.
 #[derive(Clone, Copy, Debug)]

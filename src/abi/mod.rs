@@ -12,22 +12,13 @@
 //!
 //! Nothing unwinds into the host: every entry goes through [`mod@guard`].
 
-mod atomics;
 mod bootstrap;
-mod connect;
-mod consistency;
-mod counters;
-pub mod direct;
 mod entries;
 mod error;
 mod guard;
 mod hints;
 mod host_maps;
-mod memory;
-mod nics;
-mod plugin;
 mod request;
-mod spread;
 mod table;
 mod transfers;
 mod words;
@@ -37,11 +28,11 @@ use std::ffi::{c_int, c_void};
 use log::{info, log};
 use nvshmem_abi::{Major, Transport};
 
+use crate::job::Job;
 use crate::logging;
 use crate::settings::Settings;
 use error::AbiError;
 use guard::guard;
-use plugin::Plugin;
 
 /// Creates the transport for a host of the given version and stores it in `*out`.
 ///
@@ -66,8 +57,8 @@ pub unsafe extern "C" fn nvshmemt_init(
         for notice in notices {
             log!(target: logging::INIT, notice.level(), "{notice}");
         }
-        let plugin = Plugin::new(settings)?;
-        let transport = table::create(major, api_version, plugin);
+        let job = Job::new(settings)?;
+        let transport = table::create(major, api_version, job);
         // SAFETY: not null, and the caller vouches for the rest.
         unsafe { out.write(transport) };
         info!(

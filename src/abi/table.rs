@@ -13,8 +13,8 @@ use super::entries as e;
 use super::error::AbiError;
 use super::hints;
 use super::host_maps::HostMaps;
-use super::plugin::Plugin;
 use super::{transfers, words};
+use crate::job::Job;
 
 /// The structure in whichever layout the host has. All are prefixes of the largest in size, so an
 /// older host writes only into its own part. Layout 3a is a prefix of 3b in every field we use.
@@ -32,7 +32,7 @@ struct Block {
     /// First, so that the host's pointer is a pointer to the block.
     transport: AnyLayout,
     major: Major,
-    plugin: Plugin,
+    job: Job,
     /// What `device_pci_paths` points to.
     paths: PciPaths,
 }
@@ -56,13 +56,13 @@ pub(super) fn is_alive(address: usize) -> bool {
 }
 
 /// Makes the structure for a host of the given version. [`destroy`] frees it.
-pub(super) fn create(major: Major, api_version: c_int, plugin: Plugin) -> *mut Transport {
-    let paths = PciPaths::new(&plugin);
+pub(super) fn create(major: Major, api_version: c_int, job: Job) -> *mut Transport {
+    let paths = PciPaths::new(&job);
     let n_devices = paths.pointers.len() as i32;
     let enforces: c::nvt_enforce_cst_fn = Some(e::enforce_cst);
     let offers = Offers {
-        batches: plugin.discovery.batches(),
-        enforce_cst: enforces.filter(|_| plugin.enforces_consistency()),
+        batches: job.discovery.batches(),
+        enforce_cst: enforces.filter(|_| job.enforces_consistency()),
     };
     // SAFETY: integers, pointers and optional functions only, for all of which zero is a value.
     let mut transport: AnyLayout = unsafe { std::mem::zeroed() };
@@ -85,7 +85,7 @@ pub(super) fn create(major: Major, api_version: c_int, plugin: Plugin) -> *mut T
         Major::V6 => fill!(v6, ops_6(offers)),
         Major::V7 => fill!(v7, ops_7(offers)),
     }
-    let mut block = Box::new(Block { transport, major, plugin, paths });
+    let mut block = Box::new(Block { transport, major, job, paths });
     // The vector's buffer stays where it is when its owner moves into the block.
     let pci_paths =
         if n_devices == 0 { std::ptr::null_mut() } else { block.paths.pointers.as_mut_ptr() };
@@ -120,23 +120,23 @@ pub(super) unsafe fn destroy(transport: *mut Transport) -> Result<(), AbiError> 
 /// # Safety
 /// Null, or alive for `'a`.
 #[inline]
-pub(super) unsafe fn plugin<'a>(transport: *mut Transport) -> Result<&'a Plugin, AbiError> {
+pub(super) unsafe fn job<'a>(transport: *mut Transport) -> Result<&'a Job, AbiError> {
     if transport.is_null() {
         return Err(AbiError::Null { argument: "transport" });
     }
     // SAFETY: by contract, not null.
-    Ok(unsafe { plugin_of(transport) })
+    Ok(unsafe { job_of(transport) })
 }
 
-/// As [`plugin`], for a transport that is not null.
+/// As [`job`], for a transport that is not null.
 ///
 /// # Safety
 /// Alive for `'a`.
 #[inline(always)]
-pub(super) unsafe fn plugin_of<'a>(transport: *mut Transport) -> &'a Plugin {
-    // SAFETY: by contract; the block starts where the transport does. Only the `plugin` field is
+pub(super) unsafe fn job_of<'a>(transport: *mut Transport) -> &'a Job {
+    // SAFETY: by contract; the block starts where the transport does. Only the `job` field is
     // borrowed: the host writes to the other.
-    unsafe { &(*transport.cast::<Block>()).plugin }
+    unsafe { &(*transport.cast::<Block>()).job }
 }
 
 /// The host's bootstrap handle, which it stores after init.
@@ -176,8 +176,8 @@ pub(super) unsafe fn host_maps(transport: *mut Transport) -> HostMaps {
 }
 
 impl PciPaths {
-    fn new(plugin: &Plugin) -> Self {
-        let strings: Vec<CString> = plugin
+    fn new(job: &Job) -> Self {
+        let strings: Vec<CString> = job
             .offered_devices()
             .iter()
             .filter_map(|path| CString::new(path.as_os_str().as_bytes()).ok())

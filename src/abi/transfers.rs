@@ -9,11 +9,11 @@ use nvshmem_abi::{RmaBytes, RmaMem, RmaVerb, Transport, c};
 
 use super::entries::HOST_QP;
 use super::guard::guard;
-use super::plugin::Connected;
 use super::request::{self, Remote};
-use super::table::{self, plugin};
+use super::table::{self, job};
 use crate::engine::port::Direction;
 use crate::engine::short::{Common, Declined, Rest};
+use crate::job::Connected;
 
 /// # Safety
 /// Rules 1, 3 and 4.
@@ -52,7 +52,7 @@ pub(super) unsafe fn rma_at_length(
 ) -> c_int {
     guard("rma", || {
         // SAFETY: rule 1.
-        let connected = unsafe { plugin(transport)? }.connected()?;
+        let connected = unsafe { job(transport)? }.connected()?;
         // SAFETY: rule 1; memory that outlives the call is rule 4.
         let (request, blocking) = unsafe { request::read(pe, &verb, remote, local, &bytes)? };
         match (qp == HOST_QP, blocking) {
@@ -87,7 +87,7 @@ pub(super) unsafe fn rma_at_once(
     }
     // The only entry that does not look whether the host has lost its transport.
     // SAFETY: rule 1, so the transport is not null.
-    let connected = unsafe { table::plugin_of(transport) }.connection()?;
+    let connected = unsafe { table::job_of(transport) }.connection()?;
     // SAFETY: rule 1.
     let Remote { pe, handle, addr } = unsafe { request::remote_side(pe, remote)? };
     let common = |direction, (local, len)| Common { direction, pe, handle, addr, local, len };

@@ -13,7 +13,7 @@ use super::entries::HOST_QP;
 use super::error::AbiError;
 use super::guard::guard;
 use super::request::{self, Amo, Parts, Put};
-use super::table::{self, plugin};
+use super::table::{self, job};
 use crate::engine::ids::Pe;
 use crate::engine::lane::Request;
 use crate::engine::message::{AtomicRequest, PutSignalRequest};
@@ -92,7 +92,7 @@ unsafe fn amo_at_once(
         return None;
     }
     // SAFETY: rule 1, so the transport is not null.
-    let connected = unsafe { table::plugin_of(transport) }.connection()?;
+    let connected = unsafe { table::job_of(transport) }.connection()?;
     // SAFETY: rule 1.
     let (handle, addr, atomic) = unsafe { request::common_atomic(amo, mem, bytes)? };
     // A negative PE becomes one that no job has.
@@ -134,7 +134,7 @@ unsafe fn do_amo(
         return Err(AbiError::NotSupported { what: "an atomic operation of a user thread" });
     }
     // SAFETY: rule 1.
-    let connected = unsafe { plugin(transport)? }.connected()?;
+    let connected = unsafe { job(transport)? }.connected()?;
     // SAFETY: rule 1.
     let request = unsafe { request::atomic(pe, amo, mem, bytes)? };
     // SAFETY: rule 3.
@@ -216,7 +216,7 @@ unsafe fn put_signal_at_once(
         return None;
     }
     // SAFETY: rule 1, so the transport is not null.
-    let connected = unsafe { table::plugin_of(transport) }.connection()?;
+    let connected = unsafe { table::job_of(transport) }.connection()?;
     // SAFETY: rules 1 and 4.
     let common = unsafe { request::common_signal(put, amo, signal, signal_bytes)? };
     // SAFETY: rule 3; the reference ends with this function.
@@ -267,7 +267,7 @@ unsafe fn do_put_signal(
         return Err(AbiError::BadAtomic { code: signal.atomic.op as c_int });
     }
     // SAFETY: rule 1.
-    let connected = unsafe { plugin(transport)? }.connected()?;
+    let connected = unsafe { job(transport)? }.connected()?;
     let put = |parts: &[Request<'_>]| {
         let request = PutSignalRequest { parts, signal };
         // SAFETY: rule 3.

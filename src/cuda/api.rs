@@ -133,5 +133,6 @@ functions! {
         );
         cuMemRelease(CUmemGenericAllocationHandle);
         cuMemGetAccess(*mut c_ulonglong, *const CUmemLocation, CUdeviceptr);
+        cuModuleGetLoadingMode(*mut sys::CUmoduleLoadingMode);
     }
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::ptr;
 use std::sync::{Mutex, Once, OnceLock, PoisonError};
 
+use cudarc::driver::sys;
 use libloading::os::unix::{Library as Handle, RTLD_LAZY, RTLD_LOCAL};
 
 use super::api::{Api, Status};
@@ -112,6 +113,19 @@ impl Driver {
     /// Functions that newer drivers have and this one lacks. What needs them is off.
     pub fn missing(&self) -> &[&'static str] {
         &self.missing
+    }
+
+    /// Whether kernels are loaded when they are launched first (`CUDA_MODULE_LOADING`, lazy by default
+    /// since 12.2). Such a launch waits for every kernel that runs, and what is given to the device
+    /// meanwhile, on whatever stream, waits for it. False where the driver does not tell.
+    pub fn loads_kernels_lazily(&self) -> bool {
+        const LAZY: u32 = sys::CUmoduleLoadingMode_enum::CU_MODULE_LAZY_LOADING as u32;
+        let Some(get) = self.api.cuModuleGetLoadingMode else { return false };
+        // A number: a driver may know modes that the header does not.
+        let mut mode = 0_u32;
+        // SAFETY: a place for the number, which has the size of the enum.
+        let status = unsafe { get((&raw mut mode).cast()) };
+        status == code::SUCCESS && mode == LAZY
     }
 
     fn keep(path: &str, handle: Handle) -> Result<&'static Self, LoadError> {

@@ -8,6 +8,7 @@
 //! words     single words in device memory, for signals and atomics
 //! device    attributes; dma_buf: memory as a file descriptor
 //! staging   what is staged; stager: the engine's port for copies and words of it
+//! hazards   what would keep those copies from running, for the log
 //! ```
 //!
 //! # What a process without CUDA pays
@@ -35,6 +36,7 @@ mod driver;
 mod error;
 mod flight;
 mod gdrcopy;
+mod hazards;
 mod mapping;
 mod pinned;
 mod pointer;

@@ -17,6 +17,7 @@ use thiserror::Error;
 use super::context::Context;
 use super::copy::CopyEngine;
 use super::error::{CudaError, refused};
+use super::hazards;
 use super::pinned::PinnedMemory;
 use super::range::DeviceRange;
 use super::stager::DeviceStager;
@@ -218,14 +219,7 @@ impl Staging {
             "memory of {context} is staged: {chunks} chunks of {chunk_len} bytes each way{}",
             if bounce.is_some() { ", page-locked now" } else { ", the same as for others" },
         );
-        let set = std::env::var("CUDA_DEVICE_MAX_CONNECTIONS").ok();
-        if let Some(queues) = few_queues(set.as_deref()) {
-            log::warn!(
-                target: logging::MEM,
-                "CUDA_DEVICE_MAX_CONNECTIONS is {queues}: copies of staged memory may share a queue of the device \
-                 with kernels that wait for them, and then neither ends; set it to 32"
-            );
-        }
+        hazards::warn(context.driver());
         let mapper = copies.words.mapper();
         let index = making.contexts.len();
         making.contexts.push((Arc::clone(context), mapper));
@@ -288,28 +282,4 @@ impl Drop for StagedRegion {
 /// Locks what no panic leaves inconsistent: each change of it is one step.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Streams that work beside the program's: two of copies and one of words.
-const OWN_STREAMS: u32 = 3;
-
-/// What the user has set the device's queues to (`CUDA_DEVICE_MAX_CONNECTIONS`), if that is hardly enough
-/// for our streams and the program's. The driver's default is 8, and 2 for a client of the
-/// multi-process service.
-fn few_queues(set: Option<&str>) -> Option<u32> {
-    set?.trim().parse().ok().filter(|queues| *queues <= OWN_STREAMS)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn few_queues_are_those_that_our_streams_fill() {
-        assert_eq!(few_queues(Some("1")), Some(1));
-        assert_eq!(few_queues(Some(" 3 ")), Some(3));
-        for enough in [None, Some("8"), Some("32"), Some(""), Some("many")] {
-            assert_eq!(few_queues(enough), None, "{enough:?}");
-        }
-    }
 }

@@ -5,7 +5,6 @@
 
 use std::time::Instant;
 
-use nvshmem_transport_libfabric::abi::direct::register_direct;
 use nvshmem_transport_libfabric::cuda::{Memory, Ordinal};
 use nvshmem_transport_libfabric::engine::copies::Reach;
 use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
@@ -13,6 +12,7 @@ use nvshmem_transport_libfabric::engine::port::{
     Access, Addressing, Direction, Local, MemoryPort, POLL_BATCH, PeerAddr, Polled, Port, Posted,
     Registered, Transfer,
 };
+use nvshmem_transport_libfabric::job::direct::register_direct;
 use nvshmem_transport_libfabric::ofi::{DirectRefusal, Discovery, MemoryKinds, OfiRegion, Opened};
 use nvshmem_transport_libfabric::settings::{GpuDirect, Provider, Settings};
 

@@ -79,6 +79,19 @@ unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> Status {
     answer(unsafe { put(version, 12_020) })
 }
 
+/// There are no kernels to load; a program may be interested in the mode all the same.
+///
+/// # Safety
+/// As [`cuDriverGetVersion`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuModuleGetLoadingMode(mode: *mut u32) -> Status {
+    const EAGER: u32 = 1;
+    const LAZY: u32 = 2;
+    let eager = variable("CUDA_MODULE_LOADING", String::from("LAZY")) == "EAGER";
+    // SAFETY: the caller's promise.
+    answer(unsafe { put(mode, if eager { EAGER } else { LAZY }) })
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> Status {
     // SAFETY: the caller's promise.

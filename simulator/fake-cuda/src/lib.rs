@@ -39,6 +39,7 @@
 //! | `FAKE_CUDA_MEMORY_LIMIT` | none | bytes of device memory per device |
 //! | `FAKE_CUDA_DMA_BUF` | 1 | 0: no dma-buf export |
 //! | `FAKE_CUDA_STREAM_OPS` | 1 | 0: no `cuStreamWriteValue64` |
+//! | `CUDA_MODULE_LOADING` | `LAZY` | what `cuModuleGetLoadingMode` answers |
 //! | `FAKE_CUDA_WRITES_ORDERING` | 100 | `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING` |
 //!
 //! The functions `fake_cuda_*` in `extras.rs` do the same for one device while a program runs, and

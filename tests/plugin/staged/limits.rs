@@ -1,6 +1,7 @@
-//! What staging takes: page-locked memory within its settings, and one copy on each side.
+//! What staging takes: page-locked memory within its settings, and one copy on each side. And what it
+//! warns of.
 
-use libtest_mimic::Trial;
+use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{BoxError, Job, Layout, MemoryKind, Pattern};
 
 use super::device::{Needs, job, staged};
@@ -15,6 +16,41 @@ const OWN_PINNED: u64 = 2 << 20;
 const WORDS: u64 = 64 << 10;
 
 pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = pinned_memory();
+    trials.push(staged(
+        "limits::hazards_are_warned_of".to_owned(),
+        Fabric::Shm,
+        Needs::Any,
+        hazards,
+    ));
+    trials
+}
+
+/// With which settings copies may stand still beside kernels that wait for them: those and no others.
+fn hazards() -> Result<(), Failed> {
+    const SETTINGS: [&str; 2] = ["CUDA_MODULE_LOADING", "CUDA_DEVICE_MAX_CONNECTIONS"];
+    for (loading, queues, of) in
+        [("EAGER", "8", None), ("LAZY", "8", Some(SETTINGS[0])), ("EAGER", "2", Some(SETTINGS[1]))]
+    {
+        let job = job(Fabric::Shm, MemoryKind::Device, "cycles", 2, 1, Layout::V7);
+        let job = job.env(SETTINGS[0], loading).env(SETTINGS[1], queues);
+        let report = job.run()?.check()?;
+        for pe in &report.pes {
+            let text = pe.text();
+            let warned: Vec<_> = text.lines().filter(|line| line.contains("WARN")).collect();
+            let right = match of {
+                Some(setting) => warned.iter().all(|line| line.contains(setting)),
+                None => true,
+            };
+            if warned.is_empty() != of.is_none() || !right {
+                return Err(format!("PE {} with {loading}, {queues}: {warned:?}", pe.pe).into());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn pinned_memory() -> Vec<Trial> {
     [Fabric::Rxm, Fabric::Tcp2, Fabric::Shm]
         .into_iter()
         .map(|fabric| {

@@ -4,9 +4,9 @@ use std::fs;
 
 use log::{info, warn};
 
-use super::bootstrap::Collectives;
-use super::error::AbiError;
-use super::plugin::Plugin;
+use super::collectives::Collectives;
+use super::connected::Job;
+use super::error::JobError;
 use crate::cuda::{Device, Driver};
 use crate::engine::exchange::fabric_hash;
 use crate::engine::ids::Pe;
@@ -23,12 +23,12 @@ const GPU_BYTES: usize = 24;
 
 /// Which rails to open, as indices into the devices found. Collective. `picked` are the devices that the
 /// host has picked, if it was offered any.
-pub(super) fn rails(
-    plugin: &Plugin,
-    collectives: &Collectives,
+pub(crate) fn rails(
+    job: &Job,
+    collectives: &dyn Collectives,
     me: Pe,
     picked: &[usize],
-) -> Result<Vec<usize>, AbiError> {
+) -> Result<Vec<usize>, JobError> {
     let machine = machine();
     let gpu = gpu();
     let seats = collectives.allgather(&encode(machine, gpu))?;
@@ -38,7 +38,7 @@ pub(super) fn rails(
     let (local, gpus): (Vec<usize>, Vec<Option<PciAddress>>) =
         local.map(|(pe, (_, gpu))| (pe, *gpu)).unzip();
 
-    let devices = plugin.discovery.devices();
+    let devices = job.discovery.devices();
     let place = |path: &std::path::PathBuf| PciAddress::of_path(path);
     let nics: Vec<Option<PciAddress>> =
         devices.iter().map(|device| device.pci_path.as_ref().and_then(place)).collect();
@@ -46,10 +46,10 @@ pub(super) fn rails(
         nics: &nics,
         gpus: &gpus,
         me: local.iter().position(|pe| *pe == me.index()).unwrap_or(0),
-        named: matches!(plugin.settings.devices, Devices::Include(_)),
+        named: matches!(job.settings.devices, Devices::Include(_)),
         picked,
     };
-    let most = usize::from(plugin.settings.max_nic_per_pe);
+    let most = usize::from(job.settings.max_nic_per_pe);
     let plan = Plan::make(&Topology::system(), &known, most);
     let name = |nic: usize| devices.get(nic).map_or("?", |device| device.name.as_str());
     if nics.iter().any(Option::is_some) {

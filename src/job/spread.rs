@@ -11,7 +11,7 @@ const SOFTWARE: (usize, usize) = (128 << 10, 128 << 10);
 const NIC: (usize, usize) = (512 << 10, 512 << 10);
 
 /// What the settings ask for with a provider.
-pub(super) fn spread(settings: &Settings, provider: &str) -> Spread {
+pub(crate) fn spread(settings: &Settings, provider: &str) -> Spread {
     if settings.rail_balance == RailBalance::RoundRobin {
         return Spread::ROUND_ROBIN;
     }

@@ -1,6 +1,6 @@
 //! Native atomics while connecting: what this PE offers, and the ways they take.
 
-use super::error::AbiError;
+use super::error::JobError;
 use crate::engine::applier::{Offer, Wish};
 use crate::engine::exchange::{Addresses, RailAddress};
 use crate::engine::ids::{Pe, RailId};
@@ -11,7 +11,7 @@ use crate::ofi::{AtomicSupport, OfiPort};
 use crate::settings::{AtomicsChoice, Settings};
 
 /// What this PE tells the others. Without rails it has nothing, and nobody connects.
-pub(super) fn offer(settings: &Settings, support: Option<&AtomicSupport>) -> Offer {
+pub(crate) fn offer(settings: &Settings, support: Option<&AtomicSupport>) -> Offer {
     let wish = match settings.atomics {
         AtomicsChoice::Auto => Wish::Auto,
         AtomicsChoice::Native => Wish::Native,
@@ -27,13 +27,13 @@ pub(super) fn offer(settings: &Settings, support: Option<&AtomicSupport>) -> Off
 ///
 /// Where no path does, the address of that rail is inserted for atomics alone, and at the other end
 /// that of the sender, since some providers look up the senders of what they receive.
-pub(super) fn paths(
+pub(crate) fn paths(
     port: &mut OfiPort,
     proxy: &PathTable,
     me: Pe,
     mine: &[RailAddress],
     peers: &[Addresses],
-) -> Result<Vec<AtomicPath>, AbiError> {
+) -> Result<Vec<AtomicPath>, JobError> {
     let mut paths = Vec::with_capacity(peers.len());
     for (pe, Addresses(theirs)) in peers.iter().enumerate() {
         let pe = Pe(pe as u32);
@@ -57,8 +57,10 @@ fn insert(
     port: &mut OfiPort,
     rail: RailId,
     theirs: &RailAddress,
-) -> Result<crate::engine::port::PeerAddr, AbiError> {
+) -> Result<crate::engine::port::PeerAddr, JobError> {
     let inserted = port.insert(rail, &[theirs.address.as_slice()])?;
-    let refused = || AbiError::BadBootstrap { what: String::from("has a PE without an address") };
+    let refused = || JobError::Collectives {
+        what: String::from("the bootstrap has a PE without an address"),
+    };
     inserted.first().copied().ok_or_else(refused)
 }

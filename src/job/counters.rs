@@ -5,7 +5,7 @@ use std::fs;
 use log::{info, warn};
 use serde_json::{Value, json};
 
-use super::plugin::{Connected, Plugin};
+use super::connected::{Connected, Job};
 use crate::engine::counters::{PeerCounters, RailCounters};
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::lane::Lane;
@@ -104,12 +104,12 @@ impl LaneCounters {
 ///
 /// # Safety
 /// As [`Connected::with_proxy`].
-pub(super) unsafe fn tell(plugin: &Plugin) {
-    let Some(connected) = plugin.connection() else { return };
+pub(crate) unsafe fn tell(job: &Job) {
+    let Some(connected) = job.connection() else { return };
     // SAFETY: the caller's promise.
     let lanes = unsafe { lanes(connected) };
     lanes.iter().for_each(LaneCounters::log);
-    let Some(pattern) = &plugin.settings.counters else { return };
+    let Some(pattern) = &job.settings.counters else { return };
     let me = lanes[0].me;
     let path = pattern.replace("%p", &me.0.to_string());
     let report = json!({

@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, Once, PoisonError};
 use log::{info, warn};
 
 use super::direct::register_direct;
-use super::host_maps::Origin;
 use crate::cuda::{
     DeviceRange, Driver, GDRCOPY_LIBRARY, LoadError, Memory, RangeError, StagedRegion, Staging,
     StagingOptions, WordsOptions,
@@ -20,12 +19,21 @@ use crate::logging;
 use crate::ofi::{OfiMemory, OfiRegion};
 use crate::settings::Settings;
 
+/// What the user's side says of memory that is known by another address, or of which CUDA does not know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Origin {
+    /// Where the user has the same memory.
+    pub(crate) alias: Option<usize>,
+    /// Whether it is memory of a NUMA node, the CPU's.
+    pub(crate) on_host: bool,
+}
+
 /// Registers memory of any kind.
 ///
 /// # Threads
 /// Any, at once.
 #[derive(Debug)]
-pub(super) struct ProcessMemory {
+pub(crate) struct ProcessMemory {
     fabric: OfiMemory,
     staging: Arc<Staging>,
     /// What the host says of the addresses that are being registered now.
@@ -36,7 +44,7 @@ pub(super) struct ProcessMemory {
 
 /// Keeps a registration alive.
 #[derive(Debug)]
-pub(super) enum Owner {
+pub(crate) enum Owner {
     /// The fabric's.
     Fabric { _region: OfiRegion },
     /// The fabric's, with its words by the driver.
@@ -58,7 +66,7 @@ enum Found {
 }
 
 impl ProcessMemory {
-    pub(super) fn new(fabric: OfiMemory, settings: &Settings) -> Self {
+    pub(crate) fn new(fabric: OfiMemory, settings: &Settings) -> Self {
         let words = WordsOptions {
             gdrcopy: settings.may_use_gdrcopy().then(|| GDRCOPY_LIBRARY.to_owned()),
             dma_buf: settings.may_map_dma_bufs(),
@@ -79,12 +87,12 @@ impl ProcessMemory {
     }
 
     /// Whether this process uses CUDA by now.
-    pub(super) fn uses_devices(&self) -> bool {
+    pub(crate) fn uses_devices(&self) -> bool {
         self.driver().is_some()
     }
 
     /// Runs a registration of the memory at `addr`, of which the host says `origin`.
-    pub(super) fn with_origin<T>(
+    pub(crate) fn with_origin<T>(
         &self,
         addr: usize,
         origin: Origin,

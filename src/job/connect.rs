@@ -1,17 +1,16 @@
 //! Opening the rails and making all PEs known to one another.
 
-use std::ffi::c_int;
 use std::num::NonZero;
 
 use log::info;
 
 use super::atomics;
-use super::bootstrap::Collectives;
+use super::collectives::{Collectives, Shape};
+use super::connected::{Connected, Job, memory_kinds};
 use super::consistency::Consistency;
-use super::error::AbiError;
+use super::error::JobError;
 use super::memory::ProcessMemory;
 use super::nics;
-use super::plugin::{Connected, Plugin, memory_kinds};
 use super::spread::spread;
 use crate::engine::Watchdog;
 use crate::engine::applier::{Agreement, Applier};
@@ -34,23 +33,15 @@ use crate::settings::{Devices, Provider, Settings, SignalChoice, YieldWhen};
 /// all get an error with the reason of those that failed.
 ///
 /// `chosen` are the devices that the host picked out of those it was offered.
-pub(super) fn connect(
-    plugin: &Plugin,
-    collectives: &Collectives,
+pub(crate) fn connect(
+    job: &Job,
+    collectives: &dyn Collectives,
     chosen: &[usize],
-) -> Result<Connected, AbiError> {
-    let (n_pes, me, here) = collectives.shape();
-    let (n_pes, me) = match (u32::try_from(n_pes), u32::try_from(me)) {
-        (Ok(n_pes), Ok(me)) if me < n_pes => (n_pes, Pe(me)),
-        _ => {
-            let what = format!("says that this is PE {me} of {n_pes}");
-            return Err(AbiError::BadBootstrap { what });
-        }
-    };
-
-    let settings = &plugin.settings;
-    let rails = nics::rails(plugin, collectives, me, chosen)?;
-    let opened = open(plugin, &rails, here, n_pes);
+) -> Result<Connected, JobError> {
+    let Shape { n_pes, me, here } = collectives.shape()?;
+    let settings = &job.settings;
+    let rails = nics::rails(job, collectives, me, chosen)?;
+    let opened = open(job, &rails, here, n_pes);
     let locations = match &opened {
         Ok(opened) => locations(opened),
         Err(_) => Addresses(Vec::new()),
@@ -77,7 +68,7 @@ pub(super) fn connect(
 
     let records = collectives.allgather(&locations.encode(&hellos))?;
     let paths = Addresses::decode_all(&hellos, &records)
-        .map_err(AbiError::from)
+        .map_err(JobError::from)
         .and_then(|peers| Paths::insert(&mut opened, me, &locations, &peers, agreed.applier));
     let ready = Hello {
         step: Step::Ready,
@@ -92,12 +83,12 @@ pub(super) fn connect(
 }
 
 /// Opens the lanes of this PE.
-fn open(plugin: &Plugin, rails: &[usize], here: c_int, n_pes: u32) -> Result<Opened, AbiError> {
-    let settings = &plugin.settings;
-    let single_host = u32::try_from(here) == Ok(n_pes);
-    let provider = plugin.discovery.provider();
+fn open(job: &Job, rails: &[usize], here: u32, n_pes: u32) -> Result<Opened, JobError> {
+    let settings = &job.settings;
+    let single_host = here == n_pes;
+    let provider = job.discovery.provider();
     if provider == "shm" && !single_host {
-        return Err(AbiError::OtherHosts { here, n_pes });
+        return Err(JobError::OtherHosts { here, n_pes });
     }
     let peers = n_pes as usize;
     // Sockets on several hosts need interfaces where init took loopback.
@@ -106,7 +97,7 @@ fn open(plugin: &Plugin, rails: &[usize], here: c_int, n_pes: u32) -> Result<Ope
         let discovery = Discovery::run(settings, false, memory_kinds())?;
         return Ok(discovery.open(&discovery.default_rails(), peers)?);
     }
-    let discovery = &plugin.discovery;
+    let discovery = &job.discovery;
     if settings.provider == Provider::Auto {
         info!(
             target: logging::TOPO,
@@ -155,7 +146,7 @@ impl Paths {
         mine: &Addresses,
         peers: &[Addresses],
         applier: Applier,
-    ) -> Result<Self, AbiError> {
+    ) -> Result<Self, JobError> {
         let proxy = insert_lane(&mut opened.proxy, LaneKind::Proxy, me, &mine.0, peers)?;
         // The host lane is on the device of the first proxy rail.
         let host = insert_lane(&mut opened.host, LaneKind::Host, me, &mine.0[..1], peers)?;
@@ -173,7 +164,7 @@ fn insert_lane(
     me: Pe,
     mine: &[RailAddress],
     peers: &[Addresses],
-) -> Result<PathTable, AbiError> {
+) -> Result<PathTable, JobError> {
     let mut columns = Vec::with_capacity(mine.len());
     for rail in (0..mine.len()).map(|at| RailId(at as u8)) {
         let remotes: Vec<RailId> =
@@ -223,9 +214,9 @@ fn assemble(
     opened: Opened,
     paths: Paths,
     me: Pe,
-    here: c_int,
+    here: u32,
     counted: bool,
-) -> Result<Connected, AbiError> {
+) -> Result<Connected, JobError> {
     let Opened { host, proxy, memory, report, .. } = opened;
     let memory = ProcessMemory::new(memory, settings);
     // Who has memory on devices has loaded CUDA by now.
@@ -274,7 +265,7 @@ fn assemble(
         // Each PE has a user thread and a proxy thread.
         YieldWhen::Auto => {
             let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-            cores < 2 * usize::try_from(here).unwrap_or(1)
+            cores < 2 * here as usize
         }
     };
     info!(

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use log::{info, warn};
 
-use super::error::AbiError;
+use super::error::JobError;
 use crate::cuda::{Attributes, Context, Device, Driver, Scratch, WritesOrdering, flush_writes};
 use crate::engine::consistency::{Anchor, Loopback};
 use crate::engine::handle::Handle;
@@ -24,7 +24,7 @@ const MAX_RAILS: usize = 32;
 
 /// How NICs' writes are made visible to the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Strategy {
+pub(crate) enum Strategy {
     /// They are, in order.
     None,
     /// `cuFlushGPUDirectRDMAWrites`.
@@ -74,7 +74,7 @@ impl Strategy {
 
 /// The strategy of this process, and what it takes.
 #[derive(Debug)]
-pub(super) struct Consistency {
+pub(crate) struct Consistency {
     strategy: Strategy,
     /// The user asks for the loopback, whatever the memory is.
     forced: bool,
@@ -107,7 +107,7 @@ enum Source {
 
 impl Consistency {
     /// Decides, and says so once, for the device of the context that is bound on this thread.
-    pub(super) fn new(choice: ConsistencyChoice) -> Self {
+    pub(crate) fn new(choice: ConsistencyChoice) -> Self {
         let device = Driver::of_process().ok().and_then(Device::current);
         let attributes = device.and_then(|device| match device.attributes() {
             Ok(attributes) => Some(attributes),
@@ -146,7 +146,7 @@ impl Consistency {
 
     /// Makes what the strategy takes for the memory that is registered by now. It may wait for the
     /// device, so this is called where memory is registered, and when the PEs connect.
-    pub(super) fn prepare<M: MemoryPort>(&self, regions: &RegionTable<M>) -> Result<(), AbiError> {
+    pub(crate) fn prepare<M: MemoryPort>(&self, regions: &RegionTable<M>) -> Result<(), JobError> {
         let Strategy::Loopback(_) = self.strategy else { return Ok(()) };
         let direct = regions.memory().reaches_devices();
         let made = if direct { &self.device } else { &self.host };
@@ -162,8 +162,8 @@ impl Consistency {
         Ok(())
     }
 
-    fn on_device<M: MemoryPort>(&self, regions: &RegionTable<M>) -> Result<Words, AbiError> {
-        let context = self.context.as_ref().ok_or(AbiError::NoAnchor {
+    fn on_device<M: MemoryPort>(&self, regions: &RegionTable<M>) -> Result<Words, JobError> {
+        let context = self.context.as_ref().ok_or(JobError::NoAnchor {
             why: "no context of a device was bound when the PEs connected",
         })?;
         let page = Scratch::new(context)?;
@@ -173,11 +173,11 @@ impl Consistency {
 
     /// Makes what NICs have written to memory of the device visible to it.
     #[inline]
-    pub(super) fn enforce<P: Port, M: MemoryPort>(
+    pub(crate) fn enforce<P: Port, M: MemoryPort>(
         &self,
         lane: &mut Lane<P>,
         regions: &RegionTable<M>,
-    ) -> Result<(), AbiError> {
+    ) -> Result<(), JobError> {
         match self.strategy {
             Strategy::None => return Ok(()),
             Strategy::Flush => match &self.context {
@@ -206,7 +206,7 @@ impl Drop for Consistency {
 }
 
 impl Words {
-    fn on_host<M: MemoryPort>(regions: &RegionTable<M>) -> Result<Self, AbiError> {
+    fn on_host<M: MemoryPort>(regions: &RegionTable<M>) -> Result<Self, JobError> {
         let words = some_words();
         let (addr, len) = (words.as_ptr() as usize, size_of_val(&*words));
         Self::registered(regions, addr, len, Source::Host { _words: words })
@@ -218,12 +218,12 @@ impl Words {
         addr: usize,
         len: usize,
         source: Source,
-    ) -> Result<Self, AbiError> {
+    ) -> Result<Self, JobError> {
         let landing = some_words();
         let at = landing.as_ptr() as usize;
         let handle = regions.register(addr, len, Access::LocalAndRemote)?;
         if Handle::decode(&handle).is_ok_and(|handle| handle.staged.is_some()) {
-            return Err(AbiError::NoAnchor {
+            return Err(JobError::NoAnchor {
                 why: "the fabric does not reach device memory of ours, though it reaches others'",
             });
         }

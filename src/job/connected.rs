@@ -1,4 +1,4 @@
-//! The state behind one transport.
+//! The state behind one PE of a job.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use log::info;
 
 use super::consistency::Consistency;
-use super::error::AbiError;
+use super::error::JobError;
 use super::memory::ProcessMemory;
 use crate::cuda::Driver;
 use crate::engine::error::EngineError;
@@ -23,18 +23,18 @@ use crate::settings::{ConsistencyChoice, Devices, Settings};
 /// much sooner, and one that does not never.
 const LEFTOVERS: Duration = Duration::from_millis(500);
 
-/// One transport, from `nvshmemt_init` to `finalize`.
+/// One PE's part of a job, from the discovery of its devices to its end.
 #[derive(Debug)]
-pub(super) struct Plugin {
-    pub(super) settings: Settings,
+pub(crate) struct Job {
+    pub(crate) settings: Settings,
     /// The devices there are, as found at init.
-    pub(super) discovery: Discovery,
+    pub(crate) discovery: Discovery,
     connected: OnceLock<Connected>,
 }
 
-impl Plugin {
+impl Job {
     /// Finds libfabric, a provider and its devices. Nothing is opened before the PEs connect.
-    pub(super) fn new(settings: Settings) -> Result<Self, AbiError> {
+    pub(crate) fn new(settings: Settings) -> Result<Self, JobError> {
         // Whether all PEs are on one host is not known before the host has filled in the
         // transport. It matters for plain sockets only, which look again then.
         let discovery = Discovery::run(&settings, true, memory_kinds())?;
@@ -43,7 +43,7 @@ impl Plugin {
 
     /// The PCI paths of the devices, if the host is to choose among them: when all have one and the
     /// user has not named those to use.
-    pub(super) fn offered_devices(&self) -> Vec<&std::path::Path> {
+    pub(crate) fn offered_devices(&self) -> Vec<&std::path::Path> {
         if matches!(self.settings.devices, Devices::Include(_)) {
             return Vec::new();
         }
@@ -53,7 +53,7 @@ impl Plugin {
 
     /// Whether NVSHMEM is to ask for consistency: where it may turn out to need something. Nothing is
     /// registered yet, so whether it does is not known.
-    pub(super) fn enforces_consistency(&self) -> bool {
+    pub(crate) fn enforces_consistency(&self) -> bool {
         match self.settings.consistency {
             ConsistencyChoice::None => false,
             ConsistencyChoice::Read | ConsistencyChoice::WriteRead => true,
@@ -63,21 +63,21 @@ impl Plugin {
 
     /// The lanes.
     #[inline]
-    pub(super) fn connected(&self) -> Result<&Connected, AbiError> {
+    pub(crate) fn connected(&self) -> Result<&Connected, JobError> {
         match self.connected.get() {
             Some(connected) => Ok(connected),
-            None => Err(AbiError::NotConnected),
+            None => Err(JobError::NotConnected),
         }
     }
 
     /// The lanes, if they are there.
     #[inline(always)]
-    pub(super) fn connection(&self) -> Option<&Connected> {
+    pub(crate) fn connection(&self) -> Option<&Connected> {
         self.connected.get()
     }
 
     /// Whether the lanes are there.
-    pub(super) fn is_connected(&self) -> bool {
+    pub(crate) fn is_connected(&self) -> bool {
         self.connected.get().is_some()
     }
 
@@ -85,7 +85,7 @@ impl Plugin {
     ///
     /// # Safety
     /// As [`Connected::with_proxy`].
-    pub(super) unsafe fn end_leftovers(&self) {
+    pub(crate) unsafe fn end_leftovers(&self) {
         let Some(connected) = self.connection() else { return };
         // SAFETY: the caller's promise.
         let proxy = unsafe { connected.with_proxy(|lane| lane.end_leftovers(LEFTOVERS)) };
@@ -98,7 +98,7 @@ impl Plugin {
     }
 
     /// Puts the lanes in place.
-    pub(super) fn set_connected(&self, connected: Connected) {
+    pub(crate) fn set_connected(&self, connected: Connected) {
         info!(target: logging::TRANSPORT, "{}", connected.report);
         // The host connects once; a second set of lanes would be dropped.
         let _ = self.connected.set(connected);
@@ -106,7 +106,7 @@ impl Plugin {
 }
 
 /// What memory this process has. A program that uses devices has CUDA loaded when it starts NVSHMEM.
-pub(super) fn memory_kinds() -> MemoryKinds {
+pub(crate) fn memory_kinds() -> MemoryKinds {
     match Driver::of_process() {
         Ok(_) => MemoryKinds::HostAndDevices,
         Err(_) => MemoryKinds::Host,
@@ -117,16 +117,16 @@ pub(super) fn memory_kinds() -> MemoryKinds {
 ///
 /// The fields are dropped in this order: registrations go before the endpoints they may be bound
 /// to.
-pub(super) struct Connected {
+pub(crate) struct Connected {
     /// Memory of this PE.
-    pub(super) regions: RegionTable<ProcessMemory>,
+    pub(crate) regions: RegionTable<ProcessMemory>,
     /// The lane of user threads.
-    pub(super) host: HostLane<OfiPort>,
+    pub(crate) host: HostLane<OfiPort>,
     proxy: UnsafeCell<ProxyLane>,
     /// What was opened.
-    pub(super) report: Report,
+    pub(crate) report: Report,
     /// Has memory that is registered, so it goes after all that uses that.
-    pub(super) consistency: Consistency,
+    pub(crate) consistency: Consistency,
 }
 
 // SAFETY: `regions`, `host`, `report` and `consistency` may be used from any thread. `proxy` is touched only in
@@ -147,7 +147,7 @@ struct ProxyLane {
 impl Connected {
     /// `drives_host`: the proxy progresses the host lane too. `yields`: it gives up its core when
     /// it finds nothing to do.
-    pub(super) fn new(
+    pub(crate) fn new(
         regions: RegionTable<ProcessMemory>,
         host: HostLane<OfiPort>,
         proxy: Lane<OfiPort>,
@@ -164,7 +164,7 @@ impl Connected {
     ///
     /// # Safety
     /// As [`Connected::with_proxy`].
-    pub(super) unsafe fn enforce_consistency(&self) -> Result<(), AbiError> {
+    pub(crate) unsafe fn enforce_consistency(&self) -> Result<(), JobError> {
         let Self { consistency, regions, .. } = self;
         // SAFETY: the caller's promise.
         unsafe { self.with_proxy(|lane| consistency.enforce(lane, regions)) }
@@ -175,7 +175,7 @@ impl Connected {
     /// # Safety
     /// No other thread is in this function, or in [`Connected::progress`], on the same value.
     #[inline]
-    pub(super) unsafe fn with_proxy<T>(&self, with: impl FnOnce(&mut Lane<OfiPort>) -> T) -> T {
+    pub(crate) unsafe fn with_proxy<T>(&self, with: impl FnOnce(&mut Lane<OfiPort>) -> T) -> T {
         // SAFETY: the caller vouches for no other reference being alive. `with` gets no access to
         // `self`, so it cannot come back here.
         with(unsafe { &mut *self.proxy_lane() })
@@ -183,7 +183,7 @@ impl Connected {
 
     /// The proxy lane, to be used as [`Connected::with_proxy`] uses it.
     #[inline(always)]
-    pub(super) fn proxy_lane(&self) -> *mut Lane<OfiPort> {
+    pub(crate) fn proxy_lane(&self) -> *mut Lane<OfiPort> {
         // SAFETY: inside the cell, whose content is not touched by this.
         unsafe { &raw mut (*self.proxy.get()).lane }
     }
@@ -193,7 +193,7 @@ impl Connected {
     /// # Safety
     /// As [`Connected::with_proxy`].
     #[inline]
-    pub(super) unsafe fn progress(&self) -> Result<(), EngineError> {
+    pub(crate) unsafe fn progress(&self) -> Result<(), EngineError> {
         // SAFETY: as in `with_proxy`.
         let proxy = unsafe { &mut *self.proxy.get() };
         let mut busy = proxy.lane.progress()?;

@@ -1,0 +1,30 @@
+//! What brings the PEs of a job together before they can communicate.
+
+use super::error::JobError;
+use crate::engine::ids::Pe;
+
+/// This PE's place in its job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Shape {
+    /// PEs of the job.
+    pub(crate) n_pes: u32,
+    /// This PE, below that.
+    pub(crate) me: Pe,
+    /// PEs on this host, this one among them.
+    pub(crate) here: u32,
+}
+
+/// What all PEs call together, in the same order, each from one thread.
+pub(crate) trait Collectives {
+    /// This PE's place.
+    ///
+    /// # Errors
+    /// It is none that a PE can have.
+    fn shape(&self) -> Result<Shape, JobError>;
+
+    /// Gives every PE's contribution, in PE order. All PEs contribute equally many bytes.
+    ///
+    /// # Errors
+    /// The reason, in words that name what brings the PEs together.
+    fn allgather(&self, mine: &[u8]) -> Result<Vec<u8>, JobError>;
+}

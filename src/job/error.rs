@@ -1,0 +1,36 @@
+//! What taking part in a job can fail with.
+
+use thiserror::Error;
+
+use crate::cuda::CudaError;
+use crate::engine::error::EngineError;
+use crate::engine::exchange::ExchangeError;
+use crate::engine::port::PortError;
+use crate::ofi::OfiError;
+
+/// An error of a job.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub(crate) enum JobError {
+    #[error("{0}")]
+    Fabric(#[from] OfiError),
+    #[error("{0}")]
+    Port(#[from] PortError),
+    #[error("{0}")]
+    Engine(#[from] EngineError),
+    #[error("connecting the PEs: {0}")]
+    Exchange(#[from] ExchangeError),
+    #[error("connecting the PEs: {what}")]
+    Collectives { what: String },
+    #[error(
+        "provider shm connects the PEs of one host, but only {here} of this job's {n_pes} PEs are \
+         on this host: set NVSHMEM_LIBFABRIC_PROVIDER to tcp or to your NIC's provider"
+    )]
+    OtherHosts { here: u32, n_pes: u32 },
+    #[error("{0}")]
+    Cuda(#[from] CudaError),
+    #[error("memory to read through the rails, for the order of NICs' writes before flags: {why}")]
+    NoAnchor { why: &'static str },
+    #[error("the transport is not connected: connect_endpoints has not been called or has failed")]
+    NotConnected,
+}
