@@ -138,7 +138,10 @@ typedef struct {
     uint32_t ring;
     uint64_t addr;  /* what was wrong of: address */
     uint64_t bytes; /* length */
-    uint32_t reserved[8];
+    /* Not 0 when a producer has given up slots that it had reserved: nothing behind them will ever be there, so
+     * the context is over. Set whatever `code` is; the proxy looks at it when it finds nothing to take. */
+    uint32_t abandoned;
+    uint32_t reserved[7];
 } nlf_error;
 
 #define NLF_OK 0

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod bed;
 mod descriptors;
+mod producers;
 mod support;
 mod torn;

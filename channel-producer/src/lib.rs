@@ -1,0 +1,271 @@
+//! The device API of the channel for CPU threads: the same source that nvcc compiles for kernels, compiled by
+//! the host's C++ compiler. Tests and benches produce real descriptors with it where there is no GPU.
+//!
+//! A thread is a block of its own, of the number that it sets with [`set_block`]; which ring it uses follows
+//! from that. What the functions do, and when, is in `cuda/nvshmem_libfabric_device.cuh`.
+
+mod context;
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+use channel_sys::nlf_context;
+
+pub use context::{ContextOptions, HostContext, Zeroed};
+
+/// What every kernel takes: `nlfk_args` of `cuda/kernels/bodies.cuh`, where the fields are told.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct KernelArgs {
+    /// The context, in the address space of whoever runs the kernel.
+    pub ctx: *const nlf_context,
+    /// [`AREAS`] areas of `area` words.
+    pub heap: *mut u64,
+    /// One of each thread.
+    pub status: *mut i32,
+    /// One of each thread.
+    pub out: *mut u64,
+    /// Words in an area.
+    pub area: u64,
+    /// Operations of each unit.
+    pub rounds: u64,
+    /// Bytes of each operation.
+    pub bytes: u64,
+    /// [`Form`].
+    pub form: Form,
+    /// For the operations: [`NO_FENCE`].
+    pub flags: u32,
+}
+
+/// Whose operations a kernel's are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Form {
+    /// Each thread's own.
+    Thread = 0,
+    /// One for each warp.
+    Warp = 1,
+    /// One for each block.
+    Block = 2,
+}
+
+/// `NLF_NO_FENCE` of the device header.
+pub const NO_FENCE: u32 = 1;
+
+/// Areas of the heap that kernels work on.
+pub const AREAS: usize = 8;
+
+// SAFETY: plain numbers and pointers, which are used by unsafe functions alone.
+unsafe impl Send for KernelArgs {}
+// SAFETY: the same; nothing changes in it.
+unsafe impl Sync for KernelArgs {}
+
+unsafe extern "C" {
+    fn nlfh_set_block(block: c_uint);
+    fn nlfh_put_nbi(
+        ctx: *const nlf_context,
+        dst: *mut c_void,
+        src: *const c_void,
+        bytes: usize,
+        pe: c_int,
+    ) -> c_int;
+    fn nlfh_put_signal_nbi(
+        ctx: *const nlf_context,
+        dst: *mut c_void,
+        src: *const c_void,
+        bytes: usize,
+        signal: *mut u64,
+        value: u64,
+        kind: c_uint,
+        pe: c_int,
+    ) -> c_int;
+    fn nlfh_get_nbi(
+        ctx: *const nlf_context,
+        dst: *mut c_void,
+        src: *const c_void,
+        bytes: usize,
+        pe: c_int,
+    ) -> c_int;
+    fn nlfh_signal(
+        ctx: *const nlf_context,
+        signal: *mut u64,
+        value: u64,
+        kind: c_uint,
+        pe: c_int,
+    ) -> c_int;
+    fn nlfh_atomic64_nbi(
+        ctx: *const nlf_context,
+        kind: c_uint,
+        result: *mut u64,
+        word: *mut u64,
+        value: u64,
+        compare: u64,
+        pe: c_int,
+    ) -> c_int;
+    fn nlfh_atomic32_nbi(
+        ctx: *const nlf_context,
+        kind: c_uint,
+        result: *mut u32,
+        word: *mut u32,
+        value: u32,
+        compare: u32,
+        pe: c_int,
+    ) -> c_int;
+    fn nlfh_fence(ctx: *const nlf_context, pe: c_int) -> c_int;
+    fn nlfh_fence_all(ctx: *const nlf_context) -> c_int;
+    fn nlfh_quiet(ctx: *const nlf_context) -> c_int;
+    fn nlfh_quiet_all(ctx: *const nlf_context) -> c_int;
+    fn nlfh_wait_until(
+        ctx: *const nlf_context,
+        word: *const u64,
+        comparison: c_uint,
+        value: u64,
+    ) -> c_int;
+    fn nlfh_sizeof_args() -> usize;
+    fn nlfh_run(name: *const c_char, args: *const KernelArgs, thread: u64, threads: u64) -> c_int;
+}
+
+/// Which block the calling thread is from now on. It uses ring `block % n_rings`.
+pub fn set_block(block: u32) {
+    // SAFETY: sets a number of this thread.
+    unsafe { nlfh_set_block(block) }
+}
+
+/// Runs a kernel's body on this thread, as thread `thread` of `threads`; its block is the same number.
+///
+/// # Panics
+/// When there is no such kernel.
+///
+/// # Safety
+/// `args` is what the kernel asks for: a context that lives, and memory of the sizes told.
+pub unsafe fn run(kernel: &CStr, args: &KernelArgs, thread: u64, threads: u64) {
+    // SAFETY: the caller's promise; the string ends with a zero.
+    let known = unsafe { nlfh_run(kernel.as_ptr(), args, thread, threads) };
+    assert!(known == 0, "no kernel {kernel:?}");
+}
+
+/// The size of [`KernelArgs`] in C++.
+pub fn size_of_args() -> usize {
+    // SAFETY: returns a number.
+    unsafe { nlfh_sizeof_args() }
+}
+
+/// The device API on a context, for the calling thread's ring. Statuses are `NLF_OK` or `NLF_ERROR_*`.
+#[derive(Clone, Copy, Debug)]
+pub struct Producer(*const nlf_context);
+
+// SAFETY: contexts are for all threads at once; that it lives is promised in `new`.
+unsafe impl Send for Producer {}
+// SAFETY: the same.
+unsafe impl Sync for Producer {}
+
+#[allow(
+    clippy::not_unsafe_ptr_arg_deref,
+    reason = "addresses are looked up in the context's regions, and not followed here"
+)]
+impl Producer {
+    /// The API on a context.
+    ///
+    /// # Safety
+    /// The context and all it points to live as long as the result is used, and regions of its table are
+    /// memory that may be read and written by whoever takes from the rings.
+    pub unsafe fn new(context: *const nlf_context) -> Self {
+        Self(context)
+    }
+
+    /// `nlf_put_nbi`.
+    pub fn put_nbi(&self, dst: *mut u8, src: *const u8, bytes: usize, pe: i32) -> i32 {
+        // SAFETY: the context lives, as `new`'s caller promised; addresses are checked against it.
+        unsafe { nlfh_put_nbi(self.0, dst.cast(), src.cast(), bytes, pe) }
+    }
+
+    /// `nlf_put_signal_nbi`.
+    #[allow(clippy::too_many_arguments, reason = "the C function has them")]
+    pub fn put_signal_nbi(
+        &self,
+        dst: *mut u8,
+        src: *const u8,
+        bytes: usize,
+        signal: *mut u64,
+        value: u64,
+        kind: u32,
+        pe: i32,
+    ) -> i32 {
+        // SAFETY: as for `put_nbi`.
+        unsafe {
+            nlfh_put_signal_nbi(self.0, dst.cast(), src.cast(), bytes, signal, value, kind, pe)
+        }
+    }
+
+    /// `nlf_get_nbi`.
+    pub fn get_nbi(&self, dst: *mut u8, src: *const u8, bytes: usize, pe: i32) -> i32 {
+        // SAFETY: as for `put_nbi`.
+        unsafe { nlfh_get_nbi(self.0, dst.cast(), src.cast(), bytes, pe) }
+    }
+
+    /// `nlf_signal`.
+    pub fn signal(&self, signal: *mut u64, value: u64, kind: u32, pe: i32) -> i32 {
+        // SAFETY: as for `put_nbi`.
+        unsafe { nlfh_signal(self.0, signal, value, kind, pe) }
+    }
+
+    /// The atomic of a kind on a word of 8 bytes; `result` is null when nothing is fetched.
+    pub fn atomic64_nbi(
+        &self,
+        kind: u32,
+        result: *mut u64,
+        word: *mut u64,
+        value: u64,
+        compare: u64,
+        pe: i32,
+    ) -> i32 {
+        // SAFETY: as for `put_nbi`.
+        unsafe { nlfh_atomic64_nbi(self.0, kind, result, word, value, compare, pe) }
+    }
+
+    /// The same on 4 bytes.
+    pub fn atomic32_nbi(
+        &self,
+        kind: u32,
+        result: *mut u32,
+        word: *mut u32,
+        value: u32,
+        compare: u32,
+        pe: i32,
+    ) -> i32 {
+        // SAFETY: as for `put_nbi`.
+        unsafe { nlfh_atomic32_nbi(self.0, kind, result, word, value, compare, pe) }
+    }
+
+    /// `nlf_fence`.
+    pub fn fence(&self, pe: i32) -> i32 {
+        // SAFETY: as for `put_nbi`.
+        unsafe { nlfh_fence(self.0, pe) }
+    }
+
+    /// `nlf_fence_all`.
+    pub fn fence_all(&self) -> i32 {
+        // SAFETY: as for `put_nbi`.
+        unsafe { nlfh_fence_all(self.0) }
+    }
+
+    /// `nlf_quiet`.
+    pub fn quiet(&self) -> i32 {
+        // SAFETY: as for `put_nbi`.
+        unsafe { nlfh_quiet(self.0) }
+    }
+
+    /// `nlf_quiet_all`.
+    pub fn quiet_all(&self) -> i32 {
+        // SAFETY: as for `put_nbi`.
+        unsafe { nlfh_quiet_all(self.0) }
+    }
+
+    /// `nlf_wait_until` on a word of 8 bytes.
+    ///
+    /// # Safety
+    /// The word may be read.
+    pub unsafe fn wait_until(&self, word: *const u64, comparison: u32, value: u64) -> i32 {
+        // SAFETY: as for `put_nbi`, and the caller's promise.
+        unsafe { nlfh_wait_until(self.0, word, comparison, value) }
+    }
+}

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What device code and host code do differently, twice: for nvcc, and for a host C++ compiler, with which CPU
+ * threads produce into the same rings. The rest of the device API is the same source for both.
+ *
+ * On the host a thread is a warp and a block of its own, and says itself which block it is (nlf_host_set_block).
+ */
+#ifndef NVSHMEM_LIBFABRIC_PRIMITIVES_CUH
+#define NVSHMEM_LIBFABRIC_PRIMITIVES_CUH
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Slots that the calling thread has reserved, and what all that reserved together with it have. */
+typedef struct {
+    uint64_t number;  /* of the thread's first slot */
+    uint64_t end;     /* after the last slot of all */
+    unsigned threads; /* a mask: who reserved together */
+    unsigned leader;  /* which of them acts for all */
+} nlfp_reserved;
+
+#if defined(__CUDACC__)
+
+#define NLF_FN static __device__ __forceinline__
+/* Rare ways: kept out of the callers' registers. */
+#define NLF_COLD_FN static __device__ __noinline__
+#define NLF_TEMPLATE_FN __device__ __forceinline__
+
+/* The calling thread's block, in the order of blockIdx. */
+NLF_FN unsigned nlfp_block() {
+    return blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+}
+
+NLF_FN unsigned nlfp_thread_of_block() {
+    return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+}
+
+NLF_FN unsigned nlfp_threads_per_block() { return blockDim.x * blockDim.y * blockDim.z; }
+
+NLF_FN unsigned nlfp_lane() {
+    unsigned lane;
+    asm("mov.u32 %0, %%laneid;" : "=r"(lane));
+    return lane;
+}
+
+NLF_FN void nlfp_warp_sync() { __syncwarp(); }
+NLF_FN void nlfp_block_sync() { __syncthreads(); }
+
+/* The first lane's status, for all. */
+NLF_FN int nlfp_warp_status(int status) { return __shfl_sync(0xffffffffu, status, 0); }
+
+/* The first thread's status, for all; also a barrier. The next call that writes is behind a barrier as well. */
+NLF_FN int nlfp_block_status(int status) {
+    __shared__ int shared;
+    if (nlfp_thread_of_block() == 0) {
+        shared = status;
+    }
+    __syncthreads();
+    return shared;
+}
+
+/*
+ * Reserves `slots` slots, 1 or 2, for each of the threads of the warp that are here together, of the same ring,
+ * with one addition by one of them. Needs no more order than that of the counter itself.
+ */
+NLF_FN nlfp_reserved nlfp_reserve(uint64_t *head, unsigned slots) {
+    nlfp_reserved reserved;
+    unsigned here = __activemask();
+    reserved.threads = __match_any_sync(here, (unsigned long long)head);
+    unsigned two = __ballot_sync(reserved.threads, slots == 2);
+    unsigned before;
+    asm("mov.u32 %0, %%lanemask_lt;" : "=r"(before));
+    before &= reserved.threads;
+    reserved.leader = __ffs((int)reserved.threads) - 1;
+    unsigned total = __popc(reserved.threads) + __popc(two);
+    unsigned long long base = 0;
+    if (nlfp_lane() == reserved.leader) {
+        base = atomicAdd((unsigned long long *)head, (unsigned long long)total);
+    }
+    base = __shfl_sync(reserved.threads, base, (int)reserved.leader);
+    reserved.number = base + __popc(before) + __popc(before & two);
+    reserved.end = base + total;
+    return reserved;
+}
+
+NLF_FN bool nlfp_leads(const nlfp_reserved *reserved) { return nlfp_lane() == reserved->leader; }
+
+/* The leader's status, for all that have reserved together. */
+NLF_FN int nlfp_status_of_leader(const nlfp_reserved *reserved, int status) {
+    return __shfl_sync(reserved->threads, status, (int)reserved->leader);
+}
+
+/* A counter that only threads of this device change: as fresh as the device's cache. */
+NLF_FN uint64_t nlfp_load_device(const uint64_t *word) {
+    uint64_t value;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+    return value;
+}
+
+NLF_FN void nlfp_raise_device(uint64_t *word, uint64_t value) {
+    atomicMax((unsigned long long *)word, (unsigned long long)value);
+}
+
+/* What somebody outside this device writes: what it wrote before is seen after. */
+NLF_FN uint64_t nlfp_load_acquire64(const uint64_t *word) {
+    uint64_t value;
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+    return value;
+}
+
+NLF_FN uint32_t nlfp_load_acquire32(const uint32_t *word) {
+    uint32_t value;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+    return value;
+}
+
+/* What this thread has written, and what others have written before a barrier that it has passed, is seen by CPU
+ * and NIC before what it writes next. */
+NLF_FN void nlfp_fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+
+/*
+ * Half a slot, by one store. PTX has the 16 bytes as one access only as b128; as a vector they are two, in no
+ * order, and it is the hardware that sends them together.
+ */
+NLF_FN void nlfp_store_half(uint64_t *half, uint64_t other, uint64_t with_lap) {
+#if __CUDACC_VER_MAJOR__ > 12 || (__CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ >= 4)
+    asm volatile("{\n\t"
+                 ".reg .b128 half;\n\t"
+                 "mov.b128 half, {%1, %2};\n\t"
+                 "st.relaxed.sys.global.b128 [%0], half;\n\t"
+                 "}" ::"l"(half), "l"(other), "l"(with_lap) : "memory");
+#else
+    asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(half), "l"(other), "l"(with_lap)
+                 : "memory");
+#endif
+}
+
+/* Whether `word` was 0 and is `value` now. Among the threads of this device; the CPU has its own exchange, and
+ * where the bus has no atomics both may win. */
+NLF_FN bool nlfp_claim(uint32_t *word, uint32_t value) {
+    return atomicCAS_system((unsigned *)word, 0u, value) == 0u;
+}
+
+NLF_FN void nlfp_store32(uint32_t *word, uint32_t value) { *(volatile uint32_t *)word = value; }
+NLF_FN void nlfp_store64(uint64_t *word, uint64_t value) { *(volatile uint64_t *)word = value; }
+
+NLF_FN void nlfp_store_release32(uint32_t *word, uint32_t value) {
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
+}
+
+/* Between two looks at something that has not changed. A look across the bus takes about a microsecond already. */
+NLF_FN void nlfp_pause(unsigned looks) {
+    if (looks > 16) {
+        __nanosleep(looks < 256 ? 64 : 512);
+    }
+}
+
+#else /* a host compiler */
+
+#include <sched.h>
+
+#define NLF_FN static inline
+#define NLF_COLD_FN static inline __attribute__((noinline, cold))
+#define NLF_TEMPLATE_FN inline
+
+inline unsigned *nlfp_host_block() {
+    static thread_local unsigned block = 0;
+    return &block;
+}
+
+/* Which block the calling thread is from now on. */
+NLF_FN void nlf_host_set_block(unsigned block) { *nlfp_host_block() = block; }
+
+NLF_FN unsigned nlfp_block() { return *nlfp_host_block(); }
+NLF_FN unsigned nlfp_thread_of_block() { return 0; }
+NLF_FN unsigned nlfp_threads_per_block() { return 1; }
+NLF_FN unsigned nlfp_lane() { return 0; }
+NLF_FN void nlfp_warp_sync() {}
+NLF_FN void nlfp_block_sync() {}
+NLF_FN int nlfp_warp_status(int status) { return status; }
+NLF_FN int nlfp_block_status(int status) { return status; }
+
+NLF_FN nlfp_reserved nlfp_reserve(uint64_t *head, unsigned slots) {
+    nlfp_reserved reserved;
+    reserved.number = __atomic_fetch_add(head, (uint64_t)slots, __ATOMIC_RELAXED);
+    reserved.end = reserved.number + slots;
+    reserved.threads = 1;
+    reserved.leader = 0;
+    return reserved;
+}
+
+NLF_FN bool nlfp_leads(const nlfp_reserved *) { return true; }
+NLF_FN int nlfp_status_of_leader(const nlfp_reserved *, int status) { return status; }
+
+NLF_FN uint64_t nlfp_load_device(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
+
+NLF_FN void nlfp_raise_device(uint64_t *word, uint64_t value) {
+    uint64_t seen = __atomic_load_n(word, __ATOMIC_RELAXED);
+    /* Ends: each failure finds a larger number than the one before. */
+    while (seen < value && !__atomic_compare_exchange_n(word, &seen, value, true, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+    }
+}
+
+NLF_FN uint64_t nlfp_load_acquire64(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
+NLF_FN uint32_t nlfp_load_acquire32(const uint32_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
+
+/* The store of each half is a release here. */
+NLF_FN void nlfp_fence_system() {}
+
+NLF_FN void nlfp_store_half(uint64_t *half, uint64_t other, uint64_t with_lap) {
+    __atomic_store_n(&half[0], other, __ATOMIC_RELAXED);
+    __atomic_store_n(&half[1], with_lap, __ATOMIC_RELEASE);
+}
+
+NLF_FN bool nlfp_claim(uint32_t *word, uint32_t value) {
+    uint32_t expected = 0;
+    return __atomic_compare_exchange_n(word, &expected, value, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+}
+
+NLF_FN void nlfp_store32(uint32_t *word, uint32_t value) { __atomic_store_n(word, value, __ATOMIC_RELAXED); }
+NLF_FN void nlfp_store64(uint64_t *word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELAXED); }
+NLF_FN void nlfp_store_release32(uint32_t *word, uint32_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
+
+/* Who is waited for may need this core. */
+NLF_FN void nlfp_pause(unsigned) { sched_yield(); }
+
+#endif
+
+/* As reads of a word of 4 or 8 bytes, of whatever type. */
+template <typename T>
+NLF_TEMPLATE_FN T nlfp_load_acquire(const T *word) {
+    static_assert(sizeof(T) == 4 || sizeof(T) == 8, "a word has 4 or 8 bytes");
+    return sizeof(T) == 8 ? (T)nlfp_load_acquire64((const uint64_t *)word) : (T)nlfp_load_acquire32((const uint32_t *)word);
+}
+
+#endif

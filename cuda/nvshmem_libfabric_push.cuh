@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How an operation gets into a ring, and how a kernel waits for what comes of it. Not for users: names begin with
+ * nlfi_. What must hold between both sides is in nvshmem_libfabric_ring.h.
+ *
+ * No slot stays reserved and unwritten while the proxy runs. After a thread has reserved it can only write, or
+ * find while it waits for room that nothing will be taken any more: then it marks the context as over
+ * (nlf_error.abandoned), and every other wait ends with an error as well.
+ */
+#ifndef NVSHMEM_LIBFABRIC_PUSH_CUH
+#define NVSHMEM_LIBFABRIC_PUSH_CUH
+
+#include "nvshmem_libfabric_primitives.cuh"
+#include "nvshmem_libfabric_ring.h"
+
+/* A descriptor on its way: q0 to q3 of its first slot, without the lap, and the second slot's three. */
+typedef struct {
+    uint64_t q0, q1, q2, q3;
+    uint64_t value, compare, fetch;
+    bool extended;
+} nlfi_descriptor;
+
+NLF_FN unsigned nlfi_ring_index(const nlf_context *ctx) { return nlfp_block() & (ctx->n_rings - 1); }
+
+/* Records an error, if it is the context's first, and returns it. */
+NLF_COLD_FN int nlfi_report(const nlf_context *ctx, int code, unsigned op, int pe, const void *addr, uint64_t bytes) {
+    nlf_error *error = ctx->error;
+    if (nlfp_claim(&error->code, NLF_ERROR_BEING_WRITTEN)) {
+        nlfp_store32(&error->op, op);
+        nlfp_store32(&error->pe, (uint32_t)pe);
+        nlfp_store32(&error->ring, nlfi_ring_index(ctx));
+        nlfp_store64(&error->addr, (uint64_t)(uintptr_t)addr);
+        nlfp_store64(&error->bytes, bytes);
+        nlfp_store_release32(&error->code, (uint32_t)code);
+    }
+    return code;
+}
+
+/* The same, where a wait has ended without what it was for. */
+NLF_COLD_FN int nlfi_give_up(const nlf_context *ctx, const nlf_published *published) {
+    uint32_t state = nlfp_load_acquire32(&published->state);
+    int code = state == NLF_STATE_STOPPED  ? NLF_ERROR_STOPPED
+               : state == NLF_STATE_FAILED ? NLF_ERROR_FAILED
+                                           : NLF_ERROR_STUCK;
+    return nlfi_report(ctx, code, 0, 0, NULL, 0);
+}
+
+/* Whether nothing more is taken from rings: the proxy has ended, or slots were abandoned. */
+NLF_FN bool nlfi_is_over(const nlf_context *ctx, const nlf_published *published) {
+    return nlfp_load_acquire32(&published->state) != NLF_STATE_RUNNING ||
+           nlfp_load_acquire32(&ctx->error->abandoned) != 0;
+}
+
+/*
+ * Waits until slots up to `end` may be written. Ends: with room; when nothing is taken any more; or after
+ * ctx->spins looks between which nothing was taken.
+ */
+NLF_COLD_FN int nlfi_wait_for_room(const nlf_context *ctx, const nlf_ring *ring, uint64_t end) {
+    const uint64_t capacity = (uint64_t)1 << ctx->slots_log2;
+    uint64_t last = 0;
+    uint64_t unchanged = 0;
+    for (unsigned looks = 0;; looks++) {
+        uint64_t tail = nlfp_load_acquire64(&ring->published->tail);
+        if (tail != last) {
+            last = tail;
+            unchanged = 0;
+            nlfp_raise_device(&ring->producers->tail_seen, tail);
+        }
+        if (end - tail <= capacity) {
+            return NLF_OK;
+        }
+        unchanged++;
+        if (nlfi_is_over(ctx, ring->published) || (ctx->spins != 0 && unchanged > ctx->spins)) {
+            nlfp_store_release32(&ctx->error->abandoned, 1);
+            return nlfi_give_up(ctx, ring->published);
+        }
+        nlfp_pause(looks);
+    }
+}
+
+/* Waits until the operations of slots up to `end` are delivered. Ends as nlfi_wait_for_room. */
+NLF_FN int nlfi_wait_done(const nlf_context *ctx, const nlf_ring *ring, uint64_t end) {
+    uint64_t last = 0;
+    uint64_t last_tail = 0;
+    uint64_t unchanged = 0;
+    for (unsigned looks = 0;; looks++) {
+        uint64_t done = nlfp_load_acquire64(&ring->published->done);
+        if (done >= end) {
+            return NLF_OK;
+        }
+        uint64_t tail = nlfp_load_acquire64(&ring->published->tail);
+        if (done != last || tail != last_tail) {
+            last = done;
+            last_tail = tail;
+            unchanged = 0;
+        }
+        unchanged++;
+        bool over = nlfi_is_over(ctx, ring->published);
+        if (over || (ctx->spins != 0 && unchanged > ctx->spins)) {
+            /* The proxy says that it ends after it has said what is done. */
+            if (nlfp_load_acquire64(&ring->published->done) >= end) {
+                return NLF_OK;
+            }
+            return nlfi_give_up(ctx, ring->published);
+        }
+        nlfp_pause(looks);
+    }
+}
+
+/*
+ * Puts a descriptor into the calling block's ring. `ticket`, if there is one, is what `done` has to reach for it.
+ * With `fence`, what the thread has written before is there for CPU and NIC when the descriptor is.
+ */
+NLF_FN int nlfi_push(const nlf_context *ctx, const nlfi_descriptor *d, bool fence, uint64_t *ticket) {
+    const nlf_ring *ring = &ctx->rings[nlfi_ring_index(ctx)];
+    nlf_producers *producers = ring->producers;
+    nlf_slot *slots = ring->slots;
+    const unsigned log2 = ctx->slots_log2;
+    const uint64_t mask = ((uint64_t)1 << log2) - 1;
+    if (fence) {
+        nlfp_fence_system();
+    }
+    /* Loaded before the addition, so that the two are on their way together. That it can be older than what the
+     * addition finds does no harm: there is at least as much room. */
+    const uint64_t tail_seen = nlfp_load_device(&producers->tail_seen);
+    const nlfp_reserved reserved = nlfp_reserve(&producers->head, d->extended ? 2 : 1);
+    int status = NLF_OK;
+    if (nlfp_leads(&reserved) && reserved.end - tail_seen > mask + 1) {
+        status = nlfi_wait_for_room(ctx, ring, reserved.end);
+    }
+    status = nlfp_status_of_leader(&reserved, status);
+    if (status != NLF_OK) {
+        return status;
+    }
+    uint64_t number = reserved.number;
+    uint64_t lap = (~number << (63 - log2)) & NLF_LAP;
+    uint64_t *words = slots[number & mask].q;
+    nlfp_store_half(words, d->q0, d->q1 | lap);
+    nlfp_store_half(words + 2, d->q2, d->q3 | lap);
+    number++;
+    if (d->extended) {
+        lap = (~number << (63 - log2)) & NLF_LAP;
+        words = slots[number & mask].q;
+        nlfp_store_half(words, d->value, lap);
+        nlfp_store_half(words + 2, d->compare, d->fetch | lap);
+        number++;
+    }
+    if (ticket != NULL) {
+        *ticket = number;
+    }
+    return NLF_OK;
+}
+
+/*
+ * Where an address is, as region and offset in their place in a word. Returns false when not all of the bytes are
+ * in one region, or the region is not symmetric and has to be.
+ */
+NLF_FN bool nlfi_place(const nlf_context *ctx, const void *addr, uint64_t bytes, bool symmetric, uint64_t *place) {
+    const uint64_t at = (uint64_t)(uintptr_t)addr;
+    const unsigned n = ctx->n_regions;
+    for (unsigned r = 0; r < n; r++) {
+        const nlf_region *region = &ctx->regions[r];
+        /* Wraps to more than any length where the address is below the base. */
+        const uint64_t offset = at - region->base;
+        const uint64_t length = region->bytes;
+        if (offset < length && bytes <= length - offset && (!symmetric || region->symmetric != 0)) {
+            *place = ((uint64_t)r << NLF_REGION_SHIFT) | offset;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Word q1, without the lap. */
+NLF_FN uint64_t nlfi_head(unsigned op, unsigned flags, int pe, uint64_t bytes) {
+    return ((uint64_t)op << NLF_OP_SHIFT) | ((uint64_t)flags << NLF_FLAGS_SHIFT) | ((uint64_t)(unsigned)pe << NLF_PE_SHIFT) |
+           bytes;
+}
+
+/* Puts the value where it has room: into the first slot, or, if it has to be or something is fetched, the second. */
+NLF_FN void nlfi_set_value(nlfi_descriptor *d, uint64_t value, uint64_t compare, bool fetches, uint64_t fetch) {
+    d->extended = fetches || value > NLF_MAX_INLINE;
+    d->value = value;
+    d->compare = compare;
+    d->fetch = fetches ? fetch : (uint64_t)NLF_NO_REGION << NLF_REGION_SHIFT;
+    if (d->extended) {
+        d->q1 |= (uint64_t)NLF_FLAG_EXTENDED << NLF_FLAGS_SHIFT;
+    } else {
+        d->q0 |= value << NLF_VALUE_SHIFT;
+        d->q3 |= ((value >> NLF_VALUE_Q0_BITS) & ((1u << NLF_VALUE_Q3_BITS) - 1)) << NLF_VALUE_SHIFT;
+        d->q2 |= (value >> (NLF_VALUE_Q0_BITS + NLF_VALUE_Q3_BITS)) << NLF_VALUE_SHIFT;
+    }
+}
+
+NLF_FN bool nlfi_is_pe(const nlf_context *ctx, int pe) { return (unsigned)pe < ctx->n_pes; }
+
+/* A put or a get. */
+NLF_FN int nlfi_transfer(const nlf_context *ctx, unsigned op, const void *there, const void *here, uint64_t bytes, int pe,
+                         bool fence) {
+    if (ctx->version != NLF_RING_VERSION) {
+        return NLF_ERROR_VERSION;
+    }
+    if (!nlfi_is_pe(ctx, pe)) {
+        return nlfi_report(ctx, NLF_ERROR_PE, op, pe, there, bytes);
+    }
+    if (bytes == 0) {
+        return NLF_OK;
+    }
+    if (bytes > NLF_MAX_BYTES) {
+        return nlfi_report(ctx, NLF_ERROR_LENGTH, op, pe, there, bytes);
+    }
+    nlfi_descriptor d;
+    if (!nlfi_place(ctx, there, bytes, true, &d.q0)) {
+        return nlfi_report(ctx, NLF_ERROR_ADDRESS, op, pe, there, bytes);
+    }
+    if (!nlfi_place(ctx, here, bytes, false, &d.q3)) {
+        return nlfi_report(ctx, NLF_ERROR_ADDRESS, op, pe, here, bytes);
+    }
+    d.q1 = nlfi_head(op, 0, pe, bytes);
+    d.q2 = 0;
+    d.value = d.compare = d.fetch = 0;
+    d.extended = false;
+    return nlfi_push(ctx, &d, fence, NULL);
+}
+
+/* An atomic, or a signal without data. `result` is NULL where nothing is fetched. */
+NLF_FN int nlfi_atomic(const nlf_context *ctx, unsigned kind, const void *word, unsigned width, uint64_t value,
+                       uint64_t compare, const void *result, int pe, bool fence, uint64_t *ticket) {
+    const unsigned op = NLF_OP_ATOMIC;
+    if (ctx->version != NLF_RING_VERSION) {
+        return NLF_ERROR_VERSION;
+    }
+    if (!nlfi_is_pe(ctx, pe)) {
+        return nlfi_report(ctx, NLF_ERROR_PE, op, pe, word, width);
+    }
+    const bool fetches = result != NULL;
+    const bool must_fetch = kind >= NLF_KIND_SWAP;
+    if (kind > NLF_KIND_FETCH || (must_fetch && !fetches) || (kind == NLF_KIND_SET && fetches) ||
+        (width != 4 && width != 8)) {
+        return nlfi_report(ctx, NLF_ERROR_KIND, op, pe, word, width);
+    }
+    const uint64_t low = width - 1;
+    if (((uint64_t)(uintptr_t)word & low) != 0) {
+        return nlfi_report(ctx, NLF_ERROR_ALIGNMENT, op, pe, word, width);
+    }
+    if (((uint64_t)(uintptr_t)result & low) != 0) {
+        return nlfi_report(ctx, NLF_ERROR_ALIGNMENT, op, pe, result, width);
+    }
+    nlfi_descriptor d;
+    uint64_t fetch = 0;
+    if (!nlfi_place(ctx, word, width, true, &d.q0)) {
+        return nlfi_report(ctx, NLF_ERROR_ADDRESS, op, pe, word, width);
+    }
+    if (fetches && !nlfi_place(ctx, result, width, false, &fetch)) {
+        return nlfi_report(ctx, NLF_ERROR_ADDRESS, op, pe, result, width);
+    }
+    d.q1 = nlfi_head(op, kind, pe, width);
+    d.q2 = 0;
+    d.q3 = 0;
+    nlfi_set_value(&d, value, compare, fetches, fetch);
+    return nlfi_push(ctx, &d, fence, ticket);
+}
+
+NLF_FN int nlfi_put_signal(const nlf_context *ctx, void *dst, const void *src, uint64_t bytes, uint64_t *signal,
+                           uint64_t value, unsigned kind, int pe, bool fence) {
+    const unsigned op = NLF_OP_PUT_SIGNAL;
+    if (ctx->version != NLF_RING_VERSION) {
+        return NLF_ERROR_VERSION;
+    }
+    if (!nlfi_is_pe(ctx, pe)) {
+        return nlfi_report(ctx, NLF_ERROR_PE, op, pe, dst, bytes);
+    }
+    if (kind > NLF_KIND_ADD) {
+        return nlfi_report(ctx, NLF_ERROR_KIND, op, pe, signal, kind);
+    }
+    if (bytes == 0) {
+        return nlfi_atomic(ctx, kind, signal, 8, value, 0, NULL, pe, fence, NULL);
+    }
+    if (bytes > NLF_MAX_BYTES) {
+        return nlfi_report(ctx, NLF_ERROR_LENGTH, op, pe, dst, bytes);
+    }
+    if (((uint64_t)(uintptr_t)signal & 7) != 0) {
+        return nlfi_report(ctx, NLF_ERROR_ALIGNMENT, op, pe, signal, 8);
+    }
+    nlfi_descriptor d;
+    if (!nlfi_place(ctx, dst, bytes, true, &d.q0)) {
+        return nlfi_report(ctx, NLF_ERROR_ADDRESS, op, pe, dst, bytes);
+    }
+    if (!nlfi_place(ctx, src, bytes, false, &d.q3)) {
+        return nlfi_report(ctx, NLF_ERROR_ADDRESS, op, pe, src, bytes);
+    }
+    if (!nlfi_place(ctx, signal, 8, true, &d.q2)) {
+        return nlfi_report(ctx, NLF_ERROR_ADDRESS, op, pe, signal, 8);
+    }
+    d.q1 = nlfi_head(op, kind, pe, bytes);
+    nlfi_set_value(&d, value, 0, false, 0);
+    return nlfi_push(ctx, &d, fence, NULL);
+}
+
+/* A fence to a PE, or to all. */
+NLF_FN int nlfi_fence(const nlf_context *ctx, int pe, unsigned flags) {
+    if (ctx->version != NLF_RING_VERSION) {
+        return NLF_ERROR_VERSION;
+    }
+    if (!nlfi_is_pe(ctx, pe)) {
+        return nlfi_report(ctx, NLF_ERROR_PE, NLF_OP_FENCE, pe, NULL, 0);
+    }
+    nlfi_descriptor d;
+    d.q0 = d.q2 = d.q3 = 0;
+    d.q1 = nlfi_head(NLF_OP_FENCE, flags, pe, 0);
+    d.value = d.compare = d.fetch = 0;
+    d.extended = false;
+    return nlfi_push(ctx, &d, false, NULL);
+}
+
+/* Waits for what is in a ring now. */
+NLF_FN int nlfi_quiet(const nlf_context *ctx, unsigned index) {
+    const nlf_ring *ring = &ctx->rings[index];
+    return nlfi_wait_done(ctx, ring, nlfp_load_device(&ring->producers->head));
+}
+
+#endif

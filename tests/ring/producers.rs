@@ -1,0 +1,369 @@
+//! The device API, compiled for CPU threads, at one end, and the consumer at the other.
+
+use channel_producer::{HostContext, Producer, set_block};
+use channel_sys as c;
+use nvshmem_transport_libfabric::channel::descriptor::Descriptor;
+use nvshmem_transport_libfabric::channel::ring::{Ring, State};
+use nvshmem_transport_libfabric::engine::atomic::{AtomicOp, Width};
+use nvshmem_transport_libfabric::engine::ids::Pe;
+
+use crate::bed::{BASE, Bed, REGION_BYTES};
+use crate::support::place;
+
+/// What the kernels `push` and `push_two` have to bring: of each thread, all rounds in their order, in the ring
+/// that is the thread's.
+struct Expected {
+    next: Vec<u64>,
+    rounds: u64,
+    taken: u64,
+}
+
+impl Expected {
+    fn new(threads: u64, rounds: u64) -> Self {
+        Self { next: vec![0; threads as usize], rounds, taken: 0 }
+    }
+
+    /// Takes up to `at_most` from a ring. Returns how many there were.
+    fn take(&mut self, rings: &mut [Ring], index: usize, at_most: u64) -> u64 {
+        let n_rings = rings.len();
+        let ring = &mut rings[index];
+        let mut taken = 0;
+        while taken < at_most {
+            let Some(descriptor) = ring.take() else { break };
+            taken += 1;
+            let (thread, round) = match descriptor.unwrap() {
+                Descriptor::Put { pe: Pe(0), dst, src, bytes: 1 } => (dst.offset(), src.offset()),
+                Descriptor::PutSignal { pe: Pe(0), dst, src, bytes: 1, signal, op, value } => {
+                    let (thread, round) = (dst.offset(), src.offset());
+                    let two = (round ^ thread) % 3 == 0;
+                    assert_eq!(value, if two { 1 << 63 | round } else { round });
+                    assert_eq!((signal, op), (place(0, 0), AtomicOp::SignalAdd));
+                    (thread, round)
+                }
+                other => panic!("{other:?} was not put in"),
+            };
+            assert_eq!(self.next[thread as usize], round, "the next of thread {thread}");
+            assert_eq!(thread as usize % n_rings, index, "the ring of thread {thread}");
+            self.next[thread as usize] += 1;
+        }
+        self.taken += taken;
+        taken
+    }
+
+    fn all(&self) -> bool {
+        self.taken == self.rounds * self.next.len() as u64
+    }
+
+    fn check(&self, rings: &mut [Ring]) {
+        assert!(self.next.iter().all(|next| *next == self.rounds), "{:?}", self.next);
+        assert!(rings.iter_mut().all(|ring| ring.take().is_none()), "more than was put in");
+    }
+}
+
+/// Lets `threads` threads push, and takes from each ring at most `batch` before its room is published.
+fn all_arrive(
+    kernel: &'static std::ffi::CStr,
+    (n_rings, slots_log2): (u32, u32),
+    (threads, rounds): (u64, u64),
+    batch: u64,
+) {
+    let mut bed = Bed::new(n_rings, slots_log2, 0);
+    let mut expected = Expected::new(threads, rounds);
+    let (status, out) = bed.run(kernel, threads, rounds, |rings, _| {
+        for index in 0..rings.len() {
+            // As long as there is something in one ring, the others' producers have room.
+            while expected.take(rings, index, batch) == batch {
+                rings[index].publish_tail();
+            }
+            rings[index].publish_tail();
+        }
+        expected.all()
+    });
+    expected.check(&mut bed.rings);
+    assert!(status.iter().all(|status| *status == 0), "{status:?}");
+    assert!(out.iter().all(|pushed| *pushed == rounds));
+    assert!(bed.context.error().is_none());
+    for (index, ring) in bed.rings.iter().enumerate() {
+        assert_eq!(ring.taken(), bed.context.head(index), "slots of ring {index}");
+    }
+}
+
+#[test]
+fn ten_million_descriptors_of_64_producers_arrive_in_order() {
+    all_arrive(c"push", (4, 12), (64, 10_000_000 / 64), 256);
+}
+
+#[test]
+fn one_and_two_slots_go_round_the_smallest_ring() {
+    all_arrive(c"push_two", (1, 6), (16, 20_000), 8);
+}
+
+#[test]
+fn a_slow_consumer_holds_its_producers() {
+    // Room for one slot at a time, so that everyone waits for room, and two slots for two of them.
+    all_arrive(c"push_two", (2, 6), (32, 500), 1);
+}
+
+#[test]
+fn a_proxy_that_stops_in_mid_flight_is_reported() {
+    let (threads, rounds) = (8, 100_000);
+    let mut bed = Bed::new(2, 6, 0);
+    let mut expected = Expected::new(threads, rounds);
+    let (status, out) = bed.run(c"push_two", threads, rounds, |rings, _| {
+        for index in 0..rings.len() {
+            expected.take(rings, index, 64);
+            rings[index].publish_tail();
+        }
+        let stop = expected.taken > 10_000;
+        if stop {
+            for ring in rings.iter_mut() {
+                ring.publish_state(State::Stopped);
+            }
+        }
+        stop
+    });
+    // Each of them was stopped when its ring was full, and knows of all that it has put in.
+    assert!(status.iter().all(|status| *status == c::NLF_ERROR_STOPPED as i32), "{status:?}");
+    for (thread, pushed) in out.iter().enumerate() {
+        assert!(*pushed >= expected.next[thread], "thread {thread}");
+    }
+    let error = bed.context.error().unwrap();
+    assert_eq!(error.code, c::NLF_ERROR_STOPPED);
+    let producer = producer(&bed.context);
+    assert_eq!(producer.quiet(), c::NLF_ERROR_STOPPED as i32);
+    assert_eq!(producer.quiet_all(), c::NLF_ERROR_STOPPED as i32);
+}
+
+#[test]
+fn a_proxy_that_moves_nothing_is_reported_and_nobody_hangs() {
+    let mut bed = Bed::new(1, 6, 200);
+    let (status, _) = bed.run(c"push", 4, 1000, |_, context| context.is_abandoned());
+    assert!(status.iter().all(|status| *status == c::NLF_ERROR_STUCK as i32), "{status:?}");
+    assert_eq!(bed.context.error().unwrap().code, c::NLF_ERROR_STUCK);
+    // Whoever comes later finds out as well, though the ring is taken from again: a slot in it is a hole.
+    while bed.rings[0].take().is_some() {}
+    bed.rings[0].publish_tail();
+    let producer = producer(&bed.context);
+    assert_eq!(producer.quiet(), c::NLF_ERROR_STUCK as i32);
+}
+
+#[test]
+fn a_wait_that_gets_on_is_not_given_up() {
+    // Fewer looks than the consumer takes, one slot for each, to have taken all.
+    all_arrive_with_spins(10_000);
+}
+
+fn all_arrive_with_spins(spins: u64) {
+    let mut bed = Bed::new(1, 6, spins);
+    let mut expected = Expected::new(4, 5_000);
+    let (status, _) = bed.run(c"push", 4, 5_000, |rings, _| {
+        expected.take(rings, 0, 1);
+        rings[0].publish_tail();
+        expected.all()
+    });
+    expected.check(&mut bed.rings);
+    assert!(status.iter().all(|status| *status == 0), "{status:?}");
+}
+
+#[test]
+fn quiet_waits_for_what_was_there_and_for_nothing_later() {
+    let mut bed = Bed::new(1, 6, 0);
+    let producer = producer(&bed.context);
+    assert_eq!(producer.quiet(), 0, "nothing was put in");
+    set_block(0);
+    let at = BASE as *mut u8;
+    assert_eq!(producer.put_nbi(at, at, 8, 1), 0);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(move || producer.quiet());
+        let ring = &mut bed.rings[0];
+        while ring.take().is_none() {}
+        ring.publish_tail();
+        assert!(!waiting.is_finished(), "taken is not delivered");
+        ring.publish_done(1);
+        assert_eq!(waiting.join().unwrap(), 0);
+    });
+    // The next is of another's slot.
+    assert_eq!(producer.quiet(), 0);
+}
+
+#[test]
+fn what_was_delivered_before_the_end_is_no_error() {
+    let mut bed = Bed::new(1, 6, 0);
+    let producer = producer(&bed.context);
+    let at = BASE as *mut u8;
+    assert_eq!(producer.put_nbi(at, at, 8, 1), 0);
+    assert!(bed.rings[0].take().is_some());
+    bed.rings[0].publish_done(1);
+    bed.rings[0].publish_state(State::Failed);
+    assert_eq!(producer.quiet(), 0);
+    assert_eq!(producer.put_nbi(at, at, 8, 1), 0, "there is room");
+    assert_eq!(producer.quiet(), c::NLF_ERROR_FAILED as i32);
+}
+
+#[test]
+fn a_wait_for_a_peer_ends_with_the_proxy() {
+    let mut bed = Bed::new(1, 6, 0);
+    let producer = producer(&bed.context);
+    let word = 0u64;
+    bed.rings[0].publish_state(State::Stopped);
+    // SAFETY: the word is this function's.
+    let status = unsafe { producer.wait_until(&raw const word, 0, 1) };
+    assert_eq!(status, c::NLF_ERROR_STOPPED as i32);
+    // What is there already is no error.
+    // SAFETY: the same.
+    assert_eq!(unsafe { producer.wait_until(&raw const word, 0, 0) }, 0);
+}
+
+#[test]
+fn every_operation_is_what_the_consumer_takes() {
+    let mut bed = Bed::new(1, 6, 0);
+    let producer = producer(&bed.context);
+    let at = |offset: u64| (BASE + offset) as *mut u8;
+    let word = |offset: u64| (BASE + offset) as *mut u64;
+    let half = |offset: u64| (BASE + offset) as *mut u32;
+    let last = REGION_BYTES - 8;
+    let (pe, wide) = (Pe(1), u64::MAX - 5);
+    let mut check = |status: i32, descriptor: Descriptor| {
+        assert_eq!(status, 0, "{descriptor:?}");
+        assert_eq!(bed.rings[0].take(), Some(Ok(descriptor)));
+        assert_eq!(bed.rings[0].take(), None);
+        bed.rings[0].publish_tail();
+    };
+    let (dst, src, signal) = (place(0, 16), place(0, last), place(0, 64));
+    check(producer.put_nbi(at(16), at(last), 8, 1), Descriptor::Put { pe, dst, src, bytes: 8 });
+    check(producer.get_nbi(at(last), at(16), 8, 1), Descriptor::Get { pe, dst, src, bytes: 8 });
+    for value in [0, 1, c::NLF_MAX_INLINE, c::NLF_MAX_INLINE + 1, wide] {
+        for (kind, op, plain) in [
+            (c::NLF_KIND_SET, AtomicOp::SignalSet, AtomicOp::Set),
+            (c::NLF_KIND_ADD, AtomicOp::SignalAdd, AtomicOp::Add),
+        ] {
+            let put = producer.put_signal_nbi(at(16), at(last), 8, word(64), value, kind, 1);
+            let bytes = 8;
+            check(put, Descriptor::PutSignal { pe, dst, src, bytes, signal, op, value });
+            let alone = Descriptor::Atomic {
+                pe,
+                dst: signal,
+                width: Width::Eight,
+                op: plain,
+                value,
+                compare: 0,
+                fetch: None,
+            };
+            check(producer.signal(word(64), value, kind, 1), alone);
+            check(producer.put_signal_nbi(at(16), at(16), 0, word(64), value, kind, 1), alone);
+        }
+    }
+    let fetching = [
+        (c::NLF_KIND_ADD, AtomicOp::FetchAdd),
+        (c::NLF_KIND_AND, AtomicOp::FetchAnd),
+        (c::NLF_KIND_OR, AtomicOp::FetchOr),
+        (c::NLF_KIND_XOR, AtomicOp::FetchXor),
+        (c::NLF_KIND_SWAP, AtomicOp::Swap),
+        (c::NLF_KIND_COMPARE_SWAP, AtomicOp::CompareSwap),
+    ];
+    let fetch = Some(place(0, 128));
+    for (kind, op) in fetching {
+        let compare = if op == AtomicOp::CompareSwap { 77 } else { 0 };
+        let (dst, value) = (signal, wide);
+        let expected =
+            Descriptor::Atomic { pe, dst, width: Width::Eight, op, value, compare, fetch };
+        check(producer.atomic64_nbi(kind, word(128), word(64), wide, compare, 1), expected);
+        let value = wide & 0xffff_ffff;
+        let width = Width::Four;
+        let expected = Descriptor::Atomic { pe, dst, width, op, value, compare, fetch };
+        let compare = compare as u32;
+        check(producer.atomic32_nbi(kind, half(128), half(64), wide as u32, compare, 1), expected);
+    }
+    check(producer.fence(1), Descriptor::Fence { pe: Some(pe) });
+    check(producer.fence_all(), Descriptor::Fence { pe: None });
+}
+
+#[test]
+fn what_is_wrong_is_told_and_not_put_in() {
+    let outside = (BASE + REGION_BYTES) as *mut u8;
+    let at = BASE as *mut u8;
+    let word = BASE as *mut u64;
+    let null = std::ptr::null_mut();
+    type Call<'a> = &'a dyn Fn(&Producer) -> i32;
+    let wrong: [(&str, u32, Call<'_>); 13] = [
+        ("a PE past the last", c::NLF_ERROR_PE, &|p| p.put_nbi(at, at, 8, 2)),
+        ("a negative PE", c::NLF_ERROR_PE, &|p| p.fence(-1)),
+        ("a target outside", c::NLF_ERROR_ADDRESS, &|p| p.put_nbi(outside, at, 8, 1)),
+        ("a source outside", c::NLF_ERROR_ADDRESS, &|p| p.put_nbi(at, outside, 8, 1)),
+        ("an end outside", c::NLF_ERROR_ADDRESS, &|p| p.get_nbi(at, outside.wrapping_sub(8), 9, 1)),
+        ("before the region", c::NLF_ERROR_ADDRESS, &|p| p.put_nbi(at.wrapping_sub(1), at, 8, 1)),
+        ("too long", c::NLF_ERROR_LENGTH, &|p| p.put_nbi(at, at, 1 << 32, 1)),
+        ("a signal across words", c::NLF_ERROR_ALIGNMENT, &|p| {
+            p.signal(word.wrapping_byte_add(4), 1, 1, 1)
+        }),
+        ("a signal of no kind", c::NLF_ERROR_KIND, &|p| p.signal(word, 1, 2, 1)),
+        ("an atomic of no kind", c::NLF_ERROR_KIND, &|p| p.atomic64_nbi(8, word, word, 1, 0, 1)),
+        ("a swap that fetches nothing", c::NLF_ERROR_KIND, &|p| {
+            p.atomic64_nbi(c::NLF_KIND_SWAP, null, word, 1, 0, 1)
+        }),
+        ("a set that fetches", c::NLF_ERROR_KIND, &|p| {
+            p.atomic64_nbi(c::NLF_KIND_SET, word, word, 1, 0, 1)
+        }),
+        ("a result outside", c::NLF_ERROR_ADDRESS, &|p| {
+            p.atomic64_nbi(c::NLF_KIND_ADD, outside.cast(), word, 1, 0, 1)
+        }),
+    ];
+    for (what, code, call) in wrong {
+        let mut bed = Bed::new(1, 6, 0);
+        let producer = producer(&bed.context);
+        assert_eq!(call(&producer), code as i32, "{what}");
+        assert_eq!(bed.context.error().unwrap().code, code, "{what}");
+        assert!(bed.rings[0].take().is_none(), "{what}");
+        assert_eq!(bed.context.head(0), 0, "{what}");
+        // The first one stays.
+        assert_eq!(producer.put_nbi(at, at, 8, 9), c::NLF_ERROR_PE as i32);
+        assert_eq!(bed.context.error().unwrap().code, code, "{what}");
+        // The context goes on.
+        assert_eq!(producer.put_nbi(at, at, 8, 1), 0);
+        assert!(bed.rings[0].take().is_some(), "{what}");
+    }
+}
+
+#[test]
+fn the_error_word_says_what_it_was_about() {
+    let bed = Bed::new(4, 6, 0);
+    let producer = producer(&bed.context);
+    set_block(6);
+    let outside = (BASE + REGION_BYTES) as *mut u8;
+    assert_ne!(producer.put_nbi(outside, BASE as *const u8, 12, 1), 0);
+    let error = bed.context.error().unwrap();
+    assert_eq!((error.code, error.op, error.pe), (c::NLF_ERROR_ADDRESS, c::NLF_OP_PUT, 1));
+    assert_eq!((error.addr, error.bytes, error.ring), (BASE + REGION_BYTES, 12, 2));
+}
+
+#[test]
+fn zero_bytes_are_no_operation() {
+    let mut bed = Bed::new(1, 6, 0);
+    let producer = producer(&bed.context);
+    assert_eq!(producer.put_nbi(std::ptr::null_mut(), std::ptr::null(), 0, 1), 0);
+    assert_eq!(producer.get_nbi(std::ptr::null_mut(), std::ptr::null(), 0, 1), 0);
+    assert!(bed.rings[0].take().is_none());
+    assert_eq!(producer.quiet(), 0);
+}
+
+#[test]
+fn kernels_of_another_version_are_refused() {
+    let bed = Bed::new(1, 6, 0);
+    // SAFETY: nobody uses the context yet.
+    unsafe { (*bed.context.as_mut_ptr()).version += 1 };
+    let producer = producer(&bed.context);
+    let at = BASE as *mut u8;
+    let refused = c::NLF_ERROR_VERSION as i32;
+    assert_eq!(producer.put_nbi(at, at, 8, 1), refused);
+    assert_eq!(producer.signal(at.cast(), 1, 1, 1), refused);
+    assert_eq!(producer.put_signal_nbi(at, at, 8, at.cast(), 1, 1, 1), refused);
+    assert_eq!(producer.fence(1), refused);
+    assert_eq!(producer.quiet(), refused);
+    assert_eq!(producer.quiet_all(), refused);
+}
+
+fn producer(context: &HostContext) -> Producer {
+    set_block(0);
+    // SAFETY: the tests keep the context; nobody follows addresses of its region.
+    unsafe { Producer::new(context.as_ptr()) }
+}
