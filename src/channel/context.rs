@@ -1,7 +1,7 @@
 //! A channel: rails to all PEs, memory that kernels and peers reach, and a proxy thread between them.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -98,6 +98,7 @@ pub struct Channel {
     control: Option<Sender<Control>>,
     thread: Option<JoinHandle<()>>,
     drain: Duration,
+    drained: OnceLock<Result<(), Arc<ChannelError>>>,
     stopped: bool,
 }
 
@@ -133,7 +134,8 @@ impl Channel {
         let serial = Mutex::new(Serial { bootstrap, regions: Vec::new() });
         let (control, thread) = (Some(control), Some(thread));
         let drain = options.drain;
-        let channel = Self { common, serial, control, thread, drain, stopped: false };
+        let drained = OnceLock::new();
+        let channel = Self { common, serial, control, thread, drain, drained, stopped: false };
         info!(
             target: logging::PROXY,
             "channel of PE {me} of {n_pes}: {} rings of {} slots", options.rings, options.slots
@@ -254,6 +256,19 @@ impl Channel {
         Ok(self.serial().bootstrap.barrier()?)
     }
 
+    /// Delivers what was pushed by now, and takes nothing more: who pushes later, or waits, is told that the
+    /// channel is stopped. Peers are still served. For producers that have to end before the channel is
+    /// dropped; [`Channel::stop`] does it as well. Not collective.
+    ///
+    /// # Errors
+    /// Something was not delivered within [`Options::drain`], or had failed before.
+    pub fn drain(&self) -> Result<(), ChannelError> {
+        match self.drained.get_or_init(|| self.drain_rings().map_err(Arc::new)) {
+            Ok(()) => Ok(()),
+            Err(failed) => Err(ChannelError::Undelivered(Arc::clone(failed))),
+        }
+    }
+
     /// Ends the channel in good order: delivers what was pushed by now, waits until all PEs have, and ends
     /// the proxy thread. What is pushed later is not taken, and whoever waits in vain is told so.
     /// Collective. After it, the channel can only be dropped.
@@ -270,7 +285,7 @@ impl Channel {
         if std::mem::replace(&mut self.stopped, true) {
             return Ok(());
         }
-        let drained = self.drain_rings();
+        let drained = self.drain();
         let met = match (&drained, with_others) {
             // Peers may still need this PE's turns.
             (Ok(()), true) => self.serial().bootstrap.barrier().map_err(ChannelError::from),

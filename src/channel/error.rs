@@ -1,5 +1,6 @@
 //! What can go wrong with a channel, in words that a user can act on.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use channel_sys as c;
@@ -71,6 +72,9 @@ pub enum ChannelError {
     /// The context has failed: an operation, or a kernel's request.
     #[error("the channel has failed: {0}")]
     Failed(String),
+    /// Not everything that was pushed was delivered.
+    #[error("{0}")]
+    Undelivered(Arc<ChannelError>),
     /// The proxy thread is not there any more.
     #[error("the channel's proxy thread has ended")]
     Ended,

@@ -189,11 +189,11 @@ impl Proxy {
     /// Looks for what changes the phase.
     fn look(&mut self) {
         if !matches!(self.phase, Phase::Failed | Phase::Stopped) {
-            if let Some(fault) = self.common.shared.fault() {
-                // A kernel that gives up leaves a slot that will never be there.
-                if fault.code == c::NLF_ERROR_STUCK {
-                    self.fail(Failed { fault, why: fault.to_string() });
-                }
+            // A kernel that has given up leaves slots that will never be there.
+            if self.common.shared.is_abandoned() {
+                let stuck = || fault(c::NLF_ERROR_STUCK);
+                let fault = self.common.shared.fault().unwrap_or_else(stuck);
+                self.fail(Failed { fault, why: fault.to_string() });
             }
         }
         if let Phase::Draining { until, .. } = &self.phase {

@@ -207,6 +207,13 @@ impl Shared {
         }
     }
 
+    /// Whether a producer has given up slots that it had reserved, so that its ring is stuck.
+    pub(super) fn is_abandoned(&self) -> bool {
+        let error = self.at::<c::nlf_error>(self.plan.error);
+        // SAFETY: a part of the piece, aligned; producers change it atomically.
+        unsafe { AtomicU32::from_ptr(&raw mut (*error).abandoned) }.load(Ordering::Acquire) != 0
+    }
+
     /// The error that producers see, once it is complete.
     pub(super) fn fault(&self) -> Option<Fault> {
         let error = self.at::<c::nlf_error>(self.plan.error);

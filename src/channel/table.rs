@@ -127,6 +127,10 @@ mod tests {
     use super::super::descriptor::RegionIndex;
     use super::*;
 
+    fn refused<T>(result: Result<T, Misplaced>) -> Misplaced {
+        result.err().unwrap()
+    }
+
     fn place(region: u8, offset: u64) -> Place {
         Place::new(RegionIndex::new(region).unwrap(), offset).unwrap()
     }
@@ -145,8 +149,6 @@ mod tests {
         assert_eq!(regions.near(place(3, 40), 60).unwrap().0, 0x1028);
         assert_eq!(regions.far(place(3, 40), 60, Pe(1)).unwrap().0, 0x502c);
         assert_eq!(regions.near(place(254, 0), 8).unwrap().0, 0x2000);
-        let refused =
-            |result: Result<_, Misplaced>| result.map(|(at, _): (u64, _)| at).unwrap_err();
         let outside = |addr| Misplaced { code: c::NLF_ERROR_ADDRESS, addr };
         assert_eq!(refused(regions.far(place(3, 40), 61, Pe(1))), outside(0x1028));
         assert_eq!(refused(regions.far(place(3, c::NLF_MAX_OFFSET), 1, Pe(0))).code, 2);

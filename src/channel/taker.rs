@@ -207,9 +207,13 @@ impl Taker {
             .all(|source| source.ring.taken() >= source.limit && source.open.is_empty())
     }
 
-    /// Descriptors' slots that are not done, up to the limits.
+    /// Slots that are not done, up to the limits; without one, of those taken.
     pub(super) fn left(&self) -> u64 {
-        self.sources.iter().map(|source| source.limit.saturating_sub(source.ring.done())).sum()
+        let left = |Source { ring, limit, .. }: &Source| {
+            let end = if *limit == u64::MAX { ring.taken() } else { *limit };
+            end.saturating_sub(ring.done())
+        };
+        self.sources.iter().map(left).sum()
     }
 
     /// Tells the producers of all rings what the proxy does.

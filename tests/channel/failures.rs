@@ -1,0 +1,245 @@
+//! The end of a channel, and what producers and users are told of what is wrong. Nothing hangs.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use channel_producer::set_block;
+use nvshmem_transport_libfabric::channel::bootstrap::Callback;
+use nvshmem_transport_libfabric::channel::descriptor::{Descriptor, Place as At, RegionIndex};
+use nvshmem_transport_libfabric::channel::slot::{Slot, lap};
+use nvshmem_transport_libfabric::channel::sys as c;
+use nvshmem_transport_libfabric::channel::{Channel, Options};
+use nvshmem_transport_libfabric::engine::atomic::{AtomicOp, Width};
+use nvshmem_transport_libfabric::engine::ids::Pe;
+
+use super::launch::Place;
+use super::traffic::{Heap, bootstrap, options, producer};
+
+/// What was pushed before the end is delivered, without a quiet, while others still push.
+pub(crate) fn stop(place: &Place) {
+    const COUNT: u64 = 3000;
+    let mut memory = vec![0_u64; 512];
+    let heap = Heap(memory.as_mut_ptr().cast());
+    let channel = Channel::new(bootstrap(place), &options()).unwrap();
+    // SAFETY: `memory` outlives the channel, which is stopped below.
+    unsafe { channel.register_symmetric(heap.0, 4096).unwrap() };
+    channel.barrier().unwrap();
+    let to = (place.me as i32 + 1) % place.n_pes as i32;
+    let p = producer(&channel);
+    for _ in 0..COUNT {
+        assert_eq!(p.signal(heap.at(0).cast(), 1, c::NLF_KIND_ADD, to), 0);
+        assert_eq!(p.put_nbi(heap.at(64), heap.at(128), 64, to), 0);
+    }
+    channel.stop().unwrap();
+    assert_eq!(heap.word(0).load(Ordering::Acquire), COUNT, "all that was pushed");
+}
+
+/// Who pushes while the channel is stopped is told so, and who waits does not wait any longer.
+pub(crate) fn late_pushes(place: &Place) {
+    let stopped = c::NLF_ERROR_STOPPED as i32;
+    for _ in 0..3 {
+        let channel = Channel::new(bootstrap(place), &options()).unwrap();
+        let heap = Heap(channel.allocate_symmetric(1 << 12).unwrap());
+        let pushed = AtomicU64::new(0);
+        let (context, shared) = (producer(&channel), &pushed);
+        // The context lives until the producers have ended: so the end is told to the proxy by a thread
+        // that holds the channel, and the channel is dropped after them.
+        thread::scope(|scope| {
+            let threads: Vec<_> = (0..3)
+                .map(|block| {
+                    scope.spawn(move || {
+                        set_block(block);
+                        loop {
+                            let pushed = context.put_nbi(heap.at(0), heap.at(64), 8, 0);
+                            let status = if pushed == 0 { context.quiet() } else { pushed };
+                            if status != 0 {
+                                return status;
+                            }
+                            shared.fetch_add(1, Ordering::Relaxed);
+                        }
+                    })
+                })
+                .collect();
+            while pushed.load(Ordering::Relaxed) < 100 {
+                thread::yield_now();
+            }
+            channel.drain().unwrap();
+            for thread in threads {
+                assert_eq!(thread.join().unwrap(), stopped);
+            }
+        });
+        assert_eq!(producer(&channel).quiet_all(), stopped);
+        channel.stop().unwrap();
+    }
+}
+
+/// Sizes that cannot be are refused before anything is opened.
+pub(crate) fn sizes(_: &Place) {
+    let alone = || {
+        Box::new(
+            Callback::new(1, 0, |mine, all| {
+                all.copy_from_slice(mine);
+                0
+            })
+            .unwrap(),
+        )
+    };
+    let refused = |rings, slots| {
+        let options = Options { rings, slots, ..options() };
+        Channel::new(alone(), &options).unwrap_err().to_string()
+    };
+    for rings in [0, 3, 64] {
+        assert!(refused(rings, 256).contains(&format!("not {rings}")), "{}", refused(rings, 256));
+    }
+    for slots in [0, 32, 100, 1 << 21] {
+        assert!(refused(2, slots).contains(&format!("not {slots}")), "{}", refused(2, slots));
+    }
+    let channel = Channel::new(alone(), &Options { rings: 1, slots: 64, ..options() }).unwrap();
+    // SAFETY: refused, so nobody uses it.
+    let failed =
+        unsafe { channel.register_local(NonNull::<u8>::dangling().as_ptr(), 0) }.unwrap_err();
+    assert!(failed.to_string().contains("0 bytes"), "{failed}");
+    channel.stop().unwrap();
+}
+
+/// Writes a descriptor's words into a ring, as a producer would that checks nothing.
+fn push_raw(channel: &Channel, words: [u64; 4], second: Option<[u64; 4]>) {
+    // SAFETY: the context lives, and nobody else produces in this test.
+    unsafe {
+        let context = &*channel.context();
+        let ring = &*context.rings;
+        let head = AtomicU64::from_ptr(&raw mut (*ring.producers).head);
+        let count = 1 + u64::from(second.is_some());
+        let number = head.fetch_add(count, Ordering::AcqRel);
+        for (at, words) in [Some(words), second].into_iter().flatten().enumerate() {
+            let number = number + at as u64;
+            let slot =
+                &*ring.slots.add(number as usize & ((1 << context.slots_log2) - 1)).cast::<Slot>();
+            let due = lap(number, context.slots_log2);
+            let word = |at: usize| words[at] & !c::NLF_LAP | due;
+            slot.words[0].store(words[0], Ordering::Relaxed);
+            slot.words[2].store(words[2], Ordering::Relaxed);
+            slot.words[1].store(word(1), Ordering::Release);
+            slot.words[3].store(word(3), Ordering::Release);
+        }
+    }
+}
+
+/// What the device API would not let through, or may let through as it knows less than the proxy: the
+/// context ends with a word that says what was wrong, and everybody who waits is told.
+pub(crate) fn bad_requests(place: &Place) {
+    let len = 4096;
+    let at = |region, offset| At::new(RegionIndex::new(region).unwrap(), offset).unwrap();
+    let word = |dst, width| Descriptor::Atomic {
+        pe: Pe(0),
+        dst,
+        width,
+        op: AtomicOp::Add,
+        value: 1,
+        compare: 0,
+        fetch: None,
+    };
+    let put = |pe, dst, src, bytes| Descriptor::Put { pe: Pe(pe), dst, src, bytes };
+    let signal = |signal| Descriptor::PutSignal {
+        pe: Pe(0),
+        dst: at(0, 0),
+        src: at(0, 8),
+        bytes: 8,
+        signal,
+        op: AtomicOp::SignalSet,
+        value: 1,
+    };
+    let fetch = |fetch| Descriptor::Atomic {
+        pe: Pe(0),
+        dst: at(0, 0),
+        width: Width::Eight,
+        op: AtomicOp::FetchAdd,
+        value: 1,
+        compare: 0,
+        fetch: Some(fetch),
+    };
+    use c::{NLF_ERROR_ADDRESS, NLF_ERROR_ALIGNMENT, NLF_ERROR_PE};
+    let cases = [
+        (put(1, at(0, 0), at(0, 8), 8), NLF_ERROR_PE, "there is no PE 1"),
+        (put(65_535, at(0, 0), at(0, 8), 8), NLF_ERROR_PE, "there is no PE 65535"),
+        (Descriptor::Fence { pe: Some(Pe(9)) }, NLF_ERROR_PE, "fence on ring 0: there is no PE 9"),
+        (put(0, at(7, 0), at(0, 8), 8), NLF_ERROR_ADDRESS, "not all in registered memory"),
+        (put(0, at(0, len - 7), at(0, 8), 8), NLF_ERROR_ADDRESS, "8 bytes at"),
+        (put(0, at(0, 0), at(0, 1), 4096), NLF_ERROR_ADDRESS, "4096 bytes at"),
+        (
+            put(0, at(0, c::NLF_MAX_OFFSET), at(0, 8), u32::MAX),
+            NLF_ERROR_ADDRESS,
+            "4294967295 bytes",
+        ),
+        (put(0, at(1, 0), at(0, 8), 8), NLF_ERROR_ADDRESS, "put on ring 0"),
+        (signal(at(0, len - 4)), NLF_ERROR_ADDRESS, "put with signal"),
+        (signal(at(0, 4)), NLF_ERROR_ALIGNMENT, "not aligned"),
+        (word(at(0, 2), Width::Four), NLF_ERROR_ALIGNMENT, "a word of 4 bytes"),
+        (word(at(0, len - 4), Width::Eight), NLF_ERROR_ADDRESS, "atomic on ring 0"),
+        (fetch(at(0, len)), NLF_ERROR_ADDRESS, "atomic on ring 0"),
+    ];
+    let failed = c::NLF_ERROR_FAILED as i32;
+    let check = |push: &dyn Fn(&Channel), code: u32, text: &str| {
+        let channel = Channel::new(bootstrap(place), &options()).unwrap();
+        let heap = Heap(channel.allocate_symmetric(len as usize).unwrap());
+        let mut own = vec![0_u64; 8];
+        // SAFETY: `own` outlives the channel, which is stopped below.
+        unsafe { channel.register_local(own.as_mut_ptr().cast(), 64).unwrap() };
+        heap.word(256).store(77, Ordering::Relaxed);
+        // In order: what was pushed before is done.
+        let p = producer(&channel);
+        assert_eq!(p.put_nbi(heap.at(512), heap.at(256), 8, 0), 0);
+        push(&channel);
+        assert_eq!(p.put_nbi(heap.at(520), heap.at(256), 8, 0), 0, "there is room");
+        let status = p.quiet();
+        assert!(status == failed || status == code as i32, "status {status} of {text}");
+        assert_eq!(heap.word(520).load(Ordering::Acquire), 0, "nothing behind it is taken");
+        // SAFETY: the error lives, and is complete once quiet has said so.
+        let error = unsafe { (*channel.context()).error.read_volatile() };
+        assert_eq!(error.code, code, "{text}");
+        let why = channel.error().unwrap();
+        assert!(why.contains(text), "{why}");
+        let end = channel.stop().unwrap_err().to_string();
+        assert!(end.contains("failed") && end.contains(text), "{end}");
+    };
+    for (descriptor, code, text) in cases {
+        let encoded = descriptor.encode();
+        check(&|channel| push_raw(channel, encoded.first, encoded.second), code, text);
+    }
+    let garbage = [u64::MAX & !c::NLF_LAP; 4];
+    let none = c::NLF_ERROR_DESCRIPTOR;
+    check(&|channel| push_raw(channel, garbage, None), none, "no descriptor");
+    check(&|channel| push_raw(channel, [0; 4], None), none, "no descriptor");
+}
+
+/// A PE that dies is noticed, and told to kernels that wait; the end comes all the same.
+pub(crate) fn dead_peer(place: &Place) {
+    let options = Options { drain: Duration::from_secs(1), ..options() };
+    let channel = Channel::new(bootstrap(place), &options).unwrap();
+    let heap = Heap(channel.allocate_symmetric(1 << 20).unwrap());
+    channel.barrier().unwrap();
+    let p = producer(&channel);
+    if place.me == 1 {
+        // Without an end.
+        std::process::abort();
+    }
+    let mut status = 0;
+    // What goes into its memory may still arrive when its process has just gone.
+    while status == 0 {
+        for _ in 0..64 {
+            status = p.signal(heap.at(0).cast(), 1, c::NLF_KIND_ADD, 1);
+            if status == 0 {
+                status = p.put_nbi(heap.at(4096), heap.at(8192), 1 << 16, 1);
+            }
+        }
+        if status == 0 {
+            status = p.quiet();
+        }
+    }
+    assert_eq!(status, c::NLF_ERROR_FAILED as i32);
+    let why = channel.error().unwrap();
+    assert!(why.contains("PE 1") || why.contains("rail"), "{why}");
+    drop(channel);
+}

@@ -1,0 +1,155 @@
+//! A job: this test program once for each PE, as processes of their own.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::{Failed, Trial};
+
+/// What a process of a job is told.
+const ME: &str = "CHANNEL_TEST_PE";
+const N_PES: &str = "CHANNEL_TEST_PES";
+const PORT: &str = "CHANNEL_TEST_PORT";
+const SCENARIO: &str = "CHANNEL_TEST_SCENARIO";
+
+/// No job takes as long on any machine that is not stuck.
+const DEADLINE: Duration = Duration::from_secs(150);
+
+/// This PE, in a job.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) me: u32,
+    pub(crate) n_pes: u32,
+    /// Where PE 0 listens.
+    pub(crate) address: String,
+}
+
+/// What a PE does.
+pub(crate) type Scenario = fn(&Place);
+
+/// In a process of a job: runs its scenario, and ends.
+pub(crate) fn pe_entry(scenarios: &[(&str, Scenario)]) {
+    let Ok(name) = std::env::var(SCENARIO) else { return };
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
+    let (Some(me), Some(n_pes), Some(port)) = (number(ME), number(N_PES), number(PORT)) else {
+        panic!("a process of a job is told its place");
+    };
+    let scenario = scenarios.iter().find(|(known, _)| *known == name);
+    let (_, scenario) = scenario.expect("a scenario of this program");
+    scenario(&Place { me, n_pes, address: format!("127.0.0.1:{port}") });
+    std::process::exit(0);
+}
+
+/// A fabric that jobs run on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fabric {
+    /// The system's libfabric, over TCP.
+    Tcp,
+    /// Its shared memory.
+    Shm,
+    /// TCP of the second libfabric, if there is one.
+    Tcp2,
+}
+
+impl Fabric {
+    fn library(self) -> Result<Option<PathBuf>, String> {
+        if self != Self::Tcp2 {
+            return Ok(None);
+        }
+        let path = std::env::var_os("NVSHMEM_TEST_LIBFABRIC2").filter(|path| !path.is_empty());
+        path.map(|path| Some(path.into()))
+            .ok_or_else(|| String::from("NVSHMEM_TEST_LIBFABRIC2 names no libfabric 2.x"))
+    }
+
+    fn provider(self) -> &'static str {
+        match self {
+            Self::Tcp | Self::Tcp2 => "tcp",
+            Self::Shm => "shm",
+        }
+    }
+}
+
+/// A job to run.
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    pub(crate) scenario: &'static str,
+    pub(crate) fabric: Fabric,
+    pub(crate) n_pes: u32,
+    /// Settings besides the fabric.
+    pub(crate) env: Vec<(&'static str, &'static str)>,
+    /// PEs that end otherwise than well.
+    pub(crate) dies: Option<u32>,
+}
+
+impl Job {
+    pub(crate) fn new(scenario: &'static str, fabric: Fabric, n_pes: u32) -> Self {
+        Self { scenario, fabric, n_pes, env: Vec::new(), dies: None }
+    }
+
+    /// As a test. What lacks its fabric is ignored, and says why.
+    pub(crate) fn trial(self) -> Trial {
+        let Self { scenario, fabric, n_pes, .. } = &self;
+        let name = format!("{scenario}::{fabric:?}_{n_pes}_pes").to_lowercase();
+        match fabric.library() {
+            Ok(library) => Trial::test(name, move || self.run(library)),
+            Err(why) => Trial::test(format!("{name} ({why})"), || Ok(())).with_ignored_flag(true),
+        }
+    }
+
+    fn run(&self, library: Option<PathBuf>) -> Result<(), Failed> {
+        // The port is free by the time that PE 0 listens, unless another program takes it meanwhile.
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let program = std::env::current_exe()?;
+        let start = |me: u32| {
+            let mut command = Command::new(&program);
+            command
+                .env(SCENARIO, self.scenario)
+                .env(ME, me.to_string())
+                .env(N_PES, self.n_pes.to_string())
+                .env(PORT, port.to_string())
+                .env("NVSHMEM_LIBFABRIC_PROVIDER", self.fabric.provider())
+                .env("RUST_BACKTRACE", "0")
+                .envs(self.env.iter().copied())
+                .stdin(Stdio::null());
+            if let Some(library) = &library {
+                command.env("NVSHMEM_LIBFABRIC_LIBRARY", library);
+            }
+            command.spawn()
+        };
+        let children: Vec<Child> = (0..self.n_pes).map(start).collect::<Result<_, _>>()?;
+        let ended = wait(children);
+        for (pe, status) in ended.into_iter().enumerate() {
+            let expected = self.dies == Some(pe as u32);
+            match status {
+                None => return Err(format!("PE {pe} did not end").into()),
+                Some(status) if status.success() == expected => {
+                    return Err(format!("PE {pe}: {status}").into());
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Waits for all; who is too late is killed, as are the rest once one has failed.
+fn wait(mut children: Vec<Child>) -> Vec<Option<ExitStatus>> {
+    let end = Instant::now() + DEADLINE;
+    loop {
+        let statuses: Vec<_> =
+            children.iter_mut().map(|child| child.try_wait().ok().flatten()).collect();
+        if statuses.iter().all(Option::is_some) {
+            return statuses;
+        }
+        if Instant::now() > end {
+            for child in &mut children {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            return statuses;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}

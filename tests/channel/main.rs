@@ -1,0 +1,47 @@
+//! The device channel end to end: the device API on CPU threads, its proxy thread, real rails, and peers in
+//! processes of their own.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod failures;
+mod launch;
+mod traffic;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+
+use launch::{Fabric, Job, pe_entry};
+
+fn main() -> ExitCode {
+    pe_entry(&[
+        ("traffic", traffic::traffic),
+        ("quiet", traffic::quiet_beside_others),
+        ("stop", failures::stop),
+        ("late", failures::late_pushes),
+        ("sizes", failures::sizes),
+        ("bad", failures::bad_requests),
+        ("dead", failures::dead_peer),
+    ]);
+    let mut arguments = Arguments::from_args();
+    // Each job is several busy processes already.
+    arguments.test_threads.get_or_insert(1);
+    let mut trials: Vec<Trial> = Vec::new();
+    for (fabric, n_pes) in [(Fabric::Shm, 3), (Fabric::Tcp, 2), (Fabric::Tcp2, 3), (Fabric::Shm, 1)]
+    {
+        trials.push(Job::new("traffic", fabric, n_pes).trial());
+    }
+    for fabric in [Fabric::Shm, Fabric::Tcp, Fabric::Tcp2] {
+        trials.push(Job::new("quiet", fabric, 2).trial());
+        trials.push(Job::new("stop", fabric, 2).trial());
+    }
+    trials.push(Job::new("late", Fabric::Shm, 1).trial());
+    trials.push(Job::new("sizes", Fabric::Shm, 1).trial());
+    trials.push(Job::new("bad", Fabric::Shm, 1).trial());
+    let seconds = vec![("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", "2")];
+    for fabric in [Fabric::Shm, Fabric::Tcp, Fabric::Tcp2] {
+        let job = Job::new("dead", fabric, 2);
+        trials.push(Job { env: seconds.clone(), dies: Some(1), ..job }.trial());
+    }
+    libtest_mimic::run(&arguments, trials).exit_code()
+}

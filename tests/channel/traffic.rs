@@ -1,0 +1,329 @@
+//! All operations among all PEs, from several threads, with every byte and word checked.
+
+use std::slice;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use channel_producer::{Producer, set_block};
+use nvshmem_transport_libfabric::channel::bootstrap::{TcpBootstrap, TcpOptions};
+use nvshmem_transport_libfabric::channel::sys as c;
+use nvshmem_transport_libfabric::channel::{Channel, Options};
+
+use super::launch::Place;
+
+/// `NLF_CMP_GE` of the device header.
+pub(crate) const AT_LEAST: u32 = 3;
+
+/// The job's bootstrap.
+pub(crate) fn bootstrap(place: &Place) -> Box<TcpBootstrap> {
+    let Place { me, n_pes, address } = place.clone();
+    let options = TcpOptions { address, me, n_pes, job: 1, patience: Duration::from_secs(60) };
+    Box::new(TcpBootstrap::join(options).unwrap())
+}
+
+pub(crate) fn options() -> Options {
+    Options { rings: 2, slots: 256, ..Options::from_env().unwrap() }
+}
+
+/// The device API on a channel, which outlives the threads that use it.
+pub(crate) fn producer(channel: &Channel) -> Producer {
+    // SAFETY: scenarios end their threads before they end the channel.
+    unsafe { Producer::new(channel.context()) }
+}
+
+/// Symmetric memory, as words that anybody may change.
+#[derive(Clone, Copy)]
+pub(crate) struct Heap(pub(crate) *mut u8);
+
+// SAFETY: memory that belongs to no thread, used as atomics, or as bytes by whose turn it is.
+unsafe impl Send for Heap {}
+// SAFETY: the same.
+unsafe impl Sync for Heap {}
+
+impl Heap {
+    pub(crate) fn at(&self, offset: usize) -> *mut u8 {
+        self.0.wrapping_add(offset)
+    }
+
+    pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: inside the heap, and aligned, as scenarios place words.
+        unsafe { AtomicU64::from_ptr(self.at(offset).cast()) }
+    }
+
+    /// Bytes that nobody changes meanwhile.
+    pub(crate) fn bytes(&self, offset: usize, len: usize) -> &[u8] {
+        // SAFETY: inside the heap; scenarios read after what says that they have arrived.
+        unsafe { slice::from_raw_parts(self.at(offset), len) }
+    }
+
+    pub(crate) fn fill(&self, offset: usize, len: usize, byte: impl Fn(usize) -> u8) {
+        for at in 0..len {
+            // SAFETY: inside the heap, in the caller's own part of it.
+            unsafe { self.at(offset + at).write(byte(at)) }
+        }
+    }
+}
+
+const THREADS: usize = 2;
+const ROUNDS: u64 = 12;
+
+/// Where things are in the heap. Words first: what all add to, tickets, a lock.
+const SUM: usize = 0;
+const TICKET: usize = 8;
+const SWAPPED: usize = 16;
+const NARROW: usize = 24;
+const MARKS: usize = 4096;
+/// Words of a thread of a sender.
+const SIGNALS: usize = 16 << 10;
+const ACKS: usize = 20 << 10;
+const ORDERED: usize = 24 << 10;
+/// What gets read.
+const STATIC: usize = 64 << 10;
+const STATIC_LEN: usize = 64 << 10;
+const AREAS: usize = 256 << 10;
+const AREA: usize = 192 << 10;
+
+const SIZES: [usize; 7] = [8, 1, 200, 4096, 333, 70_001, 180_000];
+
+fn pattern(sender: usize, thread: usize, round: u64, at: usize) -> u8 {
+    (sender * 31 + thread * 17 + round as usize * 7 + at * 3 + (at >> 8) * 5 + 1) as u8
+}
+
+fn fixed(pe: usize, at: usize) -> u8 {
+    (pe * 13 + at * 5 + (at >> 8) * 3 + 7) as u8
+}
+
+/// One thread's sends and checks.
+struct Worker<'a> {
+    p: Producer,
+    heap: Heap,
+    /// Its own registered memory: what it sends, then what it gets.
+    local: Heap,
+    me: usize,
+    n: usize,
+    thread: usize,
+    tickets: &'a Mutex<Vec<u64>>,
+}
+
+const GOT: usize = AREA;
+const RESULTS: usize = 2 * AREA;
+const LOCAL: usize = RESULTS + 4096;
+
+impl Worker<'_> {
+    /// A word of this thread's kind that belongs to a sender.
+    fn slot(&self, kind: usize, sender: usize) -> usize {
+        kind + (sender * THREADS + self.thread) * 16
+    }
+
+    fn area(&self, sender: usize) -> usize {
+        AREAS + (sender * THREADS + self.thread) * AREA
+    }
+
+    fn len(&self, sender: usize, to: usize, round: u64) -> usize {
+        SIZES[(round as usize * 5 + sender * 3 + to + self.thread) % SIZES.len()]
+    }
+
+    fn run(&self) {
+        let ok = c::NLF_OK as i32;
+        set_block(self.thread as u32);
+        for round in 1..=ROUNDS {
+            self.send(round);
+            self.receive(round);
+            self.read_and_count(round);
+            // Everybody has taken what this thread has sent.
+            let acks = self.heap.at(self.slot(ACKS, self.me)).cast();
+            // SAFETY: a word of the heap.
+            let waited = unsafe { self.p.wait_until(acks, AT_LEAST, round * self.n as u64) };
+            assert_eq!(waited, ok);
+        }
+        assert_eq!(self.p.quiet(), ok);
+    }
+
+    fn send(&self, round: u64) {
+        let Self { p, heap, local, me, .. } = self;
+        let ok = c::NLF_OK as i32;
+        let longest = (0..self.n).map(|to| self.len(*me, to, round)).max().unwrap_or(0);
+        local.fill(0, longest, |at| pattern(*me, self.thread, round, at));
+        // In front of the results, which start at a word.
+        local.word(RESULTS + 64).store(round, Ordering::Relaxed);
+        for to in 0..self.n {
+            let (len, pe) = (self.len(*me, to, round), to as i32);
+            let (area, signal) = (heap.at(self.area(*me)), heap.at(self.slot(SIGNALS, *me)));
+            let (kind, value) =
+                if to % 2 == 0 { (c::NLF_KIND_SET, round) } else { (c::NLF_KIND_ADD, 1) };
+            assert_eq!(
+                p.put_signal_nbi(area, local.at(0), len, signal.cast(), value, kind, pe),
+                ok
+            );
+            // The word in front is seen no later than the one behind the fence.
+            let ordered = self.slot(ORDERED, *me);
+            let from = local.at(RESULTS + 64);
+            assert_eq!(p.put_nbi(heap.at(ordered), from, 8, pe), ok);
+            assert_eq!(if round % 3 == 0 { p.fence_all() } else { p.fence(pe) }, ok);
+            assert_eq!(p.put_nbi(heap.at(ordered + 8), from, 8, pe), ok);
+        }
+    }
+
+    fn receive(&self, round: u64) {
+        let Self { p, heap, me, .. } = self;
+        let ok = c::NLF_OK as i32;
+        for sender in 0..self.n {
+            let signal = heap.at(self.slot(SIGNALS, sender)).cast();
+            // SAFETY: a word of the heap.
+            assert_eq!(unsafe { p.wait_until(signal, AT_LEAST, round) }, ok);
+            let len = self.len(sender, *me, round);
+            let found = heap.bytes(self.area(sender), len);
+            let right = (0..len).all(|at| found[at] == pattern(sender, self.thread, round, at));
+            assert!(right, "round {round}: {len} bytes of PE {sender}");
+            let ordered = self.slot(ORDERED, sender);
+            // SAFETY: a word of the heap.
+            assert_eq!(unsafe { p.wait_until(heap.at(ordered + 8).cast(), AT_LEAST, round) }, ok);
+            assert_eq!(
+                heap.word(ordered).load(Ordering::Acquire),
+                round,
+                "what was before the fence"
+            );
+            let ack = heap.at(self.slot(ACKS, sender)).cast();
+            assert_eq!(p.signal(ack, 1, c::NLF_KIND_ADD, sender as i32), ok);
+        }
+    }
+
+    fn read_and_count(&self, round: u64) {
+        let Self { p, heap, local, n, .. } = self;
+        let ok = c::NLF_OK as i32;
+        let null = std::ptr::null_mut();
+        let (from, len) = ((round as usize * 97) % 4096, [8, 4000, 60_000][round as usize % 3]);
+        let to = (self.me + self.thread + round as usize) % n;
+        let result = |at: usize| local.at(RESULTS + at);
+        assert_eq!(p.get_nbi(local.at(GOT), heap.at(STATIC + from), len, to as i32), ok);
+        for pe in 0..*n {
+            let sum = heap.at(SUM).cast();
+            assert_eq!(p.atomic64_nbi(c::NLF_KIND_ADD, null, sum, 3, 0, pe as i32), ok);
+            let narrow = heap.at(NARROW).cast();
+            let none = std::ptr::null_mut();
+            assert_eq!(p.atomic32_nbi(c::NLF_KIND_XOR, none, narrow, 1 << 30, 0, pe as i32), ok);
+        }
+        local.fill(RESULTS, 32, |_| 0xaa);
+        let ticket = heap.at(TICKET).cast();
+        assert_eq!(p.atomic64_nbi(c::NLF_KIND_ADD, result(0).cast(), ticket, 1, 0, 0), ok);
+        let wide = heap.at(SWAPPED).cast();
+        // Its own word, so what comes back is known.
+        let before = round - 1;
+        let (old, new) = if self.thread == 0 { (before, round) } else { (u64::MAX, 0) };
+        let swap = c::NLF_KIND_COMPARE_SWAP;
+        assert_eq!(p.atomic64_nbi(swap, result(8).cast(), wide, new, old, self.me as i32), ok);
+        let fetch = c::NLF_KIND_FETCH;
+        let half = heap.at(STATIC).cast();
+        assert_eq!(p.atomic32_nbi(fetch, result(16).cast(), half, 0, 0, to as i32), ok);
+        assert_eq!(p.quiet(), ok);
+
+        let found = local.bytes(GOT, len);
+        assert!((0..len).all(|at| found[at] == fixed(to, from + at)), "get of round {round}");
+        self.tickets.lock().unwrap().push(local.word(RESULTS).load(Ordering::Acquire));
+        let swapped = local.word(RESULTS + 8).load(Ordering::Acquire);
+        if self.thread == 0 {
+            assert_eq!(swapped, before, "nobody else changes it");
+        } else {
+            assert!(swapped <= round + 1, "compared and left alone");
+        }
+        let fetched = local.bytes(RESULTS + 16, 8);
+        assert!((0..4).all(|at| fetched[at] == fixed(to, at)), "the low half alone");
+        assert_eq!(fetched[4..], [0xaa; 4], "four bytes and no more");
+    }
+}
+
+/// See the module.
+pub(crate) fn traffic(place: &Place) {
+    let channel = Channel::new(bootstrap(place), &options()).unwrap();
+    let (me, n) = (place.me as usize, place.n_pes as usize);
+    let heap = Heap(channel.allocate_symmetric(AREAS + n * THREADS * AREA).unwrap());
+    heap.fill(STATIC, STATIC_LEN, |at| fixed(me, at));
+    let mut locals: Vec<Vec<u64>> = (0..THREADS).map(|_| vec![0; LOCAL / 8]).collect();
+    let pointers: Vec<Heap> =
+        locals.iter_mut().map(|local| Heap(local.as_mut_ptr().cast())).collect();
+    for local in &pointers {
+        // SAFETY: `locals` outlives the channel's use of it: it is released below.
+        unsafe { channel.register_local(local.0, LOCAL).unwrap() };
+    }
+    channel.barrier().unwrap();
+    let tickets = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for (thread, local) in pointers.iter().enumerate() {
+            let (p, local, tickets) = (producer(&channel), *local, &tickets);
+            let worker = Worker { p, heap, local, me, n, thread, tickets };
+            scope.spawn(move || worker.run());
+        }
+    });
+    // Each ticket is marked where all see it.
+    let p = producer(&channel);
+    for ticket in tickets.into_inner().unwrap() {
+        let mark = heap.at(MARKS + ticket as usize * 8).cast();
+        assert_eq!(p.signal(mark, 1, c::NLF_KIND_ADD, 0), 0);
+    }
+    assert_eq!(p.quiet_all(), 0);
+    channel.barrier().unwrap();
+    let each = n as u64 * THREADS as u64 * ROUNDS;
+    assert_eq!(heap.word(SUM).load(Ordering::Acquire), 3 * each);
+    assert_eq!(heap.word(NARROW).load(Ordering::Acquire), (each % 2) << 30);
+    if me == 0 {
+        let marks = (0..each as usize).map(|at| heap.word(MARKS + at * 8).load(Ordering::Acquire));
+        assert!(marks.into_iter().all(|mark| mark == 1), "each ticket was given once");
+    }
+    assert_eq!(channel.error(), None);
+    for local in &pointers {
+        channel.release(local.0).unwrap();
+    }
+    channel.release(heap.0).unwrap();
+    assert!(channel.release(heap.0).is_err());
+    channel.stop().unwrap();
+}
+
+/// Somebody who posts without end on one ring keeps nobody on another from becoming quiet.
+pub(crate) fn quiet_beside_others(place: &Place) {
+    const TIMES: u64 = 40;
+    let channel = Channel::new(bootstrap(place), &options()).unwrap();
+    let heap = Heap(channel.allocate_symmetric(1 << 16).unwrap());
+    let to = (place.me as i32 + 1) % place.n_pes as i32;
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let (channel, over) = (&channel, &over);
+        scope.spawn(move || {
+            set_block(1);
+            let p = producer(channel);
+            let mut count = 0_u64;
+            while !over.load(Ordering::Relaxed) {
+                assert_eq!(p.put_nbi(heap.at(4096), heap.at(8192), 64, to), 0);
+                assert_eq!(p.signal(heap.at(16).cast(), 1, c::NLF_KIND_ADD, to), 0);
+                count += 1;
+            }
+            assert_eq!(p.quiet(), 0);
+            // To itself: how many there were.
+            heap.word(24).store(count, Ordering::Release);
+        });
+        set_block(0);
+        let p = producer(channel);
+        for time in 1..=TIMES {
+            assert_eq!(p.signal(heap.at(0).cast(), 1, c::NLF_KIND_ADD, to), 0);
+            let (flag, from) = (heap.at(8), heap.at(32));
+            heap.word(32).store(time, Ordering::Relaxed);
+            assert_eq!(p.put_nbi(flag, from, 8, to), 0);
+            assert_eq!(p.quiet(), 0);
+            let at = heap.at(40);
+            assert_eq!(p.get_nbi(at, flag, 8, to), 0);
+            assert_eq!(p.quiet(), 0);
+            assert_eq!(heap.word(40).load(Ordering::Acquire), time, "quiet means visible");
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    channel.barrier().unwrap();
+    assert_eq!(heap.word(0).load(Ordering::Acquire), TIMES);
+    // What the peer has counted of its own, it tells.
+    assert_eq!(producer(&channel).put_nbi(heap.at(48), heap.at(24), 8, to), 0);
+    assert_eq!(producer(&channel).quiet(), 0);
+    channel.barrier().unwrap();
+    let told = heap.word(48).load(Ordering::Acquire);
+    assert_eq!(heap.word(16).load(Ordering::Acquire), told);
+    channel.stop().unwrap();
+}
