@@ -19,7 +19,7 @@ use super::traffic::{Heap, bootstrap, options, producer};
 
 /// What was pushed before the end is delivered, without a quiet, while others still push.
 pub(crate) fn stop(place: &Place) {
-    const COUNT: u64 = 3000;
+    const COUNT: u64 = 1500;
     let mut memory = vec![0_u64; 512];
     let heap = Heap(memory.as_mut_ptr().cast());
     let channel = Channel::new(bootstrap(place), &options()).unwrap();
