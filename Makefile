@@ -18,12 +18,14 @@ deps: ## Install what building and testing need and this machine lacks
 	@scripts/deps.sh
 
 .PHONY: build
-build: ## Build the plugin, optimised
+build: ## Build the plugin and the device channel's library, optimised
 	$(CARGO) build --locked --release --lib
+	$(CARGO) build --locked --release -p nvshmem-libfabric-channel
 
 .PHONY: install
-install: build ## Install the plugin in PREFIX/lib (PREFIX=/usr/local)
+install: build ## Install plugin and device channel in PREFIX/lib, headers in PREFIX/include (PREFIX=/usr/local)
 	scripts/install.sh $(TARGET)/release/libnvshmem_transport_libfabric.so "$(PREFIX)/lib"
+	scripts/install-channel.sh $(TARGET)/release/libnvshmem_libfabric_channel.so "$(PREFIX)"
 
 .PHONY: plugins
 plugins: build

@@ -109,6 +109,65 @@ fn one_file_per_major_each_with_its_own_name_inside() {
     }
 }
 
+/// The C program of `channel-c` is compiled against what this installs.
+#[test]
+fn the_channel_is_a_library_under_its_soname_and_headers() {
+    let scratch = Scratch::new("channel");
+    let functions = [
+        "init_tcp",
+        "init_allgather",
+        "get_context",
+        "alloc",
+        "register",
+        "register_local",
+        "release",
+        "barrier",
+        "check",
+        "finalize",
+        "strerror",
+    ];
+    let compile = |functions: &[&str]| {
+        let library = scratch.0.join("channel.built");
+        let source = scratch.0.join("channel.c");
+        let text: String = functions.iter().map(|name| format!("int nlf_{name};\n")).collect();
+        fs::write(&source, text).expect("the source is written");
+        let output = Command::new("cc")
+            .args(["-shared", "-fPIC", "-Wl,-soname,placeholder", "-o"])
+            .args([&library, &source])
+            .output()
+            .expect("cc runs");
+        assert!(output.status.success(), "{}", stderr(&output));
+        library
+    };
+    let target = scratch.0.join("with space");
+    let output = script("install-channel.sh", &[&compile(&functions[..9]), &target]);
+    assert!(!output.status.success());
+    let said = stderr(&output);
+    assert!(said.contains("the header declares: nlf_finalize nlf_strerror"), "{said}");
+    let library = compile(&functions);
+    // The second time over the files of the first.
+    for _ in 0..2 {
+        let output = script("install-channel.sh", &[&library, &target]);
+        assert!(output.status.success(), "{}", stderr(&output));
+    }
+    let names = |directory: &str| {
+        let entries = fs::read_dir(target.join(directory)).expect("the directory");
+        let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("an entry").file_name();
+        let mut names: Vec<_> =
+            entries.map(|entry| name(entry).into_string().expect("a plain name")).collect();
+        names.sort();
+        names
+    };
+    let libraries = ["libnvshmem_libfabric_channel.so", "libnvshmem_libfabric_channel.so.0"];
+    assert_eq!(names("lib"), libraries);
+    let headers = names("include");
+    for header in
+        ["nvshmem_libfabric.h", "nvshmem_libfabric_device.cuh", "nvshmem_libfabric_ring.h"]
+    {
+        assert!(headers.iter().any(|name| name == header), "{header} among {headers:?}");
+    }
+}
+
 #[test]
 fn a_wrong_library_is_refused_and_leaves_nothing_behind() {
     let two = "int nvshmemt_init(void) { return 0; } int helper(void) { return 1; }";

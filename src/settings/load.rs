@@ -292,6 +292,12 @@ mod tests {
             ("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", " 7 "),
             ("NVSHMEM_LIBFABRIC_YIELD", "never"),
             ("NVSHMEM_LIBFABRIC_COUNTERS", "/tmp/of-pe-%p"),
+            ("NVSHMEM_LIBFABRIC_BOOTSTRAP", "host0:4711"),
+            ("NVSHMEM_LIBFABRIC_BOOTSTRAP_SECONDS", "5"),
+            ("NVSHMEM_LIBFABRIC_CHANNEL_RINGS", "8"),
+            ("NVSHMEM_LIBFABRIC_CHANNEL_SLOTS", "64K"),
+            ("NVSHMEM_LIBFABRIC_CHANNEL_SLEEP", "0"),
+            ("NVSHMEM_LIBFABRIC_CHANNEL_PIN", "no"),
             ("NVSHMEM_LIBFABRIC_LIBRARY", "/opt/lib/libfabric.so.1"),
         ];
         assert_eq!(variables.len(), TABLE.len(), "a setting is missing here");
@@ -325,8 +331,25 @@ mod tests {
         assert_eq!(settings.fail_after, Some(Duration::from_secs(7)));
         assert_eq!(settings.yield_when, YieldWhen::Never);
         assert_eq!(settings.counters.as_deref(), Some("/tmp/of-pe-%p"));
+        assert_eq!(settings.bootstrap.as_deref(), Some("host0:4711"));
+        assert_eq!(settings.bootstrap_patience, Duration::from_secs(5));
+        assert_eq!((settings.channel_rings, settings.channel_slots), (8, 65536));
+        assert_eq!((settings.channel_sleep, settings.channel_pin), (None, false));
         assert_eq!(settings.library, "/opt/lib/libfabric.so.1");
         assert!(settings.describe().iter().all(|row| row.source == Source::Environment));
+    }
+
+    #[test]
+    fn sizes_of_a_channel_are_powers_of_two() {
+        for (name, value) in [
+            ("NVSHMEM_LIBFABRIC_CHANNEL_RINGS", "3"),
+            ("NVSHMEM_LIBFABRIC_CHANNEL_RINGS", "64"),
+            ("NVSHMEM_LIBFABRIC_CHANNEL_SLOTS", "1000"),
+            ("NVSHMEM_LIBFABRIC_CHANNEL_SLOTS", "32"),
+        ] {
+            let refused = load(&[(name, value)]).unwrap_err().to_string();
+            assert!(refused.contains(name) && refused.contains("a power of two"), "{refused}");
+        }
     }
 
     #[test]

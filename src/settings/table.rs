@@ -357,7 +357,8 @@ pub(super) const TABLE: &[Setting] = &[
     Setting {
         name: "NVSHMEM_LIBFABRIC_BOOTSTRAP",
         accepts: || String::from("none; or HOST:PORT"),
-        doc: "Of a device channel: where PE 0 listens for the other PEs, and where these connect to. The               program may give an address of its own instead.",
+        doc: "Of a device channel: where PE 0 listens for the other PEs, and where these connect to. The \
+              program may give an address of its own instead.",
         set: |settings, text| {
             settings.bootstrap = (text != "none").then(|| String::from(text));
             Ok(())
@@ -367,7 +368,8 @@ pub(super) const TABLE: &[Setting] = &[
     Setting {
         name: "NVSHMEM_LIBFABRIC_BOOTSTRAP_SECONDS",
         accepts: || PATIENCE.to_string(),
-        doc: "Of a device channel: how long its PEs wait for one another, when they start, register               memory or come to a barrier.",
+        doc: "Of a device channel: how long its PEs wait for one another, when they start, register \
+              memory or come to a barrier.",
         set: |settings, text| {
             PATIENCE
                 .parse(text)
@@ -392,7 +394,8 @@ pub(super) const TABLE: &[Setting] = &[
     Setting {
         name: "NVSHMEM_LIBFABRIC_CHANNEL_SLEEP",
         accepts: || SLEEP.to_string(),
-        doc: "Of a device channel: microseconds that its proxy thread sleeps at a time when it has had               nothing to do for some milliseconds. What comes then waits that much longer.",
+        doc: "Of a device channel: microseconds that its proxy thread sleeps at a time when it has had \
+              nothing to do for some milliseconds. What comes then waits that much longer.",
         set: |settings, text| {
             let sleep = SLEEP.parse(text)?;
             settings.channel_sleep = (sleep > 0).then(|| Duration::from_micros(sleep));
@@ -403,7 +406,8 @@ pub(super) const TABLE: &[Setting] = &[
     Setting {
         name: "NVSHMEM_LIBFABRIC_CHANNEL_PIN",
         accepts: || String::from("a truth value: 0, no and false are false"),
-        doc: "Of a device channel: on a host of several NUMA nodes, its proxy thread keeps to the CPUs               near its first NIC.",
+        doc: "Of a device channel: on a host of several NUMA nodes, its proxy thread keeps to the CPUs \
+              near its first NIC.",
         set: |settings, text| {
             settings.channel_pin = truth(text);
             Ok(())

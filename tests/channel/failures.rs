@@ -208,7 +208,7 @@ pub(crate) fn bad_requests(place: &Place) {
         let encoded = descriptor.encode();
         check(&|channel| push_raw(channel, encoded.first, encoded.second), code, text);
     }
-    let garbage = [u64::MAX & !c::NLF_LAP; 4];
+    let garbage = [!c::NLF_LAP; 4];
     let none = c::NLF_ERROR_DESCRIPTOR;
     check(&|channel| push_raw(channel, garbage, None), none, "no descriptor");
     check(&|channel| push_raw(channel, [0; 4], None), none, "no descriptor");

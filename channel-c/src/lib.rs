@@ -1,0 +1,298 @@
+//! The C interface of the device channel; `include/nvshmem_libfabric.h` documents it.
+//!
+//! # What callers promise, on which the `unsafe` here rests
+//! 1. A channel is one that `nlf_init_*` gave out and `nlf_finalize` has not had, and no call on it is under
+//!    way in another thread when `nlf_finalize` is called.
+//! 2. Other pointers are valid for the call, as the header says, or NULL where it allows that.
+//!
+//! Nothing unwinds into C: every function goes through [`guard`].
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::time::Duration;
+
+use channel_sys::nlf_context;
+use nvshmem_transport_libfabric::channel::bootstrap::{
+    Bootstrap, BootstrapError, Callback, TcpBootstrap, TcpOptions,
+};
+use nvshmem_transport_libfabric::channel::{Channel, ChannelError, Options};
+use thiserror::Error;
+
+/// What the header calls `nlf_channel`.
+#[derive(Debug)]
+pub struct NlfChannel(Channel);
+
+/// What the header calls `nlf_options`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct NlfOptions {
+    size: usize,
+    rings: u32,
+    slots: u32,
+    spins: u64,
+    drain_ms: u32,
+    reserved: u32,
+}
+
+const _: () = assert!(size_of::<NlfOptions>() == 32);
+
+type Allgather = unsafe extern "C" fn(*const c_void, *mut c_void, usize, *mut c_void) -> c_int;
+
+#[derive(Debug, Error)]
+enum Error {
+    #[error("{0}")]
+    Channel(#[from] ChannelError),
+    #[error("{0}")]
+    Bootstrap(#[from] BootstrapError),
+    #[error("argument {0} is NULL")]
+    Null(&'static str),
+    #[error("no address: none was given, and NVSHMEM_LIBFABRIC_BOOTSTRAP is not set")]
+    NoAddress,
+    #[error("nlf_options.size is {found}: it is sizeof(nlf_options), {}", size_of::<NlfOptions>())]
+    OptionsSize { found: usize },
+    #[error("the channel has failed: {0}")]
+    Failed(String),
+}
+
+thread_local! {
+    /// What went wrong last on this thread.
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+fn say(text: String) {
+    let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
+    LAST.with(|last| *last.borrow_mut() = text);
+}
+
+/// Runs the body of a function. None if it has failed, which this thread's text then tells.
+fn guard<T>(body: impl FnOnce() -> Result<T, Error>) -> Option<T> {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(value)) => Some(value),
+        Ok(Err(error)) => {
+            say(error.to_string());
+            None
+        }
+        Err(_) => {
+            say(String::from("internal error, please report it"));
+            None
+        }
+    }
+}
+
+fn status(outcome: Option<()>) -> c_int {
+    outcome.map_or(-1, |()| 0)
+}
+
+/// # Safety
+/// NULL, or as promise 1 says.
+unsafe fn channel<'a>(channel: *const NlfChannel) -> Result<&'a Channel, Error> {
+    // SAFETY: the caller's promise.
+    unsafe { channel.as_ref() }.map(|channel| &channel.0).ok_or(Error::Null("channel"))
+}
+
+/// # Safety
+/// NULL or valid.
+unsafe fn read_options(options: *const NlfOptions) -> Result<Options, Error> {
+    let mut read = Options::from_env()?;
+    // SAFETY: the caller's promise.
+    let Some(given) = (unsafe { options.as_ref() }) else { return Ok(read) };
+    if given.size != size_of::<NlfOptions>() {
+        return Err(Error::OptionsSize { found: given.size });
+    }
+    if given.rings != 0 {
+        read.rings = given.rings;
+    }
+    if given.slots != 0 {
+        read.slots = given.slots.into();
+    }
+    read.spins = given.spins;
+    if given.drain_ms != 0 {
+        read.drain = Duration::from_millis(given.drain_ms.into());
+    }
+    Ok(read)
+}
+
+fn open(
+    out: *mut *mut NlfChannel,
+    bootstrap: Box<dyn Bootstrap>,
+    options: &Options,
+) -> Result<(), Error> {
+    let channel = Box::new(NlfChannel(Channel::new(bootstrap, options)?));
+    // SAFETY: checked not to be NULL by the callers; promise 2.
+    unsafe { out.write(Box::into_raw(channel)) };
+    Ok(())
+}
+
+/// See the header.
+///
+/// # Safety
+/// Promise 2.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nlf_init_tcp(
+    out: *mut *mut NlfChannel,
+    address: *const c_char,
+    me: u32,
+    n_pes: u32,
+    job: u64,
+    options: *const NlfOptions,
+) -> c_int {
+    status(guard(|| {
+        if out.is_null() {
+            return Err(Error::Null("channel"));
+        }
+        // SAFETY: promise 2.
+        let options = unsafe { read_options(options)? };
+        let address = if address.is_null() {
+            options.settings.bootstrap.clone().ok_or(Error::NoAddress)?
+        } else {
+            // SAFETY: not NULL; a string, by promise 2.
+            unsafe { CStr::from_ptr(address) }.to_string_lossy().into_owned()
+        };
+        let patience = options.settings.bootstrap_patience;
+        let tcp = TcpOptions { address, me, n_pes, job, patience };
+        open(out, Box::new(TcpBootstrap::join(tcp)?), &options)
+    }))
+}
+
+/// See the header.
+///
+/// # Safety
+/// Promise 2; the function may be called until the channel is finalized.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nlf_init_allgather(
+    out: *mut *mut NlfChannel,
+    me: u32,
+    n_pes: u32,
+    allgather: Option<Allgather>,
+    user: *mut c_void,
+    options: *const NlfOptions,
+) -> c_int {
+    /// The user's pointer, which is the user's to use from any thread.
+    struct User(*mut c_void);
+    // SAFETY: the header says from which threads the function is called with it.
+    unsafe impl Send for User {}
+    status(guard(|| {
+        if out.is_null() {
+            return Err(Error::Null("channel"));
+        }
+        let allgather = allgather.ok_or(Error::Null("allgather"))?;
+        // SAFETY: promise 2.
+        let options = unsafe { read_options(options)? };
+        let user = User(user);
+        let gather = move |mine: &[u8], all: &mut [u8]| {
+            let User(user) = &user;
+            let (from, into) = (mine.as_ptr().cast(), all.as_mut_ptr().cast());
+            // SAFETY: `all` has room for as many bytes as `mine` from each PE; the rest is the caller's
+            // promise.
+            unsafe { allgather(from, into, mine.len(), *user) }
+        };
+        open(out, Box::new(Callback::new(n_pes, me, gather)?), &options)
+    }))
+}
+
+/// See the header.
+///
+/// # Safety
+/// Promise 1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nlf_get_context(of: *const NlfChannel) -> *const nlf_context {
+    // SAFETY: promise 1.
+    guard(|| Ok(unsafe { channel(of)? }.context())).unwrap_or(ptr::null())
+}
+
+/// See the header.
+///
+/// # Safety
+/// Promise 1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nlf_alloc(of: *mut NlfChannel, bytes: usize) -> *mut c_void {
+    // SAFETY: promise 1.
+    guard(|| Ok(unsafe { channel(of)? }.allocate_symmetric(bytes)?.cast()))
+        .unwrap_or(ptr::null_mut())
+}
+
+/// See the header.
+///
+/// # Safety
+/// Promise 1, and the memory stays until it is released.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nlf_register(
+    of: *mut NlfChannel,
+    addr: *mut c_void,
+    bytes: usize,
+) -> c_int {
+    // SAFETY: the caller's promises.
+    status(guard(|| unsafe { Ok(channel(of)?.register_symmetric(addr.cast(), bytes)?) }))
+}
+
+/// See the header.
+///
+/// # Safety
+/// As [`nlf_register`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nlf_register_local(
+    of: *mut NlfChannel,
+    addr: *mut c_void,
+    bytes: usize,
+) -> c_int {
+    // SAFETY: the caller's promises.
+    status(guard(|| unsafe { Ok(channel(of)?.register_local(addr.cast(), bytes)?) }))
+}
+
+/// See the header.
+///
+/// # Safety
+/// Promise 1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nlf_release(of: *mut NlfChannel, addr: *mut c_void) -> c_int {
+    // SAFETY: promise 1.
+    status(guard(|| Ok(unsafe { channel(of)? }.release(addr.cast())?)))
+}
+
+/// See the header.
+///
+/// # Safety
+/// Promise 1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nlf_barrier(of: *mut NlfChannel) -> c_int {
+    // SAFETY: promise 1.
+    status(guard(|| Ok(unsafe { channel(of)? }.barrier()?)))
+}
+
+/// See the header.
+///
+/// # Safety
+/// Promise 1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nlf_check(of: *const NlfChannel) -> c_int {
+    // SAFETY: promise 1.
+    status(guard(|| match unsafe { channel(of)? }.error() {
+        None => Ok(()),
+        Some(why) => Err(Error::Failed(why)),
+    }))
+}
+
+/// See the header.
+///
+/// # Safety
+/// Promise 1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nlf_finalize(of: *mut NlfChannel) -> c_int {
+    status(guard(|| {
+        if of.is_null() {
+            return Err(Error::Null("channel"));
+        }
+        // SAFETY: not NULL, so made by `open`, and had by nobody else, as promise 1 says.
+        let NlfChannel(channel) = *unsafe { Box::from_raw(of) };
+        Ok(channel.stop()?)
+    }))
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn nlf_strerror() -> *const c_char {
+    // The string lies in the heap, and stays there until it is replaced.
+    LAST.with(|last| last.borrow().as_ptr())
+}

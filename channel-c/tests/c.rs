@@ -1,0 +1,74 @@
+//! A C program on the installed library and headers: alone, and as a job.
+
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output};
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
+
+/// Installs the library that was built beside this test, and compiles the program against it.
+fn program() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("channel-prefix");
+    let _ = fs::remove_dir_all(&prefix);
+    let beside = env::current_exe().unwrap();
+    let built = beside.parent().unwrap().join("libnvshmem_libfabric_channel.so");
+    let installed = Command::new(root.join("scripts/install-channel.sh"))
+        .args([&built, &prefix])
+        .output()
+        .unwrap();
+    assert!(installed.status.success(), "{}", text(&installed));
+    let program = prefix.join("example");
+    let compiled = Command::new("cc")
+        .args(["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1", "-o"])
+        .arg(&program)
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/example.c"))
+        .arg("-I")
+        .arg(prefix.join("include"))
+        .arg("-L")
+        .arg(prefix.join("lib"))
+        .arg("-lnvshmem_libfabric_channel")
+        .arg(format!("-Wl,-rpath,{}", prefix.join("lib").display()))
+        .output()
+        .unwrap();
+    assert!(compiled.status.success(), "{}", text(&compiled));
+    program
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Waits for all, and kills those that do not end.
+fn wait(children: Vec<Child>) {
+    let end = Instant::now() + Duration::from_secs(100);
+    for (pe, mut child) in children.into_iter().enumerate() {
+        let status = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break status;
+            }
+            if Instant::now() > end {
+                let _ = child.kill();
+                panic!("PE {pe} does not end");
+            }
+            thread::sleep(Duration::from_millis(5));
+        };
+        assert!(status.success(), "PE {pe}: {status}");
+    }
+}
+
+#[test]
+fn a_c_program_runs_alone_and_as_a_job() {
+    let program = program();
+    let run = |arguments: &[String]| {
+        let mut command = Command::new(&program);
+        command.args(arguments).env("NVSHMEM_LIBFABRIC_PROVIDER", "shm").spawn().unwrap()
+    };
+    wait(vec![run(&[])]);
+    // Free by the time that PE 0 listens, unless another program takes it meanwhile.
+    let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let pe = |me: u32| run(&[at.clone(), me.to_string(), String::from("3")]);
+    wait((0..3).map(pe).collect());
+}
