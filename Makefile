@@ -90,6 +90,10 @@ bench-staged: deps plugins fake-cuda ## Puts and gets of device memory by stagin
 	$(CARGO) run --locked --release -p nvshmem-bench -- --staged --cuda-driver $(FAKE_CUDA) \
 		--plugin-dir $(PLUGINS) --libfabric2 $$libfabric2
 
+.PHONY: bench-channel
+bench-channel: deps ## The device channel beside the engine called directly, as MEASURE lines
+	$(CARGO) run --locked --release -p nvshmem-bench -- --channel
+
 .PHONY: rail-lab
 rail-lab: deps plugins ## Several hosts with several rails on this machine, as MEASURE lines; needs root
 	libfabric2=$$(scripts/libfabric2.sh) && \

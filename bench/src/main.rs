@@ -7,6 +7,7 @@
 mod area;
 mod callgrind;
 mod case;
+mod channel;
 mod command;
 mod compare;
 mod control;
@@ -37,6 +38,7 @@ use report::Report;
 const RAILS: [usize; 2] = [1, 4];
 
 fn main() -> ExitCode {
+    channel::part_entry();
     pe_entry(&[
         (compare::SCENARIO, compare::scenario),
         (count::SCENARIO, count::scenario),
@@ -69,6 +71,10 @@ fn main() -> ExitCode {
 
 fn measure(options: &Options) -> Result<Report, BoxError> {
     let mut report = Report::default();
+    if options.channel {
+        channel::measure(options, &mut report)?;
+        return Ok(report);
+    }
     if let Some(device) = &options.staged {
         staged::launch::measure(device, options, &mut report)?;
         return Ok(report);

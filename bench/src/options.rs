@@ -15,6 +15,7 @@ usage: nvshmem-bench --plugin-dir DIR [options]
   --plugin-dir DIR    the installed plugins (nvshmem_transport_libfabric.so.N)
   --libfabric2 PATH   a libfabric 2.x, for the native tcp provider; needed unless --only excludes it
   --only PROVIDER     tcp, rxm or shm alone; no instruction counts
+  --channel           the device channel, in place of the plugin
   --signals           puts with signal, fences and fetching atomics, in place of puts and gets
   --staged            puts and gets of device memory that the fabric does not reach, beside host
                       memory; needs --cuda-driver or --gpu
@@ -36,6 +37,8 @@ pub(crate) struct Options {
     pub(crate) plugin_dir: PathBuf,
     pub(crate) libfabric2: Option<PathBuf>,
     pub(crate) providers: Vec<Provider>,
+    /// Whether the device channel is measured, in place of the plugin.
+    pub(crate) channel: bool,
     /// Whether signals are measured, in place of puts and gets.
     pub(crate) signals: bool,
     /// Whether staged memory is measured, in place of puts and gets, and on which device.
@@ -78,6 +81,7 @@ impl Options {
             plugin_dir: PathBuf::new(),
             libfabric2: None,
             providers: Provider::ALL.to_vec(),
+            channel: false,
             signals: false,
             staged: None,
             cases: Case::ALL.to_vec(),
@@ -107,6 +111,7 @@ impl Options {
                     options.round = Duration::from_millis(number(&arg, &value()?)?.into());
                 }
                 "--quick" => (options.jobs, options.rounds) = (2, 10),
+                "--channel" => options.channel = true,
                 "--signals" => options.signals = true,
                 "--staged" => staged = true,
                 "--cuda-driver" => device = Some(Device::StandIn(absolute(&value()?))),
@@ -123,7 +128,8 @@ impl Options {
             options.staged =
                 Some(device.ok_or("--staged needs a device: --cuda-driver DIR or --gpu")?);
         }
-        let (jobs, rounds) = if options.signals || staged { (3, 12) } else { (5, 24) };
+        let (jobs, rounds) =
+            if options.signals || options.channel || staged { (3, 12) } else { (5, 24) };
         if options.jobs == 0 {
             options.jobs = jobs;
         }
@@ -132,6 +138,10 @@ impl Options {
         }
         if options.profile {
             (options.count, options.providers) = (true, Vec::new());
+        }
+        if options.channel {
+            // It has no plugin.
+            return Ok(Some(options));
         }
         if options.providers.contains(&Provider::Tcp) && options.libfabric2.is_none() {
             return Err(String::from("the native tcp provider needs --libfabric2"));
@@ -187,6 +197,14 @@ mod tests {
         let told = parse("--plugin-dir p --only shm --rounds 3 --signals --round-ms 1 --jobs 1");
         let told = told.unwrap().unwrap();
         assert_eq!((told.rounds, told.jobs, told.round), (3, 1, Duration::from_millis(1)));
+    }
+
+    #[test]
+    fn the_channel_needs_no_plugin() {
+        let channel = parse("--channel").unwrap().unwrap();
+        assert!(channel.channel && channel.count && !channel.signals);
+        assert_eq!((channel.jobs, channel.rounds), (3, 12));
+        assert!(parse("--channel --profile").unwrap().unwrap().profile);
     }
 
     #[test]

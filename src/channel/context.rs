@@ -12,6 +12,7 @@ use log::{info, log, warn};
 use super::bootstrap::Bootstrap;
 use super::collectives::Gathering;
 use super::error::ChannelError;
+use super::measure::{ProxyView, Run, done};
 use super::memory::HostMemory;
 use super::offer::{Free, Offer, agree, lowest};
 use super::proxy::{Common, Control, Proxy, abandon};
@@ -254,6 +255,27 @@ impl Channel {
     /// Not all PEs have come.
     pub fn barrier(&self) -> Result<(), ChannelError> {
         Ok(self.serial().bootstrap.barrier()?)
+    }
+
+    /// For benches: runs a function in the proxy thread, between two of its turns, and waits for it.
+    ///
+    /// # Errors
+    /// The thread has ended.
+    #[doc(hidden)]
+    pub fn on_proxy<T: Send + 'static>(
+        &self,
+        run: impl FnOnce(&mut ProxyView<'_>) -> T + Send + 'static,
+    ) -> Result<T, ChannelError> {
+        let (done, result) = bounded(1);
+        let run = Box::new(move |view: &mut ProxyView<'_>| drop(done.send(run(view))));
+        self.send(Control::Run(Run(run)))?;
+        result.recv().map_err(|_| ChannelError::Ended)
+    }
+
+    /// For benches: slots of a ring whose operations are done.
+    #[doc(hidden)]
+    pub fn done(&self, ring: usize) -> u64 {
+        done(&self.common, ring)
     }
 
     /// Delivers what was pushed by now, and takes nothing more: who pushes later, or waits, is told that the

@@ -20,6 +20,8 @@ mod dispatch;
 mod error;
 mod idle;
 mod layout;
+#[doc(hidden)]
+pub mod measure;
 mod memory;
 mod offer;
 mod proxy;

@@ -159,6 +159,15 @@ impl Shared {
         (0..self.sizes.rings as usize).map(ring).collect()
     }
 
+    /// What was published as done of a ring.
+    pub(super) fn done(&self, ring: usize) -> u64 {
+        assert!(ring < self.sizes.rings as usize, "there is no ring {ring}");
+        let at = self.plan.published + ring * size_of::<c::nlf_published>();
+        let done = self.at::<u64>(at + offset_of!(c::nlf_published, done));
+        // SAFETY: an aligned word of the piece, that the proxy thread changes atomically.
+        unsafe { AtomicU64::from_ptr(done) }.load(Ordering::Acquire)
+    }
+
     /// Slots that producers have reserved in each ring by now.
     pub(super) fn heads(&self) -> Vec<u64> {
         let head = |ring: usize| {

@@ -97,6 +97,11 @@ impl Regions {
         }
     }
 
+    /// What a peer has under an index.
+    pub(super) fn peer(&self, index: u8, pe: Pe) -> Option<&Far> {
+        self.places[usize::from(index)].as_ref()?.peers.get(pe.index())
+    }
+
     /// A word of a peer, as [`Regions::far`]. It is aligned there.
     #[inline(always)]
     pub(super) fn word(

@@ -1,0 +1,90 @@
+//! What benches need to see of a channel from inside. No part of its interface.
+
+use channel_sys as c;
+
+use super::error::ChannelError;
+use super::proxy::Common;
+use super::shared::{Shared, Sizes};
+use super::table::{Far, Region};
+use super::taker::{Failed, Taker};
+use crate::engine::handle::HandleBytes;
+use crate::engine::ids::Pe;
+use crate::engine::lane::Lane;
+use crate::engine::port::Port;
+use crate::ofi::OfiPort;
+
+/// The part of a proxy thread's loop that is about descriptors, over any lane.
+#[derive(Debug)]
+pub struct Pump {
+    taker: Taker,
+    shared: Shared,
+}
+
+impl Pump {
+    /// One ring of so many slots, of PE 0 of two.
+    ///
+    /// # Errors
+    /// No ring has that many.
+    pub fn new(slots: u64) -> Result<Self, ChannelError> {
+        let shared = Shared::new(Sizes::new(1, slots)?, 0, 2, 0)?;
+        // SAFETY: once, here, and dropped before the memory.
+        let taker = Taker::new(unsafe { shared.rings()? });
+        Ok(Self { taker, shared })
+    }
+
+    /// What producers are given.
+    pub fn context(&self) -> *const c::nlf_context {
+        self.shared.context()
+    }
+
+    /// Enters memory of this PE as region 0, which PE 1 has under that handle, at the same address.
+    pub fn set_region(&mut self, base: usize, len: usize, handle: HandleBytes) {
+        let far = || Far { base: base as u64, handle };
+        let peers = [far(), far()].into();
+        let region = Region { base, len: len as u64, handle, peers };
+        self.taker.regions.set(0, Some(Box::new(region)));
+        let (base, bytes) = (base as u64, len as u64);
+        self.shared.set_region(0, c::nlf_region { base, bytes, symmetric: 1, reserved: 0 }, 1);
+    }
+
+    /// One turn. Whether it took something.
+    ///
+    /// # Errors
+    /// What a descriptor asked for cannot be.
+    #[inline(never)]
+    pub fn turn<P: Port>(&mut self, lane: &mut Lane<P>) -> Result<bool, String> {
+        let any = self.taker.take(lane).map_err(|Failed { why, .. }| why)?;
+        lane.progress().map_err(|error| error.to_string())?;
+        self.taker.retire(lane, |_| Ok::<(), String>(()))?;
+        Ok(any)
+    }
+}
+
+/// The proxy thread's lane, and where regions are.
+#[derive(Debug)]
+pub struct ProxyView<'a> {
+    /// The lane.
+    pub lane: &'a mut Lane<OfiPort>,
+    pub(super) taker: &'a Taker,
+}
+
+impl ProxyView<'_> {
+    /// Where a PE has a region, and its handle for it.
+    pub fn far(&self, region: u8, pe: u32) -> Option<(u64, HandleBytes)> {
+        self.taker.regions.peer(region, Pe(pe)).map(|far| (far.base, far.handle))
+    }
+}
+
+/// What is to run in the proxy thread.
+pub(super) struct Run(pub(super) Box<dyn FnOnce(&mut ProxyView<'_>) + Send>);
+
+impl std::fmt::Debug for Run {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Run")
+    }
+}
+
+/// Slots of a ring whose operations are done.
+pub(super) fn done(common: &Common, ring: usize) -> u64 {
+    common.shared.done(ring)
+}
