@@ -136,6 +136,42 @@ pub enum Descriptor {
     },
 }
 
+/// A put, which nearly all descriptors are, in words that a processor keeps in registers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Put {
+    /// As in [`Descriptor::Put`].
+    pub(super) pe: Pe,
+    pub(super) dst: Place,
+    pub(super) src: Place,
+    pub(super) bytes: u32,
+}
+
+impl Put {
+    /// The put that a slot's words are: [`Descriptor::decode`] for it alone. None for all else, also for
+    /// what is no descriptor.
+    #[inline(always)]
+    pub(super) fn decode(words: &Words) -> Option<Self> {
+        const KIND_OF_OP: u64 = (c::NLF_OP_PUT as u64) << (c::NLF_OP_SHIFT - c::NLF_FLAGS_SHIFT);
+        let [q0, q1, q2, q3] = *words;
+        let (src, bytes) = (q3 & !c::NLF_LAP, q1 as u32);
+        // Operation and flags; values, signal; a length.
+        let plain = (q1 & !c::NLF_LAP) >> c::NLF_FLAGS_SHIFT == KIND_OF_OP && q2 == 0 && bytes != 0;
+        // A larger number has a value in it, or no region.
+        if !plain || q0 >= NO_FETCH || src >= NO_FETCH {
+            return None;
+        }
+        let pe = Pe((q1 >> c::NLF_PE_SHIFT) as u32 & c::NLF_PE_MASK);
+        Some(Self { pe, dst: Place(q0), src: Place(src), bytes })
+    }
+}
+
+impl From<Put> for Descriptor {
+    fn from(put: Put) -> Self {
+        let Put { pe, dst, src, bytes } = put;
+        Self::Put { pe, dst, src, bytes }
+    }
+}
+
 /// What is wrong with the words of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
@@ -455,5 +491,45 @@ fn kind_of(op: AtomicOp) -> u32 {
         AtomicOp::Swap => c::NLF_KIND_SWAP,
         AtomicOp::CompareSwap => c::NLF_KIND_COMPARE_SWAP,
         AtomicOp::Fetch => c::NLF_KIND_FETCH,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both ways of decoding agree about every word, and about which words are a put.
+    #[test]
+    fn a_put_is_what_decodes_to_one() {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut random = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        let mut puts = 0;
+        for round in 0..200_000 {
+            let place = |word: u64| (word & PLACE) % NO_FETCH;
+            let op = u64::from(c::NLF_OP_PUT) << c::NLF_OP_SHIFT;
+            let first_half = random() & 0xffff_ffff_ffff | op | random() & c::NLF_LAP;
+            let mut words =
+                [place(random()), first_half, 0, place(random()) | random() & c::NLF_LAP];
+            // One bit that may belong to something else, or none.
+            if round % 3 != 0 {
+                words[random() as usize % 4] ^= 1 << (random() % 64);
+            }
+            if round % 7 == 0 {
+                words[1] &= !u64::from(c::NLF_BYTES_MASK);
+            }
+            let expected = match Descriptor::decode(words, None) {
+                Ok(put @ Descriptor::Put { .. }) => Some(put),
+                _ => None,
+            };
+            assert_eq!(Put::decode(&words).map(Descriptor::from), expected, "{words:#x?}");
+            puts += u32::from(expected.is_some());
+        }
+        assert!(puts > 50_000 && puts < 180_000, "{puts}");
+        assert_eq!(Put::decode(&[0; 4]), None);
     }
 }

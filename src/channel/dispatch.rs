@@ -2,7 +2,7 @@
 
 use channel_sys as c;
 
-use super::descriptor::{Descriptor, Place};
+use super::descriptor::{Descriptor, Place, Put};
 use super::table::{Misplaced, Regions};
 use crate::engine::atomic::{Atomic, AtomicOp, Width};
 use crate::engine::batch::Batch;
@@ -42,7 +42,7 @@ impl From<EngineError> for Refusal {
 ///
 /// # Errors
 /// Nothing was submitted, or part of an operation that has failed.
-#[inline]
+#[inline(never)]
 pub(super) fn dispatch<P: Port>(
     lane: &mut Lane<P>,
     regions: &Regions,
@@ -51,7 +51,7 @@ pub(super) fn dispatch<P: Port>(
 ) -> Result<(), Refusal> {
     match *descriptor {
         Descriptor::Put { pe, dst, src, bytes } => {
-            transfer(lane, regions, batch, Direction::Write, (pe, dst, src, bytes))
+            put(lane, regions, batch, Put { pe, dst, src, bytes })
         }
         Descriptor::Get { pe, dst, src, bytes } => {
             transfer(lane, regions, batch, Direction::Read, (pe, dst, src, bytes))
@@ -75,6 +75,21 @@ pub(super) fn dispatch<P: Port>(
             Ok(lane.fence(pe)?)
         }
     }
+}
+
+/// As [`dispatch`], of a put.
+///
+/// # Errors
+/// As [`dispatch`].
+#[inline(always)]
+pub(super) fn put<P: Port>(
+    lane: &mut Lane<P>,
+    regions: &Regions,
+    batch: Batch,
+    put: Put,
+) -> Result<(), Refusal> {
+    let Put { pe, dst, src, bytes } = put;
+    transfer(lane, regions, batch, Direction::Write, (pe, dst, src, bytes))
 }
 
 /// Peer, its bytes, ours, and how many.

@@ -2,7 +2,7 @@
 //! the end sleeps.
 //!
 //! Peers' messages wait for its turns, so it never sleeps for long, and not while anything of its own is
-//! under way.
+//! under way. Where the fabric moves peers' data in its turns alone, it does not sleep at all.
 
 use std::thread;
 use std::time::{Duration, Instant};

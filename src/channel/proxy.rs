@@ -102,8 +102,11 @@ pub(super) struct Proxy {
 
 impl Proxy {
     pub(super) fn new(common: Arc<Common>, taker: Taker, control: Receiver<Control>) -> Self {
-        let sleep = common.job.settings.channel_sleep;
-        let has_core = common.job.connection().is_none_or(Connected::has_core);
+        let connected = common.job.connection();
+        // Where peers' operations need this thread's turns, they are not seen: it would sleep through them.
+        let automatic = connected.is_some_and(|c| c.report.verdict.truly_automatic);
+        let sleep = common.job.settings.channel_sleep.filter(|_| automatic);
+        let has_core = connected.is_none_or(Connected::has_core);
         let idle = Idle::new(has_core, sleep);
         Self { common, taker, control, phase: Phase::Running, idle, turns: 0 }
     }

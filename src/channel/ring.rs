@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use channel_sys as c;
 use thiserror::Error;
 
-use super::descriptor::{self, BadDescriptor, Descriptor};
+use super::descriptor::{self, BadDescriptor, Descriptor, Put};
 use super::slot::{self, Published, Slot, Words};
 use super::sync::Ordering;
 
@@ -116,6 +116,12 @@ impl Ring {
         Self { memory, taken: 0, tail: 0, done: 0 }
     }
 
+    /// Whether the next slot is there. A descriptor of two may still lack the other.
+    #[inline(always)]
+    pub fn has_next(&self) -> bool {
+        self.load(self.taken).is_some()
+    }
+
     /// Takes the next descriptor. None when it is not there, or not yet all of it.
     ///
     /// Its slots stay occupied until [`Ring::publish_tail`].
@@ -134,6 +140,14 @@ impl Ring {
         let decoded = Descriptor::decode(first, Some(second));
         self.taken += if decoded.is_ok() { 2 } else { 1 };
         Some(decoded)
+    }
+
+    /// Takes the next descriptor if it is there and is a put; all else is for [`Ring::take`].
+    #[inline(always)]
+    pub(super) fn take_put(&mut self) -> Option<Put> {
+        let put = Put::decode(&self.load(self.taken)?)?;
+        self.taken += 1;
+        Some(put)
     }
 
     /// Slots taken until now. After [`Ring::take`], it is what `done` has to reach for that descriptor.

@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use channel_sys as c;
 
 use super::descriptor::{BadDescriptor, Descriptor};
-use super::dispatch::{Refusal, about, dispatch};
+use super::dispatch::{self, Refusal, about};
 use super::ring::{Ring, State};
 use super::shared::Fault;
 use super::table::Regions;
@@ -105,46 +105,40 @@ impl Taker {
 
     fn take_from<P: Port>(&mut self, ring: usize, lane: &mut Lane<P>) -> Result<bool, Failed> {
         let Self { sources, regions, most, .. } = self;
-        let Some(Source { ring: from, open, limit }) = sources.get_mut(ring) else {
-            return Ok(false);
-        };
-        if open.len() >= *most || from.taken() >= *limit || !lane.has_room() {
+        let Some(source) = sources.get_mut(ring) else { return Ok(false) };
+        let Source { ring: from, open, limit } = source;
+        if open.len() >= *most || from.taken() >= *limit || !from.has_next() || !lane.has_room() {
             return Ok(false);
         }
-        let Some(first) = from.take() else { return Ok(false) };
-        let Some(batch) = lane.begin_batch() else {
-            return Err(failed(
-                ring,
-                c::NLF_ERROR_FAILED,
-                String::from("too many batches are open"),
-            ));
-        };
+        let Some(batch) = lane.begin_batch() else { return Err(no_batch(ring)) };
         lane.enter_batch(batch);
         let mut lands = false;
-        let mut taken = 0;
-        let mut next = Some(first);
         let mut outcome = Ok(());
-        while let Some(decoded) = next {
-            outcome = match decoded {
-                Ok(descriptor) => {
-                    lands |= comes_here(&descriptor);
-                    let submitted = dispatch(lane, regions, batch, &descriptor);
-                    submitted.map_err(|refusal| refused(ring, &descriptor, refusal))
+        for _ in 0..BATCH {
+            if let Some(put) = from.take_put() {
+                if let Err(refusal) = dispatch::put(lane, regions, batch, put) {
+                    outcome = Err(refused(ring, &put.into(), refusal));
                 }
-                Err(bad) => Err(no_descriptor(ring, &bad)),
-            };
-            taken += 1;
-            if outcome.is_err() || taken == BATCH || from.taken() >= *limit {
+            } else {
+                match take_other(from, lane, regions, batch, &mut lands) {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err(other) => outcome = Err(other.failed(ring)),
+                }
+            }
+            if outcome.is_err() || from.taken() >= *limit {
                 break;
             }
-            next = from.take();
         }
         lane.enter_batch(Batch::NONE);
         lane.end_burst();
         from.publish_tail();
         // Also when it has failed: what was submitted before is under way.
         open.push_back(Open { batch, end: from.taken(), lands });
-        outcome.map(|()| true)
+        match outcome {
+            Ok(()) => Ok(true),
+            Err(failed) => Err(*failed),
+        }
     }
 
     /// Publishes what is done. Before it does so for what has come to this PE's memory, it calls `landed`.
@@ -225,6 +219,42 @@ impl Taker {
     }
 }
 
+/// Takes what is no put. Whether there was something.
+#[inline(never)]
+fn take_other<P: Port>(
+    from: &mut Ring,
+    lane: &mut Lane<P>,
+    regions: &Regions,
+    batch: Batch,
+    lands: &mut bool,
+) -> Result<bool, Other> {
+    match from.take() {
+        None => Ok(false),
+        Some(Ok(descriptor)) => {
+            *lands |= comes_here(&descriptor);
+            let submitted = dispatch::dispatch(lane, regions, batch, &descriptor);
+            submitted.map(|()| true).map_err(|refusal| Other::Refused(descriptor, refusal))
+        }
+        Some(Err(bad)) => Err(Other::Bad(bad)),
+    }
+}
+
+/// Why something was not submitted.
+enum Other {
+    Refused(Descriptor, Refusal),
+    Bad(BadDescriptor),
+}
+
+impl Other {
+    #[cold]
+    fn failed(self, ring: usize) -> Box<Failed> {
+        match self {
+            Self::Refused(descriptor, refusal) => refused(ring, &descriptor, refusal),
+            Self::Bad(bad) => no_descriptor(ring, &bad),
+        }
+    }
+}
+
 /// Whether an operation ends with something in this PE's memory.
 #[inline(always)]
 fn comes_here(descriptor: &Descriptor) -> bool {
@@ -238,27 +268,28 @@ fn failed(ring: usize, code: u32, why: String) -> Failed {
 }
 
 #[cold]
-fn no_descriptor(ring: usize, bad: &BadDescriptor) -> Failed {
-    let mut failed = failed(ring, c::NLF_ERROR_DESCRIPTOR, String::new());
-    failed.why = format!("{}: {bad}", failed.fault);
-    failed
+fn no_batch(ring: usize) -> Failed {
+    failed(ring, c::NLF_ERROR_FAILED, String::from("too many batches are open"))
 }
 
 #[cold]
-fn refused(ring: usize, descriptor: &Descriptor, refusal: Refusal) -> Failed {
+fn no_descriptor(ring: usize, bad: &BadDescriptor) -> Box<Failed> {
+    let mut failed = failed(ring, c::NLF_ERROR_DESCRIPTOR, String::new());
+    failed.why = format!("{}: {bad}", failed.fault);
+    Box::new(failed)
+}
+
+#[cold]
+fn refused(ring: usize, descriptor: &Descriptor, refusal: Refusal) -> Box<Failed> {
     let (op, pe, bytes) = about(descriptor);
     let fault = |code, addr| Fault { code, op, pe, ring: ring as u32, addr, bytes };
-    match refusal {
-        Refusal::Misplaced(misplaced) => {
-            let fault = fault(misplaced.code, misplaced.addr);
-            Failed { fault, why: fault.to_string() }
-        }
-        Refusal::NoPe => {
-            let fault = fault(c::NLF_ERROR_PE, 0);
-            Failed { fault, why: fault.to_string() }
-        }
-        Refusal::Engine(error) => {
-            Failed { fault: fault(c::NLF_ERROR_FAILED, 0), why: error.to_string() }
-        }
-    }
+    let (fault, why) = match refusal {
+        Refusal::Misplaced(misplaced) => (fault(misplaced.code, misplaced.addr), None),
+        Refusal::NoPe => (fault(c::NLF_ERROR_PE, 0), None),
+        Refusal::Engine(error) => (fault(c::NLF_ERROR_FAILED, 0), Some(error.to_string())),
+    };
+    Box::new(Failed { fault, why: why.unwrap_or_else(|| fault.to_string()) })
 }
+
+#[cfg(test)]
+mod tests;

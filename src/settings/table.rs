@@ -395,7 +395,9 @@ pub(super) const TABLE: &[Setting] = &[
         name: "NVSHMEM_LIBFABRIC_CHANNEL_SLEEP",
         accepts: || SLEEP.to_string(),
         doc: "Of a device channel: microseconds that its proxy thread sleeps at a time when it has had \
-              nothing to do for some milliseconds. What comes then waits that much longer.",
+              nothing to do for some milliseconds. What comes then waits that much longer. Where the \
+              provider moves peers' data only while it is polled, as `tcp` and `shm` do, the thread gives up \
+              its core instead, and does not sleep.",
         set: |settings, text| {
             let sleep = SLEEP.parse(text)?;
             settings.channel_sleep = (sleep > 0).then(|| Duration::from_micros(sleep));

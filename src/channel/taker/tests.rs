@@ -1,0 +1,279 @@
+//! Rings in this process' memory, a lane on the scripted fake fabric, and a peer.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::super::descriptor::{Place, RegionIndex};
+use super::super::shared::{Shared, Sizes};
+use super::super::slot::{Slot, lap};
+use super::super::table::{Far, Region};
+use super::*;
+use crate::engine::Watchdog;
+use crate::engine::atomic::{AtomicOp, Width};
+use crate::engine::balance::Spread;
+use crate::engine::counted::TAGS;
+use crate::engine::fake::{FakeFabric, FakeMemory, FakePort, Script};
+use crate::engine::handle::HandleBytes;
+use crate::engine::ids::{Pe, RailId};
+use crate::engine::lane::{LaneConfig, SignalEngine};
+use crate::engine::paths::{Path, PathTable};
+use crate::engine::port::{Access, RailLimits};
+use crate::engine::regions::{LaneKind, RegionTable};
+
+const LEN: usize = 1 << 17;
+/// Each operation has a place of its own, at the peer and here.
+const PLACE: usize = 512;
+const BYTES: usize = 64;
+const RINGS: usize = 2;
+const EACH: usize = 100;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % bound as u64) as usize
+    }
+}
+
+struct Pair {
+    fabric: FakeFabric,
+    lanes: Vec<Lane<FakePort>>,
+    tables: Vec<RegionTable<FakeMemory>>,
+    bases: Vec<usize>,
+    handles: Vec<HandleBytes>,
+}
+
+impl Pair {
+    fn new(seed: u64, random: &mut Random, script: Script) -> Self {
+        let fabric = FakeFabric::new(seed, 2, script);
+        let rails = 1 + random.below(3) as u8;
+        let limits = RailLimits {
+            max_segment: [64, 1000, 1 << 20][random.below(3)],
+            depth: [1, 2, 16][random.below(3)],
+            needs_desc: random.below(2) == 0,
+            orders_messages: random.below(2) == 0,
+            remote_data: true,
+        };
+        let path = |pe: u32, rail: u8| {
+            let remote = RailId(rail);
+            Path { to: FakeFabric::address(Pe(pe), remote), remote }
+        };
+        let paths = |_| {
+            let all = (0..2).flat_map(|pe| (0..rails).map(move |rail| path(pe, rail)));
+            PathTable::new(all.collect(), usize::from(rails))
+        };
+        let signals = [SignalEngine::Auto, SignalEngine::Chained, SignalEngine::Counted];
+        let signals = signals[random.below(3)];
+        let weighed_from = [9, 1 << 20][random.below(2)];
+        let spread = Spread { weighed_from, ..Spread::ROUND_ROBIN };
+        let (mut lanes, mut tables, mut bases, mut handles) = (vec![], vec![], vec![], vec![]);
+        for pe in 0..2 {
+            let me = Pe(pe);
+            let table = RegionTable::new(fabric.memory(me, rails), me);
+            let base = fabric.alloc(me, LEN);
+            handles.push(table.register(base, LEN, Access::LocalAndRemote).unwrap());
+            let config = LaneConfig {
+                me,
+                kind: LaneKind::Proxy,
+                paths: paths(pe),
+                regions: table.index(),
+                watchdog: Watchdog::new(None, Some(Duration::from_secs(60))),
+                signals,
+                counted: TAGS,
+                spread,
+                devices: false,
+            };
+            lanes.push(Lane::new(fabric.port(me, vec![limits; usize::from(rails)]), config));
+            tables.push(table);
+            bases.push(base);
+            let bytes: Vec<u8> = (0..LEN).map(|at| byte(pe, at)).collect();
+            fabric.store(me, base, &bytes);
+        }
+        Self { fabric, lanes, tables, bases, handles }
+    }
+
+    fn taker(&self, shared: &Shared) -> Taker {
+        // SAFETY: once, and the test keeps the memory longer.
+        let mut taker = Taker::new(unsafe { shared.rings() }.unwrap());
+        let far = |pe: usize| Far { base: self.bases[pe] as u64, handle: self.handles[pe] };
+        let peers = [far(0), far(1)].into();
+        let (base, handle) = (self.bases[0], self.handles[0]);
+        let region = Region { base, len: LEN as u64, handle, peers };
+        taker.regions.set(0, Some(Box::new(region)));
+        taker
+    }
+}
+
+/// What memory has at first: words of zero in the beginning of each place.
+fn byte(pe: u32, at: usize) -> u8 {
+    if at % PLACE < BYTES { 0 } else { (at * 7 + pe as usize * 101 + (at >> 8)) as u8 | 1 }
+}
+
+fn push(shared: &Shared, ring: usize, descriptor: &Descriptor) -> u64 {
+    let encoded = descriptor.encode();
+    let words: Vec<_> = std::iter::once(encoded.first).chain(encoded.second).collect();
+    // SAFETY: the context lives, and this thread alone produces.
+    unsafe {
+        let context = &*shared.context();
+        let ring = &*context.rings.add(ring);
+        let head = AtomicU64::from_ptr(&raw mut (*ring.producers).head);
+        let number = head.fetch_add(words.len() as u64, Ordering::Relaxed);
+        for (number, words) in (number..).zip(&words) {
+            let at = number as usize & ((1 << context.slots_log2) - 1);
+            let slot = &*ring.slots.add(at).cast::<Slot>();
+            let lap = lap(number, context.slots_log2);
+            for at in [0, 2] {
+                slot.words[at].store(words[at], Ordering::Relaxed);
+                slot.words[at + 1].store(words[at + 1] | lap, Ordering::Release);
+            }
+        }
+        number + words.len() as u64
+    }
+}
+
+/// What must be in memory when a slot is done: a PE, an address, the bytes.
+type Effect = (u32, usize, Vec<u8>);
+
+/// An operation of any kind, and what it does.
+fn operation(random: &mut Random, bases: &[usize], number: usize) -> (Descriptor, Vec<Effect>) {
+    let to = random.below(2) as u32;
+    let (pe, len) = (Pe(to), [1, 8, 60, 400][random.below(4)]);
+    let at = number * PLACE;
+    let region = RegionIndex::new(0).unwrap();
+    let place = |offset: usize| Place::new(region, offset as u64).unwrap();
+    // To itself, it reads and writes different halves of the memory.
+    let there = at + LEN / 2;
+    let (dst, src, bytes) = (place(there + BYTES), place(at + BYTES), len as u32);
+    let theirs = |offset: usize| bases[to as usize] + there + offset;
+    let mine = |offset: usize| bases[0] + at + offset;
+    let sent: Vec<u8> = (at + BYTES..at + BYTES + len).map(|at| byte(0, at)).collect();
+    let word = |by: u64| (to, theirs(8), by.to_le_bytes().to_vec());
+    let (op, value) = (AtomicOp::SignalAdd, 5 + (1 << 50) * random.below(2) as u64);
+    match random.below(6) {
+        0 => (Descriptor::Put { pe, dst, src, bytes }, vec![(to, theirs(BYTES), sent)]),
+        1 => {
+            let read = (there + BYTES..there + BYTES + len).map(|at| byte(to, at)).collect();
+            (Descriptor::Get { pe, dst, src, bytes }, vec![(0, mine(BYTES), read)])
+        }
+        2 => {
+            let signal = place(there + 8);
+            let put = Descriptor::PutSignal { pe, dst, src, bytes, signal, op, value };
+            (put, vec![(to, theirs(BYTES), sent), word(value)])
+        }
+        3 => {
+            let (dst, width, op) = (place(there + 8), Width::Eight, AtomicOp::Add);
+            let (compare, fetch) = (0, None);
+            (Descriptor::Atomic { pe, dst, width, op, value, compare, fetch }, vec![word(value)])
+        }
+        4 => {
+            let (dst, width, op) = (place(there + 8), Width::Eight, AtomicOp::Swap);
+            let (compare, fetch) = (0, Some(place(at + BYTES)));
+            let taken = (0, mine(BYTES), vec![0; 8]);
+            let swap = Descriptor::Atomic { pe, dst, width, op, value, compare, fetch };
+            (swap, vec![word(value), taken])
+        }
+        _ => (Descriptor::Fence { pe: (number % 2 == 0).then_some(pe) }, Vec::new()),
+    }
+}
+
+fn published(shared: &Shared, ring: usize) -> u64 {
+    shared.done(ring)
+}
+
+#[test]
+fn what_is_published_as_done_is_delivered_and_all_of_it_is_in_the_end() {
+    for seed in 1..=60 {
+        let mut random = Random(seed * 0x9e37_79b9 + 7);
+        let script = Script {
+            again_percent: [0, 20, 80][random.below(3)],
+            delay: [(1, 1), (1_000, 100_000), (1, 3_000_000)][random.below(3)],
+            duplicate_percent: [0, 50][random.below(2)],
+            ..Script::default()
+        };
+        let mut pair = Pair::new(seed, &mut random, script);
+        let shared = Shared::new(Sizes::new(RINGS as u32, 64).unwrap(), 0, 2, 0).unwrap();
+        let mut taker = pair.taker(&shared);
+        let over = AtomicBool::new(false);
+        let mut lanes = std::mem::take(&mut pair.lanes).into_iter();
+        let (Some(mut mine), Some(mut theirs)) = (lanes.next(), lanes.next()) else {
+            unreachable!()
+        };
+        let (fabric, over, bases) = (pair.fabric.clone(), &over, &pair.bases[..]);
+        let kernel = {
+            let fabric = fabric.clone();
+            move || {
+                let mut waiting: Vec<VecDeque<(u64, Vec<Effect>)>> = vec![VecDeque::new(); RINGS];
+                let (mut pushed, mut heads) = (0, [0; RINGS]);
+                while pushed < EACH || waiting.iter().any(|ring| !ring.is_empty()) {
+                    for _ in 0..random.below(6) {
+                        let ring = random.below(RINGS);
+                        // SAFETY: the context lives.
+                        let tail =
+                            unsafe { (*(*(*shared.context()).rings.add(ring)).published).tail };
+                        if pushed < EACH && heads[ring] + 2 - tail <= 64 {
+                            let (descriptor, effects) = operation(&mut random, bases, pushed);
+                            heads[ring] = push(&shared, ring, &descriptor);
+                            waiting[ring].push_back((heads[ring], effects));
+                            pushed += 1;
+                        }
+                    }
+                    taker.take(&mut mine).map_err(|failed| failed.why).unwrap();
+                    mine.progress().unwrap();
+                    taker.retire(&mut mine, |_| Ok::<(), ()>(())).unwrap();
+                    fabric.pass_time(10_000);
+                    fabric.step();
+                    for (ring, waiting) in waiting.iter_mut().enumerate() {
+                        let done = published(&shared, ring);
+                        while waiting.front().is_some_and(|(end, _)| *end <= done) {
+                            let (_, effects) = waiting.pop_front().unwrap();
+                            for (pe, addr, bytes) in effects {
+                                let found = fabric.load(Pe(pe), addr, bytes.len());
+                                assert_eq!(found, bytes, "seed {seed}, PE {pe}");
+                            }
+                        }
+                    }
+                }
+                assert!(!taker.has_open());
+                taker.set_limits(heads);
+                assert!(taker.is_drained() && taker.left() == 0);
+                over.store(true, Ordering::SeqCst);
+            }
+        };
+        let peer = {
+            let fabric = fabric.clone();
+            move || {
+                while !over.load(Ordering::SeqCst) {
+                    theirs.progress().unwrap();
+                    fabric.step();
+                }
+            }
+        };
+        for ended in fabric.race(seed, vec![Box::new(kernel), Box::new(peer)]) {
+            ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
+        assert!(pair.tables.iter().all(|table| table.len() == 1));
+    }
+}
+
+#[test]
+fn nothing_is_published_as_done_once_the_lane_has_failed() {
+    let mut random = Random(3);
+    let mut pair = Pair::new(3, &mut random, Script::default());
+    let shared = Shared::new(Sizes::new(1, 64).unwrap(), 0, 2, 0).unwrap();
+    let mut taker = pair.taker(&shared);
+    let place = |offset| Place::new(RegionIndex::new(0).unwrap(), offset).unwrap();
+    let put = Descriptor::Put { pe: Pe(1), dst: place(64), src: place(64), bytes: 8 };
+    push(&shared, 0, &put);
+    pair.fabric.fail_next(1);
+    let lane = &mut pair.lanes[0];
+    taker.take(lane).map_err(|failed| failed.why).unwrap();
+    while lane.progress().is_ok() {
+        pair.fabric.pass_time(1_000);
+    }
+    // The proxy thread looks at the lane's failure before it retires anything.
+    assert!(lane.failure().is_some());
+    assert_eq!(published(&shared, 0), 0);
+}
