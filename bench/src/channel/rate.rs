@@ -108,14 +108,17 @@ fn wait_for_peer(channel: &Channel, heap: usize, me: u32) -> Result<(), BoxError
 fn through(channel: &Channel, heap: usize) -> Result<Duration, BoxError> {
     let (go, gone) = mpsc::channel::<()>();
     let (start, started) = mpsc::channel();
+    let (hold, held) = mpsc::channel();
     thread::scope(|scope| -> Result<Duration, BoxError> {
-        let hold = scope.spawn(move || {
+        let holder = scope.spawn(move || {
             channel.on_proxy(move |_| {
+                let _ = hold.send(());
                 let _ = gone.recv();
                 let _ = start.send(Instant::now());
             })
         });
         let done: Vec<u64> = (0..RINGS as usize).map(|ring| channel.done(ring)).collect();
+        held.recv()?;
         let filled = fill(channel, heap);
         let _ = go.send(());
         filled?;
@@ -129,7 +132,7 @@ fn through(channel: &Channel, heap: usize) -> Result<Duration, BoxError> {
             thread::sleep(Duration::from_micros(20));
         }
         let end = Instant::now();
-        hold.join().map_err(|_| "the holder panicked")??;
+        holder.join().map_err(|_| "the holder panicked")??;
         Ok(end - started.recv()?)
     })
 }
