@@ -7,6 +7,7 @@ use log::warn;
 
 use super::atomics::AtomicSupport;
 use super::context::Contexts;
+use super::device::Device;
 use super::device_memory::DirectPolicy;
 use super::discovery::Discovery;
 use super::error::OfiError;
@@ -102,6 +103,11 @@ impl Discovery {
         let host = vec![Arc::new(host)];
         let verdict = Verdict::reach(&mut fabrics, first, &self.settings, self.library.version());
 
+        let control = match self.settings.rail_timeout {
+            Some(_) if proxy.len() > 1 => self.open_control(&mut fabrics, &devices, peers),
+            _ => None,
+        };
+
         let info = &first.info;
         let addressing = first_rail.domain().addressing();
         // What all rails keep.
@@ -143,7 +149,8 @@ impl Discovery {
             host: OfiPort::new(&host, host_contexts).map_err(host_failed)?,
             proxy: OfiPort::new(&proxy, contexts)
                 .map_err(proxy_failed)?
-                .with_batches(self.batches()),
+                .with_batches(self.batches())
+                .with_control(control),
             memory: OfiMemory::new(&host, &proxy, addressing, self.direct()),
             atomics: AtomicSupport::of(&proxy, &self.settings, self.candidate),
             report,
@@ -152,6 +159,30 @@ impl Discovery {
 }
 
 impl Discovery {
+    /// The endpoints for control messages, one on each device; none if one cannot be opened.
+    fn open_control(
+        &self,
+        fabrics: &mut Fabrics,
+        devices: &[&Device],
+        peers: usize,
+    ) -> Option<OfiPort> {
+        // No segment is ever posted there.
+        let contexts = Arc::new(Contexts::new(1));
+        let open = |device: &&Device| {
+            let receives = Receives::Messages;
+            Rail::open(fabrics, device, &self.settings, &contexts, peers, receives).map(Arc::new)
+        };
+        let rails = devices.iter().map(open).collect::<Result<Vec<_>, _>>();
+        let opened = rails.and_then(|rails| OfiPort::new(&rails, Arc::clone(&contexts)));
+        opened
+            .inspect_err(|error| {
+                warn!(
+                    "no endpoint for control messages, so a rail that fails ends the job: {error}"
+                );
+            })
+            .ok()
+    }
+
     /// Whether the provider is told when more writes follow.
     pub fn batches(&self) -> bool {
         let sound = self.library.version() >= SOUND_BATCHES;
