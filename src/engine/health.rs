@@ -11,6 +11,7 @@
 //! which streams choose, and the state of segments is looked at four times a second.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use log::warn;
@@ -18,6 +19,7 @@ use log::warn;
 use super::error::EngineError;
 use super::ids::{Pe, RailId, Token};
 use super::lane::Lane;
+use super::moves::Moves;
 use super::port::{PeerAddr, Port};
 use super::rails_wire::Rails;
 use super::segment::{Kind, NIL, Stage};
@@ -68,6 +70,8 @@ pub(super) struct Health {
     pub(super) next_signal: Option<u32>,
     /// Answers that are due.
     pub(super) answers: Vec<(Pe, Answer)>,
+    /// Where the host lane looks for rails that have moved.
+    pub(super) moves: Option<Arc<Moves>>,
 }
 
 /// An answer to a peer.
@@ -182,6 +186,7 @@ impl Health {
             limbo: Vec::new(),
             lossy: Vec::new(),
             answers: Vec::new(),
+            moves: None,
             orders: 0,
             ordering: None,
             next_signal: None,
@@ -293,6 +298,16 @@ impl<P: Port> Lane<P> {
         let (n_pes, rails) = (self.streams.n_pes(), self.rails.len());
         self.health = Some(Box::new(Health::new(config, control, n_pes, rails)));
         self.watchdog.look_for_rails();
+        self
+    }
+
+    /// The lane, if it looks after its rails, noting for the host lane of this process where rails of
+    /// peers are.
+    #[must_use]
+    pub fn with_moves(mut self, moves: Arc<Moves>) -> Self {
+        if let Some(health) = self.health.as_deref_mut() {
+            health.moves = Some(moves);
+        }
         self
     }
 

@@ -37,6 +37,7 @@ mod limbo;
 mod link;
 pub mod message;
 mod messages;
+pub mod moves;
 pub mod native;
 mod notes;
 mod operation;

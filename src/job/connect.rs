@@ -1,6 +1,7 @@
 //! Opening the rails and making all PEs known to one another.
 
 use std::num::NonZero;
+use std::sync::Arc;
 
 use log::info;
 
@@ -21,6 +22,7 @@ use crate::engine::health::RailHealth;
 use crate::engine::host_lane::HostLane;
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::lane::{Lane, LaneConfig, SignalEngine};
+use crate::engine::moves::Moves;
 use crate::engine::native::AtomicPath;
 use crate::engine::pairing::remote_rail;
 use crate::engine::paths::{Path, PathTable};
@@ -314,7 +316,9 @@ fn assemble(
         _ => proxy,
     };
     let (outbox, inbox) = handover(n_pes, settings.warn_after, settings.fail_after);
-    let (host, proxy) = (HostLane::new(host).with_outbox(outbox), proxy.with_inbox(inbox));
+    let moves = Arc::new(Moves::default());
+    let host = HostLane::new(host).with_outbox(outbox).with_moves(Arc::clone(&moves));
+    let proxy = proxy.with_inbox(inbox).with_moves(moves);
     let proxy = match paths.atomics {
         None => proxy,
         Some(paths) => proxy.with_native_atomics(paths),

@@ -1,18 +1,21 @@
 //! Rails that die, in every way, under random operations: every byte and every total is exact.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::fake::{Event, FakeFabric};
+use nvshmem_transport_libfabric::engine::fake::{Event, FakeFabric, Script};
 use nvshmem_transport_libfabric::engine::health::RailHealth;
+use nvshmem_transport_libfabric::engine::host_lane::HostLane;
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::lane::{LocalSide, Request, SignalEngine};
+use nvshmem_transport_libfabric::engine::lane::{Lane, LocalSide, Request, SignalEngine};
 use nvshmem_transport_libfabric::engine::message::{PutSignalRequest, ResultPlace};
+use nvshmem_transport_libfabric::engine::moves::Moves;
 use nvshmem_transport_libfabric::engine::port::Direction;
 
 use super::as_entry::AsEntry as _;
-use super::job::{Job, Random, Shape, random_spread};
+use super::job::{Job, Member, Random, Shape, host_config, limits, random_spread};
 use super::random::for_seeds;
 use super::signals::{race, random_script};
 
@@ -159,6 +162,39 @@ fn strike(blows: &HashMap<(u32, usize), Vec<Blow>>, me: u32, step: usize, fabric
 
 fn word(fabric: &FakeFabric, pe: u32, addr: usize) -> u64 {
     u64::from_le_bytes(fabric.load(Pe(pe), addr, 8).try_into().unwrap())
+}
+
+/// The host lane's one path to PE 1 leads to the rail that PE 1 resets. Were it not told of the new address,
+/// its put would go nowhere, as what was sent to the old one before the reset.
+#[test]
+fn user_threads_reach_a_rail_that_was_reset() {
+    const LEN: usize = 512;
+    let shape = Shape { health: Some(HEALTH), ..Shape::default() };
+    let mut job = Job::new(11, &shape, Script::default());
+    let moves = Arc::new(Moves::default());
+    let first = job.members.remove(0);
+    job.members.insert(0, Member { lane: first.lane.with_moves(Arc::clone(&moves)), ..first });
+    let host =
+        Lane::new(job.fabric.port(Pe(0), limits(&shape)[..1].to_vec()), host_config(&job, false));
+    let host = HostLane::new(host).with_moves(moves);
+    job.fill_scratch(0, &[0x5a; 2 * LEN]);
+    let base = job.members[1].base;
+    let fabric = job.fabric.clone();
+    let (fabric, _) = race(job, 11, |me, member, targets| {
+        if me != 0 {
+            return Ok(());
+        }
+        let part = |at| targets.part((member.scratch + at, &member.scratch_handle), 1, at, LEN);
+        host.complete(&part(0))?;
+        fabric.link_down((Pe(0), RailId(1)), (Pe(1), RailId(0)));
+        for _ in 0..2 {
+            member.lane.begin(&part(0))?;
+        }
+        member.lane.quiet(Pe(1))?;
+        assert!(member.lane.counters().any(|rail| rail.reissued > 0), "PE 1 has reset its rail");
+        host.complete(&part(LEN))
+    });
+    assert_eq!(fabric.load(Pe(1), base, 2 * LEN), [0x5a; 2 * LEN]);
 }
 
 /// Puts, values and gets: what a quiet has promised is there, and stays.
