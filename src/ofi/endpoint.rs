@@ -36,6 +36,8 @@ pub(super) struct Endpoint {
     vector: AddressVector,
     /// Room in the queue.
     completions: usize,
+    /// Addresses that the vector is made for.
+    peers: usize,
     cuda_calls: CudaCalls,
 }
 
@@ -99,14 +101,19 @@ impl Endpoint {
             queue,
             vector,
             completions,
+            peers,
             cuda_calls,
         };
         endpoint.address = name_of(domain, raw)?;
         Ok(endpoint)
     }
 
-    /// Opens another endpoint with a queue of its own, and closes this one and its queue: the other takes
-    /// its place. Gives the new address. The vector, and what it knows, stay.
+    /// Opens another endpoint with a queue and a vector of its own, and closes these: the others take
+    /// their places. Gives the new address. What the vector knows is inserted again and posted to as before.
+    ///
+    /// The new vector gets its addresses when the endpoint bound to it is enabled: native tcp of libfabric
+    /// 2.x crashes on the first post to an address that was inserted before (with `FI_THREAD_COMPLETION`
+    /// each queue has a domain of its own inside, whose copy of the vector lacks the peers).
     ///
     /// # Errors
     /// The provider opens no other. Nothing has changed then.
@@ -115,20 +122,28 @@ impl Endpoint {
     /// One thread uses the endpoint and what is resolved of it and its queue, and resolves both again
     /// before it uses them; no region is bound to it.
     pub(super) unsafe fn reopen(&self) -> Result<Vec<u8>, PortError> {
+        // What is opened here is closed on an early return, the endpoint before the others.
         let queue = CompletionQueue::open(&self.domain, self.completions)?;
-        let (raw, _) = open_enabled(&self.domain, &queue, &self.vector)?;
-        let address = name_of(&self.domain, raw).inspect_err(|_| {
+        let vector = AddressVector::open(&self.domain, self.peers)?;
+        let (raw, _) = open_enabled(&self.domain, &queue, &vector)?;
+        let ready = name_of(&self.domain, raw).and_then(|address| {
+            vector.insert_all_of(&self.vector, address.len())?;
+            Ok(address)
+        });
+        let address = ready.inspect_err(|_| {
+            let _gate = self.domain.gate().enter();
             // SAFETY: open, and nobody else has it.
             unsafe { close(self.domain.library(), "endpoint", raw.as_ptr().cast()) };
         })?;
         let old = self.raw.swap(raw.as_ptr(), Ordering::Relaxed);
         let old_queue = self.queue.replace(queue);
+        let old_vector = self.vector.replace(vector);
         let gate = self.domain.gate().enter();
-        // SAFETY: open, of no use to anybody any more, and closed before its queue. Contexts and buffers
-        // of what was in flight outlive it.
+        // SAFETY: open, of no use to anybody any more, and closed before its queue and its vector.
+        // Contexts and buffers of what was in flight outlive it.
         unsafe { close(self.domain.library(), "endpoint", old.cast()) };
         drop(gate);
-        drop(old_queue);
+        drop((old_queue, old_vector));
         Ok(address)
     }
 
