@@ -34,6 +34,10 @@ const SEEN: u32 = 1 << 30;
 /// Bytes of one segment for which it gets another unit of time: some 4 MiB a second.
 const BYTES_PER_STAMP: usize = 1 << 20;
 
+/// Most time between two looks, in the watchdog's units: about two seconds. After a longer one this process was
+/// not running, or in none of our calls, and what has completed meanwhile has not been taken.
+const MAX_PAUSE: u32 = 8;
+
 /// How often a peer is told of a rail's new address while it does not say that it has heard.
 const ROUNDS: u32 = 64;
 
@@ -72,6 +76,8 @@ pub(super) struct Health {
     pub(super) answers: Vec<(Pe, Answer)>,
     /// Where the host lane looks for rails that have moved.
     pub(super) moves: Option<Arc<Moves>>,
+    /// When the paths were last looked at.
+    looked: u32,
 }
 
 /// An answer to a peer.
@@ -187,6 +193,7 @@ impl Health {
             lossy: Vec::new(),
             answers: Vec::new(),
             moves: None,
+            looked: 0,
             orders: 0,
             ordering: None,
             next_signal: None,
@@ -225,6 +232,19 @@ impl Health {
         self.orders = self.orders.wrapping_add(1);
         self.ordering = Some(self.orders);
         self.orders
+    }
+
+    /// Times are counted anew if there was no look for long.
+    fn note_look(&mut self, now: u32) {
+        let pause = now - std::mem::replace(&mut self.looked, now);
+        if pause <= MAX_PAUSE {
+            return;
+        }
+        for peer in self.peers.iter_mut().flatten() {
+            peer.unheard = now;
+            peer.paths.iter_mut().for_each(|path| path.moved = now);
+        }
+        self.mine.iter_mut().for_each(|rail| rail.front.1 = now);
     }
 
     /// Messages to the peer have to be sent again.
@@ -272,6 +292,11 @@ impl PeerHealth {
         };
         let (_, at) = self.paths.iter().enumerate().filter_map(out).min()?;
         Some(RailId(at as u8))
+    }
+
+    /// Messages have been sent to it again: time to acknowledge them begins.
+    pub(super) fn sent_again(&mut self, now: u32) {
+        self.unheard = now;
     }
 
     /// What was sent to a rail of the peer so far must not arrive any more.
@@ -337,6 +362,7 @@ impl<P: Port> Lane<P> {
         let now = self.watchdog.stamp();
         let Self { health, segments, streams, messages, rails, .. } = self;
         let Some(health) = health.as_deref_mut() else { return Vec::new() };
+        health.note_look(now);
         for path in health.peers.iter_mut().flatten().flat_map(|peer| peer.paths.iter_mut()) {
             (path.posted, path.survivors, path.longest) = (0, 0, 0);
         }
@@ -381,6 +407,10 @@ impl<P: Port> Lane<P> {
             }
             let mut pings = false;
             let mut unheard = None;
+            // A signal is acknowledged when its data is there, which may be on a path that stands still: then
+            // it is not the signal's.
+            let still = |path: &PathHealth| path.total != 0 && now - path.moved > 1;
+            let stands_still = peer.paths.iter().any(still);
             if let Some(link) = stream.link.as_deref_mut() {
                 let seen = (link.heard, link.received.prefix());
                 if seen != peer.seen {
@@ -398,7 +428,7 @@ impl<P: Port> Lane<P> {
                     let moves = path.total != 0 && now - path.moved < *timeout;
                     let still = now - peer.unheard;
                     pings |= still >= *timeout / 2;
-                    if still >= *timeout && peer.alive > peer.unheard && !moves {
+                    if still >= *timeout && peer.alive > peer.unheard && !moves && !stands_still {
                         peer.unheard = now;
                         unheard = Some(rail);
                     }

@@ -528,6 +528,7 @@ impl<P: Port> Lane<P> {
                 Ok(Posted::Yes) => {
                     rails[rail.index()].counters.resent += 1;
                     messages.found(index, rail);
+                    health.peer(pe).sent_again(self.watchdog.stamp());
                 }
                 Ok(Posted::Again) => return true,
                 Err(error) => {

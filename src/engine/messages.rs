@@ -543,6 +543,8 @@ impl<P: Port> Lane<P> {
             };
             let due = link.request_due || link.ack_due;
             if due && !self.send_unnumbered(pe, seq, body, &mut packet) {
+                // Its path may be one that fails; what is for others need not wait for that.
+                self.control.rotate_left(1);
                 break;
             }
             if let Some(stream) = self.streams.find_mut(pe) {
@@ -614,6 +616,9 @@ impl<P: Port> Lane<P> {
                 true
             }
             Ok(Posted::Again) => {
+                if self.health.is_some() {
+                    stream.rotate(&self.paths);
+                }
                 self.rails[path.rail.index()].counters.again += 1;
                 false
             }

@@ -81,7 +81,8 @@ impl AddressVector {
         let addresses: Vec<&[u8]> = known.iter().map(|known| &*known.address).collect();
         let peers = self.insert(&addresses, own_len)?;
         if known.iter().map(|known| known.to).ne(peers) {
-            let text = String::from("the provider numbers the addresses of peers in another way now");
+            let text =
+                String::from("the provider numbers the addresses of peers in another way now");
             return Err(refused("fi_av_insert", text));
         }
         Ok(())
@@ -139,7 +140,8 @@ impl AddressVector {
         }
         let peers: Vec<PeerAddr> = peers.into_iter().map(PeerAddr).collect();
         let known = addresses.iter().zip(&peers);
-        self.known().extend(known.map(|(address, &to)| Known { address: address.as_ref().into(), to }));
+        self.known()
+            .extend(known.map(|(address, &to)| Known { address: address.as_ref().into(), to }));
         Ok(peers)
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use libfabric_sys::{DEVICE_MEMORY_API, Version};
-use log::warn;
+use log::{info, warn};
 
 use super::atomics::AtomicSupport;
 use super::context::Contexts;
@@ -16,13 +16,14 @@ use super::memory::OfiMemory;
 use super::message_order::MessageOrder;
 use super::port::OfiPort;
 use super::progress::Verdict;
+use super::provider::Reopening;
 use super::rail::{Rail, Receives};
 use super::remote_data::RemoteData;
 use super::report::{RailReport, Report};
 use crate::engine::lane::segments_for;
 use crate::engine::port::RailLimits;
 use crate::engine::regions::LaneKind;
-use crate::settings::BatchChoice;
+use crate::settings::{BatchChoice, Source};
 use crate::topology::Topology;
 
 /// From here on cxi rings the doorbell for what it has taken before it refuses a post.
@@ -103,10 +104,9 @@ impl Discovery {
         let host = vec![Arc::new(host)];
         let verdict = Verdict::reach(&mut fabrics, first, &self.settings, self.library.version());
 
-        let control = match self.settings.rail_timeout {
-            Some(_) if proxy.len() > 1 => self.open_control(&mut fabrics, &devices, peers),
-            _ => None,
-        };
+        let looked_after = proxy.len() > 1 && self.looks_after_rails();
+        let control =
+            if looked_after { self.open_control(&mut fabrics, &devices, peers) } else { None };
 
         let info = &first.info;
         let addressing = first_rail.domain().addressing();
@@ -159,6 +159,33 @@ impl Discovery {
 }
 
 impl Discovery {
+    /// Whether a rail that fails is to be done without, if there are several.
+    fn looks_after_rails(&self) -> bool {
+        if self.settings.rail_timeout.is_none() {
+            return false;
+        }
+        let asked = self.settings.sources.of("NVSHMEM_LIBFABRIC_RAIL_TIMEOUT") != Source::Default;
+        let name = self.candidate.name;
+        match self.candidate.reopening {
+            Reopening::Shown => true,
+            Reopening::Untried => {
+                if !asked {
+                    info!(
+                        "a rail that fails ends the job: with {name} it has not been tried to do without \
+                         one (NVSHMEM_LIBFABRIC_RAIL_TIMEOUT in the environment has it tried)"
+                    );
+                }
+                asked
+            }
+            Reopening::Never(reason) => {
+                info!(
+                    "a rail that fails ends the job: with {name} there is no doing without, as {reason}"
+                );
+                false
+            }
+        }
+    }
+
     /// The endpoints for control messages, one on each device; none if one cannot be opened.
     fn open_control(
         &self,

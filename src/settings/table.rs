@@ -319,8 +319,10 @@ pub(super) const TABLE: &[Setting] = &[
         accepts: || SECONDS.to_string(),
         doc: "With several rails: a rail on which nothing to a PE completes for so long, while the PE \
               answers on others, is taken out of service for that PE, and what was on it goes over the \
-              others. Well below NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS; on all PEs alike. 0: a rail that \
-              fails ends the job.",
+              others. A rail that reports an error is at once. Well below \
+              NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS; on all PEs alike. 0: a rail that fails ends the job. So it \
+              does with `shm`, `cxi` and whatever goes through ofi_rxm, and with `efa` unless this is \
+              set.",
         set: |settings, text| {
             SECONDS.parse(text).map(|value| settings.rail_timeout = seconds(value))
         },
