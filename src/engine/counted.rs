@@ -179,7 +179,7 @@ impl<P: Port> Lane<P> {
     fn apply_counted(&mut self, pe: Pe, signal: &CountedSignal) {
         let CountedSignal { at, atomic, .. } = *signal;
         if let Err(why) = self.carry_out(pe, &Body::Atomic { at, atomic }) {
-            self.cannot_carry_out(pe, why);
+            self.cannot_carry_out(pe, signal.seq, why);
         }
         self.settle(pe);
     }
@@ -188,7 +188,8 @@ impl<P: Port> Lane<P> {
     fn settle(&mut self, pe: Pe) {
         let Some(stream) = self.streams.find_mut(pe) else { return };
         let link = stream.link();
-        link.unapplied = counts(link).first_waiting().map(|(first, ..)| first);
+        let first = counts(link).first_waiting().map(|(first, ..)| first);
+        link.waits_for_data(first);
         link.check_wanted();
         self.note_control(pe);
     }

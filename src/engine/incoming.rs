@@ -9,7 +9,6 @@ use super::error::EngineError;
 use super::ids::{Pe, RailId, Token};
 use super::lane::Lane;
 use super::message::ResultPlace;
-use super::messages::local_fault;
 use super::notes::{NO_TICKET, What};
 use super::port::{Incoming, Local, Port, PortError};
 use super::segment::{Kind, NIL, named_by};
@@ -95,14 +94,12 @@ impl<P: Port> Lane<P> {
             // The sender does not know that it is here.
             Arrival::Duplicate => link.ack_due = true,
             Arrival::New => {
-                if !payload.is_empty() {
-                    if let Err(error) = self.port.store(data, payload) {
-                        self.fail_lane(local_fault(pe, &error));
-                        return true;
-                    }
-                }
-                if let Err(error) = self.port.apply(word, &atomic) {
-                    self.fail_lane(local_fault(pe, &error));
+                let stored = match payload {
+                    [] => Ok(()),
+                    _ => self.port.store(data, payload),
+                };
+                if let Err(error) = stored.and_then(|()| self.port.apply(word, &atomic).map(drop)) {
+                    self.cannot_carry_out(pe, message.seq, error.to_string());
                     return true;
                 }
             }
@@ -166,7 +163,7 @@ impl<P: Port> Lane<P> {
                 match arrival {
                     Arrival::New => {
                         if let Err(why) = self.carry_out(pe, &message.body) {
-                            self.cannot_carry_out(pe, why);
+                            self.cannot_carry_out(pe, message.seq, why);
                         }
                     }
                     Arrival::Duplicate => self.arrived_again(pe, &message.body),
@@ -180,10 +177,12 @@ impl<P: Port> Lane<P> {
         self.note_control(pe);
     }
 
-    /// A request is not carried out. It counts as arrived, so the sender has to be told that it is not
-    /// done.
+    /// A request is not carried out: it is not acknowledged, and the sender is told.
     #[cold]
-    pub(super) fn cannot_carry_out(&mut self, pe: Pe, why: String) {
+    pub(super) fn cannot_carry_out(&mut self, pe: Pe, seq: Seq, why: String) {
+        if let Some(stream) = self.streams.find_mut(pe) {
+            stream.link().refuse(seq);
+        }
         self.note(pe, What::Refused { ticket: NO_TICKET, why: (*why).into() });
         self.fail_lane(EngineError::BadMessage { pe, why });
     }

@@ -52,8 +52,12 @@ pub(super) struct Link {
     pub(super) tags: Option<Box<Tags>>,
     /// The counts of the peer's counted puts, likewise.
     pub(super) counts: Option<Box<Counts>>,
-    /// The first of the peer's signals that have arrived and wait for their data.
-    pub(super) unapplied: Option<Seq>,
+    /// The first of the peer's requests that have arrived and were not carried out: signals that wait for
+    /// their data, and those in `refused`.
+    unapplied: Option<Seq>,
+    /// The first of the peer's requests that cannot be carried out. It is never acknowledged: what tells of
+    /// the refusal may come later than an acknowledgement, on another rail.
+    refused: Option<Seq>,
     /// What is staged between the two, likewise.
     staged: Option<Box<StagedLink>>,
 }
@@ -78,6 +82,7 @@ impl Link {
             tags: None,
             counts: None,
             unapplied: None,
+            refused: None,
             staged: None,
         }
     }
@@ -148,6 +153,25 @@ impl Link {
         let enters = (self.request_due || self.ack_due) && !self.in_control;
         self.in_control |= enters;
         enters
+    }
+
+    /// The first of the peer's signals that wait for their data, if any does.
+    pub(super) fn waits_for_data(&mut self, first: Option<Seq>) {
+        self.unapplied = match (first, self.refused) {
+            (Some(first), Some(refused)) if refused.is_before(first) => Some(refused),
+            (first, refused) => first.or(refused),
+        };
+    }
+
+    /// A request of the peer cannot be carried out.
+    #[cold]
+    pub(super) fn refuse(&mut self, seq: Seq) {
+        if self.refused.is_none_or(|refused| seq.is_before(refused)) {
+            self.refused = Some(seq);
+        }
+        if self.unapplied.is_none_or(|unapplied| seq.is_before(unapplied)) {
+            self.unapplied = Some(seq);
+        }
     }
 
     /// The number that an acknowledgement is asked for.
