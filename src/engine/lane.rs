@@ -320,6 +320,9 @@ impl<P: Port> Lane<P> {
     #[inline]
     pub fn progress(&mut self) -> Result<bool, EngineError> {
         let busy = self.turn();
+        if self.failure.is_some() && !self.notes.is_empty() {
+            self.last_words();
+        }
         match &self.failure {
             None => Ok(busy),
             Some(failed) => Err((**failed).clone()),
