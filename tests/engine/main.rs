@@ -11,6 +11,7 @@ mod consistency;
 mod counted;
 mod failures;
 mod fences;
+mod health;
 mod job;
 mod native;
 mod random;
