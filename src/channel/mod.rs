@@ -4,9 +4,11 @@
 //! layout      the shared memory is that of include/nvshmem_libfabric_ring.h
 //! slot        slots and counters as atomics; descriptor: what the words mean
 //! ring        the consumer's end of a ring
+//! kernels     the compiled kernels that check and measure it
 //! ```
 
 pub mod descriptor;
+pub mod kernels;
 mod layout;
 pub mod ring;
 pub mod slot;
