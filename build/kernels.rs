@@ -28,14 +28,14 @@ pub(crate) fn build() {
     let (image, built) = match compiler() {
         None => (None, String::from("without kernels: no nvcc in PATH, CUDA_HOME or CUDA_PATH")),
         Some(nvcc) => match compile(&nvcc, &out) {
-            Ok((image, archs)) => (Some(image), format!("with {} for {archs}", nvcc.display())),
+            Ok((image, archs)) => (Some(image), format!("by {} for {archs}", version(&nvcc))),
             Err(reason) => {
                 // The plugin works without them, so its build goes on.
                 println!("cargo::warning=kernels are not compiled: {}", nvcc.display());
                 for line in reason.lines().take(20) {
                     println!("cargo::warning={line}");
                 }
-                (None, format!("without kernels: {} failed", nvcc.display()))
+                (None, format!("without kernels: {} failed", version(&nvcc)))
             }
         },
     };
@@ -95,6 +95,15 @@ fn compile(nvcc: &Path, out: &Path) -> Result<(PathBuf, String), String> {
     command.args(["-Iinclude", "cuda/kernels/kernels.cu", "-o"]).arg(&image);
     run(&mut command)?;
     Ok((image, format!("sm_{}", archs.join(", sm_"))))
+}
+
+/// `nvcc V13.0.88`, for people.
+fn version(nvcc: &Path) -> String {
+    let told = run(Command::new(nvcc).arg("--version")).unwrap_or_default();
+    let version = told.split_whitespace().find(|word| {
+        word.strip_prefix('V').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    });
+    format!("nvcc {}", version.unwrap_or("of unknown version"))
 }
 
 fn run(command: &mut Command) -> Result<String, String> {

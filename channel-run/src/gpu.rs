@@ -58,7 +58,7 @@ impl Gpu {
         let context = Context::primary(driver, Ordinal(0)).map_err(broken)?;
         // SAFETY: the image is what nvcc has made.
         let module = unsafe { Module::load(&context, image) }.map_err(broken)?;
-        let name = format!("{device}, {driver}, kernels {}", kernels::BUILT);
+        let name = format!("{device}, {driver}, kernels built {}", kernels::BUILT);
         Ok(Self { name, context, module, kernels: Mutex::default() })
     }
 }

@@ -202,16 +202,56 @@ pub(super) fn is_extended(first: &Words) -> bool {
 }
 
 impl Descriptor {
+    /// The put that the words of a slot are, if they are one: the short way for what is most of all.
+    #[inline(always)]
+    pub(super) fn decode_put(first: &Words) -> Option<Self> {
+        const PUT: u64 = (c::NLF_OP_PUT as u64) << (c::NLF_OP_SHIFT - c::NLF_FLAGS_SHIFT);
+        let [dst, q1, q2, q3] = *first;
+        let src = q3 & !c::NLF_LAP;
+        let bytes = q1 as u32;
+        let is_put = (q1 & !c::NLF_LAP) >> c::NLF_FLAGS_SHIFT == PUT;
+        // A place with no value's bits above it is smaller than any without a region.
+        if is_put && dst < NO_FETCH && src < NO_FETCH && q2 == 0 && bytes != 0 {
+            return Some(Descriptor::Put {
+                pe: pe_of(q1),
+                dst: Place(dst),
+                src: Place(src),
+                bytes,
+            });
+        }
+        None
+    }
+
+    /// The put with signal that the words of a slot are, if they are one of one slot.
+    #[inline(always)]
+    pub(super) fn decode_put_signal(first: &Words) -> Option<Self> {
+        const SET: u64 = (c::NLF_OP_PUT_SIGNAL as u64) << (c::NLF_OP_SHIFT - c::NLF_FLAGS_SHIFT);
+        const ADD: u64 = SET | c::NLF_KIND_ADD as u64;
+        let [q0, q1, q2, q3] = *first;
+        let op = match (q1 & !c::NLF_LAP) >> c::NLF_FLAGS_SHIFT {
+            SET => AtomicOp::SignalSet,
+            ADD => AtomicOp::SignalAdd,
+            _ => return None,
+        };
+        let (dst, src, signal) =
+            (Place::from_word(q0)?, Place::from_word(q3)?, Place::from_word(q2)?);
+        let bytes = q1 as u32;
+        if bytes == 0 {
+            return None;
+        }
+        let value = inline_value(first);
+        Some(Descriptor::PutSignal { pe: pe_of(q1), dst, src, bytes, signal, op, value })
+    }
+
     /// The descriptor that the words of one slot or two are. Laps are ignored, and so is a second slot of
     /// one that is not extended.
     ///
     /// # Errors
     /// When no descriptor has these words; for one when the first is extended and there is no second.
-    #[inline]
     pub fn decode(first: Words, second: Option<Words>) -> Result<Self, BadDescriptor> {
         let [q0, q1, q2, q3] = first;
         let bad = |wrong| bad(wrong, first);
-        let pe = Pe((q1 >> c::NLF_PE_SHIFT) as u32 & c::NLF_PE_MASK);
+        let pe = pe_of(q1);
         let flags = (q1 >> c::NLF_FLAGS_SHIFT) & FLAGS;
         let bytes = q1 as u32;
         match (q1 >> c::NLF_OP_SHIFT) as u32 & c::NLF_OP_MASK {
@@ -408,6 +448,11 @@ fn head(op: u32, flags: u32, pe: Pe, bytes: u32) -> u64 {
         | (u64::from(flags) << c::NLF_FLAGS_SHIFT)
         | (u64::from(pe.0 & c::NLF_PE_MASK) << c::NLF_PE_SHIFT)
         | u64::from(bytes)
+}
+
+#[inline(always)]
+fn pe_of(q1: u64) -> Pe {
+    Pe((q1 >> c::NLF_PE_SHIFT) as u32 & c::NLF_PE_MASK)
 }
 
 /// The value that is spread over the first slot.

@@ -81,6 +81,8 @@ pub fn slots_log2(slots: u64) -> Result<u32, RingSizeError> {
 #[derive(Debug)]
 pub struct Ring {
     memory: RingMemory,
+    /// Slots of the ring, less one.
+    mask: u64,
     /// Slots taken, so also the number of the next one. Every slot before it was there.
     taken: u64,
     /// What `tail` was set to last: at most `taken`.
@@ -113,7 +115,8 @@ impl Ring {
     /// # Safety
     /// As [`Ring::new`], and `slots_log2` is at most 62.
     pub(crate) unsafe fn over(memory: RingMemory) -> Self {
-        Self { memory, taken: 0, tail: 0, done: 0 }
+        let mask = (1 << memory.slots_log2) - 1;
+        Self { memory, mask, taken: 0, tail: 0, done: 0 }
     }
 
     /// Takes the next descriptor. None when it is not there, or not yet all of it.
@@ -123,15 +126,29 @@ impl Ring {
     /// # Errors
     /// Words that are no descriptor. They are taken, as one slot; what comes after them means nothing, as
     /// its producer may have thought of two.
-    #[inline]
+    #[inline(always)]
     pub fn take(&mut self) -> Option<Result<Descriptor, BadDescriptor>> {
         let first = self.load(self.taken)?;
-        if !descriptor::is_extended(&first) {
+        if let Some(put) = Descriptor::decode_put(&first) {
             self.taken += 1;
-            return Some(Descriptor::decode(first, None));
+            return Some(Ok(put));
+        }
+        if let Some(put) = Descriptor::decode_put_signal(&first) {
+            self.taken += 1;
+            return Some(Ok(put));
+        }
+        self.take_other(&first)
+    }
+
+    /// The rest: rarer, and not worth the room at every place that takes.
+    #[inline(never)]
+    fn take_other(&mut self, first: &Words) -> Option<Result<Descriptor, BadDescriptor>> {
+        if !descriptor::is_extended(first) {
+            self.taken += 1;
+            return Some(Descriptor::decode(*first, None));
         }
         let second = self.load(self.taken + 1)?;
-        let decoded = Descriptor::decode(first, Some(second));
+        let decoded = Descriptor::decode(*first, Some(second));
         self.taken += if decoded.is_ok() { 2 } else { 1 };
         Some(decoded)
     }
@@ -187,12 +204,11 @@ impl Ring {
     /// The words of a slot, if they are there.
     #[inline(always)]
     fn load(&self, number: u64) -> Option<Words> {
-        let log2 = self.memory.slots_log2;
-        let index = number & ((1 << log2) - 1);
+        let index = number & self.mask;
         // SAFETY: the index is below the number of slots, which live as long as this, as the caller of
         // `new` has promised.
         let slot = unsafe { self.memory.slots.add(index as usize).as_ref() };
-        slot.load(slot::lap(number, log2))
+        slot.load(slot::lap(number, self.memory.slots_log2))
     }
 
     #[inline(always)]

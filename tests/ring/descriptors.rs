@@ -5,7 +5,7 @@ use nvshmem_transport_libfabric::channel::ring::slots_log2;
 use nvshmem_transport_libfabric::engine::ids::Pe;
 use proptest::prelude::*;
 
-use crate::support::{descriptors, place};
+use crate::support::{Shared, descriptors, place};
 
 const LAP: u64 = 1 << 63;
 
@@ -28,6 +28,32 @@ proptest! {
     fn a_descriptor_comes_back_from_its_words(descriptor in descriptors()) {
         let encoded = descriptor.encode();
         prop_assert_eq!(Descriptor::decode(encoded.first, encoded.second), Ok(descriptor));
+    }
+
+    #[test]
+    fn what_is_taken_is_what_was_put_in(all in proptest::collection::vec(descriptors(), 1..40)) {
+        // A ring keeps 64 slots, which is less than they need when many have two.
+        let shared = Shared::new(6);
+        let mut ring = shared.consumer();
+        let mut number = 0;
+        for descriptor in &all {
+            number = shared.write(number, descriptor);
+            prop_assert_eq!(ring.take(), Some(Ok(*descriptor)));
+            prop_assert_eq!(ring.taken(), number);
+            prop_assert_eq!(ring.take(), None);
+        }
+    }
+
+    #[test]
+    fn words_that_are_taken_are_what_they_decode_to(first in words(), second in words()) {
+        let shared = Shared::new(6);
+        let mut ring = shared.consumer();
+        shared.store(0, first);
+        shared.store(1, second);
+        // The first lap is 1.
+        let with_lap = |[q0, q1, q2, q3]: [u64; 4]| [q0, q1 | LAP, q2, q3 | LAP];
+        let decoded = Descriptor::decode(with_lap(first), Some(with_lap(second)));
+        prop_assert_eq!(ring.take(), Some(decoded));
     }
 
     #[test]
