@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! layout      the shared memory is that of include/nvshmem_libfabric_ring.h
-//! slot        slots and counters as atomics; descriptor: what the words mean
+//! slot        slots and counters as atomics
+//! descriptor  what a kernel asks for; encoding: the words of it
 //! ring        the consumer's end of a ring
 //! kernels     the compiled kernels that check and measure it
 //! ```
 
 pub mod descriptor;
+pub mod encoding;
 pub mod kernels;
 mod layout;
 pub mod ring;

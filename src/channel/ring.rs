@@ -10,7 +10,8 @@ use std::ptr::NonNull;
 use channel_sys as c;
 use thiserror::Error;
 
-use super::descriptor::{self, BadDescriptor, Descriptor};
+use super::descriptor::{BadDescriptor, Descriptor, Wrong};
+use super::encoding;
 use super::slot::{self, Published, Slot, Words};
 use super::sync::Ordering;
 
@@ -129,28 +130,50 @@ impl Ring {
     #[inline(always)]
     pub fn take(&mut self) -> Option<Result<Descriptor, BadDescriptor>> {
         let first = self.load(self.taken)?;
-        if let Some(put) = Descriptor::decode_put(&first) {
+        if let Some(transfer) = encoding::decode_transfer(&first) {
+            self.taken += 1;
+            return Some(Ok(transfer));
+        }
+        if let Some(put) = encoding::decode_put_signal(&first) {
             self.taken += 1;
             return Some(Ok(put));
         }
-        if let Some(put) = Descriptor::decode_put_signal(&first) {
-            self.taken += 1;
-            return Some(Ok(put));
-        }
-        self.take_other(&first)
+        if encoding::is_atomic(&first) { self.take_atomic(&first) } else { self.take_other(&first) }
     }
 
-    /// The rest: rarer, and not worth the room at every place that takes.
+    /// Atomics and the rest by themselves: not worth the room at every place that takes.
+    #[inline(never)]
+    fn take_atomic(&mut self, first: &Words) -> Option<Result<Descriptor, BadDescriptor>> {
+        self.take_with(first, encoding::decode_atomic)
+    }
+
     #[inline(never)]
     fn take_other(&mut self, first: &Words) -> Option<Result<Descriptor, BadDescriptor>> {
-        if !descriptor::is_extended(first) {
-            self.taken += 1;
-            return Some(Descriptor::decode(*first, None));
+        self.take_with(first, encoding::decode)
+    }
+
+    #[inline(always)]
+    fn take_with(
+        &mut self,
+        first: &Words,
+        decode: impl FnOnce(&Words, &Words) -> Result<Descriptor, Wrong>,
+    ) -> Option<Result<Descriptor, BadDescriptor>> {
+        let mut second = Words::default();
+        let mut slots = 1;
+        if encoding::is_extended(first) {
+            second = self.load(self.taken + 1)?;
+            slots = 2;
         }
-        let second = self.load(self.taken + 1)?;
-        let decoded = Descriptor::decode(*first, Some(second));
-        self.taken += if decoded.is_ok() { 2 } else { 1 };
-        Some(decoded)
+        match decode(first, &second) {
+            Ok(descriptor) => {
+                self.taken += slots;
+                Some(Ok(descriptor))
+            }
+            Err(wrong) => {
+                self.taken += 1;
+                Some(Err(BadDescriptor { wrong, words: *first }))
+            }
+        }
     }
 
     /// Slots taken until now. After [`Ring::take`], it is what `done` has to reach for that descriptor.
