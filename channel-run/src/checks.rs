@@ -12,7 +12,7 @@ use crate::models::{self, Shape, area, mix};
 use crate::peers::{Answer, Peers};
 
 /// How long a kernel may take. They take milliseconds; a GPU that others use, longer.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A kernel with what it is run with.
 #[derive(Clone, Copy, Debug)]

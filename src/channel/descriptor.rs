@@ -154,6 +154,27 @@ pub enum Descriptor {
     },
 }
 
+/// A put, which nearly all descriptors are, in words that a processor keeps in registers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Put {
+    /// As in [`Descriptor::Put`].
+    pub pe: Pe,
+    /// There.
+    pub dst: Place,
+    /// Here.
+    pub src: Place,
+    /// How many.
+    pub bytes: u32,
+}
+
+impl From<Put> for Descriptor {
+    #[inline(always)]
+    fn from(put: Put) -> Self {
+        let Put { pe, dst, src, bytes } = put;
+        Self::Put { pe, dst, src, bytes }
+    }
+}
+
 /// What is wrong with the words of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]

@@ -5,7 +5,7 @@
 
 use channel_sys as c;
 
-use super::descriptor::{BadDescriptor, Descriptor, Place, Wrong};
+use super::descriptor::{BadDescriptor, Descriptor, Place, Put, Wrong};
 use super::slot::Words;
 use crate::engine::atomic::{AtomicOp, Width};
 use crate::engine::ids::Pe;
@@ -40,20 +40,26 @@ fn key_of(q1: u64) -> u64 {
     (q1 & !c::NLF_LAP) >> c::NLF_FLAGS_SHIFT
 }
 
-/// The put or get that the words of a slot are, if they are one: the short way for what is most of all.
+impl Put {
+    /// The put that a slot's words are. None for all else, also for what is no descriptor.
+    #[inline(always)]
+    pub fn decode(words: &Words) -> Option<Self> {
+        if key_of(words[1]) != PUT {
+            return None;
+        }
+        let (dst, src) = transfer(words).ok()?;
+        Some(Self { pe: pe_of(words), dst, src, bytes: words[1] as u32 })
+    }
+}
+
+/// The same for a get.
 #[inline(always)]
-pub(super) fn decode_transfer(first: &Words) -> Option<Descriptor> {
-    let key_of_it = key_of(first[1]);
-    if key_of_it != PUT && key_of_it != GET {
+pub(super) fn decode_get(first: &Words) -> Option<Descriptor> {
+    if key_of(first[1]) != GET {
         return None;
     }
-    let Ok((dst, src)) = transfer(first) else { return None };
-    let (pe, bytes) = (pe_of(first), first[1] as u32);
-    Some(if key_of_it == PUT {
-        Descriptor::Put { pe, dst, src, bytes }
-    } else {
-        Descriptor::Get { pe, dst, src, bytes }
-    })
+    let (dst, src) = transfer(first).ok()?;
+    Some(Descriptor::Get { pe: pe_of(first), dst, src, bytes: first[1] as u32 })
 }
 
 /// The put with signal that the words of a slot are, if they are one of one slot.

@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use channel_sys as c;
 use thiserror::Error;
 
-use super::descriptor::{BadDescriptor, Descriptor, Wrong};
+use super::descriptor::{BadDescriptor, Descriptor, Put, Wrong};
 use super::encoding;
 use super::slot::{self, Published, Slot, Words};
 use super::sync::Ordering;
@@ -120,6 +120,20 @@ impl Ring {
         Self { memory, mask, taken: 0, tail: 0, done: 0 }
     }
 
+    /// Whether the next slot is there. A descriptor of two may still lack the other.
+    #[inline(always)]
+    pub fn has_next(&self) -> bool {
+        self.load(self.taken).is_some()
+    }
+
+    /// Takes the next descriptor if it is there and is a put; all else is for [`Ring::take`].
+    #[inline(always)]
+    pub fn take_put(&mut self) -> Option<Put> {
+        let put = Put::decode(&self.load(self.taken)?)?;
+        self.taken += 1;
+        Some(put)
+    }
+
     /// Takes the next descriptor. None when it is not there, or not yet all of it.
     ///
     /// Its slots stay occupied until [`Ring::publish_tail`].
@@ -130,13 +144,17 @@ impl Ring {
     #[inline(always)]
     pub fn take(&mut self) -> Option<Result<Descriptor, BadDescriptor>> {
         let first = self.load(self.taken)?;
-        if let Some(transfer) = encoding::decode_transfer(&first) {
+        if let Some(put) = Put::decode(&first) {
             self.taken += 1;
-            return Some(Ok(transfer));
+            return Some(Ok(put.into()));
         }
         if let Some(put) = encoding::decode_put_signal(&first) {
             self.taken += 1;
             return Some(Ok(put));
+        }
+        if let Some(get) = encoding::decode_get(&first) {
+            self.taken += 1;
+            return Some(Ok(get));
         }
         if encoding::is_atomic(&first) { self.take_atomic(&first) } else { self.take_other(&first) }
     }

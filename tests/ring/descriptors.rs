@@ -1,6 +1,6 @@
 //! What the words of a slot mean.
 
-use nvshmem_transport_libfabric::channel::descriptor::{Descriptor, Place, RegionIndex};
+use nvshmem_transport_libfabric::channel::descriptor::{Descriptor, Place, Put, RegionIndex};
 use nvshmem_transport_libfabric::channel::ring::slots_log2;
 use nvshmem_transport_libfabric::engine::ids::Pe;
 use proptest::prelude::*;
@@ -42,6 +42,39 @@ proptest! {
             prop_assert_eq!(ring.taken(), number);
             prop_assert_eq!(ring.take(), None);
         }
+    }
+
+    #[test]
+    fn a_put_is_what_decodes_to_one(first in words(), descriptor in descriptors(), bit in 0u32..512) {
+        // As they come, as a kernel writes them, and those with a bit turned over.
+        let written = descriptor.encode().first;
+        let mut turned = written;
+        turned[bit as usize / 64 % 4] ^= 1 << (bit % 64);
+        for words in [first, written, turned] {
+            let expected = match Descriptor::decode(words, None) {
+                Ok(put @ Descriptor::Put { .. }) => Some(put),
+                _ => None,
+            };
+            prop_assert_eq!(Put::decode(&words).map(Descriptor::from), expected);
+        }
+    }
+
+    #[test]
+    fn only_a_put_is_taken_as_one(descriptor in descriptors()) {
+        let shared = Shared::new(6);
+        let mut ring = shared.consumer();
+        prop_assert!(!ring.has_next() && ring.take_put().is_none());
+        shared.write(0, &descriptor);
+        prop_assert!(ring.has_next());
+        match (ring.take_put(), descriptor) {
+            (Some(put), Descriptor::Put { .. }) => prop_assert_eq!(Descriptor::from(put), descriptor),
+            (None, Descriptor::Put { .. }) => prop_assert!(false, "a put was left"),
+            (put, _) => {
+                prop_assert_eq!(put, None);
+                prop_assert_eq!(ring.take(), Some(Ok(descriptor)));
+            }
+        }
+        prop_assert!(!ring.has_next() && ring.take().is_none());
     }
 
     #[test]
