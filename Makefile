@@ -46,12 +46,16 @@ fake-cuda:
 check: ## Check formatting and lints
 	scripts/check.sh
 
+.PHONY: cuda-compiler
+cuda-compiler: deps
+	@echo "kernels by: $$(scripts/cuda-compiler.sh)"
+
 .PHONY: nvshmem-programs
 nvshmem-programs: deps ## Compile the NVSHMEM programs against the releases that the plugin is for
 	scripts/nvshmem-programs.sh $(TARGET)/nvshmem
 
 .PHONY: test
-test: deps check nvshmem-programs plugins fake-cuda ## Check, build and run every test
+test: deps cuda-compiler check nvshmem-programs plugins fake-cuda ## Check, build and run every test
 	scripts/test.sh $(PLUGINS) $(FAKE_CUDA)
 
 .PHONY: test-staged
@@ -69,6 +73,10 @@ gpu-kit: deps plugins ## Collect in target/gpu-kit what 'make gpu' is on a machi
 .PHONY: gpu
 gpu: gpu-kit ## On a machine with a GPU, nvcc and an NVSHMEM: its programs through our transport
 	$(TARGET)/gpu-kit/run.sh $(GPU_ARGS)
+
+.PHONY: channel-run
+channel-run: deps cuda-compiler ## Build target/release/nvshmem-channel-run: the device channel on a GPU, checked and measured
+	$(CARGO) build --locked --release -p channel-run
 
 .PHONY: demo
 demo: deps plugins ## Two PEs, two rails on loopback TCP: bandwidth, latency, message rate

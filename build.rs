@@ -1,4 +1,7 @@
-//! How the plugin is linked.
+//! How the plugin is linked, and the kernels of the device channel.
+
+#[path = "build/kernels.rs"]
+mod kernels;
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -18,4 +21,5 @@ fn main() {
     ] {
         println!("cargo::rustc-cdylib-link-arg={argument}");
     }
+    kernels::build();
 }

@@ -15,5 +15,7 @@ fn main() {
         .warnings(true)
         .extra_warnings(true)
         .warnings_into_errors(true)
+        // Nothing of it is used, and programs with this code run where it may be missing.
+        .cpp_link_stdlib(None)
         .compile("channel_producer");
 }

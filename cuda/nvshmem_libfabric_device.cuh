@@ -224,15 +224,9 @@ NLF_FN int nlf_fence(const nlf_context *ctx, int pe) { return nlfi_fence(ctx, pe
 /* The same for every PE. */
 NLF_FN int nlf_fence_all(const nlf_context *ctx) { return nlfi_fence(ctx, 0, NLF_FLAG_ALL_PES); }
 
-/* For a warp or block: orders what any of its threads has put in before and puts in after. */
-NLF_FN int nlf_fence_warp(const nlf_context *ctx, int pe) {
-    nlfp_warp_sync();
-    return nlfp_warp_status(nlfp_lane() == 0 ? nlf_fence(ctx, pe) : NLF_OK);
-}
-NLF_FN int nlf_fence_block(const nlf_context *ctx, int pe) {
-    nlfp_block_sync();
-    return nlfp_block_status(nlfp_thread_of_block() == 0 ? nlf_fence(ctx, pe) : NLF_OK);
-}
+/* For a warp or block: they order what any of its threads has put in before and puts in after. */
+NLFI_COOPERATIVE(nlf_fence, (const nlf_context *ctx, int pe), (ctx, pe))
+NLFI_COOPERATIVE(nlf_fence_all, (const nlf_context *ctx), (ctx))
 
 /*
  * Waits until everything that is in the calling block's ring is delivered: whatever this thread, and threads that

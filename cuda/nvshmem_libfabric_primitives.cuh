@@ -221,8 +221,25 @@ NLF_FN void nlfp_store32(uint32_t *word, uint32_t value) { __atomic_store_n(word
 NLF_FN void nlfp_store64(uint64_t *word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELAXED); }
 NLF_FN void nlfp_store_release32(uint32_t *word, uint32_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
 
+typedef void (*nlf_host_pause)(unsigned looks);
+
+inline nlf_host_pause *nlfp_host_pause() {
+    static thread_local nlf_host_pause pause = NULL;
+    return &pause;
+}
+
+/* What the calling thread does between two looks from now on, instead of yielding. NULL: yields again. */
+NLF_FN void nlf_host_set_pause(nlf_host_pause pause) { *nlfp_host_pause() = pause; }
+
 /* Who is waited for may need this core. */
-NLF_FN void nlfp_pause(unsigned) { sched_yield(); }
+NLF_FN void nlfp_pause(unsigned looks) {
+    const nlf_host_pause pause = *nlfp_host_pause();
+    if (pause != NULL) {
+        pause(looks);
+    } else {
+        sched_yield();
+    }
+}
 
 #endif
 

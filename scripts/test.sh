@@ -12,6 +12,10 @@ NVSHMEM_TEST_PLUGIN_DIR=$1
 NVSHMEM_TEST_LIBFABRIC2=${NVSHMEM_TEST_LIBFABRIC2-$(scripts/libfabric2.sh)}
 NVSHMEM_TEST_FAKE_CUDA=$2
 export NVSHMEM_TEST_PLUGIN_DIR NVSHMEM_TEST_LIBFABRIC2 NVSHMEM_TEST_FAKE_CUDA
+# With a compiler, kernels that are missing are a failure.
+if [[ $(scripts/cuda-compiler.sh) != none:* ]]; then
+    export NVSHMEM_TEST_KERNELS=1
+fi
 # The reports are read below.
 export CARGO_TERM_COLOR=never
 

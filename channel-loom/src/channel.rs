@@ -2,6 +2,8 @@
 
 #[path = "../../src/channel/descriptor.rs"]
 pub mod descriptor;
+#[path = "../../src/channel/encoding.rs"]
+pub mod encoding;
 #[path = "../../src/channel/ring.rs"]
 pub mod ring;
 #[path = "../../src/channel/slot.rs"]

@@ -8,6 +8,7 @@
 extern "C" {
 
 void nlfh_set_block(unsigned block) { nlf_host_set_block(block); }
+void nlfh_set_pause(void (*pause)(unsigned)) { nlf_host_set_pause(pause); }
 
 int nlfh_put_nbi(const nlf_context *ctx, void *dst, const void *src, size_t bytes, int pe) {
     return nlf_put_nbi(ctx, dst, src, bytes, pe);

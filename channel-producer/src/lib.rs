@@ -61,6 +61,7 @@ unsafe impl Sync for KernelArgs {}
 
 unsafe extern "C" {
     fn nlfh_set_block(block: c_uint);
+    fn nlfh_set_pause(pause: Option<extern "C" fn(c_uint)>);
     fn nlfh_put_nbi(
         ctx: *const nlf_context,
         dst: *mut c_void,
@@ -128,6 +129,13 @@ unsafe extern "C" {
 pub fn set_block(block: u32) {
     // SAFETY: sets a number of this thread.
     unsafe { nlfh_set_block(block) }
+}
+
+/// What the calling thread does between two looks while it waits, from now on; with None it yields, as at first.
+/// The number is how often it has looked. For tests that have to be in step with it.
+pub fn set_pause(pause: Option<extern "C" fn(c_uint)>) {
+    // SAFETY: sets a function of this thread.
+    unsafe { nlfh_set_pause(pause) }
 }
 
 /// Runs a kernel's body on this thread, as thread `thread` of `threads`; its block is the same number.

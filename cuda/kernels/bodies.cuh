@@ -198,8 +198,8 @@ NLF_FN void nlfk_fence(const nlfk_args *a, const nlfk_self *self) {
         NLFK_CALL(nlf_put_nbi, a->ctx, dst, src, 8, pe, a->flags);
         if (round % 2 == 0) {
             NLFK_CALL(nlf_fence, a->ctx, pe);
-        } else if (self->member == 0) {
-            nlfk_note(a, self, nlf_fence_all(a->ctx));
+        } else {
+            NLFK_CALL(nlf_fence_all, a->ctx);
         }
     }
     NLFK_CALL(nlf_signal, a->ctx, nlfk_area(a, NLFK_SET) + self->unit, a->rounds, NLF_KIND_SET, pe, a->flags);

@@ -1,7 +1,6 @@
-//! Descriptors: one operation that a kernel asks for, and the slots that it travels in.
+//! Descriptors: one operation that a kernel asks for.
 //!
-//! The bits are in `include/nvshmem_libfabric_ring.h`. Every descriptor has one encoding: what decodes,
-//! encodes to the same words.
+//! `encoding` has the words that they travel in.
 
 use std::fmt;
 
@@ -37,6 +36,12 @@ impl RegionIndex {
 pub struct Place(u64);
 
 impl Place {
+    /// The bits of a word that a place has.
+    pub(super) const BITS: u64 = (1 << c::NLF_VALUE_SHIFT) - 1;
+
+    /// What stands for no place, with all offsets of that region; every place is less.
+    pub(super) const NONE: u64 = (c::NLF_NO_REGION as u64) << c::NLF_REGION_SHIFT;
+
     /// The place `offset` bytes from the base of a region. None past `NLF_MAX_OFFSET`.
     #[inline]
     pub fn new(region: RegionIndex, offset: u64) -> Option<Self> {
@@ -46,9 +51,22 @@ impl Place {
 
     /// The place in a word's low 48 bits. None when its region is `NLF_NO_REGION`.
     #[inline(always)]
-    fn from_word(word: u64) -> Option<Self> {
-        let place = word & PLACE;
-        (place < NO_FETCH).then_some(Self(place))
+    pub(super) fn from_word(word: u64) -> Option<Self> {
+        let place = word & Self::BITS;
+        (place < Self::NONE).then_some(Self(place))
+    }
+
+    /// The place that a word is, which is less than [`Place::NONE`].
+    #[inline(always)]
+    pub(super) fn of_word(word: u64) -> Self {
+        debug_assert!(word < Self::NONE);
+        Self(word)
+    }
+
+    /// The word's low 48 bits.
+    #[inline(always)]
+    pub(super) fn word(self) -> u64 {
+        self.0
     }
 
     /// The region.
@@ -138,34 +156,19 @@ pub enum Descriptor {
 
 /// A put, which nearly all descriptors are, in words that a processor keeps in registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Put {
+pub struct Put {
     /// As in [`Descriptor::Put`].
-    pub(super) pe: Pe,
-    pub(super) dst: Place,
-    pub(super) src: Place,
-    pub(super) bytes: u32,
-}
-
-impl Put {
-    /// The put that a slot's words are: [`Descriptor::decode`] for it alone. None for all else, also for
-    /// what is no descriptor.
-    #[inline(always)]
-    pub(super) fn decode(words: &Words) -> Option<Self> {
-        const KIND_OF_OP: u64 = (c::NLF_OP_PUT as u64) << (c::NLF_OP_SHIFT - c::NLF_FLAGS_SHIFT);
-        let [q0, q1, q2, q3] = *words;
-        let (src, bytes) = (q3 & !c::NLF_LAP, q1 as u32);
-        // Operation and flags; values, signal; a length.
-        let plain = (q1 & !c::NLF_LAP) >> c::NLF_FLAGS_SHIFT == KIND_OF_OP && q2 == 0 && bytes != 0;
-        // A larger number has a value in it, or no region.
-        if !plain || q0 >= NO_FETCH || src >= NO_FETCH {
-            return None;
-        }
-        let pe = Pe((q1 >> c::NLF_PE_SHIFT) as u32 & c::NLF_PE_MASK);
-        Some(Self { pe, dst: Place(q0), src: Place(src), bytes })
-    }
+    pub pe: Pe,
+    /// There.
+    pub dst: Place,
+    /// Here.
+    pub src: Place,
+    /// How many.
+    pub bytes: u32,
 }
 
 impl From<Put> for Descriptor {
+    #[inline(always)]
     fn from(put: Put) -> Self {
         let Put { pe, dst, src, bytes } = put;
         Self::Put { pe, dst, src, bytes }
@@ -211,325 +214,4 @@ pub struct BadDescriptor {
     pub wrong: Wrong,
     /// The first slot's words.
     pub words: Words,
-}
-
-/// A descriptor's words, without laps. The second slot is there when the first is marked as extended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Encoded {
-    /// The first slot.
-    pub first: Words,
-    /// The second.
-    pub second: Option<Words>,
-}
-
-const FLAGS: u64 = c::NLF_FLAGS_MASK as u64;
-const KIND: u64 = c::NLF_KIND_MASK as u64;
-const EXTENDED: u64 = c::NLF_FLAG_EXTENDED as u64;
-const ALL_PES: u64 = c::NLF_FLAG_ALL_PES as u64;
-/// Region and offset in a word.
-const PLACE: u64 = (1 << c::NLF_VALUE_SHIFT) - 1;
-/// The second slot's place when nothing is fetched. No place is as large.
-const NO_FETCH: u64 = (c::NLF_NO_REGION as u64) << c::NLF_REGION_SHIFT;
-
-/// Whether the descriptor goes on in a second slot.
-#[inline(always)]
-pub(super) fn is_extended(first: &Words) -> bool {
-    first[1] & (EXTENDED << c::NLF_FLAGS_SHIFT) != 0
-}
-
-impl Descriptor {
-    /// The descriptor that the words of one slot or two are. Laps are ignored, and so is a second slot of
-    /// one that is not extended.
-    ///
-    /// # Errors
-    /// When no descriptor has these words; for one when the first is extended and there is no second.
-    #[inline]
-    pub fn decode(first: Words, second: Option<Words>) -> Result<Self, BadDescriptor> {
-        let [q0, q1, q2, q3] = first;
-        let bad = |wrong| bad(wrong, first);
-        let pe = Pe((q1 >> c::NLF_PE_SHIFT) as u32 & c::NLF_PE_MASK);
-        let flags = (q1 >> c::NLF_FLAGS_SHIFT) & FLAGS;
-        let bytes = q1 as u32;
-        match (q1 >> c::NLF_OP_SHIFT) as u32 & c::NLF_OP_MASK {
-            op @ (c::NLF_OP_PUT | c::NLF_OP_GET) => {
-                if flags != 0 {
-                    return Err(bad(Wrong::Flags));
-                }
-                if (q0 | (q3 & !c::NLF_LAP)) >> c::NLF_VALUE_SHIFT != 0 || q2 != 0 {
-                    return Err(bad(Wrong::NotZero));
-                }
-                if bytes == 0 {
-                    return Err(bad(Wrong::Length));
-                }
-                let (Some(dst), Some(src)) = (Place::from_word(q0), Place::from_word(q3)) else {
-                    return Err(bad(Wrong::Region));
-                };
-                Ok(if op == c::NLF_OP_PUT {
-                    Descriptor::Put { pe, dst, src, bytes }
-                } else {
-                    Descriptor::Get { pe, dst, src, bytes }
-                })
-            }
-            c::NLF_OP_PUT_SIGNAL => {
-                if flags & !(KIND | EXTENDED) != 0 {
-                    return Err(bad(Wrong::Flags));
-                }
-                let op = match (flags & KIND) as u32 {
-                    c::NLF_KIND_SET => AtomicOp::SignalSet,
-                    c::NLF_KIND_ADD => AtomicOp::SignalAdd,
-                    _ => return Err(bad(Wrong::Kind)),
-                };
-                if bytes == 0 {
-                    return Err(bad(Wrong::Length));
-                }
-                let mut value = inline_value(&first);
-                if flags & EXTENDED != 0 {
-                    let operands = Operands::decode(value, second).map_err(bad)?;
-                    if operands.fetch.is_some() || operands.compare != 0 {
-                        return Err(bad(Wrong::NotZero));
-                    }
-                    if operands.value <= c::NLF_MAX_INLINE {
-                        return Err(bad(Wrong::Extended));
-                    }
-                    value = operands.value;
-                }
-                let (Some(dst), Some(src), Some(signal)) =
-                    (Place::from_word(q0), Place::from_word(q3), Place::from_word(q2))
-                else {
-                    return Err(bad(Wrong::Region));
-                };
-                Ok(Descriptor::PutSignal { pe, dst, src, bytes, signal, op, value })
-            }
-            c::NLF_OP_ATOMIC => {
-                if flags & !(KIND | EXTENDED) != 0 {
-                    return Err(bad(Wrong::Flags));
-                }
-                if (q2 | q3) & PLACE != 0 {
-                    return Err(bad(Wrong::NotZero));
-                }
-                let (width, largest) = match bytes {
-                    8 => (Width::Eight, u64::MAX),
-                    4 => (Width::Four, u64::from(u32::MAX)),
-                    _ => return Err(bad(Wrong::Length)),
-                };
-                let mut operands = Operands::inline(inline_value(&first));
-                if flags & EXTENDED != 0 {
-                    operands = Operands::decode(operands.value, second).map_err(bad)?;
-                    if operands.fetch.is_none() && operands.value <= c::NLF_MAX_INLINE {
-                        return Err(bad(Wrong::Extended));
-                    }
-                }
-                let Operands { value, compare, fetch } = operands;
-                let op = atomic_op((flags & KIND) as u32, fetch.is_some());
-                let op = op.ok_or_else(|| bad(Wrong::Kind))?;
-                let uses_value = op != AtomicOp::Fetch;
-                let uses_compare = op == AtomicOp::CompareSwap;
-                if value > if uses_value { largest } else { 0 }
-                    || compare > if uses_compare { largest } else { 0 }
-                {
-                    return Err(bad(Wrong::NotZero));
-                }
-                let dst = Place::from_word(q0).ok_or_else(|| bad(Wrong::Region))?;
-                Ok(Descriptor::Atomic { pe, dst, width, op, value, compare, fetch })
-            }
-            c::NLF_OP_FENCE => {
-                if flags & !ALL_PES != 0 {
-                    return Err(bad(Wrong::Flags));
-                }
-                if q0 | q2 | (q3 & !c::NLF_LAP) | u64::from(bytes) != 0 {
-                    return Err(bad(Wrong::NotZero));
-                }
-                if flags == 0 {
-                    return Ok(Descriptor::Fence { pe: Some(pe) });
-                }
-                if pe.0 != 0 {
-                    return Err(bad(Wrong::NotZero));
-                }
-                Ok(Descriptor::Fence { pe: None })
-            }
-            _ => Err(bad(Wrong::Operation)),
-        }
-    }
-
-    /// The words of the descriptor, as a kernel would write them, but for laps. Numbers that are too large
-    /// for their fields are cut: a PE at 16 bits, an offset at 40.
-    pub fn encode(&self) -> Encoded {
-        match *self {
-            Descriptor::Put { pe, dst, src, bytes } => Encoded {
-                first: [dst.0, head(c::NLF_OP_PUT, 0, pe, bytes), 0, src.0],
-                second: None,
-            },
-            Descriptor::Get { pe, dst, src, bytes } => Encoded {
-                first: [dst.0, head(c::NLF_OP_GET, 0, pe, bytes), 0, src.0],
-                second: None,
-            },
-            Descriptor::PutSignal { pe, dst, src, bytes, signal, op, value } => {
-                let kind = kind_of(op);
-                let first = [dst.0, head(c::NLF_OP_PUT_SIGNAL, kind, pe, bytes), signal.0, src.0];
-                Operands { value, compare: 0, fetch: None }.encode(first)
-            }
-            Descriptor::Atomic { pe, dst, width, op, value, compare, fetch } => {
-                let first =
-                    [dst.0, head(c::NLF_OP_ATOMIC, kind_of(op), pe, width.bytes() as u32), 0, 0];
-                Operands { value, compare, fetch }.encode(first)
-            }
-            Descriptor::Fence { pe } => {
-                let (pe, flags) = pe.map_or((Pe(0), c::NLF_FLAG_ALL_PES), |pe| (pe, 0));
-                Encoded { first: [0, head(c::NLF_OP_FENCE, flags, pe, 0), 0, 0], second: None }
-            }
-        }
-    }
-}
-
-/// What the second slot is for.
-#[derive(Clone, Copy)]
-struct Operands {
-    value: u64,
-    compare: u64,
-    fetch: Option<Place>,
-}
-
-impl Operands {
-    #[inline(always)]
-    fn inline(value: u64) -> Self {
-        Self { value, compare: 0, fetch: None }
-    }
-
-    /// From the second slot. `inline` is the value in the first.
-    #[inline]
-    fn decode(inline: u64, second: Option<Words>) -> Result<Self, Wrong> {
-        let Some([value, q5, compare, q7]) = second else {
-            return Err(Wrong::Extended);
-        };
-        let q7 = q7 & !c::NLF_LAP;
-        if q5 & !c::NLF_LAP != 0 || q7 & !PLACE != 0 || inline != 0 {
-            return Err(Wrong::NotZero);
-        }
-        let fetch = Place::from_word(q7);
-        if fetch.is_none() && q7 != NO_FETCH {
-            return Err(Wrong::NotZero);
-        }
-        Ok(Self { value, compare, fetch })
-    }
-
-    fn encode(self, mut first: Words) -> Encoded {
-        if self.fetch.is_none() && self.value <= c::NLF_MAX_INLINE {
-            let (q0_bits, q3_bits) = (c::NLF_VALUE_Q0_BITS, c::NLF_VALUE_Q3_BITS);
-            let q3 = (self.value >> q0_bits) & ((1 << q3_bits) - 1);
-            first[0] |= self.value << c::NLF_VALUE_SHIFT;
-            first[2] |= (self.value >> (q0_bits + q3_bits)) << c::NLF_VALUE_SHIFT;
-            first[3] |= q3 << c::NLF_VALUE_SHIFT;
-            return Encoded { first, second: None };
-        }
-        first[1] |= EXTENDED << c::NLF_FLAGS_SHIFT;
-        Encoded {
-            first,
-            second: Some([
-                self.value,
-                0,
-                self.compare,
-                self.fetch.map_or(NO_FETCH, |place| place.0),
-            ]),
-        }
-    }
-}
-
-#[cold]
-fn bad(wrong: Wrong, words: Words) -> BadDescriptor {
-    BadDescriptor { wrong, words }
-}
-
-fn head(op: u32, flags: u32, pe: Pe, bytes: u32) -> u64 {
-    (u64::from(op) << c::NLF_OP_SHIFT)
-        | (u64::from(flags) << c::NLF_FLAGS_SHIFT)
-        | (u64::from(pe.0 & c::NLF_PE_MASK) << c::NLF_PE_SHIFT)
-        | u64::from(bytes)
-}
-
-/// The value that is spread over the first slot.
-#[inline(always)]
-fn inline_value(first: &Words) -> u64 {
-    let (q0_bits, q3_bits) = (c::NLF_VALUE_Q0_BITS, c::NLF_VALUE_Q3_BITS);
-    let high = |word: u64| word >> c::NLF_VALUE_SHIFT;
-    high(first[0])
-        | (high(first[3] & !c::NLF_LAP) << q0_bits)
-        | (high(first[2]) << (q0_bits + q3_bits))
-}
-
-/// What a kind of atomic does, with a place to fetch to and without.
-#[inline]
-fn atomic_op(kind: u32, fetches: bool) -> Option<AtomicOp> {
-    Some(match (kind, fetches) {
-        (c::NLF_KIND_SET, false) => AtomicOp::Set,
-        (c::NLF_KIND_ADD, false) => AtomicOp::Add,
-        (c::NLF_KIND_AND, false) => AtomicOp::And,
-        (c::NLF_KIND_OR, false) => AtomicOp::Or,
-        (c::NLF_KIND_XOR, false) => AtomicOp::Xor,
-        (c::NLF_KIND_ADD, true) => AtomicOp::FetchAdd,
-        (c::NLF_KIND_AND, true) => AtomicOp::FetchAnd,
-        (c::NLF_KIND_OR, true) => AtomicOp::FetchOr,
-        (c::NLF_KIND_XOR, true) => AtomicOp::FetchXor,
-        (c::NLF_KIND_SWAP, true) => AtomicOp::Swap,
-        (c::NLF_KIND_COMPARE_SWAP, true) => AtomicOp::CompareSwap,
-        (c::NLF_KIND_FETCH, true) => AtomicOp::Fetch,
-        _ => return None,
-    })
-}
-
-/// The kind of an operation; `Inc` has none of its own, and is an add of one.
-fn kind_of(op: AtomicOp) -> u32 {
-    match op {
-        AtomicOp::Set | AtomicOp::Signal | AtomicOp::SignalSet => c::NLF_KIND_SET,
-        AtomicOp::Inc
-        | AtomicOp::Add
-        | AtomicOp::SignalAdd
-        | AtomicOp::FetchInc
-        | AtomicOp::FetchAdd => c::NLF_KIND_ADD,
-        AtomicOp::And | AtomicOp::FetchAnd => c::NLF_KIND_AND,
-        AtomicOp::Or | AtomicOp::FetchOr => c::NLF_KIND_OR,
-        AtomicOp::Xor | AtomicOp::FetchXor => c::NLF_KIND_XOR,
-        AtomicOp::Swap => c::NLF_KIND_SWAP,
-        AtomicOp::CompareSwap => c::NLF_KIND_COMPARE_SWAP,
-        AtomicOp::Fetch => c::NLF_KIND_FETCH,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Both ways of decoding agree about every word, and about which words are a put.
-    #[test]
-    fn a_put_is_what_decodes_to_one() {
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut random = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        };
-        let mut puts = 0;
-        for round in 0..200_000 {
-            let place = |word: u64| (word & PLACE) % NO_FETCH;
-            let op = u64::from(c::NLF_OP_PUT) << c::NLF_OP_SHIFT;
-            let first_half = random() & 0xffff_ffff_ffff | op | random() & c::NLF_LAP;
-            let mut words =
-                [place(random()), first_half, 0, place(random()) | random() & c::NLF_LAP];
-            // One bit that may belong to something else, or none.
-            if round % 3 != 0 {
-                words[random() as usize % 4] ^= 1 << (random() % 64);
-            }
-            if round % 7 == 0 {
-                words[1] &= !u64::from(c::NLF_BYTES_MASK);
-            }
-            let expected = match Descriptor::decode(words, None) {
-                Ok(put @ Descriptor::Put { .. }) => Some(put),
-                _ => None,
-            };
-            assert_eq!(Put::decode(&words).map(Descriptor::from), expected, "{words:#x?}");
-            puts += u32::from(expected.is_some());
-        }
-        assert!(puts > 50_000 && puts < 180_000, "{puts}");
-        assert_eq!(Put::decode(&[0; 4]), None);
-    }
 }

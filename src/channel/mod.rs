@@ -7,8 +7,10 @@
 //! bootstrap   brings PEs together, over TCP or by the user's allgather
 //! shared      the memory that kernels are given; memory: where it is
 //! layout      the shared memory is that of include/nvshmem_libfabric_ring.h
-//! slot        slots and counters as atomics; descriptor: what the words mean
+//! slot        slots and counters as atomics
+//! descriptor  what a kernel asks for; encoding: the words of it
 //! ring        the consumer's end of a ring
+//! kernels     the compiled kernels that check and measure it
 //! ```
 
 mod affinity;
@@ -17,8 +19,10 @@ mod collectives;
 mod context;
 pub mod descriptor;
 mod dispatch;
+pub mod encoding;
 mod error;
 mod idle;
+pub mod kernels;
 mod layout;
 #[doc(hidden)]
 pub mod measure;

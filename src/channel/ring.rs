@@ -10,7 +10,8 @@ use std::ptr::NonNull;
 use channel_sys as c;
 use thiserror::Error;
 
-use super::descriptor::{self, BadDescriptor, Descriptor, Put};
+use super::descriptor::{BadDescriptor, Descriptor, Put, Wrong};
+use super::encoding;
 use super::slot::{self, Published, Slot, Words};
 use super::sync::Ordering;
 
@@ -81,6 +82,8 @@ pub fn slots_log2(slots: u64) -> Result<u32, RingSizeError> {
 #[derive(Debug)]
 pub struct Ring {
     memory: RingMemory,
+    /// Slots of the ring, less one.
+    mask: u64,
     /// Slots taken, so also the number of the next one. Every slot before it was there.
     taken: u64,
     /// What `tail` was set to last: at most `taken`.
@@ -113,13 +116,22 @@ impl Ring {
     /// # Safety
     /// As [`Ring::new`], and `slots_log2` is at most 62.
     pub(crate) unsafe fn over(memory: RingMemory) -> Self {
-        Self { memory, taken: 0, tail: 0, done: 0 }
+        let mask = (1 << memory.slots_log2) - 1;
+        Self { memory, mask, taken: 0, tail: 0, done: 0 }
     }
 
     /// Whether the next slot is there. A descriptor of two may still lack the other.
     #[inline(always)]
     pub fn has_next(&self) -> bool {
         self.load(self.taken).is_some()
+    }
+
+    /// Takes the next descriptor if it is there and is a put; all else is for [`Ring::take`].
+    #[inline(always)]
+    pub fn take_put(&mut self) -> Option<Put> {
+        let put = Put::decode(&self.load(self.taken)?)?;
+        self.taken += 1;
+        Some(put)
     }
 
     /// Takes the next descriptor. None when it is not there, or not yet all of it.
@@ -129,25 +141,57 @@ impl Ring {
     /// # Errors
     /// Words that are no descriptor. They are taken, as one slot; what comes after them means nothing, as
     /// its producer may have thought of two.
-    #[inline]
+    #[inline(always)]
     pub fn take(&mut self) -> Option<Result<Descriptor, BadDescriptor>> {
         let first = self.load(self.taken)?;
-        if !descriptor::is_extended(&first) {
+        if let Some(put) = Put::decode(&first) {
             self.taken += 1;
-            return Some(Descriptor::decode(first, None));
+            return Some(Ok(put.into()));
         }
-        let second = self.load(self.taken + 1)?;
-        let decoded = Descriptor::decode(first, Some(second));
-        self.taken += if decoded.is_ok() { 2 } else { 1 };
-        Some(decoded)
+        if let Some(put) = encoding::decode_put_signal(&first) {
+            self.taken += 1;
+            return Some(Ok(put));
+        }
+        if let Some(get) = encoding::decode_get(&first) {
+            self.taken += 1;
+            return Some(Ok(get));
+        }
+        if encoding::is_atomic(&first) { self.take_atomic(&first) } else { self.take_other(&first) }
     }
 
-    /// Takes the next descriptor if it is there and is a put; all else is for [`Ring::take`].
+    /// Atomics and the rest by themselves: not worth the room at every place that takes.
+    #[inline(never)]
+    fn take_atomic(&mut self, first: &Words) -> Option<Result<Descriptor, BadDescriptor>> {
+        self.take_with(first, encoding::decode_atomic)
+    }
+
+    #[inline(never)]
+    fn take_other(&mut self, first: &Words) -> Option<Result<Descriptor, BadDescriptor>> {
+        self.take_with(first, encoding::decode)
+    }
+
     #[inline(always)]
-    pub(super) fn take_put(&mut self) -> Option<Put> {
-        let put = Put::decode(&self.load(self.taken)?)?;
-        self.taken += 1;
-        Some(put)
+    fn take_with(
+        &mut self,
+        first: &Words,
+        decode: impl FnOnce(&Words, &Words) -> Result<Descriptor, Wrong>,
+    ) -> Option<Result<Descriptor, BadDescriptor>> {
+        let mut second = Words::default();
+        let mut slots = 1;
+        if encoding::is_extended(first) {
+            second = self.load(self.taken + 1)?;
+            slots = 2;
+        }
+        match decode(first, &second) {
+            Ok(descriptor) => {
+                self.taken += slots;
+                Some(Ok(descriptor))
+            }
+            Err(wrong) => {
+                self.taken += 1;
+                Some(Err(BadDescriptor { wrong, words: *first }))
+            }
+        }
     }
 
     /// Slots taken until now. After [`Ring::take`], it is what `done` has to reach for that descriptor.
@@ -201,12 +245,11 @@ impl Ring {
     /// The words of a slot, if they are there.
     #[inline(always)]
     fn load(&self, number: u64) -> Option<Words> {
-        let log2 = self.memory.slots_log2;
-        let index = number & ((1 << log2) - 1);
+        let index = number & self.mask;
         // SAFETY: the index is below the number of slots, which live as long as this, as the caller of
         // `new` has promised.
         let slot = unsafe { self.memory.slots.add(index as usize).as_ref() };
-        slot.load(slot::lap(number, log2))
+        slot.load(slot::lap(number, self.memory.slots_log2))
     }
 
     #[inline(always)]

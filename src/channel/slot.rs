@@ -42,7 +42,8 @@ pub struct Published {
 /// in memory of zeroes is a one.
 #[inline(always)]
 pub fn lap(number: u64, slots_log2: u32) -> u64 {
-    (!number << (63 - slots_log2)) & c::NLF_LAP
+    // Of rings that have a size, the logarithm is below 63, and the rotation a shift.
+    (!number).rotate_right(slots_log2 + 1) & c::NLF_LAP
 }
 
 impl Slot {
@@ -62,11 +63,8 @@ impl Slot {
     #[inline(always)]
     pub fn load(&self, lap_due: u64) -> Option<Words> {
         let q1 = self.words[1].load(Ordering::Acquire);
-        if (q1 ^ lap_due) & c::NLF_LAP != 0 {
-            return None;
-        }
         let q3 = self.words[3].load(Ordering::Acquire);
-        if (q3 ^ lap_due) & c::NLF_LAP != 0 {
+        if ((q1 ^ lap_due) | (q3 ^ lap_due)) & c::NLF_LAP != 0 {
             return None;
         }
         let q0 = self.words[0].load(Ordering::Relaxed);

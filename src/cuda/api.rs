@@ -9,7 +9,8 @@ use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
 use cudarc::driver::sys;
 use sys::{
-    CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUstream, CUstreamCaptureMode,
+    CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream,
+    CUstreamCaptureMode,
 };
 use sys::{CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation, CUpointer_attribute};
 
@@ -133,6 +134,13 @@ functions! {
         );
         cuMemRelease(CUmemGenericAllocationHandle);
         cuMemGetAccess(*mut c_ulonglong, *const CUmemLocation, CUdeviceptr);
+        cuModuleLoadData(*mut CUmodule, *const c_void);
+        cuModuleUnload(CUmodule);
+        cuModuleGetFunction(*mut CUfunction, CUmodule, *const c_char);
+        cuLaunchKernel(
+            CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream,
+            *mut *mut c_void, *mut *mut c_void
+        );
         cuModuleGetLoadingMode(*mut sys::CUmoduleLoadingMode);
     }
 }

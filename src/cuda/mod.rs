@@ -7,6 +7,7 @@
 //! pinned    page-locked chunks; stream, copy: copies that run beside the CPU
 //! words     single words in device memory, for signals and atomics
 //! device    attributes; dma_buf: memory as a file descriptor
+//! module    kernels, loaded and launched; device_memory: what they work on
 //! staging   what is staged; stager: the engine's port for copies and words of it
 //! hazards   what would keep those copies from running, for the log
 //! ```
@@ -31,6 +32,7 @@ mod api;
 mod context;
 mod copy;
 mod device;
+mod device_memory;
 mod dma_buf;
 mod driver;
 mod error;
@@ -38,6 +40,7 @@ mod flight;
 mod gdrcopy;
 mod hazards;
 mod mapping;
+mod module;
 mod pinned;
 mod pointer;
 mod range;
@@ -57,10 +60,12 @@ pub use copy::{
     Completed, CopyEngine, Direction, PinnedTransfer, StartError, Ticket, Transfer, Word,
 };
 pub use device::{Attributes, Device, WritesOrdering, flush_writes};
+pub use device_memory::DeviceMemory;
 pub use dma_buf::DmaBuf;
 pub use driver::{DEFAULT_LIBRARY, Driver, DriverVersion};
 pub use error::{CudaError, LoadError, RangeError};
 pub use gdrcopy::{GDRCOPY_LIBRARY, Gdrcopy, GdrcopyError};
+pub use module::{Kernel, Module};
 pub use pinned::{Chunk, PinnedMemory, PinnedPool};
 pub use pointer::{Kind, Pointer};
 pub use range::{DeviceRange, Memory, Pieces};

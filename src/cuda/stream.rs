@@ -51,6 +51,15 @@ impl Stream {
         self.raw
     }
 
+    /// Whether everything in it is done: [`Stream::is_done`] for who has not bound the context.
+    ///
+    /// # Errors
+    /// As the driver answers, for one with what a kernel or copy has failed of.
+    pub fn is_idle(&self) -> Result<bool, CudaError> {
+        let _bound = self.context.bind()?;
+        self.is_done()
+    }
+
     /// Whether everything in it is done. The context must be bound.
     pub(super) fn is_done(&self) -> Result<bool, CudaError> {
         let driver = self.context.driver();

@@ -12,7 +12,7 @@ pub(crate) const BASE: u64 = 1 << 44;
 pub(crate) const REGION_BYTES: u64 = 1 << 36;
 
 /// How long a test may wait for what must come.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(180);
 
 pub(crate) struct Bed {
     pub(crate) context: HostContext,

@@ -1,11 +1,11 @@
 //! What the words of a slot mean.
 
-use nvshmem_transport_libfabric::channel::descriptor::{Descriptor, Place, RegionIndex};
+use nvshmem_transport_libfabric::channel::descriptor::{Descriptor, Place, Put, RegionIndex};
 use nvshmem_transport_libfabric::channel::ring::slots_log2;
 use nvshmem_transport_libfabric::engine::ids::Pe;
 use proptest::prelude::*;
 
-use crate::support::{descriptors, place};
+use crate::support::{Shared, descriptors, place};
 
 const LAP: u64 = 1 << 63;
 
@@ -28,6 +28,65 @@ proptest! {
     fn a_descriptor_comes_back_from_its_words(descriptor in descriptors()) {
         let encoded = descriptor.encode();
         prop_assert_eq!(Descriptor::decode(encoded.first, encoded.second), Ok(descriptor));
+    }
+
+    #[test]
+    fn what_is_taken_is_what_was_put_in(all in proptest::collection::vec(descriptors(), 1..40)) {
+        // A ring keeps 64 slots, which is less than they need when many have two.
+        let shared = Shared::new(6);
+        let mut ring = shared.consumer();
+        let mut number = 0;
+        for descriptor in &all {
+            number = shared.write(number, descriptor);
+            prop_assert_eq!(ring.take(), Some(Ok(*descriptor)));
+            prop_assert_eq!(ring.taken(), number);
+            prop_assert_eq!(ring.take(), None);
+        }
+    }
+
+    #[test]
+    fn a_put_is_what_decodes_to_one(first in words(), descriptor in descriptors(), bit in 0u32..512) {
+        // As they come, as a kernel writes them, and those with a bit turned over.
+        let written = descriptor.encode().first;
+        let mut turned = written;
+        turned[bit as usize / 64 % 4] ^= 1 << (bit % 64);
+        for words in [first, written, turned] {
+            let expected = match Descriptor::decode(words, None) {
+                Ok(put @ Descriptor::Put { .. }) => Some(put),
+                _ => None,
+            };
+            prop_assert_eq!(Put::decode(&words).map(Descriptor::from), expected);
+        }
+    }
+
+    #[test]
+    fn only_a_put_is_taken_as_one(descriptor in descriptors()) {
+        let shared = Shared::new(6);
+        let mut ring = shared.consumer();
+        prop_assert!(!ring.has_next() && ring.take_put().is_none());
+        shared.write(0, &descriptor);
+        prop_assert!(ring.has_next());
+        match (ring.take_put(), descriptor) {
+            (Some(put), Descriptor::Put { .. }) => prop_assert_eq!(Descriptor::from(put), descriptor),
+            (None, Descriptor::Put { .. }) => prop_assert!(false, "a put was left"),
+            (put, _) => {
+                prop_assert_eq!(put, None);
+                prop_assert_eq!(ring.take(), Some(Ok(descriptor)));
+            }
+        }
+        prop_assert!(!ring.has_next() && ring.take().is_none());
+    }
+
+    #[test]
+    fn words_that_are_taken_are_what_they_decode_to(first in words(), second in words()) {
+        let shared = Shared::new(6);
+        let mut ring = shared.consumer();
+        shared.store(0, first);
+        shared.store(1, second);
+        // The first lap is 1.
+        let with_lap = |[q0, q1, q2, q3]: [u64; 4]| [q0, q1 | LAP, q2, q3 | LAP];
+        let decoded = Descriptor::decode(with_lap(first), Some(with_lap(second)));
+        prop_assert_eq!(ring.take(), Some(decoded));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The device API, compiled for CPU threads, at one end, and the consumer at the other.
 
-use channel_producer::{HostContext, Producer, set_block};
+use std::cell::RefCell;
+
+use channel_producer::{HostContext, Producer, set_block, set_pause};
 use channel_sys as c;
 use nvshmem_transport_libfabric::channel::descriptor::Descriptor;
 use nvshmem_transport_libfabric::channel::ring::{Ring, State};
@@ -147,22 +149,52 @@ fn a_proxy_that_moves_nothing_is_reported_and_nobody_hangs() {
     assert_eq!(producer.quiet(), c::NLF_ERROR_STUCK as i32);
 }
 
-#[test]
-fn a_wait_that_gets_on_is_not_given_up() {
-    // Fewer looks than the consumer takes, one slot for each, to have taken all.
-    all_arrive_with_spins(10_000);
+thread_local! {
+    /// The consumer that takes a slot while this thread waits, and after how many looks.
+    static TAKER: RefCell<Option<(Ring, u32)>> = const { RefCell::new(None) };
 }
 
-fn all_arrive_with_spins(spins: u64) {
-    let mut bed = Bed::new(1, 6, spins);
-    let mut expected = Expected::new(4, 5_000);
-    let (status, _) = bed.run(c"push", 4, 5_000, |rings, _| {
-        expected.take(rings, 0, 1);
-        rings[0].publish_tail();
-        expected.all()
+extern "C" fn take_now_and_then(looks: u32) {
+    TAKER.with_borrow_mut(|taker| {
+        let (ring, period) = taker.as_mut().unwrap();
+        if (looks + 1) % *period == 0 {
+            assert!(ring.take().is_some(), "a full ring");
+            ring.publish_tail();
+            ring.publish_done(ring.taken());
+        }
     });
-    expected.check(&mut bed.rings);
-    assert!(status.iter().all(|status| *status == 0), "{status:?}");
+}
+
+/// Fills a ring, then puts in one more of two slots and waits for all of it, while one slot is taken every `period`
+/// looks. Returns what that one and the wait were answered.
+fn fill_and_wait(spins: u64, period: u32) -> (i32, i32) {
+    let mut bed = Bed::new(1, 6, spins);
+    let producer = producer(&bed.context);
+    let at = BASE as *mut u8;
+    for _ in 0..64 {
+        assert_eq!(producer.put_nbi(at, at, 8, 1), 0);
+    }
+    TAKER.set(Some((bed.rings.remove(0), period)));
+    set_pause(Some(take_now_and_then));
+    let pushed = producer.put_signal_nbi(at, at, 8, at.cast(), u64::MAX, c::NLF_KIND_ADD, 1);
+    let quiet = producer.quiet();
+    set_pause(None);
+    TAKER.set(None);
+    (pushed, quiet)
+}
+
+#[test]
+fn a_wait_that_gets_on_is_not_given_up() {
+    // 65 slots, each of which takes nearly as many looks as nothing may change for.
+    assert_eq!(fill_and_wait(50, 45), (0, 0));
+}
+
+#[test]
+fn a_wait_in_which_nothing_changes_for_too_long_is_given_up() {
+    let stuck = c::NLF_ERROR_STUCK as i32;
+    assert_eq!(fill_and_wait(50, 60), (stuck, stuck));
+    // Without a limit it is not.
+    assert_eq!(fill_and_wait(0, 5000), (0, 0));
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! Rings in this process' memory, and arbitrary descriptors.
 
 use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
 
 use nvshmem_transport_libfabric::channel::descriptor::{Descriptor, Place, RegionIndex};
 use nvshmem_transport_libfabric::channel::ring::{PublishedIn, Ring, RingMemory};
-use nvshmem_transport_libfabric::channel::slot::{Published, Slot};
+use nvshmem_transport_libfabric::channel::slot::{Published, Slot, lap};
 use nvshmem_transport_libfabric::engine::atomic::{AtomicOp, Width};
 use nvshmem_transport_libfabric::engine::ids::Pe;
 use proptest::prelude::*;
@@ -32,6 +33,26 @@ impl Shared {
     pub(crate) fn slot(&self, number: u64) -> &Slot {
         let index = number as usize & ((1 << self.slots_log2) - 1);
         &self.pairs[index / 2].0[index % 2]
+    }
+
+    /// Stores words with the lap that is due. The word with the lap last, in both halves.
+    pub(crate) fn store(&self, number: u64, words: [u64; 4]) {
+        let lap = lap(number, self.slots_log2);
+        let slot = self.slot(number);
+        for index in [0, 2] {
+            slot.words[index].store(words[index], Ordering::Relaxed);
+            let with_lap = words[index + 1] & !(1 << 63) | lap;
+            slot.words[index + 1].store(with_lap, Ordering::Release);
+        }
+    }
+
+    /// Writes a descriptor into the slots from `number` on. Returns the number after it.
+    pub(crate) fn write(&self, number: u64, descriptor: &Descriptor) -> u64 {
+        let encoded = descriptor.encode();
+        self.store(number, encoded.first);
+        let Some(second) = encoded.second else { return number + 1 };
+        self.store(number + 1, second);
+        number + 2
     }
 
     pub(crate) fn memory(&self) -> RingMemory {

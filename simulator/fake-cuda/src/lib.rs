@@ -52,6 +52,7 @@ mod device;
 mod extras;
 mod host;
 mod memory;
+mod module;
 mod pointer;
 mod settings;
 mod status;

@@ -1,0 +1,244 @@
+//! A context on a machine: rings, regions, heaps of all PEs, and room for what kernels tell.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use channel_producer::{AREAS, Form, KernelArgs};
+use channel_sys as c;
+use nvshmem_transport_libfabric::channel::ring::{PublishedIn, Ring, RingMemory, State};
+
+use crate::machine::{Machine, MachineError, Memory};
+
+/// PEs of which this process is number 0 and stands in for the others.
+pub const PES: u32 = 3;
+
+/// Words in an area of the heap.
+pub const AREA: u64 = 1 << 14;
+
+/// Bytes of a heap.
+pub const HEAP: usize = AREAS * AREA as usize * 8;
+
+/// The most threads of a kernel.
+pub const THREADS: usize = 4096;
+
+/// Index of the region that is memory of PE 0 alone, and of the symmetric one.
+pub const LOCAL: usize = 0;
+/// The heap.
+pub const SYMMETRIC: usize = 1;
+
+/// Where kernels are told that the heap is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HeapAt {
+    /// Where it is.
+    Memory,
+    /// Somewhere, with room for this many bytes: nobody follows addresses there.
+    Nowhere(u64),
+}
+
+/// An address that there is nothing at.
+const NOWHERE: u64 = 1 << 44;
+
+/// A context, and what it is made of.
+#[derive(Debug)]
+pub struct Bed {
+    context: Memory,
+    _rings: Memory,
+    _regions: Memory,
+    _producers: Memory,
+    _slots: Vec<Memory>,
+    published: Memory,
+    error: Memory,
+    /// Of each PE: the first is in memory that kernels have.
+    heaps: Vec<Memory>,
+    status: Memory,
+    out: Memory,
+    heap_at: u64,
+    /// The consumers, one of each ring.
+    pub rings: Vec<Ring>,
+}
+
+impl Bed {
+    /// Makes a context with empty rings.
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    pub fn new(
+        machine: &dyn Machine,
+        n_rings: u32,
+        slots_log2: u32,
+        spins: u64,
+        heap_at: HeapAt,
+    ) -> Result<Self, MachineError> {
+        let count = n_rings as usize;
+        let slots: Vec<Memory> =
+            (0..count).map(|_| machine.shared(32 << slots_log2)).collect::<Result<_, _>>()?;
+        let published = machine.shared(64 * count)?;
+        let producers = machine.fast(&vec![0; size_of::<c::nlf_producers>() * count])?;
+        let error = machine.shared(size_of::<c::nlf_error>())?;
+        let heaps: Vec<Memory> =
+            (0..PES).map(|_| machine.shared(HEAP)).collect::<Result<_, _>>()?;
+        let status = machine.shared(4 * THREADS)?;
+        let out = machine.shared(8 * THREADS)?;
+        let (heap_at, heap_bytes) = match heap_at {
+            HeapAt::Memory => (heaps[0].addr as u64, HEAP as u64),
+            HeapAt::Nowhere(bytes) => (NOWHERE, bytes),
+        };
+
+        let rings: Vec<c::nlf_ring> = (0..count)
+            .map(|ring| c::nlf_ring {
+                slots: slots[ring].addr as *mut _,
+                producers: (producers.addr + ring * size_of::<c::nlf_producers>()) as *mut _,
+                published: (published.addr + ring * 64) as *const _,
+            })
+            .collect();
+        let region = |base, bytes, symmetric| c::nlf_region { base, bytes, symmetric, reserved: 0 };
+        let regions = [region(out.addr as u64, out.len as u64, 0), region(heap_at, heap_bytes, 1)];
+        let rings_memory = machine.fast(bytes_of(&rings))?;
+        let regions_memory = machine.fast(bytes_of(&regions))?;
+        let context = machine.fast(bytes_of(&[c::nlf_context {
+            version: c::NLF_RING_VERSION,
+            me: 0,
+            n_pes: PES,
+            n_rings,
+            slots_log2,
+            n_regions: regions.len() as u32,
+            spins,
+            rings: rings_memory.addr as *const _,
+            regions: regions_memory.addr as *const _,
+            error: error.addr as *mut _,
+        }]))?;
+        let consumers = (0..count).map(|ring| {
+            let memory = RingMemory {
+                slots: pointer(slots[ring].addr)?,
+                slots_log2,
+                published: pointer(published.addr + ring * 64)?,
+                published_in: PublishedIn::Host,
+            };
+            // SAFETY: the memory is zeroed, of that size and aligned to a page; the bed keeps it, and
+            // makes one consumer of each ring. Producers are the device API's.
+            unsafe { Ring::new(memory) }.map_err(|error| MachineError(error.to_string()))
+        });
+        let consumers = consumers.collect::<Result<_, _>>()?;
+        Ok(Self {
+            context,
+            _rings: rings_memory,
+            _regions: regions_memory,
+            _producers: producers,
+            _slots: slots,
+            published,
+            error,
+            heaps,
+            status,
+            out,
+            heap_at,
+            rings: consumers,
+        })
+    }
+
+    /// The arguments of a kernel.
+    pub fn args(&self, form: Form, rounds: u64, bytes: u64, flags: u32) -> KernelArgs {
+        KernelArgs {
+            ctx: self.context.addr as *const _,
+            heap: self.heap_at as *mut u64,
+            status: self.status.addr as *mut i32,
+            out: self.out.addr as *mut u64,
+            area: AREA,
+            rounds,
+            bytes,
+            form,
+            flags,
+        }
+    }
+
+    /// Where a PE's heap is in this process.
+    pub fn heap(&self, pe: u32) -> usize {
+        self.heaps[pe as usize].addr
+    }
+
+    /// Where a region's memory of a PE is, with its length.
+    pub fn region(&self, index: usize, pe: u32) -> Option<(usize, u64)> {
+        match index {
+            LOCAL if pe == 0 => Some((self.out.addr, self.out.len as u64)),
+            SYMMETRIC => Some((self.heap(pe), HEAP as u64)),
+            _ => None,
+        }
+    }
+
+    /// A word of a PE's heap, when nothing runs.
+    pub fn word(&self, pe: u32, area: usize, index: u64) -> u64 {
+        assert!(area < AREAS && index < AREA);
+        let at = self.heap(pe) + 8 * (area * AREA as usize + index as usize);
+        // SAFETY: within the heap.
+        unsafe { (at as *const u64).read_volatile() }
+    }
+
+    /// A half word of an area, when nothing runs.
+    pub fn half(&self, pe: u32, area: usize, index: u64) -> u32 {
+        assert!(area < AREAS && index < 2 * AREA);
+        let at = self.heap(pe) + 8 * area * AREA as usize + 4 * index as usize;
+        // SAFETY: within the heap.
+        unsafe { (at as *const u32).read_volatile() }
+    }
+
+    /// Sets a word of a PE's heap, before anything runs.
+    pub fn set_word(&self, pe: u32, area: usize, index: u64, value: u64) {
+        assert!(area < AREAS && index < AREA);
+        let at = self.heap(pe) + 8 * (area * AREA as usize + index as usize);
+        // SAFETY: within the heap.
+        unsafe { (at as *mut u64).write_volatile(value) }
+    }
+
+    /// Sets a half word of an area, before anything runs.
+    pub fn set_half(&self, pe: u32, area: usize, index: u64, value: u32) {
+        assert!(area < AREAS && index < 2 * AREA);
+        let at = self.heap(pe) + 8 * area * AREA as usize + 4 * index as usize;
+        // SAFETY: within the heap.
+        unsafe { (at as *mut u32).write_volatile(value) }
+    }
+
+    /// What a thread has told.
+    pub fn out(&self, thread: u64) -> u64 {
+        assert!((thread as usize) < THREADS);
+        // SAFETY: within the array.
+        unsafe { ((self.out.addr + 8 * thread as usize) as *const u64).read_volatile() }
+    }
+
+    /// A thread's first error.
+    pub fn status(&self, thread: u64) -> i32 {
+        assert!((thread as usize) < THREADS);
+        // SAFETY: within the array.
+        unsafe { ((self.status.addr + 4 * thread as usize) as *const i32).read_volatile() }
+    }
+
+    /// The context's first error, when nothing runs.
+    pub fn error(&self) -> c::nlf_error {
+        // SAFETY: the memory is an `nlf_error`.
+        unsafe { (self.error.addr as *const c::nlf_error).read_volatile() }
+    }
+
+    /// Whether a producer has given up slots.
+    pub fn is_abandoned(&self) -> bool {
+        let error = self.error.addr as *mut c::nlf_error;
+        // SAFETY: the memory is an `nlf_error`, of which producers change this word atomically.
+        unsafe { AtomicU32::from_ptr(&raw mut (*error).abandoned) }.load(Ordering::Acquire) != 0
+    }
+
+    /// Tells all rings' producers.
+    pub fn publish_state(&mut self, state: State) {
+        debug_assert!(self.published.len >= 64 * self.rings.len());
+        for ring in &mut self.rings {
+            ring.publish_state(state);
+        }
+    }
+}
+
+fn pointer<T>(addr: usize) -> Result<NonNull<T>, MachineError> {
+    NonNull::new(addr as *mut T).ok_or_else(|| MachineError(String::from("memory at zero")))
+}
+
+/// The bytes of plain C structures.
+fn bytes_of<T: Copy>(values: &[T]) -> &[u8] {
+    // SAFETY: the structures of the header have no padding that is not a field; of those that are made
+    // here, every byte is set.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+}

@@ -1,0 +1,220 @@
+//! Every kernel, on rings large and small, against its model.
+
+use std::time::{Duration, Instant};
+
+use channel_producer::Form;
+use channel_sys as c;
+use nvshmem_transport_libfabric::channel::ring::State;
+
+use crate::bed::{AREA, Bed, HeapAt};
+use crate::machine::{Machine, MachineError};
+use crate::models::{self, Shape, area, mix};
+use crate::peers::{Answer, Peers};
+
+/// How long a kernel may take. They take milliseconds; a GPU that others use, longer.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// A kernel with what it is run with.
+#[derive(Clone, Copy, Debug)]
+pub struct Check {
+    kernel: &'static str,
+    /// Whether units may be warps and blocks.
+    forms: bool,
+    rounds: u64,
+    bytes: u64,
+    /// The peer's part.
+    answer: Option<Answer>,
+    /// Blocks and threads, if not the machine's own.
+    shape: Option<(u32, u32)>,
+    /// Errors are what it is for.
+    fails: bool,
+}
+
+const PLAIN: Check =
+    Check { kernel: "", forms: true, rounds: 8, bytes: 0, answer: None, shape: None, fails: false };
+
+/// All of them.
+pub const CHECKS: [Check; 12] = [
+    Check { kernel: "put", ..PLAIN },
+    Check { kernel: "put_signal", ..PLAIN },
+    Check { kernel: "signal", ..PLAIN },
+    Check { kernel: "atomics", forms: false, rounds: 4, ..PLAIN },
+    Check { kernel: "fetches", forms: false, rounds: 1, ..PLAIN },
+    Check { kernel: "get", ..PLAIN },
+    Check { kernel: "fence", rounds: 12, ..PLAIN },
+    Check { kernel: "quiet", ..PLAIN },
+    Check { kernel: "wait", rounds: 10, answer: Some(answer_wait), ..PLAIN },
+    Check { kernel: "mixed", forms: false, rounds: 24, ..PLAIN },
+    Check { kernel: "put_bandwidth", bytes: 256, ..PLAIN },
+    Check { kernel: "ping_pong", bytes: 512, answer: Some(answer_ping_pong), ..PLAIN },
+];
+
+/// What must be refused; each thread has its own wrong call.
+pub const ERRORS: Check =
+    Check { kernel: "errors", forms: false, shape: Some((1, 32)), fails: true, ..PLAIN };
+
+/// A word behind the answer, then the answer.
+fn answer_wait(peers: &Peers, bed: &Bed, pe: u32, word: u64, value: u64) {
+    let Some(index) = word.checked_sub(area::PONG as u64 * AREA) else { return };
+    if pe == 1 && index < AREA {
+        peers.set(bed, area::PONG, index + 1, mix(index / 2, value));
+        peers.set(bed, area::PONG, index, value);
+    }
+}
+
+fn answer_ping_pong(peers: &Peers, bed: &Bed, pe: u32, word: u64, value: u64) {
+    if pe == 1 && word == area::SIGNAL as u64 * AREA {
+        peers.set(bed, area::SIGNAL, 0, value);
+    }
+}
+
+/// Runs all checks. Returns how many there were.
+///
+/// # Errors
+/// What is wrong, with the kernel and the form.
+pub fn run_all(machine: &dyn Machine, seed: u64) -> Result<usize, MachineError> {
+    let mut count = 0;
+    // Rings that nothing fills, and the smallest, in which everything waits for room.
+    for (n_rings, slots_log2) in [(4, 12), (1, 6), (2, 6)] {
+        for check in CHECKS {
+            for form in [Form::Thread, Form::Warp, Form::Block] {
+                if check.forms || form == Form::Thread {
+                    run(machine, &check, form, (n_rings, slots_log2), seed + count as u64)?;
+                    count += 1;
+                }
+            }
+        }
+    }
+    run(machine, &ERRORS, Form::Thread, (4, 12), seed)?;
+    stuck(machine)?;
+    stopped(machine)?;
+    Ok(count + 3)
+}
+
+/// Runs one.
+///
+/// # Errors
+/// What is wrong.
+pub fn run(
+    machine: &dyn Machine,
+    check: &Check,
+    form: Form,
+    (n_rings, slots_log2): (u32, u32),
+    seed: u64,
+) -> Result<(), MachineError> {
+    let (blocks, threads) = check.shape.unwrap_or_else(|| machine.shape());
+    let members = match form {
+        Form::Thread => 1,
+        Form::Warp => machine.warp(),
+        Form::Block => threads,
+    };
+    let shape = Shape {
+        threads: u64::from(blocks) * u64::from(threads),
+        members: u64::from(members),
+        rounds: check.rounds,
+        bytes: check.bytes,
+    };
+    let named = |text: String| {
+        let kernel = check.kernel;
+        MachineError(format!("{kernel}, {form:?}, {n_rings} rings, seed {seed}: {text}"))
+    };
+    let mut bed = Bed::new(machine, n_rings, slots_log2, 0, HeapAt::Memory)?;
+    models::prepare(check.kernel, &bed, &shape);
+    let mut peers = Peers::new(n_rings as usize, seed, check.answer);
+    let args = bed.args(form, check.rounds, check.bytes, 0);
+    // SAFETY: the bed is kept until the kernel has ended; see below for when it has not.
+    let mut running = unsafe { machine.launch(check.kernel, args, blocks, threads) }?;
+    let since = Instant::now();
+    while !(running.is_done()? && peers.is_idle()) {
+        if let Err(error) = peers.step(&mut bed) {
+            return Err(leave(bed, named(error.to_string())));
+        }
+        if since.elapsed() > DEADLINE {
+            return Err(leave(bed, named(format!("no end; {} taken", peers.taken))));
+        }
+        std::thread::yield_now();
+    }
+    // What was put in last.
+    peers.step(&mut bed).map_err(|error| named(error.to_string()))?;
+    while !peers.is_idle() {
+        peers.step(&mut bed).map_err(|error| named(error.to_string()))?;
+    }
+    for thread in 0..shape.threads {
+        let status = bed.status(thread);
+        if status != 0 {
+            return Err(named(format!("thread {thread} got error {status}: {:?}", bed.error())));
+        }
+    }
+    let code = bed.error().code;
+    if !check.fails && code != c::NLF_OK {
+        return Err(named(format!("the error word has {:?}", bed.error())));
+    }
+    models::check(check.kernel, &bed, &shape).map_err(named)
+}
+
+/// A kernel still runs on this memory: it stays.
+fn leave(bed: Bed, error: MachineError) -> MachineError {
+    std::mem::forget(bed);
+    error
+}
+
+/// Nobody takes anything: every thread is told, and the kernel ends.
+fn stuck(machine: &dyn Machine) -> Result<(), MachineError> {
+    ends_with(machine, 1000, c::NLF_ERROR_STUCK, |bed| {
+        // Nothing: `spins` alone ends it.
+        debug_assert!(bed.rings.len() == 2);
+        false
+    })
+}
+
+/// The proxy stops while threads wait for room.
+fn stopped(machine: &dyn Machine) -> Result<(), MachineError> {
+    let mut taken = 0;
+    ends_with(machine, 0, c::NLF_ERROR_STOPPED, move |bed| {
+        for ring in &mut bed.rings {
+            while ring.take().is_some() {
+                taken += 1;
+            }
+            ring.publish_tail();
+        }
+        taken > 10_000
+    })
+}
+
+/// Runs `push_two` without end, until `step` says that the proxy stops or the kernel has ended.
+fn ends_with(
+    machine: &dyn Machine,
+    spins: u64,
+    code: u32,
+    mut step: impl FnMut(&mut Bed) -> bool,
+) -> Result<(), MachineError> {
+    let mut bed = Bed::new(machine, 2, 6, spins, HeapAt::Nowhere(1 << 40))?;
+    let (blocks, threads) = machine.shape();
+    let args = bed.args(Form::Thread, 1 << 30, 1, 0);
+    let named = |text: String| MachineError(format!("ending with error {code}: {text}"));
+    // SAFETY: the bed is kept until the kernel has ended, or for ever.
+    let mut running = unsafe { machine.launch("push_two", args, blocks, threads) }?;
+    let since = Instant::now();
+    let mut is_stopped = false;
+    while !running.is_done()? {
+        if !is_stopped && step(&mut bed) {
+            is_stopped = true;
+            bed.publish_state(State::Stopped);
+        }
+        if since.elapsed() > DEADLINE {
+            return Err(leave(bed, named(String::from("the kernel does not end"))));
+        }
+        std::thread::yield_now();
+    }
+    for thread in 0..u64::from(blocks) * u64::from(threads) {
+        let status = bed.status(thread);
+        if status != code as i32 {
+            return Err(named(format!("thread {thread} got {status}")));
+        }
+    }
+    let error = bed.error();
+    if error.code != code || !bed.is_abandoned() {
+        return Err(named(format!("the error word has {error:?}")));
+    }
+    Ok(())
+}

@@ -1,0 +1,79 @@
+//! CPU threads in place of a GPU's.
+
+use std::ffi::CString;
+use std::thread::{self, JoinHandle};
+
+use channel_producer::{KernelArgs, Zeroed, run};
+
+use crate::machine::{Machine, MachineError, Memory, Running};
+
+/// This process' threads, each a warp and a block of its own.
+#[derive(Debug)]
+pub struct Host {
+    /// How many for checks.
+    pub threads: u32,
+}
+
+#[derive(Debug)]
+struct Threads(Vec<JoinHandle<()>>);
+
+impl Running for Threads {
+    fn is_done(&mut self) -> Result<bool, MachineError> {
+        if !self.0.iter().all(JoinHandle::is_finished) {
+            return Ok(false);
+        }
+        for thread in self.0.drain(..) {
+            thread.join().map_err(|_| MachineError(String::from("a thread has panicked")))?;
+        }
+        Ok(true)
+    }
+}
+
+impl Machine for Host {
+    fn name(&self) -> String {
+        String::from("CPU threads")
+    }
+
+    fn shared(&self, len: usize) -> Result<Memory, MachineError> {
+        // SAFETY: a word of zeroes is one.
+        let words: Zeroed<u64> = unsafe { Zeroed::new(len.div_ceil(8)) };
+        Ok(Memory::new(words.as_ptr() as usize, len, Box::new(words)))
+    }
+
+    fn fast(&self, content: &[u8]) -> Result<Memory, MachineError> {
+        let memory = self.shared(content.len())?;
+        // SAFETY: as long as the content, and just made.
+        unsafe {
+            std::ptr::copy_nonoverlapping(content.as_ptr(), memory.addr as *mut u8, content.len());
+        }
+        Ok(memory)
+    }
+
+    unsafe fn launch(
+        &self,
+        kernel: &str,
+        args: KernelArgs,
+        blocks: u32,
+        threads: u32,
+    ) -> Result<Box<dyn Running>, MachineError> {
+        let count = u64::from(blocks) * u64::from(threads);
+        let name = CString::new(kernel).map_err(|error| MachineError(error.to_string()))?;
+        let threads = (0..count).map(|thread| {
+            let name = name.clone();
+            thread::spawn(move || {
+                let args = args;
+                // SAFETY: the caller's promise.
+                unsafe { run(&name, &args, thread, count) }
+            })
+        });
+        Ok(Box::new(Threads(threads.collect())))
+    }
+
+    fn warp(&self) -> u32 {
+        1
+    }
+
+    fn shape(&self) -> (u32, u32) {
+        (self.threads, 1)
+    }
+}

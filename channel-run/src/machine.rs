@@ -1,0 +1,77 @@
+//! Where kernels run, and memory that they and the CPU have.
+
+use std::any::Any;
+use std::fmt::Debug;
+
+use channel_producer::KernelArgs;
+use thiserror::Error;
+
+/// Why something could not be run, in words.
+#[derive(Debug, Error)]
+#[error("{0}")]
+pub struct MachineError(pub String);
+
+/// Memory. What it is made of stays as long as this does.
+#[derive(Debug)]
+pub struct Memory {
+    /// Where it is, for kernels and, if it is host memory, for the CPU.
+    pub addr: usize,
+    /// Bytes.
+    pub len: usize,
+    _owner: Box<dyn Any>,
+}
+
+impl Memory {
+    /// Memory that `owner` keeps.
+    pub fn new(addr: usize, len: usize, owner: Box<dyn Any>) -> Self {
+        Self { addr, len, _owner: owner }
+    }
+}
+
+/// A kernel under way.
+pub trait Running: Debug {
+    /// Whether it has ended.
+    ///
+    /// # Errors
+    /// What it has failed of.
+    fn is_done(&mut self) -> Result<bool, MachineError>;
+}
+
+/// Something that runs kernels.
+pub trait Machine: Debug {
+    /// What it is, for people.
+    fn name(&self) -> String;
+
+    /// Zeroed memory that both the CPU and kernels read and write.
+    ///
+    /// # Errors
+    /// When there is none.
+    fn shared(&self, len: usize) -> Result<Memory, MachineError>;
+
+    /// Memory for kernels alone, where they are fast, with this in it.
+    ///
+    /// # Errors
+    /// When there is none.
+    fn fast(&self, content: &[u8]) -> Result<Memory, MachineError>;
+
+    /// Starts a kernel of `blocks` blocks of `threads` threads.
+    ///
+    /// # Errors
+    /// When there is no such kernel, or it cannot be started.
+    ///
+    /// # Safety
+    /// What the arguments point to stays until the kernel has ended.
+    unsafe fn launch(
+        &self,
+        kernel: &str,
+        args: KernelArgs,
+        blocks: u32,
+        threads: u32,
+    ) -> Result<Box<dyn Running>, MachineError>;
+
+    /// Threads of a warp: how many members a unit of that form has.
+    fn warp(&self) -> u32;
+
+    /// Blocks and threads of a block for checks.
+    fn shape(&self) -> (u32, u32);
+}

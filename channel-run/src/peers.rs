@@ -1,0 +1,250 @@
+//! Stands in for proxy, fabric and peers: takes operations from all rings and carries them out on the heaps.
+//!
+//! It delivers in an order of chance, as late as it may, and keeps to nothing but what the device API
+//! promises: a fence's order, and that a signal comes after its data. So a kernel that relies on more finds out.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use nvshmem_transport_libfabric::channel::descriptor::{Descriptor, Place};
+use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
+use nvshmem_transport_libfabric::engine::ids::Pe;
+
+use crate::bed::{AREA, Bed, PES, SYMMETRIC};
+use crate::machine::MachineError;
+
+/// Taken from a ring at once.
+const BATCH: usize = 16;
+
+/// Operations taken and not delivered. Beyond it nothing more is taken.
+const PENDING: usize = 256;
+
+/// What is done when a signal has been set: the peer's part of a kernel.
+pub type Answer = fn(peers: &Peers, bed: &Bed, pe: u32, word: u64, value: u64);
+
+/// The peers of a bed.
+#[derive(Debug)]
+pub struct Peers {
+    /// In the order of taking.
+    pending: VecDeque<Pending>,
+    /// Number of the first of them.
+    first: u64,
+    /// Of each ring: numbers of its operations, and what `done` becomes with each.
+    ends: Vec<VecDeque<(u64, u64)>>,
+    random: u64,
+    answer: Option<Answer>,
+    /// How many operations were taken.
+    pub taken: u64,
+}
+
+#[derive(Debug)]
+struct Pending {
+    descriptor: Descriptor,
+    delivered: bool,
+}
+
+impl Peers {
+    /// Peers of a bed with that many rings. The seed decides in which order they deliver.
+    pub fn new(n_rings: usize, seed: u64, answer: Option<Answer>) -> Self {
+        let ends = vec![VecDeque::new(); n_rings];
+        Self { pending: VecDeque::new(), first: 0, ends, random: seed | 1, answer, taken: 0 }
+    }
+
+    /// Takes what there is, up to a batch of each ring, and delivers some of what was taken.
+    ///
+    /// # Errors
+    /// Something in a ring that is no descriptor, or of memory that is not registered.
+    pub fn step(&mut self, bed: &mut Bed) -> Result<(), MachineError> {
+        for index in 0..bed.rings.len() {
+            for _ in 0..BATCH {
+                if self.pending.len() >= PENDING {
+                    break;
+                }
+                let Some(taken) = bed.rings[index].take() else { break };
+                let descriptor = taken.map_err(|error| MachineError(error.to_string()))?;
+                let number = self.first + self.pending.len() as u64;
+                self.ends[index].push_back((number, bed.rings[index].taken()));
+                self.pending.push_back(Pending { descriptor, delivered: false });
+                self.taken += 1;
+            }
+            bed.rings[index].publish_tail();
+        }
+        // The oldest can always be delivered, so each step gets on.
+        self.deliver(bed, 0)?;
+        for _ in 0..self.pending.len() / 2 {
+            let index = self.below(self.pending.len());
+            self.deliver(bed, index)?;
+        }
+        while self.pending.front().is_some_and(|one| one.delivered) {
+            self.pending.pop_front();
+            self.first += 1;
+        }
+        for (ring, ends) in bed.rings.iter_mut().zip(&mut self.ends) {
+            let mut done = ring.done();
+            while let Some((number, end)) = ends.front().copied() {
+                let delivered =
+                    number < self.first || self.pending[(number - self.first) as usize].delivered;
+                if !delivered {
+                    break;
+                }
+                done = end;
+                ends.pop_front();
+            }
+            ring.publish_done(done);
+        }
+        Ok(())
+    }
+
+    /// Whether everything that was taken is delivered.
+    pub fn is_idle(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// Delivers one, if its fences let it.
+    fn deliver(&mut self, bed: &Bed, index: usize) -> Result<(), MachineError> {
+        let Some(one) = self.pending.get(index) else { return Ok(()) };
+        if one.delivered {
+            return Ok(());
+        }
+        let descriptor = one.descriptor;
+        let waits = self.pending.range(..index).any(|before| {
+            !before.delivered
+                && match (before.descriptor, descriptor) {
+                    // A fence is over when what is before it is delivered, and lets nothing by.
+                    (Descriptor::Fence { pe }, _) => meets(pe, target(&descriptor)),
+                    (other, Descriptor::Fence { pe }) => meets(pe, target(&other)),
+                    _ => false,
+                }
+        });
+        if waits {
+            return Ok(());
+        }
+        self.carry_out(bed, &descriptor)?;
+        self.pending[index].delivered = true;
+        Ok(())
+    }
+
+    fn carry_out(&self, bed: &Bed, descriptor: &Descriptor) -> Result<(), MachineError> {
+        match *descriptor {
+            Descriptor::Put { pe, dst, src, bytes } => {
+                copy(at(bed, src, bytes, Pe(0))?, at(bed, dst, bytes, pe)?, bytes);
+            }
+            Descriptor::Get { pe, dst, src, bytes } => {
+                copy(at(bed, dst, bytes, pe)?, at(bed, src, bytes, Pe(0))?, bytes);
+            }
+            Descriptor::PutSignal { pe, dst, src, bytes, signal, op, value } => {
+                copy(at(bed, src, bytes, Pe(0))?, at(bed, dst, bytes, pe)?, bytes);
+                self.atomic(bed, pe, signal, Width::Eight, (op, value, 0))?;
+            }
+            Descriptor::Atomic { pe, dst, width, op, value, compare, fetch } => {
+                let old = self.atomic(bed, pe, dst, width, (op, value, compare))?;
+                if let Some(fetch) = fetch {
+                    store(at(bed, fetch, width.bytes() as u32, Pe(0))?, width, old);
+                }
+            }
+            Descriptor::Fence { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// Changes a word, and lets the peer answer. Returns what was there.
+    fn atomic(
+        &self,
+        bed: &Bed,
+        pe: Pe,
+        word: Place,
+        width: Width,
+        (op, operand, compare): (AtomicOp, u64, u64),
+    ) -> Result<u64, MachineError> {
+        let atomic = Atomic { op, width, float: false, operand, compare };
+        let addr = at(bed, word, width.bytes() as u32, pe)?;
+        let old = load(addr, width);
+        store(addr, width, atomic.apply(old));
+        if let (Some(answer), true) = (self.answer, word.region().index() == SYMMETRIC) {
+            answer(self, bed, pe.0, word.offset() / 8, operand);
+        }
+        Ok(old)
+    }
+
+    /// Sets a word of PE 0's heap, of an area, as a peer would: what was set before is seen with it.
+    pub fn set(&self, bed: &Bed, area: usize, index: u64, value: u64) {
+        assert!(index < AREA);
+        store(bed.heap(0) + 8 * (area * AREA as usize + index as usize), Width::Eight, value);
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        // Xorshift: good enough to mix.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random % bound.max(1) as u64) as usize
+    }
+}
+
+/// The PE that an operation is for; None for a fence to all.
+fn target(descriptor: &Descriptor) -> Option<Pe> {
+    match *descriptor {
+        Descriptor::Put { pe, .. }
+        | Descriptor::Get { pe, .. }
+        | Descriptor::PutSignal { pe, .. }
+        | Descriptor::Atomic { pe, .. } => Some(pe),
+        Descriptor::Fence { pe } => pe,
+    }
+}
+
+fn meets(one: Option<Pe>, other: Option<Pe>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => one == other,
+        _ => true,
+    }
+}
+
+/// Where a place is in this process, after all checks.
+fn at(bed: &Bed, place: Place, bytes: u32, pe: Pe) -> Result<usize, MachineError> {
+    let region = if pe.0 < PES { bed.region(place.region().index(), pe.0) } else { None };
+    match region {
+        Some((base, len)) if place.offset() + u64::from(bytes) <= len => {
+            Ok(base + place.offset() as usize)
+        }
+        _ => Err(MachineError(format!("{bytes} bytes at {place:?} of {pe} are in no memory"))),
+    }
+}
+
+/// Copies as a NIC would: words where both are aligned, while kernels may look.
+fn copy(from: usize, to: usize, bytes: u32) {
+    let bytes = bytes as usize;
+    if (from | to | bytes) % 8 == 0 {
+        for offset in (0..bytes).step_by(8) {
+            store(to + offset, Width::Eight, load(from + offset, Width::Eight));
+        }
+        return;
+    }
+    for offset in 0..bytes {
+        // SAFETY: both ranges were checked by `at`, and are used atomically while kernels run.
+        unsafe {
+            let byte = AtomicU8::from_ptr((from + offset) as *mut u8).load(Ordering::Acquire);
+            AtomicU8::from_ptr((to + offset) as *mut u8).store(byte, Ordering::Release);
+        }
+    }
+}
+
+fn load(addr: usize, width: Width) -> u64 {
+    // SAFETY: the address was checked by `at`; words are aligned, as the device API has checked; they are
+    // used atomically while kernels run.
+    unsafe {
+        match width {
+            Width::Eight => AtomicU64::from_ptr(addr as *mut u64).load(Ordering::Acquire),
+            _ => u64::from(AtomicU32::from_ptr(addr as *mut u32).load(Ordering::Acquire)),
+        }
+    }
+}
+
+fn store(addr: usize, width: Width, value: u64) {
+    // SAFETY: as for `load`.
+    unsafe {
+        match width {
+            Width::Eight => AtomicU64::from_ptr(addr as *mut u64).store(value, Ordering::Release),
+            _ => AtomicU32::from_ptr(addr as *mut u32).store(value as u32, Ordering::Release),
+        }
+    }
+}
