@@ -20,7 +20,7 @@ use super::signals::{Targets, race, random_script, random_shape};
 type FakeLane = Lane<FakePort>;
 
 /// Nanoseconds that a turn takes, so that delays are some hundred turns at most.
-const TURN: u64 = 20_000;
+const TURN: u64 = 200_000;
 
 /// Turns between two requests for acknowledgements.
 const PATIENCE: u32 = 8;
