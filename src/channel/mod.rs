@@ -28,6 +28,7 @@ mod layout;
 pub mod measure;
 mod memory;
 mod offer;
+mod options;
 mod proxy;
 pub mod ring;
 mod shared;
@@ -37,5 +38,6 @@ mod table;
 mod taker;
 
 pub use channel_sys as sys;
-pub use context::{Channel, Options};
+pub use context::Channel;
 pub use error::ChannelError;
+pub use options::Options;
