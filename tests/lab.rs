@@ -15,6 +15,7 @@ use nvshmem_sim::pe_entry;
 
 const PLUGINS: &str = "NVSHMEM_TEST_PLUGIN_DIR";
 const LIBFABRIC: &str = "NVSHMEM_TEST_LIBFABRIC2";
+const FULL: &str = "NVSHMEM_TEST_FULL";
 
 fn main() -> ExitCode {
     // A process that the launcher started as a PE ends in here.
@@ -73,7 +74,10 @@ fn of_experiment(path: &Path, ignored: bool) -> Vec<Trial> {
         Trial::test(name, move || right(&experiment, &text, index))
             .with_ignored_flag(ignored || lacks.is_some())
     };
-    (0..experiment.runs.len()).filter(|run| experiment.runs[*run].tested).map(trial).collect()
+    let full = std::env::var_os(FULL).is_some_and(|value| !value.is_empty());
+    let wanted =
+        |run: &usize| experiment.runs[*run].tested && (full || !experiment.runs[*run].long);
+    (0..experiment.runs.len()).filter(wanted).map(trial).collect()
 }
 
 /// The words of a name, joined.

@@ -13,8 +13,9 @@
 //! counts as slower the longer that lasts. One that was slow and is not used for a while is tried again.
 //!
 //! # Why it does not stop
-//! Of all rails, the one that would be done first is always let have the segment, unless it has as much
-//! ahead as it may. Then its completions are outstanding, and each of them asks again.
+//! Of all rails that are in service, the one that would be done first is always let have the segment,
+//! unless it has as much ahead as it may. Then its completions are outstanding, and each of them asks
+//! again; or they are lost sight of, and then they are not ahead any more.
 
 use super::ids::RailId;
 
@@ -224,6 +225,13 @@ impl Balance {
         self.loads[rail.index()].ahead -= len as u64;
     }
 
+    /// A rail was closed and opened again. What it has shown was not its rate, and what it has ahead it
+    /// begins with now.
+    pub(super) fn reopened(&mut self, rail: RailId, now: u64) {
+        let load = &mut self.loads[rail.index()];
+        (load.done, load.busy, load.moved) = (0, 0, now);
+    }
+
     /// Bytes per second that a rail has lately shown; 0 before the first.
     pub(super) fn shown(&self, rail: RailId) -> u64 {
         (self.loads[rail.index()].shown().unwrap_or(0.0) * 1e9) as u64
@@ -238,12 +246,14 @@ impl Balance {
 
     /// The rail that a segment of `len` bytes is to go by now; none if it had better wait. `ahead` is what
     /// each rail has ahead for the same peer, and `left` the bytes that wait for rails, these included.
+    /// Only the rails in `usable` are thought of, a bit for each.
     pub(super) fn pick(
         &mut self,
         now: u64,
         ahead: &[u64],
         len: usize,
         left: u64,
+        usable: u32,
     ) -> Option<RailId> {
         const LEAST: f64 = 1e-9;
         let mean = self.mean();
@@ -251,13 +261,17 @@ impl Balance {
         let segment = self.segment.min(1 << 30) as u64;
         let rate = |load: &Load| load.rate(now, mean, len, segment / TRIED).max(LEAST);
         let (least, most) = ((SEGMENTS_AHEAD * segment) as f64, (MOST_AHEAD * segment) as f64);
-        let some_known = self.loads.iter().any(|load| load.done > 0);
+        let known = |(at, load): (usize, &Load)| usable >> at & 1 != 0 && load.done > 0;
+        let some_known = self.loads.iter().enumerate().any(known);
         let (mut all_ahead, mut all_rates) = (0.0, 0.0);
         // When the best rail would be done, and when the best of those that may have more would.
         let mut first = f64::INFINITY;
         let mut open: Option<(usize, f64)> = None;
         for step in 0..self.loads.len() {
             let at = (self.turn + step) % self.loads.len();
+            if usable >> at & 1 == 0 {
+                continue;
+            }
             let load = &self.loads[at];
             let rate = rate(load);
             let ahead_now = load.ahead_now(now, rate);
@@ -290,20 +304,24 @@ impl Balance {
     }
 
     /// The rail that is next when rails take turns as often as their rates say. For what cannot wait for
-    /// a rail.
-    pub(super) fn next_in_turn(&mut self, now: u64) -> RailId {
+    /// a rail. Only those in `usable` take turns, a bit for each; there is one at least.
+    pub(super) fn next_in_turn(&mut self, now: u64, usable: u32) -> RailId {
         let mean = self.mean();
         let mut sum = 0.0;
-        let mut next = 0;
+        let mut next = None;
         for step in 0..self.loads.len() {
             let at = (self.turn + step) % self.loads.len();
+            if usable >> at & 1 == 0 {
+                continue;
+            }
             let rate = self.loads[at].rate(now, mean, 0, 0);
             sum += rate;
             self.credit[at] += rate;
-            if step == 0 || self.credit[at] > self.credit[next] {
-                next = at;
+            if next.is_none_or(|next: usize| self.credit[at] > self.credit[next]) {
+                next = Some(at);
             }
         }
+        let next = next.unwrap_or(self.turn);
         self.credit[next] -= sum;
         RailId(next as u8)
     }

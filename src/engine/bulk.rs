@@ -24,7 +24,7 @@ use super::operation::OpId;
 use super::paths::Hop;
 use super::port::{Desc, Direction, Local, Port, RailLimits, Transfer};
 use super::regions::RegionCache;
-use super::segment::{Kind, NIL, Stage};
+use super::segment::{Kind, NIL, Segment, Stage};
 use super::submit::{local_desc, refused};
 
 /// Operations that wait in the pool, or behind fences, at a time.
@@ -294,9 +294,20 @@ impl<P: Port> Lane<P> {
             return None;
         }
         let rails = self.rails.len();
+        let usable = self.usable(pe);
         let ahead = self.streams.find_mut(pe)?.ahead(rails);
-        let rail = self.balance.pick(now, ahead, len, left)?;
+        let rail = self.balance.pick(now, ahead, len, left, usable)?;
         Some(self.paths.get(pe, rail))
+    }
+
+    /// Whether some operation that waits in the pool, or behind a fence, still has data with this mark to
+    /// be cut off.
+    pub(super) fn has_bulk(&self, pe: Pe, mark: u32) -> bool {
+        let of_it = |segment: &Segment| {
+            let bulk = || &self.bulks.places[segment.message as usize];
+            segment.kind == Kind::Bulk && segment.pe == pe && bulk().data == Some(mark)
+        };
+        self.segments.in_use().any(of_it)
     }
 
     /// What is posted for a part of a request on a path.
@@ -311,8 +322,9 @@ impl<P: Port> Lane<P> {
         transfer(request, sent, len, hop, &mut self.regions, self.needs_desc, optional)
     }
 
-    /// Lets a segment of an operation leave by a path. It belongs to those before any fence.
-    pub(super) fn send_cut(
+    /// Lets a segment of an operation leave by a path. It belongs to those before any fence. `data` is its
+    /// remote data, if the peer counts it.
+    fn send_cut(
         &mut self,
         pe: Pe,
         hop: &Hop,
@@ -321,12 +333,28 @@ impl<P: Port> Lane<P> {
         data: Option<u32>,
         now: u64,
     ) {
-        let Some(token) = self.segments.take() else { return };
         let kind = if data.is_some() { Kind::Counted } else { Kind::Weighed };
+        self.send_cut_as(kind, data.unwrap_or(0), pe, hop, transfer, op, now);
+    }
+
+    /// The same, as a segment of some kind.
+    #[expect(clippy::too_many_arguments, reason = "what a segment is")]
+    pub(super) fn send_cut_as(
+        &mut self,
+        kind: Kind,
+        data: u32,
+        pe: Pe,
+        hop: &Hop,
+        transfer: Transfer,
+        op: OpId,
+        now: u64,
+    ) {
+        let Some(token) = self.segments.take() else { return };
         self.fill(token, pe, hop, transfer, op, kind);
         let segment = &mut self.segments[token.0];
-        segment.data = data.unwrap_or(0);
+        segment.data = data;
         segment.stage = Stage::Ready;
+        segment.cut = true;
         self.bulks.cuts += 1;
         self.weigh(token, now);
         if let Some(stream) = self.streams.find_mut(pe) {

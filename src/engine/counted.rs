@@ -26,6 +26,7 @@ use super::link::Link;
 use super::message::{AtomicRequest, PutSignalRequest};
 use super::operation::OpId;
 use super::port::Port;
+use super::window::Seq;
 use super::wire::{Body, Mark, Tag};
 
 /// What the segments of a put tell the peer.
@@ -100,12 +101,40 @@ impl<P: Port> Lane<P> {
                 self.make_room(&mut idle)?;
             }
         }
-        let segments = told.segments;
-        let body = |at, atomic| Body::CountedSignal { at, atomic, tag, segments };
-        while !self.try_message(signal, OpId::NONE, body)? {
+        loop {
+            let mut segments = told.segments;
+            if self.is_lost_count(signal.pe) {
+                // Nothing is counted any more: it leaves when all is there, and says so.
+                segments = 0;
+                if self.has_counted(signal.pe, told.data) {
+                    self.make_room(&mut idle)?;
+                    self.check_stream(signal.pe)?;
+                    continue;
+                }
+            }
+            let body = |at, atomic| Body::CountedSignal { at, atomic, tag, segments };
+            if self.try_message(signal, OpId::NONE, body)? {
+                return Ok(());
+            }
             self.make_room(&mut idle)?;
         }
-        Ok(())
+    }
+
+    /// Whether puts to the peer that were counted are not any more.
+    fn is_lost_count(&mut self, pe: Pe) -> bool {
+        let stream = self.streams.find_mut(pe);
+        let tags = stream.and_then(|stream| stream.link().tags.as_deref());
+        tags.is_some_and(Tags::is_retired)
+    }
+
+    /// All data of a counted put whose signal has arrived before is there.
+    #[cold]
+    pub(super) fn all_is_there(&mut self, pe: Pe, tag: Tag, seq: Seq) {
+        let Some(stream) = self.streams.find_mut(pe) else { return };
+        if let Some(signal) = counts(stream.link()).release(tag, seq) {
+            self.unapplied -= 1;
+            self.apply_counted(pe, &signal);
+        }
     }
 
     /// A write of a peer has landed, with remote data.
@@ -133,6 +162,10 @@ impl<P: Port> Lane<P> {
         let now = self.watchdog.stamp();
         let Some(stream) = self.streams.find_mut(pe) else { return };
         let link = stream.link();
+        if segments == 0 {
+            counts(link).release(tag, signal.seq);
+            return self.apply_counted(pe, signal);
+        }
         match counts(link).announced(tag, segments, signal, now) {
             Ok(true) => self.apply_counted(pe, signal),
             Ok(false) => {
@@ -146,7 +179,7 @@ impl<P: Port> Lane<P> {
     fn apply_counted(&mut self, pe: Pe, signal: &CountedSignal) {
         let CountedSignal { at, atomic, .. } = *signal;
         if let Err(why) = self.carry_out(pe, &Body::Atomic { at, atomic }) {
-            self.cannot_carry_out(pe, why);
+            self.cannot_carry_out(pe, signal.seq, why);
         }
         self.settle(pe);
     }
@@ -155,7 +188,8 @@ impl<P: Port> Lane<P> {
     fn settle(&mut self, pe: Pe) {
         let Some(stream) = self.streams.find_mut(pe) else { return };
         let link = stream.link();
-        link.unapplied = counts(link).first_waiting().map(|(first, ..)| first);
+        let first = counts(link).first_waiting().map(|(first, ..)| first);
+        link.waits_for_data(first);
         link.check_wanted();
         self.note_control(pe);
     }
@@ -192,6 +226,6 @@ impl<P: Port> Lane<P> {
     }
 }
 
-fn counts(link: &mut Link) -> &mut Counts {
+pub(super) fn counts(link: &mut Link) -> &mut Counts {
     link.counts.get_or_insert_with(|| Box::new(Counts::new()))
 }

@@ -21,6 +21,12 @@ pub struct RailCounters {
     pub rate: u64,
     /// Most segments in flight at a time.
     pub max_in_flight: u32,
+    /// Times that a path over it was taken out of service.
+    pub failures: u64,
+    /// Segments that were posted on it and had to be posted again, on this rail or another.
+    pub reissued: u64,
+    /// Messages that were sent on it and had to be sent again.
+    pub resent: u64,
 }
 
 /// What has gone between a lane and one peer since start, modulo 2^32 each. They are the counts by which

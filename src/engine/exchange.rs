@@ -21,7 +21,7 @@ pub const HELLO_BYTES: usize = 576;
 /// of the shm provider, is below 256.
 pub const MAX_ADDRESS: usize = 512;
 
-const MAGIC: [u8; 8] = *b"nvlfhi\0\x03";
+const MAGIC: [u8; 8] = *b"nvlfhi\0\x04";
 const PROVIDER_AT: usize = 20;
 const PROVIDER_BYTES: usize = 64;
 const LACKS_AT: usize = PROVIDER_AT + PROVIDER_BYTES;
@@ -51,6 +51,8 @@ pub struct Hello {
     pub rails: u8,
     /// Whether all its rails carry remote data, so that peers may let it count their segments.
     pub remote_data: bool,
+    /// Whether it looks after its rails, so that one that fails is done without.
+    pub rail_health: bool,
     /// Length of its longest rail address in bytes.
     pub longest_address: u16,
     /// What it wants and has of native atomics; the text cut to fit.
@@ -137,6 +139,7 @@ impl Hello {
         bytes[14] = wish.code();
         bytes[15] = u8::from(*hardware);
         bytes[16] = u8::from(lacks.is_some());
+        bytes[17] = u8::from(self.rail_health);
         put_text(&mut bytes[LACKS_AT..REASON_AT], lacks.as_deref().unwrap_or_default());
         put_text(&mut bytes[PROVIDER_AT..LACKS_AT], &self.provider);
         put_text(&mut bytes[REASON_AT..], self.failure.as_deref().unwrap_or_default());
@@ -153,7 +156,7 @@ impl Hello {
         let longest_address = u16::from_le_bytes([bytes[12], bytes[13]]);
         let wish = Wish::from_code(bytes[14])?;
         let sound = bytes[0..8] == MAGIC
-            && [bytes[9], bytes[11], bytes[15], bytes[16]].iter().all(|flag| *flag <= 1)
+            && [bytes[9], bytes[11], bytes[15], bytes[16], bytes[17]].iter().all(|flag| *flag <= 1)
             && usize::from(bytes[10]) <= MAX_RAILS
             && usize::from(longest_address) <= MAX_ADDRESS;
         sound.then(|| Self {
@@ -166,6 +169,7 @@ impl Hello {
             },
             rails: bytes[10],
             remote_data: bytes[11] == 1,
+            rail_health: bytes[17] == 1,
             longest_address,
             failure: (bytes[9] == 1).then(|| text(&bytes[REASON_AT..])),
         })
@@ -324,6 +328,7 @@ mod tests {
             provider: "tcp;ofi_rxm".to_owned(),
             rails: 2,
             remote_data: true,
+            rail_health: true,
             longest_address: 16,
             atomics: Offer { wish: Wish::Auto, hardware: false, lacks: None },
             failure: None,
@@ -386,6 +391,7 @@ mod tests {
             [hello().encode(), with(11, 2)],
             [hello().encode(), with(14, 3)],
             [hello().encode(), with(16, 2)],
+            [hello().encode(), with(17, 2)],
         ];
         for records in cases {
             let error = Hello::agree(Step::Open, &records.concat()).unwrap_err();

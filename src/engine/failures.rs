@@ -18,6 +18,9 @@ impl<P: Port> Lane<P> {
     /// A completion with an error.
     #[cold]
     pub(super) fn failed(&mut self, rail: RailId, failure: Failure) {
+        if self.health.is_some() && failure.is_message {
+            return self.failed_message(rail, &failure);
+        }
         // A reply or an acknowledgement that is lost belongs to no segment of ours, but to one of the
         // peer's, which would wait for ever.
         let Some(token) = failure.token.filter(|token| *token != CONTROL) else {
@@ -26,6 +29,16 @@ impl<P: Port> Lane<P> {
         match self.segments.away(token) {
             Some(segment) if matches!(segment.stage, Stage::Posted | Stage::Native) => {
                 self.rails[segment.rail.index()].completed(1);
+            }
+            Some(segment) if segment.stage == Stage::Limbo => {
+                let rail = segment.rail;
+                if !self.came_back(token) {
+                    return unknown_token(token);
+                }
+                self.rails[rail.index()].completed(1);
+                self.segments[token.0].stage = Stage::Limbo;
+                self.watchdog.hurry();
+                return self.token_is_back(token);
             }
             Some(_) => {}
             None => return unknown_token(token),
@@ -36,6 +49,9 @@ impl<P: Port> Lane<P> {
     /// A rail has failed as a whole: so has every stream with something on it, which may never end.
     #[cold]
     fn fail_rail(&mut self, rail: RailId, error: PortError) {
+        if self.health.is_some() && self.port.can_reset(rail) {
+            return self.close_rail(rail, self.me);
+        }
         let rail_name = self.port.rail_name(rail).to_owned();
         let failed = EngineError::Rail { rail, rail_name, error };
         let on_it = self.segments.in_use().filter(|segment| segment.rail == rail);
@@ -51,6 +67,9 @@ impl<P: Port> Lane<P> {
     /// Ends a segment that the fabric refused or failed, and its stream with it.
     #[cold]
     pub(super) fn fail_segment(&mut self, token: Token, error: PortError) {
+        if self.rescue(token, &error) {
+            return;
+        }
         let segment = &self.segments[token.0];
         let pe = segment.pe;
         let failed = EngineError::Segment {
@@ -100,7 +119,11 @@ impl<P: Port> Lane<P> {
     #[cold]
     pub(super) fn inspect(&mut self) {
         let now = self.port.now();
-        if !self.watchdog.starts(now) {
+        let due = self.watchdog.starts(now);
+        if self.health.is_some() {
+            self.heal(due);
+        }
+        if !due {
             return;
         }
         // What nobody waits for, nobody asks about; unasked, it would seem to be stuck.

@@ -1,13 +1,14 @@
 //! The host lane: user threads, one at a time.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use super::error::EngineError;
 use super::handover::Outbox;
 use super::ids::Pe;
 use super::lane::{Lane, Request, is_idle};
+use super::moves::Moves;
 use super::port::Port;
 
 /// A lane that any thread may use.
@@ -22,18 +23,35 @@ pub struct HostLane<P: Port> {
     has_work: AtomicBool,
     /// Where operations on staged memory go.
     outbox: Option<Outbox>,
+    /// Where rails of peers are noted that have moved.
+    moves: Option<Arc<Moves>>,
+    /// Notes that the lane knows of. Changed with the lane's lock held.
+    heard: AtomicU64,
 }
 
 impl<P: Port> HostLane<P> {
     /// A lane for user threads.
     pub fn new(lane: Lane<P>) -> Self {
-        Self { lane: Mutex::new(lane), has_work: AtomicBool::new(false), outbox: None }
+        Self {
+            lane: Mutex::new(lane),
+            has_work: AtomicBool::new(false),
+            outbox: None,
+            moves: None,
+            heard: AtomicU64::new(0),
+        }
     }
 
     /// The lane, handing operations on staged memory over.
     #[must_use]
     pub fn with_outbox(self, outbox: Outbox) -> Self {
         Self { outbox: Some(outbox), ..self }
+    }
+
+    /// The lane, sending to where rails of peers are since they were opened again, as far as the proxy lane
+    /// has heard. Operations that are under way when that happens are lost.
+    #[must_use]
+    pub fn with_moves(self, moves: Arc<Moves>) -> Self {
+        Self { moves: Some(moves), ..self }
     }
 
     /// As [`Lane::start`].
@@ -157,6 +175,15 @@ impl<P: Port> HostLane<P> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Lane<P>> {
-        self.lane.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut lane = self.lane.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(moves) = self.moves.as_deref() {
+            let heard = self.heard.load(Ordering::Relaxed);
+            if moves.notes() != heard {
+                let (notes, moved) = moves.since(heard);
+                moved.iter().for_each(|to| lane.redirect(to));
+                self.heard.store(notes, Ordering::Relaxed);
+            }
+        }
+        lane
     }
 }

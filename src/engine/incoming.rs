@@ -9,7 +9,6 @@ use super::error::EngineError;
 use super::ids::{Pe, RailId, Token};
 use super::lane::Lane;
 use super::message::ResultPlace;
-use super::messages::local_fault;
 use super::notes::{NO_TICKET, What};
 use super::port::{Incoming, Local, Port, PortError};
 use super::segment::{Kind, NIL, named_by};
@@ -59,7 +58,7 @@ impl<P: Port> Lane<P> {
     }
 
     #[inline(never)]
-    fn message_at_length(&mut self, rail: RailId, bytes: &[u8]) {
+    pub(super) fn message_at_length(&mut self, rail: RailId, bytes: &[u8]) {
         match Message::decode(bytes) {
             Ok(message) => self.handle(&message),
             Err(error) => {
@@ -92,16 +91,15 @@ impl<P: Port> Lane<P> {
         }
         match link.received.arrive(message.seq) {
             Arrival::Beyond => return false,
-            Arrival::Duplicate => {}
+            // The sender does not know that it is here.
+            Arrival::Duplicate => link.ack_due = true,
             Arrival::New => {
-                if !payload.is_empty() {
-                    if let Err(error) = self.port.store(data, payload) {
-                        self.fail_lane(local_fault(pe, &error));
-                        return true;
-                    }
-                }
-                if let Err(error) = self.port.apply(word, &atomic) {
-                    self.fail_lane(local_fault(pe, &error));
+                let stored = match payload {
+                    [] => Ok(()),
+                    _ => self.port.store(data, payload),
+                };
+                if let Err(error) = stored.and_then(|()| self.port.apply(word, &atomic).map(drop)) {
+                    self.cannot_carry_out(pe, message.seq, error.to_string());
                     return true;
                 }
             }
@@ -127,7 +125,13 @@ impl<P: Port> Lane<P> {
         match message.body {
             Body::Ack => return,
             Body::Reply { ticket, value } => return self.replied(pe, ticket, value),
-            Body::AckRequest => link.asked(message.seq),
+            Body::AckRequest => {
+                link.asked(message.seq);
+                if self.health.is_some() {
+                    self.take_turns(pe);
+                }
+            }
+            Body::Rails(rails) => return self.heard_of_rails(pe, rails),
             Body::Staged(ref staged) if !staged.is_request() => {
                 if let Err(why) = self.told(pe, staged) {
                     self.fail_lane(EngineError::BadMessage { pe, why });
@@ -148,14 +152,21 @@ impl<P: Port> Lane<P> {
                     let signal = CountedSignal { seq: message.seq, at, atomic };
                     return self.announced(pe, tag, segments, &signal);
                 }
+                if let (Arrival::Duplicate, Body::CountedSignal { tag, segments: 0, .. }) =
+                    (arrival, &message.body)
+                {
+                    self.all_is_there(pe, *tag, message.seq);
+                }
+                let Some(stream) = self.streams.find_mut(pe) else { return };
+                let link = stream.link();
                 link.check_wanted();
                 match arrival {
                     Arrival::New => {
                         if let Err(why) = self.carry_out(pe, &message.body) {
-                            self.cannot_carry_out(pe, why);
+                            self.cannot_carry_out(pe, message.seq, why);
                         }
                     }
-                    Arrival::Duplicate => {}
+                    Arrival::Duplicate => self.arrived_again(pe, &message.body),
                     Arrival::Beyond => {
                         let why = format!("its number {} is out of the window", message.seq.0);
                         self.fail_lane(EngineError::BadMessage { pe, why });
@@ -166,10 +177,12 @@ impl<P: Port> Lane<P> {
         self.note_control(pe);
     }
 
-    /// A request is not carried out. It counts as arrived, so the sender has to be told that it is not
-    /// done.
+    /// A request is not carried out: it is not acknowledged, and the sender is told.
     #[cold]
-    pub(super) fn cannot_carry_out(&mut self, pe: Pe, why: String) {
+    pub(super) fn cannot_carry_out(&mut self, pe: Pe, seq: Seq, why: String) {
+        if let Some(stream) = self.streams.find_mut(pe) {
+            stream.link().refuse(seq);
+        }
         self.note(pe, What::Refused { ticket: NO_TICKET, why: (*why).into() });
         self.fail_lane(EngineError::BadMessage { pe, why });
     }
@@ -182,7 +195,7 @@ impl<P: Port> Lane<P> {
             | Body::Atomic { at, atomic }
             | Body::Fetch { at, atomic, .. }
             | Body::CountedSignal { at, atomic, .. } => (at, atomic),
-            Body::Ack | Body::AckRequest | Body::Reply { .. } => return Ok(()),
+            Body::Ack | Body::AckRequest | Body::Reply { .. } | Body::Rails(_) => return Ok(()),
         };
         let width = atomic.width.bytes();
         let place = self.regions.locate(at, width).map_err(|e| e.to_string())?;
@@ -200,10 +213,31 @@ impl<P: Port> Lane<P> {
             self.store_at(data, payload).map_err(|e| e.to_string())?;
         }
         let value = self.apply_at(place, &atomic).map_err(|e| e.to_string())?;
-        if let Body::Fetch { ticket, .. } = *body {
+        if let Body::Fetch { ticket, place, .. } = *body {
+            if let Some(stream) = self.streams.find_mut(pe) {
+                let replies = stream.link().replies.get_or_insert_default();
+                if let Some(reply) = replies.get_mut(usize::from(place)) {
+                    *reply = Some((ticket, value));
+                }
+            }
             self.note(pe, What::Word { ticket, value });
         }
         Ok(())
+    }
+
+    /// A request has arrived again: its sender does not know that it was carried out.
+    #[cold]
+    fn arrived_again(&mut self, pe: Pe, body: &Body<'_>) {
+        let Some(stream) = self.streams.find_mut(pe) else { return };
+        let link = stream.link();
+        link.ack_due = true;
+        if let Body::Fetch { ticket, place, .. } = *body {
+            let replies = link.replies.as_deref();
+            let reply = replies.and_then(|replies| *replies.get(usize::from(place))?);
+            if let Some((_, value)) = reply.filter(|(of, _)| *of == ticket) {
+                self.note(pe, What::Word { ticket, value });
+            }
+        }
     }
 
     /// Ends what an acknowledgement covers.
@@ -244,7 +278,7 @@ impl<P: Port> Lane<P> {
     }
 
     /// Moves to the rails' queues what waits for a peer's window, as far as it is open.
-    fn open_window(&mut self, pe: Pe) {
+    pub(super) fn open_window(&mut self, pe: Pe) {
         let Some(stream) = self.streams.find_mut(pe) else { return };
         let link = stream.link();
         for _ in 0..link.room(&self.messages).min(link.waiting.len()) {

@@ -22,6 +22,7 @@ use super::error::EngineError;
 use super::failures::unknown_token;
 use super::handle::HandleBytes;
 use super::handover::Inbox;
+use super::health::Health;
 use super::ids::{Pe, RailId, Token};
 use super::link::MessageTable;
 use super::native::Natives;
@@ -166,6 +167,8 @@ pub struct Lane<P: Port> {
     pub(super) messages: MessageTable,
     /// Atomics that the fabric carries out. Without, the peers do, asked by messages.
     pub(super) natives: Option<Box<Natives>>,
+    /// Which paths are in service, where the lane looks after that.
+    pub(super) health: Option<Box<Health>>,
     /// What stages, once this process has memory that needs it.
     pub(super) staging: Option<Box<Staging>>,
     /// How busy and how fast the rails are.
@@ -229,6 +232,7 @@ impl<P: Port> Lane<P> {
             }),
             messages: MessageTable::new(messages_for(config.kind)),
             natives: None,
+            health: None,
             staging: None,
             bulks: Box::new(Bulks::new(limits)),
             balance: Box::new(balance),
@@ -316,6 +320,9 @@ impl<P: Port> Lane<P> {
     #[inline]
     pub fn progress(&mut self) -> Result<bool, EngineError> {
         let busy = self.turn();
+        if self.failure.is_some() && !self.notes.is_empty() {
+            self.last_words();
+        }
         match &self.failure {
             None => Ok(busy),
             Some(failed) => Err((**failed).clone()),
@@ -383,7 +390,7 @@ impl<P: Port> Lane<P> {
 
     /// Takes a rail's completions and applies them.
     #[inline(always)]
-    fn drain(&mut self, rail: RailId) -> bool {
+    pub(super) fn drain(&mut self, rail: RailId) -> bool {
         let Self { port, segments, streams, rare, .. } = self;
         let mut drain = Drain::new(segments, streams, rare);
         let polled = port.drain(rail, |index| drain.take(index));
@@ -463,12 +470,17 @@ impl<P: Port> Lane<P> {
     fn launch(&mut self, token: Token, rail: RailId, doorbell: Doorbell) -> Left {
         let segment = &mut self.segments[token.0];
         match segment.kind {
-            Kind::Transfer | Kind::Counted | Kind::Weighed => {}
+            Kind::Transfer | Kind::Counted | Kind::Weighed | Kind::Ordered | Kind::Reissued => {}
             // It waits in the pool, and is never launched itself.
             Kind::Bulk => return Left::NoRoom,
             // A piece has a message until its peer was asked, and is bytes to move then.
             Kind::Staged | Kind::ForPeer if segment.message == NIL => {}
-            Kind::Message | Kind::CountedSignal | Kind::Fetch | Kind::Staged | Kind::ForPeer => {
+            Kind::Message
+            | Kind::CountedSignal
+            | Kind::OrderedSignal
+            | Kind::Fetch
+            | Kind::Staged
+            | Kind::ForPeer => {
                 return self.send_message(token, rail);
             }
             Kind::Native => return self.launch_native(token, rail),
@@ -590,11 +602,21 @@ impl<P: Port> Lane<P> {
     /// Applies one completion, except for the rail's own count. Says whether it was of a segment in
     /// flight.
     #[cold]
-    fn completed(&mut self, token: Token) -> bool {
+    pub(super) fn completed(&mut self, token: Token) -> bool {
+        let segment = self.segments.away(token);
+        let is_limbo = segment.is_some_and(|segment| segment.stage == Stage::Limbo);
+        let reissued = segment.is_some_and(Segment::is_reissued_write);
+        if is_limbo && !self.came_back(token) {
+            unknown_token(token);
+            return false;
+        }
         self.unweigh_completed(token);
         let Some(finished) = self.segments.finish(token) else {
             return self.completed_otherwise(token);
         };
+        if reissued {
+            self.reissued_ended(finished.pe);
+        }
         self.ended(finished);
         true
     }
@@ -658,6 +680,9 @@ impl<P: Port> Lane<P> {
         } else if kind.is_noted() {
             self.leave_message(token);
         }
+        if segment.is_reissued_write() {
+            self.reissued_ended(pe);
+        }
         self.segments.give(token);
         if matches!(stage, Stage::Held | Stage::Chained) {
             if op != OpId::NONE.0 {
@@ -687,8 +712,27 @@ impl<P: Port> Lane<P> {
             if self.goes_its_own_way(Token(index), kind) {
                 continue;
             }
+            if self.health.as_deref().is_some_and(|health| health.is_out(pe, rail)) {
+                self.send_elsewhere(Token(index));
+                continue;
+            }
             self.rails[rail.index()].push(&mut self.segments, index);
             self.ready += 1;
+        }
+    }
+
+    /// A segment that was held sets out, and its path has failed in the meantime.
+    #[cold]
+    fn send_elsewhere(&mut self, token: Token) {
+        let Segment { pe, kind, rail, .. } = self.segments[token.0];
+        if kind == Kind::Native {
+            self.queue(token, rail);
+        } else if kind.is_noted() {
+            let rail = self.streams.find(pe).map_or(rail, |stream| stream.next.rail);
+            self.segments[token.0].rail = rail;
+            self.queue(token, rail);
+        } else {
+            self.lose(token, false);
         }
     }
 

@@ -1,4 +1,4 @@
-//! The end of a lane that a failure has left with operations under way.
+//! The end of a lane that has failed: what it still has to say, and what it has under way.
 
 use std::time::Duration;
 
@@ -7,7 +7,25 @@ use super::lane::{Lane, is_idle};
 use super::port::{Failure, Incoming, Polled, Port};
 use super::wire::Packet;
 
+/// How long, and for how many turns, a lane that has failed tries to tell peers so.
+const LAST_WORDS: (Duration, u32) = (Duration::from_millis(200), 1 << 16);
+
 impl<P: Port> Lane<P> {
+    /// Sends refusals and answers that are due. Who hears of the lane's failure may never turn it again,
+    /// and peers would wait for their deadlines. What the fabric does not take in time stays.
+    #[cold]
+    pub(super) fn last_words(&mut self) {
+        let (patience, turns) = LAST_WORDS;
+        let (start, mut idle) = (self.port.now(), 0);
+        for _ in 0..turns {
+            let waited = self.port.now().saturating_sub(start);
+            if self.notes.is_empty() || u128::from(waited) >= patience.as_nanos() {
+                return;
+            }
+            self.wait_turn(&mut idle);
+        }
+    }
+
     /// Before the end: lets what the fabric has under way come to its end, for at most so long, and
     /// starts nothing. Whether all of it has. Only after a failure is there anything.
     ///

@@ -1,10 +1,11 @@
 //! Messages between this lane and one peer: what was sent and not acknowledged, what has arrived.
 
 use super::counts::{Counts, Tags};
+use super::ids::RailId;
 use super::segment::{NIL, Queue};
 use super::staging::StagedLink;
 use super::window::{Received, Seq, WINDOW};
-use super::wire::Packet;
+use super::wire::{Packet, Ticket};
 
 /// Most fetching operations under way to one peer. The peer keeps room for as many replies.
 pub(super) const FETCHES: u32 = 16;
@@ -14,6 +15,9 @@ const REQUEST_EVERY: u32 = WINDOW / 4;
 
 /// The number of the first message of every stream. Near the wrap, so that every job crosses it.
 pub(super) const FIRST: Seq = Seq(u32::MAX - 99);
+
+/// Replies to fetches, by place: the fetch's ticket, and the word.
+type Replies = [Option<(Ticket, u64)>; FETCHES as usize];
 
 /// The message side of a stream, in both directions. Made with the first message.
 #[derive(Debug)]
@@ -27,8 +31,10 @@ pub(super) struct Link {
     pub(super) heard: Seq,
     /// Messages that wait for the window, in the order in which they were to leave.
     pub(super) waiting: Queue,
-    /// Fetching operations that have no reply yet.
-    pub(super) fetches: u32,
+    /// The places of fetching operations that have no reply yet, a bit each.
+    fetches: u16,
+    /// The replies that the peer was given last, by place of the fetch, from the first one on.
+    pub(super) replies: Option<Box<Replies>>,
     /// The latest number that an acknowledgement was asked for.
     requested: Seq,
     /// What has arrived from the peer.
@@ -46,8 +52,12 @@ pub(super) struct Link {
     pub(super) tags: Option<Box<Tags>>,
     /// The counts of the peer's counted puts, likewise.
     pub(super) counts: Option<Box<Counts>>,
-    /// The first of the peer's signals that have arrived and wait for their data.
-    pub(super) unapplied: Option<Seq>,
+    /// The first of the peer's requests that have arrived and were not carried out: signals that wait for
+    /// their data, and those in `refused`.
+    unapplied: Option<Seq>,
+    /// The first of the peer's requests that cannot be carried out. It is never acknowledged: what tells of
+    /// the refusal may come later than an acknowledgement, on another rail.
+    refused: Option<Seq>,
     /// What is staged between the two, likewise.
     staged: Option<Box<StagedLink>>,
 }
@@ -61,6 +71,7 @@ impl Link {
             heard: FIRST,
             waiting: Queue::EMPTY,
             fetches: 0,
+            replies: None,
             requested: FIRST,
             received: Received::new(FIRST),
             acked: FIRST,
@@ -71,6 +82,7 @@ impl Link {
             tags: None,
             counts: None,
             unapplied: None,
+            refused: None,
             staged: None,
         }
     }
@@ -83,6 +95,25 @@ impl Link {
     /// Numbered messages that have left, and that have arrived up to the first missing one.
     pub(super) fn counts(&self) -> (u32, u32) {
         (self.next.after(FIRST), self.received.prefix().after(FIRST))
+    }
+
+    /// A place for another fetching operation.
+    pub(super) fn fetch_place(&self) -> Option<u8> {
+        let place = self.fetches.trailing_ones();
+        (place < FETCHES).then_some(place as u8)
+    }
+
+    /// A fetching operation takes its place, or leaves it.
+    pub(super) fn turn_fetch(&mut self, place: u8) {
+        self.fetches ^= 1 << place;
+    }
+
+    /// The peer is asked again for what it was asked for before.
+    pub(super) fn ask_again(&mut self) {
+        if self.oldest != NIL {
+            self.requested = self.next;
+            self.request_due = true;
+        }
     }
 
     /// Whether another message may be sent: the peer remembers no more than a window.
@@ -122,6 +153,25 @@ impl Link {
         let enters = (self.request_due || self.ack_due) && !self.in_control;
         self.in_control |= enters;
         enters
+    }
+
+    /// The first of the peer's signals that wait for their data, if any does.
+    pub(super) fn waits_for_data(&mut self, first: Option<Seq>) {
+        self.unapplied = match (first, self.refused) {
+            (Some(first), Some(refused)) if refused.is_before(first) => Some(refused),
+            (first, refused) => first.or(refused),
+        };
+    }
+
+    /// A request of the peer cannot be carried out.
+    #[cold]
+    pub(super) fn refuse(&mut self, seq: Seq) {
+        if self.refused.is_none_or(|refused| seq.is_before(refused)) {
+            self.refused = Some(seq);
+        }
+        if self.unapplied.is_none_or(|unapplied| seq.is_before(unapplied)) {
+            self.unapplied = Some(seq);
+        }
     }
 
     /// The number that an acknowledgement is asked for.
@@ -179,6 +229,10 @@ impl Link {
 struct Outgoing {
     packet: Packet,
     seq: Seq,
+    /// The rail it went out on.
+    rail: RailId,
+    /// It has to be sent again.
+    lost: bool,
     /// The segment it completes, or [`NIL`] when that is over.
     segment: u32,
     /// The next newer unacknowledged message of its link, or the next free slot.
@@ -199,6 +253,8 @@ impl MessageTable {
         let slot = |index: u32| Outgoing {
             packet: Packet::EMPTY,
             seq: FIRST,
+            rail: RailId(0),
+            lost: false,
             segment: NIL,
             next: if index + 1 == capacity { NIL } else { index + 1 },
         };
@@ -238,9 +294,16 @@ impl MessageTable {
     /// Takes the slot that [`MessageTable::next_packet`] has named, for a segment's message that has
     /// left with number `seq`.
     #[inline(always)]
-    pub(super) fn take_next(&mut self, link: &mut Link, index: u32, segment: u32, seq: Seq) {
+    pub(super) fn take_next(
+        &mut self,
+        link: &mut Link,
+        index: u32,
+        segment: u32,
+        seq: Seq,
+        rail: RailId,
+    ) {
         if self.take(segment).is_some() {
-            self.sent(link, index, seq);
+            self.sent(link, index, seq, rail);
         }
     }
 
@@ -270,9 +333,11 @@ impl MessageTable {
 
     /// Adds a message that has left, with its number, to a link's unacknowledged ones.
     #[inline(always)]
-    pub(super) fn sent(&mut self, link: &mut Link, index: u32, seq: Seq) {
+    pub(super) fn sent(&mut self, link: &mut Link, index: u32, seq: Seq, rail: RailId) {
         let slot = &mut self.slots[index as usize];
         slot.seq = seq;
+        slot.rail = rail;
+        slot.lost = false;
         slot.next = NIL;
         if link.newest == NIL {
             link.oldest = index;
@@ -280,6 +345,51 @@ impl MessageTable {
             self.slots[link.newest as usize].next = index;
         }
         link.newest = index;
+    }
+
+    /// The number of a message that has left.
+    pub(super) fn number_of(&self, index: u32) -> Option<Seq> {
+        self.seq_of(index)
+    }
+
+    /// The rail of a message, and its segment.
+    pub(super) fn rail_of(&self, index: u32) -> Option<(RailId, u32)> {
+        self.slots.get(index as usize).map(|slot| (slot.rail, slot.segment))
+    }
+
+    /// The messages of a link that `so` says of, by rail, have to be sent again. How many there are.
+    pub(super) fn lose(&mut self, link: &Link, mut so: impl FnMut(RailId) -> bool) -> u32 {
+        let mut count = 0;
+        let mut index = link.oldest;
+        while let Some(slot) = self.slots.get_mut(index as usize) {
+            if !slot.lost && so(slot.rail) {
+                slot.lost = true;
+                count += 1;
+            }
+            index = slot.next;
+        }
+        count
+    }
+
+    /// A message has to be sent again.
+    pub(super) fn lose_one(&mut self, index: u32) {
+        self.slots[index as usize].lost = true;
+    }
+
+    /// The oldest message of a link that has to be sent again: its index, number, rail and packet.
+    pub(super) fn first_lost(&mut self, link: &Link) -> Option<(u32, Seq, RailId, &mut Packet)> {
+        let mut index = link.oldest;
+        while self.slots.get(index as usize).is_some_and(|slot| !slot.lost) {
+            index = self.slots[index as usize].next;
+        }
+        let slot = self.slots.get_mut(index as usize)?;
+        Some((index, slot.seq, slot.rail, &mut slot.packet))
+    }
+
+    /// A message was sent again.
+    pub(super) fn found(&mut self, index: u32, rail: RailId) {
+        let slot = &mut self.slots[index as usize];
+        (slot.lost, slot.rail) = (false, rail);
     }
 
     /// Takes the oldest unacknowledged message of a link, if it comes before `ack`. Gives its slot

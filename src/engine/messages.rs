@@ -12,12 +12,13 @@
 use super::copies::Reach;
 use super::error::EngineError;
 use super::handle::HandleView;
+use super::health::Health;
 use super::ids::{Pe, RailId, Token};
 use super::lane::{Lane, Left, LocalSide, Request, SignalEngine};
-use super::link::FETCHES;
 use super::message::{AtomicRequest, PutSignalRequest};
 use super::notes::{Note, What};
 use super::operation::OpId;
+use super::paths::Hop;
 use super::port::{Desc, Direction, Local, Port, PortError, Posted};
 use super::regions::Place;
 use super::segment::{Kind, NIL, Segment, Stage};
@@ -151,12 +152,14 @@ impl<P: Port> Lane<P> {
         signal: &AtomicRequest<'_>,
     ) -> Result<(), EngineError> {
         let bytes = parts.iter().map(|part| part.len).sum();
-        let path = self.pinned_path(signal.pe, bytes)?;
+        let mut path = self.pinned_path(signal.pe, bytes)?;
+        let number = self.health.as_deref_mut().map(Health::new_order);
         for part in parts {
             let mut sent = 0;
             let mut idle = 0;
             loop {
-                self.submit_pinned(part, &path, &mut sent)?;
+                path = self.path_still(signal.pe, path)?;
+                self.submit_pinned(part, &path, number, &mut sent)?;
                 if sent == part.len {
                     break;
                 }
@@ -165,12 +168,41 @@ impl<P: Port> Lane<P> {
         }
         let mut idle = 0;
         loop {
+            path = self.path_still(signal.pe, path)?;
             self.stream_to(signal.pe)?.next = path;
-            if self.try_atomic(signal)? {
+            if self.try_ordered(signal, number)? {
                 return Ok(());
             }
             self.make_room(&mut idle)?;
         }
+    }
+
+    /// Submits the signal of a put on a rail that keeps the order, with the put's number, if there is one.
+    fn try_ordered(
+        &mut self,
+        signal: &AtomicRequest<'_>,
+        number: Option<u32>,
+    ) -> Result<bool, EngineError> {
+        if let Some(health) = self.health.as_deref_mut() {
+            health.next_signal = number;
+        }
+        let submitted = self.try_atomic(signal);
+        if let Some(health) = self.health.as_deref_mut() {
+            health.next_signal = None;
+            if !matches!(submitted, Ok(false)) {
+                health.ordering = None;
+            }
+        }
+        submitted
+    }
+
+    /// The path, as it is now; another, if it has failed. What was sent over it before then leaves it as
+    /// well, and messages wait for that.
+    fn path_still(&mut self, pe: Pe, path: Hop) -> Result<Hop, EngineError> {
+        let next = self.stream_to(pe)?.next;
+        let Some(health) = self.health.as_deref() else { return Ok(path) };
+        let out = health.is_out(pe, path.rail);
+        Ok(if out { next } else { self.paths.get(pe, path.rail) })
     }
 
     /// Data on all rails; the signal is sent when its own data, and nothing else, is delivered.
@@ -231,9 +263,9 @@ impl<P: Port> Lane<P> {
         let Some(stream) = self.streams.find_mut(request.pe) else { return Ok(false) };
         let path = stream.next;
         let link = stream.link();
-        if fetch.is_some() && link.fetches >= FETCHES {
+        let Some(place) = link.fetch_place().or_else(|| fetch.is_none().then_some(0)) else {
             return Ok(false);
-        }
+        };
         let Some(token) = self.segments.take() else { return Ok(false) };
         let Some(slot) = self.messages.take(token.0) else {
             self.segments.give_unused(token);
@@ -255,15 +287,23 @@ impl<P: Port> Lane<P> {
         // Numbers are given when the message leaves: one that waits must not hold up the window.
         let body = match fetch {
             None => body(at, atomic),
-            Some(_) => Body::Fetch { at, atomic, ticket: segment.new_ticket(token) },
+            Some(_) => {
+                segment.data = place.into();
+                Body::Fetch { at, atomic, ticket: segment.new_ticket(token), place }
+            }
         };
         if let Body::CountedSignal { tag, .. } = body {
             segment.kind = Kind::CountedSignal;
             segment.data = tag.0.into();
+        } else if let Some(number) = self.health.as_deref().and_then(|health| health.next_signal) {
+            segment.kind = Kind::OrderedSignal;
+            segment.data = number;
         }
         let message = Message { from: self.me, seq: Seq(0), ack: Seq(0), body };
         message.encode(self.messages.packet_mut(slot));
-        link.fetches += u32::from(fetch.is_some());
+        if fetch.is_some() {
+            link.turn_fetch(place);
+        }
         stream.rotate(&self.paths);
 
         if chained_to != NIL_OP {
@@ -327,6 +367,13 @@ impl<P: Port> Lane<P> {
 
     /// Gives a message its number and hands it to the fabric.
     pub(super) fn send_message(&mut self, token: Token, rail: RailId) -> Left {
+        let mut rail = rail;
+        if self.health.is_some() {
+            match self.path_for_message(token, rail) {
+                Ok(path) => rail = path,
+                Err(left) => return left,
+            }
+        }
         let segment = &mut self.segments[token.0];
         let (slot, pe) = (segment.message, segment.pe);
         let Some(stream) = self.streams.find_mut(pe) else { return Left::NoRoom };
@@ -344,7 +391,8 @@ impl<P: Port> Lane<P> {
                 segment.stage = Stage::Sent;
                 segment.born = self.watchdog.stamp();
                 link.carried(ack);
-                self.messages.sent(link, slot, seq);
+                segment.rail = rail;
+                self.messages.sent(link, slot, seq, rail);
                 link.take_number();
                 if closed {
                     // Writes are held until this message is acknowledged.
@@ -359,6 +407,21 @@ impl<P: Port> Lane<P> {
             }
             Err(error) => Left::Failed(error),
         }
+    }
+
+    /// The rail that a message leaves by, in place of one whose path has failed; or what becomes of it.
+    fn path_for_message(&mut self, token: Token, rail: RailId) -> Result<RailId, Left> {
+        let pe = self.segments[token.0].pe;
+        let Some(health) = self.health.as_deref() else { return Ok(rail) };
+        // Some of it may be the data that the message tells of.
+        if health.find(pe).is_some_and(|peer| peer.limbo_writes != 0) {
+            return Err(Left::NoWindow);
+        }
+        let out = health.is_out(pe, rail);
+        let next = self.streams.find(pe).map_or(rail, |stream| stream.next.rail);
+        let rail = if out { next } else { rail };
+        self.segments[token.0].rail = rail;
+        if self.rails[rail.index()].is_paused() { Err(Left::NoRoom) } else { Ok(rail) }
     }
 
     /// Lets a message wait until the peer's window has room again.
@@ -388,7 +451,7 @@ impl<P: Port> Lane<P> {
         {
             let link = stream.link();
             match (kind, link.tags.as_deref_mut()) {
-                (Kind::Fetch, _) => link.fetches -= 1,
+                (Kind::Fetch, _) => link.turn_fetch(data as u8),
                 // Acknowledged, or the stream has failed and sends nothing more.
                 (_, Some(tags)) => tags.give(Tag(data as u16)),
                 (_, None) => {}
@@ -480,6 +543,8 @@ impl<P: Port> Lane<P> {
             };
             let due = link.request_due || link.ack_due;
             if due && !self.send_unnumbered(pe, seq, body, &mut packet) {
+                // Its path may be one that fails; what is for others need not wait for that.
+                self.control.rotate_left(1);
                 break;
             }
             if let Some(stream) = self.streams.find_mut(pe) {
@@ -532,18 +597,33 @@ impl<P: Port> Lane<P> {
         if stream.error.is_some() {
             return true;
         }
+        if self.rails[stream.next.rail.index()].is_paused() {
+            stream.rotate(&self.paths);
+            if self.rails[stream.next.rail.index()].is_paused() {
+                return false;
+            }
+        }
         let path = stream.next;
         let ack = stream.link().ack();
         Message { from: self.me, seq, ack, body }.encode(packet);
         match self.port.send(path.rail, path.to, CONTROL, packet.bytes()) {
             Ok(Posted::Yes) => {
                 stream.link().carried(ack);
+                if self.health.is_some() {
+                    // The next one goes another way: this one may not work.
+                    stream.rotate(&self.paths);
+                }
                 true
             }
             Ok(Posted::Again) => {
+                if self.health.is_some() {
+                    stream.rotate(&self.paths);
+                }
                 self.rails[path.rail.index()].counters.again += 1;
                 false
             }
+            // Acknowledgements and replies are asked for again.
+            Err(error) if self.suspect(pe, path.rail, &error.to_string(), true) => true,
             Err(error) => {
                 let failed = local_fault(pe, &error);
                 self.fail_stream(pe, failed);

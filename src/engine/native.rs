@@ -141,6 +141,8 @@ impl<P: Port> Lane<P> {
         self.natives = Some(Box::new(Natives::new(paths.into())));
         // What these send is applied by the target's proxy thread.
         (self.counted, self.has_short) = (0, false);
+        // Whether an atomic on a path that has failed was carried out cannot be known.
+        self.health = None;
         self
     }
 

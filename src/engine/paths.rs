@@ -79,6 +79,22 @@ impl PathTable {
         self.hops[pe.index() * self.rails as usize + rail.index()]
     }
 
+    /// A rail of the peer has another address now.
+    pub(super) fn set_address(&mut self, pe: Pe, rail: RailId, to: PeerAddr) {
+        self.hops[pe.index() * self.rails as usize + rail.index()].to = to;
+    }
+
+    /// From each path to the peer, [`PathTable::advance`] goes on to the next of those whose rail has
+    /// its bit set. There is one at least.
+    pub(super) fn relink(&mut self, pe: Pe, in_service: u32) {
+        let (first, rails) = (pe.index() * self.rails as usize, self.rails as usize);
+        for rail in 0..rails {
+            let after = (1..=rails).map(|step| (rail + step) % rails);
+            let next = after.into_iter().find(|next| in_service >> next & 1 != 0).unwrap_or(rail);
+            self.hops[first + rail].next = PathId((first + next) as u32);
+        }
+    }
+
     /// Goes on from a path to the same peer's over the next rail.
     #[inline(always)]
     pub(super) fn advance(&self, hop: &mut Hop) {

@@ -102,6 +102,9 @@ impl<P: Port> Lane<P> {
     pub(super) fn next_part(&mut self, token: Token) {
         let piece = *self.staging().piece(token);
         let (pe, rail) = (self.segments[token.0].pe, self.segments[token.0].rail);
+        if self.health.as_deref().is_some_and(|health| health.is_out(pe, rail)) {
+            return self.lose(token, false);
+        }
         let remote_rail = self.paths.get(pe, rail).remote.rail();
         let (remote, key) = match piece.far {
             Far::Fabric { remote, key } => (remote, key),

@@ -101,6 +101,9 @@ pub enum Polled {
 pub struct Failure {
     /// The segment that failed; none when the rail as a whole did.
     pub token: Option<Token>,
+    /// It was a message that failed. The token is the one it was sent with, which may be another
+    /// segment's by now.
+    pub is_message: bool,
     /// What the fabric said.
     pub error: PortError,
 }
@@ -123,6 +126,14 @@ impl fmt::Display for PortError {
 }
 
 impl std::error::Error for PortError {}
+
+impl PortError {
+    /// Whether the fabric found fault with the operation itself, so that it would fail on any path.
+    pub fn blames_operation(&self) -> bool {
+        // EPERM, EACCES, EFAULT, EINVAL, EMSGSIZE, ENOSYS, and of libfabric's own: FI_ETRUNC, FI_ENOKEY.
+        matches!(self.code, 1 | 13 | 14 | 22 | 38 | 90 | 265 | 266)
+    }
+}
 
 /// What a rail can do. Fixed once the port is open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -334,6 +345,57 @@ pub trait Port {
     /// Takes one thing that the last poll of the rail found: a message, copied into the packet, or the
     /// remote data of a write.
     fn receive(&mut self, rail: RailId, into: &mut Packet) -> Incoming;
+
+    /// Whether [`Port::reset_rail`] can be done.
+    fn can_reset(&self, rail: RailId) -> bool {
+        let _ = rail;
+        false
+    }
+
+    /// Closes a rail's endpoint with its completion queue, and opens others in their place: nothing that
+    /// was posted on the rail or sent to it before touches memory here from then on, and no token of it
+    /// comes back. What had come in and was not taken is lost. Registered memory, the addresses of peers
+    /// and what local descriptors name stay as they are; [`Port::short`] is asked again. Gives the new
+    /// address.
+    ///
+    /// # Errors
+    /// There is no new endpoint. Nothing has changed then.
+    fn reset_rail(&mut self, rail: RailId) -> Result<Vec<u8>, PortError> {
+        let _ = rail;
+        let text = String::from("this fabric does not open rails again");
+        Err(PortError { call: "opening a rail again", code: 0, text })
+    }
+
+    /// Sends a message to the control endpoint of a peer's rail, from that of one of ours. These endpoints
+    /// are never closed: what is sent there concerns the others. It may be lost.
+    ///
+    /// # Errors
+    /// The fabric refused it.
+    fn send_control(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        bytes: &[u8],
+    ) -> Result<Posted, PortError> {
+        let _ = (rail, to, bytes);
+        Ok(Posted::Again)
+    }
+
+    /// Takes one message that has come to the control endpoint of a rail. Whether there was one.
+    fn receive_control(&mut self, rail: RailId, into: &mut Packet) -> bool {
+        let _ = (rail, into);
+        false
+    }
+
+    /// Makes the new address of a peer's rail known to one of ours.
+    ///
+    /// # Errors
+    /// The fabric refused it.
+    fn insert_address(&mut self, rail: RailId, address: &[u8]) -> Result<PeerAddr, PortError> {
+        let _ = (rail, address);
+        let text = String::from("this fabric takes no more addresses");
+        Err(PortError { call: "inserting an address", code: 0, text })
+    }
 
     /// Carries out an atomic operation on a word of this process' memory and returns the word
     /// before. Atomic among all calls of this function in the process.

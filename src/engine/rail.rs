@@ -7,14 +7,19 @@ use super::segment::{Queue, SegmentTable};
 /// Taken off a rail's room while segments wait in its queue. Above any depth.
 const QUEUED: i32 = 1 << 30;
 
+/// Likewise, while the rail is closed for a moment. Below any depth with [`QUEUED`] taken off.
+const PAUSED: i32 = 1 << 29;
+
 /// State of one rail of a lane. `S` is the port's short way to post on it.
 #[derive(Debug)]
 pub(super) struct Rail<S> {
     /// The port's short way.
     pub(super) short: S,
     /// Segments that may be posted right away, if above zero: what the segments in flight leave of
-    /// the depth, less [`QUEUED`] while others wait before them.
+    /// the depth, less [`QUEUED`] while others wait before them, less [`PAUSED`].
     room: i32,
+    /// Nothing is posted: the rail is about to be closed and opened again.
+    paused: bool,
     /// Most segments in flight.
     pub(super) depth: u32,
     /// Largest segment in bytes.
@@ -34,10 +39,11 @@ pub(super) struct Rail<S> {
 impl<S> Rail<S> {
     pub(super) fn new(limits: &RailLimits, short: S) -> Self {
         // No table has room for so many segments, so the bound is none in practice.
-        let depth = limits.depth.clamp(1, QUEUED as u32 - 1);
+        let depth = limits.depth.clamp(1, PAUSED as u32 - 1);
         Self {
             short,
             room: depth as i32,
+            paused: false,
             depth,
             max_segment: limits.max_segment.max(1),
             queue: Queue::EMPTY,
@@ -54,17 +60,52 @@ impl<S> Rail<S> {
         self.room > 0
     }
 
+    /// Whether a message may be sent right away: nothing waits before it, however full the rail is.
+    #[inline(always)]
+    pub(super) fn is_clear(&self) -> bool {
+        self.room > -PAUSED / 2
+    }
+
     /// Whether the fabric has as many segments as it may.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
-        self.in_flight() >= self.depth
+        self.paused || self.in_flight() >= self.depth
+    }
+
+    /// Whether nothing may be posted for the time being.
+    pub(super) fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// Nothing is posted from here on.
+    pub(super) fn pause(&mut self) {
+        if !std::mem::replace(&mut self.paused, true) {
+            self.room -= PAUSED;
+        }
+    }
+
+    /// Segments are posted again.
+    pub(super) fn resume(&mut self) {
+        if std::mem::take(&mut self.paused) {
+            self.room += PAUSED;
+        }
+    }
+
+    /// It was closed and opened again: nothing is in flight.
+    pub(super) fn reopen(&mut self, short: S) {
+        let lost = self.in_flight();
+        self.completed(lost);
+        self.short = short;
+        self.unrung = 0;
+        self.resume();
     }
 
     /// Segments posted and not completed.
     #[inline]
     pub(super) fn in_flight(&self) -> u32 {
         let queued = if self.queue.is_empty() { 0 } else { QUEUED };
-        (self.depth as i32 - (self.room + queued)) as u32
+        let paused = if self.paused { PAUSED } else { 0 };
+        (self.depth as i32 - (self.room + queued + paused)) as u32
     }
 
     /// Puts a segment at the end of the queue.

@@ -164,6 +164,19 @@ impl RegionCache {
         }
     }
 
+    /// The descriptor on a rail of this lane for memory that some region holds.
+    pub(super) fn desc_at(&self, addr: usize, len: usize, rail: RailId) -> Option<Desc> {
+        let view = self.views.iter().flatten().find(|view| view.offset(addr, len).is_some())?;
+        view.descs(self.kind).get(rail.index()).copied()
+    }
+
+    /// The key on a rail of the region that has this key on another.
+    pub(super) fn other_key(&self, rail: RailId, key: u64, wanted: RailId) -> Option<u64> {
+        let mut views = self.views.iter().flatten();
+        let view = views.find(|view| view.keys.get(rail.index()) == Some(&key))?;
+        view.keys.get(wanted.index()).copied()
+    }
+
     /// The region in a slot, if it is this one still.
     pub(super) fn named(&self, slot: u32, stamp: u32) -> Option<Arc<View>> {
         let view = self.views.get(slot as usize)?.as_ref()?;

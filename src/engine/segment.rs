@@ -34,6 +34,8 @@ pub(super) enum Stage {
     Staged,
     /// The rest of an operation that waits for rails.
     Pooled,
+    /// It was lost sight of, and is posted again as soon as that is safe: see [`super::limbo`].
+    Limbo,
 }
 
 /// What a segment is.
@@ -60,6 +62,12 @@ pub(super) enum Kind {
     Staged,
     /// The same, for a peer. The stream knows nothing of it.
     ForPeer,
+    /// Bytes that the fabric moves, with a signal behind them on the same path.
+    Ordered,
+    /// Such a signal: as [`Kind::Message`].
+    OrderedSignal,
+    /// Bytes that the fabric moves, and that were lost sight of before. It ends with its completion.
+    Reissued,
 }
 
 impl Kind {
@@ -67,7 +75,8 @@ impl Kind {
     /// being bytes that the fabric moves.
     #[inline]
     pub(super) fn is_noted(self) -> bool {
-        !matches!(self, Kind::Transfer | Kind::Counted | Kind::Weighed)
+        use Kind::{Counted, Ordered, Reissued, Transfer, Weighed};
+        !matches!(self, Transfer | Counted | Weighed | Ordered | Reissued)
     }
 
     /// Whether its message ends with an answer, and not by being acknowledged.
@@ -113,9 +122,12 @@ pub(super) struct Segment {
     pub(super) rail: RailId,
     /// Its bytes are among those that its rail has ahead: see [`super::bulk`]. Not in a free slot.
     pub(super) weighed: bool,
-    /// While held: which fence it waits for.
+    /// It has one of the slots set aside for cuts. Not in a free slot.
+    pub(super) cut: bool,
+    /// While held: which fence it waits for. Once it was lost sight of: see [`super::limbo`].
     pub(super) epoch: u32,
-    /// Of what is counted: the remote data, or for the signal its tag.
+    /// Of what is counted: the remote data, or for the signal its tag. Of what is ordered: the number of
+    /// the put. Of a fetch: its place.
     pub(super) data: u32,
     /// How often the slot has been used for a fetch; see [`Segment::ticket`]. Transfers in between
     /// leave it as it is.
@@ -157,16 +169,20 @@ impl Segment {
         mark(self.pe, self.stage, self.kind, self.direction, self.counted)
     }
 
+    /// Whether it is a write that was lost sight of before.
+    pub(super) fn is_reissued_write(&self) -> bool {
+        self.kind == Kind::Reissued && self.direction == Direction::Write
+    }
+
     /// The words for it in messages to the user.
     pub(super) fn what(&self) -> &'static str {
-        use Kind::{Bulk, Counted, Staged, Transfer, Weighed};
         match (self.kind, self.direction) {
-            (Transfer | Counted | Weighed | Bulk | Staged, Direction::Write) => "put",
-            (Transfer | Counted | Weighed | Bulk | Staged, Direction::Read) => "get",
             (Kind::ForPeer, _) => "put or get of the peer",
-            (Kind::Message | Kind::CountedSignal, _) => "signal or atomic",
+            (Kind::Message | Kind::CountedSignal | Kind::OrderedSignal, _) => "signal or atomic",
             (Kind::Fetch, _) => "fetching atomic",
             (Kind::Native, _) => "signal or atomic",
+            (_, Direction::Write) => "put",
+            (_, Direction::Read) => "get",
         }
     }
 
@@ -196,6 +212,7 @@ impl Segment {
         message: NIL,
         rail: RailId(0),
         weighed: false,
+        cut: false,
         epoch: 0,
         data: 0,
         fetches: 0,
@@ -375,9 +392,9 @@ impl SegmentTable {
 
     /// The segment, if the token is one that the fabric or the peer has at present.
     pub(super) fn away(&self, token: Token) -> Option<&Segment> {
-        self.slots
-            .get(token.index())
-            .filter(|segment| matches!(segment.stage, Stage::Posted | Stage::Sent | Stage::Native))
+        self.slots.get(token.index()).filter(|segment| {
+            matches!(segment.stage, Stage::Posted | Stage::Sent | Stage::Native | Stage::Limbo)
+        })
     }
 
     /// Gives back a slot that was just taken and put to no use.
@@ -439,6 +456,20 @@ impl SegmentTable {
     /// So many segments have been freed by [`SegmentTable::finish_plain`].
     pub(super) fn count_finished(&mut self, count: u32) {
         self.used -= count;
+    }
+
+    /// The tokens of all segments in use that are so.
+    pub(super) fn tokens(&self, mut so: impl FnMut(&Segment) -> bool) -> Vec<Token> {
+        let used = self.slots.iter().enumerate().filter(|(_, slot)| slot.stage != Stage::Free);
+        let used = used.take(self.used as usize).filter(|(_, slot)| so(slot));
+        used.map(|(index, _)| Token(index as u32)).collect()
+    }
+
+    /// As [`SegmentTable::in_use`], to change them.
+    pub(super) fn in_use_mut(&mut self) -> impl Iterator<Item = (Token, &mut Segment)> {
+        let slots = self.slots.iter_mut().enumerate();
+        let used = slots.filter(|(_, segment)| segment.stage != Stage::Free);
+        used.take(self.used as usize).map(|(index, slot)| (Token(index as u32), slot))
     }
 
     /// All segments in use. Slots are reused last in first out, so they are found near the front

@@ -188,7 +188,7 @@ impl<P: Port> Lane<P> {
         if closed || !self.has_short || self.withheld != 0 {
             return false;
         }
-        if rail.queued() != 0 || !link.has_room(&self.messages) {
+        if !rail.is_clear() || !link.has_room(&self.messages) {
             return false;
         }
         if addr % width as u64 != 0 {
@@ -209,7 +209,7 @@ impl<P: Port> Lane<P> {
         if !self.port.send_short(rail.short, path.rail, path.to, token, packet.bytes()) {
             return false;
         }
-        self.messages.take_next(link, slot, token.0, numbers.0);
+        self.messages.take_next(link, slot, token.0, numbers.0, path.rail);
         let born = self.watchdog.stamp();
         self.segments.take_sent(pe, path.rail, slot, born, width);
         link.carried(numbers.1);

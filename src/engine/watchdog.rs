@@ -75,6 +75,8 @@ pub struct Watchdog {
     stamp: u32,
     /// Whether some stream has been warned of and not been cleared.
     has_warned: bool,
+    /// Whether the rails are looked after as well.
+    for_rails: bool,
 }
 
 impl Watchdog {
@@ -90,7 +92,24 @@ impl Watchdog {
             counted: 0,
             stamp: 0,
             has_warned: false,
+            for_rails: false,
         }
+    }
+
+    /// It is also asked when it has no limits of its own.
+    pub(super) fn look_for_rails(&mut self) {
+        self.for_rails = true;
+    }
+
+    /// The next turn is due.
+    pub(super) fn hurry(&mut self) {
+        self.turns = TURNS;
+    }
+
+    /// A time in the units of stamps, at least two of them: one may be over as soon as it has begun.
+    pub(super) fn stamps(time: Duration) -> u32 {
+        let units = u64::try_from(time.as_nanos() >> STAMP_SHIFT).unwrap_or(u64::MAX);
+        units.clamp(1, 1 << 24) as u32 + 1
     }
 
     /// Counts a turn; whether it is time to look at the clock.
@@ -107,7 +126,8 @@ impl Watchdog {
     /// Whether it is time to look at the streams.
     pub(super) fn starts(&mut self, now: u64) -> bool {
         let gap = now.saturating_sub(self.looked);
-        let due = gap >= PERIOD && (self.warn_after.is_some() || self.fail_after.is_some());
+        let wanted = self.for_rails || self.warn_after.is_some() || self.fail_after.is_some();
+        let due = gap >= PERIOD && wanted;
         if due {
             self.looked = now;
             self.counted += gap.min(MAX_GAP);
@@ -160,8 +180,11 @@ impl Watchdog {
         };
         let patience = self.warn_after.into_iter().chain(self.fail_after).min().unwrap_or(u64::MAX);
         let waits = |segment: &Segment| {
-            use Stage::{Native, Pooled, Posted, Ready, Sent, Staged, Windowed};
-            matches!(segment.stage, Posted | Ready | Sent | Windowed | Native | Staged | Pooled)
+            use Stage::{Limbo, Native, Pooled, Posted, Ready, Sent, Staged, Windowed};
+            matches!(
+                segment.stage,
+                Posted | Ready | Sent | Windowed | Native | Staged | Pooled | Limbo
+            )
         };
         let stuck = |segment: &Segment| {
             let still = if waits(segment) { still(segment) } else { 0 };
@@ -205,6 +228,7 @@ impl Watchdog {
                     Stage::Sent => "sent, not acknowledged",
                     Stage::Staged => "staged: waits for bounce memory, a copy or the peer",
                     Stage::Pooled => "waits for a rail",
+                    Stage::Limbo => "its path has failed: the peer has not closed its rail yet",
                     Stage::Windowed => "waits for acknowledgements of earlier ones",
                     Stage::Held | Stage::Chained | Stage::Free => "not sent",
                 },

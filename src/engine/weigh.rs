@@ -20,14 +20,30 @@ impl<P: Port> Lane<P> {
         let now = self.port.now();
         // Where all have much ahead, waiting for one would keep those behind it waiting too.
         let hop = self.pick(pe, len, len as u64, now);
-        Ok(hop.unwrap_or_else(|| self.paths.get(pe, self.balance.next_in_turn(now))))
+        Ok(hop.unwrap_or_else(|| self.path_in_turn(pe, now)))
+    }
+
+    /// The path whose turn it is, as often as the rails' rates say.
+    fn path_in_turn(&mut self, pe: Pe, now: u64) -> Hop {
+        let usable = self.usable(pe);
+        self.paths.get(pe, self.balance.next_in_turn(now, usable))
+    }
+
+    /// The rails that what goes to a peer may be given to now, a bit for each: those whose path to it is
+    /// in service, and of these the ones that are not about to be closed, if there are any.
+    pub(super) fn usable(&self, pe: Pe) -> u32 {
+        let Some(health) = self.health.as_deref() else { return u32::MAX };
+        let in_service = health.find(pe).map_or(u32::MAX, |peer| peer.in_service);
+        let bit = |at: usize| u32::from(!self.rails[at].is_paused()) << at;
+        let running = (0..self.rails.len()).fold(0, |bits, at| bits | bit(at));
+        if in_service & running == 0 { in_service } else { in_service & running }
     }
 
     /// The path of what cannot wait for a rail, but is no short operation either: pieces of staged memory.
     pub(super) fn piece_path(&mut self, pe: Pe) -> Option<Hop> {
         if self.balance.is_on() {
             let now = self.port.now();
-            return Some(self.paths.get(pe, self.balance.next_in_turn(now)));
+            return Some(self.path_in_turn(pe, now));
         }
         let Self { streams, paths, .. } = self;
         let stream = streams.find_mut(pe)?;
@@ -44,11 +60,13 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// As [`Lane::submit`] of a put of one segment, by the path given.
+    /// As [`Lane::submit`] of a put of one segment, by the path given. `number` is that of the ordered put,
+    /// if it has one.
     pub(super) fn submit_pinned(
         &mut self,
         request: &Request<'_>,
         hop: &Hop,
+        number: Option<u32>,
         sent: &mut usize,
     ) -> Result<(), EngineError> {
         let pe = request.pe;
@@ -61,11 +79,15 @@ impl<P: Port> Lane<P> {
         }
         let transfer = self.transfer(request, 0, request.len, hop)?;
         *sent = request.len;
+        let data = number.unwrap_or(0);
         if weighed {
             let now = self.port.now();
-            self.send_cut(pe, hop, transfer, OpId::NONE, None, now);
+            let kind = if number.is_some() { Kind::Ordered } else { Kind::Weighed };
+            self.send_cut_as(kind, data, pe, hop, transfer, OpId::NONE, now);
         } else if let Some(token) = self.segments.take() {
-            self.fill(token, pe, hop, transfer, OpId::NONE, Kind::Transfer);
+            let kind = if number.is_some() { Kind::Ordered } else { Kind::Transfer };
+            self.fill(token, pe, hop, transfer, OpId::NONE, kind);
+            self.segments[token.0].data = data;
             self.set_out(token);
         }
         self.check_stream(pe)
@@ -84,17 +106,25 @@ impl<P: Port> Lane<P> {
         self.balance.give(rail, len, now);
     }
 
-    /// Counts them no longer, if they were. `done` says whether the rail has moved them.
+    /// As [`Lane::unload`], of a segment that ends or, if it is a part of a piece, has ended. With a cut
+    /// ends the use of its slot, too.
     pub(super) fn unweigh(&mut self, token: Token, done: bool) {
+        if std::mem::take(&mut self.segments[token.0].cut) {
+            self.bulks.cuts -= 1;
+            self.bulks.stirred = true;
+        }
+        self.unload(token, done);
+    }
+
+    /// Counts its bytes no longer among those that its rail has ahead, if they were. `done` says whether
+    /// the rail has moved them.
+    pub(super) fn unload(&mut self, token: Token, done: bool) {
         let segment = &mut self.segments[token.0];
         if !std::mem::take(&mut segment.weighed) {
             return;
         }
         let (rail, len) = (segment.rail, segment.transfer.len);
         self.bulks.stirred = true;
-        if !segment.kind.is_staged() {
-            self.bulks.cuts -= 1;
-        }
         let rails = self.rails.len();
         if let Some(stream) = self.streams.find_mut(segment.pe) {
             stream.ahead(rails)[rail.index()] -= len as u64;

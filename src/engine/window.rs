@@ -64,6 +64,15 @@ impl Received {
         self.next
     }
 
+    /// A bit for each number from the prefix on that has arrived, at the number modulo the window.
+    pub(super) fn seen(&self) -> [u8; (WINDOW / 8) as usize] {
+        let mut bytes = [0; (WINDOW / 8) as usize];
+        for (bytes, word) in bytes.chunks_exact_mut(8).zip(self.seen) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
     /// Takes note of a message.
     #[inline(always)]
     pub fn arrive(&mut self, seq: Seq) -> Arrival {

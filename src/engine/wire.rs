@@ -17,12 +17,13 @@
 //! |---|---|---|
 //! | ack, ack request | 16 | nothing |
 //! | atomic | 32 | 16..24 offset of the word in its region, 24..32 operand |
-//! | fetching atomic | 48 | as atomic; 32..40 comparand, 40..44 ticket, 44..48 zero |
+//! | fetching atomic | 48 | as atomic; 32..40 comparand, 40..44 ticket, 44 place, 45..48 zero |
 //! | reply | 24 | 16..24 the word before |
 //! | put with signal | 48 + payload | as atomic, for the signal; 32..36 slot and 40..48 offset of the payload's place, 36..40 its length |
-//! | counted signal | 40 | as atomic; 32..36 number of segments, not zero, 36..38 tag, 38..40 zero |
+//! | counted signal | 40 | as atomic; 32..36 number of segments, or zero when all are there, 36..38 tag, 38..40 zero |
 //!
-//! Kinds from 7 on are about staged memory: [`super::staged_wire`].
+//! Kinds from 7 on are about staged memory: [`super::staged_wire`]. An ack with a code in byte 1 is about
+//! rails: [`super::rails_wire`].
 //!
 //! Bytes that are said to be zero are refused when they are not.
 //!
@@ -33,11 +34,12 @@
 
 use super::atomic::{Atomic, AtomicOp, Width};
 use super::ids::Pe;
+use super::rails_wire::Rails;
 use super::staged_wire::Staged;
 use super::window::Seq;
 
 /// Version of the messages.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 
 /// Bytes of the longest message.
 pub const MAX_MESSAGE: usize = 256;
@@ -118,6 +120,9 @@ pub enum Body<'a> {
         atomic: Atomic,
         /// Goes back with the reply.
         ticket: Ticket,
+        /// Which of the sender's fetches to this peer it is, below 16. The reply is kept until the
+        /// next one with this place.
+        place: u8,
     },
     /// The answer to a fetch.
     Reply {
@@ -145,11 +150,13 @@ pub enum Body<'a> {
         atomic: Atomic,
         /// The put.
         tag: Tag,
-        /// Its segments; at least one.
+        /// Its segments; 0 says that all are there, whatever was counted.
         segments: u32,
     },
     /// Something about staged memory.
     Staged(Staged<'a>),
+    /// Something about rails.
+    Rails(Rails<'a>),
 }
 
 /// A message.
@@ -197,9 +204,6 @@ pub enum WireError {
         /// Its kind.
         kind: u8,
     },
-    /// A signal that waits for no data.
-    #[error("a counted signal of no segments")]
-    Uncounted,
 }
 
 /// The bytes of one message.
@@ -255,6 +259,11 @@ impl Packet {
         put64(&mut self.bytes, 40, to.offset);
         self.len = PUT_SIGNAL_HEAD + len;
         &mut self.bytes[PUT_SIGNAL_HEAD..PUT_SIGNAL_HEAD + len]
+    }
+
+    /// In a counted signal: all its segments are there.
+    pub(super) fn release(&mut self) {
+        self.bytes[32..36].fill(0);
     }
 
     /// Writes eight bytes.
@@ -370,12 +379,12 @@ impl<'a> Message<'a> {
             Body::Atomic { at, atomic } => {
                 return packet.atomic(self.from, numbers, at, &atomic);
             }
-            Body::Fetch { at, atomic, ticket } => {
+            Body::Fetch { at, atomic, ticket, place } => {
                 (code, word) = (code_of(&atomic), at.slot);
                 put64(bytes, 16, at.offset);
                 put64(bytes, 24, atomic.operand);
                 put64(bytes, 32, atomic.compare);
-                put64(bytes, 40, u64::from(ticket.0));
+                put64(bytes, 40, u64::from(ticket.0) | u64::from(place) << 32);
                 (KIND_FETCH, FETCH)
             }
             Body::Reply { ticket, value } => {
@@ -394,6 +403,10 @@ impl<'a> Message<'a> {
                 put64(bytes, 24, atomic.operand);
                 put64(bytes, 32, u64::from(segments) | u64::from(tag.0) << 32);
                 (KIND_COUNTED, COUNTED)
+            }
+            Body::Rails(rails) => {
+                let (code, word) = rails.encode(packet);
+                return packet.head(KIND_ACK, code, self.from, numbers, word);
             }
             Body::Staged(staged) => {
                 let (kind, word) = staged.encode(packet);
@@ -436,6 +449,7 @@ impl<'a> Message<'a> {
         };
         let zero = |rest: u64| if rest == 0 { Ok(()) } else { Err(WireError::Reserved { kind }) };
         let body = match kind {
+            KIND_ACK if code != 0 => Body::Rails(Rails::decode(kind, code, word, bytes)?),
             KIND_ACK | KIND_ACK_REQUEST => {
                 exactly(HEAD)?;
                 zero(u64::from(code) | u64::from(word))?;
@@ -451,8 +465,9 @@ impl<'a> Message<'a> {
                 let (at, atomic) = atomic(true)?;
                 let atomic = Atomic { compare: get64(bytes, 32), ..atomic };
                 let ticket = get64(bytes, 40);
-                zero(ticket >> 32)?;
-                Body::Fetch { at, atomic, ticket: Ticket(ticket as u32) }
+                zero(ticket >> 36)?;
+                let place = (ticket >> 32) as u8;
+                Body::Fetch { at, atomic, ticket: Ticket(ticket as u32), place }
             }
             KIND_REPLY => {
                 exactly(REPLY)?;
@@ -479,9 +494,6 @@ impl<'a> Message<'a> {
                 let put = get64(bytes, 32);
                 zero(put >> 48)?;
                 let (segments, tag) = (put as u32, Tag((put >> 32) as u16));
-                if segments == 0 {
-                    return Err(WireError::Uncounted);
-                }
                 Body::CountedSignal { at, atomic, tag, segments }
             }
             kind => {

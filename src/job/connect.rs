@@ -1,6 +1,7 @@
 //! Opening the rails and making all PEs known to one another.
 
 use std::num::NonZero;
+use std::sync::Arc;
 
 use log::info;
 
@@ -17,13 +18,15 @@ use crate::engine::applier::{Agreement, Applier};
 use crate::engine::counted::TAGS;
 use crate::engine::exchange::{Addresses, Hello, RailAddress, Step, fabric_hash};
 use crate::engine::handover::handover;
+use crate::engine::health::RailHealth;
 use crate::engine::host_lane::HostLane;
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::lane::{Lane, LaneConfig, SignalEngine};
+use crate::engine::moves::Moves;
 use crate::engine::native::AtomicPath;
 use crate::engine::pairing::remote_rail;
 use crate::engine::paths::{Path, PathTable};
-use crate::engine::port::Port;
+use crate::engine::port::{PeerAddr, Port};
 use crate::engine::regions::{LaneKind, RegionTable};
 use crate::logging;
 use crate::ofi::{Discovery, OfiPort, Opened};
@@ -41,12 +44,18 @@ pub(crate) fn connect(
     let Shape { n_pes, me, here } = collectives.shape()?;
     let settings = &job.settings;
     let rails = nics::rails(job, collectives, me, chosen)?;
-    let opened = open(job, &rails, here, n_pes);
+    let mut opened = open(job, &rails, here, n_pes);
     let locations = match &opened {
         Ok(opened) => locations(opened),
         Err(_) => Addresses(Vec::new()),
     };
-    let longest = locations.longest();
+    let controls = match &mut opened {
+        Ok(opened) => control_locations(opened, &locations),
+        Err(_) => None,
+    };
+    let both =
+        Addresses(locations.0.iter().chain(controls.iter().flat_map(|c| &c.0)).cloned().collect());
+    let longest = both.longest();
     let failure = match (&opened, &longest) {
         (Err(failed), _) => Some(failed.to_string()),
         (_, Err(failed)) => Some(failed.to_string()),
@@ -57,6 +66,7 @@ pub(crate) fn connect(
         provider: opened.as_ref().map_or_else(|_| String::new(), |o| o.report.provider.clone()),
         rails: locations.0.len() as u8,
         remote_data: opened.as_ref().is_ok_and(carries_remote_data),
+        rail_health: controls.is_some(),
         longest_address: longest.unwrap_or(0),
         atomics: atomics::offer(settings, opened.as_ref().ok().map(|opened| &opened.atomics)),
         failure,
@@ -67,9 +77,26 @@ pub(crate) fn connect(
     let mut opened = opened?;
 
     let records = collectives.allgather(&locations.encode(&hellos))?;
+    // Every PE looks after its rails, or none does.
+    // Nor where atomics on a path that fails may have been carried out or not.
+    let controls = controls.filter(|_| {
+        agreed.applier == Applier::Target && hellos.iter().all(|hello| hello.rail_health)
+    });
+    let control_records = match &controls {
+        Some(controls) => Some(collectives.allgather(&controls.encode(&hellos))?),
+        None => None,
+    };
     let paths = Addresses::decode_all(&hellos, &records)
         .map_err(JobError::from)
-        .and_then(|peers| Paths::insert(&mut opened, me, &locations, &peers, agreed.applier));
+        .and_then(|peers| Paths::insert(&mut opened, me, &locations, &peers, agreed.applier))
+        .and_then(|paths| match (&controls, &control_records) {
+            (Some(mine), Some(records)) => {
+                let peers = Addresses::decode_all(&hellos, records)?;
+                let control = insert_controls(&mut opened.proxy, me, &mine.0, &peers)?;
+                Ok(Paths { control, ..paths })
+            }
+            _ => Ok(paths),
+        });
     let ready = Hello {
         step: Step::Ready,
         failure: paths.as_ref().err().map(ToString::to_string),
@@ -127,8 +154,37 @@ fn locations(opened: &Opened) -> Addresses {
     Addresses(rails.collect())
 }
 
+/// Where the control endpoints are; none where rails are not looked after.
+fn control_locations(opened: &mut Opened, locations: &Addresses) -> Option<Addresses> {
+    let control = opened.proxy.control()?;
+    let address = |(at, rail): (usize, &RailAddress)| RailAddress {
+        fabric: rail.fabric,
+        address: control.address(RailId(at as u8)).to_vec(),
+    };
+    Some(Addresses(locations.0.iter().enumerate().map(address).collect()))
+}
+
+/// Takes in where the peers' control endpoints are. They are paired as the rails are.
+fn insert_controls(
+    proxy: &mut OfiPort,
+    me: Pe,
+    mine: &[RailAddress],
+    peers: &[Addresses],
+) -> Result<Vec<PeerAddr>, JobError> {
+    let Some(control) = proxy.control() else { return Ok(Vec::new()) };
+    let paths = insert_lane(control, LaneKind::Proxy, me, mine, peers)?;
+    let rails = || (0..mine.len()).map(|at| RailId(at as u8));
+    let pes = (0..paths.n_pes()).map(Pe);
+    Ok(pes
+        .flat_map(|pe| rails().map(move |rail| (pe, rail)))
+        .map(|(pe, rail)| paths.address(pe, rail))
+        .collect())
+}
+
 /// The ways to all PEs, for both lanes.
 struct Paths {
+    /// To the control endpoints, for each PE and proxy rail; empty where there are none.
+    control: Vec<PeerAddr>,
     host: PathTable,
     proxy: PathTable,
     /// For native atomics, if that is what the job has.
@@ -154,7 +210,7 @@ impl Paths {
             Applier::Target => None,
             Applier::Fabric => Some(atomics::paths(&mut opened.proxy, &proxy, me, &mine.0, peers)?),
         };
-        Ok(Self { host, proxy, atomics })
+        Ok(Self { control: Vec::new(), host, proxy, atomics })
     }
 }
 
@@ -252,8 +308,17 @@ fn assemble(
     let host = Lane::new(host, config(LaneKind::Host, paths.host));
     let proxy = Lane::new(proxy, config(LaneKind::Proxy, paths.proxy));
     let natives = paths.atomics.is_some();
+    let proxy = match settings.rail_timeout {
+        Some(timeout) if !paths.control.is_empty() => {
+            let health = RailHealth { timeout, cooling: settings.rail_cooling };
+            proxy.with_rail_health(&health, paths.control)
+        }
+        _ => proxy,
+    };
     let (outbox, inbox) = handover(n_pes, settings.warn_after, settings.fail_after);
-    let (host, proxy) = (HostLane::new(host).with_outbox(outbox), proxy.with_inbox(inbox));
+    let moves = Arc::new(Moves::default());
+    let host = HostLane::new(host).with_outbox(outbox).with_moves(Arc::clone(&moves));
+    let proxy = proxy.with_inbox(inbox).with_moves(moves);
     let proxy = match paths.atomics {
         None => proxy,
         Some(paths) => proxy.with_native_atomics(paths),

@@ -48,13 +48,18 @@ impl LaneCounters {
                 queued,
                 weighed,
                 rate,
+                failures,
+                reissued,
+                resent,
                 max_in_flight,
             } = rail;
             info!(
                 target: logging::TRANSPORT,
                 "{me}, {lane} lane, {} ({name}): {posted} segments posted of {bytes} bytes, \
                  {completed} completed, {queued} queued, {again} times no room, at most \
-                 {max_in_flight} in flight; {weighed} given to it by its load, {} MB/s lately",
+                 {max_in_flight} in flight; {weighed} given to it by its load, {} MB/s lately; \
+                 {failures} times out of service, {reissued} segments posted again, {resent} \
+                 messages sent again",
                 RailId(at as u8),
                 rate / 1_000_000,
             );
@@ -80,6 +85,9 @@ impl LaneCounters {
                 "max_in_flight": rail.max_in_flight,
                 "weighed": rail.weighed,
                 "bytes_per_second": rail.rate,
+                "failures": rail.failures,
+                "reissued": rail.reissued,
+                "resent": rail.resent,
             })
         };
         let peer = |peer: &PeerCounters| {

@@ -2,8 +2,9 @@
 
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::MaybeUninit;
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libfabric_sys::{
     FI_CQ_FORMAT_DATA, FI_EAGAIN, FI_ENOSYS, FI_WAIT_NONE, Padded, fi_cq_attr, fi_cq_data_entry,
@@ -51,7 +52,8 @@ pub(super) struct ErrorEntry {
 /// Its entries, three times as long as bare contexts, cost a write over shm 2 instructions of 3114.
 #[derive(Debug)]
 pub(super) struct CompletionQueue {
-    raw: NonNull<fid_cq>,
+    /// Never null. Only [`CompletionQueue::replace`] changes it.
+    raw: AtomicPtr<fid_cq>,
     domain: Arc<Domain>,
 }
 
@@ -69,11 +71,23 @@ impl CompletionQueue {
             unsafe { fi_cq_open(domain.as_ptr(), attr.as_mut_ptr(), &mut raw, ptr::null_mut()) };
         drop(gate);
         check(domain.library(), "fi_cq_open", code)?;
-        Ok(Self { raw: opened(raw, "fi_cq_open")?, domain: Arc::clone(domain) })
+        let raw = AtomicPtr::new(opened(raw, "fi_cq_open")?.as_ptr());
+        Ok(Self { raw, domain: Arc::clone(domain) })
     }
 
     pub(super) fn as_fid(&self) -> *mut fid {
-        self.raw.as_ptr().cast()
+        self.as_ptr().cast()
+    }
+
+    fn as_ptr(&self) -> *mut fid_cq {
+        self.raw.load(Ordering::Relaxed)
+    }
+
+    /// Takes another queue's place in it, and gives the one it had, to be closed.
+    pub(super) fn replace(&self, other: CompletionQueue) -> CompletionQueue {
+        let old = self.raw.swap(other.as_ptr(), Ordering::Relaxed);
+        other.raw.store(old, Ordering::Relaxed);
+        other
     }
 
     /// Takes completions; the result of `fi_cq_read`. That many entries are written.
@@ -89,8 +103,8 @@ impl CompletionQueue {
     /// The resolved way to read it.
     pub(super) fn direct(&self) -> DirectQueue {
         // SAFETY: open, and so is its table of operations, which does not change.
-        let read = unsafe { (*(*self.raw.as_ptr()).ops).read };
-        DirectQueue { raw: self.raw, read: read.unwrap_or(no_read) }
+        let read = unsafe { (*(*self.as_ptr()).ops).read };
+        DirectQueue { raw: self.as_ptr(), read: read.unwrap_or(no_read) }
     }
 
     /// Takes an error, after [`Self::read`] has answered `-FI_EAVAIL`. None when there is none
@@ -104,7 +118,7 @@ impl CompletionQueue {
         let mut entry = Padded::<fi_cq_err_entry>::new();
         // SAFETY: open; the entry is padded. A zero `err_data_size` leaves the provider's details
         // in its own memory, valid until the queue is read next.
-        let code = unsafe { fi_cq_readerr(self.raw.as_ptr(), entry.as_mut_ptr(), 0) };
+        let code = unsafe { fi_cq_readerr(self.as_ptr(), entry.as_mut_ptr(), 0) };
         if code == -(FI_EAGAIN as isize) || code == 0 {
             return None;
         }
@@ -117,7 +131,7 @@ impl CompletionQueue {
         // SAFETY: open; err_data comes from the entry just read; the buffer has the size given.
         let detail = unsafe {
             fi_cq_strerror(
-                self.raw.as_ptr(),
+                self.as_ptr(),
                 entry.prov_errno,
                 entry.err_data,
                 buffer.as_mut_ptr(),
@@ -140,7 +154,7 @@ impl CompletionQueue {
 /// It does not keep the queue open; [`super::port`] keeps both together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DirectQueue {
-    raw: NonNull<fid_cq>,
+    raw: *mut fid_cq,
     read: unsafe extern "C" fn(*mut fid_cq, *mut c_void, usize) -> isize,
 }
 
@@ -157,7 +171,7 @@ impl DirectQueue {
     #[inline(always)]
     pub(super) unsafe fn read(&self, entries: &mut Entries) -> isize {
         // SAFETY: open; the queue's format is that of the entries, and their number is given.
-        unsafe { (self.read)(self.raw.as_ptr(), entries.0.as_mut_ptr().cast(), POLL_BATCH) }
+        unsafe { (self.read)(self.raw, entries.0.as_mut_ptr().cast(), POLL_BATCH) }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libfabric_sys::{
     FI_ADDR_UNSPEC, FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_ENOSYS, FI_ETOOSMALL, FI_MORE, FI_RECV,
@@ -27,11 +28,16 @@ use crate::engine::wire::MAX_MESSAGE;
 /// Owner of a `fid_ep`, enabled, and of the objects bound to it.
 #[derive(Debug)]
 pub(super) struct Endpoint {
-    raw: NonNull<fid_ep>,
+    /// Never null. Only [`Endpoint::reopen`] changes it.
+    raw: AtomicPtr<fid_ep>,
     address: Vec<u8>,
     domain: Arc<Domain>,
     queue: CompletionQueue,
     vector: AddressVector,
+    /// Room in the queue.
+    completions: usize,
+    /// Addresses that the vector is made for.
+    peers: usize,
     cuda_calls: CudaCalls,
 }
 
@@ -84,62 +90,60 @@ impl Endpoint {
         completions: usize,
         peers: usize,
     ) -> Result<Self, PortError> {
-        let library = domain.library();
         let queue = CompletionQueue::open(domain, completions)?;
         let vector = AddressVector::open(domain, peers)?;
-        let mut raw = ptr::null_mut();
-        let gate = domain.gate().enter();
-        // SAFETY: the domain is open, and the info is the one it was opened with.
-        let code = unsafe {
-            fi_endpoint(domain.as_ptr(), domain.info().as_ptr(), &mut raw, ptr::null_mut())
-        };
-        drop(gate);
-        check(library, "fi_endpoint", code)?;
+        let (raw, cuda_calls) = open_enabled(domain, &queue, &vector)?;
         // From here on an early return closes the endpoint, then queue and vector.
         let mut endpoint = Self {
-            raw: opened(raw, "fi_endpoint")?,
+            raw: AtomicPtr::new(raw.as_ptr()),
             address: Vec::new(),
             domain: Arc::clone(domain),
             queue,
             vector,
-            cuda_calls: CudaCalls::NotAsked,
+            completions,
+            peers,
+            cuda_calls,
         };
-        let gate = domain.gate().enter();
-        let raw = endpoint.raw.as_ptr();
-        // SAFETY: endpoint, queue and vector are open and of one domain.
-        unsafe {
-            let queue = endpoint.queue.as_fid();
-            check(library, "fi_ep_bind (cq)", fi_ep_bind(raw, queue, FI_TRANSMIT | FI_RECV))?;
-            check(library, "fi_ep_bind (av)", fi_ep_bind(raw, endpoint.vector.as_fid(), 0))?;
-            if domain.info().reaches_devices() {
-                endpoint.cuda_calls = CudaCalls::forbid(library, raw);
-            }
-            check(library, "fi_enable", fi_enable(raw))?;
-        }
-        endpoint.address = endpoint.name()?;
-        drop(gate);
+        endpoint.address = name_of(domain, raw)?;
         Ok(endpoint)
     }
 
-    /// `fi_getname`, with as much room as it takes.
-    fn name(&self) -> Result<Vec<u8>, PortError> {
-        let library = self.domain.library();
-        let mut address = vec![0_u8; 128];
-        // The second round has the room that the first one asked for.
-        for _ in 0..2 {
-            let mut len = address.len();
-            // SAFETY: enabled; the buffer has the length given.
-            let code =
-                unsafe { fi_getname(self.raw.as_ptr(), address.as_mut_ptr().cast(), &mut len) };
-            if code == -(FI_ETOOSMALL as i32) || len > address.len() {
-                address = vec![0; len];
-                continue;
-            }
-            check(library, "fi_getname", code)?;
-            address.truncate(len);
-            return Ok(address);
-        }
-        check(library, "fi_getname", -(FI_ETOOSMALL as i32))?;
+    /// Opens another endpoint with a queue and a vector of its own, and closes these: the others take
+    /// their places. Gives the new address. What the vector knows is inserted again and posted to as before.
+    ///
+    /// The new vector gets its addresses when the endpoint bound to it is enabled: native tcp of libfabric
+    /// 2.x crashes on the first post to an address that was inserted before (with `FI_THREAD_COMPLETION`
+    /// each queue has a domain of its own inside, whose copy of the vector lacks the peers).
+    ///
+    /// # Errors
+    /// The provider opens no other. Nothing has changed then.
+    ///
+    /// # Safety
+    /// One thread uses the endpoint and what is resolved of it and its queue, and resolves both again
+    /// before it uses them; no region is bound to it.
+    pub(super) unsafe fn reopen(&self) -> Result<Vec<u8>, PortError> {
+        // What is opened here is closed on an early return, the endpoint before the others.
+        let queue = CompletionQueue::open(&self.domain, self.completions)?;
+        let vector = AddressVector::open(&self.domain, self.peers)?;
+        let (raw, _) = open_enabled(&self.domain, &queue, &vector)?;
+        let ready = name_of(&self.domain, raw).and_then(|address| {
+            vector.insert_all_of(&self.vector, address.len())?;
+            Ok(address)
+        });
+        let address = ready.inspect_err(|_| {
+            let _gate = self.domain.gate().enter();
+            // SAFETY: open, and nobody else has it.
+            unsafe { close(self.domain.library(), "endpoint", raw.as_ptr().cast()) };
+        })?;
+        let old = self.raw.swap(raw.as_ptr(), Ordering::Relaxed);
+        let old_queue = self.queue.replace(queue);
+        let old_vector = self.vector.replace(vector);
+        let gate = self.domain.gate().enter();
+        // SAFETY: open, of no use to anybody any more, and closed before its queue and its vector.
+        // Contexts and buffers of what was in flight outlive it.
+        unsafe { close(self.domain.library(), "endpoint", old.cast()) };
+        drop(gate);
+        drop((old_queue, old_vector));
         Ok(address)
     }
 
@@ -149,7 +153,12 @@ impl Endpoint {
     }
 
     pub(super) fn as_fid(&self) -> *mut fid {
-        self.raw.as_ptr().cast()
+        self.as_ptr().cast()
+    }
+
+    #[inline]
+    fn as_ptr(&self) -> *mut fid_ep {
+        self.raw.load(Ordering::Relaxed)
     }
 
     /// Whether transfers may call CUDA.
@@ -176,7 +185,7 @@ impl Endpoint {
     /// the operation completes or the endpoint is closed.
     #[inline]
     pub(super) unsafe fn write(&self, op: &Rma) -> isize {
-        let ep = self.raw.as_ptr();
+        let ep = self.as_ptr();
         // SAFETY: enabled; the rest is the caller's promise.
         unsafe { fi_write(ep, op.buf, op.len, op.desc, op.peer, op.remote, op.key, op.context) }
     }
@@ -188,7 +197,7 @@ impl Endpoint {
     /// As for [`Self::write`].
     #[inline]
     pub(super) unsafe fn write_data(&self, op: &Rma, data: u32) -> isize {
-        let ep = self.raw.as_ptr();
+        let ep = self.as_ptr();
         let Rma { buf, len, desc, peer, remote, key, context } = *op;
         // SAFETY: enabled; the rest is the caller's promise.
         unsafe { fi_writedata(ep, buf, len, desc, data.into(), peer, remote, key, context) }
@@ -213,20 +222,20 @@ impl Endpoint {
         let flags = FI_COMPLETION | FI_DELIVERY_COMPLETE | FI_MORE;
         // SAFETY: enabled; the structures are only read during the call; the rest is the caller's
         // promise.
-        unsafe { fi_writemsg(self.raw.as_ptr(), message.as_mut_ptr(), flags) }
+        unsafe { fi_writemsg(self.as_ptr(), message.as_mut_ptr(), flags) }
     }
 
     /// The resolved way.
     pub(super) fn direct(&self) -> Direct {
         // SAFETY: open, and so are its tables of operations, which do not change.
         let (write, read) = unsafe {
-            let table = (*self.raw.as_ptr()).rma;
+            let table = (*self.as_ptr()).rma;
             ((*table).write, (*table).read)
         };
         // SAFETY: as above.
-        let inject = unsafe { (*(*self.raw.as_ptr()).msg).inject };
+        let inject = unsafe { (*(*self.as_ptr()).msg).inject };
         Direct {
-            raw: self.raw,
+            raw: self.as_ptr(),
             write: write.unwrap_or(no_write),
             read: read.unwrap_or(no_read),
             inject: inject.unwrap_or(no_inject),
@@ -240,7 +249,7 @@ impl Endpoint {
     /// As for [`Self::write`].
     #[inline]
     pub(super) unsafe fn read(&self, op: &Rma) -> isize {
-        let ep = self.raw.as_ptr();
+        let ep = self.as_ptr();
         // SAFETY: enabled; the rest is the caller's promise.
         unsafe { fi_read(ep, op.buf, op.len, op.desc, op.peer, op.remote, op.key, op.context) }
     }
@@ -248,7 +257,7 @@ impl Endpoint {
     /// Whether the endpoint carries out a row of the table of atomics.
     pub(super) fn has_atomic(&self, row: Row) -> bool {
         let (call, datatype, op) = atomics::call_of(row);
-        let ep = self.raw.as_ptr();
+        let ep = self.as_ptr();
         let mut count = 0;
         let _gate = self.domain.gate().enter();
         // SAFETY: enabled; the count is a local.
@@ -271,7 +280,7 @@ impl Endpoint {
     pub(super) unsafe fn atomic(&self, row: Row, op: &AtomicPost) -> isize {
         let (call, datatype, verb) = atomics::call_of(row);
         let AtomicPost { cell, desc, peer, remote, key, context } = *op;
-        let ep = self.raw.as_ptr();
+        let ep = self.as_ptr();
         // SAFETY: enabled; the cell is valid by the caller's promise, as is the rest.
         unsafe {
             let operand = (&raw mut (*cell).operand).cast::<c_void>();
@@ -301,7 +310,7 @@ impl Endpoint {
     #[inline]
     pub(super) unsafe fn inject(&self, bytes: &[u8], peer: fi_addr_t) -> isize {
         // SAFETY: enabled; the bytes are only read, and only during the call.
-        unsafe { fi_inject(self.raw.as_ptr(), bytes.as_ptr().cast(), bytes.len(), peer) }
+        unsafe { fi_inject(self.as_ptr(), bytes.as_ptr().cast(), bytes.len(), peer) }
     }
 
     /// Sends a message that completes when its buffer is free again.
@@ -326,7 +335,7 @@ impl Endpoint {
         message.context = buffer.context;
         // SAFETY: enabled; the structures are only read during the call; the rest is the caller's
         // promise.
-        unsafe { fi_sendmsg(self.raw.as_ptr(), message.as_mut_ptr(), FI_COMPLETION) }
+        unsafe { fi_sendmsg(self.as_ptr(), message.as_mut_ptr(), FI_COMPLETION) }
     }
 
     /// Posts a buffer for a message from anybody.
@@ -338,8 +347,66 @@ impl Endpoint {
     pub(super) unsafe fn receive(&self, buffer: &MessageBuffer) -> isize {
         let MessageBuffer { buf, len, desc, context } = *buffer;
         // SAFETY: enabled; the rest is the caller's promise.
-        unsafe { fi_recv(self.raw.as_ptr(), buf, len, desc, FI_ADDR_UNSPEC, context) }
+        unsafe { fi_recv(self.as_ptr(), buf, len, desc, FI_ADDR_UNSPEC, context) }
     }
+}
+
+/// `fi_getname`, with as much room as it takes.
+fn name_of(domain: &Domain, raw: NonNull<fid_ep>) -> Result<Vec<u8>, PortError> {
+    let library = domain.library();
+    let mut address = vec![0_u8; 128];
+    // The second round has the room that the first one asked for.
+    for _ in 0..2 {
+        let mut len = address.len();
+        // SAFETY: enabled; the buffer has the length given.
+        let code = unsafe { fi_getname(raw.as_ptr(), address.as_mut_ptr().cast(), &mut len) };
+        if code == -(FI_ETOOSMALL as i32) || len > address.len() {
+            address = vec![0; len];
+            continue;
+        }
+        check(library, "fi_getname", code)?;
+        address.truncate(len);
+        return Ok(address);
+    }
+    check(library, "fi_getname", -(FI_ETOOSMALL as i32))?;
+    Ok(address)
+}
+
+/// Opens an endpoint, binds it to a queue and a vector, and enables it.
+fn open_enabled(
+    domain: &Arc<Domain>,
+    queue: &CompletionQueue,
+    vector: &AddressVector,
+) -> Result<(NonNull<fid_ep>, CudaCalls), PortError> {
+    let library = domain.library();
+    let mut raw = ptr::null_mut();
+    let _gate = domain.gate().enter();
+    // SAFETY: the domain is open, and the info is the one it was opened with.
+    let code =
+        unsafe { fi_endpoint(domain.as_ptr(), domain.info().as_ptr(), &mut raw, ptr::null_mut()) };
+    check(library, "fi_endpoint", code)?;
+    let opened = opened(raw, "fi_endpoint")?;
+    let enable = || {
+        let mut cuda_calls = CudaCalls::NotAsked;
+        // SAFETY: endpoint, queue and vector are open and of one domain.
+        unsafe {
+            check(
+                library,
+                "fi_ep_bind (cq)",
+                fi_ep_bind(raw, queue.as_fid(), FI_TRANSMIT | FI_RECV),
+            )?;
+            check(library, "fi_ep_bind (av)", fi_ep_bind(raw, vector.as_fid(), 0))?;
+            if domain.info().reaches_devices() {
+                cuda_calls = CudaCalls::forbid(library, raw);
+            }
+            check(library, "fi_enable", fi_enable(raw))?;
+        }
+        Ok(cuda_calls)
+    };
+    enable().map(|cuda_calls| (opened, cuda_calls)).inspect_err(|_| {
+        // SAFETY: open, and nobody else has it.
+        unsafe { close(library, "endpoint", raw.cast()) };
+    })
 }
 
 /// The way of an endpoint's writes and reads, resolved once: what [`Endpoint::write`] and
@@ -348,7 +415,7 @@ impl Endpoint {
 /// It does not keep the endpoint open; [`super::port`] keeps both together.
 #[derive(Clone, Copy, Debug)]
 pub struct Direct {
-    raw: NonNull<fid_ep>,
+    raw: *mut fid_ep,
     write: Write,
     read: Read,
     inject: Inject,
@@ -434,7 +501,7 @@ impl Direct {
     #[inline(always)]
     pub(super) unsafe fn inject(&self, bytes: &[u8], peer: fi_addr_t) -> isize {
         // SAFETY: the caller's promise.
-        unsafe { (self.inject)(self.raw.as_ptr(), bytes.as_ptr().cast(), bytes.len(), peer) }
+        unsafe { (self.inject)(self.raw, bytes.as_ptr().cast(), bytes.len(), peer) }
     }
 
     /// As [`Endpoint::write`].
@@ -445,7 +512,7 @@ impl Direct {
     pub(super) unsafe fn write(&self, op: &Rma) -> isize {
         let Rma { buf, len, desc, peer, remote, key, context } = *op;
         // SAFETY: the caller's promise.
-        unsafe { (self.write)(self.raw.as_ptr(), buf, len, desc, peer, remote, key, context) }
+        unsafe { (self.write)(self.raw, buf, len, desc, peer, remote, key, context) }
     }
 
     /// As [`Endpoint::read`].
@@ -456,7 +523,7 @@ impl Direct {
     pub(super) unsafe fn read(&self, op: &Rma) -> isize {
         let Rma { buf, len, desc, peer, remote, key, context } = *op;
         // SAFETY: the caller's promise.
-        unsafe { (self.read)(self.raw.as_ptr(), buf, len, desc, peer, remote, key, context) }
+        unsafe { (self.read)(self.raw, buf, len, desc, peer, remote, key, context) }
     }
 }
 

@@ -72,6 +72,18 @@ impl Messages {
         }
     }
 
+    /// The endpoint was closed, and the provider has no buffer any more; what had come in and was not
+    /// taken is lost. Receives are posted anew by [`Self::settle`].
+    pub(super) fn forget(&mut self) {
+        self.sending.fill(None);
+        self.posted.fill(false);
+        self.free = (0..self.sending.len() as u32).rev().collect();
+        self.unposted = (0..self.receives.len() as u32).rev().collect();
+        self.arrived.clear();
+        self.broken = None;
+        self.unsettled = true;
+    }
+
     /// Whether [`Self::settle`] has nothing to do.
     #[inline]
     pub(super) fn is_settled(&self) -> bool {

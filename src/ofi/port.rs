@@ -41,6 +41,8 @@ pub struct OfiPort {
     entries: Entries,
     /// What the last poll answered, until [`Port::drain`] has taken it; 0 for nothing.
     fetched: isize,
+    /// The control endpoints, one for each rail, where there are some.
+    control: Option<Box<OfiPort>>,
 }
 
 // Ports are made on one thread and used on others, a lane at a time.
@@ -99,12 +101,23 @@ impl OfiPort {
             start: Instant::now(),
             entries: Entries::new(),
             fetched: 0,
+            control: None,
         })
     }
 
     /// The same, with the provider told when more writes follow.
     pub(super) fn with_batches(self, batches: bool) -> Self {
         Self { batches, ..self }
+    }
+
+    /// The same, with another port's endpoints for control messages, one for each rail.
+    pub(super) fn with_control(self, control: Option<OfiPort>) -> Self {
+        Self { control: control.map(Box::new), ..self }
+    }
+
+    /// The control endpoints.
+    pub fn control(&mut self) -> Option<&mut OfiPort> {
+        self.control.as_deref_mut()
     }
 
     /// Polls a rail, whatever stands in the way.
@@ -466,6 +479,55 @@ impl Port for OfiPort {
         messages.receive(rail, gate, into)
     }
 
+    fn can_reset(&self, rail: RailId) -> bool {
+        // What is bound to the endpoint would have to be registered again, with other keys.
+        let rail = self.rails.get(rail.index());
+        rail.is_some_and(|rail| !rail.rail.domain().binds_regions())
+    }
+
+    fn reset_rail(&mut self, rail: RailId) -> Result<Vec<u8>, PortError> {
+        let port_rail = self.rails.get_mut(rail.index()).ok_or_else(|| no_such_rail(rail))?;
+        let PortRail { rail, messages, queue, .. } = port_rail;
+        if rail.domain().binds_regions() {
+            let text = String::from("its memory is bound to the endpoint (FI_MR_ENDPOINT)");
+            return Err(refused("opening a rail again", text));
+        }
+        // SAFETY: `&mut self` makes this the lane's only thread. The queue is resolved again here, and the
+        // engine asks for [`Port::short`] again. No region is bound to the endpoint, as just checked.
+        let address = unsafe { rail.endpoint().reopen() }?;
+        *queue = rail.endpoint().queue().direct();
+        self.fetched = 0;
+        // Receives are posted with the next poll.
+        messages.forget();
+        Ok(address)
+    }
+
+    fn insert_address(&mut self, rail: RailId, address: &[u8]) -> Result<PeerAddr, PortError> {
+        let inserted = self.insert(rail, &[address])?;
+        inserted.first().copied().ok_or_else(|| no_such_rail(rail))
+    }
+
+    fn send_control(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        bytes: &[u8],
+    ) -> Result<Posted, PortError> {
+        match &mut self.control {
+            Some(control) => control.send(rail, to, Token(u32::MAX), bytes),
+            None => Ok(Posted::Again),
+        }
+    }
+
+    fn receive_control(&mut self, rail: RailId, into: &mut Packet) -> bool {
+        let Some(control) = &mut self.control else { return false };
+        if !control.has_message(rail) && control.has_completions(rail) {
+            // What it sends belongs to no segment, and may be lost.
+            let _ = control.drain(rail, |_| false);
+        }
+        matches!(control.receive(rail, into), Incoming::Message)
+    }
+
     #[inline(always)]
     fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError> {
         check_word(addr, atomic.width.bytes())?;
@@ -561,16 +623,19 @@ fn poll_failed(contexts: &Contexts, port_rail: &mut PortRail, code: isize) -> Po
     let entry = unsafe { rail.endpoint().queue().read_error() };
     drop(entered);
     let Some(mut entry) = entry else { return Polled::Empty };
-    let token = contexts
-        .token(entry.op_context)
-        .or_else(|| messages.failed(rail, entry.op_context, &mut entry.error));
-    Polled::Failed(Failure { token, error: entry.error })
+    let mut token = contexts.token(entry.op_context);
+    let mut is_message = false;
+    if token.is_none() {
+        token = messages.failed(rail, entry.op_context, &mut entry.error);
+        is_message = token.is_some();
+    }
+    Polled::Failed(Failure { token, is_message, error: entry.error })
 }
 
 /// The failure of a rail as a whole.
 #[cold]
 fn broken(error: PortError) -> Polled {
-    Polled::Failed(Failure { token: None, error })
+    Polled::Failed(Failure { token: None, is_message: false, error })
 }
 
 #[cold]

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use libfabric_sys::{DEVICE_MEMORY_API, Version};
-use log::warn;
+use log::{info, warn};
 
 use super::atomics::AtomicSupport;
 use super::context::Contexts;
+use super::device::Device;
 use super::device_memory::DirectPolicy;
 use super::discovery::Discovery;
 use super::error::OfiError;
@@ -15,13 +16,14 @@ use super::memory::OfiMemory;
 use super::message_order::MessageOrder;
 use super::port::OfiPort;
 use super::progress::Verdict;
+use super::provider::Reopening;
 use super::rail::{Rail, Receives};
 use super::remote_data::RemoteData;
 use super::report::{RailReport, Report};
 use crate::engine::lane::segments_for;
 use crate::engine::port::RailLimits;
 use crate::engine::regions::LaneKind;
-use crate::settings::BatchChoice;
+use crate::settings::{BatchChoice, Source};
 use crate::topology::Topology;
 
 /// From here on cxi rings the doorbell for what it has taken before it refuses a post.
@@ -102,6 +104,10 @@ impl Discovery {
         let host = vec![Arc::new(host)];
         let verdict = Verdict::reach(&mut fabrics, first, &self.settings, self.library.version());
 
+        let looked_after = proxy.len() > 1 && self.looks_after_rails();
+        let control =
+            if looked_after { self.open_control(&mut fabrics, &devices, peers) } else { None };
+
         let info = &first.info;
         let addressing = first_rail.domain().addressing();
         // What all rails keep.
@@ -143,7 +149,8 @@ impl Discovery {
             host: OfiPort::new(&host, host_contexts).map_err(host_failed)?,
             proxy: OfiPort::new(&proxy, contexts)
                 .map_err(proxy_failed)?
-                .with_batches(self.batches()),
+                .with_batches(self.batches())
+                .with_control(control),
             memory: OfiMemory::new(&host, &proxy, addressing, self.direct()),
             atomics: AtomicSupport::of(&proxy, &self.settings, self.candidate),
             report,
@@ -152,6 +159,57 @@ impl Discovery {
 }
 
 impl Discovery {
+    /// Whether a rail that fails is to be done without, if there are several.
+    fn looks_after_rails(&self) -> bool {
+        if self.settings.rail_timeout.is_none() {
+            return false;
+        }
+        let asked = self.settings.sources.of("NVSHMEM_LIBFABRIC_RAIL_TIMEOUT") != Source::Default;
+        let name = self.candidate.name;
+        match self.candidate.reopening {
+            Reopening::Shown => true,
+            Reopening::Untried => {
+                if !asked {
+                    info!(
+                        "a rail that fails ends the job: with {name} it has not been tried to do without \
+                         one (NVSHMEM_LIBFABRIC_RAIL_TIMEOUT in the environment has it tried)"
+                    );
+                }
+                asked
+            }
+            Reopening::Never(reason) => {
+                info!(
+                    "a rail that fails ends the job: with {name} there is no doing without, as {reason}"
+                );
+                false
+            }
+        }
+    }
+
+    /// The endpoints for control messages, one on each device; none if one cannot be opened.
+    fn open_control(
+        &self,
+        fabrics: &mut Fabrics,
+        devices: &[&Device],
+        peers: usize,
+    ) -> Option<OfiPort> {
+        // No segment is ever posted there.
+        let contexts = Arc::new(Contexts::new(1));
+        let open = |device: &&Device| {
+            let receives = Receives::Messages;
+            Rail::open(fabrics, device, &self.settings, &contexts, peers, receives).map(Arc::new)
+        };
+        let rails = devices.iter().map(open).collect::<Result<Vec<_>, _>>();
+        let opened = rails.and_then(|rails| OfiPort::new(&rails, Arc::clone(&contexts)));
+        opened
+            .inspect_err(|error| {
+                warn!(
+                    "no endpoint for control messages, so a rail that fails ends the job: {error}"
+                );
+            })
+            .ok()
+    }
+
     /// Whether the provider is told when more writes follow.
     pub fn batches(&self) -> bool {
         let sound = self.library.version() >= SOUND_BATCHES;

@@ -290,6 +290,8 @@ mod tests {
             ("NVSHMEM_LIBFABRIC_CONSISTENCY", "write-read"),
             ("NVSHMEM_LIBFABRIC_WARN_SECONDS", "0"),
             ("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", " 7 "),
+            ("NVSHMEM_LIBFABRIC_RAIL_TIMEOUT", "4"),
+            ("NVSHMEM_LIBFABRIC_RAIL_COOLING", "0"),
             ("NVSHMEM_LIBFABRIC_YIELD", "never"),
             ("NVSHMEM_LIBFABRIC_COUNTERS", "/tmp/of-pe-%p"),
             ("NVSHMEM_LIBFABRIC_LIBRARY", "/opt/lib/libfabric.so.1"),
@@ -323,6 +325,8 @@ mod tests {
         assert_eq!(settings.consistency, ConsistencyChoice::WriteRead);
         assert_eq!(settings.warn_after, None);
         assert_eq!(settings.fail_after, Some(Duration::from_secs(7)));
+        assert_eq!(settings.rail_timeout, Some(Duration::from_secs(4)));
+        assert_eq!(settings.rail_cooling, None);
         assert_eq!(settings.yield_when, YieldWhen::Never);
         assert_eq!(settings.counters.as_deref(), Some("/tmp/of-pe-%p"));
         assert_eq!(settings.library, "/opt/lib/libfabric.so.1");

@@ -79,6 +79,11 @@ pub struct Settings {
     pub warn_after: Option<Duration>,
     /// `NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS`: a wait this long fails. Default 120; 0 never.
     pub fail_after: Option<Duration>,
+    /// `NVSHMEM_LIBFABRIC_RAIL_TIMEOUT`: a rail on which nothing completes for so long, while the PE is
+    /// alive, is done without. Default 5; 0: a rail that fails ends the job.
+    pub rail_timeout: Option<Duration>,
+    /// `NVSHMEM_LIBFABRIC_RAIL_COOLING`: it is tried again so long after. Default 10; 0 never.
+    pub rail_cooling: Option<Duration>,
     /// `NVSHMEM_LIBFABRIC_YIELD`: whether an idle progress call gives up its core: `auto` does when
     /// this host has fewer cores than twice its PEs. Default `auto`.
     pub yield_when: YieldWhen,
@@ -119,6 +124,8 @@ impl Default for Settings {
             consistency: ConsistencyChoice::Auto,
             warn_after: Some(Duration::from_secs(10)),
             fail_after: Some(Duration::from_secs(120)),
+            rail_timeout: Some(Duration::from_secs(5)),
+            rail_cooling: Some(Duration::from_secs(10)),
             yield_when: YieldWhen::Auto,
             counters: None,
             library: String::from("libfabric.so.1"),

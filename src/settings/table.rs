@@ -315,6 +315,30 @@ pub(super) const TABLE: &[Setting] = &[
         show: |settings| show_seconds(settings.fail_after),
     },
     Setting {
+        name: "NVSHMEM_LIBFABRIC_RAIL_TIMEOUT",
+        accepts: || SECONDS.to_string(),
+        doc: "With several rails: a rail on which nothing to a PE completes for so long, while the PE \
+              answers on others, is taken out of service for that PE, and what was on it goes over the \
+              others. A rail that reports an error is at once. Well below \
+              NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS; on all PEs alike. 0: a rail that fails ends the job. So it \
+              does with `shm`, `cxi` and whatever goes through ofi_rxm, and with `efa` unless this is \
+              set.",
+        set: |settings, text| {
+            SECONDS.parse(text).map(|value| settings.rail_timeout = seconds(value))
+        },
+        show: |settings| show_seconds(settings.rail_timeout),
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_RAIL_COOLING",
+        accepts: || SECONDS.to_string(),
+        doc: "A rail that was taken out of service is tried again so long after, and comes back when it \
+              works. 0: it does not come back.",
+        set: |settings, text| {
+            SECONDS.parse(text).map(|value| settings.rail_cooling = seconds(value))
+        },
+        show: |settings| show_seconds(settings.rail_cooling),
+    },
+    Setting {
         name: "NVSHMEM_LIBFABRIC_YIELD",
         accepts: names::<YieldWhen>,
         doc: "Whether an idle progress call gives up its core. `auto` does when this host has \

@@ -9,17 +9,19 @@ use nvshmem_transport_libfabric::engine::counted::TAGS;
 use nvshmem_transport_libfabric::engine::error::EngineError;
 use nvshmem_transport_libfabric::engine::fake::{FakeFabric, FakeMemory, FakePort, Script};
 use nvshmem_transport_libfabric::engine::handle::HandleBytes;
+use nvshmem_transport_libfabric::engine::health::RailHealth;
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::{
     Lane, LaneConfig, LocalSide, Request, SignalEngine,
 };
 use nvshmem_transport_libfabric::engine::native::{AtomicPath, TARGET_RAIL};
 use nvshmem_transport_libfabric::engine::paths::{Path, PathTable};
-use nvshmem_transport_libfabric::engine::port::{Access, Direction, RailLimits};
+use nvshmem_transport_libfabric::engine::port::{Access, Direction, PeerAddr, RailLimits};
 use nvshmem_transport_libfabric::engine::regions::{LaneKind, RegionTable};
 
 use super::as_entry::AsEntry as _;
 
+#[derive(Debug)]
 pub(crate) struct Shape {
     pub(crate) n_pes: u32,
     pub(crate) rails: u8,
@@ -39,6 +41,8 @@ pub(crate) struct Shape {
     pub(crate) staged: u32,
     /// Bytes of a chunk of bounce memory, and chunks for each direction.
     pub(crate) bounce: (usize, u16, u16),
+    /// Whether, and when, a rail that fails is done without.
+    pub(crate) health: Option<RailHealth>,
 }
 
 impl Default for Shape {
@@ -59,6 +63,7 @@ impl Default for Shape {
             native: false,
             staged: 0,
             bounce: (1024, 2, 2),
+            health: None,
         }
     }
 }
@@ -102,6 +107,12 @@ pub(crate) fn paths(n_pes: u32, rails: u8) -> PathTable {
     PathTable::new(paths, usize::from(rails))
 }
 
+/// The control endpoints at the ends of all paths.
+fn controls(n_pes: u32, rails: u8) -> Vec<PeerAddr> {
+    let ends = (0..n_pes).flat_map(|pe| (0..rails).map(move |rail| (pe, (rail + 1) % rails)));
+    ends.map(|(pe, remote)| FakeFabric::control_address(Pe(pe), RailId(remote))).collect()
+}
+
 /// By the one rail whose path leads to the target's first.
 fn atomic_paths(n_pes: u32, rails: u8) -> Vec<AtomicPath> {
     let to = |pe| FakeFabric::address(Pe(pe), TARGET_RAIL);
@@ -127,6 +138,11 @@ pub(crate) fn watchdog() -> Watchdog {
     Watchdog::new(Some(Duration::from_secs(10)), Some(Duration::from_secs(60)))
 }
 
+/// For jobs in which rails fail, one after the other.
+fn patient() -> Watchdog {
+    Watchdog::new(Some(Duration::from_secs(100)), Some(Duration::from_secs(400)))
+}
+
 impl Job {
     pub(crate) fn new(seed: u64, shape: &Shape, script: Script) -> Self {
         let fabric = FakeFabric::new(seed, shape.n_pes, script);
@@ -150,13 +166,16 @@ impl Job {
                     kind: LaneKind::Proxy,
                     paths: paths(shape.n_pes, shape.rails),
                     regions: regions.index(),
-                    watchdog: watchdog(),
+                    watchdog: if shape.health.is_some() { patient() } else { watchdog() },
                     signals: shape.signals,
                     counted: shape.counted,
                     spread: shape.spread,
                     devices: shape.staged != 0,
                 };
                 let mut lane = Lane::new(fabric.port(me, limits(shape)), config);
+                if let Some(health) = &shape.health {
+                    lane = lane.with_rail_health(health, controls(shape.n_pes, shape.rails));
+                }
                 if shape.native {
                     lane = lane.with_native_atomics(atomic_paths(shape.n_pes, shape.rails));
                 }

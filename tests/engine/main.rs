@@ -10,6 +10,7 @@ mod consistency;
 mod counted;
 mod failures;
 mod fences;
+mod health;
 mod job;
 mod native;
 mod random;

@@ -5,9 +5,12 @@ use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 
 use super::job::{Job, Random, Shape, random_rates, random_spread};
 
-/// Runs `case` for many seeds and names the one that fails.
+/// Runs `case` for many seeds and names the one that fails; for a single one if `NVSHMEM_TEST_SEED` says
+/// which.
 pub(crate) fn for_seeds(count: u64, case: impl Fn(u64) + std::panic::RefUnwindSafe) {
-    for seed in 1..=count {
+    let single = std::env::var("NVSHMEM_TEST_SEED").ok().and_then(|text| text.parse().ok());
+    let (first, last) = single.map_or((1, count), |seed| (seed, seed));
+    for seed in first..=last {
         if let Err(panic) = std::panic::catch_unwind(|| case(seed)) {
             eprintln!("failed with seed {seed}");
             std::panic::resume_unwind(panic);

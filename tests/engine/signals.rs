@@ -124,6 +124,8 @@ pub(crate) fn random_shape(random: &mut Random) -> Shape {
         staged: [0, 0, u32::MAX, random.below(1 << 8) as u32][random.below(4)],
         bounce: ([64, 100, 1024, 1 << 16][random.below(4)], 1 + random.below(3) as u16, 1),
         spread: random_spread(random),
+        // Looking after rails that do not fail changes nothing.
+        health: (random.below(2) == 0).then_some(super::health::HEALTH),
     }
 }
 

@@ -1,9 +1,12 @@
 //! Staged memory on the fake: bytes that neither the fabric nor the CPU may touch.
 
+use std::time::Duration;
+
 use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
 use nvshmem_transport_libfabric::engine::error::EngineError;
 use nvshmem_transport_libfabric::engine::fake::{Event, FakeFabric, Script};
 use nvshmem_transport_libfabric::engine::handover::handover;
+use nvshmem_transport_libfabric::engine::health::RailHealth;
 use nvshmem_transport_libfabric::engine::host_lane::HostLane;
 use nvshmem_transport_libfabric::engine::ids::Pe;
 use nvshmem_transport_libfabric::engine::lane::{Lane, LocalSide, Request};
@@ -210,6 +213,31 @@ fn a_request_that_cannot_be_carried_out_fails_its_sender() {
         .unwrap()
         .to_string();
     assert!(error.contains("PE 1") && error.contains("not registered"), "{error}");
+}
+
+/// Nor is it ever acknowledged: the refusal may be the last of all that the target sends.
+#[test]
+fn a_refused_request_is_never_done() {
+    const LOOK_AFTER: RailHealth = RailHealth { timeout: Duration::from_secs(5), cooling: None };
+    for seed in 1..=200 {
+        let health = (seed % 2 == 0).then_some(LOOK_AFTER);
+        let shape = Shape { rails: 4, depth: 2, health, ..Shape::default() };
+        let mut job = Job::new(seed, &shape, Script { delay: (1, 100_000), ..Script::default() });
+        let targets = Targets::of(&job);
+        let handle = job.members[1].handle;
+        job.members[1].regions.release(&handle).unwrap();
+        job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
+        let failed = (0..1_000_000).any(|_| {
+            // What the target sends meanwhile acknowledges what it has had.
+            let _ = job.members[1].lane.amo(&targets.atomic(0, 0, AtomicOp::Inc, 0));
+            let _ = job.members[1].lane.progress();
+            let _ = job.members[0].lane.progress();
+            let quiet = job.members[0].lane.is_quiet(Pe(1));
+            assert_ne!(quiet, Ok(true), "seed {seed}");
+            quiet.is_err()
+        });
+        assert!(failed, "seed {seed}: nobody is told");
+    }
 }
 
 #[test]

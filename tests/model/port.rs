@@ -157,7 +157,7 @@ impl Port for ModelPort {
                 Done::Failed(_) | Done::RailFailed if count == 0 => {
                     world.told(self.pe, told);
                     let token = if let Done::Failed(token) = next { Some(token) } else { None };
-                    return Polled::Failed(Failure { token, error: lost() });
+                    return Polled::Failed(Failure { token, is_message: true, error: lost() });
                 }
                 // An error is reported by a poll of its own.
                 Done::Failed(_) | Done::RailFailed => {

@@ -65,6 +65,9 @@ pub struct Run {
     /// Whether it is one of the tests as well. Tests look at what is wrong, not at what is slow.
     #[serde(default)]
     pub tested: bool,
+    /// Whether it is a test only where all are wanted (`NVSHMEM_TEST_FULL`): it takes long.
+    #[serde(default)]
+    pub long: bool,
 }
 
 /// Something that happens to a link.
@@ -172,7 +175,7 @@ pub enum Figure {
 }
 
 /// What the plugin can do, of what experiments may need.
-const OFFERED: &[&str] = &[];
+const OFFERED: &[&str] = &["rails that may fail"];
 
 impl Experiment {
     /// Reads a text.

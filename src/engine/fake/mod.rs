@@ -34,9 +34,14 @@ impl FakeFabric {
         Self { world, baton: Arc::default() }
     }
 
-    /// The address of a PE's rail, the same in every port's address table.
+    /// The address of a PE's rail as it is opened first, the same in every port's address table.
     pub fn address(pe: Pe, rail: RailId) -> PeerAddr {
         PeerAddr(u64::from(pe.0) << 8 | u64::from(rail.0))
+    }
+
+    /// The address of a PE's control endpoint on a rail.
+    pub fn control_address(pe: Pe, rail: RailId) -> PeerAddr {
+        Self::address(pe, rail)
     }
 
     /// Opens a lane's port. The first one of a PE is its proxy lane's: it gets the messages.
@@ -113,6 +118,43 @@ impl FakeFabric {
     /// From now on, or no longer, targets are not told of writes that have landed.
     pub fn hold_remote_data(&self, hold: bool) {
         self.lock().holds_data = hold;
+    }
+
+    /// From now on nothing goes from one PE's rail to another's, until [`FakeFabric::link_up`]: it is
+    /// neither delivered nor refused, and what is under way is delivered late.
+    pub fn link_down(&self, from: (Pe, RailId), to: (Pe, RailId)) {
+        self.lock().down_links.push((from, to));
+    }
+
+    /// The link works again.
+    pub fn link_up(&self, from: (Pe, RailId), to: (Pe, RailId)) {
+        self.lock().down_links.retain(|down| *down != (from, to));
+    }
+
+    /// From now on nothing leaves a PE's rail or gets to it, until [`FakeFabric::rail_up`].
+    pub fn rail_down(&self, pe: Pe, rail: RailId) {
+        self.lock().down_rails.push((pe, rail));
+    }
+
+    /// The rail works again.
+    pub fn rail_up(&self, pe: Pe, rail: RailId) {
+        self.lock().down_rails.retain(|down| *down != (pe, rail));
+    }
+
+    /// From now on, or no longer, what is under way where nothing goes fails after a while, though it may
+    /// be delivered late all the same.
+    pub fn dead_links_fail(&self, fail: bool) {
+        self.lock().dead_links_fail = fail;
+    }
+
+    /// Rails that are closed are not opened again, from now on.
+    pub fn refuse_resets(&self) {
+        self.lock().refuses_resets = true;
+    }
+
+    /// How often rails were closed and opened again.
+    pub fn resets(&self) -> u32 {
+        self.lock().resets
     }
 
     /// A PE's rail fails as a whole: its next poll says so.

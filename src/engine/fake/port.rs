@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::FakeFabric;
 use super::copies::FakeCopies;
-use super::world::{Done, Event, Mail, Work, fault};
+use super::world::{Done, Event, Mail, Target, Work, fault};
 use crate::engine::atomic::Atomic;
 use crate::engine::copies::{Bounce, Reach, Stager};
 use crate::engine::fabric_atomic::FabricAtomic;
@@ -65,8 +65,7 @@ impl FakePort {
                 return Err(fault("post", 22, "the descriptor does not cover the local memory"));
             }
         }
-        let target = (Pe((to.0 >> 8) as u32), RailId(to.0 as u8));
-        world.post(self.lane, self.pe, rail, target, token, Work::Transfer(*transfer, data));
+        world.post(self.lane, self.pe, rail, target(to), token, Work::Transfer(*transfer, data));
         in_flight.insert(token);
         Ok(Posted::Yes)
     }
@@ -82,7 +81,7 @@ impl FakePort {
     ) -> Result<Posted, PortError> {
         let posted = self.take(rail, to, token, transfer, data);
         if matches!(posted, Ok(Posted::Yes)) {
-            self.fabric.lock().ring(self.lane, rail, Pe((to.0 >> 8) as u32));
+            self.fabric.lock().ring(self.lane, rail, target(to).pe);
         }
         posted
     }
@@ -152,8 +151,7 @@ impl Port for FakePort {
         let in_flight = &mut self.tokens[rail.index()];
         let depth = self.limits[rail.index()].depth as usize;
         assert!(in_flight.len() < depth, "{rail} is over its depth");
-        let target = (Pe((to.0 >> 8) as u32), RailId(to.0 as u8));
-        world.post(self.lane, self.pe, rail, target, token, Work::Atomic(*atomic));
+        world.post(self.lane, self.pe, rail, target(to), token, Work::Atomic(*atomic));
         in_flight.insert(token);
         Ok(Posted::Yes)
     }
@@ -227,8 +225,7 @@ impl Port for FakePort {
         if !world.has_room() {
             return Ok(Posted::Again);
         }
-        let target = (Pe((to.0 >> 8) as u32), RailId(to.0 as u8));
-        world.send(self.pe, rail, target, bytes, ordered);
+        world.send(self.pe, rail, target(to), bytes, ordered);
         Ok(Posted::Yes)
     }
 
@@ -239,7 +236,50 @@ impl Port for FakePort {
                 Incoming::Message
             }
             Some(Mail::RemoteData(data)) => Incoming::RemoteData(data),
-            None => Incoming::Nothing,
+            Some(Mail::Control(_)) | None => Incoming::Nothing,
+        }
+    }
+
+    fn can_reset(&self, _rail: RailId) -> bool {
+        true
+    }
+
+    fn reset_rail(&mut self, rail: RailId) -> Result<Vec<u8>, PortError> {
+        let generation = self.fabric.lock().reset(self.lane, self.pe, rail)?;
+        self.tokens[rail.index()].clear();
+        let address = FakeFabric::address(self.pe, rail).0 | u64::from(generation) << 40;
+        Ok(address.to_le_bytes().to_vec())
+    }
+
+    fn send_control(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        bytes: &[u8],
+    ) -> Result<Posted, PortError> {
+        assert!(bytes.len() <= MAX_MESSAGE, "a message of {} bytes", bytes.len());
+        let mut world = self.fabric.lock();
+        if !world.has_room() {
+            return Ok(Posted::Again);
+        }
+        world.send_control(self.pe, rail, target(to), bytes);
+        Ok(Posted::Yes)
+    }
+
+    fn receive_control(&mut self, rail: RailId, into: &mut Packet) -> bool {
+        match self.fabric.lock().take_control(self.pe, rail) {
+            Some(bytes) => {
+                into.fill(&bytes);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn insert_address(&mut self, _rail: RailId, address: &[u8]) -> Result<PeerAddr, PortError> {
+        match address.try_into() {
+            Ok(bytes) => Ok(PeerAddr(u64::from_le_bytes(bytes))),
+            Err(_) => Err(fault("insert", 22, "no address of this fabric")),
         }
     }
 
@@ -289,6 +329,11 @@ impl Port for FakePort {
         self.fabric.lock().advance(0, true);
         self.fabric.baton.pass();
     }
+}
+
+/// Whose rail an address is of, and in which generation.
+fn target(to: PeerAddr) -> Target {
+    Target { pe: Pe((to.0 >> 8) as u32), rail: RailId(to.0 as u8), generation: (to.0 >> 40) as u32 }
 }
 
 /// Registers memory of one PE with the fake fabric.

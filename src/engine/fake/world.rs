@@ -95,12 +95,26 @@ pub(super) enum Work {
     Atomic(FabricAtomic),
 }
 
+/// What an address names.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target {
+    pub(super) pe: Pe,
+    pub(super) rail: RailId,
+    pub(super) generation: u32,
+}
+
 #[derive(Debug)]
 struct Flight {
     lane: usize,
     from: Pe,
     to: Pe,
     remote_rail: RailId,
+    /// The generation of the target's rail that it was posted to.
+    generation: u32,
+    /// Nobody waits for it any more: its rail was closed, or it was reported as failed.
+    orphan: bool,
+    /// Then, for a write: its bytes as they were.
+    frozen: Option<Vec<u8>>,
     rail: RailId,
     token: Token,
     work: Work,
@@ -116,14 +130,18 @@ struct Flight {
 pub(super) enum Mail {
     Message(Vec<u8>),
     RemoteData(u32),
+    /// For the control endpoint.
+    Control(Vec<u8>),
 }
 
 /// Mail on its way.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Letter {
+    from: Pe,
     to: Pe,
     rail: RailId,
     remote_rail: RailId,
+    generation: u32,
     mail: Mail,
     due: u64,
 }
@@ -161,6 +179,14 @@ pub(super) struct World {
     pub(super) lose_next: u32,
     pub(super) lose_next_data: u32,
     pub(super) holds_data: bool,
+    /// Pairs of rails between which nothing goes in this direction.
+    pub(super) down_links: Vec<((Pe, RailId), (Pe, RailId))>,
+    pub(super) down_rails: Vec<(Pe, RailId)>,
+    pub(super) dead_links_fail: bool,
+    pub(super) refuses_resets: bool,
+    pub(super) resets: u32,
+    /// How often the rails of proxy lanes were opened again.
+    generations: HashMap<(Pe, RailId), u32>,
     pub(super) events: Vec<Event>,
     /// Keys by which nothing may be written.
     pub(super) only_reads: HashSet<u64>,
@@ -178,6 +204,8 @@ pub(super) struct World {
     letters: Vec<Letter>,
     /// What has arrived, by PE and rail.
     inboxes: HashMap<(Pe, RailId), VecDeque<Mail>>,
+    /// The same for control endpoints.
+    controls: HashMap<(Pe, RailId), VecDeque<Vec<u8>>>,
     pub(super) duplicate_next: u32,
     /// How often a doorbell was rung.
     pub(super) doorbells: u64,
@@ -201,6 +229,12 @@ impl World {
             lose_next: 0,
             lose_next_data: 0,
             holds_data: false,
+            down_links: Vec::new(),
+            down_rails: Vec::new(),
+            dead_links_fail: false,
+            refuses_resets: false,
+            resets: 0,
+            generations: HashMap::new(),
             events: Vec::new(),
             only_reads: HashSet::new(),
             fail_copies: (0, 0),
@@ -215,6 +249,7 @@ impl World {
             flights: Vec::new(),
             letters: Vec::new(),
             inboxes: HashMap::new(),
+            controls: HashMap::new(),
             duplicate_next: 0,
             doorbells: 0,
             actors: HashMap::new(),
@@ -360,7 +395,7 @@ impl World {
         let lane = self.lanes.iter().position(|owner| *owner == pe);
         let Some(lane) = lane else { panic!("{pe} has no lane") };
         let error = fault("poll", 5, "the rail is gone");
-        let failure = Failure { token: None, error };
+        let failure = Failure { token: None, is_message: false, error };
         self.done[lane][rail.index()].push_back(Done::Failure(failure));
     }
 
@@ -375,7 +410,7 @@ impl World {
         lane: usize,
         from: Pe,
         rail: RailId,
-        to: (Pe, RailId),
+        to: Target,
         token: Token,
         work: Work,
     ) {
@@ -384,7 +419,7 @@ impl World {
             Work::Atomic(_) => 0,
         };
         let due = self.carry(from, rail, len) + self.delay(rail);
-        let (to, remote_rail) = to;
+        let Target { pe: to, rail: remote_rail, generation } = to;
         let outcome = None;
         let rung = !self.script.doorbells || matches!(work, Work::Atomic(_));
         self.flights.push(Flight {
@@ -392,6 +427,9 @@ impl World {
             from,
             to,
             remote_rail,
+            generation,
+            orphan: false,
+            frozen: None,
             rail,
             token,
             work,
@@ -448,14 +486,8 @@ impl World {
     }
 
     /// A message leaves. On a rail that keeps their order it comes after the writes before it.
-    pub(super) fn send(
-        &mut self,
-        from: Pe,
-        rail: RailId,
-        (to, remote_rail): (Pe, RailId),
-        bytes: &[u8],
-        ordered: bool,
-    ) {
+    pub(super) fn send(&mut self, from: Pe, rail: RailId, to: Target, bytes: &[u8], ordered: bool) {
+        let Target { pe: to, rail: remote_rail, generation } = to;
         let writes = self.flights.iter().filter(|flight| {
             flight.outcome.is_none()
                 && (flight.from, flight.to, flight.rail) == (from, to, rail)
@@ -464,7 +496,28 @@ impl World {
         let after = if ordered { writes.map(|flight| flight.due + 1).max() } else { None };
         let due = (self.now + self.delay(rail)).max(after.unwrap_or(0));
         let mail = Mail::Message(bytes.to_vec());
-        self.letters.push(Letter { to, rail, remote_rail, mail, due });
+        self.letters.push(Letter { from, to, rail, remote_rail, generation, mail, due });
+    }
+
+    /// A message leaves for a control endpoint.
+    pub(super) fn send_control(&mut self, from: Pe, rail: RailId, to: Target, bytes: &[u8]) {
+        let due = self.now + self.delay(rail);
+        let Target { pe: to, rail: remote_rail, .. } = to;
+        let (mail, generation) = (Mail::Control(bytes.to_vec()), 0);
+        // What goes nowhere fills the connection, which takes nothing more then.
+        let there = (to, remote_rail);
+        let waits = |letter: &&Letter| {
+            let same = (letter.from, letter.rail, letter.to) == (from, rail, to);
+            same && matches!(letter.mail, Mail::Control(_))
+        };
+        if !self.goes((from, rail), there) && self.letters.iter().filter(waits).count() >= 8 {
+            return;
+        }
+        self.letters.push(Letter { from, to, rail, remote_rail, generation, mail, due });
+    }
+
+    pub(super) fn take_control(&mut self, pe: Pe, rail: RailId) -> Option<Vec<u8>> {
+        self.controls.get_mut(&(pe, rail))?.pop_front()
     }
 
     pub(super) fn take_mail(&mut self, pe: Pe, rail: RailId) -> Option<Mail> {
@@ -508,6 +561,7 @@ impl World {
             let furthest = self.now + 10_000_000;
             self.now = next.map_or(furthest, |next| next.clamp(self.now, furthest));
         }
+        self.fail_dead_links();
         while let Some(at) = (0..self.copies.len())
             .filter(|at| self.copies[*at].due <= self.now)
             .min_by_key(|at| self.copies[*at].due)
@@ -555,6 +609,18 @@ impl World {
 
     fn move_letter(&mut self, at: usize) {
         let letter = self.letters.swap_remove(at);
+        if let Mail::Control(bytes) = &letter.mail {
+            let control = self.controls.entry((letter.to, letter.remote_rail)).or_default();
+            control.push_back(bytes.clone());
+            if self.duplicates() {
+                let due = self.now + self.delay(letter.rail);
+                self.letters.push(Letter { due, ..letter });
+            }
+            return;
+        }
+        if letter.generation != self.generation(letter.to, letter.remote_rail) {
+            return;
+        }
         self.deliver(letter.to, letter.remote_rail, letter.mail.clone());
         if matches!(letter.mail, Mail::Message(_)) && self.duplicates() {
             let due = self.now + self.delay(letter.rail);
@@ -564,11 +630,105 @@ impl World {
 
     fn may_go(&self, letter: &Letter) -> bool {
         let held = self.holds_data && matches!(letter.mail, Mail::RemoteData(_));
-        !held && !self.stalled.contains(&letter.to)
+        // What is told of a write has come with it.
+        let is_here = matches!(letter.mail, Mail::RemoteData(_));
+        let (from, to) = ((letter.from, letter.rail), (letter.to, letter.remote_rail));
+        let goes = is_here || self.goes(from, to);
+        !held && goes && !self.stalled.contains(&letter.to)
     }
 
     fn may_move(&self, flight: &Flight) -> bool {
-        flight.outcome.is_some() || flight.rung && !self.stalled.contains(&flight.to)
+        let (here, there) = ((flight.from, flight.rail), (flight.to, flight.remote_rail));
+        // The other end of a connection that is gone says so, if its answer gets here.
+        let cut = flight.generation != self.generation(flight.to, flight.remote_rail);
+        match (&flight.outcome, &flight.work) {
+            (Some(_), _) => flight.orphan || self.goes(there, here),
+            (None, _) if cut => self.goes(here, there) || flight.orphan,
+            (None, Work::Transfer(t, _)) if t.direction == Direction::Read => {
+                let goes = self.goes(here, there) && self.goes(there, here);
+                flight.orphan || goes && flight.rung && !self.stalled.contains(&flight.to)
+            }
+            (None, _) => {
+                self.goes(here, there) && flight.rung && !self.stalled.contains(&flight.to)
+            }
+        }
+    }
+
+    /// Whether anything goes from one rail to another.
+    fn goes(&self, from: (Pe, RailId), to: (Pe, RailId)) -> bool {
+        (self.down_links.is_empty() && self.down_rails.is_empty())
+            || !(self.down_rails.contains(&from)
+                || self.down_rails.contains(&to)
+                || self.down_links.contains(&(from, to)))
+    }
+
+    fn generation(&self, pe: Pe, rail: RailId) -> u32 {
+        self.generations.get(&(pe, rail)).copied().unwrap_or(0)
+    }
+
+    /// Closes a rail and opens it again: gives its generation, for that of a proxy lane.
+    pub(super) fn reset(&mut self, lane: usize, pe: Pe, rail: RailId) -> Result<u32, PortError> {
+        if self.refuses_resets {
+            return Err(fault("reset", 5, "refused by the script"));
+        }
+        self.resets += 1;
+        self.done[lane][rail.index()].clear();
+        for at in 0..self.flights.len() {
+            if (self.flights[at].lane, self.flights[at].rail) == (lane, rail) {
+                self.orphan(at);
+            }
+        }
+        // Some of what was sent is lost, and some arrives all the same.
+        let mut kept = Vec::new();
+        for letter in std::mem::take(&mut self.letters) {
+            let is_message = matches!(letter.mail, Mail::Message(_));
+            let sent = is_message && (letter.from, letter.rail) == (pe, rail);
+            if !sent || self.draw() % 2 == 0 {
+                kept.push(letter);
+            }
+        }
+        self.letters = kept;
+        if self.lanes.iter().position(|owner| *owner == pe) != Some(lane) {
+            return Ok(0);
+        }
+        self.inboxes.remove(&(pe, rail));
+        let generation = self.generations.entry((pe, rail)).or_default();
+        *generation += 1;
+        Ok(*generation)
+    }
+
+    /// What is under way where nothing goes is reported as failed, after a while.
+    fn fail_dead_links(&mut self) {
+        if !self.dead_links_fail {
+            return;
+        }
+        for at in 0..self.flights.len() {
+            let flight = &self.flights[at];
+            let dead = !flight.orphan && !self.stalled.contains(&flight.to);
+            if dead && flight.due + 1_000_000 <= self.now && !self.may_move(flight) {
+                let (lane, rail, token) = (flight.lane, flight.rail, flight.token);
+                let error = fault("delivery", 110, "the link is dead");
+                let failure = Failure { token: Some(token), is_message: false, error };
+                self.done[lane][rail.index()].push_back(Done::Failure(failure));
+                self.orphan(at);
+            }
+        }
+    }
+
+    /// Nobody waits for a segment any more. It may be delivered all the same, unless it reads.
+    fn orphan(&mut self, at: usize) {
+        let flight = &self.flights[at];
+        if flight.orphan {
+            return;
+        }
+        if let Work::Transfer(Transfer { local: Local::Memory { addr, .. }, len, .. }, _) =
+            flight.work
+        {
+            let from = flight.from;
+            let bytes = self.bytes_mut(from, addr, len).to_vec();
+            self.flights[at].frozen = Some(bytes);
+        }
+        self.flights[at].orphan = true;
     }
 
     /// The target of a write with remote data is told of it, some time after the data is there.
@@ -578,12 +738,21 @@ impl World {
             self.lose_next_data -= 1;
             return;
         }
-        let Flight { to, rail, remote_rail, .. } = *flight;
+        let Flight { from, to, rail, remote_rail, generation, .. } = *flight;
         let due = self.now + self.delay(rail);
-        self.letters.push(Letter { to, rail, remote_rail, mail: Mail::RemoteData(data), due });
+        let mail = Mail::RemoteData(data);
+        self.letters.push(Letter { from, to, rail, remote_rail, generation, mail, due });
     }
 
     fn move_data(&mut self, flight: &Flight) -> Result<(), PortError> {
+        if flight.generation != self.generation(flight.to, flight.remote_rail) {
+            return Err(fault("delivery", 104, "the rail addressed is closed"));
+        }
+        let is_read =
+            matches!(&flight.work, Work::Transfer(t, _) if t.direction == Direction::Read);
+        if is_read && flight.orphan {
+            return Err(fault("delivery", 104, "the rail that reads is closed"));
+        }
         if self.fail_next > 0 {
             self.fail_next -= 1;
             return Err(fault("delivery", 5, "failed by the script"));
@@ -615,7 +784,8 @@ impl World {
         }
         match (direction, local) {
             (Direction::Write, Local::Memory { addr, .. }) => {
-                let bytes = self.bytes_mut(from, addr, len).to_vec();
+                let now = || self.bytes_mut(from, addr, len).to_vec();
+                let bytes = flight.frozen.clone().unwrap_or_else(now);
                 self.bytes_mut(to, target, len).copy_from_slice(&bytes);
             }
             (Direction::Write, Local::Inline(value)) => {
@@ -667,6 +837,9 @@ impl World {
     }
 
     fn complete(&mut self, flight: &Flight, outcome: Result<(), PortError>) {
+        if flight.orphan {
+            return;
+        }
         if self.lose_next > 0 {
             self.lose_next -= 1;
             return;
@@ -674,7 +847,7 @@ impl World {
         let token = flight.token;
         self.done[flight.lane][flight.rail.index()].push_back(match outcome {
             Ok(()) => Done::Token(token),
-            Err(error) => Done::Failure(Failure { token: Some(token), error }),
+            Err(error) => Done::Failure(Failure { token: Some(token), is_message: false, error }),
         });
     }
 }
