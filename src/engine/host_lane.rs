@@ -121,6 +121,12 @@ impl<P: Port> HostLane<P> {
         Ok(true)
     }
 
+    /// Whether [`HostLane::try_progress`] may have something to do.
+    #[inline(always)]
+    pub fn has_work(&self) -> bool {
+        self.has_work.load(Ordering::Relaxed)
+    }
+
     /// One turn of the loop, if there is anything under way and no other thread is at it. For the
     /// proxy thread: it never waits.
     ///

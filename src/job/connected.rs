@@ -213,7 +213,7 @@ impl Connected {
         // SAFETY: as in `with_proxy`.
         let proxy = unsafe { &mut *self.proxy.get() };
         let mut busy = proxy.lane.progress()?;
-        if proxy.drives_host {
+        if proxy.drives_host && self.host.has_work() {
             busy |= self.host.try_progress()?;
         }
         Ok(busy)
