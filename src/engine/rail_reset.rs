@@ -20,7 +20,6 @@ use super::health::{Answer, Closing};
 use super::ids::{Pe, RailId, Token};
 use super::lane::Lane;
 use super::limbo::TOKEN;
-use super::moves::Move;
 use super::port::Port;
 use super::segment::{Segment, Stage};
 
@@ -168,39 +167,19 @@ impl<P: Port> Lane<P> {
         }
         peer.set_generation(remote, generation);
         peer.grace = None;
-        if let Some(moves) = health.moves.as_deref().filter(|_| !address.is_empty()) {
-            moves.note(pe, remote, address);
+        if let Some(detours) = health.detours.as_deref() {
+            detours.set(pe);
         }
         self.lose_count(pe);
         for at in 0..self.rails.len() {
             let rail = RailId(at as u8);
-            if self.paths.get(pe, rail).remote.rail() == remote {
+            if self.paths.leads(pe, rail) && self.paths.get(pe, rail).remote.rail() == remote {
                 self.readdress(pe, rail, cause, address);
             }
         }
         // Nothing is on its way to it that could arrive late.
         if let Some(health) = self.health.as_deref_mut() {
             health.peer(pe).wants.retain(|(wanted, _)| *wanted != remote);
-        }
-    }
-
-    /// What is posted to a rail of a peer from here on goes to this address. For a lane that does not look
-    /// after rails itself.
-    #[cold]
-    pub(super) fn redirect(&mut self, to: &Move) {
-        for rail in (0..self.rails.len()).map(|at| RailId(at as u8)) {
-            if self.paths.get(to.pe, rail).remote.rail() != to.rail {
-                continue;
-            }
-            match self.port.insert_address(rail, &to.address) {
-                Ok(address) => self.paths.set_address(to.pe, rail, address),
-                Err(error) => {
-                    warn!(target: "TRANSPORT", "the new address of a rail of {}: {error}", to.pe);
-                }
-            }
-        }
-        if let Some(stream) = self.streams.find_mut(to.pe) {
-            stream.next = self.paths.get(to.pe, stream.next.rail);
         }
     }
 
