@@ -156,6 +156,8 @@ pub(super) struct PathHealth {
     pub(super) returned: Option<u32>,
     /// It never comes back.
     pub(super) gone: bool,
+    /// When its far end was last opened again, with what was on it cut off.
+    pub(super) cut: Option<u32>,
     /// The latest probe.
     pub(super) probe: u32,
     /// When that was sent.

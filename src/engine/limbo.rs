@@ -21,6 +21,7 @@
 
 use super::counts::Tags;
 use super::error::EngineError;
+use super::health::REISSUES;
 use super::ids::{Pe, RailId, Token};
 use super::lane::Lane;
 use super::port::{Direction, Local, Port, PortError};
@@ -135,6 +136,21 @@ impl<P: Port> Lane<P> {
             self.lose_count(pe);
         }
         self.watchdog.hurry();
+        if reissues(&self.segments[token.0]) >= REISSUES {
+            self.give_up_reissuing(token);
+        }
+    }
+
+    /// A segment has been cut off too often.
+    #[cold]
+    fn give_up_reissuing(&mut self, token: Token) {
+        let segment = &self.segments[token.0];
+        let (what, pe, len, rail) =
+            (segment.what(), segment.pe, segment.transfer.len, segment.rail);
+        let text = format!("its path has failed {REISSUES} times");
+        let error = PortError { call: "posting again", code: 0, text };
+        let rail_name = self.port.rail_name(rail).to_owned();
+        self.fail_stream(pe, EngineError::Segment { what, pe, len, rail, rail_name, error });
     }
 
     /// The fabric does not have the token of a segment in limbo.

@@ -12,6 +12,11 @@
 //!
 //! While a rail waits to be closed, it is polled as always, so two PEs that close rails at the same time do
 //! not wait for one another longer than the timeout.
+//!
+//! Where the fabric does not give back the tokens of what a peer's reset has cut off, only a reset of the rail
+//! that it was on does, which cuts off what the peer has sent there meanwhile: two PEs could go on like that for
+//! ever. So a path that is cut twice within a short time is out of service until it has cooled down, and a
+//! segment that is cut off too often ends its stream.
 
 use log::{info, warn};
 
@@ -22,6 +27,9 @@ use super::lane::Lane;
 use super::limbo::TOKEN;
 use super::port::Port;
 use super::segment::{Segment, Stage};
+
+/// A path that is cut again within so many timeouts, or before it would have cooled down, is out of service.
+const SOON: u32 = 4;
 
 /// Most turns in which what has come in is taken before a rail is closed.
 const LAST_TURNS: u32 = 4096;
@@ -187,6 +195,9 @@ impl<P: Port> Lane<P> {
     fn readdress(&mut self, pe: Pe, rail: RailId, cause: Pe, address: &[u8]) {
         // What is on it goes nowhere.
         self.lose_path(pe, rail);
+        if self.is_cut_again(pe, rail) {
+            self.suspect(pe, rail, "its far end was opened again, and again soon after", false);
+        }
         let on_it = |s: &Segment| s.pe == pe && s.rail == rail && s.stage == Stage::Limbo;
         for token in self.segments.tokens(on_it) {
             self.target_is_safe(token);
@@ -216,5 +227,14 @@ impl<P: Port> Lane<P> {
             path.returned = Some(now);
             self.reinstate(pe, rail);
         }
+    }
+
+    /// Notes that a path is cut; whether it has been before, not long ago.
+    fn is_cut_again(&mut self, pe: Pe, rail: RailId) -> bool {
+        let now = self.watchdog.stamp();
+        let Some(health) = self.health.as_deref_mut() else { return false };
+        let soon = health.cooling.unwrap_or(0).max(SOON * health.timeout);
+        let before = health.peer(pe).paths[rail.index()].cut.replace(now);
+        before.is_some_and(|before| now - before < soon)
     }
 }

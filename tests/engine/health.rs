@@ -169,16 +169,19 @@ fn word(fabric: &FakeFabric, pe: u32, addr: usize) -> u64 {
     u64::from_le_bytes(fabric.load(Pe(pe), addr, 8).try_into().unwrap())
 }
 
+/// Nanoseconds that a turn of both lanes takes.
+const TURN: u64 = 100_000;
+
 /// Turns the lanes of PE 0 and 1 until it is so.
 fn turn_until(members: &mut [Member], fabric: &FakeFabric, mut done: impl FnMut(&Member) -> bool) {
-    for _ in 0..10_000_000 {
+    for _ in 0..2_000_000 {
         if done(&members[0]) {
             return;
         }
         for member in members.iter_mut() {
             member.lane.progress().unwrap();
         }
-        fabric.step();
+        fabric.pass_time(TURN);
     }
     panic!("it does not come to that");
 }
@@ -217,6 +220,103 @@ fn user_threads_make_a_detour_once_a_path_has_failed() {
     host.quiet(Pe(1)).unwrap();
     assert_eq!(posted(), 1, "nothing more of its own");
     assert_eq!(fabric.load(Pe(1), base, 2 * LEN), [0x5a; 2 * LEN]);
+}
+
+/// A job of two PEs with two rails whose PE 0 has puts to PE 1 under way on both.
+fn two_with_puts(
+    shape: &Shape,
+    strike: impl Fn(&FakeFabric),
+) -> (FakeFabric, Vec<Member>, Targets) {
+    let job = Job::new(5, shape, Script::default());
+    let (targets, fabric, mut members) = (Targets::of(&job), job.fabric.clone(), job.members);
+    strike(&fabric);
+    begin_puts(&mut members[0], &targets);
+    (fabric, members, targets)
+}
+
+fn begin_puts(first: &mut Member, targets: &Targets) {
+    let local = (first.scratch, &first.scratch_handle);
+    for at in 0..4 {
+        first.lane.begin(&targets.part(local, 1, at * 64, 64)).unwrap();
+    }
+}
+
+/// Turns both lanes until PE 0 has given up PE 1, and gives what it says.
+fn failure_of(members: &mut [Member], fabric: &FakeFabric) -> String {
+    for _ in 0..2_000_000 {
+        if let Err(failed) = members[0].lane.is_quiet(Pe(1)) {
+            return failed.to_string();
+        }
+        for member in members.iter_mut() {
+            let _ = member.lane.progress();
+        }
+        fabric.pass_time(TURN);
+    }
+    panic!("nothing fails");
+}
+
+/// What was under way on a path must not go another way while it may still land; a PE that cannot see to that
+/// says so.
+#[test]
+fn a_rail_that_cannot_be_opened_again_is_told_by_name() {
+    let shape = Shape { health: Some(HEALTH), ..Shape::default() };
+    let (fabric, mut members, _) = two_with_puts(&shape, |fabric| {
+        fabric.refuse_resets();
+        fabric.link_down((Pe(0), RailId(1)), (Pe(1), RailId(0)));
+    });
+    let failed = failure_of(&mut members, &fabric);
+    assert!(
+        failed.contains("PE 1") && failed.contains("rail 0 cannot be opened again"),
+        "{failed}"
+    );
+    assert_eq!(fabric.resets(), 0);
+}
+
+/// The last path is not given up at once: the PE may have opened its rail again, and the news is on its way.
+#[test]
+fn the_last_path_to_fail_has_a_time_of_grace() {
+    let shape = Shape { health: Some(HEALTH), ..Shape::default() };
+    let (fabric, mut members, _) = two_with_puts(&shape, |fabric| {
+        fabric.dead_links_fail(true);
+        for rail in [RailId(0), RailId(1)] {
+            fabric.rail_down(Pe(1), rail);
+        }
+    });
+    let begun = fabric.now();
+    let failed = failure_of(&mut members, &fabric);
+    let waited = Duration::from_nanos(fabric.now() - begun);
+    assert!(failed.contains("PE 1") && failed.contains("rail"), "{failed}");
+    assert!(waited >= 2 * HEALTH.timeout, "given up after {waited:?}");
+}
+
+/// A path that is out of service is probed after a while, and comes back when that is answered, not before.
+#[test]
+fn a_path_comes_back_when_a_probe_is_answered() {
+    let shape = Shape { health: Some(HEALTH), ..Shape::default() };
+    let path = [(Pe(0), RailId(1)), (Pe(1), RailId(0))];
+    let (fabric, mut members, targets) = two_with_puts(&shape, |fabric| {
+        fabric.link_down(path[0], path[1]);
+        fabric.link_down(path[1], path[0]);
+    });
+    let counters = |member: &Member| member.lane.counters().nth(1).expect("two rails");
+    turn_until(&mut members, &fabric, |first| counters(first).failures == 1);
+    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+    let before = counters(&members[0]).posted;
+    let cooled = fabric.now() + 3 * HEALTH.cooling.expect("it comes back").as_nanos() as u64;
+    turn_until(&mut members, &fabric, |_| fabric.now() > cooled);
+    begin_puts(&mut members[0], &targets);
+    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+    assert_eq!(counters(&members[0]).posted, before, "it is not used while no probe gets through");
+    fabric.link_up(path[0], path[1]);
+    fabric.link_up(path[1], path[0]);
+    let deadline = fabric.now() + 60_000_000_000;
+    while counters(&members[0]).posted == before {
+        assert!(fabric.now() < deadline, "it does not come back");
+        begin_puts(&mut members[0], &targets);
+        turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+        let later = fabric.now() + 1_000_000_000;
+        turn_until(&mut members, &fabric, |_| fabric.now() > later);
+    }
 }
 
 /// Puts, values and gets: what a quiet has promised is there, and stays.
