@@ -101,8 +101,9 @@ pub(super) struct OwnRail {
     pub(super) fixed: bool,
     /// It is to be closed and opened again.
     pub(super) closing: Option<Closing>,
-    /// Who caused the last time.
+    /// Who caused the last time, and when that was.
     pub(super) cause: Option<Pe>,
+    pub(super) reset: Option<u32>,
     /// Peers that have not said that they know of the address.
     pub(super) unconfirmed: Vec<Pe>,
     pub(super) rounds: u32,
@@ -156,8 +157,6 @@ pub(super) struct PathHealth {
     pub(super) returned: Option<u32>,
     /// It never comes back.
     pub(super) gone: bool,
-    /// When its far end was last opened again, with what was on it cut off.
-    pub(super) cut: Option<u32>,
     /// The latest probe.
     pub(super) probe: u32,
     /// When that was sent.

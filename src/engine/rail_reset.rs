@@ -14,9 +14,9 @@
 //! not wait for one another longer than the timeout.
 //!
 //! Where the fabric does not give back the tokens of what a peer's reset has cut off, only a reset of the rail
-//! that it was on does, which cuts off what the peer has sent there meanwhile: two PEs could go on like that for
-//! ever. So a path that is cut twice within a short time is out of service until it has cooled down, and a
-//! segment that is cut off too often ends its stream.
+//! that it was on does, which cuts off what the peer has sent there meanwhile, and so on. So the next one waits
+//! longer than it takes to find that a path is silent: what the peer has sent again has come through by then, or
+//! goes another way. A segment that is cut off too often ends its stream all the same.
 
 use log::{info, warn};
 
@@ -27,9 +27,6 @@ use super::lane::Lane;
 use super::limbo::TOKEN;
 use super::port::Port;
 use super::segment::{Segment, Stage};
-
-/// A path that is cut again within so many timeouts, or before it would have cooled down, is out of service.
-const SOON: u32 = 4;
 
 /// Most turns in which what has come in is taken before a rail is closed.
 const LAST_TURNS: u32 = 4096;
@@ -120,13 +117,14 @@ impl<P: Port> Lane<P> {
         for pe in (0..n_pes).map(Pe) {
             self.lose_messages(pe, |over| over == rail);
         }
-        let me = self.me;
+        let (me, stamp) = (self.me, self.watchdog.stamp());
         let Some(health) = self.health.as_deref_mut() else { return };
         let mine = &mut health.mine[at];
         mine.generation += 1;
         mine.address.clone_from(&address);
         mine.closing = None;
         mine.cause = Some(cause);
+        mine.reset = Some(stamp);
         mine.unconfirmed = (0..n_pes).map(Pe).filter(|pe| *pe != me).collect();
         let generation = mine.generation;
         self.learn_rail(me, rail, generation, cause, &address);
@@ -195,9 +193,6 @@ impl<P: Port> Lane<P> {
     fn readdress(&mut self, pe: Pe, rail: RailId, cause: Pe, address: &[u8]) {
         // What is on it goes nowhere.
         self.lose_path(pe, rail);
-        if self.is_cut_again(pe, rail) {
-            self.suspect(pe, rail, "its far end was opened again, and again soon after", false);
-        }
         let on_it = |s: &Segment| s.pe == pe && s.rail == rail && s.stage == Stage::Limbo;
         for token in self.segments.tokens(on_it) {
             self.target_is_safe(token);
@@ -227,14 +222,5 @@ impl<P: Port> Lane<P> {
             path.returned = Some(now);
             self.reinstate(pe, rail);
         }
-    }
-
-    /// Notes that a path is cut; whether it has been before, not long ago.
-    fn is_cut_again(&mut self, pe: Pe, rail: RailId) -> bool {
-        let now = self.watchdog.stamp();
-        let Some(health) = self.health.as_deref_mut() else { return false };
-        let soon = health.cooling.unwrap_or(0).max(SOON * health.timeout);
-        let before = health.peer(pe).paths[rail.index()].cut.replace(now);
-        before.is_some_and(|before| now - before < soon)
     }
 }
