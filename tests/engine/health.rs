@@ -22,7 +22,7 @@ use super::signals::{Targets, race, random_script};
 
 /// How many seeds each random test runs; `NVSHMEM_TEST_SEEDS` in its place.
 fn seeds() -> u64 {
-    std::env::var("NVSHMEM_TEST_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(150)
+    std::env::var("NVSHMEM_TEST_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(100)
 }
 
 pub(crate) const HEALTH: RailHealth =
