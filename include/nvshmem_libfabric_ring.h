@@ -206,7 +206,7 @@ typedef struct {
 #elif defined(__STDC_VERSION__) && __STDC_VERSION__ >= 201112L
 #define NLF_ASSERT(what) _Static_assert(what, #what)
 #else
-#define NLF_ASSERT(what)
+#define NLF_ASSERT(what) extern char nlf_asserted[(what) ? 1 : -1]
 #endif
 NLF_ASSERT(sizeof(nlf_slot) == 32);
 NLF_ASSERT(sizeof(nlf_published) == 64);
