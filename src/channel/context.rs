@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use channel_sys as c;
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded, unbounded};
-use log::{info, log, warn};
+use log::{info, warn};
 
 use super::bootstrap::Bootstrap;
 use super::collectives::Gathering;
@@ -15,6 +15,7 @@ use super::error::ChannelError;
 use super::measure::{ProxyView, Run, done};
 use super::memory::HostMemory;
 use super::offer::{Free, Offer, agree, lowest};
+use super::options::Options;
 use super::proxy::{Common, Control, Proxy, abandon};
 use super::shared::{Shared, Sizes};
 use super::table::{Far, Region};
@@ -23,7 +24,6 @@ use crate::engine::handle::{HANDLE_BYTES, HandleBytes};
 use crate::engine::port::Access;
 use crate::job::{Connected, Job, connect, counters};
 use crate::logging;
-use crate::settings::Settings;
 
 /// What the proxy thread may take to serve a user thread: its turns are short, but for calls that wait for
 /// room.
@@ -31,42 +31,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What an end adds to the deadline of what is drained: the proxy thread's turn.
 const SLACK: Duration = Duration::from_secs(2);
-
-/// How a channel is made.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Rings, a power of two of at most `NLF_MAX_RINGS`.
-    pub rings: u32,
-    /// Slots of each ring, a power of two from `NLF_MIN_SLOTS` to `NLF_MAX_SLOTS`.
-    pub slots: u64,
-    /// Polls without any change after which a kernel gives up a wait; 0: never.
-    pub spins: u64,
-    /// What [`Channel::stop`], and dropping, give operations under way to end.
-    pub drain: Duration,
-    /// The rest, as in the environment.
-    pub settings: Settings,
-}
-
-impl Options {
-    /// As the environment says, with a report of what in it is out of the ordinary.
-    ///
-    /// # Errors
-    /// Values that are not accepted.
-    pub fn from_env() -> Result<Self, ChannelError> {
-        logging::init();
-        let (settings, notices) = Settings::from_env()?;
-        for notice in notices {
-            log!(target: logging::INIT, notice.level(), "{notice}");
-        }
-        Ok(Self {
-            rings: settings.channel_rings,
-            slots: settings.channel_slots.into(),
-            spins: 0,
-            drain: Duration::from_secs(10),
-            settings,
-        })
-    }
-}
 
 /// A region that kernels use.
 #[derive(Debug)]
@@ -308,10 +272,10 @@ impl Channel {
             return Ok(());
         }
         let drained = self.drain();
-        let met = match (&drained, with_others) {
-            // Peers may still need this PE's turns.
-            (Ok(()), true) => self.serial().bootstrap.barrier().map_err(ChannelError::from),
-            _ => Ok(()),
+        // Also when something has failed: peers may still need this PE's turns, and wait for it here.
+        let met = match with_others {
+            true => self.serial().bootstrap.barrier().map_err(ChannelError::from),
+            false => Ok(()),
         };
         self.control = None;
         if let Some(thread) = self.thread.take() {

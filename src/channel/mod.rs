@@ -29,6 +29,7 @@ pub mod measure;
 mod memory;
 mod near;
 mod offer;
+mod options;
 mod proxy;
 pub mod ring;
 mod shared;
@@ -38,5 +39,6 @@ mod table;
 mod taker;
 
 pub use channel_sys as sys;
-pub use context::{Channel, Options};
+pub use context::Channel;
 pub use error::ChannelError;
+pub use options::Options;

@@ -184,7 +184,7 @@ impl Proxy {
             connected.consistency.enforce(lane, &connected.regions)
         };
         match self.taker.retire(lane, landed) {
-            Ok(retired) => retired.any,
+            Ok(any) => any,
             Err(failed) => {
                 let fault = fault(c::NLF_ERROR_FAILED);
                 self.fail(Failed { fault, why: failed.to_string() });

@@ -72,13 +72,6 @@ pub(super) struct Taker {
     patience: u32,
 }
 
-/// What [`Taker::retire`] has found.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Retired {
-    /// Some batch was over.
-    pub(super) any: bool,
-}
-
 impl Taker {
     pub(super) fn new(rings: Vec<Ring>) -> Self {
         let most = (MAX_BATCHES / rings.len().max(1)).min(OPEN);
@@ -141,8 +134,8 @@ impl Taker {
         }
     }
 
-    /// Publishes what is done. Before it does so for what has come to this PE's memory, it calls `landed`.
-    /// Not after a failure of the lane: then what looks over may be lost.
+    /// Publishes what is done, and says whether anything was. Before it does so for what has come to this
+    /// PE's memory, it calls `landed`. Not after a failure of the lane: then what looks over may be lost.
     ///
     /// # Errors
     /// That of `landed`.
@@ -150,7 +143,7 @@ impl Taker {
         &mut self,
         lane: &mut Lane<P>,
         mut landed: impl FnMut(&mut Lane<P>) -> Result<(), E>,
-    ) -> Result<Retired, E> {
+    ) -> Result<bool, E> {
         let mut any = false;
         let mut waits = false;
         for Source { ring, open, .. } in &mut self.sources {
@@ -179,7 +172,7 @@ impl Taker {
                 lane.want_acks();
             }
         }
-        Ok(Retired { any })
+        Ok(any)
     }
 
     /// Whether some operation is not done.
