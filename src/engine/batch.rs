@@ -31,7 +31,7 @@ impl Batch {
 #[derive(Debug)]
 pub(super) struct Batches {
     /// Segments that each has under way. What is counted for [`Batch::NONE`] means nothing.
-    under_way: Box<[u32; 256]>,
+    under_way: [u32; 256],
     /// What is submitted now belongs to it.
     current: Batch,
     free: Vec<Batch>,
@@ -40,7 +40,7 @@ pub(super) struct Batches {
 impl Batches {
     pub(super) fn new() -> Self {
         let free = (1..=MAX_BATCHES as u8).rev().map(Batch).collect();
-        Self { under_way: Box::new([0; 256]), current: Batch::NONE, free }
+        Self { under_way: [0; 256], current: Batch::NONE, free }
     }
 
     /// What is submitted from here on belongs to a batch. Gives the one before.

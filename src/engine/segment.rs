@@ -281,10 +281,11 @@ impl Plain {
     /// No segment: a free slot's mark has another stage.
     pub(super) const NONE: Plain = Plain { mark: u64::MAX };
 
-    #[inline(always)]
-    fn of(pe: Pe, direction: Direction, tag: u8) -> Self {
-        Self { mark: mark(pe, Stage::Posted, Kind::Transfer, direction, tag) }
-    }
+    /// Stage and kind in a mark.
+    const SHAPE: u64 = 0xffff << 32;
+
+    /// Those of a plain segment.
+    const POSTED: u64 = (Stage::Posted as u64) << 32 | (Kind::Transfer as u64) << 40;
 
     /// The peer.
     pub(super) fn pe(self) -> Pe {
@@ -293,11 +294,8 @@ impl Plain {
 
     /// The direction.
     pub(super) fn direction(self) -> Direction {
-        if self == Self::of(self.pe(), Direction::Read, self.batch().0) {
-            Direction::Read
-        } else {
-            Direction::Write
-        }
+        const READ: u8 = Direction::Read as u8;
+        if (self.mark >> 48) as u8 == READ { Direction::Read } else { Direction::Write }
     }
 
     /// The batch.
@@ -445,8 +443,8 @@ impl SegmentTable {
     /// What the segment is, if it is a plain one.
     pub(super) fn plain(&self, token: Token) -> Option<Plain> {
         let slot = self.slots.get(token.index())?;
-        let plain = Plain::of(slot.pe, slot.direction, slot.tag);
-        (slot.mark() == plain.mark && slot.tag != COUNTED).then_some(plain)
+        let mark = slot.mark();
+        (mark & Plain::SHAPE == Plain::POSTED && slot.tag != COUNTED).then_some(Plain { mark })
     }
 
     /// Frees the slot at `index` if its segment has completed and is a plain one of `of`. Otherwise

@@ -208,7 +208,7 @@ impl Connected {
     ///
     /// # Safety
     /// As [`Connected::with_proxy`].
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn turn(&self) -> Result<bool, EngineError> {
         // SAFETY: as in `with_proxy`.
         let proxy = unsafe { &mut *self.proxy.get() };
