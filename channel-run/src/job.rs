@@ -77,11 +77,11 @@ pub fn start(arguments: &[String]) -> Result<(), MachineError> {
     failed.map_or(Ok(()), |text| Err(MachineError(text)))
 }
 
-/// A PE's part. PE 0 prints.
+/// A PE's part. PE 0 prints. `share`: of what a GPU has to do, one part in so many is enough.
 ///
 /// # Errors
 /// Something is wrong with the channel or the data.
-pub fn run(machine: &dyn Machine, me: u32, prefix: &str) -> Result<(), MachineError> {
+pub fn run(machine: &dyn Machine, me: u32, prefix: &str, share: u64) -> Result<(), MachineError> {
     let port = env::var(PORT).unwrap_or_default();
     let address = format!("127.0.0.1:{port}");
     let options =
@@ -95,15 +95,15 @@ pub fn run(machine: &dyn Machine, me: u32, prefix: &str) -> Result<(), MachineEr
         println!("channel of 2 PEs on {}", machine.name());
     }
     for (bytes, rounds) in [(8, 2000), (4096, 1000), (1 << 20, 100)] {
-        let time = job.ping_pong(bytes, rounds)?;
+        let time = job.ping_pong(bytes, rounds / share)?;
         job.told(&format!("{prefix}_put_signal_{bytes}_bytes_one_way_us"), time / 2e3);
     }
     for bytes in [4096_usize, 65_536, 1 << 20] {
-        let rate = job.bandwidth(1, bytes, ((256 << 20) / bytes).min(4000) as u64)?;
+        let rate = job.bandwidth(1, bytes, ((256 << 20) / bytes).min(4000) as u64 / share)?;
         job.told(&format!("{prefix}_put_bandwidth_{bytes}_bytes_GBs"), rate * bytes as f64 / 1e9);
     }
     for threads in [1, 32, 256] {
-        let rate = job.bandwidth(threads, 8, 20_000 / u64::from(threads) + 200)?;
+        let rate = job.bandwidth(threads, 8, (20_000 / u64::from(threads) + 200) / share)?;
         job.told(&format!("{prefix}_puts_8_bytes_{threads}_threads_per_second"), rate);
     }
     Ok(job.channel.stop()?)

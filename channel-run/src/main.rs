@@ -75,8 +75,8 @@ fn run(options: &Options) -> Result<(), MachineError> {
         }
     };
     if let (true, Some(pe)) = (options.job, job::this_pe()) {
-        let prefix = if options.host { "channel_host" } else { "channel_gpu" };
-        return machine.with_device(&mut || job::run(machine.as_ref(), pe, prefix));
+        let (prefix, share) = if options.host { ("channel_host", 20) } else { ("channel_gpu", 1) };
+        return machine.with_device(&mut || job::run(machine.as_ref(), pe, prefix, share));
     }
     println!("on {}", machine.name());
     if !options.measures {
