@@ -135,11 +135,8 @@ NLF_FN void nlfp_store_half(uint64_t *half, uint64_t other, uint64_t with_lap) {
 #endif
 }
 
-/* Whether `word` was 0 and is `value` now. Among the threads of this device; the CPU has its own exchange, and
- * where the bus has no atomics both may win. */
-NLF_FN bool nlfp_claim(uint32_t *word, uint32_t value) {
-    return atomicCAS_system((unsigned *)word, 0u, value) == 0u;
-}
+/* Whether the caller is the first to claim. */
+NLF_FN bool nlfp_claim(uint32_t *claims) { return atomicAdd((unsigned *)claims, 1u) == 0u; }
 
 NLF_FN void nlfp_store32(uint32_t *word, uint32_t value) { *(volatile uint32_t *)word = value; }
 NLF_FN void nlfp_store64(uint64_t *word, uint64_t value) { *(volatile uint64_t *)word = value; }
@@ -212,10 +209,7 @@ NLF_FN void nlfp_store_half(uint64_t *half, uint64_t other, uint64_t with_lap) {
     __atomic_store_n(&half[1], with_lap, __ATOMIC_RELEASE);
 }
 
-NLF_FN bool nlfp_claim(uint32_t *word, uint32_t value) {
-    uint32_t expected = 0;
-    return __atomic_compare_exchange_n(word, &expected, value, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
-}
+NLF_FN bool nlfp_claim(uint32_t *claims) { return __atomic_fetch_add(claims, 1u, __ATOMIC_ACQ_REL) == 0u; }
 
 NLF_FN void nlfp_store32(uint32_t *word, uint32_t value) { __atomic_store_n(word, value, __ATOMIC_RELAXED); }
 NLF_FN void nlfp_store64(uint64_t *word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELAXED); }

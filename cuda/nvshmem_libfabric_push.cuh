@@ -25,7 +25,7 @@ NLF_FN unsigned nlfi_ring_index(const nlf_context *ctx) { return nlfp_block() & 
 /* Records an error, if it is the context's first, and returns it. */
 NLF_COLD_FN int nlfi_report(const nlf_context *ctx, int code, unsigned op, int pe, const void *addr, uint64_t bytes) {
     nlf_error *error = ctx->error;
-    if (nlfp_claim(&error->code, NLF_ERROR_BEING_WRITTEN)) {
+    if (nlfp_claim(ctx->error_claims)) {
         nlfp_store32(&error->op, op);
         nlfp_store32(&error->pe, (uint32_t)pe);
         nlfp_store32(&error->ring, nlfi_ring_index(ctx));

@@ -128,8 +128,9 @@ typedef struct {
 /* ------------------------------------------------------------------------------------------------
  * Errors
  *
- * The first error of a context stays. Written by kernels, or by the proxy, who wins the exchange of `code` from
- * 0 to NLF_ERROR_BEING_WRITTEN; `code` is set to its value last.
+ * The first error of producers stays. Who adds first to nlf_context.error_claims writes it, `code` last. The bus
+ * between a GPU and the CPU may have no atomics, so the claims are in memory of the producers, and the proxy
+ * has a record of its own.
  */
 typedef struct {
     uint32_t code; /* NLF_OK, or NLF_ERROR_* */
@@ -155,7 +156,6 @@ typedef struct {
 #define NLF_ERROR_KIND 8      /* no such atomic, or not of that width */
 #define NLF_ERROR_DESCRIPTOR 9 /* the proxy read something that is no descriptor */
 #define NLF_ERROR_VERSION 10  /* kernels and library are of different NLF_RING_VERSION */
-#define NLF_ERROR_BEING_WRITTEN 0xffffffffu
 
 /* ------------------------------------------------------------------------------------------------
  * What kernels have
@@ -194,7 +194,8 @@ typedef struct {
     uint64_t spins;      /* polls without any change after which a wait is given up; 0: never */
     const nlf_ring *rings;
     const nlf_region *regions;
-    nlf_error *error;
+    nlf_error *error;       /* in memory that the proxy reads */
+    uint32_t *error_claims; /* in memory like that of nlf_producers; 0: `error` is nobody's yet */
 } nlf_context;
 
 /* ------------------------------------------------------------------------------------------------
@@ -213,6 +214,6 @@ NLF_ASSERT(sizeof(nlf_error) == 64);
 NLF_ASSERT(sizeof(nlf_region) == 24);
 NLF_ASSERT(sizeof(nlf_producers) == 128);
 NLF_ASSERT(sizeof(nlf_ring) == 24);
-NLF_ASSERT(sizeof(nlf_context) == 56);
+NLF_ASSERT(sizeof(nlf_context) == 64);
 
 #endif

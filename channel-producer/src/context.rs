@@ -5,8 +5,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use channel_sys::{
-    NLF_ERROR_BEING_WRITTEN, NLF_RING_VERSION, nlf_context, nlf_error, nlf_producers,
-    nlf_published, nlf_region, nlf_ring, nlf_slot,
+    NLF_RING_VERSION, nlf_context, nlf_error, nlf_producers, nlf_published, nlf_region, nlf_ring,
+    nlf_slot,
 };
 
 /// Zeroed memory for an array of `T`, aligned to a page.
@@ -86,6 +86,7 @@ pub struct HostContext {
     producers: Zeroed<nlf_producers>,
     published: Zeroed<nlf_published>,
     error: Zeroed<nlf_error>,
+    error_claims: Zeroed<u32>,
 }
 
 impl HostContext {
@@ -102,6 +103,7 @@ impl HostContext {
                 producers: Zeroed::new(n_rings),
                 published: Zeroed::new(n_rings),
                 error: Zeroed::new(1),
+                error_claims: Zeroed::new(1),
             }
         };
         for (index, slots) in new.slots.iter().enumerate() {
@@ -131,6 +133,7 @@ impl HostContext {
                 rings: new.rings.as_ptr(),
                 regions: new.regions.as_ptr(),
                 error: new.error.as_ptr(),
+                error_claims: new.error_claims.as_ptr(),
             };
         }
         new
@@ -173,7 +176,7 @@ impl HostContext {
         // SAFETY: lives as long as this; changed atomically.
         let code = unsafe { AtomicU32::from_ptr(&raw mut (*error).code) }.load(Ordering::Acquire);
         // SAFETY: what was written before the code stays as it is.
-        (code != 0 && code != NLF_ERROR_BEING_WRITTEN).then(|| unsafe { error.read_volatile() })
+        (code != 0).then(|| unsafe { error.read_volatile() })
     }
 
     /// Whether a producer has given up slots that it had reserved.

@@ -45,6 +45,7 @@ pub struct Bed {
     _rings: Memory,
     _regions: Memory,
     _producers: Memory,
+    _claims: Memory,
     _slots: Vec<Memory>,
     published: Memory,
     error: Memory,
@@ -75,6 +76,7 @@ impl Bed {
         let published = machine.shared(64 * count)?;
         let producers = machine.fast(&vec![0; size_of::<c::nlf_producers>() * count])?;
         let error = machine.shared(size_of::<c::nlf_error>())?;
+        let claims = machine.fast(&0_u32.to_ne_bytes())?;
         let heaps: Vec<Memory> =
             (0..PES).map(|_| machine.shared(HEAP)).collect::<Result<_, _>>()?;
         let status = machine.shared(4 * THREADS)?;
@@ -106,6 +108,7 @@ impl Bed {
             rings: rings_memory.addr as *const _,
             regions: regions_memory.addr as *const _,
             error: error.addr as *mut _,
+            error_claims: claims.addr as *mut _,
         }]))?;
         let consumers = (0..count).map(|ring| {
             let memory = RingMemory {
@@ -124,6 +127,7 @@ impl Bed {
             _rings: rings_memory,
             _regions: regions_memory,
             _producers: producers,
+            _claims: claims,
             _slots: slots,
             published,
             error,

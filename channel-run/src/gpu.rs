@@ -128,6 +128,14 @@ impl Machine for Gpu {
         Ok(Box::new(Launched { stream, _kernel: loaded }))
     }
 
+    fn with_device(
+        &self,
+        run: &mut dyn FnMut() -> Result<(), MachineError>,
+    ) -> Result<(), MachineError> {
+        let _bound = self.context.bind()?;
+        run()
+    }
+
     fn warp(&self) -> u32 {
         32
     }

@@ -69,6 +69,13 @@ impl Machine for Host {
         Ok(Box::new(Threads(threads.collect())))
     }
 
+    fn with_device(
+        &self,
+        run: &mut dyn FnMut() -> Result<(), MachineError>,
+    ) -> Result<(), MachineError> {
+        run()
+    }
+
     fn warp(&self) -> u32 {
         1
     }

@@ -1,17 +1,20 @@
 //! Checks and measures the device channel: kernels, or CPU threads with the same source, at one end of its
-//! rings, and the consumer at the other. There is no fabric in between: this process stands in for the peers.
+//! rings, and the consumer at the other. There is no fabric in between, but for `job`: this process stands in for
+//! the peers.
 //!
 //! ```text
 //! machine     where kernels run and their memory is: gpu, host
 //! bed         a context with its rings and heaps; peers: what takes operations and carries them out
 //! checks      every kernel, against what must be in memory after it
 //! measures    pushes a second, and how soon the CPU sees one
+//! job         two PEs with channels, and a fabric between
 //! ```
 
 pub mod bed;
 pub mod checks;
 pub mod gpu;
 pub mod host;
+pub mod job;
 pub mod machine;
 pub mod measures;
 pub mod models;

@@ -69,6 +69,15 @@ pub trait Machine: Debug {
         threads: u32,
     ) -> Result<Box<dyn Running>, MachineError>;
 
+    /// Runs something on this thread with the machine's device as the one that the thread uses.
+    ///
+    /// # Errors
+    /// The device cannot be used, or as what is run answers.
+    fn with_device(
+        &self,
+        run: &mut dyn FnMut() -> Result<(), MachineError>,
+    ) -> Result<(), MachineError>;
+
     /// Threads of a warp: how many members a unit of that form has.
     fn warp(&self) -> u32;
 

@@ -4,9 +4,10 @@
 //! nvshmem-channel-run              all checks, then all measures, on the first GPU
 //! nvshmem-channel-run --host       the same with CPU threads in the GPU's place
 //! nvshmem-channel-run --checks     checks alone, for a sanitizer for one
+//! nvshmem-channel-run --job        two PEs, a process each, over the fabric that the environment says
 //! ```
 //!
-//! Needs CUDA's driver and nothing else. Without a GPU it says so and ends with status 0; when something is
+//! Needs CUDA's driver, and libfabric for `--job`. Without a GPU it says so and ends with status 0; when something is
 //! wrong, with status 1.
 
 use std::process::ExitCode;
@@ -14,6 +15,7 @@ use std::process::ExitCode;
 use channel_run::checks;
 use channel_run::gpu::{Gpu, NoGpu};
 use channel_run::host::Host;
+use channel_run::job;
 use channel_run::machine::{Machine, MachineError};
 use channel_run::measures::{self, Rate};
 use clap::Parser;
@@ -31,6 +33,9 @@ struct Options {
     /// Measures, and no checks
     #[arg(long, conflicts_with = "checks")]
     measures: bool,
+    /// The whole way between two PEs: kernels, channels, fabric
+    #[arg(long, conflicts_with_all = ["checks", "measures"])]
+    job: bool,
     /// Decides in which order operations are delivered
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -54,6 +59,9 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<(), MachineError> {
+    if options.job && job::this_pe().is_none() {
+        return job::start(&std::env::args().skip(1).collect::<Vec<_>>());
+    }
     let machine: Box<dyn Machine> = if options.host {
         Box::new(Host { threads: 12 })
     } else {
@@ -66,6 +74,10 @@ fn run(options: &Options) -> Result<(), MachineError> {
             Err(error) => return Err(MachineError(error.to_string())),
         }
     };
+    if let (true, Some(pe)) = (options.job, job::this_pe()) {
+        let (prefix, share) = if options.host { ("channel_host", 20) } else { ("channel_gpu", 1) };
+        return machine.with_device(&mut || job::run(machine.as_ref(), pe, prefix, share));
+    }
     println!("on {}", machine.name());
     if !options.measures {
         for repeat in 0..options.repeat {
@@ -112,6 +124,7 @@ fn measure(machine: &dyn Machine, is_host: bool) -> Result<(), MachineError> {
             println!("MEASURE channel_echo{fence}_p99_ns {:.0}", latency.echo_p99);
             println!("MEASURE channel_echo{fence}_least_ns {:.0}", latency.echo_least);
             println!("MEASURE channel_look{fence}_ns {:.0}", latency.look);
+            println!("MEASURE channel_push{fence}_ns {:.0}", latency.push);
             println!("MEASURE channel_seen{fence}_ns {:.0}", latency.seen());
         }
     }

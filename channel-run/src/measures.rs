@@ -169,13 +169,15 @@ pub struct Latency {
     pub echo_least: f64,
     /// One look of the GPU at a word in the CPU's memory, in the mean.
     pub look: f64,
+    /// The push itself, in the mean: addresses are looked up, slots reserved, stores issued.
+    pub push: f64,
 }
 
 impl Latency {
-    /// From the push to the CPU's seeing it, if the way of the echo takes one look, its mean: half of a look
-    /// goes by until one begins that meets the word, and half until it is back.
+    /// From the stores to the CPU's seeing them, if the way of the echo takes one look, its mean: half of a
+    /// look goes by until one begins that meets the word, and half until it is back.
     pub fn seen(&self) -> f64 {
-        self.echo - self.look
+        self.echo - self.push - self.look
     }
 }
 
@@ -234,5 +236,6 @@ pub fn latency(machine: &dyn Machine, rounds: u64, fence: bool) -> Result<Latenc
         echo_p99: at(0.99),
         echo_least: at(0.0),
         look: bed.out(0) as f64 / cycles_per_ns,
+        push: bed.out(2 + rounds) as f64 / cycles_per_ns,
     })
 }

@@ -36,7 +36,8 @@ static __device__ __forceinline__ uint64_t nlfk_nanoseconds() {
 /*
  * How long from a push to its echo: the CPU sees the descriptor and sets the word `heap[0]`, in its own memory, to the
  * round. One thread. out[0]: a look at that word alone, in cycles, the mean of `rounds`. out[1]: cycles in a nanosecond,
- * as the mean of all, times 1000. out[2 + r]: cycles of round r.
+ * as the mean of all, times 1000. out[2 + r]: cycles of round r, from the call of the push. out[2 + rounds]: cycles of the
+ * push itself, the mean: until its stores are issued, which nobody waits for.
  */
 extern "C" __global__ void nlfk_kernel_echo(nlfk_args args) {
     /* Told at the end: a store across the bus is one that the next fence would wait for. */
@@ -50,6 +51,7 @@ extern "C" __global__ void nlfk_kernel_echo(nlfk_args args) {
         sum += nlfp_load_acquire64(echo);
     }
     args.out[0] = (uint64_t)(clock64() - began) / args.rounds + (sum == 1);
+    uint64_t pushing = 0;
     for (uint64_t round = 1; round <= args.rounds; round++) {
         const long long before = clock64();
         const int status = nlf_put_nbi(args.ctx, base, base + round, 1, 0, args.flags);
@@ -57,6 +59,7 @@ extern "C" __global__ void nlfk_kernel_echo(nlfk_args args) {
             args.status[0] = status;
             return;
         }
+        pushing += (uint64_t)(clock64() - before);
         /* Bounded: the echo is asked for once, so a CPU that is gone would leave this here for ever. */
         for (uint64_t looks = 0; nlfp_load_acquire64(echo) < round; looks++) {
             if (looks > 100000000) {
@@ -70,6 +73,7 @@ extern "C" __global__ void nlfk_kernel_echo(nlfk_args args) {
     }
     const uint64_t nanoseconds = nlfk_nanoseconds() - began_ns;
     args.out[1] = nanoseconds == 0 ? 0 : (uint64_t)(clock64() - began) * 1000 / nanoseconds;
+    args.out[2 + args.rounds] = pushing / args.rounds;
     for (uint64_t round = 0; round < args.rounds && round < NLFK_ECHOES; round++) {
         args.out[2 + round] = cycles[round];
     }

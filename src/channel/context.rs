@@ -120,8 +120,8 @@ impl Channel {
 
     /// What kernels are given. It and all it points to stay until the channel is dropped.
     ///
-    /// In a process that uses CUDA it is page-locked memory, which kernels have at the same address;
-    /// else it is for CPU threads alone.
+    /// Where the thread that has made the channel uses a device, it is in that device's memory and for
+    /// kernels; else it is for CPU threads.
     pub fn context(&self) -> *const c::nlf_context {
         self.common.shared.context()
     }
@@ -200,7 +200,7 @@ impl Channel {
         let region = serial.regions.swap_remove(at);
         let index = usize::from(region.index);
         let none = c::nlf_region { base: 0, bytes: 0, symmetric: 0, reserved: 0 };
-        self.common.shared.set_region(index, none, entries(&serial.regions));
+        self.common.shared.set_region(index, none, entries(&serial.regions))?;
         self.set_in_proxy(region.index, None)?;
         let released = self.connected()?.regions.release(&region.handle);
         released.map_err(|error| ChannelError::Register {
@@ -295,7 +295,7 @@ impl Channel {
 
     fn drain_rings(&self) -> Result<(), ChannelError> {
         let (done, outcome) = bounded(1);
-        let heads = self.common.shared.heads();
+        let heads = self.common.shared.heads()?;
         let until = Instant::now() + self.drain;
         self.send(Control::Drain { heads, until, done })?;
         let late = ChannelError::Late { what: "delivering what was pushed", waited: self.drain };
@@ -389,8 +389,7 @@ impl Channel {
             symmetric: symmetric.into(),
             reserved: 0,
         };
-        self.common.shared.set_region(usize::from(index), shown, entries(&serial.regions));
-        Ok(())
+        self.common.shared.set_region(usize::from(index), shown, entries(&serial.regions))
     }
 
     fn set_in_proxy(&self, index: u8, region: Option<Box<Region>>) -> Result<(), ChannelError> {

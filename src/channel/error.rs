@@ -43,6 +43,9 @@ pub enum ChannelError {
     /// Memory of CUDA.
     #[error("{0}")]
     Cuda(#[from] CudaError),
+    /// The part of the context that is on the device.
+    #[error("the context on the device: {0}")]
+    Device(String),
     /// Memory that cannot be registered here.
     #[error("registering {len} bytes at {addr:#x}: {why}")]
     Register {

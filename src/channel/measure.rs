@@ -38,13 +38,21 @@ impl Pump {
     }
 
     /// Enters memory of this PE as region 0, which PE 1 has under that handle, at the same address.
-    pub fn set_region(&mut self, base: usize, len: usize, handle: HandleBytes) {
+    ///
+    /// # Errors
+    /// The device that this process uses, if it uses one, does not take it.
+    pub fn set_region(
+        &mut self,
+        base: usize,
+        len: usize,
+        handle: HandleBytes,
+    ) -> Result<(), ChannelError> {
         let far = || Far { base: base as u64, handle };
         let peers = [far(), far()].into();
         let region = Region { base, len: len as u64, handle, peers };
         self.taker.regions.set(0, Some(Box::new(region)));
         let (base, bytes) = (base as u64, len as u64);
-        self.shared.set_region(0, c::nlf_region { base, bytes, symmetric: 1, reserved: 0 }, 1);
+        self.shared.set_region(0, c::nlf_region { base, bytes, symmetric: 1, reserved: 0 }, 1)
     }
 
     /// One turn. Whether it took something.

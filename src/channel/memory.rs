@@ -39,7 +39,7 @@ impl HostMemory {
 }
 
 /// The context of the device that this thread uses, if it uses one.
-fn bound_context() -> Result<Option<Arc<Context>>, ChannelError> {
+pub(super) fn bound_context() -> Result<Option<Arc<Context>>, ChannelError> {
     let device = Driver::of_process().ok().and_then(Device::current);
     Ok(match device {
         Some(device) => Some(Context::primary(device.driver(), device.ordinal())?),

@@ -5,7 +5,7 @@
 //! proxy       the thread that does the work; taker: from rings to the engine, and back what is done
 //! dispatch    one descriptor; table: the regions that it names
 //! bootstrap   brings PEs together, over TCP or by the user's allgather
-//! shared      the memory that kernels are given; memory: where it is
+//! shared      the memory that kernels are given; near, memory: where it is
 //! layout      the shared memory is that of include/nvshmem_libfabric_ring.h
 //! slot        slots and counters as atomics
 //! descriptor  what a kernel asks for; encoding: the words of it
@@ -27,6 +27,7 @@ mod layout;
 #[doc(hidden)]
 pub mod measure;
 mod memory;
+mod near;
 mod offer;
 mod options;
 mod proxy;

@@ -1,10 +1,12 @@
 //! The memory that a channel shares with kernels: the context, its rings, its table of regions, its error.
 //!
-//! All of it is one piece, zeroed at first. Who writes what:
+//! It is in two pieces, zeroed at first. Near producers are the context, the table of regions, rings,
+//! `nlf_producers` and the claims of the error; in host memory, for both sides, are slots, `nlf_published` and
+//! the error. Who writes what:
 //! - slots, `nlf_producers`: producers;
 //! - `nlf_published`: the proxy thread, by way of [`Ring`];
 //! - the table of regions and `n_regions`: user threads that register memory, under the channel's lock;
-//! - the error: whoever is first to exchange its code from 0;
+//! - the error: the first producer that claims it. The proxy thread has a record of its own;
 //! - the rest: nobody, after it was made.
 
 use std::mem::offset_of;
@@ -15,6 +17,7 @@ use channel_sys as c;
 
 use super::error::ChannelError;
 use super::memory::HostMemory;
+use super::near::Near;
 use super::ring::{PublishedIn, Ring, RingMemory, slots_log2};
 
 /// Sizes of a context, checked.
@@ -34,17 +37,27 @@ impl Sizes {
     }
 }
 
-/// Bytes from the start of the piece to its parts. Each part starts on a page, so that none of what
-/// different sides write shares a line, and the first is at 0.
+/// Bytes from the start of a piece to its parts. Each part starts on a page, so that none of what
+/// different sides write shares a line, and the context is at 0.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
+    near: NearPlan,
+    /// Of the other piece.
     error: usize,
-    regions: usize,
-    rings: usize,
+    proxy_error: usize,
     published: usize,
-    producers: usize,
     slots: usize,
     slots_each: usize,
+    end: usize,
+}
+
+/// The part of it for what is near producers.
+#[derive(Clone, Copy, Debug)]
+struct NearPlan {
+    regions: usize,
+    rings: usize,
+    producers: usize,
+    claims: usize,
     end: usize,
 }
 
@@ -54,28 +67,38 @@ impl Plan {
     fn new(sizes: Sizes) -> Self {
         let rings = sizes.rings as usize;
         let mut end = PAGE;
-        let mut part = |bytes: usize| {
-            let at = end;
-            end += bytes.next_multiple_of(PAGE);
-            at
+        let near = NearPlan {
+            regions: part(&mut end, size_of::<c::nlf_region>() * c::NLF_MAX_REGIONS as usize),
+            rings: part(&mut end, size_of::<c::nlf_ring>() * rings),
+            producers: part(&mut end, size_of::<c::nlf_producers>() * rings),
+            claims: part(&mut end, size_of::<u32>()),
+            end,
         };
+        let mut end = 0;
         let slots_each = size_of::<c::nlf_slot>() << sizes.slots_log2;
         Self {
-            error: part(size_of::<c::nlf_error>()),
-            regions: part(size_of::<c::nlf_region>() * c::NLF_MAX_REGIONS as usize),
-            rings: part(size_of::<c::nlf_ring>() * rings),
-            published: part(size_of::<c::nlf_published>() * rings),
-            producers: part(size_of::<c::nlf_producers>() * rings),
-            slots: part(slots_each * rings),
+            near,
+            error: part(&mut end, size_of::<c::nlf_error>()),
+            proxy_error: part(&mut end, size_of::<c::nlf_error>()),
+            published: part(&mut end, size_of::<c::nlf_published>() * rings),
+            slots: part(&mut end, slots_each * rings),
             slots_each,
             end,
         }
     }
 }
 
+/// The start of a part of so many bytes, which becomes the last one of its piece.
+fn part(end: &mut usize, bytes: usize) -> usize {
+    let at = *end;
+    *end += bytes.next_multiple_of(PAGE);
+    at
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Shared {
+    near: Near,
     memory: HostMemory,
     plan: Plan,
     sizes: Sizes,
@@ -98,15 +121,17 @@ impl Shared {
     /// A context with empty rings.
     pub(super) fn new(sizes: Sizes, me: u32, n_pes: u32, spins: u64) -> Result<Self, ChannelError> {
         let plan = Plan::new(sizes);
-        let shared = Self { memory: HostMemory::new(plan.end)?, plan, sizes };
+        let (near, memory) = (Near::new(plan.near.end)?, HostMemory::new(plan.end)?);
+        let shared = Self { near, memory, plan, sizes };
         for ring in 0..sizes.rings as usize {
             let entry = c::nlf_ring {
                 slots: shared.at(plan.slots + ring * plan.slots_each),
-                producers: shared.at(plan.producers + ring * size_of::<c::nlf_producers>()),
+                producers: shared
+                    .for_producers(plan.near.producers + ring * size_of::<c::nlf_producers>()),
                 published: shared.at(plan.published + ring * size_of::<c::nlf_published>()),
             };
             // SAFETY: a part of the piece, aligned, that nobody else knows yet.
-            unsafe { shared.at::<c::nlf_ring>(plan.rings).add(ring).write(entry) };
+            unsafe { shared.near_at::<c::nlf_ring>(plan.near.rings).add(ring).write(entry) };
         }
         let context = c::nlf_context {
             version: c::NLF_RING_VERSION,
@@ -116,20 +141,33 @@ impl Shared {
             slots_log2: sizes.slots_log2,
             n_regions: 0,
             spins,
-            rings: shared.at(plan.rings),
-            regions: shared.at(plan.regions),
+            rings: shared.for_producers(plan.near.rings),
+            regions: shared.for_producers(plan.near.regions),
             error: shared.at(plan.error),
+            error_claims: shared.for_producers(plan.near.claims),
         };
         // SAFETY: the same.
-        unsafe { shared.at::<c::nlf_context>(0).write(context) };
+        unsafe { shared.near_at::<c::nlf_context>(0).write(context) };
+        shared.near.push(0, plan.near.end)?;
         Ok(shared)
     }
 
     /// What producers are given.
     pub(super) fn context(&self) -> *const c::nlf_context {
-        self.at(0)
+        self.for_producers(0)
     }
 
+    /// A place in the piece near producers, by their address.
+    fn for_producers<T>(&self, offset: usize) -> *mut T {
+        (self.near.addr() + offset) as *mut T
+    }
+
+    /// The same, by the CPU's.
+    fn near_at<T>(&self, offset: usize) -> *mut T {
+        (self.near.here() + offset) as *mut T
+    }
+
+    /// A place in the other piece.
     fn at<T>(&self, offset: usize) -> *mut T {
         (self.memory.addr() + offset) as *mut T
     }
@@ -169,42 +207,62 @@ impl Shared {
     }
 
     /// Slots that producers have reserved in each ring by now.
-    pub(super) fn heads(&self) -> Vec<u64> {
+    ///
+    /// # Errors
+    /// The device does not tell.
+    pub(super) fn heads(&self) -> Result<Vec<u64>, ChannelError> {
+        let NearPlan { producers, claims, .. } = self.plan.near;
+        self.near.pull(producers, claims - producers)?;
         let head = |ring: usize| {
-            let at = self.plan.producers + ring * size_of::<c::nlf_producers>();
-            let head = self.at::<u64>(at + offset_of!(c::nlf_producers, head));
+            let at = producers + ring * size_of::<c::nlf_producers>();
+            let head = self.near_at::<u64>(at + offset_of!(c::nlf_producers, head));
             // SAFETY: an aligned word of the piece, that producers change atomically.
             unsafe { AtomicU64::from_ptr(head) }.load(Ordering::Acquire)
         };
-        (0..self.sizes.rings as usize).map(head).collect()
+        Ok((0..self.sizes.rings as usize).map(head).collect())
     }
 
-    /// Puts a region into the table that producers have, or takes it out. One thread at a time.
-    pub(super) fn set_region(&self, index: usize, region: c::nlf_region, n_regions: u32) {
-        let entry = self.at::<c::nlf_region>(self.plan.regions);
-        let context = self.at::<c::nlf_context>(0);
+    /// Puts a region into the table that producers have, or takes it out. One thread at a time. Kernels that
+    /// run may not see it; later ones do.
+    ///
+    /// # Errors
+    /// The device does not take it.
+    pub(super) fn set_region(
+        &self,
+        index: usize,
+        region: c::nlf_region,
+        n_regions: u32,
+    ) -> Result<(), ChannelError> {
+        let size = size_of::<c::nlf_region>();
+        let at = self.plan.near.regions + index * size;
+        let entry = self.near_at::<c::nlf_region>(at);
+        let context = self.near_at::<c::nlf_context>(0);
+        let counts = offset_of!(c::nlf_context, n_regions);
         // SAFETY: the index is of a region, so the entry is in the table; words of the piece, aligned, which
         // producers only read. The length is last: without one, there is no region.
         unsafe {
-            let entry = entry.add(index);
             let bytes = AtomicU64::from_ptr(&raw mut (*entry).bytes);
             bytes.store(0, Ordering::Release);
+            self.near.push(at, size)?;
             AtomicU64::from_ptr(&raw mut (*entry).base).store(region.base, Ordering::Relaxed);
             AtomicU32::from_ptr(&raw mut (*entry).symmetric)
                 .store(region.symmetric, Ordering::Relaxed);
+            self.near.push(at, size)?;
             bytes.store(region.bytes, Ordering::Release);
+            self.near.push(at, size)?;
             AtomicU32::from_ptr(&raw mut (*context).n_regions).store(n_regions, Ordering::Release);
+            self.near.push(counts, size_of::<u32>())
         }
     }
 
-    /// Tells producers of an error, unless there was one before.
+    /// Records an error that the proxy thread has found, unless it has found one before. Only that thread
+    /// calls it.
     pub(super) fn report(&self, fault: &Fault) {
-        let error = self.at::<c::nlf_error>(self.plan.error);
-        // SAFETY: a part of the piece, aligned; who wins the exchange is alone in writing the rest.
+        let error = self.at::<c::nlf_error>(self.plan.proxy_error);
+        // SAFETY: a part of the piece, aligned, that only this thread writes.
         unsafe {
             let code = AtomicU32::from_ptr(&raw mut (*error).code);
-            let (none, writing) = (c::NLF_OK, c::NLF_ERROR_BEING_WRITTEN);
-            if code.compare_exchange(none, writing, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            if code.load(Ordering::Relaxed) != c::NLF_OK {
                 return;
             }
             (&raw mut (*error).op).write_volatile(fault.op);
@@ -223,13 +281,18 @@ impl Shared {
         unsafe { AtomicU32::from_ptr(&raw mut (*error).abandoned) }.load(Ordering::Acquire) != 0
     }
 
-    /// The error that producers see, once it is complete.
+    /// The proxy's error, or else that of producers.
     pub(super) fn fault(&self) -> Option<Fault> {
-        let error = self.at::<c::nlf_error>(self.plan.error);
+        self.recorded(self.plan.proxy_error).or_else(|| self.recorded(self.plan.error))
+    }
+
+    /// An error, once it is complete.
+    fn recorded(&self, at: usize) -> Option<Fault> {
+        let error = self.at::<c::nlf_error>(at);
         // SAFETY: a part of the piece, aligned; what was written before the code stays.
         unsafe {
             let code = AtomicU32::from_ptr(&raw mut (*error).code).load(Ordering::Acquire);
-            if code == c::NLF_OK || code == c::NLF_ERROR_BEING_WRITTEN {
+            if code == c::NLF_OK {
                 return None;
             }
             Some(Fault {

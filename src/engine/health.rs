@@ -16,10 +16,10 @@ use std::time::Duration;
 
 use log::warn;
 
+use super::detours::Detours;
 use super::error::EngineError;
 use super::ids::{Pe, RailId, Token};
 use super::lane::Lane;
-use super::moves::Moves;
 use super::port::{PeerAddr, Port};
 use super::watchdog::Watchdog;
 use super::window::Seq;
@@ -50,6 +50,8 @@ pub(super) struct Health {
     /// Where the control endpoints of peers are, by PE and local rail.
     control: Box<[PeerAddr]>,
     pub(super) peers: Box<[Option<Box<PeerHealth>>]>,
+    /// The paths that there are, by PE, a bit for each local rail.
+    reach: Box<[u32]>,
     pub(super) mine: Box<[OwnRail]>,
     /// Segments in limbo, and some that have left it.
     pub(super) limbo: Vec<Token>,
@@ -62,8 +64,8 @@ pub(super) struct Health {
     pub(super) next_signal: Option<u32>,
     /// Answers that are due.
     pub(super) answers: Vec<(Pe, Answer)>,
-    /// Where the host lane looks for rails that have moved.
-    pub(super) moves: Option<Arc<Moves>>,
+    /// PEs that the host lane is not to reach by itself.
+    pub(super) detours: Option<Arc<Detours>>,
     /// When the paths were last looked at, and whether that was after a pause.
     looked: u32,
     paused: bool,
@@ -99,8 +101,9 @@ pub(super) struct OwnRail {
     pub(super) fixed: bool,
     /// It is to be closed and opened again.
     pub(super) closing: Option<Closing>,
-    /// Who caused the last time.
+    /// Who caused the last time, and when that was.
     pub(super) cause: Option<Pe>,
+    pub(super) reset: Option<u32>,
     /// Peers that have not said that they know of the address.
     pub(super) unconfirmed: Vec<Pe>,
     pub(super) rounds: u32,
@@ -170,18 +173,19 @@ pub(super) struct PathHealth {
 }
 
 impl Health {
-    fn new(config: &RailHealth, control: Vec<PeerAddr>, n_pes: u32, rails: usize) -> Self {
+    fn new(config: &RailHealth, control: Vec<PeerAddr>, reach: Box<[u32]>, rails: usize) -> Self {
         Self {
             timeout: Watchdog::stamps(config.timeout),
             cooling: config.cooling.map(Watchdog::stamps),
             rails,
             control: control.into(),
-            peers: (0..n_pes).map(|_| None).collect(),
+            peers: reach.iter().map(|_| None).collect(),
+            reach,
             mine: vec![OwnRail::default(); rails].into(),
             limbo: Vec::new(),
             lossy: Vec::new(),
             answers: Vec::new(),
-            moves: None,
+            detours: None,
             looked: 0,
             paused: false,
             orders: 0,
@@ -192,12 +196,15 @@ impl Health {
 
     /// What is known of a peer of the job, made if need be.
     pub(super) fn peer(&mut self, pe: Pe) -> &mut PeerHealth {
-        let rails = self.rails;
-        self.peers[pe.index()].get_or_insert_with(|| Box::new(PeerHealth::new(rails)))
+        let (rails, reach) = (self.rails, self.reach[pe.index()]);
+        self.peers[pe.index()].get_or_insert_with(|| Box::new(PeerHealth::new(rails, reach)))
     }
 
-    /// Where what a rail says to a peer goes.
+    /// Where what a rail says to a peer goes; nowhere if it does not lead there.
     pub(super) fn control(&self, pe: Pe, rail: RailId) -> Option<PeerAddr> {
+        if self.reach.get(pe.index())? >> rail.0 & 1 == 0 {
+            return None;
+        }
         self.control.get(pe.index() * self.rails + rail.index()).copied()
     }
 
@@ -241,10 +248,12 @@ impl Health {
 }
 
 impl PeerHealth {
-    fn new(rails: usize) -> Self {
+    fn new(rails: usize, reach: u32) -> Self {
+        let path =
+            |rail: usize| PathHealth { gone: reach >> rail & 1 == 0, ..PathHealth::default() };
         Self {
-            in_service: u32::MAX >> (32 - rails),
-            paths: vec![PathHealth::default(); rails].into(),
+            in_service: reach,
+            paths: (0..rails).map(path).collect(),
             generations: HashMap::new(),
             wants: Vec::new(),
             limbo_writes: 0,
@@ -299,17 +308,18 @@ impl<P: Port> Lane<P> {
     #[must_use]
     pub fn with_rail_health(mut self, config: &RailHealth, control: Vec<PeerAddr>) -> Self {
         let (n_pes, rails) = (self.streams.n_pes(), self.rails.len());
-        self.health = Some(Box::new(Health::new(config, control, n_pes, rails)));
+        let paths = (0..n_pes).map(|pe| self.paths.reach(Pe(pe))).collect();
+        self.health = Some(Box::new(Health::new(config, control, paths, rails)));
         self.watchdog.look_for_rails();
         self
     }
 
-    /// The lane, if it looks after its rails, noting for the host lane of this process where rails of
-    /// peers are.
+    /// The lane, if it looks after its rails, having user threads' operations for a PE handed over to it as
+    /// soon as a path to that PE has failed, or one of the PE's rails.
     #[must_use]
-    pub fn with_moves(mut self, moves: Arc<Moves>) -> Self {
+    pub fn with_detours(mut self, detours: Arc<Detours>) -> Self {
         if let Some(health) = self.health.as_deref_mut() {
-            health.moves = Some(moves);
+            health.detours = Some(detours);
         }
         self
     }
@@ -331,6 +341,9 @@ impl<P: Port> Lane<P> {
             peer.in_service &= !bit;
             let path = &mut peer.paths[rail.index()];
             (path.out, path.by_error) = (Some(now), by_error);
+            if let Some(detours) = health.detours.as_deref() {
+                detours.set(pe);
+            }
             self.rails[rail.index()].counters.failures += 1;
             let name = self.port.rail_name(rail);
             let remote = self.paths.get(pe, rail).remote.rail();
@@ -365,7 +378,8 @@ impl<P: Port> Lane<P> {
     /// The ring of a peer's paths, and the path that its stream takes next, as they are in service.
     pub(super) fn relink(&mut self, pe: Pe) {
         let Some(health) = self.health.as_deref() else { return };
-        let in_service = health.find(pe).map_or(u32::MAX, |peer| peer.in_service);
+        let reach = self.paths.reach(pe);
+        let in_service = health.find(pe).map_or(reach, |peer| peer.in_service);
         self.paths.relink(pe, in_service);
         self.bulks.stirred = true;
         if let Some(stream) = self.streams.find_mut(pe) {
@@ -385,7 +399,7 @@ mod tests {
     #[test]
     fn the_first_look_after_a_pause_judges_nothing() {
         let config = RailHealth { timeout: Duration::from_secs(5), cooling: None };
-        let mut health = Health::new(&config, Vec::new(), 1, 2);
+        let mut health = Health::new(&config, Vec::new(), Box::new([3]), 2);
         assert!(health.judges(1));
         assert!(health.judges(2));
         assert!(!health.judges(20), "stopped, and what has completed since is not taken yet");

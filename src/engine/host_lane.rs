@@ -1,14 +1,14 @@
 //! The host lane: user threads, one at a time.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
+use super::detours::Detours;
 use super::error::EngineError;
 use super::handover::Outbox;
 use super::ids::Pe;
 use super::lane::{Lane, Request, is_idle};
-use super::moves::Moves;
 use super::port::Port;
 
 /// A lane that any thread may use.
@@ -23,10 +23,8 @@ pub struct HostLane<P: Port> {
     has_work: AtomicBool,
     /// Where operations on staged memory go.
     outbox: Option<Outbox>,
-    /// Where rails of peers are noted that have moved.
-    moves: Option<Arc<Moves>>,
-    /// Notes that the lane knows of. Changed with the lane's lock held.
-    heard: AtomicU64,
+    /// PEs whose operations go there as well.
+    detours: Option<Arc<Detours>>,
 }
 
 impl<P: Port> HostLane<P> {
@@ -36,8 +34,7 @@ impl<P: Port> HostLane<P> {
             lane: Mutex::new(lane),
             has_work: AtomicBool::new(false),
             outbox: None,
-            moves: None,
-            heard: AtomicU64::new(0),
+            detours: None,
         }
     }
 
@@ -47,11 +44,10 @@ impl<P: Port> HostLane<P> {
         Self { outbox: Some(outbox), ..self }
     }
 
-    /// The lane, sending to where rails of peers are since they were opened again, as far as the proxy lane
-    /// has heard. Operations that are under way when that happens are lost.
+    /// The lane, handing over all operations for those PEs. Needs an outbox.
     #[must_use]
-    pub fn with_moves(self, moves: Arc<Moves>) -> Self {
-        Self { moves: Some(moves), ..self }
+    pub fn with_detours(self, detours: Arc<Detours>) -> Self {
+        Self { detours: Some(detours), ..self }
     }
 
     /// As [`Lane::start`].
@@ -112,7 +108,8 @@ impl<P: Port> HostLane<P> {
         if request.len == 0 {
             return Ok(false);
         }
-        if !self.lock().hands_over(request)? {
+        let detour = self.detours.as_deref().is_some_and(|detours| detours.has(request.pe));
+        if !detour && !self.lock().hands_over(request)? {
             outbox.quiet(request.pe)?;
             return Ok(false);
         }
@@ -181,15 +178,6 @@ impl<P: Port> HostLane<P> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Lane<P>> {
-        let mut lane = self.lane.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(moves) = self.moves.as_deref() {
-            let heard = self.heard.load(Ordering::Relaxed);
-            if moves.notes() != heard {
-                let (notes, moved) = moves.since(heard);
-                moved.iter().for_each(|to| lane.redirect(to));
-                self.heard.store(notes, Ordering::Relaxed);
-            }
-        }
-        lane
+        self.lane.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -21,6 +21,7 @@
 
 use super::counts::Tags;
 use super::error::EngineError;
+use super::health::REISSUES;
 use super::ids::{Pe, RailId, Token};
 use super::lane::Lane;
 use super::port::{Direction, Local, Port, PortError};
@@ -47,6 +48,9 @@ const LANDED: u32 = 16;
 
 /// The signal goes over the same path, and is not counted.
 const ORDERED: u32 = 32;
+
+/// A rail that was opened again so many timeouts ago has been lately.
+const LATELY: u32 = 8;
 
 /// What a segment waits for.
 const BITS: u32 = TOKEN | TARGET | ASK;
@@ -135,6 +139,21 @@ impl<P: Port> Lane<P> {
             self.lose_count(pe);
         }
         self.watchdog.hurry();
+        if reissues(&self.segments[token.0]) >= REISSUES {
+            self.give_up_reissuing(token);
+        }
+    }
+
+    /// A segment has been cut off too often.
+    #[cold]
+    fn give_up_reissuing(&mut self, token: Token) {
+        let segment = &self.segments[token.0];
+        let (what, pe, len, rail) =
+            (segment.what(), segment.pe, segment.transfer.len, segment.rail);
+        let text = format!("its path has failed {REISSUES} times");
+        let error = PortError { call: "posting again", code: 0, text };
+        let rail_name = self.port.rail_name(rail).to_owned();
+        self.fail_stream(pe, EngineError::Segment { what, pe, len, rail, rail_name, error });
     }
 
     /// The fabric does not have the token of a segment in limbo.
@@ -198,10 +217,16 @@ impl<P: Port> Lane<P> {
     pub(super) fn check_limbo(&mut self) {
         let now = self.watchdog.stamp();
         let Some(health) = self.health.as_deref() else { return };
-        let patience = health.timeout / 2;
+        let timeout = health.timeout;
+        let lately = |rail: RailId| {
+            let before = health.mine[rail.index()].reset;
+            before.is_some_and(|before| now - before < LATELY * timeout)
+        };
         let overdue = |token: &&Token| {
             let segment = &self.segments[token.0];
             let waits = segment.stage == Stage::Limbo && segment.epoch & TOKEN != 0;
+            // Not the next one before it would have been found that a path is silent.
+            let patience = if lately(segment.rail) { 2 * timeout + 2 } else { timeout / 2 };
             waits && now - segment.born >= patience
         };
         let rails = health.limbo.iter().filter(overdue);

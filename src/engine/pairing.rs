@@ -15,8 +15,8 @@ pub(super) fn first_rail(me: Pe, peer: Pe, rails: u8) -> RailId {
 /// The rail of a peer that one of our rails sends to, among the peer's rails on the same fabric.
 ///
 /// It is turned on by one for every full round of senders, so that senders whose local rails are
-/// in step are out of step at the receiver. If the peer has no rail on the same fabric (routed
-/// networks give each subnet a fabric of its own), rails are paired by position.
+/// in step are out of step at the receiver. If the peer has no rail on the same fabric, rails are paired by
+/// position; [`leads`] tells whether that makes sense.
 pub fn remote_rail(me: Pe, local: &[RailAddress], rail: RailId, peer: &[RailAddress]) -> RailId {
     let fabric = local[rail.index()].fabric;
     let shared: Vec<usize> = (0..peer.len()).filter(|at| peer[*at].fabric == fabric).collect();
@@ -26,6 +26,14 @@ pub fn remote_rail(me: Pe, local: &[RailAddress], rail: RailId, peer: &[RailAddr
     let rank = local[..rail.index()].iter().filter(|other| other.fabric == fabric).count();
     let turn = me.index() / local.len();
     RailId(shared[(rank + turn) % shared.len()] as u8)
+}
+
+/// Whether one of our rails leads to a peer: it has a rail on the same fabric, or no two rails of both have a
+/// fabric in common (routed networks give each subnet a fabric of its own). If others have, the network of this
+/// one is one that the peer is not on.
+pub fn leads(local: &[RailAddress], rail: RailId, peer: &[RailAddress]) -> bool {
+    let shares = |rail: &RailAddress| peer.iter().any(|other| other.fabric == rail.fabric);
+    local.get(rail.index()).is_some_and(shares) || !local.iter().any(shares)
 }
 
 /// The local rail by which our atomics for a peer go: one that sends to the peer's
@@ -95,6 +103,18 @@ mod tests {
         let (local, peer) = (rails(&[7, 2, 1]), rails(&[1, 2]));
         assert_eq!(atomic_rail(Pe(0), &local, &peer), RailId(0), "paired by position");
         assert_eq!(atomic_rail(Pe(0), &rails(&[2, 1]), &peer), RailId(1));
+    }
+
+    #[test]
+    fn a_rail_whose_fabric_the_peer_is_not_on_leads_nowhere_if_others_lead_there() {
+        let (local, peer) = (rails(&[1, 2, 3]), rails(&[3, 1]));
+        let leading = |local: &[RailAddress], peer: &[RailAddress]| -> Vec<bool> {
+            (0..local.len()).map(|at| leads(local, RailId(at as u8), peer)).collect()
+        };
+        assert_eq!(leading(&local, &peer), [true, false, true]);
+        assert_eq!(leading(&peer, &local), [true, true]);
+        assert_eq!(leading(&local, &rails(&[7, 8])), [true, true, true], "routed, perhaps");
+        assert!(!leads(&local, RailId(3), &peer), "it does not exist");
     }
 
     #[test]

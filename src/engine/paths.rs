@@ -36,7 +36,10 @@ pub(super) struct Hop {
 /// The paths of a lane: one per peer and local rail.
 #[derive(Debug)]
 pub struct PathTable {
+    /// In the place of a path that leads nowhere is a copy of one that does.
     hops: Box<[Hop]>,
+    /// The local rails that lead to each PE, a bit for each. One at least.
+    reach: Box<[u32]>,
     rails: u32,
 }
 
@@ -59,8 +62,39 @@ impl PathTable {
                 next,
             }
         };
-        let hops = paths.into_iter().enumerate().map(hop).collect();
-        Self { hops, rails: rails as u32 }
+        let hops: Box<[Hop]> = paths.into_iter().enumerate().map(hop).collect();
+        let reach = vec![u32::MAX >> (32 - rails.min(32)); hops.len() / rails].into();
+        Self { hops, reach, rails: rails as u32 }
+    }
+
+    /// The table, with a path that leads nowhere: the others to the PE are used in its place. The last one
+    /// stays.
+    #[must_use]
+    pub fn without(mut self, pe: Pe, rail: RailId) -> Self {
+        let reach = self.reach[pe.index()] & !(1 << rail.0);
+        if reach == 0 {
+            return self;
+        }
+        self.reach[pe.index()] = reach;
+        self.relink(pe, reach);
+        let first = pe.index() * self.rails as usize;
+        for rail in (0..self.rails as usize).filter(|rail| reach >> rail & 1 == 0) {
+            let mut hop = self.hops[first + rail];
+            self.advance(&mut hop);
+            self.hops[first + rail] = hop;
+        }
+        self
+    }
+
+    /// The local rails that lead to a PE, a bit for each.
+    #[inline]
+    pub(super) fn reach(&self, pe: Pe) -> u32 {
+        self.reach[pe.index()]
+    }
+
+    /// Whether a local rail leads to a PE.
+    pub fn leads(&self, pe: Pe, rail: RailId) -> bool {
+        self.reach(pe) >> rail.0 & 1 != 0
     }
 
     /// PEs in the table.
@@ -73,7 +107,7 @@ impl PathTable {
         self.get(pe, rail).to
     }
 
-    /// The path of a local rail to a PE; both exist.
+    /// The path of a local rail to a PE; both exist. That of another if it does not lead there.
     #[inline]
     pub(super) fn get(&self, pe: Pe, rail: RailId) -> Hop {
         self.hops[pe.index() * self.rails as usize + rail.index()]
@@ -81,7 +115,9 @@ impl PathTable {
 
     /// A rail of the peer has another address now.
     pub(super) fn set_address(&mut self, pe: Pe, rail: RailId, to: PeerAddr) {
-        self.hops[pe.index() * self.rails as usize + rail.index()].to = to;
+        let first = pe.index() * self.rails as usize;
+        let hops = &mut self.hops[first..first + self.rails as usize];
+        hops.iter_mut().filter(|hop| hop.rail == rail).for_each(|hop| hop.to = to);
     }
 
     /// From each path to the peer, [`PathTable::advance`] goes on to the next of those whose rail has
@@ -104,5 +140,41 @@ impl PathTable {
         if let Some(next) = self.hops.get(hop.next.0 as usize) {
             *hop = *next;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two PEs and three local rails; the address tells which path it is.
+    fn table() -> PathTable {
+        let path = |at: u64| Path { to: PeerAddr(at), remote: RailId(0) };
+        PathTable::new((0..6).map(path).collect(), 3)
+    }
+
+    fn ring(table: &PathTable, pe: Pe, rail: u8) -> [u64; 3] {
+        let mut hop = table.get(pe, RailId(rail));
+        std::array::from_fn(|_| {
+            let to = hop.to.0;
+            assert_eq!(to, table.address(pe, hop.rail).0, "a rail and its own address");
+            table.advance(&mut hop);
+            to
+        })
+    }
+
+    #[test]
+    fn paths_that_lead_nowhere_are_replaced_by_the_others() {
+        let table = table().without(Pe(1), RailId(0));
+        assert_eq!(ring(&table, Pe(0), 0), [0, 1, 2]);
+        assert_eq!(ring(&table, Pe(1), 0), [4, 5, 4], "the next one in its place");
+        assert_eq!(ring(&table, Pe(1), 2), [5, 4, 5]);
+        assert!(!table.leads(Pe(1), RailId(0)) && table.leads(Pe(0), RailId(0)));
+        let mut table = table.without(Pe(1), RailId(1));
+        assert_eq!(ring(&table, Pe(1), 0), [5, 5, 5]);
+        table.set_address(Pe(1), RailId(2), PeerAddr(9));
+        assert_eq!(ring(&table, Pe(1), 1), [9, 9, 9], "wherever it is");
+        let table = table.without(Pe(1), RailId(2));
+        assert_eq!((table.reach(Pe(1)), ring(&table, Pe(1), 0)), (4, [9, 9, 9]), "the last one");
     }
 }

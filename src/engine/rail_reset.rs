@@ -12,6 +12,11 @@
 //!
 //! While a rail waits to be closed, it is polled as always, so two PEs that close rails at the same time do
 //! not wait for one another longer than the timeout.
+//!
+//! Where the fabric does not give back the tokens of what a peer's reset has cut off, only a reset of the rail
+//! that it was on does, which cuts off what the peer has sent there meanwhile, and so on. So the next one waits
+//! longer than it takes to find that a path is silent: what the peer has sent again has come through by then, or
+//! goes another way. A segment that is cut off too often ends its stream all the same.
 
 use log::{info, warn};
 
@@ -20,7 +25,6 @@ use super::health::{Answer, Closing};
 use super::ids::{Pe, RailId, Token};
 use super::lane::Lane;
 use super::limbo::TOKEN;
-use super::moves::Move;
 use super::port::Port;
 use super::segment::{Segment, Stage};
 
@@ -113,13 +117,14 @@ impl<P: Port> Lane<P> {
         for pe in (0..n_pes).map(Pe) {
             self.lose_messages(pe, |over| over == rail);
         }
-        let me = self.me;
+        let (me, stamp) = (self.me, self.watchdog.stamp());
         let Some(health) = self.health.as_deref_mut() else { return };
         let mine = &mut health.mine[at];
         mine.generation += 1;
         mine.address.clone_from(&address);
         mine.closing = None;
         mine.cause = Some(cause);
+        mine.reset = Some(stamp);
         mine.unconfirmed = (0..n_pes).map(Pe).filter(|pe| *pe != me).collect();
         let generation = mine.generation;
         self.learn_rail(me, rail, generation, cause, &address);
@@ -168,39 +173,19 @@ impl<P: Port> Lane<P> {
         }
         peer.set_generation(remote, generation);
         peer.grace = None;
-        if let Some(moves) = health.moves.as_deref().filter(|_| !address.is_empty()) {
-            moves.note(pe, remote, address);
+        if let Some(detours) = health.detours.as_deref() {
+            detours.set(pe);
         }
         self.lose_count(pe);
         for at in 0..self.rails.len() {
             let rail = RailId(at as u8);
-            if self.paths.get(pe, rail).remote.rail() == remote {
+            if self.paths.leads(pe, rail) && self.paths.get(pe, rail).remote.rail() == remote {
                 self.readdress(pe, rail, cause, address);
             }
         }
         // Nothing is on its way to it that could arrive late.
         if let Some(health) = self.health.as_deref_mut() {
             health.peer(pe).wants.retain(|(wanted, _)| *wanted != remote);
-        }
-    }
-
-    /// What is posted to a rail of a peer from here on goes to this address. For a lane that does not look
-    /// after rails itself.
-    #[cold]
-    pub(super) fn redirect(&mut self, to: &Move) {
-        for rail in (0..self.rails.len()).map(|at| RailId(at as u8)) {
-            if self.paths.get(to.pe, rail).remote.rail() != to.rail {
-                continue;
-            }
-            match self.port.insert_address(rail, &to.address) {
-                Ok(address) => self.paths.set_address(to.pe, rail, address),
-                Err(error) => {
-                    warn!(target: "TRANSPORT", "the new address of a rail of {}: {error}", to.pe);
-                }
-            }
-        }
-        if let Some(stream) = self.streams.find_mut(to.pe) {
-            stream.next = self.paths.get(to.pe, stream.next.rail);
         }
     }
 

@@ -32,8 +32,9 @@ impl<P: Port> Lane<P> {
     /// The rails that what goes to a peer may be given to now, a bit for each: those whose path to it is
     /// in service, and of these the ones that are not about to be closed, if there are any.
     pub(super) fn usable(&self, pe: Pe) -> u32 {
-        let Some(health) = self.health.as_deref() else { return u32::MAX };
-        let in_service = health.find(pe).map_or(u32::MAX, |peer| peer.in_service);
+        let reach = self.paths.reach(pe);
+        let Some(health) = self.health.as_deref() else { return reach };
+        let in_service = health.find(pe).map_or(reach, |peer| peer.in_service);
         let bit = |at: usize| u32::from(!self.rails[at].is_paused()) << at;
         let running = (0..self.rails.len()).fold(0, |bits, at| bits | bit(at));
         if in_service & running == 0 { in_service } else { in_service & running }

@@ -16,15 +16,15 @@ use super::spread::spread;
 use crate::engine::Watchdog;
 use crate::engine::applier::{Agreement, Applier};
 use crate::engine::counted::TAGS;
+use crate::engine::detours::Detours;
 use crate::engine::exchange::{Addresses, Hello, RailAddress, Step, fabric_hash};
 use crate::engine::handover::handover;
 use crate::engine::health::RailHealth;
 use crate::engine::host_lane::HostLane;
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::lane::{Lane, LaneConfig, SignalEngine};
-use crate::engine::moves::Moves;
 use crate::engine::native::AtomicPath;
-use crate::engine::pairing::remote_rail;
+use crate::engine::pairing::{leads, remote_rail};
 use crate::engine::paths::{Path, PathTable};
 use crate::engine::port::{PeerAddr, Port};
 use crate::engine::regions::{LaneKind, RegionTable};
@@ -242,7 +242,14 @@ fn insert_lane(
         columns.push(column);
     }
     let paths = (0..peers.len()).flat_map(|pe| columns.iter().map(move |column| column[pe]));
-    Ok(PathTable::new(paths.collect(), mine.len()))
+    let table = PathTable::new(paths.collect(), mine.len());
+    let unreached = |(pe, peer): (usize, &Addresses)| {
+        let rails = (0..mine.len()).map(|at| RailId(at as u8));
+        let unreached = rails.filter(|rail| !leads(mine, *rail, &peer.0));
+        unreached.map(|rail| (Pe(pe as u32), rail)).collect::<Vec<_>>()
+    };
+    let unreached = peers.iter().enumerate().flat_map(unreached);
+    Ok(unreached.fold(table, |table, (pe, rail)| table.without(pe, rail)))
 }
 
 /// The addresses of the peers' rails that send to one of ours, beside those it sends to.
@@ -305,6 +312,10 @@ fn assemble(
         devices,
     };
     let n_pes = paths.proxy.n_pes();
+    let detours = Arc::new(Detours::new(n_pes));
+    // The host lane is on the device of the first proxy rail.
+    let leads = |pe: &Pe| paths.proxy.leads(*pe, RailId(0));
+    (0..n_pes).map(Pe).filter(|pe| !leads(pe)).for_each(|pe| detours.set(pe));
     let host = Lane::new(host, config(LaneKind::Host, paths.host));
     let proxy = Lane::new(proxy, config(LaneKind::Proxy, paths.proxy));
     let natives = paths.atomics.is_some();
@@ -316,9 +327,8 @@ fn assemble(
         _ => proxy,
     };
     let (outbox, inbox) = handover(n_pes, settings.warn_after, settings.fail_after);
-    let moves = Arc::new(Moves::default());
-    let host = HostLane::new(host).with_outbox(outbox).with_moves(Arc::clone(&moves));
-    let proxy = proxy.with_inbox(inbox).with_moves(moves);
+    let host = HostLane::new(host).with_outbox(outbox).with_detours(Arc::clone(&detours));
+    let proxy = proxy.with_inbox(inbox).with_detours(detours);
     let proxy = match paths.atomics {
         None => proxy,
         Some(paths) => proxy.with_native_atomics(paths),

@@ -5,23 +5,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
+use nvshmem_transport_libfabric::engine::detours::Detours;
 use nvshmem_transport_libfabric::engine::fake::{Event, FakeFabric, Script};
+use nvshmem_transport_libfabric::engine::handover::handover;
 use nvshmem_transport_libfabric::engine::health::RailHealth;
 use nvshmem_transport_libfabric::engine::host_lane::HostLane;
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::{Lane, LocalSide, Request, SignalEngine};
 use nvshmem_transport_libfabric::engine::message::{PutSignalRequest, ResultPlace};
-use nvshmem_transport_libfabric::engine::moves::Moves;
 use nvshmem_transport_libfabric::engine::port::Direction;
 
 use super::as_entry::AsEntry as _;
-use super::job::{Job, Member, Random, Shape, host_config, limits, random_spread};
+use super::job::{Job, Member, Random, Shape, host_config, limits, random_lonely, random_spread};
 use super::random::for_seeds;
-use super::signals::{race, random_script};
+use super::signals::{Targets, race, random_script};
 
 /// How many seeds each random test runs; `NVSHMEM_TEST_SEEDS` in its place.
 fn seeds() -> u64 {
-    std::env::var("NVSHMEM_TEST_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(150)
+    std::env::var("NVSHMEM_TEST_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(100)
 }
 
 pub(crate) const HEALTH: RailHealth =
@@ -29,9 +30,11 @@ pub(crate) const HEALTH: RailHealth =
 
 fn shape(random: &mut Random) -> Shape {
     use SignalEngine::{Auto, Chained, Counted, Eager, Ordered};
+    let rails = 2 + random.below(3) as u8;
     Shape {
         n_pes: 2 + random.below(3) as u32,
-        rails: 2 + random.below(3) as u8,
+        rails,
+        lonely: random_lonely(random, rails),
         depth: [1, 2, 3, 16][random.below(4)],
         max_segment: [64, 1000, 1 << 20][random.below(3)],
         needs_desc: random.below(2) == 0,
@@ -73,6 +76,7 @@ impl Blow {
 /// Whether every PE has a path to every other that works both ways, with all these dead.
 fn leaves_paths(shape: &Shape, dead: &[End], links: &[(End, End)]) -> bool {
     let rails = shape.rails;
+    let leads = |me, pe, rail| shape.leads(me, pe, rail);
     let works = |from: End, to: End| {
         !dead.contains(&from)
             && !dead.contains(&to)
@@ -83,7 +87,8 @@ fn leaves_paths(shape: &Shape, dead: &[End], links: &[(End, End)]) -> bool {
         (0..shape.n_pes).all(|pe| {
             (0..rails).any(|rail| {
                 // As the job pairs them.
-                works((Pe(me), RailId(rail)), (Pe(pe), RailId((rail + 1) % rails)))
+                leads(me, pe, rail)
+                    && works((Pe(me), RailId(rail)), (Pe(pe), RailId((rail + 1) % rails)))
             })
         })
     })
@@ -164,37 +169,154 @@ fn word(fabric: &FakeFabric, pe: u32, addr: usize) -> u64 {
     u64::from_le_bytes(fabric.load(Pe(pe), addr, 8).try_into().unwrap())
 }
 
-/// The host lane's one path to PE 1 leads to the rail that PE 1 resets. Were it not told of the new address,
-/// its put would go nowhere, as what was sent to the old one before the reset.
+/// Nanoseconds that a turn of both lanes takes.
+const TURN: u64 = 100_000;
+
+/// Turns the lanes of PE 0 and 1 until it is so.
+fn turn_until(members: &mut [Member], fabric: &FakeFabric, mut done: impl FnMut(&Member) -> bool) {
+    for _ in 0..2_000_000 {
+        if done(&members[0]) {
+            return;
+        }
+        for member in members.iter_mut() {
+            member.lane.progress().unwrap();
+        }
+        fabric.pass_time(TURN);
+    }
+    panic!("it does not come to that");
+}
+
+/// What user threads start after a path to a PE has failed goes over the rails of the proxy lane that work, though
+/// the host lane has but one.
 #[test]
-fn user_threads_reach_a_rail_that_was_reset() {
+fn user_threads_make_a_detour_once_a_path_has_failed() {
     const LEN: usize = 512;
     let shape = Shape { health: Some(HEALTH), ..Shape::default() };
     let mut job = Job::new(11, &shape, Script::default());
-    let moves = Arc::new(Moves::default());
+    let detours = Arc::new(Detours::new(2));
+    let (outbox, inbox) = handover(2, None, Some(Duration::from_secs(60)));
     let first = job.members.remove(0);
-    job.members.insert(0, Member { lane: first.lane.with_moves(Arc::clone(&moves)), ..first });
+    let lane = first.lane.with_detours(Arc::clone(&detours)).with_inbox(inbox);
+    job.members.insert(0, Member { lane, ..first });
     let host =
         Lane::new(job.fabric.port(Pe(0), limits(&shape)[..1].to_vec()), host_config(&job, false));
-    let host = HostLane::new(host).with_moves(moves);
+    let host = HostLane::new(host).with_outbox(outbox).with_detours(Arc::clone(&detours));
+    let posted = || host.with(|lane| lane.counters().map(|rail| rail.posted).sum::<u64>());
     job.fill_scratch(0, &[0x5a; 2 * LEN]);
-    let base = job.members[1].base;
-    let fabric = job.fabric.clone();
-    let (fabric, _) = race(job, 11, |me, member, targets| {
-        if me != 0 {
-            return Ok(());
-        }
-        let part = |at| targets.part((member.scratch + at, &member.scratch_handle), 1, at, LEN);
-        host.complete(&part(0))?;
-        fabric.link_down((Pe(0), RailId(1)), (Pe(1), RailId(0)));
-        for _ in 0..2 {
-            member.lane.begin(&part(0))?;
-        }
-        member.lane.quiet(Pe(1))?;
-        assert!(member.lane.counters().any(|rail| rail.reissued > 0), "PE 1 has reset its rail");
-        host.complete(&part(LEN))
-    });
+    let (targets, fabric) = (Targets::of(&job), job.fabric.clone());
+    let (base, mut members) = (job.members[1].base, job.members);
+    let (scratch, handle) = (members[0].scratch, members[0].scratch_handle);
+    let part = |at| targets.part((scratch + at, &handle), 1, at, LEN);
+    host.complete(&part(0)).unwrap();
+    assert_eq!((posted(), detours.has(Pe(1))), (1, false), "the host lane's own way");
+    // Both ways of every path over the rail that the host lane is on.
+    fabric.rail_down(Pe(0), RailId(0));
+    for _ in 0..4 {
+        members[0].lane.begin(&part(0)).unwrap();
+    }
+    turn_until(&mut members, &fabric, |_| detours.has(Pe(1)));
+    host.start(&part(LEN)).unwrap();
+    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+    host.quiet(Pe(1)).unwrap();
+    assert_eq!(posted(), 1, "nothing more of its own");
     assert_eq!(fabric.load(Pe(1), base, 2 * LEN), [0x5a; 2 * LEN]);
+}
+
+/// A job of two PEs with two rails whose PE 0 has puts to PE 1 under way on both.
+fn two_with_puts(
+    shape: &Shape,
+    strike: impl Fn(&FakeFabric),
+) -> (FakeFabric, Vec<Member>, Targets) {
+    let job = Job::new(5, shape, Script::default());
+    let (targets, fabric, mut members) = (Targets::of(&job), job.fabric.clone(), job.members);
+    strike(&fabric);
+    begin_puts(&mut members[0], &targets);
+    (fabric, members, targets)
+}
+
+fn begin_puts(first: &mut Member, targets: &Targets) {
+    let local = (first.scratch, &first.scratch_handle);
+    for at in 0..4 {
+        first.lane.begin(&targets.part(local, 1, at * 64, 64)).unwrap();
+    }
+}
+
+/// Turns both lanes until PE 0 has given up PE 1, and gives what it says.
+fn failure_of(members: &mut [Member], fabric: &FakeFabric) -> String {
+    for _ in 0..2_000_000 {
+        if let Err(failed) = members[0].lane.is_quiet(Pe(1)) {
+            return failed.to_string();
+        }
+        for member in members.iter_mut() {
+            let _ = member.lane.progress();
+        }
+        fabric.pass_time(TURN);
+    }
+    panic!("nothing fails");
+}
+
+/// What was under way on a path must not go another way while it may still land; a PE that cannot see to that
+/// says so.
+#[test]
+fn a_rail_that_cannot_be_opened_again_is_told_by_name() {
+    let shape = Shape { health: Some(HEALTH), ..Shape::default() };
+    let (fabric, mut members, _) = two_with_puts(&shape, |fabric| {
+        fabric.refuse_resets();
+        fabric.link_down((Pe(0), RailId(1)), (Pe(1), RailId(0)));
+    });
+    let failed = failure_of(&mut members, &fabric);
+    assert!(
+        failed.contains("PE 1") && failed.contains("rail 0 cannot be opened again"),
+        "{failed}"
+    );
+    assert_eq!(fabric.resets(), 0);
+}
+
+/// The last path is not given up at once: the PE may have opened its rail again, and the news is on its way.
+#[test]
+fn the_last_path_to_fail_has_a_time_of_grace() {
+    let shape = Shape { health: Some(HEALTH), ..Shape::default() };
+    let (fabric, mut members, _) = two_with_puts(&shape, |fabric| {
+        fabric.dead_links_fail(true);
+        for rail in [RailId(0), RailId(1)] {
+            fabric.rail_down(Pe(1), rail);
+        }
+    });
+    let begun = fabric.now();
+    let failed = failure_of(&mut members, &fabric);
+    let waited = Duration::from_nanos(fabric.now() - begun);
+    assert!(failed.contains("PE 1") && failed.contains("rail"), "{failed}");
+    assert!(waited >= 2 * HEALTH.timeout, "given up after {waited:?}");
+}
+
+/// A path that is out of service is probed after a while, and comes back when that is answered, not before.
+#[test]
+fn a_path_comes_back_when_a_probe_is_answered() {
+    let shape = Shape { health: Some(HEALTH), ..Shape::default() };
+    let path = [(Pe(0), RailId(1)), (Pe(1), RailId(0))];
+    let (fabric, mut members, targets) = two_with_puts(&shape, |fabric| {
+        fabric.link_down(path[0], path[1]);
+        fabric.link_down(path[1], path[0]);
+    });
+    let counters = |member: &Member| member.lane.counters().nth(1).expect("two rails");
+    turn_until(&mut members, &fabric, |first| counters(first).failures == 1);
+    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+    let before = counters(&members[0]).posted;
+    let cooled = fabric.now() + 3 * HEALTH.cooling.expect("it comes back").as_nanos() as u64;
+    turn_until(&mut members, &fabric, |_| fabric.now() > cooled);
+    begin_puts(&mut members[0], &targets);
+    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+    assert_eq!(counters(&members[0]).posted, before, "it is not used while no probe gets through");
+    fabric.link_up(path[0], path[1]);
+    fabric.link_up(path[1], path[0]);
+    let deadline = fabric.now() + 60_000_000_000;
+    while counters(&members[0]).posted == before {
+        assert!(fabric.now() < deadline, "it does not come back");
+        begin_puts(&mut members[0], &targets);
+        turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+        let later = fabric.now() + 1_000_000_000;
+        turn_until(&mut members, &fabric, |_| fabric.now() > later);
+    }
 }
 
 /// Puts, values and gets: what a quiet has promised is there, and stays.

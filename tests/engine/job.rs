@@ -43,6 +43,29 @@ pub(crate) struct Shape {
     pub(crate) bounce: (usize, u16, u16),
     /// Whether, and when, a rail that fails is done without.
     pub(crate) health: Option<RailHealth>,
+    /// Rails, a bit for each, that do not lead from a PE to every other one; see [`Shape::leads`].
+    pub(crate) lonely: u32,
+}
+
+impl Shape {
+    /// Whether a rail leads from one PE to another.
+    pub(crate) fn leads(&self, me: u32, pe: u32, rail: u8) -> bool {
+        (me + pe) % 2 == 0 || self.lonely >> rail & 1 == 0
+    }
+
+    /// What leads where.
+    fn paths(&self, me: u32) -> PathTable {
+        let all = (0..self.n_pes).flat_map(|pe| (0..self.rails).map(move |rail| (pe, rail)));
+        let lonely = all.filter(|&(pe, rail)| !self.leads(me, pe, rail));
+        let table = some_paths(self.n_pes, self.rails, |pe, rail| self.leads(me, pe, rail));
+        lonely.fold(table, |table, (pe, rail)| table.without(Pe(pe), RailId(rail)))
+    }
+}
+
+/// Draws rails that do not lead everywhere: often none, never all.
+pub(crate) fn random_lonely(random: &mut Random, rails: u8) -> u32 {
+    let one = 1 << random.below(rails.into());
+    if random.below(2) == 0 { 0 } else { random.below(1 << rails) as u32 & !one }
 }
 
 impl Default for Shape {
@@ -64,6 +87,7 @@ impl Default for Shape {
             staged: 0,
             bounce: (1024, 2, 2),
             health: None,
+            lonely: 0,
         }
     }
 }
@@ -96,12 +120,19 @@ pub(crate) fn limits(shape: &Shape) -> Vec<RailLimits> {
 }
 
 pub(crate) fn paths(n_pes: u32, rails: u8) -> PathTable {
+    some_paths(n_pes, rails, |_, _| true)
+}
+
+/// The same, with addresses of nobody where rails do not lead.
+fn some_paths(n_pes: u32, rails: u8, leads: impl Fn(u32, u8) -> bool) -> PathTable {
     let mut paths = Vec::new();
     for pe in 0..n_pes {
         for rail in 0..rails {
             // Not the same rail at the other end, so that a mix-up of the two is found.
             let remote = RailId((rail + 1) % rails);
-            paths.push(Path { to: FakeFabric::address(Pe(pe), remote), remote });
+            let real = FakeFabric::address(Pe(pe), remote);
+            let to = if leads(pe, rail) { real } else { PeerAddr(u64::MAX) };
+            paths.push(Path { to, remote });
         }
     }
     PathTable::new(paths, usize::from(rails))
@@ -164,7 +195,7 @@ impl Job {
                 let config = LaneConfig {
                     me,
                     kind: LaneKind::Proxy,
-                    paths: paths(shape.n_pes, shape.rails),
+                    paths: shape.paths(pe),
                     regions: regions.index(),
                     watchdog: if shape.health.is_some() { patient() } else { watchdog() },
                     signals: shape.signals,

@@ -3,7 +3,7 @@
 use nvshmem_transport_libfabric::engine::fake::Script;
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 
-use super::job::{Job, Random, Shape, random_rates, random_spread};
+use super::job::{Job, Random, Shape, random_lonely, random_rates, random_spread};
 
 /// Runs `case` for many seeds and names the one that fails; for a single one if `NVSHMEM_TEST_SEED` says
 /// which.
@@ -19,9 +19,11 @@ pub(crate) fn for_seeds(count: u64, case: impl Fn(u64) + std::panic::RefUnwindSa
 }
 
 fn random_shape(random: &mut Random) -> Shape {
+    let rails = 1 + random.below(4) as u8;
     Shape {
         n_pes: 2 + random.below(3) as u32,
-        rails: 1 + random.below(4) as u8,
+        rails,
+        lonely: random_lonely(random, rails),
         depth: [1, 1, 2, 3, 16][random.below(5)],
         max_segment: [8, 64, 1000, 1 << 20][random.below(4)],
         needs_desc: random.below(2) == 0,

@@ -15,7 +15,7 @@ use nvshmem_transport_libfabric::engine::window::Seq;
 use nvshmem_transport_libfabric::engine::wire::{Body, Message, Packet};
 
 use super::as_entry::AsEntry as _;
-use super::job::{Job, Member, Random, Shape, random_rates, random_spread};
+use super::job::{Job, Member, Random, Shape, random_lonely, random_rates, random_spread};
 use super::random::for_seeds;
 
 /// Where the peers' heaps are.
@@ -108,9 +108,11 @@ pub(crate) fn race(
 
 pub(crate) fn random_shape(random: &mut Random) -> Shape {
     use SignalEngine::{Auto, Chained, Counted, Eager, Ordered};
+    let rails = 1 + random.below(4) as u8;
     Shape {
         n_pes: 2 + random.below(3) as u32,
-        rails: 1 + random.below(4) as u8,
+        rails,
+        lonely: random_lonely(random, rails),
         depth: [1, 1, 2, 3, 16][random.below(5)],
         max_segment: [64, 1000, 1 << 20][random.below(3)],
         needs_desc: random.below(2) == 0,

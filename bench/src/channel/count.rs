@@ -64,7 +64,7 @@ impl Bed {
             devices: false,
         };
         let mut pump = Pump::new(SLOTS)?;
-        pump.set_region(base, len, handle);
+        pump.set_region(base, len, handle)?;
         Ok(Self { pump, lane: Lane::new(Null::new(), config), memory, handle })
     }
 

@@ -175,7 +175,7 @@ pub enum Figure {
 }
 
 /// What the plugin can do, of what experiments may need.
-const OFFERED: &[&str] = &["rails that may fail"];
+const OFFERED: &[&str] = &["rails found by the network they are on", "rails that may fail"];
 
 impl Experiment {
     /// Reads a text.
