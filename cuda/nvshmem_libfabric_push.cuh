@@ -22,23 +22,34 @@ typedef struct {
 
 NLF_FN unsigned nlfi_ring_index(const nlf_context *ctx) { return nlfp_block() & (ctx->n_rings - 1); }
 
-/* Records an error, if it is the context's first, and returns it. */
-NLF_COLD_FN int nlfi_report(const nlf_context *ctx, int code, unsigned op, int pe, const void *addr, uint64_t bytes) {
+/* Records an error, if it is the producers' first, and returns it. */
+NLF_COLD_FN int nlfi_record(const nlf_context *ctx, uint32_t code, uint32_t op, uint32_t pe, uint32_t ring, uint64_t addr,
+                            uint64_t bytes) {
     nlf_error *error = ctx->error;
     if (nlfp_claim(ctx->error_claims)) {
         nlfp_store32(&error->op, op);
-        nlfp_store32(&error->pe, (uint32_t)pe);
-        nlfp_store32(&error->ring, nlfi_ring_index(ctx));
-        nlfp_store64(&error->addr, (uint64_t)(uintptr_t)addr);
+        nlfp_store32(&error->pe, pe);
+        nlfp_store32(&error->ring, ring);
+        nlfp_store64(&error->addr, addr);
         nlfp_store64(&error->bytes, bytes);
-        nlfp_store_release32(&error->code, (uint32_t)code);
+        nlfp_store_release32(&error->code, code);
     }
-    return code;
+    return (int)code;
+}
+
+/* The same, of what the calling thread has asked for. */
+NLF_COLD_FN int nlfi_report(const nlf_context *ctx, int code, unsigned op, int pe, const void *addr, uint64_t bytes) {
+    return nlfi_record(ctx, (uint32_t)code, op, (uint32_t)pe, nlfi_ring_index(ctx), (uint64_t)(uintptr_t)addr, bytes);
 }
 
 /* The same, where a wait has ended without what it was for. */
 NLF_COLD_FN int nlfi_give_up(const nlf_context *ctx, const nlf_published *published) {
-    uint32_t state = nlfp_load_acquire32(&published->state);
+    const uint32_t state = nlfp_load_acquire32(&published->state);
+    /* Complete before the state says so. */
+    const nlf_error *why = ctx->proxy_error;
+    if (state == NLF_STATE_FAILED && why->code != NLF_OK) {
+        return nlfi_record(ctx, why->code, why->op, why->pe, why->ring, why->addr, why->bytes);
+    }
     int code = state == NLF_STATE_STOPPED  ? NLF_ERROR_STOPPED
                : state == NLF_STATE_FAILED ? NLF_ERROR_FAILED
                                            : NLF_ERROR_STUCK;

@@ -130,7 +130,7 @@ typedef struct {
  *
  * The first error of producers stays. Who adds first to nlf_context.error_claims writes it, `code` last. The bus
  * between a GPU and the CPU may have no atomics, so the claims are in memory of the producers, and the proxy
- * has a record of its own.
+ * has a record of its own, which a producer that meets NLF_STATE_FAILED makes that of producers.
  */
 typedef struct {
     uint32_t code; /* NLF_OK, or NLF_ERROR_* */
@@ -196,6 +196,7 @@ typedef struct {
     const nlf_region *regions;
     nlf_error *error;       /* in memory that the proxy reads */
     uint32_t *error_claims; /* in memory like that of nlf_producers; 0: `error` is nobody's yet */
+    const nlf_error *proxy_error;
 } nlf_context;
 
 /* ------------------------------------------------------------------------------------------------
@@ -214,6 +215,6 @@ NLF_ASSERT(sizeof(nlf_error) == 64);
 NLF_ASSERT(sizeof(nlf_region) == 24);
 NLF_ASSERT(sizeof(nlf_producers) == 128);
 NLF_ASSERT(sizeof(nlf_ring) == 24);
-NLF_ASSERT(sizeof(nlf_context) == 64);
+NLF_ASSERT(sizeof(nlf_context) == 72);
 
 #endif

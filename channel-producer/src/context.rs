@@ -87,6 +87,7 @@ pub struct HostContext {
     published: Zeroed<nlf_published>,
     error: Zeroed<nlf_error>,
     error_claims: Zeroed<u32>,
+    proxy_error: Zeroed<nlf_error>,
 }
 
 impl HostContext {
@@ -104,6 +105,7 @@ impl HostContext {
                 published: Zeroed::new(n_rings),
                 error: Zeroed::new(1),
                 error_claims: Zeroed::new(1),
+                proxy_error: Zeroed::new(1),
             }
         };
         for (index, slots) in new.slots.iter().enumerate() {
@@ -134,6 +136,7 @@ impl HostContext {
                 regions: new.regions.as_ptr(),
                 error: new.error.as_ptr(),
                 error_claims: new.error_claims.as_ptr(),
+                proxy_error: new.proxy_error.as_ptr(),
             };
         }
         new

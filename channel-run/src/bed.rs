@@ -46,6 +46,7 @@ pub struct Bed {
     _regions: Memory,
     _producers: Memory,
     _claims: Memory,
+    _proxy_error: Memory,
     _slots: Vec<Memory>,
     published: Memory,
     error: Memory,
@@ -76,6 +77,7 @@ impl Bed {
         let published = machine.shared(64 * count)?;
         let producers = machine.fast(&vec![0; size_of::<c::nlf_producers>() * count])?;
         let error = machine.shared(size_of::<c::nlf_error>())?;
+        let proxy_error = machine.shared(size_of::<c::nlf_error>())?;
         let claims = machine.fast(&0_u32.to_ne_bytes())?;
         let heaps: Vec<Memory> =
             (0..PES).map(|_| machine.shared(HEAP)).collect::<Result<_, _>>()?;
@@ -109,6 +111,7 @@ impl Bed {
             regions: regions_memory.addr as *const _,
             error: error.addr as *mut _,
             error_claims: claims.addr as *mut _,
+            proxy_error: proxy_error.addr as *const _,
         }]))?;
         let consumers = (0..count).map(|ring| {
             let memory = RingMemory {
@@ -128,6 +131,7 @@ impl Bed {
             _regions: regions_memory,
             _producers: producers,
             _claims: claims,
+            _proxy_error: proxy_error,
             _slots: slots,
             published,
             error,

@@ -145,6 +145,7 @@ impl Shared {
             regions: shared.for_producers(plan.near.regions),
             error: shared.at(plan.error),
             error_claims: shared.for_producers(plan.near.claims),
+            proxy_error: shared.at(plan.proxy_error),
         };
         // SAFETY: the same.
         unsafe { shared.near_at::<c::nlf_context>(0).write(context) };
