@@ -38,7 +38,7 @@ pub(super) struct Hop {
 pub struct PathTable {
     /// In the place of a path that leads nowhere is a copy of one that does.
     hops: Box<[Hop]>,
-    /// The local rails that lead to each PE, a bit for each. One at least.
+    /// The local rails that lead to each PE, a bit for each; one at least. Empty where all lead to all.
     reach: Box<[u32]>,
     rails: u32,
 }
@@ -63,17 +63,19 @@ impl PathTable {
             }
         };
         let hops: Box<[Hop]> = paths.into_iter().enumerate().map(hop).collect();
-        let reach = vec![u32::MAX >> (32 - rails.min(32)); hops.len() / rails].into();
-        Self { hops, reach, rails: rails as u32 }
+        Self { hops, reach: Box::default(), rails: rails as u32 }
     }
 
     /// The table, with a path that leads nowhere: the others to the PE are used in its place. The last one
     /// stays.
     #[must_use]
     pub fn without(mut self, pe: Pe, rail: RailId) -> Self {
-        let reach = self.reach[pe.index()] & !(1 << rail.0);
+        let reach = self.reach(pe) & !(1 << rail.0);
         if reach == 0 {
             return self;
+        }
+        if self.reach.is_empty() {
+            self.reach = vec![self.all(); self.n_pes() as usize].into();
         }
         self.reach[pe.index()] = reach;
         self.relink(pe, reach);
@@ -89,7 +91,13 @@ impl PathTable {
     /// The local rails that lead to a PE, a bit for each.
     #[inline]
     pub(super) fn reach(&self, pe: Pe) -> u32 {
-        self.reach[pe.index()]
+        self.reach.get(pe.index()).copied().unwrap_or(self.all())
+    }
+
+    /// All local rails, a bit for each.
+    #[inline]
+    fn all(&self) -> u32 {
+        u32::MAX >> (32 - self.rails.min(32))
     }
 
     /// Whether a local rail leads to a PE.
