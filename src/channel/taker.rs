@@ -64,6 +64,8 @@ pub(super) struct Failed {
 #[derive(Debug)]
 pub(super) struct Taker {
     sources: Vec<Source>,
+    /// The ring to look at next.
+    next: usize,
     /// Where descriptors lead to.
     pub(super) regions: Regions,
     /// Most open batches of a ring.
@@ -78,22 +80,28 @@ impl Taker {
         let source = |ring| Source { ring, open: VecDeque::with_capacity(most), limit: u64::MAX };
         Self {
             sources: rings.into_iter().map(source).collect(),
+            next: 0,
             regions: Regions::new(),
             most,
             patience: PATIENCE,
         }
     }
 
-    /// Takes a batch from each ring that has something. Whether any had.
+    /// Takes a batch from the next ring that has something, round and round. Whether any had.
+    ///
+    /// One batch, and not one of each ring: what was posted before is looked after in between.
     ///
     /// # Errors
     /// What a producer asked for cannot be, or was not carried out. Nothing may be taken after that.
     pub(super) fn take<P: Port>(&mut self, lane: &mut Lane<P>) -> Result<bool, Failed> {
-        let mut any = false;
-        for ring in 0..self.sources.len() {
-            any |= self.take_from(ring, lane)?;
+        for _ in 0..self.sources.len() {
+            let ring = self.next;
+            self.next = if ring + 1 == self.sources.len() { 0 } else { ring + 1 };
+            if self.take_from(ring, lane)? {
+                return Ok(true);
+            }
         }
-        Ok(any)
+        Ok(false)
     }
 
     fn take_from<P: Port>(&mut self, ring: usize, lane: &mut Lane<P>) -> Result<bool, Failed> {
