@@ -5,15 +5,15 @@
 use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::port::Addressing;
-use nvshmem_transport_libfabric::engine::rails_wire::{MAX_TOLD_ADDRESS, Rails};
-use nvshmem_transport_libfabric::engine::staged_wire::{
-    Exposure, KEYS_PER_MESSAGE, Keys, MAX_PAYLOAD, Staged,
-};
-use nvshmem_transport_libfabric::engine::window::Seq;
-use nvshmem_transport_libfabric::engine::wire::{
+use nvshmem_transport_libfabric::engine::wire::message::{
     Body, MAX_EAGER, MAX_MESSAGE, Mark, Message, Packet, Plain, Spot, Tag, Ticket, VERSION,
     WireError,
 };
+use nvshmem_transport_libfabric::engine::wire::rails::{MAX_TOLD_ADDRESS, Rails};
+use nvshmem_transport_libfabric::engine::wire::staged::{
+    Exposure, KEYS_PER_MESSAGE, Keys, MAX_PAYLOAD, Staged,
+};
+use nvshmem_transport_libfabric::engine::wire::window::Seq;
 use proptest::collection::vec;
 use proptest::prelude::*;
 

@@ -16,8 +16,8 @@ use super::guard::guard;
 use super::request::{self};
 use super::table;
 use super::table::{boot_handle, destroy, is_alive, job};
-use crate::engine::handle::HandleBytes;
 use crate::engine::port::Access;
+use crate::engine::wire::handle::HandleBytes;
 use crate::job::{Origin, connect, counters};
 use crate::logging;
 

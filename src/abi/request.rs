@@ -6,12 +6,12 @@ use nvshmem_abi::{AmoBytes, AmoMem, RmaBytes, RmaBytesVector, RmaMem, RmaMemVect
 
 use super::error::AbiError;
 use crate::engine::atomic::{Atomic, AtomicOp, Width};
-use crate::engine::handle::{HANDLE_BYTES, HandleBytes};
 use crate::engine::ids::Pe;
-use crate::engine::lane::{LocalSide, Request};
-use crate::engine::message::{AtomicRequest, ResultPlace};
+use crate::engine::lane::fast_path::{Common, CommonSignal};
 use crate::engine::port::{Desc, Direction, Local};
-use crate::engine::short::{Common, CommonSignal};
+use crate::engine::request::{AtomicRequest, ResultPlace};
+use crate::engine::request::{LocalSide, Request};
+use crate::engine::wire::handle::{HANDLE_BYTES, HandleBytes};
 
 const _: () = assert!(HANDLE_BYTES == c::NVT_MEM_HANDLE_SIZE as usize);
 

@@ -11,8 +11,8 @@ use super::entries::HOST_QP;
 use super::guard::guard;
 use super::request::{self, Remote};
 use super::table::{self, job};
+use crate::engine::lane::fast_path::{Common, Declined, Rest};
 use crate::engine::port::Direction;
-use crate::engine::short::{Common, Declined, Rest};
 use crate::job::Connected;
 
 /// # Safety

@@ -15,8 +15,8 @@ use super::guard::guard;
 use super::request::{self, Amo, Parts, Put};
 use super::table::{self, job};
 use crate::engine::ids::Pe;
-use crate::engine::lane::Request;
-use crate::engine::message::{AtomicRequest, PutSignalRequest};
+use crate::engine::request::Request;
+use crate::engine::request::{AtomicRequest, PutSignalRequest};
 
 /// Layouts 3a to 5.
 ///

@@ -20,8 +20,8 @@ use super::proxy::{Common, Control, Proxy, abandon};
 use super::shared::{Shared, Sizes};
 use super::table::{Far, Region};
 use super::taker::Taker;
-use crate::engine::handle::{HANDLE_BYTES, HandleBytes};
 use crate::engine::port::Access;
+use crate::engine::wire::handle::{HANDLE_BYTES, HandleBytes};
 use crate::job::{Connected, Job, connect, counters};
 use crate::logging;
 

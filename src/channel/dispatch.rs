@@ -5,13 +5,14 @@ use channel_sys as c;
 use super::descriptor::{Descriptor, Place, Put};
 use super::table::{Misplaced, Regions};
 use crate::engine::atomic::{Atomic, AtomicOp, Width};
-use crate::engine::batch::Batch;
 use crate::engine::error::EngineError;
 use crate::engine::ids::Pe;
-use crate::engine::lane::{Lane, LocalSide, Request};
-use crate::engine::message::{AtomicRequest, PutSignalRequest, ResultPlace};
+use crate::engine::lane::Lane;
+use crate::engine::lane::fast_path::{Common, CommonSignal, Rest};
 use crate::engine::port::{Desc, Direction, Local, Port};
-use crate::engine::short::{Common, CommonSignal, Rest};
+use crate::engine::request::{AtomicRequest, PutSignalRequest, ResultPlace};
+use crate::engine::request::{LocalSide, Request};
+use crate::engine::state::batch::Batch;
 
 /// Why an operation was not submitted.
 #[derive(Debug)]
@@ -183,7 +184,7 @@ fn change<P: Port>(
 fn long_atomic<P: Port>(
     lane: &mut Lane<P>,
     pe: Pe,
-    (remote_addr, remote_handle): (u64, &crate::engine::handle::HandleBytes),
+    (remote_addr, remote_handle): (u64, &crate::engine::wire::handle::HandleBytes),
     atomic: &Atomic,
     into: Option<usize>,
 ) -> Result<(), Refusal> {

@@ -7,10 +7,10 @@ use super::proxy::Common;
 use super::shared::{Shared, Sizes};
 use super::table::{Far, Region};
 use super::taker::{Failed, Taker};
-use crate::engine::handle::HandleBytes;
 use crate::engine::ids::Pe;
 use crate::engine::lane::Lane;
 use crate::engine::port::Port;
+use crate::engine::wire::handle::HandleBytes;
 use crate::ofi::OfiPort;
 
 /// The part of a proxy thread's loop that is about descriptors, over any lane.

@@ -10,7 +10,7 @@
 
 use super::error::ChannelError;
 use super::table::Far;
-use crate::engine::handle::{HANDLE_BYTES, HandleBytes};
+use crate::engine::wire::handle::{HANDLE_BYTES, HandleBytes};
 
 const WHY: usize = 256;
 const FREE: usize = 32;

@@ -21,9 +21,9 @@ use super::dispatch::{self, Refusal, about};
 use super::ring::{Ring, State};
 use super::shared::Fault;
 use super::table::Regions;
-use crate::engine::batch::{Batch, MAX_BATCHES};
 use crate::engine::lane::Lane;
 use crate::engine::port::Port;
+use crate::engine::state::batch::{Batch, MAX_BATCHES};
 
 /// Most descriptors of a ring that are taken in one go.
 const BATCH: u32 = 32;

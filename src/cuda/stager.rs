@@ -11,7 +11,7 @@ use super::range_cache::{Known, RangeCache};
 use super::staging::{ContextCopies, Staging};
 use super::word_range::WordRange;
 use crate::engine::atomic::{Atomic, Width};
-use crate::engine::copies::{Copied, Copy, CopyDirection, CopyPort, Reach};
+use crate::engine::port::copies::{Copied, Copy, CopyDirection, CopyPort, Reach};
 use crate::engine::port::{PortError, Posted};
 
 /// Copies and words, by the driver for what only that reaches, and by the CPU for the rest.

@@ -24,8 +24,8 @@ use super::stager::DeviceStager;
 use super::way::WordsOptions;
 use super::word_range::{Mapper, WordRange};
 use super::words::Words;
-use crate::engine::copies::{Bounce, MAX_CHUNKS, Stager};
 use crate::engine::port::PortError;
+use crate::engine::port::copies::{Bounce, MAX_CHUNKS, Stager};
 use crate::logging;
 
 /// How to stage.

@@ -183,7 +183,7 @@ impl Atomic {
 }
 
 /// One, as a word of this width and kind.
-pub(super) fn one(width: Width, float: bool) -> u64 {
+pub(in crate::engine) fn one(width: Width, float: bool) -> u64 {
     match (float, width) {
         (true, Width::Eight) => 1f64.to_bits(),
         (true, Width::Four) => u64::from(1f32.to_bits()),

@@ -2,9 +2,9 @@
 
 use thiserror::Error;
 
-use super::handle::HandleError;
-use super::ids::{Pe, RailId};
-use super::port::PortError;
+use crate::engine::ids::{Pe, RailId};
+use crate::engine::port::PortError;
+use crate::engine::wire::handle::HandleError;
 
 /// An error of the engine.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]

@@ -1,12 +1,12 @@
 //! Native atomics while connecting: what this PE offers, and the ways they take.
 
 use super::error::JobError;
-use crate::engine::applier::{Offer, Wish};
-use crate::engine::exchange::{Addresses, RailAddress};
+use crate::engine::atomics::applier::{Offer, Wish};
+use crate::engine::atomics::fabric::{AtomicPath, TARGET_RAIL};
 use crate::engine::ids::{Pe, RailId};
-use crate::engine::native::{AtomicPath, TARGET_RAIL};
-use crate::engine::pairing::{atomic_rail, remote_rail};
-use crate::engine::paths::PathTable;
+use crate::engine::state::pairing::{atomic_rail, remote_rail};
+use crate::engine::state::paths::PathTable;
+use crate::engine::wire::handshake::{Addresses, RailAddress};
 use crate::ofi::{AtomicSupport, OfiPort};
 use crate::settings::{AtomicsChoice, Settings};
 

@@ -11,11 +11,11 @@ use log::{info, warn};
 
 use super::error::JobError;
 use crate::cuda::{Attributes, Context, Device, Driver, Scratch, WritesOrdering, flush_writes};
-use crate::engine::consistency::{Anchor, Loopback};
-use crate::engine::handle::Handle;
 use crate::engine::lane::Lane;
+use crate::engine::lane::loopback::{Anchor, Loopback};
 use crate::engine::port::{Access, MemoryPort, Port};
-use crate::engine::regions::RegionTable;
+use crate::engine::state::regions::RegionTable;
+use crate::engine::wire::handle::Handle;
 use crate::logging;
 use crate::settings::ConsistencyChoice;
 

@@ -6,10 +6,10 @@ use log::{info, warn};
 use serde_json::{Value, json};
 
 use super::connected::{Connected, Job};
-use crate::engine::counters::{PeerCounters, RailCounters};
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::lane::Lane;
 use crate::engine::port::Port;
+use crate::engine::state::counters::{PeerCounters, RailCounters};
 use crate::logging;
 
 /// Version of the file's format: raised when a name in it changes its meaning or goes.

@@ -4,8 +4,8 @@ use thiserror::Error;
 
 use crate::cuda::CudaError;
 use crate::engine::error::EngineError;
-use crate::engine::exchange::ExchangeError;
 use crate::engine::port::PortError;
+use crate::engine::wire::handshake::ExchangeError;
 use crate::ofi::OfiError;
 
 /// An error of a job.

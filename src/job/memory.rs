@@ -13,7 +13,7 @@ use crate::cuda::{
     DeviceRange, Driver, GDRCOPY_LIBRARY, LoadError, Memory, RangeError, StagedRegion, Staging,
     StagingOptions, WordsOptions,
 };
-use crate::engine::copies::{Reach, Stager};
+use crate::engine::port::copies::{Reach, Stager};
 use crate::engine::port::{Access, Addressing, MemoryPort, PortError, Registered};
 use crate::logging;
 use crate::ofi::{OfiMemory, OfiRegion};

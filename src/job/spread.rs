@@ -1,6 +1,6 @@
 //! How operations are spread over rails: the settings, and what suits each provider.
 
-use crate::engine::balance::Spread;
+use crate::engine::striping::balance::Spread;
 use crate::settings::{RailBalance, Settings, StripeThreshold};
 
 /// Least bytes of a put or get that is cut, and most of its segments, where software moves the bytes: a

@@ -9,7 +9,7 @@ use libfabric_sys::{
 
 use super::provider::Candidate;
 use super::rail::Rail;
-use crate::engine::fabric_atomic::{Number, Row, Verb};
+use crate::engine::port::fabric_atomic::{Number, Row, Verb};
 use crate::settings::{AtomicsChoice, Settings};
 
 /// The family of calls that an operation belongs to.

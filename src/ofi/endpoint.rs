@@ -21,9 +21,9 @@ use super::cuda_calls::CudaCalls;
 use super::domain::Domain;
 use super::error::check;
 use super::fabric::{close, opened};
-use crate::engine::fabric_atomic::Row;
 use crate::engine::port::PortError;
-use crate::engine::wire::MAX_MESSAGE;
+use crate::engine::port::fabric_atomic::Row;
+use crate::engine::wire::message::MAX_MESSAGE;
 
 /// Owner of a `fid_ep`, enabled, and of the objects bound to it.
 #[derive(Debug)]

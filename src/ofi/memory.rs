@@ -8,7 +8,7 @@ use super::device_memory::{DirectPolicy, RailTraits};
 use super::domain::Domain;
 use super::rail::Rail;
 use super::region::{Region, Way};
-use crate::engine::copies::Reach;
+use crate::engine::port::copies::Reach;
 use crate::engine::port::{Access, Addressing, Desc, MemoryPort, PortError, Registered};
 use crate::topology::PciAddress;
 

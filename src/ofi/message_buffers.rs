@@ -7,7 +7,7 @@ use std::slice;
 use super::context::ContextArray;
 use super::endpoint::MessageBuffer;
 use crate::engine::port::Desc;
-use crate::engine::wire::MAX_MESSAGE;
+use crate::engine::wire::message::MAX_MESSAGE;
 
 /// A buffer of [`MessageBuffers`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -12,7 +12,7 @@ use super::message_buffers::BufferId;
 use super::rail::Rail;
 use crate::engine::ids::Token;
 use crate::engine::port::{Incoming, POLL_BATCH, PeerAddr, PortError, Posted};
-use crate::engine::wire::{MAX_MESSAGE, Packet};
+use crate::engine::wire::message::{MAX_MESSAGE, Packet};
 
 /// Every buffer is in one place at a time: a send buffer is in `free` or has a token in `sending`;
 /// a receive buffer is posted, in `arrived`, in `unposted`, or, once the rail is broken, nowhere.

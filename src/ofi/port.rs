@@ -17,13 +17,13 @@ use super::host_memory;
 use super::messages::{Messages, too_long};
 use super::rail::Rail;
 use crate::engine::atomic::Atomic;
-use crate::engine::fabric_atomic::{FabricAtomic, Row};
 use crate::engine::ids::{RailId, Token};
+use crate::engine::port::fabric_atomic::{FabricAtomic, Row};
 use crate::engine::port::{
     Context, Direction, Failure, Incoming, Local, POLL_BATCH, PeerAddr, Polled, Port, PortError,
     Posted, RailLimits, Transfer,
 };
-use crate::engine::wire::{MAX_MESSAGE, Packet};
+use crate::engine::wire::message::{MAX_MESSAGE, Packet};
 
 /// The rails of one lane.
 ///

@@ -22,7 +22,7 @@ use super::remote_data::RemoteData;
 use super::report::{RailReport, Report};
 use crate::engine::lane::segments_for;
 use crate::engine::port::RailLimits;
-use crate::engine::regions::LaneKind;
+use crate::engine::state::regions::LaneKind;
 use crate::settings::{BatchChoice, Source};
 use crate::topology::Topology;
 

@@ -6,8 +6,8 @@
 use std::time::Instant;
 
 use nvshmem_transport_libfabric::cuda::{Memory, Ordinal};
-use nvshmem_transport_libfabric::engine::copies::Reach;
 use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
+use nvshmem_transport_libfabric::engine::port::copies::Reach;
 use nvshmem_transport_libfabric::engine::port::{
     Access, Addressing, Direction, Local, MemoryPort, POLL_BATCH, PeerAddr, Polled, Port, Posted,
     Registered, Transfer,

@@ -9,7 +9,7 @@ use nvshmem_transport_libfabric::cuda::{
     CopyEngine, Direction, PinnedPool, Transfer, Word, WordAccess, Words, WordsOptions,
 };
 use nvshmem_transport_libfabric::engine::atomic::Width;
-use nvshmem_transport_libfabric::engine::copies::Reach;
+use nvshmem_transport_libfabric::engine::port::copies::Reach;
 use std::sync::Arc;
 use std::thread;
 

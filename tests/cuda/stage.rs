@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nvshmem_transport_libfabric::cuda::{StagedRegion, Staging, StagingOptions, WordsOptions};
-use nvshmem_transport_libfabric::engine::copies::{
+use nvshmem_transport_libfabric::engine::port::Posted;
+use nvshmem_transport_libfabric::engine::port::copies::{
     Bounce, Copied, Copy, CopyDirection, CopyPort, Stager,
 };
-use nvshmem_transport_libfabric::engine::port::Posted;
 
 use crate::bed::{Bed, HANG, fill, peek};
 use crate::words::stream_only;

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 
 use nvshmem_transport_libfabric::cuda::Staging;
-use nvshmem_transport_libfabric::engine::copies::{Copy, CopyDirection};
+use nvshmem_transport_libfabric::engine::port::copies::{Copy, CopyDirection};
 use nvshmem_transport_libfabric::engine::port::{PortError, Posted};
 
 use crate::bed::{Bed, GRANULARITY, ON_DEVICE, call, pattern};

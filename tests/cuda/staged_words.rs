@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use nvshmem_transport_libfabric::cuda::{Staging, Way, Words, WordsOptions};
 use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
-use nvshmem_transport_libfabric::engine::copies::{CopyDirection, CopyPort};
+use nvshmem_transport_libfabric::engine::port::copies::{CopyDirection, CopyPort};
 
 use crate::bed::{Bed, GRANULARITY, HANG, ON_NUMA_NODE, call, fill, pattern};
 use crate::case::Case;

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use nvshmem_transport_libfabric::cuda::{Staging, StagingError, StagingOptions};
-use nvshmem_transport_libfabric::engine::copies::{Copy, CopyDirection, Reach};
 use nvshmem_transport_libfabric::engine::port::Posted;
+use nvshmem_transport_libfabric::engine::port::copies::{Copy, CopyDirection, Reach};
 
 use crate::bed::{Bed, GRANULARITY, ON_DEVICE, allocations, call, fill, pattern, peek};
 use crate::case::Case;

@@ -3,15 +3,16 @@
 use std::collections::VecDeque;
 
 use nvshmem_transport_libfabric::engine::atomic::{AtomicOp, Width};
-use nvshmem_transport_libfabric::engine::balance::Spread;
-use nvshmem_transport_libfabric::engine::batch::{Batch, MAX_BATCHES};
 use nvshmem_transport_libfabric::engine::error::EngineError;
 use nvshmem_transport_libfabric::engine::fake::{FakeFabric, FakePort, Script};
 use nvshmem_transport_libfabric::engine::ids::Pe;
-use nvshmem_transport_libfabric::engine::lane::{Lane, LocalSide, Request};
-use nvshmem_transport_libfabric::engine::message::{AtomicRequest, PutSignalRequest, ResultPlace};
+use nvshmem_transport_libfabric::engine::lane::Lane;
+use nvshmem_transport_libfabric::engine::lane::fast_path::{Common, CommonSignal, Rest};
 use nvshmem_transport_libfabric::engine::port::{Desc, Direction, Local};
-use nvshmem_transport_libfabric::engine::short::{Common, CommonSignal, Rest};
+use nvshmem_transport_libfabric::engine::request::{AtomicRequest, PutSignalRequest, ResultPlace};
+use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
+use nvshmem_transport_libfabric::engine::state::batch::{Batch, MAX_BATCHES};
+use nvshmem_transport_libfabric::engine::striping::balance::Spread;
 
 use super::job::{Job, Member, Random, Shape};
 use super::random::for_seeds;

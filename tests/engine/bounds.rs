@@ -1,10 +1,11 @@
 //! Limits: queue depth, segment size, blocking operations, and use from several threads.
 
 use nvshmem_transport_libfabric::engine::fake::Script;
-use nvshmem_transport_libfabric::engine::host_lane::HostLane;
 use nvshmem_transport_libfabric::engine::ids::Pe;
-use nvshmem_transport_libfabric::engine::lane::{Lane, LocalSide, Request};
+use nvshmem_transport_libfabric::engine::lane::Lane;
+use nvshmem_transport_libfabric::engine::lane::host_lane::HostLane;
 use nvshmem_transport_libfabric::engine::port::{Access, Direction};
+use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
 
 use super::job::{Job, Shape, host_config, limits};
 

@@ -4,7 +4,7 @@ use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
 use nvshmem_transport_libfabric::engine::fake::Script;
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::SignalEngine;
-use nvshmem_transport_libfabric::engine::message::PutSignalRequest;
+use nvshmem_transport_libfabric::engine::request::PutSignalRequest;
 
 use super::as_entry::AsEntry as _;
 use super::job::{Job, Random, Shape, random_spread};

@@ -1,14 +1,14 @@
 //! Puts whose segments the target counts.
 
 use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::counted::TAGS;
 use nvshmem_transport_libfabric::engine::error::EngineError;
 use nvshmem_transport_libfabric::engine::fake::{Event, Script};
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::SignalEngine;
-use nvshmem_transport_libfabric::engine::message::PutSignalRequest;
-use nvshmem_transport_libfabric::engine::window::WINDOW;
-use nvshmem_transport_libfabric::engine::wire::{Mark, Tag};
+use nvshmem_transport_libfabric::engine::request::PutSignalRequest;
+use nvshmem_transport_libfabric::engine::signal::counted::TAGS;
+use nvshmem_transport_libfabric::engine::wire::message::{Mark, Tag};
+use nvshmem_transport_libfabric::engine::wire::window::WINDOW;
 
 use super::as_entry::AsEntry as _;
 use super::job::{Job, Member, Random, Shape};

@@ -2,11 +2,11 @@
 
 use nvshmem_transport_libfabric::engine::error::EngineError;
 use nvshmem_transport_libfabric::engine::fake::Script;
-use nvshmem_transport_libfabric::engine::handle::{Handle, HandleBytes, HandleError};
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::lane::{LocalSide, Request};
+use nvshmem_transport_libfabric::engine::lane::fast_path::{Common, Rest};
 use nvshmem_transport_libfabric::engine::port::{Access, Desc, Direction, Local};
-use nvshmem_transport_libfabric::engine::short::{Common, Rest};
+use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
+use nvshmem_transport_libfabric::engine::wire::handle::{Handle, HandleBytes, HandleError};
 
 use super::job::{Job, Shape};
 

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::detours::Detours;
 use nvshmem_transport_libfabric::engine::fake::{Event, FakeFabric, Script};
-use nvshmem_transport_libfabric::engine::handover::handover;
-use nvshmem_transport_libfabric::engine::health::RailHealth;
-use nvshmem_transport_libfabric::engine::host_lane::HostLane;
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::lane::{Lane, LocalSide, Request, SignalEngine};
-use nvshmem_transport_libfabric::engine::message::{PutSignalRequest, ResultPlace};
+use nvshmem_transport_libfabric::engine::lane::handoff::handover;
+use nvshmem_transport_libfabric::engine::lane::host_lane::HostLane;
+use nvshmem_transport_libfabric::engine::lane::{Lane, SignalEngine};
 use nvshmem_transport_libfabric::engine::port::Direction;
+use nvshmem_transport_libfabric::engine::recovery::detours::Detours;
+use nvshmem_transport_libfabric::engine::recovery::health::RailHealth;
+use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
+use nvshmem_transport_libfabric::engine::request::{PutSignalRequest, ResultPlace};
 
 use super::as_entry::AsEntry as _;
 use super::job::{Job, Member, Random, Shape, host_config, limits, random_lonely, random_spread};

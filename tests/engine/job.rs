@@ -4,20 +4,19 @@
 use std::time::Duration;
 
 use nvshmem_transport_libfabric::engine::Watchdog;
-use nvshmem_transport_libfabric::engine::balance::Spread;
-use nvshmem_transport_libfabric::engine::counted::TAGS;
+use nvshmem_transport_libfabric::engine::atomics::fabric::{AtomicPath, TARGET_RAIL};
 use nvshmem_transport_libfabric::engine::error::EngineError;
 use nvshmem_transport_libfabric::engine::fake::{FakeFabric, FakeMemory, FakePort, Script};
-use nvshmem_transport_libfabric::engine::handle::HandleBytes;
-use nvshmem_transport_libfabric::engine::health::RailHealth;
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::lane::{
-    Lane, LaneConfig, LocalSide, Request, SignalEngine,
-};
-use nvshmem_transport_libfabric::engine::native::{AtomicPath, TARGET_RAIL};
-use nvshmem_transport_libfabric::engine::paths::{Path, PathTable};
+use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, SignalEngine};
 use nvshmem_transport_libfabric::engine::port::{Access, Direction, PeerAddr, RailLimits};
-use nvshmem_transport_libfabric::engine::regions::{LaneKind, RegionTable};
+use nvshmem_transport_libfabric::engine::recovery::health::RailHealth;
+use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
+use nvshmem_transport_libfabric::engine::signal::counted::TAGS;
+use nvshmem_transport_libfabric::engine::state::paths::{Path, PathTable};
+use nvshmem_transport_libfabric::engine::state::regions::{LaneKind, RegionTable};
+use nvshmem_transport_libfabric::engine::striping::balance::Spread;
+use nvshmem_transport_libfabric::engine::wire::handle::HandleBytes;
 
 use super::as_entry::AsEntry as _;
 

@@ -5,9 +5,9 @@ use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
 use nvshmem_transport_libfabric::engine::fake::{Event, Script};
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::SignalEngine;
-use nvshmem_transport_libfabric::engine::message::{AtomicRequest, PutSignalRequest, ResultPlace};
-use nvshmem_transport_libfabric::engine::window::Seq;
-use nvshmem_transport_libfabric::engine::wire::{Body, Message, Packet, Spot, Tag};
+use nvshmem_transport_libfabric::engine::request::{AtomicRequest, PutSignalRequest, ResultPlace};
+use nvshmem_transport_libfabric::engine::wire::message::{Body, Message, Packet, Spot, Tag};
+use nvshmem_transport_libfabric::engine::wire::window::Seq;
 
 use super::as_entry::AsEntry as _;
 use super::job::{Job, Random, Shape};

@@ -3,16 +3,17 @@
 use std::collections::HashMap;
 
 use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
-use nvshmem_transport_libfabric::engine::counted::TAGS;
 use nvshmem_transport_libfabric::engine::error::EngineError;
 use nvshmem_transport_libfabric::engine::fake::{Event, FakeFabric, Script};
-use nvshmem_transport_libfabric::engine::handle::HandleBytes;
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::lane::{LocalSide, Request, SignalEngine};
-use nvshmem_transport_libfabric::engine::message::{AtomicRequest, PutSignalRequest, ResultPlace};
+use nvshmem_transport_libfabric::engine::lane::SignalEngine;
 use nvshmem_transport_libfabric::engine::port::Direction;
-use nvshmem_transport_libfabric::engine::window::Seq;
-use nvshmem_transport_libfabric::engine::wire::{Body, Message, Packet};
+use nvshmem_transport_libfabric::engine::request::{AtomicRequest, PutSignalRequest, ResultPlace};
+use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
+use nvshmem_transport_libfabric::engine::signal::counted::TAGS;
+use nvshmem_transport_libfabric::engine::wire::handle::HandleBytes;
+use nvshmem_transport_libfabric::engine::wire::message::{Body, Message, Packet};
+use nvshmem_transport_libfabric::engine::wire::window::Seq;
 
 use super::as_entry::AsEntry as _;
 use super::job::{Job, Member, Random, Shape, random_lonely, random_rates, random_spread};
@@ -459,8 +460,10 @@ fn messages_that_no_lane_has_sent_are_errors_and_change_nothing() {
     }
     // A reply to nothing is late news, not an error.
     let mut job = Job::new(4, &Shape::default(), Script::default());
-    let reply =
-        Body::Reply { ticket: nvshmem_transport_libfabric::engine::wire::Ticket(5), value: 1 };
+    let reply = Body::Reply {
+        ticket: nvshmem_transport_libfabric::engine::wire::message::Ticket(5),
+        value: 1,
+    };
     job.fabric.forge_message(Pe(1), RailId(0), &message(0, Seq(0), reply));
     for _ in 0..10 {
         job.members[1].lane.progress().unwrap();
@@ -475,7 +478,7 @@ fn atomic_message(from: u32, seq: Seq, slot: u32, offset: u64) -> Vec<u8> {
         operand: u64::MAX,
         compare: 0,
     };
-    let at = nvshmem_transport_libfabric::engine::wire::Spot { slot, offset };
+    let at = nvshmem_transport_libfabric::engine::wire::message::Spot { slot, offset };
     message(from, seq, Body::Atomic { at, atomic })
 }
 

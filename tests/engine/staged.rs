@@ -5,12 +5,13 @@ use std::time::Duration;
 use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
 use nvshmem_transport_libfabric::engine::error::EngineError;
 use nvshmem_transport_libfabric::engine::fake::{Event, FakeFabric, Script};
-use nvshmem_transport_libfabric::engine::handover::handover;
-use nvshmem_transport_libfabric::engine::health::RailHealth;
-use nvshmem_transport_libfabric::engine::host_lane::HostLane;
 use nvshmem_transport_libfabric::engine::ids::Pe;
-use nvshmem_transport_libfabric::engine::lane::{Lane, LocalSide, Request};
+use nvshmem_transport_libfabric::engine::lane::Lane;
+use nvshmem_transport_libfabric::engine::lane::handoff::handover;
+use nvshmem_transport_libfabric::engine::lane::host_lane::HostLane;
 use nvshmem_transport_libfabric::engine::port::{Access, Direction};
+use nvshmem_transport_libfabric::engine::recovery::health::RailHealth;
+use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
 
 use super::as_entry::AsEntry as _;
 use super::job::{Job, Member, Random, Shape, host_config, limits};

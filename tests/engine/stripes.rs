@@ -2,11 +2,11 @@
 //! that what is compared here is the same in every run.
 
 use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::balance::Spread;
 use nvshmem_transport_libfabric::engine::fake::Script;
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::SignalEngine;
-use nvshmem_transport_libfabric::engine::message::PutSignalRequest;
+use nvshmem_transport_libfabric::engine::request::PutSignalRequest;
+use nvshmem_transport_libfabric::engine::striping::balance::Spread;
 
 use super::as_entry::AsEntry as _;
 use super::job::{Job, Random, Shape};

@@ -3,18 +3,17 @@
 use std::sync::{Arc, Mutex};
 
 use nvshmem_transport_libfabric::engine::atomic::Atomic;
-use nvshmem_transport_libfabric::engine::balance::Spread;
 use nvshmem_transport_libfabric::engine::fake::{FakeFabric, FakePort, Script};
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId, Token};
-use nvshmem_transport_libfabric::engine::lane::{
-    Lane, LaneConfig, LocalSide, Request, SignalEngine,
-};
+use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, SignalEngine};
 use nvshmem_transport_libfabric::engine::port::{
     Access, Context, Direction, Incoming, POLL_BATCH, PeerAddr, Polled, Port, PortError, Posted,
     RailLimits, Transfer,
 };
-use nvshmem_transport_libfabric::engine::regions::{LaneKind, RegionTable};
-use nvshmem_transport_libfabric::engine::wire::Packet;
+use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
+use nvshmem_transport_libfabric::engine::state::regions::{LaneKind, RegionTable};
+use nvshmem_transport_libfabric::engine::striping::balance::Spread;
+use nvshmem_transport_libfabric::engine::wire::message::Packet;
 
 use super::job::{Shape, limits, paths, watchdog};
 

@@ -13,15 +13,16 @@ use std::rc::Rc;
 
 use nvshmem_transport_libfabric::engine::Watchdog;
 use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
-use nvshmem_transport_libfabric::engine::balance::Spread;
 use nvshmem_transport_libfabric::engine::error::EngineError;
-use nvshmem_transport_libfabric::engine::handle::HandleBytes;
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, LocalSide, Request};
-use nvshmem_transport_libfabric::engine::message::{AtomicRequest, PutSignalRequest, ResultPlace};
-use nvshmem_transport_libfabric::engine::paths::{Path, PathTable};
+use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig};
 use nvshmem_transport_libfabric::engine::port::{Access, Direction, RailLimits};
-use nvshmem_transport_libfabric::engine::regions::{LaneKind, RegionTable};
+use nvshmem_transport_libfabric::engine::request::{AtomicRequest, PutSignalRequest, ResultPlace};
+use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
+use nvshmem_transport_libfabric::engine::state::paths::{Path, PathTable};
+use nvshmem_transport_libfabric::engine::state::regions::{LaneKind, RegionTable};
+use nvshmem_transport_libfabric::engine::striping::balance::Spread;
+use nvshmem_transport_libfabric::engine::wire::handle::HandleBytes;
 
 use super::as_entry::AsEntry as _;
 use super::port::{ModelMemory, ModelPort, address};
@@ -165,7 +166,7 @@ fn lane(
     model: &Rc<Model>,
     case: &Case,
     pe: usize,
-    regions: std::sync::Arc<nvshmem_transport_libfabric::engine::regions::RegionIndex>,
+    regions: std::sync::Arc<nvshmem_transport_libfabric::engine::state::regions::RegionIndex>,
 ) -> Lane<ModelPort> {
     let rail = RailLimits {
         max_segment: 8,

@@ -3,13 +3,13 @@
 use std::rc::Rc;
 
 use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp};
-use nvshmem_transport_libfabric::engine::copies::Reach;
 use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
+use nvshmem_transport_libfabric::engine::port::copies::Reach;
 use nvshmem_transport_libfabric::engine::port::{
     Access, Addressing, Context, Desc, Direction, Failure, Incoming, MemoryPort, POLL_BATCH,
     PeerAddr, Polled, Port, PortError, Posted, RailLimits, Registered, Transfer,
 };
-use nvshmem_transport_libfabric::engine::wire::Packet;
+use nvshmem_transport_libfabric::engine::wire::message::Packet;
 
 use super::explore::Model;
 use super::world::{self, Done, Mail, World, done_hash, mix, mix_bytes};

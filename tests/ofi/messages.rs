@@ -7,7 +7,7 @@ use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
 use nvshmem_transport_libfabric::engine::port::{
     Access, Direction, Incoming, Local, POLL_BATCH, PeerAddr, Polled, Port, Posted, Transfer,
 };
-use nvshmem_transport_libfabric::engine::wire::{MAX_MESSAGE, Packet};
+use nvshmem_transport_libfabric::engine::wire::message::{MAX_MESSAGE, Packet};
 use nvshmem_transport_libfabric::ofi::OfiPort;
 use nvshmem_transport_libfabric::settings::{Progress, Provider, Settings, Threading};
 

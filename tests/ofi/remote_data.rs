@@ -13,7 +13,7 @@ use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
 use nvshmem_transport_libfabric::engine::port::{
     Access, Direction, Incoming, POLL_BATCH, PeerAddr, Polled, Port, Posted, Transfer,
 };
-use nvshmem_transport_libfabric::engine::wire::Packet;
+use nvshmem_transport_libfabric::engine::wire::message::Packet;
 use nvshmem_transport_libfabric::ofi::{OfiPort, Opened};
 use nvshmem_transport_libfabric::settings::Provider;
 

@@ -1,10 +1,11 @@
 //! A lane, used as the plugin's entries use it.
 
 use nvshmem_transport_libfabric::engine::error::EngineError;
-use nvshmem_transport_libfabric::engine::lane::{Lane, LocalSide, Request};
-use nvshmem_transport_libfabric::engine::message::{AtomicRequest, PutSignalRequest};
+use nvshmem_transport_libfabric::engine::lane::Lane;
+use nvshmem_transport_libfabric::engine::lane::fast_path::{Common, CommonSignal, Rest};
 use nvshmem_transport_libfabric::engine::port::{Desc, Local, Port};
-use nvshmem_transport_libfabric::engine::short::{Common, CommonSignal, Rest};
+use nvshmem_transport_libfabric::engine::request::{AtomicRequest, PutSignalRequest};
+use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
 
 /// Operations as the plugin's entries do them: in the short way where there is one.
 pub(crate) trait AsEntry {

@@ -2,13 +2,13 @@
 //! cost is ours.
 
 use nvshmem_transport_libfabric::engine::atomic::Atomic;
-use nvshmem_transport_libfabric::engine::copies::Reach;
 use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
+use nvshmem_transport_libfabric::engine::port::copies::Reach;
 use nvshmem_transport_libfabric::engine::port::{
     Access, Addressing, Context, Desc, Incoming, MemoryPort, POLL_BATCH, PeerAddr, Polled, Port,
     PortError, Posted, RailLimits, Registered, Transfer,
 };
-use nvshmem_transport_libfabric::engine::wire::Packet;
+use nvshmem_transport_libfabric::engine::wire::message::Packet;
 
 #[derive(Debug)]
 pub(crate) struct Null {

@@ -18,10 +18,10 @@ use nvshmem_sim::BoxError;
 use nvshmem_transport_libfabric::channel::bootstrap::{TcpBootstrap, TcpOptions};
 use nvshmem_transport_libfabric::channel::measure::ProxyView;
 use nvshmem_transport_libfabric::channel::{Channel, Options as ChannelOptions};
-use nvshmem_transport_libfabric::engine::batch::Batch;
 use nvshmem_transport_libfabric::engine::ids::Pe;
+use nvshmem_transport_libfabric::engine::lane::fast_path::{Common, Rest};
 use nvshmem_transport_libfabric::engine::port::{Desc, Direction, Local};
-use nvshmem_transport_libfabric::engine::short::{Common, Rest};
+use nvshmem_transport_libfabric::engine::state::batch::Batch;
 
 use super::PART;
 use crate::options::Options;
@@ -176,7 +176,7 @@ fn puts(view: &mut ProxyView<'_>, heap: usize) -> Result<(), String> {
             Ok(()) => Ok(()),
             Err(Rest::Declined(declined)) => lane.start_declined(declined),
             Err(Rest::Whole(_)) => {
-                use nvshmem_transport_libfabric::engine::lane::{LocalSide, Request};
+                use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
                 let local = LocalSide::Memory { addr: heap + offset as usize + 8, handle: None };
                 let (remote_handle, remote_addr) = (handle, addr);
                 lane.start(&Request {

@@ -10,15 +10,15 @@ use super::super::table::{Far, Region};
 use super::*;
 use crate::engine::Watchdog;
 use crate::engine::atomic::{AtomicOp, Width};
-use crate::engine::balance::Spread;
-use crate::engine::counted::TAGS;
 use crate::engine::fake::{FakeFabric, FakeMemory, FakePort, Script};
-use crate::engine::handle::HandleBytes;
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::lane::{LaneConfig, SignalEngine};
-use crate::engine::paths::{Path, PathTable};
 use crate::engine::port::{Access, RailLimits};
-use crate::engine::regions::{LaneKind, RegionTable};
+use crate::engine::signal::counted::TAGS;
+use crate::engine::state::paths::{Path, PathTable};
+use crate::engine::state::regions::{LaneKind, RegionTable};
+use crate::engine::striping::balance::Spread;
+use crate::engine::wire::handle::HandleBytes;
 
 const LEN: usize = 1 << 17;
 /// Each operation has a place of its own, at the peer and here.

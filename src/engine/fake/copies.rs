@@ -3,8 +3,8 @@
 use super::FakeFabric;
 use super::world::{Event, fault};
 use crate::engine::atomic::Atomic;
-use crate::engine::copies::{Bounce, Copied, Copy, CopyPort, Reach};
 use crate::engine::ids::Pe;
+use crate::engine::port::copies::{Bounce, Copied, Copy, CopyPort, Reach};
 use crate::engine::port::{PortError, Posted};
 
 /// The copies of one PE.

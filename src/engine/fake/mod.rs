@@ -17,8 +17,8 @@ pub use port::{FakeMemory, FakePort, FakeRegion};
 pub use world::{Delivery, Event, Script};
 use world::{Mail, World};
 
-use super::ids::{Pe, RailId};
-use super::port::{PeerAddr, RailLimits};
+use crate::engine::ids::{Pe, RailId};
+use crate::engine::port::{PeerAddr, RailLimits};
 
 /// The fabric that fake ports post to. Clones are the same fabric.
 #[derive(Clone, Debug)]

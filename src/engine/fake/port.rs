@@ -7,14 +7,14 @@ use super::FakeFabric;
 use super::copies::FakeCopies;
 use super::world::{Done, Event, Mail, Target, Work, fault};
 use crate::engine::atomic::Atomic;
-use crate::engine::copies::{Bounce, Reach, Stager};
-use crate::engine::fabric_atomic::FabricAtomic;
 use crate::engine::ids::{Pe, RailId, Token};
+use crate::engine::port::copies::{Bounce, Reach, Stager};
+use crate::engine::port::fabric_atomic::FabricAtomic;
 use crate::engine::port::{
     Access, Addressing, Context, Desc, Direction, Incoming, Local, MemoryPort, POLL_BATCH,
     PeerAddr, Polled, Port, PortError, Posted, RailLimits, Registered, Transfer,
 };
-use crate::engine::wire::{MAX_MESSAGE, Packet};
+use crate::engine::wire::message::{MAX_MESSAGE, Packet};
 
 /// Nanoseconds that pass with each poll.
 const POLL_TIME: u64 = 200;

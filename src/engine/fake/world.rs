@@ -2,9 +2,9 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use crate::engine::copies::{Copied, Copy, CopyDirection, Reach};
-use crate::engine::fabric_atomic::FabricAtomic;
 use crate::engine::ids::{Pe, RailId, Token};
+use crate::engine::port::copies::{Copied, Copy, CopyDirection, Reach};
+use crate::engine::port::fabric_atomic::FabricAtomic;
 use crate::engine::port::{Direction, Failure, Local, PortError, Transfer};
 
 /// How the fabric behaves. All choices are drawn from the seed.

@@ -1,0 +1,259 @@
+//! The short ways of a lane: what is most common, in few instructions.
+//!
+//! Each does what a long way does as well, for operations that meet no obstacle: no fence, no lack of
+//! room, nothing wrong. At the first obstacle, before anything has happened, it gives up, and the long
+//! way does the operation or says what is wrong with it. Nothing in here can panic, so callers need
+//! no guard; errors own strings, so none are made before they are needed.
+
+use crate::engine::atomic::Atomic;
+use crate::engine::error::EngineError;
+use crate::engine::ids::{Pe, Token};
+use crate::engine::lane::{Lane, SignalEngine};
+use crate::engine::port::{Direction, Local, Port, Transfer};
+use crate::engine::state::batch::Batch;
+use crate::engine::state::segment::{NIL, Segment, Stage};
+use crate::engine::wire::handle::{HandleBytes, HandleView};
+use crate::engine::wire::message::{MAX_EAGER, Spot};
+
+/// A put or a get of the common kind, in what the short way needs of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Common<'a> {
+    /// As in [`Request`].
+    pub direction: Direction,
+    /// The peer.
+    pub pe: Pe,
+    /// The peer's handle, as in [`Request`].
+    pub handle: &'a HandleBytes,
+    /// The remote address, as in [`Request`].
+    pub addr: u64,
+    /// The local side, without a descriptor.
+    pub local: Local,
+    /// Bytes to move.
+    pub len: usize,
+}
+
+/// What [`Lane::start_at_once`] leaves.
+#[derive(Debug)]
+#[must_use]
+pub enum Rest<'a> {
+    /// Everything, for [`Lane::start`]: the operation is not of the common kind, or wrong. Nothing has
+    /// happened.
+    Whole(Common<'a>),
+    /// To see why the fabric has not taken it, for [`Lane::start_declined`].
+    Declined(Declined),
+}
+
+/// A segment that is in its place and that the fabric has not taken.
+#[derive(Debug)]
+#[must_use]
+pub struct Declined(Token);
+
+/// A put of one piece with its signal, of the common kind.
+#[derive(Clone, Copy, Debug)]
+pub struct CommonSignal<'a> {
+    /// The peer.
+    pub pe: Pe,
+    /// The peer's handle for the region that the bytes go to.
+    pub data_handle: &'a HandleBytes,
+    /// Where they go, in the peer's address space.
+    pub data_addr: u64,
+    /// Local address of the bytes.
+    pub from: usize,
+    /// How many.
+    pub len: usize,
+    /// The peer's handle for the region that holds the signal.
+    pub handle: &'a HandleBytes,
+    /// The signal, in the peer's address space.
+    pub addr: u64,
+    /// What is done to it; it fetches nothing.
+    pub atomic: Atomic,
+}
+
+/// Bytes that go with a signal.
+#[derive(Clone, Copy)]
+struct Data {
+    from: usize,
+    len: usize,
+    to: Spot,
+}
+
+impl<P: Port> Lane<P> {
+    /// As [`Lane::start`], in few instructions, for what is common: one segment, to a peer without a
+    /// pending fence, over a rail with room, from memory that needs no descriptor. Nothing in it can
+    /// panic. It does not end a burst: the caller does, where there are bursts.
+    ///
+    /// # Errors
+    /// What is left to do.
+    #[inline(always)]
+    pub fn start_at_once<'a>(&mut self, common: Common<'a>) -> Result<(), Rest<'a>> {
+        self.start_at_once_in(common, Batch::NONE)
+    }
+
+    /// As [`Lane::start_at_once`], for a batch.
+    ///
+    /// # Errors
+    /// What is left to do, with the batch entered.
+    #[inline(always)]
+    pub fn start_at_once_in<'a>(
+        &mut self,
+        common: Common<'a>,
+        batch: Batch,
+    ) -> Result<(), Rest<'a>> {
+        let Common { direction, pe, handle, addr, local, len } = common;
+        let whole = Err(Rest::Whole(common));
+        let Some(stream) = self.streams.find_mut(pe) else { return whole };
+        let path = stream.next;
+        let Some(rail) = self.rails.get_mut(path.rail.index()) else { return whole };
+        let Some(remote) = HandleView::sound(handle) else { return whole };
+        let Some((remote, key)) = remote.target(addr, len as u64, path.remote) else {
+            return whole;
+        };
+        if len.wrapping_sub(1) >= stream.short_limit || !rail.is_open() {
+            return whole;
+        }
+        let Some((token, segment)) = self.segments.take_slot() else { return whole };
+        // All is in its place before the fabric is asked. So if it declines, the segment is one that
+        // waits, and what it takes to say so need not be kept through the call.
+        let transfer = Transfer { direction, local, len, remote, key };
+        segment.make_plain(pe, direction, batch);
+        segment.rail = path.rail;
+        segment.transfer = transfer;
+        stream.begin(direction);
+        stream.rotate(&self.paths);
+        rail.taken(len);
+        let context = segment.context;
+        self.segments.batches.begin(batch);
+        if self.port.post_short(rail.short, path.to, token, context, &transfer) {
+            Ok(())
+        } else {
+            Err(Rest::Declined(Declined(token)))
+        }
+    }
+
+    /// Tries a segment again that [`Lane::start_at_once`] found declined, with reasons. It waits in its
+    /// rail's queue if there is no room.
+    ///
+    /// # Errors
+    /// As [`Lane::start`].
+    pub fn start_declined(&mut self, declined: Declined) -> Result<(), EngineError> {
+        let Declined(token) = declined;
+        // It was counted as taken.
+        let segment = &mut self.segments[token.0];
+        let Segment { pe, rail, transfer, .. } = *segment;
+        segment.stage = Stage::Ready;
+        segment.born = self.watchdog.stamp();
+        segment.message = NIL;
+        self.rails[rail.index()].not_taken(transfer.len);
+        self.dispatch(token, rail);
+        self.check_stream(pe)
+    }
+
+    /// As [`Lane::put_signal`] for a few bytes: data and signal in one message. Says whether it is on
+    /// its way; if not, nothing has happened.
+    #[inline(always)]
+    pub fn put_signal_at_once(&mut self, put: &CommonSignal<'_>) -> bool {
+        self.put_signal_at_once_in(put, Batch::NONE)
+    }
+
+    /// As [`Lane::put_signal_at_once`], for a batch.
+    #[inline(always)]
+    pub fn put_signal_at_once_in(&mut self, put: &CommonSignal<'_>, batch: Batch) -> bool {
+        let eager = matches!(self.signals, SignalEngine::Auto | SignalEngine::Eager);
+        // Where the bytes may be on a device, the long way looks.
+        if !eager || put.len.wrapping_sub(1) >= MAX_EAGER || self.devices {
+            return false;
+        }
+        let Some(data) = HandleView::sound(put.data_handle) else { return false };
+        let Some(to) = data.spot(put.data_addr, put.len as u64) else { return false };
+        let data = Some(Data { from: put.from, len: put.len, to });
+        self.send_at_once(put.pe, put.handle, put.addr, &put.atomic, data, batch)
+    }
+
+    /// As [`Lane::atomic`] for an operation that fetches nothing. Says whether it is on its way; if
+    /// not, nothing has happened.
+    #[inline(always)]
+    pub fn atomic_at_once(
+        &mut self,
+        pe: Pe,
+        handle: &HandleBytes,
+        addr: u64,
+        atomic: &Atomic,
+    ) -> bool {
+        self.atomic_at_once_in(pe, handle, addr, atomic, Batch::NONE)
+    }
+
+    /// As [`Lane::atomic_at_once`], for a batch.
+    #[inline(always)]
+    pub fn atomic_at_once_in(
+        &mut self,
+        pe: Pe,
+        handle: &HandleBytes,
+        addr: u64,
+        atomic: &Atomic,
+        batch: Batch,
+    ) -> bool {
+        // A PE's own atomics come after its writes to itself, which the long way sees to.
+        if pe == self.me {
+            return false;
+        }
+        self.send_at_once(pe, handle, addr, atomic, None, batch)
+    }
+
+    /// Sends an operation on a word, after `data` if there is some, in one message.
+    #[inline(always)]
+    fn send_at_once(
+        &mut self,
+        pe: Pe,
+        handle: &HandleBytes,
+        addr: u64,
+        atomic: &Atomic,
+        data: Option<Data>,
+        batch: Batch,
+    ) -> bool {
+        let width = atomic.width.bytes();
+        let Some(stream) = self.streams.find_mut(pe) else { return false };
+        let path = stream.next;
+        let Some(rail) = self.rails.get_mut(path.rail.index()) else { return false };
+        let Some(word) = HandleView::sound(handle) else { return false };
+        let Some(at) = word.spot(addr, width as u64) else { return false };
+        // A stream that has failed is closed as well.
+        let closed = stream.is_closed();
+        let Some(link) = stream.link.as_deref_mut() else { return false };
+        // The long way ends a burst.
+        if closed || !self.has_short || self.withheld != 0 {
+            return false;
+        }
+        if !rail.is_clear() || !link.has_room(&self.messages) {
+            return false;
+        }
+        if addr % width as u64 != 0 {
+            return false;
+        }
+        let Some(token) = self.segments.next_token() else { return false };
+        let Some((slot, packet)) = self.messages.next_packet() else { return false };
+        let numbers = (link.next, link.ack());
+        match data {
+            None => packet.atomic(self.me, numbers, at, atomic),
+            Some(Data { from, len, to }) => {
+                let room = packet.put_signal(self.me, numbers, at, atomic, to, len);
+                if self.port.load(from, room).is_err() {
+                    return false;
+                }
+            }
+        }
+        if !self.port.send_short(rail.short, path.rail, path.to, token, packet.bytes()) {
+            return false;
+        }
+        self.messages.take_next(link, slot, token.0, numbers.0, path.rail);
+        let born = self.watchdog.stamp();
+        self.segments.take_sent((pe, path.rail), slot, born, width, batch);
+        link.carried(numbers.1);
+        link.take_number();
+        if link.enters_control() {
+            self.control.push_back(pe);
+        }
+        stream.begin(Direction::Write);
+        stream.rotate(&self.paths);
+        true
+    }
+}

@@ -1,0 +1,95 @@
+//! The lane's side of what user threads hand over.
+
+use crate::engine::error::EngineError;
+use crate::engine::lane::Lane;
+use crate::engine::lane::handoff::{Inbox, Next};
+use crate::engine::lane::submit::refused;
+use crate::engine::port::Port;
+use crate::engine::port::copies::Reach;
+use crate::engine::request::{LocalSide, Request};
+use crate::engine::state::operation::OpId;
+use crate::engine::wire::handle::HandleView;
+
+impl<P: Port> Lane<P> {
+    /// The lane, carrying out what user threads hand over as well. A proxy lane.
+    #[must_use]
+    pub fn with_inbox(mut self, inbox: Inbox) -> Self {
+        self.inbox = Some(Box::new(inbox));
+        self
+    }
+
+    /// Carries on with what user threads have handed over. Whether something moved.
+    #[cold]
+    pub(in crate::engine) fn serve_users(&mut self) -> bool {
+        let Some(mut inbox) = self.inbox.take() else { return false };
+        let mut moved = false;
+        loop {
+            match inbox.next() {
+                Next::Nothing => break,
+                Next::Fence(pe) => {
+                    // A PE outside the job has nothing to fence.
+                    let _ = self.fence(pe);
+                }
+                Next::Submit => {
+                    let Some(mut current) = inbox.current.take() else { break };
+                    if current.op == OpId::NONE {
+                        current.op = self.begin_op();
+                    }
+                    let (mut sent, op) = (current.sent, current.op);
+                    let advanced = self.advance_op(&current.request(), &mut sent, op);
+                    moved |= sent != current.sent;
+                    current.sent = sent;
+                    match advanced {
+                        Ok(false) if sent < current.request().len => {
+                            inbox.current = Some(current);
+                            self.want_acks();
+                            break;
+                        }
+                        Ok(false) => inbox.finishing.push(current),
+                        Ok(true) => inbox.end(current, Ok(())),
+                        Err(failed) => inbox.end(current, Err(failed)),
+                    }
+                }
+            }
+            moved = true;
+        }
+        let mut at = 0;
+        while let Some(current) = inbox.finishing.get(at) {
+            let (pe, op, mut sent) = (current.request().pe, current.op, current.sent);
+            match self.advance_op(&current.request(), &mut sent, op) {
+                Ok(false) => {
+                    self.want_ack(pe);
+                    at += 1;
+                    continue;
+                }
+                outcome => {
+                    let current = inbox.finishing.swap_remove(at);
+                    inbox.end(current, outcome.map(|_| ()));
+                }
+            }
+            moved = true;
+        }
+        if let Some(failed) = &self.failure {
+            inbox.fail(failed);
+        }
+        self.inbox = Some(inbox);
+        moved
+    }
+
+    /// Whether a user thread has to hand the operation over: one on staged memory, or perhaps so.
+    pub(in crate::engine) fn hands_over(
+        &mut self,
+        request: &Request<'_>,
+    ) -> Result<bool, EngineError> {
+        let remote = HandleView::check(request.remote_handle)
+            .map_err(|fault| refused(request, "remote", fault))?;
+        self.regions.sync();
+        Ok(remote.is_staged()
+            || match request.local {
+                LocalSide::Value(_) => false,
+                // Of what is not registered, the proxy lane finds out.
+                LocalSide::Memory { handle: None, .. } => self.devices,
+                LocalSide::Memory { addr, .. } => self.regions.reach(addr) == Reach::Staged,
+            })
+    }
+}

@@ -1,0 +1,308 @@
+//! Operations of user threads that the proxy lane carries out: those on staged memory.
+//!
+//! What is staged takes messages, which peers send to proxy lanes only, and copies, which belong to one
+//! thread. So user threads hand such operations over, and wait for them where they have to. In one
+//! queue, so they are submitted, and fenced, in their order.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use log::warn;
+
+use crate::engine::error::EngineError;
+use crate::engine::ids::Pe;
+use crate::engine::port::Direction;
+use crate::engine::request::{LocalSide, Request};
+use crate::engine::state::operation::OpId;
+use crate::engine::wire::handle::HandleBytes;
+
+/// Most operations handed over and not yet taken. Who has more waits.
+const QUEUE: usize = 256;
+
+/// Empty turns of a waiting user thread between two looks at the clock.
+const TURNS: u32 = 64;
+
+/// The user threads' end.
+#[derive(Debug)]
+pub struct Outbox {
+    sender: Sender<Item>,
+    shared: Arc<Shared>,
+    warn_after: Option<Duration>,
+    fail_after: Option<Duration>,
+}
+
+/// The proxy lane's end.
+#[derive(Debug)]
+pub struct Inbox {
+    receiver: Receiver<Item>,
+    shared: Arc<Shared>,
+    /// Not submitted to its end yet.
+    pub(in crate::engine) current: Option<Current>,
+    /// Submitted.
+    pub(in crate::engine) finishing: Vec<Current>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// What was handed over and has not ended, fences among it.
+    all: AtomicU32,
+    /// Operations handed over and not ended, by PE.
+    under_way: Box<[AtomicU32]>,
+    /// The proxy lane's first failure: it may take nothing more.
+    failure: OnceLock<EngineError>,
+    /// By PE, the first failure of an operation that nobody waits for on its own.
+    lost: Mutex<Vec<(Pe, EngineError)>>,
+    /// Whether there is any.
+    has_lost: AtomicBool,
+}
+
+/// Something handed over.
+#[derive(Debug)]
+enum Item {
+    Transfer(Box<Transfer>),
+    Fence(Pe),
+}
+
+/// A put or a get that owns what its request borrows.
+#[derive(Debug)]
+struct Transfer {
+    direction: Direction,
+    pe: Pe,
+    remote_handle: HandleBytes,
+    remote_addr: u64,
+    local: Local,
+    local_handle: Option<HandleBytes>,
+    len: usize,
+    /// For who waits for its end.
+    ended: Option<Arc<Ended>>,
+}
+
+#[derive(Debug)]
+enum Local {
+    Memory(usize),
+    Value(u64),
+}
+
+type Ended = Mutex<Option<Result<(), EngineError>>>;
+
+/// One that the lane has taken.
+#[derive(Debug)]
+pub(in crate::engine) struct Current {
+    transfer: Box<Transfer>,
+    pub(in crate::engine) sent: usize,
+    pub(in crate::engine) op: OpId,
+}
+
+impl Current {
+    pub(in crate::engine) fn request(&self) -> Request<'_> {
+        let Transfer {
+            direction, pe, remote_handle, remote_addr, local, local_handle, len, ..
+        } = &*self.transfer;
+        let local = match *local {
+            Local::Value(value) => LocalSide::Value(value),
+            Local::Memory(addr) => LocalSide::Memory { addr, handle: local_handle.as_ref() },
+        };
+        Request {
+            direction: *direction,
+            pe: *pe,
+            remote_handle,
+            remote_addr: *remote_addr,
+            local,
+            len: *len,
+        }
+    }
+}
+
+/// What the lane has to do next.
+pub(in crate::engine) enum Next {
+    Nothing,
+    Submit,
+    Fence(Pe),
+}
+
+/// Both ends, for a job of so many PEs. Waits are reported and given up as the watchdog does it.
+pub fn handover(
+    n_pes: u32,
+    warn_after: Option<Duration>,
+    fail_after: Option<Duration>,
+) -> (Outbox, Inbox) {
+    let (sender, receiver) = bounded(QUEUE);
+    let under_way = (0..n_pes).map(|_| AtomicU32::new(0)).collect();
+    let shared = Arc::new(Shared {
+        all: AtomicU32::new(0),
+        under_way,
+        failure: OnceLock::new(),
+        lost: Mutex::default(),
+        has_lost: AtomicBool::new(false),
+    });
+    let inbox = Inbox {
+        receiver,
+        shared: Arc::clone(&shared),
+        current: None,
+        finishing: Vec::with_capacity(QUEUE),
+    };
+    (Outbox { sender, shared, warn_after, fail_after }, inbox)
+}
+
+impl Outbox {
+    /// Hands a put or a get over, and waits for its end if asked to. It allocates a kilobyte, for the
+    /// handles; the proxy thread, which copies megabytes for it, frees that.
+    ///
+    /// # Errors
+    /// The proxy lane's error about it, if waited for. That the proxy lane does not take it.
+    pub(in crate::engine) fn transfer(
+        &self,
+        request: &Request<'_>,
+        wait: bool,
+    ) -> Result<(), EngineError> {
+        let pe = request.pe;
+        let ended = wait.then(|| Arc::new(Mutex::new(None)));
+        let (local, local_handle) = match request.local {
+            LocalSide::Value(value) => (Local::Value(value), None),
+            LocalSide::Memory { addr, handle } => (Local::Memory(addr), handle.copied()),
+        };
+        let item = Item::Transfer(Box::new(Transfer {
+            direction: request.direction,
+            pe,
+            remote_handle: *request.remote_handle,
+            remote_addr: request.remote_addr,
+            local,
+            local_handle,
+            len: request.len,
+            ended: ended.clone(),
+        }));
+        if let Some(count) = self.shared.under_way.get(pe.index()) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        self.send(pe, item)?;
+        let Some(ended) = ended else { return Ok(()) };
+        let take = || ended.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let mut outcome = None;
+        self.wait(pe, || {
+            outcome = take();
+            outcome.is_some()
+        })?;
+        outcome.unwrap_or(Ok(()))
+    }
+
+    /// What is handed over for the PE from here on comes after what was before.
+    pub(in crate::engine) fn fence(&self, pe: Pe) -> Result<(), EngineError> {
+        if self.is_quiet(pe) { Ok(()) } else { self.send(pe, Item::Fence(pe)) }
+    }
+
+    /// Whether everything handed over for the PE has ended.
+    pub(in crate::engine) fn is_quiet(&self, pe: Pe) -> bool {
+        // Acquire: what the proxy thread has done to local memory is visible after this.
+        let count = self.shared.under_way.get(pe.index());
+        count.is_none_or(|count| count.load(Ordering::Acquire) == 0)
+    }
+
+    /// Waits for that.
+    pub(in crate::engine) fn quiet(&self, pe: Pe) -> Result<(), EngineError> {
+        self.wait(pe, || self.is_quiet(pe))?;
+        if !self.shared.has_lost.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let lost = self.shared.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        let lost = lost.iter().find(|(of, _)| *of == pe);
+        lost.map_or(Ok(()), |(_, failed)| Err(failed.clone()))
+    }
+
+    fn send(&self, pe: Pe, item: Item) -> Result<(), EngineError> {
+        self.shared.all.fetch_add(1, Ordering::Relaxed);
+        let mut item = Some(item);
+        self.wait(pe, || match item.take().map(|item| self.sender.try_send(item)) {
+            Some(Err(TrySendError::Full(back))) => {
+                item = Some(back);
+                false
+            }
+            // Without a lane it stays undone, and is waited for in vain: the deadline says so.
+            _ => true,
+        })
+    }
+
+    /// Waits for the proxy thread.
+    fn wait(&self, pe: Pe, mut done: impl FnMut() -> bool) -> Result<(), EngineError> {
+        let start = Instant::now();
+        let mut warned = 0;
+        let mut turns = 0;
+        while !done() {
+            // The proxy thread may be gone for it.
+            if let Some(failed) = self.shared.failure.get() {
+                return Err(failed.clone());
+            }
+            std::thread::yield_now();
+            turns += 1;
+            if turns < TURNS {
+                continue;
+            }
+            turns = 0;
+            let waited = start.elapsed();
+            let report = EngineError::ProxyStill { pe, seconds: waited.as_secs() };
+            if self.fail_after.is_some_and(|limit| waited >= limit) {
+                return Err(report);
+            }
+            if self.warn_after.is_some_and(|limit| waited > limit * (warned + 1)) {
+                warned += 1;
+                warn!(target: "TRANSPORT", "{report}");
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Inbox {
+    /// Whether there is anything to do.
+    #[inline]
+    pub(in crate::engine) fn has_work(&self) -> bool {
+        // A hint: what it does not show yet, the next turn sees.
+        self.shared.all.load(Ordering::Relaxed) != 0
+    }
+
+    /// What is next. A put or a get becomes the current one.
+    pub(in crate::engine) fn next(&mut self) -> Next {
+        if self.current.is_some() {
+            return Next::Submit;
+        }
+        match self.receiver.try_recv() {
+            Err(_) => Next::Nothing,
+            Ok(Item::Fence(pe)) => {
+                self.shared.all.fetch_sub(1, Ordering::Relaxed);
+                Next::Fence(pe)
+            }
+            Ok(Item::Transfer(transfer)) => {
+                self.current = Some(Current { transfer, sent: 0, op: OpId::NONE });
+                Next::Submit
+            }
+        }
+    }
+
+    /// The lane has failed: nobody needs to wait any longer.
+    pub(in crate::engine) fn fail(&self, failed: &EngineError) {
+        let _ = self.shared.failure.set(failed.clone());
+    }
+
+    /// One has ended.
+    pub(in crate::engine) fn end(&self, current: Current, outcome: Result<(), EngineError>) {
+        let Transfer { pe, ended, .. } = *current.transfer;
+        match (ended, outcome) {
+            (Some(ended), outcome) => {
+                *ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+            }
+            (None, Err(failed)) => {
+                let mut lost = self.shared.lost.lock().unwrap_or_else(PoisonError::into_inner);
+                if lost.iter().all(|(of, _)| *of != pe) {
+                    lost.push((pe, failed));
+                }
+                self.shared.has_lost.store(true, Ordering::Release);
+            }
+            (None, Ok(())) => {}
+        }
+        self.shared.all.fetch_sub(1, Ordering::Relaxed);
+        if let Some(count) = self.shared.under_way.get(pe.index()) {
+            count.fetch_sub(1, Ordering::Release);
+        }
+    }
+}

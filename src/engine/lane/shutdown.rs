@@ -1,0 +1,80 @@
+//! The end of a lane that has failed: what it still has to say, and what it has under way.
+
+use std::time::Duration;
+
+use crate::engine::ids::{RailId, Token};
+use crate::engine::lane::{Lane, is_idle};
+use crate::engine::port::{Failure, Incoming, Polled, Port};
+use crate::engine::wire::message::Packet;
+
+/// How long, and for how many turns, a lane that has failed tries to tell peers so.
+const LAST_WORDS: (Duration, u32) = (Duration::from_millis(200), 1 << 16);
+
+impl<P: Port> Lane<P> {
+    /// Sends refusals and answers that are due. Who hears of the lane's failure may never turn it again,
+    /// and peers would wait for their deadlines. What the fabric does not take in time stays.
+    #[cold]
+    pub(in crate::engine) fn last_words(&mut self) {
+        let (patience, turns) = LAST_WORDS;
+        let (start, mut idle) = (self.port.now(), 0);
+        for _ in 0..turns {
+            let waited = self.port.now().saturating_sub(start);
+            if self.notes.is_empty() || u128::from(waited) >= patience.as_nanos() {
+                return;
+            }
+            self.wait_turn(&mut idle);
+        }
+    }
+
+    /// Before the end: lets what the fabric has under way come to its end, for at most so long, and
+    /// starts nothing. Whether all of it has. Only after a failure is there anything.
+    ///
+    /// Providers may crash when an endpoint is closed whose operations a peer then cuts off
+    /// (`ofi_rxm` of libfabric 1.17 does).
+    pub fn end_leftovers(&mut self, patience: Duration) -> bool {
+        let under_way = |lane: &Self| lane.rails.iter().any(|rail| rail.in_flight() != 0);
+        let (start, mut idle) = (self.port.now(), 0);
+        while under_way(self) {
+            let waited = self.port.now().saturating_sub(start);
+            if u128::from(waited) >= patience.as_nanos() {
+                return false;
+            }
+            let mut busy = false;
+            for rail in (0..self.rails.len()).map(|rail| RailId(rail as u8)) {
+                busy |= self.forget_ended(rail);
+            }
+            if is_idle(&mut idle, busy) {
+                self.port.relax();
+            }
+        }
+        true
+    }
+
+    /// Takes what has come to a rail, and lets none of it have any effect: memory that it is about may
+    /// be gone. Whether there was something.
+    fn forget_ended(&mut self, rail: RailId) -> bool {
+        let Self { port, segments, rails, .. } = self;
+        let mut ended = 0;
+        let mut known = |token| {
+            let known = segments.away(token).is_some();
+            ended += u32::from(known);
+            known
+        };
+        let polled = if port.has_completions(rail) {
+            port.drain(rail, |index| known(Token(index as u32)))
+        } else {
+            Polled::Empty
+        };
+        if let Polled::Failed(Failure { token: Some(token), .. }) = &polled {
+            known(*token);
+        }
+        let ended = ended.min(rails[rail.index()].in_flight());
+        rails[rail.index()].completed(ended);
+        let mut packet = Packet::EMPTY;
+        while self.receives
+            && port.has_message(rail)
+            && !matches!(port.receive(rail, &mut packet), Incoming::Nothing)
+        {}
+        !matches!(polled, Polled::Empty)
+    }
+}

@@ -1,0 +1,263 @@
+//! Puts and gets, as they are submitted: checked, cut into segments, and given to the rails.
+
+use crate::engine::error::EngineError;
+use crate::engine::ids::RailId;
+use crate::engine::lane::Lane;
+use crate::engine::port::{Desc, Direction, Local, Port, Transfer};
+use crate::engine::request::{LocalSide, Request};
+use crate::engine::signal::counted::Told;
+use crate::engine::state::operation::OpId;
+use crate::engine::state::regions::{RegionCache, desc_of};
+use crate::engine::state::segment::{Kind, NIL, Stage};
+use crate::engine::wire::handle::{HandleBytes, HandleError, HandleView};
+
+impl<P: Port> Lane<P> {
+    /// Starts a put or a get and returns once the fabric or the lane's queues have taken all of it.
+    /// [`Lane::quiet`] waits for its end.
+    ///
+    /// Cost when there is room: no allocation, no lock, no system call of ours.
+    ///
+    /// # Errors
+    /// Bad arguments, a peer that has failed before, or a fabric that takes nothing more.
+    #[inline]
+    pub fn start(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
+        let mut sent = 0;
+        self.submit(request, &mut sent, OpId::NONE)?;
+        self.end_burst();
+        if sent == request.len { Ok(()) } else { self.finish_start(request, sent) }
+    }
+
+    #[cold]
+    pub(in crate::engine) fn finish_start(
+        &mut self,
+        request: &Request<'_>,
+        mut sent: usize,
+    ) -> Result<(), EngineError> {
+        let mut idle = 0;
+        while sent < request.len {
+            self.make_room(&mut idle)?;
+            self.submit(request, &mut sent, OpId::NONE)?;
+        }
+        Ok(())
+    }
+
+    /// Does a put or a get to its end: the put's data is visible at the peer, the get's data is in
+    /// local memory.
+    ///
+    /// # Errors
+    /// As [`Lane::start`], and a failure of the operation or of an earlier one to the peer.
+    pub fn complete(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
+        let op = self.begin_op();
+        let mut sent = 0;
+        let mut idle = 0;
+        while !self.advance_op(request, &mut sent, op)? {
+            self.want_acks();
+            self.wait_turn(&mut idle);
+        }
+        Ok(())
+    }
+
+    /// Begins an operation that is waited for on its own. Every operation begun is carried on with
+    /// [`Lane::advance_op`] until that says it has ended.
+    pub fn begin_op(&mut self) -> OpId {
+        self.ops.start()
+    }
+
+    /// Submits what there is room for, and says whether the operation has ended. Never blocks.
+    ///
+    /// # Errors
+    /// As [`Lane::complete`]; the operation has then ended.
+    pub fn advance_op(
+        &mut self,
+        request: &Request<'_>,
+        sent: &mut usize,
+        op: OpId,
+    ) -> Result<bool, EngineError> {
+        let advanced = self.try_advance(request, sent, op);
+        // After an error, segments already out may still point at the operation. It is then given
+        // up rather than ended, which costs four bytes; errors are a lane's last act.
+        if !matches!(advanced, Ok(false)) && self.ops.is_done(op) {
+            self.ops.end(op);
+        }
+        advanced
+    }
+
+    fn try_advance(
+        &mut self,
+        request: &Request<'_>,
+        sent: &mut usize,
+        op: OpId,
+    ) -> Result<bool, EngineError> {
+        if *sent < request.len {
+            self.submit(request, sent, op)?;
+        }
+        if *sent < request.len {
+            self.room_or_failure()?;
+        }
+        self.check_stream(request.pe)?;
+        Ok(*sent == request.len && self.ops.is_done(op))
+    }
+
+    /// Submits as much of a request, from byte `*sent` on, as there is room for, and moves `*sent`
+    /// on. Never blocks.
+    ///
+    /// # Errors
+    /// Bad arguments, a peer that has failed before, or a segment the fabric refused.
+    #[inline]
+    pub fn submit(
+        &mut self,
+        request: &Request<'_>,
+        sent: &mut usize,
+        op: OpId,
+    ) -> Result<(), EngineError> {
+        self.submit_telling(request, sent, op, None)
+    }
+
+    /// As [`Lane::submit`], for a put whose segments the peer counts. Not inlined: what counts on
+    /// few instructions is the other one.
+    #[inline(never)]
+    pub(in crate::engine) fn submit_counted(
+        &mut self,
+        request: &Request<'_>,
+        sent: &mut usize,
+        told: &mut Told,
+    ) -> Result<(), EngineError> {
+        self.submit_telling(request, sent, OpId::NONE, Some(told))
+    }
+
+    #[inline(always)]
+    fn submit_telling(
+        &mut self,
+        request: &Request<'_>,
+        sent: &mut usize,
+        op: OpId,
+        mut told: Option<&mut Told>,
+    ) -> Result<(), EngineError> {
+        match self.streams.open(request.pe, &self.paths) {
+            Some(stream) => stream.check()?,
+            None => return self.check_pe(request.pe),
+        }
+        let remote = HandleView::check(request.remote_handle)
+            .map_err(|fault| refused(request, "remote", fault))?;
+        let offset = remote
+            .locate(request.remote_addr, request.len as u64)
+            .map_err(|fault| refused(request, "remote", fault))?;
+        if self.is_staged(request, &remote)? {
+            return self.submit_staged(request, &remote, offset, sent, op);
+        }
+        if request.len >= self.balance.weighed_from {
+            return self.submit_weighed(request, sent, op, told);
+        }
+        let remote_addr = remote.remote_address(offset);
+
+        while *sent < request.len {
+            if !self.has_transfer_room() {
+                return Ok(());
+            }
+            let Some(stream) = self.streams.find_mut(request.pe) else { return Ok(()) };
+            let path = stream.next;
+            let rail = path.rail;
+            let key = remote
+                .key(path.remote.rail())
+                .map_err(|fault| refused(request, "remote", fault))?;
+            let local = match request.local {
+                // Cut, where segments are shorter than values.
+                LocalSide::Value(value) => Local::Inline(value >> (8 * (*sent).min(7))),
+                LocalSide::Memory { addr, handle } => {
+                    let optional = || handle.is_none() && self.port.takes_unregistered();
+                    let desc = if self.needs_desc && !optional() {
+                        local_desc(&mut self.regions, request, addr, handle, rail)?
+                    } else {
+                        Desc(0)
+                    };
+                    Local::Memory { addr: addr + *sent, desc }
+                }
+            };
+            let Some(token) = self.segments.take() else { return Ok(()) };
+            let len = (request.len - *sent).min(self.rails[rail.index()].max_segment);
+
+            stream.rotate(&self.paths);
+
+            let segment = &mut self.segments[token.0];
+            segment.transfer = Transfer {
+                direction: request.direction,
+                local,
+                len,
+                remote: remote_addr + *sent as u64,
+                key,
+            };
+            segment.pe = request.pe;
+            segment.count_for(op.0);
+            segment.born = self.watchdog.stamp();
+            segment.direction = request.direction;
+            segment.kind = Kind::Transfer;
+            if let Some(told) = told.as_deref_mut() {
+                segment.kind = Kind::Counted;
+                segment.data = told.data;
+                told.segments += 1;
+            }
+            segment.message = NIL;
+            segment.rail = rail;
+            if op != OpId::NONE {
+                self.ops.add(op.0);
+            }
+            *sent += len;
+
+            if stream.is_closed() && request.direction == Direction::Write {
+                segment.epoch = stream.epoch();
+                segment.stage = Stage::Held;
+                stream.held.push(&mut self.segments, token.0);
+                // What it waits for may be messages, whose delivery only the peer can tell.
+                self.want_ack(request.pe);
+                continue;
+            }
+            segment.stage = Stage::Ready;
+            stream.begin(request.direction);
+            self.dispatch(token, rail);
+            self.check_stream(request.pe)?;
+        }
+        Ok(())
+    }
+}
+
+/// The words for a direction in messages.
+pub(in crate::engine) fn what(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Write => "put",
+        Direction::Read => "get",
+    }
+}
+
+pub(in crate::engine) fn local_desc(
+    regions: &mut RegionCache,
+    request: &Request<'_>,
+    addr: usize,
+    handle: Option<&HandleBytes>,
+    rail: RailId,
+) -> Result<Desc, EngineError> {
+    handle
+        .ok_or(HandleError::Unregistered)
+        .and_then(|handle| regions.descs(handle, addr, request.len))
+        .map(|descs| desc_of(descs, rail))
+        .map_err(|fault| refused(request, "local", fault))
+}
+
+#[cold]
+pub(in crate::engine) fn refused(
+    request: &Request<'_>,
+    side: &'static str,
+    fault: HandleError,
+) -> EngineError {
+    let addr = match (side, request.local) {
+        ("local", LocalSide::Memory { addr, .. }) => addr as u64,
+        _ => request.remote_addr,
+    };
+    EngineError::Refused {
+        what: what(request.direction),
+        pe: request.pe,
+        side,
+        addr,
+        len: request.len,
+        fault,
+    }
+}

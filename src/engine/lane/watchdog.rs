@@ -1,0 +1,267 @@
+//! Finds operations that do not end: a warning with the particulars, then reports, then an error.
+
+use std::time::Duration;
+
+use log::warn;
+
+use crate::engine::error::EngineError;
+use crate::engine::ids::Pe;
+use crate::engine::port::{Direction, Port};
+use crate::engine::state::rail::Rail;
+use crate::engine::state::segment::{Segment, SegmentTable, Stage};
+use crate::engine::state::stream::{Stream, Streams};
+
+/// Turns of the loop between two looks at the clock. Reading the clock costs tens of nanoseconds,
+/// so this makes it less than one per turn.
+const TURNS: u32 = 256;
+
+/// Least time between two looks at all streams, in nanoseconds.
+const PERIOD: u64 = 250_000_000;
+
+/// Most time between two looks that counts as waiting, in nanoseconds. A user thread may start a
+/// put and compute for an hour before its quiet: the fabric had no chance to complete it meanwhile.
+/// Well above the time that [`TURNS`] turns take on an overloaded machine (10 ms each).
+const MAX_GAP: u64 = 5_000_000_000;
+
+/// Times are kept in units of 2^28 ns, about a quarter of a second: 32 bits last 36 years.
+const STAMP_SHIFT: u32 = 28;
+
+/// What the watchdog knows of one stream. It compares counts from one look to the next, so that
+/// starting and ending a segment costs nothing for it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::engine) struct Watch {
+    /// Segments that had ended at the last look.
+    ended: u32,
+    /// Whether any was outstanding then.
+    waited: bool,
+    /// Since when something has been outstanding without any ending, on the watchdog's clock.
+    since: u32,
+    /// Warnings given for what is outstanding.
+    warned: u32,
+}
+
+impl Watch {
+    /// Looks at the stream at `now`.
+    fn look(stream: &mut Stream, now: u32) {
+        let (ended, waits) = (stream.ended(), !stream.is_quiet());
+        let watch = &mut stream.watch;
+        if ended != watch.ended || !watch.waited {
+            watch.since = now;
+        }
+        watch.ended = ended;
+        watch.waited = waits;
+    }
+}
+
+/// A wait that is to be reported.
+pub(in crate::engine) struct Overdue {
+    /// How long nothing has moved.
+    pub(in crate::engine) seconds: u64,
+    /// Whether it is to be given up, too.
+    pub(in crate::engine) fails: bool,
+}
+
+/// When waits are reported and given up.
+#[derive(Debug)]
+pub struct Watchdog {
+    warn_after: Option<u64>,
+    fail_after: Option<u64>,
+    turns: u32,
+    /// When the streams were last looked at.
+    looked: u64,
+    /// Time counted as waiting, up to `looked`.
+    counted: u64,
+    /// The same in units of 2^[`STAMP_SHIFT`] nanoseconds.
+    stamp: u32,
+    /// Whether some stream has been warned of and not been cleared.
+    has_warned: bool,
+    /// Whether the rails are looked after as well.
+    for_rails: bool,
+}
+
+impl Watchdog {
+    /// Reports an operation that has not moved for `warn_after`, and again each time as long; fails
+    /// it after `fail_after`. None never does.
+    pub fn new(warn_after: Option<Duration>, fail_after: Option<Duration>) -> Self {
+        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        Self {
+            warn_after: warn_after.map(nanoseconds),
+            fail_after: fail_after.map(nanoseconds),
+            turns: 0,
+            looked: 0,
+            counted: 0,
+            stamp: 0,
+            has_warned: false,
+            for_rails: false,
+        }
+    }
+
+    /// It is also asked when it has no limits of its own.
+    pub(in crate::engine) fn look_for_rails(&mut self) {
+        self.for_rails = true;
+    }
+
+    /// The next turn is due.
+    pub(in crate::engine) fn hurry(&mut self) {
+        self.turns = TURNS;
+    }
+
+    /// A time in the units of stamps, at least two of them: one may be over as soon as it has begun.
+    pub(in crate::engine) fn stamps(time: Duration) -> u32 {
+        let units = u64::try_from(time.as_nanos() >> STAMP_SHIFT).unwrap_or(u64::MAX);
+        units.clamp(1, 1 << 24) as u32 + 1
+    }
+
+    /// Counts a turn; whether it is time to look at the clock.
+    #[inline]
+    pub(in crate::engine) fn is_due(&mut self) -> bool {
+        self.turns += 1;
+        if self.turns < TURNS {
+            return false;
+        }
+        self.turns = 0;
+        true
+    }
+
+    /// Whether it is time to look at the streams.
+    pub(in crate::engine) fn starts(&mut self, now: u64) -> bool {
+        let gap = now.saturating_sub(self.looked);
+        let wanted = self.for_rails || self.warn_after.is_some() || self.fail_after.is_some();
+        let due = gap >= PERIOD && wanted;
+        if due {
+            self.looked = now;
+            self.counted += gap.min(MAX_GAP);
+            self.stamp = (self.counted >> STAMP_SHIFT) as u32;
+        }
+        due
+    }
+
+    /// Whether something that last moved at `moved`, on the clock of stamps, has been still for too
+    /// long: a warning is due beyond those given already, or its time is up.
+    pub(in crate::engine) fn overdue(&self, moved: u32, warned: u32) -> Option<Overdue> {
+        let still = u64::from(self.stamp - moved) << STAMP_SHIFT;
+        let fails = self.fail_after.is_some_and(|limit| still >= limit);
+        let warns = self.warn_after.is_some_and(|limit| still / limit.max(1) > u64::from(warned));
+        (fails || warns).then_some(Overdue { seconds: still / 1_000_000_000, fails })
+    }
+
+    /// The time that segments are stamped with.
+    #[inline(always)]
+    pub(in crate::engine) fn stamp(&self) -> u32 {
+        self.stamp
+    }
+
+    /// Looks at all segments under way; gives the streams whose time is up, with the error.
+    ///
+    /// `staged` is when staging has last moved. It walks through the streams and the segments in use, four times a second and only while the
+    /// lane is turned.
+    pub(in crate::engine) fn look<P: Port>(
+        &mut self,
+        streams: &mut Streams,
+        segments: &SegmentTable,
+        port: &P,
+        rails: &[Rail<P::Short>],
+        staged: u32,
+    ) -> Vec<(Pe, EngineError)> {
+        streams.iter_mut().for_each(|stream| Watch::look(stream, self.stamp));
+        // What counts is the time without movement: of the segment's stream once the segment is
+        // posted, of its rail while it waits there. Many segments over a slow link each take long,
+        // but something moves all the time.
+        let still = |segment: &Segment| {
+            let moved = match segment.stage {
+                Stage::Ready => rails[segment.rail.index()].moved,
+                Stage::Pooled => rails.iter().map(|rail| rail.moved).max().unwrap_or(0),
+                Stage::Staged => {
+                    streams.find(segment.pe).map_or(staged, |s| s.watch.since.max(staged))
+                }
+                _ => streams.find(segment.pe).map_or(self.stamp, |stream| stream.watch.since),
+            };
+            u64::from(self.stamp - segment.born.max(moved)) << STAMP_SHIFT
+        };
+        let patience = self.warn_after.into_iter().chain(self.fail_after).min().unwrap_or(u64::MAX);
+        let waits = |segment: &Segment| {
+            use Stage::{Limbo, Native, Pooled, Posted, Ready, Sent, Staged, Windowed};
+            matches!(
+                segment.stage,
+                Posted | Ready | Sent | Windowed | Native | Staged | Pooled | Limbo
+            )
+        };
+        let stuck = |segment: &Segment| {
+            let still = if waits(segment) { still(segment) } else { 0 };
+            (still >= patience).then_some((still, *segment))
+        };
+        let mut oldest: Vec<(u64, Segment)> = segments.in_use().filter_map(stuck).collect();
+        if oldest.is_empty() {
+            if std::mem::take(&mut self.has_warned) {
+                streams.iter_mut().for_each(|stream| stream.watch.warned = 0);
+            }
+            return Vec::new();
+        }
+        // One report per stream, of its oldest segment.
+        oldest.sort_by_key(|(_, segment)| (segment.pe, segment.born));
+        oldest.dedup_by_key(|(_, segment)| segment.pe);
+        let mut failed = Vec::new();
+        for (waited, segment) in oldest {
+            let Some(stream) = streams.find_mut(segment.pe) else { continue };
+            if stream.error.is_some() {
+                continue;
+            }
+            let fails = self.fail_after.is_some_and(|limit| waited >= limit);
+            let warns = self
+                .warn_after
+                .is_some_and(|limit| waited / limit.max(1) > u64::from(stream.watch.warned));
+            if !fails && !warns {
+                continue;
+            }
+            stream.watch.warned += 1;
+            self.has_warned = true;
+            let report = EngineError::Timeout {
+                what: segment.what(),
+                pe: stream.pe,
+                len: segment.transfer.len,
+                rail: segment.rail,
+                rail_name: port.rail_name(segment.rail).to_owned(),
+                seconds: waited / 1_000_000_000,
+                state: match segment.stage {
+                    Stage::Posted | Stage::Native => "posted",
+                    Stage::Ready => "queued: the fabric does not take it",
+                    Stage::Sent => "sent, not acknowledged",
+                    Stage::Staged => "staged: waits for bounce memory, a copy or the peer",
+                    Stage::Pooled => "waits for a rail",
+                    Stage::Limbo => "its path has failed: the peer has not closed its rail yet",
+                    Stage::Windowed => "waits for acknowledgements of earlier ones",
+                    Stage::Held | Stage::Chained | Stage::Free => "not sent",
+                },
+                writes: stream.outstanding(Direction::Write),
+                reads: stream.outstanding(Direction::Read),
+            };
+            if fails {
+                failed.push((segment.pe, report));
+                continue;
+            }
+            warn!(target: "TRANSPORT", "{report}");
+            if stream.watch.warned > 1 {
+                dump(port, rails);
+            }
+        }
+        failed
+    }
+}
+
+fn dump<P: Port>(port: &P, rails: &[Rail<P::Short>]) {
+    for (index, rail) in rails.iter().enumerate() {
+        let id = crate::engine::ids::RailId(index as u8);
+        let counters = rail.counters();
+        warn!(
+            target: "TRANSPORT",
+            "{id} ({}): {} in flight of {}, {} queued, {} posted, {} completed, {} times no room",
+            port.rail_name(id),
+            rail.in_flight(),
+            rail.depth,
+            rail.queued(),
+            counters.posted,
+            counters.completed,
+            counters.again,
+        );
+    }
+}

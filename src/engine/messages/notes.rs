@@ -1,0 +1,41 @@
+//! What a lane owes its peers: answers, and news that they wait for.
+//!
+//! They have no numbers and are not acknowledged. Their number is bounded by what peers may ask for at
+//! a time: [`FETCHES`](crate::engine::state::link::FETCHES) fetches and [`ERRANDS`](crate::engine::staging::state::ERRANDS) errands
+//! each, and the keys of a region are told to a peer once.
+
+use std::sync::Arc;
+
+use crate::engine::ids::Pe;
+use crate::engine::state::regions::{Place, View};
+use crate::engine::wire::message::Ticket;
+use crate::engine::wire::staged::Exposure;
+
+/// One of them.
+#[derive(Clone, Debug)]
+pub(in crate::engine) struct Note {
+    pub(in crate::engine) pe: Pe,
+    pub(in crate::engine) what: What,
+}
+
+/// What it says.
+#[derive(Clone, Debug)]
+pub(in crate::engine) enum What {
+    /// The word before a fetching operation.
+    Word { ticket: Ticket, value: u64 },
+    /// The bytes of a pull are there.
+    Pulled { ticket: Ticket },
+    /// A few bytes that were asked for. They are read when the note leaves.
+    Loaded { ticket: Ticket, from: Place, len: usize },
+    /// Where bytes that were asked for can be read.
+    Exposed { ticket: Ticket, from: Exposure },
+    /// Something cannot be done.
+    Refused { ticket: Ticket, why: Arc<str> },
+    /// What was exposed has been read.
+    Release { ticket: Ticket },
+    /// The keys of a region, from this rail on.
+    Keys { view: Arc<View>, first: u8 },
+}
+
+/// The ticket of a request that has none.
+pub(in crate::engine) const NO_TICKET: Ticket = Ticket(u32::MAX);

@@ -1,0 +1,419 @@
+//! Which paths are in service: what a lane knows of its rails, those of its peers, and the paths between
+//! them, and how it finds that one does not work.
+//!
+//! A *path* is one of our rails towards one peer. It is suspected when something fails on it, or when
+//! nothing on it completes while the peer shows life elsewhere. Then it is taken out of service, and
+//! what was on it goes over others ([`crate::engine::recovery::reissue`]) as soon as the rails' owners have seen to it that
+//! nothing of it arrives late ([`crate::engine::recovery::reset`]). After a time of cooling it is probed, and comes
+//! back when the probe is answered.
+//!
+//! The common ways of the lane know nothing of this. A path that is out is unlinked from the ring by
+//! which streams choose, and the state of segments is looked at four times a second.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use log::warn;
+
+use crate::engine::error::EngineError;
+use crate::engine::ids::{Pe, RailId, Token};
+use crate::engine::lane::Lane;
+use crate::engine::lane::watchdog::Watchdog;
+use crate::engine::port::{PeerAddr, Port};
+use crate::engine::recovery::detours::Detours;
+use crate::engine::wire::message::Ticket;
+use crate::engine::wire::window::Seq;
+
+/// Most time between two looks, in the watchdog's units: about two seconds. After a longer one this process was
+/// not running, or in none of our calls, and what has completed meanwhile has not been taken.
+const MAX_PAUSE: u32 = 8;
+
+/// Most times that a segment is posted again.
+pub(in crate::engine) const REISSUES: u32 = 64;
+
+/// When paths are given up and tried again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RailHealth {
+    /// A path on which nothing completes for so long, while the peer is alive, is out of service.
+    pub timeout: Duration,
+    /// It is tried again so long after; none never.
+    pub cooling: Option<Duration>,
+}
+
+/// What a lane knows of paths.
+#[derive(Debug)]
+pub(in crate::engine) struct Health {
+    pub(in crate::engine) timeout: u32,
+    pub(in crate::engine) cooling: Option<u32>,
+    rails: usize,
+    /// Where the control endpoints of peers are, by PE and local rail.
+    control: Box<[PeerAddr]>,
+    pub(in crate::engine) peers: Box<[Option<Box<PeerHealth>>]>,
+    /// The paths that there are, by PE, a bit for each local rail.
+    reach: Box<[u32]>,
+    pub(in crate::engine) mine: Box<[OwnRail]>,
+    /// Segments in limbo, and some that have left it.
+    pub(in crate::engine) limbo: Vec<Token>,
+    /// Peers to whom messages have to be sent again, or signals released.
+    pub(in crate::engine) lossy: Vec<Pe>,
+    /// Numbers of ordered puts so far, the one that is being submitted, and that of the message that is
+    /// submitted next, if it is the signal of one.
+    orders: u32,
+    pub(in crate::engine) ordering: Option<u32>,
+    pub(in crate::engine) next_signal: Option<u32>,
+    /// Answers that are due.
+    pub(in crate::engine) answers: Vec<(Pe, Answer)>,
+    /// PEs that the host lane is not to reach by itself.
+    pub(in crate::engine) detours: Option<Arc<Detours>>,
+    /// When the paths were last looked at, and whether that was after a pause.
+    looked: u32,
+    paused: bool,
+}
+
+/// An answer to a peer.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) enum Answer {
+    Pong,
+    RailIs(RailId),
+    CannotReset(RailId, u32),
+    Heard(RailId, u32),
+    Probed(RailId, u32),
+    KeyIs {
+        rail: RailId,
+        key: u64,
+        wanted: RailId,
+        found: Option<u64>,
+    },
+    Settled(u32),
+    /// The reply to a fetch.
+    Word(Ticket, u64),
+}
+
+/// One of this lane's rails.
+#[derive(Clone, Debug, Default)]
+pub(in crate::engine) struct OwnRail {
+    /// How often it was opened again.
+    pub(in crate::engine) generation: u32,
+    /// Its address since it was; empty when it is closed for good.
+    pub(in crate::engine) address: Vec<u8>,
+    /// It cannot be opened again.
+    pub(in crate::engine) fixed: bool,
+    /// It is to be closed and opened again.
+    pub(in crate::engine) closing: Option<Closing>,
+    /// Who caused the last time, and when that was.
+    pub(in crate::engine) cause: Option<Pe>,
+    pub(in crate::engine) reset: Option<u32>,
+    /// Peers that have not said that they know of the address.
+    pub(in crate::engine) unconfirmed: Vec<Pe>,
+    pub(in crate::engine) rounds: u32,
+    /// The segment that was next in the queue at the last look, and since when.
+    pub(in crate::engine) front: (u32, u32),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct Closing {
+    pub(in crate::engine) since: u32,
+    pub(in crate::engine) cause: Pe,
+}
+
+/// What is known of the paths to one peer, and of its rails.
+#[derive(Debug)]
+pub(in crate::engine) struct PeerHealth {
+    /// The paths in service, a bit for each local rail.
+    pub(in crate::engine) in_service: u32,
+    pub(in crate::engine) paths: Box<[PathHealth]>,
+    /// Generations of the peer's rails.
+    generations: HashMap<RailId, u32>,
+    /// Rails of the peer, with the generation that has to be over before what was sent to them may be
+    /// sent another way.
+    pub(in crate::engine) wants: Vec<(RailId, u32)>,
+    /// Writes of kind [`Kind::Reissued`] that have not ended. Messages wait until there are none.
+    pub(in crate::engine) limbo_writes: u32,
+    /// Signals whose data is not counted any more, with the mark of the data.
+    pub(in crate::engine) releasing: Vec<(Token, u32)>,
+    /// Keys of the peer's regions: by a rail, the key there, and another rail.
+    pub(in crate::engine) keys: HashMap<(RailId, u64, RailId), Option<u64>>,
+    pub(in crate::engine) asked: Vec<(RailId, u64, RailId)>,
+    /// The latest question what the peer has had, and whether it is answered.
+    pub(in crate::engine) settling: (u32, bool),
+    /// Its only path has failed, with this: until when it may come back.
+    pub(in crate::engine) grace: Option<(u32, Box<EngineError>)>,
+    /// When the peer has last shown life.
+    pub(in crate::engine) alive: u32,
+    /// The acknowledgement and the prefix at the last look, and since when the former has been due.
+    pub(in crate::engine) seen: (Seq, Seq),
+    pub(in crate::engine) unheard: u32,
+}
+
+/// One path.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::engine) struct PathHealth {
+    /// Since when it is out of service.
+    pub(in crate::engine) out: Option<u32>,
+    /// It was an error that took it out.
+    pub(in crate::engine) by_error: bool,
+    /// When it came back without being probed.
+    pub(in crate::engine) returned: Option<u32>,
+    /// It never comes back.
+    pub(in crate::engine) gone: bool,
+    /// The latest probe.
+    pub(in crate::engine) probe: u32,
+    /// When that was sent.
+    pub(in crate::engine) probed: u32,
+    /// Segments posted on it at the last look.
+    pub(in crate::engine) total: u32,
+    /// Segments posted on it now, and those of them that were at the last look.
+    pub(in crate::engine) posted: u32,
+    pub(in crate::engine) survivors: u32,
+    /// Bytes of the longest of them.
+    pub(in crate::engine) longest: usize,
+    /// When something has last completed on it, or nothing was posted.
+    pub(in crate::engine) moved: u32,
+}
+
+impl Health {
+    fn new(config: &RailHealth, control: Vec<PeerAddr>, reach: Box<[u32]>, rails: usize) -> Self {
+        Self {
+            timeout: Watchdog::stamps(config.timeout),
+            cooling: config.cooling.map(Watchdog::stamps),
+            rails,
+            control: control.into(),
+            peers: reach.iter().map(|_| None).collect(),
+            reach,
+            mine: vec![OwnRail::default(); rails].into(),
+            limbo: Vec::new(),
+            lossy: Vec::new(),
+            answers: Vec::new(),
+            detours: None,
+            looked: 0,
+            paused: false,
+            orders: 0,
+            ordering: None,
+            next_signal: None,
+        }
+    }
+
+    /// What is known of a peer of the job, made if need be.
+    pub(in crate::engine) fn peer(&mut self, pe: Pe) -> &mut PeerHealth {
+        let (rails, reach) = (self.rails, self.reach[pe.index()]);
+        self.peers[pe.index()].get_or_insert_with(|| Box::new(PeerHealth::new(rails, reach)))
+    }
+
+    /// Where what a rail says to a peer goes; nowhere if it does not lead there.
+    pub(in crate::engine) fn control(&self, pe: Pe, rail: RailId) -> Option<PeerAddr> {
+        if self.reach.get(pe.index())? >> rail.0 & 1 == 0 {
+            return None;
+        }
+        self.control.get(pe.index() * self.rails + rail.index()).copied()
+    }
+
+    /// What is known of a peer.
+    pub(in crate::engine) fn find(&self, pe: Pe) -> Option<&PeerHealth> {
+        self.peers.get(pe.index())?.as_deref()
+    }
+
+    /// Whether the path is out of service.
+    pub(in crate::engine) fn is_out(&self, pe: Pe, rail: RailId) -> bool {
+        self.find(pe).is_some_and(|peer| peer.in_service >> rail.0 & 1 == 0)
+    }
+
+    /// Whether there is something to do at the next turn.
+    pub(in crate::engine) fn has_work(&self) -> bool {
+        !(self.limbo.is_empty() && self.lossy.is_empty() && self.answers.is_empty())
+            || self.mine.iter().any(|rail| rail.closing.is_some())
+    }
+
+    /// The number of an ordered put that is submitted from here on.
+    pub(in crate::engine) fn new_order(&mut self) -> u32 {
+        self.orders = self.orders.wrapping_add(1);
+        self.ordering = Some(self.orders);
+        self.orders
+    }
+
+    /// Whether a look at this time may judge: not after a pause, but if one is followed by another they are
+    /// how this clock goes.
+    pub(in crate::engine) fn judges(&mut self, now: u32) -> bool {
+        let pause = now - std::mem::replace(&mut self.looked, now) > MAX_PAUSE;
+        let again = std::mem::replace(&mut self.paused, pause);
+        !pause || again
+    }
+
+    /// Messages to the peer have to be sent again.
+    pub(in crate::engine) fn note_loss(&mut self, pe: Pe) {
+        if !self.lossy.contains(&pe) {
+            self.lossy.push(pe);
+        }
+    }
+}
+
+impl PeerHealth {
+    fn new(rails: usize, reach: u32) -> Self {
+        let path =
+            |rail: usize| PathHealth { gone: reach >> rail & 1 == 0, ..PathHealth::default() };
+        Self {
+            in_service: reach,
+            paths: (0..rails).map(path).collect(),
+            generations: HashMap::new(),
+            wants: Vec::new(),
+            limbo_writes: 0,
+            releasing: Vec::new(),
+            keys: HashMap::new(),
+            asked: Vec::new(),
+            settling: (0, true),
+            grace: None,
+            alive: 0,
+            seen: (crate::engine::state::link::FIRST, crate::engine::state::link::FIRST),
+            unheard: 0,
+        }
+    }
+
+    /// The latest generation of a rail of the peer that is known.
+    pub(in crate::engine) fn generation(&self, rail: RailId) -> u32 {
+        self.generations.get(&rail).copied().unwrap_or(0)
+    }
+
+    pub(in crate::engine) fn set_generation(&mut self, rail: RailId, generation: u32) {
+        self.generations.insert(rail, generation);
+    }
+
+    /// The path that has been out of service for longest, if the peer has shown life since: the last one in
+    /// service has failed, too, so it may be better than that.
+    fn other(&self, now: u32) -> Option<RailId> {
+        let out = |(at, path): (usize, &PathHealth)| {
+            let since = path.out.filter(|since| !path.gone && *since < now)?;
+            (self.alive > since).then_some((since, at))
+        };
+        let (_, at) = self.paths.iter().enumerate().filter_map(out).min()?;
+        Some(RailId(at as u8))
+    }
+
+    /// Messages have been sent to it again: time to acknowledge them begins.
+    pub(in crate::engine) fn sent_again(&mut self, now: u32) {
+        self.unheard = now;
+    }
+
+    /// What was sent to a rail of the peer so far must not arrive any more.
+    pub(in crate::engine) fn want(&mut self, rail: RailId) {
+        let want = (rail, self.generation(rail));
+        if !self.wants.contains(&want) {
+            self.wants.push(want);
+        }
+    }
+}
+
+impl<P: Port> Lane<P> {
+    /// The lane looking after its rails: one that fails is done without while there is another. `control`
+    /// has, for each PE in turn, the address of the control endpoint at the end of each local rail's path.
+    #[must_use]
+    pub fn with_rail_health(mut self, config: &RailHealth, control: Vec<PeerAddr>) -> Self {
+        let (n_pes, rails) = (self.streams.n_pes(), self.rails.len());
+        let paths = (0..n_pes).map(|pe| self.paths.reach(Pe(pe))).collect();
+        self.health = Some(Box::new(Health::new(config, control, paths, rails)));
+        self.watchdog.look_for_rails();
+        self
+    }
+
+    /// The lane, if it looks after its rails, having user threads' operations for a PE handed over to it as
+    /// soon as a path to that PE has failed, or one of the PE's rails.
+    #[must_use]
+    pub fn with_detours(mut self, detours: Arc<Detours>) -> Self {
+        if let Some(health) = self.health.as_deref_mut() {
+            health.detours = Some(detours);
+        }
+        self
+    }
+
+    /// A path has failed: takes it out of service, and what is on it goes another way. False if it is the
+    /// only one to the peer: then nothing has happened.
+    #[cold]
+    pub(in crate::engine) fn suspect(
+        &mut self,
+        pe: Pe,
+        rail: RailId,
+        reason: &str,
+        by_error: bool,
+    ) -> bool {
+        let now = self.watchdog.stamp();
+        let Some(health) = self.health.as_deref_mut() else { return false };
+        let peer = health.peer(pe);
+        let bit = 1 << rail.0;
+        if peer.in_service & bit != 0 {
+            if peer.in_service == bit {
+                let Some(other) = peer.other(now) else { return false };
+                self.reinstate(pe, other);
+                return self.suspect(pe, rail, reason, by_error);
+            }
+            peer.in_service &= !bit;
+            let path = &mut peer.paths[rail.index()];
+            (path.out, path.by_error) = (Some(now), by_error);
+            if let Some(detours) = health.detours.as_deref() {
+                detours.set(pe);
+            }
+            self.rails[rail.index()].counters.failures += 1;
+            let name = self.port.rail_name(rail);
+            let remote = self.paths.get(pe, rail).remote.rail();
+            warn!(
+                target: "TRANSPORT",
+                "{rail} ({name}) to {remote} of {pe} is out of service: {reason}; what was on it goes \
+                 over other rails"
+            );
+            self.relink(pe);
+        }
+        self.unqueue(pe, rail);
+        self.lose_path(pe, rail);
+        self.lose_messages(pe, |over| over == rail);
+        true
+    }
+
+    /// A path works again.
+    pub(in crate::engine) fn reinstate(&mut self, pe: Pe, rail: RailId) {
+        let Some(health) = self.health.as_deref_mut() else { return };
+        let peer = health.peer(pe);
+        let path = &mut peer.paths[rail.index()];
+        if path.out.take().is_none() {
+            return;
+        }
+        peer.in_service |= 1 << rail.0;
+        let name = self.port.rail_name(rail);
+        let remote = self.paths.get(pe, rail).remote.rail();
+        warn!(target: "TRANSPORT", "{rail} ({name}) to {remote} of {pe} is in service again");
+        self.relink(pe);
+    }
+
+    /// The ring of a peer's paths, and the path that its stream takes next, as they are in service.
+    pub(in crate::engine) fn relink(&mut self, pe: Pe) {
+        let Some(health) = self.health.as_deref() else { return };
+        let reach = self.paths.reach(pe);
+        let in_service = health.find(pe).map_or(reach, |peer| peer.in_service);
+        self.paths.relink(pe, in_service);
+        self.bulks.stirred = true;
+        if let Some(stream) = self.streams.find_mut(pe) {
+            let rail = stream.next.rail;
+            stream.next = self.paths.get(pe, rail);
+            if in_service >> rail.0 & 1 == 0 {
+                stream.rotate(&self.paths);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_look_after_a_pause_judges_nothing() {
+        let config = RailHealth { timeout: Duration::from_secs(5), cooling: None };
+        let mut health = Health::new(&config, Vec::new(), Box::new([3]), 2);
+        assert!(health.judges(1));
+        assert!(health.judges(2));
+        assert!(!health.judges(20), "stopped, and what has completed since is not taken yet");
+        assert!(health.judges(21));
+        assert!(!health.judges(40));
+        assert!(health.judges(60), "that is how often it looks");
+        assert!(health.judges(80));
+        assert!(health.judges(81));
+        assert!(!health.judges(99));
+    }
+}

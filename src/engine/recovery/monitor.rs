@@ -1,0 +1,248 @@
+//! The looks that a lane takes at its paths, four times a second: which of them stand still, what has to be
+//! asked or told once more, and which are worth another try.
+
+use crate::engine::ids::{Pe, RailId};
+use crate::engine::lane::Lane;
+use crate::engine::port::Port;
+use crate::engine::recovery::health::{Answer, Health, PathHealth};
+use crate::engine::state::segment::{Kind, NIL, Stage};
+use crate::engine::wire::rails::Rails;
+
+/// In [`Segment::next`](crate::engine::state::segment::Segment) of a posted segment: it was posted when last looked at.
+/// Not a slot, and gone as soon as the slot is free or in a queue.
+const SEEN: u32 = 1 << 30;
+
+/// Bytes of one segment for which it gets another unit of time: some 4 MiB a second.
+const BYTES_PER_STAMP: usize = 1 << 20;
+
+/// How often a peer is told of a rail's new address while it does not say that it has heard.
+const ROUNDS: u32 = 64;
+
+/// What a look has found.
+enum Found {
+    Silent { pe: Pe, rail: RailId, reason: String },
+    Unheard { pe: Pe, rail: RailId },
+    Ping(Pe),
+}
+
+impl<P: Port> Lane<P> {
+    /// Looks at all paths, four times a second.
+    #[cold]
+    pub(in crate::engine) fn look_at_paths(&mut self) {
+        for found in self.find_trouble() {
+            match found {
+                Found::Ping(pe) => self.tell(pe, Rails::Ping),
+                Found::Silent { pe, rail, reason } => {
+                    self.suspect(pe, rail, &reason, false);
+                }
+                Found::Unheard { pe, rail } => {
+                    let reason = "messages over it are not acknowledged, and the PE is alive";
+                    if !self.suspect(pe, rail, reason, false) {
+                        self.lose_messages(pe, |_| true);
+                    }
+                }
+            }
+        }
+        self.repeat_questions();
+        self.check_limbo();
+        self.probe_paths();
+    }
+
+    fn find_trouble(&mut self) -> Vec<Found> {
+        let now = self.watchdog.stamp();
+        let Self { health, segments, streams, messages, rails, .. } = self;
+        let Some(health) = health.as_deref_mut() else { return Vec::new() };
+        let judges = health.judges(now);
+        for path in health.peers.iter_mut().flatten().flat_map(|peer| peer.paths.iter_mut()) {
+            (path.posted, path.survivors, path.longest) = (0, 0, 0);
+        }
+        for stream in streams.iter_mut().filter(|stream| !stream.is_quiet()) {
+            health.peer(stream.pe);
+        }
+        for (_, segment) in segments.in_use_mut() {
+            if !matches!(segment.stage, Stage::Posted | Stage::Native) {
+                continue;
+            }
+            let path = &mut health.peer(segment.pe).paths[segment.rail.index()];
+            path.posted += 1;
+            path.longest = path.longest.max(segment.transfer.len);
+            if segment.next == SEEN {
+                path.survivors += 1;
+            }
+            segment.next = SEEN;
+        }
+        let mut found = Vec::new();
+        // What waits first in a queue, and does not leave though there is room, is on a silent path too.
+        for (at, rail) in rails.iter().enumerate() {
+            let mine = &mut health.mine[at];
+            let front = rail.front().unwrap_or(NIL);
+            if front == NIL || front != mine.front.0 || rail.is_full() {
+                mine.front = (front, now);
+            }
+        }
+        let Health { timeout, peers, mine, .. } = health;
+        for (at, peer) in peers.iter_mut().enumerate() {
+            let (pe, Some(peer)) = (Pe(at as u32), peer.as_deref_mut()) else { continue };
+            let Some(stream) = streams.find_mut(pe).filter(|stream| stream.error.is_none()) else {
+                continue;
+            };
+            for path in &mut peer.paths {
+                if path.total == 0 || path.survivors < path.total {
+                    if path.total != 0 {
+                        peer.alive = now;
+                    }
+                    path.moved = now;
+                }
+                path.total = path.posted;
+            }
+            let mut pings = false;
+            let mut unheard = None;
+            // A signal is acknowledged when its data is there, which may be on a path that stands still: then
+            // it is not the signal's.
+            let stands = |path: &PathHealth| path.total != 0 && now - path.moved > 1;
+            // Not for ever: it may be one that stays in service, as the last.
+            let soon_out = |path: &PathHealth| now - path.moved < 2 * *timeout;
+            let stands_still = peer.paths.iter().any(|path| stands(path) && soon_out(path));
+            if let Some(link) = stream.link.as_deref_mut() {
+                let seen = (link.heard, link.received.prefix());
+                if seen != peer.seen {
+                    peer.alive = now;
+                }
+                let waits = link.oldest != NIL && peer.limbo_writes == 0;
+                if seen.0 != peer.seen.0 || !waits {
+                    peer.unheard = now;
+                } else {
+                    link.ask_again();
+                }
+                peer.seen = seen;
+                if let Some((rail, _)) = messages.rail_of(link.oldest) {
+                    let path = &peer.paths[rail.index()];
+                    let moves = path.total != 0 && now - path.moved < *timeout;
+                    let still = now - peer.unheard;
+                    pings |= still >= *timeout / 2;
+                    let over = judges && still >= *timeout && peer.alive > peer.unheard;
+                    if over && !moves && !stands_still {
+                        peer.unheard = now;
+                        unheard = Some(rail);
+                    }
+                }
+            }
+            if peer.unheard != now && stream.link.is_some() {
+                // The question, or its answer, may have gone over a path that does not work.
+                stream.rotate(&self.paths);
+                if stream
+                    .link
+                    .as_deref_mut()
+                    .is_some_and(crate::engine::state::link::Link::enters_control)
+                {
+                    self.control.push_back(pe);
+                }
+            }
+            for (at, path) in peer.paths.iter().enumerate() {
+                let rail = RailId(at as u8);
+                if peer.in_service >> at & 1 == 0 || mine[at].closing.is_some() {
+                    continue;
+                }
+                let patience = *timeout + (path.longest / BYTES_PER_STAMP) as u32;
+                let (front, since) = mine[at].front;
+                let stuck = front != NIL && segments[front].pe == pe;
+                let still = if path.total > 0 { now - path.moved } else { 0 };
+                let stuck = if stuck { now - since } else { 0 };
+                let (still, since) =
+                    if stuck > still { (stuck, since) } else { (still, path.moved) };
+                pings |= still > 0 && still >= patience / 2;
+                if judges && still >= patience && peer.alive > since {
+                    let seconds = (u64::from(still) << 28) / 1_000_000_000;
+                    let reason =
+                        format!("nothing has completed on it for {seconds} s, and the PE is alive");
+                    found.push(Found::Silent { pe, rail, reason });
+                }
+            }
+            if let Some(rail) = unheard {
+                found.push(Found::Unheard { pe, rail });
+            }
+            if pings {
+                found.push(Found::Ping(pe));
+            }
+        }
+        found
+    }
+
+    /// Asks again what was not answered, and gives up what was not answered in time.
+    fn repeat_questions(&mut self) {
+        let now = self.watchdog.stamp();
+        let Some(health) = self.health.as_deref_mut() else { return };
+        let timeout = health.timeout;
+        let mut failed = Vec::new();
+        let mut ask = Vec::new();
+        for (at, peer) in health.peers.iter_mut().enumerate() {
+            let (pe, Some(peer)) = (Pe(at as u32), peer.as_deref_mut()) else { continue };
+            let resets = peer.wants.iter();
+            ask.extend(resets.map(|&(rail, generation)| (pe, Rails::Reset { rail, generation })));
+            if let (number, false) = peer.settling {
+                ask.push((pe, Rails::Settle { number }));
+            }
+            let keys = peer.asked.iter();
+            ask.extend(
+                keys.map(|&(rail, key, wanted)| (pe, Rails::KeyWanted { rail, key, wanted })),
+            );
+            if peer.grace.as_ref().is_some_and(|(until, _)| *until <= now) {
+                failed.extend(peer.grace.take().map(|(_, error)| (pe, *error)));
+            }
+        }
+        let mut rails = Vec::new();
+        for (at, rail) in health.mine.iter_mut().enumerate() {
+            if rail.rounds >= ROUNDS {
+                rail.unconfirmed.clear();
+            }
+            rail.rounds = if rail.unconfirmed.is_empty() { 0 } else { rail.rounds + 1 };
+            let to = rail.unconfirmed.iter();
+            rails.extend(to.map(|pe| (*pe, Answer::RailIs(RailId(at as u8)))));
+        }
+        health.answers.extend(rails);
+        let fetches = self.segments.tokens(|segment| {
+            segment.kind == Kind::Fetch
+                && segment.stage == Stage::Sent
+                && segment.message == NIL
+                && now - segment.born >= timeout / 2
+        });
+        for token in fetches {
+            let segment = &self.segments[token.0];
+            let (ticket, place) = (segment.ticket(token), segment.data as u8);
+            ask.push((segment.pe, Rails::ReplyAgain { ticket, place }));
+        }
+        for (pe, question) in ask {
+            self.tell(pe, question);
+        }
+        for (pe, error) in failed {
+            let last = self.streams.find(pe).map(|stream| stream.next.rail);
+            let reason = "it has failed, and the PE has not opened its rail again";
+            if !last.is_some_and(|rail| self.suspect(pe, rail, reason, true)) {
+                self.fail_stream(pe, error);
+            }
+        }
+    }
+
+    /// Tries paths that have cooled down.
+    fn probe_paths(&mut self) {
+        let now = self.watchdog.stamp();
+        let Some(health) = self.health.as_deref_mut() else { return };
+        let Some(cooling) = health.cooling else { return };
+        let mut probes = Vec::new();
+        for (at, peer) in health.peers.iter_mut().enumerate() {
+            let (pe, Some(peer)) = (Pe(at as u32), peer.as_deref_mut()) else { continue };
+            for (rail, path) in peer.paths.iter_mut().enumerate() {
+                let Some(since) = path.out.filter(|_| !path.gone) else { continue };
+                let cooled = now - since >= cooling && health.mine[rail].closing.is_none();
+                if cooled && now - path.probed >= 2 {
+                    path.probe = path.probe.wrapping_add(1);
+                    path.probed = now;
+                    probes.push((pe, RailId(rail as u8), path.probe));
+                }
+            }
+        }
+        for (pe, rail, number) in probes {
+            self.tell_over(pe, rail, Rails::Probe { rail, number });
+        }
+    }
+}

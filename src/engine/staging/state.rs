@@ -1,0 +1,284 @@
+//! What a lane has to stage with, and what is staged at present.
+//!
+//! # How bytes get there
+//! Each process touches its own staged memory only, through chunks of its own, and reads what it is to
+//! store from the other process. So there are no credits to give out, and no memory is set aside per
+//! peer:
+//!
+//! - A *put* to staged memory: the source is *exposed* (where it is in registered host memory; else it
+//!   is copied into a chunk, which is registered), the owner of the target is told to *pull* it, reads
+//!   it into a chunk of its own, copies it to its place, and says so.
+//! - A *get* from staged memory: the owner is *asked*, copies the bytes into a chunk and says where they
+//!   are; they are read, and the chunk is *released*.
+//! - Between staged local memory and memory that the fabric reaches at the peer: by a chunk, with an
+//!   ordinary write or read.
+//! - A few bytes go in one message each way, with no chunk.
+//!
+//! Long operations are cut into *pieces* of a chunk's length, which overlap.
+//!
+//! # Why it cannot deadlock
+//! Chunks for bytes on their way in are taken when the bytes can be read at once, and given back after
+//! a read and a copy, both of which end whatever else is full. So they always come back. Chunks for
+//! bytes on their way out are held until the reader has read them, for which it needs a chunk for its
+//! own way in at most. What a peer asks for has segments set aside ([`FOR_PEERS`]), and a peer asks for
+//! [`ERRANDS`] things at a time at most, which wait here in the order in which they came.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::engine::ids::{Pe, Token};
+use crate::engine::port::Desc;
+use crate::engine::port::copies::{Bounce, CopyDirection, CopyPort, MAX_CHUNKS};
+use crate::engine::staging::chunks::{Chunk, Chunks};
+use crate::engine::staging::exposures::Exposures;
+use crate::engine::state::regions::{Installed, LaneKind, Place, View};
+use crate::engine::state::segment::Queue;
+use crate::engine::wire::message::{Spot, Ticket};
+use crate::engine::wire::staged::Exposure;
+
+/// Most pulls and asks of one PE to another that are under way.
+pub(in crate::engine) const ERRANDS: u32 = 64;
+
+/// Segments set aside for what peers ask for: one for each chunk.
+pub(in crate::engine) const FOR_PEERS: u32 = 2 * MAX_CHUNKS as u32;
+
+/// Bytes of a piece where this process has no chunks and the peer's handle names no length.
+pub(in crate::engine) const PIECE: usize = 512 << 10;
+
+/// Whose errand a piece is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::engine) enum Errand {
+    /// A put of this PE.
+    Put,
+    /// A get of this PE.
+    Get,
+    /// A peer's put: its bytes are to be read and stored.
+    Pull(Ticket),
+    /// A peer's get: bytes are to be exposed to it.
+    Ask(Ticket),
+}
+
+impl Errand {
+    /// The direction in which its bytes are copied on this side.
+    pub(in crate::engine) fn direction(self) -> CopyDirection {
+        match self {
+            Errand::Put | Errand::Ask(_) => CopyDirection::Out,
+            Errand::Get | Errand::Pull(_) => CopyDirection::In,
+        }
+    }
+}
+
+/// How the peer's side of a piece is reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::engine) enum Far {
+    /// By the fabric: address and key for the segment's path.
+    Fabric { remote: u64, key: u64 },
+    /// By asking the peer, for a place of its own.
+    Peer(Spot),
+    /// What the peer has exposed.
+    Exposed(Exposure),
+}
+
+/// How this side of a piece is reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::engine) enum Near {
+    /// Through a chunk.
+    Chunk,
+    /// The fabric reaches it: with this descriptor for reads into it, exposed as this to be read.
+    Fabric { desc: Desc, exposed: Exposure },
+}
+
+/// Bytes that pass through staging as one, known by their segment.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct Piece {
+    pub(in crate::engine) errand: Errand,
+    /// Bytes, and how many of them the fabric has moved.
+    pub(in crate::engine) len: usize,
+    pub(in crate::engine) moved: usize,
+    /// Address in this process.
+    pub(in crate::engine) memory: usize,
+    pub(in crate::engine) near: Near,
+    pub(in crate::engine) far: Far,
+    /// The chunk that it has.
+    pub(in crate::engine) chunk: Option<Chunk>,
+    /// It counts among the errands to its peer.
+    pub(in crate::engine) counts: bool,
+}
+
+impl Piece {
+    pub(in crate::engine) const NONE: Piece = Piece {
+        errand: Errand::Put,
+        len: 0,
+        moved: 0,
+        memory: 0,
+        near: Near::Chunk,
+        far: Far::Peer(Spot { slot: 0, offset: 0 }),
+        chunk: None,
+        counts: false,
+    };
+}
+
+/// What a peer has asked for, until it has a chunk.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct Wanted {
+    pub(in crate::engine) pe: Pe,
+    /// A pull or an ask.
+    pub(in crate::engine) errand: Errand,
+    /// In this process.
+    pub(in crate::engine) place: Place,
+    pub(in crate::engine) len: usize,
+    /// For a pull: what is to be read.
+    pub(in crate::engine) from: Exposure,
+}
+
+/// Who waits for a chunk.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) enum Waiter {
+    /// A piece of ours.
+    Mine(Token),
+    /// A request of a peer.
+    Peer(Wanted),
+}
+
+/// Copies and chunks.
+#[derive(Debug)]
+pub(in crate::engine) struct Bouncing {
+    pub(in crate::engine) copies: Box<dyn CopyPort>,
+    pub(in crate::engine) bounce: Bounce,
+    /// The bounce memory's region.
+    pub(in crate::engine) view: Arc<View>,
+    out: Chunks,
+    inward: Chunks,
+}
+
+impl Bouncing {
+    fn new(installed: Installed) -> Self {
+        let Installed { copies, bounce, view } = installed;
+        let (out, inward) = Chunks::of(&bounce);
+        Self { copies, bounce, view, out, inward }
+    }
+
+    /// The chunks for one direction.
+    pub(in crate::engine) fn chunks(&mut self, direction: CopyDirection) -> &mut Chunks {
+        match direction {
+            CopyDirection::Out => &mut self.out,
+            CopyDirection::In => &mut self.inward,
+        }
+    }
+
+    /// The address of a piece's chunk.
+    pub(in crate::engine) fn addr(&self, errand: Errand, chunk: Chunk) -> usize {
+        let chunks = match errand.direction() {
+            CopyDirection::Out => &self.out,
+            CopyDirection::In => &self.inward,
+        };
+        self.bounce.addr + chunks.offset(chunk)
+    }
+
+    /// A chunk for bytes on their way out, to be read by a peer.
+    pub(in crate::engine) fn exposure(&self, chunk: Chunk) -> Exposure {
+        let (slot, stamp) = (self.view.slot, self.view.stamp);
+        Exposure { slot, stamp, offset: self.out.offset(chunk) as u64 }
+    }
+
+    /// The descriptors of the bounce memory, by proxy rail.
+    pub(in crate::engine) fn descs(&self) -> &[Desc] {
+        self.view.descs(LaneKind::Proxy)
+    }
+}
+
+/// What a lane stages with.
+#[derive(Debug)]
+pub(in crate::engine) struct Staging {
+    /// There once this process has memory that is staged.
+    pub(in crate::engine) bouncing: Option<Bouncing>,
+    /// By token.
+    pieces: Box<[Piece]>,
+    /// Who waits for a chunk, by direction, in the order in which they came.
+    pub(in crate::engine) waiting_out: VecDeque<Waiter>,
+    pub(in crate::engine) waiting_in: VecDeque<Waiter>,
+    /// What is exposed to peers that have asked.
+    pub(in crate::engine) lent: Vec<Token>,
+    /// Pieces that are in their chunk and wait until another copy can be started.
+    pub(in crate::engine) landed: VecDeque<Token>,
+    /// Copies under way.
+    pub(in crate::engine) copying: u32,
+    /// Segments in use for peers.
+    pub(in crate::engine) for_peers: u32,
+    /// When a chunk was last given back, on the watchdog's clock.
+    pub(in crate::engine) moved: u32,
+}
+
+impl Staging {
+    /// The copies, where there are some.
+    pub(in crate::engine) fn copies(&mut self) -> Option<&mut dyn CopyPort> {
+        self.bouncing.as_mut().map(|bouncing| &mut *bouncing.copies as &mut dyn CopyPort)
+    }
+
+    /// For a lane with so many segments.
+    pub(in crate::engine) fn new(segments: u32) -> Self {
+        Self {
+            bouncing: None,
+            pieces: vec![Piece::NONE; segments as usize].into(),
+            waiting_out: VecDeque::new(),
+            waiting_in: VecDeque::new(),
+            lent: Vec::new(),
+            landed: VecDeque::new(),
+            copying: 0,
+            for_peers: 0,
+            moved: 0,
+        }
+    }
+
+    /// From here on there are chunks and copies.
+    pub(in crate::engine) fn install(&mut self, installed: Installed) {
+        self.bouncing = Some(Bouncing::new(installed));
+    }
+
+    pub(in crate::engine) fn piece(&mut self, token: Token) -> &mut Piece {
+        &mut self.pieces[token.index()]
+    }
+
+    pub(in crate::engine) fn peek(&self, token: Token) -> &Piece {
+        &self.pieces[token.index()]
+    }
+
+    pub(in crate::engine) fn waiting(&mut self, direction: CopyDirection) -> &mut VecDeque<Waiter> {
+        match direction {
+            CopyDirection::Out => &mut self.waiting_out,
+            CopyDirection::In => &mut self.waiting_in,
+        }
+    }
+
+    /// Whether turns of the loop move anything here.
+    #[inline]
+    pub(in crate::engine) fn has_work(&self) -> bool {
+        self.copying != 0
+            || !self.waiting_out.is_empty()
+            || !self.waiting_in.is_empty()
+            || !self.landed.is_empty()
+    }
+}
+
+/// A stream's part in staging, from the first errand on.
+#[derive(Debug)]
+pub(in crate::engine) struct StagedLink {
+    /// Pulls and asks to the peer that are under way.
+    pub(in crate::engine) errands: u32,
+    /// Pieces that wait until there are fewer.
+    pub(in crate::engine) blocked: Queue,
+    pub(in crate::engine) exposures: Exposures,
+    /// Pieces to be read from the peer whose keys are not here yet.
+    pub(in crate::engine) keyless: VecDeque<Token>,
+}
+
+impl StagedLink {
+    pub(in crate::engine) fn new() -> Self {
+        Self {
+            errands: 0,
+            blocked: Queue::EMPTY,
+            exposures: Exposures::default(),
+            keyless: VecDeque::new(),
+        }
+    }
+}

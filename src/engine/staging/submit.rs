@@ -1,0 +1,282 @@
+//! Puts and gets of staged memory, as they are submitted: what has to be staged, by which way, cut into
+//! pieces. How a piece goes on is in [`crate::engine::staging::pieces`].
+
+use std::sync::Arc;
+
+use crate::engine::error::EngineError;
+use crate::engine::ids::{Pe, RailId};
+use crate::engine::lane::Lane;
+use crate::engine::lane::submit::refused;
+use crate::engine::port::copies::Reach;
+use crate::engine::port::{Direction, Port};
+use crate::engine::request::{LocalSide, Request};
+use crate::engine::staging::pieces::{NOWHERE, staging_failed};
+use crate::engine::staging::state::{Bouncing, Errand, Far, Near, PIECE, Piece, Staging};
+use crate::engine::state::operation::OpId;
+use crate::engine::state::regions::{LaneKind, Place, View, desc_of};
+use crate::engine::state::segment::{Kind, NIL};
+use crate::engine::wire::handle::{HandleBytes, HandleError, HandleView};
+use crate::engine::wire::message::{Body, Spot};
+use crate::engine::wire::staged::{Exposure, MAX_PAYLOAD, Staged};
+
+impl<P: Port> Lane<P> {
+    /// What stages, made if need be.
+    pub(in crate::engine) fn staging(&mut self) -> &mut Staging {
+        let segments = self.segments.capacity();
+        self.staging.get_or_insert_with(|| Box::new(Staging::new(segments)))
+    }
+
+    /// Takes over what was registered, and what stages once some memory is staged.
+    pub(in crate::engine) fn sync_regions(&mut self) {
+        self.regions.sync();
+        if self.regions.has_stager() {
+            self.install_stager();
+        }
+    }
+
+    #[cold]
+    fn install_stager(&mut self) {
+        if let Some(installed) = self.regions.take_stager() {
+            self.staging().install(installed);
+        }
+    }
+
+    pub(in crate::engine) fn bouncing(&mut self) -> Option<&mut Bouncing> {
+        self.staging.as_deref_mut()?.bouncing.as_mut()
+    }
+
+    /// Whether the operation has to be staged, on this side or the other.
+    #[inline]
+    pub(in crate::engine) fn is_staged(
+        &mut self,
+        request: &Request<'_>,
+        remote: &HandleView<'_>,
+    ) -> Result<bool, EngineError> {
+        if remote.is_staged() {
+            return Ok(true);
+        }
+        match request.local {
+            LocalSide::Memory { addr, handle } if self.devices => {
+                let reach = self.local_reach(request.pe, addr, request.len, handle)?;
+                Ok(self.needs_chunk(reach, handle))
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Whether local memory takes part in operations through a chunk: when it is staged, and when the
+    /// fabric would need it registered, it is not, and there is something to stage with.
+    fn needs_chunk(&mut self, reach: Reach, handle: Option<&HandleBytes>) -> bool {
+        let registered = handle.is_some() || !self.needs_desc;
+        reach == Reach::Staged || !registered && self.bouncing().is_some()
+    }
+
+    /// How local memory is reached.
+    #[cold]
+    pub(in crate::engine) fn local_reach(
+        &mut self,
+        pe: Pe,
+        addr: usize,
+        len: usize,
+        handle: Option<&HandleBytes>,
+    ) -> Result<Reach, EngineError> {
+        self.sync_regions();
+        let reach = self.regions.reach(addr);
+        if reach != Reach::Direct {
+            return Ok(reach);
+        }
+        match (handle, self.bouncing()) {
+            (None, Some(bouncing)) => {
+                let reach = bouncing.copies.reach(addr, len);
+                reach.map_err(|error| staging_failed("local memory", pe, len, error))
+            }
+            _ => Ok(Reach::Direct),
+        }
+    }
+
+    /// As [`Lane::submit`], for what has to be staged. `offset` is that of the first remote byte in its
+    /// region.
+    #[cold]
+    pub(in crate::engine) fn submit_staged(
+        &mut self,
+        request: &Request<'_>,
+        remote: &HandleView<'_>,
+        offset: u64,
+        sent: &mut usize,
+        op: OpId,
+    ) -> Result<(), EngineError> {
+        self.sync_regions();
+        let Request { direction, pe, local, len, .. } = *request;
+        if len == 0 {
+            return Ok(());
+        }
+        let by_peer = remote.is_staged();
+        if by_peer && direction == Direction::Write && len <= MAX_PAYLOAD {
+            return self.submit_few(request, Spot { slot: remote.slot(), offset }, sent, op);
+        }
+        let LocalSide::Memory { addr, handle } = local else {
+            let fault = HandleError::Unregistered;
+            return Err(refused(request, "local", fault));
+        };
+        let reach = self.local_reach(pe, addr, len, handle)?;
+        let staged = self.needs_chunk(reach, handle);
+        let near = if staged { None } else { self.near(request, addr, handle)? };
+        let mut most = self.bouncing().map_or(PIECE, |bouncing| bouncing.bounce.chunk_len);
+        if near.is_none() && self.bouncing().is_none() {
+            // Nothing of this process is staged, so it has no chunks. Then it goes by messages.
+            if direction == Direction::Write {
+                return self.submit_in_messages(request, remote, offset, sent, op);
+            }
+            most = MAX_PAYLOAD;
+        }
+        if by_peer {
+            most = most.min(remote.chunk_len());
+        }
+        while *sent < len {
+            if !self.has_transfer_room() {
+                return Ok(());
+            }
+            if by_peer && !self.messages.has_room() {
+                return Ok(());
+            }
+            let Some(path) = self.piece_path(pe) else { return Ok(()) };
+            let at = offset + *sent as u64;
+            let far = if by_peer {
+                Far::Peer(Spot { slot: remote.slot(), offset: at })
+            } else {
+                let key = remote.key(path.remote.rail());
+                let key = key.map_err(|fault| refused(request, "remote", fault))?;
+                Far::Fabric { remote: remote.remote_address(at), key }
+            };
+            let Some(token) = self.segments.take() else { return Ok(()) };
+            let mut message = NIL;
+            if by_peer {
+                let Some(slot) = self.messages.take(token.0) else {
+                    self.segments.give_unused(token);
+                    return Ok(());
+                };
+                message = slot;
+            }
+            let bytes = (len - *sent).min(most);
+            let near = match &near {
+                None => Near::Chunk,
+                Some(near) => near.at(*sent, path.rail),
+            };
+            let errand = if direction == Direction::Write { Errand::Put } else { Errand::Get };
+            let segment = &mut self.segments[token.0];
+            segment.pe = pe;
+            segment.count_for(op.0);
+            segment.born = self.watchdog.stamp();
+            segment.direction = direction;
+            segment.kind = Kind::Staged;
+            segment.message = message;
+            segment.rail = path.rail;
+            segment.transfer.len = bytes;
+            if op != OpId::NONE {
+                self.ops.add(op.0);
+            }
+            let memory = addr + *sent;
+            *self.staging().piece(token) =
+                Piece { errand, len: bytes, memory, near, far, ..Piece::NONE };
+            *sent += bytes;
+            self.set_out(token);
+            self.check_stream(pe)?;
+        }
+        self.pump();
+        Ok(())
+    }
+
+    /// How the fabric takes part in moving local memory of a request whose bytes the peer reads, or
+    /// that are read from the peer. None where it cannot.
+    fn near(
+        &mut self,
+        request: &Request<'_>,
+        addr: usize,
+        handle: Option<&HandleBytes>,
+    ) -> Result<Option<FabricSide>, EngineError> {
+        let Some(handle) = handle else {
+            let bare = FabricSide { exposed: NOWHERE, region: None };
+            return Ok((request.direction == Direction::Read && !self.needs_desc).then_some(bare));
+        };
+        let kind = self.regions.kind();
+        let (view, offset) = self
+            .regions
+            .view(handle, addr, request.len)
+            .map_err(|fault| refused(request, "local", fault))?;
+        if request.direction == Direction::Write && view.keys.is_empty() {
+            return Ok(None);
+        }
+        let exposed = Exposure { slot: view.slot, stamp: view.stamp, offset: offset as u64 };
+        Ok(Some(FabricSide { exposed, region: Some((Arc::clone(view), kind)) }))
+    }
+
+    /// A put to staged memory from a buffer that the peer cannot read, by a process without chunks.
+    fn submit_in_messages(
+        &mut self,
+        request: &Request<'_>,
+        remote: &HandleView<'_>,
+        offset: u64,
+        sent: &mut usize,
+        op: OpId,
+    ) -> Result<(), EngineError> {
+        let LocalSide::Memory { addr, handle } = request.local else { return Ok(()) };
+        while *sent < request.len {
+            let local = LocalSide::Memory { addr: addr + *sent, handle };
+            let len = (request.len - *sent).min(MAX_PAYLOAD);
+            let spot = Spot { slot: remote.slot(), offset: offset + *sent as u64 };
+            let mut few = 0;
+            self.submit_few(&Request { local, len, ..*request }, spot, &mut few, op)?;
+            if few == 0 {
+                break;
+            }
+            *sent += few;
+        }
+        Ok(())
+    }
+
+    /// A put of a few bytes to staged memory: one message, which the peer acknowledges when they are
+    /// there.
+    fn submit_few(
+        &mut self,
+        request: &Request<'_>,
+        to: Spot,
+        sent: &mut usize,
+        op: OpId,
+    ) -> Result<(), EngineError> {
+        let Request { pe, len, local, .. } = *request;
+        if !self.has_message_room() {
+            return Ok(());
+        }
+        let mut payload = [0; MAX_PAYLOAD];
+        let payload = &mut payload[..len];
+        match local {
+            LocalSide::Value(value) => payload.copy_from_slice(&value.to_le_bytes()[..len]),
+            LocalSide::Memory { addr, handle } => {
+                let reach = self.local_reach(pe, addr, len, handle)?;
+                self.load_at(Place { addr, reach }, payload)
+                    .map_err(|error| staging_failed("put", pe, len, error))?;
+            }
+        }
+        let body = Body::Staged(Staged::Put { to, payload });
+        if self.try_plain_message(pe, op, len, body)? {
+            *sent = len;
+        }
+        Ok(())
+    }
+}
+
+/// Local memory that the fabric reaches.
+struct FabricSide {
+    exposed: Exposure,
+    /// Its region, and the lane whose descriptors count. None for what is registered nowhere.
+    region: Option<(Arc<View>, LaneKind)>,
+}
+
+impl FabricSide {
+    /// The part from byte `sent` on, for a rail.
+    fn at(&self, sent: usize, rail: RailId) -> Near {
+        let exposed = Exposure { offset: self.exposed.offset + sent as u64, ..self.exposed };
+        let desc = self.region.as_ref().map(|(view, kind)| desc_of(view.descs(*kind), rail));
+        Near::Fabric { desc: desc.unwrap_or_default(), exposed }
+    }
+}

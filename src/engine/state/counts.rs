@@ -1,0 +1,418 @@
+//! Counted puts between this lane and one peer: the tags of those to it, the counts of those from it.
+//!
+//! # Why no count is mistaken for another
+//! A tag is a slot and how often the slot has been used, modulo [`USES`]. The sender gives a tag back
+//! when the signal is acknowledged. The receiver acknowledges it when it was applied, which is when all
+//! segments with the tag have arrived, each exactly once; the signal itself was taken once, by its
+//! number. So nothing of a use is under way when the next use of the slot begins, and what arrives for
+//! a slot is of its present use, or the first of the very next one. Anything else is no correct
+//! sender's, and refused. That holds wherever the uses wrap, as only two that follow one another are
+//! ever compared.
+
+use crate::engine::atomic::Atomic;
+use crate::engine::wire::message::{Spot, Tag};
+use crate::engine::wire::window::Seq;
+
+/// Most counted puts to one peer that are under way: enough that some are always being carried, few
+/// enough that a peer's counts stay below a kilobyte.
+pub const TAGS: u16 = 16;
+
+/// Bits of a tag that name the slot.
+const SLOT_BITS: u32 = TAGS.ilog2();
+
+/// Uses of a slot before their numbers repeat.
+const USES: u16 = 1 << (u16::BITS - SLOT_BITS);
+
+/// The first use of every slot. Near the wrap, so that every longer job crosses it.
+const FIRST_USE: u16 = USES - 3;
+
+const _: () = assert!(TAGS.is_power_of_two() && TAGS <= u16::BITS as u16);
+const _: () = assert!(size_of::<Slot>() <= 40);
+
+impl Tag {
+    /// The first that a sender uses to each peer.
+    pub const FIRST: Tag = Tag(FIRST_USE << SLOT_BITS);
+
+    fn new(slot: usize, uses: u16) -> Self {
+        Tag((uses % USES) << SLOT_BITS | slot as u16)
+    }
+
+    pub(in crate::engine) fn slot(self) -> usize {
+        usize::from(self.0 % TAGS)
+    }
+
+    fn uses(self) -> u16 {
+        self.0 >> SLOT_BITS
+    }
+}
+
+/// The sender's side: which tags are free.
+#[derive(Debug)]
+pub(in crate::engine) struct Tags {
+    /// A bit per free slot.
+    free: u16,
+    most: u16,
+    /// The next use of each slot.
+    uses: [u16; TAGS as usize],
+    /// A put was begun and not finished, so that some segments have no signal. Nothing is counted any
+    /// more: a tag with stray segments must never be used again.
+    retired: bool,
+}
+
+impl Tags {
+    /// So many free tags, at most [`TAGS`].
+    pub(in crate::engine) fn new(most: u16) -> Self {
+        let most = most.min(TAGS);
+        let free = (1_u32 << most) - 1;
+        Self { free: free as u16, most, uses: [FIRST_USE; TAGS as usize], retired: false }
+    }
+
+    /// Takes a free tag.
+    pub(in crate::engine) fn take(&mut self) -> Option<Tag> {
+        if self.free == 0 || self.retired {
+            return None;
+        }
+        let slot = self.free.trailing_zeros() as usize;
+        self.free &= self.free - 1;
+        let tag = Tag::new(slot, self.uses[slot]);
+        self.uses[slot] = self.uses[slot].wrapping_add(1) % USES;
+        Some(tag)
+    }
+
+    /// The put with this tag is over: its signal was applied.
+    pub(in crate::engine) fn give(&mut self, tag: Tag) {
+        self.free |= 1 << tag.slot();
+    }
+
+    /// Whether tags run out soon, so that an acknowledgement should be asked for.
+    pub(in crate::engine) fn are_few(&self) -> bool {
+        self.free.count_ones() <= u32::from(self.most / 2)
+    }
+
+    pub(in crate::engine) fn retire(&mut self) {
+        self.retired = true;
+    }
+
+    /// Whether the put with this tag is over.
+    pub(in crate::engine) fn is_over(&self, tag: Tag) -> bool {
+        let slot = tag.slot();
+        // Or it is in use for another put by now.
+        self.free >> slot & 1 != 0 || self.uses[slot] != (tag.uses() + 1) % USES
+    }
+
+    /// Whether any is in use.
+    pub(in crate::engine) fn are_in_use(&self) -> bool {
+        self.free != ((1_u32 << self.most) - 1) as u16
+    }
+
+    pub(in crate::engine) fn is_retired(&self) -> bool {
+        self.retired
+    }
+}
+
+/// A signal that the target applies when its data is there.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(in crate::engine) struct CountedSignal {
+    /// The number of its message.
+    pub(in crate::engine) seq: Seq,
+    /// The word.
+    pub(in crate::engine) at: Spot,
+    /// The operation; it fetches and compares nothing.
+    pub(in crate::engine) atomic: Atomic,
+}
+
+/// The receiver's side: what has arrived of the peer's counted puts.
+#[derive(Debug)]
+pub(in crate::engine) struct Counts {
+    slots: [Slot; TAGS as usize],
+    /// Signals that wait for their data.
+    waiting: u32,
+    /// Slots that count nothing any more, a bit each: their puts were delivered in another way, and the
+    /// sender does not use them again.
+    released: u16,
+    /// When the last of anything here arrived, on the watchdog's clock.
+    pub(in crate::engine) moved: u32,
+    /// Warnings that the watchdog has given since.
+    pub(in crate::engine) warned: u32,
+}
+
+/// One slot. Idle while neither count is above zero.
+///
+/// The signal lies flat in it: as structures inside one another they would take half as much again.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    offset: u64,
+    operand: u64,
+    /// Segments that have arrived.
+    arrived: u32,
+    /// Segments that the signal waits for; 0 as long as it has not arrived.
+    segments: u32,
+    region: u32,
+    seq: Seq,
+    /// The present use; of an idle slot, the last one.
+    uses: u16,
+    op: crate::engine::atomic::AtomicOp,
+    width: crate::engine::atomic::Width,
+    float: bool,
+}
+
+impl Slot {
+    const IDLE: Slot = Slot {
+        offset: 0,
+        operand: 0,
+        arrived: 0,
+        segments: 0,
+        region: 0,
+        seq: Seq(0),
+        uses: FIRST_USE - 1,
+        op: crate::engine::atomic::AtomicOp::Set,
+        width: crate::engine::atomic::Width::Eight,
+        float: false,
+    };
+
+    /// Takes up a tag's use.
+    fn begin(&mut self, tag: Tag) -> Result<(), String> {
+        let idle = self.arrived == 0 && self.segments == 0;
+        let expected = if idle { (self.uses + 1) % USES } else { self.uses };
+        if tag.uses() != expected {
+            return Err(format!(
+                "put {} of tag {} while put {expected} is {}",
+                tag.uses(),
+                tag.slot(),
+                if idle { "next" } else { "under way" }
+            ));
+        }
+        self.uses = expected;
+        Ok(())
+    }
+
+    fn keep(&mut self, segments: u32, signal: &CountedSignal) {
+        let CountedSignal { seq, at, atomic } = *signal;
+        *self = Slot {
+            offset: at.offset,
+            operand: atomic.operand,
+            segments,
+            region: at.slot,
+            seq,
+            op: atomic.op,
+            width: atomic.width,
+            float: atomic.float,
+            ..*self
+        };
+    }
+
+    fn signal(&self) -> CountedSignal {
+        let Slot { offset, operand, region, seq, op, width, float, .. } = *self;
+        let at = Spot { slot: region, offset };
+        CountedSignal { seq, at, atomic: Atomic { op, width, float, operand, compare: 0 } }
+    }
+
+    /// The use is over.
+    fn end(&mut self) {
+        (self.arrived, self.segments) = (0, 0);
+    }
+}
+
+impl Counts {
+    pub(in crate::engine) fn new() -> Self {
+        Self { slots: [Slot::IDLE; TAGS as usize], waiting: 0, released: 0, moved: 0, warned: 0 }
+    }
+
+    /// A segment has arrived. Gives the signal that waited for it, if it was the last.
+    ///
+    /// # Errors
+    /// What no correct sender does.
+    pub(in crate::engine) fn landed(
+        &mut self,
+        tag: Tag,
+        now: u32,
+    ) -> Result<Option<CountedSignal>, String> {
+        (self.moved, self.warned) = (now, 0);
+        if self.released >> tag.slot() & 1 != 0 {
+            return Ok(None);
+        }
+        let slot = &mut self.slots[tag.slot()];
+        slot.begin(tag)?;
+        slot.arrived += 1;
+        if slot.arrived != slot.segments {
+            return Ok(None);
+        }
+        self.waiting -= 1;
+        slot.end();
+        Ok(Some(slot.signal()))
+    }
+
+    /// A signal has arrived. Whether it may be applied now: all its segments are there. If not, it is
+    /// kept, and given by [`Counts::landed`].
+    ///
+    /// # Errors
+    /// What no correct sender does.
+    pub(in crate::engine) fn announced(
+        &mut self,
+        tag: Tag,
+        segments: u32,
+        signal: &CountedSignal,
+        now: u32,
+    ) -> Result<bool, String> {
+        (self.moved, self.warned) = (now, 0);
+        let released = self.released >> tag.slot() & 1 != 0;
+        let slot = &mut self.slots[tag.slot()];
+        if released && slot.segments == 0 {
+            (slot.arrived, slot.uses) = (0, tag.uses());
+            slot.keep(segments, signal);
+            self.waiting += 1;
+            return Ok(false);
+        }
+        slot.begin(tag)?;
+        if slot.segments != 0 || slot.arrived > segments {
+            let (arrived, before) = (slot.arrived, slot.segments);
+            return Err(format!(
+                "a signal of {segments} segments, after {arrived} segments and a signal of {before}"
+            ));
+        }
+        if slot.arrived == segments {
+            slot.end();
+            return Ok(true);
+        }
+        slot.keep(segments, signal);
+        self.waiting += 1;
+        Ok(false)
+    }
+
+    /// All data of a put is there, whatever was counted. Gives its signal, if it waits here with this
+    /// number; else it was applied, or comes now for the first time.
+    pub(in crate::engine) fn release(&mut self, tag: Tag, seq: Seq) -> Option<CountedSignal> {
+        self.released |= 1 << tag.slot();
+        let slot = &mut self.slots[tag.slot()];
+        let waits = slot.segments != 0;
+        let signal = slot.signal();
+        if waits && signal.seq != seq {
+            return None;
+        }
+        slot.end();
+        self.waiting -= u32::from(waits);
+        waits.then_some(signal)
+    }
+
+    /// Nothing is counted any more: signals that wait, and those that come, are applied when they are
+    /// released. Gives a bit for each slot whose signal waits.
+    pub(in crate::engine) fn stop(&mut self) -> u16 {
+        self.released = u16::MAX;
+        let slots = self.slots.iter().enumerate().filter(|(_, slot)| slot.segments != 0);
+        slots.fold(0, |bits, (at, _)| bits | 1 << at)
+    }
+
+    /// Signals that wait for their data.
+    pub(in crate::engine) fn waiting(&self) -> u32 {
+        self.waiting
+    }
+
+    /// Of the signals that wait, the first by number: its number, the segments that have arrived, and
+    /// all it has.
+    pub(in crate::engine) fn first_waiting(&self) -> Option<(Seq, u32, u32)> {
+        if self.waiting == 0 {
+            return None;
+        }
+        let waiting = self.slots.iter().filter(|slot| slot.segments != 0);
+        waiting
+            .map(|slot| (slot.seq, slot.arrived, slot.segments))
+            .reduce(|first, next| if next.0.is_before(first.0) { next } else { first })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::atomic::{AtomicOp, Width};
+
+    fn signal(seq: u32) -> CountedSignal {
+        let atomic = Atomic {
+            op: AtomicOp::SignalAdd,
+            width: Width::Eight,
+            float: false,
+            operand: u64::from(seq) << 32 | 5,
+            compare: 0,
+        };
+        CountedSignal { seq: Seq(seq), at: Spot { slot: 3, offset: 0x1234 }, atomic }
+    }
+
+    #[test]
+    fn a_signal_is_given_with_its_last_segment_whichever_comes_first() {
+        for before in 0..=4 {
+            let mut counts = Counts::new();
+            let mut tags = Tags::new(TAGS);
+            // Far enough for every use to be reached twice.
+            for round in 0..2 * u32::from(USES) {
+                let tag = tags.take().unwrap();
+                assert_eq!(tag.slot(), 0, "the lowest free one");
+                let mut given = None;
+                for _ in 0..before {
+                    assert_eq!(counts.landed(tag, 1), Ok(None));
+                }
+                let at_once = counts.announced(tag, 4, &signal(round), 1).unwrap();
+                assert_eq!(at_once, before == 4);
+                assert_eq!(counts.waiting(), u32::from(!at_once));
+                for _ in before..4 {
+                    assert_eq!(given, None);
+                    given = counts.landed(tag, 1).unwrap();
+                }
+                assert_eq!(given, (!at_once).then_some(signal(round)));
+                assert_eq!((counts.waiting(), counts.first_waiting()), (0, None));
+                tags.give(tag);
+            }
+        }
+    }
+
+    #[test]
+    fn puts_with_different_tags_do_not_touch_one_another() {
+        let mut counts = Counts::new();
+        let mut tags = Tags::new(TAGS);
+        let all: Vec<Tag> = (0..TAGS).map(|_| tags.take().unwrap()).collect();
+        assert!(tags.take().is_none() && tags.are_few());
+        for (at, tag) in all.iter().enumerate() {
+            assert_eq!(
+                counts.announced(*tag, 2, &signal((u32::MAX - 7).wrapping_add(at as u32)), 1),
+                Ok(false)
+            );
+            assert_eq!(counts.landed(*tag, 1), Ok(None));
+        }
+        assert_eq!(counts.waiting(), u32::from(TAGS));
+        assert_eq!(counts.first_waiting(), Some((Seq(u32::MAX - 7), 1, 2)));
+        for at in (0..all.len()).rev() {
+            let given = counts.landed(all[at], 1);
+            assert_eq!(given, Ok(Some(signal((u32::MAX - 7).wrapping_add(at as u32)))));
+        }
+        assert_eq!(counts.waiting(), 0);
+    }
+
+    #[test]
+    fn what_no_sender_does_is_refused() {
+        let (now, next) = (Tag::new(2, FIRST_USE), Tag::new(2, FIRST_USE + 1));
+        let mut counts = Counts::new();
+        assert!(counts.landed(next, 1).is_err(), "a use too early");
+        assert_eq!(counts.landed(now, 1), Ok(None));
+        assert!(counts.landed(next, 1).is_err(), "the use before is not over");
+        assert!(counts.announced(next, 1, &signal(1), 1).is_err(), "nor for the signal");
+        assert_eq!(counts.landed(now, 1), Ok(None));
+        assert!(counts.announced(now, 1, &signal(1), 1).is_err(), "fewer than have arrived");
+        assert_eq!(counts.announced(now, 3, &signal(1), 1), Ok(false));
+        assert!(counts.announced(now, 3, &signal(2), 1).is_err(), "two signals of one put");
+        assert_eq!(counts.landed(now, 1), Ok(Some(signal(1))));
+        assert!(counts.landed(now, 1).is_err(), "more than it has");
+    }
+
+    #[test]
+    fn as_many_tags_as_were_asked_for_and_none_once_retired() {
+        for most in [1, 2, TAGS, TAGS + 9] {
+            let mut tags = Tags::new(most);
+            let all: Vec<Tag> = std::iter::from_fn(|| tags.take()).collect();
+            assert_eq!(all.len(), usize::from(most.min(TAGS)));
+            tags.give(all[0]);
+            assert_ne!(tags.take(), Some(all[0]), "another use");
+            tags.give(all[0]);
+            tags.retire();
+            assert!(tags.is_retired() && tags.take().is_none());
+        }
+        assert!(Tags::new(0).take().is_none());
+    }
+}

@@ -1,0 +1,417 @@
+//! Messages between this lane and one peer: what was sent and not acknowledged, what has arrived.
+
+use crate::engine::ids::RailId;
+use crate::engine::staging::state::StagedLink;
+use crate::engine::state::counts::{Counts, Tags};
+use crate::engine::state::segment::{NIL, Queue};
+use crate::engine::wire::message::{Packet, Ticket};
+use crate::engine::wire::window::{Received, Seq, WINDOW};
+
+/// Most fetching operations under way to one peer. The peer keeps room for as many replies.
+pub(in crate::engine) const FETCHES: u32 = 16;
+
+/// A request for an acknowledgement goes out at the latest after so many messages.
+const REQUEST_EVERY: u32 = WINDOW / 4;
+
+/// The number of the first message of every stream. Near the wrap, so that every job crosses it.
+pub(in crate::engine) const FIRST: Seq = Seq(u32::MAX - 99);
+
+/// Replies to fetches, by place: the fetch's ticket, and the word.
+type Replies = [Option<(Ticket, u64)>; FETCHES as usize];
+
+/// The message side of a stream, in both directions. Made with the first message.
+#[derive(Debug)]
+pub(in crate::engine) struct Link {
+    /// Number of the next message to the peer.
+    pub(in crate::engine) next: Seq,
+    /// Messages sent and not acknowledged, in the order of their numbers, in the message table.
+    pub(in crate::engine) oldest: u32,
+    pub(in crate::engine) newest: u32,
+    /// The latest acknowledgement that the peer has given.
+    pub(in crate::engine) heard: Seq,
+    /// Messages that wait for the window, in the order in which they were to leave.
+    pub(in crate::engine) waiting: Queue,
+    /// The places of fetching operations that have no reply yet, a bit each.
+    fetches: u16,
+    /// The replies that the peer was given last, by place of the fetch, from the first one on.
+    pub(in crate::engine) replies: Option<Box<Replies>>,
+    /// The latest number that an acknowledgement was asked for.
+    requested: Seq,
+    /// What has arrived from the peer.
+    pub(in crate::engine) received: Received,
+    /// The latest acknowledgement that the peer was given.
+    acked: Seq,
+    /// The peer asked for everything before this number to be acknowledged.
+    wanted: Option<Seq>,
+    /// Control messages that are due; the lane's control queue knows of the stream then.
+    pub(in crate::engine) request_due: bool,
+    pub(in crate::engine) ack_due: bool,
+    /// Whether the stream is in the lane's control queue.
+    pub(in crate::engine) in_control: bool,
+    /// The tags of counted puts to the peer, from the first one on.
+    pub(in crate::engine) tags: Option<Box<Tags>>,
+    /// The counts of the peer's counted puts, likewise.
+    pub(in crate::engine) counts: Option<Box<Counts>>,
+    /// The first of the peer's requests that have arrived and were not carried out: signals that wait for
+    /// their data, and those in `refused`.
+    unapplied: Option<Seq>,
+    /// The first of the peer's requests that cannot be carried out. It is never acknowledged: what tells of
+    /// the refusal may come later than an acknowledgement, on another rail.
+    refused: Option<Seq>,
+    /// What is staged between the two, likewise.
+    staged: Option<Box<StagedLink>>,
+}
+
+impl Link {
+    pub(in crate::engine) fn new() -> Self {
+        Self {
+            next: FIRST,
+            oldest: NIL,
+            newest: NIL,
+            heard: FIRST,
+            waiting: Queue::EMPTY,
+            fetches: 0,
+            replies: None,
+            requested: FIRST,
+            received: Received::new(FIRST),
+            acked: FIRST,
+            wanted: None,
+            request_due: false,
+            ack_due: false,
+            in_control: false,
+            tags: None,
+            counts: None,
+            unapplied: None,
+            refused: None,
+            staged: None,
+        }
+    }
+
+    /// The part about staged memory, made if need be.
+    pub(in crate::engine) fn staged(&mut self) -> &mut StagedLink {
+        self.staged.get_or_insert_with(|| Box::new(StagedLink::new()))
+    }
+
+    /// Numbered messages that have left, and that have arrived up to the first missing one.
+    pub(in crate::engine) fn counts(&self) -> (u32, u32) {
+        (self.next.after(FIRST), self.received.prefix().after(FIRST))
+    }
+
+    /// A place for another fetching operation.
+    pub(in crate::engine) fn fetch_place(&self) -> Option<u8> {
+        let place = self.fetches.trailing_ones();
+        (place < FETCHES).then_some(place as u8)
+    }
+
+    /// A fetching operation takes its place, or leaves it.
+    pub(in crate::engine) fn turn_fetch(&mut self, place: u8) {
+        self.fetches ^= 1 << place;
+    }
+
+    /// The peer is asked again for what it was asked for before.
+    pub(in crate::engine) fn ask_again(&mut self) {
+        if self.oldest != NIL {
+            self.requested = self.next;
+            self.request_due = true;
+        }
+    }
+
+    /// Whether another message may be sent: the peer remembers no more than a window.
+    #[inline]
+    pub(in crate::engine) fn has_room(&self, messages: &MessageTable) -> bool {
+        self.room(messages) > 0
+    }
+
+    /// How many messages may be sent now.
+    pub(in crate::engine) fn room(&self, messages: &MessageTable) -> u32 {
+        messages.seq_of(self.oldest).map_or(WINDOW, |oldest| WINDOW - self.next.after(oldest))
+    }
+
+    /// Takes the next number for a message, and notes when the peer should be asked to acknowledge.
+    #[inline]
+    pub(in crate::engine) fn take_number(&mut self) -> Seq {
+        let seq = self.next;
+        self.next = seq.next();
+        if self.next.after(self.requested) >= REQUEST_EVERY {
+            self.want_ack();
+        }
+        seq
+    }
+
+    /// Somebody waits for what has been sent: asks for an acknowledgement, unless that was done.
+    #[inline]
+    pub(in crate::engine) fn want_ack(&mut self) {
+        if self.oldest != NIL && self.requested != self.next {
+            self.requested = self.next;
+            self.request_due = true;
+        }
+    }
+
+    /// Whether the stream has to be put into the lane's control queue now, where it is from here on.
+    #[inline]
+    pub(in crate::engine) fn enters_control(&mut self) -> bool {
+        let enters = (self.request_due || self.ack_due) && !self.in_control;
+        self.in_control |= enters;
+        enters
+    }
+
+    /// The first of the peer's signals that wait for their data, if any does.
+    pub(in crate::engine) fn waits_for_data(&mut self, first: Option<Seq>) {
+        self.unapplied = match (first, self.refused) {
+            (Some(first), Some(refused)) if refused.is_before(first) => Some(refused),
+            (first, refused) => first.or(refused),
+        };
+    }
+
+    /// A request of the peer cannot be carried out.
+    #[cold]
+    pub(in crate::engine) fn refuse(&mut self, seq: Seq) {
+        if self.refused.is_none_or(|refused| seq.is_before(refused)) {
+            self.refused = Some(seq);
+        }
+        if self.unapplied.is_none_or(|unapplied| seq.is_before(unapplied)) {
+            self.unapplied = Some(seq);
+        }
+    }
+
+    /// The number that an acknowledgement is asked for.
+    pub(in crate::engine) fn requested(&self) -> Seq {
+        self.requested
+    }
+
+    /// The peer asks for everything before `seq` to be acknowledged.
+    pub(in crate::engine) fn asked(&mut self, seq: Seq) {
+        self.wanted = match self.wanted {
+            Some(wanted) if seq.is_before(wanted) => Some(wanted),
+            _ => Some(seq),
+        };
+        // What waits for its data may wait long; what is before it need not.
+        if self.unapplied.is_some() && self.ack() != self.acked {
+            self.ack_due = true;
+        }
+        self.check_wanted();
+    }
+
+    /// A message has arrived, or was applied: whether an acknowledgement is due now. Otherwise it waits for a
+    /// message that carries it, or for the peer to ask.
+    #[inline(always)]
+    pub(in crate::engine) fn check_wanted(&mut self) {
+        let ack = self.ack();
+        if self.wanted.is_some_and(|wanted| !ack.is_before(wanted)) {
+            self.wanted = None;
+            self.ack_due = true;
+        }
+        if ack.after(self.acked) >= WINDOW / 2 {
+            self.ack_due = true;
+        }
+    }
+
+    /// The acknowledgement that a message to the peer carries: everything before it was applied.
+    #[inline]
+    pub(in crate::engine) fn ack(&self) -> Seq {
+        let prefix = self.received.prefix();
+        match self.unapplied {
+            Some(first) if first.is_before(prefix) => first,
+            _ => prefix,
+        }
+    }
+
+    /// A message with this acknowledgement has left.
+    #[inline]
+    pub(in crate::engine) fn carried(&mut self, ack: Seq) {
+        self.acked = ack;
+        self.ack_due = false;
+    }
+}
+
+/// One message on its way, kept until it is acknowledged.
+#[derive(Clone, Debug)]
+struct Outgoing {
+    packet: Packet,
+    seq: Seq,
+    /// The rail it went out on.
+    rail: RailId,
+    /// It has to be sent again.
+    lost: bool,
+    /// The segment it completes, or [`NIL`] when that is over.
+    segment: u32,
+    /// The next newer unacknowledged message of its link, or the next free slot.
+    next: u32,
+}
+
+/// The messages of a lane that are queued or not acknowledged.
+#[derive(Debug)]
+pub(in crate::engine) struct MessageTable {
+    slots: Box<[Outgoing]>,
+    free: u32,
+    used: u32,
+}
+
+impl MessageTable {
+    /// A table of `capacity` free slots.
+    pub(in crate::engine) fn new(capacity: u32) -> Self {
+        let slot = |index: u32| Outgoing {
+            packet: Packet::EMPTY,
+            seq: FIRST,
+            rail: RailId(0),
+            lost: false,
+            segment: NIL,
+            next: if index + 1 == capacity { NIL } else { index + 1 },
+        };
+        let free = if capacity == 0 { NIL } else { 0 };
+        Self { slots: (0..capacity).map(slot).collect(), free, used: 0 }
+    }
+
+    /// Slots in use.
+    pub(in crate::engine) fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// Whether there is a free slot, in a table that has any.
+    pub(in crate::engine) fn has_room(&self) -> bool {
+        self.slots.is_empty() || self.free != NIL
+    }
+
+    /// Takes a slot for a segment's message.
+    #[inline]
+    pub(in crate::engine) fn take(&mut self, segment: u32) -> Option<u32> {
+        let index = self.free;
+        let slot = self.slots.get_mut(index as usize)?;
+        self.free = slot.next;
+        self.used += 1;
+        slot.segment = segment;
+        slot.next = NIL;
+        Some(index)
+    }
+
+    /// The slot that the next message takes, and its packet.
+    #[inline(always)]
+    pub(in crate::engine) fn next_packet(&mut self) -> Option<(u32, &mut Packet)> {
+        let index = self.free;
+        self.slots.get_mut(index as usize).map(|slot| (index, &mut slot.packet))
+    }
+
+    /// Takes the slot that [`MessageTable::next_packet`] has named, for a segment's message that has
+    /// left with number `seq`.
+    #[inline(always)]
+    pub(in crate::engine) fn take_next(
+        &mut self,
+        link: &mut Link,
+        index: u32,
+        segment: u32,
+        seq: Seq,
+        rail: RailId,
+    ) {
+        if self.take(segment).is_some() {
+            self.sent(link, index, seq, rail);
+        }
+    }
+
+    /// Gives a slot back.
+    #[inline]
+    pub(in crate::engine) fn give(&mut self, index: u32) {
+        self.slots[index as usize].next = self.free;
+        self.free = index;
+        self.used -= 1;
+    }
+
+    #[inline]
+    pub(in crate::engine) fn packet_mut(&mut self, index: u32) -> &mut Packet {
+        &mut self.slots[index as usize].packet
+    }
+
+    /// The number of a message, if there is one at that index.
+    #[inline]
+    fn seq_of(&self, index: u32) -> Option<Seq> {
+        self.slots.get(index as usize).map(|slot| slot.seq)
+    }
+
+    /// The segment of a message is over; the message may still wait for its acknowledgement.
+    pub(in crate::engine) fn forget_segment(&mut self, index: u32) {
+        self.slots[index as usize].segment = NIL;
+    }
+
+    /// Adds a message that has left, with its number, to a link's unacknowledged ones.
+    #[inline(always)]
+    pub(in crate::engine) fn sent(&mut self, link: &mut Link, index: u32, seq: Seq, rail: RailId) {
+        let slot = &mut self.slots[index as usize];
+        slot.seq = seq;
+        slot.rail = rail;
+        slot.lost = false;
+        slot.next = NIL;
+        if link.newest == NIL {
+            link.oldest = index;
+        } else {
+            self.slots[link.newest as usize].next = index;
+        }
+        link.newest = index;
+    }
+
+    /// The number of a message that has left.
+    pub(in crate::engine) fn number_of(&self, index: u32) -> Option<Seq> {
+        self.seq_of(index)
+    }
+
+    /// The rail of a message, and its segment.
+    pub(in crate::engine) fn rail_of(&self, index: u32) -> Option<(RailId, u32)> {
+        self.slots.get(index as usize).map(|slot| (slot.rail, slot.segment))
+    }
+
+    /// The messages of a link that `so` says of, by rail, have to be sent again. How many there are.
+    pub(in crate::engine) fn lose(
+        &mut self,
+        link: &Link,
+        mut so: impl FnMut(RailId) -> bool,
+    ) -> u32 {
+        let mut count = 0;
+        let mut index = link.oldest;
+        while let Some(slot) = self.slots.get_mut(index as usize) {
+            if !slot.lost && so(slot.rail) {
+                slot.lost = true;
+                count += 1;
+            }
+            index = slot.next;
+        }
+        count
+    }
+
+    /// A message has to be sent again.
+    pub(in crate::engine) fn lose_one(&mut self, index: u32) {
+        self.slots[index as usize].lost = true;
+    }
+
+    /// The oldest message of a link that has to be sent again: its index, number, rail and packet.
+    pub(in crate::engine) fn first_lost(
+        &mut self,
+        link: &Link,
+    ) -> Option<(u32, Seq, RailId, &mut Packet)> {
+        let mut index = link.oldest;
+        while self.slots.get(index as usize).is_some_and(|slot| !slot.lost) {
+            index = self.slots[index as usize].next;
+        }
+        let slot = self.slots.get_mut(index as usize)?;
+        Some((index, slot.seq, slot.rail, &mut slot.packet))
+    }
+
+    /// A message was sent again.
+    pub(in crate::engine) fn found(&mut self, index: u32, rail: RailId) {
+        let slot = &mut self.slots[index as usize];
+        (slot.lost, slot.rail) = (false, rail);
+    }
+
+    /// Takes the oldest unacknowledged message of a link, if it comes before `ack`. Gives its slot
+    /// and its segment.
+    #[inline]
+    pub(in crate::engine) fn pop_acked(&mut self, link: &mut Link, ack: Seq) -> Option<(u32, u32)> {
+        let index = link.oldest;
+        let slot = self.slots.get(index as usize)?;
+        if !slot.seq.is_before(ack) {
+            return None;
+        }
+        link.oldest = slot.next;
+        if link.oldest == NIL {
+            link.newest = NIL;
+        }
+        Some((index, slot.segment))
+    }
+}

@@ -1,0 +1,89 @@
+//! Operations that somebody waits for: a count of segments that are not complete.
+
+use crate::engine::state::segment::NIL;
+
+/// Names an operation between its start and its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpId(pub(in crate::engine) u32);
+
+impl OpId {
+    /// No operation: the segments are waited for by quiet alone.
+    pub const NONE: OpId = OpId(NIL);
+}
+
+/// The counted operations of a lane. It grows to the number that are under way at a time, and no
+/// further.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct OpTable {
+    ops: Vec<Op>,
+    free: Vec<u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Op {
+    /// Segments that have not ended.
+    pending: u32,
+    /// The segment that may leave once all have, or [`NIL`].
+    then: u32,
+}
+
+impl OpTable {
+    /// A table that takes `capacity` operations without allocating.
+    pub(in crate::engine) fn with_capacity(capacity: u32) -> Self {
+        let capacity = capacity as usize;
+        Self { ops: Vec::with_capacity(capacity), free: Vec::with_capacity(capacity) }
+    }
+
+    /// Starts an operation with no segments.
+    pub(in crate::engine) fn start(&mut self) -> OpId {
+        let op = Op { pending: 0, then: NIL };
+        if let Some(index) = self.free.pop() {
+            self.ops[index as usize] = op;
+            return OpId(index);
+        }
+        self.ops.push(op);
+        OpId(self.ops.len() as u32 - 1)
+    }
+
+    /// One more segment is under way.
+    #[inline]
+    pub(in crate::engine) fn add(&mut self, op: u32) {
+        self.ops[op as usize].pending += 1;
+    }
+
+    /// Chains a segment to the operation: it may leave once all others have ended. Whether it may
+    /// at once, because they have; the operation is over then.
+    pub(in crate::engine) fn chain(&mut self, op: OpId, then: u32) -> bool {
+        if self.is_done(op) {
+            self.end(op);
+            return true;
+        }
+        self.ops[op.0 as usize].then = then;
+        false
+    }
+
+    /// One segment has ended. Gives the segment that may leave now, if one was chained and this
+    /// was the last; the operation is over then.
+    #[inline]
+    pub(in crate::engine) fn done(&mut self, op: u32) -> Option<u32> {
+        let entry = &mut self.ops[op as usize];
+        entry.pending -= 1;
+        if entry.pending > 0 || entry.then == NIL {
+            return None;
+        }
+        let then = entry.then;
+        self.free.push(op);
+        Some(then)
+    }
+
+    /// Whether all segments given to it so far have ended.
+    pub(in crate::engine) fn is_done(&self, op: OpId) -> bool {
+        self.ops[op.0 as usize].pending == 0
+    }
+
+    /// Ends an operation all of whose segments have ended.
+    pub(in crate::engine) fn end(&mut self, op: OpId) {
+        debug_assert!(self.is_done(op), "operation ended with segments under way");
+        self.free.push(op.0);
+    }
+}

@@ -1,0 +1,469 @@
+//! The memory this process has registered.
+//!
+//! User threads register and release at any time, while lanes look regions up on every operation
+//! that needs a local descriptor. Lanes therefore keep copies: a look-up compares one atomic
+//! number and, only when it has changed, takes the lock and copies the table anew.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::engine::error::EngineError;
+use crate::engine::ids::{Pe, RailId};
+use crate::engine::port::copies::{Bounce, CopyPort, Reach, Stager};
+use crate::engine::port::{Access, Addressing, Desc, MemoryPort, Registered};
+use crate::engine::wire::handle::{Handle, HandleBytes, HandleError, HandleView, MAX_RAILS};
+use crate::engine::wire::message::Spot;
+use crate::engine::wire::staged::{KEYS_PER_MESSAGE, Keys};
+
+/// Which rails of the process a lane uses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LaneKind {
+    /// User threads: the host domain.
+    Host,
+    /// The proxy thread: one domain per NIC.
+    Proxy,
+}
+
+/// What lanes need to know of a region.
+#[derive(Debug)]
+pub(in crate::engine) struct View {
+    pub(in crate::engine) slot: u32,
+    pub(in crate::engine) stamp: u32,
+    pub(in crate::engine) base: usize,
+    pub(in crate::engine) len: usize,
+    /// Whether peers may use it.
+    remote: bool,
+    /// How it is reached.
+    reach: Reach,
+    /// Key per proxy rail, by which peers that are told of them may read. None for staged memory.
+    pub(in crate::engine) keys: Box<[u64]>,
+    pub(in crate::engine) addressing: Addressing,
+    proxy_descs: Box<[Desc]>,
+    host_descs: Box<[Desc]>,
+}
+
+impl View {
+    /// The offset of `len` bytes at `addr`, if all are inside.
+    #[inline]
+    fn offset(&self, addr: usize, len: usize) -> Option<usize> {
+        let offset = addr.wrapping_sub(self.base);
+        (offset <= self.len && len <= self.len - offset).then_some(offset)
+    }
+
+    /// Its keys from a rail on, as many as go into one message, written into `bytes`.
+    pub(in crate::engine) fn keys_from<'b>(&self, first: u8, bytes: &'b mut [u8]) -> Keys<'b> {
+        let keys = self.keys.iter().skip(first.into()).take(KEYS_PER_MESSAGE);
+        let mut len = 0;
+        for (place, key) in bytes.chunks_exact_mut(8).zip(keys) {
+            place.copy_from_slice(&key.to_le_bytes());
+            len += 8;
+        }
+        let Self { slot, stamp, base, addressing, .. } = *self;
+        let rails = self.keys.len() as u8;
+        Keys { slot, stamp, base: base as u64, addressing, first, rails, keys: &bytes[..len] }
+    }
+
+    pub(in crate::engine) fn descs(&self, kind: LaneKind) -> &[Desc] {
+        match kind {
+            LaneKind::Host => &self.host_descs,
+            LaneKind::Proxy => &self.proxy_descs,
+        }
+    }
+}
+
+type Views = Vec<Option<Arc<View>>>;
+
+/// The part of the table that lanes read.
+#[derive(Debug, Default)]
+pub struct RegionIndex {
+    /// Rises with each change of `views`, after the change.
+    epoch: AtomicU64,
+    views: Mutex<Views>,
+    /// What stages, until the proxy lane has taken it.
+    stager: Mutex<Option<Installed>>,
+}
+
+/// What stages, with its bounce memory registered.
+#[derive(Debug)]
+pub(in crate::engine) struct Installed {
+    pub(in crate::engine) copies: Box<dyn CopyPort>,
+    pub(in crate::engine) bounce: Bounce,
+    /// The bounce memory's region.
+    pub(in crate::engine) view: Arc<View>,
+}
+
+impl RegionIndex {
+    fn change(&self, slot: u32, view: Option<Arc<View>>) {
+        let mut views = lock(&self.views);
+        let slot = slot as usize;
+        if views.len() <= slot {
+            views.resize_with(slot + 1, || None);
+        }
+        views[slot] = view;
+        // Under the lock, so that a lane which sees the new number also finds the change.
+        self.epoch.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// A lane's copy of the index.
+#[derive(Debug)]
+pub(in crate::engine) struct RegionCache {
+    index: Arc<RegionIndex>,
+    kind: LaneKind,
+    epoch: u64,
+    views: Views,
+    /// First and last address of all regions that the CPU does not reach, ascending.
+    beyond: Vec<(usize, usize, Reach)>,
+    /// What stages, until the lane has taken it.
+    stager: Option<Installed>,
+}
+
+impl RegionCache {
+    pub(in crate::engine) fn new(index: Arc<RegionIndex>, kind: LaneKind) -> Self {
+        Self { index, kind, epoch: 0, views: Views::new(), beyond: Vec::new(), stager: None }
+    }
+
+    /// The descriptors, one per rail of the lane, for `len` bytes of local memory at `addr` inside
+    /// the region that the handle names.
+    ///
+    /// Cost: one atomic load and a few compares, unless a region was registered or released since
+    /// the last call.
+    #[inline]
+    pub(in crate::engine) fn descs(
+        &mut self,
+        handle: &HandleBytes,
+        addr: usize,
+        len: usize,
+    ) -> Result<&[Desc], HandleError> {
+        let kind = self.kind;
+        self.view(handle, addr, len).map(|(view, _)| view.descs(kind))
+    }
+
+    /// The region that a handle of this process names, and the offset of `len` bytes at `addr` in it.
+    #[inline]
+    pub(in crate::engine) fn view(
+        &mut self,
+        handle: &HandleBytes,
+        addr: usize,
+        len: usize,
+    ) -> Result<(&Arc<View>, usize), HandleError> {
+        self.sync();
+        let handle = HandleView::check(handle)?;
+        let view = match self.views.get(handle.slot() as usize) {
+            Some(Some(view)) if view.stamp == handle.stamp() => view,
+            _ => return Err(HandleError::Stale),
+        };
+        match view.offset(addr, len) {
+            Some(offset) => Ok((view, offset)),
+            None => Err(HandleError::Outside {
+                addr: addr as u64,
+                len: len as u64,
+                base: view.base as u64,
+                region: view.len as u64,
+            }),
+        }
+    }
+
+    /// The descriptor on a rail of this lane for memory that some region holds.
+    pub(in crate::engine) fn desc_at(&self, addr: usize, len: usize, rail: RailId) -> Option<Desc> {
+        let view = self.views.iter().flatten().find(|view| view.offset(addr, len).is_some())?;
+        view.descs(self.kind).get(rail.index()).copied()
+    }
+
+    /// The key on a rail of the region that has this key on another.
+    pub(in crate::engine) fn other_key(
+        &self,
+        rail: RailId,
+        key: u64,
+        wanted: RailId,
+    ) -> Option<u64> {
+        let mut views = self.views.iter().flatten();
+        let view = views.find(|view| view.keys.get(rail.index()) == Some(&key))?;
+        view.keys.get(wanted.index()).copied()
+    }
+
+    /// The region in a slot, if it is this one still.
+    pub(in crate::engine) fn named(&self, slot: u32, stamp: u32) -> Option<Arc<View>> {
+        let view = self.views.get(slot as usize)?.as_ref()?;
+        (view.stamp == stamp).then(|| Arc::clone(view))
+    }
+
+    /// Which lane's it is.
+    pub(in crate::engine) fn kind(&self) -> LaneKind {
+        self.kind
+    }
+
+    /// How an address is reached, if a region around it is registered; else it counts as reached by
+    /// everybody.
+    #[inline]
+    pub(in crate::engine) fn reach(&self, addr: usize) -> Reach {
+        let behind = self.beyond.partition_point(|(first, ..)| *first <= addr);
+        match behind.checked_sub(1).map(|at| self.beyond[at]) {
+            Some((_, last, reach)) if last >= addr => reach,
+            _ => Reach::Direct,
+        }
+    }
+
+    /// Whether [`RegionCache::take_stager`] has something to give.
+    #[inline(always)]
+    pub(in crate::engine) fn has_stager(&self) -> bool {
+        self.stager.is_some()
+    }
+
+    /// What stages, once, as soon as some memory is staged.
+    pub(in crate::engine) fn take_stager(&mut self) -> Option<Installed> {
+        self.stager.take()
+    }
+
+    /// The address of `len` bytes at an offset of one of this process' regions, named by its slot:
+    /// what a peer's message asks for.
+    #[inline]
+    pub(in crate::engine) fn locate(
+        &mut self,
+        spot: Spot,
+        len: usize,
+    ) -> Result<Place, HandleError> {
+        self.sync();
+        let view = match self.views.get(spot.slot as usize) {
+            Some(Some(view)) if view.remote => view,
+            _ => return Err(HandleError::Stale),
+        };
+        let offset = usize::try_from(spot.offset).unwrap_or(usize::MAX);
+        if offset > view.len || len > view.len - offset {
+            return Err(HandleError::Outside {
+                addr: (view.base as u64).wrapping_add(spot.offset),
+                len: len as u64,
+                base: view.base as u64,
+                region: view.len as u64,
+            });
+        }
+        Ok(Place { addr: view.base + offset, reach: view.reach })
+    }
+
+    /// Takes over what has been registered and released since the last call.
+    #[inline(always)]
+    pub(in crate::engine) fn sync(&mut self) {
+        if self.epoch != self.index.epoch.load(Ordering::Acquire) {
+            self.refresh();
+        }
+    }
+
+    /// As [`RegionCache::locate`], among what was registered at the last [`RegionCache::sync`] and is
+    /// reached directly.
+    #[inline(always)]
+    pub(in crate::engine) fn place(&self, spot: Spot, len: usize) -> Option<usize> {
+        let view = self.views.get(spot.slot as usize)?.as_deref().filter(|view| view.remote)?;
+        let end = spot.offset.checked_add(len as u64)?;
+        if end > view.len as u64 || view.reach != Reach::Direct {
+            return None;
+        }
+        // At most the region's length, so it fits, and the sum is an address in the region.
+        Some(view.base + spot.offset as usize)
+    }
+
+    #[cold]
+    fn refresh(&mut self) {
+        let views = lock(&self.index.views);
+        // Read under the lock: the copy holds exactly the changes up to this number.
+        self.epoch = self.index.epoch.load(Ordering::Acquire);
+        self.views.clone_from(&views);
+        drop(views);
+        let beyond = self.views.iter().flatten().filter(|view| view.reach != Reach::Direct);
+        self.beyond.clear();
+        self.beyond.extend(beyond.map(|view| (view.base, view.base + (view.len - 1), view.reach)));
+        self.beyond.sort_unstable_by_key(|(first, ..)| *first);
+        if self.kind == LaneKind::Proxy && self.stager.is_none() {
+            self.stager = lock(&self.index.stager).take();
+        }
+    }
+}
+
+/// Bytes of this process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::engine) struct Place {
+    pub(in crate::engine) addr: usize,
+    pub(in crate::engine) reach: Reach,
+}
+
+/// Locks what no panic leaves inconsistent: each change of it is one assignment.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Registers and releases memory, and writes the handles for it.
+///
+/// # Threads
+/// Any, at any time.
+#[derive(Debug)]
+pub struct RegionTable<M: MemoryPort> {
+    memory: M,
+    me: Pe,
+    index: Arc<RegionIndex>,
+    slots: Mutex<Slots<M::Region>>,
+    /// Bytes of a chunk of bounce memory, for the handles of staged regions; 0 before there is one.
+    chunk_len: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Slots<R> {
+    owners: Vec<Option<(u32, R)>>,
+    free: Vec<u32>,
+    next_stamp: u32,
+}
+
+impl<M: MemoryPort> RegionTable<M> {
+    /// An empty table.
+    pub fn new(memory: M, me: Pe) -> Self {
+        let slots = Slots { owners: Vec::new(), free: Vec::new(), next_stamp: 1 };
+        Self {
+            memory,
+            me,
+            index: Arc::default(),
+            slots: Mutex::new(slots),
+            chunk_len: AtomicU64::new(0),
+        }
+    }
+
+    /// The part that lanes read.
+    pub fn index(&self) -> Arc<RegionIndex> {
+        Arc::clone(&self.index)
+    }
+
+    /// Registers `len` bytes at `addr` on every rail and returns the handle for them.
+    ///
+    /// # Errors
+    /// An empty or impossible region, or what the fabric said.
+    pub fn register(
+        &self,
+        addr: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<HandleBytes, EngineError> {
+        if len == 0 || addr == 0 || addr.checked_add(len).is_none() {
+            let fault = HandleError::Region { base: addr as u64, len: len as u64 };
+            return Err(EngineError::Register { addr, len, why: fault.to_string() });
+        }
+        let registered = self
+            .memory
+            .register(addr, len, access)
+            .map_err(|error| EngineError::Register { addr, len, why: error.to_string() })?;
+        if registered.reach != Reach::Direct {
+            self.install_stager()?;
+        }
+        let (_, handle) = self.enter(addr, len, access, registered)?;
+        Ok(handle.encode())
+    }
+
+    /// Registers the bounce memory, and leaves what stages for the proxy lane. Nothing, if that was
+    /// done before.
+    fn install_stager(&self) -> Result<(), EngineError> {
+        let Some(Stager { copies, bounce }) = self.memory.take_stager() else { return Ok(()) };
+        let (addr, len) = (bounce.addr, bounce.len());
+        let access = Access::LocalAndRemote;
+        let refused = |why| EngineError::Register { addr, len, why };
+        let registered = self
+            .memory
+            .register(addr, len, access)
+            .map_err(|error| refused(format!("bounce memory: {error}")))?;
+        if registered.reach != Reach::Direct {
+            return Err(refused(String::from("bounce memory that the fabric does not reach")));
+        }
+        let (view, _) = self.enter(addr, len, access, registered)?;
+        self.chunk_len.store(bounce.chunk_len as u64, Ordering::Relaxed);
+        *lock(&self.index.stager) = Some(Installed { copies, bounce, view });
+        Ok(())
+    }
+
+    /// Gives a registered region a slot, shows it to the lanes and makes its handle.
+    fn enter(
+        &self,
+        addr: usize,
+        len: usize,
+        access: Access,
+        registered: Registered<M::Region>,
+    ) -> Result<(Arc<View>, Handle), EngineError> {
+        let Registered { owner, keys, proxy_descs, host_descs, addressing, reach } = registered;
+        if keys.len() > MAX_RAILS {
+            let why = format!("{} rails, the most is {MAX_RAILS}", keys.len());
+            return Err(EngineError::Register { addr, len, why });
+        }
+        let mut slots = lock(&self.slots);
+        let stamp = slots.next_stamp;
+        slots.next_stamp = slots.next_stamp.wrapping_add(1);
+        let slot = slots.free.pop().unwrap_or(slots.owners.len() as u32);
+        if slot as usize == slots.owners.len() {
+            slots.owners.push(None);
+        }
+        slots.owners[slot as usize] = Some((stamp, owner));
+        let view = Arc::new(View {
+            slot,
+            stamp,
+            base: addr,
+            len,
+            remote: access == Access::LocalAndRemote,
+            reach,
+            keys: keys.clone().into(),
+            addressing,
+            proxy_descs: proxy_descs.into(),
+            host_descs: host_descs.into(),
+        });
+        self.index.change(slot, Some(Arc::clone(&view)));
+        // What is for local use only is read by peers where they are asked to, and they are told the
+        // keys then.
+        let keys = if access == Access::LocalAndRemote { keys } else { Vec::new() };
+        let staged = reach == Reach::Staged && access == Access::LocalAndRemote;
+        let handle = Handle {
+            owner: self.me,
+            base: addr as u64,
+            len: len as u64,
+            slot,
+            stamp,
+            addressing,
+            staged: staged.then(|| self.chunk_len.load(Ordering::Relaxed)),
+            keys,
+        };
+        Ok((view, handle))
+    }
+
+    /// Ends the registration that the handle names. No operation may be using the memory.
+    ///
+    /// # Errors
+    /// A handle that is not of a region registered here.
+    pub fn release(&self, handle: &HandleBytes) -> Result<(), EngineError> {
+        let view = HandleView::check(handle)?;
+        let (slot, stamp) = (view.slot(), view.stamp());
+        let mut slots = lock(&self.slots);
+        let owner = match slots.owners.get_mut(slot as usize) {
+            Some(owner) if owner.as_ref().is_some_and(|(held, _)| *held == stamp) => owner.take(),
+            _ => return Err(HandleError::Stale.into()),
+        };
+        slots.free.push(slot);
+        self.index.change(slot, None);
+        drop(slots);
+        // Outside the lock: ending a registration takes system calls.
+        drop(owner);
+        Ok(())
+    }
+
+    /// Regions registered at present.
+    pub fn len(&self) -> usize {
+        let slots = lock(&self.slots);
+        slots.owners.len() - slots.free.len()
+    }
+
+    /// Whether no region is registered.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What registers the memory.
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+}
+
+/// Descriptor of one rail, out of the list that [`RegionCache::descs`] gave.
+#[inline]
+pub(in crate::engine) fn desc_of(descs: &[Desc], rail: RailId) -> Desc {
+    descs.get(rail.index()).copied().unwrap_or_default()
+}

@@ -1,0 +1,266 @@
+//! A stream: everything a lane sends to one peer.
+
+use crate::engine::error::EngineError;
+use crate::engine::ids::Pe;
+use crate::engine::lane::watchdog::Watch;
+use crate::engine::port::Direction;
+use crate::engine::state::counters::PeerCounters;
+use crate::engine::state::link::Link;
+use crate::engine::state::pairing::first_rail;
+use crate::engine::state::paths::{Hop, PathTable};
+use crate::engine::state::segment::{Plain, Queue, SegmentTable};
+
+/// State of one (lane, peer). Opened at the first operation to the peer.
+///
+/// # Fences
+/// Writes issued after a fence are *held*, none is sent, until every write before it is delivered.
+/// So whether the fence is passed needs no order of completions, however they come: it is when no
+/// write that was sent is outstanding. Then the writes held behind that fence go out, and if there
+/// was another fence after them, those behind it wait in the same way.
+#[derive(Debug)]
+pub(in crate::engine) struct Stream {
+    /// The peer.
+    pub(in crate::engine) pe: Pe,
+    /// The path its next segment takes, and with it the rail.
+    pub(in crate::engine) next: Hop,
+    /// Bytes of the longest segment that may go out in the short way; 0 while none may.
+    pub(in crate::engine) short_limit: usize,
+    /// Writes must not go out right away: a fence has not been passed, or the stream has failed.
+    /// While it has not failed, some write is outstanding then, whose completion opens it again.
+    closed: bool,
+    /// What `short_limit` is while the stream is open.
+    open_limit: usize,
+    /// Segments that have ever been posted or ready, by [`Direction`], modulo 2^32. Held ones do not
+    /// count.
+    begun: [u32; 2],
+    /// Those of them that have ended.
+    ended: [u32; 2],
+    /// Rises with each fence that found writes outstanding.
+    epoch: u32,
+    /// Writes that wait behind a fence, in issue order, each with the fence's epoch.
+    pub(in crate::engine) held: Queue,
+    /// Bytes that each rail has ahead for the peer, of segments whose rail was chosen by load.
+    ahead: Option<Box<[u64]>>,
+    /// Messages to and from the peer, from the first one on.
+    pub(in crate::engine) link: Option<Box<Link>>,
+    /// What the watchdog knows of it.
+    pub(in crate::engine) watch: Watch,
+    /// The first failure; nothing more is sent to the peer after it.
+    pub(in crate::engine) error: Option<Box<EngineError>>,
+}
+
+impl Stream {
+    pub(in crate::engine) fn new(pe: Pe, next: Hop, short_limit: usize) -> Self {
+        Self {
+            pe,
+            next,
+            short_limit,
+            closed: false,
+            open_limit: short_limit,
+            begun: [0; 2],
+            ended: [0; 2],
+            epoch: 0,
+            held: Queue::EMPTY,
+            ahead: None,
+            link: None,
+            watch: Watch::default(),
+            error: None,
+        }
+    }
+
+    /// The stream's failure, if there was one.
+    #[inline]
+    pub(in crate::engine) fn check(&self) -> Result<(), EngineError> {
+        match &self.error {
+            None => Ok(()),
+            Some(failed) => Err((**failed).clone()),
+        }
+    }
+
+    /// What has gone to the peer and come from it.
+    pub(in crate::engine) fn counters(&self) -> PeerCounters {
+        let [mut writes, reads] = self.begun;
+        writes = writes.wrapping_add(self.held.len());
+        let (sent, received) = self.link.as_deref().map_or((0, 0), Link::counts);
+        PeerCounters { pe: self.pe, writes, reads, sent, received }
+    }
+
+    /// The message side, made if need be.
+    #[inline]
+    pub(in crate::engine) fn link(&mut self) -> &mut Link {
+        self.link.get_or_insert_with(|| Box::new(Link::new()))
+    }
+
+    /// Bytes ahead by rail, made if need be.
+    pub(in crate::engine) fn ahead(&mut self, rails: usize) -> &mut [u64] {
+        self.ahead.get_or_insert_with(|| vec![0; rails].into())
+    }
+
+    /// Whether everything issued to the peer is delivered and everything read has landed. Something
+    /// is held only while something else is outstanding.
+    #[inline]
+    pub(in crate::engine) fn is_quiet(&self) -> bool {
+        self.begun == self.ended
+    }
+
+    /// Segments posted or ready.
+    #[inline]
+    fn under_way(&self, direction: Direction) -> u32 {
+        self.begun[direction as usize].wrapping_sub(self.ended[direction as usize])
+    }
+
+    /// Segments that have ended, modulo 2^32.
+    pub(in crate::engine) fn ended(&self) -> u32 {
+        self.ended[0].wrapping_add(self.ended[1])
+    }
+
+    /// Segments that have not ended, held ones among the writes.
+    pub(in crate::engine) fn outstanding(&self, direction: Direction) -> u32 {
+        let held = if direction == Direction::Write { self.held.len() } else { 0 };
+        self.under_way(direction) + held
+    }
+
+    /// The next segment takes the rail after the one used: round robin.
+    #[inline(always)]
+    pub(in crate::engine) fn rotate(&mut self, paths: &PathTable) {
+        paths.advance(&mut self.next);
+    }
+
+    /// Whether writes must not go out right away.
+    #[inline(always)]
+    pub(in crate::engine) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Writes must not go out right away.
+    pub(in crate::engine) fn close(&mut self) {
+        self.closed = true;
+        self.short_limit = 0;
+    }
+
+    /// A segment is under way.
+    #[inline(always)]
+    pub(in crate::engine) fn begin(&mut self, direction: Direction) {
+        let begun = &mut self.begun[direction as usize];
+        *begun = begun.wrapping_add(1);
+    }
+
+    /// A segment that was under way has ended. Whether the stream should be opened now.
+    #[inline(always)]
+    pub(in crate::engine) fn end(&mut self, direction: Direction) -> bool {
+        let ended = &mut self.ended[direction as usize];
+        *ended = ended.wrapping_add(1);
+        self.closed && self.under_way(Direction::Write) == 0
+    }
+
+    /// A segment that was under way has been replaced by others, and counts no longer. Whether the
+    /// stream should be opened now.
+    pub(in crate::engine) fn replaced(&mut self, direction: Direction) -> bool {
+        let begun = &mut self.begun[direction as usize];
+        *begun = begun.wrapping_sub(1);
+        self.closed && self.under_way(Direction::Write) == 0
+    }
+
+    /// So many messages have ended. Whether the stream should be opened now.
+    #[inline]
+    pub(in crate::engine) fn end_messages(&mut self, count: u32) -> bool {
+        let ended = &mut self.ended[Direction::Write as usize];
+        *ended = ended.wrapping_add(count);
+        count != 0 && self.closed && self.under_way(Direction::Write) == 0
+    }
+
+    /// Writes from here on come after those before.
+    #[inline]
+    pub(in crate::engine) fn fence(&mut self) {
+        if self.under_way(Direction::Write) != 0 {
+            self.epoch += 1;
+            self.close();
+        }
+    }
+
+    /// The fence that a write issued now waits for, while the stream is closed.
+    pub(in crate::engine) fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// If all writes sent are delivered: the epoch whose held writes may go out now. Without any
+    /// the stream is open again.
+    pub(in crate::engine) fn passed(&mut self, segments: &SegmentTable) -> Option<u32> {
+        if self.error.is_some() || self.under_way(Direction::Write) != 0 {
+            return None;
+        }
+        let epoch = self.held.front().map_or(self.epoch, |front| segments[front].epoch);
+        // A fence after the writes that go out now closes the stream behind them.
+        if epoch == self.epoch {
+            self.closed = false;
+            self.short_limit = self.open_limit;
+        }
+        Some(epoch)
+    }
+}
+
+/// The streams of a lane, by PE.
+///
+/// A peer never talked to costs the eight bytes of an empty place.
+#[derive(Debug)]
+pub(in crate::engine) struct Streams {
+    places: Box<[Option<Box<Stream>>]>,
+    me: Pe,
+    rails: u8,
+    /// See [`Stream::short_limit`].
+    short_limit: usize,
+}
+
+impl Streams {
+    pub(in crate::engine) fn new(me: Pe, n_pes: u32, rails: u8, short_limit: usize) -> Self {
+        Self { places: (0..n_pes).map(|_| None).collect(), me, rails, short_limit }
+    }
+
+    /// PEs of the job.
+    pub(in crate::engine) fn n_pes(&self) -> u32 {
+        self.places.len() as u32
+    }
+
+    /// The stream to a peer, if anything was ever sent to it.
+    #[inline]
+    pub(in crate::engine) fn find(&self, pe: Pe) -> Option<&Stream> {
+        self.places.get(pe.index())?.as_deref()
+    }
+
+    /// As [`Streams::find`], to change it.
+    #[inline(always)]
+    pub(in crate::engine) fn find_mut(&mut self, pe: Pe) -> Option<&mut Stream> {
+        self.places.get_mut(pe.index())?.as_deref_mut()
+    }
+
+    /// The stream to a peer, opened if need be. None for a PE outside the job.
+    #[inline]
+    pub(in crate::engine) fn open(&mut self, pe: Pe, paths: &PathTable) -> Option<&mut Stream> {
+        let place = self.places.get_mut(pe.index())?;
+        let first = || paths.get(pe, first_rail(self.me, pe, self.rails));
+        Some(place.get_or_insert_with(|| Box::new(Stream::new(pe, first(), self.short_limit))))
+    }
+
+    /// Whether writes to the peer go out right away.
+    pub(in crate::engine) fn is_open(&self, pe: Pe) -> bool {
+        self.find(pe).is_some_and(|stream| !stream.is_closed())
+    }
+
+    /// So many plain segments of an open stream have ended.
+    pub(in crate::engine) fn ended(&mut self, plain: Plain, count: u32) {
+        if let Some(stream) = self.find_mut(plain.pe()) {
+            let ended = &mut stream.ended[plain.direction() as usize];
+            *ended = ended.wrapping_add(count);
+        }
+    }
+
+    /// All streams opened so far.
+    pub(in crate::engine) fn iter(&self) -> impl Iterator<Item = &Stream> {
+        self.places.iter().filter_map(Option::as_deref)
+    }
+
+    /// All streams opened so far, to change them.
+    pub(in crate::engine) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Stream> {
+        self.places.iter_mut().filter_map(Option::as_deref_mut)
+    }
+}

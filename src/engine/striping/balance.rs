@@ -1,0 +1,333 @@
+//! Which rail an operation goes by: the one that is expected to be done with it first.
+//!
+//! # How
+//! What a rail has been given and has not done yet, over the rate it has lately shown, is the time until
+//! it is free. A rail is given no more ahead than keeps it busy, so most of the sharing needs no
+//! forecast: a rail that is done asks for more, and a slow one asks less often. The forecast decides
+//! about the end of an operation. A rail gets a segment only if it will be done with it before the others
+//! could be done with everything that is left; else the segment waits for one of them.
+//!
+//! # Rates
+//! Of each local rail, from its own completions while it is busy, of the last few segments. Rails
+//! start equal, and have one segment ahead until that is done. A rail that is busy and completes nothing
+//! counts as slower the longer that lasts. One that was slow and is not used for a while is tried again.
+//!
+//! # Why it does not stop
+//! Of all rails that are in service, the one that would be done first is always let have the segment,
+//! unless it has as much ahead as it may. Then its completions are outstanding, and each of them asks
+//! again; or they are lost sight of, and then they are not ahead any more.
+
+use crate::engine::ids::RailId;
+
+/// Time after which what a rail has shown is forgotten if it is not used, in nanoseconds. It is tried then
+/// with one segment.
+const FORGIVEN: u64 = 2_000_000_000;
+
+/// The longest segment that a rail is tried with again, as a part of the longest: if it has stayed slow, the
+/// operation waits for it.
+const TRIED: u64 = 4;
+
+/// Segments of the longest kind that a rate is taken from. Of what is older, half counts.
+const REMEMBERED: u64 = 4;
+
+/// Segments of the longest kind that a rail may have ahead for a peer: while one is acknowledged and that
+/// is found, the others keep it busy. It is the same for slow rails. Were it less, what they show would
+/// be mostly the time that acknowledgements take, and they would stay slow.
+const SEGMENTS_AHEAD: u64 = 3;
+
+/// Where that is less of a rail's time, in nanoseconds, it may have so much ahead.
+const TIME_AHEAD: f64 = 250_000.0;
+
+/// But no more segments than this.
+const MOST_AHEAD: u64 = 16;
+
+/// Parts that what is left is thought of as cut into for each rail, so that segments become shorter towards
+/// the end and rails end together.
+const PARTS: usize = 2;
+
+/// The shortest segment that an operation is cut into for that reason, as a part of the longest.
+const SHORTEST: usize = 8;
+
+/// Segments end at multiples of this, by the peer's addresses, where they are longer than twice that.
+const ALIGN: usize = 4096;
+
+/// How operations are spread over rails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Spread {
+    /// The rail of an operation with at least so many bytes is chosen by load and rate. Shorter ones take
+    /// the rails in turn.
+    pub weighed_from: usize,
+    /// Operations with at least so many bytes, and more than that, are cut into segments.
+    pub striped_from: usize,
+    /// The longest of these segments in bytes.
+    pub segment: usize,
+}
+
+impl Spread {
+    /// Whole operations, by all rails in turn.
+    pub const ROUND_ROBIN: Spread =
+        Spread { weighed_from: usize::MAX, striped_from: usize::MAX, segment: usize::MAX };
+
+    /// What [`Spread::weighed_from`] is by default. Below it the choice costs more than it gains.
+    pub const WEIGHED_FROM: usize = 8 << 10;
+}
+
+/// What one rail has to do, and how fast it is.
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    /// Bytes given to it and not done.
+    ahead: u64,
+    /// The longest segment since it was last idle.
+    longest: u64,
+    /// Bytes done lately.
+    done: u64,
+    /// How long it was busy with them, in nanoseconds. Sums, rather than a mean of quotients: segments are
+    /// found done several at a time, and by themselves the later ones would seem to have taken no time.
+    busy: u64,
+    /// When it was last done with something, or began to be busy.
+    moved: u64,
+}
+
+impl Load {
+    fn give(&mut self, len: u64, now: u64) {
+        if self.is_forgotten(now) {
+            (self.done, self.busy) = (0, 0);
+        }
+        if self.ahead == 0 {
+            (self.moved, self.longest) = (now, 0);
+        }
+        self.ahead += len;
+        self.longest = self.longest.max(len);
+    }
+
+    fn is_forgotten(&self, now: u64) -> bool {
+        self.ahead == 0 && now.saturating_sub(self.moved) >= FORGIVEN
+    }
+
+    fn done(&mut self, len: u64, now: u64, remembered: u64) {
+        self.ahead -= len;
+        self.done += len;
+        self.busy += now.saturating_sub(self.moved);
+        self.moved = now;
+        if self.done > remembered {
+            self.done /= 2;
+            self.busy /= 2;
+        }
+    }
+
+    /// Bytes per nanosecond that it has shown; none before the first segment.
+    fn shown(&self) -> Option<f64> {
+        (self.done > 0).then(|| self.done as f64 / self.busy.max(1) as f64)
+    }
+
+    /// Bytes that it has not done at `now`, if it works at `rate`: more may be done than was found yet.
+    fn ahead_now(&self, now: u64, rate: f64) -> f64 {
+        let still = now.saturating_sub(self.moved) as f64;
+        (self.ahead as f64 - rate * still).max(0.0)
+    }
+
+    /// Bytes per nanosecond as far as one can tell, for a segment of `len` bytes, when the rails' mean is
+    /// `mean`.
+    fn rate(&self, now: u64, mean: f64, len: u64, tried: u64) -> f64 {
+        let rate = self.shown().unwrap_or(mean);
+        if self.ahead == 0 {
+            let tries = len <= tried && self.is_forgotten(now);
+            return if tries { rate.max(mean) } else { rate };
+        }
+        // Twice, since completions do not come at regular times.
+        let still = now.saturating_sub(self.moved) as f64;
+        let most = if still > 0.0 { 2.0 * self.longest as f64 / still } else { rate };
+        rate.min(most)
+    }
+}
+
+/// The loads of a lane's rails.
+#[derive(Debug)]
+pub(in crate::engine) struct Balance {
+    /// See [`Spread::weighed_from`].
+    pub(in crate::engine) weighed_from: usize,
+    striped_from: usize,
+    /// The longest segment of operations that are cut, and of those that are not.
+    segment: usize,
+    /// The shortest, but for the last.
+    shortest: usize,
+    max_segment: usize,
+    loads: Box<[Load]>,
+    /// The rail that is looked at first, so that equals take turns.
+    turn: usize,
+    /// Standing of each rail in the turns by rate; see [`Balance::next_in_turn`].
+    credit: Box<[f64]>,
+}
+
+impl Balance {
+    /// For so many rails, which all take segments of `max_segment` bytes.
+    pub(in crate::engine) fn new(
+        spread: Spread,
+        rails: usize,
+        max_segment: usize,
+        first: usize,
+    ) -> Self {
+        // Values, which are copied when they are submitted, have 8 bytes at most.
+        let weighed_from = if rails > 1 { spread.weighed_from.max(9) } else { usize::MAX };
+        let segment = spread.segment.clamp(1, max_segment);
+        Self {
+            weighed_from,
+            striped_from: spread.striped_from,
+            segment,
+            shortest: (spread.segment / SHORTEST).clamp(1, segment),
+            max_segment,
+            loads: vec![Load::default(); rails].into(),
+            turn: first % rails,
+            credit: vec![0.0; rails].into(),
+        }
+    }
+
+    /// Whether rails are chosen by load at all.
+    pub(in crate::engine) fn is_on(&self) -> bool {
+        self.weighed_from != usize::MAX
+    }
+
+    /// The length of the next segment of an operation of `len` bytes, of which `left` are left, the first
+    /// of them at the peer's address `at`.
+    pub(in crate::engine) fn next_len(&self, len: usize, left: usize, at: u64) -> usize {
+        if len < self.striped_from {
+            return left.min(self.max_segment);
+        }
+        let even = left / (PARTS * self.loads.len());
+        let next = even.clamp(self.shortest, self.segment);
+        if left <= next {
+            return left;
+        }
+        let beyond = if next > 2 * ALIGN { (at + next as u64) as usize % ALIGN } else { 0 };
+        next - beyond
+    }
+
+    /// How many segments that makes of what is left.
+    pub(in crate::engine) fn segments(&self, len: usize, mut left: usize, mut at: u64) -> u32 {
+        let mut segments = 0;
+        while left > 0 {
+            let next = self.next_len(len, left, at);
+            left -= next;
+            at += next as u64;
+            segments += 1;
+        }
+        segments
+    }
+
+    /// A rail has been given a segment.
+    pub(in crate::engine) fn give(&mut self, rail: RailId, len: usize, now: u64) {
+        self.loads[rail.index()].give(len as u64, now);
+    }
+
+    /// A rail is done with a segment.
+    pub(in crate::engine) fn done(&mut self, rail: RailId, len: usize, now: u64) {
+        let remembered = REMEMBERED * self.segment.min(1 << 20) as u64;
+        self.loads[rail.index()].done(len as u64, now, remembered);
+    }
+
+    /// A rail will not do a segment that it was given.
+    pub(in crate::engine) fn take_back(&mut self, rail: RailId, len: usize) {
+        self.loads[rail.index()].ahead -= len as u64;
+    }
+
+    /// A rail was closed and opened again. What it has shown was not its rate, and what it has ahead it
+    /// begins with now.
+    pub(in crate::engine) fn reopened(&mut self, rail: RailId, now: u64) {
+        let load = &mut self.loads[rail.index()];
+        (load.done, load.busy, load.moved) = (0, 0, now);
+    }
+
+    /// Bytes per second that a rail has lately shown; 0 before the first.
+    pub(in crate::engine) fn shown(&self, rail: RailId) -> u64 {
+        (self.loads[rail.index()].shown().unwrap_or(0.0) * 1e9) as u64
+    }
+
+    /// The mean of the rates shown, or 1 while there are none.
+    fn mean(&self) -> f64 {
+        let shown = || self.loads.iter().filter_map(Load::shown);
+        let count = shown().count();
+        if count == 0 { 1.0 } else { shown().sum::<f64>() / count as f64 }
+    }
+
+    /// The rail that a segment of `len` bytes is to go by now; none if it had better wait. `ahead` is what
+    /// each rail has ahead for the same peer, and `left` the bytes that wait for rails, these included.
+    /// Only the rails in `usable` are thought of, a bit for each.
+    pub(in crate::engine) fn pick(
+        &mut self,
+        now: u64,
+        ahead: &[u64],
+        len: usize,
+        left: u64,
+        usable: u32,
+    ) -> Option<RailId> {
+        const LEAST: f64 = 1e-9;
+        let mean = self.mean();
+        let len = len as u64;
+        let segment = self.segment.min(1 << 30) as u64;
+        let rate = |load: &Load| load.rate(now, mean, len, segment / TRIED).max(LEAST);
+        let (least, most) = ((SEGMENTS_AHEAD * segment) as f64, (MOST_AHEAD * segment) as f64);
+        let known = |(at, load): (usize, &Load)| usable >> at & 1 != 0 && load.done > 0;
+        let some_known = self.loads.iter().enumerate().any(known);
+        let (mut all_ahead, mut all_rates) = (0.0, 0.0);
+        // When the best rail would be done, and when the best of those that may have more would.
+        let mut first = f64::INFINITY;
+        let mut open: Option<(usize, f64)> = None;
+        for step in 0..self.loads.len() {
+            let at = (self.turn + step) % self.loads.len();
+            if usable >> at & 1 == 0 {
+                continue;
+            }
+            let load = &self.loads[at];
+            let rate = rate(load);
+            let ahead_now = load.ahead_now(now, rate);
+            all_ahead += ahead_now;
+            all_rates += rate;
+            let ends = (ahead_now + len as f64) / rate;
+            first = first.min(ends);
+            let most = (TIME_AHEAD * rate).clamp(least, most);
+            let of_peer = ahead[at];
+            let takes = match load.shown() {
+                // What it does with the first will tell.
+                None if some_known => load.ahead == 0,
+                _ => of_peer == 0 || (of_peer + len) as f64 <= most,
+            };
+            if takes && open.is_none_or(|(_, other)| ends < other) {
+                open = Some((at, ends));
+            }
+        }
+        let (at, ends) = open?;
+        if ends > first {
+            let load = &self.loads[at];
+            let rate = rate(load);
+            let others_ahead = all_ahead - load.ahead_now(now, rate) + left as f64;
+            if ends > others_ahead / (all_rates - rate).max(LEAST) {
+                return None;
+            }
+        }
+        self.turn = (at + 1) % self.loads.len();
+        Some(RailId(at as u8))
+    }
+
+    /// The rail that is next when rails take turns as often as their rates say. For what cannot wait for
+    /// a rail. Only those in `usable` take turns, a bit for each; there is one at least.
+    pub(in crate::engine) fn next_in_turn(&mut self, now: u64, usable: u32) -> RailId {
+        let mean = self.mean();
+        let mut sum = 0.0;
+        let mut next = None;
+        for step in 0..self.loads.len() {
+            let at = (self.turn + step) % self.loads.len();
+            if usable >> at & 1 == 0 {
+                continue;
+            }
+            let rate = self.loads[at].rate(now, mean, 0, 0);
+            sum += rate;
+            self.credit[at] += rate;
+            if next.is_none_or(|next: usize| self.credit[at] > self.credit[next]) {
+                next = Some(at);
+            }
+        }
+        let next = next.unwrap_or(self.turn);
+        self.credit[next] -= sum;
+        RailId(next as u8)
+    }
+}

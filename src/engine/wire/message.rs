@@ -1,0 +1,542 @@
+//! Messages between proxy lanes, as bytes.
+//!
+//! Every message starts with the same 16 bytes; all numbers are little endian.
+//!
+//! | bytes | content |
+//! |---|---|
+//! | 0 | low 4 bits: [`VERSION`]; high 4 bits: kind |
+//! | 1 | atomic: bits 0..5 operation, 5..7 width (0: 2 bytes, 1: 4, 2: 8), 7 floating point; else zero |
+//! | 2..4 | sender's PE |
+//! | 4..8 | number of the message in its stream; for an ack request, the number it asks about |
+//! | 8..12 | acknowledges everything of the reverse stream before this number |
+//! | 12..16 | atomic: the receiver's slot for the region of the word; reply: the ticket; else zero |
+//!
+//! What follows:
+//!
+//! | kind | bytes | content |
+//! |---|---|---|
+//! | ack, ack request | 16 | nothing |
+//! | atomic | 32 | 16..24 offset of the word in its region, 24..32 operand |
+//! | fetching atomic | 48 | as atomic; 32..40 comparand, 40..44 ticket, 44 place, 45..48 zero |
+//! | reply | 24 | 16..24 the word before |
+//! | put with signal | 48 + payload | as atomic, for the signal; 32..36 slot and 40..48 offset of the payload's place, 36..40 its length |
+//! | counted signal | 40 | as atomic; 32..36 number of segments, or zero when all are there, 36..38 tag, 38..40 zero |
+//!
+//! Kinds from 7 on are about staged memory: [`crate::engine::wire::staged`]. An ack with a code in byte 1 is about
+//! rails: [`crate::engine::wire::rails`].
+//!
+//! Bytes that are said to be zero are refused when they are not.
+//!
+//! The segments of a put with a counted signal carry four bytes of remote data each, see [`Mark`]: the
+//! low half is the tag, the high half the sender's PE.
+//!
+//! A signal, the most common, is an atomic of 32 bytes: it fits the small inline sends of NICs.
+
+use crate::engine::atomic::{Atomic, AtomicOp, Width};
+use crate::engine::ids::Pe;
+use crate::engine::wire::rails::Rails;
+use crate::engine::wire::staged::Staged;
+use crate::engine::wire::window::Seq;
+
+/// Version of the messages.
+pub const VERSION: u8 = 4;
+
+/// Bytes of the longest message.
+pub const MAX_MESSAGE: usize = 256;
+
+/// Most payload that goes with its signal in one message.
+pub const MAX_EAGER: usize = MAX_MESSAGE - PUT_SIGNAL_HEAD;
+
+const HEAD: usize = 16;
+const ATOMIC: usize = 32;
+const FETCH: usize = 48;
+const REPLY: usize = 24;
+const PUT_SIGNAL_HEAD: usize = 48;
+const COUNTED: usize = 40;
+
+const _: () = assert!(ATOMIC == 32, "a signal fits 32 bytes of inline send");
+const _: () = assert!(MAX_EAGER >= 64);
+
+/// Where a word or a payload is at the receiver.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Spot {
+    /// The receiver's slot for the region.
+    pub slot: u32,
+    /// Offset of the first byte in the region.
+    pub offset: u64,
+}
+
+/// Names a fetching operation between request and reply; chosen by the sender of the request.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Ticket(pub u32);
+
+/// Names a put with a counted signal, among those of its sender to one peer that are under way; chosen
+/// by the sender.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Tag(pub u16);
+
+/// What each segment of a put with a counted signal tells the peer, as remote data, when it is there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mark {
+    /// The sender; below 65536, as NVSHMEM's PEs are.
+    pub from: Pe,
+    /// The put.
+    pub tag: Tag,
+}
+
+impl Mark {
+    /// As the four bytes that every fabric with remote data carries.
+    #[inline]
+    pub fn encode(self) -> u32 {
+        u32::from(self.from.0 as u16) << 16 | u32::from(self.tag.0)
+    }
+
+    /// Reads what came with a segment. Any word is one.
+    #[inline]
+    pub fn decode(word: u32) -> Self {
+        Self { from: Pe(word >> 16), tag: Tag(word as u16) }
+    }
+}
+
+/// What a message asks for or tells.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Body<'a> {
+    /// Nothing but the acknowledgement in the head.
+    Ack,
+    /// Acknowledge the message with the head's number as soon as everything up to it has arrived.
+    AckRequest,
+    /// Apply an operation that returns nothing.
+    Atomic {
+        /// The word.
+        at: Spot,
+        /// The operation.
+        atomic: Atomic,
+    },
+    /// Apply an operation and reply with the word before.
+    Fetch {
+        /// The word.
+        at: Spot,
+        /// The operation.
+        atomic: Atomic,
+        /// Goes back with the reply.
+        ticket: Ticket,
+        /// Which of the sender's fetches to this peer it is, below 16. The reply is kept until the
+        /// next one with this place.
+        place: u8,
+    },
+    /// The answer to a fetch.
+    Reply {
+        /// The fetch's ticket.
+        ticket: Ticket,
+        /// The word before.
+        value: u64,
+    },
+    /// Store the payload, then apply the operation.
+    PutSignal {
+        /// The signal word.
+        at: Spot,
+        /// The operation on it.
+        atomic: Atomic,
+        /// Where the payload goes.
+        to: Spot,
+        /// At most [`MAX_EAGER`] bytes.
+        payload: &'a [u8],
+    },
+    /// Apply the operation once all segments of the put with this tag are there.
+    CountedSignal {
+        /// The signal word.
+        at: Spot,
+        /// The operation on it.
+        atomic: Atomic,
+        /// The put.
+        tag: Tag,
+        /// Its segments; 0 says that all are there, whatever was counted.
+        segments: u32,
+    },
+    /// Something about staged memory.
+    Staged(Staged<'a>),
+    /// Something about rails.
+    Rails(Rails<'a>),
+}
+
+/// A message.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Message<'a> {
+    /// Its sender; below 65536, as NVSHMEM's PEs are.
+    pub from: Pe,
+    /// Its number. Acks and replies have none and carry zero.
+    pub seq: Seq,
+    /// Everything of the reverse stream before this number has arrived.
+    pub ack: Seq,
+    /// The rest.
+    pub body: Body<'a>,
+}
+
+/// Bytes that are no message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// Shorter or longer than its kind.
+    #[error("a message of kind {kind} with {len} bytes")]
+    Length {
+        /// Its kind.
+        kind: u8,
+        /// Its length.
+        len: usize,
+    },
+    /// From another version of this transport.
+    #[error("a message of version {0}, this transport speaks version {VERSION}")]
+    Version(u8),
+    /// A kind that does not exist.
+    #[error("a message of unknown kind {0}")]
+    Kind(u8),
+    /// An operation that does not exist, or that does not belong to the kind of message.
+    #[error("a message of kind {kind} with atomic operation {code:#04x}")]
+    Operation {
+        /// Its kind.
+        kind: u8,
+        /// The byte that names the operation.
+        code: u8,
+    },
+    /// Bytes that mean nothing in this kind are not zero.
+    #[error("a message of kind {kind} with content in bytes that have no meaning")]
+    Reserved {
+        /// Its kind.
+        kind: u8,
+    },
+}
+
+/// The bytes of one message.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet {
+    bytes: [u8; MAX_MESSAGE],
+    len: usize,
+}
+
+impl Packet {
+    /// An empty packet, to receive into.
+    pub const EMPTY: Packet = Packet { bytes: [0; MAX_MESSAGE], len: 0 };
+
+    /// The message's bytes.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// Writes number and acknowledgement into a message that is encoded already.
+    #[inline]
+    pub fn number(&mut self, seq: Seq, ack: Seq) {
+        self.bytes[4..8].copy_from_slice(&seq.0.to_le_bytes());
+        self.bytes[8..12].copy_from_slice(&ack.0.to_le_bytes());
+    }
+
+    /// Writes an atomic, with its numbers: of the message, and what it acknowledges.
+    #[inline(always)]
+    pub(in crate::engine) fn atomic(
+        &mut self,
+        from: Pe,
+        numbers: (Seq, Seq),
+        at: Spot,
+        atomic: &Atomic,
+    ) {
+        self.head(KIND_ATOMIC, code_of(atomic), from, numbers, at.slot);
+        put64(&mut self.bytes, 16, at.offset);
+        put64(&mut self.bytes, 24, atomic.operand);
+        self.len = ATOMIC;
+    }
+
+    /// Writes a put with signal but for its payload of `len` bytes, for which it gives the room. `len` is
+    /// at most [`MAX_EAGER`]; beyond it is cut.
+    #[inline(always)]
+    pub(in crate::engine) fn put_signal(
+        &mut self,
+        from: Pe,
+        numbers: (Seq, Seq),
+        at: Spot,
+        atomic: &Atomic,
+        to: Spot,
+        len: usize,
+    ) -> &mut [u8] {
+        let len = len.min(MAX_EAGER);
+        self.head(KIND_PUT_SIGNAL, code_of(atomic), from, numbers, at.slot);
+        put64(&mut self.bytes, 16, at.offset);
+        put64(&mut self.bytes, 24, atomic.operand);
+        put64(&mut self.bytes, 32, u64::from(to.slot) | (len as u64) << 32);
+        put64(&mut self.bytes, 40, to.offset);
+        self.len = PUT_SIGNAL_HEAD + len;
+        &mut self.bytes[PUT_SIGNAL_HEAD..PUT_SIGNAL_HEAD + len]
+    }
+
+    /// In a counted signal: all its segments are there.
+    pub(in crate::engine) fn release(&mut self) {
+        self.bytes[32..36].fill(0);
+    }
+
+    /// Writes eight bytes.
+    pub(in crate::engine) fn put(&mut self, at: usize, word: u64) {
+        put64(&mut self.bytes, at, word);
+    }
+
+    /// Writes the bytes from `at` on, with which the message ends.
+    pub(in crate::engine) fn tail(&mut self, at: usize, bytes: &[u8]) {
+        self.len = at + bytes.len();
+        self.bytes[at..self.len].copy_from_slice(bytes);
+    }
+
+    /// Writes the first 16 bytes.
+    #[inline(always)]
+    fn head(&mut self, kind: u8, code: u8, from: Pe, (seq, ack): (Seq, Seq), word: u32) {
+        let head = u64::from(VERSION | kind << 4)
+            | u64::from(code) << 8
+            | u64::from(from.0 as u16) << 16
+            | u64::from(seq.0) << 32;
+        put64(&mut self.bytes, 0, head);
+        put64(&mut self.bytes, 8, u64::from(ack.0) | u64::from(word) << 32);
+    }
+
+    /// Takes over the bytes of a message that came in; cut at [`MAX_MESSAGE`].
+    #[inline]
+    pub fn fill(&mut self, bytes: &[u8]) {
+        self.len = bytes.len().min(MAX_MESSAGE);
+        self.bytes[..self.len].copy_from_slice(&bytes[..self.len]);
+    }
+}
+
+const KIND_ACK: u8 = 0;
+const KIND_ACK_REQUEST: u8 = 1;
+const KIND_ATOMIC: u8 = 2;
+const KIND_FETCH: u8 = 3;
+const KIND_REPLY: u8 = 4;
+const KIND_PUT_SIGNAL: u8 = 5;
+const KIND_COUNTED: u8 = 6;
+
+/// A message of the kinds that are most common, an atomic or a put with signal, as
+/// [`Plain::decode`] reads it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Plain<'a> {
+    /// As in [`Message`].
+    pub from: Pe,
+    /// As in [`Message`].
+    pub seq: Seq,
+    /// As in [`Message`].
+    pub ack: Seq,
+    /// The word.
+    pub at: Spot,
+    /// The operation, which fetches nothing.
+    pub atomic: Atomic,
+    /// Where bytes go before that, and the bytes; there are none in an atomic.
+    pub to: Spot,
+    /// See `to`.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Plain<'a> {
+    /// [`Message::decode`] for these kinds, in few instructions. None for all others, and for what
+    /// [`Message::decode`] refuses.
+    #[inline(always)]
+    pub fn decode(bytes: &'a [u8]) -> Option<Self> {
+        if bytes.len() < ATOMIC {
+            return None;
+        }
+        let (head, second) = (get64(bytes, 0), get64(bytes, 8));
+        let code = (head >> 8) as u8;
+        let op = AtomicOp::plain_from_code(i32::from(code & 0x1f))?;
+        let width = *Width::ALL.get(usize::from(code >> 5 & 3))?;
+        let nowhere = Spot { slot: 0, offset: 0 };
+        let (to, payload) = match head as u8 {
+            ATOMIC_HEAD if bytes.len() == ATOMIC => (nowhere, &bytes[ATOMIC..]),
+            PUT_SIGNAL_HEAD_BYTE if bytes.len() >= PUT_SIGNAL_HEAD => {
+                let place = get64(bytes, 32);
+                let payload = &bytes[PUT_SIGNAL_HEAD..];
+                if payload.len() as u64 != place >> 32 || payload.len() > MAX_EAGER {
+                    return None;
+                }
+                (Spot { slot: place as u32, offset: get64(bytes, 40) }, payload)
+            }
+            _ => return None,
+        };
+        let (float, operand) = (code & 0x80 != 0, get64(bytes, 24));
+        Some(Plain {
+            from: Pe((head >> 16) as u32 & 0xffff),
+            seq: Seq((head >> 32) as u32),
+            ack: Seq(second as u32),
+            at: Spot { slot: (second >> 32) as u32, offset: get64(bytes, 16) },
+            atomic: Atomic { op, width, float, operand, compare: 0 },
+            to,
+            payload,
+        })
+    }
+}
+
+const ATOMIC_HEAD: u8 = VERSION | KIND_ATOMIC << 4;
+const PUT_SIGNAL_HEAD_BYTE: u8 = VERSION | KIND_PUT_SIGNAL << 4;
+
+impl<'a> Message<'a> {
+    /// Writes the message. A payload beyond [`MAX_EAGER`] is an error of the caller and is cut.
+    #[inline]
+    pub fn encode(&self, packet: &mut Packet) {
+        let numbers = (self.seq, self.ack);
+        let bytes = &mut packet.bytes;
+        let mut code = 0;
+        let mut word = 0;
+        let (kind, len) = match self.body {
+            Body::Ack => (KIND_ACK, HEAD),
+            Body::AckRequest => (KIND_ACK_REQUEST, HEAD),
+            Body::Atomic { at, atomic } => {
+                return packet.atomic(self.from, numbers, at, &atomic);
+            }
+            Body::Fetch { at, atomic, ticket, place } => {
+                (code, word) = (code_of(&atomic), at.slot);
+                put64(bytes, 16, at.offset);
+                put64(bytes, 24, atomic.operand);
+                put64(bytes, 32, atomic.compare);
+                put64(bytes, 40, u64::from(ticket.0) | u64::from(place) << 32);
+                (KIND_FETCH, FETCH)
+            }
+            Body::Reply { ticket, value } => {
+                word = ticket.0;
+                put64(bytes, 16, value);
+                (KIND_REPLY, REPLY)
+            }
+            Body::PutSignal { at, atomic, to, payload } => {
+                debug_assert!(payload.len() <= MAX_EAGER);
+                let room = packet.put_signal(self.from, numbers, at, &atomic, to, payload.len());
+                return room.copy_from_slice(&payload[..room.len()]);
+            }
+            Body::CountedSignal { at, atomic, tag, segments } => {
+                (code, word) = (code_of(&atomic), at.slot);
+                put64(bytes, 16, at.offset);
+                put64(bytes, 24, atomic.operand);
+                put64(bytes, 32, u64::from(segments) | u64::from(tag.0) << 32);
+                (KIND_COUNTED, COUNTED)
+            }
+            Body::Rails(rails) => {
+                let (code, word) = rails.encode(packet);
+                return packet.head(KIND_ACK, code, self.from, numbers, word);
+            }
+            Body::Staged(staged) => {
+                let (kind, word) = staged.encode(packet);
+                return packet.head(kind, 0, self.from, numbers, word);
+            }
+        };
+        packet.head(kind, code, self.from, numbers, word);
+        packet.len = len;
+    }
+
+    /// Reads a message that came from another process.
+    ///
+    /// # Errors
+    /// What is wrong with the bytes. Nothing of a refused message may be used.
+    #[inline]
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let len = bytes.len();
+        if len < HEAD {
+            let kind = bytes.first().map_or(0, |byte| byte >> 4);
+            return Err(WireError::Length { kind, len });
+        }
+        let (version, kind, code) = (bytes[0] & 0xf, bytes[0] >> 4, bytes[1]);
+        if version != VERSION {
+            return Err(WireError::Version(version));
+        }
+        let exactly = |expected: usize| {
+            if len == expected { Ok(()) } else { Err(WireError::Length { kind, len }) }
+        };
+        let word = (get64(bytes, 8) >> 32) as u32;
+        let atomic = |fetches: bool| {
+            let (op, width) = (code & 0x1f, code >> 5 & 3);
+            let op = AtomicOp::from_code(i32::from(op)).filter(|op| op.fetches() == fetches);
+            let (Some(op), true) = (op, width < 3) else {
+                return Err(WireError::Operation { kind, code });
+            };
+            let width = Width::ALL[usize::from(width)];
+            let at = Spot { slot: word, offset: get64(bytes, 16) };
+            let operand = get64(bytes, 24);
+            Ok((at, Atomic { op, width, float: code & 0x80 != 0, operand, compare: 0 }))
+        };
+        let zero = |rest: u64| if rest == 0 { Ok(()) } else { Err(WireError::Reserved { kind }) };
+        let body = match kind {
+            KIND_ACK if code != 0 => Body::Rails(Rails::decode(kind, code, word, bytes)?),
+            KIND_ACK | KIND_ACK_REQUEST => {
+                exactly(HEAD)?;
+                zero(u64::from(code) | u64::from(word))?;
+                if kind == KIND_ACK { Body::Ack } else { Body::AckRequest }
+            }
+            KIND_ATOMIC => {
+                exactly(ATOMIC)?;
+                let (at, atomic) = atomic(false)?;
+                Body::Atomic { at, atomic }
+            }
+            KIND_FETCH => {
+                exactly(FETCH)?;
+                let (at, atomic) = atomic(true)?;
+                let atomic = Atomic { compare: get64(bytes, 32), ..atomic };
+                let ticket = get64(bytes, 40);
+                zero(ticket >> 36)?;
+                let place = (ticket >> 32) as u8;
+                Body::Fetch { at, atomic, ticket: Ticket(ticket as u32), place }
+            }
+            KIND_REPLY => {
+                exactly(REPLY)?;
+                zero(code.into())?;
+                Body::Reply { ticket: Ticket(word), value: get64(bytes, 16) }
+            }
+            KIND_PUT_SIGNAL => {
+                if len < PUT_SIGNAL_HEAD {
+                    return Err(WireError::Length { kind, len });
+                }
+                let place = get64(bytes, 32);
+                let (slot, size) = (place as u32, (place >> 32) as usize);
+                if size > MAX_EAGER {
+                    return Err(WireError::Length { kind, len });
+                }
+                exactly(PUT_SIGNAL_HEAD + size)?;
+                let (at, atomic) = atomic(false)?;
+                let to = Spot { slot, offset: get64(bytes, 40) };
+                Body::PutSignal { at, atomic, to, payload: &bytes[PUT_SIGNAL_HEAD..] }
+            }
+            KIND_COUNTED => {
+                exactly(COUNTED)?;
+                let (at, atomic) = atomic(false)?;
+                let put = get64(bytes, 32);
+                zero(put >> 48)?;
+                let (segments, tag) = (put as u32, Tag((put >> 32) as u16));
+                Body::CountedSignal { at, atomic, tag, segments }
+            }
+            kind => {
+                let staged = Staged::decode(kind, word, bytes)?;
+                zero(code.into())?;
+                Body::Staged(staged.ok_or(WireError::Kind(kind))?)
+            }
+        };
+        let head = get64(bytes, 0);
+        Ok(Message {
+            from: Pe((head >> 16) as u32 & 0xffff),
+            seq: Seq((head >> 32) as u32),
+            ack: Seq(get64(bytes, 8) as u32),
+            body,
+        })
+    }
+}
+
+#[inline]
+fn code_of(atomic: &Atomic) -> u8 {
+    let width = match atomic.width {
+        Width::Two => 0,
+        Width::Four => 1,
+        Width::Eight => 2,
+    };
+    atomic.op as u8 | width << 5 | u8::from(atomic.float) << 7
+}
+
+#[inline]
+fn put64(bytes: &mut [u8; MAX_MESSAGE], at: usize, word: u64) {
+    bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+}
+
+/// Eight bytes of a message that is long enough.
+#[inline]
+fn get64(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
+}

@@ -1,0 +1,8 @@
+//! Bytes that PEs exchange: messages, memory handles, and what they tell one another when they connect.
+
+pub mod handle;
+pub mod handshake;
+pub mod message;
+pub mod rails;
+pub mod staged;
+pub mod window;
