@@ -7,14 +7,14 @@ use libfabric_sys::{
     FI_SUM, FI_UINT16, FI_UINT32, FI_UINT64, fi_datatype, fi_op,
 };
 
-use super::provider::Candidate;
-use super::rail::Rail;
 use crate::engine::port::fabric_atomic::{Number, Row, Verb};
+use crate::ofi::data_path::rail::Rail;
+use crate::ofi::provider::Candidate;
 use crate::settings::{AtomicsChoice, Settings};
 
 /// The family of calls that an operation belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Call {
+pub(in crate::ofi) enum Call {
     /// `fi_atomic`.
     Plain,
     /// `fi_fetch_atomic`.
@@ -24,7 +24,7 @@ pub(super) enum Call {
 }
 
 /// The call, the type and the operation of a row.
-pub(super) fn call_of(row: Row) -> (Call, fi_datatype, fi_op) {
+pub(in crate::ofi) fn call_of(row: Row) -> (Call, fi_datatype, fi_op) {
     let op = match row.verb {
         Verb::Add => FI_SUM,
         Verb::And => FI_BAND,
@@ -50,7 +50,7 @@ pub(super) fn call_of(row: Row) -> (Call, fi_datatype, fi_op) {
 }
 
 /// The call of a row, for errors.
-pub(super) fn name_of(row: Row) -> &'static str {
+pub(in crate::ofi) fn name_of(row: Row) -> &'static str {
     match call_of(row).0 {
         Call::Plain => "fi_atomic",
         Call::Fetch => "fi_fetch_atomic",
@@ -63,7 +63,7 @@ pub(super) fn name_of(row: Row) -> &'static str {
 /// shm up to libfabric 2.4 gives the buffer of a non-fetching atomic back twice when it was posted with
 /// `FI_DELIVERY_COMPLETE`, at the target and at the initiator, and crashes when two operations have got
 /// the same one. A fetching atomic is complete when it is delivered anyway.
-pub(super) fn always_fetches(provider: &str) -> bool {
+pub(in crate::ofi) fn always_fetches(provider: &str) -> bool {
     provider == "shm"
 }
 
@@ -79,7 +79,7 @@ pub struct AtomicSupport {
 impl AtomicSupport {
     /// Whether `FI_ATOMIC` is asked for. It excludes native tcp, and takes the promise that messages
     /// stay behind writes from tcp;ofi_rxm, so not unless the answer may be used.
-    pub(super) fn wanted(settings: &Settings, candidate: Candidate) -> bool {
+    pub(in crate::ofi) fn wanted(settings: &Settings, candidate: Candidate) -> bool {
         match settings.atomics {
             AtomicsChoice::Auto => candidate.hardware_atomics,
             AtomicsChoice::Native => true,
@@ -88,7 +88,11 @@ impl AtomicSupport {
     }
 
     /// What these rails have. They have been opened as [`AtomicSupport::wanted`] says.
-    pub(super) fn of(rails: &[Arc<Rail>], settings: &Settings, candidate: Candidate) -> Self {
+    pub(in crate::ofi) fn of(
+        rails: &[Arc<Rail>],
+        settings: &Settings,
+        candidate: Candidate,
+    ) -> Self {
         let hardware = candidate.hardware_atomics;
         let lacks = if Self::wanted(settings, candidate) {
             rails.iter().find_map(|rail| {

@@ -3,8 +3,8 @@
 use libfabric_sys::{Library, LoadError};
 use thiserror::Error;
 
-use super::discovery::Refusal;
 use crate::engine::port::PortError;
+use crate::ofi::discovery::search::Refusal;
 
 /// Why the fabric cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -62,18 +62,22 @@ fn lines(failures: &[String]) -> String {
 
 /// The error for a negative result of `call`.
 #[cold]
-pub(super) fn port_error(library: &Library, call: &'static str, code: i64) -> PortError {
+pub(in crate::ofi) fn port_error(library: &Library, call: &'static str, code: i64) -> PortError {
     let code = i32::try_from(code.unsigned_abs()).unwrap_or(i32::MAX);
     PortError { call, code, text: library.strerror(code) }
 }
 
 /// `Ok` for a result that is not negative.
-pub(super) fn check(library: &Library, call: &'static str, code: i32) -> Result<(), PortError> {
+pub(in crate::ofi) fn check(
+    library: &Library,
+    call: &'static str,
+    code: i32,
+) -> Result<(), PortError> {
     if code < 0 { Err(port_error(library, call, code.into())) } else { Ok(()) }
 }
 
 /// An error found here, before libfabric was asked.
 #[cold]
-pub(super) fn refused(call: &'static str, text: String) -> PortError {
+pub(in crate::ofi) fn refused(call: &'static str, text: String) -> PortError {
     PortError { call, code: libfabric_sys::FI_EINVAL, text }
 }

@@ -27,45 +27,26 @@
 //! provider offers only `FI_THREAD_DOMAIN`, both meet on the domain and take its gate, a mutex that
 //! does not exist in the other modes (see `domain.rs`).
 
-mod address_vector;
 mod atomics;
-mod completion;
-mod context;
-mod cuda_calls;
-mod device;
-mod device_memory;
+mod data_path;
 mod discovery;
-mod domain;
-mod endpoint;
 mod error;
-mod fabric;
-mod hints;
-mod host_memory;
-mod info;
-mod interface;
 mod memory;
-mod message_buffers;
-mod message_order;
-mod messages;
-mod port;
-mod progress;
+mod objects;
+mod open;
+mod progress_probe;
 mod provider;
-mod rail;
-mod region;
-mod remote_data;
 mod report;
-mod selection;
-mod transport;
 
 pub use atomics::AtomicSupport;
-pub use device::Device;
-pub use device_memory::{DeviceMemory, DirectRefusal, DmaBufPart};
-pub use discovery::{Discovery, MemoryKinds, Refusal};
+pub use data_path::port::OfiPort;
+pub use discovery::device::Device;
+pub use discovery::message_order::MessageOrder;
+pub use discovery::remote_data::RemoteData;
+pub use discovery::search::{Discovery, MemoryKinds, Refusal};
 pub use error::OfiError;
-pub use memory::{OfiMemory, OfiRegion};
-pub use message_order::MessageOrder;
-pub use port::OfiPort;
-pub use progress::Verdict;
-pub use remote_data::RemoteData;
+pub use memory::device_memory::{DeviceMemory, DirectRefusal, DmaBufPart};
+pub use memory::registration::{OfiMemory, OfiRegion};
+pub use open::Opened;
+pub use progress_probe::Verdict;
 pub use report::{RailReport, Report};
-pub use transport::Opened;

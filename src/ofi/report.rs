@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use libfabric_sys::Version;
 
-use super::message_order::MessageOrder;
-use super::progress::Verdict;
-use super::remote_data::RemoteData;
 use crate::engine::port::Addressing;
+use crate::ofi::discovery::message_order::MessageOrder;
+use crate::ofi::discovery::remote_data::RemoteData;
+use crate::ofi::progress_probe::Verdict;
 
 /// What was asked for, what was got, and what is open. Its `Display` is one line.
 #[derive(Clone, Debug)]

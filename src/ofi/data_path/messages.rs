@@ -5,20 +5,20 @@ use std::ffi::c_void;
 
 use libfabric_sys::{FI_EAGAIN, FI_REMOTE_CQ_DATA, fi_cq_data_entry};
 
-use super::domain::Gate;
-use super::endpoint::{Endpoint, MessageBuffer};
-use super::error::{port_error, refused};
-use super::message_buffers::BufferId;
-use super::rail::Rail;
 use crate::engine::ids::Token;
 use crate::engine::port::{Incoming, POLL_BATCH, PeerAddr, PortError, Posted};
 use crate::engine::wire::message::{MAX_MESSAGE, Packet};
+use crate::ofi::data_path::message_buffers::BufferId;
+use crate::ofi::data_path::rail::Rail;
+use crate::ofi::error::{port_error, refused};
+use crate::ofi::objects::domain::Gate;
+use crate::ofi::objects::endpoint::{Endpoint, MessageBuffer};
 
 /// Every buffer is in one place at a time: a send buffer is in `free` or has a token in `sending`;
 /// a receive buffer is posted, in `arrived`, in `unposted`, or, once the rail is broken, nowhere.
 /// So the lists never grow beyond the room they are made with.
 #[derive(Debug)]
-pub(super) struct Messages {
+pub(in crate::ofi) struct Messages {
     /// Longest message that needs no buffer.
     inject_size: usize,
     /// Send buffers that are not in use.
@@ -52,7 +52,7 @@ enum Arrived {
 
 impl Messages {
     /// The messages of a rail, with nothing posted yet.
-    pub(super) fn new(rail: &Rail) -> Self {
+    pub(in crate::ofi) fn new(rail: &Rail) -> Self {
         let buffers = rail.message_buffers();
         let (sends, receives) = (buffers.sends(), buffers.receives());
         Self {
@@ -74,7 +74,7 @@ impl Messages {
 
     /// The endpoint was closed, and the provider has no buffer any more; what had come in and was not
     /// taken is lost. Receives are posted anew by [`Self::settle`].
-    pub(super) fn forget(&mut self) {
+    pub(in crate::ofi) fn forget(&mut self) {
         self.sending.fill(None);
         self.posted.fill(false);
         self.free = (0..self.sending.len() as u32).rev().collect();
@@ -86,7 +86,7 @@ impl Messages {
 
     /// Whether [`Self::settle`] has nothing to do.
     #[inline]
-    pub(super) fn is_settled(&self) -> bool {
+    pub(in crate::ofi) fn is_settled(&self) -> bool {
         !self.unsettled
     }
 
@@ -95,7 +95,7 @@ impl Messages {
     /// # Errors
     /// A buffer was refused for good, now or since the last call. It is not tried again.
     #[cold]
-    pub(super) fn settle(&mut self, rail: &Rail, gate: &Gate) -> Result<(), PortError> {
+    pub(in crate::ofi) fn settle(&mut self, rail: &Rail, gate: &Gate) -> Result<(), PortError> {
         while self.broken.is_none() {
             let Some(index) = self.unposted.pop() else { break };
             if !self.post(rail, gate, index) {
@@ -108,7 +108,7 @@ impl Messages {
 
     /// Sends a message, of at most [`MAX_MESSAGE`] bytes.
     #[inline]
-    pub(super) fn send(
+    pub(in crate::ofi) fn send(
         &mut self,
         rail: &Rail,
         gate: &Gate,
@@ -154,7 +154,7 @@ impl Messages {
     /// # Errors
     /// It is none of these either, or longer than what it was received into, or there is no room.
     #[inline(never)]
-    pub(super) fn completed(
+    pub(in crate::ofi) fn completed(
         &mut self,
         rail: &Rail,
         entry: &fi_cq_data_entry,
@@ -189,7 +189,7 @@ impl Messages {
     /// Takes note of an error completion that is no segment's: the token of the message, if it was
     /// one to send.
     #[cold]
-    pub(super) fn failed(
+    pub(in crate::ofi) fn failed(
         &mut self,
         rail: &Rail,
         context: *mut c_void,
@@ -212,13 +212,18 @@ impl Messages {
 
     /// Whether [`Self::receive`] has something to give.
     #[inline(always)]
-    pub(super) fn has_arrived(&self) -> bool {
+    pub(in crate::ofi) fn has_arrived(&self) -> bool {
         !self.arrived.is_empty()
     }
 
     /// Takes the oldest of what has come in. A message is copied out and its buffer posted again.
     #[inline]
-    pub(super) fn receive(&mut self, rail: &Rail, gate: &Gate, into: &mut Packet) -> Incoming {
+    pub(in crate::ofi) fn receive(
+        &mut self,
+        rail: &Rail,
+        gate: &Gate,
+        into: &mut Packet,
+    ) -> Incoming {
         let (index, len) = match self.arrived.pop_front() {
             None => return Incoming::Nothing,
             Some(Arrived::RemoteData(data)) => return Incoming::RemoteData(data),
@@ -282,7 +287,7 @@ fn not_sent(rail: &Rail, call: &'static str, code: isize) -> Result<Posted, Port
 }
 
 #[cold]
-pub(super) fn too_long(len: usize) -> PortError {
+pub(in crate::ofi) fn too_long(len: usize) -> PortError {
     refused("message", format!("{len} bytes, and a message has at most {MAX_MESSAGE}"))
 }
 
@@ -310,12 +315,12 @@ mod tests {
     use super::*;
     use crate::engine::ids::RailId;
     use crate::engine::port::{Failure, POLL_BATCH, Polled, Port};
-    use crate::ofi::completion::Entries;
-    use crate::ofi::context::Contexts;
-    use crate::ofi::endpoint::MessageBuffer;
-    use crate::ofi::fabric::Fabrics;
-    use crate::ofi::port::OfiPort;
-    use crate::ofi::rail::Receives;
+    use crate::ofi::data_path::port::OfiPort;
+    use crate::ofi::data_path::rail::Receives;
+    use crate::ofi::objects::completion_queue::Entries;
+    use crate::ofi::objects::contexts::Contexts;
+    use crate::ofi::objects::endpoint::MessageBuffer;
+    use crate::ofi::objects::fabric::Fabrics;
     use crate::ofi::{Discovery, MemoryKinds};
     use crate::settings::{Devices, Provider, Settings};
 
@@ -327,7 +332,8 @@ mod tests {
             Provider::Shm => Devices::Include(vec![String::from("shm")]),
             _ => Devices::Any,
         };
-        let settings = Settings { provider, devices, ..crate::ofi::discovery::tests::settings() };
+        let settings =
+            Settings { provider, devices, ..crate::ofi::discovery::search::tests::settings() };
         let found = Discovery::run(&settings, true, MemoryKinds::Host)
             .unwrap_or_else(|error| panic!("{error}"));
         let (mut fabrics, contexts) = (Fabrics::default(), Arc::new(Contexts::new(1)));

@@ -12,24 +12,24 @@ use libfabric_sys::{
     FI_THREAD_COMPLETION, FI_THREAD_DOMAIN, FI_THREAD_SAFE, Library, fi_info, set_progress,
 };
 
-use super::info::Info;
-use super::provider::Candidate;
 use crate::engine::port::PortError;
 use crate::ofi::error::port_error;
+use crate::ofi::objects::info::Info;
+use crate::ofi::provider::Candidate;
 use crate::settings::{Progress, Settings, Threading};
 
 /// One step of the ladder: a progress mode and a threading level to ask for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Step {
-    pub(super) progress: Progress,
-    pub(super) threading: Threading,
+pub(in crate::ofi) struct Step {
+    pub(in crate::ofi) progress: Progress,
+    pub(in crate::ofi) threading: Threading,
 }
 
 impl Step {
     /// From what the settings prefer down to what asks least of the provider. Threading is given
     /// up after progress: automatic progress is the rarer gift, and with `FI_THREAD_SAFE` the
     /// provider locks on every call.
-    pub(super) fn ladder(settings: &Settings, candidate: Candidate) -> Vec<Self> {
+    pub(in crate::ofi) fn ladder(settings: &Settings, candidate: Candidate) -> Vec<Self> {
         let mut steps = Vec::new();
         if settings.progress == Progress::Auto && candidate.avoid_auto.is_none() {
             steps.push(Self { progress: Progress::Auto, threading: settings.threading });
@@ -60,7 +60,7 @@ impl fmt::Display for Step {
 
 /// How much to demand. The lesser ones only serve to explain why the full demand found nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Demand {
+pub(in crate::ofi) enum Demand {
     /// The provider's name alone.
     Provider,
     /// Reliable datagram endpoints with messages and RMA.
@@ -73,7 +73,7 @@ pub(super) enum Demand {
 
 /// Which memory transfers are to reach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Reaching {
+pub(in crate::ofi) enum Reaching {
     /// Host memory.
     Host,
     /// Memory of devices as well (`FI_HMEM`, with `FI_MR_HMEM` allowed).
@@ -84,7 +84,7 @@ pub(super) enum Reaching {
 ///
 /// # Errors
 /// What `fi_getinfo` answered. An answer that names other providers only is an empty list.
-pub(super) fn query(
+pub(in crate::ofi) fn query(
     library: &'static Library,
     candidate: Candidate,
     demand: Demand,
@@ -198,7 +198,8 @@ mod tests {
     use crate::settings::Provider;
 
     fn steps(provider: Provider, progress: Progress, threading: Threading) -> Vec<String> {
-        let settings = Settings { progress, threading, ..crate::ofi::discovery::tests::settings() };
+        let settings =
+            Settings { progress, threading, ..crate::ofi::discovery::search::tests::settings() };
         Step::ladder(&settings, candidates(provider)[0]).iter().map(Step::to_string).collect()
     }
 

@@ -4,14 +4,14 @@ use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::slice;
 
-use super::context::ContextArray;
-use super::endpoint::MessageBuffer;
 use crate::engine::port::Desc;
 use crate::engine::wire::message::MAX_MESSAGE;
+use crate::ofi::objects::contexts::ContextArray;
+use crate::ofi::objects::endpoint::MessageBuffer;
 
 /// A buffer of [`MessageBuffers`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum BufferId {
+pub(in crate::ofi) enum BufferId {
     /// One to send from.
     Send(u32),
     /// One to receive into.
@@ -24,7 +24,7 @@ struct Buffer([u8; MAX_MESSAGE]);
 /// Buffers of [`MAX_MESSAGE`] bytes, each with a context, whose address names the buffer.
 ///
 /// They lie in one piece, so that one registration covers them.
-pub(super) struct MessageBuffers {
+pub(in crate::ofi) struct MessageBuffers {
     contexts: ContextArray,
     /// First those to send from, then those to receive into.
     buffers: Box<[UnsafeCell<Buffer>]>,
@@ -38,7 +38,7 @@ unsafe impl Send for MessageBuffers {}
 unsafe impl Sync for MessageBuffers {}
 
 impl MessageBuffers {
-    pub(super) fn new(sends: usize, receives: usize) -> Self {
+    pub(in crate::ofi) fn new(sends: usize, receives: usize) -> Self {
         let buffer = || UnsafeCell::new(Buffer([0; MAX_MESSAGE]));
         Self {
             contexts: ContextArray::new(sends + receives),
@@ -47,22 +47,22 @@ impl MessageBuffers {
         }
     }
 
-    pub(super) fn sends(&self) -> usize {
+    pub(in crate::ofi) fn sends(&self) -> usize {
         self.sends
     }
 
-    pub(super) fn receives(&self) -> usize {
+    pub(in crate::ofi) fn receives(&self) -> usize {
         self.buffers.len() - self.sends
     }
 
     /// All of them, for registration: address and bytes.
-    pub(super) fn memory(&self) -> (usize, usize) {
+    pub(in crate::ofi) fn memory(&self) -> (usize, usize) {
         (self.buffers.as_ptr() as usize, size_of_val(&*self.buffers))
     }
 
     /// The buffer that a context belongs to. None for a pointer that is not one of the contexts.
     #[inline]
-    pub(super) fn of_context(&self, context: *mut c_void) -> Option<BufferId> {
+    pub(in crate::ofi) fn of_context(&self, context: *mut c_void) -> Option<BufferId> {
         let index = self.contexts.index_of(context)?;
         Some(match index.checked_sub(self.sends) {
             None => BufferId::Send(index as u32),
@@ -73,7 +73,12 @@ impl MessageBuffers {
     /// The first `len` bytes of a buffer, as libfabric takes them. None for an id that is none of
     /// these, or beyond [`MAX_MESSAGE`] bytes.
     #[inline]
-    pub(super) fn buffer(&self, id: BufferId, len: usize, desc: Desc) -> Option<MessageBuffer> {
+    pub(in crate::ofi) fn buffer(
+        &self,
+        id: BufferId,
+        len: usize,
+        desc: Desc,
+    ) -> Option<MessageBuffer> {
         let index = self.index(id);
         if len > MAX_MESSAGE {
             return None;
@@ -93,7 +98,7 @@ impl MessageBuffers {
     /// called for it again.
     #[inline]
     #[allow(clippy::mut_from_ref)]
-    pub(super) unsafe fn bytes(&self, id: BufferId) -> Option<&mut [u8]> {
+    pub(in crate::ofi) unsafe fn bytes(&self, id: BufferId) -> Option<&mut [u8]> {
         let buffer = self.buffers.get(self.index(id))?.get();
         // SAFETY: inside the array, initialised, and the caller keeps everybody else away.
         Some(unsafe { slice::from_raw_parts_mut(buffer.cast(), MAX_MESSAGE) })

@@ -12,10 +12,10 @@ use std::thread;
 
 use log::{info, warn};
 
-use super::cuda_calls::CudaCalls;
-use super::memory::{OfiMemory, OfiRegion, Registrar};
-use super::region::{Region, Way};
 use crate::engine::port::{Access, PortError, Registered};
+use crate::ofi::memory::registration::{OfiMemory, OfiRegion, Registrar};
+use crate::ofi::objects::cuda_calls::CudaCalls;
+use crate::ofi::objects::memory_region::{Region, Way};
 use crate::settings::GpuDirect;
 use crate::topology::{Distance, PciAddress, Topology};
 
@@ -76,24 +76,24 @@ impl std::error::Error for DirectRefusal {}
 
 /// What decides whether NICs are to reach device memory by themselves.
 #[derive(Clone, Debug)]
-pub(super) struct DirectPolicy {
-    pub(super) choice: GpuDirect,
+pub(in crate::ofi) struct DirectPolicy {
+    pub(in crate::ofi) choice: GpuDirect,
     /// How far a NIC may be.
-    pub(super) level: Distance,
-    pub(super) topology: Topology,
+    pub(in crate::ofi) level: Distance,
+    pub(in crate::ofi) topology: Topology,
     /// Provider and library know dma-bufs.
-    pub(super) dma_bufs: bool,
+    pub(in crate::ofi) dma_bufs: bool,
     /// The provider makes no CUDA copies but of few bytes.
-    pub(super) copies_little: bool,
+    pub(in crate::ofi) copies_little: bool,
 }
 
 /// What matters of a rail.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RailTraits<'a> {
+pub(in crate::ofi) struct RailTraits<'a> {
     /// It was opened with `FI_HMEM`.
-    pub(super) reaches_devices: bool,
-    pub(super) pci: Option<PciAddress>,
-    pub(super) cuda_calls: &'a CudaCalls,
+    pub(in crate::ofi) reaches_devices: bool,
+    pub(in crate::ofi) pci: Option<PciAddress>,
+    pub(in crate::ofi) cuda_calls: &'a CudaCalls,
 }
 
 impl DirectPolicy {

@@ -4,7 +4,7 @@
 //! "yes" breaks the program silently, and a wrong "no" costs one wait for the data. The provider's
 //! promise is necessary and not enough: a table names those whose promise was examined.
 
-use super::info::Info;
+use crate::ofi::objects::info::Info;
 
 /// Whether messages stay behind writes, on one rail, to one peer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -16,7 +16,7 @@ pub struct MessageOrder {
 }
 
 impl MessageOrder {
-    pub(super) fn of(info: &Info) -> Self {
+    pub(in crate::ofi) fn of(info: &Info) -> Self {
         Self::judge(&info.provider(), info.sends_after_writes())
     }
 

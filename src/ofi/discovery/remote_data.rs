@@ -7,7 +7,7 @@
 
 use libfabric_sys::{FI_REMOTE_WRITE, FI_RX_CQ_DATA};
 
-use super::info::Info;
+use crate::ofi::objects::info::Info;
 
 /// Bytes of remote data that are used. Every provider that has any offers as many (fi_domain(3)).
 const BYTES: usize = 4;
@@ -22,7 +22,7 @@ pub struct RemoteData {
 }
 
 impl RemoteData {
-    pub(super) fn of(info: &Info) -> Self {
+    pub(in crate::ofi) fn of(info: &Info) -> Self {
         Self::judge(&info.provider(), info.caps(), info.mode(), info.cq_data_size())
     }
 

@@ -11,15 +11,15 @@ use libfabric_sys::{
     fi_mr_key, fi_mr_regattr, fid_mr, iovec, mr_attr_set_dmabuf, mr_attr_set_iov,
 };
 
-use super::domain::Domain;
-use super::endpoint::Endpoint;
-use super::error::{check, refused};
-use super::fabric::{close, opened};
 use crate::engine::port::{Access, Desc, PortError};
+use crate::ofi::error::{check, refused};
+use crate::ofi::objects::domain::Domain;
+use crate::ofi::objects::endpoint::Endpoint;
+use crate::ofi::objects::fabric::{close, opened};
 
 /// How the provider is told of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Way {
+pub(in crate::ofi) enum Way {
     /// By its address, as host memory.
     Host,
     /// By its address, as memory of the CUDA device of this number.
@@ -51,7 +51,7 @@ impl fmt::Display for Way {
 
 /// Owner of a `fid_mr`.
 #[derive(Debug)]
-pub(super) struct Region {
+pub(in crate::ofi) struct Region {
     raw: NonNull<fid_mr>,
     key: u64,
     desc: Desc,
@@ -67,7 +67,7 @@ impl Region {
     /// Registers `len` bytes at `addr`, and binds the region to an endpoint where one is given,
     /// which the caller keeps open for the life of the region. One is given where
     /// [`Domain::binds_regions`].
-    pub(super) fn register(
+    pub(in crate::ofi) fn register(
         domain: &Arc<Domain>,
         bound_to: Option<&Endpoint>,
         addr: usize,
@@ -143,11 +143,11 @@ impl Region {
         Ok(region)
     }
 
-    pub(super) fn key(&self) -> u64 {
+    pub(in crate::ofi) fn key(&self) -> u64 {
         self.key
     }
 
-    pub(super) fn desc(&self) -> Desc {
+    pub(in crate::ofi) fn desc(&self) -> Desc {
         self.desc
     }
 }

@@ -4,37 +4,37 @@ use crate::settings::Provider;
 
 /// A libfabric provider, by the name that `fi_getinfo` gives it, layers included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Candidate {
+pub(in crate::ofi) struct Candidate {
     /// The name, matched exactly: asked for `tcp`, libfabric also answers with `tcp;ofi_rxm`.
-    pub(super) name: &'static str,
+    pub(in crate::ofi) name: &'static str,
     /// Every interface is a device, also those that lead nowhere useful.
-    pub(super) plain_sockets: bool,
+    pub(in crate::ofi) plain_sockets: bool,
     /// Devices can be opened by an IP address that is not listed.
-    pub(super) by_address: bool,
+    pub(in crate::ofi) by_address: bool,
     /// Why `FI_PROGRESS_AUTO` is not asked for, where it does harm.
-    pub(super) avoid_auto: Option<&'static str>,
+    pub(in crate::ofi) avoid_auto: Option<&'static str>,
     /// The NIC carries out atomics on host memory. Others that offer `FI_ATOMIC` run a loop on the
     /// target's processor, in whichever thread polls there, which is our proxy thread.
-    pub(super) hardware_atomics: bool,
+    pub(in crate::ofi) hardware_atomics: bool,
     /// It heeds `FI_MORE`, and a post that it refuses leaves none of those before without a doorbell.
     ///
     /// efa heeds it too, but its device library forgets what was posted since the last doorbell when it
     /// has no room for one more. tcp, ofi_rxm and shm do not look at it.
-    pub(super) batches: bool,
+    pub(in crate::ofi) batches: bool,
     /// Why it is not asked for device memory unless the user insists.
-    pub(super) avoid_device_memory: Option<&'static str>,
+    pub(in crate::ofi) avoid_device_memory: Option<&'static str>,
     /// Where it needs CUDA's copies, then for few bytes only; the rest is the NIC's.
-    pub(super) copies_little: bool,
+    pub(in crate::ofi) copies_little: bool,
     /// It registers dma-bufs, from libfabric 1.20 on (`FI_MR_DMABUF`).
-    pub(super) dma_bufs: bool,
+    pub(in crate::ofi) dma_bufs: bool,
     /// Whether rails are opened again when one fails.
-    pub(super) reopening: Reopening,
+    pub(in crate::ofi) reopening: Reopening,
 }
 
 /// Whether an endpoint can be closed that has operations under way, and another be opened in its domain: what
 /// it takes to do without a rail that fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Reopening {
+pub(in crate::ofi) enum Reopening {
     /// The rail laboratory has shown it.
     Shown,
     /// Nothing is known against it, and nobody has tried.
@@ -109,7 +109,7 @@ const SHM: Candidate = Candidate {
 };
 
 /// What to try for the user's choice, in order.
-pub(super) fn candidates(provider: Provider) -> &'static [Candidate] {
+pub(in crate::ofi) fn candidates(provider: Provider) -> &'static [Candidate] {
     match provider {
         Provider::Auto => &[EFA, CXI, VERBS, TCP, TCP_RXM],
         Provider::Efa => &[EFA],
@@ -123,7 +123,7 @@ pub(super) fn candidates(provider: Provider) -> &'static [Candidate] {
 }
 
 /// The user's word for a choice.
-pub(super) fn user_name(provider: Provider) -> &'static str {
+pub(in crate::ofi) fn user_name(provider: Provider) -> &'static str {
     match provider {
         Provider::Auto => "auto",
         Provider::Efa => "efa",

@@ -7,15 +7,6 @@ use std::time::Instant;
 
 use libfabric_sys::{FI_EAGAIN, FI_EAVAIL};
 
-use super::atomics;
-use super::completion::{DirectQueue, Entries};
-use super::context::{AtomicCell, Contexts};
-use super::domain::{Domain, Gate};
-use super::endpoint::{AtomicPost, Direct, Rma};
-use super::error::{port_error, refused};
-use super::host_memory;
-use super::messages::{Messages, too_long};
-use super::rail::Rail;
 use crate::engine::atomic::Atomic;
 use crate::engine::ids::{RailId, Token};
 use crate::engine::port::fabric_atomic::{FabricAtomic, Row};
@@ -24,6 +15,15 @@ use crate::engine::port::{
     Posted, RailLimits, Transfer,
 };
 use crate::engine::wire::message::{MAX_MESSAGE, Packet};
+use crate::ofi::atomics;
+use crate::ofi::data_path::host_memory;
+use crate::ofi::data_path::messages::{Messages, too_long};
+use crate::ofi::data_path::rail::Rail;
+use crate::ofi::error::{port_error, refused};
+use crate::ofi::objects::completion_queue::{DirectQueue, Entries};
+use crate::ofi::objects::contexts::{AtomicCell, Contexts};
+use crate::ofi::objects::domain::{Domain, Gate};
+use crate::ofi::objects::endpoint::{AtomicPost, Direct, Rma};
 
 /// The rails of one lane.
 ///
@@ -78,7 +78,10 @@ enum Along {
 
 impl OfiPort {
     /// A port over rails that no other port uses. It posts the rails' receives.
-    pub(super) fn new(rails: &[Arc<Rail>], contexts: Arc<Contexts>) -> Result<Self, PortError> {
+    pub(in crate::ofi) fn new(
+        rails: &[Arc<Rail>],
+        contexts: Arc<Contexts>,
+    ) -> Result<Self, PortError> {
         let port_rail = |rail: &Arc<Rail>| {
             let gate = rail.domain().gate().clone();
             let mut messages = Messages::new(rail);
@@ -106,12 +109,12 @@ impl OfiPort {
     }
 
     /// The same, with the provider told when more writes follow.
-    pub(super) fn with_batches(self, batches: bool) -> Self {
+    pub(in crate::ofi) fn with_batches(self, batches: bool) -> Self {
         Self { batches, ..self }
     }
 
     /// The same, with another port's endpoints for control messages, one for each rail.
-    pub(super) fn with_control(self, control: Option<OfiPort>) -> Self {
+    pub(in crate::ofi) fn with_control(self, control: Option<OfiPort>) -> Self {
         Self { control: control.map(Box::new), ..self }
     }
 

@@ -4,20 +4,20 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::interface::Interface;
-use super::provider::Candidate;
+use crate::ofi::discovery::interface::Interface;
+use crate::ofi::provider::Candidate;
 use crate::settings::Devices;
 
 /// What a provider listed, as far as the choice depends on it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Listed {
-    pub(super) domain: String,
-    pub(super) interface: Option<String>,
-    pub(super) nic: Option<String>,
-    pub(super) ip: Option<IpAddr>,
-    pub(super) loopback: bool,
+pub(in crate::ofi) struct Listed {
+    pub(in crate::ofi) domain: String,
+    pub(in crate::ofi) interface: Option<String>,
+    pub(in crate::ofi) nic: Option<String>,
+    pub(in crate::ofi) ip: Option<IpAddr>,
+    pub(in crate::ofi) loopback: bool,
     /// The interface is up, as far as one is known.
-    pub(super) running: bool,
+    pub(in crate::ofi) running: bool,
 }
 
 impl Listed {
@@ -50,7 +50,7 @@ impl Listed {
 
 /// Where the device of a rail comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Source {
+pub(in crate::ofi) enum Source {
     /// The list, at this place.
     Listed(usize),
     /// A query for this source address.
@@ -59,28 +59,28 @@ pub(super) enum Source {
 
 /// A device chosen.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Choice {
+pub(in crate::ofi) struct Choice {
     /// The rail's name: the user's word for it where there is one.
-    pub(super) name: String,
-    pub(super) source: Source,
+    pub(in crate::ofi) name: String,
+    pub(in crate::ofi) source: Source,
 }
 
 /// A device that was listed and not chosen, with the reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct PassedOver {
-    pub(super) device: String,
-    pub(super) reason: String,
+pub(in crate::ofi) struct PassedOver {
+    pub(in crate::ofi) device: String,
+    pub(in crate::ofi) reason: String,
 }
 
 /// The outcome.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Selection {
-    pub(super) choices: Vec<Choice>,
-    pub(super) passed_over: Vec<PassedOver>,
+pub(in crate::ofi) struct Selection {
+    pub(in crate::ofi) choices: Vec<Choice>,
+    pub(in crate::ofi) passed_over: Vec<PassedOver>,
 }
 
 /// The list in words.
-pub(super) fn describe(listed: &[Listed]) -> String {
+pub(in crate::ofi) fn describe(listed: &[Listed]) -> String {
     let mut described: Vec<String> = Vec::new();
     for device in listed {
         let text = device.describe();
@@ -95,7 +95,7 @@ pub(super) fn describe(listed: &[Listed]) -> String {
 ///
 /// # Errors
 /// The first entry of an include list that matches nothing.
-pub(super) fn select(
+pub(in crate::ofi) fn select(
     devices: &Devices,
     listed: &[Listed],
     candidate: Candidate,

@@ -9,10 +9,10 @@ use libfabric_sys::{
     Library, fi_domain, fid_domain,
 };
 
-use super::error::check;
-use super::fabric::{Fabric, close, opened};
-use super::info::Info;
 use crate::engine::port::{Addressing, PortError};
+use crate::ofi::error::check;
+use crate::ofi::objects::fabric::{Fabric, close, opened};
+use crate::ofi::objects::info::Info;
 
 /// Serialises the calls on one domain where its provider asks for that.
 ///
@@ -24,18 +24,18 @@ use crate::engine::port::{Addressing, PortError};
 ///
 /// Without the mutex, entering costs one branch that always goes the same way.
 #[derive(Clone, Debug)]
-pub(super) struct Gate(Option<Arc<Mutex<()>>>);
+pub(in crate::ofi) struct Gate(Option<Arc<Mutex<()>>>);
 
 impl Gate {
     /// Whether there is no mutex, so that nobody need enter.
     #[inline(always)]
-    pub(super) fn is_open(&self) -> bool {
+    pub(in crate::ofi) fn is_open(&self) -> bool {
         self.0.is_none()
     }
 
     /// Waits for other calls on the domain to end, where that is needed.
     #[inline]
-    pub(super) fn enter(&self) -> Option<MutexGuard<'_, ()>> {
+    pub(in crate::ofi) fn enter(&self) -> Option<MutexGuard<'_, ()>> {
         // The mutex guards no data, so a panic elsewhere leaves nothing inconsistent.
         self.0.as_ref().map(|mutex| mutex.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -43,7 +43,7 @@ impl Gate {
 
 /// Owner of a `fid_domain`.
 #[derive(Debug)]
-pub(super) struct Domain {
+pub(in crate::ofi) struct Domain {
     raw: NonNull<fid_domain>,
     gate: Gate,
     /// Keys for regions where the provider does not choose them. Never used twice: a peer may hold
@@ -59,7 +59,7 @@ unsafe impl Send for Domain {}
 unsafe impl Sync for Domain {}
 
 impl Domain {
-    pub(super) fn open(fabric: Arc<Fabric>, info: Arc<Info>) -> Result<Self, PortError> {
+    pub(in crate::ofi) fn open(fabric: Arc<Fabric>, info: Arc<Info>) -> Result<Self, PortError> {
         let mut raw = ptr::null_mut();
         // SAFETY: the fabric is open, and the info comes from the same library.
         let code = unsafe { fi_domain(fabric.as_ptr(), info.as_ptr(), &mut raw, ptr::null_mut()) };
@@ -74,44 +74,44 @@ impl Domain {
         })
     }
 
-    pub(super) fn as_ptr(&self) -> *mut fid_domain {
+    pub(in crate::ofi) fn as_ptr(&self) -> *mut fid_domain {
         self.raw.as_ptr()
     }
 
-    pub(super) fn library(&self) -> &'static Library {
+    pub(in crate::ofi) fn library(&self) -> &'static Library {
         self.info.library()
     }
 
-    pub(super) fn info(&self) -> &Info {
+    pub(in crate::ofi) fn info(&self) -> &Info {
         &self.info
     }
 
-    pub(super) fn gate(&self) -> &Gate {
+    pub(in crate::ofi) fn gate(&self) -> &Gate {
         &self.gate
     }
 
     /// The key to ask for when registering.
-    pub(super) fn next_key(&self) -> u64 {
+    pub(in crate::ofi) fn next_key(&self) -> u64 {
         if self.has(FI_MR_PROV_KEY) { 0 } else { self.next_key.fetch_add(1, Ordering::Relaxed) }
     }
 
-    pub(super) fn addressing(&self) -> Addressing {
+    pub(in crate::ofi) fn addressing(&self) -> Addressing {
         if self.has(FI_MR_VIRT_ADDR) { Addressing::Virtual } else { Addressing::Offset }
     }
 
     /// Whether local buffers must be registered.
-    pub(super) fn needs_desc(&self) -> bool {
+    pub(in crate::ofi) fn needs_desc(&self) -> bool {
         self.has(FI_MR_LOCAL)
     }
 
     /// Whether buffers in device memory must be registered, and named by their descriptor. Those in
     /// host memory need not for that.
-    pub(super) fn needs_device_desc(&self) -> bool {
+    pub(in crate::ofi) fn needs_device_desc(&self) -> bool {
         self.has(FI_MR_HMEM)
     }
 
     /// Whether regions belong to an endpoint.
-    pub(super) fn binds_regions(&self) -> bool {
+    pub(in crate::ofi) fn binds_regions(&self) -> bool {
         self.has(FI_MR_ENDPOINT)
     }
 

@@ -6,14 +6,14 @@ use std::net::IpAddr;
 use libfabric_sys::{FI_DELIVERY_COMPLETE, Library};
 use log::info;
 
-use super::atomics::AtomicSupport;
-use super::device::Device;
-use super::error::OfiError;
-use super::hints::{Demand, Reaching, Step, query};
-use super::info::Info;
-use super::interface::{Interface, is_local};
-use super::provider::{Candidate, candidates, user_name};
-use super::selection::{Listed, Source, describe, select};
+use crate::ofi::atomics::AtomicSupport;
+use crate::ofi::discovery::device::Device;
+use crate::ofi::discovery::interface::{Interface, is_local};
+use crate::ofi::discovery::query::{Demand, Reaching, Step, query};
+use crate::ofi::discovery::selection::{Listed, Source, describe, select};
+use crate::ofi::error::OfiError;
+use crate::ofi::objects::info::Info;
+use crate::ofi::provider::{Candidate, candidates, user_name};
 use crate::settings::{Devices, GpuDirect, Progress, Provider, Settings};
 
 /// Something that libfabric could have given, and why it was not taken.
@@ -48,10 +48,10 @@ pub enum MemoryKinds {
 /// The provider chosen and its devices.
 #[derive(Debug)]
 pub struct Discovery {
-    pub(super) library: &'static Library,
-    pub(super) candidate: Candidate,
-    pub(super) settings: Settings,
-    pub(super) asked: Step,
+    pub(in crate::ofi) library: &'static Library,
+    pub(in crate::ofi) candidate: Candidate,
+    pub(in crate::ofi) settings: Settings,
+    pub(in crate::ofi) asked: Step,
     devices: Vec<Device>,
     refusals: Vec<Refusal>,
 }
@@ -386,7 +386,7 @@ fn list(infos: &[Option<Info>]) -> Vec<Listed> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(in crate::ofi) mod tests {
     use super::*;
 
     /// The defaults, for tests of this layer, with the libfabric that `OFI_TEST_LIBRARY` names.

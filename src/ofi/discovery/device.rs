@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::info::Info;
-use super::provider::Candidate;
+use crate::ofi::objects::info::Info;
+use crate::ofi::provider::Candidate;
 
 /// A device of the chosen provider, ready to be opened.
 #[derive(Clone, Debug)]
@@ -23,11 +23,11 @@ pub struct Device {
     /// The NIC's directory in sysfs, as NVSHMEM compares it with the GPU's. None for what is not a
     /// NIC that reads memory itself.
     pub pci_path: Option<PathBuf>,
-    pub(super) info: Arc<Info>,
+    pub(in crate::ofi) info: Arc<Info>,
 }
 
 impl Device {
-    pub(super) fn new(name: String, candidate: Candidate, info: Info) -> Self {
+    pub(in crate::ofi) fn new(name: String, candidate: Candidate, info: Info) -> Self {
         let domain = info.domain_name();
         let pci_path =
             if candidate.plain_sockets || candidate.name == "shm" { None } else { pci_path(&info) };

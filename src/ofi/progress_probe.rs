@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 
 use libfabric_sys::{FI_PROGRESS_AUTO, Version, fi_progress};
 
-use super::context::Contexts;
-use super::device::Device;
-use super::fabric::Fabrics;
-use super::memory::Registrar;
-use super::port::OfiPort;
-use super::rail::{Rail, Receives};
 use crate::engine::ids::{RailId, Token};
 use crate::engine::port::{
     Access, Addressing, Direction, Local, POLL_BATCH, Polled, Port, PortError, Posted, Transfer,
 };
+use crate::ofi::data_path::port::OfiPort;
+use crate::ofi::data_path::rail::{Rail, Receives};
+use crate::ofi::discovery::device::Device;
+use crate::ofi::memory::registration::Registrar;
+use crate::ofi::objects::contexts::Contexts;
+use crate::ofi::objects::fabric::Fabrics;
 use crate::settings::Settings;
 
 /// How long the probe waits for its write to land. A provider with a thread takes milliseconds.
@@ -48,7 +48,7 @@ enum Known {
 
 impl Verdict {
     /// Judges the provider of `device`, by the table, and by a probe where that could say yes.
-    pub(super) fn reach(
+    pub(in crate::ofi) fn reach(
         fabrics: &mut Fabrics,
         device: &Device,
         settings: &Settings,
@@ -153,8 +153,10 @@ mod tests {
 
     #[test]
     fn the_probe_says_no_where_nobody_polls_the_target() {
-        let settings =
-            Settings { provider: Provider::TcpRxm, ..crate::ofi::discovery::tests::settings() };
+        let settings = Settings {
+            provider: Provider::TcpRxm,
+            ..crate::ofi::discovery::search::tests::settings()
+        };
         let found = Discovery::run(&settings, true, MemoryKinds::Host)
             .unwrap_or_else(|error| panic!("{error}"));
         let reached = probe(&mut Fabrics::default(), &found.devices()[0], &settings);

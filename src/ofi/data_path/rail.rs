@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use libfabric_sys::{FI_EINVAL, FI_MR_HMEM, FI_MR_LOCAL};
 
-use super::context::Contexts;
-use super::device::Device;
-use super::domain::Domain;
-use super::endpoint::Endpoint;
-use super::fabric::Fabrics;
-use super::message_buffers::MessageBuffers;
-use super::message_order::MessageOrder;
-use super::region::{Region, Way};
-use super::remote_data::RemoteData;
 use crate::engine::port::{Access, Desc, PortError, RailLimits};
+use crate::ofi::data_path::message_buffers::MessageBuffers;
+use crate::ofi::discovery::device::Device;
+use crate::ofi::discovery::message_order::MessageOrder;
+use crate::ofi::discovery::remote_data::RemoteData;
+use crate::ofi::objects::contexts::Contexts;
+use crate::ofi::objects::domain::Domain;
+use crate::ofi::objects::endpoint::Endpoint;
+use crate::ofi::objects::fabric::Fabrics;
+use crate::ofi::objects::memory_region::{Region, Way};
 use crate::settings::Settings;
 use crate::topology::PciAddress;
 
@@ -36,7 +36,7 @@ const QUEUE_MARGIN: usize = 256;
 
 /// Whether peers send messages to a rail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Receives {
+pub(in crate::ofi) enum Receives {
     /// They do: those of a proxy lane.
     Messages,
     /// They do not, and must not: native tcp stops reading the connection of a message for which no
@@ -46,7 +46,7 @@ pub(super) enum Receives {
 
 /// One rail. Fields are closed in the order in which they stand here.
 #[derive(Debug)]
-pub(super) struct Rail {
+pub(in crate::ofi) struct Rail {
     /// The values of inline writes, where local memory must be registered.
     values: Option<Region>,
     /// The message buffers, likewise.
@@ -69,7 +69,7 @@ pub(super) struct Rail {
 impl Rail {
     /// Opens a device: domain, queue, vector, endpoint. The vector is made for `peers` addresses. No
     /// receive is posted yet: that is the port's work.
-    pub(super) fn open(
+    pub(in crate::ofi) fn open(
         fabrics: &mut Fabrics,
         device: &Device,
         settings: &Settings,
@@ -120,7 +120,7 @@ impl Rail {
     }
 
     /// The limits that a rail on the device has.
-    pub(super) fn limits_of(device: &Device, settings: &Settings) -> RailLimits {
+    pub(in crate::ofi) fn limits_of(device: &Device, settings: &Settings) -> RailLimits {
         let info = &device.info;
         RailLimits {
             max_segment: at_most(info.max_message(), settings.max_segment, isize::MAX as usize),
@@ -131,52 +131,52 @@ impl Rail {
         }
     }
 
-    pub(super) fn name(&self) -> &str {
+    pub(in crate::ofi) fn name(&self) -> &str {
         &self.name
     }
 
     /// The NIC, where it is known.
-    pub(super) fn pci(&self) -> Option<PciAddress> {
+    pub(in crate::ofi) fn pci(&self) -> Option<PciAddress> {
         self.pci
     }
 
-    pub(super) fn limits(&self) -> RailLimits {
+    pub(in crate::ofi) fn limits(&self) -> RailLimits {
         self.limits
     }
 
     /// Whether the endpoint was opened with `FI_ATOMIC`.
     #[inline]
-    pub(super) fn has_atomics(&self) -> bool {
+    pub(in crate::ofi) fn has_atomics(&self) -> bool {
         self.domain.info().has_atomics()
     }
 
-    pub(super) fn domain(&self) -> &Arc<Domain> {
+    pub(in crate::ofi) fn domain(&self) -> &Arc<Domain> {
         &self.domain
     }
 
     #[inline]
-    pub(super) fn endpoint(&self) -> &Endpoint {
+    pub(in crate::ofi) fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
     /// The descriptor of the values of inline writes.
-    pub(super) fn values_desc(&self) -> Desc {
+    pub(in crate::ofi) fn values_desc(&self) -> Desc {
         self.values.as_ref().map_or(Desc(0), Region::desc)
     }
 
     /// The descriptor of the cells of atomic operations.
-    pub(super) fn cells_desc(&self) -> Desc {
+    pub(in crate::ofi) fn cells_desc(&self) -> Desc {
         self.cells.as_ref().map_or(Desc(0), Region::desc)
     }
 
     #[inline]
-    pub(super) fn message_buffers(&self) -> &MessageBuffers {
+    pub(in crate::ofi) fn message_buffers(&self) -> &MessageBuffers {
         &self.message_buffers
     }
 
     /// The descriptor of the message buffers.
     #[inline]
-    pub(super) fn messages_desc(&self) -> Desc {
+    pub(in crate::ofi) fn messages_desc(&self) -> Desc {
         self.messages.as_ref().map_or(Desc(0), Region::desc)
     }
 }
