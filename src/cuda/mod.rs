@@ -1,15 +1,10 @@
 //! CUDA's driver, found at run time: what an address is, and how bytes get to and from a device.
 //!
 //! ```text
-//! driver    the library, its version, its functions; absent is the normal case without a GPU
-//! context   which context memory belongs to; binding it on the thread that calls
-//! pointer   what an address is; range: where the allocations under a range end
-//! pinned    page-locked chunks; stream, copy: copies that run beside the CPU
-//! words     single words in device memory, for signals and atomics
-//! device    attributes; dma_buf: memory as a file descriptor
-//! module    kernels, loaded and launched; device_memory: what they work on
-//! staging   what is staged; stager: the engine's port for copies and words of it
-//! hazards   what would keep those copies from running, for the log
+//! driver   the library, its functions, contexts, devices, streams and kernels; absent is the normal case
+//! memory   what an address is, where allocations end, memory of ours, memory as a file descriptor
+//! copy     copies that run beside the CPU, and what is staged by them
+//! words    single words in device memory, for signals and atomics
 //! ```
 //!
 //! # What a process without CUDA pays
@@ -28,50 +23,28 @@
 //! it and restores what was bound. [`CopyEngine`], [`PinnedPool`] and [`Words`] belong to one thread
 //! at a time, as the stager does, the rest to all.
 
-mod api;
-mod context;
 mod copy;
-mod device;
-mod device_memory;
-mod dma_buf;
 mod driver;
-mod error;
-mod flight;
-mod gdrcopy;
-mod hazards;
-mod mapping;
-mod module;
-mod pinned;
-mod pointer;
-mod range;
-mod range_cache;
-mod ring;
-mod scratch;
-mod stager;
-mod staging;
-mod stream;
-mod stream_words;
-mod way;
-mod word_range;
+mod memory;
 mod words;
 
-pub use context::{Bound, Context, Ordinal};
-pub use copy::{
+pub use copy::engine::{
     Completed, CopyEngine, Direction, PinnedTransfer, StartError, Ticket, Transfer, Word,
 };
-pub use device::{Attributes, Device, WritesOrdering, flush_writes};
-pub use device_memory::DeviceMemory;
-pub use dma_buf::DmaBuf;
-pub use driver::{DEFAULT_LIBRARY, Driver, DriverVersion};
-pub use error::{CudaError, LoadError, RangeError};
-pub use gdrcopy::{GDRCOPY_LIBRARY, Gdrcopy, GdrcopyError};
-pub use module::{Kernel, Module};
-pub use pinned::{Chunk, PinnedMemory, PinnedPool};
-pub use pointer::{Kind, Pointer};
-pub use range::{DeviceRange, Memory, Pieces};
-pub use scratch::Scratch;
-pub use staging::{StagedRegion, Staging, StagingError, StagingOptions};
-pub use stream::Stream;
-pub use way::{Cost, Way, WordError, WordsOptions};
-pub use word_range::{Mapper, WordRange};
-pub use words::{WordAccess, Words};
+pub use copy::staging::{StagedRegion, Staging, StagingError, StagingOptions};
+pub use driver::context::{Bound, Context, Ordinal};
+pub use driver::device::{Attributes, Device, WritesOrdering, flush_writes};
+pub use driver::error::{CudaError, LoadError, RangeError};
+pub use driver::library::{DEFAULT_LIBRARY, Driver, DriverVersion};
+pub use driver::module::{Kernel, Module};
+pub use driver::stream::Stream;
+pub use memory::device_memory::DeviceMemory;
+pub use memory::dma_buf::DmaBuf;
+pub use memory::pinned::{Chunk, PinnedMemory, PinnedPool};
+pub use memory::pointer::{Kind, Pointer};
+pub use memory::range::{DeviceRange, Memory, Pieces};
+pub use memory::scratch::Scratch;
+pub use words::access::{WordAccess, Words};
+pub use words::gdrcopy::{GDRCOPY_LIBRARY, Gdrcopy, GdrcopyError};
+pub use words::way::{Cost, Way, WordError, WordsOptions};
+pub use words::word_range::{Mapper, WordRange};

@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use cudarc::driver::sys::{CUdeviceptr, CUmemRangeHandleType_enum as handle_type};
 
-use super::error::{CudaError, code};
-use super::range::DeviceRange;
+use crate::cuda::driver::error::{CudaError, code};
+use crate::cuda::memory::range::DeviceRange;
 
 /// A dma-buf of a part of a range. Dropping it closes the descriptor; who has mapped or registered it keeps
 /// the memory.

@@ -14,16 +14,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use thiserror::Error;
 
-use super::context::Context;
-use super::copy::CopyEngine;
-use super::error::{CudaError, refused};
-use super::hazards;
-use super::pinned::PinnedMemory;
-use super::range::DeviceRange;
-use super::stager::DeviceStager;
-use super::way::WordsOptions;
-use super::word_range::{Mapper, WordRange};
-use super::words::Words;
+use crate::cuda::copy::engine::CopyEngine;
+use crate::cuda::copy::stager::DeviceStager;
+use crate::cuda::driver::context::Context;
+use crate::cuda::driver::error::{CudaError, refused};
+use crate::cuda::driver::hazards;
+use crate::cuda::memory::pinned::PinnedMemory;
+use crate::cuda::memory::range::DeviceRange;
+use crate::cuda::words::access::Words;
+use crate::cuda::words::way::WordsOptions;
+use crate::cuda::words::word_range::{Mapper, WordRange};
 use crate::engine::port::PortError;
 use crate::engine::port::copies::{Bounce, MAX_CHUNKS, Stager};
 use crate::logging;
@@ -85,30 +85,30 @@ pub struct Staging {
 
 /// What the stager reads.
 #[derive(Debug, Default)]
-pub(super) struct Shared {
-    pub(super) ranges: Vec<Staged>,
+pub(in crate::cuda) struct Shared {
+    pub(in crate::cuda) ranges: Vec<Staged>,
     /// What was made for contexts and not taken yet, in the order of their indices.
-    pub(super) arrivals: Vec<ContextCopies>,
+    pub(in crate::cuda) arrivals: Vec<ContextCopies>,
     /// Whether the stager is gone.
-    pub(super) ended: bool,
+    pub(in crate::cuda) ended: bool,
 }
 
 /// A range that is staged.
 #[derive(Clone, Debug)]
-pub(super) struct Staged {
+pub(in crate::cuda) struct Staged {
     /// Where the engine knows it; the driver may know it elsewhere.
-    pub(super) addr: usize,
+    pub(in crate::cuda) addr: usize,
     /// Index of its context.
-    pub(super) context: usize,
-    pub(super) range: Arc<WordRange>,
+    pub(in crate::cuda) context: usize,
+    pub(in crate::cuda) range: Arc<WordRange>,
 }
 
 /// What moves the bytes of one context.
 #[derive(Debug)]
-pub(super) struct ContextCopies {
-    pub(super) outward: CopyEngine,
-    pub(super) inward: CopyEngine,
-    pub(super) words: Words,
+pub(in crate::cuda) struct ContextCopies {
+    pub(in crate::cuda) outward: CopyEngine,
+    pub(in crate::cuda) inward: CopyEngine,
+    pub(in crate::cuda) words: Words,
 }
 
 #[derive(Debug, Default)]
@@ -233,19 +233,19 @@ impl Staging {
 
     /// A number that changes when anything that the stager reads does.
     #[inline(always)]
-    pub(super) fn epoch(&self) -> u64 {
+    pub(in crate::cuda) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
     }
 
     /// What the stager reads, and the number of its state.
-    pub(super) fn read(&self) -> (MutexGuard<'_, Shared>, u64) {
+    pub(in crate::cuda) fn read(&self) -> (MutexGuard<'_, Shared>, u64) {
         let shared = lock(&self.shared);
         // Read under the lock: what is read holds exactly the changes up to this number.
         let epoch = self.epoch();
         (shared, epoch)
     }
 
-    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Shared) -> T) -> T {
+    pub(in crate::cuda) fn change<T>(&self, change: impl FnOnce(&mut Shared) -> T) -> T {
         let mut shared = lock(&self.shared);
         let changed = change(&mut shared);
         // Under the lock, so that who sees the new number also finds the change.

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::copy::StartError;
-use super::error::CudaError;
-use super::gdrcopy::GDRCOPY_LIBRARY;
+use crate::cuda::copy::engine::StartError;
+use crate::cuda::driver::error::CudaError;
+use crate::cuda::words::gdrcopy::GDRCOPY_LIBRARY;
 
 /// How words are reached.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

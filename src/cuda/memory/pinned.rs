@@ -3,8 +3,8 @@
 use std::ptr;
 use std::sync::Arc;
 
-use super::context::Context;
-use super::error::CudaError;
+use crate::cuda::driver::context::Context;
+use crate::cuda::driver::error::CudaError;
 
 /// One piece of page-locked memory, known to all contexts.
 ///
@@ -153,7 +153,7 @@ impl Chunk {
 
     /// The memory it was cut from.
     #[inline]
-    pub(super) fn memory(&self) -> &Arc<PinnedMemory> {
+    pub(in crate::cuda) fn memory(&self) -> &Arc<PinnedMemory> {
         &self.memory
     }
 }

@@ -7,9 +7,9 @@ use std::ptr;
 
 use cudarc::driver::sys::{self, CUcontext, CUdeviceptr};
 
-use super::context::Ordinal;
-use super::driver::Driver;
-use super::error::{CudaError, code};
+use crate::cuda::driver::context::Ordinal;
+use crate::cuda::driver::error::{CudaError, code};
+use crate::cuda::driver::library::Driver;
 
 /// The kinds of memory, by who can touch them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -61,7 +61,7 @@ pub struct Pointer {
     /// another allocation has another one. 0 for memory that CUDA does not know.
     pub buffer: u64,
     /// The context it belongs to. Null for none.
-    pub(super) context: CUcontext,
+    pub(in crate::cuda) context: CUcontext,
 }
 
 impl Pointer {

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{CUfunction, CUmodule};
 
-use super::context::Context;
-use super::error::CudaError;
-use super::stream::Stream;
+use crate::cuda::driver::context::Context;
+use crate::cuda::driver::error::CudaError;
+use crate::cuda::driver::stream::Stream;
 
 /// Compiled code in a context: a fatbin, of which the driver takes what fits the device.
 #[derive(Debug)]

@@ -3,13 +3,13 @@
 use std::ptr;
 use std::sync::{Arc, Weak};
 
-use super::copy::{self, CopyEngine, PinnedTransfer, StartError};
-use super::error::{CudaError, refused};
-use super::flight::{By, Flight, Started};
-use super::pinned::PinnedMemory;
-use super::range_cache::{Known, RangeCache};
-use super::staging::{ContextCopies, Staging};
-use super::word_range::WordRange;
+use crate::cuda::copy::engine::{self, CopyEngine, PinnedTransfer, StartError};
+use crate::cuda::copy::flight::{By, Flight, Started};
+use crate::cuda::copy::staging::{ContextCopies, Staging};
+use crate::cuda::driver::error::{CudaError, refused};
+use crate::cuda::memory::pinned::PinnedMemory;
+use crate::cuda::memory::range_cache::{Known, RangeCache};
+use crate::cuda::words::word_range::WordRange;
 use crate::engine::atomic::{Atomic, Width};
 use crate::engine::port::copies::{Copied, Copy, CopyDirection, CopyPort, Reach};
 use crate::engine::port::{PortError, Posted};
@@ -21,7 +21,7 @@ use crate::engine::port::{PortError, Posted};
 ///
 /// Dropping it waits for copies under way, as [`CopyEngine`] does, and ends staging in this process.
 #[derive(Debug)]
-pub(super) struct DeviceStager {
+pub(in crate::cuda) struct DeviceStager {
     staging: Arc<Staging>,
     /// The state of `staging` that the rest is of.
     epoch: u64,
@@ -73,7 +73,11 @@ enum Any {
 
 impl DeviceStager {
     /// `depth`: copies that each engine, and so each direction, takes at once.
-    pub(super) fn new(staging: Arc<Staging>, bounce: Arc<PinnedMemory>, depth: usize) -> Self {
+    pub(in crate::cuda) fn new(
+        staging: Arc<Staging>,
+        bounce: Arc<PinnedMemory>,
+        depth: usize,
+    ) -> Self {
         Self {
             staging,
             epoch: 0,
@@ -255,8 +259,8 @@ impl CopyPort for DeviceStager {
                 }
                 let transfer = PinnedTransfer {
                     direction: match direction {
-                        CopyDirection::Out => copy::Direction::FromDevice,
-                        CopyDirection::In => copy::Direction::ToDevice,
+                        CopyDirection::Out => engine::Direction::FromDevice,
+                        CopyDirection::In => engine::Direction::ToDevice,
                     },
                     range: range.range(),
                     addr,

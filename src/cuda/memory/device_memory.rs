@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::CUdeviceptr;
 
-use super::context::Context;
-use super::error::CudaError;
-use super::pinned::PinnedMemory;
-use super::stream::Stream;
+use crate::cuda::driver::context::Context;
+use crate::cuda::driver::error::CudaError;
+use crate::cuda::driver::stream::Stream;
+use crate::cuda::memory::pinned::PinnedMemory;
 
 /// A piece of device memory. The CPU cannot touch it.
 ///
@@ -59,7 +59,11 @@ impl DeviceMemory {
         let driver = self.context.driver();
         let subject = || format!("{} bytes of {} to device memory", self.len, from.len());
         if from.len() < self.len {
-            return Err(driver.error(CALL, super::error::code::INVALID_VALUE, subject()));
+            return Err(driver.error(
+                CALL,
+                crate::cuda::driver::error::code::INVALID_VALUE,
+                subject(),
+            ));
         }
         let _bound = self.context.bind()?;
         let copy = driver.api.cuMemcpyHtoDAsync_v2;

@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use super::driver::Driver;
-use super::error::{CudaError, RangeError};
-use super::range::{DeviceRange, Memory};
-use super::word_range::WordRange;
+use crate::cuda::driver::error::{CudaError, RangeError};
+use crate::cuda::driver::library::Driver;
+use crate::cuda::memory::range::{DeviceRange, Memory};
+use crate::cuda::words::word_range::WordRange;
 
 /// Most ranges that are kept.
 const RANGES: usize = 64;
 
 /// What some bytes are, if the driver's copies are not needed to reach them.
 #[derive(Clone, Debug)]
-pub(super) enum Known {
+pub(in crate::cuda) enum Known {
     /// The CPU reaches them.
     Host,
     /// The driver does.
@@ -22,7 +22,7 @@ pub(super) enum Known {
 /// Ranges of device memory that were looked at. Addresses may be used again for other allocations at
 /// any time, so what was kept is checked at each use, by the driver's numbers of allocations.
 #[derive(Debug)]
-pub(super) struct RangeCache {
+pub(in crate::cuda) struct RangeCache {
     driver: &'static Driver,
     /// No two overlap.
     kept: Vec<Kept>,
@@ -38,13 +38,13 @@ struct Kept {
 }
 
 impl RangeCache {
-    pub(super) fn new(driver: &'static Driver) -> Self {
+    pub(in crate::cuda) fn new(driver: &'static Driver) -> Self {
         Self { driver, kept: Vec::with_capacity(RANGES), clock: 0 }
     }
 
     /// What `len` bytes from `addr` are. One call of the driver for each allocation where they were
     /// met before, else a few, and an allocation.
-    pub(super) fn look(&mut self, addr: usize, len: usize) -> Result<Known, RangeError> {
+    pub(in crate::cuda) fn look(&mut self, addr: usize, len: usize) -> Result<Known, RangeError> {
         self.clock += 1;
         if let Some(range) = self.kept(addr, len)? {
             return Ok(Known::Device(range));

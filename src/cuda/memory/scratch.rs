@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::CUdeviceptr;
 
-use super::context::Context;
-use super::error::{CudaError, RangeError, code};
-use super::range::{DeviceRange, Memory};
+use crate::cuda::driver::context::Context;
+use crate::cuda::driver::error::{CudaError, RangeError, code};
+use crate::cuda::memory::range::{DeviceRange, Memory};
 
 /// What GPUs map memory in.
-pub(super) const GPU_PAGE: usize = 64 << 10;
+pub(in crate::cuda) const GPU_PAGE: usize = 64 << 10;
 
 /// One GPU page of device memory. Freeing it may wait for everything on the device.
 #[derive(Debug)]

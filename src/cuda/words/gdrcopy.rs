@@ -9,8 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
 use thiserror::Error;
 
-use super::driver::reason;
-use super::scratch::GPU_PAGE;
+use crate::cuda::driver::library::reason;
+use crate::cuda::memory::scratch::GPU_PAGE;
 
 /// The name of the library, with the version of its interface that is used here.
 pub const GDRCOPY_LIBRARY: &str = "libgdrapi.so.2";
@@ -166,7 +166,7 @@ impl Gdrcopy {
     }
 
     /// Maps device memory of one allocation for the CPU. Its context must be bound.
-    pub(super) fn map(
+    pub(in crate::cuda) fn map(
         &'static self,
         addr: usize,
         len: usize,
@@ -224,7 +224,7 @@ impl fmt::Display for Gdrcopy {
 
 /// Device memory mapped for the CPU. Dropping it ends that.
 #[derive(Debug)]
-pub(super) struct GdrcopyMapping {
+pub(in crate::cuda) struct GdrcopyMapping {
     gdrcopy: &'static Gdrcopy,
     pinned: Pinned,
     cpu: usize,
@@ -235,7 +235,7 @@ pub(super) struct GdrcopyMapping {
 
 impl GdrcopyMapping {
     /// Where the CPU finds a device's address, which must be in what was mapped.
-    pub(super) fn cpu_addr(&self, addr: usize) -> usize {
+    pub(in crate::cuda) fn cpu_addr(&self, addr: usize) -> usize {
         self.cpu + (addr - self.start)
     }
 }

@@ -2,10 +2,10 @@
 
 use thiserror::Error;
 
-use super::api::Status;
-use super::context::Ordinal;
-use super::pointer::Kind;
-use super::way::WordError;
+use crate::cuda::driver::api::Status;
+use crate::cuda::driver::context::Ordinal;
+use crate::cuda::memory::pointer::Kind;
+use crate::cuda::words::way::WordError;
 use crate::engine::port::PortError;
 
 /// Why there is no CUDA driver to use.
@@ -124,12 +124,12 @@ impl From<WordError> for PortError {
 
 /// An error found here, with no call to the driver that failed.
 #[cold]
-pub(super) fn refused(call: &'static str, text: String) -> PortError {
+pub(in crate::cuda) fn refused(call: &'static str, text: String) -> PortError {
     PortError { call, code: libc::EINVAL, text }
 }
 
 /// Codes that mean something here. The rest is only passed on.
-pub(super) mod code {
+pub(in crate::cuda) mod code {
     use super::Status;
 
     pub(in crate::cuda) const SUCCESS: Status = 0;

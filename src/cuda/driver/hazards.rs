@@ -3,14 +3,14 @@
 
 use std::env;
 
-use super::driver::Driver;
+use crate::cuda::driver::library::Driver;
 use crate::logging;
 
 /// Streams that work beside the program's: two of copies and one of words.
 const OWN_STREAMS: u32 = 3;
 
 /// Warns of settings with which a program whose kernels wait for staged memory may stand still.
-pub(super) fn warn(driver: &Driver) {
+pub(in crate::cuda) fn warn(driver: &Driver) {
     let set = env::var("CUDA_DEVICE_MAX_CONNECTIONS").ok();
     if let Some(queues) = few_queues(set.as_deref()) {
         log::warn!(

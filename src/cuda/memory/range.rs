@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::CUdeviceptr;
 
-use super::context::{Context, Ordinal};
-use super::driver::Driver;
-use super::error::{CudaError, RangeError, code};
-use super::pointer::{Kind, Pointer};
+use crate::cuda::driver::context::{Context, Ordinal};
+use crate::cuda::driver::error::{CudaError, RangeError, code};
+use crate::cuda::driver::library::Driver;
+use crate::cuda::memory::pointer::{Kind, Pointer};
 
 /// What a range of addresses is.
 #[derive(Debug)]

@@ -9,15 +9,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::context::Context;
-use super::copy::{StartError, Word};
-use super::error::CudaError;
-use super::gdrcopy::Gdrcopy;
-use super::range::DeviceRange;
-use super::scratch::Scratch;
-use super::stream_words::StreamWords;
-use super::way::{Cost, Way, WordError, WordsOptions};
-use super::word_range::{Mapper, WordRange};
+use crate::cuda::copy::engine::{StartError, Word};
+use crate::cuda::driver::context::Context;
+use crate::cuda::driver::error::CudaError;
+use crate::cuda::memory::range::DeviceRange;
+use crate::cuda::memory::scratch::Scratch;
+use crate::cuda::words::gdrcopy::Gdrcopy;
+use crate::cuda::words::stream_words::StreamWords;
+use crate::cuda::words::way::{Cost, Way, WordError, WordsOptions};
+use crate::cuda::words::word_range::{Mapper, WordRange};
 use crate::engine::atomic::Width;
 use crate::logging;
 
@@ -314,7 +314,7 @@ impl Words {
             other => CudaError {
                 call: "cuMemcpyDtoHAsync_v2",
                 subject: self.stream.engine().context().to_string(),
-                code: super::error::code::INVALID_VALUE,
+                code: crate::cuda::driver::error::code::INVALID_VALUE,
                 name: String::from("CUDA_ERROR_INVALID_VALUE"),
                 text: other.to_string(),
             },

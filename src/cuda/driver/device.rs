@@ -5,9 +5,9 @@ use std::fmt;
 
 use cudarc::driver::sys::{CUdevice, CUdevice_attribute, CUdevice_attribute_enum as attribute};
 
-use super::context::{Context, Ordinal, device_number};
-use super::driver::Driver;
-use super::error::{CudaError, code};
+use crate::cuda::driver::context::{Context, Ordinal, device_number};
+use crate::cuda::driver::error::{CudaError, code};
+use crate::cuda::driver::library::Driver;
 
 /// How far the writes of a NIC are ordered before the flag that follows them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-use super::context::Context;
-use super::error::{CudaError, code};
-use super::pinned::{Chunk, PinnedMemory};
-use super::pointer::Kind;
-use super::range::DeviceRange;
-use super::ring::{Checked, Ring, store_host};
+use crate::cuda::copy::queue::{Checked, Ring, store_host};
+use crate::cuda::driver::context::Context;
+use crate::cuda::driver::error::{CudaError, code};
+use crate::cuda::memory::pinned::{Chunk, PinnedMemory};
+use crate::cuda::memory::pointer::Kind;
+use crate::cuda::memory::range::DeviceRange;
 use crate::engine::atomic::Width;
 use crate::logging;
 

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::context::Context;
-use super::copy::{CopyEngine, Direction, PinnedTransfer, StartError, Ticket, Word};
-use super::error::{CudaError, code};
-use super::pinned::PinnedMemory;
-use super::range::DeviceRange;
+use crate::cuda::copy::engine::{CopyEngine, Direction, PinnedTransfer, StartError, Ticket, Word};
+use crate::cuda::driver::context::Context;
+use crate::cuda::driver::error::{CudaError, code};
+use crate::cuda::memory::pinned::PinnedMemory;
+use crate::cuda::memory::range::DeviceRange;
 
 /// Words by a stream of their own. One thing is under way at a time.
 #[derive(Debug)]
-pub(super) struct StreamWords {
+pub(in crate::cuda) struct StreamWords {
     engine: CopyEngine,
     /// Where bytes wait to be copied.
     scratch: Arc<PinnedMemory>,
@@ -29,31 +29,34 @@ pub(super) struct StreamWords {
 const SCRATCH: usize = 256;
 
 impl StreamWords {
-    pub(super) fn new(context: &Arc<Context>, patience: Duration) -> Result<Self, CudaError> {
+    pub(in crate::cuda) fn new(
+        context: &Arc<Context>,
+        patience: Duration,
+    ) -> Result<Self, CudaError> {
         // One for the word asked for, the rest is never used but after a time-out.
         let engine = CopyEngine::new(context, 2)?;
         let scratch = PinnedMemory::new(context, SCRATCH)?;
         Ok(Self { engine, scratch, patience, stuck: None })
     }
 
-    pub(super) fn engine(&self) -> &CopyEngine {
+    pub(in crate::cuda) fn engine(&self) -> &CopyEngine {
         &self.engine
     }
 
-    pub(super) fn load(&mut self, word: &Word<'_>) -> Result<u64, StartError> {
+    pub(in crate::cuda) fn load(&mut self, word: &Word<'_>) -> Result<u64, StartError> {
         self.alive()?;
         let ticket = self.engine.start_load(word)?;
         self.wait(ticket, word.addr)
     }
 
-    pub(super) fn store(&mut self, word: &Word<'_>, value: u64) -> Result<(), StartError> {
+    pub(in crate::cuda) fn store(&mut self, word: &Word<'_>, value: u64) -> Result<(), StartError> {
         self.alive()?;
         let ticket = self.engine.start_store(word, value)?;
         self.wait(ticket, word.addr).map(drop)
     }
 
     /// Loads bytes, all of which are in the range.
-    pub(super) fn load_bytes(
+    pub(in crate::cuda) fn load_bytes(
         &mut self,
         range: &DeviceRange,
         addr: usize,
@@ -77,7 +80,7 @@ impl StreamWords {
     }
 
     /// Stores bytes, all of which are to be in the range.
-    pub(super) fn store_bytes(
+    pub(in crate::cuda) fn store_bytes(
         &mut self,
         range: &DeviceRange,
         addr: usize,

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 /// What tells that a copy has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum By {
+pub(in crate::cuda) enum By {
     /// Nothing: the CPU has copied, it had ended when it was started.
     Cpu,
     /// The engine of the context with this index.
@@ -13,46 +13,46 @@ pub(super) enum By {
 
 /// A copy under way.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Started {
-    pub(super) tag: u32,
-    pub(super) by: By,
+pub(in crate::cuda) struct Started {
+    pub(in crate::cuda) tag: u32,
+    pub(in crate::cuda) by: By,
 }
 
 /// Copies of one direction. Several engines may be at work; the end of each copy is told in the order of
 /// starting, so it waits for those before it. An engine's own copies end in their order, so the first
 /// copy here is the oldest of its engine.
 #[derive(Debug)]
-pub(super) struct Flight {
+pub(in crate::cuda) struct Flight {
     started: VecDeque<Started>,
     capacity: usize,
 }
 
 impl Flight {
     /// Room for that many.
-    pub(super) fn new(capacity: usize) -> Self {
+    pub(in crate::cuda) fn new(capacity: usize) -> Self {
         Self { started: VecDeque::with_capacity(capacity), capacity }
     }
 
     #[inline]
-    pub(super) fn is_full(&self) -> bool {
+    pub(in crate::cuda) fn is_full(&self) -> bool {
         self.started.len() == self.capacity
     }
 
     /// The one that ends next.
     #[inline]
-    pub(super) fn first(&self) -> Option<Started> {
+    pub(in crate::cuda) fn first(&self) -> Option<Started> {
         self.started.front().copied()
     }
 
     /// Takes one in. There is room, so this does not allocate.
     #[inline]
-    pub(super) fn push(&mut self, started: Started) {
+    pub(in crate::cuda) fn push(&mut self, started: Started) {
         self.started.push_back(started);
     }
 
     /// Lets the first go.
     #[inline]
-    pub(super) fn pop(&mut self) {
+    pub(in crate::cuda) fn pop(&mut self) {
         self.started.pop_front();
     }
 }
