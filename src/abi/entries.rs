@@ -1,5 +1,5 @@
-//! The functions that the host calls, but for puts and gets ([`super::transfers`]) and what changes words of
-//! peers ([`super::words`]). Each reads its arguments and hands them to the engine.
+//! The functions that the host calls, but for puts and gets ([`crate::abi::transfers`]) and what changes words of
+//! peers ([`crate::abi::signals`]). Each reads its arguments and hands them to the engine.
 //!
 //! The safety of all of them rests on what the host promises; the rules are numbered in
 //! [`super`]'s documentation.
@@ -10,12 +10,12 @@ use std::sync::Once;
 use log::{info, warn};
 use nvshmem_abi::{MemHandle, PeInfo, Transport, c};
 
-use super::bootstrap::HostCollectives;
-use super::error::AbiError;
-use super::guard::guard;
-use super::request::{self};
-use super::table;
-use super::table::{boot_handle, destroy, is_alive, job};
+use crate::abi::collectives::HostCollectives;
+use crate::abi::error::AbiError;
+use crate::abi::guard::guard;
+use crate::abi::request::{self};
+use crate::abi::table;
+use crate::abi::table::{boot_handle, destroy, is_alive, job};
 use crate::engine::port::Access;
 use crate::engine::wire::handle::HandleBytes;
 use crate::job::{Origin, connect, counters};
@@ -24,13 +24,13 @@ use crate::logging;
 /// What this transport can do with a peer: put, get and atomics through the host.
 const REACH: c_int = c::NVT_CAP_CPU_WRITE | c::NVT_CAP_CPU_READ | c::NVT_CAP_CPU_ATOMICS;
 
-pub(super) const HOST_QP: c_int = c::NVT_QP_HOST;
+pub(in crate::abi) const HOST_QP: c_int = c::NVT_QP_HOST;
 
 /// Every PE can be reached: the network decides, and connecting finds out.
 ///
 /// # Safety
 /// Rule 1.
-pub(super) unsafe extern "C" fn can_reach_peer(
+pub(in crate::abi) unsafe extern "C" fn can_reach_peer(
     access: *mut c_int,
     _peer: *mut PeInfo,
     _transport: *mut Transport,
@@ -47,7 +47,7 @@ pub(super) unsafe extern "C" fn can_reach_peer(
 ///
 /// # Safety
 /// Rules 1 and 2.
-pub(super) unsafe extern "C" fn connect_endpoints_3(
+pub(in crate::abi) unsafe extern "C" fn connect_endpoints_3(
     transport: *mut Transport,
     devices: *mut c_int,
     n_devices: c_int,
@@ -61,7 +61,7 @@ pub(super) unsafe extern "C" fn connect_endpoints_3(
 ///
 /// # Safety
 /// Rules 1 and 2.
-pub(super) unsafe extern "C" fn connect_endpoints_4(
+pub(in crate::abi) unsafe extern "C" fn connect_endpoints_4(
     transport: *mut Transport,
     devices: *mut c_int,
     n_devices: c_int,
@@ -105,11 +105,11 @@ unsafe fn do_connect(
 /// Layout 3a passes (out, handle_in, buf, size, transport, local_only), layout 3b
 /// (out, buf, size, transport, local_only), and both say that they are version 3. What they have
 /// in common is six words in registers.
-pub(super) type GetMemHandle3 =
+pub(in crate::abi) type GetMemHandle3 =
     unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> c_int;
 
 /// Layouts 3b and later.
-pub(super) type GetMemHandle3b =
+pub(in crate::abi) type GetMemHandle3b =
     unsafe extern "C" fn(*mut MemHandle, *mut c_void, usize, *mut Transport, bool) -> c_int;
 
 /// Layouts 3a and 3b, told apart by the place of the transport pointer. No other argument can have
@@ -118,7 +118,7 @@ pub(super) type GetMemHandle3b =
 ///
 /// # Safety
 /// Rule 1, for the form in which it was called.
-pub(super) unsafe extern "C" fn get_mem_handle_3(
+pub(in crate::abi) unsafe extern "C" fn get_mem_handle_3(
     out: usize,
     second: usize,
     third: usize,
@@ -147,7 +147,7 @@ pub(super) unsafe extern "C" fn get_mem_handle_3(
 ///
 /// # Safety
 /// Rule 1.
-pub(super) unsafe extern "C" fn get_mem_handle(
+pub(in crate::abi) unsafe extern "C" fn get_mem_handle(
     out: *mut MemHandle,
     buf: *mut c_void,
     size: usize,
@@ -202,7 +202,7 @@ unsafe fn register(
 
 /// # Safety
 /// Rule 1.
-pub(super) unsafe extern "C" fn release_mem_handle(
+pub(in crate::abi) unsafe extern "C" fn release_mem_handle(
     handle: *mut MemHandle,
     transport: *mut Transport,
 ) -> c_int {
@@ -220,7 +220,7 @@ pub(super) unsafe extern "C" fn release_mem_handle(
 ///
 /// # Safety
 /// Rules 1 and 2.
-pub(super) unsafe extern "C" fn finalize(transport: *mut Transport) -> c_int {
+pub(in crate::abi) unsafe extern "C" fn finalize(transport: *mut Transport) -> c_int {
     guard("finalize", || {
         if is_alive(transport as usize) {
             // SAFETY: alive, and rule 2.
@@ -239,7 +239,10 @@ pub(super) unsafe extern "C" fn finalize(transport: *mut Transport) -> c_int {
 ///
 /// # Safety
 /// Rule 1.
-pub(super) unsafe extern "C" fn show_info(transport: *mut Transport, _style: c_int) -> c_int {
+pub(in crate::abi) unsafe extern "C" fn show_info(
+    transport: *mut Transport,
+    _style: c_int,
+) -> c_int {
     guard("show_info", || {
         // SAFETY: rule 1.
         match unsafe { job(transport)? }.connected() {
@@ -252,7 +255,7 @@ pub(super) unsafe extern "C" fn show_info(transport: *mut Transport, _style: c_i
 
 /// # Safety
 /// Rules 1 and 3.
-pub(super) unsafe extern "C" fn progress(transport: *mut Transport) -> c_int {
+pub(in crate::abi) unsafe extern "C" fn progress(transport: *mut Transport) -> c_int {
     guard("progress", || {
         // SAFETY: rule 1.
         let connected = unsafe { job(transport)? }.connected()?;
@@ -266,7 +269,7 @@ pub(super) unsafe extern "C" fn progress(transport: *mut Transport) -> c_int {
 ///
 /// # Safety
 /// Rules 1 and 3.
-pub(super) unsafe extern "C" fn fence_3(
+pub(in crate::abi) unsafe extern "C" fn fence_3(
     transport: *mut Transport,
     pe: c_int,
     is_proxy: c_int,
@@ -280,7 +283,7 @@ pub(super) unsafe extern "C" fn fence_3(
 ///
 /// # Safety
 /// Rules 1 and 3.
-pub(super) unsafe extern "C" fn fence_4(
+pub(in crate::abi) unsafe extern "C" fn fence_4(
     transport: *mut Transport,
     pe: c_int,
     qp: c_int,
@@ -307,7 +310,11 @@ unsafe fn do_fence(transport: *mut Transport, pe: c_int, qp: c_int) -> Result<()
 
 /// # Safety
 /// Rules 1 and 3.
-pub(super) unsafe extern "C" fn quiet(transport: *mut Transport, pe: c_int, qp: c_int) -> c_int {
+pub(in crate::abi) unsafe extern "C" fn quiet(
+    transport: *mut Transport,
+    pe: c_int,
+    qp: c_int,
+) -> c_int {
     guard("quiet", || {
         // SAFETY: rule 1.
         let connected = unsafe { job(transport)? }.connected()?;
@@ -326,7 +333,7 @@ pub(super) unsafe extern "C" fn quiet(transport: *mut Transport, pe: c_int, qp: 
 ///
 /// # Safety
 /// Rules 1 and 3.
-pub(super) unsafe extern "C" fn enforce_cst(transport: *mut Transport) -> c_int {
+pub(in crate::abi) unsafe extern "C" fn enforce_cst(transport: *mut Transport) -> c_int {
     guard("enforce_cst", || {
         // SAFETY: rule 1.
         let connected = unsafe { job(transport)? }.connected()?;

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use log::error;
 use nvshmem_abi::c;
 
-use super::error::AbiError;
+use crate::abi::error::AbiError;
 use crate::logging;
 
 /// Runs the body of an entry and turns its outcome into a status.
@@ -15,7 +15,10 @@ use crate::logging;
 /// A body that panics may leave the transport's state half changed; the host is told that the
 /// transport failed, which it treats as the end of the job, so nobody builds on that state.
 #[inline]
-pub(super) fn guard(entry: &'static str, body: impl FnOnce() -> Result<(), AbiError>) -> c_int {
+pub(in crate::abi) fn guard(
+    entry: &'static str,
+    body: impl FnOnce() -> Result<(), AbiError>,
+) -> c_int {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => c::NVT_STATUS_SUCCESS,
         Ok(Err(failed)) => report(entry, &failed),

@@ -8,12 +8,12 @@ use std::ffi::c_int;
 
 use nvshmem_abi::{OpAttrs6, OpAttrs7, RmaBytes, RmaMem, RmaVerb, Transport, c};
 
-use super::entries::HOST_QP;
-use super::error::AbiError;
-use super::guard::guard;
-use super::request;
-use super::table::{job, job_of};
-use super::transfers::{rma_at_length, rma_at_once};
+use crate::abi::entries::HOST_QP;
+use crate::abi::error::AbiError;
+use crate::abi::guard::guard;
+use crate::abi::request;
+use crate::abi::table::{job, job_of};
+use crate::abi::transfers::{rma_at_length, rma_at_once};
 
 const MORE_FOLLOWS: u32 = c::NVT_OP_FLAG_MORE_FOLLOWS as u32;
 const BATCH_RMA: u32 = c::NVT_REGION_HINT_BATCH_RMA as u32;
@@ -23,7 +23,7 @@ const BATCH_RMA: u32 = c::NVT_REGION_HINT_BATCH_RMA as u32;
 /// # Safety
 /// Rules 1, 3 and 4.
 #[allow(clippy::too_many_arguments, reason = "NVSHMEM's interface")]
-pub(super) unsafe extern "C" fn rma_with_hints_6(
+pub(in crate::abi) unsafe extern "C" fn rma_with_hints_6(
     transport: *mut Transport,
     pe: c_int,
     verb: RmaVerb,
@@ -46,7 +46,7 @@ pub(super) unsafe extern "C" fn rma_with_hints_6(
 /// # Safety
 /// Rules 1, 3 and 4.
 #[allow(clippy::too_many_arguments, reason = "NVSHMEM's interface")]
-pub(super) unsafe extern "C" fn rma_with_hints_7(
+pub(in crate::abi) unsafe extern "C" fn rma_with_hints_7(
     transport: *mut Transport,
     pe: c_int,
     verb: RmaVerb,
@@ -69,7 +69,7 @@ pub(super) unsafe extern "C" fn rma_with_hints_7(
 ///
 /// # Safety
 /// Rules 1, 3 and 4.
-pub(super) unsafe extern "C" fn rma(
+pub(in crate::abi) unsafe extern "C" fn rma(
     transport: *mut Transport,
     pe: c_int,
     verb: RmaVerb,
@@ -174,7 +174,7 @@ unsafe fn in_burst(
 ///
 /// # Safety
 /// Rule 1, and rule 3 for the role of the proxy.
-pub(super) unsafe extern "C" fn region_flush(
+pub(in crate::abi) unsafe extern "C" fn region_flush(
     transport: *mut Transport,
     role: c_int,
     _issuer: u64,

@@ -12,16 +12,16 @@
 //!
 //! Nothing unwinds into the host: every entry goes through [`mod@guard`].
 
-mod bootstrap;
+mod collectives;
 mod entries;
 mod error;
 mod guard;
 mod hints;
 mod host_maps;
 mod request;
+mod signals;
 mod table;
 mod transfers;
-mod words;
 
 use std::ffi::{c_int, c_void};
 

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use nvshmem_abi::{AmoBytes, AmoMem, RmaBytes, RmaBytesVector, RmaMem, RmaMemVector, RmaVerb, c};
 
-use super::error::AbiError;
+use crate::abi::error::AbiError;
 use crate::engine::atomic::{Atomic, AtomicOp, Width};
 use crate::engine::ids::Pe;
 use crate::engine::lane::fast_path::{Common, CommonSignal};
@@ -15,14 +15,14 @@ use crate::engine::wire::handle::{HANDLE_BYTES, HandleBytes};
 
 const _: () = assert!(HANDLE_BYTES == c::NVT_MEM_HANDLE_SIZE as usize);
 
-pub(super) const PUT: c_int = c::NVT_OP_PUT;
-pub(super) const P: c_int = c::NVT_OP_P;
-pub(super) const GET: c_int = c::NVT_OP_GET;
-pub(super) const G: c_int = c::NVT_OP_G;
+pub(in crate::abi) const PUT: c_int = c::NVT_OP_PUT;
+pub(in crate::abi) const P: c_int = c::NVT_OP_P;
+pub(in crate::abi) const GET: c_int = c::NVT_OP_GET;
+pub(in crate::abi) const G: c_int = c::NVT_OP_G;
 
 /// A PE number from the host.
 #[inline]
-pub(super) fn pe(pe: c_int) -> Result<Pe, AbiError> {
+pub(in crate::abi) fn pe(pe: c_int) -> Result<Pe, AbiError> {
     u32::try_from(pe).map(Pe).map_err(|_| AbiError::BadPe { pe })
 }
 
@@ -42,7 +42,7 @@ unsafe fn handle<'a>(handle: *const c::nvt_mem_handle) -> Option<&'a HandleBytes
 /// `remote` and `local` are null or valid for `'a`, with the handles they point to; for P,
 /// `local.ptr` is readable for the element's size.
 #[inline]
-pub(super) unsafe fn read<'a>(
+pub(in crate::abi) unsafe fn read<'a>(
     pe_number: c_int,
     verb: &RmaVerb,
     remote: *const RmaMem,
@@ -96,10 +96,10 @@ pub(super) unsafe fn read<'a>(
 
 /// The remote side of an operation in the shape that nearly all have: every pointer set.
 #[derive(Clone, Copy)]
-pub(super) struct Remote<'a> {
-    pub(super) pe: Pe,
-    pub(super) handle: &'a HandleBytes,
-    pub(super) addr: u64,
+pub(in crate::abi) struct Remote<'a> {
+    pub(in crate::abi) pe: Pe,
+    pub(in crate::abi) handle: &'a HandleBytes,
+    pub(in crate::abi) addr: u64,
 }
 
 /// Reads the remote side, if it has the common shape.
@@ -107,7 +107,10 @@ pub(super) struct Remote<'a> {
 /// # Safety
 /// As for [`read`].
 #[inline(always)]
-pub(super) unsafe fn remote_side<'a>(pe: c_int, remote: *const RmaMem) -> Option<Remote<'a>> {
+pub(in crate::abi) unsafe fn remote_side<'a>(
+    pe: c_int,
+    remote: *const RmaMem,
+) -> Option<Remote<'a>> {
     // SAFETY: by contract.
     let remote = unsafe { remote.as_ref()? };
     // SAFETY: by contract.
@@ -122,7 +125,7 @@ pub(super) unsafe fn remote_side<'a>(pe: c_int, remote: *const RmaMem) -> Option
 /// # Safety
 /// As for [`read`].
 #[inline(always)]
-pub(super) unsafe fn contiguous(
+pub(in crate::abi) unsafe fn contiguous(
     verb: &RmaVerb,
     local: *const RmaMem,
     bytes: &RmaBytes,
@@ -141,7 +144,10 @@ pub(super) unsafe fn contiguous(
 /// # Safety
 /// As for [`read`].
 #[inline(always)]
-pub(super) unsafe fn word(local: *const RmaMem, bytes: &RmaBytes) -> Option<(Local, usize)> {
+pub(in crate::abi) unsafe fn word(
+    local: *const RmaMem,
+    bytes: &RmaBytes,
+) -> Option<(Local, usize)> {
     // SAFETY: by contract.
     let at = unsafe { local.as_ref()? }.ptr.cast::<u64>();
     if bytes.elembytes != 8 || at.is_null() {
@@ -155,7 +161,7 @@ pub(super) unsafe fn word(local: *const RmaMem, bytes: &RmaBytes) -> Option<(Loc
 ///
 /// # Safety
 /// As for [`read`], and `local` is not null.
-pub(super) unsafe fn of_common(common: Common<'_>, local: *const RmaMem) -> Request<'_> {
+pub(in crate::abi) unsafe fn of_common(common: Common<'_>, local: *const RmaMem) -> Request<'_> {
     let Common { direction, pe, handle: remote_handle, addr: remote_addr, local: side, len } =
         common;
     let local = match side {
@@ -211,11 +217,11 @@ unsafe fn value(at: *const u8, bytes: c_int) -> Result<u64, AbiError> {
 
 /// An atomic verb of any layout.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Amo {
+pub(in crate::abi) struct Amo {
     /// `NVT_AMO_*`.
-    pub(super) code: c_int,
+    pub(in crate::abi) code: c_int,
     /// Whether the operands are IEEE numbers; never before layout 6.
-    pub(super) float: bool,
+    pub(in crate::abi) float: bool,
 }
 
 /// Reads the arguments of `amo`, or the signal of `put_signal`.
@@ -223,7 +229,7 @@ pub(super) struct Amo {
 /// # Safety
 /// `mem` is null or valid for `'a`, with the handle it points to.
 #[inline]
-pub(super) unsafe fn atomic<'a>(
+pub(in crate::abi) unsafe fn atomic<'a>(
     pe_number: c_int,
     amo: Amo,
     mem: *const AmoMem,
@@ -261,7 +267,7 @@ pub(super) unsafe fn atomic<'a>(
 /// # Safety
 /// As for [`atomic`].
 #[inline(always)]
-pub(super) unsafe fn common_atomic<'a>(
+pub(in crate::abi) unsafe fn common_atomic<'a>(
     amo: Amo,
     mem: *const AmoMem,
     bytes: AmoBytes,
@@ -282,7 +288,7 @@ pub(super) unsafe fn common_atomic<'a>(
 /// # Safety
 /// As for [`Parts::new`] and [`atomic`].
 #[inline(always)]
-pub(super) unsafe fn common_signal<'a>(
+pub(in crate::abi) unsafe fn common_signal<'a>(
     put: &Put<'_>,
     amo: Amo,
     signal: *const AmoMem,
@@ -315,17 +321,17 @@ pub(super) unsafe fn common_signal<'a>(
 
 /// The put of a put with signal, as the host gives it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Put<'a> {
-    pub(super) pe: c_int,
-    pub(super) verb: &'a RmaVerb,
-    pub(super) remote: *const RmaMemVector,
-    pub(super) local: *const RmaMemVector,
-    pub(super) bytes: *const RmaBytesVector,
+pub(in crate::abi) struct Put<'a> {
+    pub(in crate::abi) pe: c_int,
+    pub(in crate::abi) verb: &'a RmaVerb,
+    pub(in crate::abi) remote: *const RmaMemVector,
+    pub(in crate::abi) local: *const RmaMemVector,
+    pub(in crate::abi) bytes: *const RmaBytesVector,
 }
 
 /// The parts of a put with signal, read one at a time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Parts<'a> {
+pub(in crate::abi) struct Parts<'a> {
     pe: c_int,
     verb: &'a RmaVerb,
     remote: &'a RmaMemVector,
@@ -338,7 +344,7 @@ impl<'a> Parts<'a> {
     ///
     /// # Safety
     /// The vectors are null or valid for `'a`, with all that they point to.
-    pub(super) unsafe fn new(put: &Put<'a>) -> Result<Self, AbiError> {
+    pub(in crate::abi) unsafe fn new(put: &Put<'a>) -> Result<Self, AbiError> {
         let Put { pe, verb, .. } = *put;
         // SAFETY: by contract.
         let vectors = unsafe { (put.remote.as_ref(), put.local.as_ref(), put.bytes.as_ref()) };
@@ -357,12 +363,12 @@ impl<'a> Parts<'a> {
     }
 
     /// Number of parts.
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::abi) fn len(&self) -> usize {
         self.remote.len()
     }
 
     /// Whether there is a signal only.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::abi) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
@@ -370,7 +376,7 @@ impl<'a> Parts<'a> {
     ///
     /// # Safety
     /// As for [`Parts::new`], and `at` is below the number of parts.
-    pub(super) unsafe fn get(&self, at: usize) -> Result<Request<'a>, AbiError> {
+    pub(in crate::abi) unsafe fn get(&self, at: usize) -> Result<Request<'a>, AbiError> {
         // SAFETY: by contract, inside the vectors.
         unsafe {
             let (remote, local) = (self.remote.begin.add(at), self.local.begin.add(at));

@@ -9,11 +9,11 @@ use nvshmem_abi::{
     Transport6, Transport7, c,
 };
 
-use super::entries as e;
-use super::error::AbiError;
-use super::hints;
-use super::host_maps::HostMaps;
-use super::{transfers, words};
+use crate::abi::entries as e;
+use crate::abi::error::AbiError;
+use crate::abi::hints;
+use crate::abi::host_maps::HostMaps;
+use crate::abi::{signals, transfers};
 use crate::job::Job;
 
 /// The structure in whichever layout the host has. All are prefixes of the largest in size, so an
@@ -47,16 +47,16 @@ struct PciPaths {
 /// Addresses of the blocks that are alive.
 ///
 /// `get_mem_handle` needs it to find the transport among its arguments (see
-/// [`super::entries::get_mem_handle_3`]), and `finalize` to refuse a transport it has freed.
+/// [`crate::abi::entries::get_mem_handle_3`]), and `finalize` to refuse a transport it has freed.
 static ALIVE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 /// Whether the value is the address of a transport of this library.
-pub(super) fn is_alive(address: usize) -> bool {
+pub(in crate::abi) fn is_alive(address: usize) -> bool {
     ALIVE.lock().unwrap_or_else(PoisonError::into_inner).contains(&address)
 }
 
 /// Makes the structure for a host of the given version. [`destroy`] frees it.
-pub(super) fn create(major: Major, api_version: c_int, job: Job) -> *mut Transport {
+pub(in crate::abi) fn create(major: Major, api_version: c_int, job: Job) -> *mut Transport {
     let paths = PciPaths::new(&job);
     let n_devices = paths.pointers.len() as i32;
     let enforces: c::nvt_enforce_cst_fn = Some(e::enforce_cst);
@@ -102,7 +102,7 @@ pub(super) fn create(major: Major, api_version: c_int, job: Job) -> *mut Transpo
 ///
 /// # Safety
 /// No other thread uses the transport, now or later.
-pub(super) unsafe fn destroy(transport: *mut Transport) -> Result<(), AbiError> {
+pub(in crate::abi) unsafe fn destroy(transport: *mut Transport) -> Result<(), AbiError> {
     let mut alive = ALIVE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(at) = alive.iter().position(|address| *address == transport as usize) else {
         return Err(AbiError::UnknownTransport);
@@ -120,7 +120,7 @@ pub(super) unsafe fn destroy(transport: *mut Transport) -> Result<(), AbiError> 
 /// # Safety
 /// Null, or alive for `'a`.
 #[inline]
-pub(super) unsafe fn job<'a>(transport: *mut Transport) -> Result<&'a Job, AbiError> {
+pub(in crate::abi) unsafe fn job<'a>(transport: *mut Transport) -> Result<&'a Job, AbiError> {
     if transport.is_null() {
         return Err(AbiError::Null { argument: "transport" });
     }
@@ -133,7 +133,7 @@ pub(super) unsafe fn job<'a>(transport: *mut Transport) -> Result<&'a Job, AbiEr
 /// # Safety
 /// Alive for `'a`.
 #[inline(always)]
-pub(super) unsafe fn job_of<'a>(transport: *mut Transport) -> &'a Job {
+pub(in crate::abi) unsafe fn job_of<'a>(transport: *mut Transport) -> &'a Job {
     // SAFETY: by contract; the block starts where the transport does. Only the `job` field is
     // borrowed: the host writes to the other.
     unsafe { &(*transport.cast::<Block>()).job }
@@ -143,7 +143,7 @@ pub(super) unsafe fn job_of<'a>(transport: *mut Transport) -> &'a Job {
 ///
 /// # Safety
 /// Alive, and the host is not writing to it.
-pub(super) unsafe fn boot_handle(transport: *mut Transport) -> *mut Bootstrap {
+pub(in crate::abi) unsafe fn boot_handle(transport: *mut Transport) -> *mut Bootstrap {
     let block = transport.cast::<Block>();
     // SAFETY: by contract; the member is the one of the layout that the host writes.
     unsafe {
@@ -159,7 +159,7 @@ pub(super) unsafe fn boot_handle(transport: *mut Transport) -> *mut Bootstrap {
 ///
 /// # Safety
 /// As [`boot_handle`].
-pub(super) unsafe fn host_maps(transport: *mut Transport) -> HostMaps {
+pub(in crate::abi) unsafe fn host_maps(transport: *mut Transport) -> HostMaps {
     let block = transport.cast::<Block>();
     // SAFETY: by contract; the member is the one of the layout that the host writes.
     let (alias, egm) = unsafe {
@@ -223,7 +223,7 @@ fn ops_3(offers: Offers) -> HostOps3b {
             std::mem::transmute::<e::GetMemHandle3, e::GetMemHandle3b>(e::get_mem_handle_3)
         }),
         rma: Some(transfers::rma),
-        amo: Some(words::amo_3),
+        amo: Some(signals::amo_3),
         fence: Some(e::fence_3),
     })
 }
@@ -234,9 +234,9 @@ fn ops_4(offers: Offers) -> HostOps4 {
         connect_endpoints: Some(e::connect_endpoints_4),
         get_mem_handle: Some(e::get_mem_handle),
         rma: Some(transfers::rma),
-        amo: Some(words::amo_3),
+        amo: Some(signals::amo_3),
         fence: Some(e::fence_4),
-        put_signal: Some(words::put_signal_4),
+        put_signal: Some(signals::put_signal_4),
     })
 }
 
@@ -253,9 +253,9 @@ fn ops_6(offers: Offers) -> HostOps6 {
         connect_endpoints: Some(e::connect_endpoints_4),
         get_mem_handle: Some(e::get_mem_handle),
         rma: rma(batches),
-        amo: Some(words::amo_6),
+        amo: Some(signals::amo_6),
         fence: Some(e::fence_4),
-        put_signal: Some(words::put_signal_6),
+        put_signal: Some(signals::put_signal_6),
         rma_with_hints: batches.then_some(hints::rma_with_hints_6),
     })
 }
@@ -268,9 +268,9 @@ fn ops_7(offers: Offers) -> HostOps7 {
         connect_endpoints: Some(e::connect_endpoints_4),
         get_mem_handle: Some(e::get_mem_handle),
         rma: rma(batches),
-        amo: Some(words::amo_6),
+        amo: Some(signals::amo_6),
         fence: Some(e::fence_4),
-        put_signal: Some(words::put_signal_6),
+        put_signal: Some(signals::put_signal_6),
         rma_with_hints: batches.then_some(hints::rma_with_hints_7),
         region_flush: batches.then_some(hints::region_flush),
     })

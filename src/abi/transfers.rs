@@ -1,23 +1,23 @@
 //! Puts and gets as the host asks for them.
 //!
-//! As in [`super::entries`], the safety of all of it rests on the rules that are numbered in [`super`]'s
+//! As in [`crate::abi::entries`], the safety of all of it rests on the rules that are numbered in [`super`]'s
 //! documentation.
 
 use std::ffi::c_int;
 
 use nvshmem_abi::{RmaBytes, RmaMem, RmaVerb, Transport, c};
 
-use super::entries::HOST_QP;
-use super::guard::guard;
-use super::request::{self, Remote};
-use super::table::{self, job};
+use crate::abi::entries::HOST_QP;
+use crate::abi::guard::guard;
+use crate::abi::request::{self, Remote};
+use crate::abi::table::{self, job};
 use crate::engine::lane::fast_path::{Common, Declined, Rest};
 use crate::engine::port::Direction;
 use crate::job::Connected;
 
 /// # Safety
 /// Rules 1, 3 and 4.
-pub(super) unsafe extern "C" fn rma(
+pub(in crate::abi) unsafe extern "C" fn rma(
     transport: *mut Transport,
     pe: c_int,
     verb: RmaVerb,
@@ -41,7 +41,7 @@ pub(super) unsafe extern "C" fn rma(
 /// # Safety
 /// Rules 1, 3 and 4.
 #[inline(never)]
-pub(super) unsafe fn rma_at_length(
+pub(in crate::abi) unsafe fn rma_at_length(
     transport: *mut Transport,
     pe: c_int,
     remote: *const RmaMem,
@@ -73,7 +73,7 @@ pub(super) unsafe fn rma_at_length(
 /// # Safety
 /// Rules 1, 3 and 4.
 #[inline(always)]
-pub(super) unsafe fn rma_at_once(
+pub(in crate::abi) unsafe fn rma_at_once(
     transport: *mut Transport,
     pe: c_int,
     remote: *const RmaMem,

@@ -1,6 +1,6 @@
 //! What changes words of peers as the host asks for it: atomics, and puts with a signal.
 //!
-//! As in [`super::entries`], the safety of all of it rests on the rules that are numbered in [`super`]'s
+//! As in [`crate::abi::entries`], the safety of all of it rests on the rules that are numbered in [`super`]'s
 //! documentation.
 
 use std::ffi::{c_int, c_void};
@@ -9,11 +9,11 @@ use nvshmem_abi::{
     AmoBytes, AmoMem, AmoVerb3, AmoVerb6, RmaBytesVector, RmaMemVector, RmaVerb, Transport, c,
 };
 
-use super::entries::HOST_QP;
-use super::error::AbiError;
-use super::guard::guard;
-use super::request::{self, Amo, Parts, Put};
-use super::table::{self, job};
+use crate::abi::entries::HOST_QP;
+use crate::abi::error::AbiError;
+use crate::abi::guard::guard;
+use crate::abi::request::{self, Amo, Parts, Put};
+use crate::abi::table::{self, job};
 use crate::engine::ids::Pe;
 use crate::engine::request::Request;
 use crate::engine::request::{AtomicRequest, PutSignalRequest};
@@ -22,7 +22,7 @@ use crate::engine::request::{AtomicRequest, PutSignalRequest};
 ///
 /// # Safety
 /// Rules 1, 3 and 4.
-pub(super) unsafe extern "C" fn amo_3(
+pub(in crate::abi) unsafe extern "C" fn amo_3(
     transport: *mut Transport,
     pe: c_int,
     _ret: *mut c_void,
@@ -40,7 +40,7 @@ pub(super) unsafe extern "C" fn amo_3(
 ///
 /// # Safety
 /// Rules 1, 3 and 4.
-pub(super) unsafe extern "C" fn amo_6(
+pub(in crate::abi) unsafe extern "C" fn amo_6(
     transport: *mut Transport,
     pe: c_int,
     _ret: *mut c_void,
@@ -147,7 +147,7 @@ unsafe fn do_amo(
 /// # Safety
 /// Rules 1, 3 and 4.
 #[allow(clippy::too_many_arguments, reason = "NVSHMEM's interface")]
-pub(super) unsafe extern "C" fn put_signal_4(
+pub(in crate::abi) unsafe extern "C" fn put_signal_4(
     transport: *mut Transport,
     pe: c_int,
     write_verb: RmaVerb,
@@ -175,7 +175,7 @@ pub(super) unsafe extern "C" fn put_signal_4(
 /// # Safety
 /// Rules 1, 3 and 4.
 #[allow(clippy::too_many_arguments, reason = "NVSHMEM's interface")]
-pub(super) unsafe extern "C" fn put_signal_6(
+pub(in crate::abi) unsafe extern "C" fn put_signal_6(
     transport: *mut Transport,
     pe: c_int,
     write_verb: RmaVerb,

@@ -5,12 +5,12 @@ use std::ptr::NonNull;
 
 use nvshmem_abi::Bootstrap;
 
-use super::error::AbiError;
+use crate::abi::error::AbiError;
 use crate::engine::ids::Pe;
 use crate::job::{Collectives, JobError, Shape};
 
 /// The bootstrap handle of the host.
-pub(super) struct HostCollectives {
+pub(in crate::abi) struct HostCollectives {
     handle: NonNull<Bootstrap>,
 }
 
@@ -18,7 +18,7 @@ impl HostCollectives {
     /// # Safety
     /// `handle` is null or the host's bootstrap handle, valid for as long as this value is used,
     /// and no other thread is in one of its collectives meanwhile.
-    pub(super) unsafe fn new(handle: *mut Bootstrap) -> Result<Self, AbiError> {
+    pub(in crate::abi) unsafe fn new(handle: *mut Bootstrap) -> Result<Self, AbiError> {
         let handle = NonNull::new(handle).ok_or(AbiError::Null { argument: "boot_handle" })?;
         Ok(Self { handle })
     }
