@@ -6,9 +6,9 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 
-use crate::channel::descriptor::Descriptor;
+use crate::channel::ring::descriptor::Descriptor;
+use crate::channel::ring::slot::{LAP_WORDS, Published, Slot, Words, lap};
 use crate::channel::ring::{PublishedIn, Ring, RingMemory};
-use crate::channel::slot::{LAP_WORDS, Published, Slot, Words, lap};
 
 /// Which word of a half a producer writes first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,7 +7,7 @@ use loom::model::Builder;
 use loom::sync::Arc;
 use loom::thread;
 
-use crate::channel::descriptor::{Descriptor, Place, RegionIndex};
+use crate::channel::ring::descriptor::{Descriptor, Place, RegionIndex};
 use crate::channel::ring::{Ring, State};
 use crate::engine::atomic::{AtomicOp, Width};
 use crate::engine::ids::Pe;

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use channel_producer::{Form, NO_FENCE};
-use nvshmem_transport_libfabric::channel::descriptor::Descriptor;
 use nvshmem_transport_libfabric::channel::ring::Ring;
+use nvshmem_transport_libfabric::channel::ring::descriptor::Descriptor;
 
 use crate::bed::{Bed, HeapAt};
 use crate::machine::{Machine, MachineError};

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use nvshmem_transport_libfabric::channel::descriptor::{Descriptor, Place};
+use nvshmem_transport_libfabric::channel::ring::descriptor::{Descriptor, Place};
 use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
 use nvshmem_transport_libfabric::engine::ids::Pe;
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use channel_sys as c;
 use thiserror::Error;
 
-use super::bootstrap::BootstrapError;
-use super::ring::RingSizeError;
+use crate::channel::bootstrap::BootstrapError;
+use crate::channel::ring::RingSizeError;
 use crate::cuda::CudaError;
 use crate::job::JobError;
 use crate::settings::SettingsError;

@@ -2,11 +2,11 @@
 
 use channel_sys as c;
 
-use super::error::ChannelError;
-use super::proxy::Common;
-use super::shared::{Shared, Sizes};
-use super::table::{Far, Region};
-use super::taker::{Failed, Taker};
+use crate::channel::error::ChannelError;
+use crate::channel::memory::shared::{Shared, Sizes};
+use crate::channel::proxy::consumer::{Failed, Taker};
+use crate::channel::proxy::region_table::{Far, Region};
+use crate::channel::proxy::thread::Common;
 use crate::engine::ids::Pe;
 use crate::engine::lane::Lane;
 use crate::engine::port::Port;
@@ -73,7 +73,7 @@ impl Pump {
 pub struct ProxyView<'a> {
     /// The lane.
     pub lane: &'a mut Lane<OfiPort>,
-    pub(super) taker: &'a Taker,
+    pub(in crate::channel) taker: &'a Taker,
 }
 
 impl ProxyView<'_> {
@@ -84,7 +84,9 @@ impl ProxyView<'_> {
 }
 
 /// What is to run in the proxy thread.
-pub(super) struct Run(pub(super) Box<dyn FnOnce(&mut ProxyView<'_>) + Send>);
+pub(in crate::channel) struct Run(
+    pub(in crate::channel) Box<dyn FnOnce(&mut ProxyView<'_>) + Send>,
+);
 
 impl std::fmt::Debug for Run {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -93,6 +95,6 @@ impl std::fmt::Debug for Run {
 }
 
 /// Slots of a ring whose operations are done.
-pub(super) fn done(common: &Common, ring: usize) -> u64 {
+pub(in crate::channel) fn done(common: &Common, ring: usize) -> u64 {
     common.shared.done(ring)
 }

@@ -1,44 +1,29 @@
 //! The device channel: rings that kernels put descriptors into, and what takes them out.
 //!
 //! ```text
-//! context     the Rust interface: a channel, its memory, its end
-//! proxy       the thread that does the work; taker: from rings to the engine, and back what is done
-//! dispatch    one descriptor; table: the regions that it names
-//! bootstrap   brings PEs together, over TCP or by the user's allgather
-//! shared      the memory that kernels are given; near, memory: where it is
-//! layout      the shared memory is that of include/nvshmem_libfabric_ring.h
-//! slot        slots and counters as atomics
-//! descriptor  what a kernel asks for; encoding: the words of it
-//! ring        the consumer's end of a ring
-//! kernels     the compiled kernels that check and measure it
+//! api           the Rust interface: a channel, its memory, its end
+//! proxy         the thread that carries descriptors out, and what it needs for that
+//! registration  what PEs agree on when they register memory together
+//! memory        what is shared with kernels, and where it is
+//! ring          a ring and the descriptors in it, as the C header describes them
+//! bootstrap     brings PEs together, over TCP or by the user's allgather
+//! kernels       the compiled kernels that check and measure all this
 //! ```
 
-mod affinity;
+mod api;
 pub mod bootstrap;
 mod collectives;
-mod context;
-pub mod descriptor;
-mod dispatch;
-pub mod encoding;
 mod error;
-mod idle;
 pub mod kernels;
-mod layout;
 #[doc(hidden)]
 pub mod measure;
 mod memory;
-mod near;
-mod offer;
 mod options;
 mod proxy;
+mod registration;
 pub mod ring;
-mod shared;
-pub mod slot;
-mod sync;
-mod table;
-mod taker;
 
+pub use api::Channel;
 pub use channel_sys as sys;
-pub use context::Channel;
 pub use error::ChannelError;
 pub use options::Options;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use log::log;
 
-use super::error::ChannelError;
+use crate::channel::error::ChannelError;
 use crate::logging;
 use crate::settings::Settings;
 

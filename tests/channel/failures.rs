@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use channel_producer::set_block;
 use nvshmem_transport_libfabric::channel::bootstrap::Callback;
-use nvshmem_transport_libfabric::channel::descriptor::{Descriptor, Place as At, RegionIndex};
-use nvshmem_transport_libfabric::channel::slot::{Slot, lap};
+use nvshmem_transport_libfabric::channel::ring::descriptor::{
+    Descriptor, Place as At, RegionIndex,
+};
+use nvshmem_transport_libfabric::channel::ring::slot::{Slot, lap};
 use nvshmem_transport_libfabric::channel::sys as c;
 use nvshmem_transport_libfabric::channel::{Channel, Options};
 use nvshmem_transport_libfabric::engine::atomic::{AtomicOp, Width};

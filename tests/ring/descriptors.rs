@@ -1,6 +1,6 @@
 //! What the words of a slot mean.
 
-use nvshmem_transport_libfabric::channel::descriptor::{Descriptor, Place, Put, RegionIndex};
+use nvshmem_transport_libfabric::channel::ring::descriptor::{Descriptor, Place, Put, RegionIndex};
 use nvshmem_transport_libfabric::channel::ring::slots_log2;
 use nvshmem_transport_libfabric::engine::ids::Pe;
 use proptest::prelude::*;

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use channel_producer::{HostContext, Producer, set_block, set_pause};
 use channel_sys as c;
-use nvshmem_transport_libfabric::channel::descriptor::Descriptor;
+use nvshmem_transport_libfabric::channel::ring::descriptor::Descriptor;
 use nvshmem_transport_libfabric::channel::ring::{Ring, State};
 use nvshmem_transport_libfabric::engine::atomic::{AtomicOp, Width};
 use nvshmem_transport_libfabric::engine::ids::Pe;

@@ -3,9 +3,9 @@
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
-use nvshmem_transport_libfabric::channel::descriptor::{Descriptor, Place, RegionIndex};
+use nvshmem_transport_libfabric::channel::ring::descriptor::{Descriptor, Place, RegionIndex};
+use nvshmem_transport_libfabric::channel::ring::slot::{Published, Slot, lap};
 use nvshmem_transport_libfabric::channel::ring::{PublishedIn, Ring, RingMemory};
-use nvshmem_transport_libfabric::channel::slot::{Published, Slot, lap};
 use nvshmem_transport_libfabric::engine::atomic::{AtomicOp, Width};
 use nvshmem_transport_libfabric::engine::ids::Pe;
 use proptest::prelude::*;

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use nvshmem_transport_libfabric::channel::descriptor::Descriptor;
-use nvshmem_transport_libfabric::channel::slot::lap;
+use nvshmem_transport_libfabric::channel::ring::descriptor::Descriptor;
+use nvshmem_transport_libfabric::channel::ring::slot::lap;
 use nvshmem_transport_libfabric::engine::atomic::{AtomicOp, Width};
 use nvshmem_transport_libfabric::engine::ids::Pe;
 

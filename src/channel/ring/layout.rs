@@ -7,7 +7,7 @@ use std::mem::{align_of, offset_of, size_of};
 
 use channel_sys as c;
 
-use super::slot::{Published, Slot};
+use crate::channel::ring::slot::{Published, Slot};
 
 const _: () = {
     assert!(size_of::<Slot>() == size_of::<c::nlf_slot>());

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::error::ChannelError;
-use super::memory::{HostMemory, bound_context};
+use crate::channel::error::ChannelError;
+use crate::channel::memory::host_memory::{HostMemory, bound_context};
 use crate::cuda::{
     Context, CopyEngine, DeviceMemory, DeviceRange, Direction, Memory, PinnedMemory, PinnedTransfer,
 };
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// See the module. Zeroed when it is made.
 #[derive(Debug)]
-pub(super) enum Near {
+pub(in crate::channel) enum Near {
     /// For CPU threads.
     Host(HostMemory),
     /// For kernels of a device.
@@ -28,7 +28,7 @@ pub(super) enum Near {
 
 /// A piece of device memory and its copy.
 #[derive(Debug)]
-pub(super) struct OnDevice {
+pub(in crate::channel) struct OnDevice {
     /// Dropped before the memory on both sides: it waits for its copies.
     copies: Mutex<CopyEngine>,
     copy: Arc<PinnedMemory>,
@@ -39,7 +39,7 @@ pub(super) struct OnDevice {
 impl Near {
     /// At least `len` bytes, on the device that this thread uses if it uses one. May wait for everything on
     /// the device.
-    pub(super) fn new(len: usize) -> Result<Self, ChannelError> {
+    pub(in crate::channel) fn new(len: usize) -> Result<Self, ChannelError> {
         match bound_context()? {
             Some(context) => Ok(Self::Device(Box::new(OnDevice::new(&context, len)?))),
             None => Ok(Self::Host(HostMemory::new(len)?)),
@@ -47,7 +47,7 @@ impl Near {
     }
 
     /// The first byte, for producers.
-    pub(super) fn addr(&self) -> usize {
+    pub(in crate::channel) fn addr(&self) -> usize {
         match self {
             Self::Host(memory) => memory.addr(),
             Self::Device(there) => there.range.addr(),
@@ -55,7 +55,7 @@ impl Near {
     }
 
     /// The first byte of what the CPU reads and writes.
-    pub(super) fn here(&self) -> usize {
+    pub(in crate::channel) fn here(&self) -> usize {
         match self {
             Self::Host(memory) => memory.addr(),
             Self::Device(there) => there.copy.addr(),
@@ -66,7 +66,7 @@ impl Near {
     ///
     /// # Errors
     /// As the device answers.
-    pub(super) fn push(&self, offset: usize, len: usize) -> Result<(), ChannelError> {
+    pub(in crate::channel) fn push(&self, offset: usize, len: usize) -> Result<(), ChannelError> {
         self.copy(Direction::ToDevice, offset, len)
     }
 
@@ -74,7 +74,7 @@ impl Near {
     ///
     /// # Errors
     /// As the device answers.
-    pub(super) fn pull(&self, offset: usize, len: usize) -> Result<(), ChannelError> {
+    pub(in crate::channel) fn pull(&self, offset: usize, len: usize) -> Result<(), ChannelError> {
         self.copy(Direction::FromDevice, offset, len)
     }
 

@@ -6,7 +6,7 @@
 
 use channel_sys as c;
 
-use super::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::channel::ring::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// The words of one slot, as loaded.
 pub type Words = [u64; 4];
@@ -33,7 +33,7 @@ pub struct Published {
     pub done: AtomicU64,
     /// `NLF_STATE_*`.
     pub state: AtomicU32,
-    pub(super) reserved: [u32; 11],
+    pub(in crate::channel) reserved: [u32; 11],
 }
 
 /// The lap of a slot, in the place that it has in a word.

@@ -16,11 +16,11 @@ use std::collections::VecDeque;
 
 use channel_sys as c;
 
-use super::descriptor::{BadDescriptor, Descriptor};
-use super::dispatch::{self, Refusal, about};
-use super::ring::{Ring, State};
-use super::shared::Fault;
-use super::table::Regions;
+use crate::channel::memory::shared::Fault;
+use crate::channel::proxy::dispatch::{self, Refusal, about};
+use crate::channel::proxy::region_table::Regions;
+use crate::channel::ring::descriptor::{BadDescriptor, Descriptor};
+use crate::channel::ring::{Ring, State};
 use crate::engine::lane::Lane;
 use crate::engine::port::Port;
 use crate::engine::state::batch::{Batch, MAX_BATCHES};
@@ -55,19 +55,19 @@ struct Source {
 
 /// What has ended a context: for producers, and in words.
 #[derive(Debug)]
-pub(super) struct Failed {
-    pub(super) fault: Fault,
-    pub(super) why: String,
+pub(in crate::channel) struct Failed {
+    pub(in crate::channel) fault: Fault,
+    pub(in crate::channel) why: String,
 }
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Taker {
+pub(in crate::channel) struct Taker {
     sources: Vec<Source>,
     /// The ring to look at next.
     next: usize,
     /// Where descriptors lead to.
-    pub(super) regions: Regions,
+    pub(in crate::channel) regions: Regions,
     /// Most open batches of a ring.
     most: usize,
     /// Until the peers are asked.
@@ -75,7 +75,7 @@ pub(super) struct Taker {
 }
 
 impl Taker {
-    pub(super) fn new(rings: Vec<Ring>) -> Self {
+    pub(in crate::channel) fn new(rings: Vec<Ring>) -> Self {
         let most = (MAX_BATCHES / rings.len().max(1)).min(OPEN);
         let source = |ring| Source { ring, open: VecDeque::with_capacity(most), limit: u64::MAX };
         Self {
@@ -93,7 +93,7 @@ impl Taker {
     ///
     /// # Errors
     /// What a producer asked for cannot be, or was not carried out. Nothing may be taken after that.
-    pub(super) fn take<P: Port>(&mut self, lane: &mut Lane<P>) -> Result<bool, Failed> {
+    pub(in crate::channel) fn take<P: Port>(&mut self, lane: &mut Lane<P>) -> Result<bool, Failed> {
         for _ in 0..self.sources.len() {
             let ring = self.next;
             self.next = if ring + 1 == self.sources.len() { 0 } else { ring + 1 };
@@ -147,7 +147,7 @@ impl Taker {
     ///
     /// # Errors
     /// That of `landed`.
-    pub(super) fn retire<P: Port, E>(
+    pub(in crate::channel) fn retire<P: Port, E>(
         &mut self,
         lane: &mut Lane<P>,
         mut landed: impl FnMut(&mut Lane<P>) -> Result<(), E>,
@@ -184,26 +184,26 @@ impl Taker {
     }
 
     /// Whether some operation is not done.
-    pub(super) fn has_open(&self) -> bool {
+    pub(in crate::channel) fn has_open(&self) -> bool {
         self.sources.iter().any(|source| !source.open.is_empty())
     }
 
     /// Takes nothing after so many slots of each ring.
-    pub(super) fn set_limits(&mut self, limits: impl IntoIterator<Item = u64>) {
+    pub(in crate::channel) fn set_limits(&mut self, limits: impl IntoIterator<Item = u64>) {
         for (source, limit) in self.sources.iter_mut().zip(limits) {
             source.limit = limit;
         }
     }
 
     /// Whether everything up to the limits was taken and is done.
-    pub(super) fn is_drained(&self) -> bool {
+    pub(in crate::channel) fn is_drained(&self) -> bool {
         self.sources
             .iter()
             .all(|source| source.ring.taken() >= source.limit && source.open.is_empty())
     }
 
     /// Slots that are not done, up to the limits; without one, of those taken.
-    pub(super) fn left(&self) -> u64 {
+    pub(in crate::channel) fn left(&self) -> u64 {
         let left = |Source { ring, limit, .. }: &Source| {
             let end = if *limit == u64::MAX { ring.taken() } else { *limit };
             end.saturating_sub(ring.done())
@@ -212,7 +212,7 @@ impl Taker {
     }
 
     /// Tells the producers of all rings what the proxy does.
-    pub(super) fn publish_state(&mut self, state: State) {
+    pub(in crate::channel) fn publish_state(&mut self, state: State) {
         for source in &mut self.sources {
             source.ring.publish_tail();
             source.ring.publish_state(state);

@@ -10,10 +10,10 @@ use std::ptr::NonNull;
 use channel_sys as c;
 use thiserror::Error;
 
-use super::descriptor::{BadDescriptor, Descriptor, Put, Wrong};
-use super::encoding;
-use super::slot::{self, Published, Slot, Words};
-use super::sync::Ordering;
+use crate::channel::ring::descriptor::{BadDescriptor, Descriptor, Put, Wrong};
+use crate::channel::ring::encoding;
+use crate::channel::ring::slot::{self, Published, Slot, Words};
+use crate::channel::ring::sync::Ordering;
 
 /// What the proxy is doing, as kernels see it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::super::descriptor::{Place, RegionIndex};
-use super::super::shared::{Shared, Sizes};
-use super::super::slot::{Slot, lap};
-use super::super::table::{Far, Region};
 use super::*;
+use crate::channel::memory::shared::{Shared, Sizes};
+use crate::channel::proxy::region_table::{Far, Region};
+use crate::channel::ring::descriptor::{Place, RegionIndex};
+use crate::channel::ring::slot::{Slot, lap};
 use crate::engine::Watchdog;
 use crate::engine::atomic::{AtomicOp, Width};
 use crate::engine::fake::{FakeFabric, FakeMemory, FakePort, Script};

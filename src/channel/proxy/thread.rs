@@ -12,13 +12,13 @@ use channel_sys as c;
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use log::error;
 
-use super::affinity;
-use super::idle::Idle;
-use super::measure::{ProxyView, Run};
-use super::ring::State;
-use super::shared::{Fault, Shared};
-use super::table::Region;
-use super::taker::{Failed, Taker};
+use crate::channel::measure::{ProxyView, Run};
+use crate::channel::memory::shared::{Fault, Shared};
+use crate::channel::proxy::affinity;
+use crate::channel::proxy::consumer::{Failed, Taker};
+use crate::channel::proxy::idle::Idle;
+use crate::channel::proxy::region_table::Region;
+use crate::channel::ring::State;
 use crate::engine::error::EngineError;
 use crate::engine::lane::Lane;
 use crate::job::{Connected, Job, JobError};
@@ -30,7 +30,7 @@ const CONTROL_EVERY: u32 = 32;
 
 /// What user threads want of the proxy thread.
 #[derive(Debug)]
-pub(super) enum Control {
+pub(in crate::channel) enum Control {
     /// Descriptors may use a region from now on, or no longer.
     Region {
         /// Its index.
@@ -55,22 +55,22 @@ pub(super) enum Control {
 
 /// What both the proxy thread and user threads know.
 #[derive(Debug)]
-pub(super) struct Common {
-    pub(super) job: Job,
-    pub(super) shared: Shared,
+pub(in crate::channel) struct Common {
+    pub(in crate::channel) job: Job,
+    pub(in crate::channel) shared: Shared,
     /// The first failure, in words.
     failure: Mutex<Option<String>>,
     /// The proxy thread does not wait for room any longer.
-    pub(super) abandon: Arc<AtomicBool>,
+    pub(in crate::channel) abandon: Arc<AtomicBool>,
 }
 
 impl Common {
-    pub(super) fn new(job: Job, shared: Shared) -> Self {
+    pub(in crate::channel) fn new(job: Job, shared: Shared) -> Self {
         Self { job, shared, failure: Mutex::new(None), abandon: Arc::default() }
     }
 
     /// What has gone wrong first, if something has.
-    pub(super) fn failure(&self) -> Option<String> {
+    pub(in crate::channel) fn failure(&self) -> Option<String> {
         let noted = self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
         noted.or_else(|| self.shared.fault().map(|fault| fault.to_string()))
     }
@@ -91,7 +91,7 @@ enum Phase {
 
 /// The proxy thread's state.
 #[derive(Debug)]
-pub(super) struct Proxy {
+pub(in crate::channel) struct Proxy {
     common: Arc<Common>,
     taker: Taker,
     control: Receiver<Control>,
@@ -101,7 +101,11 @@ pub(super) struct Proxy {
 }
 
 impl Proxy {
-    pub(super) fn new(common: Arc<Common>, taker: Taker, control: Receiver<Control>) -> Self {
+    pub(in crate::channel) fn new(
+        common: Arc<Common>,
+        taker: Taker,
+        control: Receiver<Control>,
+    ) -> Self {
         let connected = common.job.connection();
         // Where peers' operations need this thread's turns, they are not seen: it would sleep through them.
         let automatic = connected.is_some_and(|c| c.report.verdict.truly_automatic);
@@ -115,7 +119,7 @@ impl Proxy {
     ///
     /// # Safety
     /// The job is connected, and no other thread uses its proxy lane meanwhile.
-    pub(super) unsafe fn run(mut self) {
+    pub(in crate::channel) unsafe fn run(mut self) {
         let common = Arc::clone(&self.common);
         if common.job.settings.channel_pin {
             let first = common.job.discovery.devices().first();
@@ -279,6 +283,6 @@ impl Drop for Guard<'_> {
 }
 
 /// Waits no longer for room, in this thread and in calls under way.
-pub(super) fn abandon(common: &Common) {
+pub(in crate::channel) fn abandon(common: &Common) {
     common.abandon.store(true, Ordering::Relaxed);
 }

@@ -8,8 +8,8 @@
 //! | 48..560 | handle |
 //! | 560..816 | what has failed, as text, padded with zeros |
 
-use super::error::ChannelError;
-use super::table::Far;
+use crate::channel::error::ChannelError;
+use crate::channel::proxy::region_table::Far;
 use crate::engine::wire::handle::{HANDLE_BYTES, HandleBytes};
 
 const WHY: usize = 256;
@@ -17,21 +17,21 @@ const FREE: usize = 32;
 const BYTES: usize = 16 + FREE + HANDLE_BYTES + WHY;
 
 /// Indices that are free: a bit for each.
-pub(super) type Free = [u8; FREE];
+pub(in crate::channel) type Free = [u8; FREE];
 
 /// One PE's part of a registration.
 #[derive(Clone, Debug)]
-pub(super) struct Offer {
-    pub(super) len: u64,
-    pub(super) base: u64,
-    pub(super) free: Free,
-    pub(super) handle: HandleBytes,
+pub(in crate::channel) struct Offer {
+    pub(in crate::channel) len: u64,
+    pub(in crate::channel) base: u64,
+    pub(in crate::channel) free: Free,
+    pub(in crate::channel) handle: HandleBytes,
     /// Why this PE cannot.
-    pub(super) failed: Option<String>,
+    pub(in crate::channel) failed: Option<String>,
 }
 
 impl Offer {
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(in crate::channel) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(BYTES);
         bytes.extend_from_slice(&self.len.to_le_bytes());
         bytes.extend_from_slice(&self.base.to_le_bytes());
@@ -62,7 +62,10 @@ impl Offer {
 }
 
 /// The index that all have free, and what each has under it.
-pub(super) fn agree(all: &[u8], mine: &Offer) -> Result<(u8, Box<[Far]>), ChannelError> {
+pub(in crate::channel) fn agree(
+    all: &[u8],
+    mine: &Offer,
+) -> Result<(u8, Box<[Far]>), ChannelError> {
     let len = mine.len as usize;
     let refused = |pe: usize, why: String| ChannelError::Peer { len, pe: pe as u32, why };
     let mut free = [0xff; FREE];
@@ -89,7 +92,7 @@ pub(super) fn agree(all: &[u8], mine: &Offer) -> Result<(u8, Box<[Far]>), Channe
 }
 
 /// The lowest index that is free.
-pub(super) fn lowest(free: &Free) -> Option<u8> {
+pub(in crate::channel) fn lowest(free: &Free) -> Option<u8> {
     let (at, bits) = free.iter().enumerate().find(|(_, bits)| **bits != 0)?;
     Some((at * 8) as u8 + bits.trailing_zeros() as u8)
 }

@@ -2,8 +2,8 @@
 
 use channel_sys as c;
 
-use super::descriptor::{Descriptor, Place, Put};
-use super::table::{Misplaced, Regions};
+use crate::channel::proxy::region_table::{Misplaced, Regions};
+use crate::channel::ring::descriptor::{Descriptor, Place, Put};
 use crate::engine::atomic::{Atomic, AtomicOp, Width};
 use crate::engine::error::EngineError;
 use crate::engine::ids::Pe;
@@ -16,7 +16,7 @@ use crate::engine::state::batch::Batch;
 
 /// Why an operation was not submitted.
 #[derive(Debug)]
-pub(super) enum Refusal {
+pub(in crate::channel) enum Refusal {
     /// The producer asks for what cannot be.
     Misplaced(Misplaced),
     /// There is no such PE.
@@ -44,7 +44,7 @@ impl From<EngineError> for Refusal {
 /// # Errors
 /// Nothing was submitted, or part of an operation that has failed.
 #[inline(never)]
-pub(super) fn dispatch<P: Port>(
+pub(in crate::channel) fn dispatch<P: Port>(
     lane: &mut Lane<P>,
     regions: &Regions,
     batch: Batch,
@@ -83,7 +83,7 @@ pub(super) fn dispatch<P: Port>(
 /// # Errors
 /// As [`dispatch`].
 #[inline(always)]
-pub(super) fn put<P: Port>(
+pub(in crate::channel) fn put<P: Port>(
     lane: &mut Lane<P>,
     regions: &Regions,
     batch: Batch,
@@ -194,7 +194,7 @@ fn long_atomic<P: Port>(
 }
 
 /// The number of a descriptor's operation, its PE, its place and length: for errors.
-pub(super) fn about(descriptor: &Descriptor) -> (u32, u32, u64) {
+pub(in crate::channel) fn about(descriptor: &Descriptor) -> (u32, u32, u64) {
     match *descriptor {
         Descriptor::Put { pe, bytes, .. } => (c::NLF_OP_PUT, pe.0, bytes.into()),
         Descriptor::PutSignal { pe, bytes, .. } => (c::NLF_OP_PUT_SIGNAL, pe.0, bytes.into()),

@@ -2,7 +2,7 @@
 
 use channel_sys as c;
 
-use super::descriptor::Place;
+use crate::channel::ring::descriptor::Place;
 use crate::engine::ids::Pe;
 use crate::engine::wire::handle::HandleBytes;
 
@@ -11,44 +11,44 @@ const PLACES: usize = 256;
 
 /// What one peer has under a region's index.
 #[derive(Clone, Debug)]
-pub(super) struct Far {
+pub(in crate::channel) struct Far {
     /// Its address there.
-    pub(super) base: u64,
-    pub(super) handle: HandleBytes,
+    pub(in crate::channel) base: u64,
+    pub(in crate::channel) handle: HandleBytes,
 }
 
 /// A region of this PE, and those of the peers under the same index.
 #[derive(Debug)]
-pub(super) struct Region {
-    pub(super) base: usize,
-    pub(super) len: u64,
-    pub(super) handle: HandleBytes,
+pub(in crate::channel) struct Region {
+    pub(in crate::channel) base: usize,
+    pub(in crate::channel) len: u64,
+    pub(in crate::channel) handle: HandleBytes,
     /// By PE; none of a region that only this PE has.
-    pub(super) peers: Box<[Far]>,
+    pub(in crate::channel) peers: Box<[Far]>,
 }
 
 /// What is wrong with a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Misplaced {
+pub(in crate::channel) struct Misplaced {
     /// `NLF_ERROR_*`.
-    pub(super) code: u32,
+    pub(in crate::channel) code: u32,
     /// The address here that the producer meant, or the offset where no region tells.
-    pub(super) addr: u64,
+    pub(in crate::channel) addr: u64,
 }
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Regions {
+pub(in crate::channel) struct Regions {
     places: Box<[Option<Box<Region>>; PLACES]>,
 }
 
 impl Regions {
-    pub(super) fn new() -> Self {
+    pub(in crate::channel) fn new() -> Self {
         Self { places: Box::new([const { None }; PLACES]) }
     }
 
     /// Puts a region in its place, or takes it out.
-    pub(super) fn set(&mut self, index: u8, region: Option<Box<Region>>) {
+    pub(in crate::channel) fn set(&mut self, index: u8, region: Option<Box<Region>>) {
         self.places[usize::from(index)] = region;
     }
 
@@ -73,7 +73,7 @@ impl Regions {
 
     /// Bytes of this PE: their address, and the handle for them.
     #[inline(always)]
-    pub(super) fn near(
+    pub(in crate::channel) fn near(
         &self,
         place: Place,
         bytes: u64,
@@ -84,7 +84,7 @@ impl Regions {
 
     /// Bytes of a peer: their address there, and its handle for them.
     #[inline(always)]
-    pub(super) fn far(
+    pub(in crate::channel) fn far(
         &self,
         place: Place,
         bytes: u64,
@@ -98,13 +98,13 @@ impl Regions {
     }
 
     /// What a peer has under an index.
-    pub(super) fn peer(&self, index: u8, pe: Pe) -> Option<&Far> {
+    pub(in crate::channel) fn peer(&self, index: u8, pe: Pe) -> Option<&Far> {
         self.places[usize::from(index)].as_ref()?.peers.get(pe.index())
     }
 
     /// A word of a peer, as [`Regions::far`]. It is aligned there.
     #[inline(always)]
-    pub(super) fn word(
+    pub(in crate::channel) fn word(
         &self,
         place: Place,
         width: usize,
@@ -129,8 +129,8 @@ fn no_peer(region: &Region, place: Place) -> Misplaced {
 
 #[cfg(test)]
 mod tests {
-    use super::super::descriptor::RegionIndex;
     use super::*;
+    use crate::channel::ring::descriptor::RegionIndex;
 
     fn refused<T>(result: Result<T, Misplaced>) -> Misplaced {
         result.err().unwrap()

@@ -15,21 +15,21 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use channel_sys as c;
 
-use super::error::ChannelError;
-use super::memory::HostMemory;
-use super::near::Near;
-use super::ring::{PublishedIn, Ring, RingMemory, slots_log2};
+use crate::channel::error::ChannelError;
+use crate::channel::memory::host_memory::HostMemory;
+use crate::channel::memory::mirrored_memory::Near;
+use crate::channel::ring::{PublishedIn, Ring, RingMemory, slots_log2};
 
 /// Sizes of a context, checked.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
-    pub(super) rings: u32,
-    pub(super) slots_log2: u32,
+pub(in crate::channel) struct Sizes {
+    pub(in crate::channel) rings: u32,
+    pub(in crate::channel) slots_log2: u32,
 }
 
 impl Sizes {
     /// Checks them.
-    pub(super) fn new(rings: u32, slots: u64) -> Result<Self, ChannelError> {
+    pub(in crate::channel) fn new(rings: u32, slots: u64) -> Result<Self, ChannelError> {
         if !rings.is_power_of_two() || rings > c::NLF_MAX_RINGS {
             return Err(ChannelError::Rings { rings });
         }
@@ -97,7 +97,7 @@ fn part(end: &mut usize, bytes: usize) -> usize {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(in crate::channel) struct Shared {
     near: Near,
     memory: HostMemory,
     plan: Plan,
@@ -106,20 +106,25 @@ pub(super) struct Shared {
 
 /// An error for producers: a code, and what it is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Fault {
+pub(in crate::channel) struct Fault {
     /// `NLF_ERROR_*`.
-    pub(super) code: u32,
+    pub(in crate::channel) code: u32,
     /// `NLF_OP_*`, or 0.
-    pub(super) op: u32,
-    pub(super) pe: u32,
-    pub(super) ring: u32,
-    pub(super) addr: u64,
-    pub(super) bytes: u64,
+    pub(in crate::channel) op: u32,
+    pub(in crate::channel) pe: u32,
+    pub(in crate::channel) ring: u32,
+    pub(in crate::channel) addr: u64,
+    pub(in crate::channel) bytes: u64,
 }
 
 impl Shared {
     /// A context with empty rings.
-    pub(super) fn new(sizes: Sizes, me: u32, n_pes: u32, spins: u64) -> Result<Self, ChannelError> {
+    pub(in crate::channel) fn new(
+        sizes: Sizes,
+        me: u32,
+        n_pes: u32,
+        spins: u64,
+    ) -> Result<Self, ChannelError> {
         let plan = Plan::new(sizes);
         let (near, memory) = (Near::new(plan.near.end)?, HostMemory::new(plan.end)?);
         let shared = Self { near, memory, plan, sizes };
@@ -154,7 +159,7 @@ impl Shared {
     }
 
     /// What producers are given.
-    pub(super) fn context(&self) -> *const c::nlf_context {
+    pub(in crate::channel) fn context(&self) -> *const c::nlf_context {
         self.for_producers(0)
     }
 
@@ -177,7 +182,7 @@ impl Shared {
     ///
     /// # Safety
     /// Called once, and the memory outlives them.
-    pub(super) unsafe fn rings(&self) -> Result<Vec<Ring>, ChannelError> {
+    pub(in crate::channel) unsafe fn rings(&self) -> Result<Vec<Ring>, ChannelError> {
         let ring = |ring: usize| {
             let Plan { slots, slots_each, published, .. } = self.plan;
             let published = published + ring * size_of::<c::nlf_published>();
@@ -199,7 +204,7 @@ impl Shared {
     }
 
     /// What was published as done of a ring.
-    pub(super) fn done(&self, ring: usize) -> u64 {
+    pub(in crate::channel) fn done(&self, ring: usize) -> u64 {
         assert!(ring < self.sizes.rings as usize, "there is no ring {ring}");
         let at = self.plan.published + ring * size_of::<c::nlf_published>();
         let done = self.at::<u64>(at + offset_of!(c::nlf_published, done));
@@ -211,7 +216,7 @@ impl Shared {
     ///
     /// # Errors
     /// The device does not tell.
-    pub(super) fn heads(&self) -> Result<Vec<u64>, ChannelError> {
+    pub(in crate::channel) fn heads(&self) -> Result<Vec<u64>, ChannelError> {
         let NearPlan { producers, claims, .. } = self.plan.near;
         self.near.pull(producers, claims - producers)?;
         let head = |ring: usize| {
@@ -228,7 +233,7 @@ impl Shared {
     ///
     /// # Errors
     /// The device does not take it.
-    pub(super) fn set_region(
+    pub(in crate::channel) fn set_region(
         &self,
         index: usize,
         region: c::nlf_region,
@@ -258,7 +263,7 @@ impl Shared {
 
     /// Records an error that the proxy thread has found, unless it has found one before. Only that thread
     /// calls it.
-    pub(super) fn report(&self, fault: &Fault) {
+    pub(in crate::channel) fn report(&self, fault: &Fault) {
         let error = self.at::<c::nlf_error>(self.plan.proxy_error);
         // SAFETY: a part of the piece, aligned, that only this thread writes.
         unsafe {
@@ -276,14 +281,14 @@ impl Shared {
     }
 
     /// Whether a producer has given up slots that it had reserved, so that its ring is stuck.
-    pub(super) fn is_abandoned(&self) -> bool {
+    pub(in crate::channel) fn is_abandoned(&self) -> bool {
         let error = self.at::<c::nlf_error>(self.plan.error);
         // SAFETY: a part of the piece, aligned; producers change it atomically.
         unsafe { AtomicU32::from_ptr(&raw mut (*error).abandoned) }.load(Ordering::Acquire) != 0
     }
 
     /// The proxy's error, or else that of producers.
-    pub(super) fn fault(&self) -> Option<Fault> {
+    pub(in crate::channel) fn fault(&self) -> Option<Fault> {
         self.recorded(self.plan.proxy_error).or_else(|| self.recorded(self.plan.error))
     }
 

@@ -1,0 +1,3 @@
+//! The place of the ring's sources in the transport.
+
+pub(crate) mod ring;

@@ -1,0 +1,12 @@
+//! A ring between producers and the proxy thread, and the descriptors in it.
+//!
+//! `include/nvshmem_libfabric_ring.h` is the contract: who writes which word, and what has happened by then.
+
+mod consumer_end;
+pub mod descriptor;
+pub mod encoding;
+mod layout;
+pub mod slot;
+mod sync;
+
+pub use consumer_end::{PublishedIn, Ring, RingMemory, RingSizeError, State, slots_log2};
