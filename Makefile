@@ -54,13 +54,22 @@ cuda-compiler: deps
 nvshmem-programs: deps ## Compile the NVSHMEM programs against the releases that the plugin is for
 	scripts/nvshmem-programs.sh $(TARGET)/nvshmem
 
-.PHONY: test
-test: deps cuda-compiler check nvshmem-programs plugins fake-cuda ## Check, build and run every test
-	scripts/test.sh $(PLUGINS) $(FAKE_CUDA)
+.PHONY: quick
+quick: ## Tests to run while working: a minute, once built
+	scripts/test.sh quick
 
-.PHONY: test-staged
-test-staged: deps plugins fake-cuda ## The suites on memory of a device that the fabric does not reach
-	scripts/test-staged.sh $(PLUGINS) $(FAKE_CUDA)
+.PHONY: test
+test: deps ## Lints and tests of everything, within ten minutes
+	scripts/test.sh test
+
+.PHONY: test-full
+test-full: deps ## The same at full length: every combination, every NVSHMEM, more seeds
+	scripts/test.sh full
+
+MINUTES ?= 30
+.PHONY: soak
+soak: deps ## Random and faulty traffic with fresh seeds, for MINUTES (30)
+	scripts/soak.sh $(MINUTES)
 
 .PHONY: gpu-tests
 gpu-tests: deps plugins ## Collect in target/gpu-tests what 'make test-staged' is on a machine with a GPU

@@ -1,44 +1,126 @@
 #!/usr/bin/env bash
-# Runs every test of the workspace and sums what they report.
-#   scripts/test.sh PLUGIN_DIRECTORY CUDA_DIRECTORY
-# The plugins in PLUGIN_DIRECTORY, from 'make install', are what the multi-process suites load. The
-# driver in CUDA_DIRECTORY, from 'make fake-cuda', gives them devices.
-# NVSHMEM_TEST_LIBFABRIC2 names a libfabric 2.x to run against as well. Where it is not set one is
-# fetched; set and empty, the tests that need it are skipped and say so.
+# Runs one tier of the tests. Says what each part took, lists what was skipped and why, and ends with
+# "N passed, N failed, N skipped".
+#   scripts/test.sh quick|test|full
+# CONTRIBUTING.md says what the tiers hold and which variables the tests read.
+# shellcheck disable=SC2317 # functions are called by part
 set -euo pipefail
 cd "$(dirname "$0")/.."
+tier=$1
 
-NVSHMEM_TEST_PLUGIN_DIR=$1
-NVSHMEM_TEST_LIBFABRIC2=${NVSHMEM_TEST_LIBFABRIC2-$(scripts/libfabric2.sh)}
-NVSHMEM_TEST_FAKE_CUDA=$2
-export NVSHMEM_TEST_PLUGIN_DIR NVSHMEM_TEST_LIBFABRIC2 NVSHMEM_TEST_FAKE_CUDA
-# With a compiler, kernels that are missing are a failure.
-if [[ $(scripts/cuda-compiler.sh) != none:* ]]; then
-    export NVSHMEM_TEST_KERNELS=1
-fi
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+plugins=$target/install/lib # as the Makefile has it
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+log=$work/log
+: >"$log"
 # The reports are read below.
 export CARGO_TERM_COLOR=never
 
-scripts/check-plugin.sh "$NVSHMEM_TEST_PLUGIN_DIR"
+# What a user has set for programs on NVSHMEM and libfabric is not for the tests.
+for variable in $(compgen -e); do
+    case $variable in
+    NVSHMEM_TEST_*) ;;
+    NVSHMEM_* | FI_* | FAKE_CUDA_*) unset "$variable" ;;
+    esac
+done
 
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-status=0
-suite() {
-    echo "== cargo test $*"
-    scripts/cargo test --locked --no-fail-fast "$@" 2>&1 | tee -a "$log" || status=1
+failed_parts=()
+# Writes "WALL CPU" to a file: seconds since some time, and of processor time of what has ended in here.
+clock() {
+    times >"$work/times" # not in a subshell, which has times of its own
+    awk -v wall="$EPOCHREALTIME" 'NR == 2 { gsub(/[ms]/, " ")
+        printf "%.3f %.3f\n", wall, $1 * 60 + $2 + $3 * 60 + $4 }' "$work/times" >"$work/clock"
 }
-# The unit tests with overflow checks and debug assertions, the suites that move data as shipped.
-suite --workspace --lib --bins
-suite --workspace --doc
-suite --workspace --release --test '*'
-if [[ -n $NVSHMEM_TEST_LIBFABRIC2 ]]; then
-    # A process loads one libfabric, so the other one takes another run.
-    export OFI_TEST_LIBRARY=$NVSHMEM_TEST_LIBFABRIC2
-    suite --release --test ofi
+# Runs a command as a part of the tier, named by the first argument.
+part() {
+    local name=$1 began
+    shift
+    echo "== $name"
+    clock
+    began=$(<"$work/clock")
+    "$@" 2>&1 | tee -a "$log" || failed_parts+=("$name")
+    clock
+    awk -v name="$name" -v began="$began" '{ split(began, b, " ")
+        printf "%-42s %7.0f s  %7.0f s\n", name, $1 - b[1], $2 - b[2] }' "$work/clock" |
+        tee -a "$work/parts"
+}
+skip() {
+    echo "SKIPPED $1: $2" | tee -a "$log"
+}
+
+checked() { scripts/cargo test --locked --profile checked --workspace --no-fail-fast "$@"; }
+
+fetch() {
+    scripts/cargo fetch --locked
+    scripts/cuda-compiler.sh
+    if [[ -n ${NVSHMEM_TEST_VERSIONS} ]]; then
+        # shellcheck disable=SC2086 # several names
+        scripts/nvshmem-wheels.sh cuda $NVSHMEM_TEST_VERSIONS
+    fi
+}
+shipped() {
+    make --no-print-directory plugins
+    scripts/check-plugin.sh "$plugins"
+}
+# A process loads one libfabric, so the second one takes another run.
+second_libfabric() { OFI_TEST_LIBRARY=$NVSHMEM_TEST_LIBFABRIC2 checked --test ofi; }
+smoke() { NVSHMEM_TEST_PLUGIN_DIR=$plugins checked --test plugin -- smoke::; }
+
+# Releases of NVSHMEM that programs are compiled against, unless the user says which.
+case $tier in
+full) NVSHMEM_TEST_VERSIONS=${NVSHMEM_TEST_VERSIONS-3.4.5 3.6.5 3.8.0} ;;
+*) NVSHMEM_TEST_VERSIONS=${NVSHMEM_TEST_VERSIONS-3.8.0} ;;
+esac
+NVSHMEM_TEST_LIBFABRIC2=${NVSHMEM_TEST_LIBFABRIC2-$(scripts/libfabric2.sh)}
+export NVSHMEM_TEST_VERSIONS NVSHMEM_TEST_LIBFABRIC2
+
+if [[ $tier == quick ]]; then
+    part "build of the tests" checked --no-run --lib --bins --test engine --test wire --test plugin
+    part "unit tests" checked --lib --bins
+    part "engine on the fake" checked --test engine --test wire
+    part "plugin on tcp and shm" checked --test plugin -- smoke::
+else
+    part "downloads" fetch
+    # With a compiler, kernels that are missing are a failure.
+    if [[ $(scripts/cuda-compiler.sh) != none:* ]]; then
+        export NVSHMEM_TEST_KERNELS=1
+    fi
+    if [[ $tier == full ]]; then
+        export NVSHMEM_TEST_FULL=1 NVSHMEM_TEST_SEEDS=${NVSHMEM_TEST_SEEDS:-5000}
+    fi
+    part "formatting and lints" scripts/check.sh
+    part "shipped plugin" shipped
+    part "NVSHMEM programs" scripts/nvshmem-programs.sh "$target/nvshmem"
+    part "build of the tests" checked --no-run --lib --bins --test '*'
+    part "unit tests" checked --lib --bins
+    part "documentation tests" checked --doc
+    part "test programs" checked --test '*'
+    if [[ -n $NVSHMEM_TEST_LIBFABRIC2 ]]; then
+        part "libfabric's objects, libfabric 2.x" second_libfabric
+    else
+        skip "libfabric's objects, libfabric 2.x" "NVSHMEM_TEST_LIBFABRIC2 is empty"
+    fi
+    part "shipped plugin on tcp and shm" smoke
 fi
 
-# Each test program ends with "test result: ok. P passed; F failed; I ignored; ...".
+echo
+# Each test program says "Running PROGRAM", or "Doc-tests CRATE", and ends with
+# "test result: ok. P passed; F failed; I ignored; ...; finished in N s".
+awk '/^ +(Running|Doc-tests) / { program = $1 == "Running" && $2 != "unittests" ? $2 : "" }
+    /^test result: / && program != "" { sub(/s$/, "", $NF)
+        if ($NF >= 5) printf "  %-40s %7.0f s\n", program, $NF }' "$log" >"$work/programs"
+printf '%-42s %9s  %9s\n' "part" "wall" "processor"
+awk '{ print } /^test programs/ { while ((getline line < programs) > 0) print line }' \
+    programs="$work/programs" "$work/parts"
+awk '{ wall += $(NF - 3); cpu += $(NF - 1) } END {
+    printf "%-42s %7.0f s  %7.0f s: %.0f s on two idle cores at best\n", "all", wall, cpu, cpu / 2 }' \
+    "$work/parts"
+
+# What was skipped, as "WHAT: REASON".
+sed -nE 's/^SKIPPED (.+: .+)$/\1/p
+    s/^test (.*[^ ]) +\.\.\. ignored, (.+)$/\1: \2/p
+    s/^test (.*[^ ]) +\.\.\. ignored$/\1: no reason given/p' "$log" | sort >"$work/skips"
 read -r passed failed ignored < <(
     awk '/^test result: / {
         for (i = 2; i <= NF; i++) {
@@ -48,16 +130,31 @@ read -r passed failed ignored < <(
         }
     } END { print p + 0, f + 0, g + 0 }' "$log"
 )
-# No sum is given when a program is missing from it.
+status=0
+wrong() {
+    echo "$1" >&2
+    status=1
+}
+# No sum is right when a program is missing from it, or a skip is without a reason.
 programs=$(grep -cE '^ +(Running|Doc-tests) ' "$log" || true)
 results=$(grep -c '^test result: ' "$log" || true)
-if grep -q '^error: could not compile' "$log" || [[ $results -lt $programs ]] ||
-    [[ $status -ne 0 && $failed -eq 0 ]]; then
-    echo "A test program could not be built or ended without a result: see above." >&2
-    exit 1
+[[ $results -eq $programs ]] ||
+    wrong "$programs test programs were started and $results gave a result: see above"
+[[ ${#failed_parts[@]} -eq 0 ]] || wrong "Failed: $(printf '%s; ' "${failed_parts[@]}")see above"
+by_name=$(grep -cE '^test .* \.\.\. ignored(,|$)' "$log" || true)
+[[ $by_name -eq $ignored ]] || wrong "$ignored tests were skipped and $by_name are named"
+! grep -q ': no reason given$' "$work/skips" || wrong "A skip is without a reason"
+if [[ -s $work/skips ]]; then
+    echo "Skipped:"
+    sed 's/^/  /' "$work/skips"
 fi
-if [[ $ignored -gt 0 ]]; then
-    echo "$ignored ignored: the reason stands beside each"
+# In a file that NVSHMEM_TEST_SKIPS_ALLOWED names, regular expressions for the skips that may be.
+if [[ -n ${NVSHMEM_TEST_SKIPS_ALLOWED:-} ]]; then
+    sed '/^#/d; /^$/d' "$NVSHMEM_TEST_SKIPS_ALLOWED" >"$work/allowed"
+    if grep -vEf "$work/allowed" "$work/skips" >"$work/unexpected"; then
+        wrong "Not among the skips that $NVSHMEM_TEST_SKIPS_ALLOWED allows:"
+        sed 's/^/  /' "$work/unexpected" >&2
+    fi
 fi
-echo "$passed passed, $failed failed"
+echo "$passed passed, $failed failed, $(wc -l <"$work/skips") skipped"
 exit "$status"

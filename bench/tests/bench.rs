@@ -2,23 +2,39 @@
 //! something is wrong. How fast anything is, nothing here looks at.
 
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::process::{Command, Output};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Output};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use test_support::built::plugin_dir;
+use test_support::needs::{self, libfabric2};
+
+fn main() -> ExitCode {
+    let trials = vec![
+        trial("signals_over_rxm", signals_over_rxm),
+        trial("signals_over_shm", signals_over_shm),
+        needs::trial("signals_over_native_tcp", libfabric2(), |library| {
+            signals_over_native_tcp(library);
+            Ok(())
+        }),
+        trial("puts_and_gets_over_shm", puts_and_gets_over_shm),
+        trial("a_job_that_cannot_start_is_a_failure", a_job_that_cannot_start_is_a_failure),
+    ];
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+fn trial(name: &str, run: fn()) -> Trial {
+    Trial::test(name, move || -> Result<(), Failed> {
+        run();
+        Ok(())
+    })
+}
 
 fn bench(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_nvshmem-bench"))
         .args(arguments)
         .output()
         .unwrap_or_else(|e| panic!("the bench did not start: {e}"))
-}
-
-/// Where the installed plugin is; `make test` says it.
-fn plugin_dir() -> Option<String> {
-    let dir = std::env::var("NVSHMEM_TEST_PLUGIN_DIR").ok();
-    if dir.is_none() {
-        eprintln!("skipped: NVSHMEM_TEST_PLUGIN_DIR does not say where the plugin is installed");
-    }
-    dir
 }
 
 /// Names of the figures of a short run, each with a value that a measurement can have.
@@ -37,8 +53,9 @@ fn figures(arguments: &[&str]) -> BTreeSet<String> {
 }
 
 /// A run on one provider, as short as it can be.
-fn short_run<'a>(dir: &'a str, provider: &'a str, more: &[&'a str]) -> BTreeSet<String> {
-    let mut arguments = vec!["--plugin-dir", dir, "--only", provider];
+fn short_run(provider: &str, more: &[&str]) -> BTreeSet<String> {
+    let dir = plugin_dir().to_string_lossy().into_owned();
+    let mut arguments = vec!["--plugin-dir", &dir, "--only", provider];
     arguments.extend(["--jobs", "1", "--rounds", "2", "--round-ms", "1"]);
     arguments.extend(more);
     figures(&arguments)
@@ -58,40 +75,27 @@ fn assert_signal_figures(provider: &str, found: &BTreeSet<String>) {
     }
 }
 
-#[test]
 fn signals_over_rxm() {
-    let Some(dir) = plugin_dir() else { return };
-    assert_signal_figures("rxm", &short_run(&dir, "rxm", &["--signals"]));
+    assert_signal_figures("rxm", &short_run("rxm", &["--signals"]));
 }
 
-#[test]
 fn signals_over_shm() {
-    let Some(dir) = plugin_dir() else { return };
-    assert_signal_figures("shm", &short_run(&dir, "shm", &["--signals"]));
+    assert_signal_figures("shm", &short_run("shm", &["--signals"]));
 }
 
-#[test]
-fn signals_over_native_tcp() {
-    let Some(dir) = plugin_dir() else { return };
-    let library = std::env::var("NVSHMEM_TEST_LIBFABRIC2").unwrap_or_default();
-    if library.is_empty() {
-        eprintln!("skipped: NVSHMEM_TEST_LIBFABRIC2 names no libfabric 2.x");
-        return;
-    }
-    let found = short_run(&dir, "tcp", &["--signals", "--libfabric2", &library]);
+fn signals_over_native_tcp(library: PathBuf) {
+    let library = library.to_string_lossy();
+    let found = short_run("tcp", &["--signals", "--libfabric2", &library]);
     assert_signal_figures("tcp", &found);
 }
 
-#[test]
 fn puts_and_gets_over_shm() {
-    let Some(dir) = plugin_dir() else { return };
-    let found = short_run(&dir, "shm", &[]);
+    let found = short_run("shm", &[]);
     for name in ["put_8B_rate_over_raw_shm", "get_16MiB_over_raw_shm"] {
         assert!(found.contains(name), "{name} is not among {found:?}");
     }
 }
 
-#[test]
 fn a_job_that_cannot_start_is_a_failure() {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("no-plugin-is-here");
     let dir = dir.to_string_lossy().into_owned();

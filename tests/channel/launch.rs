@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
+use test_support::needs::{self, Need, libfabric2};
 
 /// What a process of a job is told.
 const ME: &str = "CHANNEL_TEST_PE";
@@ -54,13 +55,8 @@ pub(crate) enum Fabric {
 }
 
 impl Fabric {
-    fn library(self) -> Result<Option<PathBuf>, String> {
-        if self != Self::Tcp2 {
-            return Ok(None);
-        }
-        let path = std::env::var_os("NVSHMEM_TEST_LIBFABRIC2").filter(|path| !path.is_empty());
-        path.map(|path| Some(path.into()))
-            .ok_or_else(|| String::from("NVSHMEM_TEST_LIBFABRIC2 names no libfabric 2.x"))
+    fn library(self) -> Need<Option<PathBuf>> {
+        if self == Self::Tcp2 { libfabric2().map(Some) } else { Ok(None) }
     }
 
     fn provider(self) -> &'static str {
@@ -88,14 +84,11 @@ impl Job {
         Self { scenario, fabric, n_pes, env: Vec::new(), dies: None }
     }
 
-    /// As a test. What lacks its fabric is ignored, and says why.
+    /// As a test. What lacks its fabric is skipped, and says why.
     pub(crate) fn trial(self) -> Trial {
         let Self { scenario, fabric, n_pes, .. } = &self;
         let name = format!("{scenario}::{fabric:?}_{n_pes}_pes").to_lowercase();
-        match fabric.library() {
-            Ok(library) => Trial::test(name, move || self.run(library)),
-            Err(why) => Trial::test(format!("{name} ({why})"), || Ok(())).with_ignored_flag(true),
-        }
+        needs::trial(name, fabric.library(), move |library| self.run(library))
     }
 
     fn run(&self, library: Option<PathBuf>) -> Result<(), Failed> {

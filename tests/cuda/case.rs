@@ -1,15 +1,14 @@
 //! A case, and the process that it runs in.
 
-use std::fs;
-use std::os::unix::fs::symlink;
+use std::fmt::Display;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::{Completion, Failed, Trial};
+use test_support::built::fake_cuda_dir;
+use test_support::needs;
 
 use crate::bed::Bed;
 
@@ -18,6 +17,9 @@ const CASE: &str = "NVSHMEM_TEST_CUDA_CASE";
 
 /// What stops a case that hangs.
 const HANG: Duration = Duration::from_secs(60);
+
+/// The exit status of a case that cannot be run here, whose last line says why.
+const SKIPPED: i32 = 77;
 
 /// What a child of [`probe_gpu`] prints before the reason why there is no GPU.
 const NO_GPU: &str = "no GPU: ";
@@ -31,32 +33,45 @@ enum End {
     Fault,
 }
 
+/// Which drivers a case is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Driver {
+    Fake,
+    /// The fake and the machine's own.
+    Any,
+    None,
+    /// The machine's own.
+    Gpu,
+}
+
 /// One thing to show.
 pub(crate) struct Case {
     name: &'static str,
     body: fn(),
     environment: &'static [(&'static str, &'static str)],
-    /// Whether the fake driver can be found by its name.
-    fake: bool,
-    /// Whether it is for real devices as well.
-    gpu: bool,
+    driver: Driver,
     end: End,
 }
 
 impl Case {
     /// A case for the fake driver.
     pub(crate) fn fake(name: &'static str, body: fn()) -> Self {
-        Self { name, body, environment: &[], fake: true, gpu: false, end: End::Success }
+        Self { name, body, environment: &[], driver: Driver::Fake, end: End::Success }
     }
 
     /// A case for any driver.
     pub(crate) fn any(name: &'static str, body: fn()) -> Self {
-        Self { gpu: true, ..Self::fake(name, body) }
+        Self { driver: Driver::Any, ..Self::fake(name, body) }
+    }
+
+    /// A case for a real device alone.
+    pub(crate) fn gpu(name: &'static str, body: fn()) -> Self {
+        Self { driver: Driver::Gpu, ..Self::fake(name, body) }
     }
 
     /// A case without a driver.
     pub(crate) fn none(name: &'static str, body: fn()) -> Self {
-        Self { fake: false, ..Self::fake(name, body) }
+        Self { driver: Driver::None, ..Self::fake(name, body) }
     }
 
     /// What the fake drivers find in their environment.
@@ -69,37 +84,51 @@ impl Case {
         Self { end: End::Fault, ..self }
     }
 
-    /// Its trial without a GPU.
-    pub(crate) fn trial(&self) -> Trial {
-        let (name, environment, end, fake) = (self.name, self.environment, self.end, self.fake);
-        let kind = if fake { "fake" } else { "no_driver" };
-        Trial::test(format!("{kind}::{name}"), move || {
+    /// Its trial without a GPU, if it has one.
+    pub(crate) fn trial(&self) -> Option<Trial> {
+        let (name, environment, end) = (self.name, self.environment, self.end);
+        let (kind, fake) = match self.driver {
+            Driver::Fake | Driver::Any => ("fake", true),
+            Driver::None => ("no_driver", false),
+            Driver::Gpu => return None,
+        };
+        Some(Trial::ignorable_test(format!("{kind}::{name}"), move || {
             let mut command = command(name);
             command.envs(environment.iter().copied());
             if fake {
-                command.env("LD_LIBRARY_PATH", fake_dir());
+                command.env("LD_LIBRARY_PATH", fake_cuda_dir());
             }
             run(&mut command, end)
-        })
+        }))
+    }
+
+    fn is_for_gpus(&self) -> bool {
+        matches!(self.driver, Driver::Any | Driver::Gpu)
     }
 
     /// Its trial on a GPU, if it is for one.
     fn gpu_trial(&self) -> Option<Trial> {
         let (name, end) = (self.name, self.end);
-        self.gpu.then(|| Trial::test(format!("gpu::{name}"), move || run(&mut command(name), end)))
+        let run = move || run(&mut command(name), end);
+        self.is_for_gpus().then(|| Trial::ignorable_test(format!("gpu::{name}"), run))
     }
 }
 
-/// The trials on a real GPU; where there is none, one that is ignored and says why.
+/// The trials on a real GPU; where there is none, one that is skipped and says why.
 pub(crate) fn gpu_trials(cases: &[Case]) -> Vec<Trial> {
     match probe_gpu() {
         Ok(()) => cases.iter().filter_map(Case::gpu_trial).collect(),
         Err(reason) => {
-            let count = cases.iter().filter(|case| case.gpu).count();
-            let name = format!("gpu::{count} cases ({reason})");
-            vec![Trial::test(name, || Ok(())).with_ignored_flag(true)]
+            let count = cases.iter().filter(|case| case.is_for_gpus()).count();
+            vec![needs::trial(format!("gpu::{count}_cases"), Err(reason), |()| Ok(()))]
         }
     }
+}
+
+/// Ends this case, in its own process, as one that cannot be run here.
+pub(crate) fn skip(reason: impl Display) -> ! {
+    println!("{reason}");
+    std::process::exit(SKIPPED);
 }
 
 /// Where the environment names a case, runs it and ends the process.
@@ -138,11 +167,15 @@ fn command(case: &str) -> Command {
     command
 }
 
-fn run(command: &mut Command, end: End) -> Result<(), Failed> {
+fn run(command: &mut Command, end: End) -> Result<Completion, Failed> {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = child.map_err(|error| format!("cannot start: {error}"))?;
     let status = wait(&mut child)?;
     let output = child.wait_with_output().map_err(|error| error.to_string())?;
+    if status.code() == Some(SKIPPED) {
+        let said = String::from_utf8_lossy(&output.stdout);
+        return Ok(Completion::ignored_with(said.lines().last().unwrap_or_default()));
+    }
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     let faulted = matches!(status.signal(), Some(libc::SIGSEGV | libc::SIGBUS));
     let as_expected = match end {
@@ -150,7 +183,7 @@ fn run(command: &mut Command, end: End) -> Result<(), Failed> {
         End::Fault => faulted,
     };
     if as_expected {
-        return Ok(());
+        return Ok(Completion::Completed);
     }
     Err(format!("it ended with {status}, and {end:?} was expected:\n{text}").into())
 }
@@ -167,30 +200,4 @@ fn wait(child: &mut Child) -> Result<ExitStatus, Failed> {
         }
         thread::sleep(Duration::from_millis(2));
     }
-}
-
-/// A directory with the fake drivers under the names of the real ones.
-fn fake_dir() -> PathBuf {
-    static DIR: OnceLock<PathBuf> = OnceLock::new();
-    DIR.get_or_init(|| {
-        let test = std::env::current_exe().expect("this test has a path");
-        let built = test.parent().expect("it is in a directory");
-        // The same for every run of this build, so that nothing piles up.
-        let dir = built.join("fake-cuda-names");
-        fs::create_dir_all(&dir).expect("a directory for the fake drivers");
-        link(&built.join("libfake_cuda.so"), &dir.join("libcuda.so.1"));
-        link(&built.join("libfake_gdrcopy.so"), &dir.join("libgdrapi.so.2"));
-        dir
-    })
-    .clone()
-}
-
-fn link(library: &Path, name: &Path) {
-    assert!(library.exists(), "{} is not built", library.display());
-    if fs::read_link(name).is_ok_and(|target| target == library) {
-        return;
-    }
-    // A link to another build's library is replaced.
-    let _ = fs::remove_file(name);
-    symlink(library, name).expect("a link to a fake driver");
 }

@@ -6,7 +6,7 @@ use std::ptr;
 use nvshmem_transport_libfabric::cuda::{Device, DmaBuf, Ordinal, WritesOrdering, flush_writes};
 
 use crate::bed::{Bed, pattern};
-use crate::case::Case;
+use crate::case::{Case, skip};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
@@ -56,8 +56,7 @@ fn flush() {
     let bed = Bed::new();
     let device = Device::new(bed.driver, bed.device).expect("device 0");
     if !device.attributes().expect("it answers").flush_on_host {
-        println!("skipped: this device has no flush on the host");
-        return;
+        skip("this device has no flush on the host");
     }
     let context = bed.context();
     flush_writes(&context, false).expect("to the owner");
@@ -77,10 +76,7 @@ fn dma_buf() {
     assert!(beyond.to_string().contains("CUDA_ERROR_INVALID_VALUE"), "{beyond}");
     let buffer = match DmaBuf::export(&bed.range(device, len), device, len) {
         Ok(buffer) => buffer,
-        Err(error) if !bed.is_fake() => {
-            println!("skipped: {error}");
-            return;
-        }
+        Err(error) if !bed.is_fake() => skip(error),
         Err(error) => panic!("{error}"),
     };
     assert_eq!((buffer.offset(), buffer.len(), buffer.is_empty()), (0, len, false));

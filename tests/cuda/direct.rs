@@ -15,13 +15,14 @@ use nvshmem_transport_libfabric::engine::port::{
 use nvshmem_transport_libfabric::job::direct::register_direct;
 use nvshmem_transport_libfabric::ofi::{DirectRefusal, Discovery, MemoryKinds, OfiRegion, Opened};
 use nvshmem_transport_libfabric::settings::{GpuDirect, Provider, Settings};
+use test_support::needs::named_by;
 
 use crate::bed::{Bed, GRANULARITY, HANG, ON_NUMA_NODE, fill, pattern, peek};
-use crate::case::Case;
+use crate::case::{Case, skip};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
-        Case::any("memory_that_the_fabric_takes_is_written_and_read", taken),
+        Case::gpu("memory_that_the_fabric_takes_is_written_and_read", taken),
         Case::fake("memory_is_refused_by_every_provider_with_its_reason", refused),
         Case::fake("memory_of_the_second_libfabric_s_providers_is_refused_too", refused_by_second),
         Case::fake("what_moves_and_what_is_elsewhere_is_never_direct", never),
@@ -70,13 +71,7 @@ impl Pair {
 /// The one fabric that needs no NIC, with a libfabric that knows CUDA.
 fn taken() {
     let bed = Bed::new();
-    let library = match std::env::var("NVSHMEM_TEST_LIBFABRIC_CUDA") {
-        Ok(library) if !bed.is_fake() => library,
-        _ => {
-            println!("skipped: no GPU, or NVSHMEM_TEST_LIBFABRIC_CUDA is not set");
-            return;
-        }
-    };
+    let library = named("NVSHMEM_TEST_LIBFABRIC_CUDA");
     let opened = open(Provider::Shm, GpuDirect::Always, Some(library));
     println!("{}", opened.report);
     let mut pair = Pair::new(opened);
@@ -144,6 +139,14 @@ fn offer(bed: &Bed, opened: &Opened) -> DirectRefusal {
     refusal.clone()
 }
 
+/// The libfabric that a variable names; without one, the case is skipped.
+fn named(variable: &str) -> String {
+    match named_by(variable) {
+        Ok(library) => library.to_string_lossy().into_owned(),
+        Err(reason) => skip(reason),
+    }
+}
+
 fn check(library: Option<String>) {
     let bed = Bed::new();
     let names = |opened: &Opened| -> Vec<String> {
@@ -179,10 +182,7 @@ fn refused() {
 }
 
 fn refused_by_second() {
-    match std::env::var("NVSHMEM_TEST_LIBFABRIC2") {
-        Ok(library) if !library.is_empty() => check(Some(library)),
-        _ => println!("skipped: NVSHMEM_TEST_LIBFABRIC2 is not set"),
-    }
+    check(Some(named("NVSHMEM_TEST_LIBFABRIC2")));
 }
 
 fn never() {

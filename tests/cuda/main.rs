@@ -4,7 +4,7 @@
 //! as a program with CUDA has, or none; it may crash, and it is ended when it hangs.
 //!
 //! The fake driver is built beside this program. Cases for a GPU look for `libcuda.so.1` and are
-//! ignored, with the reason, where there is none that has a device. They need nothing but this file:
+//! skipped, with the reason, where there is none that has a device. They need nothing but this file:
 //! on a machine with a GPU, `cuda-HASH gpu::` runs them.
 
 mod bed;
@@ -57,7 +57,7 @@ fn main() -> ExitCode {
     // A process that runs one case ends in here.
     case::run_child(&cases);
     let arguments = Arguments::from_args();
-    let mut trials: Vec<Trial> = cases.iter().map(Case::trial).collect();
+    let mut trials: Vec<Trial> = cases.iter().filter_map(Case::trial).collect();
     trials.extend(case::gpu_trials(&cases));
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -51,6 +51,7 @@ use nvshmem_transport_libfabric::engine::lane::SignalEngine::{
 };
 use program::What::{self, Add, Fence, FetchAdd, Put, Quiet, Signal};
 use program::{Case, OPS};
+use test_support::full;
 
 const KINDS: [What; 4] = [Put(1), Signal(1), Add, FetchAdd];
 
@@ -77,11 +78,6 @@ fn explore_all(what: &str, cases: impl IntoIterator<Item = Case>) {
         total.add(explored);
     }
     say(&format!("{count} programs"), total);
-}
-
-/// Whether every program is to be run with everything that may go wrong.
-fn full() -> bool {
-    std::env::var_os("NVSHMEM_TEST_FULL").is_some_and(|value| !value.is_empty())
 }
 
 fn named(signals: SignalEngine, zero: &[What], one: &[What]) -> Case {

@@ -6,6 +6,7 @@ use libloading::{Library, Symbol};
 use libtest_mimic::Trial;
 use nvshmem_abi::{INIT_SYMBOL, Layout, Major, Transport, Transport3b, Transport7, c};
 use nvshmem_sim::{BoxError, Job};
+use test_support::built::plugin_dir;
 
 use crate::fabric::{job, trial};
 
@@ -31,9 +32,9 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// Everything here is a call with a wrong or an unlucky argument; none may crash.
 pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
-    let file = std::env::var("NVSHMEM_TEST_PLUGIN_DIR")?;
+    let file = plugin_dir().join(job.layout().soname());
     // SAFETY: the plugin runs no code of consequence when it is loaded.
-    let library = unsafe { Library::new(format!("{file}/{}", job.layout().soname()))? };
+    let library = unsafe { Library::new(file)? };
     // SAFETY: the plugin's one function has this type.
     let init: Symbol<'_, Init> = unsafe { library.get(INIT_SYMBOL.as_bytes())? };
     let start = |api: c_int| {

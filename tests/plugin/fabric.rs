@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{JobSettings, Layout};
+use test_support::built::plugin_dir;
+use test_support::needs::{self, Need, libfabric2};
 
 /// A provider with the libfabric it comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,10 +42,11 @@ impl Fabric {
         }
     }
 
-    fn library(self) -> Option<&'static str> {
+    /// The libfabric to name to PEs; none where it is the system's.
+    fn library(self) -> Need<Option<PathBuf>> {
         match self {
-            Fabric::Rxm | Fabric::Shm => None,
-            Fabric::Tcp2 | Fabric::Rxm2 | Fabric::Shm2 => Some("NVSHMEM_TEST_LIBFABRIC2"),
+            Fabric::Rxm | Fabric::Shm => Ok(None),
+            Fabric::Tcp2 | Fabric::Rxm2 | Fabric::Shm2 => libfabric2().map(Some),
         }
     }
 
@@ -60,42 +63,27 @@ impl Fabric {
         let mut job = job(scenario, n_pes, layout)
             .env("NVSHMEM_LIBFABRIC_PROVIDER", self.provider())
             .env("NVSHMEM_LIBFABRIC_DEVICES", self.devices(rails));
-        if let Some(library) = self.library().and_then(std::env::var_os) {
+        if let Ok(Some(library)) = self.library() {
             job = job.env("NVSHMEM_LIBFABRIC_LIBRARY", library.to_string_lossy());
         }
         job
     }
-
-    /// What is missing for this fabric, if anything.
-    fn missing(self) -> Option<&'static str> {
-        let unset = |name: &&str| std::env::var_os(name).is_none_or(|value| value.is_empty());
-        self.library().filter(unset)
-    }
 }
 
-/// A job of the installed plugin, with no fabric chosen.
+/// A job of the plugin under test, with no fabric chosen.
 pub(crate) fn job(scenario: &str, n_pes: u32, layout: Layout) -> JobSettings {
-    let directory = std::env::var_os(PLUGINS).map(PathBuf::from).unwrap_or_default();
-    JobSettings::new(scenario, n_pes, layout, directory)
+    JobSettings::new(scenario, n_pes, layout, plugin_dir())
         .env("NVSHMEM_DEBUG", "INFO")
         .deadline(Duration::from_secs(300))
         .step_deadline(Duration::from_secs(120))
 }
 
-const PLUGINS: &str = "NVSHMEM_TEST_PLUGIN_DIR";
-
-/// A test that needs the installed plugin and this fabric; ignored, with the reason, without.
+/// A test on this fabric; skipped, with the reason, where there is no libfabric for it.
 pub(crate) fn trial(
     name: String,
     fabric: Option<Fabric>,
     run: impl FnOnce() -> Result<(), Failed> + Send + 'static,
 ) -> Trial {
-    let plugins = std::env::var_os(PLUGINS).is_none().then_some(PLUGINS);
-    match plugins.or_else(|| fabric.and_then(Fabric::missing)) {
-        None => Trial::test(name, run),
-        Some(variable) => {
-            println!("{name} is ignored: {variable} is not set; `make test` sets it");
-            Trial::test(name, run).with_ignored_flag(true)
-        }
-    }
+    let need = fabric.map_or(Ok(()), |fabric| fabric.library().map(drop));
+    needs::trial(name, need, |()| run())
 }

@@ -1,9 +1,9 @@
-//! The built and installed plugin, driven by the simulator as NVSHMEM drives it: separate
-//! processes, both kinds of threads, every layout, real libfabric providers.
+//! The plugin, driven by the simulator as NVSHMEM drives it: separate processes, both kinds of threads,
+//! every layout, real libfabric providers.
 //!
-//! `make test` says where the plugin is (`NVSHMEM_TEST_PLUGIN_DIR`) and where a libfabric 2.x is
-//! (`NVSHMEM_TEST_LIBFABRIC2`). What lacks either is ignored, and says so. Cases on memory of devices are
-//! in `staged`.
+//! The plugin is the one that was built with this program, with the engine's debug assertions, or the one
+//! that `NVSHMEM_TEST_PLUGIN_DIR` names. Cases of a libfabric 2.x need `NVSHMEM_TEST_LIBFABRIC2`. Cases on
+//! memory of devices are in `staged`.
 
 mod atomics;
 mod bad_input;
@@ -19,6 +19,7 @@ mod order;
 mod peers;
 mod resident;
 mod signals;
+mod smoke;
 mod staged;
 mod storm;
 
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
     // Each job is several busy processes already.
     arguments.test_threads.get_or_insert(1);
     let mut trials: Vec<Trial> = Vec::new();
+    trials.extend(smoke::trials());
     trials.extend(matrix::trials());
     trials.extend(entry::trials());
     trials.extend(bad_input::trials());

@@ -2,6 +2,7 @@
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{JobReport, JobSettings, Layout};
+use test_support::full;
 
 use crate::fabric::{Fabric, trial};
 
@@ -136,17 +137,12 @@ fn layouts(n_pes: u32, few: &'static [Layout]) -> &'static [Layout] {
     if n_pes == 2 || full() { &Layout::ALL } else { few }
 }
 
-/// Whether every engine is to be run at length, with any number of PEs: an hour rather than minutes.
-fn full() -> bool {
-    std::env::var_os("NVSHMEM_TEST_FULL").is_some_and(|value| !value.is_empty())
-}
-
 /// Room for the operations scenario at 8 PEs, in chunks that its larger transfers cross.
 const HEAP: u64 = 64 << 20;
 const CHUNK: u64 = 1 << 20;
 
 /// As [`run`], for whom the report is of no more use.
-fn done(job: JobSettings) -> Result<(), Failed> {
+pub(crate) fn done(job: JobSettings) -> Result<(), Failed> {
     run(job).map(|_| ())
 }
 

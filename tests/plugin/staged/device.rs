@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{BoxError, Job, JobSettings, Layout, MemoryKind, Outcome, UserMapped};
+use test_support::built::fake_cuda_dir;
+use test_support::needs;
 
 use crate::fabric::{Fabric, trial};
 use crate::matrix::run;
 use crate::resident::RESIDENT;
-
-/// Where the stand-in for CUDA's driver is.
-const FAKE: &str = "NVSHMEM_TEST_FAKE_CUDA";
 
 /// Asks for the machine's own device.
 const GPU: &str = "NVSHMEM_TEST_GPU";
@@ -29,30 +28,23 @@ pub(crate) enum Needs {
 /// A driver with a device.
 #[derive(Clone, Debug)]
 enum Device {
-    /// The stand-in in this directory.
+    /// The stand-in that was built with this program, in this directory.
     StandIn(PathBuf),
     /// What the loader finds by itself.
     Gpu,
-}
-
-fn is_set(name: &str) -> bool {
-    std::env::var_os(name).is_some_and(|value| !value.is_empty())
 }
 
 /// The device of this run, or why there is none.
 fn device() -> &'static Result<Device, String> {
     static DEVICE: OnceLock<Result<Device, String>> = OnceLock::new();
     DEVICE.get_or_init(|| {
-        if is_set(GPU) {
+        if needs::is_set(GPU) {
             return look_for_gpu().map(|name| {
                 println!("staged cases run on {name}");
                 Device::Gpu
             });
         }
-        match std::env::var_os(FAKE).filter(|directory| !directory.is_empty()) {
-            Some(directory) => Ok(Device::StandIn(directory.into())),
-            None => Err(format!("{FAKE} is not set; `make test-staged` sets it")),
-        }
+        Ok(Device::StandIn(fake_cuda_dir()))
     })
 }
 
@@ -72,7 +64,7 @@ pub(crate) fn probe(job: &mut Job) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// A test that needs the installed plugin, this fabric and a device; ignored, with the reason, without.
+/// A test that needs this fabric and a device; skipped, with the reason, without.
 pub(crate) fn staged(
     name: String,
     fabric: Fabric,
@@ -85,8 +77,7 @@ pub(crate) fn staged(
         (Ok(Device::Gpu), Needs::StandIn) => "it needs a device that fails on demand".to_owned(),
         _ => return trial(name, Some(fabric), run),
     };
-    println!("{name} is ignored: {reason}");
-    Trial::test(name, run).with_ignored_flag(true)
+    needs::trial(name, Err(reason), |()| run())
 }
 
 /// Runs a job that is to succeed, cleanly; or does not, and says so, where the device has no memory of the

@@ -1,0 +1,79 @@
+//! Shared libraries that cargo built beside the running test, in directories with the names that their
+//! users open.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+/// The directory of the plugin under test, with a name for each major version of NVSHMEM's interface: what
+/// `NVSHMEM_TEST_PLUGIN_DIR` says, else the plugin that was built with this test program.
+///
+/// # Panics
+/// When no plugin was built beside this program.
+pub fn plugin_dir() -> PathBuf {
+    crate::needs::named_by("NVSHMEM_TEST_PLUGIN_DIR").unwrap_or_else(|_| {
+        let majors = [3, 4, 5, 6, 7].map(|major| format!("nvshmem_transport_libfabric.so.{major}"));
+        let names: Vec<_> = majors
+            .iter()
+            .map(|name| ("libnvshmem_transport_libfabric.so", name.as_str()))
+            .collect();
+        directory("plugin-under-test", &names)
+    })
+}
+
+/// A directory for `LD_LIBRARY_PATH` with a CUDA driver and a GDRCopy that need no GPU.
+///
+/// # Panics
+/// When they were not built beside this program.
+pub fn fake_cuda_dir() -> PathBuf {
+    let names = [("libfake_cuda.so", "libcuda.so.1"), ("libfake_gdrcopy.so", "libgdrapi.so.2")];
+    directory("fake-cuda-names", &names)
+}
+
+/// A directory beside the running program with links to libraries that were built there, each given as
+/// (built, name). It is the same for every run of a build, so that nothing piles up.
+///
+/// # Panics
+/// When a library is not there, or the file system does not take the links.
+pub fn directory(name: &str, links: &[(&str, &str)]) -> PathBuf {
+    let program = std::env::current_exe().expect("the running program has a path");
+    let built = program.parent().expect("a program is in a directory");
+    let dir = built.join(name);
+    fs::create_dir_all(&dir).expect("a directory for links");
+    for (library, name) in links {
+        link(&built.join(library), &dir.join(name));
+    }
+    dir
+}
+
+/// Makes the link unless it is there. Test programs that run at the same time may do so together, so it
+/// appears in one step.
+fn link(library: &Path, name: &Path) {
+    assert!(library.exists(), "{} is not built", library.display());
+    if fs::read_link(name).is_ok_and(|target| target == library) {
+        return;
+    }
+    let mut fresh = name.as_os_str().to_owned();
+    fresh.push(format!(".{}", std::process::id()));
+    symlink(library, &fresh).expect("a link to a built library");
+    fs::rename(&fresh, name).expect("the link takes its name");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_to_another_build_is_replaced() {
+        let program = std::env::current_exe().expect("a path");
+        let file = program.file_name().and_then(|name| name.to_str()).expect("a plain name");
+        let dir = directory("links-of-a-test", &[(file, "one")]);
+        let name = dir.join("one");
+        assert_eq!(fs::read_link(&name).expect("a link"), program);
+        fs::remove_file(&name).expect("removed");
+        symlink("/nonexistent", &name).expect("a link to nothing");
+        directory("links-of-a-test", &[(file, "one")]);
+        assert_eq!(fs::read_link(&name).expect("a link"), program);
+        assert_eq!(fs::read_dir(&dir).expect("the directory").count(), 1, "nothing is left over");
+    }
+}

@@ -1,0 +1,14 @@
+//! What the test programs of the workspace share: [`built`] files, [`needs`] and the skips that follow,
+//! [`seeds`] of random tests, [`pairwise`] covering arrays.
+
+#![forbid(unsafe_code)]
+
+pub mod built;
+pub mod needs;
+pub mod pairwise;
+pub mod seeds;
+
+/// Whether this run is of the full tier: `NVSHMEM_TEST_FULL` is set, by `make test-full`.
+pub fn full() -> bool {
+    needs::is_set("NVSHMEM_TEST_FULL")
+}

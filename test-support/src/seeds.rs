@@ -1,0 +1,93 @@
+//! Seeds of random tests: fresh ones each run, and for ever those that once failed.
+//!
+//! A run says which seed its fresh ones come from. `NVSHMEM_TEST_SEED` runs a single one; the message of a
+//! failure gives it. `NVSHMEM_TEST_SEEDS` runs so many fresh ones.
+
+use std::hash::{BuildHasher, Hasher};
+use std::io::Write;
+use std::panic::{RefUnwindSafe, catch_unwind, resume_unwind};
+
+/// Runs `case` with each of the seeds in `kept`, which once failed, and with `fresh` new ones. Seeds are
+/// 32-bit numbers other than 0.
+///
+/// # Panics
+/// As `case` does, after naming the seed; when a variable of the environment is not a number it may be.
+pub fn for_seeds(name: &str, kept: &[u32], fresh: u32, case: impl Fn(u64) + RefUnwindSafe) {
+    let single = number("NVSHMEM_TEST_SEED", std::env::var("NVSHMEM_TEST_SEED").ok());
+    let count = number("NVSHMEM_TEST_SEEDS", std::env::var("NVSHMEM_TEST_SEEDS").ok());
+    let seeds = match single {
+        Some(seed) => vec![seed],
+        None => {
+            let first = draw();
+            let count = count.unwrap_or(fresh);
+            // Past the test harness, which keeps what a passing test prints to itself.
+            let _ = writeln!(std::io::stderr(), "{name}: {count} seeds from {first} on");
+            let fresh = std::iter::successors(Some(first), |seed| Some(after(*seed)));
+            kept.iter().copied().chain(fresh.take(count as usize)).collect()
+        }
+    };
+    for seed in seeds {
+        if let Err(panic) = catch_unwind(|| case(u64::from(seed))) {
+            let how = format!("NVSHMEM_TEST_SEED={seed} brings it back");
+            let _ = writeln!(std::io::stderr(), "{name} failed with seed {seed}; {how}");
+            resume_unwind(panic);
+        }
+    }
+}
+
+/// A seed that no run before had, as far as chance goes.
+pub fn draw() -> u32 {
+    // The standard library draws the keys of its hash tables from the system.
+    let random = std::hash::RandomState::new().build_hasher().finish();
+    (random as u32).max(1)
+}
+
+/// The next of the seeds that follow one from another; every seed follows from every other.
+fn after(seed: u32) -> u32 {
+    seed.wrapping_add(1).max(1)
+}
+
+/// What a variable says.
+///
+/// # Panics
+/// When that is not a number from 1 to 4294967295, for a run with other seeds than were asked for would pass
+/// for what it is not.
+fn number(variable: &str, value: Option<String>) -> Option<u32> {
+    let text = value.filter(|text| !text.is_empty())?;
+    match text.parse() {
+        Ok(number) if number > 0 => Some(number),
+        _ => panic!("{variable} is '{text}', and has to be a number from 1 to {}", u32::MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[test]
+    fn kept_seeds_come_first_and_fresh_ones_follow() {
+        let seen = Mutex::new(Vec::new());
+        for_seeds("kept", &[7, 9], 3, |seed| seen.lock().expect("no panic").push(seed));
+        let seen = seen.into_inner().expect("no panic");
+        // One who runs this with NVSHMEM_TEST_SEED or NVSHMEM_TEST_SEEDS set asks for something else.
+        if std::env::var_os("NVSHMEM_TEST_SEED").is_none() {
+            assert_eq!(seen[..2], [7, 9]);
+            assert!(seen.iter().all(|seed| *seed != 0));
+        }
+        assert_eq!(after(u32::MAX), 1);
+    }
+
+    #[test]
+    fn a_seed_of_0_or_none_is_refused() {
+        let refused = |text: &str| {
+            let panic = catch_unwind(|| number("SEED", Some(text.to_owned()))).expect_err(text);
+            let said = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+            assert!(said.contains(&format!("SEED is '{text}'")), "{said}");
+        };
+        ["0", "-1", "17x", "4294967296", " 5", "0x10"].into_iter().for_each(refused);
+        assert_eq!(number("SEED", Some("4294967295".to_owned())), Some(u32::MAX));
+        assert_eq!((number("SEED", None), number("SEED", Some(String::new()))), (None, None));
+    }
+}
