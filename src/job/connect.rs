@@ -104,9 +104,11 @@ pub(crate) fn connect(
     };
     Hello::agree(Step::Ready, &collectives.allgather(&ready.encode())?)?;
     info!(target: logging::TRANSPORT, "{agreed}");
-    // Every PE takes part in counting, as sender and as target, or none does.
-    let counted = hellos.iter().all(|hello| hello.remote_data);
-    assemble(settings, opened, paths?, me, here, counted)
+    let counting = Counting {
+        carried: hellos.iter().all(|hello| hello.remote_data),
+        rails_recover: controls.is_some(),
+    };
+    assemble(settings, opened, paths?, me, here, counting)
 }
 
 /// Opens the lanes of this PE.
@@ -134,7 +136,38 @@ fn open(job: &Job, rails: &[usize], here: u32, n_pes: u32) -> Result<Opened, Job
     Ok(discovery.open(rails, peers)?)
 }
 
-/// Whether every proxy rail of this PE takes part in counted signals.
+/// Whether targets count the segments of puts. Every PE takes part in it, as sender and as target, or none
+/// does, and all see the same records.
+#[derive(Clone, Copy)]
+struct Counting {
+    /// All rails of all PEs carry remote data.
+    carried: bool,
+    /// Rails are looked after: what tells a target of segments that have landed can be lost with a rail.
+    rails_recover: bool,
+}
+
+impl Counting {
+    fn most(self) -> u16 {
+        if self.carried && !self.rails_recover { TAGS } else { 0 }
+    }
+
+    /// For the log; `native` if the fabric does atomics.
+    fn reason(self, native: bool) -> &'static str {
+        match self {
+            _ if native => "the fabric does atomics, so every signal with data is chained",
+            Self { carried: false, .. } => {
+                "some PE's rails carry no remote data, so nothing is counted: chained in its place"
+            }
+            Self { rails_recover: true, .. } => {
+                "a rail that fails is done without, so nothing is counted: ordered or chained in its place \
+                 (NVSHMEM_LIBFABRIC_RAIL_TIMEOUT=0 has signals counted, and a failing rail end the job)"
+            }
+            _ => "targets can count the segments of a put",
+        }
+    }
+}
+
+/// Whether every proxy rail of this PE carries remote data.
 fn carries_remote_data(opened: &Opened) -> bool {
     opened.proxy.limits().iter().all(|rail| rail.remote_data)
 }
@@ -278,7 +311,7 @@ fn assemble(
     paths: Paths,
     me: Pe,
     here: u32,
-    counted: bool,
+    counting: Counting,
 ) -> Result<Connected, JobError> {
     let Opened { host, proxy, memory, report, .. } = opened;
     let memory = ProcessMemory::new(memory, settings);
@@ -307,7 +340,7 @@ fn assemble(
             SignalChoice::Eager => SignalEngine::Eager,
             SignalChoice::Counted => SignalEngine::Counted,
         },
-        counted: if counted { TAGS } else { 0 },
+        counted: counting.most(),
         spread: spread(settings, &report.provider),
         devices,
     };
@@ -355,13 +388,7 @@ fn assemble(
         target: logging::TRANSPORT,
         "signal engine {:?}; {}",
         settings.signal_engine,
-        match (natives, counted) {
-            (true, _) => "the fabric does atomics, so every signal with data is chained",
-            (false, true) => "targets can count the segments of a put",
-            (false, false) => {
-                "some PE's rails carry no remote data, so nothing is counted: chained in its place"
-            }
-        },
+        counting.reason(natives),
     );
     let consistency = Consistency::new(settings.consistency);
     consistency.prepare(&regions)?;

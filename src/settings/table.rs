@@ -202,7 +202,8 @@ pub(super) const TABLE: &[Setting] = &[
               the provider keeps messages behind writes. `chained`: sent when its own data is \
               delivered. `eager`: small data goes with the signal in one message. `counted`: data and \
               signal go out at once on all rails, and the target applies the signal when it has \
-              counted the data's segments, where the provider carries remote data. What a put or a \
+              counted the data's segments, where the provider carries remote data and no rail is looked \
+              after (NVSHMEM_LIBFABRIC_RAIL_TIMEOUT=0 where there are several). What a put or a \
               provider does not allow is done `chained`. `auto` takes the fastest for each put.",
         set: |settings, text| choice(text).map(|value| settings.signal_engine = value),
         show: |settings| name_of(settings.signal_engine),
@@ -340,7 +341,8 @@ pub(super) const TABLE: &[Setting] = &[
         doc: "With several rails: a rail on which nothing to a PE completes for so long, while the PE \
               answers on others, is taken out of service for that PE, and what was on it goes over the \
               others. A rail that reports an error is at once. Well below \
-              NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS; on all PEs alike. 0: a rail that fails ends the job. So it \
+              NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS; on all PEs alike. Signals are not `counted` then, also where \
+              NVSHMEM_LIBFABRIC_SIGNAL_ENGINE asks for it. 0: a rail that fails ends the job. So it \
               does with `shm`, `cxi` and whatever goes through ofi_rxm, and with `efa` unless this is \
               set.",
         set: |settings, text| {

@@ -320,6 +320,32 @@ fn a_path_comes_back_when_a_probe_is_answered() {
     }
 }
 
+/// A signal whose data is on a path that fails is applied, also after a put that was refused halfway: that
+/// must not leave anything behind by which another one is judged.
+#[test]
+fn a_refused_put_does_not_cost_the_signal_before_it_when_its_path_fails() {
+    use SignalEngine::{Auto, Chained, Counted, Eager, Ordered};
+    for signals in [Auto, Counted, Chained, Eager, Ordered] {
+        let shape = Shape { health: Some(HEALTH), signals, max_segment: 64, ..Shape::default() };
+        let job = Job::new(12, &shape, Script::default());
+        let heap = job.heap;
+        job.fill_scratch(0, &[0x5a; 150]);
+        let (targets, fabric, mut members) = (Targets::of(&job), job.fabric.clone(), job.members);
+        fabric.link_down((Pe(0), RailId(1)), (Pe(1), RailId(0)));
+        let handle = members[0].scratch_handle;
+        let local = (members[0].scratch, &handle);
+        let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
+        let parts = [targets.part(local, 1, 8, 150)];
+        members[0].lane.signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
+        let parts = [targets.part(local, 1, 1024, 100), targets.part(local, 1, heap - 50, 100)];
+        let refused = members[0].lane.signal(&PutSignalRequest { parts: &parts, signal });
+        assert!(refused.is_err(), "{signals:?}");
+        turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+        assert_eq!(word(&fabric, 1, members[1].base), 1, "{signals:?}");
+        assert_eq!(fabric.load(Pe(1), members[1].base + 8, 150), [0x5a; 150], "{signals:?}");
+    }
+}
+
 /// Puts, values and gets: what a quiet has promised is there, and stays.
 #[test]
 fn every_byte_is_exact_while_rails_die() {

@@ -152,13 +152,6 @@ impl<P: Port> Lane<P> {
                     let signal = CountedSignal { seq: message.seq, at, atomic };
                     return self.announced(pe, tag, segments, &signal);
                 }
-                if let (Arrival::Duplicate, Body::CountedSignal { tag, segments: 0, .. }) =
-                    (arrival, &message.body)
-                {
-                    self.all_is_there(pe, *tag, message.seq);
-                }
-                let Some(stream) = self.streams.find_mut(pe) else { return };
-                let link = stream.link();
                 link.check_wanted();
                 match arrival {
                     Arrival::New => {

@@ -55,7 +55,7 @@ pub(in crate::engine) struct Health {
     pub(in crate::engine) mine: Box<[OwnRail]>,
     /// Segments in limbo, and some that have left it.
     pub(in crate::engine) limbo: Vec<Token>,
-    /// Peers to whom messages have to be sent again, or signals released.
+    /// Peers to whom messages have to be sent again.
     pub(in crate::engine) lossy: Vec<Pe>,
     /// Numbers of ordered puts so far, the one that is being submitted, and that of the message that is
     /// submitted next, if it is the signal of one.
@@ -130,8 +130,6 @@ pub(in crate::engine) struct PeerHealth {
     pub(in crate::engine) wants: Vec<(RailId, u32)>,
     /// Writes of kind [`Kind::Reissued`] that have not ended. Messages wait until there are none.
     pub(in crate::engine) limbo_writes: u32,
-    /// Signals whose data is not counted any more, with the mark of the data.
-    pub(in crate::engine) releasing: Vec<(Token, u32)>,
     /// Keys of the peer's regions: by a rail, the key there, and another rail.
     pub(in crate::engine) keys: HashMap<(RailId, u64, RailId), Option<u64>>,
     pub(in crate::engine) asked: Vec<(RailId, u64, RailId)>,
@@ -257,7 +255,6 @@ impl PeerHealth {
             generations: HashMap::new(),
             wants: Vec::new(),
             limbo_writes: 0,
-            releasing: Vec::new(),
             keys: HashMap::new(),
             asked: Vec::new(),
             settling: (0, true),
@@ -304,13 +301,16 @@ impl PeerHealth {
 
 impl<P: Port> Lane<P> {
     /// The lane looking after its rails: one that fails is done without while there is another. `control`
-    /// has, for each PE in turn, the address of the control endpoint at the end of each local rail's path.
+    /// has, for each PE in turn, the address of the control endpoint at the end of each local rail's path. All
+    /// lanes of the job do so, or none. Nothing is counted then: what tells a peer of segments that have landed
+    /// can be lost with its rail.
     #[must_use]
     pub fn with_rail_health(mut self, config: &RailHealth, control: Vec<PeerAddr>) -> Self {
         let (n_pes, rails) = (self.streams.n_pes(), self.rails.len());
         let paths = (0..n_pes).map(|pe| self.paths.reach(Pe(pe))).collect();
         self.health = Some(Box::new(Health::new(config, control, paths, rails)));
         self.watchdog.look_for_rails();
+        self.counted = 0;
         self
     }
 

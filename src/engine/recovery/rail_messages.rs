@@ -145,7 +145,7 @@ impl<P: Port> Lane<P> {
                 }
             }
             Rails::Settle { number } => answer = Some(Answer::Settled(number)),
-            Rails::Settled { number, prefix, waiting, seen } => {
+            Rails::Settled { number, prefix, seen } => {
                 if health.peer(pe).settling == (number, false) {
                     health.peer(pe).settling.1 = true;
                     let has = |seq: Seq| {
@@ -153,7 +153,7 @@ impl<P: Port> Lane<P> {
                         let bit = seen[at / 8] >> (at % 8) & 1 != 0;
                         seq.is_before(prefix) || bit && seq.after(prefix) < WINDOW
                     };
-                    self.settled(pe, has, waiting);
+                    self.settled(pe, has);
                 }
             }
             // Of a rail that is none.
@@ -192,9 +192,8 @@ impl<P: Port> Lane<P> {
                 Answer::Settled(number) => {
                     let Some(stream) = self.streams.open(pe, &self.paths) else { continue };
                     let link = stream.link();
-                    let waiting = crate::engine::signal::counted::counts(link).stop();
                     let (prefix, seen) = (link.received.prefix(), link.received.seen());
-                    self.tell(pe, Rails::Settled { number, prefix, waiting, seen: &seen });
+                    self.tell(pe, Rails::Settled { number, prefix, seen: &seen });
                     continue;
                 }
             };

@@ -25,9 +25,7 @@ use crate::engine::lane::Lane;
 use crate::engine::port::{Direction, Local, Port, PortError};
 use crate::engine::recovery::health::REISSUES;
 use crate::engine::staging::state::{Far, Near};
-use crate::engine::state::counts::Tags;
 use crate::engine::state::segment::{Kind, NIL, Queue, Segment, Stage};
-use crate::engine::wire::message::Mark;
 use crate::engine::wire::rails::Rails;
 use crate::engine::wire::window::Seq;
 
@@ -46,22 +44,11 @@ const ASKED: u32 = 8;
 /// The peer has the data.
 const LANDED: u32 = 16;
 
-/// The signal goes over the same path, and is not counted.
-const ORDERED: u32 = 32;
-
 /// A rail that was opened again so many timeouts ago has been lately.
 const LATELY: u32 = 8;
 
 /// What a segment waits for.
 const BITS: u32 = TOKEN | TARGET | ASK;
-
-/// The data of segments that nobody counts.
-const UNCOUNTED: u32 = u32::MAX;
-
-/// Whether the data's signal goes over the same path, and is not counted.
-pub(in crate::engine) fn is_ordered(segment: &Segment) -> bool {
-    segment.epoch & ORDERED != 0
-}
 
 /// How often a segment has been posted again. They are kept beside the bits.
 pub(in crate::engine) fn reissues(segment: &Segment) -> u32 {
@@ -101,24 +88,20 @@ impl<P: Port> Lane<P> {
         let segment = &mut self.segments[token.0];
         let (pe, rail, direction) = (segment.pe, segment.rail, segment.transfer.direction);
         let is_again = segment.kind == Kind::Reissued;
-        let before = if is_again { segment.epoch & (!0xff | ORDERED) } else { 0 };
-        let told = matches!(segment.kind, Kind::Counted | Kind::Ordered);
+        let before = if is_again { segment.epoch & !0xff } else { 0 };
+        let told = segment.kind == Kind::Ordered;
         let waits = match (posted, direction) {
             (false, _) => 0,
             (true, Direction::Read) => TOKEN,
             (true, Direction::Write) if told => BITS,
             (true, Direction::Write) => TOKEN | TARGET,
         };
-        let counted = segment.kind == Kind::Counted;
-        let is_new =
-            matches!(segment.kind, Kind::Transfer | Kind::Counted | Kind::Weighed | Kind::Ordered);
-        let order = if segment.kind == Kind::Ordered { ORDERED } else { 0 };
+        let is_new = matches!(segment.kind, Kind::Transfer | Kind::Weighed | Kind::Ordered);
         if is_new {
             segment.kind = Kind::Reissued;
             segment.message = NIL;
-            segment.data = if told { segment.data } else { UNCOUNTED };
         }
-        segment.epoch = before | waits | order;
+        segment.epoch = before | waits;
         segment.stage = Stage::Limbo;
         segment.born = self.watchdog.stamp();
         let remote = self.paths.get(pe, rail).remote.rail();
@@ -134,9 +117,6 @@ impl<P: Port> Lane<P> {
             if let Some(stream) = self.streams.find_mut(pe) {
                 stream.fence();
             }
-        }
-        if counted {
-            self.lose_count(pe);
         }
         self.watchdog.hurry();
         if reissues(&self.segments[token.0]) >= REISSUES {
@@ -267,12 +247,6 @@ impl<P: Port> Lane<P> {
             }
         }
         for pe in peers {
-            // The peer counts nothing from here on.
-            self.lose_count(pe);
-            let most = self.counted;
-            if let Some(stream) = self.streams.find_mut(pe) {
-                stream.link().tags.get_or_insert_with(|| Box::new(Tags::new(most))).retire();
-            }
             let Some(health) = self.health.as_deref_mut() else { return };
             let peer = health.peer(pe);
             peer.settling = (peer.settling.0.wrapping_add(1), false);
@@ -281,11 +255,11 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// A peer has said which messages it has had, and in which slots a signal waits.
-    pub(in crate::engine) fn settled(&mut self, pe: Pe, has: impl Fn(Seq) -> bool, waiting: u16) {
+    /// A peer has said which messages it has had.
+    pub(in crate::engine) fn settled(&mut self, pe: Pe, has: impl Fn(Seq) -> bool) {
         let asked = |s: &Segment| s.stage == Stage::Limbo && s.pe == pe && s.epoch & ASKED != 0;
         for token in self.segments.tokens(asked) {
-            let landed = self.has_landed(pe, token, &has, waiting);
+            let landed = self.has_landed(pe, token, &has);
             let segment = &mut self.segments[token.0];
             segment.epoch &= !(ASK | ASKED);
             segment.epoch |= if landed { LANDED } else { 0 };
@@ -293,32 +267,18 @@ impl<P: Port> Lane<P> {
     }
 
     /// Whether the signal of data in limbo was applied.
-    fn has_landed(&self, pe: Pe, token: Token, has: impl Fn(Seq) -> bool, waiting: u16) -> bool {
-        let (data, epoch) = (self.segments[token.0].data, self.segments[token.0].epoch);
-        let ordered = epoch & ORDERED != 0;
-        let tag = Mark::decode(data).tag;
-        let is_signal = |s: &Segment| match s.kind {
-            Kind::OrderedSignal => ordered && s.data == data,
-            Kind::CountedSignal => !ordered && s.data == u32::from(tag.0),
-            _ => false,
-        };
+    fn has_landed(&self, pe: Pe, token: Token, has: impl Fn(Seq) -> bool) -> bool {
+        let data = self.segments[token.0].data;
+        let is_signal = |s: &Segment| s.kind == Kind::OrderedSignal && s.data == data;
         let signal = self.segments.in_use().find(|s| s.pe == pe && is_signal(s));
         match signal {
             Some(signal) if signal.stage == Stage::Sent => {
-                let had = self.messages.number_of(signal.message).is_some_and(has);
-                had && (ordered || waiting >> tag.slot() & 1 == 0)
+                self.messages.number_of(signal.message).is_some_and(has)
             }
             // It has not left.
             Some(_) => false,
             // It is acknowledged, or not submitted yet.
-            None if ordered => {
-                self.health.as_deref().is_none_or(|health| health.ordering != Some(data))
-            }
-            None => {
-                let link = self.streams.find(pe).and_then(|stream| stream.link.as_deref());
-                let tags = link.and_then(|link| link.tags.as_deref());
-                tags.is_some_and(|tags| tags.is_over(tag))
-            }
+            None => self.health.as_deref().is_none_or(|health| health.ordering != Some(data)),
         }
     }
 
@@ -450,7 +410,7 @@ impl<P: Port> Lane<P> {
         }
         segment.transfer.key = key.unwrap_or(segment.transfer.key);
         segment.rail = rail;
-        segment.epoch = ((segment.epoch >> 8) + 1) << 8 | segment.epoch & ORDERED;
+        segment.epoch = ((segment.epoch >> 8) + 1) << 8;
         Ok(())
     }
 }

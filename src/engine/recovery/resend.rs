@@ -1,24 +1,14 @@
-//! Messages that were on a path which has failed, and counted signals whose data is not counted any more: what is
-//! sent to a peer once more.
+//! Messages that were on a path which has failed, sent to the peer once more.
 //!
-//! # Messages
 //! They are kept until they are acknowledged, and the receiver knows those it has had. So they are sent
 //! again at once, but not before all writes in limbo to the same peer are delivered: one may be the data
 //! that a message tells of. For the same reason the stream is fenced: nothing new leaves before what was
 //! lost.
-//!
-//! # Counted signals
-//! The peer may have lost count: what tells it of segments that have landed can be lost with its rail. So
-//! all counted puts that are under way are not counted any more: when all their data is delivered, the
-//! signal is sent again with the word that all is there. The peer is not counted on again.
 
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::lane::Lane;
 use crate::engine::messages::outgoing::CONTROL;
 use crate::engine::port::{Port, Posted};
-use crate::engine::recovery::reissue::is_ordered;
-use crate::engine::state::segment::{Kind, Segment, Stage};
-use crate::engine::wire::message::Mark;
 
 impl<P: Port> Lane<P> {
     /// Messages to a peer have to be sent again, those over the rails that `so` says.
@@ -33,40 +23,6 @@ impl<P: Port> Lane<P> {
             health.note_loss(pe);
             self.watchdog.hurry();
         }
-    }
-
-    /// The peer may have lost count of the counted puts to it.
-    pub(in crate::engine) fn lose_count(&mut self, pe: Pe) {
-        let Self { health, streams, segments, .. } = self;
-        let (Some(health), Some(stream)) = (health.as_deref_mut(), streams.find_mut(pe)) else {
-            return;
-        };
-        let tags = stream.link.as_deref_mut().and_then(|link| link.tags.as_deref_mut());
-        let Some(tags) = tags.filter(|tags| tags.are_in_use() && !tags.is_retired()) else {
-            return;
-        };
-        tags.retire();
-        stream.fence();
-        let of_it = |s: &Segment| s.kind == Kind::CountedSignal && s.pe == pe;
-        let me = self.me;
-        for token in segments.tokens(of_it) {
-            let tag = crate::engine::wire::message::Tag(segments[token.0].data as u16);
-            health.peer(pe).releasing.push((token, Mark { from: me, tag }.encode()));
-        }
-        health.note_loss(pe);
-    }
-
-    /// Whether some data of a counted put has not been delivered.
-    pub(in crate::engine) fn has_counted(&self, pe: Pe, mark: u32) -> bool {
-        let of_it = |s: &Segment| {
-            let counts = match s.kind {
-                Kind::Counted => true,
-                Kind::Reissued => !is_ordered(s),
-                _ => false,
-            };
-            counts && s.pe == pe && s.data == mark
-        };
-        self.segments.in_use().any(of_it) || self.has_bulk(pe, mark)
     }
 
     /// Sends again what may be.
@@ -90,7 +46,6 @@ impl<P: Port> Lane<P> {
         if health.peer(pe).limbo_writes != 0 {
             return true;
         }
-        let waits = self.release(pe);
         loop {
             let Self { health, streams, messages, port, rails, paths, .. } = self;
             let Some(health) = health.as_deref_mut() else { return false };
@@ -124,31 +79,6 @@ impl<P: Port> Lane<P> {
         }
         self.open_window(pe);
         self.want_ack(pe);
-        waits
-    }
-
-    /// Releases signals whose data is delivered; whether some wait.
-    fn release(&mut self, pe: Pe) -> bool {
-        let Some(health) = self.health.as_deref_mut() else { return false };
-        let mut signals = std::mem::take(&mut health.peer(pe).releasing);
-        signals.retain(|(token, mark)| {
-            let segment = self.segments[token.0];
-            let over = segment.stage == Stage::Free
-                || segment.kind != Kind::CountedSignal
-                || segment.pe != pe
-                || Mark::decode(*mark).tag.0 != segment.data as u16;
-            if over || self.has_counted(pe, *mark) {
-                return !over;
-            }
-            self.messages.packet_mut(segment.message).release();
-            if segment.stage == Stage::Sent {
-                self.messages.lose_one(segment.message);
-            }
-            false
-        });
-        let Some(health) = self.health.as_deref_mut() else { return false };
-        let waits = !signals.is_empty();
-        health.peer(pe).releasing = signals;
-        waits
+        false
     }
 }

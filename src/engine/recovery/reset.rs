@@ -176,7 +176,6 @@ impl<P: Port> Lane<P> {
         if let Some(detours) = health.detours.as_deref() {
             detours.set(pe);
         }
-        self.lose_count(pe);
         for at in 0..self.rails.len() {
             let rail = RailId(at as u8);
             if self.paths.leads(pe, rail) && self.paths.get(pe, rail).remote.rail() == remote {

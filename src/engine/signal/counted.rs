@@ -28,7 +28,9 @@ use crate::engine::state::counts::{CountedSignal, Counts};
 use crate::engine::state::link::Link;
 use crate::engine::state::operation::OpId;
 use crate::engine::wire::message::{Body, Mark, Tag};
-use crate::engine::wire::window::Seq;
+
+/// Why a counted put is refused.
+const NOT_COUNTED: &str = "a counted put, and in this job rails are looked after, so nothing is counted";
 
 /// What the segments of a put tell the peer.
 #[derive(Debug)]
@@ -103,16 +105,7 @@ impl<P: Port> Lane<P> {
             }
         }
         loop {
-            let mut segments = told.segments;
-            if self.is_lost_count(signal.pe) {
-                // Nothing is counted any more: it leaves when all is there, and says so.
-                segments = 0;
-                if self.has_counted(signal.pe, told.data) {
-                    self.make_room(&mut idle)?;
-                    self.check_stream(signal.pe)?;
-                    continue;
-                }
-            }
+            let segments = told.segments;
             let body = |at, atomic| Body::CountedSignal { at, atomic, tag, segments };
             if self.try_message(signal, OpId::NONE, body)? {
                 return Ok(());
@@ -121,27 +114,13 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// Whether puts to the peer that were counted are not any more.
-    fn is_lost_count(&mut self, pe: Pe) -> bool {
-        let stream = self.streams.find_mut(pe);
-        let tags = stream.and_then(|stream| stream.link().tags.as_deref());
-        tags.is_some_and(Tags::is_retired)
-    }
-
-    /// All data of a counted put whose signal has arrived before is there.
-    #[cold]
-    pub(in crate::engine) fn all_is_there(&mut self, pe: Pe, tag: Tag, seq: Seq) {
-        let Some(stream) = self.streams.find_mut(pe) else { return };
-        if let Some(signal) = counts(stream.link()).release(tag, seq) {
-            self.unapplied -= 1;
-            self.apply_counted(pe, &signal);
-        }
-    }
-
     /// A write of a peer has landed, with remote data.
     #[cold]
     pub(in crate::engine) fn landed(&mut self, data: u32) {
         let Mark { from: pe, tag } = Mark::decode(data);
+        if self.health.is_some() {
+            return self.fail_lane(EngineError::BadMessage { pe, why: NOT_COUNTED.to_owned() });
+        }
         let now = self.watchdog.stamp();
         let Some(stream) = self.streams.open(pe, &self.paths) else {
             let why = format!("it is no PE of this job of {}", self.streams.n_pes());
@@ -166,14 +145,12 @@ impl<P: Port> Lane<P> {
         segments: u32,
         signal: &CountedSignal,
     ) {
+        if self.health.is_some() {
+            return self.cannot_carry_out(pe, signal.seq, NOT_COUNTED.to_owned());
+        }
         let now = self.watchdog.stamp();
         let Some(stream) = self.streams.find_mut(pe) else { return };
-        let link = stream.link();
-        if segments == 0 {
-            counts(link).release(tag, signal.seq);
-            return self.apply_counted(pe, signal);
-        }
-        match counts(link).announced(tag, segments, signal, now) {
+        match counts(stream.link()).announced(tag, segments, signal, now) {
             Ok(true) => self.apply_counted(pe, signal),
             Ok(false) => {
                 self.unapplied += 1;

@@ -93,18 +93,6 @@ impl Tags {
         self.retired = true;
     }
 
-    /// Whether the put with this tag is over.
-    pub(in crate::engine) fn is_over(&self, tag: Tag) -> bool {
-        let slot = tag.slot();
-        // Or it is in use for another put by now.
-        self.free >> slot & 1 != 0 || self.uses[slot] != (tag.uses() + 1) % USES
-    }
-
-    /// Whether any is in use.
-    pub(in crate::engine) fn are_in_use(&self) -> bool {
-        self.free != ((1_u32 << self.most) - 1) as u16
-    }
-
     pub(in crate::engine) fn is_retired(&self) -> bool {
         self.retired
     }
@@ -127,9 +115,6 @@ pub(in crate::engine) struct Counts {
     slots: [Slot; TAGS as usize],
     /// Signals that wait for their data.
     waiting: u32,
-    /// Slots that count nothing any more, a bit each: their puts were delivered in another way, and the
-    /// sender does not use them again.
-    released: u16,
     /// When the last of anything here arrived, on the watchdog's clock.
     pub(in crate::engine) moved: u32,
     /// Warnings that the watchdog has given since.
@@ -215,7 +200,7 @@ impl Slot {
 
 impl Counts {
     pub(in crate::engine) fn new() -> Self {
-        Self { slots: [Slot::IDLE; TAGS as usize], waiting: 0, released: 0, moved: 0, warned: 0 }
+        Self { slots: [Slot::IDLE; TAGS as usize], waiting: 0, moved: 0, warned: 0 }
     }
 
     /// A segment has arrived. Gives the signal that waited for it, if it was the last.
@@ -228,9 +213,6 @@ impl Counts {
         now: u32,
     ) -> Result<Option<CountedSignal>, String> {
         (self.moved, self.warned) = (now, 0);
-        if self.released >> tag.slot() & 1 != 0 {
-            return Ok(None);
-        }
         let slot = &mut self.slots[tag.slot()];
         slot.begin(tag)?;
         slot.arrived += 1;
@@ -255,14 +237,7 @@ impl Counts {
         now: u32,
     ) -> Result<bool, String> {
         (self.moved, self.warned) = (now, 0);
-        let released = self.released >> tag.slot() & 1 != 0;
         let slot = &mut self.slots[tag.slot()];
-        if released && slot.segments == 0 {
-            (slot.arrived, slot.uses) = (0, tag.uses());
-            slot.keep(segments, signal);
-            self.waiting += 1;
-            return Ok(false);
-        }
         slot.begin(tag)?;
         if slot.segments != 0 || slot.arrived > segments {
             let (arrived, before) = (slot.arrived, slot.segments);
@@ -277,29 +252,6 @@ impl Counts {
         slot.keep(segments, signal);
         self.waiting += 1;
         Ok(false)
-    }
-
-    /// All data of a put is there, whatever was counted. Gives its signal, if it waits here with this
-    /// number; else it was applied, or comes now for the first time.
-    pub(in crate::engine) fn release(&mut self, tag: Tag, seq: Seq) -> Option<CountedSignal> {
-        self.released |= 1 << tag.slot();
-        let slot = &mut self.slots[tag.slot()];
-        let waits = slot.segments != 0;
-        let signal = slot.signal();
-        if waits && signal.seq != seq {
-            return None;
-        }
-        slot.end();
-        self.waiting -= u32::from(waits);
-        waits.then_some(signal)
-    }
-
-    /// Nothing is counted any more: signals that wait, and those that come, are applied when they are
-    /// released. Gives a bit for each slot whose signal waits.
-    pub(in crate::engine) fn stop(&mut self) -> u16 {
-        self.released = u16::MAX;
-        let slots = self.slots.iter().enumerate().filter(|(_, slot)| slot.segments != 0);
-        slots.fold(0, |bits, (at, _)| bits | 1 << at)
     }
 
     /// Signals that wait for their data.

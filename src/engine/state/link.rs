@@ -375,11 +375,6 @@ impl MessageTable {
         count
     }
 
-    /// A message has to be sent again.
-    pub(in crate::engine) fn lose_one(&mut self, index: u32) {
-        self.slots[index as usize].lost = true;
-    }
-
     /// The oldest message of a link that has to be sent again: its index, number, rail and packet.
     pub(in crate::engine) fn first_lost(
         &mut self,

@@ -25,7 +25,7 @@ use crate::engine::signal::counted::Told;
 use crate::engine::state::operation::OpId;
 use crate::engine::state::paths::Hop;
 use crate::engine::state::regions::RegionCache;
-use crate::engine::state::segment::{Kind, NIL, Segment, Stage};
+use crate::engine::state::segment::{Kind, NIL, Stage};
 use crate::engine::wire::handle::{HandleBytes, HandleView};
 
 /// Operations that wait in the pool, or behind fences, at a time.
@@ -313,16 +313,6 @@ impl<P: Port> Lane<P> {
         let ahead = self.streams.find_mut(pe)?.ahead(rails);
         let rail = self.balance.pick(now, ahead, len, left, usable)?;
         Some(self.paths.get(pe, rail))
-    }
-
-    /// Whether some operation that waits in the pool, or behind a fence, still has data with this mark to
-    /// be cut off.
-    pub(in crate::engine) fn has_bulk(&self, pe: Pe, mark: u32) -> bool {
-        let of_it = |segment: &Segment| {
-            let bulk = || &self.bulks.places[segment.message as usize];
-            segment.kind == Kind::Bulk && segment.pe == pe && bulk().data == Some(mark)
-        };
-        self.segments.in_use().any(of_it)
     }
 
     /// What is posted for a part of a request on a path.

@@ -20,7 +20,7 @@
 //! | fetching atomic | 48 | as atomic; 32..40 comparand, 40..44 ticket, 44 place, 45..48 zero |
 //! | reply | 24 | 16..24 the word before |
 //! | put with signal | 48 + payload | as atomic, for the signal; 32..36 slot and 40..48 offset of the payload's place, 36..40 its length |
-//! | counted signal | 40 | as atomic; 32..36 number of segments, or zero when all are there, 36..38 tag, 38..40 zero |
+//! | counted signal | 40 | as atomic; 32..36 number of segments, 36..38 tag, 38..40 zero |
 //!
 //! Kinds from 7 on are about staged memory: [`crate::engine::wire::staged`]. An ack with a code in byte 1 is about
 //! rails: [`crate::engine::wire::rails`].
@@ -39,7 +39,7 @@ use crate::engine::wire::staged::Staged;
 use crate::engine::wire::window::Seq;
 
 /// Version of the messages.
-pub const VERSION: u8 = 4;
+pub const VERSION: u8 = 5;
 
 /// Bytes of the longest message.
 pub const MAX_MESSAGE: usize = 256;
@@ -150,7 +150,7 @@ pub enum Body<'a> {
         atomic: Atomic,
         /// The put.
         tag: Tag,
-        /// Its segments; 0 says that all are there, whatever was counted.
+        /// Its segments; one at least.
         segments: u32,
     },
     /// Something about staged memory.
@@ -198,6 +198,9 @@ pub enum WireError {
         /// The byte that names the operation.
         code: u8,
     },
+    /// A counted signal of no data.
+    #[error("a counted signal with no segments to wait for")]
+    Segments,
     /// Bytes that mean nothing in this kind are not zero.
     #[error("a message of kind {kind} with content in bytes that have no meaning")]
     Reserved {
@@ -265,11 +268,6 @@ impl Packet {
         put64(&mut self.bytes, 40, to.offset);
         self.len = PUT_SIGNAL_HEAD + len;
         &mut self.bytes[PUT_SIGNAL_HEAD..PUT_SIGNAL_HEAD + len]
-    }
-
-    /// In a counted signal: all its segments are there.
-    pub(in crate::engine) fn release(&mut self) {
-        self.bytes[32..36].fill(0);
     }
 
     /// Writes eight bytes.
@@ -500,6 +498,9 @@ impl<'a> Message<'a> {
                 let put = get64(bytes, 32);
                 zero(put >> 48)?;
                 let (segments, tag) = (put as u32, Tag((put >> 32) as u16));
+                if segments == 0 {
+                    return Err(WireError::Segments);
+                }
                 Body::CountedSignal { at, atomic, tag, segments }
             }
             kind => {

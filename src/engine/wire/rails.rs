@@ -14,7 +14,7 @@
 //! | 8 | probed | number | 16 rail |
 //! | 9 | key wanted | zero | 16 rail, 17 rail of the key wanted; 24..32 key |
 //! | 11 | settle | number | |
-//! | 12 | settled | number | 16..18 waiting; 24..28 prefix; 40.. seen |
+//! | 12 | settled | number | 24..28 prefix; 40.. seen |
 //! | 10 | key is | 0 for none, 1 | as before; 32..40 the key wanted |
 //!
 //! All have 40 bytes, and the address behind them. What is not named is zero.
@@ -95,7 +95,7 @@ pub enum Rails<'a> {
         /// The rail that a key is wanted for.
         wanted: RailId,
     },
-    /// Count nothing of mine any more, and say what you have had.
+    /// Say what you have had of my messages.
     Settle {
         /// Comes back.
         number: u32,
@@ -106,8 +106,6 @@ pub enum Rails<'a> {
         number: u32,
         /// All messages before this number.
         prefix: Seq,
-        /// Slots of tags whose signal has arrived and is not applied before it is released, a bit each.
-        waiting: u16,
         /// Messages from there on, a bit each, at their number modulo the window.
         seen: &'a [u8],
     },
@@ -165,8 +163,7 @@ impl<'a> Rails<'a> {
                 (9, 0)
             }
             Rails::Settle { number } => (11, number),
-            Rails::Settled { number, prefix, waiting, seen } => {
-                first = u64::from(waiting);
+            Rails::Settled { number, prefix, seen } => {
                 words.0 = u64::from(prefix.0);
                 tail = &seen[..seen.len().min(SEEN_BYTES)];
                 (12, number)
@@ -218,8 +215,7 @@ impl<'a> Rails<'a> {
             }
             11 => Rails::Settle { number: word },
             12 if address.len() == SEEN_BYTES => {
-                let waiting = u16::from_le_bytes([rail.0, wanted.0]);
-                Rails::Settled { number: word, prefix: Seq(key as u32), waiting, seen: address }
+                Rails::Settled { number: word, prefix: Seq(key as u32), seen: address }
             }
             12 => return Err(WireError::Length { kind, len: bytes.len() }),
             _ => return Err(WireError::Operation { kind, code }),
