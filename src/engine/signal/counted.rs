@@ -30,7 +30,8 @@ use crate::engine::state::operation::OpId;
 use crate::engine::wire::message::{Body, Mark, Tag};
 
 /// Why a counted put is refused.
-const NOT_COUNTED: &str = "a counted put, and in this job rails are looked after, so nothing is counted";
+const NOT_COUNTED: &str =
+    "a counted put, and in this job rails are looked after, so nothing is counted";
 
 /// What the segments of a put tell the peer.
 #[derive(Debug)]
