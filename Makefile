@@ -46,6 +46,10 @@ fake-cuda:
 check: ## Check formatting and lints
 	scripts/check.sh
 
+.PHONY: bindings
+bindings: ## Make the checked-in bindings anew from the C headers; needs libclang
+	scripts/bindings.sh
+
 .PHONY: cuda-compiler
 cuda-compiler: deps
 	@echo "kernels by: $$(scripts/cuda-compiler.sh)"

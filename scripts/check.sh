@@ -13,6 +13,7 @@ if scripts/cargo clippy --version >/dev/null 2>&1; then
 else
     echo "skipped: lints (this toolchain has no clippy)"
 fi
+scripts/bindings.sh --check
 if command -v shellcheck >/dev/null; then
     shellcheck scripts/cargo scripts/*.sh .ci/run
 else

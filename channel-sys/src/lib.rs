@@ -1,5 +1,6 @@
-//! The C structures and constants of the device channel, as bindgen reads them from
-//! `include/nvshmem_libfabric_ring.h`, which documents them. Kernels have the same header.
+//! The C structures and constants of the device channel, as bindgen made them of
+//! `include/nvshmem_libfabric_ring.h`, which documents them. Kernels have the same header. `make
+//! bindings` makes them anew.
 //!
 //! Sizes and offsets are asserted here by bindgen, and in the header for C and C++.
 #![allow(
@@ -10,4 +11,4 @@
     clippy::missing_safety_doc
 )]
 
-include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
+include!("generated.rs");

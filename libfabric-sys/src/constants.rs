@@ -1,7 +1,5 @@
 //! Macros that bindgen cannot see, because they cast or take arguments.
 
-use crate::{FI_MAJOR_VERSION, FI_MINOR_VERSION, Version};
-
 /// `FI_ADDR_UNSPEC`: any peer.
 pub const FI_ADDR_UNSPEC: u64 = u64::MAX;
 /// `FI_ADDR_NOTAVAIL`: what `fi_av_insert` gives for an address it refused.
@@ -14,11 +12,3 @@ pub const FI_KEY_NOTAVAIL: u64 = u64::MAX;
 pub const fn FI_VERSION(major: u16, minor: u16) -> u32 {
     ((major as u32) << 16) | minor as u32
 }
-
-/// The version of the headers this crate was built from.
-pub const HEADERS_VERSION: Version = Version::new(FI_MAJOR_VERSION as u16, FI_MINOR_VERSION as u16);
-
-const _: () = assert!(
-    HEADERS_VERSION.packed() >= crate::MINIMUM_VERSION.packed(),
-    "the installed libfabric headers are older than 1.17"
-);

@@ -1,4 +1,4 @@
-//! Raw bindings to libfabric, generated from the installed headers (1.17 or newer).
+//! Raw bindings to libfabric from 1.17 on, generated from its headers and checked in.
 //!
 //! Three things make this crate more than bindgen's output.
 //!
@@ -11,10 +11,11 @@
 //! inline functions exist in no library. They go through the tables of operations that each object
 //! carries, as C does. An operation that is missing from its table answers `-FI_ENOSYS`.
 //!
-//! **The library may be newer than the headers.** Structs of libfabric grow at their end
-//! (`fi_mr_attr` had 80 bytes in 1.17 and has 112 in 2.6). What libfabric allocates is only ever
-//! read through its early fields; what the caller allocates and libfabric reads or writes goes
-//! into a [`Padded`], which is zeroed and larger than any known version.
+//! **The library may be newer than the declarations**, which are those of 1.17, the oldest that is
+//! served. Structs of libfabric grow at their end (`fi_mr_attr` had 80 bytes in 1.17 and has 112 in
+//! 2.6). What libfabric allocates is only ever read through the fields that all versions have; what
+//! the caller allocates and libfabric reads or writes goes into a [`Padded`], which is zeroed and
+//! larger than any known version.
 //!
 //! The names are those of the man pages, <https://ofiwg.github.io/libfabric/>, and so are the rules
 //! that the unsafe functions leave to their caller.
@@ -23,16 +24,14 @@ mod bindings;
 pub mod calls;
 mod constants;
 mod library;
-mod moved;
 mod newer;
 mod padded;
 
-pub use bindings::*;
+pub use bindings::v1_17::*;
 pub use calls::*;
 pub use constants::*;
 pub use library::{
-    DEFAULT_LIBRARY, DEVICE_MEMORY_API, Library, LoadError, MINIMUM_VERSION, Version,
+    DEFAULT_LIBRARY, DEVICE_MEMORY_API, Library, LoadError, MINIMUM_VERSION, NEWEST_API, Version,
 };
-pub use moved::{data_progress, mr_attr_set_iov, set_progress};
 pub use newer::{FI_MR_DMABUF, FI_OPT_CUDA_API_PERMITTED, fi_mr_dmabuf, mr_attr_set_dmabuf};
 pub use padded::{Padded, Zeroed};

@@ -8,13 +8,19 @@ use std::sync::{Mutex, PoisonError};
 use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
 use thiserror::Error;
 
-use crate::{HEADERS_VERSION, fi_fabric_attr, fi_info, fi_type, fid_fabric};
+use crate::bindings::{v1_17, v2_1};
+use crate::{fi_fabric_attr, fi_info, fi_type, fid_fabric};
 
 /// What [`Library::load`] opens unless told otherwise: libfabric's soname.
 pub const DEFAULT_LIBRARY: &str = "libfabric.so.1";
 
 /// The oldest library served.
-pub const MINIMUM_VERSION: Version = Version::new(1, 17);
+pub const MINIMUM_VERSION: Version =
+    Version::new(v1_17::FI_MAJOR_VERSION as u16, v1_17::FI_MINOR_VERSION as u16);
+
+/// The newest API that is asked for: that of the newest declarations.
+pub const NEWEST_API: Version =
+    Version::new(v2_1::FI_MAJOR_VERSION as u16, v2_1::FI_MINOR_VERSION as u16);
 
 /// The API from which on device memory can be registered by dma-buf (`FI_MR_DMABUF`), and efa lets
 /// applications register memory of CUDA in every case (1.18).
@@ -205,28 +211,20 @@ impl Library {
         self.version
     }
 
-    /// The API version to ask for: the newest that both the library and this crate's headers know.
-    /// A library asked for a newer API than its own answers `-FI_ENOSYS`.
+    /// The API version to ask for: the newest that the library and this crate know, for every
+    /// purpose alike. A library asked for a newer API than its own answers `-FI_ENOSYS`; asked for one
+    /// before 1.18, efa leaves the NIC's own reads and writes unused on some instances.
     pub fn api_version(&self) -> Version {
-        self.version.min(HEADERS_VERSION)
+        self.version.min(NEWEST_API)
     }
 
-    /// The API version to ask for where device memory is to be registered: [`DEVICE_MEMORY_API`]
-    /// where the library has it, also when the headers were older. What came between is declared in
-    /// this crate, or lies behind the end of structs that are [`Padded`](crate::Padded).
-    pub fn device_memory_api_version(&self) -> Version {
-        self.version.min(HEADERS_VERSION.max(DEVICE_MEMORY_API))
-    }
-
-    /// Lists what is available, `fi_getinfo(3)`, for an API version: [`Self::api_version`], or
-    /// [`Self::device_memory_api_version`].
+    /// Lists what is available, `fi_getinfo(3)`, for [`Self::api_version`].
     ///
     /// # Safety
     /// As the man page says: `node` and `service` are strings or null, `hints` comes from
     /// [`Self::dupinfo`] or is null, and the list is given back by [`Self::freeinfo`].
     pub unsafe fn getinfo(
         &self,
-        version: Version,
         node: *const c_char,
         service: *const c_char,
         flags: u64,
@@ -234,7 +232,7 @@ impl Library {
         list: *mut *mut fi_info,
     ) -> c_int {
         // SAFETY: the caller's promise.
-        unsafe { (self.getinfo)(version.packed(), node, service, flags, hints, list) }
+        unsafe { (self.getinfo)(self.api_version().packed(), node, service, flags, hints, list) }
     }
 
     /// Frees a list from [`Self::getinfo`] or an entry from [`Self::dupinfo`].

@@ -7,7 +7,7 @@
 
 mod layout;
 
-/// The header as bindgen reads it.
+/// The header as bindgen read it; `make bindings` makes it anew.
 #[allow(
     missing_docs,
     non_camel_case_types,
@@ -20,7 +20,7 @@ mod layout;
     clippy::missing_safety_doc
 )]
 pub mod c {
-    include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
+    include!("generated.rs");
 }
 
 pub use c::{

@@ -76,15 +76,15 @@ fn query(
             | fi::FI_MR_PROV_KEY
             | fi::FI_MR_ENDPOINT;
         (*domain).threading = threading;
-        fi::set_progress(domain, progress, progress);
+        (*domain).control_progress = progress;
+        (*domain).data_progress = progress;
 
         let (node, flags) = match &source {
             Some(source) => (source.as_ptr(), fi::FI_SOURCE | fi::FI_NUMERICHOST),
             None => (ptr::null(), 0),
         };
         let mut list: *mut fi::fi_info = ptr::null_mut();
-        let code =
-            library.getinfo(library.api_version(), node, ptr::null(), flags, info, &mut list);
+        let code = library.getinfo(node, ptr::null(), flags, info, &mut list);
         check(library, CALL, code.into())?;
         let mut found = None;
         let mut entry = list;

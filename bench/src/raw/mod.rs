@@ -181,7 +181,8 @@ impl Raw {
         let library = self.library();
         let memory = fi::iovec { iov_base: start.cast(), iov_len: len };
         let mut attr = Padded::<fi::fi_mr_attr>::new();
-        fi::mr_attr_set_iov(&mut attr, &memory, 1);
+        attr.mr_iov = &memory;
+        attr.iov_count = 1;
         attr.access = fi::FI_READ
             | fi::FI_WRITE
             | fi::FI_SEND
@@ -363,7 +364,7 @@ impl Raw {
         // SAFETY: the info's parts exist (see `choose`); the values have the types named.
         unsafe {
             let domain = (*self.info.raw.as_ptr()).domain_attr;
-            let progress = fi::data_progress(domain);
+            let progress = (*domain).data_progress;
             let threading = (*domain).threading;
             let library = self.library();
             format!(

@@ -9,7 +9,7 @@ use libfabric_sys::{
     FI_ATOMIC, FI_CONTEXT, FI_CONTEXT2, FI_DELIVERY_COMPLETE, FI_ENOMEM, FI_EP_RDM, FI_HMEM,
     FI_MR_ALLOCATED, FI_MR_ENDPOINT, FI_MR_HMEM, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR,
     FI_MSG, FI_NUMERICHOST, FI_PROGRESS_AUTO, FI_PROGRESS_MANUAL, FI_RMA, FI_SOURCE,
-    FI_THREAD_COMPLETION, FI_THREAD_DOMAIN, FI_THREAD_SAFE, Library, fi_info, set_progress,
+    FI_THREAD_COMPLETION, FI_THREAD_DOMAIN, FI_THREAD_SAFE, Library, fi_info,
 };
 
 use crate::engine::port::PortError;
@@ -100,14 +100,8 @@ pub(in crate::ofi) fn query(
     };
 
     let mut list: *mut fi_info = ptr::null_mut();
-    let version = match reaching {
-        Reaching::Host => library.api_version(),
-        Reaching::Devices => library.device_memory_api_version(),
-    };
     // SAFETY: node is a string or null, the hints are live, the list is freed below.
-    let code = unsafe {
-        library.getinfo(version, node, ptr::null(), flags, hints.raw.as_ptr(), &mut list)
-    };
+    let code = unsafe { library.getinfo(node, ptr::null(), flags, hints.raw.as_ptr(), &mut list) };
     if code != 0 {
         return Err(port_error(library, "fi_getinfo", code.into()));
     }
@@ -172,7 +166,8 @@ impl Hints {
                     Progress::Auto => FI_PROGRESS_AUTO,
                     Progress::Manual => FI_PROGRESS_MANUAL,
                 };
-                set_progress(domain, progress, progress);
+                (*domain).control_progress = progress;
+                (*domain).data_progress = progress;
                 (*domain).threading = match step.threading {
                     Threading::Completion => FI_THREAD_COMPLETION,
                     Threading::Domain => FI_THREAD_DOMAIN,

@@ -31,7 +31,7 @@ impl CudaCalls {
     pub(in crate::ofi) unsafe fn forbid(library: &'static Library, endpoint: *mut fid_ep) -> Self {
         let permitted = false;
         let value = (&raw const permitted).cast();
-        let (level, option) = (FI_OPT_ENDPOINT as i32, FI_OPT_CUDA_API_PERMITTED);
+        let (level, option) = (FI_OPT_ENDPOINT as i32, FI_OPT_CUDA_API_PERMITTED as i32);
         // SAFETY: the caller's promise; the option is a `bool`, read during the call.
         let code = unsafe { fi_setopt(endpoint, level, option, value, size_of::<bool>()) };
         if code == 0 {

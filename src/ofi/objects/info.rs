@@ -6,8 +6,8 @@ use std::ptr::NonNull;
 
 use libfabric_sys::{
     FI_ADDR_STR, FI_ATOMIC, FI_BUS_PCI, FI_HMEM, FI_ORDER_SAW, FI_TYPE_MR_MODE, FI_TYPE_PROGRESS,
-    FI_TYPE_THREADING, Library, Version, data_progress, fi_domain_attr, fi_ep_attr, fi_fabric_attr,
-    fi_info, fi_progress, fi_rx_attr, fi_threading, fi_tx_attr,
+    FI_TYPE_THREADING, Library, Version, fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info,
+    fi_progress, fi_rx_attr, fi_threading, fi_tx_attr,
 };
 
 /// An owned copy of one `fi_info`, never changed after it was made.
@@ -167,8 +167,7 @@ impl Info {
     }
 
     pub(in crate::ofi) fn data_progress(&self) -> fi_progress {
-        // SAFETY: valid for reads.
-        unsafe { data_progress(self.domain_attr()) }
+        self.domain_attr().data_progress
     }
 
     /// What the endpoint can do.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use libfabric_sys::{
     FI_HMEM_CUDA, FI_KEY_NOTAVAIL, FI_MR_DMABUF, FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE,
     FI_SEND, FI_WRITE, Padded, fi_mr_attr, fi_mr_bind, fi_mr_desc, fi_mr_dmabuf, fi_mr_enable,
-    fi_mr_key, fi_mr_regattr, fid_mr, iovec, mr_attr_set_dmabuf, mr_attr_set_iov,
+    fi_mr_key, fi_mr_regattr, fid_mr, iovec, mr_attr_set_dmabuf,
 };
 
 use crate::engine::port::{Access, Desc, PortError};
@@ -86,9 +86,13 @@ impl Region {
         let mut flags = 0;
         let mut attr = Padded::<fi_mr_attr>::new();
         match way {
-            Way::Host => mr_attr_set_iov(&mut attr, &memory, 1),
+            Way::Host => {
+                attr.mr_iov = &memory;
+                attr.iov_count = 1;
+            }
             Way::Cuda { device } => {
-                mr_attr_set_iov(&mut attr, &memory, 1);
+                attr.mr_iov = &memory;
+                attr.iov_count = 1;
                 attr.iface = FI_HMEM_CUDA;
                 attr.device.cuda = device;
             }

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Makes the checked-in bindings anew from the C headers, or compares all of them with a fresh generation:
+#   scripts/bindings.sh [--check]
+# This needs libclang, and libfabric's headers, which it fetches. A comparison goes as far as there is both.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+readonly NO_LIBCLANG=3 # as in bindings/src/main.rs
+
+arguments=("$@")
+if headers=$(scripts/libfabric-headers.sh); then
+    arguments+=(--libfabric "$headers")
+elif [[ ${1:-} == --check ]]; then
+    echo "SKIPPED libfabric's bindings against its headers: these cannot be had, see above"
+else
+    exit 1
+fi
+status=0
+scripts/cargo run --locked --quiet -p bindings -- "${arguments[@]}" || status=$?
+if [[ $status -eq $NO_LIBCLANG && ${1:-} == --check ]]; then
+    echo "SKIPPED the bindings against a fresh generation: libclang cannot be loaded"
+    exit 0
+fi
+exit "$status"
