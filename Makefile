@@ -15,7 +15,11 @@ help: ## List the targets
 
 .PHONY: deps
 deps: ## Install what building and testing need and this machine lacks
-	@scripts/deps.sh
+	@scripts/deps.sh test
+
+.PHONY: build-deps
+build-deps: ## Install what building and 'make demo' need, which is less
+	@scripts/deps.sh build
 
 .PHONY: build
 build: ## Build the plugin and the device channel's library, optimised
@@ -92,7 +96,7 @@ channel-run: deps cuda-compiler ## Build target/release/nvshmem-channel-run: the
 	$(CARGO) build --locked --release -p channel-run
 
 .PHONY: demo
-demo: deps plugins ## Two PEs, two rails on loopback TCP: bandwidth, latency, message rate
+demo: build-deps plugins ## Two PEs, two rails on loopback TCP: bandwidth, latency, message rate
 	$(CARGO) run --locked --release -p nvshmem-sim --bin nvshmem-sim -- demo --plugin-dir $(PLUGINS)
 
 .PHONY: bench

@@ -1,20 +1,89 @@
 #!/usr/bin/env bash
-# Installs what building and testing need and this machine lacks. Debian 12 and 13, Ubuntu 22.04
-# and 24.04. Nothing is installed, and no right is asked for, when nothing is missing.
+# Installs what this machine lacks. Debian 12 and 13, Ubuntu 22.04 and 24.04.
+#   scripts/deps.sh build    for building, and for running what was built ('make demo')
+#   scripts/deps.sh [test]   for the tests as well
+# Nothing is installed, and no right is asked for, when nothing is missing. Each thing is looked for in the way in which
+# it is used, so what is installed elsewhere than by packages counts.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly OLDEST=85 # as rust-version in Cargo.toml: 1.85
+readonly OLDEST_LIBFABRIC=1.17
+
+purpose=${1:-test}
+case $purpose in
+build | test) ;;
+*)
+    echo "usage: scripts/deps.sh [build|test]" >&2
+    exit 2
+    ;;
+esac
+
+# Debian keeps ip, tc and ldconfig where only root's PATH leads.
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 
 have() { command -v "$1" >/dev/null 2>&1; }
-have_header() { [[ -e /usr/include/$1 || -e /usr/local/include/$1 ]]; }
-have_libclang() {
-    [[ -n ${LIBCLANG_PATH:-} ]] || compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null ||
-        compgen -G '/usr/lib/*/libclang*.so*' >/dev/null
-}
-have_libfabric() { have pkg-config && pkg-config --atleast-version=1.17 libfabric; }
-have_pip() { python3 -m pip --version >/dev/null 2>&1; }
 have_rust() { scripts/cargo --version >/dev/null 2>&1; }
+have_pip() { python3 -m pip --version >/dev/null 2>&1; }
+have_certificates() { [[ -n ${SSL_CERT_FILE:-} || -e /etc/ssl/certs/ca-certificates.crt || -d /etc/pki/tls/certs ]]; }
+
+# Whether programs in C link.
+have_c() { cc -x c -o /dev/null - 2>/dev/null <<<'#include <stdlib.h>
+int main(void) { return EXIT_SUCCESS; }'; }
+have_cxx() { g++ -x c++ -o /dev/null - 2>/dev/null <<<'#include <atomic>
+int main() { return 0; }'; }
+
+# Prints the version of the libfabric that programs find, or says why they find none.
+libfabric_version() {
+    local work status=0
+    work=$(mktemp -d)
+    cc -x c -o "$work/probe" - -ldl <<'END' && "$work/probe" || status=1
+#include <dlfcn.h>
+#include <stdio.h>
+int main(void)
+{
+    void *library = dlopen("libfabric.so.1", RTLD_NOW);
+    unsigned (*version)(void) = library ? (unsigned (*)(void))dlsym(library, "fi_version") : NULL;
+    if (!version) {
+        fprintf(stderr, "%s\n", dlerror());
+        return 1;
+    }
+    printf("%u.%u\n", version() >> 16, version() & 0xffff);
+    return 0;
+}
+END
+    rm -rf "$work"
+    return "$status"
+}
+at_least() { [[ $(printf '%s\n' "$1" "$2" | sort -V | head -n 1) == "$1" ]]; }
+have_libfabric() {
+    local version
+    version=$(libfabric_version 2>/dev/null) && at_least "$OLDEST_LIBFABRIC" "$version"
+}
+
+# Whether a libclang loads, of those that bindgen would try. Only the comparison of the bindings needs one.
+have_libclang() {
+    python3 - <<'END'
+import ctypes, glob, os, subprocess, sys
+directories = [os.environ.get("LIBCLANG_PATH", "")]
+try:
+    directories.append(subprocess.check_output(["llvm-config", "--libdir"], text=True, stderr=subprocess.DEVNULL).strip())
+except (OSError, subprocess.CalledProcessError):
+    pass
+directories += sorted(glob.glob("/usr/lib*/llvm*/lib*") + glob.glob("/usr/lib/*-linux-gnu") + glob.glob("/usr/lib*"))
+for directory in filter(None, directories):
+    names = [directory] if os.path.isfile(directory) else []
+    for pattern in ("libclang.so", "libclang-*.so", "libclang.so.*", "libclang-*.so.*"):
+        names += glob.glob(os.path.join(directory, pattern))
+    for name in names:
+        try:
+            ctypes.CDLL(name).clang_getClangVersion
+            sys.exit(0)
+        except (OSError, AttributeError):
+            pass
+sys.exit(1)
+END
+}
 
 as_root() {
     if [[ $(id -u) -eq 0 ]]; then
@@ -67,32 +136,36 @@ apt_install_known() {
 }
 
 install_libfabric() {
-    apt_update
+    have apt-get && apt_update
     local version
-    version=$(candidate libfabric-dev)
-    if ! dpkg --compare-versions "${version:-0}" ge 1.17; then
+    version=$(candidate libfabric1)
+    if ! at_least "$OLDEST_LIBFABRIC" "${version:-0}"; then
         cat >&2 <<END
-libfabric 1.17 or newer is needed, and this system's packages have ${version:-none}.
-Install one from its sources or from your network's vendor, and put the directory that holds its
-libfabric.pc into PKG_CONFIG_PATH. What pkg-config finds now: $(pkg-config --modversion libfabric 2>&1 | head -n 1)
+libfabric $OLDEST_LIBFABRIC or newer is needed, and this system's packages have ${version:-none}.
+Install one from its sources or from your network's vendor, and put the directory that holds its libfabric.so.1 into
+LD_LIBRARY_PATH. What programs find now: $(libfabric_version 2>&1 | head -n 1)
 END
         exit 1
     fi
-    apt_install libfabric-dev
+    apt_install libfabric1
+    have_libfabric && return
+    cat >&2 <<END
+libfabric $OLDEST_LIBFABRIC or newer is installed, but programs find another one: $(libfabric_version 2>&1 | head -n 1)
+LD_LIBRARY_PATH is '${LD_LIBRARY_PATH:-}'.
+END
+    exit 1
 }
 
 install_rust() {
-    apt_update
+    have apt-get && apt_update
     # Debian 13 and later.
     if apt_has_new cargo && apt_has_new rustc; then
         apt_install cargo rustc
-        apt_install_known rustfmt rust-clippy
         return
     fi
     # Debian 12: a newer toolchain, kept for its web browsers.
     if apt_has_new cargo-web && apt_has_new rustc-web; then
         apt_install cargo-web rustc-web
-        apt_install_known rustfmt-web rust-web-clippy
         return
     fi
     # Ubuntu: one package per version. The newest.
@@ -110,30 +183,42 @@ install_rust() {
         sh -s -- -y --no-modify-path --profile minimal --component rustfmt --component clippy
 }
 
+# rustfmt and clippy of the packages that Rust came from; rustup brings its own. Wanted, not needed.
+install_rust_lints() {
+    case $(dpkg-query -S "$(command -v cargo)" 2>/dev/null) in
+    cargo-web:*) apt_install_known rustfmt-web rust-web-clippy ;;
+    cargo:*) apt_install_known rustfmt rust-clippy ;;
+    esac
+}
+have_rust_lints() {
+    scripts/cargo fmt --version >/dev/null 2>&1 && scripts/cargo clippy --version >/dev/null 2>&1
+}
+
 missing=()
-have gcc || missing+=(gcc)
 have cc || missing+=(gcc)
-have g++ || missing+=(g++)
-have_header stdlib.h || missing+=(libc6-dev)
-have readelf || missing+=(binutils)
+have_c || missing+=(gcc libc6-dev)
+have readelf && have objcopy || missing+=(binutils)
 have make || missing+=(make)
-have pkg-config || missing+=(pkg-config)
-have_libclang || missing+=(libclang-dev)
 have patchelf || missing+=(patchelf)
-have valgrind || missing+=(valgrind)
-have python3 || missing+=(python3)
-have_pip || missing+=(python3-pip)
-have unzip || missing+=(unzip)
-# ip and tc, for the rail laboratory.
-if ! have ip || ! have tc; then
-    missing+=(iproute2)
+have_certificates || missing+=(ca-certificates)
+if [[ $purpose == test ]]; then
+    have_cxx || missing+=(g++)
+    have valgrind || missing+=(valgrind)
+    have shellcheck || missing+=(shellcheck)
+    have python3 || missing+=(python3)
+    have_pip || missing+=(python3-pip)
+    have unzip || missing+=(unzip)
+    # For the rail laboratory.
+    have ip && have tc || missing+=(iproute2)
 fi
-# For cargo and pip.
-[[ -e /etc/ssl/certs/ca-certificates.crt ]] || missing+=(ca-certificates)
 if [[ ${#missing[@]} -gt 0 ]]; then
     apt_install "${missing[@]}"
 fi
 have_libfabric || install_libfabric
 have_rust || install_rust
+if [[ $purpose == test ]]; then
+    have_libclang || apt_install libclang-dev
+    have_rust_lints || install_rust_lints
+fi
 
-echo "Everything is there: $(scripts/cargo --version), $(cc --version | head -n 1)"
+echo "Everything is there: $(scripts/cargo --version), $(cc --version | head -n 1), libfabric $(libfabric_version)"

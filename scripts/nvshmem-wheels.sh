@@ -2,12 +2,20 @@
 # Fetches a CUDA compiler and releases of NVSHMEM into .deps/nvshmem, unless they are there, and
 # prints where each is:
 #   scripts/nvshmem-wheels.sh [NAME]...
-# A NAME is 'cuda' or a version of NVSHMEM; without one, everything that nvshmem-wheels.txt lists. No
-# GPU and no driver are needed. Each directory is what nvcc, or NVSHMEM's users, know as the prefix.
+# A NAME is 'cuda' or a version of NVSHMEM; without one, everything that nvshmem-wheels.txt, or on Arm
+# nvshmem-wheels-aarch64.txt, lists. No GPU and no driver are needed. Each directory is what nvcc, or NVSHMEM's users, know as the prefix.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-readonly WANTED=scripts/nvshmem-wheels.txt
+case $(uname -m) in
+x86_64) WANTED=scripts/nvshmem-wheels.txt ;;
+aarch64) WANTED=scripts/nvshmem-wheels-aarch64.txt ;;
+*)
+    echo "NVIDIA has no wheels for $(uname -m); NVSHMEM_TEST_VERSIONS, set to nothing, goes without them." >&2
+    exit 1
+    ;;
+esac
+readonly WANTED
 readonly HOME_DIR=.deps/nvshmem
 
 work=
