@@ -99,25 +99,29 @@ channel-run: deps cuda-compiler ## Build target/release/nvshmem-channel-run: the
 demo: build-deps plugins ## Two PEs, two rails on loopback TCP: bandwidth, latency, message rate
 	$(CARGO) run --locked --release -p nvshmem-sim --bin nvshmem-sim -- demo --plugin-dir $(PLUGINS)
 
+BENCH := $(CARGO) run --locked --release -p nvshmem-bench --
+
 .PHONY: bench
 bench: deps plugins ## The plugin beside raw libfabric, as MEASURE lines
 	libfabric2=$$(scripts/libfabric2.sh) && \
-	$(CARGO) run --locked --release -p nvshmem-bench -- --plugin-dir $(PLUGINS) --libfabric2 $$libfabric2
+	$(BENCH) puts --plugin-dir $(PLUGINS) --libfabric2 $$libfabric2
+	$(BENCH) instructions puts --plugin-dir $(PLUGINS)
 
 .PHONY: bench-signal
 bench-signal: deps plugins ## Put with signal, fence and fetching atomics, as MEASURE lines
 	libfabric2=$$(scripts/libfabric2.sh) && \
-	$(CARGO) run --locked --release -p nvshmem-bench -- --signals --plugin-dir $(PLUGINS) --libfabric2 $$libfabric2
+	$(BENCH) signals --plugin-dir $(PLUGINS) --libfabric2 $$libfabric2
+	$(BENCH) instructions signals --plugin-dir $(PLUGINS)
 
 .PHONY: bench-staged
 bench-staged: deps plugins fake-cuda ## Puts and gets of device memory by staging, as MEASURE lines
 	libfabric2=$$(scripts/libfabric2.sh) && \
-	$(CARGO) run --locked --release -p nvshmem-bench -- --staged --cuda-driver $(FAKE_CUDA) \
-		--plugin-dir $(PLUGINS) --libfabric2 $$libfabric2
+	$(BENCH) staged --cuda-driver $(FAKE_CUDA) --plugin-dir $(PLUGINS) --libfabric2 $$libfabric2
 
 .PHONY: bench-channel
 bench-channel: deps ## The device channel beside the engine called directly, as MEASURE lines
-	$(CARGO) run --locked --release -p nvshmem-bench -- --channel
+	$(BENCH) channel
+	$(BENCH) instructions channel
 
 .PHONY: rail-lab
 rail-lab: deps plugins ## Several hosts with several rails on this machine, as MEASURE lines; needs root

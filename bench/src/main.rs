@@ -1,67 +1,55 @@
 //! What the plugin costs: its rates beside those of raw libfabric in the same run, and its
-//! instructions per operation. `docs/performance.md` explains the figures.
+//! instructions per operation. `docs/performance.md` explains the figures, and
+//! `docs/adding-a-benchmark.md` how one is added.
 //!
 //! Ends with one line per figure, `MEASURE <name> <value> <unit>`. The exit status says whether
 //! everything was right; how fast it was, only the figures say.
 
-mod area;
 mod callgrind;
-mod case;
-mod channel;
-mod command;
-mod compare;
-mod control;
-mod cores;
-mod count;
+mod harness;
 mod instructions;
-mod launch;
 mod options;
-mod provider;
+mod pe;
 mod raw;
-mod report;
-mod rounds;
-mod serve;
-mod setup;
-mod signals;
-mod staged;
-mod stats;
-mod target;
+mod suites;
+mod times;
 
 use std::process::ExitCode;
 
-use nvshmem_sim::{BoxError, pe_entry};
+use clap::Parser;
+use nvshmem_sim::{BoxError, Scenario, pe_entry};
 
-use options::{Options, USAGE};
-use report::Report;
+use harness::launch::measure;
+use harness::report::Report;
+use harness::scenario::scenario;
+use harness::suite::Suite;
+use options::{Measured, Options};
+use suites::puts::Puts;
+use suites::signals::Signals;
+use suites::staged::Staged;
+use suites::{channel, staged};
 
-/// Rails of the two counts of instructions.
-const RAILS: [usize; 2] = [1, 4];
+/// The scenarios of all jobs.
+const SCENARIOS: [(&str, Scenario); 3] = [
+    (Puts::NAME, scenario::<Puts>),
+    (Signals::NAME, scenario::<Signals>),
+    (Staged::NAME, scenario::<Staged>),
+];
 
 fn main() -> ExitCode {
-    channel::part_entry();
-    pe_entry(&[
-        (compare::SCENARIO, compare::scenario),
-        (count::SCENARIO, count::scenario),
-        (signals::scenario::SCENARIO, signals::scenario::scenario),
-        (signals::count::SCENARIO, signals::count::scenario),
-        (staged::scenario::SCENARIO, staged::scenario::scenario),
-    ]);
-    let options = match Options::parse(std::env::args().skip(1)) {
-        Ok(Some(options)) => options,
-        Ok(None) => {
-            print!("{USAGE}");
-            return ExitCode::SUCCESS;
-        }
-        Err(text) => {
-            eprint!("nvshmem-bench: {text}\n\n{USAGE}");
-            return ExitCode::from(2);
-        }
-    };
-    match measure(&options) {
-        Ok(report) => {
-            report.print_measures();
-            ExitCode::SUCCESS
-        }
+    if let Ok(part) = std::env::var(channel::PART) {
+        return ended(match part.as_str() {
+            "count" => instructions::channel_process(),
+            part => channel::process(part),
+        });
+    }
+    pe_entry(&[&SCENARIOS[..], &instructions::SCENARIOS].concat());
+    ended(measured(Options::parse().measured).map(|report| report.print_measures()))
+}
+
+fn ended(result: Result<(), BoxError>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("nvshmem-bench: {error}");
             ExitCode::FAILURE
@@ -69,38 +57,20 @@ fn main() -> ExitCode {
     }
 }
 
-fn measure(options: &Options) -> Result<Report, BoxError> {
+fn measured(what: Measured) -> Result<Report, BoxError> {
     let mut report = Report::default();
-    if options.channel {
-        channel::measure(options, &mut report)?;
-        return Ok(report);
-    }
-    if let Some(device) = &options.staged {
-        staged::launch::measure(device, options, &mut report)?;
-        return Ok(report);
-    }
-    if options.signals {
-        for &provider in &options.providers {
-            signals::launch::compare(provider, options, &mut report)?;
+    match what {
+        Measured::Puts { fabric, rates } => {
+            measure(Puts, &fabric, &rates, &mut report)?;
         }
-        if options.count {
-            signals::launch::count(options, &mut report)?;
+        Measured::Signals { fabric, rates } => {
+            measure(Signals, &fabric, &rates, &mut report)?;
         }
-        return Ok(report);
-    }
-    for &provider in &options.providers {
-        let compared = launch::compare(provider, options)?;
-        report.compared(provider, &compared)?;
-        if options.samples {
-            for (case, jobs) in &compared.cases {
-                report::print_samples(&case.to_string(), &["raw", "plugin"], jobs);
-            }
+        Measured::Staged { fabric, rates, staged } => {
+            staged::measure(staged, &fabric, &rates, &mut report)?;
         }
-    }
-    if options.count {
-        for rails in RAILS {
-            report.counted(rails, &instructions::count(rails, options)?, options.profile);
-        }
+        Measured::Channel(pace) => channel::measure(&pace, &mut report)?,
+        Measured::Instructions(options) => instructions::measure(&options, &mut report)?,
     }
     Ok(report)
 }

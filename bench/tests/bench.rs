@@ -6,18 +6,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use test_support::built::plugin_dir;
+use test_support::built::{fake_cuda_dir, plugin_dir};
 use test_support::needs::{self, libfabric2};
 
 fn main() -> ExitCode {
     let trials = vec![
-        trial("signals_over_rxm", signals_over_rxm),
+        trial("puts_over_rxm", puts_over_rxm),
         trial("signals_over_shm", signals_over_shm),
         needs::trial("signals_over_native_tcp", libfabric2(), |library| {
             signals_over_native_tcp(library);
             Ok(())
         }),
-        trial("puts_and_gets_over_shm", puts_and_gets_over_shm),
+        trial("staged_memory_over_shm", staged_memory_over_shm),
+        trial("the_channel_over_shm", the_channel_over_shm),
         trial("a_job_that_cannot_start_is_a_failure", a_job_that_cannot_start_is_a_failure),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
@@ -37,9 +38,12 @@ fn bench(arguments: &[&str]) -> Output {
         .unwrap_or_else(|e| panic!("the bench did not start: {e}"))
 }
 
-/// Names of the figures of a short run, each with a value that a measurement can have.
-fn figures(arguments: &[&str]) -> BTreeSet<String> {
-    let output = bench(arguments);
+/// Names of the figures of a run that is as short as it can be, each with a value that a measurement
+/// can have.
+fn short_run(suite: &str, more: &[&str]) -> BTreeSet<String> {
+    let mut arguments = vec![suite, "--jobs", "1", "--rounds", "2", "--round-ms", "1"];
+    arguments.extend(more);
+    let output = bench(&arguments);
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {text}{errors}");
@@ -52,54 +56,65 @@ fn figures(arguments: &[&str]) -> BTreeSet<String> {
     text.lines().filter_map(figure).collect()
 }
 
-/// A run on one provider, as short as it can be.
-fn short_run(provider: &str, more: &[&str]) -> BTreeSet<String> {
+/// The same of a suite that drives the plugin, on one provider.
+fn run_on(suite: &str, provider: &str, more: &[&str]) -> BTreeSet<String> {
     let dir = plugin_dir().to_string_lossy().into_owned();
     let mut arguments = vec!["--plugin-dir", &dir, "--only", provider];
-    arguments.extend(["--jobs", "1", "--rounds", "2", "--round-ms", "1"]);
     arguments.extend(more);
-    figures(&arguments)
+    short_run(suite, &arguments)
 }
 
 #[track_caller]
-fn assert_signal_figures(provider: &str, found: &BTreeSet<String>) {
-    for name in [
-        format!("put_signal_8B_rate_over_reference_{provider}"),
-        format!("put_signal_4KiB_rate_over_reference_{provider}_7_peers"),
-        format!("put_signal_8B_latency_over_raw_{provider}"),
-        format!("put_signal_64KiB_latency_over_reference_{provider}_7_peers"),
-        format!("fence_signal_cost_over_reference_{provider}"),
-        format!("fetch_add_over_raw_{provider}"),
-    ] {
-        assert!(found.contains(&name), "{name} is not among {found:?}");
+fn assert_figures(found: &BTreeSet<String>, names: &[&str]) {
+    for name in names {
+        assert!(found.contains(*name), "{name} is not among {found:?}");
     }
 }
 
-fn signals_over_rxm() {
-    assert_signal_figures("rxm", &short_run("rxm", &["--signals"]));
+fn puts_over_rxm() {
+    let names = ["put_8B_rate_over_raw_rxm", "get_16MiB_over_raw_rxm"];
+    assert_figures(&run_on("puts", "rxm", &[]), &names);
 }
 
 fn signals_over_shm() {
-    assert_signal_figures("shm", &short_run("shm", &["--signals"]));
+    let names = [
+        "put_signal_8B_rate_over_reference_shm",
+        "put_signal_4KiB_rate_over_reference_shm_7_peers",
+        "put_signal_8B_latency_over_raw_shm",
+        "put_signal_64KiB_latency_over_reference_shm_7_peers",
+        "fence_signal_cost_over_reference_shm",
+        "fetch_add_over_raw_shm",
+    ];
+    assert_figures(&run_on("signals", "shm", &[]), &names);
 }
 
 fn signals_over_native_tcp(library: PathBuf) {
-    let library = library.to_string_lossy();
-    let found = short_run("tcp", &["--signals", "--libfabric2", &library]);
-    assert_signal_figures("tcp", &found);
+    let found = run_on("signals", "tcp", &["--libfabric2", &library.to_string_lossy()]);
+    assert_figures(&found, &["put_signal_8B_latency_over_raw_tcp"]);
 }
 
-fn puts_and_gets_over_shm() {
-    let found = short_run("shm", &[]);
-    for name in ["put_8B_rate_over_raw_shm", "get_16MiB_over_raw_shm"] {
-        assert!(found.contains(name), "{name} is not among {found:?}");
-    }
+fn staged_memory_over_shm() {
+    let driver = fake_cuda_dir().to_string_lossy().into_owned();
+    let cases = "put_1MiB,put_signal_4KiB";
+    let found = run_on("staged", "shm", &["--cuda-driver", &driver, "--cases", cases]);
+    let names = [
+        "staged_put_1MiB_ratio_shm",
+        "staged_put_1MiB_ratio",
+        "staged_put_1MiB_over_copy_shm",
+        "staged_put_signal_4KiB_latency_shm",
+        "driver_copy_in",
+    ];
+    assert_figures(&found, &names);
+}
+
+fn the_channel_over_shm() {
+    assert_figures(&short_run("channel", &[]), &["channel_rate_over_direct_shm"]);
 }
 
 fn a_job_that_cannot_start_is_a_failure() {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("no-plugin-is-here");
     let dir = dir.to_string_lossy().into_owned();
-    let output = bench(&["--plugin-dir", &dir, "--only", "shm", "--signals"]);
+    let output = bench(&["signals", "--plugin-dir", &dir, "--only", "shm"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(!String::from_utf8_lossy(&output.stdout).contains("MEASURE"));
     assert!(String::from_utf8_lossy(&output.stderr).contains("nvshmem_transport_libfabric"));

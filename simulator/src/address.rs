@@ -1,7 +1,9 @@
 //! Names of places in memory. They are plain numbers: nothing is checked until they are used.
 
 /// A place in the symmetric heap: the same on every PE, in each one's own heap.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
+)]
 pub struct SymAddr(pub u64);
 
 impl SymAddr {

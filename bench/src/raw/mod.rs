@@ -18,7 +18,7 @@ use std::ptr;
 use libfabric_sys as fi;
 use libfabric_sys::{Library, Padded};
 
-use crate::case::Direction;
+use crate::pe::window::Direction;
 use info::{Info, choose};
 use object::{Object, check, refused};
 

@@ -1,0 +1,192 @@
+//! Instructions of a process between marks, counted by valgrind's callgrind.
+//!
+//! Callgrind writes a dump and starts again from zero whenever the function [`nvshmem_bench_mark`] is
+//! entered. A section lies between two marks: so many operations of one kind. Each kind has two
+//! sections of different length, and their difference over the difference in operations is free of
+//! what begins and ends a section.
+
+mod profile;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use nvshmem_sim::BoxError;
+
+use profile::{Place, Profile};
+
+/// Name of the function that ends one dump and begins the next.
+const MARK: &str = "nvshmem_bench_mark";
+
+/// Ends one of callgrind's dumps and begins the next.
+// SAFETY: no other function of this program or its libraries has this name.
+#[unsafe(no_mangle)]
+#[inline(never)]
+pub(crate) extern "C" fn nvshmem_bench_mark() {
+    // Two functions of the same code could become one.
+    std::hint::black_box(MARK);
+}
+
+/// What one process executes between its marks.
+pub(crate) struct Callgrind {
+    out: PathBuf,
+}
+
+impl Callgrind {
+    /// For a process whose dumps go to the directory, under that name.
+    ///
+    /// # Errors
+    /// The directory cannot be made.
+    pub(crate) fn new(dir: &Path, name: &str) -> io::Result<Self> {
+        fs::create_dir_all(dir)?;
+        Ok(Self { out: dir.join(format!("callgrind.{name}.out")) })
+    }
+
+    /// What to put in front of the process's command.
+    pub(crate) fn prefix(&self) -> Vec<OsString> {
+        let mut prefix: Vec<OsString> =
+            ["valgrind", "--quiet", "--tool=callgrind"].map(OsString::from).into();
+        prefix.push(format!("--dump-before={MARK}").into());
+        prefix.push(format!("--callgrind-out-file={}", self.out.display()).into());
+        prefix
+    }
+
+    /// What is in a section.
+    fn profile(&self, section: usize) -> Result<Profile, BoxError> {
+        // The first mark ends what came before the first section; between two sections lies a dump of
+        // its own.
+        let path = PathBuf::from(format!("{}.{}", self.out.display(), 2 * section + 2));
+        let text = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        if !text.contains(MARK) {
+            return Err(format!("{}: the dump was not caused by a mark", path.display()).into());
+        }
+        Profile::parse(&text).map_err(|e| format!("{}: {e}", path.display()).into())
+    }
+
+    /// What an operation costs, from two sections of it, a short one and the long one behind it, with so
+    /// many operations each.
+    ///
+    /// # Errors
+    /// Files that are missing or not understood.
+    pub(crate) fn cost(
+        &self,
+        short: usize,
+        lengths: [u64; 2],
+        ours: Ours,
+    ) -> Result<Cost, BoxError> {
+        let cost = difference(&self.profile(short)?, &self.profile(short + 1)?, lengths, ours);
+        if cost.ours <= 0.0 {
+            return Err(format!("section {short}: no instructions of ours were seen").into());
+        }
+        Ok(cost)
+    }
+}
+
+/// Which executables and libraries are counted as ours, by their paths.
+pub(crate) type Ours = fn(&str) -> bool;
+
+/// The installed plugin.
+pub(crate) fn is_plugin(object: &str) -> bool {
+    object.contains("nvshmem_transport_libfabric")
+}
+
+fn is_libfabric(object: &str) -> bool {
+    !is_plugin(object) && object.contains("libfabric")
+}
+
+/// Instructions per operation.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cost {
+    /// In what is ours.
+    pub(crate) ours: f64,
+    /// In libfabric, below our calls or not.
+    pub(crate) libfabric: f64,
+    /// Ours, by function, most first.
+    pub(crate) by_function: Vec<(String, f64)>,
+    /// Ours, by source file, inlined code included.
+    pub(crate) by_file: Vec<(String, f64)>,
+    /// Ours, by source line.
+    pub(crate) by_line: Vec<(String, f64)>,
+    /// Calls from ours into other libraries, by function.
+    pub(crate) calls: Vec<(String, f64)>,
+}
+
+/// What a longer section has more than a shorter one, per operation.
+fn difference(short: &Profile, long: &Profile, lengths: [u64; 2], ours: Ours) -> Cost {
+    let ops = (lengths[1] - lengths[0]) as f64;
+    let per_op = |short: &BTreeMap<String, u64>, long: &BTreeMap<String, u64>| {
+        let mut list: Vec<(String, f64)> = long
+            .iter()
+            .map(|(name, more)| {
+                let less = short.get(name).copied().unwrap_or_default();
+                (name.clone(), (*more as f64 - less as f64) / ops)
+            })
+            .filter(|(_, cost)| cost.abs() >= 0.005)
+            .collect();
+        list.sort_by(|a, b| b.1.total_cmp(&a.1));
+        list
+    };
+    let by = |key: fn(&Place) -> String| per_op(&short.by(ours, key), &long.by(ours, key));
+    let total = |profile: &Profile, object: Ours| {
+        profile.by(object, |_| ()).get(&()).copied().unwrap_or_default() as f64
+    };
+    let calls = |profile: &Profile| {
+        let mut sums: BTreeMap<String, u64> = BTreeMap::new();
+        let out = profile.calls.iter().filter(|(call, _)| ours(&call.from) && !ours(&call.to));
+        for (call, count) in out {
+            let library = call.to.rsplit('/').next().unwrap_or_default();
+            *sums.entry(format!("{} ({library})", call.function)).or_default() += count;
+        }
+        sums
+    };
+    Cost {
+        ours: (total(long, ours) - total(short, ours)) / ops,
+        libfabric: (total(long, is_libfabric) - total(short, is_libfabric)) / ops,
+        by_function: by(|place| place.function.to_string()),
+        by_file: by(|place| short_path(&place.file).to_owned()),
+        by_line: by(|place| format!("{}:{}", short_path(&place.file), place.line)),
+        calls: per_op(&calls(short), &calls(long)),
+    }
+}
+
+/// The path from the crate's or the standard library's sources on.
+fn short_path(path: &str) -> &str {
+    ["/library/", "/src/"]
+        .iter()
+        .find_map(|root| path.find(root).map(|at| &path[at + 1..]))
+        .unwrap_or(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn profile(own: u64, fabric: u64, calls: u64) -> Profile {
+        let text = format!(
+            "positions: line\nevents: Ir\nob=/p/nvshmem_transport_libfabric.so.7\n\
+             fl=/home/x/src/engine/lane.rs\nfn=start\n5 {own}\ncob=/l/libfabric.so.1\n\
+             cfn=write\ncalls={calls} 0\n6 {fabric}\nob=/l/libfabric.so.1\nfl=w.c\nfn=write\n\
+             1 {fabric}\ntotals: {}\n",
+            own + fabric
+        );
+        Profile::parse(&text).unwrap()
+    }
+
+    #[test]
+    fn what_begins_and_ends_a_section_cancels() {
+        let (short, long) = (profile(50 + 1000, 300, 10), profile(50 + 11000, 3300, 110));
+        let cost = difference(&short, &long, [10, 110], is_plugin);
+        assert_eq!((cost.ours, cost.libfabric), (100.0, 30.0));
+        assert_eq!(cost.by_function, [("start".to_owned(), 100.0)]);
+        assert_eq!(cost.by_line, [("src/engine/lane.rs:5".to_owned(), 100.0)]);
+        assert_eq!(cost.calls, [("write (libfabric.so.1)".to_owned(), 1.0)]);
+    }
+
+    #[test]
+    fn the_plugin_is_not_libfabric_although_its_name_says_so() {
+        assert!(is_plugin("/a/nvshmem_transport_libfabric.so.7"));
+        assert!(!is_libfabric("/a/nvshmem_transport_libfabric.so.7"));
+        assert!(is_libfabric("/usr/lib/x86_64-linux-gnu/libfabric.so.1.19.0"));
+    }
+}

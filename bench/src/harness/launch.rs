@@ -1,0 +1,126 @@
+//! The launcher's side of a suite: starts its jobs and collects the rounds that they report.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{fs, io};
+
+use nvshmem_sim::{BoxError, JobReport, JobSettings};
+
+use super::fabric::{Fabric, Provider};
+use super::report::Report;
+use crate::harness::pace::Effort;
+use crate::harness::pace::Rates;
+use crate::harness::suite::Suite;
+use crate::pe::control::CONTROL_BYTES;
+use crate::times::case::{Case, Shape};
+use crate::times::rounds::Rounds;
+
+/// What a job may take beyond its rounds.
+pub(crate) const ALLOWANCE: Duration = Duration::from_secs(180);
+
+/// What a round of a side may take with what surrounds it, generously: windows of 64 MiB at a tenth of
+/// what sockets do.
+const PER_ROUND: Duration = Duration::from_secs(1);
+
+/// A directory of our own, removed at the end.
+pub(crate) struct WorkDir(PathBuf);
+
+impl WorkDir {
+    pub(crate) fn create() -> io::Result<Self> {
+        let name = format!("nvshmem-bench-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path)?;
+        Ok(Self(path))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for WorkDir {
+    fn drop(&mut self) {
+        // What stays is only untidy.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Runs a job to its end, which must be a good one.
+pub(crate) fn run(
+    job: JobSettings,
+    dir: &WorkDir,
+    allowed: Duration,
+) -> Result<JobReport, BoxError> {
+    let control = dir.path().join("control");
+    fs::write(&control, vec![0; CONTROL_BYTES])?;
+    let report = job
+        .param("control", control.display())
+        .deadline(allowed)
+        .step_deadline(allowed)
+        .run()?
+        .check()?;
+    Ok(report)
+}
+
+/// What one case has measured on one provider, job by job.
+pub(crate) type Measured<C> = Vec<(C, Vec<Rounds>)>;
+
+/// Measures a suite on every provider asked for, and keeps its figures. Returns all rounds.
+///
+/// # Errors
+/// Wrong bytes, errors of any side, a job that did not end.
+pub(crate) fn measure<S: Suite>(
+    mut suite: S,
+    fabric: &Fabric,
+    rates: &Rates,
+    report: &mut Report,
+) -> Result<Measured<S::Case>, BoxError> {
+    let mut all = Vec::new();
+    for provider in rates.providers() {
+        for &shape in S::SHAPES {
+            let (opened, measured) = loop {
+                match jobs(&suite, fabric, rates, provider, shape) {
+                    Err(error) if all.is_empty() && suite.retreat(&error) => {}
+                    result => break result?,
+                }
+            };
+            println!("\n{}, {shape} ({opened})", provider.full_name());
+            for (case, jobs) in &measured {
+                report.measured(provider.name(), case, jobs, rates.samples)?;
+            }
+            all.extend(measured);
+        }
+    }
+    Ok(all)
+}
+
+/// All jobs of one kind. Returns what the first PE has opened as well.
+fn jobs<S: Suite>(
+    suite: &S,
+    fabric: &Fabric,
+    rates: &Rates,
+    provider: Provider,
+    shape: Shape,
+) -> Result<(String, Measured<S::Case>), BoxError> {
+    let Effort { jobs, rounds } = rates.effort(S::EFFORT);
+    let mut measured: Measured<S::Case> =
+        suite.cases(shape).into_iter().map(|case| (case, Vec::new())).collect();
+    let sides: usize = measured.iter().map(|(case, _)| case.sides().len()).sum();
+    let mut opened = String::new();
+    for _ in 0..jobs {
+        let job = fabric
+            .job(S::NAME, provider, shape)?
+            .param("rounds", rounds)
+            .param("round_ms", rates.round().as_millis());
+        let allowed = ALLOWANCE + (PER_ROUND + rates.round()) * rounds * sides as u32;
+        let report = run(suite.job(job), &WorkDir::create()?, allowed)?;
+        let first = &report.pes[0];
+        for (case, jobs) in &mut measured {
+            let rounds = first.value(&case.to_string());
+            let rounds = rounds.ok_or_else(|| format!("no figures for {case}"))?;
+            jobs.push(Rounds::decode(rounds).map_err(|e| format!("{case}: {e}"))?);
+        }
+        opened = first.value("opened").unwrap_or_default().to_owned();
+    }
+    Ok((opened, measured))
+}

@@ -1,0 +1,174 @@
+//! Instructions per descriptor: everything from the ring to the engine, and back until it is published as
+//! done, over a fabric that does nothing; less what the same puts cost when the engine is called directly.
+
+use std::env;
+use std::process::Command;
+
+use channel_producer::Producer;
+use nvshmem_sim::BoxError;
+use nvshmem_transport_libfabric::channel::measure::Pump;
+use nvshmem_transport_libfabric::engine::Watchdog;
+use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
+use nvshmem_transport_libfabric::engine::lane::fast_path::{Common, Rest};
+use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, SignalEngine};
+use nvshmem_transport_libfabric::engine::port::{Access, Desc, Direction, Local, PeerAddr};
+use nvshmem_transport_libfabric::engine::state::batch::Batch;
+use nvshmem_transport_libfabric::engine::state::paths::{Path, PathTable};
+use nvshmem_transport_libfabric::engine::state::regions::{LaneKind, RegionTable};
+use nvshmem_transport_libfabric::engine::striping::balance::Spread;
+use nvshmem_transport_libfabric::engine::wire::handle::HandleBytes;
+
+use super::Options;
+use super::null::Null;
+use crate::callgrind::{Callgrind, nvshmem_bench_mark};
+use crate::harness::launch::WorkDir;
+use crate::harness::report::{Report, breakdown};
+use crate::suites::channel::PART;
+
+/// Descriptors that the proxy takes at a time, and so what is put into a batch of the engine.
+const BATCH: u64 = 32;
+
+/// Descriptors of the two sections of each side.
+const LENGTHS: [u64; 2] = [10 * BATCH, 110 * BATCH];
+
+/// Slots of the ring: more than a section has.
+const SLOTS: u64 = 4096;
+
+const BYTES: usize = 8;
+
+struct Bed {
+    pump: Pump,
+    lane: Lane<Null>,
+    memory: Vec<u64>,
+    handle: HandleBytes,
+}
+
+impl Bed {
+    fn new() -> Result<Self, BoxError> {
+        let memory = vec![0_u64; 64];
+        let regions = RegionTable::new(Null::new(), Pe(0));
+        let (base, len) = (memory.as_ptr() as usize, size_of_val(&memory[..]));
+        let handle = regions.register(base, len, Access::LocalAndRemote)?;
+        let path = Path { to: PeerAddr(0), remote: RailId(0) };
+        let config = LaneConfig {
+            me: Pe(0),
+            kind: LaneKind::Proxy,
+            paths: PathTable::new(vec![path; 2], 1),
+            regions: regions.index(),
+            watchdog: Watchdog::new(None, None),
+            signals: SignalEngine::Auto,
+            counted: 0,
+            spread: Spread::ROUND_ROBIN,
+            devices: false,
+        };
+        let mut pump = Pump::new(SLOTS)?;
+        pump.set_region(base, len, handle)?;
+        Ok(Self { pump, lane: Lane::new(Null::new(), config), memory, handle })
+    }
+
+    fn fill(&self, count: u64) -> Result<(), BoxError> {
+        // SAFETY: the context is the pump's, and lives as long; its region is `memory`.
+        let producer = unsafe { Producer::new(self.pump.context()) };
+        let words = self.memory.as_ptr().cast_mut();
+        for _ in 0..count {
+            let status = producer.put_nbi(words.cast(), words.wrapping_add(8).cast(), BYTES, 1);
+            if status != 0 {
+                return Err(format!("a push failed with {status}").into());
+            }
+        }
+        Ok(())
+    }
+
+    fn pump(&mut self, count: u64) -> Result<(), BoxError> {
+        for _ in 0..count / BATCH {
+            self.pump.turn(&mut self.lane)?;
+        }
+        Ok(())
+    }
+
+    /// The same puts, as the engine is called by who has their addresses at hand.
+    #[inline(never)]
+    fn direct(&mut self, count: u64) -> Result<(), BoxError> {
+        let Self { lane, memory, handle, .. } = self;
+        let addr = memory.as_ptr() as u64;
+        for _ in 0..count / BATCH {
+            let batch = lane.begin_batch().ok_or("no batch is free")?;
+            for _ in 0..BATCH {
+                start(lane, handle, addr, batch)?;
+            }
+            lane.progress()?;
+            if !lane.is_batch_done(batch) {
+                return Err("a batch is not over".into());
+            }
+            lane.end_batch(batch);
+        }
+        Ok(())
+    }
+}
+
+#[inline(always)]
+fn start(
+    lane: &mut Lane<Null>,
+    handle: &HandleBytes,
+    addr: u64,
+    batch: Batch,
+) -> Result<(), BoxError> {
+    let local = Local::Memory { addr: addr as usize + 64, desc: Desc(0) };
+    let direction = Direction::Write;
+    match lane
+        .start_at_once_in(Common { direction, pe: Pe(1), handle, addr, local, len: BYTES }, batch)
+    {
+        Ok(()) => Ok(()),
+        Err(Rest::Whole(_) | Rest::Declined(_)) => Err("a put was not started at once".into()),
+    }
+}
+
+/// The process that is counted.
+pub(crate) fn process() -> Result<(), BoxError> {
+    let mut bed = Bed::new()?;
+    // What is opened at first use, by the long way of the engine.
+    bed.fill(4 * BATCH)?;
+    bed.pump(4 * BATCH)?;
+    bed.direct(4 * BATCH)?;
+    for length in LENGTHS {
+        bed.fill(length)?;
+        nvshmem_bench_mark();
+        bed.pump(length)?;
+        nvshmem_bench_mark();
+    }
+    for length in LENGTHS {
+        nvshmem_bench_mark();
+        bed.direct(length)?;
+        nvshmem_bench_mark();
+    }
+    Ok(())
+}
+
+/// Counts, and keeps the figure.
+///
+/// # Errors
+/// No valgrind, or files that are not understood.
+pub(super) fn measure(options: &Options, report: &mut Report) -> Result<(), BoxError> {
+    let dir = WorkDir::create()?;
+    let callgrind = Callgrind::new(&options.files(&dir), "channel")?;
+    let prefix = callgrind.prefix();
+    let status = Command::new(&prefix[0])
+        .args(&prefix[1..])
+        .arg(env::current_exe()?)
+        .env(PART, "count")
+        .status()
+        .map_err(|error| format!("valgrind: {error}"))?;
+    if !status.success() {
+        return Err(format!("counting: {status}").into());
+    }
+    let cost = |section| callgrind.cost(section, LENGTHS, |_| true);
+    let (through, direct) = (cost(0)?, cost(2)?);
+    println!("{:<52}{:>10.1}", "from the ring, and back until it is done", through.ours);
+    println!("{:<52}{:>10.1}", "the engine, called directly", direct.ours);
+    if options.profile {
+        breakdown("from the ring, and back until it is done", &through, true);
+    }
+    let name = String::from("channel_instructions_per_descriptor");
+    report.push(name, through.ours - direct.ours, "instructions");
+    Ok(())
+}

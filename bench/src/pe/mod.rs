@@ -1,0 +1,93 @@
+//! The PEs of a job, each in a process of its own: PE 0 issues and times, its peers serve it.
+//!
+//! All of it happens on the proxy threads, each of which stays on a core of its own where there are
+//! enough: where the scheduler puts them is worth more than a factor of two, and is none of our
+//! business. What a job's parameters are is in [`crate::harness::launch`].
+
+pub(crate) mod control;
+mod cores;
+pub(crate) mod exchange;
+pub(crate) mod party;
+pub(crate) mod patience;
+mod peer;
+pub(crate) mod slots;
+pub(crate) mod source;
+pub(crate) mod window;
+
+use std::path::PathBuf;
+
+use nvshmem_sim::{BoxError, Host, Job};
+
+use crate::raw::{Opening, Promise, RECORD, Raw};
+use control::{Command, Control};
+use party::{Party, RawSide};
+use source::Source;
+
+/// What a PE has when its part begins.
+pub(crate) struct Opened<S> {
+    pub(crate) raw: RawSide,
+    pub(crate) state: S,
+    /// What was opened, for people.
+    pub(crate) description: String,
+}
+
+/// One PE: PE 0 acts and ends the others, which serve until then. Returns what PE 0 has found.
+pub(crate) fn part<S: Send + 'static, R: Send + 'static>(
+    job: &Job,
+    open: impl FnOnce(&Host<'_>) -> Result<Opened<S>, BoxError>,
+    act: impl FnOnce(&mut Source<'_, S>) -> Result<R, String> + Send + 'static,
+) -> Result<Option<R>, BoxError> {
+    let (me, n_pes) = (job.pe() as usize, job.n_pes() as usize);
+    let control = Control::open(&job.param::<PathBuf>("control")?, job.pe(), job.n_pes())?;
+    let host = job.init()?;
+    let Opened { raw, state, description } = open(&host)?;
+    job.report("opened", description)?;
+    // All have posted their receive buffers before the first message.
+    host.barrier()?;
+    let found = host.proxy().run(move |ops| -> Result<Option<R>, String> {
+        cores::bind(me, n_pes).map_err(|e| e.to_string())?;
+        let party = Party::new(ops, raw);
+        if me > 0 {
+            return peer::serve(party, control).map(|()| None);
+        }
+        let mut source = Source::new(party, control, state);
+        let found = act(&mut source)?;
+        source.control.ask(Command::Stop)?;
+        Ok(Some(found))
+    })??;
+    host.finalize()?;
+    Ok(found)
+}
+
+/// Opens the raw side on the job's heap, connected: PE 0 with all others, they with PE 0. A window
+/// is so many operations to each peer.
+///
+/// # Safety
+/// What is returned is dropped before the heap is given back, in [`Host::finalize`].
+pub(crate) unsafe fn open_raw(
+    job: &Job,
+    host: &Host<'_>,
+    promise: Promise,
+    window: usize,
+) -> Result<Raw, BoxError> {
+    let source: String = job.param("source")?;
+    let peers: Vec<usize> =
+        if job.pe() == 0 { (1..job.n_pes() as usize).collect() } else { vec![0] };
+    let mut raw = Raw::open(&Opening {
+        library: &job.param::<String>("library")?,
+        provider: &job.param::<String>("provider")?,
+        source: (!source.is_empty()).then_some(source.as_str()),
+        promise,
+        window: window * peers.len(),
+        peers: peers.len(),
+    })?;
+    let heap = host.heap()?;
+    // SAFETY: the heap is given back in `finalize` or at the end of the process, and the caller
+    // drops the raw side before.
+    unsafe { raw.register(heap.as_ptr(), heap.len() as usize)? };
+    let records = job.bootstrap().allgather(&raw.record()?)?;
+    for peer in peers {
+        raw.connect(&records[peer * RECORD..(peer + 1) * RECORD])?;
+    }
+    Ok(raw)
+}
