@@ -19,6 +19,34 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+fn stdout_of(program: &str, arguments: &[&str], file: &Path) -> String {
+    let output = Command::new(program).args(arguments).arg(file).output().expect("binutils");
+    assert!(output.status.success(), "{}", stderr(&output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The names in a directory, sorted.
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).expect("the directory");
+    let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("an entry").file_name();
+    let mut names: Vec<_> =
+        entries.map(|entry| name(entry).into_string().expect("a plain name")).collect();
+    names.sort();
+    names
+}
+
+/// That a library has no debug information itself, and that a function's source is found all the
+/// same, as debuggers find it.
+fn assert_debug_information_apart(library: &Path, function: &str, source: &str) {
+    let sections = stdout_of("readelf", &["--sections", "--wide"], library);
+    assert!(!sections.contains(".debug_") && !sections.contains(".symtab"), "{sections}");
+    let symbols = stdout_of("nm", &["--dynamic", "--defined-only"], library);
+    let line = symbols.lines().find(|line| line.ends_with(function)).expect("it is exported");
+    let address = line.split(' ').next().expect("an address");
+    let found = stdout_of("addr2line", &[address, "--exe"], library);
+    assert!(found.contains(source), "{library:?}: {function} at {address} is in {found}");
+}
+
 /// An empty directory that is gone when the test is.
 struct Scratch(PathBuf);
 
@@ -48,7 +76,7 @@ impl Default for Built {
     fn default() -> Self {
         Self {
             source: "int nvshmemt_init(void) { return 0; }",
-            flags: &["-Wl,-z,nodelete", "-Wl,-z,now"],
+            flags: &["-g", "-Wl,-z,nodelete", "-Wl,-z,now"],
         }
     }
 }
@@ -79,12 +107,9 @@ fn one_file_per_major_each_with_its_own_name_inside() {
         let output = script("install.sh", &[&library, &target]);
         assert!(output.status.success(), "{}", stderr(&output));
     }
-    let mut installed: Vec<_> = fs::read_dir(&target)
-        .expect("the directory")
-        .map(|entry| entry.expect("an entry").file_name().into_string().expect("a plain name"))
-        .collect();
-    installed.sort();
-    assert_eq!(installed, MAJORS.map(name));
+    let debug = [".debug"].map(String::from);
+    assert_eq!(names(&target), [debug.as_slice(), &MAJORS.map(name)].concat());
+    assert_eq!(names(&target.join(".debug")), ["nvshmem_transport_libfabric.debug"]);
     for major in MAJORS {
         let output = Command::new("patchelf")
             .arg("--print-soname")
@@ -92,6 +117,7 @@ fn one_file_per_major_each_with_its_own_name_inside() {
             .output()
             .expect("patchelf runs");
         assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), name(major));
+        assert_debug_information_apart(&target.join(name(major)), "nvshmemt_init", "plugin.c");
     }
 }
 
@@ -115,10 +141,11 @@ fn the_channel_is_a_library_under_its_soname_and_headers() {
     let compile = |functions: &[&str]| {
         let library = scratch.0.join("channel.built");
         let source = scratch.0.join("channel.c");
-        let text: String = functions.iter().map(|name| format!("int nlf_{name};\n")).collect();
+        let text: String =
+            functions.iter().map(|name| format!("void nlf_{name}(void) {{}}\n")).collect();
         fs::write(&source, text).expect("the source is written");
         let output = Command::new("cc")
-            .args(["-shared", "-fPIC", "-Wl,-soname,placeholder", "-o"])
+            .args(["-g", "-shared", "-fPIC", "-Wl,-soname,placeholder", "-o"])
             .args([&library, &source])
             .output()
             .expect("cc runs");
@@ -136,17 +163,15 @@ fn the_channel_is_a_library_under_its_soname_and_headers() {
         let output = script("install-channel.sh", &[&library, &target]);
         assert!(output.status.success(), "{}", stderr(&output));
     }
-    let names = |directory: &str| {
-        let entries = fs::read_dir(target.join(directory)).expect("the directory");
-        let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("an entry").file_name();
-        let mut names: Vec<_> =
-            entries.map(|entry| name(entry).into_string().expect("a plain name")).collect();
-        names.sort();
-        names
-    };
-    let libraries = ["libnvshmem_libfabric_channel.so", "libnvshmem_libfabric_channel.so.0"];
-    assert_eq!(names("lib"), libraries);
-    let headers = names("include");
+    let libraries =
+        [".debug", "libnvshmem_libfabric_channel.so", "libnvshmem_libfabric_channel.so.0"];
+    assert_eq!(names(&target.join("lib")), libraries);
+    assert_debug_information_apart(
+        &target.join("lib").join(libraries[2]),
+        "nlf_alloc",
+        "channel.c",
+    );
+    let headers = names(&target.join("include"));
     for header in
         ["nvshmem_libfabric.h", "nvshmem_libfabric_device.cuh", "nvshmem_libfabric_ring.h"]
     {
