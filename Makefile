@@ -46,9 +46,21 @@ fake-cuda:
 	@ln -sf ../release/libfake_gdrcopy.so $(FAKE_CUDA)/libgdrapi.so.2
 	@echo "LD_LIBRARY_PATH=$(FAKE_CUDA) gives a program devices without a GPU"
 
+.PHONY: fresh
+fresh: ## README's first command in minimal trees of Debian 12 and 13, made for it; needs root
+	scripts/fresh.sh
+
+.PHONY: fresh-short
+fresh-short: ## The same for Debian 13 alone, as far as building the plugin
+	scripts/fresh.sh short
+
 .PHONY: check
 check: ## Check formatting and lints
 	scripts/check.sh
+
+.PHONY: deny
+deny: ## Check licences and origins of the crates that are built, with cargo-deny
+	scripts/deny.sh --install
 
 .PHONY: bindings
 bindings: ## Make the checked-in bindings anew from the C headers; needs libclang

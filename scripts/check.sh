@@ -1,21 +1,26 @@
 #!/usr/bin/env bash
-# Style and lints. A toolchain that comes without rustfmt or clippy skips that part and says so.
+# Formatting, lints, documentation, checked-in bindings, shell scripts. What cannot be checked here is skipped, and said.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+skipped() { echo "SKIPPED $1: $2"; }
 
 if scripts/cargo fmt --version >/dev/null 2>&1; then
     scripts/cargo fmt --all --check
 else
-    echo "skipped: format check (this toolchain has no rustfmt)"
+    skipped "formatting" "this Rust has no rustfmt"
 fi
 if scripts/cargo clippy --version >/dev/null 2>&1; then
     scripts/cargo clippy --locked --workspace --all-targets -- -D warnings
 else
-    echo "skipped: lints (this toolchain has no clippy)"
+    skipped "lints" "this Rust has no clippy"
 fi
+# Its readers read the source beside it, so links to what is private are good.
+RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links' scripts/cargo doc --locked --workspace --no-deps --quiet
 scripts/bindings.sh --check
+scripts/deny.sh
 if command -v shellcheck >/dev/null; then
     shellcheck scripts/cargo scripts/*.sh .ci/run
 else
-    echo "skipped: shell scripts (no shellcheck here)"
+    skipped "shell scripts" "there is no shellcheck here"
 fi

@@ -19,6 +19,7 @@ mod checked {
     use crate::c::*;
 
     /// Size of the field that the closure selects.
+    #[allow(dead_code)] // Rust 1.85 does not see the uses in constants.
     const fn field_size<T, F>(_: fn(&T) -> &F) -> usize {
         size_of::<F>()
     }

@@ -18,13 +18,13 @@ use crate::engine::wire::message::{MAX_EAGER, Spot};
 /// A put or a get of the common kind, in what the short way needs of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Common<'a> {
-    /// As in [`Request`].
+    /// As in `Request`.
     pub direction: Direction,
     /// The peer.
     pub pe: Pe,
-    /// The peer's handle, as in [`Request`].
+    /// The peer's handle, as in `Request`.
     pub handle: &'a HandleBytes,
-    /// The remote address, as in [`Request`].
+    /// The remote address, as in `Request`.
     pub addr: u64,
     /// The local side, without a descriptor.
     pub local: Local,

@@ -128,7 +128,7 @@ pub(in crate::engine) struct PeerHealth {
     /// Rails of the peer, with the generation that has to be over before what was sent to them may be
     /// sent another way.
     pub(in crate::engine) wants: Vec<(RailId, u32)>,
-    /// Writes of kind [`Kind::Reissued`] that have not ended. Messages wait until there are none.
+    /// Writes of kind `Kind::Reissued` that have not ended. Messages wait until there are none.
     pub(in crate::engine) limbo_writes: u32,
     /// Keys of the peer's regions: by a rail, the key there, and another rail.
     pub(in crate::engine) keys: HashMap<(RailId, u64, RailId), Option<u64>>,

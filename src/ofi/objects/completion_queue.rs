@@ -107,7 +107,7 @@ impl CompletionQueue {
         DirectQueue { raw: self.as_ptr(), read: read.unwrap_or(no_read) }
     }
 
-    /// Takes an error, after [`Self::read`] has answered `-FI_EAVAIL`. None when there is none
+    /// Takes an error, after `read` has answered `-FI_EAVAIL`. None when there is none
     /// after all.
     ///
     /// # Safety
