@@ -39,7 +39,7 @@ pub enum Error {
     Device(String),
     /// Memory does not hold what it should.
     #[error("{0}")]
-    Mismatch(#[from] crate::pattern::Mismatch),
+    Mismatch(#[from] crate::memory::pattern::Mismatch),
 }
 
 /// The result of most of this crate.

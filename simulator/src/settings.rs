@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use nvshmem_abi::Layout;
 
-use crate::device_memory::{MemoryKind, UserMapped};
-use crate::lab::Namespace;
+use crate::lab::namespace::Namespace;
+use crate::memory::device_memory::{MemoryKind, UserMapped};
 
 /// Marks a process as a PE and says which; set by the launcher only.
 pub(crate) const ENV_PE: &str = "NVSHMEM_SIM_PE";

@@ -42,21 +42,8 @@
 //! | `CUDA_MODULE_LOADING` | `LAZY` | what `cuModuleGetLoadingMode` answers |
 //! | `FAKE_CUDA_WRITES_ORDERING` | 100 | `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING` |
 //!
-//! The functions `fake_cuda_*` in `extras.rs` do the same for one device while a program runs, and
+//! The functions `fake_cuda_*` in `calls/extras.rs` do the same for one device while a program runs, and
 //! put a kernel that spins on a stream.
 
-mod attributes;
-mod capture;
-mod context;
-mod device;
-mod extras;
-mod host;
-mod memory;
-mod module;
-mod pointer;
-mod settings;
-mod status;
-mod stream;
-mod table;
-mod vmm;
-mod worker;
+mod calls;
+mod state;

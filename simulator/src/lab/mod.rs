@@ -10,24 +10,20 @@
 mod error;
 mod experiment;
 mod figure;
-mod many_to_one;
-mod namespace;
+pub(crate) mod namespace;
 mod network;
-mod pe;
 mod rate;
 mod raw;
 mod run;
-mod storm;
-mod stream;
-mod tally;
+mod workload;
 
 pub use error::LabError;
 pub use experiment::{Event, Experiment, Figure, Measure, Run, StreamOp, Workload};
 pub use namespace::Namespace;
 pub use network::{Carried, Change, End, Link, Network};
-pub use pe::pe;
 pub use rate::Rate;
 pub use run::{Ran, Subject, load};
+pub use workload::pe;
 
 /// The name of [`pe()`] among the scenarios of [`crate::pe_entry`].
 pub const SCENARIO: &str = "lab";

@@ -11,9 +11,9 @@ use nvshmem_abi::Layout;
 use super::error::LabError;
 use super::experiment::{Event, Experiment, Run, Workload};
 use super::network::{Carried, Network, nic};
-use super::tally::{BYTES, FIRST, ROUND, SECONDS, WRONG};
-use super::{SCENARIO, pe, raw, storm};
-use crate::report::JobReport;
+use super::workload::tally::{BYTES, FIRST, ROUND, SECONDS, WRONG};
+use super::{SCENARIO, raw, workload};
+use crate::launcher::report::JobReport;
 use crate::settings::JobSettings;
 
 /// How long PEs may take to end when one has failed. What they wait for has failed as well.
@@ -70,7 +70,10 @@ impl Subject {
         let before = all_carried(&network)?;
         let mut script = Script::new(experiment, run, &network);
         let started = Instant::now();
-        let job = self.job(experiment, run, &network).param(pe::TEXT, text).param(pe::RUN, index);
+        let job = self
+            .job(experiment, run, &network)
+            .param(workload::TEXT, text)
+            .param(workload::RUN, index);
         let report = job
             .run_with(&mut |_, name, _| script.take(name))
             .map_err(|e| LabError::text("the job", e.to_string()))?;
@@ -263,7 +266,7 @@ fn heap(experiment: &Experiment, run: &Run) -> (u64, u64) {
             let all = ((2 * bytes + 8) * window + ROOM).next_power_of_two();
             (all, all)
         }
-        Workload::Storm { rounds } => (storm::heap(n_pes, rounds), 4 << 20),
+        Workload::Storm { rounds } => (workload::storm::heap(n_pes, rounds), 4 << 20),
         Workload::ManyToOne { bytes, second, window, .. } => {
             let all = (bytes + second) * window * u64::from(n_pes + 1) + ROOM;
             (all, all.next_power_of_two())

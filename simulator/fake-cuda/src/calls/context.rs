@@ -1,0 +1,159 @@
+//! Contexts: the primary ones of the devices, and the stack of each thread.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_uint};
+use std::sync::Mutex;
+
+use crate::state::context::{BOUND, Context, Raw, bound, current, of_handle};
+use crate::state::device::{device, devices};
+use crate::state::status::{
+    CONTEXT_IS_DESTROYED, INVALID_CONTEXT, INVALID_VALUE, Status, answer, put,
+};
+use crate::state::table::lock;
+
+/// The primary context of a device.
+#[derive(Debug, Default)]
+pub(crate) struct Primary {
+    context: Option<&'static Context>,
+    holders: u32,
+}
+
+/// By the device's number.
+static PRIMARIES: Mutex<BTreeMap<usize, Primary>> = Mutex::new(BTreeMap::new());
+
+fn raw(context: Option<&'static Context>) -> Raw {
+    context.map_or(std::ptr::null(), std::ptr::from_ref)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDevicePrimaryCtxRetain(into: *mut Raw, number: c_int) -> Status {
+    answer(device(number).and_then(|device| {
+        let mut primaries = lock(&PRIMARIES);
+        let primary = primaries.entry(device.ordinal).or_default();
+        let context = *primary.context.get_or_insert_with(|| Context::new(device));
+        primary.holders += 1;
+        // SAFETY: the caller's promise.
+        unsafe { put(into, raw(Some(context))) }
+    }))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuDevicePrimaryCtxRelease_v2(number: c_int) -> Status {
+    answer(device(number).and_then(|device| {
+        let mut primaries = lock(&PRIMARIES);
+        let primary = primaries.entry(device.ordinal).or_default();
+        let holders = primary.holders.checked_sub(1).ok_or(INVALID_CONTEXT)?;
+        primary.holders = holders;
+        if holders == 0 {
+            if let Some(context) = primary.context.take() {
+                context.break_down(CONTEXT_IS_DESTROYED);
+            }
+        }
+        Ok(())
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDevicePrimaryCtxGetState(
+    number: c_int,
+    flags: *mut c_uint,
+    active: *mut c_int,
+) -> Status {
+    answer(device(number).and_then(|device| {
+        let is_active =
+            lock(&PRIMARIES).get(&device.ordinal).is_some_and(|primary| primary.context.is_some());
+        // SAFETY: the caller's promise.
+        unsafe {
+            put(flags, 0)?;
+            put(active, is_active.into())
+        }
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuCtxCreate_v2(into: *mut Raw, _flags: c_uint, number: c_int) -> Status {
+    answer(device(number).and_then(|device| {
+        let context = Context::new(device);
+        BOUND.with_borrow_mut(|stack| stack.push(context));
+        // SAFETY: the caller's promise.
+        unsafe { put(into, raw(Some(context))) }
+    }))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxDestroy_v2(context: Raw) -> Status {
+    answer(of_handle(context).map(|context| {
+        BOUND.with_borrow_mut(|stack| {
+            if stack.last().is_some_and(|last| std::ptr::eq(*last, context)) {
+                stack.pop();
+            }
+        });
+        context.break_down(CONTEXT_IS_DESTROYED);
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuCtxGetCurrent(into: *mut Raw) -> Status {
+    // SAFETY: the caller's promise.
+    answer(devices().and_then(|_| unsafe { put(into, raw(bound())) }))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxSetCurrent(context: Raw) -> Status {
+    answer(devices().and_then(|_| {
+        let next = if context.is_null() { None } else { Some(of_handle(context)?) };
+        BOUND.with_borrow_mut(|stack| {
+            stack.pop();
+            stack.extend(next);
+        });
+        Ok(())
+    }))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxPushCurrent_v2(context: Raw) -> Status {
+    answer(devices().and_then(|_| {
+        let context = of_handle(context)?;
+        context.check()?;
+        BOUND.with_borrow_mut(|stack| stack.push(context));
+        Ok(())
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuCtxPopCurrent_v2(into: *mut Raw) -> Status {
+    answer(devices().and_then(|_| {
+        let last = BOUND.with_borrow_mut(Vec::pop).ok_or(INVALID_CONTEXT)?;
+        // SAFETY: the caller's promise; null is allowed here.
+        if into.is_null() { Ok(()) } else { unsafe { put(into, raw(Some(last))) } }
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuCtxGetDevice(into: *mut c_int) -> Status {
+    // SAFETY: the caller's promise.
+    answer(current().and_then(|context| unsafe { put(into, context.device.ordinal as c_int) }))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxSynchronize() -> Status {
+    answer(current().and_then(Context::synchronize))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuCtxGetStreamPriorityRange(
+    least: *mut c_int,
+    greatest: *mut c_int,
+) -> Status {
+    // SAFETY: the caller's promise.
+    answer(current().and_then(|_| unsafe {
+        put(least, 0)?;
+        put(greatest, -5)
+    }))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuFlushGPUDirectRDMAWrites(target: u32, scope: u32) -> Status {
+    let known = matches!((target, scope), (0, 100 | 200));
+    answer(current().and(if known { Ok(()) } else { Err(INVALID_VALUE) }))
+}

@@ -1,0 +1,118 @@
+//! Copies and writes of words, given to streams.
+
+use std::ffi::c_void;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::capture::allowed;
+use super::stream::of_handle;
+use crate::state::context::{Work, enqueue};
+use crate::state::memory::place;
+use crate::state::pages::Kind;
+use crate::state::status::{INVALID_VALUE, Outcome, Status, answer};
+
+/// Which sides of a copy the call says are on the device.
+#[derive(Clone, Copy)]
+struct Sides {
+    from_device: bool,
+    to_device: bool,
+}
+
+const UP: Sides = Sides { from_device: false, to_device: true };
+const DOWN: Sides = Sides { from_device: true, to_device: false };
+const ACROSS: Sides = Sides { from_device: true, to_device: true };
+const ANY: Sides = Sides { from_device: false, to_device: false };
+
+fn copy(from: usize, to: usize, len: usize, sides: Sides, stream: usize, wait: bool) -> Outcome {
+    let stream = of_handle(stream)?;
+    if wait {
+        allowed()?;
+    }
+    if len == 0 {
+        return Ok(());
+    }
+    let (from, to) = (place(from, len)?, place(to, len)?);
+    if (sides.from_device && !from.known()) || (sides.to_device && !to.known()) {
+        return Err(INVALID_VALUE);
+    }
+    let device = stream.context.device;
+    device.behaviour.fail_submit.count()?;
+    device.copies.fetch_add(1, Relaxed);
+    let locked = from.known() && to.known();
+    let number = enqueue(&stream, Work::Copy { from, to, len });
+    if wait || !locked {
+        stream.wait_for(number);
+        stream.context.check()?;
+    }
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyHtoDAsync_v2(
+    to: usize,
+    from: *const c_void,
+    len: usize,
+    on: usize,
+) -> Status {
+    answer(copy(from as usize, to, len, UP, on, false))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: usize, len: usize, on: usize) -> Status {
+    answer(copy(from, to as usize, len, DOWN, on, false))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyDtoDAsync_v2(to: usize, from: usize, len: usize, on: usize) -> Status {
+    answer(copy(from, to, len, ACROSS, on, false))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyAsync(to: usize, from: usize, len: usize, on: usize) -> Status {
+    answer(copy(from, to, len, ANY, on, false))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyHtoD_v2(to: usize, from: *const c_void, len: usize) -> Status {
+    answer(copy(from as usize, to, len, UP, 0, true))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyDtoH_v2(to: *mut c_void, from: usize, len: usize) -> Status {
+    answer(copy(from, to as usize, len, DOWN, 0, true))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpyDtoD_v2(to: usize, from: usize, len: usize) -> Status {
+    answer(copy(from, to, len, ACROSS, 0, true))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemcpy(to: usize, from: usize, len: usize) -> Status {
+    answer(copy(from, to, len, ANY, 0, true))
+}
+
+fn write(stream: usize, to: usize, value: u64, width: usize) -> Outcome {
+    let stream = of_handle(stream)?;
+    let offered = stream.context.device.behaviour.stream_ops.load(Relaxed) != 0;
+    if width == 8 && !offered {
+        return Err(crate::state::status::NOT_SUPPORTED);
+    }
+    let to = place(to, width)?;
+    // A real driver (13.0, on an H200) refuses managed memory here, of which CUDA's documentation says
+    // nothing.
+    if matches!(to.kind, None | Some(Kind::Managed)) || to.alias % width != 0 {
+        return Err(INVALID_VALUE);
+    }
+    enqueue(&stream, Work::Write { to, value, width });
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamWriteValue32_v2(on: usize, to: usize, value: u32, _flags: u32) -> Status {
+    answer(write(on, to, value.into(), 4))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamWriteValue64_v2(on: usize, to: usize, value: u64, _flags: u32) -> Status {
+    answer(write(on, to, value, 8))
+}

@@ -1,0 +1,82 @@
+//! What the driver says of itself and of its devices.
+
+use std::ffi::{c_char, c_int};
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::state::device::{INITS, device, devices, init};
+use crate::state::settings::variable;
+use crate::state::status::{INVALID_VALUE, Outcome, SUCCESS, Status, answer, put};
+
+#[unsafe(no_mangle)]
+extern "C" fn cuInit(flags: u32) -> Status {
+    INITS.fetch_add(1, Relaxed);
+    if flags != 0 {
+        return INVALID_VALUE;
+    }
+    init();
+    SUCCESS
+}
+
+/// # Safety
+/// As the driver API has it, here and for every function of this crate that C calls: a pointer is
+/// null or leads to a place of the type it has.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> Status {
+    // SAFETY: the caller's promise.
+    answer(unsafe { put(version, 12_020) })
+}
+
+/// There are no kernels to load; a program may be interested in the mode all the same.
+///
+/// # Safety
+/// As [`cuDriverGetVersion`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuModuleGetLoadingMode(mode: *mut u32) -> Status {
+    const EAGER: u32 = 1;
+    const LAZY: u32 = 2;
+    let eager = variable("CUDA_MODULE_LOADING", String::from("LAZY")) == "EAGER";
+    // SAFETY: the caller's promise.
+    answer(unsafe { put(mode, if eager { EAGER } else { LAZY }) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> Status {
+    // SAFETY: the caller's promise.
+    answer(devices().and_then(|all| unsafe { put(count, all.len() as c_int) }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGet(into: *mut c_int, ordinal: c_int) -> Status {
+    // SAFETY: the caller's promise.
+    answer(device(ordinal).and_then(|_| unsafe { put(into, ordinal) }))
+}
+
+/// # Safety
+/// `text` has room for `room` bytes.
+unsafe fn write_text(text: *mut c_char, room: c_int, words: &str) -> Outcome {
+    if text.is_null() || room < 1 {
+        return Err(INVALID_VALUE);
+    }
+    let len = words.len().min(room as usize - 1);
+    // SAFETY: `len` bytes and the final zero fit, by the caller's promise.
+    unsafe {
+        std::ptr::copy_nonoverlapping(words.as_ptr(), text.cast(), len);
+        text.add(len).write(0);
+    }
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, room: c_int, number: c_int) -> Status {
+    // SAFETY: the caller's promise.
+    answer(device(number).and_then(|_| unsafe { write_text(name, room, "Fake GPU") }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetPCIBusId(text: *mut c_char, room: c_int, number: c_int) -> Status {
+    answer(device(number).and_then(|device| {
+        let words = format!("FAFE:{:02X}:00.0", device.ordinal);
+        // SAFETY: the caller's promise.
+        unsafe { write_text(text, room, &words) }
+    }))
+}

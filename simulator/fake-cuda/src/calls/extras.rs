@@ -1,0 +1,116 @@
+//! What no driver has: for tests in the process that uses the devices. Devices are named by number,
+//! so that tests of one process which take a device each do not meet.
+//!
+//! All return a `CUresult`, unless said otherwise.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::stream::of_handle;
+use crate::state::context::{Gate, MADE, Work, enqueue, of_device};
+use crate::state::device::{INITS, device};
+use crate::state::memory::find;
+use crate::state::pages::{Kind, round_up};
+use crate::state::status::{Status, answer};
+use crate::state::table::Table;
+
+static GATES: Table<Gate> = Table::new();
+
+/// Every copy takes at least `copy_ns` nanoseconds and `byte_ps` picoseconds for each byte.
+#[unsafe(no_mangle)]
+extern "C" fn fake_cuda_latency(number: c_int, copy_ns: u64, byte_ps: u64) -> Status {
+    answer(device(number).map(|device| {
+        device.behaviour.copy_ns.store(copy_ns, Relaxed);
+        device.behaviour.byte_ps.store(byte_ps, Relaxed);
+    }))
+}
+
+/// After `after` more copies have been accepted, one is refused with `code`.
+#[unsafe(no_mangle)]
+extern "C" fn fake_cuda_fail_submit(number: c_int, after: u32, code: Status) -> Status {
+    answer(device(number).map(|device| device.behaviour.fail_submit.set(after, code)))
+}
+
+/// After `after` more copies have been carried out, one fails with `code`, and its context with it.
+#[unsafe(no_mangle)]
+extern "C" fn fake_cuda_fail_copy(number: c_int, after: u32, code: Status) -> Status {
+    answer(device(number).map(|device| device.behaviour.fail_copy.set(after, code)))
+}
+
+/// The device is gone: every call on its contexts answers `code`.
+#[unsafe(no_mangle)]
+extern "C" fn fake_cuda_lose(number: c_int, code: Status) -> Status {
+    answer(device(number).map(|device| {
+        of_device(device).iter().for_each(|context| context.break_down(code));
+    }))
+}
+
+/// How many bytes of page-locked and of device memory there are.
+#[unsafe(no_mangle)]
+extern "C" fn fake_cuda_limits(number: c_int, pinned: u64, memory: u64) -> Status {
+    answer(device(number).map(|device| {
+        device.behaviour.pinned_limit.store(pinned, Relaxed);
+        device.behaviour.memory_limit.store(memory, Relaxed);
+    }))
+}
+
+/// Whether the device offers 64-bit stream memory operations and dma-buf export.
+#[unsafe(no_mangle)]
+extern "C" fn fake_cuda_offer(number: c_int, stream_ops: u32, dma_buf: u32) -> Status {
+    answer(device(number).map(|device| {
+        device.behaviour.stream_ops.store(stream_ops, Relaxed);
+        device.behaviour.dma_buf.store(dma_buf, Relaxed);
+    }))
+}
+
+/// Takes back everything that the functions above have set. A context that has failed stays so.
+#[unsafe(no_mangle)]
+extern "C" fn fake_cuda_reset(number: c_int) -> Status {
+    answer(device(number).map(|device| device.behaviour.reset()))
+}
+
+/// Puts a kernel on a stream that spins until [`fake_cuda_release`]. Returns what to release, or 0.
+#[unsafe(no_mangle)]
+extern "C" fn fake_cuda_spin(stream: usize) -> usize {
+    let Ok(stream) = of_handle(stream) else { return 0 };
+    let gate = Arc::new(Gate::default());
+    enqueue(&stream, Work::Spin(Arc::clone(&gate)));
+    GATES.insert(gate)
+}
+
+/// Ends a spinning kernel.
+#[unsafe(no_mangle)]
+extern "C" fn fake_cuda_release(gate: usize) -> Status {
+    answer(GATES.remove(gate).map(|gate| gate.open()))
+}
+
+/// Where the CPU can reach device memory: what a mapping of the GPU's memory through PCIe gives on
+/// real hardware. Null when the range is not device memory of one allocation. Not a `CUresult`.
+#[unsafe(no_mangle)]
+extern "C" fn fake_cuda_window(address: usize, len: usize) -> usize {
+    match find(address) {
+        Some(mapping)
+            if matches!(mapping.kind, Kind::Device | Kind::VmmDevice)
+                && address - mapping.base + len <= round_up(mapping.len).unwrap_or(0) =>
+        {
+            mapping.alias + (address - mapping.base)
+        }
+        _ => 0,
+    }
+}
+
+/// What was counted: 0 calls of `cuInit`, 1 contexts made, 2 copies that a device accepted, 3 bytes
+/// of page-locked memory in use, 4 of device memory. Not a `CUresult`.
+#[unsafe(no_mangle)]
+extern "C" fn fake_cuda_count(number: c_int, what: u32) -> u64 {
+    let of_device = |read: fn(&crate::state::device::Device) -> u64| device(number).map_or(0, read);
+    match what {
+        0 => INITS.load(Relaxed),
+        1 => MADE.load(Relaxed),
+        2 => of_device(|device| device.copies.load(Relaxed)),
+        3 => of_device(|device| device.pinned.load(Relaxed)),
+        4 => of_device(|device| device.memory.load(Relaxed)),
+        _ => 0,
+    }
+}

@@ -1,0 +1,113 @@
+//! Memory of a device or managed, and what is to be known of an address.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::capture::allowed;
+use crate::state::context::current;
+use crate::state::device::take;
+use crate::state::memory::{Mapping, find, fresh_id, insert, remove};
+use crate::state::pages::{DEVICE_PAGE, Kind, Pages, reserve, round_up, unmap};
+use crate::state::status::{INVALID_VALUE, NOT_SUPPORTED, Status, answer, put};
+
+/// The pages of this machine.
+const PAGE: usize = 4096;
+
+/// Allocates memory of the context that is current.
+fn allocate(len: usize, kind: Kind) -> Result<usize, Status> {
+    let context = current()?;
+    allowed()?;
+    let device = context.device;
+    let whole = round_up(len)?;
+    take(&device.memory, &device.behaviour.memory_limit, len)?;
+    let pages = Pages::new(whole)?;
+    let cpu = kind == Kind::Managed;
+    let base = pages.show(reserve(whole, DEVICE_PAGE)?, cpu)?;
+    insert(Mapping {
+        base,
+        len,
+        kind,
+        context: Some(context),
+        device,
+        alias: pages.alias(),
+        pages: Some(pages),
+        opened: true,
+        cpu,
+        physical: None,
+        id: fresh_id(),
+    });
+    Ok(base)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemAlloc_v2(into: *mut usize, len: usize) -> Status {
+    // SAFETY: the caller's promise.
+    answer(allocate(len, Kind::Device).and_then(|base| unsafe { put(into, base) }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemAllocManaged(into: *mut usize, len: usize, _flags: u32) -> Status {
+    // SAFETY: the caller's promise.
+    answer(allocate(len, Kind::Managed).and_then(|base| unsafe { put(into, base) }))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemFree_v2(base: usize) -> Status {
+    answer(current().and_then(|context| {
+        if base == 0 {
+            return Ok(());
+        }
+        allowed()?;
+        context.synchronize()?;
+        let mapping = remove(base, &[Kind::Device, Kind::Managed])?;
+        mapping.device.memory.fetch_sub(mapping.len as u64, Relaxed);
+        // SAFETY: a program that frees memory has no use for it.
+        unsafe { unmap(mapping.base, round_up(mapping.len)?) };
+        Ok(())
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemGetAddressRange_v2(
+    base: *mut usize,
+    len: *mut usize,
+    address: usize,
+) -> Status {
+    answer(current().and_then(|_| {
+        let mapping = find(address).ok_or(INVALID_VALUE)?;
+        // SAFETY: the caller's promise; each may be null.
+        unsafe {
+            if !base.is_null() {
+                put(base, mapping.base)?;
+            }
+            if len.is_null() { Ok(()) } else { put(len, mapping.len) }
+        }
+    }))
+}
+
+/// A dma-buf is the file of the pages here, so it can be had for whole allocations only.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemGetHandleForAddressRange(
+    into: *mut i32,
+    address: usize,
+    len: usize,
+    handle_type: u32,
+    _flags: u64,
+) -> Status {
+    answer(current().and_then(|context| {
+        if context.device.behaviour.dma_buf.load(Relaxed) == 0 || handle_type != 1 {
+            return Err(NOT_SUPPORTED);
+        }
+        if address % PAGE != 0 || len % PAGE != 0 {
+            return Err(INVALID_VALUE);
+        }
+        let mapping = find(address).ok_or(INVALID_VALUE)?;
+        let whole = round_up(mapping.len)?;
+        let pages = mapping.pages.ok_or(INVALID_VALUE)?;
+        if address != mapping.base || len > whole {
+            return Err(INVALID_VALUE);
+        }
+        let file = pages.duplicate()?;
+        // SAFETY: the caller's promise.
+        unsafe { put(into, std::os::fd::IntoRawFd::into_raw_fd(file)) }
+    }))
+}

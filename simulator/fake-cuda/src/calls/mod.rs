@@ -1,0 +1,14 @@
+//! The functions that C calls.
+
+mod attributes;
+mod capture;
+mod context;
+mod copy;
+mod device;
+mod extras;
+mod host;
+mod memory;
+mod module;
+mod pointer;
+mod stream;
+mod vmm;

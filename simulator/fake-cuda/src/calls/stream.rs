@@ -1,0 +1,142 @@
+//! Streams and events, as calls see them: work is put in, and asked after.
+
+use std::ffi::{c_int, c_uint};
+use std::sync::{Arc, PoisonError};
+
+use super::capture::allowed;
+use crate::state::context::{Context, Event, Stream, Work, current, enqueue};
+use crate::state::status::{INVALID_VALUE, NOT_READY, Outcome, Status, answer, put};
+use crate::state::table::{Table, lock};
+use crate::state::worker;
+
+static STREAMS: Table<Stream> = Table::new();
+static EVENTS: Table<Event> = Table::new();
+
+/// `CU_STREAM_LEGACY`.
+const LEGACY: usize = 1;
+
+fn start(context: &'static Context, blocking: bool) -> Arc<Stream> {
+    let stream = Stream::new(context, blocking);
+    worker::start(Arc::clone(&stream));
+    stream
+}
+
+/// The stream of a handle, for a call that needs a current context.
+pub(crate) fn of_handle(handle: usize) -> Result<Arc<Stream>, Status> {
+    let context = current()?;
+    if handle > LEGACY {
+        let stream = STREAMS.get(handle)?;
+        stream.context.check()?;
+        return Ok(stream);
+    }
+    let mut streams = lock(&context.streams);
+    Ok(Arc::clone(streams.legacy.get_or_insert_with(|| start(context, true))))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamCreateWithPriority(
+    into: *mut usize,
+    flags: c_uint,
+    _priority: c_int,
+) -> Status {
+    answer(current().and_then(|context| {
+        if flags > 1 {
+            return Err(INVALID_VALUE);
+        }
+        let stream = start(context, flags == 0);
+        lock(&context.streams).others.push(Arc::clone(&stream));
+        // SAFETY: the caller's promise.
+        unsafe { put(into, STREAMS.insert(stream)) }
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamCreate(into: *mut usize, flags: c_uint) -> Status {
+    // SAFETY: the caller's promise.
+    unsafe { cuStreamCreateWithPriority(into, flags, 0) }
+}
+
+/// Returns at once: what is under way is finished first, and the thread ends after it.
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamDestroy_v2(handle: usize) -> Status {
+    answer(STREAMS.remove(handle).map(|stream| {
+        lock(&stream.queue).closed = true;
+        stream.changed.notify_all();
+        lock(&stream.context.streams).others.retain(|other| !Arc::ptr_eq(other, &stream));
+    }))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamSynchronize(handle: usize) -> Status {
+    answer(of_handle(handle).and_then(|stream| {
+        allowed()?;
+        stream.wait();
+        stream.context.check()
+    }))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamQuery(handle: usize) -> Status {
+    answer(of_handle(handle).and_then(|stream| {
+        allowed()?;
+        let queue = lock(&stream.queue);
+        let done = if queue.done == queue.put { Ok(()) } else { Err(NOT_READY) };
+        // Looked at last: what has failed is never told as done.
+        stream.context.check().and(done)
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventCreate(into: *mut usize, _flags: c_uint) -> Status {
+    // SAFETY: the caller's promise.
+    answer(current().and_then(|_| unsafe { put(into, EVENTS.insert(Arc::default())) }))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventDestroy_v2(handle: usize) -> Status {
+    answer(EVENTS.remove(handle).map(drop))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventRecord(handle: usize, stream: usize) -> Status {
+    answer(of_handle(stream).and_then(|stream| {
+        let event = EVENTS.get(handle)?;
+        let number = {
+            let mut state = lock(&event.state);
+            state.0 += 1;
+            state.0
+        };
+        enqueue(&stream, Work::Record(event, number));
+        Ok(())
+    }))
+}
+
+fn reached(event: &Event) -> Outcome {
+    let (recorded, reached) = *lock(&event.state);
+    if recorded == reached { Ok(()) } else { Err(NOT_READY) }
+}
+
+/// Needs no context on a real driver either, but tells of one that has failed.
+#[unsafe(no_mangle)]
+extern "C" fn cuEventQuery(handle: usize) -> Status {
+    answer(current().and_then(|context| {
+        allowed()?;
+        let done = reached(&*EVENTS.get(handle)?);
+        // Looked at last: what has failed is never told as done.
+        context.check().and(done)
+    }))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuEventSynchronize(handle: usize) -> Status {
+    answer(current().and_then(|context| {
+        allowed()?;
+        let event = EVENTS.get(handle)?;
+        let mut state = lock(&event.state);
+        while state.0 != state.1 {
+            state = event.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(state);
+        context.check()
+    }))
+}

@@ -1,0 +1,224 @@
+//! Contexts and their streams, and which context a thread has bound.
+//!
+//! Work of the legacy stream waits for what the blocking streams of its context hold when it is
+//! enqueued, and theirs waits for the legacy stream's. Waiting is always for work enqueued before,
+//! so it ends.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use crate::state::device::{Device, devices};
+use crate::state::pages::Place;
+use crate::state::status::{INVALID_CONTEXT, Outcome, SUCCESS, Status};
+use crate::state::table::lock;
+
+/// A context. It lives until the process ends, so that a handle to it can always be looked at.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) device: &'static Device,
+    /// What every call answers from now on. `SUCCESS` while all is well.
+    pub(crate) error: AtomicU32,
+    /// The streams, and the lock under which work is enqueued. See [`enqueue`].
+    pub(crate) streams: Mutex<Streams>,
+}
+
+/// The streams of a context.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    /// Made when it is first used.
+    pub(crate) legacy: Option<Arc<Stream>>,
+    pub(crate) others: Vec<Arc<Stream>>,
+}
+
+/// A stream.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) context: &'static Context,
+    /// Whether it and the legacy stream wait for one another.
+    blocking: bool,
+    pub(crate) queue: Mutex<Queue>,
+    pub(crate) changed: Condvar,
+}
+
+/// What a stream has to do.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    pub(crate) work: VecDeque<Item>,
+    /// Items ever put in, and ever done.
+    pub(crate) put: u64,
+    pub(crate) done: u64,
+    pub(crate) closed: bool,
+}
+
+/// An item of work, and what must be done before.
+#[derive(Debug)]
+pub(crate) struct Item {
+    pub(crate) after: Vec<(Arc<Stream>, u64)>,
+    pub(crate) work: Work,
+}
+
+/// An event: the number of its last record, and of the last that was reached.
+#[derive(Debug, Default)]
+pub(crate) struct Event {
+    pub(crate) state: Mutex<(u64, u64)>,
+    pub(crate) changed: Condvar,
+}
+
+/// Something that a stream does.
+#[derive(Debug)]
+pub(crate) enum Work {
+    Copy {
+        from: Place,
+        to: Place,
+        len: usize,
+    },
+    /// `cuStreamWriteValue*`: a word of `width` bytes.
+    Write {
+        to: Place,
+        value: u64,
+        width: usize,
+    },
+    /// Reaches a record of an event.
+    Record(Arc<Event>, u64),
+    /// A kernel that spins until it is told to end.
+    Spin(Arc<Gate>),
+}
+
+/// What ends a spinning kernel.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    open: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Gate {
+    pub(crate) fn open(&self) {
+        *lock(&self.open) = true;
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn pass(&self) {
+        let mut open = lock(&self.open);
+        while !*open {
+            open = self.changed.wait(open).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// How many contexts were made.
+pub(crate) static MADE: AtomicU64 = AtomicU64::new(0);
+
+/// What a handle to a context is in C.
+pub(crate) type Raw = *const Context;
+
+static ALL: Mutex<Vec<&'static Context>> = Mutex::new(Vec::new());
+
+thread_local! {
+    pub(crate) static BOUND: RefCell<Vec<&'static Context>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Context {
+    pub(crate) fn new(device: &'static Device) -> &'static Self {
+        MADE.fetch_add(1, Relaxed);
+        let made = Self { device, error: AtomicU32::new(SUCCESS), streams: Mutex::default() };
+        let context: &'static Self = Box::leak(Box::new(made));
+        lock(&ALL).push(context);
+        context
+    }
+
+    /// An error once the context cannot be used.
+    pub(crate) fn check(&self) -> Outcome {
+        match self.error.load(SeqCst) {
+            SUCCESS => Ok(()),
+            code => Err(code),
+        }
+    }
+
+    /// Makes the context unusable. The first reason stays.
+    pub(crate) fn break_down(&self, code: Status) {
+        let _ = self.error.compare_exchange(SUCCESS, code, SeqCst, SeqCst);
+    }
+
+    /// All its streams.
+    pub(crate) fn all_streams(&self) -> Vec<Arc<Stream>> {
+        let streams = lock(&self.streams);
+        streams.legacy.iter().chain(&streams.others).cloned().collect()
+    }
+
+    /// Waits until nothing is under way.
+    pub(crate) fn synchronize(&self) -> Outcome {
+        for stream in self.all_streams() {
+            stream.wait();
+        }
+        self.check()
+    }
+}
+
+impl Stream {
+    pub(crate) fn new(context: &'static Context, blocking: bool) -> Arc<Self> {
+        Arc::new(Self { context, blocking, queue: Mutex::default(), changed: Condvar::new() })
+    }
+
+    /// The number of what was put in last.
+    fn last(&self) -> u64 {
+        lock(&self.queue).put
+    }
+
+    /// Waits until item `number` is done.
+    pub(crate) fn wait_for(&self, number: u64) {
+        let mut queue = lock(&self.queue);
+        while queue.done < number {
+            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Waits until all is done.
+    pub(crate) fn wait(&self) {
+        self.wait_for(self.last());
+    }
+}
+
+/// Puts work into a stream, and returns its number there.
+pub(crate) fn enqueue(stream: &Arc<Stream>, work: Work) -> u64 {
+    // Held to the end, so that what waits and what is waited for are one state.
+    let streams = lock(&stream.context.streams);
+    let mut after = Vec::new();
+    let is_legacy = streams.legacy.as_ref().is_some_and(|legacy| Arc::ptr_eq(legacy, stream));
+    if is_legacy {
+        let blocking = streams.others.iter().filter(|other| other.blocking);
+        after.extend(blocking.map(|other| (Arc::clone(other), other.last())));
+    } else if stream.blocking {
+        after.extend(streams.legacy.iter().map(|legacy| (Arc::clone(legacy), legacy.last())));
+    }
+    let mut queue = lock(&stream.queue);
+    queue.work.push_back(Item { after, work });
+    queue.put += 1;
+    stream.changed.notify_all();
+    queue.put
+}
+
+/// The context of a handle.
+pub(crate) fn of_handle(raw: Raw) -> Result<&'static Context, Status> {
+    let all = lock(&ALL);
+    all.iter().find(|context| std::ptr::eq(**context, raw)).copied().ok_or(INVALID_CONTEXT)
+}
+
+/// The contexts of a device.
+pub(crate) fn of_device(device: &Device) -> Vec<&'static Context> {
+    lock(&ALL).iter().filter(|context| std::ptr::eq(context.device, device)).copied().collect()
+}
+
+/// What this thread has bound, in whatever state.
+pub(crate) fn bound() -> Option<&'static Context> {
+    BOUND.with_borrow(|stack| stack.last().copied())
+}
+
+/// What this thread has bound, for a call that needs it.
+pub(crate) fn current() -> Result<&'static Context, Status> {
+    devices()?;
+    let context = bound().ok_or(INVALID_CONTEXT)?;
+    context.check()?;
+    Ok(context)
+}

@@ -1,0 +1,63 @@
+//! The devices.
+
+use std::ffi::c_int;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::state::settings::{Behaviour, variable};
+use crate::state::status::{INVALID_DEVICE, NOT_INITIALIZED, OUT_OF_MEMORY, Outcome, Status};
+
+/// A device.
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) ordinal: usize,
+    pub(crate) behaviour: Behaviour,
+    /// Bytes given out.
+    pub(crate) pinned: AtomicU64,
+    pub(crate) memory: AtomicU64,
+    /// Copies accepted, for tests that count them.
+    pub(crate) copies: AtomicU64,
+}
+
+static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
+
+/// How often `cuInit` was called.
+pub(crate) static INITS: AtomicU64 = AtomicU64::new(0);
+
+/// The devices, once `cuInit` was called.
+pub(crate) fn devices() -> Result<&'static [Device], Status> {
+    DEVICES.get().map(Vec::as_slice).ok_or(NOT_INITIALIZED)
+}
+
+/// Makes the devices, the first time.
+pub(crate) fn init() {
+    DEVICES.get_or_init(|| (0..variable("FAKE_CUDA_DEVICES", 8)).map(Device::new).collect());
+}
+
+/// The device of a number.
+pub(crate) fn device(number: c_int) -> Result<&'static Device, Status> {
+    let index = usize::try_from(number).map_err(|_| INVALID_DEVICE)?;
+    devices()?.get(index).ok_or(INVALID_DEVICE)
+}
+
+impl Device {
+    fn new(ordinal: usize) -> Self {
+        Self {
+            ordinal,
+            behaviour: Behaviour::from_environment(),
+            pinned: AtomicU64::new(0),
+            memory: AtomicU64::new(0),
+            copies: AtomicU64::new(0),
+        }
+    }
+}
+
+/// Takes bytes from a limit.
+pub(crate) fn take(used: &AtomicU64, limit: &AtomicU64, len: usize) -> Outcome {
+    let limit = limit.load(Relaxed);
+    used.fetch_update(Relaxed, Relaxed, |used| {
+        used.checked_add(len as u64).filter(|sum| *sum <= limit)
+    })
+    .map(drop)
+    .map_err(|_| OUT_OF_MEMORY)
+}

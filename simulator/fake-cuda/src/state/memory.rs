@@ -1,0 +1,105 @@
+//! Ranges of addresses that the driver knows, by which programs name memory.
+
+use std::collections::BTreeMap;
+use std::ffi::c_int;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+
+use crate::state::context::Context;
+use crate::state::device::Device;
+use crate::state::pages::{Kind, Pages, Place};
+use crate::state::status::{INVALID_VALUE, Outcome, Status};
+use crate::state::table::{fresh, lock};
+
+/// A range of addresses of a program.
+#[derive(Clone, Debug)]
+pub(crate) struct Mapping {
+    pub(crate) base: usize,
+    pub(crate) len: usize,
+    pub(crate) kind: Kind,
+    /// The context it was made in. None for memory of the VMM interface.
+    pub(crate) context: Option<&'static Context>,
+    pub(crate) device: &'static Device,
+    /// Where the copy engine finds it.
+    pub(crate) alias: usize,
+    /// None for memory that the program has brought.
+    pub(crate) pages: Option<Arc<Pages>>,
+    /// Whether the device may use it: memory of the VMM interface has to be opened.
+    pub(crate) opened: bool,
+    /// Whether the CPU may.
+    pub(crate) cpu: bool,
+    /// For memory of the VMM interface: the handle's object.
+    pub(crate) physical: Option<Arc<Physical>>,
+    pub(crate) id: u64,
+}
+
+/// `CUmemLocation`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Location {
+    pub(crate) kind: u32,
+    pub(crate) id: c_int,
+}
+
+/// Memory with no address.
+#[derive(Debug)]
+pub(crate) struct Physical {
+    pub(crate) pages: Arc<Pages>,
+    pub(crate) len: usize,
+    pub(crate) location: Location,
+    pub(crate) device: &'static Device,
+}
+
+static MAPPINGS: Mutex<BTreeMap<usize, Mapping>> = Mutex::new(BTreeMap::new());
+
+impl Drop for Physical {
+    fn drop(&mut self) {
+        self.device.memory.fetch_sub(self.len as u64, Relaxed);
+    }
+}
+
+/// A number that no other allocation has.
+pub(crate) fn fresh_id() -> u64 {
+    fresh() as u64
+}
+
+/// Takes a range into the table.
+pub(crate) fn insert(mapping: Mapping) {
+    lock(&MAPPINGS).insert(mapping.base, mapping);
+}
+
+/// Takes a range out.
+pub(crate) fn remove(base: usize, kinds: &[Kind]) -> Result<Mapping, Status> {
+    let mut mappings = lock(&MAPPINGS);
+    match mappings.get(&base) {
+        Some(mapping) if kinds.contains(&mapping.kind) => {}
+        _ => return Err(INVALID_VALUE),
+    }
+    mappings.remove(&base).ok_or(INVALID_VALUE)
+}
+
+/// Changes a range in place.
+pub(crate) fn change(base: usize, how: impl FnOnce(&mut Mapping)) -> Outcome {
+    lock(&MAPPINGS).get_mut(&base).map(how).ok_or(INVALID_VALUE)
+}
+
+/// The range that an address is in.
+pub(crate) fn find(address: usize) -> Option<Mapping> {
+    let mappings = lock(&MAPPINGS);
+    let (_, mapping) = mappings.range(..=address).next_back()?;
+    (address - mapping.base < mapping.len).then(|| mapping.clone())
+}
+
+/// What the device uses for `len` bytes from an address. Memory that the driver does not know is
+/// the program's.
+pub(crate) fn place(address: usize, len: usize) -> Result<Place, Status> {
+    let Some(mapping) = find(address) else {
+        return Ok(Place::new(address, None, None));
+    };
+    let offset = address - mapping.base;
+    if len > mapping.len - offset || !mapping.opened {
+        return Err(INVALID_VALUE);
+    }
+    let alias = mapping.alias + offset;
+    Ok(Place::new(alias, Some(mapping.kind), mapping.pages))
+}

@@ -1,0 +1,153 @@
+//! Pages of memory, and places in it.
+//!
+//! Pages belong to a file in memory. They are mapped for the copy engine once, and a second time
+//! where the program has its address: `PROT_NONE` for what is on a device. Work that is under way
+//! keeps its pages alive, so that a program which frees too early is wrong without being undefined.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr;
+use std::sync::Arc;
+
+use crate::state::status::{INVALID_VALUE, OUT_OF_MEMORY, Status};
+
+/// Pages, with the mapping that the copy engine uses.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    file: OwnedFd,
+    alias: usize,
+    len: usize,
+}
+
+/// What an address leads to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// `cuMemAlloc`.
+    Device,
+    /// `cuMemMap` of memory on a device.
+    VmmDevice,
+    /// `cuMemMap` of memory on a NUMA node.
+    VmmHost,
+    /// `cuMemAllocManaged`.
+    Managed,
+    /// `cuMemHostAlloc`.
+    Pinned,
+    /// `cuMemHostRegister`.
+    Registered,
+}
+
+/// A piece of memory as a copy sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) alias: usize,
+    /// None for memory that the driver does not know.
+    pub(crate) kind: Option<Kind>,
+    /// Kept alive.
+    _pages: Option<Arc<Pages>>,
+}
+
+/// The pages of a device. Memory on it begins and ends with them.
+pub(crate) const DEVICE_PAGE: usize = 64 << 10;
+
+impl Place {
+    pub(crate) fn new(alias: usize, kind: Option<Kind>, pages: Option<Arc<Pages>>) -> Self {
+        Self { alias, kind, _pages: pages }
+    }
+
+    /// Whether a device reaches it by this address: its own memory, and host memory that the driver
+    /// has locked.
+    pub(crate) fn known(&self) -> bool {
+        self.kind.is_some()
+    }
+}
+
+impl Pages {
+    /// Pages of a length, filled with zeros.
+    pub(crate) fn new(len: usize) -> Result<Arc<Self>, Status> {
+        // SAFETY: the name is a string; the result is looked at.
+        let raw = unsafe { libc::memfd_create(c"fake-cuda".as_ptr(), libc::MFD_CLOEXEC) };
+        if raw < 0 {
+            return Err(OUT_OF_MEMORY);
+        }
+        // SAFETY: just opened, and nobody else has it.
+        let file = unsafe { OwnedFd::from_raw_fd(raw) };
+        // SAFETY: a file of ours.
+        if unsafe { libc::ftruncate(file.as_raw_fd(), len as libc::off_t) } != 0 {
+            return Err(OUT_OF_MEMORY);
+        }
+        let alias = map(ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, Some(&file))?;
+        Ok(Arc::new(Self { file, alias, len }))
+    }
+
+    /// Where the copy engine finds them.
+    pub(crate) fn alias(&self) -> usize {
+        self.alias
+    }
+
+    /// Maps them for the program, at `at` unless that is null.
+    pub(crate) fn show(&self, at: usize, cpu: bool) -> Result<usize, Status> {
+        let access = if cpu { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_NONE };
+        map(at as *mut _, self.len, access, Some(&self.file))
+    }
+
+    /// The file, for who maps it himself.
+    pub(crate) fn duplicate(&self) -> Result<OwnedFd, Status> {
+        self.file.try_clone().map_err(|_| OUT_OF_MEMORY)
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new`, and nothing refers to it any more: who does holds an `Arc`.
+        unsafe { libc::munmap(self.alias as *mut _, self.len) };
+    }
+}
+
+/// Maps a file, or nothing at all: addresses that are taken and lead nowhere.
+pub(crate) fn map(
+    at: *mut libc::c_void,
+    len: usize,
+    access: i32,
+    file: Option<&OwnedFd>,
+) -> Result<usize, Status> {
+    let fixed = if at.is_null() { 0 } else { libc::MAP_FIXED };
+    let kind = match file {
+        Some(_) => libc::MAP_SHARED,
+        None => libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+    };
+    let raw = file.map_or(-1, AsRawFd::as_raw_fd);
+    // SAFETY: a fixed address comes only from a range that this driver has reserved.
+    let mapped = unsafe { libc::mmap(at, len, access, kind | fixed, raw, 0) };
+    if mapped == libc::MAP_FAILED { Err(OUT_OF_MEMORY) } else { Ok(mapped as usize) }
+}
+
+/// Gives addresses back.
+///
+/// # Safety
+/// The program has no use for them any more.
+pub(crate) unsafe fn unmap(base: usize, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { libc::munmap(base as *mut _, len) };
+}
+
+/// Takes addresses that lead nowhere.
+pub(crate) fn reserve(len: usize, alignment: usize) -> Result<usize, Status> {
+    let taken = len.checked_add(alignment).ok_or(INVALID_VALUE)?;
+    let raw = map(ptr::null_mut(), taken, libc::PROT_NONE, None)?;
+    let base = raw.next_multiple_of(alignment);
+    // SAFETY: the two ends of what was just mapped; nobody has their addresses.
+    unsafe {
+        if base > raw {
+            unmap(raw, base - raw);
+        }
+        unmap(base + len, raw + taken - (base + len));
+    }
+    Ok(base)
+}
+
+/// Whole pages of a device.
+pub(crate) fn round_up(len: usize) -> Result<usize, Status> {
+    match len.checked_next_multiple_of(DEVICE_PAGE) {
+        Some(0) | None => Err(INVALID_VALUE),
+        Some(len) => Ok(len),
+    }
+}

@@ -1,0 +1,423 @@
+//! The memory that a PE has registered: its heap, chunk by chunk, and its local buffers; and how a
+//! transfer is cut along their borders.
+
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use nvshmem_abi::c;
+
+use crate::error::{Error, Result};
+use crate::host::transport::{POISON, Transport};
+use crate::memory::address::{BufferId, Place, Region, SymAddr};
+use crate::memory::local::{Local, Mapping};
+use crate::pe::bootstrap::Bootstrap;
+
+/// Largest piece of a local buffer that is registered as one, as in NVSHMEM.
+const MAX_LOCAL_CHUNK: u64 = 2 << 30;
+
+const HANDLE: usize = c::NVT_MEM_HANDLE_SIZE as usize;
+
+/// All memory of a PE that its transport knows.
+///
+/// # Threads
+/// Any: transfers look chunks up while a user thread registers more.
+#[derive(Debug)]
+pub(crate) struct Regions {
+    heap: Mapping,
+    /// The heap's last chunk by its user's own address, where a user's buffer is mapped.
+    again: Option<Mapping>,
+    /// Where each PE's heap begins in that PE.
+    heap_bases: Vec<u64>,
+    chunk_bytes: u64,
+    me: u32,
+    max_op_len: u64,
+    chunks: RwLock<Vec<Handles>>,
+    buffers: RwLock<Vec<Buffer>>,
+}
+
+/// 512-byte handles in a row: of every PE for a chunk of the heap, of every piece for a buffer.
+///
+/// They begin at an odd address. NVSHMEM promises no alignment for them.
+#[derive(Debug)]
+struct Handles(Mapping);
+
+/// Memory outside the heap.
+#[derive(Debug)]
+struct Buffer {
+    memory: Mapping,
+    /// Offset of the buffer in its memory.
+    skip: u64,
+    len: u64,
+    /// None for memory that is not registered, or not any more.
+    handles: Option<Handles>,
+}
+
+/// A transfer, or the part of one, that touches one chunk on each side.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    pub(crate) pe: u32,
+    pub(crate) remote: c::nvt_rma_memdesc,
+    pub(crate) local: c::nvt_rma_memdesc,
+    pub(crate) len: u64,
+    /// Whether another piece of the same transfer follows.
+    pub(crate) more: bool,
+}
+
+// SAFETY: the pointers are to memory and handles of this PE's regions, or are addresses in another
+// PE. They mean the same on every thread.
+unsafe impl Send for Piece {}
+// SAFETY: as above.
+unsafe impl Sync for Piece {}
+
+impl Piece {
+    /// Number of bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether it moves nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl Regions {
+    pub(crate) fn new(
+        heap: Mapping,
+        again: Option<Mapping>,
+        heap_bases: Vec<u64>,
+        chunk_bytes: u64,
+        me: u32,
+        max_op_len: u64,
+    ) -> Regions {
+        let (chunks, buffers) = (RwLock::default(), RwLock::default());
+        Regions { heap, again, heap_bases, chunk_bytes, me, max_op_len, chunks, buffers }
+    }
+
+    fn n_pes(&self) -> usize {
+        self.heap_bases.len()
+    }
+
+    pub(crate) fn heap_bytes(&self) -> u64 {
+        self.heap.len()
+    }
+
+    /// Registers the heap's chunks up to `end`, in order, each with its exchange of handles.
+    /// Collective.
+    pub(crate) fn register_heap(
+        &self,
+        end: u64,
+        transport: &Transport,
+        bootstrap: &Bootstrap,
+    ) -> Result<()> {
+        let wanted = end.div_ceil(self.chunk_bytes).min(self.heap.len() / self.chunk_bytes);
+        // Only this thread registers, so nobody adds a chunk between the two locks.
+        let registered = read(&self.chunks).len() as u64;
+        for chunk in registered..wanted {
+            let memory = Local::of(&self.heap, chunk * self.chunk_bytes, self.chunk_bytes)?;
+            let own = transport.get_mem_handle(memory.as_ptr(), memory.len(), false);
+            // Everybody takes part in the exchange also when the registration failed here, else
+            // the failure would show as a hang of the others.
+            let part = own.as_ref().map_or([0; HANDLE], |handle| handle.bytes);
+            let all = bootstrap.allgather(&part)?;
+            own?;
+            if let Some(pe) = all.chunks(HANDLE).position(|h| h.iter().all(|b| *b == 0)) {
+                let text = format!("PE {pe} has no handle for chunk {chunk} of the heap");
+                return Err(Error::Plugin(text));
+            }
+            write(&self.chunks).push(Handles::new(&all)?);
+        }
+        Ok(())
+    }
+
+    /// Releases everything in NVSHMEM's order: the heap's handles, the heap's memory, and then the
+    /// buffers, before the transport is finalized.
+    pub(crate) fn end(self, transport: &Transport) -> Result<()> {
+        for chunk in read(&self.chunks).iter() {
+            transport.release_mem_handle(&*chunk.get(self.me as usize)?)?;
+        }
+        let Regions { heap, again, buffers, .. } = self;
+        drop((heap, again));
+        let buffers = buffers.into_inner().unwrap_or_else(PoisonError::into_inner);
+        buffers.into_iter().try_for_each(|mut buffer| buffer.release(transport))
+    }
+
+    /// Adds a buffer: `len` bytes of `memory` that begin after `skip`.
+    pub(crate) fn add_buffer(
+        &self,
+        memory: Mapping,
+        len: u64,
+        skip: u64,
+        transport: Option<&Transport>,
+    ) -> Result<BufferId> {
+        let mut handles = None;
+        if let Some(transport) = transport {
+            let mut all = Vec::new();
+            for at in (0..len).step_by(MAX_LOCAL_CHUNK as usize) {
+                let piece = (len - at).min(MAX_LOCAL_CHUNK);
+                let start = Local::of(&memory, skip + at, piece)?.as_ptr();
+                let handle = transport.get_mem_handle(start, piece, true)?;
+                all.extend_from_slice(&handle.bytes);
+            }
+            handles = Some(Handles::new(&all)?);
+        }
+        let mut buffers = write(&self.buffers);
+        buffers.push(Buffer { memory, skip, len, handles });
+        Ok(BufferId(buffers.len() as u32 - 1))
+    }
+
+    /// Releases the handles of a buffer. Its memory stays until the end, since a place in it may
+    /// still be used as unregistered memory.
+    pub(crate) fn release_buffer(&self, id: BufferId, transport: &Transport) -> Result<()> {
+        let mut buffers = write(&self.buffers);
+        let buffer = buffers.get_mut(id.0 as usize).ok_or_else(|| no_buffer(id))?;
+        buffer.release(transport)
+    }
+
+    /// The memory at a place.
+    ///
+    /// The lifetime is that of all regions: a buffer's memory is never unmapped before.
+    pub(crate) fn local(&self, place: Place, len: u64) -> Result<Local<'_>> {
+        match place.region {
+            Region::Heap => Local::of(&self.heap, place.offset, len),
+            Region::Buffer(id) => {
+                let buffers = read(&self.buffers);
+                let buffer = buffers.get(id.0 as usize).ok_or_else(|| no_buffer(id))?;
+                let whole = Local::of(&buffer.memory, buffer.skip, buffer.len)?;
+                let part = whole.part(place.offset, len)?;
+                // SAFETY: the mapping lives as long as `self`: buffers are only ever added, and
+                // a Vec that grows moves the Mapping value, not the memory it stands for.
+                Ok(unsafe { part.lengthen() })
+            }
+        }
+    }
+
+    /// See [`crate::Host::user_mapped`].
+    pub(crate) fn user_mapped(&self) -> Result<Option<(SymAddr, Local<'_>)>> {
+        let Some(again) = &self.again else { return Ok(None) };
+        let at = SymAddr(self.heap.len() - again.len());
+        Ok(Some((at, Local::of(again, 0, again.len())?)))
+    }
+
+    /// A place in another PE's heap, with that PE's handle for its chunk, and how many bytes of
+    /// the chunk follow.
+    pub(crate) fn remote(&self, pe: u32, addr: SymAddr) -> Result<(c::nvt_rma_memdesc, u64)> {
+        let (chunk, offset) = (addr.0 / self.chunk_bytes, addr.0 % self.chunk_bytes);
+        let base = self.heap_bases.get(pe as usize).copied();
+        let base = base.ok_or_else(|| Error::Usage(format!("there is no PE {pe}")))?;
+        let chunks = read(&self.chunks);
+        let handles = chunks.get(chunk as usize);
+        let handles = handles.ok_or_else(|| Error::Usage(format!("{addr:?} is not registered")))?;
+        let desc = c::nvt_rma_memdesc {
+            ptr: std::ptr::without_provenance_mut((base + addr.0) as usize),
+            offset,
+            handle: handles.at(pe as usize),
+        };
+        Ok((desc, self.chunk_bytes - offset))
+    }
+
+    /// A place in this PE's memory as the local side of a transfer, and how many bytes of its
+    /// chunk follow. `offset` is not initialised by NVSHMEM.
+    fn local_side(&self, place: Place, len: u64) -> Result<(c::nvt_rma_memdesc, u64)> {
+        let ptr = self.local(place, len)?.as_ptr().cast();
+        let (handle, room) = match place.region {
+            Region::Heap => {
+                let (desc, room) = self.remote(self.me, SymAddr(place.offset))?;
+                (desc.handle, room)
+            }
+            Region::Buffer(id) => {
+                let buffers = read(&self.buffers);
+                let buffer = buffers.get(id.0 as usize).ok_or_else(|| no_buffer(id))?;
+                match &buffer.handles {
+                    Some(handles) => {
+                        let index = (place.offset / MAX_LOCAL_CHUNK) as usize;
+                        (handles.at(index), MAX_LOCAL_CHUNK - place.offset % MAX_LOCAL_CHUNK)
+                    }
+                    None => (std::ptr::null_mut(), u64::MAX),
+                }
+            }
+        };
+        Ok((c::nvt_rma_memdesc { ptr, offset: POISON, handle }, room))
+    }
+
+    /// Cuts a transfer at the borders of chunks on both sides and at the plugin's limit, and gives
+    /// the pieces to `each` in order. A transfer of no bytes is one piece of no bytes.
+    pub(crate) fn cut(
+        &self,
+        pe: u32,
+        remote: SymAddr,
+        local: Place,
+        len: u64,
+        mut each: impl FnMut(Piece) -> Result<()>,
+    ) -> Result<()> {
+        let end = remote.0.checked_add(len).filter(|end| *end <= self.heap.len());
+        if end.is_none() {
+            let text = format!("{len} bytes at {remote:?} of a heap of {}", self.heap.len());
+            return Err(Error::Usage(text));
+        }
+        if len == 0 {
+            // The end of the last chunk belongs to no chunk.
+            let addr = SymAddr(remote.0.min(self.heap.len() - 1));
+            let (remote, _) = self.remote(pe, addr)?;
+            let (local, _) = match local.region {
+                Region::Heap => {
+                    self.local_side(SymAddr(local.offset.min(self.heap.len() - 1)).into(), 0)?
+                }
+                Region::Buffer(_) => self.local_side(local, 0)?,
+            };
+            return each(Piece { pe, remote, local, len: 0, more: false });
+        }
+        let mut done = 0;
+        while done < len {
+            let left = len - done;
+            let (from, remote_room) = self.remote(pe, remote.plus(done))?;
+            let (to, local_room) = self.local_side(local.plus(done), left)?;
+            let piece = left.min(remote_room).min(local_room).min(self.max_op_len);
+            done += piece;
+            each(Piece { pe, remote: from, local: to, len: piece, more: done < len })?;
+        }
+        Ok(())
+    }
+
+    /// This PE's number of PEs and chunks, for messages.
+    pub(crate) fn describe(&self) -> String {
+        format!(
+            "{} PEs, {} of {} heap chunks of {} bytes registered",
+            self.n_pes(),
+            read(&self.chunks).len(),
+            self.heap.len() / self.chunk_bytes,
+            self.chunk_bytes
+        )
+    }
+}
+
+impl Buffer {
+    fn release(&mut self, transport: &Transport) -> Result<()> {
+        let Some(handles) = self.handles.take() else { return Ok(()) };
+        let n = self.len.div_ceil(MAX_LOCAL_CHUNK) as usize;
+        (0..n).try_for_each(|i| transport.release_mem_handle(&*handles.get(i)?))
+    }
+}
+
+impl Handles {
+    /// Keeps a copy of handles that lie one after the other.
+    fn new(bytes: &[u8]) -> Result<Handles> {
+        let memory = Mapping::new(bytes.len() as u64 + 1, 4096)?;
+        Local::of(&memory, 1, bytes.len() as u64)?.write(bytes)?;
+        Ok(Handles(memory))
+    }
+
+    /// Address of a handle.
+    fn at(&self, index: usize) -> *mut c::nvt_mem_handle {
+        // The index is below the number of handles kept: of PEs, or of pieces of the buffer, which
+        // the callers have checked. `wrapping_add` makes no promise about it.
+        self.0.start().wrapping_add(1 + index * HANDLE).cast()
+    }
+
+    /// A copy of a handle.
+    fn get(&self, index: usize) -> Result<Box<c::nvt_mem_handle>> {
+        let bytes = Local::of(&self.0, (1 + index * HANDLE) as u64, HANDLE as u64)?.to_vec()?;
+        let mut handle = Box::<c::nvt_mem_handle>::default();
+        handle.bytes.copy_from_slice(&bytes);
+        Ok(handle)
+    }
+}
+
+fn no_buffer(id: BufferId) -> Error {
+    Error::Usage(format!("there is no buffer {}", id.0))
+}
+
+fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHUNK: u64 = 1 << 16;
+
+    fn regions(max_op_len: u64) -> Regions {
+        let heap = Mapping::new(4 * CHUNK, CHUNK).unwrap();
+        let bases = vec![heap.start() as u64, 0x7000_0000_0000];
+        let regions = Regions::new(heap, None, bases, CHUNK, 0, max_op_len);
+        for chunk in 0..4 {
+            let mut handles = vec![0; 2 * HANDLE];
+            handles[0] = chunk;
+            handles[HANDLE] = 100 + chunk;
+            write(&regions.chunks).push(Handles::new(&handles).unwrap());
+        }
+        regions
+    }
+
+    fn pieces(regions: &Regions, remote: u64, local: u64, len: u64) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        let keep = |piece| {
+            pieces.push(piece);
+            Ok(())
+        };
+        regions.cut(1, SymAddr(remote), SymAddr(local).into(), len, keep).unwrap();
+        pieces
+    }
+
+    #[test]
+    fn a_transfer_is_cut_at_the_borders_of_both_sides_and_the_limit() {
+        for max_op_len in [u64::MAX, 5000, 1] {
+            let regions = regions(max_op_len);
+            let (remote, local, len) = (CHUNK - 10, 2 * CHUNK - 500, CHUNK + 700);
+            let len = if max_op_len == 1 { 30 } else { len };
+            let pieces = pieces(&regions, remote, local, len);
+            let mut done = 0;
+            for (i, piece) in pieces.iter().enumerate() {
+                let (r, l) = (remote + done, local + done);
+                assert_eq!(piece.remote.ptr as u64, 0x7000_0000_0000 + r);
+                assert_eq!(piece.remote.offset, r % CHUNK);
+                assert_eq!(piece.local.ptr as u64, regions.heap.start() as u64 + l);
+                assert!(piece.len > 0 && piece.len <= max_op_len);
+                assert_eq!(r / CHUNK, (r + piece.len - 1) / CHUNK);
+                assert_eq!(l / CHUNK, (l + piece.len - 1) / CHUNK);
+                let first_byte = |h: *mut c::nvt_mem_handle| {
+                    // SAFETY: the regions are alive and keep both handles.
+                    unsafe { (*h).bytes[0] }
+                };
+                assert_eq!(u64::from(first_byte(piece.remote.handle)), 100 + r / CHUNK);
+                assert_eq!(u64::from(first_byte(piece.local.handle)), l / CHUNK);
+                done += piece.len;
+                assert_eq!(piece.more, i + 1 < pieces.len());
+            }
+            assert_eq!(done, len);
+            if max_op_len == u64::MAX {
+                // Two borders on each side.
+                assert_eq!(pieces.len(), 5);
+            }
+        }
+    }
+
+    #[test]
+    fn a_transfer_of_nothing_is_one_piece_also_at_the_end_of_the_heap() {
+        let regions = regions(u64::MAX);
+        for at in [0, CHUNK, 4 * CHUNK] {
+            let pieces = pieces(&regions, at, at, 0);
+            assert_eq!((pieces.len(), pieces[0].len), (1, 0));
+        }
+    }
+
+    #[test]
+    fn what_is_outside_is_refused() {
+        let regions = regions(u64::MAX);
+        let heap = |at| Place::from(SymAddr(at));
+        let try_cut =
+            |pe, remote, local, len| regions.cut(pe, SymAddr(remote), local, len, |_| Ok(()));
+        assert!(try_cut(1, 4 * CHUNK, heap(0), 1).is_err());
+        assert!(try_cut(1, 0, heap(4 * CHUNK - 1), 2).is_err());
+        assert!(try_cut(1, u64::MAX, heap(0), 2).is_err());
+        assert!(try_cut(2, 0, heap(0), 1).is_err());
+        assert!(try_cut(1, 0, BufferId(0).at(0), 1).is_err());
+        let buffer = regions.add_buffer(Mapping::new(103, 4096).unwrap(), 100, 3, None).unwrap();
+        assert!(try_cut(1, 0, buffer.at(0), 100).is_ok());
+        assert!(try_cut(1, 0, buffer.at(1), 100).is_err());
+    }
+}

@@ -1,0 +1,537 @@
+//! Starts the PEs of a job, serves their collectives, and sees to it that the job ends.
+//!
+//! One thread does it all, the caller's: it waits for the PEs' sockets and pipes together. Nothing
+//! here waits for longer than a tick, so the deadlines hold whatever the PEs do.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::launcher::coordinator::Coordinator;
+use crate::launcher::leftovers::Leftovers;
+use crate::launcher::report::{JobReport, Outcome, PeReport, Stream};
+use crate::settings::JobSettings;
+use crate::wire::{Frames, FromPe, ToPe};
+
+/// Longest wait for something to read. Ends of processes are noticed at this rate where no pipe
+/// tells earlier.
+const TICK: Duration = Duration::from_millis(20);
+
+/// How long the pipes of an ended process are read for a rest: a grandchild may hold them open.
+const DRAIN: Duration = Duration::from_millis(500);
+
+/// The job could not be started at all.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: {source}")]
+pub struct LaunchError {
+    what: String,
+    source: io::Error,
+}
+
+impl JobSettings {
+    /// Runs the job to its end. PEs that fail are in the report; see [`JobReport::check`].
+    ///
+    /// The PEs are this same executable started again, so its `main` begins with
+    /// [`crate::pe_entry`].
+    ///
+    /// # Errors
+    /// Only what keeps the job from starting: settings that make no sense, no directory for the
+    /// socket, no executable.
+    pub fn run(&self) -> Result<JobReport, LaunchError> {
+        self.run_with(&mut |_, _, _| {})
+    }
+
+    /// As [`JobSettings::run`], and calls `on_value` with the PE, name and text of each value that a PE
+    /// hands over ([`crate::Job::report`]). Collectives that the PE joins afterwards do not complete
+    /// before `on_value` has returned; neither does anything else, so it is to be brief.
+    ///
+    /// # Errors
+    /// See [`JobSettings::run`].
+    pub fn run_with(
+        &self,
+        on_value: &mut dyn FnMut(u32, &str, &str),
+    ) -> Result<JobReport, LaunchError> {
+        self.check().map_err(|text| failed("settings", io::Error::other(text)))?;
+        let dir = JobDir::create().map_err(|e| failed("directory for the job's socket", e))?;
+        let socket = dir.0.join("s");
+        let listener = UnixListener::bind(&socket)
+            .map_err(|e| failed(&format!("socket {}", socket.display()), e))?;
+        listener.set_nonblocking(true).map_err(|e| failed("the job's socket", e))?;
+        let program = std::env::current_exe().map_err(|e| failed("own executable", e))?;
+
+        let mut launcher = Launcher {
+            settings: self,
+            on_value,
+            dir: Some(dir),
+            listener,
+            strangers: Vec::new(),
+            coordinator: Coordinator::new(self.n_pes as usize),
+            leftovers: Leftovers::before_job(),
+            pes: Vec::new(),
+            cause: None,
+            first_failure: None,
+            started: Instant::now(),
+            kill_at: None,
+        };
+        for pe in 0..self.n_pes {
+            launcher.start(pe, &program, &socket.to_string_lossy());
+        }
+        launcher.serve();
+        Ok(launcher.into_report())
+    }
+}
+
+fn failed(what: &str, source: io::Error) -> LaunchError {
+    LaunchError { what: what.to_string(), source }
+}
+
+/// A private directory, removed at the end.
+struct JobDir(PathBuf);
+
+impl JobDir {
+    fn create() -> io::Result<JobDir> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("nvshmem-sim-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path)?;
+        Ok(JobDir(path))
+    }
+}
+
+impl Drop for JobDir {
+    fn drop(&mut self) {
+        // Nothing depends on it any more; a directory that stays is only untidy.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+struct Launcher<'a> {
+    settings: &'a JobSettings,
+    on_value: &'a mut dyn FnMut(u32, &str, &str),
+    /// Where the socket's name is, until every PE has connected: what is removed early does not
+    /// stay when the launcher is killed.
+    dir: Option<JobDir>,
+    listener: UnixListener,
+    /// Connections that have not said which PE they are.
+    strangers: Vec<Link>,
+    coordinator: Coordinator,
+    leftovers: Leftovers,
+    pes: Vec<Pe>,
+    /// Why the job has failed, once it has.
+    cause: Option<String>,
+    first_failure: Option<u32>,
+    started: Instant,
+    /// When what is left is killed; set when the job has failed.
+    kill_at: Option<Instant>,
+}
+
+/// A PE's process and what has come from it.
+struct Pe {
+    child: Option<Child>,
+    pid: Option<u32>,
+    link: Option<Link>,
+    pipes: Vec<Pipe>,
+    exit: Option<(ExitStatus, Instant)>,
+    /// What the PE said of itself, or the launcher did to it.
+    outcome: Option<Outcome>,
+    /// Whether its end has been judged.
+    settled: bool,
+    output: Vec<(Stream, String)>,
+    values: Vec<(String, String)>,
+}
+
+impl Launcher<'_> {
+    fn start(&mut self, pe: u32, program: &std::path::Path, socket: &str) {
+        let prefix = self.settings.prefix_of_pe.get(&pe).unwrap_or(&self.settings.prefix);
+        let mut command = match prefix.split_first() {
+            Some((first, rest)) => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(program);
+                command
+            }
+            None => Command::new(program),
+        };
+        command
+            .envs(self.settings.env_for(pe, socket))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        if let Some(network) = self.settings.network_of_pe.get(&pe) {
+            network.take_in(&mut command);
+        }
+        if let Some(dir) = &self.dir {
+            // Some libraries write a report into the working directory when a process aborts. This
+            // one is gone by then, and takes along what was written earlier.
+            command.current_dir(&dir.0);
+        }
+        let mut state = Pe {
+            child: None,
+            pid: None,
+            link: None,
+            pipes: Vec::new(),
+            exit: None,
+            outcome: None,
+            settled: false,
+            output: Vec::new(),
+            values: Vec::new(),
+        };
+        match command.spawn() {
+            Ok(mut child) => {
+                let out = child.stdout.take().map(|p| Pipe::new(Stream::Out, Box::new(p)));
+                let err = child.stderr.take().map(|p| Pipe::new(Stream::Err, Box::new(p)));
+                state.pipes = out.into_iter().chain(err).collect();
+                state.pid = Some(child.id());
+                state.child = Some(child);
+                self.pes.push(state);
+            }
+            Err(e) => {
+                let shown = command.get_program().to_string_lossy().into_owned();
+                state.outcome = Some(Outcome::NotStarted(format!("{shown}: {e}")));
+                state.settled = true;
+                self.pes.push(state);
+                self.fail(pe as usize, format!("PE {pe} could not be started: {shown}: {e}"));
+            }
+        }
+    }
+
+    fn serve(&mut self) {
+        while !self.pes.iter().all(|pe| pe.settled && pe.pipes.is_empty()) {
+            self.wait_for_input();
+            self.accept();
+            for pe in 0..self.pes.len() {
+                self.read_pipes(pe);
+                self.read_link(pe);
+                self.reap(pe);
+            }
+            self.flush();
+            self.keep_deadlines();
+        }
+    }
+
+    fn wait_for_input(&mut self) {
+        let mut fds = vec![pollfd(self.listener.as_raw_fd(), false)];
+        fds.extend(self.strangers.iter().map(Link::pollfd));
+        for pe in &self.pes {
+            fds.extend(pe.link.as_ref().filter(|l| l.open).map(Link::pollfd));
+            fds.extend(pe.pipes.iter().map(|p| pollfd(p.source.as_raw_fd(), false)));
+        }
+        poll(&mut fds, TICK);
+    }
+
+    fn accept(&mut self) {
+        while let Ok((stream, _)) = self.listener.accept() {
+            if stream.set_nonblocking(true).is_ok() {
+                self.strangers.push(Link::new(stream));
+            }
+        }
+        let mut at = 0;
+        while at < self.strangers.len() {
+            self.strangers[at].read();
+            let hello = self.strangers[at].next();
+            match hello {
+                Some(FromPe::Hello(pe)) if (pe as usize) < self.pes.len() => {
+                    let mut link = self.strangers.swap_remove(at);
+                    if let Some(cause) = &self.cause {
+                        link.send(&ToPe::Abort(cause.clone()));
+                    }
+                    self.pes[pe as usize].link = Some(link);
+                    if self.pes.iter().all(|pe| pe.link.is_some()) {
+                        self.dir = None;
+                    }
+                }
+                None if self.strangers[at].open => at += 1,
+                // Not one of ours, or gone.
+                _ => drop(self.strangers.swap_remove(at)),
+            }
+        }
+    }
+
+    fn read_pipes(&mut self, index: usize) {
+        let forward = self.settings.forward_output;
+        let pe = &mut self.pes[index];
+        let late = pe.exit.is_some_and(|(_, when)| when.elapsed() > DRAIN);
+        let output = &mut pe.output;
+        pe.pipes.retain_mut(|pipe| {
+            let open = pipe.read(|stream, line| {
+                if forward {
+                    match stream {
+                        Stream::Out => println!("[PE {index}] {line}"),
+                        Stream::Err => eprintln!("[PE {index}] {line}"),
+                    }
+                }
+                output.push((stream, line));
+            });
+            open && !late
+        });
+    }
+
+    fn read_link(&mut self, pe: usize) {
+        let Some(link) = &mut self.pes[pe].link else { return };
+        link.read();
+        while let Some(message) = self.pes[pe].link.as_mut().and_then(Link::next) {
+            match message {
+                FromPe::Hello(_) => {}
+                FromPe::Value(key, value) => {
+                    (self.on_value)(pe as u32, &key, &value);
+                    self.pes[pe].values.push((key, value));
+                }
+                FromPe::Join(op, data) => match self.coordinator.join(pe, op, data) {
+                    Ok(None) => {}
+                    Ok(Some(results)) => {
+                        for (pe, result) in self.pes.iter_mut().zip(results) {
+                            if let Some(link) = &mut pe.link {
+                                link.send(&ToPe::Result(result));
+                            }
+                        }
+                    }
+                    Err(text) => self.abort(text),
+                },
+                FromPe::Finished => {
+                    self.pes[pe].outcome = Some(Outcome::Finished);
+                    if let Err(text) = self.coordinator.finish(pe) {
+                        self.abort(text);
+                    }
+                }
+                FromPe::Failed(text) => {
+                    self.fail(pe, format!("PE {pe} failed: {text}"));
+                    self.pes[pe].outcome = Some(Outcome::Failed(text));
+                }
+                FromPe::Panicked(text) => {
+                    self.fail(pe, format!("PE {pe} panicked: {text}"));
+                    self.pes[pe].outcome = Some(Outcome::Panicked(text));
+                }
+            }
+        }
+    }
+
+    /// Notices the end of a process and judges it, after everything it said has been read.
+    fn reap(&mut self, index: usize) {
+        let pe = &mut self.pes[index];
+        if pe.settled {
+            return;
+        }
+        let Some((status, when)) = pe.exit else {
+            if let Some(Ok(Some(status))) = pe.child.as_mut().map(Child::try_wait) {
+                // Judged on a later turn: its last words may still be in the socket.
+                pe.exit = Some((status, Instant::now()));
+            }
+            return;
+        };
+        if pe.link.as_ref().is_some_and(|link| link.open) && when.elapsed() < DRAIN {
+            return;
+        }
+        pe.settled = true;
+        let ended = match (status.code(), status.signal()) {
+            (Some(code), _) => Outcome::Exited(code),
+            (None, signal) => Outcome::Signal(signal.unwrap_or(0)),
+        };
+        match &pe.outcome {
+            // It finished and then ended badly, for instance in a destructor of the plugin.
+            Some(Outcome::Finished) if !status.success() => {
+                self.fail(index, format!("PE {index} {ended}, after its scenario had finished"));
+                self.pes[index].outcome = Some(ended);
+            }
+            Some(_) => {}
+            None => {
+                self.fail(index, format!("PE {index} {ended}"));
+                self.pes[index].outcome = Some(ended);
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        for link in self.pes.iter_mut().filter_map(|pe| pe.link.as_mut()) {
+            link.write();
+        }
+    }
+
+    fn keep_deadlines(&mut self) {
+        let now = Instant::now();
+        if self.cause.is_none() && now >= self.started + self.settings.deadline {
+            let text = format!("the deadline of {:?} has passed", self.settings.deadline);
+            self.cause = Some(text);
+            self.kill_all(Outcome::TimedOut);
+        } else if self.kill_at.is_some_and(|at| now >= at) {
+            self.kill_all(Outcome::Stopped);
+        }
+    }
+
+    fn kill_all(&mut self, outcome: fn(String) -> Outcome) {
+        for (index, pe) in self.pes.iter_mut().enumerate() {
+            let Some(child) = pe.child.as_mut().filter(|_| pe.exit.is_none()) else { continue };
+            // The second time the kill has been sent and the end is on its way.
+            if matches!(pe.outcome, Some(Outcome::TimedOut(_) | Outcome::Stopped(_))) {
+                continue;
+            }
+            self.leftovers.note_mapped(child.id());
+            // It fails only for a process that has just ended.
+            let _ = child.kill();
+            if matches!(pe.outcome, None | Some(Outcome::Finished)) {
+                let doing = match pe.outcome {
+                    Some(_) => "its scenario had finished, the process had not".to_string(),
+                    None => self.coordinator.doing(index),
+                };
+                pe.outcome = Some(outcome(doing));
+            }
+        }
+    }
+
+    fn fail(&mut self, pe: usize, text: String) {
+        self.first_failure.get_or_insert(pe as u32);
+        self.abort(text);
+    }
+
+    /// Tells every PE that the job has failed. The first reason stays.
+    fn abort(&mut self, text: String) {
+        if self.cause.is_some() {
+            return;
+        }
+        self.kill_at = Some(Instant::now() + self.settings.grace);
+        for link in self.pes.iter_mut().filter_map(|pe| pe.link.as_mut()) {
+            link.send(&ToPe::Abort(text.clone()));
+        }
+        self.cause = Some(text);
+    }
+
+    fn into_report(self) -> JobReport {
+        let pids: Vec<u32> = self.pes.iter().filter_map(|pe| pe.pid).collect();
+        let leftovers = self.leftovers.remove(&pids);
+        let pes = (0..).zip(self.pes).map(|(pe, state)| PeReport {
+            pe,
+            outcome: state.outcome.unwrap_or(Outcome::Exited(0)),
+            output: state.output,
+            values: state.values,
+        });
+        JobReport {
+            pes: pes.collect(),
+            first_failure: self.first_failure,
+            cause: self.cause,
+            leftovers,
+            elapsed: self.started.elapsed(),
+        }
+    }
+}
+
+/// The launcher's end of a PE's socket.
+struct Link {
+    stream: UnixStream,
+    frames: Frames,
+    outbox: Vec<u8>,
+    open: bool,
+}
+
+impl Link {
+    fn new(stream: UnixStream) -> Link {
+        Link { stream, frames: Frames::default(), outbox: Vec::new(), open: true }
+    }
+
+    fn pollfd(&self) -> libc::pollfd {
+        pollfd(self.stream.as_raw_fd(), !self.outbox.is_empty())
+    }
+
+    fn read(&mut self) {
+        let mut buffer = [0; 64 << 10];
+        while self.open {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => self.open = false,
+                Ok(n) => self.frames.push(&buffer[..n]),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => self.open = false,
+            }
+        }
+    }
+
+    /// The next message. A garbled stream counts as closed.
+    fn next(&mut self) -> Option<FromPe> {
+        let message =
+            self.frames.next().and_then(|frame| frame.map(|f| FromPe::decode(&f)).transpose());
+        message.unwrap_or_else(|_| {
+            self.open = false;
+            None
+        })
+    }
+
+    fn send(&mut self, message: &ToPe) {
+        self.outbox.extend_from_slice(&message.encode());
+        self.write();
+    }
+
+    fn write(&mut self) {
+        while !self.outbox.is_empty() {
+            match self.stream.write(&self.outbox) {
+                Ok(n) => drop(self.outbox.drain(..n)),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                // The PE has closed its end; reading will say so.
+                Err(_) => self.outbox.clear(),
+            }
+        }
+    }
+}
+
+trait ReadFd: Read + AsRawFd {}
+impl<T: Read + AsRawFd> ReadFd for T {}
+
+/// A PE's standard output or error.
+struct Pipe {
+    stream: Stream,
+    source: Box<dyn ReadFd>,
+    partial: Vec<u8>,
+}
+
+impl Pipe {
+    fn new(stream: Stream, source: Box<dyn ReadFd>) -> Pipe {
+        Pipe { stream, source, partial: Vec::new() }
+    }
+
+    /// Reads what is there. Returns whether more may come.
+    fn read(&mut self, mut line: impl FnMut(Stream, String)) -> bool {
+        let mut fd = [pollfd(self.source.as_raw_fd(), false)];
+        let mut buffer = [0; 16 << 10];
+        let mut open = true;
+        // Bounded, so that a PE that prints without end does not keep the launcher here.
+        for _ in 0..64 {
+            // The pipe blocks, so ask first.
+            if !open || !poll(&mut fd, Duration::ZERO) {
+                break;
+            }
+            match self.source.read(&mut buffer) {
+                Ok(0) => open = false,
+                Ok(n) => self.partial.extend_from_slice(&buffer[..n]),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => open = false,
+            }
+        }
+        while let Some(end) = self.partial.iter().position(|b| *b == b'\n') {
+            let bytes: Vec<u8> = self.partial.drain(..=end).collect();
+            line(self.stream, String::from_utf8_lossy(&bytes[..end]).into_owned());
+        }
+        if !open && !self.partial.is_empty() {
+            let bytes = std::mem::take(&mut self.partial);
+            line(self.stream, String::from_utf8_lossy(&bytes).into_owned());
+        }
+        open
+    }
+}
+
+fn pollfd(fd: RawFd, write: bool) -> libc::pollfd {
+    let events = if write { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
+    libc::pollfd { fd, events, revents: 0 }
+}
+
+/// Waits until one of the descriptors is ready. Whether any is; an interruption counts as not.
+fn poll(fds: &mut [libc::pollfd], timeout: Duration) -> bool {
+    // SAFETY: the pointer and the length are those of one slice, which lives through the call.
+    let ready = unsafe {
+        libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout.as_millis() as i32)
+    };
+    ready > 0
+}

@@ -1,0 +1,6 @@
+//! The launcher: starts the processes of a job, does their collectives, and reports what became of them.
+
+mod coordinator;
+pub(crate) mod launch;
+mod leftovers;
+pub(crate) mod report;

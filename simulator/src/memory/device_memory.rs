@@ -1,0 +1,283 @@
+//! Memory that a PE has from CUDA's driver, of each kind that NVSHMEM's heap or a user's buffer is.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Error, Result};
+use crate::memory::driver::{Access, Location, ON_DEVICE, ON_NUMA_NODE, Properties};
+use crate::memory::gpu::{Cut, Gpu};
+
+/// What a PE's symmetric heap is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum MemoryKind {
+    /// Memory of the host, which the CPU reads and writes. CUDA is not loaded.
+    #[default]
+    Host,
+    /// One allocation of device memory by `cuMemAlloc`, as NVSHMEM's static heap.
+    Device,
+    /// Addresses that are reserved, and an allocation of the VMM interface behind each chunk, as
+    /// NVSHMEM's dynamic heap. Chunks are multiples of 2 MiB.
+    DeviceVmm,
+    /// As [`MemoryKind::DeviceVmm`], with an allocation for every 2 MiB, so that a registration
+    /// spans several when chunks are larger.
+    DeviceVmmPieces,
+    /// Managed memory, which the CPU reads and writes as well.
+    Managed,
+}
+
+impl MemoryKind {
+    const ALL: [MemoryKind; 5] = [
+        MemoryKind::Host,
+        MemoryKind::Device,
+        MemoryKind::DeviceVmm,
+        MemoryKind::DeviceVmmPieces,
+        MemoryKind::Managed,
+    ];
+
+    /// A short name, such as for a test.
+    pub fn name(self) -> &'static str {
+        match self {
+            MemoryKind::Host => "host",
+            MemoryKind::Device => "device",
+            MemoryKind::DeviceVmm => "vmm",
+            MemoryKind::DeviceVmmPieces => "vmm_pieces",
+            MemoryKind::Managed => "managed",
+        }
+    }
+
+    /// Whether it is the VMM interface's.
+    pub(crate) fn is_vmm(self) -> bool {
+        matches!(self, MemoryKind::DeviceVmm | MemoryKind::DeviceVmmPieces)
+    }
+
+    /// What a user of such a heap has buffers of.
+    pub(crate) fn of_buffers(self) -> MemoryKind {
+        if self.is_vmm() { MemoryKind::Device } else { self }
+    }
+}
+
+impl fmt::Display for MemoryKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for MemoryKind {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<MemoryKind, String> {
+        let found = MemoryKind::ALL.into_iter().find(|kind| kind.name() == name);
+        found.ok_or_else(|| format!("no kind of memory is named {name}"))
+    }
+}
+
+/// A user's buffer that is mapped into the heap, as its last chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum UserMapped {
+    /// Device memory.
+    Device,
+    /// Memory of the host's NUMA node 0, which the device uses as well.
+    HostNuma,
+}
+
+impl UserMapped {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            UserMapped::Device => "device",
+            UserMapped::HostNuma => "host_numa",
+        }
+    }
+}
+
+impl FromStr for UserMapped {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<UserMapped, String> {
+        let both = [UserMapped::Device, UserMapped::HostNuma];
+        let found = both.into_iter().find(|kind| kind.name() == name);
+        found.ok_or_else(|| format!("no kind of user's memory is named {name}"))
+    }
+}
+
+/// Memory of the driver's, given back when dropped.
+#[derive(Debug)]
+pub(crate) struct DeviceMemory {
+    gpu: &'static Gpu,
+    base: usize,
+    len: usize,
+    /// Bytes of one allocation.
+    step: usize,
+    how: How,
+}
+
+#[derive(Debug)]
+enum How {
+    /// `cuMemAlloc` or `cuMemAllocManaged`.
+    Allocated,
+    /// Reserved addresses, with the handles of what is mapped there, which this has or borrows from
+    /// another mapping.
+    Mapped { handles: Vec<usize>, owns: bool },
+}
+
+impl DeviceMemory {
+    /// Memory of one allocation, zeroed.
+    pub(crate) fn allocate(gpu: &'static Gpu, kind: MemoryKind, len: usize) -> Result<Self> {
+        let mut base = 0;
+        gpu.bound(|gpu| {
+            // SAFETY: a place for the address.
+            unsafe {
+                match kind {
+                    // CU_MEM_ATTACH_GLOBAL
+                    MemoryKind::Managed => gpu.driver.alloc_managed(&raw mut base, len, 1),
+                    _ => gpu.driver.alloc(&raw mut base, len),
+                }
+            }
+        })?;
+        let memory = DeviceMemory { gpu, base, len, step: len, how: How::Allocated };
+        if kind != MemoryKind::Managed {
+            let on: i32 = 1;
+            // NVSHMEM sets SYNC_MEMOPS (6) on its static heap.
+            // SAFETY: an `int` that outlives the call, for an address that was just allocated.
+            gpu.bound(|gpu| unsafe { gpu.driver.set_attribute((&raw const on).cast(), 6, base) })?;
+        }
+        memory.zeroed()
+    }
+
+    /// Memory of the VMM interface, zeroed: allocations of `step` bytes, or of the driver's
+    /// granularity without, one mapped behind the other. `last` is of what the last one is.
+    pub(crate) fn map(
+        gpu: &'static Gpu,
+        len: usize,
+        alignment: usize,
+        step: Option<usize>,
+        last: Option<UserMapped>,
+    ) -> Result<Self> {
+        let on_device = Properties::pinned(Location { kind: ON_DEVICE, id: gpu.ordinal });
+        let mut granularity = 0;
+        // SAFETY: a place for the number; 0 asks for the least.
+        gpu.bound(|gpu| unsafe {
+            gpu.driver.granularity(&raw mut granularity, &raw const on_device, 0)
+        })?;
+        let step = step.unwrap_or(granularity);
+        if granularity == 0 || step % granularity != 0 || len % step != 0 {
+            return Err(Error::Usage(format!(
+                "{len} bytes in allocations of {step}: the driver's come in {granularity}"
+            )));
+        }
+        let mut memory = Self::reserve(gpu, len, alignment, step, true)?;
+        for at in (0..len).step_by(step) {
+            let user = last.filter(|_| at + step == len);
+            let properties = match user {
+                Some(UserMapped::HostNuma) => {
+                    Properties::pinned(Location { kind: ON_NUMA_NODE, id: 0 })
+                }
+                _ => on_device,
+            };
+            let mut handle = 0;
+            gpu.bound(|gpu| {
+                // SAFETY: a place for the handle, and properties that outlive the call.
+                unsafe { gpu.driver.create(&raw mut handle, step, &raw const properties, 0) }
+            })?;
+            memory.map_next(handle, user == Some(UserMapped::HostNuma))?;
+        }
+        memory.zeroed()
+    }
+
+    /// The last allocation of this memory, mapped a second time: the user's own address of it.
+    pub(crate) fn last_again(&self, is_host: bool) -> Result<Self> {
+        let How::Mapped { handles, .. } = &self.how else {
+            return Err(Error::Usage("only memory of the VMM interface is mapped twice".into()));
+        };
+        let last = handles.last().copied();
+        let last = last.ok_or_else(|| Error::Usage("nothing is mapped".into()))?;
+        let mut again = Self::reserve(self.gpu, self.step, self.step, self.step, false)?;
+        again.map_next(last, is_host)?;
+        Ok(again)
+    }
+
+    fn reserve(
+        gpu: &'static Gpu,
+        len: usize,
+        alignment: usize,
+        step: usize,
+        owns: bool,
+    ) -> Result<Self> {
+        let mut base = 0;
+        gpu.bound(|gpu| {
+            // SAFETY: a place for the address.
+            unsafe { gpu.driver.reserve(&raw mut base, len, alignment, 0, 0) }
+        })?;
+        Ok(DeviceMemory { gpu, base, len, step, how: How::Mapped { handles: Vec::new(), owns } })
+    }
+
+    /// Maps an allocation behind the last one, open for the device, and for the CPU if it is the
+    /// host's memory.
+    fn map_next(&mut self, handle: usize, is_host: bool) -> Result<()> {
+        let How::Mapped { handles, .. } = &mut self.how else {
+            return Err(Error::Usage("this memory is not of the VMM interface".into()));
+        };
+        let (gpu, step) = (self.gpu, self.step);
+        let at = self.base + handles.len() * step;
+        // Before anything can fail: who drops this unmaps only what is mapped.
+        // SAFETY: addresses of this reservation that are not in use.
+        gpu.bound(|gpu| unsafe { gpu.driver.map(at, step, 0, handle, 0) })?;
+        handles.push(handle);
+        let device = Access::read_write(Location { kind: ON_DEVICE, id: gpu.ordinal });
+        let host = Access::read_write(Location { kind: ON_NUMA_NODE, id: 0 });
+        let access = [device, host];
+        let count = if is_host { 2 } else { 1 };
+        gpu.bound(|gpu| {
+            // SAFETY: an array of at least `count`, for what was just mapped.
+            unsafe { gpu.driver.set_access(at, step, access.as_ptr(), count) }
+        })
+    }
+
+    /// New device memory holds anything.
+    fn zeroed(self) -> Result<Self> {
+        self.gpu.write(self.base, self.len, self.cut(), |_, block| block.fill(0))?;
+        Ok(self)
+    }
+
+    pub(crate) fn base(&self) -> usize {
+        self.base
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn gpu(&self) -> &'static Gpu {
+        self.gpu
+    }
+
+    pub(crate) fn cut(&self) -> Cut {
+        Cut { base: self.base, step: self.step }
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        let given_back = self.gpu.bound(|gpu| {
+            let driver = &gpu.driver;
+            // SAFETY: memory that this owns, and that nobody uses any more.
+            unsafe {
+                match &self.how {
+                    How::Allocated => driver.free(self.base),
+                    How::Mapped { handles, owns } => {
+                        for at in (0..handles.len()).map(|index| self.base + index * self.step) {
+                            driver.unmap(at, self.step)?;
+                        }
+                        if *owns {
+                            handles.iter().try_for_each(|handle| driver.release(*handle))?;
+                        }
+                        driver.free_address(self.base, self.len)
+                    }
+                }
+            }
+        });
+        if let Err(error) = given_back {
+            // Also after the plugin's end, and after the test has broken the device on purpose.
+            eprintln!("nvshmem-sim: giving device memory back: {error}");
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! Memory of a PE, of the host or of a device: made, named, filled and compared.
+
+pub(crate) mod address;
+pub(crate) mod device_memory;
+mod driver;
+pub(crate) mod faults;
+pub(crate) mod gpu;
+pub(crate) mod local;
+pub(crate) mod pattern;
+pub(crate) mod plain_copies;
+pub(crate) mod spin;

@@ -1,0 +1,86 @@
+//! A PE's view of the job it belongs to.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use nvshmem_abi::Layout;
+
+use super::bootstrap::Bootstrap;
+use crate::error::{Error, Result};
+use crate::memory::device_memory::MemoryKind;
+use crate::memory::gpu::Gpu;
+use crate::settings::PeSettings;
+use crate::wire::FromPe;
+
+/// One PE's view of the job it belongs to.
+#[derive(Debug)]
+pub struct Job {
+    pub(crate) settings: PeSettings,
+    pub(crate) bootstrap: Bootstrap,
+}
+
+impl Job {
+    /// This PE.
+    pub fn pe(&self) -> u32 {
+        self.settings.pe
+    }
+
+    /// Number of PEs.
+    pub fn n_pes(&self) -> u32 {
+        self.settings.n_pes
+    }
+
+    /// The layout of the host library this job stands in for.
+    pub fn layout(&self) -> Layout {
+        self.settings.layout
+    }
+
+    /// The collectives, which work without the plugin.
+    pub fn bootstrap(&self) -> &Bootstrap {
+        &self.bootstrap
+    }
+
+    /// All values given to the job for its scenario.
+    pub fn params(&self) -> &BTreeMap<String, String> {
+        &self.settings.params
+    }
+
+    /// A value given to the job for its scenario.
+    ///
+    /// # Errors
+    /// It is not there or is not of that type.
+    pub fn param<T: FromStr>(&self, name: &str) -> Result<T> {
+        let Some(value) = self.settings.params.get(name) else {
+            return Err(Error::Usage(format!("the scenario needs a parameter {name}")));
+        };
+        value.parse().map_err(|_| Error::Usage(format!("cannot read {name}={value}")))
+    }
+
+    /// As [`Job::param`], with a value for when it is not given.
+    ///
+    /// # Errors
+    /// It is not of that type.
+    pub fn param_or<T: FromStr>(&self, name: &str, default: T) -> Result<T> {
+        if self.settings.params.contains_key(name) { self.param(name) } else { Ok(default) }
+    }
+
+    /// Loads CUDA's driver, if this PE is to have device memory, and gives the name and number of its
+    /// device.
+    ///
+    /// # Errors
+    /// There is no driver or no device, or the PE has memory of the host only.
+    pub fn device(&self) -> Result<String> {
+        if self.settings.memory == MemoryKind::Host {
+            return Err(Error::Usage("this PE has memory of the host only".into()));
+        }
+        Gpu::of_process(self.settings.pe).map(Gpu::describe)
+    }
+
+    /// Hands a value to the launcher, for the report.
+    ///
+    /// # Errors
+    /// The launcher is gone.
+    pub fn report(&self, name: &str, value: impl ToString) -> Result<()> {
+        self.bootstrap.tell(&FromPe::Value(name.to_string(), value.to_string()))
+    }
+}
