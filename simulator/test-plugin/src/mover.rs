@@ -2,39 +2,6 @@
 
 use std::ffi::c_void;
 
-/// An operation that has not been done yet.
-pub(crate) struct Pending {
-    pub(crate) pe: i32,
-    pub(crate) action: Action,
-    pub(crate) remote: u64,
-    pub(crate) len: usize,
-}
-
-pub(crate) enum Action {
-    /// From this address of this process.
-    Write(usize),
-    /// From these bytes.
-    Value(u64),
-    /// To this address of this process.
-    Read(usize),
-}
-
-impl Pending {
-    /// Does it. `pid` is the process of its PE.
-    ///
-    /// # Safety
-    /// The address in the action is valid for the length.
-    pub(crate) unsafe fn perform(&self, pid: i32) -> Result<(), String> {
-        let (local, write) = match self.action {
-            Action::Write(from) => (std::ptr::with_exposed_provenance_mut::<c_void>(from), true),
-            Action::Value(ref value) => ((&raw const *value).cast_mut().cast(), true),
-            Action::Read(to) => (std::ptr::with_exposed_provenance_mut(to), false),
-        };
-        // SAFETY: the caller vouches for the address; the value is in `self`, and only read.
-        unsafe { copy(pid, local, self.remote, self.len, write) }
-    }
-}
-
 /// Copies between this process and another, or this one.
 ///
 /// # Safety
