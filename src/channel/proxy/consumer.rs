@@ -143,7 +143,8 @@ impl Taker {
     }
 
     /// Publishes what is done, and says whether anything was. Before it does so for what has come to this
-    /// PE's memory, it calls `landed`. Not after a failure of the lane: then what looks over may be lost.
+    /// PE's memory, it calls `landed`. After a failure of the lane nothing is published any more: what
+    /// looks over may be lost.
     ///
     /// # Errors
     /// That of `landed`.
@@ -155,6 +156,10 @@ impl Taker {
         let mut any = false;
         let mut waits = false;
         for Source { ring, open, .. } in &mut self.sources {
+            // For each ring anew: `landed` turns the lane, which may fail in that.
+            if lane.failure().is_some() {
+                break;
+            }
             let (mut end, mut lands) = (0, false);
             while let Some(first) = open.front() {
                 if !lane.is_batch_done(first.batch) {

@@ -258,22 +258,98 @@ fn what_is_published_as_done_is_delivered_and_all_of_it_is_in_the_end() {
     }
 }
 
+/// A put of 8 bytes to PE 1, or a get from it.
+fn small(is_get: bool) -> Descriptor {
+    let place = |offset| Place::new(RegionIndex::new(0).unwrap(), offset).unwrap();
+    let (pe, dst, src, bytes) = (Pe(1), place(64), place(1024), 8);
+    if is_get {
+        Descriptor::Get { pe, dst, src, bytes }
+    } else {
+        Descriptor::Put { pe, dst, src, bytes }
+    }
+}
+
+/// Turns the lane until `over`, a batch being taken whenever a ring has one.
+fn turn_until(
+    taker: &mut Taker,
+    lane: &mut Lane<FakePort>,
+    mut over: impl FnMut(&mut Taker, &mut Lane<FakePort>) -> bool,
+) {
+    let mut turns = 0;
+    while !over(taker, lane) {
+        taker.take(lane).map_err(|failed| failed.why).unwrap();
+        let _ = lane.progress();
+        turns += 1;
+        assert!(turns < 100_000, "it does not end");
+    }
+}
+
 #[test]
 fn nothing_is_published_as_done_once_the_lane_has_failed() {
     let mut random = Random(3);
     let mut pair = Pair::new(3, &mut random, Script::default());
     let shared = Shared::new(Sizes::new(1, 64).unwrap(), 0, 2, 0).unwrap();
     let mut taker = pair.taker(&shared);
-    let place = |offset| Place::new(RegionIndex::new(0).unwrap(), offset).unwrap();
-    let put = Descriptor::Put { pe: Pe(1), dst: place(64), src: place(64), bytes: 8 };
-    push(&shared, 0, &put);
+    push(&shared, 0, &small(false));
     pair.fabric.fail_next(1);
     let lane = &mut pair.lanes[0];
-    taker.take(lane).map_err(|failed| failed.why).unwrap();
-    while lane.progress().is_ok() {
-        pair.fabric.pass_time(1_000);
-    }
-    // The proxy thread looks at the lane's failure before it retires anything.
-    assert!(lane.failure().is_some());
+    turn_until(&mut taker, lane, |_, lane| lane.failure().is_some());
+    let first = taker.sources[0].open.front().map(|open| open.batch).unwrap();
+    assert!(lane.is_batch_done(first), "by the lane's books, the put has ended");
+    assert_eq!(taker.retire(lane, |_| Ok::<(), ()>(())), Ok(false));
     assert_eq!(published(&shared, 0), 0);
+}
+
+/// What makes data visible before it is published turns the lane, and what fails in these turns looks
+/// over to the rings that come after.
+#[test]
+fn a_failure_while_one_ring_is_published_keeps_the_next_from_it() {
+    let mut random = Random(3);
+    let mut pair = Pair::new(3, &mut random, Script::default());
+    let shared = Shared::new(Sizes::new(2, 64).unwrap(), 0, 2, 0).unwrap();
+    let mut taker = pair.taker(&shared);
+    let end = push(&shared, 0, &small(true));
+    let lane = &mut pair.lanes[0];
+    turn_until(&mut taker, lane, |taker, lane| {
+        taker.sources[0].open.front().is_some_and(|open| lane.is_batch_done(open.batch))
+    });
+    push(&shared, 1, &small(false));
+    turn_until(&mut taker, lane, |taker, _| !taker.sources[1].open.is_empty());
+    pair.fabric.fail_next(1);
+    let mut calls = 0;
+    let retired = taker.retire(lane, |lane| {
+        calls += 1;
+        while lane.progress().is_ok() {}
+        Ok::<(), ()>(())
+    });
+    assert_eq!((retired, calls), (Ok(true), 1));
+    assert_eq!((published(&shared, 0), published(&shared, 1)), (end, 0));
+}
+
+#[test]
+fn what_has_landed_in_any_of_several_batches_is_made_visible_before_they_are_published() {
+    for gets in [[true, false, false], [false, true, false], [false, false, true], [false; 3]] {
+        let mut random = Random(3);
+        let mut pair = Pair::new(3, &mut random, Script::default());
+        let shared = Shared::new(Sizes::new(1, 64).unwrap(), 0, 2, 0).unwrap();
+        let mut taker = pair.taker(&shared);
+        let lane = &mut pair.lanes[0];
+        let mut end = 0;
+        for (before, is_get) in gets.into_iter().enumerate() {
+            end = push(&shared, 0, &small(is_get));
+            // Taken by itself, so it is a batch of its own.
+            turn_until(&mut taker, lane, |taker, _| taker.sources[0].open.len() > before);
+        }
+        turn_until(&mut taker, lane, |taker, lane| {
+            taker.sources[0].open.iter().all(|open| lane.is_batch_done(open.batch))
+        });
+        let mut published_before = None;
+        let retired = taker.retire(lane, |_| {
+            published_before = Some(published(&shared, 0));
+            Ok::<(), ()>(())
+        });
+        assert_eq!(retired, Ok(true));
+        assert_eq!(published_before, gets.contains(&true).then_some(0), "{gets:?}");
+        assert_eq!(published(&shared, 0), end);
+    }
 }
