@@ -188,13 +188,8 @@ unsafe fn register(
     } else {
         Origin::default()
     };
-    let register = || connected.regions.register(addr, len, access);
+    let register = || connected.consistency.register(&connected.regions, addr, len, access);
     let handle = memory.with_origin(addr, origin, register)?;
-    if let Err(error) = connected.consistency.prepare(&connected.regions) {
-        // Without it the memory must not be used: its flags might come before its data.
-        connected.regions.release(&handle)?;
-        return Err(error.into());
-    }
     // SAFETY: rule 1; a handle has no alignment.
     unsafe { out.cast::<HandleBytes>().write(handle) };
     Ok(())

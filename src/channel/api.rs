@@ -359,16 +359,11 @@ impl Channel {
         access: Access,
     ) -> Result<HandleBytes, ChannelError> {
         let connected = self.connected()?;
-        let refused = |why: String| ChannelError::Register { addr: base, len, why };
-        let handle = connected.regions.register(base, len, access);
-        let handle = handle.map_err(|error| refused(error.to_string()))?;
-        match connected.consistency.prepare(&connected.regions) {
-            Ok(()) => Ok(handle),
-            Err(error) => {
-                let _ = connected.regions.release(&handle);
-                Err(refused(error.to_string()))
-            }
-        }
+        let registered = connected.consistency.register(&connected.regions, base, len, access);
+        registered.map_err(|error| {
+            let why = error.to_string();
+            ChannelError::Register { addr: base, len, why }
+        })
     }
 
     /// Shows a region to the proxy thread, then to kernels.

@@ -15,7 +15,7 @@ use crate::engine::lane::Lane;
 use crate::engine::lane::loopback::{Anchor, Loopback};
 use crate::engine::port::{Access, MemoryPort, Port};
 use crate::engine::state::regions::RegionTable;
-use crate::engine::wire::handle::Handle;
+use crate::engine::wire::handle::{Handle, HandleBytes};
 use crate::logging;
 use crate::settings::ConsistencyChoice;
 
@@ -144,6 +144,26 @@ impl Consistency {
         }
     }
 
+    /// Registers memory, with what the order of NICs' writes to it takes.
+    ///
+    /// # Errors
+    /// The memory cannot be registered, or no order be made. Nothing is left registered then: the memory must
+    /// not be used, for its flags might come before its data.
+    pub(crate) fn register<M: MemoryPort>(
+        &self,
+        regions: &RegionTable<M>,
+        addr: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<HandleBytes, JobError> {
+        let handle = regions.register(addr, len, access)?;
+        if let Err(error) = self.prepare(regions) {
+            regions.release(&handle)?;
+            return Err(error);
+        }
+        Ok(handle)
+    }
+
     /// Makes what the strategy takes for the memory that is registered by now. It may wait for the
     /// device, so this is called where memory is registered, and when the PEs connect.
     pub(crate) fn prepare<M: MemoryPort>(&self, regions: &RegionTable<M>) -> Result<(), JobError> {
@@ -241,6 +261,8 @@ fn some_words() -> Box<[AtomicU64]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::fake::{FakeFabric, Script};
+    use crate::engine::ids::Pe;
 
     fn device(writes_ordering: WritesOrdering, flush_on_host: bool) -> Attributes {
         Attributes {
@@ -256,6 +278,21 @@ mod tests {
             copy_engines: 2,
             host_numa_node: -1,
         }
+    }
+
+    #[test]
+    fn memory_whose_order_cannot_be_made_does_not_stay_registered() {
+        let fabric = FakeFabric::new(1, 1, Script::default());
+        let regions = RegionTable::new(fabric.memory(Pe(0), 1), Pe(0));
+        let heap = fabric.alloc(Pe(0), 4096);
+        // The fake registers its own memory alone, so not the words that this one reads through rails.
+        let ordered = Consistency::new(ConsistencyChoice::Read);
+        let access = Access::LocalAndRemote;
+        assert!(ordered.register(&regions, heap, 4096, access).is_err());
+        assert!(regions.is_empty(), "{} regions are left", regions.len());
+        let free = Consistency::new(ConsistencyChoice::None);
+        assert!(free.register(&regions, heap, 4096, access).is_ok());
+        assert_eq!(regions.len(), 1);
     }
 
     #[test]

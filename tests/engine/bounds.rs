@@ -1,5 +1,7 @@
 //! Limits: queue depth, segment size, blocking operations, and use from several threads.
 
+use nvshmem_transport_libfabric::engine::OpId;
+use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
 use nvshmem_transport_libfabric::engine::fake::Script;
 use nvshmem_transport_libfabric::engine::ids::Pe;
 use nvshmem_transport_libfabric::engine::lane::Lane;
@@ -7,7 +9,9 @@ use nvshmem_transport_libfabric::engine::lane::host_lane::HostLane;
 use nvshmem_transport_libfabric::engine::port::{Access, Direction};
 use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
 
+use super::as_entry::AsEntry as _;
 use super::job::{Job, Shape, host_config, limits};
+use super::signals::Targets;
 
 #[test]
 fn the_depth_of_a_rail_is_never_exceeded() {
@@ -29,6 +33,50 @@ fn the_depth_of_a_rail_is_never_exceeded() {
     }
 }
 
+/// Neither takes the slots that are kept for the other, so neither has to wait for the other's end.
+#[test]
+fn transfers_leave_the_slots_of_messages_alone_and_messages_those_of_transfers() {
+    const MESSAGES: usize = 2048;
+    for (needs_desc, messages_first) in [(true, false), (true, true), (false, false), (false, true)]
+    {
+        let shape = Shape { rails: 2, depth: 4, needs_desc, ..Shape::default() };
+        let mut job = Job::new(1, &shape, Script::default());
+        let targets = Targets::of(&job);
+        // Nothing ends, so who waited for room would wait until the lane gives up.
+        job.fabric.stall(Pe(1));
+        let messages = |job: &mut Job| {
+            for _ in 0..MESSAGES {
+                job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
+            }
+        };
+        if messages_first {
+            messages(&mut job);
+        }
+        let handle = job.members[0].scratch_handle;
+        let part = targets.part((job.members[0].scratch, &handle), 1, 8, 8);
+        // As many as are under way and as many again, on each rail.
+        for number in 0..2 * 2 * 4 {
+            let mut sent = 0;
+            job.members[0].lane.submit(&part, &mut sent, OpId::NONE).unwrap();
+            assert_eq!(sent, 8, "put {number}, messages first: {messages_first}");
+        }
+        let mut sent = 0;
+        job.members[0].lane.submit(&part, &mut sent, OpId::NONE).unwrap();
+        assert_eq!(sent, 0, "no more than there are slots");
+        assert!(!job.members[0].lane.has_room());
+        if !messages_first {
+            messages(&mut job);
+        }
+        job.fabric.resume(Pe(1));
+        while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
+            job.members.iter_mut().for_each(|member| {
+                member.lane.progress().unwrap();
+            });
+        }
+        assert_eq!(job.heap(1, 0, 8), (MESSAGES as u64).to_le_bytes());
+    }
+}
+
 #[test]
 fn a_large_operation_is_cut_at_the_segment_limit_and_uses_every_rail() {
     let shape = Shape { rails: 4, max_segment: 1000, heap: 1 << 16, ..Shape::default() };
@@ -43,6 +91,32 @@ fn a_large_operation_is_cut_at_the_segment_limit_and_uses_every_rail() {
     assert!(heap[..3].iter().chain(&heap[10_004..]).all(|byte| *byte == 0));
     assert!(heap[3..10_004].iter().all(|byte| *byte == 0xa5));
     assert!(job.members[0].lane.counters().all(|rail| rail.posted >= 2));
+}
+
+/// All of them complete in one poll, in turn.
+#[test]
+fn completions_of_two_peers_in_one_poll_are_counted_for_each() {
+    let shape = Shape { n_pes: 3, rails: 1, ..Shape::default() };
+    let mut job = Job::new(6, &shape, Script { delay: (1, 1), ..Script::default() });
+    for number in 0..12 {
+        job.put(0, 1 + number % 2, number as usize * 8, 8).unwrap();
+        if number == 5 {
+            job.get(0, 1, 256, 8).unwrap();
+        }
+    }
+    // They are delivered, and none has completed yet.
+    job.fabric.pass_time(1_000_000);
+    job.members[0].lane.progress().unwrap();
+    assert_eq!((job.fabric.deliveries().len(), job.fabric.in_flight()), (13, 13));
+    job.fabric.stall(Pe(1));
+    job.put(0, 1, 512, 8).unwrap();
+    job.members[0].lane.progress().unwrap();
+    assert_eq!(job.fabric.in_flight(), 1);
+    assert_eq!(job.members[0].lane.is_quiet(Pe(2)), Ok(true));
+    assert_eq!(job.members[0].lane.is_quiet(Pe(1)), Ok(false), "one is under way");
+    job.fabric.resume(Pe(1));
+    job.quiet(0, 1).unwrap();
+    assert!(!job.members[0].lane.has_work());
 }
 
 #[test]
@@ -81,6 +155,27 @@ fn a_value_longer_than_a_segment_is_cut() {
         job.quiet(0, 1).unwrap();
         assert_eq!(job.heap(1, 8, 8), [1, 2, 3, 4, 5, 6, 7, 8], "segments of {max_segment}");
     }
+}
+
+/// The fake refuses a descriptor of another domain than the rail's.
+#[test]
+fn each_lane_posts_with_the_descriptors_of_its_own_domain() {
+    let shape = Shape { rails: 2, ..Shape::default() };
+    let mut job = Job::new(4, &shape, Script::default());
+    job.fill_scratch(0, &[0x5a; 64]);
+    for offset in [0, 64] {
+        job.put(0, 1, offset, 32).unwrap();
+    }
+    job.quiet(0, 1).unwrap();
+    let one = Shape { rails: 1, ..shape };
+    let lane = Lane::new(job.fabric.port(Pe(0), limits(&one)), host_config(&job, false));
+    let host = HostLane::new(lane);
+    let (targets, member) = (Targets::of(&job), &job.members[0]);
+    let part = targets.part((member.scratch, &member.scratch_handle), 1, 128, 32);
+    host.start(&part).unwrap();
+    host.complete(&Request { direction: Direction::Read, ..part }).unwrap();
+    host.quiet(Pe(1)).unwrap();
+    assert_eq!(job.heap(1, 128, 32), [0x5a; 32]);
 }
 
 #[test]

@@ -29,6 +29,28 @@ fn a_failed_write_is_reported_with_peer_rail_and_reason() {
     assert_eq!(job.heap(0, 0, 8), 5u64.to_le_bytes());
 }
 
+/// What has waited for room might be a flag for data that never left.
+#[test]
+fn what_is_queued_for_a_peer_is_dropped_when_the_peer_has_failed() {
+    let shape = Shape { n_pes: 3, rails: 1, depth: 1, ..Shape::default() };
+    let mut job = Job::new(2, &shape, Script::default());
+    job.fabric.fail_next(1);
+    job.put_value(0, 1, 0, 1, 8).unwrap();
+    job.put_value(0, 1, 8, 2, 8).unwrap();
+    job.put_value(0, 2, 8, 3, 8).unwrap_or_else(|error| panic!("another peer's: {error}"));
+    job.quiet(0, 1).unwrap_err();
+    job.quiet(0, 2).unwrap();
+    while job.fabric.in_flight() > 0 {
+        let _ = job.members[0].lane.progress();
+    }
+    assert_eq!(
+        (job.heap(1, 0, 16), job.heap(2, 8, 8)),
+        (vec![0; 16], vec![3, 0, 0, 0, 0, 0, 0, 0])
+    );
+    let _ = job.members[0].lane.progress();
+    assert!(!job.members[0].lane.has_work());
+}
+
 #[test]
 fn a_rail_that_fails_as_a_whole_is_told_at_once_to_whoever_has_something_on_it() {
     let mut job = Job::new(12, &Shape { n_pes: 3, ..Shape::default() }, Script::default());

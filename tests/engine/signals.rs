@@ -470,6 +470,57 @@ fn messages_that_no_lane_has_sent_are_errors_and_change_nothing() {
     }
 }
 
+/// The sender of a request that comes a second time has not heard of the acknowledgement.
+#[test]
+fn a_request_that_comes_again_is_acknowledged_again() {
+    let first = Seq(u32::MAX - 99);
+    let fetch = |slot| {
+        let atomic = Atomic {
+            op: AtomicOp::FetchAdd,
+            width: Width::Eight,
+            float: false,
+            operand: 1,
+            compare: 0,
+        };
+        let at = nvshmem_transport_libfabric::engine::wire::message::Spot { slot, offset: 0 };
+        let ticket = nvshmem_transport_libfabric::engine::wire::message::Ticket(0);
+        message(0, first, Body::Fetch { at, atomic, ticket, place: 0 })
+    };
+    // What comes in takes a long way where it fetches, or carries an acknowledgement that is not the latest.
+    for (is_fetch, is_late) in [(false, false), (false, true), (true, false)] {
+        let mut job = Job::new(1, &Shape::default(), Script::default());
+        if is_late {
+            let targets = Targets::of(&job);
+            job.members[1].lane.amo(&targets.atomic(0, 0, AtomicOp::Inc, 0)).unwrap();
+            while !job.members[1].lane.is_quiet(Pe(0)).unwrap() {
+                job.members.iter_mut().for_each(|member| {
+                    member.lane.progress().unwrap();
+                });
+            }
+        }
+        let request = if is_fetch { fetch(0) } else { atomic_message(0, first, 0, 0) };
+        job.fabric.forge_message(Pe(1), RailId(0), &request);
+        let turn = |job: &mut Job| {
+            job.members[1].lane.progress().unwrap();
+            job.fabric.in_flight()
+        };
+        // What a fetch calls forth at first is its reply, which says as much.
+        assert_eq!(turn(&mut job), usize::from(is_fetch), "nobody has asked");
+        while turn(&mut job) > 0 {
+            job.fabric.pass_time(100_000);
+        }
+        for _ in 0..3 {
+            job.fabric.forge_message(Pe(1), RailId(0), &request);
+            assert!(turn(&mut job) > 0, "a fetch: {is_fetch}, late: {is_late}");
+            while turn(&mut job) > 0 {
+                job.fabric.pass_time(100_000);
+            }
+        }
+        let once = if is_fetch { 1 } else { u64::MAX };
+        assert_eq!(job.heap(1, 0, 8), once.to_le_bytes(), "and carried out once");
+    }
+}
+
 fn atomic_message(from: u32, seq: Seq, slot: u32, offset: u64) -> Vec<u8> {
     let atomic = Atomic {
         op: AtomicOp::Set,

@@ -745,6 +745,37 @@ fn it_closes_with_operations_in_flight() {
     }
 }
 
+/// What a poll has read and the engine has not been given yet is of operations that the closing has ended.
+#[test]
+fn completions_of_a_closed_queue_are_not_told_once_it_is_open_again() {
+    const RAIL: RailId = RailId(0);
+    for provider in PROVIDERS.into_iter().filter(|provider| *provider != Provider::Shm) {
+        let mut process = Process::start(&settings(provider));
+        let memory = Memory::new(&process.opened, vec![1; 64], Access::LocalAndRemote);
+        let transfer = Transfer {
+            direction: Direction::Write,
+            local: memory.local(0, Lane::Host, RAIL),
+            len: 8,
+            remote: memory.remote(8),
+            key: memory.key(RAIL),
+        };
+        process.run(Lane::Host, RAIL, Token(0), &transfer);
+        process.post(Lane::Host, RAIL, Token(1), &transfer);
+        let start = Instant::now();
+        while !process.opened.host.has_completions(RAIL) {
+            assert!(start.elapsed() < HANG, "the operation never completed");
+            process.progress(Lane::Proxy, None);
+        }
+        process.opened.host.reset_rail(RAIL).expect("opened again");
+        let mut told = Vec::new();
+        let polled = process.opened.host.drain(RAIL, |index| {
+            told.push(index);
+            true
+        });
+        assert!(told.is_empty() && matches!(polled, Polled::Empty), "{told:?} {polled:?}");
+    }
+}
+
 #[test]
 fn nothing_stays_open_when_no_rail_opens() {
     let discovery = Discovery::run(&settings(Provider::Shm), true, MemoryKinds::Host).expect("shm");

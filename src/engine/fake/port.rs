@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::FakeFabric;
 use super::copies::FakeCopies;
-use super::world::{Done, Event, Mail, Target, Work, fault};
+use super::world::{Done, Event, HOST, Mail, Target, Work, fault};
 use crate::engine::atomic::Atomic;
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::copies::{Bounce, Reach, Stager};
@@ -61,7 +61,8 @@ impl FakePort {
             if !world.has_memory(self.pe, addr, transfer.len) {
                 return Err(fault("post", 14, "local memory that does not exist"));
             }
-            if limits.needs_desc && !world.covers(desc.0 as u64, self.pe, addr, transfer.len) {
+            let by = (self.lane, self.pe, rail);
+            if limits.needs_desc && !world.covers(desc.0 as u64, by, addr, transfer.len) {
                 return Err(fault("post", 22, "the descriptor does not cover the local memory"));
             }
         }
@@ -404,8 +405,7 @@ impl MemoryPort for FakeMemory {
         if access == Access::Local {
             world.only_reads.extend(&keys);
         }
-        // The host domain, which is no rail that peers can address.
-        let host = world.register(self.pe, RailId(u8::MAX), addr, len);
+        let host = world.register(self.pe, HOST, addr, len);
         keys.push(host);
         Ok(Registered {
             owner: FakeRegion { fabric: self.fabric.clone(), keys },

@@ -7,6 +7,9 @@ use crate::engine::port::copies::{Copied, Copy, CopyDirection, Reach};
 use crate::engine::port::fabric_atomic::FabricAtomic;
 use crate::engine::port::{Direction, Failure, Local, PortError, Transfer};
 
+/// The host lane's domain, which is no rail that peers can address.
+pub(super) const HOST: RailId = RailId(u8::MAX);
+
 /// How the fabric behaves. All choices are drawn from the seed.
 #[derive(Clone, Debug)]
 pub struct Script {
@@ -383,11 +386,24 @@ impl World {
         self.find(pe, addr, len).is_some()
     }
 
-    /// Whether a live registration of the PE's rail covers the bytes.
-    pub(super) fn covers(&self, key: u64, pe: Pe, addr: usize, len: usize) -> bool {
-        self.keys
-            .get(&key)
-            .is_some_and(|key| key.pe == pe && addr >= key.base && addr - key.base + len <= key.len)
+    /// Whether a live registration with the domain that a lane's rail is of covers the bytes.
+    pub(super) fn covers(
+        &self,
+        key: u64,
+        (lane, pe, rail): (usize, Pe, RailId),
+        addr: usize,
+        len: usize,
+    ) -> bool {
+        let domain = if self.is_proxy(lane, pe) { rail } else { HOST };
+        self.keys.get(&key).is_some_and(|key| {
+            let inside = addr >= key.base && addr - key.base + len <= key.len;
+            (key.pe, key.rail) == (pe, domain) && inside
+        })
+    }
+
+    /// Whether a lane is its PE's proxy lane, which is opened first.
+    fn is_proxy(&self, lane: usize, pe: Pe) -> bool {
+        self.lanes.iter().position(|owner| *owner == pe) == Some(lane)
     }
 
     /// The proxy lane's rail: that of the first lane which the PE has opened.
@@ -688,7 +704,7 @@ impl World {
             }
         }
         self.letters = kept;
-        if self.lanes.iter().position(|owner| *owner == pe) != Some(lane) {
+        if !self.is_proxy(lane, pe) {
             return Ok(0);
         }
         self.inboxes.remove(&(pe, rail));

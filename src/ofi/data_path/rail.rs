@@ -125,7 +125,7 @@ impl Rail {
         RailLimits {
             max_segment: at_most(info.max_message(), settings.max_segment, isize::MAX as usize),
             depth: at_most(info.tx_size(), settings.queue_depth.into(), MAX_DEPTH) as u32,
-            needs_desc: info.mr_mode() & (FI_MR_LOCAL | FI_MR_HMEM) != 0,
+            needs_desc: needs_desc(info.mr_mode()),
             orders_messages: MessageOrder::of(info).kept,
             remote_data: RemoteData::of(info).offered,
         }
@@ -190,9 +190,26 @@ fn at_most(offered: usize, allowed: u64, bound: usize) -> usize {
     offered.min(allowed).min(bound)
 }
 
+/// Whether segments name their local memory by a descriptor: all of them must, or those in device memory,
+/// of which nothing else tells.
+fn needs_desc(mr_mode: i32) -> bool {
+    mr_mode & (FI_MR_LOCAL | FI_MR_HMEM) != 0
+}
+
 #[cfg(test)]
 mod tests {
-    use super::at_most;
+    use libfabric_sys::{FI_MR_HMEM, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR};
+
+    use super::{at_most, needs_desc};
+
+    #[test]
+    fn memory_of_devices_is_named_by_its_descriptor_wherever_any_is() {
+        let others = FI_MR_VIRT_ADDR | FI_MR_PROV_KEY;
+        for mr_mode in [FI_MR_LOCAL, FI_MR_HMEM, FI_MR_LOCAL | FI_MR_HMEM] {
+            assert!(needs_desc(mr_mode) && needs_desc(mr_mode | others), "{mr_mode:#x}");
+        }
+        assert!(!needs_desc(0) && !needs_desc(others));
+    }
 
     #[test]
     fn the_least_limit_holds() {

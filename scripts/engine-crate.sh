@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Makes a package of src/engine alone, with the tests that need nothing else. It builds in seconds, so that
+# one changed line after the other can be tried; the engine names no other part of the plugin.
+#   scripts/engine-crate.sh DIRECTORY
+set -euo pipefail
+cd "$(dirname "$0")/.."
+crate=$1
+
+mkdir -p "$crate/src" "$crate/tests"
+# Copied with their times, so that cargo builds what has changed and nothing else.
+for part in src/engine tests/engine tests/model tests/support test-support; do
+    rm -rf "${crate:?}/$part"
+    cp -pr "$part" "$crate/$part"
+done
+cp -p tests/wire.rs "$crate/tests/"
+cp Cargo.lock "$crate/"
+
+{
+    cat <<'EOF'
+[workspace]
+members = ["test-support"]
+
+[package]
+name = "nvshmem-transport-libfabric"
+version.workspace = true
+edition.workspace = true
+publish = false
+
+[dependencies]
+crossbeam-channel.workspace = true
+log.workspace = true
+thiserror.workspace = true
+
+[dev-dependencies]
+proptest = { version = "1", default-features = false, features = ["std"] }
+test-support.workspace = true
+
+[profile.test]
+debug = false
+incremental = true
+
+EOF
+    # The rest is the workspace's.
+    awk '/^\[/ { mine = /^\[workspace\.(package|dependencies|lints.*)\]/ } mine' Cargo.toml
+} >"$crate/Cargo.toml"
+printf 'pub mod engine;\n' >"$crate/src/lib.rs"

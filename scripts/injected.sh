@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# Breaks the code on purpose, one bug at a time, and fails if the tests that are there for it do not notice.
+#   scripts/injected.sh [WORD]
+# The bugs are those of tests/injected; with WORD, those whose description has it. tests/injected/README.md
+# says how they are written. Nothing of the tree is changed: copies of it are, in target/injected.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+readonly word=${1:-}
+readonly patience=${INJECTED_TIMEOUT:-600} # seconds for a bug's tests, for what turns for ever
+root=$PWD
+work=$(realpath -m "${CARGO_TARGET_DIR:-target}/injected")
+export CARGO_TERM_COLOR=never
+mkdir -p "$work"
+
+# Prints every bug as four lines: description, arguments of cargo test, what is there, what is put there.
+# Lines of code that follow one another are joined by \001.
+bugs() {
+    awk '
+        function out() {
+            if (what == "") return
+            if (tests == "" || old == "") {
+                print FILENAME ": no tests or no code: " what > "/dev/stderr"
+                exit 1
+            }
+            print what; print tests; print old; print new
+            what = tests = old = new = ""
+        }
+        /^#/ { next }
+        /^$/ { out(); next }
+        /^caught by: / { tests = substr($0, 12); next }
+        /^- / { old = old (old == "" ? "" : "\001") substr($0, 3); next }
+        /^\+ / { new = new (new == "" ? "" : "\001") substr($0, 3); next }
+        { what = what (what == "" ? "" : " ") $0 }
+        END { out() }' tests/injected/*.bugs
+}
+
+# Puts the second text in the place of the first, without regard to indentation, in the one file of the
+# directory that has it, once. Prints the file.
+replace() {
+    local dir=$1 old=$2 new=$3 first found file changed='' count=0
+    first=${old%%$'\001'*}
+    # Some of these directories are not in the copy of the engine.
+    found=$(cd "$dir" && grep -rlF -e "$first" src cuda include simulator tests/model 2>/dev/null || true)
+    for file in $found; do
+        old=$old new=$new awk '
+            BEGIN { n = split(ENVIRON["old"], want, "\001"); m = split(ENVIRON["new"], put, "\001") }
+            { lines[NR] = $0; bare = $0; sub(/^[ \t]+/, "", bare); bares[NR] = bare }
+            END {
+                for (at = 1; at <= NR; at++) {
+                    for (i = 1; i <= n && bares[at + i - 1] == want[i]; i++) {}
+                    if (i <= n) { print lines[at]; continue }
+                    indent = lines[at]; sub(/[^ \t].*$/, "", indent)
+                    for (i = 1; i <= m; i++) print indent put[i]
+                    at += n - 1; made++
+                }
+                exit made == 1 ? 0 : made == 0 ? 3 : 4
+            }' "$dir/$file" >"$work/changed" && {
+            changed=$file
+            cp "$work/changed" "$work/new"
+            count=$((count + 1))
+        }
+    done
+    [[ $count -eq 1 ]] || return 1
+    cp -p "$dir/$changed" "$work/original"
+    cp "$work/new" "$dir/$changed"
+    echo "$changed"
+}
+
+# A copy of the tree, with the times of its files, so that cargo builds what has changed and nothing else.
+copy_tree() {
+    mkdir -p "$work/tree"
+    git ls-files -z --cached --others --exclude-standard | tar -c --null -T - | tar -x -C "$work/tree"
+    [[ ! -e .deps ]] || ln -sfn "$root/.deps" "$work/tree/.deps"
+}
+
+tried=0 missed=() tree_made=no
+scripts/engine-crate.sh "$work/engine"
+while IFS= read -r what && IFS= read -r tests && IFS= read -r old && IFS= read -r new; do
+    [[ $what == *"$word"* ]] || continue
+    tried=$((tried + 1))
+    # What the engine's own tests notice is built with nothing but the engine.
+    dir=$work/engine
+    case $tests in
+    "--lib engine::"* | "--test engine"* | "--test wire"* | "--test model"*) ;;
+    *)
+        dir=$work/tree
+        [[ $tree_made == yes ]] || copy_tree
+        tree_made=yes
+        ;;
+    esac
+    if ! file=$(replace "$dir" "$old" "$new"); then
+        missed+=("$what: the code to change is not there, or more than once")
+        continue
+    fi
+    read -ra arguments <<<"$tests"
+    # The model goes through millions of states.
+    optimise=0
+    [[ $tests != "--test model"* ]] || optimise=2
+    test_it() {
+        cd "$dir" && CARGO_TARGET_DIR=$dir/target$optimise CARGO_PROFILE_TEST_OPT_LEVEL=$optimise \
+            timeout "$patience" "$root/scripts/cargo" test "$@"
+    }
+    if ! (test_it --no-run "${arguments[@]}") >"$work/log" 2>&1; then
+        verdict="it does not compile"
+        missed+=("$what: $verdict, see below")
+        sed -n '/^error/,$p' "$work/log" | head -20
+    elif (test_it "${arguments[@]}") >"$work/log" 2>&1; then
+        verdict=MISSED
+        missed+=("$what: not noticed by $tests")
+    elif grep -q '^test result: FAILED' "$work/log"; then
+        verdict=caught
+    else
+        verdict="caught: it did not come to an end"
+    fi
+    cp -p "$work/original" "$dir/$file"
+    touch "$dir/$file"
+    printf '%-8s %s (%s)\n' "$verdict" "$what" "$file"
+done < <(bugs)
+
+echo "MEASURE injected_bugs $tried bugs"
+echo "MEASURE injected_bugs_missed ${#missed[@]} bugs"
+[[ $tried -gt 0 ]] || { echo "No bug has '$word' in its description." >&2; exit 1; }
+[[ ${#missed[@]} -eq 0 ]] || { printf '%s\n' "${missed[@]}" >&2; exit 1; }
