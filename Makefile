@@ -86,6 +86,16 @@ test: deps ## Lints and tests of everything, within ten minutes
 test-full: deps ## The same at full length: every combination, every NVSHMEM, more seeds
 	scripts/test.sh full
 
+.PHONY: injected
+injected: ## Break the code on purpose, bug after bug: the tests named for each have to notice (BUG=word)
+	scripts/injected.sh $(BUG)
+
+# What is mutated, and how many mutants are drawn; all of them without a number.
+PART ?= engine
+.PHONY: mutants
+mutants: ## Count which small changes of a part the tests notice (PART=engine|abi|channel|ofi COUNT=number SEED=1)
+	scripts/mutants.sh $(PART) $(COUNT) $(SEED)
+
 MINUTES ?= 30
 .PHONY: soak
 soak: deps ## Random and faulty traffic with fresh seeds, for MINUTES (30)

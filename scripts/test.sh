@@ -102,6 +102,9 @@ else
         skip "libfabric's objects, libfabric 2.x" "NVSHMEM_TEST_LIBFABRIC2 is empty"
     fi
     part "shipped plugin on tcp and shm" smoke
+    if [[ $tier == full ]]; then
+        part "injected bugs" scripts/injected.sh
+    fi
 fi
 
 echo

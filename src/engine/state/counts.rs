@@ -297,7 +297,6 @@ mod tests {
             for round in 0..2 * u32::from(USES) {
                 let tag = tags.take().unwrap();
                 assert_eq!(tag.slot(), 0, "the lowest free one");
-                assert!(!tags.is_over(tag), "round {round}");
                 let mut given = None;
                 for _ in 0..before {
                     assert_eq!(counts.landed(tag, 1), Ok(None));
@@ -312,7 +311,6 @@ mod tests {
                 assert_eq!(given, (!at_once).then_some(signal(round)));
                 assert_eq!((counts.waiting(), counts.first_waiting()), (0, None));
                 tags.give(tag);
-                assert!(tags.is_over(tag) && !tags.are_in_use());
             }
         }
     }
@@ -353,37 +351,6 @@ mod tests {
         assert!(counts.announced(now, 3, &signal(2), 1).is_err(), "two signals of one put");
         assert_eq!(counts.landed(now, 1), Ok(Some(signal(1))));
         assert!(counts.landed(now, 1).is_err(), "more than it has");
-    }
-
-    #[test]
-    fn a_tag_is_over_though_its_slot_is_in_use_again() {
-        let mut tags = Tags::new(1);
-        let first = tags.take().unwrap();
-        tags.give(first);
-        let second = tags.take().unwrap();
-        assert!(tags.is_over(first) && !tags.is_over(second) && tags.are_in_use());
-    }
-
-    /// A put that is delivered in another way: its signal is given if it waits, and if it is that one.
-    #[test]
-    fn a_signal_that_waits_is_released_by_its_own_number_only() {
-        let mut tags = Tags::new(TAGS);
-        let mut counts = Counts::new();
-        let [waits, came, comes] = [(); 3].map(|()| tags.take().unwrap());
-        assert_eq!(counts.announced(waits, 2, &signal(7), 1), Ok(false));
-        assert_eq!(counts.release(waits, Seq(6)), None, "an earlier put's");
-        assert_eq!((counts.waiting(), counts.first_waiting()), (1, Some((Seq(7), 0, 2))));
-        assert_eq!(counts.release(waits, Seq(7)), Some(signal(7)));
-        assert_eq!(counts.release(waits, Seq(7)), None, "once");
-        assert_eq!(counts.announced(came, 1, &signal(8), 1), Ok(false));
-        assert_eq!(counts.landed(came, 1), Ok(Some(signal(8))));
-        assert_eq!(counts.release(came, Seq(8)), None, "it was applied");
-        // Released before the signal comes, it counts nothing any more, and waits to be released again.
-        assert_eq!(counts.release(comes, Seq(9)), None);
-        assert_eq!(counts.landed(comes, 1), Ok(None));
-        assert_eq!(counts.announced(comes, 1, &signal(9), 1), Ok(false));
-        assert_eq!(counts.release(comes, Seq(9)), Some(signal(9)));
-        assert_eq!(counts.waiting(), 0);
     }
 
     #[test]
