@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 readonly word=${1:-}
-readonly patience=${INJECTED_TIMEOUT:-600} # seconds for a bug's tests, for what turns for ever
+readonly patience=${INJECTED_TIMEOUT:-180} # seconds for a bug's tests, for what turns for ever
 root=$PWD
 work=$(realpath -m "${CARGO_TARGET_DIR:-target}/injected")
 export CARGO_TERM_COLOR=never
