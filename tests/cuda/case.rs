@@ -96,7 +96,13 @@ impl Case {
             let mut command = command(name);
             command.envs(environment.iter().copied());
             if fake {
-                command.env("LD_LIBRARY_PATH", fake_cuda_dir());
+                // Before the user's, where libfabric may be.
+                let mut paths = fake_cuda_dir().into_os_string();
+                if let Some(others) = std::env::var_os("LD_LIBRARY_PATH") {
+                    paths.push(":");
+                    paths.push(others);
+                }
+                command.env("LD_LIBRARY_PATH", paths);
             }
             run(&mut command, end)
         }))
