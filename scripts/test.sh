@@ -88,6 +88,7 @@ else
     fi
     if [[ $tier == full ]]; then
         export NVSHMEM_TEST_FULL=1 NVSHMEM_TEST_SEEDS=${NVSHMEM_TEST_SEEDS:-5000}
+        part "licences and origins of crates" scripts/deny.sh --install
     fi
     part "formatting and lints" scripts/check.sh
     part "shipped plugin" shipped
@@ -104,6 +105,7 @@ else
     part "shipped plugin on tcp and shm" smoke
     if [[ $tier == full ]]; then
         part "injected bugs" scripts/injected.sh
+        part "minimal trees of Debian" scripts/fresh.sh
     fi
 fi
 
