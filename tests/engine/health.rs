@@ -291,6 +291,29 @@ fn the_last_path_to_fail_has_a_time_of_grace() {
 }
 
 /// A path that is out of service is probed after a while, and comes back when that is answered, not before.
+/// The fabric gives it back; nothing else tells that its path is dead, for a long time.
+#[test]
+fn a_message_that_fails_goes_another_way_at_once() {
+    let health = RailHealth { timeout: Duration::from_secs(100), cooling: None };
+    for rail in [0, 1] {
+        let shape = Shape { health: Some(health), ..Shape::default() };
+        let mut job = Job::new(1, &shape, Script::default());
+        let targets = Targets::of(&job);
+        job.fabric.dead_links_fail(true);
+        job.fabric.link_down((Pe(0), RailId(rail)), (Pe(1), RailId((rail + 1) % 2)));
+        for _ in 0..4 {
+            job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
+        }
+        while job.heap(1, 0, 8) != 4_u64.to_le_bytes() {
+            job.members.iter_mut().for_each(|member| {
+                member.lane.progress().unwrap();
+            });
+            job.fabric.pass_time(10_000_000);
+            assert!(job.fabric.now() < 50_000_000_000, "they wait for the timeout");
+        }
+    }
+}
+
 #[test]
 fn a_path_comes_back_when_a_probe_is_answered() {
     let shape = Shape { health: Some(HEALTH), ..Shape::default() };

@@ -217,7 +217,7 @@ impl Port for FakePort {
         &mut self,
         rail: RailId,
         to: PeerAddr,
-        _token: Token,
+        token: Token,
         bytes: &[u8],
     ) -> Result<Posted, PortError> {
         assert!(bytes.len() <= MAX_MESSAGE, "a message of {} bytes", bytes.len());
@@ -226,7 +226,7 @@ impl Port for FakePort {
         if !world.has_room() {
             return Ok(Posted::Again);
         }
-        world.send(self.pe, rail, target(to), bytes, ordered);
+        world.send((self.lane, self.pe, rail), target(to), token, bytes, ordered);
         Ok(Posted::Yes)
     }
 

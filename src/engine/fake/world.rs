@@ -147,6 +147,8 @@ struct Letter {
     generation: u32,
     mail: Mail,
     due: u64,
+    /// The lane and the token of a message, while its sender may still be told that it has failed.
+    sent: Option<(usize, Token)>,
 }
 
 #[derive(Debug)]
@@ -502,7 +504,14 @@ impl World {
     }
 
     /// A message leaves. On a rail that keeps their order it comes after the writes before it.
-    pub(super) fn send(&mut self, from: Pe, rail: RailId, to: Target, bytes: &[u8], ordered: bool) {
+    pub(super) fn send(
+        &mut self,
+        (lane, from, rail): (usize, Pe, RailId),
+        to: Target,
+        token: Token,
+        bytes: &[u8],
+        ordered: bool,
+    ) {
         let Target { pe: to, rail: remote_rail, generation } = to;
         let writes = self.flights.iter().filter(|flight| {
             flight.outcome.is_none()
@@ -511,8 +520,8 @@ impl World {
         });
         let after = if ordered { writes.map(|flight| flight.due + 1).max() } else { None };
         let due = (self.now + self.delay(rail)).max(after.unwrap_or(0));
-        let mail = Mail::Message(bytes.to_vec());
-        self.letters.push(Letter { from, to, rail, remote_rail, generation, mail, due });
+        let (mail, sent) = (Mail::Message(bytes.to_vec()), Some((lane, token)));
+        self.letters.push(Letter { from, to, rail, remote_rail, generation, mail, due, sent });
     }
 
     /// A message leaves for a control endpoint.
@@ -529,7 +538,8 @@ impl World {
         if !self.goes((from, rail), there) && self.letters.iter().filter(waits).count() >= 8 {
             return;
         }
-        self.letters.push(Letter { from, to, rail, remote_rail, generation, mail, due });
+        let sent = None;
+        self.letters.push(Letter { from, to, rail, remote_rail, generation, mail, due, sent });
     }
 
     pub(super) fn take_control(&mut self, pe: Pe, rail: RailId) -> Option<Vec<u8>> {
@@ -630,7 +640,7 @@ impl World {
             control.push_back(bytes.clone());
             if self.duplicates() {
                 let due = self.now + self.delay(letter.rail);
-                self.letters.push(Letter { due, ..letter });
+                self.letters.push(Letter { due, sent: None, ..letter });
             }
             return;
         }
@@ -640,7 +650,7 @@ impl World {
         self.deliver(letter.to, letter.remote_rail, letter.mail.clone());
         if matches!(letter.mail, Mail::Message(_)) && self.duplicates() {
             let due = self.now + self.delay(letter.rail);
-            self.letters.push(Letter { due, ..letter });
+            self.letters.push(Letter { due, sent: None, ..letter });
         }
     }
 
@@ -713,7 +723,7 @@ impl World {
         Ok(*generation)
     }
 
-    /// What is under way where nothing goes is reported as failed, after a while.
+    /// What is under way where nothing goes is reported as failed, after a while, messages too.
     fn fail_dead_links(&mut self) {
         if !self.dead_links_fail {
             return;
@@ -728,6 +738,17 @@ impl World {
                 self.done[lane][rail.index()].push_back(Done::Failure(failure));
                 self.orphan(at);
             }
+        }
+        for at in 0..self.letters.len() {
+            let letter = &self.letters[at];
+            let late = letter.due + 1_000_000 <= self.now && !self.stalled.contains(&letter.to);
+            let Some((lane, token)) = letter.sent.filter(|_| late && !self.may_go(letter)) else {
+                continue;
+            };
+            let error = fault("sending a message", 110, "the link is dead");
+            let failure = Failure { token: Some(token), is_message: true, error };
+            self.done[lane][letter.rail.index()].push_back(Done::Failure(failure));
+            self.letters[at].sent = None;
         }
     }
 
@@ -757,7 +778,8 @@ impl World {
         let Flight { from, to, rail, remote_rail, generation, .. } = *flight;
         let due = self.now + self.delay(rail);
         let mail = Mail::RemoteData(data);
-        self.letters.push(Letter { from, to, rail, remote_rail, generation, mail, due });
+        let sent = None;
+        self.letters.push(Letter { from, to, rail, remote_rail, generation, mail, due, sent });
     }
 
     fn move_data(&mut self, flight: &Flight) -> Result<(), PortError> {

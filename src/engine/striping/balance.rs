@@ -331,3 +331,75 @@ impl Balance {
         RailId(next as u8)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Three rails, of which the first has shown 3 bytes per nanosecond, and the others 1.
+    fn shown() -> Balance {
+        let mut balance =
+            Balance::new(Spread { weighed_from: 9, ..Spread::ROUND_ROBIN }, 3, 1 << 20, 0);
+        for (rail, took) in [(0, 1000), (1, 3000), (2, 3000)] {
+            balance.give(RailId(rail), 3000, 0);
+            balance.done(RailId(rail), 3000, took);
+        }
+        balance
+    }
+
+    #[test]
+    fn rails_take_turns_as_often_as_their_rates_say() {
+        let mut balance = shown();
+        let mut turns = |usable, count: u32| {
+            let mut turns = [0; 3];
+            (0..count).for_each(|_| turns[balance.next_in_turn(4000, usable).index()] += 1);
+            turns
+        };
+        assert_eq!(turns(0b111, 50), [30, 10, 10]);
+        assert_eq!(turns(0b101, 40), [30, 0, 10]);
+        assert_eq!(turns(0b110, 40), [0, 20, 20]);
+        assert_eq!(turns(0b010, 5), [0, 5, 0]);
+    }
+
+    #[test]
+    fn what_is_ahead_is_what_was_given_and_is_neither_done_nor_taken_back() {
+        let mut balance = shown();
+        let rail = RailId(1);
+        balance.give(rail, 500, 5000);
+        balance.give(rail, 700, 5100);
+        assert_eq!((balance.loads[1].ahead, balance.loads[1].longest), (1200, 700));
+        balance.take_back(rail, 700);
+        balance.done(rail, 500, 5500);
+        let load = &balance.loads[1];
+        assert_eq!((load.ahead, load.done, load.busy, load.moved), (0, 3500, 3500, 5500));
+        assert_eq!(load.shown(), Some(1.0));
+        assert_eq!(balance.loads[0].ahead_now(0, 3.0), 0.0);
+        balance.give(rail, 900, 6000);
+        assert_eq!(balance.loads[1].ahead_now(6300, 1.0), 600.0);
+        assert_eq!(balance.loads[1].ahead_now(9000, 1.0), 0.0);
+    }
+
+    #[test]
+    fn segments_of_an_operation_add_up_and_keep_to_their_bounds() {
+        let spread = Spread { weighed_from: 9, striped_from: 10_000, segment: 1 << 16 };
+        let balance = Balance::new(spread, 4, 1 << 20, 0);
+        for (len, at) in [(9_999, 3), (10_000, 0), (10_000, 77), (1 << 20, 4096), (3_000_001, 513)]
+        {
+            let (mut left, mut place, mut count) = (len, at, 0);
+            while left > 0 {
+                let next = balance.next_len(len, left, place);
+                let is_cut = len >= 10_000;
+                assert!(
+                    next >= 1 && next <= left && next <= if is_cut { 1 << 16 } else { 1 << 20 }
+                );
+                let ends_even = next <= 2 * ALIGN || (place as usize + next) % ALIGN == 0;
+                assert!(!is_cut || next == left || ends_even, "{next} bytes at {place}");
+                left -= next;
+                place += next as u64;
+                count += 1;
+            }
+            assert_eq!(balance.segments(len, len, at), count, "{len} bytes");
+            assert_eq!(count == 1, len < 10_000);
+        }
+    }
+}
