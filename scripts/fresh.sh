@@ -90,6 +90,7 @@ make_tree() {
     for package in "$@"; do include+=,$package; done
     # shellcheck disable=SC2016 # for the shells of the hooks
     unshare --mount --fork --kill-child mmdebstrap --quiet --mode=root --variant=minbase --include="$include" --aptopt="$work/apt.conf" \
+        --dpkgopt=force-unsafe-io \
         --setup-hook='mkdir -p "$1/usr/local/share/ca-certificates"' \
         --setup-hook='cp /usr/local/share/ca-certificates/*.crt "$1/usr/local/share/ca-certificates/" 2>/dev/null || true' \
         "$release" "$tree" "${sources[@]}"
