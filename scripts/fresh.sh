@@ -129,7 +129,7 @@ for name in "${names[@]}"; do
     began=$SECONDS
     # In a process of its own: 'set -e' does not hold within an 'if'.
     status=0
-    (set -e && "fresh_$name" "$work/$name") > >(sed "s/^/$name: /") 2>&1 &
+    (set -e && "fresh_$name" "$work/$name") > >(sed -u "s/^/$name: /") 2>&1 &
     wait $! || status=$?
     rm -rf --one-file-system "${work:?}/$name"
     echo "== fresh $name: $([[ $status -eq 0 ]] && echo passed || echo FAILED), $((SECONDS - began)) s"
