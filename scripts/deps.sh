@@ -136,6 +136,7 @@ apt_install_known() {
 }
 
 install_libfabric() {
+    echo "No libfabric $OLDEST_LIBFABRIC or newer is found: $(libfabric_version 2>&1 | head -n 1)"
     have apt-get && apt_update
     local version
     version=$(candidate libfabric1)
