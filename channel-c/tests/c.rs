@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
@@ -67,8 +67,11 @@ fn a_c_program_runs_alone_and_as_a_job() {
         command.args(arguments).env("NVSHMEM_LIBFABRIC_PROVIDER", "shm").spawn().unwrap()
     };
     wait(vec![run(&[])]);
-    // Free by the time that PE 0 listens, unless another program takes it meanwhile.
-    let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    // The C interface takes no socket, so the port is given back before PE 0 listens. It is one of a loopback
+    // address that nobody else uses.
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    let own = Ipv4Addr::new(127, 64 | high, middle, low);
+    let at = TcpListener::bind((own, 0)).unwrap().local_addr().unwrap().to_string();
     let pe = |me: u32| run(&[at.clone(), me.to_string(), String::from("3")]);
     wait((0..3).map(pe).collect());
 }

@@ -5,6 +5,7 @@
 
 use std::env;
 use std::net::TcpListener;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -46,12 +47,15 @@ pub fn this_pe() -> Option<u32> {
 /// One does not end well.
 pub fn start(arguments: &[String]) -> Result<(), MachineError> {
     let io = |error: std::io::Error| MachineError(error.to_string());
-    let port =
-        TcpListener::bind("127.0.0.1:0").and_then(|any| any.local_addr()).map_err(io)?.port();
+    // PE 0 gets the socket itself, as its standard input.
+    let listener = TcpListener::bind("127.0.0.1:0").map_err(io)?;
+    let port = listener.local_addr().map_err(io)?.port();
     let start = |pe: u32| {
         let mut command = Command::new(env::current_exe()?);
         command.args(arguments).env(PE, pe.to_string()).env(PORT, port.to_string());
-        command.stdin(Stdio::null()).spawn()
+        let input =
+            if pe == 0 { OwnedFd::from(listener.try_clone()?).into() } else { Stdio::null() };
+        command.stdin(input).spawn()
     };
     let mut children: Vec<Child> = (0..N_PES).map(start).collect::<Result<_, _>>().map_err(io)?;
     let since = Instant::now();
@@ -86,7 +90,14 @@ pub fn run(machine: &dyn Machine, me: u32, prefix: &str, share: u64) -> Result<(
     let address = format!("127.0.0.1:{port}");
     let options =
         TcpOptions { address, me, n_pes: N_PES, job: 1, patience: Duration::from_secs(60) };
-    let joined = TcpBootstrap::join(options).map_err(|error| MachineError(error.to_string()))?;
+    let joined = if me == 0 {
+        let socket = std::io::stdin().as_fd().try_clone_to_owned();
+        let socket = socket.map_err(|error| MachineError(error.to_string()))?;
+        TcpBootstrap::center(options, socket.into())
+    } else {
+        TcpBootstrap::join(options)
+    };
+    let joined = joined.map_err(|error| MachineError(error.to_string()))?;
     let options = Options { rings: 4, slots: 4096, ..Options::from_env()? };
     let channel = Channel::new(Box::new(joined), &options)?;
     let heap = channel.allocate_symmetric(8 * AREAS * AREA)? as usize;

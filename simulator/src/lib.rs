@@ -70,4 +70,4 @@ pub use nvshmem_abi::Layout;
 pub use pe::bootstrap::Bootstrap;
 pub use pe::entry::{Scenario, pe_entry};
 pub use pe::job::Job;
-pub use settings::JobSettings;
+pub use settings::{JobSettings, is_setting};

@@ -66,6 +66,9 @@ pub struct JobSettings {
     /// How long the others may take to end once a PE has failed; then they are killed.
     /// Default 5 s.
     pub grace: Duration,
+    /// Whether PEs see what the launcher's environment sets for NVSHMEM, libfabric and CUDA's launches. Default:
+    /// they do not, so that a job is the same on every machine.
+    pub inherits_settings: bool,
     /// Environment of every PE, on top of the launcher's own. PEs have a working directory of their
     /// own, so paths are better absolute.
     pub env: BTreeMap<String, String>,
@@ -118,7 +121,14 @@ impl JobSettings {
             prefix_of_pe: BTreeMap::new(),
             network_of_pe: BTreeMap::new(),
             forward_output: false,
+            inherits_settings: false,
         }
+    }
+
+    /// Leaves PEs the settings of the launcher's environment, for what users start.
+    pub fn inherits_settings(mut self) -> Self {
+        self.inherits_settings = true;
+        self
     }
 
     /// Sets an environment variable of every PE.
@@ -275,6 +285,15 @@ impl JobSettings {
     }
 }
 
+/// Whether a variable is a setting of NVSHMEM, of libfabric or of CUDA's launches, or a fault of the stand-in for
+/// CUDA's driver. Variables of tests are none.
+pub fn is_setting(name: &str) -> bool {
+    const OTHERS: [&str; 2] = ["CUDA_MODULE_LOADING", "CUDA_DEVICE_MAX_CONNECTIONS"];
+    let begins = |prefix| name.starts_with(prefix);
+    (["NVSHMEM_", "FI_", "FAKE_CUDA_"].into_iter().any(begins) && !begins("NVSHMEM_TEST_"))
+        || OTHERS.contains(&name)
+}
+
 /// What a PE knows of its job.
 #[derive(Clone, Debug)]
 pub(crate) struct PeSettings {
@@ -329,4 +348,19 @@ impl PeSettings {
 fn read<T: FromStr>(name: &str) -> Result<T, String> {
     let value = std::env::var(name).map_err(|e| format!("{name}: {e}"))?;
     value.parse().map_err(|_| format!("{name}: cannot read {value:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_of_a_user_are_told_from_those_of_tests() {
+        for name in ["NVSHMEM_DEBUG", "FI_PROVIDER", "FAKE_CUDA_COPY_NS", "CUDA_MODULE_LOADING"] {
+            assert!(is_setting(name), "{name}");
+        }
+        for name in ["NVSHMEM_TEST_GPU", "PATH", "CUDA_VISIBLE_DEVICES", "FINAL"] {
+            assert!(!is_setting(name), "{name}");
+        }
+    }
 }

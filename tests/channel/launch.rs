@@ -1,12 +1,15 @@
 //! A job: this test program once for each PE, as processes of their own.
 
+use std::io;
 use std::net::TcpListener;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
+use nvshmem_sim::is_setting;
 use test_support::needs::{self, Need, libfabric2};
 
 /// What a process of a job is told.
@@ -25,6 +28,14 @@ pub(crate) struct Place {
     pub(crate) n_pes: u32,
     /// Where PE 0 listens.
     pub(crate) address: String,
+}
+
+impl Place {
+    /// The socket that PE 0 was started with.
+    pub(crate) fn listener(&self) -> TcpListener {
+        let socket = io::stdin().as_fd().try_clone_to_owned().expect("a socket as standard input");
+        TcpListener::from(socket)
+    }
 }
 
 /// What a PE does.
@@ -92,11 +103,15 @@ impl Job {
     }
 
     fn run(&self, library: Option<PathBuf>) -> Result<(), Failed> {
-        // The port is free by the time that PE 0 listens, unless another program takes it meanwhile.
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        // PE 0 gets the socket itself, as its standard input.
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let port = listener.local_addr()?.port();
         let program = std::env::current_exe()?;
         let start = |me: u32| {
             let mut command = Command::new(&program);
+            for name in std::env::vars().map(|(name, _)| name).filter(|name| is_setting(name)) {
+                command.env_remove(name);
+            }
             command
                 .env(SCENARIO, self.scenario)
                 .env(ME, me.to_string())
@@ -105,13 +120,19 @@ impl Job {
                 .env("NVSHMEM_LIBFABRIC_PROVIDER", self.fabric.provider())
                 .env("RUST_BACKTRACE", "0")
                 .envs(self.env.iter().copied())
-                .stdin(Stdio::null());
+                .stdin(if me == 0 {
+                    Stdio::from(OwnedFd::from(listener.try_clone()?))
+                } else {
+                    Stdio::null()
+                });
             if let Some(library) = &library {
                 command.env("NVSHMEM_LIBFABRIC_LIBRARY", library);
             }
             command.spawn()
         };
         let children: Vec<Child> = (0..self.n_pes).map(start).collect::<Result<_, _>>()?;
+        // With PE 0's end of it the port is closed, and who still wants to connect is told.
+        drop(listener);
         let ended = wait(children);
         for (pe, status) in ended.into_iter().enumerate() {
             let expected = self.dies == Some(pe as u32);

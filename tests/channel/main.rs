@@ -10,6 +10,8 @@ mod traffic;
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
+use nvshmem_transport_libfabric::channel::kernels;
+use test_support::needs::{self, Need};
 
 use launch::{Fabric, Job, pe_entry};
 
@@ -38,10 +40,21 @@ fn main() -> ExitCode {
     trials.push(Job::new("late", Fabric::Shm, 1).trial());
     trials.push(Job::new("sizes", Fabric::Shm, 1).trial());
     trials.push(Job::new("bad", Fabric::Shm, 1).trial());
+    trials.push(needs::trial("kernels_were_compiled", compiler_for_kernels(), |()| {
+        let image = kernels::IMAGE.ok_or(kernels::BUILT)?;
+        // What a fatbin begins with.
+        if image[..4] == [0x50, 0xed, 0x55, 0xba] { Ok(()) } else { Err(kernels::BUILT.into()) }
+    }));
     let seconds = vec![("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", "2")];
     for fabric in [Fabric::Shm, Fabric::Tcp, Fabric::Tcp2] {
         let job = Job::new("dead", fabric, 2);
         trials.push(Job { env: seconds.clone(), dies: Some(1), ..job }.trial());
     }
     libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// Whether there was a compiler for kernels when this was built; that it failed is no reason to skip.
+fn compiler_for_kernels() -> Need<()> {
+    let none = kernels::IMAGE.is_none() && kernels::BUILT.contains("no nvcc");
+    if none { Err(kernels::BUILT.to_owned()) } else { Ok(()) }
 }

@@ -20,7 +20,11 @@ pub(crate) const AT_LEAST: u32 = 3;
 pub(crate) fn bootstrap(place: &Place) -> Box<TcpBootstrap> {
     let Place { me, n_pes, address } = place.clone();
     let options = TcpOptions { address, me, n_pes, job: 1, patience: Duration::from_secs(60) };
-    Box::new(TcpBootstrap::join(options).unwrap())
+    let joined = match me {
+        0 => TcpBootstrap::center(options, place.listener()),
+        _ => TcpBootstrap::join(options),
+    };
+    Box::new(joined.unwrap())
 }
 
 pub(crate) fn options() -> Options {

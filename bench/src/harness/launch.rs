@@ -57,6 +57,7 @@ pub(crate) fn run(
         .param("control", control.display())
         .deadline(allowed)
         .step_deadline(allowed)
+        .inherits_settings()
         .run()?
         .check()?;
     Ok(report)

@@ -7,8 +7,9 @@
 //! the engine's shortest way, with a turn after every batch, until all are delivered.
 
 use std::fmt;
-use std::io::Read;
+use std::io::{self, Read};
 use std::net::TcpListener;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
@@ -78,7 +79,11 @@ pub(crate) fn process(part: &str) -> Result<(), BoxError> {
     };
     let address = format!("127.0.0.1:{port}");
     let (me, patience) = (me as u32, Duration::from_secs(60));
-    let bootstrap = TcpBootstrap::join(TcpOptions { address, me, n_pes: 2, job: 1, patience })?;
+    let options = TcpOptions { address, me, n_pes: 2, job: 1, patience };
+    let bootstrap = match me {
+        0 => TcpBootstrap::center(options, io::stdin().as_fd().try_clone_to_owned()?.into())?,
+        _ => TcpBootstrap::join(options)?,
+    };
     let mut options = ChannelOptions::from_env()?;
     (options.rings, options.slots) = (RINGS as u32, PUTS / RINGS);
     let channel = Channel::new(Box::new(bootstrap), &options)?;
@@ -234,7 +239,9 @@ pub(crate) fn measure(pace: &Pace, report: &mut Report) -> Result<(), BoxError> 
 }
 
 fn job(rounds: u32, least: Duration) -> Result<Rounds, BoxError> {
-    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    // PE 0 gets the socket itself, as its standard input.
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let port = listener.local_addr()?.port();
     let start = |me: u32| -> Result<Child, BoxError> {
         let part = format!("{me} {port} {rounds} {}", least.as_micros());
         let mut command = Command::new(std::env::current_exe()?);
@@ -244,6 +251,7 @@ fn job(rounds: u32, least: Duration) -> Result<Rounds, BoxError> {
             .env("NVSHMEM_LIBFABRIC_BOOTSTRAP_SECONDS", "60")
             .stdin(Stdio::null());
         if me == 0 {
+            command.stdin(OwnedFd::from(listener.try_clone()?));
             command.stdout(Stdio::piped());
         }
         Ok(command.spawn()?)

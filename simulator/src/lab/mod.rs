@@ -22,6 +22,7 @@ pub use experiment::{Event, Experiment, Figure, Measure, Run, StreamOp, Workload
 pub use namespace::Namespace;
 pub use network::{Carried, Change, End, Link, Network};
 pub use rate::Rate;
+pub use raw::tcp;
 pub use run::{Ran, Subject, load};
 pub use workload::pe;
 

@@ -82,11 +82,11 @@ impl Namespace {
         self.batch("tc", lines)
     }
 
-    /// What `ip` or `tc` answers.
+    /// What `ip`, `tc` or another program answers.
     ///
     /// # Errors
     /// See [`Namespace::ip`].
-    pub(super) fn ask(&self, program: &str, arguments: &[&str]) -> Result<String, LabError> {
+    pub fn ask(&self, program: &str, arguments: &[&str]) -> Result<String, LabError> {
         self.call(program, arguments, "")
     }
 
@@ -131,28 +131,4 @@ fn on_own_thread<R: Send>(f: impl FnOnce() -> R + Send) -> R {
         Ok(result) => result,
         Err(panic) => std::panic::resume_unwind(panic),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::lab::missing;
-
-    fn interfaces() -> Result<String, LabError> {
-        std::fs::read_to_string("/proc/thread-self/net/dev").map_err(|e| LabError::new("dev", e))
-    }
-
-    #[test]
-    fn a_namespace_has_interfaces_of_its_own() {
-        if let Some(reason) = missing() {
-            println!("skipped: {reason}");
-            return;
-        }
-        let namespace = Namespace::new().unwrap();
-        namespace.ip(&["link add own0 type veth peer name own1".into()]).unwrap();
-        assert!(namespace.inside(interfaces).unwrap().contains("own0"));
-        assert!(!interfaces().unwrap().contains("own0"), "this thread has stayed where it was");
-        let wrong = namespace.ip(&["link set none up".into()]).unwrap_err().to_string();
-        assert!(wrong.contains("none"), "{wrong}");
-    }
 }

@@ -18,7 +18,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 ///
 /// # Errors
 /// The connection cannot be made or breaks.
-pub(super) fn tcp(network: &Network, rail: usize, bytes: usize) -> Result<f64, LabError> {
+pub fn tcp(network: &Network, rail: usize, bytes: usize) -> Result<f64, LabError> {
     let place = Network::address(Link { host: 1, rail });
     let fail = |e| LabError::new(format!("TCP to {place}"), e);
     let [from, to, ..] = network.hosts() else {

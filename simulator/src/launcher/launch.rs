@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use crate::launcher::coordinator::Coordinator;
 use crate::launcher::leftovers::Leftovers;
 use crate::launcher::report::{JobReport, Outcome, PeReport, Stream};
-use crate::settings::JobSettings;
+use crate::settings::{JobSettings, is_setting};
 use crate::wire::{Frames, FromPe, ToPe};
 
 /// Longest wait for something to read. Ends of processes are noticed at this rate where no pipe
@@ -158,6 +158,13 @@ impl Launcher<'_> {
             }
             None => Command::new(program),
         };
+        if !self.settings.inherits_settings {
+            for name in std::env::vars_os().map(|(name, _)| name) {
+                if name.to_str().is_some_and(is_setting) {
+                    command.env_remove(name);
+                }
+            }
+        }
         command
             .envs(self.settings.env_for(pe, socket))
             .stdin(Stdio::null())

@@ -67,9 +67,12 @@ impl TcpBootstrap {
         Ok(Self { options, star, number: 0 })
     }
 
-    /// PE 0 on a socket that listens already.
-    #[cfg(test)]
-    fn center(options: TcpOptions, listener: TcpListener) -> Result<Self, BootstrapError> {
+    /// As [`TcpBootstrap::join`], for PE 0 on a socket that listens already: whoever starts the PEs chose a free
+    /// port by it, and nobody else can have taken that since.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn center(options: TcpOptions, listener: TcpListener) -> Result<Self, BootstrapError> {
         let deadline = Deadline::within(options.patience);
         let star = Star::Center(gather(&options, listener, &deadline)?);
         Ok(Self { options, star, number: 0 })

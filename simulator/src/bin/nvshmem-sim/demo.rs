@@ -50,6 +50,7 @@ pub(crate) fn run(options: &Options) -> Result<(), BoxError> {
         .param("max", options.max)
         .heap(4 * chunk, chunk)
         .deadline(Duration::from_secs(600))
+        .inherits_settings()
         .run()?
         .check()?;
 
