@@ -102,7 +102,7 @@ soak: deps ## Random and faulty traffic with fresh seeds, for MINUTES (30)
 	scripts/soak.sh $(MINUTES)
 
 .PHONY: gpu-tests
-gpu-tests: deps plugins ## Collect in target/gpu-tests what 'make test-staged' is on a machine with a GPU
+gpu-tests: deps plugins ## Collect in target/gpu-tests the tests on device memory, for a machine with a GPU
 	scripts/gpu-tests.sh $(PLUGINS) $(TARGET)/gpu-tests
 
 .PHONY: gpu-kit

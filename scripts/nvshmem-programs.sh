@@ -11,7 +11,7 @@ read -ra versions <<<"${NVSHMEM_TEST_VERSIONS-3.4.5 3.6.5 3.8.0}"
 archs=${NVSHMEM_TEST_ARCHS-90}
 
 if [[ ${#versions[@]} -eq 0 ]]; then
-    echo "skipped: NVSHMEM programs (NVSHMEM_TEST_VERSIONS is empty)"
+    echo "SKIPPED NVSHMEM programs: NVSHMEM_TEST_VERSIONS is empty"
     exit 0
 fi
 

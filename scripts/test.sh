@@ -21,7 +21,7 @@ export CARGO_TERM_COLOR=never
 for variable in $(compgen -e); do
     case $variable in
     NVSHMEM_TEST_*) ;;
-    NVSHMEM_* | FI_* | FAKE_CUDA_*) unset "$variable" ;;
+    NVSHMEM_* | FI_* | FAKE_CUDA_* | CUDA_MODULE_LOADING | CUDA_DEVICE_MAX_CONNECTIONS) unset "$variable" ;;
     esac
 done
 
@@ -76,6 +76,7 @@ NVSHMEM_TEST_LIBFABRIC2=${NVSHMEM_TEST_LIBFABRIC2-$(scripts/libfabric2.sh)}
 export NVSHMEM_TEST_VERSIONS NVSHMEM_TEST_LIBFABRIC2
 
 if [[ $tier == quick ]]; then
+    export NVSHMEM_TEST_SEEDS=${NVSHMEM_TEST_SEEDS:-50}
     part "build of the tests" checked --no-run --lib --bins --test engine --test wire --test plugin
     part "unit tests" checked --lib --bins
     part "engine on the fake" checked --test engine --test wire
@@ -87,7 +88,7 @@ else
         export NVSHMEM_TEST_KERNELS=1
     fi
     if [[ $tier == full ]]; then
-        export NVSHMEM_TEST_FULL=1 NVSHMEM_TEST_SEEDS=${NVSHMEM_TEST_SEEDS:-5000}
+        export NVSHMEM_TEST_FULL=1 NVSHMEM_TEST_SEEDS=${NVSHMEM_TEST_SEEDS:-2000}
         part "licences and origins of crates" scripts/deny.sh --install
     fi
     part "formatting and lints" scripts/check.sh
@@ -150,8 +151,7 @@ by_name=$(grep -cE '^test .* \.\.\. ignored(,|$)' "$log" || true)
 [[ $by_name -eq $ignored ]] || wrong "$ignored tests were skipped and $by_name are named"
 ! grep -q ': no reason given$' "$work/skips" || wrong "A skip is without a reason"
 if [[ -s $work/skips ]]; then
-    echo "Skipped:"
-    sed 's/^/  /' "$work/skips"
+    sed 's/^/SKIPPED /' "$work/skips"
 fi
 # In a file that NVSHMEM_TEST_SKIPS_ALLOWED names, regular expressions for the skips that may be.
 if [[ -n ${NVSHMEM_TEST_SKIPS_ALLOWED:-} ]]; then

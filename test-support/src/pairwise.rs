@@ -8,14 +8,13 @@
 /// same rows.
 ///
 /// Each row starts from the first pair that is still missing, and takes for every other factor the value that
-/// adds most pairs; of equals, the one that was used least.
+/// adds most pairs; of equals, the first. So what costs least to run comes first among the values.
 ///
 /// # Panics
 /// When a factor has no value.
 pub fn pairwise<const N: usize>(sizes: [usize; N]) -> Vec<[usize; N]> {
     assert!(sizes.iter().all(|size| *size > 0), "a factor without values: {sizes:?}");
     let mut missing: Vec<Pair> = pairs(&sizes);
-    let mut used: Vec<Vec<usize>> = sizes.iter().map(|size| vec![0; *size]).collect();
     let mut rows = Vec::new();
     if N == 1 {
         return (0..sizes[0]).map(|value| [value; N]).collect();
@@ -26,22 +25,43 @@ pub fn pairwise<const N: usize>(sizes: [usize; N]) -> Vec<[usize; N]> {
         row[first.1.0] = Some(first.1.1);
         for factor in 0..N {
             if row[factor].is_none() {
-                let gain = |value| {
-                    let with = |pair: &&Pair| pair.joins((factor, value), &row);
-                    (missing.iter().filter(with).count(), usize::MAX - used[factor][value])
-                };
+                let gain =
+                    |value| missing.iter().filter(|pair| pair.joins((factor, value), &row)).count();
                 // The last of equals by max_by_key, so the values are seen backwards.
                 row[factor] = (0..sizes[factor]).rev().max_by_key(|value| gain(*value));
             }
         }
         let row = row.map(|value| value.unwrap_or_default());
         missing.retain(|pair| !pair.is_in(&row));
-        for (factor, value) in row.iter().enumerate() {
-            used[factor][*value] += 1;
-        }
         rows.push(row);
     }
     rows
+}
+
+/// The [`pairwise`] rows; in the full tier, every combination of the first `whole` factors, each with some value
+/// of the other ones.
+///
+/// # Panics
+/// When a factor has no value.
+pub fn rows<const N: usize>(sizes: [usize; N], whole: usize) -> Vec<[usize; N]> {
+    if crate::full() { product(sizes, whole) } else { pairwise(sizes) }
+}
+
+fn product<const N: usize>(sizes: [usize; N], whole: usize) -> Vec<[usize; N]> {
+    let count: usize = sizes[..whole].iter().product();
+    let row = |mut number: usize| {
+        let mut row = [0; N];
+        for factor in 0..whole {
+            row[factor] = number % sizes[factor];
+            number /= sizes[factor];
+        }
+        let sum: usize = row.iter().sum();
+        for factor in whole..N {
+            row[factor] = (sum + factor) % sizes[factor];
+        }
+        row
+    };
+    (0..count).map(row).collect()
 }
 
 /// A factor and one of its values.
@@ -111,6 +131,14 @@ mod tests {
         covers([1, 4, 2], 8);
         covers([5, 3, 3, 7, 5, 2, 2, 3], 45);
         covers([7, 5, 3, 3, 2], 40);
+    }
+
+    #[test]
+    fn a_product_has_every_combination_once_and_every_value_of_the_rest() {
+        let rows = product([2, 3, 4], 2);
+        let combined: BTreeSet<_> = rows.iter().map(|row| (row[0], row[1])).collect();
+        assert_eq!((rows.len(), combined.len()), (6, 6));
+        assert_eq!(rows.iter().map(|row| row[2]).collect::<BTreeSet<_>>().len(), 4);
     }
 
     #[test]

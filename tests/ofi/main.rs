@@ -9,6 +9,7 @@ mod host_memory;
 mod messages;
 mod remote_data;
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
@@ -27,6 +28,22 @@ const HANG: Duration = Duration::from_secs(60);
 const TOKENS: u32 = 64;
 const PEERS: usize = 8;
 const PROVIDERS: [Provider; 3] = [Provider::Tcp, Provider::TcpRxm, Provider::Shm];
+
+/// Whether this process has the variable with this value. If not, the test, by its whole name, has been run in one
+/// that has, for libfabric reads its environment once; and it has passed.
+fn in_a_process_with(variable: &str, value: &str, test: &str) -> bool {
+    if std::env::var(variable).is_ok_and(|has| has == value) {
+        return true;
+    }
+    let program = std::env::current_exe().expect("this program");
+    let mut child = Command::new(program);
+    let output = child.args(["--exact", test, "--nocapture"]).env(variable, value).output();
+    let output = output.expect("it starts");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}{complained}");
+    false
+}
 
 fn settings(provider: Provider) -> Settings {
     let library = std::env::var("OFI_TEST_LIBRARY");
@@ -507,6 +524,9 @@ fn a_device_that_does_not_exist_is_named_with_what_there_is() {
 
 #[test]
 fn a_missing_provider_is_explained() {
+    if !in_a_process_with("FI_PROVIDER", "^efa,cxi,verbs", "a_missing_provider_is_explained") {
+        return;
+    }
     for (provider, name) in [(Provider::Cxi, "cxi"), (Provider::Efa, "efa")] {
         let error = Discovery::run(&settings(provider), true, MemoryKinds::Host)
             .expect_err("no such NIC here");
@@ -520,6 +540,10 @@ fn a_missing_provider_is_explained() {
 
 #[test]
 fn auto_settles_on_tcp_and_explains_the_others() {
+    let test = "auto_settles_on_tcp_and_explains_the_others";
+    if !in_a_process_with("FI_PROVIDER", "^efa,cxi,verbs", test) {
+        return;
+    }
     let automatic = Settings { devices: Devices::Any, ..settings(Provider::Auto) };
     let discovery = Discovery::run(&automatic, true, MemoryKinds::Host)
         .unwrap_or_else(|error| panic!("{error}"));
@@ -532,6 +556,23 @@ fn auto_settles_on_tcp_and_explains_the_others() {
     for provider in ["efa", "cxi", "verbs;ofi_rxm"] {
         assert!(refused.contains(&provider), "{refused:?}");
     }
+}
+
+#[test]
+fn a_missing_library_is_an_error_that_names_it() {
+    // One that has loaded a libfabric answers that it has another already.
+    let missing = "libfabric-of-nowhere.so.1";
+    let test = "a_missing_library_is_an_error_that_names_it";
+    if !in_a_process_with("OFI_TEST_LIBRARY", missing, test) {
+        return;
+    }
+    let error = Discovery::run(&settings(Provider::Auto), true, MemoryKinds::Host)
+        .expect_err("no such library");
+    assert!(matches!(error, OfiError::Load(_)), "{error:?}");
+    let said = error.to_string();
+    assert!(said.contains(missing), "{said}");
+    assert!(said.contains("cannot open shared object file"), "the loader's own words: {said}");
+    assert!(said.contains("install libfabric 1.17"), "{said}");
 }
 
 #[test]

@@ -24,6 +24,8 @@ const SLOT: usize = 320 << 10;
 const SLOTS: u32 = 4;
 /// Tells the second process what it is, and for which provider.
 const ROLE: &str = "OFI_TEST_TARGET_OF";
+/// The test, which in the second process is [`target`].
+const TEST: &str = "remote_data::data_is_there_before_what_tells_of_it_and_each_is_told_once";
 /// What the processes tell one another stands on lines that begin so.
 const MARK: &str = "@ ";
 /// The high half of every word, so that all four bytes are seen to arrive.
@@ -81,6 +83,9 @@ impl Drop for Target {
 
 #[test]
 fn data_is_there_before_what_tells_of_it_and_each_is_told_once() {
+    if let Ok(role) = std::env::var(ROLE) {
+        return target(&role);
+    }
     for provider in PROVIDERS {
         let mut opened = open(&settings(provider));
         println!("{}", opened.report);
@@ -88,7 +93,7 @@ fn data_is_there_before_what_tells_of_it_and_each_is_told_once() {
         assert!(opened.proxy.limits().iter().all(|rail| rail.remote_data));
         let program = std::env::current_exe().expect("this program");
         let child = Command::new(program)
-            .args(["--exact", "remote_data::target", "--ignored", "--nocapture"])
+            .args(["--exact", TEST, "--nocapture"])
             .env(ROLE, format!("{provider:?}"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -165,14 +170,8 @@ fn send_all(
     assert_eq!(answers, (0..ROUNDS).collect());
 }
 
-/// The other process of the test above.
-#[test]
-#[ignore = "it is run by the test of remote data, as its second process"]
-fn target() {
-    let Ok(role) = std::env::var(ROLE) else {
-        println!("{ROLE} is not set");
-        return;
-    };
+/// The other process of the test above, for the provider of that name.
+fn target(role: &str) {
     let provider = PROVIDERS.into_iter().find(|provider| format!("{provider:?}") == role);
     let mut opened = open(&settings(provider.expect("a provider")));
     let bytes = vec![0; SLOT * SLOTS as usize];

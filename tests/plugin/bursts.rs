@@ -4,40 +4,40 @@
 use libtest_mimic::Trial;
 use nvshmem_abi::{Layout, c};
 use nvshmem_sim::{Amo, BoxError, Host, Job, SymAddr};
+use test_support::pairwise::rows;
 
-use crate::fabric::{Fabric, trial};
-use crate::matrix::run;
+use crate::fabric::trial;
+use crate::matrix::{FABRICS, place, run};
 
 const ROUNDS: u64 = 60;
 /// Puts of a round to each PE: more than one batch.
 const EACH: u64 = 40;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let mut trials = Vec::new();
-    for fabric in [Fabric::Rxm, Fabric::Tcp2, Fabric::Shm, Fabric::Rxm2, Fabric::Shm2] {
-        for batch in ["always", "auto"] {
-            let name = format!("bursts_{}_{batch}", fabric.name());
-            trials.push(trial(name, Some(fabric), move || {
-                // A depth of three makes room scarce in the middle of every burst.
-                for (rails, depth) in [(1, 0), (2, 0), (2, 3), (1, 1)] {
-                    for layout in [Layout::V5, Layout::V6, Layout::V7] {
-                        let job = fabric
-                            .job("bursts", 3, rails, layout)
-                            .env("NVSHMEM_LIBFABRIC_BATCH_RMA", batch)
-                            .env("NVSHMEM_LIBFABRIC_QUEUE_DEPTH", depth);
-                        for pe in run(job)?.pes {
-                            let said = pe.text().contains("share a doorbell");
-                            if said != (batch == "always") {
-                                return Err(format!("batches: {said}, set to {batch}").into());
-                            }
-                        }
-                    }
+    let batches = ["always", "auto"];
+    // A depth of three makes room scarce in the middle of every burst.
+    let room = [(1, 0), (2, 0), (2, 3), (1, 1)];
+    let layouts = [Layout::V7, Layout::V6, Layout::V5];
+    let of = |[fabric, layout, at, batch]: [usize; 4]| {
+        let (fabric, layout, batch) = (FABRICS[fabric], layouts[layout], batches[batch]);
+        let (rails, depth) = room[at];
+        let place = place(fabric, 3, rails, layout);
+        trial(format!("bursts_{place}_depth_{depth}_{batch}"), Some(fabric), move || {
+            let job = fabric
+                .job("bursts", 3, rails, layout)
+                .env("NVSHMEM_LIBFABRIC_BATCH_RMA", batch)
+                .env("NVSHMEM_LIBFABRIC_QUEUE_DEPTH", depth);
+            for pe in run(job)?.pes {
+                let said = pe.text().contains("share a doorbell");
+                if said != (batch == "always") {
+                    return Err(format!("batches: {said}, set to {batch}").into());
                 }
-                Ok(())
-            }));
-        }
-    }
-    trials
+            }
+            Ok(())
+        })
+    };
+    let sizes = [FABRICS.len(), layouts.len(), room.len(), batches.len()];
+    rows(sizes, 4).into_iter().map(of).collect()
 }
 
 pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {

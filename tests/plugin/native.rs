@@ -5,43 +5,32 @@ use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{JobSettings, Layout};
+use test_support::pairwise::rows;
 
 use crate::fabric::{Fabric, job, trial};
-use crate::matrix::run;
+use crate::matrix::{place, run};
 use crate::peers::all_say;
 
 const SETTING: &str = "NVSHMEM_LIBFABRIC_ATOMICS";
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
-    for fabric in [Fabric::Rxm, Fabric::Shm, Fabric::Rxm2, Fabric::Shm2] {
+    let fabrics = [Fabric::Shm, Fabric::Rxm, Fabric::Shm2, Fabric::Rxm2];
+    let shapes = [(2, 1), (4, 2), (8, 2)];
+    let scenarios = ["atomics", "signals"];
+    let sizes = [fabrics.len(), shapes.len(), scenarios.len(), Layout::ALL.len()];
+    for [fabric, shape, scenario, layout] in rows(sizes, 4) {
+        let (fabric, (n_pes, rails)) = (fabrics[fabric], shapes[shape]);
+        let (scenario, layout) = (scenarios[scenario], Layout::ALL[layout]);
+        let name = format!("native_{scenario}_{}", place(fabric, n_pes, rails, layout));
+        trials.push(trial(name, Some(fabric), move || {
+            let (rounds, most) = if n_pes == 2 { (500, 4 << 20) } else { (150, 300_000) };
+            let job = fabric.job(scenario, n_pes, rails, layout);
+            natively(job.heap(96 << 20, 1 << 20).param("rounds", rounds).param("most", most))
+        }));
+    }
+    for fabric in fabrics {
         let on = fabric.name();
-        for (n_pes, rails) in [(2, 1), (4, 2), (8, 2)] {
-            trials.push(trial(
-                format!("native_atomics_{on}_{n_pes}_pes"),
-                Some(fabric),
-                move || {
-                    for layout in [Layout::V3a, Layout::V5, Layout::V7] {
-                        natively(fabric.job("atomics", n_pes, rails, layout))?;
-                    }
-                    Ok(())
-                },
-            ));
-            trials.push(trial(
-                format!("native_signals_{on}_{n_pes}_pes"),
-                Some(fabric),
-                move || {
-                    let (rounds, most) = if n_pes == 2 { (1000, 4 << 20) } else { (300, 300_000) };
-                    // As put, fence and atomic, and as one call.
-                    for layout in [Layout::V3b, Layout::V7] {
-                        let job =
-                            fabric.job("signals", n_pes, rails, layout).heap(96 << 20, 1 << 20);
-                        natively(job.param("rounds", rounds).param("most", most))?;
-                    }
-                    Ok(())
-                },
-            ));
-        }
         trials.push(trial(format!("native_order_{on}"), Some(fabric), move || {
             natively(fabric.job("order", 3, 2, Layout::V3a))?;
             natively(fabric.job("order", 3, 4, Layout::V6))

@@ -195,7 +195,8 @@ fn values(host: &Host<'_>, me: u32, n: u32) -> Result<(), BoxError> {
     let slots =
         || (0..8).flat_map(|align| [1, 2, 4, 8].into_iter().map(move |width| (align, width)));
     let value = |sender: u32, slot: usize| {
-        u64::from(Pattern::of(&[9, sender.into()]).byte(slot as u64) | 1) * 0x0123_4567_89ab_cdef
+        let byte = Pattern::of(&[9, sender.into()]).byte(slot as u64) | 1;
+        u64::from(byte).wrapping_mul(0x0123_4567_89ab_cdef)
     };
     for pe in 0..n {
         for (slot, (align, width)) in slots().enumerate() {

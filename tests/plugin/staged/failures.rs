@@ -9,6 +9,8 @@ use nvshmem_sim::{
     Amo, BoxError, Host, Job, JobReport, Layout, MemoryKind, Ops, Outcome, Pattern, SymAddr,
 };
 
+use test_support::pairwise::rows;
+
 use super::device::{Needs, job, staged};
 use crate::fabric::Fabric;
 
@@ -22,39 +24,43 @@ const NAME: &str = "CUDA_ERROR_LAUNCH_FAILED";
 /// Page-locked memory that the simulator has itself.
 const OWN_PINNED: u64 = 2 << 20;
 
+const FABRICS: [Fabric; 3] = [Fabric::Rxm, Fabric::Tcp2, Fabric::Shm];
+
+fn of_failure(
+    fabric: Fabric,
+    (at, side): (u32, &'static str),
+    how: &'static str,
+    op: &'static str,
+) -> Trial {
+    // A mapped word may outlive its device.
+    let words = if op == "signal" { "stream" } else { "auto" };
+    let name = format!("failures::{how}_of_{op}_at_the_{side}_{}", fabric.name());
+    staged(name, fabric, Needs::StandIn, move || {
+        let report = job(fabric, MemoryKind::Device, "failing", 2, 2, Layout::V7)
+            .param("at", at)
+            .param("how", how)
+            .param("op", op)
+            .env("NVSHMEM_LIBFABRIC_WORDS", words)
+            .env("NVSHMEM_LIBFABRIC_WARN_SECONDS", 1)
+            .env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", 4)
+            .grace(Duration::from_secs(30))
+            .run()?;
+        judge(&report, at, op)
+    })
+}
+
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
-    for fabric in [Fabric::Rxm, Fabric::Tcp2, Fabric::Shm] {
+    let sides = [(0, "initiator"), (1, "target")];
+    let ways = ["copy", "late_copy", "submit", "lost"];
+    let ops = ["put", "get", "put_signal"];
+    for [fabric, side, how, op] in rows([FABRICS.len(), sides.len(), ways.len(), ops.len()], 4) {
+        trials.push(of_failure(FABRICS[fabric], sides[side], ways[how], ops[op]));
+    }
+    for fabric in FABRICS {
         let on = fabric.name();
-        for (at, side) in [(0, "initiator"), (1, "target")] {
-            for how in ["copy", "late_copy", "submit", "lost"] {
-                for op in ["put", "get", "put_signal", "signal"] {
-                    // Every failure on one fabric, one of each kind on the others.
-                    if fabric != Fabric::Rxm && how != "late_copy" && op != "signal" {
-                        continue;
-                    }
-                    // A signal is of one piece, and its word is the target's own.
-                    if op == "signal" && (how != "lost" || side != "target") {
-                        continue;
-                    }
-                    // A mapped word may outlive its device.
-                    let words = if op == "signal" { "stream" } else { "auto" };
-                    let name = format!("failures::{how}_of_{op}_at_the_{side}_{on}");
-                    trials.push(staged(name, fabric, Needs::StandIn, move || {
-                        let report = job(fabric, MemoryKind::Device, "failing", 2, 2, Layout::V7)
-                            .param("at", at)
-                            .param("how", how)
-                            .param("op", op)
-                            .env("NVSHMEM_LIBFABRIC_WORDS", words)
-                            .env("NVSHMEM_LIBFABRIC_WARN_SECONDS", 1)
-                            .env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", 4)
-                            .grace(Duration::from_secs(30))
-                            .run()?;
-                        judge(&report, at, op)
-                    }));
-                }
-            }
-        }
+        // A signal is of one piece, and its word is the target's own.
+        trials.push(of_failure(fabric, sides[1], "lost", "signal"));
         trials.push(staged(
             format!("failures::out_of_pinned_memory_{on}"),
             fabric,

@@ -7,6 +7,7 @@ use nvshmem_sim::{BoxError, Job, Layout, MemoryKind, Pattern};
 use super::device::{Needs, job, staged};
 use super::matrix::done;
 use crate::fabric::Fabric;
+use crate::matrix::warns;
 
 const CHUNK: u64 = 256 << 10;
 const DEPTH: u64 = 4;
@@ -37,7 +38,7 @@ fn hazards() -> Result<(), Failed> {
         let report = job.run()?.check()?;
         for pe in &report.pes {
             let text = pe.text();
-            let warned: Vec<_> = text.lines().filter(|line| line.contains("WARN")).collect();
+            let warned: Vec<_> = text.lines().filter(|line| warns(line)).collect();
             let right = match of {
                 Some(setting) => warned.iter().all(|line| line.contains(setting)),
                 None => true,
