@@ -13,9 +13,9 @@ use nvshmem_transport_libfabric::engine::request::{AtomicRequest, PutSignalReque
 use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
 use nvshmem_transport_libfabric::engine::state::batch::{Batch, MAX_BATCHES};
 use nvshmem_transport_libfabric::engine::striping::balance::Spread;
+use test_support::seeds::for_seeds;
 
 use super::job::{Job, Member, Random, Shape};
-use super::random::for_seeds;
 use super::signals::{Targets, race, random_script, random_shape};
 
 type FakeLane = Lane<FakePort>;
@@ -172,7 +172,7 @@ fn filled_job(seed: u64, shape: &Shape, script: Script) -> Job {
 #[test]
 fn a_batch_that_is_over_has_done_all_it_should() {
     const EACH: usize = 28;
-    for_seeds(80, |seed| {
+    for_seeds("a_batch_that_is_over_has_done_all_it_should", &[], 80, |seed| {
         let mut random = Random(seed * 0x2545_f491 + 9);
         let shape = random_shape(&mut random);
         let job = filled_job(seed, &shape, random_script(&mut random));
@@ -230,7 +230,7 @@ fn a_batch_that_is_over_has_done_all_it_should() {
 /// Somebody else's operations, posted without end, do not keep a batch from ending.
 #[test]
 fn a_batch_ends_while_others_go_on() {
-    for_seeds(40, |seed| {
+    for_seeds("a_batch_ends_while_others_go_on", &[], 40, |seed| {
         let mut random = Random(seed * 0x9e37_79b9 + 21);
         // Not staged: that takes many trips, and each waits behind all that the others post.
         let shape = Shape { n_pes: 2, staged: 0, ..random_shape(&mut random) };

@@ -5,10 +5,10 @@ use nvshmem_transport_libfabric::engine::fake::Script;
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::SignalEngine;
 use nvshmem_transport_libfabric::engine::request::PutSignalRequest;
+use test_support::seeds::for_seeds;
 
 use super::as_entry::AsEntry as _;
 use super::job::{Job, Random, Shape, random_spread};
-use super::random::for_seeds;
 use super::signals::{Targets, race};
 
 const DOORBELLS: Script = Script {
@@ -149,7 +149,7 @@ fn without_a_gain_puts_go_out_at_once() {
 /// the loop turned and nothing else.
 #[test]
 fn no_lack_of_room_strands_a_burst() {
-    for_seeds(200, |seed| {
+    for_seeds("no_lack_of_room_strands_a_burst", &[], 200, |seed| {
         let mut random = Random(seed * 0x9e37_79b9 + 17);
         let shape = Shape {
             n_pes: 3,
@@ -217,7 +217,7 @@ fn a_failure_in_the_middle_leaves_other_peers_alone() {
 /// Bursts of all PEs to all others at once.
 #[test]
 fn bursts_cross() {
-    for_seeds(40, |seed| {
+    for_seeds("bursts_cross", &[], 40, |seed| {
         let mut random = Random(seed * 0x51ed_270b + 5);
         let shape = Shape {
             n_pes: 4,
@@ -251,7 +251,7 @@ fn bursts_cross() {
 #[test]
 fn counted_puts_go_between_bursts() {
     const EACH: usize = 32;
-    for_seeds(60, |seed| {
+    for_seeds("counted_puts_go_between_bursts", &[], 60, |seed| {
         let mut random = Random(seed * 0x0bad_cafe + 9);
         let shape = Shape {
             n_pes: 3,

@@ -6,6 +6,7 @@ use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::loopback::{Anchor, Loopback};
 use nvshmem_transport_libfabric::engine::port::Direction;
 use nvshmem_transport_libfabric::engine::wire::handle::HandleError;
+use test_support::seeds::for_seeds;
 
 use super::job::{Job, Random, Shape};
 
@@ -49,8 +50,8 @@ fn every_rail_reads_once() {
 
 #[test]
 fn every_write_is_delivered_before_any_rail_reads() {
-    let mut random = Random(7);
-    for seed in 1..300 {
+    for_seeds("every_write_is_delivered_before_any_rail_reads", &[], 300, |seed| {
+        let mut random = Random(seed * 0x9e37_79b9 + 7);
         let shape = Shape {
             rails: 1 + random.below(4) as u8,
             depth: 1 + random.below(3) as u32,
@@ -89,7 +90,7 @@ fn every_write_is_delivered_before_any_rail_reads() {
         job.quiet(0, 1).unwrap();
         assert_eq!(job.heap(0, 128, 8), 5u64.to_le_bytes());
         assert_eq!(job.heap(0, 136, 8), 6u64.to_le_bytes());
-    }
+    });
 }
 
 #[test]

@@ -9,10 +9,10 @@ use nvshmem_transport_libfabric::engine::request::PutSignalRequest;
 use nvshmem_transport_libfabric::engine::signal::counted::TAGS;
 use nvshmem_transport_libfabric::engine::wire::message::{Mark, Tag};
 use nvshmem_transport_libfabric::engine::wire::window::WINDOW;
+use test_support::seeds::for_seeds;
 
 use super::as_entry::AsEntry as _;
 use super::job::{Job, Member, Random, Shape};
-use super::random::for_seeds;
 use super::signals::{Targets, race, random_script};
 
 fn shape() -> Shape {
@@ -169,7 +169,7 @@ fn tags_are_used_again_across_their_wrap() {
         member.lane.quiet(Pe(1))
     });
     assert_eq!(fabric.load(Pe(1), base, 8), 4500u64.to_le_bytes());
-    for_seeds(60, |seed| {
+    for_seeds("tags_are_used_again_across_their_wrap", &[], 60, |seed| {
         let mut random = Random(seed * 0x9e37_79b9 + 17);
         let shape = Shape {
             rails: 1 + random.below(4) as u8,

@@ -15,16 +15,11 @@ use nvshmem_transport_libfabric::engine::recovery::detours::Detours;
 use nvshmem_transport_libfabric::engine::recovery::health::RailHealth;
 use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
 use nvshmem_transport_libfabric::engine::request::{PutSignalRequest, ResultPlace};
+use test_support::seeds::for_seeds;
 
 use super::as_entry::AsEntry as _;
 use super::job::{Job, Member, Random, Shape, host_config, limits, random_lonely, random_spread};
-use super::random::for_seeds;
 use super::signals::{Targets, race, random_script};
-
-/// How many seeds each random test runs; `NVSHMEM_TEST_SEEDS` in its place.
-fn seeds() -> u64 {
-    std::env::var("NVSHMEM_TEST_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(100)
-}
 
 pub(crate) const HEALTH: RailHealth =
     RailHealth { timeout: Duration::from_secs(1), cooling: Some(Duration::from_secs(4)) };
@@ -374,7 +369,7 @@ fn a_refused_put_does_not_cost_the_signal_before_it_when_its_path_fails() {
 fn every_byte_is_exact_while_rails_die() {
     const PHASES: usize = 12;
     const SLOT: usize = 2048;
-    for_seeds(seeds(), |seed| {
+    for_seeds("every_byte_is_exact_while_rails_die", &[], 100, |seed| {
         let mut random = Random(seed * 0x9e37_79b9 + 3);
         let shape = shape(&mut random);
         let n = shape.n_pes;
@@ -452,7 +447,7 @@ fn every_byte_is_exact_while_rails_die() {
 fn signals_follow_their_data_while_rails_die() {
     const EACH: usize = 40;
     const SLOT: usize = 256;
-    for_seeds(seeds(), |seed| {
+    for_seeds("signals_follow_their_data_while_rails_die", &[], 100, |seed| {
         let mut random = Random(seed * 0x51ed_270b + 9);
         let shape = Shape { heap: 1 << 16, ..shape(&mut random) };
         let n = shape.n_pes;
@@ -523,7 +518,7 @@ fn signals_follow_their_data_while_rails_die() {
 #[test]
 fn atomics_are_exact_while_rails_die() {
     const EACH: usize = 40;
-    for_seeds(seeds(), |seed| {
+    for_seeds("atomics_are_exact_while_rails_die", &[], 100, |seed| {
         let mut random = Random(seed * 0x0bad_cafe + 1);
         let shape = shape(&mut random);
         let n = shape.n_pes;

@@ -8,10 +8,10 @@ use nvshmem_transport_libfabric::engine::lane::SignalEngine;
 use nvshmem_transport_libfabric::engine::request::{AtomicRequest, PutSignalRequest, ResultPlace};
 use nvshmem_transport_libfabric::engine::wire::message::{Body, Message, Packet, Spot, Tag};
 use nvshmem_transport_libfabric::engine::wire::window::Seq;
+use test_support::seeds::for_seeds;
 
 use super::as_entry::AsEntry as _;
 use super::job::{Job, Random, Shape};
-use super::random::for_seeds;
 use super::signals::{Targets, race, random_script, random_shape};
 
 fn native(random: &mut Random) -> Shape {
@@ -22,7 +22,7 @@ fn native(random: &mut Random) -> Shape {
 /// of the operations done one after another.
 #[test]
 fn every_operation_does_what_it_says() {
-    for_seeds(60, |seed| {
+    for_seeds("every_operation_does_what_it_says", &[], 60, |seed| {
         let mut random = Random(seed * 0x9e37_79b9 + 7);
         let shape = Shape { n_pes: 2, ..native(&mut random) };
         let job = Job::new(seed, &shape, random_script(&mut random));
@@ -85,7 +85,7 @@ fn every_operation_does_what_it_says() {
 /// No fabric adds halves, so that is a loop, which all PEs run on one word at once.
 #[test]
 fn halves_are_added_exactly_under_contention() {
-    for_seeds(60, |seed| {
+    for_seeds("halves_are_added_exactly_under_contention", &[], 60, |seed| {
         let mut random = Random(seed * 0x51ed_270b + 1);
         let shape = native(&mut random);
         let n = shape.n_pes;

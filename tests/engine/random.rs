@@ -1,22 +1,10 @@
-//! Random operations under random misbehaviour. A failing seed is printed and can be run again.
+//! Random operations under random misbehaviour.
 
 use nvshmem_transport_libfabric::engine::fake::Script;
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
+use test_support::seeds::for_seeds;
 
 use super::job::{Job, Random, Shape, random_lonely, random_rates, random_spread};
-
-/// Runs `case` for many seeds and names the one that fails; for a single one if `NVSHMEM_TEST_SEED` says
-/// which.
-pub(crate) fn for_seeds(count: u64, case: impl Fn(u64) + std::panic::RefUnwindSafe) {
-    let single = std::env::var("NVSHMEM_TEST_SEED").ok().and_then(|text| text.parse().ok());
-    let (first, last) = single.map_or((1, count), |seed| (seed, seed));
-    for seed in first..=last {
-        if let Err(panic) = std::panic::catch_unwind(|| case(seed)) {
-            eprintln!("failed with seed {seed}");
-            std::panic::resume_unwind(panic);
-        }
-    }
-}
 
 fn random_shape(random: &mut Random) -> Shape {
     let rails = 1 + random.below(4) as u8;
@@ -47,7 +35,7 @@ fn random_script(random: &mut Random) -> Script {
 /// is what was sent.
 #[test]
 fn every_byte_arrives_under_reordering_and_lack_of_room() {
-    for_seeds(400, |seed| {
+    for_seeds("every_byte_arrives_under_reordering_and_lack_of_room", &[], 400, |seed| {
         let mut random = Random(seed * 0x9e37_79b9 + 1);
         let shape = random_shape(&mut random);
         let n = shape.n_pes as usize;
@@ -105,7 +93,7 @@ fn every_byte_arrives_under_reordering_and_lack_of_room() {
 /// Whatever the fabric does, writes behind a fence are delivered after those before it.
 #[test]
 fn fences_keep_their_order() {
-    for_seeds(400, |seed| {
+    for_seeds("fences_keep_their_order", &[], 400, |seed| {
         let mut random = Random(seed * 0x51ed_270b + 7);
         let shape = random_shape(&mut random);
         let mut job = Job::new(seed, &shape, random_script(&mut random));

@@ -14,10 +14,10 @@ use nvshmem_transport_libfabric::engine::signal::counted::TAGS;
 use nvshmem_transport_libfabric::engine::wire::handle::HandleBytes;
 use nvshmem_transport_libfabric::engine::wire::message::{Body, Message, Packet};
 use nvshmem_transport_libfabric::engine::wire::window::Seq;
+use test_support::seeds::for_seeds;
 
 use super::as_entry::AsEntry as _;
 use super::job::{Job, Member, Random, Shape, random_lonely, random_rates, random_spread};
-use super::random::for_seeds;
 
 /// Where the peers' heaps are.
 pub(crate) struct Targets(pub(crate) Vec<(usize, HandleBytes)>);
@@ -147,7 +147,7 @@ pub(crate) fn random_script(random: &mut Random) -> Script {
 #[test]
 fn no_signal_comes_before_its_data() {
     const EACH: usize = 24;
-    for_seeds(150, |seed| {
+    for_seeds("no_signal_comes_before_its_data", &[], 150, |seed| {
         let mut random = Random(seed * 0x9e37_79b9 + 3);
         let shape = random_shape(&mut random);
         let n = shape.n_pes;
@@ -241,7 +241,7 @@ fn no_signal_comes_before_its_data() {
 #[test]
 fn atomics_are_exact_under_contention() {
     const EACH: u64 = 40;
-    for_seeds(150, |seed| {
+    for_seeds("atomics_are_exact_under_contention", &[], 150, |seed| {
         let mut random = Random(seed * 0x51ed_270b + 11);
         let shape = random_shape(&mut random);
         let n = shape.n_pes;
@@ -297,7 +297,7 @@ fn atomics_are_exact_under_contention() {
 /// Puts, atomics and put_signals behind a fence come after everything before it.
 #[test]
 fn fences_order_puts_signals_and_atomics() {
-    for_seeds(150, |seed| {
+    for_seeds("fences_order_puts_signals_and_atomics", &[], 150, |seed| {
         let mut random = Random(seed * 0x0bad_cafe + 5);
         let shape = Shape { n_pes: 2, ..random_shape(&mut random) };
         let job = Job::new(seed, &shape, random_script(&mut random));

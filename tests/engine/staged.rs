@@ -12,10 +12,10 @@ use nvshmem_transport_libfabric::engine::lane::host_lane::HostLane;
 use nvshmem_transport_libfabric::engine::port::{Access, Direction};
 use nvshmem_transport_libfabric::engine::recovery::health::RailHealth;
 use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
+use test_support::seeds::for_seeds;
 
 use super::as_entry::AsEntry as _;
 use super::job::{Job, Member, Random, Shape, host_config, limits};
-use super::random::for_seeds;
 use super::signals::{Targets, race, random_script, random_shape};
 
 /// All memory of all PEs is staged.
@@ -37,7 +37,7 @@ fn fill(job: &Job, n: u32) {
 #[test]
 fn every_byte_goes_where_it_belongs() {
     const PART: usize = 8192;
-    for_seeds(150, |seed| {
+    for_seeds("every_byte_goes_where_it_belongs", &[], 150, |seed| {
         let mut random = Random(seed * 0x9e37_79b9 + 17);
         let mut shape = Shape { heap: 1 << 15, native: false, ..random_shape(&mut random) };
         shape.staged = [ALL, ALL, random.below(1 << 8) as u32][random.below(3)];

@@ -7,10 +7,10 @@ use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::SignalEngine;
 use nvshmem_transport_libfabric::engine::request::PutSignalRequest;
 use nvshmem_transport_libfabric::engine::striping::balance::Spread;
+use test_support::seeds::for_seeds;
 
 use super::as_entry::AsEntry as _;
 use super::job::{Job, Random, Shape};
-use super::random::for_seeds;
 use super::signals::Targets;
 
 /// What a rail of 400 Mbit/s carries, in bytes per microsecond.
@@ -201,7 +201,7 @@ fn the_data_of_a_signal_uses_all_rails() {
 /// Large and small, puts and gets and fences, over rails whose rates change: every byte is right.
 #[test]
 fn every_byte_arrives_over_rails_whose_rates_change() {
-    for_seeds(1000, |seed| {
+    for_seeds("every_byte_arrives_over_rails_whose_rates_change", &[], 1000, |seed| {
         let mut random = Random(seed * 0x9e37_79b9 + 11);
         let rails = 2 + random.below(3);
         let segment = [1 << 12, 10_000, 1 << 14][random.below(3)];
@@ -267,7 +267,7 @@ fn every_byte_arrives_over_rails_whose_rates_change() {
 /// Writes behind a fence are delivered after those before it, also where both are cut.
 #[test]
 fn fences_hold_what_is_cut() {
-    for_seeds(500, |seed| {
+    for_seeds("fences_hold_what_is_cut", &[], 500, |seed| {
         let mut random = Random(seed * 0x51ed_270b + 3);
         let rails = 2 + random.below(3);
         let shape = Shape {
