@@ -30,7 +30,7 @@ use crate::engine::state::regions::{LaneKind, RegionTable};
 use crate::engine::wire::handshake::{Addresses, Hello, RailAddress, Step, fabric_hash};
 use crate::logging;
 use crate::ofi::{Discovery, OfiPort, Opened};
-use crate::settings::{Devices, Provider, Settings, SignalChoice, YieldWhen};
+use crate::settings::{Provider, Settings, SignalChoice, YieldWhen};
 
 /// Opens the rails and connects all PEs. Collective: every PE calls it, and either all succeed or
 /// all get an error with the reason of those that failed.
@@ -115,14 +115,13 @@ pub(crate) fn connect(
 fn open(job: &Job, rails: &[usize], here: u32, n_pes: u32) -> Result<Opened, JobError> {
     let settings = &job.settings;
     let single_host = here == n_pes;
-    let provider = job.discovery.provider();
-    if provider == "shm" && !single_host {
-        return Err(JobError::OtherHosts { here, n_pes });
+    if job.discovery.is_for_one_host() && !single_host {
+        let provider = job.discovery.provider();
+        return Err(JobError::OtherHosts { provider, here, n_pes });
     }
     let peers = n_pes as usize;
-    // Sockets on several hosts need interfaces where init took loopback.
-    let sockets = provider.starts_with("tcp");
-    if sockets && !single_host && settings.devices == Devices::Any {
+    // Init has asked as if all PEs were here.
+    if job.discovery.depends_on_hosts() && !single_host {
         let discovery = Discovery::run(settings, false, memory_kinds())?;
         return Ok(discovery.open(&discovery.default_rails(), peers)?);
     }
@@ -130,7 +129,8 @@ fn open(job: &Job, rails: &[usize], here: u32, n_pes: u32) -> Result<Opened, Job
     if settings.provider == Provider::Auto {
         info!(
             target: logging::TOPO,
-            "NVSHMEM_LIBFABRIC_PROVIDER is auto: provider {provider} is the first that works"
+            "NVSHMEM_LIBFABRIC_PROVIDER is auto: provider {} is the first that works",
+            discovery.provider()
         );
     }
     Ok(discovery.open(rails, peers)?)
@@ -174,14 +174,8 @@ fn carries_remote_data(opened: &Opened) -> bool {
 
 /// Where the proxy rails of this PE are.
 fn locations(opened: &Opened) -> Addresses {
-    let shared_memory = opened.report.provider == "shm";
-    let fabric = |at: usize, name: &str| {
-        // Rails in shared memory have no wires to spread over, and libfabric 2.5 crashes when
-        // messages cross between them. So each is a fabric of its own.
-        if shared_memory { fabric_hash(&format!("{name} {at}")) } else { fabric_hash(name) }
-    };
     let rails = opened.report.rails.iter().enumerate().map(|(at, rail)| RailAddress {
-        fabric: fabric(at, &rail.fabric),
+        fabric: fabric_hash(&rail.fabric),
         address: opened.proxy.address(RailId(at as u8)).to_vec(),
     });
     Addresses(rails.collect())
@@ -341,7 +335,7 @@ fn assemble(
             SignalChoice::Counted => SignalEngine::Counted,
         },
         counted: counting.most(),
-        spread: spread(settings, &report.provider),
+        spread: spread(settings, report.striping),
         devices,
     };
     let n_pes = paths.proxy.n_pes();

@@ -23,10 +23,10 @@ pub(crate) enum JobError {
     #[error("connecting the PEs: {what}")]
     Collectives { what: String },
     #[error(
-        "provider shm connects the PEs of one host, but only {here} of this job's {n_pes} PEs are \
+        "provider {provider} connects the PEs of one host, but only {here} of this job's {n_pes} PEs are \
          on this host: set NVSHMEM_LIBFABRIC_PROVIDER to tcp or to your NIC's provider"
     )]
-    OtherHosts { here: u32, n_pes: u32 },
+    OtherHosts { provider: &'static str, here: u32, n_pes: u32 },
     #[error("{0}")]
     Cuda(#[from] CudaError),
     #[error("memory to read through the rails, for the order of NICs' writes before flags: {why}")]

@@ -1,10 +1,32 @@
 //! Errors of this layer, each with what was tried and libfabric's own text.
 
+use std::fmt;
+
 use libfabric_sys::{Library, LoadError};
 use thiserror::Error;
 
 use crate::engine::port::PortError;
-use crate::ofi::discovery::search::Refusal;
+use crate::settings::Provider;
+
+/// Something that libfabric could have given, and why it was not taken.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// The provider.
+    pub provider: String,
+    /// The device; none when the whole provider was refused.
+    pub device: Option<String>,
+    /// The reason.
+    pub reason: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.device {
+            Some(device) => write!(f, "{}, {device}: {}", self.provider, self.reason),
+            None => write!(f, "{}: {}", self.provider, self.reason),
+        }
+    }
+}
 
 /// Why the fabric cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -17,7 +39,7 @@ pub enum OfiError {
     #[error("no usable libfabric device for provider `{asked}`{}", list(.refusals))]
     NoDevice {
         /// The provider asked for, as the user names it.
-        asked: &'static str,
+        asked: Provider,
         /// Everything that was looked at, and why it was not taken.
         refusals: Vec<Refusal>,
     },

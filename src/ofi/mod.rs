@@ -27,7 +27,7 @@
 //! provider offers only `FI_THREAD_DOMAIN`, both meet on the domain and take its gate, a mutex that
 //! does not exist in the other modes (see `domain.rs`).
 
-mod atomics;
+mod atomic_support;
 mod data_path;
 mod discovery;
 mod error;
@@ -38,15 +38,17 @@ mod progress_probe;
 mod provider;
 mod report;
 
-pub use atomics::AtomicSupport;
+pub use atomic_support::AtomicSupport;
 pub use data_path::port::OfiPort;
 pub use discovery::device::Device;
 pub use discovery::message_order::MessageOrder;
 pub use discovery::remote_data::RemoteData;
-pub use discovery::search::{Discovery, MemoryKinds, Refusal};
-pub use error::OfiError;
-pub use memory::device_memory::{DeviceMemory, DirectRefusal, DmaBufPart};
+pub use discovery::search::{Discovery, MemoryKinds};
+pub use error::{OfiError, Refusal};
+pub use memory::device_memory::DirectRefusal;
+pub use memory::direct_policy::{DeviceMemory, DmaBufPart};
 pub use memory::registration::{OfiMemory, OfiRegion};
 pub use open::Opened;
 pub use progress_probe::Verdict;
+pub use provider::Striping;
 pub use report::{RailReport, Report};

@@ -2,21 +2,22 @@
 
 use std::sync::Arc;
 
-use libfabric_sys::{DEVICE_MEMORY_API, Version};
+use libfabric_sys::Version;
 use log::{info, warn};
 
 use crate::engine::lane::segments_for;
 use crate::engine::port::RailLimits;
 use crate::engine::state::regions::LaneKind;
-use crate::ofi::atomics::AtomicSupport;
+use crate::ofi::atomic_support::AtomicSupport;
 use crate::ofi::data_path::port::OfiPort;
 use crate::ofi::data_path::rail::{Rail, Receives};
 use crate::ofi::discovery::device::Device;
 use crate::ofi::discovery::message_order::MessageOrder;
+use crate::ofi::discovery::query::wants_atomics;
 use crate::ofi::discovery::remote_data::RemoteData;
 use crate::ofi::discovery::search::Discovery;
 use crate::ofi::error::OfiError;
-use crate::ofi::memory::device_memory::DirectPolicy;
+use crate::ofi::memory::direct_policy::DirectPolicy;
 use crate::ofi::memory::registration::OfiMemory;
 use crate::ofi::objects::contexts::Contexts;
 use crate::ofi::objects::fabric::Fabrics;
@@ -25,9 +26,6 @@ use crate::ofi::provider::Reopening;
 use crate::ofi::report::{RailReport, Report};
 use crate::settings::{BatchChoice, Source};
 use crate::topology::Topology;
-
-/// From here on cxi rings the doorbell for what it has taken before it refuses a post.
-const SOUND_BATCHES: Version = Version::new(2, 0);
 
 /// Most rails of a lane, as [`Port::limits`](crate::engine::port::Port::limits) has it.
 const MAX_RAILS: usize = 32;
@@ -62,7 +60,7 @@ impl Discovery {
         let mut proxy: Vec<Arc<Rail>> = Vec::new();
         let mut devices = Vec::new();
         let contexts = Contexts::new(self.segments(rails));
-        let atomics = AtomicSupport::wanted(&self.settings, self.candidate);
+        let atomics = wants_atomics(&self.settings, self.profile);
         let contexts = Arc::new(if atomics { contexts.with_cells() } else { contexts });
         for &index in rails {
             let Some(device) = self.devices().get(index) else {
@@ -111,12 +109,15 @@ impl Discovery {
         let info = &first.info;
         let addressing = first_rail.domain().addressing();
         // What all rails keep.
-        let mut orders = devices.iter().map(|device| MessageOrder::of(&device.info));
-        let message_order =
-            orders.find(|order| !order.kept).unwrap_or_else(|| MessageOrder::of(info));
-        let mut remote = devices.iter().map(|device| RemoteData::of(&device.info));
-        let remote_data =
-            remote.find(|remote| !remote.offered).unwrap_or_else(|| RemoteData::of(info));
+        let mut orders =
+            devices.iter().map(|device| MessageOrder::of(device.profile, &device.info));
+        let message_order = orders
+            .find(|order| !order.kept)
+            .unwrap_or_else(|| MessageOrder::of(self.profile, info));
+        let mut remote = devices.iter().map(|device| RemoteData::of(device.profile, &device.info));
+        let remote_data = remote
+            .find(|remote| !remote.offered)
+            .unwrap_or_else(|| RemoteData::of(self.profile, info));
         let report = Report {
             provider: info.provider(),
             provider_version: info.provider_version(),
@@ -130,13 +131,19 @@ impl Discovery {
             verdict,
             message_order,
             remote_data,
+            striping: *self.profile.striping,
             rails: proxy
                 .iter()
                 .zip(&devices)
-                .map(|(rail, device)| RailReport {
+                .enumerate()
+                .map(|(at, (rail, device))| RailReport {
                     name: rail.name().to_owned(),
                     domain: device.domain.clone(),
-                    fabric: device.fabric.clone(),
+                    fabric: if *self.profile.separate_rails {
+                        format!("{} {at}", device.fabric)
+                    } else {
+                        device.fabric.clone()
+                    },
                     pci_path: device.pci_path.clone(),
                     depth: rail.limits().depth,
                     max_segment: rail.limits().max_segment,
@@ -152,7 +159,7 @@ impl Discovery {
                 .with_batches(self.batches())
                 .with_control(control),
             memory: OfiMemory::new(&host, &proxy, addressing, self.direct()),
-            atomics: AtomicSupport::of(&proxy, &self.settings, self.candidate),
+            atomics: AtomicSupport::of(&proxy, &self.settings, self.profile),
             report,
         })
     }
@@ -165,8 +172,8 @@ impl Discovery {
             return false;
         }
         let asked = self.settings.sources.of("NVSHMEM_LIBFABRIC_RAIL_TIMEOUT") != Source::Default;
-        let name = self.candidate.name;
-        match self.candidate.reopening {
+        let name = self.profile.name;
+        match *self.profile.reopening {
             Reopening::Shown => true,
             Reopening::Untried => {
                 if !asked {
@@ -177,7 +184,8 @@ impl Discovery {
                 }
                 asked
             }
-            Reopening::Never(reason) => {
+            Reopening::Never => {
+                let reason = self.profile.reopening.why;
                 info!(
                     "a rail that fails ends the job: with {name} there is no doing without, as {reason}"
                 );
@@ -212,12 +220,16 @@ impl Discovery {
 
     /// Whether the provider is told when more writes follow.
     pub fn batches(&self) -> bool {
-        let sound = self.library.version() >= SOUND_BATCHES;
         match self.settings.batching() {
-            BatchChoice::Auto => self.candidate.batches && sound,
+            BatchChoice::Auto => self.is_since(*self.profile.batches),
             BatchChoice::Always => true,
             BatchChoice::Never => false,
         }
+    }
+
+    /// Whether the library has what it has from this version on.
+    fn is_since(&self, version: Option<Version>) -> bool {
+        version.is_some_and(|since| self.library.version() >= since)
     }
 
     /// What decides whether NICs reach device memory by themselves.
@@ -226,9 +238,8 @@ impl Discovery {
             choice: self.settings.gpu_direct,
             level: self.settings.gdr_level,
             topology: Topology::system(),
-            // Before, the flag is ignored and the structure taken for vectors.
-            dma_bufs: self.candidate.dma_bufs && self.library.version() >= DEVICE_MEMORY_API,
-            copies_little: self.candidate.copies_little,
+            dma_bufs: self.is_since(*self.profile.dma_bufs),
+            copies_little: *self.profile.copies_little,
         }
     }
 

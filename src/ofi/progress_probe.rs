@@ -1,9 +1,8 @@
-//! Whether data moves while nobody calls libfabric.
+//! The probe of automatic progress: whether data moves while nobody calls libfabric.
 //!
 //! `FI_PROGRESS_AUTO` in an answer proves nothing: tcp 2.5 and 2.6 give it and start no thread,
-//! tcp;ofi_rxm 1.17 starts one that only connects. A table says which providers keep the promise,
-//! and a probe checks those, and the ones that the table does not know, before anybody relies on
-//! it. A wrong "no" costs a lane's progress calls; a wrong "yes" hangs the job.
+//! tcp;ofi_rxm 1.17 starts one that only connects. A provider's profile says whether it has such a thread,
+//! and a probe checks those that have before anybody relies on it. A wrong "no" costs a lane's progress calls; a wrong "yes" hangs the job.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +20,7 @@ use crate::ofi::discovery::device::Device;
 use crate::ofi::memory::registration::Registrar;
 use crate::ofi::objects::contexts::Contexts;
 use crate::ofi::objects::fabric::Fabrics;
+use crate::ofi::provider::Profile;
 use crate::settings::Settings;
 
 /// How long the probe waits for its write to land. A provider with a thread takes milliseconds.
@@ -35,19 +35,8 @@ pub struct Verdict {
     pub reason: String,
 }
 
-/// What is known of a provider.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Known {
-    /// It has a thread that moves data.
-    Kept(&'static str),
-    /// It has none.
-    Broken(&'static str),
-    /// Never seen.
-    Unknown,
-}
-
 impl Verdict {
-    /// Judges the provider of `device`, by the table, and by a probe where that could say yes.
+    /// Judges the provider of `device`, by its profile, and by a probe where that could say yes.
     pub(in crate::ofi) fn reach(
         fabrics: &mut Fabrics,
         device: &Device,
@@ -56,10 +45,9 @@ impl Verdict {
     ) -> Self {
         let provider = device.info.provider();
         let no = |reason: String| Self { truly_automatic: false, reason };
-        let promise = match known(&provider, library, device.info.data_progress()) {
-            Known::Broken(reason) => return no(format!("{provider}: {reason}")),
-            Known::Kept(reason) => reason,
-            Known::Unknown => "FI_PROGRESS_AUTO is what it answers",
+        let promise = match promise(device.profile, library, device.info.data_progress()) {
+            Ok(reason) => reason,
+            Err(reason) => return no(format!("{provider}: {reason}")),
         };
         match probe(fabrics, device, settings) {
             Ok(true) => Self {
@@ -76,24 +64,17 @@ impl Verdict {
     }
 }
 
-/// The table. Sources: the progress threads in the providers' code up to libfabric 2.6, checked by
-/// runs against targets that never poll for those that need no hardware.
-fn known(provider: &str, library: Version, got: fi_progress) -> Known {
-    if got != FI_PROGRESS_AUTO {
-        return Known::Broken("progress is manual");
-    }
-    match provider {
-        "tcp" | "net" => Known::Broken("answers FI_PROGRESS_AUTO but has no progress thread"),
-        "tcp;ofi_rxm" | "verbs;ofi_rxm" if library >= Version::new(2, 2) => {
-            Known::Kept("its data progress thread came with libfabric 2.2")
-        }
-        "tcp;ofi_rxm" | "verbs;ofi_rxm" => {
-            Known::Broken("before libfabric 2.2 its progress thread only makes connections")
-        }
-        "sockets" => Known::Kept("it has a progress thread"),
-        "shm" | "efa" | "cxi" => Known::Broken("it has no progress thread"),
-        _ if provider.starts_with("udp") => Known::Broken("it has no progress thread"),
-        _ => Known::Unknown,
+/// Whether the provider is to be believed as far as a probe, and why.
+fn promise(
+    profile: &Profile,
+    library: Version,
+    got: fi_progress,
+) -> Result<&'static str, &'static str> {
+    let known = &profile.progress_thread;
+    match **known {
+        _ if got != FI_PROGRESS_AUTO => Err("progress is manual"),
+        Some(since) if library >= since => Ok(known.why),
+        _ => Err(known.why),
     }
 }
 
@@ -148,6 +129,7 @@ mod tests {
     use libfabric_sys::FI_PROGRESS_MANUAL;
 
     use super::*;
+    use crate::ofi::provider::candidates;
     use crate::ofi::{Discovery, MemoryKinds};
     use crate::settings::Provider;
 
@@ -164,22 +146,20 @@ mod tests {
     }
 
     #[test]
-    fn the_table_believes_no_answer() {
-        let old = Version::new(1, 17);
-        let new = Version::new(2, 5);
-        for version in [old, new] {
-            for provider in ["tcp", "net", "shm", "efa", "cxi", "udp;ofi_rxd"] {
-                let answer = known(provider, version, FI_PROGRESS_AUTO);
-                assert!(matches!(answer, Known::Broken(_)), "{provider} {version}: {answer:?}");
+    fn an_answer_is_not_believed_without_a_thread() {
+        let (old, new) = (Version::new(1, 17), Version::new(2, 5));
+        for provider in [Provider::Tcp, Provider::Shm, Provider::Efa, Provider::Cxi] {
+            let profile = candidates(provider)[0];
+            for version in [old, new] {
+                let answer = promise(profile, version, FI_PROGRESS_AUTO);
+                assert!(answer.is_err(), "{provider:?} {version}: {answer:?}");
             }
-            let answer = known("sockets", version, FI_PROGRESS_AUTO);
-            assert!(matches!(answer, Known::Kept(_)));
         }
-        for provider in ["tcp;ofi_rxm", "verbs;ofi_rxm"] {
-            assert!(matches!(known(provider, old, FI_PROGRESS_AUTO), Known::Broken(_)));
-            assert!(matches!(known(provider, new, FI_PROGRESS_AUTO), Known::Kept(_)));
-            assert!(matches!(known(provider, new, FI_PROGRESS_MANUAL), Known::Broken(_)));
+        for provider in [Provider::TcpRxm, Provider::Verbs] {
+            let profile = candidates(provider)[0];
+            assert!(promise(profile, old, FI_PROGRESS_AUTO).is_err());
+            assert!(promise(profile, new, FI_PROGRESS_AUTO).is_ok());
+            assert!(promise(profile, new, FI_PROGRESS_MANUAL).is_err());
         }
-        assert_eq!(known("psm3", new, FI_PROGRESS_AUTO), Known::Unknown);
     }
 }

@@ -9,6 +9,7 @@ use crate::engine::port::Addressing;
 use crate::ofi::discovery::message_order::MessageOrder;
 use crate::ofi::discovery::remote_data::RemoteData;
 use crate::ofi::progress_probe::Verdict;
+use crate::ofi::provider::Striping;
 
 /// What was asked for, what was got, and what is open. Its `Display` is one line.
 #[derive(Clone, Debug)]
@@ -37,6 +38,8 @@ pub struct Report {
     pub message_order: MessageOrder,
     /// Whether writes may carry remote data, on every rail.
     pub remote_data: RemoteData,
+    /// How puts and gets are cut, where the settings do not say.
+    pub striping: Striping,
     /// The rails of the proxy lane, in rail order. The host lane is on the first one's device.
     pub rails: Vec<RailReport>,
     /// Devices that could not be opened, one line each.
@@ -50,7 +53,8 @@ pub struct RailReport {
     pub name: String,
     /// Libfabric's name of the domain.
     pub domain: String,
-    /// Libfabric's name of the fabric.
+    /// The fabric: what has the same name reaches one another. It is libfabric's name, with the rail's number where
+    /// rails are separate.
     pub fabric: String,
     /// The NIC in sysfs, for NICs.
     pub pci_path: Option<PathBuf>,

@@ -30,6 +30,12 @@ impl Choice for Provider {
     ];
 }
 
+impl fmt::Display for Provider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&name_of(*self))
+    }
+}
+
 impl Choice for Progress {
     const NAMES: &'static [(&'static str, Self)] =
         &[("auto", Self::Auto), ("manual", Self::Manual)];

@@ -15,11 +15,11 @@ use crate::engine::port::{
     Posted, RailLimits, Transfer,
 };
 use crate::engine::wire::message::{MAX_MESSAGE, Packet};
-use crate::ofi::atomics;
 use crate::ofi::data_path::host_memory;
 use crate::ofi::data_path::messages::{Messages, too_long};
 use crate::ofi::data_path::rail::Rail;
 use crate::ofi::error::{port_error, refused};
+use crate::ofi::objects::atomic_calls;
 use crate::ofi::objects::completion_queue::{DirectQueue, Entries};
 use crate::ofi::objects::contexts::{AtomicCell, Contexts};
 use crate::ofi::objects::domain::{Domain, Gate};
@@ -92,7 +92,7 @@ impl OfiPort {
                 gate,
                 values_desc: rail.values_desc().0,
                 cells_desc: rail.cells_desc().0,
-                always_fetches: atomics::always_fetches(&rail.domain().info().provider()),
+                always_fetches: rail.always_fetches(),
                 messages,
             })
         };
@@ -355,7 +355,7 @@ impl Port for OfiPort {
             Ok(Posted::Again)
         } else {
             let library = port_rail.rail.domain().library();
-            Err(port_error(library, atomics::name_of(row), code as i64))
+            Err(port_error(library, atomic_calls::name_of(row), code as i64))
         }
     }
 

@@ -64,6 +64,8 @@ pub(in crate::ofi) struct Rail {
     /// The NIC, where it is known.
     pci: Option<PciAddress>,
     limits: RailLimits,
+    /// Atomics that fetch nothing are posted as fetching ones.
+    always_fetches: bool,
 }
 
 impl Rail {
@@ -116,6 +118,7 @@ impl Rail {
             name: device.name.clone(),
             pci: device.pci_path.as_deref().and_then(PciAddress::of_path),
             limits,
+            always_fetches: *device.profile.atomics_always_fetch,
         })
     }
 
@@ -126,8 +129,8 @@ impl Rail {
             max_segment: at_most(info.max_message(), settings.max_segment, isize::MAX as usize),
             depth: at_most(info.tx_size(), settings.queue_depth.into(), MAX_DEPTH) as u32,
             needs_desc: needs_desc(info.mr_mode()),
-            orders_messages: MessageOrder::of(info).kept,
-            remote_data: RemoteData::of(info).offered,
+            orders_messages: MessageOrder::of(device.profile, info).kept,
+            remote_data: RemoteData::of(device.profile, info).offered,
         }
     }
 
@@ -142,6 +145,11 @@ impl Rail {
 
     pub(in crate::ofi) fn limits(&self) -> RailLimits {
         self.limits
+    }
+
+    /// Whether atomics that fetch nothing are posted as fetching ones.
+    pub(in crate::ofi) fn always_fetches(&self) -> bool {
+        self.always_fetches
     }
 
     /// Whether the endpoint was opened with `FI_ATOMIC`.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::ofi::objects::info::Info;
-use crate::ofi::provider::Candidate;
+use crate::ofi::provider::{Nic, Profile};
 
 /// A device of the chosen provider, ready to be opened.
 #[derive(Clone, Debug)]
@@ -23,27 +23,28 @@ pub struct Device {
     /// The NIC's directory in sysfs, as NVSHMEM compares it with the GPU's. None for what is not a
     /// NIC that reads memory itself.
     pub pci_path: Option<PathBuf>,
+    pub(in crate::ofi) profile: &'static Profile,
     pub(in crate::ofi) info: Arc<Info>,
 }
 
 impl Device {
-    pub(in crate::ofi) fn new(name: String, candidate: Candidate, info: Info) -> Self {
+    pub(in crate::ofi) fn new(name: String, profile: &'static Profile, info: Info) -> Self {
         let domain = info.domain_name();
-        let pci_path =
-            if candidate.plain_sockets || candidate.name == "shm" { None } else { pci_path(&info) };
+        let pci_path = profile.nic.and_then(|nic| pci_path(nic, &info));
         Self {
             name,
             domain,
             fabric: info.fabric_name(),
             address: info.source_ip(),
             pci_path,
+            profile,
             info: Arc::new(info),
         }
     }
 }
 
-/// The NIC's PCI device directory: from what libfabric says, else from the kernel's RDMA classes.
-fn pci_path(info: &Info) -> Option<PathBuf> {
+/// The NIC's PCI device directory: from what libfabric says, else from the kernel's class of NICs.
+fn pci_path(nic: Nic, info: &Info) -> Option<PathBuf> {
     if let Some(function) = info.pci_function() {
         let path = Path::new("/sys/bus/pci/devices").join(function);
         if let Ok(path) = fs::canonicalize(path) {
@@ -51,16 +52,8 @@ fn pci_path(info: &Info) -> Option<PathBuf> {
         }
     }
     let domain = info.domain_name();
-    // efa names its domains after the device and the endpoint type: rdmap0s6-rdm.
-    let device = domain.strip_suffix("-rdm").unwrap_or(&domain);
+    let device = domain.strip_suffix(nic.domain_suffix).unwrap_or(&domain);
     let names = info.nic_name().into_iter().chain([device.to_owned()]);
-    for name in names {
-        for class in ["infiniband", "cxi"] {
-            let path = Path::new("/sys/class").join(class).join(&name).join("device");
-            if let Ok(path) = fs::canonicalize(path) {
-                return Some(path);
-            }
-        }
-    }
-    None
+    let class = Path::new("/sys/class").join(nic.class);
+    names.into_iter().find_map(|name| fs::canonicalize(class.join(name).join("device")).ok())
 }

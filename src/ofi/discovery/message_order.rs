@@ -1,10 +1,11 @@
-//! Whether a message is received after the data of the writes before it.
+//! The order of a message and the writes before it.
 //!
 //! A signal sent as a message right behind its data relies on this (`FI_ORDER_SAW`), so a wrong
 //! "yes" breaks the program silently, and a wrong "no" costs one wait for the data. The provider's
-//! promise is necessary and not enough: a table names those whose promise was examined.
+//! promise is necessary and not enough: its profile says whether somebody has examined it.
 
 use crate::ofi::objects::info::Info;
+use crate::ofi::provider::Profile;
 
 /// Whether messages stay behind writes, on one rail, to one peer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -16,24 +17,15 @@ pub struct MessageOrder {
 }
 
 impl MessageOrder {
-    pub(in crate::ofi) fn of(info: &Info) -> Self {
-        Self::judge(&info.provider(), info.sends_after_writes())
+    pub(in crate::ofi) fn of(profile: &Profile, info: &Info) -> Self {
+        Self::judge(profile, info.sends_after_writes())
     }
 
-    /// The table. Sources: the providers' code up to libfabric 2.6 and their man pages; for tcp and
-    /// tcp;ofi_rxm also runs of libfabric 1.17 and 2.5.1 in which the target looks at 64 KiB of data
-    /// as soon as it has the message behind it.
-    fn judge(provider: &str, promised: bool) -> Self {
-        let no = |reason| Self { kept: false, reason };
-        match provider {
-            "efa" => no("efa delivers writes in any order"),
-            "shm" => no("shm may copy data beside its queue of messages"),
-            "tcp" | "tcp;ofi_rxm" if !promised => no("it does not promise FI_ORDER_SAW"),
-            "tcp" | "tcp;ofi_rxm" => Self {
-                kept: true,
-                reason: "one connection carries both, and FI_ORDER_SAW is promised",
-            },
-            _ => no("the order of this provider has not been examined"),
+    fn judge(profile: &Profile, promised: bool) -> Self {
+        let known = &profile.messages_follow_writes;
+        match (**known, promised) {
+            (true, false) => Self { kept: false, reason: "it does not promise FI_ORDER_SAW" },
+            (kept, _) => Self { kept, reason: known.why },
         }
     }
 }
@@ -41,15 +33,17 @@ impl MessageOrder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ofi::provider::candidates;
+    use crate::settings::Provider;
 
     #[test]
     fn a_promise_is_needed_and_not_enough() {
-        for provider in ["tcp", "tcp;ofi_rxm"] {
-            assert!(MessageOrder::judge(provider, true).kept, "{provider}");
-            assert!(!MessageOrder::judge(provider, false).kept, "{provider}");
+        for tcp in candidates(Provider::Tcp) {
+            assert!(MessageOrder::judge(tcp, true).kept, "{}", tcp.name);
+            assert!(!MessageOrder::judge(tcp, false).kept, "{}", tcp.name);
         }
-        for provider in ["efa", "shm", "cxi", "verbs;ofi_rxm", "net", "sockets", "psm3"] {
-            assert!(!MessageOrder::judge(provider, true).kept, "{provider}");
+        for provider in [Provider::Efa, Provider::Cxi, Provider::Verbs, Provider::Shm] {
+            assert!(!MessageOrder::judge(candidates(provider)[0], true).kept, "{provider:?}");
         }
     }
 }

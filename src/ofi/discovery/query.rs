@@ -15,8 +15,8 @@ use libfabric_sys::{
 use crate::engine::port::PortError;
 use crate::ofi::error::port_error;
 use crate::ofi::objects::info::Info;
-use crate::ofi::provider::Candidate;
-use crate::settings::{Progress, Settings, Threading};
+use crate::ofi::provider::Profile;
+use crate::settings::{AtomicsChoice, Progress, Settings, Threading};
 
 /// One step of the ladder: a progress mode and a threading level to ask for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,9 +29,9 @@ impl Step {
     /// From what the settings prefer down to what asks least of the provider. Threading is given
     /// up after progress: automatic progress is the rarer gift, and with `FI_THREAD_SAFE` the
     /// provider locks on every call.
-    pub(in crate::ofi) fn ladder(settings: &Settings, candidate: Candidate) -> Vec<Self> {
+    pub(in crate::ofi) fn ladder(settings: &Settings, profile: &'static Profile) -> Vec<Self> {
         let mut steps = Vec::new();
-        if settings.progress == Progress::Auto && candidate.avoid_auto.is_none() {
+        if settings.progress == Progress::Auto && !*profile.avoids_auto {
             steps.push(Self { progress: Progress::Auto, threading: settings.threading });
         }
         for threading in [Threading::Completion, Threading::Domain, Threading::Safe] {
@@ -71,6 +71,16 @@ pub(in crate::ofi) enum Demand {
     Atomics(Step),
 }
 
+/// Whether `FI_ATOMIC` is asked for. It excludes native tcp, and takes the promise that messages stay behind
+/// writes from tcp;ofi_rxm, so not unless the answer may be used.
+pub(in crate::ofi) fn wants_atomics(settings: &Settings, profile: &Profile) -> bool {
+    match settings.atomics {
+        AtomicsChoice::Auto => *profile.hardware_atomics,
+        AtomicsChoice::Native => true,
+        AtomicsChoice::Target => false,
+    }
+}
+
 /// Which memory transfers are to reach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::ofi) enum Reaching {
@@ -86,13 +96,13 @@ pub(in crate::ofi) enum Reaching {
 /// What `fi_getinfo` answered. An answer that names other providers only is an empty list.
 pub(in crate::ofi) fn query(
     library: &'static Library,
-    candidate: Candidate,
+    profile: &'static Profile,
     demand: Demand,
     reaching: Reaching,
     source: Option<IpAddr>,
 ) -> Result<Vec<Info>, PortError> {
     let out_of_memory = || port_error(library, "fi_dupinfo", FI_ENOMEM.into());
-    let hints = Hints::new(library, candidate, demand, reaching).ok_or_else(out_of_memory)?;
+    let hints = Hints::new(library, profile, demand, reaching).ok_or_else(out_of_memory)?;
     let node = source.map(|ip| CString::new(ip.to_string()).unwrap_or_default());
     let (node, flags) = match &node {
         Some(node) => (node.as_ptr(), FI_SOURCE | FI_NUMERICHOST),
@@ -110,7 +120,7 @@ pub(in crate::ofi) fn query(
     while !entry.is_null() {
         // SAFETY: an entry of the live list.
         if let Some(info) = unsafe { Info::copy(library, entry) } {
-            if info.provider() == candidate.name {
+            if info.provider() == profile.name {
                 infos.push(info);
             }
         }
@@ -131,12 +141,12 @@ struct Hints {
 impl Hints {
     fn new(
         library: &'static Library,
-        candidate: Candidate,
+        profile: &'static Profile,
         demand: Demand,
         reaching: Reaching,
     ) -> Option<Self> {
         let hints = Self { library, raw: NonNull::new(library.allocinfo())? };
-        let name = CString::new(candidate.name).ok()?;
+        let name = CString::new(profile.name).ok()?;
         // SAFETY: an info from fi_dupinfo(NULL) has all its attributes allocated and zeroed. The
         // name must come from malloc, since fi_freeinfo frees it.
         unsafe {
@@ -222,5 +232,19 @@ mod tests {
             ["progress MANUAL, threading SAFE"],
             "ofi_rxm's thread is not asked for"
         );
+    }
+
+    #[test]
+    fn atomics_are_asked_for_where_the_answer_may_be_used() {
+        let settings = |atomics| Settings { atomics, ..Settings::default() };
+        for (provider, auto) in
+            [(Provider::Cxi, true), (Provider::Efa, false), (Provider::Shm, false)]
+        {
+            let profile = candidates(provider)[0];
+            let wanted = |choice| wants_atomics(&settings(choice), profile);
+            assert_eq!(wanted(AtomicsChoice::Auto), auto, "{provider:?}");
+            assert!(wanted(AtomicsChoice::Native));
+            assert!(!wanted(AtomicsChoice::Target));
+        }
     }
 }

@@ -1,40 +1,18 @@
 //! Finding the devices to use.
 
-use std::fmt;
 use std::net::IpAddr;
 
 use libfabric_sys::{FI_DELIVERY_COMPLETE, Library};
-use log::info;
+use log::{debug, info};
 
-use crate::ofi::atomics::AtomicSupport;
 use crate::ofi::discovery::device::Device;
 use crate::ofi::discovery::interface::{Interface, is_local};
-use crate::ofi::discovery::query::{Demand, Reaching, Step, query};
+use crate::ofi::discovery::query::{Demand, Reaching, Step, query, wants_atomics};
 use crate::ofi::discovery::selection::{Listed, Source, describe, select};
-use crate::ofi::error::OfiError;
+use crate::ofi::error::{OfiError, Refusal};
 use crate::ofi::objects::info::Info;
-use crate::ofi::provider::{Candidate, candidates, user_name};
+use crate::ofi::provider::{Fact, Profile, candidates};
 use crate::settings::{Devices, GpuDirect, Progress, Provider, Settings};
-
-/// Something that libfabric could have given, and why it was not taken.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Refusal {
-    /// The provider.
-    pub provider: String,
-    /// The device; none when the whole provider was refused.
-    pub device: Option<String>,
-    /// The reason.
-    pub reason: String,
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.device {
-            Some(device) => write!(f, "{}, {device}: {}", self.provider, self.reason),
-            None => write!(f, "{}: {}", self.provider, self.reason),
-        }
-    }
-}
 
 /// What memory the process has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,7 +27,7 @@ pub enum MemoryKinds {
 #[derive(Debug)]
 pub struct Discovery {
     pub(in crate::ofi) library: &'static Library,
-    pub(in crate::ofi) candidate: Candidate,
+    pub(in crate::ofi) profile: &'static Profile,
     pub(in crate::ofi) settings: Settings,
     pub(in crate::ofi) asked: Step,
     devices: Vec<Device>,
@@ -73,23 +51,33 @@ impl Discovery {
     ) -> Result<Self, OfiError> {
         let library = Library::load(&settings.library)?;
         let mut refusals = Vec::new();
-        for &candidate in candidates(settings.provider) {
-            match examine(library, candidate, settings, single_host, kinds, &mut refusals)? {
+        for &profile in candidates(settings.provider) {
+            match examine(library, profile, settings, single_host, kinds, &mut refusals)? {
                 Some((asked, devices)) => {
                     let settings = settings.clone();
-                    let found = Self { library, candidate, settings, asked, devices, refusals };
+                    let found = Self { library, profile, settings, asked, devices, refusals };
                     found.log();
                     return Ok(found);
                 }
                 None => continue,
             }
         }
-        Err(OfiError::NoDevice { asked: user_name(settings.provider), refusals })
+        Err(OfiError::NoDevice { asked: settings.provider, refusals })
     }
 
     /// The libfabric provider, with its layers: `tcp;ofi_rxm`.
     pub fn provider(&self) -> &'static str {
-        self.candidate.name
+        self.profile.name
+    }
+
+    /// Whether it joins the PEs of one host only.
+    pub fn is_for_one_host(&self) -> bool {
+        *self.profile.one_host
+    }
+
+    /// Whether what is found depends on `single_host`, unless the user has named devices.
+    pub fn depends_on_hosts(&self) -> bool {
+        *self.profile.interfaces && self.settings.devices == Devices::Any
     }
 
     /// Whether transfers may reach device memory by themselves: it was asked for and granted. Whether
@@ -122,7 +110,7 @@ impl Discovery {
             self.library.version(),
             self.library.path(),
             self.library.api_version(),
-            self.candidate.name,
+            self.profile.name,
             names.len(),
             names.join(", ")
         );
@@ -144,25 +132,28 @@ impl Discovery {
         for refusal in &self.refusals {
             info!("not used: {refusal}");
         }
+        for (name, Fact { value, why, source }) in self.profile.facts() {
+            debug!("provider {}: {name} is {value}: {why} ({source})", self.profile.name);
+        }
     }
 }
 
 /// The devices of one provider, or nothing and a refusal.
 fn examine(
     library: &'static Library,
-    candidate: Candidate,
+    profile: &'static Profile,
     settings: &Settings,
     single_host: bool,
     kinds: MemoryKinds,
     refusals: &mut Vec<Refusal>,
 ) -> Result<Option<(Step, Vec<Device>)>, OfiError> {
     let refuse = |device: Option<String>, reason: String| Refusal {
-        provider: candidate.name.to_owned(),
+        provider: profile.name.to_owned(),
         device,
         reason,
     };
 
-    let Answer { demand, reaching, step, infos } = match ask(library, candidate, settings, kinds) {
+    let Answer { demand, reaching, step, infos } = match ask(library, profile, settings, kinds) {
         Ok(answer) => answer,
         Err(reason) => {
             refusals.push(refuse(None, reason));
@@ -171,7 +162,7 @@ fn examine(
     };
     let mut usable = Vec::new();
     for info in infos {
-        match reason_against(&info) {
+        match reason_against(profile, &info) {
             Some(reason) => refusals.push(refuse(Some(info.domain_name()), reason)),
             None => usable.push(info),
         }
@@ -181,12 +172,12 @@ fn examine(
 
     let unknown = |entry: String, reason: String| OfiError::UnknownDevice {
         entry,
-        provider: candidate.name.to_owned(),
+        provider: profile.name.to_owned(),
         reason,
         available: describe(&listed),
     };
     let no_match = || String::from("nothing there has this name or address");
-    let selection = match select(&settings.devices, &listed, candidate, single_host) {
+    let selection = match select(&settings.devices, &listed, profile, single_host) {
         Ok(selection) => selection,
         Err(entry) if settings.provider == Provider::Auto => {
             refusals.push(refuse(None, unknown(entry, no_match()).to_string()));
@@ -214,11 +205,11 @@ fn examine(
                 Some(info) => Ok(info),
                 None => Err(String::from("taken already")),
             },
-            Source::Address(ip) => at_address(library, candidate, demand, reaching, ip),
+            Source::Address(ip) => at_address(library, profile, demand, reaching, ip),
         };
         match info {
             Ok(info) => {
-                devices.push(Device::new(choice.name, candidate, info));
+                devices.push(Device::new(choice.name, profile, info));
                 opened_at.push(choice.source);
             }
             Err(reason) if named && settings.provider != Provider::Auto => {
@@ -245,18 +236,18 @@ struct Answer {
 /// Goes down the ladder until the provider answers, or says why it never does.
 fn ask(
     library: &'static Library,
-    candidate: Candidate,
+    profile: &'static Profile,
     settings: &Settings,
     kinds: MemoryKinds,
 ) -> Result<Answer, String> {
-    match query(library, candidate, Demand::Provider, Reaching::Host, None) {
+    match query(library, profile, Demand::Provider, Reaching::Host, None) {
         Ok(infos) if !infos.is_empty() => {}
         Ok(_) => return Err(String::from("this libfabric does not have it on this machine")),
         Err(error) => {
             return Err(format!("this libfabric does not have it on this machine ({error})"));
         }
     }
-    match query(library, candidate, Demand::Rma, Reaching::Host, None) {
+    match query(library, profile, Demand::Rma, Reaching::Host, None) {
         Ok(infos) if !infos.is_empty() => {}
         _ => {
             return Err(format!(
@@ -266,15 +257,16 @@ fn ask(
             ));
         }
     }
-    if let (Progress::Auto, Some(reason)) = (settings.progress, candidate.avoid_auto) {
-        info!("provider {}: automatic progress is not asked for: {reason}", candidate.name);
+    if settings.progress == Progress::Auto && *profile.avoids_auto {
+        let why = profile.avoids_auto.why;
+        info!("provider {}: automatic progress is not asked for: {why}", profile.name);
     }
     let mut last = String::new();
-    let ladder = Step::ladder(settings, candidate);
+    let ladder = Step::ladder(settings, profile);
     // With atomics first, where they are wanted; connecting finds out whether all PEs have them. With
     // device memory before without: what it costs, staging costs more.
-    let atomics = AtomicSupport::wanted(settings, candidate);
-    let devices = offers_devices(library, candidate, settings, kinds);
+    let atomics = wants_atomics(settings, profile);
+    let devices = offers_devices(library, profile, settings, kinds);
     for with_atomics in [true, false] {
         for reaching in [Reaching::Devices, Reaching::Host] {
             if with_atomics && !atomics || reaching == Reaching::Devices && !devices {
@@ -282,7 +274,7 @@ fn ask(
             }
             for &step in &ladder {
                 let demand = if with_atomics { Demand::Atomics(step) } else { Demand::Full(step) };
-                match query(library, candidate, demand, reaching, None) {
+                match query(library, profile, demand, reaching, None) {
                     Ok(infos) if !infos.is_empty() => {
                         return Ok(Answer { demand, reaching, step, infos });
                     }
@@ -291,7 +283,7 @@ fn ask(
                 }
                 let atomics = if with_atomics { ", with FI_ATOMIC" } else { "" };
                 let hmem = if reaching == Reaching::Devices { ", with FI_HMEM" } else { "" };
-                info!("provider {} refuses {step}{atomics}{hmem}", candidate.name);
+                info!("provider {} refuses {step}{atomics}{hmem}", profile.name);
             }
         }
     }
@@ -305,7 +297,7 @@ fn ask(
 /// the ladder where the answer is no.
 fn offers_devices(
     library: &'static Library,
-    candidate: Candidate,
+    profile: &'static Profile,
     settings: &Settings,
     kinds: MemoryKinds,
 ) -> bool {
@@ -313,27 +305,27 @@ fn offers_devices(
         return false;
     }
     let not_asked = |reason: &str| {
-        info!("provider {}: FI_HMEM is not asked for: {reason}", candidate.name);
+        info!("provider {}: FI_HMEM is not asked for: {reason}", profile.name);
         false
     };
-    match (settings.gpu_direct, candidate.avoid_device_memory) {
-        (GpuDirect::Never, _) => return not_asked("NVSHMEM_LIBFABRIC_GPU_DIRECT=never"),
-        (GpuDirect::Auto, Some(reason)) => return not_asked(reason),
+    match settings.gpu_direct {
+        GpuDirect::Never => return not_asked("NVSHMEM_LIBFABRIC_GPU_DIRECT=never"),
+        GpuDirect::Auto if !*profile.device_memory => return not_asked(profile.device_memory.why),
         _ => {}
     }
-    let refusal = match query(library, candidate, Demand::Rma, Reaching::Devices, None) {
+    let refusal = match query(library, profile, Demand::Rma, Reaching::Devices, None) {
         Ok(infos) if !infos.is_empty() => return true,
         Ok(_) => String::from("only other providers answered"),
         Err(error) => error.to_string(),
     };
-    info!("provider {} refuses FI_HMEM: {refusal}", candidate.name);
+    info!("provider {} refuses FI_HMEM: {refusal}", profile.name);
     false
 }
 
 /// The endpoint at a source address that is not listed.
 fn at_address(
     library: &'static Library,
-    candidate: Candidate,
+    profile: &'static Profile,
     demand: Demand,
     reaching: Reaching,
     ip: IpAddr,
@@ -343,18 +335,18 @@ fn at_address(
         return Err(String::from("not an address of this host"));
     }
     let infos =
-        query(library, candidate, demand, reaching, Some(ip)).map_err(|error| error.to_string())?;
+        query(library, profile, demand, reaching, Some(ip)).map_err(|error| error.to_string())?;
     let mut usable = infos.into_iter().filter(|info| info.source_ip() == Some(ip));
-    match usable.find(|info| reason_against(info).is_none()) {
+    match usable.find(|info| reason_against(profile, info).is_none()) {
         Some(info) => Ok(info),
         None => Err(String::from("the provider has no endpoint at this address")),
     }
 }
 
 /// Why an answer cannot be used, although it came to the full demand.
-fn reason_against(info: &Info) -> Option<String> {
-    if info.fabric_name() == "efa-direct" {
-        return Some(String::from("efa-direct completes writes before they are delivered"));
+fn reason_against(profile: &Profile, info: &Info) -> Option<String> {
+    if profile.refused_fabric.is_some_and(|refused| info.fabric_name() == refused) {
+        return Some(profile.refused_fabric.why.to_owned());
     }
     if info.tx_op_flags() & FI_DELIVERY_COMPLETE == 0 {
         return Some(String::from("it answers without FI_DELIVERY_COMPLETE"));

@@ -5,7 +5,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::ofi::discovery::interface::Interface;
-use crate::ofi::provider::Candidate;
+use crate::ofi::provider::Profile;
 use crate::settings::Devices;
 
 /// What a provider listed, as far as the choice depends on it.
@@ -98,21 +98,21 @@ pub(in crate::ofi) fn describe(listed: &[Listed]) -> String {
 pub(in crate::ofi) fn select(
     devices: &Devices,
     listed: &[Listed],
-    candidate: Candidate,
+    profile: &'static Profile,
     single_host: bool,
 ) -> Result<Selection, String> {
     let mut selection = match devices {
-        Devices::Any => default_choice(listed, candidate, single_host),
+        Devices::Any => default_choice(listed, profile, single_host),
         Devices::Include(entries) => {
             let mut choices = Vec::new();
             for entry in entries {
-                let source = find(entry, listed, candidate).ok_or_else(|| entry.clone())?;
+                let source = find(entry, listed, profile).ok_or_else(|| entry.clone())?;
                 choices.push(Choice { name: entry.clone(), source });
             }
             Selection { choices, ..Selection::default() }
         }
         Devices::Exclude(entries) => {
-            let mut selection = default_choice(listed, candidate, single_host);
+            let mut selection = default_choice(listed, profile, single_host);
             let excluded = |choice: &Choice| {
                 entries.iter().any(|entry| {
                     choice.name == *entry
@@ -140,12 +140,12 @@ pub(in crate::ofi) fn select(
 }
 
 /// The device that an entry of the user's list means.
-fn find(entry: &str, listed: &[Listed], candidate: Candidate) -> Option<Source> {
+fn find(entry: &str, listed: &[Listed], profile: &'static Profile) -> Option<Source> {
     if let Ok(ip) = entry.parse::<IpAddr>() {
         return match listed.iter().position(|device| device.ip == Some(ip)) {
             Some(index) => Some(Source::Listed(index)),
             // 127.0.0.2 is an address of every host and listed by none.
-            None => candidate.by_address.then_some(Source::Address(ip)),
+            None => profile.by_address.then_some(Source::Address(ip)),
         };
     }
     let called = |device: &Listed| device.is_called(entry);
@@ -154,9 +154,9 @@ fn find(entry: &str, listed: &[Listed], candidate: Candidate) -> Option<Source> 
 }
 
 /// The choice without the user's word.
-fn default_choice(listed: &[Listed], candidate: Candidate, single_host: bool) -> Selection {
+fn default_choice(listed: &[Listed], profile: &'static Profile, single_host: bool) -> Selection {
     let mut selection = Selection::default();
-    if candidate.plain_sockets && single_host {
+    if *profile.interfaces && single_host {
         // Two, so that what runs on one machine is what runs on a cluster.
         for ip in [Ipv4Addr::new(127, 0, 0, 1), Ipv4Addr::new(127, 0, 0, 2)] {
             let listed = listed.iter().position(|device| device.ip == Some(ip.into()));
@@ -167,7 +167,7 @@ fn default_choice(listed: &[Listed], candidate: Candidate, single_host: bool) ->
     }
 
     for (index, device) in listed.iter().enumerate() {
-        match reason_against(index, listed, candidate) {
+        match reason_against(index, listed, profile) {
             Some(reason) => {
                 let passed = PassedOver { device: device.describe(), reason };
                 if !selection.passed_over.contains(&passed) {
@@ -183,9 +183,9 @@ fn default_choice(listed: &[Listed], candidate: Candidate, single_host: bool) ->
 }
 
 /// Why a listed device is not a rail by default.
-fn reason_against(index: usize, listed: &[Listed], candidate: Candidate) -> Option<String> {
+fn reason_against(index: usize, listed: &[Listed], profile: &'static Profile) -> Option<String> {
     let device = &listed[index];
-    if candidate.plain_sockets {
+    if *profile.interfaces {
         let interface = device.interface.as_ref().unwrap_or(&device.domain);
         if device.loopback {
             return Some(String::from("loopback reaches no other host"));
@@ -229,7 +229,7 @@ mod tests {
     use crate::ofi::provider::candidates;
     use crate::settings::Provider;
 
-    fn tcp() -> Candidate {
+    fn tcp() -> &'static Profile {
         candidates(Provider::TcpRxm)[0]
     }
 

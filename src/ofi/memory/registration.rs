@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::engine::port::copies::Reach;
 use crate::engine::port::{Access, Addressing, Desc, MemoryPort, PortError, Registered};
 use crate::ofi::data_path::rail::Rail;
-use crate::ofi::memory::device_memory::{DirectPolicy, RailTraits};
+use crate::ofi::memory::direct_policy::{DirectPolicy, RailTraits};
 use crate::ofi::objects::cuda_calls::CudaCalls;
 use crate::ofi::objects::domain::Domain;
 use crate::ofi::objects::memory_region::{Region, Way};

@@ -16,9 +16,9 @@ use libfabric_sys::{
 use crate::engine::port::PortError;
 use crate::engine::port::fabric_atomic::Row;
 use crate::engine::wire::message::MAX_MESSAGE;
-use crate::ofi::atomics::{self, Call};
 use crate::ofi::error::check;
 use crate::ofi::objects::address_vector::AddressVector;
+use crate::ofi::objects::atomic_calls::{self, Call};
 use crate::ofi::objects::completion_queue::CompletionQueue;
 use crate::ofi::objects::contexts::AtomicCell;
 use crate::ofi::objects::cuda_calls::CudaCalls;
@@ -256,7 +256,7 @@ impl Endpoint {
 
     /// Whether the endpoint carries out a row of the table of atomics.
     pub(in crate::ofi) fn has_atomic(&self, row: Row) -> bool {
-        let (call, datatype, op) = atomics::call_of(row);
+        let (call, datatype, op) = atomic_calls::call_of(row);
         let ep = self.as_ptr();
         let mut count = 0;
         let _gate = self.domain.gate().enter();
@@ -278,7 +278,7 @@ impl Endpoint {
     /// nobody else uses them, until the operation completes or the endpoint is closed. The endpoint
     /// was opened with `FI_ATOMIC`.
     pub(in crate::ofi) unsafe fn atomic(&self, row: Row, op: &AtomicPost) -> isize {
-        let (call, datatype, verb) = atomics::call_of(row);
+        let (call, datatype, verb) = atomic_calls::call_of(row);
         let AtomicPost { cell, desc, peer, remote, key, context } = *op;
         let ep = self.as_ptr();
         // SAFETY: enabled; the cell is valid by the caller's promise, as is the rest.

@@ -4,6 +4,7 @@
 //! asked to do at a time is the caller's promise, stated at each `unsafe fn`.
 
 pub(in crate::ofi) mod address_vector;
+pub(in crate::ofi) mod atomic_calls;
 pub(in crate::ofi) mod completion_queue;
 pub(in crate::ofi) mod contexts;
 pub(in crate::ofi) mod cuda_calls;

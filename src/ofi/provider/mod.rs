@@ -1,34 +1,76 @@
-//! The providers that are tried, and what is particular about each.
+//! Providers: what is known of each, in one profile, every fact with its source.
+//!
+//! A profile starts from [`CAUTIOUS`], which is right for any provider whatever it does, and states only what
+//! somebody has found out about this one. No profile is made from another, and nothing outside this room
+//! compares the name of a provider: it asks for the fact. `docs/adding-a-provider.md` is the way to a new one.
 
+mod cxi;
+mod efa;
+#[macro_use]
+mod fact;
+mod rxm;
+mod shm;
+mod tcp;
+mod verbs;
+
+use libfabric_sys::Version;
+
+pub(in crate::ofi) use self::fact::Fact;
 use crate::settings::Provider;
 
-/// A libfabric provider, by the name that `fi_getinfo` gives it, layers included.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::ofi) struct Candidate {
-    /// The name, matched exactly: asked for `tcp`, libfabric also answers with `tcp;ofi_rxm`.
-    pub(in crate::ofi) name: &'static str,
-    /// Every interface is a device, also those that lead nowhere useful.
-    pub(in crate::ofi) plain_sockets: bool,
+facts! {
+    /// Every interface of the host is a device, also those that lead nowhere useful.
+    interfaces: bool = false, "what it lists is taken as it is";
     /// Devices can be opened by an IP address that is not listed.
-    pub(in crate::ofi) by_address: bool,
-    /// Why `FI_PROGRESS_AUTO` is not asked for, where it does harm.
-    pub(in crate::ofi) avoid_auto: Option<&'static str>,
-    /// The NIC carries out atomics on host memory. Others that offer `FI_ATOMIC` run a loop on the
-    /// target's processor, in whichever thread polls there, which is our proxy thread.
-    pub(in crate::ofi) hardware_atomics: bool,
-    /// It heeds `FI_MORE`, and a post that it refuses leaves none of those before without a doorbell.
-    ///
-    /// efa heeds it too, but its device library forgets what was posted since the last doorbell when it
-    /// has no room for one more. tcp, ofi_rxm and shm do not look at it.
-    pub(in crate::ofi) batches: bool,
-    /// Why it is not asked for device memory unless the user insists.
-    pub(in crate::ofi) avoid_device_memory: Option<&'static str>,
+    by_address: bool = false, "only what is listed is opened";
+    /// It joins the PEs of one host only.
+    one_host: bool = false, "it has a network";
+    /// Rails lead from the rail with one number to the rail with the same number, and to no other.
+    separate_rails: bool = false, "its rails reach what libfabric says is of one fabric";
+    /// Where the kernel lists its NICs, for those that read and write memory by themselves.
+    nic: Option<Nic> = None, "nothing of it is known to read memory by itself";
+    /// A fabric of it whose answers are not taken.
+    refused_fabric: Option<&'static str> = None, "all its fabrics are taken";
+
+    /// The libfabric from which on a thread of its own moves data when `FI_PROGRESS_AUTO` is the answer. The
+    /// answer alone proves nothing, and a probe has to confirm even this.
+    progress_thread: Option<Version> = None, "whether it has a progress thread has not been examined";
+    /// `FI_PROGRESS_AUTO` does harm, and is not asked for.
+    avoids_auto: bool = false, "it is asked for, and a probe finds out what the answer is worth";
+    /// A message is received after the data of the writes before it, when `FI_ORDER_SAW` is promised too.
+    messages_follow_writes: bool = false, "the order of this provider has not been examined";
+    /// A write may tell its target, by remote data, that its own data is there, and the target's completion
+    /// queue has room for all who write to it.
+    remote_data: bool = false, "whether its completion queue has room for all peers has not been examined";
+    /// The NIC carries out atomics on host memory. Others that offer `FI_ATOMIC` run a loop on the target's
+    /// processor, in whichever thread polls there, which is our proxy thread.
+    hardware_atomics: bool = false, "the target's processor would do them as well";
+    /// An atomic that returns nothing is posted as one that does, the result being dropped.
+    atomics_always_fetch: bool = false, "they are posted as they are";
+    /// The libfabric from which on it heeds `FI_MORE`, and a post that it refuses leaves none of those before
+    /// without a doorbell.
+    batches: Option<Version> = None, "whether a refused post leaves others without a doorbell has not been examined";
+
+    /// It is asked for device memory without the user insisting.
+    device_memory: bool = false, "whether it moves device memory without waiting for kernels has not been examined";
     /// Where it needs CUDA's copies, then for few bytes only; the rest is the NIC's.
-    pub(in crate::ofi) copies_little: bool,
-    /// It registers dma-bufs, from libfabric 1.20 on (`FI_MR_DMABUF`).
-    pub(in crate::ofi) dma_bufs: bool,
+    copies_little: bool = false, "how much it copies has not been examined";
+    /// The libfabric from which on it registers dma-bufs (`FI_MR_DMABUF`).
+    dma_bufs: Option<Version> = None, "whether it registers dma-bufs has not been examined";
+
     /// Whether rails are opened again when one fails.
-    pub(in crate::ofi) reopening: Reopening,
+    reopening: Reopening = Reopening::Untried, "nobody has tried to close a rail of it that has failed";
+    /// From which length on puts and gets are cut, and into which segments.
+    striping: Striping = Striping::NICS, "as for NICs, which reach their rate with operations of some hundred KiB";
+}
+
+/// Where the kernel lists NICs, in `/sys/class`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::ofi) struct Nic {
+    /// The class.
+    pub(in crate::ofi) class: &'static str,
+    /// What libfabric's name of the domain has behind the kernel's name of the device.
+    pub(in crate::ofi) domain_suffix: &'static str,
 }
 
 /// Whether an endpoint can be closed that has operations under way, and another be opened in its domain: what
@@ -40,97 +82,146 @@ pub(in crate::ofi) enum Reopening {
     /// Nothing is known against it, and nobody has tried.
     Untried,
     /// It goes wrong, or makes no sense.
-    Never(&'static str),
+    Never,
 }
 
-/// `rxm_ep_close` handles the errors of what was cut off, and then uses what belonged to it: seen in the rail
-/// laboratory with libfabric 2.5.1, about one close in ten.
-const RXM_CLOSES: Reopening =
-    Reopening::Never("ofi_rxm crashes when an endpoint is closed that has operations under way");
+/// How puts and gets are cut into segments, where the settings leave it to the provider.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Striping {
+    /// Least bytes of an operation that is cut.
+    pub from: usize,
+    /// Most bytes of a segment.
+    pub segment: usize,
+}
 
-/// The thread that ofi_rxm starts for automatic progress waits with no time limit, and resets the
-/// wake-up signal before it looks: a signal to stop that comes in between is lost, and closing the
-/// endpoint, which joins the thread, never returns. Seen about once in some thousand closes of
-/// libfabric 2.5.1; the code is the same in 2.6.0. The thread also costs a lock for each call: 8-byte
-/// writes went at 72 thousand a second with it and at 117 thousand without.
-const RXM_THREAD: Option<&str> = Some(
-    "the progress thread of ofi_rxm may hang when its endpoint closes, and slows small writes",
-);
+impl Striping {
+    /// NICs reach their rate with operations of some hundred KiB.
+    const NICS: Self = Self { from: 512 << 10, segment: 512 << 10 };
 
-/// shm offers `FI_HMEM` whether or not CUDA is compiled in, gives up `fi_inject` for it, and moves the
-/// bytes of a device with the runtime's copies on the default stream. Those wait for kernels that run on
-/// blocking streams, which may be waiting for these very bytes.
-const SHM_COPIES: Option<&str> =
-    Some("it moves device memory by CUDA copies that may wait for running kernels");
-
-const EFA: Candidate = Candidate {
-    name: "efa",
-    plain_sockets: false,
-    by_address: false,
-    avoid_auto: None,
-    hardware_atomics: false,
-    batches: false,
-    avoid_device_memory: None,
-    copies_little: false,
-    dma_bufs: true,
-    reopening: Reopening::Untried,
-};
-const CXI: Candidate = Candidate {
-    name: "cxi",
-    hardware_atomics: true,
-    batches: true,
-    copies_little: true,
-    reopening: Reopening::Never("its memory is bound to endpoints"),
-    ..EFA
-};
-const VERBS: Candidate = Candidate {
-    name: "verbs;ofi_rxm",
-    by_address: true,
-    avoid_auto: RXM_THREAD,
-    reopening: RXM_CLOSES,
-    ..EFA
-};
-const TCP: Candidate = Candidate {
-    name: "tcp",
-    plain_sockets: true,
-    by_address: true,
-    dma_bufs: false,
-    reopening: Reopening::Shown,
-    ..EFA
-};
-const TCP_RXM: Candidate =
-    Candidate { name: "tcp;ofi_rxm", avoid_auto: RXM_THREAD, reopening: RXM_CLOSES, ..TCP };
-const SHM: Candidate = Candidate {
-    name: "shm",
-    avoid_device_memory: SHM_COPIES,
-    dma_bufs: false,
-    reopening: Reopening::Never("no wire of it can fail"),
-    ..EFA
-};
+    /// Where software moves the bytes a segment costs a few microseconds, and rates are such that this is
+    /// little beside it.
+    const SOFTWARE: Self = Self { from: 128 << 10, segment: 128 << 10 };
+}
 
 /// What to try for the user's choice, in order.
-pub(in crate::ofi) fn candidates(provider: Provider) -> &'static [Candidate] {
+pub(in crate::ofi) fn candidates(provider: Provider) -> &'static [&'static Profile] {
+    use {cxi::CXI, efa::EFA, shm::SHM, tcp::TCP, tcp::TCP_RXM, verbs::VERBS};
     match provider {
-        Provider::Auto => &[EFA, CXI, VERBS, TCP, TCP_RXM],
-        Provider::Efa => &[EFA],
-        Provider::Cxi => &[CXI],
-        Provider::Verbs => &[VERBS],
+        Provider::Auto => &[&EFA, &CXI, &VERBS, &TCP, &TCP_RXM],
+        Provider::Efa => &[&EFA],
+        Provider::Cxi => &[&CXI],
+        Provider::Verbs => &[&VERBS],
         // Libfabric 1.17 has connected endpoints only in its tcp provider.
-        Provider::Tcp => &[TCP, TCP_RXM],
-        Provider::TcpRxm => &[TCP_RXM],
-        Provider::Shm => &[SHM],
+        Provider::Tcp => &[&TCP, &TCP_RXM],
+        Provider::TcpRxm => &[&TCP_RXM],
+        Provider::Shm => &[&SHM],
     }
 }
 
-/// The user's word for a choice.
-pub(in crate::ofi) fn user_name(provider: Provider) -> &'static str {
-    match provider {
-        Provider::Auto => "auto",
-        Provider::Efa => "efa",
-        Provider::Cxi => "cxi",
-        Provider::Verbs => "verbs",
-        Provider::Tcp => "tcp",
-        Provider::TcpRxm => "tcp;ofi_rxm",
-        Provider::Shm => "shm",
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::ofi::provider::fact::Source;
+
+    /// The profiles, each once, with the facts in which they differ from the cautious one.
+    const DIFFER: [(Provider, &[&str]); 6] = [
+        (Provider::Efa, &["nic", "refused_fabric", "device_memory", "dma_bufs"]),
+        (
+            Provider::Cxi,
+            &[
+                "nic",
+                "hardware_atomics",
+                "batches",
+                "device_memory",
+                "copies_little",
+                "dma_bufs",
+                "reopening",
+            ],
+        ),
+        (
+            Provider::Verbs,
+            &[
+                "by_address",
+                "nic",
+                "progress_thread",
+                "avoids_auto",
+                "device_memory",
+                "dma_bufs",
+                "reopening",
+            ],
+        ),
+        (
+            Provider::Tcp,
+            &[
+                "interfaces",
+                "by_address",
+                "messages_follow_writes",
+                "remote_data",
+                "reopening",
+                "striping",
+            ],
+        ),
+        (
+            Provider::TcpRxm,
+            &[
+                "interfaces",
+                "by_address",
+                "progress_thread",
+                "avoids_auto",
+                "messages_follow_writes",
+                "remote_data",
+                "reopening",
+                "striping",
+            ],
+        ),
+        (
+            Provider::Shm,
+            &[
+                "one_host",
+                "separate_rails",
+                "remote_data",
+                "atomics_always_fetch",
+                "reopening",
+                "striping",
+            ],
+        ),
+    ];
+
+    #[test]
+    fn a_fact_that_differs_from_the_cautious_one_has_a_source() {
+        for (provider, differ) in DIFFER {
+            let profile = candidates(provider)[0];
+            let facts = profile.facts().into_iter().zip(CAUTIOUS.facts());
+            let mut found = Vec::new();
+            for ((name, fact), (_, cautious)) in facts {
+                let told = format!("{}: {name} is {}: {}", profile.name, fact.value, fact.why);
+                assert!(!fact.why.is_empty(), "{told}: and why?");
+                match fact.source {
+                    Source::NotExamined => {
+                        assert_eq!(fact.value, cautious.value, "{told}: who says so?");
+                    }
+                    Source::Manual(of) | Source::Code(of) | Source::Seen(of) => {
+                        assert!(of.len() > 4, "{told}: who says so?");
+                    }
+                }
+                if fact.value != cautious.value {
+                    println!("{told} ({})", fact.source);
+                    found.push(name);
+                }
+            }
+            // A fact that is new, or gone, is meant.
+            assert_eq!(found, differ, "{}", profile.name);
+        }
+    }
+
+    #[test]
+    fn every_choice_of_the_user_has_a_profile_of_its_own() {
+        let all = candidates(Provider::Auto);
+        let names: BTreeSet<&str> = DIFFER.iter().map(|(of, _)| candidates(*of)[0].name).collect();
+        assert_eq!(names.len(), DIFFER.len());
+        assert!(all.iter().all(|profile| names.contains(profile.name)));
+        assert!(!names.contains(CAUTIOUS.name), "it is nobody's");
     }
 }

@@ -1,0 +1,38 @@
+//! efa: AWS Elastic Fabric Adapter.
+
+use libfabric_sys::Version;
+
+use super::fact::Fact;
+use super::{CAUTIOUS, Nic, Profile};
+
+pub(super) const EFA: Profile = Profile {
+    name: "efa",
+    nic: Fact::code(
+        Some(Nic { class: "infiniband", domain_suffix: "-rdm" }),
+        "it is an RDMA device of the kernel, and domains are called after it and the type of endpoint",
+        "libfabric 2.6: prov/efa/src/efa_domain.h",
+    ),
+    refused_fabric: Fact::manual(
+        Some("efa-direct"),
+        "efa-direct completes writes before they are delivered",
+        "fi_efa(7)",
+    ),
+    progress_thread: Fact::manual(None, "it has no progress thread", "fi_efa(7)"),
+    messages_follow_writes: Fact::code(
+        false,
+        "efa delivers writes in any order",
+        "libfabric 2.6: prov/efa/src/efa_prov_info.c",
+    ),
+    batches: Fact::code(
+        None,
+        "its device library forgets what was posted since the last doorbell when it has no room for one more",
+        "rdma-core: providers/efa/verbs.c; libfabric 2.6: prov/efa/src/efa_data_path_direct_entry.h",
+    ),
+    device_memory: Fact::code(
+        true,
+        "its NIC reads and writes device memory, and it does without CUDA's copies when told to",
+        "libfabric 2.6: prov/efa/src/efa_prov_info.c, prov/efa/src/rdm/efa_rdm_ep_fiops.c",
+    ),
+    dma_bufs: Fact::manual(Some(Version::new(1, 20)), "it registers dma-bufs", "fi_mr(3)"),
+    ..CAUTIOUS
+};

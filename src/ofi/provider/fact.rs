@@ -1,0 +1,94 @@
+//! A fact about a provider: the value, why it is that, and who says so.
+
+use std::fmt;
+use std::ops::Deref;
+
+/// What is known of a provider in one respect.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::ofi) struct Fact<T> {
+    pub(in crate::ofi) value: T,
+    /// For the log, as a clause.
+    pub(in crate::ofi) why: &'static str,
+    /// For whoever doubts it.
+    pub(in crate::ofi) source: Source,
+}
+
+/// Who says so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::ofi) enum Source {
+    /// Nobody has looked, so it is the cautious value.
+    NotExamined,
+    /// A manual page of libfabric, with its section.
+    Manual(&'static str),
+    /// Source files of libfabric, with the version in which they were read.
+    Code(&'static str),
+    /// Runs of ours: where they are, and with which libfabric.
+    Seen(&'static str),
+}
+
+impl<T> Fact<T> {
+    pub(super) const fn manual(value: T, why: &'static str, page: &'static str) -> Self {
+        Self { value, why, source: Source::Manual(page) }
+    }
+
+    pub(super) const fn code(value: T, why: &'static str, files: &'static str) -> Self {
+        Self { value, why, source: Source::Code(files) }
+    }
+
+    pub(super) const fn seen(value: T, why: &'static str, runs: &'static str) -> Self {
+        Self { value, why, source: Source::Seen(runs) }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotExamined => f.write_str("not examined"),
+            Self::Manual(page) => f.write_str(page),
+            Self::Code(files) => write!(f, "by the code: {files}"),
+            Self::Seen(runs) => write!(f, "seen: {runs}"),
+        }
+    }
+}
+
+impl<T> Deref for Fact<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+/// Makes [`Profile`](super::Profile) of a list of facts, with the profile that is right for every provider. One
+/// list for the type, for the cautious values and for the walk over both, so that none can lack a fact.
+macro_rules! facts {
+    ($($(#[$doc:meta])* $fact:ident: $type:ty = $cautious:expr, $why:literal;)*) => {
+        /// All that is known of one provider.
+        #[derive(Debug)]
+        pub(in crate::ofi) struct Profile {
+            /// What `fi_getinfo` calls it, layers included. It is matched exactly: asked for `tcp`, libfabric
+            /// answers with `tcp;ofi_rxm` as well.
+            pub(in crate::ofi) name: &'static str,
+            $($(#[$doc])* pub(in crate::ofi) $fact: Fact<$type>,)*
+        }
+
+        /// What is right for a provider of which nothing is known. It has no name, and is never tried.
+        const CAUTIOUS: Profile = Profile {
+            name: "",
+            $($fact: Fact { value: $cautious, why: $why, source: fact::Source::NotExamined },)*
+        };
+
+        impl Profile {
+            /// Every fact by its name, with its value in words.
+            pub(in crate::ofi) fn facts(&self) -> Vec<(&'static str, Fact<String>)> {
+                vec![$((stringify!($fact), self.$fact.in_words()),)*]
+            }
+        }
+    };
+}
+
+impl<T: fmt::Debug> Fact<T> {
+    pub(super) fn in_words(&self) -> Fact<String> {
+        Fact { value: format!("{:?}", self.value), why: self.why, source: self.source }
+    }
+}

@@ -1,0 +1,53 @@
+//! shm: shared memory, for PEs of one host.
+
+use super::fact::Fact;
+use super::{CAUTIOUS, Profile, Reopening, Striping};
+
+pub(super) const SHM: Profile = Profile {
+    name: "shm",
+    one_host: Fact::manual(true, "its peers are found in /dev/shm", "fi_shm(7)"),
+    // Nor are there wires to spread over.
+    separate_rails: Fact::seen(
+        true,
+        "it crashes when messages cross between endpoints of one process's domains",
+        "tests/ofi, libfabric 2.5.1",
+    ),
+    progress_thread: Fact::manual(None, "it has no progress thread", "fi_shm(7)"),
+    messages_follow_writes: Fact::code(
+        false,
+        "shm may copy data beside its queue of messages",
+        "libfabric 2.6: prov/shm/src/smr_progress.c",
+    ),
+    remote_data: Fact::seen(
+        true,
+        "the data was seen to be there before what is told of it",
+        "tests/ofi/remote_data.rs, libfabric 1.17 and 2.5.1",
+    ),
+    // It gives the buffer of a non-fetching atomic back twice when it was posted with FI_DELIVERY_COMPLETE, at the
+    // target and at the initiator, and crashes when two operations have got the same one. A fetching atomic is
+    // complete when it is delivered anyway.
+    atomics_always_fetch: Fact::seen(
+        true,
+        "up to libfabric 2.4 it gives the buffer of one that fetches nothing back twice",
+        "tests/ofi, libfabric 1.17",
+    ),
+    // It offers FI_HMEM whether or not CUDA is compiled in, gives up fi_inject for it, and moves the bytes of a
+    // device with the runtime's copies on the default stream. Those wait for kernels that run on blocking streams,
+    // which may be waiting for these very bytes.
+    device_memory: Fact::code(
+        false,
+        "it moves device memory by CUDA copies that may wait for running kernels",
+        "libfabric 2.6: prov/shm/src/smr_ep.c, prov/shm/src/smr_attr.c",
+    ),
+    reopening: Fact::code(
+        Reopening::Never,
+        "no wire of it can fail",
+        "libfabric 2.6: prov/shm/src/smr_progress.c",
+    ),
+    striping: Fact::seen(
+        Striping::SOFTWARE,
+        "the processor moves the bytes",
+        "docs/performance.md, libfabric 2.5.1",
+    ),
+    ..CAUTIOUS
+};

@@ -1,0 +1,61 @@
+//! tcp, and tcp;ofi_rxm for libfabrics whose tcp has connections only.
+
+use super::fact::Fact;
+use super::{CAUTIOUS, Profile, Reopening, Striping, rxm};
+
+const INTERFACES: Fact<bool> =
+    Fact::manual(true, "it goes over the sockets of any interface", "fi_tcp(7)");
+const BY_ADDRESS: Fact<bool> =
+    Fact::seen(true, "any address of the host will do", "tests/ofi, libfabric 1.17 and 2.5.1");
+const FOLLOW: Fact<bool> = Fact::seen(
+    true,
+    "one connection carries both, and FI_ORDER_SAW is promised",
+    "tests/ofi/messages.rs, libfabric 1.17 and 2.5.1",
+);
+const REMOTE_DATA: Fact<bool> = Fact::seen(
+    true,
+    "the data was seen to be there before what is told of it",
+    "tests/ofi/remote_data.rs, libfabric 1.17 and 2.5.1",
+);
+const DEVICE_MEMORY: Fact<bool> =
+    Fact::code(false, "sockets copy, and it offers no FI_HMEM", "libfabric 2.6: prov/tcp/src");
+const STRIPING: Fact<Striping> = Fact::seen(
+    Striping::SOFTWARE,
+    "the processor moves the bytes",
+    "docs/performance.md, libfabric 2.5.1",
+);
+
+pub(super) const TCP: Profile = Profile {
+    name: "tcp",
+    interfaces: INTERFACES,
+    by_address: BY_ADDRESS,
+    progress_thread: Fact::seen(
+        None,
+        "answers FI_PROGRESS_AUTO but has no progress thread",
+        "targets that do not poll, libfabric 2.5.1; 2.6: prov/tcp/src/xnet_progress.c",
+    ),
+    messages_follow_writes: FOLLOW,
+    remote_data: REMOTE_DATA,
+    device_memory: DEVICE_MEMORY,
+    reopening: Fact::seen(
+        Reopening::Shown,
+        "an endpoint closes with operations under way",
+        "tests/lab, libfabric 2.5.1",
+    ),
+    striping: STRIPING,
+    ..CAUTIOUS
+};
+
+pub(super) const TCP_RXM: Profile = Profile {
+    name: "tcp;ofi_rxm",
+    interfaces: INTERFACES,
+    by_address: BY_ADDRESS,
+    progress_thread: rxm::PROGRESS_THREAD,
+    avoids_auto: rxm::AVOIDS_AUTO,
+    messages_follow_writes: FOLLOW,
+    remote_data: REMOTE_DATA,
+    device_memory: DEVICE_MEMORY,
+    reopening: rxm::REOPENING,
+    striping: STRIPING,
+    ..CAUTIOUS
+};
