@@ -13,9 +13,8 @@ use nvshmem_abi::{MemHandle, PeInfo, Transport, c};
 use crate::abi::collectives::HostCollectives;
 use crate::abi::error::AbiError;
 use crate::abi::guard::guard;
-use crate::abi::request::{self};
-use crate::abi::table;
-use crate::abi::table::{boot_handle, destroy, is_alive, job};
+use crate::abi::request::{self, HOST_QP};
+use crate::abi::state::{self, boot_handle, destroy, is_alive, job};
 use crate::engine::port::Access;
 use crate::engine::wire::handle::HandleBytes;
 use crate::job::{Origin, connect, counters};
@@ -23,8 +22,6 @@ use crate::logging;
 
 /// What this transport can do with a peer: put, get and atomics through the host.
 const REACH: c_int = c::NVT_CAP_CPU_WRITE | c::NVT_CAP_CPU_READ | c::NVT_CAP_CPU_ATOMICS;
-
-pub(in crate::abi) const HOST_QP: c_int = c::NVT_QP_HOST;
 
 /// Every PE can be reached: the network decides, and connecting finds out.
 ///
@@ -178,7 +175,7 @@ unsafe fn register(
     let memory = connected.regions.memory();
     let origin = if memory.uses_devices() {
         // SAFETY: rule 1. The host changes its maps on the thread that registers, and not meanwhile.
-        unsafe { table::host_maps(transport).origin(addr) }.unwrap_or_else(|fault| {
+        unsafe { state::host_maps(transport).origin(addr) }.unwrap_or_else(|fault| {
             static SAID: Once = Once::new();
             SAID.call_once(|| {
                 warn!(target: logging::MEM, "the host's maps of addresses are not used: {fault}");

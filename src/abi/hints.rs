@@ -8,11 +8,10 @@ use std::ffi::c_int;
 
 use nvshmem_abi::{OpAttrs6, OpAttrs7, RmaBytes, RmaMem, RmaVerb, Transport, c};
 
-use crate::abi::entries::HOST_QP;
 use crate::abi::error::AbiError;
 use crate::abi::guard::guard;
-use crate::abi::request;
-use crate::abi::table::{job, job_of};
+use crate::abi::request::{self, HOST_QP};
+use crate::abi::state::{job, job_of};
 use crate::abi::transfers::{rma_at_length, rma_at_once};
 
 const MORE_FOLLOWS: u32 = c::NVT_OP_FLAG_MORE_FOLLOWS as u32;

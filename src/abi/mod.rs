@@ -18,9 +18,10 @@ mod error;
 mod guard;
 mod hints;
 mod host_maps;
+mod operations;
 mod request;
 mod signals;
-mod table;
+mod state;
 mod transfers;
 
 use std::ffi::{c_int, c_void};
@@ -58,7 +59,8 @@ pub unsafe extern "C" fn nvshmemt_init(
             log!(target: logging::INIT, notice.level(), "{notice}");
         }
         let job = Job::new(settings)?;
-        let transport = table::create(major, api_version, job);
+        let operations = operations::of(major, &job);
+        let transport = state::create(major, api_version, job, operations);
         // SAFETY: not null, and the caller vouches for the rest.
         unsafe { out.write(transport) };
         info!(

@@ -15,6 +15,9 @@ use crate::engine::wire::handle::{HANDLE_BYTES, HandleBytes};
 
 const _: () = assert!(HANDLE_BYTES == c::NVT_MEM_HANDLE_SIZE as usize);
 
+/// The queue pair of user threads.
+pub(in crate::abi) const HOST_QP: c_int = c::NVT_QP_HOST;
+
 pub(in crate::abi) const PUT: c_int = c::NVT_OP_PUT;
 pub(in crate::abi) const P: c_int = c::NVT_OP_P;
 pub(in crate::abi) const GET: c_int = c::NVT_OP_GET;

@@ -9,11 +9,10 @@ use nvshmem_abi::{
     AmoBytes, AmoMem, AmoVerb3, AmoVerb6, RmaBytesVector, RmaMemVector, RmaVerb, Transport, c,
 };
 
-use crate::abi::entries::HOST_QP;
 use crate::abi::error::AbiError;
 use crate::abi::guard::guard;
-use crate::abi::request::{self, Amo, Parts, Put};
-use crate::abi::table::{self, job};
+use crate::abi::request::{self, Amo, HOST_QP, Parts, Put};
+use crate::abi::state::{self, job};
 use crate::engine::ids::Pe;
 use crate::engine::request::Request;
 use crate::engine::request::{AtomicRequest, PutSignalRequest};
@@ -92,7 +91,7 @@ unsafe fn amo_at_once(
         return None;
     }
     // SAFETY: rule 1, so the transport is not null.
-    let connected = unsafe { table::job_of(transport) }.connection()?;
+    let connected = unsafe { state::job_of(transport) }.connection()?;
     // SAFETY: rule 1.
     let (handle, addr, atomic) = unsafe { request::common_atomic(amo, mem, bytes)? };
     // A negative PE becomes one that no job has.
@@ -216,7 +215,7 @@ unsafe fn put_signal_at_once(
         return None;
     }
     // SAFETY: rule 1, so the transport is not null.
-    let connected = unsafe { table::job_of(transport) }.connection()?;
+    let connected = unsafe { state::job_of(transport) }.connection()?;
     // SAFETY: rules 1 and 4.
     let common = unsafe { request::common_signal(put, amo, signal, signal_bytes)? };
     // SAFETY: rule 3; the reference ends with this function.

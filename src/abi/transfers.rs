@@ -7,10 +7,9 @@ use std::ffi::c_int;
 
 use nvshmem_abi::{RmaBytes, RmaMem, RmaVerb, Transport, c};
 
-use crate::abi::entries::HOST_QP;
 use crate::abi::guard::guard;
-use crate::abi::request::{self, Remote};
-use crate::abi::table::{self, job};
+use crate::abi::request::{self, HOST_QP, Remote};
+use crate::abi::state::{self, job};
 use crate::engine::lane::fast_path::{Common, Declined, Rest};
 use crate::engine::port::Direction;
 use crate::job::Connected;
@@ -87,7 +86,7 @@ pub(in crate::abi) unsafe fn rma_at_once(
     }
     // The only entry that does not look whether the host has lost its transport.
     // SAFETY: rule 1, so the transport is not null.
-    let connected = unsafe { table::job_of(transport) }.connection()?;
+    let connected = unsafe { state::job_of(transport) }.connection()?;
     // SAFETY: rule 1.
     let Remote { pe, handle, addr } = unsafe { request::remote_side(pe, remote)? };
     let common = |direction, (local, len)| Common { direction, pe, handle, addr, local, len };

@@ -12,13 +12,12 @@ use log::{info, warn};
 use crate::channel::bootstrap::Bootstrap;
 use crate::channel::collectives::Gathering;
 use crate::channel::error::ChannelError;
-use crate::channel::measure::{ProxyView, Run, done};
 use crate::channel::memory::host_memory::HostMemory;
 use crate::channel::memory::shared::{Shared, Sizes};
 use crate::channel::options::Options;
 use crate::channel::proxy::consumer::Taker;
 use crate::channel::proxy::region_table::{Far, Region};
-use crate::channel::proxy::thread::{Common, Control, Proxy, abandon};
+use crate::channel::proxy::thread::{Common, Control, Proxy, ProxyView, Run, abandon};
 use crate::channel::registration::{Free, Offer, agree, lowest};
 use crate::engine::port::Access;
 use crate::engine::wire::handle::{HANDLE_BYTES, HandleBytes};
@@ -239,7 +238,7 @@ impl Channel {
     /// For benches: slots of a ring whose operations are done.
     #[doc(hidden)]
     pub fn done(&self, ring: usize) -> u64 {
-        done(&self.common, ring)
+        self.common.shared.done(ring)
     }
 
     /// Delivers what was pushed by now, and takes nothing more: who pushes later, or waits, is told that the

@@ -6,12 +6,10 @@ use crate::channel::error::ChannelError;
 use crate::channel::memory::shared::{Shared, Sizes};
 use crate::channel::proxy::consumer::{Failed, Taker};
 use crate::channel::proxy::region_table::{Far, Region};
-use crate::channel::proxy::thread::Common;
-use crate::engine::ids::Pe;
+pub use crate::channel::proxy::thread::ProxyView;
 use crate::engine::lane::Lane;
 use crate::engine::port::Port;
 use crate::engine::wire::handle::HandleBytes;
-use crate::ofi::OfiPort;
 
 /// The part of a proxy thread's loop that is about descriptors, over any lane.
 #[derive(Debug)]
@@ -66,35 +64,4 @@ impl Pump {
         self.taker.retire(lane, |_| Ok::<(), String>(()))?;
         Ok(any)
     }
-}
-
-/// The proxy thread's lane, and where regions are.
-#[derive(Debug)]
-pub struct ProxyView<'a> {
-    /// The lane.
-    pub lane: &'a mut Lane<OfiPort>,
-    pub(in crate::channel) taker: &'a Taker,
-}
-
-impl ProxyView<'_> {
-    /// Where a PE has a region, and its handle for it.
-    pub fn far(&self, region: u8, pe: u32) -> Option<(u64, HandleBytes)> {
-        self.taker.regions.peer(region, Pe(pe)).map(|far| (far.base, far.handle))
-    }
-}
-
-/// What is to run in the proxy thread.
-pub(in crate::channel) struct Run(
-    pub(in crate::channel) Box<dyn FnOnce(&mut ProxyView<'_>) + Send>,
-);
-
-impl std::fmt::Debug for Run {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Run")
-    }
-}
-
-/// Slots of a ring whose operations are done.
-pub(in crate::channel) fn done(common: &Common, ring: usize) -> u64 {
-    common.shared.done(ring)
 }

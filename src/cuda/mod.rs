@@ -3,8 +3,9 @@
 //! ```text
 //! driver   the library, its functions, contexts, devices, streams and kernels; absent is the normal case
 //! memory   what an address is, where allocations end, memory of ours, memory as a file descriptor
-//! copy     copies that run beside the CPU, and what is staged by them
+//! copy     copies that run beside the CPU
 //! words    single words in device memory, for signals and atomics
+//! staging  memory that the fabric does not reach, moved by copies and words: the engine's port for both
 //! ```
 //!
 //! # What a process without CUDA pays
@@ -26,15 +27,14 @@
 mod copy;
 mod driver;
 mod memory;
+mod staging;
 mod words;
 
-pub use copy::engine::{
-    Completed, CopyEngine, Direction, PinnedTransfer, StartError, Ticket, Transfer, Word,
-};
-pub use copy::staging::{StagedRegion, Staging, StagingError, StagingOptions};
+pub use copy::engine::CopyEngine;
+pub use copy::request::{Completed, Direction, PinnedTransfer, StartError, Ticket, Transfer, Word};
 pub use driver::context::{Bound, Context, Ordinal};
 pub use driver::device::{Attributes, Device, WritesOrdering, flush_writes};
-pub use driver::error::{CudaError, LoadError, RangeError};
+pub use driver::error::{CudaError, LoadError};
 pub use driver::library::{DEFAULT_LIBRARY, Driver, DriverVersion};
 pub use driver::module::{Kernel, Module};
 pub use driver::stream::Stream;
@@ -42,8 +42,9 @@ pub use memory::device_memory::DeviceMemory;
 pub use memory::dma_buf::DmaBuf;
 pub use memory::pinned::{Chunk, PinnedMemory, PinnedPool};
 pub use memory::pointer::{Kind, Pointer};
-pub use memory::range::{DeviceRange, Memory, Pieces};
+pub use memory::range::{DeviceRange, Memory, Pieces, RangeError};
 pub use memory::scratch::Scratch;
+pub use staging::staged::{StagedRegion, Staging, StagingError, StagingOptions};
 pub use words::access::{WordAccess, Words};
 pub use words::gdrcopy::{GDRCOPY_LIBRARY, Gdrcopy, GdrcopyError};
 pub use words::way::{Cost, Way, WordError, WordsOptions};

@@ -12,7 +12,6 @@ use channel_sys as c;
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use log::error;
 
-use crate::channel::measure::{ProxyView, Run};
 use crate::channel::memory::shared::{Fault, Shared};
 use crate::channel::proxy::affinity;
 use crate::channel::proxy::consumer::{Failed, Taker};
@@ -20,7 +19,9 @@ use crate::channel::proxy::idle::Idle;
 use crate::channel::proxy::region_table::Region;
 use crate::channel::ring::State;
 use crate::engine::error::EngineError;
+use crate::engine::ids::Pe;
 use crate::engine::lane::Lane;
+use crate::engine::wire::handle::HandleBytes;
 use crate::job::{Connected, Job, JobError};
 use crate::logging;
 use crate::ofi::OfiPort;
@@ -51,6 +52,32 @@ pub(in crate::channel) enum Control {
         /// Told when all is delivered, or how many slots are not.
         done: Sender<Result<(), u64>>,
     },
+}
+
+/// The proxy thread's lane, and where regions are.
+#[derive(Debug)]
+pub struct ProxyView<'a> {
+    /// The lane.
+    pub lane: &'a mut Lane<OfiPort>,
+    pub(in crate::channel) taker: &'a Taker,
+}
+
+impl ProxyView<'_> {
+    /// Where a PE has a region, and its handle for it.
+    pub fn far(&self, region: u8, pe: u32) -> Option<(u64, HandleBytes)> {
+        self.taker.regions.peer(region, Pe(pe)).map(|far| (far.base, far.handle))
+    }
+}
+
+/// What is to run in the proxy thread.
+pub(in crate::channel) struct Run(
+    pub(in crate::channel) Box<dyn FnOnce(&mut ProxyView<'_>) + Send>,
+);
+
+impl std::fmt::Debug for Run {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Run")
+    }
 }
 
 /// What both the proxy thread and user threads know.

@@ -9,112 +9,16 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use thiserror::Error;
-
-use crate::cuda::copy::queue::{Checked, Ring, store_host};
+use crate::cuda::copy::queue::{Checked, CopyQueue, store_host};
+use crate::cuda::copy::request::{
+    Completed, Direction, PinnedTransfer, StartError, Ticket, Transfer, Word,
+};
 use crate::cuda::driver::context::Context;
 use crate::cuda::driver::error::{CudaError, code};
-use crate::cuda::memory::pinned::{Chunk, PinnedMemory};
 use crate::cuda::memory::pointer::Kind;
 use crate::cuda::memory::range::DeviceRange;
 use crate::engine::atomic::Width;
 use crate::logging;
-
-/// Something that an engine was given to do. Numbered in the order of starting, from 0.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Ticket(pub u64);
-
-/// Which way a copy goes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Direction {
-    /// From the chunk to the device.
-    ToDevice,
-    /// From the device to the chunk.
-    FromDevice,
-}
-
-/// A copy between a range of a device and a page-locked chunk.
-#[derive(Clone, Copy, Debug)]
-pub struct Transfer<'a> {
-    /// Which way.
-    pub direction: Direction,
-    /// The memory that the driver reaches.
-    pub range: &'a DeviceRange,
-    /// The first address in it.
-    pub addr: usize,
-    /// The host's side.
-    pub chunk: &'a Chunk,
-    /// Where in the chunk, in bytes.
-    pub offset: usize,
-    /// How many bytes.
-    pub len: usize,
-}
-
-/// A copy between a range of a device and any part of page-locked memory.
-#[derive(Clone, Copy, Debug)]
-pub struct PinnedTransfer<'a> {
-    /// Which way.
-    pub direction: Direction,
-    /// The memory that the driver reaches.
-    pub range: &'a DeviceRange,
-    /// The first address in it.
-    pub addr: usize,
-    /// The host's side.
-    pub memory: &'a Arc<PinnedMemory>,
-    /// Where in that, in bytes.
-    pub offset: usize,
-    /// How many bytes.
-    pub len: usize,
-}
-
-/// A word in device memory, aligned to its width.
-#[derive(Clone, Copy, Debug)]
-pub struct Word<'a> {
-    /// The memory that the driver reaches.
-    pub range: &'a DeviceRange,
-    /// Its address in it.
-    pub addr: usize,
-    /// Its width.
-    pub width: Width,
-}
-
-/// Why something could not be started. Nothing was.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[non_exhaustive]
-pub enum StartError {
-    /// As much is under way as the engine takes. Poll, and try again.
-    #[error("as many copies are under way as the engine takes")]
-    Full,
-    /// The range, the chunk or the word does not have these bytes.
-    #[error("{len} bytes at {addr:#x} are not in the range, not in the chunk, or not aligned")]
-    Bounds {
-        /// The address in the range.
-        addr: usize,
-        /// How many bytes.
-        len: usize,
-    },
-    /// The memory belongs to another context than the engine.
-    #[error("memory of {memory} cannot be copied by an engine of {engine}")]
-    Context {
-        /// The memory's.
-        memory: String,
-        /// The engine's.
-        engine: String,
-    },
-    /// The driver refused it, or something before it has failed and the engine with it.
-    #[error(transparent)]
-    Cuda(#[from] CudaError),
-}
-
-/// Something that is done, or has failed.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Completed {
-    /// What.
-    pub ticket: Ticket,
-    /// For a load, the word. For anything else, 0. After an error the bytes at the destination are
-    /// undefined, and the memory on both sides is no longer used.
-    pub result: Result<u64, CudaError>,
-}
 
 /// A stream for copies and words, with what is under way on it.
 ///
@@ -123,7 +27,7 @@ pub struct Completed {
 #[derive(Debug)]
 pub struct CopyEngine {
     /// Not dropped when what is under way does not end: see [`Drop`].
-    ring: ManuallyDrop<Ring>,
+    queue: ManuallyDrop<CopyQueue>,
 }
 
 /// How long a dropped engine waits for what is under way.
@@ -135,22 +39,22 @@ impl CopyEngine {
     /// # Errors
     /// As the driver answers, for one when there is no page-locked memory left.
     pub fn new(context: &Arc<Context>, depth: usize) -> Result<Self, CudaError> {
-        Ok(Self { ring: ManuallyDrop::new(Ring::new(context, depth.max(1))?) })
+        Ok(Self { queue: ManuallyDrop::new(CopyQueue::new(context, depth.max(1))?) })
     }
 
     /// Its context.
     pub fn context(&self) -> &Arc<Context> {
-        self.ring.context()
+        self.queue.context()
     }
 
     /// How many things are under way, done ones that were not polled yet among them.
     pub fn in_flight(&self) -> usize {
-        self.ring.in_flight()
+        self.queue.in_flight()
     }
 
     /// How many it takes at once.
     pub fn depth(&self) -> usize {
-        self.ring.depth()
+        self.queue.depth()
     }
 
     /// Whether words of a width in memory of the device are stored by stream memory operations, and not
@@ -158,8 +62,8 @@ impl CopyEngine {
     pub fn writes_words(&self, width: Width) -> bool {
         match width {
             Width::Two => false,
-            Width::Four => self.ring.write_32,
-            Width::Eight => self.ring.write_64,
+            Width::Four => self.queue.write_32,
+            Width::Eight => self.queue.write_64,
         }
     }
 
@@ -191,10 +95,10 @@ impl CopyEngine {
         if !fits || len == 0 {
             return Err(StartError::Bounds { addr, len });
         }
-        self.ring.check(range, addr, len)?;
+        self.queue.check(range, addr, len)?;
         let copy = Checked { direction, range, addr, host: memory.addr() + offset, len };
         // SAFETY: the memory has these bytes, and is kept until the copy has ended.
-        unsafe { self.ring.copy(&copy, Some(Arc::clone(memory)), None) }
+        unsafe { self.queue.copy(&copy, Some(Arc::clone(memory)), None) }
     }
 
     /// Starts a copy between a range and host memory of any kind. When that is not page-locked the
@@ -218,9 +122,9 @@ impl CopyEngine {
         if len == 0 {
             return Err(StartError::Bounds { addr, len });
         }
-        self.ring.check(range, addr, len)?;
+        self.queue.check(range, addr, len)?;
         // SAFETY: the caller's promise.
-        unsafe { self.ring.copy(&Checked { direction, range, addr, host, len }, None, None) }
+        unsafe { self.queue.copy(&Checked { direction, range, addr, host, len }, None, None) }
     }
 
     /// Starts a store of a word. It is there after everything started before.
@@ -229,15 +133,15 @@ impl CopyEngine {
     /// As [`Self::start`].
     #[inline]
     pub fn start_store(&mut self, word: &Word<'_>, value: u64) -> Result<Ticket, StartError> {
-        self.ring.check_word(word)?;
+        self.queue.check_word(word)?;
         // The driver refuses them for managed memory, and copies always do.
         if self.writes_words(word.width) && word.range.kind() == Kind::Device {
-            match self.ring.write(word, value) {
+            match self.queue.write(word, value) {
                 // Some drivers list the function and refuse it. Then copies do it from now on.
                 Err(StartError::Cuda(error)) if error.code == code::NOT_SUPPORTED => {
                     match word.width {
-                        Width::Eight => self.ring.write_64 = false,
-                        _ => self.ring.write_32 = false,
+                        Width::Eight => self.queue.write_64 = false,
+                        _ => self.queue.write_32 = false,
                     }
                 }
                 other => return other,
@@ -247,7 +151,7 @@ impl CopyEngine {
         // SAFETY: the word of a free entry, which nobody uses.
         unsafe { store_host(copy.host, word.width, value) };
         // SAFETY: checked above. The engine's own word stays as long as the engine's work.
-        unsafe { self.ring.copy(&copy, None, None) }
+        unsafe { self.queue.copy(&copy, None, None) }
     }
 
     /// Starts a load of a word: it has the value of after everything started before.
@@ -256,23 +160,23 @@ impl CopyEngine {
     /// As [`Self::start`].
     #[inline]
     pub fn start_load(&mut self, word: &Word<'_>) -> Result<Ticket, StartError> {
-        self.ring.check_word(word)?;
+        self.queue.check_word(word)?;
         let copy = self.word_copy(Direction::FromDevice, word);
         // SAFETY: checked above. The engine's own word stays as long as the engine's work.
-        unsafe { self.ring.copy(&copy, None, Some(word.width)) }
+        unsafe { self.queue.copy(&copy, None, Some(word.width)) }
     }
 
     /// The copy of a word from or to the page-locked word of the next entry.
     fn word_copy<'a>(&self, direction: Direction, word: &Word<'a>) -> Checked<'a> {
         let (range, addr, len) = (word.range, word.addr, word.width.bytes());
-        Checked { direction, range, addr, host: self.ring.next_word(), len }
+        Checked { direction, range, addr, host: self.queue.next_word(), len }
     }
 
     /// The next thing that is done, in the order of starting. None when the oldest is under way
     /// still, or nothing is. Asks the driver once, or not at all.
     #[inline]
     pub fn poll(&mut self) -> Option<Completed> {
-        if self.ring.in_flight() == 0 { None } else { self.ring.poll() }
+        if self.queue.in_flight() == 0 { None } else { self.queue.poll() }
     }
 }
 
@@ -297,6 +201,6 @@ impl Drop for CopyEngine {
             thread::sleep(Duration::from_micros(100));
         }
         // SAFETY: dropped once, here, and not used after.
-        unsafe { ManuallyDrop::drop(&mut self.ring) };
+        unsafe { ManuallyDrop::drop(&mut self.queue) };
     }
 }

@@ -1,11 +1,11 @@
-//! What a copy engine has under way: a ring of entries, one for each ticket, on one stream.
+//! What a copy engine has under way: a queue of entries, one for each ticket, on one stream.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use cudarc::driver::sys::CUdeviceptr;
 
-use crate::cuda::copy::engine::{Completed, Direction, StartError, Ticket, Word};
+use crate::cuda::copy::request::{Completed, Direction, StartError, Ticket, Word};
 use crate::cuda::driver::context::Context;
 use crate::cuda::driver::device::Device;
 use crate::cuda::driver::error::CudaError;
@@ -16,7 +16,7 @@ use crate::engine::atomic::Width;
 
 /// The stream, and what is under way on it.
 #[derive(Debug)]
-pub(in crate::cuda) struct Ring {
+pub(in crate::cuda) struct CopyQueue {
     stream: Stream,
     flight: Flight,
     /// What has ended everything.
@@ -70,7 +70,7 @@ pub(in crate::cuda) struct Checked<'a> {
     pub(in crate::cuda) len: usize,
 }
 
-impl Ring {
+impl CopyQueue {
     pub(in crate::cuda) fn new(context: &Arc<Context>, depth: usize) -> Result<Self, CudaError> {
         let stream = Stream::new(context)?;
         let entry = |_| {

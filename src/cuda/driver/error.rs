@@ -3,9 +3,6 @@
 use thiserror::Error;
 
 use crate::cuda::driver::api::Status;
-use crate::cuda::driver::context::Ordinal;
-use crate::cuda::memory::pointer::Kind;
-use crate::cuda::words::way::WordError;
 use crate::engine::port::PortError;
 
 /// Why there is no CUDA driver to use.
@@ -54,71 +51,12 @@ pub struct CudaError {
     pub text: String,
 }
 
-/// Why a range of memory cannot be used, or only by the CPU.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[non_exhaustive]
-pub enum RangeError {
-    /// The driver could not tell.
-    #[error(transparent)]
-    Cuda(#[from] CudaError),
-    /// No range at all.
-    #[error("the range of {len} bytes at {addr:#x} is empty or leaves the address space")]
-    Bounds {
-        /// Where it starts.
-        addr: usize,
-        /// Its length.
-        len: usize,
-    },
-    /// Two kinds of memory in one range.
-    #[error("the range at {addr:#x} is {first} up to {at:#x} and {then} from there")]
-    Mixed {
-        /// Where the range starts.
-        addr: usize,
-        /// What it starts with.
-        first: Kind,
-        /// Where that ends.
-        at: usize,
-        /// What follows.
-        then: Kind,
-    },
-    /// Memory of two devices in one range.
-    #[error("the range at {addr:#x} is on device {first} up to {at:#x} and on {then} from there")]
-    Devices {
-        /// Where the range starts.
-        addr: usize,
-        /// The first device.
-        first: Ordinal,
-        /// Where its memory ends.
-        at: usize,
-        /// The device that follows.
-        then: Ordinal,
-    },
-}
-
 impl From<CudaError> for PortError {
     /// With CUDA's number where libfabric's would be; the text has its name.
     fn from(error: CudaError) -> Self {
         let CudaError { call, subject, code, name, text } = error;
         let code = i32::try_from(code).unwrap_or(i32::MAX);
         PortError { call, code, text: format!("{subject}: {name}: {text}") }
-    }
-}
-
-impl From<RangeError> for PortError {
-    fn from(error: RangeError) -> Self {
-        match error {
-            RangeError::Cuda(error) => error.into(),
-            other => refused("examining memory", other.to_string()),
-        }
-    }
-}
-
-impl From<WordError> for PortError {
-    fn from(error: WordError) -> Self {
-        match error {
-            WordError::Cuda(error) => error.into(),
-            other => refused("reaching a word", other.to_string()),
-        }
     }
 }
 

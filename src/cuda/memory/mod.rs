@@ -8,5 +8,4 @@ pub(in crate::cuda) mod dma_buf;
 pub(in crate::cuda) mod pinned;
 pub(in crate::cuda) mod pointer;
 pub(in crate::cuda) mod range;
-pub(in crate::cuda) mod range_cache;
 pub(in crate::cuda) mod scratch;

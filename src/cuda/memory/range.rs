@@ -5,10 +5,13 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::CUdeviceptr;
 
+use thiserror::Error;
+
 use crate::cuda::driver::context::{Context, Ordinal};
-use crate::cuda::driver::error::{CudaError, RangeError, code};
+use crate::cuda::driver::error::{CudaError, code, refused};
 use crate::cuda::driver::library::Driver;
 use crate::cuda::memory::pointer::{Kind, Pointer};
+use crate::engine::port::PortError;
 
 /// What a range of addresses is.
 #[derive(Debug)]
@@ -269,5 +272,55 @@ impl Iterator for Pieces<'_> {
             }
         }
         Some((start, self.at - start))
+    }
+}
+
+/// Why a range of memory cannot be used, or only by the CPU.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum RangeError {
+    /// The driver could not tell.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+    /// No range at all.
+    #[error("the range of {len} bytes at {addr:#x} is empty or leaves the address space")]
+    Bounds {
+        /// Where it starts.
+        addr: usize,
+        /// Its length.
+        len: usize,
+    },
+    /// Two kinds of memory in one range.
+    #[error("the range at {addr:#x} is {first} up to {at:#x} and {then} from there")]
+    Mixed {
+        /// Where the range starts.
+        addr: usize,
+        /// What it starts with.
+        first: Kind,
+        /// Where that ends.
+        at: usize,
+        /// What follows.
+        then: Kind,
+    },
+    /// Memory of two devices in one range.
+    #[error("the range at {addr:#x} is on device {first} up to {at:#x} and on {then} from there")]
+    Devices {
+        /// Where the range starts.
+        addr: usize,
+        /// The first device.
+        first: Ordinal,
+        /// Where its memory ends.
+        at: usize,
+        /// The device that follows.
+        then: Ordinal,
+    },
+}
+
+impl From<RangeError> for PortError {
+    fn from(error: RangeError) -> Self {
+        match error {
+            RangeError::Cuda(error) => error.into(),
+            other => refused("examining memory", other.to_string()),
+        }
     }
 }

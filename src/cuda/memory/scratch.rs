@@ -5,7 +5,8 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUdeviceptr;
 
 use crate::cuda::driver::context::Context;
-use crate::cuda::driver::error::{CudaError, RangeError, code};
+use crate::cuda::driver::error::{CudaError, code};
+use crate::cuda::memory::range::RangeError;
 use crate::cuda::memory::range::{DeviceRange, Memory};
 
 /// What GPUs map memory in.

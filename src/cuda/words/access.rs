@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::cuda::copy::engine::{StartError, Word};
+use crate::cuda::copy::request::{StartError, Word};
 use crate::cuda::driver::context::Context;
 use crate::cuda::driver::error::CudaError;
 use crate::cuda::memory::range::DeviceRange;

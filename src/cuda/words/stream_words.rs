@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::cuda::copy::engine::{CopyEngine, Direction, PinnedTransfer, StartError, Ticket, Word};
+use crate::cuda::copy::engine::CopyEngine;
+use crate::cuda::copy::request::{Direction, PinnedTransfer, StartError, Ticket, Word};
 use crate::cuda::driver::context::Context;
 use crate::cuda::driver::error::{CudaError, code};
 use crate::cuda::memory::pinned::PinnedMemory;

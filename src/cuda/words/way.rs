@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::cuda::copy::engine::StartError;
-use crate::cuda::driver::error::CudaError;
+use crate::cuda::copy::request::StartError;
+use crate::cuda::driver::error::{CudaError, refused};
 use crate::cuda::words::gdrcopy::GDRCOPY_LIBRARY;
+use crate::engine::port::PortError;
 
 /// How words are reached.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -84,6 +85,15 @@ impl From<StartError> for WordError {
         match error {
             StartError::Cuda(error) => WordError::Cuda(error),
             other => WordError::Start(other),
+        }
+    }
+}
+
+impl From<WordError> for PortError {
+    fn from(error: WordError) -> Self {
+        match error {
+            WordError::Cuda(error) => error.into(),
+            other => refused("reaching a word", other.to_string()),
         }
     }
 }

@@ -3,7 +3,7 @@
 use libfabric_sys::Version;
 
 use super::fact::Fact;
-use super::{CAUTIOUS, Nic, Profile, Reopening};
+use super::profile::{CAUTIOUS, Nic, Profile, Reopening};
 
 pub(super) const CXI: Profile = Profile {
     name: "cxi",

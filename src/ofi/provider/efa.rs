@@ -3,7 +3,7 @@
 use libfabric_sys::Version;
 
 use super::fact::Fact;
-use super::{CAUTIOUS, Nic, Profile};
+use super::profile::{CAUTIOUS, Nic, Profile};
 
 pub(super) const EFA: Profile = Profile {
     name: "efa",

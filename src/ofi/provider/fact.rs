@@ -59,7 +59,7 @@ impl<T> Deref for Fact<T> {
     }
 }
 
-/// Makes [`Profile`](super::Profile) of a list of facts, with the profile that is right for every provider. One
+/// Makes `Profile` of a list of facts, with the profile that is right for every provider. One
 /// list for the type, for the cautious values and for the walk over both, so that none can lack a fact.
 macro_rules! facts {
     ($($(#[$doc:meta])* $fact:ident: $type:ty = $cautious:expr, $why:literal;)*) => {
@@ -73,9 +73,9 @@ macro_rules! facts {
         }
 
         /// What is right for a provider of which nothing is known. It has no name, and is never tried.
-        const CAUTIOUS: Profile = Profile {
+        pub(super) const CAUTIOUS: Profile = Profile {
             name: "",
-            $($fact: Fact { value: $cautious, why: $why, source: fact::Source::NotExamined },)*
+            $($fact: Fact { value: $cautious, why: $why, source: Source::NotExamined },)*
         };
 
         impl Profile {

@@ -2,8 +2,8 @@
 
 use libfabric_sys::Version;
 
-use super::Reopening;
 use super::fact::Fact;
+use super::profile::Reopening;
 
 pub(super) const PROGRESS_THREAD: Fact<Option<Version>> = Fact::code(
     Some(Version::new(2, 2)),

@@ -1,7 +1,7 @@
 //! shm: shared memory, for PEs of one host.
 
 use super::fact::Fact;
-use super::{CAUTIOUS, Profile, Reopening, Striping};
+use super::profile::{CAUTIOUS, Profile, Reopening, Striping};
 
 pub(super) const SHM: Profile = Profile {
     name: "shm",

@@ -1,7 +1,8 @@
 //! tcp, and tcp;ofi_rxm for libfabrics whose tcp has connections only.
 
 use super::fact::Fact;
-use super::{CAUTIOUS, Profile, Reopening, Striping, rxm};
+use super::profile::{CAUTIOUS, Profile, Reopening, Striping};
+use super::rxm;
 
 const INTERFACES: Fact<bool> =
     Fact::manual(true, "it goes over the sockets of any interface", "fi_tcp(7)");

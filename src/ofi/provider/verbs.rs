@@ -3,7 +3,8 @@
 use libfabric_sys::Version;
 
 use super::fact::Fact;
-use super::{CAUTIOUS, Nic, Profile, rxm};
+use super::profile::{CAUTIOUS, Nic, Profile};
+use super::rxm;
 
 pub(super) const VERBS: Profile = Profile {
     name: "verbs;ofi_rxm",

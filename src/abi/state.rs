@@ -1,4 +1,4 @@
-//! The transport structure that the host sees, in each layout, with our state behind it.
+//! The state of a transport: the structure that the host sees, in its layout, and the job behind it.
 
 use std::ffi::{CString, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
@@ -9,11 +9,8 @@ use nvshmem_abi::{
     Transport6, Transport7, c,
 };
 
-use crate::abi::entries as e;
 use crate::abi::error::AbiError;
-use crate::abi::hints;
 use crate::abi::host_maps::HostMaps;
-use crate::abi::{signals, transfers};
 use crate::job::Job;
 
 /// The structure in whichever layout the host has. All are prefixes of the largest in size, so an
@@ -47,7 +44,7 @@ struct PciPaths {
 /// Addresses of the blocks that are alive.
 ///
 /// `get_mem_handle` needs it to find the transport among its arguments (see
-/// [`crate::abi::entries::get_mem_handle_3`]), and `finalize` to refuse a transport it has freed.
+/// `get_mem_handle_3`), and `finalize` to refuse a transport it has freed.
 static ALIVE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 /// Whether the value is the address of a transport of this library.
@@ -55,15 +52,23 @@ pub(in crate::abi) fn is_alive(address: usize) -> bool {
     ALIVE.lock().unwrap_or_else(PoisonError::into_inner).contains(&address)
 }
 
+/// The functions that the host is given, in its layout.
+pub(in crate::abi) enum Operations {
+    V3(HostOps3b),
+    V4(HostOps4),
+    V6(HostOps6),
+    V7(HostOps7),
+}
+
 /// Makes the structure for a host of the given version. [`destroy`] frees it.
-pub(in crate::abi) fn create(major: Major, api_version: c_int, job: Job) -> *mut Transport {
+pub(in crate::abi) fn create(
+    major: Major,
+    api_version: c_int,
+    job: Job,
+    operations: Operations,
+) -> *mut Transport {
     let paths = PciPaths::new(&job);
     let n_devices = paths.pointers.len() as i32;
-    let enforces: c::nvt_enforce_cst_fn = Some(e::enforce_cst);
-    let offers = Offers {
-        batches: job.discovery.batches(),
-        enforce_cst: enforces.filter(|_| job.enforces_consistency()),
-    };
     // SAFETY: integers, pointers and optional functions only, for all of which zero is a value.
     let mut transport: AnyLayout = unsafe { std::mem::zeroed() };
     /// The fields that every layout has, whatever their place.
@@ -79,11 +84,11 @@ pub(in crate::abi) fn create(major: Major, api_version: c_int, job: Job) -> *mut
             transport.host_ops = $ops;
         }};
     }
-    match major {
-        Major::V3 => fill!(v3, ops_3(offers)),
-        Major::V4 | Major::V5 => fill!(v4, ops_4(offers)),
-        Major::V6 => fill!(v6, ops_6(offers)),
-        Major::V7 => fill!(v7, ops_7(offers)),
+    match operations {
+        Operations::V3(ops) => fill!(v3, ops),
+        Operations::V4(ops) => fill!(v4, ops),
+        Operations::V6(ops) => fill!(v6, ops),
+        Operations::V7(ops) => fill!(v7, ops),
     }
     let mut block = Box::new(Block { transport, major, job, paths });
     // The vector's buffer stays where it is when its owner moves into the block.
@@ -185,93 +190,4 @@ impl PciPaths {
         let pointers = strings.iter().map(|path| path.as_ptr().cast_mut()).collect();
         Self { pointers, _strings: strings }
     }
-}
-
-/// What a host is given beyond what every transport has.
-#[derive(Clone, Copy)]
-struct Offers {
-    /// Announced puts are posted together.
-    batches: bool,
-    /// For requests of consistency; none where there is nothing to do.
-    enforce_cst: c::nvt_enforce_cst_fn,
-}
-
-/// A layout's functions: those that are the same in every layout, and the given ones.
-macro_rules! ops {
-    ($layout:ident { $($field:ident: $value:expr),* $(,)? }) => {
-        $layout {
-            can_reach_peer: Some(e::can_reach_peer),
-            release_mem_handle: Some(e::release_mem_handle),
-            finalize: Some(e::finalize),
-            show_info: Some(e::show_info),
-            progress: Some(e::progress),
-            quiet: Some(e::quiet),
-            enforce_cst_at_target: None,
-            add_device_remote_mem_handles: None,
-            $($field: $value,)*
-        }
-    };
-}
-
-fn ops_3(offers: Offers) -> HostOps3b {
-    ops!(HostOps3b {
-        enforce_cst: offers.enforce_cst,
-        connect_endpoints: Some(e::connect_endpoints_3),
-        // SAFETY: `get_mem_handle_3` takes six integers, which is what both forms of layout 3 pass
-        // in registers; it finds out which of the two it was called as.
-        get_mem_handle: Some(unsafe {
-            std::mem::transmute::<e::GetMemHandle3, e::GetMemHandle3b>(e::get_mem_handle_3)
-        }),
-        rma: Some(transfers::rma),
-        amo: Some(signals::amo_3),
-        fence: Some(e::fence_3),
-    })
-}
-
-fn ops_4(offers: Offers) -> HostOps4 {
-    ops!(HostOps4 {
-        enforce_cst: offers.enforce_cst,
-        connect_endpoints: Some(e::connect_endpoints_4),
-        get_mem_handle: Some(e::get_mem_handle),
-        rma: Some(transfers::rma),
-        amo: Some(signals::amo_3),
-        fence: Some(e::fence_4),
-        put_signal: Some(signals::put_signal_4),
-    })
-}
-
-/// With bursts, what was not announced ends the one before it.
-fn rma(batches: bool) -> c::nvt_rma_fn {
-    if batches { Some(hints::rma) } else { Some(transfers::rma) }
-}
-
-/// Where announced puts are posted one by one, the host is to call `rma`, the shorter way.
-fn ops_6(offers: Offers) -> HostOps6 {
-    let batches = offers.batches;
-    ops!(HostOps6 {
-        enforce_cst: offers.enforce_cst,
-        connect_endpoints: Some(e::connect_endpoints_4),
-        get_mem_handle: Some(e::get_mem_handle),
-        rma: rma(batches),
-        amo: Some(signals::amo_6),
-        fence: Some(e::fence_4),
-        put_signal: Some(signals::put_signal_6),
-        rma_with_hints: batches.then_some(hints::rma_with_hints_6),
-    })
-}
-
-/// As [`ops_6`]; without bursts a region has nothing to flush.
-fn ops_7(offers: Offers) -> HostOps7 {
-    let batches = offers.batches;
-    ops!(HostOps7 {
-        enforce_cst: offers.enforce_cst,
-        connect_endpoints: Some(e::connect_endpoints_4),
-        get_mem_handle: Some(e::get_mem_handle),
-        rma: rma(batches),
-        amo: Some(signals::amo_6),
-        fence: Some(e::fence_4),
-        put_signal: Some(signals::put_signal_6),
-        rma_with_hints: batches.then_some(hints::rma_with_hints_7),
-        region_flush: batches.then_some(hints::region_flush),
-    })
 }

@@ -3,15 +3,16 @@
 use std::ptr;
 use std::sync::{Arc, Weak};
 
-use crate::cuda::copy::engine::{self, CopyEngine, PinnedTransfer, StartError};
-use crate::cuda::copy::flight::{By, Flight, Started};
-use crate::cuda::copy::staging::{ContextCopies, Staging};
+use crate::cuda::copy::engine::CopyEngine;
+use crate::cuda::copy::request::{self, PinnedTransfer, StartError};
 use crate::cuda::driver::error::{CudaError, refused};
 use crate::cuda::memory::pinned::PinnedMemory;
-use crate::cuda::memory::range_cache::{Known, RangeCache};
+use crate::cuda::staging::flight::{By, Flight, Started};
+use crate::cuda::staging::range_cache::{Known, RangeCache};
+use crate::cuda::staging::staged::{ContextCopies, Staging};
 use crate::cuda::words::word_range::WordRange;
 use crate::engine::atomic::{Atomic, Width};
-use crate::engine::port::copies::{Copied, Copy, CopyDirection, CopyPort, Reach};
+use crate::engine::port::copies::{Copied, Copy, CopyDirection, CopyPort, Reach, Stager};
 use crate::engine::port::{PortError, Posted};
 
 /// Copies and words, by the driver for what only that reaches, and by the CPU for the rest.
@@ -69,6 +70,15 @@ struct Place {
 enum Any {
     Host,
     Device(Place),
+}
+
+impl Staging {
+    /// What moves the bytes, once, after memory was registered.
+    pub fn take_stager(self: &Arc<Self>) -> Option<Stager> {
+        let (memory, bounce) = self.take_bounce()?;
+        let stager = DeviceStager::new(Arc::clone(self), memory, self.depth());
+        Some(Stager { copies: Box::new(stager), bounce })
+    }
 }
 
 impl DeviceStager {
@@ -259,8 +269,8 @@ impl CopyPort for DeviceStager {
                 }
                 let transfer = PinnedTransfer {
                     direction: match direction {
-                        CopyDirection::Out => engine::Direction::FromDevice,
-                        CopyDirection::In => engine::Direction::ToDevice,
+                        CopyDirection::Out => request::Direction::FromDevice,
+                        CopyDirection::In => request::Direction::ToDevice,
                     },
                     range: range.range(),
                     addr,

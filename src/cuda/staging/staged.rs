@@ -1,7 +1,7 @@
 //! The device memory of this process that is staged, and what moves its bytes.
 //!
 //! Memory is registered and released by any thread, and moved by one, the proxy's, whose side is the
-//! [`DeviceStager`]. What they share is behind one lock, held for a few instructions, and read anew
+//! stager. What they share is behind one lock, held for a few instructions, and read anew
 //! by the stager when a number has changed.
 //!
 //! # Why nobody waits for a kernel
@@ -15,7 +15,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use thiserror::Error;
 
 use crate::cuda::copy::engine::CopyEngine;
-use crate::cuda::copy::stager::DeviceStager;
 use crate::cuda::driver::context::Context;
 use crate::cuda::driver::error::{CudaError, refused};
 use crate::cuda::driver::hazards;
@@ -25,7 +24,7 @@ use crate::cuda::words::access::Words;
 use crate::cuda::words::way::WordsOptions;
 use crate::cuda::words::word_range::{Mapper, WordRange};
 use crate::engine::port::PortError;
-use crate::engine::port::copies::{Bounce, MAX_CHUNKS, Stager};
+use crate::engine::port::copies::{Bounce, MAX_CHUNKS};
 use crate::logging;
 
 /// How to stage.
@@ -164,16 +163,15 @@ impl Staging {
         Ok(StagedRegion { staging: Arc::clone(self), range })
     }
 
-    /// What moves the bytes, once, after memory was registered.
-    pub fn take_stager(self: &Arc<Self>) -> Option<Stager> {
+    /// The memory that bytes pass through, once, after memory was registered: it is the stager's from then on.
+    pub(super) fn take_bounce(&self) -> Option<(Arc<PinnedMemory>, Bounce)> {
         let mut making = lock(&self.making);
         let memory = making.bounce.take()?;
         making.given = true;
         drop(making);
         let StagingOptions { chunk_len, chunks, .. } = self.options;
         let bounce = Bounce { addr: memory.addr(), chunk_len, out: chunks, inward: chunks };
-        let stager = DeviceStager::new(Arc::clone(self), memory, self.depth());
-        Some(Stager { copies: Box::new(stager), bounce })
+        Some((memory, bounce))
     }
 
     /// How many ranges are staged.
@@ -187,7 +185,7 @@ impl Staging {
     }
 
     /// Copies that may be under way in one direction: each chunk's, in two pieces.
-    fn depth(&self) -> usize {
+    pub(super) fn depth(&self) -> usize {
         2 * usize::from(self.options.chunks)
     }
 

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::cuda::driver::error::{CudaError, RangeError};
+use crate::cuda::driver::error::CudaError;
 use crate::cuda::driver::library::Driver;
+use crate::cuda::memory::range::RangeError;
 use crate::cuda::memory::range::{DeviceRange, Memory};
 use crate::cuda::words::word_range::WordRange;
 

@@ -1,0 +1,9 @@
+//! Staging: device memory that the fabric does not reach, moved through chunks of host memory.
+//!
+//! Any thread registers; only the proxy thread moves. What the two share is behind one lock, held for a few
+//! instructions.
+
+mod flight;
+mod range_cache;
+pub(in crate::cuda) mod staged;
+mod stager;

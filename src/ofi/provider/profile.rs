@@ -1,0 +1,90 @@
+//! The profile of a provider: which facts there are, and what is right where nobody knows.
+
+use libfabric_sys::Version;
+
+use super::fact::{Fact, Source};
+
+facts! {
+    /// Every interface of the host is a device, also those that lead nowhere useful.
+    interfaces: bool = false, "what it lists is taken as it is";
+    /// Devices can be opened by an IP address that is not listed.
+    by_address: bool = false, "only what is listed is opened";
+    /// It joins the PEs of one host only.
+    one_host: bool = false, "it has a network";
+    /// Rails lead from the rail with one number to the rail with the same number, and to no other.
+    separate_rails: bool = false, "its rails reach what libfabric says is of one fabric";
+    /// Where the kernel lists its NICs, for those that read and write memory by themselves.
+    nic: Option<Nic> = None, "nothing of it is known to read memory by itself";
+    /// A fabric of it whose answers are not taken.
+    refused_fabric: Option<&'static str> = None, "all its fabrics are taken";
+
+    /// The libfabric from which on a thread of its own moves data when `FI_PROGRESS_AUTO` is the answer. The
+    /// answer alone proves nothing, and a probe has to confirm even this.
+    progress_thread: Option<Version> = None, "whether it has a progress thread has not been examined";
+    /// `FI_PROGRESS_AUTO` does harm, and is not asked for.
+    avoids_auto: bool = false, "it is asked for, and a probe finds out what the answer is worth";
+    /// A message is received after the data of the writes before it, when `FI_ORDER_SAW` is promised too.
+    messages_follow_writes: bool = false, "the order of this provider has not been examined";
+    /// A write may tell its target, by remote data, that its own data is there, and the target's completion
+    /// queue has room for all who write to it.
+    remote_data: bool = false, "whether its completion queue has room for all peers has not been examined";
+    /// The NIC carries out atomics on host memory. Others that offer `FI_ATOMIC` run a loop on the target's
+    /// processor, in whichever thread polls there, which is our proxy thread.
+    hardware_atomics: bool = false, "the target's processor would do them as well";
+    /// An atomic that returns nothing is posted as one that does, the result being dropped.
+    atomics_always_fetch: bool = false, "they are posted as they are";
+    /// The libfabric from which on it heeds `FI_MORE`, and a post that it refuses leaves none of those before
+    /// without a doorbell.
+    batches: Option<Version> = None, "whether a refused post leaves others without a doorbell has not been examined";
+
+    /// It is asked for device memory without the user insisting.
+    device_memory: bool = false, "whether it moves device memory without waiting for kernels has not been examined";
+    /// Where it needs CUDA's copies, then for few bytes only; the rest is the NIC's.
+    copies_little: bool = false, "how much it copies has not been examined";
+    /// The libfabric from which on it registers dma-bufs (`FI_MR_DMABUF`).
+    dma_bufs: Option<Version> = None, "whether it registers dma-bufs has not been examined";
+
+    /// Whether rails are opened again when one fails.
+    reopening: Reopening = Reopening::Untried, "nobody has tried to close a rail of it that has failed";
+    /// From which length on puts and gets are cut, and into which segments.
+    striping: Striping = Striping::NICS, "as for NICs, which reach their rate with operations of some hundred KiB";
+}
+
+/// Where the kernel lists NICs, in `/sys/class`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::ofi) struct Nic {
+    /// The class.
+    pub(in crate::ofi) class: &'static str,
+    /// What libfabric's name of the domain has behind the kernel's name of the device.
+    pub(in crate::ofi) domain_suffix: &'static str,
+}
+
+/// Whether an endpoint can be closed that has operations under way, and another be opened in its domain: what
+/// it takes to do without a rail that fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::ofi) enum Reopening {
+    /// The rail laboratory has shown it.
+    Shown,
+    /// Nothing is known against it, and nobody has tried.
+    Untried,
+    /// It goes wrong, or makes no sense.
+    Never,
+}
+
+/// How puts and gets are cut into segments, where the settings leave it to the provider.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Striping {
+    /// Least bytes of an operation that is cut.
+    pub from: usize,
+    /// Most bytes of a segment.
+    pub segment: usize,
+}
+
+impl Striping {
+    /// NICs reach their rate with operations of some hundred KiB.
+    const NICS: Self = Self { from: 512 << 10, segment: 512 << 10 };
+
+    /// Where software moves the bytes a segment costs a few microseconds, and rates are such that this is
+    /// little beside it.
+    pub(super) const SOFTWARE: Self = Self { from: 128 << 10, segment: 128 << 10 };
+}
