@@ -15,10 +15,10 @@ use crate::channel::error::ChannelError;
 use crate::channel::memory::host_memory::HostMemory;
 use crate::channel::memory::shared::{Shared, Sizes};
 use crate::channel::options::Options;
-use crate::channel::proxy::consumer::Taker;
-use crate::channel::proxy::region_table::{Far, Region};
-use crate::channel::proxy::thread::{Common, Control, Proxy, ProxyView, Run, abandon};
-use crate::channel::registration::{Free, Offer, agree, lowest};
+use crate::channel::proxy::consumer::Consumer;
+use crate::channel::proxy::region_table::{PeerRegion, Region};
+use crate::channel::proxy::thread::{ChannelState, Control, Proxy, ProxyView, Run, abandon};
+use crate::channel::registration::{Free, Registration, agree, lowest};
 use crate::engine::port::Access;
 use crate::engine::wire::handle::{HANDLE_BYTES, HandleBytes};
 use crate::job::{Connected, Job, connect, counters};
@@ -56,7 +56,7 @@ struct Serial {
 /// thread at a time. Kernels, and CPU threads that use the context as they do, are not bound to any of
 /// that; they must have ended, or see that the channel was stopped, before it is dropped.
 pub struct Channel {
-    common: Arc<Common>,
+    state: Arc<ChannelState>,
     serial: Mutex<Serial>,
     /// Its end ends the proxy thread.
     control: Option<Sender<Control>>,
@@ -84,12 +84,12 @@ impl Channel {
             job.set_connected(connect(&job, &gathering, &[])?);
         }
         let shared = Shared::new(sizes, me, n_pes, options.spins)?;
-        // SAFETY: once, here. The memory is in `common`, which the proxy thread has a part of as long as
+        // SAFETY: once, here. The memory is in `state`, which the proxy thread has a part of as long as
         // it has the rings.
         let rings = unsafe { shared.rings()? };
-        let common = Arc::new(Common::new(job, shared));
+        let state = Arc::new(ChannelState::new(job, shared));
         let (control, wanted) = unbounded();
-        let proxy = Proxy::new(Arc::clone(&common), Taker::new(rings), wanted);
+        let proxy = Proxy::new(Arc::clone(&state), Consumer::new(rings), wanted);
         let thread = std::thread::Builder::new()
             .name(String::from("nlf-proxy"))
             // SAFETY: connected above. This type uses the lane itself only after the thread's end.
@@ -99,7 +99,7 @@ impl Channel {
         let (control, thread) = (Some(control), Some(thread));
         let drain = options.drain;
         let drained = OnceLock::new();
-        let channel = Self { common, serial, control, thread, drain, drained, stopped: false };
+        let channel = Self { state, serial, control, thread, drain, drained, stopped: false };
         info!(
             target: logging::PROXY,
             "channel of PE {me} of {n_pes}: {} rings of {} slots", options.rings, options.slots
@@ -122,13 +122,13 @@ impl Channel {
     /// Where the thread that has made the channel uses a device, it is in that device's memory and for
     /// kernels; else it is for CPU threads.
     pub fn context(&self) -> *const c::nlf_context {
-        self.common.shared.context()
+        self.state.shared.context()
     }
 
     /// What has failed first, if something has: an operation, or what a kernel has asked for. Kernels see
     /// it as well, and nothing is taken from the rings any more.
     pub fn error(&self) -> Option<String> {
-        self.common.failure()
+        self.state.failure()
     }
 
     /// Gives every PE `len` bytes of zeroed host memory that all PEs reach, and kernels of this process;
@@ -177,7 +177,7 @@ impl Channel {
         })?;
         check_len(base, len)?;
         let handle = self.register_here(base, len, Access::Local)?;
-        let peers: Box<[Far]> = [].into();
+        let peers: Box<[PeerRegion]> = [].into();
         let registered = Registered { index, base, symmetric: false, handle, memory: None };
         self.enter(&mut serial, registered, len, peers)
     }
@@ -199,7 +199,7 @@ impl Channel {
         let region = serial.regions.swap_remove(at);
         let index = usize::from(region.index);
         let none = c::nlf_region { base: 0, bytes: 0, symmetric: 0, reserved: 0 };
-        self.common.shared.set_region(index, none, entries(&serial.regions))?;
+        self.state.shared.set_region(index, none, entries(&serial.regions))?;
         self.set_in_proxy(region.index, None)?;
         let released = self.connected()?.regions.release(&region.handle);
         released.map_err(|error| ChannelError::Register {
@@ -238,7 +238,7 @@ impl Channel {
     /// For benches: slots of a ring whose operations are done.
     #[doc(hidden)]
     pub fn done(&self, ring: usize) -> u64 {
-        self.common.shared.done(ring)
+        self.state.shared.done(ring)
     }
 
     /// Delivers what was pushed by now, and takes nothing more: who pushes later, or waits, is told that the
@@ -279,22 +279,22 @@ impl Channel {
         self.control = None;
         if let Some(thread) = self.thread.take() {
             // It does not wait for anything any more.
-            abandon(&self.common);
+            abandon(&self.state);
             if thread.join().is_err() {
                 warn!(target: logging::PROXY, "the channel's proxy thread has panicked");
             }
         }
         // SAFETY: the proxy thread has ended, and nobody else uses its lane.
         unsafe {
-            counters::tell(&self.common.job);
-            self.common.job.end_leftovers();
+            counters::tell(&self.state.job);
+            self.state.job.end_leftovers();
         }
         drained.and(met)
     }
 
     fn drain_rings(&self) -> Result<(), ChannelError> {
         let (done, outcome) = bounded(1);
-        let heads = self.common.shared.heads()?;
+        let heads = self.state.shared.heads()?;
         let until = Instant::now() + self.drain;
         self.send(Control::Drain { heads, until, done })?;
         let late = ChannelError::Late { what: "delivering what was pushed", waited: self.drain };
@@ -327,17 +327,18 @@ impl Channel {
             None => check_len(base, len)
                 .and_then(|()| self.register_here(base, len, Access::LocalAndRemote)),
         };
-        let offer = Offer {
+        let registration = Registration {
             len: len as u64,
             base: base as u64,
             free: free(&serial.regions),
             handle: *registered.as_ref().unwrap_or(&[0; HANDLE_BYTES]),
             failed: registered.as_ref().err().map(ToString::to_string),
         };
-        let gathered = serial.bootstrap.allgather(&offer.encode());
+        let gathered = serial.bootstrap.allgather(&registration.encode());
         let handle = registered?;
-        let agreed =
-            gathered.map_err(ChannelError::from).and_then(|gathered| agree(&gathered, &offer));
+        let agreed = gathered
+            .map_err(ChannelError::from)
+            .and_then(|gathered| agree(&gathered, &registration));
         match agreed {
             Ok((index, peers)) => {
                 let registered = Registered { index, base, symmetric: true, handle, memory };
@@ -371,7 +372,7 @@ impl Channel {
         serial: &mut Serial,
         registered: Registered,
         len: usize,
-        peers: Box<[Far]>,
+        peers: Box<[PeerRegion]>,
     ) -> Result<(), ChannelError> {
         let Registered { index, base, symmetric, handle, .. } = registered;
         let region = Region { base, len: len as u64, handle, peers };
@@ -383,7 +384,7 @@ impl Channel {
             symmetric: symmetric.into(),
             reserved: 0,
         };
-        self.common.shared.set_region(usize::from(index), shown, entries(&serial.regions))
+        self.state.shared.set_region(usize::from(index), shown, entries(&serial.regions))
     }
 
     fn set_in_proxy(&self, index: u8, region: Option<Box<Region>>) -> Result<(), ChannelError> {
@@ -404,7 +405,7 @@ impl Channel {
     }
 
     fn connected(&self) -> Result<&Connected, ChannelError> {
-        Ok(self.common.job.connected()?)
+        Ok(self.state.job.connected()?)
     }
 
     fn serial(&self) -> MutexGuard<'_, Serial> {

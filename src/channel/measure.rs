@@ -4,8 +4,8 @@ use channel_sys as c;
 
 use crate::channel::error::ChannelError;
 use crate::channel::memory::shared::{Shared, Sizes};
-use crate::channel::proxy::consumer::{Failed, Taker};
-use crate::channel::proxy::region_table::{Far, Region};
+use crate::channel::proxy::consumer::{Consumer, Failed};
+use crate::channel::proxy::region_table::{PeerRegion, Region};
 pub use crate::channel::proxy::thread::ProxyView;
 use crate::engine::lane::Lane;
 use crate::engine::port::Port;
@@ -14,7 +14,7 @@ use crate::engine::wire::handle::HandleBytes;
 /// The part of a proxy thread's loop that is about descriptors, over any lane.
 #[derive(Debug)]
 pub struct Pump {
-    taker: Taker,
+    consumer: Consumer,
     shared: Shared,
 }
 
@@ -26,8 +26,8 @@ impl Pump {
     pub fn new(slots: u64) -> Result<Self, ChannelError> {
         let shared = Shared::new(Sizes::new(1, slots)?, 0, 2, 0)?;
         // SAFETY: once, here, and dropped before the memory.
-        let taker = Taker::new(unsafe { shared.rings()? });
-        Ok(Self { taker, shared })
+        let consumer = Consumer::new(unsafe { shared.rings()? });
+        Ok(Self { consumer, shared })
     }
 
     /// What producers are given.
@@ -45,10 +45,10 @@ impl Pump {
         len: usize,
         handle: HandleBytes,
     ) -> Result<(), ChannelError> {
-        let far = || Far { base: base as u64, handle };
-        let peers = [far(), far()].into();
+        let peer = || PeerRegion { base: base as u64, handle };
+        let peers = [peer(), peer()].into();
         let region = Region { base, len: len as u64, handle, peers };
-        self.taker.regions.set(0, Some(Box::new(region)));
+        self.consumer.regions.set(0, Some(Box::new(region)));
         let (base, bytes) = (base as u64, len as u64);
         self.shared.set_region(0, c::nlf_region { base, bytes, symmetric: 1, reserved: 0 }, 1)
     }
@@ -59,9 +59,9 @@ impl Pump {
     /// What a descriptor asked for cannot be.
     #[inline(never)]
     pub fn turn<P: Port>(&mut self, lane: &mut Lane<P>) -> Result<bool, String> {
-        let any = self.taker.take(lane).map_err(|Failed { why, .. }| why)?;
+        let any = self.consumer.take(lane).map_err(|Failed { why, .. }| why)?;
         lane.progress().map_err(|error| error.to_string())?;
-        self.taker.retire(lane, |_| Ok::<(), String>(()))?;
+        self.consumer.retire(lane, |_| Ok::<(), String>(()))?;
         Ok(any)
     }
 }

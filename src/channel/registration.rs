@@ -9,7 +9,7 @@
 //! | 560..816 | what has failed, as text, padded with zeros |
 
 use crate::channel::error::ChannelError;
-use crate::channel::proxy::region_table::Far;
+use crate::channel::proxy::region_table::PeerRegion;
 use crate::engine::wire::handle::{HANDLE_BYTES, HandleBytes};
 
 const WHY: usize = 256;
@@ -21,7 +21,7 @@ pub(in crate::channel) type Free = [u8; FREE];
 
 /// One PE's part of a registration.
 #[derive(Clone, Debug)]
-pub(in crate::channel) struct Offer {
+pub(in crate::channel) struct Registration {
     pub(in crate::channel) len: u64,
     pub(in crate::channel) base: u64,
     pub(in crate::channel) free: Free,
@@ -30,7 +30,7 @@ pub(in crate::channel) struct Offer {
     pub(in crate::channel) failed: Option<String>,
 }
 
-impl Offer {
+impl Registration {
     pub(in crate::channel) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(BYTES);
         bytes.extend_from_slice(&self.len.to_le_bytes());
@@ -64,24 +64,24 @@ impl Offer {
 /// The index that all have free, and what each has under it.
 pub(in crate::channel) fn agree(
     all: &[u8],
-    mine: &Offer,
-) -> Result<(u8, Box<[Far]>), ChannelError> {
+    mine: &Registration,
+) -> Result<(u8, Box<[PeerRegion]>), ChannelError> {
     let len = mine.len as usize;
     let refused = |pe: usize, why: String| ChannelError::Peer { len, pe: pe as u32, why };
     let mut free = [0xff; FREE];
     let mut peers = Vec::with_capacity(all.len() / BYTES);
     for (pe, bytes) in all.chunks(BYTES).enumerate() {
-        let Some(offer) = Offer::decode(bytes) else {
+        let Some(registration) = Registration::decode(bytes) else {
             return Err(refused(pe, String::from("sent something else")));
         };
-        if let Some(why) = offer.failed {
+        if let Some(why) = registration.failed {
             return Err(refused(pe, format!("cannot: {why}")));
         }
-        if offer.len != mine.len {
-            return Err(refused(pe, format!("registers {} bytes", offer.len)));
+        if registration.len != mine.len {
+            return Err(refused(pe, format!("registers {} bytes", registration.len)));
         }
-        free.iter_mut().zip(offer.free).for_each(|(bits, theirs)| *bits &= theirs);
-        peers.push(Far { base: offer.base, handle: offer.handle });
+        free.iter_mut().zip(registration.free).for_each(|(bits, theirs)| *bits &= theirs);
+        peers.push(PeerRegion { base: registration.base, handle: registration.handle });
     }
     let index = lowest(&free).ok_or_else(|| ChannelError::Register {
         addr: mine.base as usize,
@@ -101,32 +101,32 @@ pub(in crate::channel) fn lowest(free: &Free) -> Option<u8> {
 mod tests {
     use super::*;
 
-    fn offer(len: u64, base: u64, used: &[u8]) -> Offer {
+    fn registration(len: u64, base: u64, used: &[u8]) -> Registration {
         let mut free = [0xff; FREE];
         free[31] = 0x7f;
         used.iter().for_each(|index| free[usize::from(index / 8)] &= !(1 << (index % 8)));
-        Offer { len, base, free, handle: [base as u8; HANDLE_BYTES], failed: None }
+        Registration { len, base, free, handle: [base as u8; HANDLE_BYTES], failed: None }
     }
 
-    fn gathered(offers: &[Offer]) -> Vec<u8> {
-        offers.iter().flat_map(Offer::encode).collect()
+    fn gathered(offers: &[Registration]) -> Vec<u8> {
+        offers.iter().flat_map(Registration::encode).collect()
     }
 
     #[test]
     fn the_lowest_index_that_all_have_free_is_taken() {
-        let offers = [offer(64, 1, &[0, 1, 3]), offer(64, 2, &[0, 2])];
+        let offers = [registration(64, 1, &[0, 1, 3]), registration(64, 2, &[0, 2])];
         let (index, peers) = agree(&gathered(&offers), &offers[0]).unwrap();
         assert_eq!((index, peers.len()), (4, 2));
         assert_eq!((peers[1].base, peers[1].handle), (2, [2; HANDLE_BYTES]));
         let all: Vec<u8> = (0..=254).collect();
-        let full = [offer(64, 1, &all), offer(64, 2, &[])];
+        let full = [registration(64, 1, &all), registration(64, 2, &[])];
         let failed = agree(&gathered(&full), &full[1]).unwrap_err().to_string();
         assert!(failed.contains("all indices"), "{failed}");
     }
 
     #[test]
     fn who_cannot_or_does_something_else_is_named() {
-        let mut offers = [offer(64, 1, &[]), offer(65, 2, &[])];
+        let mut offers = [registration(64, 1, &[]), registration(65, 2, &[])];
         let failed = agree(&gathered(&offers), &offers[0]).unwrap_err().to_string();
         assert!(failed.contains("64 bytes: PE 1 registers 65 bytes"), "{failed}");
         offers[1].failed = Some("x".repeat(1000));

@@ -195,7 +195,7 @@ fn direct(channel: &Channel, heap: usize) -> Result<Duration, BoxError> {
 
 #[inline(never)]
 fn puts(view: &mut ProxyView<'_>, heap: usize) -> Result<(), String> {
-    let (base, handle) = view.far(0, 1).ok_or("the heap is no region")?;
+    let (base, handle) = view.remote(0, 1).ok_or("the heap is no region")?;
     let lane = &mut *view.lane;
     for put in 0..PUTS {
         let offset = (put % 1024) * 64;

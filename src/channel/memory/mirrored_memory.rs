@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// See the module. Zeroed when it is made.
 #[derive(Debug)]
-pub(in crate::channel) enum Near {
+pub(in crate::channel) enum MirroredMemory {
     /// For CPU threads.
     Host(HostMemory),
     /// For kernels of a device.
@@ -36,7 +36,7 @@ pub(in crate::channel) struct OnDevice {
     _memory: DeviceMemory,
 }
 
-impl Near {
+impl MirroredMemory {
     /// At least `len` bytes, on the device that this thread uses if it uses one. May wait for everything on
     /// the device.
     pub(in crate::channel) fn new(len: usize) -> Result<Self, ChannelError> {

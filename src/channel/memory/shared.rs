@@ -17,7 +17,7 @@ use channel_sys as c;
 
 use crate::channel::error::ChannelError;
 use crate::channel::memory::host_memory::HostMemory;
-use crate::channel::memory::mirrored_memory::Near;
+use crate::channel::memory::mirrored_memory::MirroredMemory;
 use crate::channel::ring::{PublishedIn, Ring, RingMemory, slots_log2};
 
 /// Sizes of a context, checked.
@@ -41,7 +41,7 @@ impl Sizes {
 /// different sides write shares a line, and the context is at 0.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
-    near: NearPlan,
+    mirrored: MirroredPlan,
     /// Of the other piece.
     error: usize,
     proxy_error: usize,
@@ -53,7 +53,7 @@ struct Plan {
 
 /// The part of it for what is near producers.
 #[derive(Clone, Copy, Debug)]
-struct NearPlan {
+struct MirroredPlan {
     regions: usize,
     rings: usize,
     producers: usize,
@@ -67,7 +67,7 @@ impl Plan {
     fn new(sizes: Sizes) -> Self {
         let rings = sizes.rings as usize;
         let mut end = PAGE;
-        let near = NearPlan {
+        let mirrored = MirroredPlan {
             regions: part(&mut end, size_of::<c::nlf_region>() * c::NLF_MAX_REGIONS as usize),
             rings: part(&mut end, size_of::<c::nlf_ring>() * rings),
             producers: part(&mut end, size_of::<c::nlf_producers>() * rings),
@@ -77,7 +77,7 @@ impl Plan {
         let mut end = 0;
         let slots_each = size_of::<c::nlf_slot>() << sizes.slots_log2;
         Self {
-            near,
+            mirrored,
             error: part(&mut end, size_of::<c::nlf_error>()),
             proxy_error: part(&mut end, size_of::<c::nlf_error>()),
             published: part(&mut end, size_of::<c::nlf_published>() * rings),
@@ -98,7 +98,7 @@ fn part(end: &mut usize, bytes: usize) -> usize {
 /// See the module.
 #[derive(Debug)]
 pub(in crate::channel) struct Shared {
-    near: Near,
+    mirrored: MirroredMemory,
     memory: HostMemory,
     plan: Plan,
     sizes: Sizes,
@@ -126,17 +126,20 @@ impl Shared {
         spins: u64,
     ) -> Result<Self, ChannelError> {
         let plan = Plan::new(sizes);
-        let (near, memory) = (Near::new(plan.near.end)?, HostMemory::new(plan.end)?);
-        let shared = Self { near, memory, plan, sizes };
+        let (mirrored, memory) =
+            (MirroredMemory::new(plan.mirrored.end)?, HostMemory::new(plan.end)?);
+        let shared = Self { mirrored, memory, plan, sizes };
         for ring in 0..sizes.rings as usize {
             let entry = c::nlf_ring {
                 slots: shared.at(plan.slots + ring * plan.slots_each),
                 producers: shared
-                    .for_producers(plan.near.producers + ring * size_of::<c::nlf_producers>()),
+                    .for_producers(plan.mirrored.producers + ring * size_of::<c::nlf_producers>()),
                 published: shared.at(plan.published + ring * size_of::<c::nlf_published>()),
             };
             // SAFETY: a part of the piece, aligned, that nobody else knows yet.
-            unsafe { shared.near_at::<c::nlf_ring>(plan.near.rings).add(ring).write(entry) };
+            unsafe {
+                shared.mirrored_at::<c::nlf_ring>(plan.mirrored.rings).add(ring).write(entry)
+            };
         }
         let context = c::nlf_context {
             version: c::NLF_RING_VERSION,
@@ -146,15 +149,15 @@ impl Shared {
             slots_log2: sizes.slots_log2,
             n_regions: 0,
             spins,
-            rings: shared.for_producers(plan.near.rings),
-            regions: shared.for_producers(plan.near.regions),
+            rings: shared.for_producers(plan.mirrored.rings),
+            regions: shared.for_producers(plan.mirrored.regions),
             error: shared.at(plan.error),
-            error_claims: shared.for_producers(plan.near.claims),
+            error_claims: shared.for_producers(plan.mirrored.claims),
             proxy_error: shared.at(plan.proxy_error),
         };
         // SAFETY: the same.
-        unsafe { shared.near_at::<c::nlf_context>(0).write(context) };
-        shared.near.push(0, plan.near.end)?;
+        unsafe { shared.mirrored_at::<c::nlf_context>(0).write(context) };
+        shared.mirrored.push(0, plan.mirrored.end)?;
         Ok(shared)
     }
 
@@ -165,12 +168,12 @@ impl Shared {
 
     /// A place in the piece near producers, by their address.
     fn for_producers<T>(&self, offset: usize) -> *mut T {
-        (self.near.addr() + offset) as *mut T
+        (self.mirrored.addr() + offset) as *mut T
     }
 
     /// The same, by the CPU's.
-    fn near_at<T>(&self, offset: usize) -> *mut T {
-        (self.near.here() + offset) as *mut T
+    fn mirrored_at<T>(&self, offset: usize) -> *mut T {
+        (self.mirrored.here() + offset) as *mut T
     }
 
     /// A place in the other piece.
@@ -217,11 +220,11 @@ impl Shared {
     /// # Errors
     /// The device does not tell.
     pub(in crate::channel) fn heads(&self) -> Result<Vec<u64>, ChannelError> {
-        let NearPlan { producers, claims, .. } = self.plan.near;
-        self.near.pull(producers, claims - producers)?;
+        let MirroredPlan { producers, claims, .. } = self.plan.mirrored;
+        self.mirrored.pull(producers, claims - producers)?;
         let head = |ring: usize| {
             let at = producers + ring * size_of::<c::nlf_producers>();
-            let head = self.near_at::<u64>(at + offset_of!(c::nlf_producers, head));
+            let head = self.mirrored_at::<u64>(at + offset_of!(c::nlf_producers, head));
             // SAFETY: an aligned word of the piece, that producers change atomically.
             unsafe { AtomicU64::from_ptr(head) }.load(Ordering::Acquire)
         };
@@ -240,24 +243,24 @@ impl Shared {
         n_regions: u32,
     ) -> Result<(), ChannelError> {
         let size = size_of::<c::nlf_region>();
-        let at = self.plan.near.regions + index * size;
-        let entry = self.near_at::<c::nlf_region>(at);
-        let context = self.near_at::<c::nlf_context>(0);
+        let at = self.plan.mirrored.regions + index * size;
+        let entry = self.mirrored_at::<c::nlf_region>(at);
+        let context = self.mirrored_at::<c::nlf_context>(0);
         let counts = offset_of!(c::nlf_context, n_regions);
         // SAFETY: the index is of a region, so the entry is in the table; words of the piece, aligned, which
         // producers only read. The length is last: without one, there is no region.
         unsafe {
             let bytes = AtomicU64::from_ptr(&raw mut (*entry).bytes);
             bytes.store(0, Ordering::Release);
-            self.near.push(at, size)?;
+            self.mirrored.push(at, size)?;
             AtomicU64::from_ptr(&raw mut (*entry).base).store(region.base, Ordering::Relaxed);
             AtomicU32::from_ptr(&raw mut (*entry).symmetric)
                 .store(region.symmetric, Ordering::Relaxed);
-            self.near.push(at, size)?;
+            self.mirrored.push(at, size)?;
             bytes.store(region.bytes, Ordering::Release);
-            self.near.push(at, size)?;
+            self.mirrored.push(at, size)?;
             AtomicU32::from_ptr(&raw mut (*context).n_regions).store(n_regions, Ordering::Release);
-            self.near.push(counts, size_of::<u32>())
+            self.mirrored.push(counts, size_of::<u32>())
         }
     }
 

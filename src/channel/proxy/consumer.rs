@@ -62,7 +62,7 @@ pub(in crate::channel) struct Failed {
 
 /// See the module.
 #[derive(Debug)]
-pub(in crate::channel) struct Taker {
+pub(in crate::channel) struct Consumer {
     sources: Vec<Source>,
     /// The ring to look at next.
     next: usize,
@@ -74,7 +74,7 @@ pub(in crate::channel) struct Taker {
     patience: u32,
 }
 
-impl Taker {
+impl Consumer {
     pub(in crate::channel) fn new(rings: Vec<Ring>) -> Self {
         let most = (MAX_BATCHES / rings.len().max(1)).min(OPEN);
         let source = |ring| Source { ring, open: VecDeque::with_capacity(most), limit: u64::MAX };

@@ -104,8 +104,8 @@ fn transfer<P: Port>(
     direction: Direction,
     (pe, dst, src, bytes): Sides,
 ) -> Result<(), Refusal> {
-    let (remote_addr, remote_handle) = regions.far(dst, bytes.into(), pe)?;
-    let (addr, handle) = regions.near(src, bytes.into())?;
+    let (remote_addr, remote_handle) = regions.remote(dst, bytes.into(), pe)?;
+    let (addr, handle) = regions.local(src, bytes.into())?;
     let len = bytes as usize;
     let local = Local::Memory { addr, desc: Desc(0) };
     let common = Common { direction, pe, handle: remote_handle, addr: remote_addr, local, len };
@@ -136,8 +136,8 @@ fn put_signal<P: Port>(
     op: AtomicOp,
     value: u64,
 ) -> Result<(), Refusal> {
-    let (data_addr, data_handle) = regions.far(dst, bytes.into(), pe)?;
-    let (from, near) = regions.near(src, bytes.into())?;
+    let (data_addr, data_handle) = regions.remote(dst, bytes.into(), pe)?;
+    let (from, from_handle) = regions.local(src, bytes.into())?;
     let (addr, handle) = regions.word(signal, Width::Eight.bytes(), pe)?;
     let len = bytes as usize;
     let atomic = Atomic { op, width: Width::Eight, float: false, operand: value, compare: 0 };
@@ -150,7 +150,7 @@ fn put_signal<P: Port>(
         pe,
         remote_handle: data_handle,
         remote_addr: data_addr,
-        local: LocalSide::Memory { addr: from, handle: Some(near) },
+        local: LocalSide::Memory { addr: from, handle: Some(from_handle) },
         len,
     };
     let signal =
@@ -176,7 +176,7 @@ fn change<P: Port>(
         }
         return long_atomic(lane, pe, (addr, handle), atomic, None);
     };
-    let (into, _) = regions.near(fetch, width as u64)?;
+    let (into, _) = regions.local(fetch, width as u64)?;
     long_atomic(lane, pe, (addr, handle), atomic, Some(into))
 }
 

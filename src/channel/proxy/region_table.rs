@@ -11,7 +11,7 @@ const PLACES: usize = 256;
 
 /// What one peer has under a region's index.
 #[derive(Clone, Debug)]
-pub(in crate::channel) struct Far {
+pub(in crate::channel) struct PeerRegion {
     /// Its address there.
     pub(in crate::channel) base: u64,
     pub(in crate::channel) handle: HandleBytes,
@@ -24,7 +24,7 @@ pub(in crate::channel) struct Region {
     pub(in crate::channel) len: u64,
     pub(in crate::channel) handle: HandleBytes,
     /// By PE; none of a region that only this PE has.
-    pub(in crate::channel) peers: Box<[Far]>,
+    pub(in crate::channel) peers: Box<[PeerRegion]>,
 }
 
 /// What is wrong with a place.
@@ -73,7 +73,7 @@ impl Regions {
 
     /// Bytes of this PE: their address, and the handle for them.
     #[inline(always)]
-    pub(in crate::channel) fn near(
+    pub(in crate::channel) fn local(
         &self,
         place: Place,
         bytes: u64,
@@ -84,7 +84,7 @@ impl Regions {
 
     /// Bytes of a peer: their address there, and its handle for them.
     #[inline(always)]
-    pub(in crate::channel) fn far(
+    pub(in crate::channel) fn remote(
         &self,
         place: Place,
         bytes: u64,
@@ -92,17 +92,17 @@ impl Regions {
     ) -> Result<(u64, &HandleBytes), Misplaced> {
         let region = self.around(place, bytes)?;
         match region.peers.get(pe.index()) {
-            Some(far) => Ok((far.base + place.offset(), &far.handle)),
+            Some(peer) => Ok((peer.base + place.offset(), &peer.handle)),
             None => Err(no_peer(region, place)),
         }
     }
 
     /// What a peer has under an index.
-    pub(in crate::channel) fn peer(&self, index: u8, pe: Pe) -> Option<&Far> {
+    pub(in crate::channel) fn peer(&self, index: u8, pe: Pe) -> Option<&PeerRegion> {
         self.places[usize::from(index)].as_ref()?.peers.get(pe.index())
     }
 
-    /// A word of a peer, as [`Regions::far`]. It is aligned there.
+    /// A word of a peer, as [`Regions::remote`]. It is aligned there.
     #[inline(always)]
     pub(in crate::channel) fn word(
         &self,
@@ -110,7 +110,7 @@ impl Regions {
         width: usize,
         pe: Pe,
     ) -> Result<(u64, &HandleBytes), Misplaced> {
-        let (addr, handle) = self.far(place, width as u64, pe)?;
+        let (addr, handle) = self.remote(place, width as u64, pe)?;
         if addr % width as u64 == 0 {
             Ok((addr, handle))
         } else {
@@ -143,26 +143,26 @@ mod tests {
     #[test]
     fn every_byte_asked_for_is_in_its_region() {
         let handle = [0; 512];
-        let far = |base| Far { base, handle };
-        let peers = [far(0x9000), far(0x5004)].into();
+        let at = |base| PeerRegion { base, handle };
+        let peers = [at(0x9000), at(0x5004)].into();
         let mut regions = Regions::new();
         let region = Region { base: 0x1000, len: 100, handle, peers };
         regions.set(3, Some(Box::new(region)));
         let local = Region { base: 0x2000, len: 8, handle, peers: [].into() };
         regions.set(254, Some(Box::new(local)));
 
-        assert_eq!(regions.near(place(3, 40), 60).unwrap().0, 0x1028);
-        assert_eq!(regions.far(place(3, 40), 60, Pe(1)).unwrap().0, 0x502c);
-        assert_eq!(regions.near(place(254, 0), 8).unwrap().0, 0x2000);
+        assert_eq!(regions.local(place(3, 40), 60).unwrap().0, 0x1028);
+        assert_eq!(regions.remote(place(3, 40), 60, Pe(1)).unwrap().0, 0x502c);
+        assert_eq!(regions.local(place(254, 0), 8).unwrap().0, 0x2000);
         let outside = |addr| Misplaced { code: c::NLF_ERROR_ADDRESS, addr };
-        assert_eq!(refused(regions.far(place(3, 40), 61, Pe(1))), outside(0x1028));
-        assert_eq!(refused(regions.far(place(3, c::NLF_MAX_OFFSET), 1, Pe(0))).code, 2);
-        assert_eq!(refused(regions.far(place(4, 0), 1, Pe(0))), outside(0));
-        assert_eq!(refused(regions.far(place(254, 0), 8, Pe(0))), outside(0x2000));
-        assert_eq!(refused(regions.far(place(3, 0), 8, Pe(2))).code, c::NLF_ERROR_PE);
+        assert_eq!(refused(regions.remote(place(3, 40), 61, Pe(1))), outside(0x1028));
+        assert_eq!(refused(regions.remote(place(3, c::NLF_MAX_OFFSET), 1, Pe(0))).code, 2);
+        assert_eq!(refused(regions.remote(place(4, 0), 1, Pe(0))), outside(0));
+        assert_eq!(refused(regions.remote(place(254, 0), 8, Pe(0))), outside(0x2000));
+        assert_eq!(refused(regions.remote(place(3, 0), 8, Pe(2))).code, c::NLF_ERROR_PE);
         assert!(regions.word(place(3, 4), 8, Pe(1)).is_ok(), "aligned where it is");
         assert_eq!(refused(regions.word(place(3, 8), 8, Pe(1))).code, c::NLF_ERROR_ALIGNMENT);
         regions.set(3, None);
-        assert_eq!(refused(regions.far(place(3, 0), 1, Pe(0))), outside(0));
+        assert_eq!(refused(regions.remote(place(3, 0), 1, Pe(0))), outside(0));
     }
 }

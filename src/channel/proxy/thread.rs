@@ -14,7 +14,7 @@ use log::error;
 
 use crate::channel::memory::shared::{Fault, Shared};
 use crate::channel::proxy::affinity;
-use crate::channel::proxy::consumer::{Failed, Taker};
+use crate::channel::proxy::consumer::{Consumer, Failed};
 use crate::channel::proxy::idle::Idle;
 use crate::channel::proxy::region_table::Region;
 use crate::channel::ring::State;
@@ -59,13 +59,13 @@ pub(in crate::channel) enum Control {
 pub struct ProxyView<'a> {
     /// The lane.
     pub lane: &'a mut Lane<OfiPort>,
-    pub(in crate::channel) taker: &'a Taker,
+    pub(in crate::channel) consumer: &'a Consumer,
 }
 
 impl ProxyView<'_> {
     /// Where a PE has a region, and its handle for it.
-    pub fn far(&self, region: u8, pe: u32) -> Option<(u64, HandleBytes)> {
-        self.taker.regions.peer(region, Pe(pe)).map(|far| (far.base, far.handle))
+    pub fn remote(&self, region: u8, pe: u32) -> Option<(u64, HandleBytes)> {
+        self.consumer.regions.peer(region, Pe(pe)).map(|peer| (peer.base, peer.handle))
     }
 }
 
@@ -82,7 +82,7 @@ impl std::fmt::Debug for Run {
 
 /// What both the proxy thread and user threads know.
 #[derive(Debug)]
-pub(in crate::channel) struct Common {
+pub(in crate::channel) struct ChannelState {
     pub(in crate::channel) job: Job,
     pub(in crate::channel) shared: Shared,
     /// The first failure, in words.
@@ -91,7 +91,7 @@ pub(in crate::channel) struct Common {
     pub(in crate::channel) abandon: Arc<AtomicBool>,
 }
 
-impl Common {
+impl ChannelState {
     pub(in crate::channel) fn new(job: Job, shared: Shared) -> Self {
         Self { job, shared, failure: Mutex::new(None), abandon: Arc::default() }
     }
@@ -119,8 +119,8 @@ enum Phase {
 /// The proxy thread's state.
 #[derive(Debug)]
 pub(in crate::channel) struct Proxy {
-    common: Arc<Common>,
-    taker: Taker,
+    state: Arc<ChannelState>,
+    consumer: Consumer,
     control: Receiver<Control>,
     phase: Phase,
     idle: Idle,
@@ -129,17 +129,17 @@ pub(in crate::channel) struct Proxy {
 
 impl Proxy {
     pub(in crate::channel) fn new(
-        common: Arc<Common>,
-        taker: Taker,
+        state: Arc<ChannelState>,
+        consumer: Consumer,
         control: Receiver<Control>,
     ) -> Self {
-        let connected = common.job.connection();
+        let connected = state.job.connection();
         // Where peers' operations need this thread's turns, they are not seen: it would sleep through them.
         let automatic = connected.is_some_and(|c| c.report.verdict.truly_automatic);
-        let sleep = common.job.settings.channel_sleep.filter(|_| automatic);
+        let sleep = state.job.settings.channel_sleep.filter(|_| automatic);
         let has_core = connected.is_none_or(Connected::has_core);
         let idle = Idle::new(has_core, sleep);
-        Self { common, taker, control, phase: Phase::Running, idle, turns: 0 }
+        Self { state, consumer, control, phase: Phase::Running, idle, turns: 0 }
     }
 
     /// Runs until the channel has let go of the other end of `control`.
@@ -147,20 +147,20 @@ impl Proxy {
     /// # Safety
     /// The job is connected, and no other thread uses its proxy lane meanwhile.
     pub(in crate::channel) unsafe fn run(mut self) {
-        let common = Arc::clone(&self.common);
-        if common.job.settings.channel_pin {
-            let first = common.job.discovery.devices().first();
+        let state = Arc::clone(&self.state);
+        if state.job.settings.channel_pin {
+            let first = state.job.discovery.devices().first();
             affinity::pin_near(first.and_then(|device| device.pci_path.as_deref()));
         }
-        let Ok(connected) = common.job.connected() else { return };
+        let Ok(connected) = state.job.connected() else { return };
         // SAFETY: the caller's promise; the reference ends with the expression.
-        unsafe { &mut *connected.proxy_lane() }.set_abandon(Arc::clone(&common.abandon));
+        unsafe { &mut *connected.proxy_lane() }.set_abandon(Arc::clone(&state.abandon));
         // A panic must not leave producers waiting.
         let guard = Guard { proxy: &mut self };
         // SAFETY: the caller's promise.
         while unsafe { guard.proxy.turn(connected) } {}
         std::mem::forget(guard);
-        self.taker.publish_state(match self.phase {
+        self.consumer.publish_state(match self.phase {
             Phase::Failed => State::Failed,
             _ => State::Stopped,
         });
@@ -176,7 +176,7 @@ impl Proxy {
         let lane = unsafe { &mut *connected.proxy_lane() };
         let mut busy = false;
         if matches!(self.phase, Phase::Running | Phase::Draining { .. }) {
-            match self.taker.take(lane) {
+            match self.consumer.take(lane) {
                 Ok(any) => busy = any,
                 Err(failed) => self.fail(failed),
             }
@@ -202,7 +202,7 @@ impl Proxy {
         if busy {
             self.idle.busy();
         } else {
-            let waits = self.taker.has_open() && !matches!(self.phase, Phase::Failed);
+            let waits = self.consumer.has_open() && !matches!(self.phase, Phase::Failed);
             self.idle.turn(waits);
         }
         true
@@ -212,7 +212,7 @@ impl Proxy {
         let landed = |lane: &mut Lane<OfiPort>| -> Result<(), JobError> {
             connected.consistency.enforce(lane, &connected.regions)
         };
-        match self.taker.retire(lane, landed) {
+        match self.consumer.retire(lane, landed) {
             Ok(any) => any,
             Err(failed) => {
                 let fault = fault(c::NLF_ERROR_FAILED);
@@ -226,23 +226,23 @@ impl Proxy {
     fn look(&mut self) {
         if !matches!(self.phase, Phase::Failed | Phase::Stopped) {
             // A kernel that has given up leaves slots that will never be there.
-            if self.common.shared.is_abandoned() {
+            if self.state.shared.is_abandoned() {
                 let stuck = || fault(c::NLF_ERROR_STUCK);
-                let fault = self.common.shared.fault().unwrap_or_else(stuck);
+                let fault = self.state.shared.fault().unwrap_or_else(stuck);
                 self.fail(Failed { fault, why: fault.to_string() });
             }
         }
         if let Phase::Draining { until, .. } = &self.phase {
-            if self.taker.is_drained() {
+            if self.consumer.is_drained() {
                 self.stop(Ok(()));
             } else if Instant::now() >= *until {
-                self.stop(Err(self.taker.left()));
+                self.stop(Err(self.consumer.left()));
             }
         }
     }
 
     fn stop(&mut self, outcome: Result<(), u64>) {
-        self.taker.publish_state(State::Stopped);
+        self.consumer.publish_state(State::Stopped);
         if let Phase::Draining { done, .. } = std::mem::replace(&mut self.phase, Phase::Stopped) {
             // Who does not wait any longer does not care.
             let _ = done.send(outcome);
@@ -251,18 +251,18 @@ impl Proxy {
 
     fn serve(&mut self, control: Control, lane: &mut Lane<OfiPort>) {
         match control {
-            Control::Run(Run(run)) => run(&mut ProxyView { lane, taker: &self.taker }),
+            Control::Run(Run(run)) => run(&mut ProxyView { lane, consumer: &self.consumer }),
             Control::Region { index, region, done } => {
-                self.taker.regions.set(index, region);
+                self.consumer.regions.set(index, region);
                 let _ = done.send(());
             }
             Control::Drain { heads, until, done } => match self.phase {
                 Phase::Running => {
-                    self.taker.set_limits(heads);
+                    self.consumer.set_limits(heads);
                     self.phase = Phase::Draining { until, done };
                 }
                 _ => {
-                    let _ = done.send(Err(self.taker.left()));
+                    let _ = done.send(Err(self.consumer.left()));
                 }
             },
         }
@@ -282,11 +282,11 @@ impl Proxy {
     fn fail(&mut self, failed: Failed) {
         let Failed { fault, why } = failed;
         error!(target: logging::PROXY, "the channel has failed: {why}");
-        self.common.note(&why);
-        self.common.shared.report(&fault);
-        self.taker.publish_state(State::Failed);
+        self.state.note(&why);
+        self.state.shared.report(&fault);
+        self.consumer.publish_state(State::Failed);
         if let Phase::Draining { done, .. } = std::mem::replace(&mut self.phase, Phase::Failed) {
-            let _ = done.send(Err(self.taker.left()));
+            let _ = done.send(Err(self.consumer.left()));
         }
     }
 }
@@ -308,6 +308,6 @@ impl Drop for Guard<'_> {
 }
 
 /// Waits no longer for room, in this thread and in calls under way.
-pub(in crate::channel) fn abandon(common: &Common) {
-    common.abandon.store(true, Ordering::Relaxed);
+pub(in crate::channel) fn abandon(state: &ChannelState) {
+    state.abandon.store(true, Ordering::Relaxed);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::channel::memory::shared::{Shared, Sizes};
-use crate::channel::proxy::region_table::{Far, Region};
+use crate::channel::proxy::region_table::{PeerRegion, Region};
 use crate::channel::ring::descriptor::{Place, RegionIndex};
 use crate::channel::ring::slot::{Slot, lap};
 use crate::engine::Watchdog;
@@ -95,15 +95,15 @@ impl Pair {
         Self { fabric, lanes, tables, bases, handles }
     }
 
-    fn taker(&self, shared: &Shared) -> Taker {
+    fn consumer(&self, shared: &Shared) -> Consumer {
         // SAFETY: once, and the test keeps the memory longer.
-        let mut taker = Taker::new(unsafe { shared.rings() }.unwrap());
-        let far = |pe: usize| Far { base: self.bases[pe] as u64, handle: self.handles[pe] };
-        let peers = [far(0), far(1)].into();
+        let mut consumer = Consumer::new(unsafe { shared.rings() }.unwrap());
+        let peer = |pe: usize| PeerRegion { base: self.bases[pe] as u64, handle: self.handles[pe] };
+        let peers = [peer(0), peer(1)].into();
         let (base, handle) = (self.bases[0], self.handles[0]);
         let region = Region { base, len: LEN as u64, handle, peers };
-        taker.regions.set(0, Some(Box::new(region)));
-        taker
+        consumer.regions.set(0, Some(Box::new(region)));
+        consumer
     }
 }
 
@@ -195,7 +195,7 @@ fn what_is_published_as_done_is_delivered_and_all_of_it_is_in_the_end() {
         };
         let mut pair = Pair::new(seed, &mut random, script);
         let shared = Shared::new(Sizes::new(RINGS as u32, 64).unwrap(), 0, 2, 0).unwrap();
-        let mut taker = pair.taker(&shared);
+        let mut consumer = pair.consumer(&shared);
         let over = AtomicBool::new(false);
         let mut lanes = std::mem::take(&mut pair.lanes).into_iter();
         let (Some(mut mine), Some(mut theirs)) = (lanes.next(), lanes.next()) else {
@@ -220,9 +220,9 @@ fn what_is_published_as_done_is_delivered_and_all_of_it_is_in_the_end() {
                             pushed += 1;
                         }
                     }
-                    taker.take(&mut mine).map_err(|failed| failed.why).unwrap();
+                    consumer.take(&mut mine).map_err(|failed| failed.why).unwrap();
                     mine.progress().unwrap();
-                    taker.retire(&mut mine, |_| Ok::<(), ()>(())).unwrap();
+                    consumer.retire(&mut mine, |_| Ok::<(), ()>(())).unwrap();
                     fabric.pass_time(10_000);
                     fabric.step();
                     for (ring, waiting) in waiting.iter_mut().enumerate() {
@@ -236,9 +236,9 @@ fn what_is_published_as_done_is_delivered_and_all_of_it_is_in_the_end() {
                         }
                     }
                 }
-                assert!(!taker.has_open());
-                taker.set_limits(heads);
-                assert!(taker.is_drained() && taker.left() == 0);
+                assert!(!consumer.has_open());
+                consumer.set_limits(heads);
+                assert!(consumer.is_drained() && consumer.left() == 0);
                 over.store(true, Ordering::SeqCst);
             }
         };
@@ -271,13 +271,13 @@ fn small(is_get: bool) -> Descriptor {
 
 /// Turns the lane until `over`, a batch being taken whenever a ring has one.
 fn turn_until(
-    taker: &mut Taker,
+    consumer: &mut Consumer,
     lane: &mut Lane<FakePort>,
-    mut over: impl FnMut(&mut Taker, &mut Lane<FakePort>) -> bool,
+    mut over: impl FnMut(&mut Consumer, &mut Lane<FakePort>) -> bool,
 ) {
     let mut turns = 0;
-    while !over(taker, lane) {
-        taker.take(lane).map_err(|failed| failed.why).unwrap();
+    while !over(consumer, lane) {
+        consumer.take(lane).map_err(|failed| failed.why).unwrap();
         let _ = lane.progress();
         turns += 1;
         assert!(turns < 100_000, "it does not end");
@@ -289,14 +289,14 @@ fn nothing_is_published_as_done_once_the_lane_has_failed() {
     let mut random = Random(3);
     let mut pair = Pair::new(3, &mut random, Script::default());
     let shared = Shared::new(Sizes::new(1, 64).unwrap(), 0, 2, 0).unwrap();
-    let mut taker = pair.taker(&shared);
+    let mut consumer = pair.consumer(&shared);
     push(&shared, 0, &small(false));
     pair.fabric.fail_next(1);
     let lane = &mut pair.lanes[0];
-    turn_until(&mut taker, lane, |_, lane| lane.failure().is_some());
-    let first = taker.sources[0].open.front().map(|open| open.batch).unwrap();
+    turn_until(&mut consumer, lane, |_, lane| lane.failure().is_some());
+    let first = consumer.sources[0].open.front().map(|open| open.batch).unwrap();
     assert!(lane.is_batch_done(first), "by the lane's books, the put has ended");
-    assert_eq!(taker.retire(lane, |_| Ok::<(), ()>(())), Ok(false));
+    assert_eq!(consumer.retire(lane, |_| Ok::<(), ()>(())), Ok(false));
     assert_eq!(published(&shared, 0), 0);
 }
 
@@ -307,17 +307,17 @@ fn a_failure_while_one_ring_is_published_keeps_the_next_from_it() {
     let mut random = Random(3);
     let mut pair = Pair::new(3, &mut random, Script::default());
     let shared = Shared::new(Sizes::new(2, 64).unwrap(), 0, 2, 0).unwrap();
-    let mut taker = pair.taker(&shared);
+    let mut consumer = pair.consumer(&shared);
     let end = push(&shared, 0, &small(true));
     let lane = &mut pair.lanes[0];
-    turn_until(&mut taker, lane, |taker, lane| {
-        taker.sources[0].open.front().is_some_and(|open| lane.is_batch_done(open.batch))
+    turn_until(&mut consumer, lane, |consumer, lane| {
+        consumer.sources[0].open.front().is_some_and(|open| lane.is_batch_done(open.batch))
     });
     push(&shared, 1, &small(false));
-    turn_until(&mut taker, lane, |taker, _| !taker.sources[1].open.is_empty());
+    turn_until(&mut consumer, lane, |consumer, _| !consumer.sources[1].open.is_empty());
     pair.fabric.fail_next(1);
     let mut calls = 0;
-    let retired = taker.retire(lane, |lane| {
+    let retired = consumer.retire(lane, |lane| {
         calls += 1;
         while lane.progress().is_ok() {}
         Ok::<(), ()>(())
@@ -332,19 +332,19 @@ fn what_has_landed_in_any_of_several_batches_is_made_visible_before_they_are_pub
         let mut random = Random(3);
         let mut pair = Pair::new(3, &mut random, Script::default());
         let shared = Shared::new(Sizes::new(1, 64).unwrap(), 0, 2, 0).unwrap();
-        let mut taker = pair.taker(&shared);
+        let mut consumer = pair.consumer(&shared);
         let lane = &mut pair.lanes[0];
         let mut end = 0;
         for (before, is_get) in gets.into_iter().enumerate() {
             end = push(&shared, 0, &small(is_get));
             // Taken by itself, so it is a batch of its own.
-            turn_until(&mut taker, lane, |taker, _| taker.sources[0].open.len() > before);
+            turn_until(&mut consumer, lane, |consumer, _| consumer.sources[0].open.len() > before);
         }
-        turn_until(&mut taker, lane, |taker, lane| {
-            taker.sources[0].open.iter().all(|open| lane.is_batch_done(open.batch))
+        turn_until(&mut consumer, lane, |consumer, lane| {
+            consumer.sources[0].open.iter().all(|open| lane.is_batch_done(open.batch))
         });
         let mut published_before = None;
-        let retired = taker.retire(lane, |_| {
+        let retired = consumer.retire(lane, |_| {
             published_before = Some(published(&shared, 0));
             Ok::<(), ()>(())
         });
