@@ -1,4 +1,4 @@
-//! Generates, from the recorded layouts, the compile-time checks that the bindings agree with them.
+//! Generates, from `layouts.json`, the layouts by name and the compile-time checks that the bindings agree with them.
 
 use std::env;
 use std::error::Error;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-const LAYOUTS: &str = "../tests/data/nvshmem-abi-layouts.json";
+const LAYOUTS: &str = "layouts.json";
 
 /// Prefix of a group of constants in the header, for each group of the recorded enums.
 const ENUMS: [(&str, &str); 11] = [
@@ -30,11 +30,69 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
 
     let recorded: Value = serde_json::from_str(&fs::read_to_string(LAYOUTS)?)?;
-    fs::write(out.join("layouts.rs"), checks(&recorded)?)?;
+    fs::write(out.join("checks.rs"), checks(&recorded)?)?;
+    fs::write(out.join("layouts.rs"), layouts(&recorded)?)?;
     Ok(())
 }
 
-/// Assertions for every entry of the recorded layouts, and the facts about each layout.
+/// The types [`Layout`] and [`Major`], oldest first, and the facts about each layout.
+fn layouts(recorded: &Value) -> Result<String, Box<dyn Error>> {
+    let mut abis = Vec::new();
+    for (name, abi) in object(&recorded["abis"])? {
+        let api_version = number(&abi["api_version"])?;
+        let (major, soname) = (api_version / 10000, text(&abi["soname"])?);
+        if !soname.ends_with(&format!(".so.{major}")) {
+            return Err(format!("layout {name}: {soname} is not the file of major {major}").into());
+        }
+        abis.push((major, name, abi));
+    }
+    abis.sort_by_key(|(major, name, _)| (*major, name.as_str()));
+    let mut majors: Vec<i64> = abis.iter().map(|(major, ..)| *major).collect();
+    majors.dedup();
+
+    let (mut variants, mut all, mut facts) = (String::new(), String::new(), String::new());
+    for (major, name, abi) in &abis {
+        let releases = abi["releases"].as_array().ok_or("no releases")?;
+        let releases = releases.iter().map(text).collect::<Result<Vec<_>, _>>()?;
+        let new = text(&abi["new"])?;
+        writeln!(variants, "/// NVSHMEM {}. {new}\nV{name},", releases.join(", "))?;
+        write!(all, "Layout::V{name}, ")?;
+        writeln!(
+            facts,
+            "Facts {{ name: {name:?}, api_version: {}, soname: {:?}, size: {}, \
+             major: Major::V{major}, releases: &{releases:?} }},",
+            number(&abi["api_version"])?,
+            text(&abi["soname"])?,
+            number(&abi["sizeof_nvshmem_transport"])?,
+        )?;
+    }
+    let major_variants: String =
+        majors.iter().map(|n| format!("/// {n}.\nV{n} = {n},\n")).collect();
+    let major_all: String = majors.iter().map(|n| format!("Major::V{n}, ")).collect();
+    Ok(format!(
+        "/// A memory layout of the interface, with the calling sequences that belong to it.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        pub enum Layout {{ {variants} }}
+        impl Layout {{
+            /// All layouts, oldest first.
+            pub const ALL: [Layout; {n}] = [{all}];
+        }}
+        const FACTS: [Facts; {n}] = [{facts}];
+        /// Major part of an api_version. It names a layout except for 3, which may be either of two: tell
+        /// them apart by where `get_mem_handle` finds the transport among its arguments.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        pub enum Major {{ {major_variants} }}
+        impl Major {{
+            /// All majors, oldest first.
+            pub const ALL: [Major; {m}] = [{major_all}];
+        }}
+        ",
+        n = abis.len(),
+        m = majors.len(),
+    ))
+}
+
+/// Assertions for every entry of the recorded layouts.
 fn checks(recorded: &Value) -> Result<String, Box<dyn Error>> {
     let mut out = String::new();
     for (name, abi) in object(&recorded["abis"])? {
@@ -84,20 +142,6 @@ fn layout(out: &mut String, name: &str, abi: &Value) -> Result<(), Box<dyn Error
     if !abi["op_attrs"].is_null() {
         fields_of(out, &format!("nvt_op_attrs_{name}"), &abi["op_attrs"])?;
     }
-    writeln!(
-        out,
-        "pub(crate) const LAYOUT_{}: Facts = Facts {{ name: {name:?}, api_version: {}, \
-         soname: {:?}, size: {size}, releases: &{:?} }};",
-        name.to_uppercase(),
-        number(&abi["api_version"])?,
-        text(&abi["soname"])?,
-        abi["releases"]
-            .as_array()
-            .ok_or("no releases")?
-            .iter()
-            .map(text)
-            .collect::<Result<Vec<_>, _>>()?,
-    )?;
     Ok(())
 }
 

@@ -13,8 +13,8 @@ complain() {
     wrong=$((wrong + 1))
 }
 
-for major in 3 4 5 6 7; do
-    name=nvshmem_transport_libfabric.so.$major
+names=$("$(dirname "$0")/plugin-names.sh")
+for name in $names; do
     file=$directory/$name
     if [[ ! -f $file ]]; then
         complain "$file" "is missing"

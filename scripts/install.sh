@@ -13,8 +13,8 @@ mkdir -p "$directory"
 work=$(mktemp -d "$directory/.install.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 "$scripts/strip.sh" "$built" "$work/stripped" "$work/$debug"
-for major in 3 4 5 6 7; do
-    name=nvshmem_transport_libfabric.so.$major
+names=$("$scripts/plugin-names.sh")
+for name in $names; do
     cp "$work/stripped" "$work/$name"
     # NVSHMEM's loader takes a library that is loaded already when it goes by the name asked for.
     # So the name inside makes LD_PRELOAD work.
@@ -26,4 +26,4 @@ done
 mkdir -p "$directory/.debug"
 mv -f "$work/$debug" "$directory/.debug/"
 mv -f "$work"/nvshmem_transport_libfabric.so.* "$directory/"
-echo "Installed nvshmem_transport_libfabric.so.3 to .7 in $directory"
+echo "Installed in $directory:" "${names//$'\n'/ }"

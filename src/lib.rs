@@ -1,17 +1,17 @@
 //! NVSHMEM's remote transport over libfabric.
 //!
 //! Built as a shared library, it is what NVSHMEM loads for `NVSHMEM_REMOTE_TRANSPORT=libfabric`;
-//! its one exported symbol is `nvshmemt_init`. The layers, each seeing only those below:
+//! its one exported symbol is `nvshmemt_init`. The layers, each using only those on lines below its own:
 //!
 //! ```text
-//! abi       NVSHMEM's C interface, one table of functions per layout
-//! job       rails opened, PEs connected, memory registered
-//! engine    lanes, streams, rails, memory: policy and protocol
-//! ofi       owners of libfabric objects; implements the engine's ports
-//! cuda      the CUDA driver, found at run time: kinds of memory, copies, words in device memory
-//! channel   rings that kernels put operations into, and the thread that takes them out
-//! topology  how near NICs are to GPUs
+//! abi, channel        who calls us: NVSHMEM's C interface; rings that kernels put operations into
+//! job                 rails opened, PEs connected, memory registered
+//! ofi, cuda           libfabric's objects; the CUDA driver, found at run time: both implement the engine's ports
+//! engine, settings    the protocol, on an abstract network; what users set
+//! topology, logging   how near NICs are to GPUs; the log
 //! ```
+//!
+//! `docs/architecture.md` is the way in.
 
 pub mod abi;
 pub mod channel;
@@ -22,3 +22,52 @@ pub mod logging;
 pub mod ofi;
 pub mod settings;
 pub mod topology;
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    /// As the documentation of this file has them, the top first.
+    const LAYERS: [&[&str]; 5] = [
+        &["abi", "channel"],
+        &["job"],
+        &["ofi", "cuda"],
+        &["engine", "settings"],
+        &["topology", "logging"],
+    ];
+
+    fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(directory).expect("a directory of sources") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                sources(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+    }
+
+    #[test]
+    fn no_layer_uses_one_beside_or_above_it() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let floor = |room: &str| LAYERS.iter().position(|layer| layer.contains(&room));
+        let mut arrows = 0;
+        for room in LAYERS.concat() {
+            let mut files = Vec::new();
+            sources(&root.join(room), &mut files);
+            for file in files {
+                let text = fs::read_to_string(&file).expect("a source");
+                let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+                for used in code.flat_map(|line| line.split("crate::").skip(1)) {
+                    let used = used.split(|c: char| !c.is_alphanumeric() && c != '_').next();
+                    let Some(used) = used.filter(|used| *used != room) else { continue };
+                    let Some(at) = floor(used) else { continue };
+                    assert!(Some(at) > floor(room), "{} uses {used}", file.display());
+                    arrows += 1;
+                }
+            }
+        }
+        assert!(arrows > 100, "the sources were read");
+    }
+}

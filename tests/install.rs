@@ -4,10 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-const MAJORS: [u32; 5] = [3, 4, 5, 6, 7];
+use nvshmem_abi::Layout;
 
-fn name(major: u32) -> String {
-    format!("nvshmem_transport_libfabric.so.{major}")
+/// The files that hosts open, one for each major version of the interface.
+fn plugins() -> Vec<&'static str> {
+    let mut plugins = Layout::ALL.map(Layout::soname).to_vec();
+    plugins.dedup();
+    plugins
 }
 
 fn script(name: &str, arguments: &[&Path]) -> Output {
@@ -107,17 +110,16 @@ fn one_file_per_major_each_with_its_own_name_inside() {
         let output = script("install.sh", &[&library, &target]);
         assert!(output.status.success(), "{}", stderr(&output));
     }
-    let debug = [".debug"].map(String::from);
-    assert_eq!(names(&target), [debug.as_slice(), &MAJORS.map(name)].concat());
+    assert_eq!(names(&target), [vec![".debug"], plugins()].concat());
     assert_eq!(names(&target.join(".debug")), ["nvshmem_transport_libfabric.debug"]);
-    for major in MAJORS {
+    for name in plugins() {
         let output = Command::new("patchelf")
             .arg("--print-soname")
-            .arg(target.join(name(major)))
+            .arg(target.join(name))
             .output()
             .expect("patchelf runs");
-        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), name(major));
-        assert_debug_information_apart(&target.join(name(major)), "nvshmemt_init", "plugin.c");
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), name);
+        assert_debug_information_apart(&target.join(name), "nvshmemt_init", "plugin.c");
     }
 }
 
@@ -198,7 +200,7 @@ fn a_wrong_library_is_refused_and_leaves_nothing_behind() {
         let output = script("install.sh", &[&library, &target]);
         assert!(!output.status.success());
         let said = stderr(&output);
-        assert_eq!(said.matches(complaint).count(), MAJORS.len(), "{complaint}: {said}");
+        assert_eq!(said.matches(complaint).count(), plugins().len(), "{complaint}: {said}");
         assert_eq!(fs::read_dir(&target).expect("the directory").count(), 0);
     }
 }
@@ -210,11 +212,15 @@ fn the_check_finds_missing_files_wrong_names_and_a_link_to_libfabric() {
     let target = scratch.0.join("lib");
     let output = script("install.sh", &[&library, &target]);
     assert!(output.status.success(), "{}", stderr(&output));
-    fs::remove_file(target.join(name(3))).expect("removed");
-    fs::copy(target.join(name(5)), target.join(name(4))).expect("copied");
+    fs::remove_file(target.join("nvshmem_transport_libfabric.so.3")).expect("removed");
+    fs::copy(
+        target.join("nvshmem_transport_libfabric.so.5"),
+        target.join("nvshmem_transport_libfabric.so.4"),
+    )
+    .expect("copied");
     let output = Command::new("patchelf")
         .args(["--add-needed", "libfabric.so.1"])
-        .arg(target.join(name(7)))
+        .arg(target.join("nvshmem_transport_libfabric.so.7"))
         .output()
         .expect("patchelf runs");
     assert!(output.status.success(), "{}", stderr(&output));

@@ -2,20 +2,20 @@
 
 use std::fmt;
 
-/// What is recorded about a layout. Generated from the test data.
+/// What is recorded about a layout.
 struct Facts {
     name: &'static str,
     api_version: i32,
     soname: &'static str,
     size: usize,
+    major: Major,
     releases: &'static [&'static str],
 }
 
 mod checked {
-    //! Generated: one assertion per recorded size, offset and constant, and the facts.
+    //! Generated: one assertion per recorded size, offset and constant.
     #![allow(clippy::unnecessary_cast)]
 
-    use super::Facts;
     use crate::c::*;
 
     /// Size of the field that the closure selects.
@@ -24,40 +24,16 @@ mod checked {
         size_of::<F>()
     }
 
-    include!(concat!(env!("OUT_DIR"), "/layouts.rs"));
+    include!(concat!(env!("OUT_DIR"), "/checks.rs"));
 }
 
-/// A memory layout of the interface, with the calling sequences that belong to it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Layout {
-    /// NVSHMEM 3.0 to 3.2: six arguments of `get_mem_handle`, no C++ maps.
-    V3a,
-    /// NVSHMEM 3.3 and 3.4.
-    V3b,
-    /// NVSHMEM 3.5: operations at the end, `put_signal`, queue pairs.
-    V4,
-    /// NVSHMEM 3.6: as [`Layout::V4`].
-    V5,
-    /// NVSHMEM 3.7: 20-byte atomic verb, `rma_with_hints`.
-    V6,
-    /// NVSHMEM 3.8: `region_flush`.
-    V7,
-}
+// `Layout` and `Major`, each with `ALL`, and `FACTS`: made of layouts.json. A new layout is a new variant, and what
+// has to be said of it is where the compiler finds a match without it.
+include!(concat!(env!("OUT_DIR"), "/layouts.rs"));
 
 impl Layout {
-    /// All layouts, oldest first.
-    pub const ALL: [Layout; 6] =
-        [Layout::V3a, Layout::V3b, Layout::V4, Layout::V5, Layout::V6, Layout::V7];
-
     const fn facts(self) -> &'static Facts {
-        match self {
-            Layout::V3a => &checked::LAYOUT_3A,
-            Layout::V3b => &checked::LAYOUT_3B,
-            Layout::V4 => &checked::LAYOUT_4,
-            Layout::V5 => &checked::LAYOUT_5,
-            Layout::V6 => &checked::LAYOUT_6,
-            Layout::V7 => &checked::LAYOUT_7,
-        }
+        &FACTS[self as usize]
     }
 
     /// The short name: `3a`, `3b`, `4`, `5`, `6` or `7`.
@@ -92,13 +68,7 @@ impl Layout {
 
     /// The major version, which is all that `nvshmemt_init` is told.
     pub const fn major(self) -> Major {
-        match self {
-            Layout::V3a | Layout::V3b => Major::V3,
-            Layout::V4 => Major::V4,
-            Layout::V5 => Major::V5,
-            Layout::V6 => Major::V6,
-            Layout::V7 => Major::V7,
-        }
+        self.facts().major
     }
 }
 
@@ -108,26 +78,7 @@ impl fmt::Display for Layout {
     }
 }
 
-/// Major part of an api_version. It names a layout except for 3, which may be either of two: tell
-/// them apart by where `get_mem_handle` finds the transport among its arguments.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Major {
-    /// [`Layout::V3a`] or [`Layout::V3b`].
-    V3,
-    /// [`Layout::V4`].
-    V4,
-    /// [`Layout::V5`].
-    V5,
-    /// [`Layout::V6`].
-    V6,
-    /// [`Layout::V7`].
-    V7,
-}
-
 impl Major {
-    /// All majors, oldest first.
-    pub const ALL: [Major; 5] = [Major::V3, Major::V4, Major::V5, Major::V6, Major::V7];
-
     /// The major version in the `api_version` that the host passed.
     ///
     /// # Errors
@@ -140,26 +91,9 @@ impl Major {
             .ok_or(UnsupportedApi { api_version })
     }
 
-    /// The number: 3 to 7.
+    /// The number, which is also that of the file that a host opens.
     pub const fn number(self) -> i32 {
-        match self {
-            Major::V3 => 3,
-            Major::V4 => 4,
-            Major::V5 => 5,
-            Major::V6 => 6,
-            Major::V7 => 7,
-        }
-    }
-
-    /// The layouts that share this number.
-    pub const fn layouts(self) -> &'static [Layout] {
-        match self {
-            Major::V3 => &[Layout::V3a, Layout::V3b],
-            Major::V4 => &[Layout::V4],
-            Major::V5 => &[Layout::V5],
-            Major::V6 => &[Layout::V6],
-            Major::V7 => &[Layout::V7],
-        }
+        self as i32
     }
 }
 
@@ -178,11 +112,22 @@ pub struct UnsupportedApi {
 
 impl fmt::Display for UnsupportedApi {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "api_version {} is not supported; supported are 30000 to 79999, the NVSHMEM releases",
-            self.api_version
-        )?;
+        let Self { api_version } = self;
+        let (oldest, newest) = (Layout::ALL[0], Layout::ALL[Layout::ALL.len() - 1]);
+        if *api_version < oldest.api_version() {
+            write!(
+                f,
+                "api_version {api_version} is older than any served: install a newer NVSHMEM"
+            )?;
+        } else {
+            write!(
+                f,
+                "api_version {api_version} is newer than {}, the newest served: install a newer release of \
+                 this transport, or choose another with NVSHMEM_REMOTE_TRANSPORT",
+                newest.api_version()
+            )?;
+        }
+        f.write_str("; served are the NVSHMEM releases")?;
         for layout in Layout::ALL {
             for release in layout.releases() {
                 write!(f, " {release}")?;
@@ -202,7 +147,6 @@ mod tests {
     fn every_layout_is_found_by_its_api_version() {
         for layout in Layout::ALL {
             let major = Major::from_api_version(layout.api_version()).unwrap();
-            assert!(major.layouts().contains(&layout));
             assert_eq!(major, layout.major());
             assert_eq!(Layout::from_name(layout.name()), Some(layout));
             assert!(layout.soname().ends_with(&format!(".so.{major}")));
@@ -210,11 +154,52 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_api_version_is_refused_with_the_releases() {
-        for version in [0, -1, 29999, 80000, i32::MAX, i32::MIN] {
-            let text = Major::from_api_version(version).unwrap_err().to_string();
+    fn an_unknown_api_version_is_refused_with_what_to_do() {
+        let refusal = |version| Major::from_api_version(version).unwrap_err().to_string();
+        for version in [0, -1, 29999, i32::MIN] {
+            let text = refusal(version);
+            assert!(text.contains("install a newer NVSHMEM"), "{text}");
+        }
+        for version in [80000, 80001, i32::MAX] {
+            let text = refusal(version);
+            assert!(text.contains("install a newer release of this transport"), "{text}");
+        }
+        for version in [0, 80000] {
+            let text = refusal(version);
             assert!(text.contains(&version.to_string()), "{text}");
             assert!(text.contains("3.0.6") && text.contains("3.8.0"), "{text}");
+        }
+    }
+
+    /// A host that is newer by a minor version has the layout of its major.
+    #[test]
+    fn a_newer_minor_version_is_served() {
+        for major in Major::ALL {
+            assert_eq!(Major::from_api_version(major.number() * 10000 + 9999), Ok(major));
+        }
+    }
+
+    /// The page that users look their file up on.
+    #[test]
+    fn the_readme_names_the_file_of_each_release() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
+        let readme = std::fs::read_to_string(path).expect("README.md");
+        for layout in Layout::ALL {
+            let file = format!("| `{}` |", layout.soname());
+            let row = readme.lines().find(|line| line.contains(&file));
+            let row = row.unwrap_or_else(|| panic!("{file} is in no row"));
+            let minors = row.split('|').nth(1).expect("a first column");
+            let minors: Vec<u32> = minors
+                .split(" to ")
+                .filter_map(|minor| minor.trim().strip_prefix("3.")?.parse().ok())
+                .collect();
+            let (first, last) = (minors[0], minors[minors.len() - 1]);
+            for release in layout.releases() {
+                let minor: u32 = release.split('.').nth(1).and_then(|m| m.parse().ok()).unwrap();
+                // Releases before 3.1 had the layout, and not this transport's interface to users.
+                let named = (first..=last).contains(&minor) || minor == 0;
+                assert!(named, "{release} is not in the row {row}");
+            }
         }
     }
 }

@@ -1,8 +1,8 @@
-//! The C structures, function types and constants of NVSHMEM's remote transport interface, for the
-//! six layouts in use (api_version majors 3 to 7, NVSHMEM 3.0 to 3.8).
+//! The C structures, function types and constants of NVSHMEM's remote transport interface, in every layout in use.
 //!
 //! The source is `include/nvshmem_transport_abi.h`, which also says who writes which field. Every
-//! size, offset and constant is compared at compile time with the recorded layouts. The names of
+//! size, offset and constant is compared at compile time with `layouts.json`, of which the layouts by name are made
+//! too; `docs/adding-an-nvshmem-release.md` says how a release comes in. The names of
 //! the header are in [`c`]; the types have Rust names here.
 
 mod layout;

@@ -96,7 +96,9 @@ pub(in crate::abi) fn create(
         if n_devices == 0 { std::ptr::null_mut() } else { block.paths.pointers.as_mut_ptr() };
     match major {
         Major::V3 => block.transport.v3.device_pci_paths = pci_paths,
-        _ => block.transport.v4.device_pci_paths = pci_paths,
+        Major::V4 | Major::V5 | Major::V6 | Major::V7 => {
+            block.transport.v4.device_pci_paths = pci_paths;
+        }
     }
     let transport = Box::into_raw(block).cast::<Transport>();
     ALIVE.lock().unwrap_or_else(PoisonError::into_inner).push(transport as usize);
@@ -154,7 +156,7 @@ pub(in crate::abi) unsafe fn boot_handle(transport: *mut Transport) -> *mut Boot
     unsafe {
         match (*block).major {
             Major::V3 => (*block).transport.v3.boot_handle,
-            _ => (*block).transport.v4.boot_handle,
+            Major::V4 | Major::V5 | Major::V6 | Major::V7 => (*block).transport.v4.boot_handle,
         }
     }
 }

@@ -30,6 +30,14 @@ impl Choice for Provider {
     ];
 }
 
+impl Provider {
+    /// Every choice.
+    #[cfg(test)]
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        Self::NAMES.iter().map(|&(_, provider)| provider)
+    }
+}
+
 impl fmt::Display for Provider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&name_of(*self))

@@ -135,11 +135,15 @@ mod tests {
     }
 
     #[test]
-    fn every_choice_of_the_user_has_a_profile_of_its_own() {
-        let all = candidates(Provider::Auto);
-        let names: BTreeSet<&str> = DIFFER.iter().map(|(of, _)| candidates(*of)[0].name).collect();
-        assert_eq!(names.len(), DIFFER.len());
-        assert!(all.iter().all(|profile| names.contains(profile.name)));
-        assert!(!names.contains(CAUTIOUS.name), "it is nobody's");
+    fn every_choice_of_the_user_is_tried_and_has_a_profile_of_its_own() {
+        let first = |choice: Provider| candidates(choice)[0].name;
+        let named: BTreeSet<&str> = DIFFER.iter().map(|&(choice, _)| first(choice)).collect();
+        assert_eq!(named.len(), DIFFER.len());
+        for choice in Provider::all() {
+            let listed = DIFFER.iter().any(|&(of, _)| of == choice);
+            assert!(listed || choice == Provider::Auto, "{choice}: say how it differs");
+            assert!(candidates(choice).iter().all(|profile| named.contains(profile.name)));
+        }
+        assert!(!named.contains(CAUTIOUS.name), "it is nobody's");
     }
 }

@@ -33,7 +33,8 @@ pub(crate) struct Options {
 }
 
 fn layout(name: &str) -> Result<Layout, String> {
-    Layout::from_name(name).ok_or_else(|| "3a, 3b, 4, 5, 6 and 7 are known".to_owned())
+    Layout::from_name(name)
+        .ok_or_else(|| format!("{} are known", Layout::ALL.map(Layout::name).join(", ")))
 }
 
 /// Runs the demo.
