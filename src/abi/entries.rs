@@ -1,5 +1,5 @@
-//! The functions that the host calls, but for puts and gets ([`crate::abi::transfers`]) and what changes words of
-//! peers ([`crate::abi::signals`]). Each reads its arguments and hands them to the engine.
+//! Entries: the functions that the host calls, but for puts and gets ([`crate::abi::transfers`]), atomics and
+//! signals ([`crate::abi::signals`]). Each reads its arguments and hands them to the engine.
 //!
 //! The safety of all of them rests on what the host promises; the rules are numbered in
 //! [`super`]'s documentation.

@@ -1,4 +1,4 @@
-//! What an entry can fail with, and the status the host is given for it.
+//! Errors of an entry, and the status that the host is given for each.
 
 use std::ffi::c_int;
 

@@ -1,5 +1,5 @@
-//! `rma_with_hints` and `region_flush` of layouts 6 and 7: operations of which the host says that more
-//! follow.
+//! Announced operations: `rma_with_hints` and `region_flush` of layouts 6 and 7, by which the host says that
+//! more follow.
 //!
 //! Only puts of the proxy thread come in bursts. A user thread may stay away for minutes, and nobody
 //! else is sure to end its burst.

@@ -1,4 +1,4 @@
-//! What the host says of addresses in its heap: two C++ maps of the transport structure.
+//! The host's maps: what it says of addresses in its heap, in two C++ maps of the transport structure.
 //!
 //! A buffer of the user that was mapped into the symmetric heap has two addresses. `alias_va_map` leads
 //! from the one in the heap to the user's own; `egm_map` has the heap's address of each such buffer that

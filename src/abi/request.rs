@@ -1,4 +1,4 @@
-//! The host's arguments of an operation, as a request to the engine.
+//! Requests: the host's arguments of an operation, as the engine takes them.
 
 use std::ffi::c_int;
 

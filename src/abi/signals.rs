@@ -1,4 +1,4 @@
-//! What changes words of peers as the host asks for it: atomics, and puts with a signal.
+//! Atomics, and puts with a signal, as the host asks for them.
 //!
 //! As in [`crate::abi::entries`], the safety of all of it rests on the rules that are numbered in [`super`]'s
 //! documentation.

@@ -1,4 +1,4 @@
-//! A channel's bootstrap, as what the rails are connected with.
+//! The collectives that rails are connected with, over the bootstrap of a channel.
 
 use std::cell::RefCell;
 

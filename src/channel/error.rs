@@ -1,4 +1,4 @@
-//! What can go wrong with a channel, in words that a user can act on.
+//! Errors of a channel, in words that a user can act on.
 
 use std::sync::Arc;
 use std::time::Duration;

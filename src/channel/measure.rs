@@ -1,4 +1,4 @@
-//! What benches need to see of a channel from inside. No part of its interface.
+//! A channel from inside, for benches. No part of its interface.
 
 use channel_sys as c;
 

@@ -1,4 +1,4 @@
-//! How a channel is made.
+//! Options of a channel, and the settings they come from.
 
 use std::time::Duration;
 

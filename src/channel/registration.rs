@@ -1,4 +1,4 @@
-//! What PEs tell one another when they register memory together, and what they agree on.
+//! Registration of memory by all PEs together: what each tells the others, and what they agree on.
 //!
 //! | bytes | content (little endian) |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Native atomics while connecting: what this PE offers, and the ways they take.
+//! Atomics of the fabric while connecting: what this PE offers, and the paths they take.
 
 use super::error::JobError;
 use crate::engine::atomics::applier::{Offer, Wish};

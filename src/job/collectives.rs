@@ -1,4 +1,4 @@
-//! What brings the PEs of a job together before they can communicate.
+//! Collectives: what brings the PEs of a job together before they can communicate.
 
 use super::error::JobError;
 use crate::engine::ids::Pe;

@@ -1,4 +1,4 @@
-//! Flag seen, so data seen: for device memory that NICs write to by themselves.
+//! Consistency of device memory that NICs write to by themselves: flag seen, so data seen.
 //!
 //! NVSHMEM asks for it after a quiet that covers gets, and when a kernel asks (`enforce_cst`). What has
 //! to be done for it depends on the device, and is decided once, when the PEs connect.

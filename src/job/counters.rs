@@ -1,4 +1,4 @@
-//! What the lanes have carried, told at the end: to the log, and to a file if the user has named one.
+//! Counters of the lanes, told at the end: to the log, and to a file if the user has named one.
 
 use std::fs;
 

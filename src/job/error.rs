@@ -1,4 +1,4 @@
-//! What taking part in a job can fail with.
+//! Errors of taking part in a job.
 
 use thiserror::Error;
 

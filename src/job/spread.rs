@@ -1,4 +1,4 @@
-//! How operations are spread over rails: the settings, and what suits each provider.
+//! The spreading of operations over rails: from the settings, and what suits the provider.
 
 use crate::engine::striping::balance::Spread;
 use crate::ofi::Striping;

@@ -1,5 +1,13 @@
 //! Owners of libfabric objects, and the engine's ports over them.
 //!
+//! ```text
+//! open        both lanes on the devices found; report, progress_probe, atomic_support: what they are worth
+//! memory      registration with all rails            data_path   posting and polling: the engine's port
+//! discovery   what providers offer, and what is taken
+//! objects     one owner for each object of libfabric
+//! provider    what is known of each provider
+//! ```
+//!
 //! The way from settings to a port:
 //!
 //! 1. [`Discovery::run`] loads libfabric, asks the providers in turn and lists the usable devices,
@@ -25,7 +33,7 @@
 //! # Threads
 //! An [`OfiPort`] belongs to one thread at a time. [`OfiMemory`] may be used from any. Where the
 //! provider offers only `FI_THREAD_DOMAIN`, both meet on the domain and take its gate, a mutex that
-//! does not exist in the other modes (see `domain.rs`).
+//! does not exist in the other modes (see `objects/domain.rs`).
 
 mod atomic_support;
 mod data_path;

@@ -1,4 +1,4 @@
-//! Opening the lanes of a process on the devices found.
+//! The opening of both lanes of a process on the devices found.
 
 use std::sync::Arc;
 

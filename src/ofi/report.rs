@@ -1,4 +1,4 @@
-//! What was opened, in words.
+//! The report of what was opened, in words.
 
 use std::fmt;
 use std::path::PathBuf;

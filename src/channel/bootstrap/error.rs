@@ -1,4 +1,4 @@
-//! What can go wrong while PEs are brought together.
+//! Errors of bringing PEs together.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What PEs send one another over their sockets.
+//! Frames: what PEs send one another over their sockets.
 //!
 //! A connection begins with a greeting of fixed length each way, so that whatever else connects to the port,
 //! or answers there, is told apart by its first bytes. Then come frames: a kind, a number that rises with

@@ -1,4 +1,4 @@
-//! PEs of a job find one another over TCP: PE 0 listens, the others connect to it.
+//! A bootstrap over TCP: PE 0 listens, the others connect to it.
 //!
 //! PEs may start in any order. Whoever connects to the port and is no PE of the job is refused with a
 //! reason and does not disturb the others.

@@ -1,4 +1,5 @@
-//! Memory near producers: what they change fast, and what they read for each operation.
+//! Mirrored memory: on the device where there is one, near the producers, with its copy on the host. It holds
+//! what they change fast, and what they read for each operation.
 //!
 //! Kernels have it on their device: the atomics of a GPU do not reach the host's memory over every bus, and
 //! each read would cross it. The CPU has a copy of it, and moves parts of that there and back. CPU threads

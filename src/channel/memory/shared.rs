@@ -1,4 +1,4 @@
-//! The memory that a channel shares with kernels: the context, its rings, its table of regions, its error.
+//! The shared memory of a channel: the context that kernels are given, rings, table of regions, error.
 //!
 //! It is in two pieces, zeroed at first. Near producers are the context, the table of regions, rings,
 //! `nlf_producers` and the claims of the error; in host memory, for both sides, are slots, `nlf_published` and

@@ -1,4 +1,4 @@
-//! Keeps the proxy thread near its NIC: on CPUs of the same NUMA node, where there are several.
+//! CPU affinity of the proxy thread: it keeps to the NUMA node of its NIC, where there are several.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! Takes descriptors out of the rings, lets the engine carry them out, and tells producers what is done.
+//! The consumer of the rings: it takes descriptors out, lets the engine carry them out, and tells producers
+//! what is done.
 //!
 //! # Batches
 //! Up to [`BATCH`] descriptors of a ring are taken at a time, ring after ring, and make one of the engine's

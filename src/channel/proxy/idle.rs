@@ -1,4 +1,4 @@
-//! What the proxy thread does while there is nothing to do: spins for a moment, gives up its core, and in
+//! Idling of the proxy thread while there is nothing to do: it spins for a moment, gives up its core, and in
 //! the end sleeps.
 //!
 //! Peers' messages wait for its turns, so it never sleeps for long, and not while anything of its own is

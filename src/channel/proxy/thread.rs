@@ -1,4 +1,4 @@
-//! The proxy thread of a channel: the only one that takes from the rings and uses the proxy lane.
+//! The thread: the only one that takes from the rings and uses the proxy lane.
 //!
 //! One loop: take a batch from each ring, turn the lane, publish what is done, and now and then look for
 //! what user threads want. While it is stopped, or after a failure, it takes nothing more and goes on

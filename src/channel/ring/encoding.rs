@@ -1,4 +1,4 @@
-//! The words that descriptors travel in.
+//! The encoding of descriptors, as the words that they travel in.
 //!
 //! The bits are in `include/nvshmem_libfabric_ring.h`. Every descriptor has one encoding: what decodes,
 //! encodes to the same words.

@@ -1,4 +1,4 @@
-//! Copies between host and device that run beside the CPU.
+//! A copy engine: copies and words between host and device, which run beside the CPU.
 //!
 //! An engine is a stream of its own. What is started on it runs in the order of starting, and what
 //! is done is told in that order. So a word stored behind a copy is there after the copy's bytes,

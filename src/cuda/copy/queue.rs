@@ -1,4 +1,4 @@
-//! What a copy engine has under way: a queue of entries, one for each ticket, on one stream.
+//! The queue of a copy engine: what is under way on its stream, one entry for each ticket.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};

@@ -1,5 +1,5 @@
-//! What keeps copies of ours from running beside kernels that wait for them. Nothing here can be mended
-//! from inside a process that has started CUDA, so it is said in the log.
+//! Hazards: what keeps copies of ours from running beside kernels that wait for them. Nothing here can be
+//! mended from inside a process that has started CUDA, so it is said in the log.
 
 use std::env;
 

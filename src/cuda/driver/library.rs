@@ -1,4 +1,4 @@
-//! The CUDA driver of this process.
+//! The driver's library, as this process has it loaded.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What an address leads to, as the driver tells.
+//! Pointers: what an address leads to, as the driver tells.
 
 use std::ffi::c_uint;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Single words in device memory, read and written by the CPU: what signals and atomics need.
+//! Access to single words in device memory by the CPU: what signals and atomics need.
 //!
 //! There are three ways. GDRCopy and, where the driver offers it, a mapped dma-buf let the CPU reach
 //! the memory directly. Copies and stream memory operations always work. Which one is used is found

@@ -1,4 +1,4 @@
-//! What is asked of `fi_getinfo`.
+//! Queries: what is asked of `fi_getinfo`.
 
 use std::ffi::CString;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Finding the devices to use.
+//! The search: providers are asked in turn, until one has devices to use.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! Which of the listed devices become rails, and in which order.
+//! The selection: which of the listed devices become rails, and in which order.
 //!
 //! No libfabric here: the policy works on names and addresses alone.
 

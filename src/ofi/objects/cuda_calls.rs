@@ -1,4 +1,4 @@
-//! Whether an endpoint may call CUDA while it transfers.
+//! CUDA calls of an endpoint: whether it may make any while it transfers.
 
 use libfabric_sys::{
     FI_EOPNOTSUPP, FI_OPT_CUDA_API_PERMITTED, FI_OPT_ENDPOINT, Library, fi_setopt, fid_ep,

@@ -1,4 +1,4 @@
-//! One answer of `fi_getinfo`: an endpoint that could be opened.
+//! An answer of `fi_getinfo`: an endpoint that could be opened.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
