@@ -137,8 +137,7 @@ fn layout(out: &mut String, name: &str, abi: &Value) -> Result<(), Box<dyn Error
             number(&field["size"])?
         )?;
     }
-    let verb = if name.starts_with(['3', '4', '5']) { "nvt_amo_verb_3" } else { "nvt_amo_verb_6" };
-    fields_of(out, verb, &abi["amo_verb"])?;
+    fields_of(out, text(&abi["amo_verb"]["type"])?, &abi["amo_verb"])?;
     if !abi["op_attrs"].is_null() {
         fields_of(out, &format!("nvt_op_attrs_{name}"), &abi["op_attrs"])?;
     }

@@ -70,4 +70,20 @@ mod tests {
         }
         assert!(arrows > 100, "the sources were read");
     }
+
+    #[test]
+    fn names_of_providers_are_compared_in_their_room_alone() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let mut files = Vec::new();
+        sources(&root, &mut files);
+        let knows = ["ofi/provider", "settings"].map(|room| root.join(room));
+        for file in files.iter().filter(|file| !knows.iter().any(|room| file.starts_with(room))) {
+            let text = fs::read_to_string(file).expect("a source");
+            let code = text.split("#[cfg(test)]").next().expect("what comes first");
+            for name in ["efa", "efa-direct", "cxi", "verbs", "tcp", "tcp;ofi_rxm", "shm"] {
+                let quoted = format!("\"{name}");
+                assert!(!code.contains(&quoted), "{} has {quoted}\"", file.display());
+            }
+        }
+    }
 }
