@@ -286,6 +286,26 @@ fn the_last_path_to_fail_has_a_time_of_grace() {
 }
 
 /// A path that is out of service is probed after a while, and comes back when that is answered, not before.
+/// However long something takes below the timeout, nobody goes round a path that works.
+#[test]
+fn rails_that_work_stay_in_service() {
+    let shape = Shape { health: Some(HEALTH), ..Shape::default() };
+    // There and back, it is below a second, and often long enough to ask whether the peer lives.
+    let script = Script { delay: (1_000, 490_000_000), ..Script::default() };
+    let mut job = Job::new(1, &shape, script);
+    for number in 0..200 {
+        job.put_value(0, 1, number % 64 * 8, 1, 8).unwrap();
+        while number % 2 != 0 && !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
+            job.members.iter_mut().for_each(|member| {
+                member.lane.progress().unwrap();
+            });
+            job.fabric.pass_time(1_000_000);
+        }
+    }
+    let posted: Vec<u64> = job.members[0].lane.counters().map(|rail| rail.posted).collect();
+    assert_eq!((posted, job.fabric.resets()), (vec![100, 100], 0), "in turn");
+}
+
 /// The fabric gives it back; nothing else tells that its path is dead, for a long time.
 #[test]
 fn a_message_that_fails_goes_another_way_at_once() {

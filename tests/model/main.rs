@@ -21,18 +21,7 @@
 //! state in which a lane waits inside a call while the other one does too.
 //!
 //! # That it can fail
-//! Each of these changes to the engine was tried, and found:
-//!
-//! - a chained signal sent at once: `signal before word 1 of its data`;
-//! - a duplicate carried out again: `applied twice`;
-//! - messages not held behind a fence: `came before operation ..., which is before its fence`;
-//! - a rail's failure that ends its segments and not their streams: `came before operation ..., which is
-//!   before its fence`;
-//! - a fetch that ends with the acknowledgement of its request: `quiet returned before a result`;
-//! - a counted signal applied before all its segments are there: `signal before word 1 of its data`;
-//! - a counted signal acknowledged while it waits: `quiet returned before operation ... took effect`;
-//! - a tag used again before its put is over: `put ... of tag 0 while put ... is under way`, and with
-//!   the uses of a tag not told apart, `a signal of 1 segments, after 0 segments and a signal of 1`.
+//! `tests/injected/model.bugs` breaks the rules in the engine, one at a time, and each is found here.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 
 #[path = "../support/as_entry.rs"]
