@@ -7,13 +7,9 @@ cd "$(dirname "$0")/.."
 crate=$1
 
 mkdir -p "$crate/src" "$crate/tests"
-# Copied with their times, so that cargo builds what has changed and nothing else.
-for part in src/engine tests/engine tests/model tests/support test-support; do
-    rm -rf "${crate:?}/$part"
-    cp -pr "$part" "$crate/$part"
-done
-cp -p tests/wire.rs "$crate/tests/"
-cp Cargo.lock "$crate/"
+git ls-files -z --cached --others --exclude-standard \
+    Cargo.lock src/engine tests/engine tests/model tests/support tests/wire.rs test-support |
+    scripts/copy-changed.sh "$crate"
 
 {
     cat <<'EOF'
@@ -25,6 +21,9 @@ name = "nvshmem-transport-libfabric"
 version.workspace = true
 edition.workspace = true
 publish = false
+
+[lib]
+path = "lib.rs"
 
 [dependencies]
 crossbeam-channel.workspace = true
@@ -43,4 +42,4 @@ EOF
     # The rest is the workspace's.
     awk '/^\[/ { mine = /^\[workspace\.(package|dependencies|lints.*)\]/ } mine' Cargo.toml
 } >"$crate/Cargo.toml"
-printf 'pub mod engine;\n' >"$crate/src/lib.rs"
+[[ -e $crate/lib.rs ]] || printf '#[path = "src/engine/mod.rs"]\npub mod engine;\n' >"$crate/lib.rs"

@@ -40,7 +40,7 @@ replace() {
     local dir=$1 old=$2 new=$3 first found file changed='' count=0
     first=${old%%$'\001'*}
     # Some of these directories are not in the copy of the engine.
-    found=$(cd "$dir" && grep -rlF -e "$first" src cuda include simulator tests/model 2>/dev/null || true)
+    found=$(cd "$dir" && { grep -rlF -e "$first" src cuda include simulator tests/model 2>/dev/null || true; })
     for file in $found; do
         old=$old new=$new awk '
             BEGIN { n = split(ENVIRON["old"], want, "\001"); m = split(ENVIRON["new"], put, "\001") }
@@ -61,17 +61,24 @@ replace() {
         }
     done
     [[ $count -eq 1 ]] || return 1
-    cp -p "$dir/$changed" "$work/original"
+    cp "$dir/$changed" "$work/original"
     cp "$work/new" "$dir/$changed"
     echo "$changed"
 }
 
-# A copy of the tree, with the times of its files, so that cargo builds what has changed and nothing else.
 copy_tree() {
     mkdir -p "$work/tree"
-    git ls-files -z --cached --others --exclude-standard | tar -c --null -T - | tar -x -C "$work/tree"
+    git ls-files -z --cached --others --exclude-standard | scripts/copy-changed.sh "$work/tree"
     [[ ! -e .deps ]] || ln -sfn "$root/.deps" "$work/tree/.deps"
 }
+
+# Takes the bug out again, also when this script is stopped.
+broken=
+repair() {
+    [[ -z $broken ]] || cp "$work/original" "$broken"
+    broken=
+}
+trap repair EXIT
 
 tried=0 missed=() tree_made=no
 scripts/engine-crate.sh "$work/engine"
@@ -92,6 +99,7 @@ while IFS= read -r what && IFS= read -r tests && IFS= read -r old && IFS= read -
         missed+=("$what: the code to change is not there, or more than once")
         continue
     fi
+    broken=$dir/$file
     read -ra arguments <<<"$tests"
     # The model goes through millions of states.
     optimise=0
@@ -106,14 +114,13 @@ while IFS= read -r what && IFS= read -r tests && IFS= read -r old && IFS= read -
         sed -n '/^error/,$p' "$work/log" | head -20
     elif (test_it "${arguments[@]}") >"$work/log" 2>&1; then
         verdict=MISSED
-        missed+=("$what: not noticed by $tests")
+        missed+=("$what: not noticed by $tests, $(grep -c '^test .* ok$' "$work/log" || true) tests")
     elif grep -q '^test result: FAILED' "$work/log"; then
         verdict=caught
     else
         verdict="caught: it did not come to an end"
     fi
-    cp -p "$work/original" "$dir/$file"
-    touch "$dir/$file"
+    repair
     printf '%-8s %s (%s)\n' "$verdict" "$what" "$file"
 done < <(bugs)
 

@@ -29,10 +29,9 @@ engine)
     which=(--exclude 'src/engine/fake/**')
     ;;
 abi | channel | ofi)
-    # A copy, for mutants are made in place; with the times of the files, so that cargo builds little.
+    # A copy, for mutants are made in place.
     mkdir -p "$crate"
-    git ls-files -z --cached --others --exclude-standard |
-        tar -c --null -T - | tar -x -C "$crate"
+    git ls-files -z --cached --others --exclude-standard | scripts/copy-changed.sh "$crate"
     tests=(--package nvshmem-transport-libfabric --lib)
     which=(--file "src/$part/**")
     ;;

@@ -18,6 +18,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::any("staged_memory_is_copied_both_ways_over_borders", both_ways),
         Case::any("memory_that_nobody_registered_is_looked_at", unregistered),
         Case::any("memory_that_is_mapped_anew_is_noticed", mapped_anew),
+        Case::fake("memory_that_is_gone_is_not_known_any_more", gone),
         Case::any("more_ranges_than_are_kept_are_looked_at_again", many),
         Case::fake("copies_are_told_in_the_order_of_starting", in_order),
         Case::fake("what_there_is_no_room_for_can_be_tried_again", again),
@@ -130,6 +131,24 @@ fn mapped_anew() {
         over_the_middle(&mut stage, 200 + round);
         bed.unmap(base, g);
         bed.unmap(base + g, g);
+    }
+}
+
+fn gone() {
+    let bed = Bed::new();
+    let registered = bed.alloc(4096);
+    let (mut stage, _region) = Stage::new(&bed, registered, 4096);
+    let (plain, base) = (bed.alloc(1 << 20), bed.reserve(GRANULARITY));
+    bed.map_at(base, GRANULARITY);
+    for memory in [plain, base] {
+        assert_eq!(stage.port.reach(memory + 5, 100), Ok(Reach::Staged));
+        stage.copy_in(memory + 5, &pattern(100, 1));
+    }
+    bed.free(plain);
+    bed.unmap(base, GRANULARITY);
+    for memory in [plain, base] {
+        let now = stage.port.reach(memory + 5, 100);
+        assert_ne!(now, Ok(Reach::Staged), "nothing of the device is at {memory:#x}");
     }
 }
 
