@@ -1,8 +1,35 @@
-//! Policy and protocol: lanes, streams, rails, sequences, fences and memory handles.
+//! Policy and protocol of a lane: how operations become segments on rails, and stay right.
 //!
 //! The engine never names a libfabric or a CUDA symbol. It sees the fabric through the traits of
 //! [`port`], which have two implementations: the `ofi` layer and the scripted [`fake`] that the
 //! tests use. Nothing here is `unsafe`.
+//!
+//! # Rooms
+//! Each knows those before it, and nothing of those after it:
+//! 1. [`ids`], [`atomic`]: names, and operations on words.
+//! 2. [`port`]: what is asked of a fabric. [`wire`]: what PEs send one another. [`error`], [`request`].
+//! 3. [`state`]: what a lane knows. It posts nothing.
+//! 4. [`posting`]: the core of a lane, which posts, queues, holds, completes and ends segments.
+//! 5. `messages`, [`atomics`], [`signal`], [`striping`], `staging`, [`recovery`]: mechanisms, each with its own
+//!    state, on the core. What one of them has to see to, the core raises as an event.
+//! 6. [`lane`]: holds the mechanisms, and drives them in its turn.
+//!
+//! # Words
+//! - *lane*: one thread's way into the fabric; the proxy lane has all rails, the host lane of user threads one.
+//! - *rail*: a domain with its endpoint, completion queue and address vector: one NIC. *path*: a rail towards a peer.
+//! - *operation*: one NVSHMEM operation. *segment*: one operation of the fabric, which it is cut into.
+//! - *token*: names a segment towards the fabric, by its slot in the table. *ticket*: names one towards a peer.
+//! - *stream*: everything a lane sends to one peer. *link*: the messages between the two.
+//! - *fence*: writes behind it are *held* until those before it are delivered; each has an *epoch*.
+//! - *message*: a few bytes that the peer's lane takes: with a number and acknowledged, or without.
+//! - *window*: how many numbered messages may be unacknowledged. *control*: acknowledgements, and what asks for them.
+//! - *signal*: a word that tells of data. *eager*, *ordered*, *counted*, *chained*: how it follows its data.
+//! - *atomics of the fabric*: those that NICs carry out, rather than the peer's lane.
+//! - *pool*: operations that wait for rails. *cut*: a segment whose rail was chosen by load.
+//! - *staged*: memory that the fabric does not reach. *piece*: what of it passes through one chunk.
+//! - *bounce memory*: registered host memory; *chunk*: one part of it.
+//! - *generation* of a rail: how often it was closed and opened again. *reissued*: a segment posted once more.
+//! - *batch*: operations whose end is asked for together. *burst*: puts that share a doorbell.
 #![forbid(unsafe_code)]
 
 pub mod atomic;
@@ -13,6 +40,7 @@ pub mod ids;
 pub mod lane;
 mod messages;
 pub mod port;
+pub mod posting;
 pub mod recovery;
 pub mod request;
 pub mod signal;
@@ -21,5 +49,5 @@ pub mod state;
 pub mod striping;
 pub mod wire;
 
-pub use lane::watchdog::Watchdog;
+pub use posting::watchdog::Watchdog;
 pub use state::operation::OpId;

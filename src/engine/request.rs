@@ -1,4 +1,4 @@
-//! Requests that change words at a peer: atomics and signals.
+//! Requests of a lane's callers: puts, gets, atomics and puts with signal.
 
 use crate::engine::atomic::Atomic;
 use crate::engine::error::EngineError;
@@ -21,6 +21,37 @@ pub struct Request<'a> {
     pub local: LocalSide<'a>,
     /// Bytes to move; 0 does nothing.
     pub len: usize,
+}
+
+impl Request<'_> {
+    /// The words for it in messages to the user.
+    pub(in crate::engine) fn what(&self) -> &'static str {
+        match self.direction {
+            Direction::Write => "put",
+            Direction::Read => "get",
+        }
+    }
+}
+
+/// What is wrong with a side of a request, `remote` or `local`.
+#[cold]
+pub(in crate::engine) fn refused(
+    request: &Request<'_>,
+    side: &'static str,
+    fault: HandleError,
+) -> EngineError {
+    let addr = match (side, request.local) {
+        ("local", LocalSide::Memory { addr, .. }) => addr as u64,
+        _ => request.remote_addr,
+    };
+    EngineError::Refused {
+        what: request.what(),
+        pe: request.pe,
+        side,
+        addr,
+        len: request.len,
+        fault,
+    }
 }
 
 /// The local side of a put or a get.

@@ -6,6 +6,7 @@ use std::fmt;
 
 use crate::engine::ids::Pe;
 use crate::engine::wire::handshake::ExchangeError;
+use crate::engine::wire::offer::{Offer, Wish};
 
 /// What carries out the atomics of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,28 +15,6 @@ pub enum Applier {
     Target,
     /// The fabric, at the PE that has the word.
     Fabric,
-}
-
-/// What the user of a PE wants.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wish {
-    /// The fabric where that is hardware and every PE has it, else the target.
-    Auto,
-    /// The fabric, or no connection.
-    Native,
-    /// The target.
-    Target,
-}
-
-/// A PE's word on atomics.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Offer {
-    /// What its user wants.
-    pub wish: Wish,
-    /// Whether every rail of it carries out the whole table, in hardware on the memory in question.
-    pub hardware: bool,
-    /// What its rails lack for carrying out the whole table; none if they lack nothing.
-    pub lacks: Option<String>,
 }
 
 /// What was agreed, and why.
@@ -54,29 +33,6 @@ impl fmt::Display for Agreement {
             Applier::Fabric => "the fabric",
         };
         write!(f, "atomics are carried out by {applier}: {}", self.reason)
-    }
-}
-
-impl Wish {
-    /// Its byte in a connection record.
-    pub(in crate::engine) fn code(self) -> u8 {
-        match self {
-            Self::Auto => 0,
-            Self::Native => 1,
-            Self::Target => 2,
-        }
-    }
-
-    pub(in crate::engine) fn from_code(code: u8) -> Option<Self> {
-        [Self::Auto, Self::Native, Self::Target].into_iter().find(|wish| wish.code() == code)
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Native => "native",
-            Self::Target => "target",
-        }
     }
 }
 

@@ -8,7 +8,7 @@
 use crate::engine::atomic::Atomic;
 use crate::engine::error::EngineError;
 use crate::engine::ids::{Pe, Token};
-use crate::engine::lane::{Lane, SignalEngine};
+use crate::engine::lane::Lane;
 use crate::engine::port::{Direction, Local, Port, Transfer};
 use crate::engine::state::batch::Batch;
 use crate::engine::state::segment::{NIL, Segment, Stage};
@@ -101,9 +101,9 @@ impl<P: Port> Lane<P> {
     ) -> Result<(), Rest<'a>> {
         let Common { direction, pe, handle, addr, local, len } = common;
         let whole = Err(Rest::Whole(common));
-        let Some(stream) = self.streams.find_mut(pe) else { return whole };
+        let Some(stream) = self.core.streams.find_mut(pe) else { return whole };
         let path = stream.next;
-        let Some(rail) = self.rails.get_mut(path.rail.index()) else { return whole };
+        let Some(rail) = self.core.rails.get_mut(path.rail.index()) else { return whole };
         let Some(remote) = HandleView::sound(handle) else { return whole };
         let Some((remote, key)) = remote.target(addr, len as u64, path.remote) else {
             return whole;
@@ -111,7 +111,7 @@ impl<P: Port> Lane<P> {
         if len.wrapping_sub(1) >= stream.short_limit || !rail.is_open() {
             return whole;
         }
-        let Some((token, segment)) = self.segments.take_slot() else { return whole };
+        let Some((token, segment)) = self.core.segments.take_slot() else { return whole };
         // All is in its place before the fabric is asked. So if it declines, the segment is one that
         // waits, and what it takes to say so need not be kept through the call.
         let transfer = Transfer { direction, local, len, remote, key };
@@ -119,11 +119,11 @@ impl<P: Port> Lane<P> {
         segment.rail = path.rail;
         segment.transfer = transfer;
         stream.begin(direction);
-        stream.rotate(&self.paths);
+        stream.rotate(&self.core.paths);
         rail.taken(len);
         let context = segment.context;
-        self.segments.batches.begin(batch);
-        if self.port.post_short(rail.short, path.to, token, context, &transfer) {
+        self.core.segments.batches.begin(batch);
+        if self.core.port.post_short(rail.short, path.to, token, context, &transfer) {
             Ok(())
         } else {
             Err(Rest::Declined(Declined(token)))
@@ -138,14 +138,14 @@ impl<P: Port> Lane<P> {
     pub fn start_declined(&mut self, declined: Declined) -> Result<(), EngineError> {
         let Declined(token) = declined;
         // It was counted as taken.
-        let segment = &mut self.segments[token.0];
+        let segment = &mut self.core.segments[token.0];
         let Segment { pe, rail, transfer, .. } = *segment;
         segment.stage = Stage::Ready;
-        segment.born = self.watchdog.stamp();
+        segment.born = self.core.watchdog.stamp();
         segment.message = NIL;
-        self.rails[rail.index()].not_taken(transfer.len);
-        self.dispatch(token, rail);
-        self.check_stream(pe)
+        self.core.rails[rail.index()].not_taken(transfer.len);
+        self.core.dispatch(token, rail);
+        self.core.check_stream(pe)
     }
 
     /// As [`Lane::put_signal`] for a few bytes: data and signal in one message. Says whether it is on
@@ -158,9 +158,9 @@ impl<P: Port> Lane<P> {
     /// As [`Lane::put_signal_at_once`], for a batch.
     #[inline(always)]
     pub fn put_signal_at_once_in(&mut self, put: &CommonSignal<'_>, batch: Batch) -> bool {
-        let eager = matches!(self.signals, SignalEngine::Auto | SignalEngine::Eager);
+        let eager = self.signals.is_eager();
         // Where the bytes may be on a device, the long way looks.
-        if !eager || put.len.wrapping_sub(1) >= MAX_EAGER || self.devices {
+        if !eager || put.len.wrapping_sub(1) >= MAX_EAGER || self.core.devices {
             return false;
         }
         let Some(data) = HandleView::sound(put.data_handle) else { return false };
@@ -193,7 +193,7 @@ impl<P: Port> Lane<P> {
         batch: Batch,
     ) -> bool {
         // A PE's own atomics come after its writes to itself, which the long way sees to.
-        if pe == self.me {
+        if pe == self.core.me {
             return false;
         }
         self.send_at_once(pe, handle, addr, atomic, None, batch)
@@ -211,49 +211,49 @@ impl<P: Port> Lane<P> {
         batch: Batch,
     ) -> bool {
         let width = atomic.width.bytes();
-        let Some(stream) = self.streams.find_mut(pe) else { return false };
+        let Some(stream) = self.core.streams.find_mut(pe) else { return false };
         let path = stream.next;
-        let Some(rail) = self.rails.get_mut(path.rail.index()) else { return false };
+        let Some(rail) = self.core.rails.get_mut(path.rail.index()) else { return false };
         let Some(word) = HandleView::sound(handle) else { return false };
         let Some(at) = word.spot(addr, width as u64) else { return false };
         // A stream that has failed is closed as well.
         let closed = stream.is_closed();
         let Some(link) = stream.link.as_deref_mut() else { return false };
         // The long way ends a burst.
-        if closed || !self.has_short || self.withheld != 0 {
+        if closed || !self.core.has_short || self.core.withheld != 0 {
             return false;
         }
-        if !rail.is_clear() || !link.has_room(&self.messages) {
+        if !rail.is_clear() || !link.has_room(&self.core.messages) {
             return false;
         }
         if addr % width as u64 != 0 {
             return false;
         }
-        let Some(token) = self.segments.next_token() else { return false };
-        let Some((slot, packet)) = self.messages.next_packet() else { return false };
+        let Some(token) = self.core.segments.next_token() else { return false };
+        let Some((slot, packet)) = self.core.messages.next_packet() else { return false };
         let numbers = (link.next, link.ack());
         match data {
-            None => packet.atomic(self.me, numbers, at, atomic),
+            None => packet.atomic(self.core.me, numbers, at, atomic),
             Some(Data { from, len, to }) => {
-                let room = packet.put_signal(self.me, numbers, at, atomic, to, len);
-                if self.port.load(from, room).is_err() {
+                let room = packet.put_signal(self.core.me, numbers, at, atomic, to, len);
+                if self.core.port.load(from, room).is_err() {
                     return false;
                 }
             }
         }
-        if !self.port.send_short(rail.short, path.rail, path.to, token, packet.bytes()) {
+        if !self.core.port.send_short(rail.short, path.rail, path.to, token, packet.bytes()) {
             return false;
         }
-        self.messages.take_next(link, slot, token.0, numbers.0, path.rail);
-        let born = self.watchdog.stamp();
-        self.segments.take_sent((pe, path.rail), slot, born, width, batch);
+        self.core.messages.take_next(link, slot, token.0, numbers.0, path.rail);
+        let born = self.core.watchdog.stamp();
+        self.core.segments.take_sent((pe, path.rail), slot, born, width, batch);
         link.carried(numbers.1);
         link.take_number();
         if link.enters_control() {
-            self.control.push_back(pe);
+            self.core.control.push_back(pe);
         }
         stream.begin(Direction::Write);
-        stream.rotate(&self.paths);
+        stream.rotate(&self.core.paths);
         true
     }
 }

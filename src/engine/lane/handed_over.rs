@@ -2,22 +2,14 @@
 
 use crate::engine::error::EngineError;
 use crate::engine::lane::Lane;
-use crate::engine::lane::handoff::{Inbox, Next};
-use crate::engine::lane::submit::refused;
+use crate::engine::lane::handoff::Next;
 use crate::engine::port::Port;
 use crate::engine::port::copies::Reach;
-use crate::engine::request::{LocalSide, Request};
+use crate::engine::request::{LocalSide, Request, refused};
 use crate::engine::state::operation::OpId;
 use crate::engine::wire::handle::HandleView;
 
 impl<P: Port> Lane<P> {
-    /// The lane, carrying out what user threads hand over as well. A proxy lane.
-    #[must_use]
-    pub fn with_inbox(mut self, inbox: Inbox) -> Self {
-        self.inbox = Some(Box::new(inbox));
-        self
-    }
-
     /// Carries on with what user threads have handed over. Whether something moved.
     #[cold]
     pub(in crate::engine) fn serve_users(&mut self) -> bool {
@@ -42,7 +34,7 @@ impl<P: Port> Lane<P> {
                     match advanced {
                         Ok(false) if sent < current.request().len => {
                             inbox.current = Some(current);
-                            self.want_acks();
+                            self.core.want_acks();
                             break;
                         }
                         Ok(false) => inbox.finishing.push(current),
@@ -58,7 +50,7 @@ impl<P: Port> Lane<P> {
             let (pe, op, mut sent) = (current.request().pe, current.op, current.sent);
             match self.advance_op(&current.request(), &mut sent, op) {
                 Ok(false) => {
-                    self.want_ack(pe);
+                    self.core.want_ack(pe);
                     at += 1;
                     continue;
                 }
@@ -69,7 +61,7 @@ impl<P: Port> Lane<P> {
             }
             moved = true;
         }
-        if let Some(failed) = &self.failure {
+        if let Some(failed) = &self.core.failure {
             inbox.fail(failed);
         }
         self.inbox = Some(inbox);
@@ -83,13 +75,13 @@ impl<P: Port> Lane<P> {
     ) -> Result<bool, EngineError> {
         let remote = HandleView::check(request.remote_handle)
             .map_err(|fault| refused(request, "remote", fault))?;
-        self.regions.sync();
+        self.core.regions.sync();
         Ok(remote.is_staged()
             || match request.local {
                 LocalSide::Value(_) => false,
                 // Of what is not registered, the proxy lane finds out.
-                LocalSide::Memory { handle: None, .. } => self.devices,
-                LocalSide::Memory { addr, .. } => self.regions.reach(addr) == Reach::Staged,
+                LocalSide::Memory { handle: None, .. } => self.core.devices,
+                LocalSide::Memory { addr, .. } => self.core.regions.reach(addr) == Reach::Staged,
             })
     }
 }

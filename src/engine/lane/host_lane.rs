@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use crate::engine::error::EngineError;
 use crate::engine::ids::Pe;
+use crate::engine::lane::Lane;
 use crate::engine::lane::handoff::Outbox;
-use crate::engine::lane::{Lane, is_idle};
+use crate::engine::lane::idle::is_idle;
 use crate::engine::port::Port;
 use crate::engine::recovery::detours::Detours;
 use crate::engine::request::Request;

@@ -58,8 +58,8 @@ impl<P: Port> Lane<P> {
         let op = self.begin_op();
         let ended = self.try_loopback(anchor, how, op);
         // As with other operations: given up, where segments that are out may still point to it.
-        if self.ops.is_done(op) {
-            self.ops.end(op);
+        if self.core.ops.is_done(op) {
+            self.core.ops.end(op);
         }
         ended
     }
@@ -76,16 +76,16 @@ impl<P: Port> Lane<P> {
         };
         let mut idle = 0;
         for &direction in directions {
-            for rail in (0..self.rails.len()).map(|rail| RailId(rail as u8)) {
+            for rail in (0..self.core.rails.len()).map(|rail| RailId(rail as u8)) {
                 while !self.submit_loopback(anchor, direction, rail, op)? {
                     self.make_room(&mut idle)?;
                 }
             }
-            while !self.ops.is_done(op) {
-                self.check_stream(self.me)?;
+            while !self.core.ops.is_done(op) {
+                self.core.check_stream(self.core.me)?;
                 self.wait_turn(&mut idle);
             }
-            self.check_stream(self.me)?;
+            self.core.check_stream(self.core.me)?;
         }
         Ok(())
     }
@@ -98,48 +98,48 @@ impl<P: Port> Lane<P> {
         rail: RailId,
         op: OpId,
     ) -> Result<bool, EngineError> {
-        let me = self.me;
-        match self.streams.open(me, &self.paths) {
+        let me = self.core.me;
+        match self.core.streams.open(me, &self.core.paths) {
             Some(stream) => stream.check()?,
-            None => self.check_pe(me)?,
+            None => self.core.check_pe(me)?,
         }
         let at = Anchor::bytes_for(rail.index());
         let view = HandleView::check(&anchor.handle)?;
         let offset = view.locate((anchor.addr + at) as u64, WORD as u64)?;
-        let key = view.key(self.paths.get(me, rail).remote.rail())?;
+        let key = view.key(self.core.paths.get(me, rail).remote.rail())?;
         let local = match direction {
             Direction::Write => Local::Inline(0),
             Direction::Read => {
                 let addr = anchor.landing + at;
-                let desc = if self.needs_desc {
-                    desc_of(self.regions.descs(&anchor.landing_handle, addr, WORD)?, rail)
+                let desc = if self.core.needs_desc {
+                    desc_of(self.core.regions.descs(&anchor.landing_handle, addr, WORD)?, rail)
                 } else {
                     Desc(0)
                 };
                 Local::Memory { addr, desc }
             }
         };
-        if !self.has_transfer_room() {
+        if !self.core.has_transfer_room() {
             return Ok(false);
         }
-        let len = WORD.min(self.rails[rail.index()].max_segment);
-        let Some(token) = self.segments.take() else { return Ok(false) };
-        let segment = &mut self.segments[token.0];
+        let len = WORD.min(self.core.rails[rail.index()].max_segment);
+        let Some(token) = self.core.segments.take() else { return Ok(false) };
+        let segment = &mut self.core.segments[token.0];
         let remote = view.remote_address(offset);
         segment.transfer = Transfer { direction, local, len, remote, key };
         segment.pe = me;
         segment.count_for(op.0);
-        segment.born = self.watchdog.stamp();
+        segment.born = self.core.watchdog.stamp();
         segment.direction = direction;
         segment.kind = Kind::Transfer;
         segment.message = NIL;
         segment.rail = rail;
         segment.stage = Stage::Ready;
-        self.ops.add(op.0);
-        if let Some(stream) = self.streams.find_mut(me) {
+        self.core.ops.add(op.0);
+        if let Some(stream) = self.core.streams.find_mut(me) {
             stream.begin(direction);
         }
-        self.dispatch(token, rail);
+        self.core.dispatch(token, rail);
         Ok(true)
     }
 }

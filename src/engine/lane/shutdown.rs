@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use crate::engine::ids::{RailId, Token};
-use crate::engine::lane::{Lane, is_idle};
+use crate::engine::lane::Lane;
+use crate::engine::lane::idle::is_idle;
+use crate::engine::port::packet::Packet;
 use crate::engine::port::{Failure, Incoming, Polled, Port};
-use crate::engine::wire::message::Packet;
+use crate::engine::posting::Core;
 
 /// How long, and for how many turns, a lane that has failed tries to tell peers so.
 const LAST_WORDS: (Duration, u32) = (Duration::from_millis(200), 1 << 16);
@@ -16,10 +18,10 @@ impl<P: Port> Lane<P> {
     #[cold]
     pub(in crate::engine) fn last_words(&mut self) {
         let (patience, turns) = LAST_WORDS;
-        let (start, mut idle) = (self.port.now(), 0);
+        let (start, mut idle) = (self.core.port.now(), 0);
         for _ in 0..turns {
-            let waited = self.port.now().saturating_sub(start);
-            if self.notes.is_empty() || u128::from(waited) >= patience.as_nanos() {
+            let waited = self.core.port.now().saturating_sub(start);
+            if self.core.unnumbered.is_empty() || u128::from(waited) >= patience.as_nanos() {
                 return;
             }
             self.wait_turn(&mut idle);
@@ -32,19 +34,19 @@ impl<P: Port> Lane<P> {
     /// Providers may crash when an endpoint is closed whose operations a peer then cuts off
     /// (`ofi_rxm` of libfabric 1.17 does).
     pub fn end_leftovers(&mut self, patience: Duration) -> bool {
-        let under_way = |lane: &Self| lane.rails.iter().any(|rail| rail.in_flight() != 0);
-        let (start, mut idle) = (self.port.now(), 0);
+        let under_way = |lane: &Self| lane.core.rails.iter().any(|rail| rail.in_flight() != 0);
+        let (start, mut idle) = (self.core.port.now(), 0);
         while under_way(self) {
-            let waited = self.port.now().saturating_sub(start);
+            let waited = self.core.port.now().saturating_sub(start);
             if u128::from(waited) >= patience.as_nanos() {
                 return false;
             }
             let mut busy = false;
-            for rail in (0..self.rails.len()).map(|rail| RailId(rail as u8)) {
+            for rail in (0..self.core.rails.len()).map(|rail| RailId(rail as u8)) {
                 busy |= self.forget_ended(rail);
             }
             if is_idle(&mut idle, busy) {
-                self.port.relax();
+                self.core.port.relax();
             }
         }
         true
@@ -53,7 +55,7 @@ impl<P: Port> Lane<P> {
     /// Takes what has come to a rail, and lets none of it have any effect: memory that it is about may
     /// be gone. Whether there was something.
     fn forget_ended(&mut self, rail: RailId) -> bool {
-        let Self { port, segments, rails, .. } = self;
+        let Core { port, segments, rails, .. } = &mut self.core;
         let mut ended = 0;
         let mut known = |token| {
             let known = segments.away(token).is_some();

@@ -1,15 +1,14 @@
 //! Puts and gets, as they are submitted: checked, cut into segments, and given to the rails.
 
 use crate::engine::error::EngineError;
-use crate::engine::ids::RailId;
 use crate::engine::lane::Lane;
 use crate::engine::port::{Desc, Direction, Local, Port, Transfer};
-use crate::engine::request::{LocalSide, Request};
+use crate::engine::posting::doorbell::BURST;
+use crate::engine::request::{LocalSide, Request, refused};
 use crate::engine::signal::counted::Told;
 use crate::engine::state::operation::OpId;
-use crate::engine::state::regions::{RegionCache, desc_of};
 use crate::engine::state::segment::{Kind, NIL, Stage};
-use crate::engine::wire::handle::{HandleBytes, HandleError, HandleView};
+use crate::engine::wire::handle::HandleView;
 
 impl<P: Port> Lane<P> {
     /// Starts a put or a get and returns once the fabric or the lane's queues have taken all of it.
@@ -51,7 +50,7 @@ impl<P: Port> Lane<P> {
         let mut sent = 0;
         let mut idle = 0;
         while !self.advance_op(request, &mut sent, op)? {
-            self.want_acks();
+            self.core.want_acks();
             self.wait_turn(&mut idle);
         }
         Ok(())
@@ -60,7 +59,7 @@ impl<P: Port> Lane<P> {
     /// Begins an operation that is waited for on its own. Every operation begun is carried on with
     /// [`Lane::advance_op`] until that says it has ended.
     pub fn begin_op(&mut self) -> OpId {
-        self.ops.start()
+        self.core.ops.start()
     }
 
     /// Submits what there is room for, and says whether the operation has ended. Never blocks.
@@ -76,8 +75,8 @@ impl<P: Port> Lane<P> {
         let advanced = self.try_advance(request, sent, op);
         // After an error, segments already out may still point at the operation. It is then given
         // up rather than ended, which costs four bytes; errors are a lane's last act.
-        if !matches!(advanced, Ok(false)) && self.ops.is_done(op) {
-            self.ops.end(op);
+        if !matches!(advanced, Ok(false)) && self.core.ops.is_done(op) {
+            self.core.ops.end(op);
         }
         advanced
     }
@@ -94,8 +93,8 @@ impl<P: Port> Lane<P> {
         if *sent < request.len {
             self.room_or_failure()?;
         }
-        self.check_stream(request.pe)?;
-        Ok(*sent == request.len && self.ops.is_done(op))
+        self.core.check_stream(request.pe)?;
+        Ok(*sent == request.len && self.core.ops.is_done(op))
     }
 
     /// Submits as much of a request, from byte `*sent` on, as there is room for, and moves `*sent`
@@ -133,28 +132,30 @@ impl<P: Port> Lane<P> {
         op: OpId,
         mut told: Option<&mut Told>,
     ) -> Result<(), EngineError> {
-        match self.streams.open(request.pe, &self.paths) {
+        match self.core.streams.open(request.pe, &self.core.paths) {
             Some(stream) => stream.check()?,
-            None => return self.check_pe(request.pe),
+            None => return self.core.check_pe(request.pe),
         }
         let remote = HandleView::check(request.remote_handle)
             .map_err(|fault| refused(request, "remote", fault))?;
         let offset = remote
             .locate(request.remote_addr, request.len as u64)
             .map_err(|fault| refused(request, "remote", fault))?;
-        if self.is_staged(request, &remote)? {
-            return self.submit_staged(request, &remote, offset, sent, op);
+        if self.staging.is_staged(&mut self.core, request, &remote)? {
+            let Self { core, staging, .. } = self;
+            return staging.submit_staged(core, request, &remote, offset, sent, op);
         }
-        if request.len >= self.balance.weighed_from {
-            return self.submit_weighed(request, sent, op, told);
+        if request.len >= self.core.balance.weighed_from {
+            let Self { core, pool, .. } = self;
+            return pool.submit_weighed(core, request, sent, op, told);
         }
         let remote_addr = remote.remote_address(offset);
 
         while *sent < request.len {
-            if !self.has_transfer_room() {
+            if !self.core.has_transfer_room() {
                 return Ok(());
             }
-            let Some(stream) = self.streams.find_mut(request.pe) else { return Ok(()) };
+            let Some(stream) = self.core.streams.find_mut(request.pe) else { return Ok(()) };
             let path = stream.next;
             let rail = path.rail;
             let key = remote
@@ -164,21 +165,21 @@ impl<P: Port> Lane<P> {
                 // Cut, where segments are shorter than values.
                 LocalSide::Value(value) => Local::Inline(value >> (8 * (*sent).min(7))),
                 LocalSide::Memory { addr, handle } => {
-                    let optional = || handle.is_none() && self.port.takes_unregistered();
-                    let desc = if self.needs_desc && !optional() {
-                        local_desc(&mut self.regions, request, addr, handle, rail)?
+                    let optional = || handle.is_none() && self.core.port.takes_unregistered();
+                    let desc = if self.core.needs_desc && !optional() {
+                        self.core.regions.desc_for(request, addr, handle, rail)?
                     } else {
                         Desc(0)
                     };
                     Local::Memory { addr: addr + *sent, desc }
                 }
             };
-            let Some(token) = self.segments.take() else { return Ok(()) };
-            let len = (request.len - *sent).min(self.rails[rail.index()].max_segment);
+            let Some(token) = self.core.segments.take() else { return Ok(()) };
+            let len = (request.len - *sent).min(self.core.rails[rail.index()].max_segment);
 
-            stream.rotate(&self.paths);
+            stream.rotate(&self.core.paths);
 
-            let segment = &mut self.segments[token.0];
+            let segment = &mut self.core.segments[token.0];
             segment.transfer = Transfer {
                 direction: request.direction,
                 local,
@@ -188,7 +189,7 @@ impl<P: Port> Lane<P> {
             };
             segment.pe = request.pe;
             segment.count_for(op.0);
-            segment.born = self.watchdog.stamp();
+            segment.born = self.core.watchdog.stamp();
             segment.direction = request.direction;
             segment.kind = Kind::Transfer;
             if let Some(told) = told.as_deref_mut() {
@@ -199,65 +200,58 @@ impl<P: Port> Lane<P> {
             segment.message = NIL;
             segment.rail = rail;
             if op != OpId::NONE {
-                self.ops.add(op.0);
+                self.core.ops.add(op.0);
             }
             *sent += len;
 
             if stream.is_closed() && request.direction == Direction::Write {
                 segment.epoch = stream.epoch();
                 segment.stage = Stage::Held;
-                stream.held.push(&mut self.segments, token.0);
+                stream.held.push(&mut self.core.segments, token.0);
                 // What it waits for may be messages, whose delivery only the peer can tell.
-                self.want_ack(request.pe);
+                self.core.want_ack(request.pe);
                 continue;
             }
             segment.stage = Stage::Ready;
             stream.begin(request.direction);
-            self.dispatch(token, rail);
-            self.check_stream(request.pe)?;
+            self.core.dispatch(token, rail);
+            self.core.check_stream(request.pe)?;
         }
         Ok(())
     }
-}
 
-/// The words for a direction in messages.
-pub(in crate::engine) fn what(direction: Direction) -> &'static str {
-    match direction {
-        Direction::Write => "put",
-        Direction::Read => "get",
+    /// As [`Lane::start`] of a put, when the caller says that another follows at once. It may be posted
+    /// later, with that one. Where the fabric gains nothing from that, it is [`Lane::start`].
+    ///
+    /// # Errors
+    /// As [`Lane::start`].
+    pub fn start_in_burst(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
+        if !self.core.batches || request.direction != Direction::Write {
+            return self.start(request);
+        }
+        let mut sent = 0;
+        self.core.withholds = true;
+        let submitted = self.submit(request, &mut sent, OpId::NONE);
+        self.core.withholds = false;
+        self.core.withheld += 1;
+        if submitted.is_err() || sent < request.len || self.core.withheld >= BURST {
+            self.post_ready();
+        }
+        submitted?;
+        if sent == request.len { Ok(()) } else { self.finish_start(request, sent) }
     }
-}
 
-pub(in crate::engine) fn local_desc(
-    regions: &mut RegionCache,
-    request: &Request<'_>,
-    addr: usize,
-    handle: Option<&HandleBytes>,
-    rail: RailId,
-) -> Result<Desc, EngineError> {
-    handle
-        .ok_or(HandleError::Unregistered)
-        .and_then(|handle| regions.descs(handle, addr, request.len))
-        .map(|descs| desc_of(descs, rail))
-        .map_err(|fault| refused(request, "local", fault))
-}
+    /// Whether bursts make a difference.
+    #[inline]
+    pub fn batches(&self) -> bool {
+        self.core.batches
+    }
 
-#[cold]
-pub(in crate::engine) fn refused(
-    request: &Request<'_>,
-    side: &'static str,
-    fault: HandleError,
-) -> EngineError {
-    let addr = match (side, request.local) {
-        ("local", LocalSide::Memory { addr, .. }) => addr as u64,
-        _ => request.remote_addr,
-    };
-    EngineError::Refused {
-        what: what(request.direction),
-        pe: request.pe,
-        side,
-        addr,
-        len: request.len,
-        fault,
+    /// Ends the burst, if there is one: what was withheld is posted, as far as there is room.
+    #[inline]
+    pub fn end_burst(&mut self) {
+        if self.core.withheld != 0 {
+            self.post_ready();
+        }
     }
 }

@@ -1,6 +1,6 @@
-//! Messages between proxy lanes: those that leave, those that come in, and what they ask for.
+//! Messages between proxy lanes, on their way out.
+//!
+//! What comes in is carried out by the lane, which knows whom it is for.
 
-pub(in crate::engine) mod incoming;
-pub(in crate::engine) mod notes;
-pub(in crate::engine) mod outgoing;
-pub(in crate::engine) mod words;
+pub(in crate::engine) mod control;
+pub(in crate::engine) mod requests;

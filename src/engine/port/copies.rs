@@ -8,7 +8,7 @@
 use std::fmt;
 
 use crate::engine::atomic::Atomic;
-use crate::engine::port::{PortError, Posted};
+use crate::engine::port::outcome::{PortError, Posted};
 
 /// Most chunks of bounce memory for one direction.
 pub const MAX_CHUNKS: u16 = 256;
@@ -115,14 +115,14 @@ pub trait CopyPort: Send + fmt::Debug {
     /// The word cannot be reached.
     fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError>;
 
-    /// Copies a few bytes, at most [`MAX_MESSAGE`](crate::engine::wire::message::MAX_MESSAGE), out of staged memory.
+    /// Copies a few bytes, at most [`MAX_MESSAGE`](crate::engine::port::packet::MAX_MESSAGE), out of staged memory.
     /// May wait as [`CopyPort::apply`] does.
     ///
     /// # Errors
     /// The memory cannot be reached.
     fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError>;
 
-    /// Copies a few bytes, at most [`MAX_MESSAGE`](crate::engine::wire::message::MAX_MESSAGE), into staged memory. They
+    /// Copies a few bytes, at most [`MAX_MESSAGE`](crate::engine::port::packet::MAX_MESSAGE), into staged memory. They
     /// are there when it returns. May wait as [`CopyPort::apply`] does.
     ///
     /// # Errors

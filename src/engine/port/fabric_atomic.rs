@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::engine::atomic::{Atomic, AtomicOp, Width};
+use crate::engine::atomic::{Atomic, AtomicOp, Width, one};
 
 /// What a fabric does to a word.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -94,7 +94,7 @@ impl Row {
     }
 
     /// The row that carries out an operation by itself. None for sums of IEEE halves, which no fabric
-    /// knows; see [`crate::engine::atomics::fabric`].
+    /// knows: they take several.
     pub(in crate::engine) fn of(atomic: &Atomic) -> Option<Row> {
         let bits = Number::bits(atomic.width);
         let (verb, number) = match atomic.op {
@@ -188,6 +188,14 @@ impl FabricAtomic {
     }
 }
 
+/// The operand that the fabric is given: increments are additions there.
+pub(in crate::engine) fn operand(atomic: &Atomic) -> u64 {
+    match atomic.op {
+        AtomicOp::Inc | AtomicOp::FetchInc => one(atomic.width, atomic.float),
+        _ => atomic.operand,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -220,13 +228,8 @@ mod tests {
     fn a_row_does_what_the_operation_does() {
         for op in AtomicOp::ALL {
             for (width, float) in [(Width::Two, false), (Width::Four, true), (Width::Eight, true)] {
-                let operand = crate::engine::atomics::fabric::operand(&Atomic {
-                    op,
-                    width,
-                    float,
-                    operand: 0x3f80_0000,
-                    compare: 5,
-                });
+                let operand =
+                    operand(&Atomic { op, width, float, operand: 0x3f80_0000, compare: 5 });
                 let atomic = Atomic { op, width, float, operand: 0x3f80_0000, compare: 5 };
                 let Some(row) = Row::of(&atomic) else { panic!("{atomic:?}") };
                 let posted = FabricAtomic { row, operand, compare: 5, remote: 0, key: 0 };

@@ -8,6 +8,8 @@
 
 pub mod copies;
 pub mod fabric_atomic;
+pub mod outcome;
+pub mod packet;
 
 use std::fmt;
 
@@ -15,7 +17,8 @@ use crate::engine::atomic::Atomic;
 use crate::engine::ids::{RailId, Token};
 use crate::engine::port::copies::{Reach, Stager};
 use crate::engine::port::fabric_atomic::FabricAtomic;
-use crate::engine::wire::message::Packet;
+pub use crate::engine::port::outcome::{Failure, Polled, PortError, Posted};
+use crate::engine::port::packet::Packet;
 
 /// Most completions that one [`Port::poll`] returns.
 ///
@@ -77,67 +80,6 @@ pub struct Transfer {
     pub key: u64,
 }
 
-/// Answer to a post that did not fail.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use]
-pub enum Posted {
-    /// The fabric has taken the segment; a completion with its token will follow.
-    Yes,
-    /// The fabric has no room at present (`FI_EAGAIN`). Nothing was taken; try again later.
-    Again,
-}
-
-/// Answer to a poll.
-#[derive(Debug)]
-#[must_use]
-pub enum Polled {
-    /// Nothing has completed.
-    Empty,
-    /// So many tokens, from the front of the batch, have completed.
-    Completed(usize),
-    /// One segment failed, or the rail as a whole (no token). Poll again for what follows.
-    Failed(Failure),
-}
-
-/// A segment or a rail that failed.
-#[derive(Debug)]
-pub struct Failure {
-    /// The segment that failed; none when the rail as a whole did.
-    pub token: Option<Token>,
-    /// It was a message that failed. The token is the one it was sent with, which may be another
-    /// segment's by now.
-    pub is_message: bool,
-    /// What the fabric said.
-    pub error: PortError,
-}
-
-/// An error of the fabric, with what was tried and the fabric's own text.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PortError {
-    /// The call that failed, by its man page's name, or what was attempted.
-    pub call: &'static str,
-    /// The positive `fi_errno` value.
-    pub code: i32,
-    /// The fabric's text for the code, and the provider's own where it gives one.
-    pub text: String,
-}
-
-impl fmt::Display for PortError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} failed: {} (error {})", self.call, self.text, self.code)
-    }
-}
-
-impl std::error::Error for PortError {}
-
-impl PortError {
-    /// Whether the fabric found fault with the operation itself, so that it would fail on any path.
-    pub fn blames_operation(&self) -> bool {
-        // EPERM, EACCES, EFAULT, EINVAL, EMSGSIZE, ENOSYS, and of libfabric's own: FI_ETRUNC, FI_ENOKEY.
-        matches!(self.code, 1 | 13 | 14 | 22 | 38 | 90 | 265 | 266)
-    }
-}
-
 /// What a rail can do. Fixed once the port is open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RailLimits {
@@ -184,8 +126,7 @@ pub trait Port {
 
     /// Posts one segment. Never blocks.
     ///
-    /// `token` is below [`segments_for`](crate::engine::lane::segments_for) of the port's limits, and not in
-    /// use.
+    /// `token` is below the number of segments that the lane has for the port's limits, and not in use.
     ///
     /// # Errors
     /// An error means that the fabric refused the segment for good; its token is free again.
@@ -311,7 +252,7 @@ pub trait Port {
         polled
     }
 
-    /// Sends a message of at most [`MAX_MESSAGE`](crate::engine::wire::message::MAX_MESSAGE) bytes, which are copied
+    /// Sends a message of at most [`MAX_MESSAGE`](crate::engine::port::packet::MAX_MESSAGE) bytes, which are copied
     /// before this returns. Never blocks. Its arrival is not reported: the peer acknowledges
     /// messages itself.
     ///

@@ -18,9 +18,9 @@ use log::warn;
 
 use crate::engine::error::EngineError;
 use crate::engine::ids::{Pe, RailId, Token};
-use crate::engine::lane::Lane;
-use crate::engine::lane::watchdog::Watchdog;
 use crate::engine::port::{PeerAddr, Port};
+use crate::engine::posting::Core;
+use crate::engine::posting::watchdog::Watchdog;
 use crate::engine::recovery::detours::Detours;
 use crate::engine::wire::message::Ticket;
 use crate::engine::wire::window::Seq;
@@ -28,9 +28,6 @@ use crate::engine::wire::window::Seq;
 /// Most time between two looks, in the watchdog's units: about two seconds. After a longer one this process was
 /// not running, or in none of our calls, and what has completed meanwhile has not been taken.
 const MAX_PAUSE: u32 = 8;
-
-/// Most times that a segment is posted again.
-pub(in crate::engine) const REISSUES: u32 = 64;
 
 /// When paths are given up and tried again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,7 +40,7 @@ pub struct RailHealth {
 
 /// What a lane knows of paths.
 #[derive(Debug)]
-pub(in crate::engine) struct Health {
+pub(in crate::engine) struct Recovery {
     pub(in crate::engine) timeout: u32,
     pub(in crate::engine) cooling: Option<u32>,
     rails: usize,
@@ -57,11 +54,9 @@ pub(in crate::engine) struct Health {
     pub(in crate::engine) limbo: Vec<Token>,
     /// Peers to whom messages have to be sent again.
     pub(in crate::engine) lossy: Vec<Pe>,
-    /// Numbers of ordered puts so far, the one that is being submitted, and that of the message that is
-    /// submitted next, if it is the signal of one.
+    /// Numbers of ordered puts so far, and the one that is being submitted.
     orders: u32,
     pub(in crate::engine) ordering: Option<u32>,
-    pub(in crate::engine) next_signal: Option<u32>,
     /// Answers that are due.
     pub(in crate::engine) answers: Vec<(Pe, Answer)>,
     /// PEs that the host lane is not to reach by itself.
@@ -120,16 +115,12 @@ pub(in crate::engine) struct Closing {
 /// What is known of the paths to one peer, and of its rails.
 #[derive(Debug)]
 pub(in crate::engine) struct PeerHealth {
-    /// The paths in service, a bit for each local rail.
-    pub(in crate::engine) in_service: u32,
     pub(in crate::engine) paths: Box<[PathHealth]>,
     /// Generations of the peer's rails.
     generations: HashMap<RailId, u32>,
     /// Rails of the peer, with the generation that has to be over before what was sent to them may be
     /// sent another way.
     pub(in crate::engine) wants: Vec<(RailId, u32)>,
-    /// Writes of kind `Kind::Reissued` that have not ended. Messages wait until there are none.
-    pub(in crate::engine) limbo_writes: u32,
     /// Keys of the peer's regions: by a rail, the key there, and another rail.
     pub(in crate::engine) keys: HashMap<(RailId, u64, RailId), Option<u64>>,
     pub(in crate::engine) asked: Vec<(RailId, u64, RailId)>,
@@ -170,8 +161,15 @@ pub(in crate::engine) struct PathHealth {
     pub(in crate::engine) moved: u32,
 }
 
-impl Health {
-    fn new(config: &RailHealth, control: Vec<PeerAddr>, reach: Box<[u32]>, rails: usize) -> Self {
+impl Recovery {
+    /// Over so many rails, of which those in `reach` lead to each PE, a bit for each. `control` has, for each PE
+    /// in turn, the address of the control endpoint at the end of each local rail's path.
+    pub(in crate::engine) fn new(
+        config: &RailHealth,
+        control: Vec<PeerAddr>,
+        reach: Box<[u32]>,
+        rails: usize,
+    ) -> Self {
         Self {
             timeout: Watchdog::stamps(config.timeout),
             cooling: config.cooling.map(Watchdog::stamps),
@@ -188,7 +186,6 @@ impl Health {
             paused: false,
             orders: 0,
             ordering: None,
-            next_signal: None,
         }
     }
 
@@ -209,11 +206,6 @@ impl Health {
     /// What is known of a peer.
     pub(in crate::engine) fn find(&self, pe: Pe) -> Option<&PeerHealth> {
         self.peers.get(pe.index())?.as_deref()
-    }
-
-    /// Whether the path is out of service.
-    pub(in crate::engine) fn is_out(&self, pe: Pe, rail: RailId) -> bool {
-        self.find(pe).is_some_and(|peer| peer.in_service >> rail.0 & 1 == 0)
     }
 
     /// Whether there is something to do at the next turn.
@@ -250,11 +242,9 @@ impl PeerHealth {
         let path =
             |rail: usize| PathHealth { gone: reach >> rail & 1 == 0, ..PathHealth::default() };
         Self {
-            in_service: reach,
             paths: (0..rails).map(path).collect(),
             generations: HashMap::new(),
             wants: Vec::new(),
-            limbo_writes: 0,
             keys: HashMap::new(),
             asked: Vec::new(),
             settling: (0, true),
@@ -299,100 +289,77 @@ impl PeerHealth {
     }
 }
 
-impl<P: Port> Lane<P> {
-    /// The lane looking after its rails: one that fails is done without while there is another. `control`
-    /// has, for each PE in turn, the address of the control endpoint at the end of each local rail's path. All
-    /// lanes of the job do so, or none. Nothing is counted then: what tells a peer of segments that have landed
-    /// can be lost with its rail.
-    #[must_use]
-    pub fn with_rail_health(mut self, config: &RailHealth, control: Vec<PeerAddr>) -> Self {
-        let (n_pes, rails) = (self.streams.n_pes(), self.rails.len());
-        let paths = (0..n_pes).map(|pe| self.paths.reach(Pe(pe))).collect();
-        self.health = Some(Box::new(Health::new(config, control, paths, rails)));
-        self.watchdog.look_for_rails();
-        self.counted = 0;
-        self
-    }
-
-    /// The lane, if it looks after its rails, having user threads' operations for a PE handed over to it as
-    /// soon as a path to that PE has failed, or one of the PE's rails.
-    #[must_use]
-    pub fn with_detours(mut self, detours: Arc<Detours>) -> Self {
-        if let Some(health) = self.health.as_deref_mut() {
-            health.detours = Some(detours);
-        }
-        self
-    }
-
+impl Recovery {
     /// A path has failed: takes it out of service, and what is on it goes another way. False if it is the
     /// only one to the peer: then nothing has happened.
     #[cold]
-    pub(in crate::engine) fn suspect(
+    pub(in crate::engine) fn suspect<P: Port>(
         &mut self,
+        core: &mut Core<P>,
         pe: Pe,
         rail: RailId,
         reason: &str,
         by_error: bool,
     ) -> bool {
-        let now = self.watchdog.stamp();
-        let Some(health) = self.health.as_deref_mut() else { return false };
-        let peer = health.peer(pe);
-        let bit = 1 << rail.0;
-        if peer.in_service & bit != 0 {
-            if peer.in_service == bit {
-                let Some(other) = peer.other(now) else { return false };
-                self.reinstate(pe, other);
-                return self.suspect(pe, rail, reason, by_error);
+        let now = core.watchdog.stamp();
+        let (bit, in_service) = (1 << rail.0, core.paths.in_service(pe));
+        if in_service & bit != 0 {
+            if in_service == bit {
+                let Some(other) = self.peer(pe).other(now) else { return false };
+                self.reinstate(core, pe, other);
+                return self.suspect(core, pe, rail, reason, by_error);
             }
-            peer.in_service &= !bit;
-            let path = &mut peer.paths[rail.index()];
+            let path = &mut self.peer(pe).paths[rail.index()];
             (path.out, path.by_error) = (Some(now), by_error);
-            if let Some(detours) = health.detours.as_deref() {
+            if let Some(detours) = self.detours.as_deref() {
                 detours.set(pe);
             }
-            self.rails[rail.index()].counters.failures += 1;
-            let name = self.port.rail_name(rail);
-            let remote = self.paths.get(pe, rail).remote.rail();
+            core.rails[rail.index()].counters.failures += 1;
+            let name = core.port.rail_name(rail);
+            let remote = core.paths.get(pe, rail).remote.rail();
             warn!(
                 target: "TRANSPORT",
                 "{rail} ({name}) to {remote} of {pe} is out of service: {reason}; what was on it goes \
                  over other rails"
             );
-            self.relink(pe);
+            self.serve(core, pe, in_service & !bit);
         }
-        self.unqueue(pe, rail);
-        self.lose_path(pe, rail);
-        self.lose_messages(pe, |over| over == rail);
+        self.unqueue(core, pe, rail);
+        self.lose_path(core, pe, rail);
+        self.lose_messages(core, pe, |over| over == rail);
         true
     }
 
     /// A path works again.
-    pub(in crate::engine) fn reinstate(&mut self, pe: Pe, rail: RailId) {
-        let Some(health) = self.health.as_deref_mut() else { return };
-        let peer = health.peer(pe);
-        let path = &mut peer.paths[rail.index()];
-        if path.out.take().is_none() {
+    pub(in crate::engine) fn reinstate<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        pe: Pe,
+        rail: RailId,
+    ) {
+        if self.peer(pe).paths[rail.index()].out.take().is_none() {
             return;
         }
-        peer.in_service |= 1 << rail.0;
-        let name = self.port.rail_name(rail);
-        let remote = self.paths.get(pe, rail).remote.rail();
+        let name = core.port.rail_name(rail);
+        let remote = core.paths.get(pe, rail).remote.rail();
         warn!(target: "TRANSPORT", "{rail} ({name}) to {remote} of {pe} is in service again");
-        self.relink(pe);
+        self.serve(core, pe, core.paths.in_service(pe) | 1 << rail.0);
     }
 
-    /// The ring of a peer's paths, and the path that its stream takes next, as they are in service.
-    pub(in crate::engine) fn relink(&mut self, pe: Pe) {
-        let Some(health) = self.health.as_deref() else { return };
-        let reach = self.paths.reach(pe);
-        let in_service = health.find(pe).map_or(reach, |peer| peer.in_service);
-        self.paths.relink(pe, in_service);
-        self.bulks.stirred = true;
-        if let Some(stream) = self.streams.find_mut(pe) {
+    /// These paths to a PE are in service from here on; its stream takes one of them next.
+    pub(in crate::engine) fn serve<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        pe: Pe,
+        in_service: u32,
+    ) {
+        core.paths.serve(pe, in_service);
+        core.stirred = true;
+        if let Some(stream) = core.streams.find_mut(pe) {
             let rail = stream.next.rail;
-            stream.next = self.paths.get(pe, rail);
+            stream.next = core.paths.get(pe, rail);
             if in_service >> rail.0 & 1 == 0 {
-                stream.rotate(&self.paths);
+                stream.rotate(&core.paths);
             }
         }
     }
@@ -405,15 +372,15 @@ mod tests {
     #[test]
     fn the_first_look_after_a_pause_judges_nothing() {
         let config = RailHealth { timeout: Duration::from_secs(5), cooling: None };
-        let mut health = Health::new(&config, Vec::new(), Box::new([3]), 2);
-        assert!(health.judges(1));
-        assert!(health.judges(2));
-        assert!(!health.judges(20), "stopped, and what has completed since is not taken yet");
-        assert!(health.judges(21));
-        assert!(!health.judges(40));
-        assert!(health.judges(60), "that is how often it looks");
-        assert!(health.judges(80));
-        assert!(health.judges(81));
-        assert!(!health.judges(99));
+        let mut recovery = Recovery::new(&config, Vec::new(), Box::new([3]), 2);
+        assert!(recovery.judges(1));
+        assert!(recovery.judges(2));
+        assert!(!recovery.judges(20), "stopped, and what has completed since is not taken yet");
+        assert!(recovery.judges(21));
+        assert!(!recovery.judges(40));
+        assert!(recovery.judges(60), "that is how often it looks");
+        assert!(recovery.judges(80));
+        assert!(recovery.judges(81));
+        assert!(!recovery.judges(99));
     }
 }

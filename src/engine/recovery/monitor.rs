@@ -2,9 +2,10 @@
 //! asked or told once more, and which are worth another try.
 
 use crate::engine::ids::{Pe, RailId};
-use crate::engine::lane::Lane;
 use crate::engine::port::Port;
-use crate::engine::recovery::health::{Answer, Health, PathHealth};
+use crate::engine::posting::Core;
+use crate::engine::recovery::Recovery;
+use crate::engine::recovery::health::{Answer, PathHealth};
 use crate::engine::state::segment::{Kind, NIL, Stage};
 use crate::engine::wire::rails::Rails;
 
@@ -25,45 +26,44 @@ enum Found {
     Ping(Pe),
 }
 
-impl<P: Port> Lane<P> {
+impl Recovery {
     /// Looks at all paths, four times a second.
     #[cold]
-    pub(in crate::engine) fn look_at_paths(&mut self) {
-        for found in self.find_trouble() {
+    pub(in crate::engine) fn look_at_paths<P: Port>(&mut self, core: &mut Core<P>) {
+        for found in self.find_trouble(core) {
             match found {
-                Found::Ping(pe) => self.tell(pe, Rails::Ping),
+                Found::Ping(pe) => self.tell(core, pe, Rails::Ping),
                 Found::Silent { pe, rail, reason } => {
-                    self.suspect(pe, rail, &reason, false);
+                    self.suspect(core, pe, rail, &reason, false);
                 }
                 Found::Unheard { pe, rail } => {
                     let reason = "messages over it are not acknowledged, and the PE is alive";
-                    if !self.suspect(pe, rail, reason, false) {
-                        self.lose_messages(pe, |_| true);
+                    if !self.suspect(core, pe, rail, reason, false) {
+                        self.lose_messages(core, pe, |_| true);
                     }
                 }
             }
         }
-        self.repeat_questions();
-        self.check_limbo();
-        self.probe_paths();
+        self.repeat_questions(core);
+        self.check_limbo(core);
+        self.probe_paths(core);
     }
 
-    fn find_trouble(&mut self) -> Vec<Found> {
-        let now = self.watchdog.stamp();
-        let Self { health, segments, streams, messages, rails, .. } = self;
-        let Some(health) = health.as_deref_mut() else { return Vec::new() };
-        let judges = health.judges(now);
-        for path in health.peers.iter_mut().flatten().flat_map(|peer| peer.paths.iter_mut()) {
+    fn find_trouble<P: Port>(&mut self, core: &mut Core<P>) -> Vec<Found> {
+        let now = core.watchdog.stamp();
+        let Core { segments, streams, messages, rails, paths, control, .. } = &mut *core;
+        let judges = self.judges(now);
+        for path in self.peers.iter_mut().flatten().flat_map(|peer| peer.paths.iter_mut()) {
             (path.posted, path.survivors, path.longest) = (0, 0, 0);
         }
         for stream in streams.iter_mut().filter(|stream| !stream.is_quiet()) {
-            health.peer(stream.pe);
+            self.peer(stream.pe);
         }
         for (_, segment) in segments.in_use_mut() {
             if !matches!(segment.stage, Stage::Posted | Stage::Native) {
                 continue;
             }
-            let path = &mut health.peer(segment.pe).paths[segment.rail.index()];
+            let path = &mut self.peer(segment.pe).paths[segment.rail.index()];
             path.posted += 1;
             path.longest = path.longest.max(segment.transfer.len);
             if segment.next == SEEN {
@@ -74,13 +74,13 @@ impl<P: Port> Lane<P> {
         let mut found = Vec::new();
         // What waits first in a queue, and does not leave though there is room, is on a silent path too.
         for (at, rail) in rails.iter().enumerate() {
-            let mine = &mut health.mine[at];
+            let mine = &mut self.mine[at];
             let front = rail.front().unwrap_or(NIL);
             if front == NIL || front != mine.front.0 || rail.is_full() {
                 mine.front = (front, now);
             }
         }
-        let Health { timeout, peers, mine, .. } = health;
+        let Recovery { timeout, peers, mine, .. } = self;
         for (at, peer) in peers.iter_mut().enumerate() {
             let (pe, Some(peer)) = (Pe(at as u32), peer.as_deref_mut()) else { continue };
             let Some(stream) = streams.find_mut(pe).filter(|stream| stream.error.is_none()) else {
@@ -108,7 +108,7 @@ impl<P: Port> Lane<P> {
                 if seen != peer.seen {
                     peer.alive = now;
                 }
-                let waits = link.oldest != NIL && peer.limbo_writes == 0;
+                let waits = link.oldest != NIL && stream.lost_writes == 0;
                 if seen.0 != peer.seen.0 || !waits {
                     peer.unheard = now;
                 } else {
@@ -129,18 +129,18 @@ impl<P: Port> Lane<P> {
             }
             if peer.unheard != now && stream.link.is_some() {
                 // The question, or its answer, may have gone over a path that does not work.
-                stream.rotate(&self.paths);
+                stream.rotate(paths);
                 if stream
                     .link
                     .as_deref_mut()
                     .is_some_and(crate::engine::state::link::Link::enters_control)
                 {
-                    self.control.push_back(pe);
+                    control.push_back(pe);
                 }
             }
             for (at, path) in peer.paths.iter().enumerate() {
                 let rail = RailId(at as u8);
-                if peer.in_service >> at & 1 == 0 || mine[at].closing.is_some() {
+                if paths.is_out(pe, rail) || mine[at].closing.is_some() {
                     continue;
                 }
                 let patience = *timeout + (path.longest / BYTES_PER_STAMP) as u32;
@@ -169,13 +169,12 @@ impl<P: Port> Lane<P> {
     }
 
     /// Asks again what was not answered, and gives up what was not answered in time.
-    fn repeat_questions(&mut self) {
-        let now = self.watchdog.stamp();
-        let Some(health) = self.health.as_deref_mut() else { return };
-        let timeout = health.timeout;
+    fn repeat_questions<P: Port>(&mut self, core: &mut Core<P>) {
+        let now = core.watchdog.stamp();
+        let timeout = self.timeout;
         let mut failed = Vec::new();
         let mut ask = Vec::new();
-        for (at, peer) in health.peers.iter_mut().enumerate() {
+        for (at, peer) in self.peers.iter_mut().enumerate() {
             let (pe, Some(peer)) = (Pe(at as u32), peer.as_deref_mut()) else { continue };
             let resets = peer.wants.iter();
             ask.extend(resets.map(|&(rail, generation)| (pe, Rails::Reset { rail, generation })));
@@ -191,7 +190,7 @@ impl<P: Port> Lane<P> {
             }
         }
         let mut rails = Vec::new();
-        for (at, rail) in health.mine.iter_mut().enumerate() {
+        for (at, rail) in self.mine.iter_mut().enumerate() {
             if rail.rounds >= ROUNDS {
                 rail.unconfirmed.clear();
             }
@@ -199,41 +198,40 @@ impl<P: Port> Lane<P> {
             let to = rail.unconfirmed.iter();
             rails.extend(to.map(|pe| (*pe, Answer::RailIs(RailId(at as u8)))));
         }
-        health.answers.extend(rails);
-        let fetches = self.segments.tokens(|segment| {
+        self.answers.extend(rails);
+        let fetches = core.segments.tokens(|segment| {
             segment.kind == Kind::Fetch
                 && segment.stage == Stage::Sent
                 && segment.message == NIL
                 && now - segment.born >= timeout / 2
         });
         for token in fetches {
-            let segment = &self.segments[token.0];
+            let segment = &core.segments[token.0];
             let (ticket, place) = (segment.ticket(token), segment.data as u8);
             ask.push((segment.pe, Rails::ReplyAgain { ticket, place }));
         }
         for (pe, question) in ask {
-            self.tell(pe, question);
+            self.tell(core, pe, question);
         }
         for (pe, error) in failed {
-            let last = self.streams.find(pe).map(|stream| stream.next.rail);
+            let last = core.streams.find(pe).map(|stream| stream.next.rail);
             let reason = "it has failed, and the PE has not opened its rail again";
-            if !last.is_some_and(|rail| self.suspect(pe, rail, reason, true)) {
-                self.fail_stream(pe, error);
+            if !last.is_some_and(|rail| self.suspect(core, pe, rail, reason, true)) {
+                core.fail_stream(pe, error);
             }
         }
     }
 
     /// Tries paths that have cooled down.
-    fn probe_paths(&mut self) {
-        let now = self.watchdog.stamp();
-        let Some(health) = self.health.as_deref_mut() else { return };
-        let Some(cooling) = health.cooling else { return };
+    fn probe_paths<P: Port>(&mut self, core: &mut Core<P>) {
+        let now = core.watchdog.stamp();
+        let Some(cooling) = self.cooling else { return };
         let mut probes = Vec::new();
-        for (at, peer) in health.peers.iter_mut().enumerate() {
+        for (at, peer) in self.peers.iter_mut().enumerate() {
             let (pe, Some(peer)) = (Pe(at as u32), peer.as_deref_mut()) else { continue };
             for (rail, path) in peer.paths.iter_mut().enumerate() {
                 let Some(since) = path.out.filter(|_| !path.gone) else { continue };
-                let cooled = now - since >= cooling && health.mine[rail].closing.is_none();
+                let cooled = now - since >= cooling && self.mine[rail].closing.is_none();
                 if cooled && now - path.probed >= 2 {
                     path.probe = path.probe.wrapping_add(1);
                     path.probed = now;
@@ -242,7 +240,7 @@ impl<P: Port> Lane<P> {
             }
         }
         for (pe, rail, number) in probes {
-            self.tell_over(pe, rail, Rails::Probe { rail, number });
+            self.tell_over(core, pe, rail, Rails::Probe { rail, number });
         }
     }
 }

@@ -22,104 +22,101 @@ use log::{info, warn};
 
 use crate::engine::error::EngineError;
 use crate::engine::ids::{Pe, RailId, Token};
-use crate::engine::lane::Lane;
-use crate::engine::port::Port;
+use crate::engine::port::{Port, PortError};
+use crate::engine::posting::Core;
+use crate::engine::recovery::Recovery;
 use crate::engine::recovery::health::{Answer, Closing};
-use crate::engine::recovery::reissue::TOKEN;
-use crate::engine::state::segment::{Segment, Stage};
+use crate::engine::state::segment::{Segment, Stage, Waits};
 
 /// Most turns in which what has come in is taken before a rail is closed.
-const LAST_TURNS: u32 = 4096;
+pub(in crate::engine) const LAST_TURNS: u32 = 4096;
 
-impl<P: Port> Lane<P> {
+impl Recovery {
     /// Has a rail closed and opened again, as soon as what is under way on it has ended.
-    pub(in crate::engine) fn close_rail(&mut self, rail: RailId, cause: Pe) {
-        let since = self.watchdog.stamp();
-        let Some(health) = self.health.as_deref_mut() else { return };
-        let mine = &mut health.mine[rail.index()];
+    pub(in crate::engine) fn close_rail<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        rail: RailId,
+        cause: Pe,
+    ) {
+        let since = core.watchdog.stamp();
+        let mine = &mut self.mine[rail.index()];
         if mine.closing.is_none() && !mine.fixed {
             mine.closing = Some(Closing { since, cause });
-            self.rails[rail.index()].pause();
-            self.watchdog.hurry();
+            core.rails[rail.index()].pause();
+            core.watchdog.hurry();
         }
     }
 
-    /// Closes rails on which nothing is under way any more, or for too long.
-    pub(in crate::engine) fn close_rails(&mut self) {
-        let now = self.watchdog.stamp();
-        for at in 0..self.rails.len() {
-            let rail = RailId(at as u8);
-            let Some(health) = self.health.as_deref() else { return };
-            let Some(Closing { since, cause }) = health.mine[at].closing else { continue };
+    /// A rail that is to be closed and on which nothing is under way any more, or for too long; and who wants
+    /// that. What has completed on it and what has come in is to be taken before [`Recovery::reset`].
+    pub(in crate::engine) fn due_to_close<P: Port>(&self, core: &Core<P>) -> Option<(RailId, Pe)> {
+        let now = core.watchdog.stamp();
+        core.rail_ids().find_map(|rail| {
+            let Closing { since, cause } = self.mine[rail.index()].closing?;
             let lost = |token: &&Token| {
-                let segment = &self.segments[token.0];
-                segment.rail == rail && segment.stage == Stage::Limbo && segment.epoch & TOKEN != 0
+                let segment = &core.segments[token.0];
+                let waits = segment.epoch & Waits::TOKEN != 0;
+                segment.rail == rail && segment.stage == Stage::Limbo && waits
             };
-            let mut lost: Vec<Token> = health.limbo.iter().filter(lost).copied().collect();
+            let mut lost: Vec<Token> = self.limbo.iter().filter(lost).copied().collect();
             lost.sort_unstable_by_key(|token| token.0);
             lost.dedup();
-            let under_way = self.rails[at].in_flight() > lost.len() as u32;
-            if !under_way || now - since >= health.timeout {
-                self.reset(rail, cause);
-            }
-        }
+            let under_way = core.rails[rail.index()].in_flight() > lost.len() as u32;
+            (!under_way || now - since >= self.timeout).then_some((rail, cause))
+        })
     }
 
     /// Closes a rail and opens it again.
-    fn reset(&mut self, rail: RailId, cause: Pe) {
+    pub(in crate::engine) fn reset<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        rail: RailId,
+        cause: Pe,
+    ) {
         let at = rail.index();
-        // What has completed, and what has come in, is not to be lost.
-        for _ in 0..LAST_TURNS {
-            let mut busy = self.port.has_completions(rail) && self.drain(rail);
-            busy |= self.receives && self.port.has_message(rail) && self.receive(rail);
-            if !busy {
-                break;
-            }
-        }
         let cut = |s: &Segment| s.rail == rail && matches!(s.stage, Stage::Posted | Stage::Native);
-        for token in self.segments.tokens(cut) {
-            let (pe, stage) = (self.segments[token.0].pe, self.segments[token.0].stage);
+        for token in core.segments.tokens(cut) {
+            let (pe, stage) = (core.segments[token.0].pe, core.segments[token.0].stage);
             let reason = "something on it has not completed, and the rail is closed";
             if matches!(stage, Stage::Posted | Stage::Native)
-                && !self.suspect(pe, rail, reason, false)
+                && !self.suspect(core, pe, rail, reason, false)
             {
-                self.lose_path(pe, rail);
+                self.lose_path(core, pe, rail);
             }
         }
-        let name = self.port.rail_name(rail).to_owned();
-        let address = match self.port.reset_rail(rail) {
+        let name = core.port.rail_name(rail).to_owned();
+        let address = match core.port.reset_rail(rail) {
             Ok(address) => address,
             Err(error) => {
                 warn!(target: "TRANSPORT", "{rail} ({name}) cannot be opened again: {error}");
-                self.rails[at].resume();
-                let me = self.me;
-                let Some(health) = self.health.as_deref_mut() else { return };
-                let mine = &mut health.mine[at];
+                core.rails[at].resume();
+                let me = core.me;
+                let mine = &mut self.mine[at];
                 (mine.closing, mine.fixed) = (None, true);
                 if cause != me {
                     let answer = Answer::CannotReset(rail, mine.generation);
-                    health.answers.push((cause, answer));
+                    self.answers.push((cause, answer));
                 }
                 return;
             }
         };
         info!(target: "TRANSPORT", "{rail} ({name}) was closed and opened again, for {cause}");
-        let short = self.port.short(rail);
-        self.rails[at].reopen(short);
-        let now = self.port.now();
-        self.balance.reopened(rail, now);
-        self.bulks.stirred = true;
+        let short = core.port.short(rail);
+        core.rails[at].reopen(short);
+        let now = core.port.now();
+        core.balance.reopened(rail, now);
+        core.stirred = true;
         let on_it = |s: &Segment| s.rail == rail && s.stage == Stage::Limbo;
-        for token in self.segments.tokens(on_it) {
-            self.token_is_back(token);
+        for token in core.segments.tokens(on_it) {
+            core.token_is_back(token);
         }
-        let n_pes = self.streams.n_pes();
+        let n_pes = core.streams.n_pes();
         for pe in (0..n_pes).map(Pe) {
-            self.lose_messages(pe, |over| over == rail);
+            self.lose_messages(core, pe, |over| over == rail);
         }
-        let (me, stamp) = (self.me, self.watchdog.stamp());
-        let Some(health) = self.health.as_deref_mut() else { return };
-        let mine = &mut health.mine[at];
+        let (me, stamp) = (core.me, core.watchdog.stamp());
+        let mine = &mut self.mine[at];
         mine.generation += 1;
         mine.address.clone_from(&address);
         mine.closing = None;
@@ -127,38 +124,36 @@ impl<P: Port> Lane<P> {
         mine.reset = Some(stamp);
         mine.unconfirmed = (0..n_pes).map(Pe).filter(|pe| *pe != me).collect();
         let generation = mine.generation;
-        self.learn_rail(me, rail, generation, cause, &address);
+        self.learn_rail(core, me, rail, generation, cause, &address);
         for pe in (0..n_pes).map(Pe).filter(|pe| *pe != me) {
-            self.tell_of_rail(pe, rail);
+            self.tell_of_rail(core, pe, rail);
         }
     }
 
     /// A path does not come back.
-    fn take_out_for_good(&mut self, pe: Pe, rail: RailId) {
-        let others = self.suspect(pe, rail, "the rail is closed for good", false);
-        if let Some(health) = self.health.as_deref_mut() {
-            health.peer(pe).paths[rail.index()].gone = true;
-        }
-        if !others && self.streams.find(pe).is_some() {
-            let rail_name = self.port.rail_name(rail).to_owned();
+    fn take_out_for_good<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, rail: RailId) {
+        let others = self.suspect(core, pe, rail, "the rail is closed for good", false);
+        self.peer(pe).paths[rail.index()].gone = true;
+        if !others && core.streams.find(pe).is_some() {
+            let rail_name = core.port.rail_name(rail).to_owned();
             let text = String::from("the rail is closed for good, and it was the last");
-            let error = crate::engine::port::PortError { call: "reaching a PE", code: 0, text };
+            let error = PortError { call: "reaching a PE", code: 0, text };
             let (what, len) = ("an operation", 0);
-            self.fail_stream(pe, EngineError::Segment { what, pe, len, rail, rail_name, error });
+            core.fail_stream(pe, EngineError::Segment { what, pe, len, rail, rail_name, error });
         }
     }
 
     /// A peer's rail has been opened again, or cannot be.
-    pub(in crate::engine) fn learn_rail(
+    pub(in crate::engine) fn learn_rail<P: Port>(
         &mut self,
+        core: &mut Core<P>,
         pe: Pe,
         remote: RailId,
         generation: u32,
         cause: Pe,
         address: &[u8],
     ) {
-        let Some(health) = self.health.as_deref_mut() else { return };
-        let peer = health.peer(pe);
+        let peer = self.peer(pe);
         let known = peer.generation(remote);
         if generation <= known {
             if generation == known && address.is_empty() && peer.wants.contains(&(remote, known)) {
@@ -167,59 +162,63 @@ impl<P: Port> Lane<P> {
                      failed cannot go another way"
                 );
                 let what = "a put";
-                self.fail_stream(pe, EngineError::PeerRefused { what, pe, len: 0, why });
+                core.fail_stream(pe, EngineError::PeerRefused { what, pe, len: 0, why });
             }
             return;
         }
         peer.set_generation(remote, generation);
         peer.grace = None;
-        if let Some(detours) = health.detours.as_deref() {
+        if let Some(detours) = self.detours.as_deref() {
             detours.set(pe);
         }
-        for at in 0..self.rails.len() {
+        for at in 0..core.rails.len() {
             let rail = RailId(at as u8);
-            if self.paths.leads(pe, rail) && self.paths.get(pe, rail).remote.rail() == remote {
-                self.readdress(pe, rail, cause, address);
+            if core.paths.leads(pe, rail) && core.paths.get(pe, rail).remote.rail() == remote {
+                self.readdress(core, pe, rail, cause, address);
             }
         }
         // Nothing is on its way to it that could arrive late.
-        if let Some(health) = self.health.as_deref_mut() {
-            health.peer(pe).wants.retain(|(wanted, _)| *wanted != remote);
-        }
+        self.peer(pe).wants.retain(|(wanted, _)| *wanted != remote);
     }
 
     /// The far end of a path has been opened again.
-    fn readdress(&mut self, pe: Pe, rail: RailId, cause: Pe, address: &[u8]) {
+    fn readdress<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        pe: Pe,
+        rail: RailId,
+        cause: Pe,
+        address: &[u8],
+    ) {
         // What is on it goes nowhere.
-        self.lose_path(pe, rail);
+        self.lose_path(core, pe, rail);
         let on_it = |s: &Segment| s.pe == pe && s.rail == rail && s.stage == Stage::Limbo;
-        for token in self.segments.tokens(on_it) {
-            self.target_is_safe(token);
+        for token in core.segments.tokens(on_it) {
+            self.target_is_safe(core, token);
         }
-        self.lose_messages(pe, |over| over == rail);
+        self.lose_messages(core, pe, |over| over == rail);
         if address.is_empty() {
-            return self.take_out_for_good(pe, rail);
+            return self.take_out_for_good(core, pe, rail);
         }
-        match self.port.insert_address(rail, address) {
+        match core.port.insert_address(rail, address) {
             Ok(to) => {
-                self.paths.set_address(pe, rail, to);
-                self.relink(pe);
+                core.paths.set_address(pe, rail, to);
+                self.serve(core, pe, core.paths.in_service(pe));
             }
             Err(error) => {
                 warn!(target: "TRANSPORT", "the new address of a rail of {pe}: {error}");
-                return self.take_out_for_good(pe, rail);
+                return self.take_out_for_good(core, pe, rail);
             }
         }
-        let now = self.watchdog.stamp();
-        let Some(health) = self.health.as_deref_mut() else { return };
-        let pause = health.cooling.unwrap_or(u32::MAX);
-        let path = &mut health.peer(pe).paths[rail.index()];
+        let now = core.watchdog.stamp();
+        let pause = self.cooling.unwrap_or(u32::MAX);
+        let path = &mut self.peer(pe).paths[rail.index()];
         // Perhaps it was the closing that cut the path, and nothing is wrong with it. Or not: then it is
         // probed the next time.
         let rested = path.returned.is_none_or(|before| now - before >= pause);
-        if path.out.is_some() && path.by_error && !path.gone && cause != self.me && rested {
+        if path.out.is_some() && path.by_error && !path.gone && cause != core.me && rested {
             path.returned = Some(now);
-            self.reinstate(pe, rail);
+            self.reinstate(core, pe, rail);
         }
     }
 }

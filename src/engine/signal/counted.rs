@@ -18,16 +18,13 @@ use log::warn;
 
 use crate::engine::error::EngineError;
 use crate::engine::ids::Pe;
-use crate::engine::lane::Lane;
 use crate::engine::port::Port;
-use crate::engine::request::Request;
-use crate::engine::request::{AtomicRequest, PutSignalRequest};
+use crate::engine::posting::Core;
+use crate::engine::signal::Signals;
 pub use crate::engine::state::counts::TAGS;
-use crate::engine::state::counts::Tags;
-use crate::engine::state::counts::{CountedSignal, Counts};
+use crate::engine::state::counts::{CountedSignal, Counts, Tags};
 use crate::engine::state::link::Link;
-use crate::engine::state::operation::OpId;
-use crate::engine::wire::message::{Body, Mark, Tag};
+use crate::engine::wire::message::{Mark, Tag};
 
 /// Why a counted put is refused.
 const NOT_COUNTED: &str =
@@ -42,158 +39,129 @@ pub(in crate::engine) struct Told {
     pub(in crate::engine) segments: u32,
 }
 
-impl<P: Port> Lane<P> {
-    /// Data on all rails, with the signal beside it.
-    pub(in crate::engine) fn put_signal_counted(
-        &mut self,
-        request: &PutSignalRequest<'_>,
-    ) -> Result<(), EngineError> {
-        let PutSignalRequest { parts, signal } = request;
-        let Some(tag) = self.take_tag(signal.pe)? else {
-            return self.put_signal_chained(parts, signal);
-        };
-        let sent = self.send_counted(parts, signal, tag);
-        if sent.is_err() {
-            // Some segments may be out, and their signal never will be.
-            let stream = self.streams.find_mut(signal.pe);
-            if let Some(tags) = stream.and_then(|stream| stream.link().tags.as_deref_mut()) {
-                tags.retire();
-            }
+/// What a sender has for a put to be counted.
+#[derive(Debug)]
+pub(in crate::engine) enum Tagged {
+    /// A tag, which it has to itself.
+    With(Tag),
+    /// None at present: they come back with acknowledgements.
+    Later,
+    /// Nothing is counted to this peer any more.
+    Never,
+}
+
+impl Signals {
+    /// A tag for a put to the peer.
+    pub(in crate::engine) fn take_tag<P: Port>(
+        &self,
+        core: &mut Core<P>,
+        pe: Pe,
+    ) -> Result<Tagged, EngineError> {
+        let most = self.most_counted;
+        let link = core.stream_to(pe)?.link();
+        let tags = link.tags.get_or_insert_with(|| Box::new(Tags::new(most)));
+        if tags.is_retired() {
+            return Ok(Tagged::Never);
         }
-        sent
+        let Some(tag) = tags.take() else { return Ok(Tagged::Later) };
+        if tags.are_few() {
+            core.want_ack(pe);
+        }
+        Ok(Tagged::With(tag))
     }
 
-    /// A tag for a put to the peer, as soon as one is free. None if nothing is counted to this peer any
-    /// more.
-    fn take_tag(&mut self, pe: Pe) -> Result<Option<Tag>, EngineError> {
-        let mut idle = 0;
-        loop {
-            let most = self.counted;
-            let link = self.stream_to(pe)?.link();
-            let tags = link.tags.get_or_insert_with(|| Box::new(Tags::new(most)));
-            if tags.is_retired() {
-                return Ok(None);
-            }
-            if let Some(tag) = tags.take() {
-                if tags.are_few() {
-                    self.want_ack(pe);
-                }
-                return Ok(Some(tag));
-            }
-            self.make_room(&mut idle)?;
-            if let Some(failed) = &self.failure {
-                return Err((**failed).clone());
-            }
+    /// A put was begun and not finished: some segments may be out, and their signal never will be.
+    pub(in crate::engine) fn retire<P: Port>(&self, core: &mut Core<P>, pe: Pe) {
+        let stream = core.streams.find_mut(pe);
+        if let Some(tags) = stream.and_then(|stream| stream.link().tags.as_deref_mut()) {
+            tags.retire();
         }
     }
 
-    fn send_counted(
-        &mut self,
-        parts: &[Request<'_>],
-        signal: &AtomicRequest<'_>,
-        tag: Tag,
-    ) -> Result<(), EngineError> {
-        let mut told = Told { data: Mark { from: self.me, tag }.encode(), segments: 0 };
-        let mut idle = 0;
-        for part in parts {
-            let mut sent = 0;
-            loop {
-                self.submit_counted(part, &mut sent, &mut told)?;
-                if sent == part.len {
-                    break;
-                }
-                self.make_room(&mut idle)?;
-            }
-        }
-        loop {
-            let segments = told.segments;
-            let body = |at, atomic| Body::CountedSignal { at, atomic, tag, segments };
-            if self.try_message(signal, OpId::NONE, body)? {
-                return Ok(());
-            }
-            self.make_room(&mut idle)?;
-        }
-    }
-
-    /// A write of a peer has landed, with remote data.
+    /// A write of a peer has landed, with remote data. Gives the signal that is to be applied now, and then
+    /// [`Signals::settle`] is called.
     #[cold]
-    pub(in crate::engine) fn landed(&mut self, data: u32) {
+    pub(in crate::engine) fn landed<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        data: u32,
+    ) -> Option<(Pe, CountedSignal)> {
         let Mark { from: pe, tag } = Mark::decode(data);
-        if self.health.is_some() {
-            return self.fail_lane(EngineError::BadMessage { pe, why: NOT_COUNTED.to_owned() });
+        if core.recovers {
+            core.bad_message(pe, NOT_COUNTED.to_owned());
+            return None;
         }
-        let now = self.watchdog.stamp();
-        let Some(stream) = self.streams.open(pe, &self.paths) else {
-            let why = format!("it is no PE of this job of {}", self.streams.n_pes());
-            return self.fail_lane(EngineError::BadMessage { pe, why });
+        let now = core.watchdog.stamp();
+        let Some(stream) = core.streams.open(pe, &core.paths) else {
+            let why = format!("it is no PE of this job of {}", core.streams.n_pes());
+            core.bad_message(pe, why);
+            return None;
         };
         match counts(stream.link()).landed(tag, now) {
-            Ok(None) => {}
+            Ok(None) => None,
             Ok(Some(signal)) => {
                 self.unapplied -= 1;
-                self.apply_counted(pe, &signal);
+                Some((pe, signal))
             }
-            Err(why) => self.fail_lane(EngineError::BadMessage { pe, why }),
+            Err(why) => {
+                core.bad_message(pe, why);
+                None
+            }
         }
     }
 
-    /// A signal has arrived that is applied when so many segments have.
+    /// A signal has arrived that is applied when so many segments have. Whether that is now; then
+    /// [`Signals::settle`] is called when it was.
     #[cold]
-    pub(in crate::engine) fn announced(
+    pub(in crate::engine) fn announced<P: Port>(
         &mut self,
+        core: &mut Core<P>,
         pe: Pe,
-        tag: Tag,
-        segments: u32,
+        (tag, segments): (Tag, u32),
         signal: &CountedSignal,
-    ) {
-        if self.health.is_some() {
-            return self.cannot_carry_out(pe, signal.seq, NOT_COUNTED.to_owned());
+    ) -> bool {
+        if core.recovers {
+            core.cannot_carry_out(pe, signal.seq, NOT_COUNTED.to_owned());
+            return false;
         }
-        let now = self.watchdog.stamp();
-        let Some(stream) = self.streams.find_mut(pe) else { return };
+        let now = core.watchdog.stamp();
+        let Some(stream) = core.streams.find_mut(pe) else { return false };
         match counts(stream.link()).announced(tag, segments, signal, now) {
-            Ok(true) => self.apply_counted(pe, signal),
+            Ok(true) => return true,
             Ok(false) => {
                 self.unapplied += 1;
-                self.settle(pe);
+                self.settle(core, pe);
             }
-            Err(why) => self.fail_lane(EngineError::BadMessage { pe, why }),
+            Err(why) => core.bad_message(pe, why),
         }
-    }
-
-    fn apply_counted(&mut self, pe: Pe, signal: &CountedSignal) {
-        let CountedSignal { at, atomic, .. } = *signal;
-        if let Err(why) = self.carry_out(pe, &Body::Atomic { at, atomic }) {
-            self.cannot_carry_out(pe, signal.seq, why);
-        }
-        self.settle(pe);
+        false
     }
 
     /// Notes what may be acknowledged now.
-    fn settle(&mut self, pe: Pe) {
-        let Some(stream) = self.streams.find_mut(pe) else { return };
+    pub(in crate::engine) fn settle<P: Port>(&self, core: &mut Core<P>, pe: Pe) {
+        let Some(stream) = core.streams.find_mut(pe) else { return };
         let link = stream.link();
         let first = counts(link).first_waiting().map(|(first, ..)| first);
         link.waits_for_data(first);
         link.check_wanted();
-        self.note_control(pe);
+        core.note_control(pe);
     }
 
     /// Looks for signals whose data does not come.
     #[cold]
-    pub(in crate::engine) fn inspect_counts(&mut self) {
+    pub(in crate::engine) fn inspect_counts<P: Port>(&mut self, core: &mut Core<P>) {
         if self.unapplied == 0 {
             return;
         }
         let mut failed = None;
-        for stream in self.streams.iter_mut() {
+        for stream in core.streams.iter_mut() {
             let pe = stream.pe;
             let Some(counts) = stream.link.as_deref_mut().and_then(|l| l.counts.as_deref_mut())
             else {
                 continue;
             };
             let Some((_, arrived, segments)) = counts.first_waiting() else { continue };
-            let Some(overdue) = self.watchdog.overdue(counts.moved, counts.warned) else {
+            let Some(overdue) = core.watchdog.overdue(counts.moved, counts.warned) else {
                 continue;
             };
             counts.warned += 1;
@@ -205,8 +173,8 @@ impl<P: Port> Lane<P> {
                 warn!(target: "TRANSPORT", "{report}");
             }
         }
-        if let Some(failed) = failed.filter(|_| self.failure.is_none()) {
-            self.fail_lane(failed);
+        if let Some(failed) = failed.filter(|_| core.failure.is_none()) {
+            core.fail_lane(failed);
         }
     }
 }

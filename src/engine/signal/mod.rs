@@ -1,3 +1,98 @@
 //! Signals: how the signal of a put is made to follow its data.
+//!
+//! A signal becomes visible after its own data, and is ordered with nothing else. There are four ways, all right on
+//! any rails that offer what they need: *eager* (data and signal are one message), *ordered* (back to back on one
+//! rail that keeps their order), *counted* (the target applies the signal when it has counted the data's
+//! segments) and *chained* (the signal is sent when its own data is delivered). The lane drives them.
 
 pub mod counted;
+
+use crate::engine::port::Port;
+use crate::engine::posting::Core;
+use crate::engine::request::Request;
+use crate::engine::state::rail::Rail;
+use crate::engine::wire::message::MAX_EAGER;
+
+/// A put with at least so many bytes goes over all rails, rather than with its signal over one in
+/// order.
+const STRIPED: usize = 64 << 10;
+
+/// How the signal of a put is made to follow its data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SignalEngine {
+    /// The fastest of the others that the put and the fabric allow.
+    Auto,
+    /// The signal is sent when its own data is delivered.
+    Chained,
+    /// Data and signal go out back to back on one rail that keeps their order; chained where the
+    /// fabric does not.
+    Ordered,
+    /// Data and signal are one message; chained where the data is too long for that.
+    Eager,
+    /// Data and signal go out at once on all rails, and the peer applies the signal when it has
+    /// counted the data's segments; chained where rails carry no remote data.
+    Counted,
+}
+
+/// The way that one signal goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::engine) enum Way {
+    Chained,
+    Ordered,
+    Eager,
+    Counted,
+}
+
+/// What a lane knows of its signals, and of those of its peers that wait for their data.
+#[derive(Debug)]
+pub(in crate::engine) struct Signals {
+    pub(in crate::engine) engine: SignalEngine,
+    /// Most counted puts to one peer; 0 when nothing is counted.
+    pub(in crate::engine) most_counted: u16,
+    /// Signals of all peers that have arrived and wait for their data.
+    unapplied: u32,
+}
+
+impl Signals {
+    pub(in crate::engine) fn new(engine: SignalEngine, most_counted: u16) -> Self {
+        Self { engine, most_counted, unapplied: 0 }
+    }
+
+    /// Whether a signal may go in one message with its data.
+    #[inline(always)]
+    pub(in crate::engine) fn is_eager(&self) -> bool {
+        matches!(self.engine, SignalEngine::Auto | SignalEngine::Eager)
+    }
+
+    /// The way for the signal of these parts, none of which needs staging unless `staged`.
+    pub(in crate::engine) fn way<P: Port>(
+        &self,
+        core: &Core<P>,
+        parts: &[Request<'_>],
+        staged: bool,
+    ) -> Way {
+        let bytes: usize = parts.iter().map(|part| part.len).sum();
+        if self.is_eager() && bytes <= MAX_EAGER && parts.len() == 1 {
+            return Way::Eager;
+        }
+        if staged {
+            return Way::Chained;
+        }
+        let ordered = match self.engine {
+            SignalEngine::Auto => bytes < STRIPED || core.rails.len() == 1,
+            SignalEngine::Ordered => true,
+            SignalEngine::Counted | SignalEngine::Chained | SignalEngine::Eager => false,
+        };
+        let counted = matches!(self.engine, SignalEngine::Auto | SignalEngine::Counted);
+        let fits = |rail: &Rail<P::Short>| {
+            rail.orders_messages && parts.iter().all(|part| part.len <= rail.max_segment)
+        };
+        if ordered && core.rails.iter().all(fits) {
+            Way::Ordered
+        } else if counted && self.most_counted > 0 {
+            Way::Counted
+        } else {
+            Way::Chained
+        }
+    }
+}

@@ -6,35 +6,37 @@ use std::sync::Arc;
 use log::error;
 
 use crate::engine::ids::{Pe, Token};
-use crate::engine::lane::Lane;
-use crate::engine::messages::notes::{NO_TICKET, Note, What};
 use crate::engine::port::{Direction, Port};
+use crate::engine::posting::Core;
+use crate::engine::staging::Staging;
 use crate::engine::staging::state::{ERRANDS, Errand, FOR_PEERS, Far, Near, Piece, Waiter, Wanted};
 use crate::engine::state::batch::Batch;
 use crate::engine::state::segment::{Kind, NIL, Stage};
+use crate::engine::state::unnumbered::{NO_TICKET, What};
 use crate::engine::wire::message::{Spot, Ticket};
 use crate::engine::wire::staged::{Exposure, KEYS_PER_MESSAGE, Keys, MAX_PAYLOAD, Staged};
 
-impl<P: Port> Lane<P> {
+impl Staging {
     /// Carries out a request that has a number.
-    pub(in crate::engine) fn asked_for(
+    pub(in crate::engine) fn asked_for<P: Port>(
         &mut self,
+        core: &mut Core<P>,
         pe: Pe,
         staged: &Staged<'_>,
     ) -> Result<(), String> {
-        self.sync_regions();
+        self.sync_regions(core);
         match *staged {
             Staged::Put { to, payload } => {
-                let place = self.regions.locate(to, payload.len()).map_err(|e| e.to_string())?;
-                self.store_at(place, payload).map_err(|e| e.to_string())
+                let place = core.regions.locate(to, payload.len()).map_err(|e| e.to_string())?;
+                self.store_at(core, place, payload).map_err(|e| e.to_string())
             }
             Staged::Pull { to, from, len, ticket } => {
-                self.want(pe, Errand::Pull(ticket), to, from, len as usize, ticket);
+                self.want(core, pe, Errand::Pull(ticket), to, from, len as usize, ticket);
                 Ok(())
             }
             Staged::Ask { from, len, ticket } => {
                 let nothing = Exposure { slot: 0, stamp: 0, offset: 0 };
-                self.want(pe, Errand::Ask(ticket), from, nothing, len as usize, ticket);
+                self.want(core, pe, Errand::Ask(ticket), from, nothing, len as usize, ticket);
                 Ok(())
             }
             _ => Ok(()),
@@ -42,34 +44,40 @@ impl<P: Port> Lane<P> {
     }
 
     /// Takes in an answer, or news of the peer's regions.
-    pub(in crate::engine) fn told(&mut self, pe: Pe, staged: &Staged<'_>) -> Result<(), String> {
+    pub(in crate::engine) fn told<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        pe: Pe,
+        staged: &Staged<'_>,
+    ) -> Result<(), String> {
         match *staged {
             Staged::Put { .. } | Staged::Pull { .. } | Staged::Ask { .. } => {}
             Staged::Pulled { ticket } => {
-                if let Some(token) = self.answered(pe, ticket) {
-                    self.drop_segment(token);
+                if let Some(token) = self.answered(core, pe, ticket) {
+                    self.drop_piece(core, token);
                 }
             }
             Staged::Exposed { ticket, from } => {
-                if let Some(token) = self.answered(pe, ticket) {
-                    self.exposed(token, from);
+                if let Some(token) = self.answered(core, pe, ticket) {
+                    self.exposed(core, token, from);
                 }
             }
             Staged::Loaded { ticket, payload } => {
-                if let Some(token) = self.answered(pe, ticket) {
-                    return self.loaded(token, payload);
+                if let Some(token) = self.answered(core, pe, ticket) {
+                    return self.loaded(core, token, payload);
                 }
             }
-            Staged::Refused { ticket, why } => self.was_refused(pe, ticket, why),
-            Staged::Release { ticket } => self.released(pe, ticket),
-            Staged::Keys(keys) => self.learn_keys(pe, &keys),
+            Staged::Refused { ticket, why } => self.was_refused(core, pe, ticket, why),
+            Staged::Release { ticket } => self.released(core, pe, ticket),
+            Staged::Keys(keys) => self.learn_keys(core, pe, &keys),
         }
         Ok(())
     }
 
     /// A peer wants bytes stored or exposed.
-    fn want(
+    fn want<P: Port>(
         &mut self,
+        core: &mut Core<P>,
         pe: Pe,
         errand: Errand,
         spot: Spot,
@@ -77,43 +85,52 @@ impl<P: Port> Lane<P> {
         len: usize,
         ticket: Ticket,
     ) {
-        let place = match self.regions.locate(spot, len) {
+        let place = match core.regions.locate(spot, len) {
             Ok(place) => place,
-            Err(fault) => return self.refuse(pe, ticket, &fault.to_string()),
+            Err(fault) => return self.refuse(core, pe, ticket, &fault.to_string()),
         };
         if let (Errand::Ask(_), true) = (errand, len <= MAX_PAYLOAD) {
-            return self.note(pe, What::Loaded { ticket, from: place, len });
+            let mut bytes = [0; MAX_PAYLOAD];
+            return match self.load_at(core, place, &mut bytes[..len]) {
+                Ok(()) => core.note(pe, What::Loaded { ticket, bytes, len }),
+                Err(error) => self.refuse(core, pe, ticket, &error.to_string()),
+            };
         }
         let most = self.bouncing().map_or(0, |bouncing| bouncing.bounce.chunk_len);
         if len > most {
             let why = format!("{len} bytes at once, and the bounce memory's chunks have {most}");
-            return self.refuse(pe, ticket, &why);
+            return self.refuse(core, pe, ticket, &why);
         }
         let waiter = Waiter::Peer(Wanted { pe, errand, place, len, from });
-        self.staging().waiting(errand.direction()).push_back(waiter);
-        self.pump();
+        self.state().waiting(errand.direction()).push_back(waiter);
+        self.pump(core);
     }
 
     /// Gives what a peer wants a segment. None while all that were set aside are in use.
-    pub(in crate::engine) fn enter_for_peer(&mut self, wanted: &Wanted) -> Option<Token> {
+    pub(in crate::engine) fn enter_for_peer<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        wanted: &Wanted,
+    ) -> Option<Token> {
         let Wanted { pe, errand, place, len, from } = *wanted;
-        if self.staging().for_peers >= FOR_PEERS {
+        if self.state().for_peers >= FOR_PEERS {
             return None;
         }
         // It may be in the middle of a submission, to whose batch this does not belong.
-        let submitted = self.segments.batches.enter(Batch::NONE);
-        let token = self.segments.take();
-        self.segments.batches.enter(submitted);
+        let submitted = core.segments.batches.enter(Batch::NONE);
+        let token = core.segments.take();
+        core.segments.batches.enter(submitted);
         let token = token?;
-        let Some(path) = self.piece_path(pe) else {
-            self.segments.give_unused(token);
+        let Some(path) = core.piece_path(pe) else {
+            core.segments.give_unused(token);
             return None;
         };
         let rail = path.rail;
-        self.staging().for_peers += 1;
-        let segment = &mut self.segments[token.0];
+        self.state().for_peers += 1;
+        core.apart += 1;
+        let segment = &mut core.segments[token.0];
         segment.pe = pe;
-        segment.born = self.watchdog.stamp();
+        segment.born = core.watchdog.stamp();
         segment.direction = Direction::Read;
         segment.kind = Kind::ForPeer;
         segment.stage = Stage::Staged;
@@ -121,109 +138,123 @@ impl<P: Port> Lane<P> {
         segment.rail = rail;
         segment.transfer.len = len;
         let (near, far) = (Near::Chunk, Far::Exposed(from));
-        *self.staging().piece(token) =
+        *self.state().piece(token) =
             Piece { errand, len, memory: place.addr, near, far, ..Piece::NONE };
         Some(token)
     }
 
     /// Gives the segment back.
-    pub(in crate::engine) fn leave_for_peer(&mut self, token: Token) {
-        self.leave_chunk(token);
-        self.segments.give(token);
-        self.staging().for_peers -= 1;
+    pub(in crate::engine) fn leave_for_peer<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
+        self.leave_chunk(core, token);
+        core.segments.give(token);
+        self.state().for_peers -= 1;
+        core.apart -= 1;
     }
 
     /// What a peer wanted is done, or cannot be.
-    pub(in crate::engine) fn end_for_peer(&mut self, token: Token, answer: What) {
-        let pe = self.segments[token.0].pe;
-        self.leave_for_peer(token);
-        self.note(pe, answer);
+    pub(in crate::engine) fn end_for_peer<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        token: Token,
+        answer: What,
+    ) {
+        let pe = core.segments[token.0].pe;
+        self.leave_for_peer(core, token);
+        core.note(pe, answer);
     }
 
     /// What a peer asked for is in a chunk, where it may be read until it says that it has been.
-    pub(in crate::engine) fn expose(&mut self, token: Token, ticket: Ticket) {
-        let pe = self.segments[token.0].pe;
-        let chunk = self.staging().piece(token).chunk;
+    pub(in crate::engine) fn expose<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        token: Token,
+        ticket: Ticket,
+    ) {
+        let pe = core.segments[token.0].pe;
+        let chunk = self.state().piece(token).chunk;
         let (Some(chunk), Some(bouncing)) = (chunk, self.bouncing()) else { return };
         let from = bouncing.exposure(chunk);
-        self.tell_keys(pe, from);
-        self.note(pe, What::Exposed { ticket, from });
-        self.staging().lent.push(token);
+        self.tell_keys(core, pe, from);
+        core.note(pe, What::Exposed { ticket, from });
+        self.state().lent.push(token);
     }
 
     /// A peer has read what was exposed to it.
-    fn released(&mut self, pe: Pe, ticket: Ticket) {
-        let Self { staging, segments, .. } = self;
-        let Some(staging) = staging.as_deref_mut() else { return };
+    fn released<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, ticket: Ticket) {
+        let Some(state) = self.state.as_deref_mut() else { return };
         let same = |token: &Token| {
-            segments[token.0].pe == pe && staging.peek(*token).errand == Errand::Ask(ticket)
+            core.segments[token.0].pe == pe && state.peek(*token).errand == Errand::Ask(ticket)
         };
-        let Some(at) = staging.lent.iter().position(same) else { return };
-        let token = staging.lent.swap_remove(at);
-        self.leave_for_peer(token);
-        self.pump();
+        let Some(at) = state.lent.iter().position(same) else { return };
+        let token = state.lent.swap_remove(at);
+        self.leave_for_peer(core, token);
+        self.pump(core);
     }
 
     /// Tells a peer the keys of a region of ours, unless it knows them.
-    pub(in crate::engine) fn tell_keys(&mut self, pe: Pe, of: Exposure) {
-        let Some(stream) = self.streams.find_mut(pe) else { return };
-        if !stream.link().staged().exposures.tell(of.slot, of.stamp) {
+    pub(in crate::engine) fn tell_keys<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        pe: Pe,
+        of: Exposure,
+    ) {
+        if !self.state().peer(pe).exposures.tell(of.slot, of.stamp) {
             return;
         }
-        let Some(view) = self.regions.named(of.slot, of.stamp) else { return };
+        let Some(view) = core.regions.named(of.slot, of.stamp) else { return };
         for first in (0..view.keys.len()).step_by(KEYS_PER_MESSAGE) {
-            self.note(pe, What::Keys { view: Arc::clone(&view), first: first as u8 });
+            core.note(pe, What::Keys { view: Arc::clone(&view), first: first as u8 });
         }
     }
 
-    fn learn_keys(&mut self, pe: Pe, keys: &Keys<'_>) {
-        let Some(stream) = self.streams.find_mut(pe) else { return };
-        let link = stream.link().staged();
-        link.exposures.learn(keys);
+    fn learn_keys<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, keys: &Keys<'_>) {
+        let peer = self.state().peer(pe);
+        peer.exposures.learn(keys);
         // Those that still lack theirs come back to the end.
-        for _ in 0..link.keyless.len() {
-            let Some(stream) = self.streams.find_mut(pe) else { return };
-            let Some(token) = stream.link().staged().keyless.pop_front() else { return };
-            self.next_part(token);
+        for _ in 0..peer.keyless.len() {
+            let Some(token) = self.state().peer(pe).keyless.pop_front() else { return };
+            self.next_part(core, token);
         }
     }
 
     /// A peer cannot do what this PE has asked for.
     #[cold]
-    fn was_refused(&mut self, pe: Pe, ticket: Ticket, why: &str) {
+    fn was_refused<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, ticket: Ticket, why: &str) {
         use crate::engine::error::EngineError::PeerRefused;
         let why = why.to_owned();
-        match self.answered(pe, ticket) {
+        match self.answered(core, pe, ticket) {
             Some(token) => {
-                let segment = &self.segments[token.0];
+                let segment = &core.segments[token.0];
                 let (what, len) = (segment.what(), segment.transfer.len);
-                self.fail_stream(pe, PeerRefused { what, pe, len, why });
-                self.drop_segment(token);
+                core.fail_stream(pe, PeerRefused { what, pe, len, why });
+                self.drop_piece(core, token);
             }
             None if ticket == NO_TICKET => {
                 let what = "a put, signal or atomic";
-                self.fail_stream(pe, PeerRefused { what, pe, len: 0, why });
+                core.fail_stream(pe, PeerRefused { what, pe, len: 0, why });
             }
             None => {}
         }
     }
 
     /// Tells a peer that something cannot be done, and the user.
-    pub(in crate::engine) fn refuse(&mut self, pe: Pe, ticket: Ticket, why: &str) {
-        let refusal = self.refusal(pe, ticket, why);
-        self.note(pe, refusal);
+    pub(in crate::engine) fn refuse<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        pe: Pe,
+        ticket: Ticket,
+        why: &str,
+    ) {
+        let refusal = refusal(pe, ticket, why);
+        core.note(pe, refusal);
     }
+}
 
-    #[cold]
-    pub(in crate::engine) fn refusal(&self, pe: Pe, ticket: Ticket, why: &str) -> What {
-        error!(target: "TRANSPORT", "{pe} asks for something that cannot be done: {why}");
-        What::Refused { ticket, why: why.into() }
-    }
-
-    /// Notes something for a peer.
-    pub(in crate::engine) fn note(&mut self, pe: Pe, what: What) {
-        self.notes.push_back(Note { pe, what });
-    }
+/// What tells a peer that something cannot be done; the user hears of it, too.
+#[cold]
+pub(in crate::engine) fn refusal(pe: Pe, ticket: Ticket, why: &str) -> What {
+    error!(target: "TRANSPORT", "{pe} asks for something that cannot be done: {why}");
+    What::Refused { ticket, why: why.into() }
 }
 
 const _: () = assert!(ERRANDS <= FOR_PEERS);

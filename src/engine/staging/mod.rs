@@ -1,4 +1,27 @@
 //! Staging: memory that the fabric does not reach, through chunks that it does.
+//!
+//! # How bytes get there
+//! Each process touches its own staged memory only, through chunks of its own, and reads what it is to
+//! store from the other process. So there are no credits to give out, and no memory is set aside per
+//! peer:
+//!
+//! - A *put* to staged memory: the source is *exposed* (where it is in registered host memory; else it
+//!   is copied into a chunk, which is registered), the owner of the target is told to *pull* it, reads
+//!   it into a chunk of its own, copies it to its place, and says so.
+//! - A *get* from staged memory: the owner is *asked*, copies the bytes into a chunk and says where they
+//!   are; they are read, and the chunk is *released*.
+//! - Between staged local memory and memory that the fabric reaches at the peer: by a chunk, with an
+//!   ordinary write or read.
+//! - A few bytes go in one message each way, with no chunk.
+//!
+//! Long operations are cut into *pieces* of a chunk's length, which overlap.
+//!
+//! # Why it cannot deadlock
+//! Chunks for bytes on their way in are taken when the bytes can be read at once, and given back after
+//! a read and a copy, both of which end whatever else is full. So they always come back. Chunks for
+//! bytes on their way out are held until the reader has read them, for which it needs a chunk for its
+//! own way in at most. What a peer asks for has segments set aside ([`FOR_PEERS`](state::FOR_PEERS)), and a peer asks for
+//! [`ERRANDS`](state::ERRANDS) things at a time at most, which wait here in the order in which they came.
 
 pub(in crate::engine) mod chunks;
 pub(in crate::engine) mod errands;
@@ -6,3 +29,59 @@ pub(in crate::engine) mod exposures;
 pub(in crate::engine) mod pieces;
 pub(in crate::engine) mod state;
 pub(in crate::engine) mod submit;
+pub(in crate::engine) mod words;
+
+use crate::engine::port::Port;
+use crate::engine::posting::Core;
+use crate::engine::staging::state::{Bouncing, State};
+
+/// What a lane stages with. Nothing, as long as no memory is staged here or at a peer.
+#[derive(Debug)]
+pub(in crate::engine) struct Staging {
+    /// Segments of the lane.
+    segments: u32,
+    state: Option<Box<State>>,
+}
+
+impl Staging {
+    /// For a lane with so many segments.
+    pub(in crate::engine) fn new(segments: u32) -> Self {
+        Self { segments, state: None }
+    }
+
+    /// Whether turns of the loop move anything here.
+    #[inline]
+    pub(in crate::engine) fn has_work(&self) -> bool {
+        self.state.as_deref().is_some_and(State::has_work)
+    }
+
+    /// When a chunk was last given back, on the watchdog's clock.
+    pub(in crate::engine) fn moved(&self) -> u32 {
+        self.state.as_deref().map_or(0, |state| state.moved)
+    }
+
+    /// What is staged, made if need be.
+    pub(in crate::engine) fn state(&mut self) -> &mut State {
+        let segments = self.segments;
+        self.state.get_or_insert_with(|| Box::new(State::new(segments)))
+    }
+
+    pub(in crate::engine) fn bouncing(&mut self) -> Option<&mut Bouncing> {
+        self.state.as_deref_mut()?.bouncing.as_mut()
+    }
+
+    /// Takes over what was registered, and what stages once some memory is staged.
+    pub(in crate::engine) fn sync_regions<P: Port>(&mut self, core: &mut Core<P>) {
+        core.regions.sync();
+        if core.regions.has_stager() {
+            self.install(core);
+        }
+    }
+
+    #[cold]
+    fn install<P: Port>(&mut self, core: &mut Core<P>) {
+        if let Some(installed) = core.regions.take_stager() {
+            self.state().install(installed);
+        }
+    }
+}

@@ -1,29 +1,6 @@
-//! What a lane has to stage with, and what is staged at present.
-//!
-//! # How bytes get there
-//! Each process touches its own staged memory only, through chunks of its own, and reads what it is to
-//! store from the other process. So there are no credits to give out, and no memory is set aside per
-//! peer:
-//!
-//! - A *put* to staged memory: the source is *exposed* (where it is in registered host memory; else it
-//!   is copied into a chunk, which is registered), the owner of the target is told to *pull* it, reads
-//!   it into a chunk of its own, copies it to its place, and says so.
-//! - A *get* from staged memory: the owner is *asked*, copies the bytes into a chunk and says where they
-//!   are; they are read, and the chunk is *released*.
-//! - Between staged local memory and memory that the fabric reaches at the peer: by a chunk, with an
-//!   ordinary write or read.
-//! - A few bytes go in one message each way, with no chunk.
-//!
-//! Long operations are cut into *pieces* of a chunk's length, which overlap.
-//!
-//! # Why it cannot deadlock
-//! Chunks for bytes on their way in are taken when the bytes can be read at once, and given back after
-//! a read and a copy, both of which end whatever else is full. So they always come back. Chunks for
-//! bytes on their way out are held until the reader has read them, for which it needs a chunk for its
-//! own way in at most. What a peer asks for has segments set aside ([`FOR_PEERS`]), and a peer asks for
-//! [`ERRANDS`] things at a time at most, which wait here in the order in which they came.
+//! What is staged at present: pieces, who waits for a chunk, what peers have asked for.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::engine::ids::{Pe, Token};
@@ -189,7 +166,7 @@ impl Bouncing {
 
 /// What a lane stages with.
 #[derive(Debug)]
-pub(in crate::engine) struct Staging {
+pub(in crate::engine) struct State {
     /// There once this process has memory that is staged.
     pub(in crate::engine) bouncing: Option<Bouncing>,
     /// By token.
@@ -205,11 +182,13 @@ pub(in crate::engine) struct Staging {
     pub(in crate::engine) copying: u32,
     /// Segments in use for peers.
     pub(in crate::engine) for_peers: u32,
+    /// What is under way with each peer, from the first errand on.
+    peers: HashMap<Pe, Peer>,
     /// When a chunk was last given back, on the watchdog's clock.
     pub(in crate::engine) moved: u32,
 }
 
-impl Staging {
+impl State {
     /// The copies, where there are some.
     pub(in crate::engine) fn copies(&mut self) -> Option<&mut dyn CopyPort> {
         self.bouncing.as_mut().map(|bouncing| &mut *bouncing.copies as &mut dyn CopyPort)
@@ -226,6 +205,7 @@ impl Staging {
             landed: VecDeque::new(),
             copying: 0,
             for_peers: 0,
+            peers: HashMap::new(),
             moved: 0,
         }
     }
@@ -241,6 +221,11 @@ impl Staging {
 
     pub(in crate::engine) fn peek(&self, token: Token) -> &Piece {
         &self.pieces[token.index()]
+    }
+
+    /// What is under way with a peer, made if need be.
+    pub(in crate::engine) fn peer(&mut self, pe: Pe) -> &mut Peer {
+        self.peers.entry(pe).or_insert_with(Peer::new)
     }
 
     pub(in crate::engine) fn waiting(&mut self, direction: CopyDirection) -> &mut VecDeque<Waiter> {
@@ -260,9 +245,9 @@ impl Staging {
     }
 }
 
-/// A stream's part in staging, from the first errand on.
+/// What is under way with one peer.
 #[derive(Debug)]
-pub(in crate::engine) struct StagedLink {
+pub(in crate::engine) struct Peer {
     /// Pulls and asks to the peer that are under way.
     pub(in crate::engine) errands: u32,
     /// Pieces that wait until there are fewer.
@@ -272,7 +257,7 @@ pub(in crate::engine) struct StagedLink {
     pub(in crate::engine) keyless: VecDeque<Token>,
 }
 
-impl StagedLink {
+impl Peer {
     pub(in crate::engine) fn new() -> Self {
         Self {
             errands: 0,

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use crate::engine::error::EngineError;
 use crate::engine::ids::{Pe, RailId};
-use crate::engine::lane::Lane;
-use crate::engine::lane::submit::refused;
 use crate::engine::port::copies::Reach;
 use crate::engine::port::{Direction, Port};
-use crate::engine::request::{LocalSide, Request};
+use crate::engine::posting::Core;
+use crate::engine::request::{LocalSide, Request, refused};
+use crate::engine::staging::Staging;
 use crate::engine::staging::pieces::{NOWHERE, staging_failed};
-use crate::engine::staging::state::{Bouncing, Errand, Far, Near, PIECE, Piece, Staging};
+use crate::engine::staging::state::{Errand, Far, Near, PIECE, Piece};
 use crate::engine::state::operation::OpId;
 use crate::engine::state::regions::{LaneKind, Place, View, desc_of};
 use crate::engine::state::segment::{Kind, NIL};
@@ -19,36 +19,12 @@ use crate::engine::wire::handle::{HandleBytes, HandleError, HandleView};
 use crate::engine::wire::message::{Body, Spot};
 use crate::engine::wire::staged::{Exposure, MAX_PAYLOAD, Staged};
 
-impl<P: Port> Lane<P> {
-    /// What stages, made if need be.
-    pub(in crate::engine) fn staging(&mut self) -> &mut Staging {
-        let segments = self.segments.capacity();
-        self.staging.get_or_insert_with(|| Box::new(Staging::new(segments)))
-    }
-
-    /// Takes over what was registered, and what stages once some memory is staged.
-    pub(in crate::engine) fn sync_regions(&mut self) {
-        self.regions.sync();
-        if self.regions.has_stager() {
-            self.install_stager();
-        }
-    }
-
-    #[cold]
-    fn install_stager(&mut self) {
-        if let Some(installed) = self.regions.take_stager() {
-            self.staging().install(installed);
-        }
-    }
-
-    pub(in crate::engine) fn bouncing(&mut self) -> Option<&mut Bouncing> {
-        self.staging.as_deref_mut()?.bouncing.as_mut()
-    }
-
+impl Staging {
     /// Whether the operation has to be staged, on this side or the other.
     #[inline]
-    pub(in crate::engine) fn is_staged(
+    pub(in crate::engine) fn is_staged<P: Port>(
         &mut self,
+        core: &mut Core<P>,
         request: &Request<'_>,
         remote: &HandleView<'_>,
     ) -> Result<bool, EngineError> {
@@ -56,9 +32,9 @@ impl<P: Port> Lane<P> {
             return Ok(true);
         }
         match request.local {
-            LocalSide::Memory { addr, handle } if self.devices => {
-                let reach = self.local_reach(request.pe, addr, request.len, handle)?;
-                Ok(self.needs_chunk(reach, handle))
+            LocalSide::Memory { addr, handle } if core.devices => {
+                let reach = self.local_reach(core, request.pe, addr, request.len, handle)?;
+                Ok(self.needs_chunk(core, reach, handle))
             }
             _ => Ok(false),
         }
@@ -66,22 +42,28 @@ impl<P: Port> Lane<P> {
 
     /// Whether local memory takes part in operations through a chunk: when it is staged, and when the
     /// fabric would need it registered, it is not, and there is something to stage with.
-    fn needs_chunk(&mut self, reach: Reach, handle: Option<&HandleBytes>) -> bool {
-        let registered = handle.is_some() || !self.needs_desc;
+    fn needs_chunk<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        reach: Reach,
+        handle: Option<&HandleBytes>,
+    ) -> bool {
+        let registered = handle.is_some() || !core.needs_desc;
         reach == Reach::Staged || !registered && self.bouncing().is_some()
     }
 
     /// How local memory is reached.
     #[cold]
-    pub(in crate::engine) fn local_reach(
+    pub(in crate::engine) fn local_reach<P: Port>(
         &mut self,
+        core: &mut Core<P>,
         pe: Pe,
         addr: usize,
         len: usize,
         handle: Option<&HandleBytes>,
     ) -> Result<Reach, EngineError> {
-        self.sync_regions();
-        let reach = self.regions.reach(addr);
+        self.sync_regions(core);
+        let reach = core.regions.reach(addr);
         if reach != Reach::Direct {
             return Ok(reach);
         }
@@ -94,38 +76,39 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// As [`Lane::submit`], for what has to be staged. `offset` is that of the first remote byte in its
+    /// As the submission of others, for what has to be staged. `offset` is that of the first remote byte in its
     /// region.
     #[cold]
-    pub(in crate::engine) fn submit_staged(
+    pub(in crate::engine) fn submit_staged<P: Port>(
         &mut self,
+        core: &mut Core<P>,
         request: &Request<'_>,
         remote: &HandleView<'_>,
         offset: u64,
         sent: &mut usize,
         op: OpId,
     ) -> Result<(), EngineError> {
-        self.sync_regions();
+        self.sync_regions(core);
         let Request { direction, pe, local, len, .. } = *request;
         if len == 0 {
             return Ok(());
         }
         let by_peer = remote.is_staged();
         if by_peer && direction == Direction::Write && len <= MAX_PAYLOAD {
-            return self.submit_few(request, Spot { slot: remote.slot(), offset }, sent, op);
+            return self.submit_few(core, request, Spot { slot: remote.slot(), offset }, sent, op);
         }
         let LocalSide::Memory { addr, handle } = local else {
             let fault = HandleError::Unregistered;
             return Err(refused(request, "local", fault));
         };
-        let reach = self.local_reach(pe, addr, len, handle)?;
-        let staged = self.needs_chunk(reach, handle);
-        let near = if staged { None } else { self.near(request, addr, handle)? };
+        let reach = self.local_reach(core, pe, addr, len, handle)?;
+        let staged = self.needs_chunk(core, reach, handle);
+        let near = if staged { None } else { self.near(core, request, addr, handle)? };
         let mut most = self.bouncing().map_or(PIECE, |bouncing| bouncing.bounce.chunk_len);
         if near.is_none() && self.bouncing().is_none() {
             // Nothing of this process is staged, so it has no chunks. Then it goes by messages.
             if direction == Direction::Write {
-                return self.submit_in_messages(request, remote, offset, sent, op);
+                return self.submit_in_messages(core, request, remote, offset, sent, op);
             }
             most = MAX_PAYLOAD;
         }
@@ -133,13 +116,13 @@ impl<P: Port> Lane<P> {
             most = most.min(remote.chunk_len());
         }
         while *sent < len {
-            if !self.has_transfer_room() {
+            if !core.has_transfer_room() {
                 return Ok(());
             }
-            if by_peer && !self.messages.has_room() {
+            if by_peer && !core.messages.has_room() {
                 return Ok(());
             }
-            let Some(path) = self.piece_path(pe) else { return Ok(()) };
+            let Some(path) = core.piece_path(pe) else { return Ok(()) };
             let at = offset + *sent as u64;
             let far = if by_peer {
                 Far::Peer(Spot { slot: remote.slot(), offset: at })
@@ -148,11 +131,11 @@ impl<P: Port> Lane<P> {
                 let key = key.map_err(|fault| refused(request, "remote", fault))?;
                 Far::Fabric { remote: remote.remote_address(at), key }
             };
-            let Some(token) = self.segments.take() else { return Ok(()) };
+            let Some(token) = core.segments.take() else { return Ok(()) };
             let mut message = NIL;
             if by_peer {
-                let Some(slot) = self.messages.take(token.0) else {
-                    self.segments.give_unused(token);
+                let Some(slot) = core.messages.take(token.0) else {
+                    core.segments.give_unused(token);
                     return Ok(());
                 };
                 message = slot;
@@ -163,43 +146,46 @@ impl<P: Port> Lane<P> {
                 Some(near) => near.at(*sent, path.rail),
             };
             let errand = if direction == Direction::Write { Errand::Put } else { Errand::Get };
-            let segment = &mut self.segments[token.0];
+            let segment = &mut core.segments[token.0];
             segment.pe = pe;
             segment.count_for(op.0);
-            segment.born = self.watchdog.stamp();
+            segment.born = core.watchdog.stamp();
             segment.direction = direction;
             segment.kind = Kind::Staged;
             segment.message = message;
             segment.rail = path.rail;
             segment.transfer.len = bytes;
             if op != OpId::NONE {
-                self.ops.add(op.0);
+                core.ops.add(op.0);
             }
             let memory = addr + *sent;
-            *self.staging().piece(token) =
+            *self.state().piece(token) =
                 Piece { errand, len: bytes, memory, near, far, ..Piece::NONE };
             *sent += bytes;
-            self.set_out(token);
-            self.check_stream(pe)?;
+            if core.passes_fence(token) {
+                self.begin_piece(core, token);
+            }
+            core.check_stream(pe)?;
         }
-        self.pump();
+        self.pump(core);
         Ok(())
     }
 
     /// How the fabric takes part in moving local memory of a request whose bytes the peer reads, or
     /// that are read from the peer. None where it cannot.
-    fn near(
+    fn near<P: Port>(
         &mut self,
+        core: &mut Core<P>,
         request: &Request<'_>,
         addr: usize,
         handle: Option<&HandleBytes>,
     ) -> Result<Option<FabricSide>, EngineError> {
         let Some(handle) = handle else {
             let bare = FabricSide { exposed: NOWHERE, region: None };
-            return Ok((request.direction == Direction::Read && !self.needs_desc).then_some(bare));
+            return Ok((request.direction == Direction::Read && !core.needs_desc).then_some(bare));
         };
-        let kind = self.regions.kind();
-        let (view, offset) = self
+        let kind = core.regions.kind();
+        let (view, offset) = core
             .regions
             .view(handle, addr, request.len)
             .map_err(|fault| refused(request, "local", fault))?;
@@ -211,8 +197,9 @@ impl<P: Port> Lane<P> {
     }
 
     /// A put to staged memory from a buffer that the peer cannot read, by a process without chunks.
-    fn submit_in_messages(
+    fn submit_in_messages<P: Port>(
         &mut self,
+        core: &mut Core<P>,
         request: &Request<'_>,
         remote: &HandleView<'_>,
         offset: u64,
@@ -225,7 +212,7 @@ impl<P: Port> Lane<P> {
             let len = (request.len - *sent).min(MAX_PAYLOAD);
             let spot = Spot { slot: remote.slot(), offset: offset + *sent as u64 };
             let mut few = 0;
-            self.submit_few(&Request { local, len, ..*request }, spot, &mut few, op)?;
+            self.submit_few(core, &Request { local, len, ..*request }, spot, &mut few, op)?;
             if few == 0 {
                 break;
             }
@@ -236,15 +223,16 @@ impl<P: Port> Lane<P> {
 
     /// A put of a few bytes to staged memory: one message, which the peer acknowledges when they are
     /// there.
-    fn submit_few(
+    fn submit_few<P: Port>(
         &mut self,
+        core: &mut Core<P>,
         request: &Request<'_>,
         to: Spot,
         sent: &mut usize,
         op: OpId,
     ) -> Result<(), EngineError> {
         let Request { pe, len, local, .. } = *request;
-        if !self.has_message_room() {
+        if !core.has_message_room() {
             return Ok(());
         }
         let mut payload = [0; MAX_PAYLOAD];
@@ -252,13 +240,13 @@ impl<P: Port> Lane<P> {
         match local {
             LocalSide::Value(value) => payload.copy_from_slice(&value.to_le_bytes()[..len]),
             LocalSide::Memory { addr, handle } => {
-                let reach = self.local_reach(pe, addr, len, handle)?;
-                self.load_at(Place { addr, reach }, payload)
+                let reach = self.local_reach(core, pe, addr, len, handle)?;
+                self.load_at(core, Place { addr, reach }, payload)
                     .map_err(|error| staging_failed("put", pe, len, error))?;
             }
         }
         let body = Body::Staged(Staged::Put { to, payload });
-        if self.try_plain_message(pe, op, len, body)? {
+        if core.try_plain_message(pe, op, len, body)? {
             *sent = len;
         }
         Ok(())

@@ -5,15 +5,10 @@
 //! that went: a write is visible, a read has landed, an atomic was applied and what it fetched is here.
 //! That takes no word per operation. Other batches do not matter to it: under continuous traffic it ends
 //! as soon as it would alone, with one exception. The end of a message is the peer's acknowledgement, which
-//! peers give when they are asked: see [`Lane::want_ack`].
+//! peers give when they are asked: see `want_ack` of the lane.
 //!
 //! After a failure segments end that have delivered nothing, so a batch says nothing any more:
-//! [`Lane::failure`] comes first.
-
-use crate::engine::error::EngineError;
-use crate::engine::ids::Pe;
-use crate::engine::lane::Lane;
-use crate::engine::port::Port;
+//! the lane's failure comes first.
 
 /// Batches of a lane at a time.
 pub const MAX_BATCHES: usize = 254;
@@ -43,6 +38,24 @@ impl Batches {
         Self { under_way: [0; 256], current: Batch::NONE, free }
     }
 
+    /// Begins a batch, which has nothing in it. None when there are [`MAX_BATCHES`].
+    pub(in crate::engine) fn start(&mut self) -> Option<Batch> {
+        self.free.pop()
+    }
+
+    /// Ends a batch in which nothing is under way, and which is not entered.
+    pub(in crate::engine) fn finish(&mut self, batch: Batch) {
+        debug_assert!(self.is_done(batch), "a batch ended with segments under way");
+        debug_assert!(batch != Batch::NONE && self.current != batch);
+        self.free.push(batch);
+    }
+
+    /// Whether nothing of a batch is under way.
+    #[inline]
+    pub(in crate::engine) fn is_done(&self, batch: Batch) -> bool {
+        self.under_way[usize::from(batch.0)] == 0
+    }
+
     /// What is submitted from here on belongs to a batch. Gives the one before.
     pub(in crate::engine) fn enter(&mut self, batch: Batch) -> Batch {
         std::mem::replace(&mut self.current, batch)
@@ -69,59 +82,5 @@ impl Batches {
     pub(in crate::engine) fn end(&mut self, batch: Batch, count: u32) {
         let of = &mut self.under_way[usize::from(batch.0)];
         *of = of.wrapping_sub(count);
-    }
-}
-
-impl<P: Port> Lane<P> {
-    /// Begins a batch, which has nothing in it. None when there are [`MAX_BATCHES`].
-    pub fn begin_batch(&mut self) -> Option<Batch> {
-        self.segments.batches.free.pop()
-    }
-
-    /// What is submitted from here on belongs to the batch, or with [`Batch::NONE`] to none; but for the
-    /// short ways, which are told. Gives the batch that was entered before.
-    pub fn enter_batch(&mut self, batch: Batch) -> Batch {
-        self.segments.batches.enter(batch)
-    }
-
-    /// Whether everything submitted to the batch so far is delivered, unless [`Lane::failure`] says
-    /// otherwise. A few instructions. What was sent in messages is asked about with [`Lane::want_ack`].
-    #[inline]
-    pub fn is_batch_done(&self, batch: Batch) -> bool {
-        self.segments.batches.under_way[usize::from(batch.0)] == 0
-    }
-
-    /// Ends a batch in which nothing is under way, and which is not entered.
-    pub fn end_batch(&mut self, batch: Batch) {
-        debug_assert!(self.is_batch_done(batch), "a batch ended with segments under way");
-        debug_assert!(batch != Batch::NONE && self.segments.batches.current != batch);
-        self.segments.batches.free.push(batch);
-    }
-
-    /// The first failure of the lane: data has been lost.
-    #[inline]
-    pub fn failure(&self) -> Option<&EngineError> {
-        self.failure.as_deref()
-    }
-
-    /// Whether an operation can probably be submitted without waiting. While there is no room, turns of
-    /// the loop make some.
-    #[inline]
-    pub fn has_room(&self) -> bool {
-        self.has_transfer_room() && self.has_message_room() && self.bulks.has_room()
-    }
-
-    /// As [`Lane::fence`], for every PE.
-    pub fn fence_all(&mut self) {
-        self.end_burst();
-        for stream in self.streams.iter_mut() {
-            stream.fence();
-        }
-    }
-
-    /// Whether a PE is one of the job.
-    #[inline]
-    pub fn has_pe(&self, pe: Pe) -> bool {
-        pe.0 < self.streams.n_pes()
     }
 }

@@ -1,7 +1,6 @@
 //! Messages between this lane and one peer: what was sent and not acknowledged, what has arrived.
 
 use crate::engine::ids::RailId;
-use crate::engine::staging::state::StagedLink;
 use crate::engine::state::counts::{Counts, Tags};
 use crate::engine::state::segment::{NIL, Queue};
 use crate::engine::wire::message::{Packet, Ticket};
@@ -58,8 +57,6 @@ pub(in crate::engine) struct Link {
     /// The first of the peer's requests that cannot be carried out. It is never acknowledged: what tells of
     /// the refusal may come later than an acknowledgement, on another rail.
     refused: Option<Seq>,
-    /// What is staged between the two, likewise.
-    staged: Option<Box<StagedLink>>,
 }
 
 impl Link {
@@ -83,13 +80,7 @@ impl Link {
             counts: None,
             unapplied: None,
             refused: None,
-            staged: None,
         }
-    }
-
-    /// The part about staged memory, made if need be.
-    pub(in crate::engine) fn staged(&mut self) -> &mut StagedLink {
-        self.staged.get_or_insert_with(|| Box::new(StagedLink::new()))
     }
 
     /// Numbered messages that have left, and that have arrived up to the first missing one.

@@ -1,8 +1,11 @@
-//! State of a lane: segments, streams, links, rails, paths, regions, counters.
+//! State of a lane: what it knows of segments, streams, rails, paths and memory. Plain data with the rules that
+//! keep it whole; nothing here posts, and nothing knows of a lane.
 
+pub mod balance;
 pub mod batch;
 pub mod counters;
 pub(in crate::engine) mod counts;
+pub(in crate::engine) mod fabric_atomics;
 pub(in crate::engine) mod link;
 pub(in crate::engine) mod operation;
 pub mod pairing;
@@ -11,3 +14,5 @@ pub(in crate::engine) mod rail;
 pub mod regions;
 pub(in crate::engine) mod segment;
 pub(in crate::engine) mod stream;
+pub(in crate::engine) mod unnumbered;
+pub(in crate::engine) mod watch;

@@ -40,6 +40,8 @@ pub struct PathTable {
     hops: Box<[Hop]>,
     /// The local rails that lead to each PE, a bit for each; one at least. Empty where all lead to all.
     reach: Box<[u32]>,
+    /// Those of them whose path is in service. Empty as long as all are.
+    in_service: Box<[u32]>,
     rails: u32,
 }
 
@@ -63,7 +65,7 @@ impl PathTable {
             }
         };
         let hops: Box<[Hop]> = paths.into_iter().enumerate().map(hop).collect();
-        Self { hops, reach: Box::default(), rails: rails as u32 }
+        Self { hops, reach: Box::default(), in_service: Box::default(), rails: rails as u32 }
     }
 
     /// The table, with a path that leads nowhere: the others to the PE are used in its place. The last one
@@ -78,7 +80,7 @@ impl PathTable {
             self.reach = vec![self.all(); self.n_pes() as usize].into();
         }
         self.reach[pe.index()] = reach;
-        self.relink(pe, reach);
+        self.link(pe, reach);
         let first = pe.index() * self.rails as usize;
         for rail in (0..self.rails as usize).filter(|rail| reach >> rail & 1 == 0) {
             let mut hop = self.hops[first + rail];
@@ -128,9 +130,30 @@ impl PathTable {
         hops.iter_mut().filter(|hop| hop.rail == rail).for_each(|hop| hop.to = to);
     }
 
+    /// The local rails whose path to a PE is in service, a bit for each; one at least.
+    #[inline]
+    pub(in crate::engine) fn in_service(&self, pe: Pe) -> u32 {
+        self.in_service.get(pe.index()).copied().unwrap_or_else(|| self.reach(pe))
+    }
+
+    /// Whether a local rail's path to a PE is out of service.
+    #[inline]
+    pub(in crate::engine) fn is_out(&self, pe: Pe, rail: RailId) -> bool {
+        self.in_service(pe) >> rail.0 & 1 == 0
+    }
+
+    /// These paths to a PE are in service from here on, a bit for each local rail; one at least.
+    pub(in crate::engine) fn serve(&mut self, pe: Pe, in_service: u32) {
+        if self.in_service.is_empty() {
+            self.in_service = (0..self.n_pes()).map(|pe| self.reach(Pe(pe))).collect();
+        }
+        self.in_service[pe.index()] = in_service;
+        self.link(pe, in_service);
+    }
+
     /// From each path to the peer, [`PathTable::advance`] goes on to the next of those whose rail has
     /// its bit set. There is one at least.
-    pub(in crate::engine) fn relink(&mut self, pe: Pe, in_service: u32) {
+    fn link(&mut self, pe: Pe, in_service: u32) {
         let (first, rails) = (pe.index() * self.rails as usize, self.rails as usize);
         for rail in 0..rails {
             let after = (1..=rails).map(|step| (rail + step) % rails);

@@ -28,7 +28,7 @@ pub(in crate::engine) struct Rail<S> {
     queue: Queue,
     /// Whether messages follow writes to the same peer.
     pub(in crate::engine) orders_messages: bool,
-    /// Segments posted since the doorbell was last rung; see [`crate::engine::lane::doorbell`].
+    /// Segments posted since the doorbell was last rung; see [`crate::engine::posting::doorbell`].
     pub(in crate::engine) unrung: u32,
     /// When the last segment completed, on the watchdog's clock.
     pub(in crate::engine) moved: u32,

@@ -11,6 +11,7 @@ use crate::engine::error::EngineError;
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::port::copies::{Bounce, CopyPort, Reach, Stager};
 use crate::engine::port::{Access, Addressing, Desc, MemoryPort, Registered};
+use crate::engine::request::{Request, refused};
 use crate::engine::wire::handle::{Handle, HandleBytes, HandleError, HandleView, MAX_RAILS};
 use crate::engine::wire::message::Spot;
 use crate::engine::wire::staged::{KEYS_PER_MESSAGE, Keys};
@@ -162,6 +163,21 @@ impl RegionCache {
                 region: view.len as u64,
             }),
         }
+    }
+
+    /// The descriptor on a rail of this lane for the local memory of a request, which is at `addr`.
+    pub(in crate::engine) fn desc_for(
+        &mut self,
+        request: &Request<'_>,
+        addr: usize,
+        handle: Option<&HandleBytes>,
+        rail: RailId,
+    ) -> Result<Desc, EngineError> {
+        handle
+            .ok_or(HandleError::Unregistered)
+            .and_then(|handle| self.descs(handle, addr, request.len))
+            .map(|descs| desc_of(descs, rail))
+            .map_err(|fault| refused(request, "local", fault))
     }
 
     /// The descriptor on a rail of this lane for memory that some region holds.

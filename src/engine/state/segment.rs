@@ -80,6 +80,12 @@ impl Kind {
         !matches!(self, Transfer | Counted | Weighed | Ordered | Reissued)
     }
 
+    /// Whether it is moved by a mechanism, step by step, rather than posted as it is.
+    #[inline]
+    pub(in crate::engine) fn has_mover(self) -> bool {
+        matches!(self, Kind::Bulk | Kind::Staged | Kind::ForPeer)
+    }
+
     /// Whether its message ends with an answer, and not by being acknowledged.
     pub(in crate::engine) fn awaits_answer(self) -> bool {
         matches!(self, Kind::Fetch | Kind::Staged)
@@ -240,6 +246,35 @@ impl Segment {
     };
 }
 
+/// What a segment that was lost sight of waits for, bits of [`Segment::epoch`].
+pub(in crate::engine) struct Waits;
+
+impl Waits {
+    /// The fabric may have the token.
+    pub(in crate::engine) const TOKEN: u32 = 1;
+    /// The target may take the write.
+    pub(in crate::engine) const TARGET: u32 = 2;
+    /// The peer may have applied the signal of the data.
+    pub(in crate::engine) const ASK: u32 = 4;
+    /// It has been asked.
+    pub(in crate::engine) const ASKED: u32 = 8;
+    /// The peer has the data: it waits for nothing.
+    pub(in crate::engine) const LANDED: u32 = 16;
+    /// All that it waits for.
+    pub(in crate::engine) const ALL: u32 = Self::TOKEN | Self::TARGET | Self::ASK;
+}
+
+/// Most times that a segment is posted again.
+pub(in crate::engine) const REISSUES: u32 = 64;
+
+/// How often a segment has been posted again. They are kept beside what it waits for.
+pub(in crate::engine) fn reissues(segment: &Segment) -> u32 {
+    match segment.kind {
+        Kind::Reissued => segment.epoch >> 8,
+        _ => 0,
+    }
+}
+
 /// The tag of a segment that an operation counts; whether a batch does as well is in the segment then.
 const COUNTED: u8 = u8::MAX;
 
@@ -336,11 +371,6 @@ impl SegmentTable {
             slot.context = context(Token(index as u32));
         }
         Self { slots, free: 0, used: 0, batches: Batches::new() }
-    }
-
-    /// Slots.
-    pub(in crate::engine) fn capacity(&self) -> u32 {
-        self.slots.len() as u32
     }
 
     /// Slots in use.

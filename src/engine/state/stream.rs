@@ -2,13 +2,13 @@
 
 use crate::engine::error::EngineError;
 use crate::engine::ids::Pe;
-use crate::engine::lane::watchdog::Watch;
 use crate::engine::port::Direction;
 use crate::engine::state::counters::PeerCounters;
 use crate::engine::state::link::Link;
 use crate::engine::state::pairing::first_rail;
 use crate::engine::state::paths::{Hop, PathTable};
 use crate::engine::state::segment::{Plain, Queue, SegmentTable};
+use crate::engine::state::watch::Watch;
 
 /// State of one (lane, peer). Opened at the first operation to the peer.
 ///
@@ -39,6 +39,8 @@ pub(in crate::engine) struct Stream {
     epoch: u32,
     /// Writes that wait behind a fence, in issue order, each with the fence's epoch.
     pub(in crate::engine) held: Queue,
+    /// Writes that were lost sight of and have not ended. Messages wait until there are none.
+    pub(in crate::engine) lost_writes: u32,
     /// Bytes that each rail has ahead for the peer, of segments whose rail was chosen by load.
     ahead: Option<Box<[u64]>>,
     /// Messages to and from the peer, from the first one on.
@@ -61,6 +63,7 @@ impl Stream {
             ended: [0; 2],
             epoch: 0,
             held: Queue::EMPTY,
+            lost_writes: 0,
             ahead: None,
             link: None,
             watch: Watch::default(),

@@ -1,5 +1,7 @@
-//! Striping: which rails an operation goes by, and large ones over all of them.
+//! Striping: large operations over all rails, and which rail others take.
+//!
+//! Rails are chosen by [`crate::engine::state::balance`].
 
-pub mod balance;
-pub(in crate::engine) mod load;
+pub use crate::engine::state::balance;
+pub(in crate::engine) mod pinned;
 pub(in crate::engine) mod pool;

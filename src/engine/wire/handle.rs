@@ -22,7 +22,7 @@ use thiserror::Error;
 
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::port::Addressing;
-use crate::engine::wire::message::Spot;
+use crate::engine::wire::format::Spot;
 
 /// Size of a handle, fixed by NVSHMEM 3.1 to 3.8.
 pub const HANDLE_BYTES: usize = 512;

@@ -10,9 +10,9 @@
 
 use thiserror::Error;
 
-use crate::engine::atomics::applier::{Offer, Wish};
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::wire::handle::MAX_RAILS;
+use crate::engine::wire::offer::{Offer, Wish};
 
 /// Size of an encoded [`Hello`].
 pub const HELLO_BYTES: usize = 576;

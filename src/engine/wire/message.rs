@@ -34,15 +34,11 @@
 
 use crate::engine::atomic::{Atomic, AtomicOp, Width};
 use crate::engine::ids::Pe;
+pub use crate::engine::port::packet::{MAX_MESSAGE, Packet};
+pub use crate::engine::wire::format::{Mark, Spot, Tag, Ticket, VERSION, WireError};
 use crate::engine::wire::rails::Rails;
 use crate::engine::wire::staged::Staged;
 use crate::engine::wire::window::Seq;
-
-/// Version of the messages.
-pub const VERSION: u8 = 5;
-
-/// Bytes of the longest message.
-pub const MAX_MESSAGE: usize = 256;
 
 /// Most payload that goes with its signal in one message.
 pub const MAX_EAGER: usize = MAX_MESSAGE - PUT_SIGNAL_HEAD;
@@ -56,47 +52,6 @@ const COUNTED: usize = 40;
 
 const _: () = assert!(ATOMIC == 32, "a signal fits 32 bytes of inline send");
 const _: () = assert!(MAX_EAGER >= 64);
-
-/// Where a word or a payload is at the receiver.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Spot {
-    /// The receiver's slot for the region.
-    pub slot: u32,
-    /// Offset of the first byte in the region.
-    pub offset: u64,
-}
-
-/// Names a fetching operation between request and reply; chosen by the sender of the request.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Ticket(pub u32);
-
-/// Names a put with a counted signal, among those of its sender to one peer that are under way; chosen
-/// by the sender.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Tag(pub u16);
-
-/// What each segment of a put with a counted signal tells the peer, as remote data, when it is there.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Mark {
-    /// The sender; below 65536, as NVSHMEM's PEs are.
-    pub from: Pe,
-    /// The put.
-    pub tag: Tag,
-}
-
-impl Mark {
-    /// As the four bytes that every fabric with remote data carries.
-    #[inline]
-    pub fn encode(self) -> u32 {
-        u32::from(self.from.0 as u16) << 16 | u32::from(self.tag.0)
-    }
-
-    /// Reads what came with a segment. Any word is one.
-    #[inline]
-    pub fn decode(word: u32) -> Self {
-        Self { from: Pe(word >> 16), tag: Tag(word as u16) }
-    }
-}
 
 /// What a message asks for or tells.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -172,60 +127,7 @@ pub struct Message<'a> {
     pub body: Body<'a>,
 }
 
-/// Bytes that are no message.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum WireError {
-    /// Shorter or longer than its kind.
-    #[error("a message of kind {kind} with {len} bytes")]
-    Length {
-        /// Its kind.
-        kind: u8,
-        /// Its length.
-        len: usize,
-    },
-    /// From another version of this transport.
-    #[error("a message of version {0}, this transport speaks version {VERSION}")]
-    Version(u8),
-    /// A kind that does not exist.
-    #[error("a message of unknown kind {0}")]
-    Kind(u8),
-    /// An operation that does not exist, or that does not belong to the kind of message.
-    #[error("a message of kind {kind} with atomic operation {code:#04x}")]
-    Operation {
-        /// Its kind.
-        kind: u8,
-        /// The byte that names the operation.
-        code: u8,
-    },
-    /// A counted signal of no data.
-    #[error("a counted signal with no segments to wait for")]
-    Segments,
-    /// Bytes that mean nothing in this kind are not zero.
-    #[error("a message of kind {kind} with content in bytes that have no meaning")]
-    Reserved {
-        /// Its kind.
-        kind: u8,
-    },
-}
-
-/// The bytes of one message.
-#[derive(Clone, Copy, Debug)]
-pub struct Packet {
-    bytes: [u8; MAX_MESSAGE],
-    len: usize,
-}
-
 impl Packet {
-    /// An empty packet, to receive into.
-    pub const EMPTY: Packet = Packet { bytes: [0; MAX_MESSAGE], len: 0 };
-
-    /// The message's bytes.
-    #[inline]
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-
     /// Writes number and acknowledgement into a message that is encoded already.
     #[inline]
     pub fn number(&mut self, seq: Seq, ack: Seq) {
@@ -270,17 +172,6 @@ impl Packet {
         &mut self.bytes[PUT_SIGNAL_HEAD..PUT_SIGNAL_HEAD + len]
     }
 
-    /// Writes eight bytes.
-    pub(in crate::engine) fn put(&mut self, at: usize, word: u64) {
-        put64(&mut self.bytes, at, word);
-    }
-
-    /// Writes the bytes from `at` on, with which the message ends.
-    pub(in crate::engine) fn tail(&mut self, at: usize, bytes: &[u8]) {
-        self.len = at + bytes.len();
-        self.bytes[at..self.len].copy_from_slice(bytes);
-    }
-
     /// Writes the first 16 bytes.
     #[inline(always)]
     fn head(&mut self, kind: u8, code: u8, from: Pe, (seq, ack): (Seq, Seq), word: u32) {
@@ -290,13 +181,6 @@ impl Packet {
             | u64::from(seq.0) << 32;
         put64(&mut self.bytes, 0, head);
         put64(&mut self.bytes, 8, u64::from(ack.0) | u64::from(word) << 32);
-    }
-
-    /// Takes over the bytes of a message that came in; cut at [`MAX_MESSAGE`].
-    #[inline]
-    pub fn fill(&mut self, bytes: &[u8]) {
-        self.len = bytes.len().min(MAX_MESSAGE);
-        self.bytes[..self.len].copy_from_slice(&bytes[..self.len]);
     }
 }
 

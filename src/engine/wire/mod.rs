@@ -1,8 +1,10 @@
 //! Bytes that PEs exchange: messages, memory handles, and what they tell one another when they connect.
 
+pub mod format;
 pub mod handle;
 pub mod handshake;
 pub mod message;
+pub mod offer;
 pub mod rails;
 pub mod staged;
 pub mod window;

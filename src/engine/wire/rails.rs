@@ -20,7 +20,8 @@
 //! All have 40 bytes, and the address behind them. What is not named is zero.
 
 use crate::engine::ids::{Pe, RailId};
-use crate::engine::wire::message::{MAX_MESSAGE, Packet, Ticket, WireError};
+use crate::engine::port::packet::{MAX_MESSAGE, Packet};
+use crate::engine::wire::format::{Ticket, WireError};
 use crate::engine::wire::window::{Seq, WINDOW};
 
 const HEAD: usize = 40;

@@ -15,7 +15,8 @@
 //! Lengths are not zero.
 
 use crate::engine::port::Addressing;
-use crate::engine::wire::message::{MAX_MESSAGE, Packet, Spot, Ticket, WireError};
+use crate::engine::port::packet::{MAX_MESSAGE, Packet};
+use crate::engine::wire::format::{Spot, Ticket, WireError};
 
 /// Most payload of a put, and of the answer to an ask.
 pub const MAX_PAYLOAD: usize = MAX_MESSAGE - 24;

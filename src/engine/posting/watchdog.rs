@@ -9,7 +9,7 @@ use crate::engine::ids::Pe;
 use crate::engine::port::{Direction, Port};
 use crate::engine::state::rail::Rail;
 use crate::engine::state::segment::{Segment, SegmentTable, Stage};
-use crate::engine::state::stream::{Stream, Streams};
+use crate::engine::state::stream::Streams;
 
 /// Turns of the loop between two looks at the clock. Reading the clock costs tens of nanoseconds,
 /// so this makes it less than one per turn.
@@ -25,33 +25,6 @@ const MAX_GAP: u64 = 5_000_000_000;
 
 /// Times are kept in units of 2^28 ns, about a quarter of a second: 32 bits last 36 years.
 const STAMP_SHIFT: u32 = 28;
-
-/// What the watchdog knows of one stream. It compares counts from one look to the next, so that
-/// starting and ending a segment costs nothing for it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(in crate::engine) struct Watch {
-    /// Segments that had ended at the last look.
-    ended: u32,
-    /// Whether any was outstanding then.
-    waited: bool,
-    /// Since when something has been outstanding without any ending, on the watchdog's clock.
-    since: u32,
-    /// Warnings given for what is outstanding.
-    warned: u32,
-}
-
-impl Watch {
-    /// Looks at the stream at `now`.
-    fn look(stream: &mut Stream, now: u32) {
-        let (ended, waits) = (stream.ended(), !stream.is_quiet());
-        let watch = &mut stream.watch;
-        if ended != watch.ended || !watch.waited {
-            watch.since = now;
-        }
-        watch.ended = ended;
-        watch.waited = waits;
-    }
-}
 
 /// A wait that is to be reported.
 pub(in crate::engine) struct Overdue {
@@ -163,7 +136,10 @@ impl Watchdog {
         rails: &[Rail<P::Short>],
         staged: u32,
     ) -> Vec<(Pe, EngineError)> {
-        streams.iter_mut().for_each(|stream| Watch::look(stream, self.stamp));
+        for stream in streams.iter_mut() {
+            let (ended, waits) = (stream.ended(), !stream.is_quiet());
+            stream.watch.look(ended, waits, self.stamp);
+        }
         // What counts is the time without movement: of the segment's stream once the segment is
         // posted, of its rail while it waits there. Many segments over a slow link each take long,
         // but something moves all the time.

@@ -5,7 +5,7 @@
 //! A fabric that was told that more follows may leave what it has taken where the device does not look,
 //! until something is posted without that word. libfabric has no call that only rings. So nothing is
 //! posted while it is not known what comes next: puts of a burst go into their rails' queues, and
-//! [`Lane::post_ready`] posts each queue to its end, all but the last with [`Doorbell::Owe`]. The
+//! [`Core::post_ready`] posts each queue to its end, all but the last with [`Doorbell::Owe`]. The
 //! end of a burst is therefore nothing but a turn of the queues. It comes with the first put without
 //! the hint, with every other operation and fence, with each turn of the loop (progress, quiet, and
 //! whatever waits), with the end of a region, and after [`BURST`] puts.
@@ -24,12 +24,9 @@
 //!
 //! [`Rail::unrung`]: crate::engine::state::rail::Rail::unrung
 
-use crate::engine::error::EngineError;
 use crate::engine::ids::RailId;
-use crate::engine::lane::Lane;
 use crate::engine::port::{Direction, Port};
-use crate::engine::request::Request;
-use crate::engine::state::operation::OpId;
+use crate::engine::posting::Core;
 use crate::engine::state::segment::{Kind, NIL};
 
 /// Most puts that wait for the end of their burst, and most that share a doorbell. NVSHMEM gives its hint
@@ -45,45 +42,10 @@ pub(in crate::engine) enum Doorbell {
     Owe,
 }
 
-impl<P: Port> Lane<P> {
-    /// As [`Lane::start`] of a put, when the caller says that another follows at once. It may be posted
-    /// later, with that one. Where the fabric gains nothing from that, it is [`Lane::start`].
-    ///
-    /// # Errors
-    /// As [`Lane::start`].
-    pub fn start_in_burst(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
-        if !self.batches || request.direction != Direction::Write {
-            return self.start(request);
-        }
-        let mut sent = 0;
-        self.withholds = true;
-        let submitted = self.submit(request, &mut sent, OpId::NONE);
-        self.withholds = false;
-        self.withheld += 1;
-        if submitted.is_err() || sent < request.len || self.withheld >= BURST {
-            self.post_ready();
-        }
-        submitted?;
-        if sent == request.len { Ok(()) } else { self.finish_start(request, sent) }
-    }
-
-    /// Whether bursts make a difference.
-    #[inline]
-    pub fn batches(&self) -> bool {
-        self.batches
-    }
-
-    /// Ends the burst, if there is one: what was withheld is posted, as far as there is room.
-    #[inline]
-    pub fn end_burst(&mut self) {
-        if self.withheld != 0 {
-            self.post_ready();
-        }
-    }
-
+impl<P: Port> Core<P> {
     /// Whether the doorbell may be owed for the segment at the front of a rail's queue, when `burst`
     /// have been posted without it in one go before.
-    pub(in crate::engine) fn doorbell(&self, rail: RailId, front: u32, burst: u32) -> Doorbell {
+    pub(super) fn doorbell(&self, rail: RailId, front: u32, burst: u32) -> Doorbell {
         let state = &self.rails[rail.index()];
         let segment = &self.segments[front];
         let next = segment.next;
@@ -102,7 +64,7 @@ impl<P: Port> Lane<P> {
     }
 
     /// The fabric has taken a segment from a queue. Gives how many it has now without the doorbell.
-    pub(in crate::engine) fn rang(&mut self, rail: RailId, index: u32, doorbell: Doorbell) -> u32 {
+    pub(super) fn rang(&mut self, rail: RailId, index: u32, doorbell: Doorbell) -> u32 {
         let state = &mut self.rails[rail.index()];
         match doorbell {
             Doorbell::Owe => state.unrung += 1,

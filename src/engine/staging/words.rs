@@ -2,50 +2,59 @@
 
 use crate::engine::atomic::Atomic;
 use crate::engine::ids::Pe;
-use crate::engine::lane::Lane;
-use crate::engine::messages::outgoing::local_fault;
 use crate::engine::port::copies::{CopyPort, Reach};
 use crate::engine::port::{Port, PortError};
+use crate::engine::posting::Core;
+use crate::engine::posting::failure::local_fault;
 use crate::engine::request::ResultPlace;
-use crate::engine::staging::state::Staging;
+use crate::engine::staging::Staging;
+use crate::engine::staging::state::State;
 use crate::engine::state::regions::Place;
 
-impl<P: Port> Lane<P> {
+impl Staging {
     /// Carries out an atomic operation, and gives the word before.
-    pub(in crate::engine) fn apply_at(
+    pub(in crate::engine) fn apply_at<P: Port>(
         &mut self,
+        core: &mut Core<P>,
         at: Place,
         atomic: &Atomic,
     ) -> Result<u64, PortError> {
         match at.reach {
-            Reach::Direct => self.port.apply(at.addr, atomic),
-            Reach::Fabric | Reach::Staged => self.copies()?.apply(at.addr, atomic),
+            Reach::Direct => core.port.apply(at.addr, atomic),
+            Reach::Fabric | Reach::Staged => self.copies(core)?.apply(at.addr, atomic),
         }
     }
 
     /// Copies bytes out, at most [`MAX_MESSAGE`](crate::engine::wire::message::MAX_MESSAGE).
-    pub(in crate::engine) fn load_at(
+    pub(in crate::engine) fn load_at<P: Port>(
         &mut self,
+        core: &mut Core<P>,
         from: Place,
         into: &mut [u8],
     ) -> Result<(), PortError> {
         match from.reach {
-            Reach::Direct => self.port.load(from.addr, into),
-            Reach::Fabric | Reach::Staged => self.copies()?.load(from.addr, into),
+            Reach::Direct => core.port.load(from.addr, into),
+            Reach::Fabric | Reach::Staged => self.copies(core)?.load(from.addr, into),
         }
     }
 
     /// Copies bytes in, at most [`MAX_MESSAGE`](crate::engine::wire::message::MAX_MESSAGE).
-    pub(in crate::engine) fn store_at(&mut self, to: Place, bytes: &[u8]) -> Result<(), PortError> {
+    pub(in crate::engine) fn store_at<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        to: Place,
+        bytes: &[u8],
+    ) -> Result<(), PortError> {
         match to.reach {
-            Reach::Direct => self.port.store(to.addr, bytes),
-            Reach::Fabric | Reach::Staged => self.copies()?.store(to.addr, bytes),
+            Reach::Direct => core.port.store(to.addr, bytes),
+            Reach::Fabric | Reach::Staged => self.copies(core)?.store(to.addr, bytes),
         }
     }
 
     /// Stores a fetched word of `width` bytes, then its flag.
-    pub(in crate::engine) fn store_result(
+    pub(in crate::engine) fn store_result<P: Port>(
         &mut self,
+        core: &mut Core<P>,
         pe: Pe,
         place: ResultPlace,
         value: u64,
@@ -54,25 +63,28 @@ impl<P: Port> Lane<P> {
         let ResultPlace { addr, flag } = place;
         let bytes = value.to_le_bytes();
         let bytes = if flag.is_some() { &bytes[..] } else { &bytes[..width.min(8)] };
-        self.regions.sync();
-        let stored = if self.regions.reach(addr) != Reach::Direct {
-            self.copies().and_then(|copies| {
+        core.regions.sync();
+        let stored = if core.regions.reach(addr) != Reach::Direct {
+            self.copies(core).and_then(|copies| {
                 copies.store(addr, bytes)?;
                 flag.map_or(Ok(()), |flag| copies.store_flag(addr + 8, flag))
             })
         } else {
-            let stored = self.port.store(addr, bytes);
-            stored.and_then(|()| flag.map_or(Ok(()), |flag| self.port.store_flag(addr + 8, flag)))
+            let stored = core.port.store(addr, bytes);
+            stored.and_then(|()| flag.map_or(Ok(()), |flag| core.port.store_flag(addr + 8, flag)))
         };
         if let Err(error) = stored {
-            self.fail_lane(local_fault(pe, &error));
+            core.fail_lane(local_fault(pe, &error));
         }
     }
 
     /// What reaches staged memory.
-    pub(in crate::engine) fn copies(&mut self) -> Result<&mut dyn CopyPort, PortError> {
-        self.sync_regions();
-        match self.staging.as_deref_mut().and_then(Staging::copies) {
+    pub(in crate::engine) fn copies<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+    ) -> Result<&mut dyn CopyPort, PortError> {
+        self.sync_regions(core);
+        match self.state.as_deref_mut().and_then(State::copies) {
             Some(copies) => Ok(copies),
             None => Err(PortError {
                 call: "reaching staged memory",

@@ -1,19 +1,19 @@
-//! What a lane owes its peers: answers, and news that they wait for.
+//! Messages without numbers that a lane owes its peers: answers, and news that they wait for.
 //!
-//! They have no numbers and are not acknowledged. Their number is bounded by what peers may ask for at
-//! a time: [`FETCHES`](crate::engine::state::link::FETCHES) fetches and [`ERRANDS`](crate::engine::staging::state::ERRANDS) errands
-//! each, and the keys of a region are told to a peer once.
+//! They are not acknowledged. How many there are is bounded by what peers may ask for at a time: fetches
+//! ([`FETCHES`](crate::engine::state::link::FETCHES)) and errands about staged memory, and the keys of a
+//! region are told to a peer once.
 
 use std::sync::Arc;
 
 use crate::engine::ids::Pe;
-use crate::engine::state::regions::{Place, View};
-use crate::engine::wire::message::Ticket;
-use crate::engine::wire::staged::Exposure;
+use crate::engine::state::regions::View;
+use crate::engine::wire::format::Ticket;
+use crate::engine::wire::staged::{Exposure, MAX_PAYLOAD};
 
 /// One of them.
 #[derive(Clone, Debug)]
-pub(in crate::engine) struct Note {
+pub(in crate::engine) struct Unnumbered {
     pub(in crate::engine) pe: Pe,
     pub(in crate::engine) what: What,
 }
@@ -25,8 +25,8 @@ pub(in crate::engine) enum What {
     Word { ticket: Ticket, value: u64 },
     /// The bytes of a pull are there.
     Pulled { ticket: Ticket },
-    /// A few bytes that were asked for. They are read when the note leaves.
-    Loaded { ticket: Ticket, from: Place, len: usize },
+    /// A few bytes that were asked for.
+    Loaded { ticket: Ticket, bytes: [u8; MAX_PAYLOAD], len: usize },
     /// Where bytes that were asked for can be read.
     Exposed { ticket: Ticket, from: Exposure },
     /// Something cannot be done.

@@ -1,0 +1,61 @@
+//! Batches of operations, and what else a caller asks who submits many and waits for none.
+
+use crate::engine::error::EngineError;
+use crate::engine::ids::Pe;
+use crate::engine::lane::Lane;
+use crate::engine::port::Port;
+use crate::engine::state::batch::Batch;
+#[cfg(doc)]
+use crate::engine::state::batch::MAX_BATCHES;
+
+impl<P: Port> Lane<P> {
+    /// Begins a batch, which has nothing in it. None when there are [`MAX_BATCHES`].
+    pub fn begin_batch(&mut self) -> Option<Batch> {
+        self.core.segments.batches.start()
+    }
+
+    /// What is submitted from here on belongs to the batch, or with [`Batch::NONE`] to none; but for the
+    /// short ways, which are told. Gives the batch that was entered before.
+    pub fn enter_batch(&mut self, batch: Batch) -> Batch {
+        self.core.segments.batches.enter(batch)
+    }
+
+    /// Whether everything submitted to the batch so far is delivered, unless [`Lane::failure`] says
+    /// otherwise. A few instructions. What was sent in messages is asked about with [`Lane::want_ack`].
+    #[inline]
+    pub fn is_batch_done(&self, batch: Batch) -> bool {
+        self.core.segments.batches.is_done(batch)
+    }
+
+    /// Ends a batch in which nothing is under way, and which is not entered.
+    pub fn end_batch(&mut self, batch: Batch) {
+        self.core.segments.batches.finish(batch);
+    }
+
+    /// The first failure of the lane: data has been lost.
+    #[inline]
+    pub fn failure(&self) -> Option<&EngineError> {
+        self.core.failure.as_deref()
+    }
+
+    /// Whether an operation can probably be submitted without waiting. While there is no room, turns of
+    /// the loop make some.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.core.has_transfer_room() && self.core.has_message_room() && self.pool.has_room()
+    }
+
+    /// As [`Lane::fence`], for every PE.
+    pub fn fence_all(&mut self) {
+        self.end_burst();
+        for stream in self.core.streams.iter_mut() {
+            stream.fence();
+        }
+    }
+
+    /// Whether a PE is one of the job.
+    #[inline]
+    pub fn has_pe(&self, pe: Pe) -> bool {
+        pe.0 < self.core.streams.n_pes()
+    }
+}

@@ -1,0 +1,303 @@
+//! The turn of a lane: completions, messages, queues, and what mechanisms have to see to, in this order.
+
+use crate::engine::atomics::fabric::{self, Outcome};
+use crate::engine::error::EngineError;
+use crate::engine::ids::{RailId, Token};
+use crate::engine::lane::Lane;
+use crate::engine::lane::handoff::Inbox;
+use crate::engine::lane::idle::is_idle;
+use crate::engine::port::packet::Packet;
+use crate::engine::port::{Failure, Polled, Port};
+use crate::engine::posting::completions::Drain;
+use crate::engine::posting::failure::{CONTROL, unknown_token};
+use crate::engine::posting::{Core, Event};
+use crate::engine::recovery::reset::LAST_TURNS;
+use crate::engine::state::batch::Batch;
+use crate::engine::state::segment::{Kind, Stage};
+
+impl<P: Port> Lane<P> {
+    /// One turn of the loop: completions, queues, watchdog. Says whether it found anything to do.
+    ///
+    /// # Errors
+    /// The lane's first failure, from then on at every call: data has been lost.
+    #[inline]
+    pub fn progress(&mut self) -> Result<bool, EngineError> {
+        let busy = self.turn();
+        if self.core.failure.is_some() {
+            self.tell_of_failure();
+        }
+        match &self.core.failure {
+            None => Ok(busy),
+            Some(failed) => Err((**failed).clone()),
+        }
+    }
+
+    /// One turn of the loop, whatever has failed before.
+    #[inline]
+    pub(in crate::engine) fn turn(&mut self) -> bool {
+        let mut busy = false;
+        for rail in 0..self.core.rails.len() {
+            let rail = RailId(rail as u8);
+            if self.core.port.has_completions(rail) {
+                busy |= self.drain(rail);
+            }
+            if self.receives && self.core.port.has_message(rail) {
+                busy |= self.receive(rail);
+            }
+        }
+        if self.core.ready != 0 {
+            busy |= self.post_ready();
+        }
+        if self.inbox.as_deref().is_some_and(Inbox::has_work) {
+            busy |= self.serve_users();
+        }
+        if self.staging.has_work() {
+            busy |= self.staging.pump(&mut self.core);
+        }
+        if !self.core.unnumbered.is_empty() || !self.core.control.is_empty() {
+            busy |= self.send_due();
+        }
+        if self.core.watchdog.is_due() {
+            self.inspect();
+        }
+        busy
+    }
+
+    /// Takes a rail's completions and applies them.
+    #[inline(always)]
+    pub(in crate::engine) fn drain(&mut self, rail: RailId) -> bool {
+        let Self { core, rare, .. } = self;
+        let Core { port, segments, streams, .. } = core;
+        let mut drain = Drain::new(segments, streams, rare);
+        let polled = port.drain(rail, |index| drain.take(index));
+        let mut known = drain.finish();
+        while let Some(token) = self.rare.pop() {
+            known += u32::from(self.completed(token));
+        }
+        if known != 0 {
+            let state = &mut self.core.rails[rail.index()];
+            state.completed(known);
+            state.moved = self.core.watchdog.stamp();
+        }
+        match polled {
+            Polled::Empty => false,
+            Polled::Completed(_) => true,
+            Polled::Failed(failure) => {
+                self.failed(rail, failure);
+                true
+            }
+        }
+    }
+
+    #[inline]
+    pub(in crate::engine) fn wait_turn(&mut self, idle: &mut u32) {
+        let busy = self.turn();
+        if is_idle(idle, busy) {
+            self.core.port.relax();
+        }
+    }
+
+    /// Posts from the rails' queues what they take, and gives rails what waits for them.
+    #[cold]
+    pub(in crate::engine) fn post_ready(&mut self) -> bool {
+        let moved = self.core.post_ready();
+        moved | self.pool.hand_out(&mut self.core)
+    }
+
+    /// Sends the messages without numbers that are due, as far as there is room.
+    #[cold]
+    fn send_due(&mut self) -> bool {
+        let Some(mut packet) = self.packet.take() else { return false };
+        let moved = self.core.send_control(&mut packet);
+        self.packet = Some(packet);
+        moved
+    }
+
+    /// A submitter has no room: turns the loop once.
+    #[cold]
+    pub(in crate::engine) fn make_room(&mut self, idle: &mut u32) -> Result<(), EngineError> {
+        self.core.want_acks();
+        // What the turn begins for others does not belong to the submitter's batch.
+        let submitted = self.core.segments.batches.enter(Batch::NONE);
+        self.wait_turn(idle);
+        self.core.segments.batches.enter(submitted);
+        self.room_or_failure()
+    }
+
+    /// Applies one completion, except for the rail's own count. Says whether it was of a segment in
+    /// flight.
+    #[cold]
+    fn completed(&mut self, token: Token) -> bool {
+        let segment = self.core.segments.away(token);
+        let is_lost = segment.is_some_and(|segment| segment.stage == Stage::Limbo);
+        if is_lost && !self.core.came_back(token) {
+            unknown_token(token);
+            return false;
+        }
+        self.core.unweigh_completed(token);
+        let known = self.core.completed(token)
+            || self.completed_atomic(token)
+            || self.staging.completed_staged(&mut self.core, token);
+        if !known {
+            unknown_token(token);
+        }
+        known
+    }
+
+    /// A completion that may be an atomic's: stores the word before, then its flag.
+    fn completed_atomic(&mut self, token: Token) -> bool {
+        match fabric::completed(&mut self.core, token) {
+            None => return false,
+            Some(Outcome::GoesOn) => {}
+            Some(Outcome::Ended(fetched)) => {
+                let pe = self.core.segments[token.0].pe;
+                if let Some(word) = fetched {
+                    let (place, before) = (word.place, word.before);
+                    self.staging.store_result(&mut self.core, pe, place, before, word.width);
+                }
+                self.core.drop_segment(token);
+            }
+        }
+        true
+    }
+
+    /// A completion with an error.
+    #[cold]
+    fn failed(&mut self, rail: RailId, failure: Failure) {
+        let Self { core, recovery, .. } = self;
+        if let (Some(recovery), true) = (recovery.as_deref_mut(), failure.is_message) {
+            return recovery.failed_message(core, rail, &failure);
+        }
+        // A reply or an acknowledgement that is lost belongs to no segment of ours, but to one of the
+        // peer's, which would wait for ever.
+        let Some(token) = failure.token.filter(|token| *token != CONTROL) else {
+            return match recovery.as_deref_mut().filter(|_| core.port.can_reset(rail)) {
+                Some(recovery) => recovery.close_rail(core, rail, core.me),
+                None => core.fail_rail(rail, failure.error),
+            };
+        };
+        match core.segments.away(token) {
+            Some(segment) if matches!(segment.stage, Stage::Posted | Stage::Native) => {
+                core.rails[segment.rail.index()].completed(1);
+            }
+            Some(segment) if segment.stage == Stage::Limbo => {
+                let rail = segment.rail;
+                if !core.came_back(token) {
+                    return unknown_token(token);
+                }
+                core.rails[rail.index()].completed(1);
+                core.segments[token.0].stage = Stage::Limbo;
+                core.watchdog.hurry();
+                return core.token_is_back(token);
+            }
+            Some(_) => {}
+            None => return unknown_token(token),
+        }
+        core.fail_segment(token, failure.error);
+    }
+
+    /// Looks for segments that do not end, and sees to what was raised.
+    #[cold]
+    fn inspect(&mut self) {
+        self.see_to_events();
+        let now = self.core.port.now();
+        let due = self.core.watchdog.starts(now);
+        if self.recovery.is_some() {
+            self.recover(due);
+        }
+        if !due {
+            return;
+        }
+        // What nobody waits for, nobody asks about; unasked, it would seem to be stuck.
+        self.core.want_acks();
+        let staged = self.staging.moved();
+        let Core { streams, segments, watchdog, port, rails, .. } = &mut self.core;
+        for (pe, failed) in watchdog.look(streams, segments, port, rails, staged) {
+            self.core.fail_stream(pe, failed);
+        }
+        self.signals.inspect_counts(&mut self.core);
+        self.see_to_events();
+    }
+
+    /// Gives what was raised to the mechanisms that it is for.
+    fn see_to_events(&mut self) {
+        let Self { core, pool, staging, recovery, .. } = self;
+        while let Some(event) = core.events.pop_front() {
+            match event {
+                Event::Begins(token) => match core.segments[token.0].kind {
+                    Kind::Bulk => pool.begin_bulk(core, token),
+                    _ => staging.begin_piece(core, token),
+                },
+                Event::Dropped(token) => match core.segments[token.0].kind {
+                    Kind::Bulk => pool.drop_bulk(core, token),
+                    _ => staging.drop_piece(core, token),
+                },
+                Event::Refused(token, error) => match recovery.as_deref_mut() {
+                    Some(recovery) => recovery.refused(core, token, error),
+                    None => core.end_failed(token, error),
+                },
+                Event::PathFailed { pe, rail, error } => {
+                    if let Some(recovery) = recovery.as_deref_mut() {
+                        recovery.path_failed(core, pe, rail, &error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gets on with what has failed. `look` is whether it is time to look at the paths as well.
+    #[cold]
+    fn recover(&mut self, look: bool) {
+        self.hear();
+        if let Some(recovery) = self.recovery.as_deref_mut() {
+            recovery.adopt(&mut self.core);
+            if look {
+                recovery.look_at_paths(&mut self.core);
+            }
+        }
+        let due = |lane: &Self| lane.recovery.as_deref()?.due_to_close(&lane.core);
+        while let Some((rail, cause)) = due(self) {
+            self.take_last(rail);
+            if let Some(recovery) = self.recovery.as_deref_mut() {
+                recovery.reset(&mut self.core, rail, cause);
+            }
+        }
+        if let Some(recovery) = self.recovery.as_deref_mut() {
+            recovery.go_on(&mut self.core, &mut self.staging);
+        }
+        self.see_to_events();
+    }
+
+    /// Takes in what has come to the control endpoints.
+    fn hear(&mut self) {
+        let mut packet = Packet::EMPTY;
+        for rail in self.core.rail_ids() {
+            while self.core.port.receive_control(rail, &mut packet) {
+                self.message_at_length(rail, packet.bytes());
+            }
+        }
+    }
+
+    /// Takes what has completed on a rail that is about to be closed, and what has come in.
+    fn take_last(&mut self, rail: RailId) {
+        for _ in 0..LAST_TURNS {
+            let mut busy = self.core.port.has_completions(rail) && self.drain(rail);
+            busy |= self.receives && self.core.port.has_message(rail) && self.receive(rail);
+            if !busy {
+                break;
+            }
+        }
+        self.see_to_events();
+    }
+
+    /// The lane has failed: user threads need not wait any longer, and peers hear of it.
+    #[cold]
+    fn tell_of_failure(&mut self) {
+        if let (Some(inbox), Some(failed)) = (&self.inbox, &self.core.failure) {
+            inbox.fail(failed);
+        }
+        if !self.core.unnumbered.is_empty() {
+            self.last_words();
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Messages without numbers on their way out: acknowledgements, what asks for them, and answers.
+
+use crate::engine::ids::Pe;
+use crate::engine::port::packet::Packet;
+use crate::engine::port::{Port, Posted};
+use crate::engine::posting::failure::{CONTROL, local_fault};
+use crate::engine::posting::{Core, Event};
+use crate::engine::state::unnumbered::{NO_TICKET, Unnumbered, What};
+use crate::engine::wire::message::{Body, Message};
+use crate::engine::wire::staged::{MAX_PAYLOAD, Staged};
+use crate::engine::wire::window::Seq;
+
+impl<P: Port> Core<P> {
+    /// Sends the replies and the control messages that are due, as far as there is room.
+    #[cold]
+    pub(in crate::engine) fn send_control(&mut self, packet: &mut Packet) -> bool {
+        let mut moved = false;
+        while let Some(due) = self.unnumbered.pop_front() {
+            if !self.send_due(&due, packet) {
+                self.unnumbered.push_front(due);
+                break;
+            }
+            moved = true;
+        }
+        while let Some(pe) = self.control.front().copied() {
+            let Some(stream) = self.streams.find_mut(pe) else {
+                self.control.pop_front();
+                continue;
+            };
+            let link = stream.link();
+            let (seq, body) = if link.request_due {
+                (link.requested(), Body::AckRequest)
+            } else {
+                (Seq(0), Body::Ack)
+            };
+            let due = link.request_due || link.ack_due;
+            if due && !self.send_unnumbered(pe, seq, body, packet) {
+                // Its path may be one that fails; what is for others need not wait for that.
+                self.control.rotate_left(1);
+                break;
+            }
+            if let Some(stream) = self.streams.find_mut(pe) {
+                let link = stream.link();
+                link.request_due = false;
+                link.in_control = false;
+            }
+            self.control.pop_front();
+            moved = true;
+        }
+        moved
+    }
+
+    /// Sends one that is due. Whether it has left, or never will.
+    fn send_due(&mut self, due: &Unnumbered, packet: &mut Packet) -> bool {
+        let mut bytes = [0; MAX_PAYLOAD];
+        let body = match due.what {
+            What::Word { ticket, value } => Body::Reply { ticket, value },
+            What::Pulled { ticket } => Body::Staged(Staged::Pulled { ticket }),
+            What::Exposed { ticket, from } => Body::Staged(Staged::Exposed { ticket, from }),
+            What::Release { ticket } => Body::Staged(Staged::Release { ticket }),
+            What::Refused { ticket, ref why } => Body::Staged(Staged::Refused { ticket, why }),
+            What::Keys { ref view, first } => {
+                Body::Staged(Staged::Keys(view.keys_from(first, &mut bytes)))
+            }
+            What::Loaded { ticket, ref bytes, len } => {
+                Body::Staged(Staged::Loaded { ticket, payload: &bytes[..len] })
+            }
+        };
+        self.send_unnumbered(due.pe, Seq(0), body, packet)
+    }
+
+    /// A message without a number is due.
+    pub(in crate::engine) fn note(&mut self, pe: Pe, what: What) {
+        self.unnumbered.push_back(Unnumbered { pe, what });
+    }
+
+    /// A request is not carried out: it is not acknowledged, and the sender is told.
+    #[cold]
+    pub(in crate::engine) fn cannot_carry_out(&mut self, pe: Pe, seq: Seq, why: String) {
+        if let Some(stream) = self.streams.find_mut(pe) {
+            stream.link().refuse(seq);
+        }
+        self.note(pe, What::Refused { ticket: NO_TICKET, why: (*why).into() });
+        self.bad_message(pe, why);
+    }
+
+    /// What is sent to the peer next takes another path than the last: that one may not work.
+    #[cold]
+    pub(in crate::engine) fn take_turns(&mut self, pe: Pe) {
+        if let Some(stream) = self.streams.find_mut(pe) {
+            stream.rotate(&self.paths);
+        }
+    }
+
+    /// Sends a message that is not acknowledged itself. Whether it has left, or never will.
+    fn send_unnumbered(&mut self, pe: Pe, seq: Seq, body: Body<'_>, packet: &mut Packet) -> bool {
+        let Some(stream) = self.streams.find_mut(pe) else { return true };
+        if stream.error.is_some() {
+            return true;
+        }
+        if self.rails[stream.next.rail.index()].is_paused() {
+            stream.rotate(&self.paths);
+            if self.rails[stream.next.rail.index()].is_paused() {
+                return false;
+            }
+        }
+        let path = stream.next;
+        let ack = stream.link().ack();
+        Message { from: self.me, seq, ack, body }.encode(packet);
+        match self.port.send(path.rail, path.to, CONTROL, packet.bytes()) {
+            Ok(Posted::Yes) => {
+                stream.link().carried(ack);
+                if self.recovers {
+                    // The next one goes another way: this one may not work.
+                    stream.rotate(&self.paths);
+                }
+                true
+            }
+            Ok(Posted::Again) => {
+                if self.recovers {
+                    stream.rotate(&self.paths);
+                }
+                self.rails[path.rail.index()].counters.again += 1;
+                false
+            }
+            // Acknowledgements and replies are asked for again.
+            Err(error) if self.recovers => {
+                self.raise(Event::PathFailed { pe, rail: path.rail, error });
+                true
+            }
+            Err(error) => {
+                let failed = local_fault(pe, &error);
+                self.fail_stream(pe, failed);
+                true
+            }
+        }
+    }
+}

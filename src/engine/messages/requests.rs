@@ -1,0 +1,131 @@
+//! Messages with numbers on their way out: atomics, signals, and bytes for staged memory.
+//!
+//! # Why messages cannot deadlock
+//! Every message that comes in is taken at once, whatever else is full: carrying it out needs no
+//! slot, and what it calls forth (a reply, an acknowledgement) is noted in room that was set aside:
+//! a bit per peer for acknowledgements, which are cumulative, and [`FETCHES`](crate::engine::state::link::FETCHES)
+//! places per peer for replies, since a peer has no more fetches under way. So a peer's messages
+//! never wait for ours. Ours wait for (a) the fabric, (b) the peer's window, which its
+//! acknowledgements open, and those we ask for as soon as anybody waits.
+
+use crate::engine::atomic::Atomic;
+use crate::engine::error::EngineError;
+use crate::engine::ids::Pe;
+use crate::engine::port::{Desc, Direction, Local, Port};
+use crate::engine::posting::Core;
+use crate::engine::request::AtomicRequest;
+use crate::engine::state::operation::OpId;
+use crate::engine::state::segment::Kind;
+use crate::engine::wire::message::{Body, Message, Spot};
+use crate::engine::wire::window::Seq;
+
+impl<P: Port> Core<P> {
+    /// Submits a message about a word if there is room for it, chained to an operation if one is
+    /// given. `order` is the number of the ordered put that it is the signal of. Never blocks.
+    #[inline]
+    pub(in crate::engine) fn try_message<'b>(
+        &mut self,
+        request: &AtomicRequest<'_>,
+        chained_to: OpId,
+        order: Option<u32>,
+        body: impl FnOnce(Spot, Atomic) -> Body<'b>,
+    ) -> Result<bool, EngineError> {
+        self.stream_to(request.pe)?;
+        let atomic = request.atomic;
+        let width = atomic.width.bytes();
+        let (remote, offset) = request.word()?;
+        let at = Spot { slot: remote.slot(), offset };
+
+        let fetch = request.result.filter(|_| atomic.op.fetches());
+        let Some(stream) = self.streams.find_mut(request.pe) else { return Ok(false) };
+        let path = stream.next;
+        let link = stream.link();
+        let Some(place) = link.fetch_place().or_else(|| fetch.is_none().then_some(0)) else {
+            return Ok(false);
+        };
+        let Some(token) = self.segments.take() else { return Ok(false) };
+        let Some(slot) = self.messages.take(token.0) else {
+            self.segments.give_unused(token);
+            return Ok(false);
+        };
+        let segment = &mut self.segments[token.0];
+        segment.transfer.local =
+            Local::Memory { addr: fetch.map_or(0, |place| place.addr), desc: Desc(0) };
+        let flag = fetch.and_then(|place| place.flag);
+        segment.transfer.remote = flag.unwrap_or(0);
+        segment.transfer.key = u64::from(flag.is_some());
+        segment.transfer.direction = Direction::Write;
+        segment.transfer.len = width;
+        segment.pe = request.pe;
+        segment.direction = Direction::Write;
+        segment.born = self.watchdog.stamp();
+        segment.message = slot;
+        segment.kind = if fetch.is_some() { Kind::Fetch } else { Kind::Message };
+        segment.rail = path.rail;
+        // Numbers are given when the message leaves: one that waits must not hold up the window.
+        let body = match fetch {
+            None => body(at, atomic),
+            Some(_) => {
+                segment.data = place.into();
+                Body::Fetch { at, atomic, ticket: segment.new_ticket(token), place }
+            }
+        };
+        if let Body::CountedSignal { tag, .. } = body {
+            segment.kind = Kind::CountedSignal;
+            segment.data = tag.0.into();
+        } else if let Some(number) = order {
+            segment.kind = Kind::OrderedSignal;
+            segment.data = number;
+        }
+        let message = Message { from: self.me, seq: Seq(0), ack: Seq(0), body };
+        message.encode(self.messages.packet_mut(slot));
+        if fetch.is_some() {
+            link.turn_fetch(place);
+        }
+        stream.rotate(&self.paths);
+
+        self.set_out_behind(token, chained_to);
+        self.check_stream(request.pe)?;
+        Ok(true)
+    }
+
+    /// Submits a message of a put if there is room for it, counted by an operation if one is given.
+    /// Never blocks.
+    #[cold]
+    pub(in crate::engine) fn try_plain_message(
+        &mut self,
+        pe: Pe,
+        op: OpId,
+        len: usize,
+        body: Body<'_>,
+    ) -> Result<bool, EngineError> {
+        let stream = self.stream_to(pe)?;
+        stream.link();
+        let rail = stream.next.rail;
+        let Some(token) = self.segments.take() else { return Ok(false) };
+        let Some(slot) = self.messages.take(token.0) else {
+            self.segments.give_unused(token);
+            return Ok(false);
+        };
+        self.encode_into(slot, body);
+        let segment = &mut self.segments[token.0];
+        segment.pe = pe;
+        segment.count_for(op.0);
+        segment.direction = Direction::Write;
+        segment.born = self.watchdog.stamp();
+        segment.message = slot;
+        segment.kind = Kind::Message;
+        segment.rail = rail;
+        segment.transfer.direction = Direction::Write;
+        segment.transfer.len = len;
+        if op != OpId::NONE {
+            self.ops.add(op.0);
+        }
+        if let Some(stream) = self.streams.find_mut(pe) {
+            stream.rotate(&self.paths);
+        }
+        self.set_out(token);
+        self.check_stream(pe)?;
+        Ok(true)
+    }
+}

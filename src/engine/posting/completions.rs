@@ -1,0 +1,229 @@
+//! The ends of segments: what a completion, or a segment that is dropped, means for its operation, its stream
+//! and what is behind them.
+
+use crate::engine::ids::Token;
+use crate::engine::port::{Direction, POLL_BATCH, Port};
+use crate::engine::posting::{Core, Event};
+use crate::engine::state::operation::OpId;
+use crate::engine::state::segment::{
+    Finish, Finished, Kind, NIL, Plain, Segment, SegmentTable, Stage,
+};
+use crate::engine::state::stream::Streams;
+use crate::engine::wire::message::Tag;
+
+/// The completions of one poll, on their way into the lane's books.
+///
+/// Most are plain and of the same peer as the one before. Those are counted, and their stream is told
+/// once, when the run ends.
+#[derive(Debug)]
+pub(in crate::engine) struct Drain<'a> {
+    segments: &'a mut SegmentTable,
+    streams: &'a mut Streams,
+    /// What a segment is that belongs to the run.
+    run: Plain,
+    /// Segments of the run.
+    count: u32,
+    /// Segments of the runs before.
+    known: u32,
+    rare: &'a mut Rare,
+}
+
+/// Completions that take more than counting. Belongs to the lane, so that an idle poll need not make
+/// room for them.
+#[derive(Debug)]
+pub(in crate::engine) struct Rare {
+    tokens: [Token; POLL_BATCH],
+    count: usize,
+}
+
+impl Rare {
+    /// None.
+    pub(in crate::engine) const EMPTY: Rare = Rare { tokens: [Token(0); POLL_BATCH], count: 0 };
+
+    /// Takes one out, in no order.
+    #[inline(always)]
+    pub(in crate::engine) fn pop(&mut self) -> Option<Token> {
+        self.count = self.count.checked_sub(1)?;
+        self.tokens.get(self.count).copied()
+    }
+}
+
+impl<'a> Drain<'a> {
+    #[inline(always)]
+    pub(in crate::engine) fn new(
+        segments: &'a mut SegmentTable,
+        streams: &'a mut Streams,
+        rare: &'a mut Rare,
+    ) -> Self {
+        Self { segments, streams, run: Plain::NONE, count: 0, known: 0, rare }
+    }
+
+    /// Takes one completion, at most [`POLL_BATCH`] times; false if there is no segment of that index.
+    #[inline(always)]
+    pub(in crate::engine) fn take(&mut self, index: usize) -> bool {
+        match self.segments.finish_plain(index, self.run) {
+            Finish::Done => {
+                self.count += 1;
+                true
+            }
+            Finish::NoSlot => false,
+            Finish::Other => {
+                self.start_run(Token(index as u32));
+                true
+            }
+        }
+    }
+
+    /// Takes a completion that does not belong to the run.
+    #[inline(never)]
+    fn start_run(&mut self, token: Token) {
+        self.end_run();
+        match self.segments.plain(token) {
+            // A closed stream may be opened by the end of this segment.
+            Some(run) if self.streams.is_open(run.pe()) => {
+                self.run = run;
+                self.segments.finish_plain(token.index(), run);
+                self.count = 1;
+            }
+            _ => {
+                if let Some(place) = self.rare.tokens.get_mut(self.rare.count) {
+                    *place = token;
+                    self.rare.count += 1;
+                }
+            }
+        }
+    }
+
+    fn end_run(&mut self) {
+        if self.count != 0 {
+            self.segments.count_finished(self.run, self.count);
+            self.streams.ended(self.run, self.count);
+            self.known += self.count;
+        }
+        self.run = Plain::NONE;
+        self.count = 0;
+    }
+
+    /// Ends the last run. The number of segments that have ended; the rare ones are left.
+    #[inline(always)]
+    pub(in crate::engine) fn finish(mut self) -> u32 {
+        self.end_run();
+        self.known
+    }
+}
+
+impl<P: Port> Core<P> {
+    /// Applies one completion of bytes that no mechanism moves, except for the rail's own count. Whether it
+    /// was of such a segment in flight.
+    pub(in crate::engine) fn completed(&mut self, token: Token) -> bool {
+        let segment = self.segments.away(token);
+        let reissued = segment.is_some_and(Segment::is_reissued_write);
+        let Some(finished) = self.segments.finish(token) else { return false };
+        if reissued {
+            self.reissued_ended(finished.pe);
+        }
+        self.ended(finished);
+        true
+    }
+
+    /// Tells the operation and the stream of a segment that was under way that it has ended.
+    ///
+    /// In this order: a signal chained to the operation is under way before its data is not, so the
+    /// stream is never quiet in between.
+    #[inline(always)]
+    pub(in crate::engine) fn ended(&mut self, Finished { pe, op, direction }: Finished) {
+        if op != OpId::NONE.0 {
+            self.op_done(op);
+        }
+        let Some(stream) = self.streams.find_mut(pe) else { return };
+        if stream.end(direction) {
+            self.open_stream(pe);
+        }
+    }
+
+    pub(in crate::engine) fn op_done(&mut self, op: u32) {
+        if let Some(then) = self.ops.done(op) {
+            self.unchain(Token(then));
+        }
+    }
+
+    /// A signal's data is delivered: the signal may leave, or is dropped with the rest of a stream
+    /// that has failed. Not before fences that came later, which is why it does not look at them.
+    pub(in crate::engine) fn unchain(&mut self, token: Token) {
+        let Segment { pe, rail, .. } = self.segments[token.0];
+        match self.streams.find_mut(pe) {
+            Some(stream) if stream.error.is_none() => {
+                stream.begin(Direction::Write);
+                self.queue(token, rail);
+            }
+            _ => self.drop_segment(token),
+        }
+    }
+
+    /// Ends a segment that is not posted and will not be.
+    #[cold]
+    pub(in crate::engine) fn drop_segment(&mut self, token: Token) {
+        self.unweigh(token, false);
+        let segment = &self.segments[token.0];
+        if segment.kind.has_mover() {
+            return self.raise(Event::Dropped(token));
+        }
+        if segment.kind.is_noted() {
+            self.leave_message(token);
+        }
+        self.end_dropped(token);
+    }
+
+    /// Ends a segment that is not posted and will not be, and that has nothing any more.
+    pub(in crate::engine) fn end_dropped(&mut self, token: Token) {
+        let segment = self.segments[token.0];
+        let Segment { pe, stage, direction, .. } = segment;
+        let op = segment.op();
+        if segment.is_reissued_write() {
+            self.reissued_ended(pe);
+        }
+        self.segments.give(token);
+        if matches!(stage, Stage::Held | Stage::Chained) {
+            if op != OpId::NONE.0 {
+                self.op_done(op);
+            }
+        } else {
+            self.ended(Finished { pe, op, direction });
+        }
+    }
+
+    /// The message of a segment that ends, or its place among the atomics of the fabric.
+    fn leave_message(&mut self, token: Token) {
+        let Segment { message, pe, kind, stage, data, .. } = self.segments[token.0];
+        if kind == Kind::Native {
+            if let Some(atomics) = self.atomics.as_deref_mut() {
+                atomics.give(message);
+            }
+            return;
+        }
+        if let (Kind::Fetch | Kind::CountedSignal, Some(stream)) = (kind, self.streams.find_mut(pe))
+        {
+            let link = stream.link();
+            match (kind, link.tags.as_deref_mut()) {
+                (Kind::Fetch, _) => link.turn_fetch(data as u8),
+                // Acknowledged, or the stream has failed and sends nothing more.
+                (_, Some(tags)) => tags.give(Tag(data as u16)),
+                (_, None) => {}
+            }
+        }
+        self.give_message(message, stage);
+    }
+
+    /// A segment at this stage has no message any more, if it had one.
+    pub(in crate::engine) fn give_message(&mut self, message: u32, stage: Stage) {
+        if message == NIL {
+            return;
+        }
+        if stage == Stage::Sent {
+            // The message itself waits for its acknowledgement.
+            self.messages.forget_segment(message);
+        } else {
+            self.messages.give(message);
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Segments on their way to the fabric: filled in, held behind fences, queued, and posted.
+
+use crate::engine::ids::{Pe, RailId, Token};
+use crate::engine::port::{Direction, Port, PortError, Posted, Transfer};
+use crate::engine::posting::doorbell::Doorbell;
+use crate::engine::posting::{Core, Event};
+use crate::engine::state::operation::OpId;
+use crate::engine::state::paths::Hop;
+use crate::engine::state::segment::{Kind, NIL, Segment, Stage};
+
+/// What became of an attempt to hand a segment to the fabric.
+pub(in crate::engine) enum Left {
+    /// The fabric has it.
+    Taken,
+    /// The fabric has no room.
+    NoRoom,
+    /// The peer's window is full.
+    NoWindow,
+    /// The fabric refused it for good.
+    Failed(PortError),
+}
+
+impl<P: Port> Core<P> {
+    /// Fills in a segment of an operation.
+    pub(in crate::engine) fn fill(
+        &mut self,
+        token: Token,
+        pe: Pe,
+        hop: &Hop,
+        transfer: Transfer,
+        op: OpId,
+        kind: Kind,
+    ) {
+        let segment = &mut self.segments[token.0];
+        segment.transfer = transfer;
+        segment.pe = pe;
+        segment.count_for(op.0);
+        segment.born = self.watchdog.stamp();
+        segment.direction = transfer.direction;
+        segment.kind = kind;
+        segment.message = NIL;
+        segment.rail = hop.rail;
+        if op != OpId::NONE {
+            self.ops.add(op.0);
+        }
+    }
+
+    /// Posts a new segment, or puts it into a queue.
+    #[inline]
+    pub(in crate::engine) fn dispatch(&mut self, token: Token, rail: RailId) {
+        // Behind others in the rail's queue it may not go, whatever it is.
+        let left = if self.rails[rail.index()].front().is_some() || self.withholds {
+            Left::NoRoom
+        } else {
+            self.launch(token, rail, Doorbell::Ring)
+        };
+        match left {
+            Left::Taken => {}
+            Left::NoRoom => self.queue(token, rail),
+            Left::NoWindow => self.wait_for_window(token),
+            Left::Failed(error) => self.fail_segment(token, error),
+        }
+    }
+
+    /// Hands a segment to the fabric.
+    pub(super) fn launch(&mut self, token: Token, rail: RailId, doorbell: Doorbell) -> Left {
+        let segment = &mut self.segments[token.0];
+        match segment.kind {
+            Kind::Transfer | Kind::Counted | Kind::Weighed | Kind::Ordered | Kind::Reissued => {}
+            // It waits in the pool, and is never launched itself.
+            Kind::Bulk => return Left::NoRoom,
+            // A piece has a message until its peer was asked, and is bytes to move then.
+            Kind::Staged | Kind::ForPeer if segment.message == NIL => {}
+            Kind::Message
+            | Kind::CountedSignal
+            | Kind::OrderedSignal
+            | Kind::Fetch
+            | Kind::Staged
+            | Kind::ForPeer => {
+                return self.send_message(token, rail);
+            }
+            Kind::Native => return self.launch_atomic(token, rail),
+        }
+        let state = &mut self.rails[rail.index()];
+        if state.is_full() {
+            return Left::NoRoom;
+        }
+        let (to, transfer) = (self.paths.get(segment.pe, rail).to, &segment.transfer);
+        let posted = match (segment.kind, doorbell) {
+            (Kind::Counted, _) => self.port.post_with_data(rail, to, token, transfer, segment.data),
+            (_, Doorbell::Ring) => self.port.post(rail, to, token, transfer),
+            (_, Doorbell::Owe) => self.port.post_more(rail, to, token, transfer),
+        };
+        self.launched(token, rail, Stage::Posted, posted)
+    }
+
+    /// Hands an atomic to the fabric.
+    #[cold]
+    fn launch_atomic(&mut self, token: Token, rail: RailId) -> Left {
+        let segment = &self.segments[token.0];
+        let Some(atomics) = self.atomics.as_deref() else { return Left::NoRoom };
+        if self.rails[rail.index()].is_full() {
+            return Left::NoRoom;
+        }
+        let (to, posted) = atomics.to_post(segment.pe, segment.message);
+        let posted = self.port.post_atomic(rail, to, token, posted);
+        self.launched(token, rail, Stage::Native, posted)
+    }
+
+    /// Takes note of what the fabric has said to a segment; if it has taken it, that is the stage it is
+    /// in.
+    #[inline]
+    fn launched(
+        &mut self,
+        token: Token,
+        rail: RailId,
+        stage: Stage,
+        posted: Result<Posted, PortError>,
+    ) -> Left {
+        let (segment, state) = (&mut self.segments[token.0], &mut self.rails[rail.index()]);
+        match posted {
+            Ok(Posted::Yes) => {
+                segment.stage = stage;
+                segment.born = self.watchdog.stamp();
+                state.taken(segment.transfer.len);
+                Left::Taken
+            }
+            Ok(Posted::Again) => {
+                state.counters.again += 1;
+                Left::NoRoom
+            }
+            Err(error) => Left::Failed(error),
+        }
+    }
+
+    /// A segment sets out, or waits for an operation to end if one is given.
+    #[inline]
+    pub(in crate::engine) fn set_out_behind(&mut self, token: Token, op: OpId) {
+        if op == OpId::NONE {
+            return self.set_out(token);
+        }
+        self.segments[token.0].stage = Stage::Chained;
+        if self.ops.chain(op, token.0) {
+            self.unchain(token);
+        }
+    }
+
+    /// A segment that the core moves itself, and that has all it needs, sets out, or waits behind its
+    /// stream's fence.
+    pub(in crate::engine) fn set_out(&mut self, token: Token) {
+        if self.passes_fence(token) {
+            let rail = self.segments[token.0].rail;
+            self.segments[token.0].stage = Stage::Ready;
+            self.dispatch(token, rail);
+        }
+    }
+
+    /// Whether a segment that has all it needs is under way from now on. Else it waits behind its stream's
+    /// fence; once that is passed it sets out, or [`Event::Begins`] says so.
+    pub(in crate::engine) fn passes_fence(&mut self, token: Token) -> bool {
+        let segment = &mut self.segments[token.0];
+        let (pe, direction) = (segment.pe, segment.direction);
+        let Some(stream) = self.streams.find_mut(pe) else { return false };
+        if stream.is_closed() && direction == Direction::Write {
+            segment.epoch = stream.epoch();
+            segment.stage = Stage::Held;
+            stream.held.push(&mut self.segments, token.0);
+            // What it waits for may be messages, whose delivery only the peer can tell.
+            self.want_ack(pe);
+            return false;
+        }
+        stream.begin(direction);
+        true
+    }
+
+    /// Puts a segment that is under way at the end of its rail's queue.
+    pub(in crate::engine) fn queue(&mut self, token: Token, rail: RailId) {
+        self.segments[token.0].stage = Stage::Ready;
+        let state = &mut self.rails[rail.index()];
+        state.counters.queued += 1;
+        state.push(&mut self.segments, token.0);
+        self.ready += 1;
+    }
+
+    /// Posts from the rails' queues what they take. Whether any left.
+    pub(in crate::engine) fn post_ready(&mut self) -> bool {
+        let mut moved = false;
+        self.withheld = 0;
+        for rail in self.rail_ids() {
+            let mut burst = 0;
+            while let Some(index) = self.rails[rail.index()].front() {
+                let token = Token(index);
+                let doorbell = self.doorbell(rail, index, burst);
+                // Nothing is sent to a peer after a failure: what follows might be a flag for data
+                // that never left.
+                let failed = self.check_stream(self.segments[index].pe).is_err();
+                let left = if failed { None } else { Some(self.launch(token, rail, doorbell)) };
+                if matches!(left, Some(Left::NoRoom)) {
+                    break;
+                }
+                if matches!(left, Some(Left::Taken)) {
+                    burst = self.rang(rail, index, doorbell);
+                }
+                self.rails[rail.index()].pop(&self.segments);
+                self.ready -= 1;
+                moved = true;
+                match left {
+                    None => self.drop_segment(token),
+                    Some(Left::Failed(error)) => self.fail_segment(token, error),
+                    Some(Left::NoWindow) => self.wait_for_window(token),
+                    Some(Left::Taken | Left::NoRoom) => {}
+                }
+            }
+        }
+        moved
+    }
+
+    /// Moves to the rails' queues the held writes whose fence has been passed.
+    #[cold]
+    pub(in crate::engine) fn open_stream(&mut self, pe: Pe) {
+        let Some(stream) = self.streams.find_mut(pe) else { return };
+        let Some(epoch) = stream.passed(&self.segments) else { return };
+        while let Some(stream) = self.streams.find_mut(pe) {
+            let Some(index) = stream.held.front() else { return };
+            let segment = &mut self.segments[index];
+            if segment.epoch != epoch {
+                break;
+            }
+            segment.stage = Stage::Ready;
+            segment.born = self.watchdog.stamp();
+            let (rail, kind) = (segment.rail, segment.kind);
+            stream.begin(Direction::Write);
+            stream.held.pop(&self.segments);
+            if kind.has_mover() {
+                self.raise(Event::Begins(Token(index)));
+                continue;
+            }
+            if self.recovers && self.paths.is_out(pe, rail) {
+                self.send_elsewhere(Token(index));
+                continue;
+            }
+            self.rails[rail.index()].push(&mut self.segments, index);
+            self.ready += 1;
+        }
+    }
+
+    /// A segment that was held sets out, and its path has failed in the meantime.
+    #[cold]
+    fn send_elsewhere(&mut self, token: Token) {
+        let Segment { pe, kind, rail, .. } = self.segments[token.0];
+        if kind == Kind::Native {
+            self.queue(token, rail);
+        } else if kind.is_noted() {
+            let rail = self.streams.find(pe).map_or(rail, |stream| stream.next.rail);
+            self.segments[token.0].rail = rail;
+            self.queue(token, rail);
+        } else {
+            self.lose(token, false);
+        }
+    }
+}

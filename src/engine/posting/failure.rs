@@ -1,0 +1,139 @@
+//! What a lane does when something fails: which operations end, which peers are given up, and who is
+//! told.
+//!
+//! A failed segment or message ends the stream to its peer: nothing more is sent there, since what
+//! follows might be a flag for data that never left. Other peers go on. The lane's first failure is
+//! told to the proxy's loop for ever after; a stream's first one to every later call about the peer.
+//!
+//! Where rails are looked after, a segment that the fabric refuses is set aside first, and recovery decides.
+
+use log::error;
+
+use crate::engine::error::EngineError;
+use crate::engine::ids::{Pe, RailId, Token};
+use crate::engine::port::{Port, PortError};
+use crate::engine::posting::{Core, Event};
+use crate::engine::state::segment::{Kind, NIL, Queue, REISSUES, Stage, reissues};
+
+/// The token of messages that belong to no segment.
+pub(in crate::engine) const CONTROL: Token = Token(u32::MAX);
+
+impl<P: Port> Core<P> {
+    /// A rail has failed as a whole: so has every stream with something on it, which may never end.
+    #[cold]
+    pub(in crate::engine) fn fail_rail(&mut self, rail: RailId, error: PortError) {
+        let rail_name = self.port.rail_name(rail).to_owned();
+        let failed = EngineError::Rail { rail, rail_name, error };
+        let on_it = self.segments.in_use().filter(|segment| segment.rail == rail);
+        let mut peers: Vec<Pe> = on_it.map(|segment| segment.pe).collect();
+        peers.sort_unstable();
+        peers.dedup();
+        for pe in peers {
+            self.give_up(pe, &failed);
+        }
+        self.fail_lane(failed);
+    }
+
+    /// A segment that the fabric refused or failed: it goes another way if that may be, or ends, and its
+    /// stream with it. It is none of the rail's segments in flight any more.
+    #[cold]
+    pub(in crate::engine) fn fail_segment(&mut self, token: Token, error: PortError) {
+        if self.recovers && !error.blames_operation() && self.set_aside(token) {
+            return self.raise(Event::Refused(token, error));
+        }
+        self.end_failed(token, error);
+    }
+
+    /// Sets a segment aside until recovery has decided about it. Whether it may.
+    fn set_aside(&mut self, token: Token) -> bool {
+        let segment = &self.segments[token.0];
+        let (stage, kind) = (segment.stage, segment.kind);
+        if kind == Kind::Native || self.check_stream(segment.pe).is_err() {
+            return false;
+        }
+        if segment.message != NIL && kind.is_noted() {
+            return true;
+        }
+        if reissues(segment) >= REISSUES {
+            return false;
+        }
+        if stage != Stage::Limbo {
+            self.lose(token, stage == Stage::Posted);
+        }
+        self.token_is_back(token);
+        true
+    }
+
+    /// Ends a segment that the fabric refused or failed, and its stream with it.
+    #[cold]
+    pub(in crate::engine) fn end_failed(&mut self, token: Token, error: PortError) {
+        let segment = &self.segments[token.0];
+        let pe = segment.pe;
+        let failed = self.segment_error(token, segment.rail, error);
+        // First, so that the end of the segment releases nothing that waits for it.
+        self.fail_stream(pe, failed);
+        self.drop_segment(token);
+    }
+
+    /// What has failed, in words.
+    pub(in crate::engine) fn segment_error(
+        &self,
+        token: Token,
+        rail: RailId,
+        error: PortError,
+    ) -> EngineError {
+        let segment = &self.segments[token.0];
+        EngineError::Segment {
+            what: segment.what(),
+            pe: segment.pe,
+            len: segment.transfer.len,
+            rail,
+            rail_name: self.port.rail_name(rail).to_owned(),
+            error,
+        }
+    }
+
+    /// Gives up a peer, and tells of it.
+    #[cold]
+    pub(in crate::engine) fn fail_stream(&mut self, pe: Pe, failed: EngineError) {
+        self.give_up(pe, &failed);
+        self.fail_lane(failed);
+    }
+
+    /// Marks a stream failed and drops what it holds back.
+    fn give_up(&mut self, pe: Pe, failed: &EngineError) {
+        if let Some(stream) = self.streams.find_mut(pe) {
+            stream.close();
+            stream.error.get_or_insert_with(|| Box::new(failed.clone()));
+            let mut held = std::mem::replace(&mut stream.held, Queue::EMPTY);
+            while let Some(index) = held.pop(&self.segments) {
+                self.drop_segment(Token(index));
+            }
+        }
+    }
+
+    #[cold]
+    pub(in crate::engine) fn fail_lane(&mut self, failed: EngineError) {
+        error!(target: "TRANSPORT", "{failed}");
+        if self.failure.is_none() {
+            self.failure = Some(Box::new(failed));
+        }
+    }
+
+    /// A peer has asked for what cannot be done.
+    pub(in crate::engine) fn bad_message(&mut self, pe: Pe, why: String) {
+        self.fail_lane(EngineError::BadMessage { pe, why });
+    }
+}
+
+#[cold]
+pub(in crate::engine) fn local_fault(pe: Pe, error: &PortError) -> EngineError {
+    EngineError::BadMessage { pe, why: error.to_string() }
+}
+
+#[cold]
+pub(in crate::engine) fn unknown_token(token: Token) {
+    // A provider that completes an operation twice, or one that was never posted. Acting on it
+    // would corrupt another operation's state; ignoring it is safe.
+    error!(target: "TRANSPORT", "libfabric completed an operation that is not in flight ({token:?})");
+}

@@ -1,0 +1,182 @@
+//! The bytes that each rail has ahead, and the paths that are chosen by them.
+
+use crate::engine::error::EngineError;
+use crate::engine::ids::{Pe, Token};
+use crate::engine::port::{Desc, Local, Port, Transfer};
+use crate::engine::posting::Core;
+use crate::engine::request::{LocalSide, Request, refused};
+use crate::engine::state::operation::OpId;
+use crate::engine::state::paths::Hop;
+use crate::engine::state::segment::{Kind, Segment, Stage};
+use crate::engine::wire::handle::HandleView;
+
+impl<P: Port> Core<P> {
+    /// The rails that what goes to a peer may be given to now, a bit for each: those whose path to it is
+    /// in service, and of these the ones that are not about to be closed, if there are any.
+    fn usable(&self, pe: Pe) -> u32 {
+        let in_service = self.paths.in_service(pe);
+        if !self.recovers {
+            return in_service;
+        }
+        let bit = |at: usize| u32::from(!self.rails[at].is_paused()) << at;
+        let running = (0..self.rails.len()).fold(0, |bits, at| bits | bit(at));
+        if in_service & running == 0 { in_service } else { in_service & running }
+    }
+
+    /// The path that a segment is to take now, by load, if there is room for it.
+    pub(in crate::engine) fn pick(
+        &mut self,
+        pe: Pe,
+        len: usize,
+        left: u64,
+        now: u64,
+    ) -> Option<Hop> {
+        if !self.cuts.is_left() {
+            return None;
+        }
+        let rails = self.rails.len();
+        let usable = self.usable(pe);
+        let ahead = self.streams.find_mut(pe)?.ahead(rails);
+        let rail = self.balance.pick(now, ahead, len, left, usable)?;
+        Some(self.paths.get(pe, rail))
+    }
+
+    /// The path whose turn it is, as often as the rails' rates say.
+    pub(in crate::engine) fn path_in_turn(&mut self, pe: Pe, now: u64) -> Hop {
+        let usable = self.usable(pe);
+        self.paths.get(pe, self.balance.next_in_turn(now, usable))
+    }
+
+    /// The path of what cannot wait for a rail, but is no short operation either: pieces of staged memory.
+    pub(in crate::engine) fn piece_path(&mut self, pe: Pe) -> Option<Hop> {
+        if self.balance.is_on() {
+            let now = self.port.now();
+            return Some(self.path_in_turn(pe, now));
+        }
+        let Self { streams, paths, .. } = self;
+        let stream = streams.find_mut(pe)?;
+        let next = stream.next;
+        stream.rotate(paths);
+        Some(next)
+    }
+
+    /// What is posted for a part of a request on a path.
+    pub(in crate::engine) fn transfer(
+        &mut self,
+        request: &Request<'_>,
+        sent: usize,
+        len: usize,
+        hop: &Hop,
+    ) -> Result<Transfer, EngineError> {
+        let refuse = |fault| refused(request, "remote", fault);
+        let remote = HandleView::check(request.remote_handle).map_err(refuse)?;
+        let offset = remote.locate(request.remote_addr, request.len as u64).map_err(refuse)?;
+        let key = remote.key(hop.remote.rail()).map_err(refuse)?;
+        let local = match request.local {
+            LocalSide::Value(value) => Local::Inline(value),
+            LocalSide::Memory { addr, handle } => {
+                let optional = handle.is_none() && self.port.takes_unregistered();
+                let desc = if self.needs_desc && !optional {
+                    self.regions.desc_for(request, addr, handle, hop.rail)?
+                } else {
+                    Desc(0)
+                };
+                Local::Memory { addr: addr + sent, desc }
+            }
+        };
+        Ok(Transfer {
+            direction: request.direction,
+            local,
+            len,
+            remote: remote.remote_address(offset) + sent as u64,
+            key,
+        })
+    }
+
+    /// Lets a segment of an operation leave by a path that was chosen by load. It belongs to those before any
+    /// fence. `data` is what [`Segment::data`] is to be.
+    #[expect(clippy::too_many_arguments, reason = "what a segment is")]
+    pub(in crate::engine) fn send_cut(
+        &mut self,
+        kind: Kind,
+        data: u32,
+        pe: Pe,
+        hop: &Hop,
+        transfer: Transfer,
+        op: OpId,
+        now: u64,
+    ) {
+        let Some(token) = self.segments.take() else { return };
+        self.fill(token, pe, hop, transfer, op, kind);
+        let segment = &mut self.segments[token.0];
+        segment.data = data;
+        segment.stage = Stage::Ready;
+        segment.cut = true;
+        self.cuts.used += 1;
+        self.weigh(token, now);
+        if let Some(stream) = self.streams.find_mut(pe) {
+            stream.begin(transfer.direction);
+        }
+        self.dispatch(token, hop.rail);
+    }
+
+    /// Counts a segment's bytes among those that its rail has ahead.
+    pub(in crate::engine) fn weigh(&mut self, token: Token, now: u64) {
+        let rails = self.rails.len();
+        let segment = &mut self.segments[token.0];
+        let (rail, len) = (segment.rail, segment.transfer.len);
+        segment.weighed = true;
+        self.rails[rail.index()].counters.weighed += 1;
+        if let Some(stream) = self.streams.find_mut(segment.pe) {
+            stream.ahead(rails)[rail.index()] += len as u64;
+        }
+        self.balance.give(rail, len, now);
+    }
+
+    /// As [`Core::weigh`], for the part of a piece that leaves now.
+    pub(in crate::engine) fn weigh_part(&mut self, token: Token) {
+        if self.balance.is_on() {
+            let now = self.port.now();
+            self.weigh(token, now);
+        }
+    }
+
+    /// As [`Core::unload`], of a segment that ends or, if it is a part of a piece, has ended. With a cut
+    /// ends the use of its room, too.
+    pub(in crate::engine) fn unweigh(&mut self, token: Token, done: bool) {
+        if std::mem::take(&mut self.segments[token.0].cut) {
+            self.cuts.used -= 1;
+            self.stirred = true;
+        }
+        self.unload(token, done);
+    }
+
+    /// Counts its bytes no longer among those that its rail has ahead, if they were. `done` says whether
+    /// the rail has moved them.
+    pub(in crate::engine) fn unload(&mut self, token: Token, done: bool) {
+        let segment = &mut self.segments[token.0];
+        if !std::mem::take(&mut segment.weighed) {
+            return;
+        }
+        let (rail, len) = (segment.rail, segment.transfer.len);
+        self.stirred = true;
+        let rails = self.rails.len();
+        if let Some(stream) = self.streams.find_mut(segment.pe) {
+            stream.ahead(rails)[rail.index()] -= len as u64;
+        }
+        if done {
+            let now = self.port.now();
+            self.balance.done(rail, len, now);
+        } else {
+            self.balance.take_back(rail, len);
+        }
+    }
+
+    /// As [`Core::unweigh`] of a segment that has completed, before it is known whether there is one.
+    pub(in crate::engine) fn unweigh_completed(&mut self, token: Token) {
+        let posted = |segment: &Segment| segment.stage == Stage::Posted;
+        if self.segments.away(token).is_some_and(posted) {
+            self.unweigh(token, true);
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Segments that were lost sight of: posted, or to be posted, on a path that has failed.
+//!
+//! They wait here until [`crate::engine::recovery::reissue`] posts them again. If one completes after all, in the
+//! meantime, it has ended, as always.
+
+use crate::engine::ids::{Pe, Token};
+use crate::engine::port::{Direction, Port};
+use crate::engine::posting::Core;
+use crate::engine::state::segment::{Kind, NIL, Stage, Waits};
+
+impl<P: Port> Core<P> {
+    /// A segment is lost sight of; `posted` if the fabric has taken it.
+    pub(in crate::engine) fn lose(&mut self, token: Token, posted: bool) {
+        // Its slot stays a cut's until it ends; its rail is not waited for.
+        self.unload(token, false);
+        let stamp = self.watchdog.stamp();
+        let segment = &mut self.segments[token.0];
+        let (pe, direction) = (segment.pe, segment.transfer.direction);
+        let before = if segment.kind == Kind::Reissued { segment.epoch & !0xff } else { 0 };
+        let waits = match (posted, direction) {
+            (false, _) => 0,
+            (true, Direction::Read) => Waits::TOKEN,
+            (true, Direction::Write) if segment.kind == Kind::Ordered => {
+                Waits::TOKEN | Waits::TARGET | Waits::ASK
+            }
+            (true, Direction::Write) => Waits::TOKEN | Waits::TARGET,
+        };
+        let is_new = matches!(segment.kind, Kind::Transfer | Kind::Weighed | Kind::Ordered);
+        if is_new {
+            segment.kind = Kind::Reissued;
+            segment.message = NIL;
+        }
+        segment.epoch = before | waits;
+        segment.stage = Stage::Limbo;
+        segment.born = stamp;
+        if let (true, Direction::Write, Some(stream)) =
+            (is_new, direction, self.streams.find_mut(pe))
+        {
+            stream.lost_writes += 1;
+            stream.fence();
+        }
+        self.lost.push(token);
+        self.watchdog.hurry();
+    }
+
+    /// The fabric does not have the token of a segment that was lost sight of.
+    pub(in crate::engine) fn token_is_back(&mut self, token: Token) {
+        self.segments[token.0].epoch &= !Waits::TOKEN;
+    }
+
+    /// A segment that was lost sight of has completed: whether the fabric had its token. It counts as posted
+    /// then.
+    pub(in crate::engine) fn came_back(&mut self, token: Token) -> bool {
+        let segment = &mut self.segments[token.0];
+        let had = segment.epoch & Waits::TOKEN != 0;
+        if had {
+            segment.stage = Stage::Posted;
+        }
+        had
+    }
+
+    /// A write that was lost sight of has ended.
+    pub(super) fn reissued_ended(&mut self, pe: Pe) {
+        if let Some(stream) = self.streams.find_mut(pe) {
+            stream.lost_writes = stream.lost_writes.saturating_sub(1);
+        }
+        self.watchdog.hurry();
+    }
+}

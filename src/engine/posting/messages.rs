@@ -1,0 +1,168 @@
+//! Numbered messages: how one leaves, waits for the peer's window, and ends when it is acknowledged.
+
+use crate::engine::ids::{Pe, RailId, Token};
+use crate::engine::port::{Port, Posted};
+use crate::engine::posting::Core;
+use crate::engine::posting::dispatch::Left;
+use crate::engine::state::segment::{NIL, Stage};
+use crate::engine::wire::message::{Body, Message};
+use crate::engine::wire::window::Seq;
+
+impl<P: Port> Core<P> {
+    /// Writes a message into a slot, but for its numbers, which it gets when it leaves: one that waits
+    /// must not hold up the window.
+    pub(in crate::engine) fn encode_into(&mut self, slot: u32, body: Body<'_>) {
+        let message = Message { from: self.me, seq: Seq(0), ack: Seq(0), body };
+        message.encode(self.messages.packet_mut(slot));
+    }
+
+    /// Gives a message its number and hands it to the fabric.
+    pub(super) fn send_message(&mut self, token: Token, rail: RailId) -> Left {
+        let mut rail = rail;
+        if self.recovers {
+            match self.path_for_message(token, rail) {
+                Ok(path) => rail = path,
+                Err(left) => return left,
+            }
+        }
+        let segment = &mut self.segments[token.0];
+        let (slot, pe) = (segment.message, segment.pe);
+        let Some(stream) = self.streams.find_mut(pe) else { return Left::NoRoom };
+        let closed = stream.is_closed();
+        let link = stream.link();
+        if !link.has_room(&self.messages) {
+            return Left::NoWindow;
+        }
+        let (seq, ack) = (link.next, link.ack());
+        let packet = self.messages.packet_mut(slot);
+        packet.number(seq, ack);
+        let to = self.paths.get(pe, rail).to;
+        match self.port.send(rail, to, token, packet.bytes()) {
+            Ok(Posted::Yes) => {
+                segment.stage = Stage::Sent;
+                segment.born = self.watchdog.stamp();
+                link.carried(ack);
+                segment.rail = rail;
+                self.messages.sent(link, slot, seq, rail);
+                link.take_number();
+                if closed {
+                    // Writes are held until this message is acknowledged.
+                    link.want_ack();
+                }
+                self.note_control(pe);
+                Left::Taken
+            }
+            Ok(Posted::Again) => {
+                self.rails[rail.index()].counters.again += 1;
+                Left::NoRoom
+            }
+            Err(error) => Left::Failed(error),
+        }
+    }
+
+    /// The rail that a message leaves by, in place of one whose path has failed; or what becomes of it.
+    fn path_for_message(&mut self, token: Token, rail: RailId) -> Result<RailId, Left> {
+        let pe = self.segments[token.0].pe;
+        let Some(stream) = self.streams.find(pe) else { return Ok(rail) };
+        // Some of it may be the data that the message tells of.
+        if stream.lost_writes != 0 {
+            return Err(Left::NoWindow);
+        }
+        let rail = if self.paths.is_out(pe, rail) { stream.next.rail } else { rail };
+        self.segments[token.0].rail = rail;
+        if self.rails[rail.index()].is_paused() { Err(Left::NoRoom) } else { Ok(rail) }
+    }
+
+    /// Lets a message wait until the peer's window has room again.
+    #[cold]
+    pub(super) fn wait_for_window(&mut self, token: Token) {
+        let pe = self.segments[token.0].pe;
+        self.segments[token.0].stage = Stage::Windowed;
+        if let Some(stream) = self.streams.find_mut(pe) {
+            stream.link().waiting.push(&mut self.segments, token.0);
+        }
+        self.want_ack(pe);
+    }
+
+    /// Moves to the rails' queues what waits for a peer's window, as far as it is open.
+    pub(in crate::engine) fn open_window(&mut self, pe: Pe) {
+        let Some(stream) = self.streams.find_mut(pe) else { return };
+        let link = stream.link();
+        for _ in 0..link.room(&self.messages).min(link.waiting.len()) {
+            let Some(stream) = self.streams.find_mut(pe) else { return };
+            let Some(index) = stream.link().waiting.pop(&self.segments) else { return };
+            let rail = self.segments[index].rail;
+            self.queue(Token(index), rail);
+        }
+    }
+
+    /// Ends what an acknowledgement covers.
+    pub(in crate::engine) fn acknowledged(&mut self, pe: Pe, ack: Seq) {
+        let Some(stream) = self.streams.find_mut(pe) else { return };
+        if stream.link().next.is_before(ack) {
+            let why = format!("it acknowledges {}, which was not sent", ack.0);
+            return self.bad_message(pe, why);
+        }
+        let heard = &mut stream.link().heard;
+        if heard.is_before(ack) {
+            *heard = ack;
+        }
+        while let Some(stream) = self.streams.find_mut(pe) {
+            // Most are plain: they end here, and the stream is told of all of them at once.
+            let mut plain = 0;
+            let mut other = None;
+            while let Some((slot, segment)) = self.messages.pop_acked(stream.link(), ack) {
+                self.messages.give(slot);
+                if self.segments.finish_message(segment) {
+                    plain += 1;
+                } else if segment != NIL {
+                    other = Some(segment);
+                    break;
+                }
+            }
+            let opens = stream.end_messages(plain);
+            if opens {
+                self.open_stream(pe);
+            }
+            let Some(segment) = other else { break };
+            self.segments[segment].message = NIL;
+            if !self.segments[segment].kind.awaits_answer() {
+                self.drop_segment(Token(segment));
+            }
+        }
+        self.open_window(pe);
+    }
+
+    /// Somebody waits for what was sent to a peer: it is asked to acknowledge, unless it was before.
+    pub(in crate::engine) fn want_ack(&mut self, pe: Pe) {
+        let link = self.streams.find_mut(pe).and_then(|stream| stream.link.as_deref_mut());
+        if let Some(link) = link {
+            link.want_ack();
+            self.note_control(pe);
+        }
+    }
+
+    /// Puts a peer to whom control messages are due into the control queue.
+    #[inline]
+    pub(in crate::engine) fn note_control(&mut self, pe: Pe) {
+        let link = self.streams.find_mut(pe).and_then(|stream| stream.link.as_deref_mut());
+        if let Some(link) = link {
+            if link.enters_control() {
+                self.control.push_back(pe);
+            }
+        }
+    }
+
+    /// Somebody waits for what only acknowledgements of any peer may bring: room, or the end of a batch.
+    #[cold]
+    pub(in crate::engine) fn want_acks(&mut self) {
+        let Self { streams, control, .. } = self;
+        for stream in streams.iter_mut() {
+            let Some(link) = stream.link.as_deref_mut() else { continue };
+            link.want_ack();
+            if link.enters_control() {
+                control.push_back(stream.pe);
+            }
+        }
+    }
+}

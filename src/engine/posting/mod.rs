@@ -1,0 +1,244 @@
+//! The core of a lane: its rails, the segments on them, the streams to peers, and what posts, queues, holds,
+//! completes and ends segments.
+//!
+//! Mechanisms (signals, striping, staging, recovery) stand above it and use it. What one of them has to see
+//! to is raised as an [`Event`], which the lane gives to it in the same turn; nothing here calls up.
+//!
+//! # Why it cannot deadlock
+//! Posting never blocks and never recurses. A segment that cannot go out at once waits in its
+//! rail's queue; a write behind a fence waits in its stream's held queue. Handling a completion
+//! only moves segments between queues, it never posts. One loop does everything, in this order:
+//! poll completions, apply them, post from the rails' queues, and only then take new work. A
+//! segment waits for nothing but (a) room on its rail, which completions make, and (b) if held,
+//! older segments of its own stream, which already own a slot. So whatever the bounds are, the
+//! oldest segment of each stream can always move, and only the submitter is ever held back, in a
+//! call that keeps running the loop.
+
+pub(in crate::engine) mod completions;
+pub(in crate::engine) mod dispatch;
+pub(in crate::engine) mod doorbell;
+pub(in crate::engine) mod failure;
+pub(in crate::engine) mod load;
+pub(in crate::engine) mod loss;
+pub(in crate::engine) mod messages;
+pub(in crate::engine) mod watchdog;
+
+use std::collections::VecDeque;
+
+use crate::engine::error::EngineError;
+use crate::engine::ids::{Pe, RailId, Token};
+use crate::engine::port::{Port, PortError, RailLimits};
+use crate::engine::posting::watchdog::Watchdog;
+use crate::engine::state::balance::{Balance, Spread};
+use crate::engine::state::fabric_atomics::FabricAtomics;
+use crate::engine::state::link::MessageTable;
+use crate::engine::state::operation::OpTable;
+use crate::engine::state::paths::PathTable;
+use crate::engine::state::rail::Rail;
+use crate::engine::state::regions::RegionCache;
+use crate::engine::state::segment::SegmentTable;
+use crate::engine::state::stream::{Stream, Streams};
+use crate::engine::state::unnumbered::Unnumbered;
+
+/// What a lane does with segments, whatever they are for.
+#[derive(Debug)]
+pub(in crate::engine) struct Core<P: Port> {
+    pub(in crate::engine) port: P,
+    pub(in crate::engine) me: Pe,
+    pub(in crate::engine) segments: SegmentTable,
+    pub(in crate::engine) streams: Streams,
+    pub(in crate::engine) rails: Box<[Rail<P::Short>]>,
+    pub(in crate::engine) paths: PathTable,
+    pub(in crate::engine) regions: RegionCache,
+    pub(in crate::engine) needs_desc: bool,
+    /// Local memory may be staged.
+    pub(in crate::engine) devices: bool,
+    /// Whether the port has a short way on every rail, and messages change words.
+    pub(in crate::engine) has_short: bool,
+    pub(in crate::engine) ops: OpTable,
+    pub(in crate::engine) messages: MessageTable,
+    /// Atomics that the fabric carries out. Without, the peers do, asked by messages.
+    pub(in crate::engine) atomics: Option<Box<FabricAtomics>>,
+    /// How busy and how fast the rails are.
+    pub(in crate::engine) balance: Box<Balance>,
+    /// Segments whose rail was chosen by load, of those that may be under way at a time.
+    pub(in crate::engine) cuts: Room,
+    /// Something has ended since the pool of operations that wait for rails was last gone through.
+    pub(in crate::engine) stirred: bool,
+    /// Segments in use that mechanisms have set aside for themselves.
+    pub(in crate::engine) apart: u32,
+    /// Most transfers under way.
+    transfer_room: u32,
+    /// Peers to whom control messages are due.
+    pub(in crate::engine) control: VecDeque<Pe>,
+    /// Messages without numbers that are due.
+    pub(in crate::engine) unnumbered: VecDeque<Unnumbered>,
+    /// Segments in the rails' queues, and operations that wait for rails.
+    pub(in crate::engine) ready: u32,
+    /// The fabric gains from bursts.
+    pub(in crate::engine) batches: bool,
+    /// Puts of a burst are being submitted: they go into the queues.
+    pub(in crate::engine) withholds: bool,
+    /// Puts of a burst that may be in the queues only because others follow.
+    pub(in crate::engine) withheld: u32,
+    pub(in crate::engine) watchdog: Watchdog,
+    /// The first failure of the lane.
+    pub(in crate::engine) failure: Option<Box<EngineError>>,
+    /// Rails are looked after: what fails on one may go over another.
+    pub(in crate::engine) recovers: bool,
+    /// What mechanisms have to see to, oldest first.
+    pub(in crate::engine) events: VecDeque<Event>,
+    /// Segments that were lost sight of and that recovery does not know of yet.
+    pub(in crate::engine) lost: Vec<Token>,
+}
+
+/// What a mechanism has to see to.
+#[derive(Debug)]
+pub(in crate::engine) enum Event {
+    /// A segment that its mechanism moves has passed its fence.
+    Begins(Token),
+    /// A segment that its mechanism moves is not posted and will not be: it ends with
+    /// [`Core::end_dropped`], after what it has was given back.
+    Dropped(Token),
+    /// The fabric has refused or failed a segment, and recovery may send it another way. A message is in no
+    /// queue; bytes are among [`Core::lost`].
+    Refused(Token, PortError),
+    /// The fabric has refused a message that belongs to no segment.
+    PathFailed { pe: Pe, rail: RailId, error: PortError },
+}
+
+/// How many of something are under way, and how many may be.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct Room {
+    pub(in crate::engine) used: u32,
+    pub(in crate::engine) most: u32,
+}
+
+impl Room {
+    /// For at most so many.
+    pub(in crate::engine) fn of(most: u32) -> Self {
+        Self { used: 0, most }
+    }
+
+    /// Whether there may be another.
+    pub(in crate::engine) fn is_left(self) -> bool {
+        self.used < self.most
+    }
+}
+
+/// Room of a lane's tables.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct Sizes {
+    /// Segments of every kind.
+    pub(in crate::engine) segments: u32,
+    /// Transfers.
+    pub(in crate::engine) transfers: u32,
+    /// Messages.
+    pub(in crate::engine) messages: u32,
+    /// Segments whose rail was chosen by load.
+    pub(in crate::engine) cuts: u32,
+}
+
+impl<P: Port> Core<P> {
+    /// Over an open port. Bytes for rails are spread as `spread` says.
+    #[expect(clippy::too_many_arguments, reason = "what a lane is opened with")]
+    pub(in crate::engine) fn new(
+        port: P,
+        me: Pe,
+        paths: PathTable,
+        regions: RegionCache,
+        watchdog: Watchdog,
+        spread: Spread,
+        sizes: Sizes,
+        devices: bool,
+    ) -> Self {
+        let limits = port.limits();
+        let rail =
+            |(at, limits): (usize, &RailLimits)| Rail::new(limits, port.short(RailId(at as u8)));
+        let rails: Box<[Rail<P::Short>]> = limits.iter().enumerate().map(rail).collect();
+        let n_rails = rails.len() as u8;
+        let least = rails.iter().map(|rail| rail.max_segment).min().unwrap_or(0);
+        let has_short = port.has_short();
+        let balance = Balance::new(spread, rails.len(), least, me.index());
+        let short_limit = if has_short && !devices { least } else { 0 };
+        let short_limit = short_limit.min(balance.weighed_from - 1);
+        Self {
+            me,
+            segments: SegmentTable::new(sizes.segments, |token| port.context(token)),
+            messages: MessageTable::new(sizes.messages),
+            atomics: None,
+            balance: Box::new(balance),
+            cuts: Room::of(sizes.cuts),
+            stirred: false,
+            apart: 0,
+            transfer_room: sizes.transfers,
+            control: VecDeque::with_capacity(64),
+            unnumbered: VecDeque::with_capacity(64),
+            streams: Streams::new(me, paths.n_pes(), n_rails, short_limit),
+            has_short,
+            devices,
+            needs_desc: limits.iter().any(|rail| rail.needs_desc),
+            rails,
+            paths,
+            regions,
+            ops: OpTable::with_capacity(64),
+            ready: 0,
+            batches: port.batches(),
+            withholds: false,
+            withheld: 0,
+            watchdog,
+            failure: None,
+            recovers: false,
+            events: VecDeque::new(),
+            lost: Vec::new(),
+            port,
+        }
+    }
+
+    /// Something for a mechanism to see to, in this turn.
+    #[cold]
+    pub(in crate::engine) fn raise(&mut self, event: Event) {
+        self.events.push_back(event);
+        self.watchdog.hurry();
+    }
+
+    /// Whether another transfer may be submitted. Messages have slots of their own, so that a lane
+    /// full of transfers can still send them, and the other way round.
+    pub(in crate::engine) fn has_transfer_room(&self) -> bool {
+        let atomics = self.atomics.as_deref().map_or(0, FabricAtomics::used);
+        let others = self.messages.used() + atomics + self.cuts.used + self.apart;
+        self.segments.used().saturating_sub(others) < self.transfer_room
+    }
+
+    /// Whether another message, or another atomic of the fabric, may be submitted.
+    pub(in crate::engine) fn has_message_room(&self) -> bool {
+        self.atomics.as_deref().map_or_else(|| self.messages.has_room(), FabricAtomics::has_room)
+    }
+
+    /// The failure of the stream to a peer, if there was one.
+    #[inline]
+    pub(in crate::engine) fn check_stream(&self, pe: Pe) -> Result<(), EngineError> {
+        self.streams.find(pe).map_or(Ok(()), Stream::check)
+    }
+
+    #[cold]
+    pub(in crate::engine) fn check_pe(&self, pe: Pe) -> Result<(), EngineError> {
+        let n_pes = self.streams.n_pes();
+        if pe.0 < n_pes { Ok(()) } else { Err(EngineError::NoSuchPe { pe, n_pes }) }
+    }
+
+    /// The stream to a peer of the job, opened if need be, that has not failed.
+    pub(in crate::engine) fn stream_to(&mut self, pe: Pe) -> Result<&mut Stream, EngineError> {
+        self.check_pe(pe)?;
+        let n_pes = self.streams.n_pes();
+        let stream =
+            self.streams.open(pe, &self.paths).ok_or(EngineError::NoSuchPe { pe, n_pes })?;
+        stream.check()?;
+        Ok(stream)
+    }
+
+    /// The rails, by name.
+    pub(in crate::engine) fn rail_ids(&self) -> impl Iterator<Item = RailId> + use<P> {
+        (0..self.rails.len()).map(|rail| RailId(rail as u8))
+    }
+}

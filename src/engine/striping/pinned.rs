@@ -1,0 +1,60 @@
+//! Puts that go by one rail with what follows them, chosen by load all the same.
+
+use crate::engine::error::EngineError;
+use crate::engine::ids::Pe;
+use crate::engine::port::Port;
+use crate::engine::posting::Core;
+use crate::engine::request::Request;
+use crate::engine::state::operation::OpId;
+use crate::engine::state::paths::Hop;
+use crate::engine::state::segment::Kind;
+use crate::engine::state::stream::Stream;
+
+/// The path of a put of `len` bytes that is to go by one rail, with what follows it.
+pub(in crate::engine) fn pinned_path<P: Port>(
+    core: &mut Core<P>,
+    pe: Pe,
+    len: usize,
+) -> Result<Hop, EngineError> {
+    let next = core.stream_to(pe)?.next;
+    if len < core.balance.weighed_from {
+        return Ok(next);
+    }
+    let now = core.port.now();
+    // Where all have much ahead, waiting for one would keep those behind it waiting too.
+    let hop = core.pick(pe, len, len as u64, now);
+    Ok(hop.unwrap_or_else(|| core.path_in_turn(pe, now)))
+}
+
+/// As the submission of a put of one segment, by the path given. `number` is that of the ordered put,
+/// if it has one.
+pub(in crate::engine) fn submit_pinned<P: Port>(
+    core: &mut Core<P>,
+    request: &Request<'_>,
+    hop: &Hop,
+    number: Option<u32>,
+    sent: &mut usize,
+) -> Result<(), EngineError> {
+    let pe = request.pe;
+    core.check_stream(pe)?;
+    let closed = core.streams.find(pe).is_some_and(Stream::is_closed);
+    let weighed = !closed && request.len >= core.balance.weighed_from;
+    let has_room = if weighed { core.cuts.is_left() } else { core.has_transfer_room() };
+    if request.len == 0 || !has_room {
+        return Ok(());
+    }
+    let transfer = core.transfer(request, 0, request.len, hop)?;
+    *sent = request.len;
+    let data = number.unwrap_or(0);
+    if weighed {
+        let now = core.port.now();
+        let kind = if number.is_some() { Kind::Ordered } else { Kind::Weighed };
+        core.send_cut(kind, data, pe, hop, transfer, OpId::NONE, now);
+    } else if let Some(token) = core.segments.take() {
+        let kind = if number.is_some() { Kind::Ordered } else { Kind::Transfer };
+        core.fill(token, pe, hop, transfer, OpId::NONE, kind);
+        core.segments[token.0].data = data;
+        core.set_out(token);
+    }
+    core.check_stream(pe)
+}

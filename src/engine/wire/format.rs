@@ -1,0 +1,84 @@
+//! What all messages are made of: places, names, numbers and what can be wrong with them.
+
+use crate::engine::ids::Pe;
+
+/// Version of the messages.
+pub const VERSION: u8 = 5;
+
+/// Where a word or a payload is at the receiver.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Spot {
+    /// The receiver's slot for the region.
+    pub slot: u32,
+    /// Offset of the first byte in the region.
+    pub offset: u64,
+}
+
+/// Names a fetching operation between request and reply; chosen by the sender of the request.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Ticket(pub u32);
+
+/// Names a put with a counted signal, among those of its sender to one peer that are under way; chosen
+/// by the sender.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Tag(pub u16);
+
+/// What each segment of a put with a counted signal tells the peer, as remote data, when it is there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mark {
+    /// The sender; below 65536, as NVSHMEM's PEs are.
+    pub from: Pe,
+    /// The put.
+    pub tag: Tag,
+}
+
+impl Mark {
+    /// As the four bytes that every fabric with remote data carries.
+    #[inline]
+    pub fn encode(self) -> u32 {
+        u32::from(self.from.0 as u16) << 16 | u32::from(self.tag.0)
+    }
+
+    /// Reads what came with a segment. Any word is one.
+    #[inline]
+    pub fn decode(word: u32) -> Self {
+        Self { from: Pe(word >> 16), tag: Tag(word as u16) }
+    }
+}
+
+/// Bytes that are no message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// Shorter or longer than its kind.
+    #[error("a message of kind {kind} with {len} bytes")]
+    Length {
+        /// Its kind.
+        kind: u8,
+        /// Its length.
+        len: usize,
+    },
+    /// From another version of this transport.
+    #[error("a message of version {0}, this transport speaks version {VERSION}")]
+    Version(u8),
+    /// A kind that does not exist.
+    #[error("a message of unknown kind {0}")]
+    Kind(u8),
+    /// An operation that does not exist, or that does not belong to the kind of message.
+    #[error("a message of kind {kind} with atomic operation {code:#04x}")]
+    Operation {
+        /// Its kind.
+        kind: u8,
+        /// The byte that names the operation.
+        code: u8,
+    },
+    /// A counted signal of no data.
+    #[error("a counted signal with no segments to wait for")]
+    Segments,
+    /// Bytes that mean nothing in this kind are not zero.
+    #[error("a message of kind {kind} with content in bytes that have no meaning")]
+    Reserved {
+        /// Its kind.
+        kind: u8,
+    },
+}
