@@ -10,7 +10,7 @@ use crate::engine::ids::Pe;
 use crate::job::{Collectives, JobError, Shape};
 
 /// The bootstrap handle of the host.
-pub(in crate::abi) struct HostCollectives {
+pub(crate) struct HostCollectives {
     handle: NonNull<Bootstrap>,
 }
 
@@ -18,7 +18,7 @@ impl HostCollectives {
     /// # Safety
     /// `handle` is null or the host's bootstrap handle, valid for as long as this value is used,
     /// and no other thread is in one of its collectives meanwhile.
-    pub(in crate::abi) unsafe fn new(handle: *mut Bootstrap) -> Result<Self, AbiError> {
+    pub(crate) unsafe fn new(handle: *mut Bootstrap) -> Result<Self, AbiError> {
         let handle = NonNull::new(handle).ok_or(AbiError::Null { argument: "boot_handle" })?;
         Ok(Self { handle })
     }

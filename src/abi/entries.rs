@@ -27,7 +27,7 @@ const REACH: c_int = c::NVT_CAP_CPU_WRITE | c::NVT_CAP_CPU_READ | c::NVT_CAP_CPU
 ///
 /// # Safety
 /// Rule 1.
-pub(in crate::abi) unsafe extern "C" fn can_reach_peer(
+pub(crate) unsafe extern "C" fn can_reach_peer(
     access: *mut c_int,
     _peer: *mut PeInfo,
     _transport: *mut Transport,
@@ -44,7 +44,7 @@ pub(in crate::abi) unsafe extern "C" fn can_reach_peer(
 ///
 /// # Safety
 /// Rules 1 and 2.
-pub(in crate::abi) unsafe extern "C" fn connect_endpoints_3(
+pub(crate) unsafe extern "C" fn connect_endpoints_3(
     transport: *mut Transport,
     devices: *mut c_int,
     n_devices: c_int,
@@ -58,7 +58,7 @@ pub(in crate::abi) unsafe extern "C" fn connect_endpoints_3(
 ///
 /// # Safety
 /// Rules 1 and 2.
-pub(in crate::abi) unsafe extern "C" fn connect_endpoints_4(
+pub(crate) unsafe extern "C" fn connect_endpoints_4(
     transport: *mut Transport,
     devices: *mut c_int,
     n_devices: c_int,
@@ -102,11 +102,11 @@ unsafe fn do_connect(
 /// Layout 3a passes (out, handle_in, buf, size, transport, local_only), layout 3b
 /// (out, buf, size, transport, local_only), and both say that they are version 3. What they have
 /// in common is six words in registers.
-pub(in crate::abi) type GetMemHandle3 =
+pub(crate) type GetMemHandle3 =
     unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> c_int;
 
 /// Layouts 3b and later.
-pub(in crate::abi) type GetMemHandle3b =
+pub(crate) type GetMemHandle3b =
     unsafe extern "C" fn(*mut MemHandle, *mut c_void, usize, *mut Transport, bool) -> c_int;
 
 /// Layouts 3a and 3b, told apart by the place of the transport pointer. No other argument can have
@@ -115,7 +115,7 @@ pub(in crate::abi) type GetMemHandle3b =
 ///
 /// # Safety
 /// Rule 1, for the form in which it was called.
-pub(in crate::abi) unsafe extern "C" fn get_mem_handle_3(
+pub(crate) unsafe extern "C" fn get_mem_handle_3(
     out: usize,
     second: usize,
     third: usize,
@@ -144,7 +144,7 @@ pub(in crate::abi) unsafe extern "C" fn get_mem_handle_3(
 ///
 /// # Safety
 /// Rule 1.
-pub(in crate::abi) unsafe extern "C" fn get_mem_handle(
+pub(crate) unsafe extern "C" fn get_mem_handle(
     out: *mut MemHandle,
     buf: *mut c_void,
     size: usize,
@@ -194,7 +194,7 @@ unsafe fn register(
 
 /// # Safety
 /// Rule 1.
-pub(in crate::abi) unsafe extern "C" fn release_mem_handle(
+pub(crate) unsafe extern "C" fn release_mem_handle(
     handle: *mut MemHandle,
     transport: *mut Transport,
 ) -> c_int {
@@ -212,7 +212,7 @@ pub(in crate::abi) unsafe extern "C" fn release_mem_handle(
 ///
 /// # Safety
 /// Rules 1 and 2.
-pub(in crate::abi) unsafe extern "C" fn finalize(transport: *mut Transport) -> c_int {
+pub(crate) unsafe extern "C" fn finalize(transport: *mut Transport) -> c_int {
     guard("finalize", || {
         if is_alive(transport as usize) {
             // SAFETY: alive, and rule 2.
@@ -231,10 +231,7 @@ pub(in crate::abi) unsafe extern "C" fn finalize(transport: *mut Transport) -> c
 ///
 /// # Safety
 /// Rule 1.
-pub(in crate::abi) unsafe extern "C" fn show_info(
-    transport: *mut Transport,
-    _style: c_int,
-) -> c_int {
+pub(crate) unsafe extern "C" fn show_info(transport: *mut Transport, _style: c_int) -> c_int {
     guard("show_info", || {
         // SAFETY: rule 1.
         match unsafe { job(transport)? }.connected() {
@@ -247,7 +244,7 @@ pub(in crate::abi) unsafe extern "C" fn show_info(
 
 /// # Safety
 /// Rules 1 and 3.
-pub(in crate::abi) unsafe extern "C" fn progress(transport: *mut Transport) -> c_int {
+pub(crate) unsafe extern "C" fn progress(transport: *mut Transport) -> c_int {
     guard("progress", || {
         // SAFETY: rule 1.
         let connected = unsafe { job(transport)? }.connected()?;
@@ -261,7 +258,7 @@ pub(in crate::abi) unsafe extern "C" fn progress(transport: *mut Transport) -> c
 ///
 /// # Safety
 /// Rules 1 and 3.
-pub(in crate::abi) unsafe extern "C" fn fence_3(
+pub(crate) unsafe extern "C" fn fence_3(
     transport: *mut Transport,
     pe: c_int,
     is_proxy: c_int,
@@ -275,7 +272,7 @@ pub(in crate::abi) unsafe extern "C" fn fence_3(
 ///
 /// # Safety
 /// Rules 1 and 3.
-pub(in crate::abi) unsafe extern "C" fn fence_4(
+pub(crate) unsafe extern "C" fn fence_4(
     transport: *mut Transport,
     pe: c_int,
     qp: c_int,
@@ -302,11 +299,7 @@ unsafe fn do_fence(transport: *mut Transport, pe: c_int, qp: c_int) -> Result<()
 
 /// # Safety
 /// Rules 1 and 3.
-pub(in crate::abi) unsafe extern "C" fn quiet(
-    transport: *mut Transport,
-    pe: c_int,
-    qp: c_int,
-) -> c_int {
+pub(crate) unsafe extern "C" fn quiet(transport: *mut Transport, pe: c_int, qp: c_int) -> c_int {
     guard("quiet", || {
         // SAFETY: rule 1.
         let connected = unsafe { job(transport)? }.connected()?;
@@ -325,7 +318,7 @@ pub(in crate::abi) unsafe extern "C" fn quiet(
 ///
 /// # Safety
 /// Rules 1 and 3.
-pub(in crate::abi) unsafe extern "C" fn enforce_cst(transport: *mut Transport) -> c_int {
+pub(crate) unsafe extern "C" fn enforce_cst(transport: *mut Transport) -> c_int {
     guard("enforce_cst", || {
         // SAFETY: rule 1.
         let connected = unsafe { job(transport)? }.connected()?;

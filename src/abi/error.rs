@@ -12,7 +12,7 @@ use crate::settings::SettingsError;
 /// An error of an entry.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub(in crate::abi) enum AbiError {
+pub(crate) enum AbiError {
     #[error("{0}")]
     Api(#[from] UnsupportedApi),
     #[error("{0}")]
@@ -51,7 +51,7 @@ impl From<EngineError> for AbiError {
 
 impl AbiError {
     /// The `NVT_STATUS_*` value for the host.
-    pub(in crate::abi) fn status(&self) -> c_int {
+    pub(crate) fn status(&self) -> c_int {
         match self {
             Self::Api(_)
             | Self::Settings(_)

@@ -15,10 +15,7 @@ use crate::logging;
 /// A body that panics may leave the transport's state half changed; the host is told that the
 /// transport failed, which it treats as the end of the job, so nobody builds on that state.
 #[inline]
-pub(in crate::abi) fn guard(
-    entry: &'static str,
-    body: impl FnOnce() -> Result<(), AbiError>,
-) -> c_int {
+pub(crate) fn guard(entry: &'static str, body: impl FnOnce() -> Result<(), AbiError>) -> c_int {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => c::NVT_STATUS_SUCCESS,
         Ok(Err(failed)) => report(entry, &failed),

@@ -22,7 +22,7 @@ const BATCH_RMA: u32 = c::NVT_REGION_HINT_BATCH_RMA as u32;
 /// # Safety
 /// Rules 1, 3 and 4.
 #[allow(clippy::too_many_arguments, reason = "NVSHMEM's interface")]
-pub(in crate::abi) unsafe extern "C" fn rma_with_hints_6(
+pub(crate) unsafe extern "C" fn rma_with_hints_6(
     transport: *mut Transport,
     pe: c_int,
     verb: RmaVerb,
@@ -45,7 +45,7 @@ pub(in crate::abi) unsafe extern "C" fn rma_with_hints_6(
 /// # Safety
 /// Rules 1, 3 and 4.
 #[allow(clippy::too_many_arguments, reason = "NVSHMEM's interface")]
-pub(in crate::abi) unsafe extern "C" fn rma_with_hints_7(
+pub(crate) unsafe extern "C" fn rma_with_hints_7(
     transport: *mut Transport,
     pe: c_int,
     verb: RmaVerb,
@@ -68,7 +68,7 @@ pub(in crate::abi) unsafe extern "C" fn rma_with_hints_7(
 ///
 /// # Safety
 /// Rules 1, 3 and 4.
-pub(in crate::abi) unsafe extern "C" fn rma(
+pub(crate) unsafe extern "C" fn rma(
     transport: *mut Transport,
     pe: c_int,
     verb: RmaVerb,
@@ -173,7 +173,7 @@ unsafe fn in_burst(
 ///
 /// # Safety
 /// Rule 1, and rule 3 for the role of the proxy.
-pub(in crate::abi) unsafe extern "C" fn region_flush(
+pub(crate) unsafe extern "C" fn region_flush(
     transport: *mut Transport,
     role: c_int,
     _issuer: u64,

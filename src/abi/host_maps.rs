@@ -17,14 +17,14 @@ const MOST: u64 = 1 << 20;
 
 /// The two maps. Null where the host has none.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::abi) struct HostMaps {
-    pub(in crate::abi) alias: *const StdUnorderedMap,
-    pub(in crate::abi) egm: *const StdUnorderedMap,
+pub(crate) struct HostMaps {
+    pub(crate) alias: *const StdUnorderedMap,
+    pub(crate) egm: *const StdUnorderedMap,
 }
 
 /// Why a map was not read. It is laid out in another way, or is being changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-pub(in crate::abi) enum MapFault {
+pub(crate) enum MapFault {
     #[error("the map at {at:#x} is not aligned")]
     Alignment { at: usize },
     #[error("the map says that it has {count} entries")]
@@ -42,7 +42,7 @@ impl HostMaps {
     /// Each map is null, or a `std::unordered_map` of libstdc++ with pointer keys and one word values,
     /// which nobody changes during the call. The host changes them on the thread that registers memory,
     /// between calls.
-    pub(in crate::abi) unsafe fn origin(&self, addr: usize) -> Result<Origin, MapFault> {
+    pub(crate) unsafe fn origin(&self, addr: usize) -> Result<Origin, MapFault> {
         // SAFETY: the caller's promise.
         unsafe {
             let alias = look_up(self.alias, addr)?;

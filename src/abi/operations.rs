@@ -8,7 +8,7 @@ use crate::abi::{hints, signals, transfers};
 use crate::job::Job;
 
 /// The functions for a host of the given version.
-pub(in crate::abi) fn of(major: Major, job: &Job) -> Operations {
+pub(crate) fn of(major: Major, job: &Job) -> Operations {
     let enforces: c::nvt_enforce_cst_fn = Some(e::enforce_cst);
     let offers = Offers {
         batches: job.discovery.batches(),

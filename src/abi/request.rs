@@ -16,16 +16,16 @@ use crate::engine::wire::handle::{HANDLE_BYTES, HandleBytes};
 const _: () = assert!(HANDLE_BYTES == c::NVT_MEM_HANDLE_SIZE as usize);
 
 /// The queue pair of user threads.
-pub(in crate::abi) const HOST_QP: c_int = c::NVT_QP_HOST;
+pub(crate) const HOST_QP: c_int = c::NVT_QP_HOST;
 
-pub(in crate::abi) const PUT: c_int = c::NVT_OP_PUT;
-pub(in crate::abi) const P: c_int = c::NVT_OP_P;
-pub(in crate::abi) const GET: c_int = c::NVT_OP_GET;
-pub(in crate::abi) const G: c_int = c::NVT_OP_G;
+pub(crate) const PUT: c_int = c::NVT_OP_PUT;
+pub(crate) const P: c_int = c::NVT_OP_P;
+pub(crate) const GET: c_int = c::NVT_OP_GET;
+pub(crate) const G: c_int = c::NVT_OP_G;
 
 /// A PE number from the host.
 #[inline]
-pub(in crate::abi) fn pe(pe: c_int) -> Result<Pe, AbiError> {
+pub(crate) fn pe(pe: c_int) -> Result<Pe, AbiError> {
     u32::try_from(pe).map(Pe).map_err(|_| AbiError::BadPe { pe })
 }
 
@@ -45,7 +45,7 @@ unsafe fn handle<'a>(handle: *const c::nvt_mem_handle) -> Option<&'a HandleBytes
 /// `remote` and `local` are null or valid for `'a`, with the handles they point to; for P,
 /// `local.ptr` is readable for the element's size.
 #[inline]
-pub(in crate::abi) unsafe fn read<'a>(
+pub(crate) unsafe fn read<'a>(
     pe_number: c_int,
     verb: &RmaVerb,
     remote: *const RmaMem,
@@ -99,10 +99,10 @@ pub(in crate::abi) unsafe fn read<'a>(
 
 /// The remote side of an operation in the shape that nearly all have: every pointer set.
 #[derive(Clone, Copy)]
-pub(in crate::abi) struct Remote<'a> {
-    pub(in crate::abi) pe: Pe,
-    pub(in crate::abi) handle: &'a HandleBytes,
-    pub(in crate::abi) addr: u64,
+pub(crate) struct Remote<'a> {
+    pub(crate) pe: Pe,
+    pub(crate) handle: &'a HandleBytes,
+    pub(crate) addr: u64,
 }
 
 /// Reads the remote side, if it has the common shape.
@@ -110,10 +110,7 @@ pub(in crate::abi) struct Remote<'a> {
 /// # Safety
 /// As for [`read`].
 #[inline(always)]
-pub(in crate::abi) unsafe fn remote_side<'a>(
-    pe: c_int,
-    remote: *const RmaMem,
-) -> Option<Remote<'a>> {
+pub(crate) unsafe fn remote_side<'a>(pe: c_int, remote: *const RmaMem) -> Option<Remote<'a>> {
     // SAFETY: by contract.
     let remote = unsafe { remote.as_ref()? };
     // SAFETY: by contract.
@@ -128,7 +125,7 @@ pub(in crate::abi) unsafe fn remote_side<'a>(
 /// # Safety
 /// As for [`read`].
 #[inline(always)]
-pub(in crate::abi) unsafe fn contiguous(
+pub(crate) unsafe fn contiguous(
     verb: &RmaVerb,
     local: *const RmaMem,
     bytes: &RmaBytes,
@@ -147,10 +144,7 @@ pub(in crate::abi) unsafe fn contiguous(
 /// # Safety
 /// As for [`read`].
 #[inline(always)]
-pub(in crate::abi) unsafe fn word(
-    local: *const RmaMem,
-    bytes: &RmaBytes,
-) -> Option<(Local, usize)> {
+pub(crate) unsafe fn word(local: *const RmaMem, bytes: &RmaBytes) -> Option<(Local, usize)> {
     // SAFETY: by contract.
     let at = unsafe { local.as_ref()? }.ptr.cast::<u64>();
     if bytes.elembytes != 8 || at.is_null() {
@@ -164,7 +158,7 @@ pub(in crate::abi) unsafe fn word(
 ///
 /// # Safety
 /// As for [`read`], and `local` is not null.
-pub(in crate::abi) unsafe fn of_common(common: Common<'_>, local: *const RmaMem) -> Request<'_> {
+pub(crate) unsafe fn of_common(common: Common<'_>, local: *const RmaMem) -> Request<'_> {
     let Common { direction, pe, handle: remote_handle, addr: remote_addr, local: side, len } =
         common;
     let local = match side {
@@ -220,11 +214,11 @@ unsafe fn value(at: *const u8, bytes: c_int) -> Result<u64, AbiError> {
 
 /// An atomic verb of any layout.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::abi) struct Amo {
+pub(crate) struct Amo {
     /// `NVT_AMO_*`.
-    pub(in crate::abi) code: c_int,
+    pub(crate) code: c_int,
     /// Whether the operands are IEEE numbers; never before layout 6.
-    pub(in crate::abi) float: bool,
+    pub(crate) float: bool,
 }
 
 /// Reads the arguments of `amo`, or the signal of `put_signal`.
@@ -232,7 +226,7 @@ pub(in crate::abi) struct Amo {
 /// # Safety
 /// `mem` is null or valid for `'a`, with the handle it points to.
 #[inline]
-pub(in crate::abi) unsafe fn atomic<'a>(
+pub(crate) unsafe fn atomic<'a>(
     pe_number: c_int,
     amo: Amo,
     mem: *const AmoMem,
@@ -270,7 +264,7 @@ pub(in crate::abi) unsafe fn atomic<'a>(
 /// # Safety
 /// As for [`atomic`].
 #[inline(always)]
-pub(in crate::abi) unsafe fn common_atomic<'a>(
+pub(crate) unsafe fn common_atomic<'a>(
     amo: Amo,
     mem: *const AmoMem,
     bytes: AmoBytes,
@@ -291,7 +285,7 @@ pub(in crate::abi) unsafe fn common_atomic<'a>(
 /// # Safety
 /// As for [`Parts::new`] and [`atomic`].
 #[inline(always)]
-pub(in crate::abi) unsafe fn common_signal<'a>(
+pub(crate) unsafe fn common_signal<'a>(
     put: &Put<'_>,
     amo: Amo,
     signal: *const AmoMem,
@@ -324,17 +318,17 @@ pub(in crate::abi) unsafe fn common_signal<'a>(
 
 /// The put of a put with signal, as the host gives it.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::abi) struct Put<'a> {
-    pub(in crate::abi) pe: c_int,
-    pub(in crate::abi) verb: &'a RmaVerb,
-    pub(in crate::abi) remote: *const RmaMemVector,
-    pub(in crate::abi) local: *const RmaMemVector,
-    pub(in crate::abi) bytes: *const RmaBytesVector,
+pub(crate) struct Put<'a> {
+    pub(crate) pe: c_int,
+    pub(crate) verb: &'a RmaVerb,
+    pub(crate) remote: *const RmaMemVector,
+    pub(crate) local: *const RmaMemVector,
+    pub(crate) bytes: *const RmaBytesVector,
 }
 
 /// The parts of a put with signal, read one at a time.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::abi) struct Parts<'a> {
+pub(crate) struct Parts<'a> {
     pe: c_int,
     verb: &'a RmaVerb,
     remote: &'a RmaMemVector,
@@ -347,7 +341,7 @@ impl<'a> Parts<'a> {
     ///
     /// # Safety
     /// The vectors are null or valid for `'a`, with all that they point to.
-    pub(in crate::abi) unsafe fn new(put: &Put<'a>) -> Result<Self, AbiError> {
+    pub(crate) unsafe fn new(put: &Put<'a>) -> Result<Self, AbiError> {
         let Put { pe, verb, .. } = *put;
         // SAFETY: by contract.
         let vectors = unsafe { (put.remote.as_ref(), put.local.as_ref(), put.bytes.as_ref()) };
@@ -366,12 +360,12 @@ impl<'a> Parts<'a> {
     }
 
     /// Number of parts.
-    pub(in crate::abi) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.remote.len()
     }
 
     /// Whether there is a signal only.
-    pub(in crate::abi) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
@@ -379,7 +373,7 @@ impl<'a> Parts<'a> {
     ///
     /// # Safety
     /// As for [`Parts::new`], and `at` is below the number of parts.
-    pub(in crate::abi) unsafe fn get(&self, at: usize) -> Result<Request<'a>, AbiError> {
+    pub(crate) unsafe fn get(&self, at: usize) -> Result<Request<'a>, AbiError> {
         // SAFETY: by contract, inside the vectors.
         unsafe {
             let (remote, local) = (self.remote.begin.add(at), self.local.begin.add(at));

@@ -21,7 +21,7 @@ use crate::engine::request::{AtomicRequest, PutSignalRequest};
 ///
 /// # Safety
 /// Rules 1, 3 and 4.
-pub(in crate::abi) unsafe extern "C" fn amo_3(
+pub(crate) unsafe extern "C" fn amo_3(
     transport: *mut Transport,
     pe: c_int,
     _ret: *mut c_void,
@@ -39,7 +39,7 @@ pub(in crate::abi) unsafe extern "C" fn amo_3(
 ///
 /// # Safety
 /// Rules 1, 3 and 4.
-pub(in crate::abi) unsafe extern "C" fn amo_6(
+pub(crate) unsafe extern "C" fn amo_6(
     transport: *mut Transport,
     pe: c_int,
     _ret: *mut c_void,
@@ -146,7 +146,7 @@ unsafe fn do_amo(
 /// # Safety
 /// Rules 1, 3 and 4.
 #[allow(clippy::too_many_arguments, reason = "NVSHMEM's interface")]
-pub(in crate::abi) unsafe extern "C" fn put_signal_4(
+pub(crate) unsafe extern "C" fn put_signal_4(
     transport: *mut Transport,
     pe: c_int,
     write_verb: RmaVerb,
@@ -174,7 +174,7 @@ pub(in crate::abi) unsafe extern "C" fn put_signal_4(
 /// # Safety
 /// Rules 1, 3 and 4.
 #[allow(clippy::too_many_arguments, reason = "NVSHMEM's interface")]
-pub(in crate::abi) unsafe extern "C" fn put_signal_6(
+pub(crate) unsafe extern "C" fn put_signal_6(
     transport: *mut Transport,
     pe: c_int,
     write_verb: RmaVerb,

@@ -48,12 +48,12 @@ struct PciPaths {
 static ALIVE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 /// Whether the value is the address of a transport of this library.
-pub(in crate::abi) fn is_alive(address: usize) -> bool {
+pub(crate) fn is_alive(address: usize) -> bool {
     ALIVE.lock().unwrap_or_else(PoisonError::into_inner).contains(&address)
 }
 
 /// The functions that the host is given, in its layout.
-pub(in crate::abi) enum Operations {
+pub(crate) enum Operations {
     V3(HostOps3b),
     V4(HostOps4),
     V6(HostOps6),
@@ -61,7 +61,7 @@ pub(in crate::abi) enum Operations {
 }
 
 /// Makes the structure for a host of the given version. [`destroy`] frees it.
-pub(in crate::abi) fn create(
+pub(crate) fn create(
     major: Major,
     api_version: c_int,
     job: Job,
@@ -109,7 +109,7 @@ pub(in crate::abi) fn create(
 ///
 /// # Safety
 /// No other thread uses the transport, now or later.
-pub(in crate::abi) unsafe fn destroy(transport: *mut Transport) -> Result<(), AbiError> {
+pub(crate) unsafe fn destroy(transport: *mut Transport) -> Result<(), AbiError> {
     let mut alive = ALIVE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(at) = alive.iter().position(|address| *address == transport as usize) else {
         return Err(AbiError::UnknownTransport);
@@ -127,7 +127,7 @@ pub(in crate::abi) unsafe fn destroy(transport: *mut Transport) -> Result<(), Ab
 /// # Safety
 /// Null, or alive for `'a`.
 #[inline]
-pub(in crate::abi) unsafe fn job<'a>(transport: *mut Transport) -> Result<&'a Job, AbiError> {
+pub(crate) unsafe fn job<'a>(transport: *mut Transport) -> Result<&'a Job, AbiError> {
     if transport.is_null() {
         return Err(AbiError::Null { argument: "transport" });
     }
@@ -140,7 +140,7 @@ pub(in crate::abi) unsafe fn job<'a>(transport: *mut Transport) -> Result<&'a Jo
 /// # Safety
 /// Alive for `'a`.
 #[inline(always)]
-pub(in crate::abi) unsafe fn job_of<'a>(transport: *mut Transport) -> &'a Job {
+pub(crate) unsafe fn job_of<'a>(transport: *mut Transport) -> &'a Job {
     // SAFETY: by contract; the block starts where the transport does. Only the `job` field is
     // borrowed: the host writes to the other.
     unsafe { &(*transport.cast::<Block>()).job }
@@ -150,7 +150,7 @@ pub(in crate::abi) unsafe fn job_of<'a>(transport: *mut Transport) -> &'a Job {
 ///
 /// # Safety
 /// Alive, and the host is not writing to it.
-pub(in crate::abi) unsafe fn boot_handle(transport: *mut Transport) -> *mut Bootstrap {
+pub(crate) unsafe fn boot_handle(transport: *mut Transport) -> *mut Bootstrap {
     let block = transport.cast::<Block>();
     // SAFETY: by contract; the member is the one of the layout that the host writes.
     unsafe {
@@ -166,7 +166,7 @@ pub(in crate::abi) unsafe fn boot_handle(transport: *mut Transport) -> *mut Boot
 ///
 /// # Safety
 /// As [`boot_handle`].
-pub(in crate::abi) unsafe fn host_maps(transport: *mut Transport) -> HostMaps {
+pub(crate) unsafe fn host_maps(transport: *mut Transport) -> HostMaps {
     let block = transport.cast::<Block>();
     // SAFETY: by contract; the member is the one of the layout that the host writes.
     let (alias, egm) = unsafe {

@@ -16,7 +16,7 @@ use crate::job::Connected;
 
 /// # Safety
 /// Rules 1, 3 and 4.
-pub(in crate::abi) unsafe extern "C" fn rma(
+pub(crate) unsafe extern "C" fn rma(
     transport: *mut Transport,
     pe: c_int,
     verb: RmaVerb,
@@ -40,7 +40,7 @@ pub(in crate::abi) unsafe extern "C" fn rma(
 /// # Safety
 /// Rules 1, 3 and 4.
 #[inline(never)]
-pub(in crate::abi) unsafe fn rma_at_length(
+pub(crate) unsafe fn rma_at_length(
     transport: *mut Transport,
     pe: c_int,
     remote: *const RmaMem,
@@ -72,7 +72,7 @@ pub(in crate::abi) unsafe fn rma_at_length(
 /// # Safety
 /// Rules 1, 3 and 4.
 #[inline(always)]
-pub(in crate::abi) unsafe fn rma_at_once(
+pub(crate) unsafe fn rma_at_once(
     transport: *mut Transport,
     pe: c_int,
     remote: *const RmaMem,

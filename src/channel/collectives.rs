@@ -8,14 +8,14 @@ use crate::engine::ids::Pe;
 use crate::job::{Collectives, JobError, Shape, nics};
 
 /// See the module.
-pub(in crate::channel) struct Gathering<'a> {
+pub(crate) struct Gathering<'a> {
     bootstrap: RefCell<&'a mut dyn Bootstrap>,
     shape: Shape,
 }
 
 impl<'a> Gathering<'a> {
     /// Collective: finds out how many PEs are on this host.
-    pub(in crate::channel) fn new(bootstrap: &'a mut dyn Bootstrap) -> Result<Self, ChannelError> {
+    pub(crate) fn new(bootstrap: &'a mut dyn Bootstrap) -> Result<Self, ChannelError> {
         let host = nics::machine();
         let hosts = bootstrap.allgather(&host.to_le_bytes())?;
         let here = hosts.chunks_exact(8).filter(|other| **other == host.to_le_bytes()).count();

@@ -17,21 +17,21 @@ const FREE: usize = 32;
 const BYTES: usize = 16 + FREE + HANDLE_BYTES + WHY;
 
 /// Indices that are free: a bit for each.
-pub(in crate::channel) type Free = [u8; FREE];
+pub(crate) type Free = [u8; FREE];
 
 /// One PE's part of a registration.
 #[derive(Clone, Debug)]
-pub(in crate::channel) struct Registration {
-    pub(in crate::channel) len: u64,
-    pub(in crate::channel) base: u64,
-    pub(in crate::channel) free: Free,
-    pub(in crate::channel) handle: HandleBytes,
+pub(crate) struct Registration {
+    pub(crate) len: u64,
+    pub(crate) base: u64,
+    pub(crate) free: Free,
+    pub(crate) handle: HandleBytes,
     /// Why this PE cannot.
-    pub(in crate::channel) failed: Option<String>,
+    pub(crate) failed: Option<String>,
 }
 
 impl Registration {
-    pub(in crate::channel) fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(BYTES);
         bytes.extend_from_slice(&self.len.to_le_bytes());
         bytes.extend_from_slice(&self.base.to_le_bytes());
@@ -62,7 +62,7 @@ impl Registration {
 }
 
 /// The index that all have free, and what each has under it.
-pub(in crate::channel) fn agree(
+pub(crate) fn agree(
     all: &[u8],
     mine: &Registration,
 ) -> Result<(u8, Box<[PeerRegion]>), ChannelError> {
@@ -92,7 +92,7 @@ pub(in crate::channel) fn agree(
 }
 
 /// The lowest index that is free.
-pub(in crate::channel) fn lowest(free: &Free) -> Option<u8> {
+pub(crate) fn lowest(free: &Free) -> Option<u8> {
     let (at, bits) = free.iter().enumerate().find(|(_, bits)| **bits != 0)?;
     Some((at * 8) as u8 + bits.trailing_zeros() as u8)
 }

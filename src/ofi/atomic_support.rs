@@ -19,11 +19,7 @@ pub struct AtomicSupport {
 
 impl AtomicSupport {
     /// What these rails have. They have been opened as [`wants_atomics`] says.
-    pub(in crate::ofi) fn of(
-        rails: &[Arc<Rail>],
-        settings: &Settings,
-        profile: &'static Profile,
-    ) -> Self {
+    pub(crate) fn of(rails: &[Arc<Rail>], settings: &Settings, profile: &'static Profile) -> Self {
         let hardware = *profile.hardware_atomics;
         let lacks = if wants_atomics(settings, profile) {
             rails.iter().find_map(|rail| {

@@ -37,7 +37,7 @@ pub struct Verdict {
 
 impl Verdict {
     /// Judges the provider of `device`, by its profile, and by a probe where that could say yes.
-    pub(in crate::ofi) fn reach(
+    pub(crate) fn reach(
         fabrics: &mut Fabrics,
         device: &Device,
         settings: &Settings,

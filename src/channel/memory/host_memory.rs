@@ -12,7 +12,7 @@ const PAGE: usize = 4096;
 
 /// Memory of the host, zeroed when it is made, on a page's boundary.
 #[derive(Debug)]
-pub(in crate::channel) enum HostMemory {
+pub(crate) enum HostMemory {
     /// Page-locked. Kernels have it at the same address.
     Pinned(Arc<PinnedMemory>),
     /// Of a process that does not use CUDA.
@@ -21,7 +21,7 @@ pub(in crate::channel) enum HostMemory {
 
 impl HostMemory {
     /// At least `len` bytes. Making and freeing it may wait for everything on the device.
-    pub(in crate::channel) fn new(len: usize) -> Result<Self, ChannelError> {
+    pub(crate) fn new(len: usize) -> Result<Self, ChannelError> {
         let Some(context) = bound_context()? else { return Ok(Self::Plain(Pages::new(len))) };
         let memory = PinnedMemory::new(&context, len.max(1).next_multiple_of(PAGE))?;
         // SAFETY: just allocated with that length, and nobody else has it.
@@ -30,7 +30,7 @@ impl HostMemory {
     }
 
     /// The first byte.
-    pub(in crate::channel) fn addr(&self) -> usize {
+    pub(crate) fn addr(&self) -> usize {
         match self {
             Self::Pinned(memory) => memory.addr(),
             Self::Plain(pages) => pages.at.as_ptr() as usize,
@@ -39,7 +39,7 @@ impl HostMemory {
 }
 
 /// The context of the device that this thread uses, if it uses one.
-pub(in crate::channel) fn bound_context() -> Result<Option<Arc<Context>>, ChannelError> {
+pub(crate) fn bound_context() -> Result<Option<Arc<Context>>, ChannelError> {
     let device = Driver::of_process().ok().and_then(Device::current);
     Ok(match device {
         Some(device) => Some(Context::primary(device.driver(), device.ordinal())?),
@@ -49,7 +49,7 @@ pub(in crate::channel) fn bound_context() -> Result<Option<Arc<Context>>, Channe
 
 /// Plain pages.
 #[derive(Debug)]
-pub(in crate::channel) struct Pages {
+pub(crate) struct Pages {
     at: NonNull<u8>,
     layout: Layout,
 }

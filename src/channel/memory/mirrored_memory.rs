@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// See the module. Zeroed when it is made.
 #[derive(Debug)]
-pub(in crate::channel) enum MirroredMemory {
+pub(crate) enum MirroredMemory {
     /// For CPU threads.
     Host(HostMemory),
     /// For kernels of a device.
@@ -29,7 +29,7 @@ pub(in crate::channel) enum MirroredMemory {
 
 /// A piece of device memory and its copy.
 #[derive(Debug)]
-pub(in crate::channel) struct OnDevice {
+pub(crate) struct OnDevice {
     /// Dropped before the memory on both sides: it waits for its copies.
     copies: Mutex<CopyEngine>,
     copy: Arc<PinnedMemory>,
@@ -40,7 +40,7 @@ pub(in crate::channel) struct OnDevice {
 impl MirroredMemory {
     /// At least `len` bytes, on the device that this thread uses if it uses one. May wait for everything on
     /// the device.
-    pub(in crate::channel) fn new(len: usize) -> Result<Self, ChannelError> {
+    pub(crate) fn new(len: usize) -> Result<Self, ChannelError> {
         match bound_context()? {
             Some(context) => Ok(Self::Device(Box::new(OnDevice::new(&context, len)?))),
             None => Ok(Self::Host(HostMemory::new(len)?)),
@@ -48,7 +48,7 @@ impl MirroredMemory {
     }
 
     /// The first byte, for producers.
-    pub(in crate::channel) fn addr(&self) -> usize {
+    pub(crate) fn addr(&self) -> usize {
         match self {
             Self::Host(memory) => memory.addr(),
             Self::Device(there) => there.range.addr(),
@@ -56,7 +56,7 @@ impl MirroredMemory {
     }
 
     /// The first byte of what the CPU reads and writes.
-    pub(in crate::channel) fn here(&self) -> usize {
+    pub(crate) fn here(&self) -> usize {
         match self {
             Self::Host(memory) => memory.addr(),
             Self::Device(there) => there.copy.addr(),
@@ -67,7 +67,7 @@ impl MirroredMemory {
     ///
     /// # Errors
     /// As the device answers.
-    pub(in crate::channel) fn push(&self, offset: usize, len: usize) -> Result<(), ChannelError> {
+    pub(crate) fn push(&self, offset: usize, len: usize) -> Result<(), ChannelError> {
         self.copy(Direction::ToDevice, offset, len)
     }
 
@@ -75,7 +75,7 @@ impl MirroredMemory {
     ///
     /// # Errors
     /// As the device answers.
-    pub(in crate::channel) fn pull(&self, offset: usize, len: usize) -> Result<(), ChannelError> {
+    pub(crate) fn pull(&self, offset: usize, len: usize) -> Result<(), ChannelError> {
         self.copy(Direction::FromDevice, offset, len)
     }
 

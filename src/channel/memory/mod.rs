@@ -2,6 +2,6 @@
 //!
 //! What producers change fast is near them, on the device where there is one; all else is host memory.
 
-pub(in crate::channel) mod host_memory;
-pub(in crate::channel) mod mirrored_memory;
-pub(in crate::channel) mod shared;
+pub(crate) mod host_memory;
+pub(crate) mod mirrored_memory;
+pub(crate) mod shared;

@@ -22,14 +22,14 @@ use crate::channel::ring::{PublishedIn, Ring, RingMemory, slots_log2};
 
 /// Sizes of a context, checked.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::channel) struct Sizes {
-    pub(in crate::channel) rings: u32,
-    pub(in crate::channel) slots_log2: u32,
+pub(crate) struct Sizes {
+    pub(crate) rings: u32,
+    pub(crate) slots_log2: u32,
 }
 
 impl Sizes {
     /// Checks them.
-    pub(in crate::channel) fn new(rings: u32, slots: u64) -> Result<Self, ChannelError> {
+    pub(crate) fn new(rings: u32, slots: u64) -> Result<Self, ChannelError> {
         if !rings.is_power_of_two() || rings > c::NLF_MAX_RINGS {
             return Err(ChannelError::Rings { rings });
         }
@@ -97,7 +97,7 @@ fn part(end: &mut usize, bytes: usize) -> usize {
 
 /// See the module.
 #[derive(Debug)]
-pub(in crate::channel) struct Shared {
+pub(crate) struct Shared {
     mirrored: MirroredMemory,
     memory: HostMemory,
     plan: Plan,
@@ -106,25 +106,20 @@ pub(in crate::channel) struct Shared {
 
 /// An error for producers: a code, and what it is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::channel) struct Fault {
+pub(crate) struct Fault {
     /// `NLF_ERROR_*`.
-    pub(in crate::channel) code: u32,
+    pub(crate) code: u32,
     /// `NLF_OP_*`, or 0.
-    pub(in crate::channel) op: u32,
-    pub(in crate::channel) pe: u32,
-    pub(in crate::channel) ring: u32,
-    pub(in crate::channel) addr: u64,
-    pub(in crate::channel) bytes: u64,
+    pub(crate) op: u32,
+    pub(crate) pe: u32,
+    pub(crate) ring: u32,
+    pub(crate) addr: u64,
+    pub(crate) bytes: u64,
 }
 
 impl Shared {
     /// A context with empty rings.
-    pub(in crate::channel) fn new(
-        sizes: Sizes,
-        me: u32,
-        n_pes: u32,
-        spins: u64,
-    ) -> Result<Self, ChannelError> {
+    pub(crate) fn new(sizes: Sizes, me: u32, n_pes: u32, spins: u64) -> Result<Self, ChannelError> {
         let plan = Plan::new(sizes);
         let (mirrored, memory) =
             (MirroredMemory::new(plan.mirrored.end)?, HostMemory::new(plan.end)?);
@@ -162,7 +157,7 @@ impl Shared {
     }
 
     /// What producers are given.
-    pub(in crate::channel) fn context(&self) -> *const c::nlf_context {
+    pub(crate) fn context(&self) -> *const c::nlf_context {
         self.for_producers(0)
     }
 
@@ -185,7 +180,7 @@ impl Shared {
     ///
     /// # Safety
     /// Called once, and the memory outlives them.
-    pub(in crate::channel) unsafe fn rings(&self) -> Result<Vec<Ring>, ChannelError> {
+    pub(crate) unsafe fn rings(&self) -> Result<Vec<Ring>, ChannelError> {
         let ring = |ring: usize| {
             let Plan { slots, slots_each, published, .. } = self.plan;
             let published = published + ring * size_of::<c::nlf_published>();
@@ -207,7 +202,7 @@ impl Shared {
     }
 
     /// What was published as done of a ring.
-    pub(in crate::channel) fn done(&self, ring: usize) -> u64 {
+    pub(crate) fn done(&self, ring: usize) -> u64 {
         assert!(ring < self.sizes.rings as usize, "there is no ring {ring}");
         let at = self.plan.published + ring * size_of::<c::nlf_published>();
         let done = self.at::<u64>(at + offset_of!(c::nlf_published, done));
@@ -219,7 +214,7 @@ impl Shared {
     ///
     /// # Errors
     /// The device does not tell.
-    pub(in crate::channel) fn heads(&self) -> Result<Vec<u64>, ChannelError> {
+    pub(crate) fn heads(&self) -> Result<Vec<u64>, ChannelError> {
         let MirroredPlan { producers, claims, .. } = self.plan.mirrored;
         self.mirrored.pull(producers, claims - producers)?;
         let head = |ring: usize| {
@@ -236,7 +231,7 @@ impl Shared {
     ///
     /// # Errors
     /// The device does not take it.
-    pub(in crate::channel) fn set_region(
+    pub(crate) fn set_region(
         &self,
         index: usize,
         region: c::nlf_region,
@@ -266,7 +261,7 @@ impl Shared {
 
     /// Records an error that the proxy thread has found, unless it has found one before. Only that thread
     /// calls it.
-    pub(in crate::channel) fn report(&self, fault: &Fault) {
+    pub(crate) fn report(&self, fault: &Fault) {
         let error = self.at::<c::nlf_error>(self.plan.proxy_error);
         // SAFETY: a part of the piece, aligned, that only this thread writes.
         unsafe {
@@ -284,14 +279,14 @@ impl Shared {
     }
 
     /// Whether a producer has given up slots that it had reserved, so that its ring is stuck.
-    pub(in crate::channel) fn is_abandoned(&self) -> bool {
+    pub(crate) fn is_abandoned(&self) -> bool {
         let error = self.at::<c::nlf_error>(self.plan.error);
         // SAFETY: a part of the piece, aligned; producers change it atomically.
         unsafe { AtomicU32::from_ptr(&raw mut (*error).abandoned) }.load(Ordering::Acquire) != 0
     }
 
     /// The proxy's error, or else that of producers.
-    pub(in crate::channel) fn fault(&self) -> Option<Fault> {
+    pub(crate) fn fault(&self) -> Option<Fault> {
         self.recorded(self.plan.proxy_error).or_else(|| self.recorded(self.plan.error))
     }
 

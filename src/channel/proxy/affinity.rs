@@ -12,7 +12,7 @@ const MOST: usize = libc::CPU_SETSIZE as usize;
 
 /// Lets the calling thread run on the CPUs of a device's node alone. Where that is not known, or there is
 /// one node only, or the thread may not run on any of them, nothing changes.
-pub(in crate::channel) fn pin_near(pci_path: Option<&Path>) {
+pub(crate) fn pin_near(pci_path: Option<&Path>) {
     let Some(node) = pci_path.and_then(node_of) else { return };
     let Some(cpus) = cpus_of(node) else { return };
     let Some(near) = allowed().map(|allowed| both(&allowed, &cpus)).filter(|near| !near.is_empty())

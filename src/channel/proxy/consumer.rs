@@ -56,19 +56,19 @@ struct Source {
 
 /// What has ended a context: for producers, and in words.
 #[derive(Debug)]
-pub(in crate::channel) struct Failed {
-    pub(in crate::channel) fault: Fault,
-    pub(in crate::channel) why: String,
+pub(crate) struct Failed {
+    pub(crate) fault: Fault,
+    pub(crate) why: String,
 }
 
 /// See the module.
 #[derive(Debug)]
-pub(in crate::channel) struct Consumer {
+pub(crate) struct Consumer {
     sources: Vec<Source>,
     /// The ring to look at next.
     next: usize,
     /// Where descriptors lead to.
-    pub(in crate::channel) regions: Regions,
+    pub(crate) regions: Regions,
     /// Most open batches of a ring.
     most: usize,
     /// Until the peers are asked.
@@ -76,7 +76,7 @@ pub(in crate::channel) struct Consumer {
 }
 
 impl Consumer {
-    pub(in crate::channel) fn new(rings: Vec<Ring>) -> Self {
+    pub(crate) fn new(rings: Vec<Ring>) -> Self {
         let most = (MAX_BATCHES / rings.len().max(1)).min(OPEN);
         let source = |ring| Source { ring, open: VecDeque::with_capacity(most), limit: u64::MAX };
         Self {
@@ -94,7 +94,7 @@ impl Consumer {
     ///
     /// # Errors
     /// What a producer asked for cannot be, or was not carried out. Nothing may be taken after that.
-    pub(in crate::channel) fn take<P: Port>(&mut self, lane: &mut Lane<P>) -> Result<bool, Failed> {
+    pub(crate) fn take<P: Port>(&mut self, lane: &mut Lane<P>) -> Result<bool, Failed> {
         for _ in 0..self.sources.len() {
             let ring = self.next;
             self.next = if ring + 1 == self.sources.len() { 0 } else { ring + 1 };
@@ -149,7 +149,7 @@ impl Consumer {
     ///
     /// # Errors
     /// That of `landed`.
-    pub(in crate::channel) fn retire<P: Port, E>(
+    pub(crate) fn retire<P: Port, E>(
         &mut self,
         lane: &mut Lane<P>,
         mut landed: impl FnMut(&mut Lane<P>) -> Result<(), E>,
@@ -190,26 +190,26 @@ impl Consumer {
     }
 
     /// Whether some operation is not done.
-    pub(in crate::channel) fn has_open(&self) -> bool {
+    pub(crate) fn has_open(&self) -> bool {
         self.sources.iter().any(|source| !source.open.is_empty())
     }
 
     /// Takes nothing after so many slots of each ring.
-    pub(in crate::channel) fn set_limits(&mut self, limits: impl IntoIterator<Item = u64>) {
+    pub(crate) fn set_limits(&mut self, limits: impl IntoIterator<Item = u64>) {
         for (source, limit) in self.sources.iter_mut().zip(limits) {
             source.limit = limit;
         }
     }
 
     /// Whether everything up to the limits was taken and is done.
-    pub(in crate::channel) fn is_drained(&self) -> bool {
+    pub(crate) fn is_drained(&self) -> bool {
         self.sources
             .iter()
             .all(|source| source.ring.taken() >= source.limit && source.open.is_empty())
     }
 
     /// Slots that are not done, up to the limits; without one, of those taken.
-    pub(in crate::channel) fn left(&self) -> u64 {
+    pub(crate) fn left(&self) -> u64 {
         let left = |Source { ring, limit, .. }: &Source| {
             let end = if *limit == u64::MAX { ring.taken() } else { *limit };
             end.saturating_sub(ring.done())
@@ -218,7 +218,7 @@ impl Consumer {
     }
 
     /// Tells the producers of all rings what the proxy does.
-    pub(in crate::channel) fn publish_state(&mut self, state: State) {
+    pub(crate) fn publish_state(&mut self, state: State) {
         for source in &mut self.sources {
             source.ring.publish_tail();
             source.ring.publish_state(state);

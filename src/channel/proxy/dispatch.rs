@@ -16,7 +16,7 @@ use crate::engine::state::batch::Batch;
 
 /// Why an operation was not submitted.
 #[derive(Debug)]
-pub(in crate::channel) enum Refusal {
+pub(crate) enum Refusal {
     /// The producer asks for what cannot be.
     Misplaced(Misplaced),
     /// There is no such PE.
@@ -44,7 +44,7 @@ impl From<EngineError> for Refusal {
 /// # Errors
 /// Nothing was submitted, or part of an operation that has failed.
 #[inline(never)]
-pub(in crate::channel) fn dispatch<P: Port>(
+pub(crate) fn dispatch<P: Port>(
     lane: &mut Lane<P>,
     regions: &Regions,
     batch: Batch,
@@ -83,7 +83,7 @@ pub(in crate::channel) fn dispatch<P: Port>(
 /// # Errors
 /// As [`dispatch`].
 #[inline(always)]
-pub(in crate::channel) fn put<P: Port>(
+pub(crate) fn put<P: Port>(
     lane: &mut Lane<P>,
     regions: &Regions,
     batch: Batch,
@@ -194,7 +194,7 @@ fn long_atomic<P: Port>(
 }
 
 /// The number of a descriptor's operation, its PE, its place and length: for errors.
-pub(in crate::channel) fn about(descriptor: &Descriptor) -> (u32, u32, u64) {
+pub(crate) fn about(descriptor: &Descriptor) -> (u32, u32, u64) {
     match *descriptor {
         Descriptor::Put { pe, bytes, .. } => (c::NLF_OP_PUT, pe.0, bytes.into()),
         Descriptor::PutSignal { pe, bytes, .. } => (c::NLF_OP_PUT_SIGNAL, pe.0, bytes.into()),

@@ -16,7 +16,7 @@ const AWAKE: Duration = Duration::from_millis(3);
 
 /// See the module.
 #[derive(Debug)]
-pub(in crate::channel) struct Idle {
+pub(crate) struct Idle {
     spins: u32,
     sleep: Option<Duration>,
     turns: u32,
@@ -25,20 +25,20 @@ pub(in crate::channel) struct Idle {
 
 impl Idle {
     /// `has_core`: the thread has a core of its own. `sleep`: how long it sleeps at a time, if at all.
-    pub(in crate::channel) fn new(has_core: bool, sleep: Option<Duration>) -> Self {
+    pub(crate) fn new(has_core: bool, sleep: Option<Duration>) -> Self {
         let spins = if has_core { SPINS } else { SPINS_SHARED };
         Self { spins, sleep, turns: 0, since: None }
     }
 
     /// Something was found to do.
     #[inline(always)]
-    pub(in crate::channel) fn busy(&mut self) {
+    pub(crate) fn busy(&mut self) {
         self.turns = 0;
     }
 
     /// Nothing was. `waits`: something is under way whose end is awaited.
     #[inline]
-    pub(in crate::channel) fn turn(&mut self, waits: bool) {
+    pub(crate) fn turn(&mut self, waits: bool) {
         self.turns = self.turns.saturating_add(1);
         if self.turns < self.spins {
             std::hint::spin_loop();

@@ -3,9 +3,9 @@
 //!
 //! Only this thread takes from the rings and uses the proxy lane.
 
-pub(in crate::channel) mod affinity;
-pub(in crate::channel) mod consumer;
-pub(in crate::channel) mod dispatch;
-pub(in crate::channel) mod idle;
-pub(in crate::channel) mod region_table;
-pub(in crate::channel) mod thread;
+pub(crate) mod affinity;
+pub(crate) mod consumer;
+pub(crate) mod dispatch;
+pub(crate) mod idle;
+pub(crate) mod region_table;
+pub(crate) mod thread;

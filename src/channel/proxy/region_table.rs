@@ -11,44 +11,44 @@ const PLACES: usize = 256;
 
 /// What one peer has under a region's index.
 #[derive(Clone, Debug)]
-pub(in crate::channel) struct PeerRegion {
+pub(crate) struct PeerRegion {
     /// Its address there.
-    pub(in crate::channel) base: u64,
-    pub(in crate::channel) handle: HandleBytes,
+    pub(crate) base: u64,
+    pub(crate) handle: HandleBytes,
 }
 
 /// A region of this PE, and those of the peers under the same index.
 #[derive(Debug)]
-pub(in crate::channel) struct Region {
-    pub(in crate::channel) base: usize,
-    pub(in crate::channel) len: u64,
-    pub(in crate::channel) handle: HandleBytes,
+pub(crate) struct Region {
+    pub(crate) base: usize,
+    pub(crate) len: u64,
+    pub(crate) handle: HandleBytes,
     /// By PE; none of a region that only this PE has.
-    pub(in crate::channel) peers: Box<[PeerRegion]>,
+    pub(crate) peers: Box<[PeerRegion]>,
 }
 
 /// What is wrong with a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::channel) struct Misplaced {
+pub(crate) struct Misplaced {
     /// `NLF_ERROR_*`.
-    pub(in crate::channel) code: u32,
+    pub(crate) code: u32,
     /// The address here that the producer meant, or the offset where no region tells.
-    pub(in crate::channel) addr: u64,
+    pub(crate) addr: u64,
 }
 
 /// See the module.
 #[derive(Debug)]
-pub(in crate::channel) struct Regions {
+pub(crate) struct Regions {
     places: Box<[Option<Box<Region>>; PLACES]>,
 }
 
 impl Regions {
-    pub(in crate::channel) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { places: Box::new([const { None }; PLACES]) }
     }
 
     /// Puts a region in its place, or takes it out.
-    pub(in crate::channel) fn set(&mut self, index: u8, region: Option<Box<Region>>) {
+    pub(crate) fn set(&mut self, index: u8, region: Option<Box<Region>>) {
         self.places[usize::from(index)] = region;
     }
 
@@ -73,7 +73,7 @@ impl Regions {
 
     /// Bytes of this PE: their address, and the handle for them.
     #[inline(always)]
-    pub(in crate::channel) fn local(
+    pub(crate) fn local(
         &self,
         place: Place,
         bytes: u64,
@@ -84,7 +84,7 @@ impl Regions {
 
     /// Bytes of a peer: their address there, and its handle for them.
     #[inline(always)]
-    pub(in crate::channel) fn remote(
+    pub(crate) fn remote(
         &self,
         place: Place,
         bytes: u64,
@@ -98,13 +98,13 @@ impl Regions {
     }
 
     /// What a peer has under an index.
-    pub(in crate::channel) fn peer(&self, index: u8, pe: Pe) -> Option<&PeerRegion> {
+    pub(crate) fn peer(&self, index: u8, pe: Pe) -> Option<&PeerRegion> {
         self.places[usize::from(index)].as_ref()?.peers.get(pe.index())
     }
 
     /// A word of a peer, as [`Regions::remote`]. It is aligned there.
     #[inline(always)]
-    pub(in crate::channel) fn word(
+    pub(crate) fn word(
         &self,
         place: Place,
         width: usize,

@@ -31,7 +31,7 @@ const CONTROL_EVERY: u32 = 32;
 
 /// What user threads want of the proxy thread.
 #[derive(Debug)]
-pub(in crate::channel) enum Control {
+pub(crate) enum Control {
     /// Descriptors may use a region from now on, or no longer.
     Region {
         /// Its index.
@@ -59,7 +59,7 @@ pub(in crate::channel) enum Control {
 pub struct ProxyView<'a> {
     /// The lane.
     pub lane: &'a mut Lane<OfiPort>,
-    pub(in crate::channel) consumer: &'a Consumer,
+    pub(crate) consumer: &'a Consumer,
 }
 
 impl ProxyView<'_> {
@@ -70,9 +70,7 @@ impl ProxyView<'_> {
 }
 
 /// What is to run in the proxy thread.
-pub(in crate::channel) struct Run(
-    pub(in crate::channel) Box<dyn FnOnce(&mut ProxyView<'_>) + Send>,
-);
+pub(crate) struct Run(pub(crate) Box<dyn FnOnce(&mut ProxyView<'_>) + Send>);
 
 impl std::fmt::Debug for Run {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -82,22 +80,22 @@ impl std::fmt::Debug for Run {
 
 /// What both the proxy thread and user threads know.
 #[derive(Debug)]
-pub(in crate::channel) struct ChannelState {
-    pub(in crate::channel) job: Job,
-    pub(in crate::channel) shared: Shared,
+pub(crate) struct ChannelState {
+    pub(crate) job: Job,
+    pub(crate) shared: Shared,
     /// The first failure, in words.
     failure: Mutex<Option<String>>,
     /// The proxy thread does not wait for room any longer.
-    pub(in crate::channel) abandon: Arc<AtomicBool>,
+    pub(crate) abandon: Arc<AtomicBool>,
 }
 
 impl ChannelState {
-    pub(in crate::channel) fn new(job: Job, shared: Shared) -> Self {
+    pub(crate) fn new(job: Job, shared: Shared) -> Self {
         Self { job, shared, failure: Mutex::new(None), abandon: Arc::default() }
     }
 
     /// What has gone wrong first, if something has.
-    pub(in crate::channel) fn failure(&self) -> Option<String> {
+    pub(crate) fn failure(&self) -> Option<String> {
         let noted = self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
         noted.or_else(|| self.shared.fault().map(|fault| fault.to_string()))
     }
@@ -118,7 +116,7 @@ enum Phase {
 
 /// The proxy thread's state.
 #[derive(Debug)]
-pub(in crate::channel) struct Proxy {
+pub(crate) struct Proxy {
     state: Arc<ChannelState>,
     consumer: Consumer,
     control: Receiver<Control>,
@@ -128,7 +126,7 @@ pub(in crate::channel) struct Proxy {
 }
 
 impl Proxy {
-    pub(in crate::channel) fn new(
+    pub(crate) fn new(
         state: Arc<ChannelState>,
         consumer: Consumer,
         control: Receiver<Control>,
@@ -146,7 +144,7 @@ impl Proxy {
     ///
     /// # Safety
     /// The job is connected, and no other thread uses its proxy lane meanwhile.
-    pub(in crate::channel) unsafe fn run(mut self) {
+    pub(crate) unsafe fn run(mut self) {
         let state = Arc::clone(&self.state);
         if state.job.settings.channel_pin {
             let first = state.job.discovery.devices().first();
@@ -308,6 +306,6 @@ impl Drop for Guard<'_> {
 }
 
 /// Waits no longer for room, in this thread and in calls under way.
-pub(in crate::channel) fn abandon(state: &ChannelState) {
+pub(crate) fn abandon(state: &ChannelState) {
     state.abandon.store(true, Ordering::Relaxed);
 }

@@ -37,10 +37,10 @@ pub struct Place(u64);
 
 impl Place {
     /// The bits of a word that a place has.
-    pub(in crate::channel) const BITS: u64 = (1 << c::NLF_VALUE_SHIFT) - 1;
+    pub(crate) const BITS: u64 = (1 << c::NLF_VALUE_SHIFT) - 1;
 
     /// What stands for no place, with all offsets of that region; every place is less.
-    pub(in crate::channel) const NONE: u64 = (c::NLF_NO_REGION as u64) << c::NLF_REGION_SHIFT;
+    pub(crate) const NONE: u64 = (c::NLF_NO_REGION as u64) << c::NLF_REGION_SHIFT;
 
     /// The place `offset` bytes from the base of a region. None past `NLF_MAX_OFFSET`.
     #[inline]
@@ -51,21 +51,21 @@ impl Place {
 
     /// The place in a word's low 48 bits. None when its region is `NLF_NO_REGION`.
     #[inline(always)]
-    pub(in crate::channel) fn from_word(word: u64) -> Option<Self> {
+    pub(crate) fn from_word(word: u64) -> Option<Self> {
         let place = word & Self::BITS;
         (place < Self::NONE).then_some(Self(place))
     }
 
     /// The place that a word is, which is less than [`Place::NONE`].
     #[inline(always)]
-    pub(in crate::channel) fn of_word(word: u64) -> Self {
+    pub(crate) fn of_word(word: u64) -> Self {
         debug_assert!(word < Self::NONE);
         Self(word)
     }
 
     /// The word's low 48 bits.
     #[inline(always)]
-    pub(in crate::channel) fn word(self) -> u64 {
+    pub(crate) fn word(self) -> u64 {
         self.0
     }
 

@@ -26,7 +26,7 @@ const ALL_PES: u64 = c::NLF_FLAG_ALL_PES as u64;
 
 /// Whether the descriptor goes on in a second slot.
 #[inline(always)]
-pub(in crate::channel) fn is_extended(first: &Words) -> bool {
+pub(crate) fn is_extended(first: &Words) -> bool {
     first[1] & (EXTENDED << c::NLF_FLAGS_SHIFT) != 0
 }
 
@@ -54,7 +54,7 @@ impl Put {
 
 /// The same for a get.
 #[inline(always)]
-pub(in crate::channel) fn decode_get(first: &Words) -> Option<Descriptor> {
+pub(crate) fn decode_get(first: &Words) -> Option<Descriptor> {
     if key_of(first[1]) != GET {
         return None;
     }
@@ -64,7 +64,7 @@ pub(in crate::channel) fn decode_get(first: &Words) -> Option<Descriptor> {
 
 /// The put with signal that the words of a slot are, if they are one of one slot.
 #[inline(always)]
-pub(in crate::channel) fn decode_put_signal(first: &Words) -> Option<Descriptor> {
+pub(crate) fn decode_put_signal(first: &Words) -> Option<Descriptor> {
     let op = match key_of(first[1]) {
         key if key == SET => AtomicOp::SignalSet,
         key if key == ADD => AtomicOp::SignalAdd,
@@ -80,7 +80,7 @@ const ADD: u64 = key(c::NLF_OP_PUT_SIGNAL, c::NLF_KIND_ADD);
 
 /// What the words are. `second` is looked at when the first is extended; laps are ignored.
 #[inline(always)]
-pub(in crate::channel) fn decode(first: &Words, second: &Words) -> Result<Descriptor, Wrong> {
+pub(crate) fn decode(first: &Words, second: &Words) -> Result<Descriptor, Wrong> {
     let [q0, q1, q2, q3] = *first;
     let key = key_of(q1);
     let flags = key & FLAGS;
@@ -222,16 +222,13 @@ fn put_signal(first: &Words, op: AtomicOp, value: u64) -> Result<Descriptor, Wro
 
 /// Whether the words are those of an atomic, if of anything.
 #[inline(always)]
-pub(in crate::channel) fn is_atomic(first: &Words) -> bool {
+pub(crate) fn is_atomic(first: &Words) -> bool {
     key_of(first[1]) & !FLAGS == key(c::NLF_OP_ATOMIC, 0)
 }
 
 /// [`decode`] of an atomic.
 #[inline(always)]
-pub(in crate::channel) fn decode_atomic(
-    first: &Words,
-    second: &Words,
-) -> Result<Descriptor, Wrong> {
+pub(crate) fn decode_atomic(first: &Words, second: &Words) -> Result<Descriptor, Wrong> {
     let [q0, q1, q2, q3] = *first;
     let flags = key_of(q1) & FLAGS;
     if flags & !(KIND | EXTENDED) != 0 {

@@ -33,7 +33,7 @@ pub struct Published {
     pub done: AtomicU64,
     /// `NLF_STATE_*`.
     pub state: AtomicU32,
-    pub(in crate::channel) reserved: [u32; 11],
+    pub(crate) reserved: [u32; 11],
 }
 
 /// The lap of a slot, in the place that it has in a word.

@@ -3,6 +3,6 @@
 //! Starting a copy and looking for its end never wait: kernels that spin may depend on the thread that
 //! calls.
 
-pub(in crate::cuda) mod engine;
+pub(crate) mod engine;
 mod queue;
-pub(in crate::cuda) mod request;
+pub(crate) mod request;

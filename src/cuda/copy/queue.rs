@@ -16,14 +16,14 @@ use crate::engine::atomic::Width;
 
 /// The stream, and what is under way on it.
 #[derive(Debug)]
-pub(in crate::cuda) struct CopyQueue {
+pub(crate) struct CopyQueue {
     stream: Stream,
     flight: Flight,
     /// What has ended everything.
     broken: Option<CudaError>,
     /// Whether stores of these widths are stream memory operations.
-    pub(in crate::cuda) write_32: bool,
-    pub(in crate::cuda) write_64: bool,
+    pub(crate) write_32: bool,
+    pub(crate) write_64: bool,
 }
 
 /// Ticket `n` is in entry `n` modulo the number of entries.
@@ -61,17 +61,17 @@ enum End {
 
 /// A copy that was checked.
 #[derive(Clone, Copy)]
-pub(in crate::cuda) struct Checked<'a> {
-    pub(in crate::cuda) direction: Direction,
-    pub(in crate::cuda) range: &'a DeviceRange,
-    pub(in crate::cuda) addr: usize,
+pub(crate) struct Checked<'a> {
+    pub(crate) direction: Direction,
+    pub(crate) range: &'a DeviceRange,
+    pub(crate) addr: usize,
     /// The host's address.
-    pub(in crate::cuda) host: usize,
-    pub(in crate::cuda) len: usize,
+    pub(crate) host: usize,
+    pub(crate) len: usize,
 }
 
 impl CopyQueue {
-    pub(in crate::cuda) fn new(context: &Arc<Context>, depth: usize) -> Result<Self, CudaError> {
+    pub(crate) fn new(context: &Arc<Context>, depth: usize) -> Result<Self, CudaError> {
         let stream = Stream::new(context)?;
         let entry = |_| {
             let event = Event::new(context)?;
@@ -87,29 +87,29 @@ impl CopyQueue {
         Ok(Self { stream, flight, broken: None, write_32, write_64 })
     }
 
-    pub(in crate::cuda) fn context(&self) -> &Arc<Context> {
+    pub(crate) fn context(&self) -> &Arc<Context> {
         self.stream.context()
     }
 
-    pub(in crate::cuda) fn depth(&self) -> usize {
+    pub(crate) fn depth(&self) -> usize {
         self.flight.entries.len()
     }
 
     #[inline]
-    pub(in crate::cuda) fn in_flight(&self) -> usize {
+    pub(crate) fn in_flight(&self) -> usize {
         (self.flight.next - self.flight.first) as usize
     }
 
     /// The page-locked word of the entry that is used next. Free for who has checked that something
     /// may be started.
     #[inline]
-    pub(in crate::cuda) fn next_word(&self) -> usize {
+    pub(crate) fn next_word(&self) -> usize {
         self.flight.word(self.flight.next)
     }
 
     /// Whether something may be started on these bytes.
     #[inline]
-    pub(in crate::cuda) fn check(
+    pub(crate) fn check(
         &self,
         range: &DeviceRange,
         addr: usize,
@@ -133,7 +133,7 @@ impl CopyQueue {
 
     /// Whether something may be started on a word.
     #[inline]
-    pub(in crate::cuda) fn check_word(&self, word: &Word<'_>) -> Result<(), StartError> {
+    pub(crate) fn check_word(&self, word: &Word<'_>) -> Result<(), StartError> {
         let len = word.width.bytes();
         if word.addr % len != 0 {
             return Err(StartError::Bounds { addr: word.addr, len });
@@ -147,7 +147,7 @@ impl CopyQueue {
     /// The copy was checked. The host's side is valid for its length until the copy has ended, which
     /// `keep` may see to.
     #[inline]
-    pub(in crate::cuda) unsafe fn copy(
+    pub(crate) unsafe fn copy(
         &mut self,
         copy: &Checked<'_>,
         keep: Option<Arc<PinnedMemory>>,
@@ -176,11 +176,7 @@ impl CopyQueue {
     /// Stores a word of 4 or 8 bytes by a stream memory operation. It waits for what is before it in
     /// the stream, and comes with a barrier, so who sees it sees that as well.
     #[inline]
-    pub(in crate::cuda) fn write(
-        &mut self,
-        word: &Word<'_>,
-        value: u64,
-    ) -> Result<Ticket, StartError> {
+    pub(crate) fn write(&mut self, word: &Word<'_>, value: u64) -> Result<Ticket, StartError> {
         let context = self.stream.context();
         let driver = context.driver();
         let _bound = context.bind()?;
@@ -203,7 +199,7 @@ impl CopyQueue {
     }
 
     /// The oldest thing under way, if it is done. There is one.
-    pub(in crate::cuda) fn poll(&mut self) -> Option<Completed> {
+    pub(crate) fn poll(&mut self) -> Option<Completed> {
         let mut failed = self.broken.clone();
         if failed.is_none() {
             match self.oldest_is_done() {
@@ -314,7 +310,7 @@ unsafe fn copy_piece(on: &Stream, piece: &Checked<'_>) -> Result<(), CudaError> 
 ///
 /// # Safety
 /// `addr` is a word of page-locked memory, aligned to 8, that nobody else uses.
-pub(in crate::cuda) unsafe fn store_host(addr: usize, width: Width, value: u64) {
+pub(crate) unsafe fn store_host(addr: usize, width: Width, value: u64) {
     // SAFETY: the caller's promise.
     unsafe {
         match width {

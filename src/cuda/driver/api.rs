@@ -15,7 +15,7 @@ use sys::{
 use sys::{CUmemAllocationProp, CUmemGenericAllocationHandle, CUmemLocation, CUpointer_attribute};
 
 /// A `CUresult`, as a number: drivers know more of them than any header.
-pub(in crate::cuda) type Status = u32;
+pub(crate) type Status = u32;
 
 /// Declares the table. `required` functions are in every driver served; what lacks one is no such
 /// driver. An `optional` one that is missing switches off what needs it. `numbered` functions are
@@ -29,10 +29,10 @@ macro_rules! functions {
         /// The functions, under CUDA's names.
         #[allow(non_snake_case)]
         #[derive(Debug)]
-        pub(in crate::cuda) struct Api {
-            $(pub(in crate::cuda) $must: unsafe extern "C" fn($($must_arg),*) -> Status,)*
-            $(pub(in crate::cuda) $raw: unsafe extern "C" fn($($raw_arg),*) -> Status,)*
-            $(pub(in crate::cuda) $may: Option<unsafe extern "C" fn($($may_arg),*) -> Status>,)*
+        pub(crate) struct Api {
+            $(pub(crate) $must: unsafe extern "C" fn($($must_arg),*) -> Status,)*
+            $(pub(crate) $raw: unsafe extern "C" fn($($raw_arg),*) -> Status,)*
+            $(pub(crate) $may: Option<unsafe extern "C" fn($($may_arg),*) -> Status>,)*
         }
 
         impl Api {
@@ -40,7 +40,7 @@ macro_rules! functions {
             ///
             /// # Safety
             /// What `find` gives for a name is that function of a CUDA driver, or null.
-            pub(in crate::cuda) unsafe fn resolve(
+            pub(crate) unsafe fn resolve(
                 find: impl Fn(&'static str) -> *mut c_void,
             ) -> Result<Self, &'static str> {
                 // SAFETY: a function pointer has the size of a pointer, and an `Option` of it is
@@ -65,7 +65,7 @@ macro_rules! functions {
             }
 
             /// The optional functions that this driver lacks.
-            pub(in crate::cuda) fn missing(&self) -> Vec<&'static str> {
+            pub(crate) fn missing(&self) -> Vec<&'static str> {
                 let mut missing = Vec::new();
                 $(if self.$may.is_none() { missing.push(stringify!($may)); })*
                 missing

@@ -57,7 +57,7 @@ impl Context {
     /// The context that memory belongs to. `raw` is what the driver says of the memory: null for
     /// memory that belongs to none (VMM mappings, memory pools), which the device's primary context
     /// serves.
-    pub(in crate::cuda) fn owner(
+    pub(crate) fn owner(
         driver: &'static Driver,
         raw: CUcontext,
         device: Ordinal,
@@ -137,10 +137,7 @@ fn exchange_capture_mode(driver: &Driver, mut mode: u32) -> Option<u32> {
 }
 
 /// The driver's number for an ordinal.
-pub(in crate::cuda) fn device_number(
-    driver: &Driver,
-    device: Ordinal,
-) -> Result<CUdevice, CudaError> {
+pub(crate) fn device_number(driver: &Driver, device: Ordinal) -> Result<CUdevice, CudaError> {
     let mut number = 0;
     // SAFETY: a place for the number; any ordinal is answered.
     let status = unsafe { (driver.api.cuDeviceGet)(&raw mut number, device.0) };

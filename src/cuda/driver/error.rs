@@ -62,18 +62,18 @@ impl From<CudaError> for PortError {
 
 /// An error found here, with no call to the driver that failed.
 #[cold]
-pub(in crate::cuda) fn refused(call: &'static str, text: String) -> PortError {
+pub(crate) fn refused(call: &'static str, text: String) -> PortError {
     PortError { call, code: libc::EINVAL, text }
 }
 
 /// Codes that mean something here. The rest is only passed on.
-pub(in crate::cuda) mod code {
+pub(crate) mod code {
     use super::Status;
 
-    pub(in crate::cuda) const SUCCESS: Status = 0;
-    pub(in crate::cuda) const INVALID_VALUE: Status = 1;
-    pub(in crate::cuda) const NOT_INITIALIZED: Status = 3;
-    pub(in crate::cuda) const NOT_READY: Status = 600;
-    pub(in crate::cuda) const TIMEOUT: Status = 909;
-    pub(in crate::cuda) const NOT_SUPPORTED: Status = 801;
+    pub(crate) const SUCCESS: Status = 0;
+    pub(crate) const INVALID_VALUE: Status = 1;
+    pub(crate) const NOT_INITIALIZED: Status = 3;
+    pub(crate) const NOT_READY: Status = 600;
+    pub(crate) const TIMEOUT: Status = 909;
+    pub(crate) const NOT_SUPPORTED: Status = 801;
 }

@@ -10,7 +10,7 @@ use crate::logging;
 const OWN_STREAMS: u32 = 3;
 
 /// Warns of settings with which a program whose kernels wait for staged memory may stand still.
-pub(in crate::cuda) fn warn(driver: &Driver) {
+pub(crate) fn warn(driver: &Driver) {
     let set = env::var("CUDA_DEVICE_MAX_CONNECTIONS").ok();
     if let Some(queues) = few_queues(set.as_deref()) {
         log::warn!(

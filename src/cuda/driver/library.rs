@@ -37,7 +37,7 @@ pub struct Driver {
     path: String,
     version: DriverVersion,
     missing: Vec<&'static str>,
-    pub(in crate::cuda) api: Api,
+    pub(crate) api: Api,
 }
 
 /// Every driver opened: one, but in tests.
@@ -161,7 +161,7 @@ impl Driver {
     /// `Ok` for success, else the error with the driver's own words. `subject` is asked on errors
     /// alone.
     #[inline]
-    pub(in crate::cuda) fn check(
+    pub(crate) fn check(
         &self,
         call: &'static str,
         status: Status,
@@ -172,7 +172,7 @@ impl Driver {
 
     /// The error for a function that this driver has not.
     #[cold]
-    pub(in crate::cuda) fn lacks(&self, call: &'static str, subject: String) -> CudaError {
+    pub(crate) fn lacks(&self, call: &'static str, subject: String) -> CudaError {
         CudaError {
             call,
             subject,
@@ -183,12 +183,7 @@ impl Driver {
     }
 
     #[cold]
-    pub(in crate::cuda) fn error(
-        &self,
-        call: &'static str,
-        status: Status,
-        subject: String,
-    ) -> CudaError {
+    pub(crate) fn error(&self, call: &'static str, status: Status, subject: String) -> CudaError {
         let words = |get: unsafe extern "C" fn(Status, *mut *const c_char) -> Status| {
             let mut text: *const c_char = ptr::null();
             // SAFETY: a place for the pointer. Any number is answered, unknown ones by null.
@@ -220,7 +215,7 @@ impl fmt::Display for Driver {
 }
 
 /// The loader's own text: libloading keeps it in the source of its error.
-pub(in crate::cuda) fn reason(error: &libloading::Error) -> String {
+pub(crate) fn reason(error: &libloading::Error) -> String {
     match std::error::Error::source(error) {
         Some(source) => source.to_string(),
         None => error.to_string(),

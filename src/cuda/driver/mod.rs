@@ -2,11 +2,11 @@
 //!
 //! Each call binds the context that it needs and restores what was bound before.
 
-pub(in crate::cuda) mod api;
-pub(in crate::cuda) mod context;
-pub(in crate::cuda) mod device;
-pub(in crate::cuda) mod error;
-pub(in crate::cuda) mod hazards;
-pub(in crate::cuda) mod library;
-pub(in crate::cuda) mod module;
-pub(in crate::cuda) mod stream;
+pub(crate) mod api;
+pub(crate) mod context;
+pub(crate) mod device;
+pub(crate) mod error;
+pub(crate) mod hazards;
+pub(crate) mod library;
+pub(crate) mod module;
+pub(crate) mod stream;

@@ -47,7 +47,7 @@ impl Stream {
     }
 
     /// The handle. The context must be bound by who passes it to the driver.
-    pub(in crate::cuda) fn raw(&self) -> CUstream {
+    pub(crate) fn raw(&self) -> CUstream {
         self.raw
     }
 
@@ -61,7 +61,7 @@ impl Stream {
     }
 
     /// Whether everything in it is done. The context must be bound.
-    pub(in crate::cuda) fn is_done(&self) -> Result<bool, CudaError> {
+    pub(crate) fn is_done(&self) -> Result<bool, CudaError> {
         let driver = self.context.driver();
         // SAFETY: the stream lives; the context is bound, by the caller.
         let status = unsafe { (driver.api.cuStreamQuery)(self.raw) };
@@ -86,7 +86,7 @@ impl Drop for Stream {
 
 /// An event without timing: a mark in a stream that can be asked after.
 #[derive(Debug)]
-pub(in crate::cuda) struct Event {
+pub(crate) struct Event {
     context: Arc<Context>,
     raw: CUevent,
 }
@@ -95,7 +95,7 @@ pub(in crate::cuda) struct Event {
 unsafe impl Send for Event {}
 
 impl Event {
-    pub(in crate::cuda) fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
+    pub(crate) fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
         let driver = context.driver();
         let _bound = context.bind()?;
         let flags = sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as u32;
@@ -108,7 +108,7 @@ impl Event {
 
     /// Marks everything put into the stream so far. The context must be bound.
     #[inline]
-    pub(in crate::cuda) fn record(&self, stream: &Stream) -> Result<(), CudaError> {
+    pub(crate) fn record(&self, stream: &Stream) -> Result<(), CudaError> {
         let driver = self.context.driver();
         // SAFETY: both live; the context is bound, by the caller.
         let status = unsafe { (driver.api.cuEventRecord)(self.raw, stream.raw) };
@@ -117,7 +117,7 @@ impl Event {
 
     /// Whether what was marked is done. The context must be bound.
     #[inline]
-    pub(in crate::cuda) fn is_done(&self) -> Result<bool, CudaError> {
+    pub(crate) fn is_done(&self) -> Result<bool, CudaError> {
         let driver = self.context.driver();
         // SAFETY: the event lives; the context is bound, by the caller.
         let status = unsafe { (driver.api.cuEventQuery)(self.raw) };

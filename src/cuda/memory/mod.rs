@@ -3,9 +3,9 @@
 //! Whoever allocates or frees here may wait for everything on the device, so neither is done while
 //! operations are under way.
 
-pub(in crate::cuda) mod device_memory;
-pub(in crate::cuda) mod dma_buf;
-pub(in crate::cuda) mod pinned;
-pub(in crate::cuda) mod pointer;
-pub(in crate::cuda) mod range;
-pub(in crate::cuda) mod scratch;
+pub(crate) mod device_memory;
+pub(crate) mod dma_buf;
+pub(crate) mod pinned;
+pub(crate) mod pointer;
+pub(crate) mod range;
+pub(crate) mod scratch;

@@ -153,7 +153,7 @@ impl Chunk {
 
     /// The memory it was cut from.
     #[inline]
-    pub(in crate::cuda) fn memory(&self) -> &Arc<PinnedMemory> {
+    pub(crate) fn memory(&self) -> &Arc<PinnedMemory> {
         &self.memory
     }
 }

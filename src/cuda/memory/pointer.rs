@@ -61,7 +61,7 @@ pub struct Pointer {
     /// another allocation has another one. 0 for memory that CUDA does not know.
     pub buffer: u64,
     /// The context it belongs to. Null for none.
-    pub(in crate::cuda) context: CUcontext,
+    pub(crate) context: CUcontext,
 }
 
 impl Pointer {

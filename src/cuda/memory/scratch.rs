@@ -10,7 +10,7 @@ use crate::cuda::memory::range::RangeError;
 use crate::cuda::memory::range::{DeviceRange, Memory};
 
 /// What GPUs map memory in.
-pub(in crate::cuda) const GPU_PAGE: usize = 64 << 10;
+pub(crate) const GPU_PAGE: usize = 64 << 10;
 
 /// One GPU page of device memory. Freeing it may wait for everything on the device.
 #[derive(Debug)]

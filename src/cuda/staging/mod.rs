@@ -5,5 +5,5 @@
 
 mod flight;
 mod range_cache;
-pub(in crate::cuda) mod staged;
+pub(crate) mod staged;
 mod stager;

@@ -13,7 +13,7 @@ const RANGES: usize = 64;
 
 /// What some bytes are, if the driver's copies are not needed to reach them.
 #[derive(Clone, Debug)]
-pub(in crate::cuda) enum Known {
+pub(crate) enum Known {
     /// The CPU reaches them.
     Host,
     /// The driver does.
@@ -23,7 +23,7 @@ pub(in crate::cuda) enum Known {
 /// Ranges of device memory that were looked at. Addresses may be used again for other allocations at
 /// any time, so what was kept is checked at each use, by the driver's numbers of allocations.
 #[derive(Debug)]
-pub(in crate::cuda) struct RangeCache {
+pub(crate) struct RangeCache {
     driver: &'static Driver,
     /// No two overlap.
     kept: Vec<Kept>,
@@ -39,13 +39,13 @@ struct Kept {
 }
 
 impl RangeCache {
-    pub(in crate::cuda) fn new(driver: &'static Driver) -> Self {
+    pub(crate) fn new(driver: &'static Driver) -> Self {
         Self { driver, kept: Vec::with_capacity(RANGES), clock: 0 }
     }
 
     /// What `len` bytes from `addr` are. One call of the driver for each allocation where they were
     /// met before, else a few, and an allocation.
-    pub(in crate::cuda) fn look(&mut self, addr: usize, len: usize) -> Result<Known, RangeError> {
+    pub(crate) fn look(&mut self, addr: usize, len: usize) -> Result<Known, RangeError> {
         self.clock += 1;
         if let Some(range) = self.kept(addr, len)? {
             return Ok(Known::Device(range));

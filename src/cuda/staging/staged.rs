@@ -84,30 +84,30 @@ pub struct Staging {
 
 /// What the stager reads.
 #[derive(Debug, Default)]
-pub(in crate::cuda) struct Shared {
-    pub(in crate::cuda) ranges: Vec<Staged>,
+pub(crate) struct Shared {
+    pub(crate) ranges: Vec<Staged>,
     /// What was made for contexts and not taken yet, in the order of their indices.
-    pub(in crate::cuda) arrivals: Vec<ContextCopies>,
+    pub(crate) arrivals: Vec<ContextCopies>,
     /// Whether the stager is gone.
-    pub(in crate::cuda) ended: bool,
+    pub(crate) ended: bool,
 }
 
 /// A range that is staged.
 #[derive(Clone, Debug)]
-pub(in crate::cuda) struct Staged {
+pub(crate) struct Staged {
     /// Where the engine knows it; the driver may know it elsewhere.
-    pub(in crate::cuda) addr: usize,
+    pub(crate) addr: usize,
     /// Index of its context.
-    pub(in crate::cuda) context: usize,
-    pub(in crate::cuda) range: Arc<WordRange>,
+    pub(crate) context: usize,
+    pub(crate) range: Arc<WordRange>,
 }
 
 /// What moves the bytes of one context.
 #[derive(Debug)]
-pub(in crate::cuda) struct ContextCopies {
-    pub(in crate::cuda) outward: CopyEngine,
-    pub(in crate::cuda) inward: CopyEngine,
-    pub(in crate::cuda) words: Words,
+pub(crate) struct ContextCopies {
+    pub(crate) outward: CopyEngine,
+    pub(crate) inward: CopyEngine,
+    pub(crate) words: Words,
 }
 
 #[derive(Debug, Default)]
@@ -231,19 +231,19 @@ impl Staging {
 
     /// A number that changes when anything that the stager reads does.
     #[inline(always)]
-    pub(in crate::cuda) fn epoch(&self) -> u64 {
+    pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
     }
 
     /// What the stager reads, and the number of its state.
-    pub(in crate::cuda) fn read(&self) -> (MutexGuard<'_, Shared>, u64) {
+    pub(crate) fn read(&self) -> (MutexGuard<'_, Shared>, u64) {
         let shared = lock(&self.shared);
         // Read under the lock: what is read holds exactly the changes up to this number.
         let epoch = self.epoch();
         (shared, epoch)
     }
 
-    pub(in crate::cuda) fn change<T>(&self, change: impl FnOnce(&mut Shared) -> T) -> T {
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Shared) -> T) -> T {
         let mut shared = lock(&self.shared);
         let changed = change(&mut shared);
         // Under the lock, so that who sees the new number also finds the change.

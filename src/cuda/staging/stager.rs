@@ -22,7 +22,7 @@ use crate::engine::port::{PortError, Posted};
 ///
 /// Dropping it waits for copies under way, as [`CopyEngine`] does, and ends staging in this process.
 #[derive(Debug)]
-pub(in crate::cuda) struct DeviceStager {
+pub(crate) struct DeviceStager {
     staging: Arc<Staging>,
     /// The state of `staging` that the rest is of.
     epoch: u64,
@@ -83,11 +83,7 @@ impl Staging {
 
 impl DeviceStager {
     /// `depth`: copies that each engine, and so each direction, takes at once.
-    pub(in crate::cuda) fn new(
-        staging: Arc<Staging>,
-        bounce: Arc<PinnedMemory>,
-        depth: usize,
-    ) -> Self {
+    pub(crate) fn new(staging: Arc<Staging>, bounce: Arc<PinnedMemory>, depth: usize) -> Self {
         Self {
             staging,
             epoch: 0,

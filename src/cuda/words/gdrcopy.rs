@@ -166,7 +166,7 @@ impl Gdrcopy {
     }
 
     /// Maps device memory of one allocation for the CPU. Its context must be bound.
-    pub(in crate::cuda) fn map(
+    pub(crate) fn map(
         &'static self,
         addr: usize,
         len: usize,
@@ -224,7 +224,7 @@ impl fmt::Display for Gdrcopy {
 
 /// Device memory mapped for the CPU. Dropping it ends that.
 #[derive(Debug)]
-pub(in crate::cuda) struct GdrcopyMapping {
+pub(crate) struct GdrcopyMapping {
     gdrcopy: &'static Gdrcopy,
     pinned: Pinned,
     cpu: usize,
@@ -235,7 +235,7 @@ pub(in crate::cuda) struct GdrcopyMapping {
 
 impl GdrcopyMapping {
     /// Where the CPU finds a device's address, which must be in what was mapped.
-    pub(in crate::cuda) fn cpu_addr(&self, addr: usize) -> usize {
+    pub(crate) fn cpu_addr(&self, addr: usize) -> usize {
         self.cpu + (addr - self.start)
     }
 }

@@ -15,7 +15,7 @@ use crate::engine::atomic::Width;
 
 /// A whole range, mapped allocation by allocation.
 #[derive(Debug)]
-pub(in crate::cuda) struct Mapped {
+pub(crate) struct Mapped {
     /// Ascending.
     pieces: Box<[Piece]>,
     /// What is mapped. It keeps the memory's context as long as the mappings.
@@ -45,7 +45,7 @@ enum Window {
 
 impl Mapped {
     /// Maps a range by GDRCopy.
-    pub(in crate::cuda) fn by_gdrcopy(
+    pub(crate) fn by_gdrcopy(
         range: &Arc<DeviceRange>,
         gdrcopy: &'static Gdrcopy,
     ) -> Result<Self, String> {
@@ -60,7 +60,7 @@ impl Mapped {
     }
 
     /// Maps a range by its dma-buf, where the driver lets the CPU do so.
-    pub(in crate::cuda) fn by_dma_buf(range: &Arc<DeviceRange>) -> Result<Self, String> {
+    pub(crate) fn by_dma_buf(range: &Arc<DeviceRange>) -> Result<Self, String> {
         let pieces = range.allocations().map(|(addr, len)| map_dma_buf(range, addr, len));
         Ok(Self { pieces: pieces.collect::<Result<_, String>>()?, range: Arc::clone(range) })
     }
@@ -77,7 +77,7 @@ impl Mapped {
     /// # Safety
     /// The word is in the range, and aligned to its width.
     #[inline]
-    pub(in crate::cuda) unsafe fn load(&self, addr: usize, width: Width) -> u64 {
+    pub(crate) unsafe fn load(&self, addr: usize, width: Width) -> u64 {
         let cpu = self.cpu_addr(addr);
         // SAFETY: in the range by the caller's promise, so in a mapping that this value owns; it
         // keeps the alignment. The device and others change the word at any time, so it is atomic.
@@ -95,7 +95,7 @@ impl Mapped {
     /// # Safety
     /// As [`Self::load`].
     #[inline]
-    pub(in crate::cuda) unsafe fn store(&self, addr: usize, width: Width, value: u64) {
+    pub(crate) unsafe fn store(&self, addr: usize, width: Width, value: u64) {
         let cpu = self.cpu_addr(addr);
         flush();
         // SAFETY: as in `load`.
@@ -119,7 +119,7 @@ impl Mapped {
     ///
     /// # Safety
     /// The bytes are in the range.
-    pub(in crate::cuda) unsafe fn load_bytes(&self, addr: usize, into: &mut [u8]) {
+    pub(crate) unsafe fn load_bytes(&self, addr: usize, into: &mut [u8]) {
         let mut rest = into;
         for (at, len) in self.range.pieces(addr, rest.len()) {
             let (piece, behind) = rest.split_at_mut(len);
@@ -154,7 +154,7 @@ impl Mapped {
     ///
     /// # Safety
     /// As [`Self::load_bytes`].
-    pub(in crate::cuda) unsafe fn store_bytes(&self, addr: usize, bytes: &[u8]) {
+    pub(crate) unsafe fn store_bytes(&self, addr: usize, bytes: &[u8]) {
         flush();
         let mut rest = bytes;
         for (at, len) in self.range.pieces(addr, bytes.len()) {

@@ -3,9 +3,9 @@
 //! A word is read and written whole, by the shortest way that this memory has: a mapping of GDRCopy, a
 //! mapped dma-buf, or the driver's streams.
 
-pub(in crate::cuda) mod access;
-pub(in crate::cuda) mod gdrcopy;
-pub(in crate::cuda) mod mapping;
-pub(in crate::cuda) mod stream_words;
-pub(in crate::cuda) mod way;
-pub(in crate::cuda) mod word_range;
+pub(crate) mod access;
+pub(crate) mod gdrcopy;
+pub(crate) mod mapping;
+pub(crate) mod stream_words;
+pub(crate) mod way;
+pub(crate) mod word_range;

@@ -16,7 +16,7 @@ use crate::cuda::memory::range::DeviceRange;
 
 /// Words by a stream of their own. One thing is under way at a time.
 #[derive(Debug)]
-pub(in crate::cuda) struct StreamWords {
+pub(crate) struct StreamWords {
     engine: CopyEngine,
     /// Where bytes wait to be copied.
     scratch: Arc<PinnedMemory>,
@@ -30,34 +30,31 @@ pub(in crate::cuda) struct StreamWords {
 const SCRATCH: usize = 256;
 
 impl StreamWords {
-    pub(in crate::cuda) fn new(
-        context: &Arc<Context>,
-        patience: Duration,
-    ) -> Result<Self, CudaError> {
+    pub(crate) fn new(context: &Arc<Context>, patience: Duration) -> Result<Self, CudaError> {
         // One for the word asked for, the rest is never used but after a time-out.
         let engine = CopyEngine::new(context, 2)?;
         let scratch = PinnedMemory::new(context, SCRATCH)?;
         Ok(Self { engine, scratch, patience, stuck: None })
     }
 
-    pub(in crate::cuda) fn engine(&self) -> &CopyEngine {
+    pub(crate) fn engine(&self) -> &CopyEngine {
         &self.engine
     }
 
-    pub(in crate::cuda) fn load(&mut self, word: &Word<'_>) -> Result<u64, StartError> {
+    pub(crate) fn load(&mut self, word: &Word<'_>) -> Result<u64, StartError> {
         self.alive()?;
         let ticket = self.engine.start_load(word)?;
         self.wait(ticket, word.addr)
     }
 
-    pub(in crate::cuda) fn store(&mut self, word: &Word<'_>, value: u64) -> Result<(), StartError> {
+    pub(crate) fn store(&mut self, word: &Word<'_>, value: u64) -> Result<(), StartError> {
         self.alive()?;
         let ticket = self.engine.start_store(word, value)?;
         self.wait(ticket, word.addr).map(drop)
     }
 
     /// Loads bytes, all of which are in the range.
-    pub(in crate::cuda) fn load_bytes(
+    pub(crate) fn load_bytes(
         &mut self,
         range: &DeviceRange,
         addr: usize,
@@ -81,7 +78,7 @@ impl StreamWords {
     }
 
     /// Stores bytes, all of which are to be in the range.
-    pub(in crate::cuda) fn store_bytes(
+    pub(crate) fn store_bytes(
         &mut self,
         range: &DeviceRange,
         addr: usize,

@@ -15,8 +15,8 @@ use crate::logging;
 /// Any, at once: a range is made reachable where it is registered, and used by another thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Mapper {
-    pub(in crate::cuda) way: Way,
-    pub(in crate::cuda) gdrcopy: Option<&'static Gdrcopy>,
+    pub(crate) way: Way,
+    pub(crate) gdrcopy: Option<&'static Gdrcopy>,
 }
 
 /// A range whose words can be read and written. Dropping it takes the CPU's window on it away.
@@ -69,7 +69,7 @@ impl Mapper {
     }
 
     /// Maps a range by the way that there is. None for the driver's streams, which map nothing.
-    pub(in crate::cuda) fn map(&self, range: &Arc<DeviceRange>) -> Result<Option<Mapped>, String> {
+    pub(crate) fn map(&self, range: &Arc<DeviceRange>) -> Result<Option<Mapped>, String> {
         match (self.way, self.gdrcopy) {
             (Way::Gdrcopy, Some(gdrcopy)) => Mapped::by_gdrcopy(range, gdrcopy).map(Some),
             (Way::DmaBuf, _) => Mapped::by_dma_buf(range).map(Some),
@@ -96,7 +96,7 @@ impl WordRange {
 
     /// The window, and where in what it shows an address of the range is.
     #[inline]
-    pub(in crate::cuda) fn window(&self, addr: usize) -> Option<(&Mapped, usize)> {
+    pub(crate) fn window(&self, addr: usize) -> Option<(&Mapped, usize)> {
         let window = self.window.as_ref()?;
         Some((&window.mapped, addr - self.range.addr() + window.of.addr()))
     }

@@ -22,7 +22,7 @@ use crate::engine::atomic::{Atomic, AtomicOp, Width};
 /// As the module says, for as many bytes as the operation is wide; `addr` is aligned to that, and
 /// everybody else accesses the word atomically.
 #[inline(always)]
-pub(in crate::ofi) unsafe fn apply(addr: usize, atomic: &Atomic) -> u64 {
+pub(crate) unsafe fn apply(addr: usize, atomic: &Atomic) -> u64 {
     macro_rules! on {
         ($word:ty, $bits:ty) => {{
             // SAFETY: mapped and aligned, by the caller's promise.
@@ -72,7 +72,7 @@ pub(in crate::ofi) unsafe fn apply(addr: usize, atomic: &Atomic) -> u64 {
 /// # Safety
 /// As the module says, for `into.len()` bytes.
 #[inline]
-pub(in crate::ofi) unsafe fn load(addr: usize, into: &mut [u8]) {
+pub(crate) unsafe fn load(addr: usize, into: &mut [u8]) {
     if let Ok(word) = <&mut [u8; 8]>::try_from(&mut *into) {
         // The most common length, without a call.
         // SAFETY: mapped, by the caller's promise.
@@ -88,7 +88,7 @@ pub(in crate::ofi) unsafe fn load(addr: usize, into: &mut [u8]) {
 /// # Safety
 /// As the module says, for `bytes.len()` bytes.
 #[inline]
-pub(in crate::ofi) unsafe fn store(addr: usize, bytes: &[u8]) {
+pub(crate) unsafe fn store(addr: usize, bytes: &[u8]) {
     if let Ok(word) = <&[u8; 8]>::try_from(bytes) {
         // SAFETY: mapped, by the caller's promise.
         unsafe { ptr::write_unaligned(addr as *mut [u8; 8], *word) };
@@ -104,7 +104,7 @@ pub(in crate::ofi) unsafe fn store(addr: usize, bytes: &[u8]) {
 /// As the module says, for 8 bytes; `addr` is aligned to 8, and everybody else accesses the flag
 /// atomically.
 #[inline]
-pub(in crate::ofi) unsafe fn store_flag(addr: usize, flag: u64) {
+pub(crate) unsafe fn store_flag(addr: usize, flag: u64) {
     // SAFETY: mapped and aligned, by the caller's promise.
     unsafe { AtomicU64::from_ptr(addr as *mut u64) }.store(flag, Release);
 }

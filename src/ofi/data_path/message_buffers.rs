@@ -11,7 +11,7 @@ use crate::ofi::objects::endpoint::MessageBuffer;
 
 /// A buffer of [`MessageBuffers`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::ofi) enum BufferId {
+pub(crate) enum BufferId {
     /// One to send from.
     Send(u32),
     /// One to receive into.
@@ -24,7 +24,7 @@ struct Buffer([u8; MAX_MESSAGE]);
 /// Buffers of [`MAX_MESSAGE`] bytes, each with a context, whose address names the buffer.
 ///
 /// They lie in one piece, so that one registration covers them.
-pub(in crate::ofi) struct MessageBuffers {
+pub(crate) struct MessageBuffers {
     contexts: ContextArray,
     /// First those to send from, then those to receive into.
     buffers: Box<[UnsafeCell<Buffer>]>,
@@ -38,7 +38,7 @@ unsafe impl Send for MessageBuffers {}
 unsafe impl Sync for MessageBuffers {}
 
 impl MessageBuffers {
-    pub(in crate::ofi) fn new(sends: usize, receives: usize) -> Self {
+    pub(crate) fn new(sends: usize, receives: usize) -> Self {
         let buffer = || UnsafeCell::new(Buffer([0; MAX_MESSAGE]));
         Self {
             contexts: ContextArray::new(sends + receives),
@@ -47,22 +47,22 @@ impl MessageBuffers {
         }
     }
 
-    pub(in crate::ofi) fn sends(&self) -> usize {
+    pub(crate) fn sends(&self) -> usize {
         self.sends
     }
 
-    pub(in crate::ofi) fn receives(&self) -> usize {
+    pub(crate) fn receives(&self) -> usize {
         self.buffers.len() - self.sends
     }
 
     /// All of them, for registration: address and bytes.
-    pub(in crate::ofi) fn memory(&self) -> (usize, usize) {
+    pub(crate) fn memory(&self) -> (usize, usize) {
         (self.buffers.as_ptr() as usize, size_of_val(&*self.buffers))
     }
 
     /// The buffer that a context belongs to. None for a pointer that is not one of the contexts.
     #[inline]
-    pub(in crate::ofi) fn of_context(&self, context: *mut c_void) -> Option<BufferId> {
+    pub(crate) fn of_context(&self, context: *mut c_void) -> Option<BufferId> {
         let index = self.contexts.index_of(context)?;
         Some(match index.checked_sub(self.sends) {
             None => BufferId::Send(index as u32),
@@ -73,12 +73,7 @@ impl MessageBuffers {
     /// The first `len` bytes of a buffer, as libfabric takes them. None for an id that is none of
     /// these, or beyond [`MAX_MESSAGE`] bytes.
     #[inline]
-    pub(in crate::ofi) fn buffer(
-        &self,
-        id: BufferId,
-        len: usize,
-        desc: Desc,
-    ) -> Option<MessageBuffer> {
+    pub(crate) fn buffer(&self, id: BufferId, len: usize, desc: Desc) -> Option<MessageBuffer> {
         let index = self.index(id);
         if len > MAX_MESSAGE {
             return None;
@@ -98,7 +93,7 @@ impl MessageBuffers {
     /// called for it again.
     #[inline]
     #[allow(clippy::mut_from_ref)]
-    pub(in crate::ofi) unsafe fn bytes(&self, id: BufferId) -> Option<&mut [u8]> {
+    pub(crate) unsafe fn bytes(&self, id: BufferId) -> Option<&mut [u8]> {
         let buffer = self.buffers.get(self.index(id))?.get();
         // SAFETY: inside the array, initialised, and the caller keeps everybody else away.
         Some(unsafe { slice::from_raw_parts_mut(buffer.cast(), MAX_MESSAGE) })

@@ -18,7 +18,7 @@ use crate::ofi::objects::endpoint::{Endpoint, MessageBuffer};
 /// a receive buffer is posted, in `arrived`, in `unposted`, or, once the rail is broken, nowhere.
 /// So the lists never grow beyond the room they are made with.
 #[derive(Debug)]
-pub(in crate::ofi) struct Messages {
+pub(crate) struct Messages {
     /// Longest message that needs no buffer.
     inject_size: usize,
     /// Send buffers that are not in use.
@@ -52,7 +52,7 @@ enum Arrived {
 
 impl Messages {
     /// The messages of a rail, with nothing posted yet.
-    pub(in crate::ofi) fn new(rail: &Rail) -> Self {
+    pub(crate) fn new(rail: &Rail) -> Self {
         let buffers = rail.message_buffers();
         let (sends, receives) = (buffers.sends(), buffers.receives());
         Self {
@@ -74,7 +74,7 @@ impl Messages {
 
     /// The endpoint was closed, and the provider has no buffer any more; what had come in and was not
     /// taken is lost. Receives are posted anew by [`Self::settle`].
-    pub(in crate::ofi) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.sending.fill(None);
         self.posted.fill(false);
         self.free = (0..self.sending.len() as u32).rev().collect();
@@ -86,7 +86,7 @@ impl Messages {
 
     /// Whether [`Self::settle`] has nothing to do.
     #[inline]
-    pub(in crate::ofi) fn is_settled(&self) -> bool {
+    pub(crate) fn is_settled(&self) -> bool {
         !self.unsettled
     }
 
@@ -95,7 +95,7 @@ impl Messages {
     /// # Errors
     /// A buffer was refused for good, now or since the last call. It is not tried again.
     #[cold]
-    pub(in crate::ofi) fn settle(&mut self, rail: &Rail, gate: &Gate) -> Result<(), PortError> {
+    pub(crate) fn settle(&mut self, rail: &Rail, gate: &Gate) -> Result<(), PortError> {
         while self.broken.is_none() {
             let Some(index) = self.unposted.pop() else { break };
             if !self.post(rail, gate, index) {
@@ -108,7 +108,7 @@ impl Messages {
 
     /// Sends a message, of at most [`MAX_MESSAGE`] bytes.
     #[inline]
-    pub(in crate::ofi) fn send(
+    pub(crate) fn send(
         &mut self,
         rail: &Rail,
         gate: &Gate,
@@ -154,7 +154,7 @@ impl Messages {
     /// # Errors
     /// It is none of these either, or longer than what it was received into, or there is no room.
     #[inline(never)]
-    pub(in crate::ofi) fn completed(
+    pub(crate) fn completed(
         &mut self,
         rail: &Rail,
         entry: &fi_cq_data_entry,
@@ -189,7 +189,7 @@ impl Messages {
     /// Takes note of an error completion that is no segment's: the token of the message, if it was
     /// one to send.
     #[cold]
-    pub(in crate::ofi) fn failed(
+    pub(crate) fn failed(
         &mut self,
         rail: &Rail,
         context: *mut c_void,
@@ -212,18 +212,13 @@ impl Messages {
 
     /// Whether [`Self::receive`] has something to give.
     #[inline(always)]
-    pub(in crate::ofi) fn has_arrived(&self) -> bool {
+    pub(crate) fn has_arrived(&self) -> bool {
         !self.arrived.is_empty()
     }
 
     /// Takes the oldest of what has come in. A message is copied out and its buffer posted again.
     #[inline]
-    pub(in crate::ofi) fn receive(
-        &mut self,
-        rail: &Rail,
-        gate: &Gate,
-        into: &mut Packet,
-    ) -> Incoming {
+    pub(crate) fn receive(&mut self, rail: &Rail, gate: &Gate, into: &mut Packet) -> Incoming {
         let (index, len) = match self.arrived.pop_front() {
             None => return Incoming::Nothing,
             Some(Arrived::RemoteData(data)) => return Incoming::RemoteData(data),
@@ -287,7 +282,7 @@ fn not_sent(rail: &Rail, call: &'static str, code: isize) -> Result<Posted, Port
 }
 
 #[cold]
-pub(in crate::ofi) fn too_long(len: usize) -> PortError {
+pub(crate) fn too_long(len: usize) -> PortError {
     refused("message", format!("{len} bytes, and a message has at most {MAX_MESSAGE}"))
 }
 

@@ -3,8 +3,8 @@
 //! All of it belongs to one thread at a time, allocates nothing once it is open, and waits for nothing: what
 //! the provider has no room for is refused, and the engine comes again.
 
-pub(in crate::ofi) mod host_memory;
+pub(crate) mod host_memory;
 mod message_buffers;
 mod messages;
-pub(in crate::ofi) mod port;
-pub(in crate::ofi) mod rail;
+pub(crate) mod port;
+pub(crate) mod rail;

@@ -78,10 +78,7 @@ enum Along {
 
 impl OfiPort {
     /// A port over rails that no other port uses. It posts the rails' receives.
-    pub(in crate::ofi) fn new(
-        rails: &[Arc<Rail>],
-        contexts: Arc<Contexts>,
-    ) -> Result<Self, PortError> {
+    pub(crate) fn new(rails: &[Arc<Rail>], contexts: Arc<Contexts>) -> Result<Self, PortError> {
         let port_rail = |rail: &Arc<Rail>| {
             let gate = rail.domain().gate().clone();
             let mut messages = Messages::new(rail);
@@ -109,12 +106,12 @@ impl OfiPort {
     }
 
     /// The same, with the provider told when more writes follow.
-    pub(in crate::ofi) fn with_batches(self, batches: bool) -> Self {
+    pub(crate) fn with_batches(self, batches: bool) -> Self {
         Self { batches, ..self }
     }
 
     /// The same, with another port's endpoints for control messages, one for each rail.
-    pub(in crate::ofi) fn with_control(self, control: Option<OfiPort>) -> Self {
+    pub(crate) fn with_control(self, control: Option<OfiPort>) -> Self {
         Self { control: control.map(Box::new), ..self }
     }
 

@@ -36,7 +36,7 @@ const QUEUE_MARGIN: usize = 256;
 
 /// Whether peers send messages to a rail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::ofi) enum Receives {
+pub(crate) enum Receives {
     /// They do: those of a proxy lane.
     Messages,
     /// They do not, and must not: native tcp stops reading the connection of a message for which no
@@ -46,7 +46,7 @@ pub(in crate::ofi) enum Receives {
 
 /// One rail. Fields are closed in the order in which they stand here.
 #[derive(Debug)]
-pub(in crate::ofi) struct Rail {
+pub(crate) struct Rail {
     /// The values of inline writes, where local memory must be registered.
     values: Option<Region>,
     /// The message buffers, likewise.
@@ -71,7 +71,7 @@ pub(in crate::ofi) struct Rail {
 impl Rail {
     /// Opens a device: domain, queue, vector, endpoint. The vector is made for `peers` addresses. No
     /// receive is posted yet: that is the port's work.
-    pub(in crate::ofi) fn open(
+    pub(crate) fn open(
         fabrics: &mut Fabrics,
         device: &Device,
         settings: &Settings,
@@ -123,7 +123,7 @@ impl Rail {
     }
 
     /// The limits that a rail on the device has.
-    pub(in crate::ofi) fn limits_of(device: &Device, settings: &Settings) -> RailLimits {
+    pub(crate) fn limits_of(device: &Device, settings: &Settings) -> RailLimits {
         let info = &device.info;
         RailLimits {
             max_segment: at_most(info.max_message(), settings.max_segment, isize::MAX as usize),
@@ -134,57 +134,57 @@ impl Rail {
         }
     }
 
-    pub(in crate::ofi) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
     /// The NIC, where it is known.
-    pub(in crate::ofi) fn pci(&self) -> Option<PciAddress> {
+    pub(crate) fn pci(&self) -> Option<PciAddress> {
         self.pci
     }
 
-    pub(in crate::ofi) fn limits(&self) -> RailLimits {
+    pub(crate) fn limits(&self) -> RailLimits {
         self.limits
     }
 
     /// Whether atomics that fetch nothing are posted as fetching ones.
-    pub(in crate::ofi) fn always_fetches(&self) -> bool {
+    pub(crate) fn always_fetches(&self) -> bool {
         self.always_fetches
     }
 
     /// Whether the endpoint was opened with `FI_ATOMIC`.
     #[inline]
-    pub(in crate::ofi) fn has_atomics(&self) -> bool {
+    pub(crate) fn has_atomics(&self) -> bool {
         self.domain.info().has_atomics()
     }
 
-    pub(in crate::ofi) fn domain(&self) -> &Arc<Domain> {
+    pub(crate) fn domain(&self) -> &Arc<Domain> {
         &self.domain
     }
 
     #[inline]
-    pub(in crate::ofi) fn endpoint(&self) -> &Endpoint {
+    pub(crate) fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
     /// The descriptor of the values of inline writes.
-    pub(in crate::ofi) fn values_desc(&self) -> Desc {
+    pub(crate) fn values_desc(&self) -> Desc {
         self.values.as_ref().map_or(Desc(0), Region::desc)
     }
 
     /// The descriptor of the cells of atomic operations.
-    pub(in crate::ofi) fn cells_desc(&self) -> Desc {
+    pub(crate) fn cells_desc(&self) -> Desc {
         self.cells.as_ref().map_or(Desc(0), Region::desc)
     }
 
     #[inline]
-    pub(in crate::ofi) fn message_buffers(&self) -> &MessageBuffers {
+    pub(crate) fn message_buffers(&self) -> &MessageBuffers {
         &self.message_buffers
     }
 
     /// The descriptor of the message buffers.
     #[inline]
-    pub(in crate::ofi) fn messages_desc(&self) -> Desc {
+    pub(crate) fn messages_desc(&self) -> Desc {
         self.messages.as_ref().map_or(Desc(0), Region::desc)
     }
 }

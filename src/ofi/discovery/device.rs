@@ -23,12 +23,12 @@ pub struct Device {
     /// The NIC's directory in sysfs, as NVSHMEM compares it with the GPU's. None for what is not a
     /// NIC that reads memory itself.
     pub pci_path: Option<PathBuf>,
-    pub(in crate::ofi) profile: &'static Profile,
-    pub(in crate::ofi) info: Arc<Info>,
+    pub(crate) profile: &'static Profile,
+    pub(crate) info: Arc<Info>,
 }
 
 impl Device {
-    pub(in crate::ofi) fn new(name: String, profile: &'static Profile, info: Info) -> Self {
+    pub(crate) fn new(name: String, profile: &'static Profile, info: Info) -> Self {
         let domain = info.domain_name();
         let pci_path = profile.nic.and_then(|nic| pci_path(nic, &info));
         Self {

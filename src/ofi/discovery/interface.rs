@@ -8,17 +8,17 @@ use crate::ofi::objects::info::sockaddr_ip;
 
 /// One address of one interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::ofi) struct Interface {
-    pub(in crate::ofi) name: String,
-    pub(in crate::ofi) address: IpAddr,
-    pub(in crate::ofi) loopback: bool,
+pub(crate) struct Interface {
+    pub(crate) name: String,
+    pub(crate) address: IpAddr,
+    pub(crate) loopback: bool,
     /// Up, and with a carrier.
-    pub(in crate::ofi) running: bool,
+    pub(crate) running: bool,
 }
 
 impl Interface {
     /// All addresses of all interfaces. Empty when the kernel does not say.
-    pub(in crate::ofi) fn all() -> Vec<Self> {
+    pub(crate) fn all() -> Vec<Self> {
         let mut list = ptr::null_mut();
         // SAFETY: getifaddrs writes the head of a list, to be freed below.
         if unsafe { libc::getifaddrs(&mut list) } != 0 {
@@ -50,7 +50,7 @@ impl Interface {
 
     /// Whether the interface joins containers or virtual machines of this host, by the names that
     /// the usual software gives: such an interface leads to no other host.
-    pub(in crate::ofi) fn is_virtual_bridge(name: &str) -> bool {
+    pub(crate) fn is_virtual_bridge(name: &str) -> bool {
         ["docker", "virbr", "veth", "br-", "vnet", "cni", "lxc", "lxd", "cali", "flannel", "podman"]
             .iter()
             .any(|prefix| name.starts_with(prefix))
@@ -58,7 +58,7 @@ impl Interface {
 }
 
 /// Whether a socket of this host can have the address.
-pub(in crate::ofi) fn is_local(address: IpAddr) -> bool {
+pub(crate) fn is_local(address: IpAddr) -> bool {
     // Binding sends nothing; it asks the kernel, which knows all of 127.0.0.0/8 as well.
     UdpSocket::bind((address, 0)).is_ok()
 }

@@ -17,7 +17,7 @@ pub struct MessageOrder {
 }
 
 impl MessageOrder {
-    pub(in crate::ofi) fn of(profile: &Profile, info: &Info) -> Self {
+    pub(crate) fn of(profile: &Profile, info: &Info) -> Self {
         Self::judge(profile, info.sends_after_writes())
     }
 

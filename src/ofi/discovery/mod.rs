@@ -2,10 +2,10 @@
 //!
 //! Nothing is opened here. Whatever was offered and not taken has a reason that the user gets to see.
 
-pub(in crate::ofi) mod device;
+pub(crate) mod device;
 mod interface;
-pub(in crate::ofi) mod message_order;
-pub(in crate::ofi) mod query;
-pub(in crate::ofi) mod remote_data;
-pub(in crate::ofi) mod search;
+pub(crate) mod message_order;
+pub(crate) mod query;
+pub(crate) mod remote_data;
+pub(crate) mod search;
 mod selection;

@@ -20,16 +20,16 @@ use crate::settings::{AtomicsChoice, Progress, Settings, Threading};
 
 /// One step of the ladder: a progress mode and a threading level to ask for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::ofi) struct Step {
-    pub(in crate::ofi) progress: Progress,
-    pub(in crate::ofi) threading: Threading,
+pub(crate) struct Step {
+    pub(crate) progress: Progress,
+    pub(crate) threading: Threading,
 }
 
 impl Step {
     /// From what the settings prefer down to what asks least of the provider. Threading is given
     /// up after progress: automatic progress is the rarer gift, and with `FI_THREAD_SAFE` the
     /// provider locks on every call.
-    pub(in crate::ofi) fn ladder(settings: &Settings, profile: &'static Profile) -> Vec<Self> {
+    pub(crate) fn ladder(settings: &Settings, profile: &'static Profile) -> Vec<Self> {
         let mut steps = Vec::new();
         if settings.progress == Progress::Auto && !*profile.avoids_auto {
             steps.push(Self { progress: Progress::Auto, threading: settings.threading });
@@ -60,7 +60,7 @@ impl fmt::Display for Step {
 
 /// How much to demand. The lesser ones only serve to explain why the full demand found nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::ofi) enum Demand {
+pub(crate) enum Demand {
     /// The provider's name alone.
     Provider,
     /// Reliable datagram endpoints with messages and RMA.
@@ -73,7 +73,7 @@ pub(in crate::ofi) enum Demand {
 
 /// Whether `FI_ATOMIC` is asked for. It excludes native tcp, and takes the promise that messages stay behind
 /// writes from tcp;ofi_rxm, so not unless the answer may be used.
-pub(in crate::ofi) fn wants_atomics(settings: &Settings, profile: &Profile) -> bool {
+pub(crate) fn wants_atomics(settings: &Settings, profile: &Profile) -> bool {
     match settings.atomics {
         AtomicsChoice::Auto => *profile.hardware_atomics,
         AtomicsChoice::Native => true,
@@ -83,7 +83,7 @@ pub(in crate::ofi) fn wants_atomics(settings: &Settings, profile: &Profile) -> b
 
 /// Which memory transfers are to reach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::ofi) enum Reaching {
+pub(crate) enum Reaching {
     /// Host memory.
     Host,
     /// Memory of devices as well (`FI_HMEM`, with `FI_MR_HMEM` allowed).
@@ -94,7 +94,7 @@ pub(in crate::ofi) enum Reaching {
 ///
 /// # Errors
 /// What `fi_getinfo` answered. An answer that names other providers only is an empty list.
-pub(in crate::ofi) fn query(
+pub(crate) fn query(
     library: &'static Library,
     profile: &'static Profile,
     demand: Demand,

@@ -23,7 +23,7 @@ pub struct RemoteData {
 }
 
 impl RemoteData {
-    pub(in crate::ofi) fn of(profile: &Profile, info: &Info) -> Self {
+    pub(crate) fn of(profile: &Profile, info: &Info) -> Self {
         Self::judge(profile, info.caps(), info.mode(), info.cq_data_size())
     }
 

@@ -26,10 +26,10 @@ pub enum MemoryKinds {
 /// The provider chosen and its devices.
 #[derive(Debug)]
 pub struct Discovery {
-    pub(in crate::ofi) library: &'static Library,
-    pub(in crate::ofi) profile: &'static Profile,
-    pub(in crate::ofi) settings: Settings,
-    pub(in crate::ofi) asked: Step,
+    pub(crate) library: &'static Library,
+    pub(crate) profile: &'static Profile,
+    pub(crate) settings: Settings,
+    pub(crate) asked: Step,
     devices: Vec<Device>,
     refusals: Vec<Refusal>,
 }
@@ -378,11 +378,11 @@ fn list(infos: &[Option<Info>]) -> Vec<Listed> {
 }
 
 #[cfg(test)]
-pub(in crate::ofi) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// The defaults, for tests of this layer, with the libfabric that `OFI_TEST_LIBRARY` names.
-    pub(in crate::ofi) fn settings() -> Settings {
+    pub(crate) fn settings() -> Settings {
         let defaults = Settings::default();
         let library = std::env::var("OFI_TEST_LIBRARY").unwrap_or(defaults.library);
         Settings { library, warn_after: None, fail_after: None, ..Settings::default() }

@@ -10,14 +10,14 @@ use crate::settings::Devices;
 
 /// What a provider listed, as far as the choice depends on it.
 #[derive(Clone, Debug, Default)]
-pub(in crate::ofi) struct Listed {
-    pub(in crate::ofi) domain: String,
-    pub(in crate::ofi) interface: Option<String>,
-    pub(in crate::ofi) nic: Option<String>,
-    pub(in crate::ofi) ip: Option<IpAddr>,
-    pub(in crate::ofi) loopback: bool,
+pub(crate) struct Listed {
+    pub(crate) domain: String,
+    pub(crate) interface: Option<String>,
+    pub(crate) nic: Option<String>,
+    pub(crate) ip: Option<IpAddr>,
+    pub(crate) loopback: bool,
     /// The interface is up, as far as one is known.
-    pub(in crate::ofi) running: bool,
+    pub(crate) running: bool,
 }
 
 impl Listed {
@@ -50,7 +50,7 @@ impl Listed {
 
 /// Where the device of a rail comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::ofi) enum Source {
+pub(crate) enum Source {
     /// The list, at this place.
     Listed(usize),
     /// A query for this source address.
@@ -59,28 +59,28 @@ pub(in crate::ofi) enum Source {
 
 /// A device chosen.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::ofi) struct Choice {
+pub(crate) struct Choice {
     /// The rail's name: the user's word for it where there is one.
-    pub(in crate::ofi) name: String,
-    pub(in crate::ofi) source: Source,
+    pub(crate) name: String,
+    pub(crate) source: Source,
 }
 
 /// A device that was listed and not chosen, with the reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::ofi) struct PassedOver {
-    pub(in crate::ofi) device: String,
-    pub(in crate::ofi) reason: String,
+pub(crate) struct PassedOver {
+    pub(crate) device: String,
+    pub(crate) reason: String,
 }
 
 /// The outcome.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(in crate::ofi) struct Selection {
-    pub(in crate::ofi) choices: Vec<Choice>,
-    pub(in crate::ofi) passed_over: Vec<PassedOver>,
+pub(crate) struct Selection {
+    pub(crate) choices: Vec<Choice>,
+    pub(crate) passed_over: Vec<PassedOver>,
 }
 
 /// The list in words.
-pub(in crate::ofi) fn describe(listed: &[Listed]) -> String {
+pub(crate) fn describe(listed: &[Listed]) -> String {
     let mut described: Vec<String> = Vec::new();
     for device in listed {
         let text = device.describe();
@@ -95,7 +95,7 @@ pub(in crate::ofi) fn describe(listed: &[Listed]) -> String {
 ///
 /// # Errors
 /// The first entry of an include list that matches nothing.
-pub(in crate::ofi) fn select(
+pub(crate) fn select(
     devices: &Devices,
     listed: &[Listed],
     profile: &'static Profile,

@@ -48,24 +48,24 @@ impl fmt::Debug for DeviceMemory<'_> {
 
 /// What decides whether NICs are to reach device memory by themselves.
 #[derive(Clone, Debug)]
-pub(in crate::ofi) struct DirectPolicy {
-    pub(in crate::ofi) choice: GpuDirect,
+pub(crate) struct DirectPolicy {
+    pub(crate) choice: GpuDirect,
     /// How far a NIC may be.
-    pub(in crate::ofi) level: Distance,
-    pub(in crate::ofi) topology: Topology,
+    pub(crate) level: Distance,
+    pub(crate) topology: Topology,
     /// Provider and library know dma-bufs.
-    pub(in crate::ofi) dma_bufs: bool,
+    pub(crate) dma_bufs: bool,
     /// The provider makes no CUDA copies but of few bytes.
-    pub(in crate::ofi) copies_little: bool,
+    pub(crate) copies_little: bool,
 }
 
 /// What matters of a rail.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::ofi) struct RailTraits<'a> {
+pub(crate) struct RailTraits<'a> {
     /// It was opened with `FI_HMEM`.
-    pub(in crate::ofi) reaches_devices: bool,
-    pub(in crate::ofi) pci: Option<PciAddress>,
-    pub(in crate::ofi) cuda_calls: &'a CudaCalls,
+    pub(crate) reaches_devices: bool,
+    pub(crate) pci: Option<PciAddress>,
+    pub(crate) cuda_calls: &'a CudaCalls,
 }
 
 impl DirectPolicy {

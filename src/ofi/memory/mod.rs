@@ -2,6 +2,6 @@
 //!
 //! A region is registered on every rail of both lanes, or on none.
 
-pub(in crate::ofi) mod device_memory;
-pub(in crate::ofi) mod direct_policy;
-pub(in crate::ofi) mod registration;
+pub(crate) mod device_memory;
+pub(crate) mod direct_policy;
+pub(crate) mod registration;

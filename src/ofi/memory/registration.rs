@@ -18,9 +18,9 @@ pub struct OfiMemory {
     host: Vec<Registrar>,
     proxy: Vec<Registrar>,
     addressing: Addressing,
-    pub(in crate::ofi) direct: DirectPolicy,
+    pub(crate) direct: DirectPolicy,
     /// Some device memory was registered for NICs to reach.
-    pub(in crate::ofi) has_direct: AtomicBool,
+    pub(crate) has_direct: AtomicBool,
 }
 
 /// Keeps a registration alive.
@@ -36,7 +36,7 @@ pub struct OfiRegion {
 
 /// Where memory is registered for one rail.
 #[derive(Debug)]
-pub(in crate::ofi) struct Registrar {
+pub(crate) struct Registrar {
     domain: Arc<Domain>,
     /// The rail whose endpoint the regions belong to, for providers that want that
     /// (`FI_MR_ENDPOINT`). Only there do regions keep an endpoint open. Elsewhere it closes with
@@ -49,7 +49,7 @@ pub(in crate::ofi) struct Registrar {
 }
 
 impl Registrar {
-    pub(in crate::ofi) fn new(rail: &Arc<Rail>) -> Self {
+    pub(crate) fn new(rail: &Arc<Rail>) -> Self {
         let domain = Arc::clone(rail.domain());
         let bound_to = domain.binds_regions().then(|| Arc::clone(rail));
         Self {
@@ -62,12 +62,12 @@ impl Registrar {
     }
 
     /// The rail's name.
-    pub(in crate::ofi) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
     /// What decides whether device memory is registered.
-    pub(in crate::ofi) fn traits(&self) -> RailTraits<'_> {
+    pub(crate) fn traits(&self) -> RailTraits<'_> {
         RailTraits {
             reaches_devices: self.domain.info().reaches_devices(),
             pci: self.pci,
@@ -76,7 +76,7 @@ impl Registrar {
     }
 
     /// Registers memory in a certain way.
-    pub(in crate::ofi) fn register_as(
+    pub(crate) fn register_as(
         &self,
         addr: usize,
         len: usize,
@@ -87,7 +87,7 @@ impl Registrar {
         Region::register(&self.domain, endpoint, addr, len, access, way)
     }
 
-    pub(in crate::ofi) fn register(
+    pub(crate) fn register(
         &self,
         addr: usize,
         len: usize,
@@ -101,7 +101,7 @@ impl Registrar {
 }
 
 impl OfiMemory {
-    pub(in crate::ofi) fn new(
+    pub(crate) fn new(
         host: &[Arc<Rail>],
         proxy: &[Arc<Rail>],
         addressing: Addressing,
@@ -117,12 +117,12 @@ impl OfiMemory {
     }
 
     /// Where memory is registered for peers, and for local use of both lanes.
-    pub(in crate::ofi) fn registrars(&self) -> (&[Registrar], &[Registrar]) {
+    pub(crate) fn registrars(&self) -> (&[Registrar], &[Registrar]) {
         (&self.proxy, &self.host)
     }
 
     /// What has been registered on all rails: first those of the proxy lane, then the host lane's.
-    pub(in crate::ofi) fn registered(&self, regions: Vec<Region>) -> Registered<OfiRegion> {
+    pub(crate) fn registered(&self, regions: Vec<Region>) -> Registered<OfiRegion> {
         let (proxy, host) = regions.split_at(self.proxy.len());
         let keys = proxy.iter().map(Region::key).collect();
         let descs = |regions: &[Region]| regions.iter().map(Region::desc).collect::<Vec<Desc>>();

@@ -16,7 +16,7 @@ use crate::ofi::objects::fabric::{close, opened};
 
 /// Owner of a `fid_av`.
 #[derive(Debug)]
-pub(in crate::ofi) struct AddressVector {
+pub(crate) struct AddressVector {
     /// Never null. Only [`AddressVector::replace`] changes it.
     raw: AtomicPtr<fid_av>,
     domain: Arc<Domain>,
@@ -34,7 +34,7 @@ struct Known {
 impl AddressVector {
     /// Opens a vector for about `count` addresses; a table, whose lookup is an index, unless the
     /// provider only has maps.
-    pub(in crate::ofi) fn open(domain: &Arc<Domain>, count: usize) -> Result<Self, PortError> {
+    pub(crate) fn open(domain: &Arc<Domain>, count: usize) -> Result<Self, PortError> {
         let mut raw = ptr::null_mut();
         let mut code = 0;
         for kind in [FI_AV_TABLE, FI_AV_MAP] {
@@ -56,7 +56,7 @@ impl AddressVector {
         Ok(Self { raw, domain: Arc::clone(domain), known: Mutex::default() })
     }
 
-    pub(in crate::ofi) fn as_fid(&self) -> *mut fid {
+    pub(crate) fn as_fid(&self) -> *mut fid {
         self.as_ptr().cast()
     }
 
@@ -72,7 +72,7 @@ impl AddressVector {
     ///
     /// # Errors
     /// One is refused, or would be posted to by another number, as maps have it.
-    pub(in crate::ofi) fn insert_all_of(
+    pub(crate) fn insert_all_of(
         &self,
         other: &AddressVector,
         own_len: usize,
@@ -89,7 +89,7 @@ impl AddressVector {
     }
 
     /// Takes another vector's place in it, and gives the one it had, to be closed.
-    pub(in crate::ofi) fn replace(&self, other: AddressVector) -> AddressVector {
+    pub(crate) fn replace(&self, other: AddressVector) -> AddressVector {
         let old = self.raw.swap(other.as_ptr(), Ordering::Relaxed);
         other.raw.store(old, Ordering::Relaxed);
         std::mem::swap(&mut *self.known(), &mut *other.known());
@@ -100,7 +100,7 @@ impl AddressVector {
     ///
     /// # Errors
     /// Names the addresses that were refused, by their place. The others stay inserted.
-    pub(in crate::ofi) fn insert<A: AsRef<[u8]>>(
+    pub(crate) fn insert<A: AsRef<[u8]>>(
         &self,
         addresses: &[A],
         own_len: usize,

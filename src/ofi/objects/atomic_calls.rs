@@ -9,7 +9,7 @@ use crate::engine::port::fabric_atomic::{Number, Row, Verb};
 
 /// The family of calls that an operation belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::ofi) enum Call {
+pub(crate) enum Call {
     /// `fi_atomic`.
     Plain,
     /// `fi_fetch_atomic`.
@@ -19,7 +19,7 @@ pub(in crate::ofi) enum Call {
 }
 
 /// The call, the type and the operation of a row.
-pub(in crate::ofi) fn call_of(row: Row) -> (Call, fi_datatype, fi_op) {
+pub(crate) fn call_of(row: Row) -> (Call, fi_datatype, fi_op) {
     let op = match row.verb {
         Verb::Add => FI_SUM,
         Verb::And => FI_BAND,
@@ -45,7 +45,7 @@ pub(in crate::ofi) fn call_of(row: Row) -> (Call, fi_datatype, fi_op) {
 }
 
 /// The call of a row, for errors.
-pub(in crate::ofi) fn name_of(row: Row) -> &'static str {
+pub(crate) fn name_of(row: Row) -> &'static str {
     match call_of(row).0 {
         Call::Plain => "fi_atomic",
         Call::Fetch => "fi_fetch_atomic",

@@ -18,13 +18,13 @@ use crate::ofi::objects::fabric::{close, opened};
 
 /// Room for the entries of one poll.
 #[derive(Debug)]
-pub(in crate::ofi) struct Entries(Box<[MaybeUninit<fi_cq_data_entry>; POLL_BATCH]>);
+pub(crate) struct Entries(Box<[MaybeUninit<fi_cq_data_entry>; POLL_BATCH]>);
 
 // SAFETY: plain numbers and addresses; nothing is done with the addresses here.
 unsafe impl Send for Entries {}
 
 impl Entries {
-    pub(in crate::ofi) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Box::new([const { MaybeUninit::uninit() }; POLL_BATCH]))
     }
 
@@ -34,24 +34,24 @@ impl Entries {
     /// They have been written: a read of a queue into this room has answered at least `count`, which
     /// is at most [`POLL_BATCH`].
     #[inline(always)]
-    pub(in crate::ofi) unsafe fn written(&self, count: usize) -> &[fi_cq_data_entry] {
+    pub(crate) unsafe fn written(&self, count: usize) -> &[fi_cq_data_entry] {
         // SAFETY: by contract.
         unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), count) }
     }
 }
 
 /// An operation that failed, or the queue itself.
-pub(in crate::ofi) struct ErrorEntry {
+pub(crate) struct ErrorEntry {
     /// The context the operation was posted with. Null when no operation is meant.
-    pub(in crate::ofi) op_context: *mut c_void,
-    pub(in crate::ofi) error: PortError,
+    pub(crate) op_context: *mut c_void,
+    pub(crate) error: PortError,
 }
 
 /// Owner of a `fid_cq` in `FI_CQ_FORMAT_DATA`, the shortest format with remote data.
 ///
 /// Its entries, three times as long as bare contexts, cost a write over shm 2 instructions of 3114.
 #[derive(Debug)]
-pub(in crate::ofi) struct CompletionQueue {
+pub(crate) struct CompletionQueue {
     /// Never null. Only [`CompletionQueue::replace`] changes it.
     raw: AtomicPtr<fid_cq>,
     domain: Arc<Domain>,
@@ -59,7 +59,7 @@ pub(in crate::ofi) struct CompletionQueue {
 
 impl CompletionQueue {
     /// Opens a queue for `size` completions.
-    pub(in crate::ofi) fn open(domain: &Arc<Domain>, size: usize) -> Result<Self, PortError> {
+    pub(crate) fn open(domain: &Arc<Domain>, size: usize) -> Result<Self, PortError> {
         let mut attr = Padded::<fi_cq_attr>::new();
         attr.size = size;
         attr.format = FI_CQ_FORMAT_DATA;
@@ -75,7 +75,7 @@ impl CompletionQueue {
         Ok(Self { raw, domain: Arc::clone(domain) })
     }
 
-    pub(in crate::ofi) fn as_fid(&self) -> *mut fid {
+    pub(crate) fn as_fid(&self) -> *mut fid {
         self.as_ptr().cast()
     }
 
@@ -84,7 +84,7 @@ impl CompletionQueue {
     }
 
     /// Takes another queue's place in it, and gives the one it had, to be closed.
-    pub(in crate::ofi) fn replace(&self, other: CompletionQueue) -> CompletionQueue {
+    pub(crate) fn replace(&self, other: CompletionQueue) -> CompletionQueue {
         let old = self.raw.swap(other.as_ptr(), Ordering::Relaxed);
         other.raw.store(old, Ordering::Relaxed);
         other
@@ -95,13 +95,13 @@ impl CompletionQueue {
     /// # Safety
     /// One thread at a time, inside the domain's gate.
     #[cfg(test)]
-    pub(in crate::ofi) unsafe fn read(&self, entries: &mut Entries) -> isize {
+    pub(crate) unsafe fn read(&self, entries: &mut Entries) -> isize {
         // SAFETY: open; the rest is the caller's promise.
         unsafe { self.direct().read(entries) }
     }
 
     /// The resolved way to read it.
-    pub(in crate::ofi) fn direct(&self) -> DirectQueue {
+    pub(crate) fn direct(&self) -> DirectQueue {
         // SAFETY: open, and so is its table of operations, which does not change.
         let read = unsafe { (*(*self.as_ptr()).ops).read };
         DirectQueue { raw: self.as_ptr(), read: read.unwrap_or(no_read) }
@@ -113,7 +113,7 @@ impl CompletionQueue {
     /// # Safety
     /// One thread at a time, inside the domain's gate.
     #[cold]
-    pub(in crate::ofi) unsafe fn read_error(&self) -> Option<ErrorEntry> {
+    pub(crate) unsafe fn read_error(&self) -> Option<ErrorEntry> {
         let library = self.domain.library();
         let mut entry = Padded::<fi_cq_err_entry>::new();
         // SAFETY: open; the entry is padded. A zero `err_data_size` leaves the provider's details
@@ -153,7 +153,7 @@ impl CompletionQueue {
 ///
 /// It does not keep the queue open; [`crate::ofi::data_path::port`] keeps both together.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::ofi) struct DirectQueue {
+pub(crate) struct DirectQueue {
     raw: *mut fid_cq,
     read: unsafe extern "C" fn(*mut fid_cq, *mut c_void, usize) -> isize,
 }
@@ -169,7 +169,7 @@ impl DirectQueue {
     /// # Safety
     /// One thread at a time, inside the domain's gate, while the queue is open.
     #[inline(always)]
-    pub(in crate::ofi) unsafe fn read(&self, entries: &mut Entries) -> isize {
+    pub(crate) unsafe fn read(&self, entries: &mut Entries) -> isize {
         // SAFETY: open; the queue's format is that of the entries, and their number is given.
         unsafe { (self.read)(self.raw, entries.0.as_mut_ptr().cast(), POLL_BATCH) }
     }

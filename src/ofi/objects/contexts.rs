@@ -15,21 +15,21 @@ const _: () = assert!(size_of::<libfabric_sys::fi_context2>() <= size_of::<Conte
 
 /// Where an array of contexts begins: enough to find the index of one.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::ofi) struct Places {
+pub(crate) struct Places {
     base: usize,
 }
 
 impl Places {
     /// The index of a context; for any other pointer, something beyond the last.
     #[inline(always)]
-    pub(in crate::ofi) fn index_of(self, context: *mut c_void) -> usize {
+    pub(crate) fn index_of(self, context: *mut c_void) -> usize {
         // A pointer below the array, null for example, wraps to a huge index.
         (context as usize).wrapping_sub(self.base) / size_of::<Context>()
     }
 }
 
 /// A fixed number of contexts, each named by its index.
-pub(in crate::ofi) struct ContextArray(Box<[UnsafeCell<Context>]>);
+pub(crate) struct ContextArray(Box<[UnsafeCell<Context>]>);
 
 // SAFETY: nothing but the provider reads or writes what is in the contexts.
 unsafe impl Send for ContextArray {}
@@ -38,14 +38,14 @@ unsafe impl Sync for ContextArray {}
 
 impl ContextArray {
     /// `len` contexts.
-    pub(in crate::ofi) fn new(len: usize) -> Self {
+    pub(crate) fn new(len: usize) -> Self {
         let context = || UnsafeCell::new(Context([MaybeUninit::uninit(); 64]));
         Self((0..len).map(|_| context()).collect())
     }
 
     /// The context with an index. None beyond the end.
     #[inline]
-    pub(in crate::ofi) fn get(&self, index: usize) -> Option<*mut c_void> {
+    pub(crate) fn get(&self, index: usize) -> Option<*mut c_void> {
         self.0.get(index).map(|context| context.get().cast())
     }
 
@@ -57,12 +57,12 @@ impl ContextArray {
 
     /// The index of a context. None for a pointer that is not one of these.
     #[inline]
-    pub(in crate::ofi) fn index_of(&self, context: *mut c_void) -> Option<usize> {
+    pub(crate) fn index_of(&self, context: *mut c_void) -> Option<usize> {
         let index = self.places().index_of(context);
         (index < self.0.len()).then_some(index)
     }
 
-    pub(in crate::ofi) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 }
@@ -70,18 +70,18 @@ impl ContextArray {
 /// What an atomic operation works with in this process. Each word is in the byte order of the
 /// processor, which NVSHMEM's platforms have little endian, so that a narrow word is in front.
 #[repr(C, align(32))]
-pub(in crate::ofi) struct AtomicCell {
-    pub(in crate::ofi) operand: u64,
-    pub(in crate::ofi) compare: u64,
+pub(crate) struct AtomicCell {
+    pub(crate) operand: u64,
+    pub(crate) compare: u64,
     /// The provider writes to it while the operation is in flight.
-    pub(in crate::ofi) result: u64,
+    pub(crate) result: u64,
 }
 
 /// Contexts, and the values of inline writes, for all the tokens of a lane.
 ///
 /// The values lie apart, densely: most providers never touch the contexts, and then only the
 /// values in use take up cache.
-pub(in crate::ofi) struct Contexts {
+pub(crate) struct Contexts {
     contexts: ContextArray,
     values: Box<[UnsafeCell<u64>]>,
     /// For atomic operations; none where the fabric is not asked for them.
@@ -96,7 +96,7 @@ unsafe impl Sync for Contexts {}
 
 impl Contexts {
     /// Contexts for the tokens below `tokens`.
-    pub(in crate::ofi) fn new(tokens: u32) -> Self {
+    pub(crate) fn new(tokens: u32) -> Self {
         let tokens = tokens as usize;
         Self {
             contexts: ContextArray::new(tokens),
@@ -106,7 +106,7 @@ impl Contexts {
     }
 
     /// The same, with a cell for an atomic operation of each token.
-    pub(in crate::ofi) fn with_cells(mut self) -> Self {
+    pub(crate) fn with_cells(mut self) -> Self {
         let cell = |_| UnsafeCell::new(AtomicCell { operand: 0, compare: 0, result: 0 });
         self.cells = (0..self.capacity()).map(cell).collect();
         self
@@ -114,31 +114,31 @@ impl Contexts {
 
     /// The cell of a token. None beyond the end, or without cells.
     #[inline]
-    pub(in crate::ofi) fn cell(&self, token: Token) -> Option<*mut AtomicCell> {
+    pub(crate) fn cell(&self, token: Token) -> Option<*mut AtomicCell> {
         self.cells.get(token.index()).map(UnsafeCell::get)
     }
 
     /// All cells, for registration: address and bytes.
-    pub(in crate::ofi) fn cells(&self) -> (usize, usize) {
+    pub(crate) fn cells(&self) -> (usize, usize) {
         (self.cells.as_ptr() as usize, size_of_val(&*self.cells))
     }
 
     /// The context for an operation's token. None when the token is not below the capacity.
     #[inline]
-    pub(in crate::ofi) fn context(&self, token: Token) -> Option<*mut c_void> {
+    pub(crate) fn context(&self, token: Token) -> Option<*mut c_void> {
         self.contexts.get(token.index())
     }
 
     /// The token of the operation that was posted with this context. None for a pointer that is
     /// not one of these contexts.
     #[inline]
-    pub(in crate::ofi) fn token(&self, context: *mut c_void) -> Option<Token> {
+    pub(crate) fn token(&self, context: *mut c_void) -> Option<Token> {
         self.contexts.index_of(context).map(|index| Token(index as u32))
     }
 
     /// Where the contexts lie.
     #[inline(always)]
-    pub(in crate::ofi) fn places(&self) -> Places {
+    pub(crate) fn places(&self) -> Places {
         self.contexts.places()
     }
 
@@ -147,7 +147,7 @@ impl Contexts {
     /// # Safety
     /// One thread at a time, and no operation with this token is in flight.
     #[inline]
-    pub(in crate::ofi) unsafe fn set_value(&self, token: Token, value: u64) -> Option<*mut c_void> {
+    pub(crate) unsafe fn set_value(&self, token: Token, value: u64) -> Option<*mut c_void> {
         let place = self.values.get(token.index())?.get();
         // SAFETY: inside the array; the caller keeps everybody else away from it.
         unsafe { place.write(value.to_le()) };
@@ -155,12 +155,12 @@ impl Contexts {
     }
 
     /// All values, for registration: address and bytes.
-    pub(in crate::ofi) fn values(&self) -> (usize, usize) {
+    pub(crate) fn values(&self) -> (usize, usize) {
         (self.values.as_ptr() as usize, size_of_val(&*self.values))
     }
 
     /// The number of tokens.
-    pub(in crate::ofi) fn capacity(&self) -> usize {
+    pub(crate) fn capacity(&self) -> usize {
         self.contexts.len()
     }
 }

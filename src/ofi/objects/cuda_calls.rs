@@ -12,7 +12,7 @@ use crate::ofi::error::port_error;
 /// default stream waits for kernels that run on blocking streams, and the kernels of NVSHMEM's users
 /// run until the transport has done its work.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::ofi) enum CudaCalls {
+pub(crate) enum CudaCalls {
     /// The endpoint was not opened for device memory.
     NotAsked,
     /// It makes none.
@@ -28,7 +28,7 @@ impl CudaCalls {
     ///
     /// # Safety
     /// The endpoint is open and not enabled yet, inside the domain's gate.
-    pub(in crate::ofi) unsafe fn forbid(library: &'static Library, endpoint: *mut fid_ep) -> Self {
+    pub(crate) unsafe fn forbid(library: &'static Library, endpoint: *mut fid_ep) -> Self {
         let permitted = false;
         let value = (&raw const permitted).cast();
         let (level, option) = (FI_OPT_ENDPOINT as i32, FI_OPT_CUDA_API_PERMITTED as i32);

@@ -24,18 +24,18 @@ use crate::ofi::objects::info::Info;
 ///
 /// Without the mutex, entering costs one branch that always goes the same way.
 #[derive(Clone, Debug)]
-pub(in crate::ofi) struct Gate(Option<Arc<Mutex<()>>>);
+pub(crate) struct Gate(Option<Arc<Mutex<()>>>);
 
 impl Gate {
     /// Whether there is no mutex, so that nobody need enter.
     #[inline(always)]
-    pub(in crate::ofi) fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.0.is_none()
     }
 
     /// Waits for other calls on the domain to end, where that is needed.
     #[inline]
-    pub(in crate::ofi) fn enter(&self) -> Option<MutexGuard<'_, ()>> {
+    pub(crate) fn enter(&self) -> Option<MutexGuard<'_, ()>> {
         // The mutex guards no data, so a panic elsewhere leaves nothing inconsistent.
         self.0.as_ref().map(|mutex| mutex.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -43,7 +43,7 @@ impl Gate {
 
 /// Owner of a `fid_domain`.
 #[derive(Debug)]
-pub(in crate::ofi) struct Domain {
+pub(crate) struct Domain {
     raw: NonNull<fid_domain>,
     gate: Gate,
     /// Keys for regions where the provider does not choose them. Never used twice: a peer may hold
@@ -59,7 +59,7 @@ unsafe impl Send for Domain {}
 unsafe impl Sync for Domain {}
 
 impl Domain {
-    pub(in crate::ofi) fn open(fabric: Arc<Fabric>, info: Arc<Info>) -> Result<Self, PortError> {
+    pub(crate) fn open(fabric: Arc<Fabric>, info: Arc<Info>) -> Result<Self, PortError> {
         let mut raw = ptr::null_mut();
         // SAFETY: the fabric is open, and the info comes from the same library.
         let code = unsafe { fi_domain(fabric.as_ptr(), info.as_ptr(), &mut raw, ptr::null_mut()) };
@@ -74,44 +74,44 @@ impl Domain {
         })
     }
 
-    pub(in crate::ofi) fn as_ptr(&self) -> *mut fid_domain {
+    pub(crate) fn as_ptr(&self) -> *mut fid_domain {
         self.raw.as_ptr()
     }
 
-    pub(in crate::ofi) fn library(&self) -> &'static Library {
+    pub(crate) fn library(&self) -> &'static Library {
         self.info.library()
     }
 
-    pub(in crate::ofi) fn info(&self) -> &Info {
+    pub(crate) fn info(&self) -> &Info {
         &self.info
     }
 
-    pub(in crate::ofi) fn gate(&self) -> &Gate {
+    pub(crate) fn gate(&self) -> &Gate {
         &self.gate
     }
 
     /// The key to ask for when registering.
-    pub(in crate::ofi) fn next_key(&self) -> u64 {
+    pub(crate) fn next_key(&self) -> u64 {
         if self.has(FI_MR_PROV_KEY) { 0 } else { self.next_key.fetch_add(1, Ordering::Relaxed) }
     }
 
-    pub(in crate::ofi) fn addressing(&self) -> Addressing {
+    pub(crate) fn addressing(&self) -> Addressing {
         if self.has(FI_MR_VIRT_ADDR) { Addressing::Virtual } else { Addressing::Offset }
     }
 
     /// Whether local buffers must be registered.
-    pub(in crate::ofi) fn needs_desc(&self) -> bool {
+    pub(crate) fn needs_desc(&self) -> bool {
         self.has(FI_MR_LOCAL)
     }
 
     /// Whether buffers in device memory must be registered, and named by their descriptor. Those in
     /// host memory need not for that.
-    pub(in crate::ofi) fn needs_device_desc(&self) -> bool {
+    pub(crate) fn needs_device_desc(&self) -> bool {
         self.has(FI_MR_HMEM)
     }
 
     /// Whether regions belong to an endpoint.
-    pub(in crate::ofi) fn binds_regions(&self) -> bool {
+    pub(crate) fn binds_regions(&self) -> bool {
         self.has(FI_MR_ENDPOINT)
     }
 

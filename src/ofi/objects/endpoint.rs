@@ -27,7 +27,7 @@ use crate::ofi::objects::fabric::{close, opened};
 
 /// Owner of a `fid_ep`, enabled, and of the objects bound to it.
 #[derive(Debug)]
-pub(in crate::ofi) struct Endpoint {
+pub(crate) struct Endpoint {
     /// Never null. Only [`Endpoint::reopen`] changes it.
     raw: AtomicPtr<fid_ep>,
     address: Vec<u8>,
@@ -48,34 +48,34 @@ unsafe impl Send for Endpoint {}
 unsafe impl Sync for Endpoint {}
 
 /// One RMA operation, as `fi_write` and `fi_read` take it.
-pub(in crate::ofi) struct Rma {
-    pub(in crate::ofi) buf: *mut c_void,
-    pub(in crate::ofi) len: usize,
-    pub(in crate::ofi) desc: *mut c_void,
-    pub(in crate::ofi) peer: fi_addr_t,
-    pub(in crate::ofi) remote: u64,
-    pub(in crate::ofi) key: u64,
-    pub(in crate::ofi) context: *mut c_void,
+pub(crate) struct Rma {
+    pub(crate) buf: *mut c_void,
+    pub(crate) len: usize,
+    pub(crate) desc: *mut c_void,
+    pub(crate) peer: fi_addr_t,
+    pub(crate) remote: u64,
+    pub(crate) key: u64,
+    pub(crate) context: *mut c_void,
 }
 
 /// One atomic operation, as [`Endpoint::atomic`] takes it.
-pub(in crate::ofi) struct AtomicPost {
-    pub(in crate::ofi) cell: *mut AtomicCell,
+pub(crate) struct AtomicPost {
+    pub(crate) cell: *mut AtomicCell,
     /// Descriptor of the cell.
-    pub(in crate::ofi) desc: *mut c_void,
-    pub(in crate::ofi) peer: fi_addr_t,
-    pub(in crate::ofi) remote: u64,
-    pub(in crate::ofi) key: u64,
-    pub(in crate::ofi) context: *mut c_void,
+    pub(crate) desc: *mut c_void,
+    pub(crate) peer: fi_addr_t,
+    pub(crate) remote: u64,
+    pub(crate) key: u64,
+    pub(crate) context: *mut c_void,
 }
 
 /// A buffer of a message, as `fi_sendmsg` and `fi_recv` take it.
 #[derive(Debug)]
-pub(in crate::ofi) struct MessageBuffer {
-    pub(in crate::ofi) buf: *mut c_void,
-    pub(in crate::ofi) len: usize,
-    pub(in crate::ofi) desc: *mut c_void,
-    pub(in crate::ofi) context: *mut c_void,
+pub(crate) struct MessageBuffer {
+    pub(crate) buf: *mut c_void,
+    pub(crate) len: usize,
+    pub(crate) desc: *mut c_void,
+    pub(crate) context: *mut c_void,
 }
 
 // SAFETY: addresses alone; what they point to is handed to libfabric by unsafe calls only, whose
@@ -85,7 +85,7 @@ unsafe impl Send for MessageBuffer {}
 impl Endpoint {
     /// Opens and enables an endpoint whose queue holds `completions` and whose vector is made for
     /// `peers`.
-    pub(in crate::ofi) fn open(
+    pub(crate) fn open(
         domain: &Arc<Domain>,
         completions: usize,
         peers: usize,
@@ -121,7 +121,7 @@ impl Endpoint {
     /// # Safety
     /// One thread uses the endpoint and what is resolved of it and its queue, and resolves both again
     /// before it uses them; no region is bound to it.
-    pub(in crate::ofi) unsafe fn reopen(&self) -> Result<Vec<u8>, PortError> {
+    pub(crate) unsafe fn reopen(&self) -> Result<Vec<u8>, PortError> {
         // What is opened here is closed on an early return, the endpoint before the others.
         let queue = CompletionQueue::open(&self.domain, self.completions)?;
         let vector = AddressVector::open(&self.domain, self.peers)?;
@@ -148,11 +148,11 @@ impl Endpoint {
     }
 
     /// The address that peers insert.
-    pub(in crate::ofi) fn address(&self) -> &[u8] {
+    pub(crate) fn address(&self) -> &[u8] {
         &self.address
     }
 
-    pub(in crate::ofi) fn as_fid(&self) -> *mut fid {
+    pub(crate) fn as_fid(&self) -> *mut fid {
         self.as_ptr().cast()
     }
 
@@ -162,16 +162,16 @@ impl Endpoint {
     }
 
     /// Whether transfers may call CUDA.
-    pub(in crate::ofi) fn cuda_calls(&self) -> &CudaCalls {
+    pub(crate) fn cuda_calls(&self) -> &CudaCalls {
         &self.cuda_calls
     }
 
     #[inline]
-    pub(in crate::ofi) fn queue(&self) -> &CompletionQueue {
+    pub(crate) fn queue(&self) -> &CompletionQueue {
         &self.queue
     }
 
-    pub(in crate::ofi) fn vector(&self) -> &AddressVector {
+    pub(crate) fn vector(&self) -> &AddressVector {
         &self.vector
     }
 
@@ -184,7 +184,7 @@ impl Endpoint {
     /// One thread at a time, inside the domain's gate. The buffer and the context are valid until
     /// the operation completes or the endpoint is closed.
     #[inline]
-    pub(in crate::ofi) unsafe fn write(&self, op: &Rma) -> isize {
+    pub(crate) unsafe fn write(&self, op: &Rma) -> isize {
         let ep = self.as_ptr();
         // SAFETY: enabled; the rest is the caller's promise.
         unsafe { fi_write(ep, op.buf, op.len, op.desc, op.peer, op.remote, op.key, op.context) }
@@ -196,7 +196,7 @@ impl Endpoint {
     /// # Safety
     /// As for [`Self::write`].
     #[inline]
-    pub(in crate::ofi) unsafe fn write_data(&self, op: &Rma, data: u32) -> isize {
+    pub(crate) unsafe fn write_data(&self, op: &Rma, data: u32) -> isize {
         let ep = self.as_ptr();
         let Rma { buf, len, desc, peer, remote, key, context } = *op;
         // SAFETY: enabled; the rest is the caller's promise.
@@ -207,7 +207,7 @@ impl Endpoint {
     ///
     /// # Safety
     /// As for [`Self::write`].
-    pub(in crate::ofi) unsafe fn write_more(&self, op: &Rma) -> isize {
+    pub(crate) unsafe fn write_more(&self, op: &Rma) -> isize {
         let local = iovec { iov_base: op.buf, iov_len: op.len };
         let remote = fi_rma_iov { addr: op.remote, len: op.len, key: op.key };
         let mut desc = op.desc;
@@ -226,7 +226,7 @@ impl Endpoint {
     }
 
     /// The resolved way.
-    pub(in crate::ofi) fn direct(&self) -> Direct {
+    pub(crate) fn direct(&self) -> Direct {
         // SAFETY: open, and so are its tables of operations, which do not change.
         let (write, read) = unsafe {
             let table = (*self.as_ptr()).rma;
@@ -248,14 +248,14 @@ impl Endpoint {
     /// # Safety
     /// As for [`Self::write`].
     #[inline]
-    pub(in crate::ofi) unsafe fn read(&self, op: &Rma) -> isize {
+    pub(crate) unsafe fn read(&self, op: &Rma) -> isize {
         let ep = self.as_ptr();
         // SAFETY: enabled; the rest is the caller's promise.
         unsafe { fi_read(ep, op.buf, op.len, op.desc, op.peer, op.remote, op.key, op.context) }
     }
 
     /// Whether the endpoint carries out a row of the table of atomics.
-    pub(in crate::ofi) fn has_atomic(&self, row: Row) -> bool {
+    pub(crate) fn has_atomic(&self, row: Row) -> bool {
         let (call, datatype, op) = atomic_calls::call_of(row);
         let ep = self.as_ptr();
         let mut count = 0;
@@ -277,7 +277,7 @@ impl Endpoint {
     /// One thread at a time, inside the domain's gate. The cell and the context are valid, and
     /// nobody else uses them, until the operation completes or the endpoint is closed. The endpoint
     /// was opened with `FI_ATOMIC`.
-    pub(in crate::ofi) unsafe fn atomic(&self, row: Row, op: &AtomicPost) -> isize {
+    pub(crate) unsafe fn atomic(&self, row: Row, op: &AtomicPost) -> isize {
         let (call, datatype, verb) = atomic_calls::call_of(row);
         let AtomicPost { cell, desc, peer, remote, key, context } = *op;
         let ep = self.as_ptr();
@@ -308,7 +308,7 @@ impl Endpoint {
     /// One thread at a time, inside the domain's gate. The message is at most as long as the
     /// transmit attributes' `inject_size`: providers copy a longer one over their own memory.
     #[inline]
-    pub(in crate::ofi) unsafe fn inject(&self, bytes: &[u8], peer: fi_addr_t) -> isize {
+    pub(crate) unsafe fn inject(&self, bytes: &[u8], peer: fi_addr_t) -> isize {
         // SAFETY: enabled; the bytes are only read, and only during the call.
         unsafe { fi_inject(self.as_ptr(), bytes.as_ptr().cast(), bytes.len(), peer) }
     }
@@ -324,7 +324,7 @@ impl Endpoint {
     /// One thread at a time, inside the domain's gate. Buffer and context are valid, the buffer
     /// unchanged, until the operation completes or the endpoint is closed.
     #[inline]
-    pub(in crate::ofi) unsafe fn send(&self, buffer: &MessageBuffer, peer: fi_addr_t) -> isize {
+    pub(crate) unsafe fn send(&self, buffer: &MessageBuffer, peer: fi_addr_t) -> isize {
         let memory = iovec { iov_base: buffer.buf, iov_len: buffer.len };
         let mut desc = buffer.desc;
         let mut message = Padded::<fi_msg>::new();
@@ -344,7 +344,7 @@ impl Endpoint {
     /// One thread at a time, inside the domain's gate. Nobody touches the buffer, and it and the
     /// context are valid, until the operation completes or the endpoint is closed.
     #[inline]
-    pub(in crate::ofi) unsafe fn receive(&self, buffer: &MessageBuffer) -> isize {
+    pub(crate) unsafe fn receive(&self, buffer: &MessageBuffer) -> isize {
         let MessageBuffer { buf, len, desc, context } = *buffer;
         // SAFETY: enabled; the rest is the caller's promise.
         unsafe { fi_recv(self.as_ptr(), buf, len, desc, FI_ADDR_UNSPEC, context) }
@@ -490,7 +490,7 @@ unsafe extern "C" fn no_inject(_: *mut fid_ep, _: *const c_void, _: usize, _: fi
 impl Direct {
     /// Longest message for [`Direct::inject`].
     #[inline(always)]
-    pub(in crate::ofi) fn inject_size(&self) -> usize {
+    pub(crate) fn inject_size(&self) -> usize {
         self.inject_size
     }
 
@@ -499,7 +499,7 @@ impl Direct {
     /// # Safety
     /// As for [`Endpoint::inject`], and the endpoint is open.
     #[inline(always)]
-    pub(in crate::ofi) unsafe fn inject(&self, bytes: &[u8], peer: fi_addr_t) -> isize {
+    pub(crate) unsafe fn inject(&self, bytes: &[u8], peer: fi_addr_t) -> isize {
         // SAFETY: the caller's promise.
         unsafe { (self.inject)(self.raw, bytes.as_ptr().cast(), bytes.len(), peer) }
     }
@@ -509,7 +509,7 @@ impl Direct {
     /// # Safety
     /// As for [`Endpoint::write`], and the endpoint is open.
     #[inline(always)]
-    pub(in crate::ofi) unsafe fn write(&self, op: &Rma) -> isize {
+    pub(crate) unsafe fn write(&self, op: &Rma) -> isize {
         let Rma { buf, len, desc, peer, remote, key, context } = *op;
         // SAFETY: the caller's promise.
         unsafe { (self.write)(self.raw, buf, len, desc, peer, remote, key, context) }
@@ -520,7 +520,7 @@ impl Direct {
     /// # Safety
     /// As for [`Endpoint::read`], and the endpoint is open.
     #[inline(always)]
-    pub(in crate::ofi) unsafe fn read(&self, op: &Rma) -> isize {
+    pub(crate) unsafe fn read(&self, op: &Rma) -> isize {
         let Rma { buf, len, desc, peer, remote, key, context } = *op;
         // SAFETY: the caller's promise.
         unsafe { (self.read)(self.raw, buf, len, desc, peer, remote, key, context) }

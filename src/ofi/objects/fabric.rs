@@ -12,7 +12,7 @@ use crate::ofi::objects::info::Info;
 
 /// Owner of a `fid_fabric`.
 #[derive(Debug)]
-pub(in crate::ofi) struct Fabric {
+pub(crate) struct Fabric {
     raw: NonNull<fid_fabric>,
     name: String,
     library: &'static Library,
@@ -33,7 +33,7 @@ impl Fabric {
         Ok(Self { raw: opened(raw, "fi_fabric")?, name: info.fabric_name(), library })
     }
 
-    pub(in crate::ofi) fn as_ptr(&self) -> *mut fid_fabric {
+    pub(crate) fn as_ptr(&self) -> *mut fid_fabric {
         self.raw.as_ptr()
     }
 }
@@ -47,11 +47,11 @@ impl Drop for Fabric {
 
 /// The fabrics of one provider that are open, by name.
 #[derive(Debug, Default)]
-pub(in crate::ofi) struct Fabrics(Vec<Arc<Fabric>>);
+pub(crate) struct Fabrics(Vec<Arc<Fabric>>);
 
 impl Fabrics {
     /// The fabric that the device belongs to, opened at the first call.
-    pub(in crate::ofi) fn of(&mut self, info: &Info) -> Result<Arc<Fabric>, PortError> {
+    pub(crate) fn of(&mut self, info: &Info) -> Result<Arc<Fabric>, PortError> {
         let name = info.fabric_name();
         if let Some(fabric) = self.0.iter().find(|fabric| fabric.name == name) {
             return Ok(Arc::clone(fabric));
@@ -64,7 +64,7 @@ impl Fabrics {
 
 /// What a call that succeeded has opened. A provider that opens nothing breaks its contract, and
 /// gets an error for it instead of a null pointer in every later call.
-pub(in crate::ofi) fn opened<T>(raw: *mut T, call: &'static str) -> Result<NonNull<T>, PortError> {
+pub(crate) fn opened<T>(raw: *mut T, call: &'static str) -> Result<NonNull<T>, PortError> {
     NonNull::new(raw)
         .ok_or_else(|| crate::ofi::error::refused(call, String::from("success without an object")))
 }
@@ -73,7 +73,7 @@ pub(in crate::ofi) fn opened<T>(raw: *mut T, call: &'static str) -> Result<NonNu
 ///
 /// # Safety
 /// `object` is open, is not used afterwards, and everything made from it is closed.
-pub(in crate::ofi) unsafe fn close(library: &Library, what: &str, object: *mut fid) {
+pub(crate) unsafe fn close(library: &Library, what: &str, object: *mut fid) {
     // SAFETY: the caller's promise.
     let code = unsafe { fi_close(object) };
     if code < 0 {

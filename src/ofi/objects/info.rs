@@ -12,7 +12,7 @@ use libfabric_sys::{
 
 /// An owned copy of one `fi_info`, never changed after it was made.
 #[derive(Debug)]
-pub(in crate::ofi) struct Info {
+pub(crate) struct Info {
     library: &'static Library,
     raw: NonNull<fi_info>,
 }
@@ -29,10 +29,7 @@ impl Info {
     ///
     /// # Safety
     /// `entry` is part of a live list from `library`.
-    pub(in crate::ofi) unsafe fn copy(
-        library: &'static Library,
-        entry: *const fi_info,
-    ) -> Option<Self> {
+    pub(crate) unsafe fn copy(library: &'static Library, entry: *const fi_info) -> Option<Self> {
         // SAFETY: the caller's promise. The parts checked here are what the accessors rely on.
         unsafe {
             let info = Self { library, raw: NonNull::new(library.dupinfo(entry))? };
@@ -47,11 +44,11 @@ impl Info {
     }
 
     /// For calls that take an info. They do not change it.
-    pub(in crate::ofi) fn as_ptr(&self) -> *mut fi_info {
+    pub(crate) fn as_ptr(&self) -> *mut fi_info {
         self.raw.as_ptr()
     }
 
-    pub(in crate::ofi) fn library(&self) -> &'static Library {
+    pub(crate) fn library(&self) -> &'static Library {
         self.library
     }
 
@@ -66,7 +63,7 @@ impl Info {
         unsafe { &*self.raw().domain_attr }
     }
 
-    pub(in crate::ofi) fn fabric_attr(&self) -> *mut fi_fabric_attr {
+    pub(crate) fn fabric_attr(&self) -> *mut fi_fabric_attr {
         self.raw().fabric_attr
     }
 
@@ -91,24 +88,24 @@ impl Info {
     }
 
     /// The provider with its layers, such as `tcp;ofi_rxm`.
-    pub(in crate::ofi) fn provider(&self) -> String {
+    pub(crate) fn provider(&self) -> String {
         self.text(self.fabric().prov_name).unwrap_or_default()
     }
 
-    pub(in crate::ofi) fn provider_version(&self) -> Version {
+    pub(crate) fn provider_version(&self) -> Version {
         Version::from_packed(self.fabric().prov_version)
     }
 
-    pub(in crate::ofi) fn fabric_name(&self) -> String {
+    pub(crate) fn fabric_name(&self) -> String {
         self.text(self.fabric().name).unwrap_or_default()
     }
 
-    pub(in crate::ofi) fn domain_name(&self) -> String {
+    pub(crate) fn domain_name(&self) -> String {
         self.text(self.domain_attr().name).unwrap_or_default()
     }
 
     /// The NIC's own name, from providers that know one.
-    pub(in crate::ofi) fn nic_name(&self) -> Option<String> {
+    pub(crate) fn nic_name(&self) -> Option<String> {
         let nic = self.raw().nic;
         if nic.is_null() {
             return None;
@@ -123,7 +120,7 @@ impl Info {
     }
 
     /// The NIC's PCI function as sysfs names it, from providers that know it.
-    pub(in crate::ofi) fn pci_function(&self) -> Option<String> {
+    pub(crate) fn pci_function(&self) -> Option<String> {
         let nic = self.raw().nic;
         if nic.is_null() {
             return None;
@@ -144,7 +141,7 @@ impl Info {
     }
 
     /// The source address, where it is an IP address.
-    pub(in crate::ofi) fn source_ip(&self) -> Option<IpAddr> {
+    pub(crate) fn source_ip(&self) -> Option<IpAddr> {
         let raw = self.raw();
         if raw.src_addr.is_null() || raw.addr_format == FI_ADDR_STR {
             return None;
@@ -154,92 +151,92 @@ impl Info {
     }
 
     /// Whether addresses are strings that end in a zero byte (`FI_ADDR_STR`).
-    pub(in crate::ofi) fn string_addresses(&self) -> bool {
+    pub(crate) fn string_addresses(&self) -> bool {
         self.raw().addr_format == FI_ADDR_STR
     }
 
-    pub(in crate::ofi) fn mr_mode(&self) -> i32 {
+    pub(crate) fn mr_mode(&self) -> i32 {
         self.domain_attr().mr_mode
     }
 
-    pub(in crate::ofi) fn threading(&self) -> fi_threading {
+    pub(crate) fn threading(&self) -> fi_threading {
         self.domain_attr().threading
     }
 
-    pub(in crate::ofi) fn data_progress(&self) -> fi_progress {
+    pub(crate) fn data_progress(&self) -> fi_progress {
         self.domain_attr().data_progress
     }
 
     /// What the endpoint can do.
-    pub(in crate::ofi) fn caps(&self) -> u64 {
+    pub(crate) fn caps(&self) -> u64 {
         self.raw().caps
     }
 
     /// What it demands of its user beyond the usual.
-    pub(in crate::ofi) fn mode(&self) -> u64 {
+    pub(crate) fn mode(&self) -> u64 {
         self.raw().mode
     }
 
     /// Bytes of remote data that an operation carries.
-    pub(in crate::ofi) fn cq_data_size(&self) -> usize {
+    pub(crate) fn cq_data_size(&self) -> usize {
         self.domain_attr().cq_data_size
     }
 
     /// Operations that the transmit queue holds.
-    pub(in crate::ofi) fn tx_size(&self) -> usize {
+    pub(crate) fn tx_size(&self) -> usize {
         self.tx_attr().size
     }
 
     /// Receives that may be posted.
-    pub(in crate::ofi) fn rx_size(&self) -> usize {
+    pub(crate) fn rx_size(&self) -> usize {
         self.rx_attr().size
     }
 
     /// Longest message that `fi_inject` takes.
-    pub(in crate::ofi) fn inject_size(&self) -> usize {
+    pub(crate) fn inject_size(&self) -> usize {
         self.tx_attr().inject_size
     }
 
     /// Whether the endpoint promises, as sender and as receiver, that a message sent after a write
     /// is received after the write's data is there (`FI_ORDER_SAW`).
-    pub(in crate::ofi) fn sends_after_writes(&self) -> bool {
+    pub(crate) fn sends_after_writes(&self) -> bool {
         self.tx_attr().msg_order & self.rx_attr().msg_order & FI_ORDER_SAW != 0
     }
 
     /// Completion flags that operations get by default.
-    pub(in crate::ofi) fn tx_op_flags(&self) -> u64 {
+    pub(crate) fn tx_op_flags(&self) -> u64 {
         self.tx_attr().op_flags
     }
 
     /// Whether the endpoint does atomics: `FI_ATOMIC`, which is given only when asked for.
-    pub(in crate::ofi) fn has_atomics(&self) -> bool {
+    pub(crate) fn has_atomics(&self) -> bool {
         self.raw().caps & FI_ATOMIC != 0
     }
 
     /// Whether transfers may reach memory of devices: `FI_HMEM`, which is given only when asked for.
-    pub(in crate::ofi) fn reaches_devices(&self) -> bool {
+    pub(crate) fn reaches_devices(&self) -> bool {
         self.raw().caps & FI_HMEM != 0
     }
 
-    pub(in crate::ofi) fn max_message(&self) -> usize {
+    pub(crate) fn max_message(&self) -> usize {
         self.ep_attr().max_msg_size
     }
 
-    pub(in crate::ofi) fn threading_text(&self) -> String {
+    pub(crate) fn threading_text(&self) -> String {
         let threading = self.threading();
         // SAFETY: the value has the type named.
         let text = unsafe { self.library.tostr((&raw const threading).cast(), FI_TYPE_THREADING) };
         short(&text, "FI_THREAD_")
     }
 
-    pub(in crate::ofi) fn progress_text(&self) -> String {
+    pub(crate) fn progress_text(&self) -> String {
         let progress = self.data_progress();
         // SAFETY: the value has the type named.
         let text = unsafe { self.library.tostr((&raw const progress).cast(), FI_TYPE_PROGRESS) };
         short(&text, "FI_PROGRESS_")
     }
 
-    pub(in crate::ofi) fn mr_mode_text(&self) -> String {
+    pub(crate) fn mr_mode_text(&self) -> String {
         let mode = self.mr_mode();
         // SAFETY: the value has the type named.
         let text = unsafe { self.library.tostr((&raw const mode).cast(), FI_TYPE_MR_MODE) };
@@ -272,7 +269,7 @@ fn short(text: &str, prefix: &str) -> String {
 ///
 /// # Safety
 /// `address` is valid for `len` bytes, or for the size that its family has.
-pub(in crate::ofi) unsafe fn sockaddr_ip(address: *const c_void, len: usize) -> Option<IpAddr> {
+pub(crate) unsafe fn sockaddr_ip(address: *const c_void, len: usize) -> Option<IpAddr> {
     if address.is_null() || len < size_of::<libc::sa_family_t>() {
         return None;
     }

@@ -19,7 +19,7 @@ use crate::ofi::objects::fabric::{close, opened};
 
 /// How the provider is told of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::ofi) enum Way {
+pub(crate) enum Way {
     /// By its address, as host memory.
     Host,
     /// By its address, as memory of the CUDA device of this number.
@@ -51,7 +51,7 @@ impl fmt::Display for Way {
 
 /// Owner of a `fid_mr`.
 #[derive(Debug)]
-pub(in crate::ofi) struct Region {
+pub(crate) struct Region {
     raw: NonNull<fid_mr>,
     key: u64,
     desc: Desc,
@@ -67,7 +67,7 @@ impl Region {
     /// Registers `len` bytes at `addr`, and binds the region to an endpoint where one is given,
     /// which the caller keeps open for the life of the region. One is given where
     /// [`Domain::binds_regions`].
-    pub(in crate::ofi) fn register(
+    pub(crate) fn register(
         domain: &Arc<Domain>,
         bound_to: Option<&Endpoint>,
         addr: usize,
@@ -147,11 +147,11 @@ impl Region {
         Ok(region)
     }
 
-    pub(in crate::ofi) fn key(&self) -> u64 {
+    pub(crate) fn key(&self) -> u64 {
         self.key
     }
 
-    pub(in crate::ofi) fn desc(&self) -> Desc {
+    pub(crate) fn desc(&self) -> Desc {
         self.desc
     }
 }

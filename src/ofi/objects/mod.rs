@@ -3,13 +3,13 @@
 //! An owner keeps what it was made from, so a parent is never closed before its child. What an owner may be
 //! asked to do at a time is the caller's promise, stated at each `unsafe fn`.
 
-pub(in crate::ofi) mod address_vector;
-pub(in crate::ofi) mod atomic_calls;
-pub(in crate::ofi) mod completion_queue;
-pub(in crate::ofi) mod contexts;
-pub(in crate::ofi) mod cuda_calls;
-pub(in crate::ofi) mod domain;
-pub(in crate::ofi) mod endpoint;
-pub(in crate::ofi) mod fabric;
-pub(in crate::ofi) mod info;
-pub(in crate::ofi) mod memory_region;
+pub(crate) mod address_vector;
+pub(crate) mod atomic_calls;
+pub(crate) mod completion_queue;
+pub(crate) mod contexts;
+pub(crate) mod cuda_calls;
+pub(crate) mod domain;
+pub(crate) mod endpoint;
+pub(crate) mod fabric;
+pub(crate) mod info;
+pub(crate) mod memory_region;

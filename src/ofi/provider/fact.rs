@@ -5,17 +5,17 @@ use std::ops::Deref;
 
 /// What is known of a provider in one respect.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::ofi) struct Fact<T> {
-    pub(in crate::ofi) value: T,
+pub(crate) struct Fact<T> {
+    pub(crate) value: T,
     /// For the log, as a clause.
-    pub(in crate::ofi) why: &'static str,
+    pub(crate) why: &'static str,
     /// For whoever doubts it.
-    pub(in crate::ofi) source: Source,
+    pub(crate) source: Source,
 }
 
 /// Who says so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::ofi) enum Source {
+pub(crate) enum Source {
     /// Nobody has looked, so it is the cautious value.
     NotExamined,
     /// A manual page of libfabric, with its section.
@@ -65,11 +65,11 @@ macro_rules! facts {
     ($($(#[$doc:meta])* $fact:ident: $type:ty = $cautious:expr, $why:literal;)*) => {
         /// All that is known of one provider.
         #[derive(Debug)]
-        pub(in crate::ofi) struct Profile {
+        pub(crate) struct Profile {
             /// What `fi_getinfo` calls it, layers included. It is matched exactly: asked for `tcp`, libfabric
             /// answers with `tcp;ofi_rxm` as well.
-            pub(in crate::ofi) name: &'static str,
-            $($(#[$doc])* pub(in crate::ofi) $fact: Fact<$type>,)*
+            pub(crate) name: &'static str,
+            $($(#[$doc])* pub(crate) $fact: Fact<$type>,)*
         }
 
         /// What is right for a provider of which nothing is known. It has no name, and is never tried.
@@ -80,7 +80,7 @@ macro_rules! facts {
 
         impl Profile {
             /// Every fact by its name, with its value in words.
-            pub(in crate::ofi) fn facts(&self) -> Vec<(&'static str, Fact<String>)> {
+            pub(crate) fn facts(&self) -> Vec<(&'static str, Fact<String>)> {
                 vec![$((stringify!($fact), self.$fact.in_words()),)*]
             }
         }

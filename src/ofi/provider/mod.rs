@@ -14,14 +14,14 @@ mod shm;
 mod tcp;
 mod verbs;
 
-pub(in crate::ofi) use fact::Fact;
+pub(crate) use fact::Fact;
 pub use profile::Striping;
-pub(in crate::ofi) use profile::{Nic, Profile, Reopening};
+pub(crate) use profile::{Nic, Profile, Reopening};
 
 use crate::settings::Provider;
 
 /// What to try for the user's choice, in order.
-pub(in crate::ofi) fn candidates(provider: Provider) -> &'static [&'static Profile] {
+pub(crate) fn candidates(provider: Provider) -> &'static [&'static Profile] {
     use {cxi::CXI, efa::EFA, shm::SHM, tcp::TCP, tcp::TCP_RXM, verbs::VERBS};
     match provider {
         Provider::Auto => &[&EFA, &CXI, &VERBS, &TCP, &TCP_RXM],

@@ -52,17 +52,17 @@ facts! {
 
 /// Where the kernel lists NICs, in `/sys/class`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::ofi) struct Nic {
+pub(crate) struct Nic {
     /// The class.
-    pub(in crate::ofi) class: &'static str,
+    pub(crate) class: &'static str,
     /// What libfabric's name of the domain has behind the kernel's name of the device.
-    pub(in crate::ofi) domain_suffix: &'static str,
+    pub(crate) domain_suffix: &'static str,
 }
 
 /// Whether an endpoint can be closed that has operations under way, and another be opened in its domain: what
 /// it takes to do without a rail that fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::ofi) enum Reopening {
+pub(crate) enum Reopening {
     /// The rail laboratory has shown it.
     Shown,
     /// Nothing is known against it, and nobody has tried.
