@@ -21,7 +21,7 @@ pub(crate) struct Binding {
 /// Those of the tree's own headers.
 pub(crate) const OURS: [Binding; 2] = [
     Binding {
-        path: "channel-sys/src/generated.rs",
+        path: "crates/channel-sys/src/generated.rs",
         header: "include/nvshmem_libfabric_ring.h",
         include: None,
         options: |builder| {
@@ -33,7 +33,7 @@ pub(crate) const OURS: [Binding; 2] = [
         },
     },
     Binding {
-        path: "nvshmem-abi/src/generated.rs",
+        path: "crates/nvshmem-abi/src/generated.rs",
         header: "include/nvshmem_transport_abi.h",
         include: None,
         options: |builder| {
@@ -46,9 +46,9 @@ pub(crate) const OURS: [Binding; 2] = [
 ];
 
 /// The oldest libfabric that is served, which the code is compiled for.
-pub(crate) const OLDEST: Binding = libfabric("libfabric-sys/src/generated/v1_17.rs", "1.17");
+pub(crate) const OLDEST: Binding = libfabric("crates/libfabric-sys/src/generated/v1_17.rs", "1.17");
 /// A newer one, which has to extend it.
-pub(crate) const NEWER: Binding = libfabric("libfabric-sys/src/generated/v2_1.rs", "2.1");
+pub(crate) const NEWER: Binding = libfabric("crates/libfabric-sys/src/generated/v2_1.rs", "2.1");
 
 /// Those of libfabric's headers.
 pub(crate) const LIBFABRIC: [Binding; 2] = [OLDEST, NEWER];

@@ -10,7 +10,7 @@ use std::{env, fs, thread};
 
 /// Installs the library that was built beside this test, and compiles the program against it.
 fn program() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("channel-prefix");
     let _ = fs::remove_dir_all(&prefix);
     let beside = env::current_exe().unwrap();
