@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-readonly NO_LIBCLANG=3 # as in bindings/src/main.rs
+readonly NO_LIBCLANG=3 # as in tools/bindings/src/main.rs
 
 arguments=("$@")
 if headers=$(scripts/libfabric-headers.sh); then

@@ -83,7 +83,7 @@ const RETIRED: [&str; 23] = [
 const fn libfabric(path: &'static str, include: &'static str) -> Binding {
     Binding {
         path,
-        header: "bindings/libfabric.h",
+        header: "tools/bindings/libfabric.h",
         include: Some(include),
         options: |builder| {
             builder

@@ -108,5 +108,5 @@ fn read(file: &Path) -> Result<String, Failure> {
 
 /// The root of the tree that this was built in.
 fn tree() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new(".")).to_owned()
 }
