@@ -113,9 +113,9 @@ gpu-kit: deps plugins ## Collect in target/gpu-kit what 'make gpu' is on a machi
 gpu: gpu-kit ## On a machine with a GPU, nvcc and an NVSHMEM: its programs through our transport
 	$(TARGET)/gpu-kit/run.sh $(GPU_ARGS)
 
-.PHONY: channel-run
-channel-run: deps cuda-compiler ## Build target/release/nvshmem-channel-run: the device channel on a GPU, checked and measured
-	$(CARGO) build --locked --release -p channel-run
+.PHONY: channel-check
+channel-check: deps cuda-compiler ## Build target/release/nvshmem-channel-check: the device channel on a GPU, checked and measured
+	$(CARGO) build --locked --release -p channel-check
 
 .PHONY: demo
 demo: build-deps plugins ## Two PEs, two rails on loopback TCP: bandwidth, latency, message rate

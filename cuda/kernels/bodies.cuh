@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the kernels that check and measure the device API do, as functions of a thread, so that a host C++ compiler can
- * build the same for CPU threads. What must be in memory after each is computed by the runner, in channel-run.
+ * build the same for CPU threads. What must be in memory after each is computed by the runner, in channel-check.
  *
  * A kernel works with 'units': threads, warps or blocks, as args.form says. Each unit calls the form of the
  * function that is for it.

@@ -1,10 +1,10 @@
 //! Checks and measures the device channel on the machine's GPU.
 //!
 //! ```text
-//! nvshmem-channel-run              all checks, then all measures, on the first GPU
-//! nvshmem-channel-run --host       the same with CPU threads in the GPU's place
-//! nvshmem-channel-run --checks     checks alone, for a sanitizer for one
-//! nvshmem-channel-run --job        two PEs, a process each, over the fabric that the environment says
+//! nvshmem-channel-check              all checks, then all measures, on the first GPU
+//! nvshmem-channel-check --host       the same with CPU threads in the GPU's place
+//! nvshmem-channel-check --checks     checks alone, for a sanitizer for one
+//! nvshmem-channel-check --job        two PEs, a process each, over the fabric that the environment says
 //! ```
 //!
 //! Needs CUDA's driver, and libfabric for `--job`. Without a GPU it says so and ends with status 0; when something is
@@ -12,17 +12,17 @@
 
 use std::process::ExitCode;
 
-use channel_run::checks;
-use channel_run::gpu::{Gpu, NoGpu};
-use channel_run::host::Host;
-use channel_run::job;
-use channel_run::machine::{Machine, MachineError};
-use channel_run::measures::{self, Rate};
+use channel_check::checks;
+use channel_check::gpu::{Gpu, NoGpu};
+use channel_check::host::Host;
+use channel_check::job;
+use channel_check::machine::{Machine, MachineError};
+use channel_check::measures::{self, Rate};
 use clap::Parser;
 
 /// Checks and measures the device channel.
 #[derive(Parser, Debug)]
-#[command(name = "nvshmem-channel-run", version)]
+#[command(name = "nvshmem-channel-check", version)]
 struct Options {
     /// With CPU threads instead of a GPU
     #[arg(long)]
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     match run(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("nvshmem-channel-run: {error}");
+            eprintln!("nvshmem-channel-check: {error}");
             ExitCode::FAILURE
         }
     }

@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use channel_run::checks;
-use channel_run::host::Host;
+use channel_check::checks;
+use channel_check::host::Host;
 
 #[test]
 fn every_kernel_does_what_its_model_says() {
@@ -16,7 +16,7 @@ fn every_kernel_does_what_its_model_says() {
 #[test]
 fn two_pes_put_to_one_another_over_a_fabric() {
     for provider in ["shm", "tcp"] {
-        let mut job = Command::new(env!("CARGO_BIN_EXE_nvshmem-channel-run"));
+        let mut job = Command::new(env!("CARGO_BIN_EXE_nvshmem-channel-check"));
         job.args(["--host", "--job"]).env("NVSHMEM_LIBFABRIC_PROVIDER", provider);
         let output = job.output().expect("it starts");
         let said = String::from_utf8_lossy(&output.stdout);
