@@ -8,13 +8,13 @@ crate=$1
 
 mkdir -p "$crate/src" "$crate/tests"
 git ls-files -z --cached --others --exclude-standard \
-    Cargo.lock src/engine tests/engine tests/model tests/support tests/wire.rs test-support |
+    Cargo.lock src/engine tests/engine tests/model tests/support tests/wire.rs |
     scripts/copy-changed.sh "$crate"
 
 {
     cat <<'EOF'
 [workspace]
-members = ["test-support"]
+members = ["tests/support"]
 
 [package]
 name = "nvshmem-transport-libfabric"

@@ -1,12 +1,12 @@
 //! The transport's sources, with loom's atomics.
 
-#[path = "../../../src/channel/ring/consumer_end.rs"]
+#[path = "../../../../src/channel/ring/consumer_end.rs"]
 mod consumer_end;
-#[path = "../../../src/channel/ring/descriptor.rs"]
+#[path = "../../../../src/channel/ring/descriptor.rs"]
 pub mod descriptor;
-#[path = "../../../src/channel/ring/encoding.rs"]
+#[path = "../../../../src/channel/ring/encoding.rs"]
 pub mod encoding;
-#[path = "../../../src/channel/ring/slot.rs"]
+#[path = "../../../../src/channel/ring/slot.rs"]
 pub mod slot;
 
 mod sync {

@@ -1,0 +1,6 @@
+//! What the descriptors are made of.
+
+#[path = "../../../src/engine/atomic.rs"]
+pub mod atomic;
+#[path = "../../../src/engine/ids.rs"]
+pub mod ids;
