@@ -1,6 +1,6 @@
 //! How the plugin is linked, and the kernels of the device channel.
 
-#[path = "build/kernels.rs"]
+#[path = "cuda/kernels/build.rs"]
 mod kernels;
 
 fn main() {

@@ -15,7 +15,7 @@ const FETCHED: &str = ".deps/nvshmem/cuda/bin/nvcc";
 const ARCHS: [&str; 3] = ["80", "90", "100"];
 
 pub(crate) fn build() {
-    for path in ["build", "cuda/kernels", "include/nvshmem_libfabric_ring.h"] {
+    for path in ["cuda/kernels", "include/nvshmem_libfabric_ring.h"] {
         println!("cargo::rerun-if-changed={path}");
     }
     for header in ["device", "primitives", "push"] {
