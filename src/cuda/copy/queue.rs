@@ -283,7 +283,7 @@ impl Flight {
 /// Gives one piece to the driver.
 ///
 /// # Safety
-/// As [`Ring::copy`], and the piece is in one allocation. The context is bound.
+/// As [`CopyQueue::copy`], and the piece is in one allocation. The context is bound.
 #[inline]
 unsafe fn copy_piece(on: &Stream, piece: &Checked<'_>) -> Result<(), CudaError> {
     let driver = on.context().driver();
