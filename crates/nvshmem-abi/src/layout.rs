@@ -182,7 +182,7 @@ mod tests {
     /// The page that users look their file up on.
     #[test]
     fn the_readme_names_the_file_of_each_release() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md");
         let readme = std::fs::read_to_string(path).expect("README.md");
         for layout in Layout::ALL {
             let file = format!("| `{}` |", layout.soname());
