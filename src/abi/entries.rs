@@ -219,7 +219,7 @@ pub(crate) unsafe extern "C" fn finalize(transport: *mut Transport) -> c_int {
             unsafe {
                 let job = job(transport)?;
                 counters::tell(job);
-                job.end_leftovers();
+                job.drain_before_close();
             }
         }
         // SAFETY: rule 2.

@@ -287,7 +287,7 @@ impl Channel {
         // SAFETY: the proxy thread has ended, and nobody else uses its lane.
         unsafe {
             counters::tell(&self.state.job);
-            self.state.job.end_leftovers();
+            self.state.job.drain_before_close();
         }
         drained.and(met)
     }

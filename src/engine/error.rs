@@ -1,4 +1,4 @@
-//! What can go wrong in the engine, in words a user can act on.
+//! Errors of the engine, in words a user can act on.
 
 use thiserror::Error;
 
@@ -78,7 +78,7 @@ pub enum EngineError {
         what: &'static str,
         /// The peer.
         pe: Pe,
-        /// Bytes of the piece.
+        /// Bytes of the fragment.
         len: usize,
         /// What failed.
         error: PortError,
@@ -90,7 +90,7 @@ pub enum EngineError {
         what: &'static str,
         /// The peer.
         pe: Pe,
-        /// Bytes of the piece; 0 where that is not known.
+        /// Bytes of the fragment; 0 where that is not known.
         len: usize,
         /// The peer's reason.
         why: String,

@@ -26,9 +26,9 @@
 //! - *signal*: a word that tells of data. *eager*, *ordered*, *counted*, *chained*: how it follows its data.
 //! - *atomics of the fabric*: those that NICs carry out, rather than the peer's lane.
 //! - *pool*: operations that wait for rails. *cut*: a segment whose rail was chosen by load.
-//! - *staged*: memory that the fabric does not reach. *piece*: what of it passes through one chunk.
+//! - *staged*: memory that the fabric does not reach. *fragment*: what of it passes through one chunk.
 //! - *bounce memory*: registered host memory; *chunk*: one part of it.
-//! - *generation* of a rail: how often it was closed and opened again. *reissued*: a segment posted once more.
+//! - *lost*: a segment on a path that has failed, until it is *reissued*. *generation* of a rail: how often it was reset.
 //! - *batch*: operations whose end is asked for together. *burst*: puts that share a doorbell.
 #![forbid(unsafe_code)]
 

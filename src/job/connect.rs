@@ -358,7 +358,7 @@ fn assemble(
     let proxy = proxy.with_inbox(inbox).with_detours(detours);
     let proxy = match paths.atomics {
         None => proxy,
-        Some(paths) => proxy.with_native_atomics(paths),
+        Some(paths) => proxy.with_fabric_atomics(paths),
     };
     let drives_host = !report.verdict.truly_automatic;
     let yields = match settings.yield_when {

@@ -21,7 +21,7 @@ use crate::settings::{ConsistencyChoice, Devices, Settings};
 
 /// How long the end waits for operations that a failure has left under way. A peer that lives ends them
 /// much sooner, and one that does not never.
-const LEFTOVERS: Duration = Duration::from_millis(500);
+const DRAIN_PATIENCE: Duration = Duration::from_millis(500);
 
 /// One PE's part of a job, from the discovery of its devices to its end.
 #[derive(Debug)]
@@ -85,14 +85,14 @@ impl Job {
     ///
     /// # Safety
     /// As [`Connected::with_proxy`].
-    pub(crate) unsafe fn end_leftovers(&self) {
+    pub(crate) unsafe fn drain_before_close(&self) {
         let Some(connected) = self.connection() else { return };
         // SAFETY: the caller's promise.
-        let proxy = unsafe { connected.with_proxy(|lane| lane.end_leftovers(LEFTOVERS)) };
-        if !proxy || !connected.host.end_leftovers(LEFTOVERS) {
+        let proxy = unsafe { connected.with_proxy(|lane| lane.drain_before_close(DRAIN_PATIENCE)) };
+        if !proxy || !connected.host.drain_before_close(DRAIN_PATIENCE) {
             info!(
                 target: logging::TRANSPORT,
-                "operations are under way still after {LEFTOVERS:?}: their endpoints are closed under them"
+                "operations are under way still after {DRAIN_PATIENCE:?}: their endpoints are closed under them"
             );
         }
     }

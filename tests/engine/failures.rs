@@ -341,10 +341,10 @@ fn the_short_way_refuses_and_reports() {
 fn what_a_failure_leaves_under_way_is_waited_for_and_has_no_effect() {
     let mut job = Job::new(3, &Shape::default(), Script::default());
     let patience = std::time::Duration::from_millis(500);
-    assert!(job.members[0].lane.end_leftovers(patience), "nothing is under way");
+    assert!(job.members[0].lane.drain_before_close(patience), "nothing is under way");
     job.put_value(0, 1, 0, 1, 8).unwrap();
     job.put_value(0, 1, 8, 2, 8).unwrap();
-    assert!(job.members[0].lane.end_leftovers(patience));
+    assert!(job.members[0].lane.drain_before_close(patience));
     let posted = |job: &Job| job.members[0].lane.counters().map(|rail| rail.posted).sum::<u64>();
     let completed =
         |job: &Job| job.members[0].lane.counters().map(|rail| rail.completed).sum::<u64>();
@@ -356,7 +356,7 @@ fn what_a_failure_leaves_under_way_is_waited_for_and_has_no_effect() {
     job.fabric.lose_next_completions(1);
     job.put_value(0, 1, 0, 1, 8).unwrap();
     let before = job.fabric.now();
-    assert!(!job.members[0].lane.end_leftovers(patience), "it never ends");
+    assert!(!job.members[0].lane.drain_before_close(patience), "it never ends");
     let waited = job.fabric.now() - before;
     assert!((500_000_000..5_000_000_000).contains(&waited), "{waited} ns");
 }

@@ -207,7 +207,7 @@ impl Job {
                     lane = lane.with_rail_health(health, controls(shape.n_pes, shape.rails));
                 }
                 if shape.native {
-                    lane = lane.with_native_atomics(atomic_paths(shape.n_pes, shape.rails));
+                    lane = lane.with_fabric_atomics(atomic_paths(shape.n_pes, shape.rails));
                 }
                 let handle = regions.register(base, shape.heap, Access::LocalAndRemote).unwrap();
                 let scratch_handle = regions.register(scratch, shape.heap, Access::Local).unwrap();

@@ -4,7 +4,7 @@
 //! A word is changed atomically only by one actor, and libfabric counts each domain of the target for
 //! one. So all atomics on the memory of a PE, those of its own among them, go to one of its rails,
 //! [`TARGET_RAIL`], whatever rail they leave by. Signals are atomics as well. No message changes a word
-//! in a job with native atomics: a lane that gets one fails.
+//! in a job with atomics of the fabric: a lane that gets one fails.
 //!
 //! # Order
 //! An atomic is a write to the stream: a fence holds it, quiet waits for its completion, which means
@@ -23,7 +23,7 @@ use crate::engine::request::{AtomicRequest, ResultPlace};
 use crate::engine::state::fabric_atomics::Next;
 pub use crate::engine::state::fabric_atomics::{AtomicPath, TARGET_RAIL};
 use crate::engine::state::operation::OpId;
-use crate::engine::state::segment::{Kind, Stage};
+use crate::engine::state::segment::Stage;
 
 /// A word that an atomic has fetched, and where it goes.
 #[derive(Debug)]
@@ -56,9 +56,8 @@ pub(in crate::engine) fn submit<P: Port>(
     let segment = &mut core.segments[token.0];
     segment.pe = request.pe;
     segment.born = core.watchdog.stamp();
-    segment.message = slot;
     segment.direction = Direction::Write;
-    segment.kind = Kind::Native;
+    segment.set_atomic_slot(slot);
     segment.rail = path.rail;
     segment.transfer.direction = Direction::Write;
     segment.transfer.len = request.atomic.width.bytes();
@@ -73,10 +72,10 @@ pub(in crate::engine) fn submit<P: Port>(
 #[cold]
 pub(in crate::engine) fn completed<P: Port>(core: &mut Core<P>, token: Token) -> Option<Outcome> {
     let segment = core.segments.away(token)?;
-    if segment.stage != Stage::Native {
+    if segment.stage != Stage::AtomicPosted {
         return None;
     }
-    let (rail, slot) = (segment.rail, segment.message);
+    let (rail, slot) = (segment.rail, segment.atomic_slot());
     let fetched = core.port.fetched(token);
     Some(match core.atomics.as_deref_mut()?.completed(slot, fetched) {
         Next::Again => {

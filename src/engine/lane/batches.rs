@@ -15,7 +15,7 @@ impl<P: Port> Lane<P> {
     }
 
     /// What is submitted from here on belongs to the batch, or with [`Batch::NONE`] to none; but for the
-    /// short ways, which are told. Gives the batch that was entered before.
+    /// fast paths, which are counting. Gives the batch that was entered before.
     pub fn enter_batch(&mut self, batch: Batch) -> Batch {
         self.core.segments.batches.enter(batch)
     }

@@ -1,6 +1,6 @@
-//! The short ways of a lane: what is most common, in few instructions.
+//! The fast paths of a lane: what is most common, in few instructions.
 //!
-//! Each does what a long way does as well, for operations that meet no obstacle: no fence, no lack of
+//! Each does what a general way does as well, for operations that meet no obstacle: no fence, no lack of
 //! room, nothing wrong. At the first obstacle, before anything has happened, it gives up, and the long
 //! way does the operation or says what is wrong with it. Nothing in here can panic, so callers need
 //! no guard; errors own strings, so none are made before they are needed.
@@ -11,11 +11,11 @@ use crate::engine::ids::{Pe, Token};
 use crate::engine::lane::Lane;
 use crate::engine::port::{Direction, Local, Port, Transfer};
 use crate::engine::state::batch::Batch;
-use crate::engine::state::segment::{NIL, Segment, Stage};
+use crate::engine::state::segment::{Segment, Stage};
 use crate::engine::wire::handle::{HandleBytes, HandleView};
 use crate::engine::wire::message::{MAX_EAGER, Spot};
 
-/// A put or a get of the common kind, in what the short way needs of it.
+/// A put or a get of the common kind, in what the fast path needs of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Common<'a> {
     /// As in `Request`.
@@ -48,7 +48,7 @@ pub enum Rest<'a> {
 #[must_use]
 pub struct Declined(Token);
 
-/// A put of one piece with its signal, of the common kind.
+/// A put of one fragment with its signal, of the common kind.
 #[derive(Clone, Copy, Debug)]
 pub struct CommonSignal<'a> {
     /// The peer.
@@ -142,7 +142,7 @@ impl<P: Port> Lane<P> {
         let Segment { pe, rail, transfer, .. } = *segment;
         segment.stage = Stage::Ready;
         segment.born = self.core.watchdog.stamp();
-        segment.message = NIL;
+        segment.no_message();
         self.core.rails[rail.index()].not_taken(transfer.len);
         self.core.dispatch(token, rail);
         self.core.check_stream(pe)
@@ -159,7 +159,7 @@ impl<P: Port> Lane<P> {
     #[inline(always)]
     pub fn put_signal_at_once_in(&mut self, put: &CommonSignal<'_>, batch: Batch) -> bool {
         let eager = self.signals.is_eager();
-        // Where the bytes may be on a device, the long way looks.
+        // Where the bytes may be on a device, the general way looks.
         if !eager || put.len.wrapping_sub(1) >= MAX_EAGER || self.core.devices {
             return false;
         }
@@ -192,7 +192,7 @@ impl<P: Port> Lane<P> {
         atomic: &Atomic,
         batch: Batch,
     ) -> bool {
-        // A PE's own atomics come after its writes to itself, which the long way sees to.
+        // A PE's own atomics come after its writes to itself, which the general way sees to.
         if pe == self.core.me {
             return false;
         }
@@ -219,7 +219,7 @@ impl<P: Port> Lane<P> {
         // A stream that has failed is closed as well.
         let closed = stream.is_closed();
         let Some(link) = stream.link.as_deref_mut() else { return false };
-        // The long way ends a burst.
+        // The general way ends a burst.
         if closed || !self.core.has_short || self.core.withheld != 0 {
             return false;
         }

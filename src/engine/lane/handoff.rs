@@ -1,4 +1,5 @@
-//! Operations of user threads that the proxy lane carries out: those on staged memory.
+//! The queue by which user threads hand operations over to the proxy lane: those on staged memory, and to PEs whose
+//! paths have failed.
 //!
 //! What is staged takes messages, which peers send to proxy lanes only, and copies, which belong to one
 //! thread. So user threads hand such operations over, and wait for them where they have to. In one

@@ -146,9 +146,9 @@ impl<P: Port> HostLane<P> {
         progressed
     }
 
-    /// As [`Lane::end_leftovers`].
-    pub fn end_leftovers(&self, patience: Duration) -> bool {
-        self.lock().end_leftovers(patience)
+    /// As [`Lane::drain_before_close`].
+    pub fn drain_before_close(&self, patience: Duration) -> bool {
+        self.lock().drain_before_close(patience)
     }
 
     /// Runs `with` on the lane.

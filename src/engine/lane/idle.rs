@@ -1,4 +1,4 @@
-//! When a waiting loop gives up its core.
+//! The spin limit: when a waiting loop gives up its core.
 
 /// Empty turns of a waiting loop before it gives up its core each time round.
 ///

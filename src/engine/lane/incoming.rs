@@ -1,4 +1,5 @@
-//! Messages that come in: what peers ask for is carried out, and what they acknowledge is ended.
+//! Incoming messages: taken, carried out or given to the mechanism that they are for, and what they acknowledge
+//! ended.
 //!
 //! Nothing is sent from here. What a message calls forth is noted, in room that was set aside for it;
 //! [`crate::engine::messages::requests`] says why that cannot deadlock.
@@ -7,8 +8,7 @@ use crate::engine::error::EngineError;
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::lane::Lane;
 use crate::engine::port::copies::Reach;
-use crate::engine::port::{Incoming, Local, Port, PortError, Transfer};
-use crate::engine::request::ResultPlace;
+use crate::engine::port::{Incoming, Port, PortError};
 use crate::engine::state::counts::CountedSignal;
 use crate::engine::state::segment::{Kind, named_by};
 use crate::engine::state::unnumbered::What;
@@ -88,7 +88,7 @@ impl<P: Port> Lane<P> {
             let Some(place) = self.core.regions.place(to, payload.len()) else { return false };
             data = place;
         }
-        // Acknowledgements are for the long way, which takes the request with them, and where the fabric
+        // Acknowledgements are for the general way, which takes the request with them, and where the fabric
         // does atomics it refuses it.
         if word % width != 0 || message.ack != link.heard || self.core.atomics.is_some() {
             return false;
@@ -144,7 +144,7 @@ impl<P: Port> Lane<P> {
                 return;
             }
             Body::Staged(ref staged) if !staged.is_request() => {
-                if let Err(why) = self.staging.told(&mut self.core, pe, staged) {
+                if let Err(why) = self.staging.take_answer(&mut self.core, pe, staged) {
                     self.core.fail_lane(EngineError::BadMessage { pe, why });
                 }
                 return;
@@ -161,8 +161,8 @@ impl<P: Port> Lane<P> {
                 {
                     // It has arrived, so it is not taken again; acknowledged it is when applied.
                     let signal = CountedSignal { seq: message.seq, at, atomic };
-                    let told = (tag, segments);
-                    if self.signals.announced(&mut self.core, pe, told, &signal) {
+                    let put = (tag, segments);
+                    if self.signals.announced(&mut self.core, pe, put, &signal) {
                         self.apply_counted(pe, &signal);
                     }
                     return;
@@ -256,11 +256,8 @@ impl<P: Port> Lane<P> {
         if segment.kind != Kind::Fetch || segment.pe != pe || segment.ticket(token) != answered {
             return;
         }
-        let Transfer { local, remote, key, len: width, .. } = segment.transfer;
-        if let Local::Memory { addr, .. } = local {
-            let flag = (key != 0).then_some(remote);
-            self.staging.store_result(&mut self.core, pe, ResultPlace { addr, flag }, value, width);
-        }
+        let (place, width) = (segment.result(), segment.transfer.len);
+        self.staging.store_result(&mut self.core, pe, place, value, width);
         self.core.drop_segment(token);
     }
 }

@@ -1,4 +1,4 @@
-//! Reads, and writes, of this process' own memory through its rails.
+//! Loopback: reads, and writes, of this process' own memory through its rails.
 //!
 //! A device may see the writes of a NIC later than the flag that follows them. A read of the device's
 //! memory through the same NIC does not pass the writes before it, so when it has come back they are
@@ -13,7 +13,7 @@ use crate::engine::lane::Lane;
 use crate::engine::port::{Desc, Direction, Local, Port, Transfer};
 use crate::engine::state::operation::OpId;
 use crate::engine::state::regions::desc_of;
-use crate::engine::state::segment::{Kind, NIL, Stage};
+use crate::engine::state::segment::{Kind, Stage};
 use crate::engine::wire::handle::{HandleBytes, HandleView};
 
 /// Bytes that each rail reads or writes; less where its segments are shorter, for any will do.
@@ -132,7 +132,7 @@ impl<P: Port> Lane<P> {
         segment.born = self.core.watchdog.stamp();
         segment.direction = direction;
         segment.kind = Kind::Transfer;
-        segment.message = NIL;
+        segment.no_message();
         segment.rail = rail;
         segment.stage = Stage::Ready;
         self.core.ops.add(op.0);

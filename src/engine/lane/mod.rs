@@ -5,7 +5,6 @@
 
 pub(in crate::engine) mod batches;
 pub mod fast_path;
-pub(in crate::engine) mod handed_over;
 pub mod handoff;
 pub mod host_lane;
 pub mod idle;
@@ -15,6 +14,7 @@ pub(in crate::engine) mod shutdown;
 pub(in crate::engine) mod signals;
 pub(in crate::engine) mod submit;
 pub(in crate::engine) mod turn;
+pub(in crate::engine) mod user_threads;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +33,7 @@ use crate::engine::recovery::health::RailHealth;
 pub use crate::engine::signal::SignalEngine;
 use crate::engine::signal::Signals;
 use crate::engine::staging::Staging;
-use crate::engine::staging::state::FOR_PEERS;
+use crate::engine::staging::state::PEER_SEGMENTS;
 use crate::engine::state::balance::Spread;
 use crate::engine::state::counters::{PeerCounters, RailCounters};
 use crate::engine::state::fabric_atomics::{AtomicPath, FabricAtomics};
@@ -53,9 +53,9 @@ const WAITING_PER_DEPTH: u32 = 1;
 /// Most segments that a lane of this kind, over rails of these limits, has under way. All tokens
 /// that the lane gives to its port are below it, but for the one of control messages.
 pub fn segments_for(kind: LaneKind, limits: &[RailLimits]) -> u32 {
-    let for_peers = if kind == LaneKind::Proxy { FOR_PEERS } else { 0 };
+    let peer_segments = if kind == LaneKind::Proxy { PEER_SEGMENTS } else { 0 };
     let bulk = if kind == LaneKind::Proxy { pool::segments_for(limits) } else { 0 };
-    transfers_for(limits) + messages_for(kind) + for_peers + bulk
+    transfers_for(limits) + messages_for(kind) + peer_segments + bulk
 }
 
 /// Most transfers under way.
@@ -182,7 +182,7 @@ impl<P: Port> Lane<P> {
     /// The lane with its atomics carried out by the fabric. `paths` has one for each PE; all PEs of
     /// the job do so, or none.
     #[must_use]
-    pub fn with_native_atomics(mut self, paths: Vec<AtomicPath>) -> Self {
+    pub fn with_fabric_atomics(mut self, paths: Vec<AtomicPath>) -> Self {
         self.core.atomics = Some(Box::new(FabricAtomics::new(paths.into())));
         // What these send is applied by the target's proxy thread.
         self.signals.most_counted = 0;

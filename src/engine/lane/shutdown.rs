@@ -1,4 +1,4 @@
-//! The end of a lane that has failed: what it still has to say, and what it has under way.
+//! Shutdown of a lane that has failed: what it still has to say, and what it has under way.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ impl<P: Port> Lane<P> {
     ///
     /// Providers may crash when an endpoint is closed whose operations a peer then cuts off
     /// (`ofi_rxm` of libfabric 1.17 does).
-    pub fn end_leftovers(&mut self, patience: Duration) -> bool {
+    pub fn drain_before_close(&mut self, patience: Duration) -> bool {
         let under_way = |lane: &Self| lane.core.rails.iter().any(|rail| rail.in_flight() != 0);
         let (start, mut idle) = (self.core.port.now(), 0);
         while under_way(self) {

@@ -11,7 +11,7 @@ use crate::engine::posting::failure::local_fault;
 use crate::engine::recovery::Recovery;
 use crate::engine::request::{AtomicRequest, LocalSide, PutSignalRequest, Request, refused};
 use crate::engine::signal::Way;
-use crate::engine::signal::counted::{Tagged, Told};
+use crate::engine::signal::counted::{Counting, Tagged};
 use crate::engine::state::operation::OpId;
 use crate::engine::state::paths::Hop;
 use crate::engine::state::regions::Place;
@@ -223,12 +223,13 @@ impl<P: Port> Lane<P> {
         signal: &AtomicRequest<'_>,
         tag: Tag,
     ) -> Result<(), EngineError> {
-        let mut told = Told { data: Mark { from: self.core.me, tag }.encode(), segments: 0 };
+        let mut counting =
+            Counting { data: Mark { from: self.core.me, tag }.encode(), segments: 0 };
         let mut idle = 0;
         for part in parts {
             let mut sent = 0;
             loop {
-                self.submit_counted(part, &mut sent, &mut told)?;
+                self.submit_counted(part, &mut sent, &mut counting)?;
                 if sent == part.len {
                     break;
                 }
@@ -236,7 +237,7 @@ impl<P: Port> Lane<P> {
             }
         }
         loop {
-            let segments = told.segments;
+            let segments = counting.segments;
             let body = |at, atomic| Body::CountedSignal { at, atomic, tag, segments };
             if self.core.try_message(signal, OpId::NONE, None, body)? {
                 return Ok(());

@@ -5,9 +5,9 @@ use crate::engine::lane::Lane;
 use crate::engine::port::{Desc, Direction, Local, Port, Transfer};
 use crate::engine::posting::doorbell::BURST;
 use crate::engine::request::{LocalSide, Request, refused};
-use crate::engine::signal::counted::Told;
+use crate::engine::signal::counted::Counting;
 use crate::engine::state::operation::OpId;
-use crate::engine::state::segment::{Kind, NIL, Stage};
+use crate::engine::state::segment::{Kind, Stage};
 use crate::engine::wire::handle::HandleView;
 
 impl<P: Port> Lane<P> {
@@ -109,7 +109,7 @@ impl<P: Port> Lane<P> {
         sent: &mut usize,
         op: OpId,
     ) -> Result<(), EngineError> {
-        self.submit_telling(request, sent, op, None)
+        self.submit_counting(request, sent, op, None)
     }
 
     /// As [`Lane::submit`], for a put whose segments the peer counts. Not inlined: what counts on
@@ -119,18 +119,18 @@ impl<P: Port> Lane<P> {
         &mut self,
         request: &Request<'_>,
         sent: &mut usize,
-        told: &mut Told,
+        counting: &mut Counting,
     ) -> Result<(), EngineError> {
-        self.submit_telling(request, sent, OpId::NONE, Some(told))
+        self.submit_counting(request, sent, OpId::NONE, Some(counting))
     }
 
     #[inline(always)]
-    fn submit_telling(
+    fn submit_counting(
         &mut self,
         request: &Request<'_>,
         sent: &mut usize,
         op: OpId,
-        mut told: Option<&mut Told>,
+        mut counting: Option<&mut Counting>,
     ) -> Result<(), EngineError> {
         match self.core.streams.open(request.pe, &self.core.paths) {
             Some(stream) => stream.check()?,
@@ -147,7 +147,7 @@ impl<P: Port> Lane<P> {
         }
         if request.len >= self.core.balance.weighed_from {
             let Self { core, pool, .. } = self;
-            return pool.submit_weighed(core, request, sent, op, told);
+            return pool.submit_weighed(core, request, sent, op, counting);
         }
         let remote_addr = remote.remote_address(offset);
 
@@ -192,12 +192,11 @@ impl<P: Port> Lane<P> {
             segment.born = self.core.watchdog.stamp();
             segment.direction = request.direction;
             segment.kind = Kind::Transfer;
-            if let Some(told) = told.as_deref_mut() {
-                segment.kind = Kind::Counted;
-                segment.data = told.data;
-                told.segments += 1;
+            if let Some(counting) = counting.as_deref_mut() {
+                segment.set_counted(counting.data);
+                counting.segments += 1;
             }
-            segment.message = NIL;
+            segment.no_message();
             segment.rail = rail;
             if op != OpId::NONE {
                 self.core.ops.add(op.0);
@@ -205,8 +204,7 @@ impl<P: Port> Lane<P> {
             *sent += len;
 
             if stream.is_closed() && request.direction == Direction::Write {
-                segment.epoch = stream.epoch();
-                segment.stage = Stage::Held;
+                segment.hold(stream.epoch());
                 stream.held.push(&mut self.core.segments, token.0);
                 // What it waits for may be messages, whose delivery only the peer can tell.
                 self.core.want_ack(request.pe);

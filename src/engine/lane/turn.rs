@@ -49,7 +49,7 @@ impl<P: Port> Lane<P> {
             busy |= self.post_ready();
         }
         if self.inbox.as_deref().is_some_and(Inbox::has_work) {
-            busy |= self.serve_users();
+            busy |= self.serve_user_threads();
         }
         if self.staging.has_work() {
             busy |= self.staging.pump(&mut self.core);
@@ -129,7 +129,7 @@ impl<P: Port> Lane<P> {
     #[cold]
     fn completed(&mut self, token: Token) -> bool {
         let segment = self.core.segments.away(token);
-        let is_lost = segment.is_some_and(|segment| segment.stage == Stage::Limbo);
+        let is_lost = segment.is_some_and(|segment| segment.stage == Stage::Lost);
         if is_lost && !self.core.came_back(token) {
             unknown_token(token);
             return false;
@@ -137,7 +137,7 @@ impl<P: Port> Lane<P> {
         self.core.unweigh_completed(token);
         let known = self.core.completed(token)
             || self.completed_atomic(token)
-            || self.staging.completed_staged(&mut self.core, token);
+            || self.staging.completed_fragment(&mut self.core, token);
         if !known {
             unknown_token(token);
         }
@@ -177,16 +177,16 @@ impl<P: Port> Lane<P> {
             };
         };
         match core.segments.away(token) {
-            Some(segment) if matches!(segment.stage, Stage::Posted | Stage::Native) => {
+            Some(segment) if matches!(segment.stage, Stage::Posted | Stage::AtomicPosted) => {
                 core.rails[segment.rail.index()].completed(1);
             }
-            Some(segment) if segment.stage == Stage::Limbo => {
+            Some(segment) if segment.stage == Stage::Lost => {
                 let rail = segment.rail;
                 if !core.came_back(token) {
                     return unknown_token(token);
                 }
                 core.rails[rail.index()].completed(1);
-                core.segments[token.0].stage = Stage::Limbo;
+                core.segments[token.0].stage = Stage::Lost;
                 core.watchdog.hurry();
                 return core.token_is_back(token);
             }
@@ -226,11 +226,11 @@ impl<P: Port> Lane<P> {
             match event {
                 Event::Begins(token) => match core.segments[token.0].kind {
                     Kind::Bulk => pool.begin_bulk(core, token),
-                    _ => staging.begin_piece(core, token),
+                    _ => staging.begin_fragment(core, token),
                 },
                 Event::Dropped(token) => match core.segments[token.0].kind {
                     Kind::Bulk => pool.drop_bulk(core, token),
-                    _ => staging.drop_piece(core, token),
+                    _ => staging.drop_fragment(core, token),
                 },
                 Event::Refused(token, error) => match recovery.as_deref_mut() {
                     Some(recovery) => recovery.refused(core, token, error),

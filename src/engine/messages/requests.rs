@@ -11,7 +11,7 @@
 use crate::engine::atomic::Atomic;
 use crate::engine::error::EngineError;
 use crate::engine::ids::Pe;
-use crate::engine::port::{Desc, Direction, Local, Port};
+use crate::engine::port::{Direction, Port};
 use crate::engine::posting::Core;
 use crate::engine::request::AtomicRequest;
 use crate::engine::state::operation::OpId;
@@ -49,33 +49,23 @@ impl<P: Port> Core<P> {
             return Ok(false);
         };
         let segment = &mut self.segments[token.0];
-        segment.transfer.local =
-            Local::Memory { addr: fetch.map_or(0, |place| place.addr), desc: Desc(0) };
-        let flag = fetch.and_then(|place| place.flag);
-        segment.transfer.remote = flag.unwrap_or(0);
-        segment.transfer.key = u64::from(flag.is_some());
+        segment.set_fetch(fetch, place);
         segment.transfer.direction = Direction::Write;
         segment.transfer.len = width;
         segment.pe = request.pe;
         segment.direction = Direction::Write;
         segment.born = self.watchdog.stamp();
-        segment.message = slot;
-        segment.kind = if fetch.is_some() { Kind::Fetch } else { Kind::Message };
+        segment.set_message(slot);
         segment.rail = path.rail;
         // Numbers are given when the message leaves: one that waits must not hold up the window.
         let body = match fetch {
             None => body(at, atomic),
-            Some(_) => {
-                segment.data = place.into();
-                Body::Fetch { at, atomic, ticket: segment.new_ticket(token), place }
-            }
+            Some(_) => Body::Fetch { at, atomic, ticket: segment.new_ticket(token), place },
         };
         if let Body::CountedSignal { tag, .. } = body {
-            segment.kind = Kind::CountedSignal;
-            segment.data = tag.0.into();
+            segment.set_counted_signal(tag);
         } else if let Some(number) = order {
-            segment.kind = Kind::OrderedSignal;
-            segment.data = number;
+            segment.set_ordered_signal(number);
         }
         let message = Message { from: self.me, seq: Seq(0), ack: Seq(0), body };
         message.encode(self.messages.packet_mut(slot));
@@ -113,7 +103,7 @@ impl<P: Port> Core<P> {
         segment.count_for(op.0);
         segment.direction = Direction::Write;
         segment.born = self.watchdog.stamp();
-        segment.message = slot;
+        segment.set_message(slot);
         segment.kind = Kind::Message;
         segment.rail = rail;
         segment.transfer.direction = Direction::Write;

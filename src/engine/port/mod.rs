@@ -147,7 +147,7 @@ pub trait Port {
     /// Whether [`Port::post_short`] can be used at all: not where local memory needs a descriptor.
     fn has_short(&self) -> bool;
 
-    /// The short way to post on a rail that there is.
+    /// The fast path to post on a rail that there is.
     fn short(&self, rail: RailId) -> Self::Short;
 
     /// What [`Port::post_short`] is to name a token by.
@@ -267,7 +267,7 @@ pub trait Port {
         bytes: &[u8],
     ) -> Result<Posted, PortError>;
 
-    /// As [`Port::send`], where there is a short way, without reasons: whether the message has left.
+    /// As [`Port::send`], where there is a fast path, without reasons: whether the message has left.
     #[inline(always)]
     fn send_short(
         &mut self,

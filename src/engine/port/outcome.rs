@@ -1,4 +1,4 @@
-//! What a fabric answers: taken or not, completed, failed, and why.
+//! Answers of a fabric: taken or not, completed, failed, and why.
 
 use std::fmt;
 

@@ -5,11 +5,9 @@ use crate::engine::ids::Token;
 use crate::engine::port::{Direction, POLL_BATCH, Port};
 use crate::engine::posting::{Core, Event};
 use crate::engine::state::operation::OpId;
-use crate::engine::state::segment::{
-    Finish, Finished, Kind, NIL, Plain, Segment, SegmentTable, Stage,
-};
+use crate::engine::state::segment::{Kind, Plain, Segment, Stage};
+use crate::engine::state::segments::{Finish, Finished, SegmentTable};
 use crate::engine::state::stream::Streams;
-use crate::engine::wire::message::Tag;
 
 /// The completions of one poll, on their way into the lane's books.
 ///
@@ -194,31 +192,31 @@ impl<P: Port> Core<P> {
 
     /// The message of a segment that ends, or its place among the atomics of the fabric.
     fn leave_message(&mut self, token: Token) {
-        let Segment { message, pe, kind, stage, data, .. } = self.segments[token.0];
-        if kind == Kind::Native {
+        let segment = self.segments[token.0];
+        if segment.kind == Kind::FabricAtomic {
             if let Some(atomics) = self.atomics.as_deref_mut() {
-                atomics.give(message);
+                atomics.give(segment.atomic_slot());
             }
             return;
         }
-        if let (Kind::Fetch | Kind::CountedSignal, Some(stream)) = (kind, self.streams.find_mut(pe))
-        {
-            let link = stream.link();
-            match (kind, link.tags.as_deref_mut()) {
-                (Kind::Fetch, _) => link.turn_fetch(data as u8),
+        if let Some(stream) = self.streams.find_mut(segment.pe) {
+            match segment.kind {
+                Kind::Fetch => stream.link().turn_fetch(segment.fetch_place()),
                 // Acknowledged, or the stream has failed and sends nothing more.
-                (_, Some(tags)) => tags.give(Tag(data as u16)),
-                (_, None) => {}
+                Kind::CountedSignal => {
+                    if let Some(tags) = stream.link().tags.as_deref_mut() {
+                        tags.give(segment.tag());
+                    }
+                }
+                _ => {}
             }
         }
-        self.give_message(message, stage);
+        self.give_message(segment.message(), segment.stage);
     }
 
     /// A segment at this stage has no message any more, if it had one.
-    pub(in crate::engine) fn give_message(&mut self, message: u32, stage: Stage) {
-        if message == NIL {
-            return;
-        }
+    pub(in crate::engine) fn give_message(&mut self, message: Option<u32>, stage: Stage) {
+        let Some(message) = message else { return };
         if stage == Stage::Sent {
             // The message itself waits for its acknowledgement.
             self.messages.forget_segment(message);

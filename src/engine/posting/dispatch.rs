@@ -6,7 +6,7 @@ use crate::engine::posting::doorbell::Doorbell;
 use crate::engine::posting::{Core, Event};
 use crate::engine::state::operation::OpId;
 use crate::engine::state::paths::Hop;
-use crate::engine::state::segment::{Kind, NIL, Segment, Stage};
+use crate::engine::state::segment::{Kind, Segment, Stage};
 
 /// What became of an attempt to hand a segment to the fabric.
 pub(in crate::engine) enum Left {
@@ -38,7 +38,7 @@ impl<P: Port> Core<P> {
         segment.born = self.watchdog.stamp();
         segment.direction = transfer.direction;
         segment.kind = kind;
-        segment.message = NIL;
+        segment.no_message();
         segment.rail = hop.rail;
         if op != OpId::NONE {
             self.ops.add(op.0);
@@ -69,17 +69,17 @@ impl<P: Port> Core<P> {
             Kind::Transfer | Kind::Counted | Kind::Weighed | Kind::Ordered | Kind::Reissued => {}
             // It waits in the pool, and is never launched itself.
             Kind::Bulk => return Left::NoRoom,
-            // A piece has a message until its peer was asked, and is bytes to move then.
-            Kind::Staged | Kind::ForPeer if segment.message == NIL => {}
+            // A fragment has a message until its peer was asked, and is bytes to move then.
+            Kind::Staged | Kind::PeerRequest if segment.message().is_none() => {}
             Kind::Message
             | Kind::CountedSignal
             | Kind::OrderedSignal
             | Kind::Fetch
             | Kind::Staged
-            | Kind::ForPeer => {
+            | Kind::PeerRequest => {
                 return self.send_message(token, rail);
             }
-            Kind::Native => return self.launch_atomic(token, rail),
+            Kind::FabricAtomic => return self.launch_atomic(token, rail),
         }
         let state = &mut self.rails[rail.index()];
         if state.is_full() {
@@ -87,7 +87,9 @@ impl<P: Port> Core<P> {
         }
         let (to, transfer) = (self.paths.get(segment.pe, rail).to, &segment.transfer);
         let posted = match (segment.kind, doorbell) {
-            (Kind::Counted, _) => self.port.post_with_data(rail, to, token, transfer, segment.data),
+            (Kind::Counted, _) => {
+                self.port.post_with_data(rail, to, token, transfer, segment.remote_data())
+            }
             (_, Doorbell::Ring) => self.port.post(rail, to, token, transfer),
             (_, Doorbell::Owe) => self.port.post_more(rail, to, token, transfer),
         };
@@ -102,9 +104,9 @@ impl<P: Port> Core<P> {
         if self.rails[rail.index()].is_full() {
             return Left::NoRoom;
         }
-        let (to, posted) = atomics.to_post(segment.pe, segment.message);
+        let (to, posted) = atomics.to_post(segment.pe, segment.atomic_slot());
         let posted = self.port.post_atomic(rail, to, token, posted);
-        self.launched(token, rail, Stage::Native, posted)
+        self.launched(token, rail, Stage::AtomicPosted, posted)
     }
 
     /// Takes note of what the fabric has said to a segment; if it has taken it, that is the stage it is
@@ -162,8 +164,7 @@ impl<P: Port> Core<P> {
         let (pe, direction) = (segment.pe, segment.direction);
         let Some(stream) = self.streams.find_mut(pe) else { return false };
         if stream.is_closed() && direction == Direction::Write {
-            segment.epoch = stream.epoch();
-            segment.stage = Stage::Held;
+            segment.hold(stream.epoch());
             stream.held.push(&mut self.segments, token.0);
             // What it waits for may be messages, whose delivery only the peer can tell.
             self.want_ack(pe);
@@ -223,7 +224,7 @@ impl<P: Port> Core<P> {
         while let Some(stream) = self.streams.find_mut(pe) {
             let Some(index) = stream.held.front() else { return };
             let segment = &mut self.segments[index];
-            if segment.epoch != epoch {
+            if segment.fence() != epoch {
                 break;
             }
             segment.stage = Stage::Ready;
@@ -248,7 +249,7 @@ impl<P: Port> Core<P> {
     #[cold]
     fn send_elsewhere(&mut self, token: Token) {
         let Segment { pe, kind, rail, .. } = self.segments[token.0];
-        if kind == Kind::Native {
+        if kind == Kind::FabricAtomic {
             self.queue(token, rail);
         } else if kind.is_noted() {
             let rail = self.streams.find(pe).map_or(rail, |stream| stream.next.rail);

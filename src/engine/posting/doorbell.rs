@@ -27,7 +27,7 @@
 use crate::engine::ids::RailId;
 use crate::engine::port::{Direction, Port};
 use crate::engine::posting::Core;
-use crate::engine::state::segment::{Kind, NIL};
+use crate::engine::state::segment::Kind;
 
 /// Most puts that wait for the end of their burst, and most that share a doorbell. NVSHMEM gives its hint
 /// for batches of 16 by default.
@@ -48,10 +48,9 @@ impl<P: Port> Core<P> {
     pub(super) fn doorbell(&self, rail: RailId, front: u32, burst: u32) -> Doorbell {
         let state = &self.rails[rail.index()];
         let segment = &self.segments[front];
-        let next = segment.next;
-        if !self.batches || next == NIL {
+        let Some(next) = segment.behind().filter(|_| self.batches) else {
             return Doorbell::Ring;
-        }
+        };
         let next = &self.segments[next];
         let is_write = |kind, direction| kind == Kind::Transfer && direction == Direction::Write;
         let follows = is_write(segment.kind, segment.direction)

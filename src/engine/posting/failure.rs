@@ -1,5 +1,4 @@
-//! What a lane does when something fails: which operations end, which peers are given up, and who is
-//! told.
+//! Failures: which operations end, which peers are given up, and who is told.
 //!
 //! A failed segment or message ends the stream to its peer: nothing more is sent there, since what
 //! follows might be a flag for data that never left. Other peers go on. The lane's first failure is
@@ -13,7 +12,9 @@ use crate::engine::error::EngineError;
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::{Port, PortError};
 use crate::engine::posting::{Core, Event};
-use crate::engine::state::segment::{Kind, NIL, Queue, REISSUES, Stage, reissues};
+use crate::engine::state::queue::Queue;
+use crate::engine::state::segment::{Kind, Stage};
+use crate::engine::state::waits::REISSUES;
 
 /// The token of messages that belong to no segment.
 pub(in crate::engine) const CONTROL: Token = Token(u32::MAX);
@@ -48,16 +49,16 @@ impl<P: Port> Core<P> {
     fn set_aside(&mut self, token: Token) -> bool {
         let segment = &self.segments[token.0];
         let (stage, kind) = (segment.stage, segment.kind);
-        if kind == Kind::Native || self.check_stream(segment.pe).is_err() {
+        if kind == Kind::FabricAtomic || self.check_stream(segment.pe).is_err() {
             return false;
         }
-        if segment.message != NIL && kind.is_noted() {
+        if kind.is_noted() && segment.message().is_some() {
             return true;
         }
-        if reissues(segment) >= REISSUES {
+        if segment.reissues() >= REISSUES {
             return false;
         }
-        if stage != Stage::Limbo {
+        if stage != Stage::Lost {
             self.lose(token, stage == Stage::Posted);
         }
         self.token_is_back(token);

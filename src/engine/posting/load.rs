@@ -1,4 +1,4 @@
-//! The bytes that each rail has ahead, and the paths that are chosen by them.
+//! The load of rails: the bytes that each has ahead, and the paths that are chosen by them.
 
 use crate::engine::error::EngineError;
 use crate::engine::ids::{Pe, Token};
@@ -9,6 +9,17 @@ use crate::engine::state::operation::OpId;
 use crate::engine::state::paths::Hop;
 use crate::engine::state::segment::{Kind, Segment, Stage};
 use crate::engine::wire::handle::HandleView;
+
+/// What a segment is whose rail was chosen by load.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) enum Cut {
+    /// Bytes of a put or a get.
+    Plain,
+    /// The same, which the peer counts by this remote data.
+    Counted(u32),
+    /// The data of an ordered put, with its number.
+    Ordered(u32),
+}
 
 impl<P: Port> Core<P> {
     /// The rails that what goes to a peer may be given to now, a bit for each: those whose path to it is
@@ -47,8 +58,8 @@ impl<P: Port> Core<P> {
         self.paths.get(pe, self.balance.next_in_turn(now, usable))
     }
 
-    /// The path of what cannot wait for a rail, but is no short operation either: pieces of staged memory.
-    pub(in crate::engine) fn piece_path(&mut self, pe: Pe) -> Option<Hop> {
+    /// The path of what cannot wait for a rail, but is no short operation either: fragments of staged memory.
+    pub(in crate::engine) fn fragment_path(&mut self, pe: Pe) -> Option<Hop> {
         if self.balance.is_on() {
             let now = self.port.now();
             return Some(self.path_in_turn(pe, now));
@@ -94,12 +105,11 @@ impl<P: Port> Core<P> {
     }
 
     /// Lets a segment of an operation leave by a path that was chosen by load. It belongs to those before any
-    /// fence. `data` is what [`Segment::data`] is to be.
+    /// fence.
     #[expect(clippy::too_many_arguments, reason = "what a segment is")]
     pub(in crate::engine) fn send_cut(
         &mut self,
-        kind: Kind,
-        data: u32,
+        cut: Cut,
         pe: Pe,
         hop: &Hop,
         transfer: Transfer,
@@ -107,9 +117,13 @@ impl<P: Port> Core<P> {
         now: u64,
     ) {
         let Some(token) = self.segments.take() else { return };
-        self.fill(token, pe, hop, transfer, op, kind);
+        self.fill(token, pe, hop, transfer, op, Kind::Weighed);
         let segment = &mut self.segments[token.0];
-        segment.data = data;
+        match cut {
+            Cut::Plain => {}
+            Cut::Counted(remote_data) => segment.set_counted(remote_data),
+            Cut::Ordered(order) => segment.set_ordered(order),
+        }
         segment.stage = Stage::Ready;
         segment.cut = true;
         self.cuts.used += 1;
@@ -133,20 +147,20 @@ impl<P: Port> Core<P> {
         self.balance.give(rail, len, now);
     }
 
-    /// As [`Core::weigh`], for the part of a piece that leaves now.
-    pub(in crate::engine) fn weigh_part(&mut self, token: Token) {
+    /// As [`Core::weigh`], for the part of a fragment that leaves now.
+    pub(in crate::engine) fn weigh_fragment(&mut self, token: Token) {
         if self.balance.is_on() {
             let now = self.port.now();
             self.weigh(token, now);
         }
     }
 
-    /// As [`Core::unload`], of a segment that ends or, if it is a part of a piece, has ended. With a cut
+    /// As [`Core::unload`], of a segment that ends or, if it is a part of a fragment, has ended. With a cut
     /// ends the use of its room, too.
     pub(in crate::engine) fn unweigh(&mut self, token: Token, done: bool) {
         if std::mem::take(&mut self.segments[token.0].cut) {
             self.cuts.used -= 1;
-            self.stirred = true;
+            self.load_changed = true;
         }
         self.unload(token, done);
     }
@@ -159,7 +173,7 @@ impl<P: Port> Core<P> {
             return;
         }
         let (rail, len) = (segment.rail, segment.transfer.len);
-        self.stirred = true;
+        self.load_changed = true;
         let rails = self.rails.len();
         if let Some(stream) = self.streams.find_mut(segment.pe) {
             stream.ahead(rails)[rail.index()] -= len as u64;

@@ -1,4 +1,4 @@
-//! Segments that were lost sight of: posted, or to be posted, on a path that has failed.
+//! Lost segments: posted, or to be posted, on a path that has failed, so that nobody knows what becomes of them.
 //!
 //! They wait here until [`crate::engine::recovery::reissue`] posts them again. If one completes after all, in the
 //! meantime, it has ended, as always.
@@ -6,7 +6,8 @@
 use crate::engine::ids::{Pe, Token};
 use crate::engine::port::{Direction, Port};
 use crate::engine::posting::Core;
-use crate::engine::state::segment::{Kind, NIL, Stage, Waits};
+use crate::engine::state::segment::{Kind, Stage};
+use crate::engine::state::waits::Waits;
 
 impl<P: Port> Core<P> {
     /// A segment is lost sight of; `posted` if the fabric has taken it.
@@ -16,22 +17,20 @@ impl<P: Port> Core<P> {
         let stamp = self.watchdog.stamp();
         let segment = &mut self.segments[token.0];
         let (pe, direction) = (segment.pe, segment.transfer.direction);
-        let before = if segment.kind == Kind::Reissued { segment.epoch & !0xff } else { 0 };
         let waits = match (posted, direction) {
-            (false, _) => 0,
+            (false, _) => Waits::NONE,
             (true, Direction::Read) => Waits::TOKEN,
             (true, Direction::Write) if segment.kind == Kind::Ordered => {
-                Waits::TOKEN | Waits::TARGET | Waits::ASK
+                Waits::TOKEN.and(Waits::TARGET).and(Waits::ASK)
             }
-            (true, Direction::Write) => Waits::TOKEN | Waits::TARGET,
+            (true, Direction::Write) => Waits::TOKEN.and(Waits::TARGET),
         };
+        segment.lose(waits);
         let is_new = matches!(segment.kind, Kind::Transfer | Kind::Weighed | Kind::Ordered);
         if is_new {
             segment.kind = Kind::Reissued;
-            segment.message = NIL;
+            segment.no_message();
         }
-        segment.epoch = before | waits;
-        segment.stage = Stage::Limbo;
         segment.born = stamp;
         if let (true, Direction::Write, Some(stream)) =
             (is_new, direction, self.streams.find_mut(pe))
@@ -45,14 +44,15 @@ impl<P: Port> Core<P> {
 
     /// The fabric does not have the token of a segment that was lost sight of.
     pub(in crate::engine) fn token_is_back(&mut self, token: Token) {
-        self.segments[token.0].epoch &= !Waits::TOKEN;
+        let segment = &mut self.segments[token.0];
+        segment.set_waits(segment.waits().without(Waits::TOKEN));
     }
 
     /// A segment that was lost sight of has completed: whether the fabric had its token. It counts as posted
     /// then.
     pub(in crate::engine) fn came_back(&mut self, token: Token) -> bool {
         let segment = &mut self.segments[token.0];
-        let had = segment.epoch & Waits::TOKEN != 0;
+        let had = segment.waits().has(Waits::TOKEN);
         if had {
             segment.stage = Stage::Posted;
         }

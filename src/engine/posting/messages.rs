@@ -26,8 +26,10 @@ impl<P: Port> Core<P> {
             }
         }
         let segment = &mut self.segments[token.0];
-        let (slot, pe) = (segment.message, segment.pe);
-        let Some(stream) = self.streams.find_mut(pe) else { return Left::NoRoom };
+        let pe = segment.pe;
+        let (Some(slot), Some(stream)) = (segment.message(), self.streams.find_mut(pe)) else {
+            return Left::NoRoom;
+        };
         let closed = stream.is_closed();
         let link = stream.link();
         if !link.has_room(&self.messages) {
@@ -125,7 +127,7 @@ impl<P: Port> Core<P> {
                 self.open_stream(pe);
             }
             let Some(segment) = other else { break };
-            self.segments[segment].message = NIL;
+            self.segments[segment].no_message();
             if !self.segments[segment].kind.awaits_answer() {
                 self.drop_segment(Token(segment));
             }

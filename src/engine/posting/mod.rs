@@ -36,7 +36,7 @@ use crate::engine::state::operation::OpTable;
 use crate::engine::state::paths::PathTable;
 use crate::engine::state::rail::Rail;
 use crate::engine::state::regions::RegionCache;
-use crate::engine::state::segment::SegmentTable;
+use crate::engine::state::segments::SegmentTable;
 use crate::engine::state::stream::{Stream, Streams};
 use crate::engine::state::unnumbered::Unnumbered;
 
@@ -53,7 +53,7 @@ pub(in crate::engine) struct Core<P: Port> {
     pub(in crate::engine) needs_desc: bool,
     /// Local memory may be staged.
     pub(in crate::engine) devices: bool,
-    /// Whether the port has a short way on every rail, and messages change words.
+    /// Whether the port has a fast path on every rail, and messages change words.
     pub(in crate::engine) has_short: bool,
     pub(in crate::engine) ops: OpTable,
     pub(in crate::engine) messages: MessageTable,
@@ -64,7 +64,7 @@ pub(in crate::engine) struct Core<P: Port> {
     /// Segments whose rail was chosen by load, of those that may be under way at a time.
     pub(in crate::engine) cuts: Room,
     /// Something has ended since the pool of operations that wait for rails was last gone through.
-    pub(in crate::engine) stirred: bool,
+    pub(in crate::engine) load_changed: bool,
     /// Segments in use that mechanisms have set aside for themselves.
     pub(in crate::engine) apart: u32,
     /// Most transfers under way.
@@ -169,7 +169,7 @@ impl<P: Port> Core<P> {
             atomics: None,
             balance: Box::new(balance),
             cuts: Room::of(sizes.cuts),
-            stirred: false,
+            load_changed: false,
             apart: 0,
             transfer_room: sizes.transfers,
             control: VecDeque::with_capacity(64),

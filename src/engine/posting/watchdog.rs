@@ -1,4 +1,5 @@
-//! Finds operations that do not end: a warning with the particulars, then reports, then an error.
+//! The watchdog: finds operations that do not end, and gives a warning with the particulars, then reports, then an
+//! error.
 
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ use crate::engine::error::EngineError;
 use crate::engine::ids::Pe;
 use crate::engine::port::{Direction, Port};
 use crate::engine::state::rail::Rail;
-use crate::engine::state::segment::{Segment, SegmentTable, Stage};
+use crate::engine::state::segment::{Segment, Stage};
+use crate::engine::state::segments::SegmentTable;
 use crate::engine::state::stream::Streams;
 
 /// Turns of the loop between two looks at the clock. Reading the clock costs tens of nanoseconds,
@@ -156,10 +158,10 @@ impl Watchdog {
         };
         let patience = self.warn_after.into_iter().chain(self.fail_after).min().unwrap_or(u64::MAX);
         let waits = |segment: &Segment| {
-            use Stage::{Limbo, Native, Pooled, Posted, Ready, Sent, Staged, Windowed};
+            use Stage::{AtomicPosted, Lost, Pooled, Posted, Ready, Sent, Staged, Windowed};
             matches!(
                 segment.stage,
-                Posted | Ready | Sent | Windowed | Native | Staged | Pooled | Limbo
+                Posted | Ready | Sent | Windowed | AtomicPosted | Staged | Pooled | Lost
             )
         };
         let stuck = |segment: &Segment| {
@@ -199,12 +201,12 @@ impl Watchdog {
                 rail_name: port.rail_name(segment.rail).to_owned(),
                 seconds: waited / 1_000_000_000,
                 state: match segment.stage {
-                    Stage::Posted | Stage::Native => "posted",
+                    Stage::Posted | Stage::AtomicPosted => "posted",
                     Stage::Ready => "queued: the fabric does not take it",
                     Stage::Sent => "sent, not acknowledged",
                     Stage::Staged => "staged: waits for bounce memory, a copy or the peer",
                     Stage::Pooled => "waits for a rail",
-                    Stage::Limbo => "its path has failed: the peer has not closed its rail yet",
+                    Stage::Lost => "its path has failed: the peer has not closed its rail yet",
                     Stage::Windowed => "waits for acknowledgements of earlier ones",
                     Stage::Held | Stage::Chained | Stage::Free => "not sent",
                 },

@@ -1,5 +1,4 @@
-//! The PEs to which operations of user threads do not go by themselves: they are handed over to the proxy lane,
-//! which has all rails and looks after them.
+//! Detours: the PEs to which user threads' operations go by the proxy lane, which has all rails and looks after them.
 //!
 //! The host lane has one rail, to which nobody sends anything, so it hears of nothing that happens to rails. The
 //! proxy lane tells it here.

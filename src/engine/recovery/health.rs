@@ -50,8 +50,8 @@ pub(in crate::engine) struct Recovery {
     /// The paths that there are, by PE, a bit for each local rail.
     reach: Box<[u32]>,
     pub(in crate::engine) mine: Box<[OwnRail]>,
-    /// Segments in limbo, and some that have left it.
-    pub(in crate::engine) limbo: Vec<Token>,
+    /// Segments that were lost sight of, and some that have left it.
+    pub(in crate::engine) lost: Vec<Token>,
     /// Peers to whom messages have to be sent again.
     pub(in crate::engine) lossy: Vec<Pe>,
     /// Numbers of ordered puts so far, and the one that is being submitted.
@@ -178,7 +178,7 @@ impl Recovery {
             peers: reach.iter().map(|_| None).collect(),
             reach,
             mine: vec![OwnRail::default(); rails].into(),
-            limbo: Vec::new(),
+            lost: Vec::new(),
             lossy: Vec::new(),
             answers: Vec::new(),
             detours: None,
@@ -210,7 +210,7 @@ impl Recovery {
 
     /// Whether there is something to do at the next turn.
     pub(in crate::engine) fn has_work(&self) -> bool {
-        !(self.limbo.is_empty() && self.lossy.is_empty() && self.answers.is_empty())
+        !(self.lost.is_empty() && self.lossy.is_empty() && self.answers.is_empty())
             || self.mine.iter().any(|rail| rail.closing.is_some())
     }
 
@@ -354,7 +354,7 @@ impl Recovery {
         in_service: u32,
     ) {
         core.paths.serve(pe, in_service);
-        core.stirred = true;
+        core.load_changed = true;
         if let Some(stream) = core.streams.find_mut(pe) {
             let rail = stream.next.rail;
             stream.next = core.paths.get(pe, rail);

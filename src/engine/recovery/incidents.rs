@@ -1,4 +1,4 @@
-//! What has failed on a path, as the lane hears of it: a segment, a message, a rail's word.
+//! Incidents: what has failed on a path, as the lane hears of it.
 
 use log::debug;
 
@@ -7,7 +7,7 @@ use crate::engine::port::{Failure, Port, PortError};
 use crate::engine::posting::Core;
 use crate::engine::posting::failure::{CONTROL, local_fault};
 use crate::engine::recovery::Recovery;
-use crate::engine::state::segment::{NIL, Stage};
+use crate::engine::state::segment::Stage;
 
 /// How long news may take beyond twice the timeout, in the watchdog's units: some three seconds.
 const NEWS: u32 = 12;
@@ -24,7 +24,7 @@ impl Recovery {
         self.adopt(core);
         let segment = &core.segments[token.0];
         let (pe, rail, stage) = (segment.pe, segment.rail, segment.stage);
-        let is_message = segment.message != NIL && stage != Stage::Limbo;
+        let is_message = stage != Stage::Lost && segment.message().is_some();
         let others = self.suspect(core, pe, rail, &error.to_string(), true);
         match (is_message, others) {
             // The peer's window knows whether it is missed.
@@ -80,7 +80,7 @@ impl Recovery {
         debug!(target: "TRANSPORT", "a message over {rail}: {error}");
         let Some(token) = failure.token.filter(|token| *token != CONTROL) else { return };
         let Some(segment) = core.segments.away(token) else { return };
-        if segment.stage == Stage::Sent && segment.message != NIL && segment.rail == rail {
+        if segment.stage == Stage::Sent && segment.message().is_some() && segment.rail == rail {
             let pe = segment.pe;
             if !self.suspect(core, pe, rail, &error.to_string(), true) {
                 self.lose_messages(core, pe, |over| over == rail);

@@ -1,5 +1,5 @@
-//! The looks that a lane takes at its paths, four times a second: which of them stand still, what has to be
-//! asked or told once more, and which are worth another try.
+//! The monitor of paths: four times a second it finds which of them stand still, what has to be asked or told once
+//! more, and which are worth another try.
 
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::port::Port;
@@ -8,10 +8,6 @@ use crate::engine::recovery::Recovery;
 use crate::engine::recovery::health::{Answer, PathHealth};
 use crate::engine::state::segment::{Kind, NIL, Stage};
 use crate::engine::wire::rails::Rails;
-
-/// In [`Segment::next`](crate::engine::state::segment::Segment) of a posted segment: it was posted when last looked at.
-/// Not a slot, and gone as soon as the slot is free or in a queue.
-const SEEN: u32 = 1 << 30;
 
 /// Bytes of one segment for which it gets another unit of time: some 4 MiB a second.
 const BYTES_PER_STAMP: usize = 1 << 20;
@@ -45,7 +41,7 @@ impl Recovery {
             }
         }
         self.repeat_questions(core);
-        self.check_limbo(core);
+        self.check_lost(core);
         self.probe_paths(core);
     }
 
@@ -60,16 +56,13 @@ impl Recovery {
             self.peer(stream.pe);
         }
         for (_, segment) in segments.in_use_mut() {
-            if !matches!(segment.stage, Stage::Posted | Stage::Native) {
+            if !matches!(segment.stage, Stage::Posted | Stage::AtomicPosted) {
                 continue;
             }
             let path = &mut self.peer(segment.pe).paths[segment.rail.index()];
             path.posted += 1;
             path.longest = path.longest.max(segment.transfer.len);
-            if segment.next == SEEN {
-                path.survivors += 1;
-            }
-            segment.next = SEEN;
+            path.survivors += u32::from(segment.was_seen());
         }
         let mut found = Vec::new();
         // What waits first in a queue, and does not leave though there is room, is on a silent path too.
@@ -202,12 +195,12 @@ impl Recovery {
         let fetches = core.segments.tokens(|segment| {
             segment.kind == Kind::Fetch
                 && segment.stage == Stage::Sent
-                && segment.message == NIL
+                && segment.message().is_none()
                 && now - segment.born >= timeout / 2
         });
         for token in fetches {
             let segment = &core.segments[token.0];
-            let (ticket, place) = (segment.ticket(token), segment.data as u8);
+            let (ticket, place) = (segment.ticket(token), segment.fetch_place());
             ask.push((segment.pe, Rails::ReplyAgain { ticket, place }));
         }
         for (pe, question) in ask {

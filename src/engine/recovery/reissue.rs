@@ -1,6 +1,6 @@
-//! Transfers that were on a path which has failed, on their way to another one.
+//! Reissue: segments that were on a path which has failed, posted again on another one.
 //!
-//! A segment in *limbo* was posted, or was to be, on a path that has failed. It is posted again, in its
+//! A segment in *lost* was posted, or was to be, on a path that has failed. It is posted again, in its
 //! slot and with its token, when nothing of the first time can happen any more. For that
 //! - the fabric must not have its token ([`Waits::TOKEN`]): it has come back with an error, or the rail has
 //!   been closed. A read could else land in memory that is in use for something else by then, and a
@@ -25,8 +25,10 @@ use crate::engine::port::{Direction, Local, Port, PortError};
 use crate::engine::posting::Core;
 use crate::engine::recovery::Recovery;
 use crate::engine::staging::Staging;
-use crate::engine::staging::state::{Far, Near};
-use crate::engine::state::segment::{Kind, NIL, Queue, REISSUES, Segment, Stage, Waits, reissues};
+use crate::engine::staging::state::{LocalEnd, RemoteEnd};
+use crate::engine::state::queue::Queue;
+use crate::engine::state::segment::{Kind, Segment, Stage};
+use crate::engine::state::waits::{REISSUES, Waits};
 use crate::engine::wire::rails::Rails;
 use crate::engine::wire::window::Seq;
 
@@ -45,7 +47,8 @@ impl Recovery {
         for token in core.segments.tokens(|s| on_it(s) && s.stage == Stage::Posted) {
             core.lose(token, true);
         }
-        if let Some(token) = core.segments.tokens(|s| on_it(s) && s.stage == Stage::Native).first()
+        if let Some(token) =
+            core.segments.tokens(|s| on_it(s) && s.stage == Stage::AtomicPosted).first()
         {
             let segment = &core.segments[token.0];
             let error = PortError {
@@ -66,13 +69,13 @@ impl Recovery {
     pub(in crate::engine) fn adopt<P: Port>(&mut self, core: &mut Core<P>) {
         for token in std::mem::take(&mut core.lost) {
             let segment = &core.segments[token.0];
-            if segment.stage != Stage::Limbo {
+            if segment.stage != Stage::Lost {
                 continue;
             }
             let (pe, rail, direction) = (segment.pe, segment.rail, segment.transfer.direction);
-            let (waits, often) = (segment.epoch, reissues(segment));
-            self.limbo.push(token);
-            if waits & Waits::TARGET != 0 {
+            let (waits, often) = (segment.waits(), segment.reissues());
+            self.lost.push(token);
+            if waits.has(Waits::TARGET) {
                 let remote = core.paths.get(pe, rail).remote.rail();
                 self.peer(pe).want(remote);
             }
@@ -97,9 +100,10 @@ impl Recovery {
         core.fail_stream(pe, EngineError::Segment { what, pe, len, rail, rail_name, error });
     }
 
-    /// The target does not take a segment in limbo any more.
+    /// The target does not take a segment that was lost sight of any more.
     pub(in crate::engine) fn target_is_safe<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
-        core.segments[token.0].epoch &= !Waits::TARGET;
+        let segment = &mut core.segments[token.0];
+        segment.set_waits(segment.waits().without(Waits::TARGET));
     }
 
     /// Takes what is for a peer out of a rail's queue: bytes wait for another path, and messages go to
@@ -110,9 +114,9 @@ impl Recovery {
         while let Some(index) = core.rails[rail.index()].pop(&core.segments) {
             core.ready -= 1;
             let segment = &core.segments[index];
-            if segment.pe != pe || segment.kind == Kind::Native {
+            if segment.pe != pe || segment.kind == Kind::FabricAtomic {
                 rest.push(&mut core.segments, index);
-            } else if segment.kind.is_noted() && segment.message != NIL {
+            } else if segment.kind.is_noted() && segment.message().is_some() {
                 messages.push(Token(index));
             } else {
                 core.lose(Token(index), false);
@@ -131,7 +135,7 @@ impl Recovery {
     }
 
     /// Own rails whose closing would bring back tokens that do not come by themselves.
-    pub(in crate::engine) fn check_limbo<P: Port>(&mut self, core: &mut Core<P>) {
+    pub(in crate::engine) fn check_lost<P: Port>(&mut self, core: &mut Core<P>) {
         let now = core.watchdog.stamp();
         let timeout = self.timeout;
         let lately = |rail: RailId| {
@@ -140,12 +144,12 @@ impl Recovery {
         };
         let overdue = |token: &&Token| {
             let segment = &core.segments[token.0];
-            let waits = segment.stage == Stage::Limbo && segment.epoch & Waits::TOKEN != 0;
+            let waits = segment.stage == Stage::Lost && segment.waits().has(Waits::TOKEN);
             // Not the next one before it would have been found that a path is silent.
             let patience = if lately(segment.rail) { 2 * timeout + 2 } else { timeout / 2 };
             waits && now - segment.born >= patience
         };
-        let rails = self.limbo.iter().filter(overdue);
+        let rails = self.lost.iter().filter(overdue);
         let mut rails: Vec<RailId> = rails.map(|token| core.segments[token.0].rail).collect();
         rails.sort_unstable();
         rails.dedup();
@@ -162,22 +166,25 @@ impl Recovery {
         core: &mut Core<P>,
         staging: &mut Staging,
     ) {
-        let mut waiting = std::mem::take(&mut self.limbo);
+        let mut waiting = std::mem::take(&mut self.lost);
         waiting.retain(|token| {
-            core.segments[token.0].stage == Stage::Limbo && self.waits(core, staging, *token)
+            core.segments[token.0].stage == Stage::Lost && self.waits(core, staging, *token)
         });
-        self.limbo.append(&mut waiting);
+        self.lost.append(&mut waiting);
         self.ask_what_has_landed(core);
     }
 
     /// Asks peers whether they have had the signals of data that they do not take any more.
     fn ask_what_has_landed<P: Port>(&mut self, core: &mut Core<P>) {
         let mut peers: Vec<Pe> = Vec::new();
-        for token in &self.limbo {
+        for token in &self.lost {
             let segment = &mut core.segments[token.0];
-            let due = segment.epoch & (Waits::TARGET | Waits::ASK | Waits::ASKED) == Waits::ASK;
-            if segment.stage == Stage::Limbo && due {
-                segment.epoch |= Waits::ASKED;
+            if segment.stage != Stage::Lost {
+                continue;
+            }
+            let waits = segment.waits();
+            if waits.has(Waits::ASK) && !waits.has(Waits::TARGET.and(Waits::ASKED)) {
+                segment.set_waits(waits.and(Waits::ASKED));
                 if !peers.contains(&segment.pe) {
                     peers.push(segment.pe);
                 }
@@ -199,16 +206,16 @@ impl Recovery {
         has: impl Fn(Seq) -> bool,
     ) {
         let asked =
-            |s: &Segment| s.stage == Stage::Limbo && s.pe == pe && s.epoch & Waits::ASKED != 0;
+            |s: &Segment| s.stage == Stage::Lost && s.pe == pe && s.waits().has(Waits::ASKED);
         for token in core.segments.tokens(asked) {
             let landed = self.has_landed(core, pe, token, &has);
             let segment = &mut core.segments[token.0];
-            segment.epoch &= !(Waits::ASK | Waits::ASKED);
-            segment.epoch |= if landed { Waits::LANDED } else { 0 };
+            let waits = segment.waits().without(Waits::ASK.and(Waits::ASKED));
+            segment.set_waits(if landed { waits.and(Waits::LANDED) } else { waits });
         }
     }
 
-    /// Whether the signal of data in limbo was applied.
+    /// Whether the signal of data that was lost sight of was applied.
     fn has_landed<P: Port>(
         &self,
         core: &Core<P>,
@@ -216,27 +223,27 @@ impl Recovery {
         token: Token,
         has: impl Fn(Seq) -> bool,
     ) -> bool {
-        let data = core.segments[token.0].data;
-        let is_signal = |s: &Segment| s.kind == Kind::OrderedSignal && s.data == data;
+        let order = core.segments[token.0].order();
+        let is_signal = |s: &Segment| s.kind == Kind::OrderedSignal && s.order() == order;
         let signal = core.segments.in_use().find(|s| s.pe == pe && is_signal(s));
         match signal {
             Some(signal) if signal.stage == Stage::Sent => {
-                core.messages.number_of(signal.message).is_some_and(has)
+                signal.message().and_then(|slot| core.messages.number_of(slot)).is_some_and(has)
             }
             // It has not left.
             Some(_) => false,
             // It is acknowledged, or not submitted yet.
-            None => self.ordering != Some(data),
+            None => self.ordering != Some(order),
         }
     }
 
     /// Posts a segment again if it may be; whether it still waits.
     fn waits<P: Port>(&mut self, core: &mut Core<P>, staging: &mut Staging, token: Token) -> bool {
         let segment = core.segments[token.0];
-        let (pe, kind, bits) = (segment.pe, segment.kind, segment.epoch & Waits::ALL);
+        let (pe, kind, waits) = (segment.pe, segment.kind, segment.waits());
         if core.check_stream(pe).is_err() {
             // It ends with its stream, as soon as the fabric has done with it.
-            if bits & Waits::TOKEN == 0 {
+            if !waits.has(Waits::TOKEN) {
                 core.segments[token.0].stage = Stage::Ready;
                 core.drop_segment(token);
             } else {
@@ -244,10 +251,10 @@ impl Recovery {
             }
             return false;
         }
-        if bits != 0 || self.peer(pe).grace.is_some() {
+        if !waits.is_over() || self.peer(pe).grace.is_some() {
             return true;
         }
-        if segment.epoch & Waits::LANDED != 0 {
+        if waits.has(Waits::LANDED) {
             core.segments[token.0].stage = Stage::Posted;
             core.unweigh_completed(token);
             core.completed(token);
@@ -262,10 +269,10 @@ impl Recovery {
             return true;
         }
         let (from, to) = (old.remote.rail(), hop.remote.rail());
-        let far = kind.is_staged().then(|| staging.state().piece(token).far);
-        let key = match far {
+        let remote_end = kind.is_staged().then(|| staging.state().fragment(token).remote_end);
+        let key = match remote_end {
             None => Some(segment.transfer.key),
-            Some(Far::Fabric { key, .. }) => Some(key),
+            Some(RemoteEnd::Fabric { key, .. }) => Some(key),
             Some(_) => None,
         };
         let key = match key {
@@ -338,8 +345,10 @@ fn put_on<P: Port>(
         return Err(refused(format!("the rail takes {most} bytes at once")));
     }
     let memory = match core.segments[token.0].transfer.local {
-        _ if staged => match staging.state().piece(token) {
-            piece if matches!(piece.near, Near::Fabric { .. }) => Some((piece.memory, piece.len)),
+        _ if staged => match staging.state().fragment(token) {
+            fragment if matches!(fragment.local_end, LocalEnd::Fabric { .. }) => {
+                Some((fragment.memory, fragment.len))
+            }
             _ => None,
         },
         Local::Memory { addr, .. } => Some((addr, len)),
@@ -354,11 +363,11 @@ fn put_on<P: Port>(
         }
     }
     if staged {
-        let piece = staging.state().piece(token);
-        if let (Far::Fabric { key: old, .. }, Some(key)) = (&mut piece.far, key) {
+        let fragment = staging.state().fragment(token);
+        if let (RemoteEnd::Fabric { key: old, .. }, Some(key)) = (&mut fragment.remote_end, key) {
             *old = key;
         }
-        if let (Near::Fabric { desc, .. }, Some(new)) = (&mut piece.near, local) {
+        if let (LocalEnd::Fabric { desc, .. }, Some(new)) = (&mut fragment.local_end, local) {
             *desc = new;
         }
     }
@@ -370,6 +379,6 @@ fn put_on<P: Port>(
     }
     segment.transfer.key = key.unwrap_or(segment.transfer.key);
     segment.rail = rail;
-    segment.epoch = ((segment.epoch >> 8) + 1) << 8;
+    segment.set_waits(segment.waits().again());
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Messages that were on a path which has failed, sent to the peer once more.
+//! Resending: messages that were on a path which has failed, sent to the peer once more.
 //!
 //! They are kept until they are acknowledged, and the receiver knows those it has had. So they are sent
 //! again at once, but not before all writes to the same peer that were lost sight of are delivered: one may be

@@ -1,4 +1,4 @@
-//! Rails that are closed and opened again, ours and those of peers.
+//! Reset of rails: closed and opened again, ours and those of peers.
 //!
 //! A rail is closed because a peer has lost sight of writes to it, or because tokens that are on it do not
 //! come back. Nothing of what was on it happens after that. It has another *generation* then, and
@@ -26,7 +26,8 @@ use crate::engine::port::{Port, PortError};
 use crate::engine::posting::Core;
 use crate::engine::recovery::Recovery;
 use crate::engine::recovery::health::{Answer, Closing};
-use crate::engine::state::segment::{Segment, Stage, Waits};
+use crate::engine::state::segment::{Segment, Stage};
+use crate::engine::state::waits::Waits;
 
 /// Most turns in which what has come in is taken before a rail is closed.
 pub(in crate::engine) const LAST_TURNS: u32 = 4096;
@@ -56,10 +57,11 @@ impl Recovery {
             let Closing { since, cause } = self.mine[rail.index()].closing?;
             let lost = |token: &&Token| {
                 let segment = &core.segments[token.0];
-                let waits = segment.epoch & Waits::TOKEN != 0;
-                segment.rail == rail && segment.stage == Stage::Limbo && waits
+                segment.rail == rail
+                    && segment.stage == Stage::Lost
+                    && segment.waits().has(Waits::TOKEN)
             };
-            let mut lost: Vec<Token> = self.limbo.iter().filter(lost).copied().collect();
+            let mut lost: Vec<Token> = self.lost.iter().filter(lost).copied().collect();
             lost.sort_unstable_by_key(|token| token.0);
             lost.dedup();
             let under_way = core.rails[rail.index()].in_flight() > lost.len() as u32;
@@ -75,11 +77,12 @@ impl Recovery {
         cause: Pe,
     ) {
         let at = rail.index();
-        let cut = |s: &Segment| s.rail == rail && matches!(s.stage, Stage::Posted | Stage::Native);
+        let cut =
+            |s: &Segment| s.rail == rail && matches!(s.stage, Stage::Posted | Stage::AtomicPosted);
         for token in core.segments.tokens(cut) {
             let (pe, stage) = (core.segments[token.0].pe, core.segments[token.0].stage);
             let reason = "something on it has not completed, and the rail is closed";
-            if matches!(stage, Stage::Posted | Stage::Native)
+            if matches!(stage, Stage::Posted | Stage::AtomicPosted)
                 && !self.suspect(core, pe, rail, reason, false)
             {
                 self.lose_path(core, pe, rail);
@@ -106,8 +109,8 @@ impl Recovery {
         core.rails[at].reopen(short);
         let now = core.port.now();
         core.balance.reopened(rail, now);
-        core.stirred = true;
-        let on_it = |s: &Segment| s.rail == rail && s.stage == Stage::Limbo;
+        core.load_changed = true;
+        let on_it = |s: &Segment| s.rail == rail && s.stage == Stage::Lost;
         for token in core.segments.tokens(on_it) {
             core.token_is_back(token);
         }
@@ -192,7 +195,7 @@ impl Recovery {
     ) {
         // What is on it goes nowhere.
         self.lose_path(core, pe, rail);
-        let on_it = |s: &Segment| s.pe == pe && s.rail == rail && s.stage == Stage::Limbo;
+        let on_it = |s: &Segment| s.pe == pe && s.rail == rail && s.stage == Stage::Lost;
         for token in core.segments.tokens(on_it) {
             self.target_is_safe(core, token);
         }

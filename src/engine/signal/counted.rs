@@ -1,4 +1,4 @@
-//! Puts whose signal the peer applies when it has counted their segments.
+//! Counted signals: the peer applies one when it has counted the segments of its data.
 //!
 //! Every segment carries remote data that names the sender and the put ([`Mark`]); the signal is a
 //! message that says how many there are. Both go out at once, on any rails, and overtake one another as
@@ -32,7 +32,7 @@ const NOT_COUNTED: &str =
 
 /// What the segments of a put tell the peer.
 #[derive(Debug)]
-pub(in crate::engine) struct Told {
+pub(in crate::engine) struct Counting {
     /// The remote data of each.
     pub(in crate::engine) data: u32,
     /// How many there are so far.

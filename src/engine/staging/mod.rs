@@ -14,22 +14,22 @@
 //!   ordinary write or read.
 //! - A few bytes go in one message each way, with no chunk.
 //!
-//! Long operations are cut into *pieces* of a chunk's length, which overlap.
+//! Long operations are cut into *fragments* of a chunk's length, which overlap.
 //!
 //! # Why it cannot deadlock
 //! Chunks for bytes on their way in are taken when the bytes can be read at once, and given back after
 //! a read and a copy, both of which end whatever else is full. So they always come back. Chunks for
 //! bytes on their way out are held until the reader has read them, for which it needs a chunk for its
-//! own way in at most. What a peer asks for has segments set aside ([`FOR_PEERS`](state::FOR_PEERS)), and a peer asks for
-//! [`ERRANDS`](state::ERRANDS) things at a time at most, which wait here in the order in which they came.
+//! own way in at most. What a peer asks for has segments set aside ([`PEER_SEGMENTS`](state::PEER_SEGMENTS)), and a peer asks for
+//! [`PEER_REQUESTS`](state::PEER_REQUESTS) things at a time at most, which wait here in the order in which they came.
 
 pub(in crate::engine) mod chunks;
-pub(in crate::engine) mod errands;
 pub(in crate::engine) mod exposures;
-pub(in crate::engine) mod pieces;
+pub(in crate::engine) mod fragments;
+pub(in crate::engine) mod memory;
+pub(in crate::engine) mod peer_requests;
 pub(in crate::engine) mod state;
 pub(in crate::engine) mod submit;
-pub(in crate::engine) mod words;
 
 use crate::engine::port::Port;
 use crate::engine::posting::Core;

@@ -1,4 +1,4 @@
-//! What is staged at present: pieces, who waits for a chunk, what peers have asked for.
+//! What is staged at present: fragments, who waits for a chunk, what peers have asked for.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -8,23 +8,23 @@ use crate::engine::port::Desc;
 use crate::engine::port::copies::{Bounce, CopyDirection, CopyPort, MAX_CHUNKS};
 use crate::engine::staging::chunks::{Chunk, Chunks};
 use crate::engine::staging::exposures::Exposures;
+use crate::engine::state::queue::Queue;
 use crate::engine::state::regions::{Installed, LaneKind, Place, View};
-use crate::engine::state::segment::Queue;
 use crate::engine::wire::message::{Spot, Ticket};
 use crate::engine::wire::staged::Exposure;
 
 /// Most pulls and asks of one PE to another that are under way.
-pub(in crate::engine) const ERRANDS: u32 = 64;
+pub(in crate::engine) const PEER_REQUESTS: u32 = 64;
 
 /// Segments set aside for what peers ask for: one for each chunk.
-pub(in crate::engine) const FOR_PEERS: u32 = 2 * MAX_CHUNKS as u32;
+pub(in crate::engine) const PEER_SEGMENTS: u32 = 2 * MAX_CHUNKS as u32;
 
-/// Bytes of a piece where this process has no chunks and the peer's handle names no length.
-pub(in crate::engine) const PIECE: usize = 512 << 10;
+/// Bytes of a fragment where this process has no chunks and the peer's handle names no length.
+pub(in crate::engine) const FRAGMENT: usize = 512 << 10;
 
-/// Whose errand a piece is.
+/// What a fragment is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::engine) enum Errand {
+pub(in crate::engine) enum Role {
     /// A put of this PE.
     Put,
     /// A get of this PE.
@@ -35,19 +35,19 @@ pub(in crate::engine) enum Errand {
     Ask(Ticket),
 }
 
-impl Errand {
+impl Role {
     /// The direction in which its bytes are copied on this side.
     pub(in crate::engine) fn direction(self) -> CopyDirection {
         match self {
-            Errand::Put | Errand::Ask(_) => CopyDirection::Out,
-            Errand::Get | Errand::Pull(_) => CopyDirection::In,
+            Role::Put | Role::Ask(_) => CopyDirection::Out,
+            Role::Get | Role::Pull(_) => CopyDirection::In,
         }
     }
 }
 
-/// How the peer's side of a piece is reached.
+/// How the peer's side of a fragment is reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::engine) enum Far {
+pub(in crate::engine) enum RemoteEnd {
     /// By the fabric: address and key for the segment's path.
     Fabric { remote: u64, key: u64 },
     /// By asking the peer, for a place of its own.
@@ -56,9 +56,9 @@ pub(in crate::engine) enum Far {
     Exposed(Exposure),
 }
 
-/// How this side of a piece is reached.
+/// How this side of a fragment is reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::engine) enum Near {
+pub(in crate::engine) enum LocalEnd {
     /// Through a chunk.
     Chunk,
     /// The fabric reaches it: with this descriptor for reads into it, exposed as this to be read.
@@ -67,29 +67,29 @@ pub(in crate::engine) enum Near {
 
 /// Bytes that pass through staging as one, known by their segment.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::engine) struct Piece {
-    pub(in crate::engine) errand: Errand,
+pub(in crate::engine) struct Fragment {
+    pub(in crate::engine) role: Role,
     /// Bytes, and how many of them the fabric has moved.
     pub(in crate::engine) len: usize,
     pub(in crate::engine) moved: usize,
     /// Address in this process.
     pub(in crate::engine) memory: usize,
-    pub(in crate::engine) near: Near,
-    pub(in crate::engine) far: Far,
+    pub(in crate::engine) local_end: LocalEnd,
+    pub(in crate::engine) remote_end: RemoteEnd,
     /// The chunk that it has.
     pub(in crate::engine) chunk: Option<Chunk>,
-    /// It counts among the errands to its peer.
+    /// It counts among the requests to its peer.
     pub(in crate::engine) counts: bool,
 }
 
-impl Piece {
-    pub(in crate::engine) const NONE: Piece = Piece {
-        errand: Errand::Put,
+impl Fragment {
+    pub(in crate::engine) const NONE: Fragment = Fragment {
+        role: Role::Put,
         len: 0,
         moved: 0,
         memory: 0,
-        near: Near::Chunk,
-        far: Far::Peer(Spot { slot: 0, offset: 0 }),
+        local_end: LocalEnd::Chunk,
+        remote_end: RemoteEnd::Peer(Spot { slot: 0, offset: 0 }),
         chunk: None,
         counts: false,
     };
@@ -100,7 +100,7 @@ impl Piece {
 pub(in crate::engine) struct Wanted {
     pub(in crate::engine) pe: Pe,
     /// A pull or an ask.
-    pub(in crate::engine) errand: Errand,
+    pub(in crate::engine) role: Role,
     /// In this process.
     pub(in crate::engine) place: Place,
     pub(in crate::engine) len: usize,
@@ -111,7 +111,7 @@ pub(in crate::engine) struct Wanted {
 /// Who waits for a chunk.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) enum Waiter {
-    /// A piece of ours.
+    /// A fragment of ours.
     Mine(Token),
     /// A request of a peer.
     Peer(Wanted),
@@ -143,9 +143,9 @@ impl Bouncing {
         }
     }
 
-    /// The address of a piece's chunk.
-    pub(in crate::engine) fn addr(&self, errand: Errand, chunk: Chunk) -> usize {
-        let chunks = match errand.direction() {
+    /// The address of a fragment's chunk.
+    pub(in crate::engine) fn addr(&self, role: Role, chunk: Chunk) -> usize {
+        let chunks = match role.direction() {
             CopyDirection::Out => &self.out,
             CopyDirection::In => &self.inward,
         };
@@ -170,19 +170,19 @@ pub(in crate::engine) struct State {
     /// There once this process has memory that is staged.
     pub(in crate::engine) bouncing: Option<Bouncing>,
     /// By token.
-    pieces: Box<[Piece]>,
+    fragments: Box<[Fragment]>,
     /// Who waits for a chunk, by direction, in the order in which they came.
     pub(in crate::engine) waiting_out: VecDeque<Waiter>,
     pub(in crate::engine) waiting_in: VecDeque<Waiter>,
     /// What is exposed to peers that have asked.
     pub(in crate::engine) lent: Vec<Token>,
-    /// Pieces that are in their chunk and wait until another copy can be started.
+    /// Fragments that are in their chunk and wait until another copy can be started.
     pub(in crate::engine) landed: VecDeque<Token>,
     /// Copies under way.
     pub(in crate::engine) copying: u32,
     /// Segments in use for peers.
-    pub(in crate::engine) for_peers: u32,
-    /// What is under way with each peer, from the first errand on.
+    pub(in crate::engine) peer_segments: u32,
+    /// What is under way with each peer, from the first request on.
     peers: HashMap<Pe, Peer>,
     /// When a chunk was last given back, on the watchdog's clock.
     pub(in crate::engine) moved: u32,
@@ -198,13 +198,13 @@ impl State {
     pub(in crate::engine) fn new(segments: u32) -> Self {
         Self {
             bouncing: None,
-            pieces: vec![Piece::NONE; segments as usize].into(),
+            fragments: vec![Fragment::NONE; segments as usize].into(),
             waiting_out: VecDeque::new(),
             waiting_in: VecDeque::new(),
             lent: Vec::new(),
             landed: VecDeque::new(),
             copying: 0,
-            for_peers: 0,
+            peer_segments: 0,
             peers: HashMap::new(),
             moved: 0,
         }
@@ -215,12 +215,12 @@ impl State {
         self.bouncing = Some(Bouncing::new(installed));
     }
 
-    pub(in crate::engine) fn piece(&mut self, token: Token) -> &mut Piece {
-        &mut self.pieces[token.index()]
+    pub(in crate::engine) fn fragment(&mut self, token: Token) -> &mut Fragment {
+        &mut self.fragments[token.index()]
     }
 
-    pub(in crate::engine) fn peek(&self, token: Token) -> &Piece {
-        &self.pieces[token.index()]
+    pub(in crate::engine) fn peek(&self, token: Token) -> &Fragment {
+        &self.fragments[token.index()]
     }
 
     /// What is under way with a peer, made if need be.
@@ -249,18 +249,18 @@ impl State {
 #[derive(Debug)]
 pub(in crate::engine) struct Peer {
     /// Pulls and asks to the peer that are under way.
-    pub(in crate::engine) errands: u32,
-    /// Pieces that wait until there are fewer.
+    pub(in crate::engine) requests: u32,
+    /// Fragments that wait until there are fewer.
     pub(in crate::engine) blocked: Queue,
     pub(in crate::engine) exposures: Exposures,
-    /// Pieces to be read from the peer whose keys are not here yet.
+    /// Fragments to be read from the peer whose keys are not here yet.
     pub(in crate::engine) keyless: VecDeque<Token>,
 }
 
 impl Peer {
     pub(in crate::engine) fn new() -> Self {
         Self {
-            errands: 0,
+            requests: 0,
             blocked: Queue::EMPTY,
             exposures: Exposures::default(),
             keyless: VecDeque::new(),

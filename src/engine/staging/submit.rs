@@ -1,5 +1,5 @@
 //! Puts and gets of staged memory, as they are submitted: what has to be staged, by which way, cut into
-//! pieces. How a piece goes on is in [`crate::engine::staging::pieces`].
+//! fragments. How a fragment goes on is in [`crate::engine::staging::fragments`].
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use crate::engine::port::{Direction, Port};
 use crate::engine::posting::Core;
 use crate::engine::request::{LocalSide, Request, refused};
 use crate::engine::staging::Staging;
-use crate::engine::staging::pieces::{NOWHERE, staging_failed};
-use crate::engine::staging::state::{Errand, Far, Near, PIECE, Piece};
+use crate::engine::staging::fragments::{NOWHERE, staging_failed};
+use crate::engine::staging::state::{FRAGMENT, Fragment, LocalEnd, RemoteEnd, Role};
 use crate::engine::state::operation::OpId;
 use crate::engine::state::regions::{LaneKind, Place, View, desc_of};
-use crate::engine::state::segment::{Kind, NIL};
+use crate::engine::state::segment::Kind;
 use crate::engine::wire::handle::{HandleBytes, HandleError, HandleView};
 use crate::engine::wire::message::{Body, Spot};
 use crate::engine::wire::staged::{Exposure, MAX_PAYLOAD, Staged};
@@ -103,9 +103,9 @@ impl Staging {
         };
         let reach = self.local_reach(core, pe, addr, len, handle)?;
         let staged = self.needs_chunk(core, reach, handle);
-        let near = if staged { None } else { self.near(core, request, addr, handle)? };
-        let mut most = self.bouncing().map_or(PIECE, |bouncing| bouncing.bounce.chunk_len);
-        if near.is_none() && self.bouncing().is_none() {
+        let local_end = if staged { None } else { self.local_end(core, request, addr, handle)? };
+        let mut most = self.bouncing().map_or(FRAGMENT, |bouncing| bouncing.bounce.chunk_len);
+        if local_end.is_none() && self.bouncing().is_none() {
             // Nothing of this process is staged, so it has no chunks. Then it goes by messages.
             if direction == Direction::Write {
                 return self.submit_in_messages(core, request, remote, offset, sent, op);
@@ -122,48 +122,51 @@ impl Staging {
             if by_peer && !core.messages.has_room() {
                 return Ok(());
             }
-            let Some(path) = core.piece_path(pe) else { return Ok(()) };
+            let Some(path) = core.fragment_path(pe) else { return Ok(()) };
             let at = offset + *sent as u64;
-            let far = if by_peer {
-                Far::Peer(Spot { slot: remote.slot(), offset: at })
+            let remote_end = if by_peer {
+                RemoteEnd::Peer(Spot { slot: remote.slot(), offset: at })
             } else {
                 let key = remote.key(path.remote.rail());
                 let key = key.map_err(|fault| refused(request, "remote", fault))?;
-                Far::Fabric { remote: remote.remote_address(at), key }
+                RemoteEnd::Fabric { remote: remote.remote_address(at), key }
             };
             let Some(token) = core.segments.take() else { return Ok(()) };
-            let mut message = NIL;
+            let mut message = None;
             if by_peer {
                 let Some(slot) = core.messages.take(token.0) else {
                     core.segments.give_unused(token);
                     return Ok(());
                 };
-                message = slot;
+                message = Some(slot);
             }
             let bytes = (len - *sent).min(most);
-            let near = match &near {
-                None => Near::Chunk,
-                Some(near) => near.at(*sent, path.rail),
+            let local_end = match &local_end {
+                None => LocalEnd::Chunk,
+                Some(local_end) => local_end.at(*sent, path.rail),
             };
-            let errand = if direction == Direction::Write { Errand::Put } else { Errand::Get };
+            let role = if direction == Direction::Write { Role::Put } else { Role::Get };
             let segment = &mut core.segments[token.0];
             segment.pe = pe;
             segment.count_for(op.0);
             segment.born = core.watchdog.stamp();
             segment.direction = direction;
             segment.kind = Kind::Staged;
-            segment.message = message;
+            match message {
+                Some(slot) => segment.set_message(slot),
+                None => segment.no_message(),
+            }
             segment.rail = path.rail;
             segment.transfer.len = bytes;
             if op != OpId::NONE {
                 core.ops.add(op.0);
             }
             let memory = addr + *sent;
-            *self.state().piece(token) =
-                Piece { errand, len: bytes, memory, near, far, ..Piece::NONE };
+            *self.state().fragment(token) =
+                Fragment { role, len: bytes, memory, local_end, remote_end, ..Fragment::NONE };
             *sent += bytes;
             if core.passes_fence(token) {
-                self.begin_piece(core, token);
+                self.begin_fragment(core, token);
             }
             core.check_stream(pe)?;
         }
@@ -173,7 +176,7 @@ impl Staging {
 
     /// How the fabric takes part in moving local memory of a request whose bytes the peer reads, or
     /// that are read from the peer. None where it cannot.
-    fn near<P: Port>(
+    fn local_end<P: Port>(
         &mut self,
         core: &mut Core<P>,
         request: &Request<'_>,
@@ -262,9 +265,9 @@ struct FabricSide {
 
 impl FabricSide {
     /// The part from byte `sent` on, for a rail.
-    fn at(&self, sent: usize, rail: RailId) -> Near {
+    fn at(&self, sent: usize, rail: RailId) -> LocalEnd {
         let exposed = Exposure { offset: self.exposed.offset + sent as u64, ..self.exposed };
         let desc = self.region.as_ref().map(|(view, kind)| desc_of(view.descs(*kind), rail));
-        Near::Fabric { desc: desc.unwrap_or_default(), exposed }
+        LocalEnd::Fabric { desc: desc.unwrap_or_default(), exposed }
     }
 }

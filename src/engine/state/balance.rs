@@ -1,4 +1,4 @@
-//! Which rail an operation goes by: the one that is expected to be done with it first.
+//! The balance of rails: which one an operation goes by, the one that is expected to be done with it first.
 //!
 //! # How
 //! What a rail has been given and has not done yet, over the rate it has lately shown, is the time until

@@ -2,7 +2,8 @@
 
 use crate::engine::ids::RailId;
 use crate::engine::state::counts::{Counts, Tags};
-use crate::engine::state::segment::{NIL, Queue};
+use crate::engine::state::queue::Queue;
+use crate::engine::state::segment::NIL;
 use crate::engine::wire::message::{Packet, Ticket};
 use crate::engine::wire::window::{Received, Seq, WINDOW};
 

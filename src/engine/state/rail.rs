@@ -2,7 +2,8 @@
 
 use crate::engine::port::RailLimits;
 use crate::engine::state::counters::RailCounters;
-use crate::engine::state::segment::{Queue, SegmentTable};
+use crate::engine::state::queue::Queue;
+use crate::engine::state::segments::SegmentTable;
 
 /// Taken off a rail's room while segments wait in its queue. Above any depth.
 const QUEUED: i32 = 1 << 30;
@@ -10,10 +11,10 @@ const QUEUED: i32 = 1 << 30;
 /// Likewise, while the rail is closed for a moment. Below any depth with [`QUEUED`] taken off.
 const PAUSED: i32 = 1 << 29;
 
-/// State of one rail of a lane. `S` is the port's short way to post on it.
+/// State of one rail of a lane. `S` is the port's fast path to post on it.
 #[derive(Debug)]
 pub(in crate::engine) struct Rail<S> {
-    /// The port's short way.
+    /// The port's fast path.
     pub(in crate::engine) short: S,
     /// Segments that may be posted right away, if above zero: what the segments in flight leave of
     /// the depth, less [`QUEUED`] while others wait before them, less [`PAUSED`].

@@ -1,4 +1,4 @@
-//! The memory this process has registered.
+//! The table of memory that this process has registered, and the copies of it that lanes keep.
 //!
 //! User threads register and release at any time, while lanes look regions up on every operation
 //! that needs a local descriptor. Lanes therefore keep copies: a look-up compares one atomic

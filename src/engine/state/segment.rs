@@ -1,13 +1,11 @@
-//! The table of segments of one lane: a fixed array with a free list.
-//!
-//! Every list of the lane (free slots, a rail's queue, a stream's held segments) is threaded
-//! through the slots by index, so that nothing is allocated after start and the room for every
-//! list is the room of the table.
+//! A segment: what it is, where it is on its way, and what it knows of what it is for.
 
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::{Context, Desc, Direction, Local, Transfer};
-use crate::engine::state::batch::{Batch, Batches};
-use crate::engine::wire::message::Ticket;
+use crate::engine::request::ResultPlace;
+use crate::engine::state::batch::Batch;
+use crate::engine::state::waits::Waits;
+use crate::engine::wire::format::{Tag, Ticket};
 
 /// The end of a list, or the absence of a slot.
 pub(in crate::engine) const NIL: u32 = u32::MAX;
@@ -30,13 +28,13 @@ pub(in crate::engine) enum Stage {
     /// A message that has left; the peer's acknowledgement, or its reply, is outstanding.
     Sent,
     /// An atomic taken by the fabric; its completion is outstanding.
-    Native,
-    /// A piece of staged memory that waits for a chunk, a copy or its peer.
+    AtomicPosted,
+    /// A fragment of staged memory that waits for a chunk, a copy or its peer.
     Staged,
     /// The rest of an operation that waits for rails.
     Pooled,
     /// It was lost sight of, and is posted again as soon as that is safe: see [`crate::engine::recovery::reissue`].
-    Limbo,
+    Lost,
 }
 
 /// What a segment is.
@@ -54,15 +52,15 @@ pub(in crate::engine) enum Kind {
     Message,
     /// The same, for a signal whose data the peer counts. With it ends the use of its tag.
     CountedSignal,
-    /// A message whose request returns a word. It ends with the reply. `transfer.local` is where
-    /// the word goes, `transfer.remote` the flag, if `transfer.key` says that there is one.
+    /// A message whose request returns a word. It ends with the reply. [`Segment::result`] is where the word
+    /// goes.
     Fetch,
     /// An atomic that the fabric carries out. It ends with its completion.
-    Native,
-    /// A piece of staged memory: see [`crate::engine::staging::pieces`].
+    FabricAtomic,
+    /// A fragment of staged memory: see [`crate::engine::staging::fragments`].
     Staged,
     /// The same, for a peer. The stream knows nothing of it.
-    ForPeer,
+    PeerRequest,
     /// Bytes that the fabric moves, with a signal behind them on the same path.
     Ordered,
     /// Such a signal: as [`Kind::Message`].
@@ -72,7 +70,7 @@ pub(in crate::engine) enum Kind {
 }
 
 impl Kind {
-    /// Whether it has a place in the table of messages or among the native atomics, rather than
+    /// Whether it has a place in the table of messages or among the atomics of the fabric, rather than
     /// being bytes that the fabric moves.
     #[inline]
     pub(in crate::engine) fn is_noted(self) -> bool {
@@ -83,7 +81,7 @@ impl Kind {
     /// Whether it is moved by a mechanism, step by step, rather than posted as it is.
     #[inline]
     pub(in crate::engine) fn has_mover(self) -> bool {
-        matches!(self, Kind::Bulk | Kind::Staged | Kind::ForPeer)
+        matches!(self, Kind::Bulk | Kind::Staged | Kind::PeerRequest)
     }
 
     /// Whether its message ends with an answer, and not by being acknowledged.
@@ -94,7 +92,7 @@ impl Kind {
     /// Whether it passes through staging.
     #[inline]
     pub(in crate::engine) fn is_staged(self) -> bool {
-        matches!(self, Kind::Staged | Kind::ForPeer)
+        matches!(self, Kind::Staged | Kind::PeerRequest)
     }
 }
 
@@ -114,17 +112,17 @@ pub(in crate::engine) struct Segment {
     /// Its direction. Messages are writes.
     pub(in crate::engine) direction: Direction,
     /// Who counts it: a batch or nobody, or [`COUNTED`].
-    tag: u8,
+    pub(super) tag: u8,
     /// If it is [`COUNTED`]: the operation that counts its segments.
     op: u32,
-    /// Next in the queue it is in: free list, held queue or rail queue.
-    pub(in crate::engine) next: u32,
+    /// Next in the queue it is in: free list, held queue or rail queue. While posted: [`SEEN`], or nothing.
+    pub(super) next: u32,
     /// When it came to where it is, on the watchdog's clock. Not kept for a transfer that was posted
     /// at once: then it is some earlier moment.
     pub(in crate::engine) born: u32,
-    /// Its message in the message table, or its place among the native atomics or the operations that
-    /// wait for rails, or [`NIL`] for a transfer.
-    pub(in crate::engine) message: u32,
+    /// Its message in the message table, its place in the pool or its slot among the atomics of the fabric, by
+    /// kind; or [`NIL`].
+    pub(super) place: u32,
     /// The rail it goes out on.
     pub(in crate::engine) rail: RailId,
     /// Its bytes are among those that its rail has ahead: see [`crate::engine::striping::pool`]. Not in a free slot.
@@ -132,12 +130,11 @@ pub(in crate::engine) struct Segment {
     /// It has one of the slots set aside for cuts. Not in a free slot.
     pub(in crate::engine) cut: bool,
     /// If it is [`COUNTED`]: its batch, or [`Batch::NONE`].
-    batch: Batch,
-    /// While held: which fence it waits for. Once it was lost sight of: see [`crate::engine::recovery::reissue`].
-    pub(in crate::engine) epoch: u32,
-    /// Of what is counted: the remote data, or for the signal its tag. Of what is ordered: the number of
-    /// the put. Of a fetch: its place.
-    pub(in crate::engine) data: u32,
+    pub(super) batch: Batch,
+    /// While held: which fence it waits for. Once it was lost sight of: what of [`Waits`].
+    wait: u32,
+    /// By kind: remote data, the tag of a signal, the number of an ordered put, or the place of a fetch.
+    data: u32,
     /// How often the slot has been used for a fetch; see [`Segment::ticket`]. Transfers in between
     /// leave it as it is.
     fetches: u8,
@@ -183,8 +180,184 @@ impl Segment {
     /// Peer, stage, kind, direction and who counts it, in one number: equal marks are equal in all of
     /// them.
     #[inline(always)]
-    fn mark(&self) -> u64 {
+    pub(super) fn mark(&self) -> u64 {
         mark(self.pe, self.stage, self.kind, self.direction, self.tag)
+    }
+
+    /// Waits behind a fence, in its stream's held queue.
+    #[inline(always)]
+    pub(in crate::engine) fn hold(&mut self, epoch: u32) {
+        self.stage = Stage::Held;
+        self.wait = epoch;
+    }
+
+    /// The epoch of the fence that it is held behind.
+    pub(in crate::engine) fn fence(&self) -> u32 {
+        debug_assert_eq!(self.stage, Stage::Held);
+        self.wait
+    }
+
+    /// It is lost sight of, and waits for these.
+    pub(in crate::engine) fn lose(&mut self, waits: Waits) {
+        let before = if self.kind == Kind::Reissued { Waits(self.wait) } else { Waits::NONE };
+        self.wait = before.counting(waits).0;
+        self.stage = Stage::Lost;
+    }
+
+    /// What it waits for, once it was lost sight of.
+    pub(in crate::engine) fn waits(&self) -> Waits {
+        debug_assert!(self.stage == Stage::Lost || self.kind == Kind::Reissued);
+        Waits(self.wait)
+    }
+
+    /// As [`Segment::waits`], to be these.
+    pub(in crate::engine) fn set_waits(&mut self, waits: Waits) {
+        debug_assert!(self.stage == Stage::Lost || self.kind == Kind::Reissued);
+        self.wait = waits.0;
+    }
+
+    /// How often it was posted again.
+    pub(in crate::engine) fn reissues(&self) -> u32 {
+        if self.kind == Kind::Reissued { Waits(self.wait).reissues() } else { 0 }
+    }
+
+    /// The next in the queue that it is in, or [`NIL`].
+    #[inline]
+    pub(in crate::engine) fn next(&self) -> u32 {
+        self.next
+    }
+
+    /// As [`Segment::next`], to be this one.
+    #[inline]
+    pub(in crate::engine) fn set_next(&mut self, next: u32) {
+        self.next = next;
+    }
+
+    /// The one behind it in the queue that it is in.
+    pub(in crate::engine) fn behind(&self) -> Option<u32> {
+        debug_assert_eq!(self.stage, Stage::Ready);
+        (self.next != NIL).then_some(self.next)
+    }
+
+    /// A posted segment is looked at: whether it was posted the last time as well.
+    pub(in crate::engine) fn was_seen(&mut self) -> bool {
+        debug_assert!(matches!(self.stage, Stage::Posted | Stage::AtomicPosted));
+        std::mem::replace(&mut self.next, SEEN) == SEEN
+    }
+
+    /// Its message in the message table, if it has one.
+    #[inline(always)]
+    pub(in crate::engine) fn message(&self) -> Option<u32> {
+        debug_assert!(!matches!(self.kind, Kind::Bulk | Kind::FabricAtomic));
+        (self.place != NIL).then_some(self.place)
+    }
+
+    /// Its message is in this slot.
+    #[inline(always)]
+    pub(in crate::engine) fn set_message(&mut self, slot: u32) {
+        self.place = slot;
+    }
+
+    /// It has no message.
+    #[inline(always)]
+    pub(in crate::engine) fn no_message(&mut self) {
+        self.place = NIL;
+    }
+
+    /// It has no message any more. The one that it had.
+    pub(in crate::engine) fn take_message(&mut self) -> Option<u32> {
+        let slot = self.message();
+        self.place = NIL;
+        slot
+    }
+
+    /// Its place in the pool of operations that wait for rails.
+    pub(in crate::engine) fn pool_place(&self) -> u32 {
+        debug_assert_eq!(self.kind, Kind::Bulk);
+        self.place
+    }
+
+    /// It waits for rails in this place of the pool.
+    pub(in crate::engine) fn set_pool_place(&mut self, place: u32) {
+        (self.kind, self.place) = (Kind::Bulk, place);
+    }
+
+    /// Its slot among the atomics of the fabric.
+    pub(in crate::engine) fn atomic_slot(&self) -> u32 {
+        debug_assert_eq!(self.kind, Kind::FabricAtomic);
+        self.place
+    }
+
+    /// It is an atomic of the fabric, in this slot.
+    pub(in crate::engine) fn set_atomic_slot(&mut self, slot: u32) {
+        (self.kind, self.place) = (Kind::FabricAtomic, slot);
+    }
+
+    /// Its remote data, which the peer counts.
+    #[inline]
+    pub(in crate::engine) fn remote_data(&self) -> u32 {
+        debug_assert_eq!(self.kind, Kind::Counted);
+        self.data
+    }
+
+    /// It is a write that the peer counts, by this.
+    pub(in crate::engine) fn set_counted(&mut self, remote_data: u32) {
+        (self.kind, self.data) = (Kind::Counted, remote_data);
+    }
+
+    /// The tag of the put that it is the signal of.
+    pub(in crate::engine) fn tag(&self) -> Tag {
+        debug_assert_eq!(self.kind, Kind::CountedSignal);
+        Tag(self.data as u16)
+    }
+
+    /// It is the signal of a counted put.
+    pub(in crate::engine) fn set_counted_signal(&mut self, tag: Tag) {
+        (self.kind, self.data) = (Kind::CountedSignal, tag.0.into());
+    }
+
+    /// The number of the ordered put that it belongs to.
+    pub(in crate::engine) fn order(&self) -> u32 {
+        debug_assert!(matches!(self.kind, Kind::Ordered | Kind::OrderedSignal | Kind::Reissued));
+        self.data
+    }
+
+    /// It is the data of an ordered put.
+    pub(in crate::engine) fn set_ordered(&mut self, order: u32) {
+        (self.kind, self.data) = (Kind::Ordered, order);
+    }
+
+    /// It is the signal of an ordered put.
+    pub(in crate::engine) fn set_ordered_signal(&mut self, order: u32) {
+        (self.kind, self.data) = (Kind::OrderedSignal, order);
+    }
+
+    /// The place of a fetch among those under way to its peer.
+    pub(in crate::engine) fn fetch_place(&self) -> u8 {
+        debug_assert_eq!(self.kind, Kind::Fetch);
+        self.data as u8
+    }
+
+    /// It is a message that returns a word, which goes to `result`; or nothing, if there is none.
+    #[inline(always)]
+    pub(in crate::engine) fn set_fetch(&mut self, result: Option<ResultPlace>, place: u8) {
+        let ResultPlace { addr, flag } = result.unwrap_or(ResultPlace { addr: 0, flag: None });
+        self.kind = if result.is_some() { Kind::Fetch } else { Kind::Message };
+        self.data = place.into();
+        self.transfer.local = Local::Memory { addr, desc: Desc(0) };
+        self.transfer.remote = flag.unwrap_or(0);
+        self.transfer.key = u64::from(flag.is_some());
+    }
+
+    /// Where the word that it fetches goes.
+    pub(in crate::engine) fn result(&self) -> ResultPlace {
+        debug_assert_eq!(self.kind, Kind::Fetch);
+        let Transfer { local, remote, key, .. } = self.transfer;
+        let addr = match local {
+            Local::Memory { addr, .. } => addr,
+            Local::Inline(_) => 0,
+        };
+        ResultPlace { addr, flag: (key != 0).then_some(remote) }
     }
 
     /// Whether it is a write that was lost sight of before.
@@ -195,10 +368,10 @@ impl Segment {
     /// The words for it in messages to the user.
     pub(in crate::engine) fn what(&self) -> &'static str {
         match (self.kind, self.direction) {
-            (Kind::ForPeer, _) => "put or get of the peer",
+            (Kind::PeerRequest, _) => "put or get of the peer",
             (Kind::Message | Kind::CountedSignal | Kind::OrderedSignal, _) => "signal or atomic",
             (Kind::Fetch, _) => "fetching atomic",
-            (Kind::Native, _) => "signal or atomic",
+            (Kind::FabricAtomic, _) => "signal or atomic",
             (_, Direction::Write) => "put",
             (_, Direction::Read) => "get",
         }
@@ -218,7 +391,7 @@ impl Segment {
         Ticket(token.0 & TOKEN_BITS | u32::from(self.fetches) << 24)
     }
 
-    const FREE: Segment = Segment {
+    pub(super) const FREE: Segment = Segment {
         pe: Pe(0),
         stage: Stage::Free,
         kind: Kind::Transfer,
@@ -227,12 +400,12 @@ impl Segment {
         op: NIL,
         next: NIL,
         born: 0,
-        message: NIL,
+        place: NIL,
         rail: RailId(0),
         weighed: false,
         cut: false,
         batch: Batch::NONE,
-        epoch: 0,
+        wait: 0,
         data: 0,
         fetches: 0,
         transfer: Transfer {
@@ -246,37 +419,12 @@ impl Segment {
     };
 }
 
-/// What a segment that was lost sight of waits for, bits of [`Segment::epoch`].
-pub(in crate::engine) struct Waits;
-
-impl Waits {
-    /// The fabric may have the token.
-    pub(in crate::engine) const TOKEN: u32 = 1;
-    /// The target may take the write.
-    pub(in crate::engine) const TARGET: u32 = 2;
-    /// The peer may have applied the signal of the data.
-    pub(in crate::engine) const ASK: u32 = 4;
-    /// It has been asked.
-    pub(in crate::engine) const ASKED: u32 = 8;
-    /// The peer has the data: it waits for nothing.
-    pub(in crate::engine) const LANDED: u32 = 16;
-    /// All that it waits for.
-    pub(in crate::engine) const ALL: u32 = Self::TOKEN | Self::TARGET | Self::ASK;
-}
-
-/// Most times that a segment is posted again.
-pub(in crate::engine) const REISSUES: u32 = 64;
-
-/// How often a segment has been posted again. They are kept beside what it waits for.
-pub(in crate::engine) fn reissues(segment: &Segment) -> u32 {
-    match segment.kind {
-        Kind::Reissued => segment.epoch >> 8,
-        _ => 0,
-    }
-}
+/// In [`Segment::next`] of a posted segment: it was posted when last looked at. Not a slot, and gone as soon as
+/// the slot is free or in a queue.
+const SEEN: u32 = 1 << 30;
 
 /// The tag of a segment that an operation counts; whether a batch does as well is in the segment then.
-const COUNTED: u8 = u8::MAX;
+pub(super) const COUNTED: u8 = u8::MAX;
 
 /// The part of a ticket that is the segment's token.
 const TOKEN_BITS: u32 = 0x00ff_ffff;
@@ -287,29 +435,10 @@ pub(in crate::engine) fn named_by(ticket: Ticket) -> Token {
     Token(ticket.0 & TOKEN_BITS)
 }
 
-/// What remains to be done for a segment that has completed.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::engine) struct Finished {
-    pub(in crate::engine) pe: Pe,
-    pub(in crate::engine) op: u32,
-    pub(in crate::engine) direction: Direction,
-}
-
-/// What [`SegmentTable::finish_plain`] found.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::engine) enum Finish {
-    /// Such a segment, which is over.
-    Done,
-    /// Another one, or none.
-    Other,
-    /// No slot.
-    NoSlot,
-}
-
 /// What a plain segment is: posted, a transfer, counted by no operation, of some peer, direction and batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::engine) struct Plain {
-    mark: u64,
+    pub(super) mark: u64,
 }
 
 impl Plain {
@@ -317,10 +446,10 @@ impl Plain {
     pub(in crate::engine) const NONE: Plain = Plain { mark: u64::MAX };
 
     /// Stage and kind in a mark.
-    const SHAPE: u64 = 0xffff << 32;
+    pub(super) const SHAPE: u64 = 0xffff << 32;
 
     /// Those of a plain segment.
-    const POSTED: u64 = (Stage::Posted as u64) << 32 | (Kind::Transfer as u64) << 40;
+    pub(super) const POSTED: u64 = (Stage::Posted as u64) << 32 | (Kind::Transfer as u64) << 40;
 
     /// The peer.
     pub(in crate::engine) fn pe(self) -> Pe {
@@ -342,320 +471,10 @@ impl Plain {
 /// See [`Segment::mark`]. The parts lie in the number as they do in a segment on a little endian
 /// machine, so that the compiler reads them at once.
 #[inline(always)]
-fn mark(pe: Pe, stage: Stage, kind: Kind, direction: Direction, tag: u8) -> u64 {
+pub(super) fn mark(pe: Pe, stage: Stage, kind: Kind, direction: Direction, tag: u8) -> u64 {
     u64::from(pe.0)
         | (stage as u64) << 32
         | (kind as u64) << 40
         | (direction as u64) << 48
         | u64::from(tag) << 56
-}
-
-/// The segments of a lane.
-#[derive(Debug)]
-pub(in crate::engine) struct SegmentTable {
-    slots: Box<[Segment]>,
-    free: u32,
-    used: u32,
-    /// What batches wait for.
-    pub(in crate::engine) batches: Batches,
-}
-
-impl SegmentTable {
-    /// A table of `capacity` free slots, at least 1 and below `u32::MAX`. `context` tells what the port
-    /// knows a token by.
-    pub(in crate::engine) fn new(capacity: u32, context: impl Fn(Token) -> Context) -> Self {
-        let mut slots = vec![Segment::FREE; capacity as usize].into_boxed_slice();
-        for (index, slot) in slots.iter_mut().enumerate() {
-            let next = index as u32 + 1;
-            slot.next = if next == capacity { NIL } else { next };
-            slot.context = context(Token(index as u32));
-        }
-        Self { slots, free: 0, used: 0, batches: Batches::new() }
-    }
-
-    /// Slots in use.
-    #[inline]
-    pub(in crate::engine) fn used(&self) -> u32 {
-        self.used
-    }
-
-    /// Takes a free slot; its content is what its last user left, but for the batch, which is the current
-    /// one. None when the table is full.
-    #[inline]
-    pub(in crate::engine) fn take(&mut self) -> Option<Token> {
-        let index = self.free;
-        let slot = self.slots.get_mut(index as usize)?;
-        self.free = slot.next;
-        self.used += 1;
-        slot.tag = self.batches.take_current().0;
-        Some(Token(index))
-    }
-
-    /// As [`SegmentTable::take`], with the segment, whose batch is as it was.
-    #[inline(always)]
-    pub(in crate::engine) fn take_slot(&mut self) -> Option<(Token, &mut Segment)> {
-        let index = self.free;
-        let slot = self.slots.get_mut(index as usize)?;
-        self.free = slot.next;
-        self.used += 1;
-        Some((Token(index), slot))
-    }
-
-    /// The slot that the next segment takes.
-    #[inline(always)]
-    pub(in crate::engine) fn next_token(&self) -> Option<Token> {
-        ((self.free as usize) < self.slots.len()).then_some(Token(self.free))
-    }
-
-    /// Takes the slot that [`SegmentTable::next_token`] has named, for a message that has been sent:
-    /// about a word of `width` bytes, in slot `message` of the message table.
-    #[inline(always)]
-    pub(in crate::engine) fn take_sent(
-        &mut self,
-        (pe, rail): (Pe, RailId),
-        message: u32,
-        born: u32,
-        width: usize,
-        batch: Batch,
-    ) {
-        self.batches.begin(batch);
-        let Some((_, slot)) = self.take_slot() else { return };
-        slot.pe = pe;
-        slot.stage = Stage::Sent;
-        slot.kind = Kind::Message;
-        slot.direction = Direction::Write;
-        slot.tag = batch.0;
-        slot.rail = rail;
-        slot.message = message;
-        slot.born = born;
-        slot.transfer.len = width;
-    }
-
-    /// Gives a slot back.
-    #[inline]
-    pub(in crate::engine) fn give(&mut self, token: Token) {
-        let free = self.free;
-        let slot = &mut self.slots[token.index()];
-        debug_assert!(slot.stage != Stage::Free, "segment {token:?} given back twice");
-        slot.stage = Stage::Free;
-        slot.next = free;
-        let batch = slot.batch();
-        self.batches.end(batch, 1);
-        self.free = token.0;
-        self.used -= 1;
-    }
-
-    /// The segment, if the token is one that the fabric or the peer has at present.
-    pub(in crate::engine) fn away(&self, token: Token) -> Option<&Segment> {
-        self.slots.get(token.index()).filter(|segment| {
-            matches!(segment.stage, Stage::Posted | Stage::Sent | Stage::Native | Stage::Limbo)
-        })
-    }
-
-    /// Gives back a slot that was just taken and put to no use.
-    pub(in crate::engine) fn give_unused(&mut self, token: Token) {
-        self.slots[token.index()].stage = Stage::Ready;
-        self.give(token);
-    }
-
-    /// Frees the slot of a segment that has completed. None if the token is not of one that is
-    /// posted.
-    pub(in crate::engine) fn finish(&mut self, token: Token) -> Option<Finished> {
-        let slot = self.slots.get(token.index())?;
-        if slot.stage != Stage::Posted || slot.kind.is_staged() {
-            return None;
-        }
-        let finished = Finished { pe: slot.pe, op: slot.op(), direction: slot.direction };
-        self.give(token);
-        Some(finished)
-    }
-
-    /// What the segment is, if it is a plain one.
-    pub(in crate::engine) fn plain(&self, token: Token) -> Option<Plain> {
-        let slot = self.slots.get(token.index())?;
-        let mark = slot.mark();
-        (mark & Plain::SHAPE == Plain::POSTED && slot.tag != COUNTED).then_some(Plain { mark })
-    }
-
-    /// Frees the slot at `index` if its segment has completed and is a plain one of `of`. Otherwise
-    /// nothing happens. [`SegmentTable::count_finished`] is told of those freed.
-    #[inline(always)]
-    pub(in crate::engine) fn finish_plain(&mut self, index: usize, of: Plain) -> Finish {
-        let Some(slot) = self.slots.get_mut(index) else { return Finish::NoSlot };
-        if slot.mark() != of.mark {
-            return Finish::Other;
-        }
-        slot.stage = Stage::Free;
-        slot.next = self.free;
-        self.free = index as u32;
-        Finish::Done
-    }
-
-    /// Frees the slot at `index` if it is a message's that returns nothing, which has been sent and is
-    /// acknowledged now, and that no operation counts. Otherwise nothing happens.
-    #[inline(always)]
-    pub(in crate::engine) fn finish_message(&mut self, index: u32) -> bool {
-        let Some(slot) = self.slots.get_mut(index as usize) else { return false };
-        let tag = slot.tag;
-        let plain = mark(slot.pe, Stage::Sent, Kind::Message, Direction::Write, tag);
-        if slot.mark() != plain || tag == COUNTED {
-            return false;
-        }
-        self.batches.end(Batch(tag), 1);
-        slot.message = NIL;
-        slot.stage = Stage::Free;
-        slot.next = self.free;
-        self.free = index;
-        self.used -= 1;
-        true
-    }
-
-    /// So many segments have been freed by [`SegmentTable::finish_plain`].
-    pub(in crate::engine) fn count_finished(&mut self, of: Plain, count: u32) {
-        self.used -= count;
-        self.batches.end(of.batch(), count);
-    }
-
-    /// The tokens of all segments in use that are so.
-    pub(in crate::engine) fn tokens(&self, mut so: impl FnMut(&Segment) -> bool) -> Vec<Token> {
-        let used = self.slots.iter().enumerate().filter(|(_, slot)| slot.stage != Stage::Free);
-        let used = used.take(self.used as usize).filter(|(_, slot)| so(slot));
-        used.map(|(index, _)| Token(index as u32)).collect()
-    }
-
-    /// As [`SegmentTable::in_use`], to change them.
-    pub(in crate::engine) fn in_use_mut(&mut self) -> impl Iterator<Item = (Token, &mut Segment)> {
-        let slots = self.slots.iter_mut().enumerate();
-        let used = slots.filter(|(_, segment)| segment.stage != Stage::Free);
-        used.take(self.used as usize).map(|(index, slot)| (Token(index as u32), slot))
-    }
-
-    /// All segments in use. Slots are reused last in first out, so they are found near the front
-    /// of the table, and the search ends with the last of them.
-    pub(in crate::engine) fn in_use(&self) -> impl Iterator<Item = &Segment> {
-        let used = self.slots.iter().filter(|segment| segment.stage != Stage::Free);
-        used.take(self.used as usize)
-    }
-}
-
-impl std::ops::Index<u32> for SegmentTable {
-    type Output = Segment;
-    #[inline]
-    fn index(&self, index: u32) -> &Segment {
-        &self.slots[index as usize]
-    }
-}
-
-impl std::ops::IndexMut<u32> for SegmentTable {
-    #[inline]
-    fn index_mut(&mut self, index: u32) -> &mut Segment {
-        &mut self.slots[index as usize]
-    }
-}
-
-/// A first-in first-out queue of segments, threaded through [`Segment::next`]. A segment is in at
-/// most one queue at a time.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::engine) struct Queue {
-    head: u32,
-    tail: u32,
-    len: u32,
-}
-
-impl Queue {
-    pub(in crate::engine) const EMPTY: Queue = Queue { head: NIL, tail: NIL, len: 0 };
-
-    #[inline]
-    pub(in crate::engine) fn is_empty(&self) -> bool {
-        self.head == NIL
-    }
-
-    /// Segments in the queue.
-    #[inline]
-    pub(in crate::engine) fn len(&self) -> u32 {
-        self.len
-    }
-
-    /// The segment that leaves next.
-    #[inline]
-    pub(in crate::engine) fn front(&self) -> Option<u32> {
-        (self.head != NIL).then_some(self.head)
-    }
-
-    pub(in crate::engine) fn push(&mut self, table: &mut SegmentTable, index: u32) {
-        table[index].next = NIL;
-        if self.tail == NIL {
-            self.head = index;
-        } else {
-            table[self.tail].next = index;
-        }
-        self.tail = index;
-        self.len += 1;
-    }
-
-    pub(in crate::engine) fn pop(&mut self, table: &SegmentTable) -> Option<u32> {
-        let index = self.front()?;
-        self.head = table[index].next;
-        if self.head == NIL {
-            self.tail = NIL;
-        }
-        self.len -= 1;
-        Some(index)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn take(table: &mut SegmentTable) -> u32 {
-        let token = table.take().unwrap();
-        table[token.0].stage = Stage::Ready;
-        token.0
-    }
-
-    #[test]
-    fn a_full_table_gives_nothing_and_recovers() {
-        let mut table = SegmentTable::new(3, |_| Context(0));
-        let all: Vec<u32> = (0..3).map(|_| take(&mut table)).collect();
-        assert_eq!(table.used(), 3);
-        assert!(table.take().is_none());
-        table.give(Token(all[1]));
-        assert_eq!(take(&mut table), all[1]);
-        assert!(table.take().is_none());
-    }
-
-    #[test]
-    fn a_fetch_has_a_ticket_of_its_own_whatever_used_its_slot_in_between() {
-        let mut table = SegmentTable::new(1, |_| Context(0));
-        let mut tickets = std::collections::HashSet::new();
-        for _ in 0..256 {
-            let token = Token(take(&mut table));
-            assert!(tickets.insert(table[token.0].new_ticket(token).0));
-            assert_eq!(named_by(table[token.0].ticket(token)), token);
-            table.give(token);
-            let put = take(&mut table);
-            table[put].transfer.key = 7;
-            table.give(Token(put));
-        }
-    }
-
-    #[test]
-    fn a_queue_is_first_in_first_out() {
-        let mut table = SegmentTable::new(4, |_| Context(0));
-        let mut queue = Queue::EMPTY;
-        let all: Vec<u32> = (0..4).map(|_| take(&mut table)).collect();
-        for &index in &all {
-            queue.push(&mut table, index);
-        }
-        assert_eq!(queue.len(), 4);
-        for &index in &all {
-            assert_eq!(queue.front(), Some(index));
-            assert_eq!(queue.pop(&table), Some(index));
-        }
-        assert!(queue.is_empty());
-        queue.push(&mut table, all[2]);
-        assert_eq!(queue.pop(&table), Some(all[2]));
-        assert_eq!(queue.pop(&table), None);
-    }
 }

@@ -7,7 +7,9 @@ use crate::engine::state::counters::PeerCounters;
 use crate::engine::state::link::Link;
 use crate::engine::state::pairing::first_rail;
 use crate::engine::state::paths::{Hop, PathTable};
-use crate::engine::state::segment::{Plain, Queue, SegmentTable};
+use crate::engine::state::queue::Queue;
+use crate::engine::state::segment::Plain;
+use crate::engine::state::segments::SegmentTable;
 use crate::engine::state::watch::Watch;
 
 /// State of one (lane, peer). Opened at the first operation to the peer.
@@ -23,7 +25,7 @@ pub(in crate::engine) struct Stream {
     pub(in crate::engine) pe: Pe,
     /// The path its next segment takes, and with it the rail.
     pub(in crate::engine) next: Hop,
-    /// Bytes of the longest segment that may go out in the short way; 0 while none may.
+    /// Bytes of the longest segment that may go out in the fast path; 0 while none may.
     pub(in crate::engine) short_limit: usize,
     /// Writes must not go out right away: a fence has not been passed, or the stream has failed.
     /// While it has not failed, some write is outstanding then, whose completion opens it again.
@@ -192,7 +194,7 @@ impl Stream {
         if self.error.is_some() || self.under_way(Direction::Write) != 0 {
             return None;
         }
-        let epoch = self.held.front().map_or(self.epoch, |front| segments[front].epoch);
+        let epoch = self.held.front().map_or(self.epoch, |front| segments[front].fence());
         // A fence after the writes that go out now closes the stream behind them.
         if epoch == self.epoch {
             self.closed = false;

@@ -1,9 +1,10 @@
-//! Puts that go by one rail with what follows them, chosen by load all the same.
+//! Pinned puts: those that go by one rail with what follows them, chosen by load all the same.
 
 use crate::engine::error::EngineError;
 use crate::engine::ids::Pe;
 use crate::engine::port::Port;
 use crate::engine::posting::Core;
+use crate::engine::posting::load::Cut;
 use crate::engine::request::Request;
 use crate::engine::state::operation::OpId;
 use crate::engine::state::paths::Hop;
@@ -45,15 +46,15 @@ pub(in crate::engine) fn submit_pinned<P: Port>(
     }
     let transfer = core.transfer(request, 0, request.len, hop)?;
     *sent = request.len;
-    let data = number.unwrap_or(0);
     if weighed {
         let now = core.port.now();
-        let kind = if number.is_some() { Kind::Ordered } else { Kind::Weighed };
-        core.send_cut(kind, data, pe, hop, transfer, OpId::NONE, now);
+        let cut = number.map_or(Cut::Plain, Cut::Ordered);
+        core.send_cut(cut, pe, hop, transfer, OpId::NONE, now);
     } else if let Some(token) = core.segments.take() {
-        let kind = if number.is_some() { Kind::Ordered } else { Kind::Transfer };
-        core.fill(token, pe, hop, transfer, OpId::NONE, kind);
-        core.segments[token.0].data = data;
+        core.fill(token, pe, hop, transfer, OpId::NONE, Kind::Transfer);
+        if let Some(number) = number {
+            core.segments[token.0].set_ordered(number);
+        }
         core.set_out(token);
     }
     core.check_stream(pe)

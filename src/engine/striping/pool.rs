@@ -1,4 +1,4 @@
-//! Puts and gets that are large enough for the choice of their rails to matter: cut into segments that
+//! The pool: puts and gets large enough for the choice of their rails to matter, cut into segments that
 //! are given to the rails as these get through with them. Which rail a segment goes by is decided in
 //! [`crate::engine::state::balance`].
 //!
@@ -19,10 +19,11 @@ use crate::engine::error::EngineError;
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::{Direction, Port, RailLimits};
 use crate::engine::posting::Core;
+use crate::engine::posting::load::Cut;
 use crate::engine::request::{LocalSide, Request};
-use crate::engine::signal::counted::Told;
+use crate::engine::signal::counted::Counting;
 use crate::engine::state::operation::OpId;
-use crate::engine::state::segment::{Kind, NIL, Stage};
+use crate::engine::state::segment::Stage;
 use crate::engine::wire::handle::HandleBytes;
 
 /// Operations that wait in the pool, or behind fences, at a time.
@@ -72,7 +73,7 @@ impl Bulk {
 /// The operations of a lane that wait for rails.
 #[derive(Debug)]
 pub(in crate::engine) struct Pool {
-    /// By the segments' `message`. It grows to the number that wait at a time.
+    /// By the segments' pool place. It grows to the number that wait at a time.
     places: Vec<Bulk>,
     free: Vec<u32>,
     /// Those that may be cut, oldest first.
@@ -109,12 +110,12 @@ impl Pool {
     }
 
     /// Whether the pool is to be gone through.
-    fn is_due(&mut self, stirred: &mut bool) -> bool {
+    fn is_due(&mut self, load_changed: &mut bool) -> bool {
         self.looks += 1;
-        if self.pool.is_empty() || !*stirred && self.looks < LOOKS {
+        if self.pool.is_empty() || !*load_changed && self.looks < LOOKS {
             return false;
         }
-        (*stirred, self.looks) = (false, 0);
+        (*load_changed, self.looks) = (false, 0);
         true
     }
 }
@@ -128,9 +129,9 @@ impl Pool {
         request: &Request<'_>,
         sent: &mut usize,
         op: OpId,
-        mut told: Option<&mut Told>,
+        mut counting: Option<&mut Counting>,
     ) -> Result<(), EngineError> {
-        let data = told.as_ref().map(|told| told.data);
+        let data = counting.as_ref().map(|counting| counting.data);
         let Some(stream) = core.streams.find(request.pe) else { return Ok(()) };
         let closed = stream.is_closed() && request.direction == Direction::Write;
         if !closed && self.pool.is_empty() {
@@ -141,11 +142,11 @@ impl Pool {
                 let len = core.balance.next_len(request.len, left, at);
                 let Some(hop) = core.pick(request.pe, len, left as u64, now) else { break };
                 let transfer = core.transfer(request, *sent, len, &hop)?;
-                let kind = cut_kind(data);
-                core.send_cut(kind, data.unwrap_or(0), request.pe, &hop, transfer, op, now);
+                let cut = data.map_or(Cut::Plain, Cut::Counted);
+                core.send_cut(cut, request.pe, &hop, transfer, op, now);
                 *sent += len;
-                if let Some(told) = told.as_deref_mut() {
-                    told.segments += 1;
+                if let Some(counting) = counting.as_deref_mut() {
+                    counting.segments += 1;
                 }
                 core.check_stream(request.pe)?;
             }
@@ -157,9 +158,9 @@ impl Pool {
         let hop = core.paths.get(request.pe, RailId(0));
         core.transfer(request, *sent, 1, &hop)?;
         let Some(token) = core.segments.take() else { return Ok(()) };
-        if let Some(told) = told {
+        if let Some(counting) = counting {
             let (left, at) = (request.len - *sent, request.remote_addr + *sent as u64);
-            told.segments += core.balance.segments(request.len, left, at);
+            counting.segments += core.balance.segments(request.len, left, at);
         }
         self.enter_pool(core, token, request, *sent, op, data);
         *sent = request.len;
@@ -184,13 +185,12 @@ impl Pool {
         let remote = *remote_handle;
         let bulk = Bulk { remote, remote_addr, addr, handle, len, sent, data };
         let segment = &mut core.segments[token.0];
-        segment.message = self.enter(bulk);
+        segment.set_pool_place(self.enter(bulk));
         core.apart += 1;
         segment.pe = pe;
         segment.count_for(op.0);
         segment.born = core.watchdog.stamp();
         segment.direction = direction;
-        segment.kind = Kind::Bulk;
         segment.transfer.direction = direction;
         segment.transfer.len = len - sent;
         if op != OpId::NONE {
@@ -206,16 +206,16 @@ impl Pool {
     pub(in crate::engine) fn begin_bulk<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
         let segment = &mut core.segments[token.0];
         segment.stage = Stage::Pooled;
-        let bulk = &self.places[segment.message as usize];
+        let bulk = &self.places[segment.pool_place() as usize];
         self.pooled += (bulk.len - bulk.sent) as u64;
         self.pool.push_back(token);
-        core.stirred = true;
+        core.load_changed = true;
         core.ready += 1;
     }
 
     /// Gives segments of what waits in the pool to the rails that want them. Whether any left.
     pub(in crate::engine) fn hand_out<P: Port>(&mut self, core: &mut Core<P>) -> bool {
-        if !self.is_due(&mut core.stirred) {
+        if !self.is_due(&mut core.load_changed) {
             return false;
         }
         let now = core.port.now();
@@ -246,7 +246,7 @@ impl Pool {
     fn cut_in_batch<P: Port>(&mut self, core: &mut Core<P>, token: Token, now: u64) -> bool {
         let (pe, direction) = (core.segments[token.0].pe, core.segments[token.0].direction);
         let op = OpId(core.segments[token.0].op());
-        let index = core.segments[token.0].message as usize;
+        let index = core.segments[token.0].pool_place() as usize;
         loop {
             if core.check_stream(pe).is_err() {
                 self.drop_bulk(core, token);
@@ -272,8 +272,8 @@ impl Pool {
                 Ok(transfer) => {
                     self.places[index].sent += bytes;
                     self.pooled -= bytes as u64;
-                    let kind = cut_kind(data);
-                    core.send_cut(kind, data.unwrap_or(0), pe, &hop, transfer, op, now);
+                    let cut = data.map_or(Cut::Plain, Cut::Counted);
+                    core.send_cut(cut, pe, &hop, transfer, op, now);
                 }
                 Err(failed) => core.fail_stream(pe, failed),
             }
@@ -283,7 +283,7 @@ impl Pool {
     /// What waits in the pool, or is held, ends or needs no more waiting: its place is given back.
     pub(in crate::engine) fn leave_bulk<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
         let segment = &mut core.segments[token.0];
-        let index = std::mem::replace(&mut segment.message, NIL);
+        let index = segment.pool_place();
         if segment.stage == Stage::Pooled {
             self.pool.retain(|other| *other != token);
             let bulk = &self.places[index as usize];
@@ -299,9 +299,4 @@ impl Pool {
         self.leave_bulk(core, token);
         core.end_dropped(token);
     }
-}
-
-/// What a cut is: the peer counts it if it has remote data.
-fn cut_kind(data: Option<u32>) -> Kind {
-    if data.is_some() { Kind::Counted } else { Kind::Weighed }
 }

@@ -55,7 +55,7 @@ pub struct Hello {
     pub rail_health: bool,
     /// Length of its longest rail address in bytes.
     pub longest_address: u16,
-    /// What it wants and has of native atomics; the text cut to fit.
+    /// What it wants and has of atomics of the fabric; the text cut to fit.
     pub atomics: Offer,
     /// Why it cannot go on; cut to fit. None if it can.
     pub failure: Option<String>,

@@ -1,5 +1,5 @@
-//! What peers ask for about staged memory of this process. How it goes on from there is in
-//! [`crate::engine::staging::pieces`], with the lane's own pieces.
+//! Peer requests: what peers ask for about staged memory of this process. How it goes on from there is in
+//! [`crate::engine::staging::fragments`], with the lane's own fragments.
 
 use std::sync::Arc;
 
@@ -9,9 +9,11 @@ use crate::engine::ids::{Pe, Token};
 use crate::engine::port::{Direction, Port};
 use crate::engine::posting::Core;
 use crate::engine::staging::Staging;
-use crate::engine::staging::state::{ERRANDS, Errand, FOR_PEERS, Far, Near, Piece, Waiter, Wanted};
+use crate::engine::staging::state::{
+    Fragment, LocalEnd, PEER_REQUESTS, PEER_SEGMENTS, RemoteEnd, Role, Waiter, Wanted,
+};
 use crate::engine::state::batch::Batch;
-use crate::engine::state::segment::{Kind, NIL, Stage};
+use crate::engine::state::segment::{Kind, Stage};
 use crate::engine::state::unnumbered::{NO_TICKET, What};
 use crate::engine::wire::message::{Spot, Ticket};
 use crate::engine::wire::staged::{Exposure, KEYS_PER_MESSAGE, Keys, MAX_PAYLOAD, Staged};
@@ -31,12 +33,12 @@ impl Staging {
                 self.store_at(core, place, payload).map_err(|e| e.to_string())
             }
             Staged::Pull { to, from, len, ticket } => {
-                self.want(core, pe, Errand::Pull(ticket), to, from, len as usize, ticket);
+                self.want(core, pe, Role::Pull(ticket), to, from, len as usize, ticket);
                 Ok(())
             }
             Staged::Ask { from, len, ticket } => {
                 let nothing = Exposure { slot: 0, stamp: 0, offset: 0 };
-                self.want(core, pe, Errand::Ask(ticket), from, nothing, len as usize, ticket);
+                self.want(core, pe, Role::Ask(ticket), from, nothing, len as usize, ticket);
                 Ok(())
             }
             _ => Ok(()),
@@ -44,7 +46,7 @@ impl Staging {
     }
 
     /// Takes in an answer, or news of the peer's regions.
-    pub(in crate::engine) fn told<P: Port>(
+    pub(in crate::engine) fn take_answer<P: Port>(
         &mut self,
         core: &mut Core<P>,
         pe: Pe,
@@ -54,7 +56,7 @@ impl Staging {
             Staged::Put { .. } | Staged::Pull { .. } | Staged::Ask { .. } => {}
             Staged::Pulled { ticket } => {
                 if let Some(token) = self.answered(core, pe, ticket) {
-                    self.drop_piece(core, token);
+                    self.drop_fragment(core, token);
                 }
             }
             Staged::Exposed { ticket, from } => {
@@ -79,7 +81,7 @@ impl Staging {
         &mut self,
         core: &mut Core<P>,
         pe: Pe,
-        errand: Errand,
+        role: Role,
         spot: Spot,
         from: Exposure,
         len: usize,
@@ -89,7 +91,7 @@ impl Staging {
             Ok(place) => place,
             Err(fault) => return self.refuse(core, pe, ticket, &fault.to_string()),
         };
-        if let (Errand::Ask(_), true) = (errand, len <= MAX_PAYLOAD) {
+        if let (Role::Ask(_), true) = (role, len <= MAX_PAYLOAD) {
             let mut bytes = [0; MAX_PAYLOAD];
             return match self.load_at(core, place, &mut bytes[..len]) {
                 Ok(()) => core.note(pe, What::Loaded { ticket, bytes, len }),
@@ -101,19 +103,19 @@ impl Staging {
             let why = format!("{len} bytes at once, and the bounce memory's chunks have {most}");
             return self.refuse(core, pe, ticket, &why);
         }
-        let waiter = Waiter::Peer(Wanted { pe, errand, place, len, from });
-        self.state().waiting(errand.direction()).push_back(waiter);
+        let waiter = Waiter::Peer(Wanted { pe, role, place, len, from });
+        self.state().waiting(role.direction()).push_back(waiter);
         self.pump(core);
     }
 
     /// Gives what a peer wants a segment. None while all that were set aside are in use.
-    pub(in crate::engine) fn enter_for_peer<P: Port>(
+    pub(in crate::engine) fn begin_peer_request<P: Port>(
         &mut self,
         core: &mut Core<P>,
         wanted: &Wanted,
     ) -> Option<Token> {
-        let Wanted { pe, errand, place, len, from } = *wanted;
-        if self.state().for_peers >= FOR_PEERS {
+        let Wanted { pe, role, place, len, from } = *wanted;
+        if self.state().peer_segments >= PEER_SEGMENTS {
             return None;
         }
         // It may be in the middle of a submission, to whose batch this does not belong.
@@ -121,45 +123,49 @@ impl Staging {
         let token = core.segments.take();
         core.segments.batches.enter(submitted);
         let token = token?;
-        let Some(path) = core.piece_path(pe) else {
+        let Some(path) = core.fragment_path(pe) else {
             core.segments.give_unused(token);
             return None;
         };
         let rail = path.rail;
-        self.state().for_peers += 1;
+        self.state().peer_segments += 1;
         core.apart += 1;
         let segment = &mut core.segments[token.0];
         segment.pe = pe;
         segment.born = core.watchdog.stamp();
         segment.direction = Direction::Read;
-        segment.kind = Kind::ForPeer;
+        segment.kind = Kind::PeerRequest;
         segment.stage = Stage::Staged;
-        segment.message = NIL;
+        segment.no_message();
         segment.rail = rail;
         segment.transfer.len = len;
-        let (near, far) = (Near::Chunk, Far::Exposed(from));
-        *self.state().piece(token) =
-            Piece { errand, len, memory: place.addr, near, far, ..Piece::NONE };
+        let (local_end, remote_end) = (LocalEnd::Chunk, RemoteEnd::Exposed(from));
+        *self.state().fragment(token) =
+            Fragment { role, len, memory: place.addr, local_end, remote_end, ..Fragment::NONE };
         Some(token)
     }
 
     /// Gives the segment back.
-    pub(in crate::engine) fn leave_for_peer<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
+    pub(in crate::engine) fn release_peer_request<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        token: Token,
+    ) {
         self.leave_chunk(core, token);
         core.segments.give(token);
-        self.state().for_peers -= 1;
+        self.state().peer_segments -= 1;
         core.apart -= 1;
     }
 
     /// What a peer wanted is done, or cannot be.
-    pub(in crate::engine) fn end_for_peer<P: Port>(
+    pub(in crate::engine) fn answer_peer_request<P: Port>(
         &mut self,
         core: &mut Core<P>,
         token: Token,
         answer: What,
     ) {
         let pe = core.segments[token.0].pe;
-        self.leave_for_peer(core, token);
+        self.release_peer_request(core, token);
         core.note(pe, answer);
     }
 
@@ -171,7 +177,7 @@ impl Staging {
         ticket: Ticket,
     ) {
         let pe = core.segments[token.0].pe;
-        let chunk = self.state().piece(token).chunk;
+        let chunk = self.state().fragment(token).chunk;
         let (Some(chunk), Some(bouncing)) = (chunk, self.bouncing()) else { return };
         let from = bouncing.exposure(chunk);
         self.tell_keys(core, pe, from);
@@ -183,11 +189,11 @@ impl Staging {
     fn released<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, ticket: Ticket) {
         let Some(state) = self.state.as_deref_mut() else { return };
         let same = |token: &Token| {
-            core.segments[token.0].pe == pe && state.peek(*token).errand == Errand::Ask(ticket)
+            core.segments[token.0].pe == pe && state.peek(*token).role == Role::Ask(ticket)
         };
         let Some(at) = state.lent.iter().position(same) else { return };
         let token = state.lent.swap_remove(at);
-        self.leave_for_peer(core, token);
+        self.release_peer_request(core, token);
         self.pump(core);
     }
 
@@ -227,7 +233,7 @@ impl Staging {
                 let segment = &core.segments[token.0];
                 let (what, len) = (segment.what(), segment.transfer.len);
                 core.fail_stream(pe, PeerRefused { what, pe, len, why });
-                self.drop_piece(core, token);
+                self.drop_fragment(core, token);
             }
             None if ticket == NO_TICKET => {
                 let what = "a put, signal or atomic";
@@ -257,4 +263,4 @@ pub(in crate::engine) fn refusal(pe: Pe, ticket: Ticket, why: &str) -> What {
     What::Refused { ticket, why: why.into() }
 }
 
-const _: () = assert!(ERRANDS <= FOR_PEERS);
+const _: () = assert!(PEER_REQUESTS <= PEER_SEGMENTS);

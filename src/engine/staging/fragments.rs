@@ -1,4 +1,4 @@
-//! Pieces of puts and gets of staged memory: how they get on, step by step. What the ways are, and why
+//! Fragments of puts and gets of staged memory: how they get on, step by step. What the ways are, and why
 //! they cannot deadlock, is in [`crate::engine::staging`].
 
 use crate::engine::error::EngineError;
@@ -7,25 +7,25 @@ use crate::engine::port::copies::{Copied, Copy, CopyDirection, Reach};
 use crate::engine::port::{Direction, Local, Port, PortError, Posted, Transfer};
 use crate::engine::posting::Core;
 use crate::engine::staging::Staging;
-use crate::engine::staging::errands::refusal;
-use crate::engine::staging::state::{ERRANDS, Errand, Far, Near, Piece, Waiter};
+use crate::engine::staging::peer_requests::refusal;
+use crate::engine::staging::state::{Fragment, LocalEnd, PEER_REQUESTS, RemoteEnd, Role, Waiter};
 use crate::engine::state::regions::{Place, desc_of};
-use crate::engine::state::segment::{Kind, NIL, Stage, named_by};
+use crate::engine::state::segment::{Kind, Stage, named_by};
 use crate::engine::state::unnumbered::What;
 use crate::engine::wire::message::{Body, Ticket};
 use crate::engine::wire::staged::{Exposure, Staged};
 
 impl Staging {
-    /// A piece that no fence holds sets out.
-    pub(in crate::engine) fn begin_piece<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
+    /// A fragment that no fence holds sets out.
+    pub(in crate::engine) fn begin_fragment<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
         core.segments[token.0].stage = Stage::Staged;
-        let Piece { errand, near, far, .. } = *self.state().piece(token);
-        match (errand, near, far) {
-            (Errand::Put, Near::Chunk, _) => {
+        let Fragment { role, local_end, remote_end, .. } = *self.state().fragment(token);
+        match (role, local_end, remote_end) {
+            (Role::Put, LocalEnd::Chunk, _) => {
                 self.state().waiting_out.push_back(Waiter::Mine(token));
             }
-            (Errand::Put, ..) => self.offer(core, token),
-            (_, _, Far::Peer(_)) => self.ask_peer(core, token),
+            (Role::Put, ..) => self.offer(core, token),
+            (_, _, RemoteEnd::Peer(_)) => self.ask_peer(core, token),
             _ => self.fetch(core, token),
         }
     }
@@ -35,8 +35,8 @@ impl Staging {
         if self.ends_with_its_stream(core, token) {
             return;
         }
-        match self.state().piece(token).far {
-            Far::Peer(_) => self.ask_peer(core, token),
+        match self.state().fragment(token).remote_end {
+            RemoteEnd::Peer(_) => self.ask_peer(core, token),
             _ => self.next_part(core, token),
         }
     }
@@ -46,17 +46,17 @@ impl Staging {
         if self.ends_with_its_stream(core, token) {
             return;
         }
-        match self.state().piece(token).near {
-            Near::Chunk => self.state().waiting_in.push_back(Waiter::Mine(token)),
-            Near::Fabric { .. } => self.next_part(core, token),
+        match self.state().fragment(token).local_end {
+            LocalEnd::Chunk => self.state().waiting_in.push_back(Waiter::Mine(token)),
+            LocalEnd::Fabric { .. } => self.next_part(core, token),
         }
     }
 
-    /// Whether the piece's stream has failed: then it goes no further.
+    /// Whether the fragment's stream has failed: then it goes no further.
     fn ends_with_its_stream<P: Port>(&mut self, core: &mut Core<P>, token: Token) -> bool {
         let failed = core.check_stream(core.segments[token.0].pe).is_err();
         if failed {
-            self.drop_piece(core, token);
+            self.drop_fragment(core, token);
         }
         failed
     }
@@ -65,52 +65,53 @@ impl Staging {
     fn ask_peer<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
         let pe = core.segments[token.0].pe;
         let peer = self.state().peer(pe);
-        if peer.errands >= ERRANDS {
+        if peer.requests >= PEER_REQUESTS {
             peer.blocked.push(&mut core.segments, token.0);
             return;
         }
-        peer.errands += 1;
-        self.state().piece(token).counts = true;
-        self.send_errand(core, token);
+        peer.requests += 1;
+        self.state().fragment(token).counts = true;
+        self.send_request(core, token);
     }
 
-    fn send_errand<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
-        let piece = *self.state().piece(token);
-        let Far::Peer(spot) = piece.far else { return };
+    fn send_request<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
+        let fragment = *self.state().fragment(token);
+        let RemoteEnd::Peer(spot) = fragment.remote_end else { return };
         let pe = core.segments[token.0].pe;
-        let from = match (piece.near, piece.chunk, self.bouncing()) {
-            (Near::Fabric { exposed, .. }, ..) => exposed,
-            (Near::Chunk, Some(chunk), Some(bouncing)) => bouncing.exposure(chunk),
+        let from = match (fragment.local_end, fragment.chunk, self.bouncing()) {
+            (LocalEnd::Fabric { exposed, .. }, ..) => exposed,
+            (LocalEnd::Chunk, Some(chunk), Some(bouncing)) => bouncing.exposure(chunk),
             // A get, which exposes nothing.
             _ => NOWHERE,
         };
-        if piece.errand == Errand::Put {
+        if fragment.role == Role::Put {
             self.tell_keys(core, pe, from);
         }
         let segment = &mut core.segments[token.0];
-        let (len, ticket) = (piece.len as u32, segment.new_ticket(token));
-        let staged = match piece.errand {
-            Errand::Put => Staged::Pull { to: spot, from, len, ticket },
+        let (len, ticket) = (fragment.len as u32, segment.new_ticket(token));
+        let staged = match fragment.role {
+            Role::Put => Staged::Pull { to: spot, from, len, ticket },
             _ => Staged::Ask { from: spot, len, ticket },
         };
-        let (slot, rail) = (segment.message, segment.rail);
+        let rail = segment.rail;
+        let Some(slot) = segment.message() else { return };
         core.encode_into(slot, Body::Staged(staged));
         core.segments[token.0].stage = Stage::Ready;
         core.dispatch(token, rail);
     }
 
-    /// Gets the next bytes of a piece moved by the fabric, as many as one segment takes.
+    /// Gets the next bytes of a fragment moved by the fabric, as many as one segment takes.
     pub(in crate::engine) fn next_part<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
-        let piece = *self.state().piece(token);
+        let fragment = *self.state().fragment(token);
         let (pe, rail) = (core.segments[token.0].pe, core.segments[token.0].rail);
         if core.recovers && core.paths.is_out(pe, rail) {
             return core.lose(token, false);
         }
         let remote_rail = core.paths.get(pe, rail).remote.rail();
-        let (remote, key) = match piece.far {
-            Far::Fabric { remote, key } => (remote, key),
-            Far::Peer(_) => return,
-            Far::Exposed(at) => {
+        let (remote, key) = match fragment.remote_end {
+            RemoteEnd::Fabric { remote, key } => (remote, key),
+            RemoteEnd::Peer(_) => return,
+            RemoteEnd::Exposed(at) => {
                 let peer = self.state().peer(pe);
                 match peer.exposures.find(at, remote_rail) {
                     Some(found) => found,
@@ -118,35 +119,35 @@ impl Staging {
                 }
             }
         };
-        let (addr, desc) = match (piece.near, piece.chunk, self.bouncing()) {
-            (Near::Fabric { desc, .. }, ..) => (piece.memory, desc),
-            (Near::Chunk, Some(chunk), Some(bouncing)) => {
-                (bouncing.addr(piece.errand, chunk), desc_of(bouncing.descs(), rail))
+        let (addr, desc) = match (fragment.local_end, fragment.chunk, self.bouncing()) {
+            (LocalEnd::Fabric { desc, .. }, ..) => (fragment.memory, desc),
+            (LocalEnd::Chunk, Some(chunk), Some(bouncing)) => {
+                (bouncing.addr(fragment.role, chunk), desc_of(bouncing.descs(), rail))
             }
-            (Near::Chunk, ..) => return,
+            (LocalEnd::Chunk, ..) => return,
         };
         let most = core.rails[rail.index()].max_segment;
         let segment = &mut core.segments[token.0];
-        let direction = match piece.errand {
-            Errand::Put | Errand::Ask(_) => Direction::Write,
-            Errand::Get | Errand::Pull(_) => Direction::Read,
+        let direction = match fragment.role {
+            Role::Put | Role::Ask(_) => Direction::Write,
+            Role::Get | Role::Pull(_) => Direction::Read,
         };
         segment.transfer = Transfer {
             direction,
-            local: Local::Memory { addr: addr + piece.moved, desc },
-            len: (piece.len - piece.moved).min(most),
-            remote: remote + piece.moved as u64,
+            local: Local::Memory { addr: addr + fragment.moved, desc },
+            len: (fragment.len - fragment.moved).min(most),
+            remote: remote + fragment.moved as u64,
             key,
         };
         segment.stage = Stage::Ready;
-        core.weigh_part(token);
+        core.weigh_fragment(token);
         core.dispatch(token, rail);
     }
 
-    /// The fabric has moved bytes of a piece. Takes the completion, except for the rail's own count;
-    /// says whether it was of a piece in flight.
+    /// The fabric has moved bytes of a fragment. Takes the completion, except for the rail's own count;
+    /// says whether it was of a fragment in flight.
     #[cold]
-    pub(in crate::engine) fn completed_staged<P: Port>(
+    pub(in crate::engine) fn completed_fragment<P: Port>(
         &mut self,
         core: &mut Core<P>,
         token: Token,
@@ -156,27 +157,29 @@ impl Staging {
             return false;
         }
         let (pe, len) = (segment.pe, segment.transfer.len);
-        let piece = self.state().piece(token);
-        piece.moved += len;
-        let piece = *piece;
+        let fragment = self.state().fragment(token);
+        fragment.moved += len;
+        let fragment = *fragment;
         core.segments[token.0].stage = Stage::Staged;
-        if piece.moved < piece.len {
+        if fragment.moved < fragment.len {
             self.next_part(core, token);
             return true;
         }
-        if let (Errand::Get, Far::Exposed(_)) = (piece.errand, piece.far) {
+        if let (Role::Get, RemoteEnd::Exposed(_)) = (fragment.role, fragment.remote_end) {
             let ticket = core.segments[token.0].ticket(token);
             core.note(pe, What::Release { ticket });
-            self.end_errand(core, pe, token);
+            self.end_request(core, pe, token);
         }
-        match (piece.errand, piece.near) {
-            (Errand::Put, _) | (Errand::Get, Near::Fabric { .. }) => self.drop_piece(core, token),
+        match (fragment.role, fragment.local_end) {
+            (Role::Put, _) | (Role::Get, LocalEnd::Fabric { .. }) => {
+                self.drop_fragment(core, token)
+            }
             _ => self.copy_in(core, token),
         }
         true
     }
 
-    /// Copies what has landed in a piece's chunk to its place.
+    /// Copies what has landed in a fragment's chunk to its place.
     fn copy_in<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
         let waits = !self.state().landed.is_empty();
         if waits || !self.start_copy(core, token, CopyDirection::In) {
@@ -184,16 +187,16 @@ impl Staging {
         }
     }
 
-    /// Starts the copy of a piece that has a chunk. False if it has to be tried again.
+    /// Starts the copy of a fragment that has a chunk. False if it has to be tried again.
     pub(in crate::engine) fn start_copy<P: Port>(
         &mut self,
         core: &mut Core<P>,
         token: Token,
         direction: CopyDirection,
     ) -> bool {
-        let Piece { errand, len, memory, chunk, .. } = *self.state().piece(token);
+        let Fragment { role, len, memory, chunk, .. } = *self.state().fragment(token);
         let (Some(chunk), Some(bouncing)) = (chunk, self.bouncing()) else { return true };
-        let copy = Copy { direction, memory, chunk: bouncing.addr(errand, chunk), len };
+        let copy = Copy { direction, memory, chunk: bouncing.addr(role, chunk), len };
         match bouncing.copies.start(&copy, token.0) {
             Ok(Posted::Yes) => {
                 self.state().copying += 1;
@@ -201,7 +204,7 @@ impl Staging {
             }
             Ok(Posted::Again) => false,
             Err(error) => {
-                self.fail_piece(core, token, error);
+                self.fail_fragment(core, token, error);
                 true
             }
         }
@@ -247,7 +250,7 @@ impl Staging {
             if core.check_stream(pe).is_err() {
                 self.state().waiting(direction).pop_front();
                 if let Waiter::Mine(token) = waiter {
-                    self.drop_piece(core, token);
+                    self.drop_fragment(core, token);
                 }
                 moved = true;
                 continue;
@@ -257,7 +260,7 @@ impl Staging {
             let Some(chunk) = chunks.take() else { break };
             let token = match waiter {
                 Waiter::Mine(token) => Some(token),
-                Waiter::Peer(wanted) => self.enter_for_peer(core, &wanted),
+                Waiter::Peer(wanted) => self.begin_peer_request(core, &wanted),
             };
             let Some(token) = token else {
                 if let Some(bouncing) = self.bouncing() {
@@ -265,7 +268,7 @@ impl Staging {
                 }
                 break;
             };
-            self.state().piece(token).chunk = Some(chunk);
+            self.state().fragment(token).chunk = Some(chunk);
             if direction == CopyDirection::In {
                 self.state().waiting(direction).pop_front();
                 self.next_part(core, token);
@@ -275,7 +278,7 @@ impl Staging {
                 // It keeps its place, and what it was given.
                 self.leave_chunk(core, token);
                 if let Waiter::Peer(_) = waiter {
-                    self.leave_for_peer(core, token);
+                    self.release_peer_request(core, token);
                 }
                 break;
             }
@@ -288,34 +291,34 @@ impl Staging {
     fn copied<P: Port>(&mut self, core: &mut Core<P>, Copied { tag, result }: Copied) {
         let token = Token(tag);
         if let Err(error) = result {
-            return self.fail_piece(core, token, error);
+            return self.fail_fragment(core, token, error);
         }
-        match self.state().piece(token).errand {
-            Errand::Put => self.offer(core, token),
-            Errand::Get => self.drop_piece(core, token),
-            Errand::Pull(ticket) => self.end_for_peer(core, token, What::Pulled { ticket }),
-            Errand::Ask(ticket) => self.expose(core, token, ticket),
+        match self.state().fragment(token).role {
+            Role::Put => self.offer(core, token),
+            Role::Get => self.drop_fragment(core, token),
+            Role::Pull(ticket) => self.answer_peer_request(core, token, What::Pulled { ticket }),
+            Role::Ask(ticket) => self.expose(core, token, ticket),
         }
     }
 
-    /// A piece cannot be copied.
+    /// A fragment cannot be copied.
     #[cold]
-    fn fail_piece<P: Port>(&mut self, core: &mut Core<P>, token: Token, error: PortError) {
-        let Piece { errand, len, .. } = *self.state().piece(token);
+    fn fail_fragment<P: Port>(&mut self, core: &mut Core<P>, token: Token, error: PortError) {
+        let Fragment { role, len, .. } = *self.state().fragment(token);
         let pe = core.segments[token.0].pe;
-        match errand {
-            Errand::Put | Errand::Get => {
+        match role {
+            Role::Put | Role::Get => {
                 let failed = staging_failed(core.segments[token.0].what(), pe, len, error);
                 core.fail_stream(pe, failed);
-                self.drop_piece(core, token);
+                self.drop_fragment(core, token);
             }
-            Errand::Pull(ticket) | Errand::Ask(ticket) => {
-                self.end_for_peer(core, token, refusal(pe, ticket, &error.to_string()));
+            Role::Pull(ticket) | Role::Ask(ticket) => {
+                self.answer_peer_request(core, token, refusal(pe, ticket, &error.to_string()));
             }
         }
     }
 
-    /// The peer has answered an errand: its token, if there is such an errand.
+    /// The peer has answered an role: its token, if there is such an role.
     pub(in crate::engine) fn answered<P: Port>(
         &self,
         core: &Core<P>,
@@ -339,12 +342,12 @@ impl Staging {
         from: Exposure,
     ) {
         let segment = &mut core.segments[token.0];
-        let message = std::mem::replace(&mut segment.message, NIL);
+        let message = segment.take_message();
         segment.stage = Stage::Staged;
-        if message != NIL {
+        if let Some(message) = message {
             core.messages.forget_segment(message);
         }
-        self.state().piece(token).far = Far::Exposed(from);
+        self.state().fragment(token).remote_end = RemoteEnd::Exposed(from);
         self.fetch(core, token);
         self.pump(core);
     }
@@ -356,14 +359,14 @@ impl Staging {
         token: Token,
         payload: &[u8],
     ) -> Result<(), String> {
-        let Piece { len, memory: addr, near, .. } = *self.state().piece(token);
+        let Fragment { len, memory: addr, local_end, .. } = *self.state().fragment(token);
         if payload.len() != len {
             return Err(format!("{} bytes for a get of {len}", payload.len()));
         }
-        let reach = match (near, core.regions.reach(addr)) {
+        let reach = match (local_end, core.regions.reach(addr)) {
             (_, reach @ (Reach::Fabric | Reach::Staged)) => reach,
-            (Near::Fabric { .. }, _) => Reach::Direct,
-            (Near::Chunk, _) => match self.bouncing() {
+            (LocalEnd::Fabric { .. }, _) => Reach::Direct,
+            (LocalEnd::Chunk, _) => match self.bouncing() {
                 Some(bouncing) => {
                     bouncing.copies.reach(addr, len).map_err(|error| error.to_string())?
                 }
@@ -371,28 +374,28 @@ impl Staging {
             },
         };
         match self.store_at(core, Place { addr, reach }, payload) {
-            Ok(()) => self.drop_piece(core, token),
-            Err(error) => self.fail_piece(core, token, error),
+            Ok(()) => self.drop_fragment(core, token),
+            Err(error) => self.fail_fragment(core, token, error),
         }
         Ok(())
     }
 
-    /// An errand of ours is over: the peer may be asked for another.
-    pub(in crate::engine) fn end_errand<P: Port>(
+    /// An role of ours is over: the peer may be asked for another.
+    pub(in crate::engine) fn end_request<P: Port>(
         &mut self,
         core: &mut Core<P>,
         pe: Pe,
         token: Token,
     ) {
-        if !std::mem::take(&mut self.state().piece(token).counts) {
+        if !std::mem::take(&mut self.state().fragment(token).counts) {
             return;
         }
         let failed = core.check_stream(pe).is_err();
-        self.state().peer(pe).errands -= 1;
+        self.state().peer(pe).requests -= 1;
         while let Some(next) = self.state().peer(pe).blocked.pop(&core.segments).map(Token) {
             if failed {
                 // It does not count, so this does not come back here.
-                self.drop_piece(core, next);
+                self.drop_fragment(core, next);
                 continue;
             }
             self.ask_peer(core, next);
@@ -400,32 +403,32 @@ impl Staging {
         }
     }
 
-    /// What a piece has, as it ends: chunk, message, and its place among the errands.
-    pub(in crate::engine) fn leave_piece<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
+    /// What a fragment has, as it ends: chunk, message, and its place among the requests.
+    pub(in crate::engine) fn leave_fragment<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
         let segment = &mut core.segments[token.0];
         let (pe, stage) = (segment.pe, segment.stage);
-        let message = std::mem::replace(&mut segment.message, NIL);
+        let message = segment.take_message();
         core.give_message(message, stage);
         self.leave_chunk(core, token);
-        self.end_errand(core, pe, token);
+        self.end_request(core, pe, token);
     }
 
-    /// A piece of this lane's ends, done or not; or one of a peer's, whom nobody tells.
-    pub(in crate::engine) fn drop_piece<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
+    /// A fragment of this lane's ends, done or not; or one of a peer's, whom nobody tells.
+    pub(in crate::engine) fn drop_fragment<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
         core.unweigh(token, false);
-        if core.segments[token.0].kind == Kind::ForPeer {
-            return self.leave_for_peer(core, token);
+        if core.segments[token.0].kind == Kind::PeerRequest {
+            return self.release_peer_request(core, token);
         }
-        self.leave_piece(core, token);
+        self.leave_fragment(core, token);
         core.end_dropped(token);
     }
 
     pub(in crate::engine) fn leave_chunk<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
         self.state().moved = core.watchdog.stamp();
-        let piece = self.state().piece(token);
-        let (errand, chunk) = (piece.errand, piece.chunk.take());
+        let fragment = self.state().fragment(token);
+        let (role, chunk) = (fragment.role, fragment.chunk.take());
         if let (Some(chunk), Some(bouncing)) = (chunk, self.bouncing()) {
-            bouncing.chunks(errand.direction()).give(chunk);
+            bouncing.chunks(role.direction()).give(chunk);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The lane's side of what user threads hand over.
+//! User threads, as the proxy lane sees them: what they have handed over is carried out.
 
 use crate::engine::error::EngineError;
 use crate::engine::lane::Lane;
@@ -12,7 +12,7 @@ use crate::engine::wire::handle::HandleView;
 impl<P: Port> Lane<P> {
     /// Carries on with what user threads have handed over. Whether something moved.
     #[cold]
-    pub(in crate::engine) fn serve_users(&mut self) -> bool {
+    pub(in crate::engine) fn serve_user_threads(&mut self) -> bool {
         let Some(mut inbox) = self.inbox.take() else { return false };
         let mut moved = false;
         loop {

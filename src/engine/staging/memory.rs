@@ -1,4 +1,4 @@
-//! Words and bytes of this process that messages read and change, however they are reached.
+//! Memory of this process that messages read and change, however it is reached.
 
 use crate::engine::atomic::Atomic;
 use crate::engine::ids::Pe;

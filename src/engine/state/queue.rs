@@ -1,0 +1,88 @@
+//! A queue of segments, threaded through their slots.
+
+use crate::engine::state::segment::NIL;
+use crate::engine::state::segments::SegmentTable;
+
+/// A first-in first-out queue of segments, threaded through their slots. A segment is in at
+/// most one queue at a time.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct Queue {
+    head: u32,
+    tail: u32,
+    len: u32,
+}
+
+impl Queue {
+    pub(in crate::engine) const EMPTY: Queue = Queue { head: NIL, tail: NIL, len: 0 };
+
+    #[inline]
+    pub(in crate::engine) fn is_empty(&self) -> bool {
+        self.head == NIL
+    }
+
+    /// Segments in the queue.
+    #[inline]
+    pub(in crate::engine) fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// The segment that leaves next.
+    #[inline]
+    pub(in crate::engine) fn front(&self) -> Option<u32> {
+        (self.head != NIL).then_some(self.head)
+    }
+
+    pub(in crate::engine) fn push(&mut self, table: &mut SegmentTable, index: u32) {
+        table[index].set_next(NIL);
+        if self.tail == NIL {
+            self.head = index;
+        } else {
+            table[self.tail].set_next(index);
+        }
+        self.tail = index;
+        self.len += 1;
+    }
+
+    pub(in crate::engine) fn pop(&mut self, table: &SegmentTable) -> Option<u32> {
+        let index = self.front()?;
+        self.head = table[index].next();
+        if self.head == NIL {
+            self.tail = NIL;
+        }
+        self.len -= 1;
+        Some(index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::ids::Token;
+    use crate::engine::port::Context;
+    use crate::engine::state::segment::Stage;
+
+    fn take(table: &mut SegmentTable) -> u32 {
+        let Token(index) = table.take().unwrap();
+        table[index].stage = Stage::Ready;
+        index
+    }
+
+    #[test]
+    fn a_queue_is_first_in_first_out() {
+        let mut table = SegmentTable::new(4, |_| Context(0));
+        let mut queue = Queue::EMPTY;
+        let all: Vec<u32> = (0..4).map(|_| take(&mut table)).collect();
+        for &index in &all {
+            queue.push(&mut table, index);
+        }
+        assert_eq!(queue.len(), 4);
+        for &index in &all {
+            assert_eq!(queue.front(), Some(index));
+            assert_eq!(queue.pop(&table), Some(index));
+        }
+        assert!(queue.is_empty());
+        queue.push(&mut table, all[2]);
+        assert_eq!(queue.pop(&table), Some(all[2]));
+        assert_eq!(queue.pop(&table), None);
+    }
+}

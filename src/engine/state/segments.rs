@@ -1,0 +1,270 @@
+//! The table of segments of one lane: a fixed array with a free list.
+//!
+//! Every list of the lane (free slots, a rail's queue, a stream's held segments) is threaded
+//! through the slots by index, so that nothing is allocated after start and the room for every
+//! list is the room of the table.
+
+use crate::engine::ids::{Pe, RailId, Token};
+use crate::engine::port::{Context, Direction};
+use crate::engine::state::batch::{Batch, Batches};
+use crate::engine::state::segment::{COUNTED, Kind, NIL, Plain, Segment, Stage, mark};
+
+/// What remains to be done for a segment that has completed.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct Finished {
+    pub(in crate::engine) pe: Pe,
+    pub(in crate::engine) op: u32,
+    pub(in crate::engine) direction: Direction,
+}
+
+/// What [`SegmentTable::finish_plain`] found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::engine) enum Finish {
+    /// Such a segment, which is over.
+    Done,
+    /// Another one, or none.
+    Other,
+    /// No slot.
+    NoSlot,
+}
+
+/// The segments of a lane.
+#[derive(Debug)]
+pub(in crate::engine) struct SegmentTable {
+    slots: Box<[Segment]>,
+    free: u32,
+    used: u32,
+    /// What batches wait for.
+    pub(in crate::engine) batches: Batches,
+}
+
+impl SegmentTable {
+    /// A table of `capacity` free slots, at least 1 and below `u32::MAX`. `context` tells what the port
+    /// knows a token by.
+    pub(in crate::engine) fn new(capacity: u32, context: impl Fn(Token) -> Context) -> Self {
+        let mut slots = vec![Segment::FREE; capacity as usize].into_boxed_slice();
+        for (index, slot) in slots.iter_mut().enumerate() {
+            let next = index as u32 + 1;
+            slot.next = if next == capacity { NIL } else { next };
+            slot.context = context(Token(index as u32));
+        }
+        Self { slots, free: 0, used: 0, batches: Batches::new() }
+    }
+
+    /// Slots in use.
+    #[inline]
+    pub(in crate::engine) fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// Takes a free slot; its content is what its last user left, but for the batch, which is the current
+    /// one. None when the table is full.
+    #[inline]
+    pub(in crate::engine) fn take(&mut self) -> Option<Token> {
+        let index = self.free;
+        let slot = self.slots.get_mut(index as usize)?;
+        self.free = slot.next;
+        self.used += 1;
+        slot.tag = self.batches.take_current().0;
+        Some(Token(index))
+    }
+
+    /// As [`SegmentTable::take`], with the segment, whose batch is as it was.
+    #[inline(always)]
+    pub(in crate::engine) fn take_slot(&mut self) -> Option<(Token, &mut Segment)> {
+        let index = self.free;
+        let slot = self.slots.get_mut(index as usize)?;
+        self.free = slot.next;
+        self.used += 1;
+        Some((Token(index), slot))
+    }
+
+    /// The slot that the next segment takes.
+    #[inline(always)]
+    pub(in crate::engine) fn next_token(&self) -> Option<Token> {
+        ((self.free as usize) < self.slots.len()).then_some(Token(self.free))
+    }
+
+    /// Takes the slot that [`SegmentTable::next_token`] has named, for a message that has been sent:
+    /// about a word of `width` bytes, in slot `message` of the message table.
+    #[inline(always)]
+    pub(in crate::engine) fn take_sent(
+        &mut self,
+        (pe, rail): (Pe, RailId),
+        message: u32,
+        born: u32,
+        width: usize,
+        batch: Batch,
+    ) {
+        self.batches.begin(batch);
+        let Some((_, slot)) = self.take_slot() else { return };
+        slot.pe = pe;
+        slot.stage = Stage::Sent;
+        slot.kind = Kind::Message;
+        slot.direction = Direction::Write;
+        slot.tag = batch.0;
+        slot.rail = rail;
+        slot.place = message;
+        slot.born = born;
+        slot.transfer.len = width;
+    }
+
+    /// Gives a slot back.
+    #[inline]
+    pub(in crate::engine) fn give(&mut self, token: Token) {
+        let free = self.free;
+        let slot = &mut self.slots[token.index()];
+        debug_assert!(slot.stage != Stage::Free, "segment {token:?} given back twice");
+        slot.stage = Stage::Free;
+        slot.next = free;
+        let batch = slot.batch();
+        self.batches.end(batch, 1);
+        self.free = token.0;
+        self.used -= 1;
+    }
+
+    /// The segment, if the token is one that the fabric or the peer has at present.
+    pub(in crate::engine) fn away(&self, token: Token) -> Option<&Segment> {
+        self.slots.get(token.index()).filter(|segment| {
+            matches!(segment.stage, Stage::Posted | Stage::Sent | Stage::AtomicPosted | Stage::Lost)
+        })
+    }
+
+    /// Gives back a slot that was just taken and put to no use.
+    pub(in crate::engine) fn give_unused(&mut self, token: Token) {
+        self.slots[token.index()].stage = Stage::Ready;
+        self.give(token);
+    }
+
+    /// Frees the slot of a segment that has completed. None if the token is not of one that is
+    /// posted.
+    pub(in crate::engine) fn finish(&mut self, token: Token) -> Option<Finished> {
+        let slot = self.slots.get(token.index())?;
+        if slot.stage != Stage::Posted || slot.kind.is_staged() {
+            return None;
+        }
+        let finished = Finished { pe: slot.pe, op: slot.op(), direction: slot.direction };
+        self.give(token);
+        Some(finished)
+    }
+
+    /// What the segment is, if it is a plain one.
+    pub(in crate::engine) fn plain(&self, token: Token) -> Option<Plain> {
+        let slot = self.slots.get(token.index())?;
+        let mark = slot.mark();
+        (mark & Plain::SHAPE == Plain::POSTED && slot.tag != COUNTED).then_some(Plain { mark })
+    }
+
+    /// Frees the slot at `index` if its segment has completed and is a plain one of `of`. Otherwise
+    /// nothing happens. [`SegmentTable::count_finished`] is told of those freed.
+    #[inline(always)]
+    pub(in crate::engine) fn finish_plain(&mut self, index: usize, of: Plain) -> Finish {
+        let Some(slot) = self.slots.get_mut(index) else { return Finish::NoSlot };
+        if slot.mark() != of.mark {
+            return Finish::Other;
+        }
+        slot.stage = Stage::Free;
+        slot.next = self.free;
+        self.free = index as u32;
+        Finish::Done
+    }
+
+    /// Frees the slot at `index` if it is a message's that returns nothing, which has been sent and is
+    /// acknowledged now, and that no operation counts. Otherwise nothing happens.
+    #[inline(always)]
+    pub(in crate::engine) fn finish_message(&mut self, index: u32) -> bool {
+        let Some(slot) = self.slots.get_mut(index as usize) else { return false };
+        let tag = slot.tag;
+        let plain = mark(slot.pe, Stage::Sent, Kind::Message, Direction::Write, tag);
+        if slot.mark() != plain || tag == COUNTED {
+            return false;
+        }
+        self.batches.end(Batch(tag), 1);
+        slot.place = NIL;
+        slot.stage = Stage::Free;
+        slot.next = self.free;
+        self.free = index;
+        self.used -= 1;
+        true
+    }
+
+    /// So many segments have been freed by [`SegmentTable::finish_plain`].
+    pub(in crate::engine) fn count_finished(&mut self, of: Plain, count: u32) {
+        self.used -= count;
+        self.batches.end(of.batch(), count);
+    }
+
+    /// The tokens of all segments in use that are so.
+    pub(in crate::engine) fn tokens(&self, mut so: impl FnMut(&Segment) -> bool) -> Vec<Token> {
+        let used = self.slots.iter().enumerate().filter(|(_, slot)| slot.stage != Stage::Free);
+        let used = used.take(self.used as usize).filter(|(_, slot)| so(slot));
+        used.map(|(index, _)| Token(index as u32)).collect()
+    }
+
+    /// As [`SegmentTable::in_use`], to change them.
+    pub(in crate::engine) fn in_use_mut(&mut self) -> impl Iterator<Item = (Token, &mut Segment)> {
+        let slots = self.slots.iter_mut().enumerate();
+        let used = slots.filter(|(_, segment)| segment.stage != Stage::Free);
+        used.take(self.used as usize).map(|(index, slot)| (Token(index as u32), slot))
+    }
+
+    /// All segments in use. Slots are reused last in first out, so they are found near the front
+    /// of the table, and the search ends with the last of them.
+    pub(in crate::engine) fn in_use(&self) -> impl Iterator<Item = &Segment> {
+        let used = self.slots.iter().filter(|segment| segment.stage != Stage::Free);
+        used.take(self.used as usize)
+    }
+}
+
+impl std::ops::Index<u32> for SegmentTable {
+    type Output = Segment;
+    #[inline]
+    fn index(&self, index: u32) -> &Segment {
+        &self.slots[index as usize]
+    }
+}
+
+impl std::ops::IndexMut<u32> for SegmentTable {
+    #[inline]
+    fn index_mut(&mut self, index: u32) -> &mut Segment {
+        &mut self.slots[index as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::state::segment::named_by;
+
+    fn take(table: &mut SegmentTable) -> u32 {
+        let token = table.take().unwrap();
+        table[token.0].stage = Stage::Ready;
+        token.0
+    }
+
+    #[test]
+    fn a_full_table_gives_nothing_and_recovers() {
+        let mut table = SegmentTable::new(3, |_| Context(0));
+        let all: Vec<u32> = (0..3).map(|_| take(&mut table)).collect();
+        assert_eq!(table.used(), 3);
+        assert!(table.take().is_none());
+        table.give(Token(all[1]));
+        assert_eq!(take(&mut table), all[1]);
+        assert!(table.take().is_none());
+    }
+
+    #[test]
+    fn a_fetch_has_a_ticket_of_its_own_whatever_used_its_slot_in_between() {
+        let mut table = SegmentTable::new(1, |_| Context(0));
+        let mut tickets = std::collections::HashSet::new();
+        for _ in 0..256 {
+            let token = Token(take(&mut table));
+            assert!(tickets.insert(table[token.0].new_ticket(token).0));
+            assert_eq!(named_by(table[token.0].ticket(token)), token);
+            table.give(token);
+            let put = take(&mut table);
+            table[put].transfer.key = 7;
+            table.give(Token(put));
+        }
+    }
+}

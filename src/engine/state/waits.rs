@@ -1,0 +1,61 @@
+//! What a segment that was lost sight of waits for.
+
+/// What a segment that was lost sight of waits for, and how often it was posted again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::engine) struct Waits(pub(in crate::engine) u32);
+
+impl Waits {
+    /// Nothing.
+    pub(in crate::engine) const NONE: Waits = Waits(0);
+    /// The fabric may have the token.
+    pub(in crate::engine) const TOKEN: Waits = Waits(1);
+    /// The target may take the write.
+    pub(in crate::engine) const TARGET: Waits = Waits(2);
+    /// The peer may have applied the signal of the data.
+    pub(in crate::engine) const ASK: Waits = Waits(4);
+    /// It has been asked.
+    pub(in crate::engine) const ASKED: Waits = Waits(8);
+    /// The peer has the data: it waits for nothing.
+    pub(in crate::engine) const LANDED: Waits = Waits(16);
+
+    /// Bits of what it waits for; the count is above them.
+    const BITS: u32 = 8;
+
+    /// Both.
+    pub(in crate::engine) const fn and(self, other: Waits) -> Waits {
+        Waits(self.0 | other.0)
+    }
+
+    /// Without any of these.
+    pub(in crate::engine) const fn without(self, these: Waits) -> Waits {
+        Waits(self.0 & !these.0)
+    }
+
+    /// Whether it is among them.
+    pub(in crate::engine) const fn has(self, what: Waits) -> bool {
+        self.0 & what.0 != 0
+    }
+
+    /// Whether it is to be posted again now, or has landed.
+    pub(in crate::engine) const fn is_over(self) -> bool {
+        !self.has(Self::TOKEN.and(Self::TARGET).and(Self::ASK))
+    }
+
+    /// How often it was posted again.
+    pub(in crate::engine) const fn reissues(self) -> u32 {
+        self.0 >> Self::BITS
+    }
+
+    /// The count alone, with these to wait for.
+    pub(in crate::engine) const fn counting(self, these: Waits) -> Waits {
+        Waits(self.reissues() << Self::BITS | these.0)
+    }
+
+    /// It is posted again.
+    pub(in crate::engine) const fn again(self) -> Waits {
+        Waits((self.reissues() + 1) << Self::BITS)
+    }
+}
+
+/// Most times that a segment is posted again.
+pub(in crate::engine) const REISSUES: u32 = 64;
