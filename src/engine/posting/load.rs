@@ -106,7 +106,6 @@ impl<P: Port> Core<P> {
 
     /// Lets a segment of an operation leave by a path that was chosen by load. It belongs to those before any
     /// fence.
-    #[expect(clippy::too_many_arguments, reason = "what a segment is")]
     pub(in crate::engine) fn send_cut(
         &mut self,
         cut: Cut,

@@ -33,12 +33,12 @@ impl Staging {
                 self.store_at(core, place, payload).map_err(|e| e.to_string())
             }
             Staged::Pull { to, from, len, ticket } => {
-                self.want(core, pe, Role::Pull(ticket), to, from, len as usize, ticket);
+                self.want(core, pe, Role::Pull(ticket), to, from, len as usize);
                 Ok(())
             }
             Staged::Ask { from, len, ticket } => {
                 let nothing = Exposure { slot: 0, stamp: 0, offset: 0 };
-                self.want(core, pe, Role::Ask(ticket), from, nothing, len as usize, ticket);
+                self.want(core, pe, Role::Ask(ticket), from, nothing, len as usize);
                 Ok(())
             }
             _ => Ok(()),
@@ -85,8 +85,8 @@ impl Staging {
         spot: Spot,
         from: Exposure,
         len: usize,
-        ticket: Ticket,
     ) {
+        let (Role::Pull(ticket) | Role::Ask(ticket)) = role else { return };
         let place = match core.regions.locate(spot, len) {
             Ok(place) => place,
             Err(fault) => return self.refuse(core, pe, ticket, &fault.to_string()),

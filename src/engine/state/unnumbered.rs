@@ -19,6 +19,7 @@ pub(in crate::engine) struct Unnumbered {
 }
 
 /// What it says.
+#[expect(clippy::large_enum_variant, reason = "few wait at a time, and none is to be allocated")]
 #[derive(Clone, Debug)]
 pub(in crate::engine) enum What {
     /// The word before a fetching operation.
