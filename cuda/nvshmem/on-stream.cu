@@ -120,6 +120,53 @@ void verify_put_signal(Job &job, Buffers &buffers, size_t bytes, int operation, 
     job.barrier();
 }
 
+// Counts the bytes that are not what the seed says.
+__global__ void count_wrong(const uint8_t *buffer, size_t bytes, uint64_t seed,
+                            unsigned long long *wrong) {
+    for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < bytes; i += gridDim.x * blockDim.x) {
+        if (buffer[i] != pattern(seed, i)) {
+            atomicAdd(wrong, 1);
+        }
+    }
+}
+
+// Puts that nothing but their signal says the end of. What arrived is looked at on the stream the
+// moment the signal is seen: data that comes after its signal is found as stale.
+void verify_put_signal_nbi(Job &job, Buffers &buffers, size_t bytes, int operation,
+                           uint64_t rounds, Progress &progress, uint64_t first) {
+    const bool adds = operation == NVSHMEM_SIGNAL_ADD;
+    uint64_t *word = adds ? buffers.added.get() : buffers.set.get();
+    uint64_t &count = adds ? progress.added : progress.set;
+    Symmetric<unsigned long long> wrong(job, rounds);
+    begin_round(job, buffers);
+    const size_t blocks = std::min<size_t>((bytes + kThreads - 1) / kThreads, 64);
+    for (uint64_t i = 0; i < rounds; i++) {
+        count++;
+        fill_on_stream(job, buffers.source.get(), bytes, seed_of(job.pe(), first + i));
+        nvshmemx_putmem_signal_nbi_on_stream(buffers.dest.get(), buffers.source.get(), bytes, word,
+                                             adds ? 1 : count, operation, job.next(), job.stream());
+        wait_on_stream(job, word, count);
+        count_wrong<<<unsigned(blocks), kThreads, 0, job.stream()>>>(
+            buffers.dest.get(), bytes, seed_of(job.previous(), first + i), wrong.get() + i);
+        job.require(cudaGetLastError(), "kernel launch");
+        // The source is filled anew, and the peer's data looked at, before the next round.
+        nvshmemx_quiet_on_stream(job.stream());
+        nvshmemx_barrier_all_on_stream(job.stream());
+    }
+    job.synchronize();
+    uint64_t stale = 0, most = 0;
+    for (const unsigned long long bad : wrong.read()) {
+        stale += bad != 0;
+        most = std::max<uint64_t>(most, bad);
+    }
+    if (stale != 0) {
+        job.fail(std::string("put_signal_nbi, ") + (adds ? "ADD" : "SET") + ", " +
+                 std::to_string(bytes) + " bytes: the signal came before its data in " +
+                 std::to_string(stale) + " of " + std::to_string(rounds) + " rounds, up to " +
+                 std::to_string(most) + " bytes were stale");
+    }
+}
+
 void verify_signal(Job &job, Buffers &buffers, Progress &progress) {
     progress.set++;
     progress.added += 5;
@@ -140,7 +187,7 @@ void verify_signal(Job &job, Buffers &buffers, Progress &progress) {
     job.barrier();
 }
 
-void verify_all(Job &job, uint64_t highest) {
+void verify_all(Job &job, uint64_t highest, uint64_t rounds) {
     if (!can_wait_on_stream() && job.pe() == 0) {
         std::printf(
             "# on-stream: several PEs share a GPU without MPS; barriers stand in for "
@@ -156,6 +203,12 @@ void verify_all(Job &job, uint64_t highest) {
         }
         for (const int operation : {NVSHMEM_SIGNAL_SET, NVSHMEM_SIGNAL_ADD}) {
             verify_put_signal(job, buffers, bytes, operation, progress, ++round);
+        }
+    }
+    for (const size_t bytes : {uint64_t(8), uint64_t(4096), uint64_t(65536), highest}) {
+        for (const int operation : {NVSHMEM_SIGNAL_SET, NVSHMEM_SIGNAL_ADD}) {
+            verify_put_signal_nbi(job, buffers, bytes, operation, rounds, progress, round + 1);
+            round += rounds;
         }
     }
     verify_signal(job, buffers, progress);
@@ -185,13 +238,15 @@ void measure(Job &job, const std::vector<uint64_t> &sizes, uint64_t iterations) 
 }  // namespace
 
 int main(int argc, char **argv) {
-    uint64_t lowest = 4, highest = 1 << 20, iterations = 20;
+    uint64_t lowest = 4, highest = 1 << 20, iterations = 20, rounds = 20, longest = 300'007;
     parse_or_exit(argc, argv, "on-stream", "Puts, gets and signals in the order of a CUDA stream.",
                   {{"min", "smallest size in bytes", &lowest, 1, 1 << 28},
                    {"max", "largest size in bytes", &highest, 1, 1 << 28},
-                   {"iters", "timed operations per size", &iterations, 1, 1'000'000}});
+                   {"iters", "timed operations per size", &iterations, 1, 1'000'000},
+                   {"rounds", "checked puts with signal per size", &rounds, 1, 1'000'000},
+                   {"checked", "largest size that is checked", &longest, 65536, 1 << 28}});
     Job job("on-stream");
-    verify_all(job, std::min<uint64_t>(highest, 300'007));
+    verify_all(job, longest, rounds);
     measure(job, sizes_between(lowest, highest), iterations);
     return job.finish();
 }
