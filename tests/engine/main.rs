@@ -15,6 +15,7 @@ mod health;
 mod job;
 mod native;
 mod random;
+mod separate_signals;
 mod signals;
 mod staged;
 mod stripes;

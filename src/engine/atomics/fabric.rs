@@ -19,11 +19,11 @@ use crate::engine::error::EngineError;
 use crate::engine::ids::Token;
 use crate::engine::port::{Direction, Port};
 use crate::engine::posting::Core;
+use crate::engine::posting::dispatch::Behind;
 use crate::engine::request::{AtomicRequest, ResultPlace};
 use crate::engine::state::fabric_atomics::Next;
 pub use crate::engine::state::fabric_atomics::{AtomicPath, TARGET_RAIL};
-use crate::engine::state::operation::OpId;
-use crate::engine::state::segment::Stage;
+use crate::engine::state::segment::{Stage, WriteClass};
 
 /// A word that an atomic has fetched, and where it goes.
 #[derive(Debug)]
@@ -34,12 +34,11 @@ pub(in crate::engine) struct Fetched {
     pub(in crate::engine) width: usize,
 }
 
-/// Submits an atomic if there is room for it, chained to an operation if one is given. Never
-/// blocks.
+/// Submits an atomic if there is room for it, to leave behind `what`. Never blocks.
 pub(in crate::engine) fn submit<P: Port>(
     core: &mut Core<P>,
     request: &AtomicRequest<'_>,
-    chained_to: OpId,
+    what: Behind,
 ) -> Result<bool, EngineError> {
     core.stream_to(request.pe)?;
     let (remote, offset) = request.word()?;
@@ -58,10 +57,11 @@ pub(in crate::engine) fn submit<P: Port>(
     segment.born = core.watchdog.stamp();
     segment.direction = Direction::Write;
     segment.set_atomic_slot(slot);
+    segment.class = WriteClass::Word;
     segment.rail = path.rail;
     segment.transfer.direction = Direction::Write;
     segment.transfer.len = request.atomic.width.bytes();
-    core.set_out_behind(token, chained_to);
+    core.set_out_behind(token, what);
     core.check_stream(request.pe)?;
     Ok(true)
 }

@@ -11,7 +11,7 @@ use crate::engine::ids::{Pe, Token};
 use crate::engine::lane::Lane;
 use crate::engine::port::{Direction, Local, Port, Transfer};
 use crate::engine::state::batch::Batch;
-use crate::engine::state::segment::{Segment, Stage};
+use crate::engine::state::segment::{Segment, Stage, WriteClass};
 use crate::engine::wire::handle::{HandleBytes, HandleView};
 use crate::engine::wire::message::{MAX_EAGER, Spot};
 
@@ -115,7 +115,7 @@ impl<P: Port> Lane<P> {
         // All is in its place before the fabric is asked. So if it declines, the segment is one that
         // waits, and what it takes to say so need not be kept through the call.
         let transfer = Transfer { direction, local, len, remote, key };
-        segment.make_plain(pe, direction, batch);
+        segment.make_plain(pe, direction, stream.put_class(), batch);
         segment.rail = path.rail;
         segment.transfer = transfer;
         stream.begin(direction);
@@ -218,6 +218,11 @@ impl<P: Port> Lane<P> {
         let Some(at) = word.spot(addr, width as u64) else { return false };
         // A stream that has failed is closed as well.
         let closed = stream.is_closed();
+        let class = if data.is_some() { stream.put_class() } else { WriteClass::Word };
+        // A signal waits for the puts before it, which the long way sees to.
+        if data.is_none() && atomic.op.is_signal() && stream.puts_under_way() != 0 {
+            return false;
+        }
         let Some(link) = stream.link.as_deref_mut() else { return false };
         // The general way ends a burst.
         if closed || !self.core.has_short || self.core.withheld != 0 {
@@ -246,13 +251,17 @@ impl<P: Port> Lane<P> {
         }
         self.core.messages.take_next(link, slot, token.0, numbers.0, path.rail);
         let born = self.core.watchdog.stamp();
-        self.core.segments.take_sent((pe, path.rail), slot, born, width, batch);
+        self.core.segments.take_sent((pe, path.rail), slot, born, width, class, batch);
         link.carried(numbers.1);
         link.take_number();
         if link.enters_control() {
             self.core.control.push_back(pe);
         }
-        stream.begin(Direction::Write);
+        if class == WriteClass::Word {
+            stream.begin_word();
+        } else {
+            stream.begin(Direction::Write);
+        }
         stream.rotate(&self.core.paths);
         true
     }

@@ -137,7 +137,7 @@ impl<P: Port> Lane<P> {
         segment.stage = Stage::Ready;
         self.core.ops.add(op.0);
         if let Some(stream) = self.core.streams.find_mut(me) {
-            stream.begin(direction);
+            stream.begin_segment(&mut self.core.segments[token.0]);
         }
         self.core.dispatch(token, rail);
         Ok(true)

@@ -7,12 +7,12 @@ use crate::engine::ids::Pe;
 use crate::engine::lane::Lane;
 use crate::engine::port::Port;
 use crate::engine::port::copies::Reach;
+use crate::engine::posting::dispatch::Behind;
 use crate::engine::posting::failure::local_fault;
 use crate::engine::recovery::Recovery;
 use crate::engine::request::{AtomicRequest, LocalSide, PutSignalRequest, Request, refused};
 use crate::engine::signal::Way;
 use crate::engine::signal::counted::{Counting, Tagged};
-use crate::engine::state::operation::OpId;
 use crate::engine::state::paths::Hop;
 use crate::engine::state::regions::Place;
 use crate::engine::striping::pinned::{pinned_path, submit_pinned};
@@ -23,7 +23,10 @@ impl<P: Port> Lane<P> {
     /// Starts an atomic operation. [`Lane::quiet`] waits for its end; a fetched word, and its flag
     /// after it, are stored as soon as they arrive.
     ///
-    /// It is carried out by the peer's proxy thread, exactly once, in order behind a fence.
+    /// It is carried out by the peer's proxy thread, exactly once, in order behind a fence. A signal's own
+    /// operations ([`AtomicOp::is_signal`](crate::engine::atomic::AtomicOp::is_signal)) take effect behind the puts
+    /// that this lane has started to the same PE before: NVSHMEM's host interface sends a put and its signal as two
+    /// calls with no fence in between.
     ///
     /// # Errors
     /// Bad arguments, a peer that has failed before, or a fabric that takes nothing more.
@@ -35,8 +38,9 @@ impl<P: Port> Lane<P> {
             self.fence(request.pe)?;
         }
         self.end_burst();
+        let what = if request.atomic.op.is_signal() { Behind::Puts } else { Behind::Nothing };
         let mut idle = 0;
-        while !self.try_chained(request, OpId::NONE, None)? {
+        while !self.try_atomic(request, what, None)? {
             self.make_room(&mut idle)?;
         }
         Ok(())
@@ -105,7 +109,7 @@ impl<P: Port> Lane<P> {
         let to = Spot { slot: remote.slot(), offset };
         let mut idle = 0;
         let body = |at, atomic| Body::PutSignal { at, atomic, to, payload };
-        while !self.core.try_message(signal, OpId::NONE, None, body)? {
+        while !self.core.try_message(signal, Behind::Nothing, None, body)? {
             self.make_room(&mut idle)?;
         }
         Ok(())
@@ -149,7 +153,7 @@ impl<P: Port> Lane<P> {
         signal: &AtomicRequest<'_>,
         number: Option<u32>,
     ) -> Result<bool, EngineError> {
-        let submitted = self.try_chained(signal, OpId::NONE, number);
+        let submitted = self.try_atomic(signal, Behind::Nothing, number);
         if let (Some(recovery), false) =
             (self.recovery.as_deref_mut(), matches!(submitted, Ok(false)))
         {
@@ -187,7 +191,7 @@ impl<P: Port> Lane<P> {
                 self.make_room(&mut idle)?;
             }
         }
-        while !self.try_chained(signal, op, None)? {
+        while !self.try_atomic(signal, Behind::Operation(op), None)? {
             self.make_room(&mut idle)?;
         }
         Ok(())
@@ -239,26 +243,26 @@ impl<P: Port> Lane<P> {
         loop {
             let segments = counting.segments;
             let body = |at, atomic| Body::CountedSignal { at, atomic, tag, segments };
-            if self.core.try_message(signal, OpId::NONE, None, body)? {
+            if self.core.try_message(signal, Behind::Nothing, None, body)? {
                 return Ok(());
             }
             self.make_room(&mut idle)?;
         }
     }
 
-    /// Submits an atomic if there is room for it, chained to an operation if one is given. `order` is the number
-    /// of the ordered put that it is the signal of. Never blocks.
+    /// Submits an atomic if there is room for it, to leave behind `what`. `order` is the number of the ordered put
+    /// that it is the signal of. Never blocks.
     #[inline]
-    fn try_chained(
+    fn try_atomic(
         &mut self,
         request: &AtomicRequest<'_>,
-        op: OpId,
+        what: Behind,
         order: Option<u32>,
     ) -> Result<bool, EngineError> {
         if self.core.atomics.is_some() && !is_staged_word(request) {
-            return fabric::submit(&mut self.core, request, op);
+            return fabric::submit(&mut self.core, request, what);
         }
-        self.core.try_message(request, op, order, |at, atomic| Body::Atomic { at, atomic })
+        self.core.try_message(request, what, order, |at, atomic| Body::Atomic { at, atomic })
     }
 }
 

@@ -211,7 +211,7 @@ impl<P: Port> Lane<P> {
                 continue;
             }
             segment.stage = Stage::Ready;
-            stream.begin(request.direction);
+            stream.begin_segment(segment);
             self.core.dispatch(token, rail);
             self.core.check_stream(request.pe)?;
         }

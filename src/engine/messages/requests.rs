@@ -13,20 +13,20 @@ use crate::engine::error::EngineError;
 use crate::engine::ids::Pe;
 use crate::engine::port::{Direction, Port};
 use crate::engine::posting::Core;
+use crate::engine::posting::dispatch::Behind;
 use crate::engine::request::AtomicRequest;
 use crate::engine::state::operation::OpId;
-use crate::engine::state::segment::Kind;
+use crate::engine::state::segment::{Kind, WriteClass};
 use crate::engine::wire::message::{Body, Message, Spot};
 use crate::engine::wire::window::Seq;
 
 impl<P: Port> Core<P> {
-    /// Submits a message about a word if there is room for it, chained to an operation if one is
-    /// given. `order` is the number of the ordered put that it is the signal of. Never blocks.
+    /// Submits a message about a word if there is room for it, to leave behind `what`. `order` is the number of the ordered put that it is the signal of. Never blocks.
     #[inline]
     pub(in crate::engine) fn try_message<'b>(
         &mut self,
         request: &AtomicRequest<'_>,
-        chained_to: OpId,
+        what: Behind,
         order: Option<u32>,
         body: impl FnOnce(Spot, Atomic) -> Body<'b>,
     ) -> Result<bool, EngineError> {
@@ -56,12 +56,16 @@ impl<P: Port> Core<P> {
         segment.direction = Direction::Write;
         segment.born = self.watchdog.stamp();
         segment.set_message(slot);
+        segment.class = WriteClass::Word;
         segment.rail = path.rail;
         // Numbers are given when the message leaves: one that waits must not hold up the window.
         let body = match fetch {
             None => body(at, atomic),
             Some(_) => Body::Fetch { at, atomic, ticket: segment.new_ticket(token), place },
         };
+        if let Body::PutSignal { .. } = body {
+            segment.class = WriteClass::EvenPut;
+        }
         if let Body::CountedSignal { tag, .. } = body {
             segment.set_counted_signal(tag);
         } else if let Some(number) = order {
@@ -74,7 +78,7 @@ impl<P: Port> Core<P> {
         }
         stream.rotate(&self.paths);
 
-        self.set_out_behind(token, chained_to);
+        self.set_out_behind(token, what);
         self.check_stream(request.pe)?;
         Ok(true)
     }

@@ -2,7 +2,7 @@
 //! and what is behind them.
 
 use crate::engine::ids::Token;
-use crate::engine::port::{Direction, POLL_BATCH, Port};
+use crate::engine::port::{POLL_BATCH, Port};
 use crate::engine::posting::{Core, Event};
 use crate::engine::state::operation::OpId;
 use crate::engine::state::segment::{Kind, Plain, Segment, Stage};
@@ -77,7 +77,7 @@ impl<'a> Drain<'a> {
     fn start_run(&mut self, token: Token) {
         self.end_run();
         match self.segments.plain(token) {
-            // A closed stream may be opened by the end of this segment.
+            // The end of this segment may be what something in the stream waits for.
             Some(run) if self.streams.is_open(run.pe()) => {
                 self.run = run;
                 self.segments.finish_plain(token.index(), run);
@@ -129,13 +129,13 @@ impl<P: Port> Core<P> {
     /// In this order: a signal chained to the operation is under way before its data is not, so the
     /// stream is never quiet in between.
     #[inline(always)]
-    pub(in crate::engine) fn ended(&mut self, Finished { pe, op, direction }: Finished) {
+    pub(in crate::engine) fn ended(&mut self, Finished { pe, op, direction, class }: Finished) {
         if op != OpId::NONE.0 {
             self.op_done(op);
         }
         let Some(stream) = self.streams.find_mut(pe) else { return };
-        if stream.end(direction) {
-            self.open_stream(pe);
+        if stream.end(direction, class) {
+            self.release(pe);
         }
     }
 
@@ -148,10 +148,11 @@ impl<P: Port> Core<P> {
     /// A signal's data is delivered: the signal may leave, or is dropped with the rest of a stream
     /// that has failed. Not before fences that came later, which is why it does not look at them.
     pub(in crate::engine) fn unchain(&mut self, token: Token) {
-        let Segment { pe, rail, .. } = self.segments[token.0];
+        let segment = &mut self.segments[token.0];
+        let Segment { pe, rail, .. } = *segment;
         match self.streams.find_mut(pe) {
             Some(stream) if stream.error.is_none() => {
-                stream.begin(Direction::Write);
+                stream.begin_segment(segment);
                 self.queue(token, rail);
             }
             _ => self.drop_segment(token),
@@ -175,7 +176,7 @@ impl<P: Port> Core<P> {
     /// Ends a segment that is not posted and will not be, and that has nothing any more.
     pub(in crate::engine) fn end_dropped(&mut self, token: Token) {
         let segment = self.segments[token.0];
-        let Segment { pe, stage, direction, .. } = segment;
+        let Segment { pe, stage, .. } = segment;
         let op = segment.op();
         if segment.is_reissued_write() {
             self.reissued_ended(pe);
@@ -186,7 +187,7 @@ impl<P: Port> Core<P> {
                 self.op_done(op);
             }
         } else {
-            self.ended(Finished { pe, op, direction });
+            self.ended(Finished::of(&segment));
         }
     }
 

@@ -20,6 +20,17 @@ pub(in crate::engine) enum Left {
     Failed(PortError),
 }
 
+/// What a segment that changes a word is to come after, besides the fences before it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::engine) enum Behind {
+    /// Nothing.
+    Nothing,
+    /// An operation.
+    Operation(OpId),
+    /// The puts that were started before to the same PE.
+    Puts,
+}
+
 impl<P: Port> Core<P> {
     /// Fills in a segment of an operation.
     pub(in crate::engine) fn fill(
@@ -135,12 +146,13 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// A segment sets out, or waits for an operation to end if one is given.
+    /// A segment that changes a word sets out, once what it is to come after has ended.
     #[inline]
-    pub(in crate::engine) fn set_out_behind(&mut self, token: Token, op: OpId) {
-        if op == OpId::NONE {
+    pub(in crate::engine) fn set_out_behind(&mut self, token: Token, what: Behind) {
+        let Behind::Operation(op) = what else {
+            self.segments[token.0].follows_puts = what == Behind::Puts;
             return self.set_out(token);
-        }
+        };
         self.segments[token.0].stage = Stage::Chained;
         if self.ops.chain(op, token.0) {
             self.unchain(token);
@@ -150,11 +162,31 @@ impl<P: Port> Core<P> {
     /// A segment that the core moves itself, and that has all it needs, sets out, or waits behind its
     /// stream's fence.
     pub(in crate::engine) fn set_out(&mut self, token: Token) {
-        if self.passes_fence(token) {
+        if self.passes_fence(token) && !self.waits_for_puts(token) {
             let rail = self.segments[token.0].rail;
             self.segments[token.0].stage = Stage::Ready;
             self.dispatch(token, rail);
         }
+    }
+
+    /// Whether a segment that is under way is a signal that goes out behind the puts before it, and there are some.
+    /// [`Core::release`] lets it go.
+    #[inline]
+    fn waits_for_puts(&mut self, token: Token) -> bool {
+        let segment = &mut self.segments[token.0];
+        if !std::mem::take(&mut segment.follows_puts) {
+            return false;
+        }
+        let pe = segment.pe;
+        let Some(stream) = self.streams.find_mut(pe) else { return false };
+        if stream.puts_under_way() == 0 {
+            return false;
+        }
+        segment.stage = Stage::BehindPuts;
+        stream.park(&mut self.segments, token.0);
+        // Some puts may be messages.
+        self.want_ack(pe);
+        true
     }
 
     /// Whether a segment that has all it needs is under way from now on. Else it waits behind its stream's
@@ -170,7 +202,7 @@ impl<P: Port> Core<P> {
             self.want_ack(pe);
             return false;
         }
-        stream.begin(direction);
+        stream.begin_segment(segment);
         true
     }
 
@@ -216,9 +248,20 @@ impl<P: Port> Core<P> {
         moved
     }
 
-    /// Moves to the rails' queues the held writes whose fence has been passed.
+    /// Moves to the rails' queues the signals whose puts have ended, and the held writes whose fence has been passed.
     #[cold]
-    pub(in crate::engine) fn open_stream(&mut self, pe: Pe) {
+    pub(in crate::engine) fn release(&mut self, pe: Pe) {
+        while let Some(stream) = self.streams.find_mut(pe) {
+            let Some(index) = stream.unpark(&self.segments) else { break };
+            let segment = &mut self.segments[index];
+            segment.born = self.watchdog.stamp();
+            let rail = segment.rail;
+            if self.recovers && self.paths.is_out(pe, rail) {
+                self.send_elsewhere(Token(index));
+            } else {
+                self.queue(Token(index), rail);
+            }
+        }
         let Some(stream) = self.streams.find_mut(pe) else { return };
         let Some(epoch) = stream.passed(&self.segments) else { return };
         while let Some(stream) = self.streams.find_mut(pe) {
@@ -230,8 +273,11 @@ impl<P: Port> Core<P> {
             segment.stage = Stage::Ready;
             segment.born = self.watchdog.stamp();
             let (rail, kind) = (segment.rail, segment.kind);
-            stream.begin(Direction::Write);
+            stream.begin_segment(segment);
             stream.held.pop(&self.segments);
+            if self.waits_for_puts(Token(index)) {
+                continue;
+            }
             if kind.has_mover() {
                 self.raise(Event::Begins(Token(index)));
                 continue;

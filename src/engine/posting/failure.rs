@@ -106,9 +106,12 @@ impl<P: Port> Core<P> {
         if let Some(stream) = self.streams.find_mut(pe) {
             stream.close();
             stream.error.get_or_insert_with(|| Box::new(failed.clone()));
-            let mut held = std::mem::replace(&mut stream.held, Queue::EMPTY);
-            while let Some(index) = held.pop(&self.segments) {
-                self.drop_segment(Token(index));
+            let held = std::mem::replace(&mut stream.held, Queue::EMPTY);
+            let parked = stream.take_parked();
+            for mut waiting in [held, parked] {
+                while let Some(index) = waiting.pop(&self.segments) {
+                    self.drop_segment(Token(index));
+                }
             }
         }
     }

@@ -7,7 +7,7 @@ use crate::engine::posting::Core;
 use crate::engine::request::{LocalSide, Request, refused};
 use crate::engine::state::operation::OpId;
 use crate::engine::state::paths::Hop;
-use crate::engine::state::segment::{Kind, Segment, Stage};
+use crate::engine::state::segment::{Kind, Segment, Stage, WriteClass};
 use crate::engine::wire::handle::HandleView;
 
 /// What a segment is whose rail was chosen by load.
@@ -105,7 +105,8 @@ impl<P: Port> Core<P> {
     }
 
     /// Lets a segment of an operation leave by a path that was chosen by load. It belongs to those before any
-    /// fence.
+    /// fence. `of` is the class of the operation, if that is under way.
+    #[expect(clippy::too_many_arguments, reason = "what a segment is")]
     pub(in crate::engine) fn send_cut(
         &mut self,
         cut: Cut,
@@ -113,6 +114,7 @@ impl<P: Port> Core<P> {
         hop: &Hop,
         transfer: Transfer,
         op: OpId,
+        of: Option<WriteClass>,
         now: u64,
     ) {
         let Some(token) = self.segments.take() else { return };
@@ -128,7 +130,11 @@ impl<P: Port> Core<P> {
         self.cuts.used += 1;
         self.weigh(token, now);
         if let Some(stream) = self.streams.find_mut(pe) {
-            stream.begin(transfer.direction);
+            let segment = &mut self.segments[token.0];
+            match of {
+                None => stream.begin_segment(segment),
+                Some(class) => stream.begin_part(segment, class),
+            }
         }
         self.dispatch(token, hop.rail);
     }

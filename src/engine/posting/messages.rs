@@ -110,21 +110,19 @@ impl<P: Port> Core<P> {
             *heard = ack;
         }
         while let Some(stream) = self.streams.find_mut(pe) {
-            // Most are plain: they end here, and the stream is told of all of them at once.
-            let mut plain = 0;
+            // Most are plain: they end here, and what waits for them is looked at once.
             let mut other = None;
             while let Some((slot, segment)) = self.messages.pop_acked(stream.link(), ack) {
                 self.messages.give(slot);
-                if self.segments.finish_message(segment) {
-                    plain += 1;
+                if let Some(class) = self.segments.finish_message(segment) {
+                    stream.end_message(class);
                 } else if segment != NIL {
                     other = Some(segment);
                     break;
                 }
             }
-            let opens = stream.end_messages(plain);
-            if opens {
-                self.open_stream(pe);
+            if stream.end_messages() {
+                self.release(pe);
             }
             let Some(segment) = other else { break };
             self.segments[segment].no_message();

@@ -208,7 +208,7 @@ impl Watchdog {
                     Stage::Pooled => "waits for a rail",
                     Stage::Lost => "its path has failed: the peer has not closed its rail yet",
                     Stage::Windowed => "waits for acknowledgements of earlier ones",
-                    Stage::Held | Stage::Chained | Stage::Free => "not sent",
+                    Stage::Held | Stage::Chained | Stage::BehindPuts | Stage::Free => "not sent",
                 },
                 writes: stream.outstanding(Direction::Write),
                 reads: stream.outstanding(Direction::Read),

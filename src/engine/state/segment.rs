@@ -23,6 +23,8 @@ pub(in crate::engine) enum Stage {
     Posted,
     /// A signal that waits for the data of its own put.
     Chained,
+    /// A signal that waits for the puts before it.
+    BehindPuts,
     /// A message that waits for the peer's window.
     Windowed,
     /// A message that has left; the peer's acknowledgement, or its reply, is outstanding.
@@ -96,6 +98,20 @@ impl Kind {
     }
 }
 
+/// What a write is among those of its stream: a put, of one of two generations, or a change of a word.
+///
+/// A signal that is sent apart from its data waits for the generation of puts before it; see
+/// [`Stream`](crate::engine::state::stream::Stream).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::engine) enum WriteClass {
+    /// Bytes, or a message with bytes.
+    EvenPut,
+    /// The same, of the other generation.
+    OddPut,
+    /// An atomic or a signal without bytes.
+    Word,
+}
+
 /// One segment and its place in the list it is in.
 ///
 /// Two cache lines, so that an index becomes an address with a shift. The first five fields, in this
@@ -135,6 +151,10 @@ pub(in crate::engine) struct Segment {
     wait: u32,
     /// By kind: remote data, the tag of a signal, the number of an ordered put, or the place of a fetch.
     data: u32,
+    /// What it is among the writes of its stream, if it is one.
+    pub(in crate::engine) class: WriteClass,
+    /// It is a signal that goes out behind the puts before it.
+    pub(in crate::engine) follows_puts: bool,
     /// How often the slot has been used for a fetch; see [`Segment::ticket`]. Transfers in between
     /// leave it as it is.
     fetches: u8,
@@ -169,7 +189,14 @@ impl Segment {
 
     /// Makes it plain: posted, a transfer, counted by no operation.
     #[inline(always)]
-    pub(in crate::engine) fn make_plain(&mut self, pe: Pe, direction: Direction, batch: Batch) {
+    pub(in crate::engine) fn make_plain(
+        &mut self,
+        pe: Pe,
+        direction: Direction,
+        class: WriteClass,
+        batch: Batch,
+    ) {
+        self.class = class;
         self.pe = pe;
         self.stage = Stage::Posted;
         self.kind = Kind::Transfer;
@@ -407,6 +434,8 @@ impl Segment {
         batch: Batch::NONE,
         wait: 0,
         data: 0,
+        class: WriteClass::EvenPut,
+        follows_puts: false,
         fetches: 0,
         transfer: Transfer {
             direction: Direction::Write,

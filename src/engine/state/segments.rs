@@ -7,7 +7,7 @@
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::{Context, Direction};
 use crate::engine::state::batch::{Batch, Batches};
-use crate::engine::state::segment::{COUNTED, Kind, NIL, Plain, Segment, Stage, mark};
+use crate::engine::state::segment::{COUNTED, Kind, NIL, Plain, Segment, Stage, WriteClass, mark};
 
 /// What remains to be done for a segment that has completed.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +15,15 @@ pub(in crate::engine) struct Finished {
     pub(in crate::engine) pe: Pe,
     pub(in crate::engine) op: u32,
     pub(in crate::engine) direction: Direction,
+    pub(in crate::engine) class: WriteClass,
+}
+
+impl Finished {
+    /// That of a segment that ends.
+    pub(in crate::engine) fn of(segment: &Segment) -> Self {
+        let Segment { pe, direction, class, .. } = *segment;
+        Self { pe, op: segment.op(), direction, class }
+    }
 }
 
 /// What [`SegmentTable::finish_plain`] found.
@@ -58,7 +67,7 @@ impl SegmentTable {
     }
 
     /// Takes a free slot; its content is what its last user left, but for the batch, which is the current
-    /// one. None when the table is full.
+    /// one, and what it is among the writes, which is a put. None when the table is full.
     #[inline]
     pub(in crate::engine) fn take(&mut self) -> Option<Token> {
         let index = self.free;
@@ -66,6 +75,7 @@ impl SegmentTable {
         self.free = slot.next;
         self.used += 1;
         slot.tag = self.batches.take_current().0;
+        (slot.class, slot.follows_puts) = (WriteClass::EvenPut, false);
         Some(Token(index))
     }
 
@@ -94,6 +104,7 @@ impl SegmentTable {
         message: u32,
         born: u32,
         width: usize,
+        class: WriteClass,
         batch: Batch,
     ) {
         self.batches.begin(batch);
@@ -103,6 +114,7 @@ impl SegmentTable {
         slot.kind = Kind::Message;
         slot.direction = Direction::Write;
         slot.tag = batch.0;
+        slot.class = class;
         slot.rail = rail;
         slot.place = message;
         slot.born = born;
@@ -143,7 +155,7 @@ impl SegmentTable {
         if slot.stage != Stage::Posted || slot.kind.is_staged() {
             return None;
         }
-        let finished = Finished { pe: slot.pe, op: slot.op(), direction: slot.direction };
+        let finished = Finished::of(slot);
         self.give(token);
         Some(finished)
     }
@@ -170,14 +182,14 @@ impl SegmentTable {
     }
 
     /// Frees the slot at `index` if it is a message's that returns nothing, which has been sent and is
-    /// acknowledged now, and that no operation counts. Otherwise nothing happens.
+    /// acknowledged now, and that no operation counts; gives its class. Otherwise nothing happens.
     #[inline(always)]
-    pub(in crate::engine) fn finish_message(&mut self, index: u32) -> bool {
-        let Some(slot) = self.slots.get_mut(index as usize) else { return false };
+    pub(in crate::engine) fn finish_message(&mut self, index: u32) -> Option<WriteClass> {
+        let slot = self.slots.get_mut(index as usize)?;
         let tag = slot.tag;
         let plain = mark(slot.pe, Stage::Sent, Kind::Message, Direction::Write, tag);
         if slot.mark() != plain || tag == COUNTED {
-            return false;
+            return None;
         }
         self.batches.end(Batch(tag), 1);
         slot.place = NIL;
@@ -185,7 +197,7 @@ impl SegmentTable {
         slot.next = self.free;
         self.free = index;
         self.used -= 1;
-        true
+        Some(slot.class)
     }
 
     /// So many segments have been freed by [`SegmentTable::finish_plain`].

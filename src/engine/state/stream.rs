@@ -8,7 +8,7 @@ use crate::engine::state::link::Link;
 use crate::engine::state::pairing::first_rail;
 use crate::engine::state::paths::{Hop, PathTable};
 use crate::engine::state::queue::Queue;
-use crate::engine::state::segment::Plain;
+use crate::engine::state::segment::{Plain, Segment, WriteClass};
 use crate::engine::state::segments::SegmentTable;
 use crate::engine::state::watch::Watch;
 
@@ -19,6 +19,13 @@ use crate::engine::state::watch::Watch;
 /// So whether the fence is passed needs no order of completions, however they come: it is when no
 /// write that was sent is outstanding. Then the writes held behind that fence go out, and if there
 /// was another fence after them, those behind it wait in the same way.
+///
+/// # Signals sent apart from their data
+/// A signal takes effect behind the puts before it, and holds up none after it. So puts are of two generations. A
+/// signal that finds puts under way is *parked*, and with the first one the generation changes: those under way are the
+/// *older* ones, those that begin from now on the newer. When the last older one has ended, the signals that were parked
+/// before any newer put leave. For the others the generation changes again: newer ones become older ones. Every put is
+/// waited for by at most the signals after it, and none waits for puts without end.
 #[derive(Debug)]
 pub(in crate::engine) struct Stream {
     /// The peer.
@@ -37,6 +44,16 @@ pub(in crate::engine) struct Stream {
     begun: [u32; 2],
     /// Those of them that have ended.
     ended: [u32; 2],
+    /// Writes under way that are no puts: atomics, and signals without bytes.
+    words: u32,
+    /// The class of puts that begin now.
+    puts: WriteClass,
+    /// Puts under way of the other class. None while no signal is parked.
+    older: u32,
+    /// Signals that wait for puts, oldest first. They are under way.
+    parked: Queue,
+    /// How many of them wait for the older puts alone.
+    first_parked: u32,
     /// Rises with each fence that found writes outstanding.
     epoch: u32,
     /// Writes that wait behind a fence, in issue order, each with the fence's epoch.
@@ -63,6 +80,11 @@ impl Stream {
             open_limit: short_limit,
             begun: [0; 2],
             ended: [0; 2],
+            words: 0,
+            puts: WriteClass::EvenPut,
+            older: 0,
+            parked: Queue::EMPTY,
+            first_parked: 0,
             epoch: 0,
             held: Queue::EMPTY,
             lost_writes: 0,
@@ -143,35 +165,143 @@ impl Stream {
         self.short_limit = 0;
     }
 
-    /// A segment is under way.
+    /// A segment is under way, whose class was told apart.
     #[inline(always)]
     pub(in crate::engine) fn begin(&mut self, direction: Direction) {
         let begun = &mut self.begun[direction as usize];
         *begun = begun.wrapping_add(1);
     }
 
-    /// A segment that was under way has ended. Whether the stream should be opened now.
+    /// A write that is no put is under way.
     #[inline(always)]
-    pub(in crate::engine) fn end(&mut self, direction: Direction) -> bool {
+    pub(in crate::engine) fn begin_word(&mut self) {
+        self.words += 1;
+        self.begin(Direction::Write);
+    }
+
+    /// A segment is under way. A put is of the class of those that begin now.
+    pub(in crate::engine) fn begin_segment(&mut self, segment: &mut Segment) {
+        match segment.class {
+            WriteClass::Word if segment.direction == Direction::Write => self.words += 1,
+            WriteClass::Word => {}
+            WriteClass::EvenPut | WriteClass::OddPut => segment.class = self.puts,
+        }
+        self.begin(segment.direction);
+    }
+
+    /// A part of an operation of this class, which is under way, is under way by itself.
+    pub(in crate::engine) fn begin_part(&mut self, segment: &mut Segment, of: WriteClass) {
+        segment.class = of;
+        if segment.direction == Direction::Write && of != self.puts {
+            self.older += 1;
+        }
+        self.begin(segment.direction);
+    }
+
+    /// The class of puts that begin now.
+    #[inline(always)]
+    pub(in crate::engine) fn put_class(&self) -> WriteClass {
+        self.puts
+    }
+
+    /// Puts under way.
+    #[inline(always)]
+    pub(in crate::engine) fn puts_under_way(&self) -> u32 {
+        self.under_way(Direction::Write).wrapping_sub(self.words)
+    }
+
+    /// Whether the end of a segment may let something go that waits.
+    #[inline(always)]
+    fn is_waited_for(&self) -> bool {
+        self.closed && self.under_way(Direction::Write) == 0
+            || self.older == 0 && !self.parked.is_empty()
+    }
+
+    /// A write that has ended, or does not count any longer, is not among its class.
+    #[inline(always)]
+    fn leave_class(&mut self, direction: Direction, class: WriteClass) {
+        if direction == Direction::Read {
+            return;
+        }
+        if class == WriteClass::Word {
+            self.words -= 1;
+        } else if class != self.puts {
+            self.older -= 1;
+        }
+    }
+
+    /// A segment that was under way has ended. Whether what waits in the stream is to be looked at.
+    #[inline(always)]
+    pub(in crate::engine) fn end(&mut self, direction: Direction, class: WriteClass) -> bool {
         let ended = &mut self.ended[direction as usize];
         *ended = ended.wrapping_add(1);
-        self.closed && self.under_way(Direction::Write) == 0
+        self.leave_class(direction, class);
+        self.is_waited_for()
     }
 
-    /// A segment that was under way has been replaced by others, and counts no longer. Whether the
-    /// stream should be opened now.
-    pub(in crate::engine) fn replaced(&mut self, direction: Direction) -> bool {
+    /// A segment that was under way has been replaced by others, and counts no longer. Whether what waits in the
+    /// stream is to be looked at.
+    pub(in crate::engine) fn replaced(&mut self, direction: Direction, class: WriteClass) -> bool {
         let begun = &mut self.begun[direction as usize];
         *begun = begun.wrapping_sub(1);
-        self.closed && self.under_way(Direction::Write) == 0
+        self.leave_class(direction, class);
+        self.is_waited_for()
     }
 
-    /// So many messages have ended. Whether the stream should be opened now.
-    #[inline]
-    pub(in crate::engine) fn end_messages(&mut self, count: u32) -> bool {
+    /// A message that was under way has ended; [`Stream::end_messages`] is told afterwards.
+    #[inline(always)]
+    pub(in crate::engine) fn end_message(&mut self, class: WriteClass) {
         let ended = &mut self.ended[Direction::Write as usize];
-        *ended = ended.wrapping_add(count);
-        count != 0 && self.closed && self.under_way(Direction::Write) == 0
+        *ended = ended.wrapping_add(1);
+        self.leave_class(Direction::Write, class);
+    }
+
+    /// Messages have ended, if any. Whether what waits in the stream is to be looked at.
+    #[inline]
+    pub(in crate::engine) fn end_messages(&self) -> bool {
+        self.is_waited_for()
+    }
+
+    /// Parks a signal that is under way until the puts that are under way now have ended. There are some.
+    pub(in crate::engine) fn park(&mut self, segments: &mut SegmentTable, index: u32) {
+        debug_assert!(self.puts_under_way() != 0, "a signal waits for nothing");
+        if self.parked.is_empty() {
+            self.change_generation();
+        }
+        let is_first = self.first_parked == self.parked.len();
+        if is_first && self.puts_under_way() == self.older {
+            self.first_parked += 1;
+        }
+        self.parked.push(segments, index);
+    }
+
+    /// The puts under way are the older ones from now on.
+    fn change_generation(&mut self) {
+        debug_assert!(self.older == 0, "there are two generations");
+        self.older = self.puts_under_way();
+        self.puts = match self.puts {
+            WriteClass::EvenPut => WriteClass::OddPut,
+            _ => WriteClass::EvenPut,
+        };
+    }
+
+    /// A parked signal that waits for nothing any more.
+    pub(in crate::engine) fn unpark(&mut self, segments: &SegmentTable) -> Option<u32> {
+        while self.older == 0 && !self.parked.is_empty() {
+            if self.first_parked != 0 {
+                self.first_parked -= 1;
+                return self.parked.pop(segments);
+            }
+            self.change_generation();
+            self.first_parked = self.parked.len();
+        }
+        None
+    }
+
+    /// Takes all parked signals out of a stream that has failed.
+    pub(in crate::engine) fn take_parked(&mut self) -> Queue {
+        self.first_parked = 0;
+        std::mem::replace(&mut self.parked, Queue::EMPTY)
     }
 
     /// Writes from here on come after those before.
@@ -246,9 +376,9 @@ impl Streams {
         Some(place.get_or_insert_with(|| Box::new(Stream::new(pe, first(), self.short_limit))))
     }
 
-    /// Whether writes to the peer go out right away.
+    /// Whether nothing in the stream to the peer waits for the end of a segment.
     pub(in crate::engine) fn is_open(&self, pe: Pe) -> bool {
-        self.find(pe).is_some_and(|stream| !stream.is_closed())
+        self.find(pe).is_some_and(|stream| !stream.closed && stream.parked.is_empty())
     }
 
     /// So many plain segments of an open stream have ended.

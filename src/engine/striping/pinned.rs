@@ -49,7 +49,7 @@ pub(in crate::engine) fn submit_pinned<P: Port>(
     if weighed {
         let now = core.port.now();
         let cut = number.map_or(Cut::Plain, Cut::Ordered);
-        core.send_cut(cut, pe, hop, transfer, OpId::NONE, now);
+        core.send_cut(cut, pe, hop, transfer, OpId::NONE, None, now);
     } else if let Some(token) = core.segments.take() {
         core.fill(token, pe, hop, transfer, OpId::NONE, Kind::Transfer);
         if let Some(number) = number {

@@ -23,7 +23,7 @@ use crate::engine::posting::load::Cut;
 use crate::engine::request::{LocalSide, Request};
 use crate::engine::signal::counted::Counting;
 use crate::engine::state::operation::OpId;
-use crate::engine::state::segment::Stage;
+use crate::engine::state::segment::{Segment, Stage};
 use crate::engine::wire::handle::HandleBytes;
 
 /// Operations that wait in the pool, or behind fences, at a time.
@@ -143,7 +143,7 @@ impl Pool {
                 let Some(hop) = core.pick(request.pe, len, left as u64, now) else { break };
                 let transfer = core.transfer(request, *sent, len, &hop)?;
                 let cut = data.map_or(Cut::Plain, Cut::Counted);
-                core.send_cut(cut, request.pe, &hop, transfer, op, now);
+                core.send_cut(cut, request.pe, &hop, transfer, op, None, now);
                 *sent += len;
                 if let Some(counting) = counting.as_deref_mut() {
                     counting.segments += 1;
@@ -244,7 +244,7 @@ impl Pool {
     }
 
     fn cut_in_batch<P: Port>(&mut self, core: &mut Core<P>, token: Token, now: u64) -> bool {
-        let (pe, direction) = (core.segments[token.0].pe, core.segments[token.0].direction);
+        let Segment { pe, direction, class, .. } = core.segments[token.0];
         let op = OpId(core.segments[token.0].op());
         let index = core.segments[token.0].pool_place() as usize;
         loop {
@@ -260,8 +260,8 @@ impl Pool {
                     core.op_done(op.0);
                 }
                 let stream = core.streams.find_mut(pe);
-                if stream.is_some_and(|stream| stream.replaced(direction)) {
-                    core.open_stream(pe);
+                if stream.is_some_and(|stream| stream.replaced(direction, class)) {
+                    core.release(pe);
                 }
                 return true;
             }
@@ -273,7 +273,7 @@ impl Pool {
                     self.places[index].sent += bytes;
                     self.pooled -= bytes as u64;
                     let cut = data.map_or(Cut::Plain, Cut::Counted);
-                    core.send_cut(cut, pe, &hop, transfer, op, now);
+                    core.send_cut(cut, pe, &hop, transfer, op, Some(class), now);
                 }
                 Err(failed) => core.fail_stream(pe, failed),
             }

@@ -1,0 +1,190 @@
+//! Signals that are sent apart from their data, as puts and then an atomic with a signal's operation: they take
+//! effect behind the puts that the same lane has started before to the same PE, with no fence in between.
+
+use std::collections::HashMap;
+
+use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
+use nvshmem_transport_libfabric::engine::fake::{Event, Script};
+use nvshmem_transport_libfabric::engine::ids::Pe;
+use nvshmem_transport_libfabric::engine::port::Direction;
+use nvshmem_transport_libfabric::engine::request::PutSignalRequest;
+
+use super::as_entry::AsEntry as _;
+use super::job::{Job, Random, Shape};
+use super::signals::{Targets, race, random_script, random_shape};
+use test_support::seeds::for_seeds;
+
+/// The operations that are signals' own.
+const SIGNALS: [AtomicOp; 3] = [AtomicOp::Signal, AtomicOp::SignalSet, AtomicOp::SignalAdd];
+
+/// One step of a sender.
+#[derive(Clone, Debug)]
+enum Step {
+    /// Bytes for a PE.
+    Put { to: u32, len: usize },
+    /// Bytes with a signal of their own, which is ordered behind them alone.
+    PutSignal { to: u32, len: usize },
+    /// A signal by itself.
+    Signal { to: u32, op: AtomicOp },
+    /// A word that is changed, and no signal: it is ordered behind nothing.
+    Add { to: u32 },
+    /// What comes after comes after.
+    Fence { to: u32 },
+}
+
+/// Bytes of the place that each step of each sender has in every heap: its word, then its data.
+const PLACE: usize = 1024;
+const STEPS: usize = 24;
+
+fn steps(seed: u64, sender: u32, n: u32) -> Vec<Step> {
+    let mut random = Random(seed * 0x2545_f491 + u64::from(sender) * 7919 + 1);
+    let step = |_| {
+        let to = random.below(n as usize) as u32;
+        let len = [1, 8, 60, 200, 700][random.below(5)];
+        match random.below(10) {
+            0..=3 => Step::Put { to, len },
+            4 => Step::PutSignal { to, len },
+            5..=7 => Step::Signal { to, op: SIGNALS[random.below(3)] },
+            8 => Step::Add { to },
+            _ => Step::Fence { to },
+        }
+    };
+    (0..STEPS).map(step).collect()
+}
+
+/// Every engine, every misbehaviour, memory that is staged and memory that is not.
+#[test]
+fn signals_come_behind_the_puts_before_them() {
+    for_seeds("signals_come_behind_the_puts_before_them", &[], 300, |seed| {
+        let mut random = Random(seed * 0x9e37_79b9 + 17);
+        let shape = Shape { heap: 1 << 17, ..random_shape(&mut random) };
+        let n = shape.n_pes;
+        let job = Job::new(seed, &shape, random_script(&mut random));
+        let bases: Vec<usize> = job.members.iter().map(|member| member.base).collect();
+        let place = |sender: u32, number: usize| (sender as usize * STEPS + number) * PLACE;
+        let (fabric, members) = race(job, seed, |me, member, targets| {
+            let handle = member.scratch_handle;
+            for (number, step) in steps(seed, me, n).into_iter().enumerate() {
+                let at = place(me, number);
+                let local = (member.scratch + at, &handle);
+                match step {
+                    Step::Put { to, len } => {
+                        member.lane.begin(&targets.part(local, to, at + 8, len))?;
+                    }
+                    Step::PutSignal { to, len } => {
+                        let parts = [targets.part(local, to, at + 8, len)];
+                        let signal = targets.atomic(to, at, AtomicOp::SignalAdd, 1);
+                        member.lane.signal(&PutSignalRequest { parts: &parts, signal })?;
+                    }
+                    Step::Signal { to, op } => {
+                        member.lane.amo(&targets.atomic(to, at, op, 1))?;
+                    }
+                    Step::Add { to } => {
+                        member.lane.amo(&targets.atomic(to, at, AtomicOp::Add, 1))?
+                    }
+                    Step::Fence { to } => member.lane.fence(Pe(to))?,
+                }
+            }
+            (0..n).try_for_each(|pe| member.lane.quiet(Pe(pe)))
+        });
+        assert!(members.iter().all(|member| !member.lane.has_work()));
+        check_order(&fabric.events(), &bases, n, |sender| steps(seed, sender, n), place);
+    });
+}
+
+/// Holds the log of what took effect where against what every sender has done in which order.
+fn check_order(
+    events: &[Event],
+    bases: &[usize],
+    n: u32,
+    steps: impl Fn(u32) -> Vec<Step>,
+    place: impl Fn(u32, usize) -> usize,
+) {
+    // The latest moment at which something was written in a place, apart from its word.
+    let mut data: HashMap<(u32, usize), usize> = HashMap::new();
+    let mut words: HashMap<(u32, usize), usize> = HashMap::new();
+    let mut note = |pe: Pe, addr: usize, moment: usize| {
+        let Some(offset) = addr.checked_sub(bases[pe.index()]) else { return };
+        let (at, within) = (offset / PLACE * PLACE, offset % PLACE);
+        if within == 0 {
+            assert_eq!(words.insert((pe.0, at), moment), None, "a word is changed once");
+        } else {
+            data.insert((pe.0, at), moment);
+        }
+    };
+    for (moment, event) in events.iter().enumerate() {
+        match event {
+            Event::Delivered(d) if d.direction == Direction::Read => {}
+            Event::Delivered(d) => note(d.to, bases[d.to.index()] + d.remote as usize, moment),
+            Event::Copied { pe, addr, .. } | Event::Applied { pe, addr } => {
+                note(*pe, *addr, moment);
+            }
+        }
+    }
+    for sender in 0..n {
+        let mut latest = vec![None; n as usize];
+        for (number, step) in steps(sender).into_iter().enumerate() {
+            let at = place(sender, number);
+            match step {
+                Step::Put { to, .. } | Step::PutSignal { to, .. } => {
+                    let moment = data.get(&(to, at)).copied();
+                    assert!(moment.is_some(), "PE {sender}, step {number}: the data is there");
+                    latest[to as usize] = latest[to as usize].max(moment);
+                }
+                Step::Signal { to, op } => {
+                    let moment = words.get(&(to, at)).copied();
+                    assert!(moment.is_some(), "PE {sender}, step {number}: {op:?} took effect");
+                    assert!(
+                        latest[to as usize] < moment,
+                        "PE {sender}, step {number}: {op:?} came before the data of a put before it"
+                    );
+                }
+                Step::Add { .. } | Step::Fence { .. } => {}
+            }
+        }
+    }
+}
+
+/// The signal does not wait for puts that come after it: with more and more of them it would wait for ever.
+#[test]
+fn a_signal_is_not_held_up_by_later_puts() {
+    for rails in [1, 2, 4] {
+        let shape = Shape { rails, depth: 16, ..Shape::default() };
+        let script = Script { delay: (1_000, 100_000), ..Script::default() };
+        let mut job = Job::new(5, &shape, script);
+        let targets = Targets::of(&job);
+        let word = job.members[1].base;
+        job.put(0, 1, 4096, 512).unwrap();
+        job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::SignalSet, 7)).unwrap();
+        let mut turns = 0;
+        while job.fabric.load(Pe(1), word, 8) != 7_u64.to_le_bytes() {
+            turns += 1;
+            assert!(turns < 10_000, "{rails} rail(s): the signal waits for puts after it");
+            job.put(0, 1, 8192 + turns % 64 * 64, 64).unwrap();
+            for member in &mut job.members {
+                member.lane.progress().unwrap();
+            }
+        }
+        while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
+            for member in &mut job.members {
+                member.lane.progress().unwrap();
+            }
+        }
+    }
+}
+
+/// With nothing under way to the PE, a signal leaves within its call: nothing needs another turn of the sender.
+#[test]
+fn a_signal_with_nothing_before_it_leaves_at_once() {
+    let mut job = Job::new(3, &Shape::default(), Script::default());
+    let targets = Targets::of(&job);
+    let word = job.members[1].base;
+    // The first one opens what is opened at first use. The second may not wait for it: it is no put.
+    for value in 1..=2_u64 {
+        job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::SignalSet, value)).unwrap();
+        for _ in 0..1000 {
+            job.members[1].lane.progress().unwrap();
+        }
+        assert_eq!(job.fabric.load(Pe(1), word, 8), value.to_le_bytes());
+    }
+}
