@@ -51,13 +51,13 @@ pub struct Outcome {
 }
 
 impl Case {
-    /// A program of `cuda/nvshmem`.
-    pub fn own(program: &str, bootstrap: Bootstrap) -> Self {
+    /// A program of `cuda/nvshmem`, with its arguments.
+    pub fn own(program: &str, args: &str, bootstrap: Bootstrap) -> Self {
         let dies = program == "peer-death";
         let env = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         Self {
             program: program.to_owned(),
-            args: Vec::new(),
+            args: args.split_whitespace().map(str::to_owned).collect(),
             proof: if dies { Proof::Death } else { Proof::Result },
             bootstrap,
             env: if dies { vec![env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", "10")] } else { vec![] },
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_program_has_worked_when_every_pe_says_so() {
-        let case = Case::own("put", Bootstrap::Uid);
+        let case = Case::own("put", "", Bootstrap::Uid);
         let said = |n: u32| format!("a table\nRESULT put pe {n} ok\n");
         let both = [pe(OK, &said(0), ""), pe(OK, &said(1), "")];
         assert!(fault(&case, &both).contains("no counters of PE 0"), "and left its counters");
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn the_death_of_a_peer_must_be_noticed_and_named() {
-        let case = Case::own("peer-death", Bootstrap::Uid);
+        let case = Case::own("peer-death", "", Bootstrap::Uid);
         let dead = || pe(End::Signalled(libc::SIGKILL), "", "");
         let named = "ERROR: put of 8 bytes to PE 1: no answer";
         assert_eq!(fault(&case, &[pe(End::Exited(255), "", named), dead()]), "");

@@ -25,6 +25,9 @@ pub struct Options {
     /// Only programs whose name has one of these in it.
     #[arg(long, value_delimiter = ',')]
     pub only: Vec<String>,
+    /// Arguments for our programs, such as "--rounds 1000"; to be used with --only.
+    #[arg(long, default_value = "", allow_hyphen_values = true, requires = "only")]
+    pub args: String,
     /// The libfabric to use, a file. Without it, the system's.
     #[arg(long)]
     pub libfabric: Option<PathBuf>,

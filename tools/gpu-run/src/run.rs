@@ -216,7 +216,7 @@ fn cases(options: &Options) -> Result<Vec<(PathBuf, Case)>, RunError> {
         let (first, rest): (Vec<String>, Vec<String>) =
             programs.into_iter().partition(|name| name == "info");
         for name in first.iter().chain(&rest).filter(|name| wanted(name)) {
-            cases.push((directory.clone(), Case::own(name, options.bootstrap)));
+            cases.push((directory.clone(), Case::own(name, &options.args, options.bootstrap)));
         }
     }
     if let Some(directory) = &options.perftests {
