@@ -57,6 +57,9 @@ pub(crate) struct Fabric {
     /// A libfabric 2.x, for the native tcp provider
     #[arg(long, value_name = "FILE", value_parser = absolute)]
     pub(crate) libfabric2: Option<PathBuf>,
+    /// A setting of the plugin, such as NVSHMEM_LIBFABRIC_SIGNAL_ENGINE=chained; may be given again
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = setting)]
+    pub(crate) settings: Vec<(String, String)>,
 }
 
 impl Fabric {
@@ -90,7 +93,7 @@ impl Fabric {
             Provider::Tcp | Provider::Rxm => (1..=rails).map(|n| format!("127.0.0.{n}")).collect(),
         };
         let library = self.library(provider)?;
-        Ok(JobSettings::new(scenario, peers + 1, LAYOUT, &self.plugin_dir)
+        let job = JobSettings::new(scenario, peers + 1, LAYOUT, &self.plugin_dir)
             .env("NVSHMEM_LIBFABRIC_PROVIDER", provider.full_name())
             .env("NVSHMEM_LIBFABRIC_DEVICES", devices.join(","))
             .env("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", rails)
@@ -102,8 +105,15 @@ impl Fabric {
             .param("provider", provider.full_name())
             .param("library", library)
             .param("source", provider.source())
-            .param("rails", rails))
+            .param("rails", rails);
+        Ok(self.settings.iter().fold(job, |job, (name, value)| job.env(name, value)))
     }
+}
+
+/// A setting from the command line.
+fn setting(text: &str) -> Result<(String, String), &'static str> {
+    let (name, value) = text.split_once('=').ok_or("NAME=VALUE is meant")?;
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 /// A path from the command line for PEs, which have a working directory of their own.

@@ -112,7 +112,7 @@ fn job(
 ) -> Result<Vec<Cost>, BoxError> {
     let plugin_dir = options.plugin_dir.clone();
     let plugin_dir = plugin_dir.ok_or("counting in the plugin needs --plugin-dir DIR")?;
-    let fabric = Fabric { plugin_dir, libfabric2: None };
+    let fabric = Fabric { plugin_dir, libfabric2: None, settings: Vec::new() };
     let dir = WorkDir::create()?;
     let mut job = State::job(fabric.job(scenario, PROVIDER, Shape { peers: 1, rails })?);
     let mut processes = Vec::new();
