@@ -9,11 +9,11 @@ use nvshmem_transport_libfabric::engine::fake::{FakeFabric, Script};
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, SignalEngine};
 use nvshmem_transport_libfabric::engine::port::{Access, Direction, RailLimits};
+use nvshmem_transport_libfabric::engine::rails::balance::Spread;
+use nvshmem_transport_libfabric::engine::rails::paths::{Path, PathTable};
 use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
 use nvshmem_transport_libfabric::engine::signal::counted::TAGS;
-use nvshmem_transport_libfabric::engine::state::paths::{Path, PathTable};
 use nvshmem_transport_libfabric::engine::state::regions::{LaneKind, RegionTable};
-use nvshmem_transport_libfabric::engine::striping::balance::Spread;
 use nvshmem_transport_libfabric::engine::wire::message::{Mark, Tag};
 
 /// The system's allocator, counting the bytes and calls in use.

@@ -8,7 +8,7 @@
 //! Each knows those before it, and nothing of those after it:
 //! 1. [`ids`], [`atomic`]: names, and operations on words.
 //! 2. [`port`]: what is asked of a fabric. [`wire`]: what PEs send one another. [`error`], [`request`].
-//! 3. [`state`]: what a lane knows. It posts nothing.
+//! 3. [`rails`]: which paths there are, and which is next. [`state`]: what a lane knows. Neither posts.
 //! 4. [`posting`]: the core of a lane, which posts, queues, holds, completes and ends segments.
 //! 5. `messages`, [`atomics`], [`signal`], [`striping`], `staging`, [`recovery`]: mechanisms, each with its own
 //!    state, on the core. What one of them has to see to, the core raises as an event.
@@ -41,6 +41,7 @@ pub mod lane;
 mod messages;
 pub mod port;
 pub mod posting;
+pub mod rails;
 pub mod recovery;
 pub mod request;
 pub mod signal;

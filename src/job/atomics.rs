@@ -3,8 +3,8 @@
 use super::error::JobError;
 use crate::engine::atomics::fabric::{AtomicPath, TARGET_RAIL};
 use crate::engine::ids::{Pe, RailId};
-use crate::engine::state::pairing::{atomic_rail, remote_rail};
-use crate::engine::state::paths::PathTable;
+use crate::engine::rails::pairing::{atomic_rail, remote_rail};
+use crate::engine::rails::paths::PathTable;
 use crate::engine::wire::handshake::{Addresses, RailAddress};
 use crate::engine::wire::offer::{Offer, Wish};
 use crate::ofi::{AtomicSupport, OfiPort};

@@ -9,7 +9,7 @@ use super::connected::{Connected, Job};
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::lane::Lane;
 use crate::engine::port::Port;
-use crate::engine::state::counters::{PeerCounters, RailCounters};
+use crate::engine::rails::counters::{PeerCounters, RailCounters};
 use crate::logging;
 
 /// Version of the file's format: raised when a name in it changes its meaning or goes.

@@ -1,6 +1,6 @@
 //! The spreading of operations over rails: from the settings, and what suits the provider.
 
-use crate::engine::striping::balance::Spread;
+use crate::engine::rails::balance::Spread;
 use crate::ofi::Striping;
 use crate::settings::{RailBalance, Settings, StripeThreshold};
 

@@ -9,10 +9,10 @@ use nvshmem_transport_libfabric::engine::ids::Pe;
 use nvshmem_transport_libfabric::engine::lane::Lane;
 use nvshmem_transport_libfabric::engine::lane::fast_path::{Common, CommonSignal, Rest};
 use nvshmem_transport_libfabric::engine::port::{Desc, Direction, Local};
+use nvshmem_transport_libfabric::engine::rails::balance::Spread;
 use nvshmem_transport_libfabric::engine::request::{AtomicRequest, PutSignalRequest, ResultPlace};
 use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
 use nvshmem_transport_libfabric::engine::state::batch::{Batch, MAX_BATCHES};
-use nvshmem_transport_libfabric::engine::striping::balance::Spread;
 use test_support::seeds::for_seeds;
 
 use super::job::{Job, Member, Random, Shape};

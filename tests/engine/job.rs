@@ -10,12 +10,12 @@ use nvshmem_transport_libfabric::engine::fake::{FakeFabric, FakeMemory, FakePort
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, SignalEngine};
 use nvshmem_transport_libfabric::engine::port::{Access, Direction, PeerAddr, RailLimits};
+use nvshmem_transport_libfabric::engine::rails::balance::Spread;
+use nvshmem_transport_libfabric::engine::rails::paths::{Path, PathTable};
 use nvshmem_transport_libfabric::engine::recovery::health::RailHealth;
 use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
 use nvshmem_transport_libfabric::engine::signal::counted::TAGS;
-use nvshmem_transport_libfabric::engine::state::paths::{Path, PathTable};
 use nvshmem_transport_libfabric::engine::state::regions::{LaneKind, RegionTable};
-use nvshmem_transport_libfabric::engine::striping::balance::Spread;
 use nvshmem_transport_libfabric::engine::wire::handle::HandleBytes;
 
 use super::as_entry::AsEntry as _;

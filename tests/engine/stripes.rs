@@ -5,8 +5,8 @@ use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
 use nvshmem_transport_libfabric::engine::fake::Script;
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::SignalEngine;
+use nvshmem_transport_libfabric::engine::rails::balance::Spread;
 use nvshmem_transport_libfabric::engine::request::PutSignalRequest;
-use nvshmem_transport_libfabric::engine::striping::balance::Spread;
 use test_support::seeds::for_seeds;
 
 use super::as_entry::AsEntry as _;

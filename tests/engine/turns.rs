@@ -10,9 +10,9 @@ use nvshmem_transport_libfabric::engine::port::{
     Access, Context, Direction, Incoming, POLL_BATCH, PeerAddr, Polled, Port, PortError, Posted,
     RailLimits, Transfer,
 };
+use nvshmem_transport_libfabric::engine::rails::balance::Spread;
 use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
 use nvshmem_transport_libfabric::engine::state::regions::{LaneKind, RegionTable};
-use nvshmem_transport_libfabric::engine::striping::balance::Spread;
 use nvshmem_transport_libfabric::engine::wire::message::Packet;
 
 use super::job::{Shape, limits, paths, watchdog};

@@ -17,11 +17,11 @@ use nvshmem_transport_libfabric::engine::error::EngineError;
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig};
 use nvshmem_transport_libfabric::engine::port::{Access, Direction, RailLimits};
+use nvshmem_transport_libfabric::engine::rails::balance::Spread;
+use nvshmem_transport_libfabric::engine::rails::paths::{Path, PathTable};
 use nvshmem_transport_libfabric::engine::request::{AtomicRequest, PutSignalRequest, ResultPlace};
 use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
-use nvshmem_transport_libfabric::engine::state::paths::{Path, PathTable};
 use nvshmem_transport_libfabric::engine::state::regions::{LaneKind, RegionTable};
-use nvshmem_transport_libfabric::engine::striping::balance::Spread;
 use nvshmem_transport_libfabric::engine::wire::handle::HandleBytes;
 
 use super::as_entry::AsEntry as _;

@@ -20,9 +20,9 @@ use crate::engine::ids::Token;
 use crate::engine::port::{Direction, Port};
 use crate::engine::posting::Core;
 use crate::engine::posting::dispatch::Behind;
+pub use crate::engine::rails::paths::{AtomicPath, TARGET_RAIL};
 use crate::engine::request::{AtomicRequest, ResultPlace};
 use crate::engine::state::fabric_atomics::Next;
-pub use crate::engine::state::fabric_atomics::{AtomicPath, TARGET_RAIL};
 use crate::engine::state::segment::{Stage, WriteClass};
 
 /// A word that an atomic has fetched, and where it goes.

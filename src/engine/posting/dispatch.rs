@@ -4,8 +4,8 @@ use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::{Direction, Port, PortError, Posted, Transfer};
 use crate::engine::posting::doorbell::Doorbell;
 use crate::engine::posting::{Core, Event};
+use crate::engine::rails::paths::Hop;
 use crate::engine::state::operation::OpId;
-use crate::engine::state::paths::Hop;
 use crate::engine::state::segment::{Kind, Segment, Stage};
 
 /// What became of an attempt to hand a segment to the fabric.

@@ -4,9 +4,9 @@ use crate::engine::error::EngineError;
 use crate::engine::ids::{Pe, Token};
 use crate::engine::port::{Desc, Local, Port, Transfer};
 use crate::engine::posting::Core;
+use crate::engine::rails::paths::Hop;
 use crate::engine::request::{LocalSide, Request, refused};
 use crate::engine::state::operation::OpId;
-use crate::engine::state::paths::Hop;
 use crate::engine::state::segment::{Kind, Segment, Stage, WriteClass};
 use crate::engine::wire::handle::HandleView;
 

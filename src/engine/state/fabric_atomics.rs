@@ -1,25 +1,14 @@
 //! The table of atomics that the fabric carries out, and the paths they take.
 
 use crate::engine::atomic::{Atomic, AtomicOp, Width};
-use crate::engine::ids::{Pe, RailId};
+use crate::engine::ids::Pe;
 use crate::engine::port::PeerAddr;
 use crate::engine::port::fabric_atomic::{FabricAtomic, Number, Row, Verb, operand};
+use crate::engine::rails::paths::AtomicPath;
 use crate::engine::request::ResultPlace;
-
-/// The rail of every PE at which atomics on its memory arrive.
-pub const TARGET_RAIL: RailId = RailId(0);
 
 /// Most atomics of a lane under way, over all peers.
 const ATOMICS: u32 = 2048;
-
-/// How atomics for one PE go: by a local rail to the PE's [`TARGET_RAIL`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct AtomicPath {
-    /// The local rail.
-    pub rail: RailId,
-    /// The address of the PE's rail, in the local rail's address table.
-    pub to: PeerAddr,
-}
 
 /// The atomics that the fabric carries out for a lane.
 #[derive(Debug)]

@@ -1,15 +1,11 @@
-//! State of a lane: what it knows of segments, streams, rails, paths and memory. Plain data with the rules that
+//! State of a lane: what it knows of segments, streams, rails and memory. Plain data with the rules that
 //! keep it whole; nothing here posts, and nothing knows of a lane.
 
-pub mod balance;
 pub mod batch;
-pub mod counters;
 pub(in crate::engine) mod counts;
 pub(in crate::engine) mod fabric_atomics;
 pub(in crate::engine) mod link;
 pub(in crate::engine) mod operation;
-pub mod pairing;
-pub mod paths;
 pub(in crate::engine) mod queue;
 pub(in crate::engine) mod rail;
 pub mod regions;

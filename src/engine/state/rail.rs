@@ -1,7 +1,7 @@
 //! A rail as the lane sees it: its queue, what is in flight, and its counters.
 
 use crate::engine::port::RailLimits;
-use crate::engine::state::counters::RailCounters;
+use crate::engine::rails::counters::RailCounters;
 use crate::engine::state::queue::Queue;
 use crate::engine::state::segments::SegmentTable;
 

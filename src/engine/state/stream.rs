@@ -3,10 +3,10 @@
 use crate::engine::error::EngineError;
 use crate::engine::ids::Pe;
 use crate::engine::port::Direction;
-use crate::engine::state::counters::PeerCounters;
+use crate::engine::rails::counters::PeerCounters;
+use crate::engine::rails::pairing::first_rail;
+use crate::engine::rails::paths::{Hop, PathTable};
 use crate::engine::state::link::Link;
-use crate::engine::state::pairing::first_rail;
-use crate::engine::state::paths::{Hop, PathTable};
 use crate::engine::state::queue::Queue;
 use crate::engine::state::segment::{Plain, Segment, WriteClass};
 use crate::engine::state::segments::SegmentTable;

@@ -1,7 +1,6 @@
 //! Striping: large operations over all rails, and which rail others take.
 //!
-//! Rails are chosen by [`crate::engine::state::balance`].
+//! Rails are chosen by [`crate::engine::rails::balance`].
 
-pub use crate::engine::state::balance;
 pub(in crate::engine) mod pinned;
 pub(in crate::engine) mod pool;

@@ -5,9 +5,9 @@ use crate::engine::ids::Pe;
 use crate::engine::port::Port;
 use crate::engine::posting::Core;
 use crate::engine::posting::load::Cut;
+use crate::engine::rails::paths::Hop;
 use crate::engine::request::Request;
 use crate::engine::state::operation::OpId;
-use crate::engine::state::paths::Hop;
 use crate::engine::state::segment::Kind;
 use crate::engine::state::stream::Stream;
 

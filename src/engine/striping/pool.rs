@@ -1,6 +1,6 @@
 //! The pool: puts and gets large enough for the choice of their rails to matter, cut into segments that
 //! are given to the rails as these get through with them. Which rail a segment goes by is decided in
-//! [`crate::engine::state::balance`].
+//! [`crate::engine::rails::balance`].
 //!
 //! What no rail wants yet of an operation waits in the lane's *pool*, as one segment of the table, which
 //! stands for the rest and knows all that is needed to cut it. For stream, fence and operation it is a

@@ -14,10 +14,10 @@ use crate::engine::fake::{FakeFabric, FakeMemory, FakePort, Script};
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::lane::{LaneConfig, SignalEngine};
 use crate::engine::port::{Access, RailLimits};
+use crate::engine::rails::balance::Spread;
+use crate::engine::rails::paths::{Path, PathTable};
 use crate::engine::signal::counted::TAGS;
-use crate::engine::state::paths::{Path, PathTable};
 use crate::engine::state::regions::{LaneKind, RegionTable};
-use crate::engine::striping::balance::Spread;
 use crate::engine::wire::handle::HandleBytes;
 
 const LEN: usize = 1 << 17;

@@ -12,10 +12,10 @@ use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::fast_path::{Common, Rest};
 use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, SignalEngine};
 use nvshmem_transport_libfabric::engine::port::{Access, Desc, Direction, Local, PeerAddr};
+use nvshmem_transport_libfabric::engine::rails::balance::Spread;
+use nvshmem_transport_libfabric::engine::rails::paths::{Path, PathTable};
 use nvshmem_transport_libfabric::engine::state::batch::Batch;
-use nvshmem_transport_libfabric::engine::state::paths::{Path, PathTable};
 use nvshmem_transport_libfabric::engine::state::regions::{LaneKind, RegionTable};
-use nvshmem_transport_libfabric::engine::striping::balance::Spread;
 use nvshmem_transport_libfabric::engine::wire::handle::HandleBytes;
 
 use super::Options;

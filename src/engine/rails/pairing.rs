@@ -1,7 +1,7 @@
 //! Which rail talks to which: chosen so that many senders do not meet on one rail of a receiver.
 
 use crate::engine::ids::{Pe, RailId};
-use crate::engine::state::fabric_atomics::TARGET_RAIL;
+use crate::engine::rails::paths::TARGET_RAIL;
 use crate::engine::wire::handshake::RailAddress;
 
 /// The local rail on which the first segment to a peer goes out; those after it take turns.
