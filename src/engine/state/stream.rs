@@ -52,8 +52,8 @@ pub(in crate::engine) struct Stream {
     older: u32,
     /// Signals that wait for puts, oldest first. They are under way.
     parked: Queue,
-    /// How many of them wait for the older puts alone.
-    first_parked: u32,
+    /// How many of them wait for the older puts alone. A lane has room for fewer messages than this counts.
+    first_parked: u16,
     /// Rises with each fence that found writes outstanding.
     epoch: u32,
     /// Writes that wait behind a fence, in issue order, each with the fence's epoch.
@@ -268,7 +268,7 @@ impl Stream {
         if self.parked.is_empty() {
             self.change_generation();
         }
-        let is_first = self.first_parked == self.parked.len();
+        let is_first = u32::from(self.first_parked) == self.parked.len();
         if is_first && self.puts_under_way() == self.older {
             self.first_parked += 1;
         }
@@ -293,7 +293,7 @@ impl Stream {
                 return self.parked.pop(segments);
             }
             self.change_generation();
-            self.first_parked = self.parked.len();
+            self.first_parked = self.parked.len() as u16;
         }
         None
     }
