@@ -5,7 +5,6 @@ use crate::engine::port::{Port, Posted};
 use crate::engine::posting::Core;
 use crate::engine::posting::dispatch::Left;
 use crate::engine::state::segment::{NIL, Stage};
-use crate::engine::state::stream::EndedMessages;
 use crate::engine::wire::message::{Body, Message};
 use crate::engine::wire::window::Seq;
 
@@ -111,19 +110,18 @@ impl<P: Port> Core<P> {
             *heard = ack;
         }
         while let Some(stream) = self.streams.find_mut(pe) {
-            // Most are plain: they end here, and the stream is told of all of them at once.
-            let mut ended = EndedMessages::of(stream);
+            // Most are plain: they end here, and what waits for them is looked at once.
             let mut other = None;
             while let Some((slot, segment)) = self.messages.pop_acked(stream.link(), ack) {
                 self.messages.give(slot);
                 if let Some(class) = self.segments.finish_message(segment) {
-                    ended.count(class);
+                    stream.end_message(class);
                 } else if segment != NIL {
                     other = Some(segment);
                     break;
                 }
             }
-            if stream.end_messages(&ended) {
+            if stream.end_messages() {
                 self.release(pe);
             }
             let Some(segment) = other else { break };

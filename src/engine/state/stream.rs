@@ -248,13 +248,17 @@ impl Stream {
         self.is_waited_for()
     }
 
-    /// Messages that were under way have ended, if any. Whether what waits in the stream is to be looked at.
-    #[inline]
-    pub(in crate::engine) fn end_messages(&mut self, of: &EndedMessages) -> bool {
+    /// A message that was under way has ended; [`Stream::end_messages`] is told afterwards.
+    #[inline(always)]
+    pub(in crate::engine) fn end_message(&mut self, class: WriteClass) {
         let ended = &mut self.ended[Direction::Write as usize];
-        *ended = ended.wrapping_add(of.all);
-        self.words -= of.words;
-        self.older -= of.older;
+        *ended = ended.wrapping_add(1);
+        self.leave_class(Direction::Write, class);
+    }
+
+    /// Messages have ended, if any. Whether what waits in the stream is to be looked at.
+    #[inline]
+    pub(in crate::engine) fn end_messages(&self) -> bool {
         self.is_waited_for()
     }
 
@@ -327,31 +331,6 @@ impl Stream {
             self.short_limit = self.open_limit;
         }
         Some(epoch)
-    }
-}
-
-/// Messages to one peer that have ended, counted apart from its stream so that each costs little.
-#[derive(Debug)]
-pub(in crate::engine) struct EndedMessages {
-    puts: WriteClass,
-    all: u32,
-    words: u32,
-    older: u32,
-}
-
-impl EndedMessages {
-    /// None yet.
-    pub(in crate::engine) fn of(stream: &Stream) -> Self {
-        Self { puts: stream.puts, all: 0, words: 0, older: 0 }
-    }
-
-    /// One of a class.
-    #[inline(always)]
-    pub(in crate::engine) fn count(&mut self, class: WriteClass) {
-        let is_word = class == WriteClass::Word;
-        self.all += 1;
-        self.words += u32::from(is_word);
-        self.older += u32::from(!is_word && class != self.puts);
     }
 }
 
