@@ -76,7 +76,7 @@ NVSHMEM_TEST_LIBFABRIC2=${NVSHMEM_TEST_LIBFABRIC2-$(scripts/libfabric2.sh)}
 export NVSHMEM_TEST_VERSIONS NVSHMEM_TEST_LIBFABRIC2
 
 if [[ $tier == quick ]]; then
-    export NVSHMEM_TEST_SEEDS=${NVSHMEM_TEST_SEEDS:-50}
+    export NVSHMEM_TEST_SEEDS=${NVSHMEM_TEST_SEEDS:-25}
     part "build of the tests" checked --no-run --lib --bins --test engine --test wire --test plugin
     part "unit tests" checked --lib --bins
     part "engine on the fake" checked --test engine --test wire
