@@ -4,6 +4,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The directory of the plugin under test, with a name for each major version of NVSHMEM's interface: what
 /// `NVSHMEM_TEST_PLUGIN_DIR` says, else the plugin that was built with this test program.
@@ -46,15 +47,16 @@ pub fn directory(name: &str, links: &[(&str, &str)]) -> PathBuf {
     dir
 }
 
-/// Makes the link unless it is there. Test programs that run at the same time may do so together, so it
-/// appears in one step.
+/// Makes the link unless it is there. Tests that run at the same time, in one program or in several, may do so
+/// together: each makes a link with a name of its own, which then takes the place of the one asked for.
 fn link(library: &Path, name: &Path) {
     assert!(library.exists(), "{} is not built", library.display());
     if fs::read_link(name).is_ok_and(|target| target == library) {
         return;
     }
+    static LINKS: AtomicU64 = AtomicU64::new(0);
     let mut fresh = name.as_os_str().to_owned();
-    fresh.push(format!(".{}", std::process::id()));
+    fresh.push(format!(".{}.{}", std::process::id(), LINKS.fetch_add(1, Ordering::Relaxed)));
     symlink(library, &fresh).expect("a link to a built library");
     fs::rename(&fresh, name).expect("the link takes its name");
 }
@@ -75,5 +77,27 @@ mod tests {
         directory("links-of-a-test", &[(file, "one")]);
         assert_eq!(fs::read_link(&name).expect("a link"), program);
         assert_eq!(fs::read_dir(&dir).expect("the directory").count(), 1, "nothing is left over");
+    }
+
+    #[test]
+    fn tests_of_one_program_may_ask_together() {
+        let program = std::env::current_exe().expect("a path");
+        let file = program.file_name().and_then(|name| name.to_str()).expect("a plain name");
+        let names: Vec<_> = (0..200).map(|link| link.to_string()).collect();
+        let links: Vec<_> = names.iter().map(|name| (file, name.as_str())).collect();
+        let dir = directory("links-of-threads", &[]);
+        for name in &names {
+            let _ = fs::remove_file(dir.join(name));
+        }
+        let start = std::sync::Barrier::new(8);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    start.wait();
+                    directory("links-of-threads", &links)
+                });
+            }
+        });
+        assert_eq!(fs::read_dir(&dir).expect("the directory").count(), names.len(), "nothing is left over");
     }
 }
