@@ -98,6 +98,10 @@ mod tests {
                 });
             }
         });
-        assert_eq!(fs::read_dir(&dir).expect("the directory").count(), names.len(), "nothing is left over");
+        assert_eq!(
+            fs::read_dir(&dir).expect("the directory").count(),
+            names.len(),
+            "nothing is left over"
+        );
     }
 }
