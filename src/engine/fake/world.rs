@@ -730,8 +730,8 @@ impl World {
         }
         for at in 0..self.flights.len() {
             let flight = &self.flights[at];
-            let dead = !flight.orphan && !self.stalled.contains(&flight.to);
-            if dead && flight.due + 1_000_000 <= self.now && !self.may_move(flight) {
+            let waits = flight.orphan || !flight.rung || self.stalled.contains(&flight.to);
+            if !waits && flight.due + 1_000_000 <= self.now && !self.may_move(flight) {
                 let (lane, rail, token) = (flight.lane, flight.rail, flight.token);
                 let error = fault("delivery", 110, "the link is dead");
                 let failure = Failure { token: Some(token), is_message: false, error };
