@@ -20,7 +20,7 @@ use crate::engine::ids::{Pe, RailId};
 use crate::engine::lane::handoff::handover;
 use crate::engine::lane::host_lane::HostLane;
 use crate::engine::lane::{Lane, LaneConfig, SignalEngine};
-use crate::engine::port::{PeerAddr, Port};
+use crate::engine::port::{DataPath, PeerAddr};
 use crate::engine::rails::pairing::{leads, remote_rail};
 use crate::engine::rails::paths::{Path, PathTable};
 use crate::engine::recovery::detours::Detours;

@@ -14,7 +14,7 @@ use crate::cuda::{
     StagingOptions, WordsOptions,
 };
 use crate::engine::port::copies::{Reach, Stager};
-use crate::engine::port::{Access, Addressing, MemoryPort, PortError, Registered};
+use crate::engine::port::{Access, MemoryPort, PortError, Registered};
 use crate::logging;
 use crate::ofi::{OfiMemory, OfiRegion};
 use crate::settings::Settings;
@@ -188,9 +188,7 @@ impl ProcessMemory {
         access: Access,
     ) -> Result<Registered<Owner>, PortError> {
         let registered = self.fabric.register(addr, len, access)?;
-        let Registered { owner, keys, proxy_descs, host_descs, addressing, reach } = registered;
-        let owner = Owner::Fabric { _region: owner };
-        Ok(Registered { owner, keys, proxy_descs, host_descs, addressing, reach })
+        Ok(registered.owned_by(|region| Owner::Fabric { _region: region }))
     }
 
     fn stage(
@@ -200,14 +198,7 @@ impl ProcessMemory {
         alias: Option<DeviceRange>,
     ) -> Result<Registered<Owner>, PortError> {
         let region = self.staging.register(addr, range, alias)?;
-        Ok(Registered {
-            owner: Owner::Staged { _region: region },
-            keys: Vec::new(),
-            proxy_descs: Vec::new(),
-            host_descs: Vec::new(),
-            addressing: Addressing::Virtual,
-            reach: Reach::Staged,
-        })
+        Ok(Registered::staged(Owner::Staged { _region: region }))
     }
 }
 
@@ -231,11 +222,8 @@ impl MemoryPort for ProcessMemory {
             Ok(registered) => {
                 // Its words, and what peers send in messages, go by the driver.
                 let words = self.staging.register(addr, range, alias)?;
-                let Registered { owner, keys, proxy_descs, host_descs, addressing, .. } =
-                    registered;
-                let owner = Owner::Direct { _words: words, _region: owner };
-                let reach = Reach::Fabric;
-                Ok(Registered { owner, keys, proxy_descs, host_descs, addressing, reach })
+                let registered = Registered { reach: Reach::Fabric, ..registered };
+                Ok(registered.owned_by(|region| Owner::Direct { _words: words, _region: region }))
             }
             Err(refusal) if refusal.is_error => Err(PortError {
                 call: "registering memory of a device",

@@ -12,7 +12,8 @@ use libfabric_sys::{FI_PROGRESS_AUTO, Version, fi_progress};
 
 use crate::engine::ids::{RailId, Token};
 use crate::engine::port::{
-    Access, Addressing, Direction, Local, POLL_BATCH, Polled, Port, PortError, Posted, Transfer,
+    Access, Addressing, Clock, DataPath, Direction, Local, Operation, POLL_BATCH, Polled,
+    PortError, Posted, Transfer,
 };
 use crate::ofi::data_path::port::OfiPort;
 use crate::ofi::data_path::rail::{Rail, Receives};
@@ -111,7 +112,8 @@ fn probe(fabrics: &mut Fabrics, device: &Device, settings: &Settings) -> Result<
     let start = Instant::now();
     while start.elapsed() < PROBE_DEADLINE {
         if !posted {
-            posted = port.post(RAIL, peer, Token(0), &transfer)? == Posted::Yes;
+            posted =
+                port.post(RAIL, peer, Token(0), Operation::Transfer(&transfer))? == Posted::Yes;
         }
         if let Polled::Failed(failure) = port.poll(RAIL, &mut done) {
             return Err(failure.error);

@@ -9,8 +9,8 @@ use nvshmem_transport_libfabric::cuda::{Memory, Ordinal};
 use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
 use nvshmem_transport_libfabric::engine::port::copies::Reach;
 use nvshmem_transport_libfabric::engine::port::{
-    Access, Addressing, Direction, Local, MemoryPort, POLL_BATCH, PeerAddr, Polled, Port, Posted,
-    Registered, Transfer,
+    Access, Addressing, DataPath, Direction, Local, MemoryPort, Operation, POLL_BATCH, PeerAddr,
+    Polled, Posted, Registered, Transfer,
 };
 use nvshmem_transport_libfabric::job::direct::register_direct;
 use nvshmem_transport_libfabric::ofi::{DirectRefusal, Discovery, MemoryKinds, OfiRegion, Opened};
@@ -53,7 +53,9 @@ impl Pair {
         let mut done = [Token(0); POLL_BATCH];
         loop {
             if !posted {
-                posted = host.post(rail, *peer, token, transfer).expect("post") == Posted::Yes;
+                posted =
+                    host.post(rail, *peer, token, Operation::Transfer(transfer)).expect("post")
+                        == Posted::Yes;
             }
             match host.poll(rail, &mut done) {
                 Polled::Completed(_) => return,

@@ -4,10 +4,10 @@ use std::rc::Rc;
 
 use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp};
 use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
-use nvshmem_transport_libfabric::engine::port::copies::Reach;
 use nvshmem_transport_libfabric::engine::port::{
-    Access, Addressing, Context, Desc, Direction, Failure, Incoming, MemoryPort, POLL_BATCH,
-    PeerAddr, Polled, Port, PortError, Posted, RailLimits, Registered, Transfer,
+    Access, Addressing, Clock, DataPath, Direction, Failure, Incoming, LocalMemory, MemoryPort,
+    Messaging, Operation, PeerAddr, Polled, PortError, Posted, RailControl, RailLimits, Registered,
+    Transfer,
 };
 use nvshmem_transport_libfabric::engine::wire::message::Packet;
 
@@ -88,8 +88,8 @@ fn lost() -> PortError {
     PortError { call: "model", code: 5, text: "lost".to_owned() }
 }
 
-impl Port for ModelPort {
-    type Short = RailId;
+impl DataPath for ModelPort {
+    type Fast = ();
 
     fn limits(&self) -> &[RailLimits] {
         &self.limits
@@ -104,53 +104,33 @@ impl Port for ModelPort {
         rail: RailId,
         to: PeerAddr,
         token: Token,
-        transfer: &Transfer,
+        operation: Operation<'_>,
     ) -> Result<Posted, PortError> {
-        self.post_told(rail, to, token, transfer, None)
+        match operation {
+            Operation::Transfer(transfer) => self.post_told(rail, to, token, transfer, None),
+            Operation::WriteWithData(transfer, data) => {
+                self.post_told(rail, to, token, transfer, Some(data))
+            }
+            Operation::WriteBeforeMore(_) | Operation::Atomic(_) => {
+                panic!("the model has neither bursts nor atomics of the fabric")
+            }
+        }
     }
 
-    fn post_with_data(
-        &mut self,
-        rail: RailId,
-        to: PeerAddr,
-        token: Token,
-        transfer: &Transfer,
-        data: u32,
-    ) -> Result<Posted, PortError> {
-        self.post_told(rail, to, token, transfer, Some(data))
-    }
-
-    fn has_short(&self) -> bool {
+    fn has_fast_path(&self) -> bool {
         true
     }
 
-    fn short(&self, rail: RailId) -> RailId {
-        rail
-    }
+    fn fast(&self, _rail: RailId) {}
 
-    fn context(&self, token: Token) -> Context {
-        Context(token.index())
-    }
-
-    fn post_short(
-        &mut self,
-        rail: RailId,
-        to: PeerAddr,
-        token: Token,
-        _context: Context,
-        transfer: &Transfer,
-    ) -> bool {
-        matches!(self.post(rail, to, token, transfer), Ok(Posted::Yes))
-    }
-
-    fn poll(&mut self, rail: RailId, done: &mut [Token; POLL_BATCH]) -> Polled {
+    fn drain(&mut self, rail: RailId, mut each: impl FnMut(usize) -> bool) -> Polled {
         let mut world = self.model.world.borrow_mut();
         let mut count = 0;
         while let Some(next) = world.sides[self.pe].done[rail.index()].pop_front() {
             let told = mix(COMPLETED | u64::from(rail.0), done_hash(next));
             match next {
                 Done::Completed(token) => {
-                    done[count] = token;
+                    each(token.index());
                     count += 1;
                     world.told(self.pe, told);
                 }
@@ -168,7 +148,9 @@ impl Port for ModelPort {
         }
         if count == 0 { Polled::Empty } else { Polled::Completed(count) }
     }
+}
 
+impl Messaging for ModelPort {
     fn send(
         &mut self,
         rail: RailId,
@@ -204,7 +186,11 @@ impl Port for ModelPort {
             None => Incoming::Nothing,
         }
     }
+}
 
+impl RailControl for ModelPort {}
+
+impl LocalMemory for ModelPort {
     fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError> {
         let adds = [AtomicOp::Add, AtomicOp::FetchAdd, AtomicOp::SignalAdd];
         assert!(adds.contains(&atomic.op));
@@ -227,7 +213,9 @@ impl Port for ModelPort {
     fn store_flag(&mut self, addr: usize, flag: u64) -> Result<(), PortError> {
         self.store(addr, &flag.to_le_bytes())
     }
+}
 
+impl Clock for ModelPort {
     fn now(&mut self) -> u64 {
         0
     }
@@ -253,15 +241,7 @@ impl MemoryPort for ModelMemory {
         _len: usize,
         _access: Access,
     ) -> Result<Registered<()>, PortError> {
-        let keys: Vec<u64> =
-            (0..self.rails).map(|rail| world::key(self.pe, RailId(rail))).collect();
-        Ok(Registered {
-            owner: (),
-            proxy_descs: vec![Desc(0); keys.len()],
-            host_descs: vec![Desc(0)],
-            keys,
-            addressing: Addressing::Offset,
-            reach: Reach::Direct,
-        })
+        let keys = (0..self.rails).map(|rail| world::key(self.pe, RailId(rail))).collect();
+        Ok(Registered::without_descs((), keys, Addressing::Offset))
     }
 }

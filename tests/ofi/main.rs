@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
 use nvshmem_transport_libfabric::engine::port::{
-    Access, Addressing, Desc, Direction, Failure, Local, MemoryPort, POLL_BATCH, PeerAddr, Polled,
-    Port, Posted, Registered, Transfer,
+    Access, Addressing, Clock, DataPath, Desc, Direction, Failure, Local, MemoryPort, Operation,
+    POLL_BATCH, PeerAddr, Polled, Posted, RailControl, Registered, Transfer,
 };
 use nvshmem_transport_libfabric::ofi::{
     Discovery, MemoryKinds, OfiError, OfiPort, OfiRegion, Opened, Report,
@@ -152,7 +152,7 @@ impl Process {
         let (rail, peer) = self.path(lane, to);
         let start = Instant::now();
         loop {
-            match self.port(lane).post(rail, peer, token, transfer) {
+            match self.port(lane).post(rail, peer, token, Operation::Transfer(transfer)) {
                 Ok(Posted::Yes) => return,
                 Ok(Posted::Again) => {}
                 Err(error) => panic!("{error}"),
@@ -409,7 +409,9 @@ fn every_operation_in_flight_completes_once() {
                 };
                 let peer = process.from_proxy[rail.index()];
                 let port = &mut process.opened.proxy;
-                if port.post(rail, peer, Token(next), &transfer).expect("post") == Posted::Yes {
+                if port.post(rail, peer, Token(next), Operation::Transfer(&transfer)).expect("post")
+                    == Posted::Yes
+                {
                     next += 1;
                     in_flight += 1;
                     continue;
@@ -590,7 +592,9 @@ fn wrong_posts_are_refused_with_a_reason() {
         key: target.key(RailId(0)),
     };
     let mut refused = |rail: u8, token: u32, transfer: Transfer, why: &str| {
-        let error = port.post(RailId(rail), peer, Token(token), &transfer).expect_err(why);
+        let error = port
+            .post(RailId(rail), peer, Token(token), Operation::Transfer(&transfer))
+            .expect_err(why);
         assert!(error.to_string().contains(why), "{error}");
     };
     refused(0, 0, Transfer { len: 9, ..good }, "9 bytes");
@@ -771,7 +775,11 @@ fn it_closes_with_operations_in_flight() {
             let mut posted = 0;
             for token in 1..TOKENS {
                 let port = &mut process.opened.host;
-                if port.post(rail, peer, Token(token), &transfer).expect("post") == Posted::Yes {
+                if port
+                    .post(rail, peer, Token(token), Operation::Transfer(&transfer))
+                    .expect("post")
+                    == Posted::Yes
+                {
                     posted += 1;
                 }
             }

@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
 use nvshmem_transport_libfabric::engine::port::{
-    Access, Direction, Incoming, Local, POLL_BATCH, PeerAddr, Polled, Port, Posted, Transfer,
+    Access, Clock, DataPath, Direction, Incoming, Local, Messaging, Operation, POLL_BATCH,
+    PeerAddr, Polled, Posted, Transfer,
 };
 use nvshmem_transport_libfabric::engine::wire::message::{MAX_MESSAGE, Packet};
 use nvshmem_transport_libfabric::ofi::OfiPort;
@@ -269,7 +270,10 @@ fn messages_and_writes_complete_side_by_side() {
             let port = &mut pair.ends[0].opened.proxy;
             let token = Token(posted % WINDOW);
             let free = posted < ROUNDS && !in_flight[token.index()];
-            if free && port.post(rail, peer, token, &transfer).expect("post") == Posted::Yes {
+            if free
+                && port.post(rail, peer, token, Operation::Transfer(&transfer)).expect("post")
+                    == Posted::Yes
+            {
                 in_flight[token.index()] = true;
                 posted += 1;
             }
@@ -385,7 +389,8 @@ fn a_message_is_received_after_the_data_before_it() {
                         remote: remote + at as u64,
                         key,
                     };
-                    let posted = sender.post(rail, to_target, Token(slot), &transfer);
+                    let posted =
+                        sender.post(rail, to_target, Token(slot), Operation::Transfer(&transfer));
                     if posted.expect("post") == Posted::Yes {
                         in_flight[slot as usize] = true;
                         written += 1;

@@ -11,7 +11,8 @@ use std::time::Instant;
 
 use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
 use nvshmem_transport_libfabric::engine::port::{
-    Access, Direction, Incoming, POLL_BATCH, PeerAddr, Polled, Port, Posted, Transfer,
+    Access, Clock, DataPath, Direction, Incoming, Messaging, Operation, POLL_BATCH, PeerAddr,
+    Polled, Posted, Transfer,
 };
 use nvshmem_transport_libfabric::engine::wire::message::Packet;
 use nvshmem_transport_libfabric::ofi::{OfiPort, Opened};
@@ -143,7 +144,12 @@ fn send_all(
                 key: keys[rail.index()],
             };
             let (to, token) = (peers[rail.index()], Token(slot as u32));
-            let posted = opened.proxy.post_with_data(rail, to, token, &transfer, HIGH | written);
+            let posted = opened.proxy.post(
+                rail,
+                to,
+                token,
+                Operation::WriteWithData(&transfer, HIGH | written),
+            );
             if posted.unwrap_or_else(|error| panic!("{error}")) == Posted::Yes {
                 busy[slot] = [true; 2];
                 written += 1;

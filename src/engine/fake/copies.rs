@@ -1,10 +1,12 @@
 //! The fake's copies: staged memory that nothing else reaches.
 
 use super::FakeFabric;
-use super::world::{Event, fault};
+use super::memory::change;
+use super::script::Event;
+use super::world::{World, fault};
 use crate::engine::atomic::Atomic;
-use crate::engine::ids::Pe;
-use crate::engine::port::copies::{Bounce, Copied, Copy, CopyPort, Reach};
+use crate::engine::ids::{Pe, RailId};
+use crate::engine::port::copies::{Bounce, Copied, Copy, CopyDirection, CopyPort, Reach};
 use crate::engine::port::{PortError, Posted};
 
 /// The copies of one PE.
@@ -21,7 +23,7 @@ impl FakeCopies {
     }
 
     fn check(&self, addr: usize, len: usize) -> Result<(), PortError> {
-        let reach = self.fabric.lock().reach(self.pe, addr, len);
+        let reach = self.fabric.lock().memory.reach(self.pe, addr, len);
         if reach == Some(Reach::Staged) {
             return Ok(());
         }
@@ -31,7 +33,7 @@ impl FakeCopies {
 
 impl CopyPort for FakeCopies {
     fn reach(&mut self, addr: usize, len: usize) -> Result<Reach, PortError> {
-        let reach = self.fabric.lock().reach(self.pe, addr, len);
+        let reach = self.fabric.lock().memory.reach(self.pe, addr, len);
         reach.ok_or_else(|| fault("looking at memory", 14, "no such memory"))
     }
 
@@ -41,7 +43,7 @@ impl CopyPort for FakeCopies {
         let inside = at < self.bounce.len() && at % chunk_len + copy.len <= chunk_len;
         assert!(inside && copy.len > 0, "{copy:?} is not inside a chunk of {:?}", self.bounce);
         let mut world = self.fabric.lock();
-        if world.reach(self.pe, copy.memory, copy.len).is_none() {
+        if world.memory.reach(self.pe, copy.memory, copy.len).is_none() {
             return Err(fault("starting a copy", 14, "no such memory"));
         }
         if !world.has_room() {
@@ -66,11 +68,7 @@ impl CopyPort for FakeCopies {
         }
         self.check(addr, width)?;
         let mut world = self.fabric.lock();
-        let bytes = world.any_bytes_mut(self.pe, addr, width);
-        let mut word = [0; 8];
-        word[..width].copy_from_slice(bytes);
-        let old = u64::from_le_bytes(word);
-        bytes.copy_from_slice(&atomic.apply(old).to_le_bytes()[..width]);
+        let old = change(world.memory.any_bytes_mut(self.pe, addr, width), atomic);
         world.events.push(Event::Applied { pe: self.pe, addr });
         Ok(old)
     }
@@ -78,19 +76,74 @@ impl CopyPort for FakeCopies {
     fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError> {
         self.check(addr, into.len())?;
         let mut world = self.fabric.lock();
-        into.copy_from_slice(world.any_bytes_mut(self.pe, addr, into.len()));
+        into.copy_from_slice(world.memory.any_bytes_mut(self.pe, addr, into.len()));
         Ok(())
     }
 
     fn store(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError> {
         self.check(addr, bytes.len())?;
         let mut world = self.fabric.lock();
-        world.any_bytes_mut(self.pe, addr, bytes.len()).copy_from_slice(bytes);
+        world.memory.any_bytes_mut(self.pe, addr, bytes.len()).copy_from_slice(bytes);
         world.events.push(Event::Applied { pe: self.pe, addr });
         Ok(())
     }
 
     fn store_flag(&mut self, addr: usize, flag: u64) -> Result<(), PortError> {
         self.store(addr, &flag.to_le_bytes())
+    }
+}
+
+/// A copy under way.
+#[derive(Debug)]
+pub(super) struct Moving {
+    pub(super) pe: Pe,
+    pub(super) copy: Copy,
+    pub(super) tag: u32,
+    pub(super) due: u64,
+}
+
+impl World {
+    /// A copy begins. It ends after those in the same direction before it.
+    pub(super) fn start_copy(&mut self, pe: Pe, copy: Copy, tag: u32) {
+        let before = self
+            .copies
+            .iter()
+            .filter(|other| other.pe == pe && other.copy.direction == copy.direction)
+            .map(|other| other.due + 1)
+            .max();
+        let due = (self.now + self.delay(RailId(u8::MAX))).max(before.unwrap_or(0));
+        self.copies.push(Moving { pe, copy, tag, due });
+    }
+
+    pub(super) fn next_copied(&mut self, pe: Pe) -> Option<Copied> {
+        self.copied.get_mut(&pe)?.pop_front()
+    }
+
+    pub(super) fn move_copy(&mut self, at: usize) {
+        let Moving { pe, copy, tag, .. } = self.copies.swap_remove(at);
+        let Copy { direction, memory, chunk, len } = copy;
+        let result = match &mut self.fail_copies {
+            (0, 0) => Ok(()),
+            (0, left) => {
+                *left -= 1;
+                Err(fault("copy", 700, "failed by the script"))
+            }
+            (before, _) => {
+                *before -= 1;
+                Ok(())
+            }
+        };
+        if result.is_ok() {
+            let (from, to) = match direction {
+                CopyDirection::Out => (memory, chunk),
+                CopyDirection::In => (chunk, memory),
+            };
+            let bytes = self.memory.any_bytes_mut(pe, from, len).to_vec();
+            self.memory.any_bytes_mut(pe, to, len).copy_from_slice(&bytes);
+            if direction == CopyDirection::In {
+                self.events.push(Event::Copied { pe, addr: memory, len });
+            }
+        }
+        self.copied.entry(pe).or_default().push_back(Copied { tag, result });
     }
 }

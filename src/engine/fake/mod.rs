@@ -6,16 +6,24 @@
 
 mod baton;
 mod copies;
+mod faults;
+mod mail;
+mod memory;
+mod operations;
 mod port;
+mod registration;
+mod script;
 mod world;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use baton::Baton;
 pub use copies::FakeCopies;
-pub use port::{FakeMemory, FakePort, FakeRegion};
-pub use world::{Delivery, Event, Script};
-use world::{Mail, World};
+use mail::Mail;
+pub use port::FakePort;
+pub use registration::{FakeMemory, FakeRegion};
+pub use script::{Call, Delivery, Event, Script};
+use world::World;
 
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::port::{PeerAddr, RailLimits};
@@ -56,23 +64,23 @@ impl FakeFabric {
 
     /// Gives a PE `len` bytes of zeroed memory and returns their address.
     pub fn alloc(&self, pe: Pe, len: usize) -> usize {
-        self.lock().alloc(pe, len)
+        self.lock().memory.alloc(pe, len)
     }
 
     /// As [`FakeFabric::alloc`], memory that only the PE's copies reach. The fake panics when the
     /// fabric or a lane touches it in another way.
     pub fn alloc_staged(&self, pe: Pe, len: usize) -> usize {
-        self.lock().alloc_staged(pe, len)
+        self.lock().memory.alloc_staged(pe, len)
     }
 
     /// Copies into a PE's memory of any kind.
     pub fn store(&self, pe: Pe, addr: usize, bytes: &[u8]) {
-        self.lock().any_bytes_mut(pe, addr, bytes.len()).copy_from_slice(bytes);
+        self.lock().memory.any_bytes_mut(pe, addr, bytes.len()).copy_from_slice(bytes);
     }
 
     /// Copies out of a PE's memory of any kind.
     pub fn load(&self, pe: Pe, addr: usize, len: usize) -> Vec<u8> {
-        self.lock().any_bytes_mut(pe, addr, len).to_vec()
+        self.lock().memory.any_bytes_mut(pe, addr, len).to_vec()
     }
 
     /// The next copies between staged memory and chunks fail, after so many that do not.
@@ -223,6 +231,16 @@ impl FakeFabric {
     /// Everything that has changed memory so far, in order.
     pub fn events(&self) -> Vec<Event> {
         self.lock().events.clone()
+    }
+
+    /// From now on what lanes ask of their ports is written down, for [`FakeFabric::calls`].
+    pub fn trace_calls(&self) {
+        self.lock().calls = Some(Vec::new());
+    }
+
+    /// What lanes have asked of their ports, in order.
+    pub fn calls(&self) -> Vec<Call> {
+        self.lock().calls.clone().unwrap_or_default()
     }
 
     /// Segments posted and not completed, on all rails of all PEs.

@@ -1,18 +1,19 @@
 //! The fake's side of the engine's port traits.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, PoisonError};
 
 use super::FakeFabric;
-use super::copies::FakeCopies;
-use super::world::{Done, Event, HOST, Mail, Target, Work, fault};
+use super::mail::Mail;
+use super::memory::{HOST, change};
+use super::operations::{Target, Work};
+use super::script::{Call, Event};
+use super::world::{Done, fault};
 use crate::engine::atomic::Atomic;
 use crate::engine::ids::{Pe, RailId, Token};
-use crate::engine::port::copies::{Bounce, Reach, Stager};
 use crate::engine::port::fabric_atomic::FabricAtomic;
 use crate::engine::port::{
-    Access, Addressing, Context, Desc, Direction, Incoming, Local, MemoryPort, POLL_BATCH,
-    PeerAddr, Polled, Port, PortError, Posted, RailLimits, Registered, Transfer,
+    Clock, DataPath, Direction, Incoming, Local, LocalMemory, Messaging, Operation, POLL_BATCH,
+    PeerAddr, Polled, PortError, Posted, RailControl, RailLimits, Transfer,
 };
 use crate::engine::wire::message::{MAX_MESSAGE, Packet};
 
@@ -39,7 +40,7 @@ impl FakePort {
         Self { fabric, lane, pe, limits, names, tokens }
     }
 
-    /// Takes a segment, whose doorbell is still owed where there is one.
+    /// Takes a transfer, whose doorbell is still owed where there is one.
     fn take(
         &mut self,
         rail: RailId,
@@ -58,86 +59,23 @@ impl FakePort {
         let in_flight = &mut self.tokens[rail.index()];
         assert!(in_flight.len() < limits.depth as usize, "{rail} is over its depth");
         if let Local::Memory { addr, desc } = transfer.local {
-            if !world.has_memory(self.pe, addr, transfer.len) {
+            if !world.memory.has_memory(self.pe, addr, transfer.len) {
                 return Err(fault("post", 14, "local memory that does not exist"));
             }
-            let by = (self.lane, self.pe, rail);
-            if limits.needs_desc && !world.covers(desc.0 as u64, by, addr, transfer.len) {
+            let domain = if world.is_proxy(self.lane, self.pe) { rail } else { HOST };
+            let by = (self.pe, domain);
+            if limits.needs_desc && !world.memory.covers(desc.0 as u64, by, addr, transfer.len) {
                 return Err(fault("post", 22, "the descriptor does not cover the local memory"));
             }
         }
+        world.trace(Call::Post(self.pe, rail));
         world.post(self.lane, self.pe, rail, target(to), token, Work::Transfer(*transfer, data));
         in_flight.insert(token);
         Ok(Posted::Yes)
     }
 
-    /// Takes a segment, and rings the doorbell for it and those before it.
-    fn take_and_ring(
-        &mut self,
-        rail: RailId,
-        to: PeerAddr,
-        token: Token,
-        transfer: &Transfer,
-        data: Option<u32>,
-    ) -> Result<Posted, PortError> {
-        let posted = self.take(rail, to, token, transfer, data);
-        if matches!(posted, Ok(Posted::Yes)) {
-            self.fabric.lock().ring(self.lane, rail, target(to).pe);
-        }
-        posted
-    }
-}
-
-impl Port for FakePort {
-    type Short = RailId;
-
-    fn limits(&self) -> &[RailLimits] {
-        &self.limits
-    }
-
-    fn rail_name(&self, rail: RailId) -> &str {
-        &self.names[rail.index()]
-    }
-
-    fn post(
-        &mut self,
-        rail: RailId,
-        to: PeerAddr,
-        token: Token,
-        transfer: &Transfer,
-    ) -> Result<Posted, PortError> {
-        self.take_and_ring(rail, to, token, transfer, None)
-    }
-
-    fn post_with_data(
-        &mut self,
-        rail: RailId,
-        to: PeerAddr,
-        token: Token,
-        transfer: &Transfer,
-        data: u32,
-    ) -> Result<Posted, PortError> {
-        assert!(self.limits[rail.index()].remote_data, "{rail} carries no remote data");
-        assert_eq!(transfer.direction, Direction::Write, "only writes carry remote data");
-        self.take_and_ring(rail, to, token, transfer, Some(data))
-    }
-
-    fn batches(&self) -> bool {
-        self.fabric.lock().has_doorbells()
-    }
-
-    fn post_more(
-        &mut self,
-        rail: RailId,
-        to: PeerAddr,
-        token: Token,
-        transfer: &Transfer,
-    ) -> Result<Posted, PortError> {
-        assert_eq!(transfer.direction, Direction::Write, "only writes come in bursts");
-        self.take(rail, to, token, transfer, None)
-    }
-
-    fn post_atomic(
+    /// Takes an atomic.
+    fn take_atomic(
         &mut self,
         rail: RailId,
         to: PeerAddr,
@@ -152,48 +90,77 @@ impl Port for FakePort {
         let in_flight = &mut self.tokens[rail.index()];
         let depth = self.limits[rail.index()].depth as usize;
         assert!(in_flight.len() < depth, "{rail} is over its depth");
+        world.trace(Call::Post(self.pe, rail));
         world.post(self.lane, self.pe, rail, target(to), token, Work::Atomic(*atomic));
         in_flight.insert(token);
         Ok(Posted::Yes)
     }
+}
+
+impl DataPath for FakePort {
+    type Fast = ();
+
+    fn limits(&self) -> &[RailLimits] {
+        &self.limits
+    }
+
+    fn rail_name(&self, rail: RailId) -> &str {
+        &self.names[rail.index()]
+    }
+
+    fn batches(&self) -> bool {
+        self.fabric.lock().has_doorbells()
+    }
+
+    fn post(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        operation: Operation<'_>,
+    ) -> Result<Posted, PortError> {
+        let (transfer, data) = match operation {
+            Operation::Atomic(atomic) => return self.take_atomic(rail, to, token, atomic),
+            Operation::Transfer(transfer) => (transfer, None),
+            Operation::WriteWithData(transfer, data) => {
+                assert!(self.limits[rail.index()].remote_data, "{rail} carries no remote data");
+                assert_eq!(transfer.direction, Direction::Write, "only writes carry remote data");
+                (transfer, Some(data))
+            }
+            Operation::WriteBeforeMore(transfer) => {
+                assert_eq!(transfer.direction, Direction::Write, "only writes come in bursts");
+                (transfer, None)
+            }
+        };
+        let posted = self.take(rail, to, token, transfer, data);
+        let rings = !matches!(operation, Operation::WriteBeforeMore(_));
+        if rings && matches!(posted, Ok(Posted::Yes)) {
+            self.fabric.lock().ring(self.lane, rail, target(to).pe);
+        }
+        posted
+    }
+
+    fn has_fast_path(&self) -> bool {
+        self.limits.iter().all(|limits| !limits.needs_desc)
+    }
+
+    fn fast(&self, _rail: RailId) {}
 
     fn fetched(&mut self, token: Token) -> u64 {
         self.fabric.lock().fetched(self.lane, token)
     }
 
-    fn has_short(&self) -> bool {
-        self.limits.iter().all(|limits| !limits.needs_desc)
-    }
-
-    fn short(&self, rail: RailId) -> RailId {
-        rail
-    }
-
-    fn context(&self, token: Token) -> Context {
-        Context(token.index())
-    }
-
-    fn post_short(
-        &mut self,
-        rail: RailId,
-        to: PeerAddr,
-        token: Token,
-        _context: Context,
-        transfer: &Transfer,
-    ) -> bool {
-        matches!(self.post(rail, to, token, transfer), Ok(Posted::Yes))
-    }
-
-    fn poll(&mut self, rail: RailId, done: &mut [Token; POLL_BATCH]) -> Polled {
+    fn drain(&mut self, rail: RailId, mut each: impl FnMut(usize) -> bool) -> Polled {
         let mut world = self.fabric.lock();
         world.advance(POLL_TIME, false);
+        world.trace(Call::Poll(self.pe, rail));
         let in_flight = &mut self.tokens[rail.index()];
         let mut count = 0;
         while count < POLL_BATCH {
             match world.next_done(self.lane, rail) {
                 Some(Done::Token(token)) => {
                     in_flight.remove(&token);
-                    done[count] = token;
+                    each(token.index());
                     count += 1;
                 }
                 Some(Done::Failure(failure)) if count == 0 => {
@@ -212,7 +179,9 @@ impl Port for FakePort {
         }
         if count == 0 { Polled::Empty } else { Polled::Completed(count) }
     }
+}
 
+impl Messaging for FakePort {
     fn send(
         &mut self,
         rail: RailId,
@@ -226,6 +195,7 @@ impl Port for FakePort {
         if !world.has_room() {
             return Ok(Posted::Again);
         }
+        world.trace(Call::Post(self.pe, rail));
         world.send((self.lane, self.pe, rail), target(to), token, bytes, ordered);
         Ok(Posted::Yes)
     }
@@ -240,7 +210,9 @@ impl Port for FakePort {
             Some(Mail::Control(_)) | None => Incoming::Nothing,
         }
     }
+}
 
+impl RailControl for FakePort {
     fn can_reset(&self, _rail: RailId) -> bool {
         true
     }
@@ -283,37 +255,35 @@ impl Port for FakePort {
             Err(_) => Err(fault("insert", 22, "no address of this fabric")),
         }
     }
+}
 
+impl LocalMemory for FakePort {
     fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError> {
         let width = atomic.width.bytes();
         let mut world = self.fabric.lock();
-        if addr % width != 0 || !world.has_memory(self.pe, addr, width) {
+        if addr % width != 0 || !world.memory.has_memory(self.pe, addr, width) {
             return Err(fault("apply", 14, "no such word"));
         }
-        let bytes = world.bytes_mut(self.pe, addr, width);
-        let mut word = [0; 8];
-        word[..width].copy_from_slice(bytes);
-        let old = u64::from_le_bytes(word);
-        bytes.copy_from_slice(&atomic.apply(old).to_le_bytes()[..width]);
+        let old = change(world.memory.bytes_mut(self.pe, addr, width), atomic);
         world.events.push(Event::Applied { pe: self.pe, addr });
         Ok(old)
     }
 
     fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError> {
         let mut world = self.fabric.lock();
-        if !world.has_memory(self.pe, addr, into.len()) {
+        if !world.memory.has_memory(self.pe, addr, into.len()) {
             return Err(fault("load", 14, "no such memory"));
         }
-        into.copy_from_slice(world.bytes_mut(self.pe, addr, into.len()));
+        into.copy_from_slice(world.memory.bytes_mut(self.pe, addr, into.len()));
         Ok(())
     }
 
     fn store(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError> {
         let mut world = self.fabric.lock();
-        if !world.has_memory(self.pe, addr, bytes.len()) {
+        if !world.memory.has_memory(self.pe, addr, bytes.len()) {
             return Err(fault("store", 14, "no such memory"));
         }
-        world.bytes_mut(self.pe, addr, bytes.len()).copy_from_slice(bytes);
+        world.memory.bytes_mut(self.pe, addr, bytes.len()).copy_from_slice(bytes);
         world.events.push(Event::Applied { pe: self.pe, addr });
         Ok(())
     }
@@ -321,7 +291,9 @@ impl Port for FakePort {
     fn store_flag(&mut self, addr: usize, flag: u64) -> Result<(), PortError> {
         self.store(addr, &flag.to_le_bytes())
     }
+}
 
+impl Clock for FakePort {
     fn now(&mut self) -> u64 {
         self.fabric.lock().now
     }
@@ -335,94 +307,4 @@ impl Port for FakePort {
 /// Whose rail an address is of, and in which generation.
 fn target(to: PeerAddr) -> Target {
     Target { pe: Pe((to.0 >> 8) as u32), rail: RailId(to.0 as u8), generation: (to.0 >> 40) as u32 }
-}
-
-/// Registers memory of one PE with the fake fabric.
-#[derive(Debug)]
-pub struct FakeMemory {
-    fabric: FakeFabric,
-    pe: Pe,
-    rails: u8,
-    /// Chunk length and chunks each way, until they are given out.
-    bounce: Mutex<Option<(usize, u16, u16)>>,
-}
-
-impl FakeMemory {
-    pub(super) fn new(fabric: FakeFabric, pe: Pe, rails: u8) -> Self {
-        Self { fabric, pe, rails, bounce: Mutex::new(Some((4096, 2, 2))) }
-    }
-
-    /// The same, with bounce memory of so many chunks for each direction.
-    #[must_use]
-    pub fn with_bounce(self, chunk_len: usize, out: u16, inward: u16) -> Self {
-        Self { bounce: Mutex::new(Some((chunk_len, out, inward))), ..self }
-    }
-}
-
-/// A registration with the fake fabric.
-#[derive(Debug)]
-pub struct FakeRegion {
-    fabric: FakeFabric,
-    keys: Vec<u64>,
-}
-
-impl Drop for FakeRegion {
-    fn drop(&mut self) {
-        let mut world = self.fabric.lock();
-        for key in &self.keys {
-            world.deregister(*key);
-        }
-    }
-}
-
-impl MemoryPort for FakeMemory {
-    type Region = FakeRegion;
-
-    fn register(
-        &self,
-        addr: usize,
-        len: usize,
-        access: Access,
-    ) -> Result<Registered<FakeRegion>, PortError> {
-        let mut world = self.fabric.lock();
-        if !world.has_memory(self.pe, addr, len) {
-            return Err(fault("register", 14, "memory that does not exist"));
-        }
-        if world.reach(self.pe, addr, len) == Some(Reach::Staged) {
-            return Ok(Registered {
-                owner: FakeRegion { fabric: self.fabric.clone(), keys: Vec::new() },
-                keys: Vec::new(),
-                proxy_descs: Vec::new(),
-                host_descs: Vec::new(),
-                addressing: Addressing::Offset,
-                reach: Reach::Staged,
-            });
-        }
-        let mut keys: Vec<u64> =
-            (0..self.rails).map(|rail| world.register(self.pe, RailId(rail), addr, len)).collect();
-        let proxy_descs = keys.iter().map(|key| Desc(*key as usize)).collect();
-        let remote = keys.clone();
-        if access == Access::Local {
-            world.only_reads.extend(&keys);
-        }
-        let host = world.register(self.pe, HOST, addr, len);
-        keys.push(host);
-        Ok(Registered {
-            owner: FakeRegion { fabric: self.fabric.clone(), keys },
-            keys: remote,
-            proxy_descs,
-            host_descs: vec![Desc(host as usize)],
-            addressing: Addressing::Offset,
-            reach: Reach::Direct,
-        })
-    }
-
-    fn take_stager(&self) -> Option<Stager> {
-        let mut bounce = self.bounce.lock().unwrap_or_else(PoisonError::into_inner);
-        let (chunk_len, out, inward) = bounce.take()?;
-        let mut bounce = Bounce { addr: 0, chunk_len, out, inward };
-        bounce.addr = self.fabric.alloc(self.pe, bounce.len());
-        let copies = FakeCopies::new(self.fabric.clone(), self.pe, bounce);
-        Some(Stager { copies: Box::new(copies), bounce })
-    }
 }

@@ -108,7 +108,7 @@ impl<P: Port> Lane<P> {
         let Some((remote, key)) = remote.target(addr, len as u64, path.remote) else {
             return whole;
         };
-        if len.wrapping_sub(1) >= stream.short_limit || !rail.is_open() {
+        if len.wrapping_sub(1) >= stream.fast_limit || !rail.is_open() {
             return whole;
         }
         let Some((token, segment)) = self.core.segments.take_slot() else { return whole };
@@ -123,7 +123,7 @@ impl<P: Port> Lane<P> {
         rail.taken(len);
         let context = segment.context;
         self.core.segments.batches.begin(batch);
-        if self.core.port.post_short(rail.short, path.to, token, context, &transfer) {
+        if self.core.port.try_post(rail.fast, path.rail, path.to, token, context, &transfer) {
             Ok(())
         } else {
             Err(Rest::Declined(Declined(token)))
@@ -225,7 +225,7 @@ impl<P: Port> Lane<P> {
         }
         let Some(link) = stream.link.as_deref_mut() else { return false };
         // The general way ends a burst.
-        if closed || !self.core.has_short || self.core.withheld != 0 {
+        if closed || !self.core.has_fast_path || self.core.withheld != 0 {
             return false;
         }
         if !rail.is_clear() || !link.has_room(&self.core.messages) {
@@ -246,7 +246,7 @@ impl<P: Port> Lane<P> {
                 }
             }
         }
-        if !self.core.port.send_short(rail.short, path.rail, path.to, token, packet.bytes()) {
+        if !self.core.port.try_send(rail.fast, path.rail, path.to, token, packet.bytes()) {
             return false;
         }
         self.core.messages.take_next(link, slot, token.0, numbers.0, path.rail);

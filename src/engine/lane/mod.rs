@@ -187,7 +187,7 @@ impl<P: Port> Lane<P> {
         self.core.atomics = Some(Box::new(FabricAtomics::new(paths.into())));
         // What these send is applied by the target's proxy thread.
         self.signals.most_counted = 0;
-        self.core.has_short = false;
+        self.core.has_fast_path = false;
         // Whether an atomic on a path that has failed was carried out cannot be known.
         (self.recovery, self.core.recovers) = (None, false);
         self

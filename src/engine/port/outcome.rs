@@ -58,6 +58,11 @@ impl fmt::Display for PortError {
 impl std::error::Error for PortError {}
 
 impl PortError {
+    /// What was asked for is not among what a port does.
+    pub(in crate::engine) fn not_offered(call: &'static str, why: &str) -> Self {
+        Self { call, code: 0, text: why.to_owned() }
+    }
+
     /// Whether the fabric found fault with the operation itself, so that it would fail on any path.
     pub fn blames_operation(&self) -> bool {
         // EPERM, EACCES, EFAULT, EINVAL, EMSGSIZE, ENOSYS, and of libfabric's own: FI_ETRUNC, FI_ENOKEY.

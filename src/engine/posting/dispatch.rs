@@ -1,7 +1,7 @@
 //! Segments on their way to the fabric: filled in, held behind fences, queued, and posted.
 
 use crate::engine::ids::{Pe, RailId, Token};
-use crate::engine::port::{Direction, Port, PortError, Posted, Transfer};
+use crate::engine::port::{Direction, Operation, Port, PortError, Posted, Transfer};
 use crate::engine::posting::doorbell::Doorbell;
 use crate::engine::posting::{Core, Event};
 use crate::engine::rails::paths::Hop;
@@ -97,13 +97,12 @@ impl<P: Port> Core<P> {
             return Left::NoRoom;
         }
         let (to, transfer) = (self.paths.get(segment.pe, rail).to, &segment.transfer);
-        let posted = match (segment.kind, doorbell) {
-            (Kind::Counted, _) => {
-                self.port.post_with_data(rail, to, token, transfer, segment.remote_data())
-            }
-            (_, Doorbell::Ring) => self.port.post(rail, to, token, transfer),
-            (_, Doorbell::Owe) => self.port.post_more(rail, to, token, transfer),
+        let operation = match (segment.kind, doorbell) {
+            (Kind::Counted, _) => Operation::WriteWithData(transfer, segment.remote_data()),
+            (_, Doorbell::Ring) => Operation::Transfer(transfer),
+            (_, Doorbell::Owe) => Operation::WriteBeforeMore(transfer),
         };
+        let posted = self.port.post(rail, to, token, operation);
         self.launched(token, rail, Stage::Posted, posted)
     }
 
@@ -115,8 +114,8 @@ impl<P: Port> Core<P> {
         if self.rails[rail.index()].is_full() {
             return Left::NoRoom;
         }
-        let (to, posted) = atomics.to_post(segment.pe, segment.atomic_slot());
-        let posted = self.port.post_atomic(rail, to, token, posted);
+        let (to, atomic) = atomics.to_post(segment.pe, segment.atomic_slot());
+        let posted = self.port.post(rail, to, token, Operation::Atomic(atomic));
         self.launched(token, rail, Stage::AtomicPosted, posted)
     }
 

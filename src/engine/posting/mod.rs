@@ -47,14 +47,14 @@ pub(in crate::engine) struct Core<P: Port> {
     pub(in crate::engine) me: Pe,
     pub(in crate::engine) segments: SegmentTable,
     pub(in crate::engine) streams: Streams,
-    pub(in crate::engine) rails: Box<[Rail<P::Short>]>,
+    pub(in crate::engine) rails: Box<[Rail<P::Fast>]>,
     pub(in crate::engine) paths: PathTable,
     pub(in crate::engine) regions: RegionCache,
     pub(in crate::engine) needs_desc: bool,
     /// Local memory may be staged.
     pub(in crate::engine) devices: bool,
     /// Whether the port has a fast path on every rail, and messages change words.
-    pub(in crate::engine) has_short: bool,
+    pub(in crate::engine) has_fast_path: bool,
     pub(in crate::engine) ops: OpTable,
     pub(in crate::engine) messages: MessageTable,
     /// Atomics that the fabric carries out. Without, the peers do, asked by messages.
@@ -154,14 +154,14 @@ impl<P: Port> Core<P> {
     ) -> Self {
         let limits = port.limits();
         let rail =
-            |(at, limits): (usize, &RailLimits)| Rail::new(limits, port.short(RailId(at as u8)));
-        let rails: Box<[Rail<P::Short>]> = limits.iter().enumerate().map(rail).collect();
+            |(at, limits): (usize, &RailLimits)| Rail::new(limits, port.fast(RailId(at as u8)));
+        let rails: Box<[Rail<P::Fast>]> = limits.iter().enumerate().map(rail).collect();
         let n_rails = rails.len() as u8;
         let least = rails.iter().map(|rail| rail.max_segment).min().unwrap_or(0);
-        let has_short = port.has_short();
+        let has_fast_path = port.has_fast_path();
         let balance = Balance::new(spread, rails.len(), least, me.index());
-        let short_limit = if has_short && !devices { least } else { 0 };
-        let short_limit = short_limit.min(balance.weighed_from - 1);
+        let fast_limit = if has_fast_path && !devices { least } else { 0 };
+        let fast_limit = fast_limit.min(balance.weighed_from - 1);
         Self {
             me,
             segments: SegmentTable::new(sizes.segments, |token| port.context(token)),
@@ -174,8 +174,8 @@ impl<P: Port> Core<P> {
             transfer_room: sizes.transfers,
             control: VecDeque::with_capacity(64),
             unnumbered: VecDeque::with_capacity(64),
-            streams: Streams::new(me, paths.n_pes(), n_rails, short_limit),
-            has_short,
+            streams: Streams::new(me, paths.n_pes(), n_rails, fast_limit),
+            has_fast_path,
             devices,
             needs_desc: limits.iter().any(|rail| rail.needs_desc),
             rails,

@@ -135,7 +135,7 @@ impl Watchdog {
         streams: &mut Streams,
         segments: &SegmentTable,
         port: &P,
-        rails: &[Rail<P::Short>],
+        rails: &[Rail<P::Fast>],
         staged: u32,
     ) -> Vec<(Pe, EngineError)> {
         for stream in streams.iter_mut() {
@@ -226,7 +226,7 @@ impl Watchdog {
     }
 }
 
-fn dump<P: Port>(port: &P, rails: &[Rail<P::Short>]) {
+fn dump<P: Port>(port: &P, rails: &[Rail<P::Fast>]) {
     for (index, rail) in rails.iter().enumerate() {
         let id = crate::engine::ids::RailId(index as u8);
         let counters = rail.counters();

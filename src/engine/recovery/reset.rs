@@ -105,8 +105,8 @@ impl Recovery {
             }
         };
         info!(target: "TRANSPORT", "{rail} ({name}) was closed and opened again, for {cause}");
-        let short = core.port.short(rail);
-        core.rails[at].reopen(short);
+        let fast = core.port.fast(rail);
+        core.rails[at].reopen(fast);
         let now = core.port.now();
         core.balance.reopened(rail, now);
         core.load_changed = true;

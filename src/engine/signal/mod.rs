@@ -84,7 +84,7 @@ impl Signals {
             SignalEngine::Counted | SignalEngine::Chained | SignalEngine::Eager => false,
         };
         let counted = matches!(self.engine, SignalEngine::Auto | SignalEngine::Counted);
-        let fits = |rail: &Rail<P::Short>| {
+        let fits = |rail: &Rail<P::Fast>| {
             rail.orders_messages && parts.iter().all(|part| part.len <= rail.max_segment)
         };
         if ordered && core.rails.iter().all(fits) {

@@ -15,7 +15,7 @@ const PAUSED: i32 = 1 << 29;
 #[derive(Debug)]
 pub(in crate::engine) struct Rail<S> {
     /// The port's fast path.
-    pub(in crate::engine) short: S,
+    pub(in crate::engine) fast: S,
     /// Segments that may be posted right away, if above zero: what the segments in flight leave of
     /// the depth, less [`QUEUED`] while others wait before them, less [`PAUSED`].
     room: i32,
@@ -38,11 +38,11 @@ pub(in crate::engine) struct Rail<S> {
 }
 
 impl<S> Rail<S> {
-    pub(in crate::engine) fn new(limits: &RailLimits, short: S) -> Self {
+    pub(in crate::engine) fn new(limits: &RailLimits, fast: S) -> Self {
         // No table has room for so many segments, so the bound is none in practice.
         let depth = limits.depth.clamp(1, PAUSED as u32 - 1);
         Self {
-            short,
+            fast,
             room: depth as i32,
             paused: false,
             depth,
@@ -93,10 +93,10 @@ impl<S> Rail<S> {
     }
 
     /// It was closed and opened again: nothing is in flight.
-    pub(in crate::engine) fn reopen(&mut self, short: S) {
+    pub(in crate::engine) fn reopen(&mut self, fast: S) {
         let lost = self.in_flight();
         self.completed(lost);
-        self.short = short;
+        self.fast = fast;
         self.unrung = 0;
         self.resume();
     }

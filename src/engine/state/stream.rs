@@ -33,11 +33,11 @@ pub(in crate::engine) struct Stream {
     /// The path its next segment takes, and with it the rail.
     pub(in crate::engine) next: Hop,
     /// Bytes of the longest segment that may go out in the fast path; 0 while none may.
-    pub(in crate::engine) short_limit: usize,
+    pub(in crate::engine) fast_limit: usize,
     /// Writes must not go out right away: a fence has not been passed, or the stream has failed.
     /// While it has not failed, some write is outstanding then, whose completion opens it again.
     closed: bool,
-    /// What `short_limit` is while the stream is open.
+    /// What `fast_limit` is while the stream is open.
     open_limit: usize,
     /// Segments that have ever been posted or ready, by [`Direction`], modulo 2^32. Held ones do not
     /// count.
@@ -71,13 +71,13 @@ pub(in crate::engine) struct Stream {
 }
 
 impl Stream {
-    pub(in crate::engine) fn new(pe: Pe, next: Hop, short_limit: usize) -> Self {
+    pub(in crate::engine) fn new(pe: Pe, next: Hop, fast_limit: usize) -> Self {
         Self {
             pe,
             next,
-            short_limit,
+            fast_limit,
             closed: false,
-            open_limit: short_limit,
+            open_limit: fast_limit,
             begun: [0; 2],
             ended: [0; 2],
             words: 0,
@@ -162,7 +162,7 @@ impl Stream {
     /// Writes must not go out right away.
     pub(in crate::engine) fn close(&mut self) {
         self.closed = true;
-        self.short_limit = 0;
+        self.fast_limit = 0;
     }
 
     /// A segment is under way, whose class was told apart.
@@ -328,7 +328,7 @@ impl Stream {
         // A fence after the writes that go out now closes the stream behind them.
         if epoch == self.epoch {
             self.closed = false;
-            self.short_limit = self.open_limit;
+            self.fast_limit = self.open_limit;
         }
         Some(epoch)
     }
@@ -342,13 +342,13 @@ pub(in crate::engine) struct Streams {
     places: Box<[Option<Box<Stream>>]>,
     me: Pe,
     rails: u8,
-    /// See [`Stream::short_limit`].
-    short_limit: usize,
+    /// See [`Stream::fast_limit`].
+    fast_limit: usize,
 }
 
 impl Streams {
-    pub(in crate::engine) fn new(me: Pe, n_pes: u32, rails: u8, short_limit: usize) -> Self {
-        Self { places: (0..n_pes).map(|_| None).collect(), me, rails, short_limit }
+    pub(in crate::engine) fn new(me: Pe, n_pes: u32, rails: u8, fast_limit: usize) -> Self {
+        Self { places: (0..n_pes).map(|_| None).collect(), me, rails, fast_limit }
     }
 
     /// PEs of the job.
@@ -373,7 +373,7 @@ impl Streams {
     pub(in crate::engine) fn open(&mut self, pe: Pe, paths: &PathTable) -> Option<&mut Stream> {
         let place = self.places.get_mut(pe.index())?;
         let first = || paths.get(pe, first_rail(self.me, pe, self.rails));
-        Some(place.get_or_insert_with(|| Box::new(Stream::new(pe, first(), self.short_limit))))
+        Some(place.get_or_insert_with(|| Box::new(Stream::new(pe, first(), self.fast_limit))))
     }
 
     /// Whether nothing in the stream to the peer waits for the end of a segment.

@@ -309,7 +309,7 @@ mod tests {
 
     use super::*;
     use crate::engine::ids::RailId;
-    use crate::engine::port::{Failure, POLL_BATCH, Polled, Port};
+    use crate::engine::port::{Failure, Messaging, POLL_BATCH, Polled};
     use crate::ofi::data_path::port::OfiPort;
     use crate::ofi::data_path::rail::Receives;
     use crate::ofi::objects::completion_queue::Entries;

@@ -1,14 +1,11 @@
 //! A fabric that does nothing: what is posted is complete at the next poll. What is left of an operation's
 //! cost is ours.
 
-use nvshmem_transport_libfabric::engine::atomic::Atomic;
 use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
-use nvshmem_transport_libfabric::engine::port::copies::Reach;
 use nvshmem_transport_libfabric::engine::port::{
-    Access, Addressing, Context, Desc, Incoming, MemoryPort, POLL_BATCH, PeerAddr, Polled, Port,
-    PortError, Posted, RailLimits, Registered, Transfer,
+    Access, Addressing, Clock, DataPath, LocalMemory, MemoryPort, Messaging, Operation, POLL_BATCH,
+    PeerAddr, Polled, PortError, Posted, RailControl, RailLimits, Registered,
 };
-use nvshmem_transport_libfabric::engine::wire::message::Packet;
 
 #[derive(Debug)]
 pub(crate) struct Null {
@@ -30,8 +27,8 @@ impl Null {
     }
 }
 
-impl Port for Null {
-    type Short = ();
+impl DataPath for Null {
+    type Fast = ();
 
     fn limits(&self) -> &[RailLimits] {
         &self.limits
@@ -46,90 +43,38 @@ impl Port for Null {
         _rail: RailId,
         _to: PeerAddr,
         token: Token,
-        _transfer: &Transfer,
+        _operation: Operation<'_>,
     ) -> Result<Posted, PortError> {
         self.posted.push(token);
         Ok(Posted::Yes)
     }
 
-    fn has_short(&self) -> bool {
+    fn has_fast_path(&self) -> bool {
         true
     }
 
-    fn short(&self, _rail: RailId) -> Self::Short {}
+    fn fast(&self, _rail: RailId) {}
 
-    fn context(&self, token: Token) -> Context {
-        Context(token.index())
-    }
-
-    fn post_short(
-        &mut self,
-        _short: Self::Short,
-        _to: PeerAddr,
-        token: Token,
-        _context: Context,
-        _transfer: &Transfer,
-    ) -> bool {
-        self.posted.push(token);
-        true
-    }
-
-    fn post_with_data(
-        &mut self,
-        rail: RailId,
-        to: PeerAddr,
-        token: Token,
-        transfer: &Transfer,
-        _data: u32,
-    ) -> Result<Posted, PortError> {
-        self.post(rail, to, token, transfer)
-    }
-
-    fn poll(&mut self, _rail: RailId, done: &mut [Token; POLL_BATCH]) -> Polled {
+    fn drain(&mut self, _rail: RailId, mut each: impl FnMut(usize) -> bool) -> Polled {
         let count = self.posted.len().min(POLL_BATCH);
-        if count == 0 {
-            return Polled::Empty;
+        for token in self.posted.drain(..count) {
+            each(token.index());
         }
-        for (place, token) in done.iter_mut().zip(self.posted.drain(..count)) {
-            *place = token;
-        }
-        Polled::Completed(count)
+        if count == 0 { Polled::Empty } else { Polled::Completed(count) }
     }
+}
 
-    fn send(
-        &mut self,
-        _rail: RailId,
-        _to: PeerAddr,
-        _token: Token,
-        _bytes: &[u8],
-    ) -> Result<Posted, PortError> {
-        Ok(Posted::Yes)
-    }
-
+impl Messaging for Null {
     fn has_message(&self, _rail: RailId) -> bool {
         false
     }
+}
 
-    fn receive(&mut self, _rail: RailId, _into: &mut Packet) -> Incoming {
-        Incoming::Nothing
-    }
+impl RailControl for Null {}
 
-    fn apply(&mut self, _addr: usize, _atomic: &Atomic) -> Result<u64, PortError> {
-        Ok(0)
-    }
+impl LocalMemory for Null {}
 
-    fn load(&mut self, _addr: usize, _into: &mut [u8]) -> Result<(), PortError> {
-        Ok(())
-    }
-
-    fn store(&mut self, _addr: usize, _bytes: &[u8]) -> Result<(), PortError> {
-        Ok(())
-    }
-
-    fn store_flag(&mut self, _addr: usize, _flag: u64) -> Result<(), PortError> {
-        Ok(())
-    }
-
+impl Clock for Null {
     fn now(&mut self) -> u64 {
         self.now += 1;
         self.now
@@ -147,13 +92,6 @@ impl MemoryPort for Null {
         _len: usize,
         _access: Access,
     ) -> Result<Registered<()>, PortError> {
-        Ok(Registered {
-            owner: (),
-            keys: vec![1],
-            proxy_descs: vec![Desc(0)],
-            host_descs: vec![Desc(0)],
-            addressing: Addressing::Virtual,
-            reach: Reach::Direct,
-        })
+        Ok(Registered::without_descs((), vec![1], Addressing::Virtual))
     }
 }

@@ -1,0 +1,89 @@
+//! What goes wrong in the fake fabric: links that are down, rails that fail and are opened again.
+
+use super::mail::Mail;
+use super::world::{Done, World, fault};
+use crate::engine::ids::{Pe, RailId};
+use crate::engine::port::{Failure, PortError};
+
+impl World {
+    /// The proxy lane's rail: that of the first lane which the PE has opened.
+    pub(super) fn fail_rail(&mut self, pe: Pe, rail: RailId) {
+        let lane = self.lanes.iter().position(|owner| *owner == pe);
+        let Some(lane) = lane else { panic!("{pe} has no lane") };
+        let error = fault("poll", 5, "the rail is gone");
+        let failure = Failure { token: None, is_message: false, error };
+        self.done[lane][rail.index()].push_back(Done::Failure(failure));
+    }
+
+    /// Whether anything goes from one rail to another.
+    pub(super) fn goes(&self, from: (Pe, RailId), to: (Pe, RailId)) -> bool {
+        (self.down_links.is_empty() && self.down_rails.is_empty())
+            || !(self.down_rails.contains(&from)
+                || self.down_rails.contains(&to)
+                || self.down_links.contains(&(from, to)))
+    }
+
+    pub(super) fn generation(&self, pe: Pe, rail: RailId) -> u32 {
+        self.generations.get(&(pe, rail)).copied().unwrap_or(0)
+    }
+
+    /// Closes a rail and opens it again: gives its generation, for that of a proxy lane.
+    pub(super) fn reset(&mut self, lane: usize, pe: Pe, rail: RailId) -> Result<u32, PortError> {
+        if self.refuses_resets {
+            return Err(fault("reset", 5, "refused by the script"));
+        }
+        self.resets += 1;
+        self.done[lane][rail.index()].clear();
+        for at in 0..self.flights.len() {
+            if (self.flights[at].lane, self.flights[at].rail) == (lane, rail) {
+                self.orphan(at);
+            }
+        }
+        // Some of what was sent is lost, and some arrives all the same.
+        let mut kept = Vec::new();
+        for letter in std::mem::take(&mut self.letters) {
+            let is_message = matches!(letter.mail, Mail::Message(_));
+            let sent = is_message && (letter.from, letter.rail) == (pe, rail);
+            if !sent || self.draw() % 2 == 0 {
+                kept.push(letter);
+            }
+        }
+        self.letters = kept;
+        if !self.is_proxy(lane, pe) {
+            return Ok(0);
+        }
+        self.inboxes.remove(&(pe, rail));
+        let generation = self.generations.entry((pe, rail)).or_default();
+        *generation += 1;
+        Ok(*generation)
+    }
+
+    /// What is under way where nothing goes is reported as failed, after a while, messages too.
+    pub(super) fn fail_dead_links(&mut self) {
+        if !self.dead_links_fail {
+            return;
+        }
+        for at in 0..self.flights.len() {
+            let flight = &self.flights[at];
+            let waits = flight.orphan || !flight.rung || self.stalled.contains(&flight.to);
+            if !waits && flight.due + 1_000_000 <= self.now && !self.may_move(flight) {
+                let (lane, rail, token) = (flight.lane, flight.rail, flight.token);
+                let error = fault("delivery", 110, "the link is dead");
+                let failure = Failure { token: Some(token), is_message: false, error };
+                self.done[lane][rail.index()].push_back(Done::Failure(failure));
+                self.orphan(at);
+            }
+        }
+        for at in 0..self.letters.len() {
+            let letter = &self.letters[at];
+            let late = letter.due + 1_000_000 <= self.now && !self.stalled.contains(&letter.to);
+            let Some((lane, token)) = letter.sent.filter(|_| late && !self.may_go(letter)) else {
+                continue;
+            };
+            let error = fault("sending a message", 110, "the link is dead");
+            let failure = Failure { token: Some(token), is_message: true, error };
+            self.done[lane][letter.rail.index()].push_back(Done::Failure(failure));
+            self.letters[at].sent = None;
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! How the fake fabric behaves, and what it tells a test afterwards.
+
+use crate::engine::ids::{Pe, RailId};
+use crate::engine::port::Direction;
+
+/// How the fabric behaves. All choices are drawn from the seed.
+#[derive(Clone, Debug)]
+pub struct Script {
+    /// Of a hundred posts, how many find no room.
+    pub again_percent: u32,
+    /// Nanoseconds from posting to delivery and from delivery to completion: least and most. A
+    /// wide range reorders.
+    pub delay: (u64, u64),
+    /// How much longer these rails take, wherever they are: (rail, factor).
+    pub slow_rails: Vec<(RailId, u64)>,
+    /// How much these rails of each PE carry: (rail, bytes per microsecond). What is posted on one goes
+    /// through it one after the other, and takes [`Script::delay`] besides. Others carry any amount.
+    pub rates: Vec<(RailId, u64)>,
+    /// Of a hundred messages, how many are delivered twice.
+    pub duplicate_percent: u32,
+    /// The fabric lets what was posted with more to follow lie, until a write to the same peer is
+    /// posted on the same rail without more to follow.
+    pub doorbells: bool,
+}
+
+impl Default for Script {
+    fn default() -> Self {
+        Self {
+            again_percent: 0,
+            delay: (1_000, 20_000),
+            slow_rails: Vec::new(),
+            rates: Vec::new(),
+            duplicate_percent: 0,
+            doorbells: false,
+        }
+    }
+}
+
+/// One segment that reached its target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Delivery {
+    /// Sender.
+    pub from: Pe,
+    /// Target.
+    pub to: Pe,
+    /// The sender's rail.
+    pub rail: RailId,
+    /// Direction.
+    pub direction: Direction,
+    /// Address or offset at the target, as posted.
+    pub remote: u64,
+    /// Bytes.
+    pub len: usize,
+}
+
+/// Something that changed memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// The fabric moved data.
+    Delivered(Delivery),
+    /// Bytes were copied into staged memory.
+    Copied {
+        /// The PE.
+        pe: Pe,
+        /// Where.
+        addr: usize,
+        /// How many.
+        len: usize,
+    },
+    /// A lane stored data or applied an atomic to its own PE's memory, or the fabric applied one.
+    Applied {
+        /// The PE.
+        pe: Pe,
+        /// Where.
+        addr: usize,
+    },
+}
+
+/// What a lane has asked of its port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Call {
+    /// A poll of a PE's rail.
+    Poll(Pe, RailId),
+    /// An operation or a message that a PE's rail has taken.
+    Post(Pe, RailId),
+}

@@ -1,0 +1,66 @@
+//! Messages between the lanes of two PEs, and the remote data of their writes.
+
+use crate::engine::ids::{RailId, Token};
+use crate::engine::port::data_path::DataPath;
+use crate::engine::port::packet::Packet;
+use crate::engine::port::{PeerAddr, PortError, Posted};
+
+/// What a poll has found beside completions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Incoming {
+    /// Nothing more.
+    Nothing,
+    /// A message, now in the packet given.
+    Message,
+    /// The remote data of a peer's write. The write's own data is visible.
+    RemoteData(u32),
+}
+
+/// Messages, on the rails of a data path. They may arrive in any order, twice, or not at all where a rail
+/// fails. A port without them refuses to send.
+pub trait Messaging: DataPath {
+    /// Sends a message of at most [`MAX_MESSAGE`](crate::engine::port::packet::MAX_MESSAGE) bytes, which are copied
+    /// before this returns. Never blocks. Its arrival is not reported: the peer acknowledges
+    /// messages itself.
+    ///
+    /// # Errors
+    /// The fabric refused the message for good. One that fails later is reported by a poll as a
+    /// failure with this token, which the caller chooses; it takes no part in anything else.
+    fn send(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        bytes: &[u8],
+    ) -> Result<Posted, PortError> {
+        let _ = (rail, to, token, bytes);
+        Err(PortError::not_offered("sending a message", "this fabric has no messages"))
+    }
+
+    /// As [`Messaging::send`], where there is a fast path and without reasons: whether the message has left.
+    #[inline(always)]
+    fn try_send(
+        &mut self,
+        _fast: Self::Fast,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        bytes: &[u8],
+    ) -> bool {
+        matches!(self.send(rail, to, token, bytes), Ok(Posted::Yes))
+    }
+
+    /// Whether [`Messaging::receive`] may have something to give.
+    #[inline(always)]
+    fn has_message(&self, _rail: RailId) -> bool {
+        true
+    }
+
+    /// Takes one thing that the last poll of the rail found: a message, copied into the packet, or the
+    /// remote data of a write.
+    fn receive(&mut self, rail: RailId, into: &mut Packet) -> Incoming {
+        let _ = (rail, into);
+        Incoming::Nothing
+    }
+}
