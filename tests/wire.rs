@@ -23,8 +23,8 @@ enum Owned {
     Plain(Body<'static>),
     PutSignal { at: Spot, atomic: Atomic, to: Spot, payload: Vec<u8> },
     Put { to: Spot, payload: Vec<u8> },
-    Loaded { ticket: u32, payload: Vec<u8> },
-    Refused { ticket: u32, why: String },
+    Loaded { ticket: Ticket, payload: Vec<u8> },
+    Refused { ticket: Ticket, why: String },
     RailIs { rail: RailId, generation: u32, cause: u16, address: Vec<u8> },
     Keys { slot: u32, stamp: u32, base: u64, virtually: bool, first: u8, beyond: u8, keys: Vec<u8> },
 }
@@ -38,10 +38,10 @@ impl Owned {
             }
             Owned::Put { to, payload } => Body::Staged(Staged::Put { to: *to, payload }),
             Owned::Loaded { ticket, payload } => {
-                Body::Staged(Staged::Loaded { ticket: Ticket(*ticket), payload })
+                Body::Staged(Staged::Loaded { ticket: *ticket, payload })
             }
             Owned::Refused { ticket, why } => {
-                Body::Staged(Staged::Refused { ticket: Ticket(*ticket), why })
+                Body::Staged(Staged::Refused { ticket: *ticket, why })
             }
             Owned::RailIs { rail, generation, cause, address } => Body::Rails(Rails::RailIs {
                 rail: *rail,
@@ -90,22 +90,22 @@ fn atomic(fetches: bool) -> impl Strategy<Value = Atomic> {
     )
 }
 
-fn body() -> impl Strategy<Value = Owned> {
+/// A ticket of a message with this number, or of its answer.
+fn ticket(seq: u32) -> impl Strategy<Value = Ticket> {
+    any::<u32>().prop_map(move |slot| Ticket { slot, seq: Seq(seq) })
+}
+
+/// What a message with this number says.
+fn body(seq: u32) -> impl Strategy<Value = Owned> {
     prop_oneof![
         Just(Owned::Plain(Body::Ack)),
         Just(Owned::Plain(Body::AckRequest)),
         (spot(), atomic(false)).prop_map(|(at, atomic)| Owned::Plain(Body::Atomic { at, atomic })),
-        (spot(), atomic(true), any::<u32>()).prop_map(|(at, atomic, ticket)| {
-            Owned::Plain(Body::Fetch {
-                at,
-                atomic,
-                ticket: Ticket(ticket),
-                place: (ticket >> 3) as u8 & 15,
-            })
+        (spot(), atomic(true), ticket(seq), 0u8..16).prop_map(|(at, atomic, ticket, place)| {
+            Owned::Plain(Body::Fetch { at, atomic, ticket, place })
         }),
-        (any::<u32>(), any::<u64>()).prop_map(|(ticket, value)| {
-            Owned::Plain(Body::Reply { ticket: Ticket(ticket), value })
-        }),
+        (ticket(seq), any::<u64>())
+            .prop_map(|(ticket, value)| Owned::Plain(Body::Reply { ticket, value })),
         (spot(), atomic(false), spot(), vec(any::<u8>(), 0..=MAX_EAGER))
             .prop_map(|(at, atomic, to, payload)| Owned::PutSignal { at, atomic, to, payload }),
         (spot(), atomic(false), any::<u16>(), any::<u32>()).prop_map(
@@ -113,7 +113,7 @@ fn body() -> impl Strategy<Value = Owned> {
                 Owned::Plain(Body::CountedSignal { at, atomic, tag: Tag(tag), segments })
             }
         ),
-        staged(),
+        staged(seq),
         rails(),
     ]
 }
@@ -130,10 +130,8 @@ fn rails() -> impl Strategy<Value = Owned> {
             .prop_map(move |(rail, generation)| plain(Rails::Reset { rail, generation })),
         (rail(), number())
             .prop_map(move |(rail, generation)| plain(Rails::Heard { rail, generation })),
-        (number(), any::<u8>()).prop_map(move |(ticket, place)| plain(Rails::ReplyAgain {
-            ticket: Ticket(ticket),
-            place
-        })),
+        (any::<u32>().prop_flat_map(ticket), any::<u8>())
+            .prop_map(move |(ticket, place)| plain(Rails::ReplyAgain { ticket, place })),
         (rail(), number()).prop_map(move |(rail, number)| plain(Rails::Probe { rail, number })),
         (rail(), number()).prop_map(move |(rail, number)| plain(Rails::Probed { rail, number })),
         (rail(), key(), rail()).prop_map(move |(rail, key, wanted)| plain(Rails::KeyWanted {
@@ -155,9 +153,9 @@ fn exposure() -> impl Strategy<Value = Exposure> {
 }
 
 /// Everything about staged memory.
-fn staged() -> impl Strategy<Value = Owned> {
+fn staged(seq: u32) -> impl Strategy<Value = Owned> {
     let plain = |staged| Owned::Plain(Body::Staged(staged));
-    let ticket = || any::<u32>().prop_map(Ticket);
+    let ticket = || ticket(seq);
     let payload = || vec(any::<u8>(), 1..=MAX_PAYLOAD);
     prop_oneof![
         (spot(), payload()).prop_map(|(to, payload)| Owned::Put { to, payload }),
@@ -169,10 +167,10 @@ fn staged() -> impl Strategy<Value = Owned> {
             len,
             ticket
         })),
-        (any::<u32>(), payload()).prop_map(|(ticket, payload)| Owned::Loaded { ticket, payload }),
+        (ticket(), payload()).prop_map(|(ticket, payload)| Owned::Loaded { ticket, payload }),
         (ticket(), exposure())
             .prop_map(move |(ticket, from)| plain(Staged::Exposed { ticket, from })),
-        (any::<u32>(), "[ -~]{0,232}").prop_map(|(ticket, why)| Owned::Refused { ticket, why }),
+        (ticket(), "[ -~]{0,232}").prop_map(|(ticket, why)| Owned::Refused { ticket, why }),
         ticket().prop_map(move |ticket| plain(Staged::Release { ticket })),
         (any::<(u32, u32, u64, bool)>(), 0u8..32, 0u8..4, 1..=KEYS_PER_MESSAGE).prop_flat_map(
             |((slot, stamp, base, virtually), first, beyond, n)| {
@@ -193,6 +191,11 @@ fn staged() -> impl Strategy<Value = Owned> {
 /// Sender, number, acknowledgement.
 fn head() -> impl Strategy<Value = (u16, u32, u32)> {
     any::<(u16, u32, u32)>()
+}
+
+/// A message: its head, and what it says.
+fn message() -> impl Strategy<Value = ((u16, u32, u32), Owned)> {
+    head().prop_flat_map(|head| (Just(head), body(head.1)))
 }
 
 fn encode((from, seq, ack): (u16, u32, u32), body: Body<'_>) -> Packet {
@@ -221,7 +224,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_was_encoded_is_decoded(head in head(), owned in body()) {
+    fn what_was_encoded_is_decoded((head, owned) in message()) {
         let packet = encode(head, owned.body());
         let message = Message::decode(packet.bytes()).unwrap();
         prop_assert_eq!(message.body, owned.body());
@@ -251,7 +254,7 @@ proptest! {
 
     /// A message gets its numbers when it leaves, after it was encoded.
     #[test]
-    fn numbers_change_nothing_else(before in head(), owned in body(), seq: u32, ack: u32) {
+    fn numbers_change_nothing_else((before, owned) in message(), seq: u32, ack: u32) {
         let mut packet = encode(before, owned.body());
         packet.number(Seq(seq), Seq(ack));
         let direct = encode((before.0, seq, ack), owned.body());
@@ -259,7 +262,7 @@ proptest! {
     }
 
     #[test]
-    fn other_lengths_are_refused(head in head(), owned in body(), byte: u8) {
+    fn other_lengths_are_refused((head, owned) in message(), byte: u8) {
         let packet = encode(head, owned.body());
         // A message that ends with its payload says with its length how long that is.
         let open = match owned {
@@ -281,7 +284,7 @@ proptest! {
     }
 
     #[test]
-    fn other_versions_are_refused(head in head(), owned in body(), first: u8) {
+    fn other_versions_are_refused((head, owned) in message(), first: u8) {
         let mut bytes = encode(head, owned.body()).bytes().to_vec();
         bytes[0] = first;
         // There are 16 kinds, so each is one.
@@ -292,7 +295,7 @@ proptest! {
 
     /// Bytes without a meaning leave room for one only if nobody may fill them.
     #[test]
-    fn reserved_bytes_are_zero(head in head(), owned in body(), byte in 1u8.., pick: prop::sample::Index) {
+    fn reserved_bytes_are_zero((head, owned) in message(), byte in 1u8.., pick: prop::sample::Index) {
         let mut bytes = encode(head, owned.body()).bytes().to_vec();
         let kind = bytes[0] >> 4;
         let reserved = reserved(kind);

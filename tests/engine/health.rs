@@ -329,6 +329,41 @@ fn a_message_that_fails_goes_another_way_at_once() {
     }
 }
 
+/// A reply may sit in a link that is down while another one comes by another way, and arrive long after.
+#[test]
+fn a_late_reply_is_not_taken_for_that_of_a_later_fetch() {
+    // So many that every count of one byte comes round.
+    const LAST: u64 = 256;
+    for dead in [0, 1] {
+        let shape = Shape { health: Some(HEALTH), ..Shape::default() };
+        let mut job = Job::new(2, &shape, Script::default());
+        let (targets, fabric) = (Targets::of(&job), job.fabric.clone());
+        let (from, to) = ((Pe(1), RailId(dead)), (Pe(0), RailId((dead + 1) % 2)));
+        let addr = job.members[0].base;
+        fabric.link_down(from, to);
+        for fetch in 0..=LAST {
+            let mut take = targets.atomic(1, 0, AtomicOp::FetchAdd, 1);
+            take.result = Some(ResultPlace { addr, flag: Some(fetch + 1) });
+            job.members[0].lane.amo(&take).unwrap();
+            if fetch == LAST {
+                // All that is late arrives before the reply.
+                fabric.link_up(from, to);
+                for _ in 0..2 * LAST {
+                    job.members[0].lane.progress().unwrap();
+                    fabric.pass_time(TURN);
+                }
+            }
+            while word(&fabric, 0, addr + 8) != fetch + 1 {
+                job.members.iter_mut().for_each(|member| {
+                    member.lane.progress().unwrap();
+                });
+                fabric.pass_time(100 * TURN);
+            }
+            assert_eq!(word(&fabric, 0, addr), fetch, "rail {dead}");
+        }
+    }
+}
+
 #[test]
 fn a_path_comes_back_when_a_probe_is_answered() {
     let shape = Shape { health: Some(HEALTH), ..Shape::default() };

@@ -12,7 +12,7 @@ use nvshmem_transport_libfabric::engine::request::{AtomicRequest, PutSignalReque
 use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
 use nvshmem_transport_libfabric::engine::signal::counted::TAGS;
 use nvshmem_transport_libfabric::engine::wire::handle::HandleBytes;
-use nvshmem_transport_libfabric::engine::wire::message::{Body, Message, Packet};
+use nvshmem_transport_libfabric::engine::wire::message::{Body, Message, Packet, Ticket};
 use nvshmem_transport_libfabric::engine::wire::window::Seq;
 use test_support::seeds::for_seeds;
 
@@ -460,10 +460,7 @@ fn messages_that_no_lane_has_sent_are_errors_and_change_nothing() {
     }
     // A reply to nothing is late news, not an error.
     let mut job = Job::new(4, &Shape::default(), Script::default());
-    let reply = Body::Reply {
-        ticket: nvshmem_transport_libfabric::engine::wire::message::Ticket(5),
-        value: 1,
-    };
+    let reply = Body::Reply { ticket: Ticket { slot: 5, seq: Seq(0) }, value: 1 };
     job.fabric.forge_message(Pe(1), RailId(0), &message(0, Seq(0), reply));
     for _ in 0..10 {
         job.members[1].lane.progress().unwrap();
@@ -483,7 +480,7 @@ fn a_request_that_comes_again_is_acknowledged_again() {
             compare: 0,
         };
         let at = nvshmem_transport_libfabric::engine::wire::message::Spot { slot, offset: 0 };
-        let ticket = nvshmem_transport_libfabric::engine::wire::message::Ticket(0);
+        let ticket = Ticket { slot: 0, seq: first };
         message(0, first, Body::Fetch { at, atomic, ticket, place: 0 })
     };
     // What comes in takes a long way where it fetches, or carries an acknowledgement that is not the latest.

@@ -5,12 +5,12 @@
 //! [`crate::engine::messages::requests`] says why that cannot deadlock.
 
 use crate::engine::error::EngineError;
-use crate::engine::ids::{Pe, RailId};
+use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::lane::Lane;
 use crate::engine::port::copies::Reach;
 use crate::engine::port::{Incoming, Port, PortError};
 use crate::engine::state::counts::CountedSignal;
-use crate::engine::state::segment::{Kind, named_by};
+use crate::engine::state::segment::Kind;
 use crate::engine::state::unnumbered::What;
 use crate::engine::wire::message::{Body, Message, Plain, Ticket};
 use crate::engine::wire::window::Arrival;
@@ -250,7 +250,7 @@ impl<P: Port> Lane<P> {
 
     /// Stores a fetched word, then its flag.
     fn replied(&mut self, pe: Pe, answered: Ticket, value: u64) {
-        let token = named_by(answered);
+        let token = Token(answered.slot);
         let Some(segment) = self.core.segments.away(token) else { return };
         // A second reply to the same request finds another segment there, or none.
         if segment.kind != Kind::Fetch || segment.pe != pe || segment.ticket(token) != answered {

@@ -66,7 +66,7 @@ impl<P: Port> Core<P> {
                 Body::Staged(Staged::Loaded { ticket, payload: &bytes[..len] })
             }
         };
-        self.send_unnumbered(due.pe, Seq(0), body, packet)
+        self.send_unnumbered(due.pe, due.what.request(), body, packet)
     }
 
     /// A message without a number is due.

@@ -61,7 +61,7 @@ impl<P: Port> Core<P> {
         // Numbers are given when the message leaves: one that waits must not hold up the window.
         let body = match fetch {
             None => body(at, atomic),
-            Some(_) => Body::Fetch { at, atomic, ticket: segment.new_ticket(token), place },
+            Some(_) => Body::Fetch { at, atomic, ticket: segment.ticket(token), place },
         };
         if let Body::PutSignal { .. } = body {
             segment.class = WriteClass::EvenPut;

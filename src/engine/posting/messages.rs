@@ -45,6 +45,7 @@ impl<P: Port> Core<P> {
                 segment.born = self.watchdog.stamp();
                 link.carried(ack);
                 segment.rail = rail;
+                segment.request = seq;
                 self.messages.sent(link, slot, seq, rail);
                 link.take_number();
                 if closed {

@@ -41,10 +41,17 @@ impl Recovery {
         rail: RailId,
         what: Rails<'_>,
     ) {
-        self.send_over(core, pe, rail, Body::Rails(what));
+        self.send_over(core, pe, rail, Seq(0), Body::Rails(what));
     }
 
-    fn send_over<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, rail: RailId, body: Body<'_>) {
+    fn send_over<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        pe: Pe,
+        rail: RailId,
+        seq: Seq,
+        body: Body<'_>,
+    ) {
         let gone = self.find(pe).is_some_and(|peer| peer.paths[rail.index()].gone);
         if gone {
             return;
@@ -55,7 +62,7 @@ impl Recovery {
         }
         let ack = stream.link().ack();
         let mut packet = Packet::EMPTY;
-        Message { from: core.me, seq: Seq(0), ack, body }.encode(&mut packet);
+        Message { from: core.me, seq, ack, body }.encode(&mut packet);
         let Some(to) = self.control(pe, rail) else { return };
         for _ in 0..TRIES {
             match core.port.send_control(rail, to, packet.bytes()) {
@@ -171,8 +178,8 @@ impl Recovery {
                     continue;
                 }
                 Answer::Word(ticket, value) => {
-                    for rail in 0..core.rails.len() {
-                        self.send_over(core, pe, RailId(rail as u8), Body::Reply { ticket, value });
+                    for rail in core.rail_ids() {
+                        self.send_over(core, pe, rail, ticket.seq, Body::Reply { ticket, value });
                     }
                     continue;
                 }

@@ -10,7 +10,7 @@ use crate::engine::staging::Staging;
 use crate::engine::staging::peer_requests::refusal;
 use crate::engine::staging::state::{Fragment, LocalEnd, PEER_REQUESTS, RemoteEnd, Role, Waiter};
 use crate::engine::state::regions::{Place, desc_of};
-use crate::engine::state::segment::{Kind, Stage, named_by};
+use crate::engine::state::segment::{Kind, Stage};
 use crate::engine::state::unnumbered::What;
 use crate::engine::wire::message::{Body, Ticket};
 use crate::engine::wire::staged::{Exposure, Staged};
@@ -87,8 +87,8 @@ impl Staging {
         if fragment.role == Role::Put {
             self.tell_keys(core, pe, from);
         }
-        let segment = &mut core.segments[token.0];
-        let (len, ticket) = (fragment.len as u32, segment.new_ticket(token));
+        let segment = &core.segments[token.0];
+        let (len, ticket) = (fragment.len as u32, segment.ticket(token));
         let staged = match fragment.role {
             Role::Put => Staged::Pull { to: spot, from, len, ticket },
             _ => Staged::Ask { from: spot, len, ticket },
@@ -325,7 +325,7 @@ impl Staging {
         pe: Pe,
         ticket: Ticket,
     ) -> Option<Token> {
-        let token = named_by(ticket);
+        let token = Token(ticket.slot);
         let segment = core.segments.away(token)?;
         let same = segment.kind == Kind::Staged
             && segment.stage == Stage::Sent

@@ -6,6 +6,7 @@ use crate::engine::request::ResultPlace;
 use crate::engine::state::batch::Batch;
 use crate::engine::state::waits::Waits;
 use crate::engine::wire::format::{Tag, Ticket};
+use crate::engine::wire::window::Seq;
 
 /// The end of a list, or the absence of a slot.
 pub(in crate::engine) const NIL: u32 = u32::MAX;
@@ -155,9 +156,8 @@ pub(in crate::engine) struct Segment {
     pub(in crate::engine) class: WriteClass,
     /// It is a signal that goes out behind the puts before it.
     pub(in crate::engine) follows_puts: bool,
-    /// How often the slot has been used for a fetch; see [`Segment::ticket`]. Transfers in between
-    /// leave it as it is.
-    fetches: u8,
+    /// The number of the latest request that it has sent, if that is answered.
+    pub(in crate::engine) request: Seq,
     /// What to post. A message is a write of its word.
     pub(in crate::engine) transfer: Transfer,
     /// What the port knows the slot by.
@@ -404,18 +404,10 @@ impl Segment {
         }
     }
 
-    /// Names a new fetch in this slot, which is `token`'s.
-    #[inline]
-    pub(in crate::engine) fn new_ticket(&mut self, token: Token) -> Ticket {
-        self.fetches = self.fetches.wrapping_add(1);
-        self.ticket(token)
-    }
-
-    /// The name of the slot's latest fetch for the peer that answers: the slot, and some bits of how
-    /// often it has been used for one, so that a late second reply to an earlier fetch is noticed.
+    /// Names the request that it has sent, for the peer that answers. `token` is its own.
     #[inline]
     pub(in crate::engine) fn ticket(&self, token: Token) -> Ticket {
-        Ticket(token.0 & TOKEN_BITS | u32::from(self.fetches) << 24)
+        Ticket { slot: token.0, seq: self.request }
     }
 
     pub(super) const FREE: Segment = Segment {
@@ -436,7 +428,7 @@ impl Segment {
         data: 0,
         class: WriteClass::EvenPut,
         follows_puts: false,
-        fetches: 0,
+        request: Seq(0),
         transfer: Transfer {
             direction: Direction::Write,
             local: Local::Memory { addr: 0, desc: Desc(0) },
@@ -454,15 +446,6 @@ const SEEN: u32 = 1 << 30;
 
 /// The tag of a segment that an operation counts; whether a batch does as well is in the segment then.
 pub(super) const COUNTED: u8 = u8::MAX;
-
-/// The part of a ticket that is the segment's token.
-const TOKEN_BITS: u32 = 0x00ff_ffff;
-
-/// The segment that a ticket names.
-#[inline]
-pub(in crate::engine) fn named_by(ticket: Ticket) -> Token {
-    Token(ticket.0 & TOKEN_BITS)
-}
 
 /// What a plain segment is: posted, a transfer, counted by no operation, of some peer, direction and batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -10,6 +10,7 @@ use crate::engine::ids::Pe;
 use crate::engine::state::regions::View;
 use crate::engine::wire::format::Ticket;
 use crate::engine::wire::staged::{Exposure, MAX_PAYLOAD};
+use crate::engine::wire::window::Seq;
 
 /// One of them.
 #[derive(Clone, Debug)]
@@ -38,5 +39,20 @@ pub(in crate::engine) enum What {
     Keys { view: Arc<View>, first: u8 },
 }
 
+impl What {
+    /// The number of the request that it answers; zero if none.
+    pub(in crate::engine) fn request(&self) -> Seq {
+        match self {
+            What::Word { ticket, .. }
+            | What::Pulled { ticket }
+            | What::Loaded { ticket, .. }
+            | What::Exposed { ticket, .. }
+            | What::Refused { ticket, .. }
+            | What::Release { ticket } => ticket.seq,
+            What::Keys { .. } => Seq(0),
+        }
+    }
+}
+
 /// The ticket of a request that has none.
-pub(in crate::engine) const NO_TICKET: Ticket = Ticket(u32::MAX);
+pub(in crate::engine) const NO_TICKET: Ticket = Ticket { slot: u32::MAX, seq: Seq(0) };

@@ -1,9 +1,10 @@
 //! What all messages are made of: places, names, numbers and what can be wrong with them.
 
 use crate::engine::ids::Pe;
+use crate::engine::wire::window::Seq;
 
 /// Version of the messages.
-pub const VERSION: u8 = 5;
+pub const VERSION: u8 = 6;
 
 /// Where a word or a payload is at the receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,9 +15,15 @@ pub struct Spot {
     pub offset: u64,
 }
 
-/// Names a fetching operation between request and reply; chosen by the sender of the request.
+/// Names a request between it and its answer. No two are the same before the numbers of messages repeat,
+/// so an answer that comes late is not taken for that of another request in the same slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Ticket(pub u32);
+pub struct Ticket {
+    /// Where the sender of the request keeps it.
+    pub slot: u32,
+    /// The number of the request.
+    pub seq: Seq,
+}
 
 /// Names a put with a counted signal, among those of its sender to one peer that are under way; chosen
 /// by the sender.

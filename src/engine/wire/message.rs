@@ -7,9 +7,9 @@
 //! | 0 | low 4 bits: [`VERSION`]; high 4 bits: kind |
 //! | 1 | atomic: bits 0..5 operation, 5..7 width (0: 2 bytes, 1: 4, 2: 8), 7 floating point; else zero |
 //! | 2..4 | sender's PE |
-//! | 4..8 | number of the message in its stream; for an ack request, the number it asks about |
+//! | 4..8 | number of the message in its stream; for an ack request, the number it asks about; for an answer, that of the request |
 //! | 8..12 | acknowledges everything of the reverse stream before this number |
-//! | 12..16 | atomic: the receiver's slot for the region of the word; reply: the ticket; else zero |
+//! | 12..16 | atomic: the receiver's slot for the region of the word; reply: the slot of the ticket; else zero |
 //!
 //! What follows:
 //!
@@ -17,7 +17,7 @@
 //! |---|---|---|
 //! | ack, ack request | 16 | nothing |
 //! | atomic | 32 | 16..24 offset of the word in its region, 24..32 operand |
-//! | fetching atomic | 48 | as atomic; 32..40 comparand, 40..44 ticket, 44 place, 45..48 zero |
+//! | fetching atomic | 48 | as atomic; 32..40 comparand, 40..44 slot of the ticket, 44 place, 45..48 zero |
 //! | reply | 24 | 16..24 the word before |
 //! | put with signal | 48 + payload | as atomic, for the signal; 32..36 slot and 40..48 offset of the payload's place, 36..40 its length |
 //! | counted signal | 40 | as atomic; 32..36 number of segments, 36..38 tag, 38..40 zero |
@@ -119,7 +119,7 @@ pub enum Body<'a> {
 pub struct Message<'a> {
     /// Its sender; below 65536, as NVSHMEM's PEs are.
     pub from: Pe,
-    /// Its number. Acks and replies have none and carry zero.
+    /// Its number. An answer has that of its request, and all others without a number carry zero.
     pub seq: Seq,
     /// Everything of the reverse stream before this number has arrived.
     pub ack: Seq,
@@ -272,11 +272,11 @@ impl<'a> Message<'a> {
                 put64(bytes, 16, at.offset);
                 put64(bytes, 24, atomic.operand);
                 put64(bytes, 32, atomic.compare);
-                put64(bytes, 40, u64::from(ticket.0) | u64::from(place) << 32);
+                put64(bytes, 40, u64::from(ticket.slot) | u64::from(place) << 32);
                 (KIND_FETCH, FETCH)
             }
             Body::Reply { ticket, value } => {
-                word = ticket.0;
+                word = ticket.slot;
                 put64(bytes, 16, value);
                 (KIND_REPLY, REPLY)
             }
@@ -323,6 +323,8 @@ impl<'a> Message<'a> {
         let exactly = |expected: usize| {
             if len == expected { Ok(()) } else { Err(WireError::Length { kind, len }) }
         };
+        let head = get64(bytes, 0);
+        let seq = Seq((head >> 32) as u32);
         let word = (get64(bytes, 8) >> 32) as u32;
         let atomic = |fetches: bool| {
             let (op, width) = (code & 0x1f, code >> 5 & 3);
@@ -352,15 +354,15 @@ impl<'a> Message<'a> {
                 exactly(FETCH)?;
                 let (at, atomic) = atomic(true)?;
                 let atomic = Atomic { compare: get64(bytes, 32), ..atomic };
-                let ticket = get64(bytes, 40);
-                zero(ticket >> 36)?;
-                let place = (ticket >> 32) as u8;
-                Body::Fetch { at, atomic, ticket: Ticket(ticket as u32), place }
+                let named = get64(bytes, 40);
+                zero(named >> 36)?;
+                let (slot, place) = (named as u32, (named >> 32) as u8);
+                Body::Fetch { at, atomic, ticket: Ticket { slot, seq }, place }
             }
             KIND_REPLY => {
                 exactly(REPLY)?;
                 zero(code.into())?;
-                Body::Reply { ticket: Ticket(word), value: get64(bytes, 16) }
+                Body::Reply { ticket: Ticket { slot: word, seq }, value: get64(bytes, 16) }
             }
             KIND_PUT_SIGNAL => {
                 if len < PUT_SIGNAL_HEAD {
@@ -388,15 +390,14 @@ impl<'a> Message<'a> {
                 Body::CountedSignal { at, atomic, tag, segments }
             }
             kind => {
-                let staged = Staged::decode(kind, word, bytes)?;
+                let staged = Staged::decode(kind, seq, word, bytes)?;
                 zero(code.into())?;
                 Body::Staged(staged.ok_or(WireError::Kind(kind))?)
             }
         };
-        let head = get64(bytes, 0);
         Ok(Message {
             from: Pe((head >> 16) as u32 & 0xffff),
-            seq: Seq((head >> 32) as u32),
+            seq,
             ack: Seq(get64(bytes, 8) as u32),
             body,
         })

@@ -9,7 +9,7 @@
 //! | 3 | reset | generation | 16 rail |
 //! | 4 | rail is | generation | 16 rail, 18..20 cause; 40.. address |
 //! | 5 | heard | generation | 16 rail |
-//! | 6 | reply again | ticket | 16 place |
+//! | 6 | reply again | slot of the ticket | 16 place; 20..24 number of the request |
 //! | 7 | probe | number | 16 rail |
 //! | 8 | probed | number | 16 rail |
 //! | 9 | key wanted | zero | 16 rail, 17 rail of the key wanted; 24..32 key |
@@ -147,8 +147,8 @@ impl<'a> Rails<'a> {
                 (5, generation)
             }
             Rails::ReplyAgain { ticket, place } => {
-                first = u64::from(place);
-                (6, ticket.0)
+                first = u64::from(place) | u64::from(ticket.seq.0) << 32;
+                (6, ticket.slot)
             }
             Rails::Probe { rail, number } => {
                 first = u64::from(rail.0);
@@ -206,7 +206,10 @@ impl<'a> Rails<'a> {
             3 => Rails::Reset { rail, generation: word },
             4 => Rails::RailIs { rail, generation: word, cause, address },
             5 => Rails::Heard { rail, generation: word },
-            6 => Rails::ReplyAgain { ticket: Ticket(word), place: first },
+            6 => {
+                let seq = Seq(u32::from_le_bytes(rest));
+                Rails::ReplyAgain { ticket: Ticket { slot: word, seq }, place: first }
+            }
             7 => Rails::Probe { rail, number: word },
             8 => Rails::Probed { rail, number: word },
             9 => Rails::KeyWanted { rail, key, wanted },
@@ -225,6 +228,6 @@ impl<'a> Rails<'a> {
         let mut again = Packet::EMPTY;
         let head = read.encode(&mut again);
         let same = head == (code, word) && again.bytes().get(16..) == bytes.get(16..);
-        if same && rest == [0; 4] { Ok(read) } else { Err(WireError::Reserved { kind }) }
+        if same { Ok(read) } else { Err(WireError::Reserved { kind }) }
     }
 }

@@ -3,13 +3,13 @@
 //! | kind | bytes | 12..16 | what follows |
 //! |---|---|---|---|
 //! | put | 24 + payload | slot | 16..24 offset; 24.. the payload, 1 to [`MAX_PAYLOAD`] bytes |
-//! | pull | 48 | slot | 16..24 offset; 24..28 length; 28..32 ticket; 32..36 slot, 36..40 stamp and 40..48 offset at the sender |
-//! | pulled | 16 | ticket | |
-//! | ask | 32 | slot | 16..24 offset; 24..28 length; 28..32 ticket |
-//! | loaded | 16 + payload | ticket | 16.. the payload, 1 to [`MAX_PAYLOAD`] bytes |
-//! | exposed | 32 | ticket | 16..24 offset, 24..28 slot and 28..32 stamp at the sender |
-//! | refused | 16 + text | ticket | 16.. why, at most [`MAX_PAYLOAD`] bytes of UTF-8 |
-//! | release | 16 | ticket | |
+//! | pull | 48 | slot | 16..24 offset; 24..28 length; 28..32 slot of the ticket; 32..36 slot, 36..40 stamp and 40..48 offset at the sender |
+//! | pulled | 16 | slot of the ticket | |
+//! | ask | 32 | slot | 16..24 offset; 24..28 length; 28..32 slot of the ticket |
+//! | loaded | 16 + payload | slot of the ticket | 16.. the payload, 1 to [`MAX_PAYLOAD`] bytes |
+//! | exposed | 32 | slot of the ticket | 16..24 offset, 24..28 slot and 28..32 stamp at the sender |
+//! | refused | 16 + text | slot of the ticket | 16.. why, at most [`MAX_PAYLOAD`] bytes of UTF-8 |
+//! | release | 16 | slot of the ticket | |
 //! | keys | 32 + 8n | slot | 16..20 stamp; 20 virtual addresses; 21 first rail; 22 number of rails; 23 zero; 24..32 base; 32.. n keys |
 //!
 //! Lengths are not zero.
@@ -17,6 +17,7 @@
 use crate::engine::port::Addressing;
 use crate::engine::port::packet::{MAX_MESSAGE, Packet};
 use crate::engine::wire::format::{Spot, Ticket, WireError};
+use crate::engine::wire::window::Seq;
 
 /// Most payload of a put, and of the answer to an ask.
 pub const MAX_PAYLOAD: usize = MAX_MESSAGE - 24;
@@ -151,7 +152,7 @@ impl<'a> Staged<'a> {
             }
             Staged::Pull { to, from, len, ticket } => {
                 packet.put(16, to.offset);
-                packet.put(24, pair(len, ticket.0));
+                packet.put(24, pair(len, ticket.slot));
                 packet.put(32, pair(from.slot, from.stamp));
                 packet.put(40, from.offset);
                 packet.tail(48, &[]);
@@ -159,33 +160,33 @@ impl<'a> Staged<'a> {
             }
             Staged::Ask { from, len, ticket } => {
                 packet.put(16, from.offset);
-                packet.put(24, pair(len, ticket.0));
+                packet.put(24, pair(len, ticket.slot));
                 packet.tail(32, &[]);
                 (ASK, from.slot)
             }
             Staged::Pulled { ticket } => {
                 packet.tail(HEAD, &[]);
-                (PULLED, ticket.0)
+                (PULLED, ticket.slot)
             }
             Staged::Release { ticket } => {
                 packet.tail(HEAD, &[]);
-                (RELEASE, ticket.0)
+                (RELEASE, ticket.slot)
             }
             Staged::Loaded { ticket, payload } => {
                 packet.tail(HEAD, cut(payload));
-                (LOADED, ticket.0)
+                (LOADED, ticket.slot)
             }
             Staged::Exposed { ticket, from } => {
                 packet.put(16, from.offset);
                 packet.put(24, pair(from.slot, from.stamp));
                 packet.tail(32, &[]);
-                (EXPOSED, ticket.0)
+                (EXPOSED, ticket.slot)
             }
             Staged::Refused { ticket, why } => {
                 let fits = why.char_indices().map(|(at, c)| at + c.len_utf8());
                 let end = fits.take_while(|end| *end <= MAX_PAYLOAD).last().unwrap_or(0);
                 packet.tail(HEAD, &why.as_bytes()[..end]);
-                (REFUSED, ticket.0)
+                (REFUSED, ticket.slot)
             }
             Staged::Keys(keys) => {
                 let way = u32::from(keys.addressing == Addressing::Virtual);
@@ -198,9 +199,10 @@ impl<'a> Staged<'a> {
         }
     }
 
-    /// Reads a message of one of these kinds; `word` is what lies at 12..16. None for other kinds.
+    /// Reads a message of one of these kinds, with this number; `word` is what lies at 12..16. None for other kinds.
     pub(in crate::engine) fn decode(
         kind: u8,
+        seq: Seq,
         word: u32,
         bytes: &'a [u8],
     ) -> Result<Option<Self>, WireError> {
@@ -212,7 +214,7 @@ impl<'a> Staged<'a> {
             _ => Err(wrong),
         };
         let some = |len: u32| if len > 0 { Ok(len) } else { Err(wrong) };
-        let (ticket, get) = (Ticket(word), |at| get(bytes, at));
+        let (ticket, get) = (Ticket { slot: word, seq }, |at| get(bytes, at));
         Ok(Some(match kind {
             PUT => {
                 let payload = payload(24)?;
@@ -220,13 +222,13 @@ impl<'a> Staged<'a> {
             }
             PULL => {
                 exactly(48)?;
-                let (len, ticket) = halves(get(24));
+                let (len, named) = halves(get(24));
                 let (slot, stamp) = halves(get(32));
                 Staged::Pull {
                     to: Spot { slot: word, offset: get(16) },
                     from: Exposure { slot, stamp, offset: get(40) },
                     len: some(len)?,
-                    ticket: Ticket(ticket),
+                    ticket: Ticket { slot: named, seq },
                 }
             }
             PULLED => {
@@ -235,9 +237,9 @@ impl<'a> Staged<'a> {
             }
             ASK => {
                 exactly(32)?;
-                let (len, ticket) = halves(get(24));
+                let (len, slot) = halves(get(24));
                 let from = Spot { slot: word, offset: get(16) };
-                Staged::Ask { from, len: some(len)?, ticket: Ticket(ticket) }
+                Staged::Ask { from, len: some(len)?, ticket: Ticket { slot, seq } }
             }
             LOADED => Staged::Loaded { ticket, payload: payload(HEAD)? },
             EXPOSED => {
