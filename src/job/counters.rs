@@ -29,11 +29,13 @@ struct LaneCounters {
 impl LaneCounters {
     fn of<P: Port>(lane: &'static str, of: &Lane<P>) -> Self {
         let name = |at: usize| of.port().rail_name(RailId(at as u8)).to_owned();
+        let mut peers: Vec<PeerCounters> = of.peers().collect();
+        peers.sort_unstable_by_key(|peer| peer.pe);
         Self {
             lane,
             me: of.me(),
             rails: of.counters().enumerate().map(|(at, rail)| (name(at), rail)).collect(),
-            peers: of.peers().collect(),
+            peers,
         }
     }
 

@@ -183,7 +183,7 @@ impl Job {
                 let memory = fabric.memory(me, shape.rails).with_bounce(chunk_len, out, inward);
                 let regions = RegionTable::new(memory, me);
                 let alloc = |bit: u32| {
-                    let staged = shape.staged >> (2 * pe + bit) & 1 != 0;
+                    let staged = shape.staged.checked_shr(2 * pe + bit).unwrap_or(0) & 1 != 0;
                     if staged {
                         fabric.alloc_staged(me, shape.heap)
                     } else {

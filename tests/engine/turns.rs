@@ -1,5 +1,6 @@
 //! The order of things inside one turn of the loop.
 
+use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
 use nvshmem_transport_libfabric::engine::fake::{Call, FakeFabric, Script};
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, SignalEngine};
@@ -8,7 +9,34 @@ use nvshmem_transport_libfabric::engine::rails::balance::Spread;
 use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
 use nvshmem_transport_libfabric::engine::state::regions::{LaneKind, RegionTable};
 
-use super::job::{Shape, limits, paths, watchdog};
+use super::as_entry::AsEntry as _;
+use super::job::{Job, Shape, limits, paths, watchdog};
+use super::signals::Targets;
+
+/// Who waits for one peer after the other waits once: all are asked at the first.
+#[test]
+fn quiet_of_many_peers_takes_as_long_as_of_one() {
+    let shape = Shape { n_pes: 33, rails: 1, heap: 64, ..Shape::default() };
+    let turns = |peers: u32| {
+        let mut job = Job::new(3, &shape, Script::default());
+        let targets = Targets::of(&job);
+        for pe in 1..=peers {
+            job.members[0].lane.amo(&targets.atomic(pe, 0, AtomicOp::Inc, 0)).unwrap();
+        }
+        let mut turns = 0;
+        for pe in 1..=peers {
+            while !job.members[0].lane.is_quiet(Pe(pe)).unwrap() {
+                job.members.iter_mut().for_each(|member| {
+                    member.lane.progress().unwrap();
+                });
+                turns += 1;
+            }
+        }
+        turns
+    };
+    let (one, all) = (turns(1), turns(32));
+    assert!(all <= one + one / 2, "{all} turns for 32 peers, and {one} for one");
+}
 
 #[test]
 fn handling_completions_never_posts() {

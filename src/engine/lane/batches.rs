@@ -48,9 +48,7 @@ impl<P: Port> Lane<P> {
     /// As [`Lane::fence`], for every PE.
     pub fn fence_all(&mut self) {
         self.end_burst();
-        for stream in self.core.streams.iter_mut() {
-            stream.fence();
-        }
+        self.core.streams.for_each(|stream| stream.fence());
     }
 
     /// Whether a PE is one of the job.

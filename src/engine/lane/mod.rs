@@ -237,7 +237,7 @@ impl<P: Port> Lane<P> {
     }
 
     /// Whether nothing sent to the peer or read from it is outstanding. Constant time. If something
-    /// is, the peer will be asked to acknowledge what it has.
+    /// is, all peers are asked to acknowledge what they have, unless they were before.
     ///
     /// # Errors
     /// As [`Lane::quiet`].
@@ -249,7 +249,8 @@ impl<P: Port> Lane<P> {
         stream.check()?;
         let quiet = stream.is_quiet();
         if !quiet {
-            self.core.want_ack(pe);
+            // Who waits for this peer waits for others next.
+            self.core.want_acks();
         }
         Ok(quiet)
     }
@@ -267,7 +268,7 @@ impl<P: Port> Lane<P> {
         rails.map(move |(at, rail)| RailCounters { rate: rate(at), ..rail.counters() })
     }
 
-    /// Counters per peer that this lane has had to do with, in the order of PEs.
+    /// Counters per peer that this lane has had to do with, in no order.
     pub fn peers(&self) -> impl Iterator<Item = PeerCounters> + '_ {
         self.core.streams.iter().map(Stream::counters)
     }

@@ -154,15 +154,23 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// Somebody waits for what only acknowledgements of any peer may bring: room, or the end of a batch.
-    #[cold]
+    /// Somebody waits for what acknowledgements bring: room, or the end of what was sent. All peers with messages that
+    /// nobody has asked about yet are asked, so that who waits for one after the other waits once.
+    #[inline]
     pub(in crate::engine) fn want_acks(&mut self) {
-        let Self { streams, control, .. } = self;
-        for stream in streams.iter_mut() {
-            let Some(link) = stream.link.as_deref_mut() else { continue };
+        while let Some(pe) = self.messages.first_unasked() {
+            self.ask_first(pe);
+        }
+    }
+
+    #[cold]
+    fn ask_first(&mut self, pe: Pe) {
+        let link = self.streams.find_mut(pe).and_then(|stream| stream.link.as_deref_mut());
+        if let Some(link) = link {
+            self.messages.pop_unasked(link);
             link.want_ack();
             if link.enters_control() {
-                control.push_back(stream.pe);
+                self.control.push_back(pe);
             }
         }
     }

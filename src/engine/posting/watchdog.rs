@@ -138,10 +138,10 @@ impl Watchdog {
         rails: &[Rail<P::Fast>],
         staged: u32,
     ) -> Vec<(Pe, EngineError)> {
-        for stream in streams.iter_mut() {
+        streams.for_each(|stream| {
             let (ended, waits) = (stream.ended(), !stream.is_quiet());
             stream.watch.look(ended, waits, self.stamp);
-        }
+        });
         // What counts is the time without movement: of the segment's stream once the segment is
         // posted, of its rail while it waits there. Many segments over a slow link each take long,
         // but something moves all the time.
@@ -171,7 +171,7 @@ impl Watchdog {
         let mut oldest: Vec<(u64, Segment)> = segments.in_use().filter_map(stuck).collect();
         if oldest.is_empty() {
             if std::mem::take(&mut self.has_warned) {
-                streams.iter_mut().for_each(|stream| stream.watch.warned = 0);
+                streams.for_each(|stream| stream.watch.warned = 0);
             }
             return Vec::new();
         }

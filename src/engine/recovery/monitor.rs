@@ -52,7 +52,7 @@ impl Recovery {
         for path in self.peers.iter_mut().flatten().flat_map(|peer| peer.paths.iter_mut()) {
             (path.posted, path.survivors, path.longest) = (0, 0, 0);
         }
-        for stream in streams.iter_mut().filter(|stream| !stream.is_quiet()) {
+        for stream in streams.iter().filter(|stream| !stream.is_quiet()) {
             self.peer(stream.pe);
         }
         for (_, segment) in segments.in_use_mut() {

@@ -154,16 +154,15 @@ impl Signals {
             return;
         }
         let mut failed = None;
-        for stream in core.streams.iter_mut() {
+        let Core { streams, watchdog, .. } = &mut *core;
+        streams.for_each(|stream| {
             let pe = stream.pe;
             let Some(counts) = stream.link.as_deref_mut().and_then(|l| l.counts.as_deref_mut())
             else {
-                continue;
+                return;
             };
-            let Some((_, arrived, segments)) = counts.first_waiting() else { continue };
-            let Some(overdue) = core.watchdog.overdue(counts.moved, counts.warned) else {
-                continue;
-            };
+            let Some((_, arrived, segments)) = counts.first_waiting() else { return };
+            let Some(overdue) = watchdog.overdue(counts.moved, counts.warned) else { return };
             counts.warned += 1;
             let (waiting, seconds) = (counts.waiting(), overdue.seconds);
             let report = EngineError::DataMissing { pe, arrived, segments, waiting, seconds };
@@ -172,7 +171,7 @@ impl Signals {
             } else {
                 warn!(target: "TRANSPORT", "{report}");
             }
-        }
+        });
         if let Some(failed) = failed.filter(|_| core.failure.is_none()) {
             core.fail_lane(failed);
         }

@@ -1,6 +1,6 @@
 //! Messages between this lane and one peer: what was sent and not acknowledged, what has arrived.
 
-use crate::engine::ids::RailId;
+use crate::engine::ids::{Pe, RailId};
 use crate::engine::state::counts::{Counts, Tags};
 use crate::engine::state::queue::Queue;
 use crate::engine::state::segment::NIL;
@@ -13,6 +13,9 @@ pub(in crate::engine) const FETCHES: u32 = 16;
 /// A request for an acknowledgement goes out at the latest after so many messages.
 const REQUEST_EVERY: u32 = WINDOW / 4;
 
+/// In [`Link::next_unasked`] of a link that is not among them. No PE: there are at most 65536.
+const UNLISTED: u32 = NIL - 1;
+
 /// The number of the first message of every stream. Near the wrap, so that every job crosses it.
 pub(in crate::engine) const FIRST: Seq = Seq(u32::MAX - 99);
 
@@ -22,6 +25,11 @@ type Replies = [Option<(Ticket, u64)>; FETCHES as usize];
 /// The message side of a stream, in both directions. Made with the first message.
 #[derive(Debug)]
 pub(in crate::engine) struct Link {
+    /// The peer.
+    pe: Pe,
+    /// The next peer among those with messages that nobody has asked about, or [`NIL`]; [`UNLISTED`] if this is none
+    /// of them.
+    next_unasked: u32,
     /// Number of the next message to the peer.
     pub(in crate::engine) next: Seq,
     /// Messages sent and not acknowledged, in the order of their numbers, in the message table.
@@ -61,8 +69,10 @@ pub(in crate::engine) struct Link {
 }
 
 impl Link {
-    pub(in crate::engine) fn new() -> Self {
+    pub(in crate::engine) fn new(pe: Pe) -> Self {
         Self {
+            pe,
+            next_unasked: UNLISTED,
             next: FIRST,
             oldest: NIL,
             newest: NIL,
@@ -237,6 +247,9 @@ pub(in crate::engine) struct MessageTable {
     slots: Box<[Outgoing]>,
     free: u32,
     used: u32,
+    /// The first of the peers with messages that nobody has asked to acknowledge since they left, or [`NIL`]. Some of
+    /// them may have been acknowledged all the same.
+    unasked: u32,
 }
 
 impl MessageTable {
@@ -251,7 +264,7 @@ impl MessageTable {
             next: if index + 1 == capacity { NIL } else { index + 1 },
         };
         let free = if capacity == 0 { NIL } else { 0 };
-        Self { slots: (0..capacity).map(slot).collect(), free, used: 0 }
+        Self { slots: (0..capacity).map(slot).collect(), free, used: 0, unasked: NIL }
     }
 
     /// Slots in use.
@@ -331,12 +344,27 @@ impl MessageTable {
         slot.rail = rail;
         slot.lost = false;
         slot.next = NIL;
+        if link.next_unasked == UNLISTED {
+            link.next_unasked = std::mem::replace(&mut self.unasked, link.pe.0);
+        }
         if link.newest == NIL {
             link.oldest = index;
         } else {
             self.slots[link.newest as usize].next = index;
         }
         link.newest = index;
+    }
+
+    /// The first of the peers with messages that nobody has asked to acknowledge.
+    #[inline(always)]
+    pub(in crate::engine) fn first_unasked(&self) -> Option<Pe> {
+        (self.unasked != NIL).then_some(Pe(self.unasked))
+    }
+
+    /// The first of these peers, which has this link, is asked: it is none of them any more.
+    pub(in crate::engine) fn pop_unasked(&mut self, link: &mut Link) {
+        debug_assert_eq!(self.unasked, link.pe.0);
+        self.unasked = std::mem::replace(&mut link.next_unasked, UNLISTED);
     }
 
     /// The number of a message that has left.

@@ -115,7 +115,7 @@ impl Stream {
     /// The message side, made if need be.
     #[inline]
     pub(in crate::engine) fn link(&mut self) -> &mut Link {
-        self.link.get_or_insert_with(|| Box::new(Link::new()))
+        self.link.get_or_insert_with(|| Box::new(Link::new(self.pe)))
     }
 
     /// Bytes ahead by rail, made if need be.
@@ -336,10 +336,12 @@ impl Stream {
 
 /// The streams of a lane, by PE.
 ///
-/// A peer never talked to costs the eight bytes of an empty place.
+/// A peer never talked to costs the eight bytes of an empty place, and no time.
 #[derive(Debug)]
 pub(in crate::engine) struct Streams {
     places: Box<[Option<Box<Stream>>]>,
+    /// The PEs whose streams are open, in the order in which they were opened.
+    opened: Vec<Pe>,
     me: Pe,
     rails: u8,
     /// See [`Stream::fast_limit`].
@@ -348,7 +350,8 @@ pub(in crate::engine) struct Streams {
 
 impl Streams {
     pub(in crate::engine) fn new(me: Pe, n_pes: u32, rails: u8, fast_limit: usize) -> Self {
-        Self { places: (0..n_pes).map(|_| None).collect(), me, rails, fast_limit }
+        let places = (0..n_pes).map(|_| None).collect();
+        Self { places, opened: Vec::new(), me, rails, fast_limit }
     }
 
     /// PEs of the job.
@@ -372,8 +375,12 @@ impl Streams {
     #[inline]
     pub(in crate::engine) fn open(&mut self, pe: Pe, paths: &PathTable) -> Option<&mut Stream> {
         let place = self.places.get_mut(pe.index())?;
-        let first = || paths.get(pe, first_rail(self.me, pe, self.rails));
-        Some(place.get_or_insert_with(|| Box::new(Stream::new(pe, first(), self.fast_limit))))
+        if place.is_none() {
+            let first = paths.get(pe, first_rail(self.me, pe, self.rails));
+            *place = Some(Box::new(Stream::new(pe, first, self.fast_limit)));
+            self.opened.push(pe);
+        }
+        place.as_deref_mut()
     }
 
     /// Whether nothing in the stream to the peer waits for the end of a segment.
@@ -389,13 +396,17 @@ impl Streams {
         }
     }
 
-    /// All streams opened so far.
+    /// All streams opened so far, in that order.
     pub(in crate::engine) fn iter(&self) -> impl Iterator<Item = &Stream> {
-        self.places.iter().filter_map(Option::as_deref)
+        self.opened.iter().filter_map(|pe| self.find(*pe))
     }
 
-    /// All streams opened so far, to change them.
-    pub(in crate::engine) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Stream> {
-        self.places.iter_mut().filter_map(Option::as_deref_mut)
+    /// Calls a function with all streams opened so far, in that order, to change them.
+    pub(in crate::engine) fn for_each(&mut self, mut each: impl FnMut(&mut Stream)) {
+        for pe in &self.opened {
+            if let Some(stream) = self.places.get_mut(pe.index()).and_then(Option::as_deref_mut) {
+                each(stream);
+            }
+        }
     }
 }
