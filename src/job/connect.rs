@@ -269,7 +269,7 @@ fn insert_lane(
         columns.push(column);
     }
     let paths = (0..peers.len()).flat_map(|pe| columns.iter().map(move |column| column[pe]));
-    let table = PathTable::new(paths.collect(), mine.len());
+    let table = PathTable::new(&paths.collect::<Vec<_>>(), mine.len());
     let unreached = |(pe, peer): (usize, &Addresses)| {
         let rails = (0..mine.len()).map(|at| RailId(at as u8));
         let unreached = rails.filter(|rail| !leads(mine, *rail, &peer.0));

@@ -134,7 +134,7 @@ fn some_paths(n_pes: u32, rails: u8, leads: impl Fn(u32, u8) -> bool) -> PathTab
             paths.push(Path { to, remote });
         }
     }
-    PathTable::new(paths, usize::from(rails))
+    PathTable::new(&paths, usize::from(rails))
 }
 
 /// The control endpoints at the ends of all paths.

@@ -180,12 +180,13 @@ fn lane(
         let remote = RailId((rail + 1) % case.rails);
         Path { to: address(to, remote), remote }
     };
-    let paths = (0..2).flat_map(|to| (0..case.rails).map(move |rail| path(to, rail))).collect();
+    let paths: Vec<Path> =
+        (0..2).flat_map(|to| (0..case.rails).map(move |rail| path(to, rail))).collect();
     let limits = vec![rail; usize::from(case.rails)];
     let config = LaneConfig {
         me: Pe(pe as u32),
         kind: LaneKind::Proxy,
-        paths: PathTable::new(paths, usize::from(case.rails)),
+        paths: PathTable::new(&paths, usize::from(case.rails)),
         regions,
         watchdog: Watchdog::new(None, None),
         signals: case.signals,

@@ -121,7 +121,7 @@ impl<P: Port> Lane<P> {
     #[inline(never)]
     fn handle(&mut self, message: &Message<'_>) {
         let pe = message.from;
-        if self.core.streams.open(pe, &self.core.paths).is_none() {
+        if self.core.streams.open(pe, &mut self.core.paths).is_none() {
             let why = format!("it is no PE of this job of {}", self.core.streams.n_pes());
             return self.core.fail_lane(EngineError::BadMessage { pe, why });
         }

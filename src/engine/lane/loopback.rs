@@ -99,7 +99,7 @@ impl<P: Port> Lane<P> {
         op: OpId,
     ) -> Result<bool, EngineError> {
         let me = self.core.me;
-        match self.core.streams.open(me, &self.core.paths) {
+        match self.core.streams.open(me, &mut self.core.paths) {
             Some(stream) => stream.check()?,
             None => self.core.check_pe(me)?,
         }

@@ -29,8 +29,7 @@ use crate::engine::posting::watchdog::Watchdog;
 use crate::engine::posting::{Core, Sizes};
 use crate::engine::rails::balance::Spread;
 use crate::engine::rails::counters::{PeerCounters, RailCounters};
-use crate::engine::rails::paths::AtomicPath;
-use crate::engine::rails::paths::PathTable;
+use crate::engine::rails::paths::{AddressTable, AtomicPath, PathTable};
 use crate::engine::recovery::Recovery;
 use crate::engine::recovery::detours::Detours;
 use crate::engine::recovery::health::RailHealth;
@@ -161,8 +160,9 @@ impl<P: Port> Lane<P> {
     /// can be lost with its rail.
     #[must_use]
     pub fn with_rail_health(mut self, config: &RailHealth, control: Vec<PeerAddr>) -> Self {
-        let (n_pes, rails) = (self.core.streams.n_pes(), self.core.rails.len());
-        let reach = (0..n_pes).map(|pe| self.core.paths.reach(Pe(pe))).collect();
+        let control = AddressTable::new(&control, self.core.rails.len());
+        let reach = self.core.paths.reach().clone();
+        let rails = self.core.rails.len();
         self.recovery = Some(Box::new(Recovery::new(config, control, reach, rails)));
         self.core.recovers = true;
         self.core.watchdog.look_for_rails();

@@ -132,7 +132,7 @@ impl<P: Port> Lane<P> {
         op: OpId,
         mut counting: Option<&mut Counting>,
     ) -> Result<(), EngineError> {
-        match self.core.streams.open(request.pe, &self.core.paths) {
+        match self.core.streams.open(request.pe, &mut self.core.paths) {
             Some(stream) => stream.check()?,
             None => return self.core.check_pe(request.pe),
         }

@@ -232,7 +232,7 @@ impl<P: Port> Core<P> {
         self.check_pe(pe)?;
         let n_pes = self.streams.n_pes();
         let stream =
-            self.streams.open(pe, &self.paths).ok_or(EngineError::NoSuchPe { pe, n_pes })?;
+            self.streams.open(pe, &mut self.paths).ok_or(EngineError::NoSuchPe { pe, n_pes })?;
         stream.check()?;
         Ok(stream)
     }

@@ -10,7 +10,7 @@
 //! The common ways of the lane know nothing of this. A path that is out is unlinked from the ring by
 //! which streams choose, and the state of segments is looked at four times a second.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::{PeerAddr, Port};
 use crate::engine::posting::Core;
 use crate::engine::posting::watchdog::Watchdog;
+use crate::engine::rails::paths::{AddressTable, Reach};
 use crate::engine::recovery::detours::Detours;
 use crate::engine::wire::message::Ticket;
 use crate::engine::wire::window::Seq;
@@ -45,10 +46,11 @@ pub(in crate::engine) struct Recovery {
     pub(in crate::engine) cooling: Option<u32>,
     rails: usize,
     /// Where the control endpoints of peers are, by PE and local rail.
-    control: Box<[PeerAddr]>,
-    pub(in crate::engine) peers: Box<[Option<Box<PeerHealth>>]>,
-    /// The paths that there are, by PE, a bit for each local rail.
-    reach: Box<[u32]>,
+    control: AddressTable,
+    /// Those that something is known of.
+    pub(in crate::engine) peers: BTreeMap<Pe, PeerHealth>,
+    /// The paths that there are.
+    reach: Reach,
     pub(in crate::engine) mine: Box<[OwnRail]>,
     /// Segments that were lost sight of, and some that have left it.
     pub(in crate::engine) lost: Vec<Token>,
@@ -162,20 +164,20 @@ pub(in crate::engine) struct PathHealth {
 }
 
 impl Recovery {
-    /// Over so many rails, of which those in `reach` lead to each PE, a bit for each. `control` has, for each PE
-    /// in turn, the address of the control endpoint at the end of each local rail's path.
+    /// Over so many rails, which lead where `reach` says. `control` has, for each PE, the address of the control
+    /// endpoint at the end of each local rail's path.
     pub(in crate::engine) fn new(
         config: &RailHealth,
-        control: Vec<PeerAddr>,
-        reach: Box<[u32]>,
+        control: AddressTable,
+        reach: Reach,
         rails: usize,
     ) -> Self {
         Self {
             timeout: Watchdog::stamps(config.timeout),
             cooling: config.cooling.map(Watchdog::stamps),
             rails,
-            control: control.into(),
-            peers: reach.iter().map(|_| None).collect(),
+            control,
+            peers: BTreeMap::new(),
             reach,
             mine: vec![OwnRail::default(); rails].into(),
             lost: Vec::new(),
@@ -191,21 +193,19 @@ impl Recovery {
 
     /// What is known of a peer of the job, made if need be.
     pub(in crate::engine) fn peer(&mut self, pe: Pe) -> &mut PeerHealth {
-        let (rails, reach) = (self.rails, self.reach[pe.index()]);
-        self.peers[pe.index()].get_or_insert_with(|| Box::new(PeerHealth::new(rails, reach)))
+        let (rails, reach) = (self.rails, &self.reach);
+        self.peers.entry(pe).or_insert_with(|| PeerHealth::new(rails, reach.of(pe)))
     }
 
     /// Where what a rail says to a peer goes; nowhere if it does not lead there.
     pub(in crate::engine) fn control(&self, pe: Pe, rail: RailId) -> Option<PeerAddr> {
-        if self.reach.get(pe.index())? >> rail.0 & 1 == 0 {
-            return None;
-        }
-        self.control.get(pe.index() * self.rails + rail.index()).copied()
+        let leads = self.reach.of(pe) >> rail.0 & 1 != 0;
+        self.control.get(pe, rail).filter(|_| leads)
     }
 
     /// What is known of a peer.
     pub(in crate::engine) fn find(&self, pe: Pe) -> Option<&PeerHealth> {
-        self.peers.get(pe.index())?.as_deref()
+        self.peers.get(&pe)
     }
 
     /// Whether there is something to do at the next turn.
@@ -372,7 +372,7 @@ mod tests {
     #[test]
     fn the_first_look_after_a_pause_judges_nothing() {
         let config = RailHealth { timeout: Duration::from_secs(5), cooling: None };
-        let mut recovery = Recovery::new(&config, Vec::new(), Box::new([3]), 2);
+        let mut recovery = Recovery::new(&config, AddressTable::new(&[], 2), Reach::all(2), 2);
         assert!(recovery.judges(1));
         assert!(recovery.judges(2));
         assert!(!recovery.judges(20), "stopped, and what has completed since is not taken yet");

@@ -49,7 +49,7 @@ impl Recovery {
         let now = core.watchdog.stamp();
         let Core { segments, streams, messages, rails, paths, control, .. } = &mut *core;
         let judges = self.judges(now);
-        for path in self.peers.iter_mut().flatten().flat_map(|peer| peer.paths.iter_mut()) {
+        for path in self.peers.values_mut().flat_map(|peer| peer.paths.iter_mut()) {
             (path.posted, path.survivors, path.longest) = (0, 0, 0);
         }
         for stream in streams.iter().filter(|stream| !stream.is_quiet()) {
@@ -74,8 +74,7 @@ impl Recovery {
             }
         }
         let Recovery { timeout, peers, mine, .. } = self;
-        for (at, peer) in peers.iter_mut().enumerate() {
-            let (pe, Some(peer)) = (Pe(at as u32), peer.as_deref_mut()) else { continue };
+        for (&pe, peer) in peers {
             let Some(stream) = streams.find_mut(pe).filter(|stream| stream.error.is_none()) else {
                 continue;
             };
@@ -167,8 +166,7 @@ impl Recovery {
         let timeout = self.timeout;
         let mut failed = Vec::new();
         let mut ask = Vec::new();
-        for (at, peer) in self.peers.iter_mut().enumerate() {
-            let (pe, Some(peer)) = (Pe(at as u32), peer.as_deref_mut()) else { continue };
+        for (&pe, peer) in &mut self.peers {
             let resets = peer.wants.iter();
             ask.extend(resets.map(|&(rail, generation)| (pe, Rails::Reset { rail, generation })));
             if let (number, false) = peer.settling {
@@ -220,8 +218,7 @@ impl Recovery {
         let now = core.watchdog.stamp();
         let Some(cooling) = self.cooling else { return };
         let mut probes = Vec::new();
-        for (at, peer) in self.peers.iter_mut().enumerate() {
-            let (pe, Some(peer)) = (Pe(at as u32), peer.as_deref_mut()) else { continue };
+        for (&pe, peer) in &mut self.peers {
             for (rail, path) in peer.paths.iter_mut().enumerate() {
                 let Some(since) = path.out.filter(|_| !path.gone) else { continue };
                 let cooled = now - since >= cooling && self.mine[rail].closing.is_none();

@@ -56,7 +56,7 @@ impl Recovery {
         if gone {
             return;
         }
-        let Some(stream) = core.streams.open(pe, &core.paths) else { return };
+        let Some(stream) = core.streams.open(pe, &mut core.paths) else { return };
         if stream.error.is_some() {
             return;
         }
@@ -184,7 +184,7 @@ impl Recovery {
                     continue;
                 }
                 Answer::Settled(number) => {
-                    let Some(stream) = core.streams.open(pe, &core.paths) else { continue };
+                    let Some(stream) = core.streams.open(pe, &mut core.paths) else { continue };
                     let link = stream.link();
                     let (prefix, seen) = (link.received.prefix(), link.received.seen());
                     self.tell(core, pe, Rails::Settled { number, prefix, seen: &seen });

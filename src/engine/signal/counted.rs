@@ -92,7 +92,7 @@ impl Signals {
             return None;
         }
         let now = core.watchdog.stamp();
-        let Some(stream) = core.streams.open(pe, &core.paths) else {
+        let Some(stream) = core.streams.open(pe, &mut core.paths) else {
             let why = format!("it is no PE of this job of {}", core.streams.n_pes());
             core.bad_message(pe, why);
             return None;

@@ -371,11 +371,12 @@ impl Streams {
         self.places.get_mut(pe.index())?.as_deref_mut()
     }
 
-    /// The stream to a peer, opened if need be. None for a PE outside the job.
+    /// The stream to a peer, opened if need be, with its paths laid out. None for a PE outside the job.
     #[inline]
-    pub(in crate::engine) fn open(&mut self, pe: Pe, paths: &PathTable) -> Option<&mut Stream> {
+    pub(in crate::engine) fn open(&mut self, pe: Pe, paths: &mut PathTable) -> Option<&mut Stream> {
         let place = self.places.get_mut(pe.index())?;
         if place.is_none() {
+            paths.lay_out(pe);
             let first = paths.get(pe, first_rail(self.me, pe, self.rails));
             *place = Some(Box::new(Stream::new(pe, first, self.fast_limit)));
             self.opened.push(pe);

@@ -63,7 +63,7 @@ impl Pair {
         };
         let paths = |_| {
             let all = (0..2).flat_map(|pe| (0..rails).map(move |rail| path(pe, rail)));
-            PathTable::new(all.collect(), usize::from(rails))
+            PathTable::new(&all.collect::<Vec<_>>(), usize::from(rails))
         };
         let signals = [SignalEngine::Auto, SignalEngine::Chained, SignalEngine::Counted];
         let signals = signals[random.below(3)];

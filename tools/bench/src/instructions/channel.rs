@@ -53,7 +53,7 @@ impl Bed {
         let config = LaneConfig {
             me: Pe(0),
             kind: LaneKind::Proxy,
-            paths: PathTable::new(vec![path; 2], 1),
+            paths: PathTable::new(&[path; 2], 1),
             regions: regions.index(),
             watchdog: Watchdog::new(None, None),
             signals: SignalEngine::Auto,
