@@ -18,6 +18,9 @@ const DOORBELLS: Script = Script {
     rates: Vec::new(),
     duplicate_percent: 0,
     doorbells: true,
+    shared_queue: false,
+    stragglers: (0, 0),
+    connecting: (0, 0),
 };
 
 /// Puts 8 bytes of scratch at `offset` of PE 0 to the same place of a peer, others to follow.

@@ -58,6 +58,15 @@ impl World {
         Ok(*generation)
     }
 
+    /// Messages that were delivered are reported as failed.
+    pub(super) fn report_failing(&mut self) {
+        for (lane, rail, token) in std::mem::take(&mut self.failing) {
+            let error = fault("sending a message", 104, "failed by the script");
+            let failure = Failure { token: Some(token), is_message: true, error };
+            self.done[lane][rail.index()].push_back(Done::Failure(failure));
+        }
+    }
+
     /// What is under way where nothing goes is reported as failed, after a while, messages too.
     pub(super) fn fail_dead_links(&mut self) {
         if !self.dead_links_fail {

@@ -29,7 +29,7 @@ pub(super) struct Letter {
 }
 
 impl World {
-    /// A message leaves. On a rail that keeps their order it comes after the writes before it.
+    /// A message leaves. On a rail that keeps their order it comes after the writes before it. Gives when it has left.
     pub(super) fn send(
         &mut self,
         (lane, from, rail): (usize, Pe, RailId),
@@ -37,7 +37,7 @@ impl World {
         token: Token,
         bytes: &[u8],
         ordered: bool,
-    ) {
+    ) -> u64 {
         let Target { pe: to, rail: remote_rail, generation } = to;
         let writes = self.flights.iter().filter(|flight| {
             flight.outcome.is_none()
@@ -45,9 +45,14 @@ impl World {
                 && matches!(&flight.work, Work::Transfer(t, _) if t.direction == Direction::Write)
         });
         let after = if ordered { writes.map(|flight| flight.due + 1).max() } else { None };
-        let due = (self.now + self.delay(rail)).max(after.unwrap_or(0));
+        let left = (self.now + self.delay(rail)).max(after.unwrap_or(0));
+        let (percent, longer) = self.script.stragglers;
+        let straggles = percent != 0 && self.draw() % 100 < u64::from(percent);
+        let held_up = self.held_up.get(&from).copied().unwrap_or(0);
+        let due = left + held_up + if straggles { longer } else { 0 };
         let (mail, sent) = (Mail::Message(bytes.to_vec()), Some((lane, token)));
         self.letters.push(Letter { from, to, rail, remote_rail, generation, mail, due, sent });
+        left
     }
 
     /// A message leaves for a control endpoint.
@@ -104,6 +109,10 @@ impl World {
             return;
         }
         self.deliver(letter.to, letter.remote_rail, letter.mail.clone());
+        if let (Some((lane, token)), true) = (letter.sent, self.fail_delivered > 0) {
+            self.fail_delivered -= 1;
+            self.failing.push((lane, letter.rail, token));
+        }
         if matches!(letter.mail, Mail::Message(_)) && self.duplicates() {
             let due = self.now + self.delay(letter.rail);
             self.letters.push(Letter { due, sent: None, ..letter });

@@ -118,6 +118,31 @@ impl FakeFabric {
         self.lock().stalled.remove(&pe);
     }
 
+    /// From now on, or no longer, the fabric has no room for anything to the PE.
+    pub fn refuse(&self, pe: Pe, refuses: bool) {
+        let mut world = self.lock();
+        if refuses {
+            world.unreachable.insert(pe);
+        } else {
+            world.unreachable.remove(&pe);
+        }
+    }
+
+    /// From now on messages of the PE take so many nanoseconds longer.
+    pub fn hold_up_messages(&self, pe: Pe, nanoseconds: u64) {
+        self.lock().held_up.insert(pe, nanoseconds);
+    }
+
+    /// The next `count` messages that are delivered fail all the same, as [`FakeFabric::report_failing`] says.
+    pub fn fail_delivered_messages(&self, count: u32) {
+        self.lock().fail_delivered = count;
+    }
+
+    /// The messages that were delivered and fail all the same are reported with the next poll.
+    pub fn report_failing(&self) {
+        self.lock().report_failing();
+    }
+
     /// The next `count` segments that carry remote data are delivered, and the peer never told.
     pub fn lose_next_remote_data(&self, count: u32) {
         self.lock().lose_next_data = count;

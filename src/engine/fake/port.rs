@@ -1,6 +1,6 @@
 //! The fake's side of the engine's port traits.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 
 use super::FakeFabric;
 use super::mail::Mail;
@@ -30,6 +30,8 @@ pub struct FakePort {
     names: Vec<String>,
     /// Tokens in flight on each rail, to catch a lane that uses one twice or exceeds the depth.
     tokens: Vec<HashSet<Token>>,
+    /// When the messages on each rail will have left that were not polled as having left.
+    leaving: Vec<VecDeque<u64>>,
 }
 
 impl FakePort {
@@ -37,7 +39,16 @@ impl FakePort {
         let lane = fabric.lock().open_lane(pe, limits.len());
         let names = (0..limits.len()).map(|rail| format!("fake{rail}")).collect();
         let tokens = limits.iter().map(|_| HashSet::new()).collect();
-        Self { fabric, lane, pe, limits, names, tokens }
+        let leaving = limits.iter().map(|_| VecDeque::new()).collect();
+        Self { fabric, lane, pe, limits, names, tokens, leaving }
+    }
+
+    /// Whether the fabric has room for something to a peer over a rail.
+    fn has_room(&self, rail: RailId, to: PeerAddr) -> bool {
+        let mut world = self.fabric.lock();
+        let used = self.tokens[rail.index()].len() + self.leaving[rail.index()].len();
+        let full = world.script.shared_queue && used >= self.limits[rail.index()].depth as usize;
+        !full && world.takes(self.lane, rail, target(to).pe)
     }
 
     /// Takes a transfer, whose doorbell is still owed where there is one.
@@ -52,10 +63,10 @@ impl FakePort {
         let limits = self.limits[rail.index()];
         assert!(transfer.len >= 1 && transfer.len <= limits.max_segment, "length of {transfer:?}");
         assert!(self.tokens.iter().all(|used| !used.contains(&token)), "{token:?} is in flight");
-        let mut world = self.fabric.lock();
-        if !world.has_room() {
+        if !self.has_room(rail, to) {
             return Ok(Posted::Again);
         }
+        let mut world = self.fabric.lock();
         let in_flight = &mut self.tokens[rail.index()];
         assert!(in_flight.len() < limits.depth as usize, "{rail} is over its depth");
         if let Local::Memory { addr, desc } = transfer.local {
@@ -83,10 +94,10 @@ impl FakePort {
         atomic: &FabricAtomic,
     ) -> Result<Posted, PortError> {
         assert!(self.tokens.iter().all(|used| !used.contains(&token)), "{token:?} is in flight");
-        let mut world = self.fabric.lock();
-        if !world.has_room() {
+        if !self.has_room(rail, to) {
             return Ok(Posted::Again);
         }
+        let mut world = self.fabric.lock();
         let in_flight = &mut self.tokens[rail.index()];
         let depth = self.limits[rail.index()].depth as usize;
         assert!(in_flight.len() < depth, "{rail} is over its depth");
@@ -154,6 +165,8 @@ impl DataPath for FakePort {
         let mut world = self.fabric.lock();
         world.advance(POLL_TIME, false);
         world.trace(Call::Poll(self.pe, rail));
+        let now = world.now;
+        self.leaving[rail.index()].retain(|left| *left > now);
         let in_flight = &mut self.tokens[rail.index()];
         let mut count = 0;
         while count < POLL_BATCH {
@@ -164,7 +177,7 @@ impl DataPath for FakePort {
                     count += 1;
                 }
                 Some(Done::Failure(failure)) if count == 0 => {
-                    if let Some(token) = failure.token {
+                    if let Some(token) = failure.token.filter(|_| !failure.is_message) {
                         in_flight.remove(&token);
                     }
                     return Polled::Failed(failure);
@@ -191,12 +204,13 @@ impl Messaging for FakePort {
     ) -> Result<Posted, PortError> {
         assert!(bytes.len() <= MAX_MESSAGE, "a message of {} bytes", bytes.len());
         let ordered = self.limits[rail.index()].orders_messages;
-        let mut world = self.fabric.lock();
-        if !world.has_room() {
+        if !self.has_room(rail, to) {
             return Ok(Posted::Again);
         }
+        let mut world = self.fabric.lock();
         world.trace(Call::Post(self.pe, rail));
-        world.send((self.lane, self.pe, rail), target(to), token, bytes, ordered);
+        let left = world.send((self.lane, self.pe, rail), target(to), token, bytes, ordered);
+        self.leaving[rail.index()].push_back(left);
         Ok(Posted::Yes)
     }
 
@@ -220,6 +234,7 @@ impl RailControl for FakePort {
     fn reset_rail(&mut self, rail: RailId) -> Result<Vec<u8>, PortError> {
         let generation = self.fabric.lock().reset(self.lane, self.pe, rail)?;
         self.tokens[rail.index()].clear();
+        self.leaving[rail.index()].clear();
         let address = FakeFabric::address(self.pe, rail).0 | u64::from(generation) << 40;
         Ok(address.to_le_bytes().to_vec())
     }

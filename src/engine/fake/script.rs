@@ -21,6 +21,14 @@ pub struct Script {
     /// The fabric lets what was posted with more to follow lie, until a write to the same peer is
     /// posted on the same rail without more to follow.
     pub doorbells: bool,
+    /// A rail has one queue for segments and messages, of its depth: a message has a place in it until it has
+    /// left, and that was polled.
+    pub shared_queue: bool,
+    /// Of a hundred messages, how many take so many nanoseconds longer.
+    pub stragglers: (u32, u64),
+    /// Nanoseconds, least and most, from the first attempt to send something to a PE over a rail until
+    /// the fabric has room for it.
+    pub connecting: (u64, u64),
 }
 
 impl Default for Script {
@@ -32,6 +40,9 @@ impl Default for Script {
             rates: Vec::new(),
             duplicate_percent: 0,
             doorbells: false,
+            shared_queue: false,
+            stragglers: (0, 0),
+            connecting: (0, 0),
         }
     }
 }

@@ -23,6 +23,15 @@ pub(super) enum Done {
 pub(super) struct World {
     pub(super) now: u64,
     pub(super) stalled: HashSet<Pe>,
+    /// PEs for which the fabric has no room.
+    pub(super) unreachable: HashSet<Pe>,
+    /// When the connections of lanes' rails to PEs are there.
+    connected: HashMap<(usize, RailId, Pe), u64>,
+    /// PEs whose messages take so much longer.
+    pub(super) held_up: HashMap<Pe, u64>,
+    /// Messages that are delivered and fail all the same: how many still, and those that have not been reported.
+    pub(super) fail_delivered: u32,
+    pub(super) failing: Vec<(usize, RailId, Token)>,
     pub(super) fail_next: u32,
     pub(super) lose_next: u32,
     pub(super) lose_next_data: u32,
@@ -90,6 +99,18 @@ impl World {
     pub(super) fn has_room(&mut self) -> bool {
         let percent = u64::from(self.script.again_percent);
         percent == 0 || self.draw() % 100 >= percent
+    }
+
+    /// Whether the fabric has room for something to a PE over a rail.
+    pub(super) fn takes(&mut self, lane: usize, rail: RailId, to: Pe) -> bool {
+        let (least, most) = self.script.connecting;
+        if most != 0 {
+            let drawn = self.now + least + self.draw() % (most - least + 1);
+            if *self.connected.entry((lane, rail, to)).or_insert(drawn) > self.now {
+                return false;
+            }
+        }
+        !self.unreachable.contains(&to) && self.has_room()
     }
 
     /// Whether a lane is its PE's proxy lane, which is opened first.
