@@ -1,5 +1,6 @@
 //! Errors, lost completions, and bad input.
 
+use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
 use nvshmem_transport_libfabric::engine::error::EngineError;
 use nvshmem_transport_libfabric::engine::fake::Script;
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
@@ -8,7 +9,9 @@ use nvshmem_transport_libfabric::engine::port::{Access, Desc, Direction, Local};
 use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
 use nvshmem_transport_libfabric::engine::wire::handle::{Handle, HandleBytes, HandleError};
 
+use super::as_entry::AsEntry as _;
 use super::job::{Job, Shape};
+use super::signals::Targets;
 
 #[test]
 fn a_failed_write_is_reported_with_peer_rail_and_reason() {
@@ -359,4 +362,40 @@ fn what_a_failure_leaves_under_way_is_waited_for_and_has_no_effect() {
     assert!(!job.members[0].lane.drain_before_close(patience), "it never ends");
     let waited = job.fabric.now() - before;
     assert!((500_000_000..5_000_000_000).contains(&waited), "{waited} ns");
+}
+
+/// The fabric may say that a message has failed when it was acknowledged and its segment's slot is another's.
+#[test]
+fn a_message_that_fails_late_is_not_taken_for_another_segment() {
+    let shape = Shape { n_pes: 3, rails: 1, ..Shape::default() };
+    let mut job = Job::new(1, &shape, Script::default());
+    let targets = Targets::of(&job);
+    job.fabric.fail_delivered_messages(1);
+    job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
+    while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
+        job.members.iter_mut().for_each(|member| {
+            member.lane.progress().unwrap();
+        });
+    }
+    job.fabric.stall(Pe(2));
+    job.put_value(0, 2, 0, 7, 8).unwrap();
+    job.fabric.report_failing();
+    for _ in 0..100 {
+        job.members[0].lane.progress().unwrap();
+    }
+    job.fabric.resume(Pe(2));
+    job.quiet(0, 2).unwrap();
+    assert_eq!(job.heap(2, 0, 8), 7u64.to_le_bytes());
+
+    // One that was not acknowledged ends the stream to its peer.
+    job.fabric.fail_delivered_messages(1);
+    job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
+    while job.fabric.in_flight() > 0 {
+        job.members[0].lane.progress().unwrap();
+    }
+    job.fabric.report_failing();
+    let failed = job.quiet(0, 1).unwrap_err().to_string();
+    assert!(failed.contains("PE 1") && failed.contains("failed by the script"), "{failed}");
+    job.put_value(0, 2, 8, 7, 8).unwrap();
+    job.quiet(0, 2).unwrap();
 }

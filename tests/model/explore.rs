@@ -431,7 +431,7 @@ impl Model {
                 let gone = world.letters.remove(at);
                 world.feed(gone.from, gone.rail, false);
                 let done = &mut world.sides[gone.from].done[gone.rail.index()];
-                done.push_back(Done::Failed(gone.token));
+                done.push_back(Done::MessageFailed(gone.token));
             }
         }
     }

@@ -134,13 +134,17 @@ impl DataPath for ModelPort {
                     count += 1;
                     world.told(self.pe, told);
                 }
-                Done::Failed(_) | Done::RailFailed if count == 0 => {
+                Done::Failed(_) | Done::MessageFailed(_) | Done::RailFailed if count == 0 => {
                     world.told(self.pe, told);
-                    let token = if let Done::Failed(token) = next { Some(token) } else { None };
-                    return Polled::Failed(Failure { token, is_message: true, error: lost() });
+                    let (token, is_message) = match next {
+                        Done::MessageFailed(token) => (Some(token), true),
+                        Done::Failed(token) => (Some(token), false),
+                        _ => (None, false),
+                    };
+                    return Polled::Failed(Failure { token, is_message, error: lost() });
                 }
                 // An error is reported by a poll of its own.
-                Done::Failed(_) | Done::RailFailed => {
+                Done::Failed(_) | Done::MessageFailed(_) | Done::RailFailed => {
                     world.sides[self.pe].done[rail.index()].push_front(next);
                     break;
                 }

@@ -106,6 +106,7 @@ pub(crate) enum Mail {
 pub(crate) enum Done {
     Completed(Token),
     Failed(Token),
+    MessageFailed(Token),
     /// The rail, as a whole.
     RailFailed,
 }
@@ -508,6 +509,7 @@ pub(crate) fn done_hash(done: Done) -> u64 {
     match done {
         Done::Completed(token) => u64::from(token.0),
         Done::Failed(token) => u64::from(token.0) | 1 << 40,
+        Done::MessageFailed(token) => u64::from(token.0) | 1 << 42,
         Done::RailFailed => 1 << 41,
     }
 }

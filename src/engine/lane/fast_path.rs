@@ -11,6 +11,7 @@ use crate::engine::ids::{Pe, Token};
 use crate::engine::lane::Lane;
 use crate::engine::port::{Direction, Local, Port, Transfer};
 use crate::engine::state::batch::Batch;
+use crate::engine::state::link::MessageTable;
 use crate::engine::state::segment::{Segment, Stage, WriteClass};
 use crate::engine::wire::handle::{HandleBytes, HandleView};
 use crate::engine::wire::message::{MAX_EAGER, Spot};
@@ -246,7 +247,8 @@ impl<P: Port> Lane<P> {
                 }
             }
         }
-        if !self.core.port.try_send(rail.fast, path.rail, path.to, token, packet.bytes()) {
+        let named = MessageTable::token(slot, numbers.0);
+        if !self.core.port.try_send(rail.fast, path.rail, path.to, named, packet.bytes()) {
             return false;
         }
         self.core.messages.take_next(link, slot, token.0, numbers.0, path.rail);

@@ -38,6 +38,7 @@ use crate::engine::signal::Signals;
 use crate::engine::staging::Staging;
 use crate::engine::staging::state::PEER_SEGMENTS;
 use crate::engine::state::fabric_atomics::FabricAtomics;
+use crate::engine::state::link::MOST_MESSAGES;
 use crate::engine::state::regions::{LaneKind, RegionCache, RegionIndex};
 use crate::engine::state::stream::Stream;
 use crate::engine::striping::pool::{self, Pool};
@@ -46,6 +47,8 @@ pub use crate::engine::lane::idle::is_idle;
 
 /// Messages a proxy lane has room for, over all peers: queued, or sent and not acknowledged.
 const MESSAGES: u32 = 2048;
+
+const _: () = assert!(MESSAGES <= MOST_MESSAGES);
 
 /// Segments a lane has room for, per rail, beyond those in flight.
 const WAITING_PER_DEPTH: u32 = 1;

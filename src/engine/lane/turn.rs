@@ -9,7 +9,7 @@ use crate::engine::lane::idle::is_idle;
 use crate::engine::port::packet::Packet;
 use crate::engine::port::{Failure, Polled, Port};
 use crate::engine::posting::completions::Drain;
-use crate::engine::posting::failure::{CONTROL, unknown_token};
+use crate::engine::posting::failure::unknown_token;
 use crate::engine::posting::{Core, Event};
 use crate::engine::recovery::reset::LAST_TURNS;
 use crate::engine::state::batch::Batch;
@@ -165,12 +165,13 @@ impl<P: Port> Lane<P> {
     #[cold]
     fn failed(&mut self, rail: RailId, failure: Failure) {
         let Self { core, recovery, .. } = self;
-        if let (Some(recovery), true) = (recovery.as_deref_mut(), failure.is_message) {
-            return recovery.failed_message(core, rail, &failure);
+        if failure.is_message {
+            return match recovery.as_deref_mut() {
+                Some(recovery) => recovery.failed_message(core, rail, &failure),
+                None => core.failed_message(rail, failure),
+            };
         }
-        // A reply or an acknowledgement that is lost belongs to no segment of ours, but to one of the
-        // peer's, which would wait for ever.
-        let Some(token) = failure.token.filter(|token| *token != CONTROL) else {
+        let Some(token) = failure.token else {
             return match recovery.as_deref_mut().filter(|_| core.port.can_reset(rail)) {
                 Some(recovery) => recovery.close_rail(core, rail, core.me),
                 None => core.fail_rail(rail, failure.error),
@@ -190,8 +191,8 @@ impl<P: Port> Lane<P> {
                 core.watchdog.hurry();
                 return core.token_is_back(token);
             }
-            Some(_) => {}
-            None => return unknown_token(token),
+            // What has left as a message is named otherwise.
+            Some(_) | None => return unknown_token(token),
         }
         core.fail_segment(token, failure.error);
     }

@@ -26,7 +26,7 @@ pub trait Messaging: DataPath {
     ///
     /// # Errors
     /// The fabric refused the message for good. One that fails later is reported by a poll as a
-    /// failure with this token, which the caller chooses; it takes no part in anything else.
+    /// failure with this token, which the caller chooses: it is no segment's, and takes no part in anything else.
     fn send(
         &mut self,
         rail: RailId,

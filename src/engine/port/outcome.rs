@@ -31,8 +31,7 @@ pub enum Polled {
 pub struct Failure {
     /// The segment that failed; none when the rail as a whole did.
     pub token: Option<Token>,
-    /// It was a message that failed. The token is the one it was sent with, which may be another
-    /// segment's by now.
+    /// It was a message that failed. The token is the one it was sent with, which is no segment's.
     pub is_message: bool,
     /// What the fabric said.
     pub error: PortError,

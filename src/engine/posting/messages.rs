@@ -1,9 +1,13 @@
 //! Numbered messages: how one leaves, waits for the peer's window, and ends when it is acknowledged.
 
+use log::debug;
+
 use crate::engine::ids::{Pe, RailId, Token};
-use crate::engine::port::{Port, Posted};
+use crate::engine::port::{Failure, Port, Posted};
 use crate::engine::posting::Core;
 use crate::engine::posting::dispatch::Left;
+use crate::engine::posting::failure::CONTROL;
+use crate::engine::state::link::MessageTable;
 use crate::engine::state::segment::{NIL, Stage};
 use crate::engine::wire::message::{Body, Message};
 use crate::engine::wire::window::Seq;
@@ -39,7 +43,7 @@ impl<P: Port> Core<P> {
         let packet = self.messages.packet_mut(slot);
         packet.number(seq, ack);
         let to = self.paths.get(pe, rail).to;
-        match self.port.send(rail, to, token, packet.bytes()) {
+        match self.port.send(rail, to, MessageTable::token(slot, seq), packet.bytes()) {
             Ok(Posted::Yes) => {
                 segment.stage = Stage::Sent;
                 segment.born = self.watchdog.stamp();
@@ -74,6 +78,30 @@ impl<P: Port> Core<P> {
         let rail = if self.paths.is_out(pe, rail) { stream.next.rail } else { rail };
         self.segments[token.0].rail = rail;
         if self.rails[rail.index()].is_paused() { Err(Left::NoRoom) } else { Ok(rail) }
+    }
+
+    /// The segment of a message that has left, as the fabric names it when it has failed; none if it was
+    /// acknowledged.
+    pub(in crate::engine) fn sent_as(&self, token: Token) -> Option<Token> {
+        let (slot, segment) = self.messages.named_by(token)?;
+        let segment = Token(segment);
+        let sent = self.segments.away(segment).filter(|segment| segment.stage == Stage::Sent)?;
+        (sent.message() == Some(slot)).then_some(segment)
+    }
+
+    /// A message has failed that had left.
+    pub(in crate::engine) fn failed_message(&mut self, rail: RailId, failure: Failure) {
+        let Failure { token, error, .. } = failure;
+        match token.filter(|token| *token != CONTROL) {
+            // A reply or an acknowledgement that is lost belongs to no segment of ours, but to one of the
+            // peer's, which would wait for ever.
+            None => self.fail_rail(rail, error),
+            Some(token) => match self.sent_as(token) {
+                Some(segment) => self.fail_segment(segment, error),
+                // The peer has it.
+                None => debug!(target: "TRANSPORT", "an acknowledged message over {rail}: {error}"),
+            },
+        }
     }
 
     /// Lets a message wait until the peer's window has room again.

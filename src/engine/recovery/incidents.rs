@@ -79,8 +79,8 @@ impl Recovery {
         let error = &failure.error;
         debug!(target: "TRANSPORT", "a message over {rail}: {error}");
         let Some(token) = failure.token.filter(|token| *token != CONTROL) else { return };
-        let Some(segment) = core.segments.away(token) else { return };
-        if segment.stage == Stage::Sent && segment.message().is_some() && segment.rail == rail {
+        let Some(segment) = core.sent_as(token).map(|token| &core.segments[token.0]) else { return };
+        if segment.rail == rail {
             let pe = segment.pe;
             if !self.suspect(core, pe, rail, &error.to_string(), true) {
                 self.lose_messages(core, pe, |over| over == rail);

@@ -1,6 +1,6 @@
 //! Messages between this lane and one peer: what was sent and not acknowledged, what has arrived.
 
-use crate::engine::ids::{Pe, RailId};
+use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::state::counts::{Counts, Tags};
 use crate::engine::state::queue::Queue;
 use crate::engine::state::segment::NIL;
@@ -15,6 +15,14 @@ const REQUEST_EVERY: u32 = WINDOW / 4;
 
 /// In [`Link::next_unasked`] of a link that is not among them. No PE: there are at most 65536.
 const UNLISTED: u32 = NIL - 1;
+
+/// Bits of the token of a message that are its slot, and its number's bits above them. With one bit less than a token
+/// has, since the last one is no message's.
+const SLOT_BITS: u32 = 11;
+const SEQ_BITS: u32 = (1 << (31 - SLOT_BITS)) - 1;
+
+/// Most messages of a lane: more could not be named.
+pub(in crate::engine) const MOST_MESSAGES: u32 = 1 << SLOT_BITS;
 
 /// The number of the first message of every stream. Near the wrap, so that every job crosses it.
 pub(in crate::engine) const FIRST: Seq = Seq(u32::MAX - 99);
@@ -270,6 +278,20 @@ impl MessageTable {
     /// Slots in use.
     pub(in crate::engine) fn used(&self) -> u32 {
         self.used
+    }
+
+    /// What a message is named by towards the fabric when it leaves with this number: its slot and, as the fabric may
+    /// speak of it when the slot is another's, some bits of the number.
+    #[inline(always)]
+    pub(in crate::engine) fn token(index: u32, seq: Seq) -> Token {
+        Token(index | (seq.0 & SEQ_BITS) << SLOT_BITS)
+    }
+
+    /// The segment of the message that a token names, if it has not been given back.
+    pub(in crate::engine) fn named_by(&self, token: Token) -> Option<(u32, u32)> {
+        let index = token.0 & ((1 << SLOT_BITS) - 1);
+        let slot = self.slots.get(index as usize)?;
+        (Self::token(index, slot.seq) == token).then_some((index, slot.segment))
     }
 
     /// Whether there is a free slot, in a table that has any.
