@@ -8,6 +8,7 @@ mod batches;
 mod bounds;
 mod bursts;
 mod consistency;
+mod contention;
 mod counted;
 mod failures;
 mod fences;

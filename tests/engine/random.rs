@@ -27,6 +27,8 @@ fn random_script(random: &mut Random) -> Script {
         delay: [(1, 1), (1_000, 100_000), (1, 10_000_000)][random.below(3)],
         slow_rails: if random.below(3) == 0 { vec![(RailId(0), 50)] } else { Vec::new() },
         rates: random_rates(random),
+        shared_queue: random.below(2) == 0,
+        connecting: [(0, 0), (1, 5_000_000)][random.below(2)],
         ..Script::default()
     }
 }

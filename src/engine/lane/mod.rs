@@ -122,6 +122,8 @@ pub struct Lane<P: Port> {
     pub(in crate::engine) packet: Option<Box<Packet>>,
     /// Completions that are being applied.
     rare: Rare,
+    /// The lane has failed, and has tried to tell peers so.
+    pub(in crate::engine) has_waited: bool,
     /// Set by another thread: submitters do not wait for room any longer.
     abandoned: Option<Arc<AtomicBool>>,
 }
@@ -153,6 +155,7 @@ impl<P: Port> Lane<P> {
             receives,
             packet: Some(Box::new(Packet::EMPTY)),
             rare: Rare::EMPTY,
+            has_waited: false,
             abandoned: None,
         }
     }

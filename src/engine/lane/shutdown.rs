@@ -14,9 +14,13 @@ const LAST_WORDS: (Duration, u32) = (Duration::from_millis(200), 1 << 16);
 
 impl<P: Port> Lane<P> {
     /// Sends refusals and answers that are due. Who hears of the lane's failure may never turn it again,
-    /// and peers would wait for their deadlines. What the fabric does not take in time stays.
+    /// and peers would wait for their deadlines. What the fabric does not take in time stays, and is not waited for
+    /// a second time.
     #[cold]
     pub(in crate::engine) fn last_words(&mut self) {
+        if std::mem::replace(&mut self.has_waited, true) {
+            return;
+        }
         let (patience, turns) = LAST_WORDS;
         let (start, mut idle) = (self.core.port.now(), 0);
         for _ in 0..turns {

@@ -46,7 +46,7 @@ impl<P: Port> Lane<P> {
             }
         }
         if self.core.ready != 0 {
-            busy |= self.post_ready();
+            busy |= self.post_or_send();
         }
         if self.inbox.as_deref().is_some_and(Inbox::has_work) {
             busy |= self.serve_user_threads();
@@ -54,7 +54,7 @@ impl<P: Port> Lane<P> {
         if self.staging.has_work() {
             busy |= self.staging.pump(&mut self.core);
         }
-        if !self.core.unnumbered.is_empty() || !self.core.control.is_empty() {
+        if self.core.is_control_due() {
             busy |= self.send_due();
         }
         if self.core.watchdog.is_due() {
@@ -102,6 +102,16 @@ impl<P: Port> Lane<P> {
     pub(in crate::engine) fn post_ready(&mut self) -> bool {
         let moved = self.core.post_ready();
         moved | self.pool.hand_out(&mut self.core)
+    }
+
+    /// Posts from the rails' queues, every other time after what is due without a number: messages and segments may
+    /// share a queue of the fabric.
+    #[cold]
+    fn post_or_send(&mut self) -> bool {
+        self.core.phase.advance();
+        let first = self.core.phase.control_first() && self.core.is_control_due();
+        let sent = first && self.send_due();
+        self.post_ready() | sent
     }
 
     /// Sends the messages without numbers that are due, as far as there is room.

@@ -3,6 +3,7 @@
 use crate::engine::ids::Pe;
 use crate::engine::port::packet::Packet;
 use crate::engine::port::{Port, Posted};
+use crate::engine::posting::blocked::REFUSALS;
 use crate::engine::posting::failure::{CONTROL, local_fault};
 use crate::engine::posting::{Core, Event};
 use crate::engine::state::unnumbered::{NO_TICKET, Unnumbered, What};
@@ -11,22 +12,35 @@ use crate::engine::wire::staged::{MAX_PAYLOAD, Staged};
 use crate::engine::wire::window::Seq;
 
 impl<P: Port> Core<P> {
-    /// Sends the replies and the control messages that are due, as far as there is room.
+    /// Whether anything is due without a number.
+    #[inline(always)]
+    pub(in crate::engine) fn is_control_due(&self) -> bool {
+        !self.unnumbered.is_empty() || !self.control.is_empty()
+    }
+
+    /// Sends the replies and the control messages that are due, as far as there is room. A few that find none delay
+    /// no others, of either kind.
     #[cold]
     pub(in crate::engine) fn send_control(&mut self, packet: &mut Packet) -> bool {
         let mut moved = false;
-        while let Some(due) = self.unnumbered.pop_front() {
-            if !self.send_due(&due, packet) {
-                self.unnumbered.push_front(due);
+        let mut refusals = 0;
+        for _ in 0..self.unnumbered.len() {
+            let Some(due) = self.unnumbered.pop_front() else { break };
+            if self.send_due(&due, packet) {
+                moved = true;
+                continue;
+            }
+            // It may be its peer alone that cannot be reached.
+            self.unnumbered.push_back(due);
+            refusals += 1;
+            if refusals == REFUSALS {
                 break;
             }
-            moved = true;
         }
-        while let Some(pe) = self.control.front().copied() {
-            let Some(stream) = self.streams.find_mut(pe) else {
-                self.control.pop_front();
-                continue;
-            };
+        let mut refusals = 0;
+        for _ in 0..self.control.len() {
+            let Some(pe) = self.control.pop_front() else { break };
+            let Some(stream) = self.streams.find_mut(pe) else { continue };
             let link = stream.link();
             let (seq, body) = if link.request_due {
                 (link.requested(), Body::AckRequest)
@@ -35,16 +49,18 @@ impl<P: Port> Core<P> {
             };
             let due = link.request_due || link.ack_due;
             if due && !self.send_unnumbered(pe, seq, body, packet) {
-                // Its path may be one that fails; what is for others need not wait for that.
-                self.control.rotate_left(1);
-                break;
+                self.control.push_back(pe);
+                refusals += 1;
+                if refusals == REFUSALS {
+                    break;
+                }
+                continue;
             }
             if let Some(stream) = self.streams.find_mut(pe) {
                 let link = stream.link();
                 link.request_due = false;
                 link.in_control = false;
             }
-            self.control.pop_front();
             moved = true;
         }
         moved

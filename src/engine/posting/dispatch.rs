@@ -2,6 +2,7 @@
 
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::{Direction, Operation, Port, PortError, Posted, Transfer};
+use crate::engine::posting::blocked::REFUSALS;
 use crate::engine::posting::doorbell::Doorbell;
 use crate::engine::posting::{Core, Event};
 use crate::engine::rails::paths::Hop;
@@ -12,8 +13,10 @@ use crate::engine::state::segment::{Kind, Segment, Stage};
 pub(in crate::engine) enum Left {
     /// The fabric has it.
     Taken,
-    /// The fabric has no room.
+    /// The rail has no room.
     NoRoom,
+    /// The fabric has no room, perhaps for this peer alone.
+    Again,
     /// The peer's window is full.
     NoWindow,
     /// The fabric refused it for good.
@@ -62,12 +65,15 @@ impl<P: Port> Core<P> {
         // Behind others in the rail's queue it may not go, whatever it is.
         let left = if self.rails[rail.index()].front().is_some() || self.withholds {
             Left::NoRoom
+        } else if self.is_blocked(self.segments[token.0].pe, rail) {
+            Left::Again
         } else {
             self.launch(token, rail, Doorbell::Ring)
         };
         match left {
             Left::Taken => {}
             Left::NoRoom => self.queue(token, rail),
+            Left::Again => self.block(token, rail),
             Left::NoWindow => self.wait_for_window(token),
             Left::Failed(error) => self.fail_segment(token, error),
         }
@@ -139,7 +145,7 @@ impl<P: Port> Core<P> {
             }
             Ok(Posted::Again) => {
                 state.counters.again += 1;
-                Left::NoRoom
+                Left::Again
             }
             Err(error) => Left::Failed(error),
         }
@@ -219,32 +225,58 @@ impl<P: Port> Core<P> {
         let mut moved = false;
         self.withheld = 0;
         for rail in self.rail_ids() {
-            let mut burst = 0;
+            let has_blocked = self.rails[rail.index()].has_blocked();
+            if has_blocked && self.phase.blocked_first() {
+                moved |= self.retry_blocked(rail);
+            }
+            let (mut burst, mut refusals) = (0, 0);
             while let Some(index) = self.rails[rail.index()].front() {
                 let token = Token(index);
                 let doorbell = self.doorbell(rail, index, burst);
+                let pe = self.segments[index].pe;
                 // Nothing is sent to a peer after a failure: what follows might be a flag for data
                 // that never left.
-                let failed = self.check_stream(self.segments[index].pe).is_err();
-                let left = if failed { None } else { Some(self.launch(token, rail, doorbell)) };
-                if matches!(left, Some(Left::NoRoom)) {
-                    break;
+                let failed = self.check_stream(pe).is_err();
+                let blocked = self.is_blocked(pe, rail);
+                let left = match (failed, blocked) {
+                    (true, _) => None,
+                    // Not before what was there first.
+                    (false, true) => Some(Left::Again),
+                    (false, false) => Some(self.launch(token, rail, doorbell)),
+                };
+                match left {
+                    Some(Left::NoRoom) => break,
+                    Some(Left::Taken) => burst = self.rang(rail, index, doorbell),
+                    Some(Left::Again) => {
+                        refusals += usize::from(!blocked);
+                        burst = 0;
+                    }
+                    _ => {}
                 }
-                if matches!(left, Some(Left::Taken)) {
-                    burst = self.rang(rail, index, doorbell);
-                }
+                moved |= !matches!(left, Some(Left::Again));
                 self.rails[rail.index()].pop(&self.segments);
                 self.ready -= 1;
-                moved = true;
-                match left {
-                    None => self.drop_segment(token),
-                    Some(Left::Failed(error)) => self.fail_segment(token, error),
-                    Some(Left::NoWindow) => self.wait_for_window(token),
-                    Some(Left::Taken | Left::NoRoom) => {}
+                self.left_queue(token, rail, left);
+                if refusals == REFUSALS {
+                    break;
                 }
+            }
+            if has_blocked && !self.phase.blocked_first() {
+                moved |= self.retry_blocked(rail);
             }
         }
         moved
+    }
+
+    /// What becomes of a segment that was taken out of a queue; none if its stream has failed.
+    pub(super) fn left_queue(&mut self, token: Token, rail: RailId, left: Option<Left>) {
+        match left {
+            None => self.drop_segment(token),
+            Some(Left::Failed(error)) => self.fail_segment(token, error),
+            Some(Left::NoWindow) => self.wait_for_window(token),
+            Some(Left::Again) => self.block(token, rail),
+            Some(Left::Taken | Left::NoRoom) => {}
+        }
     }
 
     /// Moves to the rails' queues the signals whose puts have ended, and the held writes whose fence has been passed.

@@ -61,7 +61,7 @@ impl<P: Port> Core<P> {
             }
             Ok(Posted::Again) => {
                 self.rails[rail.index()].counters.again += 1;
-                Left::NoRoom
+                Left::Again
             }
             Err(error) => Left::Failed(error),
         }
@@ -75,9 +75,19 @@ impl<P: Port> Core<P> {
         if stream.lost_writes != 0 {
             return Err(Left::NoWindow);
         }
-        let rail = if self.paths.is_out(pe, rail) { stream.next.rail } else { rail };
-        self.segments[token.0].rail = rail;
-        if self.rails[rail.index()].is_paused() { Err(Left::NoRoom) } else { Ok(rail) }
+        if !self.paths.is_out(pe, rail) {
+            return if self.rails[rail.index()].is_paused() { Err(Left::NoRoom) } else { Ok(rail) };
+        }
+        let mut hop = stream.next;
+        for _ in 0..self.rails.len() {
+            if !self.rails[hop.rail.index()].is_paused() {
+                self.segments[token.0].rail = hop.rail;
+                return Ok(hop.rail);
+            }
+            self.paths.advance(&mut hop);
+        }
+        // What is for others may leave by the rail whose queue it is in.
+        Err(Left::Again)
     }
 
     /// The segment of a message that has left, as the fabric names it when it has failed; none if it was

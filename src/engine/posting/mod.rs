@@ -6,7 +6,8 @@
 //!
 //! # Why it cannot deadlock
 //! Posting never blocks and never recurses. A segment that cannot go out at once waits in its
-//! rail's queue; a write behind a fence waits in its stream's held queue. Handling a completion
+//! rail's queue, or for its peer where the fabric takes nothing for that one ([`blocked`]); a write behind a fence
+//! waits in its stream's held queue. Handling a completion
 //! only moves segments between queues, it never posts. One loop does everything, in this order:
 //! poll completions, apply them, post from the rails' queues, and only then take new work. A
 //! segment waits for nothing but (a) room on its rail, which completions make, and (b) if held,
@@ -14,6 +15,7 @@
 //! oldest segment of each stream can always move, and only the submitter is ever held back, in a
 //! call that keeps running the loop.
 
+pub(in crate::engine) mod blocked;
 pub(in crate::engine) mod completions;
 pub(in crate::engine) mod dispatch;
 pub(in crate::engine) mod doorbell;
@@ -75,6 +77,8 @@ pub(in crate::engine) struct Core<P: Port> {
     pub(in crate::engine) unnumbered: VecDeque<Unnumbered>,
     /// Segments in the rails' queues, and operations that wait for rails.
     pub(in crate::engine) ready: u32,
+    /// Who comes first.
+    pub(in crate::engine) phase: Phase,
     /// The fabric gains from bursts.
     pub(in crate::engine) batches: bool,
     /// Puts of a burst are being submitted: they go into the queues.
@@ -105,6 +109,28 @@ pub(in crate::engine) enum Event {
     Refused(Token, PortError),
     /// The fabric has refused a message that belongs to no segment.
     PathFailed { pe: Pe, rail: RailId, error: PortError },
+}
+
+/// Who comes first where several want the place that becomes free in a queue of the fabric. Each does in half of the
+/// turns, whoever else does in these, so that nobody gets every place.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct Phase(u8);
+
+impl Phase {
+    /// Another turn.
+    pub(in crate::engine) fn advance(&mut self) {
+        self.0 = self.0.wrapping_add(1);
+    }
+
+    /// What is due without a number comes before segments.
+    pub(in crate::engine) fn control_first(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    /// What waits for its peer comes before the rails' queues.
+    pub(in crate::engine) fn blocked_first(self) -> bool {
+        self.0 & 2 != 0
+    }
 }
 
 /// How many of something are under way, and how many may be.
@@ -183,6 +209,7 @@ impl<P: Port> Core<P> {
             regions,
             ops: OpTable::with_capacity(64),
             ready: 0,
+            phase: Phase(0),
             batches: port.batches(),
             withholds: false,
             withheld: 0,

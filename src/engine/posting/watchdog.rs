@@ -147,7 +147,14 @@ impl Watchdog {
         // but something moves all the time.
         let still = |segment: &Segment| {
             let moved = match segment.stage {
-                Stage::Ready => rails[segment.rail.index()].moved,
+                Stage::Ready => {
+                    let stream = streams.find(segment.pe);
+                    // It waits for its peer, whatever else the rail moves.
+                    match stream.filter(|stream| stream.is_blocked(segment.rail)) {
+                        Some(stream) => stream.watch.since,
+                        None => rails[segment.rail.index()].moved,
+                    }
+                }
                 Stage::Pooled => rails.iter().map(|rail| rail.moved).max().unwrap_or(0),
                 Stage::Staged => {
                     streams.find(segment.pe).map_or(staged, |s| s.watch.since.max(staged))

@@ -104,8 +104,6 @@ pub(in crate::engine) struct OwnRail {
     /// Peers that have not said that they know of the address.
     pub(in crate::engine) unconfirmed: Vec<Pe>,
     pub(in crate::engine) rounds: u32,
-    /// The segment that was next in the queue at the last look, and since when.
-    pub(in crate::engine) front: (u32, u32),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -161,6 +159,8 @@ pub(in crate::engine) struct PathHealth {
     pub(in crate::engine) longest: usize,
     /// When something has last completed on it, or nothing was posted.
     pub(in crate::engine) moved: u32,
+    /// The segment that was next to be posted at the last look, and since when.
+    pub(in crate::engine) front: (Option<u32>, u32),
 }
 
 impl Recovery {

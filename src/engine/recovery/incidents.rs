@@ -79,7 +79,9 @@ impl Recovery {
         let error = &failure.error;
         debug!(target: "TRANSPORT", "a message over {rail}: {error}");
         let Some(token) = failure.token.filter(|token| *token != CONTROL) else { return };
-        let Some(segment) = core.sent_as(token).map(|token| &core.segments[token.0]) else { return };
+        let Some(segment) = core.sent_as(token).map(|token| &core.segments[token.0]) else {
+            return;
+        };
         if segment.rail == rail {
             let pe = segment.pe;
             if !self.suspect(core, pe, rail, &error.to_string(), true) {

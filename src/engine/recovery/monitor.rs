@@ -65,20 +65,18 @@ impl Recovery {
             path.survivors += u32::from(segment.was_seen());
         }
         let mut found = Vec::new();
-        // What waits first in a queue, and does not leave though there is room, is on a silent path too.
-        for (at, rail) in rails.iter().enumerate() {
-            let mine = &mut self.mine[at];
-            let front = rail.front().unwrap_or(NIL);
-            if front == NIL || front != mine.front.0 || rail.is_full() {
-                mine.front = (front, now);
-            }
-        }
         let Recovery { timeout, peers, mine, .. } = self;
         for (&pe, peer) in peers {
             let Some(stream) = streams.find_mut(pe).filter(|stream| stream.error.is_none()) else {
                 continue;
             };
-            for path in &mut peer.paths {
+            for (at, path) in peer.paths.iter_mut().enumerate() {
+                // What waits first, and does not leave though there is room, is on a silent path too.
+                let front = rails[at].front().filter(|front| segments[*front].pe == pe);
+                let front = front.or(stream.first_blocked(RailId(at as u8)));
+                if front.is_none() || front != path.front.0 || rails[at].is_full() {
+                    path.front = (front, now);
+                }
                 if path.total == 0 || path.survivors < path.total {
                     if path.total != 0 {
                         peer.alive = now;
@@ -136,10 +134,9 @@ impl Recovery {
                     continue;
                 }
                 let patience = *timeout + (path.longest / BYTES_PER_STAMP) as u32;
-                let (front, since) = mine[at].front;
-                let stuck = front != NIL && segments[front].pe == pe;
+                let (front, since) = path.front;
                 let still = if path.total > 0 { now - path.moved } else { 0 };
-                let stuck = if stuck { now - since } else { 0 };
+                let stuck = if front.is_some() { now - since } else { 0 };
                 let (still, since) =
                     if stuck > still { (stuck, since) } else { (still, path.moved) };
                 pings |= still > 0 && still >= patience / 2;

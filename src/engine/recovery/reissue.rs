@@ -111,8 +111,16 @@ impl Recovery {
     pub(in crate::engine) fn unqueue<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, rail: RailId) {
         let mut rest = Queue::EMPTY;
         let mut messages = Vec::new();
-        while let Some(index) = core.rails[rail.index()].pop(&core.segments) {
-            core.ready -= 1;
+        // What waits for the peer alone was there first.
+        core.forget_blocked(pe, rail);
+        let next = |core: &mut Core<P>| {
+            core.unblock(pe, rail).or_else(|| {
+                let index = core.rails[rail.index()].pop(&core.segments)?;
+                core.ready -= 1;
+                Some(index)
+            })
+        };
+        while let Some(index) = next(core) {
             let segment = &core.segments[index];
             if segment.pe != pe || segment.kind == Kind::FabricAtomic {
                 rest.push(&mut core.segments, index);

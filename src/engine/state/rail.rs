@@ -1,5 +1,8 @@
 //! A rail as the lane sees it: its queue, what is in flight, and its counters.
 
+use std::collections::VecDeque;
+
+use crate::engine::ids::Pe;
 use crate::engine::port::RailLimits;
 use crate::engine::rails::counters::RailCounters;
 use crate::engine::state::queue::Queue;
@@ -27,6 +30,8 @@ pub(in crate::engine) struct Rail<S> {
     pub(in crate::engine) max_segment: usize,
     /// Segments ready to be posted, oldest first. Bounded by the segment table.
     queue: Queue,
+    /// Peers whose segments wait by themselves, in their streams; see [`crate::engine::posting::blocked`].
+    pub(in crate::engine) blocked: VecDeque<Pe>,
     /// Whether messages follow writes to the same peer.
     pub(in crate::engine) orders_messages: bool,
     /// Segments posted since the doorbell was last rung; see [`crate::engine::posting::doorbell`].
@@ -48,6 +53,7 @@ impl<S> Rail<S> {
             depth,
             max_segment: limits.max_segment.max(1),
             queue: Queue::EMPTY,
+            blocked: VecDeque::new(),
             orders_messages: limits.orders_messages,
             unrung: 0,
             moved: 0,
@@ -151,6 +157,12 @@ impl<S> Rail<S> {
     /// Segments that wait for room.
     pub(in crate::engine) fn queued(&self) -> u32 {
         self.queue.len()
+    }
+
+    /// Whether something waits for a peer alone.
+    #[inline(always)]
+    pub(in crate::engine) fn has_blocked(&self) -> bool {
+        !self.blocked.is_empty()
     }
 
     /// The segment that leaves next, of those that wait.

@@ -1,7 +1,7 @@
 //! A stream: everything a lane sends to one peer.
 
 use crate::engine::error::EngineError;
-use crate::engine::ids::Pe;
+use crate::engine::ids::{Pe, RailId};
 use crate::engine::port::Direction;
 use crate::engine::rails::counters::PeerCounters;
 use crate::engine::rails::pairing::first_rail;
@@ -58,6 +58,8 @@ pub(in crate::engine) struct Stream {
     epoch: u32,
     /// Writes that wait behind a fence, in issue order, each with the fence's epoch.
     pub(in crate::engine) held: Queue,
+    /// Segments that wait by themselves, by rail: see [`crate::engine::posting::blocked`]. Made with the first.
+    blocked: Option<Box<[Queue]>>,
     /// Writes that were lost sight of and have not ended. Messages wait until there are none.
     pub(in crate::engine) lost_writes: u32,
     /// Bytes that each rail has ahead for the peer, of segments whose rail was chosen by load.
@@ -87,6 +89,7 @@ impl Stream {
             first_parked: 0,
             epoch: 0,
             held: Queue::EMPTY,
+            blocked: None,
             lost_writes: 0,
             ahead: None,
             link: None,
@@ -116,6 +119,21 @@ impl Stream {
     #[inline]
     pub(in crate::engine) fn link(&mut self) -> &mut Link {
         self.link.get_or_insert_with(|| Box::new(Link::new(self.pe)))
+    }
+
+    /// What waits by itself, by rail, made if need be.
+    pub(in crate::engine) fn blocked(&mut self, rails: usize) -> &mut [Queue] {
+        self.blocked.get_or_insert_with(|| vec![Queue::EMPTY; rails].into())
+    }
+
+    /// The first segment that waits by itself on a rail.
+    pub(in crate::engine) fn first_blocked(&self, rail: RailId) -> Option<u32> {
+        self.blocked.as_deref()?[rail.index()].front()
+    }
+
+    /// Whether any does.
+    pub(in crate::engine) fn is_blocked(&self, rail: RailId) -> bool {
+        self.first_blocked(rail).is_some()
     }
 
     /// Bytes ahead by rail, made if need be.

@@ -1,0 +1,182 @@
+//! Little room: what operations of different kinds, and to different peers, do to one another when some find none.
+
+use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
+use nvshmem_transport_libfabric::engine::error::EngineError;
+use nvshmem_transport_libfabric::engine::fake::{FakeFabric, Script};
+use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
+use nvshmem_transport_libfabric::engine::request::ResultPlace;
+use nvshmem_transport_libfabric::engine::wire::message::{Body, Message, Packet};
+use nvshmem_transport_libfabric::engine::wire::rails::Rails;
+use nvshmem_transport_libfabric::engine::wire::window::{Seq, WINDOW};
+
+use super::as_entry::AsEntry as _;
+use super::health::HEALTH;
+use super::job::{Job, Member, Shape};
+use super::signals::Targets;
+
+fn word(fabric: &FakeFabric, pe: u32, addr: usize) -> u64 {
+    u64::from_le_bytes(fabric.load(Pe(pe), addr, 8).try_into().unwrap())
+}
+
+/// Starts a fetch-and-increment by `from` of the word at `at` of `pe`'s heap, into the same place of its own.
+fn fetch(member: &mut Member, targets: &Targets, pe: u32, at: usize) -> Result<(), EngineError> {
+    let mut fetch = targets.atomic(pe, at, AtomicOp::FetchInc, 1);
+    fetch.result = Some(ResultPlace { addr: member.base + at, flag: None });
+    member.lane.amo(&fetch)
+}
+
+/// Turns these lanes until it is so.
+fn turn_until(job: &mut Job, pes: &[u32], mut done: impl FnMut(&mut Job) -> bool) {
+    for _ in 0..20_000 {
+        if done(job) {
+            return;
+        }
+        for pe in pes {
+            job.members[*pe as usize].lane.progress().unwrap();
+        }
+    }
+    panic!("it does not come to that");
+}
+
+fn is_quiet(job: &mut Job, from: u32, to: u32) -> bool {
+    job.members[from as usize].lane.is_quiet(Pe(to)).unwrap()
+}
+
+/// One queue for writes and messages, as many fabrics have it, and puts that never leave a place in it: what peers
+/// wait for gets through.
+#[test]
+fn acknowledgements_do_not_starve_behind_puts() {
+    for (depth, rails) in [(1, 1), (4, 1), (4, 2)] {
+        let shape = Shape { rails, depth, ..Shape::default() };
+        let script = Script { shared_queue: true, ..Script::default() };
+        let mut job = Job::new(1, &shape, script);
+        let targets = Targets::of(&job);
+        job.members[1].lane.amo(&targets.atomic(0, 0, AtomicOp::Inc, 0)).unwrap();
+        fetch(&mut job.members[1], &targets, 0, 8).unwrap();
+        let mut puts = 0;
+        while !is_quiet(&mut job, 1, 0) {
+            job.put_value(0, 1, 64 + puts % 64 * 8, 1, 8).unwrap();
+            job.members[1].lane.progress().unwrap();
+            puts += 1;
+            assert!(puts < 5000, "depth {depth}, {rails} rails: no answer in {puts} puts");
+        }
+    }
+}
+
+/// A PE for which the fabric has no room, as while it connects, delays neither what is due to others nor what is put
+/// to them.
+#[test]
+fn a_peer_that_cannot_be_reached_delays_no_other() {
+    let shape = Shape { n_pes: 4, rails: 1, ..Shape::default() };
+    // A reply and an acknowledgement that are due to it.
+    let mut job = Job::new(1, &shape, Script::default());
+    let targets = Targets::of(&job);
+    fetch(&mut job.members[1], &targets, 0, 0).unwrap();
+    job.fabric.refuse(Pe(1), true);
+    turn_until(&mut job, &[0], |job| word(&job.fabric, 0, targets.0[0].0) == 1);
+    for pe in [2, 3] {
+        fetch(&mut job.members[pe as usize], &targets, 0, 8).unwrap();
+        turn_until(&mut job, &[0, pe], |job| is_quiet(job, pe, 0));
+    }
+    job.fabric.refuse(Pe(1), false);
+    turn_until(&mut job, &[0, 1], |job| is_quiet(job, 1, 0));
+
+    // Puts and messages to it.
+    let mut job = Job::new(1, &shape, Script::default());
+    let targets = Targets::of(&job);
+    job.fabric.refuse(Pe(1), true);
+    for at in 0..8 {
+        job.put_value(0, 1, at * 8, 7, 8).unwrap();
+    }
+    job.members[0].lane.amo(&targets.atomic(1, 64, AtomicOp::Inc, 0)).unwrap();
+    for pe in [2, 3] {
+        job.put_value(0, pe, 0, 7, 8).unwrap();
+        job.members[0].lane.amo(&targets.atomic(pe, 8, AtomicOp::Inc, 0)).unwrap();
+        turn_until(&mut job, &[0, pe], |job| is_quiet(job, 0, pe));
+    }
+    job.fabric.refuse(Pe(1), false);
+    turn_until(&mut job, &[0, 1], |job| is_quiet(job, 0, 1));
+    assert_eq!(job.heap(1, 0, 64), [7u64.to_le_bytes(); 8].concat());
+}
+
+/// What waits for a PE for which the fabric has no room ends in a timeout, though the rail moves other things.
+#[test]
+fn a_peer_that_is_never_reached_ends_in_a_timeout() {
+    let shape = Shape { n_pes: 3, rails: 1, ..Shape::default() };
+    let mut job = Job::new(1, &shape, Script::default());
+    job.fabric.refuse(Pe(1), true);
+    job.put_value(0, 1, 0, 7, 8).unwrap();
+    let failed = loop {
+        assert!(job.fabric.now() < 200_000_000_000, "nobody looks after it");
+        let _ = job.put_value(0, 2, 0, 7, 8);
+        job.fabric.pass_time(1_000_000);
+        let _ = job.members[0].lane.progress();
+        if let Err(failed) = job.members[0].lane.is_quiet(Pe(1)) {
+            break failed;
+        }
+    };
+    assert!(matches!(failed, EngineError::Timeout { pe: Pe(1), .. }), "{failed}");
+    job.quiet(0, 2).unwrap();
+}
+
+/// A lane that has failed tries for a while to tell its peers, and not at each call again.
+#[test]
+fn a_failed_lane_waits_once_for_those_it_cannot_tell() {
+    let mut job = Job::new(1, &Shape::default(), Script::default());
+    let targets = Targets::of(&job);
+    let handle = job.members[0].handle;
+    job.members[0].regions.release(&handle).unwrap();
+    job.members[1].lane.amo(&targets.atomic(0, 0, AtomicOp::Inc, 0)).unwrap();
+    job.fabric.refuse(Pe(1), true);
+    while job.members[0].lane.progress().is_ok() {}
+    let before = job.fabric.now();
+    for _ in 0..10 {
+        job.members[0].lane.progress().unwrap_err();
+    }
+    let waited = job.fabric.now() - before;
+    assert!(waited < 100_000_000, "{waited} ns in ten calls");
+}
+
+/// Messages for a PE whose path over one rail has failed go by another; while that is about to be closed they wait,
+/// and what is for other PEs on the first rail does not.
+#[test]
+fn a_message_that_waits_for_another_rail_does_not_hold_up_its_own() {
+    let shape = Shape { n_pes: 4, health: Some(HEALTH), ..Shape::default() };
+    let mut job = Job::new(1, &shape, Script::default());
+    let targets = Targets::of(&job);
+    // More than a window of messages, so that some wait that were to go by rail 0.
+    for _ in 0..WINDOW + 100 {
+        job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
+    }
+    // The path over rail 0 fails, and what was sent there is sent again by rail 1.
+    job.fabric.dead_links_fail(true);
+    job.fabric.link_down((Pe(0), RailId(0)), (Pe(1), RailId(1)));
+    let counters = |job: &Job| job.members[0].lane.counters().collect::<Vec<_>>();
+    turn_until(&mut job, &[0], |job| {
+        job.fabric.pass_time(10_000);
+        counters(job)[1].resent >= u64::from(WINDOW) / 2
+    });
+    // Rail 1 is to be closed for somebody, once a put that takes its time has ended.
+    job.fabric.stall(Pe(3));
+    while counters(&job)[1].posted == 0 {
+        job.put_value(0, 3, 0, 7, 8).unwrap();
+    }
+    let mut packet = Packet::EMPTY;
+    let body = Body::Rails(Rails::Reset { rail: RailId(1), generation: 0 });
+    let (seq, ack) = (Seq(0), Seq(u32::MAX - 99));
+    Message { from: Pe(3), seq, ack, body }.encode(&mut packet);
+    job.fabric.forge_message(Pe(0), RailId(0), packet.bytes());
+    job.members[0].lane.progress().unwrap();
+    // PE 1 acknowledges some, so the others may leave.
+    let (addr, started) = (targets.0[1].0, job.fabric.now());
+    turn_until(&mut job, &[1], |job| word(&job.fabric, 1, addr) != 0);
+    turn_until(&mut job, &[0, 1], |job| job.fabric.now() - started > 1_000_000);
+    for at in [0, 8] {
+        job.put_value(0, 2, at, 7, 8).unwrap();
+    }
+    turn_until(&mut job, &[0], |job| {
+        let arrived = job.heap(2, 0, 16) != [0; 16];
+        assert!(arrived || job.fabric.now() - started < 100_000_000, "both puts wait");
+        arrived
+    });
+}
