@@ -145,6 +145,12 @@ bench-channel: deps ## The device channel beside the engine called directly, as 
 	$(BENCH) channel
 	$(BENCH) instructions channel
 
+.PHONY: bench-connect
+bench-connect: deps plugins ## Connecting jobs of 2 to 64 PEs, and calls with few and many peers, as MEASURE lines
+	libfabric2=$$(scripts/libfabric2.sh) && \
+	$(BENCH) connect --plugin-dir $(PLUGINS) --libfabric2 $$libfabric2 --pes 2,4,8,16,32,64
+	$(BENCH) instructions peers
+
 .PHONY: rail-lab
 rail-lab: deps plugins ## Several hosts with several rails on this machine, as MEASURE lines; needs root
 	libfabric2=$$(scripts/libfabric2.sh) && \

@@ -23,7 +23,7 @@ fn quiet_of_many_peers_takes_as_long_as_of_one() {
         for pe in 1..=peers {
             job.members[0].lane.amo(&targets.atomic(pe, 0, AtomicOp::Inc, 0)).unwrap();
         }
-        let mut turns = 0;
+        let mut turns = 0_u32;
         for pe in 1..=peers {
             while !job.members[0].lane.is_quiet(Pe(pe)).unwrap() {
                 job.members.iter_mut().for_each(|member| {
@@ -35,6 +35,7 @@ fn quiet_of_many_peers_takes_as_long_as_of_one() {
         turns
     };
     let (one, all) = (turns(1), turns(32));
+    println!("MEASURE quiet_32_peers_over_1 {:.3} ratio", f64::from(all) / f64::from(one));
     assert!(all <= one + one / 2, "{all} turns for 32 peers, and {one} for one");
 }
 
@@ -76,7 +77,7 @@ fn handling_completions_never_posts() {
     // Within a turn the rails are polled 0, 1, 2. Every completion of rail r is handled before
     // rail r + 1 is polled, so a post between two polls would have come from handling one.
     let calls = fabric.calls();
-    let mut turns = 0;
+    let mut turns = 0_u32;
     for pair in calls.windows(2) {
         if let Call::Poll(_, RailId(rail)) = pair[0] {
             turns += 1;

@@ -27,19 +27,21 @@ use options::{Measured, Options};
 use suites::puts::Puts;
 use suites::signals::Signals;
 use suites::staged::Staged;
-use suites::{channel, staged};
+use suites::{channel, connect, staged};
 
 /// The scenarios of all jobs.
-const SCENARIOS: [(&str, Scenario); 3] = [
+const SCENARIOS: [(&str, Scenario); 4] = [
     (Puts::NAME, scenario::<Puts>),
     (Signals::NAME, scenario::<Signals>),
     (Staged::NAME, scenario::<Staged>),
+    (connect::NAME, connect::scenario),
 ];
 
 fn main() -> ExitCode {
     if let Ok(part) = std::env::var(channel::PART) {
         return ended(match part.as_str() {
             "count" => instructions::channel_process(),
+            instructions::PEERS => instructions::peers_process(),
             part => channel::process(part),
         });
     }
@@ -68,6 +70,9 @@ fn measured(what: Measured) -> Result<Report, BoxError> {
         }
         Measured::Staged { fabric, rates, staged } => {
             staged::measure(staged, &fabric, &rates, &mut report)?;
+        }
+        Measured::Connect { fabric, connect } => {
+            connect::measure(&connect, &fabric, &mut report)?;
         }
         Measured::Channel(pace) => channel::measure(&pace, &mut report)?,
         Measured::Instructions(options) => instructions::measure(&options, &mut report)?,

@@ -40,6 +40,13 @@ pub(crate) enum Measured {
         #[command(flatten)]
         staged: suites::staged::Options,
     },
+    /// Connecting the endpoints of jobs of several sizes, and first contact
+    Connect {
+        #[command(flatten)]
+        fabric: Fabric,
+        #[command(flatten)]
+        connect: suites::connect::Options,
+    },
     /// The device channel, beside the engine called directly
     Channel(Pace),
     /// Instructions per operation

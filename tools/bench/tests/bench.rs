@@ -19,6 +19,7 @@ fn main() -> ExitCode {
         }),
         trial("staged_memory_over_shm", staged_memory_over_shm),
         trial("the_channel_over_shm", the_channel_over_shm),
+        trial("connecting_over_shm", connecting_over_shm),
         trial("a_job_that_cannot_start_is_a_failure", a_job_that_cannot_start_is_a_failure),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
@@ -43,10 +44,13 @@ fn bench(arguments: &[&str]) -> Output {
 fn short_run(suite: &str, more: &[&str]) -> BTreeSet<String> {
     let mut arguments = vec![suite, "--jobs", "1", "--rounds", "2", "--round-ms", "1"];
     arguments.extend(more);
-    let output = bench(&arguments);
+    figures(&bench(&arguments))
+}
+
+fn figures(output: &Output) -> BTreeSet<String> {
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?}: {text}{errors}");
+    assert!(output.status.success(), "{text}{errors}");
     let figure = |line: &str| {
         let mut words = line.strip_prefix("MEASURE ")?.split(' ').map(str::to_owned);
         let (name, value) = (words.next()?, words.next()?.parse::<f64>().ok()?);
@@ -109,6 +113,14 @@ fn staged_memory_over_shm() {
 
 fn the_channel_over_shm() {
     assert_figures(&short_run("channel", &[]), &["channel_rate_over_direct_shm"]);
+}
+
+fn connecting_over_shm() {
+    let dir = plugin_dir().to_string_lossy().into_owned();
+    let output =
+        bench(&["connect", "--plugin-dir", &dir, "--only", "shm", "--pes", "3", "--jobs", "1"]);
+    let names = ["connect_seconds_3_pes_shm", "first_contact_seconds_3_pes_shm"];
+    assert_figures(&figures(&output), &names);
 }
 
 fn a_job_that_cannot_start_is_a_failure() {

@@ -2,6 +2,7 @@
 
 mod channel;
 mod null;
+mod peers;
 mod puts;
 mod signals;
 
@@ -17,6 +18,7 @@ use crate::suites::signals::State;
 use crate::times::case::Shape;
 
 pub(crate) use channel::process as channel_process;
+pub(crate) use peers::{NAME as PEERS, process as peers_process};
 
 /// The provider under which instructions are counted. Our code is the same for all. Not shm: its
 /// 1.17 leaves some of a window of puts undelivered until their sender polls, so that there is no
@@ -33,7 +35,7 @@ pub(crate) struct Options {
     /// What to count; everything unless named
     #[arg(value_enum)]
     what: Vec<What>,
-    /// The installed plugins, for all but the channel
+    /// The installed plugins, for puts and signals
     #[arg(long, value_name = "DIR")]
     plugin_dir: Option<PathBuf>,
     /// A longer breakdown
@@ -53,6 +55,8 @@ enum What {
     Signals,
     /// What the device channel adds to a put
     Channel,
+    /// Progress, fence and quiet with few peers and with many
+    Peers,
 }
 
 /// A figure: two sections of a process, a short one and the long one behind it.
@@ -98,6 +102,10 @@ pub(crate) fn measure(options: &Options, report: &mut Report) -> Result<(), BoxE
     if options.wants(What::Channel) {
         println!("\ninstructions per 8-byte put, over a fabric that does nothing");
         channel::measure(options, report)?;
+    }
+    if options.wants(What::Peers) {
+        println!("\ninstructions per call, over a fabric that does nothing");
+        peers::measure(options, report)?;
     }
     Ok(())
 }

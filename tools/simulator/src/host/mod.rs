@@ -12,6 +12,7 @@ mod transport;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use nvshmem_abi::{Layout, Major, c};
 
@@ -49,6 +50,7 @@ pub struct Host<'a> {
     shared: Arc<Shared>,
     /// Bytes of the heap handed out.
     used: AtomicU64,
+    connected_in: Duration,
 }
 
 impl Job {
@@ -111,7 +113,9 @@ impl<'a> Host<'a> {
         bootstrap.allgather(&reach)?;
 
         let devices = choose_devices(&transport, bootstrap)?;
+        let began = Instant::now();
         let connected = transport.connect(&devices);
+        let connected_in = began.elapsed();
         // On an error 3.8 still comes to the barrier, the others do not.
         if connected.is_ok() || layout == Layout::V7 {
             let together = bootstrap.barrier();
@@ -136,7 +140,7 @@ impl<'a> Host<'a> {
         let shared = Arc::new(Shared::new(transport, regions, settings.pe, settings.n_pes, gpu)?);
         let proxy = Proxy::start(shared.clone(), bootstrap.fatal(), settings.step_deadline)?;
         let user = Ops::new(shared.clone(), Thread::User);
-        let host = Host { job, proxy, user, shared, used: AtomicU64::new(0) };
+        let host = Host { job, proxy, user, shared, used: AtomicU64::new(0), connected_in };
         bootstrap.barrier()?;
         Ok(host)
     }
@@ -162,6 +166,11 @@ impl<'a> Host<'a> {
                 Ok(access as u8)
             })
             .collect()
+    }
+
+    /// What connecting the endpoints took here, the other PEs' part of it included.
+    pub fn connected_in(&self) -> Duration {
+        self.connected_in
     }
 
     /// Reserves memory in the symmetric heap, aligned to `align`. Collective: every PE asks for
