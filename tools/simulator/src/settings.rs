@@ -3,30 +3,17 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use nvshmem_abi::Layout;
+use serde::{Deserialize, Serialize};
 
 use crate::lab::namespace::Namespace;
 use crate::memory::device_memory::{MemoryKind, UserMapped};
 
-/// Marks a process as a PE and says which; set by the launcher only.
-pub(crate) const ENV_PE: &str = "NVSHMEM_SIM_PE";
-const ENV_SOCKET: &str = "NVSHMEM_SIM_SOCKET";
-const ENV_SCENARIO: &str = "NVSHMEM_SIM_SCENARIO";
-const ENV_PES: &str = "NVSHMEM_SIM_PES";
-const ENV_PES_PER_NODE: &str = "NVSHMEM_SIM_PES_PER_NODE";
-const ENV_LAYOUT: &str = "NVSHMEM_SIM_LAYOUT";
-const ENV_PLUGIN_DIR: &str = "NVSHMEM_SIM_PLUGIN_DIR";
-const ENV_CHUNK: &str = "NVSHMEM_SIM_CHUNK_BYTES";
-const ENV_HEAP: &str = "NVSHMEM_SIM_HEAP_BYTES";
-const ENV_GROWING: &str = "NVSHMEM_SIM_HEAP_GROWS";
-const ENV_STEP: &str = "NVSHMEM_SIM_STEP_MILLISECONDS";
-const ENV_MEMORY: &str = "NVSHMEM_SIM_MEMORY";
-const ENV_USER_MAPPED: &str = "NVSHMEM_SIM_USER_MAPPED";
-const ENV_PARAM: &str = "NVSHMEM_SIM_PARAM_";
+/// Marks a process as a PE and has its [`PeSettings`]; set by the launcher only.
+const ENV_PE: &str = "NVSHMEM_SIM_PE";
 
 /// A job to launch. The setters return the settings, to be chained.
 #[derive(Clone, Debug)]
@@ -244,27 +231,28 @@ impl JobSettings {
         for (name, value) in self.env.iter().chain(own.into_iter().flatten()) {
             env.insert(name.clone(), value.into());
         }
-        for (name, value) in &self.params {
-            env.insert(format!("{ENV_PARAM}{name}"), value.into());
-        }
-        env.insert(ENV_PE.into(), pe.to_string().into());
-        env.insert(ENV_SOCKET.into(), socket.into());
-        env.insert(ENV_SCENARIO.into(), self.scenario.clone().into());
-        env.insert(ENV_PES.into(), self.n_pes.to_string().into());
-        env.insert(ENV_PES_PER_NODE.into(), self.pes_per_node.to_string().into());
-        env.insert(ENV_LAYOUT.into(), self.layout.name().into());
-        // PEs have a working directory of their own.
-        let plugin_dir = std::path::absolute(&self.plugin_dir);
-        let plugin_dir = plugin_dir.unwrap_or_else(|_| self.plugin_dir.clone());
-        env.insert(ENV_PLUGIN_DIR.into(), plugin_dir.into());
-        env.insert(ENV_CHUNK.into(), self.chunk_bytes.to_string().into());
-        env.insert(ENV_HEAP.into(), self.heap_bytes.to_string().into());
-        env.insert(ENV_GROWING.into(), u8::from(self.heap_grows).to_string().into());
         let memory = self.memory_of_pe.get(&pe).copied().unwrap_or(self.memory);
-        env.insert(ENV_MEMORY.into(), memory.name().into());
-        if let Some(user_mapped) = self.user_mapped {
-            env.insert(ENV_USER_MAPPED.into(), user_mapped.name().into());
-        }
+        let settings = PeSettings {
+            pe,
+            n_pes: self.n_pes,
+            pes_per_node: self.pes_per_node,
+            socket: socket.to_owned(),
+            scenario: self.scenario.clone(),
+            layout: self.layout,
+            // PEs have a working directory of their own.
+            plugin_dir: std::path::absolute(&self.plugin_dir)
+                .unwrap_or_else(|_| self.plugin_dir.clone()),
+            chunk_bytes: self.chunk_bytes,
+            heap_bytes: self.heap_bytes,
+            heap_grows: self.heap_grows,
+            memory,
+            user_mapped: self.user_mapped,
+            step_deadline: self.step_deadline,
+            params: self.params.clone(),
+        };
+        // Numbers, names and a path: a path that is no text is the PE's to complain of.
+        let settings = serde_json::to_string(&settings).unwrap_or_default();
+        env.insert(ENV_PE.into(), settings.into());
         if memory != MemoryKind::Host {
             // Scenarios leave kernels on the device while others are launched.
             env.entry("CUDA_MODULE_LOADING".into()).or_insert_with(|| "EAGER".into());
@@ -280,7 +268,6 @@ impl JobSettings {
             }
             env.insert(PATHS.into(), paths);
         }
-        env.insert(ENV_STEP.into(), self.step_deadline.as_millis().to_string().into());
         env
     }
 }
@@ -295,13 +282,14 @@ pub fn is_setting(name: &str) -> bool {
 }
 
 /// What a PE knows of its job.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct PeSettings {
     pub(crate) pe: u32,
     pub(crate) n_pes: u32,
     pub(crate) pes_per_node: u32,
     pub(crate) socket: String,
     pub(crate) scenario: String,
+    #[serde(with = "layout_name")]
     pub(crate) layout: Layout,
     pub(crate) plugin_dir: PathBuf,
     pub(crate) chunk_bytes: u64,
@@ -316,38 +304,25 @@ pub(crate) struct PeSettings {
 impl PeSettings {
     /// Reads back what [`JobSettings::env_for`] wrote; none when this process is no PE.
     pub(crate) fn from_env() -> Result<Option<PeSettings>, String> {
-        if std::env::var_os(ENV_PE).is_none() {
-            return Ok(None);
-        }
-        let layout: String = read(ENV_LAYOUT)?;
-        let params = std::env::vars()
-            .filter_map(|(name, value)| Some((name.strip_prefix(ENV_PARAM)?.to_string(), value)))
-            .collect();
-        Ok(Some(PeSettings {
-            pe: read(ENV_PE)?,
-            n_pes: read(ENV_PES)?,
-            pes_per_node: read(ENV_PES_PER_NODE)?,
-            socket: read(ENV_SOCKET)?,
-            scenario: read(ENV_SCENARIO)?,
-            layout: Layout::from_name(&layout).ok_or(format!("no layout is named {layout}"))?,
-            plugin_dir: read::<String>(ENV_PLUGIN_DIR)?.into(),
-            chunk_bytes: read(ENV_CHUNK)?,
-            heap_bytes: read(ENV_HEAP)?,
-            heap_grows: read::<u8>(ENV_GROWING)? != 0,
-            memory: read(ENV_MEMORY)?,
-            user_mapped: match std::env::var_os(ENV_USER_MAPPED) {
-                None => None,
-                Some(_) => Some(read(ENV_USER_MAPPED)?),
-            },
-            step_deadline: Duration::from_millis(read(ENV_STEP)?),
-            params,
-        }))
+        let Ok(text) = std::env::var(ENV_PE) else { return Ok(None) };
+        serde_json::from_str(&text).map(Some).map_err(|e| format!("{ENV_PE}: {e}"))
     }
 }
 
-fn read<T: FromStr>(name: &str) -> Result<T, String> {
-    let value = std::env::var(name).map_err(|e| format!("{name}: {e}"))?;
-    value.parse().map_err(|_| format!("{name}: cannot read {value:?}"))
+/// Layouts, written by name.
+mod layout_name {
+    use nvshmem_abi::Layout;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(layout: &Layout, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(layout.name())
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Layout, D::Error> {
+        let name = String::deserialize(from)?;
+        Layout::from_name(&name).ok_or_else(|| Error::custom(format!("no layout is named {name}")))
+    }
 }
 
 #[cfg(test)]

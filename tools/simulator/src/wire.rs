@@ -1,15 +1,18 @@
 //! Messages between a PE and the launcher, over a Unix stream socket.
 //!
-//! A frame is the length of what follows (u32, little endian), a kind (u8) and a body.
+//! A frame is the length of what follows (u32, little endian) and a message in JSON.
 
 use std::io;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 /// A body above this is a broken stream, not a message. The largest honest one is an allgather of
 /// 512-byte handles or of what a plugin exchanges, times the number of PEs.
 const MAX_FRAME: usize = 1 << 30;
 
 /// A collective operation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Collective {
     Barrier,
     Allgather,
@@ -27,7 +30,7 @@ impl Collective {
 }
 
 /// From a PE to the launcher.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum FromPe {
     Hello(u32),
     Join(Collective, Vec<u8>),
@@ -38,7 +41,7 @@ pub(crate) enum FromPe {
 }
 
 /// From the launcher to a PE.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum ToPe {
     /// The collective is complete; its result for this PE.
     Result(Vec<u8>),
@@ -46,62 +49,15 @@ pub(crate) enum ToPe {
     Abort(String),
 }
 
-impl FromPe {
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        match self {
-            FromPe::Hello(pe) => frame(0, &[&pe.to_le_bytes()]),
-            FromPe::Join(op, data) => frame(1, &[&[*op as u8], data]),
-            FromPe::Value(key, value) => {
-                frame(2, &[&(key.len() as u32).to_le_bytes(), key.as_bytes(), value.as_bytes()])
-            }
-            FromPe::Finished => frame(3, &[]),
-            FromPe::Failed(text) => frame(4, &[text.as_bytes()]),
-            FromPe::Panicked(text) => frame(5, &[text.as_bytes()]),
-        }
-    }
-
-    pub(crate) fn decode(frame: &[u8]) -> io::Result<FromPe> {
-        let (&kind, body) = frame.split_first().ok_or_else(broken)?;
-        Ok(match kind {
-            0 => FromPe::Hello(u32::from_le_bytes(body.try_into().map_err(|_| broken())?)),
-            1 => {
-                let (&op, data) = body.split_first().ok_or_else(broken)?;
-                let op = [Collective::Barrier, Collective::Allgather, Collective::Alltoall]
-                    .into_iter()
-                    .find(|c| *c as u8 == op)
-                    .ok_or_else(broken)?;
-                FromPe::Join(op, data.to_vec())
-            }
-            2 => {
-                let (len, rest) = body.split_first_chunk::<4>().ok_or_else(broken)?;
-                let len = u32::from_le_bytes(*len) as usize;
-                let (key, value) = rest.split_at_checked(len).ok_or_else(broken)?;
-                FromPe::Value(text(key), text(value))
-            }
-            3 => FromPe::Finished,
-            4 => FromPe::Failed(text(body)),
-            5 => FromPe::Panicked(text(body)),
-            _ => return Err(broken()),
-        })
-    }
-}
-
-impl ToPe {
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        match self {
-            ToPe::Result(data) => frame(0, &[data]),
-            ToPe::Abort(text) => frame(1, &[text.as_bytes()]),
-        }
-    }
-
-    pub(crate) fn decode(frame: &[u8]) -> io::Result<ToPe> {
-        let (&kind, body) = frame.split_first().ok_or_else(broken)?;
-        match kind {
-            0 => Ok(ToPe::Result(body.to_vec())),
-            1 => Ok(ToPe::Abort(text(body))),
-            _ => Err(broken()),
-        }
-    }
+/// A message as a frame.
+pub(crate) fn encode(message: &impl Serialize) -> Vec<u8> {
+    let mut frame = vec![0; 4];
+    // Writing to memory does not fail, and neither does any of the messages.
+    let written = serde_json::to_writer(&mut frame, message);
+    debug_assert!(written.is_ok(), "{written:?}");
+    let len = frame.len() as u32 - 4;
+    frame[..4].copy_from_slice(&len.to_le_bytes());
+    frame
 }
 
 /// Cuts a stream of bytes into frames.
@@ -115,8 +71,8 @@ impl Frames {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole frame, without its length.
-    pub(crate) fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
+    /// The message of the next whole frame.
+    pub(crate) fn next<M: DeserializeOwned>(&mut self) -> io::Result<Option<M>> {
         let Some(len) = self.buffer.first_chunk::<4>() else { return Ok(None) };
         let len = u32::from_le_bytes(*len) as usize;
         if len > MAX_FRAME {
@@ -126,25 +82,9 @@ impl Frames {
             return Ok(None);
         }
         let rest = self.buffer.split_off(4 + len);
-        let mut frame = std::mem::replace(&mut self.buffer, rest);
-        frame.drain(..4);
-        Ok(Some(frame))
+        let frame = std::mem::replace(&mut self.buffer, rest);
+        serde_json::from_slice(&frame[4..]).map(Some).map_err(|_| broken())
     }
-}
-
-fn frame(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
-    let len = 1 + parts.iter().map(|p| p.len()).sum::<usize>();
-    let mut out = Vec::with_capacity(4 + len);
-    out.extend_from_slice(&(len as u32).to_le_bytes());
-    out.push(kind);
-    for part in parts {
-        out.extend_from_slice(part);
-    }
-    out
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 fn broken() -> io::Error {
@@ -166,14 +106,14 @@ mod tests {
             FromPe::Panicked("why".into()),
             FromPe::Finished,
         ];
-        let stream: Vec<u8> = messages.iter().flat_map(FromPe::encode).collect();
+        let stream: Vec<u8> = messages.iter().flat_map(encode).collect();
         for step in 1..stream.len() {
             let mut frames = Frames::default();
             let mut seen = Vec::new();
             for piece in stream.chunks(step) {
                 frames.push(piece);
-                while let Some(frame) = frames.next().unwrap() {
-                    seen.push(FromPe::decode(&frame).unwrap());
+                while let Some(message) = frames.next::<FromPe>().unwrap() {
+                    seen.push(message);
                 }
             }
             assert_eq!(seen, messages);
@@ -182,12 +122,10 @@ mod tests {
 
     #[test]
     fn garbage_is_refused() {
-        let mut frames = Frames::default();
-        frames.push(&[0xff; 8]);
-        assert!(frames.next().is_err());
-        for frame in [&[][..], &[9], &[0, 1], &[1], &[1, 7], &[2, 9, 0, 0, 0]] {
-            assert!(FromPe::decode(frame).is_err(), "{frame:?}");
+        for garbage in [&[0xff; 8][..], &encode(&"Hello"), &encode(&ToPe::Result(vec![1]))] {
+            let mut frames = Frames::default();
+            frames.push(garbage);
+            assert!(frames.next::<FromPe>().is_err(), "{garbage:?}");
         }
-        assert!(ToPe::decode(&[]).is_err() && ToPe::decode(&[2]).is_err());
     }
 }

@@ -17,7 +17,7 @@ use crate::launcher::coordinator::Coordinator;
 use crate::launcher::leftovers::Leftovers;
 use crate::launcher::report::{JobReport, Outcome, PeReport, Stream};
 use crate::settings::{JobSettings, is_setting};
-use crate::wire::{Frames, FromPe, ToPe};
+use crate::wire::{Frames, FromPe, ToPe, encode};
 
 /// Longest wait for something to read. Ends of processes are noticed at this rate where no pipe
 /// tells earlier.
@@ -458,16 +458,14 @@ impl Link {
 
     /// The next message. A garbled stream counts as closed.
     fn next(&mut self) -> Option<FromPe> {
-        let message =
-            self.frames.next().and_then(|frame| frame.map(|f| FromPe::decode(&f)).transpose());
-        message.unwrap_or_else(|_| {
+        self.frames.next().unwrap_or_else(|_| {
             self.open = false;
             None
         })
     }
 
     fn send(&mut self, message: &ToPe) {
-        self.outbox.extend_from_slice(&message.encode());
+        self.outbox.extend_from_slice(&encode(message));
         self.write();
     }
 

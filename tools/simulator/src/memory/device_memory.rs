@@ -1,14 +1,15 @@
 //! Memory that a PE has from CUDA's driver, of each kind that NVSHMEM's heap or a user's buffer is.
 
 use std::fmt;
-use std::str::FromStr;
 
 use crate::error::{Error, Result};
 use crate::memory::driver::{Access, Location, ON_DEVICE, ON_NUMA_NODE, Properties};
 use crate::memory::gpu::{Cut, Gpu};
 
 /// What a PE's symmetric heap is made of.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, Hash, Debug, Default, serde::Serialize, serde::Deserialize,
+)]
 pub enum MemoryKind {
     /// Memory of the host, which the CPU reads and writes. CUDA is not loaded.
     #[default]
@@ -26,14 +27,6 @@ pub enum MemoryKind {
 }
 
 impl MemoryKind {
-    const ALL: [MemoryKind; 5] = [
-        MemoryKind::Host,
-        MemoryKind::Device,
-        MemoryKind::DeviceVmm,
-        MemoryKind::DeviceVmmPieces,
-        MemoryKind::Managed,
-    ];
-
     /// A short name, such as for a test.
     pub fn name(self) -> &'static str {
         match self {
@@ -62,41 +55,13 @@ impl fmt::Display for MemoryKind {
     }
 }
 
-impl FromStr for MemoryKind {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<MemoryKind, String> {
-        let found = MemoryKind::ALL.into_iter().find(|kind| kind.name() == name);
-        found.ok_or_else(|| format!("no kind of memory is named {name}"))
-    }
-}
-
 /// A user's buffer that is mapped into the heap, as its last chunk.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub enum UserMapped {
     /// Device memory.
     Device,
     /// Memory of the host's NUMA node 0, which the device uses as well.
     HostNuma,
-}
-
-impl UserMapped {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            UserMapped::Device => "device",
-            UserMapped::HostNuma => "host_numa",
-        }
-    }
-}
-
-impl FromStr for UserMapped {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<UserMapped, String> {
-        let both = [UserMapped::Device, UserMapped::HostNuma];
-        let found = both.into_iter().find(|kind| kind.name() == name);
-        found.ok_or_else(|| format!("no kind of user's memory is named {name}"))
-    }
 }
 
 /// Memory of the driver's, given back when dropped.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use nvshmem_abi::{BOOTSTRAP_VERSION, c};
 
 use crate::error::{Error, Result};
-use crate::wire::{Collective, Frames, FromPe, ToPe};
+use crate::wire::{Collective, Frames, FromPe, ToPe, encode};
 
 /// A wait looks at this rate whether the proxy thread has failed meanwhile.
 const SLICE: Duration = Duration::from_millis(20);
@@ -85,7 +85,7 @@ impl Bootstrap {
         let mut stream = UnixStream::connect(socket).map_err(fail)?;
         stream.set_read_timeout(Some(SLICE)).map_err(fail)?;
         stream.set_write_timeout(Some(deadline)).map_err(fail)?;
-        stream.write_all(&FromPe::Hello(pe).encode()).map_err(fail)?;
+        stream.write_all(&encode(&FromPe::Hello(pe))).map_err(fail)?;
         let shared = Box::new(Shared {
             pe,
             n_pes,
@@ -178,7 +178,7 @@ impl Bootstrap {
     pub(crate) fn tell(&self, message: &FromPe) -> Result<()> {
         let mut link = lock(&self.shared.link);
         link.stream
-            .write_all(&message.encode())
+            .write_all(&encode(message))
             .map_err(|e| Error::Bootstrap(format!("the launcher is gone: {e}")))
     }
 }
@@ -212,10 +212,10 @@ impl Link {
     fn exchange(&mut self, shared: &Shared, op: Collective, part: &[u8]) -> Result<Vec<u8>> {
         let gone = |e: std::io::Error| Error::Bootstrap(format!("the launcher is gone: {e}"));
         let start = Instant::now();
-        self.stream.write_all(&FromPe::Join(op, part.to_vec()).encode()).map_err(gone)?;
+        self.stream.write_all(&encode(&FromPe::Join(op, part.to_vec()))).map_err(gone)?;
         loop {
-            if let Some(frame) = self.frames.next().map_err(gone)? {
-                return match ToPe::decode(&frame).map_err(gone)? {
+            if let Some(answer) = self.frames.next().map_err(gone)? {
+                return match answer {
                     ToPe::Result(data) => Ok(data),
                     ToPe::Abort(text) => Err(Error::Bootstrap(text)),
                 };
