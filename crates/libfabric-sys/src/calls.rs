@@ -13,9 +13,9 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use crate::{
-    FI_ENABLE, FI_ENOSYS, fi_addr_t, fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_cq_err_entry,
-    fi_datatype, fi_eq_attr, fi_info, fi_mr_attr, fi_msg, fi_msg_rma, fi_op, fid, fid_av, fid_cntr,
-    fid_cq, fid_domain, fid_ep, fid_eq, fid_fabric, fid_mr,
+    FI_ENABLE, FI_ENOSYS, fi_addr_t, fi_av_attr, fi_cq_attr, fi_cq_err_entry, fi_datatype, fi_info,
+    fi_mr_attr, fi_msg, fi_msg_rma, fi_op, fid, fid_av, fid_cq, fid_domain, fid_ep, fid_fabric,
+    fid_mr,
 };
 
 /// Calls an operation through its table; `-FI_ENOSYS` when the table has no such operation.
@@ -50,19 +50,12 @@ macro_rules! calls {
 calls! {
     /// Closes any object. Objects that others were made from are closed after those.
     fn fi_close(object: *mut fid) -> c_int = (*object).ops, close(object);
-    /// `fi_control`: a command to any object.
-    fn fi_control(object: *mut fid, command: c_int, arg: *mut c_void) -> c_int
-        = (*object).ops, control(object, command, arg);
 
     /// Opens a domain (`fi_domain(3)`).
     fn fi_domain(
         fabric: *mut fid_fabric, info: *mut fi_info, domain: *mut *mut fid_domain,
         context: *mut c_void
     ) -> c_int = (*fabric).ops, domain(fabric, info, domain, context);
-    /// Opens an event queue (`fi_eq(3)`).
-    fn fi_eq_open(
-        fabric: *mut fid_fabric, attr: *mut fi_eq_attr, eq: *mut *mut fid_eq, context: *mut c_void
-    ) -> c_int = (*fabric).ops, eq_open(fabric, attr, eq, context);
 
     /// Opens an endpoint (`fi_endpoint(3)`).
     fn fi_endpoint(
@@ -72,11 +65,6 @@ calls! {
     fn fi_cq_open(
         domain: *mut fid_domain, attr: *mut fi_cq_attr, cq: *mut *mut fid_cq, context: *mut c_void
     ) -> c_int = (*domain).ops, cq_open(domain, attr, cq, context);
-    /// Opens a counter (`fi_cntr(3)`).
-    fn fi_cntr_open(
-        domain: *mut fid_domain, attr: *mut fi_cntr_attr, cntr: *mut *mut fid_cntr,
-        context: *mut c_void
-    ) -> c_int = (*domain).ops, cntr_open(domain, attr, cntr, context);
     /// Opens an address vector (`fi_av(3)`).
     fn fi_av_open(
         domain: *mut fid_domain, attr: *mut fi_av_attr, av: *mut *mut fid_av, context: *mut c_void
@@ -92,10 +80,6 @@ calls! {
     /// Makes an endpoint ready for transfers.
     fn fi_enable(ep: *mut fid_ep) -> c_int
         = (*ep).fid.ops, control(&raw mut (*ep).fid, FI_ENABLE as c_int, std::ptr::null_mut());
-    /// Reads an endpoint's option.
-    fn fi_getopt(
-        ep: *mut fid_ep, level: c_int, option: c_int, value: *mut c_void, len: *mut usize
-    ) -> c_int = (*ep).ops, getopt(&raw mut (*ep).fid, level, option, value, len);
     /// Sets an endpoint's option.
     fn fi_setopt(
         ep: *mut fid_ep, level: c_int, option: c_int, value: *const c_void, len: usize
@@ -116,9 +100,6 @@ calls! {
         av: *mut fid_av, addresses: *const c_void, count: usize, peers: *mut fi_addr_t, flags: u64,
         context: *mut c_void
     ) -> c_int = (*av).ops, insert(av, addresses, count, peers, flags, context);
-    /// Removes addresses.
-    fn fi_av_remove(av: *mut fid_av, peers: *mut fi_addr_t, count: usize, flags: u64) -> c_int
-        = (*av).ops, remove(av, peers, count, flags);
 
     /// Reads up to `count` completions and drives progress; `-FI_EAGAIN` when there is none,
     /// `-FI_EAVAIL` when an error comes first.
@@ -127,17 +108,12 @@ calls! {
     /// Reads an error completion.
     fn fi_cq_readerr(cq: *mut fid_cq, entry: *mut fi_cq_err_entry, flags: u64) -> isize
         = (*cq).ops, readerr(cq, entry, flags);
-    /// Reads a counter.
-    fn fi_cntr_read(cntr: *mut fid_cntr) -> u64 = (*cntr).ops, read(cntr);
 
     /// Reads remote memory.
     fn fi_read(
         ep: *mut fid_ep, buf: *mut c_void, len: usize, desc: *mut c_void, peer: fi_addr_t,
         remote: u64, key: u64, context: *mut c_void
     ) -> isize = (*ep).rma, read(ep, buf, len, desc, peer, remote, key, context);
-    /// Reads remote memory, with flags of its own.
-    fn fi_readmsg(ep: *mut fid_ep, message: *const fi_msg_rma, flags: u64) -> isize
-        = (*ep).rma, readmsg(ep, message, flags);
     /// Writes remote memory.
     fn fi_write(
         ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, peer: fi_addr_t,
@@ -146,11 +122,6 @@ calls! {
     /// Writes remote memory, with flags of its own.
     fn fi_writemsg(ep: *mut fid_ep, message: *const fi_msg_rma, flags: u64) -> isize
         = (*ep).rma, writemsg(ep, message, flags);
-    /// Writes at most `inject_size` bytes that may be reused at once; no completion. The caller
-    /// checks the size: providers do not.
-    fn fi_inject_write(
-        ep: *mut fid_ep, buf: *const c_void, len: usize, peer: fi_addr_t, remote: u64, key: u64
-    ) -> isize = (*ep).rma, inject(ep, buf, len, peer, remote, key);
     /// Writes remote memory and reports `data` in the target's completion queue.
     fn fi_writedata(
         ep: *mut fid_ep, buf: *const c_void, len: usize, desc: *mut c_void, data: u64,
