@@ -18,16 +18,36 @@ pub(super) trait Choice: Copy + PartialEq + 'static {
     const NAMES: &'static [(&'static str, Self)];
 }
 
-impl Choice for Provider {
-    const NAMES: &'static [(&'static str, Self)] = &[
-        ("auto", Self::Auto),
-        ("efa", Self::Efa),
-        ("cxi", Self::Cxi),
-        ("verbs", Self::Verbs),
-        ("tcp", Self::Tcp),
-        ("tcp;ofi_rxm", Self::TcpRxm),
-        ("shm", Self::Shm),
-    ];
+/// Gives each value of some types its name.
+macro_rules! choices {
+    ($($choice:ident { $($name:literal = $value:ident),+ $(,)? })+) => {$(
+        impl Choice for $choice {
+            const NAMES: &'static [(&'static str, Self)] = &[$(($name, Self::$value)),+];
+        }
+    )+};
+}
+
+choices! {
+    Provider {
+        "auto" = Auto, "efa" = Efa, "cxi" = Cxi, "verbs" = Verbs,
+        "tcp" = Tcp, "tcp;ofi_rxm" = TcpRxm, "shm" = Shm,
+    }
+    Progress { "auto" = Auto, "manual" = Manual }
+    Threading { "completion" = Completion, "domain" = Domain, "safe" = Safe }
+    RailBalance { "rate" = Rate, "round_robin" = RoundRobin }
+    SignalChoice {
+        "auto" = Auto, "native" = Native, "chained" = Chained, "eager" = Eager,
+        "counted" = Counted,
+    }
+    AtomicsChoice { "auto" = Auto, "native" = Native, "target" = Target }
+    BatchChoice { "auto" = Auto, "always" = Always, "never" = Never }
+    WordsChoice { "auto" = Auto, "gdrcopy" = Gdrcopy, "dmabuf" = DmaBuf, "stream" = Stream }
+    GpuDirect { "auto" = Auto, "always" = Always, "never" = Never }
+    Distance { "loc" = Loc, "pix" = Pix, "pxb" = Pxb, "phb" = Phb, "node" = Node, "sys" = Sys }
+    ConsistencyChoice {
+        "auto" = Auto, "none" = None, "flush" = Flush, "read" = Read, "write-read" = WriteRead,
+    }
+    YieldWhen { "auto" = Auto, "always" = Always, "never" = Never }
 }
 
 impl Provider {
@@ -44,84 +64,9 @@ impl fmt::Display for Provider {
     }
 }
 
-impl Choice for Progress {
-    const NAMES: &'static [(&'static str, Self)] =
-        &[("auto", Self::Auto), ("manual", Self::Manual)];
-}
-
-impl Choice for Threading {
-    const NAMES: &'static [(&'static str, Self)] =
-        &[("completion", Self::Completion), ("domain", Self::Domain), ("safe", Self::Safe)];
-}
-
-impl Choice for RailBalance {
-    const NAMES: &'static [(&'static str, Self)] =
-        &[("rate", Self::Rate), ("round_robin", Self::RoundRobin)];
-}
-
-impl Choice for SignalChoice {
-    const NAMES: &'static [(&'static str, Self)] = &[
-        ("auto", Self::Auto),
-        ("native", Self::Native),
-        ("chained", Self::Chained),
-        ("eager", Self::Eager),
-        ("counted", Self::Counted),
-    ];
-}
-
-impl Choice for AtomicsChoice {
-    const NAMES: &'static [(&'static str, Self)] =
-        &[("auto", Self::Auto), ("native", Self::Native), ("target", Self::Target)];
-}
-
-impl Choice for BatchChoice {
-    const NAMES: &'static [(&'static str, Self)] =
-        &[("auto", Self::Auto), ("always", Self::Always), ("never", Self::Never)];
-}
-
-impl Choice for WordsChoice {
-    const NAMES: &'static [(&'static str, Self)] = &[
-        ("auto", Self::Auto),
-        ("gdrcopy", Self::Gdrcopy),
-        ("dmabuf", Self::DmaBuf),
-        ("stream", Self::Stream),
-    ];
-}
-
-impl Choice for GpuDirect {
-    const NAMES: &'static [(&'static str, Self)] =
-        &[("auto", Self::Auto), ("always", Self::Always), ("never", Self::Never)];
-}
-
-impl Choice for Distance {
-    const NAMES: &'static [(&'static str, Self)] = &[
-        ("loc", Self::Loc),
-        ("pix", Self::Pix),
-        ("pxb", Self::Pxb),
-        ("phb", Self::Phb),
-        ("node", Self::Node),
-        ("sys", Self::Sys),
-    ];
-}
-
-impl Choice for ConsistencyChoice {
-    const NAMES: &'static [(&'static str, Self)] = &[
-        ("auto", Self::Auto),
-        ("none", Self::None),
-        ("flush", Self::Flush),
-        ("read", Self::Read),
-        ("write-read", Self::WriteRead),
-    ];
-}
-
 /// Parses a truth value as NVSHMEM does: false if it begins like 0, no or false, else true.
 pub(super) fn truth(text: &str) -> bool {
     !text.starts_with(['0', 'N', 'n', 'F', 'f'])
-}
-
-impl Choice for YieldWhen {
-    const NAMES: &'static [(&'static str, Self)] =
-        &[("auto", Self::Auto), ("always", Self::Always), ("never", Self::Never)];
 }
 
 /// Parses a name, in any case.
