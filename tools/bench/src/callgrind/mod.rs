@@ -7,14 +7,13 @@
 
 mod profile;
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use nvshmem_sim::BoxError;
 
-use profile::{Place, Profile};
+use profile::Profile;
 
 /// Name of the function that ends one dump and begins the next.
 const MARK: &str = "nvshmem_bench_mark";
@@ -47,6 +46,7 @@ impl Callgrind {
     pub(crate) fn prefix(&self) -> Vec<OsString> {
         let mut prefix: Vec<OsString> =
             ["valgrind", "--quiet", "--tool=callgrind"].map(OsString::from).into();
+        prefix.extend(["--compress-strings=no", "--compress-pos=no"].map(OsString::from));
         prefix.push(format!("--dump-before={MARK}").into());
         prefix.push(format!("--callgrind-out-file={}", self.out.display()).into());
         prefix
@@ -104,70 +104,35 @@ pub(crate) struct Cost {
     pub(crate) libfabric: f64,
     /// Ours, by function, most first.
     pub(crate) by_function: Vec<(String, f64)>,
-    /// Ours, by source file, inlined code included.
-    pub(crate) by_file: Vec<(String, f64)>,
-    /// Ours, by source line.
-    pub(crate) by_line: Vec<(String, f64)>,
-    /// Calls from ours into other libraries, by function.
-    pub(crate) calls: Vec<(String, f64)>,
 }
 
 /// What a longer section has more than a shorter one, per operation.
 fn difference(short: &Profile, long: &Profile, lengths: [u64; 2], ours: Ours) -> Cost {
     let ops = (lengths[1] - lengths[0]) as f64;
-    let per_op = |short: &BTreeMap<String, u64>, long: &BTreeMap<String, u64>| {
-        let mut list: Vec<(String, f64)> = long
-            .iter()
-            .map(|(name, more)| {
-                let less = short.get(name).copied().unwrap_or_default();
-                (name.clone(), (*more as f64 - less as f64) / ops)
-            })
-            .filter(|(_, cost)| cost.abs() >= 0.005)
-            .collect();
+    let by_function = |object: Ours| {
+        let less = short.by_function(object);
+        let cost = |(name, more): (&str, u64)| {
+            let less = less.get(name).copied().unwrap_or_default();
+            (name.to_owned(), (more as f64 - less as f64) / ops)
+        };
+        let mut list: Vec<(String, f64)> = long.by_function(object).into_iter().map(cost).collect();
         list.sort_by(|a, b| b.1.total_cmp(&a.1));
         list
     };
-    let by = |key: fn(&Place) -> String| per_op(&short.by(ours, key), &long.by(ours, key));
-    let total = |profile: &Profile, object: Ours| {
-        profile.by(object, |_| ()).get(&()).copied().unwrap_or_default() as f64
-    };
-    let calls = |profile: &Profile| {
-        let mut sums: BTreeMap<String, u64> = BTreeMap::new();
-        let out = profile.calls.iter().filter(|(call, _)| ours(&call.from) && !ours(&call.to));
-        for (call, count) in out {
-            let library = call.to.rsplit('/').next().unwrap_or_default();
-            *sums.entry(format!("{} ({library})", call.function)).or_default() += count;
-        }
-        sums
-    };
-    Cost {
-        ours: (total(long, ours) - total(short, ours)) / ops,
-        libfabric: (total(long, is_libfabric) - total(short, is_libfabric)) / ops,
-        by_function: by(|place| place.function.to_string()),
-        by_file: by(|place| short_path(&place.file).to_owned()),
-        by_line: by(|place| format!("{}:{}", short_path(&place.file), place.line)),
-        calls: per_op(&calls(short), &calls(long)),
-    }
-}
-
-/// The path from the crate's or the standard library's sources on.
-fn short_path(path: &str) -> &str {
-    ["/library/", "/src/"]
-        .iter()
-        .find_map(|root| path.find(root).map(|at| &path[at + 1..]))
-        .unwrap_or(path)
+    let total = |costs: &[(String, f64)]| costs.iter().map(|(_, cost)| cost).sum();
+    let (by_function, libfabric) = (by_function(ours), by_function(is_libfabric));
+    Cost { ours: total(&by_function), libfabric: total(&libfabric), by_function }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn profile(own: u64, fabric: u64, calls: u64) -> Profile {
+    fn profile(own: u64, fabric: u64) -> Profile {
         let text = format!(
-            "positions: line\nevents: Ir\nob=/p/nvshmem_transport_libfabric.so.7\n\
-             fl=/home/x/src/engine/lane.rs\nfn=start\n5 {own}\ncob=/l/libfabric.so.1\n\
-             cfn=write\ncalls={calls} 0\n6 {fabric}\nob=/l/libfabric.so.1\nfl=w.c\nfn=write\n\
-             1 {fabric}\ntotals: {}\n",
+            "positions: line\nevents: Ir\nob=/p/nvshmem_transport_libfabric.so.7\nfn=start\n\
+             5 {own}\ncalls=1 0\n6 {fabric}\nob=/l/libfabric.so.1\nfn=write\n1 {fabric}\n\
+             totals: {}\n",
             own + fabric
         );
         Profile::parse(&text).unwrap()
@@ -175,12 +140,10 @@ mod tests {
 
     #[test]
     fn what_begins_and_ends_a_section_cancels() {
-        let (short, long) = (profile(50 + 1000, 300, 10), profile(50 + 11000, 3300, 110));
+        let (short, long) = (profile(50 + 1000, 300), profile(50 + 11000, 3300));
         let cost = difference(&short, &long, [10, 110], is_plugin);
         assert_eq!((cost.ours, cost.libfabric), (100.0, 30.0));
         assert_eq!(cost.by_function, [("start".to_owned(), 100.0)]);
-        assert_eq!(cost.by_line, [("src/engine/lane.rs:5".to_owned(), 100.0)]);
-        assert_eq!(cost.calls, [("write (libfabric.so.1)".to_owned(), 1.0)]);
     }
 
     #[test]

@@ -9,8 +9,6 @@ use crate::times::stats::{Spread, median};
 
 /// Lines of a breakdown.
 const TOP: usize = 12;
-/// Lines of a long one.
-const TOP_LINES: usize = 60;
 
 /// The figures so far.
 #[derive(Debug, Default)]
@@ -92,15 +90,11 @@ impl Report {
 }
 
 /// Prints where the instructions of an operation are.
-pub(crate) fn breakdown(what: &str, cost: &Cost, long: bool) {
-    println!("\n{what}: where its instructions are");
-    let top = if long { TOP_LINES } else { TOP };
-    table("function", &cost.by_function, top);
-    table("source file", &cost.by_file, top);
-    if long {
-        table("source line", &cost.by_line, TOP_LINES);
+pub(crate) fn breakdown(what: &str, cost: &Cost) {
+    println!("\n{what}: where its instructions are\n  {:>9}  function", "per op");
+    for (name, cost) in cost.by_function.iter().take(TOP) {
+        println!("  {cost:>9.2}  {name}");
     }
-    table("calls out of it", &cost.calls, TOP);
 }
 
 /// Prints the nanoseconds of an operation in every round.
@@ -111,12 +105,5 @@ fn print_samples<C: Case>(case: &C, jobs: &[Rounds]) {
             let times = times.collect::<Vec<_>>().join(" ");
             println!("{case}, {side}, {} operations a round, ns each: {times}", rounds.ops(side));
         }
-    }
-}
-
-fn table(what: &str, rows: &[(String, f64)], top: usize) {
-    println!("  {:>9}  {what}", "per op");
-    for (name, cost) in rows.iter().take(top) {
-        println!("  {cost:>9.2}  {name}");
     }
 }

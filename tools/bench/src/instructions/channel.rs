@@ -119,7 +119,9 @@ fn start(
         .start_at_once_in(Common { direction, pe: Pe(1), handle, addr, local, len: BYTES }, batch)
     {
         Ok(()) => Ok(()),
-        Err(Rest::Whole(_) | Rest::Declined(_)) => Err("a put was not started at once".into()),
+        Err(Rest::Untried(_) | Rest::Declined(_)) => {
+            Err("a put was not started at once".into())
+        }
     }
 }
 
@@ -165,9 +167,7 @@ pub(super) fn measure(options: &Options, report: &mut Report) -> Result<(), BoxE
     let (through, direct) = (cost(0)?, cost(2)?);
     println!("{:<52}{:>10.1}", "from the ring, and back until it is done", through.ours);
     println!("{:<52}{:>10.1}", "the engine, called directly", direct.ours);
-    if options.profile {
-        breakdown("from the ring, and back until it is done", &through, true);
-    }
+    breakdown("from the ring, and back until it is done", &through);
     let name = String::from("channel_instructions_per_descriptor");
     report.push(name, through.ours - direct.ours, "instructions");
     Ok(())

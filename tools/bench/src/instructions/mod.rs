@@ -38,10 +38,7 @@ pub(crate) struct Options {
     /// The installed plugins, for puts and signals
     #[arg(long, value_name = "DIR")]
     plugin_dir: Option<PathBuf>,
-    /// A longer breakdown
-    #[arg(long)]
-    profile: bool,
-    /// Keep callgrind's files in DIR
+    /// Keep callgrind's files in DIR, for callgrind_annotate
     #[arg(long, value_name = "DIR", value_parser = absolute)]
     keep: Option<PathBuf>,
 }
@@ -133,14 +130,13 @@ fn job(
     run(job, &dir, ALLOWANCE)?;
     let mut costs = Vec::new();
     for (callgrind, counted) in processes {
-        costs.extend(figures(options, report, &callgrind, counted)?);
+        costs.extend(figures(report, &callgrind, counted)?);
     }
     Ok(costs)
 }
 
 /// Makes figures of what a process has counted.
 fn figures(
-    options: &Options,
     report: &mut Report,
     callgrind: &Callgrind,
     counted: Vec<Counted>,
@@ -153,8 +149,8 @@ fn figures(
         costs.push(cost);
     }
     for (Counted { what, broken_down, .. }, cost) in counted.iter().zip(&costs) {
-        if *broken_down || options.profile {
-            breakdown(what, cost, options.profile);
+        if *broken_down {
+            breakdown(what, cost);
         }
     }
     Ok(costs)
