@@ -9,10 +9,10 @@ use nvshmem_transport_libfabric::cuda::{
 };
 use nvshmem_transport_libfabric::engine::atomic::Width;
 
+use crate::bed::case::Case;
 use crate::bed::{
     Bed, GRANULARITY, ON_NUMA_NODE, allocations, call, fill, pattern, peek, status, wait,
 };
-use crate::case::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![

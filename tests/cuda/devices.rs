@@ -5,8 +5,8 @@ use std::ptr;
 
 use nvshmem_transport_libfabric::cuda::{Device, DmaBuf, Ordinal, WritesOrdering, flush_writes};
 
+use crate::bed::case::{Case, skip};
 use crate::bed::{Bed, pattern};
-use crate::case::{Case, skip};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![

@@ -17,8 +17,8 @@ use nvshmem_transport_libfabric::ofi::{DirectRefusal, Discovery, MemoryKinds, Of
 use nvshmem_transport_libfabric::settings::{GpuDirect, Provider, Settings};
 use test_support::needs::named_by;
 
+use crate::bed::case::{Case, skip};
 use crate::bed::{Bed, GRANULARITY, HANG, ON_NUMA_NODE, fill, pattern, peek};
-use crate::case::{Case, skip};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![

@@ -7,8 +7,8 @@ use nvshmem_transport_libfabric::cuda::{
     Context, Driver, Kind, LoadError, Memory, Ordinal, Pointer, flush_writes,
 };
 
+use crate::bed::case::Case;
 use crate::bed::{self, Bed, count};
-use crate::case::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![

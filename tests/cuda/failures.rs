@@ -7,8 +7,8 @@ use nvshmem_transport_libfabric::cuda::{
     Chunk, CopyEngine, CudaError, DeviceRange, Direction, PinnedPool, StartError, Ticket, Transfer,
 };
 
+use crate::bed::case::Case;
 use crate::bed::{Bed, GRANULARITY, call, pattern, wait};
-use crate::case::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![

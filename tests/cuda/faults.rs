@@ -3,8 +3,8 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
+use crate::bed::case::Case;
 use crate::bed::{Bed, GRANULARITY, pattern};
-use crate::case::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![

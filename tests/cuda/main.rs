@@ -8,7 +8,6 @@
 //! on a machine with a GPU, `cuda-HASH gpu::` runs them.
 
 mod bed;
-mod case;
 mod copies;
 mod devices;
 mod direct;
@@ -18,9 +17,6 @@ mod faults;
 mod neighbours;
 mod pinned;
 mod pointers;
-mod stage;
-mod staged_failures;
-mod staged_words;
 mod staging;
 mod words;
 
@@ -28,7 +24,7 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 
-use case::Case;
+use bed::case::{self, Case};
 
 /// Counts what this program allocates, thread by thread. The fake driver has an allocator of its
 /// own, so what is counted is the layer's and the test's.
@@ -47,8 +43,8 @@ fn main() -> ExitCode {
         neighbours::cases(),
         words::cases(),
         staging::cases(),
-        staged_words::cases(),
-        staged_failures::cases(),
+        staging::words::cases(),
+        staging::failures::cases(),
         faults::cases(),
     ]
     .into_iter()

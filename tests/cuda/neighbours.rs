@@ -13,9 +13,9 @@ use nvshmem_transport_libfabric::engine::port::copies::Reach;
 use std::sync::Arc;
 use std::thread;
 
+use crate::bed::case::Case;
+use crate::bed::stage::{CHUNK, Stage};
 use crate::bed::{Bed, call, fill, pattern, peek, status, wait};
-use crate::case::Case;
-use crate::stage::{CHUNK, Stage};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![

@@ -5,8 +5,8 @@ use std::ffi::c_int;
 
 use nvshmem_transport_libfabric::cuda::{Kind, PinnedPool, Pointer};
 
+use crate::bed::case::Case;
 use crate::bed::{Bed, allocations, call};
-use crate::case::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![

@@ -6,8 +6,8 @@ use std::thread;
 
 use nvshmem_transport_libfabric::cuda::{Kind, Memory, Ordinal, Pointer, RangeError};
 
+use crate::bed::case::Case;
 use crate::bed::{Bed, GRANULARITY, ON_DEVICE, ON_NUMA_NODE, call, status};
-use crate::case::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![

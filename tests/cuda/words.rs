@@ -8,8 +8,8 @@ use nvshmem_transport_libfabric::cuda::{
 };
 use nvshmem_transport_libfabric::engine::atomic::Width;
 
+use crate::bed::case::{Case, skip};
 use crate::bed::{Bed, GRANULARITY, allocations, call, status};
-use crate::case::{Case, skip};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![

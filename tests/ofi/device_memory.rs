@@ -10,7 +10,7 @@ use nvshmem_transport_libfabric::ofi::{
 };
 use nvshmem_transport_libfabric::settings::{GpuDirect, Provider, Settings};
 
-use crate::{PROVIDERS, open, settings, with_devices};
+use crate::process::{PROVIDERS, open, settings, with_devices};
 
 /// Addresses that the CPU cannot use, as those of a device.
 struct Area {

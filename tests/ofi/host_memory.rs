@@ -8,7 +8,7 @@ use nvshmem_transport_libfabric::engine::port::LocalMemory;
 use nvshmem_transport_libfabric::ofi::OfiPort;
 use nvshmem_transport_libfabric::settings::Provider;
 
-use crate::{open, pattern, settings};
+use crate::process::{open, pattern, settings};
 
 /// Ports of one process, as its lanes have them.
 fn ports(count: usize) -> Vec<OfiPort> {

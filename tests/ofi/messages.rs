@@ -12,7 +12,7 @@ use nvshmem_transport_libfabric::engine::wire::message::{MAX_MESSAGE, Packet};
 use nvshmem_transport_libfabric::ofi::OfiPort;
 use nvshmem_transport_libfabric::settings::{Progress, Provider, Settings, Threading};
 
-use crate::{HANG, Lane, Memory, PROVIDERS, Process, fabrics, pattern, rails, settings};
+use crate::process::{HANG, Lane, Memory, PROVIDERS, Process, fabrics, pattern, rails, settings};
 
 /// The token of messages whose failure nobody expects.
 const MESSAGE: Token = Token(u32::MAX);
@@ -301,7 +301,7 @@ fn messages_and_writes_complete_side_by_side() {
 #[test]
 fn the_order_behind_writes_is_reported() {
     for provider in PROVIDERS {
-        let opened = crate::open(&settings(provider));
+        let opened = crate::process::open(&settings(provider));
         let report = &opened.report;
         assert_eq!(report.message_order.kept, provider != Provider::Shm, "{report}");
         for limits in opened.proxy.limits() {

@@ -18,7 +18,7 @@ use nvshmem_transport_libfabric::engine::wire::message::Packet;
 use nvshmem_transport_libfabric::ofi::{OfiPort, Opened};
 use nvshmem_transport_libfabric::settings::Provider;
 
-use crate::{HANG, Lane, Memory, PROVIDERS, open, rails, settings};
+use crate::process::{HANG, Lane, Memory, PROVIDERS, open, rails, settings};
 
 const ROUNDS: u32 = 2000;
 const SLOT: usize = 320 << 10;

@@ -5,7 +5,6 @@
 //! that `NVSHMEM_TEST_PLUGIN_DIR` names. Cases of a libfabric 2.x need `NVSHMEM_TEST_LIBFABRIC2`. Cases on
 //! memory of devices are in `staged`.
 
-mod atomics;
 mod bad_input;
 mod bursts;
 mod consistency;
@@ -14,19 +13,17 @@ mod entry;
 mod fabric;
 mod matrix;
 mod native;
-mod operations;
-mod order;
 mod peers;
-mod resident;
-mod signals;
 mod smoke;
 mod staged;
-mod storm;
+mod traffic;
 
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 use nvshmem_sim::{Scenario, pe_entry};
+
+use traffic::{atomics, operations, order, signals, storm};
 
 fn main() -> ExitCode {
     let mut scenarios: Vec<(&str, Scenario)> = vec![

@@ -7,7 +7,7 @@ use test_support::pairwise::rows;
 use super::device::{Needs, job, staged};
 use crate::fabric::Fabric;
 use crate::matrix::{Setting, place, run, signal_engine, with, words};
-use crate::resident::RESIDENT;
+use crate::traffic::resident::RESIDENT;
 
 const FABRICS: [Fabric; 3] = [Fabric::Shm, Fabric::Tcp2, Fabric::Rxm];
 

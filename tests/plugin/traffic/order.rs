@@ -4,7 +4,7 @@
 use nvshmem_abi::c;
 use nvshmem_sim::{Amo, BoxError, Host, Job, Pattern, SymAddr};
 
-use crate::resident::Resident;
+use crate::traffic::resident::Resident;
 
 const ROUNDS: u64 = 60;
 const LEN: u64 = 50_000;

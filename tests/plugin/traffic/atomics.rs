@@ -4,7 +4,7 @@
 use nvshmem_abi::{Major, c};
 use nvshmem_sim::{Amo, BoxError, Host, Job, SymAddr};
 
-use crate::resident::Resident;
+use crate::traffic::resident::Resident;
 
 const ROUNDS: u64 = 40;
 

@@ -1,6 +1,9 @@
 //! What a program with CUDA has: the driver, a device, a context on the main thread, memory. It goes
 //! to the driver by itself, not through the layer under test.
 
+pub(crate) mod case;
+pub(crate) mod stage;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};

@@ -3,7 +3,7 @@
 
 use nvshmem_sim::{BoxError, Host, Job, Layout, MemoryKind, Pattern, SymAddr};
 
-use crate::resident::Resident;
+use crate::traffic::resident::Resident;
 
 /// Sizes that matter: around words, cache lines, pages, inject limits, and chunk borders.
 const SIZES: [u64; 25] = [

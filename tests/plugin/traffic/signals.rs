@@ -3,7 +3,7 @@
 use nvshmem_abi::c;
 use nvshmem_sim::{Amo, BoxError, Host, Job, Pattern, SymAddr};
 
-use crate::resident::Resident;
+use crate::traffic::resident::Resident;
 
 /// Transfers under way from one PE to another, each with a place and a signal word of its own.
 const SLOTS: u64 = 4;

@@ -6,9 +6,9 @@ use nvshmem_transport_libfabric::cuda::Staging;
 use nvshmem_transport_libfabric::engine::port::copies::{Copy, CopyDirection};
 use nvshmem_transport_libfabric::engine::port::{PortError, Posted};
 
+use crate::bed::case::Case;
+use crate::bed::stage::{CHUNK, Stage, options};
 use crate::bed::{Bed, GRANULARITY, ON_DEVICE, call, pattern};
-use crate::case::Case;
-use crate::stage::{CHUNK, Stage, options};
 use crate::words::stream_only;
 
 pub(crate) fn cases() -> Vec<Case> {

@@ -2,7 +2,7 @@
 
 use nvshmem_sim::{BoxError, Job, Pattern, SymAddr};
 
-use crate::resident::Resident;
+use crate::traffic::resident::Resident;
 
 /// Bytes of the place that one operation has for itself at its target.
 const SLOT: u64 = 64;

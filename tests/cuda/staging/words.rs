@@ -10,9 +10,9 @@ use nvshmem_transport_libfabric::cuda::{Staging, Way, Words, WordsOptions};
 use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
 use nvshmem_transport_libfabric::engine::port::copies::{CopyDirection, CopyPort};
 
+use crate::bed::case::{Case, skip};
+use crate::bed::stage::{CHUNK, Stage, options};
 use crate::bed::{Bed, GRANULARITY, HANG, ON_NUMA_NODE, call, fill, pattern};
-use crate::case::{Case, skip};
-use crate::stage::{CHUNK, Stage, options};
 use crate::words::stream_only;
 
 pub(crate) fn cases() -> Vec<Case> {

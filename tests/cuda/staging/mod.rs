@@ -1,5 +1,8 @@
 //! Copies through chunks, as the engine asks for them.
 
+pub(crate) mod failures;
+pub(crate) mod words;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -8,9 +11,9 @@ use nvshmem_transport_libfabric::cuda::{Staging, StagingError, StagingOptions};
 use nvshmem_transport_libfabric::engine::port::Posted;
 use nvshmem_transport_libfabric::engine::port::copies::{Copy, CopyDirection, Reach};
 
+use crate::bed::case::Case;
+use crate::bed::stage::{CHUNK, Stage, options};
 use crate::bed::{Bed, GRANULARITY, ON_DEVICE, allocations, call, fill, pattern, peek};
-use crate::case::Case;
-use crate::stage::{CHUNK, Stage, options};
 use crate::words::stream_only;
 
 pub(crate) fn cases() -> Vec<Case> {

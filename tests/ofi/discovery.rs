@@ -1,0 +1,170 @@
+//! Discovery of providers and rails, and what it says of what it cannot use.
+
+use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
+use nvshmem_transport_libfabric::engine::port::{Access, DataPath, Direction, Local, Transfer};
+use nvshmem_transport_libfabric::ofi::{Discovery, MemoryKinds, OfiError, Report};
+use nvshmem_transport_libfabric::settings::{Devices, Progress, Provider, Settings};
+
+use super::process::*;
+
+#[test]
+fn limits_follow_the_settings() {
+    for provider in PROVIDERS {
+        let offered = open(&settings(provider));
+        for limits in offered.proxy.limits() {
+            assert!((64..=4096).contains(&limits.depth), "{provider:?}: {limits:?}");
+            assert!(limits.max_segment >= 1 << 30, "{provider:?}: {limits:?}");
+        }
+        let narrow = Settings { queue_depth: 1, max_segment: 4096, ..settings(provider) };
+        let mut process = Process::start(&narrow);
+        for port in [&process.opened.proxy, &process.opened.host] {
+            for limits in port.limits() {
+                assert_eq!((limits.depth, limits.max_segment), (1, 4096));
+            }
+        }
+        // One at a time still works, first contact included.
+        let target = Memory::new(&process.opened, vec![0; 8], Access::LocalAndRemote);
+        for value in 1..=200_u64 {
+            let transfer = Transfer {
+                direction: Direction::Write,
+                local: Local::Inline(value),
+                len: 8,
+                remote: target.remote(0),
+                key: target.key(RailId(1)),
+            };
+            process.run(Lane::Proxy, RailId(1), Token(0), &transfer);
+            assert_eq!(target.now_all(), value.to_le_bytes());
+        }
+    }
+}
+
+#[test]
+fn rails_on_loopback_have_addresses_of_their_own() {
+    for provider in [Provider::Tcp, Provider::TcpRxm] {
+        let opened = open(&settings(provider));
+        let report: &Report = &opened.report;
+        let names: Vec<&str> = report.rails.iter().map(|rail| rail.name.as_str()).collect();
+        assert_eq!(names, ["127.0.0.1", "127.0.0.2"]);
+        assert!(report.rails.iter().all(|rail| rail.pci_path.is_none()));
+        for (rail, last) in [(RailId(0), 1), (RailId(1), 2)] {
+            // A sockaddr_in: family, port, address.
+            let address = opened.proxy.address(rail);
+            assert_eq!(address[4..8], [127, 0, 0, last]);
+            assert_eq!(opened.proxy.rail_name(rail), format!("127.0.0.{last}"));
+        }
+        assert_ne!(opened.proxy.address(RailId(0)), opened.host.address(RailId(0)));
+        for rail in &report.rails {
+            println!("{provider:?} {}: domain {}, fabric {}", rail.name, rail.domain, rail.fabric);
+        }
+    }
+}
+
+#[test]
+fn chosen_devices_are_the_rails_in_their_order() {
+    let devices = ["127.0.0.3", "lo", "127.0.0.2", "127.0.0.2"].map(String::from).to_vec();
+    let chosen = Settings { devices: Devices::Include(devices), ..settings(Provider::TcpRxm) };
+    let discovery =
+        Discovery::run(&chosen, false, MemoryKinds::Host).unwrap_or_else(|error| panic!("{error}"));
+    let names: Vec<&str> = discovery.devices().iter().map(|device| device.name.as_str()).collect();
+    assert_eq!(names, ["127.0.0.3", "lo", "127.0.0.2", "127.0.0.2#2"]);
+    assert_eq!(discovery.default_rails(), [0, 1, 2, 3]);
+
+    let capped = Settings { max_nic_per_pe: 3, ..chosen };
+    let discovery =
+        Discovery::run(&capped, false, MemoryKinds::Host).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(discovery.default_rails(), [0, 1, 2]);
+
+    let devices = Devices::Exclude(vec![String::from("127.0.0.1")]);
+    let without = Settings { devices, ..settings(Provider::Tcp) };
+    let discovery =
+        Discovery::run(&without, true, MemoryKinds::Host).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(discovery.devices().len(), 1);
+    assert_eq!(discovery.devices()[0].name, "127.0.0.2");
+    assert!(discovery.refusals().iter().any(|refusal| refusal.to_string().contains("excluded")));
+}
+
+#[test]
+fn a_device_that_does_not_exist_is_named_with_what_there_is() {
+    for (entry, reason) in
+        [("mlx5_9", "nothing there has this name"), ("203.0.113.7", "not an address of this host")]
+    {
+        let devices = Devices::Include(vec![String::from("127.0.0.1"), String::from(entry)]);
+        let wrong = Settings { devices, ..settings(Provider::Tcp) };
+        let error = Discovery::run(&wrong, true, MemoryKinds::Host).expect_err("no such device");
+        assert!(matches!(error, OfiError::UnknownDevice { .. }), "{error:?}");
+        let said = error.to_string();
+        println!("{said}");
+        assert!(said.contains(entry) && said.contains(reason), "{said}");
+        assert!(said.contains("lo (127.0.0.1)"), "it must say what there is: {said}");
+    }
+}
+
+#[test]
+fn a_missing_provider_is_explained() {
+    if !in_a_process_with("FI_PROVIDER", "^efa,cxi,verbs", "a_missing_provider_is_explained") {
+        return;
+    }
+    for (provider, name) in [(Provider::Cxi, "cxi"), (Provider::Efa, "efa")] {
+        let error = Discovery::run(&settings(provider), true, MemoryKinds::Host)
+            .expect_err("no such NIC here");
+        let said = error.to_string();
+        println!("{said}");
+        assert!(matches!(error, OfiError::NoDevice { .. }), "{said}");
+        assert!(said.contains(&format!("`{name}`")), "{said}");
+        assert!(said.contains(&format!("\n  {name}: ")), "one line per refusal: {said}");
+    }
+}
+
+#[test]
+fn auto_settles_on_tcp_and_explains_the_others() {
+    let test = "auto_settles_on_tcp_and_explains_the_others";
+    if !in_a_process_with("FI_PROVIDER", "^efa,cxi,verbs", test) {
+        return;
+    }
+    let automatic = Settings { devices: Devices::Any, ..settings(Provider::Auto) };
+    let discovery = Discovery::run(&automatic, true, MemoryKinds::Host)
+        .unwrap_or_else(|error| panic!("{error}"));
+    assert!(discovery.provider().starts_with("tcp"), "{}", discovery.provider());
+    for refusal in discovery.refusals() {
+        println!("{refusal}");
+    }
+    let refused: Vec<&str> =
+        discovery.refusals().iter().map(|refusal| refusal.provider.as_str()).collect();
+    for provider in ["efa", "cxi", "verbs;ofi_rxm"] {
+        assert!(refused.contains(&provider), "{refused:?}");
+    }
+}
+
+#[test]
+fn a_missing_library_is_an_error_that_names_it() {
+    // One that has loaded a libfabric answers that it has another already.
+    let missing = "libfabric-of-nowhere.so.1";
+    let test = "a_missing_library_is_an_error_that_names_it";
+    if !in_a_process_with("OFI_TEST_LIBRARY", missing, test) {
+        return;
+    }
+    let error = Discovery::run(&settings(Provider::Auto), true, MemoryKinds::Host)
+        .expect_err("no such library");
+    assert!(matches!(error, OfiError::Load(_)), "{error:?}");
+    let said = error.to_string();
+    assert!(said.contains(missing), "{said}");
+    assert!(said.contains("cannot open shared object file"), "the loader's own words: {said}");
+    assert!(said.contains("install libfabric 1.17"), "{said}");
+}
+
+/// None of the providers that run without hardware moves data by itself as we open them, whatever
+/// it answers: native tcp says `FI_PROGRESS_AUTO`.
+#[test]
+fn progress_is_judged_not_believed() {
+    for provider in PROVIDERS {
+        let report = open(&settings(provider)).report;
+        println!("{report}");
+        assert!(!report.verdict.truly_automatic, "{report}");
+        let asked = if report.provider == "tcp" { "AUTO" } else { "MANUAL" };
+        assert!(report.asked.contains(asked) && report.progress == asked, "{report}");
+        let manual = Settings { progress: Progress::Manual, ..settings(provider) };
+        let report = open(&manual).report;
+        assert!(!report.verdict.truly_automatic, "{report}");
+        assert_eq!(report.progress, "MANUAL", "{report}");
+    }
+}

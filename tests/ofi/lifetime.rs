@@ -1,0 +1,97 @@
+//! Rails that are opened and closed, also with operations in flight.
+
+use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
+use nvshmem_transport_libfabric::engine::port::{
+    Access, DataPath, Direction, Local, Operation, Posted, Transfer,
+};
+use nvshmem_transport_libfabric::ofi::{Discovery, MemoryKinds, OfiError, Opened};
+use nvshmem_transport_libfabric::settings::Provider;
+
+use super::process::*;
+
+#[test]
+fn addresses_from_elsewhere_are_checked() {
+    let mut opened = open(&settings(Provider::TcpRxm));
+    let own = opened.proxy.address(RailId(0)).to_vec();
+    let error = opened.proxy.insert(RailId(0), &[&own[..], &own[..7]]).expect_err("cut short");
+    assert!(error.text.contains("address 1 has 7 bytes"), "{error}");
+    let error = opened.proxy.insert(RailId(7), &[&own]).expect_err("no such rail");
+    assert!(error.text.contains("rail 7"), "{error}");
+    let none: [&[u8]; 0] = [];
+    assert_eq!(opened.proxy.insert(RailId(0), &none).expect("nothing to do"), []);
+    let many = vec![own; 1000];
+    let peers = opened.proxy.insert(RailId(0), &many).expect("more than announced");
+    assert_eq!(peers.len(), 1000);
+}
+
+#[test]
+fn it_opens_and_closes_many_times() {
+    for provider in PROVIDERS {
+        for cycle in 1..=10_u64 {
+            let mut process = Process::start(&settings(provider));
+            let target = Memory::new(&process.opened, vec![0; 8], Access::LocalAndRemote);
+            let transfer = Transfer {
+                direction: Direction::Write,
+                local: Local::Inline(cycle),
+                len: 8,
+                remote: target.remote(0),
+                key: target.key(RailId(1)),
+            };
+            process.run(Lane::Host, RailId(1), Token(0), &transfer);
+            assert_eq!(target.now_all(), cycle.to_le_bytes());
+            // The region outlives ports and memory in every other cycle.
+            if cycle % 2 == 0 {
+                drop(process);
+            }
+        }
+    }
+}
+
+#[test]
+fn it_closes_with_operations_in_flight() {
+    const LEN: usize = 256 << 10;
+    for provider in PROVIDERS {
+        for order in 0..3 {
+            let mut process = Process::start(&settings(provider));
+            let source = Memory::new(&process.opened, vec![1; LEN], Access::Local);
+            let target = Memory::new(&process.opened, vec![0; LEN], Access::LocalAndRemote);
+            let transfer = Transfer {
+                direction: Direction::Write,
+                local: source.local(0, Lane::Host, RailId(0)),
+                len: LEN,
+                remote: target.remote(0),
+                key: target.key(RailId(0)),
+            };
+            // The first one connects; nobody waits for the others.
+            process.run(Lane::Host, RailId(0), Token(0), &transfer);
+            let (rail, peer) = process.path(Lane::Host, RailId(0));
+            let mut posted = 0;
+            for token in 1..TOKENS {
+                let port = &mut process.opened.host;
+                if port
+                    .post(rail, peer, Token(token), Operation::Transfer(&transfer))
+                    .expect("post")
+                    == Posted::Yes
+                {
+                    posted += 1;
+                }
+            }
+            assert!(posted > 0, "nothing in flight to close upon");
+            let Opened { host, proxy, memory, .. } = process.opened;
+            match order {
+                0 => drop((host, proxy, memory)),
+                1 => drop((memory, proxy, host)),
+                _ => drop((proxy, memory, host)),
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_stays_open_when_no_rail_opens() {
+    let discovery = Discovery::run(&settings(Provider::Shm), true, MemoryKinds::Host).expect("shm");
+    let error = discovery.open(&[], PEERS).expect_err("no device");
+    assert!(matches!(error, OfiError::NoRail { .. }), "{error}");
+    let error = discovery.open(&[17], PEERS).expect_err("no such device");
+    assert!(error.to_string().contains("device 17 of 2 does not exist"), "{error}");
+}

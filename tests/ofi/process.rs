@@ -1,0 +1,244 @@
+//! A process with rails open to itself and to others, and memory for them.
+
+use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
+use nvshmem_transport_libfabric::engine::port::{
+    Access, Addressing, DataPath, Local, MemoryPort, Operation, POLL_BATCH, PeerAddr, Polled,
+    Posted, Registered, Transfer,
+};
+use nvshmem_transport_libfabric::ofi::{Discovery, MemoryKinds, OfiPort, OfiRegion, Opened};
+use nvshmem_transport_libfabric::settings::{Devices, GpuDirect, Provider, Settings};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+pub(crate) const HANG: Duration = Duration::from_secs(60);
+pub(crate) const TOKENS: u32 = 64;
+pub(crate) const PEERS: usize = 8;
+pub(crate) const PROVIDERS: [Provider; 3] = [Provider::Tcp, Provider::TcpRxm, Provider::Shm];
+
+/// Whether this process has the variable with this value. If not, the test, by its whole name, has been run in one
+/// that has, for libfabric reads its environment once; and it has passed.
+pub(crate) fn in_a_process_with(variable: &str, value: &str, test: &str) -> bool {
+    if std::env::var(variable).is_ok_and(|has| has == value) {
+        return true;
+    }
+    let program = std::env::current_exe().expect("this program");
+    let mut child = Command::new(program);
+    let output = child.args([test, "--nocapture"]).env(variable, value).output();
+    let output = output.expect("it starts");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}{complained}");
+    false
+}
+
+pub(crate) fn settings(provider: Provider) -> Settings {
+    let library = std::env::var("OFI_TEST_LIBRARY");
+    let devices = match provider {
+        Provider::Shm => Devices::Include(vec![String::from("shm"), String::from("shm")]),
+        _ => Devices::Any,
+    };
+    Settings {
+        provider,
+        devices,
+        warn_after: None,
+        fail_after: None,
+        library: library.unwrap_or_else(|_| String::from("libfabric.so.1")),
+        ..Settings::default()
+    }
+}
+
+/// Settings under which device memory is asked for, of providers that have it only when asked with
+/// emphasis too.
+pub(crate) fn with_devices(provider: Provider) -> Settings {
+    Settings { gpu_direct: GpuDirect::Always, ..settings(provider) }
+}
+
+/// Every provider, and what they are like when device memory was asked for.
+pub(crate) fn fabrics() -> Vec<Settings> {
+    PROVIDERS.into_iter().map(settings).chain(PROVIDERS.into_iter().map(with_devices)).collect()
+}
+
+pub(crate) fn open(settings: &Settings) -> Opened {
+    let kinds = match settings.gpu_direct {
+        GpuDirect::Always => MemoryKinds::HostAndDevices,
+        _ => MemoryKinds::Host,
+    };
+    let discovery = Discovery::run(settings, true, kinds).unwrap_or_else(|error| panic!("{error}"));
+    let rails = discovery.default_rails();
+    discovery.open(&rails, PEERS).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// One process' fabric, with what the host lane needs to reach its own proxy rails.
+pub(crate) struct Process {
+    pub(crate) opened: Opened,
+    /// The proxy rails as the host rail knows them.
+    pub(crate) from_host: Vec<PeerAddr>,
+    /// The proxy rails as the proxy rail of the same number knows them.
+    pub(crate) from_proxy: Vec<PeerAddr>,
+}
+
+/// A lane of a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lane {
+    Host,
+    Proxy,
+}
+
+impl Process {
+    pub(crate) fn start(settings: &Settings) -> Self {
+        let mut opened = open(settings);
+        let addresses: Vec<Vec<u8>> =
+            rails(&opened.proxy).map(|rail| opened.proxy.address(rail).to_vec()).collect();
+        let from_host = opened.host.insert(RailId(0), &addresses).expect("insert at the host lane");
+        let mut from_proxy = Vec::new();
+        for rail in rails(&opened.proxy) {
+            let own = [&addresses[rail.index()]];
+            from_proxy.extend(opened.proxy.insert(rail, &own).expect("insert at the proxy lane"));
+        }
+        Self { opened, from_host, from_proxy }
+    }
+
+    pub(crate) fn port(&mut self, lane: Lane) -> &mut OfiPort {
+        match lane {
+            Lane::Host => &mut self.opened.host,
+            Lane::Proxy => &mut self.opened.proxy,
+        }
+    }
+
+    /// The rail to post on, and the peer, to reach proxy rail `to` from a lane.
+    pub(crate) fn path(&self, lane: Lane, to: RailId) -> (RailId, PeerAddr) {
+        match lane {
+            Lane::Host => (RailId(0), self.from_host[to.index()]),
+            Lane::Proxy => (to, self.from_proxy[to.index()]),
+        }
+    }
+
+    /// Polls every rail of a lane but one, where nothing is expected to complete.
+    pub(crate) fn progress(&mut self, lane: Lane, except: Option<RailId>) {
+        let mut done = [Token(0); POLL_BATCH];
+        for rail in 0..self.port(lane).limits().len() as u8 {
+            if except == Some(RailId(rail)) {
+                continue;
+            }
+            match self.port(lane).poll(RailId(rail), &mut done) {
+                Polled::Empty => {}
+                other => panic!("unexpected on {lane:?} rail {rail}: {other:?}"),
+            }
+        }
+    }
+
+    pub(crate) fn progress_all_but(&mut self, lane: Lane, rail: RailId) {
+        for other in [Lane::Host, Lane::Proxy] {
+            self.progress(other, (other == lane).then_some(rail));
+        }
+    }
+
+    /// Posts until the fabric takes it.
+    pub(crate) fn post(&mut self, lane: Lane, to: RailId, token: Token, transfer: &Transfer) {
+        let (rail, peer) = self.path(lane, to);
+        let start = Instant::now();
+        loop {
+            match self.port(lane).post(rail, peer, token, Operation::Transfer(transfer)) {
+                Ok(Posted::Yes) => return,
+                Ok(Posted::Again) => {}
+                Err(error) => panic!("{error}"),
+            }
+            assert!(start.elapsed() < HANG, "the fabric never took the operation");
+            // The connection is made by polling both of its ends.
+            assert!(self.completed(lane, rail).is_empty(), "nothing else is in flight");
+            self.progress_all_but(lane, rail);
+        }
+    }
+
+    /// What completes on one rail, now.
+    pub(crate) fn completed(&mut self, lane: Lane, rail: RailId) -> Vec<Token> {
+        let mut done = [Token(u32::MAX); POLL_BATCH];
+        match self.port(lane).poll(rail, &mut done) {
+            Polled::Empty => Vec::new(),
+            Polled::Completed(count) => done[..count].to_vec(),
+            Polled::Failed(failure) => panic!("{failure:?}"),
+        }
+    }
+
+    /// Waits for the one operation in flight.
+    pub(crate) fn wait(&mut self, lane: Lane, to: RailId, token: Token) {
+        let (rail, _) = self.path(lane, to);
+        let start = Instant::now();
+        loop {
+            let done = self.completed(lane, rail);
+            if !done.is_empty() {
+                assert_eq!(done, [token]);
+                return;
+            }
+            assert!(start.elapsed() < HANG, "the operation never completed");
+            self.progress_all_but(lane, rail);
+        }
+    }
+
+    pub(crate) fn run(&mut self, lane: Lane, to: RailId, token: Token, transfer: &Transfer) {
+        self.post(lane, to, token, transfer);
+        self.wait(lane, to, token);
+    }
+}
+
+/// Registered memory of this process.
+pub(crate) struct Memory {
+    // Dropped before the bytes that it registers.
+    pub(crate) registered: Registered<OfiRegion>,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Memory {
+    pub(crate) fn new(opened: &Opened, bytes: Vec<u8>, access: Access) -> Self {
+        let registered = opened
+            .memory
+            .register(bytes.as_ptr() as usize, bytes.len(), access)
+            .unwrap_or_else(|error| panic!("{error}"));
+        Self { registered, bytes }
+    }
+
+    pub(crate) fn local(&self, offset: usize, lane: Lane, rail: RailId) -> Local {
+        let desc = match lane {
+            Lane::Host => self.registered.host_descs[0],
+            Lane::Proxy => self.registered.proxy_descs[rail.index()],
+        };
+        Local::Memory { addr: self.bytes.as_ptr() as usize + offset, desc }
+    }
+
+    pub(crate) fn remote(&self, offset: usize) -> u64 {
+        match self.registered.addressing {
+            Addressing::Virtual => self.bytes.as_ptr() as u64 + offset as u64,
+            Addressing::Offset => offset as u64,
+        }
+    }
+
+    pub(crate) fn key(&self, rail: RailId) -> u64 {
+        self.registered.keys[rail.index()]
+    }
+
+    /// A byte as it is in memory now: the provider writes it behind the compiler's back.
+    pub(crate) fn now(&self, offset: usize) -> u8 {
+        // SAFETY: the reference gives a valid place; volatile because of the writes from outside.
+        unsafe { (&raw const self.bytes[offset]).read_volatile() }
+    }
+
+    pub(crate) fn now_all(&self) -> Vec<u8> {
+        (0..self.bytes.len()).map(|offset| self.now(offset)).collect()
+    }
+}
+
+pub(crate) fn rails(port: &OfiPort) -> impl Iterator<Item = RailId> + use<> {
+    (0..port.limits().len() as u8).map(RailId)
+}
+
+/// Bytes that differ from their neighbours and from one seed to the next.
+pub(crate) fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    let mut state = (seed as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    (0..len).map(|_| next()).collect()
+}

@@ -1,0 +1,288 @@
+//! Transfers of the port over real providers: bytes, completions, refusals.
+
+use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
+use nvshmem_transport_libfabric::engine::port::{
+    Access, Clock, DataPath, Desc, Direction, Failure, Local, Operation, POLL_BATCH, Polled,
+    Posted, RailControl, Transfer,
+};
+use nvshmem_transport_libfabric::settings::Provider;
+use std::time::Instant;
+
+use super::process::*;
+
+#[test]
+fn what_is_written_is_there_and_what_is_there_is_read() {
+    const MARGIN: usize = 16;
+    let sizes = [1, 2, 3, 7, 8, 9, 63, 64, 65, 1000, 4096, 65_537, 1 << 20, (4 << 20) + 1];
+    for settings in fabrics() {
+        let provider = settings.provider;
+        let mut process = Process::start(&settings);
+        println!("{}", process.opened.report);
+        assert_eq!(process.opened.report.rails.len(), 2, "{}", process.opened.report);
+        for (round, len) in sizes.into_iter().enumerate() {
+            for lane in [Lane::Host, Lane::Proxy] {
+                for rail in rails(&process.opened.proxy) {
+                    let seed = round * 16 + rail.index() * 2 + lane as usize;
+                    let source = pattern(len + 3, seed);
+                    let source = Memory::new(&process.opened, source, Access::Local);
+                    let target = vec![0xee; len + 2 * MARGIN];
+                    let target = Memory::new(&process.opened, target, Access::LocalAndRemote);
+                    let token = Token((seed as u32) % TOKENS);
+                    let write = Transfer {
+                        direction: Direction::Write,
+                        local: source.local(3, lane, rail),
+                        len,
+                        remote: target.remote(MARGIN),
+                        key: target.key(rail),
+                    };
+                    process.run(lane, rail, token, &write);
+                    let landed = target.now_all();
+                    assert_eq!(
+                        landed[MARGIN..MARGIN + len],
+                        source.bytes[3..],
+                        "{provider:?} {len}"
+                    );
+                    assert!(landed[..MARGIN].iter().all(|&byte| byte == 0xee), "wrote before it");
+                    assert!(landed[MARGIN + len..].iter().all(|&byte| byte == 0xee), "and behind");
+
+                    let back = Memory::new(&process.opened, vec![0x11; len + 5], Access::Local);
+                    let read = Transfer {
+                        direction: Direction::Read,
+                        local: back.local(5, lane, rail),
+                        ..write
+                    };
+                    process.run(lane, rail, token, &read);
+                    let back = back.now_all();
+                    assert_eq!(back[5..], source.bytes[3..], "{provider:?} {len}");
+                    assert_eq!(back[..5], [0x11; 5]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn inline_values_need_no_memory_of_the_caller() {
+    for settings in fabrics() {
+        let mut process = Process::start(&settings);
+        let target = Memory::new(&process.opened, vec![0; 80], Access::LocalAndRemote);
+        for lane in [Lane::Host, Lane::Proxy] {
+            for rail in rails(&process.opened.proxy) {
+                for len in [1, 2, 4, 8] {
+                    let value = 0x8877_6655_4433_2211_u64 ^ (rail.0 as u64) << 3 ^ lane as u64;
+                    let transfer = Transfer {
+                        direction: Direction::Write,
+                        local: Local::Inline(value),
+                        len,
+                        remote: target.remote(8 * len),
+                        key: target.key(rail),
+                    };
+                    process.run(lane, rail, Token(TOKENS - 1), &transfer);
+                    let landed = target.now_all();
+                    assert_eq!(landed[8 * len..][..len], value.to_le_bytes()[..len]);
+                }
+            }
+        }
+    }
+}
+
+/// `fi_write` must take `FI_DELIVERY_COMPLETE` from the endpoint: a completion that comes while
+/// the target has not been polled must find the data there already.
+#[test]
+fn a_completion_means_that_the_data_is_visible() {
+    for provider in PROVIDERS {
+        let mut process = Process::start(&settings(provider));
+        let (rail, token) = (RailId(0), Token(1));
+        for len in [8_usize, 4096, 65_536] {
+            let target = Memory::new(&process.opened, vec![0; len], Access::LocalAndRemote);
+            let mut early = 0;
+            for round in 0..300_usize {
+                let source = vec![(round % 255) as u8 + 1; len];
+                let source = Memory::new(&process.opened, source, Access::Local);
+                let transfer = Transfer {
+                    direction: Direction::Write,
+                    local: source.local(0, Lane::Host, rail),
+                    len,
+                    remote: target.remote(0),
+                    key: target.key(rail),
+                };
+                process.post(Lane::Host, rail, token, &transfer);
+                let start = Instant::now();
+                'wait: loop {
+                    // The source alone for a while, so that a completion which does not wait for
+                    // the target has every chance to come first.
+                    for _ in 0..20 {
+                        if !process.completed(Lane::Host, rail).is_empty() {
+                            break 'wait;
+                        }
+                    }
+                    assert!(start.elapsed() < HANG, "the write never completed");
+                    process.progress(Lane::Proxy, None);
+                }
+                let value = (round % 255) as u8 + 1;
+                if target.now(0) != value || target.now(len - 1) != value {
+                    early += 1;
+                }
+                while target.now(0) != value || target.now(len - 1) != value {
+                    process.progress(Lane::Proxy, None);
+                    assert!(start.elapsed() < HANG, "the data never landed");
+                }
+            }
+            assert_eq!(early, 0, "{provider:?}: {early} of 300 writes of {len} completed early");
+        }
+    }
+}
+
+#[test]
+fn every_operation_in_flight_completes_once() {
+    const SLOT: usize = 512;
+    for provider in PROVIDERS {
+        let mut process = Process::start(&settings(provider));
+        let source = pattern(SLOT * TOKENS as usize, 5);
+        let source = Memory::new(&process.opened, source, Access::Local);
+        let target = vec![0; source.bytes.len()];
+        let target = Memory::new(&process.opened, target, Access::LocalAndRemote);
+        let rail_count = process.opened.proxy.limits().len() as u32;
+
+        let mut in_flight = 0;
+        let mut next = 0;
+        let mut completed = vec![0; TOKENS as usize];
+        let start = Instant::now();
+        while completed.iter().sum::<u32>() < TOKENS {
+            assert!(start.elapsed() < HANG, "{completed:?}");
+            if next < TOKENS {
+                let rail = RailId((next % rail_count) as u8);
+                let offset = next as usize * SLOT;
+                let transfer = Transfer {
+                    direction: Direction::Write,
+                    local: source.local(offset, Lane::Proxy, rail),
+                    len: SLOT,
+                    remote: target.remote(offset),
+                    key: target.key(rail),
+                };
+                let peer = process.from_proxy[rail.index()];
+                let port = &mut process.opened.proxy;
+                if port.post(rail, peer, Token(next), Operation::Transfer(&transfer)).expect("post")
+                    == Posted::Yes
+                {
+                    next += 1;
+                    in_flight += 1;
+                    continue;
+                }
+            }
+            for rail in rails(&process.opened.proxy) {
+                for token in process.completed(Lane::Proxy, rail) {
+                    assert_eq!(token.0 % rail_count, u32::from(rail.0), "on the rail of its post");
+                    completed[token.index()] += 1;
+                    in_flight -= 1;
+                }
+            }
+            process.progress(Lane::Host, None);
+        }
+        assert_eq!(in_flight, 0);
+        assert!(completed.iter().all(|&count| count == 1), "{completed:?}");
+        assert_eq!(target.now_all(), source.bytes);
+    }
+}
+
+#[test]
+fn wrong_posts_are_refused_with_a_reason() {
+    let mut process = Process::start(&settings(Provider::Shm));
+    let target = Memory::new(&process.opened, vec![0; 64], Access::LocalAndRemote);
+    let peer = process.from_proxy[0];
+    let port = &mut process.opened.proxy;
+    let beyond = port.token_capacity() as u32;
+    let good = Transfer {
+        direction: Direction::Write,
+        local: Local::Inline(7),
+        len: 8,
+        remote: target.remote(0),
+        key: target.key(RailId(0)),
+    };
+    let mut refused = |rail: u8, token: u32, transfer: Transfer, why: &str| {
+        let error = port
+            .post(RailId(rail), peer, Token(token), Operation::Transfer(&transfer))
+            .expect_err(why);
+        assert!(error.to_string().contains(why), "{error}");
+    };
+    refused(0, 0, Transfer { len: 9, ..good }, "9 bytes");
+    refused(0, 0, Transfer { direction: Direction::Read, ..good }, "inline");
+    refused(0, beyond, good, &format!("token {beyond}"));
+    refused(9, 0, good, "rail 9");
+    assert!(matches!(
+        process.opened.proxy.poll(RailId(9), &mut [Token(0); POLL_BATCH]),
+        Polled::Failed(Failure { token: None, .. })
+    ));
+    assert_eq!(target.now_all(), [0; 64]);
+}
+
+/// The target refuses it; the initiator hears of it, by token, and nothing lands.
+#[test]
+fn a_write_outside_the_region_fails_with_its_token() {
+    for provider in [Provider::Tcp, Provider::TcpRxm] {
+        let mut process = Process::start(&settings(provider));
+        let target = Memory::new(&process.opened, vec![0; 64], Access::LocalAndRemote);
+        let outside = Transfer {
+            direction: Direction::Write,
+            local: Local::Inline(7),
+            len: 8,
+            remote: target.remote(64),
+            key: target.key(RailId(0)),
+        };
+        process.post(Lane::Host, RailId(0), Token(42), &outside);
+        let start = Instant::now();
+        let failure = loop {
+            let mut done = [Token(0); POLL_BATCH];
+            match process.opened.host.poll(RailId(0), &mut done) {
+                Polled::Failed(failure) => break failure,
+                Polled::Completed(count) => panic!("completed: {:?}", &done[..count]),
+                Polled::Empty => process.progress(Lane::Proxy, None),
+            }
+            assert!(start.elapsed() < HANG, "no failure was reported");
+        };
+        assert_eq!(failure.token, Some(Token(42)), "{failure:?}");
+        assert!(failure.error.code > 0 && !failure.error.text.is_empty(), "{failure:?}");
+        println!("{provider:?}: {}", failure.error);
+        assert_eq!(target.now_all(), [0; 64]);
+    }
+}
+
+/// What a poll has read and the engine has not been given yet is of operations that the closing has ended.
+#[test]
+fn completions_of_a_closed_queue_are_not_told_once_it_is_open_again() {
+    const RAIL: RailId = RailId(0);
+    for provider in PROVIDERS.into_iter().filter(|provider| *provider != Provider::Shm) {
+        let mut process = Process::start(&settings(provider));
+        let memory = Memory::new(&process.opened, vec![1; 64], Access::LocalAndRemote);
+        let transfer = Transfer {
+            direction: Direction::Write,
+            local: memory.local(0, Lane::Host, RAIL),
+            len: 8,
+            remote: memory.remote(8),
+            key: memory.key(RAIL),
+        };
+        process.run(Lane::Host, RAIL, Token(0), &transfer);
+        process.post(Lane::Host, RAIL, Token(1), &transfer);
+        let start = Instant::now();
+        while !process.opened.host.has_completions(RAIL) {
+            assert!(start.elapsed() < HANG, "the operation never completed");
+            process.progress(Lane::Proxy, None);
+        }
+        process.opened.host.reset_rail(RAIL).expect("opened again");
+        let mut told = Vec::new();
+        let polled = process.opened.host.drain(RAIL, |index| {
+            told.push(index);
+            true
+        });
+        assert!(told.is_empty() && matches!(polled, Polled::Empty), "{told:?} {polled:?}");
+    }
+}
+
+#[test]
+fn a_clock_and_a_descriptor() {
+    let mut opened = open(&settings(Provider::Shm));
+    let earlier = opened.host.now();
+    opened.host.relax();
+    assert!(opened.host.now() >= earlier);
+    assert_eq!(Desc::default(), Desc(0));
+}

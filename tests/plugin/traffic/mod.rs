@@ -1,0 +1,8 @@
+//! What jobs do: the scenarios that PEs run.
+
+pub(crate) mod atomics;
+pub(crate) mod operations;
+pub(crate) mod order;
+pub(crate) mod resident;
+pub(crate) mod signals;
+pub(crate) mod storm;
