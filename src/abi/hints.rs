@@ -12,40 +12,34 @@ use crate::abi::error::AbiError;
 use crate::abi::guard::guard;
 use crate::abi::request::{self, HOST_QP};
 use crate::abi::state::{job, job_of};
-use crate::abi::transfers::{rma_at_length, rma_at_once};
+use crate::abi::transfers::{rma_general, try_rma};
 
 const MORE_FOLLOWS: u32 = c::NVT_OP_FLAG_MORE_FOLLOWS as u32;
 const BATCH_RMA: u32 = c::NVT_REGION_HINT_BATCH_RMA as u32;
 
-/// Layout 6.
-///
-/// # Safety
-/// Rules 1, 3 and 4.
-#[allow(clippy::too_many_arguments, reason = "NVSHMEM's interface")]
-pub(crate) unsafe extern "C" fn rma_with_hints_6(
-    transport: *mut Transport,
-    pe: c_int,
-    verb: RmaVerb,
-    remote: *mut RmaMem,
-    local: *mut RmaMem,
-    bytes: RmaBytes,
-    qp: c_int,
-    attrs: *const OpAttrs6,
-) -> c_int {
-    // SAFETY: rules 1, 3 and 4.
-    unsafe {
-        let more = attrs.as_ref().is_some_and(|attrs| attrs.flags & MORE_FOLLOWS != 0);
-        hinted(transport, pe, verb, remote, local, bytes, qp, more)
+/// What a layout's host says of an operation.
+pub(crate) trait OpAttrs {
+    /// Whether another operation follows at once.
+    fn announce_more(&self) -> bool;
+}
+
+impl OpAttrs for OpAttrs6 {
+    fn announce_more(&self) -> bool {
+        self.flags & MORE_FOLLOWS != 0
     }
 }
 
-/// Layout 7. An operation of a region that asks for batches is one that others follow, up to the
-/// region's end.
-///
+impl OpAttrs for OpAttrs7 {
+    /// An operation of a region that asks for batches is one that others follow, up to the region's end.
+    fn announce_more(&self) -> bool {
+        self.flags & MORE_FOLLOWS != 0 || self.hints & BATCH_RMA != 0
+    }
+}
+
 /// # Safety
 /// Rules 1, 3 and 4.
 #[allow(clippy::too_many_arguments, reason = "NVSHMEM's interface")]
-pub(crate) unsafe extern "C" fn rma_with_hints_7(
+pub(crate) unsafe extern "C" fn rma_with_hints<A: OpAttrs>(
     transport: *mut Transport,
     pe: c_int,
     verb: RmaVerb,
@@ -53,13 +47,11 @@ pub(crate) unsafe extern "C" fn rma_with_hints_7(
     local: *mut RmaMem,
     bytes: RmaBytes,
     qp: c_int,
-    attrs: *const OpAttrs7,
+    attrs: *const A,
 ) -> c_int {
     // SAFETY: rules 1, 3 and 4.
     unsafe {
-        let more = attrs
-            .as_ref()
-            .is_some_and(|attrs| attrs.flags & MORE_FOLLOWS != 0 || attrs.hints & BATCH_RMA != 0);
+        let more = attrs.as_ref().is_some_and(A::announce_more);
         hinted(transport, pe, verb, remote, local, bytes, qp, more)
     }
 }
@@ -100,12 +92,12 @@ unsafe fn hinted(
         if more && qp != HOST_QP && batches(transport) {
             return in_burst(transport, pe, &verb, remote, local, &bytes);
         }
-        match rma_at_once(transport, pe, remote, local, qp, &verb, &bytes) {
+        match try_rma(transport, pe, remote, local, qp, &verb, &bytes) {
             Some(status) => {
                 end_burst(transport);
                 status
             }
-            None => rma_at_length(transport, pe, remote, local, qp, verb, bytes),
+            None => rma_general(transport, pe, remote, local, qp, verb, bytes),
         }
     }
 }

@@ -1,6 +1,8 @@
 //! The tables of functions that hosts are given, one for each layout.
 
-use nvshmem_abi::{HostOps3b, HostOps4, HostOps6, HostOps7, Major, c};
+use nvshmem_abi::{
+    AmoVerb3, AmoVerb6, HostOps3b, HostOps4, HostOps6, HostOps7, Major, OpAttrs6, OpAttrs7, c,
+};
 
 use crate::abi::entries as e;
 use crate::abi::state::Operations;
@@ -58,7 +60,7 @@ fn ops_3(offers: Offers) -> HostOps3b {
             std::mem::transmute::<e::GetMemHandle3, e::GetMemHandle3b>(e::get_mem_handle_3)
         }),
         rma: Some(transfers::rma),
-        amo: Some(signals::amo_3),
+        amo: Some(signals::amo::<AmoVerb3>),
         fence: Some(e::fence_3),
     })
 }
@@ -69,9 +71,9 @@ fn ops_4(offers: Offers) -> HostOps4 {
         connect_endpoints: Some(e::connect_endpoints_4),
         get_mem_handle: Some(e::get_mem_handle),
         rma: Some(transfers::rma),
-        amo: Some(signals::amo_3),
+        amo: Some(signals::amo::<AmoVerb3>),
         fence: Some(e::fence_4),
-        put_signal: Some(signals::put_signal_4),
+        put_signal: Some(signals::put_signal::<AmoVerb3>),
     })
 }
 
@@ -88,10 +90,10 @@ fn ops_6(offers: Offers) -> HostOps6 {
         connect_endpoints: Some(e::connect_endpoints_4),
         get_mem_handle: Some(e::get_mem_handle),
         rma: rma(batches),
-        amo: Some(signals::amo_6),
+        amo: Some(signals::amo::<AmoVerb6>),
         fence: Some(e::fence_4),
-        put_signal: Some(signals::put_signal_6),
-        rma_with_hints: batches.then_some(hints::rma_with_hints_6),
+        put_signal: Some(signals::put_signal::<AmoVerb6>),
+        rma_with_hints: batches.then_some(hints::rma_with_hints::<OpAttrs6>),
     })
 }
 
@@ -103,10 +105,10 @@ fn ops_7(offers: Offers) -> HostOps7 {
         connect_endpoints: Some(e::connect_endpoints_4),
         get_mem_handle: Some(e::get_mem_handle),
         rma: rma(batches),
-        amo: Some(signals::amo_6),
+        amo: Some(signals::amo::<AmoVerb6>),
         fence: Some(e::fence_4),
-        put_signal: Some(signals::put_signal_6),
-        rma_with_hints: batches.then_some(hints::rma_with_hints_7),
+        put_signal: Some(signals::put_signal::<AmoVerb6>),
+        rma_with_hints: batches.then_some(hints::rma_with_hints::<OpAttrs7>),
         region_flush: batches.then_some(hints::region_flush),
     })
 }

@@ -7,7 +7,7 @@ use nvshmem_abi::{AmoBytes, AmoMem, RmaBytes, RmaBytesVector, RmaMem, RmaMemVect
 use crate::abi::error::AbiError;
 use crate::engine::atomic::{Atomic, AtomicOp, Width};
 use crate::engine::ids::Pe;
-use crate::engine::lane::fast_path::{Common, CommonSignal};
+use crate::engine::lane::fast_path::{FastPutSignal, FastTransfer};
 use crate::engine::port::{Desc, Direction, Local};
 use crate::engine::request::{AtomicRequest, ResultPlace};
 use crate::engine::request::{LocalSide, Request};
@@ -158,8 +158,8 @@ pub(crate) unsafe fn word(local: *const RmaMem, bytes: &RmaBytes) -> Option<(Loc
 ///
 /// # Safety
 /// As for [`read`], and `local` is not null.
-pub(crate) unsafe fn of_common(common: Common<'_>, local: *const RmaMem) -> Request<'_> {
-    let Common { direction, pe, handle: remote_handle, addr: remote_addr, local: side, len } =
+pub(crate) unsafe fn of_common(common: FastTransfer<'_>, local: *const RmaMem) -> Request<'_> {
+    let FastTransfer { direction, pe, handle: remote_handle, addr: remote_addr, local: side, len } =
         common;
     let local = match side {
         Local::Inline(value) => LocalSide::Value(value),
@@ -290,7 +290,7 @@ pub(crate) unsafe fn common_signal<'a>(
     amo: Amo,
     signal: *const AmoMem,
     signal_bytes: AmoBytes,
-) -> Option<CommonSignal<'a>> {
+) -> Option<FastPutSignal<'a>> {
     // SAFETY: by contract.
     let (remote, local, bytes) =
         unsafe { (put.remote.as_ref()?, put.local.as_ref()?, put.bytes.as_ref()?) };
@@ -313,7 +313,7 @@ pub(crate) unsafe fn common_signal<'a>(
     let len = bytes.nelems as usize;
     // SAFETY: by contract.
     let (handle, addr, atomic) = unsafe { common_atomic(amo, signal, signal_bytes)? };
-    Some(CommonSignal { pe, data_handle, data_addr, from, len, handle, addr, atomic })
+    Some(FastPutSignal { pe, data_handle, data_addr, from, len, handle, addr, atomic })
 }
 
 /// The put of a put with signal, as the host gives it.

@@ -16,60 +16,41 @@ use crate::abi::state::{self, job};
 use crate::engine::ids::Pe;
 use crate::engine::request::Request;
 use crate::engine::request::{AtomicRequest, PutSignalRequest};
+use crate::engine::state::batch::Batch;
 
-/// Layouts 3a to 5.
+impl From<AmoVerb3> for Amo {
+    /// Layouts 3a to 5, which know of no floating point.
+    fn from(verb: AmoVerb3) -> Self {
+        Self { code: verb.desc, float: false }
+    }
+}
+
+impl From<AmoVerb6> for Amo {
+    fn from(verb: AmoVerb6) -> Self {
+        Self { code: verb.desc, float: verb.is_float != 0 }
+    }
+}
+
+/// Of every layout, by its verb.
 ///
 /// # Safety
 /// Rules 1, 3 and 4.
-pub(crate) unsafe extern "C" fn amo_3(
+pub(crate) unsafe extern "C" fn amo<V: Into<Amo>>(
     transport: *mut Transport,
     pe: c_int,
     _ret: *mut c_void,
-    verb: AmoVerb3,
+    verb: V,
     mem: *mut AmoMem,
     bytes: AmoBytes,
     qp: c_int,
 ) -> c_int {
-    let amo = Amo { code: verb.desc, float: false };
-    // SAFETY: rules 1, 3 and 4.
-    unsafe { any_amo(transport, pe, amo, mem, bytes, qp) }
-}
-
-/// Layouts 6 and 7.
-///
-/// # Safety
-/// Rules 1, 3 and 4.
-pub(crate) unsafe extern "C" fn amo_6(
-    transport: *mut Transport,
-    pe: c_int,
-    _ret: *mut c_void,
-    verb: AmoVerb6,
-    mem: *mut AmoMem,
-    bytes: AmoBytes,
-    qp: c_int,
-) -> c_int {
-    let amo = Amo { code: verb.desc, float: verb.is_float != 0 };
-    // SAFETY: rules 1, 3 and 4.
-    unsafe { any_amo(transport, pe, amo, mem, bytes, qp) }
-}
-
-/// # Safety
-/// Rules 1, 3 and 4.
-#[inline(always)]
-unsafe fn any_amo(
-    transport: *mut Transport,
-    pe: c_int,
-    amo: Amo,
-    mem: *const AmoMem,
-    bytes: AmoBytes,
-    qp: c_int,
-) -> c_int {
+    let amo = verb.into();
     // SAFETY: rules 1, 3 and 4.
     unsafe {
-        if amo_at_once(transport, pe, amo, mem, bytes, qp).is_some() {
+        if try_amo(transport, pe, amo, mem, bytes, qp).is_some() {
             return c::NVT_STATUS_SUCCESS;
         }
-        amo_at_length(transport, pe, amo, mem, bytes, qp)
+        amo_general(transport, pe, amo, mem, bytes, qp)
     }
 }
 
@@ -79,7 +60,7 @@ unsafe fn any_amo(
 /// # Safety
 /// Rules 1, 3 and 4.
 #[inline(always)]
-unsafe fn amo_at_once(
+unsafe fn try_amo(
     transport: *mut Transport,
     pe: c_int,
     amo: Amo,
@@ -98,7 +79,7 @@ unsafe fn amo_at_once(
     let pe = Pe(pe as u32);
     // SAFETY: rule 3; the reference ends with this function.
     let lane = unsafe { &mut *connected.proxy_lane() };
-    lane.atomic_at_once(pe, handle, addr, &atomic).then_some(())
+    lane.try_atomic(pe, handle, addr, &atomic, Batch::NONE).then_some(())
 }
 
 /// Every atomic that is not the common one.
@@ -106,7 +87,7 @@ unsafe fn amo_at_once(
 /// # Safety
 /// Rules 1, 3 and 4.
 #[inline(never)]
-unsafe fn amo_at_length(
+unsafe fn amo_general(
     transport: *mut Transport,
     pe: c_int,
     amo: Amo,
@@ -141,59 +122,31 @@ unsafe fn do_amo(
     Ok(())
 }
 
-/// Layouts 4 and 5.
+/// Of the layouts that have it, by their verb of atomics.
 ///
 /// # Safety
 /// Rules 1, 3 and 4.
 #[allow(clippy::too_many_arguments, reason = "NVSHMEM's interface")]
-pub(crate) unsafe extern "C" fn put_signal_4(
+pub(crate) unsafe extern "C" fn put_signal<V: Into<Amo>>(
     transport: *mut Transport,
     pe: c_int,
     write_verb: RmaVerb,
     remote: *const RmaMemVector,
     local: *const RmaMemVector,
     bytes: *const RmaBytesVector,
-    signal_verb: AmoVerb3,
+    signal_verb: V,
     signal: *mut AmoMem,
     signal_bytes: AmoBytes,
     qp: c_int,
 ) -> c_int {
-    let amo = Amo { code: signal_verb.desc, float: false };
+    let amo = signal_verb.into();
     // SAFETY: rules 1, 3 and 4.
     unsafe {
         let put = Put { pe, verb: &write_verb, remote, local, bytes };
-        if put_signal_at_once(transport, &put, amo, signal, signal_bytes, qp).is_some() {
+        if try_put_signal(transport, &put, amo, signal, signal_bytes, qp).is_some() {
             return c::NVT_STATUS_SUCCESS;
         }
-        put_signal_at_length(transport, &put, amo, signal, signal_bytes, qp)
-    }
-}
-
-/// Layouts 6 and 7.
-///
-/// # Safety
-/// Rules 1, 3 and 4.
-#[allow(clippy::too_many_arguments, reason = "NVSHMEM's interface")]
-pub(crate) unsafe extern "C" fn put_signal_6(
-    transport: *mut Transport,
-    pe: c_int,
-    write_verb: RmaVerb,
-    remote: *const RmaMemVector,
-    local: *const RmaMemVector,
-    bytes: *const RmaBytesVector,
-    signal_verb: AmoVerb6,
-    signal: *mut AmoMem,
-    signal_bytes: AmoBytes,
-    qp: c_int,
-) -> c_int {
-    let amo = Amo { code: signal_verb.desc, float: signal_verb.is_float != 0 };
-    // SAFETY: rules 1, 3 and 4.
-    unsafe {
-        let put = Put { pe, verb: &write_verb, remote, local, bytes };
-        if put_signal_at_once(transport, &put, amo, signal, signal_bytes, qp).is_some() {
-            return c::NVT_STATUS_SUCCESS;
-        }
-        put_signal_at_length(transport, &put, amo, signal, signal_bytes, qp)
+        put_signal_general(transport, &put, amo, signal, signal_bytes, qp)
     }
 }
 
@@ -203,7 +156,7 @@ pub(crate) unsafe extern "C" fn put_signal_6(
 /// # Safety
 /// Rules 1, 3 and 4.
 #[inline(always)]
-unsafe fn put_signal_at_once(
+unsafe fn try_put_signal(
     transport: *mut Transport,
     put: &Put<'_>,
     amo: Amo,
@@ -220,7 +173,7 @@ unsafe fn put_signal_at_once(
     let common = unsafe { request::common_signal(put, amo, signal, signal_bytes)? };
     // SAFETY: rule 3; the reference ends with this function.
     let lane = unsafe { &mut *connected.proxy_lane() };
-    lane.put_signal_at_once(&common).then_some(())
+    lane.try_put_signal(&common, Batch::NONE).then_some(())
 }
 
 /// Every put with signal that is not the common one.
@@ -228,7 +181,7 @@ unsafe fn put_signal_at_once(
 /// # Safety
 /// Rules 1, 3 and 4.
 #[inline(never)]
-unsafe fn put_signal_at_length(
+unsafe fn put_signal_general(
     transport: *mut Transport,
     put: &Put<'_>,
     amo: Amo,

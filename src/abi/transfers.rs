@@ -10,8 +10,9 @@ use nvshmem_abi::{RmaBytes, RmaMem, RmaVerb, Transport, c};
 use crate::abi::guard::guard;
 use crate::abi::request::{self, HOST_QP, Remote};
 use crate::abi::state::{self, job};
-use crate::engine::lane::fast_path::{Common, Declined, Rest};
+use crate::engine::lane::fast_path::{Declined, FastTransfer, NotStarted};
 use crate::engine::port::Direction;
+use crate::engine::state::batch::Batch;
 use crate::job::Connected;
 
 /// # Safety
@@ -27,9 +28,9 @@ pub(crate) unsafe extern "C" fn rma(
 ) -> c_int {
     // SAFETY: rules 1, 3 and 4.
     unsafe {
-        match rma_at_once(transport, pe, remote, local, qp, &verb, &bytes) {
+        match try_rma(transport, pe, remote, local, qp, &verb, &bytes) {
             Some(status) => status,
-            None => rma_at_length(transport, pe, remote, local, qp, verb, bytes),
+            None => rma_general(transport, pe, remote, local, qp, verb, bytes),
         }
     }
 }
@@ -40,7 +41,7 @@ pub(crate) unsafe extern "C" fn rma(
 /// # Safety
 /// Rules 1, 3 and 4.
 #[inline(never)]
-pub(crate) unsafe fn rma_at_length(
+pub(crate) unsafe fn rma_general(
     transport: *mut Transport,
     pe: c_int,
     remote: *const RmaMem,
@@ -72,7 +73,7 @@ pub(crate) unsafe fn rma_at_length(
 /// # Safety
 /// Rules 1, 3 and 4.
 #[inline(always)]
-pub(crate) unsafe fn rma_at_once(
+pub(crate) unsafe fn try_rma(
     transport: *mut Transport,
     pe: c_int,
     remote: *const RmaMem,
@@ -89,7 +90,7 @@ pub(crate) unsafe fn rma_at_once(
     let connected = unsafe { state::job_of(transport) }.connection()?;
     // SAFETY: rule 1.
     let Remote { pe, handle, addr } = unsafe { request::remote_side(pe, remote)? };
-    let common = |direction, (local, len)| Common { direction, pe, handle, addr, local, len };
+    let common = |direction, (local, len)| FastTransfer { direction, pe, handle, addr, local, len };
     // Apart for each operation, so that the compiler makes a straight way of each.
     // SAFETY: rules 1, 3 and 4.
     unsafe {
@@ -118,15 +119,15 @@ pub(crate) unsafe fn rma_at_once(
 /// # Safety
 /// Rules 1, 3 and 4; `local` is not null.
 #[inline(always)]
-unsafe fn start(connected: &Connected, common: Common<'_>, local: *const RmaMem) -> c_int {
+unsafe fn start(connected: &Connected, common: FastTransfer<'_>, local: *const RmaMem) -> c_int {
     // A closure on the lane would be called, not inlined.
     // SAFETY: rule 3; the reference ends with this expression.
-    match unsafe { &mut *connected.proxy_lane() }.start_at_once(common) {
+    match unsafe { &mut *connected.proxy_lane() }.try_start(common, Batch::NONE) {
         Ok(()) => c::NVT_STATUS_SUCCESS,
         // SAFETY: by contract.
-        Err(Rest::Whole(common)) => unsafe { start_whole(connected, common, local) },
+        Err(NotStarted::Untried(common)) => unsafe { start_whole(connected, common, local) },
         // SAFETY: rule 3.
-        Err(Rest::Declined(declined)) => unsafe { start_declined(connected, declined) },
+        Err(NotStarted::Declined(declined)) => unsafe { start_declined(connected, declined) },
     }
 }
 
@@ -136,7 +137,11 @@ unsafe fn start(connected: &Connected, common: Common<'_>, local: *const RmaMem)
 /// As for [`start`].
 #[cold]
 #[inline(never)]
-unsafe fn start_whole(connected: &Connected, common: Common<'_>, local: *const RmaMem) -> c_int {
+unsafe fn start_whole(
+    connected: &Connected,
+    common: FastTransfer<'_>,
+    local: *const RmaMem,
+) -> c_int {
     guard("rma", || {
         // SAFETY: by contract.
         let request = unsafe { request::of_common(common, local) };

@@ -25,7 +25,7 @@
 //! - *window*: how many numbered messages may be unacknowledged. *control*: acknowledgements, and what asks for them.
 //! - *signal*: a word that tells of data. *eager*, *ordered*, *counted*, *chained*: how it follows its data.
 //! - *atomics of the fabric*: those that NICs carry out, rather than the peer's lane.
-//! - *pool*: operations that wait for rails. *cut*: a segment whose rail was chosen by load.
+//! - *pool*: operations that wait for rails. *stripe*: a segment of one, on the rail that its load chose.
 //! - *staged*: memory that the fabric does not reach. *fragment*: what of it passes through one chunk.
 //! - *bounce memory*: registered host memory; *chunk*: one part of it.
 //! - *lost*: a segment on a path that has failed, until it is *reissued*. *generation* of a rail: how often it was reset.

@@ -48,7 +48,7 @@ impl LaneCounters {
                 completed,
                 again,
                 queued,
-                weighed,
+                by_load,
                 rate,
                 failures,
                 reissued,
@@ -59,7 +59,7 @@ impl LaneCounters {
                 target: logging::TRANSPORT,
                 "{me}, {lane} lane, {} ({name}): {posted} segments posted of {bytes} bytes, \
                  {completed} completed, {queued} queued, {again} times no room, at most \
-                 {max_in_flight} in flight; {weighed} given to it by its load, {} MB/s lately; \
+                 {max_in_flight} in flight; {by_load} given to it by its load, {} MB/s lately; \
                  {failures} times out of service, {reissued} segments posted again, {resent} \
                  messages sent again",
                 RailId(at as u8),
@@ -85,7 +85,7 @@ impl LaneCounters {
                 "queued": rail.queued,
                 "again": rail.again,
                 "max_in_flight": rail.max_in_flight,
-                "weighed": rail.weighed,
+                "by_load": rail.by_load,
                 "bytes_per_second": rail.rate,
                 "failures": rail.failures,
                 "reissued": rail.reissued,

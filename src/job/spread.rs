@@ -11,11 +11,11 @@ pub(crate) fn spread(settings: &Settings, suits: Striping) -> Spread {
     }
     let bytes = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
     Spread {
-        weighed_from: Spread::WEIGHED_FROM,
+        balanced_from: Spread::BALANCED_FROM,
         striped_from: match settings.stripe_threshold {
             StripeThreshold::Auto => suits.from,
             StripeThreshold::Never => usize::MAX,
-            // Shorter ones are not weighed, let alone cut.
+            // Shorter ones go round the rails in turn, and are not cut.
             StripeThreshold::Bytes(value) => bytes(value),
         },
         segment: match settings.stripe_segment {

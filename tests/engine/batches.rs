@@ -4,80 +4,23 @@ use std::collections::VecDeque;
 
 use nvshmem_transport_libfabric::engine::atomic::{AtomicOp, Width};
 use nvshmem_transport_libfabric::engine::error::EngineError;
-use nvshmem_transport_libfabric::engine::fake::{FakeFabric, FakePort, Script};
+use nvshmem_transport_libfabric::engine::fake::{FakeFabric, Script};
 use nvshmem_transport_libfabric::engine::ids::Pe;
-use nvshmem_transport_libfabric::engine::lane::Lane;
-use nvshmem_transport_libfabric::engine::lane::fast_path::{Common, CommonSignal, Rest};
-use nvshmem_transport_libfabric::engine::port::{Desc, Direction, Local};
+use nvshmem_transport_libfabric::engine::port::Direction;
 use nvshmem_transport_libfabric::engine::rails::balance::Spread;
-use nvshmem_transport_libfabric::engine::request::{AtomicRequest, PutSignalRequest, ResultPlace};
-use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
+use nvshmem_transport_libfabric::engine::request::{PutSignalRequest, Request, ResultPlace};
 use nvshmem_transport_libfabric::engine::state::batch::{Batch, MAX_BATCHES};
 use test_support::seeds::for_seeds;
 
+use super::as_entry::AsEntry as _;
 use super::job::{Job, Member, Random, Shape};
 use super::signals::{Targets, race, random_script, random_shape};
-
-type FakeLane = Lane<FakePort>;
 
 /// Nanoseconds that a turn takes, so that delays are some hundred turns at most.
 const TURN: u64 = 200_000;
 
 /// Turns between two requests for acknowledgements.
 const PATIENCE: u32 = 8;
-
-fn start(lane: &mut FakeLane, request: &Request<'_>, batch: Batch) -> Result<(), EngineError> {
-    let local = match request.local {
-        LocalSide::Value(value) => Local::Inline(value),
-        LocalSide::Memory { addr, .. } => Local::Memory { addr, desc: Desc(0) },
-    };
-    let Request { direction, pe, remote_handle: handle, remote_addr: addr, len, .. } = *request;
-    let common = Common { direction, pe, handle, addr, local, len };
-    match lane.start_at_once_in(common, batch) {
-        Ok(()) => Ok(()),
-        Err(Rest::Whole(_)) => lane.start(request),
-        Err(Rest::Declined(declined)) => lane.start_declined(declined),
-    }
-}
-
-fn atomic(
-    lane: &mut FakeLane,
-    request: &AtomicRequest<'_>,
-    batch: Batch,
-) -> Result<(), EngineError> {
-    let AtomicRequest { pe, remote_handle, remote_addr, atomic, .. } = request;
-    let plain = !atomic.op.fetches();
-    if plain && lane.atomic_at_once_in(*pe, remote_handle, *remote_addr, atomic, batch) {
-        return Ok(());
-    }
-    lane.atomic(request)
-}
-
-fn signal(
-    lane: &mut FakeLane,
-    request: &PutSignalRequest<'_>,
-    batch: Batch,
-) -> Result<(), EngineError> {
-    let AtomicRequest { pe, remote_handle, remote_addr, atomic, .. } = request.signal;
-    if let [part] = request.parts {
-        if let LocalSide::Memory { addr: from, .. } = part.local {
-            let common = CommonSignal {
-                pe,
-                data_handle: part.remote_handle,
-                data_addr: part.remote_addr,
-                from,
-                len: part.len,
-                handle: remote_handle,
-                addr: remote_addr,
-                atomic,
-            };
-            if lane.put_signal_at_once_in(&common, batch) {
-                return Ok(());
-            }
-        }
-    }
-    lane.put_signal(request)
-}
 
 /// What must be in memory when a batch is over: a PE, an address, the bytes.
 type Effect = (u32, usize, Vec<u8>);
@@ -118,22 +61,22 @@ fn submit(
     let lane = &mut member.lane;
     Ok(match random.below(5) {
         0 => {
-            start(lane, &put, batch)?;
+            lane.begin_in(&put, batch)?;
             vec![(to, theirs + BYTES, data)]
         }
         1 => {
-            start(lane, &Request { direction: Direction::Read, ..put }, batch)?;
+            lane.begin_in(&Request { direction: Direction::Read, ..put }, batch)?;
             let read = (at + BYTES..at + BYTES + len).map(|at| heap_byte(to, at)).collect();
             vec![(me, mine + BYTES, read)]
         }
         2 => {
             let signal_word = targets.atomic(to, at + ADDED, AtomicOp::SignalAdd, 7);
             let parts = [put];
-            signal(lane, &PutSignalRequest { parts: &parts, signal: signal_word }, batch)?;
+            lane.signal_in(&PutSignalRequest { parts: &parts, signal: signal_word }, batch)?;
             vec![(to, theirs + BYTES, data), added(7)]
         }
         3 => {
-            atomic(lane, &targets.atomic(to, at + ADDED, AtomicOp::Add, 3), batch)?;
+            lane.amo_in(&targets.atomic(to, at + ADDED, AtomicOp::Add, 3), batch)?;
             vec![added(3)]
         }
         _ => {
@@ -141,7 +84,7 @@ fn submit(
             let width = if random.below(2) == 0 { Width::Four } else { Width::Eight };
             take.atomic.width = width;
             take.result = Some(ResultPlace { addr: mine + TAKEN, flag: None });
-            atomic(lane, &take, batch)?;
+            lane.amo_in(&take, batch)?;
             // The word was zero; what is beside its place stays.
             let mut around: Vec<u8> = (at..at + 24).map(|at| scratch_byte(me, at)).collect();
             around[TAKEN..TAKEN + width.bytes()].fill(0);
@@ -253,9 +196,9 @@ fn a_batch_ends_while_others_go_on() {
             let mut turns = 0;
             while !member.lane.is_batch_done(batch) {
                 let other = targets.part((member.scratch, &handle), 1, 64 << 10, 40);
-                start(&mut member.lane, &other, Batch::NONE)?;
+                member.lane.begin_in(&other, Batch::NONE)?;
                 let word = targets.atomic(1, 100 << 10, AtomicOp::Add, 1);
-                atomic(&mut member.lane, &word, Batch::NONE)?;
+                member.lane.amo_in(&word, Batch::NONE)?;
                 member.lane.progress()?;
                 fabric.step();
                 fabric.pass_time(TURN);
@@ -273,7 +216,7 @@ fn a_batch_ends_while_others_go_on() {
 /// What is cut off a long put belongs to the batch of the put, also in turns between other submissions.
 #[test]
 fn what_waits_in_the_pool_belongs_to_its_own_batch() {
-    let spread = Spread { weighed_from: 64, striped_from: 64, segment: 16 };
+    let spread = Spread { balanced_from: 64, striped_from: 64, segment: 16 };
     let shape = Shape { spread, depth: 4, heap: 1 << 17, ..Shape::default() };
     let mut job = filled_job(5, &shape, Script::default());
     let targets = Targets::of(&job);
@@ -313,7 +256,7 @@ fn a_failed_batch_is_not_taken_for_one_that_is_over() {
     let lane = &mut job.members[0].lane;
     let batch = lane.begin_batch().expect("the first");
     lane.enter_batch(batch);
-    start(lane, &targets.part((scratch, &handle), 1, 0, 64), batch).expect("it is posted");
+    lane.begin_in(&targets.part((scratch, &handle), 1, 0, 64), batch).expect("it is posted");
     lane.enter_batch(Batch::NONE);
     while !lane.is_batch_done(batch) {
         assert!(lane.failure().is_none(), "while it has not failed it is under way");

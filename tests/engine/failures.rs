@@ -4,9 +4,10 @@ use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
 use nvshmem_transport_libfabric::engine::error::EngineError;
 use nvshmem_transport_libfabric::engine::fake::Script;
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::lane::fast_path::{Common, Rest};
+use nvshmem_transport_libfabric::engine::lane::fast_path::{FastTransfer, NotStarted};
 use nvshmem_transport_libfabric::engine::port::{Access, Desc, Direction, Local};
 use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
+use nvshmem_transport_libfabric::engine::state::batch::Batch;
 use nvshmem_transport_libfabric::engine::wire::handle::{Handle, HandleBytes, HandleError};
 
 use super::as_entry::AsEntry as _;
@@ -320,7 +321,7 @@ fn the_short_way_refuses_and_reports() {
     // Memory that the fake does not know: the fabric itself refuses, and the peer is given up.
     let (handle, base) = (job.members[1].handle, job.members[1].base as u64);
     let addr = job.members[0].scratch + (1 << 30);
-    let common = Common {
+    let common = FastTransfer {
         direction: Direction::Write,
         pe: Pe(1),
         handle: &handle,
@@ -329,7 +330,7 @@ fn the_short_way_refuses_and_reports() {
         len: 8,
     };
     let lane = &mut job.members[0].lane;
-    let Err(Rest::Declined(declined)) = lane.start_at_once(common) else {
+    let Err(NotStarted::Declined(declined)) = lane.try_start(common, Batch::NONE) else {
         panic!("the fabric is asked in the short way");
     };
     let error = lane.start_declined(declined).unwrap_err();

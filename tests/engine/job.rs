@@ -320,9 +320,9 @@ pub(crate) fn random_spread(random: &mut Random) -> Spread {
     let from = [9, 64, 200][random.below(3)];
     match random.below(4) {
         0 => Spread::ROUND_ROBIN,
-        1 => Spread { weighed_from: from, ..Spread::ROUND_ROBIN },
+        1 => Spread { balanced_from: from, ..Spread::ROUND_ROBIN },
         _ => Spread {
-            weighed_from: from,
+            balanced_from: from,
             striped_from: [from, 300][random.below(2)],
             segment: [16, 100, 1000, 1 << 20][random.below(4)],
         },

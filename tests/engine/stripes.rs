@@ -17,7 +17,7 @@ use super::signals::Targets;
 const FULL: u64 = 50;
 
 const SPREAD: Spread =
-    Spread { weighed_from: 8 << 10, striped_from: 128 << 10, segment: 256 << 10 };
+    Spread { balanced_from: 8 << 10, striped_from: 128 << 10, segment: 256 << 10 };
 
 const MIB: usize = 1 << 20;
 
@@ -205,7 +205,7 @@ fn every_byte_arrives_over_rails_whose_rates_change() {
         let mut random = Random(seed * 0x9e37_79b9 + 11);
         let rails = 2 + random.below(3);
         let segment = [1 << 12, 10_000, 1 << 14][random.below(3)];
-        let spread = Spread { weighed_from: 1000, striped_from: 4 << 10, segment };
+        let spread = Spread { balanced_from: 1000, striped_from: 4 << 10, segment };
         let random_rates: Vec<u64> = (0..rails).map(|_| [1, 5, 50, 50][random.below(4)]).collect();
         let shape = Shape {
             n_pes: 3,
@@ -274,7 +274,7 @@ fn fences_hold_what_is_cut() {
             rails: rails as u8,
             depth: [1, 3, 16][random.below(3)],
             heap: 1 << 16,
-            spread: Spread { weighed_from: 500, striped_from: 2000, segment: 4096 },
+            spread: Spread { balanced_from: 500, striped_from: 2000, segment: 4096 },
             ..Shape::default()
         };
         let random_rates: Vec<u64> = (0..rails).map(|_| [1, 5, 50][random.below(3)]).collect();

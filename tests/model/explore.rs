@@ -191,9 +191,9 @@ fn lane(
         watchdog: Watchdog::new(None, None),
         signals: case.signals,
         counted: case.counted,
-        spread: if case.weighed {
+        spread: if case.balanced {
             // As for all operations of the model: a segment is a word.
-            Spread { weighed_from: 9, striped_from: 9, segment: 64 }
+            Spread { balanced_from: 9, striped_from: 9, segment: 64 }
         } else {
             Spread::ROUND_ROBIN
         },

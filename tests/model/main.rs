@@ -132,7 +132,7 @@ fn counted_puts() {
 #[test]
 fn puts_over_rails_chosen_by_load() {
     let plain = |signals, ops: &[What]| Case {
-        weighed: true,
+        balanced: true,
         again: 0,
         duplicates: 0,
         batch: 1,

@@ -60,7 +60,7 @@ pub(crate) struct Case {
     /// Most counted puts under way.
     pub(crate) counted: u16,
     /// Whether puts of more than a word go by rails chosen by load.
-    pub(crate) weighed: bool,
+    pub(crate) balanced: bool,
     /// How often a post or a send finds no room.
     pub(crate) again: u32,
     /// How many messages arrive a second time.
@@ -96,7 +96,7 @@ impl Case {
             orders_messages: false,
             signals,
             counted: 1,
-            weighed: false,
+            balanced: false,
             again: 1,
             duplicates: 1,
             failures: 0,

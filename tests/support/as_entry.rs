@@ -2,25 +2,44 @@
 
 use nvshmem_transport_libfabric::engine::error::EngineError;
 use nvshmem_transport_libfabric::engine::lane::Lane;
-use nvshmem_transport_libfabric::engine::lane::fast_path::{Common, CommonSignal, Rest};
+use nvshmem_transport_libfabric::engine::lane::fast_path::{
+    FastPutSignal, FastTransfer, NotStarted,
+};
 use nvshmem_transport_libfabric::engine::port::{Desc, Local, Port};
 use nvshmem_transport_libfabric::engine::request::{AtomicRequest, PutSignalRequest};
 use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
+use nvshmem_transport_libfabric::engine::state::batch::Batch;
 
 /// Operations as the plugin's entries do them: in the short way where there is one.
 pub(crate) trait AsEntry {
-    fn begin(&mut self, request: &Request<'_>) -> Result<(), EngineError>;
-    fn amo(&mut self, request: &AtomicRequest<'_>) -> Result<(), EngineError>;
-    fn signal(&mut self, request: &PutSignalRequest<'_>) -> Result<(), EngineError>;
+    fn begin_in(&mut self, request: &Request<'_>, batch: Batch) -> Result<(), EngineError>;
+    fn amo_in(&mut self, request: &AtomicRequest<'_>, batch: Batch) -> Result<(), EngineError>;
+    fn signal_in(
+        &mut self,
+        request: &PutSignalRequest<'_>,
+        batch: Batch,
+    ) -> Result<(), EngineError>;
+
+    fn begin(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
+        self.begin_in(request, Batch::NONE)
+    }
+
+    fn amo(&mut self, request: &AtomicRequest<'_>) -> Result<(), EngineError> {
+        self.amo_in(request, Batch::NONE)
+    }
+
+    fn signal(&mut self, request: &PutSignalRequest<'_>) -> Result<(), EngineError> {
+        self.signal_in(request, Batch::NONE)
+    }
 }
 
 impl<P: Port> AsEntry for Lane<P> {
-    fn begin(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
+    fn begin_in(&mut self, request: &Request<'_>, batch: Batch) -> Result<(), EngineError> {
         let local = match request.local {
             LocalSide::Value(value) => Local::Inline(value),
             LocalSide::Memory { addr, .. } => Local::Memory { addr, desc: Desc(0) },
         };
-        let common = Common {
+        let common = FastTransfer {
             direction: request.direction,
             pe: request.pe,
             handle: request.remote_handle,
@@ -28,28 +47,33 @@ impl<P: Port> AsEntry for Lane<P> {
             local,
             len: request.len,
         };
-        let started = match self.start_at_once(common) {
+        let started = match self.try_start(common, batch) {
             Ok(()) => Ok(()),
-            Err(Rest::Whole(_)) => self.start(request),
-            Err(Rest::Declined(declined)) => self.start_declined(declined),
+            Err(NotStarted::Untried(_)) => self.start(request),
+            Err(NotStarted::Declined(declined)) => self.start_declined(declined),
         };
         self.end_burst();
         started
     }
 
-    fn amo(&mut self, request: &AtomicRequest<'_>) -> Result<(), EngineError> {
+    fn amo_in(&mut self, request: &AtomicRequest<'_>, batch: Batch) -> Result<(), EngineError> {
         let AtomicRequest { pe, remote_handle, remote_addr, atomic, .. } = request;
-        if !atomic.op.fetches() && self.atomic_at_once(*pe, remote_handle, *remote_addr, atomic) {
+        if !atomic.op.fetches() && self.try_atomic(*pe, remote_handle, *remote_addr, atomic, batch)
+        {
             return Ok(());
         }
         self.atomic(request)
     }
 
-    fn signal(&mut self, request: &PutSignalRequest<'_>) -> Result<(), EngineError> {
+    fn signal_in(
+        &mut self,
+        request: &PutSignalRequest<'_>,
+        batch: Batch,
+    ) -> Result<(), EngineError> {
         let AtomicRequest { pe, remote_handle, remote_addr, atomic, .. } = request.signal;
         if let [part] = request.parts {
             if let LocalSide::Memory { addr: from, .. } = part.local {
-                let common = CommonSignal {
+                let common = FastPutSignal {
                     pe,
                     data_handle: part.remote_handle,
                     data_addr: part.remote_addr,
@@ -59,7 +83,7 @@ impl<P: Port> AsEntry for Lane<P> {
                     addr: remote_addr,
                     atomic,
                 };
-                if self.put_signal_at_once(&common) {
+                if self.try_put_signal(&common, batch) {
                     return Ok(());
                 }
             }

@@ -8,7 +8,7 @@ use crate::engine::atomic::{Atomic, AtomicOp, Width};
 use crate::engine::error::EngineError;
 use crate::engine::ids::Pe;
 use crate::engine::lane::Lane;
-use crate::engine::lane::fast_path::{Common, CommonSignal, Rest};
+use crate::engine::lane::fast_path::{FastPutSignal, FastTransfer, NotStarted};
 use crate::engine::port::{Desc, Direction, Local, Port};
 use crate::engine::request::{AtomicRequest, PutSignalRequest, ResultPlace};
 use crate::engine::request::{LocalSide, Request};
@@ -108,11 +108,12 @@ fn transfer<P: Port>(
     let (addr, handle) = regions.local(src, bytes.into())?;
     let len = bytes as usize;
     let local = Local::Memory { addr, desc: Desc(0) };
-    let common = Common { direction, pe, handle: remote_handle, addr: remote_addr, local, len };
-    match lane.start_at_once_in(common, batch) {
+    let common =
+        FastTransfer { direction, pe, handle: remote_handle, addr: remote_addr, local, len };
+    match lane.try_start(common, batch) {
         Ok(()) => Ok(()),
-        Err(Rest::Declined(declined)) => Ok(lane.start_declined(declined)?),
-        Err(Rest::Whole(_)) => {
+        Err(NotStarted::Declined(declined)) => Ok(lane.start_declined(declined)?),
+        Err(NotStarted::Untried(_)) => {
             let local = LocalSide::Memory { addr, handle: Some(handle) };
             let request = Request { direction, pe, remote_handle, remote_addr, local, len };
             start(lane, &request)
@@ -141,8 +142,8 @@ fn put_signal<P: Port>(
     let (addr, handle) = regions.word(signal, Width::Eight.bytes(), pe)?;
     let len = bytes as usize;
     let atomic = Atomic { op, width: Width::Eight, float: false, operand: value, compare: 0 };
-    let common = CommonSignal { pe, data_handle, data_addr, from, len, handle, addr, atomic };
-    if lane.put_signal_at_once_in(&common, batch) {
+    let common = FastPutSignal { pe, data_handle, data_addr, from, len, handle, addr, atomic };
+    if lane.try_put_signal(&common, batch) {
         return Ok(());
     }
     let part = Request {
@@ -171,7 +172,7 @@ fn change<P: Port>(
     let width = atomic.width.bytes();
     let (addr, handle) = regions.word(dst, width, pe)?;
     let Some(fetch) = fetch else {
-        if lane.atomic_at_once_in(pe, handle, addr, atomic, batch) {
+        if lane.try_atomic(pe, handle, addr, atomic, batch) {
             return Ok(());
         }
         return long_atomic(lane, pe, (addr, handle), atomic, None);

@@ -18,7 +18,7 @@ use crate::engine::wire::message::{MAX_EAGER, Spot};
 
 /// A put or a get of the common kind, in what the fast path needs of it.
 #[derive(Clone, Copy, Debug)]
-pub struct Common<'a> {
+pub struct FastTransfer<'a> {
     /// As in `Request`.
     pub direction: Direction,
     /// The peer.
@@ -33,13 +33,13 @@ pub struct Common<'a> {
     pub len: usize,
 }
 
-/// What [`Lane::start_at_once`] leaves.
+/// What [`Lane::try_start`] leaves.
 #[derive(Debug)]
 #[must_use]
-pub enum Rest<'a> {
+pub enum NotStarted<'a> {
     /// Everything, for [`Lane::start`]: the operation is not of the common kind, or wrong. Nothing has
     /// happened.
-    Whole(Common<'a>),
+    Untried(FastTransfer<'a>),
     /// To see why the fabric has not taken it, for [`Lane::start_declined`].
     Declined(Declined),
 }
@@ -51,7 +51,7 @@ pub struct Declined(Token);
 
 /// A put of one fragment with its signal, of the common kind.
 #[derive(Clone, Copy, Debug)]
-pub struct CommonSignal<'a> {
+pub struct FastPutSignal<'a> {
     /// The peer.
     pub pe: Pe,
     /// The peer's handle for the region that the bytes go to.
@@ -84,24 +84,15 @@ impl<P: Port> Lane<P> {
     /// panic. It does not end a burst: the caller does, where there are bursts.
     ///
     /// # Errors
-    /// What is left to do.
-    #[inline(always)]
-    pub fn start_at_once<'a>(&mut self, common: Common<'a>) -> Result<(), Rest<'a>> {
-        self.start_at_once_in(common, Batch::NONE)
-    }
-
-    /// As [`Lane::start_at_once`], for a batch.
-    ///
-    /// # Errors
     /// What is left to do, with the batch entered.
     #[inline(always)]
-    pub fn start_at_once_in<'a>(
+    pub fn try_start<'a>(
         &mut self,
-        common: Common<'a>,
+        common: FastTransfer<'a>,
         batch: Batch,
-    ) -> Result<(), Rest<'a>> {
-        let Common { direction, pe, handle, addr, local, len } = common;
-        let whole = Err(Rest::Whole(common));
+    ) -> Result<(), NotStarted<'a>> {
+        let FastTransfer { direction, pe, handle, addr, local, len } = common;
+        let whole = Err(NotStarted::Untried(common));
         let Some(stream) = self.core.streams.find_mut(pe) else { return whole };
         let path = stream.next;
         let Some(rail) = self.core.rails.get_mut(path.rail.index()) else { return whole };
@@ -127,11 +118,11 @@ impl<P: Port> Lane<P> {
         if self.core.port.try_post(rail.fast, path.rail, path.to, token, context, &transfer) {
             Ok(())
         } else {
-            Err(Rest::Declined(Declined(token)))
+            Err(NotStarted::Declined(Declined(token)))
         }
     }
 
-    /// Tries a segment again that [`Lane::start_at_once`] found declined, with reasons. It waits in its
+    /// Tries a segment again that [`Lane::try_start`] found declined, with reasons. It waits in its
     /// rail's queue if there is no room.
     ///
     /// # Errors
@@ -152,13 +143,7 @@ impl<P: Port> Lane<P> {
     /// As [`Lane::put_signal`] for a few bytes: data and signal in one message. Says whether it is on
     /// its way; if not, nothing has happened.
     #[inline(always)]
-    pub fn put_signal_at_once(&mut self, put: &CommonSignal<'_>) -> bool {
-        self.put_signal_at_once_in(put, Batch::NONE)
-    }
-
-    /// As [`Lane::put_signal_at_once`], for a batch.
-    #[inline(always)]
-    pub fn put_signal_at_once_in(&mut self, put: &CommonSignal<'_>, batch: Batch) -> bool {
+    pub fn try_put_signal(&mut self, put: &FastPutSignal<'_>, batch: Batch) -> bool {
         let eager = self.signals.is_eager();
         // Where the bytes may be on a device, the general way looks.
         if !eager || put.len.wrapping_sub(1) >= MAX_EAGER || self.core.devices {
@@ -167,25 +152,13 @@ impl<P: Port> Lane<P> {
         let Some(data) = HandleView::sound(put.data_handle) else { return false };
         let Some(to) = data.spot(put.data_addr, put.len as u64) else { return false };
         let data = Some(Data { from: put.from, len: put.len, to });
-        self.send_at_once(put.pe, put.handle, put.addr, &put.atomic, data, batch)
+        self.try_send(put.pe, put.handle, put.addr, &put.atomic, data, batch)
     }
 
     /// As [`Lane::atomic`] for an operation that fetches nothing. Says whether it is on its way; if
     /// not, nothing has happened.
     #[inline(always)]
-    pub fn atomic_at_once(
-        &mut self,
-        pe: Pe,
-        handle: &HandleBytes,
-        addr: u64,
-        atomic: &Atomic,
-    ) -> bool {
-        self.atomic_at_once_in(pe, handle, addr, atomic, Batch::NONE)
-    }
-
-    /// As [`Lane::atomic_at_once`], for a batch.
-    #[inline(always)]
-    pub fn atomic_at_once_in(
+    pub fn try_atomic(
         &mut self,
         pe: Pe,
         handle: &HandleBytes,
@@ -197,12 +170,12 @@ impl<P: Port> Lane<P> {
         if pe == self.core.me {
             return false;
         }
-        self.send_at_once(pe, handle, addr, atomic, None, batch)
+        self.try_send(pe, handle, addr, atomic, None, batch)
     }
 
     /// Sends an operation on a word, after `data` if there is some, in one message.
     #[inline(always)]
-    fn send_at_once(
+    fn try_send(
         &mut self,
         pe: Pe,
         handle: &HandleBytes,

@@ -1,7 +1,7 @@
 //! Incoming messages: taken, carried out or given to the mechanism that they are for, and what they acknowledge
 //! ended.
 //!
-//! Nothing is sent from here. What a message calls forth is noted, in room that was set aside for it;
+//! Nothing is sent from here. What a message calls forth is queued, in room that was set aside for it;
 //! [`crate::engine::messages::requests`] says why that cannot deadlock.
 
 use crate::engine::error::EngineError;
@@ -54,7 +54,7 @@ impl<P: Port> Lane<P> {
     #[inline(always)]
     fn message(&mut self, rail: RailId, bytes: &[u8]) {
         if let Some(plain) = Plain::decode(bytes) {
-            if self.handle_at_once(&plain) {
+            if self.try_handle(&plain) {
                 return;
             }
         }
@@ -77,7 +77,7 @@ impl<P: Port> Lane<P> {
     /// As [`Lane::handle`], in few instructions and for what is most common: a request of a known peer
     /// that returns nothing. False, and nothing has happened, for all else and what is wrong.
     #[inline(always)]
-    fn handle_at_once(&mut self, message: &Plain<'_>) -> bool {
+    fn try_handle(&mut self, message: &Plain<'_>) -> bool {
         let Plain { from: pe, at, atomic, to, payload, .. } = *message;
         let Some(stream) = self.core.streams.find_mut(pe) else { return false };
         let Some(link) = stream.link.as_deref_mut() else { return false };
@@ -90,7 +90,7 @@ impl<P: Port> Lane<P> {
         }
         // Acknowledgements are for the general way, which takes the request with them, and where the fabric
         // does atomics it refuses it.
-        if word % width != 0 || message.ack != link.heard || self.core.atomics.is_some() {
+        if word % width != 0 || message.ack != link.ack_received || self.core.atomics.is_some() {
             return false;
         }
         match link.received.arrive(message.seq) {
@@ -117,7 +117,7 @@ impl<P: Port> Lane<P> {
         true
     }
 
-    /// Carries out a message. Nothing is sent from here: what it calls forth is noted.
+    /// Carries out a message. Nothing is sent from here: what it calls forth is queued.
     #[inline(never)]
     fn handle(&mut self, message: &Message<'_>) {
         let pe = message.from;
@@ -182,7 +182,7 @@ impl<P: Port> Lane<P> {
                 }
             }
         }
-        self.core.note_control(pe);
+        self.core.queue_control(pe);
     }
 
     /// Applies a request to this process' memory.
@@ -219,7 +219,7 @@ impl<P: Port> Lane<P> {
                     *reply = Some((ticket, value));
                 }
             }
-            self.core.note(pe, What::Word { ticket, value });
+            self.core.queue_unnumbered(pe, What::Word { ticket, value });
         }
         Ok(())
     }
@@ -243,7 +243,7 @@ impl<P: Port> Lane<P> {
             let replies = link.replies.as_deref();
             let reply = replies.and_then(|replies| *replies.get(usize::from(place))?);
             if let Some((_, value)) = reply.filter(|(of, _)| *of == ticket) {
-                self.core.note(pe, What::Word { ticket, value });
+                self.core.queue_unnumbered(pe, What::Word { ticket, value });
             }
         }
     }

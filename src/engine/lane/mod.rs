@@ -57,8 +57,8 @@ const WAITING_PER_DEPTH: u32 = 1;
 /// that the lane gives to its port are below it, but for the one of control messages.
 pub fn segments_for(kind: LaneKind, limits: &[RailLimits]) -> u32 {
     let peer_segments = if kind == LaneKind::Proxy { PEER_SEGMENTS } else { 0 };
-    let bulk = if kind == LaneKind::Proxy { pool::segments_for(limits) } else { 0 };
-    transfers_for(limits) + messages_for(kind) + peer_segments + bulk
+    let pooled = if kind == LaneKind::Proxy { pool::segments_for(limits) } else { 0 };
+    transfers_for(limits) + messages_for(kind) + peer_segments + pooled
 }
 
 /// Most transfers under way.
@@ -137,7 +137,7 @@ impl<P: Port> Lane<P> {
             segments: segments_for(config.kind, limits),
             transfers: transfers_for(limits),
             messages: messages_for(config.kind),
-            cuts: pool::cuts_for(limits),
+            stripes: pool::stripes_for(limits),
         };
         // The rails of user threads are not cut over: they have no room for it.
         let spread = if receives { config.spread } else { Spread::ROUND_ROBIN };

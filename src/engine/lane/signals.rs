@@ -40,7 +40,7 @@ impl<P: Port> Lane<P> {
         self.end_burst();
         let what = if request.atomic.op.is_signal() { Behind::Puts } else { Behind::Nothing };
         let mut idle = 0;
-        while !self.try_atomic(request, what, None)? {
+        while !self.submit_atomic(request, what, None)? {
             self.make_room(&mut idle)?;
         }
         Ok(())
@@ -153,7 +153,7 @@ impl<P: Port> Lane<P> {
         signal: &AtomicRequest<'_>,
         number: Option<u32>,
     ) -> Result<bool, EngineError> {
-        let submitted = self.try_atomic(signal, Behind::Nothing, number);
+        let submitted = self.submit_atomic(signal, Behind::Nothing, number);
         if let (Some(recovery), false) =
             (self.recovery.as_deref_mut(), matches!(submitted, Ok(false)))
         {
@@ -191,7 +191,7 @@ impl<P: Port> Lane<P> {
                 self.make_room(&mut idle)?;
             }
         }
-        while !self.try_atomic(signal, Behind::Operation(op), None)? {
+        while !self.submit_atomic(signal, Behind::Operation(op), None)? {
             self.make_room(&mut idle)?;
         }
         Ok(())
@@ -253,7 +253,7 @@ impl<P: Port> Lane<P> {
     /// Submits an atomic if there is room for it, to leave behind `what`. `order` is the number of the ordered put
     /// that it is the signal of. Never blocks.
     #[inline]
-    fn try_atomic(
+    fn submit_atomic(
         &mut self,
         request: &AtomicRequest<'_>,
         what: Behind,

@@ -145,9 +145,9 @@ impl<P: Port> Lane<P> {
             let Self { core, staging, .. } = self;
             return staging.submit_staged(core, request, &remote, offset, sent, op);
         }
-        if request.len >= self.core.balance.weighed_from {
+        if request.len >= self.core.balance.balanced_from {
             let Self { core, pool, .. } = self;
-            return pool.submit_weighed(core, request, sent, op, counting);
+            return pool.submit_balanced(core, request, sent, op, counting);
         }
         let remote_addr = remote.remote_address(offset);
 

@@ -144,7 +144,7 @@ impl<P: Port> Lane<P> {
             unknown_token(token);
             return false;
         }
-        self.core.unweigh_completed(token);
+        self.core.end_load_completed(token);
         let known = self.core.completed(token)
             || self.completed_atomic(token)
             || self.staging.completed_fragment(&mut self.core, token);
@@ -236,11 +236,11 @@ impl<P: Port> Lane<P> {
         while let Some(event) = core.events.pop_front() {
             match event {
                 Event::Begins(token) => match core.segments[token.0].kind {
-                    Kind::Bulk => pool.begin_bulk(core, token),
+                    Kind::Pooled => pool.begin_pooled(core, token),
                     _ => staging.begin_fragment(core, token),
                 },
                 Event::Dropped(token) => match core.segments[token.0].kind {
-                    Kind::Bulk => pool.drop_bulk(core, token),
+                    Kind::Pooled => pool.drop_pooled(core, token),
                     _ => staging.drop_fragment(core, token),
                 },
                 Event::Refused(token, error) => match recovery.as_deref_mut() {

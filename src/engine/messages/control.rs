@@ -86,7 +86,7 @@ impl<P: Port> Core<P> {
     }
 
     /// A message without a number is due.
-    pub(in crate::engine) fn note(&mut self, pe: Pe, what: What) {
+    pub(in crate::engine) fn queue_unnumbered(&mut self, pe: Pe, what: What) {
         self.unnumbered.push_back(Unnumbered { pe, what });
     }
 
@@ -96,7 +96,7 @@ impl<P: Port> Core<P> {
         if let Some(stream) = self.streams.find_mut(pe) {
             stream.link().refuse(seq);
         }
-        self.note(pe, What::Refused { ticket: NO_TICKET, why: (*why).into() });
+        self.queue_unnumbered(pe, What::Refused { ticket: NO_TICKET, why: (*why).into() });
         self.bad_message(pe, why);
     }
 

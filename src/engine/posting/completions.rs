@@ -5,8 +5,8 @@ use crate::engine::ids::Token;
 use crate::engine::port::{POLL_BATCH, Port};
 use crate::engine::posting::{Core, Event};
 use crate::engine::state::operation::OpId;
+use crate::engine::state::segment::table::{Finish, Finished, SegmentTable};
 use crate::engine::state::segment::{Kind, Plain, Segment, Stage};
-use crate::engine::state::segments::{Finish, Finished, SegmentTable};
 use crate::engine::state::stream::Streams;
 
 /// The completions of one poll, on their way into the lane's books.
@@ -162,12 +162,12 @@ impl<P: Port> Core<P> {
     /// Ends a segment that is not posted and will not be.
     #[cold]
     pub(in crate::engine) fn drop_segment(&mut self, token: Token) {
-        self.unweigh(token, false);
+        self.end_load(token, false);
         let segment = &self.segments[token.0];
         if segment.kind.has_mover() {
             return self.raise(Event::Dropped(token));
         }
-        if segment.kind.is_noted() {
+        if !segment.kind.is_rma() {
             self.leave_message(token);
         }
         self.end_dropped(token);

@@ -83,9 +83,9 @@ impl<P: Port> Core<P> {
     pub(super) fn launch(&mut self, token: Token, rail: RailId, doorbell: Doorbell) -> Left {
         let segment = &mut self.segments[token.0];
         match segment.kind {
-            Kind::Transfer | Kind::Counted | Kind::Weighed | Kind::Ordered | Kind::Reissued => {}
+            Kind::Transfer | Kind::Counted | Kind::Stripe | Kind::Ordered | Kind::Reissued => {}
             // It waits in the pool, and is never launched itself.
-            Kind::Bulk => return Left::NoRoom,
+            Kind::Pooled => return Left::NoRoom,
             // A fragment has a message until its peer was asked, and is bytes to move then.
             Kind::Staged | Kind::PeerRequest if segment.message().is_none() => {}
             Kind::Message
@@ -328,7 +328,7 @@ impl<P: Port> Core<P> {
         let Segment { pe, kind, rail, .. } = self.segments[token.0];
         if kind == Kind::FabricAtomic {
             self.queue(token, rail);
-        } else if kind.is_noted() {
+        } else if !kind.is_rma() {
             let rail = self.streams.find(pe).map_or(rail, |stream| stream.next.rail);
             self.segments[token.0].rail = rail;
             self.queue(token, rail);

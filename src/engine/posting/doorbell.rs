@@ -68,7 +68,7 @@ impl<P: Port> Core<P> {
         match doorbell {
             Doorbell::Owe => state.unrung += 1,
             // What is no transfer may be rung for elsewhere.
-            Doorbell::Ring if !self.segments[index].kind.is_noted() => state.unrung = 0,
+            Doorbell::Ring if self.segments[index].kind.is_rma() => state.unrung = 0,
             Doorbell::Ring => {}
         }
         state.unrung

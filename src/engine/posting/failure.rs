@@ -12,9 +12,9 @@ use crate::engine::error::EngineError;
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::{Port, PortError};
 use crate::engine::posting::{Core, Event};
-use crate::engine::state::queue::Queue;
+use crate::engine::state::segment::queue::Queue;
+use crate::engine::state::segment::waits::REISSUES;
 use crate::engine::state::segment::{Kind, Stage};
-use crate::engine::state::waits::REISSUES;
 
 /// The token of messages that belong to no segment.
 pub(in crate::engine) const CONTROL: Token = Token(u32::MAX);
@@ -52,7 +52,7 @@ impl<P: Port> Core<P> {
         if kind == Kind::FabricAtomic || self.check_stream(segment.pe).is_err() {
             return false;
         }
-        if kind.is_noted() && segment.message().is_some() {
+        if !kind.is_rma() && segment.message().is_some() {
             return true;
         }
         if segment.reissues() >= REISSUES {

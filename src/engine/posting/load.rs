@@ -12,7 +12,7 @@ use crate::engine::wire::handle::HandleView;
 
 /// What a segment is whose rail was chosen by load.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::engine) enum Cut {
+pub(in crate::engine) enum Stripe {
     /// Bytes of a put or a get.
     Plain,
     /// The same, which the peer counts by this remote data.
@@ -42,7 +42,7 @@ impl<P: Port> Core<P> {
         left: u64,
         now: u64,
     ) -> Option<Hop> {
-        if !self.cuts.is_left() {
+        if !self.stripes.is_left() {
             return None;
         }
         let rails = self.rails.len();
@@ -107,9 +107,9 @@ impl<P: Port> Core<P> {
     /// Lets a segment of an operation leave by a path that was chosen by load. It belongs to those before any
     /// fence. `of` is the class of the operation, if that is under way.
     #[expect(clippy::too_many_arguments, reason = "what a segment is")]
-    pub(in crate::engine) fn send_cut(
+    pub(in crate::engine) fn send_stripe(
         &mut self,
-        cut: Cut,
+        stripe: Stripe,
         pe: Pe,
         hop: &Hop,
         transfer: Transfer,
@@ -118,17 +118,17 @@ impl<P: Port> Core<P> {
         now: u64,
     ) {
         let Some(token) = self.segments.take() else { return };
-        self.fill(token, pe, hop, transfer, op, Kind::Weighed);
+        self.fill(token, pe, hop, transfer, op, Kind::Stripe);
         let segment = &mut self.segments[token.0];
-        match cut {
-            Cut::Plain => {}
-            Cut::Counted(remote_data) => segment.set_counted(remote_data),
-            Cut::Ordered(order) => segment.set_ordered(order),
+        match stripe {
+            Stripe::Plain => {}
+            Stripe::Counted(remote_data) => segment.set_counted(remote_data),
+            Stripe::Ordered(order) => segment.set_ordered(order),
         }
         segment.stage = Stage::Ready;
-        segment.cut = true;
-        self.cuts.used += 1;
-        self.weigh(token, now);
+        segment.is_stripe = true;
+        self.stripes.used += 1;
+        self.add_load(token, now);
         if let Some(stream) = self.streams.find_mut(pe) {
             let segment = &mut self.segments[token.0];
             match of {
@@ -140,41 +140,41 @@ impl<P: Port> Core<P> {
     }
 
     /// Counts a segment's bytes among those that its rail has ahead.
-    pub(in crate::engine) fn weigh(&mut self, token: Token, now: u64) {
+    pub(in crate::engine) fn add_load(&mut self, token: Token, now: u64) {
         let rails = self.rails.len();
         let segment = &mut self.segments[token.0];
         let (rail, len) = (segment.rail, segment.transfer.len);
-        segment.weighed = true;
-        self.rails[rail.index()].counters.weighed += 1;
+        segment.in_load = true;
+        self.rails[rail.index()].counters.by_load += 1;
         if let Some(stream) = self.streams.find_mut(segment.pe) {
             stream.ahead(rails)[rail.index()] += len as u64;
         }
         self.balance.give(rail, len, now);
     }
 
-    /// As [`Core::weigh`], for the part of a fragment that leaves now.
-    pub(in crate::engine) fn weigh_fragment(&mut self, token: Token) {
+    /// As [`Core::add_load`], for the part of a fragment that leaves now.
+    pub(in crate::engine) fn add_fragment_load(&mut self, token: Token) {
         if self.balance.is_on() {
             let now = self.port.now();
-            self.weigh(token, now);
+            self.add_load(token, now);
         }
     }
 
-    /// As [`Core::unload`], of a segment that ends or, if it is a part of a fragment, has ended. With a cut
+    /// As [`Core::take_load`], of a segment that ends or, if it is a part of a fragment, has ended. With a stripe
     /// ends the use of its room, too.
-    pub(in crate::engine) fn unweigh(&mut self, token: Token, done: bool) {
-        if std::mem::take(&mut self.segments[token.0].cut) {
-            self.cuts.used -= 1;
+    pub(in crate::engine) fn end_load(&mut self, token: Token, done: bool) {
+        if std::mem::take(&mut self.segments[token.0].is_stripe) {
+            self.stripes.used -= 1;
             self.load_changed = true;
         }
-        self.unload(token, done);
+        self.take_load(token, done);
     }
 
     /// Counts its bytes no longer among those that its rail has ahead, if they were. `done` says whether
     /// the rail has moved them.
-    pub(in crate::engine) fn unload(&mut self, token: Token, done: bool) {
+    pub(in crate::engine) fn take_load(&mut self, token: Token, done: bool) {
         let segment = &mut self.segments[token.0];
-        if !std::mem::take(&mut segment.weighed) {
+        if !std::mem::take(&mut segment.in_load) {
             return;
         }
         let (rail, len) = (segment.rail, segment.transfer.len);
@@ -191,11 +191,11 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// As [`Core::unweigh`] of a segment that has completed, before it is known whether there is one.
-    pub(in crate::engine) fn unweigh_completed(&mut self, token: Token) {
+    /// As [`Core::end_load`] of a segment that has completed, before it is known whether there is one.
+    pub(in crate::engine) fn end_load_completed(&mut self, token: Token) {
         let posted = |segment: &Segment| segment.stage == Stage::Posted;
         if self.segments.away(token).is_some_and(posted) {
-            self.unweigh(token, true);
+            self.end_load(token, true);
         }
     }
 }

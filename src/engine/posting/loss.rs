@@ -6,14 +6,14 @@
 use crate::engine::ids::{Pe, Token};
 use crate::engine::port::{Direction, Port};
 use crate::engine::posting::Core;
+use crate::engine::state::segment::waits::Waits;
 use crate::engine::state::segment::{Kind, Stage};
-use crate::engine::state::waits::Waits;
 
 impl<P: Port> Core<P> {
     /// A segment is lost sight of; `posted` if the fabric has taken it.
     pub(in crate::engine) fn lose(&mut self, token: Token, posted: bool) {
-        // Its slot stays a cut's until it ends; its rail is not waited for.
-        self.unload(token, false);
+        // Its slot stays a stripe's until it ends; its rail is not waited for.
+        self.take_load(token, false);
         let stamp = self.watchdog.stamp();
         let segment = &mut self.segments[token.0];
         let (pe, direction) = (segment.pe, segment.transfer.direction);
@@ -26,7 +26,7 @@ impl<P: Port> Core<P> {
             (true, Direction::Write) => Waits::TOKEN.and(Waits::TARGET),
         };
         segment.lose(waits);
-        let is_new = matches!(segment.kind, Kind::Transfer | Kind::Weighed | Kind::Ordered);
+        let is_new = matches!(segment.kind, Kind::Transfer | Kind::Stripe | Kind::Ordered);
         if is_new {
             segment.kind = Kind::Reissued;
             segment.no_message();

@@ -56,7 +56,7 @@ impl<P: Port> Core<P> {
                     // Writes are held until this message is acknowledged.
                     link.want_ack();
                 }
-                self.note_control(pe);
+                self.queue_control(pe);
                 Left::Taken
             }
             Ok(Posted::Again) => {
@@ -144,9 +144,9 @@ impl<P: Port> Core<P> {
             let why = format!("it acknowledges {}, which was not sent", ack.0);
             return self.bad_message(pe, why);
         }
-        let heard = &mut stream.link().heard;
-        if heard.is_before(ack) {
-            *heard = ack;
+        let received = &mut stream.link().ack_received;
+        if received.is_before(ack) {
+            *received = ack;
         }
         while let Some(stream) = self.streams.find_mut(pe) {
             // Most are plain: they end here, and what waits for them is looked at once.
@@ -177,13 +177,13 @@ impl<P: Port> Core<P> {
         let link = self.streams.find_mut(pe).and_then(|stream| stream.link.as_deref_mut());
         if let Some(link) = link {
             link.want_ack();
-            self.note_control(pe);
+            self.queue_control(pe);
         }
     }
 
     /// Puts a peer to whom control messages are due into the control queue.
     #[inline]
-    pub(in crate::engine) fn note_control(&mut self, pe: Pe) {
+    pub(in crate::engine) fn queue_control(&mut self, pe: Pe) {
         let link = self.streams.find_mut(pe).and_then(|stream| stream.link.as_deref_mut());
         if let Some(link) = link {
             if link.enters_control() {

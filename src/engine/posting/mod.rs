@@ -38,7 +38,7 @@ use crate::engine::state::link::MessageTable;
 use crate::engine::state::operation::OpTable;
 use crate::engine::state::rail::Rail;
 use crate::engine::state::regions::RegionCache;
-use crate::engine::state::segments::SegmentTable;
+use crate::engine::state::segment::table::SegmentTable;
 use crate::engine::state::stream::{Stream, Streams};
 use crate::engine::state::unnumbered::Unnumbered;
 
@@ -64,11 +64,11 @@ pub(in crate::engine) struct Core<P: Port> {
     /// How busy and how fast the rails are.
     pub(in crate::engine) balance: Box<Balance>,
     /// Segments whose rail was chosen by load, of those that may be under way at a time.
-    pub(in crate::engine) cuts: Room,
+    pub(in crate::engine) stripes: Room,
     /// Something has ended since the pool of operations that wait for rails was last gone through.
     pub(in crate::engine) load_changed: bool,
     /// Segments in use that mechanisms have set aside for themselves.
-    pub(in crate::engine) apart: u32,
+    pub(in crate::engine) reserved: u32,
     /// Most transfers under way.
     transfer_room: u32,
     /// Peers to whom control messages are due.
@@ -162,7 +162,7 @@ pub(in crate::engine) struct Sizes {
     /// Messages.
     pub(in crate::engine) messages: u32,
     /// Segments whose rail was chosen by load.
-    pub(in crate::engine) cuts: u32,
+    pub(in crate::engine) stripes: u32,
 }
 
 impl<P: Port> Core<P> {
@@ -187,16 +187,16 @@ impl<P: Port> Core<P> {
         let has_fast_path = port.has_fast_path();
         let balance = Balance::new(spread, rails.len(), least, me.index());
         let fast_limit = if has_fast_path && !devices { least } else { 0 };
-        let fast_limit = fast_limit.min(balance.weighed_from - 1);
+        let fast_limit = fast_limit.min(balance.balanced_from - 1);
         Self {
             me,
             segments: SegmentTable::new(sizes.segments, |token| port.context(token)),
             messages: MessageTable::new(sizes.messages),
             atomics: None,
             balance: Box::new(balance),
-            cuts: Room::of(sizes.cuts),
+            stripes: Room::of(sizes.stripes),
             load_changed: false,
-            apart: 0,
+            reserved: 0,
             transfer_room: sizes.transfers,
             control: VecDeque::with_capacity(64),
             unnumbered: VecDeque::with_capacity(64),
@@ -233,7 +233,7 @@ impl<P: Port> Core<P> {
     /// full of transfers can still send them, and the other way round.
     pub(in crate::engine) fn has_transfer_room(&self) -> bool {
         let atomics = self.atomics.as_deref().map_or(0, FabricAtomics::used);
-        let others = self.messages.used() + atomics + self.cuts.used + self.apart;
+        let others = self.messages.used() + atomics + self.stripes.used + self.reserved;
         self.segments.used().saturating_sub(others) < self.transfer_room
     }
 

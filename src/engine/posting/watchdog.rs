@@ -9,8 +9,8 @@ use crate::engine::error::EngineError;
 use crate::engine::ids::Pe;
 use crate::engine::port::{Direction, Port};
 use crate::engine::state::rail::Rail;
+use crate::engine::state::segment::table::SegmentTable;
 use crate::engine::state::segment::{Segment, Stage};
-use crate::engine::state::segments::SegmentTable;
 use crate::engine::state::stream::Streams;
 
 /// Turns of the loop between two looks at the clock. Reading the clock costs tens of nanoseconds,

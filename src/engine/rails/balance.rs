@@ -56,7 +56,7 @@ const ALIGN: usize = 4096;
 pub struct Spread {
     /// The rail of an operation with at least so many bytes is chosen by load and rate. Shorter ones take
     /// the rails in turn.
-    pub weighed_from: usize,
+    pub balanced_from: usize,
     /// Operations with at least so many bytes, and more than that, are cut into segments.
     pub striped_from: usize,
     /// The longest of these segments in bytes.
@@ -66,10 +66,10 @@ pub struct Spread {
 impl Spread {
     /// Whole operations, by all rails in turn.
     pub const ROUND_ROBIN: Spread =
-        Spread { weighed_from: usize::MAX, striped_from: usize::MAX, segment: usize::MAX };
+        Spread { balanced_from: usize::MAX, striped_from: usize::MAX, segment: usize::MAX };
 
-    /// What [`Spread::weighed_from`] is by default. Below it the choice costs more than it gains.
-    pub const WEIGHED_FROM: usize = 8 << 10;
+    /// What [`Spread::balanced_from`] is by default. Below it the choice costs more than it gains.
+    pub const BALANCED_FROM: usize = 8 << 10;
 }
 
 /// What one rail has to do, and how fast it is.
@@ -144,8 +144,8 @@ impl Load {
 /// The loads of a lane's rails.
 #[derive(Debug)]
 pub(in crate::engine) struct Balance {
-    /// See [`Spread::weighed_from`].
-    pub(in crate::engine) weighed_from: usize,
+    /// See [`Spread::balanced_from`].
+    pub(in crate::engine) balanced_from: usize,
     striped_from: usize,
     /// The longest segment of operations that are cut, and of those that are not.
     segment: usize,
@@ -168,10 +168,10 @@ impl Balance {
         first: usize,
     ) -> Self {
         // Values, which are copied when they are submitted, have 8 bytes at most.
-        let weighed_from = if rails > 1 { spread.weighed_from.max(9) } else { usize::MAX };
+        let balanced_from = if rails > 1 { spread.balanced_from.max(9) } else { usize::MAX };
         let segment = spread.segment.clamp(1, max_segment);
         Self {
-            weighed_from,
+            balanced_from,
             striped_from: spread.striped_from,
             segment,
             shortest: (spread.segment / SHORTEST).clamp(1, segment),
@@ -184,7 +184,7 @@ impl Balance {
 
     /// Whether rails are chosen by load at all.
     pub(in crate::engine) fn is_on(&self) -> bool {
-        self.weighed_from != usize::MAX
+        self.balanced_from != usize::MAX
     }
 
     /// The length of the next segment of an operation of `len` bytes, of which `left` are left, the first
@@ -339,7 +339,7 @@ mod tests {
     /// Three rails, of which the first has shown 3 bytes per nanosecond, and the others 1.
     fn shown() -> Balance {
         let mut balance =
-            Balance::new(Spread { weighed_from: 9, ..Spread::ROUND_ROBIN }, 3, 1 << 20, 0);
+            Balance::new(Spread { balanced_from: 9, ..Spread::ROUND_ROBIN }, 3, 1 << 20, 0);
         for (rail, took) in [(0, 1000), (1, 3000), (2, 3000)] {
             balance.give(RailId(rail), 3000, 0);
             balance.done(RailId(rail), 3000, took);
@@ -381,7 +381,7 @@ mod tests {
 
     #[test]
     fn segments_of_an_operation_add_up_and_keep_to_their_bounds() {
-        let spread = Spread { weighed_from: 9, striped_from: 10_000, segment: 1 << 16 };
+        let spread = Spread { balanced_from: 9, striped_from: 10_000, segment: 1 << 16 };
         let balance = Balance::new(spread, 4, 1 << 20, 0);
         for (len, at) in [(9_999, 3), (10_000, 0), (10_000, 77), (1 << 20, 4096), (3_000_001, 513)]
         {

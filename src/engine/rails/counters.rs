@@ -16,7 +16,7 @@ pub struct RailCounters {
     /// Segments that had to wait in the rail's queue.
     pub queued: u64,
     /// Segments that it was given by its load, rather than in turn.
-    pub weighed: u64,
+    pub by_load: u64,
     /// The rate that it has lately shown, in bytes per second; 0 before the first of those segments.
     pub rate: u64,
     /// Most segments in flight at a time.

@@ -94,7 +94,7 @@ impl Recovery {
             let soon_out = |path: &PathHealth| now - path.moved < 2 * *timeout;
             let stands_still = peer.paths.iter().any(|path| stands(path) && soon_out(path));
             if let Some(link) = stream.link.as_deref_mut() {
-                let seen = (link.heard, link.received.prefix());
+                let seen = (link.ack_received, link.received.prefix());
                 if seen != peer.seen {
                     peer.alive = now;
                 }

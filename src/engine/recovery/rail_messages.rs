@@ -75,7 +75,7 @@ impl Recovery {
         }
     }
 
-    /// Takes in what a peer says. Answers are noted, as with all messages.
+    /// Takes in what a peer says. Answers are queued, as with all messages.
     #[cold]
     pub(in crate::engine) fn heard_of_rails<P: Port>(
         &mut self,

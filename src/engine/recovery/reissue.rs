@@ -26,9 +26,9 @@ use crate::engine::posting::Core;
 use crate::engine::recovery::Recovery;
 use crate::engine::staging::Staging;
 use crate::engine::staging::state::{LocalEnd, RemoteEnd};
-use crate::engine::state::queue::Queue;
+use crate::engine::state::segment::queue::Queue;
+use crate::engine::state::segment::waits::{REISSUES, Waits};
 use crate::engine::state::segment::{Kind, Segment, Stage};
-use crate::engine::state::waits::{REISSUES, Waits};
 use crate::engine::wire::rails::Rails;
 use crate::engine::wire::window::Seq;
 
@@ -124,7 +124,7 @@ impl Recovery {
             let segment = &core.segments[index];
             if segment.pe != pe || segment.kind == Kind::FabricAtomic {
                 rest.push(&mut core.segments, index);
-            } else if segment.kind.is_noted() && segment.message().is_some() {
+            } else if !segment.kind.is_rma() && segment.message().is_some() {
                 messages.push(Token(index));
             } else {
                 core.lose(Token(index), false);
@@ -264,7 +264,7 @@ impl Recovery {
         }
         if waits.has(Waits::LANDED) {
             core.segments[token.0].stage = Stage::Posted;
-            core.unweigh_completed(token);
+            core.end_load_completed(token);
             core.completed(token);
             return false;
         }
@@ -307,9 +307,9 @@ impl Recovery {
             core.segments[token.0].stage = Stage::Staged;
             staging.next_part(core, token);
         } else {
-            if segment.cut {
+            if segment.is_stripe {
                 let now = core.port.now();
-                core.weigh(token, now);
+                core.add_load(token, now);
             }
             core.queue(token, hop.rail);
         }

@@ -26,8 +26,8 @@ use crate::engine::port::{Port, PortError};
 use crate::engine::posting::Core;
 use crate::engine::recovery::Recovery;
 use crate::engine::recovery::health::{Answer, Closing};
+use crate::engine::state::segment::waits::Waits;
 use crate::engine::state::segment::{Segment, Stage};
-use crate::engine::state::waits::Waits;
 
 /// Most turns in which what has come in is taken before a rail is closed.
 pub(in crate::engine) const LAST_TURNS: u32 = 4096;

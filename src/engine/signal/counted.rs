@@ -144,7 +144,7 @@ impl Signals {
         let first = counts(link).first_waiting().map(|(first, ..)| first);
         link.waits_for_data(first);
         link.check_wanted();
-        core.note_control(pe);
+        core.queue_control(pe);
     }
 
     /// Looks for signals whose data does not come.

@@ -140,7 +140,7 @@ impl Staging {
             key,
         };
         segment.stage = Stage::Ready;
-        core.weigh_fragment(token);
+        core.add_fragment_load(token);
         core.dispatch(token, rail);
     }
 
@@ -167,7 +167,7 @@ impl Staging {
         }
         if let (Role::Get, RemoteEnd::Exposed(_)) = (fragment.role, fragment.remote_end) {
             let ticket = core.segments[token.0].ticket(token);
-            core.note(pe, What::Release { ticket });
+            core.queue_unnumbered(pe, What::Release { ticket });
             self.end_request(core, pe, token);
         }
         match (fragment.role, fragment.local_end) {
@@ -415,7 +415,7 @@ impl Staging {
 
     /// A fragment of this lane's ends, done or not; or one of a peer's, whom nobody tells.
     pub(in crate::engine) fn drop_fragment<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
-        core.unweigh(token, false);
+        core.end_load(token, false);
         if core.segments[token.0].kind == Kind::PeerRequest {
             return self.release_peer_request(core, token);
         }

@@ -94,7 +94,7 @@ impl Staging {
         if let (Role::Ask(_), true) = (role, len <= MAX_PAYLOAD) {
             let mut bytes = [0; MAX_PAYLOAD];
             return match self.load_at(core, place, &mut bytes[..len]) {
-                Ok(()) => core.note(pe, What::Loaded { ticket, bytes, len }),
+                Ok(()) => core.queue_unnumbered(pe, What::Loaded { ticket, bytes, len }),
                 Err(error) => self.refuse(core, pe, ticket, &error.to_string()),
             };
         }
@@ -129,7 +129,7 @@ impl Staging {
         };
         let rail = path.rail;
         self.state().peer_segments += 1;
-        core.apart += 1;
+        core.reserved += 1;
         let segment = &mut core.segments[token.0];
         segment.pe = pe;
         segment.born = core.watchdog.stamp();
@@ -154,7 +154,7 @@ impl Staging {
         self.leave_chunk(core, token);
         core.segments.give(token);
         self.state().peer_segments -= 1;
-        core.apart -= 1;
+        core.reserved -= 1;
     }
 
     /// What a peer wanted is done, or cannot be.
@@ -166,7 +166,7 @@ impl Staging {
     ) {
         let pe = core.segments[token.0].pe;
         self.release_peer_request(core, token);
-        core.note(pe, answer);
+        core.queue_unnumbered(pe, answer);
     }
 
     /// What a peer asked for is in a chunk, where it may be read until it says that it has been.
@@ -181,7 +181,7 @@ impl Staging {
         let (Some(chunk), Some(bouncing)) = (chunk, self.bouncing()) else { return };
         let from = bouncing.exposure(chunk);
         self.tell_keys(core, pe, from);
-        core.note(pe, What::Exposed { ticket, from });
+        core.queue_unnumbered(pe, What::Exposed { ticket, from });
         self.state().lent.push(token);
     }
 
@@ -209,7 +209,7 @@ impl Staging {
         }
         let Some(view) = core.regions.named(of.slot, of.stamp) else { return };
         for first in (0..view.keys.len()).step_by(KEYS_PER_MESSAGE) {
-            core.note(pe, What::Keys { view: Arc::clone(&view), first: first as u8 });
+            core.queue_unnumbered(pe, What::Keys { view: Arc::clone(&view), first: first as u8 });
         }
     }
 
@@ -252,7 +252,7 @@ impl Staging {
         why: &str,
     ) {
         let refusal = refusal(pe, ticket, why);
-        core.note(pe, refusal);
+        core.queue_unnumbered(pe, refusal);
     }
 }
 

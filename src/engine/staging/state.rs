@@ -8,8 +8,8 @@ use crate::engine::port::Desc;
 use crate::engine::port::copies::{Bounce, CopyDirection, CopyPort, MAX_CHUNKS};
 use crate::engine::staging::chunks::{Chunk, Chunks};
 use crate::engine::staging::exposures::Exposures;
-use crate::engine::state::queue::Queue;
 use crate::engine::state::regions::{Installed, LaneKind, Place, View};
+use crate::engine::state::segment::queue::Queue;
 use crate::engine::wire::message::{Spot, Ticket};
 use crate::engine::wire::staged::Exposure;
 

@@ -2,8 +2,8 @@
 
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::state::counts::{Counts, Tags};
-use crate::engine::state::queue::Queue;
 use crate::engine::state::segment::NIL;
+use crate::engine::state::segment::queue::Queue;
 use crate::engine::wire::message::{Packet, Ticket};
 use crate::engine::wire::window::{Received, Seq, WINDOW};
 
@@ -44,7 +44,7 @@ pub(in crate::engine) struct Link {
     pub(in crate::engine) oldest: u32,
     pub(in crate::engine) newest: u32,
     /// The latest acknowledgement that the peer has given.
-    pub(in crate::engine) heard: Seq,
+    pub(in crate::engine) ack_received: Seq,
     /// Messages that wait for the window, in the order in which they were to leave.
     pub(in crate::engine) waiting: Queue,
     /// The places of fetching operations that have no reply yet, a bit each.
@@ -56,7 +56,7 @@ pub(in crate::engine) struct Link {
     /// What has arrived from the peer.
     pub(in crate::engine) received: Received,
     /// The latest acknowledgement that the peer was given.
-    acked: Seq,
+    ack_sent: Seq,
     /// The peer asked for everything before this number to be acknowledged.
     wanted: Option<Seq>,
     /// Control messages that are due; the lane's control queue knows of the stream then.
@@ -84,13 +84,13 @@ impl Link {
             next: FIRST,
             oldest: NIL,
             newest: NIL,
-            heard: FIRST,
+            ack_received: FIRST,
             waiting: Queue::EMPTY,
             fetches: 0,
             replies: None,
             requested: FIRST,
             received: Received::new(FIRST),
-            acked: FIRST,
+            ack_sent: FIRST,
             wanted: None,
             request_due: false,
             ack_due: false,
@@ -196,7 +196,7 @@ impl Link {
             _ => Some(seq),
         };
         // What waits for its data may wait long; what is before it need not.
-        if self.unapplied.is_some() && self.ack() != self.acked {
+        if self.unapplied.is_some() && self.ack() != self.ack_sent {
             self.ack_due = true;
         }
         self.check_wanted();
@@ -211,7 +211,7 @@ impl Link {
             self.wanted = None;
             self.ack_due = true;
         }
-        if ack.after(self.acked) >= WINDOW / 2 {
+        if ack.after(self.ack_sent) >= WINDOW / 2 {
             self.ack_due = true;
         }
     }
@@ -229,7 +229,7 @@ impl Link {
     /// A message with this acknowledgement has left.
     #[inline]
     pub(in crate::engine) fn carried(&mut self, ack: Seq) {
-        self.acked = ack;
+        self.ack_sent = ack;
         self.ack_due = false;
     }
 }

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use crate::engine::ids::Pe;
 use crate::engine::port::RailLimits;
 use crate::engine::rails::counters::RailCounters;
-use crate::engine::state::queue::Queue;
-use crate::engine::state::segments::SegmentTable;
+use crate::engine::state::segment::queue::Queue;
+use crate::engine::state::segment::table::SegmentTable;
 
 /// Taken off a rail's room while segments wait in its queue. Above any depth.
 const QUEUED: i32 = 1 << 30;

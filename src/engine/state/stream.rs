@@ -7,9 +7,9 @@ use crate::engine::rails::counters::PeerCounters;
 use crate::engine::rails::pairing::first_rail;
 use crate::engine::rails::paths::{Hop, PathTable};
 use crate::engine::state::link::Link;
-use crate::engine::state::queue::Queue;
+use crate::engine::state::segment::queue::Queue;
+use crate::engine::state::segment::table::SegmentTable;
 use crate::engine::state::segment::{Plain, Segment, WriteClass};
-use crate::engine::state::segments::SegmentTable;
 use crate::engine::state::watch::Watch;
 
 /// State of one (lane, peer). Opened at the first operation to the peer.

@@ -4,7 +4,7 @@ use crate::engine::error::EngineError;
 use crate::engine::ids::Pe;
 use crate::engine::port::Port;
 use crate::engine::posting::Core;
-use crate::engine::posting::load::Cut;
+use crate::engine::posting::load::Stripe;
 use crate::engine::rails::paths::Hop;
 use crate::engine::request::Request;
 use crate::engine::state::operation::OpId;
@@ -18,7 +18,7 @@ pub(in crate::engine) fn pinned_path<P: Port>(
     len: usize,
 ) -> Result<Hop, EngineError> {
     let next = core.stream_to(pe)?.next;
-    if len < core.balance.weighed_from {
+    if len < core.balance.balanced_from {
         return Ok(next);
     }
     let now = core.port.now();
@@ -39,17 +39,17 @@ pub(in crate::engine) fn submit_pinned<P: Port>(
     let pe = request.pe;
     core.check_stream(pe)?;
     let closed = core.streams.find(pe).is_some_and(Stream::is_closed);
-    let weighed = !closed && request.len >= core.balance.weighed_from;
-    let has_room = if weighed { core.cuts.is_left() } else { core.has_transfer_room() };
+    let balanced = !closed && request.len >= core.balance.balanced_from;
+    let has_room = if balanced { core.stripes.is_left() } else { core.has_transfer_room() };
     if request.len == 0 || !has_room {
         return Ok(());
     }
     let transfer = core.transfer(request, 0, request.len, hop)?;
     *sent = request.len;
-    if weighed {
+    if balanced {
         let now = core.port.now();
-        let cut = number.map_or(Cut::Plain, Cut::Ordered);
-        core.send_cut(cut, pe, hop, transfer, OpId::NONE, None, now);
+        let cut = number.map_or(Stripe::Plain, Stripe::Ordered);
+        core.send_stripe(cut, pe, hop, transfer, OpId::NONE, None, now);
     } else if let Some(token) = core.segments.take() {
         core.fill(token, pe, hop, transfer, OpId::NONE, Kind::Transfer);
         if let Some(number) = number {

@@ -5,12 +5,12 @@
 //! What no rail wants yet of an operation waits in the lane's *pool*, as one segment of the table, which
 //! stands for the rest and knows all that is needed to cut it. For stream, fence and operation it is a
 //! segment like any other: it is under way until the last byte has been cut off, and behind a fence it is
-//! held whole. Its cuts are segments of their own.
+//! held whole. Its stripes are segments of their own.
 //!
 //! # Why it cannot deadlock
 //! Cuts have slots set aside for them ([`segments_for`]), which neither the pool nor anything else takes.
 //! What waits in the pool waits for (a) such a slot or (b) a rail that has less ahead; both come with
-//! completions of cuts that are out, and if none are out there is nothing to wait for. When the pool is
+//! completions of stripes that are out, and if none are out there is nothing to wait for. When the pool is
 //! full the submitter is held, in a call that runs the loop.
 
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ use crate::engine::error::EngineError;
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::{Direction, Port, RailLimits};
 use crate::engine::posting::Core;
-use crate::engine::posting::load::Cut;
+use crate::engine::posting::load::Stripe;
 use crate::engine::request::{LocalSide, Request};
 use crate::engine::signal::counted::Counting;
 use crate::engine::state::operation::OpId;
@@ -31,21 +31,21 @@ const POOL: usize = 64;
 
 /// Looks at the pool after which it is gone through although nothing has ended: rates change with time
 /// too.
-const LOOKS: u32 = 64;
+const TURNS: u32 = 64;
 
-/// Segments that are set aside for operations in the pool and for their cuts.
+/// Segments that are set aside for operations in the pool and for their stripes.
 pub(in crate::engine) fn segments_for(limits: &[RailLimits]) -> u32 {
-    if limits.len() > 1 { POOL as u32 + cuts_for(limits) } else { 0 }
+    if limits.len() > 1 { POOL as u32 + stripes_for(limits) } else { 0 }
 }
 
-/// Most cuts under way.
-pub(in crate::engine) fn cuts_for(limits: &[RailLimits]) -> u32 {
+/// Most stripes under way.
+pub(in crate::engine) fn stripes_for(limits: &[RailLimits]) -> u32 {
     limits.iter().map(|rail| rail.depth.clamp(4, 128)).sum()
 }
 
 /// What is needed to cut an operation.
 #[derive(Debug)]
-struct Bulk {
+struct Pooled {
     remote: HandleBytes,
     remote_addr: u64,
     addr: usize,
@@ -53,11 +53,11 @@ struct Bulk {
     len: usize,
     /// Bytes that have been cut off.
     sent: usize,
-    /// The remote data of its cuts, if the peer counts them.
+    /// The remote data of its stripes, if the peer counts them.
     data: Option<u32>,
 }
 
-impl Bulk {
+impl Pooled {
     fn request(&self, pe: Pe, direction: Direction) -> Request<'_> {
         Request {
             direction,
@@ -74,13 +74,13 @@ impl Bulk {
 #[derive(Debug)]
 pub(in crate::engine) struct Pool {
     /// By the segments' pool place. It grows to the number that wait at a time.
-    places: Vec<Bulk>,
+    places: Vec<Pooled>,
     free: Vec<u32>,
     /// Those that may be cut, oldest first.
     pool: VecDeque<Token>,
     /// Bytes of those in the pool that have not been cut off.
     pooled: u64,
-    looks: u32,
+    turns: u32,
 }
 
 impl Pool {
@@ -91,7 +91,7 @@ impl Pool {
             free: Vec::with_capacity(most),
             pool: VecDeque::with_capacity(most),
             pooled: 0,
-            looks: 0,
+            turns: 0,
         }
     }
 
@@ -100,7 +100,7 @@ impl Pool {
         !self.free.is_empty() || self.places.len() < POOL
     }
 
-    fn enter(&mut self, bulk: Bulk) -> u32 {
+    fn enter(&mut self, bulk: Pooled) -> u32 {
         if let Some(index) = self.free.pop() {
             self.places[index as usize] = bulk;
             return index;
@@ -111,11 +111,11 @@ impl Pool {
 
     /// Whether the pool is to be gone through.
     fn is_due(&mut self, load_changed: &mut bool) -> bool {
-        self.looks += 1;
-        if self.pool.is_empty() || !*load_changed && self.looks < LOOKS {
+        self.turns += 1;
+        if self.pool.is_empty() || !*load_changed && self.turns < TURNS {
             return false;
         }
-        (*load_changed, self.looks) = (false, 0);
+        (*load_changed, self.turns) = (false, 0);
         true
     }
 }
@@ -123,7 +123,7 @@ impl Pool {
 impl Pool {
     /// As [`Lane::submit`], for an operation whose rails are chosen by load, which is not staged.
     #[inline(never)]
-    pub(in crate::engine) fn submit_weighed<P: Port>(
+    pub(in crate::engine) fn submit_balanced<P: Port>(
         &mut self,
         core: &mut Core<P>,
         request: &Request<'_>,
@@ -142,8 +142,8 @@ impl Pool {
                 let len = core.balance.next_len(request.len, left, at);
                 let Some(hop) = core.pick(request.pe, len, left as u64, now) else { break };
                 let transfer = core.transfer(request, *sent, len, &hop)?;
-                let cut = data.map_or(Cut::Plain, Cut::Counted);
-                core.send_cut(cut, request.pe, &hop, transfer, op, None, now);
+                let cut = data.map_or(Stripe::Plain, Stripe::Counted);
+                core.send_stripe(cut, request.pe, &hop, transfer, op, None, now);
                 *sent += len;
                 if let Some(counting) = counting.as_deref_mut() {
                     counting.segments += 1;
@@ -183,10 +183,10 @@ impl Pool {
             LocalSide::Value(_) => (0, None),
         };
         let remote = *remote_handle;
-        let bulk = Bulk { remote, remote_addr, addr, handle, len, sent, data };
+        let bulk = Pooled { remote, remote_addr, addr, handle, len, sent, data };
         let segment = &mut core.segments[token.0];
         segment.set_pool_place(self.enter(bulk));
-        core.apart += 1;
+        core.reserved += 1;
         segment.pe = pe;
         segment.count_for(op.0);
         segment.born = core.watchdog.stamp();
@@ -197,13 +197,13 @@ impl Pool {
             core.ops.add(op.0);
         }
         if core.passes_fence(token) {
-            self.begin_bulk(core, token);
+            self.begin_pooled(core, token);
         }
         self.hand_out(core);
     }
 
     /// An operation that no fence holds may be cut.
-    pub(in crate::engine) fn begin_bulk<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
+    pub(in crate::engine) fn begin_pooled<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
         let segment = &mut core.segments[token.0];
         segment.stage = Stage::Pooled;
         let bulk = &self.places[segment.pool_place() as usize];
@@ -236,7 +236,7 @@ impl Pool {
 
     /// Cuts off an operation what rails want. Whether it has left the pool.
     fn cut<P: Port>(&mut self, core: &mut Core<P>, token: Token, now: u64) -> bool {
-        // Its cuts belong to its batch.
+        // Its stripes belong to its batch.
         let submitted = core.segments.batches.enter(core.segments[token.0].batch());
         let has_left = self.cut_in_batch(core, token, now);
         core.segments.batches.enter(submitted);
@@ -249,12 +249,12 @@ impl Pool {
         let index = core.segments[token.0].pool_place() as usize;
         loop {
             if core.check_stream(pe).is_err() {
-                self.drop_bulk(core, token);
+                self.drop_pooled(core, token);
                 return true;
             }
-            let Bulk { len, sent, remote_addr, data, .. } = self.places[index];
+            let Pooled { len, sent, remote_addr, data, .. } = self.places[index];
             if sent == len {
-                self.leave_bulk(core, token);
+                self.leave_pool(core, token);
                 core.segments.give(token);
                 if op != OpId::NONE {
                     core.op_done(op.0);
@@ -272,8 +272,8 @@ impl Pool {
                 Ok(transfer) => {
                     self.places[index].sent += bytes;
                     self.pooled -= bytes as u64;
-                    let cut = data.map_or(Cut::Plain, Cut::Counted);
-                    core.send_cut(cut, pe, &hop, transfer, op, Some(class), now);
+                    let cut = data.map_or(Stripe::Plain, Stripe::Counted);
+                    core.send_stripe(cut, pe, &hop, transfer, op, Some(class), now);
                 }
                 Err(failed) => core.fail_stream(pe, failed),
             }
@@ -281,7 +281,7 @@ impl Pool {
     }
 
     /// What waits in the pool, or is held, ends or needs no more waiting: its place is given back.
-    pub(in crate::engine) fn leave_bulk<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
+    pub(in crate::engine) fn leave_pool<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
         let segment = &mut core.segments[token.0];
         let index = segment.pool_place();
         if segment.stage == Stage::Pooled {
@@ -291,12 +291,12 @@ impl Pool {
             core.ready -= 1;
         }
         self.free.push(index);
-        core.apart -= 1;
+        core.reserved -= 1;
     }
 
     /// What waits in the pool, or is held, ends undone.
-    pub(in crate::engine) fn drop_bulk<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
-        self.leave_bulk(core, token);
+    pub(in crate::engine) fn drop_pooled<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
+        self.leave_pool(core, token);
         core.end_dropped(token);
     }
 }

@@ -67,8 +67,8 @@ impl Pair {
         };
         let signals = [SignalEngine::Auto, SignalEngine::Chained, SignalEngine::Counted];
         let signals = signals[random.below(3)];
-        let weighed_from = [9, 1 << 20][random.below(2)];
-        let spread = Spread { weighed_from, ..Spread::ROUND_ROBIN };
+        let balanced_from = [9, 1 << 20][random.below(2)];
+        let spread = Spread { balanced_from, ..Spread::ROUND_ROBIN };
         let (mut lanes, mut tables, mut bases, mut handles) = (vec![], vec![], vec![], vec![]);
         for pe in 0..2 {
             let me = Pe(pe);

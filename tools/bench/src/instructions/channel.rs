@@ -9,7 +9,7 @@ use nvshmem_sim::BoxError;
 use nvshmem_transport_libfabric::channel::measure::Pump;
 use nvshmem_transport_libfabric::engine::Watchdog;
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::lane::fast_path::{Common, Rest};
+use nvshmem_transport_libfabric::engine::lane::fast_path::{FastTransfer, NotStarted};
 use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, SignalEngine};
 use nvshmem_transport_libfabric::engine::port::{Access, Desc, Direction, Local, PeerAddr};
 use nvshmem_transport_libfabric::engine::rails::balance::Spread;
@@ -116,10 +116,10 @@ fn start(
     let local = Local::Memory { addr: addr as usize + 64, desc: Desc(0) };
     let direction = Direction::Write;
     match lane
-        .start_at_once_in(Common { direction, pe: Pe(1), handle, addr, local, len: BYTES }, batch)
+        .try_start(FastTransfer { direction, pe: Pe(1), handle, addr, local, len: BYTES }, batch)
     {
         Ok(()) => Ok(()),
-        Err(Rest::Untried(_) | Rest::Declined(_)) => {
+        Err(NotStarted::Untried(_) | NotStarted::Declined(_)) => {
             Err("a put was not started at once".into())
         }
     }

@@ -21,7 +21,7 @@ use nvshmem_transport_libfabric::channel::bootstrap::{TcpBootstrap, TcpOptions};
 use nvshmem_transport_libfabric::channel::measure::ProxyView;
 use nvshmem_transport_libfabric::channel::{Channel, Options as ChannelOptions};
 use nvshmem_transport_libfabric::engine::ids::Pe;
-use nvshmem_transport_libfabric::engine::lane::fast_path::{Common, Rest};
+use nvshmem_transport_libfabric::engine::lane::fast_path::{FastTransfer, NotStarted};
 use nvshmem_transport_libfabric::engine::port::{Desc, Direction, Local};
 use nvshmem_transport_libfabric::engine::state::batch::Batch;
 
@@ -201,11 +201,11 @@ fn puts(view: &mut ProxyView<'_>, heap: usize) -> Result<(), String> {
         let offset = (put % 1024) * 64;
         let local = Local::Memory { addr: heap + offset as usize + 8, desc: Desc(0) };
         let (direction, pe, addr, handle) = (Direction::Write, Pe(1), base + offset, &handle);
-        let common = Common { direction, pe, handle, addr, local, len: BYTES };
-        let started = match lane.start_at_once_in(common, Batch::NONE) {
+        let common = FastTransfer { direction, pe, handle, addr, local, len: BYTES };
+        let started = match lane.try_start(common, Batch::NONE) {
             Ok(()) => Ok(()),
-            Err(Rest::Declined(declined)) => lane.start_declined(declined),
-            Err(Rest::Whole(_)) => {
+            Err(NotStarted::Declined(declined)) => lane.start_declined(declined),
+            Err(NotStarted::Untried(_)) => {
                 use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
                 let local = LocalSide::Memory { addr: heap + offset as usize + 8, handle: None };
                 let (remote_handle, remote_addr) = (handle, addr);

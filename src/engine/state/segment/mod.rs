@@ -1,10 +1,14 @@
 //! A segment: what it is, where it is on its way, and what it knows of what it is for.
 
+pub(in crate::engine) mod queue;
+pub(in crate::engine) mod table;
+pub(in crate::engine) mod waits;
+
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::{Context, Desc, Direction, Local, Transfer};
 use crate::engine::request::ResultPlace;
 use crate::engine::state::batch::Batch;
-use crate::engine::state::waits::Waits;
+use crate::engine::state::segment::waits::Waits;
 use crate::engine::wire::format::{Tag, Ticket};
 use crate::engine::wire::window::Seq;
 
@@ -48,9 +52,9 @@ pub(in crate::engine) enum Kind {
     /// The same, with remote data that the peer counts.
     Counted,
     /// The same as a transfer, of an operation whose rail is chosen by load.
-    Weighed,
+    Stripe,
     /// The rest of such an operation, which is not bytes for one rail yet: see [`crate::engine::striping::pool`].
-    Bulk,
+    Pooled,
     /// A message whose request returns nothing. It ends with the peer's acknowledgement.
     Message,
     /// The same, for a signal whose data the peer counts. With it ends the use of its tag.
@@ -73,18 +77,18 @@ pub(in crate::engine) enum Kind {
 }
 
 impl Kind {
-    /// Whether it has a place in the table of messages or among the atomics of the fabric, rather than
-    /// being bytes that the fabric moves.
+    /// Whether it is bytes that the fabric moves as they are, rather than having a place in the table of
+    /// messages, in the pool or among the atomics of the fabric.
     #[inline]
-    pub(in crate::engine) fn is_noted(self) -> bool {
-        use Kind::{Counted, Ordered, Reissued, Transfer, Weighed};
-        !matches!(self, Transfer | Counted | Weighed | Ordered | Reissued)
+    pub(in crate::engine) fn is_rma(self) -> bool {
+        use Kind::{Counted, Ordered, Reissued, Stripe, Transfer};
+        matches!(self, Transfer | Counted | Stripe | Ordered | Reissued)
     }
 
     /// Whether it is moved by a mechanism, step by step, rather than posted as it is.
     #[inline]
     pub(in crate::engine) fn has_mover(self) -> bool {
-        matches!(self, Kind::Bulk | Kind::Staged | Kind::PeerRequest)
+        matches!(self, Kind::Pooled | Kind::Staged | Kind::PeerRequest)
     }
 
     /// Whether its message ends with an answer, and not by being acknowledged.
@@ -143,9 +147,9 @@ pub(in crate::engine) struct Segment {
     /// The rail it goes out on.
     pub(in crate::engine) rail: RailId,
     /// Its bytes are among those that its rail has ahead: see [`crate::engine::striping::pool`]. Not in a free slot.
-    pub(in crate::engine) weighed: bool,
-    /// It has one of the slots set aside for cuts. Not in a free slot.
-    pub(in crate::engine) cut: bool,
+    pub(in crate::engine) in_load: bool,
+    /// It has one of the slots set aside for stripes. Not in a free slot.
+    pub(in crate::engine) is_stripe: bool,
     /// If it is [`COUNTED`]: its batch, or [`Batch::NONE`].
     pub(super) batch: Batch,
     /// While held: which fence it waits for. Once it was lost sight of: what of [`Waits`].
@@ -275,7 +279,7 @@ impl Segment {
     /// Its message in the message table, if it has one.
     #[inline(always)]
     pub(in crate::engine) fn message(&self) -> Option<u32> {
-        debug_assert!(!matches!(self.kind, Kind::Bulk | Kind::FabricAtomic));
+        debug_assert!(!matches!(self.kind, Kind::Pooled | Kind::FabricAtomic));
         (self.place != NIL).then_some(self.place)
     }
 
@@ -300,13 +304,13 @@ impl Segment {
 
     /// Its place in the pool of operations that wait for rails.
     pub(in crate::engine) fn pool_place(&self) -> u32 {
-        debug_assert_eq!(self.kind, Kind::Bulk);
+        debug_assert_eq!(self.kind, Kind::Pooled);
         self.place
     }
 
     /// It waits for rails in this place of the pool.
     pub(in crate::engine) fn set_pool_place(&mut self, place: u32) {
-        (self.kind, self.place) = (Kind::Bulk, place);
+        (self.kind, self.place) = (Kind::Pooled, place);
     }
 
     /// Its slot among the atomics of the fabric.
@@ -421,8 +425,8 @@ impl Segment {
         born: 0,
         place: NIL,
         rail: RailId(0),
-        weighed: false,
-        cut: false,
+        in_load: false,
+        is_stripe: false,
         batch: Batch::NONE,
         wait: 0,
         data: 0,

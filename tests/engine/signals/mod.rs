@@ -1,5 +1,9 @@
 //! Signals and atomics on the fake: several lanes at once, every engine, every misbehaviour.
 
+mod counted;
+mod fabric_atomics;
+mod separate;
+
 use std::collections::HashMap;
 
 use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
@@ -16,8 +20,8 @@ use nvshmem_transport_libfabric::engine::wire::message::{Body, Message, Packet, 
 use nvshmem_transport_libfabric::engine::wire::window::Seq;
 use test_support::seeds::for_seeds;
 
-use super::as_entry::AsEntry as _;
-use super::job::{Job, Member, Random, Shape, random_lonely, random_rates, random_spread};
+use crate::as_entry::AsEntry as _;
+use crate::job::{Job, Member, Random, Shape, random_lonely, random_rates, random_spread};
 
 /// Where the peers' heaps are.
 pub(crate) struct Targets(pub(crate) Vec<(usize, HandleBytes)>);

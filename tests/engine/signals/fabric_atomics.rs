@@ -10,9 +10,9 @@ use nvshmem_transport_libfabric::engine::wire::message::{Body, Message, Packet, 
 use nvshmem_transport_libfabric::engine::wire::window::Seq;
 use test_support::seeds::for_seeds;
 
-use super::as_entry::AsEntry as _;
-use super::job::{Job, Random, Shape};
-use super::signals::{Targets, race, random_script, random_shape};
+use super::{Targets, race, random_script, random_shape};
+use crate::as_entry::AsEntry as _;
+use crate::job::{Job, Random, Shape};
 
 fn native(random: &mut Random) -> Shape {
     Shape { native: true, ..random_shape(random) }

@@ -9,9 +9,9 @@ use nvshmem_transport_libfabric::engine::ids::Pe;
 use nvshmem_transport_libfabric::engine::port::Direction;
 use nvshmem_transport_libfabric::engine::request::PutSignalRequest;
 
-use super::as_entry::AsEntry as _;
-use super::job::{Job, Random, Shape};
-use super::signals::{Targets, race, random_script, random_shape};
+use super::{Targets, race, random_script, random_shape};
+use crate::as_entry::AsEntry as _;
+use crate::job::{Job, Random, Shape};
 use test_support::seeds::for_seeds;
 
 /// The operations that are signals' own.

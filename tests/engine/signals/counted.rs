@@ -11,9 +11,9 @@ use nvshmem_transport_libfabric::engine::wire::message::{Mark, Tag};
 use nvshmem_transport_libfabric::engine::wire::window::WINDOW;
 use test_support::seeds::for_seeds;
 
-use super::as_entry::AsEntry as _;
-use super::job::{Job, Member, Random, Shape};
-use super::signals::{Targets, race, random_script};
+use super::{Targets, race, random_script};
+use crate::as_entry::AsEntry as _;
+use crate::job::{Job, Member, Random, Shape};
 
 fn shape() -> Shape {
     Shape { signals: SignalEngine::Counted, max_segment: 64, ..Shape::default() }
@@ -60,6 +60,33 @@ fn a_signal_costs_its_sender_no_turn() {
     put_signal(&mut job.members[0], &targets, 0, 600).unwrap();
     turn(&mut job, 1, 10_000);
     assert_eq!(word(&job, 0), 0);
+}
+
+/// What each way is worth where the way is long: how often its length goes by until the target has the signal.
+#[test]
+fn counting_saves_a_way_where_messages_overtake_writes() {
+    // Polls take next to nothing beside it.
+    const WAY: u64 = 1_000_000_000;
+    let ways = |signals: SignalEngine, orders_messages: bool, len: usize| {
+        let script = Script { delay: (WAY, WAY), ..Script::default() };
+        let shape = Shape { signals, orders_messages, max_segment: 1 << 10, ..shape() };
+        let mut job = Job::new(1, &shape, script);
+        let targets = Targets::of(&job);
+        put_signal(&mut job.members[0], &targets, 0, len).unwrap();
+        while word(&job, 0) == 0 {
+            // As a loop that waits: towards what comes next.
+            job.fabric.pass_time(WAY / 1000);
+            turn(&mut job, 0, 1);
+            turn(&mut job, 1, 1);
+        }
+        job.fabric.now() / WAY
+    };
+    assert_eq!(ways(SignalEngine::Eager, false, 100), 1);
+    assert_eq!(ways(SignalEngine::Ordered, true, 600), 1, "one rail");
+    // There with the data, and told of it a way later, as the fake does; a NIC tells at once.
+    assert_eq!(ways(SignalEngine::Counted, false, 600), 2);
+    // There, back, and there.
+    assert_eq!(ways(SignalEngine::Chained, false, 600), 3);
 }
 
 #[test]

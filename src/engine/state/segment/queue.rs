@@ -1,7 +1,7 @@
 //! A queue of segments, threaded through their slots.
 
 use crate::engine::state::segment::NIL;
-use crate::engine::state::segments::SegmentTable;
+use crate::engine::state::segment::table::SegmentTable;
 
 /// A first-in first-out queue of segments, threaded through their slots. A segment is in at
 /// most one queue at a time.
