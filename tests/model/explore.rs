@@ -52,8 +52,8 @@ enum Choice {
     LoseWrite(u32),
     /// A message is lost, likewise.
     LoseMessage(u32),
-    /// A rail of PE 0 fails with what is under way on it, likewise.
-    LoseRail(RailId),
+    /// A rail of a PE fails with what is under way on it, likewise.
+    LoseRail(usize, RailId),
     /// The lane that waits inside a call looks again.
     Resume,
     /// Whether a post or a send finds no room.
@@ -77,6 +77,20 @@ struct Search {
     seen: HashSet<u64>,
     /// Histories after which a lane's turn does nothing unless it is told more.
     idle: HashSet<u64>,
+    /// Where choices are drawn rather than all tried.
+    random: Option<Random>,
+}
+
+/// Numbers that follow from a seed (splitmix64).
+#[derive(Clone, Debug)]
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    /// One below the bound, which is not 0.
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        (mix(self.0, 0) % bound as u64) as usize
+    }
 }
 
 /// Unwinds out of a lane's call when an execution goes no further.
@@ -110,12 +124,40 @@ impl Explored {
 
 /// Runs all executions of a case. A broken rule is a panic, after the path to it was printed.
 pub(crate) fn explore(case: &Case) -> Explored {
+    explore_by(case, Search::default(), |explored, search| {
+        // The deepest fork with something left to try.
+        while let Some(fork) = search.path.last_mut() {
+            if let Some(next) = fork.left.pop() {
+                fork.taken = next;
+                return true;
+            }
+            search.path.pop();
+        }
+        explored.states = search.seen.len();
+        false
+    })
+}
+
+/// Runs so many executions of a case whose choices follow from the seed. As [`explore`] otherwise.
+pub(crate) fn wander(case: &Case, seed: u64, executions: u64) -> Explored {
+    let search = Search { random: Some(Random(seed)), ..Search::default() };
+    explore_by(case, search, |explored, search| {
+        search.path.clear();
+        explored.executions < executions
+    })
+}
+
+/// Runs executions of a case until `goes_on` says that there are no more to try.
+fn explore_by(
+    case: &Case,
+    mut search: Search,
+    goes_on: impl Fn(&mut Explored, &mut Search) -> bool,
+) -> Explored {
     let case = Rc::new(case.clone());
     let tables =
         [0, 1].map(|pe| RegionTable::new(ModelMemory { pe, rails: case.rails }, Pe(pe as u32)));
     let handles =
         [0, 1].map(|pe| tables[pe].register(heap(pe), HEAP, Access::LocalAndRemote).unwrap());
-    let mut search = Search::default();
     let mut explored = Explored::default();
     loop {
         search.at = 0;
@@ -147,17 +189,8 @@ pub(crate) fn explore(case: &Case) -> Explored {
         }
         explored.executions += 1;
         explored.longest = explored.longest.max(search.path.len());
-        // The deepest fork with something left to try.
-        loop {
-            let Some(fork) = search.path.last_mut() else {
-                explored.states = search.seen.len();
-                return explored;
-            };
-            if let Some(next) = fork.left.pop() {
-                fork.taken = next;
-                break;
-            }
-            search.path.pop();
+        if !goes_on(&mut explored, &mut search) {
+            return explored;
         }
     }
 }
@@ -219,7 +252,8 @@ impl Model {
                         for (pe, lane) in self.lanes.iter().enumerate() {
                             let lane = lane.borrow();
                             let has_work = lane.as_ref().is_some_and(Lane::has_work);
-                            assert!(!has_work || world.sides[pe].failed, "PE {pe} has work left");
+                            let failed = world.sides.iter().any(|side| side.failed);
+                            assert!(!has_work || failed, "PE {pe} has work left");
                         }
                     }
                     return ended;
@@ -237,7 +271,9 @@ impl Model {
                 Some(Choice::Resume) => break,
                 Some(choice) => self.act(choice),
                 None => {
-                    let stuck = self.enabled(&self.world.borrow()).is_empty();
+                    let world = self.world.borrow();
+                    // Who waits for a PE that has failed is told by its watchdog.
+                    let stuck = self.enabled(&world).is_empty() && !world.sides[1 - pe].failed;
                     assert!(!stuck, "PE {pe} waits inside a call and nothing can move");
                     resume_unwind(Box::new(Pruned));
                 }
@@ -257,16 +293,21 @@ impl Model {
                 search.at += 1;
                 return Some(taken);
             }
-            assert!(at < LONGEST, "an execution that does not end");
+            let longest = if search.random.is_some() { 20 * LONGEST } else { LONGEST };
+            assert!(at < longest, "an execution that does not end");
         }
         let world = self.world.borrow();
         let mut left = self.enabled(&world);
         let mut search = self.search.borrow_mut();
-        let taken = *left.last()?;
-        if !search.seen.insert(world.hash()) {
+        let mut taken = *left.last()?;
+        if let Some(random) = &mut search.random {
+            taken = left.swap_remove(random.below(left.len()));
+            left.clear();
+        } else if !search.seen.insert(world.hash()) {
             return None;
+        } else {
+            left.pop();
         }
-        left.pop();
         search.path.push(Fork { taken, left });
         search.at += 1;
         Some(taken)
@@ -297,7 +338,14 @@ impl Model {
         let mut search = self.search.borrow_mut();
         let at = search.at;
         if search.path.len() == at {
-            search.path.push(Fork { taken: first, left: vec![second] });
+            let fork = match &mut search.random {
+                Some(random) => {
+                    let taken = if random.below(4) == 0 { second } else { first };
+                    Fork { taken, left: Vec::new() }
+                }
+                None => Fork { taken: first, left: vec![second] },
+            };
+            search.path.push(fork);
         }
         search.at += 1;
         let taken = search.path[at].taken;
@@ -336,7 +384,7 @@ impl Model {
         for flight in &world.flights {
             if world.may_feed(flight.from, flight.rail, false) {
                 choices.push(Choice::Complete(flight.id));
-                if world.failures > 0 && flight.from == 0 && !flight.delivered {
+                if world.failures > 0 && !flight.delivered {
                     choices.push(Choice::LoseWrite(flight.id));
                 }
             }
@@ -354,17 +402,19 @@ impl Model {
                 }
             }
             // The loss of a control message is known only to who waits for it.
-            let losable = letter.from == 0 && letter.token.0 != u32::MAX && !letter.again;
-            if world.failures > 0 && losable && world.may_feed(0, letter.rail, false) {
+            let losable = letter.token.0 != u32::MAX && !letter.again;
+            if world.failures > 0 && losable && world.may_feed(letter.from, letter.rail, false) {
                 choices.push(Choice::LoseMessage(letter.id));
             }
         }
         if world.rail_failures > 0 {
-            for rail in (0..world.case.rails).map(RailId) {
-                let flies = world.flights.iter().any(|it| (it.from, it.rail) == (0, rail));
-                let goes = world.letters.iter().any(|it| (it.from, it.rail) == (0, rail));
-                if (flies || goes) && world.may_feed(0, rail, false) {
-                    choices.push(Choice::LoseRail(rail));
+            let rails = || (0..world.case.rails).map(RailId);
+            for (pe, rail) in (0..2).flat_map(|pe| rails().map(move |rail| (pe, rail))) {
+                let flies = world.flights.iter().any(|it| (it.from, it.rail) == (pe, rail));
+                let goes = world.letters.iter().any(|it| (it.from, it.rail) == (pe, rail));
+                let whole = world.dead_rails[pe].is_none();
+                if whole && (flies || goes) && world.may_feed(pe, rail, false) {
+                    choices.push(Choice::LoseRail(pe, rail));
                 }
             }
         }
@@ -404,6 +454,7 @@ impl Model {
                 world.notices.retain(|notice| notice.id != id);
                 let at = flight(&world, id).unwrap();
                 let gone = world.flights.remove(at);
+                world.has_lost[gone.from] = true;
                 world.feed(gone.from, gone.rail, false);
                 // What comes after it on an ordered rail does not come either.
                 world.letters.retain(|letter| !letter.after.contains(&id));
@@ -424,11 +475,12 @@ impl Model {
                 let inbox = &mut world.sides[arrived.to].inbox[arrived.to_rail.index()];
                 inbox.push_back(Mail::Message(arrived.bytes));
             }
-            Choice::LoseRail(rail) => world.fail_rail(rail),
+            Choice::LoseRail(pe, rail) => world.fail_rail(pe, rail),
             Choice::LoseMessage(id) => {
                 world.failures -= 1;
                 let at = letter(&world, id).unwrap();
                 let gone = world.letters.remove(at);
+                world.has_lost[gone.from] = true;
                 world.feed(gone.from, gone.rail, false);
                 let done = &mut world.sides[gone.from].done[gone.rail.index()];
                 done.push_back(Done::MessageFailed(gone.token));
@@ -486,7 +538,7 @@ impl Model {
                 let signal = self.atomic(number, op);
                 self.with_lane(pe, |lane| lane.signal(&PutSignalRequest { parts, signal }))
             }
-            What::Add | What::FetchAdd => {
+            What::SignalBehind | What::Add | What::FetchAdd => {
                 self.with_lane(pe, |lane| lane.amo(&self.atomic(number, op)))
             }
         };
@@ -537,7 +589,7 @@ impl Model {
 
     fn atomic(&self, number: usize, op: Op) -> AtomicRequest<'_> {
         let (code, offset) = match op.what {
-            What::Signal(_) => (AtomicOp::SignalAdd, place(number)),
+            What::Signal(_) | What::SignalBehind => (AtomicOp::SignalAdd, place(number)),
             What::FetchAdd => (AtomicOp::FetchAdd, 0),
             _ => (AtomicOp::Add, 0),
         };

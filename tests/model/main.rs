@@ -8,7 +8,8 @@
 //! which lane turns and when the next operation is issued.
 //!
 //! # Rules
-//! In every execution: no signal before its own data; nothing applied twice or lost; nothing behind
+//! In every execution: no signal before its own data, nor a signal sent by itself before the data of what
+//! its PE has sent before it; nothing applied twice or lost; nothing behind
 //! a fence before anything in front of it; when quiet returns everything is delivered and applied,
 //! and fetched values are stored, value before flag; it ends, with every lane idle, and never stops
 //! while something is outstanding. When something is lost, the sender is told, and the rules about
@@ -16,8 +17,9 @@
 //!
 //! # Bounds
 //! Two PEs, one or two rails, words of 8 bytes with a segment each, up to four operations. At most
-//! one lack of room, one duplicate and one loss (of a segment, a message or a rail of PE 0) in an
-//! execution, and of these as many together as each test says. One counted put under way to a peer, so that all have the same tag, or two. No
+//! one lack of room, one duplicate and one loss (of a segment, a message or a rail of either PE) in an
+//! execution, and of these as many together as each test says. Beyond these bounds, random programs of up to seven
+//! operations of each PE go random ways, with several of each together. One counted put under way to a peer, so that all have the same tag, or two. No
 //! state in which a lane waits inside a call while the other one does too.
 //!
 //! # That it can fail
@@ -32,15 +34,17 @@ mod program;
 mod world;
 
 use std::io::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use explore::{Explored, explore};
+use explore::{Explored, Random, explore, wander};
 use nvshmem_transport_libfabric::engine::lane::SignalEngine::{
     self, Auto, Chained, Counted, Eager, Ordered,
 };
-use program::What::{self, Add, Fence, FetchAdd, Put, Quiet, Signal};
+use program::What::{self, Add, Fence, FetchAdd, Put, Quiet, Signal, SignalBehind};
 use program::{Case, OPS};
 use test_support::full;
+use test_support::seeds::for_seeds;
 
 const KINDS: [What; 4] = [Put(1), Signal(1), Add, FetchAdd];
 
@@ -285,6 +289,102 @@ fn rail_losses() {
         }
     }
     explore_all("rail losses", cases);
+}
+
+/// A signal sent by itself comes behind the puts before it, and holds up none after it.
+#[test]
+fn signals_behind_puts() {
+    let programs: [&[What]; 6] = [
+        &[Put(2), SignalBehind],
+        &[Put(1), SignalBehind, Put(1)],
+        &[Put(1), SignalBehind, SignalBehind],
+        &[Signal(1), SignalBehind],
+        &[Put(1), Fence, SignalBehind],
+        &[Add, SignalBehind],
+    ];
+    let mut cases = Vec::new();
+    for ops in programs {
+        for signals in [Chained, Ordered, Eager] {
+            let case = named(signals, ops, &[]);
+            if full() {
+                cases.push(Case { again: 0, batch: 1, ..case.clone() });
+                cases.push(Case { duplicates: 0, ..case.clone() });
+            }
+            cases.push(Case { duplicates: 0, batch: 1, ..case.clone() });
+            cases.push(Case { failures: 1, again: 0, duplicates: 0, batch: 1, ..case });
+        }
+    }
+    explore_all("signals behind puts", cases);
+}
+
+/// Either PE loses something while both send: who has lost it is told, and the other is not held up for ever.
+#[test]
+fn losses_at_either_pe() {
+    let mut cases = Vec::new();
+    for (zero, one) in
+        [(Put(1), Add), (Add, Put(1)), (Put(1), Put(1)), (Add, Add), (FetchAdd, Put(1))]
+    {
+        let case = named(Auto, &[zero], &[one]);
+        let case = Case { again: 0, duplicates: 0, batch: 1, ..case };
+        cases.push(Case { failures: 1, ..case.clone() });
+        cases.push(Case { rail_failures: 1, ..case });
+    }
+    explore_all("losses at either PE", cases);
+}
+
+/// Executions of each random case.
+const WANDERED: u64 = 50;
+
+fn random_case(random: &mut Random) -> Case {
+    let mut program = || -> Vec<What> {
+        let len = random.below(OPS);
+        let whats = [
+            Put(1),
+            Put(2),
+            Put(3),
+            Signal(0),
+            Signal(1),
+            Signal(2),
+            SignalBehind,
+            Add,
+            FetchAdd,
+            Fence,
+            Quiet,
+        ];
+        (0..len).map(|_| whats[random.below(whats.len())]).collect()
+    };
+    let (zero, one) = (program(), program());
+    let signals = [Auto, Chained, Ordered, Eager, Counted][random.below(5)];
+    let mut case = named(signals, &zero, &one);
+    case.rails = 1 + random.below(3) as u8;
+    case.depth = [1, 2, 4][random.below(3)];
+    case.counted = 1 + random.below(3) as u16;
+    case.balanced = random.below(3) == 0;
+    case.again = random.below(6) as u32;
+    case.duplicates = random.below(4) as u32;
+    case.batch = 1 + random.below(4) as u32;
+    match random.below(6) {
+        0 => case.failures = 1,
+        1 => case.rail_failures = 1,
+        _ => {}
+    }
+    case
+}
+
+/// Longer programs than can be explored, by random ways.
+#[test]
+fn random_programs() {
+    let (all, ended) = (AtomicU64::new(0), AtomicU64::new(0));
+    for_seeds("random_programs", &[], 80, |seed| {
+        let case = random_case(&mut Random(seed));
+        let explored = wander(&case, seed, WANDERED);
+        all.fetch_add(explored.executions, Ordering::Relaxed);
+        ended.fetch_add(explored.ended, Ordering::Relaxed);
+    });
+    let (all, ended) = (all.into_inner(), ended.into_inner());
+    let _ = writeln!(std::io::stderr(), "random programs: {all} executions, {ended} to the end");
+    // The others end where a PE waits inside a call for one that has failed.
+    assert!(all <= WANDERED || ended > all / 2, "{ended} of {all} executions came to their end");
 }
 
 // The numbers of operations fit the bits of a set.

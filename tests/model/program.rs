@@ -15,6 +15,8 @@ pub(crate) enum What {
     Put(usize),
     /// A put of so many words, with its signal. None is a signal alone.
     Signal(usize),
+    /// A signal sent apart from its data: it comes behind the puts before it.
+    SignalBehind,
     /// An atomic add to the word that all share.
     Add,
     /// The same, fetching the word before.
@@ -42,7 +44,7 @@ impl Op {
         match self.what {
             What::Put(words) => 1..words + 1,
             What::Signal(words) => 0..words + 1,
-            What::Add | What::FetchAdd => 0..1,
+            What::SignalBehind | What::Add | What::FetchAdd => 0..1,
             What::Fence | What::Quiet => 0..0,
         }
     }
@@ -65,9 +67,9 @@ pub(crate) struct Case {
     pub(crate) again: u32,
     /// How many messages arrive a second time.
     pub(crate) duplicates: u32,
-    /// How many segments or messages of PE 0 fail.
+    /// How many segments or messages of either PE fail.
     pub(crate) failures: u32,
-    /// How many rails of PE 0 fail as a whole.
+    /// How many rails of either PE fail as a whole, at most one of each.
     pub(crate) rail_failures: u32,
     /// Most completions and messages that one turn finds.
     pub(crate) batch: u32,

@@ -154,8 +154,10 @@ pub(crate) struct World {
     pub(crate) duplicates: u32,
     pub(crate) failures: u32,
     pub(crate) rail_failures: u32,
-    /// The rail of PE 0 that has failed.
-    pub(crate) dead_rail: Option<RailId>,
+    /// The rail of each PE that has failed.
+    pub(crate) dead_rails: [Option<RailId>; 2],
+    /// Whether something of a PE's was lost.
+    pub(crate) has_lost: [bool; 2],
     /// Writes that may still be delivered at once. All others are delivered at the last moment: when
     /// their completion is reported, or a message arrives that comes after them. That is enough to
     /// find whatever any time of delivery would break: a lane does not notice deliveries, and a
@@ -195,7 +197,8 @@ impl World {
             duplicates: case.duplicates,
             failures: case.failures,
             rail_failures: case.rail_failures,
-            dead_rail: None,
+            dead_rails: [None; 2],
+            has_lost: [false; 2],
             early: 1,
             fed: None,
             blocked: None,
@@ -213,14 +216,15 @@ impl World {
 
     /// Whether PE `pe` has lost this rail.
     pub(crate) fn is_dead(&self, pe: usize, rail: RailId) -> bool {
-        pe == 0 && self.dead_rail == Some(rail)
+        self.dead_rails[pe] == Some(rail)
     }
 
-    /// A rail of PE 0 fails: what is under way on it is lost, but for data that is there already.
-    pub(crate) fn fail_rail(&mut self, rail: RailId) {
+    /// A rail of a PE fails: what is under way on it is lost, but for data that is there already.
+    pub(crate) fn fail_rail(&mut self, pe: usize, rail: RailId) {
         self.rail_failures -= 1;
-        self.dead_rail = Some(rail);
-        let on_it = |from: usize, at: RailId| from == 0 && at == rail;
+        self.dead_rails[pe] = Some(rail);
+        self.has_lost[pe] = true;
+        let on_it = |from: usize, at: RailId| from == pe && at == rail;
         let missing: Vec<u32> = self
             .flights
             .iter()
@@ -230,8 +234,8 @@ impl World {
         self.notices.retain(|notice| !missing.contains(&notice.id));
         self.flights.retain(|flight| !on_it(flight.from, flight.rail));
         self.letters.retain(|letter| !on_it(letter.from, letter.rail));
-        self.feed(0, rail, false);
-        self.sides[0].done[rail.index()].push_back(Done::RailFailed);
+        self.feed(pe, rail, false);
+        self.sides[pe].done[rail.index()].push_back(Done::RailFailed);
     }
 
     /// A lane was told something.
@@ -262,8 +266,9 @@ impl World {
         let done = self.sides[from].done.iter().flatten();
         let used = used || done.clone().any(|done| *done == Done::Completed(token));
         assert!(!used, "{token:?} is in flight");
+        let taken = |done: &&Done| matches!(done, Done::Completed(_) | Done::Failed(_));
         let in_flight = flights.filter(|flight| flight.rail == rail).count()
-            + self.sides[from].done[rail.index()].len();
+            + self.sides[from].done[rail.index()].iter().filter(taken).count();
         assert!(in_flight < self.case.depth as usize, "{rail} is over its depth");
         assert_eq!(transfer.key, key(to, to_rail), "the key is not of the rail addressed");
         let id = self.id();
@@ -290,6 +295,11 @@ impl World {
                 && (flight.from, flight.to, flight.rail) == (from, to, rail)
         });
         let after = before.map(|flight| flight.id).collect();
+        // A connection that orders has ended with the write that it lost, though the sender has not heard of it.
+        let lost = |done: &Done| matches!(done, Done::Failed(_));
+        if self.case.orders_messages && self.sides[from].done[rail.index()].iter().any(lost) {
+            return;
+        }
         let (id, bytes) = (self.id(), bytes.to_vec());
         let again = false;
         self.letters.push(Letter { id, from, rail, to, to_rail, token, bytes, after, again });
@@ -374,7 +384,8 @@ impl World {
         assert!(operand.is_power_of_two() && offset < HEAP, "{operand} at {addr:#x}");
         let number = operand.trailing_zeros() as usize;
         let op = self.case.op(number);
-        let expected = if matches!(op.what, What::Signal(_)) { place(number) } else { 0 };
+        let is_signal = matches!(op.what, What::Signal(_) | What::SignalBehind);
+        let expected = if is_signal { place(number) } else { 0 };
         assert_eq!(offset, expected, "operation {number} applied at the wrong place");
         self.effect(pe, number, 0);
         let word = &mut self.sides[pe].heap[offset / 8];
@@ -403,6 +414,12 @@ impl World {
             }
         }
         for (other, before) in self.case.ops() {
+            // Its own data was looked at above.
+            if op.what == What::SignalBehind && other < number && before.from == op.from {
+                let data = before.effects().filter(|word| *word > 0);
+                let there = data.into_iter().all(|word| self.effects[other][word] == 1);
+                assert!(there, "operation {number}: a signal before the data of operation {other}");
+            }
             let behind = (before.from, before.to) == (op.from, op.to) && before.epoch < op.epoch;
             assert!(
                 !behind || self.is_done(other),
@@ -432,14 +449,16 @@ impl World {
     /// Nothing can move any more.
     pub(crate) fn check_end(&self) {
         assert!(self.flights.is_empty() && self.letters.is_empty() && self.notices.is_empty());
-        let lost = self.lost();
         for (pe, side) in self.sides.iter().enumerate() {
             let over = side.next == self.case.programs[pe].len() && !side.quieting;
-            assert!(side.failed || over, "nothing can move, and PE {pe} still waits");
-            assert!(!side.failed || lost > 0, "PE {pe} failed for no reason");
-            if lost > 0 && pe == 0 {
-                assert!(side.failed, "data was lost and PE 0 was not told");
-            } else {
+            // Who waits for a PE that has failed is told by its watchdog, which lanes do not have here.
+            let waits_for_failed = self.sides[1 - pe].failed;
+            let ended = over || side.failed || waits_for_failed;
+            assert!(ended, "nothing can move, and PE {pe} still waits");
+            assert!(!side.failed || self.lost() > 0, "PE {pe} failed for no reason");
+            if self.has_lost[pe] {
+                assert!(side.failed, "data was lost and PE {pe} was not told");
+            } else if over {
                 self.quiet_returned(pe);
             }
         }
@@ -456,8 +475,9 @@ impl World {
     pub(crate) fn hash(&self) -> u64 {
         let mut hash = mix(u64::from(self.again) << 32 | u64::from(self.duplicates), 1);
         hash = mix(hash, u64::from(self.failures) << 1 | u64::from(self.early));
-        let dead = self.dead_rail.map_or(9, |rail| u64::from(rail.0));
-        hash = mix(hash, u64::from(self.rail_failures) << 8 | dead);
+        let dead = |pe: usize| self.dead_rails[pe].map_or(9, |rail| u64::from(rail.0));
+        hash = mix(hash, u64::from(self.rail_failures) << 16 | dead(1) << 8 | dead(0));
+        hash = mix(hash, u64::from(self.has_lost[1]) << 1 | u64::from(self.has_lost[0]));
         let fed =
             self.fed.map_or(0, |fed| u64::from(fed.place) << 33 | u64::from(fed.left) << 1 | 1);
         hash = mix(hash, fed | self.fed.map_or(0, |fed| fed.pe as u64) << 60);
