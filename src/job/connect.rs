@@ -346,12 +346,13 @@ fn assemble(
     let host = Lane::new(host, config(LaneKind::Host, paths.host));
     let proxy = Lane::new(proxy, config(LaneKind::Proxy, paths.proxy));
     let natives = paths.atomics.is_some();
-    let proxy = match settings.rail_timeout {
-        Some(timeout) if !paths.control.is_empty() => {
+    let rail_timeout = settings.rail_timeout.filter(|_| !paths.control.is_empty());
+    let proxy = match rail_timeout {
+        Some(timeout) => {
             let health = RailHealth { timeout, cooling: settings.rail_cooling };
             proxy.with_rail_health(&health, paths.control)
         }
-        _ => proxy,
+        None => proxy,
     };
     let (outbox, inbox) = handover(n_pes, settings.warn_after, settings.fail_after);
     let host = HostLane::new(host).with_outbox(outbox).with_detours(Arc::clone(&detours));
@@ -386,5 +387,6 @@ fn assemble(
     );
     let consistency = Consistency::new(settings.consistency);
     consistency.prepare(&regions)?;
-    Ok(Connected::new(regions, host, proxy, drives_host, yields, report, consistency))
+    let connected = Connected::new(regions, host, proxy, drives_host, yields, report, consistency);
+    Ok(connected.with_rail_timeout(rail_timeout))
 }

@@ -49,6 +49,24 @@ impl Recovery {
         }
     }
 
+    /// Somebody wants memory back that an operation on a peer that was given up may touch: no more once its rail has
+    /// been closed.
+    pub(in crate::engine) fn close_over_strays<P: Port>(&mut self, core: &mut Core<P>) {
+        if core.strays == 0 || !core.regions.strays().take_wanted() {
+            return;
+        }
+        let Core { segments, streams, .. } = &*core;
+        let failed = |pe: Pe| streams.find(pe).is_some_and(|stream| stream.error.is_some());
+        let on_it = |s: &Segment| s.stage == Stage::Posted && failed(s.pe);
+        let stray = segments.in_use().filter(|segment| on_it(segment));
+        let rails = stray.fold(0_u32, |rails, segment| rails | 1 << segment.rail.0);
+        for rail in core.rail_ids().filter(|rail| rails >> rail.0 & 1 != 0) {
+            if core.port.can_reset(rail) {
+                self.close_rail(core, rail, core.me);
+            }
+        }
+    }
+
     /// A rail that is to be closed and on which nothing is under way any more, or for too long; and who wants
     /// that. What has completed on it and what has come in is to be taken before [`Recovery::reset`].
     pub(in crate::engine) fn due_to_close<P: Port>(&self, core: &Core<P>) -> Option<(RailId, Pe)> {
