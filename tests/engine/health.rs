@@ -393,6 +393,37 @@ fn a_path_comes_back_when_a_probe_is_answered() {
     }
 }
 
+/// Its control endpoints work all the time, and say nothing about those that carry data.
+#[test]
+fn a_path_whose_data_endpoint_is_broken_stays_out_of_service() {
+    for (rails, is_way_back) in [(2, false), (2, true), (3, false), (3, true)] {
+        let shape = Shape { rails, health: Some(HEALTH), ..Shape::default() };
+        let path = [(Pe(0), RailId(1)), (Pe(1), RailId(2 % rails))];
+        let (from, to) = if is_way_back { (path[1], path[0]) } else { (path[0], path[1]) };
+        let (fabric, mut members, targets) =
+            two_with_puts(&shape, |fabric| fabric.data_down(from, to));
+        let counters = |member: &Member| member.lane.counters().nth(1).expect("a second rail");
+        turn_until(&mut members, &fabric, |first| counters(first).failures == 1);
+        let cooling = HEALTH.cooling.expect("it comes back").as_nanos() as u64;
+        for _ in 0..5 {
+            let later = fabric.now() + cooling;
+            turn_until(&mut members, &fabric, |_| fabric.now() > later);
+            begin_puts(&mut members[0], &targets);
+            turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+        }
+        let counted = counters(&members[0]);
+        assert_eq!(counted.failures, 1, "{rails} rails, the way back {is_way_back}");
+        fabric.data_up(from, to);
+        let deadline = fabric.now() + 10 * cooling;
+        while counters(&members[0]).posted == counted.posted {
+            assert!(fabric.now() < deadline, "it does not come back");
+            begin_puts(&mut members[0], &targets);
+            let later = fabric.now() + cooling / 4;
+            turn_until(&mut members, &fabric, |_| fabric.now() > later);
+        }
+    }
+}
+
 /// A signal whose data is on a path that fails is applied, also after a put that was refused halfway: that
 /// must not leave anything behind by which another one is judged.
 #[test]

@@ -264,6 +264,10 @@ impl RailControl for FakePort {
         }
     }
 
+    fn first_address(&self, rail: RailId) -> Vec<u8> {
+        FakeFabric::address(self.pe, rail).0.to_le_bytes().to_vec()
+    }
+
     fn insert_address(&mut self, _rail: RailId, address: &[u8]) -> Result<PeerAddr, PortError> {
         match address.try_into() {
             Ok(bytes) => Ok(PeerAddr(u64::from_le_bytes(bytes))),

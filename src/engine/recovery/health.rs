@@ -4,8 +4,8 @@
 //! A *path* is one of our rails towards one peer. It is suspected when something fails on it, or when
 //! nothing on it completes while the peer shows life elsewhere. Then it is taken out of service, and
 //! what was on it goes over others ([`crate::engine::recovery::reissue`]) as soon as the rails' owners have seen to it that
-//! nothing of it arrives late ([`crate::engine::recovery::reset`]). After a time of cooling it is probed, and comes
-//! back when the probe is answered.
+//! nothing of it arrives late ([`crate::engine::recovery::reset`]). After a time of cooling it is probed, from one data
+//! endpoint to the other and back, and is in service again when the answer has come.
 //!
 //! The common ways of the lane know nothing of this. A path that is out is unlinked from the ring by
 //! which streams choose, and the state of segments is looked at four times a second.
@@ -75,7 +75,13 @@ pub(in crate::engine) enum Answer {
     RailIs(RailId),
     CannotReset(RailId, u32),
     Heard(RailId, u32),
-    Probed(RailId, u32),
+    /// From this rail of ours, to where a peer's is.
+    Probed {
+        over: RailId,
+        to: PeerAddr,
+        rail: RailId,
+        number: u32,
+    },
     KeyIs {
         rail: RailId,
         key: u64,
@@ -124,6 +130,8 @@ pub(in crate::engine) struct PeerHealth {
     /// Keys of the peer's regions: by a rail, the key there, and another rail.
     pub(in crate::engine) keys: HashMap<(RailId, u64, RailId), Option<u64>>,
     pub(in crate::engine) asked: Vec<(RailId, u64, RailId)>,
+    /// The ways to rails of the peer that were probed from, by our rail and theirs.
+    pub(in crate::engine) ways_back: HashMap<(RailId, RailId), WayBack>,
     /// The latest question what the peer has had, and whether it is answered.
     pub(in crate::engine) settling: (u32, bool),
     /// Its only path has failed, with this: until when it may come back.
@@ -133,6 +141,13 @@ pub(in crate::engine) struct PeerHealth {
     /// The acknowledgement and the prefix at the last look, and since when the former has been due.
     pub(in crate::engine) seen: (Seq, Seq),
     pub(in crate::engine) unheard: u32,
+}
+
+/// Where a rail of a peer is that was probed from, and what to send to.
+#[derive(Debug)]
+pub(in crate::engine) struct WayBack {
+    pub(in crate::engine) address: Box<[u8]>,
+    pub(in crate::engine) to: PeerAddr,
 }
 
 /// One path.
@@ -247,6 +262,7 @@ impl PeerHealth {
             wants: Vec::new(),
             keys: HashMap::new(),
             asked: Vec::new(),
+            ways_back: HashMap::new(),
             settling: (0, true),
             grace: None,
             alive: 0,

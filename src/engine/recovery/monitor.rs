@@ -227,7 +227,7 @@ impl Recovery {
             }
         }
         for (pe, rail, number) in probes {
-            self.tell_over(core, pe, rail, Rails::Probe { rail, number });
+            self.probe(core, pe, rail, number);
         }
     }
 }

@@ -3,11 +3,13 @@
 use log::debug;
 
 use crate::engine::ids::{Pe, RailId};
-use crate::engine::port::{Port, Posted};
+use crate::engine::port::{PeerAddr, Port, Posted};
 use crate::engine::posting::Core;
+use crate::engine::posting::failure::CONTROL;
 use crate::engine::recovery::Recovery;
-use crate::engine::recovery::health::Answer;
+use crate::engine::recovery::health::{Answer, OwnRail, WayBack};
 use crate::engine::staging::Staging;
+use crate::engine::state::link::{FIRST, Link};
 use crate::engine::wire::message::{Body, Message, Packet};
 use crate::engine::wire::rails::Rails;
 use crate::engine::wire::window::{Seq, WINDOW};
@@ -120,7 +122,10 @@ impl Recovery {
                     answer = Some(Answer::Word(ticket, value));
                 }
             }
-            Rails::Probe { rail, number } => answer = Some(Answer::Probed(rail, number)),
+            Rails::Probe { rail, remote: over, number, address } if exists(over) => {
+                let to = self.way_back(core, pe, (over, rail), address);
+                answer = to.map(|to| Answer::Probed { over, to, rail, number });
+            }
             Rails::Probed { rail, number } if exists(rail) => {
                 let path = &self.peer(pe).paths[rail.index()];
                 if path.out.is_some() && !path.gone && path.probe == number {
@@ -152,7 +157,10 @@ impl Recovery {
                 }
             }
             // Of a rail that is none.
-            Rails::Reset { .. } | Rails::Heard { .. } | Rails::Probed { .. } => {}
+            Rails::Reset { .. }
+            | Rails::Heard { .. }
+            | Rails::Probe { .. }
+            | Rails::Probed { .. } => {}
         }
         if let Some(answer) = answer {
             self.answers.push((pe, answer));
@@ -166,12 +174,15 @@ impl Recovery {
             let what = match answer {
                 Answer::Pong => Rails::Pong,
                 Answer::Heard(rail, generation) => Rails::Heard { rail, generation },
-                Answer::Probed(rail, number) => Rails::Probed { rail, number },
                 Answer::KeyIs { rail, key, wanted, found } => {
                     Rails::KeyIs { rail, key, wanted, found }
                 }
                 Answer::CannotReset(rail, generation) => {
                     Rails::RailIs { rail, generation, cause: me, address: &[] }
+                }
+                Answer::Probed { over, to, rail, number } => {
+                    self.send_data(core, pe, (over, to), Rails::Probed { rail, number });
+                    continue;
                 }
                 Answer::RailIs(rail) => {
                     self.tell_of_rail(core, pe, rail);
@@ -193,6 +204,74 @@ impl Recovery {
             };
             self.tell(core, pe, what);
         }
+    }
+
+    /// Probes a path: from its data endpoint here to that of the peer.
+    pub(in crate::engine) fn probe<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        pe: Pe,
+        rail: RailId,
+        number: u32,
+    ) {
+        let OwnRail { generation, address, .. } = &self.mine[rail.index()];
+        let address =
+            if *generation == 0 { core.port.first_address(rail) } else { address.clone() };
+        let hop = core.paths.get(pe, rail);
+        let remote = hop.remote.rail();
+        let what = Rails::Probe { rail, remote, number, address: &address };
+        self.send_data(core, pe, (rail, hop.to), what);
+    }
+
+    /// What one of our rails sends to a rail of a peer, which perhaps none of ours leads to.
+    fn way_back<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        pe: Pe,
+        rails: (RailId, RailId),
+        address: &[u8],
+    ) -> Option<PeerAddr> {
+        if let Some(known) = self.peer(pe).ways_back.get(&rails) {
+            if *known.address == *address {
+                return Some(known.to);
+            }
+        }
+        match core.port.insert_address(rails.0, address) {
+            Ok(to) => {
+                let known = WayBack { address: address.into(), to };
+                self.peer(pe).ways_back.insert(rails, known);
+                Some(to)
+            }
+            Err(error) => {
+                debug!(target: "TRANSPORT", "the way back to {} of {pe}: {error}", rails.1);
+                None
+            }
+        }
+    }
+
+    /// Says something to a peer between data endpoints. It may be lost; it is about whether it is.
+    fn send_data<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        pe: Pe,
+        (rail, to): (RailId, PeerAddr),
+        what: Rails<'_>,
+    ) {
+        if core.rails[rail.index()].is_paused() || core.check_stream(pe).is_err() {
+            return;
+        }
+        let mut packet = Packet::EMPTY;
+        let (seq, ack) = (Seq(0), self.ack_for(core, pe));
+        Message { from: core.me, seq, ack, body: Body::Rails(what) }.encode(&mut packet);
+        if let Err(error) = core.port.send(rail, to, CONTROL, packet.bytes()) {
+            debug!(target: "TRANSPORT", "{what:?} to {pe} over {rail}: {error}");
+        }
+    }
+
+    /// What a message to a peer acknowledges.
+    fn ack_for<P: Port>(&self, core: &Core<P>, pe: Pe) -> Seq {
+        let link = core.streams.find(pe).and_then(|stream| stream.link.as_deref());
+        link.map_or(FIRST, Link::ack)
     }
 
     /// Tells a peer where a rail of ours is.
