@@ -50,12 +50,9 @@ impl Owned {
                 cause: Pe((*cause).into()),
                 address,
             }),
-            Owned::Probe { rail, remote, number, address } => Body::Rails(Rails::Probe {
-                rail: *rail,
-                remote: *remote,
-                number: *number,
-                address,
-            }),
+            Owned::Probe { rail, remote, number, address } => {
+                Body::Rails(Rails::Probe { rail: *rail, remote: *remote, number: *number, address })
+            }
             Owned::Keys { slot, stamp, base, virtually, first, beyond, keys } => {
                 let addressing = if *virtually { Addressing::Virtual } else { Addressing::Offset };
                 let rails = first + (keys.len() / 8) as u8 + beyond;

@@ -339,14 +339,18 @@ fn assemble(
         devices,
     };
     let n_pes = paths.proxy.n_pes();
-    let detours = Arc::new(Detours::new(n_pes));
+    let natives = paths.atomics.is_some();
+    let rail_timeout = settings.rail_timeout.filter(|_| !paths.control.is_empty() && !natives);
+    let detours = match rail_timeout {
+        Some(_) => Detours::until_settled(n_pes),
+        None => Detours::new(n_pes),
+    };
+    let detours = Arc::new(detours);
     // The host lane is on the device of the first proxy rail.
     let leads = |pe: &Pe| paths.proxy.leads(*pe, RailId(0));
     (0..n_pes).map(Pe).filter(|pe| !leads(pe)).for_each(|pe| detours.set(pe));
     let host = Lane::new(host, config(LaneKind::Host, paths.host));
     let proxy = Lane::new(proxy, config(LaneKind::Proxy, paths.proxy));
-    let natives = paths.atomics.is_some();
-    let rail_timeout = settings.rail_timeout.filter(|_| !paths.control.is_empty());
     let proxy = match rail_timeout {
         Some(timeout) => {
             let health = RailHealth { timeout, cooling: settings.rail_cooling };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::fake::{Event, FakeFabric, Script};
+use nvshmem_transport_libfabric::engine::fake::{Call, Event, FakeFabric, Script};
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::handoff::handover;
 use nvshmem_transport_libfabric::engine::lane::host_lane::HostLane;
@@ -189,7 +189,7 @@ fn user_threads_make_a_detour_once_a_path_has_failed() {
     const LEN: usize = 512;
     let shape = Shape { health: Some(HEALTH), ..Shape::default() };
     let mut job = Job::new(11, &shape, Script::default());
-    let detours = Arc::new(Detours::new(2));
+    let detours = Arc::new(Detours::until_settled(2));
     let (outbox, inbox) = handover(2, None, Some(Duration::from_secs(60)));
     let first = job.members.remove(0);
     let lane = first.lane.with_detours(Arc::clone(&detours)).with_inbox(inbox);
@@ -203,6 +203,11 @@ fn user_threads_make_a_detour_once_a_path_has_failed() {
     let (base, mut members) = (job.members[1].base, job.members);
     let (scratch, handle) = (members[0].scratch, members[0].scratch_handle);
     let part = |at| targets.part((scratch + at, &handle), 1, at, LEN);
+    // The proxy lane asks the PE where its rails are with the first one.
+    host.start(&part(0)).unwrap();
+    turn_until(&mut members, &fabric, |_| !detours.has(Pe(1)));
+    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+    assert_eq!(posted(), 0);
     host.complete(&part(0)).unwrap();
     assert_eq!((posted(), detours.has(Pe(1))), (1, false), "the host lane's own way");
     // Both ways of every path over the rail that the host lane is on.
@@ -421,6 +426,86 @@ fn a_path_whose_data_endpoint_is_broken_stays_out_of_service() {
             let later = fabric.now() + cooling / 4;
             turn_until(&mut members, &fabric, |_| fabric.now() > later);
         }
+    }
+}
+
+/// What a reset costs follows the PEs that have to do with one another, not those of the job.
+#[test]
+fn a_reset_is_told_to_those_who_talk_and_to_nobody_else() {
+    let messages = |n_pes| {
+        let shape = Shape { n_pes, present: 2, health: Some(HEALTH), ..Shape::default() };
+        let (fabric, mut members, _) = two_with_puts(&shape, |fabric| {
+            fabric.trace_calls();
+            fabric.link_down((Pe(0), RailId(1)), (Pe(1), RailId(0)));
+        });
+        turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+        let later = fabric.now() + 30_000_000_000;
+        turn_until(&mut members, &fabric, |_| fabric.now() > later);
+        assert!(fabric.resets() != 0);
+        let open = |member: &Member| member.lane.peers().count();
+        assert!(members.iter().all(|member| open(member) <= 2), "streams to PEs never talked to");
+        let control = |call: &Call| match call {
+            Call::Control(_, _, to) => Some(*to),
+            _ => None,
+        };
+        let told: Vec<Pe> = fabric.calls().iter().filter_map(control).collect();
+        assert!(told.iter().all(|pe| *pe < Pe(2)), "{n_pes} PEs");
+        told.len()
+    };
+    assert_eq!(messages(1024), messages(2));
+}
+
+/// A PE that has had nothing to do with another one does not hear that this has opened its rails again. What it sends
+/// to where they were gets there in the end.
+#[test]
+fn who_has_not_heard_of_a_reset_gets_there_all_the_same() {
+    for (puts, signals) in [(true, false), (false, true), (true, true)] {
+        let shape = Shape { n_pes: 3, health: Some(HEALTH), ..Shape::default() };
+        let job = Job::new(9, &shape, Script::default());
+        let (targets, fabric, mut members) = (Targets::of(&job), job.fabric.clone(), job.members);
+        // PE 0 has PE 1 open both its rails again, one after the other.
+        for rail in [0, 1] {
+            let link = ((Pe(0), RailId(1 - rail)), (Pe(1), RailId(rail)));
+            fabric.link_down(link.0, link.1);
+            let before = fabric.resets();
+            while fabric.resets() == before {
+                begin_puts(&mut members[0], &targets);
+                let later = fabric.now() + 1_000_000_000;
+                turn_until(&mut members, &fabric, |_| fabric.now() > later);
+            }
+            turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+            fabric.link_up(link.0, link.1);
+            let back = fabric.now() + 4 * HEALTH.cooling.expect("it comes back").as_nanos() as u64;
+            turn_until(&mut members, &fabric, |_| fabric.now() > back);
+        }
+        fabric.store(Pe(2), members[2].scratch, &[0x2b; 256]);
+        let begun = fabric.now();
+        let handle = members[2].scratch_handle;
+        let local = (members[2].scratch, &handle);
+        for at in 0..4 {
+            if puts {
+                members[2].lane.begin(&targets.part(local, 1, 4096 + at * 64, 64)).unwrap();
+            }
+            if signals {
+                members[2].lane.amo(&targets.atomic(1, 8192, AtomicOp::Inc, 0)).unwrap();
+            }
+        }
+        while members[2].lane.has_work() {
+            assert!(members[2].lane.is_quiet(Pe(1)).is_ok());
+            members.iter_mut().for_each(|member| {
+                member.lane.progress().unwrap();
+            });
+            fabric.pass_time(TURN);
+        }
+        let base = members[1].base;
+        if puts {
+            assert_eq!(fabric.load(Pe(1), base + 4096, 256), [0x2b; 256]);
+        }
+        if signals {
+            assert_eq!(word(&fabric, 1, base + 8192), 4);
+        }
+        let took = Duration::from_nanos(fabric.now() - begun);
+        assert!(took < 6 * HEALTH.timeout, "{took:?}");
     }
 }
 

@@ -250,6 +250,7 @@ impl RailControl for FakePort {
         if !world.has_room() {
             return Ok(Posted::Again);
         }
+        world.trace(Call::Control(self.pe, rail, target(to).pe));
         world.send_control(self.pe, rail, target(to), bytes);
         Ok(Posted::Yes)
     }

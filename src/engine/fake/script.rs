@@ -92,6 +92,8 @@ pub enum Event {
 pub enum Call {
     /// A poll of a PE's rail.
     Poll(Pe, RailId),
+    /// A message of a PE's rail to the control endpoint of another PE.
+    Control(Pe, RailId, Pe),
     /// An operation or a message that a PE's rail has taken.
     Post(Pe, RailId),
 }

@@ -24,6 +24,7 @@ use crate::engine::posting::watchdog::Watchdog;
 use crate::engine::rails::paths::{AddressTable, Reach};
 use crate::engine::recovery::detours::Detours;
 use crate::engine::wire::message::Ticket;
+use crate::engine::wire::rails::Rails;
 use crate::engine::wire::window::Seq;
 
 /// Most time between two looks, in the watchdog's units: about two seconds. After a longer one this process was
@@ -122,6 +123,8 @@ pub(in crate::engine) struct Closing {
 #[derive(Debug)]
 pub(in crate::engine) struct PeerHealth {
     pub(in crate::engine) paths: Box<[PathHealth]>,
+    /// Generations of our rails, as the peer has said to know them.
+    pub(in crate::engine) knows: Box<[u32]>,
     /// Generations of the peer's rails.
     generations: HashMap<RailId, u32>,
     /// Rails of the peer, with the generation that has to be over before what was sent to them may be
@@ -258,6 +261,7 @@ impl PeerHealth {
             |rail: usize| PathHealth { gone: reach >> rail & 1 == 0, ..PathHealth::default() };
         Self {
             paths: (0..rails).map(path).collect(),
+            knows: vec![0; rails].into(),
             generations: HashMap::new(),
             wants: Vec::new(),
             keys: HashMap::new(),
@@ -339,6 +343,8 @@ impl Recovery {
                  over other rails"
             );
             self.serve(core, pe, in_service & !bit);
+            // It may have opened its rail again, and not have known that this PE minds.
+            self.tell(core, pe, Rails::Ping);
         }
         self.unqueue(core, pe, rail);
         self.lose_path(core, pe, rail);

@@ -227,6 +227,8 @@ impl Recovery {
             }
         }
         for (pe, rail, number) in probes {
+            // If it is not where this PE thinks, the probe goes nowhere.
+            self.tell(core, pe, Rails::Ping);
             self.probe(core, pe, rail, number);
         }
     }

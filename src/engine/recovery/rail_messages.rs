@@ -12,10 +12,13 @@ use crate::engine::staging::Staging;
 use crate::engine::state::link::{FIRST, Link};
 use crate::engine::wire::message::{Body, Message, Packet};
 use crate::engine::wire::rails::Rails;
-use crate::engine::wire::window::{Seq, WINDOW};
+use crate::engine::wire::window::{Received, Seq, WINDOW};
 
 /// How often a control message is tried at a time; it is repeated anyway, until it is answered.
 const TRIES: u32 = 16;
+
+/// Most answers that are given in one turn, each over all paths to a peer.
+const ANSWERS: usize = 64;
 
 impl Recovery {
     /// Gets on with what has failed: posts and sends again what may be, and answers.
@@ -58,11 +61,10 @@ impl Recovery {
         if gone {
             return;
         }
-        let Some(stream) = core.streams.open(pe, &mut core.paths) else { return };
-        if stream.error.is_some() {
+        if core.check_stream(pe).is_err() {
             return;
         }
-        let ack = stream.link().ack();
+        let ack = self.ack_for(core, pe);
         let mut packet = Packet::EMPTY;
         Message { from: core.me, seq, ack, body }.encode(&mut packet);
         let Some(to) = self.control(pe, rail) else { return };
@@ -93,8 +95,17 @@ impl Recovery {
         let mut answer = None;
         self.peer(pe).alive = now;
         match what {
-            Rails::Ping => answer = Some(Answer::Pong),
-            Rails::Pong => {}
+            Rails::Ping => {
+                // Or else the news: who hears nothing but that this PE lives knows all of its rails.
+                let news = self.news_for(pe);
+                answer = news.is_empty().then_some(Answer::Pong);
+                self.answers.extend(news.into_iter().map(|rail| (pe, Answer::RailIs(rail))));
+            }
+            Rails::Pong => {
+                if let Some(detours) = self.detours.as_deref() {
+                    detours.settle(pe);
+                }
+            }
             Rails::Reset { rail, generation } if exists(rail) => {
                 if self.mine[rail.index()].generation > generation {
                     answer = Some(Answer::RailIs(rail));
@@ -112,6 +123,7 @@ impl Recovery {
                 let mine = &mut self.mine[rail.index()];
                 if mine.generation == generation {
                     mine.unconfirmed.retain(|other| *other != pe);
+                    self.peer(pe).knows[rail.index()] = generation;
                 }
             }
             Rails::ReplyAgain { ticket, place } => {
@@ -168,9 +180,30 @@ impl Recovery {
         core.watchdog.hurry();
     }
 
+    /// A user thread has an operation for a peer: it may go its own way from the next one on, if the peer's rails are
+    /// where they were.
+    pub(in crate::engine) fn greet<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) {
+        if self.detours.as_deref().is_some_and(|detours| detours.is_unsettled(pe))
+            && core.check_pe(pe).is_ok()
+        {
+            self.tell(core, pe, Rails::Ping);
+        }
+    }
+
+    /// The rails of ours that a peer has not said to know as they are.
+    fn news_for(&mut self, pe: Pe) -> Vec<RailId> {
+        let knows = self.peer(pe).knows.clone();
+        let mine = self.mine.iter().zip(knows).enumerate();
+        let news = mine.filter(|(_, (mine, known))| mine.generation > *known);
+        news.map(|(rail, _)| RailId(rail as u8)).collect()
+    }
+
+    /// Gives answers that are due, a bounded number in one turn.
     fn give_answers<P: Port>(&mut self, core: &mut Core<P>) {
         let me = core.me;
-        for (pe, answer) in std::mem::take(&mut self.answers) {
+        let now = self.answers.len().min(ANSWERS);
+        let later = self.answers.split_off(now);
+        for (pe, answer) in std::mem::replace(&mut self.answers, later) {
             let what = match answer {
                 Answer::Pong => Rails::Pong,
                 Answer::Heard(rail, generation) => Rails::Heard { rail, generation },
@@ -195,9 +228,10 @@ impl Recovery {
                     continue;
                 }
                 Answer::Settled(number) => {
-                    let Some(stream) = core.streams.open(pe, &mut core.paths) else { continue };
-                    let link = stream.link();
-                    let (prefix, seen) = (link.received.prefix(), link.received.seen());
+                    let link = core.streams.find(pe).and_then(|stream| stream.link.as_deref());
+                    let none = || (FIRST, Received::new(FIRST).seen());
+                    let had = |link: &Link| (link.received.prefix(), link.received.seen());
+                    let (prefix, seen) = link.map_or_else(none, had);
                     self.tell(core, pe, Rails::Settled { number, prefix, seen: &seen });
                     continue;
                 }

@@ -2,7 +2,10 @@
 //!
 //! A rail is closed because a peer has lost sight of writes to it, or because tokens that are on it do not
 //! come back. Nothing of what was on it happens after that. It has another *generation* then, and
-//! perhaps another address, which all PEs are told, again and again until they say that they know.
+//! perhaps another address. Those PEs are told that this one has talked to, or that have talked to it, again and again
+//! until they say that they know. Others are told when they ask: who finds that nothing comes of what it sends to a rail
+//! asks whether the PE lives, and hears the news in answer. So a reset costs nothing for PEs that have nothing to do with
+//! this one.
 //!
 //! # Why it disturbs little, and comes to an end
 //! Before, nothing more is posted on it, and what is under way to peers ends, unless it does not within
@@ -17,6 +20,8 @@
 //! that it was on does, which cuts off what the peer has sent there meanwhile, and so on. So the next one waits
 //! longer than it takes to find that a path is silent: what the peer has sent again has come through by then, or
 //! goes another way. A segment that is cut off too often ends its stream all the same.
+
+use std::collections::BTreeSet;
 
 use log::{info, warn};
 
@@ -132,8 +137,8 @@ impl Recovery {
         for token in core.segments.tokens(on_it) {
             core.token_is_back(token);
         }
-        let n_pes = core.streams.n_pes();
-        for pe in (0..n_pes).map(Pe) {
+        let talks = self.in_touch(core);
+        for pe in talks.iter().copied() {
             self.lose_messages(core, pe, |over| over == rail);
         }
         let (me, stamp) = (core.me, core.watchdog.stamp());
@@ -143,12 +148,16 @@ impl Recovery {
         mine.closing = None;
         mine.cause = Some(cause);
         mine.reset = Some(stamp);
-        mine.unconfirmed = (0..n_pes).map(Pe).filter(|pe| *pe != me).collect();
+        mine.unconfirmed = talks.into_iter().filter(|pe| *pe != me).collect();
+        let told = mine.unconfirmed.iter().map(|pe| (*pe, Answer::RailIs(rail)));
+        self.answers.extend(told);
         let generation = mine.generation;
         self.learn_rail(core, me, rail, generation, cause, &address);
-        for pe in (0..n_pes).map(Pe).filter(|pe| *pe != me) {
-            self.tell_of_rail(core, pe, rail);
-        }
+    }
+
+    /// The PEs that this one has had to do with.
+    fn in_touch<P: Port>(&self, core: &Core<P>) -> BTreeSet<Pe> {
+        core.streams.iter().map(|stream| stream.pe).chain(self.peers.keys().copied()).collect()
     }
 
     /// A path does not come back.
