@@ -13,7 +13,6 @@ mod failures;
 mod fences;
 mod health;
 mod job;
-mod late;
 mod random;
 mod signals;
 mod staged;

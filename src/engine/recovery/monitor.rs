@@ -227,9 +227,7 @@ impl Recovery {
             }
         }
         for (pe, rail, number) in probes {
-            // If it is not where this PE thinks, the probe goes nowhere.
-            self.tell(core, pe, Rails::Ping);
-            self.probe(core, pe, rail, number);
+            self.tell_over(core, pe, rail, Rails::Probe { rail, number });
         }
     }
 }
