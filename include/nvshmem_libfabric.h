@@ -65,7 +65,9 @@ int nlf_register(nlf_channel *channel, void *addr, size_t bytes);
 int nlf_register_local(nlf_channel *channel, void *addr, size_t bytes);
 
 /* Ends what one of the three above has begun; memory of nlf_alloc is freed. Nobody uses it any more. Collective, but
- * for memory that is local. */
+ * for memory that is local. -1 with a text that says so while an operation, which has failed perhaps, may touch the memory
+ * still: it stays registered then, and is not freed, until this is called again, by this PE alone, or until
+ * nlf_finalize. */
 int nlf_release(nlf_channel *channel, void *addr);
 
 /* Returns when all PEs have called it. Collective. */

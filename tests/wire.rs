@@ -26,6 +26,7 @@ enum Owned {
     Loaded { ticket: Ticket, payload: Vec<u8> },
     Refused { ticket: Ticket, why: String },
     RailIs { rail: RailId, generation: u32, cause: u16, address: Vec<u8> },
+    Probe { rail: RailId, remote: RailId, number: u32, address: Vec<u8> },
     Keys { slot: u32, stamp: u32, base: u64, virtually: bool, first: u8, beyond: u8, keys: Vec<u8> },
 }
 
@@ -49,6 +50,9 @@ impl Owned {
                 cause: Pe((*cause).into()),
                 address,
             }),
+            Owned::Probe { rail, remote, number, address } => {
+                Body::Rails(Rails::Probe { rail: *rail, remote: *remote, number: *number, address })
+            }
             Owned::Keys { slot, stamp, base, virtually, first, beyond, keys } => {
                 let addressing = if *virtually { Addressing::Virtual } else { Addressing::Offset };
                 let rails = first + (keys.len() / 8) as u8 + beyond;
@@ -60,7 +64,7 @@ impl Owned {
     }
 }
 
-/// What the fast path must read of a message: the same, and nothing of other kinds.
+/// What the short way must read of a message: the same, and nothing of other kinds.
 fn as_plain<'a>(message: &Message<'a>) -> Option<Plain<'a>> {
     let nowhere = Spot { slot: 0, offset: 0 };
     let (at, atomic, to, payload) = match message.body {
@@ -132,7 +136,9 @@ fn rails() -> impl Strategy<Value = Owned> {
             .prop_map(move |(rail, generation)| plain(Rails::Heard { rail, generation })),
         (any::<u32>().prop_flat_map(ticket), any::<u8>())
             .prop_map(move |(ticket, place)| plain(Rails::ReplyAgain { ticket, place })),
-        (rail(), number()).prop_map(move |(rail, number)| plain(Rails::Probe { rail, number })),
+        (rail(), rail(), number(), vec(any::<u8>(), 0..=MAX_TOLD_ADDRESS)).prop_map(
+            |(rail, remote, number, address)| Owned::Probe { rail, remote, number, address }
+        ),
         (rail(), number()).prop_map(move |(rail, number)| plain(Rails::Probed { rail, number })),
         (rail(), key(), rail()).prop_map(move |(rail, key, wanted)| plain(Rails::KeyWanted {
             rail,
@@ -233,7 +239,9 @@ proptest! {
         let len = match owned.body() {
             Body::Ack | Body::AckRequest => 16,
             Body::Reply { .. } => 24,
-            Body::Rails(Rails::RailIs { address, .. }) => 40 + address.len(),
+            Body::Rails(Rails::RailIs { address, .. } | Rails::Probe { address, .. }) => {
+                40 + address.len()
+            }
             Body::Rails(_) => 40,
             Body::Atomic { .. } => 32,
             Body::Fetch { .. } => 48,
@@ -270,7 +278,7 @@ proptest! {
             Owned::Loaded { .. } => Some((17, 16 + MAX_PAYLOAD)),
             Owned::Refused { .. } => Some((16, 16 + MAX_PAYLOAD)),
             Owned::Keys { .. } => Some((40, MAX_MESSAGE)),
-            Owned::RailIs { .. } => Some((40, MAX_MESSAGE)),
+            Owned::RailIs { .. } | Owned::Probe { .. } => Some((40, MAX_MESSAGE)),
             _ => None,
         };
         for len in 0..packet.bytes().len() {

@@ -1,4 +1,4 @@
-//! Link arguments of the library.
+//! How the library is linked.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -15,6 +15,7 @@ use crate::abi::error::AbiError;
 use crate::abi::guard::guard;
 use crate::abi::request::{self, HOST_QP};
 use crate::abi::state::{self, boot_handle, destroy, is_alive, job};
+use crate::engine::error::EngineError;
 use crate::engine::port::Access;
 use crate::engine::wire::handle::HandleBytes;
 use crate::job::{Origin, connect, counters};
@@ -204,7 +205,8 @@ pub(crate) unsafe extern "C" fn release_mem_handle(
         let handle = handle.ok_or(AbiError::Null { argument: "handle" })?;
         // SAFETY: rule 1.
         let connected = unsafe { job(transport)? }.connected()?;
-        Ok(connected.regions.release(handle)?)
+        let release = || connected.regions.release(handle);
+        Ok(connected.release_patiently(release, EngineError::is_in_use)?)
     })
 }
 

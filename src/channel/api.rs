@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use channel_sys as c;
-use crossbeam_channel::{RecvTimeoutError, Sender, bounded, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use log::{info, warn};
 
 use crate::channel::bootstrap::Bootstrap;
@@ -36,10 +36,25 @@ const SLACK: Duration = Duration::from_secs(2);
 struct Registered {
     index: u8,
     base: usize,
+    len: usize,
     symmetric: bool,
     handle: HandleBytes,
+    /// All PEs want it released.
+    unwanted: bool,
     /// If it was allocated here.
-    memory: Option<HostMemory>,
+    _memory: Option<HostMemory>,
+}
+
+impl Registered {
+    fn new(
+        index: u8,
+        (base, len): (usize, usize),
+        symmetric: bool,
+        handle: HandleBytes,
+        memory: Option<HostMemory>,
+    ) -> Self {
+        Self { index, base, len, symmetric, handle, unwanted: false, _memory: memory }
+    }
 }
 
 /// What collectives, and changes of the table of regions, are under.
@@ -178,37 +193,57 @@ impl Channel {
         check_len(base, len)?;
         let handle = self.register_here(base, len, Access::Local)?;
         let peers: Box<[PeerRegion]> = [].into();
-        let registered = Registered { index, base, symmetric: false, handle, memory: None };
-        self.enter(&mut serial, registered, len, peers)
+        let registered = Registered::new(index, (base, len), false, handle, None);
+        self.enter(&mut serial, registered, peers)
     }
 
     /// Ends the registration of memory that begins at an address, and frees it if it was allocated here.
     /// Collective for symmetric memory. Nobody uses the memory any more, here or there.
     ///
     /// # Errors
-    /// There is no such memory; or not all PEs have come.
+    /// There is no such memory; or not all PEs have come. Or an operation touches it still, which has failed perhaps:
+    /// then it stays registered, and is not freed, until this is called again, which is not collective, or until
+    /// the channel is dropped, which closes its endpoints.
     pub fn release(&self, addr: *mut u8) -> Result<(), ChannelError> {
         let mut serial = self.serial();
         let base = addr as usize;
         let at = serial.regions.iter().position(|region| region.base == base);
         let at = at.ok_or(ChannelError::NoRegion { addr: base })?;
-        if serial.regions[at].symmetric {
+        if serial.regions[at].symmetric && !serial.regions[at].unwanted {
             // Who has come here has no use for the peers' memory any more.
             serial.bootstrap.barrier()?;
         }
-        let region = serial.regions.swap_remove(at);
+        let mut region = serial.regions.swap_remove(at);
+        region.unwanted = true;
+        let released = self.release_region(&serial.regions, &region);
+        if released.is_err() {
+            serial.regions.push(region);
+        }
+        released
+    }
+
+    /// Ends a registration. `left` are the others.
+    fn release_region(&self, left: &[Registered], region: &Registered) -> Result<(), ChannelError> {
         let index = usize::from(region.index);
         let none = c::nlf_region { base: 0, bytes: 0, symmetric: 0, reserved: 0 };
-        self.state.shared.set_region(index, none, entries(&serial.regions))?;
+        self.state.shared.set_region(index, none, entries(left))?;
         self.set_in_proxy(region.index, None)?;
-        let released = self.connected()?.regions.release(&region.handle);
-        released.map_err(|error| ChannelError::Register {
-            addr: base,
-            len: 0,
-            why: error.to_string(),
-        })?;
-        drop(region.memory);
-        Ok(())
+        let connected = self.connected()?;
+        let release = || {
+            self.check_unused(region.base, region.len)?;
+            connected.regions.release(&region.handle).map_err(ChannelError::Release)
+        };
+        connected.release_patiently(release, ChannelError::is_in_use)
+    }
+
+    /// That nothing that the proxy thread has under way touches these bytes.
+    fn check_unused(&self, addr: usize, len: usize) -> Result<(), ChannelError> {
+        let (done, outcome) = bounded(1);
+        let check = move |view: &mut ProxyView<'_>| {
+            drop(done.send(view.lane.check_unused(addr, len)));
+        };
+        self.send(Control::Run(Run(Box::new(check))))?;
+        self.answer(&outcome)?.map_err(ChannelError::Release)
     }
 
     /// Returns when all PEs have called it. It says nothing about operations: kernels' quiet does.
@@ -341,8 +376,8 @@ impl Channel {
             .and_then(|gathered| agree(&gathered, &registration));
         match agreed {
             Ok((index, peers)) => {
-                let registered = Registered { index, base, symmetric: true, handle, memory };
-                self.enter(&mut serial, registered, len, peers)
+                let registered = Registered::new(index, (base, len), true, handle, memory);
+                self.enter(&mut serial, registered, peers)
             }
             Err(failed) => {
                 // Peers that have agreed have not: each sees the same.
@@ -371,10 +406,9 @@ impl Channel {
         &self,
         serial: &mut Serial,
         registered: Registered,
-        len: usize,
         peers: Box<[PeerRegion]>,
     ) -> Result<(), ChannelError> {
-        let Registered { index, base, symmetric, handle, .. } = registered;
+        let Registered { index, base, len, symmetric, handle, .. } = registered;
         let region = Region { base, len: len as u64, handle, peers };
         self.set_in_proxy(index, Some(Box::new(region)))?;
         serial.regions.push(registered);
@@ -390,7 +424,12 @@ impl Channel {
     fn set_in_proxy(&self, index: u8, region: Option<Box<Region>>) -> Result<(), ChannelError> {
         let (done, is_done) = bounded(1);
         self.send(Control::Region { index, region, done })?;
-        is_done.recv_timeout(PATIENCE).map_err(|error| match error {
+        self.answer(&is_done)
+    }
+
+    /// What the proxy thread answers to a user thread.
+    fn answer<T>(&self, answer: &Receiver<T>) -> Result<T, ChannelError> {
+        answer.recv_timeout(PATIENCE).map_err(|error| match error {
             RecvTimeoutError::Disconnected => ChannelError::Ended,
             RecvTimeoutError::Timeout => {
                 let what = "a change of the proxy thread's table of regions";

@@ -9,6 +9,7 @@ use thiserror::Error;
 use crate::channel::bootstrap::BootstrapError;
 use crate::channel::ring::RingSizeError;
 use crate::cuda::CudaError;
+use crate::engine::error::EngineError;
 use crate::job::JobError;
 use crate::settings::SettingsError;
 
@@ -66,6 +67,9 @@ pub enum ChannelError {
         /// What it does or says.
         why: String,
     },
+    /// Memory that cannot be released yet.
+    #[error("{0}")]
+    Release(EngineError),
     /// A region that is not registered.
     #[error("no region of this channel begins at {addr:#x}")]
     NoRegion {
@@ -92,6 +96,13 @@ pub enum ChannelError {
         /// How long.
         waited: Duration,
     },
+}
+
+impl ChannelError {
+    /// Whether memory cannot be released yet.
+    pub(crate) fn is_in_use(&self) -> bool {
+        matches!(self, Self::Release(failed) if failed.is_in_use())
+    }
 }
 
 impl From<JobError> for ChannelError {

@@ -47,6 +47,22 @@ pub enum EngineError {
         /// What refused it.
         why: String,
     },
+    /// Memory that an operation may still touch, though it has failed.
+    #[error(
+        "{len} bytes at {addr:#x} cannot be released yet: a {what} that has failed is still with the fabric, {pe}, \
+         and may touch them when that PE goes on; try again later, or free them after the end of the transport, \
+         which closes its endpoints"
+    )]
+    InUse {
+        /// First byte.
+        addr: usize,
+        /// Length in bytes.
+        len: usize,
+        /// put or get.
+        what: &'static str,
+        /// The peer.
+        pe: Pe,
+    },
     /// A peer asked for something that cannot be done.
     #[error("{pe} sent a request that cannot be carried out: {why}")]
     BadMessage {
@@ -162,4 +178,11 @@ pub enum EngineError {
         /// Reads from the peer that have not landed.
         reads: u32,
     },
+}
+
+impl EngineError {
+    /// Whether memory cannot be released yet.
+    pub fn is_in_use(&self) -> bool {
+        matches!(self, Self::InUse { .. })
+    }
 }

@@ -339,19 +339,24 @@ fn assemble(
         devices,
     };
     let n_pes = paths.proxy.n_pes();
-    let detours = Arc::new(Detours::new(n_pes));
+    let natives = paths.atomics.is_some();
+    let rail_timeout = settings.rail_timeout.filter(|_| !paths.control.is_empty() && !natives);
+    let detours = match rail_timeout {
+        Some(_) => Detours::until_settled(n_pes),
+        None => Detours::new(n_pes),
+    };
+    let detours = Arc::new(detours);
     // The host lane is on the device of the first proxy rail.
     let leads = |pe: &Pe| paths.proxy.leads(*pe, RailId(0));
     (0..n_pes).map(Pe).filter(|pe| !leads(pe)).for_each(|pe| detours.set(pe));
     let host = Lane::new(host, config(LaneKind::Host, paths.host));
     let proxy = Lane::new(proxy, config(LaneKind::Proxy, paths.proxy));
-    let natives = paths.atomics.is_some();
-    let proxy = match settings.rail_timeout {
-        Some(timeout) if !paths.control.is_empty() => {
+    let proxy = match rail_timeout {
+        Some(timeout) => {
             let health = RailHealth { timeout, cooling: settings.rail_cooling };
             proxy.with_rail_health(&health, paths.control)
         }
-        _ => proxy,
+        None => proxy,
     };
     let (outbox, inbox) = handover(n_pes, settings.warn_after, settings.fail_after);
     let host = HostLane::new(host).with_outbox(outbox).with_detours(Arc::clone(&detours));
@@ -386,5 +391,6 @@ fn assemble(
     );
     let consistency = Consistency::new(settings.consistency);
     consistency.prepare(&regions)?;
-    Ok(Connected::new(regions, host, proxy, drives_host, yields, report, consistency))
+    let connected = Connected::new(regions, host, proxy, drives_host, yields, report, consistency);
+    Ok(connected.with_rail_timeout(rail_timeout))
 }

@@ -3,7 +3,7 @@
 use std::cell::UnsafeCell;
 use std::fmt;
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use log::info;
 
@@ -22,6 +22,10 @@ use crate::settings::{ConsistencyChoice, Devices, Settings};
 /// How long the end waits for operations that a failure has left under way. A peer that lives ends them
 /// much sooner, and one that does not never.
 const DRAIN_PATIENCE: Duration = Duration::from_millis(500);
+
+/// How long the release of memory waits for operations that have failed and may touch it; with this much more where
+/// rails are opened again.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// One PE's part of a job, from the discovery of its devices to its end.
 #[derive(Debug)]
@@ -120,6 +124,8 @@ pub(crate) fn memory_kinds() -> MemoryKinds {
 pub(crate) struct Connected {
     /// Memory of this PE.
     pub(crate) regions: RegionTable<ProcessMemory>,
+    /// How long a release waits for operations that have failed.
+    patience: Duration,
     /// The lane of user threads.
     pub(crate) host: HostLane<OfiPort>,
     proxy: UnsafeCell<ProxyLane>,
@@ -157,7 +163,34 @@ impl Connected {
         consistency: Consistency,
     ) -> Self {
         let proxy = ProxyLane { lane: proxy, drives_host, yields, idle: 0 };
-        Self { regions, host, proxy: UnsafeCell::new(proxy), report, consistency }
+        let (proxy, patience) = (UnsafeCell::new(proxy), RELEASE_PATIENCE);
+        Self { regions, patience, host, proxy, report, consistency }
+    }
+
+    /// The same, with rails that are opened again when something on them has not moved for so long.
+    pub(crate) fn with_rail_timeout(self, timeout: Option<Duration>) -> Self {
+        let patience = timeout.map_or(self.patience, |timeout| 2 * RELEASE_PATIENCE + timeout);
+        Self { patience, ..self }
+    }
+
+    /// Has memory released, and waits a while where operations that have failed may touch it still: peers that live
+    /// end them soon, and rails that can be opened again are.
+    pub(crate) fn release_patiently<E>(
+        &self,
+        mut release: impl FnMut() -> Result<(), E>,
+        is_in_use: impl Fn(&E) -> bool,
+    ) -> Result<(), E> {
+        let until = Instant::now() + self.patience;
+        loop {
+            match release() {
+                Err(failed) if is_in_use(&failed) && Instant::now() < until => {
+                    // The proxy thread may leave this lane alone. What fails on it is told to who waits for that.
+                    let _ = self.host.try_progress();
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                released => return released,
+            }
+        }
     }
 
     /// Makes what NICs have written to device memory visible to the device.

@@ -1,4 +1,4 @@
-//! Sinks of log lines.
+//! Where lines go.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

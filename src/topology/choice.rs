@@ -1,4 +1,4 @@
-//! The choice of the NICs that a PE uses first.
+//! Which NICs a PE uses first.
 
 use super::address::PciAddress;
 use super::distance::{Distance, Topology};

@@ -1,4 +1,4 @@
-//! The plan of NICs that a PE opens, with reasons.
+//! Which NICs a PE opens, and why.
 
 use std::fmt;
 

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use channel_producer::set_block;
-use nvshmem_transport_libfabric::channel::bootstrap::Callback;
+use nvshmem_transport_libfabric::channel::bootstrap::{Bootstrap as _, Callback};
 use nvshmem_transport_libfabric::channel::ring::descriptor::{
     Descriptor, Place as At, RegionIndex,
 };
@@ -245,4 +245,95 @@ pub(crate) fn dead_peer(place: &Place) {
     let why = channel.error().unwrap();
     assert!(why.contains("PE 1") || why.contains("rail"), "{why}");
     drop(channel);
+}
+
+/// A PE stops beyond the deadline of a get and goes on later. The memory is not given back before the channel's end.
+pub(crate) fn memory_in_use(place: &Place) {
+    late_bytes(place, false);
+}
+
+/// The same, where rails are opened again: the memory is given back, and nothing arrives.
+pub(crate) fn memory_back(place: &Place) {
+    late_bytes(place, true);
+}
+
+fn late_bytes(place: &Place, closes_rails: bool) {
+    const LEN: usize = 1 << 20;
+    let mut meeting = bootstrap(place);
+    let mut pids = [0; 8];
+    // SAFETY: a number.
+    let pid = unsafe { libc::getpid() };
+    pids.copy_from_slice(&meeting.allgather(&pid.to_le_bytes()).unwrap());
+    let peer = i32::from_le_bytes(pids[4..].try_into().unwrap());
+    let channel = Channel::new(meeting, &options()).unwrap();
+    let heap = Heap(channel.allocate_symmetric(LEN).unwrap());
+    if place.me == 1 {
+        // Its proxy thread serves the other PE, which comes to the barrier, or goes without a word.
+        let _ = channel.barrier();
+        return drop(channel);
+    }
+    let mut memory = vec![0_u8; LEN];
+    // SAFETY: `memory` outlives the channel, which is dropped below.
+    unsafe { channel.register_local(memory.as_mut_ptr(), LEN).unwrap() };
+    let p = producer(&channel);
+    // The connection is there when the other PE stops, so the request gets to it.
+    assert_eq!(p.get_nbi(memory.as_mut_ptr(), heap.at(0), LEN, 1), 0);
+    assert_eq!(p.quiet(), 0);
+    let stopped = Stopped::new(peer);
+    assert_eq!(p.get_nbi(memory.as_mut_ptr(), heap.at(0), LEN, 1), 0);
+    assert_eq!(p.quiet(), c::NLF_ERROR_FAILED as i32);
+    let channel = if closes_rails {
+        channel.release(memory.as_mut_ptr()).unwrap();
+        Some(channel)
+    } else {
+        for _ in 0..2 {
+            let why = channel.release(memory.as_mut_ptr()).unwrap_err().to_string();
+            assert!(why.contains("PE 1") && why.contains("cannot be released yet"), "{why}");
+        }
+        drop(channel);
+        None
+    };
+    memory.fill(0x77);
+    drop(stopped);
+    if let Some(channel) = &channel {
+        channel.barrier().unwrap();
+    }
+    // What it had to send it has sent when it has ended.
+    while is_there(peer) {
+        thread::yield_now();
+    }
+    assert!(memory.iter().all(|byte| *byte == 0x77), "bytes have arrived");
+    drop(channel);
+}
+
+/// The other process of a job, stopped until this is dropped.
+struct Stopped(i32);
+
+impl Stopped {
+    fn new(pid: i32) -> Self {
+        // SAFETY: it was started for this job, as this process was.
+        assert_eq!(unsafe { libc::kill(pid, libc::SIGSTOP) }, 0);
+        while state_of(pid) != Some('T') {
+            thread::yield_now();
+        }
+        Self(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { libc::kill(self.0, libc::SIGCONT) };
+    }
+}
+
+/// Whether a process has not ended, by the letter of its state in `/proc`.
+fn is_there(pid: i32) -> bool {
+    !matches!(state_of(pid), None | Some('Z'))
+}
+
+fn state_of(pid: i32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Behind the name, which is in parentheses and may have any letters.
+    stat.rsplit(')').next()?.trim_start().chars().next()
 }

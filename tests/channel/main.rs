@@ -24,6 +24,8 @@ fn main() -> ExitCode {
         ("sizes", failures::sizes),
         ("bad", failures::bad_requests),
         ("dead", failures::dead_peer),
+        ("memory_in_use", failures::memory_in_use),
+        ("memory_back", failures::memory_back),
     ]);
     let mut arguments = Arguments::from_args();
     // Each job is several busy processes already.
@@ -49,6 +51,11 @@ fn main() -> ExitCode {
     for fabric in [Fabric::Shm, Fabric::Tcp, Fabric::Tcp2] {
         let job = Job::new("dead", fabric, 2);
         trials.push(Job { env: seconds.clone(), dies: Some(1), ..job }.trial());
+    }
+    // Over shm, a process reads another one's memory though that has stopped.
+    for (scenario, fabric) in [("memory_in_use", Fabric::Tcp), ("memory_back", Fabric::Tcp2)] {
+        let job = Job::new(scenario, fabric, 2);
+        trials.push(Job { env: seconds.clone(), ..job }.trial());
     }
     libtest_mimic::run(&arguments, trials).exit_code()
 }

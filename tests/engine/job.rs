@@ -23,6 +23,8 @@ use super::as_entry::AsEntry as _;
 #[derive(Debug)]
 pub(crate) struct Shape {
     pub(crate) n_pes: u32,
+    /// PEs that take part, of those that there are; 0 is all.
+    pub(crate) present: u32,
     pub(crate) rails: u8,
     pub(crate) depth: u32,
     pub(crate) max_segment: usize,
@@ -72,6 +74,7 @@ impl Default for Shape {
         let max_segment = 1 << 20;
         Self {
             n_pes: 2,
+            present: 0,
             rails: 2,
             depth: 16,
             max_segment,
@@ -176,7 +179,8 @@ fn patient() -> Watchdog {
 impl Job {
     pub(crate) fn new(seed: u64, shape: &Shape, script: Script) -> Self {
         let fabric = FakeFabric::new(seed, shape.n_pes, script);
-        let members = (0..shape.n_pes)
+        let present = if shape.present == 0 { shape.n_pes } else { shape.present };
+        let members = (0..present)
             .map(|pe| {
                 let me = Pe(pe);
                 let (chunk_len, out, inward) = shape.bounce;

@@ -13,6 +13,7 @@ mod failures;
 mod fences;
 mod health;
 mod job;
+mod late;
 mod random;
 mod signals;
 mod staged;

@@ -1,4 +1,4 @@
-//! Programs of the two PEs, and what must come of each.
+//! What the two PEs do, and what must come of it.
 
 use nvshmem_transport_libfabric::engine::lane::SignalEngine;
 

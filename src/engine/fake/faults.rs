@@ -1,4 +1,4 @@
-//! Faults of the fake fabric: links that are down, rails that fail and are opened again.
+//! What goes wrong in the fake fabric: links that are down, rails that fail and are opened again.
 
 use super::mail::Mail;
 use super::world::{Done, World, fault};
@@ -15,8 +15,13 @@ impl World {
         self.done[lane][rail.index()].push_back(Done::Failure(failure));
     }
 
-    /// Whether anything goes from one rail to another.
+    /// Whether anything goes from one rail's data endpoint to that of another.
     pub(super) fn goes(&self, from: (Pe, RailId), to: (Pe, RailId)) -> bool {
+        self.connects(from, to) && !self.down_data.contains(&(from, to))
+    }
+
+    /// Whether anything goes from one rail to another.
+    pub(super) fn connects(&self, from: (Pe, RailId), to: (Pe, RailId)) -> bool {
         (self.down_links.is_empty() && self.down_rails.is_empty())
             || !(self.down_rails.contains(&from)
                 || self.down_rails.contains(&to)

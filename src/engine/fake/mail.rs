@@ -66,7 +66,7 @@ impl World {
             let same = (letter.from, letter.rail, letter.to) == (from, rail, to);
             same && matches!(letter.mail, Mail::Control(_))
         };
-        if !self.goes((from, rail), there) && self.letters.iter().filter(waits).count() >= 8 {
+        if !self.connects((from, rail), there) && self.letters.iter().filter(waits).count() >= 8 {
             return;
         }
         let sent = None;
@@ -124,7 +124,10 @@ impl World {
         // What is told of a write has come with it.
         let is_here = matches!(letter.mail, Mail::RemoteData(_));
         let (from, to) = ((letter.from, letter.rail), (letter.to, letter.remote_rail));
-        let goes = is_here || self.goes(from, to);
+        let goes = match letter.mail {
+            Mail::Control(_) => self.connects(from, to),
+            _ => is_here || self.goes(from, to),
+        };
         !held && goes && !self.stalled.contains(&letter.to)
     }
 }

@@ -164,6 +164,17 @@ impl FakeFabric {
         self.lock().down_links.retain(|down| *down != (from, to));
     }
 
+    /// As [`FakeFabric::link_down`], for all but control messages, whose endpoints work, until
+    /// [`FakeFabric::data_up`].
+    pub fn data_down(&self, from: (Pe, RailId), to: (Pe, RailId)) {
+        self.lock().down_data.push((from, to));
+    }
+
+    /// The link carries all again.
+    pub fn data_up(&self, from: (Pe, RailId), to: (Pe, RailId)) {
+        self.lock().down_data.retain(|down| *down != (from, to));
+    }
+
     /// From now on nothing leaves a PE's rail or gets to it, until [`FakeFabric::rail_up`].
     pub fn rail_down(&self, pe: Pe, rail: RailId) {
         self.lock().down_rails.push((pe, rail));

@@ -250,6 +250,7 @@ impl RailControl for FakePort {
         if !world.has_room() {
             return Ok(Posted::Again);
         }
+        world.trace(Call::Control(self.pe, rail, target(to).pe));
         world.send_control(self.pe, rail, target(to), bytes);
         Ok(Posted::Yes)
     }
@@ -262,6 +263,10 @@ impl RailControl for FakePort {
             }
             None => false,
         }
+    }
+
+    fn first_address(&self, rail: RailId) -> Vec<u8> {
+        FakeFabric::address(self.pe, rail).0.to_le_bytes().to_vec()
     }
 
     fn insert_address(&mut self, _rail: RailId, address: &[u8]) -> Result<PeerAddr, PortError> {

@@ -1,4 +1,4 @@
-//! The script of the fake fabric, which says how it behaves, and the events that a test is told.
+//! How the fake fabric behaves, and what it tells a test afterwards.
 
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::port::Direction;
@@ -92,6 +92,8 @@ pub enum Event {
 pub enum Call {
     /// A poll of a PE's rail.
     Poll(Pe, RailId),
+    /// A message of a PE's rail to the control endpoint of another PE.
+    Control(Pe, RailId, Pe),
     /// An operation or a message that a PE's rail has taken.
     Post(Pe, RailId),
 }

@@ -39,6 +39,8 @@ pub(super) struct World {
     /// Pairs of rails between which nothing goes in this direction.
     pub(super) down_links: Vec<((Pe, RailId), (Pe, RailId))>,
     pub(super) down_rails: Vec<(Pe, RailId)>,
+    /// As `down_links`, where control messages go all the same.
+    pub(super) down_data: Vec<((Pe, RailId), (Pe, RailId))>,
     pub(super) dead_links_fail: bool,
     pub(super) refuses_resets: bool,
     pub(super) resets: u32,

@@ -7,6 +7,8 @@ use crate::engine::port::Port;
 use crate::engine::state::batch::Batch;
 #[cfg(doc)]
 use crate::engine::state::batch::MAX_BATCHES;
+use crate::engine::state::segment::Kind;
+use crate::engine::state::strays::overlap;
 
 impl<P: Port> Lane<P> {
     /// Begins a batch, which has nothing in it. None when there are [`MAX_BATCHES`].
@@ -43,6 +45,28 @@ impl<P: Port> Lane<P> {
     #[inline]
     pub fn has_room(&self) -> bool {
         self.core.has_transfer_room() && self.core.has_message_room() && self.pool.has_room()
+    }
+
+    /// That nothing that is under way for this lane touches these bytes of local memory, or is going to.
+    ///
+    /// # Errors
+    /// What does. Of peers that were given up the table of regions knows: see
+    /// [`RegionTable::release`](crate::engine::state::regions::RegionTable::release).
+    pub fn check_unused(&self, addr: usize, len: usize) -> Result<(), EngineError> {
+        let Self { core, staging, pool, .. } = self;
+        let in_use = |what, pe| Err(EngineError::InUse { addr, len, what, pe });
+        for (token, segment) in core.segments.all_in_use() {
+            let memory = match segment.kind {
+                Kind::Staged | Kind::PeerRequest => staging.memory_of(token),
+                Kind::Pooled => Some(pool.memory_of(segment)),
+                _ => segment.memory(),
+            };
+            let touches = memory.is_some_and(|memory| overlap(memory, (addr, len)));
+            if touches && core.check_stream(segment.pe).is_ok() {
+                return in_use(segment.what(), segment.pe);
+            }
+        }
+        Ok(())
     }
 
     /// As [`Lane::fence`], for every PE.

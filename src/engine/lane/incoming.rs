@@ -13,7 +13,8 @@ use crate::engine::state::counts::CountedSignal;
 use crate::engine::state::segment::Kind;
 use crate::engine::state::unnumbered::What;
 use crate::engine::wire::message::{Body, Message, Plain, Ticket};
-use crate::engine::wire::window::Arrival;
+use crate::engine::wire::rails::Rails;
+use crate::engine::wire::window::{Arrival, Seq};
 
 impl<P: Port> Lane<P> {
     /// Takes what a rail's poll has found beside completions.
@@ -121,9 +122,11 @@ impl<P: Port> Lane<P> {
     #[inline(never)]
     fn handle(&mut self, message: &Message<'_>) {
         let pe = message.from;
+        if let Body::Rails(rails) = message.body {
+            return self.handle_rails(pe, message.ack, rails);
+        }
         if self.core.streams.open(pe, &mut self.core.paths).is_none() {
-            let why = format!("it is no PE of this job of {}", self.core.streams.n_pes());
-            return self.core.fail_lane(EngineError::BadMessage { pe, why });
+            return self.no_such_sender(pe);
         }
         self.core.acknowledged(pe, message.ack);
         let Some(stream) = self.core.streams.find_mut(pe) else { return };
@@ -137,12 +140,8 @@ impl<P: Port> Lane<P> {
                     self.core.take_turns(pe);
                 }
             }
-            Body::Rails(rails) => {
-                if let Some(recovery) = self.recovery.as_deref_mut() {
-                    recovery.heard_of_rails(&mut self.core, pe, rails);
-                }
-                return;
-            }
+            // Handled already.
+            Body::Rails(_) => return,
             Body::Staged(ref staged) if !staged.is_request() => {
                 if let Err(why) = self.staging.take_answer(&mut self.core, pe, staged) {
                     self.core.fail_lane(EngineError::BadMessage { pe, why });
@@ -183,6 +182,26 @@ impl<P: Port> Lane<P> {
             }
         }
         self.core.queue_control(pe);
+    }
+
+    /// Takes in what a peer says of rails, to whom perhaps nothing else was ever said: no stream is opened for it.
+    #[cold]
+    fn handle_rails(&mut self, pe: Pe, ack: Seq, rails: Rails<'_>) {
+        if pe.0 >= self.core.streams.n_pes() {
+            return self.no_such_sender(pe);
+        }
+        if self.core.streams.find(pe).is_some_and(|stream| stream.link.is_some()) {
+            self.core.acknowledged(pe, ack);
+        }
+        if let Some(recovery) = self.recovery.as_deref_mut() {
+            recovery.heard_of_rails(&mut self.core, pe, rails);
+        }
+    }
+
+    #[cold]
+    fn no_such_sender(&mut self, pe: Pe) {
+        let why = format!("it is no PE of this job of {}", self.core.streams.n_pes());
+        self.core.fail_lane(EngineError::BadMessage { pe, why });
     }
 
     /// Applies a request to this process' memory.
@@ -257,7 +276,10 @@ impl<P: Port> Lane<P> {
             return;
         }
         let (place, width) = (segment.result(), segment.transfer.len);
-        self.staging.store_result(&mut self.core, pe, place, value, width);
+        // Nobody waits for what comes from a peer that was given up: the memory may be gone.
+        if self.core.check_stream(pe).is_ok() {
+            self.staging.store_result(&mut self.core, pe, place, value, width);
+        }
         self.core.drop_segment(token);
     }
 }

@@ -181,6 +181,8 @@ impl<P: Port> Lane<P> {
     #[must_use]
     pub fn with_detours(mut self, detours: Arc<Detours>) -> Self {
         if let Some(recovery) = self.recovery.as_deref_mut() {
+            // Its own rails it knows.
+            detours.settle(self.core.me);
             recovery.detours = Some(detours);
         }
         self

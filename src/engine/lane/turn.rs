@@ -161,7 +161,8 @@ impl<P: Port> Lane<P> {
             Some(Outcome::GoesOn) => {}
             Some(Outcome::Ended(fetched)) => {
                 let pe = self.core.segments[token.0].pe;
-                if let Some(word) = fetched {
+                // Nobody waits for what comes from a peer that was given up: the memory may be gone.
+                if let (Some(word), Ok(())) = (fetched, self.core.check_stream(pe)) {
                     let (place, before) = (word.place, word.before);
                     self.staging.store_result(&mut self.core, pe, place, before, word.width);
                 }
@@ -264,6 +265,7 @@ impl<P: Port> Lane<P> {
             recovery.adopt(&mut self.core);
             if look {
                 recovery.look_at_paths(&mut self.core);
+                recovery.close_over_strays(&mut self.core);
             }
         }
         let due = |lane: &Self| lane.recovery.as_deref()?.due_to_close(&lane.core);

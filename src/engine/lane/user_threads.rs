@@ -24,6 +24,9 @@ impl<P: Port> Lane<P> {
                 }
                 Next::Submit => {
                     let Some(mut current) = inbox.current.take() else { break };
+                    if let Some(recovery) = self.recovery.as_deref_mut() {
+                        recovery.greet(&mut self.core, current.request().pe);
+                    }
                     if current.op == OpId::NONE {
                         current.op = self.begin_op();
                     }

@@ -24,6 +24,12 @@ pub trait RailControl {
         Err(PortError::not_offered("opening a rail again", "this fabric does not open rails again"))
     }
 
+    /// The address of a rail as it was opened first, as peers insert it.
+    fn first_address(&self, rail: RailId) -> Vec<u8> {
+        let _ = rail;
+        Vec::new()
+    }
+
     /// Sends a message to the control endpoint of a peer's rail, from that of one of ours. These endpoints
     /// are never closed: what is sent there concerns the others. It may be lost.
     ///

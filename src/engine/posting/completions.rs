@@ -117,6 +117,7 @@ impl<P: Port> Core<P> {
         let segment = self.segments.away(token);
         let reissued = segment.is_some_and(Segment::is_reissued_write);
         let Some(finished) = self.segments.finish(token) else { return false };
+        self.is_no_stray(token);
         if reissued {
             self.reissued_ended(finished.pe);
         }
@@ -182,6 +183,7 @@ impl<P: Port> Core<P> {
             self.reissued_ended(pe);
         }
         self.segments.give(token);
+        self.is_no_stray(token);
         if matches!(stage, Stage::Held | Stage::Chained) {
             if op != OpId::NONE.0 {
                 self.op_done(op);

@@ -10,11 +10,12 @@ use log::error;
 
 use crate::engine::error::EngineError;
 use crate::engine::ids::{Pe, RailId, Token};
-use crate::engine::port::{Port, PortError};
+use crate::engine::port::{Local, Port, PortError};
 use crate::engine::posting::{Core, Event};
 use crate::engine::state::segment::queue::Queue;
-use crate::engine::state::segment::waits::REISSUES;
-use crate::engine::state::segment::{Kind, Stage};
+use crate::engine::state::segment::waits::{REISSUES, Waits};
+use crate::engine::state::segment::{Kind, Segment, Stage};
+use crate::engine::state::strays::Stray;
 
 /// The token of messages that belong to no segment.
 pub(in crate::engine) const CONTROL: Token = Token(u32::MAX);
@@ -105,6 +106,7 @@ impl<P: Port> Core<P> {
     fn give_up(&mut self, pe: Pe, failed: &EngineError) {
         if let Some(stream) = self.streams.find_mut(pe) {
             stream.close();
+            let is_first = stream.error.is_none();
             stream.error.get_or_insert_with(|| Box::new(failed.clone()));
             let held = std::mem::replace(&mut stream.held, Queue::EMPTY);
             let parked = stream.take_parked();
@@ -113,6 +115,42 @@ impl<P: Port> Core<P> {
                     self.drop_segment(Token(index));
                 }
             }
+            if is_first {
+                self.note_strays(pe);
+            }
+        }
+    }
+
+    /// What the fabric, or a copy, may still do for a peer that was given up: its memory is not free. What is in
+    /// a queue is dropped there, and sets out no more.
+    fn note_strays(&mut self, pe: Pe) {
+        let is_out = |s: &Segment| match s.stage {
+            Stage::Posted | Stage::Staged => true,
+            Stage::Lost => s.waits().has(Waits::TOKEN),
+            _ => false,
+        };
+        for token in self.segments.tokens(|s| s.pe == pe && is_out(s)) {
+            let segment = &self.segments[token.0];
+            let Local::Memory { addr, .. } = segment.transfer.local else { continue };
+            let (what, len) = (segment.what(), segment.transfer.len);
+            let lane = self.regions.kind();
+            self.regions.strays().enter(Stray { lane, token, what, pe, addr, len });
+            self.strays += 1;
+        }
+    }
+
+    /// A segment has ended: if it was a stray, its memory is free.
+    #[inline]
+    pub(in crate::engine) fn is_no_stray(&mut self, token: Token) {
+        if self.strays != 0 {
+            self.leave_strays(token);
+        }
+    }
+
+    #[cold]
+    fn leave_strays(&mut self, token: Token) {
+        if self.regions.strays().leave(self.regions.kind(), token) {
+            self.strays -= 1;
         }
     }
 

@@ -94,6 +94,8 @@ pub(in crate::engine) struct Core<P: Port> {
     pub(in crate::engine) events: VecDeque<Event>,
     /// Segments that were lost sight of and that recovery does not know of yet.
     pub(in crate::engine) lost: Vec<Token>,
+    /// Segments in [`Strays`](crate::engine::state::strays::Strays).
+    pub(in crate::engine) strays: u32,
 }
 
 /// What a mechanism has to see to.
@@ -218,6 +220,7 @@ impl<P: Port> Core<P> {
             recovers: false,
             events: VecDeque::new(),
             lost: Vec::new(),
+            strays: 0,
             port,
         }
     }

@@ -1,11 +1,11 @@
-//! The health of paths: what a lane knows of its rails, those of its peers, and the paths between
+//! Which paths are in service: what a lane knows of its rails, those of its peers, and the paths between
 //! them, and how it finds that one does not work.
 //!
 //! A *path* is one of our rails towards one peer. It is suspected when something fails on it, or when
 //! nothing on it completes while the peer shows life elsewhere. Then it is taken out of service, and
 //! what was on it goes over others ([`crate::engine::recovery::reissue`]) as soon as the rails' owners have seen to it that
-//! nothing of it arrives late ([`crate::engine::recovery::reset`]). After a time of cooling it is probed, and comes
-//! back when the probe is answered.
+//! nothing of it arrives late ([`crate::engine::recovery::reset`]). After a time of cooling it is probed, from one data
+//! endpoint to the other and back, and is in service again when the answer has come.
 //!
 //! The common ways of the lane know nothing of this. A path that is out is unlinked from the ring by
 //! which streams choose, and the state of segments is looked at four times a second.
@@ -24,6 +24,7 @@ use crate::engine::posting::watchdog::Watchdog;
 use crate::engine::rails::paths::{AddressTable, Reach};
 use crate::engine::recovery::detours::Detours;
 use crate::engine::wire::message::Ticket;
+use crate::engine::wire::rails::Rails;
 use crate::engine::wire::window::Seq;
 
 /// Most time between two looks, in the watchdog's units: about two seconds. After a longer one this process was
@@ -75,7 +76,13 @@ pub(in crate::engine) enum Answer {
     RailIs(RailId),
     CannotReset(RailId, u32),
     Heard(RailId, u32),
-    Probed(RailId, u32),
+    /// From this rail of ours, to where a peer's is.
+    Probed {
+        over: RailId,
+        to: PeerAddr,
+        rail: RailId,
+        number: u32,
+    },
     KeyIs {
         rail: RailId,
         key: u64,
@@ -116,6 +123,8 @@ pub(in crate::engine) struct Closing {
 #[derive(Debug)]
 pub(in crate::engine) struct PeerHealth {
     pub(in crate::engine) paths: Box<[PathHealth]>,
+    /// Generations of our rails, as the peer has said to know them.
+    pub(in crate::engine) knows: Box<[u32]>,
     /// Generations of the peer's rails.
     generations: HashMap<RailId, u32>,
     /// Rails of the peer, with the generation that has to be over before what was sent to them may be
@@ -124,6 +133,8 @@ pub(in crate::engine) struct PeerHealth {
     /// Keys of the peer's regions: by a rail, the key there, and another rail.
     pub(in crate::engine) keys: HashMap<(RailId, u64, RailId), Option<u64>>,
     pub(in crate::engine) asked: Vec<(RailId, u64, RailId)>,
+    /// The ways to rails of the peer that were probed from, by our rail and theirs.
+    pub(in crate::engine) ways_back: HashMap<(RailId, RailId), WayBack>,
     /// The latest question what the peer has had, and whether it is answered.
     pub(in crate::engine) settling: (u32, bool),
     /// Its only path has failed, with this: until when it may come back.
@@ -133,6 +144,13 @@ pub(in crate::engine) struct PeerHealth {
     /// The acknowledgement and the prefix at the last look, and since when the former has been due.
     pub(in crate::engine) seen: (Seq, Seq),
     pub(in crate::engine) unheard: u32,
+}
+
+/// Where a rail of a peer is that was probed from, and what to send to.
+#[derive(Debug)]
+pub(in crate::engine) struct WayBack {
+    pub(in crate::engine) address: Box<[u8]>,
+    pub(in crate::engine) to: PeerAddr,
 }
 
 /// One path.
@@ -243,10 +261,12 @@ impl PeerHealth {
             |rail: usize| PathHealth { gone: reach >> rail & 1 == 0, ..PathHealth::default() };
         Self {
             paths: (0..rails).map(path).collect(),
+            knows: vec![0; rails].into(),
             generations: HashMap::new(),
             wants: Vec::new(),
             keys: HashMap::new(),
             asked: Vec::new(),
+            ways_back: HashMap::new(),
             settling: (0, true),
             grace: None,
             alive: 0,
@@ -323,6 +343,8 @@ impl Recovery {
                  over other rails"
             );
             self.serve(core, pe, in_service & !bit);
+            // It may have opened its rail again, and not have known that this PE minds.
+            self.tell(core, pe, Rails::Ping);
         }
         self.unqueue(core, pe, rail);
         self.lose_path(core, pe, rail);

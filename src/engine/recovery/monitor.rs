@@ -227,7 +227,9 @@ impl Recovery {
             }
         }
         for (pe, rail, number) in probes {
-            self.tell_over(core, pe, rail, Rails::Probe { rail, number });
+            // If it is not where this PE thinks, the probe goes nowhere.
+            self.tell(core, pe, Rails::Ping);
+            self.probe(core, pe, rail, number);
         }
     }
 }

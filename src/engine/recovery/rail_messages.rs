@@ -3,17 +3,22 @@
 use log::debug;
 
 use crate::engine::ids::{Pe, RailId};
-use crate::engine::port::{Port, Posted};
+use crate::engine::port::{PeerAddr, Port, Posted};
 use crate::engine::posting::Core;
+use crate::engine::posting::failure::CONTROL;
 use crate::engine::recovery::Recovery;
-use crate::engine::recovery::health::Answer;
+use crate::engine::recovery::health::{Answer, OwnRail, WayBack};
 use crate::engine::staging::Staging;
+use crate::engine::state::link::{FIRST, Link};
 use crate::engine::wire::message::{Body, Message, Packet};
 use crate::engine::wire::rails::Rails;
-use crate::engine::wire::window::{Seq, WINDOW};
+use crate::engine::wire::window::{Received, Seq, WINDOW};
 
 /// How often a control message is tried at a time; it is repeated anyway, until it is answered.
 const TRIES: u32 = 16;
+
+/// Most answers that are given in one turn, each over all paths to a peer.
+const ANSWERS: usize = 64;
 
 impl Recovery {
     /// Gets on with what has failed: posts and sends again what may be, and answers.
@@ -56,11 +61,10 @@ impl Recovery {
         if gone {
             return;
         }
-        let Some(stream) = core.streams.open(pe, &mut core.paths) else { return };
-        if stream.error.is_some() {
+        if core.check_stream(pe).is_err() {
             return;
         }
-        let ack = stream.link().ack();
+        let ack = self.ack_for(core, pe);
         let mut packet = Packet::EMPTY;
         Message { from: core.me, seq, ack, body }.encode(&mut packet);
         let Some(to) = self.control(pe, rail) else { return };
@@ -91,8 +95,17 @@ impl Recovery {
         let mut answer = None;
         self.peer(pe).alive = now;
         match what {
-            Rails::Ping => answer = Some(Answer::Pong),
-            Rails::Pong => {}
+            Rails::Ping => {
+                // Or else the news: who hears nothing but that this PE lives knows all of its rails.
+                let news = self.news_for(pe);
+                answer = news.is_empty().then_some(Answer::Pong);
+                self.answers.extend(news.into_iter().map(|rail| (pe, Answer::RailIs(rail))));
+            }
+            Rails::Pong => {
+                if let Some(detours) = self.detours.as_deref() {
+                    detours.settle(pe);
+                }
+            }
             Rails::Reset { rail, generation } if exists(rail) => {
                 if self.mine[rail.index()].generation > generation {
                     answer = Some(Answer::RailIs(rail));
@@ -110,6 +123,7 @@ impl Recovery {
                 let mine = &mut self.mine[rail.index()];
                 if mine.generation == generation {
                     mine.unconfirmed.retain(|other| *other != pe);
+                    self.peer(pe).knows[rail.index()] = generation;
                 }
             }
             Rails::ReplyAgain { ticket, place } => {
@@ -120,7 +134,10 @@ impl Recovery {
                     answer = Some(Answer::Word(ticket, value));
                 }
             }
-            Rails::Probe { rail, number } => answer = Some(Answer::Probed(rail, number)),
+            Rails::Probe { rail, remote: over, number, address } if exists(over) => {
+                let to = self.way_back(core, pe, (over, rail), address);
+                answer = to.map(|to| Answer::Probed { over, to, rail, number });
+            }
             Rails::Probed { rail, number } if exists(rail) => {
                 let path = &self.peer(pe).paths[rail.index()];
                 if path.out.is_some() && !path.gone && path.probe == number {
@@ -152,7 +169,10 @@ impl Recovery {
                 }
             }
             // Of a rail that is none.
-            Rails::Reset { .. } | Rails::Heard { .. } | Rails::Probed { .. } => {}
+            Rails::Reset { .. }
+            | Rails::Heard { .. }
+            | Rails::Probe { .. }
+            | Rails::Probed { .. } => {}
         }
         if let Some(answer) = answer {
             self.answers.push((pe, answer));
@@ -160,18 +180,42 @@ impl Recovery {
         core.watchdog.hurry();
     }
 
+    /// A user thread has an operation for a peer: it may go its own way from the next one on, if the peer's rails are
+    /// where they were.
+    pub(in crate::engine) fn greet<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) {
+        if self.detours.as_deref().is_some_and(|detours| detours.is_unsettled(pe))
+            && core.check_pe(pe).is_ok()
+        {
+            self.tell(core, pe, Rails::Ping);
+        }
+    }
+
+    /// The rails of ours that a peer has not said to know as they are.
+    fn news_for(&mut self, pe: Pe) -> Vec<RailId> {
+        let knows = self.peer(pe).knows.clone();
+        let mine = self.mine.iter().zip(knows).enumerate();
+        let news = mine.filter(|(_, (mine, known))| mine.generation > *known);
+        news.map(|(rail, _)| RailId(rail as u8)).collect()
+    }
+
+    /// Gives answers that are due, a bounded number in one turn.
     fn give_answers<P: Port>(&mut self, core: &mut Core<P>) {
         let me = core.me;
-        for (pe, answer) in std::mem::take(&mut self.answers) {
+        let now = self.answers.len().min(ANSWERS);
+        let later = self.answers.split_off(now);
+        for (pe, answer) in std::mem::replace(&mut self.answers, later) {
             let what = match answer {
                 Answer::Pong => Rails::Pong,
                 Answer::Heard(rail, generation) => Rails::Heard { rail, generation },
-                Answer::Probed(rail, number) => Rails::Probed { rail, number },
                 Answer::KeyIs { rail, key, wanted, found } => {
                     Rails::KeyIs { rail, key, wanted, found }
                 }
                 Answer::CannotReset(rail, generation) => {
                     Rails::RailIs { rail, generation, cause: me, address: &[] }
+                }
+                Answer::Probed { over, to, rail, number } => {
+                    self.send_data(core, pe, (over, to), Rails::Probed { rail, number });
+                    continue;
                 }
                 Answer::RailIs(rail) => {
                     self.tell_of_rail(core, pe, rail);
@@ -184,15 +228,84 @@ impl Recovery {
                     continue;
                 }
                 Answer::Settled(number) => {
-                    let Some(stream) = core.streams.open(pe, &mut core.paths) else { continue };
-                    let link = stream.link();
-                    let (prefix, seen) = (link.received.prefix(), link.received.seen());
+                    let link = core.streams.find(pe).and_then(|stream| stream.link.as_deref());
+                    let none = || (FIRST, Received::new(FIRST).seen());
+                    let had = |link: &Link| (link.received.prefix(), link.received.seen());
+                    let (prefix, seen) = link.map_or_else(none, had);
                     self.tell(core, pe, Rails::Settled { number, prefix, seen: &seen });
                     continue;
                 }
             };
             self.tell(core, pe, what);
         }
+    }
+
+    /// Probes a path: from its data endpoint here to that of the peer.
+    pub(in crate::engine) fn probe<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        pe: Pe,
+        rail: RailId,
+        number: u32,
+    ) {
+        let OwnRail { generation, address, .. } = &self.mine[rail.index()];
+        let address =
+            if *generation == 0 { core.port.first_address(rail) } else { address.clone() };
+        let hop = core.paths.get(pe, rail);
+        let remote = hop.remote.rail();
+        let what = Rails::Probe { rail, remote, number, address: &address };
+        self.send_data(core, pe, (rail, hop.to), what);
+    }
+
+    /// What one of our rails sends to a rail of a peer, which perhaps none of ours leads to.
+    fn way_back<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        pe: Pe,
+        rails: (RailId, RailId),
+        address: &[u8],
+    ) -> Option<PeerAddr> {
+        if let Some(known) = self.peer(pe).ways_back.get(&rails) {
+            if *known.address == *address {
+                return Some(known.to);
+            }
+        }
+        match core.port.insert_address(rails.0, address) {
+            Ok(to) => {
+                let known = WayBack { address: address.into(), to };
+                self.peer(pe).ways_back.insert(rails, known);
+                Some(to)
+            }
+            Err(error) => {
+                debug!(target: "TRANSPORT", "the way back to {} of {pe}: {error}", rails.1);
+                None
+            }
+        }
+    }
+
+    /// Says something to a peer between data endpoints. It may be lost; it is about whether it is.
+    fn send_data<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        pe: Pe,
+        (rail, to): (RailId, PeerAddr),
+        what: Rails<'_>,
+    ) {
+        if core.rails[rail.index()].is_paused() || core.check_stream(pe).is_err() {
+            return;
+        }
+        let mut packet = Packet::EMPTY;
+        let (seq, ack) = (Seq(0), self.ack_for(core, pe));
+        Message { from: core.me, seq, ack, body: Body::Rails(what) }.encode(&mut packet);
+        if let Err(error) = core.port.send(rail, to, CONTROL, packet.bytes()) {
+            debug!(target: "TRANSPORT", "{what:?} to {pe} over {rail}: {error}");
+        }
+    }
+
+    /// What a message to a peer acknowledges.
+    fn ack_for<P: Port>(&self, core: &Core<P>, pe: Pe) -> Seq {
+        let link = core.streams.find(pe).and_then(|stream| stream.link.as_deref());
+        link.map_or(FIRST, Link::ack)
     }
 
     /// Tells a peer where a rail of ours is.

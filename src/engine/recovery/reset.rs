@@ -2,7 +2,10 @@
 //!
 //! A rail is closed because a peer has lost sight of writes to it, or because tokens that are on it do not
 //! come back. Nothing of what was on it happens after that. It has another *generation* then, and
-//! perhaps another address, which all PEs are told, again and again until they say that they know.
+//! perhaps another address. Those PEs are told that this one has talked to, or that have talked to it, again and again
+//! until they say that they know. Others are told when they ask: who finds that nothing comes of what it sends to a rail
+//! asks whether the PE lives, and hears the news in answer. So a reset costs nothing for PEs that have nothing to do with
+//! this one.
 //!
 //! # Why it disturbs little, and comes to an end
 //! Before, nothing more is posted on it, and what is under way to peers ends, unless it does not within
@@ -17,6 +20,8 @@
 //! that it was on does, which cuts off what the peer has sent there meanwhile, and so on. So the next one waits
 //! longer than it takes to find that a path is silent: what the peer has sent again has come through by then, or
 //! goes another way. A segment that is cut off too often ends its stream all the same.
+
+use std::collections::BTreeSet;
 
 use log::{info, warn};
 
@@ -46,6 +51,24 @@ impl Recovery {
             mine.closing = Some(Closing { since, cause });
             core.rails[rail.index()].pause();
             core.watchdog.hurry();
+        }
+    }
+
+    /// Somebody wants memory back that an operation on a peer that was given up may touch: no more once its rail has
+    /// been closed.
+    pub(in crate::engine) fn close_over_strays<P: Port>(&mut self, core: &mut Core<P>) {
+        if core.strays == 0 || !core.regions.strays().take_wanted() {
+            return;
+        }
+        let Core { segments, streams, .. } = &*core;
+        let failed = |pe: Pe| streams.find(pe).is_some_and(|stream| stream.error.is_some());
+        let on_it = |s: &Segment| s.stage == Stage::Posted && failed(s.pe);
+        let stray = segments.in_use().filter(|segment| on_it(segment));
+        let rails = stray.fold(0_u32, |rails, segment| rails | 1 << segment.rail.0);
+        for rail in core.rail_ids().filter(|rail| rails >> rail.0 & 1 != 0) {
+            if core.port.can_reset(rail) {
+                self.close_rail(core, rail, core.me);
+            }
         }
     }
 
@@ -114,8 +137,8 @@ impl Recovery {
         for token in core.segments.tokens(on_it) {
             core.token_is_back(token);
         }
-        let n_pes = core.streams.n_pes();
-        for pe in (0..n_pes).map(Pe) {
+        let talks = self.in_touch(core);
+        for pe in talks.iter().copied() {
             self.lose_messages(core, pe, |over| over == rail);
         }
         let (me, stamp) = (core.me, core.watchdog.stamp());
@@ -125,12 +148,16 @@ impl Recovery {
         mine.closing = None;
         mine.cause = Some(cause);
         mine.reset = Some(stamp);
-        mine.unconfirmed = (0..n_pes).map(Pe).filter(|pe| *pe != me).collect();
+        mine.unconfirmed = talks.into_iter().filter(|pe| *pe != me).collect();
+        let told = mine.unconfirmed.iter().map(|pe| (*pe, Answer::RailIs(rail)));
+        self.answers.extend(told);
         let generation = mine.generation;
         self.learn_rail(core, me, rail, generation, cause, &address);
-        for pe in (0..n_pes).map(Pe).filter(|pe| *pe != me) {
-            self.tell_of_rail(core, pe, rail);
-        }
+    }
+
+    /// The PEs that this one has had to do with.
+    fn in_touch<P: Port>(&self, core: &Core<P>) -> BTreeSet<Pe> {
+        core.streams.iter().map(|stream| stream.pe).chain(self.peers.keys().copied()).collect()
     }
 
     /// A path does not come back.

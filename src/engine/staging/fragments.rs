@@ -4,7 +4,7 @@
 use crate::engine::error::EngineError;
 use crate::engine::ids::{Pe, Token};
 use crate::engine::port::copies::{Copied, Copy, CopyDirection, Reach};
-use crate::engine::port::{Direction, Local, Port, PortError, Posted, Transfer};
+use crate::engine::port::{Desc, Direction, Local, Port, PortError, Posted, Transfer};
 use crate::engine::posting::Core;
 use crate::engine::staging::Staging;
 use crate::engine::staging::peer_requests::refusal;
@@ -104,6 +104,9 @@ impl Staging {
     pub(in crate::engine) fn next_part<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
         let fragment = *self.state().fragment(token);
         let (pe, rail) = (core.segments[token.0].pe, core.segments[token.0].rail);
+        if self.ends_with_its_stream(core, token) {
+            return;
+        }
         if core.recovers && core.paths.is_out(pe, rail) {
             return core.lose(token, false);
         }
@@ -161,6 +164,9 @@ impl Staging {
         fragment.moved += len;
         let fragment = *fragment;
         core.segments[token.0].stage = Stage::Staged;
+        if self.ends_with_its_stream(core, token) {
+            return true;
+        }
         if fragment.moved < fragment.len {
             self.next_part(core, token);
             return true;
@@ -194,11 +200,18 @@ impl Staging {
         token: Token,
         direction: CopyDirection,
     ) -> bool {
+        if self.ends_with_its_stream(core, token) {
+            return true;
+        }
         let Fragment { role, len, memory, chunk, .. } = *self.state().fragment(token);
         let (Some(chunk), Some(bouncing)) = (chunk, self.bouncing()) else { return true };
         let copy = Copy { direction, memory, chunk: bouncing.addr(role, chunk), len };
         match bouncing.copies.start(&copy, token.0) {
             Ok(Posted::Yes) => {
+                // What it touches until it has ended.
+                let transfer = &mut core.segments[token.0].transfer;
+                (transfer.local, transfer.len) =
+                    (Local::Memory { addr: memory, desc: Desc(0) }, len);
                 self.state().copying += 1;
                 true
             }
@@ -359,6 +372,9 @@ impl Staging {
         token: Token,
         payload: &[u8],
     ) -> Result<(), String> {
+        if self.ends_with_its_stream(core, token) {
+            return Ok(());
+        }
         let Fragment { len, memory: addr, local_end, .. } = *self.state().fragment(token);
         if payload.len() != len {
             return Err(format!("{} bytes for a get of {len}", payload.len()));

@@ -31,9 +31,10 @@ pub(in crate::engine) mod peer_requests;
 pub(in crate::engine) mod state;
 pub(in crate::engine) mod submit;
 
+use crate::engine::ids::Token;
 use crate::engine::port::Port;
 use crate::engine::posting::Core;
-use crate::engine::staging::state::{Bouncing, State};
+use crate::engine::staging::state::{Bouncing, Fragment, State};
 
 /// What a lane stages with. Nothing, as long as no memory is staged here or at a peer.
 #[derive(Debug)]
@@ -64,6 +65,12 @@ impl Staging {
     pub(in crate::engine) fn state(&mut self) -> &mut State {
         let segments = self.segments;
         self.state.get_or_insert_with(|| Box::new(State::new(segments)))
+    }
+
+    /// The memory that a fragment is to be copied to or from, or moved by the fabric.
+    pub(in crate::engine) fn memory_of(&self, token: Token) -> Option<(usize, usize)> {
+        let Fragment { memory, len, .. } = *self.state.as_deref()?.peek(token);
+        Some((memory, len))
     }
 
     pub(in crate::engine) fn bouncing(&mut self) -> Option<&mut Bouncing> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use log::error;
 
 use crate::engine::ids::{Pe, Token};
-use crate::engine::port::{Direction, Port};
+use crate::engine::port::{Direction, Local, Port};
 use crate::engine::posting::Core;
 use crate::engine::staging::Staging;
 use crate::engine::staging::state::{
@@ -138,7 +138,7 @@ impl Staging {
         segment.stage = Stage::Staged;
         segment.no_message();
         segment.rail = rail;
-        segment.transfer.len = len;
+        (segment.transfer.local, segment.transfer.len) = (Local::Inline(0), len);
         let (local_end, remote_end) = (LocalEnd::Chunk, RemoteEnd::Exposed(from));
         *self.state().fragment(token) =
             Fragment { role, len, memory: place.addr, local_end, remote_end, ..Fragment::NONE };
@@ -153,6 +153,7 @@ impl Staging {
     ) {
         self.leave_chunk(core, token);
         core.segments.give(token);
+        core.is_no_stray(token);
         self.state().peer_segments -= 1;
         core.reserved -= 1;
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::engine::error::EngineError;
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::port::copies::Reach;
-use crate::engine::port::{Direction, Port};
+use crate::engine::port::{Direction, Local, Port};
 use crate::engine::posting::Core;
 use crate::engine::request::{LocalSide, Request, refused};
 use crate::engine::staging::Staging;
@@ -157,7 +157,7 @@ impl Staging {
                 None => segment.no_message(),
             }
             segment.rail = path.rail;
-            segment.transfer.len = bytes;
+            (segment.transfer.local, segment.transfer.len) = (Local::Inline(0), bytes);
             if op != OpId::NONE {
                 core.ops.add(op.0);
             }

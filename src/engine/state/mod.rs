@@ -9,6 +9,7 @@ pub(in crate::engine) mod operation;
 pub(in crate::engine) mod rail;
 pub mod regions;
 pub(in crate::engine) mod segment;
+pub(in crate::engine) mod strays;
 pub(in crate::engine) mod stream;
 pub(in crate::engine) mod unnumbered;
 pub(in crate::engine) mod watch;

@@ -12,6 +12,7 @@ use crate::engine::ids::{Pe, RailId};
 use crate::engine::port::copies::{Bounce, CopyPort, Reach, Stager};
 use crate::engine::port::{Access, Addressing, Desc, MemoryPort, Registered};
 use crate::engine::request::{Request, refused};
+use crate::engine::state::strays::{Stray, Strays};
 use crate::engine::wire::handle::{Handle, HandleBytes, HandleError, HandleView, MAX_RAILS};
 use crate::engine::wire::message::Spot;
 use crate::engine::wire::staged::{KEYS_PER_MESSAGE, Keys};
@@ -82,6 +83,8 @@ pub struct RegionIndex {
     views: Mutex<Views>,
     /// What stages, until the proxy lane has taken it.
     stager: Mutex<Option<Installed>>,
+    /// What may touch memory though nobody waits for it.
+    strays: Strays,
 }
 
 /// What stages, with its bounce memory registered.
@@ -94,6 +97,13 @@ pub(in crate::engine) struct Installed {
 }
 
 impl RegionIndex {
+    /// First byte and length of the region in a slot; nothing if there is none.
+    fn range(&self, slot: u32) -> (usize, usize) {
+        let views = lock(&self.views);
+        let view = views.get(slot as usize).and_then(Option::as_deref);
+        view.map_or((0, 0), |view| (view.base, view.len))
+    }
+
     fn change(&self, slot: u32, view: Option<Arc<View>>) {
         let mut views = lock(&self.views);
         let slot = slot as usize;
@@ -202,6 +212,11 @@ impl RegionCache {
     pub(in crate::engine) fn named(&self, slot: u32, stamp: u32) -> Option<Arc<View>> {
         let view = self.views.get(slot as usize)?.as_ref()?;
         (view.stamp == stamp).then(|| Arc::clone(view))
+    }
+
+    /// What of this process' lanes may touch memory though nobody waits for it.
+    pub(in crate::engine) fn strays(&self) -> &Strays {
+        &self.index.strays
     }
 
     /// Which lane's it is.
@@ -441,16 +456,24 @@ impl<M: MemoryPort> RegionTable<M> {
         Ok((view, handle))
     }
 
-    /// Ends the registration that the handle names. No operation may be using the memory.
+    /// Ends the registration that the handle names. Nobody waits for an operation that uses the memory.
     ///
     /// # Errors
-    /// A handle that is not of a region registered here.
+    /// A handle that is not of a region registered here. Or an operation that has failed may still touch the
+    /// memory: it stays registered then, until this is called again. Lanes that look after their rails see to it
+    /// meanwhile, as they are turned, that the operation ends.
     pub fn release(&self, handle: &HandleBytes) -> Result<(), EngineError> {
         let view = HandleView::check(handle)?;
         let (slot, stamp) = (view.slot(), view.stamp());
         let mut slots = lock(&self.slots);
         let owner = match slots.owners.get_mut(slot as usize) {
-            Some(owner) if owner.as_ref().is_some_and(|(held, _)| *held == stamp) => owner.take(),
+            Some(owner) if owner.as_ref().is_some_and(|(held, _)| *held == stamp) => {
+                let (addr, len) = self.index.range(slot);
+                if let Some(Stray { what, pe, .. }) = self.index.strays.over(addr, len) {
+                    return Err(EngineError::InUse { addr, len, what, pe });
+                }
+                owner.take()
+            }
             _ => return Err(HandleError::Stale.into()),
         };
         slots.free.push(slot);

@@ -280,6 +280,12 @@ impl Pool {
         }
     }
 
+    /// The local memory of what waits in the pool, or is held.
+    pub(in crate::engine) fn memory_of(&self, segment: &Segment) -> (usize, usize) {
+        let Pooled { addr, len, .. } = self.places[segment.pool_place() as usize];
+        (addr, len)
+    }
+
     /// What waits in the pool, or is held, ends or needs no more waiting: its place is given back.
     pub(in crate::engine) fn leave_pool<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
         let segment = &mut core.segments[token.0];

@@ -1,10 +1,10 @@
-//! Parts of all messages: places, names, numbers and what can be wrong with them.
+//! What all messages are made of: places, names, numbers and what can be wrong with them.
 
 use crate::engine::ids::Pe;
 use crate::engine::wire::window::Seq;
 
 /// Version of the messages.
-pub const VERSION: u8 = 6;
+pub const VERSION: u8 = 7;
 
 /// Where a word or a payload is at the receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

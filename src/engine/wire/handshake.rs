@@ -1,4 +1,4 @@
-//! Records that PEs exchange when they connect, as bytes.
+//! What PEs tell one another when they connect, as bytes.
 //!
 //! Two collective exchanges of records of one fixed size each:
 //!

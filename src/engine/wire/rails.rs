@@ -10,7 +10,7 @@
 //! | 4 | rail is | generation | 16 rail, 18..20 cause; 40.. address |
 //! | 5 | heard | generation | 16 rail |
 //! | 6 | reply again | slot of the ticket | 16 place; 20..24 number of the request |
-//! | 7 | probe | number | 16 rail |
+//! | 7 | probe | number | 16 rail, 17 the receiver's; 40.. address |
 //! | 8 | probed | number | 16 rail |
 //! | 9 | key wanted | zero | 16 rail, 17 rail of the key wanted; 24..32 key |
 //! | 11 | settle | number | |
@@ -73,12 +73,16 @@ pub enum Rails<'a> {
         /// The fetch's.
         place: u8,
     },
-    /// Tell me if this arrives.
+    /// Tell me if this arrives, by the way back. It goes from one data endpoint to another, as all that it is about.
     Probe {
         /// The sender's rail.
         rail: RailId,
+        /// The receiver's rail.
+        remote: RailId,
         /// Comes back.
         number: u32,
+        /// Where the sender's rail is.
+        address: &'a [u8],
     },
     /// It has arrived.
     Probed {
@@ -150,8 +154,9 @@ impl<'a> Rails<'a> {
                 first = u64::from(place) | u64::from(ticket.seq.0) << 32;
                 (6, ticket.slot)
             }
-            Rails::Probe { rail, number } => {
-                first = u64::from(rail.0);
+            Rails::Probe { rail, remote, number, address } => {
+                first = u64::from(rail.0) | u64::from(remote.0) << 8;
+                tail = &address[..address.len().min(MAX_TOLD_ADDRESS)];
                 (7, number)
             }
             Rails::Probed { rail, number } => {
@@ -210,7 +215,7 @@ impl<'a> Rails<'a> {
                 let seq = Seq(u32::from_le_bytes(rest));
                 Rails::ReplyAgain { ticket: Ticket { slot: word, seq }, place: first }
             }
-            7 => Rails::Probe { rail, number: word },
+            7 => Rails::Probe { rail, remote: wanted, number: word, address },
             8 => Rails::Probed { rail, number: word },
             9 => Rails::KeyWanted { rail, key, wanted },
             10 => {

@@ -1,4 +1,4 @@
-//! A stager in the hands of a test.
+//! What stages, in the hands of a test.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -116,6 +116,7 @@ pub(crate) fn random_shape(random: &mut Random) -> Shape {
     let rails = 1 + random.below(4) as u8;
     Shape {
         n_pes: 2 + random.below(3) as u32,
+        present: 0,
         rails,
         lonely: random_lonely(random, rails),
         depth: [1, 1, 2, 3, 16][random.below(5)],

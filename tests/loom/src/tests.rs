@@ -1,4 +1,4 @@
-//! Invariants that hold in every execution.
+//! What holds in every execution.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -1,4 +1,4 @@
-//! The device that the cases run on.
+//! Which device the cases run on.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;

@@ -1,4 +1,4 @@
-//! Scenarios that the PEs of a job run.
+//! What jobs do: the scenarios that PEs run.
 
 pub(crate) mod atomics;
 pub(crate) mod operations;

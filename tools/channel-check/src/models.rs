@@ -1,5 +1,4 @@
-//! Models of what must be in memory after each kernel of `cuda/kernels/bodies.cuh`, computed from what
-//! the API promises.
+//! What must be in memory after each kernel of `cuda/kernels/bodies.cuh`, computed from what the API promises.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! A run of all cases, and its report.
+//! Runs all cases and prints the report.
 
 use std::fs;
 use std::io;

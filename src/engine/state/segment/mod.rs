@@ -396,6 +396,19 @@ impl Segment {
         self.kind == Kind::Reissued && self.direction == Direction::Write
     }
 
+    /// The local memory that it touches, if the core moves it: an address and a length. Messages have copied what they
+    /// carry.
+    pub(in crate::engine) fn memory(&self) -> Option<(usize, usize)> {
+        match (self.kind, self.transfer.local) {
+            (Kind::Fetch, _) => {
+                let ResultPlace { addr, flag } = self.result();
+                Some((addr, if flag.is_some() { 16 } else { self.transfer.len }))
+            }
+            (kind, Local::Memory { addr, .. }) if kind.is_rma() => Some((addr, self.transfer.len)),
+            _ => None,
+        }
+    }
+
     /// The words for it in messages to the user.
     pub(in crate::engine) fn what(&self) -> &'static str {
         match (self.kind, self.direction) {

@@ -220,6 +220,13 @@ impl SegmentTable {
         used.take(self.used as usize).map(|(index, slot)| (Token(index as u32), slot))
     }
 
+    /// As [`SegmentTable::in_use`], with their tokens.
+    pub(in crate::engine) fn all_in_use(&self) -> impl Iterator<Item = (Token, &Segment)> {
+        let slots = self.slots.iter().enumerate();
+        let used = slots.filter(|(_, segment)| segment.stage != Stage::Free);
+        used.take(self.used as usize).map(|(index, slot)| (Token(index as u32), slot))
+    }
+
     /// All segments in use. Slots are reused last in first out, so they are found near the front
     /// of the table, and the search ends with the last of them.
     pub(in crate::engine) fn in_use(&self) -> impl Iterator<Item = &Segment> {

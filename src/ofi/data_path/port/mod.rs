@@ -218,6 +218,10 @@ impl RailControl for OfiPort {
         Ok(address)
     }
 
+    fn first_address(&self, rail: RailId) -> Vec<u8> {
+        self.address(rail).to_vec()
+    }
+
     fn insert_address(&mut self, rail: RailId, address: &[u8]) -> Result<PeerAddr, PortError> {
         let inserted = self.insert(rail, &[address])?;
         inserted.first().copied().ok_or_else(|| no_such_rail(rail))

@@ -1,4 +1,4 @@
-//! The pace of a run: providers, jobs and rounds.
+//! How much is measured: providers, jobs and rounds.
 
 use std::time::Duration;
 

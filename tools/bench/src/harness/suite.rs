@@ -1,4 +1,4 @@
-//! A suite, as the harness sees it.
+//! What a suite tells the harness.
 
 use nvshmem_sim::{BoxError, Host, Job, JobSettings};
 

@@ -1,4 +1,4 @@
-//! Laps: the times of a round's repeats, one by one.
+//! What the repeats of a round take, one by one.
 
 use std::time::{Duration, Instant};
 

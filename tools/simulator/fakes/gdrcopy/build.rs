@@ -1,4 +1,4 @@
-//! Link arguments of the stand-in.
+//! How the stand-in is linked.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

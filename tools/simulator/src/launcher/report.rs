@@ -1,4 +1,4 @@
-//! Reports of what became of a job.
+//! What became of a job.
 
 use std::fmt;
 use std::path::PathBuf;

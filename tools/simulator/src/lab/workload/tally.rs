@@ -1,4 +1,4 @@
-//! The tally of what a PE has found wrong.
+//! What a PE has found wrong.
 
 use crate::error::{Error, Result};
 use crate::pe::job::Job;

@@ -1,4 +1,4 @@
-//! Queries about an address.
+//! What the driver tells of an address.
 
 use std::ffi::{c_uint, c_void};
 
