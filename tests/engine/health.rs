@@ -1,0 +1,749 @@
+//! Rails that die, in every way, under random operations: every byte and every total is exact.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
+use nvshmem_transport_libfabric::engine::fake::{Call, Event, FakeFabric, Script};
+use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
+use nvshmem_transport_libfabric::engine::lane::handoff::handover;
+use nvshmem_transport_libfabric::engine::lane::host_lane::HostLane;
+use nvshmem_transport_libfabric::engine::lane::{Lane, SignalEngine};
+use nvshmem_transport_libfabric::engine::port::Direction;
+use nvshmem_transport_libfabric::engine::recovery::detours::Detours;
+use nvshmem_transport_libfabric::engine::recovery::health::RailHealth;
+use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
+use nvshmem_transport_libfabric::engine::request::{PutSignalRequest, ResultPlace};
+use test_support::seeds::for_seeds;
+
+use super::as_entry::AsEntry as _;
+use super::job::{Job, Member, Random, Shape, host_config, limits, random_lonely, random_spread};
+use super::signals::{Targets, race, random_script};
+
+pub(crate) const HEALTH: RailHealth =
+    RailHealth { timeout: Duration::from_secs(1), cooling: Some(Duration::from_secs(4)) };
+
+fn shape(random: &mut Random) -> Shape {
+    use SignalEngine::{Auto, Chained, Counted, Eager, Ordered};
+    let rails = 2 + random.below(3) as u8;
+    Shape {
+        n_pes: 2 + random.below(3) as u32,
+        rails,
+        lonely: random_lonely(random, rails),
+        depth: [1, 2, 3, 16][random.below(4)],
+        max_segment: [64, 1000, 1 << 20][random.below(3)],
+        needs_desc: random.below(2) == 0,
+        heap: 1 << 15,
+        orders_messages: random.below(2) == 0,
+        remote_data: random.below(4) != 0,
+        counted: [1, 2, 16][random.below(3)],
+        signals: [Auto, Chained, Counted, Eager, Ordered][random.below(5)],
+        spread: random_spread(random),
+        health: Some(HEALTH),
+        ..Shape::default()
+    }
+}
+
+type End = (Pe, RailId);
+
+/// What happens to the fabric, at which step of which PE.
+#[derive(Clone, Copy, Debug)]
+enum Blow {
+    RailDown(End),
+    RailUp(End),
+    LinkDown(End, End),
+    LinkUp(End, End),
+    Fail(bool),
+}
+
+impl Blow {
+    fn strike(self, fabric: &FakeFabric) {
+        match self {
+            Blow::RailDown((pe, rail)) => fabric.rail_down(pe, rail),
+            Blow::RailUp((pe, rail)) => fabric.rail_up(pe, rail),
+            Blow::LinkDown(from, to) => fabric.link_down(from, to),
+            Blow::LinkUp(from, to) => fabric.link_up(from, to),
+            Blow::Fail(fail) => fabric.dead_links_fail(fail),
+        }
+    }
+}
+
+/// Whether every PE has a path to every other that works both ways, with all these dead.
+fn leaves_paths(shape: &Shape, dead: &[End], links: &[(End, End)]) -> bool {
+    let rails = shape.rails;
+    let leads = |me, pe, rail| shape.leads(me, pe, rail);
+    let works = |from: End, to: End| {
+        !dead.contains(&from)
+            && !dead.contains(&to)
+            && !links.contains(&(from, to))
+            && !links.contains(&(to, from))
+    };
+    (0..shape.n_pes).all(|me| {
+        (0..shape.n_pes).all(|pe| {
+            (0..rails).any(|rail| {
+                // As the job pairs them.
+                leads(me, pe, rail)
+                    && works((Pe(me), RailId(rail)), (Pe(pe), RailId((rail + 1) % rails)))
+            })
+        })
+    })
+}
+
+/// Draws what dies and when, by the step and the PE that strikes.
+fn draw_blows(
+    random: &mut Random,
+    shape: &Shape,
+    steps: usize,
+) -> HashMap<(u32, usize), Vec<Blow>> {
+    let mut blows: HashMap<(u32, usize), Vec<Blow>> = HashMap::new();
+    let (mut dead, mut links) = (Vec::new(), Vec::new());
+    let end = |random: &mut Random| {
+        (
+            Pe(random.below(shape.n_pes as usize) as u32),
+            RailId(random.below(shape.rails.into()) as u8),
+        )
+    };
+    if random.below(3) == 0 {
+        blows.entry((0, 0)).or_default().push(Blow::Fail(true));
+    }
+    for _ in 0..1 + random.below(4) {
+        let step = random.below(steps);
+        let who = random.below(shape.n_pes as usize) as u32;
+        let back = (who, step + 1 + random.below(steps - step + 1));
+        let (from, to) = (end(random), end(random));
+        let comes_back = random.below(3) == 0;
+        match random.below(4) {
+            0 => {
+                links.push((from, to));
+                if !leaves_paths(shape, &dead, &links) {
+                    links.pop();
+                    continue;
+                }
+                blows.entry((who, step)).or_default().push(Blow::LinkDown(from, to));
+                if comes_back {
+                    blows.entry(back).or_default().push(Blow::LinkUp(from, to));
+                }
+            }
+            1 => {
+                // Both ends of one path.
+                let to = (to.0, RailId((from.1.0 + 1) % shape.rails));
+                dead.extend([from, to]);
+                if !leaves_paths(shape, &dead, &links) {
+                    dead.truncate(dead.len() - 2);
+                    continue;
+                }
+                let at = blows.entry((who, step)).or_default();
+                at.extend([Blow::RailDown(from), Blow::RailDown(to)]);
+                if comes_back {
+                    blows.entry(back).or_default().extend([Blow::RailUp(from), Blow::RailUp(to)]);
+                }
+            }
+            _ => {
+                dead.push(from);
+                if !leaves_paths(shape, &dead, &links) {
+                    dead.pop();
+                    continue;
+                }
+                blows.entry((who, step)).or_default().push(Blow::RailDown(from));
+                if comes_back {
+                    blows.entry(back).or_default().push(Blow::RailUp(from));
+                }
+            }
+        }
+    }
+    blows
+}
+
+fn strike(blows: &HashMap<(u32, usize), Vec<Blow>>, me: u32, step: usize, fabric: &FakeFabric) {
+    for blow in blows.get(&(me, step)).into_iter().flatten() {
+        blow.strike(fabric);
+    }
+}
+
+fn word(fabric: &FakeFabric, pe: u32, addr: usize) -> u64 {
+    u64::from_le_bytes(fabric.load(Pe(pe), addr, 8).try_into().unwrap())
+}
+
+/// Nanoseconds that a turn of both lanes takes.
+const TURN: u64 = 100_000;
+
+/// Turns the lanes of PE 0 and 1 until it is so.
+fn turn_until(members: &mut [Member], fabric: &FakeFabric, mut done: impl FnMut(&Member) -> bool) {
+    for _ in 0..2_000_000 {
+        if done(&members[0]) {
+            return;
+        }
+        for member in members.iter_mut() {
+            member.lane.progress().unwrap();
+        }
+        fabric.pass_time(TURN);
+    }
+    panic!("it does not come to that");
+}
+
+/// What user threads start after a path to a PE has failed goes over the rails of the proxy lane that work, though
+/// the host lane has but one.
+#[test]
+fn user_threads_make_a_detour_once_a_path_has_failed() {
+    const LEN: usize = 512;
+    let shape = Shape { health: Some(HEALTH), ..Shape::default() };
+    let mut job = Job::new(11, &shape, Script::default());
+    let detours = Arc::new(Detours::until_settled(2));
+    let (outbox, inbox) = handover(2, None, Some(Duration::from_secs(60)));
+    let first = job.members.remove(0);
+    let lane = first.lane.with_detours(Arc::clone(&detours)).with_inbox(inbox);
+    job.members.insert(0, Member { lane, ..first });
+    let host =
+        Lane::new(job.fabric.port(Pe(0), limits(&shape)[..1].to_vec()), host_config(&job, false));
+    let host = HostLane::new(host).with_outbox(outbox).with_detours(Arc::clone(&detours));
+    let posted = || host.with(|lane| lane.counters().map(|rail| rail.posted).sum::<u64>());
+    job.fill_scratch(0, &[0x5a; 2 * LEN]);
+    let (targets, fabric) = (Targets::of(&job), job.fabric.clone());
+    let (base, mut members) = (job.members[1].base, job.members);
+    let (scratch, handle) = (members[0].scratch, members[0].scratch_handle);
+    let part = |at| targets.part((scratch + at, &handle), 1, at, LEN);
+    // The proxy lane asks the PE where its rails are with the first one.
+    host.start(&part(0)).unwrap();
+    turn_until(&mut members, &fabric, |_| !detours.has(Pe(1)));
+    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+    assert_eq!(posted(), 0);
+    host.complete(&part(0)).unwrap();
+    assert_eq!((posted(), detours.has(Pe(1))), (1, false), "the host lane's own way");
+    // Both ways of every path over the rail that the host lane is on.
+    fabric.rail_down(Pe(0), RailId(0));
+    for _ in 0..4 {
+        members[0].lane.begin(&part(0)).unwrap();
+    }
+    turn_until(&mut members, &fabric, |_| detours.has(Pe(1)));
+    host.start(&part(LEN)).unwrap();
+    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+    host.quiet(Pe(1)).unwrap();
+    assert_eq!(posted(), 1, "nothing more of its own");
+    assert_eq!(fabric.load(Pe(1), base, 2 * LEN), [0x5a; 2 * LEN]);
+}
+
+/// A job of two PEs with two rails whose PE 0 has puts to PE 1 under way on both.
+fn two_with_puts(
+    shape: &Shape,
+    strike: impl Fn(&FakeFabric),
+) -> (FakeFabric, Vec<Member>, Targets) {
+    let job = Job::new(5, shape, Script::default());
+    let (targets, fabric, mut members) = (Targets::of(&job), job.fabric.clone(), job.members);
+    strike(&fabric);
+    begin_puts(&mut members[0], &targets);
+    (fabric, members, targets)
+}
+
+fn begin_puts(first: &mut Member, targets: &Targets) {
+    let local = (first.scratch, &first.scratch_handle);
+    for at in 0..4 {
+        first.lane.begin(&targets.part(local, 1, at * 64, 64)).unwrap();
+    }
+}
+
+/// Turns both lanes until PE 0 has given up PE 1, and gives what it says.
+fn failure_of(members: &mut [Member], fabric: &FakeFabric) -> String {
+    for _ in 0..2_000_000 {
+        if let Err(failed) = members[0].lane.is_quiet(Pe(1)) {
+            return failed.to_string();
+        }
+        for member in members.iter_mut() {
+            let _ = member.lane.progress();
+        }
+        fabric.pass_time(TURN);
+    }
+    panic!("nothing fails");
+}
+
+/// What was under way on a path must not go another way while it may still land; a PE that cannot see to that
+/// says so.
+#[test]
+fn a_rail_that_cannot_be_opened_again_is_told_by_name() {
+    let shape = Shape { health: Some(HEALTH), ..Shape::default() };
+    let (fabric, mut members, _) = two_with_puts(&shape, |fabric| {
+        fabric.refuse_resets();
+        fabric.link_down((Pe(0), RailId(1)), (Pe(1), RailId(0)));
+    });
+    let failed = failure_of(&mut members, &fabric);
+    assert!(
+        failed.contains("PE 1") && failed.contains("rail 0 cannot be opened again"),
+        "{failed}"
+    );
+    assert_eq!(fabric.resets(), 0);
+}
+
+/// The last path is not given up at once: the PE may have opened its rail again, and the news is on its way.
+#[test]
+fn the_last_path_to_fail_has_a_time_of_grace() {
+    let shape = Shape { health: Some(HEALTH), ..Shape::default() };
+    let (fabric, mut members, _) = two_with_puts(&shape, |fabric| {
+        fabric.dead_links_fail(true);
+        for rail in [RailId(0), RailId(1)] {
+            fabric.rail_down(Pe(1), rail);
+        }
+    });
+    let begun = fabric.now();
+    let failed = failure_of(&mut members, &fabric);
+    let waited = Duration::from_nanos(fabric.now() - begun);
+    assert!(failed.contains("PE 1") && failed.contains("rail"), "{failed}");
+    assert!(waited >= 2 * HEALTH.timeout, "given up after {waited:?}");
+}
+
+/// A path that is out of service is probed after a while, and comes back when that is answered, not before.
+/// However long something takes below the timeout, nobody goes round a path that works.
+#[test]
+fn rails_that_work_stay_in_service() {
+    let shape = Shape { health: Some(HEALTH), ..Shape::default() };
+    // There and back, it is below a second, and often long enough to ask whether the peer lives.
+    let script = Script { delay: (1_000, 490_000_000), ..Script::default() };
+    let mut job = Job::new(1, &shape, script);
+    for number in 0..200 {
+        job.put_value(0, 1, number % 64 * 8, 1, 8).unwrap();
+        while number % 2 != 0 && !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
+            job.members.iter_mut().for_each(|member| {
+                member.lane.progress().unwrap();
+            });
+            job.fabric.pass_time(1_000_000);
+        }
+    }
+    let posted: Vec<u64> = job.members[0].lane.counters().map(|rail| rail.posted).collect();
+    assert_eq!((posted, job.fabric.resets()), (vec![100, 100], 0), "in turn");
+}
+
+/// The fabric gives it back; nothing else tells that its path is dead, for a long time.
+#[test]
+fn a_message_that_fails_goes_another_way_at_once() {
+    let health = RailHealth { timeout: Duration::from_secs(100), cooling: None };
+    for rail in [0, 1] {
+        let shape = Shape { health: Some(health), ..Shape::default() };
+        let mut job = Job::new(1, &shape, Script::default());
+        let targets = Targets::of(&job);
+        job.fabric.dead_links_fail(true);
+        job.fabric.link_down((Pe(0), RailId(rail)), (Pe(1), RailId((rail + 1) % 2)));
+        for _ in 0..4 {
+            job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
+        }
+        while job.heap(1, 0, 8) != 4_u64.to_le_bytes() {
+            job.members.iter_mut().for_each(|member| {
+                member.lane.progress().unwrap();
+            });
+            job.fabric.pass_time(10_000_000);
+            assert!(job.fabric.now() < 50_000_000_000, "they wait for the timeout");
+        }
+    }
+}
+
+/// A reply may sit in a link that is down while another one comes by another way, and arrive long after.
+#[test]
+fn a_late_reply_is_not_taken_for_that_of_a_later_fetch() {
+    // So many that every count of one byte comes round.
+    const LAST: u64 = 256;
+    for dead in [0, 1] {
+        let shape = Shape { health: Some(HEALTH), ..Shape::default() };
+        let mut job = Job::new(2, &shape, Script::default());
+        let (targets, fabric) = (Targets::of(&job), job.fabric.clone());
+        let (from, to) = ((Pe(1), RailId(dead)), (Pe(0), RailId((dead + 1) % 2)));
+        let addr = job.members[0].base;
+        fabric.link_down(from, to);
+        for fetch in 0..=LAST {
+            let mut take = targets.atomic(1, 0, AtomicOp::FetchAdd, 1);
+            take.result = Some(ResultPlace { addr, flag: Some(fetch + 1) });
+            job.members[0].lane.amo(&take).unwrap();
+            if fetch == LAST {
+                // All that is late arrives before the reply.
+                fabric.link_up(from, to);
+                for _ in 0..2 * LAST {
+                    job.members[0].lane.progress().unwrap();
+                    fabric.pass_time(TURN);
+                }
+            }
+            while word(&fabric, 0, addr + 8) != fetch + 1 {
+                job.members.iter_mut().for_each(|member| {
+                    member.lane.progress().unwrap();
+                });
+                fabric.pass_time(100 * TURN);
+            }
+            assert_eq!(word(&fabric, 0, addr), fetch, "rail {dead}");
+        }
+    }
+}
+
+#[test]
+fn a_path_comes_back_when_a_probe_is_answered() {
+    let shape = Shape { health: Some(HEALTH), ..Shape::default() };
+    let path = [(Pe(0), RailId(1)), (Pe(1), RailId(0))];
+    let (fabric, mut members, targets) = two_with_puts(&shape, |fabric| {
+        fabric.link_down(path[0], path[1]);
+        fabric.link_down(path[1], path[0]);
+    });
+    let counters = |member: &Member| member.lane.counters().nth(1).expect("two rails");
+    turn_until(&mut members, &fabric, |first| counters(first).failures == 1);
+    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+    let before = counters(&members[0]).posted;
+    let cooled = fabric.now() + 3 * HEALTH.cooling.expect("it comes back").as_nanos() as u64;
+    turn_until(&mut members, &fabric, |_| fabric.now() > cooled);
+    begin_puts(&mut members[0], &targets);
+    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+    assert_eq!(counters(&members[0]).posted, before, "it is not used while no probe gets through");
+    fabric.link_up(path[0], path[1]);
+    fabric.link_up(path[1], path[0]);
+    let deadline = fabric.now() + 60_000_000_000;
+    while counters(&members[0]).posted == before {
+        assert!(fabric.now() < deadline, "it does not come back");
+        begin_puts(&mut members[0], &targets);
+        turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+        let later = fabric.now() + 1_000_000_000;
+        turn_until(&mut members, &fabric, |_| fabric.now() > later);
+    }
+}
+
+/// Its control endpoints work all the time, and say nothing about those that carry data.
+#[test]
+fn a_path_whose_data_endpoint_is_broken_stays_out_of_service() {
+    for (rails, is_way_back) in [(2, false), (2, true), (3, false), (3, true)] {
+        let shape = Shape { rails, health: Some(HEALTH), ..Shape::default() };
+        let path = [(Pe(0), RailId(1)), (Pe(1), RailId(2 % rails))];
+        let (from, to) = if is_way_back { (path[1], path[0]) } else { (path[0], path[1]) };
+        let (fabric, mut members, targets) =
+            two_with_puts(&shape, |fabric| fabric.data_down(from, to));
+        let counters = |member: &Member| member.lane.counters().nth(1).expect("a second rail");
+        turn_until(&mut members, &fabric, |first| counters(first).failures == 1);
+        let cooling = HEALTH.cooling.expect("it comes back").as_nanos() as u64;
+        for _ in 0..5 {
+            let later = fabric.now() + cooling;
+            turn_until(&mut members, &fabric, |_| fabric.now() > later);
+            begin_puts(&mut members[0], &targets);
+            turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+        }
+        let counted = counters(&members[0]);
+        assert_eq!(counted.failures, 1, "{rails} rails, the way back {is_way_back}");
+        fabric.data_up(from, to);
+        let deadline = fabric.now() + 10 * cooling;
+        while counters(&members[0]).posted == counted.posted {
+            assert!(fabric.now() < deadline, "it does not come back");
+            begin_puts(&mut members[0], &targets);
+            let later = fabric.now() + cooling / 4;
+            turn_until(&mut members, &fabric, |_| fabric.now() > later);
+        }
+    }
+}
+
+/// What a reset costs follows the PEs that have to do with one another, not those of the job.
+#[test]
+fn a_reset_is_told_to_those_who_talk_and_to_nobody_else() {
+    let messages = |n_pes| {
+        let shape = Shape { n_pes, present: 2, health: Some(HEALTH), ..Shape::default() };
+        let (fabric, mut members, _) = two_with_puts(&shape, |fabric| {
+            fabric.trace_calls();
+            fabric.link_down((Pe(0), RailId(1)), (Pe(1), RailId(0)));
+        });
+        turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+        let later = fabric.now() + 30_000_000_000;
+        turn_until(&mut members, &fabric, |_| fabric.now() > later);
+        assert!(fabric.resets() != 0);
+        let open = |member: &Member| member.lane.peers().count();
+        assert!(members.iter().all(|member| open(member) <= 2), "streams to PEs never talked to");
+        let control = |call: &Call| match call {
+            Call::Control(_, _, to) => Some(*to),
+            _ => None,
+        };
+        let told: Vec<Pe> = fabric.calls().iter().filter_map(control).collect();
+        assert!(told.iter().all(|pe| *pe < Pe(2)), "{n_pes} PEs");
+        told.len()
+    };
+    assert_eq!(messages(1024), messages(2));
+}
+
+/// A PE that has had nothing to do with another one does not hear that this has opened its rails again. What it sends
+/// to where they were gets there in the end.
+#[test]
+fn who_has_not_heard_of_a_reset_gets_there_all_the_same() {
+    for (puts, signals) in [(true, false), (false, true), (true, true)] {
+        let shape = Shape { n_pes: 3, health: Some(HEALTH), ..Shape::default() };
+        let job = Job::new(9, &shape, Script::default());
+        let (targets, fabric, mut members) = (Targets::of(&job), job.fabric.clone(), job.members);
+        // PE 0 has PE 1 open both its rails again, one after the other.
+        for rail in [0, 1] {
+            let link = ((Pe(0), RailId(1 - rail)), (Pe(1), RailId(rail)));
+            fabric.link_down(link.0, link.1);
+            let before = fabric.resets();
+            while fabric.resets() == before {
+                begin_puts(&mut members[0], &targets);
+                let later = fabric.now() + 1_000_000_000;
+                turn_until(&mut members, &fabric, |_| fabric.now() > later);
+            }
+            turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+            fabric.link_up(link.0, link.1);
+            let back = fabric.now() + 4 * HEALTH.cooling.expect("it comes back").as_nanos() as u64;
+            turn_until(&mut members, &fabric, |_| fabric.now() > back);
+        }
+        fabric.store(Pe(2), members[2].scratch, &[0x2b; 256]);
+        let begun = fabric.now();
+        let handle = members[2].scratch_handle;
+        let local = (members[2].scratch, &handle);
+        for at in 0..4 {
+            if puts {
+                members[2].lane.begin(&targets.part(local, 1, 4096 + at * 64, 64)).unwrap();
+            }
+            if signals {
+                members[2].lane.amo(&targets.atomic(1, 8192, AtomicOp::Inc, 0)).unwrap();
+            }
+        }
+        while members[2].lane.has_work() {
+            assert!(members[2].lane.is_quiet(Pe(1)).is_ok());
+            members.iter_mut().for_each(|member| {
+                member.lane.progress().unwrap();
+            });
+            fabric.pass_time(TURN);
+        }
+        let base = members[1].base;
+        if puts {
+            assert_eq!(fabric.load(Pe(1), base + 4096, 256), [0x2b; 256]);
+        }
+        if signals {
+            assert_eq!(word(&fabric, 1, base + 8192), 4);
+        }
+        let took = Duration::from_nanos(fabric.now() - begun);
+        assert!(took < 6 * HEALTH.timeout, "{took:?}");
+    }
+}
+
+/// A signal whose data is on a path that fails is applied, also after a put that was refused halfway: that
+/// must not leave anything behind by which another one is judged.
+#[test]
+fn a_refused_put_does_not_cost_the_signal_before_it_when_its_path_fails() {
+    use SignalEngine::{Auto, Chained, Counted, Eager, Ordered};
+    for signals in [Auto, Counted, Chained, Eager, Ordered] {
+        let shape = Shape { health: Some(HEALTH), signals, max_segment: 64, ..Shape::default() };
+        let job = Job::new(12, &shape, Script::default());
+        let heap = job.heap;
+        job.fill_scratch(0, &[0x5a; 150]);
+        let (targets, fabric, mut members) = (Targets::of(&job), job.fabric.clone(), job.members);
+        fabric.link_down((Pe(0), RailId(1)), (Pe(1), RailId(0)));
+        let handle = members[0].scratch_handle;
+        let local = (members[0].scratch, &handle);
+        let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
+        let parts = [targets.part(local, 1, 8, 150)];
+        members[0].lane.signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
+        let parts = [targets.part(local, 1, 1024, 100), targets.part(local, 1, heap - 50, 100)];
+        let refused = members[0].lane.signal(&PutSignalRequest { parts: &parts, signal });
+        assert!(refused.is_err(), "{signals:?}");
+        turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+        assert_eq!(word(&fabric, 1, members[1].base), 1, "{signals:?}");
+        assert_eq!(fabric.load(Pe(1), members[1].base + 8, 150), [0x5a; 150], "{signals:?}");
+    }
+}
+
+/// Puts, values and gets: what a quiet has promised is there, and stays.
+#[test]
+fn every_byte_is_exact_while_rails_die() {
+    const PHASES: usize = 12;
+    const SLOT: usize = 2048;
+    for_seeds("every_byte_is_exact_while_rails_die", &[], 100, |seed| {
+        let mut random = Random(seed * 0x9e37_79b9 + 3);
+        let shape = shape(&mut random);
+        let n = shape.n_pes;
+        let blows = draw_blows(&mut random, &shape, PHASES * n as usize);
+        let job = Job::new(seed, &shape, random_script(&mut random));
+        let bases: Vec<usize> = job.members.iter().map(|member| member.base).collect();
+        let fabric = job.fabric.clone();
+        let (fabric, _) = race(job, seed, |me, member, targets| {
+            let mut random = Random(seed * 31 + u64::from(me) + 1);
+            let handle = member.scratch_handle;
+            // Each PE has a slot of its own in every heap, and half a slot for what it reads back.
+            let slot = me as usize * SLOT;
+            let mut sent: Vec<Vec<u8>> = vec![vec![0; SLOT]; n as usize];
+            for phase in 0..PHASES {
+                for to in 0..n {
+                    strike(&blows, me, phase * n as usize + to as usize, &fabric);
+                    let fill: Vec<u8> = (0..SLOT)
+                        .map(|at| (at * 7 + phase * 31 + me as usize * 13 + to as usize) as u8)
+                        .collect();
+                    let from = member.scratch + to as usize * SLOT;
+                    fabric.store(Pe(me), from, &fill);
+                    let expected = &mut sent[to as usize];
+                    for _ in 0..3 {
+                        let at = random.below(SLOT / 8 - 1) * 8;
+                        let len = 1 + random.below((SLOT - at).min(900));
+                        if random.below(3) == 0 {
+                            let value = u64::from_le_bytes(fill[at..at + 8].try_into().unwrap());
+                            member.lane.begin(&Request {
+                                local: LocalSide::Value(value),
+                                ..targets.part((from, &handle), to, slot + at, 8)
+                            })?;
+                            expected[at..at + 8].copy_from_slice(&fill[at..at + 8]);
+                        } else {
+                            let part = targets.part((from + at, &handle), to, slot + at, len);
+                            member.lane.begin(&part)?;
+                            expected[at..at + len].copy_from_slice(&fill[at..at + len]);
+                        }
+                    }
+                }
+                for to in 0..n {
+                    member.lane.quiet(Pe(to))?;
+                    let there = fabric.load(Pe(to), bases[to as usize] + slot, SLOT);
+                    assert!(there == sent[to as usize], "PE {me} to {to}, phase {phase}: quiet");
+                    // Read it back.
+                    let into = member.scratch + (1 << 14) + to as usize * SLOT;
+                    let get = Request {
+                        direction: Direction::Read,
+                        ..targets.part((into, &handle), to, slot, SLOT)
+                    };
+                    member.lane.begin(&get)?;
+                }
+                for to in 0..n {
+                    member.lane.quiet(Pe(to))?;
+                    let into = member.scratch + (1 << 14) + to as usize * SLOT;
+                    let read = fabric.load(Pe(me), into, SLOT);
+                    assert!(read == sent[to as usize], "PE {me} to {to}, phase {phase}: get");
+                    // What lands late in here is found at the next quiet, or at the end.
+                    fabric.store(Pe(me), into, &vec![0xee; SLOT]);
+                }
+            }
+            for to in 0..n {
+                let there = fabric.load(Pe(to), bases[to as usize] + slot, SLOT);
+                assert!(there == sent[to as usize], "PE {me} to {to}, at the end");
+                let into = member.scratch + (1 << 14) + to as usize * SLOT;
+                assert!(fabric.load(Pe(me), into, SLOT).iter().all(|byte| *byte == 0xee));
+            }
+            Ok(())
+        });
+        drop(fabric);
+    });
+}
+
+/// Every signal comes once, after its data, and nothing of the data comes after it.
+#[test]
+fn signals_follow_their_data_while_rails_die() {
+    const EACH: usize = 40;
+    const SLOT: usize = 256;
+    for_seeds("signals_follow_their_data_while_rails_die", &[3643782341], 100, |seed| {
+        let mut random = Random(seed * 0x51ed_270b + 9);
+        let shape = Shape { heap: 1 << 16, ..shape(&mut random) };
+        let n = shape.n_pes;
+        let blows = draw_blows(&mut random, &shape, EACH);
+        let mut lengths = Random(seed + 77);
+        let plan: Vec<(u32, usize)> = (0..EACH * n as usize)
+            .map(|_| (lengths.below(n as usize) as u32, 8 + 8 * lengths.below(28)))
+            .collect();
+        let job = Job::new(seed, &shape, random_script(&mut random));
+        let bases: Vec<usize> = job.members.iter().map(|member| member.base).collect();
+        let fabric = job.fabric.clone();
+        let slot = |me: u32, number: usize| (me as usize * EACH + number) * SLOT;
+        let (fabric, _) = race(job, seed, |me, member, targets| {
+            let handle = member.scratch_handle;
+            let bytes: Vec<u8> = (0..1 << 16).map(|at| (at * 7 + me as usize) as u8 | 1).collect();
+            fabric.store(Pe(me), member.scratch, &bytes);
+            for number in 0..EACH {
+                strike(&blows, me, number, &fabric);
+                let (to, len) = plan[me as usize * EACH + number];
+                let at = slot(me, number);
+                let local = (member.scratch + at + 8, &handle);
+                let parts = [targets.part(local, to, at + 8, len.min(SLOT - 8))];
+                let signal = targets.atomic(to, at, AtomicOp::SignalAdd, 1);
+                member.lane.signal(&PutSignalRequest { parts: &parts, signal })?;
+                if number % 7 == 0 {
+                    member.lane.fence(Pe(to))?;
+                }
+            }
+            (0..n).try_for_each(|pe| member.lane.quiet(Pe(pe)))
+        });
+        let mut signals: HashMap<(Pe, usize), Vec<usize>> = HashMap::new();
+        let mut data: Vec<(Pe, usize, usize)> = Vec::new();
+        for (place, event) in fabric.events().iter().enumerate() {
+            match event {
+                Event::Applied { pe, addr } => signals.entry((*pe, *addr)).or_default().push(place),
+                Event::Delivered(d) if d.direction == Direction::Write => {
+                    data.push((d.to, bases[d.to.index()] + d.remote as usize, place));
+                }
+                _ => {}
+            }
+        }
+        for me in 0..n {
+            for number in 0..EACH {
+                let (to, len) = plan[me as usize * EACH + number];
+                let len = len.min(SLOT - 8);
+                let at = bases[to as usize] + slot(me, number);
+                let applied = &signals[&(Pe(to), at)];
+                assert_eq!(applied.len(), 1, "PE {me}'s signal {number} was applied once");
+                assert_eq!(word(&fabric, to, at), 1);
+                let own = at + 8..at + 8 + len;
+                let last = data
+                    .iter()
+                    .filter(|(pe, addr, _)| *pe == Pe(to) && own.contains(addr))
+                    .map(|(.., place)| *place)
+                    .chain(signals.get(&(Pe(to), at + 8)).into_iter().flatten().copied())
+                    .max();
+                assert!(last.is_some_and(|last| last < applied[0]), "PE {me}'s signal {number}");
+                let from = slot(me, number) + 8;
+                let expected: Vec<u8> =
+                    (from..from + len).map(|at| (at * 7 + me as usize) as u8 | 1).collect();
+                assert_eq!(fabric.load(Pe(to), at + 8, len), expected);
+            }
+        }
+    });
+}
+
+/// Everybody adds to everybody's words, and fetches: totals are exact, and no ticket comes twice.
+#[test]
+fn atomics_are_exact_while_rails_die() {
+    const EACH: usize = 40;
+    for_seeds("atomics_are_exact_while_rails_die", &[], 100, |seed| {
+        let mut random = Random(seed * 0x0bad_cafe + 1);
+        let shape = shape(&mut random);
+        let n = shape.n_pes;
+        let blows = draw_blows(&mut random, &shape, EACH);
+        let job = Job::new(seed, &shape, random_script(&mut random));
+        let bases: Vec<usize> = job.members.iter().map(|member| member.base).collect();
+        let fabric = job.fabric.clone();
+        let (fabric, members) = race(job, seed, |me, member, targets| {
+            let mut random = Random(seed * 17 + u64::from(me) + 1);
+            let handle = member.scratch_handle;
+            for round in 0..EACH {
+                strike(&blows, me, round, &fabric);
+                for pe in 0..n {
+                    member.lane.amo(&targets.atomic(pe, 0, AtomicOp::Add, u64::from(me) + 1))?;
+                    if round % 4 == 0 {
+                        let mut take = targets.atomic(pe, 16, AtomicOp::FetchInc, 1);
+                        let place = round / 4 * n as usize + pe as usize;
+                        let addr = member.base + 4096 + place * 16;
+                        take.result = Some(ResultPlace { addr, flag: Some(round as u64 + 1) });
+                        member.lane.amo(&take)?;
+                    }
+                    if random.below(4) == 0 {
+                        let at = 8192 + me as usize * 512;
+                        let part = targets.part((member.scratch, &handle), pe, at, 400);
+                        member.lane.begin(&part)?;
+                    }
+                }
+                if round % 8 == 3 {
+                    let pe = Pe(random.below(n as usize) as u32);
+                    member.lane.fence(pe)?;
+                    if random.below(2) == 0 {
+                        member.lane.quiet(pe)?;
+                    }
+                }
+            }
+            (0..n).try_for_each(|pe| member.lane.quiet(Pe(pe)))
+        });
+        let mut tickets: HashMap<u32, Vec<u64>> = HashMap::new();
+        for pe in 0..n {
+            let total = EACH as u64 * u64::from(n * (n + 1) / 2);
+            assert_eq!(word(&fabric, pe, bases[pe as usize]), total, "sum at PE {pe}");
+            for me in 0..n {
+                for round in 0..EACH / 4 {
+                    let place = 4096 + (round * n as usize + pe as usize) * 16;
+                    let addr = bases[me as usize] + place;
+                    assert_eq!(word(&fabric, me, addr + 8), round as u64 * 4 + 1, "a flag");
+                    tickets.entry(pe).or_default().push(word(&fabric, me, addr));
+                }
+            }
+        }
+        for taken in tickets.values_mut() {
+            taken.sort_unstable();
+            assert_eq!(*taken, (0..(EACH / 4) as u64 * u64::from(n)).collect::<Vec<_>>());
+        }
+        assert!(members.iter().all(|member| !member.lane.has_work()));
+    });
+}
