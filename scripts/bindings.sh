@@ -16,7 +16,7 @@ else
     exit 1
 fi
 status=0
-scripts/cargo run --locked --quiet -p bindings -- "${arguments[@]}" || status=$?
+scripts/cargo run --locked --quiet --profile checked -p bindings -- "${arguments[@]}" || status=$?
 if [[ $status -eq $NO_LIBCLANG && ${1:-} == --check ]]; then
     echo "SKIPPED the bindings against a fresh generation: libclang cannot be loaded"
     exit 0

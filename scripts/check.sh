@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Formatting, lints, documentation, checked-in bindings, shell scripts. What cannot be checked here is skipped, and said.
+# With the profile of the tests, whose procedural macros and build scripts are then built once for both.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,12 +12,12 @@ else
     skipped "formatting" "this Rust has no rustfmt"
 fi
 if scripts/cargo clippy --version >/dev/null 2>&1; then
-    scripts/cargo clippy --locked --workspace --all-targets -- -D warnings
+    scripts/cargo clippy --locked --profile checked --workspace --all-targets -- -D warnings
 else
     skipped "lints" "this Rust has no clippy"
 fi
 # Its readers read the source beside it, so links to what is private are good.
-RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links' scripts/cargo doc --locked --workspace --no-deps --quiet
+RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links' scripts/cargo doc --locked --profile checked --workspace --no-deps --quiet
 scripts/bindings.sh --check
 scripts/deny.sh
 if command -v shellcheck >/dev/null; then

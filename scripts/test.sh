@@ -14,6 +14,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 log=$work/log
 : >"$log"
+: >"$work/failed"
+: >"$work/parts"
 # The reports are read below.
 export CARGO_TERM_COLOR=never
 
@@ -25,25 +27,44 @@ for variable in $(compgen -e); do
     esac
 done
 
-failed_parts=()
-# Writes "WALL CPU" to a file: seconds since some time, and of processor time of what has ended in here.
+# Sets 'now' to "WALL CPU": seconds since some time, and of processor time of what has ended in this shell.
 clock() {
-    times >"$work/times" # not in a subshell, which has times of its own
-    awk -v wall="$EPOCHREALTIME" 'NR == 2 { gsub(/[ms]/, " ")
-        printf "%.3f %.3f\n", wall, $1 * 60 + $2 + $3 * 60 + $4 }' "$work/times" >"$work/clock"
+    local own=$work/times.$BASHPID
+    times >"$own" # not in a subshell, which has times of its own
+    now=$(awk -v wall="$EPOCHREALTIME" 'NR == 2 { gsub(/[ms]/, " ")
+        printf "%.3f %.3f\n", wall, $1 * 60 + $2 + $3 * 60 + $4 }' "$own")
 }
 # Runs a command as a part of the tier, named by the first argument.
 part() {
-    local name=$1 began
+    local name=$1 now began
     shift
     echo "== $name"
     clock
-    began=$(<"$work/clock")
-    "$@" 2>&1 | tee -a "$log" || failed_parts+=("$name")
+    began=$now
+    "$@" 2>&1 | heard || echo "$name" >>"$work/failed"
     clock
-    awk -v name="$name" -v began="$began" '{ split(began, b, " ")
-        printf "%-42s %7.0f s  %7.0f s\n", name, $1 - b[1], $2 - b[2] }' "$work/clock" |
-        tee -a "$work/parts"
+    awk -v name="$name" -v began="$began" -v now="$now" 'BEGIN { split(began, b, " "); split(now, n, " ")
+        printf "%-42s %7.0f s  %7.0f s\n", name, n[1] - b[1], n[2] - b[2] }' | tee -a "$work/parts"
+}
+# Shows what a part says, and keeps it: at once, or in one piece while other parts run beside it.
+lane=
+heard() {
+    if [[ -z $lane ]]; then
+        tee -a "$log"
+    else
+        cat >"$work/$lane"
+        flock "$log" tee -a "$log" <"$work/$lane"
+    fi
+}
+# Runs functions that have parts beside each other: where one part keeps a single core busy, another has the rest.
+beside() {
+    local pids=()
+    for lane in "$@"; do
+        "$lane" &
+        pids+=($!)
+    done
+    lane=
+    wait "${pids[@]}"
 }
 skip() {
     echo "SKIPPED $1: $2" | tee -a "$log"
@@ -62,6 +83,17 @@ fetch() {
 shipped() {
     make --no-print-directory plugins
     scripts/check-plugin.sh "$plugins"
+}
+checked_builds() {
+    part "build of the tests" checked --no-run --lib --bins --test '*'
+    part "formatting and lints" scripts/check.sh
+}
+shipped_builds() {
+    part "shipped plugin" shipped
+    # Linking one like the other, a few stand for all outside of the full tier.
+    local some=(info put-signal)
+    [[ $tier != full ]] || some=()
+    part "NVSHMEM programs" scripts/nvshmem-programs.sh "$target/nvshmem" "${some[@]}"
 }
 # A process loads one libfabric, so the second one takes another run.
 second_libfabric() { OFI_TEST_LIBRARY=$NVSHMEM_TEST_LIBFABRIC2 checked --test ofi; }
@@ -92,11 +124,9 @@ else
         part "licences and origins of crates" scripts/deny.sh --install
     fi
     # Fresh schedules in every run find in many short ones what one long run would.
-    export NVSHMEM_TEST_SEEDS=${NVSHMEM_TEST_SEEDS:-80}
-    part "formatting and lints" scripts/check.sh
-    part "shipped plugin" shipped
-    part "NVSHMEM programs" scripts/nvshmem-programs.sh "$target/nvshmem"
-    part "build of the tests" checked --no-run --lib --bins --test '*'
+    export NVSHMEM_TEST_SEEDS=${NVSHMEM_TEST_SEEDS:-40}
+    # Cargo builds two profiles at a time.
+    beside checked_builds shipped_builds
     part "unit tests" checked --lib --bins
     part "documentation tests" checked --doc
     part "test programs" checked --test '*'
@@ -121,7 +151,8 @@ awk '/^ +(Running|Doc-tests) / { program = $1 == "Running" && $2 != "unittests" 
 printf '%-42s %9s  %9s\n' "part" "wall" "processor"
 awk '{ print } /^test programs/ { while ((getline line < programs) > 0) print line }' \
     programs="$work/programs" "$work/parts"
-awk '{ wall += $(NF - 3); cpu += $(NF - 1) } END {
+# Some parts ran beside each other, so their times are no sum.
+awk -v wall="$SECONDS" '{ cpu += $(NF - 1) } END {
     printf "%-42s %7.0f s  %7.0f s: %.0f s on two idle cores at best\n", "all", wall, cpu, cpu / 2 }' \
     "$work/parts"
 
@@ -149,7 +180,7 @@ programs=$(grep -cE '^ +(Running|Doc-tests) ' "$log" || true)
 results=$(grep -c '^test result: ' "$log" || true)
 [[ $results -eq $programs ]] ||
     wrong "$programs test programs were started and $results gave a result: see above"
-[[ ${#failed_parts[@]} -eq 0 ]] || wrong "Failed: $(printf '%s; ' "${failed_parts[@]}")see above"
+[[ ! -s $work/failed ]] || wrong "Failed: $(sed 's/$/; /' "$work/failed" | tr -d '\n')see above"
 by_name=$(grep -cE '^test .* \.\.\. ignored(,| \(|$)' "$log" || true)
 [[ $by_name -eq $ignored ]] || wrong "$ignored tests were skipped and $by_name are named"
 ! grep -q ': no reason given$' "$work/skips" || wrong "A skip is without a reason"

@@ -12,8 +12,14 @@ use crate::fabric::{Fabric, trial};
 pub(crate) const FABRICS: [Fabric; 5] =
     [Fabric::Shm, Fabric::Tcp2, Fabric::Rxm, Fabric::Shm2, Fabric::Rxm2];
 
-const PES: [u32; 3] = [2, 4, 8];
-const RAILS: [u8; 3] = [1, 2, 4];
+/// PEs and rails: each number of either, and in the full tier every two together. Eight PEs with four rails take as
+/// long on two cores as twenty jobs of two PEs.
+fn shapes() -> Vec<(u32, u8)> {
+    if !full() {
+        return vec![(2, 1), (2, 2), (4, 4), (8, 2)];
+    }
+    [2, 4, 8].into_iter().flat_map(|pes| [1, 2, 4].map(|rails| (pes, rails))).collect()
+}
 
 /// A setting of the plugin, by the end of its variable; what the design asks of the provider first is not all that
 /// it must work with.
@@ -32,9 +38,10 @@ const ENGINES: [&str; 5] = ["auto", "native", "chained", "eager", "counted"];
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     let layouts = Layout::ALL;
-    let sizes = [FABRICS.len(), PES.len(), RAILS.len(), layouts.len(), SETTINGS.len(), 2];
-    for [fabric, n_pes, rails, layout, setting, grows] in rows(sizes, 4) {
-        let (fabric, n_pes, rails) = (FABRICS[fabric], PES[n_pes], RAILS[rails]);
+    let shapes = shapes();
+    let sizes = [FABRICS.len(), shapes.len(), layouts.len(), SETTINGS.len(), 2];
+    for [fabric, shape, layout, setting, grows] in rows(sizes, 3) {
+        let (fabric, (n_pes, rails)) = (FABRICS[fabric], shapes[shape]);
         let (layout, setting) = (layouts[layout], SETTINGS[setting]);
         let grows = grows == 1;
         let heap = if grows { "_growing" } else { "" };
@@ -45,10 +52,9 @@ pub(crate) fn trials() -> Vec<Trial> {
             done(with(if grows { job.heap_grows() } else { job }, setting))
         }));
     }
-    let sizes =
-        [FABRICS.len(), PES.len(), RAILS.len(), layouts.len(), ENGINES.len(), SETTINGS.len(), 2];
-    for [fabric, n_pes, rails, layout, engine, setting, cut] in rows(sizes, 5) {
-        let (fabric, n_pes, rails) = (FABRICS[fabric], PES[n_pes], RAILS[rails]);
+    let sizes = [FABRICS.len(), shapes.len(), layouts.len(), ENGINES.len(), SETTINGS.len(), 2];
+    for [fabric, shape, layout, engine, setting, cut] in rows(sizes, 4) {
+        let (fabric, (n_pes, rails)) = (FABRICS[fabric], shapes[shape]);
         let (layout, engine, setting) = (layouts[layout], ENGINES[engine], SETTINGS[setting]);
         // Puts of many segments.
         let cut: Setting = (cut == 1).then_some(("MAX_SEGMENT", "5000"));
@@ -69,9 +75,9 @@ pub(crate) fn trials() -> Vec<Trial> {
             done(with(with(job.param("rounds", rounds).param("most", most), setting), cut))
         }));
     }
-    let sizes = [FABRICS.len(), PES.len(), RAILS.len(), layouts.len(), SETTINGS.len()];
-    for [fabric, n_pes, rails, layout, setting] in rows(sizes, 4) {
-        let (fabric, n_pes, rails) = (FABRICS[fabric], PES[n_pes], RAILS[rails]);
+    let sizes = [FABRICS.len(), shapes.len(), layouts.len(), SETTINGS.len()];
+    for [fabric, shape, layout, setting] in rows(sizes, 3) {
+        let (fabric, (n_pes, rails)) = (FABRICS[fabric], shapes[shape]);
         let (layout, setting) = (layouts[layout], SETTINGS[setting]);
         let name = format!("atomics_{}{}", place(fabric, n_pes, rails, layout), words(setting));
         trials.push(trial(name, Some(fabric), move || {
@@ -87,14 +93,17 @@ pub(crate) fn trials() -> Vec<Trial> {
     }
     for fabric in [Fabric::Rxm, Fabric::Tcp2, Fabric::Shm] {
         let on = fabric.name();
-        for (depth, name) in [(None, "storm"), (Some(1), "storm_depth_1")] {
+        // One at a time, operations wait for each other.
+        for (depth, name, operations) in
+            [(None, "storm", 40_000), (Some(1), "storm_depth_1", 10_000)]
+        {
             trials.push(trial(format!("{name}_{on}"), Some(fabric), move || {
                 let job = fabric.job("storm", 4, 2, Layout::V7).heap(32 << 20, 4 << 20);
                 let job = match depth {
                     Some(depth) => job.env("NVSHMEM_LIBFABRIC_QUEUE_DEPTH", depth),
                     None => job,
                 };
-                done(job.param("operations", if full() { 100_000 } else { 40_000 }))
+                done(job.param("operations", if full() { 100_000 } else { operations }))
             }));
         }
         trials.push(trial(format!("largest_{on}"), Some(fabric), move || {

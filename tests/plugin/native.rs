@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{JobSettings, Layout};
+use test_support::full;
 use test_support::pairwise::rows;
 
 use crate::fabric::{Fabric, job, trial};
@@ -16,7 +17,7 @@ const SETTING: &str = "NVSHMEM_LIBFABRIC_ATOMICS";
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     let fabrics = [Fabric::Shm, Fabric::Rxm, Fabric::Shm2, Fabric::Rxm2];
-    let shapes = [(2, 1), (4, 2), (8, 2)];
+    let shapes: &[(u32, u8)] = if full() { &[(2, 1), (4, 2), (8, 2)] } else { &[(2, 1), (4, 2)] };
     let scenarios = ["atomics", "signals"];
     let sizes = [fabrics.len(), shapes.len(), scenarios.len(), Layout::ALL.len()];
     for [fabric, shape, scenario, layout] in rows(sizes, 4) {
@@ -39,7 +40,9 @@ pub(crate) fn trials() -> Vec<Trial> {
             let depth = |job: JobSettings| job.env("NVSHMEM_LIBFABRIC_QUEUE_DEPTH", 1);
             natively(depth(fabric.job("atomics", 3, 2, Layout::V7)))?;
             let job = fabric.job("signals", 3, 2, Layout::V6).heap(64 << 20, 2 << 20);
-            natively(depth(job.param("rounds", 300).param("most", 300_000)))
+            natively(depth(
+                job.param("rounds", if full() { 300 } else { 100 }).param("most", 300_000),
+            ))
         }));
         trials.push(trial(format!("native_is_not_the_default_{on}"), Some(fabric), move || {
             let report = fabric.job("connect", 2, 2, Layout::V7).run()?.check()?;

@@ -32,10 +32,14 @@ const ENGINES: [&str; 4] = ["auto", "chained", "eager", "counted"];
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     let layouts = Layout::ALL;
-    let sizes = [FABRICS.len(), KINDS.len(), SHAPES.len(), layouts.len(), SETTINGS.len(), 2];
-    for [fabric, kind, shape, layout, setting, kernel] in rows(sizes, 4) {
+    // How memory is staged knows nothing of layouts: settings go round, and need not meet each of them.
+    let settings = SETTINGS.into_iter().cycle();
+    let sizes = [FABRICS.len(), KINDS.len(), SHAPES.len(), layouts.len(), 2];
+    for ([fabric, kind, shape, layout, kernel], setting) in
+        rows(sizes, 4).into_iter().zip(settings.clone())
+    {
         let (fabric, kind, (n_pes, rails)) = (FABRICS[fabric], KINDS[kind], SHAPES[shape]);
-        let (layout, setting, kernel) = (layouts[layout], SETTINGS[setting], kernel == 1);
+        let (layout, kernel) = (layouts[layout], kernel == 1);
         let under = if kernel { "_under_a_kernel" } else { "" };
         let at = place(fabric, n_pes, rails, layout);
         let name = format!("{kind}::operations_{at}{}{under}", words(setting));
@@ -46,10 +50,11 @@ pub(crate) fn trials() -> Vec<Trial> {
             done(if kernel { job.param(RESIDENT, true) } else { job })
         }));
     }
-    let sizes = [FABRICS.len(), 2, SHAPES.len(), layouts.len(), ENGINES.len(), SETTINGS.len()];
-    for [fabric, kind, shape, layout, engine, setting] in rows(sizes, 5) {
+    let sizes = [FABRICS.len(), 2, SHAPES.len(), layouts.len(), ENGINES.len()];
+    for ([fabric, kind, shape, layout, engine], setting) in rows(sizes, 5).into_iter().zip(settings)
+    {
         let (fabric, kind, (n_pes, rails)) = (FABRICS[fabric], KINDS[kind], SHAPES[shape]);
-        let (layout, engine, setting) = (layouts[layout], ENGINES[engine], SETTINGS[setting]);
+        let (layout, engine) = (layouts[layout], ENGINES[engine]);
         let at = place(fabric, n_pes, rails, layout);
         let name = format!("{kind}::signals_{at}_{engine}{}", words(setting));
         trials.push(staged(name, fabric, needs(n_pes), move || {
