@@ -64,7 +64,7 @@ impl Owned {
     }
 }
 
-/// What the short way must read of a message: the same, and nothing of other kinds.
+/// What the fast path must read of a message: the same, and nothing of other kinds.
 fn as_plain<'a>(message: &Message<'a>) -> Option<Plain<'a>> {
     let nowhere = Spot { slot: 0, offset: 0 };
     let (at, atomic, to, payload) = match message.body {

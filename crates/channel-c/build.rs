@@ -1,4 +1,4 @@
-//! How the library is linked.
+//! Link arguments of the library.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

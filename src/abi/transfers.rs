@@ -131,7 +131,7 @@ unsafe fn start(connected: &Connected, common: FastTransfer<'_>, local: *const R
     }
 }
 
-/// An operation that the short way does not do.
+/// An operation that the fast path does not do.
 ///
 /// # Safety
 /// As for [`start`].

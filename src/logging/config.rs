@@ -1,4 +1,4 @@
-//! What the user asked to see: `NVSHMEM_DEBUG`, `NVSHMEM_DEBUG_SUBSYS`, `NVSHMEM_DEBUG_FILE`.
+//! The user's choice of log lines: `NVSHMEM_DEBUG`, `NVSHMEM_DEBUG_SUBSYS`, `NVSHMEM_DEBUG_FILE`.
 
 use std::ffi::OsStr;
 

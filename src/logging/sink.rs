@@ -1,4 +1,4 @@
-//! Where lines go.
+//! Sinks of log lines.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-//! Reads the settings from a list of variables, and says where each value came from.
+//! The reader of settings: from a list of variables to values, each with where it came from.
 
 use std::ffi::OsStr;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What the user can set, each value read once at start from the environment.
+//! Settings of the user, each read once at start from the environment.
 //!
 //! `table.rs` names every setting once: what it is called, what it accepts, what it does. Parsing,
 //! refusals, [`Settings::describe`] and `docs/settings.md` are all made from it.

@@ -1,4 +1,4 @@
-//! From text to a value and back, one kind of value at a time.
+//! Kinds of values of settings: from text to a value and back.
 //!
 //! A parser returns what is wrong with the text; the caller adds the variable's name, the text
 //! and what is accepted.

@@ -1,4 +1,4 @@
-//! Which NICs a PE uses first.
+//! The choice of the NICs that a PE uses first.
 
 use super::address::PciAddress;
 use super::distance::{Distance, Topology};

@@ -1,4 +1,4 @@
-//! How near a NIC is to a GPU: PCIe and NUMA distance, from sysfs.
+//! Distances of NICs from GPUs: PCIe and NUMA distance, from sysfs.
 //!
 //! The kernel shows each PCI device as a directory below the root complex and the bridges that lead
 //! to it. Where the ways to two devices part says what their traffic crosses: a switch, several, the

@@ -1,4 +1,4 @@
-//! Which NICs a PE opens, and why.
+//! The plan of NICs that a PE opens, with reasons.
 
 use std::fmt;
 

@@ -82,7 +82,7 @@ fn settle(job: &mut Job) {
 
 #[test]
 fn every_ending_of_a_burst_rings_for_all_of_it() {
-    // Whether the fabric does atomics, rails, and whether there is a short way.
+    // Whether the fabric does atomics, rails, and whether there is a fast path.
     for (native, rails, short) in
         [(false, 1, false), (false, 1, true), (false, 2, false), (false, 2, true), (true, 3, true)]
     {
@@ -93,7 +93,7 @@ fn every_ending_of_a_burst_rings_for_all_of_it() {
                 let mut job = Job::new(1, &shape, DOORBELLS);
                 job.fill_scratch(0, &[7; 256]);
                 let targets = Targets::of(&job);
-                // From the second message on there is a short way for them.
+                // From the second message on there is a fast path for them.
                 for pe in [1, 2] {
                     let nothing = targets.atomic(pe, 512, AtomicOp::Or, 0);
                     job.members[0].lane.amo(&nothing).unwrap();

@@ -305,7 +305,7 @@ fn zero_bytes_do_nothing() {
     job.quiet(0, 1).unwrap();
 }
 
-/// The short way, for which local memory must need no descriptor, refuses what the long way refuses,
+/// The fast path, for which local memory must need no descriptor, refuses what the general way refuses,
 /// and reports what the fabric refuses at once.
 #[test]
 fn the_short_way_refuses_and_reports() {
@@ -331,7 +331,7 @@ fn the_short_way_refuses_and_reports() {
     };
     let lane = &mut job.members[0].lane;
     let Err(NotStarted::Declined(declined)) = lane.try_start(common, Batch::NONE) else {
-        panic!("the fabric is asked in the short way");
+        panic!("the fabric is asked in the fast path");
     };
     let error = lane.start_declined(declined).unwrap_err();
     for part in ["put of 8 bytes", "PE 1", "local memory that does not exist"] {

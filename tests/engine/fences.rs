@@ -1,4 +1,4 @@
-//! What a fence costs and whom it holds.
+//! Fences: what one costs and whom it holds.
 
 use nvshmem_transport_libfabric::engine::fake::Script;
 use nvshmem_transport_libfabric::engine::ids::Pe;

@@ -1,4 +1,4 @@
-//! The order of things inside one turn of the loop.
+//! Turns of the loop: the order of things inside one.
 
 use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
 use nvshmem_transport_libfabric::engine::fake::{Call, FakeFabric, Script};

@@ -1,4 +1,4 @@
-//! What the two PEs do, and what must come of it.
+//! Programs of the two PEs, and what must come of each.
 
 use nvshmem_transport_libfabric::engine::lane::SignalEngine;
 

@@ -1,4 +1,4 @@
-//! What each PE says at the end that it has carried: the numbers of both ends of a path agree.
+//! Counters that each PE reports at its end: the numbers of both ends of a path agree.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! Which scenarios run on which fabrics, with how many PEs and rails, on which layouts, with which settings.
+//! The matrix of runs: which scenarios on which fabrics, with how many PEs and rails, on which
+//! layouts, with which settings.
 //!
 //! The combinations are covering arrays: any two values are together in some run. The full tier has the products.
 

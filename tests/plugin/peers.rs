@@ -1,4 +1,4 @@
-//! What becomes of a PE whose peers fail: an error with the reason, never a hang.
+//! PEs whose peers fail: an error with the reason, never a hang.
 
 use std::time::Duration;
 

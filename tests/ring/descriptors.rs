@@ -1,4 +1,4 @@
-//! What the words of a slot mean.
+//! Descriptors: what the words of a slot mean.
 
 use nvshmem_transport_libfabric::channel::ring::descriptor::{Descriptor, Place, Put, RegionIndex};
 use nvshmem_transport_libfabric::channel::ring::slots_log2;

@@ -10,7 +10,7 @@ use nvshmem_transport_libfabric::engine::request::{AtomicRequest, PutSignalReque
 use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
 use nvshmem_transport_libfabric::engine::state::batch::Batch;
 
-/// Operations as the plugin's entries do them: in the short way where there is one.
+/// Operations as the plugin's entries do them: in the fast path where there is one.
 pub(crate) trait AsEntry {
     fn begin_in(&mut self, request: &Request<'_>, batch: Batch) -> Result<(), EngineError>;
     fn amo_in(&mut self, request: &AtomicRequest<'_>, batch: Batch) -> Result<(), EngineError>;

@@ -1,4 +1,4 @@
-//! Which NICs are opened, on the same machines; and what a host picks that is offered all of them.
+//! Plans of NICs that are opened, on the same machines; and what a host picks that is offered all of them.
 
 use nvshmem_transport_libfabric::topology::Distance::{Node, Pix, Pxb, Sys};
 use nvshmem_transport_libfabric::topology::{Decided, Distance, Known, PciAddress, Plan, choose};

@@ -1,4 +1,4 @@
-//! What bindgen made of libfabric's headers, by version. `make bindings` makes it anew.
+//! Bindings that bindgen made of libfabric's headers, by version. `make bindings` makes it anew.
 #![allow(
     missing_debug_implementations,
     missing_docs,

@@ -1,4 +1,4 @@
-//! What libfabric has got since 1.17 and this crate's users need. A library older than that refuses
+//! Additions to libfabric since 1.17 that this crate's users need. A library older than that refuses
 //! it, or misunderstands it where that is said: the user asks for its version first.
 
 use std::mem::offset_of;

@@ -1,4 +1,4 @@
-//! Where each argument of a call is, as the caller leaves it: general registers and the words above
+//! Places of a call's arguments, as the caller leaves them: general registers and the words above
 //! the stack pointer at entry. The recorded `calls_sysv_x86_64` say where NVSHMEM puts them.
 //!
 //! The callee is assembly that copies registers and stack, so the test does not depend on how a

@@ -1,4 +1,4 @@
-//! Who carries out a job's atomics: the fabric at the target, or the target's proxy thread.
+//! The applier of a job's atomics: the fabric at the target, or the target's proxy thread.
 //!
 //! Two that change one word are not atomic together, so all PEs agree on one when they connect.
 

@@ -1,5 +1,5 @@
-//! Several lanes on threads of their own, of which exactly one runs at a time: whoever holds the
-//! baton. It goes on when its holder relaxes, to the one that the seed picks. So blocking calls of
+//! The baton: of several lanes on threads of their own, exactly one runs at a time, whoever holds it.
+//! It goes on when its holder relaxes, to the one that the seed picks. So blocking calls of
 //! the lanes can be tested against one another, and a run can still be repeated.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

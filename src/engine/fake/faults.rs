@@ -1,4 +1,4 @@
-//! What goes wrong in the fake fabric: links that are down, rails that fail and are opened again.
+//! Faults of the fake fabric: links that are down, rails that fail and are opened again.
 
 use super::mail::Mail;
 use super::world::{Done, World, fault};

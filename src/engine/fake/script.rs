@@ -1,4 +1,4 @@
-//! How the fake fabric behaves, and what it tells a test afterwards.
+//! The script of the fake fabric, which says how it behaves, and the events that a test is told.
 
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::port::Direction;

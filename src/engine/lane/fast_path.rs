@@ -1,8 +1,8 @@
 //! The fast paths of a lane: what is most common, in few instructions.
 //!
 //! Each does what a general way does as well, for operations that meet no obstacle: no fence, no lack of
-//! room, nothing wrong. At the first obstacle, before anything has happened, it gives up, and the long
-//! way does the operation or says what is wrong with it. Nothing in here can panic, so callers need
+//! room, nothing wrong. At the first obstacle, before anything has happened, it gives up, and the
+//! general way does the operation or says what is wrong with it. Nothing in here can panic, so callers need
 //! no guard; errors own strings, so none are made before they are needed.
 
 use crate::engine::atomic::Atomic;
@@ -193,7 +193,7 @@ impl<P: Port> Lane<P> {
         // A stream that has failed is closed as well.
         let closed = stream.is_closed();
         let class = if data.is_some() { stream.put_class() } else { WriteClass::Word };
-        // A signal waits for the puts before it, which the long way sees to.
+        // A signal waits for the puts before it, which the general way sees to.
         if data.is_none() && atomic.op.is_signal() && stream.puts_under_way() != 0 {
             return false;
         }

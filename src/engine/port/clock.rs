@@ -1,4 +1,4 @@
-//! Time, and what a loop does that finds nothing to do.
+//! The clock of a lane, and the pause of a loop that finds nothing to do.
 
 /// The clock of a lane.
 pub trait Clock {

@@ -1,4 +1,4 @@
-//! What the engine asks of memory that the fabric does not reach: copies, and single words.
+//! The copy port: copies to and from memory that the fabric does not reach, and single words of it.
 //!
 //! Such memory is *staged*: its bytes pass through chunks of *bounce memory*, host memory that is
 //! registered with the fabric like any other region. The engine decides which chunk holds what; a

@@ -1,4 +1,4 @@
-//! What the engine asks of a fabric, of memory and of time.
+//! Ports: what the engine asks of a fabric, of memory and of time.
 //!
 //! A [`Port`] is what one lane has, by use: [`DataPath`] posts operations on rails and polls their
 //! completions, [`Messaging`] sends messages, [`RailControl`] opens a rail again, [`LocalMemory`]

@@ -1,4 +1,4 @@
-//! Which rail talks to which: chosen so that many senders do not meet on one rail of a receiver.
+//! Pairs of rails that talk to one another: chosen so that senders do not meet on one rail of a receiver.
 
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::rails::paths::TARGET_RAIL;

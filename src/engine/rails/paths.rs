@@ -1,4 +1,4 @@
-//! How a lane reaches its peers: for each peer and local rail, the remote rail and its address.
+//! Paths of a lane to its peers: for each peer and local rail, the remote rail and its address.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! Which paths are in service: what a lane knows of its rails, those of its peers, and the paths between
+//! The health of paths: what a lane knows of its rails, those of its peers, and the paths between
 //! them, and how it finds that one does not work.
 //!
 //! A *path* is one of our rails towards one peer. It is suspected when something fails on it, or when

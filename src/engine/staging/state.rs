@@ -1,4 +1,4 @@
-//! What is staged at present: fragments, who waits for a chunk, what peers have asked for.
+//! The state of staging: fragments, who waits for a chunk, what peers have asked for.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

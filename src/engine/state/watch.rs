@@ -1,4 +1,4 @@
-//! What the watchdog knows of one stream.
+//! The watchdog's record of one stream.
 
 /// What the watchdog knows of one stream. It compares counts from one look to the next, so that
 /// starting and ending a segment costs nothing for it.

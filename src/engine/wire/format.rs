@@ -1,4 +1,4 @@
-//! What all messages are made of: places, names, numbers and what can be wrong with them.
+//! Parts of all messages: places, names, numbers and what can be wrong with them.
 
 use crate::engine::ids::Pe;
 use crate::engine::wire::window::Seq;

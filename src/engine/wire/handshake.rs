@@ -1,4 +1,4 @@
-//! What PEs tell one another when they connect, as bytes.
+//! Records that PEs exchange when they connect, as bytes.
 //!
 //! Two collective exchanges of records of one fixed size each:
 //!

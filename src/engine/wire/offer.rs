@@ -1,4 +1,4 @@
-//! A PE's word on atomics, in the record by which it connects.
+//! The offer of atomics: what a PE wants and has of them, in the record by which it connects.
 
 /// What the user of a PE wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,4 +1,4 @@
-//! What stages, in the hands of a test.
+//! A stager in the hands of a test.
 
 use std::sync::Arc;
 use std::time::Instant;

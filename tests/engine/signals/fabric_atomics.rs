@@ -250,7 +250,7 @@ fn no_message_changes_a_word_beside_the_fabric() {
         Body::CountedSignal { at, atomic, tag: Tag::FIRST, segments: 2 },
     ] {
         let mut job = Job::new(8, &Shape { native: true, ..Shape::default() }, Script::default());
-        // The first makes the sender known, so that there is a short way for what follows.
+        // The first makes the sender known, so that there is a fast path for what follows.
         for body in [Body::Ack, body] {
             let mut packet = Packet::EMPTY;
             Message { from: Pe(0), seq: first, ack: first, body }.encode(&mut packet);

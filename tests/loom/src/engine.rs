@@ -1,4 +1,4 @@
-//! What the descriptors are made of.
+//! Parts of the engine that descriptors are made of.
 
 #[path = "../../../src/engine/atomic.rs"]
 pub mod atomic;

@@ -1,4 +1,4 @@
-//! What holds in every execution.
+//! Invariants that hold in every execution.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -1,4 +1,4 @@
-//! Which device the cases run on.
+//! The device that the cases run on.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;

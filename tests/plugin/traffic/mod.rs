@@ -1,4 +1,4 @@
-//! What jobs do: the scenarios that PEs run.
+//! Scenarios that the PEs of a job run.
 
 pub(crate) mod atomics;
 pub(crate) mod operations;

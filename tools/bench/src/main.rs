@@ -1,4 +1,4 @@
-//! What the plugin costs: its rates beside those of raw libfabric in the same run, and its
+//! The bench of the plugin: its rates beside those of raw libfabric in the same run, and its
 //! instructions per operation. `docs/performance.md` explains the figures, and
 //! `docs/adding-a-benchmark.md` how one is added.
 //!

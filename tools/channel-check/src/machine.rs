@@ -1,4 +1,4 @@
-//! Where kernels run, and memory that they and the CPU have.
+//! The machine that kernels run on, and memory that they and the CPU have.
 
 use std::any::Any;
 use std::fmt::Debug;

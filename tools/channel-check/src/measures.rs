@@ -1,4 +1,4 @@
-//! How many descriptors a second arrive, and how soon the CPU sees one.
+//! Measures: how many descriptors a second arrive, and how soon the CPU sees one.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! What the transport says that a PE has carried: the proof that traffic went through it.
+//! Counters of what the transport has carried for a PE: the proof that traffic went through it.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Runs all cases and prints the report.
+//! A run of all cases, and its report.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,4 @@
-//! What can go wrong in a PE, as text for people: what was tried and what came back.
+//! Errors of a PE, as text for people: what was tried and what came back.
 
 use std::fmt;
 

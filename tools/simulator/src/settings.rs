@@ -1,4 +1,4 @@
-//! What a job is: how many PEs, which layout and plugin, which scenario, and how long it may take.
+//! Settings of a job: how many PEs, which layout and plugin, which scenario, and how long it may take.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -1,4 +1,4 @@
-//! What a segment that was lost sight of waits for.
+//! Conditions that a lost segment waits for before it is posted again.
 
 /// What a segment that was lost sight of waits for, and how often it was posted again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,4 +1,4 @@
-//! How much is measured: providers, jobs and rounds.
+//! The pace of a run: providers, jobs and rounds.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a suite tells the harness.
+//! A suite, as the harness sees it.
 
 use nvshmem_sim::{BoxError, Host, Job, JobSettings};
 

@@ -1,4 +1,4 @@
-//! How PE 0 tells the others what to do: a page of memory that all have mapped.
+//! Control of the other PEs by PE 0: a page of memory that all have mapped.
 //!
 //! Not the bootstrap, whose calls the proxy thread cannot make, and not the transport, which is
 //! what is measured. The others look at one word between two turns of their loop; as long as

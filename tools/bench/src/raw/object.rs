@@ -1,4 +1,4 @@
-//! What all of libfabric's objects have in common: an owner, and errors in its words.
+//! Parts that all of libfabric's objects have in common: an owner, and errors in its words.
 
 use std::ptr::NonNull;
 

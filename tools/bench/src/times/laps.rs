@@ -1,4 +1,4 @@
-//! What the repeats of a round take, one by one.
+//! Laps: the times of a round's repeats, one by one.
 
 use std::time::{Duration, Instant};
 

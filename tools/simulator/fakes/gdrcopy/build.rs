@@ -1,4 +1,4 @@
-//! How the stand-in is linked.
+//! Link arguments of the stand-in.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

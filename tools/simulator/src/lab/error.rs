@@ -1,4 +1,4 @@
-//! What keeps the lab from doing what it was asked for.
+//! Errors of the lab: what keeps it from doing what it was asked for.
 
 use std::io;
 

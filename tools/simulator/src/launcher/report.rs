@@ -1,4 +1,4 @@
-//! What became of a job.
+//! Reports of what became of a job.
 
 use std::fmt;
 use std::path::PathBuf;

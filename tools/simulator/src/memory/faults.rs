@@ -1,4 +1,4 @@
-//! What a stand-in for CUDA's driver offers beyond a driver: failures and delays on demand.
+//! Faults that a stand-in for CUDA's driver offers beyond a driver: failures and delays on demand.
 
 use std::ffi::c_int;
 

@@ -1,4 +1,4 @@
-//! Runs a job of the host simulator from the command line.
+//! The host simulator's command line.
 //!
 //! `nvshmem-sim demo` starts PEs that load the installed plugin and measure it the way NVSHMEM's
 //! perftests do, in their layout, checking every byte. `nvshmem-sim rail-lab` runs experiments on

@@ -1,4 +1,4 @@
-//! What a PE of the lab does: the workload of its run.
+//! Workloads: what a PE of the lab does in a run.
 
 mod many_to_one;
 pub(super) mod storm;

@@ -1,4 +1,4 @@
-//! What a PE has found wrong.
+//! The tally of what a PE has found wrong.
 
 use crate::error::{Error, Result};
 use crate::pe::job::Job;

@@ -1,4 +1,4 @@
-//! What the driver says of itself and of its devices.
+//! Queries about the driver and its devices.
 
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::Ordering::Relaxed;

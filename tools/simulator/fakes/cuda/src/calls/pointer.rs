@@ -1,4 +1,4 @@
-//! What the driver tells of an address.
+//! Queries about an address.
 
 use std::ffi::{c_uint, c_void};
 

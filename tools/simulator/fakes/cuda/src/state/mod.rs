@@ -1,4 +1,4 @@
-//! What the driver keeps: devices, contexts with their streams, memory.
+//! State of the driver: devices, contexts with their streams, memory.
 
 pub(crate) mod context;
 pub(crate) mod device;

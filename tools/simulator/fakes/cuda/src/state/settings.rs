@@ -1,4 +1,4 @@
-//! What a device does wrong, and how slowly, as the environment or a test asks.
+//! Faults and delays of a device, as the environment or a test asks.
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};

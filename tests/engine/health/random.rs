@@ -1,0 +1,368 @@
+//! Random jobs while rails die and come back.
+
+use std::collections::HashMap;
+
+use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
+use nvshmem_transport_libfabric::engine::fake::{Event, FakeFabric};
+use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
+use nvshmem_transport_libfabric::engine::lane::SignalEngine;
+use nvshmem_transport_libfabric::engine::port::Direction;
+use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
+use nvshmem_transport_libfabric::engine::request::{PutSignalRequest, ResultPlace};
+use test_support::seeds::for_seeds;
+
+use crate::as_entry::AsEntry as _;
+use crate::job::{Job, Random, Shape, random_lonely, random_spread};
+use crate::signals::{race, random_script};
+
+use super::{HEALTH, word};
+
+fn shape(random: &mut Random) -> Shape {
+    use SignalEngine::{Auto, Chained, Counted, Eager, Ordered};
+    let rails = 2 + random.below(3) as u8;
+    Shape {
+        n_pes: 2 + random.below(3) as u32,
+        rails,
+        lonely: random_lonely(random, rails),
+        depth: [1, 2, 3, 16][random.below(4)],
+        max_segment: [64, 1000, 1 << 20][random.below(3)],
+        needs_desc: random.below(2) == 0,
+        heap: 1 << 15,
+        orders_messages: random.below(2) == 0,
+        remote_data: random.below(4) != 0,
+        counted: [1, 2, 16][random.below(3)],
+        signals: [Auto, Chained, Counted, Eager, Ordered][random.below(5)],
+        spread: random_spread(random),
+        health: Some(HEALTH),
+        ..Shape::default()
+    }
+}
+
+type End = (Pe, RailId);
+
+/// What happens to the fabric, at which step of which PE.
+#[derive(Clone, Copy, Debug)]
+enum Blow {
+    RailDown(End),
+    RailUp(End),
+    LinkDown(End, End),
+    LinkUp(End, End),
+    Fail(bool),
+}
+
+impl Blow {
+    fn strike(self, fabric: &FakeFabric) {
+        match self {
+            Blow::RailDown((pe, rail)) => fabric.rail_down(pe, rail),
+            Blow::RailUp((pe, rail)) => fabric.rail_up(pe, rail),
+            Blow::LinkDown(from, to) => fabric.link_down(from, to),
+            Blow::LinkUp(from, to) => fabric.link_up(from, to),
+            Blow::Fail(fail) => fabric.dead_links_fail(fail),
+        }
+    }
+}
+
+/// Whether every PE has a path to every other that works both ways, with all these dead.
+fn leaves_paths(shape: &Shape, dead: &[End], links: &[(End, End)]) -> bool {
+    let rails = shape.rails;
+    let leads = |me, pe, rail| shape.leads(me, pe, rail);
+    let works = |from: End, to: End| {
+        !dead.contains(&from)
+            && !dead.contains(&to)
+            && !links.contains(&(from, to))
+            && !links.contains(&(to, from))
+    };
+    (0..shape.n_pes).all(|me| {
+        (0..shape.n_pes).all(|pe| {
+            (0..rails).any(|rail| {
+                // As the job pairs them.
+                leads(me, pe, rail)
+                    && works((Pe(me), RailId(rail)), (Pe(pe), RailId((rail + 1) % rails)))
+            })
+        })
+    })
+}
+
+/// Draws what dies and when, by the step and the PE that strikes.
+fn draw_blows(
+    random: &mut Random,
+    shape: &Shape,
+    steps: usize,
+) -> HashMap<(u32, usize), Vec<Blow>> {
+    let mut blows: HashMap<(u32, usize), Vec<Blow>> = HashMap::new();
+    let (mut dead, mut links) = (Vec::new(), Vec::new());
+    let end = |random: &mut Random| {
+        (
+            Pe(random.below(shape.n_pes as usize) as u32),
+            RailId(random.below(shape.rails.into()) as u8),
+        )
+    };
+    if random.below(3) == 0 {
+        blows.entry((0, 0)).or_default().push(Blow::Fail(true));
+    }
+    for _ in 0..1 + random.below(4) {
+        let step = random.below(steps);
+        let who = random.below(shape.n_pes as usize) as u32;
+        let back = (who, step + 1 + random.below(steps - step + 1));
+        let (from, to) = (end(random), end(random));
+        let comes_back = random.below(3) == 0;
+        match random.below(4) {
+            0 => {
+                links.push((from, to));
+                if !leaves_paths(shape, &dead, &links) {
+                    links.pop();
+                    continue;
+                }
+                blows.entry((who, step)).or_default().push(Blow::LinkDown(from, to));
+                if comes_back {
+                    blows.entry(back).or_default().push(Blow::LinkUp(from, to));
+                }
+            }
+            1 => {
+                // Both ends of one path.
+                let to = (to.0, RailId((from.1.0 + 1) % shape.rails));
+                dead.extend([from, to]);
+                if !leaves_paths(shape, &dead, &links) {
+                    dead.truncate(dead.len() - 2);
+                    continue;
+                }
+                let at = blows.entry((who, step)).or_default();
+                at.extend([Blow::RailDown(from), Blow::RailDown(to)]);
+                if comes_back {
+                    blows.entry(back).or_default().extend([Blow::RailUp(from), Blow::RailUp(to)]);
+                }
+            }
+            _ => {
+                dead.push(from);
+                if !leaves_paths(shape, &dead, &links) {
+                    dead.pop();
+                    continue;
+                }
+                blows.entry((who, step)).or_default().push(Blow::RailDown(from));
+                if comes_back {
+                    blows.entry(back).or_default().push(Blow::RailUp(from));
+                }
+            }
+        }
+    }
+    blows
+}
+
+fn strike(blows: &HashMap<(u32, usize), Vec<Blow>>, me: u32, step: usize, fabric: &FakeFabric) {
+    for blow in blows.get(&(me, step)).into_iter().flatten() {
+        blow.strike(fabric);
+    }
+}
+
+/// Puts, values and gets: what a quiet has promised is there, and stays.
+#[test]
+fn every_byte_is_exact_while_rails_die() {
+    const PHASES: usize = 12;
+    const SLOT: usize = 2048;
+    for_seeds("every_byte_is_exact_while_rails_die", &[], 100, |seed| {
+        let mut random = Random(seed * 0x9e37_79b9 + 3);
+        let shape = shape(&mut random);
+        let n = shape.n_pes;
+        let blows = draw_blows(&mut random, &shape, PHASES * n as usize);
+        let job = Job::new(seed, &shape, random_script(&mut random));
+        let bases: Vec<usize> = job.members.iter().map(|member| member.base).collect();
+        let fabric = job.fabric.clone();
+        let (fabric, _) = race(job, seed, |me, member, targets| {
+            let mut random = Random(seed * 31 + u64::from(me) + 1);
+            let handle = member.scratch_handle;
+            // Each PE has a slot of its own in every heap, and half a slot for what it reads back.
+            let slot = me as usize * SLOT;
+            let mut sent: Vec<Vec<u8>> = vec![vec![0; SLOT]; n as usize];
+            for phase in 0..PHASES {
+                for to in 0..n {
+                    strike(&blows, me, phase * n as usize + to as usize, &fabric);
+                    let fill: Vec<u8> = (0..SLOT)
+                        .map(|at| (at * 7 + phase * 31 + me as usize * 13 + to as usize) as u8)
+                        .collect();
+                    let from = member.scratch + to as usize * SLOT;
+                    fabric.store(Pe(me), from, &fill);
+                    let expected = &mut sent[to as usize];
+                    for _ in 0..3 {
+                        let at = random.below(SLOT / 8 - 1) * 8;
+                        let len = 1 + random.below((SLOT - at).min(900));
+                        if random.below(3) == 0 {
+                            let value = u64::from_le_bytes(fill[at..at + 8].try_into().unwrap());
+                            member.lane.begin(&Request {
+                                local: LocalSide::Value(value),
+                                ..targets.part((from, &handle), to, slot + at, 8)
+                            })?;
+                            expected[at..at + 8].copy_from_slice(&fill[at..at + 8]);
+                        } else {
+                            let part = targets.part((from + at, &handle), to, slot + at, len);
+                            member.lane.begin(&part)?;
+                            expected[at..at + len].copy_from_slice(&fill[at..at + len]);
+                        }
+                    }
+                }
+                for to in 0..n {
+                    member.lane.quiet(Pe(to))?;
+                    let there = fabric.load(Pe(to), bases[to as usize] + slot, SLOT);
+                    assert!(there == sent[to as usize], "PE {me} to {to}, phase {phase}: quiet");
+                    // Read it back.
+                    let into = member.scratch + (1 << 14) + to as usize * SLOT;
+                    let get = Request {
+                        direction: Direction::Read,
+                        ..targets.part((into, &handle), to, slot, SLOT)
+                    };
+                    member.lane.begin(&get)?;
+                }
+                for to in 0..n {
+                    member.lane.quiet(Pe(to))?;
+                    let into = member.scratch + (1 << 14) + to as usize * SLOT;
+                    let read = fabric.load(Pe(me), into, SLOT);
+                    assert!(read == sent[to as usize], "PE {me} to {to}, phase {phase}: get");
+                    // What lands late in here is found at the next quiet, or at the end.
+                    fabric.store(Pe(me), into, &vec![0xee; SLOT]);
+                }
+            }
+            for to in 0..n {
+                let there = fabric.load(Pe(to), bases[to as usize] + slot, SLOT);
+                assert!(there == sent[to as usize], "PE {me} to {to}, at the end");
+                let into = member.scratch + (1 << 14) + to as usize * SLOT;
+                assert!(fabric.load(Pe(me), into, SLOT).iter().all(|byte| *byte == 0xee));
+            }
+            Ok(())
+        });
+        drop(fabric);
+    });
+}
+
+/// Every signal comes once, after its data, and nothing of the data comes after it.
+#[test]
+fn signals_follow_their_data_while_rails_die() {
+    const EACH: usize = 40;
+    const SLOT: usize = 256;
+    for_seeds("signals_follow_their_data_while_rails_die", &[3643782341], 100, |seed| {
+        let mut random = Random(seed * 0x51ed_270b + 9);
+        let shape = Shape { heap: 1 << 16, ..shape(&mut random) };
+        let n = shape.n_pes;
+        let blows = draw_blows(&mut random, &shape, EACH);
+        let mut lengths = Random(seed + 77);
+        let plan: Vec<(u32, usize)> = (0..EACH * n as usize)
+            .map(|_| (lengths.below(n as usize) as u32, 8 + 8 * lengths.below(28)))
+            .collect();
+        let job = Job::new(seed, &shape, random_script(&mut random));
+        let bases: Vec<usize> = job.members.iter().map(|member| member.base).collect();
+        let fabric = job.fabric.clone();
+        let slot = |me: u32, number: usize| (me as usize * EACH + number) * SLOT;
+        let (fabric, _) = race(job, seed, |me, member, targets| {
+            let handle = member.scratch_handle;
+            let bytes: Vec<u8> = (0..1 << 16).map(|at| (at * 7 + me as usize) as u8 | 1).collect();
+            fabric.store(Pe(me), member.scratch, &bytes);
+            for number in 0..EACH {
+                strike(&blows, me, number, &fabric);
+                let (to, len) = plan[me as usize * EACH + number];
+                let at = slot(me, number);
+                let local = (member.scratch + at + 8, &handle);
+                let parts = [targets.part(local, to, at + 8, len.min(SLOT - 8))];
+                let signal = targets.atomic(to, at, AtomicOp::SignalAdd, 1);
+                member.lane.signal(&PutSignalRequest { parts: &parts, signal })?;
+                if number % 7 == 0 {
+                    member.lane.fence(Pe(to))?;
+                }
+            }
+            (0..n).try_for_each(|pe| member.lane.quiet(Pe(pe)))
+        });
+        let mut signals: HashMap<(Pe, usize), Vec<usize>> = HashMap::new();
+        let mut data: Vec<(Pe, usize, usize)> = Vec::new();
+        for (place, event) in fabric.events().iter().enumerate() {
+            match event {
+                Event::Applied { pe, addr } => signals.entry((*pe, *addr)).or_default().push(place),
+                Event::Delivered(d) if d.direction == Direction::Write => {
+                    data.push((d.to, bases[d.to.index()] + d.remote as usize, place));
+                }
+                _ => {}
+            }
+        }
+        for me in 0..n {
+            for number in 0..EACH {
+                let (to, len) = plan[me as usize * EACH + number];
+                let len = len.min(SLOT - 8);
+                let at = bases[to as usize] + slot(me, number);
+                let applied = &signals[&(Pe(to), at)];
+                assert_eq!(applied.len(), 1, "PE {me}'s signal {number} was applied once");
+                assert_eq!(word(&fabric, to, at), 1);
+                let own = at + 8..at + 8 + len;
+                let last = data
+                    .iter()
+                    .filter(|(pe, addr, _)| *pe == Pe(to) && own.contains(addr))
+                    .map(|(.., place)| *place)
+                    .chain(signals.get(&(Pe(to), at + 8)).into_iter().flatten().copied())
+                    .max();
+                assert!(last.is_some_and(|last| last < applied[0]), "PE {me}'s signal {number}");
+                let from = slot(me, number) + 8;
+                let expected: Vec<u8> =
+                    (from..from + len).map(|at| (at * 7 + me as usize) as u8 | 1).collect();
+                assert_eq!(fabric.load(Pe(to), at + 8, len), expected);
+            }
+        }
+    });
+}
+
+/// Everybody adds to everybody's words, and fetches: totals are exact, and no ticket comes twice.
+#[test]
+fn atomics_are_exact_while_rails_die() {
+    const EACH: usize = 40;
+    for_seeds("atomics_are_exact_while_rails_die", &[], 100, |seed| {
+        let mut random = Random(seed * 0x0bad_cafe + 1);
+        let shape = shape(&mut random);
+        let n = shape.n_pes;
+        let blows = draw_blows(&mut random, &shape, EACH);
+        let job = Job::new(seed, &shape, random_script(&mut random));
+        let bases: Vec<usize> = job.members.iter().map(|member| member.base).collect();
+        let fabric = job.fabric.clone();
+        let (fabric, members) = race(job, seed, |me, member, targets| {
+            let mut random = Random(seed * 17 + u64::from(me) + 1);
+            let handle = member.scratch_handle;
+            for round in 0..EACH {
+                strike(&blows, me, round, &fabric);
+                for pe in 0..n {
+                    member.lane.amo(&targets.atomic(pe, 0, AtomicOp::Add, u64::from(me) + 1))?;
+                    if round % 4 == 0 {
+                        let mut take = targets.atomic(pe, 16, AtomicOp::FetchInc, 1);
+                        let place = round / 4 * n as usize + pe as usize;
+                        let addr = member.base + 4096 + place * 16;
+                        take.result = Some(ResultPlace { addr, flag: Some(round as u64 + 1) });
+                        member.lane.amo(&take)?;
+                    }
+                    if random.below(4) == 0 {
+                        let at = 8192 + me as usize * 512;
+                        let part = targets.part((member.scratch, &handle), pe, at, 400);
+                        member.lane.begin(&part)?;
+                    }
+                }
+                if round % 8 == 3 {
+                    let pe = Pe(random.below(n as usize) as u32);
+                    member.lane.fence(pe)?;
+                    if random.below(2) == 0 {
+                        member.lane.quiet(pe)?;
+                    }
+                }
+            }
+            (0..n).try_for_each(|pe| member.lane.quiet(Pe(pe)))
+        });
+        let mut tickets: HashMap<u32, Vec<u64>> = HashMap::new();
+        for pe in 0..n {
+            let total = EACH as u64 * u64::from(n * (n + 1) / 2);
+            assert_eq!(word(&fabric, pe, bases[pe as usize]), total, "sum at PE {pe}");
+            for me in 0..n {
+                for round in 0..EACH / 4 {
+                    let place = 4096 + (round * n as usize + pe as usize) * 16;
+                    let addr = bases[me as usize] + place;
+                    assert_eq!(word(&fabric, me, addr + 8), round as u64 * 4 + 1, "a flag");
+                    tickets.entry(pe).or_default().push(word(&fabric, me, addr));
+                }
+            }
+        }
+        for taken in tickets.values_mut() {
+            taken.sort_unstable();
+            assert_eq!(*taken, (0..(EACH / 4) as u64 * u64::from(n)).collect::<Vec<_>>());
+        }
+        assert!(members.iter().all(|member| !member.lane.has_work()));
+    });
+}
