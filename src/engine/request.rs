@@ -33,6 +33,50 @@ impl Request<'_> {
     }
 }
 
+/// A put or a get that owns what its request borrows.
+#[derive(Clone, Debug)]
+pub(in crate::engine) struct OwnedRequest {
+    direction: Direction,
+    pe: Pe,
+    remote_handle: HandleBytes,
+    remote_addr: u64,
+    local: OwnedSide,
+    len: usize,
+}
+
+#[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "as large as what it is part of")]
+enum OwnedSide {
+    Memory { addr: usize, handle: Option<HandleBytes> },
+    Value(u64),
+}
+
+impl OwnedRequest {
+    /// One of its own.
+    pub(in crate::engine) fn of(request: &Request<'_>) -> Self {
+        let Request { direction, pe, remote_handle, remote_addr, local, len } = *request;
+        let local = match local {
+            LocalSide::Value(value) => OwnedSide::Value(value),
+            LocalSide::Memory { addr, handle } => {
+                OwnedSide::Memory { addr, handle: handle.copied() }
+            }
+        };
+        Self { direction, pe, remote_handle: *remote_handle, remote_addr, local, len }
+    }
+
+    /// The request.
+    pub(in crate::engine) fn request(&self) -> Request<'_> {
+        let Self { direction, pe, ref remote_handle, remote_addr, ref local, len } = *self;
+        let local = match local {
+            OwnedSide::Value(value) => LocalSide::Value(*value),
+            OwnedSide::Memory { addr, handle } => {
+                LocalSide::Memory { addr: *addr, handle: handle.as_ref() }
+            }
+        };
+        Request { direction, pe, remote_handle, remote_addr, local, len }
+    }
+}
+
 /// What is wrong with a side of a request, `remote` or `local`.
 #[cold]
 pub(in crate::engine) fn refused(
@@ -114,6 +158,30 @@ impl<'a> AtomicRequest<'a> {
     }
 }
 
+/// An atomic operation that owns what its request borrows.
+#[derive(Clone, Debug)]
+pub(in crate::engine) struct OwnedAtomic {
+    pe: Pe,
+    remote_handle: HandleBytes,
+    remote_addr: u64,
+    atomic: Atomic,
+    result: Option<ResultPlace>,
+}
+
+impl OwnedAtomic {
+    /// One of its own.
+    pub(in crate::engine) fn of(request: &AtomicRequest<'_>) -> Self {
+        let AtomicRequest { pe, remote_handle, remote_addr, atomic, result } = *request;
+        Self { pe, remote_handle: *remote_handle, remote_addr, atomic, result }
+    }
+
+    /// The request.
+    pub(in crate::engine) fn request(&self) -> AtomicRequest<'_> {
+        let Self { pe, ref remote_handle, remote_addr, atomic, result } = *self;
+        AtomicRequest { pe, remote_handle, remote_addr, atomic, result }
+    }
+}
+
 /// Where a fetched word goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ResultPlace {
@@ -131,4 +199,42 @@ pub struct PutSignalRequest<'a> {
     pub parts: &'a [Request<'a>],
     /// The signal. It fetches nothing.
     pub signal: AtomicRequest<'a>,
+}
+
+/// The parts of a put with signal, borrowed or owned.
+pub(in crate::engine) trait Parts {
+    /// How many there are.
+    fn count(&self) -> usize;
+    /// One of them.
+    fn part(&self, at: usize) -> Request<'_>;
+
+    /// All of them.
+    fn parts(&self) -> impl Iterator<Item = Request<'_>> {
+        (0..self.count()).map(|at| self.part(at))
+    }
+
+    /// Bytes of all of them.
+    fn bytes(&self) -> usize {
+        self.parts().map(|part| part.len).sum()
+    }
+}
+
+impl Parts for [Request<'_>] {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn part(&self, at: usize) -> Request<'_> {
+        self[at]
+    }
+}
+
+impl Parts for [OwnedRequest] {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn part(&self, at: usize) -> Request<'_> {
+        self[at].request()
+    }
 }

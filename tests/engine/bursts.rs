@@ -185,6 +185,7 @@ fn no_lack_of_room_strands_a_burst() {
         let mut turns = 0;
         while job.members[0].lane.has_work() {
             job.members[0].lane.progress().unwrap();
+            job.fabric.pass_time(10_000);
             turns += 1;
             assert!(turns < 10_000_000, "something is stranded");
         }

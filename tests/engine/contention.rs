@@ -4,7 +4,10 @@ use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
 use nvshmem_transport_libfabric::engine::error::EngineError;
 use nvshmem_transport_libfabric::engine::fake::{FakeFabric, Script};
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::request::ResultPlace;
+use nvshmem_transport_libfabric::engine::lane::SignalEngine;
+use nvshmem_transport_libfabric::engine::rails::balance::Spread;
+use nvshmem_transport_libfabric::engine::request::{PutSignalRequest, ResultPlace};
+use nvshmem_transport_libfabric::engine::state::batch::Batch;
 use nvshmem_transport_libfabric::engine::wire::message::{Body, Message, Packet};
 use nvshmem_transport_libfabric::engine::wire::rails::Rails;
 use nvshmem_transport_libfabric::engine::wire::window::{Seq, WINDOW};
@@ -179,4 +182,95 @@ fn a_message_that_waits_for_another_rail_does_not_hold_up_its_own() {
         assert!(arrived || job.fabric.now() - started < 100_000_000, "both puts wait");
         arrived
     });
+}
+
+/// Fetches that are acknowledged and not answered keep their segments; with every other one in use as well, a put
+/// waits for room, and is not lost.
+#[test]
+fn a_put_is_not_lost_when_every_segment_is_in_use() {
+    let (fetched, silent, last) = (1..61, 61..68, 68);
+    let spread = Spread { balanced_from: 64, striped_from: 128, segment: 64 };
+    let shape =
+        Shape { n_pes: 69, heap: 1 << 12, depth: 4, needs_desc: false, spread, ..Shape::default() };
+    let script = Script { delay: (1_000, 1_000), ..Script::default() };
+    let mut job = Job::new(1, &shape, script);
+    let targets = Targets::of(&job);
+    for pe in fetched.clone() {
+        for at in 0..16 {
+            fetch(&mut job.members[0], &targets, pe, at * 8).unwrap();
+        }
+    }
+    // Their answers come late, the acknowledgements do not.
+    for pe in fetched.clone() {
+        job.fabric.hold_up_messages(Pe(pe), 60_000_000_000);
+        let addr = targets.0[pe as usize].0 + 120;
+        turn_until(&mut job, &[0, pe], |job| word(&job.fabric, pe, addr) == 1);
+        job.fabric.hold_up_messages(Pe(pe), 0);
+    }
+    job.members[0].lane.want_acks();
+    for _ in 0..200 {
+        for member in &mut job.members[..61] {
+            member.lane.progress().unwrap();
+        }
+    }
+    // The first one goes the long way.
+    for pe in silent.clone() {
+        job.members[0].lane.amo(&targets.atomic(pe, 0, AtomicOp::Inc, 0)).unwrap();
+    }
+    for pe in silent {
+        let (addr, handle) = targets.0[pe as usize];
+        let add = targets.atomic(pe, 0, AtomicOp::Inc, 0).atomic;
+        while job.members[0].lane.try_atomic(Pe(pe), &handle, addr as u64, &add, Batch::NONE) {}
+    }
+    let fill: Vec<u8> = (0..300).map(|at| at as u8 | 1).collect();
+    job.fill_scratch(0, &fill);
+    job.put(0, last, 0, 300).unwrap();
+    turn_until(&mut job, &[0, last], |job| is_quiet(job, 0, last));
+    assert!(job.heap(last, 0, 300) == fill, "quiet, and the bytes are not there");
+}
+
+/// More of anything than there are places for, to a PE that does nothing: the calls return, other PEs are served, and
+/// when the PE goes on, all of it is done, in order.
+#[test]
+fn a_peer_that_has_stopped_delays_no_other() {
+    const MANY: usize = 1500;
+    for case in 0..5 {
+        let signals = if case == 1 { SignalEngine::Counted } else { SignalEngine::Auto };
+        let shape = Shape { n_pes: 3, heap: 1 << 16, signals, ..Shape::default() };
+        let mut job = Job::new(1, &shape, Script::default());
+        let targets = Targets::of(&job);
+        job.fill_scratch(0, &[0x5a; 300]);
+        job.fabric.stall(Pe(1));
+        for number in 0..MANY {
+            let first = &mut job.members[0];
+            let (at, handle) = (number * 16 % (1 << 15), first.scratch_handle);
+            let local = (first.scratch, &handle);
+            let signal = targets.atomic(1, 1 << 15, AtomicOp::SignalAdd, 1);
+            match case {
+                0 => fetch(first, &targets, 1, 1 << 15),
+                1 | 2 => {
+                    let len = if case == 1 { 300 } else { 16 };
+                    let parts = [targets.part(local, 1, at, len)];
+                    first.lane.signal(&PutSignalRequest { parts: &parts, signal })
+                }
+                3 => first.lane.begin(&targets.part(local, 1, at, 16)),
+                _ => first.lane.amo(&signal),
+            }
+            .unwrap_or_else(|error| panic!("{case}: {error}"));
+            if number == MANY / 2 {
+                first.lane.fence(Pe(1)).unwrap();
+            }
+        }
+        job.put_value(0, 2, 0, 7, 8).unwrap();
+        fetch(&mut job.members[0], &targets, 2, 8).unwrap();
+        turn_until(&mut job, &[0, 2], |job| is_quiet(job, 0, 2));
+        assert_eq!(job.heap(2, 0, 8), 7u64.to_le_bytes());
+        assert!(!is_quiet(&mut job, 0, 1), "{case}");
+        job.fabric.resume(Pe(1));
+        turn_until(&mut job, &[0, 1], |job| is_quiet(job, 0, 1));
+        if case != 3 {
+            assert_eq!(word(&job.fabric, 1, targets.0[1].0 + (1 << 15)), MANY as u64, "{case}");
+        }
+        assert!(!job.members[0].lane.has_work());
+    }
 }

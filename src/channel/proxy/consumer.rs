@@ -112,6 +112,9 @@ impl Consumer {
         if open.len() >= *most || from.taken() >= *limit || !from.has_next() || !lane.has_room() {
             return Ok(false);
         }
+        if is_stuck(from, lane) {
+            return Ok(false);
+        }
         let Some(batch) = lane.begin_batch() else { return Err(no_batch(ring)) };
         lane.enter_batch(batch);
         let mut lands = false;
@@ -128,7 +131,7 @@ impl Consumer {
                     Err(other) => outcome = Err(other.failed(ring)),
                 }
             }
-            if outcome.is_err() || from.taken() >= *limit {
+            if outcome.is_err() || from.taken() >= *limit || is_stuck(from, lane) {
                 break;
             }
         }
@@ -224,6 +227,13 @@ impl Consumer {
             source.ring.publish_state(state);
         }
     }
+}
+
+/// Whether the next descriptor is for a PE that takes nothing, and for which as much is parked as may be: it stays in
+/// its ring, and other rings go on.
+#[inline(always)]
+fn is_stuck<P: Port>(from: &mut Ring, lane: &Lane<P>) -> bool {
+    lane.has_backlog() && from.next_pe().is_some_and(|pe| lane.is_backlogged(pe))
 }
 
 /// Takes what is no put. Whether there was something.

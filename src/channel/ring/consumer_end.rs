@@ -14,6 +14,7 @@ use crate::channel::ring::descriptor::{BadDescriptor, Descriptor, Put, Wrong};
 use crate::channel::ring::encoding;
 use crate::channel::ring::slot::{self, Published, Slot, Words};
 use crate::channel::ring::sync::Ordering;
+use crate::engine::ids::Pe;
 
 /// What the proxy is doing, as kernels see it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -132,6 +133,20 @@ impl Ring {
         let put = Put::decode(&self.load(self.taken)?)?;
         self.taken += 1;
         Some(put)
+    }
+
+    /// The PE that the next descriptor is for, if it is there and for one.
+    pub fn next_pe(&mut self) -> Option<Pe> {
+        let taken = self.taken;
+        let next = self.take();
+        self.taken = taken;
+        match next?.ok()? {
+            Descriptor::Put { pe, .. }
+            | Descriptor::Get { pe, .. }
+            | Descriptor::PutSignal { pe, .. }
+            | Descriptor::Atomic { pe, .. } => Some(pe),
+            Descriptor::Fence { pe } => pe,
+        }
     }
 
     /// Takes the next descriptor. None when it is not there, or not yet all of it.

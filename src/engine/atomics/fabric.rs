@@ -18,8 +18,8 @@
 use crate::engine::error::EngineError;
 use crate::engine::ids::Token;
 use crate::engine::port::{Direction, Port};
-use crate::engine::posting::Core;
 use crate::engine::posting::dispatch::Behind;
+use crate::engine::posting::{Core, Tried};
 pub use crate::engine::rails::paths::{AtomicPath, TARGET_RAIL};
 use crate::engine::request::{AtomicRequest, ResultPlace};
 use crate::engine::state::fabric_atomics::Next;
@@ -39,18 +39,18 @@ pub(in crate::engine) fn submit<P: Port>(
     core: &mut Core<P>,
     request: &AtomicRequest<'_>,
     what: Behind,
-) -> Result<bool, EngineError> {
+) -> Result<Tried, EngineError> {
     core.stream_to(request.pe)?;
     let (remote, offset) = request.word()?;
-    let Some(atomics) = core.atomics.as_deref_mut() else { return Ok(false) };
-    let Some(path) = atomics.path(request.pe) else { return Ok(false) };
+    let Some(atomics) = core.atomics.as_deref_mut() else { return Ok(Tried::NoRoom) };
+    let Some(path) = atomics.path(request.pe) else { return Ok(Tried::NoRoom) };
     let key = remote.key(TARGET_RAIL).map_err(|fault| request.refused(fault))?;
-    let Some(token) = core.segments.take() else { return Ok(false) };
+    let Some(token) = core.segments.take() else { return Ok(Tried::NoRoom) };
     let result = request.result.filter(|_| request.atomic.op.fetches());
     let Some(slot) = atomics.take(request.atomic, (remote.remote_address(offset), key), result)
     else {
         core.segments.give_unused(token);
-        return Ok(false);
+        return Ok(Tried::NoRoom);
     };
     let segment = &mut core.segments[token.0];
     segment.pe = request.pe;
@@ -63,7 +63,7 @@ pub(in crate::engine) fn submit<P: Port>(
     segment.transfer.len = request.atomic.width.bytes();
     core.set_out_behind(token, what);
     core.check_stream(request.pe)?;
-    Ok(true)
+    Ok(Tried::Submitted)
 }
 
 /// Takes the completion of an atomic, except for the rail's own count. Nothing if it was of none in flight;

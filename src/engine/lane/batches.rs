@@ -72,7 +72,12 @@ impl<P: Port> Lane<P> {
     /// As [`Lane::fence`], for every PE.
     pub fn fence_all(&mut self) {
         self.end_burst();
-        self.core.streams.for_each(|stream| stream.fence());
+        self.core.streams.for_each(|stream| {
+            if !stream.parks() {
+                stream.fence();
+            }
+        });
+        self.backlog.fence_all();
     }
 
     /// Whether a PE is one of the job.

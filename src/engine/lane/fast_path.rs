@@ -190,8 +190,8 @@ impl<P: Port> Lane<P> {
         let Some(rail) = self.core.rails.get_mut(path.rail.index()) else { return false };
         let Some(word) = HandleView::sound(handle) else { return false };
         let Some(at) = word.spot(addr, width as u64) else { return false };
-        // A stream that has failed is closed as well.
-        let closed = stream.is_closed();
+        // A stream that has failed is closed as well, and one with parked operations shut.
+        let closed = stream.is_shut();
         let class = if data.is_some() { stream.put_class() } else { WriteClass::Word };
         // A signal waits for the puts before it, which the general way sees to.
         if data.is_none() && atomic.op.is_signal() && stream.puts_under_way() != 0 {
@@ -202,7 +202,7 @@ impl<P: Port> Lane<P> {
         if closed || !self.core.has_fast_path || self.core.withheld != 0 {
             return false;
         }
-        if !rail.is_clear() || !link.has_room(&self.core.messages) {
+        if !rail.is_clear() || !link.has_room_for_new(&self.core.messages) {
             return false;
         }
         if addr % width as u64 != 0 {

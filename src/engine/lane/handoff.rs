@@ -14,10 +14,8 @@ use log::warn;
 
 use crate::engine::error::EngineError;
 use crate::engine::ids::Pe;
-use crate::engine::port::Direction;
-use crate::engine::request::{LocalSide, Request};
+use crate::engine::request::{OwnedRequest, Request};
 use crate::engine::state::operation::OpId;
-use crate::engine::wire::handle::HandleBytes;
 
 /// Most operations handed over and not yet taken. Who has more waits.
 const QUEUE: usize = 256;
@@ -66,24 +64,12 @@ enum Item {
     Fence(Pe),
 }
 
-/// A put or a get that owns what its request borrows.
+/// A put or a get.
 #[derive(Debug)]
 struct Transfer {
-    direction: Direction,
-    pe: Pe,
-    remote_handle: HandleBytes,
-    remote_addr: u64,
-    local: Local,
-    local_handle: Option<HandleBytes>,
-    len: usize,
+    request: OwnedRequest,
     /// For who waits for its end.
     ended: Option<Arc<Ended>>,
-}
-
-#[derive(Debug)]
-enum Local {
-    Memory(usize),
-    Value(u64),
 }
 
 type Ended = Mutex<Option<Result<(), EngineError>>>;
@@ -98,21 +84,7 @@ pub(in crate::engine) struct Current {
 
 impl Current {
     pub(in crate::engine) fn request(&self) -> Request<'_> {
-        let Transfer {
-            direction, pe, remote_handle, remote_addr, local, local_handle, len, ..
-        } = &*self.transfer;
-        let local = match *local {
-            Local::Value(value) => LocalSide::Value(value),
-            Local::Memory(addr) => LocalSide::Memory { addr, handle: local_handle.as_ref() },
-        };
-        Request {
-            direction: *direction,
-            pe: *pe,
-            remote_handle,
-            remote_addr: *remote_addr,
-            local,
-            len: *len,
-        }
+        self.transfer.request.request()
     }
 }
 
@@ -160,20 +132,8 @@ impl Outbox {
     ) -> Result<(), EngineError> {
         let pe = request.pe;
         let ended = wait.then(|| Arc::new(Mutex::new(None)));
-        let (local, local_handle) = match request.local {
-            LocalSide::Value(value) => (Local::Value(value), None),
-            LocalSide::Memory { addr, handle } => (Local::Memory(addr), handle.copied()),
-        };
-        let item = Item::Transfer(Box::new(Transfer {
-            direction: request.direction,
-            pe,
-            remote_handle: *request.remote_handle,
-            remote_addr: request.remote_addr,
-            local,
-            local_handle,
-            len: request.len,
-            ended: ended.clone(),
-        }));
+        let request = OwnedRequest::of(request);
+        let item = Item::Transfer(Box::new(Transfer { request, ended: ended.clone() }));
         if let Some(count) = self.shared.under_way.get(pe.index()) {
             count.fetch_add(1, Ordering::Relaxed);
         }
@@ -287,7 +247,8 @@ impl Inbox {
 
     /// One has ended.
     pub(in crate::engine) fn end(&self, current: Current, outcome: Result<(), EngineError>) {
-        let Transfer { pe, ended, .. } = *current.transfer;
+        let pe = current.request().pe;
+        let Transfer { ended, .. } = *current.transfer;
         match (ended, outcome) {
             (Some(ended), outcome) => {
                 *ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);

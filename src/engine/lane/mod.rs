@@ -3,6 +3,7 @@
 //!
 //! Why it cannot deadlock is said in [`crate::engine::posting`], and of each mechanism where that is.
 
+pub(in crate::engine) mod backlog;
 pub(in crate::engine) mod batches;
 pub mod fast_path;
 pub mod handoff;
@@ -21,6 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::engine::error::EngineError;
 use crate::engine::ids::{Pe, RailId};
+use crate::engine::lane::backlog::Backlog;
 use crate::engine::lane::handoff::Inbox;
 use crate::engine::port::packet::Packet;
 use crate::engine::port::{PeerAddr, Port, RailLimits};
@@ -114,6 +116,8 @@ pub struct Lane<P: Port> {
     pub(in crate::engine) staging: Staging,
     /// Where the lane looks after its rails.
     pub(in crate::engine) recovery: Option<Box<Recovery>>,
+    /// Operations that wait for their peers.
+    pub(in crate::engine) backlog: Backlog,
     /// What user threads have handed over.
     pub(in crate::engine) inbox: Option<Box<Inbox>>,
     /// Whether peers send messages to this lane: only to proxy lanes.
@@ -151,6 +155,7 @@ impl<P: Port> Lane<P> {
             pool,
             staging: Staging::new(sizes.segments),
             recovery: None,
+            backlog: Backlog::default(),
             inbox: None,
             receives,
             packet: Some(Box::new(Packet::EMPTY)),
@@ -224,7 +229,11 @@ impl<P: Port> Lane<P> {
     pub fn fence(&mut self, pe: Pe) -> Result<(), EngineError> {
         self.end_burst();
         if let Some(stream) = self.core.streams.find_mut(pe) {
-            stream.fence();
+            if stream.parks() {
+                self.backlog_fence(pe);
+            } else {
+                stream.fence();
+            }
             return Ok(());
         }
         self.core.check_pe(pe)
@@ -266,7 +275,7 @@ impl<P: Port> Lane<P> {
     /// Whether any segment is under way, so that the lane needs turns to move it.
     #[inline]
     pub fn has_work(&self) -> bool {
-        self.core.segments.used() != 0
+        self.core.segments.used() != 0 || !self.backlog.is_empty()
     }
 
     /// Counters per rail, in rail order.

@@ -1,23 +1,62 @@
-//! Atomics, and puts with signal: submitted in a way that keeps signal behind data, in calls that turn the loop
-//! while there is no room.
+//! Atomics, and puts with signal: submitted in a way that keeps signal behind data, step by step as there is room.
 
 use crate::engine::atomics::fabric;
 use crate::engine::error::EngineError;
 use crate::engine::ids::Pe;
 use crate::engine::lane::Lane;
+use crate::engine::lane::backlog::Submission;
 use crate::engine::port::Port;
 use crate::engine::port::copies::Reach;
+use crate::engine::posting::Tried;
 use crate::engine::posting::dispatch::Behind;
 use crate::engine::posting::failure::local_fault;
 use crate::engine::rails::paths::Hop;
 use crate::engine::recovery::Recovery;
-use crate::engine::request::{AtomicRequest, LocalSide, PutSignalRequest, Request, refused};
+use crate::engine::request::{AtomicRequest, LocalSide, Parts, PutSignalRequest, Request, refused};
 use crate::engine::signal::Way;
 use crate::engine::signal::counted::{Counting, Tagged};
+use crate::engine::state::operation::OpId;
 use crate::engine::state::regions::Place;
 use crate::engine::striping::pinned::{pinned_path, submit_pinned};
 use crate::engine::wire::handle::HandleView;
 use crate::engine::wire::message::{Body, MAX_EAGER, Mark, Spot, Tag};
+
+/// How far the parts of a put are submitted.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct Progress {
+    part: usize,
+    /// Of that part, in bytes.
+    sent: usize,
+}
+
+impl Progress {
+    /// All of a part is.
+    fn next(&mut self) {
+        (self.part, self.sent) = (self.part + 1, 0);
+    }
+}
+
+/// How far a put with signal is submitted, by the way that it goes.
+#[derive(Debug)]
+pub(in crate::engine) enum PutState {
+    /// Not at all.
+    New,
+    Eager,
+    Ordered {
+        path: Hop,
+        number: Option<u32>,
+        part: usize,
+    },
+    Counted {
+        tag: Tag,
+        counting: Counting,
+        at: Progress,
+    },
+    Chained {
+        op: OpId,
+        at: Progress,
+    },
+}
 
 impl<P: Port> Lane<P> {
     /// Starts an atomic operation. [`Lane::quiet`] waits for its end; a fetched word, and its flag
@@ -38,12 +77,20 @@ impl<P: Port> Lane<P> {
             self.fence(request.pe)?;
         }
         self.end_burst();
-        let what = if request.atomic.op.is_signal() { Behind::Puts } else { Behind::Nothing };
-        let mut idle = 0;
-        while !self.submit_atomic(request, what, None)? {
-            self.make_room(&mut idle)?;
+        if !self.parks(request.pe) && self.submit_amo(request)? == Tried::Submitted {
+            return Ok(());
         }
-        Ok(())
+        self.finish(Submission::Atomic(*request))
+    }
+
+    /// Submits an atomic of the caller's own if there is room for it. Never blocks.
+    #[inline]
+    pub(in crate::engine) fn submit_amo(
+        &mut self,
+        request: &AtomicRequest<'_>,
+    ) -> Result<Tried, EngineError> {
+        let what = if request.atomic.op.is_signal() { Behind::Puts } else { Behind::Nothing };
+        self.submit_atomic(request, what, None)
     }
 
     /// Starts a put whose signal becomes visible after its data. No other operation is waited for,
@@ -54,31 +101,113 @@ impl<P: Port> Lane<P> {
     pub fn put_signal(&mut self, request: &PutSignalRequest<'_>) -> Result<(), EngineError> {
         self.end_burst();
         let PutSignalRequest { parts, signal } = request;
-        let bytes: usize = parts.iter().map(|part| part.len).sum();
-        if bytes == 0 {
+        if parts.bytes() == 0 {
             return self.atomic(signal);
         }
-        let staged = self.has_staged_part(request)?;
-        if self.core.atomics.is_some() && !is_staged_word(signal) {
-            return self.put_signal_chained(parts, signal);
+        let mut state = PutState::New;
+        if !self.parks(signal.pe)
+            && self.submit_put_signal(*parts, signal, &mut state)? == Tried::Submitted
+        {
+            return Ok(());
         }
-        match self.signals.way(&self.core, parts, staged) {
-            Way::Eager => self.put_signal_eager(&parts[0], signal),
-            Way::Ordered => self.put_signal_ordered(parts, signal),
-            Way::Counted => self.put_signal_counted(request),
-            Way::Chained => self.put_signal_chained(parts, signal),
+        self.finish(Submission::PutSignal(*request, state))
+    }
+
+    /// Submits of a put with signal what there is room for. Never blocks.
+    pub(in crate::engine) fn submit_put_signal<T: Parts + ?Sized>(
+        &mut self,
+        parts: &T,
+        signal: &AtomicRequest<'_>,
+        state: &mut PutState,
+    ) -> Result<Tried, EngineError> {
+        let tried = self.advance_put_signal(parts, signal, state);
+        if !matches!(tried, Ok(Tried::NoRoom | Tried::NoPlace)) {
+            self.end_put_signal(signal.pe, state, tried.is_err());
+        }
+        tried
+    }
+
+    /// A put with signal is submitted, or cannot be.
+    fn end_put_signal(&mut self, pe: Pe, state: &PutState, failed: bool) {
+        match (state, self.recovery.as_deref_mut()) {
+            (PutState::Counted { .. }, _) if failed => self.signals.retire(&mut self.core, pe),
+            (PutState::Ordered { number: Some(number), .. }, Some(recovery)) => {
+                recovery.ordering.retain(|other| other != number);
+            }
+            _ => {}
         }
     }
 
+    fn advance_put_signal<T: Parts + ?Sized>(
+        &mut self,
+        parts: &T,
+        signal: &AtomicRequest<'_>,
+        state: &mut PutState,
+    ) -> Result<Tried, EngineError> {
+        if let PutState::New = state {
+            *state = self.begin_put_signal(parts, signal)?;
+        }
+        match state {
+            PutState::New => Ok(Tried::NoPlace),
+            PutState::Eager => self.try_eager(&parts.part(0), signal),
+            PutState::Ordered { path, number, part } => {
+                self.try_ordered(parts, signal, (path, *number), part)
+            }
+            PutState::Counted { tag, counting, at } => {
+                self.try_counted(parts, signal, (*tag, counting), at)
+            }
+            PutState::Chained { op, at } => self.try_chained(parts, signal, *op, at),
+        }
+    }
+
+    /// Chooses the way of a put with signal. It stays new while its peer has no place for it.
+    fn begin_put_signal<T: Parts + ?Sized>(
+        &mut self,
+        parts: &T,
+        signal: &AtomicRequest<'_>,
+    ) -> Result<PutState, EngineError> {
+        let staged = self.has_staged_part(parts, signal)?;
+        let by_fabric = self.core.atomics.is_some() && !is_staged_word(signal);
+        let way =
+            if by_fabric { Way::Chained } else { self.signals.way(&self.core, parts, staged) };
+        let in_memory = || matches!(parts.part(0).local, LocalSide::Memory { .. });
+        Ok(match way {
+            Way::Eager if in_memory() => PutState::Eager,
+            Way::Ordered => {
+                let path = pinned_path(&mut self.core, signal.pe, parts.bytes())?;
+                let number = self.recovery.as_deref_mut().map(Recovery::new_order);
+                PutState::Ordered { path, number, part: 0 }
+            }
+            Way::Counted => match self.signals.take_tag(&mut self.core, signal.pe)? {
+                Tagged::With(tag) => {
+                    let data = Mark { from: self.core.me, tag }.encode();
+                    let counting = Counting { data, segments: 0 };
+                    PutState::Counted { tag, counting, at: Progress::default() }
+                }
+                Tagged::Later => PutState::New,
+                Tagged::Never => self.begin_chained(),
+            },
+            Way::Eager | Way::Chained => self.begin_chained(),
+        })
+    }
+
+    fn begin_chained(&mut self) -> PutState {
+        PutState::Chained { op: self.begin_op(), at: Progress::default() }
+    }
+
     /// Whether the signal or some part of the data is staged, here or there.
-    fn has_staged_part(&mut self, request: &PutSignalRequest<'_>) -> Result<bool, EngineError> {
-        if is_staged_word(&request.signal) {
+    fn has_staged_part<T: Parts + ?Sized>(
+        &mut self,
+        parts: &T,
+        signal: &AtomicRequest<'_>,
+    ) -> Result<bool, EngineError> {
+        if is_staged_word(signal) {
             return Ok(true);
         }
-        for part in request.parts {
+        for part in parts.parts() {
             let remote = HandleView::check(part.remote_handle)
-                .map_err(|fault| refused(part, "remote", fault))?;
-            if self.staging.is_staged(&mut self.core, part, &remote)? {
+                .map_err(|fault| refused(&part, "remote", fault))?;
+            if self.staging.is_staged(&mut self.core, &part, &remote)? {
                 return Ok(true);
             }
         }
@@ -86,16 +215,14 @@ impl<P: Port> Lane<P> {
     }
 
     /// Data and signal in one message.
-    fn put_signal_eager(
+    fn try_eager(
         &mut self,
         part: &Request<'_>,
         signal: &AtomicRequest<'_>,
-    ) -> Result<(), EngineError> {
+    ) -> Result<Tried, EngineError> {
+        let LocalSide::Memory { addr, handle } = part.local else { return Ok(Tried::NoPlace) };
         let mut payload = [0; MAX_EAGER];
         let payload = &mut payload[..part.len];
-        let LocalSide::Memory { addr, handle } = part.local else {
-            return self.put_signal_chained(&[*part], signal);
-        };
         let mut reach = Reach::Direct;
         if self.core.devices {
             let Self { core, staging, .. } = self;
@@ -107,59 +234,30 @@ impl<P: Port> Lane<P> {
         let remote = HandleView::check(part.remote_handle)?;
         let offset = remote.locate(part.remote_addr, part.len as u64)?;
         let to = Spot { slot: remote.slot(), offset };
-        let mut idle = 0;
         let body = |at, atomic| Body::PutSignal { at, atomic, to, payload };
-        while !self.core.try_message(signal, Behind::Nothing, None, body)? {
-            self.make_room(&mut idle)?;
-        }
-        Ok(())
+        self.core.try_message(signal, Behind::Nothing, None, body)
     }
 
     /// Data, then signal, on one rail that keeps their order.
-    fn put_signal_ordered(
+    fn try_ordered<T: Parts + ?Sized>(
         &mut self,
-        parts: &[Request<'_>],
+        parts: &T,
         signal: &AtomicRequest<'_>,
-    ) -> Result<(), EngineError> {
-        let bytes = parts.iter().map(|part| part.len).sum();
-        let mut path = pinned_path(&mut self.core, signal.pe, bytes)?;
-        let number = self.recovery.as_deref_mut().map(Recovery::new_order);
-        for part in parts {
-            let mut sent = 0;
-            let mut idle = 0;
-            loop {
-                path = self.path_still(signal.pe, path)?;
-                submit_pinned(&mut self.core, part, &path, number, &mut sent)?;
-                if sent == part.len {
-                    break;
-                }
-                self.make_room(&mut idle)?;
+        (path, number): (&mut Hop, Option<u32>),
+        part: &mut usize,
+    ) -> Result<Tried, EngineError> {
+        while *part < parts.count() {
+            let (request, mut sent) = (parts.part(*part), 0);
+            *path = self.path_still(signal.pe, *path)?;
+            submit_pinned(&mut self.core, &request, path, number, &mut sent)?;
+            if sent < request.len {
+                return Ok(Tried::NoRoom);
             }
+            *part += 1;
         }
-        let mut idle = 0;
-        loop {
-            path = self.path_still(signal.pe, path)?;
-            self.core.stream_to(signal.pe)?.next = path;
-            if self.try_ordered(signal, number)? {
-                return Ok(());
-            }
-            self.make_room(&mut idle)?;
-        }
-    }
-
-    /// Submits the signal of a put on a rail that keeps the order, with the put's number, if there is one.
-    fn try_ordered(
-        &mut self,
-        signal: &AtomicRequest<'_>,
-        number: Option<u32>,
-    ) -> Result<bool, EngineError> {
-        let submitted = self.submit_atomic(signal, Behind::Nothing, number);
-        if let (Some(recovery), false) =
-            (self.recovery.as_deref_mut(), matches!(submitted, Ok(false)))
-        {
-            recovery.ordering = None;
-        }
-        submitted
+        *path = self.path_still(signal.pe, *path)?;
+        self.core.stream_to(signal.pe)?.next = *path;
+        self.submit_atomic(signal, Behind::Nothing, number)
     }
 
     /// The path, as it is now; another, if it has failed. What was sent over it before then leaves it as
@@ -174,80 +272,43 @@ impl<P: Port> Lane<P> {
     }
 
     /// Data on all rails; the signal is sent when its own data, and nothing else, is delivered.
-    pub(in crate::engine) fn put_signal_chained(
+    fn try_chained<T: Parts + ?Sized>(
         &mut self,
-        parts: &[Request<'_>],
+        parts: &T,
         signal: &AtomicRequest<'_>,
-    ) -> Result<(), EngineError> {
-        let op = self.begin_op();
-        let mut idle = 0;
-        for part in parts {
-            let mut sent = 0;
-            loop {
-                self.submit(part, &mut sent, op)?;
-                if sent == part.len {
-                    break;
-                }
-                self.make_room(&mut idle)?;
+        op: OpId,
+        at: &mut Progress,
+    ) -> Result<Tried, EngineError> {
+        while at.part < parts.count() {
+            let part = parts.part(at.part);
+            self.submit(&part, &mut at.sent, op)?;
+            if at.sent < part.len {
+                return Ok(Tried::NoRoom);
             }
+            at.next();
         }
-        while !self.submit_atomic(signal, Behind::Operation(op), None)? {
-            self.make_room(&mut idle)?;
-        }
-        Ok(())
+        self.submit_atomic(signal, Behind::Operation(op), None)
     }
 
     /// Data on all rails, with the signal beside it.
-    pub(in crate::engine) fn put_signal_counted(
+    fn try_counted<T: Parts + ?Sized>(
         &mut self,
-        request: &PutSignalRequest<'_>,
-    ) -> Result<(), EngineError> {
-        let PutSignalRequest { parts, signal } = request;
-        let mut idle = 0;
-        let tag = loop {
-            match self.signals.take_tag(&mut self.core, signal.pe)? {
-                Tagged::With(tag) => break tag,
-                Tagged::Never => return self.put_signal_chained(parts, signal),
-                Tagged::Later => self.make_room(&mut idle)?,
-            }
-            if let Some(failed) = &self.core.failure {
-                return Err((**failed).clone());
-            }
-        };
-        let sent = self.send_counted(parts, signal, tag);
-        if sent.is_err() {
-            self.signals.retire(&mut self.core, signal.pe);
-        }
-        sent
-    }
-
-    fn send_counted(
-        &mut self,
-        parts: &[Request<'_>],
+        parts: &T,
         signal: &AtomicRequest<'_>,
-        tag: Tag,
-    ) -> Result<(), EngineError> {
-        let mut counting =
-            Counting { data: Mark { from: self.core.me, tag }.encode(), segments: 0 };
-        let mut idle = 0;
-        for part in parts {
-            let mut sent = 0;
-            loop {
-                self.submit_counted(part, &mut sent, &mut counting)?;
-                if sent == part.len {
-                    break;
-                }
-                self.make_room(&mut idle)?;
+        (tag, counting): (Tag, &mut Counting),
+        at: &mut Progress,
+    ) -> Result<Tried, EngineError> {
+        while at.part < parts.count() {
+            let part = parts.part(at.part);
+            self.submit_counted(&part, &mut at.sent, counting)?;
+            if at.sent < part.len {
+                return Ok(Tried::NoRoom);
             }
+            at.next();
         }
-        loop {
-            let segments = counting.segments;
-            let body = |at, atomic| Body::CountedSignal { at, atomic, tag, segments };
-            if self.core.try_message(signal, Behind::Nothing, None, body)? {
-                return Ok(());
-            }
-            self.make_room(&mut idle)?;
-        }
+        let segments = counting.segments;
+        let body = |at, atomic| Body::CountedSignal { at, atomic, tag, segments };
+        self.core.try_message(signal, Behind::Nothing, None, body)
     }
 
     /// Submits an atomic if there is room for it, to leave behind `what`. `order` is the number of the ordered put
@@ -258,7 +319,7 @@ impl<P: Port> Lane<P> {
         request: &AtomicRequest<'_>,
         what: Behind,
         order: Option<u32>,
-    ) -> Result<bool, EngineError> {
+    ) -> Result<Tried, EngineError> {
         if self.core.atomics.is_some() && !is_staged_word(request) {
             return fabric::submit(&mut self.core, request, what);
         }

@@ -2,6 +2,7 @@
 
 use crate::engine::error::EngineError;
 use crate::engine::lane::Lane;
+use crate::engine::lane::backlog::Submission;
 use crate::engine::port::{Desc, Direction, Local, Port, Transfer};
 use crate::engine::posting::doorbell::BURST;
 use crate::engine::request::{LocalSide, Request, refused};
@@ -21,23 +22,11 @@ impl<P: Port> Lane<P> {
     #[inline]
     pub fn start(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
         let mut sent = 0;
-        self.submit(request, &mut sent, OpId::NONE)?;
-        self.end_burst();
-        if sent == request.len { Ok(()) } else { self.finish_start(request, sent) }
-    }
-
-    #[cold]
-    pub(in crate::engine) fn finish_start(
-        &mut self,
-        request: &Request<'_>,
-        mut sent: usize,
-    ) -> Result<(), EngineError> {
-        let mut idle = 0;
-        while sent < request.len {
-            self.make_room(&mut idle)?;
+        if !self.parks(request.pe) {
             self.submit(request, &mut sent, OpId::NONE)?;
         }
-        Ok(())
+        self.end_burst();
+        if sent == request.len { Ok(()) } else { self.finish(Submission::Transfer(*request, sent)) }
     }
 
     /// Does a put or a get to its end: the put's data is visible at the peer, the get's data is in
@@ -87,7 +76,8 @@ impl<P: Port> Lane<P> {
         sent: &mut usize,
         op: OpId,
     ) -> Result<bool, EngineError> {
-        if *sent < request.len {
+        // Behind what is parked, unless it has begun before.
+        if *sent < request.len && (*sent != 0 || !self.parks(request.pe)) {
             self.submit(request, sent, op)?;
         }
         if *sent < request.len {
@@ -152,7 +142,7 @@ impl<P: Port> Lane<P> {
         let remote_addr = remote.remote_address(offset);
 
         while *sent < request.len {
-            if !self.core.has_transfer_room() {
+            if !self.core.has_share(request.pe) {
                 return Ok(());
             }
             let Some(stream) = self.core.streams.find_mut(request.pe) else { return Ok(()) };
@@ -224,7 +214,8 @@ impl<P: Port> Lane<P> {
     /// # Errors
     /// As [`Lane::start`].
     pub fn start_in_burst(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
-        if !self.core.batches || request.direction != Direction::Write {
+        let bursts = self.core.batches && request.direction == Direction::Write;
+        if !bursts || self.parks(request.pe) {
             return self.start(request);
         }
         let mut sent = 0;
@@ -236,7 +227,7 @@ impl<P: Port> Lane<P> {
             self.post_ready();
         }
         submitted?;
-        if sent == request.len { Ok(()) } else { self.finish_start(request, sent) }
+        if sent == request.len { Ok(()) } else { self.finish(Submission::Transfer(*request, sent)) }
     }
 
     /// Whether bursts make a difference.

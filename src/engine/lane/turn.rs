@@ -111,7 +111,9 @@ impl<P: Port> Lane<P> {
         self.core.phase.advance();
         let first = self.core.phase.control_first() && self.core.is_control_due();
         let sent = first && self.send_due();
-        self.post_ready() | sent
+        let posted = self.post_ready();
+        let served = !self.backlog.is_empty() && self.serve_backlog();
+        posted | sent | served
     }
 
     /// Sends the messages without numbers that are due, as far as there is room.

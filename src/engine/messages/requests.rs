@@ -12,8 +12,8 @@ use crate::engine::atomic::Atomic;
 use crate::engine::error::EngineError;
 use crate::engine::ids::Pe;
 use crate::engine::port::{Direction, Port};
-use crate::engine::posting::Core;
 use crate::engine::posting::dispatch::Behind;
+use crate::engine::posting::{Core, Tried};
 use crate::engine::request::AtomicRequest;
 use crate::engine::state::operation::OpId;
 use crate::engine::state::segment::{Kind, WriteClass};
@@ -29,7 +29,7 @@ impl<P: Port> Core<P> {
         what: Behind,
         order: Option<u32>,
         body: impl FnOnce(Spot, Atomic) -> Body<'b>,
-    ) -> Result<bool, EngineError> {
+    ) -> Result<Tried, EngineError> {
         self.stream_to(request.pe)?;
         let atomic = request.atomic;
         let width = atomic.width.bytes();
@@ -37,17 +37,21 @@ impl<P: Port> Core<P> {
         let at = Spot { slot: remote.slot(), offset };
 
         let fetch = request.result.filter(|_| atomic.op.fetches());
-        let Some(stream) = self.streams.find_mut(request.pe) else { return Ok(false) };
+        let Some(stream) = self.streams.find_mut(request.pe) else { return Ok(Tried::NoRoom) };
         let path = stream.next;
         let link = stream.link();
         let Some(place) = link.fetch_place().or_else(|| fetch.is_none().then_some(0)) else {
-            return Ok(false);
+            return Ok(Tried::NoPlace);
         };
-        let Some(token) = self.segments.take() else { return Ok(false) };
+        if !link.has_share(&self.messages) {
+            return Ok(Tried::NoRoom);
+        }
+        let Some(token) = self.segments.take() else { return Ok(Tried::NoRoom) };
         let Some(slot) = self.messages.take(token.0) else {
             self.segments.give_unused(token);
-            return Ok(false);
+            return Ok(Tried::NoRoom);
         };
+        link.unsent += 1;
         let segment = &mut self.segments[token.0];
         segment.set_fetch(fetch, place);
         segment.transfer.direction = Direction::Write;
@@ -80,7 +84,7 @@ impl<P: Port> Core<P> {
 
         self.set_out_behind(token, what);
         self.check_stream(request.pe)?;
-        Ok(true)
+        Ok(Tried::Submitted)
     }
 
     /// Submits a message of a put if there is room for it, counted by an operation if one is given.
@@ -96,11 +100,15 @@ impl<P: Port> Core<P> {
         let stream = self.stream_to(pe)?;
         stream.link();
         let rail = stream.next.rail;
+        if !self.has_message_share(pe) {
+            return Ok(false);
+        }
         let Some(token) = self.segments.take() else { return Ok(false) };
         let Some(slot) = self.messages.take(token.0) else {
             self.segments.give_unused(token);
             return Ok(false);
         };
+        self.count_unsent(pe);
         self.encode_into(slot, body);
         let segment = &mut self.segments[token.0];
         segment.pe = pe;

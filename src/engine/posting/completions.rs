@@ -204,7 +204,12 @@ impl<P: Port> Core<P> {
         }
         if let Some(stream) = self.streams.find_mut(segment.pe) {
             match segment.kind {
-                Kind::Fetch => stream.link().turn_fetch(segment.fetch_place()),
+                Kind::Fetch => {
+                    stream.link().turn_fetch(segment.fetch_place());
+                    if segment.message().is_none() {
+                        self.messages.restore();
+                    }
+                }
                 // Acknowledged, or the stream has failed and sends nothing more.
                 Kind::CountedSignal => {
                     if let Some(tags) = stream.link().tags.as_deref_mut() {
@@ -214,17 +219,14 @@ impl<P: Port> Core<P> {
                 _ => {}
             }
         }
-        self.give_message(segment.message(), segment.stage);
-    }
-
-    /// A segment at this stage has no message any more, if it had one.
-    pub(in crate::engine) fn give_message(&mut self, message: Option<u32>, stage: Stage) {
-        let Some(message) = message else { return };
-        if stage == Stage::Sent {
+        match (segment.message(), segment.stage) {
+            (None, _) => {}
             // The message itself waits for its acknowledgement.
-            self.messages.forget_segment(message);
-        } else {
-            self.messages.give(message);
+            (Some(message), Stage::Sent) => self.messages.forget_segment(message),
+            (Some(message), _) => {
+                self.messages.give(message);
+                self.uncount_unsent(segment.pe);
+            }
         }
     }
 }

@@ -71,6 +71,22 @@ impl<P: Port> Core<P> {
         Some(next)
     }
 
+    /// What is wrong with a request, without anything being submitted.
+    pub(in crate::engine) fn check_request(
+        &mut self,
+        request: &Request<'_>,
+    ) -> Result<(), EngineError> {
+        let refuse = |fault| refused(request, "remote", fault);
+        let remote = HandleView::check(request.remote_handle).map_err(refuse)?;
+        remote.locate(request.remote_addr, request.len as u64).map_err(refuse)?;
+        if remote.is_staged() || self.devices || request.len == 0 {
+            // How its local side is reached is looked at when it is its turn.
+            return Ok(());
+        }
+        let hop = self.stream_to(request.pe)?.next;
+        self.transfer(request, 0, 1, &hop).map(drop)
+    }
+
     /// What is posted for a part of a request on a path.
     pub(in crate::engine) fn transfer(
         &mut self,
@@ -105,7 +121,7 @@ impl<P: Port> Core<P> {
     }
 
     /// Lets a segment of an operation leave by a path that was chosen by load. It belongs to those before any
-    /// fence. `of` is the class of the operation, if that is under way.
+    /// fence. `of` is the class of the operation, if that is under way. Whether there was room for it.
     #[expect(clippy::too_many_arguments, reason = "what a segment is")]
     pub(in crate::engine) fn send_stripe(
         &mut self,
@@ -116,8 +132,8 @@ impl<P: Port> Core<P> {
         op: OpId,
         of: Option<WriteClass>,
         now: u64,
-    ) {
-        let Some(token) = self.segments.take() else { return };
+    ) -> bool {
+        let Some(token) = self.segments.take() else { return false };
         self.fill(token, pe, hop, transfer, op, Kind::Stripe);
         let segment = &mut self.segments[token.0];
         match stripe {
@@ -137,6 +153,7 @@ impl<P: Port> Core<P> {
             }
         }
         self.dispatch(token, hop.rail);
+        true
     }
 
     /// Counts a segment's bytes among those that its rail has ahead.

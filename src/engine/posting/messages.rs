@@ -8,7 +8,7 @@ use crate::engine::posting::Core;
 use crate::engine::posting::dispatch::Left;
 use crate::engine::posting::failure::CONTROL;
 use crate::engine::state::link::MessageTable;
-use crate::engine::state::segment::{NIL, Stage};
+use crate::engine::state::segment::{Kind, NIL, Stage};
 use crate::engine::wire::message::{Body, Message};
 use crate::engine::wire::window::Seq;
 
@@ -51,6 +51,7 @@ impl<P: Port> Core<P> {
                 segment.rail = rail;
                 segment.request = seq;
                 self.messages.sent(link, slot, seq, rail);
+                link.unsent -= 1;
                 link.take_number();
                 if closed {
                     // Writes are held until this message is acknowledged.
@@ -114,6 +115,26 @@ impl<P: Port> Core<P> {
         }
     }
 
+    /// Whether a peer may have another message's slot.
+    pub(in crate::engine) fn has_message_share(&self, pe: Pe) -> bool {
+        let link = self.streams.find(pe).and_then(|stream| stream.link.as_deref());
+        link.is_none_or(|link| link.has_share(&self.messages))
+    }
+
+    /// A message to a peer has a slot.
+    pub(in crate::engine) fn count_unsent(&mut self, pe: Pe) {
+        if let Some(stream) = self.streams.find_mut(pe) {
+            stream.link().unsent += 1;
+        }
+    }
+
+    /// A message to a peer that has not left ends: it has no slot any more.
+    pub(in crate::engine) fn uncount_unsent(&mut self, pe: Pe) {
+        if let Some(stream) = self.streams.find_mut(pe) {
+            stream.link().unsent -= 1;
+        }
+    }
+
     /// Lets a message wait until the peer's window has room again.
     #[cold]
     pub(super) fn wait_for_window(&mut self, token: Token) {
@@ -152,21 +173,28 @@ impl<P: Port> Core<P> {
             // Most are plain: they end here, and what waits for them is looked at once.
             let mut other = None;
             while let Some((slot, segment)) = self.messages.pop_acked(stream.link(), ack) {
-                self.messages.give(slot);
                 if let Some(class) = self.segments.finish_message(segment) {
+                    self.messages.give(slot);
                     stream.end_message(class);
                 } else if segment != NIL {
-                    other = Some(segment);
+                    other = Some((slot, segment));
                     break;
+                } else {
+                    self.messages.give_beside(slot);
                 }
             }
             if stream.end_messages() {
                 self.release(pe);
             }
-            let Some(segment) = other else { break };
+            let Some((slot, segment)) = other else { break };
             self.segments[segment].no_message();
-            if !self.segments[segment].kind.awaits_answer() {
-                self.drop_segment(Token(segment));
+            match self.segments[segment].kind {
+                Kind::Fetch => self.messages.set_aside(slot),
+                Kind::Staged => self.messages.give_beside(slot),
+                _ => {
+                    self.messages.give(slot);
+                    self.drop_segment(Token(segment));
+                }
             }
         }
         self.open_window(pe);

@@ -71,6 +71,8 @@ pub(in crate::engine) struct Core<P: Port> {
     pub(in crate::engine) reserved: u32,
     /// Most transfers under way.
     transfer_room: u32,
+    /// Most transfers that the fabric has.
+    in_flight_room: u32,
     /// Peers to whom control messages are due.
     pub(in crate::engine) control: VecDeque<Pe>,
     /// Messages without numbers that are due.
@@ -113,6 +115,17 @@ pub(in crate::engine) enum Event {
     PathFailed { pe: Pe, rail: RailId, error: PortError },
 }
 
+/// What became of an attempt to submit an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::engine) enum Tried {
+    /// All of it is submitted.
+    Submitted,
+    /// There is no room at present.
+    NoRoom,
+    /// Its peer has no place for another of its kind.
+    NoPlace,
+}
+
 /// Who comes first where several want the place that becomes free in a queue of the fabric. Each does in half of the
 /// turns, whoever else does in these, so that nobody gets every place.
 #[derive(Clone, Copy, Debug)]
@@ -153,6 +166,9 @@ impl Room {
         self.used < self.most
     }
 }
+
+/// How much more a peer may have under way than is left.
+const SHARE: u32 = 8;
 
 /// Room of a lane's tables.
 #[derive(Clone, Copy, Debug)]
@@ -200,6 +216,7 @@ impl<P: Port> Core<P> {
             load_changed: false,
             reserved: 0,
             transfer_room: sizes.transfers,
+            in_flight_room: rails.iter().map(|rail| rail.depth).sum(),
             control: VecDeque::with_capacity(64),
             unnumbered: VecDeque::with_capacity(64),
             streams: Streams::new(me, paths.n_pes(), n_rails, fast_limit),
@@ -235,9 +252,31 @@ impl<P: Port> Core<P> {
     /// Whether another transfer may be submitted. Messages have slots of their own, so that a lane
     /// full of transfers can still send them, and the other way round.
     pub(in crate::engine) fn has_transfer_room(&self) -> bool {
+        self.transfers() < self.transfer_room
+    }
+
+    /// Transfers submitted that have not ended.
+    fn transfers(&self) -> u32 {
         let atomics = self.atomics.as_deref().map_or(0, FabricAtomics::used);
-        let others = self.messages.used() + atomics + self.stripes.used + self.reserved;
-        self.segments.used().saturating_sub(others) < self.transfer_room
+        let others = self.messages.segments() + atomics + self.stripes.used + self.reserved;
+        self.segments.used().saturating_sub(others)
+    }
+
+    /// Whether another transfer to a peer may be submitted. A peer has a share of the room: two, or several times as
+    /// many under way as the rails have room for besides. So one that takes nothing does not fill the rails, and
+    /// leaves some of their room to the next such peer as well.
+    pub(in crate::engine) fn has_share(&self, pe: Pe) -> bool {
+        let used = self.transfers();
+        let Some(stream) = self.streams.find(pe).filter(|_| used < self.transfer_room) else {
+            return used < self.transfer_room;
+        };
+        let messages = stream
+            .link
+            .as_deref()
+            .map_or(0, |link| link.unacknowledged(&self.messages) + link.unsent);
+        let mine = stream.all_under_way().saturating_sub(messages + u32::from(stream.parks()));
+        let left = self.in_flight_room.saturating_sub(used);
+        mine <= 1 || mine < SHARE * left
     }
 
     /// Whether another message, or another atomic of the fabric, may be submitted.

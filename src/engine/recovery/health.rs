@@ -57,9 +57,9 @@ pub(in crate::engine) struct Recovery {
     pub(in crate::engine) lost: Vec<Token>,
     /// Peers to whom messages have to be sent again.
     pub(in crate::engine) lossy: Vec<Pe>,
-    /// Numbers of ordered puts so far, and the one that is being submitted.
+    /// Numbers of ordered puts so far, and those that are being submitted: one, and those that are parked.
     orders: u32,
-    pub(in crate::engine) ordering: Option<u32>,
+    pub(in crate::engine) ordering: Vec<u32>,
     /// Answers that are due.
     pub(in crate::engine) answers: Vec<(Pe, Answer)>,
     /// PEs that the host lane is not to reach by itself.
@@ -205,7 +205,7 @@ impl Recovery {
             looked: 0,
             paused: false,
             orders: 0,
-            ordering: None,
+            ordering: Vec::new(),
         }
     }
 
@@ -235,7 +235,7 @@ impl Recovery {
     /// The number of an ordered put that is submitted from here on.
     pub(in crate::engine) fn new_order(&mut self) -> u32 {
         self.orders = self.orders.wrapping_add(1);
-        self.ordering = Some(self.orders);
+        self.ordering.push(self.orders);
         self.orders
     }
 

@@ -241,7 +241,7 @@ impl Recovery {
             // It has not left.
             Some(_) => false,
             // It is acknowledged, or not submitted yet.
-            None => self.ordering != Some(order),
+            None => !self.ordering.contains(&order),
         }
     }
 

@@ -9,7 +9,7 @@ pub mod counted;
 
 use crate::engine::port::Port;
 use crate::engine::posting::Core;
-use crate::engine::request::Request;
+use crate::engine::request::Parts;
 use crate::engine::state::rail::Rail;
 use crate::engine::wire::message::MAX_EAGER;
 
@@ -68,11 +68,11 @@ impl Signals {
     pub(in crate::engine) fn way<P: Port>(
         &self,
         core: &Core<P>,
-        parts: &[Request<'_>],
+        parts: &(impl Parts + ?Sized),
         staged: bool,
     ) -> Way {
-        let bytes: usize = parts.iter().map(|part| part.len).sum();
-        if self.is_eager() && bytes <= MAX_EAGER && parts.len() == 1 {
+        let bytes = parts.bytes();
+        if self.is_eager() && bytes <= MAX_EAGER && parts.count() == 1 {
             return Way::Eager;
         }
         if staged {
@@ -85,7 +85,7 @@ impl Signals {
         };
         let counted = matches!(self.engine, SignalEngine::Auto | SignalEngine::Counted);
         let fits = |rail: &Rail<P::Fast>| {
-            rail.orders_messages && parts.iter().all(|part| part.len <= rail.max_segment)
+            rail.orders_messages && parts.parts().all(|part| part.len <= rail.max_segment)
         };
         if ordered && core.rails.iter().all(fits) {
             Way::Ordered

@@ -358,7 +358,7 @@ impl Staging {
         let message = segment.take_message();
         segment.stage = Stage::Staged;
         if let Some(message) = message {
-            core.messages.forget_segment(message);
+            core.messages.forget_fragment(message);
         }
         self.state().fragment(token).remote_end = RemoteEnd::Exposed(from);
         self.fetch(core, token);
@@ -423,8 +423,14 @@ impl Staging {
     pub(in crate::engine) fn leave_fragment<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
         let segment = &mut core.segments[token.0];
         let (pe, stage) = (segment.pe, segment.stage);
-        let message = segment.take_message();
-        core.give_message(message, stage);
+        match (segment.take_message(), stage) {
+            (None, _) => {}
+            (Some(message), Stage::Sent) => core.messages.forget_fragment(message),
+            (Some(message), _) => {
+                core.messages.give_beside(message);
+                core.uncount_unsent(pe);
+            }
+        }
         self.leave_chunk(core, token);
         self.end_request(core, pe, token);
     }

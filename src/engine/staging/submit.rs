@@ -116,10 +116,10 @@ impl Staging {
             most = most.min(remote.chunk_len());
         }
         while *sent < len {
-            if !core.has_transfer_room() {
+            if !core.has_share(pe) {
                 return Ok(());
             }
-            if by_peer && !core.messages.has_room() {
+            if by_peer && !core.has_message_share(pe) {
                 return Ok(());
             }
             let Some(path) = core.fragment_path(pe) else { return Ok(()) };
@@ -134,11 +134,12 @@ impl Staging {
             let Some(token) = core.segments.take() else { return Ok(()) };
             let mut message = None;
             if by_peer {
-                let Some(slot) = core.messages.take(token.0) else {
+                let Some(slot) = core.messages.take_beside(token.0) else {
                     core.segments.give_unused(token);
                     return Ok(());
                 };
                 message = Some(slot);
+                core.count_unsent(pe);
             }
             let bytes = (len - *sent).min(most);
             let local_end = match &local_end {

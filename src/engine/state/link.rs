@@ -45,6 +45,8 @@ pub(in crate::engine) struct Link {
     pub(in crate::engine) newest: u32,
     /// The latest acknowledgement that the peer has given.
     pub(in crate::engine) ack_received: Seq,
+    /// Messages that have a slot and have not left.
+    pub(in crate::engine) unsent: u32,
     /// Messages that wait for the window, in the order in which they were to leave.
     pub(in crate::engine) waiting: Queue,
     /// The places of fetching operations that have no reply yet, a bit each.
@@ -85,6 +87,7 @@ impl Link {
             oldest: NIL,
             newest: NIL,
             ack_received: FIRST,
+            unsent: 0,
             waiting: Queue::EMPTY,
             fetches: 0,
             replies: None,
@@ -129,12 +132,31 @@ impl Link {
     /// Whether another message may be sent: the peer remembers no more than a window.
     #[inline]
     pub(in crate::engine) fn has_room(&self, messages: &MessageTable) -> bool {
-        self.room(messages) > 0
+        self.unacknowledged(messages) < WINDOW
+    }
+
+    /// Whether another message may be sent that has no slot yet: see [`Link::has_share`].
+    #[inline(always)]
+    pub(in crate::engine) fn has_room_for_new(&self, messages: &MessageTable) -> bool {
+        let unacknowledged = self.unacknowledged(messages);
+        unacknowledged < WINDOW && unacknowledged < messages.left
+    }
+
+    /// Whether the peer may have another slot: it has fewer than are left. So one that acknowledges nothing takes half
+    /// of them at most, and however many such peers there are, as many as each has are left for others.
+    pub(in crate::engine) fn has_share(&self, messages: &MessageTable) -> bool {
+        self.unacknowledged(messages) + self.unsent < messages.left
     }
 
     /// How many messages may be sent now.
     pub(in crate::engine) fn room(&self, messages: &MessageTable) -> u32 {
-        messages.seq_of(self.oldest).map_or(WINDOW, |oldest| WINDOW - self.next.after(oldest))
+        WINDOW - self.unacknowledged(messages)
+    }
+
+    /// Messages that have left and are not acknowledged.
+    #[inline(always)]
+    pub(in crate::engine) fn unacknowledged(&self, messages: &MessageTable) -> u32 {
+        messages.seq_of(self.oldest).map_or(0, |oldest| self.next.after(oldest))
     }
 
     /// Takes the next number for a message, and notes when the peer should be asked to acknowledge.
@@ -254,7 +276,12 @@ struct Outgoing {
 pub(in crate::engine) struct MessageTable {
     slots: Box<[Outgoing]>,
     free: u32,
-    used: u32,
+    /// Slots that are not in use.
+    left: u32,
+    /// Slots in use that stand for no segment of their own: those of fragments, and of messages whose segment is over.
+    beside: u32,
+    /// Slots of segments that are acknowledged and wait for their answer: see [`MessageTable::set_aside`].
+    aside: u32,
     /// The first of the peers with messages that nobody has asked to acknowledge since they left, or [`NIL`]. Some of
     /// them may have been acknowledged all the same.
     unasked: u32,
@@ -272,12 +299,19 @@ impl MessageTable {
             next: if index + 1 == capacity { NIL } else { index + 1 },
         };
         let free = if capacity == 0 { NIL } else { 0 };
-        Self { slots: (0..capacity).map(slot).collect(), free, used: 0, unasked: NIL }
+        Self {
+            slots: (0..capacity).map(slot).collect(),
+            free,
+            left: capacity,
+            beside: 0,
+            aside: NIL,
+            unasked: NIL,
+        }
     }
 
-    /// Slots in use.
-    pub(in crate::engine) fn used(&self) -> u32 {
-        self.used
+    /// Segments that are messages: each has a slot, from when it is taken until it ends.
+    pub(in crate::engine) fn segments(&self) -> u32 {
+        self.slots.len() as u32 - self.left - self.beside
     }
 
     /// What a message is named by towards the fabric when it leaves with this number: its slot and, as the fabric may
@@ -305,9 +339,16 @@ impl MessageTable {
         let index = self.free;
         let slot = self.slots.get_mut(index as usize)?;
         self.free = slot.next;
-        self.used += 1;
+        self.left -= 1;
         slot.segment = segment;
         slot.next = NIL;
+        Some(index)
+    }
+
+    /// As [`MessageTable::take`], for a segment that is a transfer as well.
+    pub(in crate::engine) fn take_beside(&mut self, segment: u32) -> Option<u32> {
+        let index = self.take(segment)?;
+        self.beside += 1;
         Some(index)
     }
 
@@ -339,7 +380,28 @@ impl MessageTable {
     pub(in crate::engine) fn give(&mut self, index: u32) {
         self.slots[index as usize].next = self.free;
         self.free = index;
-        self.used -= 1;
+        self.left += 1;
+    }
+
+    /// Gives back a slot that stands for no segment of its own.
+    pub(in crate::engine) fn give_beside(&mut self, index: u32) {
+        self.beside -= 1;
+        self.give(index);
+    }
+
+    /// A message is acknowledged whose segment goes on: a slot stays in use for it, so that there are never more segments
+    /// than the lane has room for. [`MessageTable::restore`] gives one back; which one makes no difference.
+    pub(in crate::engine) fn set_aside(&mut self, index: u32) {
+        self.slots[index as usize].next = std::mem::replace(&mut self.aside, index);
+    }
+
+    /// A segment for which a slot was set aside has ended.
+    pub(in crate::engine) fn restore(&mut self) {
+        let index = self.aside;
+        if let Some(slot) = self.slots.get(index as usize) {
+            self.aside = slot.next;
+            self.give(index);
+        }
     }
 
     #[inline]
@@ -355,6 +417,12 @@ impl MessageTable {
 
     /// The segment of a message is over; the message may still wait for its acknowledgement.
     pub(in crate::engine) fn forget_segment(&mut self, index: u32) {
+        self.beside += 1;
+        self.forget_fragment(index);
+    }
+
+    /// The same, of one that is a transfer as well, or goes on as one.
+    pub(in crate::engine) fn forget_fragment(&mut self, index: u32) {
         self.slots[index as usize].segment = NIL;
     }
 

@@ -20,12 +20,16 @@ pub(in crate::engine) struct Rail<S> {
     /// The port's fast path.
     pub(in crate::engine) fast: S,
     /// Segments that may be posted right away, if above zero: what the segments in flight leave of
-    /// the depth, less [`QUEUED`] while others wait before them, less [`PAUSED`].
+    /// the depth without its reserve, less [`QUEUED`] while others wait before them, less [`PAUSED`].
     room: i32,
     /// Nothing is posted: the rail is about to be closed and opened again.
     paused: bool,
     /// Most segments in flight.
     pub(in crate::engine) depth: u32,
+    /// Of these, what is kept for peers that have little under way: see [`Core::has_share`].
+    ///
+    /// [`Core::has_share`]: crate::engine::posting::Core::has_share
+    reserve: u32,
     /// Largest segment in bytes.
     pub(in crate::engine) max_segment: usize,
     /// Segments ready to be posted, oldest first. Bounded by the segment table.
@@ -46,11 +50,13 @@ impl<S> Rail<S> {
     pub(in crate::engine) fn new(limits: &RailLimits, fast: S) -> Self {
         // No table has room for so many segments, so the bound is none in practice.
         let depth = limits.depth.clamp(1, PAUSED as u32 - 1);
+        let reserve = if depth == 1 { 0 } else { depth.div_ceil(8) };
         Self {
             fast,
-            room: depth as i32,
+            room: (depth - reserve) as i32,
             paused: false,
             depth,
+            reserve,
             max_segment: limits.max_segment.max(1),
             queue: Queue::EMPTY,
             blocked: VecDeque::new(),
@@ -112,7 +118,7 @@ impl<S> Rail<S> {
     pub(in crate::engine) fn in_flight(&self) -> u32 {
         let queued = if self.queue.is_empty() { 0 } else { QUEUED };
         let paused = if self.paused { PAUSED } else { 0 };
-        (self.depth as i32 - (self.room + queued + paused)) as u32
+        ((self.depth - self.reserve) as i32 - (self.room + queued + paused)) as u32
     }
 
     /// Puts a segment at the end of the queue.

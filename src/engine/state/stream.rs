@@ -37,6 +37,8 @@ pub(in crate::engine) struct Stream {
     /// Writes must not go out right away: a fence has not been passed, or the stream has failed.
     /// While it has not failed, some write is outstanding then, whose completion opens it again.
     closed: bool,
+    /// Operations for the peer are parked: see [`crate::engine::lane::backlog`].
+    parks: bool,
     /// What `fast_limit` is while the stream is open.
     open_limit: usize,
     /// Segments that have ever been posted or ready, by [`Direction`], modulo 2^32. Held ones do not
@@ -79,6 +81,7 @@ impl Stream {
             next,
             fast_limit,
             closed: false,
+            parks: false,
             open_limit: fast_limit,
             begun: [0; 2],
             ended: [0; 2],
@@ -175,6 +178,34 @@ impl Stream {
     #[inline(always)]
     pub(in crate::engine) fn is_closed(&self) -> bool {
         self.closed
+    }
+
+    /// Whether nothing may go out in the fast path.
+    #[inline(always)]
+    pub(in crate::engine) fn is_shut(&self) -> bool {
+        self.closed | self.parks
+    }
+
+    /// Whether operations for the peer are parked.
+    #[inline(always)]
+    pub(in crate::engine) fn parks(&self) -> bool {
+        self.parks
+    }
+
+    /// From here on operations for the peer are parked, or no longer. While they are the stream is not quiet: something
+    /// that holds up no fence counts as under way.
+    pub(in crate::engine) fn set_parks(&mut self, parks: bool) {
+        if std::mem::replace(&mut self.parks, parks) == parks {
+            return;
+        }
+        let begun = &mut self.begun[Direction::Read as usize];
+        *begun = if parks { begun.wrapping_add(1) } else { begun.wrapping_sub(1) };
+        self.fast_limit = if self.is_shut() { 0 } else { self.open_limit };
+    }
+
+    /// Segments posted, ready or held, of either direction.
+    pub(in crate::engine) fn all_under_way(&self) -> u32 {
+        self.outstanding(Direction::Write) + self.under_way(Direction::Read)
     }
 
     /// Writes must not go out right away.
@@ -346,7 +377,7 @@ impl Stream {
         // A fence after the writes that go out now closes the stream behind them.
         if epoch == self.epoch {
             self.closed = false;
-            self.fast_limit = self.open_limit;
+            self.fast_limit = if self.parks { 0 } else { self.open_limit };
         }
         Some(epoch)
     }

@@ -40,22 +40,24 @@ pub(in crate::engine) fn submit_pinned<P: Port>(
     core.check_stream(pe)?;
     let closed = core.streams.find(pe).is_some_and(Stream::is_closed);
     let balanced = !closed && request.len >= core.balance.balanced_from;
-    let has_room = if balanced { core.stripes.is_left() } else { core.has_transfer_room() };
+    let has_room = if balanced { core.stripes.is_left() } else { core.has_share(pe) };
     if request.len == 0 || !has_room {
         return Ok(());
     }
     let transfer = core.transfer(request, 0, request.len, hop)?;
-    *sent = request.len;
     if balanced {
         let now = core.port.now();
         let cut = number.map_or(Stripe::Plain, Stripe::Ordered);
-        core.send_stripe(cut, pe, hop, transfer, OpId::NONE, None, now);
+        if core.send_stripe(cut, pe, hop, transfer, OpId::NONE, None, now) {
+            *sent = request.len;
+        }
     } else if let Some(token) = core.segments.take() {
         core.fill(token, pe, hop, transfer, OpId::NONE, Kind::Transfer);
         if let Some(number) = number {
             core.segments[token.0].set_ordered(number);
         }
         core.set_out(token);
+        *sent = request.len;
     }
     core.check_stream(pe)
 }

@@ -55,6 +55,8 @@ struct Pooled {
     sent: usize,
     /// The remote data of its stripes, if the peer counts them.
     data: Option<u32>,
+    /// The peer, while the place is in use.
+    of: Option<Pe>,
 }
 
 impl Pooled {
@@ -100,6 +102,12 @@ impl Pool {
         !self.free.is_empty() || self.places.len() < POOL
     }
 
+    /// Whether another operation for a peer may wait: the peer has fewer places than are left.
+    fn has_share(&self, pe: Pe) -> bool {
+        let mine = self.places.iter().filter(|place| place.of == Some(pe)).count();
+        mine < POOL - (self.places.len() - self.free.len())
+    }
+
     fn enter(&mut self, bulk: Pooled) -> u32 {
         if let Some(index) = self.free.pop() {
             self.places[index as usize] = bulk;
@@ -143,7 +151,9 @@ impl Pool {
                 let Some(hop) = core.pick(request.pe, len, left as u64, now) else { break };
                 let transfer = core.transfer(request, *sent, len, &hop)?;
                 let cut = data.map_or(Stripe::Plain, Stripe::Counted);
-                core.send_stripe(cut, request.pe, &hop, transfer, op, None, now);
+                if !core.send_stripe(cut, request.pe, &hop, transfer, op, None, now) {
+                    break;
+                }
                 *sent += len;
                 if let Some(counting) = counting.as_deref_mut() {
                     counting.segments += 1;
@@ -151,7 +161,7 @@ impl Pool {
                 core.check_stream(request.pe)?;
             }
         }
-        if *sent == request.len || !self.has_room() {
+        if *sent == request.len || !self.has_share(request.pe) {
             return Ok(());
         }
         // What is wrong with the request is said now, rather than when a rail wants some of it.
@@ -183,7 +193,8 @@ impl Pool {
             LocalSide::Value(_) => (0, None),
         };
         let remote = *remote_handle;
-        let bulk = Pooled { remote, remote_addr, addr, handle, len, sent, data };
+        let of = Some(pe);
+        let bulk = Pooled { remote, remote_addr, addr, handle, len, sent, data, of };
         let segment = &mut core.segments[token.0];
         segment.set_pool_place(self.enter(bulk));
         core.reserved += 1;
@@ -270,10 +281,12 @@ impl Pool {
             let request = self.places[index].request(pe, direction);
             match core.transfer(&request, sent, bytes, &hop) {
                 Ok(transfer) => {
+                    let cut = data.map_or(Stripe::Plain, Stripe::Counted);
+                    if !core.send_stripe(cut, pe, &hop, transfer, op, Some(class), now) {
+                        return false;
+                    }
                     self.places[index].sent += bytes;
                     self.pooled -= bytes as u64;
-                    let cut = data.map_or(Stripe::Plain, Stripe::Counted);
-                    core.send_stripe(cut, pe, &hop, transfer, op, Some(class), now);
                 }
                 Err(failed) => core.fail_stream(pe, failed),
             }
@@ -296,6 +309,7 @@ impl Pool {
             self.pooled -= (bulk.len - bulk.sent) as u64;
             core.ready -= 1;
         }
+        self.places[index as usize].of = None;
         self.free.push(index);
         core.reserved -= 1;
     }

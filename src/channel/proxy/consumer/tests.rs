@@ -353,3 +353,66 @@ fn what_has_landed_in_any_of_several_batches_is_made_visible_before_they_are_pub
         assert_eq!(published(&shared, 0), end);
     }
 }
+
+/// A fetch of a word of PE 1, or a put of 8 bytes to this PE.
+fn fetch_or_put(is_fetch: bool) -> Descriptor {
+    let place = |offset| Place::new(RegionIndex::new(0).unwrap(), offset).unwrap();
+    let (width, op) = (Width::Eight, AtomicOp::FetchAdd);
+    if is_fetch {
+        let (pe, dst, fetch) = (Pe(1), place(8), Some(place(64)));
+        Descriptor::Atomic { pe, dst, width, op, value: 1, compare: 0, fetch }
+    } else {
+        Descriptor::Put { pe: Pe(0), dst: place(2048), src: place(4096), bytes: 8 }
+    }
+}
+
+/// A ring whose operations are for a PE that does nothing is not emptied for ever; others are served all along, and
+/// when the PE goes on, all of it is done.
+#[test]
+fn a_peer_that_has_stopped_delays_no_other_ring() {
+    const FETCHES: u64 = 6000;
+    let mut random = Random(3);
+    let mut pair = Pair::new(3, &mut random, Script::default());
+    let shared = Shared::new(Sizes::new(2, 64).unwrap(), 0, 2, 0).unwrap();
+    let mut consumer = pair.consumer(&shared);
+    let mut lanes = std::mem::take(&mut pair.lanes).into_iter();
+    let (Some(mut mine), Some(mut theirs)) = (lanes.next(), lanes.next()) else { unreachable!() };
+    // SAFETY: the context lives.
+    let tail = |ring| unsafe { (*(*(*shared.context()).rings.add(ring)).published).tail };
+    let (mut heads, mut fetches, mut turns) = ([0, 0], 0, 0);
+    let turn = |mine: &mut Lane<FakePort>, consumer: &mut Consumer| {
+        consumer.take(mine).map_err(|failed| failed.why).unwrap();
+        mine.progress().unwrap();
+        consumer.retire(mine, |_| Ok::<(), ()>(())).unwrap();
+    };
+    while turns < 3000 {
+        while fetches < FETCHES && heads[0] + 2 - tail(0) <= 64 {
+            heads[0] = push(&shared, 0, &fetch_or_put(true));
+            fetches += 1;
+        }
+        if turns % 10 == 0 {
+            heads[1] = push(&shared, 1, &fetch_or_put(false));
+        }
+        turn(&mut mine, &mut consumer);
+        turns += 1;
+    }
+    assert!(fetches < FETCHES, "what is parked is bounded");
+    for _ in 0..10_000 {
+        turn(&mut mine, &mut consumer);
+    }
+    assert_eq!(published(&shared, 1), heads[1], "the other ring");
+    assert_eq!(published(&shared, 0), 0);
+    let word = |pair: &Pair| pair.fabric.load(Pe(1), pair.bases[1] + 8, 8);
+    for _ in 0..1_000_000 {
+        while fetches < FETCHES && heads[0] + 2 - tail(0) <= 64 {
+            heads[0] = push(&shared, 0, &fetch_or_put(true));
+            fetches += 1;
+        }
+        turn(&mut mine, &mut consumer);
+        theirs.progress().unwrap();
+        if published(&shared, 0) == heads[0] && fetches == FETCHES {
+            break;
+        }
+    }
+    assert_eq!((published(&shared, 0), word(&pair)), (heads[0], FETCHES.to_le_bytes().to_vec()));
+}

@@ -91,11 +91,6 @@ impl Kind {
         matches!(self, Kind::Pooled | Kind::Staged | Kind::PeerRequest)
     }
 
-    /// Whether its message ends with an answer, and not by being acknowledged.
-    pub(in crate::engine) fn awaits_answer(self) -> bool {
-        matches!(self, Kind::Fetch | Kind::Staged)
-    }
-
     /// Whether it passes through staging.
     #[inline]
     pub(in crate::engine) fn is_staged(self) -> bool {

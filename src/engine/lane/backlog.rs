@@ -1,0 +1,291 @@
+//! The backlog: operations that wait for their peer alone, so that its lane waits for nobody.
+//!
+//! A peer has bounded places for some operations (fetches, counted puts), and no peer gets all the room of the
+//! lane. An operation that finds no place, or no room within [`PATIENCE`], is *parked*: kept here, and the call
+//! returns. From then on everything for the same peer is parked behind it, fences among it, so the order stays
+//! as it was. Each turn submits the first of a few peers' parked operations, in turn, as far as they go.
+//!
+//! # What the rest of the lane sees
+//! A stream with parked operations is not quiet, and its fast path is closed. The batch that an operation was submitted
+//! to is not done while it is parked. If the stream fails, what is parked ends with it.
+//!
+//! # Why it cannot deadlock
+//! What is parked holds nothing that others wait for. It is submitted when what is under way to its peer has
+//! ended, or when there is room in the lane, neither of which waits for it. Its room is bounded: a caller that
+//! finds none waits, as for room in the lane.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::engine::error::EngineError;
+use crate::engine::ids::Pe;
+use crate::engine::lane::Lane;
+use crate::engine::lane::signals::PutState;
+use crate::engine::port::Port;
+use crate::engine::posting::Tried;
+use crate::engine::request::{AtomicRequest, OwnedAtomic, OwnedRequest, PutSignalRequest, Request};
+use crate::engine::state::batch::Batch;
+
+/// Most parked operations of a lane: some five megabytes.
+const MOST: usize = 4096;
+
+/// Where so many are parked, whoever can leaves operations for these peers where they are.
+const HIGH: usize = MOST - 256;
+
+/// Peers whose operations are tried in vain in one turn.
+const PEERS: usize = 8;
+
+/// How long an operation waits for room before it is parked, in nanoseconds. A peer that takes what it is sent makes
+/// room sooner.
+const PATIENCE: u64 = 1_000_000;
+
+/// An operation that is being submitted, and how far that has got.
+#[derive(Debug)]
+pub(in crate::engine) enum Submission<'a> {
+    /// A put or a get, and its bytes that were submitted.
+    Transfer(Request<'a>, usize),
+    Atomic(AtomicRequest<'a>),
+    PutSignal(PutSignalRequest<'a>, PutState),
+}
+
+impl Submission<'_> {
+    fn pe(&self) -> Pe {
+        match self {
+            Self::Transfer(request, _) => request.pe,
+            Self::Atomic(request) => request.pe,
+            Self::PutSignal(request, _) => request.signal.pe,
+        }
+    }
+
+    fn own(self) -> What {
+        match self {
+            Self::Transfer(request, sent) => What::Transfer(OwnedRequest::of(&request), sent),
+            Self::Atomic(request) => What::Atomic(OwnedAtomic::of(&request)),
+            Self::PutSignal(PutSignalRequest { parts, signal }, state) => {
+                let parts = parts.iter().map(OwnedRequest::of).collect();
+                What::PutSignal(parts, OwnedAtomic::of(&signal), state)
+            }
+        }
+    }
+}
+
+/// What is parked.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "fences are few")]
+enum What {
+    Fence,
+    Transfer(OwnedRequest, usize),
+    Atomic(OwnedAtomic),
+    PutSignal(Box<[OwnedRequest]>, OwnedAtomic, PutState),
+}
+
+#[derive(Debug)]
+struct Parked {
+    what: What,
+    batch: Batch,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct Backlog {
+    peers: HashMap<Pe, VecDeque<Parked>>,
+    /// The peers with something parked; the first is tried next.
+    order: VecDeque<Pe>,
+    /// Operations parked.
+    count: usize,
+}
+
+impl Backlog {
+    fn push(&mut self, pe: Pe, parked: Parked) {
+        let queue = self.peers.entry(pe).or_default();
+        if queue.is_empty() {
+            self.order.push_back(pe);
+        }
+        queue.push_back(parked);
+        self.count += 1;
+    }
+
+    /// What comes for the peer from here on comes after what is parked.
+    pub(in crate::engine) fn fence(&mut self, pe: Pe) {
+        let last = self.peers.get(&pe).and_then(VecDeque::back);
+        if !matches!(last, Some(Parked { what: What::Fence, .. })) {
+            self.push(pe, Parked { what: What::Fence, batch: Batch::NONE });
+        }
+    }
+
+    /// The same for all peers.
+    pub(in crate::engine) fn fence_all(&mut self) {
+        for at in 0..self.order.len() {
+            if let Some(pe) = self.order.get(at).copied() {
+                self.fence(pe);
+            }
+        }
+    }
+
+    /// Whether nothing is parked.
+    pub(in crate::engine) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
+impl<P: Port> Lane<P> {
+    /// Whether operations for a peer are parked.
+    #[inline]
+    pub(in crate::engine) fn parks(&self, pe: Pe) -> bool {
+        !self.backlog.is_empty() && self.core.streams.find(pe).is_some_and(|stream| stream.parks())
+    }
+
+    /// Whether so much is parked that an operation for this peer had better stay where it is.
+    #[inline]
+    pub fn is_backlogged(&self, pe: Pe) -> bool {
+        self.backlog.count >= HIGH && self.parks(pe)
+    }
+
+    /// Whether an operation for some peer had better stay where it is: see [`Lane::is_backlogged`].
+    #[inline]
+    pub fn has_backlog(&self) -> bool {
+        self.backlog.count >= HIGH
+    }
+
+    /// Goes on with an operation until all of it is submitted, or parks it.
+    #[cold]
+    pub(in crate::engine) fn finish(
+        &mut self,
+        mut rest: Submission<'_>,
+    ) -> Result<(), EngineError> {
+        let pe = rest.pe();
+        let (mut idle, start) = (0, self.core.port.now());
+        loop {
+            let tried = if self.parks(pe) {
+                self.check(&rest)?;
+                Tried::NoPlace
+            } else {
+                self.try_submission(&mut rest)?
+            };
+            let parks = match tried {
+                Tried::Submitted => return Ok(()),
+                Tried::NoPlace => true,
+                Tried::NoRoom => self.core.port.now().saturating_sub(start) >= PATIENCE,
+            };
+            if parks && self.backlog.count < MOST {
+                self.park(pe, rest.own());
+                return Ok(());
+            }
+            self.make_room(&mut idle)?;
+        }
+    }
+
+    fn try_submission(&mut self, rest: &mut Submission<'_>) -> Result<Tried, EngineError> {
+        match rest {
+            Submission::Transfer(request, sent) => self.submit_transfer(request, sent),
+            Submission::Atomic(request) => self.submit_amo(request),
+            Submission::PutSignal(PutSignalRequest { parts, signal }, state) => {
+                self.submit_put_signal(*parts, signal, state)
+            }
+        }
+    }
+
+    /// What is wrong with an operation that is not tried now is said now.
+    fn check(&mut self, rest: &Submission<'_>) -> Result<(), EngineError> {
+        self.core.check_stream(rest.pe())?;
+        match rest {
+            Submission::Transfer(request, _) => self.core.check_request(request),
+            Submission::Atomic(request) => request.word().map(drop),
+            Submission::PutSignal(PutSignalRequest { parts, signal }, _) => {
+                signal.word()?;
+                parts.iter().try_for_each(|part| self.core.check_request(part))
+            }
+        }
+    }
+
+    /// A fence behind what is parked.
+    #[cold]
+    pub(in crate::engine) fn backlog_fence(&mut self, pe: Pe) {
+        self.backlog.fence(pe);
+    }
+
+    fn park(&mut self, pe: Pe, what: What) {
+        let batch = self.core.segments.batches.take_current();
+        if self.backlog.is_empty() {
+            // So that turns look after it.
+            self.core.ready += 1;
+        }
+        if let Some(stream) = self.core.streams.find_mut(pe) {
+            stream.set_parks(true);
+        }
+        self.backlog.push(pe, Parked { what, batch });
+    }
+
+    /// Submits what is parked, as far as it goes. Whether some did.
+    #[cold]
+    pub(in crate::engine) fn serve_backlog(&mut self) -> bool {
+        let mut moved = false;
+        for _ in 0..self.backlog.order.len().min(PEERS) {
+            let Some(pe) = self.backlog.order.pop_front() else { break };
+            let Some(mut queue) = self.backlog.peers.remove(&pe) else { continue };
+            let before = queue.len();
+            self.serve_peer(pe, &mut queue);
+            moved |= queue.len() != before;
+            self.backlog.count -= before - queue.len();
+            if queue.is_empty() {
+                if let Some(stream) = self.core.streams.find_mut(pe) {
+                    stream.set_parks(false);
+                }
+            } else {
+                self.backlog.order.push_back(pe);
+            }
+            if !queue.is_empty() {
+                self.backlog.peers.insert(pe, queue);
+            }
+        }
+        if self.backlog.is_empty() {
+            self.core.ready -= 1;
+        }
+        moved
+    }
+
+    fn serve_peer(&mut self, pe: Pe, queue: &mut VecDeque<Parked>) {
+        while let Some(Parked { what, batch }) = queue.front_mut() {
+            let submitted = self.core.segments.batches.enter(*batch);
+            let tried = match self.core.check_stream(pe) {
+                Ok(()) => self.try_parked(pe, what),
+                // It ends with its stream.
+                Err(_) => Ok(Tried::Submitted),
+            };
+            self.core.segments.batches.enter(submitted);
+            match tried {
+                Ok(Tried::Submitted) => {
+                    self.core.segments.batches.end(*batch, 1);
+                    queue.pop_front();
+                }
+                Ok(Tried::NoRoom | Tried::NoPlace) => return,
+                Err(failed) => self.core.fail_stream(pe, failed),
+            }
+        }
+    }
+
+    fn try_parked(&mut self, pe: Pe, what: &mut What) -> Result<Tried, EngineError> {
+        match what {
+            What::Fence => {
+                if let Some(stream) = self.core.streams.find_mut(pe) {
+                    stream.fence();
+                }
+                Ok(Tried::Submitted)
+            }
+            What::Transfer(request, sent) => self.submit_transfer(&request.request(), sent),
+            What::Atomic(request) => self.submit_amo(&request.request()),
+            What::PutSignal(parts, signal, state) => {
+                self.submit_put_signal(&**parts, &signal.request(), state)
+            }
+        }
+    }
+
+    /// Submits what there is room for.
+    fn submit_transfer(
+        &mut self,
+        request: &Request<'_>,
+        sent: &mut usize,
+    ) -> Result<Tried, EngineError> {
+        self.submit(request, sent, crate::engine::state::operation::OpId::NONE)?;
+        Ok(if *sent == request.len { Tried::Submitted } else { Tried::NoRoom })
+    }
+}
