@@ -1,5 +1,6 @@
 //! Staged memory on the fake: bytes that neither the fabric nor the CPU may touch.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
@@ -372,6 +373,95 @@ fn user_threads_hand_over_what_is_staged() {
     });
     let expected: Vec<u8> = (0..LEN).map(|at| pattern(0, at)).collect();
     assert_eq!(fabric.load(Pe(1), base, LEN), expected);
+}
+
+/// User threads whose operations go both ways, by their own lane and handed over, as the memory has it: what comes behind
+/// a fence lies on top of what was before it, whichever way each went.
+#[test]
+fn operations_of_user_threads_go_both_ways_in_order() {
+    const PART: usize = 4096;
+    const THREADS: usize = 2;
+    for_seeds("operations_of_user_threads_go_both_ways_in_order", &[], 40, |seed| {
+        let mut random = Random(seed * 0x2545_f491 + 5);
+        // PE 1's heap and PE 0's local memory are of either kind; one of them is staged.
+        let staged = [0b0010, 0b0100, 0b0110][random.below(3)];
+        let needs_desc = random.below(2) == 0;
+        let max_segment = [64, 1000, 1 << 20][random.below(3)];
+        let heap = THREADS * PART;
+        let shape = Shape { staged, needs_desc, max_segment, heap, rails: 1, ..Shape::default() };
+        let script = Script { again_percent: [0, 20][random.below(2)], ..Script::default() };
+        let mut job = Job::new(seed, &shape, script);
+        fill(&job, 2);
+        let (fabric, targets) = (job.fabric.clone(), Targets::of(&job));
+        let (outbox, inbox) = handover(2, None, Some(Duration::from_secs(60)));
+        let host = Lane::new(job.fabric.port(Pe(0), limits(&shape)), host_config(&job, true));
+        let host = HostLane::new(host).with_outbox(outbox);
+        let peer = job.members.pop().unwrap();
+        let mut first = job.members.pop().unwrap();
+        first.lane = first.lane.with_inbox(inbox);
+        let (scratch, handle, base) = (first.scratch, first.scratch_handle, peer.base);
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for mut member in [first, peer] {
+                let (fabric, done) = (&fabric, &done);
+                scope.spawn(move || {
+                    // All of it: its registrations last as long as its lane.
+                    let member = &mut member;
+                    while !done.load(Ordering::SeqCst) {
+                        member.lane.progress().unwrap();
+                        fabric.pass_time(100);
+                        std::thread::yield_now();
+                    }
+                });
+            }
+            let users: Vec<_> = (0..THREADS)
+                .map(|thread| {
+                    let (host, handle, fabric, targets) = (&host, &handle, &fabric, &targets);
+                    scope.spawn(move || {
+                        let mut random = Random(seed ^ (thread as u64 + 1) << 24);
+                        let mine = thread * PART;
+                        let mut expected = vec![0; PART];
+                        for _ in 0..24 {
+                            let at = random.below(PART - 8);
+                            let len = 1 + random.below((PART - at).min(2000));
+                            let from = random.below(PART - len);
+                            let mut put =
+                                targets.part((scratch + mine + from, handle), 1, mine + at, len);
+                            let mut bytes: Vec<u8> =
+                                (0..len).map(|byte| pattern(0, mine + from + byte)).collect();
+                            if random.below(2) == 0 {
+                                let word = random.below(1 << 30) as u64 | 1 << 60;
+                                (put.local, put.len) = (LocalSide::Value(word), 8);
+                                bytes = word.to_le_bytes().to_vec();
+                            }
+                            expected[at..at + put.len].copy_from_slice(&bytes);
+                            if random.below(4) == 0 {
+                                host.complete(&put)?
+                            } else {
+                                host.start(&put)?
+                            }
+                            host.fence(Pe(1))?;
+                            if random.below(6) == 0 {
+                                host.quiet(Pe(1))?;
+                                let found = fabric.load(Pe(1), base + mine, PART);
+                                assert!(found == expected, "thread {thread}, before its end");
+                            }
+                        }
+                        host.quiet(Pe(1))?;
+                        let found = fabric.load(Pe(1), base + mine, PART);
+                        assert!(found == expected, "thread {thread}");
+                        Ok::<(), EngineError>(())
+                    })
+                })
+                .collect();
+            let ended: Vec<_> =
+                users.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+            done.store(true, Ordering::SeqCst);
+            for ended in ended {
+                ended.unwrap().unwrap();
+            }
+        });
+    });
 }
 
 /// A failed operation is told by the next quiet of its peer, and not by another's.

@@ -111,7 +111,7 @@ impl<P: Port> HostLane<P> {
             return Ok(false);
         }
         let detour = self.detours.as_deref().is_some_and(|detours| detours.has(request.pe));
-        if !detour && !self.lock().hands_over(request)? {
+        if !self.lock().hands_over(request, detour)? {
             outbox.quiet(request.pe)?;
             return Ok(false);
         }

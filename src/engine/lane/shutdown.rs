@@ -13,8 +13,8 @@ use crate::engine::posting::Core;
 const LAST_WORDS: (Duration, u32) = (Duration::from_millis(200), 1 << 16);
 
 impl<P: Port> Lane<P> {
-    /// Sends refusals and answers that are due. Who hears of the lane's failure may never turn it again,
-    /// and peers would wait for their deadlines. What the fabric does not take in time stays, and is not waited for
+    /// Sends refusals and answers that are due, and lets copies end. Who hears of the lane's failure may never turn it
+    /// again: peers would wait for their deadlines, and memory that is copied could not be given back. What the fabric does not take in time stays, and is not waited for
     /// a second time.
     #[cold]
     pub(in crate::engine) fn last_words(&mut self) {
@@ -25,7 +25,8 @@ impl<P: Port> Lane<P> {
         let (start, mut idle) = (self.core.port.now(), 0);
         for _ in 0..turns {
             let waited = self.core.port.now().saturating_sub(start);
-            if self.core.unnumbered.is_empty() || u128::from(waited) >= patience.as_nanos() {
+            let said = self.core.unnumbered.is_empty() && !self.staging.is_copying();
+            if said || u128::from(waited) >= patience.as_nanos() {
                 return;
             }
             self.wait_turn(&mut idle);

@@ -311,7 +311,7 @@ impl<P: Port> Lane<P> {
         if let (Some(inbox), Some(failed)) = (&self.inbox, &self.core.failure) {
             inbox.fail(failed);
         }
-        if !self.core.unnumbered.is_empty() {
+        if !self.core.unnumbered.is_empty() || self.staging.is_copying() {
             self.last_words();
         }
     }

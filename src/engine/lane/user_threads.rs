@@ -71,13 +71,19 @@ impl<P: Port> Lane<P> {
         moved
     }
 
-    /// Whether a user thread has to hand the operation over: one on staged memory, or perhaps so.
+    /// Whether a user thread has to hand the operation over: one on staged memory, or perhaps so, or to a PE with a
+    /// detour.
     pub(in crate::engine) fn hands_over(
         &mut self,
         request: &Request<'_>,
+        detour: bool,
     ) -> Result<bool, EngineError> {
         let remote = HandleView::check(request.remote_handle)
             .map_err(|fault| refused(request, "remote", fault))?;
+        if detour {
+            // Who hands it over is to be told at once what is wrong with it.
+            return self.core.check_request(request).map(|()| true);
+        }
         self.core.regions.sync();
         Ok(remote.is_staged()
             || match request.local {

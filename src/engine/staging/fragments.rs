@@ -303,6 +303,8 @@ impl Staging {
     /// A copy has ended.
     fn copied<P: Port>(&mut self, core: &mut Core<P>, Copied { tag, result }: Copied) {
         let token = Token(tag);
+        // It touches no memory but its chunk from here on.
+        core.segments[token.0].transfer.local = Local::Inline(0);
         if let Err(error) = result {
             return self.fail_fragment(core, token, error);
         }

@@ -56,6 +56,11 @@ impl Staging {
         self.state.as_deref().is_some_and(State::has_work)
     }
 
+    /// Whether copies are under way.
+    pub(in crate::engine) fn is_copying(&self) -> bool {
+        self.state.as_deref().is_some_and(|state| state.copying != 0)
+    }
+
     /// When a chunk was last given back, on the watchdog's clock.
     pub(in crate::engine) fn moved(&self) -> u32 {
         self.state.as_deref().map_or(0, |state| state.moved)
