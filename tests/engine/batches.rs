@@ -177,6 +177,9 @@ fn a_batch_ends_while_others_go_on() {
         let mut random = Random(seed * 0x9e37_79b9 + 21);
         // Not staged: that takes many trips, and each waits behind all that the others post.
         let shape = Shape { n_pes: 2, staged: 0, ..random_shape(&mut random) };
+        // Nor through a queue with one place for everything: that cannot be shared out, and waits for as long as others
+        // keep it busy.
+        let shape = Shape { depth: shape.depth.max(3), ..shape };
         let script = Script { delay: (1_000, 50_000), ..random_script(&mut random) };
         let job = filled_job(seed, &shape, script);
         let fabric = job.fabric.clone();
