@@ -203,3 +203,16 @@ fn staged_bytes_that_come_after_a_failure_are_dropped() {
         }
     }
 }
+
+/// Who hears of a failure may never turn the lane again: what is being copied then ends before that.
+#[test]
+fn copies_end_before_a_failed_lane_is_left_alone() {
+    let shape = Shape { staged: 0b1111, heap: 1 << 14, ..Shape::default() };
+    let mut job = Job::new(7, &shape, Script::default());
+    job.put(0, 1, 0, 1000).unwrap();
+    job.members[0].lane.progress().unwrap();
+    job.fabric.refuse_copies(1);
+    let refused = job.put(0, 1, 1000, 1000).and_then(|()| job.members[0].lane.progress().map(drop));
+    assert!(matches!(refused, Err(EngineError::Staging { .. })), "{refused:?}");
+    take_back(&job.members, &job.fabric);
+}

@@ -9,13 +9,13 @@ use crate::engine::port::packet::Packet;
 use crate::engine::port::{Failure, Incoming, Polled, Port};
 use crate::engine::posting::Core;
 
-/// How long, and for how many turns, a lane that has failed tries to tell peers so.
+/// How long, and for how many turns, a lane that has failed tries to tell peers so and waits for copies.
 const LAST_WORDS: (Duration, u32) = (Duration::from_millis(200), 1 << 16);
 
 impl<P: Port> Lane<P> {
     /// Sends refusals and answers that are due, and lets copies end. Who hears of the lane's failure may never turn it
-    /// again: peers would wait for their deadlines, and memory that is copied could not be given back. What the fabric does not take in time stays, and is not waited for
-    /// a second time.
+    /// again: peers would wait for their deadlines, and memory that is copied could not be given back. What does not
+    /// come to its end in time stays, and is not waited for a second time.
     #[cold]
     pub(in crate::engine) fn last_words(&mut self) {
         if std::mem::replace(&mut self.has_waited, true) {

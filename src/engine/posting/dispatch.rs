@@ -188,7 +188,7 @@ impl<P: Port> Core<P> {
             return false;
         }
         segment.stage = Stage::BehindPuts;
-        stream.park(&mut self.segments, token.0);
+        stream.hold_back(&mut self.segments, token.0);
         // Some puts may be messages.
         self.want_ack(pe);
         true
@@ -283,7 +283,7 @@ impl<P: Port> Core<P> {
     #[cold]
     pub(in crate::engine) fn release(&mut self, pe: Pe) {
         while let Some(stream) = self.streams.find_mut(pe) {
-            let Some(index) = stream.unpark(&self.segments) else { break };
+            let Some(index) = stream.let_go(&self.segments) else { break };
             let segment = &mut self.segments[index];
             segment.born = self.watchdog.stamp();
             let rail = segment.rail;

@@ -109,8 +109,8 @@ impl<P: Port> Core<P> {
             let is_first = stream.error.is_none();
             stream.error.get_or_insert_with(|| Box::new(failed.clone()));
             let held = std::mem::replace(&mut stream.held, Queue::EMPTY);
-            let parked = stream.take_parked();
-            for mut waiting in [held, parked] {
+            let held_back = stream.take_held_back();
+            for mut waiting in [held, held_back] {
                 while let Some(index) = waiting.pop(&self.segments) {
                     self.drop_segment(Token(index));
                 }

@@ -22,8 +22,8 @@ use crate::engine::state::watch::Watch;
 ///
 /// # Signals sent apart from their data
 /// A signal takes effect behind the puts before it, and holds up none after it. So puts are of two generations. A
-/// signal that finds puts under way is *parked*, and with the first one the generation changes: those under way are the
-/// *older* ones, those that begin from now on the newer. When the last older one has ended, the signals that were parked
+/// signal that finds puts under way is *held back*, and with the first one the generation changes: those under way are the
+/// *older* ones, those that begin from now on the newer. When the last older one has ended, the signals that were held back
 /// before any newer put leave. For the others the generation changes again: newer ones become older ones. Every put is
 /// waited for by at most the signals after it, and none waits for puts without end.
 #[derive(Debug)]
@@ -50,12 +50,12 @@ pub(in crate::engine) struct Stream {
     words: u32,
     /// The class of puts that begin now.
     puts: WriteClass,
-    /// Puts under way of the other class. None while no signal is parked.
+    /// Puts under way of the other class. None while no signal is held back.
     older: u32,
     /// Signals that wait for puts, oldest first. They are under way.
-    parked: Queue,
+    held_back: Queue,
     /// How many of them wait for the older puts alone. A lane has room for fewer messages than this counts.
-    first_parked: u16,
+    first_held_back: u16,
     /// Rises with each fence that found writes outstanding.
     epoch: u32,
     /// Writes that wait behind a fence, in issue order, each with the fence's epoch.
@@ -88,8 +88,8 @@ impl Stream {
             words: 0,
             puts: WriteClass::EvenPut,
             older: 0,
-            parked: Queue::EMPTY,
-            first_parked: 0,
+            held_back: Queue::EMPTY,
+            first_held_back: 0,
             epoch: 0,
             held: Queue::EMPTY,
             blocked: None,
@@ -263,7 +263,7 @@ impl Stream {
     #[inline(always)]
     fn is_waited_for(&self) -> bool {
         self.closed && self.under_way(Direction::Write) == 0
-            || self.older == 0 && !self.parked.is_empty()
+            || self.older == 0 && !self.held_back.is_empty()
     }
 
     /// A write that has ended, or does not count any longer, is not among its class.
@@ -311,17 +311,17 @@ impl Stream {
         self.is_waited_for()
     }
 
-    /// Parks a signal that is under way until the puts that are under way now have ended. There are some.
-    pub(in crate::engine) fn park(&mut self, segments: &mut SegmentTable, index: u32) {
+    /// Holds back a signal that is under way until the puts that are under way now have ended. There are some.
+    pub(in crate::engine) fn hold_back(&mut self, segments: &mut SegmentTable, index: u32) {
         debug_assert!(self.puts_under_way() != 0, "a signal waits for nothing");
-        if self.parked.is_empty() {
+        if self.held_back.is_empty() {
             self.change_generation();
         }
-        let is_first = u32::from(self.first_parked) == self.parked.len();
+        let is_first = u32::from(self.first_held_back) == self.held_back.len();
         if is_first && self.puts_under_way() == self.older {
-            self.first_parked += 1;
+            self.first_held_back += 1;
         }
-        self.parked.push(segments, index);
+        self.held_back.push(segments, index);
     }
 
     /// The puts under way are the older ones from now on.
@@ -334,23 +334,23 @@ impl Stream {
         };
     }
 
-    /// A parked signal that waits for nothing any more.
-    pub(in crate::engine) fn unpark(&mut self, segments: &SegmentTable) -> Option<u32> {
-        while self.older == 0 && !self.parked.is_empty() {
-            if self.first_parked != 0 {
-                self.first_parked -= 1;
-                return self.parked.pop(segments);
+    /// A signal that was held back and waits for nothing any more.
+    pub(in crate::engine) fn let_go(&mut self, segments: &SegmentTable) -> Option<u32> {
+        while self.older == 0 && !self.held_back.is_empty() {
+            if self.first_held_back != 0 {
+                self.first_held_back -= 1;
+                return self.held_back.pop(segments);
             }
             self.change_generation();
-            self.first_parked = self.parked.len() as u16;
+            self.first_held_back = self.held_back.len() as u16;
         }
         None
     }
 
-    /// Takes all parked signals out of a stream that has failed.
-    pub(in crate::engine) fn take_parked(&mut self) -> Queue {
-        self.first_parked = 0;
-        std::mem::replace(&mut self.parked, Queue::EMPTY)
+    /// Takes all signals that are held back out of a stream that has failed.
+    pub(in crate::engine) fn take_held_back(&mut self) -> Queue {
+        self.first_held_back = 0;
+        std::mem::replace(&mut self.held_back, Queue::EMPTY)
     }
 
     /// Writes from here on come after those before.
@@ -435,7 +435,7 @@ impl Streams {
 
     /// Whether nothing in the stream to the peer waits for the end of a segment.
     pub(in crate::engine) fn is_open(&self, pe: Pe) -> bool {
-        self.find(pe).is_some_and(|stream| !stream.closed && stream.parked.is_empty())
+        self.find(pe).is_some_and(|stream| !stream.closed && stream.held_back.is_empty())
     }
 
     /// So many plain segments of an open stream have ended.
