@@ -7,7 +7,6 @@
 //! and the second goes no further.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
@@ -27,71 +26,12 @@ use nvshmem_transport_libfabric::engine::wire::handle::HandleBytes;
 use super::as_entry::AsEntry as _;
 use super::port::{ModelMemory, ModelPort, address};
 use super::program::{Case, OPS, Op, What};
+use super::search::{Choice, Fork, Random, Search};
 use super::world::{Done, HEAP, Mail, World, flag, heap, mix, operand, place, result, source};
 
 /// Most choices of one execution. The longest that the cases here have is well below; a protocol
 /// that goes on for ever is found by it.
 const LONGEST: usize = 500;
-
-/// Something that can happen next.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Choice {
-    /// A PE issues its next operation.
-    Issue(usize),
-    /// A lane turns.
-    Turn(usize),
-    /// A write's completion will be found by the next poll.
-    Complete(u32),
-    /// A message will be found by the next poll.
-    Arrive(u32),
-    /// The same, and it will arrive once more.
-    ArriveTwice(u32),
-    /// A write's remote data will be found by the target's next poll.
-    Land(u32),
-    /// A write is lost; its failure will be found by the next poll.
-    LoseWrite(u32),
-    /// A message is lost, likewise.
-    LoseMessage(u32),
-    /// A rail of a PE fails with what is under way on it, likewise.
-    LoseRail(usize, RailId),
-    /// The lane that waits inside a call looks again.
-    Resume,
-    /// Whether a post or a send finds no room.
-    Again(bool),
-    /// Whether a write is delivered at once, rather than as late as it may be.
-    Early(bool),
-}
-
-/// A choice taken, and those not tried yet.
-#[derive(Debug)]
-struct Fork {
-    taken: Choice,
-    left: Vec<Choice>,
-}
-
-/// What outlasts an execution.
-#[derive(Debug, Default)]
-struct Search {
-    path: Vec<Fork>,
-    at: usize,
-    seen: HashSet<u64>,
-    /// Histories after which a lane's turn does nothing unless it is told more.
-    idle: HashSet<u64>,
-    /// Where choices are drawn rather than all tried.
-    random: Option<Random>,
-}
-
-/// Numbers that follow from a seed (splitmix64).
-#[derive(Clone, Debug)]
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    /// One below the bound, which is not 0.
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        (mix(self.0, 0) % bound as u64) as usize
-    }
-}
 
 /// Unwinds out of a lane's call when an execution goes no further.
 struct Pruned;

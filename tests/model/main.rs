@@ -31,18 +31,20 @@ mod as_entry;
 mod explore;
 mod port;
 mod program;
+mod search;
 mod world;
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use explore::{Explored, Random, explore, wander};
+use explore::{Explored, explore, wander};
 use nvshmem_transport_libfabric::engine::lane::SignalEngine::{
     self, Auto, Chained, Counted, Eager, Ordered,
 };
 use program::What::{self, Add, Fence, FetchAdd, Put, Quiet, Signal, SignalBehind};
 use program::{Case, OPS};
+use search::Random;
 use test_support::full;
 use test_support::seeds::for_seeds;
 
