@@ -24,6 +24,21 @@ fn addresses_from_elsewhere_are_checked() {
     assert_eq!(peers.len(), 1000);
 }
 
+/// A table of paths takes no memory by PE where they are: see `rails::paths`.
+#[test]
+fn addresses_are_numbered_evenly_in_the_order_in_which_they_are_inserted() {
+    for provider in PROVIDERS {
+        let mut opened = open(&settings(provider));
+        for rail in rails(&opened.proxy).collect::<Vec<_>>() {
+            let many = vec![opened.proxy.address(rail).to_vec(); 64];
+            let peers = opened.proxy.insert(rail, &many).expect("insert the own address");
+            let steps: Vec<u64> =
+                peers.windows(2).map(|two| two[1].0.wrapping_sub(two[0].0)).collect();
+            assert!(steps.iter().all(|step| *step == steps[0]), "{provider}, {rail}: {peers:?}");
+        }
+    }
+}
+
 #[test]
 fn it_opens_and_closes_many_times() {
     for provider in PROVIDERS {
