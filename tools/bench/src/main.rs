@@ -40,7 +40,7 @@ const SCENARIOS: [(&str, Scenario); 4] = [
 fn main() -> ExitCode {
     if let Ok(part) = std::env::var(channel::PART) {
         return ended(match part.as_str() {
-            "count" => instructions::channel_process(),
+            instructions::CHANNEL => instructions::channel_process(),
             instructions::PEERS => instructions::peers_process(),
             part => channel::process(part),
         });

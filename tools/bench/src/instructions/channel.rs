@@ -1,29 +1,25 @@
 //! Instructions per descriptor: everything from the ring to the engine, and back until it is published as
 //! done, over a fabric that does nothing; less what the same puts cost when the engine is called directly.
 
-use std::env;
-use std::process::Command;
-
 use channel_producer::Producer;
 use nvshmem_sim::BoxError;
 use nvshmem_transport_libfabric::channel::measure::Pump;
-use nvshmem_transport_libfabric::engine::Watchdog;
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
+use nvshmem_transport_libfabric::engine::ids::Pe;
+use nvshmem_transport_libfabric::engine::lane::Lane;
 use nvshmem_transport_libfabric::engine::lane::fast_path::{FastTransfer, NotStarted};
-use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, SignalEngine};
-use nvshmem_transport_libfabric::engine::port::{Access, Desc, Direction, Local, PeerAddr};
-use nvshmem_transport_libfabric::engine::rails::balance::Spread;
-use nvshmem_transport_libfabric::engine::rails::paths::{Path, PathTable};
+use nvshmem_transport_libfabric::engine::port::{Access, Desc, Direction, Local};
 use nvshmem_transport_libfabric::engine::state::batch::Batch;
-use nvshmem_transport_libfabric::engine::state::regions::{LaneKind, RegionTable};
+use nvshmem_transport_libfabric::engine::state::regions::RegionTable;
 use nvshmem_transport_libfabric::engine::wire::handle::HandleBytes;
 
 use super::Options;
 use super::null::Null;
-use crate::callgrind::{Callgrind, nvshmem_bench_mark};
+use crate::callgrind::nvshmem_bench_mark;
 use crate::harness::launch::WorkDir;
 use crate::harness::report::{Report, breakdown};
-use crate::suites::channel::PART;
+
+/// What [`PART`](crate::suites::channel::PART) says for the process that is counted.
+pub(crate) const NAME: &str = "instructions-channel";
 
 /// Descriptors that the proxy takes at a time, and so what is put into a batch of the engine.
 const BATCH: u64 = 32;
@@ -49,21 +45,9 @@ impl Bed {
         let regions = RegionTable::new(Null::new(), Pe(0));
         let (base, len) = (memory.as_ptr() as usize, size_of_val(&memory[..]));
         let handle = regions.register(base, len, Access::LocalAndRemote)?;
-        let path = Path { to: PeerAddr(0), remote: RailId(0) };
-        let config = LaneConfig {
-            me: Pe(0),
-            kind: LaneKind::Proxy,
-            paths: PathTable::new(&[path; 2], 1),
-            regions: regions.index(),
-            watchdog: Watchdog::new(None, None),
-            signals: SignalEngine::Auto,
-            counted: 0,
-            spread: Spread::ROUND_ROBIN,
-            devices: false,
-        };
         let mut pump = Pump::new(SLOTS)?;
         pump.set_region(base, len, handle)?;
-        Ok(Self { pump, lane: Lane::new(Null::new(), config), memory, handle })
+        Ok(Self { pump, lane: Null::lane(&regions, 2), memory, handle })
     }
 
     fn fill(&self, count: u64) -> Result<(), BoxError> {
@@ -152,17 +136,7 @@ pub(crate) fn process() -> Result<(), BoxError> {
 /// No valgrind, or files that are not understood.
 pub(super) fn measure(options: &Options, report: &mut Report) -> Result<(), BoxError> {
     let dir = WorkDir::create()?;
-    let callgrind = Callgrind::new(&options.files(&dir), "channel")?;
-    let prefix = callgrind.prefix();
-    let status = Command::new(&prefix[0])
-        .args(&prefix[1..])
-        .arg(env::current_exe()?)
-        .env(PART, "count")
-        .status()
-        .map_err(|error| format!("valgrind: {error}"))?;
-    if !status.success() {
-        return Err(format!("counting: {status}").into());
-    }
+    let callgrind = super::process(options, &dir, NAME)?;
     let cost = |section| callgrind.cost(section, LENGTHS, |_| true);
     let (through, direct) = (cost(0)?, cost(2)?);
     println!("{:<52}{:>10.1}", "from the ring, and back until it is done", through.ours);

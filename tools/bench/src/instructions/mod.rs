@@ -6,7 +6,9 @@ mod peers;
 mod puts;
 mod signals;
 
+use std::env;
 use std::path::PathBuf;
+use std::process::Command;
 
 use nvshmem_sim::{BoxError, Scenario};
 
@@ -14,10 +16,11 @@ use crate::callgrind::{Callgrind, Cost, is_plugin};
 use crate::harness::fabric::{Fabric, Provider, absolute};
 use crate::harness::launch::{ALLOWANCE, WorkDir, run};
 use crate::harness::report::{Report, breakdown};
+use crate::suites::channel::PART;
 use crate::suites::signals::State;
 use crate::times::case::Shape;
 
-pub(crate) use channel::process as channel_process;
+pub(crate) use channel::{NAME as CHANNEL, process as channel_process};
 pub(crate) use peers::{NAME as PEERS, process as peers_process};
 
 /// The provider under which instructions are counted. Our code is the same for all. Not shm: its
@@ -105,6 +108,22 @@ pub(crate) fn measure(options: &Options, report: &mut Report) -> Result<(), BoxE
         peers::measure(options, report)?;
     }
     Ok(())
+}
+
+/// Counts in a process that is no job of the simulator: this program, as the part with this name.
+fn process(options: &Options, dir: &WorkDir, part: &str) -> Result<Callgrind, BoxError> {
+    let callgrind = Callgrind::new(&options.files(dir), part)?;
+    let prefix = callgrind.prefix();
+    let status = Command::new(&prefix[0])
+        .args(&prefix[1..])
+        .arg(env::current_exe()?)
+        .env(PART, part)
+        .status()
+        .map_err(|error| format!("valgrind: {error}"))?;
+    if !status.success() {
+        return Err(format!("counting {part}: {status}").into());
+    }
+    Ok(callgrind)
 }
 
 /// Counts in a job of two PEs: for each PE that is counted, what it has counted.

@@ -1,11 +1,16 @@
 //! A fabric that does nothing: what is posted is complete at the next poll. What is left of an operation's
 //! cost is ours.
 
-use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
+use nvshmem_transport_libfabric::engine::Watchdog;
+use nvshmem_transport_libfabric::engine::ids::{Pe, RailId, Token};
+use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, SignalEngine};
 use nvshmem_transport_libfabric::engine::port::{
     Access, Addressing, Clock, DataPath, LocalMemory, MemoryPort, Messaging, Operation, POLL_BATCH,
     PeerAddr, Polled, PortError, Posted, RailControl, RailLimits, Registered,
 };
+use nvshmem_transport_libfabric::engine::rails::balance::Spread;
+use nvshmem_transport_libfabric::engine::rails::paths::{Path, PathTable};
+use nvshmem_transport_libfabric::engine::state::regions::{LaneKind, RegionTable};
 
 #[derive(Debug)]
 pub(crate) struct Null {
@@ -24,6 +29,25 @@ impl Null {
             remote_data: false,
         };
         Self { limits: [rail], posted: Vec::with_capacity(256), now: 0 }
+    }
+}
+
+impl Null {
+    /// PE 0's proxy lane over it, in a job of so many PEs.
+    pub(crate) fn lane(regions: &RegionTable<Null>, n_pes: u32) -> Lane<Null> {
+        let path = Path { to: PeerAddr(0), remote: RailId(0) };
+        let config = LaneConfig {
+            me: Pe(0),
+            kind: LaneKind::Proxy,
+            paths: PathTable::new(&vec![path; n_pes as usize], 1),
+            regions: regions.index(),
+            watchdog: Watchdog::new(None, None),
+            signals: SignalEngine::Auto,
+            counted: 0,
+            spread: Spread::ROUND_ROBIN,
+            devices: false,
+        };
+        Lane::new(Null::new(), config)
     }
 }
 

@@ -1,35 +1,28 @@
 //! Instructions of the calls that every job makes all the time, by the number of peers that have been talked to, over a
 //! fabric that does nothing. They are to be the same however many there are.
 
-use std::env;
-use std::process::Command;
-
 use nvshmem_sim::BoxError;
-use nvshmem_transport_libfabric::engine::Watchdog;
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, SignalEngine};
-use nvshmem_transport_libfabric::engine::port::{Access, Direction, PeerAddr};
-use nvshmem_transport_libfabric::engine::rails::balance::Spread;
-use nvshmem_transport_libfabric::engine::rails::paths::{Path, PathTable};
+use nvshmem_transport_libfabric::engine::ids::Pe;
+use nvshmem_transport_libfabric::engine::lane::Lane;
+use nvshmem_transport_libfabric::engine::port::{Access, Direction};
 use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
-use nvshmem_transport_libfabric::engine::state::regions::{LaneKind, RegionTable};
+use nvshmem_transport_libfabric::engine::state::regions::RegionTable;
 
 use super::Options;
 use super::null::Null;
-use crate::callgrind::{Callgrind, nvshmem_bench_mark};
+use crate::callgrind::nvshmem_bench_mark;
 use crate::harness::launch::WorkDir;
 use crate::harness::report::Report;
-use crate::suites::channel::PART;
 
-/// What [`PART`] says for the process that is counted.
-pub(crate) const NAME: &str = "peers";
+/// What [`PART`](crate::suites::channel::PART) says for the process that is counted.
+pub(crate) const NAME: &str = "instructions-peers";
 
 /// Peers that have been talked to.
 const FEW: u32 = 8;
 const MANY: u32 = 4096;
 
 /// The calls, in the order of their sections.
-const CALLS: [&str; 3] = ["progress", "fence", "quiet"];
+const CALLS: [&str; 4] = ["progress", "fence", "quiet", "want_acks"];
 
 /// Calls of the two sections of each.
 const LENGTHS: [u64; 2] = [100, 1100];
@@ -42,19 +35,7 @@ fn lane(peers: u32, memory: &[u64]) -> Result<Lane<Null>, BoxError> {
     let regions = RegionTable::new(Null::new(), Pe(0));
     let (base, len) = (memory.as_ptr() as usize, size_of_val(memory));
     let handle = regions.register(base, len, Access::LocalAndRemote)?;
-    let path = Path { to: PeerAddr(0), remote: RailId(0) };
-    let config = LaneConfig {
-        me: Pe(0),
-        kind: LaneKind::Proxy,
-        paths: PathTable::new(&vec![path; peers as usize + 1], 1),
-        regions: regions.index(),
-        watchdog: Watchdog::new(None, None),
-        signals: SignalEngine::Auto,
-        counted: 0,
-        spread: Spread::ROUND_ROBIN,
-        devices: false,
-    };
-    let mut lane = Lane::new(Null::new(), config);
+    let mut lane = Null::lane(&regions, peers + 1);
     for pe in (1..=peers).map(Pe) {
         let local = LocalSide::Value(1);
         let (direction, remote_handle, remote_addr) = (Direction::Write, &handle, base as u64);
@@ -72,6 +53,8 @@ fn repeat(lane: &mut Lane<Null>, call: &str, count: u64) -> Result<(), BoxError>
                 lane.progress()?;
             }
             "fence" => lane.fence(PEER)?,
+            // What everybody calls who waits for room.
+            "want_acks" => lane.want_acks(),
             _ => lane.quiet(PEER)?,
         }
     }
@@ -100,17 +83,7 @@ pub(crate) fn process() -> Result<(), BoxError> {
 /// No valgrind, or files that are not understood.
 pub(super) fn measure(options: &Options, report: &mut Report) -> Result<(), BoxError> {
     let dir = WorkDir::create()?;
-    let callgrind = Callgrind::new(&options.files(&dir), NAME)?;
-    let prefix = callgrind.prefix();
-    let status = Command::new(&prefix[0])
-        .args(&prefix[1..])
-        .arg(env::current_exe()?)
-        .env(PART, NAME)
-        .status()
-        .map_err(|error| format!("valgrind: {error}"))?;
-    if !status.success() {
-        return Err(format!("counting: {status}").into());
-    }
+    let callgrind = super::process(options, &dir, NAME)?;
     for (at, call) in CALLS.into_iter().enumerate() {
         let section = |of: usize| callgrind.cost(2 * (of * CALLS.len() + at), LENGTHS, |_| true);
         let (few, many) = (section(0)?, section(1)?);
