@@ -29,6 +29,7 @@ fn fetch(member: &mut Member, targets: &Targets, pe: u32, at: usize) -> Result<(
 }
 
 /// Turns these lanes until it is so.
+#[track_caller]
 fn turn_until(job: &mut Job, pes: &[u32], mut done: impl FnMut(&mut Job) -> bool) {
     for _ in 0..20_000 {
         if done(job) {
@@ -184,49 +185,69 @@ fn a_message_that_waits_for_another_rail_does_not_hold_up_its_own() {
     });
 }
 
-/// Fetches that are acknowledged and not answered keep their segments; with every other one in use as well, a put
-/// waits for room, and is not lost.
+/// Fetches, and puts to staged memory, that are acknowledged and not answered keep their segments; with every other one
+/// in use as well, a put waits for room, and is not lost.
 #[test]
 fn a_put_is_not_lost_when_every_segment_is_in_use() {
-    let (fetched, silent, last) = (1..61, 61..68, 68);
-    let spread = Spread { balanced_from: 64, striped_from: 128, segment: 64 };
-    let shape =
-        Shape { n_pes: 69, heap: 1 << 12, depth: 4, needs_desc: false, spread, ..Shape::default() };
-    let script = Script { delay: (1_000, 1_000), ..Script::default() };
-    let mut job = Job::new(1, &shape, script);
-    let targets = Targets::of(&job);
-    for pe in fetched.clone() {
-        for at in 0..16 {
-            fetch(&mut job.members[0], &targets, pe, at * 8).unwrap();
+    for staged in [false, true] {
+        let asked = if staged { 1..14 } else { 1..61 };
+        let (silent, last) = (asked.end..asked.end + 7, asked.end + 7);
+        let spread = Spread { balanced_from: 64, striped_from: 128, segment: 64 };
+        let shape = Shape {
+            n_pes: last + 1,
+            heap: 1 << 13,
+            depth: 4,
+            needs_desc: false,
+            spread,
+            // The heaps of those that are asked.
+            staged: if staged { 0x5555_5554 } else { 0 },
+            bounce: (128, 2, 2),
+            ..Shape::default()
+        };
+        let script = Script { delay: (1_000, 1_000), ..Script::default() };
+        let mut job = Job::new(1, &shape, script);
+        let targets = Targets::of(&job);
+        job.fill_scratch(0, &[0x5a; 1 << 13]);
+        for pe in asked.clone() {
+            if staged {
+                // As many requests as a peer is sent at a time.
+                job.put(0, pe, 0, 1 << 13).unwrap();
+            } else {
+                for at in 0..16 {
+                    fetch(&mut job.members[0], &targets, pe, at * 8).unwrap();
+                }
+            }
         }
-    }
-    // Their answers come late, the acknowledgements do not.
-    for pe in fetched.clone() {
-        job.fabric.hold_up_messages(Pe(pe), 60_000_000_000);
-        let addr = targets.0[pe as usize].0 + 120;
-        turn_until(&mut job, &[0, pe], |job| word(&job.fabric, pe, addr) == 1);
-        job.fabric.hold_up_messages(Pe(pe), 0);
-    }
-    job.members[0].lane.want_acks();
-    for _ in 0..200 {
-        for member in &mut job.members[..61] {
-            member.lane.progress().unwrap();
+        // Answers to fetches come late, the acknowledgements do not. Nobody answers what was put.
+        for pe in asked.clone().filter(|_| !staged) {
+            job.fabric.hold_up_messages(Pe(pe), 60_000_000_000);
+            let addr = targets.0[pe as usize].0 + 120;
+            turn_until(&mut job, &[0, pe], |job| word(&job.fabric, pe, addr) == 1);
+            job.fabric.hold_up_messages(Pe(pe), 0);
         }
+        job.members[0].lane.want_acks();
+        for _ in 0..200 {
+            let turned = if staged { 1 } else { asked.end as usize };
+            for member in &mut job.members[..turned] {
+                member.lane.progress().unwrap();
+            }
+        }
+        // The first one goes the long way.
+        for pe in silent.clone() {
+            job.members[0].lane.amo(&targets.atomic(pe, 0, AtomicOp::Inc, 0)).unwrap();
+        }
+        for pe in silent {
+            let (addr, handle) = targets.0[pe as usize];
+            let add = targets.atomic(pe, 0, AtomicOp::Inc, 0).atomic;
+            while job.members[0].lane.try_atomic(Pe(pe), &handle, addr as u64, &add, Batch::NONE) {}
+        }
+        let fill: Vec<u8> = (0..300).map(|at| at as u8 | 1).collect();
+        job.fill_scratch(0, &fill);
+        job.put(0, last, 0, 300).unwrap();
+        let turned: Vec<u32> = (0..asked.end).chain([last]).collect();
+        turn_until(&mut job, &turned, |job| is_quiet(job, 0, last));
+        assert!(job.heap(last, 0, 300) == fill, "quiet, and the bytes are not there");
     }
-    // The first one goes the long way.
-    for pe in silent.clone() {
-        job.members[0].lane.amo(&targets.atomic(pe, 0, AtomicOp::Inc, 0)).unwrap();
-    }
-    for pe in silent {
-        let (addr, handle) = targets.0[pe as usize];
-        let add = targets.atomic(pe, 0, AtomicOp::Inc, 0).atomic;
-        while job.members[0].lane.try_atomic(Pe(pe), &handle, addr as u64, &add, Batch::NONE) {}
-    }
-    let fill: Vec<u8> = (0..300).map(|at| at as u8 | 1).collect();
-    job.fill_scratch(0, &fill);
-    job.put(0, last, 0, 300).unwrap();
-    turn_until(&mut job, &[0, last], |job| is_quiet(job, 0, last));
-    assert!(job.heap(last, 0, 300) == fill, "quiet, and the bytes are not there");
 }
 
 /// More of anything than there are places for, to a PE that does nothing: the calls return, other PEs are served, and
@@ -234,9 +255,10 @@ fn a_put_is_not_lost_when_every_segment_is_in_use() {
 #[test]
 fn a_peer_that_has_stopped_delays_no_other() {
     const MANY: usize = 1500;
-    for case in 0..5 {
+    for case in 0..7 {
         let signals = if case == 1 { SignalEngine::Counted } else { SignalEngine::Auto };
-        let shape = Shape { n_pes: 3, heap: 1 << 16, signals, ..Shape::default() };
+        let native = case > 4;
+        let shape = Shape { n_pes: 3, heap: 1 << 16, signals, native, ..Shape::default() };
         let mut job = Job::new(1, &shape, Script::default());
         let targets = Targets::of(&job);
         job.fill_scratch(0, &[0x5a; 300]);
@@ -247,7 +269,7 @@ fn a_peer_that_has_stopped_delays_no_other() {
             let local = (first.scratch, &handle);
             let signal = targets.atomic(1, 1 << 15, AtomicOp::SignalAdd, 1);
             match case {
-                0 => fetch(first, &targets, 1, 1 << 15),
+                0 | 5 => fetch(first, &targets, 1, 1 << 15),
                 1 | 2 => {
                     let len = if case == 1 { 300 } else { 16 };
                     let parts = [targets.part(local, 1, at, len)];
@@ -272,5 +294,49 @@ fn a_peer_that_has_stopped_delays_no_other() {
             assert_eq!(word(&job.fabric, 1, targets.0[1].0 + (1 << 15)), MANY as u64, "{case}");
         }
         assert!(!job.members[0].lane.has_work());
+    }
+}
+
+/// More staged memory than there are chunks for, with a PE that does nothing: what others want is staged meanwhile.
+/// By what the chunks of PE 0 are for: its puts, its gets, what the PE wants to read of it, what it wants to write.
+#[test]
+fn a_peer_that_has_stopped_does_not_hold_all_chunks() {
+    const LEN: usize = 8000;
+    for (case, staged) in [0b10, 0b10, 0b01, 0b01].into_iter().enumerate() {
+        let shape = Shape { n_pes: 3, staged, bounce: (1000, 4, 4), ..Shape::default() };
+        let mut job = Job::new(1, &shape, Script::default());
+        // As a user does that has put to all before, so that everybody knows everybody's keys.
+        for (from, to) in [(0, 1), (0, 2), (1, 0), (2, 0)] {
+            job.put(from, to, 0, LEN).unwrap();
+            turn_until(&mut job, &[0, 1, 2], |job| is_quiet(job, from, to));
+        }
+        let fill: Vec<u8> = (0..LEN).map(|at| at as u8 | 1).collect();
+        for pe in 0..3 {
+            let member = &job.members[pe as usize];
+            job.fabric.store(Pe(pe), member.scratch, &fill);
+            job.fabric.store(Pe(pe), member.base, &fill);
+        }
+        let start = |job: &mut Job, pe| match case {
+            0 => job.put(0, pe, LEN, LEN),
+            1 => job.get(0, pe, LEN, LEN),
+            2 => job.get(pe, 0, LEN, LEN),
+            _ => job.put(pe, 0, LEN, LEN),
+        };
+        start(&mut job, 1).unwrap();
+        if case > 1 {
+            // Its requests leave, and then it does nothing more.
+            job.members[1].lane.progress().unwrap();
+        }
+        job.fabric.stall(Pe(1));
+        for _ in 0..100 {
+            job.members[0].lane.progress().unwrap();
+        }
+        start(&mut job, 2).unwrap();
+        let (from, to) = if case > 1 { (2, 0) } else { (0, 2) };
+        turn_until(&mut job, &[0, 2], |job| is_quiet(job, from, to));
+        let (from, to) = if case > 1 { (1, 0) } else { (0, 1) };
+        assert!(!is_quiet(&mut job, from, to), "case {case}");
+        job.fabric.resume(Pe(1));
+        turn_until(&mut job, &[0, 1], |job| is_quiet(job, from, to));
     }
 }

@@ -42,13 +42,18 @@ pub(in crate::engine) fn submit<P: Port>(
 ) -> Result<Tried, EngineError> {
     core.stream_to(request.pe)?;
     let (remote, offset) = request.word()?;
-    let Some(atomics) = core.atomics.as_deref_mut() else { return Ok(Tried::NoRoom) };
+    let Some(atomics) = core.atomics.as_deref() else { return Ok(Tried::NoRoom) };
     let Some(path) = atomics.path(request.pe) else { return Ok(Tried::NoRoom) };
+    if !core.has_atomic_share(request.pe, path.rail) {
+        return Ok(Tried::NoRoom);
+    }
     let key = remote.key(TARGET_RAIL).map_err(|fault| request.refused(fault))?;
     let Some(token) = core.segments.take() else { return Ok(Tried::NoRoom) };
     let result = request.result.filter(|_| request.atomic.op.fetches());
-    let Some(slot) = atomics.take(request.atomic, (remote.remote_address(offset), key), result)
-    else {
+    let taken = core.atomics.as_deref_mut().and_then(|atomics| {
+        atomics.take(request.atomic, (remote.remote_address(offset), key), result)
+    });
+    let Some(slot) = taken else {
         core.segments.give_unused(token);
         return Ok(Tried::NoRoom);
     };

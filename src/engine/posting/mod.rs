@@ -279,6 +279,16 @@ impl<P: Port> Core<P> {
         mine <= 1 || mine < SHARE * left
     }
 
+    /// Whether another atomic of the fabric to a peer may be submitted, by this rail. A share of the rail's room, as
+    /// for transfers.
+    pub(in crate::engine) fn has_atomic_share(&self, pe: Pe, rail: RailId) -> bool {
+        let used = self.atomics.as_deref().map_or(0, FabricAtomics::used);
+        let under_way = |stream: &Stream| stream.all_under_way() - u32::from(stream.parks());
+        let mine = self.streams.find(pe).map_or(0, under_way);
+        let left = self.rails[rail.index()].depth.saturating_sub(used);
+        mine <= 1 || mine < SHARE * left
+    }
+
     /// Whether another message, or another atomic of the fabric, may be submitted.
     pub(in crate::engine) fn has_message_room(&self) -> bool {
         self.atomics.as_deref().map_or_else(|| self.messages.has_room(), FabricAtomics::has_room)

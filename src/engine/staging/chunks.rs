@@ -12,6 +12,7 @@ pub(in crate::engine) struct Chunks {
     /// Offset of the first one in the bounce memory.
     first: usize,
     chunk_len: usize,
+    count: usize,
     free: Vec<u16>,
 }
 
@@ -23,9 +24,14 @@ impl Chunks {
         let free = |count: u16| (0..count).rev().collect();
         let first = usize::from(out) * chunk_len;
         (
-            Self { first: 0, chunk_len, free: free(out) },
-            Self { first, chunk_len, free: free(inward) },
+            Self { first: 0, chunk_len, count: out.into(), free: free(out) },
+            Self { first, chunk_len, count: inward.into(), free: free(inward) },
         )
+    }
+
+    /// How many are free, of how many.
+    pub(in crate::engine) fn free(&self) -> (usize, usize) {
+        (self.free.len(), self.count)
     }
 
     /// Takes a chunk. None when all are in use.

@@ -8,7 +8,8 @@ use crate::engine::port::{Desc, Direction, Local, Port, PortError, Posted, Trans
 use crate::engine::posting::Core;
 use crate::engine::staging::Staging;
 use crate::engine::staging::peer_requests::refusal;
-use crate::engine::staging::state::{Fragment, LocalEnd, PEER_REQUESTS, RemoteEnd, Role, Waiter};
+use crate::engine::staging::state::{Fragment, LocalEnd, PEER_REQUESTS, RemoteEnd, Role};
+use crate::engine::staging::waiting::Waiter;
 use crate::engine::state::regions::{Place, desc_of};
 use crate::engine::state::segment::{Kind, Stage};
 use crate::engine::state::unnumbered::What;
@@ -22,7 +23,8 @@ impl Staging {
         let Fragment { role, local_end, remote_end, .. } = *self.state().fragment(token);
         match (role, local_end, remote_end) {
             (Role::Put, LocalEnd::Chunk, _) => {
-                self.state().waiting_out.push_back(Waiter::Mine(token));
+                let pe = core.segments[token.0].pe;
+                self.state().waiting(CopyDirection::Out).push(pe, Waiter::Mine(token));
             }
             (Role::Put, ..) => self.offer(core, token),
             (_, _, RemoteEnd::Peer(_)) => self.ask_peer(core, token),
@@ -47,7 +49,10 @@ impl Staging {
             return;
         }
         match self.state().fragment(token).local_end {
-            LocalEnd::Chunk => self.state().waiting_in.push_back(Waiter::Mine(token)),
+            LocalEnd::Chunk => {
+                let pe = core.segments[token.0].pe;
+                self.state().waiting(CopyDirection::In).push(pe, Waiter::Mine(token));
+            }
             LocalEnd::Fabric { .. } => self.next_part(core, token),
         }
     }
@@ -252,41 +257,39 @@ impl Staging {
         Some(copied)
     }
 
-    /// Gives chunks of one direction to those who wait, in their order.
+    /// Gives chunks of one direction to those who wait, peer by peer.
     fn give_chunks<P: Port>(&mut self, core: &mut Core<P>, direction: CopyDirection) -> bool {
         let mut moved = false;
-        while let Some(waiter) = self.state().waiting(direction).front().copied() {
-            let pe = match waiter {
-                Waiter::Mine(token) => core.segments[token.0].pe,
-                Waiter::Peer(wanted) => wanted.pe,
+        while let Some((first, _)) = self.state().waiting(direction).first() {
+            let (free, chunks) = match self.bouncing() {
+                Some(bouncing) => bouncing.chunks(direction).free(),
+                None => (0, 0),
             };
+            let failed = core.check_stream(first).is_err();
+            if !failed && !self.state().waiting(direction).turn(free, chunks) {
+                break;
+            }
+            let Some((pe, waiter)) = self.state().waiting(direction).first() else { break };
             if core.check_stream(pe).is_err() {
-                self.state().waiting(direction).pop_front();
+                self.state().waiting(direction).pop();
                 if let Waiter::Mine(token) = waiter {
                     self.drop_fragment(core, token);
                 }
                 moved = true;
                 continue;
             }
-            let Some(bouncing) = self.bouncing() else { break };
-            let chunks = bouncing.chunks(direction);
-            let Some(chunk) = chunks.take() else { break };
             let token = match waiter {
                 Waiter::Mine(token) => Some(token),
                 Waiter::Peer(wanted) => self.begin_peer_request(core, &wanted),
             };
-            let Some(token) = token else {
-                if let Some(bouncing) = self.bouncing() {
-                    bouncing.chunks(direction).give(chunk);
-                }
-                break;
-            };
-            self.state().fragment(token).chunk = Some(chunk);
+            let (Some(token), Some(bouncing)) = (token, self.bouncing()) else { break };
+            self.state().fragment(token).chunk = bouncing.chunks(direction).take();
+            self.state().waiting(direction).hold(pe);
             if direction == CopyDirection::In {
-                self.state().waiting(direction).pop_front();
+                self.state().waiting(direction).pop();
                 self.next_part(core, token);
             } else if self.start_copy(core, token, direction) {
-                self.state().waiting(direction).pop_front();
+                self.state().waiting(direction).pop();
             } else {
                 // It keeps its place, and what it was given.
                 self.leave_chunk(core, token);
@@ -450,9 +453,11 @@ impl Staging {
     pub(in crate::engine) fn leave_chunk<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
         self.state().moved = core.watchdog.stamp();
         let fragment = self.state().fragment(token);
-        let (role, chunk) = (fragment.role, fragment.chunk.take());
+        let (direction, chunk) = (fragment.role.direction(), fragment.chunk.take());
         if let (Some(chunk), Some(bouncing)) = (chunk, self.bouncing()) {
-            bouncing.chunks(role.direction()).give(chunk);
+            bouncing.chunks(direction).give(chunk);
+            let pe = core.segments[token.0].pe;
+            self.state().waiting(direction).let_go(pe);
         }
     }
 }

@@ -21,7 +21,8 @@
 //! a read and a copy, both of which end whatever else is full. So they always come back. Chunks for
 //! bytes on their way out are held until the reader has read them, for which it needs a chunk for its
 //! own way in at most. What a peer asks for has segments set aside ([`PEER_SEGMENTS`](state::PEER_SEGMENTS)), and a peer asks for
-//! [`PEER_REQUESTS`](state::PEER_REQUESTS) things at a time at most, which wait here in the order in which they came.
+//! [`PEER_REQUESTS`](state::PEER_REQUESTS) things at a time at most. A peer that has stopped gives no chunk back; it has a
+//! [share](waiting) of them.
 
 pub(in crate::engine) mod chunks;
 pub(in crate::engine) mod exposures;
@@ -30,6 +31,7 @@ pub(in crate::engine) mod memory;
 pub(in crate::engine) mod peer_requests;
 pub(in crate::engine) mod state;
 pub(in crate::engine) mod submit;
+pub(in crate::engine) mod waiting;
 
 use crate::engine::ids::Token;
 use crate::engine::port::Port;

@@ -10,8 +10,9 @@ use crate::engine::port::{Direction, Local, Port};
 use crate::engine::posting::Core;
 use crate::engine::staging::Staging;
 use crate::engine::staging::state::{
-    Fragment, LocalEnd, PEER_REQUESTS, PEER_SEGMENTS, RemoteEnd, Role, Waiter, Wanted,
+    Fragment, LocalEnd, PEER_REQUESTS, PEER_SEGMENTS, RemoteEnd, Role,
 };
+use crate::engine::staging::waiting::{Waiter, Wanted};
 use crate::engine::state::batch::Batch;
 use crate::engine::state::segment::{Kind, Stage};
 use crate::engine::state::unnumbered::{NO_TICKET, What};
@@ -104,7 +105,7 @@ impl Staging {
             return self.refuse(core, pe, ticket, &why);
         }
         let waiter = Waiter::Peer(Wanted { pe, role, place, len, from });
-        self.state().waiting(role.direction()).push_back(waiter);
+        self.state().waiting(role.direction()).push(pe, waiter);
         self.pump(core);
     }
 

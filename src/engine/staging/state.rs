@@ -1,4 +1,4 @@
-//! The state of staging: fragments, who waits for a chunk, what peers have asked for.
+//! The state of staging: fragments, chunks, and what is under way with each peer.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -8,7 +8,8 @@ use crate::engine::port::Desc;
 use crate::engine::port::copies::{Bounce, CopyDirection, CopyPort, MAX_CHUNKS};
 use crate::engine::staging::chunks::{Chunk, Chunks};
 use crate::engine::staging::exposures::Exposures;
-use crate::engine::state::regions::{Installed, LaneKind, Place, View};
+use crate::engine::staging::waiting::Waiting;
+use crate::engine::state::regions::{Installed, LaneKind, View};
 use crate::engine::state::segment::queue::Queue;
 use crate::engine::wire::message::{Spot, Ticket};
 use crate::engine::wire::staged::Exposure;
@@ -95,28 +96,6 @@ impl Fragment {
     };
 }
 
-/// What a peer has asked for, until it has a chunk.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::engine) struct Wanted {
-    pub(in crate::engine) pe: Pe,
-    /// A pull or an ask.
-    pub(in crate::engine) role: Role,
-    /// In this process.
-    pub(in crate::engine) place: Place,
-    pub(in crate::engine) len: usize,
-    /// For a pull: what is to be read.
-    pub(in crate::engine) from: Exposure,
-}
-
-/// Who waits for a chunk.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::engine) enum Waiter {
-    /// A fragment of ours.
-    Mine(Token),
-    /// A request of a peer.
-    Peer(Wanted),
-}
-
 /// Copies and chunks.
 #[derive(Debug)]
 pub(in crate::engine) struct Bouncing {
@@ -171,9 +150,9 @@ pub(in crate::engine) struct State {
     pub(in crate::engine) bouncing: Option<Bouncing>,
     /// By token.
     fragments: Box<[Fragment]>,
-    /// Who waits for a chunk, by direction, in the order in which they came.
-    pub(in crate::engine) waiting_out: VecDeque<Waiter>,
-    pub(in crate::engine) waiting_in: VecDeque<Waiter>,
+    /// Who waits for a chunk, by direction.
+    waiting_out: Waiting,
+    waiting_in: Waiting,
     /// What is exposed to peers that have asked.
     pub(in crate::engine) lent: Vec<Token>,
     /// Fragments that are in their chunk and wait until another copy can be started.
@@ -199,8 +178,8 @@ impl State {
         Self {
             bouncing: None,
             fragments: vec![Fragment::NONE; segments as usize].into(),
-            waiting_out: VecDeque::new(),
-            waiting_in: VecDeque::new(),
+            waiting_out: Waiting::default(),
+            waiting_in: Waiting::default(),
             lent: Vec::new(),
             landed: VecDeque::new(),
             copying: 0,
@@ -228,7 +207,8 @@ impl State {
         self.peers.entry(pe).or_insert_with(Peer::new)
     }
 
-    pub(in crate::engine) fn waiting(&mut self, direction: CopyDirection) -> &mut VecDeque<Waiter> {
+    /// Who waits for the chunks of one direction.
+    pub(in crate::engine) fn waiting(&mut self, direction: CopyDirection) -> &mut Waiting {
         match direction {
             CopyDirection::Out => &mut self.waiting_out,
             CopyDirection::In => &mut self.waiting_in,

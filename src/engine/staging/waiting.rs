@@ -1,0 +1,163 @@
+//! The queue for the chunks of one direction: who waits, peer by peer, and how many chunks each peer holds.
+//!
+//! # Shares
+//! A chunk comes back when its peer has read it, or answered; one that has stopped never does. So a peer may have
+//! another chunk while it holds less than eight times what is free, and the last one only while it holds none. Where there are
+//! fewer than [`SHARED_FROM`] chunks, whoever is first has the next one: half of them is too much to keep back.
+//!
+//! Peers take turns, one chunk each; what waits for the same peer stays in its order.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::engine::ids::{Pe, Token};
+use crate::engine::staging::state::Role;
+use crate::engine::state::regions::Place;
+use crate::engine::wire::staged::Exposure;
+
+/// Chunks of a direction from which on peers have shares.
+const SHARED_FROM: usize = 4;
+
+/// What a peer has asked for, until it has a chunk.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct Wanted {
+    pub(in crate::engine) pe: Pe,
+    /// A pull or an ask.
+    pub(in crate::engine) role: Role,
+    /// In this process.
+    pub(in crate::engine) place: Place,
+    pub(in crate::engine) len: usize,
+    /// For a pull: what is to be read.
+    pub(in crate::engine) from: Exposure,
+}
+
+/// Who waits for a chunk.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) enum Waiter {
+    /// A fragment of ours.
+    Mine(Token),
+    /// A request of a peer.
+    Peer(Wanted),
+}
+
+/// Who waits for the chunks of one direction.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct Waiting {
+    /// Every peer for which there has been somebody.
+    peers: HashMap<Pe, OfPeer>,
+    /// Peers for which somebody waits, each once, in the order of their turns.
+    turns: VecDeque<Pe>,
+}
+
+#[derive(Debug, Default)]
+struct OfPeer {
+    waiters: VecDeque<Waiter>,
+    held: usize,
+}
+
+impl Waiting {
+    pub(in crate::engine) fn is_empty(&self) -> bool {
+        self.turns.is_empty()
+    }
+
+    /// Another one waits, for this peer.
+    pub(in crate::engine) fn push(&mut self, pe: Pe, waiter: Waiter) {
+        let of_peer = self.peers.entry(pe).or_default();
+        if of_peer.waiters.is_empty() {
+            self.turns.push_back(pe);
+        }
+        of_peer.waiters.push_back(waiter);
+    }
+
+    /// The peer whose turn it is, and who waits for it.
+    pub(in crate::engine) fn first(&self) -> Option<(Pe, Waiter)> {
+        let pe = *self.turns.front()?;
+        Some((pe, *self.peers.get(&pe)?.waiters.front()?))
+    }
+
+    /// Makes it the turn of a peer that may have one of so many free chunks, of so many. False if there is none.
+    pub(in crate::engine) fn turn(&mut self, free: usize, chunks: usize) -> bool {
+        let has_share = |of_peer: &OfPeer| match of_peer.held {
+            0 => free > 0,
+            _ if chunks < SHARED_FROM => free > 0,
+            held => free > 1 && held < 8 * free,
+        };
+        let skipped = self.turns.iter().position(|pe| self.peers.get(pe).is_some_and(has_share));
+        self.turns.rotate_left(skipped.unwrap_or(0));
+        skipped.is_some()
+    }
+
+    /// The first one waits no longer, and it is the turn of the next peer.
+    pub(in crate::engine) fn pop(&mut self) {
+        let Some(pe) = self.turns.pop_front() else { return };
+        let Some(of_peer) = self.peers.get_mut(&pe) else { return };
+        of_peer.waiters.pop_front();
+        if !of_peer.waiters.is_empty() {
+            self.turns.push_back(pe);
+        }
+    }
+
+    /// A chunk is held for a peer.
+    pub(in crate::engine) fn hold(&mut self, pe: Pe) {
+        self.peers.entry(pe).or_default().held += 1;
+    }
+
+    /// A chunk that was held for a peer is free.
+    pub(in crate::engine) fn let_go(&mut self, pe: Pe) {
+        let of_peer = self.peers.entry(pe).or_default();
+        debug_assert!(of_peer.held > 0, "a chunk is let go once");
+        of_peer.held -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Waiter, Waiting};
+    use crate::engine::ids::{Pe, Token};
+
+    /// Gives as many of so many chunks as may be given, and says to which peers, in that order.
+    fn give(waiting: &mut Waiting, free: &mut usize, chunks: usize) -> Vec<u32> {
+        let mut given = Vec::new();
+        while waiting.turn(*free, chunks) {
+            let (pe, _) = waiting.first().unwrap();
+            waiting.pop();
+            waiting.hold(pe);
+            *free -= 1;
+            given.push(pe.0);
+        }
+        given
+    }
+
+    fn waiting(peers: &[u32]) -> Waiting {
+        let mut waiting = Waiting::default();
+        for (number, pe) in peers.iter().enumerate() {
+            waiting.push(Pe(*pe), Waiter::Mine(Token(number as u32)));
+        }
+        waiting
+    }
+
+    #[test]
+    fn peers_take_turns_and_keep_their_order() {
+        let mut waiting = waiting(&[1, 1, 1, 2, 2, 3]);
+        assert_eq!(give(&mut waiting, &mut 100, 100), [1, 2, 3, 1, 2, 1]);
+        assert!(waiting.is_empty() && waiting.first().is_none());
+    }
+
+    #[test]
+    fn a_peer_leaves_some_chunks_to_others() {
+        for (chunks, most) in [(1, 1), (3, 3), (4, 3), (8, 7), (16, 15), (64, 57), (256, 228)] {
+            let mut waiting = waiting(&[1; 300]);
+            let mut free = chunks;
+            assert_eq!(give(&mut waiting, &mut free, chunks).len(), most, "of {chunks}");
+            waiting.push(Pe(2), Waiter::Mine(Token(0)));
+            assert_eq!(
+                !give(&mut waiting, &mut free, chunks).is_empty(),
+                chunks > 3,
+                "of {chunks}"
+            );
+            waiting.let_go(Pe(1));
+            free += 1;
+            let next = give(&mut waiting, &mut free, chunks);
+            assert!(next.iter().all(|pe| *pe == 1), "of {chunks}");
+        }
+    }
+}
