@@ -8,6 +8,13 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 tier=$1
 
+# Libfabric 1.17 reads the names of all symbols of the kernel when it starts, twice: a tenth of a second of a core in every
+# process of every job. Who may make a mount namespace has tests that find the list empty.
+symbols=/proc/kallsyms
+if [[ -f $symbols ]] && unshare --mount mount --bind /dev/null $symbols 2>/dev/null; then
+    exec unshare --mount bash -c 'mount --bind /dev/null "$0" && exec "$@"' $symbols scripts/test.sh "$tier"
+fi
+
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 plugins=$target/install/lib # as the Makefile has it
 work=$(mktemp -d)
