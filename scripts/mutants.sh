@@ -1,59 +1,52 @@
 #!/usr/bin/env bash
-# Changes the code in small ways, one at a time, and counts what the tests notice. Needs cargo-mutants 27:
-# cargo install --locked cargo-mutants.
+# Changes the code in small ways, one at a time, and counts what the tests notice; tools/mutants is what does it.
 #   scripts/mutants.sh engine|abi|channel|ofi [COUNT [SEED]]
 # Without COUNT all mutants of the part are tried; with it so many, drawn by SEED (1).
-# What came of each is in target/mutants/PART/mutants.out afterwards; docs/testing.md says what stays and why.
+# What came of each is in target/mutants/PART afterwards; docs/testing.md says what stays and why.
+#   scripts/mutants.sh PART --kit
+# Only builds: target/mutants/PART/kit has a run.sh then, which tries them on a machine without Rust.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 part=$1 count=${2:-} seed=${3:-1}
-cargo mutants --version >/dev/null 2>&1 || {
-    echo "There is no cargo-mutants: cargo install --locked cargo-mutants" >&2
-    exit 127
-}
 
-crate=$(realpath -m "${CARGO_TARGET_DIR:-target}/mutants")/$part
-export CARGO_TARGET_DIR=$crate/target
-# For --fail-fast, which the test harness of a stable toolchain keeps to itself.
-export RUSTC_BOOTSTRAP=1
-# Two for each random test: what they miss is tried again with more.
-export NVSHMEM_TEST_SEEDS=${NVSHMEM_TEST_SEEDS:-2}
-export CARGO_TERM_COLOR=never
-harness=(-- -Zunstable-options --fail-fast --test-threads 1)
-
+out=$(realpath -m "${CARGO_TARGET_DIR:-target}/mutants")/$part
+copy=$out/copy
 case $part in
 engine)
-    scripts/engine-crate.sh "$crate"
-    tests=(--lib --test engine --test wire)
+    mkdir -p "$copy"
+    scripts/engine-crate.sh "$copy"
     # The fake is what tests with, not what is tested.
-    which=(--exclude 'src/engine/fake/**')
+    what=(--module src/engine/mod.rs --except src/engine/fake --root lib.rs)
+    tests=(--lib --test engine --test wire --test model)
     ;;
 abi | channel | ofi)
-    # A copy, for mutants are made in place.
-    mkdir -p "$crate"
-    git ls-files -z --cached --others --exclude-standard | scripts/copy-changed.sh "$crate"
+    mkdir -p "$copy"
+    git ls-files -z --cached --others --exclude-standard | scripts/copy-changed.sh "$copy"
+    what=(--module "src/$part/mod.rs" --root src/lib.rs)
     tests=(--package nvshmem-transport-libfabric --lib)
-    which=(--file "src/$part/**")
     ;;
 *)
     echo "No part '$part': engine, abi, channel or ofi." >&2
     exit 2
     ;;
 esac
-cd "$crate"
-if [[ -n $count ]]; then
-    # Names with their places, as regular expressions of themselves.
-    names=$(cargo mutants --list "${which[@]}" | sort -R --random-source=<(yes "$seed") |
-        sed -n "1,${count}p" | sed 's/[][\.*^$+?(){}|/]/\\&/g' | paste -sd '|')
-    which+=(--re "^($names)\$")
-fi
 
-status=0
-cargo mutants --in-place --shuffle --baseline skip --timeout "${MUTANT_TIMEOUT:-120}" \
-    --build-timeout 600 "${which[@]}" -- "${tests[@]}" "${harness[@]}" || status=$?
-cd mutants.out
-caught=$(cat caught.txt timeout.txt | wc -l)
-missed=$(wc -l <missed.txt)
-echo "MEASURE mutants_${part}_tried $((caught + missed)) mutants"
-echo "MEASURE mutants_${part}_caught $caught mutants"
-[[ $status -eq 0 || $status -eq 2 || $status -eq 3 ]] || exit "$status"
+scripts/cargo build --locked --profile checked -p nvshmem-mutants
+tool=$(realpath "${CARGO_TARGET_DIR:-target}")/checked/nvshmem-mutants
+cargo=$(realpath scripts/cargo)
+# As the profile checked; not that itself, for the dependencies of the engine alone are few.
+export CARGO_PROFILE_TEST_OPT_LEVEL=1 CARGO_PROFILE_TEST_DEBUG=false CARGO_PROFILE_TEST_STRIP=true
+CARGO_TARGET_DIR=$out/build "$tool" make "${what[@]}" --copy "$copy" --kit "$out/kit" -- \
+    "$cargo" test --no-run "${tests[@]}"
+cat >"$out/kit/run.sh" <<EOF
+#!/bin/sh
+# Tries the mutants; results go to the directory OUT, or beside this file.
+cd "\$(dirname "\$0")" || exit 1
+# A mutant may fill the memory.
+ulimit -c 0
+ulimit -v 4000000
+exec ./nvshmem-mutants run --kit . --out "\${OUT:-out}" --name $part "\$@"
+EOF
+chmod +x "$out/kit/run.sh"
+[[ $count != --kit ]] || exit 0
+OUT=$out "$out/kit/run.sh" ${count:+--count "$count" --seed "$seed"}

@@ -1,0 +1,80 @@
+//! One run of tests in a process.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::error::{Result, at};
+
+/// How it ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ended {
+    /// After so long.
+    Passed(Duration),
+    Failed,
+    /// It was stopped.
+    TooLong,
+}
+
+pub(crate) struct Run<'a> {
+    pub(crate) program: &'a Path,
+    pub(crate) tests: &'a [&'a str],
+    pub(crate) env: Vec<(&'static str, String)>,
+}
+
+impl Run<'_> {
+    /// Runs them one after the other up to the first that fails. What they say is in the file `said`.
+    pub(crate) fn run(&self, said: &Path, limit: Duration) -> Result<Ended> {
+        let file = File::create(said).map_err(at(said))?;
+        let errors = file.try_clone().map_err(at(said))?;
+        let mut child = Command::new(self.program)
+            // The harness keeps --fail-fast to unstable compilers, and takes this for one.
+            .args(["-Zunstable-options", "--fail-fast", "--exact", "--test-threads=1"])
+            .args(self.tests)
+            .env("RUSTC_BOOTSTRAP", "1")
+            .env("RUST_BACKTRACE", "0")
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(file)
+            .stderr(errors)
+            .spawn()
+            .map_err(at(self.program))?;
+        let start = Instant::now();
+        // Short tests take a millisecond, and there are many of them.
+        let mut pause = Duration::from_micros(500);
+        loop {
+            if let Some(status) = child.try_wait().map_err(at(self.program))? {
+                let passed = Ended::Passed(start.elapsed());
+                return Ok(if status.success() { passed } else { Ended::Failed });
+            }
+            if start.elapsed() > limit {
+                child.kill().map_err(at(self.program))?;
+                child.wait().map_err(at(self.program))?;
+                return Ok(Ended::TooLong);
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 3 / 2).min(Duration::from_millis(20));
+        }
+    }
+}
+
+/// The last test that began, by what a run said: if that has failed, it is this one that did.
+pub(crate) fn last_begun(said: &str) -> &str {
+    let lines = said.lines().filter_map(|line| line.strip_prefix("test "));
+    let mut tests = lines.filter(|line| line.contains(" ... "));
+    tests.next_back().and_then(|line| line.split(" ... ").next()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_test_that_failed_is_the_last_that_began() {
+        let said = "\nrunning 3 tests\ntest a::b ... ok\ntest c ... FAILED\n\ntest result: FAILED. 1 passed\n";
+        assert_eq!(last_begun(said), "c");
+        assert_eq!(last_begun("test a::b ... ok\ntest d ... "), "d");
+        assert_eq!(last_begun(""), "");
+    }
+}

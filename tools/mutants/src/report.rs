@@ -1,0 +1,100 @@
+//! What came of the mutants: a table by folder, and lists of each.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use crate::error::{Result, write};
+use crate::kit::{Mutant, State};
+use crate::sites::Id;
+use crate::trials::{Options, Outcome};
+
+#[derive(Default)]
+struct Counts {
+    caught: usize,
+    timeouts: usize,
+    missed: usize,
+    unreached: usize,
+    unviable: usize,
+    left_out: usize,
+}
+
+impl Counts {
+    fn tried(&self) -> usize {
+        self.caught + self.timeouts + self.missed
+    }
+
+    fn percent(&self) -> f64 {
+        100.0 * (self.caught + self.timeouts) as f64 / self.tried().max(1) as f64
+    }
+}
+
+/// Prints the table and the figures, and writes `missed.txt`, `caught.txt` and `unviable.txt`.
+pub(crate) fn tell(
+    options: &Options,
+    mutants: &[Mutant],
+    chosen: &[Id],
+    outcomes: &HashMap<Id, Outcome>,
+    took: Duration,
+) -> Result<()> {
+    let mut rows: BTreeMap<String, Counts> = BTreeMap::new();
+    let (mut missed, mut caught, mut unviable) = (String::new(), String::new(), String::new());
+    let mut all = Counts::default();
+    for (id, mutant) in mutants.iter().enumerate() {
+        let folder = mutant.file.rsplit_once('/').map_or("", |(folder, _)| folder);
+        for counts in [rows.entry(folder.to_owned()).or_default(), &mut all] {
+            match (mutant.state, outcomes.get(&id)) {
+                (State::Unviable, _) => counts.unviable += 1,
+                (State::LeftOut, _) => counts.left_out += 1,
+                (State::Built, Some(Outcome::Caught(_))) => counts.caught += 1,
+                (State::Built, Some(Outcome::Timeout(_))) => counts.timeouts += 1,
+                (State::Built, Some(Outcome::Missed(tests))) => {
+                    counts.missed += 1;
+                    counts.unreached += usize::from(*tests == 0);
+                }
+                (State::Built, None) => {}
+            }
+        }
+        match (mutant.state, outcomes.get(&id)) {
+            (State::Built, Some(Outcome::Caught(by))) => {
+                caught += &format!("{mutant} [{by}]\n");
+            }
+            (State::Built, Some(Outcome::Timeout(by))) => {
+                caught += &format!("{mutant} [{by} does not end]\n");
+            }
+            (State::Built, Some(Outcome::Missed(tests))) => {
+                missed += &format!("{mutant} [{id}; {tests} tests reach it]\n");
+            }
+            (State::Built, None) => {}
+            (state, _) => unviable += &format!("{mutant} [{state:?}]\n"),
+        }
+    }
+    for (name, text) in [("missed.txt", missed), ("caught.txt", caught), ("unviable.txt", unviable)]
+    {
+        write(&options.out.join(name), text)?;
+    }
+
+    println!(
+        "{:32} {:>6} {:>7} {:>8} {:>7} {:>10} {:>9} {:>9} {:>6}",
+        "folder", "tried", "caught", "timeouts", "missed", "unreached", "unviable", "left out", "%"
+    );
+    let rows = rows.iter().map(|(name, counts)| (name.as_str(), counts));
+    for (name, counts) in rows.chain([("all", &all)]) {
+        let Counts { caught, timeouts, missed, unreached, unviable, left_out } = counts;
+        println!(
+            "{name:32} {:>6} {caught:>7} {timeouts:>8} {missed:>7} {unreached:>10} {unviable:>9} {left_out:>9} {:>6.1}",
+            counts.tried(),
+            counts.percent()
+        );
+    }
+    println!(
+        "{} of {} that were chosen, in {:.0} s",
+        all.tried(),
+        chosen.len(),
+        took.as_secs_f64()
+    );
+    let name = &options.name;
+    println!("MEASURE mutants_{name}_tried {} mutants", all.tried());
+    println!("MEASURE mutants_{name}_missed {} mutants", all.missed);
+    println!("MEASURE mutants_{name}_caught_percent {:.1} %", all.percent());
+    Ok(())
+}
