@@ -1,20 +1,22 @@
 #!/usr/bin/env bash
 # Makes the checked-in bindings anew from the C headers, or compares all of them with a fresh generation:
 #   scripts/bindings.sh [--check]
-# This needs libclang, and libfabric's headers, which it fetches. A comparison goes as far as there is both.
+# This needs libclang, and the headers of libfabric and verbs, which it fetches. A comparison goes as far as there is both.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly NO_LIBCLANG=3 # as in tools/bindings/src/main.rs
 
 arguments=("$@")
-if headers=$(scripts/libfabric-headers.sh); then
-    arguments+=(--libfabric "$headers")
-elif [[ ${1:-} == --check ]]; then
-    echo "SKIPPED libfabric's bindings against its headers: these cannot be had, see above"
-else
-    exit 1
-fi
+for name in libfabric verbs; do
+    if headers=$(scripts/headers.sh "$name"); then
+        arguments+=("--$name" "$headers")
+    elif [[ ${1:-} == --check ]]; then
+        echo "SKIPPED the bindings of $name against its headers: these cannot be had, see above"
+    else
+        exit 1
+    fi
+done
 status=0
 scripts/cargo run --locked --quiet --profile checked -p bindings -- "${arguments[@]}" || status=$?
 if [[ $status -eq $NO_LIBCLANG && ${1:-} == --check ]]; then

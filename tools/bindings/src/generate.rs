@@ -13,7 +13,7 @@ pub(crate) struct Binding {
     pub(crate) path: &'static str,
     /// The header it is made of, in the tree.
     header: &'static str,
-    /// The directory that holds `rdma/fabric.h`, under the one with all versions.
+    /// The directory with others' headers that it includes, under the one with all their versions.
     include: Option<&'static str>,
     options: fn(Builder) -> Builder,
 }
@@ -52,6 +52,33 @@ pub(crate) const NEWER: Binding = libfabric("crates/libfabric-sys/src/generated/
 
 /// Those of libfabric's headers.
 pub(crate) const LIBFABRIC: [Binding; 2] = [OLDEST, NEWER];
+
+/// That of libibverbs and libefa: what a stand-in for them needs.
+pub(crate) const VERBS: Binding = Binding {
+    path: "tools/efa-lab/src/verbs/generated.rs",
+    header: "tools/bindings/verbs.h",
+    include: Some("56.1"),
+    options: |builder| {
+        builder
+            .allowlist_type("ibv_(device|context|pd|mr|ah|ah_attr|comp_channel|srq|gid)")
+            .allowlist_type("ibv_(cq|cq_ex|cq_init_attr_ex|poll_cq_attr)")
+            .allowlist_type("ibv_(qp|qp_ex|qp_attr|qp_init_attr_ex|recv_wr|data_buf)")
+            .allowlist_type("ibv_(device_attr|port_attr|wc_opcode|wc_status|qp_attr_mask)")
+            .allowlist_type(
+                "ibv_(access_flags|fork_status|mtu|qp_state|qp_type|send_flags|wr_opcode)",
+            )
+            .allowlist_type("efadv_(device_attr|qp_init_attr|ah_attr|cq|cq_init_attr)")
+            .allowlist_var("EFADV_.*|IBV_WC_WITH_IMM")
+            // Never called: the efa provider goes through the extended queues.
+            .opaque_type("ibv_(flow|mw|wq|wc|ece|srq|sa).*")
+            .blocklist_type("pthread_(mutex|cond)_t|__pthread_.*|__atomic_wide_counter.*")
+            .raw_line("use libc::{pthread_cond_t, pthread_mutex_t};")
+            .ignore_functions()
+            .layout_tests(false)
+            .derive_default(true)
+            .prepend_enum_name(false)
+    },
+};
 
 /// What libfabric 2 has taken back, given another value or calls deprecated: nothing may use it.
 const RETIRED: [&str; 23] = [
@@ -105,7 +132,7 @@ const fn libfabric(path: &'static str, include: &'static str) -> Binding {
 }
 
 impl Binding {
-    /// What bindgen makes of the header. `headers` has libfabric's, by version.
+    /// What bindgen makes of the header. `headers` has others', by version.
     pub(crate) fn generate(&self, root: &Path, headers: Option<&Path>) -> Result<String, Failure> {
         let wrong = |reason: String| Failure::Headers { path: self.path, reason };
         let mut builder = Builder::default()

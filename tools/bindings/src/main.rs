@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use thiserror::Error;
 
-use crate::generate::{Binding, LIBFABRIC, OURS};
+use crate::generate::{Binding, LIBFABRIC, OURS, VERBS};
 
 /// Writes the bindings that are checked in anew, from the headers.
 #[derive(Parser)]
@@ -24,6 +24,9 @@ struct Options {
     /// bindings are left alone.
     #[arg(long)]
     libfabric: Option<PathBuf>,
+    /// A directory with libibverbs's headers in 56.1/infiniband. Without it, its bindings are left alone.
+    #[arg(long)]
+    verbs: Option<PathBuf>,
 }
 
 /// Status when there is no libclang to read headers with.
@@ -74,6 +77,9 @@ fn run(options: &Options) -> Result<(), Failure> {
         for binding in &LIBFABRIC {
             settle(options.check, &root, binding, &binding.generate(&root, Some(headers))?)?;
         }
+    }
+    if let Some(headers) = &options.verbs {
+        settle(options.check, &root, &VERBS, &VERBS.generate(&root, Some(headers))?)?;
     }
     extends::check(&root)
 }

@@ -1,12 +1,18 @@
 #!/usr/bin/env bash
-# Fetches the libfabric headers that the bindings are made of into .deps/libfabric-headers/VERSION, unless they are
-# there, and prints the directory with all versions. libfabric-headers.txt lists them.
-# They come as packages of Debian, from where this machine gets its own; no root is needed, and nothing is installed.
+# Fetches headers that bindings are made of into .deps/NAME-headers/VERSION, unless they are there, and prints the
+# directory with all versions:
+#   scripts/headers.sh libfabric|verbs
+# NAME-headers.txt lists them. They come as packages of Debian, from where this machine gets its own; no root is needed, and nothing is installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-readonly WANTED=scripts/libfabric-headers.txt
-readonly HOME_DIR=.deps/libfabric-headers
+readonly NAME=$1
+readonly WANTED=scripts/$NAME-headers.txt
+readonly HOME_DIR=.deps/$NAME-headers
+case $NAME in
+libfabric) readonly PACKAGE=libfabric-dev ;;
+verbs) readonly PACKAGE=libibverbs-dev ;;
+esac
 
 # The copy of the request tells what was fetched, and that all of it was.
 if cmp -s "$WANTED" "$HOME_DIR/fetched.txt"; then
@@ -15,13 +21,13 @@ if cmp -s "$WANTED" "$HOME_DIR/fetched.txt"; then
 fi
 
 if ! command -v apt-get >/dev/null; then
-    echo "libfabric's headers come from Debian's packages, and there is no apt-get here." >&2
+    echo "The headers of $NAME come from Debian's packages, and there is no apt-get here." >&2
     exit 1
 fi
 # shellcheck disable=SC2016 # apt's own names
 mirror=$(apt-get indextargets --format '$(ORIGIN) $(LABEL) $(REPO_URI)' | sed -nE 's/^Debian Debian (.*)/\1/p' | head -n 1)
 if [[ -z $mirror ]]; then
-    echo "libfabric's headers come from Debian's packages, and this machine has no list of those ('apt-get update')." >&2
+    echo "The headers of $NAME come from Debian's packages, and this machine has no list of those ('apt-get update')." >&2
     exit 1
 fi
 
@@ -43,8 +49,8 @@ apt() {
 }
 apt update
 grep -v '^#' "$WANTED" | while read -r version _ package hash; do
-    (cd "$work" && apt download "libfabric-dev=$package")
-    file=$work/libfabric-dev_${package}_amd64.deb
+    (cd "$work" && apt download "$PACKAGE=$package")
+    file=$work/${PACKAGE}_${package}_amd64.deb
     sha256sum --check --quiet <<<"$hash  $file" >&2
     dpkg -x "$file" "$work/unpacked"
     mv "$work/unpacked/usr/include" "$work/headers/$version"

@@ -1,0 +1,288 @@
+//! A NIC as all processes see it: queue pairs, known addresses, memory regions.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::SharedLock;
+use super::mapping::Shared;
+
+/// The address of a NIC.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
+pub(crate) struct Gid(pub(crate) [u8; 16]);
+
+impl Gid {
+    /// That of a NIC of a host, link local as those of EFA are.
+    pub(crate) fn of(host: u32, nic: u16) -> Self {
+        let mut raw = [0; 16];
+        raw[..2].copy_from_slice(&[0xfe, 0x80]);
+        raw[8..12].copy_from_slice(&host.to_be_bytes());
+        raw[14..].copy_from_slice(&(nic + 1).to_be_bytes());
+        Self(raw)
+    }
+
+    /// The name of its file.
+    pub(crate) fn file(self) -> String {
+        format!("nic-{:032x}", u128::from_be_bytes(self.0))
+    }
+
+    fn halves(self) -> [u64; 2] {
+        let number = u128::from_be_bytes(self.0);
+        [(number >> 64) as u64, number as u64]
+    }
+}
+
+pub(crate) const MAX_QPS: usize = 256;
+pub(crate) const MAX_AHS: usize = 1024;
+pub(crate) const MAX_MRS: usize = 1 << 16;
+
+/// The address handle of an address that a NIC does not know.
+pub(crate) const NO_AH: u32 = 0xffff;
+
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct NicState {
+    lock: SharedLock,
+    dead: AtomicU32,
+    /// Where the search for a free queue pair, and for a free region, goes on.
+    next_qp: AtomicU32,
+    next_mr: AtomicU32,
+    /// How many of the address handles have ever been in use.
+    ahs_used: AtomicU32,
+    _pad: AtomicU32,
+    pub(crate) counters: Counters,
+    qps: [QpSlot; MAX_QPS],
+    ahs: [AhSlot; MAX_AHS],
+    mrs: [MrSlot; MAX_MRS],
+}
+
+// SAFETY: atomics throughout, with no pointer.
+unsafe impl Shared for NicState {}
+
+/// What went through the NIC as the initiator.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Counters {
+    pub(crate) sends: AtomicU64,
+    pub(crate) writes: AtomicU64,
+    pub(crate) reads: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    pub(crate) errors: AtomicU64,
+    pub(crate) not_ready: AtomicU64,
+}
+
+#[derive(Debug)]
+#[repr(C)]
+struct QpSlot {
+    /// Odd while the queue pair is there; each one has a number of its own.
+    generation: AtomicU32,
+    ready: AtomicU32,
+    qkey: AtomicU32,
+    _pad: AtomicU32,
+}
+
+#[derive(Debug)]
+#[repr(C)]
+struct AhSlot {
+    users: AtomicU64,
+    gid: [AtomicU64; 2],
+}
+
+#[derive(Debug)]
+#[repr(C)]
+struct MrSlot {
+    /// Zero while it is free. It is the last to be set and the first to be cleared.
+    key: AtomicU32,
+    generation: AtomicU32,
+    process: AtomicU32,
+    access: AtomicU32,
+    iova: AtomicU64,
+    address: AtomicU64,
+    length: AtomicU64,
+}
+
+/// A queue pair of a NIC that can be sent to.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct QpId {
+    pub(crate) number: u32,
+    pub(crate) generation: u32,
+}
+
+impl QpId {
+    /// The name of its file.
+    pub(crate) fn file(self, gid: Gid) -> String {
+        format!("{}-qp{}.{}", gid.file(), self.number, self.generation)
+    }
+}
+
+/// A memory region, as its key found it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Region {
+    pub(crate) process: u32,
+    pub(crate) access: u32,
+    iova: u64,
+    address: u64,
+    length: u64,
+}
+
+impl Region {
+    /// Where `bytes` at the address `at`, as peers call it, are in the process. None out of bounds.
+    pub(crate) fn find(&self, at: u64, bytes: u64) -> Option<u64> {
+        let offset = at.checked_sub(self.iova)?;
+        let end = offset.checked_add(bytes)?;
+        (end <= self.length).then(|| self.address + offset)
+    }
+}
+
+impl NicState {
+    pub(crate) fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Acquire) != 0
+    }
+
+    pub(crate) fn die(&self) {
+        self.dead.store(1, Ordering::Release);
+    }
+
+    /// Takes a free queue pair. None when there is none.
+    pub(crate) fn add_qp(&self) -> Option<QpId> {
+        self.lock.with(|| {
+            let from = self.next_qp.load(Ordering::Relaxed) as usize;
+            let number = (from..from + MAX_QPS)
+                .map(|at| at % MAX_QPS)
+                .find(|&at| self.qps[at].generation.load(Ordering::Relaxed) % 2 == 0)?;
+            let slot = &self.qps[number];
+            slot.ready.store(0, Ordering::Relaxed);
+            let generation = slot.generation.fetch_add(1, Ordering::Release) + 1;
+            self.next_qp.store(number as u32 + 1, Ordering::Relaxed);
+            Some(QpId { number: number as u32, generation })
+        })
+    }
+
+    pub(crate) fn remove_qp(&self, qp: QpId) {
+        self.qps[qp.number as usize].generation.fetch_add(1, Ordering::Release);
+    }
+
+    pub(crate) fn set_qkey(&self, qp: QpId, qkey: u32) {
+        self.qps[qp.number as usize].qkey.store(qkey, Ordering::Relaxed);
+    }
+
+    /// From here on it receives.
+    pub(crate) fn set_ready(&self, qp: QpId) {
+        self.qps[qp.number as usize].ready.store(1, Ordering::Release);
+    }
+
+    /// The queue pair that a message with this number and key is for. None where there is no such one.
+    pub(crate) fn qp(&self, number: u32, qkey: u32) -> Option<QpId> {
+        let slot = self.qps.get(number as usize)?;
+        let generation = slot.generation.load(Ordering::Acquire);
+        let ready = slot.ready.load(Ordering::Acquire) != 0;
+        let fits = slot.qkey.load(Ordering::Relaxed) == qkey;
+        (generation % 2 == 1 && ready && fits).then_some(QpId { number, generation })
+    }
+
+    /// Makes an address known, and returns its handle's number. None when there is no room.
+    pub(crate) fn add_ah(&self, gid: Gid) -> Option<u32> {
+        self.lock.with(|| {
+            let known = self.ah(gid);
+            let free = || self.ahs.iter().position(|slot| slot.users.load(Ordering::Relaxed) == 0);
+            let number = known.map(|ah| ah as usize).or_else(free)?;
+            let slot = &self.ahs[number];
+            for (half, value) in slot.gid.iter().zip(gid.halves()) {
+                half.store(value, Ordering::Relaxed);
+            }
+            slot.users.fetch_add(1, Ordering::Release);
+            self.ahs_used.fetch_max(number as u32 + 1, Ordering::Release);
+            Some(number as u32)
+        })
+    }
+
+    pub(crate) fn remove_ah(&self, number: u32) {
+        self.ahs[number as usize].users.fetch_sub(1, Ordering::Release);
+    }
+
+    /// The number of the handle of an address. None where it is unknown.
+    pub(crate) fn ah(&self, gid: Gid) -> Option<u32> {
+        let used = self.ahs_used.load(Ordering::Acquire) as usize;
+        let halves = gid.halves();
+        let found = self.ahs[..used].iter().position(|slot| {
+            slot.users.load(Ordering::Acquire) > 0
+                && slot
+                    .gid
+                    .iter()
+                    .zip(halves)
+                    .all(|(half, value)| half.load(Ordering::Relaxed) == value)
+        });
+        found.map(|at| at as u32)
+    }
+
+    /// Registers memory of a process, and returns the key. None when there is no room.
+    pub(crate) fn add_mr(
+        &self,
+        process: u32,
+        access: u32,
+        iova: u64,
+        address: u64,
+        length: u64,
+    ) -> Option<u32> {
+        self.lock.with(|| {
+            let from = self.next_mr.load(Ordering::Relaxed) as usize;
+            let at = (from..from + MAX_MRS)
+                .map(|at| at % MAX_MRS)
+                .find(|&at| self.mrs[at].key.load(Ordering::Relaxed) == 0)?;
+            let slot = &self.mrs[at];
+            self.next_mr.store(at as u32 + 1, Ordering::Relaxed);
+            slot.process.store(process, Ordering::Relaxed);
+            slot.access.store(access, Ordering::Relaxed);
+            slot.iova.store(iova, Ordering::Relaxed);
+            slot.address.store(address, Ordering::Relaxed);
+            slot.length.store(length, Ordering::Relaxed);
+            // A key that was given back does not come again soon, and never is zero.
+            let generation = slot.generation.fetch_add(1, Ordering::Relaxed) % 0x7fff + 1;
+            let key = generation << 16 | at as u32;
+            slot.key.store(key, Ordering::Release);
+            Some(key)
+        })
+    }
+
+    pub(crate) fn remove_mr(&self, key: u32) {
+        self.mrs[key as usize % MAX_MRS].key.store(0, Ordering::Release);
+    }
+
+    /// The region of a key. None where there is none.
+    pub(crate) fn mr(&self, key: u32) -> Option<Region> {
+        let slot = &self.mrs[key as usize % MAX_MRS];
+        let there = || key != 0 && slot.key.load(Ordering::Acquire) == key;
+        there()
+            .then(|| Region {
+                process: slot.process.load(Ordering::Relaxed),
+                access: slot.access.load(Ordering::Relaxed),
+                iova: slot.iova.load(Ordering::Relaxed),
+                address: slot.address.load(Ordering::Relaxed),
+                length: slot.length.load(Ordering::Relaxed),
+            })
+            // Still: what was read is all of one registration.
+            .filter(|_| there())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_of_a_region_are_those_of_the_address_that_peers_use() {
+        let region = Region { process: 1, access: 0, iova: 100, address: 5_000, length: 10 };
+        assert_eq!(region.find(100, 10), Some(5_000));
+        assert_eq!(region.find(109, 1), Some(5_009));
+        assert_eq!(region.find(110, 0), Some(5_010));
+        for (at, bytes) in [(99, 1), (100, 11), (110, 1), (101, u64::MAX)] {
+            assert_eq!(region.find(at, bytes), None, "{at} {bytes}");
+        }
+    }
+
+    #[test]
+    fn addresses_differ_by_host_and_by_nic() {
+        let gids = [Gid::of(1, 0), Gid::of(1, 1), Gid::of(2, 0)];
+        assert_ne!(gids[0], gids[1]);
+        assert_ne!(gids[0], gids[2]);
+        assert_eq!(gids[0].file(), "nic-fe800000000000000000000100000001");
+    }
+}
