@@ -15,6 +15,7 @@ use nvshmem_transport_libfabric::engine::recovery::health::RailHealth;
 use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
 use nvshmem_transport_libfabric::engine::signal::counted::TAGS;
 use nvshmem_transport_libfabric::engine::state::regions::{LaneKind, RegionTable};
+use nvshmem_transport_libfabric::engine::wire::cookie::Cookie;
 use nvshmem_transport_libfabric::engine::wire::message::{Mark, Tag};
 
 /// The system's allocator, counting the bytes and calls in use.
@@ -74,6 +75,7 @@ fn a_peer_costs_next_to_nothing_until_it_is_talked_to_and_little_then() {
         drop(all);
         let config = LaneConfig {
             me: Pe(0),
+            cookie: Cookie::of([*b"0123456789abcdef"]),
             kind: LaneKind::Proxy,
             paths,
             regions: regions.index(),

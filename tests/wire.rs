@@ -5,6 +5,7 @@
 use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::port::Addressing;
+use nvshmem_transport_libfabric::engine::wire::cookie::Cookie;
 use nvshmem_transport_libfabric::engine::wire::message::{
     Body, MAX_EAGER, MAX_MESSAGE, Mark, Message, Packet, Plain, Spot, Tag, Ticket, VERSION,
     WireError,
@@ -16,6 +17,9 @@ use nvshmem_transport_libfabric::engine::wire::staged::{
 use nvshmem_transport_libfabric::engine::wire::window::Seq;
 use proptest::collection::vec;
 use proptest::prelude::*;
+
+/// The bytes as the tables of the formats have them.
+const NO_COOKIE: Cookie = Cookie::NONE;
 
 /// A body that owns its payload.
 #[derive(Clone, Debug)]
@@ -201,15 +205,25 @@ fn head() -> impl Strategy<Value = (u16, u32, u32)> {
 
 /// A message: its head, and what it says.
 fn message() -> impl Strategy<Value = ((u16, u32, u32), Owned)> {
-    head().prop_flat_map(|head| (Just(head), body(head.1)))
+    head().prop_flat_map(|(from, seq, ack)| {
+        body(seq).prop_map(move |owned| {
+            // Neither has a number.
+            let seq = if matches!(owned.body(), Body::Ack | Body::Rails(_)) { 0 } else { seq };
+            ((from, seq, ack), owned)
+        })
+    })
 }
 
-fn encode((from, seq, ack): (u16, u32, u32), body: Body<'_>) -> Packet {
+fn encode(head: (u16, u32, u32), body: Body<'_>) -> Packet {
+    encode_with(NO_COOKIE, head, body)
+}
+
+fn encode_with(cookie: Cookie, (from, seq, ack): (u16, u32, u32), body: Body<'_>) -> Packet {
     // What an earlier message left in the packet must not shine through.
     let mut packet = Packet::EMPTY;
     packet.fill(&[0xa5; MAX_MESSAGE]);
     let message = Message { from: Pe(from.into()), seq: Seq(seq), ack: Seq(ack), body };
-    message.encode(&mut packet);
+    message.encode(cookie, &mut packet);
     packet
 }
 
@@ -232,9 +246,9 @@ proptest! {
     #[test]
     fn what_was_encoded_is_decoded((head, owned) in message()) {
         let packet = encode(head, owned.body());
-        let message = Message::decode(packet.bytes()).unwrap();
+        let message = Message::decode(NO_COOKIE, packet.bytes()).unwrap();
         prop_assert_eq!(message.body, owned.body());
-        prop_assert_eq!(Plain::decode(packet.bytes()), as_plain(&message));
+        prop_assert_eq!(Plain::decode(NO_COOKIE, packet.bytes()), as_plain(&message));
         prop_assert_eq!((message.from, message.seq, message.ack), (Pe(head.0.into()), Seq(head.1), Seq(head.2)));
         let len = match owned.body() {
             Body::Ack | Body::AckRequest => 16,
@@ -264,9 +278,30 @@ proptest! {
     #[test]
     fn numbers_change_nothing_else((before, owned) in message(), seq: u32, ack: u32) {
         let mut packet = encode(before, owned.body());
-        packet.number(Seq(seq), Seq(ack));
+        packet.number(NO_COOKIE, Seq(seq), Seq(ack));
         let direct = encode((before.0, seq, ack), owned.body());
         prop_assert_eq!(packet.bytes(), direct.bytes());
+    }
+
+    /// Who has the job's cookie reads what was written with it; who has not reads something else, and hardly ever a message.
+    #[test]
+    fn a_cookie_lies_over_the_head((head, owned) in message(), share: [u8; 16], other: [u8; 16], seq: u32, ack: u32) {
+        let cookie = Cookie::of([share]);
+        let mut packet = encode_with(cookie, head, owned.body());
+        let message = Message::decode(cookie, packet.bytes()).unwrap();
+        prop_assert_eq!(message.body, owned.body());
+        prop_assert_eq!((message.from, message.seq, message.ack), (Pe(head.0.into()), Seq(head.1), Seq(head.2)));
+        prop_assert_eq!(Plain::decode(cookie, packet.bytes()), as_plain(&message));
+        let plainly = encode(head, owned.body());
+        prop_assert_eq!(&packet.bytes()[16..], &plainly.bytes()[16..]);
+        for at in 0..16 {
+            prop_assert_eq!(packet.bytes()[at], plainly.bytes()[at] ^ share[at]);
+        }
+        let stranger = Message::decode(Cookie::of([other]), packet.bytes());
+        prop_assert!(share == other || stranger.ok() != Message::decode(cookie, packet.bytes()).ok());
+        packet.number(cookie, Seq(seq), Seq(ack));
+        let numbered = encode_with(cookie, (head.0, seq, ack), owned.body());
+        prop_assert_eq!(packet.bytes(), numbered.bytes());
     }
 
     #[test]
@@ -283,12 +318,12 @@ proptest! {
         };
         for len in 0..packet.bytes().len() {
             if open.is_none_or(|(least, _)| len < least) {
-                prop_assert!(Message::decode(&packet.bytes()[..len]).is_err(), "cut to {}", len);
+                prop_assert!(Message::decode(NO_COOKIE, &packet.bytes()[..len]).is_err(), "cut to {}", len);
             }
         }
         let mut longer = packet.bytes().to_vec();
         longer.resize(open.map_or(longer.len(), |(_, most)| most) + 1, byte);
-        prop_assert!(Message::decode(&longer).is_err());
+        prop_assert!(Message::decode(NO_COOKIE, &longer).is_err());
     }
 
     #[test]
@@ -297,7 +332,7 @@ proptest! {
         bytes[0] = first;
         // There are 16 kinds, so each is one.
         if first & 0xf != VERSION {
-            prop_assert!(Message::decode(&bytes).is_err());
+            prop_assert!(Message::decode(NO_COOKIE, &bytes).is_err());
         }
     }
 
@@ -310,7 +345,7 @@ proptest! {
         prop_assert!(reserved.iter().all(|at| bytes[*at] == 0));
         if !reserved.is_empty() {
             bytes[*pick.get(reserved)] = byte;
-            prop_assert_eq!(Message::decode(&bytes), Err(WireError::Reserved { kind }));
+            prop_assert_eq!(Message::decode(NO_COOKIE, &bytes), Err(WireError::Reserved { kind }));
         }
     }
 
@@ -341,17 +376,33 @@ proptest! {
                 bytes[*at] = 0;
             }
         }
-        let plain = Plain::decode(&bytes);
-        let Ok(message) = Message::decode(&bytes) else {
+        let plain = Plain::decode(NO_COOKIE, &bytes);
+        let Ok(message) = Message::decode(NO_COOKIE, &bytes) else {
             prop_assert_eq!(plain, None);
             return Ok(());
         };
         prop_assert_eq!(plain, as_plain(&message));
         let mut again = Packet::EMPTY;
-        message.encode(&mut again);
+        message.encode(NO_COOKIE, &mut again);
         prop_assert_eq!(again.bytes(), &bytes[..]);
         prop_assert!(message.from.0 < 1 << 16);
     }
+}
+
+/// A cookie is as hard to foretell as the share of any one PE.
+#[test]
+fn every_share_changes_the_cookie() {
+    let shares = [*b"0123456789abcdef", [7; 16], *b"fedcba9876543210"];
+    let cookie = Cookie::of(shares);
+    assert_ne!(cookie, Cookie::NONE);
+    for pe in 0..3 {
+        for at in 0..16 {
+            let mut others = shares;
+            others[pe][at] ^= 1;
+            assert_ne!(Cookie::of(others), cookie);
+        }
+    }
+    assert_eq!(format!("{cookie:?}"), "Cookie", "it is not for logs");
 }
 
 #[test]
@@ -366,7 +417,7 @@ fn every_operation_code_is_either_its_own_or_refused() {
             bytes[1] = code;
             let op = AtomicOp::from_code(i32::from(code & 0x1f));
             let known = op.is_some_and(|op| op.fetches() == (kind == 3)) && code >> 5 & 3 < 3;
-            let decoded = Message::decode(&bytes);
+            let decoded = Message::decode(NO_COOKIE, &bytes);
             assert_eq!(decoded.is_ok(), known, "kind {kind}, code {code:#04x}");
         }
     }

@@ -27,6 +27,7 @@ use crate::engine::recovery::detours::Detours;
 use crate::engine::recovery::health::RailHealth;
 use crate::engine::signal::counted::TAGS;
 use crate::engine::state::regions::{LaneKind, RegionTable};
+use crate::engine::wire::cookie::{Cookie, SHARE_BYTES};
 use crate::engine::wire::handshake::{Addresses, Hello, RailAddress, Step, fabric_hash};
 use crate::logging;
 use crate::ofi::{Discovery, OfiPort, Opened};
@@ -61,6 +62,9 @@ pub(crate) fn connect(
         (_, Err(failed)) => Some(failed.to_string()),
         _ => None,
     };
+    let mut share = [0; SHARE_BYTES];
+    let no_share = getrandom::fill(&mut share).err();
+    let no_share = no_share.map(|error| format!("no random bytes for the job's cookie: {error}"));
     let hello = Hello {
         step: Step::Open,
         provider: opened.as_ref().map_or_else(|_| String::new(), |o| o.report.provider.clone()),
@@ -69,7 +73,8 @@ pub(crate) fn connect(
         rail_health: controls.is_some(),
         longest_address: longest.unwrap_or(0),
         atomics: atomics::offer(settings, opened.as_ref().ok().map(|opened| &opened.atomics)),
-        failure,
+        failure: failure.or(no_share),
+        share,
     };
     let hellos = Hello::agree(Step::Open, &collectives.allgather(&hello.encode())?)?;
     let agreed = Agreement::reach(hellos.iter().map(|hello| &hello.atomics))?;
@@ -108,7 +113,8 @@ pub(crate) fn connect(
         carried: hellos.iter().all(|hello| hello.remote_data),
         rails_recover: controls.is_some(),
     };
-    assemble(settings, opened, paths?, me, here, counting)
+    let cookie = Cookie::of(hellos.iter().map(|hello| hello.share));
+    assemble(settings, opened, paths?, (me, cookie), here, counting)
 }
 
 /// Opens the lanes of this PE.
@@ -303,7 +309,7 @@ fn assemble(
     settings: &Settings,
     opened: Opened,
     paths: Paths,
-    me: Pe,
+    (me, cookie): (Pe, Cookie),
     here: u32,
     counting: Counting,
 ) -> Result<Connected, JobError> {
@@ -323,6 +329,7 @@ fn assemble(
     let regions = RegionTable::new(memory, me);
     let config = |kind, paths| LaneConfig {
         me,
+        cookie,
         kind,
         paths,
         regions: regions.index(),

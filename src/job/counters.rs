@@ -54,6 +54,7 @@ impl LaneCounters {
                 reissued,
                 resent,
                 max_in_flight,
+                foreign,
             } = rail;
             info!(
                 target: logging::TRANSPORT,
@@ -61,7 +62,7 @@ impl LaneCounters {
                  {completed} completed, {queued} queued, {again} times no room, at most \
                  {max_in_flight} in flight; {by_load} given to it by its load, {} MB/s lately; \
                  {failures} times out of service, {reissued} segments posted again, {resent} \
-                 messages sent again",
+                 messages sent again, {foreign} messages of strangers",
                 RailId(at as u8),
                 rate / 1_000_000,
             );
@@ -90,6 +91,7 @@ impl LaneCounters {
                 "failures": rail.failures,
                 "reissued": rail.reissued,
                 "resent": rail.resent,
+                "foreign": rail.foreign,
             })
         };
         let peer = |peer: &PeerCounters| {

@@ -16,6 +16,7 @@ use nvshmem_transport_libfabric::engine::recovery::health::RailHealth;
 use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
 use nvshmem_transport_libfabric::engine::signal::counted::TAGS;
 use nvshmem_transport_libfabric::engine::state::regions::{LaneKind, RegionTable};
+use nvshmem_transport_libfabric::engine::wire::cookie::Cookie;
 use nvshmem_transport_libfabric::engine::wire::handle::HandleBytes;
 
 use super::as_entry::AsEntry as _;
@@ -152,10 +153,16 @@ fn atomic_paths(n_pes: u32, rails: u8) -> Vec<AtomicPath> {
     (0..n_pes).map(|pe| AtomicPath { rail: RailId(rails - 1), to: to(pe) }).collect()
 }
 
+/// What the messages of all jobs here have in common.
+pub(crate) fn cookie() -> Cookie {
+    Cookie::of([*b"0123456789abcdef"])
+}
+
 /// What a lane of PE 0's user threads, over one rail, is opened with.
 pub(crate) fn host_config(job: &Job, devices: bool) -> LaneConfig {
     LaneConfig {
         me: Pe(0),
+        cookie: cookie(),
         kind: LaneKind::Host,
         paths: paths(job.members.len() as u32, 1),
         regions: job.members[0].regions.index(),
@@ -197,6 +204,7 @@ impl Job {
                 let (base, scratch) = (alloc(0), alloc(1));
                 let config = LaneConfig {
                     me,
+                    cookie: cookie(),
                     kind: LaneKind::Proxy,
                     paths: shape.paths(pe),
                     regions: regions.index(),

@@ -10,7 +10,7 @@ use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
 use nvshmem_transport_libfabric::engine::state::regions::{LaneKind, RegionTable};
 
 use super::as_entry::AsEntry as _;
-use super::job::{Job, Shape, limits, paths, watchdog};
+use super::job::{Job, Shape, cookie, limits, paths, watchdog};
 use super::signals::Targets;
 
 /// Who waits for one peer after the other waits once: all are asked at the first.
@@ -49,6 +49,7 @@ fn handling_completions_never_posts() {
     fabric.trace_calls();
     let config = LaneConfig {
         me: Pe(0),
+        cookie: cookie(),
         kind: LaneKind::Proxy,
         paths: paths(2, shape.rails),
         regions: regions.index(),

@@ -21,6 +21,7 @@ use nvshmem_transport_libfabric::engine::rails::paths::{Path, PathTable};
 use nvshmem_transport_libfabric::engine::request::{AtomicRequest, PutSignalRequest, ResultPlace};
 use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
 use nvshmem_transport_libfabric::engine::state::regions::{LaneKind, RegionTable};
+use nvshmem_transport_libfabric::engine::wire::cookie::Cookie;
 use nvshmem_transport_libfabric::engine::wire::handle::HandleBytes;
 
 use super::as_entry::AsEntry as _;
@@ -158,6 +159,7 @@ fn lane(
     let limits = vec![rail; usize::from(case.rails)];
     let config = LaneConfig {
         me: Pe(pe as u32),
+        cookie: Cookie::of([*b"0123456789abcdef"]),
         kind: LaneKind::Proxy,
         paths: PathTable::new(&paths, usize::from(case.rails)),
         regions,

@@ -216,34 +216,51 @@ fn wrong_posts_are_refused_with_a_reason() {
     assert_eq!(target.now_all(), [0; 64]);
 }
 
+/// Posts a write of a word by the host lane and waits until it has failed.
+fn failure_of(process: &mut Process, remote: u64, key: u64) -> Failure {
+    let (direction, local) = (Direction::Write, Local::Inline(7));
+    let write = Transfer { direction, local, len: 8, remote, key };
+    process.post(Lane::Host, RailId(0), Token(42), &write);
+    let start = Instant::now();
+    loop {
+        let mut done = [Token(0); POLL_BATCH];
+        match process.opened.host.poll(RailId(0), &mut done) {
+            Polled::Failed(failure) => return failure,
+            Polled::Completed(count) => panic!("completed: {:?}", &done[..count]),
+            Polled::Empty => process.progress(Lane::Proxy, None),
+        }
+        assert!(start.elapsed() < HANG, "no failure was reported");
+    }
+}
+
 /// The target refuses it; the initiator hears of it, by token, and nothing lands.
 #[test]
 fn a_write_outside_the_region_fails_with_its_token() {
     for provider in [Provider::Tcp, Provider::TcpRxm] {
         let mut process = Process::start(&settings(provider));
         let target = Memory::new(&process.opened, vec![0; 64], Access::LocalAndRemote);
-        let outside = Transfer {
-            direction: Direction::Write,
-            local: Local::Inline(7),
-            len: 8,
-            remote: target.remote(64),
-            key: target.key(RailId(0)),
-        };
-        process.post(Lane::Host, RailId(0), Token(42), &outside);
-        let start = Instant::now();
-        let failure = loop {
-            let mut done = [Token(0); POLL_BATCH];
-            match process.opened.host.poll(RailId(0), &mut done) {
-                Polled::Failed(failure) => break failure,
-                Polled::Completed(count) => panic!("completed: {:?}", &done[..count]),
-                Polled::Empty => process.progress(Lane::Proxy, None),
-            }
-            assert!(start.elapsed() < HANG, "no failure was reported");
-        };
+        let failure = failure_of(&mut process, target.remote(64), target.key(RailId(0)));
         assert_eq!(failure.token, Some(Token(42)), "{failure:?}");
         assert!(failure.error.code > 0 && !failure.error.text.is_empty(), "{failure:?}");
         println!("{provider:?}: {}", failure.error);
         assert_eq!(target.now_all(), [0; 64]);
+    }
+}
+
+/// Whoever reaches a port and knows where memory begins does not know its key: those that come to mind reach nothing,
+/// nor do those beside the key of another region.
+#[test]
+fn a_guessed_key_reaches_nothing() {
+    for provider in [Provider::Tcp, Provider::TcpRxm] {
+        for guess in 0..4 {
+            let mut process = Process::start(&settings(provider));
+            let new = || Memory::new(&process.opened, vec![0; 64], Access::LocalAndRemote);
+            let (known, target) = (new(), new());
+            let key = if guess == 3 { known.key(RailId(0)) + 1 } else { guess };
+            assert_ne!(key, target.key(RailId(0)));
+            failure_of(&mut process, target.remote(0), key);
+            assert_eq!((target.now_all(), known.now_all()), (vec![0; 64], vec![0; 64]));
+        }
     }
 }
 

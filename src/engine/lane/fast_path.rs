@@ -212,9 +212,9 @@ impl<P: Port> Lane<P> {
         let Some((slot, packet)) = self.core.messages.next_packet() else { return false };
         let numbers = (link.next, link.ack());
         match data {
-            None => packet.atomic(self.core.me, numbers, at, atomic),
+            None => packet.atomic(self.core.sender, numbers, at, atomic),
             Some(Data { from, len, to }) => {
-                let room = packet.put_signal(self.core.me, numbers, at, atomic, to, len);
+                let room = packet.put_signal(self.core.sender, numbers, at, atomic, to, len);
                 if self.core.port.load(from, room).is_err() {
                     return false;
                 }

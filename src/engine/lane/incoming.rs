@@ -4,17 +4,22 @@
 //! Nothing is sent from here. What a message calls forth is queued, in room that was set aside for it;
 //! [`crate::engine::messages::requests`] says why that cannot deadlock.
 
+use std::fmt::Display;
+
+use log::warn;
+
 use crate::engine::error::EngineError;
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::lane::Lane;
 use crate::engine::port::copies::Reach;
-use crate::engine::port::{Incoming, Port, PortError};
+use crate::engine::port::{Incoming, Port};
 use crate::engine::state::counts::CountedSignal;
+use crate::engine::state::link::FIRST;
 use crate::engine::state::segment::Kind;
 use crate::engine::state::unnumbered::What;
 use crate::engine::wire::message::{Body, Message, Plain, Ticket};
 use crate::engine::wire::rails::Rails;
-use crate::engine::wire::window::{Arrival, Seq};
+use crate::engine::wire::window::{Arrival, Received, Seq};
 
 impl<P: Port> Lane<P> {
     /// Takes what a rail's poll has found beside completions.
@@ -54,7 +59,7 @@ impl<P: Port> Lane<P> {
 
     #[inline(always)]
     fn message(&mut self, rail: RailId, bytes: &[u8]) {
-        if let Some(plain) = Plain::decode(bytes) {
+        if let Some(plain) = Plain::decode(self.core.cookie, bytes) {
             if self.try_handle(&plain) {
                 return;
             }
@@ -64,15 +69,31 @@ impl<P: Port> Lane<P> {
 
     #[inline(never)]
     pub(in crate::engine) fn message_at_length(&mut self, rail: RailId, bytes: &[u8]) {
-        match Message::decode(bytes) {
-            Ok(message) => self.handle(&message),
-            Err(error) => {
-                let rail_name = self.core.port.rail_name(rail).to_owned();
-                let text = error.to_string();
-                let error = PortError { call: "reading a message", code: 0, text };
-                self.core.fail_lane(EngineError::Rail { rail, rail_name, error });
-            }
+        let message = match Message::decode(self.core.cookie, bytes) {
+            Ok(message) => message,
+            Err(error) => return self.drop_foreign(rail, &error),
+        };
+        match self.foreign(&message) {
+            None => self.handle(&message),
+            Some(what) => self.drop_foreign(rail, &what),
         }
+    }
+
+    /// What in a message's head tells that no PE of this job has written it, if something does.
+    fn foreign(&self, message: &Message<'_>) -> Option<&'static str> {
+        let Message { from, seq, ack, ref body } = *message;
+        if from.0 >= self.core.streams.n_pes() {
+            return Some("its sender is no PE of the job");
+        }
+        let link = self.core.streams.find(from).and_then(|stream| stream.link.as_deref());
+        if link.map_or(FIRST, |link| link.next).is_before(ack) {
+            return Some("it acknowledges what was not sent");
+        }
+        let is_beyond = link.map_or_else(
+            || Received::new(FIRST).is_beyond(seq),
+            |link| link.received.is_beyond(seq),
+        );
+        (body.is_request() && is_beyond).then_some("its number is out of the window")
     }
 
     /// As [`Lane::handle`], in few instructions and for what is most common: a request of a known peer
@@ -126,7 +147,7 @@ impl<P: Port> Lane<P> {
             return self.handle_rails(pe, message.ack, rails);
         }
         if self.core.streams.open(pe, &mut self.core.paths).is_none() {
-            return self.no_such_sender(pe);
+            return;
         }
         self.core.acknowledged(pe, message.ack);
         let Some(stream) = self.core.streams.find_mut(pe) else { return };
@@ -148,6 +169,7 @@ impl<P: Port> Lane<P> {
                 }
                 return;
             }
+            // A request, which has a number.
             Body::Staged(_)
             | Body::Atomic { .. }
             | Body::Fetch { .. }
@@ -174,10 +196,8 @@ impl<P: Port> Lane<P> {
                         }
                     }
                     Arrival::Duplicate => self.arrived_again(pe, &message.body),
-                    Arrival::Beyond => {
-                        let why = format!("its number {} is out of the window", message.seq.0);
-                        self.core.fail_lane(EngineError::BadMessage { pe, why });
-                    }
+                    // Looked at before.
+                    Arrival::Beyond => {}
                 }
             }
         }
@@ -187,9 +207,6 @@ impl<P: Port> Lane<P> {
     /// Takes in what a peer says of rails, to whom perhaps nothing else was ever said: no stream is opened for it.
     #[cold]
     fn handle_rails(&mut self, pe: Pe, ack: Seq, rails: Rails<'_>) {
-        if pe.0 >= self.core.streams.n_pes() {
-            return self.no_such_sender(pe);
-        }
         if self.core.streams.find(pe).is_some_and(|stream| stream.link.is_some()) {
             self.core.acknowledged(pe, ack);
         }
@@ -198,10 +215,20 @@ impl<P: Port> Lane<P> {
         }
     }
 
+    /// A message that no PE of this job has written, or that was damaged: anybody who reaches the rail can send one.
+    /// It has no effect but to be counted, and the first one of a rail is reported.
     #[cold]
-    fn no_such_sender(&mut self, pe: Pe) {
-        let why = format!("it is no PE of this job of {}", self.core.streams.n_pes());
-        self.core.fail_lane(EngineError::BadMessage { pe, why });
+    fn drop_foreign(&mut self, rail: RailId, what: &dyn Display) {
+        let foreign = &mut self.core.rails[rail.index()].counters.foreign;
+        *foreign += 1;
+        if *foreign == 1 {
+            warn!(
+                target: "TRANSPORT",
+                "{rail} {} got something that is not of this job, and drops it, and all like it: {what}. Another \
+                 process knows or guessed its address; a firewall would keep it out",
+                self.core.port.rail_name(rail),
+            );
+        }
     }
 
     /// Applies a request to this process' memory.

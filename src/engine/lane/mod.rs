@@ -44,6 +44,7 @@ use crate::engine::state::link::MOST_MESSAGES;
 use crate::engine::state::regions::{LaneKind, RegionCache, RegionIndex};
 use crate::engine::state::stream::Stream;
 use crate::engine::striping::pool::{self, Pool};
+use crate::engine::wire::cookie::Cookie;
 
 pub use crate::engine::lane::idle::is_idle;
 
@@ -81,6 +82,8 @@ fn messages_for(kind: LaneKind) -> u32 {
 pub struct LaneConfig {
     /// This PE.
     pub me: Pe,
+    /// What messages of the job have in common.
+    pub cookie: Cookie,
     /// Which rails it uses.
     pub kind: LaneKind,
     /// The way to every PE; its number of PEs is the size of the job.
@@ -148,9 +151,9 @@ impl<P: Port> Lane<P> {
         let counts = limits.iter().all(|rail| rail.remote_data);
         let pool = Box::new(Pool::new(limits));
         let regions = RegionCache::new(config.regions, config.kind);
-        let LaneConfig { me, paths, watchdog, devices, .. } = config;
+        let LaneConfig { me, cookie, paths, watchdog, devices, .. } = config;
         Self {
-            core: Core::new(port, me, paths, regions, watchdog, spread, sizes, devices),
+            core: Core::new(port, (me, cookie), paths, regions, watchdog, spread, sizes, devices),
             signals: Signals::new(config.signals, if counts { config.counted } else { 0 }),
             pool,
             staging: Staging::new(sizes.segments),

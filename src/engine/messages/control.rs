@@ -122,7 +122,7 @@ impl<P: Port> Core<P> {
         }
         let path = stream.next;
         let ack = stream.link().ack();
-        Message { from: self.me, seq, ack, body }.encode(packet);
+        Message { from: self.me, seq, ack, body }.encode(self.cookie, packet);
         match self.port.send(path.rail, path.to, CONTROL, packet.bytes()) {
             Ok(Posted::Yes) => {
                 stream.link().carried(ack);

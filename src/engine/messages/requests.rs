@@ -76,7 +76,7 @@ impl<P: Port> Core<P> {
             segment.set_ordered_signal(number);
         }
         let message = Message { from: self.me, seq: Seq(0), ack: Seq(0), body };
-        message.encode(self.messages.packet_mut(slot));
+        message.encode(self.cookie, self.messages.packet_mut(slot));
         if fetch.is_some() {
             link.turn_fetch(place);
         }

@@ -17,7 +17,7 @@ impl<P: Port> Core<P> {
     /// must not hold up the window.
     pub(in crate::engine) fn encode_into(&mut self, slot: u32, body: Body<'_>) {
         let message = Message { from: self.me, seq: Seq(0), ack: Seq(0), body };
-        message.encode(self.messages.packet_mut(slot));
+        message.encode(self.cookie, self.messages.packet_mut(slot));
     }
 
     /// Gives a message its number and hands it to the fabric.
@@ -41,7 +41,7 @@ impl<P: Port> Core<P> {
         }
         let (seq, ack) = (link.next, link.ack());
         let packet = self.messages.packet_mut(slot);
-        packet.number(seq, ack);
+        packet.number(self.cookie, seq, ack);
         let to = self.paths.get(pe, rail).to;
         match self.port.send(rail, to, MessageTable::token(slot, seq), packet.bytes()) {
             Ok(Posted::Yes) => {

@@ -41,12 +41,16 @@ use crate::engine::state::regions::RegionCache;
 use crate::engine::state::segment::table::SegmentTable;
 use crate::engine::state::stream::{Stream, Streams};
 use crate::engine::state::unnumbered::Unnumbered;
+use crate::engine::wire::cookie::{Cookie, Sender};
 
 /// What a lane does with segments, whatever they are for.
 #[derive(Debug)]
 pub(in crate::engine) struct Core<P: Port> {
     pub(in crate::engine) port: P,
     pub(in crate::engine) me: Pe,
+    pub(in crate::engine) cookie: Cookie,
+    /// This PE, as the heads of its messages have it.
+    pub(in crate::engine) sender: Sender,
     pub(in crate::engine) segments: SegmentTable,
     pub(in crate::engine) streams: Streams,
     pub(in crate::engine) rails: Box<[Rail<P::Fast>]>,
@@ -188,7 +192,7 @@ impl<P: Port> Core<P> {
     #[expect(clippy::too_many_arguments, reason = "what a lane is opened with")]
     pub(in crate::engine) fn new(
         port: P,
-        me: Pe,
+        (me, cookie): (Pe, Cookie),
         paths: PathTable,
         regions: RegionCache,
         watchdog: Watchdog,
@@ -208,6 +212,8 @@ impl<P: Port> Core<P> {
         let fast_limit = fast_limit.min(balance.balanced_from - 1);
         Self {
             me,
+            cookie,
+            sender: cookie.sender(me),
             segments: SegmentTable::new(sizes.segments, |token| port.context(token)),
             messages: MessageTable::new(sizes.messages),
             atomics: None,

@@ -27,6 +27,8 @@ pub struct RailCounters {
     pub reissued: u64,
     /// Messages that were sent on it and had to be sent again.
     pub resent: u64,
+    /// Messages that came to it and that no PE of the job has written.
+    pub foreign: u64,
 }
 
 /// What has gone between a lane and one peer since start, modulo 2^32 each. They are the counts by which

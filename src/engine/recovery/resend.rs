@@ -46,7 +46,7 @@ impl Recovery {
             return true;
         }
         loop {
-            let Core { streams, messages, port, rails, paths, watchdog, .. } = &mut *core;
+            let Core { streams, messages, port, rails, paths, watchdog, cookie, .. } = &mut *core;
             let Some(stream) = streams.find_mut(pe) else { return false };
             let Some(link) = stream.link.as_deref_mut() else { return false };
             let ack = link.ack();
@@ -60,7 +60,7 @@ impl Recovery {
             if rails[rail.index()].is_paused() {
                 return true;
             }
-            packet.number(seq, ack);
+            packet.number(*cookie, seq, ack);
             match port.send(rail, path.to, CONTROL, packet.bytes()) {
                 Ok(Posted::Yes) => {
                     rails[rail.index()].counters.resent += 1;

@@ -4,7 +4,7 @@ use crate::engine::ids::Pe;
 use crate::engine::wire::window::Seq;
 
 /// Version of the messages.
-pub const VERSION: u8 = 7;
+pub const VERSION: u8 = 8;
 
 /// Where a word or a payload is at the receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,6 +57,9 @@ impl Mark {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
+    /// Shorter than any head.
+    #[error("a message of {0} bytes")]
+    Head(usize),
     /// Shorter or longer than its kind.
     #[error("a message of kind {kind} with {len} bytes")]
     Length {
@@ -65,7 +68,7 @@ pub enum WireError {
         /// Its length.
         len: usize,
     },
-    /// From another version of this transport.
+    /// Not of this job, or from another version of this transport.
     #[error("a message of version {0}, this transport speaks version {VERSION}")]
     Version(u8),
     /// A kind that does not exist.

@@ -11,18 +11,20 @@
 use thiserror::Error;
 
 use crate::engine::ids::{Pe, RailId};
+use crate::engine::wire::cookie::SHARE_BYTES;
 use crate::engine::wire::handle::MAX_RAILS;
 use crate::engine::wire::offer::{Offer, Wish};
 
 /// Size of an encoded [`Hello`].
-pub const HELLO_BYTES: usize = 576;
+pub const HELLO_BYTES: usize = 592;
 
 /// Most bytes of a rail's address that the exchange carries. libfabric's longest, a string address
 /// of the shm provider, is below 256.
 pub const MAX_ADDRESS: usize = 512;
 
-const MAGIC: [u8; 8] = *b"nvlfhi\0\x04";
-const PROVIDER_AT: usize = 20;
+const MAGIC: [u8; 8] = *b"nvlfhi\0\x05";
+const SHARE_AT: usize = 20;
+const PROVIDER_AT: usize = SHARE_AT + SHARE_BYTES;
 const PROVIDER_BYTES: usize = 64;
 const LACKS_AT: usize = PROVIDER_AT + PROVIDER_BYTES;
 const LACKS_BYTES: usize = 192;
@@ -59,6 +61,8 @@ pub struct Hello {
     pub atomics: Offer,
     /// Why it cannot go on; cut to fit. None if it can.
     pub failure: Option<String>,
+    /// Its share of the job's cookie.
+    pub share: [u8; SHARE_BYTES],
 }
 
 /// Why a connection was not made.
@@ -140,6 +144,7 @@ impl Hello {
         bytes[15] = u8::from(*hardware);
         bytes[16] = u8::from(lacks.is_some());
         bytes[17] = u8::from(self.rail_health);
+        bytes[SHARE_AT..PROVIDER_AT].copy_from_slice(&self.share);
         put_text(&mut bytes[LACKS_AT..REASON_AT], lacks.as_deref().unwrap_or_default());
         put_text(&mut bytes[PROVIDER_AT..LACKS_AT], &self.provider);
         put_text(&mut bytes[REASON_AT..], self.failure.as_deref().unwrap_or_default());
@@ -172,6 +177,7 @@ impl Hello {
             rail_health: bytes[17] == 1,
             longest_address,
             failure: (bytes[9] == 1).then(|| text(&bytes[REASON_AT..])),
+            share: bytes[SHARE_AT..PROVIDER_AT].try_into().unwrap_or_default(),
         })
     }
 
@@ -340,6 +346,7 @@ mod tests {
             longest_address: 16,
             atomics: Offer { wish: Wish::Auto, hardware: false, lacks: None },
             failure: None,
+            share: *b"0123456789abcdef",
         }
     }
 

@@ -1,6 +1,7 @@
 //! Messages between proxy lanes, as bytes.
 //!
-//! Every message starts with the same 16 bytes; all numbers are little endian.
+//! Every message starts with the same 16 bytes, over which the [job's cookie](crate::engine::wire::cookie) lies; all
+//! numbers are little endian.
 //!
 //! | bytes | content |
 //! |---|---|
@@ -35,6 +36,8 @@
 use crate::engine::atomic::{Atomic, AtomicOp, Width};
 use crate::engine::ids::Pe;
 pub use crate::engine::port::packet::{MAX_MESSAGE, Packet};
+pub use crate::engine::wire::cookie::Cookie;
+use crate::engine::wire::cookie::Sender;
 pub use crate::engine::wire::format::{Mark, Spot, Tag, Ticket, VERSION, WireError};
 use crate::engine::wire::rails::Rails;
 use crate::engine::wire::staged::Staged;
@@ -127,24 +130,39 @@ pub struct Message<'a> {
     pub body: Body<'a>,
 }
 
+impl Body<'_> {
+    /// Whether it asks for something, and so has a number of its own.
+    pub(in crate::engine) fn is_request(&self) -> bool {
+        match self {
+            Body::Staged(staged) => staged.is_request(),
+            Body::Atomic { .. }
+            | Body::Fetch { .. }
+            | Body::PutSignal { .. }
+            | Body::CountedSignal { .. } => true,
+            Body::Ack | Body::AckRequest | Body::Reply { .. } | Body::Rails(_) => false,
+        }
+    }
+}
+
 impl Packet {
-    /// Writes number and acknowledgement into a message that is encoded already.
+    /// Writes number and acknowledgement into a message that is encoded already, with this cookie.
     #[inline]
-    pub fn number(&mut self, seq: Seq, ack: Seq) {
-        self.bytes[4..8].copy_from_slice(&seq.0.to_le_bytes());
-        self.bytes[8..12].copy_from_slice(&ack.0.to_le_bytes());
+    pub fn number(&mut self, cookie: Cookie, seq: Seq, ack: Seq) {
+        let (first, second) = cookie.read(u64::from(seq.0) << 32, ack.0.into());
+        self.bytes[4..8].copy_from_slice(&first.to_le_bytes()[4..]);
+        self.bytes[8..12].copy_from_slice(&second.to_le_bytes()[..4]);
     }
 
     /// Writes an atomic, with its numbers: of the message, and what it acknowledges.
     #[inline(always)]
     pub(in crate::engine) fn atomic(
         &mut self,
-        from: Pe,
+        sender: Sender,
         numbers: (Seq, Seq),
         at: Spot,
         atomic: &Atomic,
     ) {
-        self.head(KIND_ATOMIC, code_of(atomic), from, numbers, at.slot);
+        self.head(KIND_ATOMIC, code_of(atomic), sender, numbers, at.slot);
         put64(&mut self.bytes, 16, at.offset);
         put64(&mut self.bytes, 24, atomic.operand);
         self.len = ATOMIC;
@@ -155,7 +173,7 @@ impl Packet {
     #[inline(always)]
     pub(in crate::engine) fn put_signal(
         &mut self,
-        from: Pe,
+        sender: Sender,
         numbers: (Seq, Seq),
         at: Spot,
         atomic: &Atomic,
@@ -163,7 +181,7 @@ impl Packet {
         len: usize,
     ) -> &mut [u8] {
         let len = len.min(MAX_EAGER);
-        self.head(KIND_PUT_SIGNAL, code_of(atomic), from, numbers, at.slot);
+        self.head(KIND_PUT_SIGNAL, code_of(atomic), sender, numbers, at.slot);
         put64(&mut self.bytes, 16, at.offset);
         put64(&mut self.bytes, 24, atomic.operand);
         put64(&mut self.bytes, 32, u64::from(to.slot) | (len as u64) << 32);
@@ -174,13 +192,11 @@ impl Packet {
 
     /// Writes the first 16 bytes.
     #[inline(always)]
-    fn head(&mut self, kind: u8, code: u8, from: Pe, (seq, ack): (Seq, Seq), word: u32) {
-        let head = u64::from(VERSION | kind << 4)
-            | u64::from(code) << 8
-            | u64::from(from.0 as u16) << 16
-            | u64::from(seq.0) << 32;
-        put64(&mut self.bytes, 0, head);
-        put64(&mut self.bytes, 8, u64::from(ack.0) | u64::from(word) << 32);
+    fn head(&mut self, kind: u8, code: u8, sender: Sender, (seq, ack): (Seq, Seq), word: u32) {
+        let first = u64::from(kind) << 4 | u64::from(code) << 8 | u64::from(seq.0) << 32;
+        let (first, second) = sender.write(first, u64::from(ack.0) | u64::from(word) << 32);
+        put64(&mut self.bytes, 0, first);
+        put64(&mut self.bytes, 8, second);
     }
 }
 
@@ -216,11 +232,11 @@ impl<'a> Plain<'a> {
     /// [`Message::decode`] for these kinds, in few instructions. None for all others, and for what
     /// [`Message::decode`] refuses.
     #[inline(always)]
-    pub fn decode(bytes: &'a [u8]) -> Option<Self> {
+    pub fn decode(cookie: Cookie, bytes: &'a [u8]) -> Option<Self> {
         if bytes.len() < ATOMIC {
             return None;
         }
-        let (head, second) = (get64(bytes, 0), get64(bytes, 8));
+        let (head, second) = cookie.read(get64(bytes, 0), get64(bytes, 8));
         let code = (head >> 8) as u8;
         let op = AtomicOp::plain_from_code(i32::from(code & 0x1f))?;
         let width = *Width::ALL.get(usize::from(code >> 5 & 3))?;
@@ -256,8 +272,8 @@ const PUT_SIGNAL_HEAD_BYTE: u8 = VERSION | KIND_PUT_SIGNAL << 4;
 impl<'a> Message<'a> {
     /// Writes the message. A payload beyond [`MAX_EAGER`] is an error of the caller and is cut.
     #[inline]
-    pub fn encode(&self, packet: &mut Packet) {
-        let numbers = (self.seq, self.ack);
+    pub fn encode(&self, cookie: Cookie, packet: &mut Packet) {
+        let (sender, numbers) = (cookie.sender(self.from), (self.seq, self.ack));
         let bytes = &mut packet.bytes;
         let mut code = 0;
         let mut word = 0;
@@ -265,7 +281,7 @@ impl<'a> Message<'a> {
             Body::Ack => (KIND_ACK, HEAD),
             Body::AckRequest => (KIND_ACK_REQUEST, HEAD),
             Body::Atomic { at, atomic } => {
-                return packet.atomic(self.from, numbers, at, &atomic);
+                return packet.atomic(sender, numbers, at, &atomic);
             }
             Body::Fetch { at, atomic, ticket, place } => {
                 (code, word) = (code_of(&atomic), at.slot);
@@ -282,7 +298,7 @@ impl<'a> Message<'a> {
             }
             Body::PutSignal { at, atomic, to, payload } => {
                 debug_assert!(payload.len() <= MAX_EAGER);
-                let room = packet.put_signal(self.from, numbers, at, &atomic, to, payload.len());
+                let room = packet.put_signal(sender, numbers, at, &atomic, to, payload.len());
                 return room.copy_from_slice(&payload[..room.len()]);
             }
             Body::CountedSignal { at, atomic, tag, segments } => {
@@ -294,38 +310,37 @@ impl<'a> Message<'a> {
             }
             Body::Rails(rails) => {
                 let (code, word) = rails.encode(packet);
-                return packet.head(KIND_ACK, code, self.from, numbers, word);
+                return packet.head(KIND_ACK, code, sender, numbers, word);
             }
             Body::Staged(staged) => {
                 let (kind, word) = staged.encode(packet);
-                return packet.head(kind, 0, self.from, numbers, word);
+                return packet.head(kind, 0, sender, numbers, word);
             }
         };
-        packet.head(kind, code, self.from, numbers, word);
+        packet.head(kind, code, sender, numbers, word);
         packet.len = len;
     }
 
-    /// Reads a message that came from another process.
+    /// Reads a message that came from another process of the job with this cookie.
     ///
     /// # Errors
     /// What is wrong with the bytes. Nothing of a refused message may be used.
     #[inline]
-    pub fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
+    pub fn decode(cookie: Cookie, bytes: &'a [u8]) -> Result<Self, WireError> {
         let len = bytes.len();
         if len < HEAD {
-            let kind = bytes.first().map_or(0, |byte| byte >> 4);
-            return Err(WireError::Length { kind, len });
+            return Err(WireError::Head(len));
         }
-        let (version, kind, code) = (bytes[0] & 0xf, bytes[0] >> 4, bytes[1]);
+        let (head, second) = cookie.read(get64(bytes, 0), get64(bytes, 8));
+        let (version, kind, code) = (head as u8 & 0xf, head as u8 >> 4, (head >> 8) as u8);
         if version != VERSION {
             return Err(WireError::Version(version));
         }
         let exactly = |expected: usize| {
             if len == expected { Ok(()) } else { Err(WireError::Length { kind, len }) }
         };
-        let head = get64(bytes, 0);
         let seq = Seq((head >> 32) as u32);
-        let word = (get64(bytes, 8) >> 32) as u32;
+        let word = (second >> 32) as u32;
         let atomic = |fetches: bool| {
             let (op, width) = (code & 0x1f, code >> 5 & 3);
             let op = AtomicOp::from_code(i32::from(op)).filter(|op| op.fetches() == fetches);
@@ -339,11 +354,19 @@ impl<'a> Message<'a> {
         };
         let zero = |rest: u64| if rest == 0 { Ok(()) } else { Err(WireError::Reserved { kind }) };
         let body = match kind {
-            KIND_ACK if code != 0 => Body::Rails(Rails::decode(kind, code, word, bytes)?),
+            KIND_ACK if code != 0 => {
+                zero(seq.0.into())?;
+                Body::Rails(Rails::decode(kind, code, word, bytes)?)
+            }
             KIND_ACK | KIND_ACK_REQUEST => {
                 exactly(HEAD)?;
                 zero(u64::from(code) | u64::from(word))?;
-                if kind == KIND_ACK { Body::Ack } else { Body::AckRequest }
+                if kind == KIND_ACK_REQUEST {
+                    Body::AckRequest
+                } else {
+                    zero(seq.0.into())?;
+                    Body::Ack
+                }
             }
             KIND_ATOMIC => {
                 exactly(ATOMIC)?;
@@ -395,12 +418,7 @@ impl<'a> Message<'a> {
                 Body::Staged(staged.ok_or(WireError::Kind(kind))?)
             }
         };
-        Ok(Message {
-            from: Pe((head >> 16) as u32 & 0xffff),
-            seq,
-            ack: Seq(get64(bytes, 8) as u32),
-            body,
-        })
+        Ok(Message { from: Pe((head >> 16) as u32 & 0xffff), seq, ack: Seq(second as u32), body })
     }
 }
 

@@ -1,5 +1,6 @@
 //! Bytes that PEs exchange: messages, memory handles, and what they tell one another when they connect.
 
+pub mod cookie;
 pub mod format;
 pub mod handle;
 pub mod handshake;

@@ -87,7 +87,7 @@ impl Received {
         if seq.is_before(self.next) {
             return Arrival::Duplicate;
         }
-        if seq.after(self.next) >= WINDOW {
+        if self.is_beyond(seq) {
             return Arrival::Beyond;
         }
         let (word, bit) = Self::place(seq);
@@ -96,6 +96,11 @@ impl Received {
         }
         self.seen[word] |= bit;
         Arrival::New
+    }
+
+    /// Whether a number is too far ahead for any correct sender.
+    pub fn is_beyond(&self, seq: Seq) -> bool {
+        !seq.is_before(self.next) && seq.after(self.next) >= WINDOW
     }
 
     /// Clears a number's bit and says whether it was set.

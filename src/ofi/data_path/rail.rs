@@ -10,7 +10,7 @@ use crate::ofi::discovery::device::Device;
 use crate::ofi::discovery::message_order::MessageOrder;
 use crate::ofi::discovery::remote_data::RemoteData;
 use crate::ofi::objects::contexts::Contexts;
-use crate::ofi::objects::domain::Domain;
+use crate::ofi::objects::domain::{Domain, Keys};
 use crate::ofi::objects::endpoint::Endpoint;
 use crate::ofi::objects::fabric::Fabrics;
 use crate::ofi::objects::memory_region::{Region, Way};
@@ -89,7 +89,11 @@ impl Rail {
             });
         }
         let fabric = fabrics.of(info)?;
-        let domain = Arc::new(Domain::open(fabric, Arc::clone(info))?);
+        let domain = Arc::new(Domain::open(
+            fabric,
+            Arc::clone(info),
+            Keys::new(*device.profile.random_keys),
+        )?);
         let receives = match receives {
             Receives::Messages => info.rx_size().clamp(1, RECEIVES),
             Receives::Nothing => 0,

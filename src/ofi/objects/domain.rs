@@ -41,14 +41,41 @@ impl Gate {
     }
 }
 
+/// Keys for regions where the provider does not choose them. Never used twice: a peer may hold the key of a region
+/// that is gone.
+#[derive(Debug)]
+pub(crate) enum Keys {
+    /// From one on.
+    Counted(AtomicU64),
+    /// Whoever reaches the rail's port, and does not know one, reaches no memory.
+    Random,
+}
+
+impl Keys {
+    /// Random ones, or those that are counted.
+    pub(crate) fn new(random: bool) -> Self {
+        if random { Self::Random } else { Self::Counted(AtomicU64::new(1)) }
+    }
+
+    fn next(&self) -> Result<u64, PortError> {
+        match self {
+            Self::Counted(next) => Ok(next.fetch_add(1, Ordering::Relaxed)),
+            // Two alike, or one that means none, come up once in 2^60 or so.
+            Self::Random => getrandom::u64().map_err(|error| PortError {
+                call: "drawing a key for memory",
+                code: error.raw_os_error().unwrap_or_default(),
+                text: error.to_string(),
+            }),
+        }
+    }
+}
+
 /// Owner of a `fid_domain`.
 #[derive(Debug)]
 pub(crate) struct Domain {
     raw: NonNull<fid_domain>,
     gate: Gate,
-    /// Keys for regions where the provider does not choose them. Never used twice: a peer may hold
-    /// the key of a region that is gone.
-    next_key: AtomicU64,
+    keys: Keys,
     info: Arc<Info>,
     _fabric: Arc<Fabric>,
 }
@@ -59,7 +86,11 @@ unsafe impl Send for Domain {}
 unsafe impl Sync for Domain {}
 
 impl Domain {
-    pub(crate) fn open(fabric: Arc<Fabric>, info: Arc<Info>) -> Result<Self, PortError> {
+    pub(crate) fn open(
+        fabric: Arc<Fabric>,
+        info: Arc<Info>,
+        keys: Keys,
+    ) -> Result<Self, PortError> {
         let mut raw = ptr::null_mut();
         // SAFETY: the fabric is open, and the info comes from the same library.
         let code = unsafe { fi_domain(fabric.as_ptr(), info.as_ptr(), &mut raw, ptr::null_mut()) };
@@ -68,7 +99,7 @@ impl Domain {
         Ok(Self {
             raw: opened(raw, "fi_domain")?,
             gate: Gate(gated.then(|| Arc::new(Mutex::new(())))),
-            next_key: AtomicU64::new(1),
+            keys,
             info,
             _fabric: fabric,
         })
@@ -91,8 +122,8 @@ impl Domain {
     }
 
     /// The key to ask for when registering.
-    pub(crate) fn next_key(&self) -> u64 {
-        if self.has(FI_MR_PROV_KEY) { 0 } else { self.next_key.fetch_add(1, Ordering::Relaxed) }
+    pub(crate) fn next_key(&self) -> Result<u64, PortError> {
+        if self.has(FI_MR_PROV_KEY) { Ok(0) } else { self.keys.next() }
     }
 
     pub(crate) fn addressing(&self) -> Addressing {

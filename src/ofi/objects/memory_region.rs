@@ -113,7 +113,7 @@ impl Region {
         if access == Access::LocalAndRemote {
             attr.access |= FI_REMOTE_WRITE;
         }
-        attr.requested_key = domain.next_key();
+        attr.requested_key = domain.next_key()?;
 
         let mut raw = ptr::null_mut();
         let gate = domain.gate().enter();

@@ -37,6 +37,10 @@ facts! {
     /// without a doorbell.
     batches: Option<Version> = None, "whether a refused post leaves others without a doorbell has not been examined";
 
+    /// Keys of memory are the process' to choose, any 64 bits, and so cannot be guessed. Else they are counted: there may be
+    /// few, or small ones may be better.
+    random_keys: bool = false, "whether it takes any 64 bits for a key has not been examined";
+
     /// It is asked for device memory without the user insisting.
     device_memory: bool = false, "whether it moves device memory without waiting for kernels has not been examined";
     /// Where it needs CUDA's copies, then for few bytes only; the rest is the NIC's.

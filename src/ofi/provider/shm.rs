@@ -23,6 +23,11 @@ pub(super) const SHM: Profile = Profile {
         "the data was seen to be there before what is told of it",
         "tests/ofi/remote_data.rs, libfabric 1.17 and 2.5.1",
     ),
+    random_keys: Fact::seen(
+        true,
+        "it takes any 64 bits for a key",
+        "tests/ofi, libfabric 1.17 and 2.5.1",
+    ),
     // It gives the buffer of a non-fetching atomic back twice when it was posted with FI_DELIVERY_COMPLETE, at the
     // target and at the initiator, and crashes when two operations have got the same one. A fetching atomic is
     // complete when it is delivered anyway.

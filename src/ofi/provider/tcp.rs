@@ -18,6 +18,8 @@ const REMOTE_DATA: Fact<bool> = Fact::seen(
     "the data was seen to be there before what is told of it",
     "tests/ofi/remote_data.rs, libfabric 1.17 and 2.5.1",
 );
+const RANDOM_KEYS: Fact<bool> =
+    Fact::seen(true, "it takes any 64 bits for a key", "tests/ofi, libfabric 1.17 and 2.5.1");
 const DEVICE_MEMORY: Fact<bool> =
     Fact::code(false, "sockets copy, and it offers no FI_HMEM", "libfabric 2.6: prov/tcp/src");
 const STRIPING: Fact<Striping> = Fact::seen(
@@ -37,6 +39,7 @@ pub(super) const TCP: Profile = Profile {
     ),
     messages_follow_writes: FOLLOW,
     remote_data: REMOTE_DATA,
+    random_keys: RANDOM_KEYS,
     device_memory: DEVICE_MEMORY,
     reopening: Fact::seen(
         Reopening::Shown,
@@ -55,6 +58,7 @@ pub(super) const TCP_RXM: Profile = Profile {
     avoids_auto: rxm::AVOIDS_AUTO,
     messages_follow_writes: FOLLOW,
     remote_data: REMOTE_DATA,
+    random_keys: RANDOM_KEYS,
     device_memory: DEVICE_MEMORY,
     reopening: rxm::REOPENING,
     striping: STRIPING,

@@ -12,7 +12,7 @@ use test_support::seeds::for_seeds;
 
 use super::{Targets, race, random_script, random_shape};
 use crate::as_entry::AsEntry as _;
-use crate::job::{Job, Random, Shape};
+use crate::job::{Job, Random, Shape, cookie};
 
 fn native(random: &mut Random) -> Shape {
     Shape { native: true, ..random_shape(random) }
@@ -253,7 +253,8 @@ fn no_message_changes_a_word_beside_the_fabric() {
         // The first makes the sender known, so that there is a fast path for what follows.
         for body in [Body::Ack, body] {
             let mut packet = Packet::EMPTY;
-            Message { from: Pe(0), seq: first, ack: first, body }.encode(&mut packet);
+            let seq = if body == Body::Ack { Seq(0) } else { first };
+            Message { from: Pe(0), seq, ack: first, body }.encode(cookie(), &mut packet);
             job.fabric.forge_message(Pe(1), RailId(0), packet.bytes());
         }
         let error = (0..10).find_map(|_| job.members[1].lane.progress().err()).unwrap().to_string();

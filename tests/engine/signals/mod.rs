@@ -16,12 +16,12 @@ use nvshmem_transport_libfabric::engine::request::{AtomicRequest, PutSignalReque
 use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
 use nvshmem_transport_libfabric::engine::signal::counted::TAGS;
 use nvshmem_transport_libfabric::engine::wire::handle::HandleBytes;
-use nvshmem_transport_libfabric::engine::wire::message::{Body, Message, Packet, Ticket};
+use nvshmem_transport_libfabric::engine::wire::message::{Body, Cookie, Message, Packet, Ticket};
 use nvshmem_transport_libfabric::engine::wire::window::Seq;
 use test_support::seeds::for_seeds;
 
 use crate::as_entry::AsEntry as _;
-use crate::job::{Job, Member, Random, Shape, random_lonely, random_rates, random_spread};
+use crate::job::{Job, Member, Random, Shape, cookie, random_lonely, random_rates, random_spread};
 
 /// Where the peers' heaps are.
 pub(crate) struct Targets(pub(crate) Vec<(usize, HandleBytes)>);
@@ -445,14 +445,63 @@ fn more_messages_than_any_window_go_through_a_depth_of_one() {
     assert_eq!(fabric.load(Pe(1), base, 8), 5500u64.to_le_bytes());
 }
 
+/// What comes from outside of the job, and whoever can reach a port can send that, is dropped and counted. The job goes on.
 #[test]
-fn messages_that_no_lane_has_sent_are_errors_and_change_nothing() {
+fn messages_from_outside_of_the_job_are_dropped() {
     let first = Seq(u32::MAX - 99);
+    let uncovered = |from, seq| {
+        let mut packet = Packet::EMPTY;
+        let atomic =
+            Atomic { op: AtomicOp::Set, width: Width::Eight, float: false, operand: 7, compare: 0 };
+        let at = nvshmem_transport_libfabric::engine::wire::message::Spot { slot: 0, offset: 0 };
+        let body = Body::Atomic { at, atomic };
+        Message { from: Pe(from), seq, ack: first, body }.encode(Cookie::NONE, &mut packet);
+        packet.bytes().to_vec()
+    };
+    let mut late = atomic_message(0, first, 0, 0);
+    late.truncate(31);
     let forged = [
         ("empty", Vec::new()),
+        ("short", vec![0; 15]),
         ("noise", vec![0xff; 40]),
+        ("cut", late),
+        ("without the cookie", uncovered(0, first)),
+        ("without the cookie, from nowhere", uncovered(9, Seq(0))),
         ("unknown PE", atomic_message(9, first, 0, 0)),
         ("out of the window", atomic_message(0, Seq(5000), 0, 0)),
+        ("acknowledges what was not sent", {
+            let mut packet = Packet::EMPTY;
+            let ack = first.next();
+            let message = Message { from: Pe(0), seq: Seq(0), ack, body: Body::Ack };
+            message.encode(cookie(), &mut packet);
+            packet.bytes().to_vec()
+        }),
+    ];
+    let mut job = Job::new(3, &Shape::default(), Script::default());
+    let targets = Targets::of(&job);
+    let heap = job.heap(1, 0, job.heap);
+    for (number, (what, bytes)) in forged.iter().enumerate() {
+        job.fabric.forge_message(Pe(1), RailId(1), bytes);
+        for _ in 0..10 {
+            job.members[1].lane.progress().unwrap_or_else(|error| panic!("{what}: {error}"));
+        }
+        assert_eq!(job.heap(1, 0, job.heap), heap, "{what}");
+        let foreign: Vec<u64> = job.members[1].lane.counters().map(|rail| rail.foreign).collect();
+        assert_eq!(foreign, [0, number as u64 + 1], "{what}");
+    }
+    // The genuine first message is not taken for one that was there before.
+    job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
+    while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
+        job.members[1].lane.progress().unwrap();
+        job.members[0].lane.progress().unwrap();
+    }
+    assert_ne!(job.heap(1, 0, 8), heap[..8]);
+}
+
+#[test]
+fn requests_that_no_lane_has_sent_are_errors_and_change_nothing() {
+    let first = Seq(u32::MAX - 99);
+    let forged = [
         ("unknown region", atomic_message(0, first, 77, 0)),
         ("outside", atomic_message(0, first, 0, 1 << 20)),
         ("not aligned", atomic_message(0, first, 0, 3)),
@@ -541,7 +590,7 @@ fn atomic_message(from: u32, seq: Seq, slot: u32, offset: u64) -> Vec<u8> {
 fn message(from: u32, seq: Seq, body: Body<'_>) -> Vec<u8> {
     let mut packet = Packet::EMPTY;
     let ack = Seq(u32::MAX - 99);
-    Message { from: Pe(from), seq, ack, body }.encode(&mut packet);
+    Message { from: Pe(from), seq, ack, body }.encode(cookie(), &mut packet);
     packet.bytes().to_vec()
 }
 

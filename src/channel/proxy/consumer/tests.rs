@@ -18,6 +18,7 @@ use crate::engine::rails::balance::Spread;
 use crate::engine::rails::paths::{Path, PathTable};
 use crate::engine::signal::counted::TAGS;
 use crate::engine::state::regions::{LaneKind, RegionTable};
+use crate::engine::wire::cookie::Cookie;
 use crate::engine::wire::handle::HandleBytes;
 
 const LEN: usize = 1 << 17;
@@ -77,6 +78,7 @@ impl Pair {
             handles.push(table.register(base, LEN, Access::LocalAndRemote).unwrap());
             let config = LaneConfig {
                 me,
+                cookie: Cookie::of([*b"0123456789abcdef"]),
                 kind: LaneKind::Proxy,
                 paths: paths(pe),
                 regions: table.index(),

@@ -11,6 +11,7 @@ use nvshmem_transport_libfabric::engine::port::{
 use nvshmem_transport_libfabric::engine::rails::balance::Spread;
 use nvshmem_transport_libfabric::engine::rails::paths::{Path, PathTable};
 use nvshmem_transport_libfabric::engine::state::regions::{LaneKind, RegionTable};
+use nvshmem_transport_libfabric::engine::wire::cookie::Cookie;
 
 #[derive(Debug)]
 pub(crate) struct Null {
@@ -38,6 +39,7 @@ impl Null {
         let path = Path { to: PeerAddr(0), remote: RailId(0) };
         let config = LaneConfig {
             me: Pe(0),
+            cookie: Cookie::of([*b"0123456789abcdef"]),
             kind: LaneKind::Proxy,
             paths: PathTable::new(&vec![path; n_pes as usize], 1),
             regions: regions.index(),
