@@ -285,7 +285,8 @@ fn insert_lane(
     Ok(unreached.fold(table, |table, (pe, rail)| table.without(pe, rail)))
 }
 
-/// The addresses of the peers' rails that send to one of ours, beside those it sends to.
+/// The addresses of the peers' rails that send to one of ours, beside those it sends to. A peer's host lane is on the
+/// device of its first rail, and chooses for itself: where NICs have to know each other, they know devices.
 fn senders<'a>(
     mine: &[RailAddress],
     rail: RailId,
@@ -294,8 +295,10 @@ fn senders<'a>(
 ) -> Vec<&'a [u8]> {
     let mut senders = Vec::new();
     for (pe, (peer, known)) in peers.iter().zip(known).enumerate() {
+        let pe = Pe(pe as u32);
+        let host = remote_rail(pe, &peer.0[..1], RailId(0), mine) == rail;
         for theirs in (0..peer.0.len()).map(|at| RailId(at as u8)) {
-            let sends = remote_rail(Pe(pe as u32), &peer.0, theirs, mine) == rail;
+            let sends = remote_rail(pe, &peer.0, theirs, mine) == rail || theirs.0 == 0 && host;
             if sends && theirs != *known {
                 senders.push(peer.0[theirs.index()].address.as_slice());
             }

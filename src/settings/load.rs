@@ -268,6 +268,7 @@ mod tests {
     fn every_setting_is_read() {
         let variables = [
             ("NVSHMEM_LIBFABRIC_PROVIDER", "TCP;OFI_RXM"),
+            ("NVSHMEM_LIBFABRIC_FABRIC", "127.0.0.0/8"),
             ("NVSHMEM_LIBFABRIC_DEVICES", "127.0.0.1,127.0.0.2"),
             ("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", "2"),
             ("NVSHMEM_LIBFABRIC_PROGRESS", "manual"),
@@ -306,6 +307,7 @@ mod tests {
         let (settings, notices) = load(&variables).unwrap();
         assert_eq!(notices, []);
         assert_eq!(settings.provider, Provider::TcpRxm);
+        assert_eq!(settings.fabric.as_deref(), Some("127.0.0.0/8"));
         assert_eq!(
             settings.devices,
             Devices::Include(vec!["127.0.0.1".into(), "127.0.0.2".into()])

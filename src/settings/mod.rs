@@ -24,6 +24,8 @@ pub use load::{Notice, Row, Source, Sources};
 pub struct Settings {
     /// `NVSHMEM_LIBFABRIC_PROVIDER`: which libfabric provider to use. Default `auto`.
     pub provider: Provider,
+    /// `NVSHMEM_LIBFABRIC_FABRIC`: the one fabric to use. Default `auto`, which is none.
+    pub fabric: Option<String>,
     /// `NVSHMEM_LIBFABRIC_DEVICES`: which devices become rails, and in which order. Default: all.
     pub devices: Devices,
     /// `NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE`: most rails of one PE, 1 to 32. Default 16.
@@ -118,6 +120,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             provider: Provider::Auto,
+            fabric: None,
             devices: Devices::Any,
             max_nic_per_pe: 16,
             progress: Progress::Auto,

@@ -93,6 +93,18 @@ pub(super) const TABLE: &[Setting] = &[
         show: |settings| name_of(settings.provider),
     },
     Setting {
+        name: "NVSHMEM_LIBFABRIC_FABRIC",
+        accepts: || String::from("auto, or the name of one of libfabric's fabrics"),
+        doc: "The fabric to use, where a provider has several for the same devices. `auto` takes the first \
+              that answers: with efa `efa-direct`, which is the NIC itself, and `efa`, which does in software \
+              what an older NIC cannot.",
+        set: |settings, text| {
+            settings.fabric = (text != "auto").then(|| String::from(text));
+            Ok(())
+        },
+        show: |settings| settings.fabric.clone().unwrap_or_else(|| String::from("auto")),
+    },
+    Setting {
         name: "NVSHMEM_LIBFABRIC_DEVICES",
         accepts: || {
             String::from(

@@ -8,7 +8,7 @@ use std::ptr::{self, NonNull};
 use libfabric_sys::{
     FI_ATOMIC, FI_CONTEXT, FI_CONTEXT2, FI_DELIVERY_COMPLETE, FI_ENOMEM, FI_EP_RDM, FI_HMEM,
     FI_MR_ALLOCATED, FI_MR_ENDPOINT, FI_MR_HMEM, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR,
-    FI_MSG, FI_NUMERICHOST, FI_PROGRESS_AUTO, FI_PROGRESS_MANUAL, FI_RMA, FI_SOURCE,
+    FI_MSG, FI_NUMERICHOST, FI_PROGRESS_AUTO, FI_PROGRESS_MANUAL, FI_RMA, FI_RX_CQ_DATA, FI_SOURCE,
     FI_THREAD_COMPLETION, FI_THREAD_DOMAIN, FI_THREAD_SAFE, Library, fi_info,
 };
 
@@ -90,19 +90,20 @@ pub(crate) enum Reaching {
     Devices,
 }
 
-/// Asks libfabric for the endpoints of one provider, of all its devices or at one source address.
+/// Asks libfabric for the endpoints of one provider, of all its devices or at one source address, of any fabric or of one.
 ///
 /// # Errors
 /// What `fi_getinfo` answered. An answer that names other providers only is an empty list.
 pub(crate) fn query(
     library: &'static Library,
     profile: &'static Profile,
+    fabric: Option<&str>,
     demand: Demand,
     reaching: Reaching,
     source: Option<IpAddr>,
 ) -> Result<Vec<Info>, PortError> {
     let out_of_memory = || port_error(library, "fi_dupinfo", FI_ENOMEM.into());
-    let hints = Hints::new(library, profile, demand, reaching).ok_or_else(out_of_memory)?;
+    let hints = Hints::new(library, profile, fabric, demand, reaching).ok_or_else(out_of_memory)?;
     let node = source.map(|ip| CString::new(ip.to_string()).unwrap_or_default());
     let (node, flags) = match &node {
         Some(node) => (node.as_ptr(), FI_SOURCE | FI_NUMERICHOST),
@@ -120,7 +121,9 @@ pub(crate) fn query(
     while !entry.is_null() {
         // SAFETY: an entry of the live list.
         if let Some(info) = unsafe { Info::copy(library, entry) } {
-            if info.provider() == profile.name {
+            if info.provider() == profile.name
+                && fabric.is_none_or(|name| name == info.fabric_name())
+            {
                 infos.push(info);
             }
         }
@@ -142,21 +145,29 @@ impl Hints {
     fn new(
         library: &'static Library,
         profile: &'static Profile,
+        fabric: Option<&str>,
         demand: Demand,
         reaching: Reaching,
     ) -> Option<Self> {
         let hints = Self { library, raw: NonNull::new(library.allocinfo())? };
         let name = CString::new(profile.name).ok()?;
+        let fabric = fabric.map(CString::new).transpose().ok()?;
         // SAFETY: an info from fi_dupinfo(NULL) has all its attributes allocated and zeroed. The
-        // name must come from malloc, since fi_freeinfo frees it.
+        // names must come from malloc, since fi_freeinfo frees them.
         unsafe {
             let info = hints.raw.as_ptr();
             (*(*info).fabric_attr).prov_name = libc::strdup(name.as_ptr());
+            if let Some(fabric) = &fabric {
+                (*(*info).fabric_attr).name = libc::strdup(fabric.as_ptr());
+            }
             if demand == Demand::Provider {
                 return Some(hints);
             }
             (*info).caps = FI_MSG | FI_RMA;
             (*info).mode = FI_CONTEXT | FI_CONTEXT2;
+            if *profile.data_takes_receives {
+                (*info).mode |= FI_RX_CQ_DATA;
+            }
             (*(*info).ep_attr).type_ = FI_EP_RDM;
             let domain = (*info).domain_attr;
             (*domain).mr_mode =

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use libfabric_sys::{FI_DELIVERY_COMPLETE, Library};
 use log::{debug, info};
 
+use crate::engine::port::PortError;
 use crate::ofi::discovery::device::Device;
 use crate::ofi::discovery::interface::{Interface, is_local};
 use crate::ofi::discovery::query::{Demand, Reaching, Step, query, wants_atomics};
@@ -153,16 +154,33 @@ fn examine(
         reason,
     };
 
-    let Answer { demand, reaching, step, infos } = match ask(library, profile, settings, kinds) {
-        Ok(answer) => answer,
-        Err(reason) => {
-            refusals.push(refuse(None, reason));
-            return Ok(None);
-        }
+    let fabrics: Vec<Option<&str>> = match (&settings.fabric, *profile.fabrics) {
+        (Some(named), _) => vec![Some(named)],
+        (None, []) => vec![None],
+        (None, preferred) => preferred.iter().map(|fabric| Some(*fabric)).collect(),
     };
+    let mut answer = None;
+    for fabric in fabrics {
+        match ask(library, profile, fabric, settings, kinds) {
+            Ok(found) => {
+                answer = Some((fabric, found));
+                break;
+            }
+            Err(reason) => {
+                refusals.push(refuse(fabric.map(|name| format!("fabric {name}")), reason))
+            }
+        }
+    }
+    let Some((fabric, Answer { demand, reaching, step, infos })) = answer else {
+        return Ok(None);
+    };
+    if let Some(fabric) = fabric {
+        let why = if settings.fabric.is_some() { "as asked for" } else { profile.fabrics.why };
+        info!("provider {}: fabric {fabric}: {why}", profile.name);
+    }
     let mut usable = Vec::new();
     for info in infos {
-        match reason_against(profile, &info) {
+        match reason_against(&info) {
             Some(reason) => refusals.push(refuse(Some(info.domain_name()), reason)),
             None => usable.push(info),
         }
@@ -205,7 +223,7 @@ fn examine(
                 Some(info) => Ok(info),
                 None => Err(String::from("taken already")),
             },
-            Source::Address(ip) => at_address(library, profile, demand, reaching, ip),
+            Source::Address(ip) => at_address(library, profile, fabric, demand, reaching, ip),
         };
         match info {
             Ok(info) => {
@@ -237,17 +255,19 @@ struct Answer {
 fn ask(
     library: &'static Library,
     profile: &'static Profile,
+    fabric: Option<&str>,
     settings: &Settings,
     kinds: MemoryKinds,
 ) -> Result<Answer, String> {
-    match query(library, profile, Demand::Provider, Reaching::Host, None) {
+    match query(library, profile, None, Demand::Provider, Reaching::Host, None) {
         Ok(infos) if !infos.is_empty() => {}
         Ok(_) => return Err(String::from("this libfabric does not have it on this machine")),
         Err(error) => {
             return Err(format!("this libfabric does not have it on this machine ({error})"));
         }
     }
-    match query(library, profile, Demand::Rma, Reaching::Host, None) {
+    let query = |demand, reaching| query(library, profile, fabric, demand, reaching, None);
+    match query(Demand::Rma, Reaching::Host) {
         Ok(infos) if !infos.is_empty() => {}
         _ => {
             return Err(format!(
@@ -266,7 +286,8 @@ fn ask(
     // With atomics first, where they are wanted; connecting finds out whether all PEs have them. With
     // device memory before without: what it costs, staging costs more.
     let atomics = wants_atomics(settings, profile);
-    let devices = offers_devices(library, profile, settings, kinds);
+    let devices =
+        offers_devices(profile, settings, kinds, || query(Demand::Rma, Reaching::Devices));
     for with_atomics in [true, false] {
         for reaching in [Reaching::Devices, Reaching::Host] {
             if with_atomics && !atomics || reaching == Reaching::Devices && !devices {
@@ -274,7 +295,7 @@ fn ask(
             }
             for &step in &ladder {
                 let demand = if with_atomics { Demand::Atomics(step) } else { Demand::Full(step) };
-                match query(library, profile, demand, reaching, None) {
+                match query(demand, reaching) {
                     Ok(infos) if !infos.is_empty() => {
                         return Ok(Answer { demand, reaching, step, infos });
                     }
@@ -296,10 +317,10 @@ fn ask(
 /// Whether the provider is to be asked for device memory. One question in advance spares all steps of
 /// the ladder where the answer is no.
 fn offers_devices(
-    library: &'static Library,
     profile: &'static Profile,
     settings: &Settings,
     kinds: MemoryKinds,
+    ask: impl FnOnce() -> Result<Vec<Info>, PortError>,
 ) -> bool {
     if kinds == MemoryKinds::Host {
         return false;
@@ -313,7 +334,7 @@ fn offers_devices(
         GpuDirect::Auto if !*profile.device_memory => return not_asked(profile.device_memory.why),
         _ => {}
     }
-    let refusal = match query(library, profile, Demand::Rma, Reaching::Devices, None) {
+    let refusal = match ask() {
         Ok(infos) if !infos.is_empty() => return true,
         Ok(_) => String::from("only other providers answered"),
         Err(error) => error.to_string(),
@@ -326,6 +347,7 @@ fn offers_devices(
 fn at_address(
     library: &'static Library,
     profile: &'static Profile,
+    fabric: Option<&str>,
     demand: Demand,
     reaching: Reaching,
     ip: IpAddr,
@@ -334,20 +356,17 @@ fn at_address(
     if !is_local(ip) {
         return Err(String::from("not an address of this host"));
     }
-    let infos =
-        query(library, profile, demand, reaching, Some(ip)).map_err(|error| error.to_string())?;
+    let infos = query(library, profile, fabric, demand, reaching, Some(ip));
+    let infos = infos.map_err(|error| error.to_string())?;
     let mut usable = infos.into_iter().filter(|info| info.source_ip() == Some(ip));
-    match usable.find(|info| reason_against(profile, info).is_none()) {
+    match usable.find(|info| reason_against(info).is_none()) {
         Some(info) => Ok(info),
         None => Err(String::from("the provider has no endpoint at this address")),
     }
 }
 
 /// Why an answer cannot be used, although it came to the full demand.
-fn reason_against(profile: &Profile, info: &Info) -> Option<String> {
-    if profile.refused_fabric.is_some_and(|refused| info.fabric_name() == refused) {
-        return Some(profile.refused_fabric.why.to_owned());
-    }
+fn reason_against(info: &Info) -> Option<String> {
     if info.tx_op_flags() & FI_DELIVERY_COMPLETE == 0 {
         return Some(String::from("it answers without FI_DELIVERY_COMPLETE"));
     }

@@ -12,10 +12,16 @@ pub(super) const EFA: Profile = Profile {
         "it is an RDMA device of the kernel, and domains are called after it and the type of endpoint",
         "libfabric 2.6: prov/efa/src/efa_domain.h",
     ),
-    refused_fabric: Fact::manual(
-        Some("efa-direct"),
-        "efa-direct completes writes before they are delivered",
-        "fi_efa(7)",
+    fabrics: Fact::code(
+        &["efa-direct", "efa"],
+        "efa-direct is the NIC itself, for NICs that read and write memory; efa does in software what others cannot, and \
+         a write of the NIC is no more complete there",
+        "libfabric 2.5: prov/efa/src/efa_prov_info.c, prov/efa/src/rdm/efa_rdm_rma.c",
+    ),
+    data_takes_receives: Fact::code(
+        true,
+        "else efa-direct does no RMA where the NIC, or the build, does not know unsolicited receives",
+        "libfabric 2.5: prov/efa/src/efa_user_info.c",
     ),
     progress_thread: Fact::manual(None, "it has no progress thread", "fi_efa(7)"),
     messages_follow_writes: Fact::code(

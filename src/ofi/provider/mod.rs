@@ -45,7 +45,7 @@ mod tests {
 
     /// The profiles, each once, with the facts in which they differ from the cautious one.
     const DIFFER: [(Provider, &[&str]); 6] = [
-        (Provider::Efa, &["nic", "refused_fabric", "device_memory", "dma_bufs"]),
+        (Provider::Efa, &["nic", "fabrics", "data_takes_receives", "device_memory", "dma_bufs"]),
         (
             Provider::Cxi,
             &[

@@ -15,8 +15,10 @@ facts! {
     separate_rails: bool = false, "its rails reach what libfabric says is of one fabric";
     /// Where the kernel lists its NICs, for those that read and write memory by themselves.
     nic: Option<Nic> = None, "nothing of it is known to read memory by itself";
-    /// A fabric of it whose answers are not taken.
-    refused_fabric: Option<&'static str> = None, "all its fabrics are taken";
+    /// Its fabrics by preference, where several are ways to the same devices.
+    fabrics: &'static [&'static str] = &[], "its devices are of one fabric each";
+    /// Where remote data takes a receive, it may say so (`FI_RX_CQ_DATA`). It gets none from us, so this costs nothing.
+    data_takes_receives: bool = false, "nothing of it is known to wait for this to be offered";
 
     /// The libfabric from which on a thread of its own moves data when `FI_PROGRESS_AUTO` is the answer. The
     /// answer alone proves nothing, and a probe has to confirm even this.
