@@ -117,7 +117,7 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
 
     read_back(&host, me, n, &pieces, area, &part, &pattern)?;
     values(&host, me, n)?;
-    unregistered(&host, me, n)?;
+    unregistered(&host, me, n, job.param_or("descriptors", false)?)?;
     host.unregister(buffer)?;
     kernel.end()?;
     host.finalize()?;
@@ -222,14 +222,23 @@ fn values(host: &Host<'_>, me: u32, n: u32) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Buffers that nobody registered, which the providers here take.
-fn unregistered(host: &Host<'_>, me: u32, n: u32) -> Result<(), BoxError> {
+/// Buffers that nobody registered, which the providers here take, or refuse for want of a descriptor.
+fn unregistered(host: &Host<'_>, me: u32, n: u32, refused: bool) -> Result<(), BoxError> {
     const LEN: u64 = 10_000;
     let target = host.alloc(LEN, 64)?;
     let buffer = host.unregistered(LEN)?;
     host.local(buffer.at(0), LEN)?.fill(Pattern::new(me.into()), 0)?;
     host.barrier()?;
-    host.user().put((me + 1) % n, target, buffer.at(0), LEN)?;
+    let put = host.user().put((me + 1) % n, target, buffer.at(0), LEN);
+    if refused {
+        host.barrier()?;
+        return if put.is_err() {
+            Ok(())
+        } else {
+            Err("a buffer without a descriptor was taken".into())
+        };
+    }
+    put?;
     host.barrier()?;
     host.local(target, LEN)?.verify(Pattern::new(((me + n - 1) % n).into()), 0)?;
     host.proxy().get((me + 1) % n, target, buffer.at(0), LEN)?;

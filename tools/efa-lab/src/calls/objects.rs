@@ -9,7 +9,9 @@ use crate::verbs::{efadv_ah_attr, ibv_ah, ibv_ah_attr, ibv_context};
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut Pd {
-    Box::into_raw(Box::new(Pd { context, handle: 0 }))
+    // SAFETY: an open device.
+    let domain = unsafe { Nic::of(context) }.state.add_domain();
+    Box::into_raw(Box::new(Pd { context, handle: domain.0 }))
 }
 
 #[unsafe(no_mangle)]
@@ -28,7 +30,7 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
     access: u32,
 ) -> *mut Mr {
     // SAFETY: a domain of an open device.
-    let nic = unsafe { Nic::of((*pd).context) };
+    let (nic, pd) = unsafe { (Nic::of((*pd).context), &mut *pd) };
     nic.register(pd, at, length, iova, access).unwrap_or_else(refuse)
 }
 
@@ -53,7 +55,7 @@ unsafe extern "C" fn ibv_dereg_mr(mr: *mut Mr) -> i32 {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_ah(pd: *mut Pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     // SAFETY: a domain of an open device, and what the caller asks for.
-    let (nic, gid) = unsafe { (Nic::of((*pd).context), Gid((*attr).grh.dgid.raw)) };
+    let (nic, gid, pd) = unsafe { (Nic::of((*pd).context), Gid((*attr).grh.dgid.raw), &mut *pd) };
     Ah::create(nic, pd, gid).unwrap_or_else(refuse)
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::config::Config;
 use crate::shared::Mapping;
-use crate::shared::nic::{Gid, MAX_AHS, MAX_MRS, MAX_QPS, NicState, Region};
+use crate::shared::nic::{Domain, Gid, MAX_AHS, MAX_MRS, MAX_QPS, NicState, Region};
 use crate::sysfs;
 use crate::verbs::{
     EFADV_DEVICE_ATTR_CAPS_RDMA_READ, EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE, IBV_ACCESS_LOCAL_WRITE,
@@ -102,11 +102,14 @@ impl Nic {
         unsafe { &*context.cast() }
     }
 
+    /// Closes it, and says what went through it.
+    ///
     /// # Safety
     /// As for [`Self::of`]; it is not used again.
     pub(crate) unsafe fn close(context: *mut ibv_context) {
         // SAFETY: as above; it came from a box.
-        drop(unsafe { Box::from_raw(context.cast::<Self>()) });
+        let nic = unsafe { Box::from_raw(context.cast::<Self>()) };
+        eprintln!("efa-lab: {}: {}", sysfs::name(nic.config, nic.number), nic.state.counters);
     }
 
     pub(crate) fn attributes(&self) -> ibv_device_attr {
@@ -167,7 +170,7 @@ impl Nic {
     /// Registers memory of this process, for peers at the addresses from `iova` on.
     pub(crate) fn register(
         &self,
-        pd: *mut ibv_pd,
+        pd: &mut Pd,
         at: *mut std::ffi::c_void,
         length: usize,
         iova: u64,
@@ -193,7 +196,9 @@ impl Nic {
         if !can_be_pinned(at as u64, length) {
             return Err(libc::EFAULT);
         }
-        let key = self.state.add_mr(process::id(), access, iova, at as u64, length as u64);
+        let (process, address) = (process::id(), at as u64);
+        let domain = domain_of(pd);
+        let key = self.state.add_mr(domain, process, access, iova, address, length as u64);
         let key = key.ok_or(libc::ENOMEM)?;
         let mr = ibv_mr {
             context: std::ptr::from_ref(self) as *mut ibv_context,
@@ -207,10 +212,20 @@ impl Nic {
         Ok(Box::into_raw(Box::new(mr)))
     }
 
-    /// Where a buffer of a work request is, if its key covers it and has the right.
-    pub(crate) fn buffer(&self, key: u32, address: u64, length: u64, right: u32) -> Option<u64> {
-        let fits =
-            |region: &Region| region.process == process::id() && region.access & right == right;
+    /// Where a buffer of a work request is, if its key is of the queue's domain, covers it and has the right.
+    pub(crate) fn buffer(
+        &self,
+        domain: Domain,
+        key: u32,
+        address: u64,
+        length: u64,
+        right: u32,
+    ) -> Option<u64> {
+        let fits = |region: &Region| {
+            region.process == process::id()
+                && region.domain == domain
+                && region.access & right == right
+        };
         self.state.mr(key).filter(fits)?.find(address, length)
     }
 }
@@ -245,8 +260,12 @@ pub(crate) unsafe fn deregister(mr: *mut ibv_mr) {
 /// A memory region is what verbs has of it.
 pub(crate) type Mr = ibv_mr;
 
-/// A protection domain. Keys of all those of a NIC are good for each: libfabric makes one.
+/// A protection domain, with the number that the NIC has for it.
 pub(crate) type Pd = ibv_pd;
+
+pub(crate) fn domain_of(pd: &Pd) -> Domain {
+    Domain(pd.handle)
+}
 
 /// An address handle. The first field is what callers see of it.
 #[derive(Debug)]
@@ -259,8 +278,8 @@ pub(crate) struct Ah {
 
 impl Ah {
     /// Makes an address known to a NIC.
-    pub(crate) fn create(nic: &Nic, pd: *mut ibv_pd, gid: Gid) -> Result<*mut ibv_ah, i32> {
-        let number = nic.state.add_ah(gid).ok_or(libc::ENOMEM)?;
+    pub(crate) fn create(nic: &Nic, pd: &mut Pd, gid: Gid) -> Result<*mut ibv_ah, i32> {
+        let number = nic.state.add_ah(domain_of(pd), gid).ok_or(libc::ENOMEM)?;
         let context = std::ptr::from_ref(nic) as *mut ibv_context;
         let ibv = ibv_ah { context, pd, handle: number };
         Ok(Box::into_raw(Box::new(Self { ibv, gid, number })).cast())

@@ -7,11 +7,11 @@ use std::sync::atomic::Ordering;
 
 use super::completion_queue::{Cq, Outstanding};
 use super::exclusive::Exclusive;
-use super::nic::{Ah, Nic};
+use super::nic::{Ah, Nic, domain_of};
 use super::wire::{Data, Kind, Operation, Wire};
 use crate::shared::Mapping;
 use crate::shared::completions::CompletionQueue;
-use crate::shared::nic::{Gid, QpId};
+use crate::shared::nic::{Domain, Gid, QpId};
 use crate::shared::receives::{MAX_RECEIVE_BUFFERS, Receive, ReceiveQueue};
 use crate::verbs::{
     EFADV_DEVICE_ATTR_CAPS_RDMA_READ, EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE,
@@ -37,6 +37,7 @@ mod with {
 pub(crate) struct Qp {
     ex: ibv_qp_ex,
     nic: &'static Nic,
+    domain: Domain,
     id: QpId,
     wire: &'static Wire,
     completions: Arc<Mapping<CompletionQueue>>,
@@ -81,12 +82,15 @@ impl Qp {
             || cap.max_send_sge > 2
             || cap.max_recv_sge as usize > MAX_RECEIVE_BUFFERS
             || cap.max_inline_data > u32::from(persona.inline_bytes)
+            || attr.pd.is_null()
             || attr.send_cq.is_null()
             || attr.recv_cq.is_null()
         {
             return Err(libc::EINVAL);
         }
-        let id = nic.state.add_qp().ok_or(libc::ENOMEM)?;
+        // SAFETY: the queue pair's domain, as the caller promises.
+        let domain = domain_of(unsafe { &*attr.pd });
+        let id = nic.state.add_qp(domain).ok_or(libc::ENOMEM)?;
         let (max_sends, max_receives) =
             (cap.max_send_wr.next_power_of_two(), cap.max_recv_wr.max(1).next_power_of_two());
         let path = nic.config.dir.join(id.file(nic.gid));
@@ -134,6 +138,7 @@ impl Qp {
         let qp = Self {
             ex,
             nic,
+            domain,
             id,
             wire: Wire::get(nic.config),
             completions,
@@ -244,7 +249,7 @@ impl Qp {
     }
 
     fn set_buffers(&mut self, parts: &[ibv_sge]) {
-        let nic = self.nic;
+        let (nic, domain) = (self.nic, self.domain);
         if parts.len() > 2 {
             self.refused = libc::EINVAL;
             return;
@@ -253,7 +258,7 @@ impl Qp {
         let right = if operation.kind == Kind::Read { IBV_ACCESS_LOCAL_WRITE } else { 0 };
         let mut buffers = Vec::with_capacity(parts.len());
         for part in parts {
-            match nic.buffer(part.lkey, part.addr, u64::from(part.length), right) {
+            match nic.buffer(domain, part.lkey, part.addr, u64::from(part.length), right) {
                 Some(at) => buffers.push((at, u64::from(part.length))),
                 None => operation.status = Status::LocalKey,
             }
@@ -357,7 +362,8 @@ impl Qp {
         let parts = unsafe { list_at(request.sg_list, count) };
         for (buffer, part) in receive.buffers.iter_mut().zip(parts) {
             let length = u64::from(part.length);
-            match self.nic.buffer(part.lkey, part.addr, length, IBV_ACCESS_LOCAL_WRITE) {
+            match self.nic.buffer(self.domain, part.lkey, part.addr, length, IBV_ACCESS_LOCAL_WRITE)
+            {
                 Some(at) => *buffer = (at, length),
                 None => {
                     eprintln!(

@@ -14,7 +14,7 @@ use super::random::Random;
 use crate::config::Config;
 use crate::shared::Mapping;
 use crate::shared::completions::{Completion, CompletionQueue};
-use crate::shared::nic::{Gid, NO_AH, NicState, QpId};
+use crate::shared::nic::{Gid, NO_AH, NicState, QpId, Region};
 use crate::shared::receives::Receive;
 use crate::verbs::{
     IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_WC_RDMA_WRITE, IBV_WC_RECV,
@@ -341,7 +341,8 @@ fn attempt(operation: &Operation, packet: &Packet, peers: &mut Peers) -> Outcome
     let Some(qp) = target.qp(operation.target_qp, operation.target_qkey) else {
         return Outcome::Failed(Status::NoQueuePair);
     };
-    let known_as = target.ah(operation.gid);
+    let domain = target.domain_of(qp);
+    let known_as = target.ah(domain, operation.gid);
     if operation.kind != Kind::Send && known_as.is_none() {
         return Outcome::Failed(Status::UnknownPeer);
     }
@@ -352,7 +353,8 @@ fn attempt(operation: &Operation, packet: &Packet, peers: &mut Peers) -> Outcome
         Kind::Read => IBV_ACCESS_REMOTE_READ,
         _ => IBV_ACCESS_REMOTE_WRITE,
     };
-    let region = target.mr(operation.key).filter(|region| region.access & right != 0);
+    let fits = |region: &Region| region.access & right != 0 && region.domain == domain;
+    let region = target.mr(operation.key).filter(fits);
     // All of the operation has to be in bounds, before any of it is carried out.
     let found = region.and_then(|region| {
         Some((region.process, region.find(operation.address, operation.bytes)?))

@@ -1,5 +1,6 @@
 //! A NIC as all processes see it: queue pairs, known addresses, memory regions.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::SharedLock;
@@ -47,7 +48,7 @@ pub(crate) struct NicState {
     next_mr: AtomicU32,
     /// How many of the address handles have ever been in use.
     ahs_used: AtomicU32,
-    _pad: AtomicU32,
+    next_domain: AtomicU32,
     pub(crate) counters: Counters,
     qps: [QpSlot; MAX_QPS],
     ahs: [AhSlot; MAX_AHS],
@@ -69,6 +70,22 @@ pub(crate) struct Counters {
     pub(crate) not_ready: AtomicU64,
 }
 
+impl fmt::Display for Counters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let load = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        write!(
+            f,
+            "{} sends, {} writes, {} reads, {} bytes, {} errors, {} tries without a receive",
+            load(&self.sends),
+            load(&self.writes),
+            load(&self.reads),
+            load(&self.bytes),
+            load(&self.errors),
+            load(&self.not_ready)
+        )
+    }
+}
+
 #[derive(Debug)]
 #[repr(C)]
 struct QpSlot {
@@ -76,13 +93,15 @@ struct QpSlot {
     generation: AtomicU32,
     ready: AtomicU32,
     qkey: AtomicU32,
-    _pad: AtomicU32,
+    /// The protection domain, as of an address handle and a region.
+    domain: AtomicU32,
 }
 
 #[derive(Debug)]
 #[repr(C)]
 struct AhSlot {
-    users: AtomicU64,
+    users: AtomicU32,
+    domain: AtomicU32,
     gid: [AtomicU64; 2],
 }
 
@@ -97,7 +116,12 @@ struct MrSlot {
     iova: AtomicU64,
     address: AtomicU64,
     length: AtomicU64,
+    domain: AtomicU64,
 }
+
+/// A protection domain of a NIC.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Domain(pub(crate) u32);
 
 /// A queue pair of a NIC that can be sent to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -118,6 +142,7 @@ impl QpId {
 pub(crate) struct Region {
     pub(crate) process: u32,
     pub(crate) access: u32,
+    pub(crate) domain: Domain,
     iova: u64,
     address: u64,
     length: u64,
@@ -141,8 +166,13 @@ impl NicState {
         self.dead.store(1, Ordering::Release);
     }
 
+    /// A new protection domain.
+    pub(crate) fn add_domain(&self) -> Domain {
+        Domain(self.next_domain.fetch_add(1, Ordering::Relaxed))
+    }
+
     /// Takes a free queue pair. None when there is none.
-    pub(crate) fn add_qp(&self) -> Option<QpId> {
+    pub(crate) fn add_qp(&self, domain: Domain) -> Option<QpId> {
         self.lock.with(|| {
             let from = self.next_qp.load(Ordering::Relaxed) as usize;
             let number = (from..from + MAX_QPS)
@@ -150,6 +180,7 @@ impl NicState {
                 .find(|&at| self.qps[at].generation.load(Ordering::Relaxed) % 2 == 0)?;
             let slot = &self.qps[number];
             slot.ready.store(0, Ordering::Relaxed);
+            slot.domain.store(domain.0, Ordering::Relaxed);
             let generation = slot.generation.fetch_add(1, Ordering::Release) + 1;
             self.next_qp.store(number as u32 + 1, Ordering::Relaxed);
             Some(QpId { number: number as u32, generation })
@@ -178,16 +209,22 @@ impl NicState {
         (generation % 2 == 1 && ready && fits).then_some(QpId { number, generation })
     }
 
-    /// Makes an address known, and returns its handle's number. None when there is no room.
-    pub(crate) fn add_ah(&self, gid: Gid) -> Option<u32> {
+    /// The protection domain of a queue pair.
+    pub(crate) fn domain_of(&self, qp: QpId) -> Domain {
+        Domain(self.qps[qp.number as usize].domain.load(Ordering::Relaxed))
+    }
+
+    /// Makes an address known in a protection domain, and returns its handle's number. None when there is no room.
+    pub(crate) fn add_ah(&self, domain: Domain, gid: Gid) -> Option<u32> {
         self.lock.with(|| {
-            let known = self.ah(gid);
+            let known = self.ah(domain, gid);
             let free = || self.ahs.iter().position(|slot| slot.users.load(Ordering::Relaxed) == 0);
             let number = known.map(|ah| ah as usize).or_else(free)?;
             let slot = &self.ahs[number];
             for (half, value) in slot.gid.iter().zip(gid.halves()) {
                 half.store(value, Ordering::Relaxed);
             }
+            slot.domain.store(domain.0, Ordering::Relaxed);
             slot.users.fetch_add(1, Ordering::Release);
             self.ahs_used.fetch_max(number as u32 + 1, Ordering::Release);
             Some(number as u32)
@@ -198,12 +235,13 @@ impl NicState {
         self.ahs[number as usize].users.fetch_sub(1, Ordering::Release);
     }
 
-    /// The number of the handle of an address. None where it is unknown.
-    pub(crate) fn ah(&self, gid: Gid) -> Option<u32> {
+    /// The number of the handle of an address in a protection domain. None where it is unknown.
+    pub(crate) fn ah(&self, domain: Domain, gid: Gid) -> Option<u32> {
         let used = self.ahs_used.load(Ordering::Acquire) as usize;
         let halves = gid.halves();
         let found = self.ahs[..used].iter().position(|slot| {
             slot.users.load(Ordering::Acquire) > 0
+                && slot.domain.load(Ordering::Relaxed) == domain.0
                 && slot
                     .gid
                     .iter()
@@ -216,6 +254,7 @@ impl NicState {
     /// Registers memory of a process, and returns the key. None when there is no room.
     pub(crate) fn add_mr(
         &self,
+        domain: Domain,
         process: u32,
         access: u32,
         iova: u64,
@@ -231,6 +270,7 @@ impl NicState {
             self.next_mr.store(at as u32 + 1, Ordering::Relaxed);
             slot.process.store(process, Ordering::Relaxed);
             slot.access.store(access, Ordering::Relaxed);
+            slot.domain.store(domain.0.into(), Ordering::Relaxed);
             slot.iova.store(iova, Ordering::Relaxed);
             slot.address.store(address, Ordering::Relaxed);
             slot.length.store(length, Ordering::Relaxed);
@@ -254,6 +294,7 @@ impl NicState {
             .then(|| Region {
                 process: slot.process.load(Ordering::Relaxed),
                 access: slot.access.load(Ordering::Relaxed),
+                domain: Domain(slot.domain.load(Ordering::Relaxed) as u32),
                 iova: slot.iova.load(Ordering::Relaxed),
                 address: slot.address.load(Ordering::Relaxed),
                 length: slot.length.load(Ordering::Relaxed),
@@ -269,7 +310,14 @@ mod tests {
 
     #[test]
     fn bounds_of_a_region_are_those_of_the_address_that_peers_use() {
-        let region = Region { process: 1, access: 0, iova: 100, address: 5_000, length: 10 };
+        let region = Region {
+            process: 1,
+            access: 0,
+            domain: Domain(0),
+            iova: 100,
+            address: 5_000,
+            length: 10,
+        };
         assert_eq!(region.find(100, 10), Some(5_000));
         assert_eq!(region.find(109, 1), Some(5_009));
         assert_eq!(region.find(110, 0), Some(5_010));

@@ -1,0 +1,243 @@
+//! The plugin on EFA NICs that are not there: libfabric's own efa provider, over `tools/efa-lab`.
+//!
+//! A few runs belong to every test run; with `NVSHMEM_TEST_EFA_LAB` set there are all that `make efa-lab` tells of.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use libtest_mimic::{Failed, Trial};
+use nvshmem_sim::{JobReport, JobSettings, Layout, Outcome};
+use test_support::built::efa_lab_dir;
+use test_support::full;
+use test_support::needs::{self, Need, is_set, libfabric2};
+use test_support::pairwise::rows;
+
+use crate::fabric::job;
+use crate::matrix::{done, run};
+
+/// Machines, as the lab knows them, with the fabrics that their NICs have where libfabric has both.
+const PERSONAS: [&str; 4] = ["p5", "p4d", "p5en", "p6"];
+
+/// What is asked of the plugin: to choose, or one fabric.
+const FABRICS: [&str; 2] = ["auto", "efa"];
+
+const SCENARIOS: [&str; 5] = ["storm", "signals", "atomics", "operations", "order"];
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Library {
+    Second,
+    System,
+}
+
+impl Library {
+    const ALL: [Self; 2] = [Self::Second, Self::System];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Second => "second_libfabric",
+            Self::System => "system_libfabric",
+        }
+    }
+
+    /// The library to name to PEs; none where it is the system's.
+    fn find(self) -> Need<Option<PathBuf>> {
+        reaches_other_processes()?;
+        match self {
+            Self::Second => libfabric2().map(Some),
+            Self::System => system_has_efa().map(|()| None),
+        }
+    }
+}
+
+/// Whether a process may read another's memory, as the NICs here do. Where it may not, it may not read its own either.
+fn reaches_other_processes() -> Need<()> {
+    let (from, mut to) = (1_u8, 0_u8);
+    let part = |at: *mut u8| libc::iovec { iov_base: at.cast(), iov_len: 1 };
+    let (local, remote) = (part(&raw mut to), part((&raw const from).cast_mut()));
+    // SAFETY: the call copies one byte of this process to another, both of them ours.
+    let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+    match read {
+        1 => Ok(()),
+        _ => Err(format!(
+            "no process here may reach another's memory: {}",
+            std::io::Error::last_os_error()
+        )),
+    }
+}
+
+/// Whether the libfabric that programs find has efa built in, which it then is linked for.
+fn system_has_efa() -> Need<()> {
+    // SAFETY: libfabric sets nothing up before it is asked for something.
+    let library = unsafe { libloading::Library::new("libfabric.so.1") };
+    let _library = library.map_err(|error| format!("no libfabric: {error}"))?;
+    let maps = fs::read_to_string("/proc/self/maps").map_err(|error| error.to_string())?;
+    let paths = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
+    let path = paths.into_iter().find(|path| path.contains("/libfabric.so"));
+    let bytes = path.map(fs::read).and_then(Result::ok).unwrap_or_default();
+    let needed = b"libefa.so.1";
+    if bytes.windows(needed.len()).any(|window| window == needed) {
+        Ok(())
+    } else {
+        Err(String::from("the system's libfabric is without the efa provider"))
+    }
+}
+
+/// A job's NICs: a directory, removed in the end.
+struct Lab {
+    dir: PathBuf,
+    library: Option<PathBuf>,
+}
+
+impl Lab {
+    fn new(library: Option<PathBuf>) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("efa-lab-{}-{number}", std::process::id());
+        let dir = std::env::temp_dir().join(name);
+        fs::create_dir(&dir).expect("a directory for NICs");
+        Self { dir, library }
+    }
+
+    /// The job, with the provider on NICs of this lab.
+    fn on(&self, job: JobSettings, persona: &str, nics: u8, fabric: &str) -> JobSettings {
+        let mut paths = efa_lab_dir().into_os_string();
+        if let Some(others) = std::env::var_os("LD_LIBRARY_PATH") {
+            paths.push(":");
+            paths.push(others);
+        }
+        let job = job
+            .env("LD_LIBRARY_PATH", paths.to_string_lossy())
+            .env("EFA_LAB_DIR", self.dir.display())
+            .env("EFA_LAB_PERSONA", persona)
+            .env("EFA_LAB_NICS", nics)
+            .env("SYSFS_PATH", self.dir.join("sys").display())
+            .env("NVSHMEM_LIBFABRIC_PROVIDER", "efa");
+        let job = if fabric == "auto" { job } else { job.env("NVSHMEM_LIBFABRIC_FABRIC", fabric) };
+        match &self.library {
+            Some(library) => job.env("NVSHMEM_LIBFABRIC_LIBRARY", library.display()),
+            None => job,
+        }
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        // Nothing depends on it any more; a directory that stays is only untidy.
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// A trial in a lab.
+fn trial(
+    name: String,
+    library: Library,
+    run: impl FnOnce(&Lab) -> Result<(), Failed> + Send + 'static,
+) -> Trial {
+    let name = format!("efa::{name}");
+    needs::trial(name, library.find(), move |library| run(&Lab::new(library)))
+}
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let all = full() || is_set("NVSHMEM_TEST_EFA_LAB");
+    let shapes: &[(u32, u8)] =
+        if all { &[(2, 2), (2, 1), (4, 4), (8, 2), (2, 16)] } else { &[(2, 2), (2, 1)] };
+    let scenarios = if all { &SCENARIOS[..] } else { &SCENARIOS[..3] };
+    let layouts = Layout::ALL;
+    let mut trials = Vec::new();
+    let sizes = [
+        PERSONAS.len(),
+        FABRICS.len(),
+        Library::ALL.len(),
+        shapes.len(),
+        if all { layouts.len() } else { 2 },
+        scenarios.len(),
+    ];
+    for [persona, fabric, library, shape, layout, scenario] in rows(sizes, 3) {
+        let (persona, fabric) = (PERSONAS[persona], FABRICS[fabric]);
+        let (library, (n_pes, nics)) = (Library::ALL[library], shapes[shape]);
+        let (scenario, layout) = (scenarios[scenario], layouts[layouts.len() - 1 - layout]);
+        // Not all machines have so many.
+        let nics = if persona == "p4d" { nics.min(4) } else { nics.min(8) };
+        let name = format!(
+            "{scenario}_{persona}_{fabric}_{}_{n_pes}_pes_{nics}_nics_layout_{layout}",
+            library.name()
+        );
+        trials.push(trial(name, library, move |lab| {
+            let job = job(scenario, n_pes, layout).heap(64 << 20, 1 << 20);
+            let job = job.param("rounds", 60).param("most", 300_000).param("operations", 4_000);
+            let report = run(lab.on(job.param("descriptors", true), persona, nics, fabric))?;
+            for pe in &report.pes {
+                let text = pe.text();
+                let wanted = if fabric == "auto" { best(&text, persona) } else { fabric };
+                says(&text, &format!("provider efa: fabric {wanted}: "))?;
+            }
+            Ok(())
+        }));
+    }
+    trials.push(trial(String::from("is_found_without_being_named"), Library::Second, |lab| {
+        let job = lab.on(job("connect", 2, Layout::V7), "p5en", 2, "auto");
+        for pe in run(job.env("NVSHMEM_LIBFABRIC_PROVIDER", "auto"))?.pes {
+            says(&pe.text(), "provider efa: fabric efa-direct: ")?;
+        }
+        Ok(())
+    }));
+    trials.push(trial(String::from("nics_of_old_read_by_themselves"), Library::Second, |lab| {
+        // A p4d's NICs cannot write. Asked for an API before 1.18, the provider leaves their reads unused as well.
+        let job = job("signals", 2, Layout::V7).heap(64 << 20, 8 << 20);
+        let job = job.param("rounds", 20).param("most", 2 << 20);
+        let report = run(lab.on(job, "p4d", 2, "auto"))?;
+        match report.pes.iter().map(|pe| reads(&pe.text())).sum::<u64>() {
+            0 => Err(format!("no NIC has read:\n{report}").into()),
+            _ => Ok(()),
+        }
+    }));
+    for fabric in ["efa-direct", "efa"] {
+        let on = fabric.replace('-', "_");
+        trials.push(trial(format!("busy_queues_{on}"), Library::Second, move |lab| {
+            let job =
+                job("storm", 2, Layout::V7).heap(32 << 20, 4 << 20).param("operations", 4_000);
+            done(lab.on(job, "p5", 2, fabric).env("EFA_LAB_FAULTS", "busy=50:20"))
+        }));
+        trials.push(trial(format!("memory_that_is_refused_{on}"), Library::Second, move |lab| {
+            // The first registrations are of the endpoints; this is one of the heap's chunks.
+            let job = job("connect", 2, Layout::V7).heap(64 << 20, 1 << 20);
+            let job = lab.on(job, "p5", 2, fabric).env_of_pe(1, "EFA_LAB_FAULTS", "register=60");
+            fails(&job.grace(Duration::from_secs(30)).run()?, 1, "Cannot allocate memory")
+        }));
+    }
+    // Not on fabric efa: where a packet of its own protocol fails, the provider ends the process.
+    trials.push(trial(String::from("a_nic_that_dies"), Library::Second, |lab| {
+        let job = job("storm", 2, Layout::V7).heap(32 << 20, 4 << 20).param("operations", 4_000);
+        let job = lab.on(job, "p5", 2, "efa-direct").env_of_pe(0, "EFA_LAB_FAULTS", "kill=1:200");
+        fails(&job.grace(Duration::from_secs(30)).run()?, 0, "(rdmap80s0): completion failed: ")
+    }));
+    trials
+}
+
+/// What the NICs of a PE have read, as they say in the end.
+fn reads(text: &str) -> u64 {
+    let of_nics = text.lines().filter(|line| line.starts_with("efa-lab: "));
+    let counts = of_nics.flat_map(|line| line.split(", "));
+    let reads = counts.filter_map(|count| count.strip_suffix(" reads"));
+    reads.filter_map(|count| count.parse::<u64>().ok()).sum()
+}
+
+/// The fabric that is right for a machine with the libfabric that a PE has found.
+fn best(text: &str, persona: &str) -> &'static str {
+    let old = text.contains("libfabric 1.") || text.contains("libfabric 2.0 ");
+    if old || persona == "p4d" { "efa" } else { "efa-direct" }
+}
+
+fn says(text: &str, part: &str) -> Result<(), Failed> {
+    if text.contains(part) { Ok(()) } else { Err(format!("no {part:?} in:\n{text}").into()) }
+}
+
+/// The job has failed in this PE, in order and with these words.
+fn fails(report: &JobReport, pe: u32, words: &str) -> Result<(), Failed> {
+    if !matches!(report.outcome(pe), Outcome::Failed(_)) {
+        return Err(format!("PE {pe} {}:\n{report}", report.outcome(pe)).into());
+    }
+    says(&report.pes[pe as usize].text(), words)
+}
