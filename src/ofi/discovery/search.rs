@@ -154,6 +154,10 @@ fn examine(
         reason,
     };
 
+    if let Err(reason) = is_there(library, profile) {
+        refusals.push(refuse(None, reason));
+        return Ok(None);
+    }
     let fabrics: Vec<Option<&str>> = match (&settings.fabric, *profile.fabrics) {
         (Some(named), _) => vec![Some(named)],
         (None, []) => vec![None],
@@ -251,6 +255,15 @@ struct Answer {
     infos: Vec<Info>,
 }
 
+/// Whether libfabric has the provider at all, or why it is to be passed over.
+fn is_there(library: &'static Library, profile: &'static Profile) -> Result<(), String> {
+    match query(library, profile, None, Demand::Provider, Reaching::Host, None) {
+        Ok(infos) if !infos.is_empty() => Ok(()),
+        Ok(_) => Err(String::from("this libfabric does not have it on this machine")),
+        Err(error) => Err(format!("this libfabric does not have it on this machine ({error})")),
+    }
+}
+
 /// Goes down the ladder until the provider answers, or says why it never does.
 fn ask(
     library: &'static Library,
@@ -259,13 +272,6 @@ fn ask(
     settings: &Settings,
     kinds: MemoryKinds,
 ) -> Result<Answer, String> {
-    match query(library, profile, None, Demand::Provider, Reaching::Host, None) {
-        Ok(infos) if !infos.is_empty() => {}
-        Ok(_) => return Err(String::from("this libfabric does not have it on this machine")),
-        Err(error) => {
-            return Err(format!("this libfabric does not have it on this machine ({error})"));
-        }
-    }
     let query = |demand, reaching| query(library, profile, fabric, demand, reaching, None);
     match query(Demand::Rma, Reaching::Host) {
         Ok(infos) if !infos.is_empty() => {}
