@@ -40,8 +40,8 @@ typedef struct {
 typedef int (*nlf_allgather)(const void *mine, void *all, size_t bytes, void *user);
 
 /* Makes a channel of `n_pes` PEs, of which this is `me`, from 0. PE 0 listens at `address`, HOST:PORT, the others
- * connect to it; NULL is NVSHMEM_LIBFABRIC_BOOTSTRAP. `job` is the same on all PEs and should differ between jobs.
- * `options` may be NULL. Collective. */
+ * connect to it; NULL is NVSHMEM_LIBFABRIC_BOOTSTRAP. `job` is the same on all PEs and should differ between jobs; who does
+ * not know it does not join, so a random number keeps strangers out. `options` may be NULL. Collective. */
 int nlf_init_tcp(nlf_channel **channel, const char *address, uint32_t me, uint32_t n_pes, uint64_t job,
                  const nlf_options *options);
 

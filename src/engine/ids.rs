@@ -6,6 +6,9 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Pe(pub u32);
 
+/// Most PEs of a job: messages name their sender with 16 bits.
+pub const MAX_PES: u32 = 1 << 16;
+
 impl Pe {
     /// The PE as an index into a table with one entry per PE.
     #[inline]

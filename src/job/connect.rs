@@ -16,7 +16,7 @@ use super::spread::spread;
 use crate::engine::Watchdog;
 use crate::engine::atomics::applier::{Agreement, Applier};
 use crate::engine::atomics::fabric::AtomicPath;
-use crate::engine::ids::{Pe, RailId};
+use crate::engine::ids::{MAX_PES, Pe, RailId};
 use crate::engine::lane::handoff::handover;
 use crate::engine::lane::host_lane::HostLane;
 use crate::engine::lane::{Lane, LaneConfig, SignalEngine};
@@ -43,6 +43,10 @@ pub(crate) fn connect(
     chosen: &[usize],
 ) -> Result<Connected, JobError> {
     let Shape { n_pes, me, here } = collectives.shape()?;
+    // Every PE sees the same number, so all of them end here.
+    if n_pes > MAX_PES {
+        return Err(JobError::TooManyPes { n_pes });
+    }
     let settings = &job.settings;
     let rails = nics::rails(job, collectives, me, chosen)?;
     let mut opened = open(job, &rails, here, n_pes);

@@ -4,6 +4,7 @@ use thiserror::Error;
 
 use crate::cuda::CudaError;
 use crate::engine::error::EngineError;
+use crate::engine::ids::MAX_PES;
 use crate::engine::port::PortError;
 use crate::engine::wire::handshake::ExchangeError;
 use crate::ofi::OfiError;
@@ -27,6 +28,8 @@ pub(crate) enum JobError {
          on this host: set NVSHMEM_LIBFABRIC_PROVIDER to tcp or to your NIC's provider"
     )]
     OtherHosts { provider: &'static str, here: u32, n_pes: u32 },
+    #[error("a job of {n_pes} PEs: this transport connects at most {MAX_PES}")]
+    TooManyPes { n_pes: u32 },
     #[error("{0}")]
     Cuda(#[from] CudaError),
     #[error("memory to read through the rails, for the order of NICs' writes before flags: {why}")]

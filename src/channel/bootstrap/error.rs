@@ -5,12 +5,16 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::engine::ids::MAX_PES;
+
 /// An error of a bootstrap.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BootstrapError {
     /// A PE number or a number of PEs that cannot be.
-    #[error("PE {me} of {n_pes}: PEs are numbered from 0, and there is at least one")]
+    #[error(
+        "PE {me} of {n_pes}: PEs are numbered from 0, and there is at least one, and at most {MAX_PES}"
+    )]
     Shape {
         /// The PE.
         me: u32,

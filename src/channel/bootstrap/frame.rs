@@ -1,38 +1,53 @@
 //! Frames: what PEs send one another over their sockets.
 //!
 //! A connection begins with a greeting of fixed length each way, so that whatever else connects to the port,
-//! or answers there, is told apart by its first bytes. Then come frames: a kind, a number that rises with
-//! each collective, a length, and so many bytes. Numbers are little endian.
+//! or answers there, is told apart by its first bytes, and with a proof each way that the job is the same. Then come
+//! frames: a kind, a number that rises with each collective, a length, and so many bytes. Numbers are little endian.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// The first bytes of every greeting, with the protocol's version at the end.
-pub(super) const MAGIC: [u8; 8] = *b"nvlfboo\x01";
+use hmac::{Hmac, Mac as _};
+use sha2::Sha256;
 
-/// Bytes of a greeting: the magic, the PE, the number of PEs, the job.
-pub(super) const GREETING: usize = 24;
+/// The first bytes of every greeting, with the protocol's version at the end.
+pub(super) const MAGIC: [u8; 8] = *b"nvlfboo\x02";
+
+/// Bytes of a greeting: the magic, the PE, the number of PEs, the nonce.
+pub(super) const GREETING: usize = 32;
+
+/// Bytes of a proof.
+pub(super) const PROOF: usize = 32;
 
 /// Longest frame that is believed. Addresses and handles of all PEs are far below.
 const LONGEST: u32 = 1 << 30;
+
+/// Most bytes that memory is set aside for before they have come.
+const AHEAD: usize = 1 << 16;
 
 /// What a PE says first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Greeting {
     pub(super) me: u32,
     pub(super) n_pes: u32,
-    /// The same on all PEs of a job.
-    pub(super) job: u64,
+    /// Drawn for this connection, so that no proof is good for another.
+    pub(super) nonce: [u8; 16],
 }
 
 impl Greeting {
+    pub(super) fn new(me: u32, n_pes: u32) -> io::Result<Self> {
+        let mut nonce = [0; 16];
+        getrandom::fill(&mut nonce).map_err(io::Error::from)?;
+        Ok(Self { me, n_pes, nonce })
+    }
+
     pub(super) fn encode(&self) -> [u8; GREETING] {
         let mut bytes = [0; GREETING];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&self.me.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.n_pes.to_le_bytes());
-        bytes[16..].copy_from_slice(&self.job.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.nonce);
         bytes
     }
 
@@ -52,8 +67,41 @@ impl Greeting {
         let word = |at: usize| {
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
         };
-        let job = u64::from(word(16)) | u64::from(word(20)) << 32;
-        Ok(Self { me: word(8), n_pes: word(12), job })
+        let mut nonce = [0; 16];
+        nonce.copy_from_slice(&bytes[16..]);
+        Ok(Self { me: word(8), n_pes: word(12), nonce })
+    }
+}
+
+/// A connection's two greetings and the number of the job, which only PEs of the job can put together.
+#[derive(Debug)]
+pub(super) struct Meeting {
+    /// Of PE 0, and of the other PE.
+    pub(super) greetings: [Greeting; 2],
+    /// It never crosses the network.
+    pub(super) job: u64,
+}
+
+impl Meeting {
+    /// The code that only who knows the job's number can make; another one for each of both.
+    fn code(&self, of_center: bool) -> Hmac<Sha256> {
+        // As long as a block of the hash, which shorter keys are padded to anyway.
+        let mut key = [0; 64];
+        key[..8].copy_from_slice(&self.job.to_le_bytes());
+        let mut code = Hmac::<Sha256>::new(&key.into());
+        code.update(&[u8::from(of_center)]);
+        self.greetings.iter().for_each(|greeting| code.update(&greeting.encode()));
+        code
+    }
+
+    /// What PE 0, or the other PE, shows.
+    pub(super) fn proof(&self, of_center: bool) -> [u8; PROOF] {
+        self.code(of_center).finalize().into_bytes().into()
+    }
+
+    /// Whether what PE 0, or the other PE, has shown is its proof. How long it takes tells nothing.
+    pub(super) fn is_proven(&self, of_center: bool, proof: &[u8; PROOF]) -> bool {
+        self.code(of_center).verify_slice(proof).is_ok()
     }
 }
 
@@ -185,8 +233,12 @@ pub(super) fn receive(stream: &mut TcpStream, deadline: &Deadline) -> io::Result
     let len = u32::from_le_bytes([l0, l1, l2, l3]);
     let kind = Kind::from_byte(kind).filter(|_| len <= LONGEST);
     let kind = kind.ok_or_else(|| io::Error::other("what came is no frame of the bootstrap"))?;
-    let mut bytes = vec![0; len as usize];
-    read_exact(stream, &mut bytes, deadline)?;
+    let mut bytes = Vec::new();
+    while bytes.len() < len as usize {
+        let had = bytes.len();
+        bytes.resize((len as usize).min(had + AHEAD.max(had)), 0);
+        read_exact(stream, &mut bytes[had..], deadline)?;
+    }
     Ok(Frame { kind, number: u32::from_le_bytes([n0, n1, n2, n3]), bytes })
 }
 
@@ -196,12 +248,30 @@ mod tests {
 
     #[test]
     fn greetings_read_back_and_others_are_named() {
-        let greeting = Greeting { me: 3, n_pes: 70_000, job: 0x0123_4567_89ab_cdef };
+        let greeting = Greeting::new(3, 70_000).unwrap();
         let mut bytes = greeting.encode();
         assert_eq!(Greeting::decode(&bytes), Ok(greeting));
         bytes[7] = 9;
         assert!(Greeting::decode(&bytes).unwrap_err().contains("version 9"));
-        let http = *b"GET / HTTP/1.1\r\nHost: x\r";
+        let http = *b"GET / HTTP/1.1\r\nHost: examples\r\n";
         assert!(Greeting::decode(&http).unwrap_err().contains("GET / HT"));
+    }
+
+    #[test]
+    fn a_proof_is_good_for_one_meeting_and_one_side() {
+        let greetings = [Greeting::new(0, 4).unwrap(), Greeting::new(3, 4).unwrap()];
+        let meeting = Meeting { greetings, job: 7 };
+        for side in [false, true] {
+            let proof = meeting.proof(side);
+            assert!(meeting.is_proven(side, &proof));
+            assert!(!meeting.is_proven(!side, &proof), "it can be sent back");
+            assert!(!Meeting { greetings, job: 8 }.is_proven(side, &proof));
+            for other in [Greeting::new(3, 4).unwrap(), Greeting { me: 2, ..greetings[1] }] {
+                let greetings = [greetings[0], other];
+                assert!(!Meeting { greetings, job: 7 }.is_proven(side, &proof));
+            }
+            let greetings = [Greeting::new(0, 4).unwrap(), greetings[1]];
+            assert!(!Meeting { greetings, job: 7 }.is_proven(side, &proof), "it can be replayed");
+        }
     }
 }

@@ -1,10 +1,13 @@
 //! A bootstrap over TCP: PE 0 listens, the others connect to it.
 //!
-//! PEs may start in any order. Whoever connects to the port and is no PE of the job is refused with a
-//! reason and does not disturb the others.
+//! PEs may start in any order. Each side of a connection proves that it knows the job's number, which itself never
+//! crosses the network. Whoever connects to the port and is no PE of the job is refused with a
+//! reason and does not disturb the others, nor does who says nothing: greetings are taken side by side.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -12,28 +15,34 @@ use log::{debug, warn};
 
 use super::Bootstrap;
 use super::error::BootstrapError;
-use super::frame::{Deadline, GREETING, Greeting, Kind, read_exact, receive, send, write_all};
+use super::frame::{
+    Deadline, GREETING, Greeting, Kind, Meeting, PROOF, read_exact, receive, send, write_all,
+};
 use super::star::Star;
+use crate::engine::ids::MAX_PES;
 use crate::logging;
 
 /// Between two attempts to reach PE 0.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// What a connection may take for its greeting, so that a silent one does not keep others waiting.
+/// What a connection may take for its greeting.
 const GREET: Duration = Duration::from_secs(5);
+
+/// Most connections whose greetings are taken at a time. The oldest one is closed for another.
+const GREETINGS: usize = 64;
 
 /// Where and as whom a PE joins.
 #[derive(Clone, Debug)]
 pub struct TcpOptions {
-    /// HOST:PORT of PE 0. It listens on that port of all its interfaces, unless the host is a loopback
-    /// address.
+    /// HOST:PORT of PE 0. It listens there, and on that port of all its interfaces only where the host is an address that its
+    /// system does not have.
     pub address: String,
     /// This PE.
     pub me: u32,
     /// Number of PEs.
     pub n_pes: u32,
     /// The same number on all PEs of a job, and another in other jobs. It keeps apart jobs that were given
-    /// the same port by mistake.
+    /// the same port by mistake, and strangers if it is random and kept secret: without it nobody joins.
     pub job: u64,
     /// How long a collective, joining among them, waits for the other PEs.
     pub patience: Duration,
@@ -55,7 +64,7 @@ impl TcpBootstrap {
     /// Who has not come in time, or what is wrong with the address, the port or what answers there.
     pub fn join(options: TcpOptions) -> Result<Self, BootstrapError> {
         let TcpOptions { me, n_pes, .. } = options;
-        if me >= n_pes {
+        if me >= n_pes || n_pes > MAX_PES {
             return Err(BootstrapError::Shape { me, n_pes });
         }
         let deadline = Deadline::within(options.patience);
@@ -105,13 +114,62 @@ fn resolve(text: &str) -> Result<SocketAddr, BootstrapError> {
 
 fn listen(options: &TcpOptions) -> Result<TcpListener, BootstrapError> {
     let named = resolve(&options.address)?;
-    // The name may be one of several that this host has.
-    let at = match named.ip() {
-        ip if ip.is_loopback() => named,
+    let bind = |at: SocketAddr| {
+        TcpListener::bind(at)
+            .map_err(|error| (error.kind(), BootstrapError::Listen { at: at.to_string(), error }))
+    };
+    let anywhere = match named.ip() {
         IpAddr::V4(_) => SocketAddr::from(([0, 0, 0, 0], named.port())),
         IpAddr::V6(_) => SocketAddr::from(([0u16; 8], named.port())),
     };
-    TcpListener::bind(at).map_err(|error| BootstrapError::Listen { at: at.to_string(), error })
+    bind(named)
+        .or_else(|(kind, error)| match kind {
+            // Others may know this host by another address, as behind a translation.
+            io::ErrorKind::AddrNotAvailable => bind(anywhere),
+            _ => Err((kind, error)),
+        })
+        .map_err(|(_, error)| error)
+}
+
+/// The PEs that have come so far.
+struct Rays(Vec<Option<TcpStream>>);
+
+impl Rays {
+    /// Takes in a PE, unless it is there already and has not ended since.
+    fn take(&mut self, pe: u32, mut stream: TcpStream, deadline: &Deadline) -> Result<(), String> {
+        let place = (pe as usize).checked_sub(1).and_then(|at| self.0.get_mut(at));
+        let why = match place {
+            Some(place) if place.as_ref().is_none_or(is_closed) => {
+                *place = Some(stream);
+                return Ok(());
+            }
+            Some(_) => format!("there is a PE {pe} already"),
+            None => format!("there is no PE {pe} besides PE 0"),
+        };
+        refuse(&mut stream, &why, deadline);
+        Err(why)
+    }
+
+    /// Whether all have come, and none has gone again.
+    fn are_all(&mut self) -> bool {
+        if self.0.iter().any(Option::is_none) {
+            return false;
+        }
+        for ray in &mut self.0 {
+            *ray = ray.take().filter(|ray| !is_closed(ray));
+        }
+        self.0.iter().all(Option::is_some)
+    }
+}
+
+/// Whether the other side has closed a connection on which it has nothing to say yet.
+fn is_closed(stream: &TcpStream) -> bool {
+    let peeked = stream.set_nonblocking(true).and_then(|()| stream.peek(&mut [0]));
+    let open = match peeked {
+        Ok(count) => count > 0,
+        Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+    };
+    !open || stream.set_nonblocking(false).is_err()
 }
 
 /// Takes the connections of all other PEs.
@@ -124,27 +182,54 @@ fn gather(
     let at = listener.local_addr().map_err(failed)?;
     // So that the deadline holds also when nobody comes.
     listener.set_nonblocking(true).map_err(failed)?;
-    let mut rays: Vec<Option<TcpStream>> = (1..options.n_pes).map(|_| None).collect();
-    while rays.iter().any(Option::is_none) {
-        if deadline.left().is_none() {
-            let missing = (1..).zip(&rays).filter(|(_, ray)| ray.is_none());
-            let missing = ranks(missing.map(|(pe, _)| pe));
-            return Err(BootstrapError::Missing { at, waited: deadline.waited(), missing });
+    let mut rays = Rays((1..options.n_pes).map(|_| None).collect());
+    let no_pe = |from: SocketAddr, why: &str| {
+        let text = "a connection to the bootstrap's port is no PE of this job";
+        warn!(target: logging::INIT, "{text}: {from}: {why}");
+    };
+    thread::scope(|scope| {
+        let (came, comes) = mpsc::channel();
+        // Those who are greeting, oldest first.
+        let mut greeting: VecDeque<(SocketAddr, TcpStream)> = VecDeque::new();
+        let close = |(_, stream): (SocketAddr, TcpStream)| drop(stream.shutdown(Shutdown::Both));
+        while !rays.are_all() && deadline.left().is_some() {
+            match listener
+                .accept()
+                .and_then(|(stream, from)| Ok((stream.try_clone()?, stream, from)))
+            {
+                Ok((clone, stream, from)) => {
+                    if greeting.len() == GREETINGS {
+                        greeting.pop_front().into_iter().for_each(close);
+                    }
+                    greeting.push_back((from, clone));
+                    let came = came.clone();
+                    // Nobody listens any more when all have come.
+                    scope.spawn(move || drop(came.send((from, greet(stream, options, deadline)))));
+                }
+                // Also where this process has no room for another one: others end.
+                Err(error) => {
+                    if error.kind() != io::ErrorKind::WouldBlock {
+                        debug!(target: logging::INIT, "accepting at {at}: {error}");
+                    }
+                    thread::sleep(RETRY / 10);
+                }
+            }
+            for (from, greeted) in comes.try_iter() {
+                greeting.retain(|(other, _)| *other != from);
+                let taken = greeted.and_then(|(pe, stream)| rays.take(pe, stream, deadline));
+                taken.unwrap_or_else(|why| no_pe(from, &why));
+            }
         }
-        match listener.accept() {
-            Ok((stream, from)) => match greet(stream, options, &rays, deadline) {
-                Ok((pe, stream)) => rays[pe as usize - 1] = Some(stream),
-                Err(why) => warn!(
-                    target: logging::INIT,
-                    "a connection from {from} to the bootstrap's port is no PE of this job: {why}"
-                ),
-            },
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(RETRY / 10),
-            Err(error) => debug!(target: logging::INIT, "accepting at {at}: {error}"),
-        }
+        // Whoever still is is not waited for.
+        greeting.into_iter().for_each(close);
+    });
+    let missing = (1..).zip(&rays.0).filter(|(_, ray)| ray.is_none());
+    let missing = ranks(missing.map(|(pe, _)| pe));
+    if !missing.is_empty() {
+        return Err(BootstrapError::Missing { at, waited: deadline.waited(), missing });
     }
-    let mut all = Vec::with_capacity(rays.len());
-    for (pe, mut ray) in (1..).zip(rays.into_iter().flatten()) {
+    let mut all = Vec::with_capacity(rays.0.len());
+    for (pe, mut ray) in (1..).zip(rays.0.into_iter().flatten()) {
         let welcomed = send(&mut ray, Kind::Welcome, 0, &[], deadline);
         welcomed.map_err(|error| BootstrapError::Lost { call: "joining", pe, error })?;
         all.push(ray);
@@ -152,11 +237,10 @@ fn gather(
     Ok(all)
 }
 
-/// Exchanges greetings with who has connected; the error is why it is no PE of ours, which it is told too.
+/// Exchanges greetings and proofs with who has connected: which PE it is, or why it is none of ours.
 fn greet(
     mut stream: TcpStream,
     options: &TcpOptions,
-    rays: &[Option<TcpStream>],
     deadline: &Deadline,
 ) -> Result<(u32, TcpStream), String> {
     let text = |error: io::Error| error.to_string();
@@ -166,30 +250,32 @@ fn greet(
     let soon = Deadline::within(deadline.left().unwrap_or_default().min(GREET));
     let mut bytes = [0; GREETING];
     read_exact(&mut stream, &mut bytes, &soon).map_err(text)?;
-    let greeting = Greeting::decode(&bytes)?;
-    let Greeting { me: pe, n_pes, job } = greeting;
-    let place = (pe as usize).checked_sub(1).and_then(|at| rays.get(at));
-    let why = if n_pes != options.n_pes {
-        Some(format!("it is of a job of {n_pes} PEs, and this one has {}", options.n_pes))
-    } else if job != options.job {
-        Some(String::from("it is of another job"))
-    } else {
-        match place {
-            Some(None) => None,
-            Some(Some(_)) => Some(format!("there is a PE {pe} already")),
-            None => Some(format!("there is no PE {pe} besides PE 0")),
-        }
-    };
-    let mine = Greeting { me: 0, n_pes: options.n_pes, job: options.job };
+    let theirs = Greeting::decode(&bytes)?;
+    let mine = Greeting::new(0, options.n_pes).map_err(text)?;
     write_all(&mut stream, &mine.encode(), &soon).map_err(text)?;
-    match why {
-        None => Ok((pe, stream)),
-        Some(why) => {
-            let _ = send(&mut stream, Kind::Refusal, 0, why.as_bytes(), &soon);
-            let _ = stream.shutdown(Shutdown::Write);
-            Err(why)
-        }
+    let meeting = Meeting { greetings: [mine, theirs], job: options.job };
+    let mut proof = [0; PROOF];
+    read_exact(&mut stream, &mut proof, &soon).map_err(text)?;
+    if !meeting.is_proven(false, &proof) {
+        // Who knows no job is shown nothing that follows from its number.
+        write_all(&mut stream, &[0; PROOF], &soon).map_err(text)?;
+        let why = String::from("it is of another job");
+        refuse(&mut stream, &why, &soon);
+        return Err(why);
     }
+    write_all(&mut stream, &meeting.proof(true), &soon).map_err(text)?;
+    if theirs.n_pes == options.n_pes {
+        return Ok((theirs.me, stream));
+    }
+    let why = format!("it is of a job of {} PEs, and this one has {}", theirs.n_pes, options.n_pes);
+    refuse(&mut stream, &why, &soon);
+    Err(why)
+}
+
+/// Tells who has connected why it is not wanted, if it listens.
+fn refuse(stream: &mut TcpStream, why: &str, deadline: &Deadline) {
+    let _ = send(stream, Kind::Refusal, 0, why.as_bytes(), deadline);
+    let _ = stream.shutdown(Shutdown::Write);
 }
 
 /// Connects to PE 0, as often as it takes.
@@ -232,13 +318,21 @@ fn join(
     let TcpOptions { me, n_pes, job, .. } = *options;
     let lost = |error| BootstrapError::Lost { call: "joining", pe: 0, error };
     stream.set_nodelay(true).map_err(lost)?;
-    write_all(&mut stream, &Greeting { me, n_pes, job }.encode(), deadline).map_err(lost)?;
+    let mine = Greeting::new(me, n_pes).map_err(lost)?;
+    write_all(&mut stream, &mine.encode(), deadline).map_err(lost)?;
     let mut bytes = [0; GREETING];
     read_exact(&mut stream, &mut bytes, deadline).map_err(lost)?;
     let protocol = |why| BootstrapError::Protocol { at, why };
-    Greeting::decode(&bytes).map_err(protocol)?;
+    let theirs = Greeting::decode(&bytes).map_err(protocol)?;
+    let meeting = Meeting { greetings: [theirs, mine], job };
+    write_all(&mut stream, &meeting.proof(false), deadline).map_err(lost)?;
+    let mut proof = [0; PROOF];
+    read_exact(&mut stream, &mut proof, deadline).map_err(lost)?;
     let frame = receive(&mut stream, deadline).map_err(lost)?;
     match frame.kind {
+        Kind::Welcome if !meeting.is_proven(true, &proof) => {
+            Err(protocol(String::from("it is of another job")))
+        }
         Kind::Welcome => Ok(stream),
         Kind::Refusal => {
             let why = String::from_utf8_lossy(&frame.bytes).into_owned();

@@ -88,6 +88,8 @@ fn nobody_there_is_an_error_with_the_address() {
     let failed = TcpBootstrap::join(nameless).unwrap_err().to_string();
     assert!(failed.contains("HOST:PORT is accepted"), "{failed}");
     assert!(TcpBootstrap::join(options(at, 2, 2)).is_err());
+    let failed = TcpBootstrap::join(options(at, 0, u32::MAX)).unwrap_err().to_string();
+    assert!(failed.contains("at most 65536"), "{failed}");
 }
 
 /// Strangers, PEs of other jobs and PEs that there are already do not keep the job from starting.
@@ -137,6 +139,59 @@ fn who_does_not_belong_is_told_and_does_not_disturb() {
     });
 }
 
+/// More of them than are greeted at a time, each of which may take its five seconds.
+#[test]
+fn who_says_nothing_keeps_nobody_waiting() {
+    let (listener, at) = listener();
+    thread::scope(|scope| {
+        let center = scope.spawn(move || TcpBootstrap::center(options(at, 0, 2), listener));
+        let silent: Vec<TcpStream> =
+            (0..2 * GREETINGS).map(|_| TcpStream::connect(at).unwrap()).collect();
+        let mut first = TcpBootstrap::join(options(at, 1, 2)).unwrap();
+        let mut center = center.join().unwrap().unwrap();
+        drop(silent);
+        let other = scope.spawn(move || first.allgather(&[1]).unwrap());
+        assert_eq!(center.allgather(&[0]).unwrap(), [0, 1]);
+        assert_eq!(other.join().unwrap(), [0, 1]);
+    });
+}
+
+/// Greets and proves itself as a PE does, which then waits for the others.
+fn half_join(at: SocketAddr, me: u32, job: u64) -> (TcpStream, bool) {
+    let mut stream = TcpStream::connect(at).unwrap();
+    let mine = Greeting::new(me, 3).unwrap();
+    stream.write_all(&mine.encode()).unwrap();
+    let mut theirs = [0; GREETING];
+    stream.read_exact(&mut theirs).unwrap();
+    let theirs = Greeting::decode(&theirs).unwrap();
+    let proof = Meeting { greetings: [theirs, mine], job }.proof(false);
+    stream.write_all(&proof).unwrap();
+    let mut proof = [0; PROOF];
+    stream.read_exact(&mut proof).unwrap();
+    let right = Meeting { greetings: [theirs, mine], job: 7 };
+    (stream, right.is_proven(true, &proof))
+}
+
+/// A PE that ends while the others are awaited leaves its place to its next try, and who knows no job is shown no proof.
+#[test]
+fn a_pe_that_ends_before_the_start_may_come_again() {
+    let (listener, at) = listener();
+    thread::scope(|scope| {
+        let center = scope.spawn(move || TcpBootstrap::center(options(at, 0, 3), listener));
+        assert!(!half_join(at, 1, 8).1, "a stranger is shown what follows from the job's number");
+        let (ended, proven) = half_join(at, 1, 7);
+        assert!(proven);
+        drop(ended);
+        let others = [1, 2].map(|me| scope.spawn(move || TcpBootstrap::join(options(at, me, 3))));
+        let center = center.join().unwrap().unwrap();
+        let mut all = vec![center];
+        all.extend(others.map(|other| other.join().unwrap().unwrap()));
+        thread::scope(|scope| {
+            all.iter_mut().for_each(|pe| drop(scope.spawn(|| pe.barrier().unwrap())))
+        });
+    });
+}
+
 #[test]
 fn what_answers_but_is_no_pe_is_said() {
     let (listener, at) = listener();
@@ -145,7 +200,7 @@ fn what_answers_but_is_no_pe_is_said() {
             let (mut stream, _) = listener.accept().unwrap();
             let mut greeting = [0; GREETING];
             stream.read_exact(&mut greeting).unwrap();
-            stream.write_all(b"SSH-2.0-OpenSSH_9.9 something").unwrap();
+            stream.write_all(b"SSH-2.0-OpenSSH_9.9 and a word or two").unwrap();
         });
         let failed = TcpBootstrap::join(options(at, 1, 2)).unwrap_err().to_string();
         assert!(failed.contains("SSH-2.0-"), "{failed}");
