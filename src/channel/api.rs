@@ -381,7 +381,7 @@ impl Channel {
             }
             Err(failed) => {
                 // Peers that have agreed have not: each sees the same.
-                let _ = self.connected()?.regions.release(&handle);
+                self.give_up(Registered::new(0, (base, len), true, handle, memory));
                 Err(failed)
             }
         }
@@ -410,7 +410,10 @@ impl Channel {
     ) -> Result<(), ChannelError> {
         let Registered { index, base, len, symmetric, handle, .. } = registered;
         let region = Region { base, len: len as u64, handle, peers };
-        self.set_in_proxy(index, Some(Box::new(region)))?;
+        if let Err(failed) = self.set_in_proxy(index, Some(Box::new(region))) {
+            self.give_up(registered);
+            return Err(failed);
+        }
         serial.regions.push(registered);
         let shown = c::nlf_region {
             base: base as u64,
@@ -419,6 +422,23 @@ impl Channel {
             reserved: 0,
         };
         self.state.shared.set_region(usize::from(index), shown, entries(&serial.regions))
+    }
+
+    /// Ends a registration that nobody was shown. The memory is freed only once peers cannot write to it any more.
+    fn give_up(&self, region: Registered) {
+        let Registered { base, len, handle, .. } = region;
+        let connected = self.connected();
+        let released = connected.and_then(|connected| {
+            connected.regions.release(&handle).map_err(ChannelError::Release)
+        });
+        if let Err(failed) = released {
+            warn!(
+                target: logging::MEM,
+                "{len} bytes at {base:#x} stay registered after a registration that has failed, and are not freed \
+                 where they were allocated for it: {failed}"
+            );
+            std::mem::forget(region);
+        }
     }
 
     fn set_in_proxy(&self, index: u8, region: Option<Box<Region>>) -> Result<(), ChannelError> {

@@ -41,6 +41,12 @@ pub enum ChannelError {
     /// The rails were not opened, or the PEs not connected.
     #[error("{0}")]
     Rails(String),
+    /// Memory that is not to be had.
+    #[error("there are no {len} bytes of memory to be had")]
+    NoMemory {
+        /// How many were asked for.
+        len: usize,
+    },
     /// Memory of CUDA.
     #[error("{0}")]
     Cuda(#[from] CudaError),

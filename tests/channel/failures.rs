@@ -183,6 +183,13 @@ pub(crate) fn bad_requests(place: &Place) {
         (fetch(at(0, len)), NLF_ERROR_ADDRESS, "atomic on ring 0"),
     ];
     let failed = c::NLF_ERROR_FAILED as i32;
+    let channel = Channel::new(bootstrap(place), &options()).unwrap();
+    for absurd in [1 << 46, usize::MAX >> 1, usize::MAX - 7, usize::MAX] {
+        let refused = channel.allocate_symmetric(absurd).unwrap_err().to_string();
+        assert!(refused.contains(&absurd.to_string()), "{refused}");
+    }
+    channel.allocate_symmetric(8).unwrap();
+    channel.stop().unwrap();
     let check = |push: &dyn Fn(&Channel), code: u32, text: &str| {
         let channel = Channel::new(bootstrap(place), &options()).unwrap();
         let heap = Heap(channel.allocate_symmetric(len as usize).unwrap());

@@ -1,7 +1,7 @@
 //! Host memory that kernels and NICs both reach: page-locked by CUDA where the program uses it, else plain
 //! pages.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -22,8 +22,12 @@ pub(crate) enum HostMemory {
 impl HostMemory {
     /// At least `len` bytes. Making and freeing it may wait for everything on the device.
     pub(crate) fn new(len: usize) -> Result<Self, ChannelError> {
-        let Some(context) = bound_context()? else { return Ok(Self::Plain(Pages::new(len))) };
-        let memory = PinnedMemory::new(&context, len.max(1).next_multiple_of(PAGE))?;
+        let whole = len.max(1).checked_next_multiple_of(PAGE);
+        let whole = whole.ok_or(ChannelError::NoMemory { len })?;
+        let Some(context) = bound_context()? else {
+            return Pages::new(whole).map(Self::Plain).ok_or(ChannelError::NoMemory { len });
+        };
+        let memory = PinnedMemory::new(&context, whole)?;
         // SAFETY: just allocated with that length, and nobody else has it.
         unsafe { ptr::write_bytes(memory.addr() as *mut u8, 0, memory.len()) };
         Ok(Self::Pinned(memory))
@@ -60,15 +64,12 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    fn new(len: usize) -> Self {
-        let len = len.max(1).next_multiple_of(PAGE);
-        let Ok(layout) = Layout::from_size_align(len, PAGE) else {
-            handle_alloc_error(Layout::new::<u8>());
-        };
+    /// So many bytes, some pages. None if there are not as many.
+    fn new(len: usize) -> Option<Self> {
+        let layout = Layout::from_size_align(len, PAGE).ok().filter(|layout| layout.size() > 0)?;
         // SAFETY: the layout has a size.
-        let at = unsafe { alloc_zeroed(layout) };
-        let at = NonNull::new(at).unwrap_or_else(|| handle_alloc_error(layout));
-        Self { at, layout }
+        let at = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        Some(Self { at, layout })
     }
 }
 
