@@ -124,16 +124,16 @@ demo: build-deps plugins ## Two PEs, two rails on loopback TCP: bandwidth, laten
 BENCH := $(CARGO) run --locked --release -p nvshmem-bench --
 
 .PHONY: bench
-bench: deps plugins ## The plugin beside raw libfabric, as MEASURE lines
+bench: deps plugins fake-cuda ## The plugin beside raw libfabric, as MEASURE lines
 	libfabric2=$$(scripts/libfabric2.sh) && \
 	$(BENCH) puts --plugin-dir $(PLUGINS) --libfabric2 $$libfabric2
-	$(BENCH) instructions puts --plugin-dir $(PLUGINS)
+	$(BENCH) instructions puts local --cuda-driver $(FAKE_CUDA) --plugin-dir $(PLUGINS)
 
 .PHONY: bench-signal
-bench-signal: deps plugins ## Put with signal, fence and fetching atomics, as MEASURE lines
+bench-signal: deps plugins fake-cuda ## Put with signal, fence and fetching atomics, as MEASURE lines
 	libfabric2=$$(scripts/libfabric2.sh) && \
 	$(BENCH) signals --plugin-dir $(PLUGINS) --libfabric2 $$libfabric2
-	$(BENCH) instructions signals --plugin-dir $(PLUGINS)
+	$(BENCH) instructions signals --cuda-driver $(FAKE_CUDA) --plugin-dir $(PLUGINS)
 
 .PHONY: bench-staged
 bench-staged: deps plugins fake-cuda ## Puts and gets of device memory by staging, as MEASURE lines

@@ -1,6 +1,7 @@
 //! Requests: the host's arguments of an operation, as the engine takes them.
 
 use std::ffi::c_int;
+use std::mem::offset_of;
 
 use nvshmem_abi::{AmoBytes, AmoMem, RmaBytes, RmaBytesVector, RmaMem, RmaMemVector, RmaVerb, c};
 
@@ -108,22 +109,34 @@ pub(crate) struct Remote<'a> {
 /// Reads the remote side, if it has the common shape.
 ///
 /// # Safety
-/// As for [`read`].
+/// As for [`read`], and `remote` is not null.
 #[inline(always)]
 pub(crate) unsafe fn remote_side<'a>(pe: c_int, remote: *const RmaMem) -> Option<Remote<'a>> {
     // SAFETY: by contract.
-    let remote = unsafe { remote.as_ref()? };
+    let remote = unsafe { &*remote };
     // SAFETY: by contract.
     let handle = unsafe { handle(remote.handle)? };
     // A negative PE becomes one that no job has.
     Some(Remote { pe: Pe(pe as u32), handle, addr: remote.ptr as u64 })
 }
 
+/// What [`RmaVerb`] begins with for a PUT for which nobody waits, as NVSHMEM says that.
+const PUT_NBI: u64 = PUT as u64 | 1 << 32;
+
+const _: () = assert!(offset_of!(RmaVerb, desc) == 0 && offset_of!(RmaVerb, is_nbi) == 4);
+
+/// Whether it is a PUT for which nobody waits: one comparison for both.
+#[inline(always)]
+pub(crate) fn is_put_nbi(verb: &RmaVerb) -> bool {
+    // SAFETY: inside the verb, whose first two fields it is.
+    unsafe { (&raw const *verb).cast::<u64>().read_volatile() == PUT_NBI }
+}
+
 /// Reads the local side of a PUT, GET or G, with its length, if it has the common shape:
 /// contiguous bytes, and nobody waits. All others, also wrong ones, are for [`read`].
 ///
 /// # Safety
-/// As for [`read`].
+/// As for [`read`], and `local` is not null.
 #[inline(always)]
 pub(crate) unsafe fn contiguous(
     verb: &RmaVerb,
@@ -131,9 +144,10 @@ pub(crate) unsafe fn contiguous(
     bytes: &RmaBytes,
 ) -> Option<(Local, usize)> {
     // SAFETY: by contract.
-    let addr = unsafe { local.as_ref()? }.ptr as usize;
+    let addr = unsafe { (*local).ptr } as usize;
     let contiguous = bytes.elembytes == 1 && bytes.srcstride == 1 && bytes.deststride == 1;
-    if !contiguous || verb.is_nbi == 0 || addr == 0 {
+    // Null is no memory that the lane knows.
+    if !contiguous || verb.is_nbi == 0 {
         return None;
     }
     Some((Local::Memory { addr, desc: Desc(0) }, bytes.nelems as usize))
@@ -142,11 +156,11 @@ pub(crate) unsafe fn contiguous(
 /// Reads the value of a P of 8 bytes, the width that flags have.
 ///
 /// # Safety
-/// As for [`read`].
+/// As for [`read`], and `local` is not null.
 #[inline(always)]
 pub(crate) unsafe fn word(local: *const RmaMem, bytes: &RmaBytes) -> Option<(Local, usize)> {
     // SAFETY: by contract.
-    let at = unsafe { local.as_ref()? }.ptr.cast::<u64>();
+    let at = unsafe { (*local).ptr }.cast::<u64>();
     if bytes.elembytes != 8 || at.is_null() {
         return None;
     }
@@ -169,6 +183,28 @@ pub(crate) unsafe fn of_common(common: FastTransfer<'_>, local: *const RmaMem) -
         }
     };
     Request { direction, pe, remote_handle, remote_addr, local, len }
+}
+
+/// The parts of a put with signal of the common kind, with the handle of its local side: the put, and the signal.
+///
+/// # Safety
+/// `local_handle` is null, or a handle that stays valid for `'a`.
+pub(crate) unsafe fn of_common_signal(
+    common: FastPutSignal<'_>,
+    local_handle: *const c::nvt_mem_handle,
+) -> (Request<'_>, AtomicRequest<'_>) {
+    let FastPutSignal { pe, data_handle, data_addr, from, len, handle: signal, addr, atomic } =
+        common;
+    let put = Request {
+        direction: Direction::Write,
+        pe,
+        remote_handle: data_handle,
+        remote_addr: data_addr,
+        // SAFETY: by contract.
+        local: LocalSide::Memory { addr: from, handle: unsafe { handle(local_handle) } },
+        len,
+    };
+    (put, AtomicRequest { pe, remote_handle: signal, remote_addr: addr, atomic, result: None })
 }
 
 /// Bytes of a PUT, GET or G.
@@ -262,58 +298,60 @@ pub(crate) unsafe fn atomic<'a>(
 /// Reads an atomic that fetches nothing, if it has the common shape: every pointer set.
 ///
 /// # Safety
-/// As for [`atomic`].
+/// As for [`atomic`], and `mem` is not null.
 #[inline(always)]
 pub(crate) unsafe fn common_atomic<'a>(
     amo: Amo,
     mem: *const AmoMem,
-    bytes: AmoBytes,
+    width: Width,
 ) -> Option<(&'a HandleBytes, u64, Atomic)> {
     // SAFETY: by contract.
-    let mem = unsafe { mem.as_ref()? };
+    let mem = unsafe { &*mem };
     // SAFETY: by contract.
     let remote_handle = unsafe { handle(mem.remote_memdesc.handle)? };
     let op = AtomicOp::plain_from_code(amo.code)?;
-    let width = Width::from_bytes(bytes.elembytes)?;
     let atomic = Atomic { op, width, float: amo.float, operand: mem.val, compare: 0 };
     Some((remote_handle, mem.remote_memdesc.ptr as u64, atomic))
 }
 
 /// Reads a put with signal, if it has the common shape: one piece of contiguous bytes, and every
-/// pointer set.
+/// pointer set; with the handle of its local side.
 ///
 /// # Safety
-/// As for [`Parts::new`] and [`atomic`].
+/// As for [`Parts::new`] and [`atomic`], and no pointer is null.
 #[inline(always)]
 pub(crate) unsafe fn common_signal<'a>(
     put: &Put<'_>,
     amo: Amo,
     signal: *const AmoMem,
     signal_bytes: AmoBytes,
-) -> Option<FastPutSignal<'a>> {
+) -> Option<(FastPutSignal<'a>, *const c::nvt_mem_handle)> {
     // SAFETY: by contract.
-    let (remote, local, bytes) =
-        unsafe { (put.remote.as_ref()?, put.local.as_ref()?, put.bytes.as_ref()?) };
+    let (remote, local, bytes) = unsafe { (&*put.remote, &*put.local, &*put.bytes) };
     // One element each. What is before the end of such a vector can be read.
     let single = remote.begin.wrapping_add(1) == remote.end
         && local.begin.wrapping_add(1) == local.end
         && bytes.begin.wrapping_add(1) == bytes.end;
-    if !single || put.verb.desc != PUT {
+    // Signals are words of eight bytes, which spares the choice among widths.
+    if !single || put.verb.desc != PUT || signal_bytes.elembytes != 8 {
         return None;
     }
     // SAFETY: by contract.
     let Remote { pe, handle: data_handle, addr: data_addr } =
         unsafe { remote_side(put.pe, remote.begin)? };
     // SAFETY: by contract.
-    let (from, bytes) = unsafe { ((*local.begin).ptr as usize, &*bytes.begin) };
+    let (from, local_handle, bytes) =
+        unsafe { ((*local.begin).ptr as usize, (*local.begin).handle, &*bytes.begin) };
     let contiguous = bytes.elembytes == 1 && bytes.srcstride == 1 && bytes.deststride == 1;
-    if !contiguous || from == 0 {
+    // Null is no memory that the lane knows.
+    if !contiguous {
         return None;
     }
     let len = bytes.nelems as usize;
     // SAFETY: by contract.
-    let (handle, addr, atomic) = unsafe { common_atomic(amo, signal, signal_bytes)? };
-    Some(FastPutSignal { pe, data_handle, data_addr, from, len, handle, addr, atomic })
+    let (handle, addr, atomic) = unsafe { common_atomic(amo, signal, Width::Eight)? };
+    let put = FastPutSignal { pe, data_handle, data_addr, from, len, handle, addr, atomic };
+    Some((put, local_handle))
 }
 
 /// The put of a put with signal, as the host gives it.

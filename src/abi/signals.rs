@@ -13,7 +13,10 @@ use crate::abi::error::AbiError;
 use crate::abi::guard::guard;
 use crate::abi::request::{self, Amo, HOST_QP, Parts, Put};
 use crate::abi::state::{self, job};
+use crate::engine::atomic::Width;
 use crate::engine::ids::Pe;
+use crate::engine::lane::Lane;
+use crate::engine::lane::fast_path::FastPutSignal;
 use crate::engine::request::Request;
 use crate::engine::request::{AtomicRequest, PutSignalRequest};
 use crate::engine::state::batch::Batch;
@@ -73,8 +76,9 @@ unsafe fn try_amo(
     }
     // SAFETY: rule 1, so the transport is not null.
     let connected = unsafe { state::job_of(transport) }.connection()?;
+    let width = Width::from_bytes(bytes.elembytes)?;
     // SAFETY: rule 1.
-    let (handle, addr, atomic) = unsafe { request::common_atomic(amo, mem, bytes)? };
+    let (handle, addr, atomic) = unsafe { request::common_atomic(amo, mem, width)? };
     // A negative PE becomes one that no job has.
     let pe = Pe(pe as u32);
     // SAFETY: rule 3; the reference ends with this function.
@@ -143,14 +147,14 @@ pub(crate) unsafe extern "C" fn put_signal<V: Into<Amo>>(
     // SAFETY: rules 1, 3 and 4.
     unsafe {
         let put = Put { pe, verb: &write_verb, remote, local, bytes };
-        if try_put_signal(transport, &put, amo, signal, signal_bytes, qp).is_some() {
-            return c::NVT_STATUS_SUCCESS;
+        match try_put_signal(transport, &put, amo, signal, signal_bytes, qp) {
+            Some(status) => status,
+            None => put_signal_general(transport, &put, amo, signal, signal_bytes, qp),
         }
-        put_signal_general(transport, &put, amo, signal, signal_bytes, qp)
     }
 }
 
-/// The common put with signal: one piece, of few bytes. None if it is of another kind; nothing has
+/// The common put with signal: one piece, of few bytes; gives its status. None if it is of another kind; nothing has
 /// happened then.
 ///
 /// # Safety
@@ -163,17 +167,49 @@ unsafe fn try_put_signal(
     signal: *const AmoMem,
     signal_bytes: AmoBytes,
     qp: c_int,
-) -> Option<()> {
+) -> Option<c_int> {
     if qp == HOST_QP {
         return None;
     }
     // SAFETY: rule 1, so the transport is not null.
     let connected = unsafe { state::job_of(transport) }.connection()?;
     // SAFETY: rules 1 and 4.
-    let common = unsafe { request::common_signal(put, amo, signal, signal_bytes)? };
+    let (common, handle) = unsafe { request::common_signal(put, amo, signal, signal_bytes)? };
     // SAFETY: rule 3; the reference ends with this function.
     let lane = unsafe { &mut *connected.proxy_lane() };
-    lane.try_put_signal(&common, Batch::NONE).then_some(())
+    match lane.try_put_signal(common, Batch::NONE) {
+        Ok(()) => Some(c::NVT_STATUS_SUCCESS),
+        // SAFETY: rules 1, 3 and 4.
+        Err(common) => Some(unsafe { put_signal_again(transport, common, handle) }),
+    }
+}
+
+/// A put with signal of the common kind that the fast path has not sent: its local memory may have to be looked up
+/// first, or it is for the general way.
+///
+/// # Safety
+/// Rules 1, 3 and 4.
+#[cold]
+#[inline(never)]
+unsafe fn put_signal_again(
+    transport: *mut Transport,
+    common: FastPutSignal<'_>,
+    local_handle: *const c::nvt_mem_handle,
+) -> c_int {
+    let again = |lane: &mut Lane<_>| match lane.retry_put_signal(common, Batch::NONE) {
+        Ok(()) => Ok(()),
+        Err(common) => {
+            // SAFETY: rules 1 and 4.
+            let (part, signal) = unsafe { request::of_common_signal(common, local_handle) };
+            lane.put_signal(&PutSignalRequest { parts: &[part], signal })
+        }
+    };
+    guard("put_signal", || {
+        // SAFETY: rule 1.
+        let connected = unsafe { job(transport)? }.connected()?;
+        // SAFETY: rule 3.
+        Ok(unsafe { connected.with_proxy(again) }?)
+    })
 }
 
 /// Every put with signal that is not the common one.

@@ -9,7 +9,8 @@ use nvshmem_abi::{RmaBytes, RmaMem, RmaVerb, Transport, c};
 
 use crate::abi::guard::guard;
 use crate::abi::request::{self, HOST_QP, Remote};
-use crate::abi::state::{self, job};
+use crate::abi::state::{job, job_of};
+use crate::engine::lane::Lane;
 use crate::engine::lane::fast_path::{Declined, FastTransfer, NotStarted};
 use crate::engine::port::Direction;
 use crate::engine::state::batch::Batch;
@@ -87,26 +88,26 @@ pub(crate) unsafe fn try_rma(
     }
     // The only entry that does not look whether the host has lost its transport.
     // SAFETY: rule 1, so the transport is not null.
-    let connected = unsafe { state::job_of(transport) }.connection()?;
+    let connected = unsafe { job_of(transport) }.connection()?;
     // SAFETY: rule 1.
     let Remote { pe, handle, addr } = unsafe { request::remote_side(pe, remote)? };
     let common = |direction, (local, len)| FastTransfer { direction, pe, handle, addr, local, len };
     // Apart for each operation, so that the compiler makes a straight way of each.
     // SAFETY: rules 1, 3 and 4.
     unsafe {
-        if verb.desc == request::PUT {
+        if request::is_put_nbi(verb) {
             let from = request::contiguous(verb, local, bytes)?;
-            return Some(start(connected, common(Direction::Write, from), local));
+            return Some(start(transport, connected, common(Direction::Write, from), local));
         }
         // Read again, or the compiler makes one choice among all values, with PUT in the middle.
         match (&raw const verb.desc).read_volatile() {
             request::GET | request::G => {
                 let into = request::contiguous(verb, local, bytes)?;
-                Some(start(connected, common(Direction::Read, into), local))
+                Some(start(transport, connected, common(Direction::Read, into), local))
             }
             request::P => {
                 let value = request::word(local, bytes)?;
-                Some(start(connected, common(Direction::Write, value), local))
+                Some(start(transport, connected, common(Direction::Write, value), local))
             }
             _ => None,
         }
@@ -119,44 +120,63 @@ pub(crate) unsafe fn try_rma(
 /// # Safety
 /// Rules 1, 3 and 4; `local` is not null.
 #[inline(always)]
-unsafe fn start(connected: &Connected, common: FastTransfer<'_>, local: *const RmaMem) -> c_int {
+unsafe fn start(
+    transport: *mut Transport,
+    connected: &Connected,
+    common: FastTransfer<'_>,
+    local: *const RmaMem,
+) -> c_int {
     // A closure on the lane would be called, not inlined.
     // SAFETY: rule 3; the reference ends with this expression.
     match unsafe { &mut *connected.proxy_lane() }.try_start(common, Batch::NONE) {
         Ok(()) => c::NVT_STATUS_SUCCESS,
         // SAFETY: by contract.
-        Err(NotStarted::Untried(common)) => unsafe { start_whole(connected, common, local) },
-        // SAFETY: rule 3.
-        Err(NotStarted::Declined(declined)) => unsafe { start_declined(connected, declined) },
+        Err(NotStarted::Untried(common)) => unsafe { start_again(transport, common, local) },
+        // SAFETY: rules 1 and 3.
+        Err(NotStarted::Declined(declined)) => unsafe { start_declined(transport, declined) },
     }
 }
 
-/// An operation that the fast path does not do.
+/// An operation that the fast path has not tried: its local memory may have to be looked up first, or it is for the
+/// general way.
 ///
 /// # Safety
 /// As for [`start`].
 #[cold]
 #[inline(never)]
-unsafe fn start_whole(
-    connected: &Connected,
+unsafe fn start_again(
+    transport: *mut Transport,
     common: FastTransfer<'_>,
     local: *const RmaMem,
 ) -> c_int {
+    let again = |lane: &mut Lane<_>| match lane.retry_start(common, Batch::NONE) {
+        Ok(()) => Ok(()),
+        Err(NotStarted::Declined(declined)) => lane.start_declined(declined),
+        Err(NotStarted::Untried(common)) => {
+            // SAFETY: by contract.
+            let request = unsafe { request::of_common(common, local) };
+            lane.start(&request)
+        }
+    };
     guard("rma", || {
-        // SAFETY: by contract.
-        let request = unsafe { request::of_common(common, local) };
+        // SAFETY: rule 1.
+        let connected = unsafe { job(transport)? }.connected()?;
         // SAFETY: rule 3.
-        Ok(unsafe { connected.with_proxy(|lane| lane.start(&request)) }?)
+        Ok(unsafe { connected.with_proxy(again) }?)
     })
 }
 
 /// An operation that the fabric has not taken at once.
 ///
 /// # Safety
-/// Rule 3.
+/// Rules 1 and 3.
 #[cold]
 #[inline(never)]
-unsafe fn start_declined(connected: &Connected, declined: Declined) -> c_int {
-    // SAFETY: rule 3.
-    guard("rma", || Ok(unsafe { connected.with_proxy(|lane| lane.start_declined(declined)) }?))
+unsafe fn start_declined(transport: *mut Transport, declined: Declined) -> c_int {
+    guard("rma", || {
+        // SAFETY: rule 1.
+        let connected = unsafe { job(transport)? }.connected()?;
+        // SAFETY: rule 3.
+        Ok(unsafe { connected.with_proxy(|lane| lane.start_declined(declined)) }?)
+    })
 }

@@ -39,7 +39,8 @@ fn transfers_leave_the_slots_of_messages_alone_and_messages_those_of_transfers()
     const MESSAGES: usize = 2048;
     for (needs_desc, messages_first) in [(true, false), (true, true), (false, false), (false, true)]
     {
-        let shape = Shape { rails: 2, depth: 4, needs_desc, ..Shape::default() };
+        let fast = !needs_desc;
+        let shape = Shape { rails: 2, depth: 4, needs_desc, fast, ..Shape::default() };
         let mut job = Job::new(1, &shape, Script::default());
         let targets = Targets::of(&job);
         // Nothing ends, so who waited for room would wait until the lane gives up. Half of the messages are parked.

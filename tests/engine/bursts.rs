@@ -88,8 +88,7 @@ fn every_ending_of_a_burst_rings_for_all_of_it() {
     {
         for (what, end) in ENDINGS {
             for count in 1..=15 {
-                let needs_desc = !short;
-                let shape = Shape { n_pes: 3, rails, native, needs_desc, ..Shape::default() };
+                let shape = Shape { n_pes: 3, rails, native, fast: short, ..Shape::default() };
                 let mut job = Job::new(1, &shape, DOORBELLS);
                 job.fill_scratch(0, &[7; 256]);
                 let targets = Targets::of(&job);

@@ -198,6 +198,7 @@ fn a_put_is_not_lost_when_every_segment_is_in_use() {
             heap: 1 << 13,
             depth: 4,
             needs_desc: false,
+            fast: true,
             spread,
             // The heaps of those that are asked.
             staged: if staged { 0x5555_5554 } else { 0 },

@@ -306,11 +306,11 @@ fn zero_bytes_do_nothing() {
     job.quiet(0, 1).unwrap();
 }
 
-/// The fast path, for which local memory must need no descriptor, refuses what the general way refuses,
+/// The fast path refuses what the general way refuses,
 /// and reports what the fabric refuses at once.
 #[test]
 fn the_short_way_refuses_and_reports() {
-    let shape = Shape { needs_desc: false, heap: 4096, ..Shape::default() };
+    let shape = Shape { needs_desc: false, fast: true, heap: 4096, ..Shape::default() };
     let mut job = Job::new(9, &shape, Script::default());
     job.put(0, 1, 0, 8).unwrap();
     for (pe, offset, len) in [(2, 0, 8), (1, 4096, 1), (1, 4089, 8), (1, 0, 4097)] {

@@ -9,6 +9,7 @@ use nvshmem_transport_libfabric::engine::error::EngineError;
 use nvshmem_transport_libfabric::engine::fake::{FakeFabric, FakeMemory, FakePort, Script};
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, SignalEngine};
+use nvshmem_transport_libfabric::engine::port::copies::Reach;
 use nvshmem_transport_libfabric::engine::port::{Access, Direction, PeerAddr, RailLimits};
 use nvshmem_transport_libfabric::engine::rails::balance::Spread;
 use nvshmem_transport_libfabric::engine::rails::paths::{Path, PathTable};
@@ -30,6 +31,8 @@ pub(crate) struct Shape {
     pub(crate) depth: u32,
     pub(crate) max_segment: usize,
     pub(crate) needs_desc: bool,
+    /// Whether lanes have the fast path.
+    pub(crate) fast: bool,
     pub(crate) heap: usize,
     pub(crate) orders_messages: bool,
     pub(crate) remote_data: bool,
@@ -41,6 +44,8 @@ pub(crate) struct Shape {
     pub(crate) native: bool,
     /// Which memory is staged: for each PE two bits, its heap and its scratch memory.
     pub(crate) staged: u32,
+    /// Which of that the fabric reaches all the same, though no CPU does: device memory, taken directly.
+    pub(crate) by_fabric: u32,
     /// Bytes of a chunk of bounce memory, and chunks for each direction.
     pub(crate) bounce: (usize, u16, u16),
     /// Whether, and when, a rail that fails is done without.
@@ -80,6 +85,7 @@ impl Default for Shape {
             depth: 16,
             max_segment,
             needs_desc: true,
+            fast: false,
             heap: 1 << 16,
             orders_messages: false,
             remote_data: true,
@@ -88,6 +94,7 @@ impl Default for Shape {
             spread: Spread::ROUND_ROBIN,
             native: false,
             staged: 0,
+            by_fabric: 0,
             bounce: (1024, 2, 2),
             health: None,
             lonely: 0,
@@ -194,12 +201,13 @@ impl Job {
                 let memory = fabric.memory(me, shape.rails).with_bounce(chunk_len, out, inward);
                 let regions = RegionTable::new(memory, me);
                 let alloc = |bit: u32| {
-                    let staged = shape.staged.checked_shr(2 * pe + bit).unwrap_or(0) & 1 != 0;
-                    if staged {
-                        fabric.alloc_staged(me, shape.heap)
-                    } else {
-                        fabric.alloc(me, shape.heap)
-                    }
+                    let has = |set: u32| set.checked_shr(2 * pe + bit).unwrap_or(0) & 1 != 0;
+                    let reach = match (has(shape.staged), has(shape.by_fabric)) {
+                        (false, _) => Reach::Direct,
+                        (true, false) => Reach::Staged,
+                        (true, true) => Reach::Fabric,
+                    };
+                    fabric.alloc_reached(me, shape.heap, reach)
                 };
                 let (base, scratch) = (alloc(0), alloc(1));
                 let config = LaneConfig {
@@ -214,7 +222,8 @@ impl Job {
                     spread: shape.spread,
                     devices: shape.staged != 0,
                 };
-                let mut lane = Lane::new(fabric.port(me, limits(shape)), config);
+                let port = fabric.port(me, limits(shape)).with_fast_path(shape.fast);
+                let mut lane = Lane::new(port, config);
                 if let Some(health) = &shape.health {
                     lane = lane.with_rail_health(health, controls(shape.n_pes, shape.rails));
                 }

@@ -14,6 +14,7 @@ mod fences;
 mod health;
 mod job;
 mod late;
+mod local_memory;
 mod random;
 mod signals;
 mod staged;

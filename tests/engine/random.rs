@@ -15,6 +15,7 @@ fn random_shape(random: &mut Random) -> Shape {
         depth: [1, 1, 2, 3, 16][random.below(5)],
         max_segment: [8, 64, 1000, 1 << 20][random.below(4)],
         needs_desc: random.below(2) == 0,
+        fast: random.below(4) != 0,
         heap: 1 << 14,
         spread: random_spread(random),
         ..Shape::default()

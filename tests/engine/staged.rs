@@ -10,6 +10,7 @@ use nvshmem_transport_libfabric::engine::ids::Pe;
 use nvshmem_transport_libfabric::engine::lane::Lane;
 use nvshmem_transport_libfabric::engine::lane::handoff::handover;
 use nvshmem_transport_libfabric::engine::lane::host_lane::HostLane;
+use nvshmem_transport_libfabric::engine::port::copies::Reach;
 use nvshmem_transport_libfabric::engine::port::{Access, Direction};
 use nvshmem_transport_libfabric::engine::recovery::health::RailHealth;
 use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
@@ -128,7 +129,8 @@ fn unregistered_buffers_are_staged() {
     let everywhere = [false, true].map(|buffer| (ALL, buffer));
     for (staged, buffer) in everywhere.into_iter().chain([(0b0100, false)]) {
         for (seed, needs_desc) in (1..=10).flat_map(|seed| [(seed, false), (seed, true)]) {
-            let shape = Shape { staged, needs_desc, heap: 1 << 14, ..Shape::default() };
+            let fast = seed % 2 == 0;
+            let shape = Shape { staged, needs_desc, fast, heap: 1 << 14, ..Shape::default() };
             let job = Job::new(seed, &shape, Script::default());
             let fabric = job.fabric.clone();
             race(job, seed, |me, member, targets| {
@@ -136,7 +138,7 @@ fn unregistered_buffers_are_staged() {
                     return Ok(());
                 }
                 let addr = match buffer {
-                    true => fabric.alloc_staged(Pe(0), 5000),
+                    true => fabric.alloc_reached(Pe(0), 5000, Reach::Staged),
                     false => fabric.alloc(Pe(0), 5000),
                 };
                 let mut lengths = [3, 200, 233, 5000].into_iter();
@@ -388,7 +390,9 @@ fn operations_of_user_threads_go_both_ways_in_order() {
         let needs_desc = random.below(2) == 0;
         let max_segment = [64, 1000, 1 << 20][random.below(3)];
         let heap = THREADS * PART;
-        let shape = Shape { staged, needs_desc, max_segment, heap, rails: 1, ..Shape::default() };
+        let fast = true;
+        let shape =
+            Shape { staged, needs_desc, fast, max_segment, heap, rails: 1, ..Shape::default() };
         let script = Script { again_percent: [0, 20][random.below(2)], ..Script::default() };
         let mut job = Job::new(seed, &shape, script);
         fill(&job, 2);

@@ -214,6 +214,7 @@ fn every_byte_arrives_over_rails_whose_rates_change() {
             max_segment: [2000, 1 << 20][random.below(2)],
             heap: 1 << 17,
             needs_desc: random.below(2) == 0,
+            fast: random.below(4) != 0,
             spread,
             ..Shape::default()
         };

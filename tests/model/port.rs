@@ -5,9 +5,9 @@ use std::rc::Rc;
 use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp};
 use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
 use nvshmem_transport_libfabric::engine::port::{
-    Access, Addressing, Clock, DataPath, Direction, Failure, Incoming, LocalMemory, MemoryPort,
-    Messaging, Operation, PeerAddr, Polled, PortError, Posted, RailControl, RailLimits, Registered,
-    Transfer,
+    Access, Addressing, Clock, Completions, DataPath, Direction, Failure, Incoming, LocalMemory,
+    MemoryPort, Messaging, Operation, PeerAddr, Polled, PortError, Posted, RailControl, RailLimits,
+    Registered, Transfer,
 };
 use nvshmem_transport_libfabric::engine::wire::message::Packet;
 
@@ -123,14 +123,14 @@ impl DataPath for ModelPort {
 
     fn fast(&self, _rail: RailId) {}
 
-    fn drain(&mut self, rail: RailId, mut each: impl FnMut(usize) -> bool) -> Polled {
+    fn drain(&mut self, rail: RailId, completions: &mut impl Completions) -> Polled {
         let mut world = self.model.world.borrow_mut();
         let mut count = 0;
         while let Some(next) = world.sides[self.pe].done[rail.index()].pop_front() {
             let told = mix(COMPLETED | u64::from(rail.0), done_hash(next));
             match next {
                 Done::Completed(token) => {
-                    each(token.index());
+                    completions.take(token.index());
                     count += 1;
                     world.told(self.pe, told);
                 }

@@ -287,7 +287,7 @@ fn completions_of_a_closed_queue_are_not_told_once_it_is_open_again() {
         }
         process.opened.host.reset_rail(RAIL).expect("opened again");
         let mut told = Vec::new();
-        let polled = process.opened.host.drain(RAIL, |index| {
+        let polled = process.opened.host.drain(RAIL, &mut |index: usize| {
             told.push(index);
             true
         });

@@ -47,7 +47,11 @@ impl<P: Port> AsEntry for Lane<P> {
             local,
             len: request.len,
         };
-        let started = match self.try_start(common, batch) {
+        let tried = match self.try_start(common, batch) {
+            Err(NotStarted::Untried(common)) => self.retry_start(common, batch),
+            tried => tried,
+        };
+        let started = match tried {
             Ok(()) => Ok(()),
             Err(NotStarted::Untried(_)) => self.start(request),
             Err(NotStarted::Declined(declined)) => self.start_declined(declined),
@@ -83,7 +87,8 @@ impl<P: Port> AsEntry for Lane<P> {
                     addr: remote_addr,
                     atomic,
                 };
-                if self.try_put_signal(&common, batch) {
+                let sent = self.try_put_signal(common, batch);
+                if sent.or_else(|common| self.retry_put_signal(common, batch)).is_ok() {
                     return Ok(());
                 }
             }

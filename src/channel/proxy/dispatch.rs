@@ -13,6 +13,7 @@ use crate::engine::port::{Desc, Direction, Local, Port};
 use crate::engine::request::{AtomicRequest, PutSignalRequest, ResultPlace};
 use crate::engine::request::{LocalSide, Request};
 use crate::engine::state::batch::Batch;
+use crate::engine::wire::handle::HandleBytes;
 
 /// Why an operation was not submitted.
 #[derive(Debug)]
@@ -113,18 +114,29 @@ fn transfer<P: Port>(
     match lane.try_start(common, batch) {
         Ok(()) => Ok(()),
         Err(NotStarted::Declined(declined)) => Ok(lane.start_declined(declined)?),
-        Err(NotStarted::Untried(_)) => {
-            let local = LocalSide::Memory { addr, handle: Some(handle) };
-            let request = Request { direction, pe, remote_handle, remote_addr, local, len };
-            start(lane, &request)
-        }
+        Err(NotStarted::Untried(common)) => start(lane, batch, common, (addr, handle)),
     }
 }
 
 /// Where the fabric gains from it, puts of a batch share a doorbell; the end of the batch rings it.
 #[inline(never)]
-fn start<P: Port>(lane: &mut Lane<P>, request: &Request<'_>) -> Result<(), Refusal> {
-    Ok(lane.start_in_burst(request)?)
+fn start<P: Port>(
+    lane: &mut Lane<P>,
+    batch: Batch,
+    common: FastTransfer<'_>,
+    (addr, handle): (usize, &HandleBytes),
+) -> Result<(), Refusal> {
+    match lane.retry_start(common, batch) {
+        Ok(()) => Ok(()),
+        Err(NotStarted::Declined(declined)) => Ok(lane.start_declined(declined)?),
+        Err(NotStarted::Untried(common)) => {
+            let FastTransfer { direction, pe, handle: remote_handle, addr: remote_addr, .. } =
+                common;
+            let (local, len) = (LocalSide::Memory { addr, handle: Some(handle) }, common.len);
+            let request = Request { direction, pe, remote_handle, remote_addr, local, len };
+            Ok(lane.start_in_burst(&request)?)
+        }
+    }
 }
 
 #[inline(always)]
@@ -143,9 +155,11 @@ fn put_signal<P: Port>(
     let len = bytes as usize;
     let atomic = Atomic { op, width: Width::Eight, float: false, operand: value, compare: 0 };
     let common = FastPutSignal { pe, data_handle, data_addr, from, len, handle, addr, atomic };
-    if lane.try_put_signal(&common, batch) {
+    let sent = lane.try_put_signal(common, batch);
+    let Err(common) = sent.or_else(|common| lane.retry_put_signal(common, batch)) else {
         return Ok(());
-    }
+    };
+    let FastPutSignal { pe, data_handle, data_addr, from, len, handle, addr, atomic } = common;
     let part = Request {
         direction: Direction::Write,
         pe,
@@ -185,7 +199,7 @@ fn change<P: Port>(
 fn long_atomic<P: Port>(
     lane: &mut Lane<P>,
     pe: Pe,
-    (remote_addr, remote_handle): (u64, &crate::engine::wire::handle::HandleBytes),
+    (remote_addr, remote_handle): (u64, &HandleBytes),
     atomic: &Atomic,
     into: Option<usize>,
 ) -> Result<(), Refusal> {

@@ -1,4 +1,4 @@
-//! The fake's copies: staged memory that nothing else reaches.
+//! The fake's copies: memory that the CPU does not reach.
 
 use super::FakeFabric;
 use super::memory::change;
@@ -24,17 +24,21 @@ impl FakeCopies {
 
     fn check(&self, addr: usize, len: usize) -> Result<(), PortError> {
         let reach = self.fabric.lock().memory.reach(self.pe, addr, len);
-        if reach == Some(Reach::Staged) {
+        if reach.is_some_and(|reach| reach != Reach::Direct) {
             return Ok(());
         }
-        Err(fault("copying", 14, "no such staged memory"))
+        Err(fault("copying", 14, "no such memory of a device"))
     }
 }
 
 impl CopyPort for FakeCopies {
     fn reach(&mut self, addr: usize, len: usize) -> Result<Reach, PortError> {
-        let reach = self.fabric.lock().memory.reach(self.pe, addr, len);
-        reach.ok_or_else(|| fault("looking at memory", 14, "no such memory"))
+        match self.fabric.lock().memory.reach(self.pe, addr, len) {
+            Some(Reach::Direct) => Ok(Reach::Direct),
+            // The fabric reaches what is registered with it.
+            Some(Reach::Fabric | Reach::Staged) => Ok(Reach::Staged),
+            None => Err(fault("looking at memory", 14, "no such memory")),
+        }
     }
 
     fn start(&mut self, copy: &Copy, tag: u32) -> Result<Posted, PortError> {

@@ -23,7 +23,7 @@ struct Key {
 struct Arena {
     base: usize,
     bytes: Vec<u8>,
-    staged: bool,
+    reach: Reach,
 }
 
 /// Memories, by PE, and registrations, by key.
@@ -41,20 +41,12 @@ impl Memory {
         Self { arenas: (0..n_pes).map(|_| Vec::new()).collect(), ..Self::default() }
     }
 
-    pub(super) fn alloc_staged(&mut self, pe: Pe, len: usize) -> usize {
-        let base = self.alloc(pe, len);
-        if let Some(arena) = self.arenas[pe.index()].last_mut() {
-            arena.staged = true;
-        }
-        base
-    }
-
-    pub(super) fn alloc(&mut self, pe: Pe, len: usize) -> usize {
+    pub(super) fn alloc(&mut self, pe: Pe, len: usize, reach: Reach) -> usize {
         let memory = &mut self.arenas[pe.index()];
         // Each PE's memory is at addresses of its own, so that a mix-up of PEs cannot go unseen.
         let first = (pe.index() + 1) << 36;
         let base = memory.last().map_or(first, |last| last.base + last.bytes.len() + 4096);
-        memory.push(Arena { base, bytes: vec![0; len], staged: false });
+        memory.push(Arena { base, bytes: vec![0; len], reach });
         base
     }
 
@@ -72,7 +64,14 @@ impl Memory {
         }
     }
 
-    /// Bytes that the fabric or a lane touches.
+    /// Bytes that a lane touches.
+    pub(super) fn cpu_bytes_mut(&mut self, pe: Pe, addr: usize, len: usize) -> &mut [u8] {
+        let reach = self.reach(pe, addr, len);
+        assert_ne!(reach, Some(Reach::Fabric), "{pe}: {len} bytes at {addr:#x} are on a device");
+        self.bytes_mut(pe, addr, len)
+    }
+
+    /// Bytes that the fabric touches.
     pub(super) fn bytes_mut(&mut self, pe: Pe, addr: usize, len: usize) -> &mut [u8] {
         let reach = self.reach(pe, addr, len);
         assert_ne!(reach, Some(Reach::Staged), "{pe}: {len} bytes at {addr:#x} are staged");
@@ -80,8 +79,7 @@ impl Memory {
     }
 
     pub(super) fn reach(&mut self, pe: Pe, addr: usize, len: usize) -> Option<Reach> {
-        let arena = self.find(pe, addr, len)?;
-        Some(if arena.staged { Reach::Staged } else { Reach::Direct })
+        Some(self.find(pe, addr, len)?.reach)
     }
 
     pub(super) fn register(&mut self, pe: Pe, rail: RailId, base: usize, len: usize) -> u64 {

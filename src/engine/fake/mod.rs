@@ -26,6 +26,7 @@ pub use script::{Call, Delivery, Event, Script};
 use world::World;
 
 use crate::engine::ids::{Pe, RailId};
+use crate::engine::port::copies::Reach;
 use crate::engine::port::{PeerAddr, RailLimits};
 
 /// The fabric that fake ports post to. Clones are the same fabric.
@@ -64,13 +65,13 @@ impl FakeFabric {
 
     /// Gives a PE `len` bytes of zeroed memory and returns their address.
     pub fn alloc(&self, pe: Pe, len: usize) -> usize {
-        self.lock().memory.alloc(pe, len)
+        self.alloc_reached(pe, len, Reach::Direct)
     }
 
-    /// As [`FakeFabric::alloc`], memory that only the PE's copies reach. The fake panics when the
-    /// fabric or a lane touches it in another way.
-    pub fn alloc_staged(&self, pe: Pe, len: usize) -> usize {
-        self.lock().memory.alloc_staged(pe, len)
+    /// As [`FakeFabric::alloc`], memory that is reached in this way. The fake panics when the fabric or a lane touches
+    /// it in another.
+    pub fn alloc_reached(&self, pe: Pe, len: usize, reach: Reach) -> usize {
+        self.lock().memory.alloc(pe, len, reach)
     }
 
     /// Copies into a PE's memory of any kind.

@@ -12,8 +12,8 @@ use crate::engine::atomic::Atomic;
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::fabric_atomic::FabricAtomic;
 use crate::engine::port::{
-    Clock, DataPath, Direction, Incoming, Local, LocalMemory, Messaging, Operation, POLL_BATCH,
-    PeerAddr, Polled, PortError, Posted, RailControl, RailLimits, Transfer,
+    Clock, Completions, DataPath, Direction, Incoming, Local, LocalMemory, Messaging, Operation,
+    POLL_BATCH, PeerAddr, Polled, PortError, Posted, RailControl, RailLimits, Transfer,
 };
 use crate::engine::wire::message::{MAX_MESSAGE, Packet};
 
@@ -32,6 +32,7 @@ pub struct FakePort {
     tokens: Vec<HashSet<Token>>,
     /// When the messages on each rail will have left that were not polled as having left.
     leaving: Vec<VecDeque<u64>>,
+    has_fast_path: bool,
 }
 
 impl FakePort {
@@ -40,7 +41,12 @@ impl FakePort {
         let names = (0..limits.len()).map(|rail| format!("fake{rail}")).collect();
         let tokens = limits.iter().map(|_| HashSet::new()).collect();
         let leaving = limits.iter().map(|_| VecDeque::new()).collect();
-        Self { fabric, lane, pe, limits, names, tokens, leaving }
+        Self { fabric, lane, pe, limits, names, tokens, leaving, has_fast_path: true }
+    }
+
+    /// The same, with the fast path or without.
+    pub fn with_fast_path(self, has_fast_path: bool) -> Self {
+        Self { has_fast_path, ..self }
     }
 
     /// Whether the fabric has room for something to a peer over a rail.
@@ -152,7 +158,7 @@ impl DataPath for FakePort {
     }
 
     fn has_fast_path(&self) -> bool {
-        self.limits.iter().all(|limits| !limits.needs_desc)
+        self.has_fast_path
     }
 
     fn fast(&self, _rail: RailId) {}
@@ -161,7 +167,7 @@ impl DataPath for FakePort {
         self.fabric.lock().fetched(self.lane, token)
     }
 
-    fn drain(&mut self, rail: RailId, mut each: impl FnMut(usize) -> bool) -> Polled {
+    fn drain(&mut self, rail: RailId, completions: &mut impl Completions) -> Polled {
         let mut world = self.fabric.lock();
         world.advance(POLL_TIME, false);
         world.trace(Call::Poll(self.pe, rail));
@@ -173,7 +179,7 @@ impl DataPath for FakePort {
             match world.next_done(self.lane, rail) {
                 Some(Done::Token(token)) => {
                     in_flight.remove(&token);
-                    each(token.index());
+                    completions.take(token.index());
                     count += 1;
                 }
                 Some(Done::Failure(failure)) if count == 0 => {
@@ -284,7 +290,7 @@ impl LocalMemory for FakePort {
         if addr % width != 0 || !world.memory.has_memory(self.pe, addr, width) {
             return Err(fault("apply", 14, "no such word"));
         }
-        let old = change(world.memory.bytes_mut(self.pe, addr, width), atomic);
+        let old = change(world.memory.cpu_bytes_mut(self.pe, addr, width), atomic);
         world.events.push(Event::Applied { pe: self.pe, addr });
         Ok(old)
     }
@@ -294,7 +300,7 @@ impl LocalMemory for FakePort {
         if !world.memory.has_memory(self.pe, addr, into.len()) {
             return Err(fault("load", 14, "no such memory"));
         }
-        into.copy_from_slice(world.memory.bytes_mut(self.pe, addr, into.len()));
+        into.copy_from_slice(world.memory.cpu_bytes_mut(self.pe, addr, into.len()));
         Ok(())
     }
 
@@ -303,7 +309,7 @@ impl LocalMemory for FakePort {
         if !world.memory.has_memory(self.pe, addr, bytes.len()) {
             return Err(fault("store", 14, "no such memory"));
         }
-        world.memory.bytes_mut(self.pe, addr, bytes.len()).copy_from_slice(bytes);
+        world.memory.cpu_bytes_mut(self.pe, addr, bytes.len()).copy_from_slice(bytes);
         world.events.push(Event::Applied { pe: self.pe, addr });
         Ok(())
     }

@@ -61,7 +61,8 @@ impl MemoryPort for FakeMemory {
         if !world.memory.has_memory(self.pe, addr, len) {
             return Err(fault("register", 14, "memory that does not exist"));
         }
-        if world.memory.reach(self.pe, addr, len) == Some(Reach::Staged) {
+        let reach = world.memory.reach(self.pe, addr, len).unwrap_or(Reach::Direct);
+        if reach == Reach::Staged {
             let owner = FakeRegion { fabric: self.fabric.clone(), keys: Vec::new() };
             return Ok(Registered::staged(owner));
         }
@@ -81,7 +82,7 @@ impl MemoryPort for FakeMemory {
             proxy_descs,
             host_descs: vec![Desc(host as usize)],
             addressing: Addressing::Offset,
-            reach: Reach::Direct,
+            reach,
         })
     }
 

@@ -7,7 +7,7 @@
 
 use crate::engine::atomic::Atomic;
 use crate::engine::error::EngineError;
-use crate::engine::ids::{Pe, Token};
+use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::lane::Lane;
 use crate::engine::port::{Direction, Local, Port, Transfer};
 use crate::engine::state::batch::Batch;
@@ -37,8 +37,8 @@ pub struct FastTransfer<'a> {
 #[derive(Debug)]
 #[must_use]
 pub enum NotStarted<'a> {
-    /// Everything, for [`Lane::start`]: the operation is not of the common kind, or wrong. Nothing has
-    /// happened.
+    /// Everything, for [`Lane::retry_start`] and then [`Lane::start`]: the operation is not of the common kind, or
+    /// wrong. Nothing has happened.
     Untried(FastTransfer<'a>),
     /// To see why the fabric has not taken it, for [`Lane::start_declined`].
     Declined(Declined),
@@ -80,7 +80,8 @@ struct Data {
 
 impl<P: Port> Lane<P> {
     /// As [`Lane::start`], in few instructions, for what is common: one segment, to a peer without a
-    /// pending fence, over a rail with room, from memory that needs no descriptor. Nothing in it can
+    /// pending fence, over a rail with room, from or into memory that is registered and that the fabric reaches;
+    /// where all memory is such and needs no descriptor, it need not be registered. Nothing in it can
     /// panic. It does not end a burst: the caller does, where there are bursts.
     ///
     /// # Errors
@@ -103,6 +104,14 @@ impl<P: Port> Lane<P> {
         if len.wrapping_sub(1) >= stream.fast_limit || !rail.is_open() {
             return whole;
         }
+        let local = match local {
+            Local::Inline(_) => local,
+            Local::Memory { addr: at, .. } => {
+                let known = self.core.regions.recent_desc(at, len, path.rail);
+                let Some(desc) = known else { return whole };
+                Local::Memory { addr: at, desc }
+            }
+        };
         let Some((token, segment)) = self.core.segments.take_slot() else { return whole };
         // All is in its place before the fabric is asked. So if it declines, the segment is one that
         // waits, and what it takes to say so need not be kept through the call.
@@ -120,6 +129,28 @@ impl<P: Port> Lane<P> {
         } else {
             Err(NotStarted::Declined(Declined(token)))
         }
+    }
+
+    /// Tries again what [`Lane::try_start`] has left untried, if that was because its local memory is not where memory
+    /// was found last.
+    ///
+    /// # Errors
+    /// As [`Lane::try_start`].
+    #[cold]
+    #[inline(never)]
+    pub fn retry_start<'a>(
+        &mut self,
+        common: FastTransfer<'a>,
+        batch: Batch,
+    ) -> Result<(), NotStarted<'a>> {
+        if let Local::Memory { addr, .. } = common.local {
+            let regions = &mut self.core.regions;
+            let missed = regions.recent_desc(addr, common.len, RailId(0)).is_none();
+            if missed && regions.find(addr, common.len, self.core.needs_desc).0 {
+                return self.try_start(common, batch);
+            }
+        }
+        Err(NotStarted::Untried(common))
     }
 
     /// Tries a segment again that [`Lane::try_start`] found declined, with reasons. It waits in its
@@ -140,19 +171,52 @@ impl<P: Port> Lane<P> {
         self.core.check_stream(pe)
     }
 
-    /// As [`Lane::put_signal`] for a few bytes: data and signal in one message. Says whether it is on
-    /// its way; if not, nothing has happened.
+    /// As [`Lane::put_signal`] for a few bytes: data and signal in one message.
+    ///
+    /// # Errors
+    /// It is not on its way, and nothing has happened: it is for [`Lane::retry_put_signal`], and then the general way.
     #[inline(always)]
-    pub fn try_put_signal(&mut self, put: &FastPutSignal<'_>, batch: Batch) -> bool {
+    pub fn try_put_signal<'a>(
+        &mut self,
+        put: FastPutSignal<'a>,
+        batch: Batch,
+    ) -> Result<(), FastPutSignal<'a>> {
         let eager = self.signals.is_eager();
-        // Where the bytes may be on a device, the general way looks.
-        if !eager || put.len.wrapping_sub(1) >= MAX_EAGER || self.core.devices {
-            return false;
+        if !eager || put.len.wrapping_sub(1) >= MAX_EAGER {
+            return Err(put);
         }
-        let Some(data) = HandleView::sound(put.data_handle) else { return false };
-        let Some(to) = data.spot(put.data_addr, put.len as u64) else { return false };
+        // Where they may be on a device, the general way looks.
+        if !self.core.regions.is_loadable(put.from, put.len) {
+            return Err(put);
+        }
+        let Some(data) = HandleView::sound(put.data_handle) else { return Err(put) };
+        let Some(to) = data.spot(put.data_addr, put.len as u64) else { return Err(put) };
         let data = Some(Data { from: put.from, len: put.len, to });
-        self.try_send(put.pe, put.handle, put.addr, &put.atomic, data, batch)
+        match self.try_send(put.pe, put.handle, put.addr, &put.atomic, data, batch) {
+            true => Ok(()),
+            false => Err(put),
+        }
+    }
+
+    /// Tries again what [`Lane::try_put_signal`] has not sent, if that was because its bytes are not where memory was
+    /// found last.
+    ///
+    /// # Errors
+    /// As [`Lane::try_put_signal`].
+    #[cold]
+    #[inline(never)]
+    pub fn retry_put_signal<'a>(
+        &mut self,
+        put: FastPutSignal<'a>,
+        batch: Batch,
+    ) -> Result<(), FastPutSignal<'a>> {
+        let regions = &mut self.core.regions;
+        if !regions.is_loadable(put.from, put.len)
+            && regions.find(put.from, put.len, self.core.needs_desc).1
+        {
+            return self.try_put_signal(put, batch);
+        }
+        Err(put)
     }
 
     /// As [`Lane::atomic`] for an operation that fetches nothing. Says whether it is on its way; if
@@ -209,8 +273,10 @@ impl<P: Port> Lane<P> {
             return false;
         }
         let Some(token) = self.core.segments.next_token() else { return false };
-        let Some((slot, packet)) = self.core.messages.next_packet() else { return false };
+        let Some(mut message) = self.core.messages.next() else { return false };
         let numbers = (link.next, link.ack());
+        let slot = message.index;
+        let packet = message.packet();
         match data {
             None => packet.atomic(self.core.sender, numbers, at, atomic),
             Some(Data { from, len, to }) => {
@@ -224,7 +290,8 @@ impl<P: Port> Lane<P> {
         if !self.core.port.try_send(rail.fast, path.rail, path.to, named, packet.bytes()) {
             return false;
         }
-        self.core.messages.take_next(link, slot, token.0, numbers.0, path.rail);
+        let left = message.leave(token.0, numbers.0, path.rail);
+        self.core.messages.take_next(link, left);
         let born = self.core.watchdog.stamp();
         self.core.segments.take_sent((pe, path.rail), slot, born, width, class, batch);
         link.carried(numbers.1);

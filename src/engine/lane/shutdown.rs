@@ -68,7 +68,7 @@ impl<P: Port> Lane<P> {
             known
         };
         let polled = if port.has_completions(rail) {
-            port.drain(rail, |index| known(Token(index as u32)))
+            port.drain(rail, &mut |index: usize| known(Token(index as u32)))
         } else {
             Polled::Empty
         };

@@ -69,7 +69,7 @@ impl<P: Port> Lane<P> {
         let Self { core, rare, .. } = self;
         let Core { port, segments, streams, .. } = core;
         let mut drain = Drain::new(segments, streams, rare);
-        let polled = port.drain(rail, |index| drain.take(index));
+        let polled = port.drain(rail, &mut drain);
         let mut known = drain.finish();
         while let Some(token) = self.rare.pop() {
             known += u32::from(self.completed(token));

@@ -103,6 +103,25 @@ pub struct RailLimits {
     pub remote_data: bool,
 }
 
+/// Takes the completions of a poll.
+pub trait Completions {
+    /// Takes that of the token with this index. False, and nothing has happened, if there is none in the lane's table.
+    fn take(&mut self, index: usize) -> bool;
+
+    /// Takes of the first ones as many as go together, in few instructions for each. How many.
+    #[inline(always)]
+    fn take_alike(&mut self, indices: impl Iterator<Item = usize>) -> usize {
+        let _ = indices;
+        0
+    }
+}
+
+impl<F: FnMut(usize) -> bool> Completions for F {
+    fn take(&mut self, index: usize) -> bool {
+        self(index)
+    }
+}
+
 /// The data path of one lane.
 pub trait DataPath {
     /// What [`DataPath::try_post`] needs to know of a rail.
@@ -139,7 +158,7 @@ pub trait DataPath {
         operation: Operation<'_>,
     ) -> Result<Posted, PortError>;
 
-    /// Whether [`DataPath::try_post`] can be used at all: not where local memory needs a descriptor.
+    /// Whether [`DataPath::try_post`] can be used at all.
     fn has_fast_path(&self) -> bool {
         false
     }
@@ -184,13 +203,12 @@ pub trait DataPath {
     }
 
     /// Takes what [`DataPath::has_completions`] has found, or polls, and lets the fabric make progress.
-    /// Never blocks. Each token's index is given to `each`, at most [`POLL_BATCH`] times. It may also be
-    /// given what is no token's index: it says whether it is one in the lane's table, and does nothing if
-    /// not.
+    /// Never blocks. Each token's index is given to `completions`, at most [`POLL_BATCH`] of them. It may also be
+    /// given what is no token's index.
     ///
     /// What has come in waits for [`Messaging::receive`], which takes all of it before the next poll of a
     /// rail that peers send to: then at most a batch of it waits at a time.
     ///
     /// [`Messaging::receive`]: crate::engine::port::Messaging::receive
-    fn drain(&mut self, rail: RailId, each: impl FnMut(usize) -> bool) -> Polled;
+    fn drain(&mut self, rail: RailId, completions: &mut impl Completions) -> Polled;
 }

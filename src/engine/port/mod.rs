@@ -21,8 +21,8 @@ pub mod registration;
 
 pub use crate::engine::port::clock::Clock;
 pub use crate::engine::port::data_path::{
-    Context, DataPath, Desc, Direction, Local, Operation, POLL_BATCH, PeerAddr, RailLimits,
-    Transfer,
+    Completions, Context, DataPath, Desc, Direction, Local, Operation, POLL_BATCH, PeerAddr,
+    RailLimits, Transfer,
 };
 pub use crate::engine::port::local_memory::LocalMemory;
 pub use crate::engine::port::messaging::{Incoming, Messaging};

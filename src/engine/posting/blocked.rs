@@ -35,9 +35,7 @@ impl<P: Port> Core<P> {
         let pe = segment.pe;
         let rails = self.rails.len();
         let Some(stream) = self.streams.find_mut(pe) else { return };
-        let waiting = &mut stream.blocked(rails)[rail.index()];
-        let is_first = waiting.is_empty();
-        waiting.push(&mut self.segments, token.0);
+        let is_first = stream.block(&mut self.segments, token.0, (rail, rails));
         self.ready += 1;
         let state = &mut self.rails[rail.index()];
         state.counters.queued += 1;
@@ -91,9 +89,8 @@ impl<P: Port> Core<P> {
 
     /// Takes the first segment that waits for a peer, if any does.
     pub(in crate::engine) fn unblock(&mut self, pe: Pe, rail: RailId) -> Option<u32> {
-        let rails = self.rails.len();
         let stream = self.streams.find_mut(pe)?;
-        let index = stream.blocked(rails)[rail.index()].pop(&self.segments)?;
+        let index = stream.unblock(&self.segments, rail)?;
         self.ready -= 1;
         Some(index)
     }

@@ -1,11 +1,13 @@
 //! The ends of segments: what a completion, or a segment that is dropped, means for its operation, its stream
 //! and what is behind them.
 
+use std::iter;
+
 use crate::engine::ids::Token;
-use crate::engine::port::{POLL_BATCH, Port};
+use crate::engine::port::{Completions, POLL_BATCH, Port};
 use crate::engine::posting::{Core, Event};
 use crate::engine::state::operation::OpId;
-use crate::engine::state::segment::table::{Finish, Finished, SegmentTable};
+use crate::engine::state::segment::table::{Finished, SegmentTable};
 use crate::engine::state::segment::{Kind, Plain, Segment, Stage};
 use crate::engine::state::stream::Streams;
 
@@ -56,22 +58,6 @@ impl<'a> Drain<'a> {
         Self { segments, streams, run: Plain::NONE, count: 0, known: 0, rare }
     }
 
-    /// Takes one completion, at most [`POLL_BATCH`] times; false if there is no segment of that index.
-    #[inline(always)]
-    pub(in crate::engine) fn take(&mut self, index: usize) -> bool {
-        match self.segments.finish_plain(index, self.run) {
-            Finish::Done => {
-                self.count += 1;
-                true
-            }
-            Finish::NoSlot => false,
-            Finish::Other => {
-                self.start_run(Token(index as u32));
-                true
-            }
-        }
-    }
-
     /// Takes a completion that does not belong to the run.
     #[inline(never)]
     fn start_run(&mut self, token: Token) {
@@ -80,8 +66,7 @@ impl<'a> Drain<'a> {
             // The end of this segment may be what something in the stream waits for.
             Some(run) if self.streams.is_open(run.pe()) => {
                 self.run = run;
-                self.segments.finish_plain(token.index(), run);
-                self.count = 1;
+                self.count = self.segments.finish_plain(iter::once(token.index()), run) as u32;
             }
             _ => {
                 if let Some(place) = self.rare.tokens.get_mut(self.rare.count) {
@@ -107,6 +92,29 @@ impl<'a> Drain<'a> {
     pub(in crate::engine) fn finish(mut self) -> u32 {
         self.end_run();
         self.known
+    }
+}
+
+impl Completions for Drain<'_> {
+    /// At most [`POLL_BATCH`] times.
+    #[inline(always)]
+    fn take(&mut self, index: usize) -> bool {
+        let exists = self.segments.has(index);
+        if exists {
+            self.start_run(Token(index as u32));
+        }
+        exists
+    }
+
+    /// Those of the run.
+    #[inline(always)]
+    fn take_alike(&mut self, indices: impl Iterator<Item = usize>) -> usize {
+        if self.run == Plain::NONE {
+            return 0;
+        }
+        let count = self.segments.finish_plain(indices, self.run);
+        self.count += count as u32;
+        count
     }
 }
 

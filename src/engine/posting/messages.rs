@@ -36,7 +36,7 @@ impl<P: Port> Core<P> {
         };
         let closed = stream.is_closed();
         let link = stream.link();
-        if !link.has_room(&self.messages) {
+        if !link.has_room() {
             return Left::NoWindow;
         }
         let (seq, ack) = (link.next, link.ack());
@@ -150,7 +150,7 @@ impl<P: Port> Core<P> {
     pub(in crate::engine) fn open_window(&mut self, pe: Pe) {
         let Some(stream) = self.streams.find_mut(pe) else { return };
         let link = stream.link();
-        for _ in 0..link.room(&self.messages).min(link.waiting.len()) {
+        for _ in 0..link.room().min(link.waiting.len()) {
             let Some(stream) = self.streams.find_mut(pe) else { return };
             let Some(index) = stream.link().waiting.pop(&self.segments) else { return };
             let rail = self.segments[index].rail;

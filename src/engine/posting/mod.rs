@@ -208,7 +208,7 @@ impl<P: Port> Core<P> {
         let least = rails.iter().map(|rail| rail.max_segment).min().unwrap_or(0);
         let has_fast_path = port.has_fast_path();
         let balance = Balance::new(spread, rails.len(), least, me.index());
-        let fast_limit = if has_fast_path && !devices { least } else { 0 };
+        let fast_limit = if has_fast_path { least } else { 0 };
         let fast_limit = fast_limit.min(balance.balanced_from - 1);
         Self {
             me,
@@ -276,10 +276,7 @@ impl<P: Port> Core<P> {
         let Some(stream) = self.streams.find(pe).filter(|_| used < self.transfer_room) else {
             return used < self.transfer_room;
         };
-        let messages = stream
-            .link
-            .as_deref()
-            .map_or(0, |link| link.unacknowledged(&self.messages) + link.unsent);
+        let messages = stream.link.as_deref().map_or(0, |link| link.unacknowledged() + link.unsent);
         let mine = stream.all_under_way().saturating_sub(messages + u32::from(stream.parks()));
         let left = self.in_flight_room.saturating_sub(used);
         mine <= 1 || mine < SHARE * left

@@ -47,6 +47,8 @@ pub(in crate::engine) enum Way {
 #[derive(Debug)]
 pub(in crate::engine) struct Signals {
     pub(in crate::engine) engine: SignalEngine,
+    /// Whether a signal may go in one message with its data.
+    eager: bool,
     /// Most counted puts to one peer; 0 when nothing is counted.
     pub(in crate::engine) most_counted: u16,
     /// Signals of all peers that have arrived and wait for their data.
@@ -55,13 +57,14 @@ pub(in crate::engine) struct Signals {
 
 impl Signals {
     pub(in crate::engine) fn new(engine: SignalEngine, most_counted: u16) -> Self {
-        Self { engine, most_counted, unapplied: 0 }
+        let eager = matches!(engine, SignalEngine::Auto | SignalEngine::Eager);
+        Self { engine, eager, most_counted, unapplied: 0 }
     }
 
     /// Whether a signal may go in one message with its data.
     #[inline(always)]
     pub(in crate::engine) fn is_eager(&self) -> bool {
-        matches!(self.engine, SignalEngine::Auto | SignalEngine::Eager)
+        self.eager
     }
 
     /// The way for the signal of these parts, none of which needs staging unless `staged`.

@@ -131,32 +131,32 @@ impl Link {
 
     /// Whether another message may be sent: the peer remembers no more than a window.
     #[inline]
-    pub(in crate::engine) fn has_room(&self, messages: &MessageTable) -> bool {
-        self.unacknowledged(messages) < WINDOW
+    pub(in crate::engine) fn has_room(&self) -> bool {
+        self.unacknowledged() < WINDOW
     }
 
     /// Whether another message may be sent that has no slot yet: see [`Link::has_share`].
     #[inline(always)]
     pub(in crate::engine) fn has_room_for_new(&self, messages: &MessageTable) -> bool {
-        let unacknowledged = self.unacknowledged(messages);
+        let unacknowledged = self.unacknowledged();
         unacknowledged < WINDOW && unacknowledged < messages.left
     }
 
     /// Whether the peer may have another slot: it has fewer than are left. So one that acknowledges nothing takes half
     /// of them at most, and however many such peers there are, as many as each has are left for others.
     pub(in crate::engine) fn has_share(&self, messages: &MessageTable) -> bool {
-        self.unacknowledged(messages) + self.unsent < messages.left
+        self.unacknowledged() + self.unsent < messages.left
     }
 
     /// How many messages may be sent now.
-    pub(in crate::engine) fn room(&self, messages: &MessageTable) -> u32 {
-        WINDOW - self.unacknowledged(messages)
+    pub(in crate::engine) fn room(&self) -> u32 {
+        WINDOW - self.unacknowledged()
     }
 
-    /// Messages that have left and are not acknowledged.
+    /// Messages that have left and are not acknowledged: their numbers follow one another.
     #[inline(always)]
-    pub(in crate::engine) fn unacknowledged(&self, messages: &MessageTable) -> u32 {
-        messages.seq_of(self.oldest).map_or(0, |oldest| self.next.after(oldest))
+    pub(in crate::engine) fn unacknowledged(&self) -> u32 {
+        self.next.after(self.ack_received)
     }
 
     /// Takes the next number for a message, and notes when the peer should be asked to acknowledge.
@@ -271,6 +271,36 @@ struct Outgoing {
     next: u32,
 }
 
+/// The slot that the next message takes.
+#[derive(Debug)]
+pub(in crate::engine) struct Next<'a> {
+    pub(in crate::engine) index: u32,
+    slot: &'a mut Outgoing,
+}
+
+/// A slot whose message has left, and which is to be taken: it, and the next free one.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct Left {
+    index: u32,
+    free: u32,
+}
+
+impl Next<'_> {
+    /// The message's bytes.
+    #[inline(always)]
+    pub(in crate::engine) fn packet(&mut self) -> &mut Packet {
+        &mut self.slot.packet
+    }
+
+    /// The message, a segment's, has left with this number.
+    #[inline(always)]
+    pub(in crate::engine) fn leave(self, segment: u32, seq: Seq, rail: RailId) -> Left {
+        let Self { index, slot } = self;
+        (slot.seq, slot.rail, slot.lost, slot.segment) = (seq, rail, false, segment);
+        Left { index, free: std::mem::replace(&mut slot.next, NIL) }
+    }
+}
+
 /// The messages of a lane that are queued or not acknowledged.
 #[derive(Debug)]
 pub(in crate::engine) struct MessageTable {
@@ -352,27 +382,19 @@ impl MessageTable {
         Some(index)
     }
 
-    /// The slot that the next message takes, and its packet.
+    /// The slot that the next message takes. Nothing is taken before [`MessageTable::take_next`].
     #[inline(always)]
-    pub(in crate::engine) fn next_packet(&mut self) -> Option<(u32, &mut Packet)> {
+    pub(in crate::engine) fn next(&mut self) -> Option<Next<'_>> {
         let index = self.free;
-        self.slots.get_mut(index as usize).map(|slot| (index, &mut slot.packet))
+        self.slots.get_mut(index as usize).map(|slot| Next { index, slot })
     }
 
-    /// Takes the slot that [`MessageTable::next_packet`] has named, for a segment's message that has
-    /// left with number `seq`.
+    /// Takes the slot of which [`Next::leave`] has told, for a message of the link.
     #[inline(always)]
-    pub(in crate::engine) fn take_next(
-        &mut self,
-        link: &mut Link,
-        index: u32,
-        segment: u32,
-        seq: Seq,
-        rail: RailId,
-    ) {
-        if self.take(segment).is_some() {
-            self.sent(link, index, seq, rail);
-        }
+    pub(in crate::engine) fn take_next(&mut self, link: &mut Link, Left { index, free }: Left) {
+        self.free = free;
+        self.left -= 1;
+        self.append(link, index);
     }
 
     /// Gives a slot back.
@@ -434,13 +456,18 @@ impl MessageTable {
         slot.rail = rail;
         slot.lost = false;
         slot.next = NIL;
+        self.append(link, index);
+    }
+
+    #[inline(always)]
+    fn append(&mut self, link: &mut Link, index: u32) {
         if link.next_unasked == UNLISTED {
             link.next_unasked = std::mem::replace(&mut self.unasked, link.pe.0);
         }
-        if link.newest == NIL {
-            link.oldest = index;
-        } else {
-            self.slots[link.newest as usize].next = index;
+        // None, if all others are acknowledged.
+        match self.slots.get_mut(link.newest as usize) {
+            None => link.oldest = index,
+            Some(newest) => newest.next = index,
         }
         link.newest = index;
     }

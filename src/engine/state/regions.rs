@@ -125,13 +125,135 @@ pub(in crate::engine) struct RegionCache {
     views: Views,
     /// First and last address of all regions that the CPU does not reach, ascending.
     beyond: Vec<(usize, usize, Reach)>,
+    /// All regions that the fabric reaches, ascending by address.
+    within: Vec<Arc<View>>,
+    /// Where the fast path has found local memory last. Nowhere, when `epoch` has changed since.
+    recent: Recent,
     /// What stages, until the lane has taken it.
     stager: Option<Installed>,
+    /// There is something that stages, or was.
+    stages: bool,
+}
+
+/// Local memory that the fast path uses without another look.
+#[derive(Debug)]
+struct Recent {
+    /// Memory that the fabric reaches, with the descriptors by rail.
+    fabric: Range,
+    descs: [Desc; 1 + u8::MAX as usize],
+    /// Memory that the CPU reaches.
+    cpu: Range,
+}
+
+impl Recent {
+    /// No memory.
+    const NONE: Recent =
+        Recent { fabric: Range::NONE, descs: [Desc(0); 1 + u8::MAX as usize], cpu: Range::NONE };
+}
+
+/// Addresses.
+#[derive(Clone, Copy, Debug)]
+struct Range {
+    base: usize,
+    len: usize,
+}
+
+impl Range {
+    const NONE: Range = Range { base: 0, len: 0 };
+
+    /// Every address but null.
+    const ALL: Range = Range { base: 1, len: usize::MAX };
+
+    /// Whether `len` bytes at `addr`, at least one, are all inside.
+    #[inline(always)]
+    fn has(self, addr: usize, len: usize) -> bool {
+        let (end, passes) = addr.wrapping_sub(self.base).overflowing_add(len);
+        !passes && end <= self.len
+    }
 }
 
 impl RegionCache {
     pub(in crate::engine) fn new(index: Arc<RegionIndex>, kind: LaneKind) -> Self {
-        Self { index, kind, epoch: 0, views: Views::new(), beyond: Vec::new(), stager: None }
+        Self {
+            index,
+            kind,
+            epoch: 0,
+            views: Views::new(),
+            beyond: Vec::new(),
+            within: Vec::new(),
+            recent: Recent::NONE,
+            stager: None,
+            stages: false,
+        }
+    }
+
+    /// The descriptor on a rail of this lane for `len` bytes of local memory at `addr`, at least one, if they are
+    /// where memory was found last, and the fabric reaches them. [`RegionCache::find`] finds it elsewhere.
+    #[inline(always)]
+    pub(in crate::engine) fn recent_desc(
+        &self,
+        addr: usize,
+        len: usize,
+        rail: RailId,
+    ) -> Option<Desc> {
+        let known = self.recent.fabric.has(addr, len) && self.is_current();
+        known.then(|| self.recent.descs[rail.index()])
+    }
+
+    /// Whether `len` bytes of local memory at `addr`, at least one, are where memory was found last, and the CPU
+    /// reaches them.
+    #[inline(always)]
+    pub(in crate::engine) fn is_loadable(&self, addr: usize, len: usize) -> bool {
+        self.recent.cpu.has(addr, len) && self.is_current()
+    }
+
+    /// Looks for local memory of at least one byte that was not found where memory was found last. Whether the fabric
+    /// reaches it, and whether the CPU does; [`RegionCache::recent_desc`] and [`RegionCache::is_loadable`] say the same
+    /// from now on. Neither where it takes a closer look: it is not registered, and that makes a difference.
+    pub(in crate::engine) fn find(
+        &mut self,
+        addr: usize,
+        len: usize,
+        needs_desc: bool,
+    ) -> (bool, bool) {
+        self.sync();
+        // Once some memory is a device's, nothing is known of what is not registered.
+        let all_alike = self.beyond.is_empty() && !self.stages;
+        if all_alike {
+            self.recent.cpu = Range::ALL;
+            if !needs_desc {
+                self.recent.fabric = Range::ALL;
+            }
+        }
+        if needs_desc || !all_alike {
+            self.find_region(addr, len, needs_desc, all_alike);
+        }
+        (self.recent.fabric.has(addr, len), self.recent.cpu.has(addr, len))
+    }
+
+    fn find_region(&mut self, addr: usize, len: usize, needs_desc: bool, all_alike: bool) {
+        // Of regions that overlap, the last one to begin. If it is too short, a closer look finds another.
+        let behind = self.within.partition_point(|view| view.base <= addr);
+        let Some(view) = behind.checked_sub(1).and_then(|at| self.within.get(at)) else { return };
+        let range = Range { base: view.base, len: view.len };
+        if !range.has(addr, len) {
+            return;
+        }
+        self.recent.fabric = range;
+        if !all_alike {
+            self.recent.cpu = if view.reach == Reach::Direct { range } else { Range::NONE };
+        }
+        if needs_desc {
+            for (place, desc) in self.recent.descs.iter_mut().zip(view.descs(self.kind)) {
+                *place = *desc;
+            }
+        }
+    }
+
+    /// Whether nothing has been registered or released since the last [`RegionCache::sync`].
+    #[inline(always)]
+    fn is_current(&self) -> bool {
+        self.epoch == self.index.epoch.load(Ordering::Acquire)
     }
 
     /// The descriptors, one per rail of the lane, for `len` bytes of local memory at `addr` inside
@@ -274,7 +396,7 @@ impl RegionCache {
     /// Takes over what has been registered and released since the last call.
     #[inline(always)]
     pub(in crate::engine) fn sync(&mut self) {
-        if self.epoch != self.index.epoch.load(Ordering::Acquire) {
+        if !self.is_current() {
             self.refresh();
         }
     }
@@ -299,12 +421,18 @@ impl RegionCache {
         self.epoch = self.index.epoch.load(Ordering::Acquire);
         self.views.clone_from(&views);
         drop(views);
+        self.recent = Recent::NONE;
+        let within = self.views.iter().flatten().filter(|view| view.reach != Reach::Staged);
+        self.within.clear();
+        self.within.extend(within.cloned());
+        self.within.sort_unstable_by_key(|view| view.base);
         let beyond = self.views.iter().flatten().filter(|view| view.reach != Reach::Direct);
         self.beyond.clear();
         self.beyond.extend(beyond.map(|view| (view.base, view.base + (view.len - 1), view.reach)));
         self.beyond.sort_unstable_by_key(|(first, ..)| *first);
         if self.kind == LaneKind::Proxy && self.stager.is_none() {
             self.stager = lock(&self.index.stager).take();
+            self.stages |= self.stager.is_some();
         }
     }
 }

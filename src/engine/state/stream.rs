@@ -12,6 +12,16 @@ use crate::engine::state::segment::table::SegmentTable;
 use crate::engine::state::segment::{Plain, Segment, WriteClass};
 use crate::engine::state::watch::Watch;
 
+/// Writes must not go out right away: a fence has not been passed, or the stream has failed. While it has not failed, some
+/// write is outstanding then, whose completion opens it again.
+const CLOSED: u8 = 1;
+
+/// Operations for the peer are parked: see [`crate::engine::lane::backlog`].
+const PARKS: u8 = 2;
+
+/// Segments for the peer wait by themselves: see [`crate::engine::posting::blocked`].
+const BLOCKED: u8 = 4;
+
 /// State of one (lane, peer). Opened at the first operation to the peer.
 ///
 /// # Fences
@@ -34,12 +44,10 @@ pub(in crate::engine) struct Stream {
     pub(in crate::engine) next: Hop,
     /// Bytes of the longest segment that may go out in the fast path; 0 while none may.
     pub(in crate::engine) fast_limit: usize,
-    /// Writes must not go out right away: a fence has not been passed, or the stream has failed.
-    /// While it has not failed, some write is outstanding then, whose completion opens it again.
-    closed: bool,
-    /// Operations for the peer are parked: see [`crate::engine::lane::backlog`].
-    parks: bool,
-    /// What `fast_limit` is while the stream is open.
+    /// Why nothing may go out in the fast path: [`CLOSED`], [`PARKS`] and [`BLOCKED`]; `fast_limit` is 0 while there is
+    /// a reason.
+    shut: u8,
+    /// What `fast_limit` is otherwise.
     open_limit: usize,
     /// Segments that have ever been posted or ready, by [`Direction`], modulo 2^32. Held ones do not
     /// count.
@@ -62,6 +70,8 @@ pub(in crate::engine) struct Stream {
     pub(in crate::engine) held: Queue,
     /// Segments that wait by themselves, by rail: see [`crate::engine::posting::blocked`]. Made with the first.
     blocked: Option<Box<[Queue]>>,
+    /// How many.
+    waiting: u32,
     /// Writes that were lost sight of and have not ended. Messages wait until there are none.
     pub(in crate::engine) lost_writes: u32,
     /// Bytes that each rail has ahead for the peer, of segments whose rail was chosen by load.
@@ -80,8 +90,7 @@ impl Stream {
             pe,
             next,
             fast_limit,
-            closed: false,
-            parks: false,
+            shut: 0,
             open_limit: fast_limit,
             begun: [0; 2],
             ended: [0; 2],
@@ -93,6 +102,7 @@ impl Stream {
             epoch: 0,
             held: Queue::EMPTY,
             blocked: None,
+            waiting: 0,
             lost_writes: 0,
             ahead: None,
             link: None,
@@ -124,9 +134,39 @@ impl Stream {
         self.link.get_or_insert_with(|| Box::new(Link::new(self.pe)))
     }
 
-    /// What waits by itself, by rail, made if need be.
-    pub(in crate::engine) fn blocked(&mut self, rails: usize) -> &mut [Queue] {
-        self.blocked.get_or_insert_with(|| vec![Queue::EMPTY; rails].into())
+    /// A segment waits by itself, of one of so many rails. What comes later does not overtake it. Whether it is the
+    /// first one of the rail.
+    pub(in crate::engine) fn block(
+        &mut self,
+        segments: &mut SegmentTable,
+        index: u32,
+        (rail, rails): (RailId, usize),
+    ) -> bool {
+        let blocked = self.blocked.get_or_insert_with(|| vec![Queue::EMPTY; rails].into());
+        let waiting = &mut blocked[rail.index()];
+        let is_first = waiting.is_empty();
+        waiting.push(segments, index);
+        self.waiting += 1;
+        self.set_shut(BLOCKED, true);
+        is_first
+    }
+
+    /// Takes the first segment that waits by itself on a rail.
+    pub(in crate::engine) fn unblock(
+        &mut self,
+        segments: &SegmentTable,
+        rail: RailId,
+    ) -> Option<u32> {
+        let index = self.blocked.as_deref_mut()?[rail.index()].pop(segments)?;
+        self.waiting -= 1;
+        self.set_shut(BLOCKED, self.waiting != 0);
+        Some(index)
+    }
+
+    /// There is a reason for which nothing goes out in the fast path, or not any longer.
+    fn set_shut(&mut self, reason: u8, on: bool) {
+        self.shut = if on { self.shut | reason } else { self.shut & !reason };
+        self.fast_limit = if self.shut == 0 { self.open_limit } else { 0 };
     }
 
     /// The first segment that waits by itself on a rail.
@@ -177,30 +217,30 @@ impl Stream {
     /// Whether writes must not go out right away.
     #[inline(always)]
     pub(in crate::engine) fn is_closed(&self) -> bool {
-        self.closed
+        self.shut & CLOSED != 0
     }
 
     /// Whether nothing may go out in the fast path.
     #[inline(always)]
     pub(in crate::engine) fn is_shut(&self) -> bool {
-        self.closed | self.parks
+        self.shut != 0
     }
 
     /// Whether operations for the peer are parked.
     #[inline(always)]
     pub(in crate::engine) fn parks(&self) -> bool {
-        self.parks
+        self.shut & PARKS != 0
     }
 
     /// From here on operations for the peer are parked, or no longer. While they are the stream is not quiet: something
     /// that holds up no fence counts as under way.
     pub(in crate::engine) fn set_parks(&mut self, parks: bool) {
-        if std::mem::replace(&mut self.parks, parks) == parks {
+        if self.parks() == parks {
             return;
         }
+        self.set_shut(PARKS, parks);
         let begun = &mut self.begun[Direction::Read as usize];
         *begun = if parks { begun.wrapping_add(1) } else { begun.wrapping_sub(1) };
-        self.fast_limit = if self.is_shut() { 0 } else { self.open_limit };
     }
 
     /// Segments posted, ready or held, of either direction.
@@ -210,8 +250,7 @@ impl Stream {
 
     /// Writes must not go out right away.
     pub(in crate::engine) fn close(&mut self) {
-        self.closed = true;
-        self.fast_limit = 0;
+        self.set_shut(CLOSED, true);
     }
 
     /// A segment is under way, whose class was told apart.
@@ -262,7 +301,7 @@ impl Stream {
     /// Whether the end of a segment may let something go that waits.
     #[inline(always)]
     fn is_waited_for(&self) -> bool {
-        self.closed && self.under_way(Direction::Write) == 0
+        self.is_closed() && self.under_way(Direction::Write) == 0
             || self.older == 0 && !self.held_back.is_empty()
     }
 
@@ -376,8 +415,7 @@ impl Stream {
         let epoch = self.held.front().map_or(self.epoch, |front| segments[front].fence());
         // A fence after the writes that go out now closes the stream behind them.
         if epoch == self.epoch {
-            self.closed = false;
-            self.fast_limit = if self.parks { 0 } else { self.open_limit };
+            self.set_shut(CLOSED, false);
         }
         Some(epoch)
     }
@@ -435,7 +473,7 @@ impl Streams {
 
     /// Whether nothing in the stream to the peer waits for the end of a segment.
     pub(in crate::engine) fn is_open(&self, pe: Pe) -> bool {
-        self.find(pe).is_some_and(|stream| !stream.closed && stream.held_back.is_empty())
+        self.find(pe).is_some_and(|stream| !stream.is_closed() && stream.held_back.is_empty())
     }
 
     /// So many plain segments of an open stream have ended.

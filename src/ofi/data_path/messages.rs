@@ -153,7 +153,7 @@ impl Messages {
     ///
     /// # Errors
     /// It is none of these either, or longer than what it was received into, or there is no room.
-    #[inline(never)]
+    #[inline]
     pub(crate) fn completed(
         &mut self,
         rail: &Rail,

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use libfabric_sys::{
-    FI_MR_ENDPOINT, FI_MR_HMEM, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR, FI_THREAD_DOMAIN,
-    Library, fi_domain, fid_domain,
+    FI_MR_ENDPOINT, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR, FI_THREAD_DOMAIN, Library,
+    fi_domain, fid_domain,
 };
 
 use crate::engine::port::{Addressing, PortError};
@@ -133,12 +133,6 @@ impl Domain {
     /// Whether local buffers must be registered.
     pub(crate) fn needs_desc(&self) -> bool {
         self.has(FI_MR_LOCAL)
-    }
-
-    /// Whether buffers in device memory must be registered, and named by their descriptor. Those in
-    /// host memory need not for that.
-    pub(crate) fn needs_device_desc(&self) -> bool {
-        self.has(FI_MR_HMEM)
     }
 
     /// Whether regions belong to an endpoint.

@@ -20,13 +20,20 @@ use super::{HEALTH, word};
 fn shape(random: &mut Random) -> Shape {
     use SignalEngine::{Auto, Chained, Counted, Eager, Ordered};
     let rails = 2 + random.below(3) as u8;
+    // In the order in which the seeds that are kept have drawn.
+    let n_pes = 2 + random.below(3) as u32;
+    let lonely = random_lonely(random, rails);
+    let depth = [1, 2, 3, 16][random.below(4)];
+    let max_segment = [64, 1000, 1 << 20][random.below(3)];
+    let needs_desc = random.below(2) == 0;
     Shape {
-        n_pes: 2 + random.below(3) as u32,
+        n_pes,
         rails,
-        lonely: random_lonely(random, rails),
-        depth: [1, 2, 3, 16][random.below(4)],
-        max_segment: [64, 1000, 1 << 20][random.below(3)],
-        needs_desc: random.below(2) == 0,
+        lonely,
+        depth,
+        max_segment,
+        needs_desc,
+        fast: !needs_desc,
         heap: 1 << 15,
         orders_messages: random.below(2) == 0,
         remote_data: random.below(4) != 0,

@@ -122,6 +122,7 @@ pub(crate) fn random_shape(random: &mut Random) -> Shape {
         depth: [1, 1, 2, 3, 16][random.below(5)],
         max_segment: [64, 1000, 1 << 20][random.below(3)],
         needs_desc: random.below(2) == 0,
+        fast: random.below(4) != 0,
         heap: 1 << 17,
         orders_messages: random.below(2) == 0,
         signals: [Auto, Chained, Ordered, Eager, Counted, Counted][random.below(6)],
@@ -130,6 +131,7 @@ pub(crate) fn random_shape(random: &mut Random) -> Shape {
         remote_data: random.below(8) != 0,
         native: random.below(3) == 0,
         staged: [0, 0, u32::MAX, random.below(1 << 8) as u32][random.below(4)],
+        by_fabric: [0, random.below(1 << 8) as u32][random.below(2)],
         bounce: ([64, 100, 1024, 1 << 16][random.below(4)], 1 + random.below(3) as u16, 1),
         spread: random_spread(random),
         // Looking after rails that do not fail changes nothing.

@@ -42,6 +42,7 @@ fn main() -> ExitCode {
         return ended(match part.as_str() {
             instructions::CHANNEL => instructions::channel_process(),
             instructions::PEERS => instructions::peers_process(),
+            instructions::LOCAL => instructions::local_process(),
             part => channel::process(part),
         });
     }

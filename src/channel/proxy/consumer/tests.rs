@@ -58,6 +58,7 @@ impl Pair {
             orders_messages: random.below(2) == 0,
             remote_data: true,
         };
+        let fast = random.below(4) != 0;
         let path = |pe: u32, rail: u8| {
             let remote = RailId(rail);
             Path { to: FakeFabric::address(Pe(pe), remote), remote }
@@ -88,7 +89,8 @@ impl Pair {
                 spread,
                 devices: false,
             };
-            lanes.push(Lane::new(fabric.port(me, vec![limits; usize::from(rails)]), config));
+            let port = fabric.port(me, vec![limits; usize::from(rails)]);
+            lanes.push(Lane::new(port.with_fast_path(fast), config));
             tables.push(table);
             bases.push(base);
             let bytes: Vec<u8> = (0..LEN).map(|at| byte(pe, at)).collect();

@@ -26,17 +26,6 @@ impl Finished {
     }
 }
 
-/// What [`SegmentTable::finish_plain`] found.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::engine) enum Finish {
-    /// Such a segment, which is over.
-    Done,
-    /// Another one, or none.
-    Other,
-    /// No slot.
-    NoSlot,
-}
-
 /// The segments of a lane.
 #[derive(Debug)]
 pub(in crate::engine) struct SegmentTable {
@@ -167,18 +156,33 @@ impl SegmentTable {
         (mark & Plain::SHAPE == Plain::POSTED && slot.tag != COUNTED).then_some(Plain { mark })
     }
 
-    /// Frees the slot at `index` if its segment has completed and is a plain one of `of`. Otherwise
-    /// nothing happens. [`SegmentTable::count_finished`] is told of those freed.
+    /// Frees the slots at `indices` as far as there are such and their segments, which have completed, are plain ones of
+    /// `of`. How many; [`SegmentTable::count_finished`] is told of them.
     #[inline(always)]
-    pub(in crate::engine) fn finish_plain(&mut self, index: usize, of: Plain) -> Finish {
-        let Some(slot) = self.slots.get_mut(index) else { return Finish::NoSlot };
-        if slot.mark() != of.mark {
-            return Finish::Other;
+    pub(in crate::engine) fn finish_plain(
+        &mut self,
+        indices: impl Iterator<Item = usize>,
+        of: Plain,
+    ) -> usize {
+        let mut count = 0;
+        let (slots, mut free) = (&mut *self.slots, self.free);
+        for index in indices {
+            let Some(slot) = slots.get_mut(index).filter(|slot| slot.mark() == of.mark) else {
+                break;
+            };
+            slot.stage = Stage::Free;
+            slot.next = free;
+            free = index as u32;
+            count += 1;
         }
-        slot.stage = Stage::Free;
-        slot.next = self.free;
-        self.free = index as u32;
-        Finish::Done
+        self.free = free;
+        count
+    }
+
+    /// Whether there is a slot at `index`.
+    #[inline(always)]
+    pub(in crate::engine) fn has(&self, index: usize) -> bool {
+        index < self.slots.len()
     }
 
     /// Frees the slot at `index` if it is a message's that returns nothing, which has been sent and is

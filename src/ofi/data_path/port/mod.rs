@@ -243,7 +243,7 @@ impl RailControl for OfiPort {
         let Some(control) = &mut self.control else { return false };
         if !control.has_message(rail) && control.has_completions(rail) {
             // What it sends belongs to no segment, and may be lost.
-            let _ = control.drain(rail, |_| false);
+            let _ = control.drain(rail, &mut |_: usize| false);
         }
         matches!(control.receive(rail, into), Incoming::Message)
     }

@@ -2,19 +2,18 @@
 
 use std::ffi::c_void;
 
-use libfabric_sys::{FI_EAGAIN, FI_EAVAIL};
+use libfabric_sys::{FI_EAGAIN, FI_EAVAIL, fi_cq_data_entry};
 
 use crate::engine::ids::{RailId, Token};
 use crate::engine::port::fabric_atomic::{FabricAtomic, Row};
 use crate::engine::port::{
-    Context, DataPath, Direction, Failure, Local, Operation, POLL_BATCH, PeerAddr, Polled,
-    PortError, Posted, RailLimits, Transfer,
+    Completions, Context, DataPath, Direction, Failure, Local, Operation, POLL_BATCH, PeerAddr,
+    Polled, PortError, Posted, RailLimits, Transfer,
 };
 use crate::ofi::data_path::port::{OfiPort, PortRail, no_such_rail};
 use crate::ofi::error::{port_error, refused};
 use crate::ofi::objects::atomic_calls;
 use crate::ofi::objects::contexts::{AtomicCell, Contexts};
-use crate::ofi::objects::domain::Domain;
 use crate::ofi::objects::endpoint::{AtomicPost, Direct, Rma};
 
 impl DataPath for OfiPort {
@@ -55,8 +54,7 @@ impl DataPath for OfiPort {
     }
 
     fn has_fast_path(&self) -> bool {
-        let takes_any = |domain: &Domain| !domain.needs_desc() && !domain.needs_device_desc();
-        self.rails.iter().all(|rail| rail.gate.is_open() && takes_any(rail.rail.domain()))
+        self.rails.iter().all(|rail| rail.gate.is_open())
     }
 
     fn fast(&self, rail: RailId) -> Direct {
@@ -71,18 +69,19 @@ impl DataPath for OfiPort {
     fn try_post(
         &mut self,
         fast: Direct,
-        _rail: RailId,
+        rail: RailId,
         to: PeerAddr,
         token: Token,
         context: Context,
         transfer: &Transfer,
     ) -> bool {
-        let buf = match transfer.local {
-            Local::Memory { addr, .. } => addr as *mut c_void,
+        let (buf, desc) = match transfer.local {
+            Local::Memory { addr, desc } => (addr as *mut c_void, desc.0),
             Local::Inline(value) => {
+                let Some(port_rail) = self.rails.get(rail.index()) else { return false };
                 // SAFETY: `&mut self` makes this the only thread, and the token is not in use.
                 match unsafe { self.contexts.set_value(token, value) } {
-                    Some(place) if is_inline(transfer) => place,
+                    Some(place) if is_inline(transfer) => (place, port_rail.values_desc),
                     _ => return false,
                 }
             }
@@ -90,7 +89,7 @@ impl DataPath for OfiPort {
         let op = Rma {
             buf,
             len: transfer.len,
-            desc: std::ptr::null_mut(),
+            desc: desc as *mut c_void,
             peer: to.0,
             remote: transfer.remote,
             key: transfer.key,
@@ -127,7 +126,7 @@ impl DataPath for OfiPort {
     }
 
     #[inline(always)]
-    fn drain(&mut self, rail: RailId, mut each: impl FnMut(usize) -> bool) -> Polled {
+    fn drain(&mut self, rail: RailId, completions: &mut impl Completions) -> Polled {
         let code = match std::mem::replace(&mut self.fetched, 0) {
             0 => match self.fetch(rail) {
                 Ok(code) => code,
@@ -149,19 +148,48 @@ impl DataPath for OfiPort {
         // SAFETY: libfabric has written so many entries, at most as many as it was given room, and
         // nobody has written to them since.
         let entries = unsafe { entries.written(code as usize) };
-        let mut others = 0;
-        let mut wrong = None;
+        let mut others = Others { count: 0, wrong: None };
         let places = contexts.places();
-        for entry in entries {
-            if each(places.index_of(entry.op_context)) {
-                continue;
+        let index_of = |entry: &fi_cq_data_entry| places.index_of(entry.op_context);
+        let mut left = entries;
+        loop {
+            let alike = completions.take_alike(left.iter().map(index_of));
+            let Some((entry, behind)) = left.get(alike..).and_then(<[_]>::split_first) else {
+                break;
+            };
+            if !completions.take(index_of(entry)) {
+                others.take(port_rail, entry);
             }
-            others += 1;
-            let PortRail { rail, messages, .. } = port_rail;
-            let noted = messages.completed(rail, entry);
-            wrong = wrong.or(noted.err());
+            left = behind;
         }
-        match (wrong, entries.len() - others) {
+        if others.count == 0 {
+            return Polled::Completed(entries.len());
+        }
+        others.polled(entries.len())
+    }
+}
+
+/// Completions of a poll that are no segments'. Out of the way, so that the loop over the others is short.
+struct Others {
+    count: usize,
+    /// The first that is nobody's.
+    wrong: Option<PortError>,
+}
+
+impl Others {
+    #[inline(never)]
+    fn take(&mut self, port_rail: &mut PortRail, entry: &fi_cq_data_entry) {
+        self.count += 1;
+        let PortRail { rail, messages, .. } = port_rail;
+        if let Err(error) = messages.completed(rail, entry) {
+            self.wrong.get_or_insert(error);
+        }
+    }
+
+    /// What a poll has found that gave so many.
+    #[inline(never)]
+    fn polled(self, all: usize) -> Polled {
+        match (self.wrong, all - self.count) {
             (Some(error), _) => broken(error),
             (None, 0) => Polled::Empty,
             (None, count) => Polled::Completed(count),
@@ -174,7 +202,7 @@ impl OfiPort {
     pub fn poll(&mut self, rail: RailId, done: &mut [Token; POLL_BATCH]) -> Polled {
         let mut places = done.iter_mut();
         let capacity = self.contexts.capacity();
-        self.drain(rail, |index| {
+        self.drain(rail, &mut |index: usize| {
             let known = index < capacity;
             if known {
                 // Never more tokens than places: a poll takes no more entries.

@@ -1,13 +1,14 @@
 //! Instructions per operation: in the plugin, and in the device channel's proxy.
 
 mod channel;
+mod local;
 mod null;
 mod peers;
 mod puts;
 mod signals;
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nvshmem_sim::{BoxError, Scenario};
@@ -21,12 +22,16 @@ use crate::suites::signals::State;
 use crate::times::case::Shape;
 
 pub(crate) use channel::{NAME as CHANNEL, process as channel_process};
+pub(crate) use local::{NAME as LOCAL, process as local_process};
 pub(crate) use peers::{NAME as PEERS, process as peers_process};
 
 /// The provider under which instructions are counted. Our code is the same for all. Not shm: its
 /// 1.17 leaves some of a window of puts undelivered until their sender polls, so that there is no
 /// moment at which all completions are known to be there.
 const PROVIDER: Provider = Provider::Rxm;
+
+/// What the names of figures end in that are of processes with CUDA.
+const CUDA: &str = "_cuda";
 
 /// Scenarios of jobs that are counted.
 pub(crate) const SCENARIOS: [(&str, Scenario); 2] =
@@ -41,6 +46,9 @@ pub(crate) struct Options {
     /// The installed plugins, for puts and signals
     #[arg(long, value_name = "DIR")]
     plugin_dir: Option<PathBuf>,
+    /// Count in processes with CUDA as well: the libcuda.so.1 in DIR, a stand-in, is the driver
+    #[arg(long, value_name = "DIR", value_parser = absolute)]
+    cuda_driver: Option<PathBuf>,
     /// Keep callgrind's files in DIR, for callgrind_annotate
     #[arg(long, value_name = "DIR", value_parser = absolute)]
     keep: Option<PathBuf>,
@@ -51,12 +59,14 @@ pub(crate) struct Options {
 enum What {
     /// Puts, gets, quiet and progress
     Puts,
-    /// Puts with signal, at both ends
+    /// Puts with signal, and signals alone, at both ends
     Signals,
     /// What the device channel adds to a put
     Channel,
     /// Progress, fence and quiet with few peers and with many
     Peers,
+    /// What the engine does for a put and a get, by what local memory it is
+    Local,
 }
 
 /// A figure: two sections of a process, a short one and the long one behind it.
@@ -90,14 +100,23 @@ pub(crate) fn measure(options: &Options, report: &mut Report) -> Result<(), BoxE
     if options.wants(What::Puts) {
         for rails in puts::RAILS {
             println!("\ninstructions per operation, {rails} rail(s)");
-            job(options, report, puts::SCENARIO, rails, vec![puts::counted(rails)])?;
+            let suffix = if rails == 1 { String::new() } else { format!("_{rails}_rails") };
+            let counted = vec![puts::counted(&suffix, rails == 1)];
+            job(options, report, puts::SCENARIO, rails, None, counted)?;
+        }
+        if options.cuda_driver.is_some() {
+            println!("\ninstructions per operation on host memory, in processes with CUDA, 1 rail");
+            let counted = vec![puts::counted(CUDA, true)];
+            job(options, report, puts::SCENARIO, 1, options.cuda_driver.as_deref(), counted)?;
         }
     }
     if options.wants(What::Signals) {
-        println!("\ninstructions per 8-byte put_signal, 1 rail");
-        let ends = job(options, report, signals::SCENARIO, 1, signals::counted())?;
-        let both = ends.iter().map(|cost| cost.ours).sum();
-        report.push(String::from("put_signal_instructions"), both, "instructions");
+        println!("\ninstructions per 8-byte put_signal and per signal, 1 rail");
+        signals(options, report, None, "")?;
+        if let Some(driver) = options.cuda_driver.as_deref() {
+            println!("\nthe same on host memory, in processes with CUDA");
+            signals(options, report, Some(driver), CUDA)?;
+        }
     }
     if options.wants(What::Channel) {
         println!("\ninstructions per 8-byte put, over a fabric that does nothing");
@@ -106,6 +125,10 @@ pub(crate) fn measure(options: &Options, report: &mut Report) -> Result<(), BoxE
     if options.wants(What::Peers) {
         println!("\ninstructions per call, over a fabric that does nothing");
         peers::measure(options, report)?;
+    }
+    if options.wants(What::Local) {
+        println!("\ninstructions of the engine, over a fabric that does nothing");
+        local::measure(options, report)?;
     }
     Ok(())
 }
@@ -126,22 +149,46 @@ fn process(options: &Options, dir: &WorkDir, part: &str) -> Result<Callgrind, Bo
     Ok(callgrind)
 }
 
-/// Counts in a job of two PEs: for each PE that is counted, what it has counted.
+/// Counts puts with signal and signals, at both ends.
+fn signals(
+    options: &Options,
+    report: &mut Report,
+    driver: Option<&Path>,
+    suffix: &str,
+) -> Result<(), BoxError> {
+    let counted = signals::counted(suffix);
+    let costs = job(options, report, signals::SCENARIO, 1, driver, counted)?;
+    for kind in signals::Kind::ALL {
+        let both = costs.iter().skip(kind as usize).step_by(signals::Kind::ALL.len());
+        let name = format!("{}_instructions{suffix}", kind.name());
+        report.push(name, both.map(|cost| cost.ours).sum(), "instructions");
+    }
+    Ok(())
+}
+
+/// Counts in a job of two PEs, which have a device where a stand-in for its driver is given: for each PE that is
+/// counted, what it has counted.
 fn job(
     options: &Options,
     report: &mut Report,
     scenario: &str,
     rails: usize,
+    driver: Option<&Path>,
     counted: Vec<Vec<Counted>>,
 ) -> Result<Vec<Cost>, BoxError> {
     let plugin_dir = options.plugin_dir.clone();
     let plugin_dir = plugin_dir.ok_or("counting in the plugin needs --plugin-dir DIR")?;
     let fabric = Fabric { plugin_dir, libfabric2: None, settings: Vec::new() };
     let dir = WorkDir::create()?;
-    let mut job = State::job(fabric.job(scenario, PROVIDER, Shape { peers: 1, rails })?);
+    let job = fabric.job(scenario, PROVIDER, Shape { peers: 1, rails })?;
+    let mut job = match driver {
+        Some(driver) => State::job_with_device(job, driver),
+        None => State::job(job),
+    };
     let mut processes = Vec::new();
     for (pe, counted) in (0..).zip(counted) {
-        let name = format!("{scenario}.{rails}-rails.pe-{pe}");
+        let device = if driver.is_some() { ".device" } else { "" };
+        let name = format!("{scenario}.{rails}-rails{device}.pe-{pe}");
         let callgrind = Callgrind::new(&options.files(&dir), &name)?;
         job.prefix_of_pe.insert(pe, callgrind.prefix());
         processes.push((callgrind, counted));

@@ -4,9 +4,11 @@
 use nvshmem_transport_libfabric::engine::Watchdog;
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId, Token};
 use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, SignalEngine};
+use nvshmem_transport_libfabric::engine::port::copies::Reach;
 use nvshmem_transport_libfabric::engine::port::{
-    Access, Addressing, Clock, DataPath, LocalMemory, MemoryPort, Messaging, Operation, POLL_BATCH,
-    PeerAddr, Polled, PortError, Posted, RailControl, RailLimits, Registered,
+    Access, Addressing, Clock, Completions, DataPath, LocalMemory, MemoryPort, Messaging,
+    Operation, POLL_BATCH, PeerAddr, Polled, PortError, Posted, RailControl, RailLimits,
+    Registered,
 };
 use nvshmem_transport_libfabric::engine::rails::balance::Spread;
 use nvshmem_transport_libfabric::engine::rails::paths::{Path, PathTable};
@@ -18,24 +20,36 @@ pub(crate) struct Null {
     limits: [RailLimits; 1],
     posted: Vec<Token>,
     now: u64,
+    /// How memory is reached that is registered.
+    reach: Reach,
 }
 
 impl Null {
     pub(crate) fn new() -> Self {
+        Self::reaching(Reach::Direct, false)
+    }
+
+    /// For memory that is reached like this, and whose local side needs descriptors or not.
+    pub(crate) fn reaching(reach: Reach, needs_desc: bool) -> Self {
         let rail = RailLimits {
             max_segment: 1 << 20,
             depth: 256,
-            needs_desc: false,
+            needs_desc,
             orders_messages: true,
             remote_data: false,
         };
-        Self { limits: [rail], posted: Vec::with_capacity(256), now: 0 }
+        Self { limits: [rail], posted: Vec::with_capacity(256), now: 0, reach }
     }
 }
 
 impl Null {
     /// PE 0's proxy lane over it, in a job of so many PEs.
     pub(crate) fn lane(regions: &RegionTable<Null>, n_pes: u32) -> Lane<Null> {
+        Self::new().open(regions, n_pes)
+    }
+
+    /// The same over this one.
+    pub(crate) fn open(self, regions: &RegionTable<Null>, n_pes: u32) -> Lane<Null> {
         let path = Path { to: PeerAddr(0), remote: RailId(0) };
         let config = LaneConfig {
             me: Pe(0),
@@ -47,9 +61,9 @@ impl Null {
             signals: SignalEngine::Auto,
             counted: 0,
             spread: Spread::ROUND_ROBIN,
-            devices: false,
+            devices: self.reach != Reach::Direct,
         };
-        Lane::new(Null::new(), config)
+        Lane::new(self, config)
     }
 }
 
@@ -81,11 +95,17 @@ impl DataPath for Null {
 
     fn fast(&self, _rail: RailId) {}
 
-    fn drain(&mut self, _rail: RailId, mut each: impl FnMut(usize) -> bool) -> Polled {
+    fn drain(&mut self, _rail: RailId, completions: &mut impl Completions) -> Polled {
         let count = self.posted.len().min(POLL_BATCH);
-        for token in self.posted.drain(..count) {
-            each(token.index());
+        let mut left = &self.posted[..count];
+        while let [first, ..] = left {
+            let alike = completions.take_alike(left.iter().map(|token| token.index()));
+            if alike == 0 {
+                completions.take(first.index());
+            }
+            left = &left[alike.max(1)..];
         }
+        self.posted.drain(..count);
         if count == 0 { Polled::Empty } else { Polled::Completed(count) }
     }
 }
@@ -118,6 +138,7 @@ impl MemoryPort for Null {
         _len: usize,
         _access: Access,
     ) -> Result<Registered<()>, PortError> {
-        Ok(Registered::without_descs((), vec![1], Addressing::Virtual))
+        let region = Registered::without_descs((), vec![1], Addressing::Virtual);
+        Ok(Registered { reach: self.reach, ..region })
     }
 }

@@ -74,15 +74,14 @@ impl Kind {
     }
 }
 
-/// The figures of a job with so many rails.
-pub(super) fn counted(rails: usize) -> Vec<Counted> {
-    let suffix = if rails == 1 { String::new() } else { format!("_{rails}_rails") };
+/// The figures of a job, whose names end like this; those of puts may be broken down.
+pub(super) fn counted(suffix: &str, broken_down: bool) -> Vec<Counted> {
     let figure = |(at, kind): (usize, Kind)| Counted {
         what: kind.describe(),
         name: format!("{}_instructions{suffix}", kind.name()),
         section: 2 * at,
         lengths: kind.lengths(),
-        broken_down: rails == 1 && kind == Kind::Put,
+        broken_down: broken_down && kind == Kind::Put,
     };
     Kind::ALL.into_iter().enumerate().map(figure).collect()
 }

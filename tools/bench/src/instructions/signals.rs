@@ -1,4 +1,4 @@
-//! Puts with signal: the PEs' part. Both PEs are counted, in sections that are marked on both at once.
+//! Puts with signal, and signals alone: the PEs' part. Both PEs are counted, in sections that are marked on both at once.
 
 use nvshmem_abi::c;
 use nvshmem_sim::{BoxError, Job, Piece, PlannedAmo};
@@ -23,16 +23,39 @@ const BYTES: u64 = 8;
 /// four windows.
 const LENGTHS: [u64; 2] = [16 * WINDOW, 144 * WINDOW];
 
-/// The figures: of PE 0 and of PE 1.
-pub(super) fn counted() -> Vec<Vec<Counted>> {
-    let figure = |end| Counted {
-        what: format!("8-byte put_signal, {end}"),
-        name: format!("put_signal_{end}_instructions"),
-        section: 0,
+/// What a section repeats.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// Puts with signal.
+    PutSignal,
+    /// Signals without data: atomics that fetch nothing.
+    Signal,
+}
+
+impl Kind {
+    /// All, in the order in which they are run.
+    pub(super) const ALL: [Kind; 2] = [Kind::PutSignal, Kind::Signal];
+
+    /// In the names of figures.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Kind::PutSignal => "put_signal",
+            Kind::Signal => "signal",
+        }
+    }
+}
+
+/// The figures, of PE 0 and of PE 1. Their names end like this.
+pub(super) fn counted(suffix: &str) -> Vec<Vec<Counted>> {
+    let figure = |kind: Kind, end| Counted {
+        what: format!("8-byte {}, {end}", kind.name()),
+        name: format!("{}_{end}_instructions{suffix}", kind.name()),
+        section: 2 * kind as usize,
         lengths: LENGTHS,
-        broken_down: true,
+        broken_down: kind == Kind::PutSignal,
     };
-    ["sender", "receiver"].map(|end| vec![figure(end)]).into()
+    let of = |end| Kind::ALL.into_iter().map(|kind| figure(kind, end)).collect();
+    ["sender", "receiver"].map(of).into()
 }
 
 /// One PE.
@@ -49,10 +72,15 @@ fn sections(source: &mut Source<'_>) -> Result<(), String> {
     source.party.quiet_all()?;
     source.state.signals += 1;
     settle(source)?;
-    windows(source, &window, &plan, &signal, 4 * WINDOW)?;
-    for length in LENGTHS {
+    for kind in Kind::ALL {
+        // Signals wait for puts before them.
         settle(source)?;
-        source.section(true, |source| windows(source, &window, &plan, &signal, length))?;
+        windows(source, kind, &window, &plan, &signal, 4 * WINDOW)?;
+        for length in LENGTHS {
+            settle(source)?;
+            source
+                .section(true, |source| windows(source, kind, &window, &plan, &signal, length))?;
+        }
     }
     settle(source)
 }
@@ -68,6 +96,7 @@ fn settle(source: &mut Source<'_>) -> Result<(), String> {
 /// acknowledgements before PE 0 does: as few polls find nothing as the interface allows.
 fn windows(
     source: &mut Source<'_>,
+    kind: Kind,
     window: &Window,
     plan: &[Piece],
     signal: &PlannedAmo,
@@ -77,13 +106,18 @@ fn windows(
     for _ in 0..count / WINDOW {
         let seed = source.stamp(window)?;
         plan.iter()
-            .try_for_each(|piece| ops.issue_put_signal(piece, signal))
+            .try_for_each(|piece| match kind {
+                Kind::PutSignal => ops.issue_put_signal(piece, signal),
+                Kind::Signal => ops.issue_amo(signal),
+            })
             .map_err(|e| e.to_string())?;
         source.state.signals += WINDOW;
         let value = source.state.signals;
         source.control.ask(Command::AwaitWord { word, value })?;
         ops.progress().and_then(|()| ops.progress()).map_err(|e| e.to_string())?;
-        source.check(window, seed)?;
+        if kind == Kind::PutSignal {
+            source.check(window, seed)?;
+        }
         source.control.ask(Command::CheckWord { word, value })?;
     }
     Ok(())

@@ -202,7 +202,11 @@ fn puts(view: &mut ProxyView<'_>, heap: usize) -> Result<(), String> {
         let local = Local::Memory { addr: heap + offset as usize + 8, desc: Desc(0) };
         let (direction, pe, addr, handle) = (Direction::Write, Pe(1), base + offset, &handle);
         let common = FastTransfer { direction, pe, handle, addr, local, len: BYTES };
-        let started = match lane.try_start(common, Batch::NONE) {
+        let tried = match lane.try_start(common, Batch::NONE) {
+            Err(NotStarted::Untried(common)) => lane.retry_start(common, Batch::NONE),
+            tried => tried,
+        };
+        let started = match tried {
             Ok(()) => Ok(()),
             Err(NotStarted::Declined(declined)) => lane.start_declined(declined),
             Err(NotStarted::Untried(_)) => {

@@ -8,8 +8,9 @@
 mod source;
 
 use std::fmt;
+use std::path::Path;
 
-use nvshmem_sim::{BoxError, Host, Job, JobSettings, SymAddr};
+use nvshmem_sim::{BoxError, Host, Job, JobSettings, MemoryKind, SymAddr, UserMapped};
 
 use crate::harness::suite::Suite;
 use crate::pe::exchange::{LARGEST, Mailboxes, WORD};
@@ -89,15 +90,30 @@ impl State {
         Ok(Self { areas, boxes, counter, signals: 0, fetched, result, sum: 0 })
     }
 
-    /// A PE's memory alone, without a raw side.
+    /// A PE's memory alone, without a raw side. It is host memory, behind what there is of a device's.
     pub(crate) fn open(host: &Host<'_>) -> Result<Opened<Self>, BoxError> {
-        let description = String::from("the plugin alone");
+        let description = match host.device() {
+            Some(device) => {
+                host.alloc(HEAP_BYTES, 1)?;
+                format!("the plugin alone, in host memory beside that of {device}")
+            }
+            None => String::from("the plugin alone"),
+        };
         Ok(Opened { raw: RawSide::Nothing, state: Self::alloc(host)?, description })
     }
 
     /// A job whose heap has room for it.
     pub(crate) fn job(job: JobSettings) -> JobSettings {
         job.heap(HEAP_BYTES, HEAP_BYTES)
+    }
+
+    /// The same, of processes with CUDA: the heap's first chunk is on the device of a stand-in, the last is host memory.
+    pub(crate) fn job_with_device(job: JobSettings, driver: &Path) -> JobSettings {
+        job.env("NVSHMEM_LIBFABRIC_GPU_DIRECT", "never")
+            .memory(MemoryKind::DeviceVmm)
+            .heap(2 * HEAP_BYTES, HEAP_BYTES)
+            .user_mapped(UserMapped::HostNuma)
+            .cuda_driver(driver)
     }
 }
 

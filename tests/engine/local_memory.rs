@@ -1,0 +1,150 @@
+//! Local memory in the fast path: which is used without another look, and that it is looked up anew when it has to be.
+
+use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
+use nvshmem_transport_libfabric::engine::fake::Script;
+use nvshmem_transport_libfabric::engine::ids::Pe;
+use nvshmem_transport_libfabric::engine::lane::fast_path::{
+    FastPutSignal, FastTransfer, NotStarted,
+};
+use nvshmem_transport_libfabric::engine::port::copies::Reach;
+use nvshmem_transport_libfabric::engine::port::{Access, Desc, Direction, Local};
+use nvshmem_transport_libfabric::engine::state::batch::Batch;
+
+use super::job::{Job, Shape};
+use super::signals::Targets;
+
+/// A job whose lanes have the fast path, and whose PE 0 has talked to PE 1, which has answered.
+fn warm(shape: Shape) -> Job {
+    let mut job = Job::new(1, &Shape { fast: true, ..shape }, Script::default());
+    let targets = Targets::of(&job);
+    job.members[0].lane.atomic(&targets.atomic(1, 0, AtomicOp::Or, 0)).unwrap();
+    quiet(&mut job);
+    job
+}
+
+/// Waits until PE 1 has all that PE 0 has sent.
+fn quiet(job: &mut Job) {
+    while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
+        job.members.iter_mut().for_each(|member| {
+            member.lane.progress().unwrap();
+        });
+    }
+}
+
+/// Puts 8 bytes at `from` to PE 1 in the fast path. Whether that has taken them.
+fn takes(job: &mut Job, direction: Direction, addr: usize) -> bool {
+    let (handle, base) = (job.members[1].handle, job.members[1].base as u64);
+    let local = Local::Memory { addr, desc: Desc(0) };
+    let common = FastTransfer { direction, pe: Pe(1), handle: &handle, addr: base, local, len: 8 };
+    let lane = &mut job.members[0].lane;
+    let tried = match lane.try_start(common, Batch::NONE) {
+        Err(NotStarted::Untried(common)) => lane.retry_start(common, Batch::NONE),
+        tried => tried,
+    };
+    match tried {
+        Ok(()) => {
+            quiet(job);
+            true
+        }
+        Err(NotStarted::Untried(_)) => false,
+        Err(NotStarted::Declined(declined)) => {
+            job.members[0].lane.start_declined(declined).unwrap();
+            panic!("the fabric has room, so it has refused the memory");
+        }
+    }
+}
+
+/// As [`takes`], of 8 bytes and their signal.
+fn signals(job: &mut Job, from: usize) -> bool {
+    let targets = Targets::of(job);
+    let signal = targets.atomic(1, 64, AtomicOp::SignalAdd, 1);
+    let put = FastPutSignal {
+        pe: Pe(1),
+        data_handle: signal.remote_handle,
+        data_addr: job.members[1].base as u64,
+        from,
+        len: 8,
+        handle: signal.remote_handle,
+        addr: signal.remote_addr,
+        atomic: signal.atomic,
+    };
+    let lane = &mut job.members[0].lane;
+    let sent = lane.try_put_signal(put, Batch::NONE);
+    sent.or_else(|put| lane.retry_put_signal(put, Batch::NONE)).is_ok()
+}
+
+/// The fake refuses descriptors of regions that are released, or of another domain than the rail's.
+#[test]
+fn a_region_that_was_released_is_not_used_again() {
+    for needs_desc in [true, false] {
+        let mut job = warm(Shape { rails: 3, needs_desc, ..Shape::default() });
+        let scratch = job.members[0].scratch;
+        for _ in 0..6 {
+            assert!(takes(&mut job, Direction::Write, scratch + 8), "on every rail");
+            assert!(takes(&mut job, Direction::Read, scratch + 8));
+        }
+        let old = job.members[0].scratch_handle;
+        job.members[0].regions.release(&old).unwrap();
+        // Where nothing needs to be registered, nothing needs to be looked up.
+        assert_eq!(takes(&mut job, Direction::Write, scratch + 8), !needs_desc);
+        let new = job.members[0].regions.register(scratch, 64, Access::Local).unwrap();
+        assert!(takes(&mut job, Direction::Write, scratch + 8), "with its new descriptor");
+        assert_eq!(takes(&mut job, Direction::Write, scratch + 57), !needs_desc, "7 bytes of it");
+        assert!(takes(&mut job, Direction::Write, scratch + 56), "the last ones");
+        job.members[0].regions.release(&new).unwrap();
+    }
+}
+
+/// Host memory and memory of devices in turn: the fabric takes what it reaches, the CPU loads what it reaches, and
+/// nothing else is touched.
+#[test]
+fn memory_of_every_kind_is_told_apart() {
+    use Reach::{Direct, Fabric, Staged};
+    // PE 0's scratch memory is on a device and the fabric reaches it, or not; its heap is host memory.
+    for (by_fabric, needs_desc) in [(0b10, true), (0b10, false), (0, true), (0, false)] {
+        let mut job = warm(Shape { staged: 0b10, by_fabric, needs_desc, ..Shape::default() });
+        let (heap, scratch) = (job.members[0].base, job.members[0].scratch);
+        let of_scratch = if by_fabric == 0 { Staged } else { Fabric };
+        let unregistered = job.fabric.alloc(Pe(0), 4096);
+        let on_device = job.fabric.alloc_reached(Pe(0), 4096, Fabric);
+        for _ in 0..3 {
+            for (addr, reach) in [(heap, Direct), (scratch, of_scratch)] {
+                job.fabric.store(Pe(0), addr + 16, b"all told");
+                assert_eq!(takes(&mut job, Direction::Write, addr + 16), reach != Staged);
+                if reach != Staged {
+                    assert_eq!(job.heap(1, 0, 8), b"all told");
+                }
+                assert_eq!(signals(&mut job, addr + 16), reach == Direct, "{reach:?}");
+                assert_eq!(takes(&mut job, Direction::Read, addr + 16), reach != Staged);
+            }
+            for addr in [unregistered, on_device] {
+                assert!(!takes(&mut job, Direction::Write, addr), "it may be anything");
+                assert!(!signals(&mut job, addr), "it may be anything");
+            }
+        }
+    }
+}
+
+/// In a process with devices that has no memory on them, as in one without: all memory is the CPU's and the fabric's,
+/// until some is registered that is not.
+#[test]
+fn memory_is_looked_up_once_some_is_of_a_device() {
+    // PE 1's memory is staged, so the job has devices, and PE 0 has registered none.
+    let mut job = warm(Shape { staged: 0b1000, needs_desc: false, ..Shape::default() });
+    let unregistered = job.fabric.alloc(Pe(0), 4096);
+    assert!(takes(&mut job, Direction::Write, unregistered));
+    assert!(signals(&mut job, unregistered));
+    let device = job.fabric.alloc_reached(Pe(0), 4096, Reach::Staged);
+    let handle = job.members[0].regions.register(device, 4096, Access::Local).unwrap();
+    for _ in 0..2 {
+        for addr in [unregistered, device] {
+            assert!(!takes(&mut job, Direction::Write, addr));
+            assert!(!signals(&mut job, addr));
+        }
+        let heap = job.members[0].base;
+        assert!(takes(&mut job, Direction::Write, heap) && signals(&mut job, heap));
+    }
+    // There is other memory of devices now, for all that is known.
+    job.members[0].regions.release(&handle).unwrap();
+    assert!(!takes(&mut job, Direction::Write, unregistered));
+}

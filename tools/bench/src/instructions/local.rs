@@ -1,0 +1,116 @@
+//! Instructions of the engine for a put and a get, by what local memory it is, over a fabric that does nothing: memory
+//! that needs no look, memory whose descriptor is wanted, and memory of a device that the fabric reaches.
+
+use nvshmem_sim::BoxError;
+use nvshmem_transport_libfabric::engine::ids::Pe;
+use nvshmem_transport_libfabric::engine::lane::Lane;
+use nvshmem_transport_libfabric::engine::lane::fast_path::FastTransfer;
+use nvshmem_transport_libfabric::engine::port::copies::Reach;
+use nvshmem_transport_libfabric::engine::port::{Access, Desc, Direction, Local};
+use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
+use nvshmem_transport_libfabric::engine::state::batch::Batch;
+use nvshmem_transport_libfabric::engine::state::regions::RegionTable;
+use nvshmem_transport_libfabric::engine::wire::handle::HandleBytes;
+
+use super::Options;
+use super::null::Null;
+use crate::callgrind::nvshmem_bench_mark;
+use crate::harness::launch::WorkDir;
+use crate::harness::report::Report;
+
+/// What [`PART`](crate::suites::channel::PART) says for the process that is counted.
+pub(crate) const NAME: &str = "instructions-local";
+
+/// Operations between two polls.
+const BATCH: u64 = 32;
+
+/// Operations of the two sections of each.
+const LENGTHS: [u64; 2] = [10 * BATCH, 110 * BATCH];
+
+const BYTES: usize = 8;
+
+/// The local memories, how they are reached, and whether their descriptors are needed.
+const MEMORIES: [(&str, Reach, bool); 3] = [
+    ("host", Reach::Direct, false),
+    ("described", Reach::Direct, true),
+    ("device", Reach::Fabric, true),
+];
+
+/// The operations, in the order of their sections.
+const OPERATIONS: [(&str, Direction); 2] = [("put", Direction::Write), ("get", Direction::Read)];
+
+#[inline(never)]
+fn repeat(
+    lane: &mut Lane<Null>,
+    direction: Direction,
+    handle: &HandleBytes,
+    addr: usize,
+    count: u64,
+) -> Result<(), BoxError> {
+    for number in 1..=count {
+        let local = Local::Memory { addr: addr + 64, desc: Desc(0) };
+        let (pe, addr) = (Pe(1), addr as u64);
+        let common = FastTransfer { direction, pe, handle, addr, local, len: BYTES };
+        if lane.try_start(common, Batch::NONE).is_err() {
+            return Err("an operation was not started at once".into());
+        }
+        if number % BATCH == 0 {
+            lane.progress()?;
+        }
+    }
+    Ok(())
+}
+
+/// The process that is counted.
+pub(crate) fn process() -> Result<(), BoxError> {
+    let memory = vec![0_u64; 64];
+    let (base, len) = (memory.as_ptr() as usize, size_of_val(&memory[..]));
+    for (_, reach, needs_desc) in MEMORIES {
+        let regions = RegionTable::new(Null::reaching(reach, needs_desc), Pe(0));
+        let handle = regions.register(base, len, Access::LocalAndRemote)?;
+        let mut lane = Null::reaching(reach, needs_desc).open(&regions, 2);
+        // What is opened and looked up at first use.
+        let (pe, addr) = (Pe(1), base as u64);
+        lane.start(&Request {
+            direction: Direction::Write,
+            pe,
+            remote_handle: &handle,
+            remote_addr: addr,
+            local: LocalSide::Value(1),
+            len: BYTES,
+        })?;
+        let (local, direction) = (Local::Memory { addr: base, desc: Desc(0) }, Direction::Read);
+        let common = FastTransfer { direction, pe, handle: &handle, addr, local, len: BYTES };
+        if lane.retry_start(common, Batch::NONE).is_err() {
+            return Err("local memory is not found".into());
+        }
+        lane.quiet(pe)?;
+        for (_, direction) in OPERATIONS {
+            for length in LENGTHS {
+                nvshmem_bench_mark();
+                repeat(&mut lane, direction, &handle, base, length)?;
+                nvshmem_bench_mark();
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Counts, and keeps the figures.
+///
+/// # Errors
+/// No valgrind, or files that are not understood.
+pub(super) fn measure(options: &Options, report: &mut Report) -> Result<(), BoxError> {
+    let dir = WorkDir::create()?;
+    let callgrind = super::process(options, &dir, NAME)?;
+    for (of, (memory, ..)) in MEMORIES.into_iter().enumerate() {
+        for (at, (operation, _)) in OPERATIONS.into_iter().enumerate() {
+            let section = 2 * (of * OPERATIONS.len() + at);
+            let cost = callgrind.cost(section, LENGTHS, |_| true)?;
+            println!("{operation} of {memory} memory {:>20.1}", cost.ours);
+            let name = format!("engine_{operation}_instructions_{memory}");
+            report.push(name, cost.ours, "instructions");
+        }
+    }
+    Ok(())
+}
