@@ -13,6 +13,7 @@ use test_support::built::efa_lab_dir;
 use test_support::full;
 use test_support::needs::{self, Need, is_set, libfabric2};
 use test_support::pairwise::rows;
+use test_support::seeds::draw;
 
 use crate::fabric::job;
 use crate::matrix::{done, run};
@@ -88,6 +89,8 @@ fn system_has_efa() -> Need<()> {
 struct Lab {
     dir: PathBuf,
     library: Option<PathBuf>,
+    /// Of the order in which NICs do things.
+    seed: u32,
 }
 
 impl Lab {
@@ -97,7 +100,8 @@ impl Lab {
         let name = format!("efa-lab-{}-{number}", std::process::id());
         let dir = std::env::temp_dir().join(name);
         fs::create_dir(&dir).expect("a directory for NICs");
-        Self { dir, library }
+        let given = std::env::var("NVSHMEM_TEST_SEED").ok().and_then(|text| text.parse().ok());
+        Self { dir, library, seed: given.unwrap_or_else(draw) }
     }
 
     /// The job, with the provider on NICs of this lab.
@@ -112,9 +116,13 @@ impl Lab {
             .env("EFA_LAB_DIR", self.dir.display())
             .env("EFA_LAB_PERSONA", persona)
             .env("EFA_LAB_NICS", nics)
+            .env("EFA_LAB_SEED", self.seed)
             .env("SYSFS_PATH", self.dir.join("sys").display())
             .env("NVSHMEM_LIBFABRIC_PROVIDER", "efa");
         let job = if fabric == "auto" { job } else { job.env("NVSHMEM_LIBFABRIC_FABRIC", fabric) };
+        // Each is a host of its own, by a number that is the same in every run.
+        let hosts = 0..job.n_pes;
+        let job = hosts.fold(job, |job, pe| job.env_of_pe(pe, "EFA_LAB_HOST", pe + 1));
         match &self.library {
             Some(library) => job.env("NVSHMEM_LIBFABRIC_LIBRARY", library.display()),
             None => job,
@@ -136,7 +144,14 @@ fn trial(
     run: impl FnOnce(&Lab) -> Result<(), Failed> + Send + 'static,
 ) -> Trial {
     let name = format!("efa::{name}");
-    needs::trial(name, library.find(), move |library| run(&Lab::new(library)))
+    needs::trial(name, library.find(), move |library| {
+        let lab = Lab::new(library);
+        let told = |failed: Failed| {
+            let reason = failed.message().unwrap_or_default();
+            Failed::from(format!("with NVSHMEM_TEST_SEED={}: {reason}", lab.seed))
+        };
+        run(&lab).map_err(told)
+    })
 }
 
 pub(crate) fn trials() -> Vec<Trial> {

@@ -122,7 +122,7 @@ impl Wire {
                 .name(String::from("efa-lab"))
                 .spawn(move || Self::get(config).serve());
             spawned.expect("the device needs a thread");
-            let seed = config.seed ^ u64::from(process::id()) << 32;
+            let seed = config.seed ^ u64::from(config.host) << 32;
             Self {
                 state: Mutex::new(State {
                     random: Random::new(seed),
