@@ -325,4 +325,12 @@ mod tests {
         assert_eq!(sum(0x6801, 0x3c00), 0x6802, "2050 + 1 is a tie, to even");
         assert_eq!(sum(0x0001, 0x0001), 0x0002, "the smallest twice");
     }
+
+    #[test]
+    fn a_width_has_as_many_bytes_as_it_says() {
+        for bytes in -1..=16 {
+            let width = Width::from_bytes(bytes).map(|width| width.bytes() as i32);
+            assert_eq!(width, [2, 4, 8].contains(&bytes).then_some(bytes));
+        }
+    }
 }

@@ -186,3 +186,15 @@ impl EngineError {
         matches!(self, Self::InUse { .. })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_in_use_when_the_error_says_so() {
+        let (what, pe) = ("put", Pe(1));
+        assert!(EngineError::InUse { addr: 1, len: 2, what, pe }.is_in_use());
+        assert!(!EngineError::NoSuchPe { pe, n_pes: 1 }.is_in_use());
+    }
+}

@@ -290,11 +290,16 @@ fn memory_that_cannot_be_registered_is_refused_with_its_address() {
     let job = Job::new(8, &Shape::default(), Script::default());
     let regions = &job.members[0].regions;
     let before = regions.len();
+    assert!(before != 0 && !regions.is_empty());
     for (addr, len) in [(0, 8), (4096, 0), (usize::MAX, 2), (0x1000, 64)] {
         let text = regions.register(addr, len, Access::Local).unwrap_err().to_string();
         assert!(text.contains(&format!("{addr:#x}")), "{text}");
     }
     assert_eq!(regions.len(), before);
+    for handle in [job.members[0].handle, job.members[0].scratch_handle] {
+        regions.release(&handle).unwrap();
+    }
+    assert!(regions.is_empty() && regions.len() == 0);
 }
 
 #[test]

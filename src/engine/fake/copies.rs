@@ -44,7 +44,7 @@ impl CopyPort for FakeCopies {
     fn start(&mut self, copy: &Copy, tag: u32) -> Result<Posted, PortError> {
         let Bounce { addr, chunk_len, .. } = self.bounce;
         let at = copy.chunk.wrapping_sub(addr);
-        let inside = at < self.bounce.len() && at % chunk_len + copy.len <= chunk_len;
+        let inside = at < self.bounce.bytes() && at % chunk_len + copy.len <= chunk_len;
         assert!(inside && copy.len > 0, "{copy:?} is not inside a chunk of {:?}", self.bounce);
         let mut world = self.fabric.lock();
         if world.memory.reach(self.pe, copy.memory, copy.len).is_none() {

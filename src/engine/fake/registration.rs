@@ -90,7 +90,7 @@ impl MemoryPort for FakeMemory {
         let mut bounce = self.bounce.lock().unwrap_or_else(PoisonError::into_inner);
         let (chunk_len, out, inward) = bounce.take()?;
         let mut bounce = Bounce { addr: 0, chunk_len, out, inward };
-        bounce.addr = self.fabric.alloc(self.pe, bounce.len());
+        bounce.addr = self.fabric.alloc(self.pe, bounce.bytes());
         let copies = FakeCopies::new(self.fabric.clone(), self.pe, bounce);
         Some(Stager { copies: Box::new(copies), bounce })
     }

@@ -268,3 +268,106 @@ impl Inbox {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::port::Direction;
+    use crate::engine::request::LocalSide;
+    use crate::engine::wire::handle::{HANDLE_BYTES, HandleBytes};
+
+    const HANDLE: HandleBytes = [0; HANDLE_BYTES];
+
+    fn put(pe: u32, addr: usize) -> Request<'static> {
+        Request {
+            direction: Direction::Write,
+            pe: Pe(pe),
+            remote_handle: &HANDLE,
+            remote_addr: 0,
+            local: LocalSide::Memory { addr, handle: None },
+            len: 8,
+        }
+    }
+
+    fn take(inbox: &mut Inbox) -> Option<Current> {
+        matches!(inbox.next(), Next::Submit).then(|| inbox.current.take().unwrap())
+    }
+
+    fn failure(pe: u32) -> EngineError {
+        EngineError::NoSuchPe { pe: Pe(pe), n_pes: 3 }
+    }
+
+    #[test]
+    fn who_finds_the_queue_full_waits_and_loses_nothing() {
+        let (outbox, inbox) = handover(2, None, Some(Duration::ZERO));
+        assert!(!inbox.has_work());
+        for at in 0..QUEUE {
+            outbox.transfer(&put(1, at), false).unwrap();
+        }
+        let full = outbox.transfer(&put(1, QUEUE), false);
+        assert!(matches!(full, Err(EngineError::ProxyStill { pe: Pe(1), .. })), "{full:?}");
+        assert!(inbox.has_work() && !outbox.is_quiet(Pe(1)) && outbox.is_quiet(Pe(0)));
+
+        let (outbox, mut inbox) = handover(2, None, None);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for at in 0..3 * QUEUE {
+                    outbox.transfer(&put(1, at), false).unwrap();
+                }
+                outbox.fence(Pe(0)).unwrap();
+                outbox.quiet(Pe(1)).unwrap();
+            });
+            for at in 0..3 * QUEUE {
+                let current = loop {
+                    if let Some(current) = take(&mut inbox) {
+                        break current;
+                    }
+                    std::thread::yield_now();
+                };
+                let local = LocalSide::Memory { addr: at, handle: None };
+                assert_eq!(format!("{:?}", current.request().local), format!("{local:?}"));
+                inbox.end(current, Ok(()));
+            }
+        });
+        assert!(!inbox.has_work() && matches!(inbox.next(), Next::Nothing), "no fence for PE 0");
+    }
+
+    #[test]
+    fn a_failure_is_told_to_who_waits_for_it_or_for_its_pe() {
+        let (outbox, mut inbox) = handover(3, None, None);
+        for (pe, number) in [(1, 11), (0, 10), (1, 12)] {
+            outbox.transfer(&put(pe, 0), false).unwrap();
+            let current = take(&mut inbox).unwrap();
+            inbox.end(current, Err(failure(number)));
+        }
+        assert_eq!(outbox.quiet(Pe(1)), Err(failure(11)), "the first");
+        assert_eq!(outbox.quiet(Pe(0)), Err(failure(10)));
+        assert_eq!(outbox.quiet(Pe(2)), Ok(()));
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| outbox.transfer(&put(2, 0), true));
+            let current = loop {
+                if let Some(current) = take(&mut inbox) {
+                    break current;
+                }
+                std::thread::yield_now();
+            };
+            inbox.end(current, Err(failure(7)));
+            assert_eq!(waits.join().unwrap(), Err(failure(7)));
+        });
+        assert_eq!(outbox.quiet(Pe(2)), Ok(()), "it was told already");
+    }
+
+    #[test]
+    fn nobody_waits_for_a_lane_that_has_failed() {
+        let (outbox, mut inbox) = handover(2, None, None);
+        outbox.transfer(&put(1, 0), false).unwrap();
+        outbox.fence(Pe(1)).unwrap();
+        assert!(take(&mut inbox).is_some());
+        assert!(matches!(inbox.next(), Next::Fence(Pe(1))));
+        inbox.fail(&failure(1));
+        inbox.fail(&failure(2));
+        assert_eq!(outbox.quiet(Pe(1)), Err(failure(1)));
+        assert_eq!(outbox.transfer(&put(1, 0), true), Err(failure(1)));
+        assert_eq!(outbox.quiet(Pe(0)), Ok(()));
+    }
+}

@@ -73,13 +73,8 @@ pub struct Bounce {
 
 impl Bounce {
     /// Bytes of all chunks.
-    pub fn len(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.chunk_len * (usize::from(self.out) + usize::from(self.inward))
-    }
-
-    /// Never.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 

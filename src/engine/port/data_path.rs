@@ -159,9 +159,7 @@ pub trait DataPath {
     ) -> Result<Posted, PortError>;
 
     /// Whether [`DataPath::try_post`] can be used at all.
-    fn has_fast_path(&self) -> bool {
-        false
-    }
+    fn has_fast_path(&self) -> bool;
 
     /// The fast path to a rail that there is.
     fn fast(&self, rail: RailId) -> Self::Fast;

@@ -68,3 +68,21 @@ impl PortError {
         matches!(self.code, 1 | 13 | 14 | 22 | 38 | 90 | 265 | 266)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operation_is_blamed_for_what_would_happen_on_any_path() {
+        let blames =
+            |code| PortError { call: "fi_write", code, text: String::new() }.blames_operation();
+        for code in [1, 13, 14, 22, 38, 90, 265, 266] {
+            assert!(blames(code), "{code}");
+        }
+        // No code, EIO, ENETUNREACH, ECONNRESET, ETIMEDOUT, EHOSTUNREACH.
+        for code in [0, 5, 101, 104, 110, 113] {
+            assert!(!blames(code), "{code}");
+        }
+    }
+}

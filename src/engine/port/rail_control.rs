@@ -60,3 +60,24 @@ pub trait RailControl {
         Err(PortError::not_offered("inserting an address", "this fabric takes no more addresses"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Without;
+    impl RailControl for Without {}
+
+    #[test]
+    fn a_port_without_it_says_so_and_nothing_comes_to_it() {
+        let (mut port, rail) = (Without, RailId(0));
+        assert!(!port.can_reset(rail) && port.first_address(rail).is_empty());
+        let mut packet = Packet::EMPTY;
+        assert!(!port.receive_control(rail, &mut packet));
+        let refused = port.reset_rail(rail).unwrap_err().to_string();
+        assert!(refused.contains("does not open rails again"), "{refused}");
+        let refused = port.insert_address(rail, &[1]).unwrap_err().to_string();
+        assert!(refused.contains("takes no more addresses"), "{refused}");
+        assert!(matches!(port.send_control(rail, PeerAddr(0), &[]), Ok(Posted::Again)));
+    }
+}

@@ -324,3 +324,21 @@ impl<P: Port> Core<P> {
         (0..self.rails.len()).map(|rail| RailId(rail as u8))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever else comes first in a turn: of two who want a place each gets it as often.
+    #[test]
+    fn each_comes_first_in_half_of_the_turns_of_the_other() {
+        let mut phase = Phase(0);
+        let mut turns = [[0; 2]; 2];
+        for _ in 0..64 {
+            phase.advance();
+            let (control, blocked) = (phase.control_first(), phase.blocked_first());
+            turns[usize::from(control)][usize::from(blocked)] += 1;
+        }
+        assert_eq!(turns, [[16; 2]; 2]);
+    }
+}

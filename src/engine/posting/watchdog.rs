@@ -250,3 +250,54 @@ fn dump<P: Port>(port: &P, rails: &[Rail<P::Fast>]) {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_is_read_once_in_so_many_turns_or_at_once_in_a_hurry() {
+        let mut watchdog = Watchdog::new(None, None);
+        for _ in 0..3 {
+            assert_eq!((1..TURNS).filter(|_| watchdog.is_due()).count(), 0);
+            assert!(watchdog.is_due());
+        }
+        watchdog.hurry();
+        assert!(watchdog.is_due() && !watchdog.is_due());
+    }
+
+    #[test]
+    fn streams_are_looked_at_four_times_a_second_by_who_wants_it() {
+        let second = Some(Duration::from_secs(1));
+        let mut for_rails = Watchdog::new(None, None);
+        assert!(!for_rails.starts(100 * PERIOD), "nobody wants it");
+        for_rails.look_for_rails();
+        for mut watchdog in [for_rails, Watchdog::new(second, None), Watchdog::new(None, second)] {
+            assert!(!watchdog.starts(PERIOD - 1));
+            assert!(watchdog.starts(PERIOD));
+            assert!(!watchdog.starts(2 * PERIOD - 1));
+            assert!(watchdog.starts(2 * PERIOD));
+        }
+    }
+
+    #[test]
+    fn a_wait_is_reported_each_time_as_long_and_given_up_in_the_end() {
+        // In units of stamps, so that they come out even.
+        let units = |count: u64| Some(Duration::from_nanos(count << STAMP_SHIFT));
+        let mut watchdog = Watchdog::new(units(4), units(20));
+        let mut told = Vec::new();
+        let mut warned = 0;
+        for stamp in 0..=20 {
+            watchdog.stamp = stamp;
+            if let Some(overdue) = watchdog.overdue(0, warned) {
+                assert_eq!(overdue.seconds, (u64::from(stamp) << STAMP_SHIFT) / 1_000_000_000);
+                warned += 1;
+                told.push((stamp, overdue.fails));
+            }
+        }
+        assert_eq!(told, [(4, false), (8, false), (12, false), (16, false), (20, true)]);
+        watchdog.stamp = 23;
+        assert!(watchdog.overdue(4, 4).is_none(), "something has moved since");
+        assert!(watchdog.overdue(3, 9).is_some_and(|overdue| overdue.fails));
+    }
+}

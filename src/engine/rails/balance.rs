@@ -402,4 +402,138 @@ mod tests {
             assert_eq!(count == 1, len < 10_000);
         }
     }
+
+    /// Segments of 1000 bytes, so that a rail may have 3000 to 16 000 ahead.
+    fn short(rails: usize, first: usize) -> Balance {
+        let spread = Spread { balanced_from: 9, striped_from: 10_000, segment: 1000 };
+        Balance::new(spread, rails, 1 << 20, first)
+    }
+
+    fn shows(balance: &mut Balance, rail: u8, took: u64) {
+        balance.give(RailId(rail), 3000, 0);
+        balance.done(RailId(rail), 3000, took);
+    }
+
+    #[test]
+    fn there_is_a_choice_with_two_rails() {
+        assert!(!short(1, 0).is_on());
+        assert!(short(2, 0).is_on() && short(2, 0).balanced_from == 9);
+        let longer = Spread { balanced_from: 99, ..Spread::ROUND_ROBIN };
+        assert_eq!(Balance::new(longer, 2, 1 << 20, 0).balanced_from, 99);
+        let values = Spread { balanced_from: 1, ..Spread::ROUND_ROBIN };
+        assert_eq!(Balance::new(values, 2, 1 << 20, 0).balanced_from, 9, "values go in turn");
+    }
+
+    #[test]
+    fn lanes_begin_with_different_rails_and_equals_take_turns() {
+        for first in 0..5 {
+            let mut balance = short(3, first);
+            for step in 0..7 {
+                let picked = balance.pick(0, &[0; 3], 100, 100, 0b111);
+                assert_eq!(picked, Some(RailId(((first + step) % 3) as u8)));
+            }
+        }
+        let mut balance = short(3, 1);
+        let turns: Vec<u8> = (0..6).map(|_| balance.next_in_turn(0, 0b111).0).collect();
+        assert_eq!(turns, [1, 2, 0, 1, 2, 0]);
+    }
+
+    #[test]
+    fn an_operation_is_cut_into_two_parts_a_rail() {
+        let spread = Spread { balanced_from: 9, striped_from: 10_000, segment: 1 << 16 };
+        let balance = Balance::new(spread, 4, 1 << 20, 0);
+        assert_eq!(balance.next_len(200_000, 200_000, 0), 24_576, "25 000, to a border");
+        assert_eq!(balance.next_len(200_000, 100_000, 4096), 12_288, "12 500");
+        assert_eq!(balance.next_len(9_999, 9_999, 0), 9_999, "too short");
+    }
+
+    #[test]
+    fn a_rate_is_that_of_the_last_few_segments() {
+        let spread = Spread { balanced_from: 9, striped_from: 9, segment: 1 << 16 };
+        let mut balance = Balance::new(spread, 2, 1 << 20, 0);
+        let (rail, len) = (RailId(0), 1 << 16);
+        assert_eq!((balance.loads[0].shown(), balance.shown(rail)), (None, 0));
+        assert_eq!(balance.mean(), 1.0, "as good as any other");
+        for number in 1..=5_u64 {
+            balance.give(rail, len, number * 1000);
+            balance.done(rail, len, number * 1000 + 500);
+            let counted = if number == 5 { 5 * 32_768 } else { number << 16 };
+            assert_eq!(balance.loads[0].done, counted, "{number}");
+        }
+        assert_eq!(balance.mean(), balance.loads[0].shown().unwrap());
+        balance.give(RailId(1), len, 0);
+        balance.done(RailId(1), len, 1 << 15);
+        let shown = balance.loads[0].shown().unwrap();
+        assert_eq!(balance.mean(), (shown + 2.0) / 2.0);
+        assert_eq!(balance.shown(RailId(1)), 2_000_000_000);
+        balance.give(rail, len, 10_000);
+        balance.reopened(rail, 20_000);
+        let load = &balance.loads[0];
+        assert_eq!((load.shown(), load.moved, load.ahead), (None, 20_000, 1 << 16));
+    }
+
+    /// A rail that stands still with something ahead is as slow as that looks; one that was slow long ago is tried.
+    #[test]
+    fn a_rate_is_no_better_than_what_is_seen_and_is_forgiven() {
+        let mut load = Load::default();
+        load.give(1000, 0);
+        load.done(1000, 1000, 1 << 20);
+        assert_eq!(load.rate(1000, 5.0, 10, 10), 1.0);
+        load.give(1000, 2000);
+        assert_eq!(load.rate(2000, 5.0, 10, 10), 1.0);
+        assert_eq!(load.rate(3000, 5.0, 10, 10), 1.0, "twice as long is usual");
+        assert_eq!(load.rate(6000, 5.0, 10, 10), 0.5);
+        load.done(1000, 6000, 1 << 20);
+        assert_eq!(load.rate(6000 + FORGIVEN - 1, 5.0, 10, 10), 0.4);
+        assert_eq!(load.rate(6000 + FORGIVEN, 5.0, 10, 10), 5.0);
+        assert_eq!(load.rate(6000 + FORGIVEN, 5.0, 11, 10), 0.4, "not with a long one");
+        assert_eq!(load.rate(6000 + FORGIVEN, 0.1, 10, 10), 0.4);
+    }
+
+    /// Of two rails that are fast and slow, the fast one has all for this peer that it may have.
+    #[test]
+    fn a_segment_waits_for_the_better_rail_as_long_as_all_that_waits_is_done_by_then() {
+        for (left, picked) in [(1000, None), (1999, None), (2000, Some(RailId(1)))] {
+            let mut balance = short(2, 0);
+            shows(&mut balance, 0, 1000);
+            shows(&mut balance, 1, 3000);
+            balance.give(RailId(0), 1000, 4000);
+            assert_eq!(balance.pick(4000, &[16_000, 0], 1000, left, 0b11), picked, "{left}");
+            // With the others ahead of the slow rail it would be done even later.
+            balance.give(RailId(1), 500, 4000);
+            assert_eq!(balance.pick(4000, &[16_000, 0], 1000, left, 0b11), None, "{left}");
+            assert_eq!(balance.pick(4000, &[16_000, 0], 1000, left, 0b10), Some(RailId(1)));
+        }
+    }
+
+    #[test]
+    fn a_peer_has_no_more_ahead_of_a_rail_than_its_bound() {
+        let mut balance = short(2, 0);
+        shows(&mut balance, 0, 1000);
+        for (ahead, takes) in [(0, true), (15_000, true), (15_001, false), (16_000, false)] {
+            let picked = balance.pick(4000, &[ahead, 0], 1000, 1000, 0b01);
+            assert_eq!(picked.is_some(), takes, "{ahead}");
+        }
+        // A slow one: 3 segments.
+        let mut balance = short(2, 0);
+        shows(&mut balance, 0, 3_000_000);
+        for (ahead, takes) in [(2000, true), (2001, false)] {
+            let picked = balance.pick(4000, &[ahead, 0], 1000, 1000, 0b01);
+            assert_eq!(picked.is_some(), takes, "{ahead}");
+        }
+    }
+
+    /// What it does with its first segment will tell how fast it is, if others have shown that.
+    #[test]
+    fn an_unknown_rail_gets_one_segment_beside_known_ones_that_may_be_used() {
+        let mut balance = short(3, 0);
+        for rail in [1, 2] {
+            balance.give(RailId(rail), 100, 0);
+        }
+        assert!(balance.pick(0, &[0; 3], 100, 100, 0b110).is_some(), "none has shown anything");
+        shows(&mut balance, 0, 1000);
+        assert!(balance.pick(4000, &[0; 3], 100, 100, 0b110).is_some(), "none of these");
+        assert_eq!(balance.pick(4000, &[16_000, 0, 0], 100, 1 << 20, 0b111), None);
+        assert_eq!(balance.pick(4000, &[0; 3], 100, 1 << 20, 0b111), Some(RailId(0)));
+    }
 }

@@ -130,4 +130,14 @@ mod tests {
         assert_eq!(remote_rail(Pe(1), &local, RailId(1), &elsewhere), RailId(1));
         assert_eq!(remote_rail(Pe(1), &local, RailId(1), &elsewhere[..1]), RailId(0));
     }
+
+    #[test]
+    fn atomics_go_by_a_rail_that_leads_to_the_targets_or_is_on_its_fabric() {
+        let (me, peer) = (Pe(0), rails(&[1, 1]));
+        for local in [rails(&[1, 1]), rails(&[1, 1, 1])] {
+            let rail = atomic_rail(me, &local, &peer);
+            assert_eq!(remote_rail(me, &local, rail, &peer), TARGET_RAIL);
+        }
+        assert_eq!(atomic_rail(me, &rails(&[2, 3]), &rails(&[9, 3])), RailId(0), "none is");
+    }
 }

@@ -405,4 +405,68 @@ mod tests {
         assert!(recovery.judges(81));
         assert!(!recovery.judges(99));
     }
+
+    #[test]
+    fn the_path_to_try_last_is_the_longest_out_after_which_the_peer_has_shown_life() {
+        let mut peer = PeerHealth::new(4, 0b1011);
+        assert!(peer.paths[2].gone, "it never led there");
+        peer.alive = 10;
+        assert_eq!(peer.other(20), None, "all are in service");
+        let outs = [Some(7), Some(5), Some(1), Some(10)];
+        for (path, out) in peer.paths.iter_mut().zip(outs) {
+            path.out = out;
+        }
+        assert_eq!(peer.other(20), Some(RailId(1)));
+        peer.paths[1].gone = true;
+        assert_eq!(peer.other(20), Some(RailId(0)));
+        assert_eq!(peer.other(8), Some(RailId(0)));
+        assert_eq!(peer.other(7), None, "it has only just failed");
+        peer.alive = 7;
+        assert_eq!(peer.other(20), None, "no life since");
+        peer.alive = 8;
+        assert_eq!(peer.other(20), Some(RailId(0)));
+    }
+
+    #[test]
+    fn there_is_work_as_long_as_something_is_lost_unanswered_or_to_be_closed() {
+        let config = RailHealth { timeout: Duration::from_secs(5), cooling: None };
+        let new = || Recovery::new(&config, AddressTable::new(&[], 2), Reach::all(2), 2);
+        assert!(!new().has_work());
+        let mut recovery = new();
+        recovery.lost.push(Token(0));
+        assert!(recovery.has_work());
+        let mut recovery = new();
+        recovery.note_loss(Pe(1));
+        recovery.note_loss(Pe(1));
+        assert!(recovery.has_work() && recovery.lossy == [Pe(1)]);
+        let mut recovery = new();
+        recovery.answers.push((Pe(1), Answer::Pong));
+        assert!(recovery.has_work());
+        let mut recovery = new();
+        let cause = Pe(0);
+        recovery.mine[1].closing = Some(Closing { since: 0, cause });
+        assert!(recovery.has_work());
+    }
+
+    #[test]
+    fn ordered_puts_have_numbers_of_their_own_and_peers_are_known_once_asked_for() {
+        let config = RailHealth { timeout: Duration::from_secs(5), cooling: None };
+        let at = PeerAddr;
+        // Not in steps, so that each has to be kept.
+        let ends = [5, 9, 1, 2, 7, 3].map(at);
+        let control = AddressTable::new(&ends, 2);
+        let mut recovery = Recovery::new(&config, control, Reach::all(2), 2);
+        let orders = [recovery.new_order(), recovery.new_order(), recovery.new_order()];
+        assert_eq!(recovery.ordering, orders);
+        assert!(orders[0] != orders[1] && orders[1] != orders[2]);
+        assert!(recovery.find(Pe(1)).is_none());
+        recovery.peer(Pe(1)).want(RailId(1));
+        recovery.peer(Pe(1)).want(RailId(1));
+        recovery.peer(Pe(1)).set_generation(RailId(1), 1);
+        recovery.peer(Pe(1)).want(RailId(1));
+        let peer = recovery.find(Pe(1)).unwrap();
+        assert_eq!(peer.wants, [(RailId(1), 0), (RailId(1), 1)]);
+        let ends = [0, 1, 2, 3].map(|pe| recovery.control(Pe(pe), RailId(1)));
+        assert_eq!(ends, [Some(at(9)), Some(at(2)), Some(at(3)), None], "there is no PE 3");
+    }
 }

@@ -186,3 +186,98 @@ impl<S> Rail<S> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::port::Context;
+
+    fn rail(depth: u32) -> Rail<()> {
+        let limits = RailLimits {
+            max_segment: 1,
+            depth,
+            needs_desc: false,
+            orders_messages: false,
+            remote_data: false,
+        };
+        Rail::new(&limits, ())
+    }
+
+    #[test]
+    fn what_waits_or_a_pause_closes_a_rail_and_is_not_in_flight() {
+        let mut segments = SegmentTable::new(4, |_| Context(0));
+        let mut rail = rail(16);
+        for in_flight in 0..14 {
+            assert!(rail.is_open() && rail.is_clear() && !rail.is_full());
+            assert_eq!(rail.in_flight(), in_flight);
+            rail.taken(8);
+        }
+        assert!(!rail.is_open() && rail.is_clear() && !rail.is_full(), "the reserve is left");
+        rail.taken(8);
+        rail.taken(8);
+        assert!(rail.is_full() && rail.is_clear());
+        for paused in [false, true, true] {
+            if paused {
+                rail.pause();
+            }
+            assert_eq!((rail.is_paused(), rail.in_flight()), (paused, 16));
+            assert_eq!(rail.is_clear(), !paused);
+            let waiting: Vec<u32> = (0..2).map(|_| segments.take().unwrap().0).collect();
+            for index in &waiting {
+                rail.push(&mut segments, *index);
+                assert!(!rail.is_clear() && !rail.is_open());
+                assert_eq!(rail.in_flight(), 16);
+            }
+            assert_eq!((rail.queued(), rail.front()), (2, Some(waiting[0])));
+            for index in &waiting {
+                assert_eq!(rail.pop(&segments), Some(*index));
+                segments[*index].stage = crate::engine::state::segment::Stage::Ready;
+                segments.give(crate::engine::ids::Token(*index));
+            }
+            assert_eq!((rail.in_flight(), rail.is_clear()), (16, !paused));
+        }
+        rail.completed(16);
+        assert!(!rail.is_open() && rail.is_full(), "paused, however empty");
+        rail.resume();
+        rail.resume();
+        assert!(rail.is_open() && !rail.is_full() && !rail.is_paused());
+        assert_eq!(rail.in_flight(), 0);
+    }
+
+    #[test]
+    fn counters_tell_what_was_posted_and_the_most_at_a_time() {
+        let mut rail = rail(16);
+        for len in [3, 5, 7] {
+            rail.taken(len);
+        }
+        rail.not_taken(7);
+        let counted = rail.counters();
+        assert_eq!((counted.posted, counted.bytes, counted.max_in_flight), (2, 8, 2));
+        rail.completed(2);
+        rail.taken(1);
+        let counted = rail.counters();
+        assert_eq!((counted.posted, counted.completed, counted.max_in_flight), (3, 2, 2));
+        rail.pause();
+        rail.reopen(());
+        let counted = rail.counters();
+        assert_eq!((counted.posted, counted.completed, rail.in_flight()), (3, 3, 0));
+        assert!(rail.is_open() && !rail.has_blocked());
+        rail.blocked.push_back(Pe(1));
+        assert!(rail.has_blocked());
+    }
+
+    #[test]
+    fn a_rail_of_any_depth_takes_one_and_none_while_it_is_closed() {
+        for depth in [0, 1, 2, 1 << 20] {
+            let mut segments = SegmentTable::new(1, |_| Context(0));
+            let mut rail = rail(depth);
+            assert!(rail.is_open(), "{depth}");
+            rail.pause();
+            assert!(!rail.is_open() && !rail.is_clear(), "{depth}");
+            rail.resume();
+            let index = segments.take().unwrap().0;
+            rail.push(&mut segments, index);
+            assert!(!rail.is_open() && !rail.is_clear(), "{depth}");
+        }
+    }
+}

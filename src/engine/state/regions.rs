@@ -517,7 +517,7 @@ impl<M: MemoryPort> RegionTable<M> {
     /// done before.
     fn install_stager(&self) -> Result<(), EngineError> {
         let Some(Stager { copies, bounce }) = self.memory.take_stager() else { return Ok(()) };
-        let (addr, len) = (bounce.addr, bounce.len());
+        let (addr, len) = (bounce.addr, bounce.bytes());
         let access = Access::LocalAndRemote;
         let refused = |why| EngineError::Register { addr, len, why };
         let registered = self

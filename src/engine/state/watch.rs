@@ -25,3 +25,23 @@ impl Watch {
         self.waited = waits;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_is_still_since_it_began_to_wait_or_something_ended() {
+        let mut watch = Watch::default();
+        let mut since = |ended, waits, now| {
+            watch.look(ended, waits, now);
+            watch.since
+        };
+        assert_eq!(since(0, false, 3), 3);
+        assert_eq!(since(0, true, 5), 5, "nothing waited before");
+        assert_eq!(since(0, true, 9), 5);
+        assert_eq!(since(1, true, 12), 12, "something has ended");
+        assert_eq!(since(1, false, 14), 12);
+        assert_eq!(since(1, true, 20), 20);
+    }
+}

@@ -320,3 +320,74 @@ impl Pool {
         core.end_dropped(token);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::wire::handle::HANDLE_BYTES;
+
+    fn limits(depths: &[u32]) -> Vec<RailLimits> {
+        let rail = |depth: &u32| RailLimits {
+            max_segment: 1 << 20,
+            depth: *depth,
+            needs_desc: false,
+            orders_messages: false,
+            remote_data: false,
+        };
+        depths.iter().map(rail).collect()
+    }
+
+    fn pooled(pe: u32) -> Pooled {
+        Pooled {
+            remote: [0; HANDLE_BYTES],
+            remote_addr: 0,
+            addr: 16,
+            handle: None,
+            len: 64,
+            sent: 0,
+            data: None,
+            of: Some(Pe(pe)),
+        }
+    }
+
+    #[test]
+    fn segments_are_set_aside_where_there_is_a_choice_of_rails() {
+        assert_eq!(segments_for(&limits(&[16])), 0);
+        assert_eq!(segments_for(&limits(&[16, 1])), 64 + 16 + 4);
+        assert_eq!(segments_for(&limits(&[16, 16, 1000])), 64 + 16 + 16 + 128);
+    }
+
+    #[test]
+    fn a_peer_gets_half_of_the_places_and_the_next_one_half_of_the_rest() {
+        let mut pool = Pool::new(&limits(&[16, 16]));
+        let mut fill = |pe: u32| {
+            let mut count = 0;
+            while pool.has_room() && pool.has_share(Pe(pe)) {
+                pool.enter(pooled(pe));
+                count += 1;
+            }
+            count
+        };
+        assert_eq!([fill(1), fill(2), fill(3), fill(1)], [32, 16, 8, 0]);
+        for pe in 4..99 {
+            fill(pe);
+        }
+        assert!(!pool.has_room());
+        pool.places[5].of = None;
+        pool.free.push(5);
+        assert!(pool.has_room() && pool.enter(pooled(1)) == 5 && !pool.has_room());
+    }
+
+    #[test]
+    fn the_pool_is_gone_through_when_loads_change_and_now_and_then() {
+        let mut pool = Pool::new(&limits(&[16, 16]));
+        let mut changed = true;
+        assert!(!pool.is_due(&mut changed) && changed, "nothing waits");
+        pool.pool.push_back(Token(0));
+        assert!(pool.is_due(&mut changed) && !changed);
+        for _ in 0..3 {
+            assert_eq!((1..TURNS).filter(|_| pool.is_due(&mut changed)).count(), 0);
+            assert!(pool.is_due(&mut changed));
+        }
+    }
+}

@@ -457,4 +457,33 @@ mod tests {
         assert_eq!(view.key(RailId(3)), Err(HandleError::NoKey { rail: RailId(3), rails: 3 }));
         assert_eq!(view.remote_address(16), sample().base + 16);
     }
+
+    #[test]
+    fn a_spot_is_of_memory_that_takes_messages_and_lies_inside() {
+        let base = sample().base;
+        for (keys, staged, takes) in
+            [(vec![1], None, true), (vec![], None, false), (vec![], Some(4096), true)]
+        {
+            for addressing in [Addressing::Virtual, Addressing::Offset] {
+                let keys = keys.clone();
+                let bytes = Handle { keys, staged, addressing, ..sample() }.encode();
+                let view = HandleView::check(&bytes).unwrap();
+                assert_eq!(view.takes_messages(), takes);
+                let spot = |offset| takes.then_some(Spot { slot: 7, offset });
+                assert_eq!(view.spot(base, 0x2000), spot(0));
+                assert_eq!(view.spot(base + 0x1ff8, 8), spot(0x1ff8));
+                for (addr, len) in [(base, 0x2001), (base + 0x1ff9, 8), (base - 1, 1), (0, 1)] {
+                    assert_eq!(view.spot(addr, len), None, "{addr:#x} {len}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_place_of_a_key_lies_in_the_handle() {
+        for rail in 0..=u8::MAX {
+            let key = RailKey::of(RailId(rail));
+            assert_eq!(usize::from(key.place), 8 * (usize::from(rail) % MAX_RAILS));
+        }
+    }
 }

@@ -441,4 +441,24 @@ mod tests {
         assert!(Addresses::decode_all(&hellos, &empty).is_err());
         assert!(Addresses(vec![rail(1, &[0; 513])]).longest().is_err());
     }
+
+    #[test]
+    fn the_most_that_may_be_is_taken() {
+        let most = Hello { rails: MAX_RAILS as u8, longest_address: MAX_ADDRESS as u16, ..hello() };
+        assert_eq!(Hello::decode(&most.encode()), Some(most.clone()));
+        let more = Hello { longest_address: MAX_ADDRESS as u16 + 1, ..most.clone() };
+        assert_eq!(Hello::decode(&more.encode()), None);
+        let addresses = Addresses(vec![rail(1, &[7; MAX_ADDRESS])]);
+        assert_eq!(addresses.longest().unwrap(), MAX_ADDRESS as u16);
+        let hellos = [Hello { rails: 1, ..most }];
+        let record = addresses.encode(&hellos);
+        assert_eq!(Addresses::decode_all(&hellos, &record).unwrap(), [addresses]);
+    }
+
+    #[test]
+    fn an_address_that_is_longer_than_may_be_is_refused() {
+        let mut record = vec![0; ADDRESS_HEAD + MAX_ADDRESS + 1];
+        record[8..10].copy_from_slice(&(MAX_ADDRESS as u16 + 1).to_le_bytes());
+        assert!(Addresses::decode(&record, 1).is_none());
+    }
 }

@@ -178,4 +178,20 @@ mod tests {
         assert_eq!(received.arrive(Seq(u32::MAX.wrapping_add(WINDOW - 1))), Arrival::New);
         assert_eq!(received.arrive(Seq(u32::MAX - 1)), Arrival::Duplicate);
     }
+
+    #[test]
+    fn what_has_arrived_is_told_by_a_bit_each() {
+        let mut received = Received::new(Seq(10));
+        assert!(received.seen().iter().all(|byte| *byte == 0));
+        for seq in [12, 100, 509, 512 + 3] {
+            received.arrive(Seq(seq));
+        }
+        let seen = received.seen();
+        let told = (10..10 + WINDOW).filter(|seq| {
+            let at = (seq % WINDOW) as usize;
+            seen[at / 8] >> (at % 8) & 1 != 0
+        });
+        assert_eq!(told.collect::<Vec<_>>(), [12, 100, 509, 515]);
+        assert!(!Seq(0).is_before(Seq(1 << 31)) && Seq(1).is_before(Seq(1 << 31)));
+    }
 }

@@ -119,7 +119,7 @@ fn no_memory() {
     call!(bed.raw, fake_cuda_limits(0 => c_int, u64::MAX => u64, u64::MAX => u64));
     let region = register().expect("now there is enough");
     let stager = staging.take_stager().expect("something is staged");
-    let (needed, chunks) = (bed.count(3), stager.bounce.len() as u64);
+    let (needed, chunks) = (bed.count(3), stager.bounce.bytes() as u64);
     assert!(needed >= chunks && needed < chunks + 4096, "{needed} for chunks of {chunks}");
     drop((region, stager));
     assert_eq!(bed.count(3), 0, "all of it is given back");

@@ -354,8 +354,8 @@ fn refused() {
     let chunk = stage.bounce.addr;
     for (chunk, len) in [
         (chunk - 1, 64),
-        (chunk + stage.bounce.len() - 63, 64),
-        (chunk + stage.bounce.len() + 4096, 1),
+        (chunk + stage.bounce.bytes() - 63, 64),
+        (chunk + stage.bounce.bytes() + 4096, 1),
         (chunk, usize::MAX),
     ] {
         let copy = Copy { direction: IN, memory: heap, chunk, len };
@@ -364,7 +364,7 @@ fn refused() {
     }
     assert!(stage.port.poll().is_none(), "nothing was started");
     let last =
-        Copy { direction: IN, memory: heap, chunk: chunk + stage.bounce.len() - 64, len: 64 };
+        Copy { direction: IN, memory: heap, chunk: chunk + stage.bounce.bytes() - 64, len: 64 };
     assert_eq!(stage.port.start(&last, 4), Ok(Posted::Yes));
     stage.ends(4);
     for (chunk_len, chunks) in [(0, 4), (5000, 4), (4096, 0), (4096, 257)] {

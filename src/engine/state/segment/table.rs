@@ -274,4 +274,46 @@ mod tests {
         assert_eq!(take(&mut table), all[1]);
         assert!(table.take().is_none());
     }
+
+    #[test]
+    fn a_slot_put_to_no_use_is_the_next_one_again() {
+        let mut table = SegmentTable::new(2, |_| Context(0));
+        let first = table.next_token().unwrap();
+        assert_eq!(table.take(), Some(first));
+        table.give_unused(first);
+        assert_eq!((table.used(), table.next_token()), (0, Some(first)));
+        let (_, _) = (take(&mut table), take(&mut table));
+        assert_eq!(table.next_token(), None, "it is full");
+    }
+
+    #[test]
+    fn all_in_use_are_found_wherever_they_are() {
+        let mut table = SegmentTable::new(4, |_| Context(0));
+        let all: Vec<u32> = (0..4).map(|_| take(&mut table)).collect();
+        table.give(Token(all[0]));
+        table.give(Token(all[2]));
+        let left = vec![Token(all[1]), Token(all[3])];
+        assert_eq!(table.all_in_use().map(|(token, _)| token).collect::<Vec<_>>(), left);
+        assert_eq!(table.in_use_mut().map(|(token, _)| token).collect::<Vec<_>>(), left);
+        assert_eq!(table.tokens(|_| true), left);
+        assert_eq!(table.in_use().count(), 2);
+    }
+
+    /// The short way to the end of a message: for none that has not left, or that an operation waits for.
+    #[test]
+    fn only_a_message_that_has_left_ends_by_its_acknowledgement_alone() {
+        let mut table = SegmentTable::new(3, |_| Context(0));
+        let index = table.next_token().unwrap().0;
+        let path = (Pe(3), RailId(1));
+        table.take_sent(path, 7, 0, 8, WriteClass::Word, Batch::NONE);
+        assert_eq!(table.finish_message(index), Some(WriteClass::Word));
+        assert_eq!((table.used(), table.finish_message(index)), (0, None));
+        table.take_sent(path, 7, 0, 8, WriteClass::Word, Batch::NONE);
+        table[index].stage = Stage::Posted;
+        assert_eq!(table.finish_message(index), None);
+        table[index].stage = Stage::Sent;
+        table[index].tag = COUNTED;
+        assert_eq!(table.finish_message(index), None);
+        assert_eq!((table.used(), table.finish_message(99)), (1, None));
+    }
 }

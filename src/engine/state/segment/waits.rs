@@ -59,3 +59,24 @@ impl Waits {
 
 /// Most times that a segment is posted again.
 pub(in crate::engine) const REISSUES: u32 = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_waits_until_nothing_of_the_last_time_can_happen_and_keeps_its_count() {
+        let mut waits = Waits::NONE;
+        for count in 1..=REISSUES {
+            waits = waits.counting(Waits::TOKEN.and(Waits::TARGET));
+            assert!(waits.has(Waits::TOKEN) && waits.has(Waits::TARGET) && !waits.has(Waits::ASK));
+            assert_eq!(waits.and(Waits::TOKEN), waits, "both are one set");
+            assert!(!waits.is_over() && !waits.without(Waits::TOKEN).is_over());
+            let asks = waits.and(Waits::ASK).without(Waits::TOKEN.and(Waits::TARGET));
+            assert!(!asks.is_over() && asks.without(Waits::ASK).is_over());
+            assert!(asks.and(Waits::LANDED).without(Waits::ASK).is_over());
+            waits = waits.again();
+            assert_eq!((waits.reissues(), waits.is_over()), (count, true));
+        }
+    }
+}
