@@ -4,6 +4,7 @@
 
 #[path = "../support/as_entry.rs"]
 mod as_entry;
+mod asked;
 mod batches;
 mod bounds;
 mod bursts;
@@ -20,3 +21,4 @@ mod signals;
 mod staged;
 mod stripes;
 mod turns;
+mod warnings;

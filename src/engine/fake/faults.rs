@@ -2,16 +2,23 @@
 
 use super::mail::Mail;
 use super::world::{Done, World, fault};
-use crate::engine::ids::{Pe, RailId};
+use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::{Failure, PortError};
 
 impl World {
     /// The proxy lane's rail: that of the first lane which the PE has opened.
     pub(super) fn fail_rail(&mut self, pe: Pe, rail: RailId) {
+        self.report(pe, rail, None, "the rail is gone");
+    }
+
+    pub(super) fn fail_unknown(&mut self, pe: Pe, rail: RailId) {
+        self.report(pe, rail, Some(Token(u32::MAX - 7)), "nobody knows what");
+    }
+
+    fn report(&mut self, pe: Pe, rail: RailId, token: Option<Token>, text: &str) {
         let lane = self.lanes.iter().position(|owner| *owner == pe);
         let Some(lane) = lane else { panic!("{pe} has no lane") };
-        let error = fault("poll", 5, "the rail is gone");
-        let failure = Failure { token: None, is_message: false, error };
+        let failure = Failure { token, is_message: false, error: fault("poll", 5, text) };
         self.done[lane][rail.index()].push_back(Done::Failure(failure));
     }
 

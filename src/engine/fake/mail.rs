@@ -57,6 +57,10 @@ impl World {
 
     /// A message leaves for a control endpoint.
     pub(super) fn send_control(&mut self, from: Pe, rail: RailId, to: Target, bytes: &[u8]) {
+        let percent = self.lost_control_percent;
+        if percent != 0 && self.draw() % 100 < percent {
+            return;
+        }
         let due = self.now + self.delay(rail);
         let Target { pe: to, rail: remote_rail, .. } = to;
         let (mail, generation) = (Mail::Control(bytes.to_vec()), 0);

@@ -197,6 +197,25 @@ impl FakeFabric {
         self.lock().refuses_resets = true;
     }
 
+    /// So many percent of the messages to control endpoints are lost from now on.
+    pub fn lose_control(&self, percent: u32) {
+        self.lock().lost_control_percent = percent.into();
+    }
+
+    /// From now on, or no longer, a PE's rail refuses messages.
+    pub fn refuse_messages(&self, pe: Pe, rail: RailId, refuses: bool) {
+        let mut world = self.lock();
+        world.refused_messages.retain(|other| *other != (pe, rail));
+        if refuses {
+            world.refused_messages.push((pe, rail));
+        }
+    }
+
+    /// From now on no port takes the new address of a rail.
+    pub fn refuse_addresses(&self) {
+        self.lock().refuses_addresses = true;
+    }
+
     /// How often rails were closed and opened again.
     pub fn resets(&self) -> u32 {
         self.lock().resets
@@ -205,6 +224,11 @@ impl FakeFabric {
     /// A PE's rail fails as a whole: its next poll says so.
     pub fn fail_rail(&self, pe: Pe, rail: RailId) {
         self.lock().fail_rail(pe, rail);
+    }
+
+    /// A PE's rail speaks of a token that its lane has not given out: it has failed.
+    pub fn fail_unknown(&self, pe: Pe, rail: RailId) {
+        self.lock().fail_unknown(pe, rail);
     }
 
     /// Tells a PE's rail, as remote data, what no lane has sent.

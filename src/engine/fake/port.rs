@@ -214,6 +214,9 @@ impl Messaging for FakePort {
             return Ok(Posted::Again);
         }
         let mut world = self.fabric.lock();
+        if world.refused_messages.contains(&(self.pe, rail)) {
+            return Err(fault("fi_send", 5, "refused by the script"));
+        }
         world.trace(Call::Post(self.pe, rail));
         let left = world.send((self.lane, self.pe, rail), target(to), token, bytes, ordered);
         self.leaving[rail.index()].push_back(left);
@@ -276,6 +279,9 @@ impl RailControl for FakePort {
     }
 
     fn insert_address(&mut self, _rail: RailId, address: &[u8]) -> Result<PeerAddr, PortError> {
+        if self.fabric.lock().refuses_addresses {
+            return Err(fault("insert", 12, "refused by the script"));
+        }
         match address.try_into() {
             Ok(bytes) => Ok(PeerAddr(u64::from_le_bytes(bytes))),
             Err(_) => Err(fault("insert", 22, "no address of this fabric")),

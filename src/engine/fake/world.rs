@@ -43,6 +43,10 @@ pub(super) struct World {
     pub(super) down_data: Vec<((Pe, RailId), (Pe, RailId))>,
     pub(super) dead_links_fail: bool,
     pub(super) refuses_resets: bool,
+    pub(super) refuses_addresses: bool,
+    /// Rails that refuse messages.
+    pub(super) refused_messages: Vec<(Pe, RailId)>,
+    pub(super) lost_control_percent: u64,
     pub(super) resets: u32,
     /// How often the rails of proxy lanes were opened again.
     pub(super) generations: HashMap<(Pe, RailId), u32>,

@@ -218,7 +218,8 @@ impl Watchdog {
                     Stage::Held | Stage::Chained | Stage::BehindPuts | Stage::Free => "not sent",
                 },
                 writes: stream.outstanding(Direction::Write),
-                reads: stream.outstanding(Direction::Read),
+                // What is parked counts as one.
+                reads: stream.outstanding(Direction::Read) - u32::from(stream.parks()),
             };
             if fails {
                 failed.push((segment.pe, report));

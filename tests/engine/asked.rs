@@ -1,0 +1,248 @@
+//! What a lane is asked by those who submit for others: whether there is room, which PEs there are, what uses memory;
+//! and what they tell it for all peers at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
+use nvshmem_transport_libfabric::engine::error::EngineError;
+use nvshmem_transport_libfabric::engine::fake::{Event, Script};
+use nvshmem_transport_libfabric::engine::ids::Pe;
+use nvshmem_transport_libfabric::engine::lane::Lane;
+use nvshmem_transport_libfabric::engine::lane::handoff::handover;
+use nvshmem_transport_libfabric::engine::lane::host_lane::HostLane;
+use nvshmem_transport_libfabric::engine::port::Direction;
+use nvshmem_transport_libfabric::engine::rails::balance::Spread;
+use nvshmem_transport_libfabric::engine::request::{LocalSide, Request, ResultPlace};
+
+use super::as_entry::AsEntry as _;
+use super::job::{Job, Member, Shape, host_config, limits};
+use super::signals::Targets;
+
+fn turn(job: &mut Job, turns: u32) {
+    for _ in 0..turns {
+        job.members.iter_mut().for_each(|member| {
+            member.lane.progress().unwrap();
+        });
+        job.fabric.pass_time(1000);
+    }
+}
+
+#[test]
+fn the_pes_are_those_of_the_job_and_bursts_gain_where_there_are_doorbells() {
+    for doorbells in [false, true] {
+        let script = Script { doorbells, ..Script::default() };
+        let job = Job::new(1, &Shape { n_pes: 3, ..Shape::default() }, script);
+        let lane = &job.members[0].lane;
+        let known: Vec<bool> = (0..5).map(|pe| lane.has_pe(Pe(pe))).collect();
+        assert_eq!(known, [true, true, true, false, false]);
+        assert_eq!(lane.batches(), doorbells);
+    }
+}
+
+/// Much may be parked for a PE that takes nothing. When it is too much, what comes for this PE had better stay where it
+/// is, and nothing else.
+#[test]
+fn a_lane_that_has_parked_much_says_for_whom() {
+    const HIGH: usize = 4096 - 256;
+    let shape = Shape { n_pes: 3, rails: 1, ..Shape::default() };
+    let mut job = Job::new(2, &shape, Script::default());
+    job.fabric.refuse(Pe(1), true);
+    assert!(job.members[0].lane.has_room());
+    let mut put = 0;
+    while !job.members[0].lane.has_backlog() {
+        assert!(!job.members[0].lane.is_backlogged(Pe(1)));
+        job.put_value(0, 1, put % 64 * 8, 1, 8).unwrap();
+        put += 1;
+    }
+    assert!((HIGH..HIGH + 100).contains(&put), "{put}");
+    let lane = &job.members[0].lane;
+    assert!(lane.is_backlogged(Pe(1)) && !lane.is_backlogged(Pe(2)));
+    job.put_value(0, 2, 0, 7, 8).unwrap();
+    job.quiet(0, 2).unwrap();
+    // For PE 1 as well, once it takes something.
+    job.fabric.refuse(Pe(1), false);
+    job.quiet(0, 1).unwrap();
+    let lane = &job.members[0].lane;
+    assert!(!lane.has_backlog() && !lane.is_backlogged(Pe(1)) && lane.has_room());
+    let to_it = job.fabric.deliveries().iter().filter(|delivery| delivery.to == Pe(1)).count();
+    assert_eq!(to_it, put);
+}
+
+#[test]
+fn a_lane_whose_rails_are_full_has_no_room() {
+    let shape = Shape { n_pes: 40, present: 2, rails: 1, depth: 4, ..Shape::default() };
+    let mut job = Job::new(3, &shape, Script::default());
+    // As many peers as it takes: each has a share.
+    let handle = job.members[1].handle;
+    let base = job.members[1].base as u64;
+    let mut had = 0;
+    for pe in 1..40 {
+        if !job.members[0].lane.has_room() {
+            break;
+        }
+        job.fabric.stall(Pe(pe));
+        let local = LocalSide::Value(1);
+        let direction = Direction::Write;
+        let (remote_handle, remote_addr, len) = (&handle, base, 8);
+        let put = Request { direction, pe: Pe(pe), remote_handle, remote_addr, local, len };
+        job.members[0].lane.begin(&put).unwrap();
+        had += 1;
+    }
+    assert!((4..=8).contains(&had), "{had} puts fill a rail of four");
+    assert!(!job.members[0].lane.has_room());
+}
+
+/// Whatever an operation uses of this process' memory is in use until it has ended: its own bytes, and none beside.
+#[test]
+fn memory_is_in_use_as_long_as_an_operation_is_under_way() {
+    const LEN: usize = 4096;
+    let pooled = Spread { balanced_from: 9, striped_from: 64, segment: 64 };
+    let kinds = ["put", "get", "held", "pooled", "staged", "fetch", "value"];
+    for kind in kinds {
+        let shape = Shape {
+            depth: if kind == "pooled" { 1 } else { 16 },
+            staged: if kind == "staged" { 0b10 } else { 0 },
+            spread: if kind == "pooled" { pooled } else { Spread::ROUND_ROBIN },
+            ..Shape::default()
+        };
+        let mut job = Job::new(4, &shape, Script::default());
+        let targets = Targets::of(&job);
+        let at = job.members[0].scratch + LEN;
+        job.fabric.stall(Pe(1));
+        let len = match kind {
+            "put" | "staged" => job.put(0, 1, LEN, LEN).map(|()| LEN),
+            "get" => job.get(0, 1, LEN, LEN).map(|()| LEN),
+            "held" => {
+                job.put_value(0, 1, 0, 1, 8).unwrap();
+                job.fence(0, 1);
+                job.put(0, 1, LEN, LEN).map(|()| LEN)
+            }
+            "pooled" => job.put(0, 1, LEN, LEN).map(|()| LEN),
+            "fetch" => {
+                let mut fetch = targets.atomic(1, 0, AtomicOp::FetchAdd, 1);
+                fetch.result = Some(ResultPlace { addr: at, flag: Some(1) });
+                job.members[0].lane.amo(&fetch).map(|()| 16)
+            }
+            _ => job.put_value(0, 1, LEN, 1, 8).map(|()| 0),
+        };
+        let len = len.unwrap();
+        let in_use = |job: &Job, addr, len| match job.members[0].lane.check_unused(addr, len) {
+            Ok(()) => false,
+            Err(EngineError::InUse { pe: Pe(1), .. }) => true,
+            Err(other) => panic!("{other}"),
+        };
+        if len != 0 {
+            // A staged one by the pieces that are under way.
+            assert!(in_use(&job, at, len), "{kind}");
+            assert!(in_use(&job, at - 8, 9) && in_use(&job, at, 1), "{kind}");
+            if kind != "staged" {
+                assert!(in_use(&job, at + len - 1, 8), "{kind}");
+            }
+        } else {
+            assert!(!in_use(&job, at, LEN), "{kind}");
+        }
+        assert!(!in_use(&job, at - 64, 64) && !in_use(&job, at + LEN, 64), "{kind}");
+        job.fabric.resume(Pe(1));
+        turn(&mut job, 3000);
+        job.quiet(0, 1).unwrap();
+        assert!(!in_use(&job, at, LEN), "{kind} has ended");
+    }
+    // What belongs to a peer that was given up is none of the lane's.
+    let mut job = Job::new(5, &Shape::default(), Script::default());
+    job.fabric.stall(Pe(1));
+    job.put(0, 1, 0, LEN).unwrap();
+    job.quiet(0, 1).unwrap_err();
+    assert_eq!(job.members[0].lane.check_unused(job.members[0].scratch, LEN), Ok(()));
+}
+
+/// A fence for all peers is one for each: for what has left, and for what is parked.
+#[test]
+fn a_fence_for_all_peers_holds_for_each() {
+    let shape = Shape { n_pes: 4, rails: 2, ..Shape::default() };
+    let script = Script { delay: (1_000, 1_000_000), ..Script::default() };
+    let mut job = Job::new(6, &shape, script);
+    job.fabric.refuse(Pe(1), true);
+    let mut first = Vec::new();
+    for number in 0..300 {
+        job.put_value(0, 1, number * 8, 1, 8).unwrap();
+        first.push((Pe(1), number * 8));
+    }
+    for pe in [2, 3] {
+        for number in 0..12 {
+            job.put_value(0, pe, number * 8, 1, 8).unwrap();
+            first.push((Pe(pe), number * 8));
+        }
+    }
+    job.members[0].lane.fence_all();
+    for pe in [1, 2, 3] {
+        job.put_value(0, pe, 4096, 1, 8).unwrap();
+    }
+    job.fabric.refuse(Pe(1), false);
+    for pe in [1, 2, 3] {
+        job.quiet(0, pe).unwrap();
+    }
+    for pe in [1, 2, 3] {
+        let there = |event: &Event| match event {
+            Event::Delivered(delivery) if delivery.to == Pe(pe) => Some(delivery.remote),
+            _ => None,
+        };
+        let order: Vec<u64> = job.fabric.events().iter().filter_map(there).collect();
+        let puts = first.iter().filter(|(to, _)| *to == Pe(pe)).count();
+        assert_eq!(order.len(), puts + 1);
+        assert_eq!(order.iter().max(), order.last(), "PE {pe}: the last lies behind the fence");
+    }
+}
+
+/// What user threads hand over for one peer does not wait for what another does not take, and is put once.
+#[test]
+fn what_is_handed_over_waits_for_its_own_peer_only() {
+    const LEN: usize = 1 << 14;
+    let shape =
+        Shape { n_pes: 3, rails: 1, depth: 2, max_segment: 1000, heap: LEN, ..Shape::default() };
+    let mut job = Job::new(7, &shape, Script::default());
+    let (outbox, inbox) = handover(3, None, Some(Duration::from_secs(60)));
+    let detours = Arc::new(nvshmem_transport_libfabric::engine::recovery::detours::Detours::new(3));
+    let first = job.members.remove(0);
+    job.members.insert(0, Member { lane: first.lane.with_inbox(inbox), ..first });
+    let host = Lane::new(job.fabric.port(Pe(0), limits(&shape)), host_config(&job, false));
+    let host = HostLane::new(host).with_outbox(outbox).with_detours(Arc::clone(&detours));
+    for pe in [1, 2] {
+        detours.set(Pe(pe));
+    }
+    job.fill_scratch(0, &[0x5a; LEN]);
+    let targets = Targets::of(&job);
+    let (scratch, handle) = (job.members[0].scratch, job.members[0].scratch_handle);
+    job.fabric.stall(Pe(1));
+    // Submitted to its end, and not done.
+    host.start(&targets.part((scratch, &handle), 1, 0, 100)).unwrap();
+    // More than there is room for at a time.
+    host.start(&targets.part((scratch, &handle), 2, 0, LEN)).unwrap();
+    turn(&mut job, 3000);
+    assert_eq!(job.heap(2, 0, LEN), [0x5a; LEN]);
+    assert_eq!(job.heap(1, 0, 100), [0; 100]);
+    host.quiet(Pe(2)).unwrap();
+    job.fabric.resume(Pe(1));
+    turn(&mut job, 3000);
+    host.quiet(Pe(1)).unwrap();
+    assert_eq!(job.heap(1, 0, 100), [0x5a; 100]);
+    let bytes: usize = job.fabric.deliveries().iter().map(|delivery| delivery.len).sum();
+    assert_eq!(bytes, 100 + LEN, "each byte once");
+    assert!(!job.members[0].lane.has_work());
+}
+
+#[test]
+fn a_host_lane_is_drained_when_nothing_of_it_is_under_way() {
+    let shape = Shape::default();
+    let job = Job::new(8, &shape, Script::default());
+    let port = job.fabric.port(Pe(0), limits(&shape)[..1].to_vec());
+    let host = HostLane::new(Lane::new(port, host_config(&job, false)));
+    let targets = Targets::of(&job);
+    let handle = job.members[0].scratch_handle;
+    let part = targets.part((job.members[0].scratch, &handle), 1, 0, 64);
+    job.fabric.stall(Pe(1));
+    host.start(&part).unwrap();
+    assert!(!host.drain_before_close(Duration::from_millis(5)));
+    job.fabric.resume(Pe(1));
+    assert!(host.drain_before_close(Duration::from_secs(5)));
+}

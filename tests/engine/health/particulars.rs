@@ -1,0 +1,419 @@
+//! What recovery does and when, one incident at a time: what it says to whom, what it costs those who have nothing
+//! to do with it, and when it is done. Times are those of the fabric's clock.
+
+use std::time::Duration;
+
+use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
+use nvshmem_transport_libfabric::engine::fake::{Call, FakeFabric, Script};
+use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
+use nvshmem_transport_libfabric::engine::lane::SignalEngine;
+use nvshmem_transport_libfabric::engine::port::Direction;
+use nvshmem_transport_libfabric::engine::request::{PutSignalRequest, Request, ResultPlace};
+
+use super::{HEALTH, TURN, begin_puts, failure_of, turn_until, two_with_puts, word};
+use crate::as_entry::AsEntry as _;
+use crate::job::{Job, Member, Shape};
+use crate::signals::Targets;
+
+/// Time between two looks at paths.
+const LOOK: Duration = Duration::from_millis(269);
+
+fn shape() -> Shape {
+    Shape { health: Some(HEALTH), ..Shape::default() }
+}
+
+fn since(fabric: &FakeFabric, begun: u64) -> Duration {
+    Duration::from_nanos(fabric.now() - begun)
+}
+
+fn turn_for(members: &mut [Member], fabric: &FakeFabric, time: Duration) {
+    let until = fabric.now() + time.as_nanos() as u64;
+    while fabric.now() < until {
+        members.iter_mut().for_each(|member| {
+            member.lane.progress().unwrap();
+        });
+        fabric.pass_time(10 * TURN);
+    }
+}
+
+fn failures(member: &Member) -> Vec<u64> {
+    member.lane.counters().map(|rail| rail.failures).collect()
+}
+
+fn total(
+    member: &Member,
+    what: fn(&nvshmem_transport_libfabric::engine::rails::counters::RailCounters) -> u64,
+) -> u64 {
+    member.lane.counters().map(|rail| what(&rail)).sum()
+}
+
+fn control_messages(fabric: &FakeFabric) -> usize {
+    fabric.calls().iter().filter(|call| matches!(call, Call::Control(..))).count()
+}
+
+/// A path is given up when nothing has come of it for the timeout, neither sooner nor much later, by puts, gets and
+/// messages alike; and what was on it is done soon after.
+#[test]
+fn a_silent_path_is_given_up_after_the_timeout() {
+    for kind in ["puts", "gets", "messages"] {
+        let job = Job::new(5, &shape(), Script::default());
+        let (targets, fabric, mut members) = (Targets::of(&job), job.fabric.clone(), job.members);
+        fabric.link_down((Pe(0), RailId(1)), (Pe(1), RailId(0)));
+        fabric.store(Pe(0), members[0].scratch, &[3; 256]);
+        fabric.store(Pe(1), members[1].base + 4096, &[4; 256]);
+        let handle = members[0].scratch_handle;
+        let (begun, scratch) = (fabric.now(), members[0].scratch);
+        for at in 0..4 {
+            let lane = &mut members[0].lane;
+            let part = targets.part((scratch + at * 64, &handle), 1, at * 64, 64);
+            let offset = 4096 + at * 64;
+            let back = targets.part((scratch + offset, &handle), 1, offset, 64);
+            match kind {
+                "puts" => lane.begin(&part).unwrap(),
+                "gets" => lane.begin(&Request { direction: Direction::Read, ..back }).unwrap(),
+                _ => lane.amo(&targets.atomic(1, 8192, AtomicOp::Add, 1)).unwrap(),
+            }
+        }
+        // The other path shows that the peer lives.
+        let mut found = None;
+        turn_until(&mut members, &fabric, |first| {
+            if failures(first) != [0, 0] && found.is_none() {
+                found = Some(since(&fabric, begun));
+            }
+            found.is_some()
+        });
+        let found = found.unwrap();
+        println!("{kind}: found after {found:?}");
+        assert_eq!(failures(&members[0]), [0, 1], "{kind}");
+        assert!(found >= HEALTH.timeout && found < HEALTH.timeout + 3 * LOOK, "{kind}: {found:?}");
+        turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+        let done = since(&fabric, begun);
+        // Tokens are waited for for half of the timeout before the rail is closed; messages are sent again at once.
+        let (most, resets) = match kind {
+            "puts" => (found + 3 * LOOK, 2),
+            "gets" => (found + 3 * LOOK, 1),
+            _ => (found + LOOK, 0),
+        };
+        assert!(done < most && fabric.resets() == resets, "{kind}: {done:?}, {}", fabric.resets());
+        match kind {
+            "puts" => assert_eq!(fabric.load(Pe(1), members[1].base, 256), [3; 256]),
+            "gets" => assert_eq!(fabric.load(Pe(0), scratch + 4096, 256), [4; 256]),
+            _ => assert_eq!(word(&fabric, 1, members[1].base + 8192), 4),
+        }
+    }
+}
+
+/// No path is to blame for a PE that has stopped altogether, however long, and nobody is told of anything.
+#[test]
+fn a_peer_that_stops_and_goes_on_costs_no_path() {
+    let job = Job::new(6, &shape(), Script::default());
+    let (targets, fabric, mut members) = (Targets::of(&job), job.fabric.clone(), job.members);
+    begin_puts(&mut members[0], &targets);
+    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+    fabric.stall(Pe(1));
+    fabric.stall(Pe(0));
+    begin_puts(&mut members[0], &targets);
+    for _ in 0..4 {
+        members[0].lane.amo(&targets.atomic(1, 8192, AtomicOp::Inc, 0)).unwrap();
+    }
+    turn_for(&mut members, &fabric, 30 * HEALTH.timeout);
+    assert_eq!((failures(&members[0]), fabric.resets()), (vec![0, 0], 0));
+    fabric.resume(Pe(0));
+    fabric.resume(Pe(1));
+    let resumed = fabric.now();
+    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+    assert!(since(&fabric, resumed) < HEALTH.timeout);
+    assert_eq!((failures(&members[0]), fabric.resets()), (vec![0, 0], 0));
+    assert_eq!(word(&fabric, 1, members[1].base + 8192), 4);
+}
+
+/// Rails that work are not talked about.
+#[test]
+fn as_long_as_all_works_no_control_message_is_sent() {
+    let job = Job::new(7, &shape(), Script::default());
+    let (targets, fabric, mut members) = (Targets::of(&job), job.fabric.clone(), job.members);
+    fabric.trace_calls();
+    for _ in 0..40 {
+        begin_puts(&mut members[0], &targets);
+        members[0].lane.amo(&targets.atomic(1, 8192, AtomicOp::Inc, 0)).unwrap();
+        turn_for(&mut members, &fabric, LOOK);
+    }
+    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+    turn_for(&mut members, &fabric, 10 * HEALTH.timeout);
+    assert_eq!((control_messages(&fabric), fabric.resets()), (0, 0));
+    assert_eq!(failures(&members[0]), [0, 0]);
+}
+
+/// The last path: its time of grace is twice the timeout and the time that news may take.
+#[test]
+fn the_time_of_grace_ends() {
+    let shape = Shape { rails: 1, ..shape() };
+    let (fabric, mut members, _) = two_with_puts(&shape, |fabric| {
+        fabric.dead_links_fail(true);
+        fabric.rail_down(Pe(1), RailId(0));
+    });
+    let begun = fabric.now();
+    let failed = failure_of(&mut members, &fabric);
+    let waited = since(&fabric, begun);
+    println!("grace: {waited:?}: {failed}");
+    let news = Duration::from_secs(3);
+    assert!(waited >= 2 * HEALTH.timeout + news, "{waited:?}");
+    assert!(waited < 2 * HEALTH.timeout + news + 4 * LOOK, "{waited:?}");
+}
+
+/// A path is not probed before it has cooled down, and comes back with the first probe that is answered.
+#[test]
+fn a_path_comes_back_once_it_has_cooled_down() {
+    let path = [(Pe(0), RailId(1)), (Pe(1), RailId(0))];
+    let (fabric, mut members, targets) = two_with_puts(&shape(), |fabric| {
+        fabric.link_down(path[0], path[1]);
+        fabric.link_down(path[1], path[0]);
+    });
+    turn_until(&mut members, &fabric, |first| failures(first) == [0, 1]);
+    let out = fabric.now();
+    fabric.link_up(path[0], path[1]);
+    fabric.link_up(path[1], path[0]);
+    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+    let posted = |member: &Member| member.lane.counters().nth(1).unwrap().posted;
+    let before = posted(&members[0]);
+    while posted(&members[0]) == before {
+        begin_puts(&mut members[0], &targets);
+        turn_for(&mut members, &fabric, LOOK / 4);
+    }
+    let back = since(&fabric, out);
+    println!("back after {back:?}");
+    let cooling = HEALTH.cooling.unwrap();
+    assert!(back >= cooling - LOOK && back < cooling + 4 * LOOK, "{back:?}");
+    assert_eq!(failures(&members[0]), [0, 1]);
+}
+
+/// Who has something under way on a rail that is about to be closed gets it done there, if the path works.
+#[test]
+fn a_rail_is_closed_when_what_works_on_it_has_ended() {
+    let shape = Shape { n_pes: 3, ..shape() };
+    let script = Script { delay: (1_000, 2_000), ..Script::default() };
+    let job = Job::new(8, &shape, script);
+    let (targets, fabric, mut members) = (Targets::of(&job), job.fabric.clone(), job.members);
+    fabric.link_down((Pe(0), RailId(1)), (Pe(1), RailId(0)));
+    begin_puts(&mut members[0], &targets);
+    // PE 2 is slow, but not dead: always something is under way to it over both rails.
+    let handle = members[0].scratch_handle;
+    let local = (members[0].scratch, &handle);
+    while fabric.resets() == 0 || members[0].lane.is_quiet(Pe(1)) != Ok(true) {
+        for at in 0..4 {
+            members[0].lane.begin(&targets.part(local, 2, at * 64, 64)).unwrap();
+        }
+        for _ in 0..100 {
+            members.iter_mut().for_each(|member| {
+                member.lane.progress().unwrap();
+            });
+            fabric.pass_time(TURN);
+        }
+        assert!(fabric.now() < 60_000_000_000, "it is not closed");
+    }
+    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+    let again = total(&members[0], |rail| rail.reissued);
+    println!("reissued {again}, failures {:?}, resets {}", failures(&members[0]), fabric.resets());
+    assert_eq!(again, 2, "those that were for PE 1");
+    assert_eq!(failures(&members[0]), [0, 1]);
+}
+
+/// It may also be the port that does not take a peer's new address. Then the path is gone for good, and others carry
+/// what it carried; where there is no other, the error says so.
+#[test]
+fn a_path_whose_new_address_is_refused_is_gone_for_good() {
+    let (fabric, mut members, targets) = two_with_puts(&shape(), |fabric| {
+        fabric.refuse_addresses();
+        fabric.link_down((Pe(0), RailId(1)), (Pe(1), RailId(0)));
+    });
+    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+    assert!(fabric.resets() != 0);
+    fabric.link_up((Pe(0), RailId(1)), (Pe(1), RailId(0)));
+    let posted = |member: &Member| member.lane.counters().nth(1).unwrap().posted;
+    let before = posted(&members[0]);
+    for _ in 0..10 {
+        turn_for(&mut members, &fabric, HEALTH.cooling.unwrap());
+        begin_puts(&mut members[0], &targets);
+    }
+    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+    assert_eq!(posted(&members[0]), before);
+
+    let shape = Shape { rails: 1, n_pes: 3, ..shape() };
+    let (fabric, mut members, targets) = two_with_puts(&shape, |fabric| fabric.refuse_addresses());
+    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+    // PE 2 has PE 1 close its only rail, and PE 0 hears of it when it asks.
+    fabric.data_down((Pe(2), RailId(0)), (Pe(1), RailId(0)));
+    fabric.dead_links_fail(true);
+    begin_puts(&mut members[2], &targets);
+    while fabric.resets() == 0 {
+        for member in &mut members {
+            let _ = member.lane.progress();
+        }
+        fabric.pass_time(TURN);
+        assert!(fabric.now() < 60_000_000_000, "it is not closed");
+    }
+    begin_puts(&mut members[0], &targets);
+    let failed = failure_of(&mut members, &fabric);
+    println!("{failed}");
+    assert!(failed.contains("closed for good") && failed.contains("PE 1"), "{failed}");
+}
+
+/// A message that belongs to no operation, an acknowledgement, is refused: it goes another way, and where there is
+/// none the error is about its peer.
+#[test]
+fn a_refused_acknowledgement_goes_another_way() {
+    for rail in [0, 1] {
+        let job = Job::new(9, &shape(), Script::default());
+        let (targets, fabric, mut members) = (Targets::of(&job), job.fabric.clone(), job.members);
+        fabric.refuse_messages(Pe(1), RailId(rail), true);
+        let handle = members[1].scratch_handle;
+        for round in 0..4 {
+            if round == 2 {
+                // From now on its acknowledgements leave by the other rail first.
+                let local = (members[1].scratch, &handle);
+                members[1].lane.begin(&targets.part(local, 0, 0, 64)).unwrap();
+            }
+            members[0].lane.amo(&targets.atomic(1, 8192, AtomicOp::Inc, 0)).unwrap();
+            members[0].lane.want_ack(Pe(1));
+            turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+        }
+        assert_eq!(failures(&members[1]).iter().sum::<u64>(), 1, "rail {rail}");
+        assert_eq!(failures(&members[1])[usize::from(rail)], 1);
+        assert_eq!(failures(&members[0]), [0, 0]);
+        assert!(since(&fabric, 0) < LOOK, "nothing waits for a look at the paths");
+    }
+    let shape = Shape { rails: 1, ..shape() };
+    let job = Job::new(9, &shape, Script::default());
+    let (targets, fabric, mut members) = (Targets::of(&job), job.fabric.clone(), job.members);
+    fabric.refuse_messages(Pe(1), RailId(0), true);
+    members[0].lane.amo(&targets.atomic(1, 8192, AtomicOp::Inc, 0)).unwrap();
+    let failed = loop {
+        members[0].lane.is_quiet(Pe(1)).unwrap();
+        let _ = members[0].lane.progress();
+        if let Err(failed) = members[1].lane.progress() {
+            break failed.to_string();
+        }
+        fabric.pass_time(TURN);
+    };
+    println!("{failed}");
+    assert!(failed.contains("PE 0") && failed.contains("refused by the script"), "{failed}");
+}
+
+/// The data of an ordered put is there and the fabric never says so; its signal was applied. The peer's program has
+/// taken the data and put something else in its place, over which nothing may be written.
+#[test]
+fn data_whose_signal_was_applied_is_not_written_again() {
+    for (acknowledged, later) in [(true, false), (false, false), (false, true)] {
+        let shape = Shape {
+            orders_messages: true,
+            signals: SignalEngine::Ordered,
+            remote_data: false,
+            ..shape()
+        };
+        let job = Job::new(10, &shape, Script::default());
+        let (targets, fabric, mut members) = (Targets::of(&job), job.fabric.clone(), job.members);
+        fabric.store(Pe(0), members[0].scratch, &[0x5a; 256]);
+        if !acknowledged {
+            fabric.hold_up_messages(Pe(1), 20_000_000_000);
+        }
+        fabric.lose_next_completions(1);
+        let (handle, scratch) = (members[0].scratch_handle, members[0].scratch);
+        let put = |members: &mut [Member], at: usize| {
+            let parts = [targets.part((scratch, &handle), 1, 64 + at * 256, 200)];
+            let signal = targets.atomic(1, 8 * at, AtomicOp::SignalAdd, 1);
+            members[0].lane.signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
+        };
+        put(&mut members, 0);
+        let base = members[1].base;
+        turn_until(&mut members, &fabric, |_| word(&fabric, 1, base) == 1);
+        assert_eq!(fabric.load(Pe(1), base + 64, 200), [0x5a; 200]);
+        fabric.store(Pe(1), base + 64, &[0x77; 200]);
+        if later {
+            // Another one, which is under way to the rail that is to be closed.
+            put(&mut members, 1);
+        }
+        // Both rails show life but for what is lost.
+        let mut rounds = 0;
+        while members[0].lane.has_work() {
+            for at in 0..4 {
+                let part = targets.part((scratch, &handle), 1, 4096 + at * 64, 64);
+                if rounds < 40 {
+                    members[0].lane.begin(&part).unwrap();
+                }
+            }
+            rounds += 1;
+            turn_for(&mut members, &fabric, LOOK);
+            assert!(rounds < 400, "it does not end");
+        }
+        println!(
+            "{acknowledged} {later}: {rounds} rounds, reissued {}, failures {:?}, resets {}",
+            total(&members[0], |rail| rail.reissued),
+            failures(&members[0]),
+            fabric.resets()
+        );
+        assert_eq!(fabric.load(Pe(1), base + 64, 200), [0x77; 200], "{acknowledged} {later}");
+        assert_eq!(word(&fabric, 1, base), 1);
+        if later {
+            assert_eq!(fabric.load(Pe(1), base + 64 + 256, 200), [0x5a; 200]);
+            assert_eq!(word(&fabric, 1, base + 8), 1);
+        }
+        assert!(failures(&members[0]) != [0, 0], "it was found");
+    }
+}
+
+/// Control messages may be lost, and are said again until they are answered: nothing is waited for in vain.
+#[test]
+fn lost_control_messages_are_said_again() {
+    for kind in ["puts", "gets", "fetches", "ordered"] {
+        for (rail, seed) in [(0, 1), (1, 2), (0, 3), (1, 4)] {
+            let shape = Shape {
+                orders_messages: true,
+                signals: if kind == "ordered" { SignalEngine::Ordered } else { SignalEngine::Auto },
+                ..shape()
+            };
+            let job = Job::new(seed, &shape, Script::default());
+            let (targets, fabric, mut members) =
+                (Targets::of(&job), job.fabric.clone(), job.members);
+            fabric.lose_control(80);
+            let (from, to) = ((Pe(0), RailId(rail)), (Pe(1), RailId(1 - rail)));
+            fabric.link_down(from, to);
+            if kind == "fetches" {
+                fabric.link_down(to, from);
+            }
+            fabric.store(Pe(0), members[0].scratch, &[0x5a; 512]);
+            let (handle, scratch) = (members[0].scratch_handle, members[0].scratch);
+            for at in 0..4 {
+                let lane = &mut members[0].lane;
+                let part = targets.part((scratch, &handle), 1, 64 + at * 64, 64);
+                let get = targets.part((scratch + 4096, &handle), 1, 8192, 64);
+                let add = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
+                let addr = scratch + 1024 + at * 16;
+                match kind {
+                    "puts" => lane.begin(&part).unwrap(),
+                    "gets" => lane.begin(&Request { direction: Direction::Read, ..get }).unwrap(),
+                    "fetches" => {
+                        let mut fetch = targets.atomic(1, 0, AtomicOp::FetchAdd, 1);
+                        fetch.result = Some(ResultPlace { addr, flag: Some(7) });
+                        lane.amo(&fetch).unwrap();
+                    }
+                    _ => lane.signal(&PutSignalRequest { parts: &[part], signal: add }).unwrap(),
+                }
+            }
+            let begun = fabric.now();
+            turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+            let took = since(&fabric, begun);
+            println!("{kind} {rail} {seed}: {took:?}");
+            assert!(took < 20 * HEALTH.timeout, "{kind}, rail {rail}: {took:?}");
+            if kind == "fetches" || kind == "ordered" {
+                assert_eq!(word(&fabric, 1, members[1].base), 4, "{kind}, rail {rail}");
+            }
+            // All that is to be known is known in the end, and then there is silence.
+            fabric.link_up(from, to);
+            fabric.link_up(to, from);
+            turn_for(&mut members, &fabric, 60 * HEALTH.timeout);
+            fabric.trace_calls();
+            turn_for(&mut members, &fabric, 10 * HEALTH.timeout);
+            assert_eq!(control_messages(&fabric), 0, "{kind}, rail {rail}");
+        }
+    }
+}

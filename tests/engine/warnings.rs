@@ -1,0 +1,123 @@
+//! What is written to the log about operations that do not end.
+
+use std::cell::RefCell;
+use std::sync::Once;
+
+use log::{LevelFilter, Log, Metadata, Record};
+use nvshmem_transport_libfabric::engine::fake::Script;
+use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
+
+use crate::health::HEALTH;
+use crate::job::{Job, Shape};
+
+thread_local! {
+    static LINES: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+}
+
+/// Keeps the lines of threads that want them.
+struct Lines;
+
+impl Log for Lines {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        LINES.with_borrow_mut(|lines| {
+            if let Some(lines) = lines {
+                lines.push(format!("{}: {}", record.level(), record.args()));
+            }
+        });
+    }
+
+    fn flush(&self) {}
+}
+
+/// The warnings that this thread is given while it does something.
+fn warnings(mut during: impl FnMut()) -> Vec<String> {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        log::set_logger(&Lines).unwrap();
+        log::set_max_level(LevelFilter::Warn);
+    });
+    LINES.set(Some(Vec::new()));
+    during();
+    LINES.take().unwrap()
+}
+
+fn turn_for(job: &mut Job, seconds: u64) {
+    let until = job.fabric.now() + seconds * 1_000_000_000;
+    while job.fabric.now() < until {
+        job.members.iter_mut().for_each(|member| {
+            member.lane.progress().unwrap();
+        });
+        job.fabric.pass_time(1_000_000);
+    }
+}
+
+/// A wait is told of every ten seconds, by the operation that waits for longest, and from the second time on with
+/// what every rail is about. It counts anew for what waits next.
+#[test]
+fn waits_are_told_of_each_time_as_long() {
+    let shape = Shape { n_pes: 3, depth: 2, ..Shape::default() };
+    let mut job = Job::new(1, &shape, Script::default());
+    for _ in 0..2 {
+        for pe in [1, 2] {
+            job.fabric.stall(Pe(pe));
+            for at in 0..3 {
+                job.put_value(0, pe, 8 * at, 1, 8).unwrap();
+            }
+        }
+        assert!(warnings(|| turn_for(&mut job, 9)).is_empty());
+        let mut first = warnings(|| turn_for(&mut job, 3));
+        first.sort_by_key(|line| line.contains("PE 2"));
+        assert_eq!(first.len(), 2, "one for each PE: {first:?}");
+        for (line, pe) in first.iter().zip(["PE 1", "PE 2"]) {
+            for part in ["WARN", pe, "put of 8 bytes", "10 s", "and 0 reads"] {
+                assert!(line.contains(part), "{part:?} is not in {line:?}");
+            }
+        }
+        assert!(warnings(|| turn_for(&mut job, 6)).is_empty());
+        let second = warnings(|| turn_for(&mut job, 3));
+        let rails = second.iter().filter(|line| line.contains("in flight of 2"));
+        assert_eq!((second.len(), rails.count()), (6, 4), "{second:?}");
+        for part in ["rail 0 (fake0)", "rail 1 (fake1)", " 1 queued"] {
+            assert!(second.iter().any(|line| line.contains(part)), "{part:?}: {second:?}");
+        }
+        job.fabric.resume(Pe(1));
+        job.fabric.resume(Pe(2));
+        assert!(warnings(|| turn_for(&mut job, 15)).is_empty(), "all has ended");
+    }
+}
+
+/// Who looks at the log finds which path went out of service, why, and when it came back.
+#[test]
+fn paths_that_fail_and_come_back_are_told_of_by_name() {
+    let shape = Shape { health: Some(HEALTH), ..Shape::default() };
+    let mut job = Job::new(2, &shape, Script::default());
+    let link = ((Pe(0), RailId(1)), (Pe(1), RailId(0)));
+    job.fabric.link_down(link.0, link.1);
+    for at in 0..4 {
+        job.put_value(0, 1, 8 * at, 1, 8).unwrap();
+    }
+    let lines = warnings(|| turn_for(&mut job, 3));
+    let out =
+        "rail 1 (fake1) to rail 0 of PE 1 is out of service: nothing has completed on it for 1 s";
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains(out), "{lines:?}");
+    job.fabric.link_up(link.0, link.1);
+    let lines = warnings(|| turn_for(&mut job, 10));
+    assert_eq!(lines, ["WARN: rail 1 (fake1) to rail 0 of PE 1 is in service again"]);
+}
+
+/// A peer or a fabric that speaks of what was never begun is told of, and changes nothing else.
+#[test]
+fn a_completion_of_nothing_is_told_of() {
+    let mut job = Job::new(3, &Shape::default(), Script::default());
+    job.put_value(0, 1, 0, 1, 8).unwrap();
+    job.fabric.fail_unknown(Pe(0), RailId(1));
+    let lines = warnings(|| turn_for(&mut job, 1));
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    job.quiet(0, 1).unwrap();
+    assert_eq!(job.heap(1, 0, 8), 1_u64.to_le_bytes());
+}
