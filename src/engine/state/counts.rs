@@ -367,4 +367,38 @@ mod tests {
         }
         assert!(Tags::new(0).take().is_none());
     }
+
+    #[test]
+    fn a_signal_is_kept_as_it_came() {
+        let mut slot = Slot::IDLE;
+        for (width, float) in [(Width::Two, false), (Width::Four, true), (Width::Eight, false)] {
+            let mut given = signal(9);
+            (given.atomic.width, given.atomic.float) = (width, float);
+            slot.keep(2, &given);
+            assert_eq!((slot.signal(), slot.segments), (given, 2));
+        }
+    }
+
+    #[test]
+    fn a_tag_names_its_slot_and_the_use_of_it() {
+        for slot in 0..usize::from(TAGS) {
+            for uses in [0, 1, FIRST_USE, USES - 1] {
+                let tag = Tag::new(slot, uses);
+                assert_eq!((tag.slot(), tag.uses()), (slot, uses));
+            }
+            assert_eq!(Tag::new(slot, USES).uses(), 0, "they repeat");
+        }
+    }
+
+    #[test]
+    fn tags_are_few_when_half_of_them_are_taken() {
+        for most in [1, 2, 5, TAGS] {
+            let mut tags = Tags::new(most);
+            for taken in 0..most {
+                assert_eq!(tags.are_few(), most - taken <= most / 2, "{taken} of {most}");
+                tags.take().unwrap();
+            }
+            assert!(tags.are_few());
+        }
+    }
 }

@@ -236,3 +236,27 @@ impl<'a> Rails<'a> {
         if same { Ok(read) } else { Err(WireError::Reserved { kind }) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A record of what has arrived is read only if it is whole.
+    #[test]
+    fn a_record_of_another_length_is_refused() {
+        let read = |len: usize| {
+            let seen = [0x5a; SEEN_BYTES + 8];
+            let mut packet = Packet::EMPTY;
+            packet.put(16, 0);
+            packet.put(24, 7);
+            packet.put(32, 0);
+            packet.tail(HEAD, &seen[..len]);
+            Rails::decode(1, 12, 3, packet.bytes()).map(|rails| format!("{rails:?}"))
+        };
+        let whole = Rails::Settled { number: 3, prefix: Seq(7), seen: &[0x5a; SEEN_BYTES] };
+        assert_eq!(read(SEEN_BYTES), Ok(format!("{whole:?}")));
+        for len in [0, SEEN_BYTES - 8, SEEN_BYTES + 8] {
+            assert_eq!(read(len), Err(WireError::Length { kind: 1, len: HEAD + len }));
+        }
+    }
+}
