@@ -417,3 +417,30 @@ fn lost_control_messages_are_said_again() {
         }
     }
 }
+
+/// What is posted again needs its memory registered, as what was posted first.
+#[test]
+fn memory_that_is_not_registered_any_more_is_not_posted_again() {
+    let (fabric, mut members, _) = two_with_puts(&shape(), |fabric| {
+        fabric.link_down((Pe(0), RailId(1)), (Pe(1), RailId(0)));
+    });
+    let handle = members[0].scratch_handle;
+    members[0].regions.release(&handle).unwrap();
+    let failed = failure_of(&mut members, &fabric);
+    for part in ["PE 1", "rail", "its local memory is not registered any more"] {
+        assert!(failed.contains(part), "{part:?} is not in {failed}");
+    }
+}
+
+/// An operation whose target no longer has the memory cannot go another way.
+#[test]
+fn memory_that_the_peer_no_longer_has_is_told_by_its_key() {
+    let (fabric, mut members, _) = two_with_puts(&shape(), |fabric| {
+        fabric.link_down((Pe(0), RailId(1)), (Pe(1), RailId(0)));
+    });
+    turn_until(&mut members, &fabric, |first| first.lane.counters().next().unwrap().completed == 2);
+    let handle = members[1].handle;
+    members[1].regions.release(&handle).unwrap();
+    let failed = failure_of(&mut members, &fabric);
+    assert!(failed.contains("PE 1") && failed.contains("no region any more"), "{failed}");
+}

@@ -41,6 +41,9 @@ fn shape(random: &mut Random) -> Shape {
         signals: [Auto, Chained, Counted, Eager, Ordered][random.below(5)],
         spread: random_spread(random),
         health: Some(HEALTH),
+        // Local memory alone: answers of peers about theirs that are lost end in a timeout.
+        staged: [0, 0, 0xaaaa_aaaa][random.below(3)],
+        bounce: ([64, 100, 1024, 1 << 16][random.below(4)], 1 + random.below(3) as u16, 1),
         ..Shape::default()
     }
 }
