@@ -239,7 +239,9 @@ fn bad_requests_are_refused_and_leave_the_lane_usable() {
         request.local =
             LocalSide::Memory { addr: scratch + heap as usize - 8, handle: Some(&local) };
     });
-    assert!(error.to_string().contains("local address"));
+    assert!(error.to_string().contains("local address") && error.to_string().contains("put"));
+    let addr = (scratch + heap as usize - 8) as u64;
+    assert!(matches!(error, EngineError::Refused { addr: at, .. } if at == addr), "{error}");
     assert!(matches!(fault(error), HandleError::Outside { .. }));
     let error = refused(&mut job, sound, |request| {
         request.local = LocalSide::Memory { addr: scratch, handle: None };

@@ -645,8 +645,8 @@ mod tests {
     fn region(access: Access, is_staged: bool) -> (RegionTable<FakeMemory>, usize, HandleBytes) {
         let fabric = FakeFabric::new(1, 2, Script::default());
         let table = RegionTable::new(fabric.memory(Pe(0), 2), Pe(0));
-        let addr =
-            if is_staged { fabric.alloc_staged(Pe(0), LEN) } else { fabric.alloc(Pe(0), LEN) };
+        let reach = if is_staged { Reach::Staged } else { Reach::Direct };
+        let addr = fabric.alloc_reached(Pe(0), LEN, reach);
         let handle = table.register(addr, LEN, access).unwrap();
         (table, addr, handle)
     }
