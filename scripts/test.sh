@@ -12,6 +12,7 @@ tier=$1
 # process of every job. Who may make a mount namespace has tests that find the list empty.
 symbols=/proc/kallsyms
 if [[ -f $symbols ]] && unshare --mount mount --bind /dev/null $symbols 2>/dev/null; then
+    # shellcheck disable=SC2016 # for the shell within
     exec unshare --mount bash -c 'mount --bind /dev/null "$0" && exec "$@"' $symbols scripts/test.sh "$tier"
 fi
 

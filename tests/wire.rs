@@ -294,9 +294,8 @@ proptest! {
         prop_assert_eq!(Plain::decode(cookie, packet.bytes()), as_plain(&message));
         let plainly = encode(head, owned.body());
         prop_assert_eq!(&packet.bytes()[16..], &plainly.bytes()[16..]);
-        for at in 0..16 {
-            prop_assert_eq!(packet.bytes()[at], plainly.bytes()[at] ^ share[at]);
-        }
+        let covered = plainly.bytes().iter().zip(share).map(|(byte, over)| byte ^ over);
+        prop_assert_eq!(&packet.bytes()[..16], covered.collect::<Vec<_>>());
         let stranger = Message::decode(Cookie::of([other]), packet.bytes());
         prop_assert!(share == other || stranger.ok() != Message::decode(cookie, packet.bytes()).ok());
         packet.number(cookie, Seq(seq), Seq(ack));
