@@ -222,6 +222,34 @@ pub(crate) fn trials() -> Vec<Trial> {
             fails(&job.grace(Duration::from_secs(30)).run()?, 1, "Cannot allocate memory")
         }));
     }
+    // Two PEs that share the NICs of a host. On fabric efa they would talk through libfabric's shm.
+    for fabric in ["efa-direct", "efa"] {
+        let on = fabric.replace('-', "_");
+        trials.push(trial(format!("pes_of_one_host_{on}"), Library::Second, move |lab| {
+            let job =
+                job("storm", 2, Layout::V7).heap(32 << 20, 4 << 20).param("operations", 4_000);
+            let job = lab.on(job, "p5", 2, fabric);
+            done([0, 1].into_iter().fold(job, |job, pe| job.env_of_pe(pe, "EFA_LAB_HOST", 1)))
+        }));
+    }
+    if all {
+        trials.push(trial(
+            String::from("a_nic_that_dies_is_done_without"),
+            Library::Second,
+            |lab| {
+                let job =
+                    job("storm", 2, Layout::V7).heap(32 << 20, 4 << 20).param("operations", 4_000);
+                let job =
+                    lab.on(job, "p5en", 2, "efa-direct").env("NVSHMEM_LIBFABRIC_RAIL_TIMEOUT", 2);
+                let job = job.env_of_pe(0, "EFA_LAB_FAULTS", "kill=1:200");
+                let report = job.grace(Duration::from_secs(30)).run()?.check()?;
+                says(
+                    &report.pes[0].text(),
+                    "rail 1 (rdmap80s0) to rail 1 of PE 1 is out of service",
+                )
+            },
+        ));
+    }
     // Not on fabric efa: where a packet of its own protocol fails, the provider ends the process.
     trials.push(trial(String::from("a_nic_that_dies"), Library::Second, |lab| {
         let job = job("storm", 2, Layout::V7).heap(32 << 20, 4 << 20).param("operations", 4_000);
