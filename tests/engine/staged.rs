@@ -148,6 +148,48 @@ fn unregistered_buffers_are_staged() {
     }
 }
 
+/// Words that come in together are stored together, before they are acknowledged; and when that fails, none of them is
+/// said to be there.
+#[test]
+fn words_that_come_together_are_stored_together() {
+    const WORDS: usize = 64;
+    for fails in [false, true] {
+        let shape = Shape { staged: ALL, heap: 1 << 14, ..Shape::default() };
+        let mut job = Job::new(1, &shape, Script::default());
+        if fails {
+            job.fabric.fail_settling();
+        }
+        for at in 0..WORDS {
+            job.put_value(0, 1, 8 * at, at as u64 + 1, 8).unwrap();
+        }
+        if fails {
+            let error = until_failed(&mut job);
+            assert!(error.contains("cannot be carried out"), "{error}");
+            assert!(error.contains("failed by the script"), "{error}");
+            for _ in 0..500 {
+                for member in &mut job.members {
+                    let _ = member.lane.progress();
+                }
+                let quiet = job.members[0].lane.is_quiet(Pe(1));
+                assert!(!matches!(quiet, Ok(true)), "they are not there");
+            }
+            continue;
+        }
+        // All of them are there before PE 1 looks.
+        job.fabric.pass_time(1_000_000_000);
+        while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
+            for member in job.members.iter_mut().rev() {
+                member.lane.progress().unwrap();
+            }
+        }
+        for at in 0..WORDS {
+            assert_eq!(job.heap(1, 8 * at, 8), (at as u64 + 1).to_le_bytes());
+        }
+        let settled = job.fabric.settled();
+        assert!((1..=8).contains(&settled), "{WORDS} words in {settled} calls");
+    }
+}
+
 /// A copy that fails, here or at the peer, is an error of this PE about that peer; the bytes are not
 /// said to be there.
 #[test]

@@ -134,8 +134,7 @@ impl CopyEngine {
     #[inline]
     pub fn start_store(&mut self, word: &Word<'_>, value: u64) -> Result<Ticket, StartError> {
         self.queue.check_word(word)?;
-        // The driver refuses them for managed memory, and copies always do.
-        if self.writes_words(word.width) && word.range.kind() == Kind::Device {
+        if self.stores_by_operation(word.range, word.width) {
             match self.queue.write(word, value) {
                 // Some drivers list the function and refuse it. Then copies do it from now on.
                 Err(StartError::Cuda(error)) if error.code == code::NOT_SUPPORTED => {
@@ -152,6 +151,28 @@ impl CopyEngine {
         unsafe { store_host(copy.host, word.width, value) };
         // SAFETY: checked above. The engine's own word stays as long as the engine's work.
         unsafe { self.queue.copy(&copy, None, None) }
+    }
+
+    /// Starts stores of several words, at most [`MOST_WRITES`], each of which [`Self::stores_by_operation`]: as one thing,
+    /// in their order.
+    ///
+    /// # Errors
+    /// As [`Self::start_store`].
+    pub(crate) fn start_stores<'w>(
+        &mut self,
+        words: impl Iterator<Item = (Word<'w>, u64)> + Clone,
+    ) -> Result<Ticket, StartError> {
+        for (word, _) in words.clone() {
+            self.queue.check_word(&word)?;
+        }
+        self.queue.write_all(words)
+    }
+
+    /// Whether a word is stored by a stream memory operation.
+    #[inline]
+    pub(crate) fn stores_by_operation(&self, range: &DeviceRange, width: Width) -> bool {
+        // The driver refuses them for managed memory, and copies always do.
+        self.writes_words(width) && range.kind() == Kind::Device
     }
 
     /// Starts a load of a word: it has the value of after everything started before.

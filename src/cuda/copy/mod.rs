@@ -5,4 +5,5 @@
 
 pub(crate) mod engine;
 mod queue;
+pub(crate) use queue::MOST_WRITES;
 pub(crate) mod request;

@@ -1,14 +1,20 @@
 //! The queue of a copy engine: what is under way on its stream, one entry for each ticket.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::sys::{
+    CUdeviceptr, CUstreamBatchMemOpParams,
+    CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st as WriteValue,
+    CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st__bindgen_ty_1 as WriteValueWord,
+    CUstreamBatchMemOpType,
+};
 
 use crate::cuda::copy::request::{Completed, Direction, StartError, Ticket, Word};
 use crate::cuda::driver::context::Context;
 use crate::cuda::driver::device::Device;
-use crate::cuda::driver::error::CudaError;
+use crate::cuda::driver::error::{CudaError, code};
 use crate::cuda::driver::stream::{Event, Stream};
 use crate::cuda::memory::pinned::PinnedMemory;
 use crate::cuda::memory::range::DeviceRange;
@@ -24,6 +30,26 @@ pub(crate) struct CopyQueue {
     /// Whether stores of these widths are stream memory operations.
     pub(crate) write_32: bool,
     pub(crate) write_64: bool,
+    batch: Batch,
+}
+
+/// Most words that are stored by one call.
+pub(crate) const MOST_WRITES: usize = 64;
+
+/// Room for what one call of the driver is to store; none where it does not take several.
+#[derive(Default)]
+struct Batch(Box<[CUstreamBatchMemOpParams]>);
+
+impl Batch {
+    fn new() -> Self {
+        Self((0..MOST_WRITES).map(|_| CUstreamBatchMemOpParams { pad: [0; 6] }).collect())
+    }
+}
+
+impl fmt::Debug for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Batch").field(&self.0.len()).finish()
+    }
 }
 
 /// Ticket `n` is in entry `n` modulo the number of entries.
@@ -84,7 +110,7 @@ impl CopyQueue {
         let write_32 = driver.api.cuStreamWriteValue32_v2.is_some();
         let write_64 = driver.api.cuStreamWriteValue64_v2.is_some() && attributes.stream_write_64;
         let flight = Flight { entries, words, first: 0, next: 0 };
-        Ok(Self { stream, flight, broken: None, write_32, write_64 })
+        Ok(Self { stream, flight, broken: None, write_32, write_64, batch: Batch::new() })
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {
@@ -177,9 +203,16 @@ impl CopyQueue {
     /// the stream, and comes with a barrier, so who sees it sees that as well.
     #[inline]
     pub(crate) fn write(&mut self, word: &Word<'_>, value: u64) -> Result<Ticket, StartError> {
+        let _bound = self.stream.context().bind()?;
+        self.give_write(word, value)?;
+        Ok(self.flight.enter(&self.stream, None, None, None))
+    }
+
+    /// Gives the driver one store. The context is bound.
+    #[inline]
+    fn give_write(&self, word: &Word<'_>, value: u64) -> Result<(), CudaError> {
         let context = self.stream.context();
         let driver = context.driver();
-        let _bound = context.bind()?;
         let (device, stream) = (word.addr as CUdeviceptr, self.stream.raw());
         let missing = || driver.lacks("cuStreamWriteValue", context.to_string());
         let (call, status) = match word.width {
@@ -194,8 +227,69 @@ impl CopyQueue {
                 ("cuStreamWriteValue32_v2", unsafe { write(stream, device, value as u32, 0) })
             }
         };
-        driver.check(call, status, || format!("the word at {:#x} of {context}", word.addr))?;
-        Ok(self.flight.enter(&self.stream, None, None, None))
+        driver.check(call, status, || format!("the word at {:#x} of {context}", word.addr))
+    }
+
+    /// As [`Self::write`], of several words, at most [`MOST_WRITES`], in their order: in one call of the driver, where it
+    /// has that.
+    pub(crate) fn write_all<'w>(
+        &mut self,
+        words: impl Iterator<Item = (Word<'w>, u64)> + Clone,
+    ) -> Result<Ticket, StartError> {
+        let context = Arc::clone(self.stream.context());
+        let _bound = context.bind()?;
+        match self.give_batch(&context, words.clone()) {
+            Some(Ok(())) => Ok(self.flight.enter(&self.stream, None, None, None)),
+            // Some drivers list the function and refuse it.
+            Some(Err(error)) if error.code == code::NOT_SUPPORTED => {
+                self.batch = Batch::default();
+                self.write_each(words)
+            }
+            Some(Err(error)) => Err(error.into()),
+            None => self.write_each(words),
+        }
+    }
+
+    /// Gives the driver several stores in one call, if it has that. The context is bound.
+    fn give_batch<'w>(
+        &mut self,
+        context: &Context,
+        words: impl Iterator<Item = (Word<'w>, u64)>,
+    ) -> Option<Result<(), CudaError>> {
+        let Self { stream, batch: Batch(operations), .. } = self;
+        let driver = context.driver();
+        let call = driver.api.cuStreamBatchMemOp_v2.filter(|_| !operations.is_empty())?;
+        let mut count = 0;
+        for (operation, (word, value)) in operations.iter_mut().zip(words) {
+            *operation = write_operation(&word, value);
+            count += 1;
+        }
+        // SAFETY: so many operations were just written, on aligned words in device memory of this context; it is bound.
+        // The driver has read them when it returns.
+        let status = unsafe { call(stream.raw(), count, operations.as_mut_ptr(), 0) };
+        Some(
+            driver.check("cuStreamBatchMemOp_v2", status, || format!("{count} words of {context}")),
+        )
+    }
+
+    /// One call for each, and one thing under way for all. The context is bound.
+    fn write_each<'w>(
+        &mut self,
+        words: impl Iterator<Item = (Word<'w>, u64)>,
+    ) -> Result<Ticket, StartError> {
+        let mut failed = None;
+        for (number, (word, value)) in words.enumerate() {
+            match self.give_write(&word, value) {
+                Ok(()) => {}
+                Err(error) if number == 0 => return Err(error.into()),
+                // Those before it are under way, so the failure is told when they are done.
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            }
+        }
+        Ok(self.flight.enter(&self.stream, None, None, failed))
     }
 
     /// The oldest thing under way, if it is done. There is one.
@@ -278,6 +372,23 @@ impl Flight {
         };
         Completed { ticket: Ticket(ticket), result }
     }
+}
+
+/// What the driver is asked to store.
+fn write_operation(word: &Word<'_>, value: u64) -> CUstreamBatchMemOpParams {
+    let operation = match word.width {
+        Width::Eight => CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_64,
+        _ => CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_32,
+    };
+    let write = WriteValue {
+        operation,
+        address: word.addr as CUdeviceptr,
+        // Of a word of four bytes the low half, as on any little endian machine.
+        __bindgen_anon_1: WriteValueWord { value64: value },
+        flags: 0,
+        alias: 0,
+    };
+    CUstreamBatchMemOpParams { writeValue: write }
 }
 
 /// Gives one piece to the driver.

@@ -128,6 +128,7 @@ functions! {
         );
         cuStreamWriteValue32_v2(CUstream, CUdeviceptr, u32, c_uint);
         cuStreamWriteValue64_v2(CUstream, CUdeviceptr, u64, c_uint);
+        cuStreamBatchMemOp_v2(CUstream, c_uint, *mut sys::CUstreamBatchMemOpParams, c_uint);
         cuMemRetainAllocationHandle(*mut CUmemGenericAllocationHandle, *mut c_void);
         cuMemGetAllocationPropertiesFromHandle(
             *mut CUmemAllocationProp, CUmemGenericAllocationHandle

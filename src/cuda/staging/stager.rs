@@ -3,6 +3,7 @@
 use std::ptr;
 use std::sync::{Arc, Weak};
 
+use crate::cuda::copy::MOST_WRITES;
 use crate::cuda::copy::engine::CopyEngine;
 use crate::cuda::copy::request::{self, PinnedTransfer, StartError};
 use crate::cuda::driver::error::{CudaError, refused};
@@ -11,7 +12,7 @@ use crate::cuda::staging::flight::{By, Flight, Started};
 use crate::cuda::staging::range_cache::{Known, RangeCache};
 use crate::cuda::staging::staged::{ContextCopies, Staging};
 use crate::cuda::words::word_range::WordRange;
-use crate::engine::atomic::{Atomic, Width};
+use crate::engine::atomic::{Atomic, AtomicOp, Width};
 use crate::engine::port::copies::{Copied, Copy, CopyDirection, CopyPort, Reach, Stager};
 use crate::engine::port::{PortError, Posted};
 
@@ -36,6 +37,19 @@ pub(crate) struct DeviceStager {
     /// Which direction is polled first next time.
     first: CopyDirection,
     bounce: Arc<PinnedMemory>,
+    /// Words of one context that are to be stored together, in this order.
+    soon: Vec<Soon>,
+}
+
+/// A word that is to be stored.
+#[derive(Debug)]
+struct Soon {
+    context: usize,
+    range: Arc<WordRange>,
+    /// The driver's address.
+    addr: usize,
+    width: Width,
+    value: u64,
 }
 
 /// A registered range. Who releases it takes the CPU's window on it away, so it is not held here.
@@ -94,6 +108,7 @@ impl DeviceStager {
             inward: Flight::new(depth),
             first: CopyDirection::Out,
             bounce,
+            soon: Vec::with_capacity(MOST_WRITES),
         }
     }
 
@@ -179,6 +194,12 @@ impl DeviceStager {
         }
     }
 
+    /// Whether a word is stored together with others.
+    fn stores_together(&self, place: &Place, width: Width) -> bool {
+        let words = &self.contexts[place.context].copies.words;
+        words.stores_together(&place.range, place.addr, width)
+    }
+
     /// Where a chunk's bytes are in the bounce memory.
     #[inline]
     fn chunk(&self, copy: &Copy) -> Result<usize, PortError> {
@@ -196,6 +217,33 @@ impl DeviceStager {
             CopyDirection::Out => &mut self.outward,
             CopyDirection::In => &mut self.inward,
         }
+    }
+
+    /// The word of a place is stored with others.
+    fn store_word_soon(&mut self, place: Place, width: Width, value: u64) -> Result<(), PortError> {
+        let Place { context, range, addr } = place;
+        let others = self.soon.first().is_some_and(|first| first.context != context);
+        if others || self.soon.len() == MOST_WRITES {
+            self.settle()?;
+        }
+        self.soon.push(Soon { context, range, addr, width, value });
+        Ok(())
+    }
+
+    /// What a word holds once everything is stored that is to be.
+    fn load_word(&mut self, place: &Place, width: Width) -> Result<u64, PortError> {
+        let Place { context, ref range, addr } = *place;
+        let overlaps = |soon: &&Soon| {
+            soon.context == context
+                && soon.addr < addr + width.bytes()
+                && addr < soon.addr + soon.width.bytes()
+        };
+        match self.soon.iter().rev().find(overlaps) {
+            Some(soon) if (soon.addr, soon.width) == (addr, width) => return Ok(soon.value),
+            Some(_) => self.settle()?,
+            None => {}
+        }
+        Ok(self.contexts[context].copies.words.load_in(range, addr, width)?)
     }
 
     fn poll_direction(&mut self, direction: CopyDirection) -> Option<Copied> {
@@ -235,6 +283,7 @@ impl CopyPort for DeviceStager {
     }
 
     fn start(&mut self, copy: &Copy, tag: u32) -> Result<Posted, PortError> {
+        self.settle()?;
         let Copy { direction, memory, chunk, len } = *copy;
         let offset = self.chunk(copy)?;
         if self.flight(direction).is_full() {
@@ -297,6 +346,7 @@ impl CopyPort for DeviceStager {
     }
 
     fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError> {
+        self.settle()?;
         let Place { context, range, addr } = self.staged(addr, atomic.width.bytes())?;
         let words = &mut self.contexts[context].copies.words;
         let apply = |before| atomic.apply(before);
@@ -304,18 +354,62 @@ impl CopyPort for DeviceStager {
     }
 
     fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError> {
+        self.settle()?;
         let Place { context, range, addr } = self.staged(addr, into.len())?;
         let words = &mut self.contexts[context].copies.words;
         Ok(words.load_bytes_in(&range, addr, into)?)
     }
 
     fn store(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError> {
+        self.settle()?;
         let Place { context, range, addr } = self.staged(addr, bytes.len())?;
         let words = &mut self.contexts[context].copies.words;
         Ok(words.store_bytes_in(&range, addr, bytes)?)
     }
 
+    fn store_soon(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError> {
+        let place = self.staged(addr, bytes.len())?;
+        let mut word = [0; 8];
+        let width = match bytes.len() {
+            8 => Some(Width::Eight),
+            4 => Some(Width::Four),
+            _ => None,
+        };
+        if let Some(width) = width.filter(|width| self.stores_together(&place, *width)) {
+            word[..bytes.len()].copy_from_slice(bytes);
+            return self.store_word_soon(place, width, u64::from_le_bytes(word));
+        }
+        self.settle()?;
+        let Place { context, range, addr } = place;
+        Ok(self.contexts[context].copies.words.store_bytes_in(&range, addr, bytes)?)
+    }
+
+    fn apply_soon(&mut self, addr: usize, atomic: &Atomic) -> Result<(), PortError> {
+        let place = self.staged(addr, atomic.width.bytes())?;
+        if !self.stores_together(&place, atomic.width) {
+            return self.apply(addr, atomic).map(drop);
+        }
+        let sets = matches!(atomic.op, AtomicOp::Set | AtomicOp::Signal | AtomicOp::SignalSet);
+        let before = if sets { None } else { Some(self.load_word(&place, atomic.width)?) };
+        let after = atomic.apply(before.unwrap_or(0)) & atomic.width.mask();
+        if before == Some(after) {
+            return Ok(());
+        }
+        self.store_word_soon(place, atomic.width, after)
+    }
+
+    fn settle(&mut self) -> Result<(), PortError> {
+        let Some(first) = self.soon.first() else { return Ok(()) };
+        let words = &mut self.contexts[first.context].copies.words;
+        let soon = self.soon.iter();
+        let soon = soon.map(|soon| (&*soon.range, soon.addr, soon.width, soon.value));
+        let stored = words.store_all(soon);
+        self.soon.clear();
+        Ok(stored?)
+    }
+
     fn store_flag(&mut self, addr: usize, flag: u64) -> Result<(), PortError> {
+        self.settle()?;
         let Place { context, range, addr } = self.staged(addr, size_of::<u64>())?;
         let words = &mut self.contexts[context].copies.words;
         Ok(words.store_in(&range, addr, Width::Eight, flag)?)

@@ -190,6 +190,32 @@ impl Words {
         }
     }
 
+    /// Whether a store of a word in a range of the same context is one that [`Self::store_all`] takes.
+    #[inline]
+    pub(crate) fn stores_together(&self, within: &WordRange, addr: usize, width: Width) -> bool {
+        addr % width.bytes() == 0
+            && within.window(addr).is_none()
+            && self.stream.engine().stores_by_operation(within.range(), width)
+    }
+
+    /// Stores words, at most [`MOST_WRITES`] and each such that [`Self::stores_together`], in their order. All are there
+    /// when it returns.
+    ///
+    /// # Errors
+    /// As [`WordAccess::load`]. Then any of them may be missing.
+    pub(crate) fn store_all<'w>(
+        &mut self,
+        words: impl Iterator<Item = (&'w WordRange, usize, Width, u64)> + Clone,
+    ) -> Result<(), WordError> {
+        for (within, addr, width, _) in words.clone() {
+            self.check(within, addr, width)?;
+        }
+        let word = |(within, addr, width, value): (&'w WordRange, usize, Width, u64)| {
+            (Word { range: within.range(), addr, width }, value)
+        };
+        Ok(self.stream.store_all(words.map(word))?)
+    }
+
     /// As [`WordAccess::fetch_apply`], in a range of the same context that need not be attached.
     ///
     /// # Errors

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+#[cfg(doc)]
+use crate::cuda::copy::MOST_WRITES;
 use crate::cuda::copy::engine::CopyEngine;
 use crate::cuda::copy::request::{Direction, PinnedTransfer, StartError, Ticket, Word};
 use crate::cuda::driver::context::Context;
@@ -51,6 +53,27 @@ impl StreamWords {
         self.alive()?;
         let ticket = self.engine.start_store(word, value)?;
         self.wait(ticket, word.addr).map(drop)
+    }
+
+    /// Stores words that the engine stores by operations, in their order; at most [`MOST_WRITES`]. All are there when it
+    /// returns.
+    pub(crate) fn store_all<'w>(
+        &mut self,
+        words: impl Iterator<Item = (Word<'w>, u64)> + Clone,
+    ) -> Result<(), StartError> {
+        self.alive()?;
+        let Some((first, _)) = words.clone().next() else { return Ok(()) };
+        match self.engine.start_stores(words.clone()) {
+            Ok(ticket) => self.wait(ticket, first.addr).map(drop),
+            // Some drivers list what they refuse. A store alone finds another way, also of what was stored already.
+            Err(StartError::Cuda(error)) if error.code == code::NOT_SUPPORTED => {
+                for (word, value) in words {
+                    self.store(&word, value)?;
+                }
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Loads bytes, all of which are in the range.

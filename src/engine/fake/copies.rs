@@ -15,11 +15,19 @@ pub struct FakeCopies {
     fabric: FakeFabric,
     pe: Pe,
     bounce: Bounce,
+    /// What is to be done soon, in this order.
+    soon: Vec<(usize, Soon)>,
+}
+
+#[derive(Debug)]
+enum Soon {
+    Store(Vec<u8>),
+    Apply(Atomic),
 }
 
 impl FakeCopies {
     pub(super) fn new(fabric: FakeFabric, pe: Pe, bounce: Bounce) -> Self {
-        Self { fabric, pe, bounce }
+        Self { fabric, pe, bounce, soon: Vec::new() }
     }
 
     fn check(&self, addr: usize, len: usize) -> Result<(), PortError> {
@@ -42,6 +50,7 @@ impl CopyPort for FakeCopies {
     }
 
     fn start(&mut self, copy: &Copy, tag: u32) -> Result<Posted, PortError> {
+        self.settle()?;
         let Bounce { addr, chunk_len, .. } = self.bounce;
         let at = copy.chunk.wrapping_sub(addr);
         let inside = at < self.bounce.bytes() && at % chunk_len + copy.len <= chunk_len;
@@ -71,6 +80,7 @@ impl CopyPort for FakeCopies {
             return Err(fault("apply", 14, "no such word"));
         }
         self.check(addr, width)?;
+        self.settle()?;
         let mut world = self.fabric.lock();
         let old = change(world.memory.any_bytes_mut(self.pe, addr, width), atomic);
         world.events.push(Event::Applied { pe: self.pe, addr });
@@ -79,6 +89,7 @@ impl CopyPort for FakeCopies {
 
     fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError> {
         self.check(addr, into.len())?;
+        self.settle()?;
         let mut world = self.fabric.lock();
         into.copy_from_slice(world.memory.any_bytes_mut(self.pe, addr, into.len()));
         Ok(())
@@ -86,6 +97,7 @@ impl CopyPort for FakeCopies {
 
     fn store(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError> {
         self.check(addr, bytes.len())?;
+        self.settle()?;
         let mut world = self.fabric.lock();
         world.memory.any_bytes_mut(self.pe, addr, bytes.len()).copy_from_slice(bytes);
         world.events.push(Event::Applied { pe: self.pe, addr });
@@ -94,6 +106,44 @@ impl CopyPort for FakeCopies {
 
     fn store_flag(&mut self, addr: usize, flag: u64) -> Result<(), PortError> {
         self.store(addr, &flag.to_le_bytes())
+    }
+
+    fn store_soon(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError> {
+        self.check(addr, bytes.len())?;
+        self.soon.push((addr, Soon::Store(bytes.to_vec())));
+        Ok(())
+    }
+
+    fn apply_soon(&mut self, addr: usize, atomic: &Atomic) -> Result<(), PortError> {
+        let width = atomic.width.bytes();
+        if addr % width != 0 {
+            return Err(fault("apply", 14, "no such word"));
+        }
+        self.check(addr, width)?;
+        self.soon.push((addr, Soon::Apply(*atomic)));
+        Ok(())
+    }
+
+    fn settle(&mut self) -> Result<(), PortError> {
+        let mut world = self.fabric.lock();
+        if world.fail_settling && !self.soon.is_empty() {
+            self.soon.clear();
+            return Err(fault("storing words", 700, "failed by the script"));
+        }
+        world.settled += u32::from(!self.soon.is_empty());
+        for (addr, soon) in self.soon.drain(..) {
+            match soon {
+                Soon::Store(bytes) => {
+                    world.memory.any_bytes_mut(self.pe, addr, bytes.len()).copy_from_slice(&bytes);
+                }
+                Soon::Apply(atomic) => {
+                    let width = atomic.width.bytes();
+                    change(world.memory.any_bytes_mut(self.pe, addr, width), &atomic);
+                }
+            }
+            world.events.push(Event::Applied { pe: self.pe, addr });
+        }
+        Ok(())
     }
 }
 

@@ -89,6 +89,16 @@ impl FakeFabric {
         self.lock().fail_copies = (after, count);
     }
 
+    /// How often words that were to be stored soon were stored together.
+    pub fn settled(&self) -> u32 {
+        self.lock().settled
+    }
+
+    /// Words that are to be stored soon fail from now on.
+    pub fn fail_settling(&self) {
+        self.lock().fail_settling = true;
+    }
+
     /// The next `count` copies are refused when they are started.
     pub fn refuse_copies(&self, count: u32) {
         self.lock().refuse_copies = count;

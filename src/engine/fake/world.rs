@@ -57,6 +57,9 @@ pub(super) struct World {
     /// Copies that still go well, and how many fail after them.
     pub(super) fail_copies: (u32, u32),
     pub(super) refuse_copies: u32,
+    /// How often words were stored together, and whether that fails.
+    pub(super) settled: u32,
+    pub(super) fail_settling: bool,
     pub(super) copies: Vec<Moving>,
     pub(super) copied: HashMap<Pe, VecDeque<Copied>>,
     pub(super) script: Script,

@@ -55,6 +55,8 @@ impl<P: Port> Lane<P> {
             next = self.core.port.receive(rail, &mut packet);
         }
         self.packet = Some(packet);
+        // All words of a poll go to a device together.
+        self.staging.settle(&mut self.core);
     }
 
     #[inline(always)]
@@ -190,11 +192,10 @@ impl<P: Port> Lane<P> {
                 }
                 link.check_wanted();
                 match arrival {
-                    Arrival::New => {
-                        if let Err(why) = self.carry_out(pe, &message.body) {
-                            self.core.cannot_carry_out(pe, message.seq, why);
-                        }
-                    }
+                    Arrival::New => match self.carry_out(pe, &message.body) {
+                        Ok(()) => self.staging.carried_out(pe, message.seq),
+                        Err(why) => self.core.cannot_carry_out(pe, message.seq, why),
+                    },
                     Arrival::Duplicate => self.arrived_again(pe, &message.body),
                     // Looked at before.
                     Arrival::Beyond => {}
@@ -254,11 +255,16 @@ impl<P: Port> Lane<P> {
         }
         if let Body::PutSignal { to, payload, .. } = *body {
             let data = self.core.regions.locate(to, payload.len()).map_err(|e| e.to_string())?;
-            self.staging.store_at(&mut self.core, data, payload).map_err(|e| e.to_string())?;
+            self.staging.store_soon(&mut self.core, data, payload).map_err(|e| e.to_string())?;
         }
+        let Body::Fetch { ticket, place: reply_place, .. } = *body else {
+            let applied = self.staging.apply_soon(&mut self.core, place, &atomic);
+            return applied.map_err(|e| e.to_string());
+        };
         let value =
             self.staging.apply_at(&mut self.core, place, &atomic).map_err(|e| e.to_string())?;
-        if let Body::Fetch { ticket, place, .. } = *body {
+        {
+            let place = reply_place;
             if let Some(stream) = self.core.streams.find_mut(pe) {
                 let replies = stream.link().replies.get_or_insert_default();
                 if let Some(reply) = replies.get_mut(usize::from(place)) {
@@ -273,8 +279,9 @@ impl<P: Port> Lane<P> {
     /// All data of a counted put is here: its signal is applied, and may be acknowledged.
     fn apply_counted(&mut self, pe: Pe, signal: &CountedSignal) {
         let CountedSignal { at, atomic, .. } = *signal;
-        if let Err(why) = self.carry_out(pe, &Body::Atomic { at, atomic }) {
-            self.core.cannot_carry_out(pe, signal.seq, why);
+        match self.carry_out(pe, &Body::Atomic { at, atomic }) {
+            Ok(()) => self.staging.carried_out(pe, signal.seq),
+            Err(why) => self.core.cannot_carry_out(pe, signal.seq, why),
         }
         self.signals.settle(&mut self.core, pe);
     }

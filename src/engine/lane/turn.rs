@@ -291,6 +291,7 @@ impl<P: Port> Lane<P> {
                 self.message_at_length(rail, packet.bytes());
             }
         }
+        self.staging.settle(&mut self.core);
     }
 
     /// Takes what has completed on a rail that is about to be closed, and what has come in.

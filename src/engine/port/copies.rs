@@ -130,6 +130,25 @@ pub trait CopyPort: Send + fmt::Debug {
     /// # Errors
     /// The memory cannot be reached.
     fn store_flag(&mut self, addr: usize, flag: u64) -> Result<(), PortError>;
+
+    /// As [`CopyPort::store`], but the bytes may be there later: when [`CopyPort::settle`] has returned. They arrive behind
+    /// what was stored or applied *soon* before, and before anything that is asked of the port later.
+    ///
+    /// # Errors
+    /// As [`CopyPort::store`] and [`CopyPort::settle`]. Nothing of these bytes is stored then.
+    fn store_soon(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError>;
+
+    /// As [`CopyPort::apply`] of an operation that returns nothing, likewise.
+    ///
+    /// # Errors
+    /// As [`CopyPort::apply`] and [`CopyPort::settle`].
+    fn apply_soon(&mut self, addr: usize, atomic: &Atomic) -> Result<(), PortError>;
+
+    /// What was to be stored and applied soon is there when this returns.
+    ///
+    /// # Errors
+    /// Any of it may be missing.
+    fn settle(&mut self) -> Result<(), PortError>;
 }
 
 /// What a lane needs to stage: the copies, and the bounce memory, which stays as long as the port.

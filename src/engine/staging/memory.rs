@@ -10,6 +10,20 @@ use crate::engine::request::ResultPlace;
 use crate::engine::staging::Staging;
 use crate::engine::staging::state::State;
 use crate::engine::state::regions::Place;
+use crate::engine::wire::window::Seq;
+
+impl State {
+    #[cold]
+    fn settle<P: Port>(&mut self, core: &mut Core<P>) {
+        let settled = self.copies().map_or(Ok(()), CopyPort::settle);
+        for (pe, seq) in self.unsettled.drain(..) {
+            // Which of them is missing is not known.
+            if let Err(error) = &settled {
+                core.cannot_carry_out(pe, seq, error.to_string());
+            }
+        }
+    }
+}
 
 impl Staging {
     /// Carries out an atomic operation, and gives the word before.
@@ -48,6 +62,49 @@ impl Staging {
         match to.reach {
             Reach::Direct => core.port.store(to.addr, bytes),
             Reach::Fabric | Reach::Staged => self.copies(core)?.store(to.addr, bytes),
+        }
+    }
+
+    /// Carries out an operation that returns nothing, by the next [`Staging::settle`].
+    pub(in crate::engine) fn apply_soon<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        at: Place,
+        atomic: &Atomic,
+    ) -> Result<(), PortError> {
+        match at.reach {
+            Reach::Direct => core.port.apply(at.addr, atomic).map(drop),
+            Reach::Fabric | Reach::Staged => self.copies(core)?.apply_soon(at.addr, atomic),
+        }
+    }
+
+    /// As [`Staging::store_at`], by the next [`Staging::settle`].
+    pub(in crate::engine) fn store_soon<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        to: Place,
+        bytes: &[u8],
+    ) -> Result<(), PortError> {
+        match to.reach {
+            Reach::Direct => core.port.store(to.addr, bytes),
+            Reach::Fabric | Reach::Staged => self.copies(core)?.store_soon(to.addr, bytes),
+        }
+    }
+
+    /// A peer's request with this number was carried out, or will be with the next [`Staging::settle`].
+    #[inline]
+    pub(in crate::engine) fn carried_out(&mut self, pe: Pe, seq: Seq) {
+        if let Some(state) = self.state.as_deref_mut().filter(|state| state.bouncing.is_some()) {
+            state.unsettled.push((pe, seq));
+        }
+    }
+
+    /// What requests of peers have stored and applied is there. To be called before anything is sent: what was carried
+    /// out is acknowledged with whatever goes to the peer next.
+    #[inline]
+    pub(in crate::engine) fn settle<P: Port>(&mut self, core: &mut Core<P>) {
+        if let Some(state) = self.state.as_deref_mut().filter(|state| !state.unsettled.is_empty()) {
+            state.settle(core);
         }
     }
 

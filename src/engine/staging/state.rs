@@ -4,8 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::engine::ids::{Pe, Token};
-use crate::engine::port::Desc;
 use crate::engine::port::copies::{Bounce, CopyDirection, CopyPort, MAX_CHUNKS};
+use crate::engine::port::{Desc, POLL_BATCH};
 use crate::engine::staging::chunks::{Chunk, Chunks};
 use crate::engine::staging::exposures::Exposures;
 use crate::engine::staging::waiting::Waiting;
@@ -13,6 +13,7 @@ use crate::engine::state::regions::{Installed, LaneKind, View};
 use crate::engine::state::segment::queue::Queue;
 use crate::engine::wire::message::{Spot, Ticket};
 use crate::engine::wire::staged::Exposure;
+use crate::engine::wire::window::Seq;
 
 /// Most pulls and asks of one PE to another that are under way.
 pub(in crate::engine) const PEER_REQUESTS: u32 = 64;
@@ -159,6 +160,8 @@ pub(in crate::engine) struct State {
     pub(in crate::engine) landed: VecDeque<Token>,
     /// Copies under way.
     pub(in crate::engine) copying: u32,
+    /// Requests of peers that were carried out since what was stored soon has been settled. At most a poll's.
+    pub(in crate::engine) unsettled: Vec<(Pe, Seq)>,
     /// Segments in use for peers.
     pub(in crate::engine) peer_segments: u32,
     /// What is under way with each peer, from the first request on.
@@ -183,6 +186,7 @@ impl State {
             lent: Vec::new(),
             landed: VecDeque::new(),
             copying: 0,
+            unsettled: Vec::with_capacity(POLL_BATCH),
             peer_segments: 0,
             peers: HashMap::new(),
             moved: 0,

@@ -21,11 +21,115 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::any("staged_bytes_by_gdrcopy", by_gdrcopy),
         Case::any("staged_bytes_by_a_mapped_dma_buf", by_dma_buf),
         Case::any("staged_atomics_are_nvshmem_s", atomics),
+        Case::any("staged_words_that_are_stored_soon_are_what_was_asked_for", soon),
+        Case::fake("the_same_without_stream_memory_operations", soon)
+            .with(&[("FAKE_CUDA_STREAM_OPS", "0")]),
+        Case::fake("staged_words_that_are_stored_soon_take_few_calls", few_calls),
         Case::any("a_staged_flag_comes_after_what_was_copied_before", flags),
         Case::fake("a_window_is_opened_on_an_alias_where_the_range_has_none", alias),
         Case::fake("releasing_staged_memory_takes_its_window_away", window),
         Case::any("bytes_of_attached_ranges_are_bounded", bounded),
     ]
+}
+
+/// Stores and atomics of every width at every place, soon and at once, with loads among them: beside a model.
+fn soon() {
+    const AREA: usize = 128;
+    let bed = Bed::new();
+    let heap = bed.heap(1);
+    let (mut stage, _region) = Stage::with(&bed, heap, GRANULARITY, options(2, stream_only()));
+    let mut model = pattern(AREA, 3);
+    bed.write(heap, &model);
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut below = |bound: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % bound as u64) as usize
+    };
+    let ops =
+        [AtomicOp::Set, AtomicOp::SignalSet, AtomicOp::SignalAdd, AtomicOp::Add, AtomicOp::Xor];
+    for _ in 0..600 {
+        let width = [Width::Two, Width::Four, Width::Eight][below(3)];
+        let word = below(AREA / 8) * 8 + below(8 / width.bytes()) * width.bytes();
+        let atomic = Atomic {
+            op: ops[below(5)],
+            width,
+            float: false,
+            operand: below(1 << 20) as u64,
+            compare: 0,
+        };
+        match below(8) {
+            0..=2 => {
+                let len = [1, 4, 8, 8, 11][below(5)];
+                let at = if below(4) == 0 { below(AREA - len) } else { below(AREA / 8 - 1) * 8 };
+                let bytes = pattern(len, below(1000));
+                stage.port.store_soon(heap + at, &bytes).expect("it is there");
+                model[at..at + len].copy_from_slice(&bytes);
+            }
+            3..=5 => {
+                stage.port.apply_soon(heap + word, &atomic).expect("it is there");
+                apply(&mut model[word..word + width.bytes()], &atomic);
+            }
+            6 => {
+                let before = stage.port.apply(heap + word, &atomic).expect("it is there");
+                assert_eq!(before, apply(&mut model[word..word + width.bytes()], &atomic));
+            }
+            _ => {
+                let mut seen = [0; AREA];
+                stage.port.load(heap, &mut seen).expect("they are there");
+                assert!(seen[..] == model);
+            }
+        }
+    }
+    stage.port.settle().expect("they are there");
+    assert!(bed.read(heap, AREA) == model);
+}
+
+/// Carries out an operation on the bytes of a word, and gives the word before.
+fn apply(word: &mut [u8], atomic: &Atomic) -> u64 {
+    let mut bytes = [0; 8];
+    bytes[..word.len()].copy_from_slice(word);
+    let before = u64::from_le_bytes(bytes);
+    word.copy_from_slice(&atomic.apply(before).to_le_bytes()[..word.len()]);
+    before
+}
+
+/// Calls of the driver that store, and copies that load.
+fn few_calls() {
+    const WORDS: usize = 64;
+    let bed = Bed::new();
+    let heap = bed.heap(1);
+    let (mut stage, _region) = Stage::with(&bed, heap, GRANULARITY, options(2, stream_only()));
+    let calls = |stage: &mut Stage, what: &dyn Fn(&mut Stage)| {
+        let before = [5, 2].map(|what| bed.count(what));
+        what(stage);
+        stage.port.settle().expect("they are there");
+        [bed.count(5) - before[0], bed.count(2) - before[1]]
+    };
+    let store = |stage: &mut Stage, count: usize| {
+        for at in 0..count {
+            stage.port.store_soon(heap + 8 * at, &(at as u64 + 7).to_le_bytes()).expect("soon");
+        }
+    };
+    assert_eq!(calls(&mut stage, &|stage| store(stage, WORDS)), [1, 0]);
+    for at in 0..WORDS {
+        assert_eq!(bed.read(heap + 8 * at, 8), (at as u64 + 7).to_le_bytes());
+    }
+    assert_eq!(calls(&mut stage, &|stage| store(stage, WORDS + 1)), [2, 0], "one too many");
+    // What is added to one word is loaded once. What is set is not loaded at all.
+    let signal = |op| Atomic { op, width: Width::Eight, float: false, operand: 1, compare: 0 };
+    let signals = |op| {
+        move |stage: &mut Stage| {
+            for _ in 0..WORDS {
+                stage.port.apply_soon(heap, &signal(op)).expect("soon");
+            }
+        }
+    };
+    assert_eq!(calls(&mut stage, &signals(AtomicOp::SignalAdd)), [1, 1]);
+    assert_eq!(bed.read(heap, 8), (7 + WORDS as u64).to_le_bytes());
+    assert_eq!(calls(&mut stage, &signals(AtomicOp::SignalSet)), [1, 0]);
+    assert_eq!(calls(&mut stage, &|_| ()), [0, 0], "nothing is to be stored");
 }
 
 /// By GDRCopy or nothing.

@@ -1,11 +1,12 @@
 //! Copies and writes of words, given to streams.
 
 use std::ffi::c_void;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::capture::allowed;
 use super::stream::of_handle;
-use crate::state::context::{Work, enqueue};
+use crate::state::context::{Stream, Work, enqueue};
 use crate::state::memory::place;
 use crate::state::pages::Kind;
 use crate::state::status::{INVALID_VALUE, Outcome, Status, answer};
@@ -93,6 +94,11 @@ extern "C" fn cuMemcpy(to: usize, from: usize, len: usize) -> Status {
 
 fn write(stream: usize, to: usize, value: u64, width: usize) -> Outcome {
     let stream = of_handle(stream)?;
+    stream.context.device.writes.fetch_add(1, Relaxed);
+    give_write(&stream, to, value, width)
+}
+
+fn give_write(stream: &Arc<Stream>, to: usize, value: u64, width: usize) -> Outcome {
     let offered = stream.context.device.behaviour.stream_ops.load(Relaxed) != 0;
     if width == 8 && !offered {
         return Err(crate::state::status::NOT_SUPPORTED);
@@ -103,13 +109,56 @@ fn write(stream: usize, to: usize, value: u64, width: usize) -> Outcome {
     if matches!(to.kind, None | Some(Kind::Managed)) || to.alias % width != 0 {
         return Err(INVALID_VALUE);
     }
-    enqueue(&stream, Work::Write { to, value, width });
+    enqueue(stream, Work::Write { to, value, width });
     Ok(())
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamWriteValue32_v2(on: usize, to: usize, value: u32, _flags: u32) -> Status {
     answer(write(on, to, value.into(), 4))
+}
+
+/// `CUstreamBatchMemOpParams`, of an operation that writes.
+#[repr(C)]
+struct Operation {
+    operation: u32,
+    address: u64,
+    value: u64,
+    flags: u32,
+    alias: u64,
+    rest: u64,
+}
+
+const _: () = assert!(size_of::<Operation>() == 48);
+
+/// All of them, or nothing.
+fn write_all(stream: usize, operations: &[Operation]) -> Outcome {
+    let stream = of_handle(stream)?;
+    stream.context.device.writes.fetch_add(1, Relaxed);
+    let width = |operation: &Operation| match operation.operation {
+        2 => Ok(4),
+        5 => Ok(8),
+        _ => Err(INVALID_VALUE),
+    };
+    operations.iter().try_for_each(|operation| width(operation).map(drop))?;
+    operations.iter().try_for_each(|operation| {
+        let (to, value) = (operation.address as usize, operation.value);
+        give_write(&stream, to, value, width(operation)?)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamBatchMemOp_v2(
+    on: usize,
+    count: u32,
+    operations: *const Operation,
+    _flags: u32,
+) -> Status {
+    if operations.is_null() || count == 0 || count > 256 {
+        return INVALID_VALUE;
+    }
+    // SAFETY: not null, and the caller says that there are so many.
+    answer(write_all(on, unsafe { std::slice::from_raw_parts(operations, count as usize) }))
 }
 
 #[unsafe(no_mangle)]

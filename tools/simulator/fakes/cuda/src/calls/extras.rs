@@ -101,7 +101,7 @@ extern "C" fn fake_cuda_window(address: usize, len: usize) -> usize {
 }
 
 /// What was counted: 0 calls of `cuInit`, 1 contexts made, 2 copies that a device accepted, 3 bytes
-/// of page-locked memory in use, 4 of device memory. Not a `CUresult`.
+/// of page-locked memory in use, 4 of device memory, 5 calls that store words. Not a `CUresult`.
 #[unsafe(no_mangle)]
 extern "C" fn fake_cuda_count(number: c_int, what: u32) -> u64 {
     let of_device = |read: fn(&crate::state::device::Device) -> u64| device(number).map_or(0, read);
@@ -111,6 +111,7 @@ extern "C" fn fake_cuda_count(number: c_int, what: u32) -> u64 {
         2 => of_device(|device| device.copies.load(Relaxed)),
         3 => of_device(|device| device.pinned.load(Relaxed)),
         4 => of_device(|device| device.memory.load(Relaxed)),
+        5 => of_device(|device| device.writes.load(Relaxed)),
         _ => 0,
     }
 }

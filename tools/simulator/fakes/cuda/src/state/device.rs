@@ -17,6 +17,8 @@ pub(crate) struct Device {
     pub(crate) memory: AtomicU64,
     /// Copies accepted, for tests that count them.
     pub(crate) copies: AtomicU64,
+    /// Likewise calls that store words.
+    pub(crate) writes: AtomicU64,
 }
 
 static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
@@ -48,6 +50,7 @@ impl Device {
             pinned: AtomicU64::new(0),
             memory: AtomicU64::new(0),
             copies: AtomicU64::new(0),
+            writes: AtomicU64::new(0),
         }
     }
 }
