@@ -301,7 +301,8 @@ fn memory_that_cannot_be_registered_is_refused_with_its_address() {
     for handle in [job.members[0].handle, job.members[0].scratch_handle] {
         regions.release(&handle).unwrap();
     }
-    assert!(regions.is_empty() && regions.len() == 0);
+    assert!(regions.is_empty());
+    assert_eq!(regions.len(), 0);
 }
 
 #[test]
