@@ -19,7 +19,7 @@ else
 fi
 # Its readers read the source beside it, so links to what is private are good.
 RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links' scripts/cargo doc --locked --profile checked --workspace --no-deps --quiet
-scripts/cargo test --locked --profile checked -p bindings
+scripts/cargo test --locked --profile checked -p bindings -p nvshmem-mutants
 scripts/bindings.sh --check
 scripts/deny.sh
 if command -v shellcheck >/dev/null; then

@@ -172,17 +172,25 @@ pub(crate) unsafe fn word(local: *const RmaMem, bytes: &RmaBytes) -> Option<(Loc
 ///
 /// # Safety
 /// As for [`read`], and `local` is not null.
-pub(crate) unsafe fn of_common(common: FastTransfer<'_>, local: *const RmaMem) -> Request<'_> {
+pub(crate) unsafe fn of_common(
+    common: FastTransfer<'_>,
+    local: *const RmaMem,
+) -> Result<Request<'_>, AbiError> {
     let FastTransfer { direction, pe, handle: remote_handle, addr: remote_addr, local: side, len } =
         common;
     let local = match side {
         Local::Inline(value) => LocalSide::Value(value),
         Local::Memory { addr, .. } => {
             // SAFETY: by contract.
-            LocalSide::Memory { addr, handle: unsafe { handle((*local).handle) } }
+            LocalSide::Memory { addr: not_null(addr)?, handle: unsafe { handle((*local).handle) } }
         }
     };
-    Request { direction, pe, remote_handle, remote_addr, local, len }
+    Ok(Request { direction, pe, remote_handle, remote_addr, local, len })
+}
+
+/// The fast path knows no memory at null, so who asks for it comes to the general way.
+fn not_null(addr: usize) -> Result<usize, AbiError> {
+    if addr == 0 { Err(AbiError::Null { argument: "local->ptr" }) } else { Ok(addr) }
 }
 
 /// The parts of a put with signal of the common kind, with the handle of its local side: the put, and the signal.
@@ -192,7 +200,7 @@ pub(crate) unsafe fn of_common(common: FastTransfer<'_>, local: *const RmaMem) -
 pub(crate) unsafe fn of_common_signal(
     common: FastPutSignal<'_>,
     local_handle: *const c::nvt_mem_handle,
-) -> (Request<'_>, AtomicRequest<'_>) {
+) -> Result<(Request<'_>, AtomicRequest<'_>), AbiError> {
     let FastPutSignal { pe, data_handle, data_addr, from, len, handle: signal, addr, atomic } =
         common;
     let put = Request {
@@ -201,10 +209,12 @@ pub(crate) unsafe fn of_common_signal(
         remote_handle: data_handle,
         remote_addr: data_addr,
         // SAFETY: by contract.
-        local: LocalSide::Memory { addr: from, handle: unsafe { handle(local_handle) } },
+        local: LocalSide::Memory { addr: not_null(from)?, handle: unsafe { handle(local_handle) } },
         len,
     };
-    (put, AtomicRequest { pe, remote_handle: signal, remote_addr: addr, atomic, result: None })
+    let signal =
+        AtomicRequest { pe, remote_handle: signal, remote_addr: addr, atomic, result: None };
+    Ok((put, signal))
 }
 
 /// Bytes of a PUT, GET or G.

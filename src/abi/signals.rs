@@ -200,15 +200,15 @@ unsafe fn put_signal_again(
         Ok(()) => Ok(()),
         Err(common) => {
             // SAFETY: rules 1 and 4.
-            let (part, signal) = unsafe { request::of_common_signal(common, local_handle) };
-            lane.put_signal(&PutSignalRequest { parts: &[part], signal })
+            let (part, signal) = unsafe { request::of_common_signal(common, local_handle)? };
+            Ok(lane.put_signal(&PutSignalRequest { parts: &[part], signal })?)
         }
     };
     guard("put_signal", || {
         // SAFETY: rule 1.
         let connected = unsafe { job(transport)? }.connected()?;
         // SAFETY: rule 3.
-        Ok(unsafe { connected.with_proxy(again) }?)
+        unsafe { connected.with_proxy(again) }
     })
 }
 

@@ -151,18 +151,18 @@ unsafe fn start_again(
 ) -> c_int {
     let again = |lane: &mut Lane<_>| match lane.retry_start(common, Batch::NONE) {
         Ok(()) => Ok(()),
-        Err(NotStarted::Declined(declined)) => lane.start_declined(declined),
+        Err(NotStarted::Declined(declined)) => Ok(lane.start_declined(declined)?),
         Err(NotStarted::Untried(common)) => {
             // SAFETY: by contract.
-            let request = unsafe { request::of_common(common, local) };
-            lane.start(&request)
+            let request = unsafe { request::of_common(common, local)? };
+            Ok(lane.start(&request)?)
         }
     };
     guard("rma", || {
         // SAFETY: rule 1.
         let connected = unsafe { job(transport)? }.connected()?;
         // SAFETY: rule 3.
-        Ok(unsafe { connected.with_proxy(again) }?)
+        unsafe { connected.with_proxy(again) }
     })
 }
 

@@ -762,8 +762,9 @@ pub struct ibv_qp_ex {
             bind_info: *const ibv_mw_bind_info,
         ),
     >,
-    pub wr_local_inv:
-        ::std::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, invalidate_rkey: u32)>,
+    pub wr_local_inv: ::std::option::Option<
+        unsafe extern "C" fn(qp: *mut ibv_qp_ex, invalidate_rkey: u32),
+    >,
     pub wr_rdma_read: ::std::option::Option<
         unsafe extern "C" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64),
     >,
@@ -771,13 +772,20 @@ pub struct ibv_qp_ex {
         unsafe extern "C" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64),
     >,
     pub wr_rdma_write_imm: ::std::option::Option<
-        unsafe extern "C" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, imm_data: __be32),
+        unsafe extern "C" fn(
+            qp: *mut ibv_qp_ex,
+            rkey: u32,
+            remote_addr: u64,
+            imm_data: __be32,
+        ),
     >,
     pub wr_send: ::std::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex)>,
-    pub wr_send_imm:
-        ::std::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, imm_data: __be32)>,
-    pub wr_send_inv:
-        ::std::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, invalidate_rkey: u32)>,
+    pub wr_send_imm: ::std::option::Option<
+        unsafe extern "C" fn(qp: *mut ibv_qp_ex, imm_data: __be32),
+    >,
+    pub wr_send_inv: ::std::option::Option<
+        unsafe extern "C" fn(qp: *mut ibv_qp_ex, invalidate_rkey: u32),
+    >,
     pub wr_send_tso: ::std::option::Option<
         unsafe extern "C" fn(
             qp: *mut ibv_qp_ex,
@@ -794,13 +802,22 @@ pub struct ibv_qp_ex {
             remote_qkey: u32,
         ),
     >,
-    pub wr_set_xrc_srqn:
-        ::std::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, remote_srqn: u32)>,
+    pub wr_set_xrc_srqn: ::std::option::Option<
+        unsafe extern "C" fn(qp: *mut ibv_qp_ex, remote_srqn: u32),
+    >,
     pub wr_set_inline_data: ::std::option::Option<
-        unsafe extern "C" fn(qp: *mut ibv_qp_ex, addr: *mut ::std::os::raw::c_void, length: usize),
+        unsafe extern "C" fn(
+            qp: *mut ibv_qp_ex,
+            addr: *mut ::std::os::raw::c_void,
+            length: usize,
+        ),
     >,
     pub wr_set_inline_data_list: ::std::option::Option<
-        unsafe extern "C" fn(qp: *mut ibv_qp_ex, num_buf: usize, buf_list: *const ibv_data_buf),
+        unsafe extern "C" fn(
+            qp: *mut ibv_qp_ex,
+            num_buf: usize,
+            buf_list: *const ibv_data_buf,
+        ),
     >,
     pub wr_set_sge: ::std::option::Option<
         unsafe extern "C" fn(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32),
@@ -809,8 +826,9 @@ pub struct ibv_qp_ex {
         unsafe extern "C" fn(qp: *mut ibv_qp_ex, num_sge: usize, sg_list: *const ibv_sge),
     >,
     pub wr_start: ::std::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex)>,
-    pub wr_complete:
-        ::std::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex) -> ::std::os::raw::c_int>,
+    pub wr_complete: ::std::option::Option<
+        unsafe extern "C" fn(qp: *mut ibv_qp_ex) -> ::std::os::raw::c_int,
+    >,
     pub wr_abort: ::std::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex)>,
     pub wr_atomic_write: ::std::option::Option<
         unsafe extern "C" fn(
@@ -912,31 +930,51 @@ pub struct ibv_cq_ex {
         unsafe extern "C" fn(current: *mut ibv_cq_ex) -> ::std::os::raw::c_int,
     >,
     pub end_poll: ::std::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex)>,
-    pub read_opcode:
-        ::std::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> ibv_wc_opcode>,
-    pub read_vendor_err:
-        ::std::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32>,
-    pub read_byte_len: ::std::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32>,
-    pub read_imm_data:
-        ::std::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> __be32>,
-    pub read_qp_num: ::std::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32>,
-    pub read_src_qp: ::std::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32>,
+    pub read_opcode: ::std::option::Option<
+        unsafe extern "C" fn(current: *mut ibv_cq_ex) -> ibv_wc_opcode,
+    >,
+    pub read_vendor_err: ::std::option::Option<
+        unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32,
+    >,
+    pub read_byte_len: ::std::option::Option<
+        unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32,
+    >,
+    pub read_imm_data: ::std::option::Option<
+        unsafe extern "C" fn(current: *mut ibv_cq_ex) -> __be32,
+    >,
+    pub read_qp_num: ::std::option::Option<
+        unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32,
+    >,
+    pub read_src_qp: ::std::option::Option<
+        unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32,
+    >,
     pub read_wc_flags: ::std::option::Option<
         unsafe extern "C" fn(current: *mut ibv_cq_ex) -> ::std::os::raw::c_uint,
     >,
-    pub read_slid: ::std::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32>,
-    pub read_sl: ::std::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u8>,
-    pub read_dlid_path_bits:
-        ::std::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u8>,
-    pub read_completion_ts:
-        ::std::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u64>,
-    pub read_cvlan: ::std::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u16>,
-    pub read_flow_tag: ::std::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32>,
+    pub read_slid: ::std::option::Option<
+        unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32,
+    >,
+    pub read_sl: ::std::option::Option<
+        unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u8,
+    >,
+    pub read_dlid_path_bits: ::std::option::Option<
+        unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u8,
+    >,
+    pub read_completion_ts: ::std::option::Option<
+        unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u64,
+    >,
+    pub read_cvlan: ::std::option::Option<
+        unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u16,
+    >,
+    pub read_flow_tag: ::std::option::Option<
+        unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u32,
+    >,
     pub read_tm_info: ::std::option::Option<
         unsafe extern "C" fn(current: *mut ibv_cq_ex, tm_info: *mut ibv_wc_tm_info),
     >,
-    pub read_completion_wallclock_ns:
-        ::std::option::Option<unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u64>,
+    pub read_completion_wallclock_ns: ::std::option::Option<
+        unsafe extern "C" fn(current: *mut ibv_cq_ex) -> u64,
+    >,
 }
 impl Default for ibv_cq_ex {
     fn default() -> Self {
@@ -1015,16 +1053,21 @@ pub struct ibv_context_ops {
             port_attr: *mut _compat_ibv_port_attr,
         ) -> ::std::os::raw::c_int,
     >,
-    pub _compat_alloc_pd:
-        ::std::option::Option<unsafe extern "C" fn() -> *mut ::std::os::raw::c_void>,
-    pub _compat_dealloc_pd:
-        ::std::option::Option<unsafe extern "C" fn() -> *mut ::std::os::raw::c_void>,
-    pub _compat_reg_mr:
-        ::std::option::Option<unsafe extern "C" fn() -> *mut ::std::os::raw::c_void>,
-    pub _compat_rereg_mr:
-        ::std::option::Option<unsafe extern "C" fn() -> *mut ::std::os::raw::c_void>,
-    pub _compat_dereg_mr:
-        ::std::option::Option<unsafe extern "C" fn() -> *mut ::std::os::raw::c_void>,
+    pub _compat_alloc_pd: ::std::option::Option<
+        unsafe extern "C" fn() -> *mut ::std::os::raw::c_void,
+    >,
+    pub _compat_dealloc_pd: ::std::option::Option<
+        unsafe extern "C" fn() -> *mut ::std::os::raw::c_void,
+    >,
+    pub _compat_reg_mr: ::std::option::Option<
+        unsafe extern "C" fn() -> *mut ::std::os::raw::c_void,
+    >,
+    pub _compat_rereg_mr: ::std::option::Option<
+        unsafe extern "C" fn() -> *mut ::std::os::raw::c_void,
+    >,
+    pub _compat_dereg_mr: ::std::option::Option<
+        unsafe extern "C" fn() -> *mut ::std::os::raw::c_void,
+    >,
     pub alloc_mw: ::std::option::Option<
         unsafe extern "C" fn(pd: *mut ibv_pd, type_: ibv_mw_type) -> *mut ibv_mw,
     >,
@@ -1035,10 +1078,12 @@ pub struct ibv_context_ops {
             mw_bind: *mut ibv_mw_bind,
         ) -> ::std::os::raw::c_int,
     >,
-    pub dealloc_mw:
-        ::std::option::Option<unsafe extern "C" fn(mw: *mut ibv_mw) -> ::std::os::raw::c_int>,
-    pub _compat_create_cq:
-        ::std::option::Option<unsafe extern "C" fn() -> *mut ::std::os::raw::c_void>,
+    pub dealloc_mw: ::std::option::Option<
+        unsafe extern "C" fn(mw: *mut ibv_mw) -> ::std::os::raw::c_int,
+    >,
+    pub _compat_create_cq: ::std::option::Option<
+        unsafe extern "C" fn() -> *mut ::std::os::raw::c_void,
+    >,
     pub poll_cq: ::std::option::Option<
         unsafe extern "C" fn(
             cq: *mut ibv_cq,
@@ -1052,20 +1097,27 @@ pub struct ibv_context_ops {
             solicited_only: ::std::os::raw::c_int,
         ) -> ::std::os::raw::c_int,
     >,
-    pub _compat_cq_event:
-        ::std::option::Option<unsafe extern "C" fn() -> *mut ::std::os::raw::c_void>,
-    pub _compat_resize_cq:
-        ::std::option::Option<unsafe extern "C" fn() -> *mut ::std::os::raw::c_void>,
-    pub _compat_destroy_cq:
-        ::std::option::Option<unsafe extern "C" fn() -> *mut ::std::os::raw::c_void>,
-    pub _compat_create_srq:
-        ::std::option::Option<unsafe extern "C" fn() -> *mut ::std::os::raw::c_void>,
-    pub _compat_modify_srq:
-        ::std::option::Option<unsafe extern "C" fn() -> *mut ::std::os::raw::c_void>,
-    pub _compat_query_srq:
-        ::std::option::Option<unsafe extern "C" fn() -> *mut ::std::os::raw::c_void>,
-    pub _compat_destroy_srq:
-        ::std::option::Option<unsafe extern "C" fn() -> *mut ::std::os::raw::c_void>,
+    pub _compat_cq_event: ::std::option::Option<
+        unsafe extern "C" fn() -> *mut ::std::os::raw::c_void,
+    >,
+    pub _compat_resize_cq: ::std::option::Option<
+        unsafe extern "C" fn() -> *mut ::std::os::raw::c_void,
+    >,
+    pub _compat_destroy_cq: ::std::option::Option<
+        unsafe extern "C" fn() -> *mut ::std::os::raw::c_void,
+    >,
+    pub _compat_create_srq: ::std::option::Option<
+        unsafe extern "C" fn() -> *mut ::std::os::raw::c_void,
+    >,
+    pub _compat_modify_srq: ::std::option::Option<
+        unsafe extern "C" fn() -> *mut ::std::os::raw::c_void,
+    >,
+    pub _compat_query_srq: ::std::option::Option<
+        unsafe extern "C" fn() -> *mut ::std::os::raw::c_void,
+    >,
+    pub _compat_destroy_srq: ::std::option::Option<
+        unsafe extern "C" fn() -> *mut ::std::os::raw::c_void,
+    >,
     pub post_srq_recv: ::std::option::Option<
         unsafe extern "C" fn(
             srq: *mut ibv_srq,
@@ -1073,14 +1125,18 @@ pub struct ibv_context_ops {
             bad_recv_wr: *mut *mut ibv_recv_wr,
         ) -> ::std::os::raw::c_int,
     >,
-    pub _compat_create_qp:
-        ::std::option::Option<unsafe extern "C" fn() -> *mut ::std::os::raw::c_void>,
-    pub _compat_query_qp:
-        ::std::option::Option<unsafe extern "C" fn() -> *mut ::std::os::raw::c_void>,
-    pub _compat_modify_qp:
-        ::std::option::Option<unsafe extern "C" fn() -> *mut ::std::os::raw::c_void>,
-    pub _compat_destroy_qp:
-        ::std::option::Option<unsafe extern "C" fn() -> *mut ::std::os::raw::c_void>,
+    pub _compat_create_qp: ::std::option::Option<
+        unsafe extern "C" fn() -> *mut ::std::os::raw::c_void,
+    >,
+    pub _compat_query_qp: ::std::option::Option<
+        unsafe extern "C" fn() -> *mut ::std::os::raw::c_void,
+    >,
+    pub _compat_modify_qp: ::std::option::Option<
+        unsafe extern "C" fn() -> *mut ::std::os::raw::c_void,
+    >,
+    pub _compat_destroy_qp: ::std::option::Option<
+        unsafe extern "C" fn() -> *mut ::std::os::raw::c_void,
+    >,
     pub post_send: ::std::option::Option<
         unsafe extern "C" fn(
             qp: *mut ibv_qp,
@@ -1095,16 +1151,21 @@ pub struct ibv_context_ops {
             bad_wr: *mut *mut ibv_recv_wr,
         ) -> ::std::os::raw::c_int,
     >,
-    pub _compat_create_ah:
-        ::std::option::Option<unsafe extern "C" fn() -> *mut ::std::os::raw::c_void>,
-    pub _compat_destroy_ah:
-        ::std::option::Option<unsafe extern "C" fn() -> *mut ::std::os::raw::c_void>,
-    pub _compat_attach_mcast:
-        ::std::option::Option<unsafe extern "C" fn() -> *mut ::std::os::raw::c_void>,
-    pub _compat_detach_mcast:
-        ::std::option::Option<unsafe extern "C" fn() -> *mut ::std::os::raw::c_void>,
-    pub _compat_async_event:
-        ::std::option::Option<unsafe extern "C" fn() -> *mut ::std::os::raw::c_void>,
+    pub _compat_create_ah: ::std::option::Option<
+        unsafe extern "C" fn() -> *mut ::std::os::raw::c_void,
+    >,
+    pub _compat_destroy_ah: ::std::option::Option<
+        unsafe extern "C" fn() -> *mut ::std::os::raw::c_void,
+    >,
+    pub _compat_attach_mcast: ::std::option::Option<
+        unsafe extern "C" fn() -> *mut ::std::os::raw::c_void,
+    >,
+    pub _compat_detach_mcast: ::std::option::Option<
+        unsafe extern "C" fn() -> *mut ::std::os::raw::c_void,
+    >,
+    pub _compat_async_event: ::std::option::Option<
+        unsafe extern "C" fn() -> *mut ::std::os::raw::c_void,
+    >,
 }
 #[repr(C)]
 pub struct ibv_context {
@@ -1190,10 +1251,14 @@ pub struct efadv_ah_attr {
 pub struct efadv_cq {
     pub comp_mask: u64,
     pub wc_read_sgid: ::std::option::Option<
-        unsafe extern "C" fn(efadv_cq: *mut efadv_cq, sgid: *mut ibv_gid) -> ::std::os::raw::c_int,
+        unsafe extern "C" fn(
+            efadv_cq: *mut efadv_cq,
+            sgid: *mut ibv_gid,
+        ) -> ::std::os::raw::c_int,
     >,
-    pub wc_is_unsolicited:
-        ::std::option::Option<unsafe extern "C" fn(efadv_cq: *mut efadv_cq) -> bool>,
+    pub wc_is_unsolicited: ::std::option::Option<
+        unsafe extern "C" fn(efadv_cq: *mut efadv_cq) -> bool,
+    >,
 }
 pub const EFADV_WC_EX_WITH_SGID: _bindgen_ty_21 = 1;
 pub const EFADV_WC_EX_WITH_IS_UNSOLICITED: _bindgen_ty_21 = 2;

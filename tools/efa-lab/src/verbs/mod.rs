@@ -11,7 +11,9 @@
     clippy::undocumented_unsafe_blocks,
     clippy::missing_safety_doc
 )]
-mod generated;
+mod generated {
+    include!("generated.rs");
+}
 
 pub(crate) use generated::*;
 
