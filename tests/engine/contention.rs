@@ -1,10 +1,14 @@
 //! Little room: what operations of different kinds, and to different peers, do to one another when some find none.
 
+use std::time::Duration;
+
 use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
 use nvshmem_transport_libfabric::engine::error::EngineError;
 use nvshmem_transport_libfabric::engine::fake::{FakeFabric, Script};
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::lane::SignalEngine;
+use nvshmem_transport_libfabric::engine::lane::handoff::handover;
+use nvshmem_transport_libfabric::engine::lane::host_lane::HostLane;
+use nvshmem_transport_libfabric::engine::lane::{Lane, SignalEngine};
 use nvshmem_transport_libfabric::engine::rails::balance::Spread;
 use nvshmem_transport_libfabric::engine::request::{PutSignalRequest, ResultPlace};
 use nvshmem_transport_libfabric::engine::state::batch::Batch;
@@ -14,7 +18,7 @@ use nvshmem_transport_libfabric::engine::wire::window::{Seq, WINDOW};
 
 use super::as_entry::AsEntry as _;
 use super::health::HEALTH;
-use super::job::{Job, Member, Shape, cookie};
+use super::job::{Job, Member, Shape, cookie, host_config, limits};
 use super::signals::Targets;
 
 fn word(fabric: &FakeFabric, pe: u32, addr: usize) -> u64 {
@@ -340,4 +344,40 @@ fn a_peer_that_has_stopped_does_not_hold_all_chunks() {
         job.fabric.resume(Pe(1));
         turn_until(&mut job, &[0, 1], |job| is_quiet(job, from, to));
     }
+}
+
+/// The same for what user threads hand over, fences among it: what is for other PEs goes past, and the order stays.
+#[test]
+fn a_peer_that_has_stopped_delays_no_user_thread() {
+    const LEN: usize = 4000;
+    let bounce = (1000, 4, 4);
+    let shape = Shape { n_pes: 3, staged: u32::MAX, heap: 1 << 14, bounce, ..Shape::default() };
+    let mut job = Job::new(1, &shape, Script::default());
+    let (outbox, inbox) = handover(3, None, Some(Duration::from_secs(60)));
+    let port = job.fabric.port(Pe(0), limits(&shape)[..1].to_vec());
+    let host = HostLane::new(Lane::new(port, host_config(&job, true))).with_outbox(outbox);
+    let mut first = job.members.remove(0);
+    first.lane = first.lane.with_inbox(inbox);
+    job.members.insert(0, first);
+    let targets = Targets::of(&job);
+    let handle = job.members[0].scratch_handle;
+    let put = |job: &Job, pe, fill: u8| {
+        let from = job.members[0].scratch + usize::from(fill) % 2 * LEN;
+        job.fabric.store(Pe(0), from, &[fill; LEN]);
+        host.start(&targets.part((from, &handle), pe, 0, LEN)).unwrap();
+    };
+    job.fabric.stall(Pe(1));
+    for _ in 0..50 {
+        put(&job, 1, 8);
+    }
+    host.fence(Pe(1)).unwrap();
+    put(&job, 1, 9);
+    put(&job, 2, 9);
+    turn_until(&mut job, &[0, 2], |job| job.heap(2, 0, LEN) == [9; LEN]);
+    assert_eq!(job.heap(1, 0, LEN), [0; LEN]);
+    job.fabric.resume(Pe(1));
+    turn_until(&mut job, &[0, 1], |job| job.heap(1, 0, LEN) == [9; LEN]);
+    turn_until(&mut job, &[0, 1, 2], |job| !job.members[0].lane.has_work());
+    host.quiet(Pe(1)).unwrap();
+    assert_eq!(job.heap(1, 0, LEN), [9; LEN], "and nothing comes behind what was behind the fence");
 }

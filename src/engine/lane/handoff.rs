@@ -3,8 +3,10 @@
 //!
 //! What is staged takes messages, which peers send to proxy lanes only, and copies, which belong to one
 //! thread. So user threads hand such operations over, and wait for them where they have to. In one
-//! queue, so they are submitted, and fenced, in their order.
+//! queue, so they are submitted, and fenced, in their order. What finds no room waits for its peer alone: what is behind it
+//! for other peers goes past.
 
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,6 +21,9 @@ use crate::engine::state::operation::OpId;
 
 /// Most operations handed over and not yet taken. Who has more waits.
 const QUEUE: usize = 256;
+
+/// Most operations taken that wait for their peers. Where there are as many, none is taken.
+const WAITING: usize = 4096;
 
 /// Empty turns of a waiting user thread between two looks at the clock.
 const TURNS: u32 = 64;
@@ -37,8 +42,7 @@ pub struct Outbox {
 pub struct Inbox {
     receiver: Receiver<Item>,
     shared: Arc<Shared>,
-    /// Not submitted to its end yet.
-    pub(in crate::engine) current: Option<Current>,
+    pub(in crate::engine) waiting: Waiting,
     /// Submitted.
     pub(in crate::engine) finishing: Vec<Current>,
 }
@@ -88,11 +92,67 @@ impl Current {
     }
 }
 
-/// What the lane has to do next.
-pub(in crate::engine) enum Next {
-    Nothing,
-    Submit,
+/// Something that the lane has taken.
+#[derive(Debug)]
+pub(in crate::engine) enum Taken {
+    Transfer(Current),
     Fence(Pe),
+}
+
+impl Taken {
+    pub(in crate::engine) fn pe(&self) -> Pe {
+        match self {
+            Self::Transfer(current) => current.request().pe,
+            Self::Fence(pe) => *pe,
+        }
+    }
+}
+
+/// What was taken and not submitted to its end yet, by the peer that it waits for.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct Waiting {
+    peers: HashMap<Pe, VecDeque<Taken>>,
+    /// These peers, in the order of their turns.
+    turns: VecDeque<Pe>,
+    count: usize,
+}
+
+impl Waiting {
+    /// Whether what is for the peer has to wait, too.
+    pub(in crate::engine) fn has(&self, pe: Pe) -> bool {
+        self.count != 0 && self.peers.contains_key(&pe)
+    }
+
+    /// Peers that something waits for.
+    pub(in crate::engine) fn peers(&self) -> usize {
+        self.turns.len()
+    }
+
+    /// Something waits, behind all for the same peer.
+    pub(in crate::engine) fn push(&mut self, taken: Taken) {
+        let pe = taken.pe();
+        self.count += 1;
+        let queue = self.peers.entry(pe).or_default();
+        if queue.is_empty() {
+            self.turns.push_back(pe);
+        }
+        queue.push_back(taken);
+    }
+
+    /// All that waits for the peer whose turn it is, in its order. What is left of it is given back.
+    pub(in crate::engine) fn next(&mut self) -> Option<VecDeque<Taken>> {
+        let queue = self.peers.remove(&self.turns.pop_front()?)?;
+        self.count -= queue.len();
+        Some(queue)
+    }
+
+    /// See [`Waiting::next`].
+    pub(in crate::engine) fn give_back(&mut self, left: VecDeque<Taken>) {
+        let Some(pe) = left.front().map(Taken::pe) else { return };
+        self.count += left.len();
+        self.turns.push_back(pe);
+        self.peers.insert(pe, left);
+    }
 }
 
 /// Both ends, for a job of so many PEs. Waits are reported and given up as the watchdog does it.
@@ -113,7 +173,7 @@ pub fn handover(
     let inbox = Inbox {
         receiver,
         shared: Arc::clone(&shared),
-        current: None,
+        waiting: Waiting::default(),
         finishing: Vec::with_capacity(QUEUE),
     };
     (Outbox { sender, shared, warn_after, fail_after }, inbox)
@@ -222,22 +282,22 @@ impl Inbox {
         self.shared.all.load(Ordering::Relaxed) != 0
     }
 
-    /// What is next. A put or a get becomes the current one.
-    pub(in crate::engine) fn next(&mut self) -> Next {
-        if self.current.is_some() {
-            return Next::Submit;
+    /// What is next in the queue. None if there is nothing, or too much that was taken waits.
+    pub(in crate::engine) fn next(&mut self) -> Option<Taken> {
+        if self.waiting.count >= WAITING {
+            return None;
         }
-        match self.receiver.try_recv() {
-            Err(_) => Next::Nothing,
-            Ok(Item::Fence(pe)) => {
-                self.shared.all.fetch_sub(1, Ordering::Relaxed);
-                Next::Fence(pe)
+        Some(match self.receiver.try_recv().ok()? {
+            Item::Fence(pe) => Taken::Fence(pe),
+            Item::Transfer(transfer) => {
+                Taken::Transfer(Current { transfer, sent: 0, op: OpId::NONE })
             }
-            Ok(Item::Transfer(transfer)) => {
-                self.current = Some(Current { transfer, sent: 0, op: OpId::NONE });
-                Next::Submit
-            }
-        }
+        })
+    }
+
+    /// A fence was carried out.
+    pub(in crate::engine) fn fenced(&self) {
+        self.shared.all.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// The lane has failed: nobody needs to wait any longer.
@@ -290,7 +350,10 @@ mod tests {
     }
 
     fn take(inbox: &mut Inbox) -> Option<Current> {
-        matches!(inbox.next(), Next::Submit).then(|| inbox.current.take().unwrap())
+        match inbox.next()? {
+            Taken::Transfer(current) => Some(current),
+            Taken::Fence(pe) => panic!("a fence for {pe}"),
+        }
     }
 
     fn failure(pe: u32) -> EngineError {
@@ -329,7 +392,7 @@ mod tests {
                 inbox.end(current, Ok(()));
             }
         });
-        assert!(!inbox.has_work() && matches!(inbox.next(), Next::Nothing), "no fence for PE 0");
+        assert!(!inbox.has_work() && inbox.next().is_none(), "no fence for PE 0");
     }
 
     #[test]
@@ -363,7 +426,8 @@ mod tests {
         outbox.transfer(&put(1, 0), false).unwrap();
         outbox.fence(Pe(1)).unwrap();
         assert!(take(&mut inbox).is_some());
-        assert!(matches!(inbox.next(), Next::Fence(Pe(1))));
+        assert!(matches!(inbox.next(), Some(Taken::Fence(Pe(1)))));
+        inbox.fenced();
         inbox.fail(&failure(1));
         inbox.fail(&failure(2));
         assert_eq!(outbox.quiet(Pe(1)), Err(failure(1)));

@@ -2,12 +2,15 @@
 
 use crate::engine::error::EngineError;
 use crate::engine::lane::Lane;
-use crate::engine::lane::handoff::Next;
+use crate::engine::lane::handoff::{Inbox, Taken};
 use crate::engine::port::Port;
 use crate::engine::port::copies::Reach;
 use crate::engine::request::{LocalSide, Request, refused};
 use crate::engine::state::operation::OpId;
 use crate::engine::wire::handle::HandleView;
+
+/// Peers whose operations are tried in vain in one turn.
+const PEERS: usize = 8;
 
 impl<P: Port> Lane<P> {
     /// Carries on with what user threads have handed over. Whether something moved.
@@ -15,38 +18,24 @@ impl<P: Port> Lane<P> {
     pub(in crate::engine) fn serve_user_threads(&mut self) -> bool {
         let Some(mut inbox) = self.inbox.take() else { return false };
         let mut moved = false;
-        loop {
-            match inbox.next() {
-                Next::Nothing => break,
-                Next::Fence(pe) => {
-                    // A PE outside the job has nothing to fence.
-                    let _ = self.fence(pe);
-                }
-                Next::Submit => {
-                    let Some(mut current) = inbox.current.take() else { break };
-                    if let Some(recovery) = self.recovery.as_deref_mut() {
-                        recovery.greet(&mut self.core, current.request().pe);
-                    }
-                    if current.op == OpId::NONE {
-                        current.op = self.begin_op();
-                    }
-                    let (mut sent, op) = (current.sent, current.op);
-                    let advanced = self.advance_op(&current.request(), &mut sent, op);
-                    moved |= sent != current.sent;
-                    current.sent = sent;
-                    match advanced {
-                        Ok(false) if sent < current.request().len => {
-                            inbox.current = Some(current);
-                            self.core.want_acks();
-                            break;
-                        }
-                        Ok(false) => inbox.finishing.push(current),
-                        Ok(true) => inbox.end(current, Ok(())),
-                        Err(failed) => inbox.end(current, Err(failed)),
-                    }
+        for _ in 0..inbox.waiting.peers().min(PEERS) {
+            let Some(mut queue) = inbox.waiting.next() else { break };
+            while let Some(taken) = queue.pop_front() {
+                if let Some(waits) = self.carry_on(&mut inbox, taken, &mut moved) {
+                    queue.push_front(waits);
+                    break;
                 }
             }
-            moved = true;
+            inbox.waiting.give_back(queue);
+        }
+        while let Some(taken) = inbox.next() {
+            let waits = match inbox.waiting.has(taken.pe()) {
+                true => Some(taken),
+                false => self.carry_on(&mut inbox, taken, &mut moved),
+            };
+            if let Some(waits) = waits {
+                inbox.waiting.push(waits);
+            }
         }
         let mut at = 0;
         while let Some(current) = inbox.finishing.get(at) {
@@ -69,6 +58,42 @@ impl<P: Port> Lane<P> {
         }
         self.inbox = Some(inbox);
         moved
+    }
+
+    /// Carries something on that was handed over, as far as there is room: it comes back if there was too little.
+    fn carry_on(&mut self, inbox: &mut Inbox, taken: Taken, moved: &mut bool) -> Option<Taken> {
+        let mut current = match taken {
+            Taken::Transfer(current) => current,
+            Taken::Fence(pe) => {
+                // A PE outside the job has nothing to fence.
+                let _ = self.fence(pe);
+                inbox.fenced();
+                *moved = true;
+                return None;
+            }
+        };
+        let pe = current.request().pe;
+        if let Some(recovery) = self.recovery.as_deref_mut() {
+            recovery.greet(&mut self.core, pe);
+        }
+        if current.op == OpId::NONE {
+            current.op = self.begin_op();
+        }
+        let (mut sent, op) = (current.sent, current.op);
+        let advanced = self.advance_op(&current.request(), &mut sent, op);
+        *moved |= sent != current.sent;
+        current.sent = sent;
+        match advanced {
+            Ok(false) if sent < current.request().len => {
+                self.core.want_acks();
+                return Some(Taken::Transfer(current));
+            }
+            Ok(false) => inbox.finishing.push(current),
+            Ok(true) => inbox.end(current, Ok(())),
+            Err(failed) => inbox.end(current, Err(failed)),
+        }
+        *moved = true;
+        None
     }
 
     /// Whether a user thread has to hand the operation over: one on staged memory, or perhaps so, or to a PE with a

@@ -272,14 +272,19 @@ impl<P: Port> Core<P> {
     /// many under way as the rails have room for besides. So one that takes nothing does not fill the rails, and
     /// leaves some of their room to the next such peer as well.
     pub(in crate::engine) fn has_share(&self, pe: Pe) -> bool {
-        let used = self.transfers();
-        let Some(stream) = self.streams.find(pe).filter(|_| used < self.transfer_room) else {
-            return used < self.transfer_room;
+        let mine = |stream: &Stream| {
+            let link = stream.link.as_deref();
+            let messages = link.map_or(0, |link| link.unacknowledged() + link.unsent);
+            stream.all_under_way().saturating_sub(messages + u32::from(stream.parks()))
         };
-        let messages = stream.link.as_deref().map_or(0, |link| link.unacknowledged() + link.unsent);
-        let mine = stream.all_under_way().saturating_sub(messages + u32::from(stream.parks()));
+        self.is_share(self.streams.find(pe).map_or(0, mine))
+    }
+
+    /// Whether a peer with so many transfers under way has less than its share.
+    pub(in crate::engine) fn is_share(&self, mine: u32) -> bool {
+        let used = self.transfers();
         let left = self.in_flight_room.saturating_sub(used);
-        mine <= 1 || mine < SHARE * left
+        used < self.transfer_room && (mine <= 1 || mine < SHARE * left)
     }
 
     /// Whether another atomic of the fabric to a peer may be submitted, by this rail. A share of the rail's room, as

@@ -437,6 +437,7 @@ impl Staging {
             }
         }
         self.leave_chunk(core, token);
+        self.state().peer(pe).fragments -= 1;
         self.end_request(core, pe, token);
     }
 

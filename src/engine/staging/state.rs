@@ -232,6 +232,8 @@ impl State {
 /// What is under way with one peer.
 #[derive(Debug)]
 pub(in crate::engine) struct Peer {
+    /// Fragments of this lane's that are under way to or from the peer.
+    pub(in crate::engine) fragments: u32,
     /// Pulls and asks to the peer that are under way.
     pub(in crate::engine) requests: u32,
     /// Fragments that wait until there are fewer.
@@ -244,6 +246,7 @@ pub(in crate::engine) struct Peer {
 impl Peer {
     pub(in crate::engine) fn new() -> Self {
         Self {
+            fragments: 0,
             requests: 0,
             blocked: Queue::EMPTY,
             exposures: Exposures::default(),

@@ -116,7 +116,8 @@ impl Staging {
             most = most.min(remote.chunk_len());
         }
         while *sent < len {
-            if !core.has_share(pe) {
+            // Fragments with messages are not among the messages of the stream's books.
+            if !core.is_share(self.state().peer(pe).fragments) {
                 return Ok(());
             }
             if by_peer && !core.has_message_share(pe) {
@@ -165,6 +166,7 @@ impl Staging {
             let memory = addr + *sent;
             *self.state().fragment(token) =
                 Fragment { role, len: bytes, memory, local_end, remote_end, ..Fragment::NONE };
+            self.state().peer(pe).fragments += 1;
             *sent += bytes;
             if core.passes_fence(token) {
                 self.begin_fragment(core, token);
