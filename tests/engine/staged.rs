@@ -13,7 +13,7 @@ use nvshmem_transport_libfabric::engine::lane::host_lane::HostLane;
 use nvshmem_transport_libfabric::engine::port::copies::Reach;
 use nvshmem_transport_libfabric::engine::port::{Access, Direction};
 use nvshmem_transport_libfabric::engine::recovery::health::RailHealth;
-use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
+use nvshmem_transport_libfabric::engine::request::{LocalSide, Request, ResultPlace};
 use test_support::seeds::for_seeds;
 
 use super::as_entry::AsEntry as _;
@@ -187,6 +187,37 @@ fn words_that_come_together_are_stored_together() {
         }
         let settled = job.fabric.settled();
         assert!((1..=8).contains(&settled), "{WORDS} words in {settled} calls");
+    }
+}
+
+/// Words of one PE that another one's operation has had stored first, and that are missing, are not said to be there.
+#[test]
+fn words_that_fail_before_others_are_not_said_to_be_there() {
+    for order in [[1, 2], [2, 1]] {
+        let shape = Shape { n_pes: 3, rails: 1, staged: 0b01, heap: 1 << 14, ..Shape::default() };
+        let mut job = Job::new(1, &shape, Script::default());
+        let targets = Targets::of(&job);
+        job.fabric.fail_settling();
+        for pe in order {
+            if pe == 1 {
+                job.put_value(1, 0, 0, 7, 8).unwrap();
+            } else {
+                let member = &mut job.members[2];
+                let mut fetch = targets.atomic(0, 8, AtomicOp::FetchInc, 1);
+                fetch.result = Some(ResultPlace { addr: member.base, flag: None });
+                member.lane.amo(&fetch).unwrap();
+            }
+            job.fabric.pass_time(1_000_000_000);
+        }
+        // Both have come when PE 0 looks.
+        assert!(job.members[0].lane.progress().is_err(), "{order:?}");
+        for _ in 0..500 {
+            for member in &mut job.members {
+                let _ = member.lane.progress();
+            }
+            let quiet = job.members[1].lane.is_quiet(Pe(0));
+            assert!(!matches!(quiet, Ok(true)), "{order:?}: it is not there");
+        }
     }
 }
 

@@ -39,6 +39,8 @@ pub(crate) struct DeviceStager {
     bounce: Arc<PinnedMemory>,
     /// Words of one context that are to be stored together, in this order.
     soon: Vec<Soon>,
+    /// Why some of them are missing, until somebody is told.
+    lost: Option<PortError>,
 }
 
 /// A word that is to be stored.
@@ -109,6 +111,7 @@ impl DeviceStager {
             first: CopyDirection::Out,
             bounce,
             soon: Vec::with_capacity(MOST_WRITES),
+            lost: None,
         }
     }
 
@@ -219,12 +222,23 @@ impl DeviceStager {
         }
     }
 
+    /// Words that are to be stored are there, or lost.
+    fn flush(&mut self) -> Result<(), PortError> {
+        let Some(first) = self.soon.first() else { return Ok(()) };
+        let words = &mut self.contexts[first.context].copies.words;
+        let soon = self.soon.iter();
+        let soon = soon.map(|soon| (&*soon.range, soon.addr, soon.width, soon.value));
+        let stored = words.store_all(soon);
+        self.soon.clear();
+        stored.map_err(|error| self.lost.insert(error.into()).clone())
+    }
+
     /// The word of a place is stored with others.
     fn store_word_soon(&mut self, place: Place, width: Width, value: u64) -> Result<(), PortError> {
         let Place { context, range, addr } = place;
         let others = self.soon.first().is_some_and(|first| first.context != context);
         if others || self.soon.len() == MOST_WRITES {
-            self.settle()?;
+            self.flush()?;
         }
         self.soon.push(Soon { context, range, addr, width, value });
         Ok(())
@@ -240,7 +254,7 @@ impl DeviceStager {
         };
         match self.soon.iter().rev().find(overlaps) {
             Some(soon) if (soon.addr, soon.width) == (addr, width) => return Ok(soon.value),
-            Some(_) => self.settle()?,
+            Some(_) => self.flush()?,
             None => {}
         }
         Ok(self.contexts[context].copies.words.load_in(range, addr, width)?)
@@ -283,7 +297,7 @@ impl CopyPort for DeviceStager {
     }
 
     fn start(&mut self, copy: &Copy, tag: u32) -> Result<Posted, PortError> {
-        self.settle()?;
+        self.flush()?;
         let Copy { direction, memory, chunk, len } = *copy;
         let offset = self.chunk(copy)?;
         if self.flight(direction).is_full() {
@@ -346,7 +360,7 @@ impl CopyPort for DeviceStager {
     }
 
     fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError> {
-        self.settle()?;
+        self.flush()?;
         let Place { context, range, addr } = self.staged(addr, atomic.width.bytes())?;
         let words = &mut self.contexts[context].copies.words;
         let apply = |before| atomic.apply(before);
@@ -354,14 +368,14 @@ impl CopyPort for DeviceStager {
     }
 
     fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError> {
-        self.settle()?;
+        self.flush()?;
         let Place { context, range, addr } = self.staged(addr, into.len())?;
         let words = &mut self.contexts[context].copies.words;
         Ok(words.load_bytes_in(&range, addr, into)?)
     }
 
     fn store(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError> {
-        self.settle()?;
+        self.flush()?;
         let Place { context, range, addr } = self.staged(addr, bytes.len())?;
         let words = &mut self.contexts[context].copies.words;
         Ok(words.store_bytes_in(&range, addr, bytes)?)
@@ -379,7 +393,7 @@ impl CopyPort for DeviceStager {
             word[..bytes.len()].copy_from_slice(bytes);
             return self.store_word_soon(place, width, u64::from_le_bytes(word));
         }
-        self.settle()?;
+        self.flush()?;
         let Place { context, range, addr } = place;
         Ok(self.contexts[context].copies.words.store_bytes_in(&range, addr, bytes)?)
     }
@@ -399,17 +413,13 @@ impl CopyPort for DeviceStager {
     }
 
     fn settle(&mut self) -> Result<(), PortError> {
-        let Some(first) = self.soon.first() else { return Ok(()) };
-        let words = &mut self.contexts[first.context].copies.words;
-        let soon = self.soon.iter();
-        let soon = soon.map(|soon| (&*soon.range, soon.addr, soon.width, soon.value));
-        let stored = words.store_all(soon);
-        self.soon.clear();
-        Ok(stored?)
+        // It keeps its error.
+        let _ = self.flush();
+        self.lost.take().map_or(Ok(()), Err)
     }
 
     fn store_flag(&mut self, addr: usize, flag: u64) -> Result<(), PortError> {
-        self.settle()?;
+        self.flush()?;
         let Place { context, range, addr } = self.staged(addr, size_of::<u64>())?;
         let words = &mut self.contexts[context].copies.words;
         Ok(words.store_in(&range, addr, Width::Eight, flag)?)

@@ -17,6 +17,8 @@ pub struct FakeCopies {
     bounce: Bounce,
     /// What is to be done soon, in this order.
     soon: Vec<(usize, Soon)>,
+    /// Why some of that is missing, until somebody is told.
+    lost: Option<PortError>,
 }
 
 #[derive(Debug)]
@@ -27,7 +29,7 @@ enum Soon {
 
 impl FakeCopies {
     pub(super) fn new(fabric: FakeFabric, pe: Pe, bounce: Bounce) -> Self {
-        Self { fabric, pe, bounce, soon: Vec::new() }
+        Self { fabric, pe, bounce, soon: Vec::new(), lost: None }
     }
 
     fn check(&self, addr: usize, len: usize) -> Result<(), PortError> {
@@ -50,7 +52,7 @@ impl CopyPort for FakeCopies {
     }
 
     fn start(&mut self, copy: &Copy, tag: u32) -> Result<Posted, PortError> {
-        self.settle()?;
+        self.flush()?;
         let Bounce { addr, chunk_len, .. } = self.bounce;
         let at = copy.chunk.wrapping_sub(addr);
         let inside = at < self.bounce.bytes() && at % chunk_len + copy.len <= chunk_len;
@@ -80,7 +82,7 @@ impl CopyPort for FakeCopies {
             return Err(fault("apply", 14, "no such word"));
         }
         self.check(addr, width)?;
-        self.settle()?;
+        self.flush()?;
         let mut world = self.fabric.lock();
         let old = change(world.memory.any_bytes_mut(self.pe, addr, width), atomic);
         world.events.push(Event::Applied { pe: self.pe, addr });
@@ -89,7 +91,7 @@ impl CopyPort for FakeCopies {
 
     fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError> {
         self.check(addr, into.len())?;
-        self.settle()?;
+        self.flush()?;
         let mut world = self.fabric.lock();
         into.copy_from_slice(world.memory.any_bytes_mut(self.pe, addr, into.len()));
         Ok(())
@@ -97,7 +99,7 @@ impl CopyPort for FakeCopies {
 
     fn store(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError> {
         self.check(addr, bytes.len())?;
-        self.settle()?;
+        self.flush()?;
         let mut world = self.fabric.lock();
         world.memory.any_bytes_mut(self.pe, addr, bytes.len()).copy_from_slice(bytes);
         world.events.push(Event::Applied { pe: self.pe, addr });
@@ -125,10 +127,19 @@ impl CopyPort for FakeCopies {
     }
 
     fn settle(&mut self) -> Result<(), PortError> {
+        let _ = self.flush();
+        self.lost.take().map_or(Ok(()), Err)
+    }
+}
+
+impl FakeCopies {
+    /// What was to be done soon is done, or lost.
+    fn flush(&mut self) -> Result<(), PortError> {
         let mut world = self.fabric.lock();
         if world.fail_settling && !self.soon.is_empty() {
             self.soon.clear();
-            return Err(fault("storing words", 700, "failed by the script"));
+            let error = fault("storing words", 700, "failed by the script");
+            return Err(self.lost.insert(error).clone());
         }
         world.settled += u32::from(!self.soon.is_empty());
         for (addr, soon) in self.soon.drain(..) {

@@ -257,22 +257,19 @@ impl<P: Port> Lane<P> {
             let data = self.core.regions.locate(to, payload.len()).map_err(|e| e.to_string())?;
             self.staging.store_soon(&mut self.core, data, payload).map_err(|e| e.to_string())?;
         }
-        let Body::Fetch { ticket, place: reply_place, .. } = *body else {
+        let Body::Fetch { ticket, place: kept, .. } = *body else {
             let applied = self.staging.apply_soon(&mut self.core, place, &atomic);
             return applied.map_err(|e| e.to_string());
         };
         let value =
             self.staging.apply_at(&mut self.core, place, &atomic).map_err(|e| e.to_string())?;
-        {
-            let place = reply_place;
-            if let Some(stream) = self.core.streams.find_mut(pe) {
-                let replies = stream.link().replies.get_or_insert_default();
-                if let Some(reply) = replies.get_mut(usize::from(place)) {
-                    *reply = Some((ticket, value));
-                }
+        if let Some(stream) = self.core.streams.find_mut(pe) {
+            let replies = stream.link().replies.get_or_insert_default();
+            if let Some(reply) = replies.get_mut(usize::from(kept)) {
+                *reply = Some((ticket, value));
             }
-            self.core.queue_unnumbered(pe, What::Word { ticket, value });
         }
+        self.core.queue_unnumbered(pe, What::Word { ticket, value });
         Ok(())
     }
 

@@ -147,7 +147,8 @@ pub trait CopyPort: Send + fmt::Debug {
     /// What was to be stored and applied soon is there when this returns.
     ///
     /// # Errors
-    /// Any of it may be missing.
+    /// Any of it may be missing. This is told of all since the last call, also where an operation that had it stored
+    /// first has told of it before: that was another one's.
     fn settle(&mut self) -> Result<(), PortError>;
 }
 
