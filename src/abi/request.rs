@@ -124,11 +124,12 @@ pub(crate) unsafe fn remote_side<'a>(pe: c_int, remote: *const RmaMem) -> Option
 const PUT_NBI: u64 = PUT as u64 | 1 << 32;
 
 const _: () = assert!(offset_of!(RmaVerb, desc) == 0 && offset_of!(RmaVerb, is_nbi) == 4);
+const _: () = assert!(align_of::<RmaVerb>() >= align_of::<u64>());
 
 /// Whether it is a PUT for which nobody waits: one comparison for both.
 #[inline(always)]
 pub(crate) fn is_put_nbi(verb: &RmaVerb) -> bool {
-    // SAFETY: inside the verb, whose first two fields it is.
+    // SAFETY: inside the verb, whose first two fields it is, and aligned as it is.
     unsafe { (&raw const *verb).cast::<u64>().read_volatile() == PUT_NBI }
 }
 

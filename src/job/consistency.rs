@@ -242,14 +242,28 @@ impl Words {
         let landing = some_words();
         let at = landing.as_ptr() as usize;
         let handle = regions.register(addr, len, Access::LocalAndRemote)?;
-        if Handle::decode(&handle).is_ok_and(|handle| handle.staged.is_some()) {
-            return Err(JobError::NoAnchor {
+        let staged = Handle::decode(&handle).is_ok_and(|handle| handle.staged.is_some());
+        let landing_handle = if staged {
+            Err(JobError::NoAnchor {
                 why: "the fabric does not reach device memory of ours, though it reaches others'",
-            });
+            })
+        } else {
+            let len = size_of_val(&*landing);
+            regions.register(at, len, Access::Local).map_err(JobError::from)
+        };
+        match landing_handle {
+            Ok(landing_handle) => {
+                let anchor = Anchor { handle, addr, landing: at, landing_handle };
+                Ok(Self { anchor, _landing: landing, _source: source })
+            }
+            Err(failed) => {
+                // What stays registered is not given back.
+                if regions.release(&handle).is_err() {
+                    std::mem::forget(source);
+                }
+                Err(failed)
+            }
         }
-        let landing_handle = regions.register(at, size_of_val(&*landing), Access::Local)?;
-        let anchor = Anchor { handle, addr, landing: at, landing_handle };
-        Ok(Self { anchor, _landing: landing, _source: source })
     }
 }
 
@@ -293,6 +307,18 @@ mod tests {
         let free = Consistency::new(ConsistencyChoice::None);
         assert!(free.register(&regions, heap, 4096, access).is_ok());
         assert_eq!(regions.len(), 1);
+    }
+
+    /// Nor the words to read, when what they are read into cannot be registered: they are freed.
+    #[test]
+    fn words_that_cannot_be_read_do_not_stay_registered() {
+        let fabric = FakeFabric::new(1, 1, Script::default());
+        let regions = RegionTable::new(fabric.memory(Pe(0), 1), Pe(0));
+        let source = Source::Host { _words: some_words() };
+        // In the fake's memory, as the others are not.
+        let words = fabric.alloc(Pe(0), 4096);
+        assert!(Words::registered(&regions, words, 4096, source).is_err());
+        assert!(regions.is_empty(), "{} regions are left", regions.len());
     }
 
     #[test]
