@@ -5,20 +5,15 @@
 #[path = "../support/as_entry.rs"]
 mod as_entry;
 mod asked;
-mod batches;
-mod bounds;
-mod bursts;
 mod consistency;
-mod contention;
-mod failures;
+mod faults;
 mod fences;
 mod health;
 mod job;
-mod late;
 mod local_memory;
 mod random;
+mod room;
 mod signals;
 mod staged;
 mod stripes;
 mod turns;
-mod warnings;

@@ -4,9 +4,12 @@
 //! that needs a local descriptor. Lanes therefore keep copies: a look-up compares one atomic
 //! number and, only when it has changed, takes the lock and copies the table anew.
 
+mod recent;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use self::recent::{Range, Recent};
 use crate::engine::error::EngineError;
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::port::copies::{Bounce, CopyPort, Reach, Stager};
@@ -133,43 +136,6 @@ pub(in crate::engine) struct RegionCache {
     stager: Option<Installed>,
     /// There is something that stages, or was.
     stages: bool,
-}
-
-/// Local memory that the fast path uses without another look.
-#[derive(Debug)]
-struct Recent {
-    /// Memory that the fabric reaches, with the descriptors by rail.
-    fabric: Range,
-    descs: [Desc; 1 + u8::MAX as usize],
-    /// Memory that the CPU reaches.
-    cpu: Range,
-}
-
-impl Recent {
-    /// No memory.
-    const NONE: Recent =
-        Recent { fabric: Range::NONE, descs: [Desc(0); 1 + u8::MAX as usize], cpu: Range::NONE };
-}
-
-/// Addresses.
-#[derive(Clone, Copy, Debug)]
-struct Range {
-    base: usize,
-    len: usize,
-}
-
-impl Range {
-    const NONE: Range = Range { base: 0, len: 0 };
-
-    /// Every address but null.
-    const ALL: Range = Range { base: 1, len: usize::MAX };
-
-    /// Whether `len` bytes at `addr`, at least one, are all inside.
-    #[inline(always)]
-    fn has(self, addr: usize, len: usize) -> bool {
-        let (end, passes) = addr.wrapping_sub(self.base).overflowing_add(len);
-        !passes && end <= self.len
-    }
 }
 
 impl RegionCache {
@@ -636,87 +602,4 @@ pub(in crate::engine) fn desc_of(descs: &[Desc], rail: RailId) -> Desc {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::engine::fake::{FakeFabric, FakeMemory, Script};
-
-    const LEN: usize = 4096;
-
-    fn region(access: Access, is_staged: bool) -> (RegionTable<FakeMemory>, usize, HandleBytes) {
-        let fabric = FakeFabric::new(1, 2, Script::default());
-        let table = RegionTable::new(fabric.memory(Pe(0), 2), Pe(0));
-        let reach = if is_staged { Reach::Staged } else { Reach::Direct };
-        let addr = fabric.alloc_reached(Pe(0), LEN, reach);
-        let handle = table.register(addr, LEN, access).unwrap();
-        (table, addr, handle)
-    }
-
-    /// Both ways to a word give the same, but for what the short one leaves to the other.
-    #[test]
-    fn a_peer_finds_what_lies_inside_of_a_region_that_it_may_use() {
-        for (access, is_staged) in [
-            (Access::LocalAndRemote, false),
-            (Access::LocalAndRemote, true),
-            (Access::Local, false),
-        ] {
-            let (table, addr, handle) = region(access, is_staged);
-            let slot = HandleView::check(&handle).unwrap().slot();
-            let mut cache = RegionCache::new(table.index(), LaneKind::Proxy);
-            cache.sync();
-            assert_eq!(cache.has_stager(), is_staged);
-            let is_remote = access != Access::Local;
-            for (offset, len, fits) in [
-                (0, LEN, true),
-                (LEN, 0, true),
-                (LEN - 8, 8, true),
-                (LEN - 7, 8, false),
-                (LEN, 1, false),
-                (LEN + 1, 0, false),
-                (0, LEN + 1, false),
-            ] {
-                let spot = Spot { slot, offset: offset as u64 };
-                let at = (fits && is_remote).then_some(addr + offset);
-                assert_eq!(cache.place(spot, len), at.filter(|_| !is_staged), "{offset} {len}");
-                assert_eq!(cache.locate(spot, len).ok().map(|place| place.addr), at);
-            }
-            assert!(cache.locate(Spot { slot: slot + 1, offset: 0 }, 0).is_err());
-            for at in [addr, addr + 1, addr + LEN - 1] {
-                assert_eq!(cache.reach(at) == Reach::Direct, !is_staged);
-            }
-            assert_eq!(
-                (cache.reach(addr - 1), cache.reach(addr + LEN)),
-                (Reach::Direct, Reach::Direct)
-            );
-            if is_staged {
-                assert!(cache.take_stager().is_some() && !cache.has_stager());
-            }
-        }
-    }
-
-    #[test]
-    fn local_memory_lies_inside_of_its_region() {
-        let (table, addr, handle) = region(Access::Local, false);
-        let mut cache = RegionCache::new(table.index(), LaneKind::Proxy);
-        for (at, len, fits) in [
-            (addr, LEN, true),
-            (addr + LEN - 1, 1, true),
-            (addr + LEN, 0, true),
-            (addr + LEN, 1, false),
-            (addr - 1, 1, false),
-            (addr + LEN + 1, 0, false),
-        ] {
-            assert_eq!(cache.view(&handle, at, len).is_ok(), fits);
-            assert_eq!(cache.desc_at(at, len, RailId(0)).is_some(), fits);
-        }
-    }
-
-    #[test]
-    fn what_cannot_be_a_region_is_refused_before_the_fabric_is_asked() {
-        let (table, addr, _) = region(Access::Local, false);
-        for (addr, len) in [(addr, 0), (0, 8), (usize::MAX, 2)] {
-            let failed = table.register(addr, len, Access::Local).unwrap_err();
-            let fault = HandleError::Region { base: addr as u64, len: len as u64 };
-            assert_eq!(failed, EngineError::Register { addr, len, why: fault.to_string() });
-        }
-    }
-}
+mod tests;

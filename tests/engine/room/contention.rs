@@ -16,10 +16,10 @@ use nvshmem_transport_libfabric::engine::wire::message::{Body, Message, Packet};
 use nvshmem_transport_libfabric::engine::wire::rails::Rails;
 use nvshmem_transport_libfabric::engine::wire::window::{Seq, WINDOW};
 
-use super::as_entry::AsEntry as _;
-use super::health::HEALTH;
-use super::job::{Job, Member, Shape, cookie, host_config, limits};
-use super::signals::Targets;
+use crate::as_entry::AsEntry as _;
+use crate::health::HEALTH;
+use crate::job::{Job, Member, Shape, cookie, host_config, limits};
+use crate::signals::Targets;
 
 fn word(fabric: &FakeFabric, pe: u32, addr: usize) -> u64 {
     u64::from_le_bytes(fabric.load(Pe(pe), addr, 8).try_into().unwrap())

@@ -9,10 +9,10 @@ use nvshmem_transport_libfabric::engine::lane::host_lane::HostLane;
 use nvshmem_transport_libfabric::engine::port::Direction;
 use nvshmem_transport_libfabric::engine::request::{Request, ResultPlace};
 
-use super::as_entry::AsEntry as _;
-use super::health::HEALTH;
-use super::job::{Job, Member, Shape, host_config, limits};
-use super::signals::Targets;
+use crate::as_entry::AsEntry as _;
+use crate::health::HEALTH;
+use crate::job::{Job, Member, Shape, host_config, limits};
+use crate::signals::Targets;
 
 const LEN: usize = 4096;
 

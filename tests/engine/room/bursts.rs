@@ -7,9 +7,9 @@ use nvshmem_transport_libfabric::engine::lane::SignalEngine;
 use nvshmem_transport_libfabric::engine::request::PutSignalRequest;
 use test_support::seeds::for_seeds;
 
-use super::as_entry::AsEntry as _;
-use super::job::{Job, Random, Shape, random_spread};
-use super::signals::{Targets, race};
+use crate::as_entry::AsEntry as _;
+use crate::job::{Job, Random, Shape, random_spread};
+use crate::signals::{Targets, race};
 
 const DOORBELLS: Script = Script {
     again_percent: 0,

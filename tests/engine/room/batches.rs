@@ -12,9 +12,9 @@ use nvshmem_transport_libfabric::engine::request::{PutSignalRequest, Request, Re
 use nvshmem_transport_libfabric::engine::state::batch::{Batch, MAX_BATCHES};
 use test_support::seeds::for_seeds;
 
-use super::as_entry::AsEntry as _;
-use super::job::{Job, Member, Random, Shape};
-use super::signals::{Targets, race, random_script, random_shape};
+use crate::as_entry::AsEntry as _;
+use crate::job::{Job, Member, Random, Shape};
+use crate::signals::{Targets, race, random_script, random_shape};
 
 /// Nanoseconds that a turn takes, so that delays are some hundred turns at most.
 const TURN: u64 = 200_000;

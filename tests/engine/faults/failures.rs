@@ -10,9 +10,9 @@ use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
 use nvshmem_transport_libfabric::engine::state::batch::Batch;
 use nvshmem_transport_libfabric::engine::wire::handle::{Handle, HandleBytes, HandleError};
 
-use super::as_entry::AsEntry as _;
-use super::job::{Job, Shape};
-use super::signals::Targets;
+use crate::as_entry::AsEntry as _;
+use crate::job::{Job, Shape};
+use crate::signals::Targets;
 
 #[test]
 fn a_failed_write_is_reported_with_peer_rail_and_reason() {

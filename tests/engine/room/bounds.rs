@@ -9,9 +9,9 @@ use nvshmem_transport_libfabric::engine::lane::host_lane::HostLane;
 use nvshmem_transport_libfabric::engine::port::{Access, Direction};
 use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
 
-use super::as_entry::AsEntry as _;
-use super::job::{Job, Shape, host_config, limits};
-use super::signals::Targets;
+use crate::as_entry::AsEntry as _;
+use crate::job::{Job, Shape, host_config, limits};
+use crate::signals::Targets;
 
 #[test]
 fn the_depth_of_a_rail_is_never_exceeded() {

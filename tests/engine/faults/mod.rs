@@ -1,0 +1,5 @@
+//! Faults: what users are told, what comes late, and what the log says.
+
+mod failures;
+mod late;
+mod warnings;

@@ -1,0 +1,162 @@
+//! Messages that no lane has sent, those from outside of the job among them.
+
+use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
+use nvshmem_transport_libfabric::engine::fake::Script;
+use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
+use nvshmem_transport_libfabric::engine::wire::message::{
+    Body, Cookie, Message, Packet, Spot, Ticket,
+};
+use nvshmem_transport_libfabric::engine::wire::window::Seq;
+
+use super::Targets;
+use crate::as_entry::AsEntry as _;
+use crate::job::{Job, Shape, cookie};
+
+/// What comes from outside of the job, and whoever can reach a port can send that, is dropped and counted. The job goes on.
+#[test]
+fn messages_from_outside_of_the_job_are_dropped() {
+    let first = Seq(u32::MAX - 99);
+    let uncovered = |from, seq| {
+        let mut packet = Packet::EMPTY;
+        let atomic =
+            Atomic { op: AtomicOp::Set, width: Width::Eight, float: false, operand: 7, compare: 0 };
+        let at = Spot { slot: 0, offset: 0 };
+        let body = Body::Atomic { at, atomic };
+        Message { from: Pe(from), seq, ack: first, body }.encode(Cookie::NONE, &mut packet);
+        packet.bytes().to_vec()
+    };
+    let mut late = atomic_message(0, first, 0, 0);
+    late.truncate(31);
+    let forged = [
+        ("empty", Vec::new()),
+        ("short", vec![0; 15]),
+        ("noise", vec![0xff; 40]),
+        ("cut", late),
+        ("without the cookie", uncovered(0, first)),
+        ("without the cookie, from nowhere", uncovered(9, Seq(0))),
+        ("unknown PE", atomic_message(9, first, 0, 0)),
+        ("out of the window", atomic_message(0, Seq(5000), 0, 0)),
+        ("acknowledges what was not sent", {
+            let mut packet = Packet::EMPTY;
+            let ack = first.next();
+            let message = Message { from: Pe(0), seq: Seq(0), ack, body: Body::Ack };
+            message.encode(cookie(), &mut packet);
+            packet.bytes().to_vec()
+        }),
+    ];
+    let mut job = Job::new(3, &Shape::default(), Script::default());
+    let targets = Targets::of(&job);
+    let heap = job.heap(1, 0, job.heap);
+    for (number, (what, bytes)) in forged.iter().enumerate() {
+        job.fabric.forge_message(Pe(1), RailId(1), bytes);
+        for _ in 0..10 {
+            job.members[1].lane.progress().unwrap_or_else(|error| panic!("{what}: {error}"));
+        }
+        assert_eq!(job.heap(1, 0, job.heap), heap, "{what}");
+        let foreign: Vec<u64> = job.members[1].lane.counters().map(|rail| rail.foreign).collect();
+        assert_eq!(foreign, [0, number as u64 + 1], "{what}");
+    }
+    // The genuine first message is not taken for one that was there before.
+    job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
+    while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
+        job.members[1].lane.progress().unwrap();
+        job.members[0].lane.progress().unwrap();
+    }
+    assert_ne!(job.heap(1, 0, 8), heap[..8]);
+}
+
+#[test]
+fn requests_that_no_lane_has_sent_are_errors_and_change_nothing() {
+    let first = Seq(u32::MAX - 99);
+    let forged = [
+        ("unknown region", atomic_message(0, first, 77, 0)),
+        ("outside", atomic_message(0, first, 0, 1 << 20)),
+        ("not aligned", atomic_message(0, first, 0, 3)),
+        ("local region", atomic_message(0, first, 1, 0)),
+    ];
+    for (what, bytes) in forged {
+        let mut job = Job::new(3, &Shape::default(), Script::default());
+        job.fabric.forge_message(Pe(1), RailId(0), &bytes);
+        let heap = job.heap(1, 0, job.heap);
+        let error = (0..10).find_map(|_| job.members[1].lane.progress().err());
+        assert!(error.is_some(), "{what} was taken");
+        assert_eq!(job.heap(1, 0, job.heap), heap, "{what}");
+    }
+    // A reply to nothing is late news, not an error.
+    let mut job = Job::new(4, &Shape::default(), Script::default());
+    let reply = Body::Reply { ticket: Ticket { slot: 5, seq: Seq(0) }, value: 1 };
+    job.fabric.forge_message(Pe(1), RailId(0), &message(0, Seq(0), reply));
+    for _ in 0..10 {
+        job.members[1].lane.progress().unwrap();
+    }
+}
+
+/// The sender of a request that comes a second time has not heard of the acknowledgement.
+#[test]
+fn a_request_that_comes_again_is_acknowledged_again() {
+    let first = Seq(u32::MAX - 99);
+    let fetch = |slot| {
+        let atomic = Atomic {
+            op: AtomicOp::FetchAdd,
+            width: Width::Eight,
+            float: false,
+            operand: 1,
+            compare: 0,
+        };
+        let at = Spot { slot, offset: 0 };
+        let ticket = Ticket { slot: 0, seq: first };
+        message(0, first, Body::Fetch { at, atomic, ticket, place: 0 })
+    };
+    // What comes in takes a long way where it fetches, or carries an acknowledgement that is not the latest.
+    for (is_fetch, is_late) in [(false, false), (false, true), (true, false)] {
+        let mut job = Job::new(1, &Shape::default(), Script::default());
+        if is_late {
+            let targets = Targets::of(&job);
+            job.members[1].lane.amo(&targets.atomic(0, 0, AtomicOp::Inc, 0)).unwrap();
+            while !job.members[1].lane.is_quiet(Pe(0)).unwrap() {
+                job.members.iter_mut().for_each(|member| {
+                    member.lane.progress().unwrap();
+                });
+            }
+        }
+        let request = if is_fetch { fetch(0) } else { atomic_message(0, first, 0, 0) };
+        job.fabric.forge_message(Pe(1), RailId(0), &request);
+        let turn = |job: &mut Job| {
+            job.members[1].lane.progress().unwrap();
+            job.fabric.in_flight()
+        };
+        // What a fetch calls forth at first is its reply, which says as much.
+        assert_eq!(turn(&mut job), usize::from(is_fetch), "nobody has asked");
+        while turn(&mut job) > 0 {
+            job.fabric.pass_time(100_000);
+        }
+        for _ in 0..3 {
+            job.fabric.forge_message(Pe(1), RailId(0), &request);
+            assert!(turn(&mut job) > 0, "a fetch: {is_fetch}, late: {is_late}");
+            while turn(&mut job) > 0 {
+                job.fabric.pass_time(100_000);
+            }
+        }
+        let once = if is_fetch { 1 } else { u64::MAX };
+        assert_eq!(job.heap(1, 0, 8), once.to_le_bytes(), "and carried out once");
+    }
+}
+
+fn atomic_message(from: u32, seq: Seq, slot: u32, offset: u64) -> Vec<u8> {
+    let atomic = Atomic {
+        op: AtomicOp::Set,
+        width: Width::Eight,
+        float: false,
+        operand: u64::MAX,
+        compare: 0,
+    };
+    let at = Spot { slot, offset };
+    message(from, seq, Body::Atomic { at, atomic })
+}
+
+fn message(from: u32, seq: Seq, body: Body<'_>) -> Vec<u8> {
+    let mut packet = Packet::EMPTY;
+    let ack = Seq(u32::MAX - 99);
+    Message { from: Pe(from), seq, ack, body }.encode(cookie(), &mut packet);
+    packet.bytes().to_vec()
+}
