@@ -113,6 +113,10 @@ gpu-kit: deps plugins ## Collect in target/gpu-kit what 'make gpu' is on a machi
 gpu: gpu-kit ## On a machine with a GPU, nvcc and an NVSHMEM: its programs through our transport
 	$(TARGET)/gpu-kit/run.sh $(GPU_ARGS)
 
+.PHONY: gpu-clients
+gpu-clients: gpu-kit ## On a machine with a GPU: PyTorch's symmetric memory and nvshmem4py through our transport
+	$(TARGET)/gpu-kit/run.sh clients $(GPU_ARGS)
+
 .PHONY: channel-check
 channel-check: deps cuda-compiler ## Build target/release/nvshmem-channel-check: the device channel on a GPU, checked and measured
 	$(CARGO) build --locked --release -p channel-check

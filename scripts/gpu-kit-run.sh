@@ -2,7 +2,8 @@
 # Builds the NVSHMEM programs beside this script for this machine, and runs them through the
 # transport in lib:
 #   [NVSHMEM=prefix] [CUDA=toolkit] [ARCHS="80 90"] [PERFTEST=tree/perftest] [LIBFABRIC=file] \
-#       ./run.sh [ARGUMENTS OF nvshmem-gpu-run, such as --only put,get --out DIRECTORY]
+#       ./run.sh [clients] [ARGUMENTS OF nvshmem-gpu-run, such as --only put,get --out DIRECTORY]
+# With "clients" it runs Python programs on PyTorch and nvshmem4py instead, for which no nvcc is needed.
 # NVSHMEM is a prefix with include and lib; without it, the one that pip has installed for python3, or
 # /usr/local/nvshmem. PERFTEST is the directory of that name in NVSHMEM's source tree: its programs run
 # as well. LIBFABRIC is the libfabric to use, "system" the system's; without it, the 2.x in here.
@@ -20,6 +21,17 @@ if [[ -z $nvshmem ]]; then
         nvshmem=/usr/local/nvshmem
 fi
 [[ -d $nvshmem/include ]] || fail "no NVSHMEM in $nvshmem: name its prefix with NVSHMEM=..."
+
+case ${LIBFABRIC:-} in
+system) libfabric=() ;;
+'') libfabric=(--libfabric "$here/libfabric.so.1") ;;
+*) libfabric=(--libfabric "$(realpath "$LIBFABRIC")") ;;
+esac
+if [[ ${1:-} == clients ]]; then
+    shift
+    exec "$here/nvshmem-gpu-run" --nvshmem "$nvshmem" --plugin-dir "$here/lib" --programs "$here/clients" \
+        "${libfabric[@]}" "$@"
+fi
 
 cuda=${CUDA:-}
 if [[ -z $cuda ]]; then
@@ -50,9 +62,4 @@ if [[ -n ${PERFTEST:-} ]]; then
     run+=(--perftests "$build/perftests")
 fi
 
-case ${LIBFABRIC:-} in
-system) ;;
-'') run+=(--libfabric "$here/libfabric.so.1") ;;
-*) run+=(--libfabric "$(realpath "$LIBFABRIC")") ;;
-esac
-exec "$here/nvshmem-gpu-run" "${run[@]}" "$@"
+exec "$here/nvshmem-gpu-run" "${run[@]}" "${libfabric[@]}" "$@"

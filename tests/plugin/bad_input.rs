@@ -5,7 +5,7 @@ use std::process::Command;
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_abi::c;
-use nvshmem_sim::{BoxError, Host, Job, Layout, Outcome, Pattern, RawRma, SymAddr};
+use nvshmem_sim::{Amo, BoxError, Host, Job, Layout, Outcome, Pattern, RawRma, SymAddr};
 
 use crate::fabric::{Fabric, job, trial};
 
@@ -208,6 +208,10 @@ pub(crate) fn requests(job: &mut Job) -> Result<(), BoxError> {
     refuse(&host, target, source, INVALID, "no local address", move |raw| {
         raw.local.ptr = std::ptr::null_mut();
     })?;
+    // 3a has none.
+    if job.layout() != Layout::V3a {
+        refuse_with_signal(&host, target, source)?;
+    }
 
     // Nothing of that has arrived anywhere, and the transport still works.
     host.barrier()?;
@@ -246,6 +250,25 @@ fn refuse(
         if answer.0 != status {
             return Err(format!("{what}, {thread} thread: {answer:?} instead of {status}").into());
         }
+    }
+    Ok(())
+}
+
+/// The same for the put of a put with signal, whose signal must not come either.
+fn refuse_with_signal(host: &Host<'_>, to: SymAddr, from: SymAddr) -> Result<(), BoxError> {
+    let (peer, signal) = (1 - host.user().pe(), SymAddr(to.0 + 64));
+    let set = Amo::new(c::NVT_AMO_SIGNAL_SET, 8, 1);
+    // NVSHMEM has user threads put first and signal then.
+    let answer = host.proxy().run(move |ops| {
+        // SAFETY: should the plugin take the call after all, nothing at null is read: the test fails with the process.
+        unsafe {
+            ops.raw_put_signal(peer, to, from, 64, signal, &set, |raw| {
+                raw.local.ptr = std::ptr::null_mut();
+            })
+        }
+    })??;
+    if answer.0 != INVALID {
+        return Err(format!("a put with signal from null: {answer:?}").into());
     }
     Ok(())
 }

@@ -1,9 +1,10 @@
 //! The cookie of a job: 16 secret bytes that lie over the head of every message.
 //!
 //! Whoever reaches a rail's port can send to it. A head is written exclusive-or the cookie, so what was written without
-//! it, by a stranger or by a process of another job, is read as noise. Its version, kind and sender are then right once in some
-//! 2^20 messages; the number of a request is one that is awaited once in 2^23 of these, and its region one that
-//! there is once in 2^20 of those. Answers and acknowledgements have more to guess. Who reads along on the network learns the
+//! it, by a stranger or by a process of another job, is read as noise. In a job of 256 PEs its version, kind and
+//! sender are then right once in some 2^20 messages; in one of 65 536 PEs any sender is one that there is, and that is once
+//! in some 2^12. The number of a request is one that is awaited once in 2^23 of these, and its region one that there
+//! is once in 2^20 of those. Answers and acknowledgements have more to guess. Who reads along on the network learns the
 //! cookie: against that a network needs encryption of its own.
 
 use std::fmt;

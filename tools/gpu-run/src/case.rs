@@ -10,8 +10,9 @@ use crate::launch::{Bootstrap, End, Ended};
 /// What shows that a program has done its work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Proof {
-    /// Every PE ends well and prints `RESULT <program> pe <n> ok`: the programs of `cuda/nvshmem`, which
-    /// check their own data.
+    /// Every PE ends well and prints `RESULT <program> pe <n> ok`: the programs of `cuda/nvshmem`, and those in
+    /// `clients`, which check their own data. Where something that it needs is missing, it prints `skipped: <what>`
+    /// in place of `ok`.
     Result,
     /// Every PE ends well, and PE 0 prints rows of figures: NVSHMEM's perftests.
     Rows,
@@ -40,6 +41,8 @@ pub struct Case {
 pub struct Outcome {
     /// What is wrong; nothing if it worked.
     pub fault: Option<String>,
+    /// What is missing here, so that it has not run.
+    pub skipped: Option<String>,
     /// What is to be said of it all the same.
     pub remark: Option<&'static str>,
     /// When the last PE ended.
@@ -84,7 +87,7 @@ impl Case {
     pub fn judge(&self, pes: u32, ended: &[Ended], dir: &Path) -> Outcome {
         let took = ended.iter().map(|pe| pe.after).max().unwrap_or_default();
         let printed = ended.first().map_or_else(String::new, |pe| pe.stdout.clone());
-        let mut remark = None;
+        let (mut remark, mut skipped) = (None, None);
         let (traffic, fault) = match self.proof {
             Proof::Death => {
                 if ended.first().is_some_and(|pe| pe.end == End::Killed) {
@@ -93,14 +96,23 @@ impl Case {
                 (Traffic::default(), death(ended))
             }
             Proof::Result | Proof::Rows => {
-                let failed = ended_badly(ended).or_else(|| self.not_done(pes, ended));
-                match failed {
+                let failed = ended_badly(ended);
+                skipped = if failed.is_none() { self.skipped(ended) } else { None };
+                match failed.or_else(|| self.not_done(pes, ended)) {
+                    _ if skipped.is_some() => (Traffic::default(), None),
                     Some(fault) => (Traffic::default(), Some(fault)),
                     None => traffic(pes, dir),
                 }
             }
         };
-        Outcome { fault, remark, took, traffic, printed }
+        Outcome { fault, skipped, remark, took, traffic, printed }
+    }
+
+    /// What PE 0 misses.
+    fn skipped(&self, ended: &[Ended]) -> Option<String> {
+        let start = format!("RESULT {} pe 0 skipped: ", self.program);
+        let mut lines = ended.first()?.stdout.lines();
+        lines.find_map(|line| line.strip_prefix(&start)).map(str::to_owned)
     }
 
     fn not_done(&self, pes: u32, ended: &[Ended]) -> Option<String> {
@@ -164,12 +176,18 @@ fn death(ended: &[Ended]) -> Option<String> {
 }
 
 impl Outcome {
+    /// Whether it has run and did what it should.
+    pub fn worked(&self) -> bool {
+        self.fault.is_none() && self.skipped.is_none()
+    }
+
     /// In a few words.
     pub fn result(&self) -> String {
-        match (&self.fault, self.remark) {
-            (Some(fault), _) => fault.clone(),
-            (None, Some(remark)) => format!("ok, but {remark}"),
-            (None, None) => String::from("ok"),
+        match (&self.fault, &self.skipped, self.remark) {
+            (Some(fault), ..) => fault.clone(),
+            (None, Some(missing), _) => format!("skipped: {missing}"),
+            (None, None, Some(remark)) => format!("ok, but {remark}"),
+            (None, None, None) => String::from("ok"),
         }
     }
 }
@@ -247,6 +265,11 @@ mod tests {
         let bad = "RESULT put pe 1 FAILED: byte 3";
         let failed = [pe(End::Killed, "", ""), pe(End::Exited(1), bad, "ERROR of no interest")];
         assert_eq!(fault(&case, &failed), format!("PE 1 ended with status 1: {bad}"));
+        let missing = "RESULT put pe 0 skipped: No module named 'torch'";
+        let skipped = [pe(OK, missing, ""), pe(OK, missing, "")];
+        let outcome = case.judge(2, &skipped, Path::new("/nowhere"));
+        assert_eq!(outcome.result(), "skipped: No module named 'torch'");
+        assert!(!outcome.worked());
         let stuck = [pe(End::Killed, "", "a\nERROR: why\nb\n"), pe(End::Killed, "", "")];
         assert!(fault(&case, &stuck).starts_with("PE 0 was killed when its time was over: ERROR"));
     }

@@ -114,9 +114,13 @@ pub fn all(options: &Options) -> Result<bool, RunError> {
             outcome.result(),
         );
     }
-    let worked = rows.iter().filter(|(_, _, outcome)| outcome.fault.is_none()).count();
-    println!("\n{worked} of {} worked", rows.len());
-    Ok(worked == rows.len())
+    let worked = rows.iter().filter(|(_, _, outcome)| outcome.worked()).count();
+    let skipped = rows.iter().filter(|(_, _, outcome)| outcome.skipped.is_some()).count();
+    match skipped {
+        0 => println!("\n{worked} of {} worked", rows.len()),
+        _ => println!("\n{worked} of {} worked, {skipped} skipped", rows.len()),
+    }
+    Ok(worked > 0 && worked + skipped == rows.len())
 }
 
 fn run(

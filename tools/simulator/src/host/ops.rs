@@ -391,23 +391,9 @@ impl Ops {
         len: u64,
         edit: impl FnOnce(&mut RawRma),
     ) -> Result<Status> {
-        let pieces = self.plan(pe, to, from, len)?;
-        let [piece] = pieces[..] else {
-            return Err(Error::Usage(format!("{} pieces where one is meant", pieces.len())));
-        };
-        // SAFETY: the handles are those of this PE's regions, 512 bytes each at any alignment.
-        let handle = Box::new(unsafe { piece.remote.handle.read_unaligned() });
-        let mut raw = RawRma {
-            pe,
-            verb: verb(c::NVT_OP_PUT, true),
-            remote: piece.remote,
-            remote_handle: Some(handle),
-            local: piece.local,
-            bytes: bytes_of(len),
-        };
+        let mut raw = self.sound(pe, to, from, len)?;
         edit(&mut raw);
-        let (mut remote, mut local) = (raw.remote, raw.local);
-        remote.handle = raw.remote_handle.as_mut().map_or(std::ptr::null_mut(), |h| &raw mut **h);
+        let (mut remote, mut local) = (raw.remote(), raw.local);
         let (pe, verb, bytes, qp) = (raw.pe, raw.verb, raw.bytes, self.qp());
         // SAFETY: the caller vouches for it.
         let status = unsafe {
@@ -415,6 +401,54 @@ impl Ops {
             t.rma(pe, verb, &raw mut remote, &raw mut local, bytes, qp, Hint::default())
         };
         Ok(Status(status))
+    }
+
+    /// As [`Ops::raw_put`] for the put of a put with signal, where the layout has that. The signal is sound.
+    ///
+    /// # Safety
+    /// See [`Ops::raw_put`].
+    ///
+    /// # Errors
+    /// See [`Ops::raw_put`].
+    #[allow(clippy::too_many_arguments)] // NVSHMEM's own call has as many
+    pub unsafe fn raw_put_signal(
+        &self,
+        pe: u32,
+        to: SymAddr,
+        from: impl Into<Place>,
+        len: u64,
+        signal: SymAddr,
+        amo: &Amo,
+        edit: impl FnOnce(&mut RawRma),
+    ) -> Result<Status> {
+        let call = self.amo_call(pe, signal, amo)?;
+        let mut raw = self.sound(pe, to, from, len)?;
+        edit(&mut raw);
+        let (mut remote, mut local, mut bytes) = ([raw.remote()], [raw.local], [raw.bytes]);
+        // SAFETY: the caller vouches for it.
+        let status = unsafe {
+            let t = &self.shared.transport;
+            t.put_signal(raw.pe, &mut remote, &mut local, &mut bytes, &call, self.qp())
+        };
+        Ok(Status(status))
+    }
+
+    /// The arguments of a correct put, which is one piece.
+    fn sound(&self, pe: u32, to: SymAddr, from: impl Into<Place>, len: u64) -> Result<RawRma> {
+        let pieces = self.plan(pe, to, from, len)?;
+        let [piece] = pieces[..] else {
+            return Err(Error::Usage(format!("{} pieces where one is meant", pieces.len())));
+        };
+        // SAFETY: the handles are those of this PE's regions, 512 bytes each at any alignment.
+        let handle = Box::new(unsafe { piece.remote.handle.read_unaligned() });
+        Ok(RawRma {
+            pe,
+            verb: verb(c::NVT_OP_PUT, true),
+            remote: piece.remote,
+            remote_handle: Some(handle),
+            local: piece.local,
+            bytes: bytes_of(len),
+        })
     }
 
     fn transfer(
@@ -548,6 +582,14 @@ pub struct RawRma {
     pub local: c::nvt_rma_memdesc,
     /// How much.
     pub bytes: c::nvt_rma_bytesdesc,
+}
+
+impl RawRma {
+    /// The remote side with its handle.
+    fn remote(&mut self) -> c::nvt_rma_memdesc {
+        let handle = self.remote_handle.as_mut().map_or(std::ptr::null_mut(), |h| &raw mut **h);
+        c::nvt_rma_memdesc { handle, ..self.remote }
+    }
 }
 
 #[inline]
