@@ -110,6 +110,17 @@ shipped_builds() {
 }
 # A process loads one libfabric, so the second one takes another run.
 second_libfabric() { OFI_TEST_LIBRARY=$NVSHMEM_TEST_LIBFABRIC2 checked --test ofi; }
+programs() { part "test programs" checked --test '*'; }
+other_tests() {
+    part "unit tests" checked --lib --bins
+    part "documentation tests" checked --doc
+    if [[ -n $NVSHMEM_TEST_LIBFABRIC2 ]]; then
+        part "libfabric's objects, libfabric 2.x" second_libfabric
+    else
+        skip "libfabric's objects, libfabric 2.x" "NVSHMEM_TEST_LIBFABRIC2 is empty"
+    fi
+    part "shipped plugin on tcp and shm" smoke
+}
 smoke() { NVSHMEM_TEST_PLUGIN_DIR=$plugins checked --test plugin -- smoke::; }
 
 # Releases of NVSHMEM that programs are compiled against, unless the user says which.
@@ -140,15 +151,7 @@ else
     export NVSHMEM_TEST_SEEDS=${NVSHMEM_TEST_SEEDS:-40}
     # Cargo builds two profiles at a time.
     beside checked_builds shipped_builds
-    part "unit tests" checked --lib --bins
-    part "documentation tests" checked --doc
-    part "test programs" checked --test '*'
-    if [[ -n $NVSHMEM_TEST_LIBFABRIC2 ]]; then
-        part "libfabric's objects, libfabric 2.x" second_libfabric
-    else
-        skip "libfabric's objects, libfabric 2.x" "NVSHMEM_TEST_LIBFABRIC2 is empty"
-    fi
-    part "shipped plugin on tcp and shm" smoke
+    beside programs other_tests
     if [[ $tier == full ]]; then
         part "injected bugs" scripts/injected.sh
         part "minimal trees of Debian" scripts/fresh.sh

@@ -18,7 +18,7 @@ use crate::abi::state::{self, boot_handle, destroy, is_alive, job};
 use crate::engine::error::EngineError;
 use crate::engine::port::Access;
 use crate::engine::wire::handle::HandleBytes;
-use crate::job::{Origin, connect, counters};
+use crate::job::{Origin, connect, counters, exit};
 use crate::logging;
 
 /// What this transport can do with a peer: put, get and atomics through the host.
@@ -249,9 +249,14 @@ pub(crate) unsafe extern "C" fn show_info(transport: *mut Transport, _style: c_i
 pub(crate) unsafe extern "C" fn progress(transport: *mut Transport) -> c_int {
     guard("progress", || {
         // SAFETY: rule 1.
-        let connected = unsafe { job(transport)? }.connected()?;
+        let job = unsafe { job(transport)? };
+        let connected = job.connected()?;
         // SAFETY: rule 3.
         unsafe { connected.progress() }?;
+        if exit::is_asked() {
+            // SAFETY: rule 3.
+            unsafe { counters::tell(job) };
+        }
         Ok(())
     })
 }

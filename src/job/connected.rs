@@ -3,12 +3,14 @@
 use std::cell::UnsafeCell;
 use std::fmt;
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use log::info;
 
 use super::consistency::Consistency;
 use super::error::JobError;
+use super::exit;
 use super::memory::ProcessMemory;
 use crate::cuda::Driver;
 use crate::engine::error::EngineError;
@@ -34,6 +36,8 @@ pub(crate) struct Job {
     /// The devices there are, as found at init.
     pub(crate) discovery: Discovery,
     connected: OnceLock<Connected>,
+    /// Whether its counters have been told.
+    pub(super) counters_are_told: AtomicBool,
 }
 
 impl Job {
@@ -42,7 +46,8 @@ impl Job {
         // Whether all PEs are on one host is not known before the host has filled in the
         // transport. It matters for plain sockets only, which look again then.
         let discovery = Discovery::run(&settings, true, memory_kinds())?;
-        Ok(Self { settings, discovery, connected: OnceLock::new() })
+        let (connected, counters_are_told) = (OnceLock::new(), AtomicBool::new(false));
+        Ok(Self { settings, discovery, connected, counters_are_told })
     }
 
     /// The PCI paths of the devices, if the host is to choose among them: when all have one and the
@@ -105,7 +110,9 @@ impl Job {
     pub(crate) fn set_connected(&self, connected: Connected) {
         info!(target: logging::TRANSPORT, "{}", connected.report);
         // The host connects once; a second set of lanes would be dropped.
-        let _ = self.connected.set(connected);
+        if self.connected.set(connected).is_ok() && self.settings.counters.is_some() {
+            exit::wait_for_one();
+        }
     }
 }
 

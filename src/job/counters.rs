@@ -1,11 +1,13 @@
 //! Counters of the lanes, told at the end: to the log, and to a file if the user has named one.
 
 use std::fs;
+use std::sync::atomic::Ordering;
 
 use log::{info, warn};
 use serde_json::{Value, json};
 
 use super::connected::{Connected, Job};
+use super::exit;
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::lane::Lane;
 use crate::engine::port::Port;
@@ -111,13 +113,16 @@ impl LaneCounters {
     }
 }
 
-/// Tells what the lanes of a transport have carried. Nothing if it was never connected. A file that
+/// Tells what the lanes of a transport have carried, once. Nothing if it was never connected. A file that
 /// cannot be written is a warning.
 ///
 /// # Safety
 /// As [`Connected::with_proxy`].
 pub(crate) unsafe fn tell(job: &Job) {
     let Some(connected) = job.connection() else { return };
+    if job.counters_are_told.swap(true, Ordering::Relaxed) {
+        return;
+    }
     // SAFETY: the caller's promise.
     let lanes = unsafe { lanes(connected) };
     lanes.iter().for_each(LaneCounters::log);
@@ -136,6 +141,7 @@ pub(crate) unsafe fn tell(job: &Job) {
             "NVSHMEM_LIBFABRIC_COUNTERS: {path} cannot be written: {error}"
         );
     }
+    exit::one_is_told();
 }
 
 /// # Safety

@@ -12,6 +12,7 @@ mod consistency;
 pub(crate) mod counters;
 pub mod direct;
 mod error;
+pub(crate) mod exit;
 mod memory;
 pub(crate) mod nics;
 mod spread;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use libtest_mimic::{Failed, Trial};
-use nvshmem_sim::Layout;
+use nvshmem_sim::{BoxError, Job, Layout};
 use serde_json::Value;
 
 use crate::fabric::{Fabric, trial};
@@ -14,6 +14,23 @@ const RAILS: u8 = 2;
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("counters_of_both_ends_agree".to_owned(), Some(Fabric::Rxm), both_ends),
+        trial("counters_of_a_process_that_does_not_finalize".to_owned(), Some(Fabric::Rxm), || {
+            in_directory("leave", |directory| {
+                let report = Fabric::Rxm
+                    .job("leave", PES, RAILS, Layout::V7)
+                    .env("NVSHMEM_LIBFABRIC_COUNTERS", pattern(directory))
+                    .run()?;
+                report.check().map_err(|failed| failed.to_string())?;
+                for pe in 0..PES {
+                    let proxy = &read(directory, pe)?["lanes"][0];
+                    let writes = with(proxy, (pe as usize + 1) % PES as usize, "writes");
+                    if writes != Some(1) {
+                        return Err(format!("PE {pe} wrote once: {proxy}").into());
+                    }
+                }
+                Ok(())
+            })
+        }),
         trial("counters_that_cannot_be_written".to_owned(), Some(Fabric::Rxm), || {
             let report = Fabric::Rxm
                 .job("atomics", 2, RAILS, Layout::V7)
@@ -30,25 +47,47 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 fn both_ends() -> Result<(), Failed> {
-    let name = format!("nvshmem-counters-{}", std::process::id());
+    in_directory("both-ends", run_and_compare)
+}
+
+/// Runs in a fresh directory.
+fn in_directory(name: &str, run: impl FnOnce(&Path) -> Result<(), Failed>) -> Result<(), Failed> {
+    let name = format!("nvshmem-counters-{name}-{}", std::process::id());
     let directory = std::env::temp_dir().join(name);
     std::fs::create_dir_all(&directory)?;
-    let checked = run_and_compare(&directory);
+    let checked = run(&directory);
     std::fs::remove_dir_all(&directory)?;
     checked
+}
+
+/// Where PEs are to write.
+fn pattern(directory: &Path) -> String {
+    directory.join("pe-%p.json").to_string_lossy().into_owned()
+}
+
+fn read(directory: &Path, pe: u32) -> Result<Value, Failed> {
+    let text = std::fs::read_to_string(directory.join(format!("pe-{pe}.json")))?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+/// Writes once, and ends with the transport as it is.
+pub(crate) fn leave(job: &mut Job) -> Result<(), BoxError> {
+    let host = job.init()?;
+    let (target, source) = (host.alloc(64, 64)?, host.alloc(64, 64)?);
+    host.proxy().put((job.pe() + 1) % job.n_pes(), target, source, 64)?;
+    host.barrier()?;
+    // Its proxy thread goes on, as NVSHMEM's does until the process is gone.
+    std::mem::forget(host);
+    Ok(())
 }
 
 fn run_and_compare(directory: &Path) -> Result<(), Failed> {
     let report = Fabric::Rxm
         .job("atomics", PES, RAILS, Layout::V7)
-        .env("NVSHMEM_LIBFABRIC_COUNTERS", directory.join("pe-%p.json").to_string_lossy())
+        .env("NVSHMEM_LIBFABRIC_COUNTERS", pattern(directory))
         .run()?;
     report.check().map_err(|failed| failed.to_string())?;
-    let read = |pe: u32| -> Result<Value, Failed> {
-        let text = std::fs::read_to_string(directory.join(format!("pe-{pe}.json")))?;
-        Ok(serde_json::from_str(&text)?)
-    };
-    let all = (0..PES).map(read).collect::<Result<Vec<Value>, Failed>>()?;
+    let all = (0..PES).map(|pe| read(directory, pe)).collect::<Result<Vec<Value>, Failed>>()?;
     for (at, one) in all.iter().enumerate() {
         let proxy = &one["lanes"][0];
         let expected = (Some(at as u64), "tcp;ofi_rxm", "proxy", usize::from(RAILS));

@@ -38,6 +38,7 @@ fn main() -> ExitCode {
         ("atomics", atomics::scenario),
         ("entry", entry::scenario),
         ("bad_requests", bad_input::requests),
+        ("leave", counters::leave),
         ("connect", peers::connect),
         ("wait_for_ever", peers::wait_for_the_dead),
     ];

@@ -1,0 +1,47 @@
+//! The exit of a process that does not finalize its transport: its counters are told all the same.
+//!
+//! PyTorch ends so. Only the host's proxy thread may look at its lane, and until the process is gone it takes turns. So
+//! an exit handler asks for the counters, and waits until that thread has told them.
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long an exit waits for a thread that may take no more turns.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// Jobs whose counters are to go to a file, and have not been told.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+static ASKED: AtomicBool = AtomicBool::new(false);
+
+/// Has the exit of this process wait for one more job's counters.
+pub(super) fn wait_for_one() {
+    static REGISTERED: Once = Once::new();
+    OPEN.fetch_add(1, Ordering::Relaxed);
+    REGISTERED.call_once(|| {
+        // SAFETY: the handler is in this library, which is never unloaded (build.rs links it with `nodelete`). Where
+        // there is no room for another handler, counters go untold.
+        let _ = unsafe { libc::atexit(ask) };
+    });
+}
+
+/// One job's counters have been told.
+pub(super) fn one_is_told() {
+    // Its file is written before the process may end.
+    OPEN.fetch_sub(1, Ordering::Release);
+}
+
+/// Whether the process is ending, and waits for counters.
+#[inline(always)]
+pub(crate) fn is_asked() -> bool {
+    ASKED.load(Ordering::Relaxed)
+}
+
+/// Runs in any thread, whose thread-local values may be gone.
+extern "C" fn ask() {
+    ASKED.store(true, Ordering::Relaxed);
+    let until = Instant::now() + PATIENCE;
+    while OPEN.load(Ordering::Acquire) > 0 && Instant::now() < until {
+        std::thread::yield_now();
+    }
+}
