@@ -49,6 +49,7 @@ mod launcher;
 mod memory;
 mod pe;
 mod settings;
+mod socket;
 mod wire;
 
 pub use error::{BoxError, Error, Result, Status};

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,6 +70,9 @@ pub struct JobSettings {
     /// Put in front of single PEs' commands instead of [`JobSettings::prefix`], such as
     /// `ip netns exec NAME`.
     pub prefix_of_pe: BTreeMap<u32, Vec<OsString>>,
+    /// The address at which PEs of other hosts reach the launcher. Their commands' prefix starts them there. Default:
+    /// all PEs are on this host, and the socket has a path.
+    pub listens_at: Option<IpAddr>,
     /// Networks that single PEs are in, instead of the launcher's. PEs and launcher talk over a socket
     /// that has a path, not an address, so any network does.
     pub network_of_pe: BTreeMap<u32, Arc<Namespace>>,
@@ -106,6 +110,7 @@ impl JobSettings {
             params: BTreeMap::new(),
             prefix: Vec::new(),
             prefix_of_pe: BTreeMap::new(),
+            listens_at: None,
             network_of_pe: BTreeMap::new(),
             forward_output: false,
             inherits_settings: false,
@@ -182,6 +187,14 @@ impl JobSettings {
     /// Puts one PE into a network of its own.
     pub fn network_of_pe(mut self, pe: u32, network: Arc<Namespace>) -> Self {
         self.network_of_pe.insert(pe, network);
+        self
+    }
+
+    /// Puts one PE on another host, by a command that starts there what is behind it, with its environment. It reaches the
+    /// launcher at the address.
+    pub fn elsewhere(mut self, pe: u32, command: Vec<OsString>, listens_at: IpAddr) -> Self {
+        self.prefix_of_pe.insert(pe, command);
+        self.listens_at = Some(listens_at);
         self
     }
 

@@ -1,4 +1,4 @@
-//! Messages between a PE and the launcher, over a Unix stream socket.
+//! Messages between a PE and the launcher, over a stream socket.
 //!
 //! A frame is the length of what follows (u32, little endian) and a message in JSON.
 

@@ -6,7 +6,6 @@
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -17,6 +16,7 @@ use crate::launcher::coordinator::Coordinator;
 use crate::launcher::leftovers::Leftovers;
 use crate::launcher::report::{JobReport, Outcome, PeReport, Stream};
 use crate::settings::{JobSettings, is_setting};
+use crate::socket::{Connection, Listener};
 use crate::wire::{Frames, FromPe, ToPe, encode};
 
 /// Longest wait for something to read. Ends of processes are noticed at this rate where no pipe
@@ -59,10 +59,9 @@ impl JobSettings {
     ) -> Result<JobReport, LaunchError> {
         self.check().map_err(|text| failed("settings", io::Error::other(text)))?;
         let dir = JobDir::create().map_err(|e| failed("directory for the job's socket", e))?;
-        let socket = dir.0.join("s");
-        let listener = UnixListener::bind(&socket)
-            .map_err(|e| failed(&format!("socket {}", socket.display()), e))?;
-        listener.set_nonblocking(true).map_err(|e| failed("the job's socket", e))?;
+        let path = dir.0.join("s");
+        let (listener, socket) = Listener::bind(&path, self.listens_at)
+            .map_err(|e| failed(&format!("the job's socket in {}", dir.0.display()), e))?;
         let program = std::env::current_exe().map_err(|e| failed("own executable", e))?;
 
         let mut launcher = Launcher {
@@ -80,7 +79,7 @@ impl JobSettings {
             kill_at: None,
         };
         for pe in 0..self.n_pes {
-            launcher.start(pe, &program, &socket.to_string_lossy());
+            launcher.start(pe, &program, &socket);
         }
         launcher.serve();
         Ok(launcher.into_report())
@@ -118,7 +117,7 @@ struct Launcher<'a> {
     /// Where the socket's name is, until every PE has connected: what is removed early does not
     /// stay when the launcher is killed.
     dir: Option<JobDir>,
-    listener: UnixListener,
+    listener: Listener,
     /// Connections that have not said which PE they are.
     strangers: Vec<Link>,
     coordinator: Coordinator,
@@ -233,10 +232,8 @@ impl Launcher<'_> {
     }
 
     fn accept(&mut self) {
-        while let Ok((stream, _)) = self.listener.accept() {
-            if stream.set_nonblocking(true).is_ok() {
-                self.strangers.push(Link::new(stream));
-            }
+        while let Ok(stream) = self.listener.accept() {
+            self.strangers.push(Link::new(stream));
         }
         let mut at = 0;
         while at < self.strangers.len() {
@@ -428,14 +425,14 @@ impl Launcher<'_> {
 
 /// The launcher's end of a PE's socket.
 struct Link {
-    stream: UnixStream,
+    stream: Connection,
     frames: Frames,
     outbox: Vec<u8>,
     open: bool,
 }
 
 impl Link {
-    fn new(stream: UnixStream) -> Link {
+    fn new(stream: Connection) -> Link {
         Link { stream, frames: Frames::default(), outbox: Vec::new(), open: true }
     }
 

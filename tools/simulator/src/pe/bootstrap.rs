@@ -6,7 +6,6 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
@@ -14,6 +13,7 @@ use std::time::{Duration, Instant};
 use nvshmem_abi::{BOOTSTRAP_VERSION, c};
 
 use crate::error::{Error, Result};
+use crate::socket::Connection;
 use crate::wire::{Collective, Frames, FromPe, ToPe, encode};
 
 /// A wait looks at this rate whether the proxy thread has failed meanwhile.
@@ -58,7 +58,7 @@ struct Shared {
 
 #[derive(Debug)]
 struct Link {
-    stream: UnixStream,
+    stream: Connection,
     frames: Frames,
 }
 
@@ -82,9 +82,7 @@ impl Bootstrap {
         deadline: Duration,
     ) -> Result<Bootstrap> {
         let fail = |e: std::io::Error| Error::Bootstrap(format!("launcher's socket {socket}: {e}"));
-        let mut stream = UnixStream::connect(socket).map_err(fail)?;
-        stream.set_read_timeout(Some(SLICE)).map_err(fail)?;
-        stream.set_write_timeout(Some(deadline)).map_err(fail)?;
+        let mut stream = Connection::to(socket, SLICE, deadline).map_err(fail)?;
         stream.write_all(&encode(&FromPe::Hello(pe))).map_err(fail)?;
         let shared = Box::new(Shared {
             pe,

@@ -6,6 +6,7 @@ mod device;
 mod laboratory;
 mod traffic;
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -44,6 +45,13 @@ fn main() {
         trial("a plugin that is right, 4 PEs, a heap that grows", || {
             right(job("traffic", 4).heap_grows())
         }),
+        trial(
+            "a plugin that is right, with a PE that is started in another way and comes by an address",
+            || {
+                let start = vec!["/usr/bin/env".into()];
+                right(job("traffic", 3).elsewhere(1, start, Ipv4Addr::LOCALHOST.into()))
+            },
+        ),
         trial("reads behind a value", || {
             ends(with("reads behind a value"), &Outcome::Signal(libc::SIGSEGV))
         }),
