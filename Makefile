@@ -165,6 +165,10 @@ rail-lab: deps plugins ## Several hosts with several rails on this machine, as M
 efa-lab: deps ## The plugin over libfabric's efa provider, on EFA NICs that are not there, as a table
 	NVSHMEM_TEST_LIBFABRIC2=$${NVSHMEM_TEST_LIBFABRIC2-$$(scripts/libfabric2.sh)} scripts/efa-lab.sh
 
+.PHONY: cxi-lab
+cxi-lab: deps ## The plugin on a persona of cxi, which keeps cxi's rules over tcp, as a table
+	NVSHMEM_TEST_LIBFABRIC2=$${NVSHMEM_TEST_LIBFABRIC2-$$(scripts/libfabric2.sh)} scripts/cxi-lab.sh
+
 .PHONY: libfabric2
 libfabric2: ## Fetch a libfabric 2.x to test against and print its path
 	@scripts/libfabric2.sh

@@ -1,6 +1,7 @@
 //! Owners of libfabric objects, and the engine's ports over them.
 //!
 //! ```text
+//! environment what providers read when libfabric starts
 //! open        both lanes on the devices found; report, progress_probe, atomic_support: what they are worth
 //! memory      registration with all rails            data_path   posting and polling: the engine's port
 //! discovery   what providers offer, and what is taken
@@ -38,6 +39,7 @@
 mod atomic_support;
 mod data_path;
 mod discovery;
+mod environment;
 mod error;
 mod memory;
 mod objects;

@@ -9,6 +9,7 @@ mod bad_input;
 mod bursts;
 mod consistency;
 mod counters;
+mod cxi;
 mod efa;
 mod entry;
 mod fabric;
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
     trials.extend(staged::trials());
     trials.extend(consistency::trials());
     trials.extend(counters::trials());
+    trials.extend(cxi::trials());
     trials.extend(efa::trials());
     libtest_mimic::run(&arguments, trials).exit_code()
 }

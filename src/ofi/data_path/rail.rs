@@ -11,7 +11,7 @@ use crate::ofi::discovery::message_order::MessageOrder;
 use crate::ofi::discovery::remote_data::RemoteData;
 use crate::ofi::objects::contexts::Contexts;
 use crate::ofi::objects::domain::{Domain, Keys};
-use crate::ofi::objects::endpoint::Endpoint;
+use crate::ofi::objects::endpoint::{ENABLE, Endpoint};
 use crate::ofi::objects::fabric::Fabrics;
 use crate::ofi::objects::memory_region::{Region, Way};
 use crate::settings::Settings;
@@ -100,7 +100,9 @@ impl Rail {
         };
         let message_buffers = MessageBuffers::new(SENDS, receives);
         let completions = limits.depth as usize + SENDS + receives + QUEUE_MARGIN;
-        let endpoint = Endpoint::open(&domain, completions, peers)?;
+        let completions = completions.max(*device.profile.completions);
+        let endpoint = Endpoint::open(&domain, completions, peers)
+            .map_err(|error| with_help(error, *device.profile.enabling_refused))?;
         let bound_to = domain.binds_regions().then_some(&endpoint);
         let register = |(addr, len): (usize, usize)| {
             let needed = domain.needs_desc() && len > 0;
@@ -191,6 +193,14 @@ impl Rail {
     pub(crate) fn messages_desc(&self) -> Desc {
         self.messages.as_ref().map_or(Desc(0), Region::desc)
     }
+}
+
+/// The error, with what probably helps if the provider has refused to enable an endpoint.
+fn with_help(mut error: PortError, help: &str) -> PortError {
+    if error.call == ENABLE && !help.is_empty() {
+        error.text = format!("{} ({help})", error.text);
+    }
+    error
 }
 
 /// The least of what the provider offers, what the user allows (0: anything) and our own bound.

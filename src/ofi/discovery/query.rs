@@ -31,11 +31,16 @@ impl Step {
     /// provider locks on every call.
     pub(crate) fn ladder(settings: &Settings, profile: &'static Profile) -> Vec<Self> {
         let mut steps = Vec::new();
+        // With FI_THREAD_DOMAIN we serialise registration as well.
+        let first = match settings.threading {
+            Threading::Completion if !*profile.registers_beside => Threading::Safe,
+            asked => asked,
+        };
         if settings.progress == Progress::Auto && !*profile.avoids_auto {
-            steps.push(Self { progress: Progress::Auto, threading: settings.threading });
+            steps.push(Self { progress: Progress::Auto, threading: first });
         }
         for threading in [Threading::Completion, Threading::Domain, Threading::Safe] {
-            if threading as u8 >= settings.threading as u8 {
+            if threading as u8 >= first as u8 {
                 steps.push(Self { progress: Progress::Manual, threading });
             }
         }
@@ -120,7 +125,10 @@ pub(crate) fn query(
     let mut entry = list;
     while !entry.is_null() {
         // SAFETY: an entry of the live list.
-        if let Some(info) = unsafe { Info::copy(library, entry) } {
+        if let Some(mut info) = unsafe { Info::copy(library, entry) } {
+            if *profile.order_of_writes_costs {
+                info.free_writes();
+            }
             if info.provider() == profile.name
                 && fabric.is_none_or(|name| name == info.fabric_name())
             {
@@ -242,6 +250,16 @@ mod tests {
             steps(Provider::TcpRxm, Progress::Auto, Threading::Safe),
             ["progress MANUAL, threading SAFE"],
             "ofi_rxm's thread is not asked for"
+        );
+        assert_eq!(
+            steps(Provider::Cxi, Progress::Manual, Threading::Completion),
+            ["progress MANUAL, threading SAFE"],
+            "its endpoints have no lock else"
+        );
+        assert_eq!(
+            steps(Provider::Cxi, Progress::Manual, Threading::Domain),
+            ["progress MANUAL, threading DOMAIN", "progress MANUAL, threading SAFE"],
+            "the lock is ours then"
         );
     }
 

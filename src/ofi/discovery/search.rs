@@ -10,6 +10,7 @@ use crate::ofi::discovery::device::Device;
 use crate::ofi::discovery::interface::{Interface, is_local};
 use crate::ofi::discovery::query::{Demand, Reaching, Step, query, wants_atomics};
 use crate::ofi::discovery::selection::{Listed, Source, describe, select};
+use crate::ofi::environment;
 use crate::ofi::error::{OfiError, Refusal};
 use crate::ofi::objects::info::Info;
 use crate::ofi::provider::{Fact, Profile, candidates};
@@ -51,6 +52,7 @@ impl Discovery {
         kinds: MemoryKinds,
     ) -> Result<Self, OfiError> {
         let library = Library::load(&settings.library)?;
+        environment::prepare(library, settings, kinds);
         let mut refusals = Vec::new();
         for &profile in candidates(settings.provider) {
             match examine(library, profile, settings, single_host, kinds, &mut refusals)? {

@@ -25,6 +25,9 @@ use crate::ofi::objects::cuda_calls::CudaCalls;
 use crate::ofi::objects::domain::Domain;
 use crate::ofi::objects::fabric::{close, opened};
 
+/// The call that an endpoint's resources are made in.
+pub(crate) const ENABLE: &str = "fi_enable";
+
 /// Owner of a `fid_ep`, enabled, and of the objects bound to it.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
@@ -399,7 +402,7 @@ fn open_enabled(
             if domain.info().reaches_devices() {
                 cuda_calls = CudaCalls::forbid(library, raw);
             }
-            check(library, "fi_enable", fi_enable(raw))?;
+            check(library, ENABLE, fi_enable(raw))?;
         }
         Ok(cuda_calls)
     };

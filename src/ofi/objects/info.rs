@@ -5,12 +5,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr::NonNull;
 
 use libfabric_sys::{
-    FI_ADDR_STR, FI_ATOMIC, FI_BUS_PCI, FI_HMEM, FI_ORDER_SAW, FI_TYPE_MR_MODE, FI_TYPE_PROGRESS,
-    FI_TYPE_THREADING, Library, Version, fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info,
-    fi_progress, fi_rx_attr, fi_threading, fi_tx_attr,
+    FI_ADDR_STR, FI_ATOMIC, FI_BUS_PCI, FI_HMEM, FI_ORDER_RMA_WAW, FI_ORDER_SAW, FI_ORDER_WAW,
+    FI_TYPE_MR_MODE, FI_TYPE_PROGRESS, FI_TYPE_THREADING, Library, Version, fi_domain_attr,
+    fi_ep_attr, fi_fabric_attr, fi_info, fi_progress, fi_rx_attr, fi_threading, fi_tx_attr,
 };
 
-/// An owned copy of one `fi_info`, never changed after it was made.
+/// An owned copy of one `fi_info`, not changed any more when it is shared.
 #[derive(Debug)]
 pub(crate) struct Info {
     library: &'static Library,
@@ -40,6 +40,17 @@ impl Info {
                 && !raw.domain_attr.is_null()
                 && !raw.fabric_attr.is_null();
             complete.then_some(info)
+        }
+    }
+
+    /// Has endpoints opened without an order of writes among themselves.
+    pub(crate) fn free_writes(&mut self) {
+        const ORDERED: u64 = FI_ORDER_WAW | FI_ORDER_RMA_WAW;
+        // SAFETY: owned, live and not shared yet; the attributes exist by construction.
+        unsafe {
+            let raw = self.raw.as_mut();
+            (*raw.tx_attr).msg_order &= !ORDERED;
+            (*raw.rx_attr).msg_order &= !ORDERED;
         }
     }
 

@@ -109,9 +109,9 @@ impl Region {
                 flags = FI_MR_DMABUF;
             }
         }
-        attr.access = FI_READ | FI_WRITE | FI_SEND | FI_RECV | FI_REMOTE_READ;
+        attr.access = FI_READ | FI_WRITE | FI_SEND | FI_RECV;
         if access == Access::LocalAndRemote {
-            attr.access |= FI_REMOTE_WRITE;
+            attr.access |= FI_REMOTE_READ | FI_REMOTE_WRITE;
         }
         attr.requested_key = domain.next_key()?;
 

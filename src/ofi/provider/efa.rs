@@ -24,6 +24,11 @@ pub(super) const EFA: Profile = Profile {
         "libfabric 2.5: prov/efa/src/efa_user_info.c",
     ),
     progress_thread: Fact::manual(None, "it has no progress thread", "fi_efa(7)"),
+    registers_beside: Fact::code(
+        true,
+        "registration is the kernel's, and its endpoint keeps its lock",
+        "libfabric 2.6: prov/efa/src/efa_mr.c, prov/efa/src/efa_domain.c",
+    ),
     messages_follow_writes: Fact::code(
         false,
         "efa delivers writes in any order",

@@ -12,11 +12,13 @@ mod profile;
 mod rxm;
 mod shm;
 mod tcp;
+mod variable;
 mod verbs;
 
 pub(crate) use fact::Fact;
 pub use profile::Striping;
 pub(crate) use profile::{Nic, Profile, Reopening};
+pub(crate) use variable::{Variable, Wanted};
 
 use crate::settings::Provider;
 
@@ -45,11 +47,24 @@ mod tests {
 
     /// The profiles, each once, with the facts in which they differ from the cautious one.
     const DIFFER: [(Provider, &[&str]); 6] = [
-        (Provider::Efa, &["nic", "fabrics", "data_takes_receives", "device_memory", "dma_bufs"]),
+        (
+            Provider::Efa,
+            &[
+                "nic",
+                "fabrics",
+                "data_takes_receives",
+                "registers_beside",
+                "device_memory",
+                "dma_bufs",
+            ],
+        ),
         (
             Provider::Cxi,
             &[
                 "nic",
+                "environment",
+                "order_of_writes_costs",
+                "completions",
                 "hardware_atomics",
                 "batches",
                 "device_memory",
@@ -63,7 +78,10 @@ mod tests {
             &[
                 "by_address",
                 "nic",
+                "environment",
+                "enabling_refused",
                 "progress_thread",
+                "registers_beside",
                 "avoids_auto",
                 "device_memory",
                 "dma_bufs",
@@ -75,6 +93,7 @@ mod tests {
             &[
                 "interfaces",
                 "by_address",
+                "registers_beside",
                 "messages_follow_writes",
                 "remote_data",
                 "random_keys",
@@ -88,6 +107,7 @@ mod tests {
                 "interfaces",
                 "by_address",
                 "progress_thread",
+                "registers_beside",
                 "avoids_auto",
                 "messages_follow_writes",
                 "remote_data",
@@ -101,6 +121,7 @@ mod tests {
             &[
                 "one_host",
                 "separate_rails",
+                "registers_beside",
                 "remote_data",
                 "atomics_always_fetch",
                 "random_keys",

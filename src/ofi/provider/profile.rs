@@ -3,6 +3,7 @@
 use libfabric_sys::Version;
 
 use super::fact::{Fact, Source};
+use super::variable::Variable;
 
 facts! {
     /// Every interface of the host is a device, also those that lead nowhere useful.
@@ -20,11 +21,22 @@ facts! {
     /// Where remote data takes a receive, it may say so (`FI_RX_CQ_DATA`). It gets none from us, so this costs nothing.
     data_takes_receives: bool = false, "nothing of it is known to wait for this to be offered";
 
+    /// What it reads from the environment, and ought to find there.
+    environment: &'static [Variable] = &[], "nothing of it is known to want another environment than it gets";
+    /// What probably helps when it refuses to enable an endpoint. Nothing known: empty.
+    enabling_refused: &'static str = "", "nobody has seen it refuse";
+
     /// The libfabric from which on a thread of its own moves data when `FI_PROGRESS_AUTO` is the answer. The
     /// answer alone proves nothing, and a probe has to confirm even this.
     progress_thread: Option<Version> = None, "whether it has a progress thread has not been examined";
+    /// With `FI_THREAD_COMPLETION`, memory may be registered by one thread while another polls.
+    registers_beside: bool = false, "whether memory may be registered while another thread polls has not been examined";
     /// `FI_PROGRESS_AUTO` does harm, and is not asked for.
     avoids_auto: bool = false, "it is asked for, and a probe finds out what the answer is worth";
+    /// It orders writes among themselves unless the endpoint is opened without, and that costs. The engine needs no such order.
+    order_of_writes_costs: bool = false, "nothing of it is known to go faster without an order of writes";
+    /// Least entries of a completion queue, where more than what a rail has under way go through it.
+    completions: usize = 0, "a queue has room for what a rail has under way";
     /// A message is received after the data of the writes before it, when `FI_ORDER_SAW` is promised too.
     messages_follow_writes: bool = false, "the order of this provider has not been examined";
     /// A write may tell its target, by remote data, that its own data is there, and the target's completion

@@ -4,6 +4,7 @@ use libfabric_sys::Version;
 
 use super::fact::Fact;
 use super::profile::Reopening;
+use super::variable::{Variable, Wanted};
 
 pub(super) const PROGRESS_THREAD: Fact<Option<Version>> = Fact::code(
     Some(Version::new(2, 2)),
@@ -25,4 +26,32 @@ pub(super) const REOPENING: Fact<Reopening> = Fact::seen(
     Reopening::Never,
     "ofi_rxm crashes when an endpoint is closed that has operations under way",
     "the rail laboratory with libfabric 2.5.1, about one close in ten",
+);
+
+pub(super) const UNIVERSE: Variable = Variable::new(
+    "FI_UNIVERSE_SIZE",
+    Fact::code(
+        Wanted::Connections,
+        "ofi_rxm makes its completion queue for so many connections, 1024 unless told, and a queue that is too small \
+         overruns; soft RoCE has room for 127",
+        "libfabric 1.17 to 2.6: prov/rxm/src/rxm_ep.c (rxm_ep_msg_cq_open)",
+    ),
+);
+
+/// Messages of ours are of 256 bytes at most, and longer ones go by rendezvous.
+pub(super) const BUFFERS: Variable = Variable::new(
+    "FI_OFI_RXM_BUFFER_SIZE",
+    Fact::code(
+        Wanted::Text("1024"),
+        "each connection has 128 buffers of this size to receive into, 16 KiB unless told: 2 MiB a peer and rail",
+        "libfabric 1.17 to 2.6: prov/rxm/src/rxm_cq.c (rxm_prepost_recv), prov/rxm/src/rxm_init.c",
+    ),
+);
+
+/// What libverbs says is EINVAL for a queue with more entries than the device has.
+pub(super) const ENABLING_REFUSED: Fact<&str> = Fact::seen(
+    "ofi_rxm wants a completion queue with 256 entries for each of FI_UNIVERSE_SIZE connections, and the device may have \
+     fewer (ibv_devinfo -v: max_cqe): a lower FI_UNIVERSE_SIZE helps; or the limit of locked memory (ulimit -l) is too low",
+    "soft RoCE, whose queues have 32767 entries, answers EINVAL",
+    "soft RoCE in a guest, libfabric 1.17 and 2.5.1",
 );

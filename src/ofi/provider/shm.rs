@@ -13,6 +13,11 @@ pub(super) const SHM: Profile = Profile {
         "tests/ofi, libfabric 2.5.1",
     ),
     progress_thread: Fact::manual(None, "it has no progress thread", "fi_shm(7)"),
+    registers_beside: Fact::seen(
+        true,
+        "heaps grow while the proxy thread polls",
+        "tests/plugin, libfabric 1.17 and 2.5.1",
+    ),
     messages_follow_writes: Fact::code(
         false,
         "shm may copy data beside its queue of messages",

@@ -13,6 +13,11 @@ const FOLLOW: Fact<bool> = Fact::seen(
     "one connection carries both, and FI_ORDER_SAW is promised",
     "tests/ofi/messages.rs, libfabric 1.17 and 2.5.1",
 );
+const REGISTERS_BESIDE: Fact<bool> = Fact::seen(
+    true,
+    "heaps grow while the proxy thread polls",
+    "tests/plugin, libfabric 1.17 and 2.5.1",
+);
 const REMOTE_DATA: Fact<bool> = Fact::seen(
     true,
     "the data was seen to be there before what is told of it",
@@ -37,6 +42,7 @@ pub(super) const TCP: Profile = Profile {
         "answers FI_PROGRESS_AUTO but has no progress thread",
         "targets that do not poll, libfabric 2.5.1; 2.6: prov/tcp/src/xnet_progress.c",
     ),
+    registers_beside: REGISTERS_BESIDE,
     messages_follow_writes: FOLLOW,
     remote_data: REMOTE_DATA,
     random_keys: RANDOM_KEYS,
@@ -56,6 +62,7 @@ pub(super) const TCP_RXM: Profile = Profile {
     by_address: BY_ADDRESS,
     progress_thread: rxm::PROGRESS_THREAD,
     avoids_auto: rxm::AVOIDS_AUTO,
+    registers_beside: REGISTERS_BESIDE,
     messages_follow_writes: FOLLOW,
     remote_data: REMOTE_DATA,
     random_keys: RANDOM_KEYS,

@@ -5,6 +5,7 @@ use libfabric_sys::Version;
 use super::fact::Fact;
 use super::profile::{CAUTIOUS, Nic, Profile};
 use super::rxm;
+use super::variable::{Variable, Wanted};
 
 pub(super) const VERBS: Profile = Profile {
     name: "verbs;ofi_rxm",
@@ -18,7 +19,18 @@ pub(super) const VERBS: Profile = Profile {
         "it is an RDMA device of the kernel, and domains are called after it",
         "libfabric 2.6: prov/verbs/src/verbs_info.c",
     ),
+    environment: Fact::code(
+        &[rxm::UNIVERSE, rxm::BUFFERS, SCATTER],
+        "queues and buffers for our jobs, and reads that the NIC alone carries out",
+        "docs/providers.md",
+    ),
+    enabling_refused: rxm::ENABLING_REFUSED,
     progress_thread: rxm::PROGRESS_THREAD,
+    registers_beside: Fact::code(
+        true,
+        "registration is the kernel's, and touches no queue",
+        "libfabric 2.6: prov/verbs/src/verbs_mr.c, prov/rxm/src/rxm_domain.c",
+    ),
     avoids_auto: rxm::AVOIDS_AUTO,
     device_memory: Fact::code(
         true,
@@ -29,3 +41,13 @@ pub(super) const VERBS: Profile = Profile {
     reopening: rxm::REOPENING,
     ..CAUTIOUS
 };
+
+const SCATTER: Variable = Variable::new(
+    "MLX5_SCATTER_TO_CQE",
+    Fact::code(
+        Wanted::Text("0"),
+        "what a small read brings may come in the completion, and libmlx5 then copies it with the CPU, also into memory of a GPU",
+        "rdma-core: providers/mlx5/verbs.c, providers/mlx5/cq.c",
+    ),
+)
+.for_devices();

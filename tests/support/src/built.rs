@@ -40,6 +40,14 @@ pub fn efa_lab_dir() -> PathBuf {
     directory("efa-lab-names", &names)
 }
 
+/// A libfabric whose one provider is a persona of cxi.
+///
+/// # Panics
+/// When it was not built beside this program.
+pub fn cxi_lab() -> PathBuf {
+    directory("cxi-lab-names", &[("libcxi_lab.so", "libcxi_lab.so")]).join("libcxi_lab.so")
+}
+
 /// A directory beside the running program with links to libraries that were built there, each given as
 /// (built, name). It is the same for every run of a build, so that nothing piles up.
 ///

@@ -1,0 +1,52 @@
+//! A variable of the environment that a provider reads, and the value that is right for us.
+
+use libfabric_sys::Version;
+
+use super::fact::Fact;
+
+/// What is set for a provider before it is asked for anything, unless the user has set it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Variable {
+    pub(crate) name: &'static str,
+    pub(crate) value: Fact<Wanted>,
+    /// It matters for memory of devices alone.
+    pub(crate) for_devices: bool,
+    /// The libfabric that has it first, and the first that needs it no more.
+    pub(crate) libfabric: (Option<Version>, Option<Version>),
+}
+
+/// The value that is wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wanted {
+    /// Always this one.
+    Text(&'static str),
+    /// How many endpoints one of ours is connected with, as far as it is known, and no more than soft RoCE has room for.
+    Connections,
+}
+
+impl Variable {
+    pub(super) const fn new(name: &'static str, value: Fact<Wanted>) -> Self {
+        Self { name, value, for_devices: false, libfabric: (None, None) }
+    }
+
+    pub(super) const fn for_devices(mut self) -> Self {
+        self.for_devices = true;
+        self
+    }
+
+    pub(super) const fn since(mut self, version: Version) -> Self {
+        self.libfabric.0 = Some(version);
+        self
+    }
+
+    pub(super) const fn before(mut self, version: Version) -> Self {
+        self.libfabric.1 = Some(version);
+        self
+    }
+
+    /// Whether a libfabric of this version reads it, and needs it.
+    pub(crate) fn is_of(&self, library: Version) -> bool {
+        let (since, before) = self.libfabric;
+        since.is_none_or(|since| library >= since) && before.is_none_or(|before| library < before)
+    }
+}

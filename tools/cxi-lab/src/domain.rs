@@ -1,0 +1,128 @@
+//! Fabric, domain and completion queue.
+
+use std::ffi::{c_int, c_void};
+
+use libfabric_sys::{
+    FI_ENOMEM, FI_ENOSYS, FI_THREAD_SAFE, fi_cq_attr, fi_cq_err_entry, fi_fabric_attr, fi_info,
+    fi_ops_cq, fi_ops_domain, fi_ops_fabric, fi_ops_mr, fid_cq, fid_domain, fid_fabric,
+};
+
+use crate::hook::{Hook, State};
+use crate::info::{back, text, with_real_fabric};
+use crate::persona::Persona;
+use crate::{endpoint, memory_region};
+
+/// The real library frees an info.
+pub(crate) struct Real(pub(crate) *mut fi_info);
+
+impl Real {
+    /// The real info behind one of cxi's.
+    ///
+    /// # Safety
+    /// An info of the persona.
+    pub(crate) unsafe fn of(info: *const fi_info) -> Option<Self> {
+        // SAFETY: by contract.
+        let real = unsafe { back(info) };
+        (!real.is_null()).then_some(Self(real))
+    }
+}
+
+impl Drop for Real {
+    fn drop(&mut self) {
+        // SAFETY: from `back`, freed once.
+        unsafe { Persona::get().library.freeinfo(self.0) };
+    }
+}
+
+/// # Safety
+/// As `fi_fabric(3)` says.
+pub(crate) unsafe fn open_fabric(
+    attr: *mut fi_fabric_attr,
+    fabric: *mut *mut fid_fabric,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: by contract. The state is that of no domain: the table's functions do not look at it.
+    unsafe {
+        let code =
+            with_real_fabric(attr, |real| Persona::get().library.fabric(real, fabric, context));
+        if code == 0 {
+            let nobody = State::new(String::new(), false, false);
+            Hook::<fi_ops_fabric>::put(&mut (**fabric).ops, nobody, |table| {
+                table.domain = Some(open_domain);
+            });
+        }
+        code
+    }
+}
+
+unsafe extern "C" fn open_domain(
+    fabric: *mut fid_fabric,
+    info: *mut fi_info,
+    domain: *mut *mut fid_domain,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: called as `fi_domain(3)` says, with an info of the persona.
+    unsafe {
+        let Some(real) = Real::of(info) else { return -(FI_ENOMEM as c_int) };
+        let Some(open) = Hook::of((*fabric).ops).inner.domain else { return -(FI_ENOSYS as c_int) };
+        let code = open(fabric, real.0, domain, context);
+        if code == 0 {
+            let attr = &*(*info).domain_attr;
+            let nic = text(attr.name).to_string_lossy().into_owned();
+            let devices = (*info).caps & libfabric_sys::FI_HMEM != 0;
+            let state = State::new(nic, attr.threading != FI_THREAD_SAFE, devices);
+            Hook::<fi_ops_domain>::put(&mut (**domain).ops, state, |table| {
+                table.endpoint = Some(endpoint::open);
+                table.cq_open = Some(open_queue);
+            });
+            Hook::<fi_ops_mr>::put(&mut (**domain).mr, state, |table| {
+                table.regattr = Some(memory_region::register);
+            });
+        }
+        code
+    }
+}
+
+unsafe extern "C" fn open_queue(
+    domain: *mut fid_domain,
+    attr: *mut fi_cq_attr,
+    queue: *mut *mut fid_cq,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: called as `fi_cq(3)` says.
+    unsafe {
+        let hook = Hook::of((*domain).ops);
+        let Some(open) = hook.inner.cq_open else { return -(FI_ENOSYS as c_int) };
+        let code = open(domain, attr, queue, context);
+        if code == 0 {
+            eprintln!("cxi-lab: {}: a queue of {} completions", hook.domain.nic, (*attr).size);
+            Hook::<fi_ops_cq>::put(&mut (**queue).ops, hook.domain, |table| {
+                table.read = Some(read);
+                table.readerr = Some(read_error);
+            });
+        }
+        code
+    }
+}
+
+unsafe extern "C" fn read(queue: *mut fid_cq, entries: *mut c_void, count: usize) -> isize {
+    // SAFETY: called as `fi_cq(3)` says.
+    unsafe {
+        let hook = Hook::of((*queue).ops);
+        let _inside = hook.domain.enter("fi_cq_read");
+        hook.inner.read.map_or(-(FI_ENOSYS as isize), |read| read(queue, entries, count))
+    }
+}
+
+unsafe extern "C" fn read_error(
+    queue: *mut fid_cq,
+    entry: *mut fi_cq_err_entry,
+    flags: u64,
+) -> isize {
+    // SAFETY: called as `fi_cq(3)` says.
+    unsafe {
+        let hook = Hook::of((*queue).ops);
+        let _inside = hook.domain.enter("fi_cq_readerr");
+        hook.inner.readerr.map_or(-(FI_ENOSYS as isize), |read| read(queue, entry, flags))
+    }
+}

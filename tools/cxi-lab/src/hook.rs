@@ -1,0 +1,100 @@
+//! Tables of operations in place of an object's own, with the state that they work on.
+
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+
+use crate::persona::broken;
+
+/// A table, and what it stands for. The table is first, so the object's pointer to it leads here.
+#[repr(C)]
+pub(crate) struct Hook<T: 'static> {
+    table: T,
+    /// The object's own.
+    pub(crate) inner: &'static T,
+    pub(crate) domain: &'static State,
+}
+
+impl<T: Copy> Hook<T> {
+    /// Puts a table in place of an object's own: the same, with changes.
+    ///
+    /// # Safety
+    /// The place has a table, as long as the type at least, which lives as long as the process.
+    pub(crate) unsafe fn put(
+        place: &mut *mut T,
+        domain: &'static State,
+        change: impl FnOnce(&mut T),
+    ) {
+        // SAFETY: by contract.
+        let inner = unsafe { &**place };
+        let mut hook = Box::new(Self { table: *inner, inner, domain });
+        change(&mut hook.table);
+        *place = (&raw mut Box::leak(hook).table).cast();
+    }
+
+    /// What stands behind a table.
+    ///
+    /// # Safety
+    /// [`Hook::put`] has put it there.
+    pub(crate) unsafe fn of(table: *mut T) -> &'static Self {
+        // SAFETY: by contract it is the first field of a hook, which is never freed.
+        unsafe { &*table.cast::<Self>() }
+    }
+}
+
+/// A domain with its endpoint, as far as rules depend on it.
+#[derive(Debug)]
+pub(crate) struct State {
+    /// The NIC's name.
+    pub(crate) nic: String,
+    /// Opened with a level of threading that leaves locks to the caller.
+    pub(crate) unlocked: bool,
+    /// Opened for memory of devices.
+    pub(crate) devices: bool,
+    /// The endpoint is enabled.
+    pub(crate) enabled: AtomicBool,
+    /// Regions that are bound to it.
+    pub(crate) bound: AtomicUsize,
+    /// The thread that is in, or zero.
+    inside: AtomicI32,
+}
+
+impl State {
+    pub(crate) fn new(nic: String, unlocked: bool, devices: bool) -> &'static Self {
+        Box::leak(Box::new(Self {
+            nic,
+            unlocked,
+            devices,
+            enabled: AtomicBool::new(false),
+            bound: AtomicUsize::new(0),
+            inside: AtomicI32::new(0),
+        }))
+    }
+
+    /// Marks the endpoint as entered, by a call; or ends the process when another thread is in it.
+    pub(crate) fn enter(&self, call: &str) -> Inside<'_> {
+        if !self.unlocked {
+            return Inside(None);
+        }
+        // SAFETY: it takes no argument.
+        let me = unsafe { libc::gettid() };
+        match self.inside.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => Inside(Some(self)),
+            // The library itself calls one operation from within another.
+            Err(other) if other == me => Inside(None),
+            Err(other) => broken(&format!(
+                "thread {me} is in {call} of {} while thread {other} is in the endpoint, which has no lock",
+                self.nic
+            )),
+        }
+    }
+}
+
+/// A thread's stay in an endpoint.
+pub(crate) struct Inside<'a>(Option<&'a State>);
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        if let Some(state) = self.0 {
+            state.inside.store(0, Ordering::Release);
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! The persona: what the environment says, the real library, and how a broken rule ends.
+
+use std::collections::BTreeMap;
+use std::ffi::{CString, c_char, c_int};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::{env, process};
+
+use libfabric_sys::{Library, Version};
+
+/// What there is one of in a process.
+#[derive(Debug)]
+pub(crate) struct Persona {
+    pub(crate) library: &'static Library,
+    pub(crate) version: Version,
+    pub(crate) nics: u8,
+}
+
+impl Persona {
+    pub(crate) fn get() -> &'static Self {
+        static PERSONA: OnceLock<Persona> = OnceLock::new();
+        PERSONA.get_or_init(|| {
+            let path = env::var("CXI_LAB_LIBFABRIC");
+            let path = path.unwrap_or_else(|_| libfabric_sys::DEFAULT_LIBRARY.to_owned());
+            let library = Library::load(&path).unwrap_or_else(|error| refuse(&error.to_string()));
+            let text = env::var("CXI_LAB_VERSION").unwrap_or_else(|_| String::from("2.6"));
+            let parts: Vec<u16> = text.split('.').filter_map(|part| part.parse().ok()).collect();
+            let [major, minor] = parts[..] else {
+                refuse(&format!("CXI_LAB_VERSION is `{text}`; expected: a version such as 2.6"))
+            };
+            let nics = env::var("CXI_LAB_NICS").ok().and_then(|text| text.parse().ok());
+            Self { library, version: Version::new(major, minor), nics: nics.unwrap_or(2) }
+        })
+    }
+
+    /// Whether small writes from memory of devices are CUDA's copies, as the environment is when the provider starts.
+    pub(crate) fn copies_by_cuda(&self) -> bool {
+        static COPIES: OnceLock<bool> = OnceLock::new();
+        *COPIES.get_or_init(|| {
+            let is = |name: &str, value: &str| env::var(name).is_ok_and(|found| found == value);
+            let told =
+                is("FI_CXI_DISABLE_NON_INJECT_RMA_IDC", "1") && self.version >= Version::new(2, 3);
+            !(told || is("FI_CXI_OPTIMIZED_MRS", "0"))
+        })
+    }
+}
+
+/// A lab that is not as somebody meant it proves nothing.
+fn refuse(what: &str) -> ! {
+    eprintln!("cxi-lab: {what}");
+    process::abort()
+}
+
+/// Ends the process, as a rule is broken.
+pub(crate) fn broken(rule: &str) -> ! {
+    eprintln!("cxi-lab: broken: {rule}");
+    process::abort()
+}
+
+/// The real library's text for an error code, which lives as long as the process.
+pub(crate) fn error_text(code: c_int) -> *const c_char {
+    static TEXTS: Mutex<BTreeMap<c_int, CString>> = Mutex::new(BTreeMap::new());
+    let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let text = || CString::new(Persona::get().library.strerror(code)).unwrap_or_default();
+    texts.entry(code).or_insert_with(text).as_ptr()
+}
