@@ -50,6 +50,8 @@ pub(crate) struct Shape {
     pub(crate) bounce: (usize, u16, u16),
     /// Whether, and when, a rail that fails is done without.
     pub(crate) health: Option<RailHealth>,
+    /// When waits are given up, if not as is usual here.
+    pub(crate) deadline: Option<Duration>,
     /// Rails, a bit for each, that do not lead from a PE to every other one; see [`Shape::leads`].
     pub(crate) lonely: u32,
 }
@@ -97,6 +99,7 @@ impl Default for Shape {
             by_fabric: 0,
             bounce: (1024, 2, 2),
             health: None,
+            deadline: None,
             lonely: 0,
         }
     }
@@ -110,6 +113,21 @@ pub(crate) struct Member {
     /// Local memory that is not part of the heap.
     pub(crate) scratch: usize,
     pub(crate) scratch_handle: HandleBytes,
+}
+
+/// Bytes before and behind each memory of a member that nobody may write to, and what they are.
+const CANARY: usize = 4096;
+const SONG: u8 = 0xc5;
+
+impl Member {
+    /// That nobody has written around its memory.
+    pub(crate) fn check_canaries(&self, fabric: &FakeFabric, len: usize) {
+        let me = self.lane.me();
+        for at in [self.base, self.scratch].into_iter().flat_map(|base| [base - CANARY, base + len])
+        {
+            assert_eq!(fabric.load(me, at, CANARY), [SONG; CANARY], "canary: at {at:#x} of {me}");
+        }
+    }
 }
 
 pub(crate) struct Job {
@@ -207,7 +225,11 @@ impl Job {
                         (true, false) => Reach::Staged,
                         (true, true) => Reach::Fabric,
                     };
-                    fabric.alloc_reached(me, shape.heap, reach)
+                    let at = fabric.alloc_reached(me, shape.heap + 2 * CANARY, reach);
+                    for canary in [at, at + CANARY + shape.heap] {
+                        fabric.store(me, canary, &[SONG; CANARY]);
+                    }
+                    at + CANARY
                 };
                 let (base, scratch) = (alloc(0), alloc(1));
                 let config = LaneConfig {
@@ -216,7 +238,11 @@ impl Job {
                     kind: LaneKind::Proxy,
                     paths: shape.paths(pe),
                     regions: regions.index(),
-                    watchdog: if shape.health.is_some() { patient() } else { watchdog() },
+                    watchdog: match (shape.deadline, &shape.health) {
+                        (Some(deadline), _) => Watchdog::new(None, Some(deadline)),
+                        (None, Some(_)) => patient(),
+                        (None, None) => watchdog(),
+                    },
                     signals: shape.signals,
                     counted: shape.counted,
                     spread: shape.spread,

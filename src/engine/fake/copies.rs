@@ -2,7 +2,7 @@
 
 use super::FakeFabric;
 use super::memory::change;
-use super::script::Event;
+use super::script::{Event, PortCall};
 use super::world::{World, fault};
 use crate::engine::atomic::Atomic;
 use crate::engine::ids::{Pe, RailId};
@@ -64,10 +64,7 @@ impl CopyPort for FakeCopies {
         if !world.has_room() {
             return Ok(Posted::Again);
         }
-        if world.refuse_copies > 0 {
-            world.refuse_copies -= 1;
-            return Err(fault("starting a copy", 719, "refused by the script"));
-        }
+        world.call(PortCall::Copy)?;
         world.start_copy(self.pe, *copy, tag);
         Ok(Posted::Yes)
     }

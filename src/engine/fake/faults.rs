@@ -1,6 +1,7 @@
 //! Faults of the fake fabric: links that are down, rails that fail and are opened again.
 
 use super::mail::Mail;
+use super::script::PortCall;
 use super::world::{Done, World, fault};
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::{Failure, PortError};
@@ -44,6 +45,7 @@ impl World {
         if self.refuses_resets {
             return Err(fault("reset", 5, "refused by the script"));
         }
+        self.call(PortCall::Reset)?;
         self.resets += 1;
         self.done[lane][rail.index()].clear();
         for at in 0..self.flights.len() {

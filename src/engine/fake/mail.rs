@@ -89,6 +89,10 @@ impl World {
         self.inboxes.entry((to, rail)).or_default().push_back(mail);
     }
 
+    pub(super) fn deliver_control(&mut self, to: Pe, rail: RailId, bytes: Vec<u8>) {
+        self.controls.entry((to, rail)).or_default().push_back(bytes);
+    }
+
     fn duplicates(&mut self) -> bool {
         if self.duplicate_next > 0 {
             self.duplicate_next -= 1;
@@ -101,8 +105,7 @@ impl World {
     pub(super) fn move_letter(&mut self, at: usize) {
         let letter = self.letters.swap_remove(at);
         if let Mail::Control(bytes) = &letter.mail {
-            let control = self.controls.entry((letter.to, letter.remote_rail)).or_default();
-            control.push_back(bytes.clone());
+            self.deliver_control(letter.to, letter.remote_rail, bytes.clone());
             if self.duplicates() {
                 let due = self.now + self.delay(letter.rail);
                 self.letters.push(Letter { due, sent: None, ..letter });

@@ -22,7 +22,7 @@ pub use copies::FakeCopies;
 use mail::Mail;
 pub use port::FakePort;
 pub use registration::{FakeMemory, FakeRegion};
-pub use script::{Call, Delivery, Event, Script};
+pub use script::{Call, Delivery, Event, PortCall, Script};
 use world::World;
 
 use crate::engine::ids::{Pe, RailId};
@@ -101,7 +101,7 @@ impl FakeFabric {
 
     /// The next `count` copies are refused when they are started.
     pub fn refuse_copies(&self, count: u32) {
-        self.lock().refuse_copies = count;
+        self.fail_calls(PortCall::Copy, 0, count);
     }
 
     /// From now on a rail of every PE carries so many bytes per microsecond. It had a rate before.
@@ -117,6 +117,11 @@ impl FakeFabric {
     /// Puts a message into a PE's inbox that no lane has sent.
     pub fn forge_message(&self, to: Pe, rail: RailId, bytes: &[u8]) {
         self.lock().deliver(to, rail, Mail::Message(bytes.to_vec()));
+    }
+
+    /// The same, for the control endpoint.
+    pub fn forge_control(&self, to: Pe, rail: RailId, bytes: &[u8]) {
+        self.lock().deliver_control(to, rail, bytes.to_vec());
     }
 
     /// From now on nothing sent to or read from the PE is delivered, until [`FakeFabric::resume`].
@@ -248,7 +253,14 @@ impl FakeFabric {
 
     /// The next `count` segments delivered complete with an error instead, and move nothing.
     pub fn fail_next(&self, count: u32) {
-        self.lock().fail_next = count;
+        self.fail_calls(PortCall::Deliver, 0, count);
+    }
+
+    /// After `after` calls of this kind, of any PE, the next `count` fail.
+    pub fn fail_calls(&self, call: PortCall, after: u32, count: u32) {
+        if count > 0 {
+            self.lock().failing_calls.push((call, after, count));
+        }
     }
 
     /// The next `count` completions are never reported.

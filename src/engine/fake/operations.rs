@@ -2,7 +2,7 @@
 
 use super::mail::{Letter, Mail};
 use super::memory::change;
-use super::script::{Delivery, Event};
+use super::script::{Delivery, Event, PortCall};
 use super::world::{Done, World, fault};
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::fabric_atomic::FabricAtomic;
@@ -200,10 +200,7 @@ impl World {
         if is_read && flight.orphan {
             return Err(fault("delivery", 104, "the rail that reads is closed"));
         }
-        if self.fail_next > 0 {
-            self.fail_next -= 1;
-            return Err(fault("delivery", 5, "failed by the script"));
-        }
+        self.call(PortCall::Deliver)?;
         let (direction, local, len, remote, key) = match flight.work {
             Work::Transfer(Transfer { direction, local, len, remote, key }, _) => {
                 (direction, local, len, remote, key)

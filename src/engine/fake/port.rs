@@ -6,14 +6,14 @@ use super::FakeFabric;
 use super::mail::Mail;
 use super::memory::{HOST, change};
 use super::operations::{Target, Work};
-use super::script::{Call, Event};
+use super::script::{Call, Event, PortCall};
 use super::world::{Done, fault};
 use crate::engine::atomic::Atomic;
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::fabric_atomic::FabricAtomic;
 use crate::engine::port::{
-    Clock, Completions, DataPath, Direction, Incoming, Local, LocalMemory, Messaging, Operation,
-    POLL_BATCH, PeerAddr, Polled, PortError, Posted, RailControl, RailLimits, Transfer,
+    Clock, Completions, DataPath, Direction, Failure, Incoming, Local, LocalMemory, Messaging,
+    Operation, POLL_BATCH, PeerAddr, Polled, PortError, Posted, RailControl, RailLimits, Transfer,
 };
 use crate::engine::wire::message::{MAX_MESSAGE, Packet};
 
@@ -85,6 +85,7 @@ impl FakePort {
                 return Err(fault("post", 22, "the descriptor does not cover the local memory"));
             }
         }
+        world.call(PortCall::Post)?;
         world.trace(Call::Post(self.pe, rail));
         world.post(self.lane, self.pe, rail, target(to), token, Work::Transfer(*transfer, data));
         in_flight.insert(token);
@@ -107,6 +108,7 @@ impl FakePort {
         let in_flight = &mut self.tokens[rail.index()];
         let depth = self.limits[rail.index()].depth as usize;
         assert!(in_flight.len() < depth, "{rail} is over its depth");
+        world.call(PortCall::Post)?;
         world.trace(Call::Post(self.pe, rail));
         world.post(self.lane, self.pe, rail, target(to), token, Work::Atomic(*atomic));
         in_flight.insert(token);
@@ -173,6 +175,9 @@ impl DataPath for FakePort {
         world.trace(Call::Poll(self.pe, rail));
         let now = world.now;
         self.leaving[rail.index()].retain(|left| *left > now);
+        if let Err(error) = world.call(PortCall::Poll) {
+            return Polled::Failed(Failure { token: None, is_message: false, error });
+        }
         let in_flight = &mut self.tokens[rail.index()];
         let mut count = 0;
         while count < POLL_BATCH {
@@ -217,6 +222,7 @@ impl Messaging for FakePort {
         if world.refused_messages.contains(&(self.pe, rail)) {
             return Err(fault("fi_send", 5, "refused by the script"));
         }
+        world.call(PortCall::Send)?;
         world.trace(Call::Post(self.pe, rail));
         let left = world.send((self.lane, self.pe, rail), target(to), token, bytes, ordered);
         self.leaving[rail.index()].push_back(left);
@@ -259,6 +265,7 @@ impl RailControl for FakePort {
         if !world.has_room() {
             return Ok(Posted::Again);
         }
+        world.call(PortCall::SendControl)?;
         world.trace(Call::Control(self.pe, rail, target(to).pe));
         world.send_control(self.pe, rail, target(to), bytes);
         Ok(Posted::Yes)
@@ -282,6 +289,7 @@ impl RailControl for FakePort {
         if self.fabric.lock().refuses_addresses {
             return Err(fault("insert", 12, "refused by the script"));
         }
+        self.fabric.lock().call(PortCall::Insert)?;
         match address.try_into() {
             Ok(bytes) => Ok(PeerAddr(u64::from_le_bytes(bytes))),
             Err(_) => Err(fault("insert", 22, "no address of this fabric")),
@@ -296,6 +304,7 @@ impl LocalMemory for FakePort {
         if addr % width != 0 || !world.memory.has_memory(self.pe, addr, width) {
             return Err(fault("apply", 14, "no such word"));
         }
+        world.call(PortCall::Apply)?;
         let old = change(world.memory.cpu_bytes_mut(self.pe, addr, width), atomic);
         world.events.push(Event::Applied { pe: self.pe, addr });
         Ok(old)
@@ -306,6 +315,7 @@ impl LocalMemory for FakePort {
         if !world.memory.has_memory(self.pe, addr, into.len()) {
             return Err(fault("load", 14, "no such memory"));
         }
+        world.call(PortCall::Load)?;
         into.copy_from_slice(world.memory.cpu_bytes_mut(self.pe, addr, into.len()));
         Ok(())
     }
@@ -315,6 +325,7 @@ impl LocalMemory for FakePort {
         if !world.memory.has_memory(self.pe, addr, bytes.len()) {
             return Err(fault("store", 14, "no such memory"));
         }
+        world.call(PortCall::Store)?;
         world.memory.cpu_bytes_mut(self.pe, addr, bytes.len()).copy_from_slice(bytes);
         world.events.push(Event::Applied { pe: self.pe, addr });
         Ok(())

@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use super::FakeFabric;
 use super::copies::FakeCopies;
 use super::memory::HOST;
+use super::script::PortCall;
 use super::world::fault;
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::port::copies::{Bounce, Reach, Stager};
@@ -61,6 +62,7 @@ impl MemoryPort for FakeMemory {
         if !world.memory.has_memory(self.pe, addr, len) {
             return Err(fault("register", 14, "memory that does not exist"));
         }
+        world.call(PortCall::Register)?;
         let reach = world.memory.reach(self.pe, addr, len).unwrap_or(Reach::Direct);
         if reach == Reach::Staged {
             let owner = FakeRegion { fabric: self.fabric.clone(), keys: Vec::new() };

@@ -87,6 +87,53 @@ pub enum Event {
     },
 }
 
+/// A call of a port, or what comes of one, that can be made to fail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PortCall {
+    /// An operation is posted.
+    Post,
+    /// A message is sent.
+    Send,
+    /// A message is sent to a control endpoint.
+    SendControl,
+    /// A rail is polled; it has failed as a whole.
+    Poll,
+    /// A rail is opened again.
+    Reset,
+    /// The address of a rail that was opened again is taken in.
+    Insert,
+    /// Bytes of the own memory are loaded.
+    Load,
+    /// The same are stored.
+    Store,
+    /// A word of the own memory changes.
+    Apply,
+    /// Memory is registered.
+    Register,
+    /// A copy to or from memory that the fabric does not reach is started.
+    Copy,
+    /// An operation is delivered: it completes with an error, and has moved nothing.
+    Deliver,
+}
+
+impl PortCall {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::Post,
+        Self::Send,
+        Self::SendControl,
+        Self::Poll,
+        Self::Reset,
+        Self::Insert,
+        Self::Load,
+        Self::Store,
+        Self::Apply,
+        Self::Register,
+        Self::Copy,
+        Self::Deliver,
+    ];
+}
+
 /// What a lane has asked of its port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Call {

@@ -6,7 +6,7 @@ use super::copies::Moving;
 use super::mail::{Letter, Mail};
 use super::memory::Memory;
 use super::operations::Flight;
-use super::script::{Call, Event, Script};
+use super::script::{Call, Event, PortCall, Script};
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::copies::Copied;
 use crate::engine::port::{Failure, PortError};
@@ -32,7 +32,8 @@ pub(super) struct World {
     /// Messages that are delivered and fail all the same: how many still, and those that have not been reported.
     pub(super) fail_delivered: u32,
     pub(super) failing: Vec<(usize, RailId, Token)>,
-    pub(super) fail_next: u32,
+    /// Calls that fail: how many of the kind go well before them, and how many fail.
+    pub(super) failing_calls: Vec<(PortCall, u32, u32)>,
     pub(super) lose_next: u32,
     pub(super) lose_next_data: u32,
     pub(super) holds_data: bool,
@@ -56,7 +57,6 @@ pub(super) struct World {
     pub(super) calls: Option<Vec<Call>>,
     /// Copies that still go well, and how many fail after them.
     pub(super) fail_copies: (u32, u32),
-    pub(super) refuse_copies: u32,
     /// How often words were stored together, and whether that fails.
     pub(super) settled: u32,
     pub(super) fail_settling: bool,
@@ -120,6 +120,26 @@ impl World {
             }
         }
         !self.unreachable.contains(&to) && self.has_room()
+    }
+
+    /// A call is made, which fails if a test has said so.
+    pub(super) fn call(&mut self, call: PortCall) -> Result<(), PortError> {
+        let planned = self.failing_calls.iter_mut().find(|(other, ..)| *other == call);
+        let Some((_, after, count)) = planned else { return Ok(()) };
+        if *after > 0 {
+            *after -= 1;
+            return Ok(());
+        }
+        *count -= 1;
+        if *count == 0 {
+            let at = self.failing_calls.iter().position(|(other, ..)| *other == call);
+            at.map(|at| self.failing_calls.remove(at));
+        }
+        Err(match call {
+            PortCall::Copy => fault("starting a copy", 719, "refused by the script"),
+            PortCall::Deliver => fault("delivery", 5, "failed by the script"),
+            _ => fault("a call of the port", 5, "failed by the script"),
+        })
     }
 
     /// Whether a lane is its PE's proxy lane, which is opened first.

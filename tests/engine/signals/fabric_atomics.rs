@@ -48,6 +48,7 @@ fn every_operation_does_what_it_says() {
                 }
             }
         }
+        let own = job.members[0].base + 4096;
         let place = |number: usize| number / (2 * AtomicOp::ALL.len()) * 8;
         let (fabric, _) = race(job, seed, |me, member, targets| {
             if me == 1 {
@@ -67,7 +68,6 @@ fn every_operation_does_what_it_says() {
         let word = |pe: u32, addr: usize| {
             u64::from_le_bytes(fabric.load(Pe(pe), addr, 8).try_into().unwrap())
         };
-        let own = (1usize << 36) + 4096;
         for (number, (atomic, before, after)) in plan.iter().enumerate() {
             let (value, flag) = (word(0, own + number * 16), word(0, own + number * 16 + 8));
             if atomic.op.fetches() {

@@ -83,30 +83,49 @@ pub(crate) fn race(
     seed: u64,
     program: impl Fn(u32, &mut Member, &Targets) -> Result<(), EngineError> + Sync,
 ) -> (FakeFabric, Vec<Member>) {
+    let turn = |member: &mut Member| {
+        member.lane.progress().unwrap();
+    };
+    let program = |pe: u32, member: &mut Member, targets: &Targets| {
+        program(pe, member, targets).unwrap();
+    };
+    let (fabric, members) = race_with(job, seed, program, turn);
+    (fabric, members.into_iter().map(|(member, ())| member).collect())
+}
+
+/// As [`race`], with programs that tell something, and another turn for those that are over.
+pub(crate) fn race_with<R: Send>(
+    job: Job,
+    seed: u64,
+    program: impl Fn(u32, &mut Member, &Targets) -> R + Sync,
+    turn: impl Fn(&mut Member) + Sync,
+) -> (FakeFabric, Vec<(Member, R)>) {
     let targets = Targets::of(&job);
-    let fabric = job.fabric.clone();
+    let (fabric, heap) = (job.fabric.clone(), job.heap);
     let left = std::sync::atomic::AtomicUsize::new(job.members.len());
     let runners = job.members.into_iter().enumerate().map(|(pe, mut member)| {
-        let (targets, fabric, left, program) = (&targets, &fabric, &left, &program);
+        let (targets, fabric, left) = (&targets, &fabric, &left);
+        let (program, turn) = (&program, &turn);
         let run = move || {
             // Also when it panics, or the others would wait for it for ever.
             let over = Over(left);
-            program(pe as u32, &mut member, targets).unwrap();
+            let told = program(pe as u32, &mut member, targets);
             drop(over);
             while left.load(std::sync::atomic::Ordering::SeqCst) > 0 {
-                member.lane.progress().unwrap();
+                turn(&mut member);
                 fabric.step();
             }
-            member
+            (member, told)
         };
-        Box::new(run) as Box<dyn FnOnce() -> Member + Send + '_>
+        Box::new(run) as Box<dyn FnOnce() -> (Member, R) + Send + '_>
     });
     let runners = runners.collect();
     let members = fabric.race(seed, runners).into_iter().map(|result| match result {
         Ok(member) => member,
         Err(panic) => std::panic::resume_unwind(panic),
     });
-    let members = members.collect();
+    let members: Vec<(Member, R)> = members.collect();
+    members.iter().for_each(|(member, _)| member.check_canaries(&fabric, heap));
     (fabric, members)
 }
 
@@ -135,6 +154,7 @@ pub(crate) fn random_shape(random: &mut Random) -> Shape {
         spread: random_spread(random),
         // Looking after rails that do not fail changes nothing.
         health: (random.below(2) == 0).then_some(super::health::HEALTH),
+        deadline: None,
     }
 }
 
