@@ -96,6 +96,10 @@ PART ?= engine
 mutants: ## Count which small changes of a part the tests notice (PART=engine|abi|channel|ofi COUNT=number SEED=1)
 	scripts/mutants.sh $(PART) $(COUNT) $(SEED)
 
+.PHONY: fuzz
+fuzz: ## Arbitrary bytes for what reads bytes of others, by libFuzzer (COUNT=executions of each ONLY="targets")
+	scripts/fuzz.sh $(or $(COUNT),1000000) $(ONLY)
+
 MINUTES ?= 30
 .PHONY: soak
 soak: deps ## Random and faulty traffic with fresh seeds, for MINUTES (30)

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use super::address::PciAddress;
+use super::text::numa_node;
 
 /// What traffic between two devices crosses. Nearer is less.
 ///
@@ -124,7 +125,7 @@ impl Topology {
             .filter_map(name)
             .skip_while(|part| !part.starts_with("pci"))
             .collect();
-        Some(Place { way, numa_node: numa_node(&directory) })
+        Some(Place { way, numa_node: node_of(&directory) })
     }
 
     fn directory(&self, device: PciAddress) -> Option<PathBuf> {
@@ -133,7 +134,6 @@ impl Topology {
     }
 }
 
-/// The node that the kernel names; it writes -1 for none.
-fn numa_node(directory: &Path) -> Option<u32> {
-    fs::read_to_string(directory.join("numa_node")).ok()?.trim().parse().ok()
+fn node_of(directory: &Path) -> Option<u32> {
+    numa_node(&fs::read_to_string(directory.join("numa_node")).ok()?)
 }

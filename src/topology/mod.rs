@@ -12,8 +12,10 @@ mod address;
 mod choice;
 mod distance;
 mod plan;
+mod text;
 
 pub use address::{BadAddress, PciAddress};
 pub use choice::{Choice, choose};
 pub use distance::{Distance, Topology};
 pub use plan::{Decided, Known, Plan};
+pub use text::{cpus, numa_node};

@@ -12,13 +12,13 @@ use hmac::{Hmac, Mac as _};
 use sha2::Sha256;
 
 /// The first bytes of every greeting, with the protocol's version at the end.
-pub(super) const MAGIC: [u8; 8] = *b"nvlfboo\x02";
+pub const MAGIC: [u8; 8] = *b"nvlfboo\x02";
 
 /// Bytes of a greeting: the magic, the PE, the number of PEs, the nonce.
-pub(super) const GREETING: usize = 32;
+pub const GREETING: usize = 32;
 
 /// Bytes of a proof.
-pub(super) const PROOF: usize = 32;
+pub const PROOF: usize = 32;
 
 /// Longest frame that is believed. Addresses and handles of all PEs are far below.
 const LONGEST: u32 = 1 << 30;
@@ -28,21 +28,21 @@ const AHEAD: usize = 1 << 16;
 
 /// What a PE says first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Greeting {
-    pub(super) me: u32,
-    pub(super) n_pes: u32,
+pub struct Greeting {
+    pub me: u32,
+    pub n_pes: u32,
     /// Drawn for this connection, so that no proof is good for another.
-    pub(super) nonce: [u8; 16],
+    pub nonce: [u8; 16],
 }
 
 impl Greeting {
-    pub(super) fn new(me: u32, n_pes: u32) -> io::Result<Self> {
+    pub fn new(me: u32, n_pes: u32) -> io::Result<Self> {
         let mut nonce = [0; 16];
         getrandom::fill(&mut nonce).map_err(io::Error::from)?;
         Ok(Self { me, n_pes, nonce })
     }
 
-    pub(super) fn encode(&self) -> [u8; GREETING] {
+    pub fn encode(&self) -> [u8; GREETING] {
         let mut bytes = [0; GREETING];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&self.me.to_le_bytes());
@@ -52,7 +52,7 @@ impl Greeting {
     }
 
     /// Reads a greeting; the error is what is wrong with it.
-    pub(super) fn decode(bytes: &[u8; GREETING]) -> Result<Self, String> {
+    pub fn decode(bytes: &[u8; GREETING]) -> Result<Self, String> {
         if bytes[..7] != MAGIC[..7] {
             let shown: String =
                 bytes[..8].iter().map(|byte| byte.escape_ascii().to_string()).collect();
@@ -75,11 +75,11 @@ impl Greeting {
 
 /// A connection's two greetings and the number of the job, which only PEs of the job can put together.
 #[derive(Debug)]
-pub(super) struct Meeting {
+pub struct Meeting {
     /// Of PE 0, and of the other PE.
-    pub(super) greetings: [Greeting; 2],
+    pub greetings: [Greeting; 2],
     /// It never crosses the network.
-    pub(super) job: u64,
+    pub job: u64,
 }
 
 impl Meeting {
@@ -95,19 +95,19 @@ impl Meeting {
     }
 
     /// What PE 0, or the other PE, shows.
-    pub(super) fn proof(&self, of_center: bool) -> [u8; PROOF] {
+    pub fn proof(&self, of_center: bool) -> [u8; PROOF] {
         self.code(of_center).finalize().into_bytes().into()
     }
 
     /// Whether what PE 0, or the other PE, has shown is its proof. How long it takes tells nothing.
-    pub(super) fn is_proven(&self, of_center: bool, proof: &[u8; PROOF]) -> bool {
+    pub fn is_proven(&self, of_center: bool, proof: &[u8; PROOF]) -> bool {
         self.code(of_center).verify_slice(proof).is_ok()
     }
 }
 
 /// What a frame is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub enum Kind {
     /// The PE is welcome.
     Welcome = 1,
     /// It is not; the bytes say why.
@@ -124,34 +124,34 @@ impl Kind {
 
 /// A frame that has come.
 #[derive(Debug)]
-pub(super) struct Frame {
-    pub(super) kind: Kind,
+pub struct Frame {
+    pub kind: Kind,
     /// Which collective it belongs to.
-    pub(super) number: u32,
-    pub(super) bytes: Vec<u8>,
+    pub number: u32,
+    pub bytes: Vec<u8>,
 }
 
 /// When something is to be over.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Deadline {
+pub struct Deadline {
     start: Instant,
     end: Instant,
 }
 
 impl Deadline {
-    pub(super) fn within(patience: Duration) -> Self {
+    pub fn within(patience: Duration) -> Self {
         let start = Instant::now();
         Self { start, end: start + patience }
     }
 
     /// What is left of it. None when it is over.
-    pub(super) fn left(&self) -> Option<Duration> {
+    pub fn left(&self) -> Option<Duration> {
         let left = self.end.saturating_duration_since(Instant::now());
         (!left.is_zero()).then_some(left)
     }
 
     /// How long it has lasted.
-    pub(super) fn waited(&self) -> Duration {
+    pub fn waited(&self) -> Duration {
         Duration::from_millis(self.start.elapsed().as_millis() as u64)
     }
 }
@@ -160,14 +160,33 @@ fn timed_out() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "no answer in time")
 }
 
+/// Where frames are read from.
+pub trait Source: Read {
+    /// The next read takes no longer than this.
+    fn wait_at_most(&self, time: Duration) -> io::Result<()>;
+}
+
+impl Source for TcpStream {
+    fn wait_at_most(&self, time: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(time))
+    }
+}
+
+/// Bytes that have come already.
+impl Source for &[u8] {
+    fn wait_at_most(&self, _time: Duration) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Reads all of a buffer before the deadline.
-pub(super) fn read_exact(
-    stream: &mut TcpStream,
+pub fn read_exact(
+    stream: &mut impl Source,
     mut into: &mut [u8],
     deadline: &Deadline,
 ) -> io::Result<()> {
     while !into.is_empty() {
-        stream.set_read_timeout(Some(deadline.left().ok_or_else(timed_out)?))?;
+        stream.wait_at_most(deadline.left().ok_or_else(timed_out)?)?;
         match stream.read(into) {
             Ok(0) => {
                 return Err(io::Error::new(
@@ -188,11 +207,7 @@ pub(super) fn read_exact(
 }
 
 /// Writes all bytes before the deadline.
-pub(super) fn write_all(
-    stream: &mut TcpStream,
-    mut bytes: &[u8],
-    deadline: &Deadline,
-) -> io::Result<()> {
+pub fn write_all(stream: &mut TcpStream, mut bytes: &[u8], deadline: &Deadline) -> io::Result<()> {
     while !bytes.is_empty() {
         stream.set_write_timeout(Some(deadline.left().ok_or_else(timed_out)?))?;
         match stream.write(bytes) {
@@ -208,7 +223,7 @@ pub(super) fn write_all(
 }
 
 /// Sends a frame.
-pub(super) fn send(
+pub fn send(
     stream: &mut TcpStream,
     kind: Kind,
     number: u32,
@@ -226,7 +241,7 @@ pub(super) fn send(
 }
 
 /// Receives a frame.
-pub(super) fn receive(stream: &mut TcpStream, deadline: &Deadline) -> io::Result<Frame> {
+pub fn receive(stream: &mut impl Source, deadline: &Deadline) -> io::Result<Frame> {
     let mut head = [0; 9];
     read_exact(stream, &mut head, deadline)?;
     let [kind, n0, n1, n2, n3, l0, l1, l2, l3] = head;

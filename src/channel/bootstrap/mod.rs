@@ -5,7 +5,8 @@
 
 mod callback;
 mod error;
-mod frame;
+#[doc(hidden)]
+pub mod frame;
 mod star;
 mod tcp;
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use log::info;
 
 use crate::logging;
+use crate::topology::{cpus, numa_node};
 
 /// Most CPUs that a set of glibc's has.
 const MOST: usize = libc::CPU_SETSIZE as usize;
@@ -30,7 +31,7 @@ pub(crate) fn pin_near(pci_path: Option<&Path>) {
 /// The node of a device. None if the system says none, as with one node only.
 fn node_of(pci_path: &Path) -> Option<u32> {
     let nodes = fs::read_to_string("/sys/devices/system/node/online").ok()?;
-    if numbers(&nodes).len() < 2 {
+    if cpus(&nodes, MOST).len() < 2 {
         return None;
     }
     let path = if pci_path.is_absolute() {
@@ -38,27 +39,16 @@ fn node_of(pci_path: &Path) -> Option<u32> {
     } else {
         Path::new("/sys").join(pci_path).join("numa_node")
     };
-    // -1 where it is not known.
-    fs::read_to_string(path).ok()?.trim().parse().ok()
+    numa_node(&fs::read_to_string(path).ok()?)
 }
 
 fn cpus_of(node: u32) -> Option<Vec<usize>> {
     let list = format!("/sys/devices/system/node/node{node}/cpulist");
-    Some(numbers(&fs::read_to_string(list).ok()?)).filter(|cpus| !cpus.is_empty())
+    Some(cpus(&fs::read_to_string(list).ok()?, MOST)).filter(|cpus| !cpus.is_empty())
 }
 
 fn both(one: &[usize], other: &[usize]) -> Vec<usize> {
     one.iter().copied().filter(|cpu| other.contains(cpu)).collect()
-}
-
-/// The numbers of a list as the kernel writes it: `0-3,8`.
-fn numbers(list: &str) -> Vec<usize> {
-    let range = |part: &str| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        Some(first..=last).filter(|range: &std::ops::RangeInclusive<usize>| *range.end() < MOST)
-    };
-    list.trim().split(',').filter_map(range).flatten().collect()
 }
 
 /// The CPUs that this thread may run on.
@@ -85,14 +75,6 @@ fn set_affinity(cpus: &[usize]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lists_are_read_as_the_kernel_writes_them() {
-        assert_eq!(numbers("0-3,8,10-11\n"), [0, 1, 2, 3, 8, 10, 11]);
-        assert_eq!(numbers("0\n"), [0]);
-        assert!(numbers("\n").is_empty() && numbers("x-y").is_empty());
-        assert!(numbers("0-99999999").is_empty(), "more than a set has");
-    }
 
     #[test]
     fn a_thread_can_be_kept_to_the_cpus_it_has() {

@@ -1,0 +1,37 @@
+//! Numbers in the text files of sysfs, as the kernel writes them.
+
+use std::ops::RangeInclusive;
+
+/// The number of a NUMA node. None for -1, which the kernel writes where there is none.
+pub fn numa_node(text: &str) -> Option<u32> {
+    text.trim().parse().ok()
+}
+
+/// The numbers of a list of CPUs or nodes, as in `0-3,8`. A range that is not all below `most` is left out.
+pub fn cpus(list: &str, most: usize) -> Vec<usize> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        Some(first..=last).filter(|range: &RangeInclusive<usize>| *range.end() < most)
+    };
+    list.trim().split(',').filter_map(range).flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_read_as_the_kernel_writes_them() {
+        let numbers = |list| cpus(list, 1024);
+        assert_eq!(numbers("0-3,8,10-11\n"), [0, 1, 2, 3, 8, 10, 11]);
+        assert_eq!(numbers("0\n"), [0]);
+        assert!(numbers("\n").is_empty() && numbers("x-y").is_empty());
+        assert!(numbers("0-1024").is_empty(), "more than a set has");
+    }
+
+    #[test]
+    fn a_device_without_a_node_has_none() {
+        assert_eq!((numa_node("1\n"), numa_node("-1\n"), numa_node("")), (Some(1), None, None));
+    }
+}

@@ -1,0 +1,60 @@
+//! Records that PEs exchange when they connect. An input is the step, the number of PEs, a hello of each, and the
+//! addresses of all.
+
+use nvshmem_transport_libfabric::engine::wire::handle::MAX_RAILS;
+use nvshmem_transport_libfabric::engine::wire::handshake::{
+    Addresses, HELLO_BYTES, Hello, MAX_ADDRESS, RailAddress, Step,
+};
+use nvshmem_transport_libfabric::engine::wire::offer::{Offer, Wish};
+
+use crate::Target;
+
+/// With the addresses of all, that is an input of the longest.
+const MOST_PES: u8 = 3;
+
+pub(crate) const TARGET: Target = Target { name: "handshake", short: 100, run, seeds };
+
+fn run(input: &[u8]) {
+    let [step, n_pes, records @ ..] = input else { return };
+    let step = if step % 2 == 0 { Step::Open } else { Step::Ready };
+    let n_pes = usize::from(1 + n_pes % MOST_PES);
+    let (hellos, addresses) = records.split_at(records.len().min(n_pes * HELLO_BYTES));
+    let Ok(hellos) = Hello::agree(step, hellos) else { return };
+    assert!(hellos.len() <= n_pes);
+    for hello in &hellos {
+        assert!(hello.step == step && hello.failure.is_none());
+        assert!((1..=MAX_RAILS).contains(&hello.rails.into()));
+        // Text that is no text is read as well as can be, and written as it was read.
+        let read = Hello::decode(&hello.encode()).unwrap();
+        assert_eq!(Hello::decode(&read.encode()), Some(read));
+    }
+    let Ok(all) = Addresses::decode_all(&hellos, addresses) else { return };
+    for (addresses, hello) in all.iter().zip(&hellos) {
+        assert_eq!(addresses.0.len(), usize::from(hello.rails));
+        assert!(addresses.0.iter().all(|rail| (1..=MAX_ADDRESS).contains(&rail.address.len())));
+    }
+}
+
+fn seeds() -> Vec<Vec<u8>> {
+    let hello = |step, rails: u8, failure: Option<&str>| Hello {
+        step,
+        provider: String::from("tcp"),
+        rails,
+        remote_data: true,
+        rail_health: true,
+        longest_address: 16,
+        atomics: Offer { wish: Wish::Auto, hardware: false, lacks: Some("FI_ATOMIC".into()) },
+        failure: failure.map(String::from),
+        share: *b"0123456789abcdef",
+    };
+    let rail = RailAddress { fabric: 7, address: vec![0x11; 16] };
+    let good = [hello(Step::Open, 2, None), hello(Step::Open, 1, None)];
+    let addresses =
+        good.iter().flat_map(|of| Addresses(vec![rail.clone(); of.rails.into()]).encode(&good));
+    let all = good.iter().flat_map(|of| of.encode().to_vec()).chain(addresses);
+    vec![
+        [0, 1].into_iter().chain(all).collect(),
+        [&[1, 0], &hello(Step::Ready, 1, Some("no room")).encode()[..]].concat(),
+        [&[1, 0], &hello(Step::Ready, 1, None).encode()[..]].concat(),
+    ]
+}

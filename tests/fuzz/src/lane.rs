@@ -1,0 +1,395 @@
+//! A lane on the scripted fake, with canaries around all memory: arbitrary bytes come in as messages, with the job's cookie
+//! and without, and arbitrary handles are used.
+//!
+//! PE 0 has the lane. PE 1 and 2 have memory and no lane: what they say is what the input says.
+
+use std::time::Duration;
+
+use arbitrary::{Result, Unstructured};
+use nvshmem_transport_libfabric::engine::Watchdog;
+use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
+use nvshmem_transport_libfabric::engine::fake::{FakeFabric, FakeMemory, FakePort, Script};
+use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
+use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, SignalEngine};
+use nvshmem_transport_libfabric::engine::port::copies::Reach;
+use nvshmem_transport_libfabric::engine::port::{Access, Direction, RailLimits};
+use nvshmem_transport_libfabric::engine::rails::balance::Spread;
+use nvshmem_transport_libfabric::engine::rails::paths::{AtomicPath, Path, PathTable, TARGET_RAIL};
+use nvshmem_transport_libfabric::engine::recovery::health::RailHealth;
+use nvshmem_transport_libfabric::engine::request::{
+    AtomicRequest, LocalSide, PutSignalRequest, Request, ResultPlace,
+};
+use nvshmem_transport_libfabric::engine::state::regions::{LaneKind, RegionTable};
+use nvshmem_transport_libfabric::engine::wire::cookie::Cookie;
+use nvshmem_transport_libfabric::engine::wire::handle::{HANDLE_BYTES, HandleBytes};
+use nvshmem_transport_libfabric::engine::wire::message::{MAX_MESSAGE, Message, Packet, VERSION};
+use nvshmem_transport_libfabric::engine::wire::window::Seq;
+
+use crate::Target;
+use crate::messages::bodies;
+
+pub(crate) const PEERS: Target =
+    Target { name: "lane-peers", short: 8, run: peers, seeds: of_peers };
+pub(crate) const STRANGERS: Target =
+    Target { name: "lane-strangers", short: 8, run: strangers, seeds: of_strangers };
+pub(crate) const HANDLES: Target =
+    Target { name: "lane-handles", short: 8, run: handles, seeds: of_handles };
+
+/// Most things that happen in one run.
+const MOST: u64 = 40;
+const PES: u32 = 3;
+const RAILS: u8 = 2;
+/// Bytes of each memory, and of the canary on each side of it.
+const LEN: usize = 1024;
+const CANARY: usize = 64;
+const SONG: u8 = 0xc5;
+const SHARE: [u8; 16] = *b"0123456789abcdef";
+/// The first number of the messages to a peer.
+const FIRST: u32 = u32::MAX - 99;
+
+/// Memory of a PE with a canary on each side.
+#[derive(Clone, Copy)]
+struct Guarded {
+    pe: Pe,
+    /// The first byte between the canaries.
+    base: usize,
+    fill: u8,
+}
+
+impl Guarded {
+    fn new(fabric: &FakeFabric, pe: u32, reach: Reach, fill: u8) -> Self {
+        let pe = Pe(pe);
+        let start = fabric.alloc_reached(pe, LEN + 2 * CANARY, reach);
+        fabric.store(pe, start, &[SONG; LEN + 2 * CANARY]);
+        let base = start + CANARY;
+        fabric.store(pe, base, &[fill; LEN]);
+        Self { pe, base, fill }
+    }
+
+    fn check(self, fabric: &FakeFabric) {
+        for at in [self.base - CANARY, self.base + LEN] {
+            assert_eq!(fabric.load(self.pe, at, CANARY), [SONG; CANARY], "a canary of {}", self.pe);
+        }
+    }
+
+    fn is_untouched(self, fabric: &FakeFabric) -> bool {
+        fabric.load(self.pe, self.base, LEN) == [self.fill; LEN]
+    }
+}
+
+/// A lane among memory.
+struct Bed {
+    fabric: FakeFabric,
+    lane: Lane<FakePort>,
+    /// Keeps what is registered so.
+    _tables: Vec<RegionTable<FakeMemory>>,
+    /// Of PE 0: a heap, staged memory of the heap, local memory, local memory that is staged. Then a heap of each peer, of
+    /// which PE 2's is staged.
+    memory: Vec<Guarded>,
+    handles: Vec<HandleBytes>,
+}
+
+impl Bed {
+    /// As the bits of a byte have it.
+    fn new(how: u8) -> Self {
+        let is = |bit: u8| how >> bit & 1 != 0;
+        let script = Script {
+            again_percent: if is(0) { 20 } else { 0 },
+            delay: (1, 1000),
+            ..Script::default()
+        };
+        let fabric = FakeFabric::new(how.into(), PES, script);
+        let tables: Vec<_> = (0..PES)
+            .map(|pe| RegionTable::new(fabric.memory(Pe(pe), RAILS).with_bounce(256, 2, 2), Pe(pe)))
+            .collect();
+        let rail = RailLimits {
+            max_segment: 1 << 20,
+            depth: 4,
+            needs_desc: is(1),
+            orders_messages: is(2),
+            remote_data: is(3),
+        };
+        let port = fabric.port(Pe(0), vec![rail; RAILS.into()]);
+        let far = |pe, rail| (FakeFabric::address(Pe(pe), RailId(rail)), RailId(rail));
+        let all = || (0..PES).flat_map(|pe| (0..RAILS).map(move |rail| far(pe, rail)));
+        let paths: Vec<_> = all().map(|(to, remote)| Path { to, remote }).collect();
+        let config = LaneConfig {
+            me: Pe(0),
+            cookie: Cookie::of([SHARE]),
+            kind: LaneKind::Proxy,
+            paths: PathTable::new(&paths, RAILS.into()),
+            regions: tables[0].index(),
+            watchdog: Watchdog::new(None, Some(Duration::from_secs(2))),
+            signals: SignalEngine::Auto,
+            counted: if is(3) && !is(4) { 4 } else { 0 },
+            spread: Spread::ROUND_ROBIN,
+            devices: is(5),
+        };
+        let mut lane = Lane::new(port, config);
+        if is(4) {
+            let health = RailHealth {
+                timeout: Duration::from_millis(500),
+                cooling: Some(Duration::from_secs(1)),
+            };
+            lane = lane.with_rail_health(&health, all().map(|(to, _)| to).collect());
+        }
+        if is(6) {
+            let to = |pe| FakeFabric::address(Pe(pe), TARGET_RAIL);
+            let paths = (0..PES).map(|pe| AtomicPath { rail: RailId(0), to: to(pe) });
+            lane = lane.with_fabric_atomics(paths.collect());
+        }
+        let staged = if is(5) { Reach::Staged } else { Reach::Direct };
+        let (both, local) = (Access::LocalAndRemote, Access::Local);
+        let plan = [
+            (0, Reach::Direct, both),
+            (0, staged, both),
+            (0, Reach::Direct, local),
+            (0, staged, local),
+            (1, Reach::Direct, both),
+            (2, staged, both),
+        ];
+        let (mut memory, mut handles) = (Vec::new(), Vec::new());
+        for (number, (pe, reach, access)) in (1..).zip(plan) {
+            let guarded = Guarded::new(&fabric, pe, reach, number);
+            handles.push(tables[pe as usize].register(guarded.base, LEN, access).unwrap());
+            memory.push(guarded);
+        }
+        Self { fabric, lane, _tables: tables, memory, handles }
+    }
+
+    /// Turns the lane until nothing is under way or it was given up. The lane waits for nobody beyond its deadline.
+    fn end(&mut self) {
+        for pe in 0..PES {
+            let mut turns = 0;
+            while matches!(self.lane.is_quiet(Pe(pe)), Ok(false)) {
+                let _ = self.lane.progress();
+                self.fabric.pass_time(20_000_000);
+                turns += 1;
+                assert!(turns < 2000, "40 s, and neither quiet nor an error");
+            }
+        }
+        self.lane.drain_before_close(Duration::from_millis(100));
+        self.memory.iter().for_each(|memory| memory.check(&self.fabric));
+    }
+
+    fn turn(&mut self, turns: u8) {
+        for _ in 0..turns {
+            let _ = self.lane.progress();
+            self.fabric.pass_time(2_000);
+        }
+    }
+
+    /// Starts an operation. Errors are among what is right.
+    fn operate(&mut self, u: &mut Unstructured<'_>, handles: &[HandleBytes]) -> Result<()> {
+        let (what, far, near) = (u.int_in_range(0..=7)?, u.int_in_range(0..=2)?, u.ratio(1, 2)?);
+        // The heap of PE 0, or of a peer.
+        let far = [0, 4, 5][far];
+        let near = if near { 3 } else { 2 };
+        let len = usize::from(u.int_in_range(1..=600u16)?);
+        let at = usize::from(u.int_in_range(0..=LEN as u16 - 8)?) & !7;
+        let local = (self.memory[near].base, Some(&handles[near]));
+        let pe = self.memory[far].pe;
+        let (remote_handle, remote_addr) = (&handles[far], (self.memory[far].base + at) as u64);
+        let put = Request {
+            direction: Direction::Write,
+            pe,
+            remote_handle,
+            remote_addr,
+            local: LocalSide::Memory { addr: local.0, handle: local.1 },
+            len,
+        };
+        let op = |op| AtomicRequest {
+            pe,
+            remote_handle,
+            remote_addr,
+            atomic: Atomic { op, width: Width::Eight, float: false, operand: 1, compare: 0 },
+            result: op.fetches().then_some(ResultPlace { addr: local.0 + 8, flag: Some(7) }),
+        };
+        let lane = &mut self.lane;
+        let _ = match what {
+            0 => lane.start(&put),
+            1 => lane.start(&Request { direction: Direction::Read, ..put }),
+            2 => lane.start(&Request { local: LocalSide::Value(9), len: 1 + len % 8, ..put }),
+            3 => lane.atomic(&op(AtomicOp::Add)),
+            4 => lane.atomic(&op(AtomicOp::FetchAdd)),
+            5 => lane
+                .put_signal(&PutSignalRequest { parts: &[put], signal: op(AtomicOp::SignalAdd) }),
+            6 => lane.atomic(&op(AtomicOp::SignalSet)),
+            _ => lane.fence(pe),
+        };
+        Ok(())
+    }
+
+    /// What may happen to the network.
+    fn befall(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+        let (pe, rail) = (Pe(u.int_in_range(0..=PES - 1)?), RailId(u.int_in_range(0..=RAILS - 1)?));
+        match u.int_in_range(0..=6)? {
+            0 => self.fabric.rail_down(pe, rail),
+            1 => self.fabric.rail_up(pe, rail),
+            2 => self.fabric.fail_next(1),
+            3 => self.fabric.forge_remote_data(Pe(0), rail, u.arbitrary()?),
+            4 => self.fabric.fail_copies(0, 1),
+            5 => self.fabric.duplicate_next_messages(1),
+            _ => self.fabric.pass_time(u64::from(u.arbitrary::<u8>()?) * 10_000_000),
+        }
+        Ok(())
+    }
+}
+
+/// The bytes of a message that a peer may have sent: as the input has them, or with a head that gets further.
+fn message(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
+    let len = u.int_in_range(0..=MAX_MESSAGE as u16 + 4)?;
+    let mut bytes = u.bytes(usize::from(len).min(u.len()))?.to_vec();
+    if u.ratio(1u8, 8u8)? || bytes.len() < 16 {
+        return Ok(bytes);
+    }
+    let small = |u: &mut Unstructured<'_>| u.int_in_range(-2i8..=6);
+    let number = |delta: i8| FIRST.wrapping_add_signed(delta.into()).to_le_bytes();
+    bytes[0] = bytes[0] & 0xf0 | VERSION;
+    bytes[2..4].copy_from_slice(&[u.int_in_range(1..=2)?, 0]);
+    // About rails, and acknowledgements, have no number.
+    let seq = if bytes[0] >> 4 == 0 { [0; 4] } else { number(small(u)?) };
+    bytes[4..8].copy_from_slice(&seq);
+    bytes[8..12].copy_from_slice(&number(small(u)?));
+    bytes[13..16].fill(0);
+    Ok(bytes)
+}
+
+/// Puts a cookie over the head of a message, or takes it off.
+fn cover(bytes: &mut [u8], share: [u8; 16]) {
+    bytes.iter_mut().zip(share).for_each(|(byte, over)| *byte ^= over);
+}
+
+fn peers(input: &[u8]) {
+    let Some((how, rest)) = input.split_first() else { return };
+    let mut bed = Bed::new(*how);
+    let _ = deal_with_peers(&mut bed, &mut Unstructured::new(rest));
+    bed.end();
+}
+
+fn deal_with_peers(bed: &mut Bed, u: &mut Unstructured<'_>) -> Result<()> {
+    let handles = bed.handles.clone();
+    for _ in 0..MOST {
+        if u.is_empty() {
+            break;
+        }
+        match u.int_in_range(0..=9)? {
+            0..=4 => {
+                let rail = RailId(u.int_in_range(0..=RAILS - 1)?);
+                let is_control = u.ratio(1u8, 8u8)?;
+                let mut bytes = message(u)?;
+                cover(&mut bytes, SHARE);
+                match is_control {
+                    true => bed.fabric.forge_control(Pe(0), rail, &bytes),
+                    false => bed.fabric.forge_message(Pe(0), rail, &bytes),
+                }
+            }
+            5 | 6 => bed.operate(u, &handles)?,
+            7 => bed.befall(u)?,
+            _ => bed.turn(u.int_in_range(1..=8)?),
+        }
+    }
+    Ok(())
+}
+
+/// Messages without the job's cookie, also those that would be right with it, are counted, and that is all.
+fn strangers(input: &[u8]) {
+    let Some((how, rest)) = input.split_first() else { return };
+    let mut bed = Bed::new(*how);
+    // What the cookie of others is nobody can learn from what was tried before.
+    let mut random = input.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    let mut other = [0; 16];
+    for byte in &mut other {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        *byte = (random >> 56) as u8;
+    }
+    let mut u = Unstructured::new(rest);
+    let mut sent = 0;
+    while sent < MOST && !u.is_empty() {
+        let Ok(mut bytes) = message(&mut u) else { break };
+        cover(&mut bytes, other);
+        bed.fabric.forge_message(Pe(0), RailId(0), &bytes);
+        bed.fabric.forge_control(Pe(0), RailId(1), &bytes);
+        sent += 1;
+        bed.turn(1);
+    }
+    bed.turn(2);
+    assert_eq!(bed.lane.failure(), None);
+    // One in 2^28 looks like an answer that nobody waits for, and is not counted.
+    let dropped = bed.lane.counters().map(|rail| rail.foreign).sum::<u64>();
+    assert!(dropped + 1 >= sent, "{dropped} of {sent} were dropped");
+    assert!(!bed.lane.has_work() && bed.fabric.in_flight() == 0, "nobody is answered");
+    bed.end();
+    assert!(bed.memory.iter().all(|memory| memory.is_untouched(&bed.fabric)));
+}
+
+/// Handles that were damaged on their way, or that nobody has made.
+fn handles(input: &[u8]) {
+    let Some((how, rest)) = input.split_first() else { return };
+    let mut bed = Bed::new(*how);
+    let mut damage = |u: &mut Unstructured<'_>| -> Result<()> {
+        let mut handles = bed.handles.clone();
+        for _ in 0..MOST {
+            if u.is_empty() {
+                break;
+            }
+            match u.int_in_range(0..=3)? {
+                0 => {
+                    let handle = u.choose_index(handles.len())?;
+                    // Most of a handle is room for keys of rails that are not there.
+                    let at = usize::from(u.int_in_range(0..=63u8)?);
+                    let bytes: [u8; 4] = u.arbitrary()?;
+                    let count = u.int_in_range(1..=4)?;
+                    handles[handle][at..][..count].copy_from_slice(&bytes[..count]);
+                }
+                1 => {
+                    let bytes = u.bytes(u.len().min(HANDLE_BYTES))?;
+                    handles[4][..bytes.len()].copy_from_slice(bytes);
+                }
+                2 => bed.operate(u, &handles)?,
+                _ => bed.turn(1),
+            }
+        }
+        Ok(())
+    };
+    let _ = damage(&mut Unstructured::new(rest));
+    bed.end();
+}
+
+/// Every kind of message after an operation of some kind, which its number may be the answer to.
+fn of_peers() -> Vec<Vec<u8>> {
+    let each = (0u8..).zip(said()).map(|(number, said)| {
+        let begun = [number.wrapping_mul(37), 5, number % 8, 1, 1, 0, 64, 0, 8, 8, 4];
+        [&begun[..], &[0, 0, 1], &said[..], &[8, 7]].concat()
+    });
+    each.collect()
+}
+
+fn of_strangers() -> Vec<Vec<u8>> {
+    said().into_iter().map(|said| [&[0x3f], &said[..]].concat()).collect()
+}
+
+/// Each kind of operation with a handle that has changed in one place.
+fn of_handles() -> Vec<Vec<u8>> {
+    let each = (0u8..32).map(|number| {
+        let change = [0, number % 6, number * 2, 1, 2, 3, 4, number % 4];
+        let operation = [2, number % 8, number % 3, number / 8, 1, 0, 0, 64, 3];
+        [&[number * 8], &change[..], &operation[..]].concat()
+    });
+    each.collect()
+}
+
+/// A message of every kind, as [`message`] takes it from an input.
+fn said() -> Vec<Vec<u8>> {
+    let each = bodies(Seq(FIRST)).into_iter().map(|body| {
+        let mut packet = Packet::EMPTY;
+        let message = Message { from: Pe(1), seq: Seq(FIRST), ack: Seq(FIRST), body };
+        message.encode(Cookie::NONE, &mut packet);
+        let len = packet.bytes().len() as u16;
+        let numbers: &[u8] = if packet.bytes()[0] >> 4 == 0 { &[2] } else { &[2, 2] };
+        [&len.to_be_bytes(), packet.bytes(), &[1, 0], numbers].concat()
+    });
+    each.collect()
+}

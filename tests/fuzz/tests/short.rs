@@ -1,0 +1,69 @@
+//! A moment of fuzzing, with nothing but what every build has: the inputs that are kept, and inputs that these become by
+//! random changes. `make fuzz` looks further.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use nvshmem_fuzz::{LONGEST, TARGETS, Target, hex};
+use test_support::seeds::for_seeds;
+
+/// Random numbers of a seed (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % bound as u64) as usize
+    }
+}
+
+/// Runs a target, and tells of the input it fails with.
+fn run(target: Target, input: &[u8]) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (target.run)(input))) {
+        eprintln!("{} fails with this line in its corpus:\n{}", target.name, hex(input));
+        resume_unwind(panic);
+    }
+}
+
+/// An input with some bytes changed, taken out, put in, or taken from another one.
+fn change(random: &mut Random, input: &mut Vec<u8>, other: &[u8]) {
+    for _ in 0..1 + random.below(4) {
+        let at = random.below(input.len() + 1);
+        match random.below(6) {
+            0 => input.insert(at, random.below(256) as u8),
+            1 => input.truncate(at),
+            2 if at < input.len() => drop(input.remove(at)),
+            3 if !other.is_empty() => {
+                let (first, end) = (random.below(other.len()), 1 + random.below(other.len()));
+                let taken = other.get(first..end.max(first)).unwrap_or_default();
+                input.splice(at..(at + taken.len()).min(input.len()), taken.iter().copied());
+            }
+            4 if at < input.len() => input[at] ^= 1 << random.below(8),
+            _ if at < input.len() => {
+                input[at] = [0, 1, 2, 0x7f, 0x80, 0xff, random.below(256) as u8][random.below(7)];
+            }
+            _ => {}
+        }
+    }
+    input.truncate(LONGEST);
+}
+
+#[test]
+fn every_target_takes_what_is_kept_and_changes_of_it() {
+    for target in TARGETS {
+        let inputs = target.inputs();
+        assert!(!inputs.is_empty(), "{} has something to begin with", target.name);
+        inputs.iter().for_each(|input| run(target, input));
+        for_seeds(target.name, &[], 40, |seed| {
+            let mut random = Random(seed);
+            for _ in 0..target.short {
+                let mut input = inputs[random.below(inputs.len())].clone();
+                let other = &inputs[random.below(inputs.len())];
+                change(&mut random, &mut input, other);
+                run(target, &input);
+            }
+        });
+    }
+}
