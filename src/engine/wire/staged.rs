@@ -258,7 +258,8 @@ impl<'a> Staged<'a> {
             }
             KEYS => {
                 let keys = bytes.get(KEYS_HEAD..).filter(|keys| keys.len() % 8 == 0);
-                let keys = keys.filter(|keys| !keys.is_empty()).ok_or(wrong)?;
+                let fits = |keys: &&[u8]| (1..=KEYS_PER_MESSAGE).contains(&(keys.len() / 8));
+                let keys = keys.filter(fits).ok_or(wrong)?;
                 let (stamp, rails) = halves(get(16));
                 let [way, first, rails, zero] = rails.to_le_bytes();
                 let named = usize::from(first) + keys.len() / 8;
