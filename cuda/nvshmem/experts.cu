@@ -3,9 +3,9 @@
 //
 // Every PE has eight experts and some tokens. The router picks several experts for each token, anywhere in the job.
 // 'dispatch' sends a token to each of them; 'experts' does their work and sends the results back; 'combine' adds these up
-// with the router's weights. Nobody asks anybody for room, and nothing is fenced: where a token goes depends on its sender
-// alone, a put with a signal carries it, and the receiver counts. A PE tells every expert first how many tokens
-// to expect.
+// with the router's weights. Nobody asks anybody for room: where a token goes depends on its sender alone. What goes from one
+// PE to one expert is ended by one signal, behind a fence, which also says how much it was. A signal with each token would
+// cost the proxy thread of the other side a word for each, which is dearer than the token where words are out of its reach.
 #include <cuda_bf16.h>
 
 #include <cmath>
@@ -36,16 +36,15 @@ struct Heap {
     Token *received;         // [expert][PE it comes from][t]
     __nv_bfloat16 *results;  // [expert][PE it goes to][t][kHidden]
     __nv_bfloat16 *returned; // [t][chosen][kHidden]
-    uint64_t *expected;      // [expert][PE]: tokens that come, and one more
-    uint64_t *arrived;       // [expert][PE]: tokens that are here
-    uint64_t *back;          // [PE]: results that are here
+    uint64_t *arrived;       // [expert][PE it comes from]: tokens, and one more, when they are here
+    uint64_t *back;          // [expert of the job]: one more than results, when they are here
 };
 
 // What a PE's router says, and what it counts.
 struct Routes {
     const int16_t *chosen;  // [t][kMostChosen]: experts, counted through all PEs
     const float *weights;   // [t][kMostChosen]
-    int *taken;             // [experts of all PEs]: places given away
+    int *sent;              // [expert of the job]: tokens that went there
     int tokens;
     int per_token;
 };
@@ -73,7 +72,7 @@ __global__ void make_tokens(Heap heap, Routes routes, uint64_t seed) {
     }
 }
 
-// Which of the experts of the job a token was sent to: that of 'expert' among its choices.
+// Which of a token's choices an expert is; one beyond them if it is none.
 __device__ int choice_of(const Token &token, int expert, int per_token) {
     int choice = 0;
     while (choice < per_token && token.chosen[choice] != expert) {
@@ -82,43 +81,31 @@ __device__ int choice_of(const Token &token, int expert, int per_token) {
     return choice;
 }
 
-// Blocks take tokens by turns. Counts first, so that experts know what to wait for.
+// A block for each expert of the job.
 __global__ void dispatch(Heap heap, Routes routes) {
     const int me = nvshmem_my_pe();
     const int n = nvshmem_n_pes();
-    for (int expert = blockIdx.x; expert < n * kExperts; expert += gridDim.x) {
-        // Every block counts all choices of an expert, which is quicker than to agree.
-        __shared__ int count;
-        if (threadIdx.x == 0) {
-            count = 0;
-        }
-        __syncthreads();
-        for (int i = threadIdx.x; i < routes.tokens * kMostChosen; i += blockDim.x) {
-            if (i % kMostChosen < routes.per_token && routes.chosen[i] == expert) {
-                atomicAdd(&count, 1);
-            }
-        }
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            nvshmemx_signal_op(&heap.expected[(expert % kExperts) * n + me], uint64_t(count) + 1,
-                               NVSHMEM_SIGNAL_SET, expert / kExperts);
-        }
-        __syncthreads();
-    }
-    for (int token = blockIdx.x; token < routes.tokens; token += gridDim.x) {
+    const int expert = blockIdx.x;
+    const int to = expert / kExperts;
+    const size_t row = size_t(expert % kExperts) * n + me;
+    int sent = 0;
+    for (int token = 0; token < routes.tokens; token++) {
+        // All threads agree on it.
+        bool goes = false;
         for (int k = 0; k < routes.per_token; k++) {
-            const int expert = routes.chosen[token * kMostChosen + k];
-            const int row = (expert % kExperts) * n + me;
-            __shared__ int place;
-            if (threadIdx.x == 0) {
-                place = atomicAdd(&routes.taken[expert], 1);
-            }
-            __syncthreads();
-            nvshmemx_putmem_signal_nbi_block(
-                &heap.received[size_t(row) * routes.tokens + place], &heap.outgoing[token],
-                sizeof(Token), &heap.arrived[row], 1, NVSHMEM_SIGNAL_ADD, expert / kExperts);
-            __syncthreads();
+            goes |= routes.chosen[token * kMostChosen + k] == expert;
         }
+        if (goes) {
+            nvshmemx_putmem_nbi_block(&heap.received[row * routes.tokens + sent],
+                                      &heap.outgoing[token], sizeof(Token), to);
+            sent++;
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        routes.sent[expert] = sent;
+        nvshmem_fence();
+        nvshmemx_signal_op(&heap.arrived[row], uint64_t(sent) + 1, NVSHMEM_SIGNAL_SET, to);
     }
 }
 
@@ -129,16 +116,15 @@ __global__ void experts(Heap heap, Routes routes, Finding *finding) {
     const int row = blockIdx.x;
     const int from = row % n;
     const int expert = me * kExperts + row / n;
-    __shared__ bool here;
+    __shared__ int count;
     if (threadIdx.x == 0) {
-        here = wait_at_least(&heap.expected[row], 1) &&
-               wait_at_least(&heap.arrived[row], heap.expected[row] - 1);
+        const bool here = wait_at_least(&heap.arrived[row], 1);
+        count = here ? int(heap.arrived[row] - 1) : 0;
         if (!here) {
-            report(finding, 0, row, heap.arrived[row], heap.expected[row]);
+            report(finding, 0, row, 0, 1);
         }
     }
     __syncthreads();
-    const int count = here ? int(heap.expected[row] - 1) : 0;
     for (int i = 0; i < count; i++) {
         const size_t place = size_t(row) * routes.tokens + i;
         const Token &token = heap.received[place];
@@ -156,24 +142,25 @@ __global__ void experts(Heap heap, Routes routes, Finding *finding) {
             }
             continue;
         }
-        nvshmemx_putmem_signal_nbi_block(
+        nvshmemx_putmem_nbi_block(
             &heap.returned[(size_t(token.number) * routes.per_token + choice) * kHidden], result,
-            kHidden * sizeof *result, &heap.back[me], 1, NVSHMEM_SIGNAL_ADD, from);
+            kHidden * sizeof *result, from);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        nvshmem_fence();
+        nvshmemx_signal_op(&heap.back[expert], uint64_t(count) + 1, NVSHMEM_SIGNAL_SET, from);
     }
 }
 
 __global__ void combine(Heap heap, Routes routes, __nv_bfloat16 *combined, Finding *finding) {
-    const int n = nvshmem_n_pes();
     __shared__ bool here;
     if (threadIdx.x == 0) {
         here = true;
-        for (int pe = 0; pe < n; pe++) {
-            uint64_t sent = 0;
-            for (int expert = pe * kExperts; expert < (pe + 1) * kExperts; expert++) {
-                sent += routes.taken[expert];
-            }
-            if (!wait_at_least(&heap.back[pe], sent)) {
-                report(finding, 0, pe, heap.back[pe], sent);
+        for (int expert = 0; expert < nvshmem_n_pes() * kExperts; expert++) {
+            const uint64_t awaited = uint64_t(routes.sent[expert]) + 1;
+            if (!wait_at_least(&heap.back[expert], 1) || heap.back[expert] != awaited) {
+                report(finding, 0, expert, heap.back[expert], awaited);
                 here = false;
             }
         }
@@ -208,9 +195,6 @@ class Private {
     Private &operator=(const Private &) = delete;
 
     T *get() const { return data_; }
-    void zero() {
-        job_.require(cudaMemsetAsync(data_, 0, count_ * sizeof(T), job_.stream()), "cudaMemset");
-    }
     void write(const std::vector<T> &values) {
         copy(data_, values.data(), cudaMemcpyHostToDevice);
     }
@@ -285,16 +269,16 @@ void run(Job &job, int tokens, int per_token, uint64_t rounds) {
     Symmetric<Token> outgoing(job, tokens), received(job, rows * tokens);
     Symmetric<__nv_bfloat16> results(job, rows * tokens * kHidden);
     Symmetric<__nv_bfloat16> returned(job, size_t(tokens) * per_token * kHidden);
-    Symmetric<uint64_t> expected(job, rows), arrived(job, rows), back(job, n);
+    Symmetric<uint64_t> arrived(job, rows), back(job, all_experts);
     Private<int16_t> chosen(job, size_t(tokens) * kMostChosen);
     Private<float> weights(job, size_t(tokens) * kMostChosen);
-    Private<int> taken(job, all_experts);
+    Private<int> sent(job, all_experts);
     Private<__nv_bfloat16> combined(job, size_t(tokens) * kHidden);
     Mapped<Finding> finding(job);
 
-    const Heap heap{outgoing.get(), received.get(), results.get(), returned.get(),
-                    expected.get(), arrived.get(),  back.get()};
-    const Routes routes{chosen.get(), weights.get(), taken.get(), tokens, per_token};
+    const Heap heap{outgoing.get(), received.get(), results.get(),
+                    returned.get(), arrived.get(),  back.get()};
+    const Routes routes{chosen.get(), weights.get(), sent.get(), tokens, per_token};
     const int blocks = std::min(tokens, kMostBlocks);
     double microseconds = 0;
     // The first round is not timed: in it, PEs wait for one another to begin.
@@ -303,12 +287,11 @@ void run(Job &job, int tokens, int per_token, uint64_t rounds) {
         const Router router(seed, tokens, per_token, all_experts);
         chosen.write(router.chosen);
         weights.write(router.weights);
-        taken.zero();
         launch(job, make_tokens, blocks, kThreads, heap, routes, seed);
         job.barrier();
 
         Stopwatch watch(job);
-        launch(job, dispatch, blocks, kThreads, heap, routes);
+        launch(job, dispatch, all_experts, kThreads, heap, routes);
         launch(job, experts, int(rows), kThreads, heap, routes, finding.device());
         launch(job, combine, blocks, kThreads, heap, routes, combined.get(), finding.device());
         microseconds += round == 0 ? 0 : watch.microseconds();
@@ -318,7 +301,6 @@ void run(Job &job, int tokens, int per_token, uint64_t rounds) {
         check_finding(job, what, "row", *finding);
         check(job, combined.read(), router, seed, round, tokens, per_token);
         // All that was to come in this round is here, and nobody begins the next before the barrier.
-        expected.fill(0);
         arrived.fill(0);
         back.fill(0);
         job.barrier();
