@@ -228,7 +228,8 @@ impl Staging {
         }
     }
 
-    /// Moves what waits for copies and chunks.
+    /// Moves what waits for copies and chunks, after what the device has copied. Turns alone ask that of it: each question
+    /// is a call of the driver.
     #[cold]
     pub(in crate::engine) fn pump<P: Port>(&mut self, core: &mut Core<P>) -> bool {
         let mut moved = false;
@@ -236,6 +237,12 @@ impl Staging {
             self.copied(core, copied);
             moved = true;
         }
+        moved | self.start_waiting(core)
+    }
+
+    /// Starts what waits for copies and chunks, as far as there is room.
+    pub(in crate::engine) fn start_waiting<P: Port>(&mut self, core: &mut Core<P>) -> bool {
+        let mut moved = false;
         while let Some(token) = self.state().landed.front().copied() {
             if !self.start_copy(core, token, CopyDirection::In) {
                 break;
@@ -367,7 +374,7 @@ impl Staging {
         }
         self.state().fragment(token).remote_end = RemoteEnd::Exposed(from);
         self.fetch(core, token);
-        self.pump(core);
+        self.start_waiting(core);
     }
 
     /// The bytes that a get has asked for are here.

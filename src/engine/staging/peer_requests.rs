@@ -106,7 +106,7 @@ impl Staging {
         }
         let waiter = Waiter::Peer(Wanted { pe, role, place, len, from });
         self.state().waiting(role.direction()).push(pe, waiter);
-        self.pump(core);
+        self.start_waiting(core);
     }
 
     /// Gives what a peer wants a segment. None while all that were set aside are in use.
@@ -196,7 +196,7 @@ impl Staging {
         let Some(at) = state.lent.iter().position(same) else { return };
         let token = state.lent.swap_remove(at);
         self.release_peer_request(core, token);
-        self.pump(core);
+        self.start_waiting(core);
     }
 
     /// Tells a peer the keys of a region of ours, unless it knows them.

@@ -173,7 +173,7 @@ impl Staging {
             }
             core.check_stream(pe)?;
         }
-        self.pump(core);
+        self.start_waiting(core);
         Ok(())
     }
 
