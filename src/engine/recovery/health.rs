@@ -141,8 +141,8 @@ pub(in crate::engine) struct PeerHealth {
     pub(in crate::engine) grace: Option<(u32, Box<EngineError>)>,
     /// When the peer has last shown life.
     pub(in crate::engine) alive: u32,
-    /// The acknowledgement and the prefix at the last look, and since when the former has been due.
-    pub(in crate::engine) seen: (Seq, Seq),
+    /// The acknowledgement and the prefix at the last look, if there was one, and since when the former has been due.
+    pub(in crate::engine) seen: Option<(Seq, Seq)>,
     pub(in crate::engine) unheard: u32,
 }
 
@@ -177,8 +177,8 @@ pub(in crate::engine) struct PathHealth {
     pub(in crate::engine) longest: usize,
     /// When something has last completed on it, or nothing was posted.
     pub(in crate::engine) moved: u32,
-    /// The segment that was next to be posted at the last look, and since when.
-    pub(in crate::engine) front: (Option<u32>, u32),
+    /// The segment that was next to be posted at the last look and when it began, and since when it is next.
+    pub(in crate::engine) front: (Option<(u32, u32)>, u32),
 }
 
 impl Recovery {
@@ -256,7 +256,7 @@ impl Recovery {
 }
 
 impl PeerHealth {
-    fn new(rails: usize, reach: u32) -> Self {
+    pub(super) fn new(rails: usize, reach: u32) -> Self {
         let path =
             |rail: usize| PathHealth { gone: reach >> rail & 1 == 0, ..PathHealth::default() };
         Self {
@@ -270,7 +270,7 @@ impl PeerHealth {
             settling: (0, true),
             grace: None,
             alive: 0,
-            seen: (crate::engine::state::link::FIRST, crate::engine::state::link::FIRST),
+            seen: None,
             unheard: 0,
         }
     }

@@ -27,8 +27,6 @@ impl Recovery {
         let is_message = stage != Stage::Lost && segment.message().is_some();
         let others = self.suspect(core, pe, rail, &error.to_string(), true);
         match (is_message, others) {
-            // The peer's window knows whether it is missed.
-            (true, _) if stage == Stage::Sent => {}
             (true, true) => {
                 let rail = core.streams.find(pe).map_or(rail, |stream| stream.next.rail);
                 core.segments[token.0].rail = rail;

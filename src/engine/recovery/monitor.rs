@@ -5,9 +5,11 @@ use crate::engine::ids::{Pe, RailId};
 use crate::engine::port::Port;
 use crate::engine::posting::Core;
 use crate::engine::recovery::Recovery;
-use crate::engine::recovery::health::{Answer, PathHealth};
+use crate::engine::recovery::health::{Answer, PathHealth, PeerHealth};
+use crate::engine::state::link::FIRST;
 use crate::engine::state::segment::{Kind, NIL, Stage};
 use crate::engine::wire::rails::Rails;
+use crate::engine::wire::window::Seq;
 
 /// Bytes of one segment for which it gets another unit of time: some 4 MiB a second.
 const BYTES_PER_STAMP: usize = 1 << 20;
@@ -74,57 +76,33 @@ impl Recovery {
                 // What waits first, and does not leave though there is room, is on a silent path too.
                 let front = rails[at].front().filter(|front| segments[*front].pe == pe);
                 let front = front.or(stream.first_blocked(RailId(at as u8)));
-                if front.is_none() || front != path.front.0 || rails[at].is_full() {
-                    path.front = (front, now);
+                let front = front.filter(|_| !rails[at].is_full());
+                // By the time as well: another one may be in its slot.
+                if path.look(front.map(|front| (front, segments[front].born)), now) {
+                    peer.alive = now;
                 }
-                if path.total == 0 || path.survivors < path.total {
-                    if path.total != 0 {
-                        peer.alive = now;
-                    }
-                    path.moved = now;
-                }
-                path.total = path.posted;
             }
             let mut pings = false;
             let mut unheard = None;
-            // A signal is acknowledged when its data is there, which may be on a path that stands still: then
-            // it is not the signal's.
-            let stands = |path: &PathHealth| path.total != 0 && now - path.moved > 1;
-            // Not for ever: it may be one that stays in service, as the last.
-            let soon_out = |path: &PathHealth| now - path.moved < 2 * *timeout;
-            let stands_still = peer.paths.iter().any(|path| stands(path) && soon_out(path));
+            let mut asks = false;
             if let Some(link) = stream.link.as_deref_mut() {
-                let seen = (link.ack_received, link.received.prefix());
-                if seen != peer.seen {
-                    peer.alive = now;
-                }
                 let waits = link.oldest != NIL && stream.lost_writes == 0;
-                if seen.0 != peer.seen.0 || !waits {
-                    peer.unheard = now;
-                } else {
+                asks = peer.look((link.ack_received, link.received.prefix()), waits, now);
+                if asks {
                     link.ask_again();
                 }
-                peer.seen = seen;
                 if let Some((rail, _)) = messages.rail_of(link.oldest) {
-                    let path = &peer.paths[rail.index()];
-                    let moves = path.total != 0 && now - path.moved < *timeout;
-                    let still = now - peer.unheard;
-                    pings |= still >= *timeout / 2;
-                    let over = judges && still >= *timeout && peer.alive > peer.unheard;
-                    if over && !moves && !stands_still {
+                    pings = now - peer.unheard >= *timeout / 2;
+                    if judges && peer.is_unheard(rail, now, *timeout) {
                         peer.unheard = now;
                         unheard = Some(rail);
                     }
                 }
             }
-            if peer.unheard != now && stream.link.is_some() {
+            if asks {
                 // The question, or its answer, may have gone over a path that does not work.
                 stream.rotate(paths);
-                if stream
-                    .link
-                    .as_deref_mut()
-                    .is_some_and(crate::engine::state::link::Link::enters_control)
-                {
+                if stream.link().enters_control() {
                     control.push_back(pe);
                 }
             }
@@ -133,14 +111,9 @@ impl Recovery {
                 if paths.is_out(pe, rail) || mine[at].closing.is_some() {
                     continue;
                 }
-                let patience = *timeout + (path.longest / BYTES_PER_STAMP) as u32;
-                let (front, since) = path.front;
-                let still = if path.total > 0 { now - path.moved } else { 0 };
-                let stuck = if front.is_some() { now - since } else { 0 };
-                let (still, since) =
-                    if stuck > still { (stuck, since) } else { (still, path.moved) };
-                pings |= still > 0 && still >= patience / 2;
-                if judges && still >= patience && peer.alive > since {
+                let (still, patience) = (now - path.stands_since(), path.patience(*timeout));
+                pings |= still >= patience / 2;
+                if judges && still >= patience && peer.alive > path.stands_since() {
                     let seconds = (u64::from(still) << 28) / 1_000_000_000;
                     let reason =
                         format!("nothing has completed on it for {seconds} s, and the PE is alive");
@@ -233,3 +206,62 @@ impl Recovery {
         }
     }
 }
+
+impl PathHealth {
+    /// Takes in what is posted on it, and what waits first though there is room. Whether something has completed since the
+    /// last look.
+    fn look(&mut self, front: Option<(u32, u32)>, now: u32) -> bool {
+        if front.is_none() || front != self.front.0 {
+            self.front = (front, now);
+        }
+        let has_moved = self.survivors < self.total;
+        if has_moved || self.total == 0 {
+            self.moved = now;
+        }
+        self.total = self.posted;
+        has_moved
+    }
+
+    /// Since when nothing has completed on it, or what waits first has not left; now, if nothing is to.
+    fn stands_since(&self) -> u32 {
+        self.moved.min(self.front.1)
+    }
+
+    /// How long what is on it may take.
+    fn patience(&self, timeout: u32) -> u32 {
+        timeout + (self.longest / BYTES_PER_STAMP) as u32
+    }
+}
+
+impl PeerHealth {
+    /// Takes in what the peer has acknowledged, and which messages of it are here. Whether acknowledgements that are
+    /// waited for have not come.
+    fn look(&mut self, seen: (Seq, Seq), waits: bool, now: u32) -> bool {
+        let before = self.seen.replace(seen);
+        if before.unwrap_or((FIRST, FIRST)) != seen {
+            self.alive = now;
+        }
+        let stands = waits && before.is_some_and(|before| before.0 == seen.0);
+        if !stands {
+            self.unheard = now;
+        }
+        stands
+    }
+
+    /// Whether messages over a rail do not arrive, though the peer lives.
+    fn is_unheard(&self, rail: RailId, now: u32, timeout: u32) -> bool {
+        let still = |path: &PathHealth| now - path.moved;
+        // Not for ever: it may be one that stays in service, as the last.
+        let is_dead = |path: &PathHealth| still(path) >= 2 * timeout;
+        // A signal is acknowledged when its data is there, which may be on a path that stands still: then it is not the
+        // signal's. Nor is it where data moves.
+        let path = &self.paths[rail.index()];
+        now - self.unheard >= timeout
+            && self.alive > self.unheard
+            && (path.total == 0 || is_dead(path))
+            && self.paths.iter().all(|path| still(path) < 2 || is_dead(path))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -12,7 +12,7 @@ use crate::engine::staging::Staging;
 use crate::engine::state::link::{FIRST, Link};
 use crate::engine::wire::message::{Body, Message, Packet};
 use crate::engine::wire::rails::Rails;
-use crate::engine::wire::window::{Received, Seq, WINDOW};
+use crate::engine::wire::window::{Received, Seq, had};
 
 /// How often a control message is tried at a time; it is repeated anyway, until it is answered.
 const TRIES: u32 = 16;
@@ -160,11 +160,7 @@ impl Recovery {
             Rails::Settled { number, prefix, seen } => {
                 if self.peer(pe).settling == (number, false) {
                     self.peer(pe).settling.1 = true;
-                    let has = |seq: Seq| {
-                        let at = seq.0 as usize % (8 * seen.len());
-                        let bit = seen[at / 8] >> (at % 8) & 1 != 0;
-                        seq.is_before(prefix) || bit && seq.after(prefix) < WINDOW
-                    };
+                    let has = |seq: Seq| had(prefix, seen, seq);
                     self.settled(core, pe, has);
                 }
             }

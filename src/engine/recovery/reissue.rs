@@ -47,6 +47,8 @@ impl Recovery {
         for token in core.segments.tokens(|s| on_it(s) && s.stage == Stage::Posted) {
             core.lose(token, true);
         }
+        // They have not completed, and are no sign of life.
+        self.peer(pe).paths[rail.index()].total = 0;
         if let Some(token) =
             core.segments.tokens(|s| on_it(s) && s.stage == Stage::AtomicPosted).first()
         {
@@ -144,18 +146,12 @@ impl Recovery {
 
     /// Own rails whose closing would bring back tokens that do not come by themselves.
     pub(in crate::engine) fn check_lost<P: Port>(&mut self, core: &mut Core<P>) {
-        let now = core.watchdog.stamp();
-        let timeout = self.timeout;
-        let lately = |rail: RailId| {
-            let before = self.mine[rail.index()].reset;
-            before.is_some_and(|before| now - before < LATELY * timeout)
-        };
+        let (now, timeout) = (core.watchdog.stamp(), self.timeout);
         let overdue = |token: &&Token| {
             let segment = &core.segments[token.0];
             let waits = segment.stage == Stage::Lost && segment.waits().has(Waits::TOKEN);
-            // Not the next one before it would have been found that a path is silent.
-            let patience = if lately(segment.rail) { 2 * timeout + 2 } else { timeout / 2 };
-            waits && now - segment.born >= patience
+            let reset = self.mine[segment.rail.index()].reset;
+            waits && now - segment.born >= patience(now, reset, timeout)
         };
         let rails = self.lost.iter().filter(overdue);
         let mut rails: Vec<RailId> = rails.map(|token| core.segments[token.0].rail).collect();
@@ -337,6 +333,13 @@ impl Recovery {
     }
 }
 
+/// How long a token is waited for before its rail is closed, which was last opened again at `reset`.
+fn patience(now: u32, reset: Option<u32>, timeout: u32) -> u32 {
+    // Not the next one before it would have been found that a path is silent.
+    let lately = reset.is_some_and(|before| now - before < LATELY * timeout);
+    if lately { 2 * timeout + 2 } else { timeout / 2 }
+}
+
 /// Makes a segment one of another rail's.
 fn put_on<P: Port>(
     core: &mut Core<P>,
@@ -389,4 +392,17 @@ fn put_on<P: Port>(
     segment.rail = rail;
     segment.set_waits(segment.waits().again());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rail_that_was_closed_lately_is_not_closed_again_soon() {
+        assert_eq!(patience(100, None, 5), 2);
+        for (before, units) in [(0, 12), (1, 12), (39, 12), (40, 2), (41, 2)] {
+            assert_eq!(patience(100, Some(100 - before), 5), units, "{before}");
+        }
+    }
 }

@@ -26,12 +26,11 @@ use std::collections::BTreeSet;
 use log::{info, warn};
 
 use crate::engine::error::EngineError;
-use crate::engine::ids::{Pe, RailId, Token};
+use crate::engine::ids::{Pe, RailId};
 use crate::engine::port::{Port, PortError};
 use crate::engine::posting::Core;
 use crate::engine::recovery::Recovery;
-use crate::engine::recovery::health::{Answer, Closing};
-use crate::engine::state::segment::waits::Waits;
+use crate::engine::recovery::health::{Answer, Closing, PathHealth};
 use crate::engine::state::segment::{Segment, Stage};
 
 /// Most turns in which what has come in is taken before a rail is closed.
@@ -60,15 +59,15 @@ impl Recovery {
         if core.strays == 0 || !core.regions.strays().take_wanted() {
             return;
         }
-        let Core { segments, streams, .. } = &*core;
-        let failed = |pe: Pe| streams.find(pe).is_some_and(|stream| stream.error.is_some());
-        let on_it = |s: &Segment| s.stage == Stage::Posted && failed(s.pe);
-        let stray = segments.in_use().filter(|segment| on_it(segment));
-        let rails = stray.fold(0_u32, |rails, segment| rails | 1 << segment.rail.0);
-        for rail in core.rail_ids().filter(|rail| rails >> rail.0 & 1 != 0) {
-            if core.port.can_reset(rail) {
-                self.close_rail(core, rail, core.me);
-            }
+        let Core { segments, streams, port, .. } = &*core;
+        let is_stray = |s: &Segment| {
+            let failed = streams.find(s.pe).is_some_and(|stream| stream.error.is_some());
+            s.stage == Stage::Posted && failed
+        };
+        let has_stray = |rail: &RailId| segments.in_use().any(|s| s.rail == *rail && is_stray(s));
+        let rails = core.rail_ids().filter(|rail| has_stray(rail) && port.can_reset(*rail));
+        for rail in rails.collect::<Vec<_>>() {
+            self.close_rail(core, rail, core.me);
         }
     }
 
@@ -78,16 +77,7 @@ impl Recovery {
         let now = core.watchdog.stamp();
         core.rail_ids().find_map(|rail| {
             let Closing { since, cause } = self.mine[rail.index()].closing?;
-            let lost = |token: &&Token| {
-                let segment = &core.segments[token.0];
-                segment.rail == rail
-                    && segment.stage == Stage::Lost
-                    && segment.waits().has(Waits::TOKEN)
-            };
-            let mut lost: Vec<Token> = self.lost.iter().filter(lost).copied().collect();
-            lost.sort_unstable_by_key(|token| token.0);
-            lost.dedup();
-            let under_way = core.rails[rail.index()].in_flight() > lost.len() as u32;
+            let under_way = core.segments.in_use().any(|segment| is_on(segment, rail));
             (!under_way || now - since >= self.timeout).then_some((rail, cause))
         })
     }
@@ -100,14 +90,11 @@ impl Recovery {
         cause: Pe,
     ) {
         let at = rail.index();
-        let cut =
-            |s: &Segment| s.rail == rail && matches!(s.stage, Stage::Posted | Stage::AtomicPosted);
-        for token in core.segments.tokens(cut) {
-            let (pe, stage) = (core.segments[token.0].pe, core.segments[token.0].stage);
-            let reason = "something on it has not completed, and the rail is closed";
-            if matches!(stage, Stage::Posted | Stage::AtomicPosted)
-                && !self.suspect(core, pe, rail, reason, false)
-            {
+        for token in core.segments.tokens(|segment| is_on(segment, rail)) {
+            let segment = &core.segments[token.0];
+            let (pe, reason) =
+                (segment.pe, "something on it has not completed, and the rail is closed");
+            if is_on(segment, rail) && !self.suspect(core, pe, rail, reason, false) {
                 self.lose_path(core, pe, rail);
             }
         }
@@ -243,12 +230,41 @@ impl Recovery {
         let now = core.watchdog.stamp();
         let pause = self.cooling.unwrap_or(u32::MAX);
         let path = &mut self.peer(pe).paths[rail.index()];
-        // Perhaps it was the closing that cut the path, and nothing is wrong with it. Or not: then it is
-        // probed the next time.
-        let rested = path.returned.is_none_or(|before| now - before >= pause);
-        if path.out.is_some() && path.by_error && !path.gone && cause != core.me && rested {
+        if cause != core.me && path.may_return(now, pause) {
             path.returned = Some(now);
             self.reinstate(core, pe, rail);
+        }
+    }
+}
+
+/// Whether a segment is posted on a rail, and not lost sight of.
+fn is_on(segment: &Segment, rail: RailId) -> bool {
+    segment.rail == rail && matches!(segment.stage, Stage::Posted | Stage::AtomicPosted)
+}
+
+impl PathHealth {
+    /// Whether it comes back unprobed when its far end has been opened again, for somebody else. Perhaps it was the
+    /// closing that cut it, and nothing is wrong with it. Or not: then it is probed the next time.
+    fn may_return(&self, now: u32, pause: u32) -> bool {
+        let rested = self.returned.is_none_or(|before| now - before >= pause);
+        self.out.is_some() && self.by_error && !self.gone && rested
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_an_error_took_out_returns_unprobed_now_and_then() {
+        let out = PathHealth { out: Some(80), by_error: true, ..PathHealth::default() };
+        assert!(out.may_return(100, 15));
+        assert!(!PathHealth { out: None, ..out }.may_return(100, 15), "it is in service");
+        assert!(!PathHealth { by_error: false, ..out }.may_return(100, 15), "it was silent");
+        assert!(!PathHealth { gone: true, ..out }.may_return(100, 15));
+        for (before, may) in [(14, false), (15, true), (16, true)] {
+            let returned = Some(100 - before);
+            assert_eq!(PathHealth { returned, ..out }.may_return(100, 15), may, "{before}");
         }
     }
 }

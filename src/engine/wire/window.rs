@@ -119,6 +119,13 @@ impl Received {
     }
 }
 
+/// Whether a number has arrived at who tells its prefix and what it has [seen](Received::seen).
+pub(in crate::engine) fn had(prefix: Seq, seen: &[u8], seq: Seq) -> bool {
+    let at = (seq.0 % WINDOW) as usize;
+    let is_seen = seen.get(at / 8).is_some_and(|byte| byte >> (at % 8) & 1 != 0);
+    seq.is_before(prefix) || is_seen && seq.after(prefix) < WINDOW
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -187,11 +194,18 @@ mod tests {
             received.arrive(Seq(seq));
         }
         let seen = received.seen();
-        let told = (10..10 + WINDOW).filter(|seq| {
-            let at = (seq % WINDOW) as usize;
-            seen[at / 8] >> (at % 8) & 1 != 0
-        });
-        assert_eq!(told.collect::<Vec<_>>(), [12, 100, 509, 515]);
+        let told = |prefix: Seq, seen: [u8; (WINDOW / 8) as usize]| {
+            (0..2 * WINDOW + 10)
+                .filter(move |seq| had(prefix, &seen, Seq(*seq)))
+                .collect::<Vec<_>>()
+        };
+        let mut here: Vec<u32> = (0..10).collect();
+        here.extend([12, 100, 509, 515]);
+        assert_eq!(told(received.prefix(), seen), here);
+        // Its last number may have arrived, and what has the same bit beyond may not.
+        received.arrive(Seq(10 + WINDOW - 1));
+        here.push(10 + WINDOW - 1);
+        assert_eq!(told(received.prefix(), received.seen()), here);
         assert!(!Seq(0).is_before(Seq(1 << 31)) && Seq(1).is_before(Seq(1 << 31)));
     }
 }

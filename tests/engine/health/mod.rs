@@ -1,5 +1,6 @@
 //! Rails that die, in every way, under random operations: every byte and every total is exact.
 
+mod looks;
 mod particulars;
 mod random;
 
