@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Changes the code in small ways, one at a time, and counts what the tests notice; tools/mutants is what does it.
-#   scripts/mutants.sh engine|abi|channel|ofi [COUNT [SEED]]
-# Without COUNT all mutants of the part are tried; with it so many, drawn by SEED (1).
+#   [MODULE=NAME] [LIST=FILE] scripts/mutants.sh engine|abi|channel|ofi [COUNT [SEED]]
+# Without COUNT all mutants of the part are tried; with it so many, drawn by SEED (1). With MODULE those alone whose file or
+# function has the name in it, as recovery; with LIST those of an earlier missed.txt.
 # What came of each is in target/mutants/PART afterwards; docs/testing.md says what stays and why.
 #   scripts/mutants.sh PART --kit
 # Only builds: target/mutants/PART/kit has a run.sh then, which tries them on a machine without Rust.
@@ -49,4 +50,5 @@ exec ./nvshmem-mutants run --kit . --out "\${OUT:-out}" --name $part "\$@"
 EOF
 chmod +x "$out/kit/run.sh"
 [[ $count != --kit ]] || exit 0
-OUT=$out "$out/kit/run.sh" ${count:+--count "$count" --seed "$seed"}
+[[ -z ${LIST:-} ]] || LIST=$(realpath "$LIST")
+OUT=$out "$out/kit/run.sh" ${count:+--count "$count" --seed "$seed"} ${MODULE:+--only "$MODULE"} ${LIST:+--list "$LIST"}

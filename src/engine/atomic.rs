@@ -312,6 +312,7 @@ mod tests {
     fn every_half_survives_conversion_and_sums_round_once() {
         for bits in 0..=u16::MAX {
             let value = half_value(bits);
+            assert_eq!(value.is_nan(), bits & 0x7fff > 0x7c00, "{bits:x}");
             if value.is_nan() {
                 assert!(half_value(half_bits(value)).is_nan());
             } else {

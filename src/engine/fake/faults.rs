@@ -12,8 +12,8 @@ impl World {
         self.report(pe, rail, None, "the rail is gone");
     }
 
-    pub(super) fn fail_unknown(&mut self, pe: Pe, rail: RailId) {
-        self.report(pe, rail, Some(Token(u32::MAX - 7)), "nobody knows what");
+    pub(super) fn fail_unknown(&mut self, pe: Pe, rail: RailId, token: Token) {
+        self.report(pe, rail, Some(token), "nobody knows what");
     }
 
     fn report(&mut self, pe: Pe, rail: RailId, token: Option<Token>, text: &str) {

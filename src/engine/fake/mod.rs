@@ -25,7 +25,7 @@ pub use registration::{FakeMemory, FakeRegion};
 pub use script::{Call, Delivery, Event, PortCall, Script};
 use world::World;
 
-use crate::engine::ids::{Pe, RailId};
+use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::copies::Reach;
 use crate::engine::port::{PeerAddr, RailLimits};
 
@@ -242,8 +242,8 @@ impl FakeFabric {
     }
 
     /// A PE's rail speaks of a token that its lane has not given out: it has failed.
-    pub fn fail_unknown(&self, pe: Pe, rail: RailId) {
-        self.lock().fail_unknown(pe, rail);
+    pub fn fail_unknown(&self, pe: Pe, rail: RailId, token: Token) {
+        self.lock().fail_unknown(pe, rail, token);
     }
 
     /// Tells a PE's rail, as remote data, what no lane has sent.

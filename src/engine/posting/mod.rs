@@ -174,6 +174,11 @@ impl Room {
 /// How much more a peer may have under way than is left.
 const SHARE: u32 = 8;
 
+/// Whether a peer with so many of what is in use has less than its share of the room.
+fn is_share(mine: u32, used: u32, room: u32) -> bool {
+    mine <= 1 || mine < SHARE * room.saturating_sub(used)
+}
+
 /// Room of a lane's tables.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct Sizes {
@@ -283,8 +288,7 @@ impl<P: Port> Core<P> {
     /// Whether a peer with so many transfers under way has less than its share.
     pub(in crate::engine) fn is_share(&self, mine: u32) -> bool {
         let used = self.transfers();
-        let left = self.in_flight_room.saturating_sub(used);
-        used < self.transfer_room && (mine <= 1 || mine < SHARE * left)
+        used < self.transfer_room && is_share(mine, used, self.in_flight_room)
     }
 
     /// Whether another atomic of the fabric to a peer may be submitted, by this rail. A share of the rail's room, as
@@ -293,8 +297,7 @@ impl<P: Port> Core<P> {
         let used = self.atomics.as_deref().map_or(0, FabricAtomics::used);
         let under_way = |stream: &Stream| stream.all_under_way() - u32::from(stream.parks());
         let mine = self.streams.find(pe).map_or(0, under_way);
-        let left = self.rails[rail.index()].depth.saturating_sub(used);
-        mine <= 1 || mine < SHARE * left
+        is_share(mine, used, self.rails[rail.index()].depth)
     }
 
     /// Whether another message, or another atomic of the fabric, may be submitted.
@@ -338,12 +341,20 @@ mod tests {
     #[test]
     fn each_comes_first_in_half_of_the_turns_of_the_other() {
         let mut phase = Phase(0);
-        let mut turns = [[0; 2]; 2];
         for _ in 0..64 {
-            phase.advance();
-            let (control, blocked) = (phase.control_first(), phase.blocked_first());
-            turns[usize::from(control)][usize::from(blocked)] += 1;
+            let first = [(); 4].map(|()| {
+                phase.advance();
+                (phase.control_first(), phase.blocked_first())
+            });
+            assert_eq!(first, [(true, false), (false, true), (true, true), (false, false)]);
         }
-        assert_eq!(turns, [[16; 2]; 2]);
+    }
+
+    #[test]
+    fn a_peer_has_two_or_less_than_eight_times_what_is_left() {
+        for (used, shares) in [(0, 128), (14, 16), (15, 8), (16, 2), (20, 2)] {
+            let most = (0..200).find(|mine| !is_share(*mine, used, 16));
+            assert_eq!(most, Some(shares), "{used}");
+        }
     }
 }

@@ -34,7 +34,8 @@ impl Tag {
     pub const FIRST: Tag = Tag(FIRST_USE << SLOT_BITS);
 
     fn new(slot: usize, uses: u16) -> Self {
-        Tag((uses % USES) << SLOT_BITS | slot as u16)
+        // Above its bits a number of uses has none that are not shifted out.
+        Tag(uses << SLOT_BITS | slot as u16)
     }
 
     pub(in crate::engine) fn slot(self) -> usize {

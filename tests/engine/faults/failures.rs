@@ -6,6 +6,7 @@ use nvshmem_transport_libfabric::engine::fake::Script;
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::fast_path::{FastTransfer, NotStarted};
 use nvshmem_transport_libfabric::engine::port::{Access, Desc, Direction, Local};
+use nvshmem_transport_libfabric::engine::rails::balance::Spread;
 use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
 use nvshmem_transport_libfabric::engine::state::batch::Batch;
 use nvshmem_transport_libfabric::engine::wire::handle::{Handle, HandleBytes, HandleError};
@@ -53,6 +54,55 @@ fn what_is_queued_for_a_peer_is_dropped_when_the_peer_has_failed() {
     );
     let _ = job.members[0].lane.progress();
     assert!(!job.members[0].lane.has_work());
+}
+
+/// Puts whose rails are chosen by load, too, behind a fence and beside it.
+#[test]
+fn what_waits_for_a_rail_is_dropped_when_the_peer_has_failed() {
+    for fenced in [false, true] {
+        let spread = Spread { balanced_from: 64, striped_from: 256, segment: 64 };
+        let shape = Shape { depth: 4, max_segment: 64, spread, ..Shape::default() };
+        let mut job = Job::new(3, &shape, Script::default());
+        job.fabric.stall(Pe(1));
+        job.fabric.fail_next(1);
+        job.put_value(0, 1, 0, 1, 8).unwrap();
+        if fenced {
+            job.fence(0, 1);
+        }
+        for at in 0..8 {
+            job.put(0, 1, 4096 * at + 64, 4000).unwrap();
+        }
+        assert!(job.members[0].lane.has_work());
+        job.fabric.resume(Pe(1));
+        while job.members[0].lane.is_quiet(Pe(1)).is_ok() || job.fabric.in_flight() > 0 {
+            let _ = job.members[0].lane.progress();
+        }
+        for _ in 0..1000 {
+            let _ = job.members[0].lane.progress();
+        }
+        assert!(!job.members[0].lane.has_work(), "fenced {fenced}");
+        assert_eq!(fenced, job.heap(1, 0, job.heap).iter().all(|byte| *byte == 0));
+    }
+}
+
+/// One operation may take any time, as long as others to the same peer end.
+#[test]
+fn a_put_beside_others_that_end_is_not_given_up() {
+    let mut job = Job::new(4, &Shape { rails: 1, ..Shape::default() }, Script::default());
+    job.fabric.lose_next_completions(1);
+    let mut round = |puts: bool| {
+        if puts {
+            job.put_value(0, 1, 0, 1, 8).unwrap();
+        }
+        job.fabric.pass_time(1_000_000_000);
+        for _ in 0..300 {
+            let _ = job.members[0].lane.progress();
+        }
+        job.members[0].lane.is_quiet(Pe(1))
+    };
+    assert!((0..100).all(|_| round(true) == Ok(false)), "after a minute");
+    assert!((0..55).all(|_| round(false) == Ok(false)), "less than a minute later");
+    assert!((0..10).any(|_| round(false).is_err()));
 }
 
 #[test]

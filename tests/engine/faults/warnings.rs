@@ -5,7 +5,7 @@ use std::sync::Once;
 
 use log::{LevelFilter, Log, Metadata, Record};
 use nvshmem_transport_libfabric::engine::fake::Script;
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
+use nvshmem_transport_libfabric::engine::ids::{Pe, RailId, Token};
 
 use crate::health::HEALTH;
 use crate::job::{Job, Shape};
@@ -115,9 +115,31 @@ fn paths_that_fail_and_come_back_are_told_of_by_name() {
 fn a_completion_of_nothing_is_told_of() {
     let mut job = Job::new(3, &Shape::default(), Script::default());
     job.put_value(0, 1, 0, 1, 8).unwrap();
-    job.fabric.fail_unknown(Pe(0), RailId(1));
+    job.fabric.fail_unknown(Pe(0), RailId(1), Token(u32::MAX - 7));
     let lines = warnings(|| turn_for(&mut job, 1));
     assert_eq!(lines.len(), 1, "{lines:?}");
     job.quiet(0, 1).unwrap();
     assert_eq!(job.heap(1, 0, 8), 1_u64.to_le_bytes());
+}
+
+/// Nor does a failure of what waits, and is not with the fabric.
+#[test]
+fn a_failure_of_what_is_not_posted_is_told_of() {
+    let mut job = Job::new(3, &Shape { rails: 1, depth: 1, ..Shape::default() }, Script::default());
+    job.fabric.stall(Pe(1));
+    for at in 0..4 {
+        job.put_value(0, 1, 8 * at, 1, 8).unwrap();
+    }
+    // The first is posted, and the others wait.
+    for token in 1..8 {
+        job.fabric.fail_unknown(Pe(0), RailId(0), Token(token));
+        let lines = warnings(|| turn_for(&mut job, 1));
+        assert_eq!(lines.len(), 1, "{token}: {lines:?}");
+    }
+    job.fabric.resume(Pe(1));
+    job.quiet(0, 1).unwrap();
+    let one = 1_u64.to_le_bytes();
+    assert_eq!(job.heap(1, 0, 32), [one; 4].concat());
+    let counted = job.members[0].lane.counters().next().unwrap();
+    assert_eq!((counted.posted, counted.completed), (4, 4));
 }

@@ -212,7 +212,7 @@ fn a_first_message_that_takes_long_costs_no_path() {
         (0..looks_before).for_each(|_| looks.next());
         looks.fabric.hold_up_messages(Pe(0), u64::from(TIMEOUT - 1) * UNIT);
         (0..2).for_each(|_| looks.add(1));
-        assert_eq!(looks.changes(3 * TIMEOUT, Looks::failures), []);
+        assert!(looks.changes(3 * TIMEOUT, Looks::failures).is_empty());
         assert!(looks.is_done());
     }
 }
@@ -283,7 +283,7 @@ fn a_path_that_is_out() {
     looks.next();
     (0..2).for_each(|at| looks.put(1, 8 * at));
     assert_eq!(posted(&looks), before + 1);
-    assert_eq!(looks.talks(2 * COOLING), [], "that is all");
+    assert!(looks.talks(2 * COOLING).is_empty(), "that is all");
 }
 
 /// An answer to a probe that is not the latest one, or was none, brings nothing back; nor does a message about a rail that
@@ -400,7 +400,7 @@ fn news_are_told_until_they_are_heard() {
     // At rest, once the path is back.
     looks.mend(1);
     (0..2 * COOLING).for_each(|_| looks.next());
-    assert_eq!(looks.talks(3 * COOLING), []);
+    assert!(looks.talks(3 * COOLING).is_empty());
 }
 
 /// A put that every path cuts off is given up in the end.

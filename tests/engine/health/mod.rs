@@ -79,8 +79,13 @@ fn user_threads_make_a_detour_once_a_path_has_failed() {
         members[0].lane.begin(&part(0)).unwrap();
     }
     turn_until(&mut members, &fabric, |_| detours.has(Pe(1)));
-    host.start(&part(LEN)).unwrap();
     turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+    fabric.trace_calls();
+    host.start(&part(LEN)).unwrap();
+    turn_until(&mut members, &fabric, |first| first.lane.has_work());
+    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+    let asks = |call: &Call| matches!(call, Call::Control(Pe(0), ..));
+    assert!(!fabric.calls().iter().any(asks), "it is known that it has to be made");
     host.quiet(Pe(1)).unwrap();
     assert_eq!(posted(), 1, "nothing more of its own");
     assert_eq!(fabric.load(Pe(1), base, 2 * LEN), [0x5a; 2 * LEN]);

@@ -349,6 +349,41 @@ fn data_whose_signal_was_applied_is_not_written_again() {
     }
 }
 
+/// The same where a message before the signal is missing, so that the peer cannot have acknowledged the signal.
+#[test]
+fn data_whose_signal_was_applied_out_of_order_is_not_written_again() {
+    let shape = Shape {
+        orders_messages: true,
+        signals: SignalEngine::Ordered,
+        remote_data: false,
+        ..shape()
+    };
+    let job = Job::new(10, &shape, Script::default());
+    let (targets, fabric, mut members) = (Targets::of(&job), job.fabric.clone(), job.members);
+    fabric.store(Pe(0), members[0].scratch, &[0x5a; 256]);
+    let (handle, scratch, base) = (members[0].scratch_handle, members[0].scratch, members[1].base);
+    // The first message goes nowhere, by the rail whose turn it is; the put with its signal by the other one.
+    for rail in [0, 1] {
+        fabric.link_down((Pe(0), RailId(rail)), (Pe(1), RailId(1 - rail)));
+    }
+    fabric.trace_calls();
+    members[0].lane.amo(&targets.atomic(1, 8192, AtomicOp::Inc, 0)).unwrap();
+    let first = u8::from(fabric.calls().contains(&Call::Post(Pe(0), RailId(1))));
+    assert!(fabric.calls().contains(&Call::Post(Pe(0), RailId(first))));
+    fabric.link_up((Pe(0), RailId(1 - first)), (Pe(1), RailId(first)));
+    fabric.lose_next_completions(1);
+    let parts = [targets.part((scratch, &handle), 1, 64, 200)];
+    let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
+    members[0].lane.signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
+    turn_until(&mut members, &fabric, |_| word(&fabric, 1, base) == 1);
+    assert_eq!(fabric.load(Pe(1), base + 64, 200), [0x5a; 200]);
+    assert_eq!(word(&fabric, 1, base + 8192), 0, "it is missing");
+    fabric.store(Pe(1), base + 64, &[0x77; 200]);
+    turn_until(&mut members, &fabric, |first| !first.lane.has_work());
+    assert_eq!(fabric.load(Pe(1), base + 64, 200), [0x77; 200]);
+    assert_eq!((word(&fabric, 1, base), word(&fabric, 1, base + 8192)), (1, 1));
+}
+
 /// Control messages may be lost, and are said again until they are answered: nothing is waited for in vain.
 fn with_lost_control_messages(
     signals: SignalEngine,

@@ -4,6 +4,7 @@ mod counted;
 mod fabric_atomics;
 mod forged;
 mod separate;
+mod ways;
 
 use std::collections::HashMap;
 

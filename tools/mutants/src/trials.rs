@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use crate::error::{Result, at};
+use crate::error::{Result, at, read};
 use crate::kit::{self, MUTANTS, Mutant, PROGRAMS, State};
 use crate::process::{Ended, Run, last_begun};
 use crate::reach::{self, Reach, Runs};
@@ -40,6 +40,9 @@ pub(crate) struct Options {
     /// Mutants alone whose line in the results contains this
     #[arg(long)]
     only: Option<String>,
+    /// Mutants alone that are in this list, as `missed.txt` is one. Their lines may have moved
+    #[arg(long)]
+    list: Option<PathBuf>,
     /// No trial begins later than after so many seconds
     #[arg(long)]
     seconds: Option<u64>,
@@ -97,6 +100,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         (0..mutants.len()).filter(|id| mutants[*id].state == State::Built).collect();
     if let Some(only) = &options.only {
         chosen.retain(|id| mutants[*id].to_string().contains(only));
+    }
+    if let Some(list) = &options.list {
+        let listed = kit::listed(&mutants, &read(list)?);
+        chosen.retain(|id| listed.contains(id));
     }
     // In an order that looks like none, so that what there was no time for is like what there was.
     chosen.sort_by_key(|id| mixed(*id as u64 ^ options.seed << 32));

@@ -1,0 +1,129 @@
+//! The way that a signal goes with its data, at the bounds between the ways: told by what reaches the peer while the fabric
+//! keeps something back.
+
+use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
+use nvshmem_transport_libfabric::engine::fake::{Call, Script};
+use nvshmem_transport_libfabric::engine::ids::Pe;
+use nvshmem_transport_libfabric::engine::lane::SignalEngine;
+use nvshmem_transport_libfabric::engine::rails::balance::Spread;
+use nvshmem_transport_libfabric::engine::request::PutSignalRequest;
+use nvshmem_transport_libfabric::engine::wire::message::MAX_EAGER;
+
+use super::Targets;
+use crate::as_entry::AsEntry as _;
+use crate::job::{Job, Shape};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    Eager,
+    Ordered,
+    Counted,
+    Chained,
+}
+
+/// The way of a signal with parts of these lengths.
+fn way(shape: &Shape, lens: &[usize]) -> Way {
+    let applied = |hold: fn(&Job)| {
+        let mut job = Job::new(5, shape, Script::default());
+        let targets = Targets::of(&job);
+        hold(&job);
+        job.fabric.trace_calls();
+        let first = &mut job.members[0];
+        let local = (first.scratch, &first.scratch_handle);
+        let mut at = 64;
+        let part = |len: &usize| {
+            at += len;
+            targets.part(local, 1, at - len, *len)
+        };
+        let parts: Vec<_> = lens.iter().map(part).collect();
+        let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
+        first.lane.signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
+        let posted = |call: &&Call| matches!(call, Call::Post(Pe(0), _));
+        let posted = job.fabric.calls().iter().filter(posted).count();
+        for _ in 0..2_000 {
+            job.members.iter_mut().for_each(|member| {
+                member.lane.progress().unwrap();
+            });
+        }
+        (posted, job.heap(1, 0, 8) == 1_u64.to_le_bytes())
+    };
+    let (posted, is_applied) = applied(|job| job.fabric.lose_next_completions(1));
+    if posted == 1 && is_applied {
+        return Way::Eager;
+    }
+    if !is_applied {
+        return Way::Chained;
+    }
+    let (_, is_applied) = applied(|job| job.fabric.hold_remote_data(true));
+    if is_applied { Way::Ordered } else { Way::Counted }
+}
+
+#[test]
+fn each_way_ends_where_the_next_begins() {
+    use SignalEngine::{Auto, Chained, Counted, Eager, Ordered};
+    let shape =
+        |signals| Shape { signals, orders_messages: true, heap: 1 << 18, ..Shape::default() };
+    let striped = 64 << 10;
+    for (signals, lens, expected) in [
+        (Auto, &[MAX_EAGER][..], Way::Eager),
+        (Auto, &[MAX_EAGER + 1], Way::Ordered),
+        (Auto, &[8, 8], Way::Ordered),
+        (Auto, &[striped - 1], Way::Ordered),
+        (Auto, &[striped], Way::Counted),
+        (Eager, &[MAX_EAGER], Way::Eager),
+        (Eager, &[MAX_EAGER + 1], Way::Chained),
+        (Ordered, &[8], Way::Ordered),
+        (Ordered, &[striped], Way::Ordered),
+        (Counted, &[8], Way::Counted),
+        (Chained, &[8], Way::Chained),
+    ] {
+        assert_eq!(way(&shape(signals), lens), expected, "{signals:?} {lens:?}");
+    }
+    let one_rail = Shape { rails: 1, ..shape(Auto) };
+    assert_eq!(way(&one_rail, &[striped]), Way::Ordered, "there is nothing to spread");
+}
+
+/// Data goes back to back with its signal where each part is one segment.
+#[test]
+fn what_is_longer_than_a_segment_is_not_sent_in_order() {
+    let shape = |signals| {
+        let max_segment = 1000;
+        Shape { signals, max_segment, orders_messages: true, ..Shape::default() }
+    };
+    assert_eq!(way(&shape(SignalEngine::Ordered), &[1000]), Way::Ordered);
+    assert_eq!(way(&shape(SignalEngine::Ordered), &[1000, 1000]), Way::Ordered);
+    assert_eq!(way(&shape(SignalEngine::Ordered), &[1001]), Way::Chained);
+    assert_eq!(way(&shape(SignalEngine::Ordered), &[8, 1001]), Way::Chained);
+    assert_eq!(way(&shape(SignalEngine::Auto), &[1001]), Way::Counted);
+    let unordered = Shape { orders_messages: false, ..shape(SignalEngine::Ordered) };
+    assert_eq!(way(&unordered, &[8]), Way::Chained);
+}
+
+/// The rail of data that goes in order is chosen by load from the length on from which it is for others, unless it waits
+/// behind a fence.
+#[test]
+fn what_goes_in_order_is_part_of_the_load() {
+    let spread = Spread { balanced_from: 64, ..Spread::ROUND_ROBIN };
+    let shape =
+        Shape { signals: SignalEngine::Ordered, orders_messages: true, spread, ..Shape::default() };
+    for (len, fenced, by_load) in [(63, false, 0), (64, false, 1), (64, true, 0), (65, false, 1)] {
+        let mut job = Job::new(6, &shape, Script::default());
+        let targets = Targets::of(&job);
+        if fenced {
+            job.put_value(0, 1, 512, 1, 8).unwrap();
+            job.fence(0, 1);
+        }
+        let first = &mut job.members[0];
+        let parts = [targets.part((first.scratch, &first.scratch_handle), 1, 64, len)];
+        let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
+        first.lane.signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
+        while job.heap(1, 0, 8) != 1_u64.to_le_bytes() || job.members[0].lane.has_work() {
+            job.members.iter_mut().for_each(|member| {
+                member.lane.progress().unwrap();
+            });
+            let _ = job.members[0].lane.is_quiet(Pe(1));
+        }
+        let counted: u64 = job.members[0].lane.counters().map(|rail| rail.by_load).sum();
+        assert_eq!(counted, by_load, "{len} {fenced}");
+    }
+}
