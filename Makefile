@@ -173,6 +173,10 @@ efa-lab: deps ## The plugin over libfabric's efa provider, on EFA NICs that are 
 cxi-lab: deps ## The plugin on a persona of cxi, which keeps cxi's rules over tcp, as a table
 	NVSHMEM_TEST_LIBFABRIC2=$${NVSHMEM_TEST_LIBFABRIC2-$$(scripts/libfabric2.sh)} scripts/cxi-lab.sh
 
+.PHONY: rdma-lab
+rdma-lab: ## The plugin over kernel verbs, on soft RoCE in one guest and in two, as a table; installs QEMU
+	NVSHMEM_TEST_LIBFABRIC2=$${NVSHMEM_TEST_LIBFABRIC2-$$(scripts/libfabric2.sh)} scripts/rdma-lab.sh
+
 .PHONY: libfabric2
 libfabric2: ## Fetch a libfabric 2.x to test against and print its path
 	@scripts/libfabric2.sh

@@ -23,7 +23,7 @@ scripts/cargo test --locked --profile checked -p bindings -p nvshmem-mutants
 scripts/bindings.sh --check
 scripts/deny.sh
 if command -v shellcheck >/dev/null; then
-    shellcheck scripts/cargo scripts/*.sh .ci/run
+    shellcheck scripts/cargo scripts/*.sh tools/rdma-lab/*.sh .ci/run
 else
     skipped "shell scripts" "there is no shellcheck here"
 fi

@@ -2,6 +2,7 @@
 # Installs what this machine lacks. Debian 12 and 13, Ubuntu 22.04 and 24.04.
 #   scripts/deps.sh build    for building, and for running what was built ('make demo')
 #   scripts/deps.sh [test]   for the tests as well
+#   scripts/deps.sh rdma-lab for the tests and the guests of 'make rdma-lab'
 # Nothing is installed, and no right is asked for, when nothing is missing. Each thing is looked for in the way in which
 # it is used, so what is installed elsewhere than by packages counts.
 set -euo pipefail
@@ -12,9 +13,9 @@ readonly OLDEST_LIBFABRIC=1.17
 
 purpose=${1:-test}
 case $purpose in
-build | test) ;;
+build | test | rdma-lab) ;;
 *)
-    echo "usage: scripts/deps.sh [build|test]" >&2
+    echo "usage: scripts/deps.sh [build|test|rdma-lab]" >&2
     exit 2
     ;;
 esac
@@ -202,7 +203,7 @@ have readelf && have objcopy || missing+=(binutils)
 have make || missing+=(make)
 have patchelf || missing+=(patchelf)
 have_certificates || missing+=(ca-certificates)
-if [[ $purpose == test ]]; then
+if [[ $purpose != build ]]; then
     have_cxx || missing+=(g++)
     have valgrind || missing+=(valgrind)
     have shellcheck || missing+=(shellcheck)
@@ -212,12 +213,22 @@ if [[ $purpose == test ]]; then
     # For the rail laboratory.
     have ip && have tc || missing+=(iproute2)
 fi
+if [[ $purpose == rdma-lab ]]; then
+    have qemu-system-x86_64 || missing+=(qemu-system-x86)
+    have busybox || missing+=(busybox-static)
+    have cpio || missing+=(cpio)
+    have modprobe || missing+=(kmod)
+    have rdma || missing+=(iproute2)
+    have sysctl || missing+=(procps)
+    # What libibverbs loads for soft RoCE.
+    compgen -G '/usr/lib/*/libibverbs/librxe-*.so' >/dev/null || missing+=(ibverbs-providers)
+fi
 if [[ ${#missing[@]} -gt 0 ]]; then
     apt_install "${missing[@]}"
 fi
 have_libfabric || install_libfabric
 have_rust || install_rust
-if [[ $purpose == test ]]; then
+if [[ $purpose != build ]]; then
     have_libclang || apt_install libclang-dev
     have_rust_lints || install_rust_lints
 fi

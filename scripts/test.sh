@@ -120,6 +120,12 @@ other_tests() {
         skip "libfabric's objects, libfabric 2.x" "NVSHMEM_TEST_LIBFABRIC2 is empty"
     fi
     part "shipped plugin on tcp and shm" smoke
+    part "kernel verbs in a guest" guests
+}
+guests() {
+    local extent=short
+    [[ $tier != full ]] || extent=all
+    scripts/rdma-lab.sh "$extent"
 }
 smoke() { NVSHMEM_TEST_PLUGIN_DIR=$plugins checked --test plugin -- smoke::; }
 

@@ -16,6 +16,7 @@ mod fabric;
 mod matrix;
 mod native;
 mod peers;
+mod rdma;
 mod smoke;
 mod staged;
 mod traffic;
@@ -62,5 +63,6 @@ fn main() -> ExitCode {
     trials.extend(counters::trials());
     trials.extend(cxi::trials());
     trials.extend(efa::trials());
+    trials.extend(rdma::trials());
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -31,7 +31,7 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let sources = [host.alloc(LEN, 8)?, host.alloc(LEN, 8)?, host.alloc(LEN, 8)?];
     host.barrier()?;
     let peers: Vec<u32> = (0..n).filter(|pe| *pe != me).collect();
-    for round in 1..=ROUNDS {
+    for round in 1..=job.param_or("rounds", ROUNDS)? {
         for kind in KINDS {
             let pattern = Pattern::of(&[kind, me.into(), round]);
             host.local(sources[kind as usize], LEN)?.fill(pattern, 0)?;

@@ -1,0 +1,155 @@
+//! The plugin on RDMA NICs of the kernel, by `verbs;ofi_rxm`: what `make rdma-lab` runs in guests with soft RoCE.
+//!
+//! The trials are there when `NVSHMEM_TEST_RDMA` names NICs, separated by commas, and are sized for an emulated processor. With
+//! `NVSHMEM_TEST_RDMA_ELSEWHERE`, a command that starts on another host what is behind it, half of the PEs are there, and reach
+//! this host at `NVSHMEM_TEST_RDMA_ADDRESS`.
+
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use libtest_mimic::{Failed, Trial};
+use nvshmem_sim::{JobSettings, Layout};
+use test_support::needs::{self, Need, libfabric2};
+use test_support::pairwise::rows;
+
+use crate::fabric::job;
+use crate::matrix::run;
+
+const SCENARIOS: [&str; 5] = ["signals", "storm", "atomics", "operations", "order"];
+
+/// Three layouts: by which the host calls is no matter of the fabric, and all of them run on others.
+const LAYOUTS: [Layout; 3] = [Layout::V7, Layout::V3a, Layout::V5];
+
+/// Which libfabric is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Library {
+    System,
+    Second,
+}
+
+impl Library {
+    const ALL: [Self; 2] = [Self::System, Self::Second];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::System => "system",
+            Self::Second => "second",
+        }
+    }
+
+    fn find(self) -> Need<Option<PathBuf>> {
+        match self {
+            Self::System => Ok(None),
+            Self::Second => libfabric2().map(Some),
+        }
+    }
+}
+
+/// Where the PEs are.
+#[derive(Clone, Debug)]
+struct Place {
+    nics: Vec<String>,
+    /// How PEs are started on another host, and the address of this one there.
+    elsewhere: Option<(Vec<OsString>, IpAddr)>,
+}
+
+impl Place {
+    fn find() -> Option<Self> {
+        let variable = |name| std::env::var(format!("NVSHMEM_TEST_RDMA{name}")).ok();
+        let nics = variable("").filter(|nics| !nics.is_empty())?;
+        let command = variable("_ELSEWHERE").map(|command| {
+            let address = variable("_ADDRESS").and_then(|address| address.parse().ok());
+            let address = address.expect("NVSHMEM_TEST_RDMA_ADDRESS is the address of this host");
+            (command.split_whitespace().map(OsString::from).collect(), address)
+        });
+        Some(Self { nics: nics.split(',').map(str::to_owned).collect(), elsewhere: command })
+    }
+
+    fn name(&self) -> &'static str {
+        if self.elsewhere.is_some() { "two_hosts" } else { "one_host" }
+    }
+
+    /// The job, its second half on the other host, if there is one.
+    fn on(&self, job: JobSettings, nics: usize, library: Option<PathBuf>) -> JobSettings {
+        let mut job = job
+            .env("NVSHMEM_LIBFABRIC_PROVIDER", "verbs")
+            .env("NVSHMEM_LIBFABRIC_DEVICES", self.nics[..nics].join(","));
+        if let Some(library) = library {
+            job = job.env("NVSHMEM_LIBFABRIC_LIBRARY", library.display());
+        }
+        if let Some((command, address)) = &self.elsewhere {
+            let half = job.n_pes / 2;
+            let there = half..job.n_pes;
+            job = job.pes_per_node(half);
+            job = there.fold(job, |job, pe| job.elsewhere(pe, command.clone(), *address));
+        }
+        job
+    }
+}
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let Some(place) = Place::find() else { return Vec::new() };
+    let short = std::env::var("NVSHMEM_TEST_RDMA_EXTENT").is_ok_and(|extent| extent == "short");
+    let shapes: &[(u32, usize)] = if short { &[(2, 2)] } else { &[(2, 2), (2, 1), (4, 2)] };
+    let libraries = if short { 1 } else { Library::ALL.len() };
+    let layouts = if short { 1 } else { LAYOUTS.len() };
+    let scenarios = if short { 1 } else { SCENARIOS.len() };
+    let mut trials = Vec::new();
+    for [library, shape, layout, scenario] in rows([libraries, shapes.len(), layouts, scenarios], 3)
+    {
+        let (library, (n_pes, nics)) = (Library::ALL[library], shapes[shape]);
+        let (layout, scenario) = (LAYOUTS[layout], SCENARIOS[scenario]);
+        let nics = nics.min(place.nics.len());
+        let on = place.name();
+        let name = format!(
+            "rdma::{on}::{scenario}_{}_{n_pes}_pes_{nics}_nics_layout_{layout}",
+            library.name()
+        );
+        let place = place.clone();
+        trials.push(needs::trial(name, library.find(), move |library| {
+            let job = job(scenario, n_pes, layout).heap(32 << 20, 4 << 20);
+            let job = job.param("rounds", 8).param("most", 300_000).param("operations", 300);
+            // Verbs wants local memory registered.
+            let job = job.param("descriptors", true);
+            moves(place.on(job, nics, library))
+        }));
+    }
+    if !short && place.elsewhere.is_none() {
+        for library in Library::ALL {
+            let place = place.clone();
+            let name = format!("rdma::a_queue_that_does_not_fit_is_explained_{}", library.name());
+            let need = is_soft(&place.nics[0]).and_then(|()| library.find());
+            trials.push(needs::trial(name, need, move |library| {
+                // As libfabric has it by itself.
+                let job = place.on(job("connect", 2, Layout::V7), 1, library);
+                let report = job.env("FI_UNIVERSE_SIZE", 1024).run()?;
+                let said = format!("{report}");
+                let parts =
+                    ["fi_enable failed: Invalid argument", "a lower FI_UNIVERSE_SIZE helps"];
+                match parts.into_iter().find(|part| !said.contains(part)) {
+                    None => Ok(()),
+                    Some(part) => Err(format!("{part:?} is not said:\n{said}").into()),
+                }
+            }));
+        }
+    }
+    trials
+}
+
+/// Whether a device is soft RoCE, whose queues have 32767 entries at most.
+fn is_soft(nic: &str) -> Need<()> {
+    let parent = PathBuf::from("/sys/class/infiniband").join(nic).join("parent");
+    if parent.exists() { Ok(()) } else { Err(format!("{nic} is no soft RoCE, and may have room")) }
+}
+
+/// The job succeeds, over verbs.
+fn moves(job: JobSettings) -> Result<(), Failed> {
+    for pe in run(job)?.pes {
+        let text = pe.text();
+        if !text.contains("provider verbs;ofi_rxm with ") {
+            return Err(format!("PE {} did not use verbs:\n{text}", pe.pe).into());
+        }
+    }
+    Ok(())
+}
