@@ -28,6 +28,25 @@ fn turn(job: &mut Job, turns: u32) {
     }
 }
 
+/// Who waits for what acknowledgements bring has them asked for, of all peers at once, and nobody else asks so soon.
+#[test]
+fn acknowledgements_are_asked_for_by_who_waits() {
+    for asks in [false, true] {
+        let mut job = Job::new(1, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
+        let targets = Targets::of(&job);
+        for pe in [1, 2] {
+            job.members[0].lane.amo(&targets.atomic(pe, 0, AtomicOp::Inc, 0)).unwrap();
+        }
+        turn(&mut job, 100);
+        assert_eq!([1, 2].map(|pe| job.heap(pe, 0, 8)), [1_u64.to_le_bytes(); 2]);
+        if asks {
+            job.members[0].lane.want_acks();
+        }
+        turn(&mut job, 100);
+        assert_eq!(job.members[0].lane.has_work(), !asks);
+    }
+}
+
 #[test]
 fn the_pes_are_those_of_the_job_and_bursts_gain_where_there_are_doorbells() {
     for doorbells in [false, true] {

@@ -231,10 +231,8 @@ impl<P: Port> Core<P> {
             (None, _) => {}
             // The message itself waits for its acknowledgement.
             (Some(message), Stage::Sent) => self.messages.forget_segment(message),
-            (Some(message), _) => {
-                self.messages.give(message);
-                self.uncount_unsent(segment.pe);
-            }
+            // Nothing more goes to its peer, so that nobody counts what has not left.
+            (Some(message), _) => self.messages.give(message),
         }
     }
 }

@@ -128,13 +128,6 @@ impl<P: Port> Core<P> {
         }
     }
 
-    /// A message to a peer that has not left ends: it has no slot any more.
-    pub(in crate::engine) fn uncount_unsent(&mut self, pe: Pe) {
-        if let Some(stream) = self.streams.find_mut(pe) {
-            stream.link().unsent -= 1;
-        }
-    }
-
     /// Lets a message wait until the peer's window has room again.
     #[cold]
     pub(super) fn wait_for_window(&mut self, token: Token) {

@@ -139,5 +139,10 @@ mod tests {
             assert_eq!(remote_rail(me, &local, rail, &peer), TARGET_RAIL);
         }
         assert_eq!(atomic_rail(me, &rails(&[2, 3]), &rails(&[9, 3])), RailId(0), "none is");
+        // Also where that rail sends to another one of the peer's.
+        let (local, peer) = (rails(&[2, 1]), rails(&[1, 1, 2]));
+        let pairs = |me| remote_rail(Pe(me), &local, RailId(1), &peer);
+        assert!((0..8).any(|me| pairs(me) != TARGET_RAIL));
+        assert!((0..8).all(|me| atomic_rail(Pe(me), &local, &peer) == RailId(1)));
     }
 }

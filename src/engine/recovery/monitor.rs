@@ -113,7 +113,7 @@ impl Recovery {
                 }
                 let (still, patience) = (now - path.stands_since(), path.patience(*timeout));
                 pings |= still >= patience / 2;
-                if judges && still >= patience && peer.alive > path.stands_since() {
+                if judges && path.is_silent(peer.alive, now, *timeout) {
                     let seconds = (u64::from(still) << 28) / 1_000_000_000;
                     let reason =
                         format!("nothing has completed on it for {seconds} s, and the PE is alive");
@@ -225,6 +225,12 @@ impl PathHealth {
     /// Since when nothing has completed on it, or what waits first has not left; now, if nothing is to.
     fn stands_since(&self) -> u32 {
         self.moved.min(self.front.1)
+    }
+
+    /// Whether it stands still for too long, and the peer has shown life since.
+    fn is_silent(&self, alive: u32, now: u32, timeout: u32) -> bool {
+        let since = self.stands_since();
+        now - since >= self.patience(timeout) && alive > since
     }
 
     /// How long what is on it may take.

@@ -438,10 +438,7 @@ impl Staging {
         match (segment.take_message(), stage) {
             (None, _) => {}
             (Some(message), Stage::Sent) => core.messages.forget_fragment(message),
-            (Some(message), _) => {
-                core.messages.give_beside(message);
-                core.uncount_unsent(pe);
-            }
+            (Some(message), _) => core.messages.give_beside(message),
         }
         self.leave_chunk(core, token);
         self.state().peer(pe).fragments -= 1;

@@ -128,6 +128,22 @@ fn a_rail_that_fails_as_a_whole_is_told_at_once_to_whoever_has_something_on_it()
 }
 
 #[test]
+fn a_rail_that_fails_costs_nobody_who_has_something_on_another_one() {
+    let mut job = Job::new(12, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
+    for pe in [1, 2] {
+        job.fabric.stall(Pe(pe));
+        job.put_value(0, pe, 0, 1, 8).unwrap();
+    }
+    let posted: Vec<u64> = job.members[0].lane.counters().map(|rail| rail.posted).collect();
+    assert_eq!(posted, [1, 1], "the first rail is another one for each");
+    job.fabric.fail_rail(Pe(0), RailId(1));
+    job.quiet(0, 1).unwrap_err();
+    job.fabric.resume(Pe(2));
+    job.quiet(0, 2).unwrap();
+    assert_eq!(job.heap(2, 0, 8), 1_u64.to_le_bytes());
+}
+
+#[test]
 fn nothing_held_behind_a_failed_write_is_sent() {
     let mut job = Job::new(2, &Shape::default(), Script::default());
     job.fabric.fail_next(1);

@@ -60,6 +60,16 @@ fn a_path_stands_since_the_first_of_what_is_posted_and_what_waits() {
 }
 
 #[test]
+fn a_path_is_silent_after_the_timeout_if_the_peer_has_shown_life_since() {
+    let path = PathHealth { moved: 100, front: (None, 100), ..path(1, 1, 1) };
+    for (alive, now, is_silent) in
+        [(101, 105, true), (101, 106, true), (101, 104, false), (100, 105, false), (99, 105, false)]
+    {
+        assert_eq!(path.is_silent(alive, now, TIMEOUT), is_silent, "{alive} {now}");
+    }
+}
+
+#[test]
 fn long_segments_have_more_time() {
     let patience = |longest| PathHealth { longest, ..path(1, 1, 1) }.patience(TIMEOUT);
     assert_eq!([0, (1 << 20) - 1, 1 << 20, 3 << 20].map(patience), [5, 5, 6, 8]);
