@@ -27,5 +27,7 @@ while [[ $SECONDS -lt $end ]]; do
     checked --test plugin -- signals_
     checked --test channel
     checked --test lab
+    [[ $SECONDS -lt $end ]] || break
+    NVSHMEM_TEST_CAMPAIGN=1 checked --test plugin
 done
 echo "$round rounds in $((SECONDS / 60)) minutes without a failure"

@@ -99,6 +99,16 @@ pub enum EngineError {
         /// What failed.
         error: PortError,
     },
+    /// A word that was fetched could not be stored.
+    #[error("the word that was fetched from {pe} cannot be stored at {addr:#x}: {error}")]
+    Fetched {
+        /// The peer.
+        pe: Pe,
+        /// Where it was to be stored.
+        addr: usize,
+        /// What failed.
+        error: PortError,
+    },
     /// The peer could not do its part.
     #[error("{what} of {len} bytes, {pe}: the peer cannot do its part: {why}")]
     PeerRefused {
@@ -176,6 +186,21 @@ pub enum EngineError {
         /// Writes to the peer that are not delivered.
         writes: u32,
         /// Reads from the peer that have not landed.
+        reads: u32,
+    },
+    /// Operations wait, and nothing is under way that they could wait for.
+    #[error(
+        "operations to {pe} have waited for {seconds} s ({writes} writes and {reads} reads have not ended), and \
+         nothing is under way that they wait for: this is a fault of the transport, please report it"
+    )]
+    Stuck {
+        /// The peer.
+        pe: Pe,
+        /// How long.
+        seconds: u64,
+        /// Writes to the peer that have not ended.
+        writes: u32,
+        /// Reads from the peer that have not ended.
         reads: u32,
     },
 }

@@ -13,6 +13,7 @@ mod cxi;
 mod efa;
 mod entry;
 mod fabric;
+mod faults;
 mod matrix;
 mod native;
 mod peers;
@@ -43,10 +44,14 @@ fn main() -> ExitCode {
         ("leave", counters::leave),
         ("connect", peers::connect),
         ("wait_for_ever", peers::wait_for_the_dead),
+        ("faults", faults::scenario),
     ];
     scenarios.extend(staged::SCENARIOS);
     // A process that the launcher started as a PE ends in here.
     pe_entry(&scenarios);
+    if let Some(times) = test_support::seeds::campaign() {
+        return faults::campaign(times);
+    }
     let mut arguments = Arguments::from_args();
     // A job is several processes, which mostly wait for each other: two jobs keep two cores busy.
     arguments.test_threads.get_or_insert(2);
@@ -56,6 +61,7 @@ fn main() -> ExitCode {
     trials.extend(entry::trials());
     trials.extend(bad_input::trials());
     trials.extend(peers::trials());
+    trials.extend(faults::trials());
     trials.extend(native::trials());
     trials.extend(bursts::trials());
     trials.extend(staged::trials());

@@ -307,10 +307,10 @@ impl<P: Port> Lane<P> {
             return;
         }
         let (place, width) = (segment.result(), segment.transfer.len);
+        self.core.drop_segment(token);
         // Nobody waits for what comes from a peer that was given up: the memory may be gone.
         if self.core.check_stream(pe).is_ok() {
             self.staging.store_result(&mut self.core, pe, place, value, width);
         }
-        self.core.drop_segment(token);
     }
 }

@@ -163,12 +163,12 @@ impl<P: Port> Lane<P> {
             Some(Outcome::GoesOn) => {}
             Some(Outcome::Ended(fetched)) => {
                 let pe = self.core.segments[token.0].pe;
+                self.core.drop_segment(token);
                 // Nobody waits for what comes from a peer that was given up: the memory may be gone.
                 if let (Some(word), Ok(())) = (fetched, self.core.check_stream(pe)) {
                     let (place, before) = (word.place, word.before);
                     self.staging.store_result(&mut self.core, pe, place, before, word.width);
                 }
-                self.core.drop_segment(token);
             }
         }
         true

@@ -176,19 +176,22 @@ impl Watchdog {
             (still >= patience).then_some((still, *segment))
         };
         let mut oldest: Vec<(u64, Segment)> = segments.in_use().filter_map(stuck).collect();
+        let mut failed = Vec::new();
+        if !segments.in_use().any(waits) {
+            failed = self.without_segments(streams);
+        }
         if oldest.is_empty() {
             if std::mem::take(&mut self.has_warned) {
                 streams.for_each(|stream| stream.watch.warned = 0);
             }
-            return Vec::new();
+            return failed;
         }
         // One report per stream, of its oldest segment.
         oldest.sort_by_key(|(_, segment)| (segment.pe, segment.born));
         oldest.dedup_by_key(|(_, segment)| segment.pe);
-        let mut failed = Vec::new();
         for (waited, segment) in oldest {
             let Some(stream) = streams.find_mut(segment.pe) else { continue };
-            if stream.error.is_some() {
+            if stream.error.is_some() || failed.iter().any(|(pe, _)| *pe == segment.pe) {
                 continue;
             }
             let fails = self.fail_after.is_some_and(|limit| waited >= limit);
@@ -230,6 +233,33 @@ impl Watchdog {
                 dump(port, rails);
             }
         }
+        failed
+    }
+}
+
+impl Watchdog {
+    /// Streams that are not quiet, in a lane without a segment whose time could be up. What waits for others, or is parked
+    /// until there is room, leans on the times of these. Should there be none, nobody would ever be told: so
+    /// such a stream is given up as well, after twice the time that those others have.
+    #[cold]
+    fn without_segments(&self, streams: &mut Streams) -> Vec<(Pe, EngineError)> {
+        let mut failed = Vec::new();
+        let Some(limit) = self.fail_after else { return failed };
+        let stamp = self.stamp;
+        streams.for_each(|stream| {
+            let waited = u64::from(stamp - stream.watch.since) << STAMP_SHIFT;
+            let waits = !stream.is_quiet() && stream.error.is_none();
+            if waits && waited >= limit.saturating_mul(2) {
+                let error = EngineError::Stuck {
+                    pe: stream.pe,
+                    seconds: waited / 1_000_000_000,
+                    writes: stream.outstanding(Direction::Write),
+                    // What is parked counts as one.
+                    reads: stream.outstanding(Direction::Read) - u32::from(stream.parks()),
+                };
+                failed.push((stream.pe, error));
+            }
+        });
         failed
     }
 }

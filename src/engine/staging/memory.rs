@@ -1,11 +1,11 @@
 //! Memory of this process that messages read and change, however it is reached.
 
 use crate::engine::atomic::Atomic;
+use crate::engine::error::EngineError;
 use crate::engine::ids::Pe;
 use crate::engine::port::copies::{CopyPort, Reach};
 use crate::engine::port::{Port, PortError};
 use crate::engine::posting::Core;
-use crate::engine::posting::failure::local_fault;
 use crate::engine::request::ResultPlace;
 use crate::engine::staging::Staging;
 use crate::engine::staging::state::State;
@@ -131,7 +131,8 @@ impl Staging {
             stored.and_then(|()| flag.map_or(Ok(()), |flag| core.port.store_flag(addr + 8, flag)))
         };
         if let Err(error) = stored {
-            core.fail_lane(local_fault(pe, &error));
+            // Nobody who waits for the word is told that it is there.
+            core.fail_stream(pe, EngineError::Fetched { pe, addr, error });
         }
     }
 

@@ -1,5 +1,6 @@
-//! Faults: what users are told, what comes late, and what the log says.
+//! Faults: what users are told, what comes late, and what the log says; and random schedules of them.
 
 mod failures;
 mod late;
+mod schedules;
 mod warnings;

@@ -35,6 +35,14 @@ pub fn for_seeds(name: &str, kept: &[u32], fresh: u32, case: impl Fn(u64) + RefU
     }
 }
 
+/// How many cases a campaign has, in a run that is one: `NVSHMEM_TEST_CAMPAIGN`, which scripts/reliability.sh sets.
+///
+/// # Panics
+/// When the variable is not a number it may be.
+pub fn campaign() -> Option<u32> {
+    number("NVSHMEM_TEST_CAMPAIGN", std::env::var("NVSHMEM_TEST_CAMPAIGN").ok())
+}
+
 /// A seed that no run before had, as far as chance goes.
 pub fn draw() -> u32 {
     // The standard library draws the keys of its hash tables from the system.

@@ -58,7 +58,7 @@ pub use host::ops::{Amo, Ops, RawRma, Thread};
 pub use host::planned::PlannedAmo;
 pub use host::proxy::{Proxy, Running};
 pub use host::regions::Piece;
-pub use launcher::launch::LaunchError;
+pub use launcher::launch::{LaunchError, Told};
 pub use launcher::report::{JobFailed, JobReport, Outcome, PeReport, Stream};
 pub use memory::address::{BufferId, Place, SymAddr};
 pub use memory::device_memory::{MemoryKind, UserMapped};

@@ -380,7 +380,8 @@ impl<'a> Host<'a> {
 
 impl Host<'_> {
     /// Ends the PE as a host does that has met an error and finalizes all the same: nothing is
-    /// completed and nobody waited for. Not collective.
+    /// completed and nobody waited for. What cannot be released, as what has failed may still be under way, is freed after the
+    /// transport's end. Not collective.
     ///
     /// # Errors
     /// The proxy thread does not end, or the plugin does not let its transport be taken down. That the
@@ -392,16 +393,22 @@ impl Host<'_> {
             Err(error) => return Err(error),
         }
         drop(user);
-        end(shared)
+        let Shared { transport, regions, .. } = sole(shared)?;
+        regions.release(&transport);
+        transport.finalize()
     }
+}
+
+/// What nobody uses any more.
+fn sole(shared: Arc<Shared>) -> Result<Shared> {
+    Arc::try_unwrap(shared)
+        .map_err(|_| Error::Usage("operations are still in use at finalize".into()))
 }
 
 /// Releases the heap and then the buffers, finalizes the transport, and unloads the plugin where that
 /// version does so.
 fn end(shared: Arc<Shared>) -> Result<()> {
-    let shared = Arc::try_unwrap(shared)
-        .map_err(|_| Error::Usage("operations are still in use at finalize".into()))?;
-    let Shared { transport, regions, .. } = shared;
+    let Shared { transport, regions, .. } = sole(shared)?;
     regions.end(&transport)?;
     transport.finalize()
 }

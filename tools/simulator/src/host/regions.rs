@@ -141,6 +141,18 @@ impl Regions {
         buffers.into_iter().try_for_each(|mut buffer| buffer.release(transport))
     }
 
+    /// Releases what can be released, and frees nothing.
+    pub(crate) fn release(&self, transport: &Transport) {
+        for chunk in read(&self.chunks).iter() {
+            if let Ok(handle) = chunk.get(self.me as usize) {
+                let _ = transport.release_mem_handle(&handle);
+            }
+        }
+        for buffer in write(&self.buffers).iter_mut() {
+            let _ = buffer.release(transport);
+        }
+    }
+
     /// Adds a buffer: `len` bytes of `memory` that begin after `skip`.
     pub(crate) fn add_buffer(
         &self,

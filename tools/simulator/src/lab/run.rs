@@ -13,6 +13,7 @@ use super::experiment::{Event, Experiment, Run, Workload};
 use super::network::{Carried, Network, nic};
 use super::workload::tally::{BYTES, FIRST, ROUND, SECONDS, WRONG};
 use super::{SCENARIO, raw, workload};
+use crate::launcher::launch::Told;
 use crate::launcher::report::JobReport;
 use crate::settings::JobSettings;
 
@@ -75,7 +76,11 @@ impl Subject {
             .param(workload::TEXT, text)
             .param(workload::RUN, index);
         let report = job
-            .run_with(&mut |_, name, _| script.take(name))
+            .run_with(&mut |_, _, told| {
+                if let Told::Value(name, _) = told {
+                    script.take(name);
+                }
+            })
             .map_err(|e| LabError::text("the job", e.to_string()))?;
         let elapsed = started.elapsed();
         let carried = all_carried(&network)?;

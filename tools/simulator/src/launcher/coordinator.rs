@@ -103,6 +103,11 @@ impl Coordinator {
         }
     }
 
+    /// Collectives completed so far.
+    pub(crate) fn completed(&self) -> u64 {
+        self.completed
+    }
+
     /// What a PE was last seen doing, for reports about a PE that hangs.
     pub(crate) fn doing(&self, pe: usize) -> String {
         match self.open {

@@ -26,6 +26,15 @@ const TICK: Duration = Duration::from_millis(20);
 /// How long the pipes of an ended process are read for a rest: a grandchild may hold them open.
 const DRAIN: Duration = Duration::from_millis(500);
 
+/// What the launcher hears from a PE while the job runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Told<'a> {
+    /// A value that the PE hands over ([`crate::Job::report`]): its name and its text.
+    Value(&'a str, &'a str),
+    /// The PE joins a collective, the plugin's among them. They are counted from 0.
+    Joins(u64),
+}
+
 /// The job could not be started at all.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {source}")]
@@ -47,15 +56,15 @@ impl JobSettings {
         self.run_with(&mut |_, _, _| {})
     }
 
-    /// As [`JobSettings::run`], and calls `on_value` with the PE, name and text of each value that a PE
-    /// hands over ([`crate::Job::report`]). Collectives that the PE joins afterwards do not complete
-    /// before `on_value` has returned; neither does anything else, so it is to be brief.
+    /// As [`JobSettings::run`], and calls `on_told` with the PE, its process and what it has told. The collective
+    /// that it joins, and those that it joins afterwards, do not complete before `on_told` has returned; neither does
+    /// anything else, so it is to be brief.
     ///
     /// # Errors
     /// See [`JobSettings::run`].
     pub fn run_with(
         &self,
-        on_value: &mut dyn FnMut(u32, &str, &str),
+        on_told: &mut dyn FnMut(u32, u32, Told<'_>),
     ) -> Result<JobReport, LaunchError> {
         self.check().map_err(|text| failed("settings", io::Error::other(text)))?;
         let dir = JobDir::create().map_err(|e| failed("directory for the job's socket", e))?;
@@ -66,7 +75,7 @@ impl JobSettings {
 
         let mut launcher = Launcher {
             settings: self,
-            on_value,
+            on_told,
             dir: Some(dir),
             listener,
             strangers: Vec::new(),
@@ -113,7 +122,7 @@ impl Drop for JobDir {
 
 struct Launcher<'a> {
     settings: &'a JobSettings,
-    on_value: &'a mut dyn FnMut(u32, &str, &str),
+    on_told: &'a mut dyn FnMut(u32, u32, Told<'_>),
     /// Where the socket's name is, until every PE has connected: what is removed early does not
     /// stay when the launcher is killed.
     dir: Option<JobDir>,
@@ -279,24 +288,29 @@ impl Launcher<'_> {
     fn read_link(&mut self, pe: usize) {
         let Some(link) = &mut self.pes[pe].link else { return };
         link.read();
+        let process = self.pes[pe].pid.unwrap_or_default();
         while let Some(message) = self.pes[pe].link.as_mut().and_then(Link::next) {
             match message {
                 FromPe::Hello(_) => {}
                 FromPe::Value(key, value) => {
-                    (self.on_value)(pe as u32, &key, &value);
+                    (self.on_told)(pe as u32, process, Told::Value(&key, &value));
                     self.pes[pe].values.push((key, value));
                 }
-                FromPe::Join(op, data) => match self.coordinator.join(pe, op, data) {
-                    Ok(None) => {}
-                    Ok(Some(results)) => {
-                        for (pe, result) in self.pes.iter_mut().zip(results) {
-                            if let Some(link) = &mut pe.link {
-                                link.send(&ToPe::Result(result));
+                FromPe::Join(op, data) => {
+                    let number = self.coordinator.completed();
+                    (self.on_told)(pe as u32, process, Told::Joins(number));
+                    match self.coordinator.join(pe, op, data) {
+                        Ok(None) => {}
+                        Ok(Some(results)) => {
+                            for (pe, result) in self.pes.iter_mut().zip(results) {
+                                if let Some(link) = &mut pe.link {
+                                    link.send(&ToPe::Result(result));
+                                }
                             }
                         }
+                        Err(text) => self.abort(text),
                     }
-                    Err(text) => self.abort(text),
-                },
+                }
                 FromPe::Finished => {
                     self.pes[pe].outcome = Some(Outcome::Finished);
                     if let Err(text) = self.coordinator.finish(pe) {

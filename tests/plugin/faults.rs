@@ -1,0 +1,539 @@
+//! Faults of processes and of networks, in every phase of a job: processes that are killed or stopped, and hosts that are
+//! cut off. Each PE is on a host of its own, joined to the others by two rails.
+//!
+//! One of them is a test. `make reliability` has all of them, several times each, and prints what was promised and what was seen:
+//! `docs/reliability.md` has the table.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use libtest_mimic::{Failed, Trial};
+use nvshmem_abi::c;
+use nvshmem_sim::lab::{self, Change, End, Link, Network};
+use nvshmem_sim::{
+    Amo, BoxError, Host, Job, JobReport, JobSettings, Layout, Outcome, PeReport, SymAddr, Told,
+};
+use test_support::full;
+use test_support::needs::{Need, libfabric2, trial};
+use test_support::seeds::draw;
+
+use crate::fabric::job;
+
+const PES: u32 = 3;
+const RAILS: usize = 2;
+/// The PE that it happens to.
+const VICTIM: u32 = 1;
+/// `NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS` of the jobs.
+const DEADLINE: u64 = 5;
+/// What ends before the deadline, and what does not.
+const SHORT: Duration = Duration::from_secs(1);
+const LONG: Duration = Duration::from_secs(9);
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Fault {
+    Kill,
+    StopShort,
+    StopLong,
+    CutShort,
+    CutLong,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Phase {
+    Bootstrap,
+    Connect,
+    Registration,
+    Traffic,
+    Quiet,
+    Finalize,
+}
+
+/// What is promised of the other PEs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Promise {
+    /// They come to the end of the job, with every byte.
+    Finish,
+    /// All end by themselves with an error: who waits for a PE that it cannot reach, with one that names that.
+    Name,
+    /// They end by themselves with the error of NVSHMEM's bootstrap, which knows of the PE before the plugin does.
+    Fail,
+    /// They finish, if the network is back before it is used; else as [`Promise::Name`].
+    NameOrFinish,
+    /// They finish, or end by that error: the PE was waited for no longer, or it was.
+    End,
+}
+
+impl Fault {
+    const ALL: [Self; 5] =
+        [Self::Kill, Self::StopShort, Self::StopLong, Self::CutShort, Self::CutLong];
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Kill => "SIGKILL",
+            Self::StopShort => "SIGSTOP, SIGCONT before the deadline",
+            Self::StopLong => "SIGSTOP, SIGCONT after the deadline",
+            Self::CutShort => "partition, healed before the deadline",
+            Self::CutLong => "partition, healed after the deadline",
+        }
+    }
+
+    /// What it comes to in a phase.
+    fn promise(self, phase: Phase) -> Promise {
+        use Phase::{Bootstrap, Connect, Finalize, Quiet, Registration, Traffic};
+        match (self, phase) {
+            (Self::StopShort | Self::CutShort, _) => Promise::Finish,
+            (Self::Kill, Bootstrap | Connect | Registration) => Promise::Fail,
+            (Self::Kill, Finalize) => Promise::End,
+            // Nobody waits for the PE but NVSHMEM's bootstrap, which waits as long as it likes.
+            (Self::StopLong, Bootstrap | Connect | Registration | Finalize) => Promise::Finish,
+            // Nothing crosses the network any more.
+            (Self::CutLong, Finalize) => Promise::Finish,
+            // The network is cut still when traffic begins, unless the machine is busy with other things.
+            (Self::CutLong, Bootstrap | Connect | Registration) => Promise::NameOrFinish,
+            (Self::Kill | Self::StopLong | Self::CutLong, Traffic | Quiet) => Promise::Name,
+        }
+    }
+}
+
+impl Phase {
+    const ALL: [Self; 6] = [
+        Self::Bootstrap,
+        Self::Connect,
+        Self::Registration,
+        Self::Traffic,
+        Self::Quiet,
+        Self::Finalize,
+    ];
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Bootstrap => "bootstrap",
+            Self::Connect => "connect",
+            Self::Registration => "registration",
+            Self::Traffic => "traffic",
+            Self::Quiet => "quiet",
+            Self::Finalize => "finalize",
+        }
+    }
+
+    /// Whether the victim is in it with what it has just told. The plugin connects by collectives that come after the
+    /// host's first one; which of them it is is drawn.
+    fn is_here(self, told: Told<'_>, reached: &mut Option<String>, draw: u64) -> bool {
+        if let Told::Value("phase", phase) = told {
+            *reached = Some(phase.to_owned());
+        }
+        match (self, told) {
+            (Self::Bootstrap, Told::Joins(number)) => number == 0,
+            (Self::Connect, Told::Joins(number)) => number == 1 + draw % 3,
+            // A chunk of the heap was registered, and its handle is exchanged.
+            (Self::Registration, Told::Joins(_)) => reached.as_deref() == Some(self.text()),
+            (_, Told::Value("phase", phase)) => phase == self.text() && self != Self::Registration,
+            _ => false,
+        }
+    }
+}
+
+/// What has come of a case.
+#[derive(Clone, Default, Debug)]
+struct Seen {
+    wrong: u64,
+    canaries: u64,
+    hangs: u64,
+    /// Why it is not as promised.
+    broken: Option<String>,
+}
+
+/// A fault in a phase.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    fault: Fault,
+    phase: Phase,
+    seed: u32,
+}
+
+impl Case {
+    fn run(self, library: &std::path::Path) -> Result<Seen, BoxError> {
+        let rate = "1gbit".parse().map_err(|why: String| why)?;
+        let network = Arc::new(Network::new(PES as usize, &[rate; RAILS])?);
+        let (mut reached, mut struck) = (None, false);
+        let (mut failed, mut healer) = (None, None);
+        let report = self.job(&network, library).run_with(&mut |pe, process, told| {
+            let here = self.phase.is_here(told, &mut reached, self.seed.into());
+            if pe != VICTIM || struck || !here {
+                return;
+            }
+            struck = true;
+            match self.strike(&network, process) {
+                Ok(ends) => healer = ends,
+                Err(error) => failed = Some(error),
+            }
+        })?;
+        if let Some(healer) = healer {
+            healer.join().map_err(|_| "what ends the fault has failed")?;
+        }
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        if !struck {
+            return Err(format!("PE {VICTIM} never came to {:?}:\n{report}", self.phase).into());
+        }
+        Ok(self.judge(&report))
+    }
+
+    fn job(self, network: &Network, library: &std::path::Path) -> JobSettings {
+        let devices: Vec<String> = (0..RAILS).map(|rail| format!("rail{rail}")).collect();
+        let job = job("faults", PES, Layout::V7)
+            .pes_per_node(1)
+            .heap(64 << 20, 8 << 20)
+            .heap_grows()
+            .deadline(Duration::from_secs(120))
+            .step_deadline(Duration::from_secs(90))
+            // Whoever is not over by then hangs.
+            .grace(Duration::from_secs(40))
+            .param("seed", self.seed)
+            .env("NVSHMEM_LIBFABRIC_PROVIDER", "tcp")
+            .env("NVSHMEM_LIBFABRIC_LIBRARY", library.display())
+            .env("NVSHMEM_LIBFABRIC_YIELD", "always")
+            .env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", DEADLINE)
+            .env("NVSHMEM_LIBFABRIC_RAIL_TIMEOUT", 2)
+            .env("NVSHMEM_LIBFABRIC_DEVICES", devices.join(","));
+        let hosts = (0..PES).zip(network.hosts());
+        hosts.fold(job, |job, (pe, host)| job.network_of_pe(pe, Arc::clone(host)))
+    }
+
+    /// Lets it happen to the victim's process; gives what ends it.
+    fn strike(
+        self,
+        network: &Arc<Network>,
+        process: u32,
+    ) -> Result<Option<thread::JoinHandle<()>>, BoxError> {
+        let time = match self.fault {
+            Fault::Kill => {
+                signal(process, libc::SIGKILL)?;
+                return Ok(None);
+            }
+            Fault::StopShort | Fault::CutShort => SHORT,
+            Fault::StopLong | Fault::CutLong => LONG,
+        };
+        if matches!(self.fault, Fault::StopShort | Fault::StopLong) {
+            signal(process, libc::SIGSTOP)?;
+            return Ok(Some(thread::spawn(move || {
+                thread::sleep(time);
+                // It fails for a process that has been ended meanwhile.
+                let _ = signal(process, libc::SIGCONT);
+            })));
+        }
+        let host = VICTIM as usize;
+        let change = move |network: &Network, change| {
+            (0..RAILS).try_for_each(|rail| network.change(Link { host, rail }, End::Far, change))
+        };
+        change(network, Change::Down)?;
+        let network = Arc::clone(network);
+        Ok(Some(thread::spawn(move || {
+            thread::sleep(time);
+            change(&network, Change::Up).expect("a link that goes down comes up");
+        })))
+    }
+
+    fn judge(self, report: &JobReport) -> Seen {
+        let number = |name: &str| {
+            let values = report.pes.iter().filter_map(|pe| pe.value(name)?.parse::<u64>().ok());
+            values.sum::<u64>()
+        };
+        let mut seen =
+            Seen { wrong: number("wrong"), canaries: number("canaries"), ..Seen::default() };
+        let promise = match self.fault.promise(self.phase) {
+            Promise::NameOrFinish if report.succeeded() => Promise::Finish,
+            Promise::NameOrFinish => Promise::Name,
+            other => other,
+        };
+        let mut broken = Vec::new();
+        for pe in &report.pes {
+            let is_victim = pe.pe == VICTIM;
+            match &pe.outcome {
+                Outcome::Signal(libc::SIGKILL) if is_victim && self.fault == Fault::Kill => {
+                    continue;
+                }
+                Outcome::Stopped(_) | Outcome::TimedOut(_) => {
+                    seen.hangs += 1;
+                    broken.push(format!("PE {} {}", pe.pe, pe.outcome));
+                }
+                Outcome::Finished | Outcome::Failed(_) => {}
+                other => broken.push(format!("PE {} {other}", pe.pe)),
+            }
+            if let Some(why) = pe.value("not torn down") {
+                broken.push(format!("PE {} is not taken down: {why}", pe.pe));
+            }
+            let finished = pe.outcome == Outcome::Finished;
+            match promise {
+                Promise::Finish if !finished => broken.push(format!("PE {} {}", pe.pe, pe.outcome)),
+                Promise::Fail if finished => broken.push(format!("PE {} finished", pe.pe)),
+                Promise::Name if !is_victim && finished => {
+                    broken.push(format!("PE {} finished", pe.pe));
+                }
+                _ => {}
+            }
+        }
+        // Who ends first ends the others, by NVSHMEM's bootstrap. Of hosts that are cut off from one another either may.
+        let is_cut = matches!(self.fault, Fault::CutShort | Fault::CutLong);
+        let names = |pe: &PeReport, line: &str| {
+            let reached = |other: u32| line.contains(&format!("PE {other}"));
+            let far = if pe.pe == VICTIM {
+                is_cut && (reached(0) || reached(2))
+            } else {
+                reached(VICTIM)
+            };
+            line.contains("ERROR") && far
+        };
+        let named = |pe: &PeReport| pe.output.iter().any(|(_, line)| names(pe, line));
+        if promise == Promise::Name && !report.pes.iter().any(named) {
+            broken.push(String::from("nobody is named"));
+        }
+        if !broken.is_empty() || seen.wrong + seen.canaries > 0 {
+            let (wrong, canaries) = (seen.wrong, seen.canaries);
+            let found = format!("{wrong} wrong, {canaries} canaries; {}", broken.join("; "));
+            seen.broken = Some(format!("{self:?}: {found}\n{report}"));
+        }
+        seen
+    }
+}
+
+fn signal(process: u32, signal: i32) -> Result<(), BoxError> {
+    // SAFETY: a call that touches no memory. The process is a child of this one, or was just now.
+    match unsafe { libc::kill(process as i32, signal) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error().into()),
+    }
+}
+
+/// The cases as tests: one, and all of them in the full tier.
+pub(crate) fn trials() -> Vec<Trial> {
+    let all = Phase::ALL.iter().flat_map(|phase| Fault::ALL.map(|fault| (fault, *phase)));
+    let wanted = |case: &(Fault, Phase)| full() || *case == (Fault::StopShort, Phase::Traffic);
+    let of_case = |(fault, phase): (Fault, Phase)| {
+        let name = format!("faults::{fault:?}_in_{}", phase.text()).to_lowercase();
+        trial(name, needs(), move |library| {
+            let seen = Case { fault, phase, seed: draw() }.run(&library)?;
+            seen.broken.map_or(Ok(()), |why| Err(Failed::from(why)))
+        })
+    };
+    all.filter(wanted).map(of_case).collect()
+}
+
+fn needs() -> Need<std::path::PathBuf> {
+    let library = libfabric2()?;
+    match lab::missing() {
+        Some(reason) => Err(format!("there can be no lab here: {reason}")),
+        None => Ok(library),
+    }
+}
+
+/// Every fault in every phase, so many times, two jobs at a time. Prints the table, and ends with figures.
+pub(crate) fn campaign(times: u32) -> ExitCode {
+    let library = match needs() {
+        Ok(library) => library,
+        Err(reason) => {
+            println!("SKIPPED faults of processes and networks: {reason}");
+            return ExitCode::SUCCESS;
+        }
+    };
+    let first = draw();
+    println!("faults: seeds from {first} on");
+    // Those that take long and those that do not lie beside each other.
+    let mut cases = Vec::new();
+    for at in 0..times {
+        for (phase, fault) in Phase::ALL.iter().flat_map(|p| Fault::ALL.map(|f| (*p, f))) {
+            cases.push(Case { fault, phase, seed: first.wrapping_add(at) });
+        }
+    }
+    let (next, rows) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let seen = case.run(&library).unwrap_or_else(|error| Seen {
+                        broken: Some(format!("{case:?}: {error}")),
+                        ..Seen::default()
+                    });
+                    if let Some(why) = &seen.broken {
+                        println!("BROKEN {why}");
+                    }
+                    let mut rows = rows.lock().expect("nobody panics with it");
+                    rows.entry((case.fault, case.phase)).or_insert_with(Vec::new).push(seen);
+                }
+            });
+        }
+    });
+    let rows = rows.into_inner().expect("nobody panics with it");
+    println!("| fault | phase | times | promised of the others | seen |\n|---|---|---|---|---|");
+    for ((fault, phase), seen) in &rows {
+        let promised = match fault.promise(*phase) {
+            Promise::Finish => "the job goes on, with every byte",
+            Promise::Name => "an error that names the PE",
+            Promise::Fail => "the error of NVSHMEM's bootstrap",
+            Promise::NameOrFinish => {
+                "the job goes on if the network is back in time, else an error that names the PE"
+            }
+            Promise::End => "the job goes on, or the error of NVSHMEM's bootstrap",
+        };
+        let broken = seen.iter().filter(|seen| seen.broken.is_some()).count();
+        let as_promised = match broken {
+            0 => String::from("as promised"),
+            _ => format!("{broken} times not"),
+        };
+        let (fault, phase) = (fault.text(), phase.text());
+        println!("| {fault} | {phase} | {} | {promised} | {as_promised} |", seen.len());
+    }
+    let all = || rows.values().flatten();
+    println!("MEASURE process_faults {} faults", all().count());
+    println!(
+        "MEASURE process_faults_broken {} faults",
+        all().filter(|s| s.broken.is_some()).count()
+    );
+    println!("MEASURE process_lost_or_wrong {} bytes", all().map(|s| s.wrong).sum::<u64>());
+    println!("MEASURE process_canaries_broken {} canaries", all().map(|s| s.canaries).sum::<u64>());
+    println!("MEASURE process_hangs {} PEs", all().map(|s| s.hangs).sum::<u64>());
+    if all().any(|seen| seen.broken.is_some()) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Rounds of traffic, few enough for a byte.
+const ROUNDS: u64 = 120;
+/// Bytes that each PE writes to each other in a round, and with the last quiet.
+const SMALL: u64 = 3000 / 8 * 8;
+const LARGE: u64 = 6 << 20;
+const CANARY: u64 = 64;
+const SONG: u8 = 0xc5;
+
+/// Where things are, the same on every PE. A canary is on both sides of each.
+struct Places {
+    /// From each sender, what a round has brought, and the word that tells of it.
+    small: Vec<SymAddr>,
+    signals: Vec<SymAddr>,
+    large: Vec<SymAddr>,
+    /// What goes to others.
+    outbox: SymAddr,
+    outgoing: SymAddr,
+    canaries: Vec<SymAddr>,
+}
+
+impl Places {
+    fn new(host: &Host<'_>) -> Result<Self, BoxError> {
+        let mut canaries = Vec::new();
+        let mut guarded = |len: u64| -> Result<SymAddr, BoxError> {
+            let at = host.alloc(len + 2 * CANARY, 64)?;
+            for canary in [at, at.plus(CANARY + len)] {
+                host.local(canary, CANARY)?.set(SONG)?;
+                canaries.push(canary);
+            }
+            Ok(at.plus(CANARY))
+        };
+        let mut each = |len| (0..PES).map(|_| guarded(len)).collect::<Result<Vec<_>, _>>();
+        let (small, signals, large) = (each(SMALL)?, each(64)?, each(LARGE)?);
+        let (outbox, outgoing) = (guarded(SMALL)?, guarded(LARGE)?);
+        Ok(Self { small, signals, large, outbox, outgoing, canaries })
+    }
+}
+
+/// The words that a PE sends in a round: what is sent with the last quiet is of a round after all.
+fn words(sender: u32, round: u64, len: u64) -> Vec<u8> {
+    let word = |index| index << 32 | u64::from(sender) << 16 | (round + 1);
+    (0..len / 8).flat_map(|index| u64::to_le_bytes(word(index))).collect()
+}
+
+pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
+    let host = job.init()?;
+    let mut places = None;
+    match work(job, &host, &mut places) {
+        Ok(()) => {
+            check(job, &host, places.as_ref(), true)?;
+            job.report("phase", Phase::Finalize.text())?;
+            host.finalize()?;
+            Ok(())
+        }
+        Err(error) => {
+            check(job, &host, places.as_ref(), false)?;
+            if let Err(why) = host.tear_down() {
+                job.report("not torn down", why)?;
+            }
+            Err(error)
+        }
+    }
+}
+
+fn work(job: &Job, host: &Host<'_>, kept: &mut Option<Places>) -> Result<(), BoxError> {
+    let me = job.pe();
+    let begins = 5 + job.param::<u64>("seed")? % (ROUNDS / 2);
+    job.report("phase", Phase::Registration.text())?;
+    let places = &*kept.insert(Places::new(host)?);
+    host.barrier()?;
+    let others = || (0..PES).filter(|pe| *pe != me);
+    for round in 0..ROUNDS {
+        if round == begins {
+            job.report("phase", Phase::Traffic.text())?;
+        }
+        host.local(places.outbox, SMALL)?.write(&words(me, round, SMALL))?;
+        for pe in others() {
+            let (to, signal) = (places.small[me as usize], places.signals[me as usize]);
+            let amo = Amo::new(c::NVT_AMO_SIGNAL_SET, 8, round + 1);
+            host.proxy().put_signal(pe, to, places.outbox, SMALL, signal, amo)?;
+            host.proxy().amo(pe, signal.plus(8), Amo::new(c::NVT_AMO_ADD, 8, 1))?;
+            host.user().put_nbi(pe, signal.plus(16), places.outbox, 8)?;
+        }
+        host.proxy().quiet()?;
+        host.user().quiet()?;
+        // So that it lasts until what is to happen has happened.
+        thread::sleep(Duration::from_millis(2));
+    }
+    host.local(places.outgoing, LARGE)?.write(&words(me, ROUNDS, LARGE))?;
+    for pe in others() {
+        host.proxy().put(pe, places.large[me as usize], places.outgoing, LARGE)?;
+    }
+    job.report("phase", Phase::Quiet.text())?;
+    host.barrier()?;
+    Ok(())
+}
+
+/// Counts bytes that nobody has sent, and canaries that are gone. Unless the work is done, all that
+/// has been sent may be there in part.
+fn check(job: &Job, host: &Host<'_>, places: Option<&Places>, done: bool) -> Result<(), BoxError> {
+    let (mut wrong, mut gone) = (0, 0);
+    for at in places.iter().flat_map(|places| &places.canaries) {
+        let bytes = host.local(*at, CANARY)?.to_vec()?;
+        gone += u64::from(bytes.iter().any(|byte| *byte != SONG));
+    }
+    for (sender, places) in (0..PES).flat_map(|pe| places.map(|places| (pe, places))) {
+        if sender == job.pe() {
+            continue;
+        }
+        let word =
+            |at: SymAddr| -> Result<u64, BoxError> { Ok(host.local(at, 8)?.load_acquire()?) };
+        let signals = places.signals[sender as usize];
+        let (signal, sum) = (word(signals)?, word(signals.plus(8))?);
+        let (small, large) = (places.small[sender as usize], places.large[sender as usize]);
+        let small = host.local(small, SMALL)?.to_vec()?;
+        let large = host.local(large, LARGE)?.to_vec()?;
+        let is_from = |bytes: &[u8], rounds: std::ops::RangeInclusive<u64>| {
+            // A round is a byte, and what has come of a word may end within it.
+            (0..).zip(bytes.chunks(8)).all(|(index, word)| {
+                let sent = u64::to_le_bytes(index << 32 | u64::from(sender) << 16);
+                let is_as_sent =
+                    |(found, sent): (&u8, &u8)| found == sent || *found == 0 && rounds.contains(&0);
+                let is_of_round = rounds.contains(&word[0].into());
+                is_of_round && word[1..].iter().zip(&sent[1..]).all(is_as_sent)
+            })
+        };
+        // A signal tells that its data is there, or what has come after it.
+        wrong += u64::from(!is_from(&small, signal..=ROUNDS));
+        let large_from = if done { ROUNDS + 1..=ROUNDS + 1 } else { 0..=ROUNDS + 1 };
+        wrong += u64::from(!is_from(&large, large_from));
+        wrong += u64::from(signal > ROUNDS || sum > ROUNDS);
+        wrong += u64::from(done && (signal, sum) != (ROUNDS, ROUNDS));
+    }
+    job.report("wrong", wrong)?;
+    job.report("canaries", gone)?;
+    Ok(())
+}
