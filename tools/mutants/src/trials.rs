@@ -218,7 +218,12 @@ impl Trials<'_> {
         let env = vec![("MUTANT", id.to_string()), ("NVSHMEM_TEST_SEEDS", seeds.to_string())];
         let run = Run { program: &self.kit.join(PROGRAMS).join(program), tests: &names, env };
         let takes: Duration = tests.iter().map(|test| test.takes).sum();
-        let ended = run.run(said, PATIENCE + takes * 10 * seeds.div_ceil(self.options.seeds))?;
+        let limit = PATIENCE + takes * 10 * seeds.div_ceil(self.options.seeds);
+        let mut ended = run.run(said, limit)?;
+        if ended == Ended::TooLong {
+            // It may be the machine that is slow.
+            ended = run.run(said, 2 * limit)?;
+        }
         if let Ended::Passed(_) = ended {
             return Ok(None);
         }
