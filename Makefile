@@ -109,6 +109,11 @@ MINUTES ?= 30
 soak: deps ## Random and faulty traffic with fresh seeds, for MINUTES (30)
 	scripts/soak.sh $(MINUTES)
 
+.PHONY: cycles
+cycles: deps ## Jobs that begin and end a thousand times (COUNT) in one process: what it has stays what it is
+	NVSHMEM_TEST_LIBFABRIC2=$${NVSHMEM_TEST_LIBFABRIC2-$$(scripts/libfabric2.sh)} NVSHMEM_TEST_CYCLES=$(or $(COUNT),1000) \
+		$(CARGO) test --locked --profile checked --workspace --test channel -- cycles --nocapture
+
 .PHONY: gpu-tests
 gpu-tests: deps plugins ## Collect in target/gpu-tests the tests on device memory, for a machine with a GPU
 	scripts/gpu-tests.sh $(PLUGINS) $(TARGET)/gpu-tests

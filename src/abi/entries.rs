@@ -97,6 +97,8 @@ unsafe fn do_connect(
     // SAFETY: rules 1 and 2: nobody else is in the host's collectives while PEs connect.
     let collectives = unsafe { HostCollectives::new(boot_handle(transport))? };
     job.set_connected(connect(job, &collectives, &chosen)?);
+    // SAFETY: rule 1.
+    unsafe { state::watch(transport) };
     Ok(())
 }
 

@@ -67,6 +67,9 @@ impl AbiError {
             | Self::Job(JobError::Engine(
                 EngineError::NoSuchPe { .. } | EngineError::Handle(_) | EngineError::Refused { .. },
             )) => c::NVT_STATUS_INVALID_VALUE,
+            Self::Job(JobError::Engine(EngineError::Register { no_memory: true, .. })) => {
+                c::NVT_STATUS_OUT_OF_MEMORY
+            }
             Self::Strides { .. } | Self::NotSupported { .. } => c::NVT_STATUS_NOT_SUPPORTED,
             _ => c::NVT_STATUS_INTERNAL,
         }

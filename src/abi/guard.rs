@@ -3,12 +3,15 @@
 use std::any::Any;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 use log::error;
 use nvshmem_abi::c;
 
 use crate::abi::error::AbiError;
-use crate::logging;
+use crate::job::JobError;
+use crate::logging::{self, RateLimit};
+use crate::ofi::fork;
 
 /// Runs the body of an entry and turns its outcome into a status.
 ///
@@ -16,6 +19,9 @@ use crate::logging;
 /// transport failed, which it treats as the end of the job, so nobody builds on that state.
 #[inline]
 pub(crate) fn guard(entry: &'static str, body: impl FnOnce() -> Result<(), AbiError>) -> c_int {
+    if fork::is_child() {
+        return report(entry, &JobError::Child.into());
+    }
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => c::NVT_STATUS_SUCCESS,
         Ok(Err(failed)) => report(entry, &failed),
@@ -25,7 +31,11 @@ pub(crate) fn guard(entry: &'static str, body: impl FnOnce() -> Result<(), AbiEr
 
 #[cold]
 fn report(entry: &'static str, failed: &AbiError) -> c_int {
-    error!(target: logging::TRANSPORT, "{entry}: {failed}");
+    // A peer that has gone fails every operation from then on.
+    static LIMIT: RateLimit = RateLimit::most(32, Duration::from_secs(10));
+    if let Some(unsaid) = LIMIT.admit() {
+        error!(target: logging::TRANSPORT, "{entry}: {failed}{unsaid}");
+    }
     failed.status()
 }
 
@@ -43,7 +53,6 @@ fn report_panic(entry: &'static str, panic: &(dyn Any + Send)) -> c_int {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::JobError;
 
     #[test]
     fn outcomes_become_statuses_and_panics_do_not_pass() {

@@ -71,10 +71,10 @@ unsafe fn try_amo(
     bytes: AmoBytes,
     qp: c_int,
 ) -> Option<()> {
-    if qp == HOST_QP {
+    if qp == HOST_QP || transport.is_null() {
         return None;
     }
-    // SAFETY: rule 1, so the transport is not null.
+    // SAFETY: rule 1; the transport is not null.
     let connected = unsafe { state::job_of(transport) }.connection()?;
     let width = Width::from_bytes(bytes.elembytes)?;
     // SAFETY: rule 1.
@@ -168,10 +168,10 @@ unsafe fn try_put_signal(
     signal_bytes: AmoBytes,
     qp: c_int,
 ) -> Option<c_int> {
-    if qp == HOST_QP {
+    if qp == HOST_QP || transport.is_null() {
         return None;
     }
-    // SAFETY: rule 1, so the transport is not null.
+    // SAFETY: rule 1; the transport is not null.
     let connected = unsafe { state::job_of(transport) }.connection()?;
     // SAFETY: rules 1 and 4.
     let (common, handle) = unsafe { request::common_signal(put, amo, signal, signal_bytes)? };

@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use nvshmem_abi::{
     Bootstrap, HostOps3b, HostOps4, HostOps6, HostOps7, Major, Transport, Transport3b, Transport4,
@@ -12,6 +12,7 @@ use nvshmem_abi::{
 use crate::abi::error::AbiError;
 use crate::abi::host_maps::HostMaps;
 use crate::job::Job;
+use crate::job::heartbeat::Heartbeat;
 
 /// The structure in whichever layout the host has. All are prefixes of the largest in size, so an
 /// older host writes only into its own part. Layout 3a is a prefix of 3b in every field we use.
@@ -29,6 +30,8 @@ struct Block {
     /// First, so that the host's pointer is a pointer to the block.
     transport: AnyLayout,
     major: Major,
+    /// Of the proxy thread, once it may turn. It ends before the job.
+    heartbeat: OnceLock<Heartbeat>,
     job: Job,
     /// What `device_pci_paths` points to.
     paths: PciPaths,
@@ -90,7 +93,7 @@ pub(crate) fn create(
         Operations::V6(ops) => fill!(v6, ops),
         Operations::V7(ops) => fill!(v7, ops),
     }
-    let mut block = Box::new(Block { transport, major, job, paths });
+    let mut block = Box::new(Block { transport, major, heartbeat: OnceLock::new(), job, paths });
     // The vector's buffer stays where it is when its owner moves into the block.
     let pci_paths =
         if n_devices == 0 { std::ptr::null_mut() } else { block.paths.pointers.as_mut_ptr() };
@@ -144,6 +147,25 @@ pub(crate) unsafe fn job_of<'a>(transport: *mut Transport) -> &'a Job {
     // SAFETY: by contract; the block starts where the transport does. Only the `job` field is
     // borrowed: the host writes to the other.
     unsafe { &(*transport.cast::<Block>()).job }
+}
+
+/// Has a thread look from here on whether the proxy thread of a connected transport turns.
+///
+/// # Safety
+/// Alive.
+pub(crate) unsafe fn watch(transport: *mut Transport) {
+    // SAFETY: by contract; only these fields are borrowed, as in `job_of`.
+    let (job, heartbeat) = unsafe {
+        let block = transport.cast::<Block>();
+        (&(*block).job, &(*block).heartbeat)
+    };
+    if let Some(connected) = job.connection() {
+        let (warn_after, fail_after) = (job.settings.warn_after, job.settings.fail_after);
+        heartbeat.get_or_init(|| {
+            // It is the host's thread, and the host's to end: the log is all there is to tell.
+            Heartbeat::of(Arc::clone(&connected.pulse), warn_after, fail_after, |_| ())
+        });
+    }
 }
 
 /// The host's bootstrap handle, which it stores after init.

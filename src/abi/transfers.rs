@@ -83,11 +83,10 @@ pub(crate) unsafe fn try_rma(
     verb: &RmaVerb,
     bytes: &RmaBytes,
 ) -> Option<c_int> {
-    if qp == HOST_QP {
+    if qp == HOST_QP || transport.is_null() {
         return None;
     }
-    // The only entry that does not look whether the host has lost its transport.
-    // SAFETY: rule 1, so the transport is not null.
+    // SAFETY: rule 1; the transport is not null.
     let connected = unsafe { job_of(transport) }.connection()?;
     // SAFETY: rule 1.
     let Remote { pe, handle, addr } = unsafe { request::remote_side(pe, remote)? };

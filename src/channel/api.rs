@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use channel_sys as c;
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
+use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
 use log::{info, warn};
 
 use crate::channel::bootstrap::Bootstrap;
@@ -19,14 +19,21 @@ use crate::channel::proxy::consumer::Consumer;
 use crate::channel::proxy::region_table::{PeerRegion, Region};
 use crate::channel::proxy::thread::{ChannelState, Control, Proxy, ProxyView, Run, abandon};
 use crate::channel::registration::{Free, Registration, agree, lowest};
+use crate::engine::patience::Wait;
 use crate::engine::port::Access;
 use crate::engine::wire::handle::{HANDLE_BYTES, HandleBytes};
+use crate::job::heartbeat::{Heartbeat, Still};
 use crate::job::{Connected, Job, connect, counters};
 use crate::logging;
+use crate::ofi::{fork, signals};
+use crate::settings::Settings;
 
 /// What the proxy thread may take to serve a user thread: its turns are short, but for calls that wait for
 /// room.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Between two looks for an answer, at least and at most.
+const PAUSES: (Duration, Duration) = (Duration::from_micros(10), Duration::from_millis(1));
 
 /// What an end adds to the deadline of what is drained: the proxy thread's turn.
 const SLACK: Duration = Duration::from_secs(2);
@@ -76,6 +83,8 @@ pub struct Channel {
     /// Its end ends the proxy thread.
     control: Option<Sender<Control>>,
     thread: Option<JoinHandle<()>>,
+    /// Looks whether that thread turns. It is gone before `state`, of which it has a part.
+    heartbeat: Option<Heartbeat>,
     drain: Duration,
     drained: OnceLock<Result<(), Arc<ChannelError>>>,
     stopped: bool,
@@ -105,16 +114,21 @@ impl Channel {
         let state = Arc::new(ChannelState::new(job, shared));
         let (control, wanted) = unbounded();
         let proxy = Proxy::new(Arc::clone(&state), Consumer::new(rings), wanted);
-        let thread = std::thread::Builder::new()
-            .name(String::from("nlf-proxy"))
-            // SAFETY: connected above. This type uses the lane itself only after the thread's end.
-            .spawn(move || unsafe { proxy.run() })
+        // SAFETY: connected above. This type uses the lane itself only after the thread's end.
+        let thread = signals::spawn("nlf-proxy", move || unsafe { proxy.run() })
             .map_err(ChannelError::Thread)?;
+        let heartbeat = state.job.connection().map(|connected| {
+            let Settings { warn_after, fail_after, .. } = state.job.settings;
+            let of = Arc::clone(&state);
+            let failed = move |still: &Still| of.give_up(&still.to_string());
+            Heartbeat::of(Arc::clone(&connected.pulse), warn_after, fail_after, failed)
+        });
         let serial = Mutex::new(Serial { bootstrap, regions: Vec::new() });
         let (control, thread) = (Some(control), Some(thread));
         let drain = options.drain;
         let drained = OnceLock::new();
-        let channel = Self { state, serial, control, thread, drain, drained, stopped: false };
+        let channel =
+            Self { state, serial, control, thread, heartbeat, drain, drained, stopped: false };
         info!(
             target: logging::PROXY,
             "channel of PE {me} of {n_pes}: {} rings of {} slots", options.rings, options.slots
@@ -184,7 +198,7 @@ impl Channel {
     /// As [`Channel::register_symmetric`], for the writes of gets and fetches.
     pub unsafe fn register_local(&self, addr: *mut u8, len: usize) -> Result<(), ChannelError> {
         let base = addr as usize;
-        let mut serial = self.serial();
+        let mut serial = self.serial_here()?;
         let index = lowest(&free(&serial.regions)).ok_or_else(|| ChannelError::Register {
             addr: base,
             len,
@@ -205,7 +219,7 @@ impl Channel {
     /// then it stays registered, and is not freed, until this is called again, which is not collective, or until
     /// the channel is dropped, which closes its endpoints.
     pub fn release(&self, addr: *mut u8) -> Result<(), ChannelError> {
-        let mut serial = self.serial();
+        let mut serial = self.serial_here()?;
         let base = addr as usize;
         let at = serial.regions.iter().position(|region| region.base == base);
         let at = at.ok_or(ChannelError::NoRegion { addr: base })?;
@@ -252,10 +266,10 @@ impl Channel {
     /// # Errors
     /// Not all PEs have come.
     pub fn barrier(&self) -> Result<(), ChannelError> {
-        Ok(self.serial().bootstrap.barrier()?)
+        Ok(self.serial_here()?.bootstrap.barrier()?)
     }
 
-    /// For benches: runs a function in the proxy thread, between two of its turns, and waits for it.
+    /// For benches and tests: runs a function in the proxy thread, between two of its turns, and waits for it.
     ///
     /// # Errors
     /// The thread has ended.
@@ -265,9 +279,20 @@ impl Channel {
         run: impl FnOnce(&mut ProxyView<'_>) -> T + Send + 'static,
     ) -> Result<T, ChannelError> {
         let (done, result) = bounded(1);
-        let run = Box::new(move |view: &mut ProxyView<'_>| drop(done.send(run(view))));
-        self.send(Control::Run(Run(run)))?;
+        self.send_to_proxy(move |view| drop(done.send(run(view))))?;
         result.recv().map_err(|_| ChannelError::Ended)
+    }
+
+    /// As [`Channel::on_proxy`], without waiting.
+    ///
+    /// # Errors
+    /// As there.
+    #[doc(hidden)]
+    pub fn send_to_proxy(
+        &self,
+        run: impl FnOnce(&mut ProxyView<'_>) + Send + 'static,
+    ) -> Result<(), ChannelError> {
+        self.send(Control::Run(Run(Box::new(run))))
     }
 
     /// For benches: slots of a ring whose operations are done.
@@ -305,6 +330,10 @@ impl Channel {
         if std::mem::replace(&mut self.stopped, true) {
             return Ok(());
         }
+        if fork::is_child() {
+            self.leave_to_parent();
+            return Err(ChannelError::Child);
+        }
         let drained = self.drain();
         // Also when something has failed: peers may still need this PE's turns, and wait for it here.
         let met = match with_others {
@@ -312,12 +341,11 @@ impl Channel {
             false => Ok(()),
         };
         self.control = None;
-        if let Some(thread) = self.thread.take() {
-            // It does not wait for anything any more.
-            abandon(&self.state);
-            if thread.join().is_err() {
-                warn!(target: logging::PROXY, "the channel's proxy thread has panicked");
-            }
+        let ended = self.join();
+        self.heartbeat = None;
+        if let Err(stuck) = ended {
+            self.leak_regions();
+            return Err(stuck);
         }
         // SAFETY: the proxy thread has ended, and nobody else uses its lane.
         unsafe {
@@ -327,13 +355,44 @@ impl Channel {
         drained.and(met)
     }
 
+    /// Waits for the proxy thread's end, which has no reason to be long in coming.
+    fn join(&mut self) -> Result<(), ChannelError> {
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        // It does not wait for anything any more.
+        abandon(&self.state);
+        let mut wait = Wait::new();
+        while !thread.is_finished() {
+            if wait.left_of(self.drain).is_none() {
+                // It has a part of `state`, which stays for it: rails, rings, registrations.
+                return Err(ChannelError::Stuck { waited: self.drain });
+            }
+            std::thread::sleep(PAUSES.1);
+        }
+        if thread.join().is_err() {
+            warn!(target: logging::PROXY, "the channel's proxy thread has panicked");
+        }
+        Ok(())
+    }
+
+    /// Memory that was allocated here is not freed: somebody may still use it.
+    fn leak_regions(&mut self) {
+        let serial = self.serial.get_mut().unwrap_or_else(PoisonError::into_inner);
+        std::mem::forget(std::mem::take(&mut serial.regions));
+    }
+
+    /// In a child of fork nothing is closed or freed: the proxy thread is not here, and what there is is a copy.
+    fn leave_to_parent(&mut self) {
+        std::mem::forget((self.thread.take(), self.heartbeat.take(), self.control.take()));
+        // The proxy thread's part of `state` is never given back here.
+        self.leak_regions();
+    }
+
     fn drain_rings(&self) -> Result<(), ChannelError> {
         let (done, outcome) = bounded(1);
         let heads = self.state.shared.heads()?;
-        let until = Instant::now() + self.drain;
-        self.send(Control::Drain { heads, until, done })?;
+        self.send(Control::Drain { heads, patience: self.drain, done })?;
         let late = ChannelError::Late { what: "delivering what was pushed", waited: self.drain };
-        match outcome.recv_timeout(self.drain + SLACK) {
+        match wait_for(&outcome, self.drain.saturating_add(SLACK)) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(left)) => match self.error() {
                 Some(why) => Err(ChannelError::Failed(why)),
@@ -342,8 +401,8 @@ impl Channel {
                     Err(late)
                 }
             },
-            Err(RecvTimeoutError::Timeout) => Err(late),
-            Err(RecvTimeoutError::Disconnected) => Err(ChannelError::Ended),
+            Err(NoAnswer::Late) => Err(late),
+            Err(NoAnswer::Ended) => Err(ChannelError::Ended),
         }
     }
 
@@ -356,7 +415,7 @@ impl Channel {
         memory: Option<HostMemory>,
         failed: Option<ChannelError>,
     ) -> Result<(), ChannelError> {
-        let mut serial = self.serial();
+        let mut serial = self.serial_here()?;
         let registered = match failed {
             Some(failed) => Err(failed),
             None => check_len(base, len)
@@ -449,9 +508,9 @@ impl Channel {
 
     /// What the proxy thread answers to a user thread.
     fn answer<T>(&self, answer: &Receiver<T>) -> Result<T, ChannelError> {
-        answer.recv_timeout(PATIENCE).map_err(|error| match error {
-            RecvTimeoutError::Disconnected => ChannelError::Ended,
-            RecvTimeoutError::Timeout => {
+        wait_for(answer, PATIENCE).map_err(|error| match error {
+            NoAnswer::Ended => ChannelError::Ended,
+            NoAnswer::Late => {
                 let what = "a change of the proxy thread's table of regions";
                 ChannelError::Late { what, waited: PATIENCE }
             }
@@ -459,12 +518,23 @@ impl Channel {
     }
 
     fn send(&self, control: Control) -> Result<(), ChannelError> {
+        if fork::is_child() {
+            return Err(ChannelError::Child);
+        }
         let sender = self.control.as_ref().ok_or(ChannelError::Ended)?;
         sender.send(control).map_err(|_| ChannelError::Ended)
     }
 
     fn connected(&self) -> Result<&Connected, ChannelError> {
+        if fork::is_child() {
+            return Err(ChannelError::Child);
+        }
         Ok(self.state.job.connected()?)
+    }
+
+    /// As [`Channel::serial`], for what changes something: not in a child of fork, where the lock may be held for ever.
+    fn serial_here(&self) -> Result<MutexGuard<'_, Serial>, ChannelError> {
+        if fork::is_child() { Err(ChannelError::Child) } else { Ok(self.serial()) }
     }
 
     fn serial(&self) -> MutexGuard<'_, Serial> {
@@ -486,6 +556,30 @@ impl fmt::Debug for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (me, n_pes) = (self.me(), self.n_pes());
         f.debug_struct("Channel").field("me", &me).field("n_pes", &n_pes).finish_non_exhaustive()
+    }
+}
+
+/// Why there is no answer.
+enum NoAnswer {
+    Late,
+    Ended,
+}
+
+/// Waits for what the proxy thread answers. It looks again and again: to be woken takes variables of the thread, which
+/// exit handlers may not have any more, and what happens while this process is stopped is no delay.
+fn wait_for<T>(answer: &Receiver<T>, patience: Duration) -> Result<T, NoAnswer> {
+    let (mut pause, longest) = PAUSES;
+    let mut wait = Wait::new();
+    loop {
+        match answer.try_recv() {
+            Ok(answer) => return Ok(answer),
+            Err(TryRecvError::Disconnected) => return Err(NoAnswer::Ended),
+            Err(TryRecvError::Empty) if wait.left_of(patience).is_none() => {
+                return Err(NoAnswer::Late);
+            }
+            Err(TryRecvError::Empty) => std::thread::sleep(pause),
+        }
+        pause = (2 * pause).min(longest);
     }
 }
 

@@ -94,6 +94,19 @@ pub enum ChannelError {
     /// The proxy thread could not be started.
     #[error("starting the channel's proxy thread: {0}")]
     Thread(std::io::Error),
+    /// The proxy thread is in a call that does not come back.
+    #[error(
+        "the channel's proxy thread did not end within {waited:?}: a call of the provider's or of CUDA's driver does \
+         not come back. What it may still use is not freed: memory that is registered has to stay as it is until the \
+         process ends"
+    )]
+    Stuck {
+        /// How long its end was waited for.
+        waited: Duration,
+    },
+    /// A child of fork has called.
+    #[error("{}", JobError::Child)]
+    Child,
     /// Something took too long.
     #[error("{what} was not over after {waited:?}")]
     Late {

@@ -46,6 +46,8 @@ pub enum EngineError {
         len: usize,
         /// What refused it.
         why: String,
+        /// That was for lack of memory.
+        no_memory: bool,
     },
     /// Memory that an operation may still touch, though it has failed.
     #[error(
@@ -62,6 +64,19 @@ pub enum EngineError {
         what: &'static str,
         /// The peer.
         pe: Pe,
+    },
+    /// Memory whose registration the fabric does not end.
+    #[error(
+        "{len} bytes at {addr:#x} stay registered: {error}. The fabric may still reach them, so they must not be freed \
+         before the process ends, unless another try to release them works"
+    )]
+    Unclosed {
+        /// First byte.
+        addr: usize,
+        /// Length in bytes.
+        len: usize,
+        /// What the fabric said.
+        error: PortError,
     },
     /// A peer asked for something that cannot be done.
     #[error("{pe} sent a request that cannot be carried out: {why}")]

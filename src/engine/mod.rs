@@ -39,6 +39,7 @@ pub mod fake;
 pub mod ids;
 pub mod lane;
 mod messages;
+pub mod patience;
 pub mod port;
 pub mod posting;
 pub mod rails;

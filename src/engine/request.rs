@@ -133,7 +133,7 @@ impl<'a> AtomicRequest<'a> {
     pub(in crate::engine) fn word(&self) -> Result<(HandleView<'a>, u64), EngineError> {
         let width = self.atomic.width.bytes();
         let refused = |fault| self.refused(fault);
-        let remote = HandleView::check(self.remote_handle).map_err(refused)?;
+        let remote = HandleView::check_of(self.pe, self.remote_handle).map_err(refused)?;
         let offset = remote.locate(self.remote_addr, width as u64).map_err(refused)?;
         if self.remote_addr % width as u64 != 0 {
             let addr = self.remote_addr;
@@ -215,7 +215,8 @@ pub(in crate::engine) trait Parts {
 
     /// Bytes of all of them.
     fn bytes(&self) -> usize {
-        self.parts().map(|part| part.len).sum()
+        // More than there are addresses are in no region, and refused as that.
+        self.parts().fold(0, |sum, part| sum.saturating_add(part.len))
     }
 }
 

@@ -30,6 +30,7 @@ use crate::engine::state::regions::{LaneKind, RegionTable};
 use crate::engine::wire::cookie::{Cookie, SHARE_BYTES};
 use crate::engine::wire::handshake::{Addresses, Hello, RailAddress, Step, fabric_hash};
 use crate::logging;
+use crate::ofi::signals::Blocked;
 use crate::ofi::{Discovery, OfiPort, Opened};
 use crate::settings::{Provider, Settings, SignalChoice, YieldWhen};
 
@@ -123,6 +124,8 @@ pub(crate) fn connect(
 
 /// Opens the lanes of this PE.
 fn open(job: &Job, rails: &[usize], here: u32, n_pes: u32) -> Result<Opened, JobError> {
+    // Of threads that providers start.
+    let _blocked = Blocked::new();
     let settings = &job.settings;
     let single_host = here == n_pes;
     if job.discovery.is_for_one_host() && !single_host {
@@ -133,7 +136,8 @@ fn open(job: &Job, rails: &[usize], here: u32, n_pes: u32) -> Result<Opened, Job
     // Init has asked as if all PEs were here.
     if job.discovery.depends_on_hosts() && !single_host {
         let discovery = Discovery::run(settings, false, memory_kinds())?;
-        return Ok(discovery.open(&discovery.default_rails(), peers)?);
+        // SAFETY: as below.
+        return Ok(unsafe { discovery.open(&discovery.default_rails(), peers)? });
     }
     let discovery = &job.discovery;
     if settings.provider == Provider::Auto {
@@ -143,7 +147,9 @@ fn open(job: &Job, rails: &[usize], here: u32, n_pes: u32) -> Result<Opened, Job
             discovery.provider()
         );
     }
-    Ok(discovery.open(rails, peers)?)
+    // SAFETY: who calls into this crate with addresses vouches for them: NVSHMEM by its rules, as `abi` has them, and a
+    // channel's user by what `channel` asks of those who register memory.
+    Ok(unsafe { discovery.open(rails, peers)? })
 }
 
 /// Whether targets count the segments of puts. Every PE takes part in it, as sender and as target, or none

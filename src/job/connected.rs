@@ -2,22 +2,26 @@
 
 use std::cell::UnsafeCell;
 use std::fmt;
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use log::info;
 
 use super::consistency::Consistency;
 use super::error::JobError;
 use super::exit;
+use super::heartbeat::Pulse;
 use super::memory::ProcessMemory;
 use crate::cuda::Driver;
 use crate::engine::error::EngineError;
 use crate::engine::lane::host_lane::HostLane;
 use crate::engine::lane::{Lane, is_idle};
+use crate::engine::patience::Wait;
 use crate::engine::state::regions::RegionTable;
 use crate::logging;
+use crate::ofi::fork::{self, Present};
+use crate::ofi::signals::Blocked;
 use crate::ofi::{Discovery, MemoryKinds, OfiPort, Report};
 use crate::settings::{ConsistencyChoice, Devices, Settings};
 
@@ -38,16 +42,25 @@ pub(crate) struct Job {
     connected: OnceLock<Connected>,
     /// Whether its counters have been told.
     pub(super) counters_are_told: AtomicBool,
+    /// The last field: rails are closed before.
+    _present: Present,
 }
 
 impl Job {
     /// Finds libfabric, a provider and its devices. Nothing is opened before the PEs connect.
     pub(crate) fn new(settings: Settings) -> Result<Self, JobError> {
+        if fork::is_child() {
+            return Err(JobError::Child);
+        }
+        let present = Present::new();
         // Whether all PEs are on one host is not known before the host has filled in the
         // transport. It matters for plain sockets only, which look again then.
-        let discovery = Discovery::run(&settings, true, memory_kinds())?;
+        let discovery = {
+            let _blocked = Blocked::new();
+            Discovery::run(&settings, true, memory_kinds())?
+        };
         let (connected, counters_are_told) = (OnceLock::new(), AtomicBool::new(false));
-        Ok(Self { settings, discovery, connected, counters_are_told })
+        Ok(Self { settings, discovery, connected, counters_are_told, _present: present })
     }
 
     /// The PCI paths of the devices, if the host is to choose among them: when all have one and the
@@ -140,6 +153,8 @@ pub(crate) struct Connected {
     pub(crate) report: Report,
     /// Has memory that is registered, so it goes after all that uses that.
     pub(crate) consistency: Consistency,
+    /// The proxy thread's turns.
+    pub(crate) pulse: Arc<Pulse>,
 }
 
 // SAFETY: `regions`, `host`, `report` and `consistency` may be used from any thread. `proxy` is touched only in
@@ -171,7 +186,7 @@ impl Connected {
     ) -> Self {
         let proxy = ProxyLane { lane: proxy, drives_host, yields, idle: 0 };
         let (proxy, patience) = (UnsafeCell::new(proxy), RELEASE_PATIENCE);
-        Self { regions, patience, host, proxy, report, consistency }
+        Self { regions, patience, host, proxy, report, consistency, pulse: Arc::default() }
     }
 
     /// The same, with rails that are opened again when something on them has not moved for so long.
@@ -187,10 +202,10 @@ impl Connected {
         mut release: impl FnMut() -> Result<(), E>,
         is_in_use: impl Fn(&E) -> bool,
     ) -> Result<(), E> {
-        let until = Instant::now() + self.patience;
+        let mut wait = Wait::new();
         loop {
             match release() {
-                Err(failed) if is_in_use(&failed) && Instant::now() < until => {
+                Err(failed) if is_in_use(&failed) && wait.left_of(self.patience).is_some() => {
                     // The proxy thread may leave this lane alone. What fails on it is told to who waits for that.
                     let _ = self.host.try_progress();
                     std::thread::sleep(Duration::from_millis(1));
@@ -252,11 +267,15 @@ impl Connected {
     pub(crate) unsafe fn turn(&self) -> Result<bool, EngineError> {
         // SAFETY: as in `with_proxy`.
         let proxy = unsafe { &mut *self.proxy.get() };
-        let mut busy = proxy.lane.progress()?;
+        self.pulse.beat();
+        let mut turned = proxy.lane.progress();
         if proxy.drives_host && self.host.has_work() {
-            busy |= self.host.try_progress()?;
+            if let Ok(busy) = turned {
+                turned = self.host.try_progress().map(|any| busy | any);
+            }
         }
-        Ok(busy)
+        self.pulse.beat();
+        turned
     }
 
     /// Whether the proxy thread has a core of its own.

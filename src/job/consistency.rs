@@ -13,6 +13,7 @@ use super::error::JobError;
 use crate::cuda::{Attributes, Context, Device, Driver, Scratch, WritesOrdering, flush_writes};
 use crate::engine::lane::Lane;
 use crate::engine::lane::loopback::{Anchor, Loopback};
+use crate::engine::port::registration::is_unclosed;
 use crate::engine::port::{Access, MemoryPort, Port};
 use crate::engine::state::regions::RegionTable;
 use crate::engine::wire::handle::{Handle, HandleBytes};
@@ -263,6 +264,17 @@ impl Words {
                 }
                 Err(failed)
             }
+        }
+    }
+}
+
+impl Drop for Words {
+    fn drop(&mut self) {
+        if is_unclosed() {
+            // The fabric may still write to them.
+            let nothing = Source::Host { _words: Box::default() };
+            std::mem::forget(std::mem::replace(&mut self._source, nothing));
+            std::mem::forget(std::mem::take(&mut self._landing));
         }
     }
 }

@@ -34,6 +34,11 @@ pub(crate) enum JobError {
     Cuda(#[from] CudaError),
     #[error("memory to read through the rails, for the order of NICs' writes before flags: {why}")]
     NoAnchor { why: &'static str },
+    #[error(
+        "this process is a child of fork, and what it has of a job is its parent's: start a program that uses the \
+         transport anew (exec, or the start method 'spawn')"
+    )]
+    Child,
     #[error("the transport is not connected: connect_endpoints has not been called or has failed")]
     NotConnected,
 }

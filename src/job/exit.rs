@@ -7,6 +7,8 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::ofi::fork;
+
 /// How long an exit waits for a thread that may take no more turns.
 const PATIENCE: Duration = Duration::from_millis(200);
 
@@ -39,6 +41,9 @@ pub(crate) fn is_asked() -> bool {
 
 /// Runs in any thread, whose thread-local values may be gone.
 extern "C" fn ask() {
+    if fork::is_child() {
+        return;
+    }
     ASKED.store(true, Ordering::Relaxed);
     let until = Instant::now() + PATIENCE;
     while OPEN.load(Ordering::Acquire) > 0 && Instant::now() < until {

@@ -46,9 +46,9 @@ pub(crate) struct ProcessMemory {
 #[derive(Debug)]
 pub(crate) enum Owner {
     /// The fabric's.
-    Fabric { _region: OfiRegion },
+    Fabric { region: OfiRegion },
     /// The fabric's, with its words by the driver.
-    Direct { _words: StagedRegion, _region: OfiRegion },
+    Direct { _words: StagedRegion, region: OfiRegion },
     /// Staged.
     Staged { _region: StagedRegion },
 }
@@ -188,7 +188,7 @@ impl ProcessMemory {
         access: Access,
     ) -> Result<Registered<Owner>, PortError> {
         let registered = self.fabric.register(addr, len, access)?;
-        Ok(registered.owned_by(|region| Owner::Fabric { _region: region }))
+        Ok(registered.owned_by(|region| Owner::Fabric { region }))
     }
 
     fn stage(
@@ -223,7 +223,7 @@ impl MemoryPort for ProcessMemory {
                 // Its words, and what peers send in messages, go by the driver.
                 let words = self.staging.register(addr, range, alias)?;
                 let registered = Registered { reach: Reach::Fabric, ..registered };
-                Ok(registered.owned_by(|region| Owner::Direct { _words: words, _region: region }))
+                Ok(registered.owned_by(|region| Owner::Direct { _words: words, region }))
             }
             Err(refusal) if refusal.is_error => Err(PortError {
                 call: "registering memory of a device",
@@ -236,6 +236,14 @@ impl MemoryPort for ProcessMemory {
                 });
                 self.stage(addr, range, alias)
             }
+        }
+    }
+
+    fn close(&self, region: &mut Owner) -> Result<(), PortError> {
+        match region {
+            Owner::Fabric { region } | Owner::Direct { region, .. } => self.fabric.close(region),
+            // It ends with its owner.
+            Owner::Staged { .. } => Ok(()),
         }
     }
 

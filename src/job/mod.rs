@@ -13,6 +13,7 @@ pub(crate) mod counters;
 pub mod direct;
 mod error;
 pub(crate) mod exit;
+pub(crate) mod heartbeat;
 mod memory;
 pub(crate) mod nics;
 mod spread;

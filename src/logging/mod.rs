@@ -15,7 +15,7 @@ mod sink;
 use std::sync::Once;
 
 pub use config::{VARIABLES, Variable};
-pub use rate_limit::RateLimit;
+pub use rate_limit::{RateLimit, Unsaid};
 
 use config::Config;
 

@@ -41,12 +41,14 @@ mod data_path;
 mod discovery;
 mod environment;
 mod error;
+pub(crate) mod fork;
 mod memory;
 mod objects;
 mod open;
 mod progress_probe;
 mod provider;
 mod report;
+pub(crate) mod signals;
 
 pub use atomic_support::AtomicSupport;
 pub use data_path::port::OfiPort;

@@ -54,7 +54,12 @@ impl Discovery {
     ///
     /// # Errors
     /// When no device could be opened, or not the host lane. Nothing stays open then.
-    pub fn open(&self, rails: &[usize], peers: usize) -> Result<Opened, OfiError> {
+    ///
+    /// # Safety
+    /// From here on the ports touch memory at the addresses that they are told, and let the fabric do so: whoever
+    /// registers memory, or has a lane carry out operations, vouches for it to be there until they are over. The engine
+    /// checks what peers ask for against what is registered.
+    pub unsafe fn open(&self, rails: &[usize], peers: usize) -> Result<Opened, OfiError> {
         let mut fabrics = Fabrics::default();
         let mut failures = Vec::new();
         let mut proxy: Vec<Arc<Rail>> = Vec::new();

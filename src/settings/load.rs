@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fmt;
+use std::time::Duration;
 
 use log::Level;
 
@@ -132,6 +133,7 @@ impl Settings {
                 Err(error) => refused.push(error),
             }
         }
+        settings.derive();
         if refused.is_empty() {
             Ok((settings, notices(ours.iter().map(|(name, _)| name.as_str()))))
         } else {
@@ -150,6 +152,15 @@ impl Settings {
                 doc: setting.doc,
             })
             .collect()
+    }
+
+    /// What follows from other settings, unless it is set.
+    fn derive(&mut self) {
+        let Some(deadline) = self.fail_after else { return };
+        if self.sources.of("NVSHMEM_LIBFABRIC_BOOTSTRAP_SECONDS") == Source::Default {
+            let beyond = deadline.saturating_add(Duration::from_secs(60));
+            self.bootstrap_patience = self.bootstrap_patience.max(beyond);
+        }
     }
 
     fn apply(&mut self, setting: &Setting, value: &OsStr) -> Result<(), Refused> {
@@ -234,7 +245,6 @@ fn edit_distance(a: &str, b: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use std::os::unix::ffi::OsStrExt;
-    use std::time::Duration;
 
     use super::*;
     use crate::settings::{
@@ -343,6 +353,19 @@ mod tests {
         assert_eq!((settings.channel_sleep, settings.channel_pin), (None, false));
         assert_eq!(settings.library, "/opt/lib/libfabric.so.1");
         assert!(settings.describe().iter().all(|row| row.source == Source::Environment));
+    }
+
+    #[test]
+    fn pes_wait_for_one_another_for_longer_than_operations_do() {
+        let patience = |variables: &[(&str, &str)]| {
+            let (settings, _) = load(variables).unwrap();
+            settings.bootstrap_patience.as_secs()
+        };
+        let deadline = |seconds| ("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", seconds);
+        assert_eq!((patience(&[]), patience(&[deadline("7")])), (180, 180));
+        assert_eq!((patience(&[deadline("600")]), patience(&[deadline("0")])), (660, 180));
+        let set = ("NVSHMEM_LIBFABRIC_BOOTSTRAP_SECONDS", "5");
+        assert_eq!(patience(&[deadline("600"), set]), 5);
     }
 
     #[test]

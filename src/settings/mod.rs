@@ -148,7 +148,7 @@ impl Default for Settings {
             yield_when: YieldWhen::Auto,
             counters: None,
             bootstrap: None,
-            bootstrap_patience: Duration::from_secs(60),
+            bootstrap_patience: Duration::from_secs(180),
             channel_rings: 4,
             channel_slots: 4096,
             channel_sleep: Some(Duration::from_micros(50)),

@@ -407,7 +407,9 @@ pub(super) const TABLE: &[Setting] = &[
         name: "NVSHMEM_LIBFABRIC_BOOTSTRAP_SECONDS",
         accepts: || PATIENCE.to_string(),
         doc: "Of a device channel: how long its PEs wait for one another, when they start, register \
-              memory or come to a barrier.",
+              memory or come to a barrier. Unless it is set, a minute more than \
+              NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS where that is longer: a PE that is late with its operations is late \
+              here, too.",
         set: |settings, text| {
             PATIENCE
                 .parse(text)

@@ -21,6 +21,9 @@ const SCENARIO: &str = "CHANNEL_TEST_SCENARIO";
 /// No job takes as long on any machine that is not stuck.
 const DEADLINE: Duration = Duration::from_secs(150);
 
+/// Nor one with as many cycles as `make cycles` has.
+const LONG: Duration = Duration::from_secs(3600);
+
 /// This PE, in a job.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
@@ -150,7 +153,8 @@ impl Job {
 
 /// Waits for all; who is too late is killed, as are the rest once one has failed.
 fn wait(mut children: Vec<Child>) -> Vec<Option<ExitStatus>> {
-    let end = Instant::now() + DEADLINE;
+    let is_long = needs::is_set("NVSHMEM_TEST_CYCLES");
+    let end = Instant::now() + if is_long { LONG } else { DEADLINE };
     loop {
         let statuses: Vec<_> =
             children.iter_mut().map(|child| child.try_wait().ok().flatten()).collect();

@@ -5,6 +5,7 @@
 
 mod failures;
 mod launch;
+mod life;
 mod traffic;
 
 use std::process::ExitCode;
@@ -26,6 +27,10 @@ fn main() -> ExitCode {
         ("dead", failures::dead_peer),
         ("memory_in_use", failures::memory_in_use),
         ("memory_back", failures::memory_back),
+        ("stuck", life::stuck),
+        ("stopped", life::stopped),
+        ("unwinding", life::unwinding),
+        ("cycles", life::cycles),
     ]);
     let mut arguments = Arguments::from_args();
     // Each job is several busy processes already.
@@ -56,6 +61,13 @@ fn main() -> ExitCode {
     for (scenario, fabric) in [("memory_in_use", Fabric::Tcp), ("memory_back", Fabric::Tcp2)] {
         let job = Job::new(scenario, fabric, 2);
         trials.push(Job { env: seconds.clone(), ..job }.trial());
+    }
+    let second = vec![("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", "1")];
+    trials.push(Job { env: second, ..Job::new("stuck", Fabric::Shm, 1) }.trial());
+    trials.push(Job { env: seconds.clone(), ..Job::new("stopped", Fabric::Tcp, 2) }.trial());
+    trials.push(Job::new("unwinding", Fabric::Shm, 1).trial());
+    for fabric in [Fabric::Shm, Fabric::Tcp, Fabric::Tcp2] {
+        trials.push(Job::new("cycles", fabric, 2).trial());
     }
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -93,7 +93,7 @@ fn a_lane_whose_rails_are_full_has_no_room() {
     let shape = Shape { n_pes: 40, present: 2, rails: 1, depth: 4, ..Shape::default() };
     let mut job = Job::new(3, &shape, Script::default());
     // As many peers as it takes: each has a share.
-    let handle = job.members[1].handle;
+    let mut handle = job.members[1].handle;
     let base = job.members[1].base as u64;
     let mut had = 0;
     for pe in 1..40 {
@@ -101,6 +101,8 @@ fn a_lane_whose_rails_are_full_has_no_room() {
             break;
         }
         job.fabric.stall(Pe(pe));
+        // As if it were that PE's.
+        handle[12..16].copy_from_slice(&pe.to_le_bytes());
         let local = LocalSide::Value(1);
         let direction = Direction::Write;
         let (remote_handle, remote_addr, len) = (&handle, base, 8);

@@ -61,7 +61,9 @@ fn register(opened: &Opened, dma_buf: Result<DmaBufPart<'_>, &str>) -> (DirectRe
 fn open_for_devices(settings: &Settings) -> Opened {
     let kinds = MemoryKinds::HostAndDevices;
     let discovery = Discovery::run(settings, true, kinds).unwrap_or_else(|error| panic!("{error}"));
-    discovery.open(&discovery.default_rails(), 1).unwrap_or_else(|error| panic!("{error}"))
+    // SAFETY: these tests keep what they register until it is over.
+    let opened = unsafe { discovery.open(&discovery.default_rails(), 1) };
+    opened.unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[test]
@@ -121,7 +123,8 @@ fn a_process_without_cuda_asks_as_ever() {
         assert!(!run(MemoryKinds::Host).reaches_devices(), "{provider:?}");
         let opened = |kinds| {
             let discovery = run(kinds);
-            let opened = discovery.open(&discovery.default_rails(), 1);
+            // SAFETY: nothing is registered.
+            let opened = unsafe { discovery.open(&discovery.default_rails(), 1) };
             opened.expect("it opens").report.to_string()
         };
         // Nor does one with CUDA get anything else from these providers.

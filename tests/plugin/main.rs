@@ -14,6 +14,7 @@ mod efa;
 mod entry;
 mod fabric;
 mod faults;
+mod life;
 mod matrix;
 mod native;
 mod peers;
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
     trials.extend(smoke::trials());
     trials.extend(matrix::trials());
     trials.extend(entry::trials());
+    trials.extend(life::trials());
     trials.extend(bad_input::trials());
     trials.extend(peers::trials());
     trials.extend(faults::trials());

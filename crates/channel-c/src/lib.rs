@@ -7,10 +7,11 @@
 //!
 //! Nothing unwinds into C: every function goes through [`guard`].
 
-use std::cell::RefCell;
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::cell::UnsafeCell;
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use channel_sys::nlf_context;
@@ -50,20 +51,37 @@ enum Error {
     Null(&'static str),
     #[error("no address: none was given, and NVSHMEM_LIBFABRIC_BOOTSTRAP is not set")]
     NoAddress,
+    #[error("there is no such channel: it was finalized, or never made")]
+    NoChannel,
     #[error("nlf_options.size is {found}: it is sizeof(nlf_options), {}", size_of::<NlfOptions>())]
     OptionsSize { found: usize },
     #[error("the channel has failed: {0}")]
     Failed(String),
 }
 
+/// Most bytes of a text for [`nlf_strerror`], with the zero at its end. What is longer is cut off.
+const TEXT: usize = 2048;
+
 thread_local! {
-    /// What went wrong last on this thread.
-    static LAST: RefCell<CString> = RefCell::default();
+    /// What went wrong last on this thread: a C string. It has nothing to drop, so it is there as long as the thread
+    /// is: exit handlers run when what has something to drop has gone.
+    static LAST: UnsafeCell<[u8; TEXT]> = const { UnsafeCell::new([0; TEXT]) };
 }
 
-fn say(text: String) {
-    let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
-    LAST.with(|last| *last.borrow_mut() = text);
+fn say(text: &str) {
+    let mut end = text.len().min(TEXT - 1);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    LAST.with(|last| {
+        // SAFETY: this thread's alone; nobody has a reference to it: C has a pointer, and reads no more from it once
+        // this thread makes another call.
+        let last = unsafe { &mut *last.get() };
+        for (to, byte) in last.iter_mut().zip(text[..end].bytes()) {
+            *to = if byte == 0 { b' ' } else { byte };
+        }
+        last[end] = 0;
+    });
 }
 
 /// Runs the body of a function. None if it has failed, which this thread's text then tells.
@@ -71,11 +89,11 @@ fn guard<T>(body: impl FnOnce() -> Result<T, Error>) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(value)) => Some(value),
         Ok(Err(error)) => {
-            say(error.to_string());
+            say(&error.to_string());
             None
         }
         Err(_) => {
-            say(String::from("internal error, please report it"));
+            say("internal error, please report it");
             None
         }
     }
@@ -85,11 +103,25 @@ fn status(outcome: Option<()>) -> c_int {
     outcome.map_or(-1, |()| 0)
 }
 
+/// The addresses of the channels that there are.
+static CHANNELS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+fn channels() -> MutexGuard<'static, Vec<usize>> {
+    // Each change of it is one call.
+    CHANNELS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// # Safety
-/// NULL, or as promise 1 says.
+/// Promise 1. What is not a channel any more is told from one as long as no other has come to its place.
 unsafe fn channel<'a>(channel: *const NlfChannel) -> Result<&'a Channel, Error> {
-    // SAFETY: the caller's promise.
-    unsafe { channel.as_ref() }.map(|channel| &channel.0).ok_or(Error::Null("channel"))
+    if channel.is_null() {
+        return Err(Error::Null("channel"));
+    }
+    if !channels().contains(&(channel as usize)) {
+        return Err(Error::NoChannel);
+    }
+    // SAFETY: made by `open`, and there still; the caller's promise for the time of the call.
+    Ok(unsafe { &(*channel).0 })
 }
 
 /// # Safety
@@ -119,9 +151,10 @@ fn open(
     bootstrap: Box<dyn Bootstrap>,
     options: &Options,
 ) -> Result<(), Error> {
-    let channel = Box::new(NlfChannel(Channel::new(bootstrap, options)?));
+    let channel = Box::into_raw(Box::new(NlfChannel(Channel::new(bootstrap, options)?)));
+    channels().push(channel as usize);
     // SAFETY: checked not to be NULL by the callers; promise 2.
-    unsafe { out.write(Box::into_raw(channel)) };
+    unsafe { out.write(channel) };
     Ok(())
 }
 
@@ -284,7 +317,12 @@ pub unsafe extern "C" fn nlf_finalize(of: *mut NlfChannel) -> c_int {
         if of.is_null() {
             return Err(Error::Null("channel"));
         }
-        // SAFETY: not NULL, so made by `open`, and had by nobody else, as promise 1 says.
+        {
+            let mut channels = channels();
+            let at = channels.iter().position(|channel| *channel == of as usize);
+            channels.swap_remove(at.ok_or(Error::NoChannel)?);
+        }
+        // SAFETY: made by `open`, and had by nobody else, as promise 1 says.
         let NlfChannel(channel) = *unsafe { Box::from_raw(of) };
         Ok(channel.stop()?)
     }))
@@ -293,6 +331,5 @@ pub unsafe extern "C" fn nlf_finalize(of: *mut NlfChannel) -> c_int {
 /// See the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn nlf_strerror() -> *const c_char {
-    // The string lies in the heap, and stays there until it is replaced.
-    LAST.with(|last| last.borrow().as_ptr())
+    LAST.with(|last| last.get().cast::<c_char>().cast_const())
 }

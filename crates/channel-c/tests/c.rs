@@ -5,34 +5,52 @@
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
-/// Installs the library that was built beside this test, and compiles the program against it.
-fn program() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("channel-prefix");
-    let _ = fs::remove_dir_all(&prefix);
-    let beside = env::current_exe().unwrap();
-    let built = beside.parent().unwrap().join("libnvshmem_libfabric_channel.so");
-    let installed = Command::new(root.join("scripts/install-channel.sh"))
-        .args([&built, &prefix])
-        .output()
-        .unwrap();
-    assert!(installed.status.success(), "{}", text(&installed));
-    let program = prefix.join("example");
-    let compiled = Command::new("cc")
-        .args(["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1", "-o"])
+/// The library that was built beside this test, installed.
+fn prefix() -> &'static Path {
+    static PREFIX: OnceLock<PathBuf> = OnceLock::new();
+    PREFIX.get_or_init(|| {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("channel-prefix");
+        let _ = fs::remove_dir_all(&prefix);
+        let beside = env::current_exe().unwrap();
+        let built = beside.parent().unwrap().join("libnvshmem_libfabric_channel.so");
+        let installed = Command::new(root.join("scripts/install-channel.sh"))
+            .args([&built, &prefix])
+            .output()
+            .unwrap();
+        assert!(installed.status.success(), "{}", text(&installed));
+        prefix
+    })
+}
+
+/// Compiles a program of these tests; `links` against the library.
+fn program(source: &str, links: bool) -> PathBuf {
+    let prefix = prefix();
+    let program = prefix.join(source.replace('.', "-"));
+    let (compiler, standard) = match source.ends_with(".c") {
+        true => ("cc", "-std=gnu11"),
+        false => ("c++", "-std=c++17"),
+    };
+    let mut command = Command::new(compiler);
+    command
+        .args([standard, "-Wall", "-Wextra", "-Werror", "-O1", "-pthread", "-o"])
         .arg(&program)
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/example.c"))
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(source))
         .arg("-I")
         .arg(prefix.join("include"))
-        .arg("-L")
-        .arg(prefix.join("lib"))
-        .arg("-lnvshmem_libfabric_channel")
-        .arg(format!("-Wl,-rpath,{}", prefix.join("lib").display()))
-        .output()
-        .unwrap();
+        .arg("-ldl");
+    if links {
+        command
+            .arg("-L")
+            .arg(prefix.join("lib"))
+            .arg("-lnvshmem_libfabric_channel")
+            .arg(format!("-Wl,-rpath,{}", prefix.join("lib").display()));
+    }
+    let compiled = command.output().unwrap();
     assert!(compiled.status.success(), "{}", text(&compiled));
     program
 }
@@ -61,7 +79,7 @@ fn wait(children: Vec<Child>) {
 
 #[test]
 fn a_c_program_runs_alone_and_as_a_job() {
-    let program = program();
+    let program = program("example.c", true);
     let run = |arguments: &[String]| {
         let mut command = Command::new(&program);
         command.args(arguments).env("NVSHMEM_LIBFABRIC_PROVIDER", "shm").spawn().unwrap()
@@ -74,4 +92,30 @@ fn a_c_program_runs_alone_and_as_a_job() {
     let at = TcpListener::bind((own, 0)).unwrap().local_addr().unwrap().to_string();
     let pe = |me: u32| run(&[at.clone(), me.to_string(), String::from("3")]);
     wait((0..3).map(pe).collect());
+}
+
+/// What may happen to a process that has a channel, as docs/reliability.md defines it: each in a process of its own.
+#[test]
+fn a_process_may_end_fork_and_unload_as_it_likes() {
+    let program = program("life.cc", true);
+    let unload = self::program("unload.c", false);
+    let library = prefix().join("lib/libnvshmem_libfabric_channel.so");
+    let library = library.to_str().unwrap();
+    for provider in ["shm", "tcp"] {
+        let run = |program: &Path, arguments: &[&str]| {
+            let mut command = Command::new(program);
+            command.args(arguments).env("NVSHMEM_LIBFABRIC_PROVIDER", provider);
+            println!("{provider}: {arguments:?}");
+            wait(vec![command.spawn().unwrap()]);
+        };
+        for mode in ["at-exit", "at-exit-late", "static", "exit", "exception", "twice", "signals"] {
+            run(&program, &[mode]);
+        }
+        if provider == "tcp" {
+            run(&program, &["fork"]);
+            run(&program, &["exec"]);
+        }
+        run(&unload, &[library]);
+        run(&unload, &[library, "in use"]);
+    }
 }

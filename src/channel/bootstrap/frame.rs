@@ -6,10 +6,13 @@
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use hmac::{Hmac, Mac as _};
 use sha2::Sha256;
+
+use crate::engine::patience::{STEP, Wait};
 
 /// The first bytes of every greeting, with the protocol's version at the end.
 pub const MAGIC: [u8; 8] = *b"nvlfboo\x02";
@@ -131,28 +134,40 @@ pub struct Frame {
     pub bytes: Vec<u8>,
 }
 
-/// When something is to be over.
-#[derive(Clone, Copy, Debug)]
+/// When something is to be over. Time in which this process was stopped does not count: see [`Wait`].
+#[derive(Debug)]
 pub struct Deadline {
-    start: Instant,
-    end: Instant,
+    patience: Duration,
+    wait: Mutex<Wait>,
 }
 
 impl Deadline {
     pub fn within(patience: Duration) -> Self {
-        let start = Instant::now();
-        Self { start, end: start + patience }
+        Self { patience, wait: Mutex::default() }
     }
 
     /// What is left of it. None when it is over.
     pub fn left(&self) -> Option<Duration> {
-        let left = self.end.saturating_duration_since(Instant::now());
-        (!left.is_zero()).then_some(left)
+        self.wait().left_of(self.patience)
+    }
+
+    /// As [`Deadline::left`], but no more than may pass between two looks.
+    fn next(&self) -> io::Result<Duration> {
+        self.left().map(|left| left.min(STEP / 2)).ok_or_else(timed_out)
+    }
+
+    /// A call has ended that may have taken so long by itself.
+    pub fn after(&self, call: Duration) {
+        self.wait().waited_in(call);
     }
 
     /// How long it has lasted.
     pub fn waited(&self) -> Duration {
-        Duration::from_millis(self.start.elapsed().as_millis() as u64)
+        Duration::from_millis(self.wait().waited().as_millis() as u64)
+    }
+
+    fn wait(&self) -> MutexGuard<'_, Wait> {
+        self.wait.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -186,7 +201,7 @@ pub fn read_exact(
     deadline: &Deadline,
 ) -> io::Result<()> {
     while !into.is_empty() {
-        stream.wait_at_most(deadline.left().ok_or_else(timed_out)?)?;
+        stream.wait_at_most(deadline.next()?)?;
         match stream.read(into) {
             Ok(0) => {
                 return Err(io::Error::new(
@@ -196,9 +211,10 @@ pub fn read_exact(
             }
             Ok(count) => into = &mut into[count..],
             Err(error) => match error.kind() {
-                io::ErrorKind::Interrupted => {}
-                // What a read timeout is called.
-                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => return Err(timed_out()),
+                // The latter two are what a read timeout is called: time for another look at the deadline.
+                io::ErrorKind::Interrupted
+                | io::ErrorKind::WouldBlock
+                | io::ErrorKind::TimedOut => {}
                 _ => return Err(error),
             },
         }
@@ -209,12 +225,13 @@ pub fn read_exact(
 /// Writes all bytes before the deadline.
 pub fn write_all(stream: &mut TcpStream, mut bytes: &[u8], deadline: &Deadline) -> io::Result<()> {
     while !bytes.is_empty() {
-        stream.set_write_timeout(Some(deadline.left().ok_or_else(timed_out)?))?;
+        stream.set_write_timeout(Some(deadline.next()?))?;
         match stream.write(bytes) {
             Ok(count) => bytes = &bytes[count..],
             Err(error) => match error.kind() {
-                io::ErrorKind::Interrupted => {}
-                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => return Err(timed_out()),
+                io::ErrorKind::Interrupted
+                | io::ErrorKind::WouldBlock
+                | io::ErrorKind::TimedOut => {}
                 _ => return Err(error),
             },
         }

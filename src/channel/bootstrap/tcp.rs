@@ -20,7 +20,8 @@ use super::frame::{
 };
 use super::star::Star;
 use crate::engine::ids::MAX_PES;
-use crate::logging;
+use crate::logging::{self, RateLimit};
+use crate::ofi::fork;
 
 /// Between two attempts to reach PE 0.
 const RETRY: Duration = Duration::from_millis(50);
@@ -180,12 +181,16 @@ fn gather(
 ) -> Result<Vec<TcpStream>, BootstrapError> {
     let failed = |error| BootstrapError::Listen { at: options.address.clone(), error };
     let at = listener.local_addr().map_err(failed)?;
+    fork::note(at);
     // So that the deadline holds also when nobody comes.
     listener.set_nonblocking(true).map_err(failed)?;
     let mut rays = Rays((1..options.n_pes).map(|_| None).collect());
     let no_pe = |from: SocketAddr, why: &str| {
+        static LIMIT: RateLimit = RateLimit::most(16, Duration::from_secs(10));
         let text = "a connection to the bootstrap's port is no PE of this job";
-        warn!(target: logging::INIT, "{text}: {from}: {why}");
+        if let Some(unsaid) = LIMIT.admit() {
+            warn!(target: logging::INIT, "{text}: {from}: {why}{unsaid}");
+        }
     };
     thread::scope(|scope| {
         let (came, comes) = mpsc::channel();
@@ -232,6 +237,8 @@ fn gather(
     for (pe, mut ray) in (1..).zip(rays.0.into_iter().flatten()) {
         let welcomed = send(&mut ray, Kind::Welcome, 0, &[], deadline);
         welcomed.map_err(|error| BootstrapError::Lost { call: "joining", pe, error })?;
+        // By one end of the connection at least, wherever this listens.
+        ray.local_addr().into_iter().for_each(fork::note);
         all.push(ray);
     }
     Ok(all)
@@ -287,7 +294,10 @@ fn connect(options: &TcpOptions, deadline: &Deadline) -> Result<TcpStream, Boots
         match resolve(&options.address) {
             Ok(at) => match TcpStream::connect_timeout(&at, left.min(GREET)) {
                 Ok(stream) => match join(stream, at, options, deadline) {
-                    Ok(joined) => return Ok(joined),
+                    Ok(joined) => {
+                        fork::note(at);
+                        return Ok(joined);
+                    }
                     // PE 0 may be starting behind something that closes connections.
                     Err(BootstrapError::Lost { error, .. }) => last = error,
                     Err(refused) => return Err(refused),
@@ -302,6 +312,7 @@ fn connect(options: &TcpOptions, deadline: &Deadline) -> Result<TcpStream, Boots
             }
             Err(other) => return Err(other),
         }
+        deadline.after(GREET);
         thread::sleep(RETRY.min(left));
     }
     let (at, waited) = (options.address.clone(), deadline.waited());

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::channel::error::ChannelError;
 use crate::cuda::{Context, Device, Driver, PinnedMemory};
+use crate::engine::port::registration::is_unclosed;
 
 const PAGE: usize = 4096;
 
@@ -75,6 +76,10 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
+        if is_unclosed() {
+            // The fabric may still write to it.
+            return;
+        }
         // SAFETY: allocated by `new` with this layout, and freed once, here.
         unsafe { dealloc(self.at.as_ptr(), self.layout) }
     }

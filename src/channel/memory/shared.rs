@@ -6,12 +6,12 @@
 //! - slots, `nlf_producers`: producers;
 //! - `nlf_published`: the proxy thread, by way of [`Ring`];
 //! - the table of regions and `n_regions`: user threads that register memory, under the channel's lock;
-//! - the error: the first producer that claims it. The proxy thread has a record of its own;
+//! - the error: the first producer that claims it. The proxy's side has a record of its own;
 //! - the rest: nobody, after it was made.
 
 use std::mem::offset_of;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use channel_sys as c;
 
@@ -102,6 +102,8 @@ pub(crate) struct Shared {
     memory: HostMemory,
     plan: Plan,
     sizes: Sizes,
+    /// The proxy's error is somebody's to write.
+    reported: AtomicBool,
 }
 
 /// An error for producers: a code, and what it is about.
@@ -123,7 +125,7 @@ impl Shared {
         let plan = Plan::new(sizes);
         let (mirrored, memory) =
             (MirroredMemory::new(plan.mirrored.end)?, HostMemory::new(plan.end)?);
-        let shared = Self { mirrored, memory, plan, sizes };
+        let shared = Self { mirrored, memory, plan, sizes, reported: AtomicBool::new(false) };
         for ring in 0..sizes.rings as usize {
             let entry = c::nlf_ring {
                 slots: shared.at(plan.slots + ring * plan.slots_each),
@@ -259,16 +261,25 @@ impl Shared {
         }
     }
 
-    /// Records an error that the proxy thread has found, unless it has found one before. Only that thread
-    /// calls it.
+    /// Tells producers that the channel has failed, where the proxy thread cannot.
+    pub(crate) fn publish_failed(&self) {
+        for ring in 0..self.sizes.rings as usize {
+            let at = self.plan.published + ring * size_of::<c::nlf_published>();
+            let state = self.at::<u32>(at + offset_of!(c::nlf_published, state));
+            // SAFETY: an aligned word of the piece, which is changed atomically.
+            unsafe { AtomicU32::from_ptr(state) }.store(c::NLF_STATE_FAILED, Ordering::Release);
+        }
+    }
+
+    /// Records an error of the proxy's side, unless there is one. Any thread may call it.
     pub(crate) fn report(&self, fault: &Fault) {
+        if self.reported.swap(true, Ordering::AcqRel) {
+            return;
+        }
         let error = self.at::<c::nlf_error>(self.plan.proxy_error);
-        // SAFETY: a part of the piece, aligned, that only this thread writes.
+        // SAFETY: a part of the piece, aligned, that only the first to come here writes.
         unsafe {
             let code = AtomicU32::from_ptr(&raw mut (*error).code);
-            if code.load(Ordering::Relaxed) != c::NLF_OK {
-                return;
-            }
             (&raw mut (*error).op).write_volatile(fault.op);
             (&raw mut (*error).pe).write_volatile(fault.pe);
             (&raw mut (*error).ring).write_volatile(fault.ring);

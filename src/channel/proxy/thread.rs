@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::Duration;
 
 use channel_sys as c;
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
@@ -21,6 +21,7 @@ use crate::channel::ring::State;
 use crate::engine::error::EngineError;
 use crate::engine::ids::Pe;
 use crate::engine::lane::Lane;
+use crate::engine::patience::Wait;
 use crate::engine::wire::handle::HandleBytes;
 use crate::job::{Connected, Job, JobError};
 use crate::logging;
@@ -47,8 +48,8 @@ pub(crate) enum Control {
     Drain {
         /// Slots of each ring that have been reserved.
         heads: Vec<u64>,
-        /// Not after this.
-        until: Instant,
+        /// For no longer than this.
+        patience: Duration,
         /// Told when all is delivered, or how many slots are not.
         done: Sender<Result<(), u64>>,
     },
@@ -87,17 +88,30 @@ pub(crate) struct ChannelState {
     failure: Mutex<Option<String>>,
     /// The proxy thread does not wait for room any longer.
     pub(crate) abandon: Arc<AtomicBool>,
+    /// Another thread has told everybody that the channel has failed: its proxy thread does not turn.
+    given_up: AtomicBool,
 }
 
 impl ChannelState {
     pub(crate) fn new(job: Job, shared: Shared) -> Self {
-        Self { job, shared, failure: Mutex::new(None), abandon: Arc::default() }
+        let (abandon, given_up) = (Arc::default(), AtomicBool::new(false));
+        Self { job, shared, failure: Mutex::new(None), abandon, given_up }
     }
 
     /// What has gone wrong first, if something has.
     pub(crate) fn failure(&self) -> Option<String> {
         let noted = self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
         noted.or_else(|| self.shared.fault().map(|fault| fault.to_string()))
+    }
+
+    /// The proxy thread does not turn any more: everybody is told that the channel has failed. Should it go on, it finds
+    /// that out.
+    pub(crate) fn give_up(&self, why: &str) {
+        error!(target: logging::PROXY, "the channel has failed: {why}");
+        self.note(why);
+        self.given_up.store(true, Ordering::Relaxed);
+        self.shared.report(&fault(c::NLF_ERROR_FAILED));
+        self.shared.publish_failed();
     }
 
     fn note(&self, why: &str) {
@@ -109,7 +123,7 @@ impl ChannelState {
 #[derive(Debug)]
 enum Phase {
     Running,
-    Draining { until: Instant, done: Sender<Result<(), u64>> },
+    Draining { wait: Wait, patience: Duration, done: Sender<Result<(), u64>> },
     Stopped,
     Failed,
 }
@@ -223,6 +237,10 @@ impl Proxy {
     /// Looks for what changes the phase.
     fn look(&mut self) {
         if !matches!(self.phase, Phase::Failed | Phase::Stopped) {
+            if self.state.given_up.load(Ordering::Relaxed) {
+                let why = self.state.failure().unwrap_or_default();
+                self.fail(Failed { fault: fault(c::NLF_ERROR_FAILED), why });
+            }
             // A kernel that has given up leaves slots that will never be there.
             if self.state.shared.is_abandoned() {
                 let stuck = || fault(c::NLF_ERROR_STUCK);
@@ -230,10 +248,10 @@ impl Proxy {
                 self.fail(Failed { fault, why: fault.to_string() });
             }
         }
-        if let Phase::Draining { until, .. } = &self.phase {
+        if let Phase::Draining { wait, patience, .. } = &mut self.phase {
             if self.consumer.is_drained() {
                 self.stop(Ok(()));
-            } else if Instant::now() >= *until {
+            } else if wait.left_of(*patience).is_none() {
                 self.stop(Err(self.consumer.left()));
             }
         }
@@ -254,10 +272,10 @@ impl Proxy {
                 self.consumer.regions.set(index, region);
                 let _ = done.send(());
             }
-            Control::Drain { heads, until, done } => match self.phase {
+            Control::Drain { heads, patience, done } => match self.phase {
                 Phase::Running => {
                     self.consumer.set_limits(heads);
-                    self.phase = Phase::Draining { until, done };
+                    self.phase = Phase::Draining { wait: Wait::new(), patience, done };
                 }
                 _ => {
                     let _ = done.send(Err(self.consumer.left()));

@@ -55,7 +55,11 @@ impl From<CudaError> for PortError {
     /// With CUDA's number where libfabric's would be; the text has its name.
     fn from(error: CudaError) -> Self {
         let CudaError { call, subject, code, name, text } = error;
-        let code = i32::try_from(code).unwrap_or(i32::MAX);
+        // But for the one that is told apart.
+        let code = match code {
+            code::OUT_OF_MEMORY => libc::ENOMEM,
+            code => i32::try_from(code).unwrap_or(i32::MAX),
+        };
         PortError { call, code, text: format!("{subject}: {name}: {text}") }
     }
 }
@@ -72,6 +76,7 @@ pub(crate) mod code {
 
     pub(crate) const SUCCESS: Status = 0;
     pub(crate) const INVALID_VALUE: Status = 1;
+    pub(crate) const OUT_OF_MEMORY: Status = 2;
     pub(crate) const NOT_INITIALIZED: Status = 3;
     pub(crate) const NOT_READY: Status = 600;
     pub(crate) const TIMEOUT: Status = 909;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::cuda::driver::context::Context;
 use crate::cuda::driver::error::CudaError;
+use crate::engine::port::registration::is_unclosed;
 
 /// One piece of page-locked memory, known to all contexts.
 ///
@@ -58,6 +59,10 @@ impl PinnedMemory {
 
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
+        if is_unclosed() {
+            // The fabric may still write to it.
+            return;
+        }
         if let Ok(_bound) = self.context.bind() {
             // An error means that CUDA has ended before us, and has taken the memory along.
             // SAFETY: allocated by `new`, and freed once, here. Chunks and copies under way hold it

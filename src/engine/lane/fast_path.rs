@@ -97,7 +97,7 @@ impl<P: Port> Lane<P> {
         let Some(stream) = self.core.streams.find_mut(pe) else { return whole };
         let path = stream.next;
         let Some(rail) = self.core.rails.get_mut(path.rail.index()) else { return whole };
-        let Some(remote) = HandleView::sound(handle) else { return whole };
+        let Some(remote) = HandleView::sound(pe, handle) else { return whole };
         let Some((remote, key)) = remote.target(addr, len as u64, path.remote) else {
             return whole;
         };
@@ -189,7 +189,7 @@ impl<P: Port> Lane<P> {
         if !self.core.regions.is_loadable(put.from, put.len) {
             return Err(put);
         }
-        let Some(data) = HandleView::sound(put.data_handle) else { return Err(put) };
+        let Some(data) = HandleView::sound(put.pe, put.data_handle) else { return Err(put) };
         let Some(to) = data.spot(put.data_addr, put.len as u64) else { return Err(put) };
         let data = Some(Data { from: put.from, len: put.len, to });
         match self.try_send(put.pe, put.handle, put.addr, &put.atomic, data, batch) {
@@ -252,7 +252,7 @@ impl<P: Port> Lane<P> {
         let Some(stream) = self.core.streams.find_mut(pe) else { return false };
         let path = stream.next;
         let Some(rail) = self.core.rails.get_mut(path.rail.index()) else { return false };
-        let Some(word) = HandleView::sound(handle) else { return false };
+        let Some(word) = HandleView::sound(pe, handle) else { return false };
         let Some(at) = word.spot(addr, width as u64) else { return false };
         // A stream that has failed is closed as well, and one with parked operations shut.
         let closed = stream.is_shut();

@@ -9,13 +9,14 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use log::warn;
 
 use crate::engine::error::EngineError;
 use crate::engine::ids::Pe;
+use crate::engine::patience::Wait;
 use crate::engine::request::{OwnedRequest, Request};
 use crate::engine::state::operation::OpId;
 
@@ -246,7 +247,7 @@ impl Outbox {
 
     /// Waits for the proxy thread.
     fn wait(&self, pe: Pe, mut done: impl FnMut() -> bool) -> Result<(), EngineError> {
-        let start = Instant::now();
+        let mut wait = Wait::new();
         let mut warned = 0;
         let mut turns = 0;
         while !done() {
@@ -260,7 +261,7 @@ impl Outbox {
                 continue;
             }
             turns = 0;
-            let waited = start.elapsed();
+            let waited = wait.waited();
             let report = EngineError::ProxyStill { pe, seconds: waited.as_secs() };
             if self.fail_after.is_some_and(|limit| waited >= limit) {
                 return Err(report);

@@ -205,7 +205,7 @@ impl<P: Port> Lane<P> {
             return Ok(true);
         }
         for part in parts.parts() {
-            let remote = HandleView::check(part.remote_handle)
+            let remote = HandleView::check_of(part.pe, part.remote_handle)
                 .map_err(|fault| refused(&part, "remote", fault))?;
             if self.staging.is_staged(&mut self.core, &part, &remote)? {
                 return Ok(true);
@@ -231,7 +231,7 @@ impl<P: Port> Lane<P> {
         self.staging
             .load_at(&mut self.core, Place { addr, reach }, payload)
             .map_err(|error| local_fault(signal.pe, &error))?;
-        let remote = HandleView::check(part.remote_handle)?;
+        let remote = HandleView::check_of(part.pe, part.remote_handle)?;
         let offset = remote.locate(part.remote_addr, part.len as u64)?;
         let to = Spot { slot: remote.slot(), offset };
         let body = |at, atomic| Body::PutSignal { at, atomic, to, payload };

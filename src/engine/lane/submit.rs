@@ -126,7 +126,7 @@ impl<P: Port> Lane<P> {
             Some(stream) => stream.check()?,
             None => return self.core.check_pe(request.pe),
         }
-        let remote = HandleView::check(request.remote_handle)
+        let remote = HandleView::check_of(request.pe, request.remote_handle)
             .map_err(|fault| refused(request, "remote", fault))?;
         let offset = remote
             .locate(request.remote_addr, request.len as u64)

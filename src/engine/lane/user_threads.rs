@@ -103,7 +103,7 @@ impl<P: Port> Lane<P> {
         request: &Request<'_>,
         detour: bool,
     ) -> Result<bool, EngineError> {
-        let remote = HandleView::check(request.remote_handle)
+        let remote = HandleView::check_of(request.pe, request.remote_handle)
             .map_err(|fault| refused(request, "remote", fault))?;
         if detour {
             // Who hands it over is to be told at once what is wrong with it.

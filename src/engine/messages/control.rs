@@ -1,15 +1,24 @@
 //! Messages without numbers on their way out: acknowledgements, what asks for them, and answers.
 
+use crate::engine::error::EngineError;
 use crate::engine::ids::Pe;
 use crate::engine::port::packet::Packet;
 use crate::engine::port::{Port, Posted};
 use crate::engine::posting::blocked::REFUSALS;
 use crate::engine::posting::failure::{CONTROL, local_fault};
 use crate::engine::posting::{Core, Event};
+use crate::engine::state::link::FETCHES;
 use crate::engine::state::unnumbered::{NO_TICKET, Unnumbered, What};
 use crate::engine::wire::message::{Body, Message};
 use crate::engine::wire::staged::{MAX_PAYLOAD, Staged};
-use crate::engine::wire::window::Seq;
+use crate::engine::wire::window::{Seq, WINDOW};
+
+/// Most messages without a number that are due to a peer. One that keeps the rules has no more coming to it: answers to its
+/// fetches (16) and to its requests about staged memory (64), refusals of what its window has (512), and, for as many
+/// requests of this PE's, their releases and the keys of a region.
+const DUE: usize = 1024;
+
+const _: () = assert!(FETCHES + WINDOW + 4 * 64 < DUE as u32);
 
 impl<P: Port> Core<P> {
     /// Whether anything is due without a number.
@@ -87,7 +96,24 @@ impl<P: Port> Core<P> {
 
     /// A message without a number is due.
     pub(in crate::engine) fn queue_unnumbered(&mut self, pe: Pe, what: What) {
+        if self.unnumbered.len() >= DUE && self.is_owed_too_much(pe) {
+            return;
+        }
         self.unnumbered.push_back(Unnumbered { pe, what });
+    }
+
+    /// Whether as much is due to a peer as may be: it has asked for more than it may, and is given up.
+    #[cold]
+    fn is_owed_too_much(&mut self, pe: Pe) -> bool {
+        let owed = self.unnumbered.iter().filter(|due| due.pe == pe).count();
+        if owed < DUE {
+            return false;
+        }
+        if self.check_stream(pe).is_ok() {
+            let why = String::from("it asks for more at a time than a PE may");
+            self.fail_stream(pe, EngineError::BadMessage { pe, why });
+        }
+        true
     }
 
     /// A request is not carried out: it is not acknowledged, and the sender is told.

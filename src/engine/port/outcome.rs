@@ -56,7 +56,15 @@ impl fmt::Display for PortError {
 
 impl std::error::Error for PortError {}
 
+/// `FI_ENOMEM`, which is the system's `ENOMEM`.
+const NO_MEMORY: i32 = 12;
+
 impl PortError {
+    /// Whether it is for lack of memory.
+    pub fn is_out_of_memory(&self) -> bool {
+        self.code == NO_MEMORY
+    }
+
     /// What was asked for is not among what a port does.
     pub(in crate::engine) fn not_offered(call: &'static str, why: &str) -> Self {
         Self { call, code: 0, text: why.to_owned() }

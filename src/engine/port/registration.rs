@@ -1,5 +1,7 @@
 //! Registration of memory with every rail of the process.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::engine::port::copies::{Reach, Stager};
 use crate::engine::port::{Desc, PortError};
 
@@ -10,6 +12,20 @@ pub enum Access {
     Local,
     /// Peers may read and write it as well, on every proxy rail.
     LocalAndRemote,
+}
+
+/// See [`note_unclosed`].
+static UNCLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Something could not be closed by which the fabric reaches memory of this process. From here on memory that was the
+/// fabric's is not freed any more.
+pub fn note_unclosed() {
+    UNCLOSED.store(true, Ordering::Relaxed);
+}
+
+/// Whether the fabric may still reach memory that should be its no more.
+pub fn is_unclosed() -> bool {
+    UNCLOSED.load(Ordering::Relaxed)
 }
 
 /// How peers address a region on a rail.
@@ -76,6 +92,15 @@ pub trait MemoryPort: Send + Sync {
         len: usize,
         access: Access,
     ) -> Result<Registered<Self::Region>, PortError>;
+
+    /// Ends a registration on every rail. Who drops it does the same, and is not told of failures.
+    ///
+    /// # Errors
+    /// What the first rail has said that does not end it: there it lasts, and this may be called again.
+    fn close(&self, region: &mut Self::Region) -> Result<(), PortError> {
+        let _ = region;
+        Ok(())
+    }
 
     /// Whether NICs reach some device memory by themselves that has been registered here, now or before.
     fn reaches_devices(&self) -> bool {

@@ -6,6 +6,8 @@
 //!
 //! Where rails are looked after, a segment that the fabric refuses is set aside first, and recovery decides.
 
+use std::time::Duration;
+
 use log::error;
 
 use crate::engine::error::EngineError;
@@ -16,6 +18,7 @@ use crate::engine::state::segment::queue::Queue;
 use crate::engine::state::segment::waits::{REISSUES, Waits};
 use crate::engine::state::segment::{Kind, Segment, Stage};
 use crate::engine::state::strays::Stray;
+use crate::logging::{RateLimit, Unsaid};
 
 /// The token of messages that belong to no segment.
 pub(in crate::engine) const CONTROL: Token = Token(u32::MAX);
@@ -154,10 +157,23 @@ impl<P: Port> Core<P> {
         }
     }
 
+    /// Whether there may be another line in the log of what a peer can bring about, and how many there were not.
+    #[cold]
+    pub(in crate::engine) fn may_say(&mut self) -> Option<Unsaid> {
+        let now = self.port.now();
+        self.lines.admit_at(now)
+    }
+
     #[cold]
     pub(in crate::engine) fn fail_lane(&mut self, failed: EngineError) {
-        error!(target: "TRANSPORT", "{failed}");
-        if self.failure.is_none() {
+        // What follows the first may be a peer's to repeat.
+        let is_first = self.failure.is_none();
+        match self.may_say() {
+            Some(unsaid) => error!(target: "TRANSPORT", "{failed}{unsaid}"),
+            None if is_first => error!(target: "TRANSPORT", "{failed}"),
+            None => {}
+        }
+        if is_first {
             self.failure = Some(Box::new(failed));
         }
     }
@@ -177,5 +193,11 @@ pub(in crate::engine) fn local_fault(pe: Pe, error: &PortError) -> EngineError {
 pub(in crate::engine) fn unknown_token(token: Token) {
     // A provider that completes an operation twice, or one that was never posted. Acting on it
     // would corrupt another operation's state; ignoring it is safe.
-    error!(target: "TRANSPORT", "libfabric completed an operation that is not in flight ({token:?})");
+    static LIMIT: RateLimit = RateLimit::most(4, Duration::from_secs(10));
+    if let Some(unsaid) = LIMIT.admit() {
+        error!(
+            target: "TRANSPORT",
+            "libfabric completed an operation that is not in flight ({token:?}){unsaid}"
+        );
+    }
 }

@@ -77,7 +77,7 @@ impl<P: Port> Core<P> {
         request: &Request<'_>,
     ) -> Result<(), EngineError> {
         let refuse = |fault| refused(request, "remote", fault);
-        let remote = HandleView::check(request.remote_handle).map_err(refuse)?;
+        let remote = HandleView::check_of(request.pe, request.remote_handle).map_err(refuse)?;
         remote.locate(request.remote_addr, request.len as u64).map_err(refuse)?;
         if remote.is_staged() || self.devices || request.len == 0 {
             // How its local side is reached is looked at when it is its turn.
@@ -96,7 +96,7 @@ impl<P: Port> Core<P> {
         hop: &Hop,
     ) -> Result<Transfer, EngineError> {
         let refuse = |fault| refused(request, "remote", fault);
-        let remote = HandleView::check(request.remote_handle).map_err(refuse)?;
+        let remote = HandleView::check_of(request.pe, request.remote_handle).map_err(refuse)?;
         let offset = remote.locate(request.remote_addr, request.len as u64).map_err(refuse)?;
         let key = remote.key(hop.remote.rail()).map_err(refuse)?;
         let local = match request.local {

@@ -26,6 +26,7 @@ pub(in crate::engine) mod messages;
 pub(in crate::engine) mod watchdog;
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use crate::engine::error::EngineError;
 use crate::engine::ids::{Pe, RailId, Token};
@@ -42,6 +43,7 @@ use crate::engine::state::segment::table::SegmentTable;
 use crate::engine::state::stream::{Stream, Streams};
 use crate::engine::state::unnumbered::Unnumbered;
 use crate::engine::wire::cookie::{Cookie, Sender};
+use crate::logging::RateLimit;
 
 /// What a lane does with segments, whatever they are for.
 #[derive(Debug)]
@@ -98,6 +100,8 @@ pub(in crate::engine) struct Core<P: Port> {
     pub(in crate::engine) recovers: bool,
     /// What mechanisms have to see to, oldest first.
     pub(in crate::engine) events: VecDeque<Event>,
+    /// Of lines in the log that peers can bring about.
+    pub(in crate::engine) lines: RateLimit,
     /// Segments that were lost sight of and that recovery does not know of yet.
     pub(in crate::engine) lost: Vec<Token>,
     /// Segments in [`Strays`](crate::engine::state::strays::Strays).
@@ -179,6 +183,9 @@ fn is_share(mine: u32, used: u32, room: u32) -> bool {
     mine <= 1 || mine < SHARE * room.saturating_sub(used)
 }
 
+/// Most lines of a lane in the log, in ten seconds, of what peers can bring about.
+const LINES: u64 = 64;
+
 /// Room of a lane's tables.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct Sizes {
@@ -247,6 +254,7 @@ impl<P: Port> Core<P> {
             failure: None,
             recovers: false,
             events: VecDeque::new(),
+            lines: RateLimit::most(LINES, Duration::from_secs(10)),
             lost: Vec::new(),
             strays: 0,
             port,

@@ -21,12 +21,21 @@ const TURNS: u32 = 256;
 const PERIOD: u64 = 250_000_000;
 
 /// Most time between two looks that counts as waiting, in nanoseconds. A user thread may start a
-/// put and compute for an hour before its quiet: the fabric had no chance to complete it meanwhile.
-/// Well above the time that [`TURNS`] turns take on an overloaded machine (10 ms each).
+/// put and compute for an hour before its quiet, and a process may be stopped: the fabric had no chance to complete it
+/// meanwhile. Well above the time that [`TURNS`] turns take on an overloaded machine (10 ms each).
 const MAX_GAP: u64 = 5_000_000_000;
+
+/// Nor does it count for more than this part of the deadline, or one such gap would be all of a short one.
+const GAPS: u64 = 4;
 
 /// Times are kept in units of 2^28 ns, about a quarter of a second: 32 bits last 36 years.
 const STAMP_SHIFT: u32 = 28;
+
+/// Most streams that are reported at a time.
+const REPORTS: u32 = 16;
+
+/// Of these, how many are followed by what every rail is about.
+const DUMPS: u32 = 4;
 
 /// A wait that is to be reported.
 pub(in crate::engine) struct Overdue {
@@ -41,6 +50,8 @@ pub(in crate::engine) struct Overdue {
 pub struct Watchdog {
     warn_after: Option<u64>,
     fail_after: Option<u64>,
+    /// Most time between two looks that counts.
+    most: u64,
     turns: u32,
     /// When the streams were last looked at.
     looked: u64,
@@ -59,9 +70,12 @@ impl Watchdog {
     /// it after `fail_after`. None never does.
     pub fn new(warn_after: Option<Duration>, fail_after: Option<Duration>) -> Self {
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let fail_after = fail_after.map(nanoseconds);
+        let share = fail_after.map_or(MAX_GAP, |limit| limit / GAPS);
         Self {
             warn_after: warn_after.map(nanoseconds),
-            fail_after: fail_after.map(nanoseconds),
+            fail_after,
+            most: share.clamp(PERIOD, MAX_GAP),
             turns: 0,
             looked: 0,
             counted: 0,
@@ -105,7 +119,7 @@ impl Watchdog {
         let due = gap >= PERIOD && wanted;
         if due {
             self.looked = now;
-            self.counted += gap.min(MAX_GAP);
+            self.counted += gap.min(self.most);
             self.stamp = (self.counted >> STAMP_SHIFT) as u32;
         }
         due
@@ -189,6 +203,7 @@ impl Watchdog {
         // One report per stream, of its oldest segment.
         oldest.sort_by_key(|(_, segment)| (segment.pe, segment.born));
         oldest.dedup_by_key(|(_, segment)| segment.pe);
+        let mut said = 0;
         for (waited, segment) in oldest {
             let Some(stream) = streams.find_mut(segment.pe) else { continue };
             if stream.error.is_some() || failed.iter().any(|(pe, _)| *pe == segment.pe) {
@@ -228,9 +243,17 @@ impl Watchdog {
                 failed.push((segment.pe, report));
                 continue;
             }
+            // Peers may have gone by the thousand.
+            if said == REPORTS {
+                continue;
+            }
+            said += 1;
             warn!(target: "TRANSPORT", "{report}");
-            if stream.watch.warned > 1 {
+            if stream.watch.warned > 1 && said <= DUMPS {
                 dump(port, rails);
+            }
+            if said == REPORTS {
+                warn!(target: "TRANSPORT", "and perhaps others: no more are reported this time");
             }
         }
         failed
@@ -308,6 +331,25 @@ mod tests {
             assert!(watchdog.starts(PERIOD));
             assert!(!watchdog.starts(2 * PERIOD - 1));
             assert!(watchdog.starts(2 * PERIOD));
+        }
+    }
+
+    #[test]
+    fn a_process_that_was_stopped_has_not_waited_meanwhile() {
+        for seconds in [2, 20, 120] {
+            let limit = Duration::from_secs(seconds);
+            let mut watchdog = Watchdog::new(None, Some(limit));
+            let mut now = 0;
+            let mut turn = |watchdog: &mut Watchdog, gap| {
+                now += gap;
+                assert!(watchdog.starts(now));
+                watchdog.overdue(0, 0).is_some()
+            };
+            assert!(!turn(&mut watchdog, PERIOD));
+            assert!(!turn(&mut watchdog, 10 * limit.as_nanos() as u64), "{seconds} s");
+            // Time that it is there counts as ever.
+            let due = (0..).take_while(|_| !turn(&mut watchdog, PERIOD)).count() as u64;
+            assert!((2..=4 * seconds).contains(&due), "{due} looks more of {seconds} s");
         }
     }
 

@@ -135,6 +135,8 @@ pub(in crate::engine) struct PeerHealth {
     pub(in crate::engine) asked: Vec<(RailId, u64, RailId)>,
     /// The ways to rails of the peer that were probed from, by our rail and theirs.
     pub(in crate::engine) ways_back: HashMap<(RailId, RailId), WayBack>,
+    /// Addresses that the peer has told of.
+    pub(in crate::engine) addresses: u32,
     /// The latest question what the peer has had, and whether it is answered.
     pub(in crate::engine) settling: (u32, bool),
     /// Its only path has failed, with this: until when it may come back.
@@ -267,6 +269,7 @@ impl PeerHealth {
             keys: HashMap::new(),
             asked: Vec::new(),
             ways_back: HashMap::new(),
+            addresses: 0,
             settling: (0, true),
             grace: None,
             alive: 0,
@@ -335,13 +338,15 @@ impl Recovery {
                 detours.set(pe);
             }
             core.rails[rail.index()].counters.failures += 1;
-            let name = core.port.rail_name(rail);
             let remote = core.paths.get(pe, rail).remote.rail();
-            warn!(
-                target: "TRANSPORT",
-                "{rail} ({name}) to {remote} of {pe} is out of service: {reason}; what was on it goes \
-                 over other rails"
-            );
+            if let Some(unsaid) = core.may_say() {
+                let name = core.port.rail_name(rail);
+                warn!(
+                    target: "TRANSPORT",
+                    "{rail} ({name}) to {remote} of {pe} is out of service: {reason}; what was on it goes \
+                     over other rails{unsaid}"
+                );
+            }
             self.serve(core, pe, in_service & !bit);
             // It may have opened its rail again, and not have known that this PE minds.
             self.tell(core, pe, Rails::Ping);
@@ -362,9 +367,14 @@ impl Recovery {
         if self.peer(pe).paths[rail.index()].out.take().is_none() {
             return;
         }
-        let name = core.port.rail_name(rail);
         let remote = core.paths.get(pe, rail).remote.rail();
-        warn!(target: "TRANSPORT", "{rail} ({name}) to {remote} of {pe} is in service again");
+        if let Some(unsaid) = core.may_say() {
+            let name = core.port.rail_name(rail);
+            warn!(
+                target: "TRANSPORT",
+                "{rail} ({name}) to {remote} of {pe} is in service again{unsaid}"
+            );
+        }
         self.serve(core, pe, core.paths.in_service(pe) | 1 << rail.0);
     }
 

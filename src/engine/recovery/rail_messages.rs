@@ -10,6 +10,7 @@ use crate::engine::recovery::Recovery;
 use crate::engine::recovery::health::{Answer, OwnRail, WayBack};
 use crate::engine::staging::Staging;
 use crate::engine::state::link::{FIRST, Link};
+use crate::engine::wire::handle::MAX_RAILS;
 use crate::engine::wire::message::{Body, Message, Packet};
 use crate::engine::wire::rails::Rails;
 use crate::engine::wire::window::{Received, Seq, had};
@@ -19,6 +20,13 @@ const TRIES: u32 = 16;
 
 /// Most answers that are given in one turn, each over all paths to a peer.
 const ANSWERS: usize = 64;
+
+/// Most answers that are due to a peer.
+const OWED: usize = 512;
+
+/// Most addresses that are taken in from a peer. Each time that one of its rails is opened again it has another one there,
+/// and providers keep them all.
+const ADDRESSES: u32 = 1 << 16;
 
 impl Recovery {
     /// Gets on with what has failed: posts and sends again what may be, and answers.
@@ -99,7 +107,9 @@ impl Recovery {
                 // Or else the news: who hears nothing but that this PE lives knows all of its rails.
                 let news = self.news_for(pe);
                 answer = news.is_empty().then_some(Answer::Pong);
-                self.answers.extend(news.into_iter().map(|rail| (pe, Answer::RailIs(rail))));
+                for rail in news {
+                    self.owe(pe, Answer::RailIs(rail));
+                }
             }
             Rails::Pong => {
                 if let Some(detours) = self.detours.as_deref() {
@@ -134,7 +144,9 @@ impl Recovery {
                     answer = Some(Answer::Word(ticket, value));
                 }
             }
-            Rails::Probe { rail, remote: over, number, address } if exists(over) => {
+            Rails::Probe { rail, remote: over, number, address }
+                if exists(over) && rail.index() < MAX_RAILS =>
+            {
                 let to = self.way_back(core, pe, (over, rail), address);
                 answer = to.map(|to| Answer::Probed { over, to, rail, number });
             }
@@ -171,9 +183,18 @@ impl Recovery {
             | Rails::Probed { .. } => {}
         }
         if let Some(answer) = answer {
-            self.answers.push((pe, answer));
+            self.owe(pe, answer);
         }
         core.watchdog.hurry();
+    }
+
+    /// An answer is due to a peer, unless as many are as may be: all questions are repeated until they are answered, so a
+    /// peer that keeps the rules loses nothing by it.
+    pub(in crate::engine) fn owe(&mut self, pe: Pe, answer: Answer) {
+        let owed = || self.answers.iter().filter(|(to, _)| *to == pe).count();
+        if self.answers.len() < OWED || owed() < OWED {
+            self.answers.push((pe, answer));
+        }
     }
 
     /// A user thread has an operation for a peer: it may go its own way from the next one on, if the peer's rails are
@@ -266,6 +287,9 @@ impl Recovery {
                 return Some(known.to);
             }
         }
+        if !self.takes_address(pe) {
+            return None;
+        }
         match core.port.insert_address(rails.0, address) {
             Ok(to) => {
                 let known = WayBack { address: address.into(), to };
@@ -277,6 +301,13 @@ impl Recovery {
                 None
             }
         }
+    }
+
+    /// Counts an address that a peer tells of. Whether it may be taken in.
+    pub(in crate::engine) fn takes_address(&mut self, pe: Pe) -> bool {
+        let count = &mut self.peer(pe).addresses;
+        *count += u32::from(*count < ADDRESSES);
+        *count < ADDRESSES
     }
 
     /// Says something to a peer between data endpoints. It may be lost; it is about whether it is.
@@ -316,5 +347,32 @@ impl Recovery {
         let (generation, address) = (mine.generation, mine.address.clone());
         let cause = mine.cause.unwrap_or(core.me);
         self.tell(core, pe, Rails::RailIs { rail, generation, cause, address: &address });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    use crate::engine::rails::paths::{AddressTable, Path, PathTable};
+    use crate::engine::recovery::health::RailHealth;
+
+    #[test]
+    fn a_peer_that_asks_for_ever_has_no_endless_queue_here() {
+        let paths = [Path { to: PeerAddr(0), remote: RailId(0) }; 3];
+        let reach = PathTable::new(&paths, 1).reach().clone();
+        let config = RailHealth { timeout: Duration::from_secs(1), cooling: None };
+        let mut recovery = Recovery::new(&config, AddressTable::new(&[], 1), reach, 1);
+        for _ in 0..2 * OWED {
+            recovery.owe(Pe(1), Answer::Pong);
+        }
+        assert_eq!(recovery.answers.len(), OWED);
+        recovery.owe(Pe(2), Answer::Pong);
+        recovery.owe(Pe(2), Answer::Settled(1));
+        assert_eq!(recovery.answers.len(), OWED + 2, "others have what is due to them");
+        let taken = (0..2 * ADDRESSES).filter(|_| recovery.takes_address(Pe(1))).count();
+        assert_eq!(taken, ADDRESSES as usize - 1);
+        assert!(!recovery.takes_address(Pe(1)) && recovery.takes_address(Pe(2)));
     }
 }

@@ -114,7 +114,12 @@ impl Recovery {
                 return;
             }
         };
-        info!(target: "TRANSPORT", "{rail} ({name}) was closed and opened again, for {cause}");
+        if let Some(unsaid) = core.may_say() {
+            info!(
+                target: "TRANSPORT",
+                "{rail} ({name}) was closed and opened again, for {cause}{unsaid}"
+            );
+        }
         let fast = core.port.fast(rail);
         core.rails[at].reopen(fast);
         let now = core.port.now();
@@ -215,6 +220,9 @@ impl Recovery {
         }
         self.lose_messages(core, pe, |over| over == rail);
         if address.is_empty() {
+            return self.take_out_for_good(core, pe, rail);
+        }
+        if !self.takes_address(pe) {
             return self.take_out_for_good(core, pe, rail);
         }
         match core.port.insert_address(rail, address) {

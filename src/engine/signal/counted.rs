@@ -154,7 +154,8 @@ impl Signals {
             return;
         }
         let mut failed = None;
-        let Core { streams, watchdog, .. } = &mut *core;
+        let now = core.port.now();
+        let Core { streams, watchdog, lines, .. } = &mut *core;
         streams.for_each(|stream| {
             let pe = stream.pe;
             let Some(counts) = stream.link.as_deref_mut().and_then(|l| l.counts.as_deref_mut())
@@ -168,8 +169,8 @@ impl Signals {
             let report = EngineError::DataMissing { pe, arrived, segments, waiting, seconds };
             if overdue.fails {
                 failed = Some(report);
-            } else {
-                warn!(target: "TRANSPORT", "{report}");
+            } else if let Some(unsaid) = lines.admit_at(now) {
+                warn!(target: "TRANSPORT", "{report}{unsaid}");
             }
         });
         if let Some(failed) = failed.filter(|_| core.failure.is_none()) {

@@ -8,6 +8,9 @@ use crate::engine::ids::RailId;
 use crate::engine::port::Addressing;
 use crate::engine::wire::staged::{Exposure, Keys};
 
+/// Most regions of a peer that are known: far more than programs register.
+const REGIONS: usize = 1 << 14;
+
 /// A region of a peer.
 #[derive(Debug)]
 struct Known {
@@ -39,16 +42,20 @@ impl Exposures {
         true
     }
 
-    /// Takes in what the peer tells of a region of its own.
-    pub(in crate::engine) fn learn(&mut self, told: &Keys<'_>) {
+    /// Takes in what the peer tells of a region of its own. False if these are more than there may be.
+    pub(in crate::engine) fn learn(&mut self, told: &Keys<'_>) -> bool {
         let Keys { slot, stamp, base, addressing, first, rails, keys } = *told;
         let newer =
             |known: &Known| known.slot == slot && (known.stamp.wrapping_sub(stamp) as i32) > 0;
         if self.known.iter().any(newer) {
-            return;
+            return true;
         }
         self.known.retain(|known| known.slot != slot || known.stamp == stamp);
-        let at = self.known.iter().position(|known| known.slot == slot).unwrap_or_else(|| {
+        let at = self.known.iter().position(|known| known.slot == slot);
+        if at.is_none() && self.known.len() >= REGIONS {
+            return false;
+        }
+        let at = at.unwrap_or_else(|| {
             let keys = vec![None; usize::from(rails)].into();
             self.known.push(Known { slot, stamp, base, addressing, keys });
             self.known.len() - 1
@@ -57,6 +64,7 @@ impl Exposures {
         for (place, key) in places.zip(keys.chunks_exact(8)) {
             *place = key.try_into().ok().map(u64::from_le_bytes);
         }
+        true
     }
 
     /// What to put on the wire to read from an exposure by one of the peer's rails: address and key.
@@ -93,6 +101,15 @@ mod tests {
         exposures.learn(&keys(4, 9, 0, &words[..16]));
         assert_eq!(exposures.find(at, RailId(1)), Some((0x1010, 11)));
         assert_eq!(exposures.find(at, RailId(3)), None);
+    }
+
+    #[test]
+    fn a_peer_that_tells_of_ever_more_regions_is_not_listened_to() {
+        let mut exposures = Exposures::default();
+        let word = 1u64.to_le_bytes();
+        let told = (0..).take_while(|slot| exposures.learn(&keys(*slot, 1, 0, &word))).count();
+        assert_eq!((told, exposures.known.len()), (REGIONS, REGIONS));
+        assert!(exposures.learn(&keys(7, 2, 0, &word)), "in place of one that is known");
     }
 
     #[test]

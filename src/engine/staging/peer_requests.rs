@@ -2,9 +2,11 @@
 //! [`crate::engine::staging::fragments`], with the lane's own fragments.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use log::error;
 
+use crate::engine::error::EngineError;
 use crate::engine::ids::{Pe, Token};
 use crate::engine::port::{Direction, Local, Port};
 use crate::engine::posting::Core;
@@ -18,6 +20,7 @@ use crate::engine::state::segment::{Kind, Stage};
 use crate::engine::state::unnumbered::{NO_TICKET, What};
 use crate::engine::wire::message::{Spot, Ticket};
 use crate::engine::wire::staged::{Exposure, KEYS_PER_MESSAGE, Keys, MAX_PAYLOAD, Staged};
+use crate::logging::RateLimit;
 
 impl Staging {
     /// Carries out a request that has a number.
@@ -102,6 +105,10 @@ impl Staging {
         let most = self.bouncing().map_or(0, |bouncing| bouncing.bounce.chunk_len);
         if len > most {
             let why = format!("{len} bytes at once, and the bounce memory's chunks have {most}");
+            return self.refuse(core, pe, ticket, &why);
+        }
+        if self.state().waiting(role.direction()).asked_by(pe) >= PEER_REQUESTS {
+            let why = format!("a PE has at most {PEER_REQUESTS} requests under way");
             return self.refuse(core, pe, ticket, &why);
         }
         let waiter = Waiter::Peer(Wanted { pe, role, place, len, from });
@@ -216,8 +223,11 @@ impl Staging {
     }
 
     fn learn_keys<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, keys: &Keys<'_>) {
+        if !self.state().peer(pe).exposures.learn(keys) {
+            let why = String::from("it tells of more regions than a PE may have");
+            return core.fail_stream(pe, EngineError::BadMessage { pe, why });
+        }
         let peer = self.state().peer(pe);
-        peer.exposures.learn(keys);
         // Those that still lack theirs come back to the end.
         for _ in 0..peer.keyless.len() {
             let Some(token) = self.state().peer(pe).keyless.pop_front() else { return };
@@ -228,7 +238,7 @@ impl Staging {
     /// A peer cannot do what this PE has asked for.
     #[cold]
     fn was_refused<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, ticket: Ticket, why: &str) {
-        use crate::engine::error::EngineError::PeerRefused;
+        use EngineError::PeerRefused;
         let why = why.to_owned();
         match self.answered(core, pe, ticket) {
             Some(token) => {
@@ -261,7 +271,10 @@ impl Staging {
 /// What tells a peer that something cannot be done; the user hears of it, too.
 #[cold]
 pub(in crate::engine) fn refusal(pe: Pe, ticket: Ticket, why: &str) -> What {
-    error!(target: "TRANSPORT", "{pe} asks for something that cannot be done: {why}");
+    static LIMIT: RateLimit = RateLimit::most(32, Duration::from_secs(10));
+    if let Some(unsaid) = LIMIT.admit() {
+        error!(target: "TRANSPORT", "{pe} asks for something that cannot be done: {why}{unsaid}");
+    }
     What::Refused { ticket, why: why.into() }
 }
 

@@ -51,6 +51,8 @@ pub(in crate::engine) struct Waiting {
 #[derive(Debug, Default)]
 struct OfPeer {
     waiters: VecDeque<Waiter>,
+    /// Of these, those that the peer has asked for. It has no more under way than a bound, if it keeps the rules.
+    asked: u32,
     held: usize,
 }
 
@@ -65,7 +67,13 @@ impl Waiting {
         if of_peer.waiters.is_empty() {
             self.turns.push_back(pe);
         }
+        of_peer.asked += u32::from(matches!(waiter, Waiter::Peer(_)));
         of_peer.waiters.push_back(waiter);
+    }
+
+    /// How many requests of a peer wait.
+    pub(in crate::engine) fn asked_by(&self, pe: Pe) -> u32 {
+        self.peers.get(&pe).map_or(0, |of_peer| of_peer.asked)
     }
 
     /// The peer whose turn it is, and who waits for it.
@@ -90,7 +98,8 @@ impl Waiting {
     pub(in crate::engine) fn pop(&mut self) {
         let Some(pe) = self.turns.pop_front() else { return };
         let Some(of_peer) = self.peers.get_mut(&pe) else { return };
-        of_peer.waiters.pop_front();
+        let popped = of_peer.waiters.pop_front();
+        of_peer.asked -= u32::from(matches!(popped, Some(Waiter::Peer(_))));
         if !of_peer.waiters.is_empty() {
             self.turns.push_back(pe);
         }

@@ -13,7 +13,7 @@ use self::recent::{Range, Recent};
 use crate::engine::error::EngineError;
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::port::copies::{Bounce, CopyPort, Reach, Stager};
-use crate::engine::port::{Access, Addressing, Desc, MemoryPort, Registered};
+use crate::engine::port::{Access, Addressing, Desc, MemoryPort, PortError, Registered};
 use crate::engine::request::{Request, refused};
 use crate::engine::state::strays::{Stray, Strays};
 use crate::engine::wire::handle::{Handle, HandleBytes, HandleError, HandleView, MAX_RAILS};
@@ -100,13 +100,6 @@ pub(in crate::engine) struct Installed {
 }
 
 impl RegionIndex {
-    /// First byte and length of the region in a slot; nothing if there is none.
-    fn range(&self, slot: u32) -> (usize, usize) {
-        let views = lock(&self.views);
-        let view = views.get(slot as usize).and_then(Option::as_deref);
-        view.map_or((0, 0), |view| (view.base, view.len))
-    }
-
     fn change(&self, slot: u32, view: Option<Arc<View>>) {
         let mut views = lock(&self.views);
         let slot = slot as usize;
@@ -403,6 +396,13 @@ impl RegionCache {
     }
 }
 
+/// Memory, an address and a length, that was not registered.
+#[cold]
+fn not_registered((addr, len): (usize, usize), what: &str, error: &PortError) -> EngineError {
+    let (why, no_memory) = (format!("{what}{error}"), error.is_out_of_memory());
+    EngineError::Register { addr, len, why, no_memory }
+}
+
 /// Bytes of this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::engine) struct Place {
@@ -429,9 +429,18 @@ pub struct RegionTable<M: MemoryPort> {
     chunk_len: AtomicU64,
 }
 
+/// A registration.
+#[derive(Debug)]
+struct Held<R> {
+    stamp: u32,
+    memory: (usize, usize),
+    region: R,
+}
+
 #[derive(Debug)]
 struct Slots<R> {
-    owners: Vec<Option<(u32, R)>>,
+    /// What keeps each registration, with its stamp and where its memory is.
+    owners: Vec<Option<Held<R>>>,
     free: Vec<u32>,
     next_stamp: u32,
 }
@@ -466,12 +475,13 @@ impl<M: MemoryPort> RegionTable<M> {
     ) -> Result<HandleBytes, EngineError> {
         if len == 0 || addr == 0 || addr.checked_add(len).is_none() {
             let fault = HandleError::Region { base: addr as u64, len: len as u64 };
-            return Err(EngineError::Register { addr, len, why: fault.to_string() });
+            let why = fault.to_string();
+            return Err(EngineError::Register { addr, len, why, no_memory: false });
         }
         let registered = self
             .memory
             .register(addr, len, access)
-            .map_err(|error| EngineError::Register { addr, len, why: error.to_string() })?;
+            .map_err(|error| not_registered((addr, len), "", &error))?;
         if registered.reach != Reach::Direct {
             self.install_stager()?;
         }
@@ -485,13 +495,13 @@ impl<M: MemoryPort> RegionTable<M> {
         let Some(Stager { copies, bounce }) = self.memory.take_stager() else { return Ok(()) };
         let (addr, len) = (bounce.addr, bounce.bytes());
         let access = Access::LocalAndRemote;
-        let refused = |why| EngineError::Register { addr, len, why };
         let registered = self
             .memory
             .register(addr, len, access)
-            .map_err(|error| refused(format!("bounce memory: {error}")))?;
+            .map_err(|error| not_registered((addr, len), "bounce memory: ", &error))?;
         if registered.reach != Reach::Direct {
-            return Err(refused(String::from("bounce memory that the fabric does not reach")));
+            let why = String::from("bounce memory that the fabric does not reach");
+            return Err(EngineError::Register { addr, len, why, no_memory: false });
         }
         let (view, _) = self.enter(addr, len, access, registered)?;
         self.chunk_len.store(bounce.chunk_len as u64, Ordering::Relaxed);
@@ -510,7 +520,7 @@ impl<M: MemoryPort> RegionTable<M> {
         let Registered { owner, keys, proxy_descs, host_descs, addressing, reach } = registered;
         if keys.len() > MAX_RAILS {
             let why = format!("{} rails, the most is {MAX_RAILS}", keys.len());
-            return Err(EngineError::Register { addr, len, why });
+            return Err(EngineError::Register { addr, len, why, no_memory: false });
         }
         let mut slots = lock(&self.slots);
         let stamp = slots.next_stamp;
@@ -519,7 +529,7 @@ impl<M: MemoryPort> RegionTable<M> {
         if slot as usize == slots.owners.len() {
             slots.owners.push(None);
         }
-        slots.owners[slot as usize] = Some((stamp, owner));
+        slots.owners[slot as usize] = Some(Held { stamp, memory: (addr, len), region: owner });
         let view = Arc::new(View {
             slot,
             stamp,
@@ -557,24 +567,39 @@ impl<M: MemoryPort> RegionTable<M> {
     /// memory: it stays registered then, until this is called again. Lanes that look after their rails see to it
     /// meanwhile, as they are turned, that the operation ends.
     pub fn release(&self, handle: &HandleBytes) -> Result<(), EngineError> {
-        let view = HandleView::check(handle)?;
+        let view = HandleView::check_of(self.me, handle)?;
         let (slot, stamp) = (view.slot(), view.stamp());
         let mut slots = lock(&self.slots);
-        let owner = match slots.owners.get_mut(slot as usize) {
-            Some(owner) if owner.as_ref().is_some_and(|(held, _)| *held == stamp) => {
-                let (addr, len) = self.index.range(slot);
-                if let Some(Stray { what, pe, .. }) = self.index.strays.over(addr, len) {
-                    return Err(EngineError::InUse { addr, len, what, pe });
+        let mut held = match slots.owners.get_mut(slot as usize) {
+            Some(place) => match place.take() {
+                Some(held) if held.stamp == stamp => {
+                    let (addr, len) = held.memory;
+                    if let Some(Stray { what, pe, .. }) = self.index.strays.over(addr, len) {
+                        *place = Some(held);
+                        return Err(EngineError::InUse { addr, len, what, pe });
+                    }
+                    held
                 }
-                owner.take()
-            }
-            _ => return Err(HandleError::Stale.into()),
+                other => {
+                    *place = other;
+                    return Err(HandleError::Stale.into());
+                }
+            },
+            None => return Err(HandleError::Stale.into()),
         };
-        slots.free.push(slot);
         self.index.change(slot, None);
         drop(slots);
         // Outside the lock: ending a registration takes system calls.
-        drop(owner);
+        let closed = self.memory.close(&mut held.region);
+        let mut slots = lock(&self.slots);
+        if let Err(error) = closed {
+            let (addr, len) = held.memory;
+            slots.owners[slot as usize] = Some(held);
+            return Err(EngineError::Unclosed { addr, len, error });
+        }
+        slots.free.push(slot);
+        drop(slots);
+        drop(held);
         Ok(())
     }
 

@@ -101,6 +101,14 @@ pub enum HandleError {
     /// The region has been released, or was registered by another process.
     #[error("the memory handle names a region that is not registered (any more) in this process")]
     Stale,
+    /// The region is another PE's.
+    #[error("the memory handle is of a region of {owner}, not of {pe}")]
+    Owner {
+        /// Whose it is.
+        owner: Pe,
+        /// Whose it should be.
+        pe: Pe,
+    },
     /// A word that does not lie at a multiple of its width.
     #[error("a word of {width} bytes at {addr:#x} is not aligned")]
     Misaligned {
@@ -169,7 +177,7 @@ impl Handle {
         let rails = view.rails();
         let keys = (0..rails).map(|rail| view.key(RailId(rail))).collect::<Result<_, _>>()?;
         Ok(Self {
-            owner: Pe(word32(bytes, 12)),
+            owner: view.owner(),
             base: view.base(),
             len: view.len(),
             slot: view.slot(),
@@ -222,13 +230,22 @@ impl<'a> HandleView<'a> {
         if sound { Ok(view) } else { Err(view.fault()) }
     }
 
-    /// The handle, if it is sound: [`HandleView::check`] without the reason.
+    /// [`HandleView::check`], and that the region is of this PE.
+    #[inline]
+    pub(in crate::engine) fn check_of(pe: Pe, bytes: &'a HandleBytes) -> Result<Self, HandleError> {
+        let view = Self::check(bytes)?;
+        let owner = view.owner();
+        if owner == pe { Ok(view) } else { Err(HandleError::Owner { owner, pe }) }
+    }
+
+    /// The handle, if it is sound and of this PE: [`HandleView::check_of`] without the reason.
     #[inline(always)]
-    pub(in crate::engine) fn sound(bytes: &'a HandleBytes) -> Option<Self> {
+    pub(in crate::engine) fn sound(pe: Pe, bytes: &'a HandleBytes) -> Option<Self> {
         // The rest needs no check here. A length of zero has no address inside. A region that passes
         // the end of the address space could not have been registered. And with more rails than
         // there can be, the key of a rail that there is lies where it always does.
-        if word64(bytes, 0) == MAGIC { Some(Self { bytes }) } else { None }
+        let view = Self { bytes };
+        if word64(bytes, 0) == MAGIC && view.owner() == pe { Some(view) } else { None }
     }
 
     /// What a peer puts on the wire for `len` bytes at the owner's address `addr`, and the key of
@@ -344,6 +361,11 @@ impl<'a> HandleView<'a> {
     }
 
     #[inline]
+    fn owner(&self) -> Pe {
+        Pe(word32(self.bytes, 12))
+    }
+
+    #[inline]
     fn base(&self) -> u64 {
         word64(self.bytes, 16)
     }
@@ -423,6 +445,17 @@ mod tests {
         assert_eq!(with(8, &[33]), Err(HandleError::Rails { found: 33 }));
         assert!(matches!(with(24, &0u64.to_le_bytes()), Err(HandleError::Region { len: 0, .. })));
         assert!(matches!(with(24, &u64::MAX.to_le_bytes()), Err(HandleError::Region { .. })));
+    }
+
+    #[test]
+    fn a_handle_of_another_pe_is_none_for_this_one() {
+        let bytes = sample().encode();
+        let (owner, pe) = (sample().owner, Pe(4));
+        assert!(HandleView::check_of(owner, &bytes).is_ok());
+        assert!(HandleView::sound(owner, &bytes).is_some());
+        let refused = HandleView::check_of(pe, &bytes).map(|_| ()).unwrap_err();
+        assert_eq!(refused, HandleError::Owner { owner, pe });
+        assert!(HandleView::sound(pe, &bytes).is_none());
     }
 
     #[test]

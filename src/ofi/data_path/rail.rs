@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use libfabric_sys::{FI_EINVAL, FI_MR_HMEM, FI_MR_LOCAL};
 
+use crate::engine::port::registration::is_unclosed;
 use crate::engine::port::{Access, Desc, PortError, RailLimits};
 use crate::ofi::data_path::message_buffers::MessageBuffers;
 use crate::ofi::discovery::device::Device;
@@ -44,7 +45,7 @@ pub(crate) enum Receives {
     Nothing,
 }
 
-/// One rail. Fields are closed in the order in which they stand here.
+/// One rail. What it owns of libfabric is closed in the order in which it stands here.
 #[derive(Debug)]
 pub(crate) struct Rail {
     /// The values of inline writes, where local memory must be registered.
@@ -201,6 +202,21 @@ fn with_help(mut error: PortError, help: &str) -> PortError {
         error.text = format!("{} ({help})", error.text);
     }
     error
+}
+
+impl Drop for Rail {
+    fn drop(&mut self) {
+        (self.values, self.messages, self.cells) = (None, None, None);
+        self.endpoint.close();
+        if is_unclosed() {
+            // What could not be closed may be what writes to these.
+            std::mem::forget(Arc::clone(&self._contexts));
+            std::mem::forget(std::mem::replace(
+                &mut self.message_buffers,
+                MessageBuffers::new(0, 0),
+            ));
+        }
+    }
 }
 
 /// The least of what the provider offers, what the user allows (0: anything) and our own bound.

@@ -30,7 +30,7 @@ pub struct OfiMemory {
 #[derive(Debug)]
 pub struct OfiRegion {
     // Closed before the rails they are bound to, being the first field.
-    _regions: Vec<Region>,
+    regions: Vec<Region>,
     _bound_to: Vec<Arc<Rail>>,
 }
 
@@ -130,7 +130,7 @@ impl OfiMemory {
         let registrars = self.proxy.iter().chain(&self.host);
         let bound_to = registrars.filter_map(|registrar| registrar.bound_to.clone()).collect();
         Registered {
-            owner: OfiRegion { _regions: regions, _bound_to: bound_to },
+            owner: OfiRegion { regions, _bound_to: bound_to },
             keys,
             proxy_descs,
             host_descs,
@@ -159,6 +159,10 @@ impl MemoryPort for OfiMemory {
             regions.push(registrar.register(addr, len, Access::Local)?);
         }
         Ok(self.registered(regions))
+    }
+
+    fn close(&self, region: &mut OfiRegion) -> Result<(), PortError> {
+        region.regions.iter_mut().try_for_each(Region::close)
     }
 
     fn reaches_devices(&self) -> bool {

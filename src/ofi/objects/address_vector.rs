@@ -11,6 +11,7 @@ use libfabric_sys::{
 
 use crate::engine::port::{PeerAddr, PortError};
 use crate::ofi::error::{check, port_error, refused};
+use crate::ofi::fork;
 use crate::ofi::objects::domain::Domain;
 use crate::ofi::objects::fabric::{close, opened};
 
@@ -111,6 +112,7 @@ impl AddressVector {
         }
         let packed = pack(addresses, self.domain.info().string_addresses(), own_len)
             .map_err(|text| refused(CALL, text))?;
+        fork::note_rails(addresses);
         let mut peers = vec![FI_ADDR_NOTAVAIL; addresses.len()];
         let gate = self.domain.gate().enter();
         // SAFETY: open; `packed` holds as many addresses as there are places in `peers`, each as

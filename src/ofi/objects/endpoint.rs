@@ -15,8 +15,10 @@ use libfabric_sys::{
 
 use crate::engine::port::PortError;
 use crate::engine::port::fabric_atomic::Row;
+use crate::engine::port::registration::note_unclosed;
 use crate::engine::wire::message::MAX_MESSAGE;
 use crate::ofi::error::check;
+use crate::ofi::fork;
 use crate::ofi::objects::address_vector::AddressVector;
 use crate::ofi::objects::atomic_calls::{self, Call};
 use crate::ofi::objects::completion_queue::CompletionQueue;
@@ -42,6 +44,7 @@ pub(crate) struct Endpoint {
     /// Addresses that the vector is made for.
     peers: usize,
     cuda_calls: CudaCalls,
+    closed: bool,
 }
 
 // SAFETY: the pointers are to libfabric objects that may move between threads; who calls when is
@@ -106,6 +109,7 @@ impl Endpoint {
             completions,
             peers,
             cuda_calls,
+            closed: false,
         };
         endpoint.address = name_of(domain, raw)?;
         Ok(endpoint)
@@ -144,10 +148,26 @@ impl Endpoint {
         let gate = self.domain.gate().enter();
         // SAFETY: open, of no use to anybody any more, and closed before its queue and its vector.
         // Contexts and buffers of what was in flight outlive it.
-        unsafe { close(self.domain.library(), "endpoint", old.cast()) };
+        if !unsafe { close(self.domain.library(), "endpoint", old.cast()) } {
+            note_unclosed();
+        }
         drop(gate);
         drop((old_queue, old_vector));
         Ok(address)
+    }
+
+    /// Closes it, if that was not done. Nothing of it is used any more.
+    pub(crate) fn close(&mut self) {
+        if std::mem::replace(&mut self.closed, true) {
+            return;
+        }
+        let _gate = self.domain.gate().enter();
+        // SAFETY: open; regions bound to it are closed: they hold its rail. Operations in flight
+        // are dropped by the provider, and their contexts outlive this call (see `Rail`). Queue and
+        // vector, being fields, are closed after it, when the gate is free again.
+        if !unsafe { close(self.domain.library(), "endpoint", self.as_fid()) } {
+            note_unclosed();
+        }
     }
 
     /// The address that peers insert.
@@ -369,6 +389,7 @@ fn name_of(domain: &Domain, raw: NonNull<fid_ep>) -> Result<Vec<u8>, PortError> 
         }
         check(library, "fi_getname", code)?;
         address.truncate(len);
+        fork::note_rails(&[&address]);
         return Ok(address);
     }
     check(library, "fi_getname", -(FI_ETOOSMALL as i32))?;
@@ -532,10 +553,6 @@ impl Direct {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        let _gate = self.domain.gate().enter();
-        // SAFETY: open; regions bound to it are closed: they hold its rail. Operations in flight
-        // are dropped by the provider, and their contexts outlive this call (see `Rail`). Queue and
-        // vector, being fields, are closed after it, when the gate is free again.
-        unsafe { close(self.domain.library(), "endpoint", self.as_fid()) };
+        self.close();
     }
 }

@@ -69,14 +69,22 @@ pub(crate) fn opened<T>(raw: *mut T, call: &'static str) -> Result<NonNull<T>, P
         .ok_or_else(|| crate::ofi::error::refused(call, String::from("success without an object")))
 }
 
-/// Closes an object. A failure is only logged: there is nobody left who could do anything about it.
+/// Closes an object, and tells the log of a failure: it stays open then, with what it is made from.
 ///
 /// # Safety
-/// `object` is open, is not used afterwards, and everything made from it is closed.
-pub(crate) unsafe fn close(library: &Library, what: &str, object: *mut fid) {
+/// `object` is open, is not used afterwards unless that has failed, and everything made from it is closed.
+pub(crate) unsafe fn close(library: &Library, what: &str, object: *mut fid) -> bool {
     // SAFETY: the caller's promise.
-    let code = unsafe { fi_close(object) };
-    if code < 0 {
-        warn!("closing a libfabric {what} failed: {} ({code})", library.strerror(code));
-    }
+    unsafe { try_close(library, object) }
+        .inspect_err(|error| warn!("a libfabric {what} stays open: {error}"))
+        .is_ok()
+}
+
+/// As [`close`], without a word to the log.
+///
+/// # Safety
+/// As there.
+pub(crate) unsafe fn try_close(library: &Library, object: *mut fid) -> Result<(), PortError> {
+    // SAFETY: the caller's promise.
+    check(library, "fi_close", unsafe { fi_close(object) })
 }

@@ -10,12 +10,14 @@ use libfabric_sys::{
     FI_SEND, FI_WRITE, Padded, fi_mr_attr, fi_mr_bind, fi_mr_desc, fi_mr_dmabuf, fi_mr_enable,
     fi_mr_key, fi_mr_regattr, fid_mr, iovec, mr_attr_set_dmabuf,
 };
+use log::warn;
 
+use crate::engine::port::registration::note_unclosed;
 use crate::engine::port::{Access, Desc, PortError};
 use crate::ofi::error::{check, refused};
 use crate::ofi::objects::domain::Domain;
 use crate::ofi::objects::endpoint::Endpoint;
-use crate::ofi::objects::fabric::{close, opened};
+use crate::ofi::objects::fabric::{opened, try_close};
 
 /// How the provider is told of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,6 +57,7 @@ pub(crate) struct Region {
     raw: NonNull<fid_mr>,
     key: u64,
     desc: Desc,
+    closed: bool,
     domain: Arc<Domain>,
 }
 
@@ -125,8 +128,13 @@ impl Region {
         let raw = opened(raw, CALL)?;
         drop(gate);
         // From here on an early return closes the region.
-        let mut region =
-            Self { raw, key: FI_KEY_NOTAVAIL, desc: Desc(0), domain: Arc::clone(domain) };
+        let mut region = Self {
+            raw,
+            key: FI_KEY_NOTAVAIL,
+            desc: Desc(0),
+            closed: false,
+            domain: Arc::clone(domain),
+        };
         let gate = domain.gate().enter();
         if let Some(endpoint) = bound_to {
             // SAFETY: region and endpoint are open and of one domain.
@@ -147,6 +155,20 @@ impl Region {
         Ok(region)
     }
 
+    /// Ends the registration, if that was not done.
+    ///
+    /// # Errors
+    /// It lasts: the fabric may still reach the memory.
+    pub(crate) fn close(&mut self) -> Result<(), PortError> {
+        if !self.closed {
+            let _gate = self.domain.gate().enter();
+            // SAFETY: open; nothing is made from a region.
+            unsafe { try_close(self.domain.library(), self.raw.as_ptr().cast())? };
+            self.closed = true;
+        }
+        Ok(())
+    }
+
     pub(crate) fn key(&self) -> u64 {
         self.key
     }
@@ -158,8 +180,64 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        let _gate = self.domain.gate().enter();
-        // SAFETY: open; nothing is made from a region.
-        unsafe { close(self.domain.library(), "memory region", self.raw.as_ptr().cast()) };
+        if let Err(error) = self.close() {
+            warn!("a libfabric memory region stays open: {error}");
+            note_unclosed();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use libfabric_sys::{FI_EBUSY, fid};
+
+    use super::*;
+    use crate::engine::port::registration::is_unclosed;
+    use crate::ofi::objects::domain::Keys;
+    use crate::ofi::objects::fabric::Fabrics;
+    use crate::ofi::{Discovery, MemoryKinds};
+    use crate::settings::{Provider, Settings};
+
+    unsafe extern "C" fn busy(_: *mut fid) -> i32 {
+        -FI_EBUSY
+    }
+
+    #[test]
+    fn a_registration_that_does_not_end_is_known() {
+        let settings = Settings { provider: Provider::Shm, ..Settings::default() };
+        let discovery = Discovery::run(&settings, true, MemoryKinds::Host).unwrap();
+        let info = &discovery.devices()[0].info;
+        let fabric = Fabrics::default().of(info).unwrap();
+        let domain = Arc::new(Domain::open(fabric, Arc::clone(info), Keys::new(true)).unwrap());
+        let memory = [0_u64; 64];
+        let addr = memory.as_ptr() as usize;
+        let register = || {
+            Region::register(&domain, None, addr, 512, Access::LocalAndRemote, Way::Host).unwrap()
+        };
+        for is_told in [true, false] {
+            let mut region = register();
+            let object = region.raw.as_ptr().cast::<fid>();
+            // SAFETY: the region's own object and its table of operations, which this test alone uses.
+            let (table, mut clinging) = unsafe { ((*object).ops, *(*object).ops) };
+            clinging.close = Some(busy);
+            // SAFETY: as above; the other table is there until the first is again.
+            unsafe { (*object).ops = &raw mut clinging };
+            if is_told {
+                assert_eq!(region.close().unwrap_err().code, FI_EBUSY);
+                assert!(region.close().is_err(), "it is tried again");
+                // SAFETY: as above.
+                unsafe { (*object).ops = table };
+                assert_eq!(region.close(), Ok(()));
+                assert_eq!(region.close(), Ok(()), "it is closed");
+            } else {
+                drop(region);
+                assert!(is_unclosed(), "memory is not freed from here on");
+                // SAFETY: still open, and of no use to anybody any more.
+                unsafe {
+                    (*object).ops = table;
+                    (*table).close.unwrap()(object);
+                }
+            }
+        }
     }
 }

@@ -160,3 +160,27 @@ fn message(from: u32, seq: Seq, body: Body<'_>) -> Vec<u8> {
     Message { from: Pe(from), seq, ack, body }.encode(cookie(), &mut packet);
     packet.bytes().to_vec()
 }
+
+/// What is due to a peer that asks again and again, and takes no answer, does not grow for ever.
+#[test]
+fn a_peer_that_breaks_the_rules_has_no_endless_queue_here() {
+    let first = Seq(u32::MAX - 99);
+    let atomic = Atomic {
+        op: AtomicOp::FetchAdd,
+        width: Width::Eight,
+        float: false,
+        operand: 1,
+        compare: 0,
+    };
+    let at = nvshmem_transport_libfabric::engine::wire::message::Spot { slot: 0, offset: 0 };
+    let ticket = Ticket { slot: 0, seq: first };
+    let fetch = message(0, first, Body::Fetch { at, atomic, ticket, place: 0 });
+    let mut job = Job::new(1, &Shape::default(), Script::default());
+    job.fabric.refuse(Pe(0), true);
+    let ended = (0..5000).find_map(|_| {
+        job.fabric.forge_message(Pe(1), RailId(0), &fetch);
+        job.members[1].lane.progress().err()
+    });
+    let why = ended.expect("an end to it").to_string();
+    assert!(why.contains("PE 0") && why.contains("asks for more at a time"), "{why}");
+}

@@ -467,6 +467,62 @@ fn more_messages_than_any_window_go_through_a_depth_of_one() {
     assert_eq!(fabric.load(Pe(1), base, 8), 5500u64.to_le_bytes());
 }
 
+/// A handle says whose region it is. With another PE's, an operation would go to whatever has the same key there.
+#[test]
+fn handles_of_other_pes_are_refused() {
+    for fast in [false, true] {
+        let mut job = Job::new(5, &Shape { n_pes: 3, fast, ..Shape::default() }, Script::default());
+        let targets = Targets::of(&job);
+        let (scratch, own) = (job.members[0].scratch, job.members[0].scratch_handle);
+        let lane = &mut job.members[0].lane;
+        // So that there is a link, and the fast path is taken.
+        lane.amo(&targets.atomic(2, 0, AtomicOp::Inc, 0)).unwrap();
+        let astray = |refused: Result<(), EngineError>| {
+            let why = refused.unwrap_err().to_string();
+            assert!(why.contains("of a region of PE 1, not of PE 2"), "{why}");
+        };
+        let put = Request { pe: Pe(2), ..targets.part((scratch, &own), 1, 8, 8) };
+        let word = AtomicRequest { pe: Pe(2), ..targets.atomic(1, 8, AtomicOp::Inc, 0) };
+        let signal = targets.atomic(2, 8, AtomicOp::SignalSet, 1);
+        astray(lane.begin(&put));
+        astray(lane.begin(&Request { direction: Direction::Read, ..put }));
+        astray(lane.amo(&word));
+        astray(lane.signal(&PutSignalRequest { parts: &[put], signal }));
+        astray(lane.signal(&PutSignalRequest { parts: &[put, put], signal }));
+        let own_put = targets.part((scratch, &own), 2, 8, 8);
+        astray(lane.signal(&PutSignalRequest { parts: &[own_put], signal: word }));
+        let foreign = job.members[0].regions.release(&targets.0[1].1).unwrap_err().to_string();
+        assert!(foreign.contains("PE 1, not of PE 0"), "{foreign}");
+        while !job.members[0].lane.is_quiet(Pe(2)).unwrap() {
+            job.members.iter_mut().for_each(|member| {
+                member.lane.progress().unwrap();
+            });
+        }
+        assert_eq!(job.heap(2, 8, 8), [0; 8], "nothing of it has arrived");
+    }
+}
+
+/// Lengths whose sum is beyond all addresses do not add up to nothing, when the signal would be sent alone.
+#[test]
+fn a_signal_is_not_sent_without_data_that_is_too_long() {
+    let mut job = Job::new(5, &Shape::default(), Script::default());
+    let targets = Targets::of(&job);
+    let (scratch, own) = (job.members[0].scratch, job.members[0].scratch_handle);
+    let part = |len| targets.part((scratch, &own), 1, 0, len);
+    let signal = targets.atomic(1, 64, AtomicOp::SignalSet, 5);
+    for lens in [[8, usize::MAX - 7], [usize::MAX, 1], [usize::MAX, usize::MAX]] {
+        let parts = lens.map(part);
+        let refused = job.members[0].lane.put_signal(&PutSignalRequest { parts: &parts, signal });
+        let why = refused.unwrap_err().to_string();
+        assert!(why.contains("not inside the region"), "{why}");
+    }
+    for _ in 0..100 {
+        job.members.iter_mut().for_each(|member| drop(member.lane.progress()));
+        job.fabric.pass_time(100_000);
+    }
+    assert_eq!(job.heap(1, 64, 8), [0; 8]);
+}
+
 #[test]
 fn bad_atomics_are_refused() {
     let mut job = Job::new(5, &Shape::default(), Script::default());

@@ -3,6 +3,8 @@
 
 use nvshmem_sim::{BoxError, Host, Job, Layout, MemoryKind, Pattern, SymAddr};
 
+use test_support::held::Cycles;
+
 use crate::traffic::resident::Resident;
 
 /// Sizes that matter: around words, cache lines, pages, inject limits, and chunk borders.
@@ -277,7 +279,8 @@ pub(crate) fn largest(job: &mut Job) -> Result<(), BoxError> {
 /// The life of a transport, several times in one process.
 pub(crate) fn cycles(job: &mut Job) -> Result<(), BoxError> {
     let (me, n) = (job.pe(), job.n_pes());
-    for round in 0..4u64 {
+    let mut cycles = Cycles::new(4, format!("plugin {:?}", job.layout()), me == 0);
+    for round in 0..cycles.count {
         let host = job.init()?;
         host.show_info()?;
         let target = host.alloc(1 << 16, 8)?;
@@ -290,6 +293,7 @@ pub(crate) fn cycles(job: &mut Job) -> Result<(), BoxError> {
         host.local(target, 1 << 16)?.verify(Pattern::of(&[round, sender.into()]), 0)?;
         host.barrier()?;
         host.finalize()?;
+        cycles.over(round + 1)?;
     }
     Ok(())
 }

@@ -1,9 +1,10 @@
-//! What the test programs of the workspace share: [`built`] files, [`needs`] and the skips that follow,
+//! What the test programs of the workspace share: [`built`] files, what is [`held`], [`needs`] and the skips that follow,
 //! [`seeds`] of random tests, [`pairwise`] covering arrays.
 
 #![forbid(unsafe_code)]
 
 pub mod built;
+pub mod held;
 pub mod needs;
 pub mod pairwise;
 pub mod seeds;

@@ -1,7 +1,9 @@
 //! Tests of the registered regions.
 
+use std::sync::atomic::AtomicBool;
+
 use super::*;
-use crate::engine::fake::{FakeFabric, FakeMemory, Script};
+use crate::engine::fake::{FakeFabric, FakeMemory, FakeRegion, Script};
 
 const LEN: usize = 4096;
 
@@ -71,12 +73,67 @@ fn local_memory_lies_inside_of_its_region() {
     }
 }
 
+/// Registers memory with a fabric that ends no registration until it is told to.
+struct Clinging(FakeMemory, AtomicBool);
+
+impl MemoryPort for Clinging {
+    type Region = FakeRegion;
+
+    fn register(
+        &self,
+        addr: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<Registered<FakeRegion>, PortError> {
+        if len == LEN {
+            return self.0.register(addr, len, access);
+        }
+        Err(PortError { call: "fi_mr_regattr", code: 12, text: String::from("no memory") })
+    }
+
+    fn close(&self, _: &mut FakeRegion) -> Result<(), PortError> {
+        if self.1.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        Err(PortError { call: "fi_close", code: 16, text: String::from("busy") })
+    }
+}
+
+#[test]
+fn memory_whose_registration_does_not_end_is_not_given_back() {
+    let fabric = FakeFabric::new(1, 2, Script::default());
+    let table = RegionTable::new(Clinging(fabric.memory(Pe(0), 2), AtomicBool::new(false)), Pe(0));
+    let addr = fabric.alloc_reached(Pe(0), LEN, Reach::Direct);
+    let handle = table.register(addr, LEN, Access::LocalAndRemote).unwrap();
+    let mut cache = RegionCache::new(table.index(), LaneKind::Proxy);
+    for _ in 0..2 {
+        let why = table.release(&handle).unwrap_err();
+        assert!(matches!(why, EngineError::Unclosed { addr: at, len: LEN, .. } if at == addr));
+        assert!(why.to_string().contains("busy"), "{why}");
+        assert_eq!(table.len(), 1);
+        cache.sync();
+        let spot = Spot { slot: HandleView::check(&handle).unwrap().slot(), offset: 0 };
+        assert!(cache.locate(spot, 8).is_err(), "peers reach it no more by messages");
+    }
+    // Nor is its slot another's meanwhile.
+    let other = table.register(addr, LEN, Access::Local).unwrap();
+    assert_ne!(HandleView::check(&other).unwrap().slot(), 0);
+    table.memory.1.store(true, Ordering::Relaxed);
+    assert_eq!(table.release(&handle), Ok(()));
+    assert_eq!(table.release(&handle), Err(HandleError::Stale.into()));
+    assert_eq!(table.len(), 1);
+    // A lack of memory is told apart.
+    let failed = table.register(addr, 8, Access::Local).unwrap_err();
+    assert!(matches!(failed, EngineError::Register { no_memory: true, .. }), "{failed:?}");
+}
+
 #[test]
 fn what_cannot_be_a_region_is_refused_before_the_fabric_is_asked() {
     let (table, addr, _) = region(Access::Local, false);
     for (addr, len) in [(addr, 0), (0, 8), (usize::MAX, 2)] {
         let failed = table.register(addr, len, Access::Local).unwrap_err();
         let fault = HandleError::Region { base: addr as u64, len: len as u64 };
-        assert_eq!(failed, EngineError::Register { addr, len, why: fault.to_string() });
+        let why = fault.to_string();
+        assert_eq!(failed, EngineError::Register { addr, len, why, no_memory: false });
     }
 }

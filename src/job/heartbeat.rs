@@ -1,0 +1,236 @@
+//! The heartbeat of a proxy thread: another thread looks whether it still turns.
+//!
+//! Waits have a watchdog ([`crate::engine::Watchdog`]), which is a part of the turns. A thread that does not come back
+//! from a call of the provider's, or of CUDA's driver, makes none, and would be silent.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use log::{debug, warn};
+
+use crate::engine::patience::Wait;
+use crate::logging;
+use crate::ofi::{fork, signals};
+
+/// Between two looks, at most and at least.
+const STEP: Duration = Duration::from_secs(1);
+const SHORTEST: Duration = Duration::from_millis(5);
+
+/// Between two looks for sockets, at most.
+const RARELY: Duration = Duration::from_secs(30);
+
+/// The turns of a proxy thread: each counts twice, when it begins and when it is over.
+///
+/// Only that thread changes it, so it needs no atomic addition. It orders nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Pulse(AtomicU64);
+
+impl Pulse {
+    /// A turn begins, or is over.
+    #[inline(always)]
+    pub(crate) fn beat(&self) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A proxy thread that does not turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Still {
+    /// For how long.
+    pub(crate) seconds: u64,
+    /// It has begun a turn, and has not come back.
+    inside: bool,
+    /// The deadline is over.
+    pub(crate) fails: bool,
+}
+
+impl fmt::Display for Still {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seconds, inside, .. } = self;
+        write!(f, "the proxy thread has not made a turn for {seconds} s: ")?;
+        f.write_str(match inside {
+            true => "a call of the provider's or of CUDA's driver does not come back",
+            false => "a call of the provider's or of CUDA's driver does not come back, or nobody turns it",
+        })?;
+        f.write_str("; nothing that this process sends or receives moves meanwhile (a stack of the thread tells where it is)")
+    }
+}
+
+/// What is known of a pulse.
+#[derive(Debug)]
+struct Watch {
+    warn_after: Option<Duration>,
+    fail_after: Option<Duration>,
+    last: u64,
+    still: Duration,
+    /// The next warning is due after so long: each time twice as long, so that there are few.
+    next: Duration,
+    failed: bool,
+}
+
+impl Watch {
+    fn new(warn_after: Option<Duration>, fail_after: Option<Duration>) -> Self {
+        let next = warn_after.unwrap_or(Duration::MAX);
+        Self { warn_after, fail_after, last: 0, still: Duration::ZERO, next, failed: false }
+    }
+
+    /// Looks at the count, so long after the last time. What there is to say, if there is.
+    fn look(&mut self, count: u64, since: Duration) -> Option<Still> {
+        // The first turn may be long in coming: a program has much to do before.
+        if count != self.last || count == 0 {
+            *self = Self { last: count, ..Self::new(self.warn_after, self.fail_after) };
+            return None;
+        }
+        self.still += since;
+        let fails = !self.failed && self.fail_after.is_some_and(|limit| self.still >= limit);
+        let warns = self.still >= self.next;
+        if warns {
+            self.next = self.next.saturating_mul(2);
+        }
+        self.failed |= fails;
+        let seconds = self.still.as_secs();
+        (warns || fails).then_some(Still { seconds, inside: count % 2 == 1, fails })
+    }
+}
+
+/// When the sockets of rails are looked for: they are made as PEs talk for the first time, most of them soon.
+#[derive(Debug, Default)]
+struct Sockets {
+    next: Duration,
+}
+
+impl Sockets {
+    fn look(&mut self, now: Duration) {
+        if now >= self.next {
+            fork::close_on_exec();
+            self.next = (2 * now).min(now + RARELY);
+        }
+    }
+}
+
+/// The thread that looks. It ends with this value.
+#[derive(Debug)]
+pub(crate) struct Heartbeat {
+    over: Arc<(Mutex<bool>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Heartbeat {
+    /// Has a pulse looked at: a thread that is still is reported to the log after `warn_after`, and to `failed`, once,
+    /// after `fail_after`.
+    pub(crate) fn of(
+        pulse: Arc<Pulse>,
+        warn_after: Option<Duration>,
+        fail_after: Option<Duration>,
+        failed: impl Fn(&Still) + Send + 'static,
+    ) -> Self {
+        let over = Arc::new((Mutex::new(false), Condvar::new()));
+        let ends = Arc::clone(&over);
+        let limits = warn_after.into_iter().chain(fail_after);
+        let step = limits.fold(STEP, |step, limit| step.min(limit / 8)).max(SHORTEST);
+        let look = move || {
+            let mut watch = Watch::new(warn_after, fail_after);
+            let mut wait = Wait::new();
+            let mut before = Duration::ZERO;
+            let mut sockets = Sockets::default();
+            while !is_over(&ends, step) {
+                let now = wait.waited_in(2 * step);
+                sockets.look(now);
+                if let Some(still) = watch.look(pulse.count(), now - before) {
+                    warn!(target: logging::PROXY, "{still}");
+                    if still.fails {
+                        failed(&still);
+                    }
+                }
+                before = now;
+            }
+        };
+        let thread = signals::spawn("nvshmem-watch", look);
+        if let Err(error) = &thread {
+            debug!(target: logging::PROXY, "nobody looks whether the proxy thread turns: {error}");
+        }
+        Self { over, thread: thread.ok() }
+    }
+}
+
+/// Waits for the end, for so long. Whether it has come.
+fn is_over((over, told): &(Mutex<bool>, Condvar), most: Duration) -> bool {
+    let over = over.lock().unwrap_or_else(PoisonError::into_inner);
+    let waited = told.wait_timeout_while(over, most, |over| !*over);
+    *waited.unwrap_or_else(PoisonError::into_inner).0
+}
+
+impl Drop for Heartbeat {
+    fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        if fork::is_child() {
+            // The thread is its parent's.
+            return std::mem::forget(thread);
+        }
+        *self.over.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.over.1.notify_all();
+        // It waits for nothing else.
+        let _ = thread.join();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STEPS: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_thread_that_stands_still_is_reported_ever_more_rarely_and_given_up_once() {
+        let seconds = |count| Some(Duration::from_secs(count));
+        let mut watch = Watch::new(seconds(3), seconds(20));
+        for _ in 0..100 {
+            assert_eq!(watch.look(0, STEPS), None, "it has not begun");
+        }
+        assert_eq!(watch.look(7, STEPS), None);
+        let mut told = Vec::new();
+        for _ in 0..100 {
+            if let Some(still) = watch.look(7, STEPS) {
+                assert!(still.to_string().contains(&format!("{} s", still.seconds)));
+                told.push((still.seconds, still.inside, still.fails));
+            }
+        }
+        let expected = [
+            (3, false),
+            (6, false),
+            (12, false),
+            (20, true),
+            (24, false),
+            (48, false),
+            (96, false),
+        ];
+        assert_eq!(told, expected.map(|(seconds, fails)| (seconds, true, fails)));
+        assert_eq!(watch.look(8, STEPS), None, "it goes on");
+        assert_eq!((0..2).filter_map(|_| watch.look(8, STEPS)).count(), 0);
+        let still = watch.look(8, STEPS).unwrap();
+        assert_eq!(still, Still { seconds: 3, inside: false, fails: false });
+        assert!(still.to_string().contains("nobody turns it"));
+    }
+
+    #[test]
+    fn its_thread_looks_and_ends_with_it() {
+        let pulse = Arc::new(Pulse::default());
+        pulse.beat();
+        let (said, hear) = std::sync::mpsc::channel();
+        let limit = Some(Duration::from_millis(1));
+        let heartbeat = Heartbeat::of(Arc::clone(&pulse), None, limit, move |still| {
+            let _ = said.send(*still);
+        });
+        let still = hear.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert!(still.inside && still.fails);
+        drop(heartbeat);
+        assert_eq!(Arc::strong_count(&pulse), 1, "the thread has ended");
+    }
+}

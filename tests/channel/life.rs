@@ -1,0 +1,110 @@
+//! The life of a process with channels: threads that do not come back, stops, panics, and many channels one after the
+//! other.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::Command;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use nvshmem_transport_libfabric::channel::bootstrap::Bootstrap as _;
+use nvshmem_transport_libfabric::channel::sys as c;
+use nvshmem_transport_libfabric::channel::{Channel, Options};
+
+use test_support::held::Cycles;
+
+use super::launch::Place;
+use super::traffic::{Heap, bootstrap, options, producer};
+
+/// The proxy thread does not come back from a call. Who waits is told, and the channel ends.
+pub(crate) fn stuck(place: &Place) {
+    let options = Options { drain: Duration::from_millis(100), ..options() };
+    let channel = Channel::new(bootstrap(place), &options).unwrap();
+    let heap = Heap(channel.allocate_symmetric(4096).unwrap());
+    let p = producer(&channel);
+    assert_eq!(p.put_nbi(heap.at(64), heap.at(0), 8, 0), 0);
+    assert_eq!(p.quiet(), 0);
+    let (release, held) = mpsc::channel::<()>();
+    let (enter, entered) = mpsc::channel();
+    channel
+        .send_to_proxy(move |_| {
+            enter.send(()).unwrap();
+            while held.recv().is_ok() {}
+        })
+        .unwrap();
+    entered.recv().unwrap();
+    assert_eq!(p.put_nbi(heap.at(64), heap.at(0), 8, 0), 0);
+    assert_eq!(p.quiet(), c::NLF_ERROR_FAILED as i32, "after the deadline");
+    let why = channel.error().unwrap();
+    assert!(why.contains("proxy thread has not made a turn"), "{why}");
+    let end = channel.stop().unwrap_err().to_string();
+    assert!(end.contains("does not come back") && end.contains("not freed"), "{end}");
+    // What the thread may use is there when it comes back after all.
+    heap.word(0).store(1, std::sync::atomic::Ordering::Relaxed);
+    drop(release);
+    let channel = Channel::new(bootstrap(place), &options).unwrap();
+    let heap = Heap(channel.allocate_symmetric(4096).unwrap());
+    let p = producer(&channel);
+    assert_eq!(p.put_nbi(heap.at(64), heap.at(0), 8, 0), 0);
+    assert_eq!(p.quiet(), 0);
+    channel.stop().unwrap();
+}
+
+/// This process is stopped for longer than the deadline, together with its peer: nothing has failed by that.
+pub(crate) fn stopped(place: &Place) {
+    const LEN: usize = 1 << 20;
+    let mut meeting = bootstrap(place);
+    // SAFETY: a number.
+    let mine = unsafe { libc::getpid() };
+    let pids = meeting.allgather(&mine.to_le_bytes()).unwrap();
+    let peer = i32::from_le_bytes(pids[4..].try_into().unwrap());
+    let channel = Channel::new(meeting, &options()).unwrap();
+    let heap = Heap(channel.allocate_symmetric(LEN).unwrap());
+    if place.me == 1 {
+        channel.barrier().unwrap();
+        return channel.stop().unwrap();
+    }
+    let p = producer(&channel);
+    assert_eq!(p.put_nbi(heap.at(0), heap.at(64), 8, 1), 0);
+    assert_eq!(p.quiet(), 0);
+    // SAFETY: stops another process of this test.
+    assert_eq!(unsafe { libc::kill(peer, libc::SIGSTOP) }, 0);
+    assert_eq!(p.get_nbi(heap.at(0), heap.at(0), LEN, 1), 0);
+    let script = format!("kill -STOP {mine}; sleep 2.5; kill -CONT {peer} {mine}");
+    let mut other = Command::new("sh").arg("-c").arg(script).spawn().unwrap();
+    other.wait().unwrap();
+    assert_eq!(p.quiet(), 0, "{:?}", channel.error());
+    channel.barrier().unwrap();
+    channel.stop().unwrap();
+}
+
+/// A panic that passes a channel ends it, and another one can be made.
+pub(crate) fn unwinding(place: &Place) {
+    let passed = catch_unwind(AssertUnwindSafe(|| {
+        let channel = Channel::new(bootstrap(place), &options()).unwrap();
+        channel.allocate_symmetric(4096).unwrap();
+        panic!("on purpose");
+    }));
+    assert!(passed.is_err());
+    let channel = Channel::new(bootstrap(place), &options()).unwrap();
+    channel.stop().unwrap();
+}
+
+/// Channels one after the other leave nothing behind.
+pub(crate) fn cycles(place: &Place) {
+    let provider = std::env::var("NVSHMEM_LIBFABRIC_PROVIDER").unwrap();
+    let library = if std::env::var("NVSHMEM_LIBFABRIC_LIBRARY").is_ok() { " 2.x" } else { "" };
+    let mut cycles = Cycles::new(12, format!("{provider}{library}"), place.me == 0);
+    for cycle in 1..=cycles.count {
+        let channel = Channel::new(bootstrap(place), &options()).unwrap();
+        let heap = Heap(channel.allocate_symmetric(1 << 16).unwrap());
+        let p = producer(&channel);
+        let to = 1 - place.me as i32;
+        for _ in 0..8 {
+            assert_eq!(p.put_nbi(heap.at(0), heap.at(4096), 4096, to), 0);
+            assert_eq!(p.signal(heap.at(8192).cast(), 1, c::NLF_KIND_ADD, to), 0);
+        }
+        assert_eq!(p.quiet_all(), 0);
+        channel.stop().unwrap();
+        cycles.over(cycle).unwrap();
+    }
+}

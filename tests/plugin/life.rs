@@ -1,0 +1,54 @@
+//! What a process may do with the plugin in its life, as `docs/reliability.md` defines it: a C program of one PE.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use libtest_mimic::{Failed, Trial};
+use nvshmem_sim::{Layout, is_setting};
+use test_support::built::plugin_dir;
+
+use crate::fabric::trial;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![trial("life".to_owned(), None, || {
+        let program = program()?;
+        for provider in ["shm", "tcp"] {
+            for mode in ["at-exit", "exit", "twice", "unload-in-use", "null", "fork"] {
+                run(&program, provider, mode)?;
+            }
+        }
+        Ok(())
+    })]
+}
+
+fn program() -> Result<PathBuf, Failed> {
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("plugin-life");
+    let compiled = Command::new("cc")
+        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-o"])
+        .arg(&program)
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/plugin_life.c"))
+        .args(["-I", concat!(env!("CARGO_MANIFEST_DIR"), "/include"), "-ldl"])
+        .output()
+        .map_err(|error| format!("cc: {error}"))?;
+    if !compiled.status.success() {
+        return Err(String::from_utf8_lossy(&compiled.stderr).into_owned().into());
+    }
+    Ok(program)
+}
+
+fn run(program: &Path, provider: &str, mode: &str) -> Result<(), Failed> {
+    let mut command = Command::new("timeout");
+    command.arg("60").arg(program).arg(plugin_dir().join(Layout::V7.soname())).arg(mode);
+    for name in std::env::vars().map(|(name, _)| name).filter(|name| is_setting(name)) {
+        command.env_remove(name);
+    }
+    let ended = command
+        .env("NVSHMEM_LIBFABRIC_PROVIDER", provider)
+        .output()
+        .map_err(|error| format!("timeout: {error}"))?;
+    if ended.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&ended.stderr);
+    Err(format!("{provider}, {mode}: {}\n{said}", ended.status).into())
+}
