@@ -196,6 +196,7 @@ int run(const std::string &mode, char **argv) {
             pid_t child = 0;
             check(posix_spawn(&child, "/proc/self/exe", nullptr, nullptr, arguments, environ) == 0, "posix_spawn");
             inherited = !ended_well(child);
+            usleep(10000);
         }
         use(8);
         end();
