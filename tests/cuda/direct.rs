@@ -123,7 +123,9 @@ fn open(provider: Provider, gpu_direct: GpuDirect, library: Option<String>) -> O
     let kinds = MemoryKinds::HostAndDevices;
     let discovery =
         Discovery::run(&settings, true, kinds).unwrap_or_else(|error| panic!("{error}"));
-    discovery.open(&discovery.default_rails(), 1).unwrap_or_else(|error| panic!("{error}"))
+    // SAFETY: these tests keep what they register until it is over.
+    let opened = unsafe { discovery.open(&discovery.default_rails(), 1) };
+    opened.unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Offers memory of both kinds of heap, which has to be refused.

@@ -1,7 +1,7 @@
 //! What a process has of the system: to see that nothing is left behind.
 
-use std::fmt;
-use std::fs;
+use std::time::{Duration, Instant};
+use std::{fmt, fs, thread};
 
 /// See the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,10 +40,23 @@ impl Held {
         }
     }
 
-    /// Whether there are as many things of each kind as before. How much memory there is moves about.
-    pub fn has_as_much_as(&self, before: &Self) -> bool {
-        (self.descriptors, self.threads, self.shared)
-            == (before.descriptors, before.threads, before.shared)
+    /// Whether there are no more things of any kind than before. How much memory there is moves about.
+    pub fn has_no_more_than(&self, before: &Self) -> bool {
+        self.descriptors <= before.descriptors
+            && self.threads <= before.threads
+            && self.shared <= before.shared
+    }
+
+    /// As it is when there is no more than before, or at last: the system shows threads for a moment after they have ended.
+    fn settled(before: &Self) -> Self {
+        let end = Instant::now() + Duration::from_secs(10);
+        loop {
+            let now = Self::now();
+            if now.has_no_more_than(before) || Instant::now() > end {
+                return now;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 
@@ -82,7 +95,7 @@ impl Cycles {
     /// # Errors
     /// What has grown.
     pub fn over(&mut self, cycle: u64) -> Result<(), String> {
-        let now = Held::now();
+        let now = self.warm.as_ref().map_or_else(Held::now, Held::settled);
         if self.prints && (cycle % (self.count / 8).max(1) == 0 || cycle == 1) {
             println!("CYCLES {:10} {cycle:6} {now}", self.name);
         }
@@ -93,7 +106,7 @@ impl Cycles {
         if cycle == self.count / 2 {
             self.half = Some(now);
         }
-        if let Some(warm) = self.warm.filter(|warm| !now.has_as_much_as(warm)) {
+        if let Some(warm) = self.warm.filter(|warm| !now.has_no_more_than(warm)) {
             return Err(format!("after {cycle} cycles: {now}; after a few: {warm}"));
         }
         // How much memory there is says something of many cycles only.
