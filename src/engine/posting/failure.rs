@@ -6,8 +6,6 @@
 //!
 //! Where rails are looked after, a segment that the fabric refuses is set aside first, and recovery decides.
 
-use std::time::Duration;
-
 use log::error;
 
 use crate::engine::error::EngineError;
@@ -18,7 +16,7 @@ use crate::engine::state::segment::queue::Queue;
 use crate::engine::state::segment::waits::{REISSUES, Waits};
 use crate::engine::state::segment::{Kind, Segment, Stage};
 use crate::engine::state::strays::Stray;
-use crate::logging::{RateLimit, Unsaid};
+use crate::logging::Unsaid;
 
 /// The token of messages that belong to no segment.
 pub(in crate::engine) const CONTROL: Token = Token(u32::MAX);
@@ -193,11 +191,5 @@ pub(in crate::engine) fn local_fault(pe: Pe, error: &PortError) -> EngineError {
 pub(in crate::engine) fn unknown_token(token: Token) {
     // A provider that completes an operation twice, or one that was never posted. Acting on it
     // would corrupt another operation's state; ignoring it is safe.
-    static LIMIT: RateLimit = RateLimit::most(4, Duration::from_secs(10));
-    if let Some(unsaid) = LIMIT.admit() {
-        error!(
-            target: "TRANSPORT",
-            "libfabric completed an operation that is not in flight ({token:?}){unsaid}"
-        );
-    }
+    error!(target: "TRANSPORT", "libfabric completed an operation that is not in flight ({token:?})");
 }
