@@ -13,7 +13,7 @@ use std::panic::{RefUnwindSafe, catch_unwind, resume_unwind};
 /// # Panics
 /// As `case` does, after naming the seed; when a variable of the environment is not a number it may be.
 pub fn for_seeds(name: &str, kept: &[u32], fresh: u32, case: impl Fn(u64) + RefUnwindSafe) {
-    let single = number("NVSHMEM_TEST_SEED", std::env::var("NVSHMEM_TEST_SEED").ok());
+    let single = single();
     let count = number("NVSHMEM_TEST_SEEDS", std::env::var("NVSHMEM_TEST_SEEDS").ok());
     let seeds = match single {
         Some(seed) => vec![seed],
@@ -53,6 +53,14 @@ pub fn draw() -> u32 {
 /// The next of the seeds that follow one from another; every seed follows from every other.
 fn after(seed: u32) -> u32 {
     seed.wrapping_add(1).max(1)
+}
+
+/// The seed that is to be tried alone, if the user names one in `NVSHMEM_TEST_SEED`.
+///
+/// # Panics
+/// As [`for_seeds`].
+pub fn single() -> Option<u32> {
+    number("NVSHMEM_TEST_SEED", std::env::var("NVSHMEM_TEST_SEED").ok())
 }
 
 /// What a variable says.
