@@ -26,7 +26,7 @@ const PERIOD: u64 = 250_000_000;
 const MAX_GAP: u64 = 5_000_000_000;
 
 /// Nor does it count for more than this part of the deadline, or one such gap would be all of a short one.
-const GAPS: u64 = 4;
+const GAPS: u64 = 2;
 
 /// Times are kept in units of 2^28 ns, about a quarter of a second: 32 bits last 36 years.
 const STAMP_SHIFT: u32 = 28;
