@@ -12,8 +12,8 @@ use libfabric_sys::{FI_PROGRESS_AUTO, Version, fi_progress};
 
 use crate::engine::ids::{RailId, Token};
 use crate::engine::port::{
-    Access, Addressing, Clock, DataPath, Direction, Local, Operation, POLL_BATCH, Polled,
-    PortError, Posted, Transfer,
+    Addressing, Clock, DataPath, Direction, Local, Operation, POLL_BATCH, Polled, PortError,
+    Posted, Transfer,
 };
 use crate::ofi::data_path::port::OfiPort;
 use crate::ofi::data_path::rail::{Rail, Receives};
@@ -21,6 +21,7 @@ use crate::ofi::discovery::device::Device;
 use crate::ofi::memory::registration::Registrar;
 use crate::ofi::objects::contexts::Contexts;
 use crate::ofi::objects::fabric::Fabrics;
+use crate::ofi::objects::memory_region::Rights;
 use crate::ofi::provider::Profile;
 use crate::settings::Settings;
 
@@ -92,8 +93,7 @@ fn probe(fabrics: &mut Fabrics, device: &Device, settings: &Settings) -> Result<
     let target = Arc::new(Rail::open(fabrics, device, settings, &nothing, 1, Receives::Nothing)?);
     let source = Arc::new(Rail::open(fabrics, device, settings, &contexts, 1, Receives::Nothing)?);
     let addr = word.as_ptr() as usize;
-    let region =
-        Registrar::new(&target).register(addr, size_of::<u64>(), Access::LocalAndRemote)?;
+    let region = Registrar::new(&target).register(addr, size_of::<u64>(), Rights::ReadAndWrite)?;
     let transfer = Transfer {
         direction: Direction::Write,
         local: Local::Inline(VALUE),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use libfabric_sys::{FI_EINVAL, FI_MR_HMEM, FI_MR_LOCAL};
 
 use crate::engine::port::registration::is_unclosed;
-use crate::engine::port::{Access, Desc, PortError, RailLimits};
+use crate::engine::port::{Desc, PortError, RailLimits};
 use crate::ofi::data_path::message_buffers::MessageBuffers;
 use crate::ofi::discovery::device::Device;
 use crate::ofi::discovery::message_order::MessageOrder;
@@ -14,7 +14,7 @@ use crate::ofi::objects::contexts::Contexts;
 use crate::ofi::objects::domain::{Domain, Keys};
 use crate::ofi::objects::endpoint::{ENABLE, Endpoint};
 use crate::ofi::objects::fabric::Fabrics;
-use crate::ofi::objects::memory_region::{Region, Way};
+use crate::ofi::objects::memory_region::{Region, Rights, Way};
 use crate::settings::Settings;
 use crate::topology::PciAddress;
 
@@ -107,8 +107,7 @@ impl Rail {
         let bound_to = domain.binds_regions().then_some(&endpoint);
         let register = |(addr, len): (usize, usize)| {
             let needed = domain.needs_desc() && len > 0;
-            let region =
-                || Region::register(&domain, bound_to, addr, len, Access::Local, Way::Host);
+            let region = || Region::register(&domain, bound_to, addr, len, Rights::None, Way::Host);
             needed.then(region).transpose()
         };
         let values = register(contexts.values())?;

@@ -15,7 +15,7 @@ use crate::engine::port::{Access, PortError, Registered};
 use crate::ofi::memory::direct_policy::DeviceMemory;
 use crate::ofi::memory::registration::{OfiMemory, OfiRegion, Registrar};
 use crate::ofi::objects::cuda_calls::CudaCalls;
-use crate::ofi::objects::memory_region::{Region, Way};
+use crate::ofi::objects::memory_region::{Region, Rights, Way};
 use crate::settings::GpuDirect;
 
 /// Why NICs do not reach a range by themselves: every way and every rail that was tried.
@@ -70,13 +70,13 @@ impl OfiMemory {
         }
         let (proxy, host) = self.registrars();
         // The host lane's rail is on the device of the first one of the proxy lane.
-        let rails: Vec<(&Registrar, Access)> = proxy
+        let rails: Vec<(&Registrar, Rights)> = proxy
             .iter()
-            .map(|rail| (rail, access))
-            .chain(host.iter().map(|rail| (rail, Access::Local)))
+            .map(|rail| (rail, Rights::of(access)))
+            .chain(host.iter().map(|rail| (rail, Rights::None)))
             .collect();
 
-        let obstacle = |(rail, _): &(&Registrar, Access)| {
+        let obstacle = |(rail, _): &(&Registrar, Rights)| {
             let reason = self.direct.obstacle(rail.traits(), memory.pci, memory.keeps_order)?;
             Some(format!("rail {}: {reason}", rail.name()))
         };
@@ -87,11 +87,11 @@ impl OfiMemory {
         }
 
         let (ways, missing) = self.direct.ways(memory);
-        let register = |(rail, access): (&Registrar, Access)| {
+        let register = |(rail, rights): (&Registrar, Rights)| {
             let mut outcome = Err(vec![String::from("the memory's CUDA context cannot be bound")]);
             (memory.with_context)(&mut || {
                 outcome =
-                    first_of(&ways, |way| rail.register_as(memory.addr, memory.len, access, way));
+                    first_of(&ways, |way| rail.register_as(memory.addr, memory.len, rights, way));
             });
             outcome
         };

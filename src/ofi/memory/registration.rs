@@ -9,7 +9,7 @@ use crate::ofi::data_path::rail::Rail;
 use crate::ofi::memory::direct_policy::{DirectPolicy, RailTraits};
 use crate::ofi::objects::cuda_calls::CudaCalls;
 use crate::ofi::objects::domain::Domain;
-use crate::ofi::objects::memory_region::{Region, Way};
+use crate::ofi::objects::memory_region::{Region, Rights, Way};
 use crate::topology::PciAddress;
 
 /// Registers memory on every rail of both lanes. Any thread may use it, at any time.
@@ -80,20 +80,20 @@ impl Registrar {
         &self,
         addr: usize,
         len: usize,
-        access: Access,
+        rights: Rights,
         way: Way,
     ) -> Result<Region, PortError> {
         let endpoint = self.bound_to.as_deref().map(Rail::endpoint);
-        Region::register(&self.domain, endpoint, addr, len, access, way)
+        Region::register(&self.domain, endpoint, addr, len, rights, way)
     }
 
     pub(crate) fn register(
         &self,
         addr: usize,
         len: usize,
-        access: Access,
+        rights: Rights,
     ) -> Result<Region, PortError> {
-        self.register_as(addr, len, access, Way::Host).map_err(|mut error| {
+        self.register_as(addr, len, rights, Way::Host).map_err(|mut error| {
             error.text = format!("rail {}: {}", self.name, error.text);
             error
         })
@@ -152,11 +152,11 @@ impl MemoryPort for OfiMemory {
         let mut regions = Vec::with_capacity(self.proxy.len() + self.host.len());
         // An early return closes what is registered already.
         for registrar in &self.proxy {
-            regions.push(registrar.register(addr, len, access)?);
+            regions.push(registrar.register(addr, len, Rights::of(access))?);
         }
         // Peers address the proxy rails only.
         for registrar in &self.host {
-            regions.push(registrar.register(addr, len, Access::Local)?);
+            regions.push(registrar.register(addr, len, Rights::None)?);
         }
         Ok(self.registered(regions))
     }

@@ -66,6 +66,36 @@ unsafe impl Send for Region {}
 // SAFETY: shared access only reads the key and the descriptor.
 unsafe impl Sync for Region {}
 
+/// What peers may do to a region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Rights {
+    /// Nothing.
+    None,
+    /// Read, which they do when they are asked to: a put to memory that the fabric does not reach there.
+    Read,
+    /// Read and write.
+    ReadAndWrite,
+}
+
+impl Rights {
+    /// Those to a region of the rails that peers address.
+    pub(crate) fn of(access: Access) -> Self {
+        match access {
+            Access::Local => Rights::Read,
+            Access::LocalAndRemote => Rights::ReadAndWrite,
+        }
+    }
+
+    /// As libfabric's flags.
+    fn of_peers(self) -> u64 {
+        match self {
+            Rights::None => 0,
+            Rights::Read => FI_REMOTE_READ,
+            Rights::ReadAndWrite => FI_REMOTE_READ | FI_REMOTE_WRITE,
+        }
+    }
+}
+
 impl Region {
     /// Registers `len` bytes at `addr`, and binds the region to an endpoint where one is given,
     /// which the caller keeps open for the life of the region. One is given where
@@ -75,7 +105,7 @@ impl Region {
         bound_to: Option<&Endpoint>,
         addr: usize,
         len: usize,
-        access: Access,
+        rights: Rights,
         way: Way,
     ) -> Result<Self, PortError> {
         const CALL: &str = "fi_mr_regattr";
@@ -112,10 +142,7 @@ impl Region {
                 flags = FI_MR_DMABUF;
             }
         }
-        attr.access = FI_READ | FI_WRITE | FI_SEND | FI_RECV;
-        if access == Access::LocalAndRemote {
-            attr.access |= FI_REMOTE_READ | FI_REMOTE_WRITE;
-        }
+        attr.access = FI_READ | FI_WRITE | FI_SEND | FI_RECV | rights.of_peers();
         attr.requested_key = domain.next_key()?;
 
         let mut raw = ptr::null_mut();
@@ -149,7 +176,7 @@ impl Region {
             region.desc = Desc(fi_mr_desc(raw.as_ptr()) as usize);
         }
         drop(gate);
-        if access == Access::LocalAndRemote && region.key == FI_KEY_NOTAVAIL {
+        if rights == Rights::ReadAndWrite && region.key == FI_KEY_NOTAVAIL {
             return Err(refused(CALL, String::from("the provider's keys are longer than 64 bits")));
         }
         Ok(region)
@@ -211,9 +238,8 @@ mod tests {
         let domain = Arc::new(Domain::open(fabric, Arc::clone(info), Keys::new(true)).unwrap());
         let memory = [0_u64; 64];
         let addr = memory.as_ptr() as usize;
-        let register = || {
-            Region::register(&domain, None, addr, 512, Access::LocalAndRemote, Way::Host).unwrap()
-        };
+        let register =
+            || Region::register(&domain, None, addr, 512, Rights::ReadAndWrite, Way::Host).unwrap();
         for is_told in [true, false] {
             let mut region = register();
             let object = region.raw.as_ptr().cast::<fid>();

@@ -13,7 +13,7 @@
 //! - What is injected fits into a command of the NIC.
 //!
 //! What costs time alone is printed, for tests to read: whether writes are ordered, how many completions a queue holds, whether CUDA copies
-//! small writes from memory of devices, regions with rights that nobody needs.
+//! small writes from memory of devices.
 //!
 //! # Environment
 //! | variable | default | |

@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use libfabric_sys::{
-    FI_EINVAL, FI_ENABLE, FI_ENOSYS, FI_KEY_NOTAVAIL, FI_MR_DMABUF, FI_REMOTE_READ,
-    FI_REMOTE_WRITE, Padded, Version, fi_mr_attr, fi_mr_dmabuf, fi_ops, fid, fid_domain, fid_mr,
-    iovec,
+    FI_EINVAL, FI_ENABLE, FI_ENOSYS, FI_KEY_NOTAVAIL, FI_MR_DMABUF, Padded, Version, fi_mr_attr,
+    fi_mr_dmabuf, fi_ops, fid, fid_domain, fid_mr, iovec,
 };
 
 use crate::hook::Hook;
@@ -65,10 +64,6 @@ pub(crate) unsafe extern "C" fn register(
         } else {
             *attr.mr_iov
         };
-        let remote = attr.access & (FI_REMOTE_READ | FI_REMOTE_WRITE);
-        if remote == FI_REMOTE_READ {
-            eprintln!("cxi-lab: {}: a region is for remote reads alone", state.nic);
-        }
         let mut real = Padded::<fi_mr_attr>::new();
         real.mr_iov = &memory;
         real.iov_count = 1;
