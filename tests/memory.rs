@@ -103,6 +103,9 @@ fn a_peer_costs_next_to_nothing_until_it_is_talked_to_and_little_then() {
     let (mut lane, _) = lane_bytes(PEERS, None);
 
     let put = |lane: &mut Lane<_>, pe: u32| {
+        let mut handle = handle;
+        // All are the owner of PE 1's memory.
+        handle[12..16].copy_from_slice(&pe.to_le_bytes());
         let request = Request {
             direction: Direction::Write,
             pe: Pe(pe),
