@@ -44,7 +44,9 @@ impl Bed {
         let memory = vec![0_u64; 64];
         let regions = RegionTable::new(Null::new(), Pe(0));
         let (base, len) = (memory.as_ptr() as usize, size_of_val(&memory[..]));
-        let handle = regions.register(base, len, Access::LocalAndRemote)?;
+        let mut handle = regions.register(base, len, Access::LocalAndRemote)?;
+        // It stands for memory of the peer.
+        handle[12..16].copy_from_slice(&1_u32.to_le_bytes());
         let mut pump = Pump::new(SLOTS)?;
         pump.set_region(base, len, handle)?;
         Ok(Self { pump, lane: Null::lane(&regions, 2), memory, handle })

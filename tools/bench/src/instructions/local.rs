@@ -67,7 +67,9 @@ pub(crate) fn process() -> Result<(), BoxError> {
     let (base, len) = (memory.as_ptr() as usize, size_of_val(&memory[..]));
     for (_, reach, needs_desc) in MEMORIES {
         let regions = RegionTable::new(Null::reaching(reach, needs_desc), Pe(0));
-        let handle = regions.register(base, len, Access::LocalAndRemote)?;
+        let mut handle = regions.register(base, len, Access::LocalAndRemote)?;
+        // It stands for memory of the peer.
+        handle[12..16].copy_from_slice(&1_u32.to_le_bytes());
         let mut lane = Null::reaching(reach, needs_desc).open(&regions, 2);
         // What is opened and looked up at first use.
         let (pe, addr) = (Pe(1), base as u64);
