@@ -16,6 +16,7 @@ use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
 use nvshmem_transport_libfabric::engine::signal::counted::TAGS;
 use nvshmem_transport_libfabric::engine::state::regions::{LaneKind, RegionTable};
 use nvshmem_transport_libfabric::engine::wire::cookie::Cookie;
+use nvshmem_transport_libfabric::engine::wire::handle::Handle;
 use nvshmem_transport_libfabric::engine::wire::message::{Mark, Tag};
 
 /// The system's allocator, counting the bytes and calls in use.
@@ -102,14 +103,14 @@ fn a_peer_costs_next_to_nothing_until_it_is_talked_to_and_little_then() {
     assert!(per_peer <= 16.0, "a peer never talked to costs {per_peer} bytes");
     let (mut lane, _) = lane_bytes(PEERS, None);
 
+    // Each PE is made the owner of PE 1's memory.
+    let owned_by = |pe| Handle { owner: Pe(pe), ..Handle::decode(&handle).unwrap() }.encode();
+    let handles: Vec<_> = (0..PEERS).map(owned_by).collect();
     let put = |lane: &mut Lane<_>, pe: u32| {
-        let mut handle = handle;
-        // All are the owner of PE 1's memory.
-        handle[12..16].copy_from_slice(&pe.to_le_bytes());
         let request = Request {
             direction: Direction::Write,
             pe: Pe(pe),
-            remote_handle: &handle,
+            remote_handle: &handles[pe as usize],
             remote_addr: base as u64,
             local: LocalSide::Value(7),
             len: 8,

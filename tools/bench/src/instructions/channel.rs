@@ -13,7 +13,7 @@ use nvshmem_transport_libfabric::engine::state::regions::RegionTable;
 use nvshmem_transport_libfabric::engine::wire::handle::HandleBytes;
 
 use super::Options;
-use super::null::Null;
+use super::null::{Null, of_peer};
 use crate::callgrind::nvshmem_bench_mark;
 use crate::harness::launch::WorkDir;
 use crate::harness::report::{Report, breakdown};
@@ -44,9 +44,7 @@ impl Bed {
         let memory = vec![0_u64; 64];
         let regions = RegionTable::new(Null::new(), Pe(0));
         let (base, len) = (memory.as_ptr() as usize, size_of_val(&memory[..]));
-        let mut handle = regions.register(base, len, Access::LocalAndRemote)?;
-        // It stands for memory of the peer.
-        handle[12..16].copy_from_slice(&1_u32.to_le_bytes());
+        let handle = of_peer(Pe(1), &regions.register(base, len, Access::LocalAndRemote)?)?;
         let mut pump = Pump::new(SLOTS)?;
         pump.set_region(base, len, handle)?;
         Ok(Self { pump, lane: Null::lane(&regions, 2), memory, handle })

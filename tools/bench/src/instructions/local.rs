@@ -13,7 +13,7 @@ use nvshmem_transport_libfabric::engine::state::regions::RegionTable;
 use nvshmem_transport_libfabric::engine::wire::handle::HandleBytes;
 
 use super::Options;
-use super::null::Null;
+use super::null::{Null, of_peer};
 use crate::callgrind::nvshmem_bench_mark;
 use crate::harness::launch::WorkDir;
 use crate::harness::report::Report;
@@ -67,9 +67,7 @@ pub(crate) fn process() -> Result<(), BoxError> {
     let (base, len) = (memory.as_ptr() as usize, size_of_val(&memory[..]));
     for (_, reach, needs_desc) in MEMORIES {
         let regions = RegionTable::new(Null::reaching(reach, needs_desc), Pe(0));
-        let mut handle = regions.register(base, len, Access::LocalAndRemote)?;
-        // It stands for memory of the peer.
-        handle[12..16].copy_from_slice(&1_u32.to_le_bytes());
+        let handle = of_peer(Pe(1), &regions.register(base, len, Access::LocalAndRemote)?)?;
         let mut lane = Null::reaching(reach, needs_desc).open(&regions, 2);
         // What is opened and looked up at first use.
         let (pe, addr) = (Pe(1), base as u64);

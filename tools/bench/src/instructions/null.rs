@@ -14,6 +14,12 @@ use nvshmem_transport_libfabric::engine::rails::balance::Spread;
 use nvshmem_transport_libfabric::engine::rails::paths::{Path, PathTable};
 use nvshmem_transport_libfabric::engine::state::regions::{LaneKind, RegionTable};
 use nvshmem_transport_libfabric::engine::wire::cookie::Cookie;
+use nvshmem_transport_libfabric::engine::wire::handle::{Handle, HandleBytes, HandleError};
+
+/// The handle of the same memory, as if it were this PE's.
+pub(crate) fn of_peer(owner: Pe, handle: &HandleBytes) -> Result<HandleBytes, HandleError> {
+    Ok(Handle { owner, ..Handle::decode(handle)? }.encode())
+}
 
 #[derive(Debug)]
 pub(crate) struct Null {

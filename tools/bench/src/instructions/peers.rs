@@ -9,7 +9,7 @@ use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
 use nvshmem_transport_libfabric::engine::state::regions::RegionTable;
 
 use super::Options;
-use super::null::Null;
+use super::null::{Null, of_peer};
 use crate::callgrind::nvshmem_bench_mark;
 use crate::harness::launch::WorkDir;
 use crate::harness::report::Report;
@@ -34,11 +34,10 @@ const PEER: Pe = Pe(1);
 fn lane(peers: u32, memory: &[u64]) -> Result<Lane<Null>, BoxError> {
     let regions = RegionTable::new(Null::new(), Pe(0));
     let (base, len) = (memory.as_ptr() as usize, size_of_val(memory));
-    let mut handle = regions.register(base, len, Access::LocalAndRemote)?;
+    let own = regions.register(base, len, Access::LocalAndRemote)?;
     let mut lane = Null::lane(&regions, peers + 1);
     for pe in (1..=peers).map(Pe) {
-        // All of them own it.
-        handle[12..16].copy_from_slice(&pe.0.to_le_bytes());
+        let handle = of_peer(pe, &own)?;
         let local = LocalSide::Value(1);
         let (direction, remote_handle, remote_addr) = (Direction::Write, &handle, base as u64);
         lane.start(&Request { direction, pe, remote_handle, remote_addr, local, len: 8 })?;
