@@ -26,10 +26,15 @@ build: ## Build the plugin and the device channel's library, optimised
 	$(CARGO) build --locked --release --lib
 	$(CARGO) build --locked --release -p nvshmem-libfabric-channel
 
+.PHONY: tool
+tool: ## Build target/release/nvshmem-libfabric, the tool for users
+	$(CARGO) build --locked --release -p nvshmem-libfabric
+
 .PHONY: install
-install: build ## Install plugin and device channel in PREFIX/lib, headers in PREFIX/include (PREFIX=/usr/local)
+install: build tool ## Install plugin and device channel in PREFIX/lib, headers in PREFIX/include, the tool in PREFIX/bin (PREFIX=/usr/local)
 	scripts/install.sh $(TARGET)/release/libnvshmem_transport_libfabric.so "$(PREFIX)/lib"
 	scripts/install-channel.sh $(TARGET)/release/libnvshmem_libfabric_channel.so "$(PREFIX)"
+	install -D -m 755 --strip $(TARGET)/release/nvshmem-libfabric "$(PREFIX)/bin/nvshmem-libfabric"
 
 .PHONY: plugins
 plugins: build

@@ -18,6 +18,7 @@ mod error;
 mod guard;
 mod hints;
 mod host_maps;
+pub mod note;
 mod operations;
 mod request;
 mod signals;

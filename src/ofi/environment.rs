@@ -37,25 +37,57 @@ const SPARE: usize = 16;
 pub(crate) fn prepare(library: &Library, settings: &Settings, kinds: MemoryKinds) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let situation = Situation {
-            library: library.version(),
-            devices: kinds == MemoryKinds::HostAndDevices,
-            job_size: JOB_SIZES
-                .iter()
-                .filter_map(|name| std::env::var(name).ok()?.parse::<usize>().ok())
-                .max(),
-            soft_roce: has_soft_roce(Path::new("/sys/class/infiniband")),
-        };
-        for profile in candidates(settings.provider) {
-            // Who leaves the choice to us has only what the machine can use set.
-            if settings.provider == Provider::Auto && !has_nics(profile, Path::new("/sys/class")) {
-                continue;
-            }
+        let situation = Situation::of_process(library, kinds);
+        for profile in concerned(settings) {
             for variable in *profile.environment {
                 set(profile, variable, &situation);
             }
         }
     });
+}
+
+/// A variable that a provider ought to find in the environment, for people who ask.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EnvironmentWish {
+    /// The provider.
+    pub provider: &'static str,
+    /// The variable.
+    pub name: &'static str,
+    /// What it is set to, unless the user has set it.
+    pub value: String,
+    /// What the user has set it to.
+    pub theirs: Option<String>,
+    /// Why.
+    pub why: &'static str,
+}
+
+/// What would be set here for the providers that may be used. To be asked before the fabric is searched, which sets it.
+pub fn environment_wishes(
+    library: &Library,
+    settings: &Settings,
+    kinds: MemoryKinds,
+) -> Vec<EnvironmentWish> {
+    let situation = Situation::of_process(library, kinds);
+    let wish = |profile: &'static Profile, variable: &'static Variable| {
+        let theirs = std::env::var_os(variable.name);
+        Some(EnvironmentWish {
+            provider: profile.name,
+            name: variable.name,
+            value: situation.value(variable)?.to_string_lossy().into_owned(),
+            theirs: theirs.map(|value| value.to_string_lossy().into_owned()),
+            why: variable.value.why,
+        })
+    };
+    let variables = concerned(settings)
+        .flat_map(|profile| profile.environment.iter().map(move |v| (profile, v)));
+    variables.filter_map(|(profile, variable)| wish(profile, variable)).collect()
+}
+
+/// The providers that may be used. Who leaves the choice to us has only what the machine can use set.
+fn concerned(settings: &Settings) -> impl Iterator<Item = &'static Profile> {
+    let auto = settings.provider == Provider::Auto;
+    let profiles = candidates(settings.provider).iter().copied();
+    profiles.filter(move |profile| !auto || has_nics(profile, Path::new("/sys/class")))
 }
 
 /// What values depend on.
@@ -69,6 +101,18 @@ struct Situation {
 }
 
 impl Situation {
+    fn of_process(library: &Library, kinds: MemoryKinds) -> Self {
+        Self {
+            library: library.version(),
+            devices: kinds == MemoryKinds::HostAndDevices,
+            job_size: JOB_SIZES
+                .iter()
+                .filter_map(|name| std::env::var(name).ok()?.parse::<usize>().ok())
+                .max(),
+            soft_roce: has_soft_roce(Path::new("/sys/class/infiniband")),
+        }
+    }
+
     /// The value of a variable here; none where it is to be left alone.
     fn value(&self, variable: &Variable) -> Option<OsString> {
         if !variable.is_of(self.library) || variable.for_devices && !self.devices {

@@ -52,8 +52,7 @@ choices! {
 
 impl Provider {
     /// Every choice.
-    #[cfg(test)]
-    pub(crate) fn all() -> impl Iterator<Item = Self> {
+    pub fn all() -> impl Iterator<Item = Self> {
         Self::NAMES.iter().map(|&(_, provider)| provider)
     }
 }

@@ -8,17 +8,20 @@ use crate::ofi::objects::info::sockaddr_ip;
 
 /// One address of one interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Interface {
-    pub(crate) name: String,
-    pub(crate) address: IpAddr,
-    pub(crate) loopback: bool,
+pub struct Interface {
+    /// The kernel's name of the interface.
+    pub name: String,
+    /// The address.
+    pub address: IpAddr,
+    /// The interface leads to this host alone.
+    pub loopback: bool,
     /// Up, and with a carrier.
-    pub(crate) running: bool,
+    pub running: bool,
 }
 
 impl Interface {
     /// All addresses of all interfaces. Empty when the kernel does not say.
-    pub(crate) fn all() -> Vec<Self> {
+    pub fn all() -> Vec<Self> {
         let mut list = ptr::null_mut();
         // SAFETY: getifaddrs writes the head of a list, to be freed below.
         if unsafe { libc::getifaddrs(&mut list) } != 0 {
@@ -50,7 +53,7 @@ impl Interface {
 
     /// Whether the interface joins containers or virtual machines of this host, by the names that
     /// the usual software gives: such an interface leads to no other host.
-    pub(crate) fn is_virtual_bridge(name: &str) -> bool {
+    pub fn is_virtual_bridge(name: &str) -> bool {
         ["docker", "virbr", "veth", "br-", "vnet", "cni", "lxc", "lxd", "cali", "flannel", "podman"]
             .iter()
             .any(|prefix| name.starts_with(prefix))

@@ -3,8 +3,9 @@
 //! Nothing is opened here. Whatever was offered and not taken has a reason that the user gets to see.
 
 pub(crate) mod device;
-mod interface;
+pub(crate) mod interface;
 pub(crate) mod message_order;
+pub(crate) mod offered;
 pub(crate) mod query;
 pub(crate) mod remote_data;
 pub(crate) mod search;

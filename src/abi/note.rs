@@ -1,0 +1,45 @@
+//! The ELF note of the plugin: what a file is, and of which version, for those who look at it and do not load it.
+//!
+//! Files of all majors, and NVIDIA's, have one name; the note tells whose a file is.
+
+/// The owner, by which the note is found.
+pub const OWNER: &str = "nvshmem-libfabric";
+
+/// The type of the note. Its text is the version.
+pub const KIND: u32 = 1;
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// An entry of a note section as ELF lays it out: sizes, then owner and text, each padded to 4 bytes.
+#[repr(C)]
+struct Note<const OWNER: usize, const TEXT: usize> {
+    owner_len: u32,
+    text_len: u32,
+    kind: u32,
+    owner: [u8; OWNER],
+    text: [u8; TEXT],
+}
+
+/// The owner ends with a zero byte, which counts.
+const OWNER_ROOM: usize = (OWNER.len() + 1).next_multiple_of(4);
+const TEXT_ROOM: usize = VERSION.len().next_multiple_of(4);
+
+const fn padded<const N: usize>(text: &str) -> [u8; N] {
+    let (mut bytes, mut at) = ([0; N], 0);
+    while at < text.len() {
+        bytes[at] = text.as_bytes()[at];
+        at += 1;
+    }
+    bytes
+}
+
+#[used]
+// SAFETY: sections of this name hold notes, which is what this is. Nothing is run of it.
+#[unsafe(link_section = ".note.nvshmem-libfabric")]
+static NOTE: Note<OWNER_ROOM, TEXT_ROOM> = Note {
+    owner_len: OWNER.len() as u32 + 1,
+    text_len: VERSION.len() as u32,
+    kind: KIND,
+    owner: padded(OWNER),
+    text: padded(VERSION),
+};

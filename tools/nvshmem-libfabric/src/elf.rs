@@ -1,0 +1,207 @@
+//! ELF files, as far as the dynamic linker and the owner of a plugin can be read from their headers and constants.
+//! Nothing is loaded or run.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nvshmem_transport_libfabric::abi::note;
+use object::elf::{self, FileHeader64};
+use object::read::elf::{Dyn, FileHeader, NoteIterator, SectionHeader};
+use object::{Endianness, ReadCache};
+
+/// The machine of this build, as ELF numbers them.
+pub(crate) const MACHINE: u16 =
+    if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else { elf::EM_X86_64 };
+
+/// What the headers say.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Elf {
+    pub(crate) machine: u16,
+    pub(crate) soname: Option<String>,
+    pub(crate) needed: Vec<String>,
+    /// Searched before `LD_LIBRARY_PATH`, also for what is opened by name at run time.
+    pub(crate) rpath: Option<String>,
+    /// Searched after `LD_LIBRARY_PATH`. Where it is, the other is not heeded.
+    pub(crate) runpath: Option<String>,
+    /// The version of this project's transport that the file is, by its note.
+    pub(crate) transport: Option<String>,
+    /// The release that an NVSHMEM host library names among its constants.
+    pub(crate) nvshmem: Option<Release>,
+}
+
+/// A release of NVSHMEM.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Release(pub(crate) [u32; 3]);
+
+impl std::fmt::Display for Release {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [major, minor, patch] = self.0;
+        write!(f, "{major}.{minor}.{patch}")
+    }
+}
+
+impl serde::Serialize for Release {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Why a file tells nothing.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ElfError {
+    #[error("{0}")]
+    Read(#[from] io::Error),
+    #[error("it is no 64-bit ELF file ({0})")]
+    Format(#[from] object::Error),
+}
+
+/// What NVSHMEM's host library prints before its release, when it is asked for its version.
+const NVSHMEM_TEXT: &[u8] = b"NVSHMEM v";
+
+impl Elf {
+    /// The headers of a file.
+    pub(crate) fn read(path: &Path) -> Result<Self, ElfError> {
+        if !path.is_file() {
+            // Reading a directory fails later and says less.
+            std::fs::metadata(path)?;
+            return Err(io::Error::other("it is no file").into());
+        }
+        let data = &ReadCache::new(File::open(path)?);
+        let header = FileHeader64::<Endianness>::parse(data)?;
+        let endian = header.endian()?;
+        let sections = header.sections(endian, data)?;
+        let mut found = Self { machine: header.e_machine(endian), ..Self::default() };
+        if let Some((dynamic, link)) = sections.dynamic(endian, data)? {
+            let strings = sections.strings(endian, data, link)?;
+            for entry in dynamic {
+                let text = || strings.get(entry.val32(endian).unwrap_or(0)).unwrap_or_default();
+                found.take(entry.tag32(endian), || String::from_utf8_lossy(text()).into_owned());
+            }
+        }
+        for section in sections.iter() {
+            if let Some(notes) = section.notes(endian, data)? {
+                found.take_notes(endian, notes)?;
+            }
+            if sections.section_name(endian, section)? == b".rodata" {
+                found.nvshmem = release_in(section.data(endian, data)?);
+            }
+        }
+        Ok(found)
+    }
+
+    fn take(&mut self, tag: Option<u32>, text: impl FnOnce() -> String) {
+        match tag {
+            Some(elf::DT_SONAME) => self.soname = Some(text()),
+            Some(elf::DT_NEEDED) => self.needed.push(text()),
+            Some(elf::DT_RPATH) => self.rpath = Some(text()),
+            Some(elf::DT_RUNPATH) => self.runpath = Some(text()),
+            _ => {}
+        }
+    }
+
+    fn take_notes(
+        &mut self,
+        endian: Endianness,
+        mut notes: NoteIterator<'_, FileHeader64<Endianness>>,
+    ) -> Result<(), object::Error> {
+        while let Some(found) = notes.next()? {
+            if found.name() == note::OWNER.as_bytes() && found.n_type(endian) == note::KIND {
+                self.transport = Some(String::from_utf8_lossy(found.desc()).into_owned());
+            }
+        }
+        Ok(())
+    }
+
+    /// The directories of `DT_RPATH`, where it is heeded, for a file at `path`.
+    pub(crate) fn rpath_of(&self, path: &Path) -> Vec<PathBuf> {
+        match &self.runpath {
+            Some(_) => Vec::new(),
+            None => directories(self.rpath.as_deref(), path),
+        }
+    }
+
+    /// The directories of `DT_RUNPATH`, for a file at `path`.
+    pub(crate) fn runpath_of(&self, path: &Path) -> Vec<PathBuf> {
+        directories(self.runpath.as_deref(), path)
+    }
+}
+
+/// The directories of a list, with the linker's words in them replaced.
+fn directories(list: Option<&str>, path: &Path) -> Vec<PathBuf> {
+    let origin = path.parent().unwrap_or(Path::new("/")).to_string_lossy();
+    let with = |part: &str, word: &str, value: &str| {
+        part.replace(&format!("${{{word}}}"), value).replace(&format!("${word}"), value)
+    };
+    let mut found = Vec::new();
+    for part in list.unwrap_or_default().split(':').filter(|part| !part.is_empty()) {
+        let part = with(part, "ORIGIN", &origin);
+        // What the linker takes for it is a matter of its build.
+        for lib in ["lib64", &format!("lib/{}-linux-gnu", std::env::consts::ARCH)] {
+            let directory = PathBuf::from(with(&part, "LIB", lib));
+            if !found.contains(&directory) {
+                found.push(directory);
+            }
+        }
+    }
+    found
+}
+
+/// The first release that is named among constants.
+fn release_in(constants: &[u8]) -> Option<Release> {
+    let starts = constants.windows(NVSHMEM_TEXT.len()).enumerate();
+    let mut named = starts.filter(|(_, bytes)| *bytes == NVSHMEM_TEXT);
+    named.find_map(|(at, _)| {
+        let rest = &constants[at + NVSHMEM_TEXT.len()..];
+        let end = rest.iter().position(|byte| !byte.is_ascii_digit() && *byte != b'.')?;
+        release(std::str::from_utf8(&rest[..end]).ok()?)
+    })
+}
+
+/// A release as it is written: `3.4.5`.
+pub(crate) fn release(text: &str) -> Option<Release> {
+    let mut parts = text.split('.').map(str::parse);
+    let mut next = || parts.next()?.ok();
+    let release = Release([next()?, next()?, next()?]);
+    parts.next().is_none().then_some(release)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_release_is_found_among_other_constants() {
+        let constants = b"NVSHMEM version\0NVSHMEM vendor\0NVSHMEM v3.4.5\0NVSHMEM v9.9.9\0";
+        assert_eq!(release_in(constants), Some(Release([3, 4, 5])));
+        for none in [&b"NVSHMEM v3.4\0"[..], b"NVSHMEM v3.4.5.6\0", b"NVSHMEM v3.4.5", b""] {
+            assert_eq!(release_in(none), None);
+        }
+    }
+
+    #[test]
+    fn the_words_of_the_linker_are_replaced() {
+        let found = directories(Some("${ORIGIN}:$ORIGIN/../x:/opt/$LIB"), Path::new("/a/b/c.so"));
+        let multiarch = format!("/opt/lib/{}-linux-gnu", std::env::consts::ARCH);
+        let wanted = ["/a/b", "/a/b/../x", "/opt/lib64", &multiarch];
+        assert_eq!(found, wanted.map(PathBuf::from));
+        let both = Elf {
+            rpath: Some(String::from("/r")),
+            runpath: Some(String::from("/run")),
+            ..Elf::default()
+        };
+        assert_eq!(both.rpath_of(Path::new("/x")), [] as [PathBuf; 0]);
+        assert_eq!(both.runpath_of(Path::new("/x")), [PathBuf::from("/run")]);
+    }
+
+    #[test]
+    fn this_program_is_an_elf_file_and_a_text_is_not() {
+        let program = Elf::read(&std::env::current_exe().unwrap()).unwrap();
+        assert_eq!(program.machine, MACHINE);
+        assert!(program.needed.iter().any(|name| name.starts_with("libc.")), "{program:?}");
+        let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        assert!(matches!(Elf::read(&text), Err(ElfError::Format(_))));
+        assert!(matches!(Elf::read(Path::new("/nonexistent")), Err(ElfError::Read(_))));
+        assert!(matches!(Elf::read(Path::new("/")), Err(ElfError::Read(_))));
+    }
+}

@@ -1,0 +1,84 @@
+//! The NVSHMEMs of this machine: where they are looked for, and what is found.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::child;
+use crate::error::ToolError;
+use crate::linker::{Linker, program};
+use crate::nvshmem::{HOST_LIBRARY, Nvshmem, in_directory, in_prefix};
+
+/// Directories in which packages of NVSHMEM put it.
+const USUAL: [&str; 3] = ["/usr/local/nvshmem", "/opt/nvshmem", "/usr/lib/nvshmem"];
+
+/// The NVSHMEMs found, those that programs are likelier to use first: what was named; or else `NVSHMEM_HOME`,
+/// `LD_LIBRARY_PATH`, the packages of `python3`, the linker's cache, and the usual directories.
+///
+/// # Errors
+/// What was named is none.
+pub(crate) fn all(named: Option<&Path>, linker: &Linker) -> Result<Vec<Nvshmem>, ToolError> {
+    if let Some(named) = named {
+        return Ok(vec![Nvshmem::at(named, linker)?]);
+    }
+    let mut found = Vec::new();
+    if let Some(home) = env::var_os("NVSHMEM_HOME").filter(|home| !home.is_empty()) {
+        add(&mut found, in_prefix(Path::new(&home)), "NVSHMEM_HOME", linker);
+    }
+    for directory in linker.library_path() {
+        add(&mut found, in_directory(directory), "LD_LIBRARY_PATH", linker);
+    }
+    if let Some(python) = program(OsStr::new("python3")) {
+        let by = format!("the packages of {}", python.display());
+        add(&mut found, of_python(&python), &by, linker);
+    }
+    add(&mut found, linker.cached(HOST_LIBRARY), "the linker's cache", linker);
+    for directory in USUAL {
+        add(&mut found, in_prefix(Path::new(directory)), "a usual directory", linker);
+    }
+    for directory in hpc_sdk() {
+        add(&mut found, in_prefix(&directory), "NVIDIA's HPC SDK", linker);
+    }
+    Ok(found)
+}
+
+/// Adds what is not there yet. What has the name and is no host library is passed over.
+fn add(found: &mut Vec<Nvshmem>, libraries: Vec<PathBuf>, by: &str, linker: &Linker) {
+    for library in libraries {
+        let file = |path: &Path| fs::canonicalize(path).ok();
+        let same = found.iter_mut().find(|known| file(&known.library) == file(&library));
+        if let Some(same) = same {
+            if !same.found_by.iter().any(|known| known == by) {
+                same.found_by.push(by.to_owned());
+            }
+            continue;
+        }
+        if let Ok(nvshmem) = Nvshmem::read(&library, by, linker) {
+            found.push(nvshmem);
+        }
+    }
+}
+
+/// The host libraries among the packages of a Python.
+pub(crate) fn of_python(python: &Path) -> Vec<PathBuf> {
+    // The interpreter alone knows where its packages are.
+    let said = child::output(python, &["-c", "import sys\nfor p in sys.path: print(p)"]);
+    let Ok(said) = said else { return Vec::new() };
+    let mut found = Vec::new();
+    for directory in said.lines().filter(|line| line.starts_with('/')) {
+        found.extend(in_directory(&Path::new(directory).join("nvidia/nvshmem/lib")));
+    }
+    found
+}
+
+/// The directories of NVSHMEM in NVIDIA's HPC SDK.
+fn hpc_sdk() -> Vec<PathBuf> {
+    let below = |path: PathBuf| -> Vec<PathBuf> {
+        let entries = fs::read_dir(path).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect()
+    };
+    let releases = below(PathBuf::from(format!("/opt/nvidia/hpc_sdk/Linux_{}", env::consts::ARCH)));
+    let libraries = releases.into_iter().flat_map(|release| below(release.join("comm_libs")));
+    libraries.map(|library| library.join("nvshmem")).filter(|path| path.is_dir()).collect()
+}

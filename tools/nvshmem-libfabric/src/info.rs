@@ -1,0 +1,319 @@
+//! `info`: what is there, without a judgement.
+
+use std::fmt::Display;
+
+use nvshmem_transport_libfabric::logging;
+use nvshmem_transport_libfabric::settings::{Settings, Source};
+use serde::Serialize;
+
+use crate::error::ToolError;
+use crate::find;
+use crate::linker::Linker;
+use crate::nvshmem::{Nvshmem, is_served};
+use crate::options::{InfoOptions, Part, Where};
+use crate::plugins::{Plugins, file_name};
+use crate::probe::{self, Choice, Fabric, Gpus};
+
+/// Our version, which is the plugin's.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// All that is there, or the parts that were asked for.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Info {
+    pub(crate) version: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) plugins: Option<Plugins>,
+    /// Why there are no plugin files of ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) plugins_error: Option<String>,
+    /// The first is the one that programs likely use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) nvshmem: Option<Vec<Nvshmem>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) fabric: Option<Fabric>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) gpus: Option<Gpus>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) settings: Option<Vec<SettingRow>>,
+    /// Values of settings that are refused, and names that are not known.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) complaints: Vec<String>,
+}
+
+/// A setting.
+#[derive(Debug, Serialize)]
+pub(crate) struct SettingRow {
+    pub(crate) name: &'static str,
+    /// The value in force; none where the user's is refused.
+    pub(crate) value: Option<String>,
+    pub(crate) default: String,
+    pub(crate) source: &'static str,
+}
+
+impl Info {
+    /// Looks at all, or at some parts.
+    ///
+    /// # Errors
+    /// What was named is not there.
+    pub(crate) fn gather(named: &Where, only: &[Part]) -> Result<Self, ToolError> {
+        let wanted = |part| only.is_empty() || only.contains(&part);
+        let mut info = Self { version: VERSION, ..Self::default() };
+        if wanted(Part::Nvshmem) {
+            let linker = Linker::of_environment();
+            info.nvshmem = Some(find::all(named.nvshmem.as_deref(), &linker)?);
+        }
+        if wanted(Part::Plugins) {
+            match Plugins::find(named.plugin_dir.as_deref()) {
+                Ok(plugins) => info.plugins = Some(plugins),
+                Err(error) if named.plugin_dir.is_some() => return Err(error),
+                Err(error) => info.plugins_error = Some(error.to_string()),
+            }
+        }
+        // What libfabric is asked depends on it.
+        let gpus = (wanted(Part::Gpus) || wanted(Part::Fabric)).then(probe::gpus);
+        if wanted(Part::Fabric) {
+            let has_gpus = gpus.as_ref().is_some_and(|gpus| !gpus.devices.is_empty());
+            info.fabric = Some(probe::fabric(has_gpus));
+        }
+        info.gpus = gpus.filter(|_| wanted(Part::Gpus));
+        if wanted(Part::Settings) {
+            let (settings, complaints) = settings();
+            (info.settings, info.complaints) = (Some(settings), complaints);
+        }
+        Ok(info)
+    }
+}
+
+/// Every setting with value, default and source; and what the user should hear of.
+pub(crate) fn settings() -> (Vec<SettingRow>, Vec<String>) {
+    let defaults = Settings::default().describe();
+    let (read, complaints) = match Settings::from_env() {
+        Ok((settings, notices)) => {
+            (Some(settings.describe()), notices.iter().map(ToString::to_string).collect())
+        }
+        // Which of them would be in force is not known while one is refused.
+        Err(error) => (None, error.refused.iter().map(ToString::to_string).collect()),
+    };
+    let row = |(at, default): (usize, nvshmem_transport_libfabric::settings::Row)| {
+        let read = read.as_ref().map(|rows| &rows[at]);
+        SettingRow {
+            name: default.name,
+            value: read.map(|row| row.value.clone()),
+            default: default.value,
+            source: match read.map(|row| row.source) {
+                Some(Source::Environment) => "environment",
+                Some(Source::Default) => "default",
+                None => "refused",
+            },
+        }
+    };
+    let mut rows: Vec<SettingRow> = defaults.into_iter().enumerate().map(row).collect();
+    rows.extend(logging::VARIABLES.iter().map(|variable| {
+        let value = std::env::var(variable.name).ok().filter(|value| !value.trim().is_empty());
+        SettingRow {
+            name: variable.name,
+            source: if value.is_some() { "environment" } else { "default" },
+            value: Some(value.unwrap_or_else(|| variable.default.to_owned())),
+            default: variable.default.to_owned(),
+        }
+    }));
+    (rows, complaints)
+}
+
+/// Prints it.
+///
+/// # Errors
+/// See [`Info::gather`].
+pub(crate) fn show(options: &InfoOptions) -> Result<(), ToolError> {
+    let info = Info::gather(&options.r#where, &options.only)?;
+    if options.json {
+        println!("{}", json(&info)?);
+        return Ok(());
+    }
+    print!("{}", Text::of(&info));
+    Ok(())
+}
+
+/// A value as JSON for people and programs.
+///
+/// # Errors
+/// None that is known.
+pub(crate) fn json<T: Serialize>(value: &T) -> Result<String, ToolError> {
+    serde_json::to_string_pretty(value)
+        .map_err(|error| ToolError::new(format!("JSON: {error}"), "this is a mistake of the tool"))
+}
+
+/// Lines for people.
+#[derive(Default)]
+struct Text(String);
+
+impl Text {
+    fn of(info: &Info) -> String {
+        let mut text = Self::default();
+        text.head(&format!("nvshmem-libfabric {}", info.version));
+        if let Some(plugins) = &info.plugins {
+            text.plugins(plugins);
+        }
+        if let Some(error) = &info.plugins_error {
+            text.row("plugin files", error);
+        }
+        if let Some(found) = &info.nvshmem {
+            if found.is_empty() {
+                text.head("NVSHMEM: none found");
+                text.row("looked in", "NVSHMEM_HOME, LD_LIBRARY_PATH, the packages of python3,");
+                text.row("", "the linker's cache, usual directories");
+            }
+            found.iter().for_each(|nvshmem| text.nvshmem(nvshmem));
+        }
+        if let Some(fabric) = &info.fabric {
+            text.fabric(fabric);
+        }
+        if let Some(gpus) = &info.gpus {
+            text.gpus(gpus);
+        }
+        if let Some(settings) = &info.settings {
+            text.settings(settings, &info.complaints);
+        }
+        text.0
+    }
+
+    fn plugins(&mut self, plugins: &Plugins) {
+        self.row("plugin files", plugins.directory.display());
+        let files = plugins.files.iter().map(|file| {
+            let other = (file.version != VERSION).then(|| format!(" ({})", file.version));
+            format!(".so.{}{}", file.number, other.unwrap_or_default())
+        });
+        let files: Vec<String> = files.collect();
+        self.row("", format!("nvshmem_transport_libfabric{}", files.join(" ")));
+        for refused in &plugins.refused {
+            self.row("not used", refused);
+        }
+    }
+
+    fn head(&mut self, line: &str) {
+        if !self.0.is_empty() {
+            self.0.push('\n');
+        }
+        self.0.push_str(line);
+        self.0.push('\n');
+    }
+
+    fn row(&mut self, name: &str, value: impl Display) {
+        self.0.push_str(format!("  {name:<14} {}", value).trim_end());
+        self.0.push('\n');
+    }
+
+    fn nvshmem(&mut self, nvshmem: &Nvshmem) {
+        match nvshmem.release {
+            Some(release) => self.head(&format!("NVSHMEM {release}")),
+            None => self.head("NVSHMEM of unknown release"),
+        }
+        self.row("library", nvshmem.library.display());
+        self.row("found by", nvshmem.found_by.join("; "));
+        if !nvshmem.release_said_by.is_empty() {
+            self.row("release by", nvshmem.release_said_by.join(", "));
+        }
+        match (&nvshmem.rpath, &nvshmem.runpath) {
+            (_, Some(path)) => {
+                self.row("RUNPATH", format!("{path} (heeded after LD_LIBRARY_PATH)"))
+            }
+            (Some(path), None) => {
+                self.row("RPATH", format!("{path} (heeded before LD_LIBRARY_PATH)"))
+            }
+            (None, None) => self.row("RPATH", "none"),
+        }
+        match nvshmem.number {
+            Some(number) => {
+                self.row("asks for", file_name(number));
+                self.row("", format!("by {}", nvshmem.number_said_by.join(", ")));
+                if !is_served(number) {
+                    self.row("", "which this version of the transport does not have");
+                }
+            }
+            None => self.row("asks for", "not known"),
+        }
+        for conflict in &nvshmem.conflicts {
+            self.row("does not fit", conflict);
+        }
+        match &nvshmem.would_load {
+            Some(file) => {
+                self.row("would load", file.path.display());
+                let whose = match &file.ours {
+                    Some(version) => format!("ours, version {version}"),
+                    None => String::from(
+                        "not ours: `nvshmem-libfabric run -- PROGRAM` puts ours in front",
+                    ),
+                };
+                self.row("", format!("found by {}; {whose}", file.rule));
+            }
+            None if nvshmem.number.is_some() => {
+                self.row("would load", "nothing of that name is found")
+            }
+            None => {}
+        }
+    }
+
+    fn fabric(&mut self, fabric: &Fabric) {
+        let Some(version) = &fabric.version else {
+            self.head("libfabric: none that can be used");
+            self.row("", fabric.error.as_deref().unwrap_or_default());
+            return;
+        };
+        self.head(&format!("libfabric {version}"));
+        self.row("library", fabric.file.as_deref().unwrap_or(&fabric.asked));
+        self.choice("across hosts", &fabric.across_hosts);
+        self.choice("on one host", &fabric.one_host);
+        for offered in &fabric.offered {
+            let (most, count) = (6, offered.domains.len());
+            let mut domains = offered.domains[..count.min(most)].join(", ");
+            if count > most {
+                domains.push_str(&format!(" and {} more", count - most));
+            }
+            self.row("has", format!("{} {}: {domains}", offered.provider, offered.version));
+        }
+    }
+
+    fn choice(&mut self, name: &str, choice: &Choice) {
+        let rails: Vec<&str> = choice.rails.iter().map(|rail| rail.name.as_str()).collect();
+        match &choice.provider {
+            Some(provider) => self.row(name, format!("{provider} on {}", rails.join(", "))),
+            None => self.row(name, format!("nothing for `{}`; `doctor` says why", choice.asked)),
+        }
+    }
+
+    fn gpus(&mut self, gpus: &Gpus) {
+        self.head(&match gpus.devices.len() {
+            0 => String::from("GPUs: none"),
+            count => format!("GPUs: {count}"),
+        });
+        if let Some(driver) = &gpus.driver {
+            self.row("driver", driver);
+        }
+        if let Some(error) = &gpus.error {
+            self.row("", error);
+        }
+        for (at, gpu) in gpus.devices.iter().enumerate() {
+            self.row(
+                &at.to_string(),
+                format!("{}, {}, compute {}", gpu.name, gpu.pci, gpu.compute),
+            );
+        }
+    }
+
+    fn settings(&mut self, settings: &[SettingRow], complaints: &[String]) {
+        self.head("Settings (docs/settings.md says what they do)");
+        for row in settings {
+            let (value, note) = match (&row.value, row.source) {
+                (Some(value), "environment") => {
+                    (value.as_str(), format!("environment; default {}", row.default))
+                }
+                (Some(value), source) => (value.as_str(), source.to_owned()),
+                (None, _) => ("?", format!("default {}", row.default)),
+            };
+            self.0.push_str(&format!("  {:<44} {value}  ({note})\n", row.name));
+        }
+        for complaint in complaints {
+            self.row("", complaint);
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! The dynamic linker's search, done again: which file a name leads to, and by which rule.
+//!
+//! The rules are those of ld.so(8) for programs without privileges: what is preloaded, `DT_RPATH` of who asks (and of
+//! whom that was loaded by) unless it has a `DT_RUNPATH`, `LD_LIBRARY_PATH`, `DT_RUNPATH`, the cache, the default
+//! directories.
+
+use std::cell::OnceCell;
+use std::collections::BTreeSet;
+use std::env;
+use std::ffi::OsStr;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::elf::{Elf, MACHINE};
+
+/// What the search depends on beside the files.
+#[derive(Debug)]
+pub(crate) struct Linker {
+    preload: Vec<PathBuf>,
+    library_path: Vec<PathBuf>,
+    cache: OnceCell<Vec<(String, PathBuf)>>,
+}
+
+/// The rule by which a file is found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Rule {
+    Preloaded,
+    Rpath,
+    LibraryPath,
+    Runpath,
+    Cache,
+    DefaultDirectory,
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Preloaded => "LD_PRELOAD",
+            Self::Rpath => "DT_RPATH",
+            Self::LibraryPath => "LD_LIBRARY_PATH",
+            Self::Runpath => "DT_RUNPATH",
+            Self::Cache => "the linker's cache",
+            Self::DefaultDirectory => "a default directory",
+        })
+    }
+}
+
+/// A file that the linker takes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Found {
+    pub(crate) path: PathBuf,
+    pub(crate) rule: Rule,
+    pub(crate) elf: Elf,
+}
+
+/// A file that asks for others, with its headers.
+pub(crate) type Loaded = (PathBuf, Elf);
+
+/// Most files that a program's libraries are followed through.
+const MOST_LIBRARIES: usize = 512;
+
+impl Linker {
+    /// With the variables of this process.
+    pub(crate) fn of_environment() -> Self {
+        let list = |name, separators: &[char]| -> Vec<PathBuf> {
+            let value = env::var_os(name).unwrap_or_default();
+            let value = value.to_string_lossy();
+            value.split(separators).map(PathBuf::from).collect()
+        };
+        let mut library_path = list("LD_LIBRARY_PATH", &[':', ';']);
+        if library_path == [PathBuf::new()] {
+            library_path.clear();
+        }
+        // An empty entry is the working directory.
+        for entry in &mut library_path {
+            if entry.as_os_str().is_empty() {
+                entry.push(".");
+            }
+        }
+        let mut preload = list("LD_PRELOAD", &[':', ' ']);
+        preload.retain(|entry| !entry.as_os_str().is_empty());
+        Self { preload, library_path, cache: OnceCell::new() }
+    }
+
+    /// The directories of `LD_LIBRARY_PATH`.
+    pub(crate) fn library_path(&self) -> &[PathBuf] {
+        &self.library_path
+    }
+
+    /// The file that is taken for a name when `chain[0]` asks, which `chain[1]` has loaded, and so on.
+    pub(crate) fn find(&self, name: &str, chain: &[&Loaded]) -> Option<Found> {
+        if name.contains('/') {
+            return fitting(Path::new(name), Rule::Rpath);
+        }
+        if let Some(found) = self.preloaded(name) {
+            return Some(found);
+        }
+        let asks = chain.first();
+        let heeds_rpath = asks.is_none_or(|(_, elf)| elf.runpath.is_none());
+        let rpaths = chain.iter().filter(|_| heeds_rpath);
+        let rpaths = rpaths.flat_map(|(path, elf)| elf.rpath_of(path));
+        let runpaths = asks.into_iter().flat_map(|(path, elf)| elf.runpath_of(path));
+        let within = |directory: &Path, rule| fitting(&directory.join(name), rule);
+        rpaths
+            .into_iter()
+            .find_map(|directory| within(&directory, Rule::Rpath))
+            .or_else(|| {
+                self.library_path.iter().find_map(|directory| within(directory, Rule::LibraryPath))
+            })
+            .or_else(|| {
+                runpaths.into_iter().find_map(|directory| within(&directory, Rule::Runpath))
+            })
+            .or_else(|| {
+                let mut cached = self.cache().iter().filter(|(cached, _)| cached == name);
+                cached.find_map(|(_, path)| fitting(path, Rule::Cache))
+            })
+            .or_else(|| {
+                let directories = ["/lib64", "/usr/lib64", "/lib", "/usr/lib"];
+                let within = |directory| within(Path::new(directory), Rule::DefaultDirectory);
+                directories.into_iter().find_map(within)
+            })
+    }
+
+    /// What is loaded before the program goes by its name inside, whatever its file is called.
+    fn preloaded(&self, name: &str) -> Option<Found> {
+        let fits = |entry: &PathBuf| {
+            let found = if entry.components().count() > 1 {
+                fitting(entry, Rule::Preloaded)
+            } else {
+                let bare = Self {
+                    preload: Vec::new(),
+                    library_path: self.library_path.clone(),
+                    cache: self.cache.clone(),
+                };
+                bare.find(&entry.to_string_lossy(), &[])
+            };
+            found.filter(|found| found.elf.soname.as_deref() == Some(name))
+        };
+        self.preload.iter().find_map(fits).map(|found| Found { rule: Rule::Preloaded, ..found })
+    }
+
+    /// The libraries whose names begin with `prefix` that the linker's cache has.
+    pub(crate) fn cached(&self, prefix: &str) -> Vec<PathBuf> {
+        let fits = self.cache().iter().filter(|(name, _)| name.starts_with(prefix));
+        fits.map(|(_, path)| path.clone()).collect()
+    }
+
+    fn cache(&self) -> &[(String, PathBuf)] {
+        self.cache.get_or_init(|| {
+            let output =
+                ["ldconfig", "/sbin/ldconfig", "/usr/sbin/ldconfig"].iter().find_map(|it| {
+                    let mut command = Command::new(it);
+                    command.arg("-p").stdin(Stdio::null()).stderr(Stdio::null());
+                    command.output().ok().filter(|output| output.status.success())
+                });
+            output
+                .map(|output| parse_cache(&String::from_utf8_lossy(&output.stdout)))
+                .unwrap_or_default()
+        })
+    }
+
+    /// The library that a program comes to through what it is linked against, if its name begins with `prefix`, with the
+    /// way there.
+    pub(crate) fn library_of(&self, program: &Path, prefix: &str) -> Option<(Found, Vec<Loaded>)> {
+        let elf = Elf::read(program).ok()?;
+        let mut queue = vec![vec![(program.to_owned(), elf)]];
+        let mut seen = BTreeSet::new();
+        let mut next = 0;
+        // Breadth first, as the linker loads.
+        while next < queue.len() && queue.len() < MOST_LIBRARIES {
+            let chain = queue[next].clone();
+            next += 1;
+            let by: Vec<&Loaded> = chain.iter().collect();
+            for name in &chain[0].1.needed {
+                if !seen.insert(name.clone()) {
+                    continue;
+                }
+                let Some(found) = self.find(name, &by) else { continue };
+                if name.starts_with(prefix) {
+                    return Some((found, chain));
+                }
+                let mut longer = vec![(found.path, found.elf)];
+                longer.extend(chain.iter().cloned());
+                queue.push(longer);
+            }
+        }
+        None
+    }
+}
+
+/// A file as the linker sees it: what is not for this machine is passed over.
+fn fitting(path: &Path, rule: Rule) -> Option<Found> {
+    let elf = Elf::read(path).ok().filter(|elf| elf.machine == MACHINE)?;
+    Some(Found { path: path.to_owned(), rule, elf })
+}
+
+/// The lines of `ldconfig -p`: name, kind and path. Those of other machines are left out.
+fn parse_cache(text: &str) -> Vec<(String, PathBuf)> {
+    let kind = if cfg!(target_arch = "aarch64") { "AArch64" } else { "x86-64" };
+    let entry = |line: &str| {
+        let (name, rest) = line.trim().split_once(" (")?;
+        let (kinds, path) = rest.split_once(") => ")?;
+        kinds.contains(kind).then(|| (name.to_owned(), PathBuf::from(path)))
+    };
+    text.lines().filter_map(entry).collect()
+}
+
+/// The program that a word of a command line starts: a path, or a name on `PATH`.
+pub(crate) fn program(word: &OsStr) -> Option<PathBuf> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let runs = |path: &PathBuf| {
+        let metadata = std::fs::metadata(path);
+        metadata.is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+    };
+    if word.to_string_lossy().contains('/') {
+        return Some(PathBuf::from(word)).filter(runs);
+    }
+    if word.is_empty() {
+        return None;
+    }
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|directory| directory.join(word)).find(runs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cache_is_read_as_ldconfig_prints_it() {
+        let text = "3 libs found in cache `/etc/ld.so.cache'\n\
+             \tlibnvshmem_host.so.3 (libc6,x86-64) => /usr/lib/x/libnvshmem_host.so.3\n\
+             \tlibnvshmem_host.so.3 (libc6,AArch64) => /usr/lib/a/libnvshmem_host.so.3\n\
+             \tlibold.so (libc6) => /usr/lib32/libold.so\n";
+        let found = parse_cache(text);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].0, "libnvshmem_host.so.3");
+    }
+
+    #[test]
+    fn this_program_comes_to_the_c_library() {
+        let program = env::current_exe().unwrap();
+        let (found, chain) = Linker::of_environment().library_of(&program, "libc.so").unwrap();
+        assert_eq!(found.elf.soname.as_deref(), Some("libc.so.6"));
+        assert_eq!(chain.last().unwrap().0, program);
+        assert!(Linker::of_environment().library_of(&program, "libnothing").is_none());
+    }
+
+    #[test]
+    fn a_word_is_a_program_by_path_or_by_name() {
+        assert!(program(OsStr::new("sh")).is_some());
+        assert!(program(OsStr::new("/bin/sh")).is_some());
+        for none in ["", "/etc/passwd", "/nonexistent", "no-such-program-anywhere", "/"] {
+            assert_eq!(program(OsStr::new(none)), None, "{none}");
+        }
+    }
+}

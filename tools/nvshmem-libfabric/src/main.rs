@@ -1,0 +1,57 @@
+//! `nvshmem-libfabric`: what is there, what NVSHMEM would load, what is wrong, and programs started through this project's
+//! transport.
+//!
+//! `docs/tool.md` is for its users. Exit status: 0 when what was asked for was done and is well, 1 when it is not well, 2 when
+//! it could not be done. `run` ends as the program that it becomes, or with 125.
+#![forbid(unsafe_code)]
+
+mod child;
+mod elf;
+mod error;
+mod find;
+mod info;
+mod install;
+mod linker;
+mod nvshmem;
+mod options;
+mod plugins;
+mod probe;
+mod run;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::error::ToolError;
+use crate::options::{Command, Options};
+
+/// It is not well.
+const NOT_WELL: u8 = 1;
+/// It could not be done.
+const NOT_DONE: u8 = 2;
+
+fn main() -> ExitCode {
+    let done: Result<bool, ToolError> = match Options::parse().command {
+        Command::Info(options) => info::show(&options).map(|()| true),
+        Command::Install(options) => install::install(&options).map(|()| true),
+        Command::Uninstall(options) => install::uninstall(&options).map(|()| true),
+        Command::Run(options) => match run::run(&options) {
+            Ok(()) => Ok(true),
+            Err((error, status)) => {
+                error.print();
+                return ExitCode::from(status);
+            }
+        },
+        Command::Probe { subject } => probe::answer(subject)
+            .map(|()| true)
+            .map_err(|error| ToolError::new(error.to_string(), "this is for the tool itself")),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(NOT_WELL),
+        Err(error) => {
+            error.print();
+            ExitCode::from(NOT_DONE)
+        }
+    }
+}

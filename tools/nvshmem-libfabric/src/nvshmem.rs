@@ -1,0 +1,322 @@
+//! An NVSHMEM host library: which release it is, which plugin file it asks for, and which it would get.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nvshmem_abi::Layout;
+use serde::Serialize;
+
+use crate::elf::{Elf, MACHINE, Release, release};
+use crate::error::ToolError;
+use crate::linker::{Linker, Rule};
+use crate::plugins::{file_name, numbers};
+
+/// What names of host libraries begin with.
+pub(crate) const HOST_LIBRARY: &str = "libnvshmem_host.so";
+
+/// A host library.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Nvshmem {
+    /// As it was found: the linker takes `$ORIGIN` from there.
+    pub(crate) library: PathBuf,
+    /// How it was found; several ways may lead to one file.
+    pub(crate) found_by: Vec<String>,
+    pub(crate) release: Option<Release>,
+    /// Who says that it is this release.
+    pub(crate) release_said_by: Vec<String>,
+    pub(crate) rpath: Option<String>,
+    pub(crate) runpath: Option<String>,
+    /// The number of the plugin file that it asks for.
+    pub(crate) number: Option<u32>,
+    /// Who says so.
+    pub(crate) number_said_by: Vec<String>,
+    /// Statements that do not fit each other. With any, nothing is installed on a guess.
+    pub(crate) conflicts: Vec<String>,
+    /// The file that it would load now.
+    pub(crate) would_load: Option<WouldLoad>,
+    #[serde(skip)]
+    elf: Elf,
+}
+
+/// A plugin file that an NVSHMEM would load.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(crate) struct WouldLoad {
+    pub(crate) path: PathBuf,
+    /// The rule of the dynamic linker that leads there.
+    pub(crate) rule: Rule,
+    /// Our version, if it is ours.
+    pub(crate) ours: Option<String>,
+}
+
+impl Nvshmem {
+    /// The host library at a path: the file, or a directory that has it.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn at(path: &Path, linker: &Linker) -> Result<Self, ToolError> {
+        const HINT: &str = "give libnvshmem_host.so.3 itself or the directory above its lib; with pip that is \
+                            nvidia/nvshmem in site-packages. `nvshmem-libfabric info` lists what it finds";
+        if path.is_dir() {
+            let found = in_prefix(path);
+            let Some(library) = found.first() else {
+                let message = format!("{} has no {HOST_LIBRARY}*", path.display());
+                return Err(ToolError::new(message, HINT));
+            };
+            return Self::read(library, "--nvshmem", linker)
+                .map_err(|reason| ToolError::file(library, "is no NVSHMEM", reason, HINT));
+        }
+        Self::read(path, "--nvshmem", linker)
+            .map_err(|reason| ToolError::file(path, "is no NVSHMEM", reason, HINT))
+    }
+
+    /// Reads a host library.
+    ///
+    /// # Errors
+    /// Why it is none.
+    pub(crate) fn read(library: &Path, found_by: &str, linker: &Linker) -> Result<Self, String> {
+        let library = std::path::absolute(library).unwrap_or_else(|_| library.to_owned());
+        let elf = Elf::read(&library).map_err(|error| error.to_string())?;
+        let soname = elf.soname.clone().unwrap_or_default();
+        if !soname.starts_with(HOST_LIBRARY) {
+            return Err(format!("its name inside is `{soname}` and not {HOST_LIBRARY}.N"));
+        }
+        if elf.machine != MACHINE {
+            return Err(String::from("it is for another processor"));
+        }
+        Ok(Self::of(library, elf, found_by, linker))
+    }
+
+    /// A program that has NVSHMEM linked into it, if it has.
+    pub(crate) fn within(program: &Path, linker: &Linker) -> Option<Self> {
+        let elf = Elf::read(program).ok()?;
+        elf.nvshmem?;
+        Some(Self::of(program.to_owned(), elf, "linked into the program", linker))
+    }
+
+    fn of(library: PathBuf, elf: Elf, found_by: &str, linker: &Linker) -> Self {
+        let mut said = Said::default();
+        if let Some(release) = elf.nvshmem {
+            said.release(release, "its own text");
+        }
+        let directory = library.parent().unwrap_or(Path::new("/")).to_owned();
+        // A header that is not of this library says nothing of it.
+        let header = header(&directory);
+        if let Some(header) =
+            header.filter(|header| elf.nvshmem.is_none_or(|r| r == header.release))
+        {
+            said.release(header.release, "its header");
+            if let Some(number) = header.number {
+                said.number(number, "its header");
+            }
+        }
+        if let Some(number) = said.release.and_then(number_of) {
+            said.number(number, "releases of this minor version");
+        }
+        said.neighbours(&neighbours(&directory));
+        let mut found = Self {
+            library,
+            found_by: vec![found_by.to_owned()],
+            release: said.release,
+            release_said_by: said.release_by,
+            rpath: elf.rpath.clone(),
+            runpath: elf.runpath.clone(),
+            number: said.number,
+            number_said_by: said.number_by,
+            conflicts: said.conflicts,
+            would_load: None,
+            elf,
+        };
+        found.would_load = found.plugin(linker);
+        found
+    }
+
+    /// The file that it would load.
+    fn plugin(&self, linker: &Linker) -> Option<WouldLoad> {
+        let name = file_name(self.number?);
+        let found = linker.find(&name, &[&(self.library.clone(), self.elf.clone())])?;
+        Some(WouldLoad { path: found.path, rule: found.rule, ours: found.elf.transport })
+    }
+
+    /// The number of the plugin file that it asks for.
+    ///
+    /// # Errors
+    /// It is not known, or statements do not fit each other.
+    pub(crate) fn certain_number(&self) -> Result<u32, ToolError> {
+        if !self.conflicts.is_empty() {
+            let message = format!(
+                "which plugin {} asks for is not certain: {}",
+                self.library.display(),
+                self.conflicts.join("; ")
+            );
+            return Err(ToolError::new(
+                message,
+                "install NVSHMEM anew, so that library, headers and transports are of one release",
+            ));
+        }
+        self.number.ok_or_else(|| {
+            let message = format!(
+                "which plugin {} asks for is not known: {}",
+                self.library.display(),
+                match self.release {
+                    Some(release) => format!("release {release} is none that this version knows"),
+                    None => String::from("it names no release"),
+                }
+            );
+            ToolError::new(
+                message,
+                "install a newer release of this transport, or an NVSHMEM from 3.1 to 3.8",
+            )
+        })
+    }
+
+    /// Release and place, for messages.
+    pub(crate) fn describe(&self) -> String {
+        let release =
+            self.release.map_or_else(|| String::from("of unknown release"), |r| r.to_string());
+        format!("NVSHMEM {release} ({})", self.library.display())
+    }
+}
+
+/// What was said of a library, by whom.
+#[derive(Default)]
+struct Said {
+    release: Option<Release>,
+    release_by: Vec<String>,
+    number: Option<u32>,
+    number_by: Vec<String>,
+    conflicts: Vec<String>,
+}
+
+impl Said {
+    fn release(&mut self, release: Release, by: &str) {
+        self.release.get_or_insert(release);
+        self.release_by.push(by.to_owned());
+    }
+
+    fn number(&mut self, number: u32, by: &str) {
+        let first = *self.number.get_or_insert(number);
+        if first == number {
+            if !self.number_by.iter().any(|said| said == by) {
+                self.number_by.push(by.to_owned());
+            }
+        } else {
+            self.conflicts.push(format!(
+                "{} says {first}, {by} say {number}",
+                self.number_by.first().map_or("?", String::as_str)
+            ));
+        }
+    }
+}
+
+impl Said {
+    /// Transports of an older release may have been left behind; only what has none of the right one is wrong.
+    fn neighbours(&mut self, numbers: &[u32]) {
+        let by = "the other transports beside it";
+        match (self.number, numbers) {
+            (_, []) => {}
+            (Some(number), _) if numbers.contains(&number) => self.number(number, by),
+            (_, [number]) => self.number(*number, by),
+            (Some(_), [.., newest]) => self.number(*newest, by),
+            (None, _) => self.conflicts.push(format!("{by} are of several releases: {numbers:?}")),
+        }
+    }
+}
+
+/// The number that releases with the same minor version have.
+fn number_of(Release([major, minor, _]): Release) -> Option<u32> {
+    let of = |text: &str| release(text).is_some_and(|Release([a, b, _])| (a, b) == (major, minor));
+    let layout =
+        Layout::ALL.into_iter().find(|layout| layout.releases().iter().any(|text| of(text)));
+    layout.map(|layout| layout.major().number().unsigned_abs())
+}
+
+/// What a header with NVSHMEM's versions says.
+struct Header {
+    release: Release,
+    number: Option<u32>,
+}
+
+/// The header beside a library's directory.
+fn header(lib: &Path) -> Option<Header> {
+    let text = fs::read_to_string(lib.parent()?.join("include/non_abi/nvshmem_version.h")).ok()?;
+    let value = |name: &str| {
+        text.lines().find_map(|line| {
+            let mut words = line.split_whitespace();
+            let named = words.next() == Some("#define") && words.next() == Some(name);
+            named.then(|| words.next()).flatten()?.parse::<u32>().ok()
+        })
+    };
+    let vendor = |part: &str| value(&format!("NVSHMEM_VENDOR_{part}_VERSION"));
+    let release = Release([vendor("MAJOR")?, vendor("MINOR")?, vendor("PATCH")?]);
+    Some(Header { release, number: value("NVSHMEM_TRANSPORT_PLUGIN_MAJOR_VERSION") })
+}
+
+/// The numbers in the names of transports in a directory. Transports for libfabric are left out: ours may be among them.
+fn neighbours(directory: &Path) -> Vec<u32> {
+    let number = |name: &str| {
+        let (name, number) = name.split_once(".so.")?;
+        let transport = name.strip_prefix("nvshmem_transport_")?;
+        if transport == "libfabric" { None } else { number.split('.').next()?.parse().ok() }
+    };
+    let files = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut numbers: Vec<u32> =
+        files.filter_map(|file| number(file.file_name().to_str()?)).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers
+}
+
+/// The host libraries in a directory, by file; names that lead to one file count once.
+pub(crate) fn in_directory(directory: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut names: Vec<PathBuf> = files
+        .filter(|file| file.file_name().to_string_lossy().starts_with(HOST_LIBRARY))
+        .map(|file| directory.join(file.file_name()))
+        .filter(|path| path.is_file())
+        .collect();
+    // `libnvshmem_host.so.3`, which is what programs ask for, before `libnvshmem_host.so`.
+    names.sort_by_key(|path| std::cmp::Reverse(path.clone()));
+    names.dedup_by_key(|path| fs::canonicalize(path).ok());
+    names
+}
+
+/// The host libraries of a prefix, or of the directory itself.
+pub(crate) fn in_prefix(prefix: &Path) -> Vec<PathBuf> {
+    let places = [prefix.to_owned(), prefix.join("lib"), prefix.join("lib64")];
+    places.iter().flat_map(|place| in_directory(place)).collect()
+}
+
+/// Whether a number is of a file that this project has.
+pub(crate) fn is_served(number: u32) -> bool {
+    numbers().contains(&number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_release_from_3_1_to_3_8_has_a_number() {
+        let number = |minor| number_of(Release([3, minor, 99]));
+        let found: Vec<_> = (1..=8).map(number).collect();
+        assert_eq!(found, [3, 3, 3, 3, 4, 5, 6, 7].map(Some));
+        assert_eq!((number(9), number_of(Release([2, 8, 0]))), (None, None));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_a_conflict() {
+        let mut said = Said::default();
+        said.number(7, "its header");
+        said.number(7, "releases of this minor version");
+        said.neighbours(&[3, 7]);
+        assert_eq!((said.conflicts.len(), said.number_by.len()), (0, 3));
+        said.neighbours(&[3]);
+        assert_eq!(said.number, Some(7));
+        assert_eq!(said.conflicts, ["its header says 7, the other transports beside it say 3"]);
+        let mut none = Said::default();
+        none.neighbours(&[3, 5]);
+        assert_eq!((none.number, none.conflicts.len()), (None, 1));
+        none.neighbours(&[5]);
+        assert_eq!(none.number, Some(5));
+    }
+}

@@ -1,0 +1,127 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use nvshmem_transport_libfabric::settings::Provider;
+
+use crate::probe::Subject;
+
+/// NVSHMEM's transport over libfabric: what is there, what is loaded, what is wrong
+#[derive(Debug, Parser)]
+#[command(name = "nvshmem-libfabric", version, max_term_width = 100)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What is to be done.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Say what is there: NVSHMEM and the plugin file it would load, libfabric, GPUs, settings
+    Info(InfoOptions),
+    /// Put the plugin files into a prefix, or the right one beside an NVSHMEM
+    Install(InstallOptions),
+    /// Undo what `install` has done
+    Uninstall(UninstallOptions),
+    /// Start a program with this transport in front of NVSHMEM's own
+    ///
+    /// Any command line will do: the program, or python, torchrun, mpirun or srun with theirs.
+    Run(RunOptions),
+    /// Ask libfabric or CUDA's driver in a process of its own
+    #[command(hide = true)]
+    Probe { subject: Subject },
+}
+
+/// Which NVSHMEM, and which files of ours.
+#[derive(Debug, Args)]
+pub(crate) struct Where {
+    /// The NVSHMEM: libnvshmem_host.so.3, or the directory above its lib
+    #[arg(long, value_name = "PATH")]
+    pub(crate) nvshmem: Option<PathBuf>,
+    /// The directory with this project's nvshmem_transport_libfabric.so.N
+    #[arg(long, value_name = "DIR")]
+    pub(crate) plugin_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InfoOptions {
+    #[command(flatten)]
+    pub(crate) r#where: Where,
+    /// Only these parts
+    #[arg(long, value_delimiter = ',', value_name = "PART")]
+    pub(crate) only: Vec<Part>,
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A part of what there is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(crate) enum Part {
+    Plugins,
+    Nvshmem,
+    Fabric,
+    Gpus,
+    Settings,
+}
+
+/// Where to install.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct Place {
+    /// A directory of our own: plugin files in DIR/lib, this program in DIR/bin
+    #[arg(long, value_name = "DIR")]
+    pub(crate) prefix: Option<PathBuf>,
+    /// Beside an NVSHMEM, in place of its own file, which is kept: libnvshmem_host.so.3, or the
+    /// directory above its lib
+    #[arg(long, value_name = "PATH")]
+    pub(crate) nvshmem: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InstallOptions {
+    #[command(flatten)]
+    pub(crate) place: Place,
+    /// The directory with this project's nvshmem_transport_libfabric.so.N
+    #[arg(long, value_name = "DIR")]
+    pub(crate) plugin_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UninstallOptions {
+    #[command(flatten)]
+    pub(crate) place: Place,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunOptions {
+    #[command(flatten)]
+    pub(crate) r#where: Where,
+    /// Have a file ready for every NVSHMEM, without looking which one the program uses
+    #[arg(long, conflicts_with = "nvshmem")]
+    pub(crate) any_nvshmem: bool,
+    /// The libfabric provider: auto, efa, cxi, verbs, tcp, shm
+    #[arg(long, value_parser = provider)]
+    pub(crate) provider: Option<String>,
+    /// The libfabric to use
+    #[arg(long, value_name = "FILE")]
+    pub(crate) libfabric: Option<PathBuf>,
+    /// Print what would be done, as lines of shell with the reasons
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// The program with its arguments, behind `--`
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// A provider by one of the names that the setting takes.
+fn provider(text: &str) -> Result<String, String> {
+    let names: Vec<String> = Provider::all().map(|provider| provider.to_string()).collect();
+    if names.iter().any(|name| name.eq_ignore_ascii_case(text)) {
+        return Ok(text.to_owned());
+    }
+    Err(format!("known are {}", names.join(", ")))
+}

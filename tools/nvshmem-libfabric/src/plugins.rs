@@ -1,0 +1,132 @@
+//! Our plugin files: one for each major of NVSHMEM's transport interface, in one directory.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use nvshmem_abi::Major;
+use serde::Serialize;
+
+use crate::elf::{Elf, MACHINE};
+use crate::error::ToolError;
+
+/// What our file of a major is called, which is also its name inside.
+pub(crate) fn file_name(number: u32) -> String {
+    format!("nvshmem_transport_libfabric.so.{number}")
+}
+
+/// The majors that are served.
+pub(crate) fn numbers() -> Vec<u32> {
+    Major::ALL.iter().map(|major| major.number().unsigned_abs()).collect()
+}
+
+/// One of the files.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(crate) struct Plugin {
+    pub(crate) number: u32,
+    pub(crate) path: PathBuf,
+    /// This project's version of it.
+    pub(crate) version: String,
+}
+
+/// The files of a directory.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(crate) struct Plugins {
+    pub(crate) directory: PathBuf,
+    pub(crate) files: Vec<Plugin>,
+    /// What is wrong with files that have such a name.
+    pub(crate) refused: Vec<String>,
+}
+
+const INSTALL: &str =
+    "name the directory that `make install` has filled with --plugin-dir, such as PREFIX/lib";
+
+impl Plugins {
+    /// The files in the directory that is named, else those that were installed with this program.
+    ///
+    /// # Errors
+    /// There are none.
+    pub(crate) fn find(named: Option<&Path>) -> Result<Self, ToolError> {
+        if let Some(directory) = named {
+            let plugins = Self::in_directory(directory);
+            if plugins.files.is_empty() {
+                let mut message =
+                    format!("{} has no plugin file of this project", directory.display());
+                for refused in &plugins.refused {
+                    message.push_str("\n  ");
+                    message.push_str(refused);
+                }
+                return Err(ToolError::new(message, INSTALL));
+            }
+            return Ok(plugins);
+        }
+        let program = env::current_exe().unwrap_or_default();
+        let beside = program.parent().unwrap_or(Path::new("/"));
+        // As `make install` leaves them, and in one directory with the program.
+        let places = [beside.join("../lib"), beside.to_owned()];
+        let found = places.iter().map(|place| {
+            Self::in_directory(&place.canonicalize().unwrap_or_else(|_| place.clone()))
+        });
+        found.into_iter().find(|plugins| !plugins.files.is_empty()).ok_or_else(|| {
+            let message = format!(
+                "there is no plugin file beside this program, in {} or {}",
+                places[0].display(),
+                places[1].display()
+            );
+            ToolError::new(message, INSTALL)
+        })
+    }
+
+    fn in_directory(directory: &Path) -> Self {
+        // Programs that it is preloaded into have a working directory of their own.
+        let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
+        let mut found = Self { directory, files: Vec::new(), refused: Vec::new() };
+        for number in numbers() {
+            let path = found.directory.join(file_name(number));
+            if path.symlink_metadata().is_err() {
+                continue;
+            }
+            match Plugin::read(number, &path) {
+                Ok(plugin) => found.files.push(plugin),
+                Err(reason) => found.refused.push(format!("{}: {reason}", path.display())),
+            }
+        }
+        found
+    }
+
+    /// The file of a major.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub(crate) fn of(&self, number: u32) -> Result<&Plugin, ToolError> {
+        self.files.iter().find(|plugin| plugin.number == number).ok_or_else(|| {
+            let message = format!("{} has no {}", self.directory.display(), file_name(number));
+            let hint = if numbers().contains(&number) {
+                INSTALL.to_owned()
+            } else {
+                format!(
+                    "this version serves the files {}: install a newer release of this transport",
+                    numbers().iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+                )
+            };
+            ToolError::new(message, hint)
+        })
+    }
+}
+
+impl Plugin {
+    /// Reads a file that has the name of a major.
+    fn read(number: u32, path: &Path) -> Result<Self, String> {
+        let elf = Elf::read(path).map_err(|error| error.to_string())?;
+        let version = elf.transport.ok_or("it is not of this project: it has no note of it")?;
+        if elf.machine != MACHINE {
+            return Err(String::from("it is for another processor"));
+        }
+        let soname = elf.soname.unwrap_or_default();
+        if soname != file_name(number) {
+            return Err(format!(
+                "its name inside is `{soname}`, so NVSHMEM would not take it for this one"
+            ));
+        }
+        Ok(Self { number, path: path.to_owned(), version })
+    }
+}

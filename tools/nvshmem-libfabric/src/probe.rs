@@ -1,0 +1,296 @@
+//! What libfabric and CUDA's driver say of this machine, asked in processes of their own: this program again.
+//!
+//! They load what is installed for NICs and GPUs. Should that hang or crash, its process does, and that is the answer.
+
+use std::env;
+use std::fs;
+
+use libfabric_sys::Library;
+use nvshmem_transport_libfabric::cuda::{
+    Attributes, DEFAULT_LIBRARY, Device, Driver, GDRCOPY_LIBRARY, Gdrcopy, Ordinal, WritesOrdering,
+};
+use nvshmem_transport_libfabric::ofi::{
+    self, Discovery, MemoryKinds, OfiError, Refusal, environment_wishes,
+};
+use nvshmem_transport_libfabric::settings::{Devices, Provider, Settings};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::child;
+
+/// What is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(crate) enum Subject {
+    /// libfabric, for host memory.
+    Fabric,
+    /// libfabric, for memory of GPUs as well.
+    FabricWithGpus,
+    /// CUDA's driver and GDRCopy.
+    Gpus,
+}
+
+/// libfabric as it is here.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Fabric {
+    /// The name or path that it is loaded by.
+    pub(crate) asked: String,
+    /// The file that this has led to.
+    pub(crate) file: Option<String>,
+    pub(crate) version: Option<String>,
+    /// Why it cannot be loaded, or the settings not be used.
+    pub(crate) error: Option<String>,
+    /// All that it has, useful or not.
+    pub(crate) offered: Vec<Offered>,
+    /// What the transport takes in a job over several hosts, and in one on this host alone.
+    pub(crate) across_hosts: Choice,
+    pub(crate) one_host: Choice,
+    /// Each provider by itself.
+    pub(crate) providers: Vec<Choice>,
+    pub(crate) environment: Vec<Wish>,
+}
+
+/// A provider as libfabric lists it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Offered {
+    pub(crate) provider: String,
+    pub(crate) version: String,
+    pub(crate) domains: Vec<String>,
+}
+
+/// What is taken, and what is not and why.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Choice {
+    /// As the user asks for it: `auto`, or a provider.
+    pub(crate) asked: String,
+    /// The provider taken.
+    pub(crate) provider: Option<String>,
+    pub(crate) rails: Vec<Rail>,
+    pub(crate) reaches_gpus: bool,
+    pub(crate) refused: Vec<Refused>,
+}
+
+/// A device that becomes a rail.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Rail {
+    pub(crate) name: String,
+    pub(crate) fabric: String,
+    pub(crate) pci: Option<String>,
+}
+
+/// Something that was offered and not taken.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Refused {
+    pub(crate) what: String,
+    pub(crate) reason: String,
+}
+
+/// A variable that a provider ought to find.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Wish {
+    pub(crate) provider: String,
+    pub(crate) name: String,
+    pub(crate) value: String,
+    pub(crate) theirs: Option<String>,
+    pub(crate) why: String,
+}
+
+/// The GPUs, as CUDA's driver shows them to this process.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Gpus {
+    pub(crate) driver: Option<String>,
+    /// Why there is no driver, or none that works.
+    pub(crate) error: Option<String>,
+    pub(crate) devices: Vec<Gpu>,
+    pub(crate) loads_kernels_lazily: bool,
+    /// Why GDRCopy is not used; none where it works.
+    pub(crate) gdrcopy_error: Option<String>,
+}
+
+/// A GPU.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Gpu {
+    pub(crate) name: String,
+    pub(crate) pci: String,
+    pub(crate) compute: String,
+    pub(crate) gpudirect_rdma: bool,
+    pub(crate) gpudirect_rdma_vmm: bool,
+    pub(crate) dma_buf: bool,
+    /// How a NIC's writes are ordered: `none`, `owner`, `all`.
+    pub(crate) writes_ordering: String,
+    pub(crate) numa_node: Option<u32>,
+}
+
+/// Asks libfabric. A crash, or a hang, is an error like any other.
+pub(crate) fn fabric(with_gpus: bool) -> Fabric {
+    let asked = ask(if with_gpus { "fabric-with-gpus" } else { "fabric" });
+    asked.unwrap_or_else(|error| {
+        let error = format!("a process that asks libfabric what there is came to nothing: {error}");
+        Fabric { error: Some(error), ..Fabric::default() }
+    })
+}
+
+/// Asks CUDA's driver. A crash, or a hang, is an error like any other.
+pub(crate) fn gpus() -> Gpus {
+    ask("gpus").unwrap_or_else(|error| {
+        let error = format!("a process that asks CUDA's driver came to nothing: {error}");
+        Gpus { error: Some(error), ..Gpus::default() }
+    })
+}
+
+fn ask<T: DeserializeOwned>(subject: &str) -> Result<T, String> {
+    let program = env::current_exe().map_err(|error| format!("own program: {error}"))?;
+    let said = child::output(&program, &["probe", subject])?;
+    serde_json::from_str(&said).map_err(|error| format!("its answer cannot be read: {error}"))
+}
+
+/// Answers, in the process of its own.
+pub(crate) fn answer(subject: Subject) -> serde_json::Result<()> {
+    let text = match subject {
+        Subject::Fabric => serde_json::to_string(&ask_libfabric(MemoryKinds::Host)),
+        Subject::FabricWithGpus => {
+            serde_json::to_string(&ask_libfabric(MemoryKinds::HostAndDevices))
+        }
+        Subject::Gpus => serde_json::to_string(&ask_driver()),
+    };
+    println!("{}", text?);
+    Ok(())
+}
+
+fn ask_libfabric(kinds: MemoryKinds) -> Fabric {
+    let settings = match Settings::from_env() {
+        Ok((settings, _)) => settings,
+        Err(error) => return Fabric { error: Some(error.to_string()), ..Fabric::default() },
+    };
+    let asked = settings.library.clone();
+    let library = match Library::load(&asked) {
+        Ok(library) => library,
+        Err(error) => {
+            return Fabric { asked, error: Some(error.to_string()), ..Fabric::default() };
+        }
+    };
+    // Before the search, which sets them.
+    let wishes = environment_wishes(library, &settings, kinds);
+    let environment = wishes.into_iter().map(|wish| Wish {
+        provider: wish.provider.to_owned(),
+        name: wish.name.to_owned(),
+        value: wish.value,
+        theirs: wish.theirs,
+        why: wish.why.to_owned(),
+    });
+    let environment = environment.collect();
+    let across_hosts = choice(&settings, false, kinds);
+    let one_host = choice(&settings, true, kinds);
+    let others = Provider::all().filter(|provider| *provider != Provider::Auto);
+    let providers = others.map(|provider| {
+        // What the user has named is of one provider.
+        let devices =
+            if provider == settings.provider { settings.devices.clone() } else { Devices::Any };
+        choice(&Settings { provider, devices, ..settings.clone() }, true, kinds)
+    });
+    let providers = providers.collect();
+    // Nothing at all is no error here: the choices say so.
+    let offered = ofi::offered(library).unwrap_or_default();
+    let offered = offered.into_iter().map(|offered| Offered {
+        provider: offered.provider,
+        version: offered.version.to_string(),
+        domains: offered.domains,
+    });
+    Fabric {
+        file: loaded_file("libfabric"),
+        version: Some(library.version().to_string()),
+        error: None,
+        offered: offered.collect(),
+        across_hosts,
+        one_host,
+        providers,
+        environment,
+        asked,
+    }
+}
+
+fn choice(settings: &Settings, single_host: bool, kinds: MemoryKinds) -> Choice {
+    let asked = settings.provider.to_string();
+    let refused = |refusals: &[Refusal]| -> Vec<Refused> {
+        let one = |refusal: &Refusal| Refused {
+            what: match &refusal.device {
+                Some(device) => format!("{}, {device}", refusal.provider),
+                None => refusal.provider.clone(),
+            },
+            reason: refusal.reason.clone(),
+        };
+        refusals.iter().map(one).collect()
+    };
+    match Discovery::run(settings, single_host, kinds) {
+        Ok(found) => {
+            let rails = found.default_rails().into_iter().map(|at| &found.devices()[at]);
+            let rails = rails.map(|device| Rail {
+                name: device.name.clone(),
+                fabric: device.fabric.clone(),
+                pci: device.pci_path.as_ref().and_then(|path| {
+                    path.file_name().map(|name| name.to_string_lossy().into_owned())
+                }),
+            });
+            Choice {
+                asked,
+                provider: Some(found.provider().to_owned()),
+                rails: rails.collect(),
+                reaches_gpus: found.reaches_devices(),
+                refused: refused(found.refusals()),
+            }
+        }
+        Err(OfiError::NoDevice { refusals, .. }) => {
+            Choice { asked, refused: refused(&refusals), ..Choice::default() }
+        }
+        Err(error) => {
+            let refused = vec![Refused { what: asked.clone(), reason: error.to_string() }];
+            Choice { asked, refused, ..Choice::default() }
+        }
+    }
+}
+
+/// The file of a library that this process has loaded.
+fn loaded_file(name: &str) -> Option<String> {
+    let maps = fs::read_to_string("/proc/self/maps").ok()?;
+    let paths = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));
+    let mut fits = paths.filter(|path| {
+        path.rsplit('/').next().is_some_and(|file| file.starts_with(name) && file.contains(".so"))
+    });
+    fits.next().map(str::to_owned)
+}
+
+fn ask_driver() -> Gpus {
+    let gdrcopy_error = Gdrcopy::load(GDRCOPY_LIBRARY).err().map(|error| error.to_string());
+    let mut found = Gpus { gdrcopy_error, ..Gpus::default() };
+    match devices(&mut found) {
+        Ok(()) => found,
+        Err(error) => Gpus { error: Some(error), ..found },
+    }
+}
+
+fn devices(found: &mut Gpus) -> Result<(), String> {
+    let driver = Driver::load(DEFAULT_LIBRARY).map_err(|error| error.to_string())?;
+    found.driver = Some(driver.to_string());
+    driver.initialise().map_err(|error| error.to_string())?;
+    found.loads_kernels_lazily = driver.loads_kernels_lazily();
+    let count = Device::count(driver).map_err(|error| error.to_string())?;
+    for ordinal in 0..count {
+        let of = |error| format!("device {ordinal}: {error}");
+        let device = Device::new(driver, Ordinal(ordinal)).map_err(of)?;
+        let attributes: Attributes = device.attributes().map_err(of)?;
+        found.devices.push(Gpu {
+            name: device.name().map_err(of)?,
+            pci: device.pci_address().map_err(of)?,
+            compute: format!("{}.{}", attributes.compute.0, attributes.compute.1),
+            gpudirect_rdma: attributes.gpudirect_rdma,
+            gpudirect_rdma_vmm: attributes.gpudirect_rdma_vmm,
+            dma_buf: attributes.dma_buf,
+            writes_ordering: String::from(match attributes.writes_ordering {
+                WritesOrdering::None => "none",
+                WritesOrdering::Owner => "owner",
+                WritesOrdering::AllDevices => "all",
+            }),
+            numa_node: u32::try_from(attributes.host_numa_node).ok(),
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,85 @@
+//! The programs in a command line, and the NVSHMEM that they use.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::find::of_python;
+use crate::linker::{self, Linker};
+use crate::nvshmem::{HOST_LIBRARY, Nvshmem};
+
+/// A program that a word of a command line names.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Program {
+    /// A Python, or a script for one.
+    Python(PathBuf),
+    /// Anything else.
+    Other(PathBuf),
+}
+
+impl Program {
+    /// The NVSHMEM of the first program that has one. Launchers and wrappers have none, so the words behind them are looked
+    /// at as well.
+    pub(super) fn nvshmem_in(words: &[OsString], linker: &Linker) -> Option<(Nvshmem, String)> {
+        words.iter().filter_map(|word| Self::of(word)).find_map(|program| program.nvshmem(linker))
+    }
+
+    fn of(word: &OsStr) -> Option<Self> {
+        if word.as_bytes().starts_with(b"-") {
+            return None;
+        }
+        let path = linker::program(word)?;
+        let python = if is_python(&path) { Some(path.clone()) } else { interpreter(&path) };
+        Some(python.map_or(Self::Other(path), Self::Python))
+    }
+
+    fn nvshmem(&self, linker: &Linker) -> Option<(Nvshmem, String)> {
+        match self {
+            Self::Python(python) => {
+                let library = of_python(python).into_iter().next()?;
+                let found = Nvshmem::read(&library, "the packages of Python", linker).ok()?;
+                Some((found, format!("among the packages of {}", python.display())))
+            }
+            Self::Other(program) => {
+                if let Some((library, chain)) = linker.library_of(program, HOST_LIBRARY) {
+                    let found = Nvshmem::read(&library.path, "linked", linker).ok()?;
+                    let way: Vec<String> =
+                        chain.iter().rev().map(|(path, _)| path.display().to_string()).collect();
+                    return Some((
+                        found,
+                        format!(
+                            "{} is linked to it, by {}",
+                            way.join(", which loads "),
+                            library.rule
+                        ),
+                    ));
+                }
+                let found = Nvshmem::within(program, linker)?;
+                Some((found, format!("{} has it in itself", program.display())))
+            }
+        }
+    }
+}
+
+fn is_python(path: &Path) -> bool {
+    path.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with("python"))
+}
+
+/// The Python that a script's first line names.
+fn interpreter(script: &Path) -> Option<PathBuf> {
+    let mut line = Vec::new();
+    // A line longer than the kernel reads names none.
+    BufReader::new(File::open(script).ok()?.take(512)).read_until(b'\n', &mut line).ok()?;
+    let line = line.strip_prefix(b"#!")?;
+    let line = std::str::from_utf8(line).ok()?;
+    let mut words = line.split_whitespace();
+    let first = words.next()?;
+    let named = if Path::new(first).file_name() == Some(OsStr::new("env")) {
+        words.find(|word| !word.starts_with('-') && !word.contains('='))?
+    } else {
+        first
+    };
+    linker::program(OsStr::new(named)).filter(|path| is_python(path))
+}

@@ -1,0 +1,29 @@
+/* A stand-in for NVSHMEM's host library: the constant with its release, and the way that it loads a transport. With
+   PROGRAM, a program that is linked to it and says which file was loaded; with TRANSPORT, a transport of somebody's. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+const char *nvshmem_stand_in(void);
+
+#if defined(TRANSPORT)
+int nvshmemt_init(void) { return 1; }
+#elif defined(PROGRAM)
+int main(int argc, char **argv) {
+    printf("loaded %s\n", nvshmem_stand_in());
+    printf("transport %s, queues %s, loading %s\n", getenv("NVSHMEM_REMOTE_TRANSPORT"),
+           getenv("CUDA_DEVICE_MAX_CONNECTIONS"), getenv("CUDA_MODULE_LOADING"));
+    return argc > 1 ? atoi(argv[1]) : 0;
+}
+#else
+static const char text[] = "NVSHMEM v" RELEASE;
+
+const char *nvshmem_stand_in(void) {
+    Dl_info found;
+    void *transport = dlopen("nvshmem_transport_libfabric.so." NUMBER, RTLD_NOW);
+    if (transport == NULL || !dladdr(dlsym(transport, "nvshmemt_init"), &found))
+        return text[0] == 'N' ? "nothing" : text;
+    return found.dli_fname;
+}
+#endif

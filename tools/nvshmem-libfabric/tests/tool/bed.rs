@@ -1,0 +1,291 @@
+//! What the cases stand on: scratch directories, NVSHMEMs in them, plugin files as they are installed, and the tool.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use libtest_mimic::{Failed, Trial};
+use serde_json::Value;
+use test_support::built;
+use test_support::needs::{self, Need};
+
+/// The tool.
+pub(crate) const TOOL: &str = env!("CARGO_BIN_EXE_nvshmem-libfabric");
+
+/// Every minor version that is served, a release of it, and the number of its plugin file.
+pub(crate) const RELEASES: [(&str, u32); 8] = [
+    ("3.1.7", 3),
+    ("3.2.5", 3),
+    ("3.3.20", 3),
+    ("3.4.5", 3),
+    ("3.5.21", 4),
+    ("3.6.5", 5),
+    ("3.7.2", 6),
+    ("3.8.0", 7),
+];
+
+/// An empty directory that is gone when the test is.
+pub(crate) struct Scratch(pub(crate) PathBuf);
+
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("tool-{}-{number}", std::process::id()));
+        fs::create_dir_all(&path).expect("a scratch directory");
+        Self(path)
+    }
+
+    /// A path in it.
+    pub(crate) fn at(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Writes a file, with the directories above it.
+    pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.at(name);
+        fs::create_dir_all(path.parent().expect("a directory")).expect("directories");
+        fs::write(&path, text).expect("a file");
+        path
+    }
+
+    /// Writes a script for the shell.
+    pub(crate) fn script(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.write(name, &format!("#!/bin/sh\n{text}\n"));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("permissions");
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What cannot be removed stays below the target directory.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A file as far as `uninstall` is to bring it back: what it has, its mode, when it was changed, and which it is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct State {
+    pub(crate) bytes: Vec<u8>,
+    mode: u32,
+    modified: (i64, i64),
+    inode: u64,
+}
+
+/// All that is in a directory.
+pub(crate) fn tree(directory: &Path) -> BTreeMap<PathBuf, State> {
+    let mut found = BTreeMap::new();
+    let mut open = vec![directory.to_owned()];
+    while let Some(directory) = open.pop() {
+        for entry in fs::read_dir(&directory).expect("a directory") {
+            let path = entry.expect("an entry").path();
+            let metadata = path.symlink_metadata().expect("metadata");
+            let bytes = if metadata.is_dir() {
+                open.push(path.clone());
+                Vec::new()
+            } else if let Ok(target) = fs::read_link(&path) {
+                target.into_os_string().into_encoded_bytes()
+            } else {
+                fs::read(&path).expect("a file")
+            };
+            // What is made and removed in a directory changes its times.
+            let modified =
+                if metadata.is_dir() { (0, 0) } else { (metadata.mtime(), metadata.mtime_nsec()) };
+            let (mode, inode) = (metadata.mode(), metadata.ino());
+            found.insert(path, State { bytes, mode, modified, inode });
+        }
+    }
+    found
+}
+
+/// The tool, in an environment that says nothing of NVSHMEM.
+pub(crate) fn tool(arguments: &[&str]) -> Command {
+    let mut command = Command::new(TOOL);
+    command.args(arguments);
+    for (name, _) in std::env::vars_os() {
+        let known = name.to_string_lossy();
+        let ours = ["NVSHMEM_", "FI_", "FAKE_CUDA_", "CUDA_", "LD_"];
+        if ours.iter().any(|prefix| known.starts_with(prefix)) {
+            command.env_remove(&name);
+        }
+    }
+    command.stdin(Stdio::null());
+    command
+}
+
+/// What a command has printed, when it ends well.
+pub(crate) fn good(command: &mut Command) -> Result<String, Failed> {
+    let output = command.output()?;
+    if !output.status.success() {
+        return Err(format!("{command:?}: {}\n{}", output.status, said(&output)).into());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// What a command has printed, when it ends with a status: a message and a hint, or what clap says.
+pub(crate) fn bad(command: &mut Command, status: i32) -> Result<String, Failed> {
+    let output = command.output()?;
+    let said = said(&output);
+    if output.status.code() != Some(status) {
+        return Err(format!("{command:?}: {} and not {status}\n{said}", output.status).into());
+    }
+    if !(said.contains("\nhint: ") || said.contains("--help")) {
+        return Err(format!("{command:?}: no hint in\n{said}").into());
+    }
+    Ok(said)
+}
+
+fn said(output: &Output) -> String {
+    let (out, err) = (&output.stdout, &output.stderr);
+    format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(err))
+}
+
+/// JSON that a command has printed.
+pub(crate) fn json(command: &mut Command) -> Result<Value, Failed> {
+    Ok(serde_json::from_str(&good(command)?)?)
+}
+
+/// That something holds, or what does not.
+pub(crate) fn expect(holds: bool, told: impl FnOnce() -> String) -> Result<(), Failed> {
+    if holds { Ok(()) } else { Err(told().into()) }
+}
+
+pub(crate) fn file_name(number: u32) -> String {
+    format!("nvshmem_transport_libfabric.so.{number}")
+}
+
+/// The plugin that was built with this program, as `make install` installs it. Made once.
+pub(crate) fn plugins() -> &'static Path {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let library = "libnvshmem_transport_libfabric.so";
+        let built = built::directory("plugin-for-the-tool", &[(library, library)]).join(library);
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tool-plugins");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/install.sh");
+        let output = Command::new(script).args([&built, &directory]).output().expect("install.sh");
+        assert!(output.status.success(), "{}", said(&output));
+        directory
+    })
+}
+
+/// An NVSHMEM made up in a directory.
+pub(crate) struct MadeUp {
+    pub(crate) prefix: PathBuf,
+    pub(crate) number: u32,
+}
+
+impl MadeUp {
+    /// One of a release, with headers and two transports, that looks beside itself first, as NVIDIA's packages do.
+    pub(crate) fn new(scratch: &Scratch, name: &str, release: &str, number: u32) -> Self {
+        let made = Self { prefix: scratch.at(name), number };
+        fs::create_dir_all(made.prefix.join("lib")).expect("directories");
+        let rpath = ["-Wl,-rpath,${ORIGIN}", "-Wl,--disable-new-dtags"];
+        made.host_library(release, &rpath);
+        compile(
+            &made.transport(),
+            &["-shared", "-fPIC", "-DTRANSPORT", &format!("-Wl,-soname,{}", file_name(number))],
+        );
+        scratch.write(&format!("{name}/lib/nvshmem_transport_ibrc.so.{number}"), "");
+        let part = |at: usize| release.split('.').nth(at).expect("three numbers");
+        scratch.write(
+            &format!("{name}/include/non_abi/nvshmem_version.h"),
+            &format!(
+                "#define NVSHMEM_VENDOR_MAJOR_VERSION {}\n#define NVSHMEM_VENDOR_MINOR_VERSION {}\n\
+                 #define NVSHMEM_VENDOR_PATCH_VERSION {}\n\
+                 #define NVSHMEM_TRANSPORT_PLUGIN_MAJOR_VERSION {number}\n",
+                part(0),
+                part(1),
+                part(2)
+            ),
+        );
+        made
+    }
+
+    /// Compiles the host library, linked in some way.
+    pub(crate) fn host_library(&self, release: &str, flags: &[&str]) {
+        let (release, number) =
+            (format!("-DRELEASE=\"{release}\""), format!("-DNUMBER=\"{}\"", self.number));
+        let mut all =
+            vec!["-shared", "-fPIC", "-Wl,-soname,libnvshmem_host.so.3", &release, &number];
+        all.extend(flags);
+        compile(&self.library(), &all);
+    }
+
+    pub(crate) fn library(&self) -> PathBuf {
+        self.prefix.join("lib/libnvshmem_host.so.3")
+    }
+
+    /// The file that it asks for, beside it.
+    pub(crate) fn transport(&self) -> PathBuf {
+        self.prefix.join("lib").join(file_name(self.number))
+    }
+
+    /// A program that is linked to it.
+    pub(crate) fn program(&self, path: &Path) {
+        let rpath = format!("-Wl,-rpath,{}", self.prefix.join("lib").display());
+        let library = self.library().display().to_string();
+        compile(path, &["-DPROGRAM", &rpath, &library]);
+    }
+}
+
+fn compile(output: &Path, flags: &[&str]) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/nvshmem.c");
+    let mut command = Command::new("cc");
+    command.arg("-o").arg(output).arg(source).args(flags).arg("-ldl");
+    let output = command.output().expect("cc runs");
+    assert!(output.status.success(), "{command:?}: {}", said(&output));
+}
+
+/// The NVSHMEM of a release that `scripts/nvshmem-wheels.sh` has fetched.
+pub(crate) fn wheel(release: &str) -> Need<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.deps/nvshmem").join(release);
+    match fs::canonicalize(path.join("lib/libnvshmem_host.so.3")) {
+        Ok(_) => Ok(path),
+        Err(_) => Err(format!(
+            "NVSHMEM {release} is not in .deps/nvshmem: scripts/nvshmem-wheels.sh fetches it"
+        )),
+    }
+}
+
+/// Copies the libraries and the header of a wheel.
+pub(crate) fn copy_of(wheel: &Path, scratch: &Scratch, number: u32) -> MadeUp {
+    let prefix = scratch.at("nvshmem");
+    for directory in ["lib", "include/non_abi"] {
+        fs::create_dir_all(prefix.join(directory)).expect("directories");
+    }
+    let header = "include/non_abi/nvshmem_version.h";
+    fs::copy(wheel.join(header), prefix.join(header)).expect("the header");
+    for entry in fs::read_dir(wheel.join("lib")).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().expect("a name").to_owned();
+        if name.to_string_lossy().contains(".so") {
+            fs::copy(&path, prefix.join("lib").join(name)).expect("a copy");
+        }
+    }
+    MadeUp { prefix, number }
+}
+
+/// A case that needs nothing that a machine may lack.
+pub(crate) fn trial(name: &str, run: fn() -> Result<(), Failed>) -> Trial {
+    Trial::test(name, run)
+}
+
+/// A case for each release whose package may have been fetched.
+pub(crate) fn of_wheels(name: &str, run: fn(&MadeUp) -> Result<(), Failed>) -> Vec<Trial> {
+    let wheels =
+        RELEASES.iter().filter(|(release, _)| ["3.4.5", "3.6.5", "3.8.0"].contains(release));
+    let trial = |(release, number): &(&str, u32)| {
+        let number = *number;
+        needs::trial(format!("{name}_{release}"), wheel(release), move |wheel| {
+            let scratch = Scratch::new();
+            run(&copy_of(&wheel, &scratch, number))
+        })
+    };
+    wheels.map(trial).collect()
+}

@@ -1,0 +1,210 @@
+//! `info`: every NVSHMEM by its release and the file that it asks for, and what is found where.
+
+use libtest_mimic::{Failed, Trial};
+use serde_json::{Value, json};
+
+use crate::bed::{
+    MadeUp, RELEASES, Scratch, bad, expect, file_name, good, json as json_of, of_wheels, plugins,
+    tool, trial,
+};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = of_wheels("info::wheel", wheel);
+    trials.extend([
+        trial("info::every_release_by_its_text_its_header_or_its_transports", every_release),
+        trial("info::what_does_not_fit_is_told", what_does_not_fit),
+        trial("info::where_nvshmem_is_looked_for", looked_for),
+        trial("info::the_linkers_rules", rules),
+        trial("info::settings_with_their_source", settings),
+        trial("info::gpus_of_the_driver", gpus),
+        trial("info::all_of_it_for_people", all),
+        trial("info::bad_input", bad_input),
+    ]);
+    trials
+}
+
+/// What `info` says of one NVSHMEM.
+fn of(made: &MadeUp) -> Result<Value, Failed> {
+    let path = made.prefix.display().to_string();
+    let info = json_of(&mut tool(&["info", "--json", "--only", "nvshmem", "--nvshmem", &path]))?;
+    Ok(info["nvshmem"][0].clone())
+}
+
+fn wheel(made: &MadeUp) -> Result<(), Failed> {
+    let found = of(made)?;
+    expect(found["number"] == made.number, || format!("number: {found}"))?;
+    expect(found["number_said_by"].as_array().is_some_and(|by| by.len() == 3), || {
+        format!("header, release and transports say so: {found}")
+    })?;
+    expect(found["rpath"] == "${ORIGIN}" && found["conflicts"] == json!([]), || {
+        format!("{found}")
+    })?;
+    let would = &found["would_load"];
+    expect(would["rule"] == "rpath" && would["ours"].is_null(), || format!("{found}"))?;
+    expect(would["path"] == made.transport().display().to_string(), || format!("{found}"))
+}
+
+fn every_release() -> Result<(), Failed> {
+    for (release, number) in RELEASES {
+        let scratch = Scratch::new();
+        let made = MadeUp::new(&scratch, "nvshmem", release, number);
+        let check = |what: &str, by: usize| {
+            let found = of(&made)?;
+            let right = found["release"] == release && found["number"] == number;
+            let said = found["number_said_by"].as_array().map_or(0, Vec::len);
+            expect(right && said == by, || format!("{release}, {what}: {found}"))
+        };
+        check("with all", 3)?;
+        std::fs::remove_file(made.prefix.join(format!("lib/nvshmem_transport_ibrc.so.{number}")))?;
+        check("without other transports", 2)?;
+        std::fs::remove_dir_all(made.prefix.join("include"))?;
+        check("without headers", 1)?;
+    }
+    Ok(())
+}
+
+fn what_does_not_fit() -> Result<(), Failed> {
+    let scratch = Scratch::new();
+    // Headers of another release than the library's are no word about it.
+    let made = MadeUp::new(&scratch, "mixed", "3.8.0", 7);
+    made.host_library("3.4.5", &[]);
+    let found = of(&made)?;
+    expect(found["release"] == "3.4.5" && found["number"] == 3, || format!("{found}"))?;
+    expect(found["conflicts"].as_array().is_some_and(|all| all.len() == 1), || format!("{found}"))?;
+    // A release that nobody knows has the number of its header, and is not served.
+    let newer = MadeUp::new(&scratch, "newer", "3.9.1", 8);
+    let found = of(&newer)?;
+    expect(found["release"] == "3.9.1" && found["number"] == 8, || format!("{found}"))?;
+    let path = newer.prefix.display().to_string();
+    let text = good(&mut tool(&["info", "--only", "nvshmem", "--nvshmem", &path]))?;
+    expect(text.contains("this version of the transport does not have"), || text.clone())
+}
+
+fn looked_for() -> Result<(), Failed> {
+    let scratch = Scratch::new();
+    let made = MadeUp::new(&scratch, "site/nvidia/nvshmem", "3.7.2", 6);
+    let site = scratch.at("site").display().to_string();
+    let python = scratch.script("bin/python3", &format!("echo {site}"));
+    let library = made.library().display().to_string();
+    let found_by = |command: &mut std::process::Command| -> Result<Vec<String>, Failed> {
+        let info = json_of(command)?;
+        let all = info["nvshmem"].as_array().cloned().unwrap_or_default();
+        let ours = all.into_iter().find(|found| found["library"] == library);
+        let by = ours.map(|found| found["found_by"].clone()).unwrap_or_default();
+        Ok(serde_json::from_value(by).unwrap_or_default())
+    };
+    let info = || {
+        let mut command = tool(&["info", "--json", "--only", "nvshmem"]);
+        command.env("PATH", "/usr/bin:/bin");
+        command
+    };
+    let prefix = &made.prefix;
+    let by = found_by(info().env("NVSHMEM_HOME", prefix))?;
+    expect(by == ["NVSHMEM_HOME"], || format!("{by:?}"))?;
+    let by = found_by(info().env("LD_LIBRARY_PATH", prefix.join("lib")))?;
+    expect(by == ["LD_LIBRARY_PATH"], || format!("{by:?}"))?;
+    let path = format!("{}:/usr/bin:/bin", scratch.at("bin").display());
+    let packages = format!("the packages of {}", python.display());
+    let by = found_by(info().env("PATH", &path))?;
+    expect(by == [packages.clone()], || format!("{by:?}"))?;
+    // Once, with all ways that lead to it.
+    let by = found_by(info().env("PATH", &path).env("NVSHMEM_HOME", prefix))?;
+    expect(by == [String::from("NVSHMEM_HOME"), packages], || format!("{by:?}"))
+}
+
+fn rules() -> Result<(), Failed> {
+    let scratch = Scratch::new();
+    let made = MadeUp::new(&scratch, "nvshmem", "3.6.5", 5);
+    let ours = plugins();
+    let path = made.prefix.display().to_string();
+    let would = |variables: &[(&str, &str)]| -> Result<(String, Value), Failed> {
+        let mut command = tool(&["info", "--json", "--only", "nvshmem", "--nvshmem", &path]);
+        command.envs(variables.iter().copied());
+        let would = json_of(&mut command)?["nvshmem"][0]["would_load"].clone();
+        Ok((would["rule"].as_str().unwrap_or("none").to_owned(), would["ours"].clone()))
+    };
+    let directory = ours.display().to_string();
+    let file = ours.join(file_name(5)).display().to_string();
+    let wrong = ours.join(file_name(7)).display().to_string();
+    let version = json!(env!("CARGO_PKG_VERSION"));
+    let is = |found: (String, Value), rule: &str, ours: &Value| {
+        expect(found == (rule.to_owned(), ours.clone()), || format!("{found:?}, and not {rule}"))
+    };
+    is(would(&[])?, "rpath", &Value::Null)?;
+    is(would(&[("LD_LIBRARY_PATH", &directory)])?, "rpath", &Value::Null)?;
+    is(would(&[("LD_PRELOAD", &wrong)])?, "rpath", &Value::Null)?;
+    is(would(&[("LD_PRELOAD", &format!("{wrong} {file}"))])?, "preloaded", &version)?;
+    // With RUNPATH, LD_LIBRARY_PATH comes first.
+    made.host_library("3.6.5", &["-Wl,-rpath,$ORIGIN", "-Wl,--enable-new-dtags"]);
+    is(would(&[])?, "runpath", &Value::Null)?;
+    is(would(&[("LD_LIBRARY_PATH", &directory)])?, "library_path", &version)?;
+    made.host_library("3.6.5", &[]);
+    is(would(&[("LD_LIBRARY_PATH", &directory)])?, "library_path", &version)
+}
+
+fn settings() -> Result<(), Failed> {
+    let mut command = tool(&["info", "--json", "--only", "settings"]);
+    command.env("NVSHMEM_LIBFABRIC_PROVIDER", "TCP").env("NVSHMEM_LIBFABRIC_COLOUR", "red");
+    let info = json_of(&mut command)?;
+    let row = |name: &str| {
+        let rows = info["settings"].as_array().cloned().unwrap_or_default();
+        rows.into_iter().find(|row| row["name"] == name).unwrap_or_default()
+    };
+    let provider = json!({
+        "name": "NVSHMEM_LIBFABRIC_PROVIDER", "value": "tcp", "default": "auto", "source": "environment",
+    });
+    expect(row("NVSHMEM_LIBFABRIC_PROVIDER") == provider, || format!("{info:#}"))?;
+    expect(row("NVSHMEM_LIBFABRIC_DEVICES")["source"] == "default", || format!("{info:#}"))?;
+    let complaint = info["complaints"][0].as_str().unwrap_or_default();
+    expect(complaint.contains("NVSHMEM_LIBFABRIC_COLOUR"), || format!("{info:#}"))?;
+    // What is refused is told, and is no reason to say nothing else.
+    let info = json_of(
+        tool(&["info", "--json", "--only", "settings"]).env("NVSHMEM_LIBFABRIC_YIELD", "sometimes"),
+    )?;
+    let complaint = info["complaints"][0].as_str().unwrap_or_default();
+    expect(complaint.contains("NVSHMEM_LIBFABRIC_YIELD"), || format!("{info:#}"))?;
+    expect(info["settings"][0]["source"] == "refused", || format!("{info:#}"))
+}
+
+fn gpus() -> Result<(), Failed> {
+    let driver = test_support::built::fake_cuda_dir();
+    let info = json_of(tool(&["info", "--json", "--only", "gpus"]).env("LD_LIBRARY_PATH", driver))?;
+    let devices = info["gpus"]["devices"].as_array().cloned().unwrap_or_default();
+    expect(!devices.is_empty() && devices[0]["pci"].is_string(), || format!("{:#}", info["gpus"]))
+}
+
+fn all() -> Result<(), Failed> {
+    let text = good(&mut tool(&["info"]))?;
+    for head in ["nvshmem-libfabric ", "\nNVSHMEM", "\nlibfabric", "\nGPUs: ", "\nSettings"] {
+        expect(text.contains(head), || format!("{head:?} is not in\n{text}"))?;
+    }
+    // One that cannot be used is told, and the rest as well.
+    let text = good(tool(&["info"]).env("NVSHMEM_LIBFABRIC_LIBRARY", "/nonexistent"))?;
+    let told = text.contains("libfabric: none that can be used") && text.contains("GPUs: ");
+    expect(told, || text.clone())
+}
+
+fn bad_input() -> Result<(), Failed> {
+    let scratch = Scratch::new();
+    let text = scratch.write("libnvshmem_host.so.3", "no library").display().to_string();
+    let other = std::path::Path::new(crate::bed::TOOL).display().to_string();
+    let missing = scratch.at("missing").display().to_string();
+    let empty = scratch.0.join("empty");
+    std::fs::create_dir(&empty)?;
+    let empty = empty.display().to_string();
+    for (path, says) in [
+        (&text, "is no NVSHMEM"),
+        (&other, "its name inside is"),
+        (&missing, "No such file"),
+        (&empty, "has no libnvshmem_host.so*"),
+    ] {
+        let said = bad(&mut tool(&["info", "--nvshmem", path]), 2)?;
+        expect(said.contains(says), || format!("{path}: {said}"))?;
+    }
+    let said = bad(&mut tool(&["info", "--plugin-dir", &empty]), 2)?;
+    expect(said.contains("has no plugin file"), || said.clone())?;
+    bad(&mut tool(&["info", "--colour"]), 2)?;
+    bad(&mut tool(&["info", "--only", "colours"]), 2)?;
+    bad(&mut tool(&["tell"]), 2)?;
+    Ok(())
+}

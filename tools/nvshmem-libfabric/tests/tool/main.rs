@@ -1,0 +1,18 @@
+//! The tool itself, run as its users run it, on NVSHMEMs in scratch places.
+
+mod bed;
+mod info;
+mod install;
+mod run;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+
+fn main() -> ExitCode {
+    let mut trials: Vec<Trial> = Vec::new();
+    trials.extend(info::trials());
+    trials.extend(install::trials());
+    trials.extend(run::trials());
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}

@@ -1,0 +1,244 @@
+//! `run`: the right file in front of NVSHMEM's own, in any command line; and the program is itself.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use libtest_mimic::{Failed, Trial};
+
+use crate::bed::{
+    MadeUp, RELEASES, Scratch, bad, expect, file_name, good, of_wheels, plugins, tool, tree, trial,
+};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = of_wheels("run::wheel", wheel);
+    trials.extend([
+        trial("run::our_file_is_loaded_for_every_release", every_release),
+        trial("run::lines_of_launchers", launchers),
+        trial("run::lines_of_python", python),
+        trial("run::a_dry_run_is_a_script_that_does_it", dry_run),
+        trial("run::the_environment_of_the_user_stays", environment),
+        trial("run::status_and_signals_are_the_programs", status),
+        trial("run::bad_input", bad_input),
+    ]);
+    trials
+}
+
+/// `run` of a command line.
+fn run(options: &[&str], line: &[&str]) -> Command {
+    let mut command = tool(&["run", "--plugin-dir"]);
+    command.arg(plugins()).args(options).arg("--").args(line);
+    command
+}
+
+fn ours(number: u32) -> String {
+    format!("loaded {}\n", plugins().join(file_name(number)).display())
+}
+
+/// NVIDIA's library cannot be run here without a GPU; which file it would be given can be told.
+fn wheel(made: &MadeUp) -> Result<(), Failed> {
+    let path = made.prefix.display().to_string();
+    let said = good(&mut run(&["--nvshmem", &path, "--dry-run"], &["true"]))?;
+    let preload = format!("export LD_PRELOAD={}", plugins().join(file_name(made.number)).display());
+    expect(said.contains(&preload), || said.clone())
+}
+
+fn every_release() -> Result<(), Failed> {
+    for (release, number) in RELEASES {
+        let scratch = Scratch::new();
+        let made = MadeUp::new(&scratch, "nvshmem", release, number);
+        let path = scratch.at("program");
+        made.program(&path);
+        let program = path.display().to_string();
+        // By itself it loads what is beside NVSHMEM, whatever LD_LIBRARY_PATH says.
+        let alone = good(Command::new(&path).env("LD_LIBRARY_PATH", plugins()))?;
+        let its = format!("loaded {}\n", made.transport().display());
+        expect(alone.starts_with(&its), || format!("{release}: {alone}"))?;
+        let said = good(&mut run(&[], &[&program]))?;
+        expect(said.starts_with(&ours(number)), || format!("{release}: {said}"))?;
+        expect(said.contains("transport libfabric, queues 32, loading EAGER"), || said.clone())?;
+        let said = good(&mut run(&["--any-nvshmem"], &[&program]))?;
+        expect(said.starts_with(&ours(number)), || format!("{release}, any: {said}"))?;
+    }
+    Ok(())
+}
+
+/// Launchers start the program as their own options say, and hand the environment on.
+fn launchers() -> Result<(), Failed> {
+    let scratch = Scratch::new();
+    let made = MadeUp::new(&scratch, "nvshmem", "3.6.5", 5);
+    let path = scratch.at("program");
+    made.program(&path);
+    let program = path.display().to_string();
+    let mut found = std::env::join_paths([&scratch.at("bin")])?;
+    found.push(":/usr/bin:/bin");
+    for (launcher, skips, line) in [
+        ("mpirun", 4, vec!["mpirun", "-n", "2", "-H", "a,b", &program, "3"]),
+        ("srun", 2, vec!["srun", "--mpi=pmix", "-N2", &program, "3"]),
+        ("wrapper", 1, vec!["wrapper", "mpirun", "-n", "2", "-H", "a,b", &program, "3"]),
+    ] {
+        scratch.script(&format!("bin/{launcher}"), &format!("shift {skips}; exec \"$@\""));
+        if launcher == "wrapper" {
+            scratch.script("bin/wrapper", "exec \"$@\"");
+        }
+        let output = run(&[], &line).env("PATH", &found).output()?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        expect(said.starts_with(&ours(5)), || format!("{line:?}: {output:?}"))?;
+        expect(output.status.code() == Some(3), || format!("{line:?}: {}", output.status))?;
+    }
+    // Behind a launcher, in front of the program, it is as good.
+    let line = ["-c", "exec \"$@\"", "sh", crate::bed::TOOL, "run", "--plugin-dir"];
+    let mut command = Command::new("/bin/sh");
+    command.args(line).arg(plugins()).args(["--", &program]).env("PATH", &found);
+    let said = good(&mut command)?;
+    expect(said.starts_with(&ours(5)), || said.clone())
+}
+
+fn python() -> Result<(), Failed> {
+    let scratch = Scratch::new();
+    let made = MadeUp::new(&scratch, "site/nvidia/nvshmem", "3.4.5", 3);
+    let other = MadeUp::new(&scratch, "other", "3.8.0", 7);
+    let path = scratch.at("program");
+    made.program(&path);
+    // A Python that says where its packages are, and runs what is behind the script.
+    let site = scratch.at("site").display().to_string();
+    let program = path.display().to_string();
+    let python = format!("[ \"$1\" = -c ] && echo {site} && exit\nexec {program}");
+    scratch.script("bin/python3", &python);
+    scratch.script("bin/python3.12", &python);
+    scratch.write("train.py", "");
+    let train = scratch.at("train.py").display().to_string();
+    let interpreter = scratch.at("bin/python3.12").display().to_string();
+    let torchrun = scratch.write("bin/torchrun", &format!("#!{interpreter}\n"));
+    let by_env = scratch.write("bin/accelerate", "#!/usr/bin/env python3\n");
+    for script in [&torchrun, &by_env] {
+        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(script, executable)?;
+    }
+    scratch.script("bin/srun", "shift; exec \"$@\"");
+    let mut found = std::env::join_paths([&scratch.at("bin")])?;
+    found.push(":/usr/bin:/bin");
+    for line in [
+        vec!["python3", &train],
+        vec![&interpreter, "-u", &train],
+        vec!["torchrun", "--nproc-per-node", "2", &train],
+        vec!["accelerate", "launch", &train],
+        vec!["srun", "-n2", "python3", &train],
+        vec!["env", "A=b", "torchrun", &train],
+    ] {
+        let mut command = run(&[], &line);
+        // The packages of its Python come before what the machine has.
+        command.env("PATH", &found).env("NVSHMEM_HOME", &other.prefix);
+        let said = good(&mut command)?;
+        expect(said.starts_with(&ours(3)), || format!("{line:?}: {said}"))?;
+    }
+    // Where the line shows nothing, it is the first of the machine, and that is told.
+    let mut command = run(&["--dry-run"], &["sh", "job.sh"]);
+    let said = good(command.env("PATH", &found).env("NVSHMEM_HOME", &other.prefix))?;
+    expect(said.contains("does not show which") && said.contains(&file_name(7)), || said.clone())
+}
+
+fn dry_run() -> Result<(), Failed> {
+    let scratch = Scratch::new();
+    let made = MadeUp::new(&scratch, "nvshmem", "3.7.2", 6);
+    let path = scratch.at("a program");
+    made.program(&path);
+    let program = path.display().to_string();
+    let before = tree(&scratch.0);
+    let line = [program.as_str(), "0", "it's"];
+    let options = ["--dry-run", "--provider", "tcp;ofi_rxm"];
+    let script = good(&mut run(&options, &line))?;
+    for part in [
+        "# NVSHMEM 3.7.2 (",
+        "is linked to it, by DT_R",
+        "NVSHMEM_LIBFABRIC_PROVIDER='tcp;ofi_rxm'",
+        "exec '",
+    ] {
+        expect(script.contains(part), || format!("{part} is not in\n{script}"))?;
+    }
+    let said = good(Command::new("/bin/sh").args(["-c", &script]))?;
+    expect(said.starts_with(&ours(6)), || said.clone())?;
+    expect(tree(&scratch.0) == before, || String::from("nothing is changed"))
+}
+
+fn environment() -> Result<(), Failed> {
+    let scratch = Scratch::new();
+    let made = MadeUp::new(&scratch, "nvshmem", "3.8.0", 7);
+    let path = made.prefix.display().to_string();
+    let theirs = scratch.at("libtheirs.so").display().to_string();
+    let mut command = run(&["--dry-run", "--nvshmem", &path], &["true"]);
+    command.env("LD_PRELOAD", &theirs).env("NVSHMEM_REMOTE_TRANSPORT", "ibrc");
+    command.env("CUDA_DEVICE_MAX_CONNECTIONS", "8");
+    let said = good(&mut command)?;
+    let preload = plugins().join(file_name(7)).display().to_string();
+    expect(said.contains(&format!("LD_PRELOAD={preload}:{theirs}\n")), || said.clone())?;
+    expect(said.contains("export NVSHMEM_REMOTE_TRANSPORT=libfabric"), || said.clone())?;
+    expect(said.contains("NVSHMEM would use `ibrc`"), || said.clone())?;
+    expect(said.contains("CUDA_DEVICE_MAX_CONNECTIONS=8 stays"), || said.clone())?;
+    expect(!said.contains("export CUDA_DEVICE_MAX_CONNECTIONS"), || said.clone())?;
+    let open_mpi = good(&mut run(&["--dry-run", "--nvshmem", &path], &["/bin/true"]))?;
+    expect(!open_mpi.contains("Open MPI"), || open_mpi.clone())
+}
+
+fn status() -> Result<(), Failed> {
+    let any = |line: &[&str]| run(&["--any-nvshmem"], line);
+    for status in [0, 1, 42, 125] {
+        let ended = any(&["sh", "-c", &format!("exit {status}")]).status()?;
+        expect(ended.code() == Some(status), || format!("{status}: {ended}"))?;
+    }
+    // It becomes the program, so that who sends it signals reaches that.
+    let mut child = any(&["sh", "-c", "echo $$; exec cat"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut line = String::new();
+    let out = child.stdout.take().ok_or("a pipe")?;
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line)?;
+    expect(line.trim() == child.id().to_string(), || format!("{line} is not {}", child.id()))?;
+    let sent = Command::new("kill").args(["-TERM", line.trim()]).status()?;
+    let ended = child.wait()?;
+    let signal = std::os::unix::process::ExitStatusExt::signal(&ended);
+    expect(sent.success() && signal == Some(15), || format!("{ended}"))
+}
+
+fn bad_input() -> Result<(), Failed> {
+    let scratch = Scratch::new();
+    let text = scratch.write("text", "").display().to_string();
+    let spaced = scratch.at("with space");
+    std::fs::create_dir(&spaced)?;
+    std::fs::copy(plugins().join(file_name(7)), spaced.join(file_name(7)))?;
+    let garbage = scratch.write("garbage", "#!/nonexistent/interpreter\n");
+    std::fs::set_permissions(&garbage, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    let garbage = garbage.display().to_string();
+    let before = tree(&scratch.0);
+    let any = ["--any-nvshmem"];
+    for (options, line, status, says) in [
+        (&any[..], vec!["no-such-program"], 127, "there is no program"),
+        (&any[..], vec![text.as_str()], 127, "there is no program"),
+        (&any[..], vec![garbage.as_str()], 126, "cannot be started"),
+        (&["--nvshmem", &text][..], vec!["true"], 125, "is no NVSHMEM"),
+        (
+            &["--any-nvshmem", "--libfabric", "/nonexistent"][..],
+            vec!["true"],
+            125,
+            "is no libfabric",
+        ),
+        (&["--any-nvshmem", "--provider", "ucx"][..], vec!["true"], 2, "known are auto, efa"),
+        (&["--any-nvshmem", "--nvshmem", &text][..], vec!["true"], 2, "cannot be used with"),
+    ] {
+        let said = bad(&mut run(options, &line), status)?;
+        expect(said.contains(says), || format!("{options:?} {line:?}: {said}"))?;
+    }
+    let mut command = tool(&["run", "--any-nvshmem", "--plugin-dir"]);
+    let said = bad(command.arg(&spaced).args(["--", "true"]), 125)?;
+    expect(said.contains("has a space or a colon"), || said.clone())?;
+    bad(&mut tool(&["run"]), 2)?;
+    // Nothing at all is found only on a machine without any.
+    let mut command = run(&[], &["/bin/true"]);
+    command.env("PATH", scratch.at("nowhere"));
+    let output = command.output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let none = output.status.code() == Some(125) && said.contains("hint: name it with --nvshmem");
+    expect(none || output.status.success(), || said.clone())?;
+    expect(tree(&scratch.0) == before, || String::from("nothing is changed"))?;
+    expect(Path::new(&text).exists(), || String::from("nothing is removed"))
+}
