@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod child;
+mod doctor;
 mod elf;
 mod error;
 mod find;
@@ -33,6 +34,7 @@ const NOT_DONE: u8 = 2;
 fn main() -> ExitCode {
     let done: Result<bool, ToolError> = match Options::parse().command {
         Command::Info(options) => info::show(&options).map(|()| true),
+        Command::Doctor(options) => doctor::run(&options),
         Command::Install(options) => install::install(&options).map(|()| true),
         Command::Uninstall(options) => install::uninstall(&options).map(|()| true),
         Command::Run(options) => match run::run(&options) {

@@ -22,6 +22,8 @@ pub(crate) struct Options {
 pub(crate) enum Command {
     /// Say what is there: NVSHMEM and the plugin file it would load, libfabric, GPUs, settings
     Info(InfoOptions),
+    /// Check this machine, changing nothing: what is well, what is not and what helps
+    Doctor(DoctorOptions),
     /// Put the plugin files into a prefix, or the right one beside an NVSHMEM
     Install(InstallOptions),
     /// Undo what `install` has done
@@ -66,6 +68,18 @@ pub(crate) enum Part {
     Fabric,
     Gpus,
     Settings,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DoctorOptions {
+    #[command(flatten)]
+    pub(crate) r#where: Where,
+    /// Warnings count as errors do
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Where to install.

@@ -1,6 +1,7 @@
 //! The tool itself, run as its users run it, on NVSHMEMs in scratch places.
 
 mod bed;
+mod doctor;
 mod info;
 mod install;
 mod run;
@@ -14,5 +15,6 @@ fn main() -> ExitCode {
     trials.extend(info::trials());
     trials.extend(install::trials());
     trials.extend(run::trials());
+    trials.extend(doctor::trials());
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }

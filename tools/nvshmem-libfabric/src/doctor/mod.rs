@@ -1,0 +1,173 @@
+//! `doctor`: checks of this machine that change nothing, each with a verdict, the reason, and what helps.
+
+mod fabric;
+mod gpus;
+mod host;
+mod versions;
+
+use serde::Serialize;
+
+use crate::error::ToolError;
+use crate::info::{Info, VERSION, json};
+use crate::options::DoctorOptions;
+
+/// How a check has ended.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Verdict {
+    Ok,
+    /// Nothing is wrong, and there is something to know.
+    Note,
+    /// It works, but slower, or not in every case.
+    Warning,
+    /// The transport does not work like this.
+    Error,
+}
+
+impl Verdict {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Note => "note",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// One check.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(crate) struct Check {
+    /// For programs; it stays the same between versions.
+    pub(crate) id: &'static str,
+    pub(crate) verdict: Verdict,
+    /// What was found, and why that is well or not.
+    pub(crate) reason: String,
+    /// What helps; none where nothing is to be done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) remedy: Option<String>,
+    /// More of it, one thing a line.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) details: Vec<String>,
+}
+
+impl Check {
+    fn new(id: &'static str, verdict: Verdict, reason: impl Into<String>) -> Self {
+        Self { id, verdict, reason: reason.into(), remedy: None, details: Vec::new() }
+    }
+
+    fn ok(id: &'static str, reason: impl Into<String>) -> Self {
+        Self::new(id, Verdict::Ok, reason)
+    }
+
+    fn note(id: &'static str, reason: impl Into<String>) -> Self {
+        Self::new(id, Verdict::Note, reason)
+    }
+
+    fn warning(id: &'static str, reason: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::new(id, Verdict::Warning, reason).remedy(remedy)
+    }
+
+    fn error(id: &'static str, reason: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::new(id, Verdict::Error, reason).remedy(remedy)
+    }
+
+    fn remedy(self, remedy: impl Into<String>) -> Self {
+        Self { remedy: Some(remedy.into()), ..self }
+    }
+
+    fn details(self, details: Vec<String>) -> Self {
+        Self { details, ..self }
+    }
+}
+
+/// All checks.
+#[derive(Debug, Serialize)]
+pub(crate) struct Diagnosis {
+    pub(crate) version: &'static str,
+    /// Whether the transport works on this machine.
+    pub(crate) usable: bool,
+    /// In one line.
+    pub(crate) summary: String,
+    pub(crate) checks: Vec<Check>,
+}
+
+impl Diagnosis {
+    /// Judges what there is.
+    pub(crate) fn of(info: &Info) -> Self {
+        let mut checks = versions::checks(info);
+        checks.extend(fabric::checks(info));
+        checks.extend(gpus::checks(info));
+        checks.extend(host::checks(info));
+        let usable = checks.iter().all(|check| check.verdict < Verdict::Error);
+        let count = |verdict| checks.iter().filter(|check| check.verdict == verdict).count();
+        let (errors, warnings) = (count(Verdict::Error), count(Verdict::Warning));
+        let provider = info.fabric.as_ref().and_then(|fabric| {
+            let across = fabric.across_hosts.provider.as_deref();
+            across.map(|name| (name, "")).or_else(|| {
+                fabric.one_host.provider.as_deref().map(|name| (name, " on this host alone"))
+            })
+        });
+        let plural = |count: usize, what: &str| match count {
+            1 => format!("1 {what}"),
+            _ => format!("{count} {what}s"),
+        };
+        let summary = match (usable, provider) {
+            (true, Some((provider, extent))) => {
+                format!("usable with {provider}{extent}; {}", plural(warnings, "warning"))
+            }
+            _ => {
+                format!("not usable; {}, {}", plural(errors, "error"), plural(warnings, "warning"))
+            }
+        };
+        Self { version: VERSION, usable, summary, checks }
+    }
+
+    /// As lines for people.
+    pub(crate) fn text(&self) -> String {
+        let mut text = format!("nvshmem-libfabric {}\n", self.version);
+        for check in &self.checks {
+            let (verdict, id) = (check.verdict.name(), check.id);
+            text.push_str(&format!("\n{verdict:<8} {id}\n         {}\n", check.reason));
+            for detail in &check.details {
+                text.push_str(&format!("           {detail}\n"));
+            }
+            if let Some(remedy) = &check.remedy {
+                text.push_str(&format!("         -> {remedy}\n"));
+            }
+        }
+        text.push_str(&format!("\n{}\n", self.summary));
+        text
+    }
+}
+
+/// Checks, and prints. Whether the transport works here; and with `--strict`, whether nothing is in its way.
+///
+/// # Errors
+/// What was named is not there.
+pub(crate) fn run(options: &DoctorOptions) -> Result<bool, ToolError> {
+    let diagnosis = Diagnosis::of(&Info::gather(&options.r#where, &[])?);
+    if options.json {
+        println!("{}", json(&diagnosis)?);
+    } else {
+        print!("{}", diagnosis.text());
+    }
+    let most = if options.strict { Verdict::Note } else { Verdict::Warning };
+    Ok(diagnosis.checks.iter().all(|check| check.verdict <= most))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_is_usable_unless_there_is_an_error() {
+        let nothing = Diagnosis::of(&Info::default());
+        assert!(!nothing.usable, "nothing was found out: {}", nothing.text());
+        let text = nothing.text();
+        for check in &nothing.checks {
+            assert!(check.verdict < Verdict::Warning || check.remedy.is_some(), "{check:?}");
+            assert!(text.contains(check.id) && text.contains(&check.reason), "{check:?}");
+        }
+    }
+}

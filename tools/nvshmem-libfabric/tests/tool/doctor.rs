@@ -1,0 +1,174 @@
+//! `doctor`: calm where nothing is, exact where something is wrong, and it changes nothing.
+
+use std::process::Command;
+
+use libtest_mimic::{Failed, Trial};
+use serde_json::Value;
+use test_support::built;
+
+use crate::bed::{MadeUp, Scratch, bad, expect, good, json, plugins, tool, tree, trial};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("doctor::a_machine_with_nothing_is_usable_with_tcp", calm),
+        trial("doctor::what_is_wrong_is_an_error_with_its_remedy", wrong),
+        trial("doctor::a_library_that_crashes_is_told", crash),
+        trial("doctor::gpus", gpus),
+        trial("doctor::nvshmem", nvshmem),
+        trial("doctor::bad_input", bad_input),
+    ]
+}
+
+fn doctor(options: &[&str]) -> Command {
+    let mut command = tool(&["doctor"]);
+    command.args(options).arg("--plugin-dir").arg(plugins());
+    // Whatever NICs this machine has.
+    command.env("NVSHMEM_LIBFABRIC_PROVIDER", "tcp");
+    command
+}
+
+/// The check of a name.
+fn check(diagnosis: &Value, id: &str) -> Value {
+    let checks = diagnosis["checks"].as_array().cloned().unwrap_or_default();
+    checks.into_iter().find(|check| check["id"] == id).unwrap_or_default()
+}
+
+/// A diagnosis that ends with a status.
+fn diagnosed(command: &mut Command, status: i32) -> Result<Value, Failed> {
+    let output = command.output()?;
+    if output.status.code() != Some(status) {
+        return Err(format!("{command:?}: {output:?}").into());
+    }
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+fn calm() -> Result<(), Failed> {
+    let scratch = Scratch::new();
+    scratch.write("file", "");
+    let before = tree(&scratch.0);
+    let mut command = doctor(&["--json"]);
+    let diagnosis = json(command.current_dir(&scratch.0).env("HOME", &scratch.0))?;
+    expect(tree(&scratch.0) == before, || String::from("nothing is changed"))?;
+    let summary = diagnosis["summary"].as_str().unwrap_or_default();
+    let usable = diagnosis["usable"] == true && summary.starts_with("usable with tcp");
+    expect(usable, || format!("{diagnosis:#}"))?;
+    for id in [
+        "plugin-files",
+        "nvshmem",
+        "settings",
+        "libfabric",
+        "provider",
+        "other-providers",
+        "provider-environment",
+        "gpu",
+        "memlock",
+        "descriptors",
+        "cores",
+        "bootstrap-interface",
+        "shared-memory",
+        "left-behind",
+    ] {
+        let check = check(&diagnosis, id);
+        expect(check["reason"].is_string(), || format!("no {id} in {diagnosis:#}"))?;
+        let warned = check["verdict"] == "warning";
+        expect(!warned || check["remedy"].is_string(), || format!("{check:#}"))?;
+    }
+    expect(check(&diagnosis, "plugin-files")["verdict"] == "ok", || format!("{diagnosis:#}"))?;
+    // Every provider that is not taken has its reason.
+    let others = check(&diagnosis, "other-providers")["details"].to_string();
+    for provider in ["efa: ", "cxi: ", "verbs: ", "shm: "] {
+        expect(others.contains(provider), || format!("no {provider} in {others}"))?;
+    }
+    // The same for people.
+    let text = good(&mut doctor(&[]))?;
+    let last = text.lines().last().unwrap_or_default();
+    expect(last.starts_with("usable with tcp"), || text.clone())
+}
+
+fn wrong() -> Result<(), Failed> {
+    let wrong = |name: &str, value: &str, id: &str, says: &str| {
+        let diagnosis = diagnosed(doctor(&["--json"]).env(name, value), 1)?;
+        let check = check(&diagnosis, id);
+        let error = check["verdict"] == "error" && check["remedy"].is_string();
+        expect(error && diagnosis["usable"] == false, || format!("{diagnosis:#}"))?;
+        expect(check.to_string().contains(says), || format!("{says} is not in {check:#}"))
+    };
+    wrong("NVSHMEM_LIBFABRIC_LIBRARY", "/nonexistent.so", "libfabric", "cannot load libfabric")?;
+    wrong("NVSHMEM_LIBFABRIC_YIELD", "sometimes", "settings", "NVSHMEM_LIBFABRIC_YIELD")?;
+    wrong("NVSHMEM_LIBFABRIC_DEVICES", "mlx5_77", "provider", "nothing there has this name")?;
+    // What is no obstacle is one for who asks for that.
+    let odd = |options: &[&str], status| {
+        diagnosed(doctor(options).env("NVSHMEM_LIBFABRIC_COLOUR", "red"), status)
+    };
+    let diagnosis = odd(&["--json"], 0)?;
+    expect(check(&diagnosis, "settings")["verdict"] == "warning", || format!("{diagnosis:#}"))?;
+    odd(&["--json", "--strict"], 1)?;
+    Ok(())
+}
+
+fn crash() -> Result<(), Failed> {
+    let scratch = Scratch::new();
+    let source = scratch.write(
+        "crash.c",
+        "#include <stdlib.h>\n__attribute__((constructor)) static void start(void) { abort(); }\n",
+    );
+    let library = scratch.at("libcrash.so");
+    good(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source))?;
+    let diagnosis = diagnosed(doctor(&["--json"]).env("NVSHMEM_LIBFABRIC_LIBRARY", &library), 1)?;
+    let reason = check(&diagnosis, "libfabric")["reason"].to_string();
+    expect(reason.contains("signal: 6"), || reason.clone())
+}
+
+fn gpus() -> Result<(), Failed> {
+    let with = |variables: &[(&str, &str)]| {
+        let mut command = doctor(&["--json"]);
+        command.env("LD_LIBRARY_PATH", built::fake_cuda_dir()).envs(variables.iter().copied());
+        json(&mut command)
+    };
+    let diagnosis = with(&[])?;
+    expect(check(&diagnosis, "gpu")["verdict"] == "ok", || format!("{diagnosis:#}"))?;
+    for id in ["gpu-memory", "peer-memory", "gdrcopy", "module-loading", "gpu-queues"] {
+        expect(check(&diagnosis, id)["reason"].is_string(), || format!("no {id}: {diagnosis:#}"))?;
+    }
+    let staged = check(&diagnosis, "gpu-memory")["reason"].to_string();
+    expect(staged.contains("staged through host memory"), || staged.clone())?;
+    let few = with(&[("CUDA_DEVICE_MAX_CONNECTIONS", "1")])?;
+    expect(check(&few, "gpu-queues")["verdict"] == "warning", || format!("{few:#}"))?;
+    let off = with(&[("NVSHMEM_DISABLE_GDRCOPY", "1")])?;
+    let off = check(&off, "gdrcopy");
+    expect(off["verdict"] == "note", || format!("{off:#}"))
+}
+
+fn nvshmem() -> Result<(), Failed> {
+    let scratch = Scratch::new();
+    let made = MadeUp::new(&scratch, "nvshmem", "3.8.0", 7);
+    let path = made.prefix.display().to_string();
+    let verdict = |variables: &[(&str, &str)], id: &str| {
+        let mut command = doctor(&["--json", "--nvshmem", &path]);
+        let diagnosis = json(command.envs(variables.iter().copied()))?;
+        let check = check(&diagnosis, id);
+        Ok::<_, Failed>((
+            check["verdict"].as_str().unwrap_or_default().to_owned(),
+            check.to_string(),
+        ))
+    };
+    let (found, said) = verdict(&[], "nvshmem")?;
+    expect(found == "note" && said.contains("nvshmem-libfabric run"), || said)?;
+    let (found, said) = verdict(&[("NVSHMEM_REMOTE_TRANSPORT", "ibrc")], "remote-transport")?;
+    expect(found == "warning" && said.contains("ibrc"), || said)?;
+    let ours = plugins().join("nvshmem_transport_libfabric.so.7").display().to_string();
+    let (found, said) = verdict(&[("LD_PRELOAD", &ours)], "nvshmem")?;
+    expect(found == "ok" && said.contains("would load ours"), || said)?;
+    made.host_library("3.4.5", &[]);
+    let (found, said) = verdict(&[], "nvshmem")?;
+    expect(found == "warning" && said.contains("is not certain"), || said)
+}
+
+fn bad_input() -> Result<(), Failed> {
+    bad(&mut tool(&["doctor", "--colour"]), 2)?;
+    let said = bad(&mut tool(&["doctor", "--nvshmem", "/nonexistent"]), 2)?;
+    expect(said.contains("is no NVSHMEM"), || said.clone())?;
+    let scratch = Scratch::new();
+    bad(tool(&["doctor", "--plugin-dir"]).arg(&scratch.0), 2)?;
+    Ok(())
+}
