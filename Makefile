@@ -141,7 +141,8 @@ channel-check: deps cuda-compiler ## Build target/release/nvshmem-channel-check:
 
 .PHONY: demo
 demo: build-deps plugins ## Two PEs, two rails on loopback TCP: bandwidth, latency, message rate
-	$(CARGO) run --locked --release -p nvshmem-sim --bin nvshmem-sim -- demo --plugin-dir $(PLUGINS)
+	$(CARGO) run --locked --release -p nvshmem-libfabric -- perf --plugin-dir $(PLUGINS) \
+		--provider tcp --devices 127.0.0.1,127.0.0.2
 
 BENCH := $(CARGO) run --locked --release -p nvshmem-bench --
 

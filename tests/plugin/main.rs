@@ -10,6 +10,7 @@ mod bursts;
 mod consistency;
 mod counters;
 mod cxi;
+mod cycles;
 mod efa;
 mod entry;
 mod fabric;
@@ -21,25 +22,16 @@ mod peers;
 mod rdma;
 mod smoke;
 mod staged;
-mod traffic;
 
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
-use nvshmem_sim::{Scenario, pe_entry};
-
-use traffic::{atomics, operations, order, signals, storm};
+use nvshmem_sim::{Scenario, pe_entry, traffic};
 
 fn main() -> ExitCode {
     let mut scenarios: Vec<(&str, Scenario)> = vec![
-        ("operations", operations::scenario),
-        ("largest", operations::largest),
-        ("cycles", operations::cycles),
-        ("order", order::scenario),
-        ("storm", storm::scenario),
-        ("signals", signals::scenario),
+        ("cycles", cycles::scenario),
         ("bursts", bursts::scenario),
-        ("atomics", atomics::scenario),
         ("entry", entry::scenario),
         ("bad_requests", bad_input::requests),
         ("leave", counters::leave),
@@ -47,6 +39,7 @@ fn main() -> ExitCode {
         ("wait_for_ever", peers::wait_for_the_dead),
         ("faults", faults::scenario),
     ];
+    scenarios.extend(traffic::SCENARIOS);
     scenarios.extend(staged::SCENARIOS);
     // A process that the launcher started as a PE ends in here.
     pe_entry(&scenarios);

@@ -7,7 +7,7 @@ use test_support::pairwise::rows;
 use super::device::{Needs, job, staged};
 use crate::fabric::Fabric;
 use crate::matrix::{Setting, place, run, signal_engine, with, words};
-use crate::traffic::resident::RESIDENT;
+use nvshmem_sim::traffic::resident::RESIDENT;
 
 const FABRICS: [Fabric; 3] = [Fabric::Shm, Fabric::Tcp2, Fabric::Rxm];
 

@@ -7,7 +7,7 @@ use nvshmem_sim::{BoxError, BufferId, Host, Job, Layout, MemoryKind, Pattern, Sy
 use super::device::{Needs, job, staged};
 use super::matrix::done;
 use crate::fabric::Fabric;
-use crate::traffic::resident::Resident;
+use nvshmem_sim::traffic::resident::Resident;
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();

@@ -7,7 +7,7 @@ use nvshmem_sim::{BoxError, Job, Layout, MemoryKind, Pattern, UserMapped};
 use super::device::{Needs, done_with, job, staged};
 use crate::fabric::Fabric;
 use crate::matrix::run;
-use crate::traffic::resident::{RESIDENT, Resident};
+use nvshmem_sim::traffic::resident::{RESIDENT, Resident};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();

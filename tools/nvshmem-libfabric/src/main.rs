@@ -15,13 +15,17 @@ mod install;
 mod linker;
 mod nvshmem;
 mod options;
+mod perf;
 mod plugins;
 mod probe;
+mod report;
 mod run;
+mod selftest;
 
 use std::process::ExitCode;
 
 use clap::Parser;
+use nvshmem_sim::traffic;
 
 use crate::error::ToolError;
 use crate::options::{Command, Options};
@@ -32,6 +36,8 @@ const NOT_WELL: u8 = 1;
 const NOT_DONE: u8 = 2;
 
 fn main() -> ExitCode {
+    // A process that was started as a PE ends in here.
+    nvshmem_sim::pe_entry(&[&traffic::SCENARIOS[..], &[perf::SCENARIO]].concat());
     let done: Result<bool, ToolError> = match Options::parse().command {
         Command::Info(options) => info::show(&options).map(|()| true),
         Command::Doctor(options) => doctor::run(&options),
@@ -44,6 +50,9 @@ fn main() -> ExitCode {
                 return ExitCode::from(status);
             }
         },
+        Command::Selftest(options) => selftest::run(&options),
+        Command::Perf(options) => perf::run(&options),
+        Command::Report(options) => report::run(&options),
         Command::Probe { subject } => probe::answer(subject)
             .map(|()| true)
             .map_err(|error| ToolError::new(error.to_string(), "this is for the tool itself")),

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use nvshmem_sim::Layout;
 use nvshmem_transport_libfabric::settings::Provider;
 
+use crate::perf::layout;
 use crate::probe::Subject;
 
 /// NVSHMEM's transport over libfabric: what is there, what is loaded, what is wrong
@@ -28,10 +30,20 @@ pub(crate) enum Command {
     Install(InstallOptions),
     /// Undo what `install` has done
     Uninstall(UninstallOptions),
+    /// Run all operations between PEs of this machine, every byte checked
+    ///
+    /// Neither a GPU nor NVSHMEM is needed: the PEs drive the plugin as NVSHMEM does.
+    Selftest(SelftestOptions),
+    /// Measure bandwidth, latency and message rate between two PEs of this machine
+    ///
+    /// In the layout of NVSHMEM's perftests, with lines for programs behind it. Every byte is checked.
+    Perf(PerfOptions),
     /// Start a program with this transport in front of NVSHMEM's own
     ///
     /// Any command line will do: the program, or python, torchrun, mpirun or srun with theirs.
     Run(RunOptions),
+    /// Write one text file to attach to a bug report
+    Report(ReportOptions),
     /// Ask libfabric or CUDA's driver in a process of its own
     #[command(hide = true)]
     Probe { subject: Subject },
@@ -108,6 +120,80 @@ pub(crate) struct InstallOptions {
 pub(crate) struct UninstallOptions {
     #[command(flatten)]
     pub(crate) place: Place,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SelftestOptions {
+    /// The directory with this project's nvshmem_transport_libfabric.so.N
+    #[arg(long, value_name = "DIR")]
+    pub(crate) plugin_dir: Option<PathBuf>,
+    /// PEs of each job
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=64))]
+    pub(crate) pes: u32,
+    /// The providers [default: what the transport would take on one host, and shm]
+    #[arg(long, value_delimiter = ',', value_parser = provider)]
+    pub(crate) provider: Vec<String>,
+    /// What the symmetric heap is made of
+    #[arg(long, value_enum, default_value_t = Memory::Host)]
+    pub(crate) memory: Memory,
+    /// The plugin file of every NVSHMEM, not of the newest alone
+    #[arg(long)]
+    pub(crate) every_file: bool,
+    /// Seconds after which a job is killed
+    #[arg(long, default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) deadline: u64,
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PerfOptions {
+    /// The directory with this project's nvshmem_transport_libfabric.so.N
+    #[arg(long, value_name = "DIR")]
+    pub(crate) plugin_dir: Option<PathBuf>,
+    /// The provider [default: as the environment has it, else what the transport takes]
+    #[arg(long, value_parser = provider)]
+    pub(crate) provider: Option<String>,
+    /// The rails, as NVSHMEM_LIBFABRIC_DEVICES names them
+    #[arg(long)]
+    pub(crate) devices: Option<String>,
+    /// Interface layout to drive the plugin through: 3a, 3b, 4, 5, 6 or 7
+    #[arg(long, default_value = "7", value_parser = layout)]
+    pub(crate) layout: Layout,
+    /// Milliseconds to measure each row for
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) milliseconds: u64,
+    /// Largest transfer in bytes
+    #[arg(long, default_value_t = 4 << 20, value_parser = clap::value_parser!(u64).range(8..=1 << 28))]
+    pub(crate) max: u64,
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReportOptions {
+    #[command(flatten)]
+    pub(crate) r#where: Where,
+    /// The file to write [default: nvshmem-libfabric-report.txt]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+    /// A log to add, such as what NVSHMEM_DEBUG_FILE has got; may be given again
+    #[arg(long, value_name = "FILE")]
+    pub(crate) log: Vec<PathBuf>,
+    /// Without running the self-test
+    #[arg(long)]
+    pub(crate) no_selftest: bool,
+}
+
+/// What memory operations are on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(crate) enum Memory {
+    /// Memory of the host.
+    Host,
+    /// Memory of GPUs, with a kernel that stays on them.
+    Gpu,
 }
 
 #[derive(Debug, Args)]

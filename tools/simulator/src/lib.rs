@@ -50,6 +50,7 @@ mod memory;
 mod pe;
 mod settings;
 mod socket;
+pub mod traffic;
 mod wire;
 
 pub use error::{BoxError, Error, Result, Status};

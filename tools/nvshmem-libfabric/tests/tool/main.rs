@@ -4,7 +4,10 @@ mod bed;
 mod doctor;
 mod info;
 mod install;
+mod perf;
+mod report;
 mod run;
+mod selftest;
 
 use std::process::ExitCode;
 
@@ -16,5 +19,8 @@ fn main() -> ExitCode {
     trials.extend(install::trials());
     trials.extend(run::trials());
     trials.extend(doctor::trials());
+    trials.extend(selftest::trials());
+    trials.extend(perf::trials());
+    trials.extend(report::trials());
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }

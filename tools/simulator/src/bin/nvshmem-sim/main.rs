@@ -1,13 +1,8 @@
 //! The host simulator's command line.
 //!
-//! `nvshmem-sim demo` starts PEs that load the installed plugin and measure it the way NVSHMEM's
-//! perftests do, in their layout, checking every byte. `nvshmem-sim rail-lab` runs experiments on
-//! several hosts with several rails, all on this machine.
+//! `nvshmem-sim rail-lab` runs experiments on several hosts with several rails, all on this machine.
 
-mod demo;
-mod measure;
 mod rail_lab;
-mod table;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -25,8 +20,6 @@ struct Arguments {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// Two PEs: put and get bandwidth, latency and message rate, with every byte checked.
-    Demo(demo::Options),
     /// Several hosts with several rails: bandwidth, slow rails, rails that fail
     RailLab(rail_lab::Options),
 }
@@ -40,9 +33,8 @@ fn default_plugin_dir() -> PathBuf {
 
 fn main() -> ExitCode {
     // A process that the launcher started as a PE ends in here.
-    pe_entry(&[("measure", measure::scenario), (lab::SCENARIO, lab::pe)]);
+    pe_entry(&[(lab::SCENARIO, lab::pe)]);
     let done = match Arguments::parse().command {
-        Command::Demo(options) => demo::run(&options),
         Command::RailLab(options) => rail_lab::run(&options),
     };
     match done {

@@ -1,9 +1,7 @@
 //! Put, get, P and G of all sizes and alignments, from the user thread and the proxy thread at
 //! once, every byte checked at the target.
 
-use nvshmem_sim::{BoxError, Host, Job, Layout, MemoryKind, Pattern, SymAddr};
-
-use test_support::held::Cycles;
+use crate::{BoxError, Host, Job, Layout, MemoryKind, Pattern, SymAddr};
 
 use crate::traffic::resident::Resident;
 
@@ -49,7 +47,8 @@ fn reaches(me: u32, pe: u32, n: u32, len: u64) -> bool {
     len < LARGE || pe == me || pe == (me + 1) % n
 }
 
-pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
+/// The scenario.
+pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let (me, n) = (job.pe(), job.n_pes());
     let host = job.init()?;
     let kernel = Resident::start(job, &host)?;
@@ -258,7 +257,7 @@ fn zeroes(host: &Host<'_>, at: SymAddr, len: u64) -> Result<(), BoxError> {
 }
 
 /// A put and a get of a whole chunk, the largest that the host passes in one call.
-pub(crate) fn largest(job: &mut Job) -> Result<(), BoxError> {
+pub(super) fn largest(job: &mut Job) -> Result<(), BoxError> {
     const CHUNK: u64 = 64 << 20;
     let (me, n) = (job.pe(), job.n_pes());
     let host = job.init()?;
@@ -273,27 +272,5 @@ pub(crate) fn largest(job: &mut Job) -> Result<(), BoxError> {
     host.user().get((me + 1) % n, target, back, CHUNK)?;
     host.local(back, CHUNK)?.verify(Pattern::new(me.into()), 0)?;
     host.finalize()?;
-    Ok(())
-}
-
-/// The life of a transport, several times in one process.
-pub(crate) fn cycles(job: &mut Job) -> Result<(), BoxError> {
-    let (me, n) = (job.pe(), job.n_pes());
-    let mut cycles = Cycles::new(4, format!("plugin {:?}", job.layout()), me == 0);
-    for round in 0..cycles.count {
-        let host = job.init()?;
-        host.show_info()?;
-        let target = host.alloc(1 << 16, 8)?;
-        let source = host.register(1 << 16, 0)?;
-        host.local(source.at(0), 1 << 16)?.fill(Pattern::of(&[round, me.into()]), 0)?;
-        host.barrier()?;
-        host.proxy().put((me + 1) % n, target, source.at(0), 1 << 16)?;
-        host.barrier()?;
-        let sender = (me + n - 1) % n;
-        host.local(target, 1 << 16)?.verify(Pattern::of(&[round, sender.into()]), 0)?;
-        host.barrier()?;
-        host.finalize()?;
-        cycles.over(round + 1)?;
-    }
     Ok(())
 }

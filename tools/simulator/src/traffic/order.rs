@@ -1,8 +1,8 @@
 //! Fence, signals and quiet, seen from the target: a flag behind a fence never comes before its data, nor does a
 //! signal that is sent apart from it, and what a quiet has ended is visible.
 
+use crate::{Amo, BoxError, Host, Job, Pattern, SymAddr};
 use nvshmem_abi::c;
-use nvshmem_sim::{Amo, BoxError, Host, Job, Pattern, SymAddr};
 
 use crate::traffic::resident::Resident;
 
@@ -22,7 +22,8 @@ const KINDS: [u64; 3] = [USER, FENCED, SIGNALLED];
 
 /// Everybody sends to everybody else, from both threads. Each receiver watches the flags and checks the data at the
 /// moment it sees one.
-pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
+/// The scenario.
+pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let (me, n) = (job.pe(), job.n_pes());
     let host = job.init()?;
     let kernel = Resident::start(job, &host)?;

@@ -1,17 +1,17 @@
 //! A kernel that stays on the device while a scenario runs, where the job asks for one.
 
-use nvshmem_sim::{BoxError, Host, Job, Spinner};
+use crate::{BoxError, Host, Job, Spinner};
 
 /// The parameter of a job that asks for it.
-pub(crate) const RESIDENT: &str = "resident";
+pub const RESIDENT: &str = "resident";
 
 /// The kernel, if there is one.
 #[derive(Debug)]
-pub(crate) struct Resident(Option<Spinner>);
+pub struct Resident(Option<Spinner>);
 
 impl Resident {
     /// Starts it on PEs that have a device, if the job asks for it.
-    pub(crate) fn start(job: &Job, host: &Host<'_>) -> Result<Resident, BoxError> {
+    pub fn start(job: &Job, host: &Host<'_>) -> Result<Resident, BoxError> {
         let wanted = job.param_or(RESIDENT, false)? && host.device().is_some();
         let kernel = wanted.then(|| host.spin()).transpose()?;
         if let Some(kernel) = &kernel {
@@ -24,7 +24,7 @@ impl Resident {
     ///
     /// # Errors
     /// It had ended before.
-    pub(crate) fn end(self) -> Result<(), BoxError> {
+    pub fn end(self) -> Result<(), BoxError> {
         self.0.map_or(Ok(()), Spinner::stop).map_err(BoxError::from)
     }
 }

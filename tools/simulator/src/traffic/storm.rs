@@ -1,13 +1,14 @@
 //! Very many small operations of all kinds between all PEs, none lost, none twice, none astray.
 
-use nvshmem_sim::{BoxError, Job, Pattern, SymAddr};
+use crate::{BoxError, Job, Pattern, SymAddr};
 
 use crate::traffic::resident::Resident;
 
 /// Bytes of the place that one operation has for itself at its target.
 const SLOT: u64 = 64;
 
-pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
+/// The scenario.
+pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let (me, n) = (job.pe(), job.n_pes());
     let total: u64 = job.param("operations")?;
     let host = job.init()?;

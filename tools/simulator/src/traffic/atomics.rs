@@ -1,8 +1,8 @@
 //! Atomics under contention of all PEs, the target itself among them: exact for every operation,
 //! width and kind of number.
 
+use crate::{Amo, BoxError, Host, Job, SymAddr};
 use nvshmem_abi::{Major, c};
-use nvshmem_sim::{Amo, BoxError, Host, Job, SymAddr};
 
 use crate::traffic::resident::Resident;
 
@@ -26,7 +26,8 @@ fn number(value: u64, (bytes, float): (i32, bool)) -> u64 {
     }
 }
 
-pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
+/// The scenario.
+pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let n = job.n_pes();
     let host = job.init()?;
     let kernel = Resident::start(job, &host)?;

@@ -1,7 +1,7 @@
 //! Put with signal: a receiver that has seen a signal finds its data complete, at that moment.
 
+use crate::{Amo, BoxError, Host, Job, Pattern, SymAddr};
 use nvshmem_abi::c;
-use nvshmem_sim::{Amo, BoxError, Host, Job, Pattern, SymAddr};
 
 use crate::traffic::resident::Resident;
 
@@ -59,7 +59,8 @@ fn length(sender: u32, receiver: u32, round: u64, most: u64) -> u64 {
     .min(most)
 }
 
-pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
+/// The scenario.
+pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let (me, n) = (job.pe(), job.n_pes());
     let rounds: u64 = job.param("rounds")?;
     let most: u64 = job.param("most")?;

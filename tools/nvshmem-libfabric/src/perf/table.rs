@@ -4,10 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 
 use nvshmem_sim::BoxError;
+use serde::Serialize;
 
 /// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Test {
+pub(super) enum Test {
     PutBandwidth,
     GetBandwidth,
     PutLatency,
@@ -16,10 +17,10 @@ pub(crate) enum Test {
 }
 
 impl Test {
-    pub(crate) const ALL: [Test; 5] =
+    pub(super) const ALL: [Test; 5] =
         [Test::PutBandwidth, Test::GetBandwidth, Test::PutLatency, Test::GetLatency, Test::PutRate];
 
-    pub(crate) fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Test::PutBandwidth => "put_bw",
             Test::GetBandwidth => "get_bw",
@@ -41,12 +42,12 @@ impl Test {
 
 /// One row: a test at one size.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) struct Row {
-    pub(crate) test: Test,
+pub(super) struct Row {
+    pub(super) test: Test,
     /// Bytes of each operation.
-    pub(crate) size: u64,
+    pub(super) size: u64,
     /// In the test's unit.
-    pub(crate) value: f64,
+    pub(super) value: f64,
 }
 
 impl fmt::Display for Row {
@@ -71,7 +72,7 @@ impl FromStr for Row {
     }
 }
 
-pub(crate) fn print_tables(rows: &[Row]) {
+pub(super) fn print_tables(rows: &[Row]) {
     for test in Test::ALL {
         println!("\n#{}", test.name());
         println!("{:<16}{:<10}{}", "size(B)", "scope", test.column().0);
@@ -81,12 +82,30 @@ pub(crate) fn print_tables(rows: &[Row]) {
     }
 }
 
-pub(crate) fn print_machine_readable(rows: &[Row]) {
+pub(super) fn print_machine_readable(rows: &[Row]) {
     println!();
     for Row { test, size, value } in rows {
         let (_, metric, unit, better) = test.column();
         let name = test.name();
         println!("&&&& PERF {name}___host___size__{size}___{metric} {value:.6} {better}{unit}");
+    }
+}
+
+/// A row for programs.
+#[derive(Debug, Serialize)]
+pub(super) struct Figure {
+    test: &'static str,
+    bytes: u64,
+    value: f64,
+    unit: &'static str,
+    more_is_better: bool,
+}
+
+impl From<&Row> for Figure {
+    fn from(Row { test, size, value }: &Row) -> Self {
+        let (_, _, unit, better) = test.column();
+        let (test, bytes, value) = (test.name(), *size, *value);
+        Self { test, bytes, value, unit, more_is_better: better == '+' }
     }
 }
 

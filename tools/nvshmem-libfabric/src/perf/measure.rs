@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use nvshmem_sim::{BoxError, Host, Job, Ops, Pattern, SymAddr};
 
-use crate::table::{Row, Test};
+use super::table::{Row, Test};
 
 /// Most operations under way in the bandwidth and rate tests; fewer for large ones, so that no more
 /// than this many bytes are.
@@ -21,7 +21,8 @@ struct Places {
     target: SymAddr,
 }
 
-pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
+/// The scenario of the PEs.
+pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let time = Duration::from_millis(job.param("milliseconds")?);
     let max: u64 = job.param("max")?;
     let host = job.init()?;
@@ -44,6 +45,11 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     job.report("verified", verified)?;
     host.finalize()?;
     Ok(())
+}
+
+/// How many rows there will be.
+pub(super) fn rows(max: u64) -> usize {
+    Test::ALL.into_iter().map(|test| sizes(test, max).len()).sum()
 }
 
 fn sizes(test: Test, max: u64) -> Vec<u64> {

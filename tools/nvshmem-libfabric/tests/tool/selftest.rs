@@ -1,0 +1,70 @@
+//! `selftest`: it passes on what is well, and fails with words on what is not.
+
+use std::fs;
+use std::process::Command;
+
+use libtest_mimic::{Failed, Trial};
+use test_support::built;
+
+use crate::bed::{RELEASES, Scratch, bad, expect, file_name, good, json, plugins, tool, trial};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("selftest::host_memory_over_shm", host),
+        trial("selftest::memory_of_gpus", gpus),
+        trial("selftest::a_plugin_that_does_not_work_fails", wrong),
+        trial("selftest::bad_input", bad_input),
+    ]
+}
+
+fn selftest(options: &[&str]) -> Command {
+    let mut command = tool(&["selftest", "--provider", "shm"]);
+    command.args(options);
+    command
+}
+
+fn host() -> Result<(), Failed> {
+    let text = good(selftest(&["--pes", "3", "--plugin-dir"]).arg(plugins()))?;
+    expect(text.ends_with("5 of 5 passed, with 3 PEs\n"), || text.clone())
+}
+
+fn gpus() -> Result<(), Failed> {
+    let mut command = selftest(&["--json", "--memory", "gpu", "--plugin-dir"]);
+    command.arg(plugins()).env("LD_LIBRARY_PATH", built::fake_cuda_dir());
+    let runs = json(&mut command)?;
+    let runs = runs.as_array().cloned().unwrap_or_default();
+    expect(runs.len() == 5 && runs.iter().all(|run| run["passed"] == true), || format!("{runs:#?}"))
+}
+
+/// A transport that starts nothing, in place of ours.
+fn wrong() -> Result<(), Failed> {
+    let scratch = Scratch::new();
+    let lib = scratch.at("lib");
+    fs::create_dir(&lib)?;
+    for (_, number) in RELEASES {
+        fs::copy(plugins().join(file_name(number)), lib.join(file_name(number)))?;
+    }
+    let mut command = selftest(&["--json", "--plugin-dir"]);
+    command.arg(&lib).env("NVSHMEM_LIBFABRIC_DEVICES", "mlx5_77");
+    let output = command.output()?;
+    let runs: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    expect(output.status.code() == Some(1), || format!("{output:?}"))?;
+    let failure = runs[0]["failure"].as_str().unwrap_or_default();
+    let told = runs[0]["passed"] == false && failure.contains("mlx5_77");
+    expect(told, || format!("{runs:#}"))
+}
+
+fn bad_input() -> Result<(), Failed> {
+    let scratch = Scratch::new();
+    bad(selftest(&["--plugin-dir"]).arg(&scratch.0), 2)?;
+    bad(&mut selftest(&["--pes", "1"]), 2)?;
+    bad(&mut tool(&["selftest", "--provider", "ucx"]), 2)?;
+    let mut command = tool(&["selftest", "--plugin-dir"]);
+    let said = bad(command.arg(plugins()).env("NVSHMEM_LIBFABRIC_LIBRARY", "/nonexistent"), 2)?;
+    expect(said.contains("cannot load libfabric"), || said.clone())?;
+    let few = scratch.at("few");
+    fs::create_dir(&few)?;
+    fs::copy(plugins().join(file_name(3)), few.join(file_name(3)))?;
+    let said = bad(selftest(&["--plugin-dir"]).arg(&few), 2)?;
+    expect(said.contains("has no nvshmem_transport"), || said.clone())
+}
