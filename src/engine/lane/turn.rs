@@ -236,7 +236,14 @@ impl<P: Port> Lane<P> {
     /// Gives what was raised to the mechanisms that it is for.
     fn see_to_events(&mut self) {
         let Self { core, pool, staging, recovery, .. } = self;
-        while let Some(event) = core.events.pop_front() {
+        loop {
+            let Some(event) = core.events.pop_front() else {
+                // Last: what is dropped already has an event of its own.
+                let Some(pe) = core.given_up.pop() else { break };
+                staging.give_up(core, pe);
+                core.end_messages(pe);
+                continue;
+            };
             match event {
                 Event::Begins(token) => match core.segments[token.0].kind {
                     Kind::Pooled => pool.begin_pooled(core, token),

@@ -1,7 +1,8 @@
 //! Failures: which operations end, which peers are given up, and who is told.
 //!
 //! A failed segment or message ends the stream to its peer: nothing more is sent there, since what
-//! follows might be a flag for data that never left. Other peers go on. The lane's first failure is
+//! follows might be a flag for data that never left. Other peers go on, and have the room that its operations
+//! took: those end, but for what the fabric or the peer may still touch. The lane's first failure is
 //! told to the proxy's loop for ever after; a stream's first one to every later call about the peer.
 //!
 //! Where rails are looked after, a segment that the fabric refuses is set aside first, and recovery decides.
@@ -118,7 +119,28 @@ impl<P: Port> Core<P> {
             }
             if is_first {
                 self.note_strays(pe);
+                self.given_up.push(pe);
+                self.watchdog.hurry();
             }
+        }
+    }
+
+    /// The messages to a peer that was given up end, those that have left and those that wait for its window: no
+    /// acknowledgement or reply of it is waited for any more, and they take room of others.
+    #[cold]
+    pub(in crate::engine) fn end_messages(&mut self, pe: Pe) {
+        let link = self.streams.find_mut(pe).and_then(|stream| stream.link.as_deref_mut());
+        let Some(link) = link else { return };
+        let mut waiting = std::mem::replace(&mut link.waiting, Queue::EMPTY);
+        while let Some(index) = waiting.pop(&self.segments) {
+            self.drop_segment(Token(index));
+        }
+        let has_left = |s: &Segment| s.pe == pe && s.stage == Stage::Sent && !s.kind.is_staged();
+        for token in self.segments.tokens(has_left) {
+            self.drop_segment(token);
+        }
+        if let Some(link) = self.streams.find_mut(pe).and_then(|s| s.link.as_deref_mut()) {
+            self.messages.forget_all(link);
         }
     }
 

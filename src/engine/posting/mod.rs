@@ -100,6 +100,8 @@ pub(in crate::engine) struct Core<P: Port> {
     pub(in crate::engine) recovers: bool,
     /// What mechanisms have to see to, oldest first.
     pub(in crate::engine) events: VecDeque<Event>,
+    /// Peers that were given up, and for whose answers something may still wait.
+    pub(in crate::engine) given_up: Vec<Pe>,
     /// Of lines in the log that peers can bring about.
     pub(in crate::engine) lines: RateLimit,
     /// Segments that were lost sight of and that recovery does not know of yet.
@@ -254,6 +256,7 @@ impl<P: Port> Core<P> {
             failure: None,
             recovers: false,
             events: VecDeque::new(),
+            given_up: Vec::new(),
             lines: RateLimit::most(LINES, Duration::from_secs(10)),
             lost: Vec::new(),
             strays: 0,

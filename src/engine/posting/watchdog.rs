@@ -63,6 +63,9 @@ pub struct Watchdog {
     has_warned: bool,
     /// Whether the rails are looked after as well.
     for_rails: bool,
+    /// Segments of all streams that had ended at the last look, modulo 2^32, and since when these are all.
+    ended: u32,
+    moved: u32,
 }
 
 impl Watchdog {
@@ -82,6 +85,8 @@ impl Watchdog {
             stamp: 0,
             has_warned: false,
             for_rails: false,
+            ended: 0,
+            moved: 0,
         }
     }
 
@@ -134,6 +139,12 @@ impl Watchdog {
         (fails || warns).then_some(Overdue { seconds: still / 1_000_000_000, fails })
     }
 
+    /// Whether the time of what waits since `since`, on the clock of stamps, is up: after so many seconds.
+    pub(in crate::engine) fn gives_up(&self, since: u32) -> Option<u64> {
+        let overdue = self.overdue(since, u32::MAX).filter(|overdue| overdue.fails);
+        overdue.map(|Overdue { seconds, .. }| seconds)
+    }
+
     /// The time that segments are stamped with.
     #[inline(always)]
     pub(in crate::engine) fn stamp(&self) -> u32 {
@@ -152,10 +163,15 @@ impl Watchdog {
         rails: &[Rail<P::Fast>],
         staged: u32,
     ) -> Vec<(Pe, EngineError)> {
+        let mut all_ended = 0_u32;
         streams.for_each(|stream| {
             let (ended, waits) = (stream.ended(), !stream.is_quiet());
             stream.watch.look(ended, waits, self.stamp);
+            all_ended = all_ended.wrapping_add(ended);
         });
+        if std::mem::replace(&mut self.ended, all_ended) != all_ended {
+            self.moved = self.stamp;
+        }
         // What counts is the time without movement: of the segment's stream once the segment is
         // posted, of its rail while it waits there. Many segments over a slow link each take long,
         // but something moves all the time.
@@ -190,10 +206,8 @@ impl Watchdog {
             (still >= patience).then_some((still, *segment))
         };
         let mut oldest: Vec<(u64, Segment)> = segments.in_use().filter_map(stuck).collect();
-        let mut failed = Vec::new();
-        if !segments.in_use().any(waits) {
-            failed = self.without_segments(streams);
-        }
+        let moved = rails.iter().map(|rail| rail.moved).fold(self.moved.max(staged), u32::max);
+        let mut failed = self.without_movement(streams, moved);
         if oldest.is_empty() {
             if std::mem::take(&mut self.has_warned) {
                 streams.for_each(|stream| stream.watch.warned = 0);
@@ -261,16 +275,17 @@ impl Watchdog {
 }
 
 impl Watchdog {
-    /// Streams that are not quiet, in a lane without a segment whose time could be up. What waits for others, or is parked
-    /// until there is room, leans on the times of these. Should there be none, nobody would ever be told: so
-    /// such a stream is given up as well, after twice the time that those others have.
+    /// Streams that are not quiet, in a lane in which nothing has moved since `moved`. What waits for others, or is parked
+    /// until there is room, has no time of its own: it leans on that of those that it waits for. Should they have none
+    /// either, as what the fabric still has for a peer that was given up, nobody would ever be told. So such a stream is
+    /// given up as well, after twice the time that others have.
     #[cold]
-    fn without_segments(&self, streams: &mut Streams) -> Vec<(Pe, EngineError)> {
+    fn without_movement(&self, streams: &mut Streams, moved: u32) -> Vec<(Pe, EngineError)> {
         let mut failed = Vec::new();
         let Some(limit) = self.fail_after else { return failed };
         let stamp = self.stamp;
         streams.for_each(|stream| {
-            let waited = u64::from(stamp - stream.watch.since) << STAMP_SHIFT;
+            let waited = u64::from(stamp - stream.watch.since.max(moved)) << STAMP_SHIFT;
             let waits = !stream.is_quiet() && stream.error.is_none();
             if waits && waited >= limit.saturating_mul(2) {
                 let error = EngineError::Stuck {

@@ -85,21 +85,10 @@ impl Recovery {
                 self.note_loss(pe);
             }
             if often >= REISSUES {
-                self.give_up_reissuing(core, token);
+                let why = format!("its path has failed {REISSUES} times");
+                give_up_reissuing(core, token, why);
             }
         }
-    }
-
-    /// A segment has been cut off too often.
-    #[cold]
-    fn give_up_reissuing<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
-        let segment = &core.segments[token.0];
-        let (what, pe, len, rail) =
-            (segment.what(), segment.pe, segment.transfer.len, segment.rail);
-        let text = format!("its path has failed {REISSUES} times");
-        let error = PortError { call: "posting again", code: 0, text };
-        let rail_name = core.port.rail_name(rail).to_owned();
-        core.fail_stream(pe, EngineError::Segment { what, pe, len, rail, rail_name, error });
     }
 
     /// The target does not take a segment that was lost sight of any more.
@@ -264,6 +253,13 @@ impl Recovery {
             core.completed(token);
             return false;
         }
+        // Each time that it is posted its own time begins anew.
+        let since = core.streams.find(pe).filter(|_| waits.reissues() != 0);
+        if let Some(seconds) = since.and_then(|s| core.watchdog.gives_up(s.watch.since)) {
+            let why = format!("nothing has got through to the PE for {seconds} s, on any path");
+            give_up_reissuing(core, token, why);
+            return true;
+        }
         let old = core.paths.get(pe, segment.rail);
         let mut hop = old;
         if core.paths.is_out(pe, segment.rail) {
@@ -331,6 +327,15 @@ impl Recovery {
         }
         known
     }
+}
+
+/// A segment is not posted again.
+#[cold]
+fn give_up_reissuing<P: Port>(core: &mut Core<P>, token: Token, text: String) {
+    let Segment { pe, rail, .. } = core.segments[token.0];
+    let failed =
+        core.segment_error(token, rail, PortError { call: "posting again", code: 0, text });
+    core.fail_stream(pe, failed);
 }
 
 /// How long a token is waited for before its rail is closed, which was last opened again at `reset`.

@@ -11,7 +11,8 @@ use crate::engine::staging::peer_requests::refusal;
 use crate::engine::staging::state::{Fragment, LocalEnd, PEER_REQUESTS, RemoteEnd, Role};
 use crate::engine::staging::waiting::Waiter;
 use crate::engine::state::regions::{Place, desc_of};
-use crate::engine::state::segment::{Kind, Stage};
+use crate::engine::state::segment::table::Finished;
+use crate::engine::state::segment::{Kind, Segment, Stage};
 use crate::engine::state::unnumbered::What;
 use crate::engine::wire::message::{Body, Ticket};
 use crate::engine::wire::staged::{Exposure, Staged};
@@ -19,7 +20,7 @@ use crate::engine::wire::staged::{Exposure, Staged};
 impl Staging {
     /// A fragment that no fence holds sets out.
     pub(in crate::engine) fn begin_fragment<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
-        core.segments[token.0].stage = Stage::Staged;
+        core.segments[token.0].step();
         let Fragment { role, local_end, remote_end, .. } = *self.state().fragment(token);
         match (role, local_end, remote_end) {
             (Role::Put, LocalEnd::Chunk, _) => {
@@ -168,7 +169,7 @@ impl Staging {
         let fragment = self.state().fragment(token);
         fragment.moved += len;
         let fragment = *fragment;
-        core.segments[token.0].stage = Stage::Staged;
+        core.segments[token.0].step();
         if self.ends_with_its_stream(core, token) {
             return true;
         }
@@ -352,7 +353,7 @@ impl Staging {
     ) -> Option<Token> {
         let token = Token(ticket.slot);
         let segment = core.segments.away(token)?;
-        let same = segment.kind == Kind::Staged
+        let same = segment.kind.is_staged()
             && segment.stage == Stage::Sent
             && segment.pe == pe
             && segment.ticket(token) == ticket;
@@ -368,7 +369,7 @@ impl Staging {
     ) {
         let segment = &mut core.segments[token.0];
         let message = segment.take_message();
-        segment.stage = Stage::Staged;
+        segment.step();
         if let Some(message) = message {
             core.messages.forget_fragment(message);
         }
@@ -443,6 +444,54 @@ impl Staging {
         self.leave_chunk(core, token);
         self.state().peer(pe).fragments -= 1;
         self.end_request(core, pe, token);
+    }
+
+    /// A peer was given up: what waits for it, or for its answer, ends, so that it takes no room of others. The fabric may
+    /// still move some, which ends with that.
+    #[cold]
+    pub(in crate::engine) fn give_up<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) {
+        if self.state.is_none() {
+            return;
+        }
+        let mut over = Vec::from(std::mem::take(&mut self.state().peer(pe).keyless));
+        for direction in [CopyDirection::Out, CopyDirection::In] {
+            let waiters = self.state().waiting(direction).forget(pe);
+            over.extend(waiters.filter_map(|waiter| match waiter {
+                Waiter::Mine(token) => Some(token),
+                Waiter::Peer(_) => None,
+            }));
+        }
+        while let Some(token) = self.state().peer(pe).blocked.pop(&core.segments).map(Token) {
+            over.push(token);
+        }
+        for token in over {
+            self.drop_fragment(core, token);
+        }
+        let asks = |s: &Segment| s.pe == pe && s.kind == Kind::Staged && s.stage == Stage::Sent;
+        for token in core.segments.tokens(asks) {
+            match self.state().fragment(token).chunk {
+                None => self.drop_fragment(core, token),
+                Some(_) => self.keep_for_reader(core, token),
+            }
+        }
+        self.start_waiting(core);
+    }
+
+    /// A put ends whose chunk its peer may still read: the chunk, and the segment with it, are the peer's from here on, until
+    /// it answers.
+    fn keep_for_reader<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
+        let segment = &mut core.segments[token.0];
+        let (pe, message) = (segment.pe, segment.take_message());
+        segment.kind = Kind::PeerRequest;
+        let finished = Finished::of(segment);
+        if let Some(message) = message {
+            core.messages.forget_fragment(message);
+        }
+        self.state().peer_segments += 1;
+        core.reserved += 1;
+        self.state().peer(pe).fragments -= 1;
+        self.end_request(core, pe, token);
+        core.ended(finished);
     }
 
     /// A fragment of this lane's ends, done or not; or one of a peer's, whom nobody tells.

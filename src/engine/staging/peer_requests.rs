@@ -16,7 +16,7 @@ use crate::engine::staging::state::{
 };
 use crate::engine::staging::waiting::{Waiter, Wanted};
 use crate::engine::state::batch::Batch;
-use crate::engine::state::segment::{Kind, Stage};
+use crate::engine::state::segment::Kind;
 use crate::engine::state::unnumbered::{NO_TICKET, What};
 use crate::engine::wire::message::{Spot, Ticket};
 use crate::engine::wire::staged::{Exposure, KEYS_PER_MESSAGE, Keys, MAX_PAYLOAD, Staged};
@@ -143,7 +143,7 @@ impl Staging {
         segment.born = core.watchdog.stamp();
         segment.direction = Direction::Read;
         segment.kind = Kind::PeerRequest;
-        segment.stage = Stage::Staged;
+        segment.step();
         segment.no_message();
         segment.rail = rail;
         (segment.transfer.local, segment.transfer.len) = (Local::Inline(0), len);

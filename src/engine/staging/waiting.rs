@@ -105,6 +105,16 @@ impl Waiting {
         }
     }
 
+    /// Nobody waits for a peer any more. Those who did.
+    pub(in crate::engine) fn forget(&mut self, pe: Pe) -> impl Iterator<Item = Waiter> + use<> {
+        self.turns.retain(|other| *other != pe);
+        let waiters = self.peers.get_mut(&pe).map(|of_peer| {
+            of_peer.asked = 0;
+            std::mem::take(&mut of_peer.waiters)
+        });
+        waiters.unwrap_or_default().into_iter()
+    }
+
     /// A chunk is held for a peer.
     pub(in crate::engine) fn hold(&mut self, pe: Pe) {
         self.peers.entry(pe).or_default().held += 1;

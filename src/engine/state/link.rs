@@ -532,6 +532,14 @@ impl MessageTable {
         (slot.lost, slot.rail) = (false, rail);
     }
 
+    /// Gives back the slots of a link whose peer is not asked any more. Their segments are over.
+    pub(in crate::engine) fn forget_all(&mut self, link: &mut Link) {
+        while let Some((index, segment)) = self.pop_acked(link, link.next) {
+            debug_assert_eq!(segment, NIL, "a segment waits for its acknowledgement");
+            self.give_beside(index);
+        }
+    }
+
     /// Takes the oldest unacknowledged message of a link, if it comes before `ack`. Gives its slot
     /// and its segment.
     #[inline]

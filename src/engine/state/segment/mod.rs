@@ -223,9 +223,17 @@ impl Segment {
         self.wait
     }
 
+    /// It is a fragment that takes its next step, and nothing of that was lost sight of yet.
+    pub(in crate::engine) fn step(&mut self) {
+        debug_assert!(self.kind.is_staged());
+        self.stage = Stage::Staged;
+        self.wait = Waits::NONE.0;
+    }
+
     /// It is lost sight of, and waits for these.
     pub(in crate::engine) fn lose(&mut self, waits: Waits) {
-        let before = if self.kind == Kind::Reissued { Waits(self.wait) } else { Waits::NONE };
+        let counts = self.kind == Kind::Reissued || self.kind.is_staged();
+        let before = if counts { Waits(self.wait) } else { Waits::NONE };
         self.wait = before.counting(waits).0;
         self.stage = Stage::Lost;
     }
@@ -242,9 +250,10 @@ impl Segment {
         self.wait = waits.0;
     }
 
-    /// How often it was posted again.
+    /// How often it was posted again; a fragment, in its present step.
     pub(in crate::engine) fn reissues(&self) -> u32 {
-        if self.kind == Kind::Reissued { Waits(self.wait).reissues() } else { 0 }
+        let counts = self.kind == Kind::Reissued || self.kind.is_staged();
+        if counts { Waits(self.wait).reissues() } else { 0 }
     }
 
     /// The next in the queue that it is in, or [`NIL`].
