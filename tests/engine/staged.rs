@@ -372,7 +372,7 @@ fn user_threads_hand_over_what_is_staged() {
     let shape = Shape { staged: ALL, heap: LEN, rails: 1, ..Shape::default() };
     let mut job = Job::new(4, &shape, Script::default());
     fill(&job, 2);
-    let fabric = job.fabric.clone();
+    let (fabric, targets) = (job.fabric.clone(), Targets::of(&job));
     let config = host_config(&job, true);
     let (outbox, inbox) = handover(2, None, Some(std::time::Duration::from_secs(60)));
     let host = Lane::new(job.fabric.port(Pe(0), limits(&shape)), config);
@@ -381,7 +381,7 @@ fn user_threads_hand_over_what_is_staged() {
     let mut first = job.members.pop().unwrap();
     first.lane = first.lane.with_inbox(inbox);
     let (scratch, scratch_handle) = (first.scratch, first.scratch_handle);
-    let (base, handle) = (peer.base, peer.handle);
+    let base = peer.base;
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         let proxies: Vec<_> = [first, peer]
@@ -401,22 +401,13 @@ fn user_threads_hand_over_what_is_staged() {
             .collect();
         let users: Vec<_> = (0..4)
             .map(|thread| {
-                let (host, handle, scratch_handle, fabric) =
-                    (&host, &handle, &scratch_handle, &fabric);
+                let (host, targets, scratch_handle, fabric) =
+                    (&host, &targets, &scratch_handle, &fabric);
                 scope.spawn(move || {
                     for piece in 0..8 {
                         let offset = thread * LEN / 4 + piece * 512;
-                        let mut request = Request {
-                            direction: Direction::Write,
-                            pe: Pe(1),
-                            remote_handle: handle,
-                            remote_addr: (base + offset) as u64,
-                            local: LocalSide::Memory {
-                                addr: scratch + offset,
-                                handle: Some(scratch_handle),
-                            },
-                            len: 512,
-                        };
+                        let local = (scratch + offset, scratch_handle);
+                        let mut request = targets.part(local, 1, offset, 512);
                         if piece % 2 == 0 {
                             host.complete(&request).unwrap();
                             let found = fabric.load(Pe(1), base + offset, 512);

@@ -2,21 +2,33 @@
 //! It goes on when its holder relaxes, to the one that the seed picks. So blocking calls of
 //! the lanes can be tested against one another, and a run can still be repeated.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::Thread;
 
-#[derive(Debug, Default)]
+/// The holder where nobody may run: before the start, and after the end.
+const NOBODY: usize = usize::MAX;
+
+#[derive(Debug)]
 pub(super) struct Baton {
+    /// Which runner may run. Changed under the lock, and read without.
+    holder: AtomicUsize,
     state: Mutex<State>,
-    moved: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Which runner may run; none before the start.
-    holder: Option<usize>,
     /// Runners that have not ended, by number.
     running: Vec<usize>,
+    /// The threads of all runners that have entered, by number: only the one that goes on is woken up.
+    threads: Vec<Option<Thread>>,
     random: u64,
+}
+
+impl Default for Baton {
+    fn default() -> Self {
+        Self { holder: AtomicUsize::new(NOBODY), state: Mutex::default() }
+    }
 }
 
 impl Baton {
@@ -24,36 +36,45 @@ impl Baton {
     pub(super) fn start(&self, runners: usize, seed: u64) {
         let mut state = self.lock();
         state.running = (0..runners).collect();
+        state.threads = vec![None; runners];
         state.random = seed | 1;
-        state.pick();
-        self.moved.notify_all();
+        self.hand_on(&mut state);
     }
 
     /// Waits for a runner's first turn.
     pub(super) fn enter(&self, runner: usize) {
-        self.wait(self.lock(), runner);
+        self.lock().threads[runner] = Some(std::thread::current());
+        self.wait(runner);
     }
 
     /// Lets somebody else run, and waits for the next turn. Nothing outside a race.
     pub(super) fn pass(&self) {
-        let mut state = self.lock();
-        let Some(me) = state.holder else { return };
-        state.pick();
-        self.moved.notify_all();
-        self.wait(state, me);
+        let me = self.holder.load(Ordering::Acquire);
+        if me != NOBODY {
+            self.hand_on(&mut self.lock());
+            self.wait(me);
+        }
     }
 
     /// A runner has ended; the others go on.
     pub(super) fn leave(&self, runner: usize) {
         let mut state = self.lock();
         state.running.retain(|other| *other != runner);
-        state.pick();
-        self.moved.notify_all();
+        self.hand_on(&mut state);
     }
 
-    fn wait(&self, mut state: MutexGuard<'_, State>, runner: usize) {
-        while state.holder != Some(runner) {
-            state = self.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
+    /// Who has not entered yet finds the baton when it does.
+    fn hand_on(&self, state: &mut State) {
+        let next = state.pick();
+        self.holder.store(next.unwrap_or(NOBODY), Ordering::Release);
+        if let Some(thread) = next.and_then(|next| state.threads[next].as_ref()) {
+            thread.unpark();
+        }
+    }
+
+    fn wait(&self, runner: usize) {
+        while self.holder.load(Ordering::Acquire) != runner {
+            std::thread::park();
         }
     }
 
@@ -63,11 +84,11 @@ impl Baton {
 }
 
 impl State {
-    fn pick(&mut self) {
+    fn pick(&mut self) -> Option<usize> {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
         let n = self.running.len() as u64;
-        self.holder = if n == 0 { None } else { Some(self.running[(self.random % n) as usize]) };
+        (n != 0).then(|| self.running[(self.random % n) as usize])
     }
 }

@@ -186,29 +186,18 @@ fn each_lane_posts_with_the_descriptors_of_its_own_domain() {
 fn user_threads_share_the_host_lane() {
     let shape = Shape { depth: 2, rails: 1, max_segment: 128, heap: 1 << 14, ..Shape::default() };
     let job = Job::new(4, &shape, Script::default());
-    let scratch_handle = job.members[0].scratch_handle;
-    let (scratch, base, handle) =
-        (job.members[0].scratch, job.members[1].base, job.members[1].handle);
+    let (scratch, scratch_handle) = (job.members[0].scratch, job.members[0].scratch_handle);
+    let targets = Targets::of(&job);
     job.fill_scratch(0, &[0x5a; 1 << 14]);
     let config = host_config(&job, false);
     let host = HostLane::new(Lane::new(job.fabric.port(Pe(0), limits(&shape)), config));
     std::thread::scope(|scope| {
         for thread in 0..4 {
-            let (host, handle, scratch_handle) = (&host, &handle, &scratch_handle);
+            let (host, targets, scratch_handle) = (&host, &targets, &scratch_handle);
             scope.spawn(move || {
                 for piece in 0..8 {
                     let offset = thread * 4096 + piece * 512;
-                    let request = Request {
-                        direction: Direction::Write,
-                        pe: Pe(1),
-                        remote_handle: handle,
-                        remote_addr: (base + offset) as u64,
-                        local: LocalSide::Memory {
-                            addr: scratch + offset,
-                            handle: Some(scratch_handle),
-                        },
-                        len: 512,
-                    };
+                    let request = targets.part((scratch + offset, scratch_handle), 1, offset, 512);
                     if piece % 2 == 0 {
                         host.complete(&request).unwrap();
                     } else {

@@ -95,18 +95,6 @@ fn requests_that_no_lane_has_sent_are_errors_and_change_nothing() {
 #[test]
 fn a_request_that_comes_again_is_acknowledged_again() {
     let first = Seq(u32::MAX - 99);
-    let fetch = |slot| {
-        let atomic = Atomic {
-            op: AtomicOp::FetchAdd,
-            width: Width::Eight,
-            float: false,
-            operand: 1,
-            compare: 0,
-        };
-        let at = Spot { slot, offset: 0 };
-        let ticket = Ticket { slot: 0, seq: first };
-        message(0, first, Body::Fetch { at, atomic, ticket, place: 0 })
-    };
     // What comes in takes a long way where it fetches, or carries an acknowledgement that is not the latest.
     for (is_fetch, is_late) in [(false, false), (false, true), (true, false)] {
         let mut job = Job::new(1, &Shape::default(), Script::default());
@@ -119,7 +107,7 @@ fn a_request_that_comes_again_is_acknowledged_again() {
                 });
             }
         }
-        let request = if is_fetch { fetch(0) } else { atomic_message(0, first, 0, 0) };
+        let request = if is_fetch { fetch_message(first) } else { atomic_message(0, first, 0, 0) };
         job.fabric.forge_message(Pe(1), RailId(0), &request);
         let turn = |job: &mut Job| {
             job.members[1].lane.progress().unwrap();
@@ -143,15 +131,19 @@ fn a_request_that_comes_again_is_acknowledged_again() {
 }
 
 fn atomic_message(from: u32, seq: Seq, slot: u32, offset: u64) -> Vec<u8> {
-    let atomic = Atomic {
-        op: AtomicOp::Set,
-        width: Width::Eight,
-        float: false,
-        operand: u64::MAX,
-        compare: 0,
-    };
     let at = Spot { slot, offset };
-    message(from, seq, Body::Atomic { at, atomic })
+    message(from, seq, Body::Atomic { at, atomic: word(AtomicOp::Set, u64::MAX) })
+}
+
+/// From PE 0, about its own number and the first word of the first region.
+fn fetch_message(seq: Seq) -> Vec<u8> {
+    let (at, ticket) = (Spot { slot: 0, offset: 0 }, Ticket { slot: 0, seq });
+    let atomic = word(AtomicOp::FetchAdd, 1);
+    message(0, seq, Body::Fetch { at, atomic, ticket, place: 0 })
+}
+
+fn word(op: AtomicOp, operand: u64) -> Atomic {
+    Atomic { op, width: Width::Eight, float: false, operand, compare: 0 }
 }
 
 fn message(from: u32, seq: Seq, body: Body<'_>) -> Vec<u8> {
@@ -165,16 +157,7 @@ fn message(from: u32, seq: Seq, body: Body<'_>) -> Vec<u8> {
 #[test]
 fn a_peer_that_breaks_the_rules_has_no_endless_queue_here() {
     let first = Seq(u32::MAX - 99);
-    let atomic = Atomic {
-        op: AtomicOp::FetchAdd,
-        width: Width::Eight,
-        float: false,
-        operand: 1,
-        compare: 0,
-    };
-    let at = nvshmem_transport_libfabric::engine::wire::message::Spot { slot: 0, offset: 0 };
-    let ticket = Ticket { slot: 0, seq: first };
-    let fetch = message(0, first, Body::Fetch { at, atomic, ticket, place: 0 });
+    let fetch = fetch_message(first);
     let mut job = Job::new(1, &Shape::default(), Script::default());
     job.fabric.refuse(Pe(0), true);
     let ended = (0..5000).find_map(|_| {

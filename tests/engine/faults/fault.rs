@@ -1,0 +1,101 @@
+//! A fault of the fabric, as random schedules have them: drawn, named, begun and ended.
+
+use nvshmem_transport_libfabric::engine::fake::{FakeFabric, PortCall};
+use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
+
+use crate::job::{Random, Shape};
+
+/// Something that happens to the fabric.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Fault {
+    Call(PortCall, u32, u32),
+    LoseCompletions(u32),
+    LoseRemoteData(u32),
+    Stall(Pe),
+    Refuse(Pe),
+    RefuseMessages(Pe, RailId),
+    HoldUp(Pe),
+    RailDown(Pe, RailId),
+    DataDown((Pe, RailId), (Pe, RailId)),
+    LoseControl,
+    FailDelivered,
+    Copies(u32),
+}
+
+impl Fault {
+    pub(super) fn draw(random: &mut Random, shape: &Shape) -> Self {
+        let pe = Pe(random.below(shape.n_pes as usize) as u32);
+        let rail = RailId(random.below(shape.rails.into()) as u8);
+        let other = Pe(random.below(shape.n_pes as usize) as u32);
+        let count = 1 + random.below(3) as u32;
+        match random.below(22) {
+            0 => Self::LoseCompletions(count),
+            1 => Self::LoseRemoteData(1),
+            2 => Self::Stall(pe),
+            3 => Self::Refuse(pe),
+            4 => Self::RefuseMessages(pe, rail),
+            5 => Self::HoldUp(pe),
+            6 => Self::RailDown(pe, rail),
+            7 => Self::DataDown((pe, rail), (other, RailId((rail.0 + 1) % shape.rails))),
+            8 => Self::LoseControl,
+            9 => Self::FailDelivered,
+            10 => Self::Copies(count),
+            _ => {
+                let call = PortCall::ALL[random.below(PortCall::ALL.len())];
+                Self::Call(call, random.below(20) as u32, count)
+            }
+        }
+    }
+
+    /// As the table has it.
+    pub(super) fn name(self) -> String {
+        match self {
+            Self::Call(call, ..) => format!("{call:?} fails"),
+            Self::Copies(_) => String::from("Copied fails"),
+            Self::LoseCompletions(_) => String::from("a completion is lost"),
+            Self::LoseRemoteData(_) => String::from("remote data is lost"),
+            Self::Stall(_) => String::from("a PE stops"),
+            Self::Refuse(_) => String::from("no room towards a PE"),
+            Self::RefuseMessages(..) => String::from("a rail refuses messages"),
+            Self::HoldUp(_) => String::from("messages of a PE are late"),
+            Self::RailDown(..) => String::from("a rail is down"),
+            Self::DataDown(..) => String::from("a path carries no data"),
+            Self::LoseControl => String::from("control messages are lost"),
+            Self::FailDelivered => String::from("a delivered message fails"),
+        }
+    }
+
+    pub(super) fn strike(self, fabric: &FakeFabric) {
+        match self {
+            Self::Call(call, after, count) => fabric.fail_calls(call, after, count),
+            Self::Copies(count) => fabric.fail_copies(2, count),
+            Self::LoseCompletions(count) => fabric.lose_next_completions(count),
+            Self::LoseRemoteData(count) => fabric.lose_next_remote_data(count),
+            Self::Stall(pe) => fabric.stall(pe),
+            Self::Refuse(pe) => fabric.refuse(pe, true),
+            Self::RefuseMessages(pe, rail) => fabric.refuse_messages(pe, rail, true),
+            Self::HoldUp(pe) => fabric.hold_up_messages(pe, 50_000_000),
+            Self::RailDown(pe, rail) => fabric.rail_down(pe, rail),
+            Self::DataDown(from, to) => fabric.data_down(from, to),
+            Self::LoseControl => fabric.lose_control(50),
+            Self::FailDelivered => fabric.fail_delivered_messages(1),
+        }
+    }
+
+    pub(super) fn end(self, fabric: &FakeFabric) {
+        match self {
+            Self::Stall(pe) => fabric.resume(pe),
+            Self::Refuse(pe) => fabric.refuse(pe, false),
+            Self::RefuseMessages(pe, rail) => fabric.refuse_messages(pe, rail, false),
+            Self::HoldUp(pe) => fabric.hold_up_messages(pe, 0),
+            Self::RailDown(pe, rail) => fabric.rail_up(pe, rail),
+            Self::DataDown(from, to) => fabric.data_up(from, to),
+            Self::LoseControl => fabric.lose_control(0),
+            Self::FailDelivered => fabric.report_failing(),
+            Self::Call(..)
+            | Self::LoseCompletions(_)
+            | Self::LoseRemoteData(_)
+            | Self::Copies(_) => {}
+        }
+    }
+}
