@@ -6,7 +6,7 @@ use std::time::Duration;
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{JobSettings, Layout};
 use test_support::full;
-use test_support::pairwise::rows;
+use test_support::pairwise::rows_of;
 
 use crate::fabric::{Fabric, job, trial};
 use crate::matrix::{place, run};
@@ -20,12 +20,12 @@ pub(crate) fn trials() -> Vec<Trial> {
     let shapes: &[(u32, u8)] = if full() { &[(2, 1), (4, 2), (8, 2)] } else { &[(2, 1), (4, 2)] };
     let scenarios = ["atomics", "signals"];
     let sizes = [fabrics.len(), shapes.len(), scenarios.len(), Layout::ALL.len()];
-    for [fabric, shape, scenario, layout] in rows(sizes, 4) {
+    for [fabric, shape, scenario, layout] in rows_of(sizes, 3) {
         let (fabric, (n_pes, rails)) = (fabrics[fabric], shapes[shape]);
         let (scenario, layout) = (scenarios[scenario], Layout::ALL[layout]);
         let name = format!("native_{scenario}_{}", place(fabric, n_pes, rails, layout));
         trials.push(trial(name, Some(fabric), move || {
-            let (rounds, most) = if n_pes == 2 { (500, 4 << 20) } else { (150, 300_000) };
+            let (rounds, most) = if n_pes == 2 { (250, 4 << 20) } else { (150, 300_000) };
             let job = fabric.job(scenario, n_pes, rails, layout);
             natively(job.heap(96 << 20, 1 << 20).param("rounds", rounds).param("most", most))
         }));

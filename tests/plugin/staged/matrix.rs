@@ -2,7 +2,7 @@
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::{JobSettings, Layout, MemoryKind};
-use test_support::pairwise::rows;
+use test_support::pairwise::rows_of;
 
 use super::device::{Needs, job, staged};
 use crate::fabric::Fabric;
@@ -32,11 +32,11 @@ const ENGINES: [&str; 4] = ["auto", "chained", "eager", "counted"];
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     let layouts = Layout::ALL;
-    // How memory is staged knows nothing of layouts: settings go round, and need not meet each of them.
+    // How memory is staged knows nothing of layouts: these go round, and settings too, which need not meet each of them.
     let settings = SETTINGS.into_iter().cycle();
-    let sizes = [FABRICS.len(), KINDS.len(), SHAPES.len(), layouts.len(), 2];
-    for ([fabric, kind, shape, layout, kernel], setting) in
-        rows(sizes, 4).into_iter().zip(settings.clone())
+    let sizes = [FABRICS.len(), KINDS.len(), SHAPES.len(), 2, layouts.len()];
+    for ([fabric, kind, shape, kernel, layout], setting) in
+        rows_of(sizes, 4).into_iter().zip(settings.clone())
     {
         let (fabric, kind, (n_pes, rails)) = (FABRICS[fabric], KINDS[kind], SHAPES[shape]);
         let (layout, kernel) = (layouts[layout], kernel == 1);
@@ -50,8 +50,9 @@ pub(crate) fn trials() -> Vec<Trial> {
             done(if kernel { job.param(RESIDENT, true) } else { job })
         }));
     }
-    let sizes = [FABRICS.len(), 2, SHAPES.len(), layouts.len(), ENGINES.len()];
-    for ([fabric, kind, shape, layout, engine], setting) in rows(sizes, 5).into_iter().zip(settings)
+    let sizes = [FABRICS.len(), 2, SHAPES.len(), ENGINES.len(), layouts.len()];
+    for ([fabric, kind, shape, engine, layout], setting) in
+        rows_of(sizes, 4).into_iter().zip(settings)
     {
         let (fabric, kind, (n_pes, rails)) = (FABRICS[fabric], KINDS[kind], SHAPES[shape]);
         let (layout, engine) = (layouts[layout], ENGINES[engine]);
@@ -62,12 +63,12 @@ pub(crate) fn trials() -> Vec<Trial> {
             let job = job(fabric, kind, "signals", n_pes, rails, layout);
             let job = with(signal_engine(job, engine), setting);
             // A place for each transfer under way, at either end.
-            done(job.heap(96 << 20, 2 << 20).param("rounds", 100).param("most", most))
+            done(job.heap(96 << 20, 2 << 20).param("rounds", 60).param("most", most))
         }));
     }
     let scenarios = ["atomics", "order"];
     for [fabric, kind, shape, scenario, layout] in
-        rows([FABRICS.len(), 2, SHAPES.len(), scenarios.len(), layouts.len()], 4)
+        rows_of([FABRICS.len(), 2, SHAPES.len(), scenarios.len(), layouts.len()], 4)
     {
         let (fabric, kind, (n_pes, rails)) = (FABRICS[fabric], KINDS[kind], SHAPES[shape]);
         let (scenario, layout) = (scenarios[scenario], layouts[layout]);

@@ -47,6 +47,26 @@ pub fn rows<const N: usize>(sizes: [usize; N], whole: usize) -> Vec<[usize; N]> 
     if crate::full() { product(sizes, whole) } else { pairwise(sizes) }
 }
 
+/// As [`rows`], where only the first `paired` factors are paired, or combined in the full tier. The values of the others
+/// go round: for what has nothing to do with these, and need but meet each value.
+///
+/// # Panics
+/// When a factor has no value.
+pub fn rows_of<const N: usize>(sizes: [usize; N], paired: usize) -> Vec<[usize; N]> {
+    if crate::full() {
+        return product(sizes, paired);
+    }
+    let mut few = sizes;
+    few[paired..].fill(1);
+    let mut rows = pairwise(few);
+    for (number, row) in rows.iter_mut().enumerate() {
+        for factor in paired..N {
+            row[factor] = number % sizes[factor];
+        }
+    }
+    rows
+}
+
 fn product<const N: usize>(sizes: [usize; N], whole: usize) -> Vec<[usize; N]> {
     let count: usize = sizes[..whole].iter().product();
     let row = |mut number: usize| {
@@ -131,6 +151,13 @@ mod tests {
         covers([1, 4, 2], 8);
         covers([5, 3, 3, 7, 5, 2, 2, 3], 45);
         covers([7, 5, 3, 3, 2], 40);
+    }
+
+    #[test]
+    fn what_goes_round_adds_no_row_and_meets_each_value() {
+        let rows = rows_of([4, 3, 7], 2);
+        let rounds: BTreeSet<_> = rows.iter().map(|row| row[2]).collect();
+        assert!(rows.len() == 12 && rounds.len() == 7, "{rows:?}");
     }
 
     #[test]
