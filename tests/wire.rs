@@ -70,6 +70,9 @@ impl Owned {
 
 /// What the fast path must read of a message: the same, and nothing of other kinds.
 fn as_plain<'a>(message: &Message<'a>) -> Option<Plain<'a>> {
+    if message.behind != 0 {
+        return None;
+    }
     let nowhere = Spot { slot: 0, offset: 0 };
     let (at, atomic, to, payload) = match message.body {
         Body::Atomic { at, atomic } => (at, atomic, nowhere, &[][..]),
@@ -81,7 +84,7 @@ fn as_plain<'a>(message: &Message<'a>) -> Option<Plain<'a>> {
 }
 
 fn spot() -> impl Strategy<Value = Spot> {
-    (any::<u32>(), any::<u64>()).prop_map(|(slot, offset)| Spot { slot, offset })
+    (any::<u32>(), 0..1u64 << 48).prop_map(|(slot, offset)| Spot { slot, offset })
 }
 
 /// Any operation that fetches, or any that does not. Only fetching ones carry a comparand.
@@ -222,7 +225,8 @@ fn encode_with(cookie: Cookie, (from, seq, ack): (u16, u32, u32), body: Body<'_>
     // What an earlier message left in the packet must not shine through.
     let mut packet = Packet::EMPTY;
     packet.fill(&[0xa5; MAX_MESSAGE]);
-    let message = Message { from: Pe(from.into()), seq: Seq(seq), ack: Seq(ack), body };
+    let (from, seq, ack) = (Pe(from.into()), Seq(seq), Seq(ack));
+    let message = Message { from, seq, ack, behind: 0, body };
     message.encode(cookie, &mut packet);
     packet
 }
@@ -281,6 +285,27 @@ proptest! {
         packet.number(NO_COOKIE, Seq(seq), Seq(ack));
         let direct = encode((before.0, seq, ack), owned.body());
         prop_assert_eq!(packet.bytes(), direct.bytes());
+    }
+
+    /// What a request comes behind is in its bytes 22 and 23, and nowhere else. The short way leaves it to the long one.
+    #[test]
+    fn a_request_says_what_it_comes_behind((head, owned) in message(), behind: u16) {
+        use Body::{Atomic, CountedSignal, Fetch, PutSignal};
+        let body = owned.body();
+        let is_request = matches!(body, Atomic { .. } | CountedSignal { .. } | Fetch { .. } | PutSignal { .. })
+            || matches!(body, Body::Staged(Staged::Put { .. } | Staged::Pull { .. } | Staged::Ask { .. }));
+        if !is_request {
+            return Ok(());
+        }
+        let free = encode(head, body);
+        let mut packet = Packet::EMPTY;
+        let message = Message { behind, ..Message::decode(NO_COOKIE, free.bytes()).unwrap() };
+        message.encode(NO_COOKIE, &mut packet);
+        prop_assert_eq!(Message::decode(NO_COOKIE, packet.bytes()), Ok(message));
+        prop_assert_eq!(&packet.bytes()[22..24], behind.to_le_bytes());
+        prop_assert_eq!((&packet.bytes()[..22], &packet.bytes()[24..]), (&free.bytes()[..22], &free.bytes()[24..]));
+        let plain = Plain::decode(NO_COOKIE, packet.bytes());
+        prop_assert_eq!(plain, as_plain(&message));
     }
 
     /// Who has the job's cookie reads what was written with it; who has not reads something else, and hardly ever a message.

@@ -11,6 +11,7 @@ mod fences;
 mod health;
 mod job;
 mod local_memory;
+mod order;
 mod random;
 mod room;
 mod signals;

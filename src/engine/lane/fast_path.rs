@@ -256,12 +256,13 @@ impl<P: Port> Lane<P> {
         let Some(at) = word.spot(addr, width as u64) else { return false };
         // A stream that has failed is closed as well, and one with parked operations shut.
         let closed = stream.is_shut();
-        let class = if data.is_some() { stream.put_class() } else { WriteClass::Word };
-        // A signal waits for the puts before it, which the general way sees to.
-        if data.is_none() && atomic.op.is_signal() && stream.puts_under_way() != 0 {
+        let puts_under_way = stream.puts_under_way();
+        let Some(link) = stream.link.as_deref_mut() else { return false };
+        // A signal comes behind the puts before it, which the general way sees to.
+        if data.is_none() && atomic.op.is_signal() && (puts_under_way != 0 || link.has_sent_puts())
+        {
             return false;
         }
-        let Some(link) = stream.link.as_deref_mut() else { return false };
         // The general way ends a burst.
         if closed || !self.core.has_fast_path || self.core.withheld != 0 {
             return false;
@@ -290,20 +291,21 @@ impl<P: Port> Lane<P> {
         if !self.core.port.try_send(rail.fast, path.rail, path.to, named, packet.bytes()) {
             return false;
         }
+        if data.is_some() {
+            link.last_put = numbers.0;
+        }
         let left = message.leave(token.0, numbers.0, path.rail);
         self.core.messages.take_next(link, left);
         let born = self.core.watchdog.stamp();
+        // The target sees to the order of what has left, data or none.
+        let class = WriteClass::Word;
         self.core.segments.take_sent((pe, path.rail), slot, born, width, class, batch);
         link.carried(numbers.1);
         link.take_number();
         if link.enters_control() {
             self.core.control.push_back(pe);
         }
-        if class == WriteClass::Word {
-            stream.begin_word();
-        } else {
-            stream.begin(Direction::Write);
-        }
+        stream.begin_word();
         stream.rotate(&self.core.paths);
         true
     }

@@ -15,10 +15,12 @@ use crate::engine::port::copies::Reach;
 use crate::engine::port::{Incoming, Port};
 use crate::engine::state::counts::CountedSignal;
 use crate::engine::state::link::FIRST;
+use crate::engine::state::order::Waiting;
 use crate::engine::state::segment::Kind;
 use crate::engine::state::unnumbered::What;
-use crate::engine::wire::message::{Body, Message, Plain, Ticket};
+use crate::engine::wire::message::{Body, Message, Packet, Plain, Ticket};
 use crate::engine::wire::rails::Rails;
+use crate::engine::wire::staged::Staged;
 use crate::engine::wire::window::{Arrival, Received, Seq};
 
 impl<P: Port> Lane<P> {
@@ -55,6 +57,7 @@ impl<P: Port> Lane<P> {
             next = self.core.port.receive(rail, &mut packet);
         }
         self.packet = Some(packet);
+        self.carry_out_due();
         // All words of a poll go to a device together.
         self.staging.settle(&mut self.core);
     }
@@ -83,7 +86,7 @@ impl<P: Port> Lane<P> {
 
     /// What in a message's head tells that no PE of this job has written it, if something does.
     fn foreign(&self, message: &Message<'_>) -> Option<&'static str> {
-        let Message { from, seq, ack, ref body } = *message;
+        let Message { from, seq, ack, ref body, .. } = *message;
         if from.0 >= self.core.streams.n_pes() {
             return Some("its sender is no PE of the job");
         }
@@ -113,8 +116,12 @@ impl<P: Port> Lane<P> {
             data = place;
         }
         // Acknowledgements are for the general way, which takes the request with them, and where the fabric
-        // does atomics it refuses it.
-        if word % width != 0 || message.ack != link.ack_received || self.core.atomics.is_some() {
+        // does atomics it refuses it. Others may wait for this one.
+        if link.holds
+            || word % width != 0
+            || message.ack != link.ack_received
+            || self.core.atomics.is_some()
+        {
             return false;
         }
         match link.received.arrive(message.seq) {
@@ -190,19 +197,107 @@ impl<P: Port> Lane<P> {
                     }
                     return;
                 }
-                link.check_wanted();
                 match arrival {
-                    Arrival::New => match self.carry_out(pe, &message.body) {
-                        Ok(()) => self.staging.carried_out(pe, message.seq),
-                        Err(why) => self.core.cannot_carry_out(pe, message.seq, why),
-                    },
+                    Arrival::New => self.take_request(pe, message),
                     Arrival::Duplicate => self.arrived_again(pe, &message.body),
                     // Looked at before.
                     Arrival::Beyond => {}
                 }
+                // What waits is not acknowledged.
+                if let Some(stream) = self.core.streams.find_mut(pe) {
+                    stream.link().check_wanted();
+                }
             }
         }
         self.core.queue_control(pe);
+    }
+
+    /// Carries out a request that was not here before, unless it waits for others.
+    fn take_request(&mut self, pe: Pe, message: &Message<'_>) {
+        let Message { seq, body, .. } = *message;
+        let Some(mark) = message.comes_behind() else {
+            self.carry_out_now(pe, seq, &body, None);
+            if self.core.streams.find_mut(pe).is_some_and(|stream| stream.link().holds) {
+                // Others may have waited for it.
+                self.core.note_due(pe);
+            }
+            return;
+        };
+        self.settle_before(&body);
+        let is_pull = matches!(body, Body::Staged(Staged::Pull { .. }));
+        let Some(stream) = self.core.streams.find_mut(pe) else { return };
+        let link = stream.link();
+        let due = if is_pull { link.has_arrived(mark) } else { link.is_carried_out(mark) };
+        if due && !link.holds {
+            return self.carry_out_now(pe, seq, &body, Some(mark));
+        }
+        let mut packet = Packet::EMPTY;
+        message.encode(self.core.cookie, &mut packet);
+        link.wait(Waiting { seq, mark, packet }, is_pull);
+        self.core.note_due(pe);
+    }
+
+    fn carry_out_now(&mut self, pe: Pe, seq: Seq, body: &Body<'_>, mark: Option<Seq>) {
+        match self.carry_out(pe, body, mark) {
+            Ok(()) => self.staging.carried_out(pe, seq),
+            Err(why) => self.core.cannot_carry_out(pe, seq, why),
+        }
+    }
+
+    /// What a device is to have soon, it has before what comes behind that is done by the CPU.
+    fn settle_before(&mut self, body: &Body<'_>) {
+        let (at, to) = match *body {
+            Body::Atomic { at, .. } | Body::Fetch { at, .. } => (Some(at), None),
+            Body::PutSignal { at, to, .. } => (Some(at), Some(to)),
+            Body::Staged(Staged::Put { to, .. }) => (None, Some(to)),
+            _ => (None, None),
+        };
+        let regions = &mut self.core.regions;
+        let mut is_direct =
+            |spot| regions.locate(spot, 1).is_ok_and(|place| place.reach == Reach::Direct);
+        if at.is_some_and(&mut is_direct) || to.is_some_and(&mut is_direct) {
+            self.staging.settle(&mut self.core);
+        }
+    }
+
+    /// Carries out the requests that wait for others no longer.
+    #[inline]
+    pub(in crate::engine) fn carry_out_due(&mut self) {
+        if !self.core.due.is_empty() {
+            self.carry_out_all_due();
+        }
+    }
+
+    #[cold]
+    fn carry_out_all_due(&mut self) {
+        while let Some(pe) = self.core.due.pop() {
+            loop {
+                let stream = self.core.streams.find_mut(pe);
+                let Some(waiting) = stream.and_then(|stream| stream.link().next_due()) else {
+                    break;
+                };
+                self.carry_out_waiting(pe, waiting);
+            }
+            self.staging.go_on_in_order(&mut self.core, pe);
+            if let Some(stream) = self.core.streams.find_mut(pe) {
+                stream.link().check_wanted();
+            }
+            self.core.queue_control(pe);
+        }
+        self.staging.settle(&mut self.core);
+    }
+
+    fn carry_out_waiting(&mut self, pe: Pe, waiting: Waiting) {
+        let Waiting { seq, mark, ref packet } = waiting;
+        // It was read before.
+        let Ok(message) = Message::decode(self.core.cookie, packet.bytes()) else { return };
+        self.settle_before(&message.body);
+        let Some(stream) = self.core.streams.find_mut(pe) else { return };
+        if stream.link().is_refused(mark) {
+            // That what it comes behind is missing was found just now, and is told already.
+            return stream.link().refuse(seq);
+        }
+        self.carry_out_now(pe, seq, &message.body, Some(mark));
     }
 
     /// Takes in what a peer says of rails, to whom perhaps nothing else was ever said: no stream is opened for it.
@@ -233,9 +328,17 @@ impl<P: Port> Lane<P> {
     }
 
     /// Applies a request to this process' memory.
-    pub(in crate::engine) fn carry_out(&mut self, pe: Pe, body: &Body<'_>) -> Result<(), String> {
+    /// It comes behind all before `mark`: pulls wait for them when their bytes are here.
+    pub(in crate::engine) fn carry_out(
+        &mut self,
+        pe: Pe,
+        body: &Body<'_>,
+        mark: Option<Seq>,
+    ) -> Result<(), String> {
         let (at, atomic) = match *body {
-            Body::Staged(ref staged) => return self.staging.asked_for(&mut self.core, pe, staged),
+            Body::Staged(ref staged) => {
+                return self.staging.asked_for(&mut self.core, pe, staged, mark);
+            }
             Body::PutSignal { at, atomic, .. }
             | Body::Atomic { at, atomic }
             | Body::Fetch { at, atomic, .. }
@@ -276,10 +379,7 @@ impl<P: Port> Lane<P> {
     /// All data of a counted put is here: its signal is applied, and may be acknowledged.
     fn apply_counted(&mut self, pe: Pe, signal: &CountedSignal) {
         let CountedSignal { at, atomic, .. } = *signal;
-        match self.carry_out(pe, &Body::Atomic { at, atomic }) {
-            Ok(()) => self.staging.carried_out(pe, signal.seq),
-            Err(why) => self.core.cannot_carry_out(pe, signal.seq, why),
-        }
+        self.carry_out_now(pe, signal.seq, &Body::Atomic { at, atomic }, None);
         self.signals.settle(&mut self.core, pe);
     }
 

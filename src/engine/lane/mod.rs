@@ -201,6 +201,7 @@ impl<P: Port> Lane<P> {
     #[must_use]
     pub fn with_fabric_atomics(mut self, paths: Vec<AtomicPath>) -> Self {
         self.core.atomics = Some(Box::new(FabricAtomics::new(paths.into())));
+        self.core.streams.orders = false;
         // What these send is applied by the target's proxy thread.
         self.signals.most_counted = 0;
         self.core.has_fast_path = false;

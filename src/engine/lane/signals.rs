@@ -185,14 +185,17 @@ impl<P: Port> Lane<P> {
                     PutState::Counted { tag, counting, at: Progress::default() }
                 }
                 Tagged::Later => PutState::New,
-                Tagged::Never => self.begin_chained(),
+                Tagged::Never => self.begin_chained(false),
             },
-            Way::Eager | Way::Chained => self.begin_chained(),
+            // A request's target orders the signal behind it.
+            Way::Eager | Way::Chained => self.begin_chained(staged && !by_fabric),
         })
     }
 
-    fn begin_chained(&mut self) -> PutState {
-        PutState::Chained { op: self.begin_op(), at: Progress::default() }
+    fn begin_chained(&mut self, departs: bool) -> PutState {
+        let ops = &mut self.core.ops;
+        let op = if departs { ops.start_departing() } else { ops.start() };
+        PutState::Chained { op, at: Progress::default() }
     }
 
     /// Whether the signal or some part of the data is staged, here or there.
@@ -271,7 +274,8 @@ impl<P: Port> Lane<P> {
         Ok(if out { next } else { self.core.paths.get(pe, path.rail) })
     }
 
-    /// Data on all rails; the signal is sent when its own data, and nothing else, is delivered.
+    /// Data on all rails; the signal is sent when its own data, and nothing else, is delivered, or has left as requests, which
+    /// the target carries out first.
     fn try_chained<T: Parts + ?Sized>(
         &mut self,
         parts: &T,

@@ -53,6 +53,7 @@ impl<P: Port> Lane<P> {
         }
         if self.staging.has_work() {
             busy |= self.staging.pump(&mut self.core);
+            self.carry_out_due();
         }
         if self.core.is_control_due() {
             busy |= self.send_due();
@@ -231,6 +232,7 @@ impl<P: Port> Lane<P> {
         }
         self.signals.inspect_counts(&mut self.core);
         self.see_to_events();
+        self.carry_out_due();
     }
 
     /// Gives what was raised to the mechanisms that it is for.
@@ -298,6 +300,7 @@ impl<P: Port> Lane<P> {
                 self.message_at_length(rail, packet.bytes());
             }
         }
+        self.carry_out_due();
         self.staging.settle(&mut self.core);
     }
 

@@ -7,7 +7,7 @@ use crate::engine::port::{Port, Posted};
 use crate::engine::posting::blocked::REFUSALS;
 use crate::engine::posting::failure::{CONTROL, local_fault};
 use crate::engine::posting::{Core, Event};
-use crate::engine::state::link::FETCHES;
+use crate::engine::state::link::{FETCHES, Link};
 use crate::engine::state::unnumbered::{NO_TICKET, Unnumbered, What};
 use crate::engine::wire::message::{Body, Message};
 use crate::engine::wire::staged::{MAX_PAYLOAD, Staged};
@@ -122,8 +122,17 @@ impl<P: Port> Core<P> {
         if let Some(stream) = self.streams.find_mut(pe) {
             stream.link().refuse(seq);
         }
+        self.note_due(pe);
         self.queue_unnumbered(pe, What::Refused { ticket: NO_TICKET, why: (*why).into() });
         self.bad_message(pe, why);
+    }
+
+    /// What requests of a peer wait for may have been carried out, or never will be.
+    pub(in crate::engine) fn note_due(&mut self, pe: Pe) {
+        let link = self.streams.find(pe).and_then(|stream| stream.link.as_deref());
+        if link.is_some_and(Link::has_order) && !self.due.contains(&pe) {
+            self.due.push(pe);
+        }
     }
 
     /// What is sent to the peer next takes another path than the last: that one may not work.
@@ -148,7 +157,7 @@ impl<P: Port> Core<P> {
         }
         let path = stream.next;
         let ack = stream.link().ack();
-        Message { from: self.me, seq, ack, body }.encode(self.cookie, packet);
+        Message { from: self.me, seq, ack, behind: 0, body }.encode(self.cookie, packet);
         match self.port.send(path.rail, path.to, CONTROL, packet.bytes()) {
             Ok(Posted::Yes) => {
                 stream.link().carried(ack);

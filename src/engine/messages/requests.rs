@@ -75,7 +75,7 @@ impl<P: Port> Core<P> {
         } else if let Some(number) = order {
             segment.set_ordered_signal(number);
         }
-        let message = Message { from: self.me, seq: Seq(0), ack: Seq(0), body };
+        let message = Message { from: self.me, seq: Seq(0), ack: Seq(0), behind: 0, body };
         message.encode(self.cookie, self.messages.packet_mut(slot));
         if fetch.is_some() {
             link.turn_fetch(place);

@@ -213,7 +213,9 @@ impl<P: Port> Core<P> {
         if let Some(stream) = self.streams.find_mut(segment.pe) {
             match segment.kind {
                 Kind::Fetch => {
-                    stream.link().turn_fetch(segment.fetch_place());
+                    let link = stream.link();
+                    link.turn_fetch(segment.fetch_place());
+                    link.apart = link.apart.wrapping_sub(u32::from(segment.stage == Stage::Sent));
                     if segment.message().is_none() {
                         self.messages.restore();
                     }

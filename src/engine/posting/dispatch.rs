@@ -158,6 +158,7 @@ impl<P: Port> Core<P> {
             self.segments[token.0].follows_puts = what == Behind::Puts;
             return self.set_out(token);
         };
+        self.segments[token.0].behind_sent = self.ops.departs(op);
         self.segments[token.0].stage = Stage::Chained;
         if self.ops.chain(op, token.0) {
             self.unchain(token);
@@ -184,6 +185,7 @@ impl<P: Port> Core<P> {
         }
         let pe = segment.pe;
         let Some(stream) = self.streams.find_mut(pe) else { return false };
+        segment.behind_sent = stream.orders();
         if stream.puts_under_way() == 0 {
             return false;
         }
@@ -200,7 +202,8 @@ impl<P: Port> Core<P> {
         let segment = &mut self.segments[token.0];
         let (pe, direction) = (segment.pe, segment.direction);
         let Some(stream) = self.streams.find_mut(pe) else { return false };
-        if stream.is_closed() && direction == Direction::Write {
+        let waits = stream.is_closed() && direction == Direction::Write;
+        if waits && !(segment.is_request() && stream.passes_requests()) {
             segment.hold(stream.epoch());
             stream.held.push(&mut self.segments, token.0);
             // What it waits for may be messages, whose delivery only the peer can tell.
@@ -294,11 +297,11 @@ impl<P: Port> Core<P> {
             }
         }
         let Some(stream) = self.streams.find_mut(pe) else { return };
-        let Some(epoch) = stream.passed(&self.segments) else { return };
+        let Some((epoch, all)) = stream.passed(&self.segments) else { return };
         while let Some(stream) = self.streams.find_mut(pe) {
             let Some(index) = stream.held.front() else { return };
             let segment = &mut self.segments[index];
-            if segment.fence() != epoch {
+            if segment.fence() != epoch || !all && !segment.is_request() {
                 break;
             }
             segment.stage = Stage::Ready;

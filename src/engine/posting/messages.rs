@@ -3,12 +3,14 @@
 use log::debug;
 
 use crate::engine::ids::{Pe, RailId, Token};
-use crate::engine::port::{Failure, Port, Posted};
+use crate::engine::port::{Direction, Failure, Port, Posted};
 use crate::engine::posting::Core;
 use crate::engine::posting::dispatch::Left;
 use crate::engine::posting::failure::CONTROL;
 use crate::engine::state::link::MessageTable;
-use crate::engine::state::segment::{Kind, NIL, Stage};
+use crate::engine::state::operation::OpId;
+use crate::engine::state::segment::{Kind, NIL, Segment, Stage, WriteClass};
+use crate::engine::state::stream::Stream;
 use crate::engine::wire::message::{Body, Message};
 use crate::engine::wire::window::Seq;
 
@@ -16,7 +18,7 @@ impl<P: Port> Core<P> {
     /// Writes a message into a slot, but for its numbers, which it gets when it leaves: one that waits
     /// must not hold up the window.
     pub(in crate::engine) fn encode_into(&mut self, slot: u32, body: Body<'_>) {
-        let message = Message { from: self.me, seq: Seq(0), ack: Seq(0), body };
+        let message = Message { from: self.me, seq: Seq(0), ack: Seq(0), behind: 0, body };
         message.encode(self.cookie, self.messages.packet_mut(slot));
     }
 
@@ -34,14 +36,16 @@ impl<P: Port> Core<P> {
         let (Some(slot), Some(stream)) = (segment.message(), self.streams.find_mut(pe)) else {
             return Left::NoRoom;
         };
-        let closed = stream.is_closed();
+        let (holds, mark) = (!stream.held.is_empty(), stream.mark());
         let link = stream.link();
         if !link.has_room() {
             return Left::NoWindow;
         }
         let (seq, ack) = (link.next, link.ack());
+        let mark = if segment.behind_sent && link.has_sent_puts() { Some(seq) } else { mark };
         let packet = self.messages.packet_mut(slot);
         packet.number(self.cookie, seq, ack);
+        packet.set_behind(behind(segment, seq, mark));
         let to = self.paths.get(pe, rail).to;
         match self.port.send(rail, to, MessageTable::token(slot, seq), packet.bytes()) {
             Ok(Posted::Yes) => {
@@ -53,11 +57,12 @@ impl<P: Port> Core<P> {
                 self.messages.sent(link, slot, seq, rail);
                 link.unsent -= 1;
                 link.take_number();
-                if closed {
-                    // Writes are held until this message is acknowledged.
+                if holds {
+                    // Writes may be held until this message is acknowledged.
                     link.want_ack();
                 }
                 self.queue_control(pe);
+                self.placed(token, seq);
                 Left::Taken
             }
             Ok(Posted::Again) => {
@@ -65,6 +70,34 @@ impl<P: Port> Core<P> {
                 Left::Again
             }
             Err(error) => Left::Failed(error),
+        }
+    }
+
+    /// A request has left: its target sees to its order from here on.
+    fn placed(&mut self, token: Token, seq: Seq) {
+        let segment = &mut self.segments[token.0];
+        let Segment { pe, kind, direction, class, .. } = *segment;
+        let Some(stream) = self.streams.find_mut(pe) else { return };
+        let is_pull = kind == Kind::Staged && direction == Direction::Write;
+        let orders = stream.orders();
+        if orders && direction == Direction::Write && class != WriteClass::Word {
+            segment.class = WriteClass::Word;
+            stream.place_put(class);
+            let link = stream.link();
+            link.last_put = seq;
+            link.pulls += u32::from(is_pull);
+        }
+        if direction == Direction::Read {
+            let link = stream.link();
+            link.apart = link.apart.wrapping_sub(1);
+        }
+        let op = OpId(segment.op());
+        if orders && self.ops.departs(op) {
+            segment.uncount();
+            self.op_done(op.0);
+        }
+        if self.streams.find(pe).is_some_and(Stream::is_waited_for) {
+            self.release(pe);
         }
     }
 
@@ -174,6 +207,9 @@ impl<P: Port> Core<P> {
                     break;
                 } else {
                     self.messages.give_beside(slot);
+                    // What it was of has ended before.
+                    let link = stream.link();
+                    link.apart = link.apart.wrapping_add(1);
                 }
             }
             if stream.end_messages() {
@@ -182,8 +218,15 @@ impl<P: Port> Core<P> {
             let Some((slot, segment)) = other else { break };
             self.segments[segment].no_message();
             match self.segments[segment].kind {
-                Kind::Fetch => self.messages.set_aside(slot),
-                Kind::Staged => self.messages.give_beside(slot),
+                // They are under way still.
+                Kind::Fetch => {
+                    self.messages.set_aside(slot);
+                    self.is_apart(pe);
+                }
+                Kind::Staged => {
+                    self.messages.give_beside(slot);
+                    self.is_apart(pe);
+                }
                 _ => {
                     self.messages.give(slot);
                     self.drop_segment(Token(segment));
@@ -191,6 +234,14 @@ impl<P: Port> Core<P> {
             }
         }
         self.open_window(pe);
+    }
+
+    /// A message was acknowledged that is under way, or is not any longer.
+    fn is_apart(&mut self, pe: Pe) {
+        if let Some(link) = self.streams.find_mut(pe).and_then(|stream| stream.link.as_deref_mut())
+        {
+            link.apart = link.apart.wrapping_add(1);
+        }
     }
 
     /// Somebody waits for what was sent to a peer: it is asked to acknowledge, unless it was before.
@@ -233,4 +284,13 @@ impl<P: Port> Core<P> {
             }
         }
     }
+}
+
+/// What a request that leaves with this number says that it comes behind. More than it has to come behind does no harm.
+fn behind(segment: &Segment, seq: Seq, mark: Option<Seq>) -> u16 {
+    // Asks are ordered with nothing; where signals are counted, their data has kept the order.
+    if segment.direction == Direction::Read || segment.kind == Kind::CountedSignal {
+        return 0;
+    }
+    mark.map_or(0, |mark| u16::try_from(seq.next().after(mark)).unwrap_or(u16::MAX))
 }

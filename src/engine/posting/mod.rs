@@ -106,6 +106,8 @@ pub(in crate::engine) struct Core<P: Port> {
     pub(in crate::engine) lines: RateLimit,
     /// Segments that were lost sight of and that recovery does not know of yet.
     pub(in crate::engine) lost: Vec<Token>,
+    /// Peers some of whose requests may wait no longer for others of theirs.
+    pub(in crate::engine) due: Vec<Pe>,
     /// Segments in [`Strays`](crate::engine::state::strays::Strays).
     pub(in crate::engine) strays: u32,
 }
@@ -259,6 +261,7 @@ impl<P: Port> Core<P> {
             given_up: Vec::new(),
             lines: RateLimit::most(LINES, Duration::from_secs(10)),
             lost: Vec::new(),
+            due: Vec::new(),
             strays: 0,
             port,
         }

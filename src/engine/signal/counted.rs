@@ -145,6 +145,7 @@ impl Signals {
         link.waits_for_data(first);
         link.check_wanted();
         core.queue_control(pe);
+        core.note_due(pe);
     }
 
     /// Looks for signals whose data does not come.

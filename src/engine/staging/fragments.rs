@@ -192,11 +192,35 @@ impl Staging {
     }
 
     /// Copies what has landed in a fragment's chunk to its place.
-    fn copy_in<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
+    pub(in crate::engine) fn copy_in<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
+        if !self.is_its_turn(core, token) {
+            return;
+        }
         let waits = !self.state().landed.is_empty();
         if waits || !self.start_copy(core, token, CopyDirection::In) {
             self.state().landed.push_back(token);
         }
+    }
+
+    /// Whether a fragment may be copied in now. A peer's comes behind others and waits for them; if one of these is never
+    /// carried out, nor is this.
+    fn is_its_turn<P: Port>(&mut self, core: &mut Core<P>, token: Token) -> bool {
+        let Fragment { role, mark, .. } = *self.state().fragment(token);
+        let (Role::Pull(ticket), Some(mark)) = (role, mark) else { return true };
+        let pe = core.segments[token.0].pe;
+        let Some(link) = core.streams.find(pe).and_then(|stream| stream.link.as_deref()) else {
+            return true;
+        };
+        if link.is_refused(mark) {
+            let why = "what it comes behind cannot be carried out";
+            self.answer_peer_request(core, token, refusal(pe, ticket, why));
+            return false;
+        }
+        let waits = !link.is_carried_out(mark);
+        if waits && !self.ends_with_its_stream(core, token) {
+            self.state().peer(pe).in_order.push_back(token);
+        }
+        !waits
     }
 
     /// Starts the copy of a fragment that has a chunk. False if it has to be tried again.
@@ -280,8 +304,9 @@ impl Staging {
             let Some((pe, waiter)) = self.state().waiting(direction).first() else { break };
             if core.check_stream(pe).is_err() {
                 self.state().waiting(direction).pop();
-                if let Waiter::Mine(token) = waiter {
-                    self.drop_fragment(core, token);
+                match waiter {
+                    Waiter::Mine(token) => self.drop_fragment(core, token),
+                    Waiter::Peer(wanted) => self.end_pull(core, pe, wanted.role, false),
                 }
                 moved = true;
                 continue;
@@ -442,6 +467,13 @@ impl Staging {
             (Some(message), _) => core.messages.give_beside(message),
         }
         self.leave_chunk(core, token);
+        let is_put = self.state().fragment(token).role == Role::Put;
+        if let (true, Stage::Sent, Some(stream)) = (is_put, stage, core.streams.find_mut(pe)) {
+            let placed = stream.orders();
+            let link = stream.link();
+            link.pulls -= u32::from(placed);
+            link.apart = link.apart.wrapping_sub(1);
+        }
         self.state().peer(pe).fragments -= 1;
         self.end_request(core, pe, token);
     }
@@ -454,6 +486,7 @@ impl Staging {
             return;
         }
         let mut over = Vec::from(std::mem::take(&mut self.state().peer(pe).keyless));
+        over.extend(std::mem::take(&mut self.state().peer(pe).in_order));
         for direction in [CopyDirection::Out, CopyDirection::In] {
             let waiters = self.state().waiting(direction).forget(pe);
             over.extend(waiters.filter_map(|waiter| match waiter {
@@ -498,6 +531,8 @@ impl Staging {
     pub(in crate::engine) fn drop_fragment<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
         core.end_load(token, false);
         if core.segments[token.0].kind == Kind::PeerRequest {
+            let (pe, role) = (core.segments[token.0].pe, self.state().fragment(token).role);
+            self.end_pull(core, pe, role, false);
             return self.release_peer_request(core, token);
         }
         self.leave_fragment(core, token);

@@ -20,6 +20,7 @@ use crate::engine::state::segment::Kind;
 use crate::engine::state::unnumbered::{NO_TICKET, What};
 use crate::engine::wire::message::{Spot, Ticket};
 use crate::engine::wire::staged::{Exposure, KEYS_PER_MESSAGE, Keys, MAX_PAYLOAD, Staged};
+use crate::engine::wire::window::Seq;
 use crate::logging::RateLimit;
 
 impl Staging {
@@ -29,6 +30,7 @@ impl Staging {
         core: &mut Core<P>,
         pe: Pe,
         staged: &Staged<'_>,
+        mark: Option<Seq>,
     ) -> Result<(), String> {
         self.sync_regions(core);
         match *staged {
@@ -37,12 +39,12 @@ impl Staging {
                 self.store_soon(core, place, payload).map_err(|e| e.to_string())
             }
             Staged::Pull { to, from, len, ticket } => {
-                self.want(core, pe, Role::Pull(ticket), to, from, len as usize);
+                self.want(core, pe, Role::Pull(ticket), to, (from, mark), len as usize);
                 Ok(())
             }
             Staged::Ask { from, len, ticket } => {
                 let nothing = Exposure { slot: 0, stamp: 0, offset: 0 };
-                self.want(core, pe, Role::Ask(ticket), from, nothing, len as usize);
+                self.want(core, pe, Role::Ask(ticket), from, (nothing, None), len as usize);
                 Ok(())
             }
             _ => Ok(()),
@@ -87,31 +89,34 @@ impl Staging {
         pe: Pe,
         role: Role,
         spot: Spot,
-        from: Exposure,
+        (from, mark): (Exposure, Option<Seq>),
         len: usize,
     ) {
         let (Role::Pull(ticket) | Role::Ask(ticket)) = role else { return };
         let place = match core.regions.locate(spot, len) {
             Ok(place) => place,
-            Err(fault) => return self.refuse(core, pe, ticket, &fault.to_string()),
+            Err(fault) => return self.refuse(core, pe, role, ticket, &fault.to_string()),
         };
         if let (Role::Ask(_), true) = (role, len <= MAX_PAYLOAD) {
             let mut bytes = [0; MAX_PAYLOAD];
             return match self.load_at(core, place, &mut bytes[..len]) {
                 Ok(()) => core.queue_unnumbered(pe, What::Loaded { ticket, bytes, len }),
-                Err(error) => self.refuse(core, pe, ticket, &error.to_string()),
+                Err(error) => self.refuse(core, pe, role, ticket, &error.to_string()),
             };
         }
         let most = self.bouncing().map_or(0, |bouncing| bouncing.bounce.chunk_len);
         if len > most {
             let why = format!("{len} bytes at once, and the bounce memory's chunks have {most}");
-            return self.refuse(core, pe, ticket, &why);
+            return self.refuse(core, pe, role, ticket, &why);
         }
         if self.state().waiting(role.direction()).asked_by(pe) >= PEER_REQUESTS {
             let why = format!("a PE has at most {PEER_REQUESTS} requests under way");
-            return self.refuse(core, pe, ticket, &why);
+            return self.refuse(core, pe, role, ticket, &why);
         }
-        let waiter = Waiter::Peer(Wanted { pe, role, place, len, from });
+        if let (Role::Pull(_), Some(stream)) = (role, core.streams.find_mut(pe)) {
+            stream.link().begin_pull(ticket.seq);
+        }
+        let waiter = Waiter::Peer(Wanted { pe, role, place, len, from, mark });
         self.state().waiting(role.direction()).push(pe, waiter);
         self.start_waiting(core);
     }
@@ -122,7 +127,7 @@ impl Staging {
         core: &mut Core<P>,
         wanted: &Wanted,
     ) -> Option<Token> {
-        let Wanted { pe, role, place, len, from } = *wanted;
+        let Wanted { pe, role, place, len, from, mark } = *wanted;
         if self.state().peer_segments >= PEER_SEGMENTS {
             return None;
         }
@@ -148,8 +153,15 @@ impl Staging {
         segment.rail = rail;
         (segment.transfer.local, segment.transfer.len) = (Local::Inline(0), len);
         let (local_end, remote_end) = (LocalEnd::Chunk, RemoteEnd::Exposed(from));
-        *self.state().fragment(token) =
-            Fragment { role, len, memory: place.addr, local_end, remote_end, ..Fragment::NONE };
+        *self.state().fragment(token) = Fragment {
+            role,
+            len,
+            memory: place.addr,
+            local_end,
+            remote_end,
+            mark,
+            ..Fragment::NONE
+        };
         Some(token)
     }
 
@@ -174,8 +186,34 @@ impl Staging {
         answer: What,
     ) {
         let pe = core.segments[token.0].pe;
+        let role = self.state().fragment(token).role;
+        self.end_pull(core, pe, role, matches!(answer, What::Pulled { .. }));
         self.release_peer_request(core, token);
         core.queue_unnumbered(pe, answer);
+    }
+
+    /// What a peer wanted is over. What comes behind it may go on; or never does, if it was not carried out.
+    pub(in crate::engine) fn end_pull<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        pe: Pe,
+        role: Role,
+        carried_out: bool,
+    ) {
+        if let (Role::Pull(ticket), Some(stream)) = (role, core.streams.find_mut(pe)) {
+            stream.link().end_pull(ticket.seq, carried_out);
+            core.note_due(pe);
+        }
+    }
+
+    /// Goes on with a peer's pulls that are in their chunks and come behind others.
+    pub(in crate::engine) fn go_on_in_order<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) {
+        let Some(state) = self.state.as_deref_mut() else { return };
+        for _ in 0..state.peer(pe).in_order.len() {
+            // Those that still wait come back to the end.
+            let Some(token) = self.state().peer(pe).in_order.pop_front() else { return };
+            self.copy_in(core, token);
+        }
     }
 
     /// What a peer asked for is in a chunk, where it may be read until it says that it has been.
@@ -260,11 +298,13 @@ impl Staging {
         &mut self,
         core: &mut Core<P>,
         pe: Pe,
+        role: Role,
         ticket: Ticket,
         why: &str,
     ) {
         let refusal = refusal(pe, ticket, why);
         core.queue_unnumbered(pe, refusal);
+        self.end_pull(core, pe, role, false);
     }
 }
 

@@ -82,6 +82,8 @@ pub(in crate::engine) struct Fragment {
     pub(in crate::engine) chunk: Option<Chunk>,
     /// It counts among the requests to its peer.
     pub(in crate::engine) counts: bool,
+    /// For a pull: it is copied behind all requests of its peer before this number.
+    pub(in crate::engine) mark: Option<Seq>,
 }
 
 impl Fragment {
@@ -94,6 +96,7 @@ impl Fragment {
         remote_end: RemoteEnd::Peer(Spot { slot: 0, offset: 0 }),
         chunk: None,
         counts: false,
+        mark: None,
     };
 }
 
@@ -241,6 +244,8 @@ pub(in crate::engine) struct Peer {
     pub(in crate::engine) exposures: Exposures,
     /// Fragments to be read from the peer whose keys are not here yet.
     pub(in crate::engine) keyless: VecDeque<Token>,
+    /// Pulls of the peer that are in their chunks and come behind others.
+    pub(in crate::engine) in_order: VecDeque<Token>,
 }
 
 impl Peer {
@@ -251,6 +256,7 @@ impl Peer {
             blocked: Queue::EMPTY,
             exposures: Exposures::default(),
             keyless: VecDeque::new(),
+            in_order: VecDeque::new(),
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::engine::ids::{Pe, Token};
 use crate::engine::staging::state::Role;
 use crate::engine::state::regions::Place;
 use crate::engine::wire::staged::Exposure;
+use crate::engine::wire::window::Seq;
 
 /// Chunks of a direction from which on peers have shares.
 const SHARED_FROM: usize = 4;
@@ -28,6 +29,8 @@ pub(in crate::engine) struct Wanted {
     pub(in crate::engine) len: usize,
     /// For a pull: what is to be read.
     pub(in crate::engine) from: Exposure,
+    /// Likewise: it is copied behind all requests of the peer before this number.
+    pub(in crate::engine) mark: Option<Seq>,
 }
 
 /// Who waits for a chunk.

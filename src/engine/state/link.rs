@@ -2,6 +2,7 @@
 
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::state::counts::{Counts, Tags};
+use crate::engine::state::order::{Order, Waiting};
 use crate::engine::state::segment::NIL;
 use crate::engine::state::segment::queue::Queue;
 use crate::engine::wire::message::{Packet, Ticket};
@@ -70,12 +71,24 @@ pub(in crate::engine) struct Link {
     pub(in crate::engine) tags: Option<Box<Tags>>,
     /// The counts of the peer's counted puts, likewise.
     pub(in crate::engine) counts: Option<Box<Counts>>,
-    /// The first of the peer's requests that have arrived and were not carried out: signals that wait for
-    /// their data, and those in `refused`.
+    /// The first of the peer's requests that have arrived, were not carried out and are not acknowledged before that: the
+    /// first in `counted`, `refused` and `order`.
     unapplied: Option<Seq>,
+    /// The first of the peer's signals that wait for their data.
+    counted: Option<Seq>,
     /// The first of the peer's requests that cannot be carried out. It is never acknowledged: what tells of
     /// the refusal may come later than an acknowledgement, on another rail.
     refused: Option<Seq>,
+    /// The order of the peer's requests, from the first one on that needs it.
+    order: Option<Box<Order>>,
+    /// Whether requests wait in `order`.
+    pub(in crate::engine) holds: bool,
+    /// The number of the latest message to the peer that was a put.
+    pub(in crate::engine) last_put: Seq,
+    /// Pulls to the peer that have left and have not ended.
+    pub(in crate::engine) pulls: u32,
+    /// Writes under way that have left as messages, less [`Link::unacknowledged`], modulo 2^32.
+    pub(in crate::engine) apart: u32,
 }
 
 impl Link {
@@ -101,7 +114,13 @@ impl Link {
             tags: None,
             counts: None,
             unapplied: None,
+            counted: None,
             refused: None,
+            order: None,
+            holds: false,
+            last_put: Seq(FIRST.0 - 1),
+            pulls: 0,
+            apart: 0,
         }
     }
 
@@ -189,10 +208,14 @@ impl Link {
 
     /// The first of the peer's signals that wait for their data, if any does.
     pub(in crate::engine) fn waits_for_data(&mut self, first: Option<Seq>) {
-        self.unapplied = match (first, self.refused) {
-            (Some(first), Some(refused)) if refused.is_before(first) => Some(refused),
-            (first, refused) => first.or(refused),
-        };
+        self.counted = first;
+        self.find_unapplied();
+    }
+
+    fn find_unapplied(&mut self) {
+        let waits = self.order.as_deref().and_then(Order::first);
+        let all = [self.counted, self.refused, waits].into_iter().flatten();
+        self.unapplied = all.reduce(|first, next| if next.is_before(first) { next } else { first });
     }
 
     /// A request of the peer cannot be carried out.
@@ -201,9 +224,76 @@ impl Link {
         if self.refused.is_none_or(|refused| seq.is_before(refused)) {
             self.refused = Some(seq);
         }
-        if self.unapplied.is_none_or(|unapplied| seq.is_before(unapplied)) {
-            self.unapplied = Some(seq);
+        self.find_unapplied();
+    }
+
+    /// A request of the peer that comes behind all before `mark` waits for them.
+    pub(in crate::engine) fn wait(&mut self, waiting: Waiting, is_pull: bool) {
+        self.order.get_or_insert_default().wait(waiting, is_pull);
+        self.holds = true;
+        self.find_unapplied();
+    }
+
+    /// Takes a request that waits for nothing any more, if there is one.
+    pub(in crate::engine) fn next_due(&mut self) -> Option<Waiting> {
+        let order = self.order.as_deref()?;
+        let is_pull = order.first_early().is_some_and(|mark| self.has_arrived(mark));
+        if !is_pull && !order.first_word().is_some_and(|mark| self.is_carried_out(mark)) {
+            return None;
         }
+        let order = self.order.as_deref_mut()?;
+        let due = order.take(is_pull);
+        self.holds = order.is_waited_in();
+        self.find_unapplied();
+        due
+    }
+
+    /// Whether all of the peer's requests before this number have arrived.
+    pub(in crate::engine) fn has_arrived(&self, mark: Seq) -> bool {
+        !self.received.prefix().is_before(mark)
+    }
+
+    /// Whether they are carried out.
+    pub(in crate::engine) fn is_carried_out(&self, mark: Seq) -> bool {
+        self.has_arrived(mark)
+            && self.unapplied.is_none_or(|first| !first.is_before(mark))
+            && !self.order.as_deref().is_some_and(|order| order.pulls_before(mark))
+    }
+
+    /// Whether one of them cannot be.
+    pub(in crate::engine) fn is_refused(&self, mark: Seq) -> bool {
+        self.refused.is_some_and(|refused| refused.is_before(mark))
+    }
+
+    /// A pull of the peer is under way: it is acknowledged, and not carried out.
+    pub(in crate::engine) fn begin_pull(&mut self, seq: Seq) {
+        self.order.get_or_insert_default().begin_pull(seq);
+    }
+
+    /// It has ended. If it is not carried out, nothing that comes behind it ever is.
+    pub(in crate::engine) fn end_pull(&mut self, seq: Seq, carried_out: bool) {
+        if let Some(order) = self.order.as_deref_mut() {
+            order.end_pull(seq);
+        }
+        if !carried_out {
+            self.refuse(seq);
+        }
+    }
+
+    /// Whether any of the peer's requests may wait for others.
+    pub(in crate::engine) fn has_order(&self) -> bool {
+        self.order.is_some()
+    }
+
+    /// Whether puts have left as messages of which it is not known that they are there.
+    #[inline(always)]
+    pub(in crate::engine) fn has_sent_puts(&self) -> bool {
+        self.pulls != 0 || !self.last_put.is_before(self.ack_received)
+    }
+
+    /// Writes under way that have left as messages: the target can tell what comes behind them.
+    pub(in crate::engine) fn placed(&self) -> u32 {
+        self.unacknowledged().wrapping_add(self.apart)
     }
 
     /// The number that an acknowledgement is asked for.

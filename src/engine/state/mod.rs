@@ -6,6 +6,7 @@ pub(in crate::engine) mod counts;
 pub(in crate::engine) mod fabric_atomics;
 pub(in crate::engine) mod link;
 pub(in crate::engine) mod operation;
+pub(in crate::engine) mod order;
 pub(in crate::engine) mod rail;
 pub mod regions;
 pub(in crate::engine) mod segment;

@@ -25,6 +25,8 @@ struct Op {
     pending: u32,
     /// The segment that may leave once all have, or [`NIL`].
     then: u32,
+    /// Its writes are done with when they have left as messages: what was chained has its order from the target.
+    departs: bool,
 }
 
 impl OpTable {
@@ -36,7 +38,20 @@ impl OpTable {
 
     /// Starts an operation with no segments.
     pub(in crate::engine) fn start(&mut self) -> OpId {
-        let op = Op { pending: 0, then: NIL };
+        self.start_as(Op { pending: 0, then: NIL, departs: false })
+    }
+
+    /// The same, for a signal that is sent when its data is delivered or has left as messages.
+    pub(in crate::engine) fn start_departing(&mut self) -> OpId {
+        self.start_as(Op { pending: 0, then: NIL, departs: true })
+    }
+
+    /// Whether a write of it is done with when it has left as a message.
+    pub(in crate::engine) fn departs(&self, op: OpId) -> bool {
+        op != OpId::NONE && self.ops[op.0 as usize].departs
+    }
+
+    fn start_as(&mut self, op: Op) -> OpId {
         if let Some(index) = self.free.pop() {
             self.ops[index as usize] = op;
             return OpId(index);

@@ -11,6 +11,7 @@ use crate::engine::state::segment::queue::Queue;
 use crate::engine::state::segment::table::SegmentTable;
 use crate::engine::state::segment::{Plain, Segment, WriteClass};
 use crate::engine::state::watch::Watch;
+use crate::engine::wire::window::Seq;
 
 /// Writes must not go out right away: a fence has not been passed, or the stream has failed. While it has not failed, some
 /// write is outstanding then, whose completion opens it again.
@@ -30,12 +31,18 @@ const BLOCKED: u8 = 4;
 /// write that was sent is outstanding. Then the writes held behind that fence go out, and if there
 /// was another fence after them, those behind it wait in the same way.
 ///
+/// What leaves as a request is ordered by its target. So once every write that was sent is a request that has left,
+/// the fence is passed for other requests: they say that they come behind all with a number below a *mark*. Everything
+/// else waits until they are delivered. While anything is held, whatever comes later is held behind it: nothing waits
+/// for requests without end.
+///
 /// # Signals sent apart from their data
 /// A signal takes effect behind the puts before it, and holds up none after it. So puts are of two generations. A
 /// signal that finds puts under way is *held back*, and with the first one the generation changes: those under way are the
 /// *older* ones, those that begin from now on the newer. When the last older one has ended, the signals that were held back
 /// before any newer put leave. For the others the generation changes again: newer ones become older ones. Every put is
-/// waited for by at most the signals after it, and none waits for puts without end.
+/// waited for by at most the signals after it, and none waits for puts without end. A put that has left as a request is no
+/// put any longer: the target sees to it.
 #[derive(Debug)]
 pub(in crate::engine) struct Stream {
     /// The peer.
@@ -66,6 +73,12 @@ pub(in crate::engine) struct Stream {
     first_held_back: u16,
     /// Rises with each fence that found writes outstanding.
     epoch: u32,
+    /// The latest fence that is passed for requests, and the number that they come behind; none if everything before is
+    /// delivered.
+    passed: u32,
+    mark: Option<Seq>,
+    /// Whether requests are ordered by their target at all.
+    orders: bool,
     /// Writes that wait behind a fence, in issue order, each with the fence's epoch.
     pub(in crate::engine) held: Queue,
     /// Segments that wait by themselves, by rail: see [`crate::engine::posting::blocked`]. Made with the first.
@@ -85,7 +98,7 @@ pub(in crate::engine) struct Stream {
 }
 
 impl Stream {
-    pub(in crate::engine) fn new(pe: Pe, next: Hop, fast_limit: usize) -> Self {
+    pub(in crate::engine) fn new(pe: Pe, next: Hop, fast_limit: usize, orders: bool) -> Self {
         Self {
             pe,
             next,
@@ -100,6 +113,9 @@ impl Stream {
             held_back: Queue::EMPTY,
             first_held_back: 0,
             epoch: 0,
+            passed: 0,
+            mark: None,
+            orders,
             held: Queue::EMPTY,
             blocked: None,
             waiting: 0,
@@ -250,7 +266,41 @@ impl Stream {
 
     /// Writes must not go out right away.
     pub(in crate::engine) fn close(&mut self) {
+        self.epoch += 1;
         self.set_shut(CLOSED, true);
+    }
+
+    /// Whether a request that is submitted now may leave though the stream is closed.
+    pub(in crate::engine) fn passes_requests(&mut self) -> bool {
+        if !self.held.is_empty() || self.error.is_some() {
+            return false;
+        }
+        if self.passed != self.epoch && self.all_placed() {
+            self.pass_requests(self.epoch);
+        }
+        self.passed == self.epoch
+    }
+
+    /// What a request that leaves now comes behind.
+    pub(in crate::engine) fn mark(&self) -> Option<Seq> {
+        self.mark
+    }
+
+    /// Whether requests are ordered by their target.
+    pub(in crate::engine) fn orders(&self) -> bool {
+        self.orders
+    }
+
+    /// Whether every write under way is a request that has left.
+    fn all_placed(&self) -> bool {
+        let placed = self.link.as_deref().map_or(0, Link::placed);
+        self.orders && self.under_way(Direction::Write) == placed
+    }
+
+    /// A put has left as a request: from here on it is a word among words.
+    pub(in crate::engine) fn place_put(&mut self, class: WriteClass) {
+        self.leave_class(Direction::Write, class);
+        self.words += 1;
     }
 
     /// A segment is under way, whose class was told apart.
@@ -300,9 +350,13 @@ impl Stream {
 
     /// Whether the end of a segment may let something go that waits.
     #[inline(always)]
-    fn is_waited_for(&self) -> bool {
-        self.is_closed() && self.under_way(Direction::Write) == 0
-            || self.older == 0 && !self.held_back.is_empty()
+    pub(in crate::engine) fn is_waited_for(&self) -> bool {
+        self.is_closed() && self.may_pass() || self.older == 0 && !self.held_back.is_empty()
+    }
+
+    #[cold]
+    fn may_pass(&self) -> bool {
+        self.under_way(Direction::Write) == 0 || !self.held.is_empty() && self.all_placed()
     }
 
     /// A write that has ended, or does not count any longer, is not among its class.
@@ -396,9 +450,14 @@ impl Stream {
     #[inline]
     pub(in crate::engine) fn fence(&mut self) {
         if self.under_way(Direction::Write) != 0 {
-            self.epoch += 1;
             self.close();
         }
+    }
+
+    /// A fence is passed for requests: those behind it come behind all that have left.
+    fn pass_requests(&mut self, epoch: u32) {
+        self.passed = epoch;
+        self.mark = self.link.as_deref().map(|link| link.next);
     }
 
     /// The fence that a write issued now waits for, while the stream is closed.
@@ -406,18 +465,30 @@ impl Stream {
         self.epoch
     }
 
-    /// If all writes sent are delivered: the epoch whose held writes may go out now. Without any
-    /// the stream is open again.
-    pub(in crate::engine) fn passed(&mut self, segments: &SegmentTable) -> Option<u32> {
-        if self.error.is_some() || self.under_way(Direction::Write) != 0 {
+    /// If all writes sent are delivered: the epoch whose held writes may go out now, and that all of them may. Without any
+    /// the stream is open again. If all of them are requests that have left: the same, for requests.
+    pub(in crate::engine) fn passed(&mut self, segments: &SegmentTable) -> Option<(u32, bool)> {
+        if self.error.is_some() {
             return None;
         }
-        let epoch = self.held.front().map_or(self.epoch, |front| segments[front].fence());
+        let front = self.held.front();
+        let epoch = front.map_or(self.epoch, |front| segments[front].fence());
+        if self.under_way(Direction::Write) != 0 {
+            let is_request = front.is_some_and(|front| segments[front].is_request());
+            if !is_request || !self.all_placed() {
+                return None;
+            }
+            if self.passed != epoch {
+                self.pass_requests(epoch);
+            }
+            return Some((epoch, false));
+        }
+        (self.passed, self.mark) = (epoch, None);
         // A fence after the writes that go out now closes the stream behind them.
         if epoch == self.epoch {
             self.set_shut(CLOSED, false);
         }
-        Some(epoch)
+        Some((epoch, true))
     }
 }
 
@@ -433,12 +504,14 @@ pub(in crate::engine) struct Streams {
     rails: u8,
     /// See [`Stream::fast_limit`].
     fast_limit: usize,
+    /// Whether targets order requests: not where the fabric does atomics, whose order they do not see.
+    pub(in crate::engine) orders: bool,
 }
 
 impl Streams {
     pub(in crate::engine) fn new(me: Pe, n_pes: u32, rails: u8, fast_limit: usize) -> Self {
         let places = (0..n_pes).map(|_| None).collect();
-        Self { places, opened: Vec::new(), me, rails, fast_limit }
+        Self { places, opened: Vec::new(), me, rails, fast_limit, orders: true }
     }
 
     /// PEs of the job.
@@ -465,7 +538,7 @@ impl Streams {
         if place.is_none() {
             paths.lay_out(pe);
             let first = paths.get(pe, first_rail(self.me, pe, self.rails));
-            *place = Some(Box::new(Stream::new(pe, first, self.fast_limit)));
+            *place = Some(Box::new(Stream::new(pe, first, self.fast_limit, self.orders)));
             self.opened.push(pe);
         }
         place.as_deref_mut()

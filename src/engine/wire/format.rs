@@ -4,15 +4,24 @@ use crate::engine::ids::Pe;
 use crate::engine::wire::window::Seq;
 
 /// Version of the messages.
-pub const VERSION: u8 = 8;
+pub const VERSION: u8 = 9;
 
 /// Where a word or a payload is at the receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Spot {
     /// The receiver's slot for the region.
     pub slot: u32,
-    /// Offset of the first byte in the region.
+    /// Offset of the first byte in the region; in a request below 2^48.
     pub offset: u64,
+}
+
+/// The bits of a request's word at 16..24 that are its offset. Those above say what it comes behind.
+const OFFSET: u64 = (1 << 48) - 1;
+
+/// The word at 16..24 of a request: its offset, and what it comes behind.
+#[inline]
+pub(in crate::engine) fn split_offset(word: u64) -> (u64, u16) {
+    (word & OFFSET, (word >> 48) as u16)
 }
 
 /// Names a request between it and its answer. No two are the same before the numbers of messages repeat,

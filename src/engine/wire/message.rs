@@ -23,6 +23,9 @@
 //! | put with signal | 48 + payload | as atomic, for the signal; 32..36 slot and 40..48 offset of the payload's place, 36..40 its length |
 //! | counted signal | 40 | as atomic; 32..36 number of segments, 36..38 tag, 38..40 zero |
 //!
+//! Of the offset at 16..24 of a request, 22..24 is what it comes *behind*: 0 for nothing; else every request of its sender
+//! whose number is lower by so much or more is carried out before it. Offsets are below 2^48.
+//!
 //! Kinds from 7 on are about staged memory: [`crate::engine::wire::staged`]. An ack with a code in byte 1 is about
 //! rails: [`crate::engine::wire::rails`].
 //!
@@ -38,6 +41,7 @@ use crate::engine::ids::Pe;
 pub use crate::engine::port::packet::{MAX_MESSAGE, Packet};
 pub use crate::engine::wire::cookie::Cookie;
 use crate::engine::wire::cookie::Sender;
+use crate::engine::wire::format::split_offset;
 pub use crate::engine::wire::format::{Mark, Spot, Tag, Ticket, VERSION, WireError};
 use crate::engine::wire::rails::Rails;
 use crate::engine::wire::staged::Staged;
@@ -126,6 +130,8 @@ pub struct Message<'a> {
     pub seq: Seq,
     /// Everything of the reverse stream before this number has arrived.
     pub ack: Seq,
+    /// What a request comes behind: each one with a number lower by so much or more. 0 is nothing.
+    pub behind: u16,
     /// The rest.
     pub body: Body<'a>,
 }
@@ -145,6 +151,12 @@ impl Body<'_> {
 }
 
 impl Packet {
+    /// Writes what a request that is encoded already comes behind.
+    #[inline]
+    pub(in crate::engine) fn set_behind(&mut self, behind: u16) {
+        self.bytes[22..24].copy_from_slice(&behind.to_le_bytes());
+    }
+
     /// Writes number and acknowledgement into a message that is encoded already, with this cookie.
     #[inline]
     pub fn number(&mut self, cookie: Cookie, seq: Seq, ack: Seq) {
@@ -239,6 +251,7 @@ impl<'a> Plain<'a> {
         let (head, second) = cookie.read(get64(bytes, 0), get64(bytes, 8));
         let code = (head >> 8) as u8;
         let op = AtomicOp::plain_from_code(i32::from(code & 0x1f))?;
+        let (offset, 0) = split_offset(get64(bytes, 16)) else { return None };
         let width = *Width::ALL.get(usize::from(code >> 5 & 3))?;
         let nowhere = Spot { slot: 0, offset: 0 };
         let (to, payload) = match head as u8 {
@@ -258,7 +271,7 @@ impl<'a> Plain<'a> {
             from: Pe((head >> 16) as u32 & 0xffff),
             seq: Seq((head >> 32) as u32),
             ack: Seq(second as u32),
-            at: Spot { slot: (second >> 32) as u32, offset: get64(bytes, 16) },
+            at: Spot { slot: (second >> 32) as u32, offset },
             atomic: Atomic { op, width, float, operand, compare: 0 },
             to,
             payload,
@@ -270,9 +283,23 @@ const ATOMIC_HEAD: u8 = VERSION | KIND_ATOMIC << 4;
 const PUT_SIGNAL_HEAD_BYTE: u8 = VERSION | KIND_PUT_SIGNAL << 4;
 
 impl<'a> Message<'a> {
+    /// What it comes behind, if anything: all requests before this number.
+    pub(in crate::engine) fn comes_behind(&self) -> Option<Seq> {
+        let last = self.seq.0.wrapping_sub(self.behind.into());
+        (self.behind != 0).then(|| Seq(last).next())
+    }
+
     /// Writes the message. A payload beyond [`MAX_EAGER`] is an error of the caller and is cut.
     #[inline]
     pub fn encode(&self, cookie: Cookie, packet: &mut Packet) {
+        self.encode_unordered(cookie, packet);
+        if self.behind != 0 {
+            packet.set_behind(self.behind);
+        }
+    }
+
+    #[inline]
+    fn encode_unordered(&self, cookie: Cookie, packet: &mut Packet) {
         let (sender, numbers) = (cookie.sender(self.from), (self.seq, self.ack));
         let bytes = &mut packet.bytes;
         let mut code = 0;
@@ -348,7 +375,7 @@ impl<'a> Message<'a> {
                 return Err(WireError::Operation { kind, code });
             };
             let width = Width::ALL[usize::from(width)];
-            let at = Spot { slot: word, offset: get64(bytes, 16) };
+            let at = Spot { slot: word, offset: split_offset(get64(bytes, 16)).0 };
             let operand = get64(bytes, 24);
             Ok((at, Atomic { op, width, float: code & 0x80 != 0, operand, compare: 0 }))
         };
@@ -418,7 +445,10 @@ impl<'a> Message<'a> {
                 Body::Staged(staged.ok_or(WireError::Kind(kind))?)
             }
         };
-        Ok(Message { from: Pe((head >> 16) as u32 & 0xffff), seq, ack: Seq(second as u32), body })
+        // All requests have more than a head.
+        let behind = if body.is_request() { split_offset(get64(bytes, 16)).1 } else { 0 };
+        let (from, ack) = (Pe((head >> 16) as u32 & 0xffff), Seq(second as u32));
+        Ok(Message { from, seq, ack, behind, body })
     }
 }
 

@@ -12,11 +12,11 @@
 //! | release | 16 | slot of the ticket | |
 //! | keys | 32 + 8n | slot | 16..20 stamp; 20 virtual addresses; 21 first rail; 22 number of rails; 23 zero; 24..32 base; 32.. n keys |
 //!
-//! Lengths are not zero.
+//! Lengths are not zero. The offset of a put, a pull and an ask has what the request comes behind in it, as all have.
 
 use crate::engine::port::Addressing;
 use crate::engine::port::packet::{MAX_MESSAGE, Packet};
-use crate::engine::wire::format::{Spot, Ticket, WireError};
+use crate::engine::wire::format::{Spot, Ticket, WireError, split_offset};
 use crate::engine::wire::window::Seq;
 
 /// Most payload of a put, and of the answer to an ask.
@@ -215,17 +215,18 @@ impl<'a> Staged<'a> {
         };
         let some = |len: u32| if len > 0 { Ok(len) } else { Err(wrong) };
         let (ticket, get) = (Ticket { slot: word, seq }, |at| get(bytes, at));
+        let spot = || Spot { slot: word, offset: split_offset(get(16)).0 };
         Ok(Some(match kind {
             PUT => {
                 let payload = payload(24)?;
-                Staged::Put { to: Spot { slot: word, offset: get(16) }, payload }
+                Staged::Put { to: spot(), payload }
             }
             PULL => {
                 exactly(48)?;
                 let (len, named) = halves(get(24));
                 let (slot, stamp) = halves(get(32));
                 Staged::Pull {
-                    to: Spot { slot: word, offset: get(16) },
+                    to: spot(),
                     from: Exposure { slot, stamp, offset: get(40) },
                     len: some(len)?,
                     ticket: Ticket { slot: named, seq },
@@ -238,8 +239,7 @@ impl<'a> Staged<'a> {
             ASK => {
                 exactly(32)?;
                 let (len, slot) = halves(get(24));
-                let from = Spot { slot: word, offset: get(16) };
-                Staged::Ask { from, len: some(len)?, ticket: Ticket { slot, seq } }
+                Staged::Ask { from: spot(), len: some(len)?, ticket: Ticket { slot, seq } }
             }
             LOADED => Staged::Loaded { ticket, payload: payload(HEAD)? },
             EXPOSED => {

@@ -309,7 +309,7 @@ fn answers_that_nobody_waits_for() {
     ] {
         let mut packet = Packet::EMPTY;
         let ack = Seq(u32::MAX - 99);
-        let message = Message { from: Pe(1), seq: Seq(0), ack, body: Body::Rails(what) };
+        let message = Message { from: Pe(1), seq: Seq(0), ack, behind: 0, body: Body::Rails(what) };
         message.encode(cookie(), &mut packet);
         looks.fabric.forge_message(Pe(0), RailId(0), packet.bytes());
         looks.next();
@@ -321,7 +321,7 @@ fn answers_that_nobody_waits_for() {
     // One that was not closed before is.
     let mut packet = Packet::EMPTY;
     let body = Body::Rails(Rails::Reset { rail: RailId(1), generation });
-    let message = Message { from: Pe(1), seq: Seq(0), ack: Seq(u32::MAX - 99), body };
+    let message = Message { from: Pe(1), seq: Seq(0), ack: Seq(u32::MAX - 99), behind: 0, body };
     message.encode(cookie(), &mut packet);
     looks.fabric.forge_message(Pe(0), RailId(0), packet.bytes());
     looks.next();

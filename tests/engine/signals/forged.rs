@@ -22,7 +22,8 @@ fn messages_from_outside_of_the_job_are_dropped() {
             Atomic { op: AtomicOp::Set, width: Width::Eight, float: false, operand: 7, compare: 0 };
         let at = Spot { slot: 0, offset: 0 };
         let body = Body::Atomic { at, atomic };
-        Message { from: Pe(from), seq, ack: first, body }.encode(Cookie::NONE, &mut packet);
+        Message { from: Pe(from), seq, ack: first, behind: 0, body }
+            .encode(Cookie::NONE, &mut packet);
         packet.bytes().to_vec()
     };
     let mut late = atomic_message(0, first, 0, 0);
@@ -39,7 +40,7 @@ fn messages_from_outside_of_the_job_are_dropped() {
         ("acknowledges what was not sent", {
             let mut packet = Packet::EMPTY;
             let ack = first.next();
-            let message = Message { from: Pe(0), seq: Seq(0), ack, body: Body::Ack };
+            let message = Message { from: Pe(0), seq: Seq(0), ack, behind: 0, body: Body::Ack };
             message.encode(cookie(), &mut packet);
             packet.bytes().to_vec()
         }),
@@ -149,7 +150,7 @@ fn word(op: AtomicOp, operand: u64) -> Atomic {
 fn message(from: u32, seq: Seq, body: Body<'_>) -> Vec<u8> {
     let mut packet = Packet::EMPTY;
     let ack = Seq(u32::MAX - 99);
-    Message { from: Pe(from), seq, ack, body }.encode(cookie(), &mut packet);
+    Message { from: Pe(from), seq, ack, behind: 0, body }.encode(cookie(), &mut packet);
     packet.bytes().to_vec()
 }
 

@@ -385,7 +385,7 @@ fn of_handles() -> Vec<Vec<u8>> {
 fn said() -> Vec<Vec<u8>> {
     let each = bodies(Seq(FIRST)).into_iter().map(|body| {
         let mut packet = Packet::EMPTY;
-        let message = Message { from: Pe(1), seq: Seq(FIRST), ack: Seq(FIRST), body };
+        let message = Message { from: Pe(1), seq: Seq(FIRST), ack: Seq(FIRST), behind: 0, body };
         message.encode(Cookie::NONE, &mut packet);
         let len = packet.bytes().len() as u16;
         let numbers: &[u8] = if packet.bytes()[0] >> 4 == 0 { &[2] } else { &[2, 2] };

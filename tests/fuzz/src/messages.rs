@@ -73,7 +73,7 @@ fn packet(body: &Body<'_>, seq: Seq) -> Vec<u8> {
     let mut packet = Packet::EMPTY;
     let has_number = !matches!(body, Body::Ack | Body::Rails(_));
     let seq = if has_number { seq } else { Seq(0) };
-    let message = Message { from: Pe(1), seq, ack: Seq(u32::MAX - 99), body: *body };
+    let message = Message { from: Pe(1), seq, ack: Seq(u32::MAX - 99), behind: 0, body: *body };
     message.encode(Cookie::NONE, &mut packet);
     let kind = match body {
         Body::Rails(_) => packet.bytes()[1],

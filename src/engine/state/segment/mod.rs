@@ -155,6 +155,8 @@ pub(in crate::engine) struct Segment {
     pub(in crate::engine) class: WriteClass,
     /// It is a signal that goes out behind the puts before it.
     pub(in crate::engine) follows_puts: bool,
+    /// It is a signal that takes effect behind all puts that have left as messages before it.
+    pub(in crate::engine) behind_sent: bool,
     /// The number of the latest request that it has sent, if that is answered.
     pub(in crate::engine) request: Seq,
     /// What to post. A message is a write of its word.
@@ -208,6 +210,20 @@ impl Segment {
     #[inline(always)]
     pub(super) fn mark(&self) -> u64 {
         mark(self.pe, self.stage, self.kind, self.direction, self.tag)
+    }
+
+    /// No operation counts it any longer.
+    pub(in crate::engine) fn uncount(&mut self) {
+        self.op = NIL;
+    }
+
+    /// Whether it is a write that leaves as a request, whose order its target sees to.
+    pub(in crate::engine) fn is_request(&self) -> bool {
+        match self.kind {
+            Kind::Message | Kind::CountedSignal | Kind::OrderedSignal | Kind::Fetch => true,
+            Kind::Staged => self.direction == Direction::Write && self.place != NIL,
+            _ => false,
+        }
     }
 
     /// Waits behind a fence, in its stream's held queue.
@@ -449,6 +465,7 @@ impl Segment {
         data: 0,
         class: WriteClass::EvenPut,
         follows_puts: false,
+        behind_sent: false,
         request: Seq(0),
         transfer: Transfer {
             direction: Direction::Write,

@@ -65,6 +65,7 @@ impl SegmentTable {
         self.used += 1;
         slot.tag = self.batches.take_current().0;
         (slot.class, slot.follows_puts) = (WriteClass::EvenPut, false);
+        slot.behind_sent = false;
         Some(Token(index))
     }
 
