@@ -80,8 +80,9 @@ impl Elf {
             }
         }
         for section in sections.iter() {
-            if let Some(notes) = section.notes(endian, data)? {
-                found.take_notes(endian, notes)?;
+            // Notes of others that cannot be read say nothing against the file.
+            if let Ok(Some(notes)) = section.notes(endian, data) {
+                found.take_notes(endian, notes);
             }
             if sections.section_name(endian, section)? == b".rodata" {
                 found.nvshmem = release_in(section.data(endian, data)?);
@@ -104,13 +105,12 @@ impl Elf {
         &mut self,
         endian: Endianness,
         mut notes: NoteIterator<'_, FileHeader64<Endianness>>,
-    ) -> Result<(), object::Error> {
-        while let Some(found) = notes.next()? {
+    ) {
+        while let Ok(Some(found)) = notes.next() {
             if found.name() == note::OWNER.as_bytes() && found.n_type(endian) == note::KIND {
                 self.transport = Some(String::from_utf8_lossy(found.desc()).into_owned());
             }
         }
-        Ok(())
     }
 
     /// The directories of `DT_RPATH`, where it is heeded, for a file at `path`.

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use libtest_mimic::{Failed, Trial};
 use serde_json::Value;
@@ -56,8 +57,20 @@ impl Scratch {
 
     /// Writes a script for the shell.
     pub(crate) fn script(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.write(name, &format!("#!/bin/sh\n{text}\n"));
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("permissions");
+        self.executable(name, &format!("#!/bin/sh\n{text}\n"))
+    }
+
+    /// Writes a file that can be started. Another process does: a child that another thread starts meanwhile
+    /// would have the file open for writing for a while, and what is open for writing does not start.
+    pub(crate) fn executable(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.at(name);
+        let mut install = Command::new("install");
+        install.args(["-D", "-m", "755", "/dev/stdin"]).arg(&path).stdin(Stdio::piped());
+        let mut child = install.spawn().expect("install runs");
+        let mut stdin = child.stdin.take().expect("a pipe");
+        stdin.write_all(text.as_bytes()).expect("the text is taken");
+        drop(stdin);
+        assert!(child.wait().expect("it ends").success(), "{install:?}");
         path
     }
 }
@@ -234,41 +247,49 @@ impl MadeUp {
     }
 }
 
+/// Compiles the stand-in. A library that was compiled in the same way before is copied.
 fn compile(output: &Path, flags: &[&str]) {
+    static COMPILED: Mutex<BTreeMap<Vec<String>, Vec<u8>>> = Mutex::new(BTreeMap::new());
+    let key: Vec<String> = flags.iter().map(|flag| String::from(*flag)).collect();
+    let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(bytes) = compiled.get(&key) {
+        return fs::write(output, bytes).expect("a copy");
+    }
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/nvshmem.c");
     let mut command = Command::new("cc");
     command.arg("-o").arg(output).arg(source).args(flags).arg("-ldl");
-    let output = command.output().expect("cc runs");
-    assert!(output.status.success(), "{command:?}: {}", said(&output));
+    let ended = command.output().expect("cc runs");
+    assert!(ended.status.success(), "{command:?}: {}", said(&ended));
+    compiled.insert(key, fs::read(output).expect("what was compiled"));
 }
 
 /// The NVSHMEM of a release that `scripts/nvshmem-wheels.sh` has fetched.
 pub(crate) fn wheel(release: &str) -> Need<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.deps/nvshmem").join(release);
-    match fs::canonicalize(path.join("lib/libnvshmem_host.so.3")) {
-        Ok(_) => Ok(path),
+    match fs::canonicalize(&path) {
+        Ok(path) => Ok(path),
         Err(_) => Err(format!(
             "NVSHMEM {release} is not in .deps/nvshmem: scripts/nvshmem-wheels.sh fetches it"
         )),
     }
 }
 
-/// Copies the libraries and the header of a wheel.
-pub(crate) fn copy_of(wheel: &Path, scratch: &Scratch, number: u32) -> MadeUp {
-    let prefix = scratch.at("nvshmem");
+/// Copies of the host library, the transports and the header of a package, to be changed.
+pub(crate) fn copy_of(package: &MadeUp, scratch: &Scratch) -> MadeUp {
+    let (from, prefix) = (&package.prefix, scratch.at("nvshmem"));
     for directory in ["lib", "include/non_abi"] {
         fs::create_dir_all(prefix.join(directory)).expect("directories");
     }
     let header = "include/non_abi/nvshmem_version.h";
-    fs::copy(wheel.join(header), prefix.join(header)).expect("the header");
-    for entry in fs::read_dir(wheel.join("lib")).expect("a directory") {
+    fs::copy(from.join(header), prefix.join(header)).expect("the header");
+    for entry in fs::read_dir(from.join("lib")).expect("a directory") {
         let path = entry.expect("an entry").path();
-        let name = path.file_name().expect("a name").to_owned();
-        if name.to_string_lossy().contains(".so") {
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        if name.starts_with("libnvshmem_host") || name.starts_with("nvshmem_transport") {
             fs::copy(&path, prefix.join("lib").join(name)).expect("a copy");
         }
     }
-    MadeUp { prefix, number }
+    MadeUp { prefix, number: package.number }
 }
 
 /// A case that needs nothing that a machine may lack.
@@ -282,9 +303,8 @@ pub(crate) fn of_wheels(name: &str, run: fn(&MadeUp) -> Result<(), Failed>) -> V
         RELEASES.iter().filter(|(release, _)| ["3.4.5", "3.6.5", "3.8.0"].contains(release));
     let trial = |(release, number): &(&str, u32)| {
         let number = *number;
-        needs::trial(format!("{name}_{release}"), wheel(release), move |wheel| {
-            let scratch = Scratch::new();
-            run(&copy_of(&wheel, &scratch, number))
+        needs::trial(format!("{name}_{release}"), wheel(release), move |prefix| {
+            run(&MadeUp { prefix, number })
         })
     };
     wheels.map(trial).collect()

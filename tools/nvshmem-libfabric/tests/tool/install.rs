@@ -8,12 +8,12 @@ use std::process::Command;
 use libtest_mimic::{Failed, Trial};
 
 use crate::bed::{
-    MadeUp, RELEASES, Scratch, bad, expect, file_name, good, json, of_wheels, plugins, tool, tree,
-    trial,
+    MadeUp, RELEASES, Scratch, bad, copy_of, expect, file_name, good, json, of_wheels, plugins,
+    tool, tree, trial,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let mut trials = of_wheels("install::wheel", there_and_back);
+    let mut trials = of_wheels("install::wheel", wheel);
     trials.extend([
         trial("install::beside_every_release_and_back", every_release),
         trial("install::again_and_over_what_others_have_replaced", again),
@@ -40,6 +40,11 @@ fn command(what: &str, made: &MadeUp) -> Command {
         command.arg("--plugin-dir").arg(plugins());
     }
     command
+}
+
+fn wheel(package: &MadeUp) -> Result<(), Failed> {
+    let scratch = Scratch::new();
+    there_and_back(&copy_of(package, &scratch))
 }
 
 fn there_and_back(made: &MadeUp) -> Result<(), Failed> {

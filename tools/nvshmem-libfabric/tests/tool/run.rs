@@ -108,12 +108,8 @@ fn python() -> Result<(), Failed> {
     scratch.write("train.py", "");
     let train = scratch.at("train.py").display().to_string();
     let interpreter = scratch.at("bin/python3.12").display().to_string();
-    let torchrun = scratch.write("bin/torchrun", &format!("#!{interpreter}\n"));
-    let by_env = scratch.write("bin/accelerate", "#!/usr/bin/env python3\n");
-    for script in [&torchrun, &by_env] {
-        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(script, executable)?;
-    }
+    scratch.executable("bin/torchrun", &format!("#!{interpreter}\n"));
+    scratch.executable("bin/accelerate", "#!/usr/bin/env python3\n");
     scratch.script("bin/srun", "shift; exec \"$@\"");
     let mut found = std::env::join_paths([&scratch.at("bin")])?;
     found.push(":/usr/bin:/bin");
@@ -206,8 +202,7 @@ fn bad_input() -> Result<(), Failed> {
     let spaced = scratch.at("with space");
     std::fs::create_dir(&spaced)?;
     std::fs::copy(plugins().join(file_name(7)), spaced.join(file_name(7)))?;
-    let garbage = scratch.write("garbage", "#!/nonexistent/interpreter\n");
-    std::fs::set_permissions(&garbage, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    let garbage = scratch.executable("garbage", "#!/nonexistent/interpreter\n");
     let garbage = garbage.display().to_string();
     let before = tree(&scratch.0);
     let any = ["--any-nvshmem"];
