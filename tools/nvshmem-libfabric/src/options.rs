@@ -225,3 +225,36 @@ fn provider(text: &str) -> Result<String, String> {
     }
     Err(format!("known are {}", names.join(", ")))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// The lines of the code blocks of a page that start the tool, without what is in front of its name.
+    fn lines(page: &str) -> Vec<Vec<String>> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(page);
+        let text = std::fs::read_to_string(&path).expect("a page");
+        let blocks = text.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
+        let line = |line: &str| -> Option<Vec<String>> {
+            let line = line.split(" #").next()?;
+            let words: Vec<String> = line.split_whitespace().map(String::from).collect();
+            let at = words.iter().position(|word| word == "nvshmem-libfabric")?;
+            Some(words[at..].to_vec())
+        };
+        blocks.flat_map(str::lines).filter_map(line).collect()
+    }
+
+    #[test]
+    fn every_line_of_the_documentation_is_understood() {
+        for (page, least) in [("docs/tool.md", 20), ("README.md", 3), ("docs/pytorch.md", 1)] {
+            let lines = lines(page);
+            assert!(lines.len() >= least, "{page}: {lines:?}");
+            for line in lines {
+                let parsed = Options::try_parse_from(&line);
+                assert!(parsed.is_ok(), "{page}: {}: {parsed:?}", line.join(" "));
+            }
+        }
+    }
+}

@@ -33,6 +33,16 @@ fn check(diagnosis: &Value, id: &str) -> Value {
     checks.into_iter().find(|check| check["id"] == id).unwrap_or_default()
 }
 
+/// That every check has its place in the documentation.
+fn documented(diagnosis: &Value) -> Result<(), Failed> {
+    let page = include_str!("../../../../docs/tool.md");
+    for check in diagnosis["checks"].as_array().into_iter().flatten() {
+        let id = format!("`{}`", check["id"].as_str().unwrap_or_default());
+        expect(page.contains(&id), || format!("docs/tool.md lacks {id}"))?;
+    }
+    Ok(())
+}
+
 /// A diagnosis that ends with a status.
 fn diagnosed(command: &mut Command, status: i32) -> Result<Value, Failed> {
     let output = command.output()?;
@@ -73,6 +83,7 @@ fn calm() -> Result<(), Failed> {
         let warned = check["verdict"] == "warning";
         expect(!warned || check["remedy"].is_string(), || format!("{check:#}"))?;
     }
+    documented(&diagnosis)?;
     expect(check(&diagnosis, "plugin-files")["verdict"] == "ok", || format!("{diagnosis:#}"))?;
     // Every provider that is not taken has its reason.
     let others = check(&diagnosis, "other-providers")["details"].to_string();
@@ -126,6 +137,7 @@ fn gpus() -> Result<(), Failed> {
         json(&mut command)
     };
     let diagnosis = with(&[])?;
+    documented(&diagnosis)?;
     expect(check(&diagnosis, "gpu")["verdict"] == "ok", || format!("{diagnosis:#}"))?;
     for id in ["gpu-memory", "peer-memory", "gdrcopy", "module-loading", "gpu-queues"] {
         expect(check(&diagnosis, id)["reason"].is_string(), || format!("no {id}: {diagnosis:#}"))?;
