@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(ask("seq 100000").map(|text| text.lines().count()), Ok(100_000));
         let failed = ask("echo no >&2; exit 3").unwrap_err();
         assert!(failed.contains('3') && failed.ends_with("no"), "{failed}");
-        assert!(ask("kill -SEGV $$").unwrap_err().contains("signal: 11"));
+        assert!(ask("kill -TERM $$").unwrap_err().contains("signal: 15"));
         let hung = output_within(sh("exec sleep 1000"), Duration::from_millis(50)).unwrap_err();
         assert!(hung.contains("did not end"), "{hung}");
         assert!(output(Path::new("/nonexistent"), &[]).unwrap_err().contains("cannot be started"));

@@ -125,7 +125,10 @@ fn crash() -> Result<(), Failed> {
     );
     let library = scratch.at("libcrash.so");
     good(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source))?;
-    let diagnosis = diagnosed(doctor(&["--json"]).env("NVSHMEM_LIBFABRIC_LIBRARY", &library), 1)?;
+    let mut command = doctor(&["--json"]);
+    // Where a core may be left.
+    command.current_dir(&scratch.0).env("NVSHMEM_LIBFABRIC_LIBRARY", &library);
+    let diagnosis = diagnosed(&mut command, 1)?;
     let reason = check(&diagnosis, "libfabric")["reason"].to_string();
     expect(reason.contains("signal: 6"), || reason.clone())
 }
