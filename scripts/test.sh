@@ -110,7 +110,8 @@ shipped_builds() {
 }
 # A process loads one libfabric, so the second one takes another run.
 second_libfabric() { OFI_TEST_LIBRARY=$NVSHMEM_TEST_LIBFABRIC2 checked --test ofi; }
-programs() { part "test programs" checked --test '*'; }
+plugin_suite() { part "tests of the plugin" checked --test 'p*'; }
+programs() { part "other test programs" checked --test '[!p]*'; }
 other_tests() {
     part "unit tests" checked --lib --bins
     part "documentation tests" checked --doc
@@ -157,7 +158,7 @@ else
     export NVSHMEM_TEST_SEEDS=${NVSHMEM_TEST_SEEDS:-20}
     # Cargo builds two profiles at a time.
     beside checked_builds shipped_builds
-    beside programs other_tests
+    beside plugin_suite programs other_tests
     if [[ $tier == full ]]; then
         part "injected bugs" scripts/injected.sh
         part "minimal trees of Debian" scripts/fresh.sh
@@ -171,7 +172,7 @@ awk '/^ +(Running|Doc-tests) / { program = $1 == "Running" && $2 != "unittests" 
     /^test result: / && program != "" { sub(/s$/, "", $NF)
         if ($NF >= 5) printf "  %-40s %7.0f s\n", program, $NF }' "$log" >"$work/programs"
 printf '%-42s %9s  %9s\n' "part" "wall" "processor"
-awk '{ print } /^test programs/ { while ((getline line < programs) > 0) print line }' \
+awk '{ print } /^other test programs/ { while ((getline line < programs) > 0) print line }' \
     programs="$work/programs" "$work/parts"
 # Some parts ran beside each other, so their times are no sum.
 awk -v wall="$SECONDS" '{ cpu += $(NF - 1) } END {
