@@ -11,7 +11,7 @@ use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::lane::Lane;
 use crate::engine::port::{Direction, Local, Port, Transfer};
 use crate::engine::state::batch::Batch;
-use crate::engine::state::link::MessageTable;
+use crate::engine::state::messages::table::MessageTable;
 use crate::engine::state::segment::{Segment, Stage, WriteClass};
 use crate::engine::wire::handle::{HandleBytes, HandleView};
 use crate::engine::wire::message::{MAX_EAGER, Spot};

@@ -40,7 +40,7 @@ use crate::engine::signal::Signals;
 use crate::engine::staging::Staging;
 use crate::engine::staging::state::PEER_SEGMENTS;
 use crate::engine::state::fabric_atomics::FabricAtomics;
-use crate::engine::state::link::MOST_MESSAGES;
+use crate::engine::state::messages::table::MOST_MESSAGES;
 use crate::engine::state::regions::{LaneKind, RegionCache, RegionIndex};
 use crate::engine::state::stream::Stream;
 use crate::engine::striping::pool::{self, Pool};

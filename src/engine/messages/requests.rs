@@ -3,7 +3,7 @@
 //! # Why messages cannot deadlock
 //! Every message that comes in is taken at once, whatever else is full: carrying it out needs no
 //! slot, and what it calls forth (a reply, an acknowledgement) is queued in room that was set aside:
-//! a bit per peer for acknowledgements, which are cumulative, and [`FETCHES`](crate::engine::state::link::FETCHES)
+//! a bit per peer for acknowledgements, which are cumulative, and [`FETCHES`](crate::engine::state::messages::link::FETCHES)
 //! places per peer for replies, since a peer has no more fetches under way. So a peer's messages
 //! never wait for ours. Ours wait for (a) the fabric, (b) the peer's window, which its
 //! acknowledgements open, and those we ask for as soon as anybody waits.

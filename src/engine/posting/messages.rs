@@ -7,7 +7,7 @@ use crate::engine::port::{Direction, Failure, Port, Posted};
 use crate::engine::posting::Core;
 use crate::engine::posting::dispatch::Left;
 use crate::engine::posting::failure::CONTROL;
-use crate::engine::state::link::MessageTable;
+use crate::engine::state::messages::table::MessageTable;
 use crate::engine::state::operation::OpId;
 use crate::engine::state::segment::{Kind, NIL, Segment, Stage, WriteClass};
 use crate::engine::state::stream::Stream;

@@ -35,13 +35,13 @@ use crate::engine::posting::watchdog::Watchdog;
 use crate::engine::rails::balance::{Balance, Spread};
 use crate::engine::rails::paths::PathTable;
 use crate::engine::state::fabric_atomics::FabricAtomics;
-use crate::engine::state::link::MessageTable;
+use crate::engine::state::messages::table::MessageTable;
+use crate::engine::state::messages::unnumbered::Unnumbered;
 use crate::engine::state::operation::OpTable;
 use crate::engine::state::rail::Rail;
 use crate::engine::state::regions::RegionCache;
 use crate::engine::state::segment::table::SegmentTable;
 use crate::engine::state::stream::{Stream, Streams};
-use crate::engine::state::unnumbered::Unnumbered;
 use crate::engine::wire::cookie::{Cookie, Sender};
 use crate::logging::RateLimit;
 

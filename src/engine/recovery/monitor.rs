@@ -6,7 +6,7 @@ use crate::engine::port::Port;
 use crate::engine::posting::Core;
 use crate::engine::recovery::Recovery;
 use crate::engine::recovery::health::{Answer, PathHealth, PeerHealth};
-use crate::engine::state::link::FIRST;
+use crate::engine::state::messages::link::FIRST;
 use crate::engine::state::segment::{Kind, NIL, Stage};
 use crate::engine::wire::rails::Rails;
 use crate::engine::wire::window::Seq;

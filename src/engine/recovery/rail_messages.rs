@@ -9,7 +9,7 @@ use crate::engine::posting::failure::CONTROL;
 use crate::engine::recovery::Recovery;
 use crate::engine::recovery::health::{Answer, OwnRail, WayBack};
 use crate::engine::staging::Staging;
-use crate::engine::state::link::{FIRST, Link};
+use crate::engine::state::messages::link::{FIRST, Link};
 use crate::engine::wire::handle::MAX_RAILS;
 use crate::engine::wire::message::{Body, Message, Packet};
 use crate::engine::wire::rails::Rails;

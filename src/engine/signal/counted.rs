@@ -23,7 +23,7 @@ use crate::engine::posting::Core;
 use crate::engine::signal::Signals;
 pub use crate::engine::state::counts::TAGS;
 use crate::engine::state::counts::{CountedSignal, Counts, Tags};
-use crate::engine::state::link::Link;
+use crate::engine::state::messages::link::Link;
 use crate::engine::wire::message::{Mark, Tag};
 
 /// Why a counted put is refused.

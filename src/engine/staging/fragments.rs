@@ -10,10 +10,10 @@ use crate::engine::staging::Staging;
 use crate::engine::staging::peer_requests::refusal;
 use crate::engine::staging::state::{Fragment, LocalEnd, PEER_REQUESTS, RemoteEnd, Role};
 use crate::engine::staging::waiting::Waiter;
+use crate::engine::state::messages::unnumbered::What;
 use crate::engine::state::regions::{Place, desc_of};
 use crate::engine::state::segment::table::Finished;
 use crate::engine::state::segment::{Kind, Segment, Stage};
-use crate::engine::state::unnumbered::What;
 use crate::engine::wire::message::{Body, Ticket};
 use crate::engine::wire::staged::{Exposure, Staged};
 

@@ -16,8 +16,8 @@ use crate::engine::staging::state::{
 };
 use crate::engine::staging::waiting::{Waiter, Wanted};
 use crate::engine::state::batch::Batch;
+use crate::engine::state::messages::unnumbered::{NO_TICKET, What};
 use crate::engine::state::segment::Kind;
-use crate::engine::state::unnumbered::{NO_TICKET, What};
 use crate::engine::wire::message::{Spot, Ticket};
 use crate::engine::wire::staged::{Exposure, KEYS_PER_MESSAGE, Keys, MAX_PAYLOAD, Staged};
 use crate::engine::wire::window::Seq;

@@ -4,13 +4,11 @@
 pub mod batch;
 pub(in crate::engine) mod counts;
 pub(in crate::engine) mod fabric_atomics;
-pub(in crate::engine) mod link;
+pub(in crate::engine) mod messages;
 pub(in crate::engine) mod operation;
-pub(in crate::engine) mod order;
 pub(in crate::engine) mod rail;
 pub mod regions;
 pub(in crate::engine) mod segment;
 pub(in crate::engine) mod strays;
 pub(in crate::engine) mod stream;
-pub(in crate::engine) mod unnumbered;
 pub(in crate::engine) mod watch;

@@ -6,7 +6,7 @@ use crate::engine::port::Direction;
 use crate::engine::rails::counters::PeerCounters;
 use crate::engine::rails::pairing::first_rail;
 use crate::engine::rails::paths::{Hop, PathTable};
-use crate::engine::state::link::Link;
+use crate::engine::state::messages::link::Link;
 use crate::engine::state::segment::queue::Queue;
 use crate::engine::state::segment::table::SegmentTable;
 use crate::engine::state::segment::{Plain, Segment, WriteClass};

@@ -1,7 +1,7 @@
 //! Messages without numbers that a lane owes its peers: answers, and news that they wait for.
 //!
 //! They are not acknowledged. How many there are is bounded by what peers may ask for at a time: fetches
-//! ([`FETCHES`](crate::engine::state::link::FETCHES)) and requests about staged memory, and the keys of a
+//! ([`FETCHES`](crate::engine::state::messages::link::FETCHES)) and requests about staged memory, and the keys of a
 //! region are told to a peer once.
 
 use std::sync::Arc;

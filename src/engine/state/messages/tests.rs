@@ -1,6 +1,10 @@
 //! Tests of the link between two proxy lanes.
 
-use super::*;
+use super::link::*;
+use super::table::*;
+use crate::engine::ids::{Pe, RailId};
+use crate::engine::state::segment::NIL;
+use crate::engine::wire::window::{Seq, WINDOW};
 
 fn send(table: &mut MessageTable, link: &mut Link, rail: u8) -> u32 {
     let index = table.take(9).unwrap();
