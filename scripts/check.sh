@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Formatting, lints, documentation, checked-in bindings, shell scripts. What cannot be checked here is skipped, and said.
+# Formatting, lints, documentation, checked-in bindings, the places of injected bugs, shell scripts. What cannot be checked here is skipped, and said.
 # With the profile of the tests, whose procedural macros and build scripts are then built once for both.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -21,6 +21,11 @@ fi
 RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links' scripts/cargo doc --locked --profile checked --workspace --no-deps --quiet
 scripts/cargo test --locked --profile checked -p bindings -p nvshmem-mutants
 scripts/bindings.sh --check
+if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
+    scripts/injected.sh --places
+else
+    skipped "the places of injected bugs" "this is no checkout of git, which lists the files"
+fi
 scripts/deny.sh
 if command -v shellcheck >/dev/null; then
     shellcheck scripts/cargo scripts/*.sh tools/rdma-lab/*.sh .ci/run

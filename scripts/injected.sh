@@ -1,11 +1,16 @@
 #!/usr/bin/env bash
 # Breaks the code on purpose, one bug at a time, and fails if the tests that are there for it do not notice.
 #   scripts/injected.sh [WORD]
+#   scripts/injected.sh --places   only whether the code to break is there, which takes seconds
 # The bugs are those of tests/injected; with WORD, those whose description has it. tests/injected/README.md
 # says how they are written. Nothing of the tree is changed: copies of it are, in target/injected.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-readonly word=${1:-}
+places=no word=${1:-}
+if [[ $word == --places ]]; then
+    places=yes word=
+fi
+readonly places word
 readonly patience=${INJECTED_TIMEOUT:-180} # seconds for a bug's tests, for what turns for ever
 root=$PWD
 work=$(realpath -m "${CARGO_TARGET_DIR:-target}/injected")
@@ -100,13 +105,17 @@ while IFS= read -r what && IFS= read -r tests && IFS= read -r old && IFS= read -
         continue
     fi
     broken=$dir/$file
+    if [[ $places == yes ]]; then
+        repair
+        continue
+    fi
     read -ra arguments <<<"$tests"
     # The model goes through millions of states.
     optimise=0
     [[ $tests != "--test model"* ]] || optimise=2
     test_it() {
         cd "$dir" && CARGO_TARGET_DIR=$dir/target$optimise CARGO_PROFILE_TEST_OPT_LEVEL=$optimise \
-            timeout "$patience" "$root/scripts/cargo" test "$@"
+            NVSHMEM_TEST_EVERY_CASE=1 timeout "$patience" "$root/scripts/cargo" test "$@"
     }
     if ! (test_it --no-run "${arguments[@]}") >"$work/log" 2>&1; then
         verdict="it does not compile"
@@ -124,7 +133,9 @@ while IFS= read -r what && IFS= read -r tests && IFS= read -r old && IFS= read -
     printf '%-8s %s (%s)\n' "$verdict" "$what" "$file"
 done < <(bugs)
 
-echo "MEASURE injected_bugs $tried bugs"
-echo "MEASURE injected_bugs_missed ${#missed[@]} bugs"
+if [[ $places == no ]]; then
+    echo "MEASURE injected_bugs $tried bugs"
+    echo "MEASURE injected_bugs_missed ${#missed[@]} bugs"
+fi
 [[ $tried -gt 0 ]] || { echo "No bug has '$word' in its description." >&2; exit 1; }
 [[ ${#missed[@]} -eq 0 ]] || { printf '%s\n' "${missed[@]}" >&2; exit 1; }

@@ -34,6 +34,8 @@ impl Run<'_> {
             .args(self.tests)
             .env("RUSTC_BOOTSTRAP", "1")
             .env("RUST_BACKTRACE", "0")
+            // Or else a test would take other cases each time.
+            .env("NVSHMEM_TEST_EVERY_CASE", "1")
             .envs(self.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(file)
