@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes a package of src/engine alone, with the tests that need nothing else. It builds in seconds, so that
-# one changed line after the other can be tried; the engine names no other part of the plugin.
+# one changed line after the other can be tried; the engine names no other part of the plugin but a piece of its log.
 #   scripts/engine-crate.sh DIRECTORY
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -8,7 +8,7 @@ crate=$1
 
 mkdir -p "$crate/src" "$crate/tests"
 git ls-files -z --cached --others --exclude-standard \
-    Cargo.lock src/engine tests/engine tests/model tests/support tests/wire.rs |
+    Cargo.lock src/engine src/logging/rate_limit.rs tests/engine tests/model tests/support tests/wire.rs |
     scripts/copy-changed.sh "$crate"
 
 {
@@ -42,4 +42,12 @@ EOF
     # The rest is the workspace's.
     awk '/^\[/ { mine = /^\[workspace\.(package|dependencies|lints.*)\]/ } mine' Cargo.toml
 } >"$crate/Cargo.toml"
-[[ -e $crate/lib.rs ]] || printf '#[path = "src/engine/mod.rs"]\npub mod engine;\n' >"$crate/lib.rs"
+# Of the log, the engine names what keeps lines few.
+library='#[path = "src/engine/mod.rs"]
+pub mod engine;
+#[path = "src/logging/rate_limit.rs"]
+mod rate_limit;
+pub mod logging {
+    pub use crate::rate_limit::{RateLimit, Unsaid};
+}'
+[[ -e $crate/lib.rs && $(<"$crate/lib.rs") == "$library" ]] || printf '%s\n' "$library" >"$crate/lib.rs"
