@@ -14,6 +14,7 @@ use crate::engine::port::fabric_atomic::FabricAtomic;
 use crate::engine::port::{
     Clock, Completions, DataPath, Direction, Failure, Incoming, Local, LocalMemory, Messaging,
     Operation, POLL_BATCH, PeerAddr, Polled, PortError, Posted, RailControl, RailLimits, Transfer,
+    hand_over,
 };
 use crate::engine::wire::message::{MAX_MESSAGE, Packet};
 
@@ -179,12 +180,12 @@ impl DataPath for FakePort {
             return Polled::Failed(Failure { token: None, is_message: false, error });
         }
         let in_flight = &mut self.tokens[rail.index()];
-        let mut count = 0;
+        let (mut done, mut count) = ([0; POLL_BATCH], 0);
         while count < POLL_BATCH {
             match world.next_done(self.lane, rail) {
                 Some(Done::Token(token)) => {
                     in_flight.remove(&token);
-                    completions.take(token.index());
+                    done[count] = token.index();
                     count += 1;
                 }
                 Some(Done::Failure(failure)) if count == 0 => {
@@ -201,6 +202,8 @@ impl DataPath for FakePort {
                 None => break,
             }
         }
+        let unknown = |token: &usize| panic!("no segment of the lane has token {token}");
+        hand_over(completions, &done[..count], |token| *token, unknown);
         if count == 0 { Polled::Empty } else { Polled::Completed(count) }
     }
 }

@@ -116,6 +116,27 @@ pub trait Completions {
     }
 }
 
+/// Hands the completions of a poll over: what goes together at a stretch. `others` gets what is not in the lane's table.
+#[inline(always)]
+pub fn hand_over<E>(
+    completions: &mut impl Completions,
+    entries: &[E],
+    index_of: impl Fn(&E) -> usize,
+    mut others: impl FnMut(&E),
+) {
+    let mut left = entries;
+    loop {
+        let alike = completions.take_alike(left.iter().map(&index_of));
+        let Some((entry, behind)) = left.get(alike..).and_then(<[_]>::split_first) else {
+            break;
+        };
+        if !completions.take(index_of(entry)) {
+            others(entry);
+        }
+        left = behind;
+    }
+}
+
 impl<F: FnMut(usize) -> bool> Completions for F {
     fn take(&mut self, index: usize) -> bool {
         self(index)

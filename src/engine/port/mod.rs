@@ -22,7 +22,7 @@ pub mod registration;
 pub use crate::engine::port::clock::Clock;
 pub use crate::engine::port::data_path::{
     Completions, Context, DataPath, Desc, Direction, Local, Operation, POLL_BATCH, PeerAddr,
-    RailLimits, Transfer,
+    RailLimits, Transfer, hand_over,
 };
 pub use crate::engine::port::local_memory::LocalMemory;
 pub use crate::engine::port::messaging::{Incoming, Messaging};

@@ -221,11 +221,11 @@ impl<P: Port> Core<P> {
                 // They are under way still.
                 Kind::Fetch => {
                     self.messages.set_aside(slot);
-                    self.is_apart(pe);
+                    self.set_apart(pe);
                 }
                 Kind::Staged => {
                     self.messages.give_beside(slot);
-                    self.is_apart(pe);
+                    self.set_apart(pe);
                 }
                 _ => {
                     self.messages.give(slot);
@@ -236,8 +236,8 @@ impl<P: Port> Core<P> {
         self.open_window(pe);
     }
 
-    /// A message was acknowledged that is under way, or is not any longer.
-    fn is_apart(&mut self, pe: Pe) {
+    /// A message was acknowledged whose operation is under way still.
+    fn set_apart(&mut self, pe: Pe) {
         if let Some(link) = self.streams.find_mut(pe).and_then(|stream| stream.link.as_deref_mut())
         {
             link.apart = link.apart.wrapping_add(1);

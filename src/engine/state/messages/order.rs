@@ -43,7 +43,9 @@ impl Order {
 
     /// A pull is under way no longer.
     pub(in crate::engine) fn end_pull(&mut self, seq: Seq) {
-        self.pulls.retain(|other| *other != seq);
+        if let Some(at) = self.pulls.iter().position(|other| *other == seq) {
+            self.pulls.swap_remove(at);
+        }
     }
 
     /// Whether a pull under way has a number before this one.

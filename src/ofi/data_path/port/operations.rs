@@ -8,7 +8,7 @@ use crate::engine::ids::{RailId, Token};
 use crate::engine::port::fabric_atomic::{FabricAtomic, Row};
 use crate::engine::port::{
     Completions, Context, DataPath, Direction, Failure, Local, Operation, POLL_BATCH, PeerAddr,
-    Polled, PortError, Posted, RailLimits, Transfer,
+    Polled, PortError, Posted, RailLimits, Transfer, hand_over,
 };
 use crate::ofi::data_path::port::{OfiPort, PortRail, no_such_rail};
 use crate::ofi::error::{port_error, refused};
@@ -151,17 +151,7 @@ impl DataPath for OfiPort {
         let mut others = Others { count: 0, wrong: None };
         let places = contexts.places();
         let index_of = |entry: &fi_cq_data_entry| places.index_of(entry.op_context);
-        let mut left = entries;
-        loop {
-            let alike = completions.take_alike(left.iter().map(index_of));
-            let Some((entry, behind)) = left.get(alike..).and_then(<[_]>::split_first) else {
-                break;
-            };
-            if !completions.take(index_of(entry)) {
-                others.take(port_rail, entry);
-            }
-            left = behind;
-        }
+        hand_over(completions, entries, index_of, |entry| others.take(port_rail, entry));
         if others.count == 0 {
             return Polled::Completed(entries.len());
         }

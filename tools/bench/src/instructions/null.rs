@@ -8,7 +8,7 @@ use nvshmem_transport_libfabric::engine::port::copies::Reach;
 use nvshmem_transport_libfabric::engine::port::{
     Access, Addressing, Clock, Completions, DataPath, LocalMemory, MemoryPort, Messaging,
     Operation, POLL_BATCH, PeerAddr, Polled, PortError, Posted, RailControl, RailLimits,
-    Registered,
+    Registered, hand_over,
 };
 use nvshmem_transport_libfabric::engine::rails::balance::Spread;
 use nvshmem_transport_libfabric::engine::rails::paths::{Path, PathTable};
@@ -103,14 +103,7 @@ impl DataPath for Null {
 
     fn drain(&mut self, _rail: RailId, completions: &mut impl Completions) -> Polled {
         let count = self.posted.len().min(POLL_BATCH);
-        let mut left = &self.posted[..count];
-        while let [first, ..] = left {
-            let alike = completions.take_alike(left.iter().map(|token| token.index()));
-            if alike == 0 {
-                completions.take(first.index());
-            }
-            left = &left[alike.max(1)..];
-        }
+        hand_over(completions, &self.posted[..count], |token| token.index(), |_| {});
         self.posted.drain(..count);
         if count == 0 { Polled::Empty } else { Polled::Completed(count) }
     }
