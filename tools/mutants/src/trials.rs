@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Result, at, read};
 use crate::kit::{self, MUTANTS, Mutant, PROGRAMS, State};
 use crate::process::{Ended, Run, last_begun};
-use crate::reach::{self, Reach, Runs};
+use crate::reach::{self, Reach, Runs, Test};
 use crate::report;
 use crate::sites::Id;
 
@@ -173,11 +173,7 @@ impl Trials<'_> {
         let function = self.mutants[id].function.as_str();
         let known =
             self.killers.lock().expect("no panic").get(function).cloned().unwrap_or_default();
-        let is_known = |at: &&usize| known.contains(at);
-        let first: Vec<_> =
-            known.iter().rev().filter(|at| tests.contains(at)).map(|at| vec![*at]).collect();
-        let rest: Vec<_> = tests.iter().filter(|at| !is_known(at)).copied().collect();
-        for group in first.into_iter().take(3).chain(self.groups(&rest)) {
+        for group in in_order(&self.reach.tests, tests, &known) {
             if let Some(outcome) = self.group(id, &group, self.options.seeds, said)? {
                 return Ok(outcome);
             }
@@ -189,25 +185,6 @@ impl Trials<'_> {
             }
         }
         Ok(Outcome::Missed(tests.len()))
-    }
-
-    /// Tests of one program that share a process, the short ones first.
-    fn groups(&self, tests: &[usize]) -> Vec<Vec<usize>> {
-        let mut groups: Vec<(Duration, Vec<usize>)> = Vec::new();
-        for at in tests {
-            let test = &self.reach.tests[*at];
-            let open = groups.iter_mut().find(|(takes, group)| {
-                self.reach.tests[group[0]].program == test.program && *takes + test.takes <= SHORT
-            });
-            match open {
-                Some((takes, group)) => {
-                    *takes += test.takes;
-                    group.push(*at);
-                }
-                None => groups.push((test.takes, vec![*at])),
-            }
-        }
-        groups.into_iter().map(|(_, group)| group).collect()
     }
 
     /// Runs tests of one program with a mutant. Nothing if all pass.
@@ -243,5 +220,52 @@ impl Trials<'_> {
         } else {
             Outcome::Timeout(name)
         }))
+    }
+}
+
+/// Each of the tests once, in groups that share a process: by themselves the latest three that are `known` to notice changes
+/// of the function, then the short ones.
+fn in_order(all: &[Test], tests: &[usize], known: &[usize]) -> Vec<Vec<usize>> {
+    let mut first: Vec<_> = known.iter().rev().filter(|at| tests.contains(at)).copied().collect();
+    first.truncate(3);
+    let rest: Vec<_> = tests.iter().filter(|at| !first.contains(at)).copied().collect();
+    first.into_iter().map(|at| vec![at]).chain(groups(all, &rest)).collect()
+}
+
+/// Tests of one program that share a process, the short ones first.
+fn groups(all: &[Test], tests: &[usize]) -> Vec<Vec<usize>> {
+    let mut groups: Vec<(Duration, Vec<usize>)> = Vec::new();
+    for at in tests {
+        let test = &all[*at];
+        let open = groups.iter_mut().find(|(takes, group)| {
+            all[group[0]].program == test.program && *takes + test.takes <= SHORT
+        });
+        match open {
+            Some((takes, group)) => {
+                *takes += test.takes;
+                group.push(*at);
+            }
+            None => groups.push((test.takes, vec![*at])),
+        }
+    }
+    groups.into_iter().map(|(_, group)| group).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_test_that_reaches_a_mutant_is_tried_however_many_are_known() {
+        let test = |number: u64| Test {
+            program: "unit".into(),
+            name: number.to_string(),
+            takes: Duration::from_millis(number * 10),
+            is_random: false,
+        };
+        let all: Vec<_> = (0..6).map(test).collect();
+        let order = in_order(&all, &[0, 1, 2, 3, 5], &[5, 4, 3, 2, 1]);
+        assert_eq!(order, [vec![1], vec![2], vec![3], vec![0], vec![5]]);
+        assert_eq!(in_order(&all, &[0, 1, 2, 3], &[]), [vec![0, 1, 2], vec![3]]);
     }
 }
