@@ -18,7 +18,7 @@ use crate::abi::state::{self, boot_handle, destroy, is_alive, job};
 use crate::engine::error::EngineError;
 use crate::engine::port::Access;
 use crate::engine::wire::handle::HandleBytes;
-use crate::job::{Origin, connect, counters, exit};
+use crate::job::{Origin, asked, connect, counters};
 use crate::logging;
 
 /// What this transport can do with a peer: put, get and atomics through the host.
@@ -255,9 +255,9 @@ pub(crate) unsafe extern "C" fn progress(transport: *mut Transport) -> c_int {
         let connected = job.connected()?;
         // SAFETY: rule 3.
         unsafe { connected.progress() }?;
-        if exit::is_asked() {
+        if asked::is_any() {
             // SAFETY: rule 3.
-            unsafe { counters::tell(job) };
+            unsafe { counters::answer(job) };
         }
         Ok(())
     })

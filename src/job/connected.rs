@@ -9,8 +9,8 @@ use std::time::Duration;
 use log::info;
 
 use super::consistency::Consistency;
+use super::counters::{self, Publisher};
 use super::error::JobError;
-use super::exit;
 use super::heartbeat::Pulse;
 use super::memory::ProcessMemory;
 use crate::cuda::Driver;
@@ -42,6 +42,8 @@ pub(crate) struct Job {
     connected: OnceLock<Connected>,
     /// Whether its counters have been told.
     pub(super) counters_are_told: AtomicBool,
+    /// Of its counters while it runs, if its settings ask for it.
+    pub(super) publisher: OnceLock<Publisher>,
     /// The last field: rails are closed before.
     _present: Present,
 }
@@ -59,8 +61,14 @@ impl Job {
             let _blocked = Blocked::new();
             Discovery::run(&settings, true, memory_kinds())?
         };
-        let (connected, counters_are_told) = (OnceLock::new(), AtomicBool::new(false));
-        Ok(Self { settings, discovery, connected, counters_are_told, _present: present })
+        Ok(Self {
+            settings,
+            discovery,
+            connected: OnceLock::new(),
+            counters_are_told: AtomicBool::new(false),
+            publisher: OnceLock::new(),
+            _present: present,
+        })
     }
 
     /// The PCI paths of the devices, if the host is to choose among them: when all have one and the
@@ -122,10 +130,12 @@ impl Job {
     /// Puts the lanes in place.
     pub(crate) fn set_connected(&self, connected: Connected) {
         info!(target: logging::TRANSPORT, "{}", connected.report);
-        // The host connects once; a second set of lanes would be dropped.
-        if self.connected.set(connected).is_ok() && self.settings.counters.is_some() {
-            exit::wait_for_one();
+        if !self.is_connected() {
+            // SAFETY: it is this function's alone.
+            unsafe { counters::publish(self, &connected) };
         }
+        // The host connects once; a second set of lanes would be dropped.
+        let _ = self.connected.set(connected);
     }
 }
 

@@ -4,17 +4,19 @@
 //! an exit handler asks for the counters, and waits until that thread has told them.
 
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use super::asked::Question;
 use crate::ofi::fork;
 
 /// How long an exit waits for a thread that may take no more turns.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// Jobs whose counters are to go to a file, and have not been told.
+/// Jobs whose counters are in files, or to go there, and have not been told.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
-static ASKED: AtomicBool = AtomicBool::new(false);
+/// To all of them; never ended.
+static ASKED: Question = Question::new();
 
 /// Has the exit of this process wait for one more job's counters.
 pub(super) fn wait_for_one() {
@@ -34,9 +36,8 @@ pub(super) fn one_is_told() {
 }
 
 /// Whether the process is ending, and waits for counters.
-#[inline(always)]
-pub(crate) fn is_asked() -> bool {
-    ASKED.load(Ordering::Relaxed)
+pub(super) fn is_asked() -> bool {
+    ASKED.is_open()
 }
 
 /// Runs in any thread, whose thread-local values may be gone.
@@ -44,7 +45,7 @@ extern "C" fn ask() {
     if fork::is_child() {
         return;
     }
-    ASKED.store(true, Ordering::Relaxed);
+    ASKED.ask();
     let until = Instant::now() + PATIENCE;
     while OPEN.load(Ordering::Acquire) > 0 && Instant::now() < until {
         std::thread::yield_now();

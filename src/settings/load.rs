@@ -248,8 +248,9 @@ mod tests {
 
     use super::*;
     use crate::settings::{
-        AtomicsChoice, BatchChoice, ConsistencyChoice, Devices, GpuDirect, Progress, Provider,
-        RailBalance, SignalChoice, StripeThreshold, Threading, WordsChoice, YieldWhen,
+        AtomicsChoice, BatchChoice, ConsistencyChoice, CountersPage, CountersSignal, Devices,
+        GpuDirect, Progress, Provider, RailBalance, SignalChoice, StripeThreshold, Threading,
+        WordsChoice, YieldWhen,
     };
     use crate::topology::Distance;
 
@@ -305,6 +306,8 @@ mod tests {
             ("NVSHMEM_LIBFABRIC_RAIL_COOLING", "0"),
             ("NVSHMEM_LIBFABRIC_YIELD", "never"),
             ("NVSHMEM_LIBFABRIC_COUNTERS", "/tmp/of-pe-%p"),
+            ("NVSHMEM_LIBFABRIC_COUNTERS_PAGE", "/tmp/Pages"),
+            ("NVSHMEM_LIBFABRIC_COUNTERS_SIGNAL", "USR2"),
             ("NVSHMEM_LIBFABRIC_BOOTSTRAP", "host0:4711"),
             ("NVSHMEM_LIBFABRIC_BOOTSTRAP_SECONDS", "5"),
             ("NVSHMEM_LIBFABRIC_CHANNEL_RINGS", "8"),
@@ -347,6 +350,8 @@ mod tests {
         assert_eq!(settings.rail_cooling, None);
         assert_eq!(settings.yield_when, YieldWhen::Never);
         assert_eq!(settings.counters.as_deref(), Some("/tmp/of-pe-%p"));
+        assert_eq!(settings.counters_page, CountersPage::In("/tmp/Pages".into()));
+        assert_eq!(settings.counters_signal, CountersSignal::Usr2);
         assert_eq!(settings.bootstrap.as_deref(), Some("host0:4711"));
         assert_eq!(settings.bootstrap_patience, Duration::from_secs(5));
         assert_eq!((settings.channel_rings, settings.channel_slots), (8, 65536));

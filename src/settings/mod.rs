@@ -12,6 +12,7 @@ mod value;
 #[cfg(test)]
 mod docs;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::topology::Distance;
@@ -92,6 +93,10 @@ pub struct Settings {
     /// `NVSHMEM_LIBFABRIC_COUNTERS`: the file that gets the counters at the end, with `%p` for the number
     /// of this PE. Default: none.
     pub counters: Option<String>,
+    /// `NVSHMEM_LIBFABRIC_COUNTERS_PAGE`: where they are published while the job runs. Default: none.
+    pub counters_page: CountersPage,
+    /// `NVSHMEM_LIBFABRIC_COUNTERS_SIGNAL`: the signal at which that file is written. Default: none.
+    pub counters_signal: CountersSignal,
     /// `NVSHMEM_LIBFABRIC_BOOTSTRAP`: where PE 0 of a channel listens for the others, HOST:PORT. Default:
     /// none.
     pub bootstrap: Option<String>,
@@ -147,6 +152,8 @@ impl Default for Settings {
             rail_cooling: Some(Duration::from_secs(10)),
             yield_when: YieldWhen::Auto,
             counters: None,
+            counters_page: CountersPage::None,
+            counters_signal: CountersSignal::None,
             bootstrap: None,
             bootstrap_patience: Duration::from_secs(180),
             channel_rings: 4,
@@ -163,6 +170,11 @@ impl Settings {
     /// Whether puts are posted together, from both settings about it.
     pub fn batching(&self) -> BatchChoice {
         if self.disable_batch_rma { BatchChoice::Never } else { self.batch_rma }
+    }
+
+    /// Whether counters go to files, of which some is written or removed when the process ends.
+    pub fn counts_outside(&self) -> bool {
+        self.counters.is_some() || self.counters_page != CountersPage::None
     }
 
     /// Whether words may be reached by GDRCopy, from both settings about it.
@@ -322,6 +334,28 @@ pub enum ConsistencyChoice {
     Read,
     /// A write, then a read, through each rail.
     WriteRead,
+}
+
+/// Where counters are published while the job runs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CountersPage {
+    /// Nowhere.
+    None,
+    /// In a directory of shared memory that is the user's.
+    Auto,
+    /// In this directory.
+    In(PathBuf),
+}
+
+/// The signal at which counters are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CountersSignal {
+    /// None.
+    None,
+    /// SIGUSR1.
+    Usr1,
+    /// SIGUSR2.
+    Usr2,
 }
 
 /// When an idle progress call gives up its core.

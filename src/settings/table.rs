@@ -1,5 +1,6 @@
 //! The settings, named once.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use channel_sys::{NLF_MAX_RINGS, NLF_MAX_SLOTS, NLF_MIN_SLOTS};
@@ -8,8 +9,9 @@ use super::value::{
     Range, choice, devices, name_of, names, seconds, show_devices, show_seconds, truth,
 };
 use super::{
-    AtomicsChoice, BatchChoice, ConsistencyChoice, GpuDirect, Progress, Provider, RailBalance,
-    Settings, SignalChoice, StripeThreshold, Threading, WordsChoice, YieldWhen,
+    AtomicsChoice, BatchChoice, ConsistencyChoice, CountersPage, CountersSignal, GpuDirect,
+    Progress, Provider, RailBalance, Settings, SignalChoice, StripeThreshold, Threading,
+    WordsChoice, YieldWhen,
 };
 use crate::topology::Distance;
 
@@ -391,6 +393,37 @@ pub(super) const TABLE: &[Setting] = &[
             Ok(())
         },
         show: |settings| settings.counters.clone().unwrap_or_else(|| String::from("none")),
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_COUNTERS_PAGE",
+        accepts: || String::from("none, auto; or an absolute path"),
+        doc: "The directory in which the same counters are published while the job runs, twice a second, in a file \
+              that only its user can read: `nvshmem-libfabric top` shows them. `auto` is \
+              /dev/shm/nvshmem-libfabric-UID. It is made if it is not there; one that is another user's, or that \
+              others may write to, is not used. The file goes when the transport is finalized or the process ends by \
+              itself, and that of a process that was killed with the next job of the user.",
+        set: |settings, text| {
+            settings.counters_page = match text.to_ascii_lowercase().as_str() {
+                "none" => CountersPage::None,
+                "auto" => CountersPage::Auto,
+                _ if text.starts_with('/') => CountersPage::In(PathBuf::from(text)),
+                _ => return Err(String::from("not an absolute path")),
+            };
+            Ok(())
+        },
+        show: |settings| match &settings.counters_page {
+            CountersPage::None => String::from("none"),
+            CountersPage::Auto => String::from("auto"),
+            CountersPage::In(directory) => directory.display().to_string(),
+        },
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_COUNTERS_SIGNAL",
+        accepts: names::<CountersSignal>,
+        doc: "A signal at which the file of NVSHMEM_LIBFABRIC_COUNTERS is written, within about a second, and again each \
+              time: `kill -USR1 PID`. Not where the program has a handler of its own for it; the log says so.",
+        set: |settings, text| choice(text).map(|value| settings.counters_signal = value),
+        show: |settings| name_of(settings.counters_signal),
     },
     Setting {
         name: "NVSHMEM_LIBFABRIC_BOOTSTRAP",

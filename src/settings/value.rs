@@ -7,8 +7,8 @@ use std::fmt;
 use std::time::Duration;
 
 use super::{
-    AtomicsChoice, BatchChoice, ConsistencyChoice, Devices, GpuDirect, Progress, Provider,
-    RailBalance, SignalChoice, Threading, WordsChoice, YieldWhen,
+    AtomicsChoice, BatchChoice, ConsistencyChoice, CountersSignal, Devices, GpuDirect, Progress,
+    Provider, RailBalance, SignalChoice, Threading, WordsChoice, YieldWhen,
 };
 use crate::topology::Distance;
 
@@ -47,6 +47,7 @@ choices! {
     ConsistencyChoice {
         "auto" = Auto, "none" = None, "flush" = Flush, "read" = Read, "write-read" = WriteRead,
     }
+    CountersSignal { "none" = None, "usr1" = Usr1, "usr2" = Usr2 }
     YieldWhen { "auto" = Auto, "always" = Always, "never" = Never }
 }
 
@@ -58,6 +59,12 @@ impl Provider {
 }
 
 impl fmt::Display for Provider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&name_of(*self))
+    }
+}
+
+impl fmt::Display for CountersSignal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&name_of(*self))
     }

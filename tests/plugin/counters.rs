@@ -16,11 +16,16 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("counters_of_both_ends_agree".to_owned(), Some(Fabric::Rxm), both_ends),
         trial("counters_of_a_process_that_does_not_finalize".to_owned(), Some(Fabric::Rxm), || {
             in_directory("leave", |directory| {
+                let pages = directory.join("pages");
                 let report = Fabric::Rxm
                     .job("leave", PES, RAILS, Layout::V7)
                     .env("NVSHMEM_LIBFABRIC_COUNTERS", pattern(directory))
+                    .env("NVSHMEM_LIBFABRIC_COUNTERS_PAGE", pages.display())
                     .run()?;
                 report.check().map_err(|failed| failed.to_string())?;
+                if std::fs::read_dir(&pages)?.next().is_some() {
+                    return Err("the page of a process that has ended by itself is left".into());
+                }
                 for pe in 0..PES {
                     let proxy = &read(directory, pe)?["lanes"][0];
                     let writes = with(proxy, (pe as usize + 1) % PES as usize, "writes");

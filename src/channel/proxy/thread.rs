@@ -23,7 +23,7 @@ use crate::engine::ids::Pe;
 use crate::engine::lane::Lane;
 use crate::engine::patience::Wait;
 use crate::engine::wire::handle::HandleBytes;
-use crate::job::{Connected, Job, JobError};
+use crate::job::{Connected, Job, JobError, asked, counters};
 use crate::logging;
 use crate::ofi::OfiPort;
 
@@ -203,6 +203,10 @@ impl Proxy {
         busy |= self.retire(lane, connected);
         self.turns = self.turns.wrapping_add(1);
         if !busy || self.turns % CONTROL_EVERY == 0 {
+            if asked::is_any() {
+                // SAFETY: as before; the other reference is not used any more.
+                unsafe { counters::answer(&self.state.job) };
+            }
             match self.control.try_recv() {
                 // SAFETY: as before; the other one is not used any more.
                 Ok(control) => self.serve(control, unsafe { &mut *connected.proxy_lane() }),

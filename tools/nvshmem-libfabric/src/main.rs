@@ -21,6 +21,7 @@ mod probe;
 mod report;
 mod run;
 mod selftest;
+mod top;
 
 use std::process::ExitCode;
 
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         },
         Command::Selftest(options) => selftest::run(&options),
         Command::Perf(options) => perf::run(&options),
+        Command::Top(options) => top::run(&options),
         Command::Report(options) => report::run(&options),
         Command::Probe { subject } => probe::answer(subject)
             .map(|()| true)

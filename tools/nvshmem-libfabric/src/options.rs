@@ -42,6 +42,10 @@ pub(crate) enum Command {
     ///
     /// Any command line will do: the program, or python, torchrun, mpirun or srun with theirs.
     Run(RunOptions),
+    /// Show the counters of running PEs of this machine, by rail and by peer
+    ///
+    /// Of jobs of this user with NVSHMEM_LIBFABRIC_COUNTERS_PAGE set.
+    Top(TopOptions),
     /// Write one text file to attach to a bug report
     Report(ReportOptions),
     /// Ask libfabric or CUDA's driver in a process of its own
@@ -173,6 +177,28 @@ pub(crate) struct PerfOptions {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct TopOptions {
+    /// The directory that NVSHMEM_LIBFABRIC_COUNTERS_PAGE names [default: that of `auto`]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+    /// Show them once, and end
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Once, as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Once, in the text format of Prometheus
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) prometheus: bool,
+    /// Seconds between two looks
+    #[arg(long, default_value_t = 1.0, value_parser = interval)]
+    pub(crate) interval: f64,
+    /// Most peers shown of a lane
+    #[arg(long, default_value_t = 8, value_name = "COUNT")]
+    pub(crate) peers: usize,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct ReportOptions {
     #[command(flatten)]
     pub(crate) r#where: Where,
@@ -215,6 +241,13 @@ pub(crate) struct RunOptions {
     /// The program with its arguments, behind `--`
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// Seconds between looks.
+fn interval(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| String::from("not a number"))?;
+    let range = 0.1..=3600.0;
+    if range.contains(&seconds) { Ok(seconds) } else { Err(String::from("from 0.1 to 3600")) }
 }
 
 /// A provider by one of the names that the setting takes.

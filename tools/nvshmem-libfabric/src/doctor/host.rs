@@ -199,6 +199,10 @@ fn left_behind(directory: &Path, lives: &dyn Fn(u32) -> bool) -> Check {
     let mut dead = BTreeSet::new();
     let mut bytes = 0;
     for entry in entries {
+        // Directories are of users, not of processes.
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            continue;
+        }
         let name = entry.file_name().to_string_lossy().into_owned();
         if maker(&name).is_some_and(|pid| !lives(pid)) {
             bytes += entry.metadata().map_or(0, |metadata| metadata.len());
@@ -311,6 +315,7 @@ mod tests {
         for name in ["4711:0:1", "4712:0:1", "others-4711"] {
             fs::write(directory.join(name), "").unwrap();
         }
+        fs::create_dir_all(directory.join("nvshmem-libfabric-4711")).unwrap();
         let check = left_behind(&directory, &|pid| pid == 4712);
         let clean = left_behind(&directory, &|_| true);
         fs::remove_dir_all(&directory).unwrap();

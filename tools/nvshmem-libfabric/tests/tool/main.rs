@@ -8,12 +8,15 @@ mod perf;
 mod report;
 mod run;
 mod selftest;
+mod top;
 
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 
 fn main() -> ExitCode {
+    // A process that was started as a PE ends in here.
+    nvshmem_sim::pe_entry(&[("hold", top::hold)]);
     let mut trials: Vec<Trial> = Vec::new();
     trials.extend(info::trials());
     trials.extend(install::trials());
@@ -22,5 +25,6 @@ fn main() -> ExitCode {
     trials.extend(selftest::trials());
     trials.extend(perf::trials());
     trials.extend(report::trials());
+    trials.extend(top::trials());
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
