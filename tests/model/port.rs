@@ -123,6 +123,10 @@ impl DataPath for ModelPort {
 
     fn fast(&self, _rail: RailId) {}
 
+    fn fetched(&mut self, _token: Token) -> u64 {
+        unreachable!("it carries out no atomics")
+    }
+
     fn drain(&mut self, rail: RailId, completions: &mut impl Completions) -> Polled {
         let mut world = self.model.world.borrow_mut();
         let mut count = 0;
@@ -247,5 +251,9 @@ impl MemoryPort for ModelMemory {
     ) -> Result<Registered<()>, PortError> {
         let keys = (0..self.rails).map(|rail| world::key(self.pe, RailId(rail))).collect();
         Ok(Registered::without_descs((), keys, Addressing::Offset))
+    }
+
+    fn reaches_devices(&self) -> bool {
+        false
     }
 }

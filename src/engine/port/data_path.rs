@@ -110,8 +110,7 @@ pub trait Completions {
 
     /// Takes of the first ones as many as go together, in few instructions for each. How many.
     #[inline(always)]
-    fn take_alike(&mut self, indices: impl Iterator<Item = usize>) -> usize {
-        let _ = indices;
+    fn take_alike(&mut self, _indices: impl Iterator<Item = usize>) -> usize {
         0
     }
 }
@@ -209,10 +208,7 @@ pub trait DataPath {
 
     /// The word that the atomic with this token has fetched, in the low bytes; others are zero.
     /// Between its completion and the next use of the token.
-    fn fetched(&mut self, token: Token) -> u64 {
-        let _ = token;
-        0
-    }
+    fn fetched(&mut self, token: Token) -> u64;
 
     /// Polls, and says whether there is anything for [`DataPath::drain`] on the same rail, which is called
     /// next then. It is the whole of an idle poll.

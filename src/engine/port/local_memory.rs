@@ -3,8 +3,7 @@
 use crate::engine::atomic::Atomic;
 use crate::engine::port::PortError;
 
-/// Loads, stores and atomics of this process' own memory, for what messages carry. A port
-/// without messages needs none.
+/// Loads, stores and atomics of this process' own memory, for what messages carry.
 pub trait LocalMemory {
     /// Carries out an atomic operation on a word of this process' memory and returns the word
     /// before. Atomic among all calls of this function in the process.
@@ -13,36 +12,24 @@ pub trait LocalMemory {
     ///
     /// # Errors
     /// The word cannot be reached.
-    fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError> {
-        let _ = (addr, atomic);
-        Err(PortError::not_offered("changing a word", "this port reaches no memory"))
-    }
+    fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError>;
 
     /// Copies bytes out of this process' memory.
     ///
     /// # Errors
     /// The memory cannot be reached.
-    fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError> {
-        let _ = (addr, into);
-        Err(PortError::not_offered("loading bytes", "this port reaches no memory"))
-    }
+    fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError>;
 
     /// Stores bytes into this process' memory, inside a registered region.
     ///
     /// # Errors
     /// The memory cannot be reached.
-    fn store(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError> {
-        let _ = (addr, bytes);
-        Err(PortError::not_offered("storing bytes", "this port reaches no memory"))
-    }
+    fn store(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError>;
 
     /// Stores `flag` as 8 bytes at `addr`, aligned to 8, so that whoever sees it also sees what was
     /// stored before.
     ///
     /// # Errors
     /// The memory cannot be reached.
-    fn store_flag(&mut self, addr: usize, flag: u64) -> Result<(), PortError> {
-        let _ = (addr, flag);
-        Err(PortError::not_offered("storing a flag", "this port reaches no memory"))
-    }
+    fn store_flag(&mut self, addr: usize, flag: u64) -> Result<(), PortError>;
 }

@@ -82,6 +82,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_lack_of_memory_is_told_from_other_errors() {
+        let error = |code| PortError { call: "fi_mr_reg", code, text: String::new() };
+        assert_eq!([11, 12, 13].map(|code| error(code).is_out_of_memory()), [false, true, false]);
+    }
+
+    #[test]
     fn an_operation_is_blamed_for_what_would_happen_on_any_path() {
         let blames =
             |code| PortError { call: "fi_write", code, text: String::new() }.blames_operation();

@@ -6,8 +6,7 @@ use crate::engine::port::{Packet, PeerAddr, PortError, Posted};
 /// Control of a lane's rails, for recovery. A port without it loses a rail for good.
 pub trait RailControl {
     /// Whether [`RailControl::reset_rail`] can be done.
-    fn can_reset(&self, rail: RailId) -> bool {
-        let _ = rail;
+    fn can_reset(&self, _rail: RailId) -> bool {
         false
     }
 
@@ -25,9 +24,8 @@ pub trait RailControl {
     }
 
     /// The address of a rail as it was opened first, as peers insert it.
-    fn first_address(&self, rail: RailId) -> Vec<u8> {
-        let _ = rail;
-        Vec::new()
+    fn first_address(&self, _rail: RailId) -> Vec<u8> {
+        vec![]
     }
 
     /// Sends a message to the control endpoint of a peer's rail, from that of one of ours. These endpoints
@@ -46,8 +44,7 @@ pub trait RailControl {
     }
 
     /// Takes one message that has come to the control endpoint of a rail. Whether there was one.
-    fn receive_control(&mut self, rail: RailId, into: &mut Packet) -> bool {
-        let _ = (rail, into);
+    fn receive_control(&mut self, _rail: RailId, _into: &mut Packet) -> bool {
         false
     }
 

@@ -97,15 +97,12 @@ pub trait MemoryPort: Send + Sync {
     ///
     /// # Errors
     /// What the first rail has said that does not end it: there it lasts, and this may be called again.
-    fn close(&self, region: &mut Self::Region) -> Result<(), PortError> {
-        let _ = region;
+    fn close(&self, _region: &mut Self::Region) -> Result<(), PortError> {
         Ok(())
     }
 
     /// Whether NICs reach some device memory by themselves that has been registered here, now or before.
-    fn reaches_devices(&self) -> bool {
-        false
-    }
+    fn reaches_devices(&self) -> bool;
 
     /// What stages the memory that was registered as such: there once some was, and given out once.
     /// It is made with the first such region, since making it may wait for the device.

@@ -136,8 +136,7 @@ impl Load {
         }
         // Twice, since completions do not come at regular times.
         let still = now.saturating_sub(self.moved) as f64;
-        let most = if still > 0.0 { 2.0 * self.longest as f64 / still } else { rate };
-        rate.min(most)
+        rate.min(2.0 * self.longest as f64 / still)
     }
 }
 
@@ -153,7 +152,7 @@ pub(in crate::engine) struct Balance {
     shortest: usize,
     max_segment: usize,
     loads: Box<[Load]>,
-    /// The rail that is looked at first, so that equals take turns.
+    /// The rail that is looked at first, modulo their number, so that equals take turns.
     turn: usize,
     /// Standing of each rail in the turns by rate; see [`Balance::next_in_turn`].
     credit: Box<[f64]>,
@@ -177,7 +176,7 @@ impl Balance {
             shortest: (spread.segment / SHORTEST).clamp(1, segment),
             max_segment,
             loads: vec![Load::default(); rails].into(),
-            turn: first % rails,
+            turn: first,
             credit: vec![0.0; rails].into(),
         }
     }
@@ -304,7 +303,7 @@ impl Balance {
                 return None;
             }
         }
-        self.turn = (at + 1) % self.loads.len();
+        self.turn = at + 1;
         Some(RailId(at as u8))
     }
 
@@ -326,7 +325,7 @@ impl Balance {
                 next = Some(at);
             }
         }
-        let next = next.unwrap_or(self.turn);
+        let next = next.unwrap_or(0);
         self.credit[next] -= sum;
         RailId(next as u8)
     }
@@ -440,11 +439,23 @@ mod tests {
 
     #[test]
     fn an_operation_is_cut_into_two_parts_a_rail() {
+        const MIB: usize = 1 << 20;
         let spread = Spread { balanced_from: 9, striped_from: 10_000, segment: 1 << 16 };
-        let balance = Balance::new(spread, 4, 1 << 20, 0);
+        let balance = Balance::new(spread, 4, MIB, 0);
         assert_eq!(balance.next_len(200_000, 200_000, 0), 24_576, "25 000, to a border");
         assert_eq!(balance.next_len(200_000, 100_000, 4096), 12_288, "12 500");
         assert_eq!(balance.next_len(9_999, 9_999, 0), 9_999, "too short");
+        assert_eq!(
+            balance.next_len(200_000, 65_536, 100),
+            8192,
+            "two pages need not end at a border"
+        );
+        let balance = Balance::new(Spread { segment: MIB, ..spread }, 2, MIB, 0);
+        assert_eq!(
+            balance.next_len(MIB, 131_072, 77),
+            131_072,
+            "what is left is the shortest there is"
+        );
     }
 
     #[test]
@@ -535,5 +546,21 @@ mod tests {
         assert!(balance.pick(4000, &[0; 3], 100, 100, 0b110).is_some(), "none of these");
         assert_eq!(balance.pick(4000, &[16_000, 0, 0], 100, 1 << 20, 0b111), None);
         assert_eq!(balance.pick(4000, &[0; 3], 100, 1 << 20, 0b111), Some(RailId(0)));
+        let mut balance = short(3, 0);
+        shows(&mut balance, 1, 1000);
+        balance.give(RailId(2), 100, 0);
+        assert_eq!(balance.pick(4000, &[0, 16_000, 0], 100, 1 << 20, 0b110), None);
+    }
+
+    /// It was slow long ago, and would be as fast as the mean by now; the fast one has all for this peer that it may have.
+    #[test]
+    fn a_forgiven_rail_is_tried_with_a_fourth_of_a_segment() {
+        for (len, picked) in [(250, Some(RailId(1))), (251, None)] {
+            let mut balance = short(2, 0);
+            shows(&mut balance, 0, 1000);
+            shows(&mut balance, 1, 3_000_000);
+            let now = 3_000_000 + FORGIVEN;
+            assert_eq!(balance.pick(now, &[16_000, 0], len, 600, 0b11), picked, "{len}");
+        }
     }
 }

@@ -97,6 +97,10 @@ impl MemoryPort for Clinging {
         }
         Err(PortError { call: "fi_close", code: 16, text: String::from("busy") })
     }
+
+    fn reaches_devices(&self) -> bool {
+        false
+    }
 }
 
 #[test]

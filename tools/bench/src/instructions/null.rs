@@ -2,6 +2,7 @@
 //! cost is ours.
 
 use nvshmem_transport_libfabric::engine::Watchdog;
+use nvshmem_transport_libfabric::engine::atomic::Atomic;
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId, Token};
 use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, SignalEngine};
 use nvshmem_transport_libfabric::engine::port::copies::Reach;
@@ -101,6 +102,10 @@ impl DataPath for Null {
 
     fn fast(&self, _rail: RailId) {}
 
+    fn fetched(&mut self, _token: Token) -> u64 {
+        unreachable!("it carries out no atomics")
+    }
+
     fn drain(&mut self, _rail: RailId, completions: &mut impl Completions) -> Polled {
         let count = self.posted.len().min(POLL_BATCH);
         hand_over(completions, &self.posted[..count], |token| token.index(), |_| {});
@@ -117,7 +122,24 @@ impl Messaging for Null {
 
 impl RailControl for Null {}
 
-impl LocalMemory for Null {}
+/// No message comes in that would ask for any of it.
+impl LocalMemory for Null {
+    fn apply(&mut self, _addr: usize, _atomic: &Atomic) -> Result<u64, PortError> {
+        unreachable!("a word changes")
+    }
+
+    fn load(&mut self, _addr: usize, _into: &mut [u8]) -> Result<(), PortError> {
+        unreachable!("bytes are loaded")
+    }
+
+    fn store(&mut self, _addr: usize, _bytes: &[u8]) -> Result<(), PortError> {
+        unreachable!("bytes are stored")
+    }
+
+    fn store_flag(&mut self, _addr: usize, _flag: u64) -> Result<(), PortError> {
+        unreachable!("a flag is stored")
+    }
+}
 
 impl Clock for Null {
     fn now(&mut self) -> u64 {
@@ -139,5 +161,9 @@ impl MemoryPort for Null {
     ) -> Result<Registered<()>, PortError> {
         let region = Registered::without_descs((), vec![1], Addressing::Virtual);
         Ok(Registered { reach: self.reach, ..region })
+    }
+
+    fn reaches_devices(&self) -> bool {
+        false
     }
 }
