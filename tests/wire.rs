@@ -342,12 +342,15 @@ proptest! {
         };
         for len in 0..packet.bytes().len() {
             if open.is_none_or(|(least, _)| len < least) {
-                prop_assert!(Message::decode(NO_COOKIE, &packet.bytes()[..len]).is_err(), "cut to {}", len);
+                let cut = &packet.bytes()[..len];
+                prop_assert!(Message::decode(NO_COOKIE, cut).is_err(), "cut to {}", len);
+                prop_assert_eq!(Plain::decode(NO_COOKIE, cut), None, "cut to {}", len);
             }
         }
         let mut longer = packet.bytes().to_vec();
         longer.resize(open.map_or(longer.len(), |(_, most)| most) + 1, byte);
         prop_assert!(Message::decode(NO_COOKIE, &longer).is_err());
+        prop_assert_eq!(Plain::decode(NO_COOKIE, &longer), None);
     }
 
     #[test]
@@ -462,4 +465,82 @@ fn sizes_are_what_inline_sends_were_sized_for() {
     let payload = [0xff; MAX_EAGER];
     let longest = Body::PutSignal { at, atomic: add, to: at, payload: &payload };
     assert_eq!(encode((0, 0, 0), longest).bytes().len(), MAX_MESSAGE);
+}
+
+const ADD: Atomic =
+    Atomic { op: AtomicOp::SignalAdd, width: Width::Eight, float: false, operand: 5, compare: 0 };
+
+/// Both ways to read a put with signal agree about its length.
+#[test]
+fn a_payload_is_as_long_as_its_message_says_and_fits() {
+    let at = Spot { slot: 1, offset: 8 };
+    let put = encode((1, 2, 3), Body::PutSignal { at, atomic: ADD, to: at, payload: &[] });
+    let read = |said: usize, has: usize| {
+        let mut bytes = put.bytes().to_vec();
+        bytes[36..40].copy_from_slice(&(said as u32).to_le_bytes());
+        bytes.resize(bytes.len() + has, 7);
+        let decoded = Message::decode(NO_COOKIE, &bytes).is_ok();
+        (decoded, Plain::decode(NO_COOKIE, &bytes).is_some())
+    };
+    for len in [0, 1, MAX_EAGER] {
+        assert_eq!(read(len, len), (true, true), "{len}");
+        assert_eq!(read(len + 1, len), (false, false), "cut to {len}");
+        assert_eq!(read(len, len + 1), (false, false), "longer than {len}");
+    }
+    assert_eq!(read(MAX_EAGER + 1, MAX_EAGER + 1), (false, false), "too long");
+}
+
+#[test]
+fn nobody_asks_for_no_bytes() {
+    let ticket = Ticket { slot: 1, seq: Seq(2) };
+    let to = Spot { slot: 1, offset: 8 };
+    let from = Exposure { slot: 1, stamp: 2, offset: 8 };
+    for (len, sound) in [(0, false), (1, true)] {
+        let pull = Staged::Pull { to, from, len, ticket };
+        for staged in [pull, Staged::Ask { from: to, len, ticket }] {
+            let packet = encode((1, 2, 3), Body::Staged(staged));
+            let decoded = Message::decode(NO_COOKIE, packet.bytes());
+            assert_eq!(decoded.is_ok(), sound, "{staged:?}");
+            assert!(sound || matches!(decoded, Err(WireError::Length { .. })), "{decoded:?}");
+        }
+    }
+}
+
+#[test]
+fn keys_are_of_rails_that_there_are() {
+    let read = |first: u8, rails: u8| {
+        let keys = &[7; 16];
+        let keys = Keys {
+            slot: 1,
+            stamp: 2,
+            base: 64,
+            addressing: Addressing::Offset,
+            first,
+            rails,
+            keys,
+        };
+        let packet = encode((1, 2, 3), Body::Staged(Staged::Keys(keys)));
+        Message::decode(NO_COOKIE, packet.bytes()).map(|_| ())
+    };
+    for (first, rails) in [(0, 2), (1, 3), (253, 255)] {
+        assert_eq!(read(first, rails), Ok(()), "{first} of {rails}");
+        assert!(matches!(read(first, rails - 1), Err(WireError::Reserved { .. })), "{first}");
+    }
+}
+
+/// Why something is refused is told as far as it fits, and whole characters of it.
+#[test]
+fn a_refusal_is_cut_between_characters() {
+    let cases = [
+        ("x".repeat(MAX_PAYLOAD - 1), MAX_PAYLOAD - 1),
+        ("x".repeat(MAX_PAYLOAD), MAX_PAYLOAD),
+        ("x".repeat(MAX_PAYLOAD + 1), MAX_PAYLOAD),
+        (format!("{}ä", "x".repeat(MAX_PAYLOAD - 1)), MAX_PAYLOAD - 1),
+    ];
+    let ticket = Ticket { slot: 1, seq: Seq(2) };
+    for (why, fits) in cases {
+        let packet = encode((1, 2, 3), Body::Staged(Staged::Refused { ticket, why: &why }));
+        let told = Body::Staged(Staged::Refused { ticket, why: &why[..fits] });
+        assert_eq!(Message::decode(NO_COOKIE, packet.bytes()).unwrap().body, told);
+    }
 }

@@ -212,7 +212,7 @@ impl<P: Port> Core<P> {
                     link.apart = link.apart.wrapping_add(1);
                 }
             }
-            if stream.end_messages() {
+            if stream.is_waited_for() {
                 self.release(pe);
             }
             let Some((slot, segment)) = other else { break };

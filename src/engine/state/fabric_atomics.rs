@@ -115,3 +115,23 @@ impl FabricAtomics {
 
 const READ_HALF: Row = Row { verb: Verb::Read, number: Number::U16, fetches: true };
 const SWAP_HALF: Row = Row { verb: Verb::CompareSwap, number: Number::U16, fetches: true };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_room_until_every_slot_is_taken() {
+        let mut atomics = FabricAtomics::new(Box::default());
+        let add =
+            Atomic { op: AtomicOp::Add, width: Width::Eight, float: false, operand: 1, compare: 0 };
+        for used in 0..ATOMICS {
+            assert!(atomics.has_room() && atomics.used() == used);
+            assert_eq!(atomics.take(add, (0, 0), None), Some(used));
+        }
+        assert!(!atomics.has_room() && atomics.take(add, (0, 0), None).is_none());
+        atomics.give(7);
+        assert!(atomics.has_room() && atomics.used() == ATOMICS - 1);
+        assert_eq!(atomics.take(add, (0, 0), None), Some(7));
+    }
+}

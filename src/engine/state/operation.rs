@@ -102,3 +102,41 @@ impl OpTable {
         self.free.push(op.0);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operation_leaves_its_place_to_the_next() {
+        let mut ops = OpTable::with_capacity(64);
+        assert!(
+            ops.ops.capacity() >= 64 && ops.free.capacity() >= 64,
+            "nothing is allocated later"
+        );
+        let op = ops.start();
+        ops.add(op.0);
+        ops.add(op.0);
+        assert_eq!((ops.done(op.0), ops.is_done(op)), (None, false));
+        assert_eq!((ops.done(op.0), ops.is_done(op)), (None, true), "nothing was chained");
+        ops.end(op);
+        assert_eq!(ops.start(), op);
+        ops.add(op.0);
+        assert!(!ops.chain(op, 7));
+        assert_eq!(ops.done(op.0), Some(7), "with the last segment it is over");
+        assert_eq!(ops.start(), op);
+        assert!(ops.chain(op, 7), "there is nothing to wait for, and it is over");
+        assert_eq!(ops.start(), op);
+        assert_ne!(ops.start(), op, "as it is under way");
+    }
+
+    #[test]
+    fn only_what_was_started_so_is_done_with_as_it_departs() {
+        let mut ops = OpTable::with_capacity(1);
+        let op = ops.start_departing();
+        assert!(ops.departs(op) && !ops.departs(OpId::NONE));
+        ops.end(op);
+        assert_eq!(ops.start(), op);
+        assert!(!ops.departs(op));
+    }
+}

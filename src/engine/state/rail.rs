@@ -14,6 +14,10 @@ const QUEUED: i32 = 1 << 30;
 /// Likewise, while the rail is closed for a moment. Below any depth with [`QUEUED`] taken off.
 const PAUSED: i32 = 1 << 29;
 
+/// Most segments in flight on a rail that asks for more: no table has room for so many, so the bound is none in practice.
+/// Less than half of [`PAUSED`], so that a rail is never clear while that is taken off.
+const DEEPEST: u32 = 1 << 28;
+
 /// State of one rail of a lane. `S` is the port's fast path to post on it.
 #[derive(Debug)]
 pub(in crate::engine) struct Rail<S> {
@@ -48,8 +52,7 @@ pub(in crate::engine) struct Rail<S> {
 
 impl<S> Rail<S> {
     pub(in crate::engine) fn new(limits: &RailLimits, fast: S) -> Self {
-        // No table has room for so many segments, so the bound is none in practice.
-        let depth = limits.depth.clamp(1, PAUSED as u32 - 1);
+        let depth = limits.depth.clamp(1, DEEPEST);
         let reserve = if depth == 1 { 0 } else { depth.div_ceil(8) };
         Self {
             fast,
@@ -268,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_rail_of_any_depth_takes_one_and_none_while_it_is_closed() {
-        for depth in [0, 1, 2, 1 << 20] {
+        for depth in [0, 1, 2, 1 << 20, u32::MAX] {
             let mut segments = SegmentTable::new(1, |_| Context(0));
             let mut rail = rail(depth);
             assert!(rail.is_open(), "{depth}");

@@ -1,5 +1,8 @@
 //! A stream: everything a lane sends to one peer.
 
+#[cfg(test)]
+mod tests;
+
 use crate::engine::error::EngineError;
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::port::Direction;
@@ -320,8 +323,7 @@ impl Stream {
     /// A segment is under way. A put is of the class of those that begin now.
     pub(in crate::engine) fn begin_segment(&mut self, segment: &mut Segment) {
         match segment.class {
-            WriteClass::Word if segment.direction == Direction::Write => self.words += 1,
-            WriteClass::Word => {}
+            WriteClass::Word => self.words += 1,
             WriteClass::EvenPut | WriteClass::OddPut => segment.class = self.puts,
         }
         self.begin(segment.direction);
@@ -390,18 +392,12 @@ impl Stream {
         self.is_waited_for()
     }
 
-    /// A message that was under way has ended; [`Stream::end_messages`] is told afterwards.
+    /// A message that was under way has ended; [`Stream::is_waited_for`] is asked afterwards.
     #[inline(always)]
     pub(in crate::engine) fn end_message(&mut self, class: WriteClass) {
         let ended = &mut self.ended[Direction::Write as usize];
         *ended = ended.wrapping_add(1);
         self.leave_class(Direction::Write, class);
-    }
-
-    /// Messages have ended, if any. Whether what waits in the stream is to be looked at.
-    #[inline]
-    pub(in crate::engine) fn end_messages(&self) -> bool {
-        self.is_waited_for()
     }
 
     /// Holds back a signal that is under way until the puts that are under way now have ended. There are some.

@@ -207,7 +207,7 @@ impl RailKey {
 
     /// The place of a rail's key. That of a rail which cannot be lies in no handle.
     pub(in crate::engine) fn of(rail: RailId) -> Self {
-        Self { rail, place: ((rail.index() % MAX_RAILS) * 8) as u8 }
+        Self { rail, place: rail.0.wrapping_mul(8) }
     }
 }
 
@@ -445,6 +445,8 @@ mod tests {
         assert_eq!(with(8, &[33]), Err(HandleError::Rails { found: 33 }));
         assert!(matches!(with(24, &0u64.to_le_bytes()), Err(HandleError::Region { len: 0, .. })));
         assert!(matches!(with(24, &u64::MAX.to_le_bytes()), Err(HandleError::Region { .. })));
+        let most = Handle { keys: vec![0; MAX_RAILS], len: 0, ..sample() };
+        assert!(matches!(Handle::decode(&most.encode()), Err(HandleError::Region { .. })));
     }
 
     #[test]
@@ -509,6 +511,26 @@ mod tests {
                     assert_eq!(view.spot(addr, len), None, "{addr:#x} {len}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_target_lies_inside_up_to_the_last_byte_and_has_a_key() {
+        let base = sample().base;
+        for (addressing, first) in [(Addressing::Virtual, base), (Addressing::Offset, 0)] {
+            let bytes = Handle { addressing, ..sample() }.encode();
+            let view = HandleView::check(&bytes).unwrap();
+            let target = |addr, len, rail| view.target(addr, len, RailKey::of(RailId(rail)));
+            assert_eq!(target(base, 0x2000, 0), Some((first, 0x1111)));
+            assert_eq!(target(base + 0x1ff8, 8, 1), Some((first + 0x1ff8, u64::MAX)));
+            for (addr, len) in [(base, 0x2001), (base + 0x1ff9, 8), (base - 1, 1), (0, 1)] {
+                assert_eq!(target(addr, len, 0), None, "{addr:#x} {len}");
+            }
+            assert_eq!(
+                (target(base, 8, 3), target(base, 8, u8::MAX)),
+                (None, None),
+                "no such rail"
+            );
         }
     }
 

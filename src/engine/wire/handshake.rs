@@ -374,10 +374,14 @@ mod tests {
 
     #[test]
     fn long_texts_are_cut_between_characters() {
-        let long = Hello { failure: Some("ä".repeat(400)), provider: "x".repeat(99), ..hello() };
-        let read = Hello::decode(&long.encode()).unwrap();
-        assert_eq!(read.provider, "x".repeat(PROVIDER_BYTES));
-        assert_eq!(read.failure, Some("ä".repeat(REASON_BYTES / 2)));
+        for before in ["", "x"] {
+            let failure = Some(format!("{before}{}", "ä".repeat(400)));
+            let long = Hello { failure, provider: "x".repeat(99), ..hello() };
+            let read = Hello::decode(&long.encode()).unwrap();
+            assert_eq!(read.provider, "x".repeat(PROVIDER_BYTES));
+            let fit = (REASON_BYTES - before.len()) / 2;
+            assert_eq!(read.failure, Some(format!("{before}{}", "ä".repeat(fit))));
+        }
     }
 
     #[test]
@@ -434,6 +438,7 @@ mod tests {
             })
             .collect();
         let records: Vec<u8> = all.iter().flat_map(|addresses| addresses.encode(&hellos)).collect();
+        assert_eq!(records.len(), 2 * 2 * (ADDRESS_HEAD + b"a longer one".len()));
         assert_eq!(Addresses::decode_all(&hellos, &records).unwrap(), all);
         let cut = Addresses::decode_all(&hellos, &records[..records.len() - 1]);
         assert_eq!(cut, Err(ExchangeError::Record { pe: Pe(1) }));

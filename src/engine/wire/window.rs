@@ -207,5 +207,8 @@ mod tests {
         here.push(10 + WINDOW - 1);
         assert_eq!(told(received.prefix(), received.seen()), here);
         assert!(!Seq(0).is_before(Seq(1 << 31)) && Seq(1).is_before(Seq(1 << 31)));
+        // Who sets every bit tells of a window and no more.
+        let all = told(Seq(10), [0xff; (WINDOW / 8) as usize]);
+        assert_eq!(all, (0..10 + WINDOW).collect::<Vec<_>>());
     }
 }

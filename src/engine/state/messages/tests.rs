@@ -184,3 +184,49 @@ fn what_is_lost_is_sent_again_in_its_order_and_counted_once() {
     assert_eq!(first(&mut table, &link), None);
     assert_eq!(table.lose(&link, |_| true), 4);
 }
+
+#[test]
+fn puts_count_as_sent_until_they_are_acknowledged_or_pulled() {
+    let (mut table, mut link) = (MessageTable::new(4), Link::new(Pe(1)));
+    assert!(!link.has_sent_puts());
+    link.last_put = link.next;
+    send(&mut table, &mut link, 0);
+    send(&mut table, &mut link, 0);
+    assert!(link.has_sent_puts());
+    assert_eq!(ack(&mut table, &mut link, FIRST), 0);
+    assert!(link.has_sent_puts());
+    assert_eq!(ack(&mut table, &mut link, FIRST.next()), 1);
+    assert!(!link.has_sent_puts(), "the other one is none");
+    link.pulls = 1;
+    assert!(link.has_sent_puts());
+}
+
+#[test]
+fn a_peer_that_asks_gets_what_is_new_before_a_signal_that_waits() {
+    let seq = |number: u32| Seq(FIRST.0.wrapping_add(number));
+    let mut link = Link::new(Pe(1));
+    link.received.arrive(seq(0));
+    link.asked(seq(3));
+    assert!(!link.ack_due && !link.has_order(), "nothing waits here, and the rest is on its way");
+    for number in 1..4 {
+        link.received.arrive(seq(number));
+    }
+    link.waits_for_data(Some(seq(2)));
+    link.asked(seq(4));
+    assert!(link.ack_due && link.ack() == seq(2));
+    link.carried(link.ack());
+    link.asked(seq(4));
+    assert!(!link.ack_due, "there is nothing new");
+}
+
+#[test]
+fn what_is_forgotten_leaves_its_slots_to_others() {
+    let (mut table, mut link) = (MessageTable::new(4), Link::new(Pe(1)));
+    for _ in 0..3 {
+        let index = send(&mut table, &mut link, 0);
+        table.forget_segment(index);
+    }
+    assert_eq!((table.segments(), table.left), (0, 1));
+    table.forget_all(&mut link);
+    assert_eq!((table.segments(), table.left, link.oldest, link.newest), (0, 4, NIL, NIL));
+}

@@ -2,6 +2,8 @@
 
 pub(in crate::engine) mod queue;
 pub(in crate::engine) mod table;
+#[cfg(test)]
+mod tests;
 pub(in crate::engine) mod waits;
 
 use crate::engine::ids::{Pe, RailId, Token};
@@ -108,7 +110,7 @@ pub(in crate::engine) enum WriteClass {
     EvenPut,
     /// The same, of the other generation.
     OddPut,
-    /// An atomic or a signal without bytes.
+    /// An atomic or a signal without bytes. No read is one.
     Word,
 }
 

@@ -82,7 +82,7 @@ impl SegmentTable {
     /// The slot that the next segment takes.
     #[inline(always)]
     pub(in crate::engine) fn next_token(&self) -> Option<Token> {
-        ((self.free as usize) < self.slots.len()).then_some(Token(self.free))
+        self.slots.get(self.free as usize).map(|_| Token(self.free))
     }
 
     /// Takes the slot that [`SegmentTable::next_token`] has named, for a message that has been sent:
@@ -183,7 +183,7 @@ impl SegmentTable {
     /// Whether there is a slot at `index`.
     #[inline(always)]
     pub(in crate::engine) fn has(&self, index: usize) -> bool {
-        index < self.slots.len()
+        self.slots.get(index).is_some()
     }
 
     /// Frees the slot at `index` if it is a message's that returns nothing, which has been sent and is
@@ -298,6 +298,30 @@ mod tests {
         assert_eq!(table.in_use_mut().map(|(token, _)| token).collect::<Vec<_>>(), left);
         assert_eq!(table.tokens(|_| true), left);
         assert_eq!(table.in_use().count(), 2);
+    }
+
+    #[test]
+    fn only_a_posted_transfer_that_no_operation_counts_is_plain() {
+        let mut table = SegmentTable::new(2, |_| Context(0));
+        let token = table.take().unwrap();
+        table[token.0].make_plain(Pe(3), Direction::Read, WriteClass::EvenPut, Batch(7));
+        let plain = table.plain(token).unwrap();
+        assert_eq!(
+            (plain.pe(), plain.direction(), plain.batch()),
+            (Pe(3), Direction::Read, Batch(7))
+        );
+        let other = |change: fn(&mut Segment)| {
+            let mut table = SegmentTable::new(2, |_| Context(0));
+            let token = table.take().unwrap();
+            table[token.0].make_plain(Pe(3), Direction::Read, WriteClass::EvenPut, Batch(7));
+            change(&mut table[token.0]);
+            table.plain(token)
+        };
+        assert_eq!(other(|_| {}), Some(plain));
+        assert_eq!(other(|segment| segment.stage = Stage::Ready), None);
+        assert_eq!(other(|segment| segment.kind = Kind::Counted), None);
+        assert_eq!(other(|segment| segment.count_for(1)), None);
+        assert!(table.has(1) && !table.has(2) && table.plain(Token(2)).is_none());
     }
 
     /// The short way to the end of a message: for none that has not left, or that an operation waits for.
