@@ -41,11 +41,11 @@ END
     done
     # The device library as bitcode is most of NVSHMEM's wheel, and for other compilers.
     rm -f "$work"/wheel/nvidia/nvshmem/lib/*.bc
-    # The wheels hold one tree each: nvidia/cu13 for CUDA, nvidia/nvshmem.
+    # The wheels hold one tree each: nvidia/cu13 for CUDA, nvidia/nvshmem. Old ones have a file for Python beside it.
     printf '%s\n' "$lines" >"$work/fetched.txt"
     mv "$work/fetched.txt" "$work"/wheel/nvidia/*/
     rm -rf "${HOME_DIR:?}/$name"
-    mv "$work"/wheel/nvidia/* "$HOME_DIR/$name"
+    mv "$work"/wheel/nvidia/*/ "$HOME_DIR/$name"
     rm -rf "$work"
     work=
 }

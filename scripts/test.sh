@@ -91,6 +91,8 @@ fetch() {
     if [[ -n ${NVSHMEM_TEST_VERSIONS} ]]; then
         # shellcheck disable=SC2086 # several names
         scripts/nvshmem-wheels.sh cuda $NVSHMEM_TEST_VERSIONS
+        # Every release that the list has is one for the tool to recognise.
+        [[ $tier != full ]] || scripts/nvshmem-wheels.sh
     fi
 }
 shipped() {

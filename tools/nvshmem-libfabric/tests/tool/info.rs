@@ -32,6 +32,10 @@ fn of(made: &MadeUp) -> Result<Value, Failed> {
 
 fn wheel(made: &MadeUp) -> Result<(), Failed> {
     let found = of(made)?;
+    let is = found["release"].as_str().unwrap_or_default();
+    let (release, _) =
+        RELEASES.iter().find(|(release, _)| made.prefix.ends_with(release)).expect("known");
+    expect(is == *release, || format!("release: {found}"))?;
     expect(found["number"] == made.number, || format!("number: {found}"))?;
     expect(found["number_said_by"].as_array().is_some_and(|by| by.len() == 3), || {
         format!("header, release and transports say so: {found}")
