@@ -36,6 +36,15 @@ install: build tool ## Install plugin and device channel in PREFIX/lib, headers 
 	scripts/install-channel.sh $(TARGET)/release/libnvshmem_libfabric_channel.so "$(PREFIX)"
 	install -D -m 755 --strip $(TARGET)/release/nvshmem-libfabric "$(PREFIX)/bin/nvshmem-libfabric"
 
+# Kinds of package, of 'wheel' and 'deb'; all of them without one.
+PACKAGES ?=
+.PHONY: package
+package: ## Make packages in target/package: a wheel for pip, a .deb, release notes, SHA256SUMS (PACKAGES="wheel deb")
+	@scripts/deps.sh package
+	rm -rf $(TARGET)/package-prefix
+	$(MAKE) --no-print-directory install PREFIX=$(TARGET)/package-prefix
+	scripts/package.sh $(TARGET)/package-prefix $(TARGET)/package $(PACKAGES)
+
 .PHONY: plugins
 plugins: build
 	@scripts/install.sh $(TARGET)/release/libnvshmem_transport_libfabric.so $(PLUGINS)

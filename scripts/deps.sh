@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what this machine lacks. Debian 12 and 13, Ubuntu 22.04 and 24.04.
 #   scripts/deps.sh build    for building, and for running what was built ('make demo')
+#   scripts/deps.sh package  for building, and for making packages of it
 #   scripts/deps.sh [test]   for the tests as well
 #   scripts/deps.sh rdma-lab for the tests and the guests of 'make rdma-lab'
 # Nothing is installed, and no right is asked for, when nothing is missing. Each thing is looked for in the way in which
@@ -13,9 +14,9 @@ readonly OLDEST_LIBFABRIC=1.17
 
 purpose=${1:-test}
 case $purpose in
-build | test | rdma-lab) ;;
+build | package | test | rdma-lab) ;;
 *)
-    echo "usage: scripts/deps.sh [build|test|rdma-lab]" >&2
+    echo "usage: scripts/deps.sh [build|package|test|rdma-lab]" >&2
     exit 2
     ;;
 esac
@@ -26,6 +27,14 @@ PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 have() { command -v "$1" >/dev/null 2>&1; }
 have_rust() { scripts/cargo --version >/dev/null 2>&1; }
 have_pip() { python3 -m pip --version >/dev/null 2>&1; }
+# For the wheel; in either Python that scripts/package.sh tries.
+have_wheel() {
+    local python
+    for python in python3 /usr/bin/python3; do
+        "$python" -c 'import setuptools, wheel' 2>/dev/null && return
+    done
+    return 1
+}
 have_certificates() { [[ -n ${SSL_CERT_FILE:-} || -e /etc/ssl/certs/ca-certificates.crt || -d /etc/pki/tls/certs ]]; }
 
 # Whether programs in C link.
@@ -204,10 +213,13 @@ have make || missing+=(make)
 have patchelf || missing+=(patchelf)
 have_certificates || missing+=(ca-certificates)
 if [[ $purpose != build ]]; then
+    have python3 || missing+=(python3)
+    have_wheel || missing+=(python3-setuptools python3-wheel)
+fi
+if [[ $purpose == test || $purpose == rdma-lab ]]; then
     have_cxx || missing+=(g++)
     have valgrind || missing+=(valgrind)
     have shellcheck || missing+=(shellcheck)
-    have python3 || missing+=(python3)
     have_pip || missing+=(python3-pip)
     have unzip || missing+=(unzip)
     # For the rail laboratory.
@@ -228,7 +240,7 @@ if [[ ${#missing[@]} -gt 0 ]]; then
 fi
 have_libfabric || install_libfabric
 have_rust || install_rust
-if [[ $purpose != build ]]; then
+if [[ $purpose == test || $purpose == rdma-lab ]]; then
     have_libclang || apt_install libclang-dev
     have_rust_lints || install_rust_lints
 fi

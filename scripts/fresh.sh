@@ -6,6 +6,9 @@
 #   trixie        Debian 13, whose Rust is the oldest that will do
 #   libclang-cpp  Debian 12 with a part of clang that is not libclang
 #   user          Debian 13, an ordinary user, everything installed, libfabric where only LD_LIBRARY_PATH finds it
+#   packages      Debian 13, where packages are made; trees of Debian 12 and 13 without compilers, where they are installed as
+#                 docs/install.md says
+#   docker        Debian 12, and the Dockerfile is built on it, by buildah
 #   short         as trixie, and only what is missing is installed and the plugin built
 # Needs root, mmdebstrap (installed if missing) and Debian's packages, from where this machine gets its own.
 set -euo pipefail
@@ -18,7 +21,7 @@ if [[ ${1:-} == --commit ]]; then
 fi
 commit=$(git rev-parse --verify "$commit^{commit}")
 names=("$@")
-[[ ${#names[@]} -gt 0 ]] || names=(bookworm trixie libclang-cpp user)
+[[ ${#names[@]} -gt 0 ]] || names=(bookworm trixie libclang-cpp user packages docker)
 
 cannot() {
     echo "SKIPPED make fresh (${names[*]}): $1"
@@ -81,24 +84,31 @@ as_user() {
         env HOME=/home/someone PATH=/usr/local/bin:/usr/bin:/bin sh -c "cd /home/someone/tree && $2"
 }
 
-# Makes a tree of a release with further packages: make_tree TREE RELEASE PACKAGE...
-make_tree() {
-    local tree=$1 release=$2 sources=("deb $main $2 main")
+# Makes a tree of a release with packages: bootstrap TREE RELEASE PACKAGE...
+bootstrap() {
+    local tree=$1 release=$2 sources=("deb $main $2 main") include='' package
     shift 2
     [[ -n $security ]] && sources+=("deb $security $release-security main")
-    local include=make,ca-certificates package
-    for package in "$@"; do include+=,$package; done
+    for package in "$@"; do include+=${include:+,}$package; done
     # shellcheck disable=SC2016 # for the shells of the hooks
     unshare --mount --fork --kill-child mmdebstrap --quiet --mode=root --variant=minbase --include="$include" --aptopt="$work/apt.conf" \
         --dpkgopt=force-unsafe-io \
         --setup-hook='mkdir -p "$1/usr/local/share/ca-certificates"' \
         --setup-hook='cp /usr/local/share/ca-certificates/*.crt "$1/usr/local/share/ca-certificates/" 2>/dev/null || true' \
         "$release" "$tree" "${sources[@]}"
-    mkdir -p "$tree/home/someone"
     take_over "$tree" "$tree/root"
+}
+clone() {
+    git clone --quiet --no-hardlinks --no-checkout . "$1"
+    git -C "$1" checkout --quiet --detach "$commit"
+}
+# The same with a user, and a clone of this tree: make_tree TREE RELEASE PACKAGE...
+make_tree() {
+    local tree=$1
+    bootstrap "$@" make ca-certificates
+    mkdir -p "$tree/home/someone"
     take_over "$tree" "$tree/home/someone"
-    git clone --quiet --no-hardlinks --no-checkout . "$tree/home/someone/tree"
-    git -C "$tree/home/someone/tree" checkout --quiet --detach "$commit"
+    clone "$tree/home/someone/tree"
     echo 'someone:x:1000:1000::/home/someone:/bin/sh' >>"$tree/etc/passwd"
     echo 'someone:x:1000:' >>"$tree/etc/group"
 }
@@ -119,10 +129,55 @@ fresh_user() {
     as_user "$1" 'export LD_LIBRARY_PATH=/opt/libfabric && scripts/deps.sh test && make demo'
 }
 
+# Prints the commands of docs/install.md that are marked with a name.
+documented() {
+    awk -v mark="<!-- run: $1 -->" '$0 == mark { here = 1; next }
+        here && /^```sh$/ { on = 1; next }
+        on && /^```$/ { exit }
+        on' docs/install.md | grep . || { echo "docs/install.md has no commands marked $1" >&2; return 1; }
+}
+fresh_packages() {
+    local release tree nvshmem commands
+    make_tree "$1" trixie
+    as_root "$1" 'make package'
+    nvshmem=$(scripts/nvshmem-wheels.sh 3.4.5 | cut -d' ' -f2)
+    for release in bookworm trixie; do
+        tree=$1/$release
+        make_tree "$tree" "$release" python3-venv gcc libc6-dev
+        cp -r "$nvshmem/." "$tree/usr/local/nvshmem"
+        cp "$1"/home/someone/tree/target/package/* crates/channel-c/tests/example.c "$tree/home/someone/tree/"
+        chown -R 1000:1000 "$tree/home/someone"
+        commands=$(documented deb)
+        as_root "$tree" "set -ex; sudo() { \"\$@\"; }
+$commands
+dpkg --verify nvshmem-libfabric && apt-get remove -q -y nvshmem-libfabric"
+        commands=$(documented pip && documented pip-channel)
+        as_user "$tree" "set -ex
+$commands
+sha256sum --check SHA256SUMS && NVSHMEM_LIBFABRIC_PROVIDER=shm ./example"
+    done
+}
+fresh_docker() {
+    command -v buildah >/dev/null || apt-get install -q -y --no-install-recommends buildah
+    local options=(--root "$1/images" --runroot "$1/run" --storage-driver vfs) base image
+    bootstrap "$1/debian" bookworm
+    clone "$1/tree"
+    base=$(buildah "${options[@]}" from scratch)
+    buildah "${options[@]}" copy --quiet "$base" "$1/debian" /
+    for image in debian:12 debian:12-slim; do
+        buildah "${options[@]}" commit --quiet "$base" "docker.io/library/$image"
+    done
+    buildah "${options[@]}" build --isolation chroot --pull-never --tag nvshmem-libfabric \
+        --file "$1/tree/packaging/Dockerfile" --ignorefile "$1/tree/packaging/Dockerfile.dockerignore" "$1/tree"
+    image=$(buildah "${options[@]}" from --pull-never nvshmem-libfabric)
+    buildah "${options[@]}" run --isolation chroot "$image" -- nvshmem-libfabric doctor
+    buildah "${options[@]}" run --isolation chroot "$image" -- nvshmem-libfabric selftest
+}
+
 failed=()
 for name in "${names[@]}"; do
     if ! declare -F "fresh_$name" >/dev/null; then
-        echo "no tree is called $name; there are bookworm, trixie, libclang-cpp, user, short" >&2
+        echo "no tree is called $name; there are bookworm, trixie, libclang-cpp, user, packages, docker, short" >&2
         exit 2
     fi
     echo "== fresh $name, of $commit"

@@ -202,4 +202,28 @@ mod tests {
             }
         }
     }
+
+    /// The page that says what goes with what has one row for each minor version, with the number of its file.
+    #[test]
+    fn the_table_of_compatibility_has_the_number_of_each_release() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/compatibility.md");
+        let page = std::fs::read_to_string(path).expect("docs/compatibility.md");
+        let minor = |text: &str| text.strip_prefix("3.")?.split('.').next()?.parse::<u32>().ok();
+        let said: Vec<(u32, String)> = page
+            .lines()
+            .map(|line| line.split('|').map(str::trim).collect::<Vec<_>>())
+            .filter(|cells| cells.len() > 2 && cells[2].starts_with("`.so."))
+            .map(|cells| (minor(cells[1]).expect(cells[1]), cells[2].trim_matches('`').to_owned()))
+            .collect();
+        let of = |layout: Layout| {
+            let number = layout.soname().rsplit_once(".so.").expect("a number").1;
+            let minors = layout.releases().iter().filter_map(|release| minor(release));
+            minors.map(|minor| (minor, format!(".so.{number}"))).collect::<Vec<_>>()
+        };
+        let mut known: Vec<_> = Layout::ALL.into_iter().flat_map(of).collect();
+        // Releases before 3.1 had the layout, and not this transport's interface to users.
+        known.retain(|(minor, _)| *minor > 0);
+        known.dedup();
+        assert_eq!(said, known);
+    }
 }

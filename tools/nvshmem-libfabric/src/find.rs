@@ -14,7 +14,8 @@ use crate::nvshmem::{HOST_LIBRARY, Nvshmem, in_directory, in_prefix};
 const USUAL: [&str; 3] = ["/usr/local/nvshmem", "/opt/nvshmem", "/usr/lib/nvshmem"];
 
 /// The NVSHMEMs found, those that programs are likelier to use first: what was named; or else `NVSHMEM_HOME`,
-/// `LD_LIBRARY_PATH`, the packages of `python3`, the linker's cache, and the usual directories.
+/// `LD_LIBRARY_PATH`, the packages of Python that this program is among, those of `python3`, the linker's cache, and the usual
+/// directories.
 ///
 /// # Errors
 /// What was named is none.
@@ -28,6 +29,10 @@ pub(crate) fn all(named: Option<&Path>, linker: &Linker) -> Result<Vec<Nvshmem>,
     }
     for directory in linker.library_path() {
         add(&mut found, in_directory(directory), "LD_LIBRARY_PATH", linker);
+    }
+    if let Some(packages) = own_packages() {
+        let directory = packages.join("nvidia/nvshmem/lib");
+        add(&mut found, in_directory(&directory), "the packages beside this program", linker);
     }
     if let Some(python) = program(OsStr::new("python3")) {
         let by = format!("the packages of {}", python.display());
@@ -58,6 +63,15 @@ fn add(found: &mut Vec<Nvshmem>, libraries: Vec<PathBuf>, by: &str, linker: &Lin
             found.push(nvshmem);
         }
     }
+}
+
+/// Python's packages that this program is among, where pip has installed it: it serves those of its environment, also where
+/// that is not the one of the `python3` on `PATH`.
+fn own_packages() -> Option<PathBuf> {
+    let program = env::current_exe().ok()?;
+    let package = program.parent()?.parent()?;
+    (package.file_name() == Some(OsStr::new("nvshmem_libfabric")))
+        .then(|| package.parent().map(Path::to_owned))?
 }
 
 /// The host libraries among the packages of a Python.

@@ -4,6 +4,7 @@ mod bed;
 mod doctor;
 mod info;
 mod install;
+mod packages;
 mod perf;
 mod report;
 mod run;
@@ -26,5 +27,6 @@ fn main() -> ExitCode {
     trials.extend(perf::trials());
     trials.extend(report::trials());
     trials.extend(top::trials());
+    trials.extend(packages::trials());
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }

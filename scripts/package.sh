@@ -1,0 +1,133 @@
+#!/usr/bin/env bash
+# Makes packages of what was installed in a prefix of its own:
+#   scripts/package.sh PREFIX DIRECTORY [PACKAGE]...
+# A PACKAGE is 'wheel' for Python's pip, or 'deb' for Debian and Ubuntu; without one, both. DIRECTORY has them then, with the
+# release notes and SHA256SUMS, in place of those that were there. The version is Cargo.toml's.
+# SOURCE_DATE_EPOCH, DEBFULLNAME and DEBEMAIL mean what they mean to Debian's tools.
+set -euo pipefail
+prefix=$(realpath "$1")
+out=$(realpath -m "$2")
+shift 2
+cd "$(dirname "$0")/.."
+if [[ -d $out && ! -e $out/SHA256SUMS && -n $(ls -A "$out") ]]; then
+    echo "$out has files that are no packages: name another directory" >&2
+    exit 1
+fi
+packages=("$@")
+[[ ${#packages[@]} -gt 0 ]] || packages=(wheel deb)
+
+version=$(sed -nE '/^\[workspace\.package\]/,/^$/ s/^version = "(.*)"$/\1/p' Cargo.toml)
+tool=$prefix/bin/nvshmem-libfabric
+built=$("$tool" --version)
+if [[ $built != "nvshmem-libfabric $version" ]]; then
+    echo "$tool is '$built', and Cargo.toml says $version: install what is to be packed first" >&2
+    exit 1
+fi
+scripts/check-plugin.sh "$prefix/lib"
+# Times in the packages, so that the same files make the same packages.
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || date +%s)}
+export SOURCE_DATE_EPOCH
+
+# What the release notes say: the version's part of the changelog, or what is to be released.
+notes() {
+    awk -v head="^## \\\\[$1\\\\]" '$0 ~ head { on = 1; next } /^## \[/ { on = 0 } on' CHANGELOG.md
+}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/out"
+{
+    echo "# nvshmem-libfabric $version"
+    text=$(notes "${version//./\\\\.}")
+    [[ -n $text ]] || text=$(notes Unreleased)
+    if [[ -z $text ]]; then
+        echo "CHANGELOG.md says nothing of $version" >&2
+        exit 1
+    fi
+    echo "$text"
+} >"$work/out/RELEASE-NOTES.md"
+
+scripts/cargo metadata --locked --format-version 1 --filter-platform "$(uname -m)-unknown-linux-gnu" |
+    packaging/notices.py nvshmem-transport-libfabric nvshmem-libfabric-channel nvshmem-libfabric >"$work/NOTICES"
+
+# The oldest glibc that has every symbol that is asked for; all else that is linked is part of gcc's runtime.
+libraries=("$prefix"/lib/*.so.*)
+glibc=$(readelf --version-info --wide "$tool" "${libraries[@]}" | grep -oE '\bGLIBC_2\.[0-9]+' | sort -uV | tail -n 1)
+glibc=${glibc#GLIBC_}
+others=$(readelf --dynamic --wide "$tool" "${libraries[@]}" | sed -nE 's/.*\(NEEDED\).*\[(.*)\]/\1/p' | sort -u |
+    grep -vE '^(libc|libm|libdl|libpthread|librt|libgcc_s|ld-linux-[a-z0-9-]+)\.so\.[0-9]+$' || true)
+if [[ -n $others ]]; then
+    echo "No package says yet that these libraries are needed: ${others//$'\n'/ }" >&2
+    exit 1
+fi
+
+# Everything but debug information: copy_to DIRECTORY.
+copy_to() {
+    mkdir -p "$1"
+    cp -a "$prefix/bin" "$prefix/lib" "$prefix/include" "$1/"
+    rm -r "$1/lib/.debug"
+}
+
+make_wheel() {
+    local tree=$work/python python found=
+    cp -r packaging/python "$tree"
+    copy_to "$tree/nvshmem_libfabric"
+    # A wheel has no links. What the compiler's linker looks for may be a text.
+    rm "$tree"/nvshmem_libfabric/lib/libnvshmem_libfabric_channel.so
+    echo 'INPUT(-l:libnvshmem_libfabric_channel.so.0)' >"$tree/nvshmem_libfabric/lib/libnvshmem_libfabric_channel.so"
+    cp LICENSE "$work/NOTICES" "$tree/"
+    local -x NVSHMEM_LIBFABRIC_VERSION=$version NVSHMEM_LIBFABRIC_WHEEL_PLATFORM
+    NVSHMEM_LIBFABRIC_WHEEL_PLATFORM=manylinux_${glibc/./_}_$(uname -m)
+    for python in python3 /usr/bin/python3; do
+        if "$python" -c 'import setuptools, wheel' 2>/dev/null; then
+            found=$python
+            break
+        fi
+    done
+    if [[ -n $found ]]; then
+        (cd "$tree" && "$found" -c "import sys, setuptools.build_meta as b; b.build_wheel(sys.argv[1])" "$work/out") >"$work/log" 2>&1
+    else
+        # pip fetches them for this alone.
+        python3 -m pip wheel --quiet --no-deps --wheel-dir "$work/out" "$tree" >"$work/log" 2>&1
+    fi || {
+        cat "$work/log" >&2
+        echo "The wheel cannot be made: see above. Python's setuptools and wheel are needed, here or from a package index." >&2
+        exit 1
+    }
+}
+
+make_deb() {
+    local tree=$work/deb architecture
+    architecture=$(dpkg --print-architecture)
+    copy_to "$tree/usr"
+    local doc=$tree/usr/share/doc/nvshmem-libfabric
+    mkdir -p "$doc" "$tree/DEBIAN"
+    gzip -9 -n <CHANGELOG.md >"$doc/CHANGELOG.md.gz"
+    {
+        printf 'nvshmem-libfabric: Apache License, version 2.0, which is in /usr/share/common-licenses/Apache-2.0.\n\n'
+        cat "$work/NOTICES"
+    } >"$doc/copyright"
+    cp packaging/debian/triggers "$tree/DEBIAN/"
+    sed -e "s/@VERSION@/$version/; s/@ARCHITECTURE@/$architecture/; s/@GLIBC@/$glibc/" \
+        -e "s/@SIZE@/$(du -sk --apparent-size "$tree/usr" | cut -f1)/" \
+        -e "s/@MAINTAINER@/${DEBFULLNAME:-nvshmem-libfabric maintainers} <${DEBEMAIL:-maintainers@localhost}>/" \
+        packaging/debian/control >"$tree/DEBIAN/control"
+    (cd "$tree" && find usr -type f -print0 | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
+    chmod -R u=rwX,go=rX "$tree"
+    chmod 644 "$tree"/usr/lib/*.so.*
+    # Debian 12 does not know Ubuntu's own way to compress. At -z3 the plugin files, which are alike, are found to be.
+    dpkg-deb --root-owner-group -Zxz -z3 --build "$tree" "$work/out/nvshmem-libfabric_${version}_$architecture.deb" >/dev/null
+}
+
+for package in "${packages[@]}"; do
+    if ! declare -F "make_$package" >/dev/null; then
+        echo "no package is called $package; there are wheel and deb" >&2
+        exit 2
+    fi
+    "make_$package"
+done
+(cd "$work/out" && sha256sum -- * >"$work/SHA256SUMS" && mv "$work/SHA256SUMS" .)
+rm -rf "$out"
+mkdir -p "$(dirname "$out")"
+cp -r "$work/out" "$out"
+echo "Packages of $version, for glibc $glibc and newer, in $out:"
+(cd "$out" && du -h -- * | sed 's/^/  /')

@@ -1,0 +1,308 @@
+//! What `scripts/package.sh` makes, installed as its users install it, and tried.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use libtest_mimic::{Failed, Trial};
+use serde_json::Value;
+use test_support::built;
+use test_support::needs::{self, Need};
+
+use crate::bed::{MadeUp, RELEASES, Scratch, TOOL, expect, file_name, good, json, trial};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        needs::trial("packages::a_wheel_in_a_fresh_environment", pip(), wheel),
+        needs::trial("packages::a_deb_in_an_empty_tree", dpkg(), deb),
+        trial("packages::what_does_not_fit_is_refused", bad_input),
+        needs::trial("packages::the_recipe_for_spack", python("import sys"), spack),
+    ]
+}
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+fn root() -> PathBuf {
+    fs::canonicalize(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).expect("the source")
+}
+
+/// The user's programs, without what is set for other tests.
+fn command(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        let known = name.to_string_lossy();
+        let others =
+            ["NVSHMEM_", "FI_", "FAKE_CUDA_", "CUDA_", "LD_", "PYTHON", "VIRTUAL_ENV", "PIP_"];
+        if others.iter().any(|prefix| known.starts_with(prefix)) {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
+
+/// A Python that takes a line.
+fn python(line: &str) -> Need<()> {
+    let output = command("python3").args(["-c", line]).output();
+    let output = output.map_err(|error| format!("no python3: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!("python3 does not take `{line}`: make deps"))
+}
+
+/// A pip that installs into environments that have none of their own.
+fn pip() -> Need<()> {
+    python("import pip, venv; assert tuple(map(int, pip.__version__.split('.')[:2])) >= (22, 3)")
+}
+
+fn dpkg() -> Need<()> {
+    let found = command("dpkg").arg("--version").output();
+    found.map(|_| ()).map_err(|error| format!("no dpkg here: {error}"))
+}
+
+/// What `make install` leaves in a prefix, of what was built with this program. Made once.
+fn prefix() -> &'static Path {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("package-prefix");
+        let libraries = ["libnvshmem_transport_libfabric.so", "libnvshmem_libfabric_channel.so"]
+            .map(|name| (name, name));
+        let built = built::directory("libraries-for-packages", &libraries);
+        let script = |name: &str| root().join("scripts").join(name);
+        let [plugin, channel] = libraries.map(|(name, _)| built.join(name));
+        let run = |command: &mut Command| good(command).expect("it is installed");
+        run(command(script("install.sh")).arg(plugin).arg(prefix.join("lib")));
+        run(command(script("install-channel.sh")).arg(channel).arg(&prefix));
+        let tool = prefix.join("bin/nvshmem-libfabric");
+        run(command("install").args(["-D", "-m", "755", "--strip", TOOL]).arg(tool));
+        prefix
+    })
+}
+
+/// Makes a package, and gives its file. What comes with it is what it should be.
+fn package(kind: &str, scratch: &Scratch) -> Result<PathBuf, Failed> {
+    let out = scratch.at("packages");
+    // What was made before goes.
+    scratch.write("packages/SHA256SUMS", "of an older version");
+    scratch.write("packages/older.whl", "");
+    good(command(root().join("scripts/package.sh")).args([prefix(), &out]).arg(kind))?;
+    good(command("sha256sum").args(["--check", "--strict", "SHA256SUMS"]).current_dir(&out))?;
+    let notes = fs::read_to_string(out.join("RELEASE-NOTES.md"))?;
+    let head = format!("# nvshmem-libfabric {VERSION}\n");
+    let heads = notes.lines().filter(|line| line.starts_with("## ")).count();
+    let told = notes.starts_with(&head) && notes.contains("\n### ") && heads == 0;
+    expect(told, || format!("release notes: {notes}"))?;
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(&out)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<_>>()?;
+    files.retain(|file| !file.ends_with("SHA256SUMS") && !file.ends_with("RELEASE-NOTES.md"));
+    expect(files.len() == 1, || format!("one package: {files:?}"))?;
+    Ok(files.remove(0))
+}
+
+/// That all plugin files are in a directory, as the tool sees them, which came with them.
+fn has_all_files(info: &Value, directory: &Path) -> Result<(), Failed> {
+    let directory = fs::canonicalize(directory)?;
+    expect(info["plugins"]["directory"] == directory.display().to_string(), || {
+        format!("{info:#}")
+    })?;
+    let files = info["plugins"]["files"].as_array().cloned().unwrap_or_default();
+    let numbers: Vec<_> = files.iter().filter_map(|file| file["number"].as_u64()).collect();
+    expect(numbers == [3, 4, 5, 6, 7], || format!("{info:#}"))?;
+    expect(files.iter().all(|file| file["version"] == VERSION), || format!("{info:#}"))
+}
+
+/// That `doctor` finds nothing wrong with what was installed.
+fn is_well(doctor: &mut Command) -> Result<(), Failed> {
+    doctor.args(["doctor", "--json"]).env("NVSHMEM_LIBFABRIC_PROVIDER", "tcp");
+    let diagnosis: Value = serde_json::from_slice(&doctor.output()?.stdout)?;
+    let checks = diagnosis["checks"].as_array().cloned().unwrap_or_default();
+    let files = checks.iter().find(|check| check["id"] == "plugin-files");
+    expect(files.is_some_and(|check| check["verdict"] == "ok"), || format!("{diagnosis:#}"))
+}
+
+/// A program of the device channel is compiled against headers and library of a package, and runs.
+fn channel(scratch: &Scratch, include: &Path, lib: &Path) -> Result<(), Failed> {
+    let program = scratch.at("channel");
+    let source = root().join("crates/channel-c/tests/example.c");
+    let mut compile = command("cc");
+    compile.arg("-std=gnu11").arg(source).arg("-o").arg(&program);
+    compile.arg("-I").arg(include).arg("-L").arg(lib).arg("-lnvshmem_libfabric_channel");
+    compile.arg(format!("-Wl,-rpath,{}", lib.display()));
+    good(&mut compile)?;
+    good(command(&program).env("NVSHMEM_LIBFABRIC_PROVIDER", "shm")).map(|_| ())
+}
+
+fn wheel((): ()) -> Result<(), Failed> {
+    let scratch = Scratch::new();
+    let wheel = package("wheel", &scratch)?;
+    let name = wheel.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let tag = format!("nvshmem_libfabric-{VERSION}-py3-none-manylinux_2_");
+    let system = format!("_{}.whl", std::env::consts::ARCH);
+    expect(name.starts_with(&tag) && name.ends_with(&system), || name.clone())?;
+
+    let environment = scratch.at("environment");
+    good(command("python3").args(["-m", "venv", "--without-pip"]).arg(&environment))?;
+    let python = environment.join("bin/python");
+    let pip = |arguments: &[&str]| {
+        let mut pip = command("python3");
+        pip.args(["-m", "pip", "--disable-pip-version-check", "--python"]).arg(&python);
+        pip.args(arguments);
+        pip
+    };
+    good(pip(&["install", "--quiet", "--no-index", "--no-deps"]).arg(&wheel))?;
+
+    // By both of its names, from a shell that is not in the environment.
+    let tool = environment.join("bin/nvshmem-libfabric");
+    let version = format!("nvshmem-libfabric {VERSION}\n");
+    expect(good(command(&tool).arg("--version"))? == version, || String::from("its version"))?;
+    let module = ["-m", "nvshmem_libfabric", "--version"];
+    expect(good(command(&python).args(module))? == version, || String::from("its version"))?;
+    let places = "import nvshmem_libfabric as n; print(n.BIN, n.LIB, n.INCLUDE, sep='\\n')";
+    let places = good(command(&python).args(["-c", places]))?;
+    let places: Vec<&Path> = places.lines().map(Path::new).collect();
+    let [bin, lib, include] = places[..] else { return Err(format!("{places:?}").into()) };
+    has_all_files(&json(command(&tool).args(["info", "--json", "--only", "plugins"]))?, lib)?;
+    channel(&scratch, include, lib)?;
+
+    // NVSHMEM among the packages of the environment, as PyTorch brings it.
+    let site = bin.ancestors().nth(2).expect("site-packages");
+    let name = site.strip_prefix(&scratch.0)?.join("nvidia/nvshmem").display().to_string();
+    let made = MadeUp::new(&scratch, &name, "3.7.2", 6);
+    let info = json(command(&tool).args(["info", "--json", "--only", "nvshmem"]))?;
+    let first = &info["nvshmem"][0];
+    expect(first["library"] == made.library().display().to_string(), || format!("{info:#}"))?;
+    expect(first["found_by"][0] == "the packages beside this program", || format!("{info:#}"))?;
+    is_well(&mut command(&tool))?;
+
+    // `run`, as it is documented: the launcher and its Python are found in the environment.
+    let ours = lib.join(file_name(6));
+    let program = scratch.at("program");
+    made.program(&program);
+    let script =
+        format!("#!{}\nimport os, sys\nos.execv(sys.argv[1], sys.argv[1:])\n", python.display());
+    scratch.executable("environment/bin/torchrun", &script);
+    let path = format!("{}:/usr/bin:/bin", environment.join("bin").display());
+    let line = |options: &[&str]| {
+        let mut line = command(&tool);
+        line.arg("run").args(options).args(["--", "torchrun"]).arg(&program).arg("7");
+        line.env("PATH", &path);
+        line
+    };
+    let said = good(&mut line(&["--dry-run"]))?;
+    expect(said.contains(&format!("export LD_PRELOAD={}\n", ours.display())), || said.clone())?;
+    let output = line(&[]).output()?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    expect(said.starts_with(&format!("loaded {}\n", ours.display())), || said.clone())?;
+    expect(output.status.code() == Some(7), || format!("{output:?}"))?;
+
+    let said = good(command(&tool).args(["selftest", "--provider", "shm"]))?;
+    expect(said.ends_with("5 of 5 passed, with 2 PEs\n"), || said.clone())?;
+
+    good(&mut pip(&["uninstall", "--quiet", "--yes", "nvshmem-libfabric"]))?;
+    expect(!tool.exists() && !bin.exists() && !lib.exists(), || String::from("it is gone"))
+}
+
+fn deb((): ()) -> Result<(), Failed> {
+    let scratch = Scratch::new();
+    let deb = package("deb", &scratch)?;
+    let field = |name: &str| good(command("dpkg-deb").arg("--field").arg(&deb).arg(name));
+    expect(field("Version")?.trim() == VERSION, || String::from("its version"))?;
+    expect(field("Depends")?.starts_with("libc6 (>= 2."), || String::from("what it needs"))?;
+
+    let tree = scratch.at("tree");
+    for directory in ["info", "updates", "triggers"] {
+        fs::create_dir_all(tree.join("var/lib/dpkg").join(directory))?;
+    }
+    scratch.write("tree/var/lib/dpkg/status", "");
+    // In an empty tree nothing that it depends on is installed, and its files are of whoever runs this.
+    let dpkg = |arguments: &[&str]| {
+        let mut dpkg = command("dpkg");
+        dpkg.arg("--root").arg(&tree).args([
+            "--log=/dev/null",
+            "--force-depends",
+            "--force-not-root",
+        ]);
+        dpkg.args(arguments);
+        dpkg.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        dpkg
+    };
+    good(dpkg(&["--install"]).arg(&deb))?;
+    good(&mut dpkg(&["--verify", "nvshmem-libfabric"]))?;
+    let usr = tree.join("usr");
+    let tool = || command(usr.join("bin/nvshmem-libfabric"));
+    expect(good(tool().arg("--version"))?.contains(VERSION), || String::from("its version"))?;
+    let lib = fs::canonicalize(usr.join("lib"))?;
+    has_all_files(&json(tool().args(["info", "--json", "--only", "plugins"]))?, &lib)?;
+    channel(&scratch, &usr.join("include"), &lib)?;
+    is_well(&mut tool())?;
+    let made = MadeUp::new(&scratch, "nvshmem", "3.5.21", 4);
+    let program = scratch.at("program");
+    made.program(&program);
+    let said = good(tool().args(["run", "--"]).arg(&program))?;
+    let ours = format!("loaded {}\n", lib.join(file_name(4)).display());
+    expect(said.starts_with(&ours), || said.clone())?;
+    let copyright = fs::read_to_string(usr.join("share/doc/nvshmem-libfabric/copyright"))?;
+    expect(copyright.contains("Apache License, version 2.0"), || copyright.clone())?;
+
+    good(&mut dpkg(&["--purge", "nvshmem-libfabric"]))?;
+    expect(!usr.exists(), || String::from("it is gone"))
+}
+
+fn bad_input() -> Result<(), Failed> {
+    let scratch = Scratch::new();
+    let out = scratch.at("out");
+    let refused = |prefix: &Path, out: &Path, kind: &str, says: &str| {
+        let output =
+            command(root().join("scripts/package.sh")).args([prefix, out]).arg(kind).output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        expect(!output.status.success() && said.contains(says), || format!("{output:?}"))
+    };
+    refused(prefix(), &out, "rpm", "there are wheel and deb")?;
+    expect(!out.exists(), || String::from("nothing is made"))?;
+    let others = scratch.write("home/file", "precious");
+    refused(prefix(), &scratch.at("home"), "wheel", "name another directory")?;
+    expect(others.exists(), || String::from("others' files stay"))?;
+    // What an older version has left in the prefix.
+    let old = scratch.at("old");
+    scratch.script("old/bin/nvshmem-libfabric", "echo nvshmem-libfabric 0.0.9");
+    refused(&old, &out, "wheel", "install what is to be packed first")?;
+    scratch.script("old/bin/nvshmem-libfabric", &format!("echo nvshmem-libfabric {VERSION}"));
+    fs::create_dir(old.join("lib"))?;
+    for (_, number) in &RELEASES[1..7] {
+        fs::copy(
+            prefix().join("lib").join(file_name(*number)),
+            old.join("lib").join(file_name(*number)),
+        )?;
+    }
+    refused(&old, &out, "wheel", &format!("{}: is missing", file_name(7)))
+}
+
+/// Spack itself is not to be had from package registries, so its words have stand-ins here, which note what is said.
+fn spack((): ()) -> Result<(), Failed> {
+    let recipe = root()
+        .join("packaging/spack/spack_repo/nvshmem_libfabric/packages/nvshmem_libfabric/package.py");
+    let stand_ins = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/spack.py");
+    let found = json(command("python3").arg(stand_ins).arg(recipe))?;
+    let said = found["said"].as_array().cloned().unwrap_or_default();
+    let has = |word: &str, first: &str| {
+        said.iter().any(|told| {
+            let words = told[1].as_array().into_iter().flatten();
+            told[0] == word && words.filter_map(Value::as_str).any(|text| text.starts_with(first))
+        })
+    };
+    for (word, first) in [
+        ("version", VERSION),
+        ("license", "Apache-2.0"),
+        ("depends_on", "rust@1.85:"),
+        ("depends_on", "libfabric@1.17:"),
+        ("depends_on", "patchelf"),
+        ("make", "PREFIX=/prefix"),
+        ("set", "NVSHMEM_LIBFABRIC_LIBRARY"),
+    ] {
+        expect(has(word, first), || format!("{word} {first}: {found:#}"))?;
+    }
+    let git = found["git"].as_str().unwrap_or_default();
+    expect(git == root().display().to_string(), || format!("the tree that it lies in: {git}"))
+}
