@@ -59,6 +59,24 @@ fn put_rate(job: &mut Job, rounds: usize, window: usize, len: usize) -> f64 {
     bytes * 1e3 / (job.fabric.now() - begun) as f64
 }
 
+/// From the length on at which rails are chosen by load, they are, though shorter ones have a fast path. So are those of the
+/// fragments of staged memory.
+#[test]
+fn operations_that_are_not_short_are_given_to_rails_by_load() {
+    let spread = Spread { balanced_from: 4096, ..Spread::ROUND_ROBIN };
+    let direct = Shape { fast: true, needs_desc: false, spread, ..Shape::default() };
+    let staged = Shape { staged: 0b10, bounce: (1024, 2, 2), spread, ..Shape::default() };
+    for (shape, len, by_load) in [(&direct, 4095, 0), (&direct, 4096, 4), (&staged, 4096, 16)] {
+        let mut job = Job::new(1, shape, Script::default());
+        for _ in 0..4 {
+            job.put(0, 1, 0, len).unwrap();
+            job.quiet(0, 1).unwrap();
+        }
+        let counted: u64 = job.members[0].lane.counters().map(|rail| rail.by_load).sum();
+        assert_eq!(counted, by_load, "{len} bytes");
+    }
+}
+
 fn bytes_by_rail(job: &Job) -> Vec<u64> {
     job.members[0].lane.counters().map(|rail| rail.bytes).collect()
 }

@@ -329,9 +329,7 @@ impl<P: Port> Core<P> {
     #[cold]
     fn send_elsewhere(&mut self, token: Token) {
         let Segment { pe, kind, rail, .. } = self.segments[token.0];
-        if kind == Kind::FabricAtomic {
-            self.queue(token, rail);
-        } else if !kind.is_rma() {
+        if !kind.is_rma() {
             let rail = self.streams.find(pe).map_or(rail, |stream| stream.next.rail);
             self.segments[token.0].rail = rail;
             self.queue(token, rail);

@@ -15,7 +15,7 @@ use crate::engine::port::{Local, Port, PortError};
 use crate::engine::posting::{Core, Event};
 use crate::engine::state::segment::queue::Queue;
 use crate::engine::state::segment::waits::{REISSUES, Waits};
-use crate::engine::state::segment::{Kind, Segment, Stage};
+use crate::engine::state::segment::{Segment, Stage};
 use crate::engine::state::strays::Stray;
 use crate::logging::Unsaid;
 
@@ -52,7 +52,7 @@ impl<P: Port> Core<P> {
     fn set_aside(&mut self, token: Token) -> bool {
         let segment = &self.segments[token.0];
         let (stage, kind) = (segment.stage, segment.kind);
-        if kind == Kind::FabricAtomic || self.check_stream(segment.pe).is_err() {
+        if self.check_stream(segment.pe).is_err() {
             return false;
         }
         if !kind.is_rma() && segment.message().is_some() {

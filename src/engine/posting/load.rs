@@ -24,7 +24,7 @@ pub(in crate::engine) enum Stripe {
 impl<P: Port> Core<P> {
     /// The rails that what goes to a peer may be given to now, a bit for each: those whose path to it is
     /// in service, and of these the ones that are not about to be closed, if there are any.
-    fn usable(&self, pe: Pe) -> u32 {
+    pub(super) fn usable(&self, pe: Pe) -> u32 {
         let in_service = self.paths.in_service(pe);
         if !self.recovers {
             return in_service;

@@ -294,3 +294,32 @@ fn behind(segment: &Segment, seq: Seq, mark: Option<Seq>) -> u16 {
     }
     mark.map_or(0, |mark| u16::try_from(seq.next().after(mark)).unwrap_or(u16::MAX))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::port::Context;
+    use crate::engine::state::segment::table::SegmentTable;
+
+    #[test]
+    fn a_request_comes_behind_the_requests_before_its_mark() {
+        let table = SegmentTable::new(1, |_| Context(0));
+        let of = |direction, kind| {
+            let mut segment = table[0];
+            (segment.direction, segment.kind) = (direction, kind);
+            segment
+        };
+        let write = of(Direction::Write, Kind::Message);
+        for (segment, mark, distance) in [
+            (write, None, 0),
+            (write, Some(Seq(7)), 1),
+            (write, Some(Seq(5)), 3),
+            (write, Some(Seq(8_u32.wrapping_sub(u16::MAX.into()))), u16::MAX),
+            (write, Some(Seq(7_u32.wrapping_sub(1 << 16))), u16::MAX),
+            (of(Direction::Read, Kind::Staged), Some(Seq(5)), 0),
+            (of(Direction::Write, Kind::CountedSignal), Some(Seq(5)), 0),
+        ] {
+            assert_eq!(behind(&segment, Seq(7), mark), distance, "{mark:?}");
+        }
+    }
+}

@@ -348,27 +348,4 @@ impl<P: Port> Core<P> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Whoever else comes first in a turn: of two who want a place each gets it as often.
-    #[test]
-    fn each_comes_first_in_half_of_the_turns_of_the_other() {
-        let mut phase = Phase(0);
-        for _ in 0..64 {
-            let first = [(); 4].map(|()| {
-                phase.advance();
-                (phase.control_first(), phase.blocked_first())
-            });
-            assert_eq!(first, [(true, false), (false, true), (true, true), (false, false)]);
-        }
-    }
-
-    #[test]
-    fn a_peer_has_two_or_less_than_eight_times_what_is_left() {
-        for (used, shares) in [(0, 128), (14, 16), (15, 8), (16, 2), (20, 2)] {
-            let most = (0..200).find(|mine| !is_share(*mine, used, 16));
-            assert_eq!(most, Some(shares), "{used}");
-        }
-    }
-}
+mod tests;

@@ -323,6 +323,8 @@ fn dump<P: Port>(port: &P, rails: &[Rail<P::Fast>]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::posting::Core;
+    use crate::engine::posting::tests::{Bed, PLAIN, Setup, failed};
 
     #[test]
     fn the_clock_is_read_once_in_so_many_turns_or_at_once_in_a_hurry() {
@@ -387,5 +389,96 @@ mod tests {
         watchdog.stamp = 23;
         assert!(watchdog.overdue(4, 4).is_none(), "something has moved since");
         assert!(watchdog.overdue(3, 9).is_some_and(|overdue| overdue.fails));
+    }
+
+    /// In units of stamps.
+    fn limit(units: u64) -> Watchdog {
+        Watchdog::new(None, Some(Duration::from_nanos(units << STAMP_SHIFT)))
+    }
+
+    /// What may move while something waits.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Moves {
+        ItsRail,
+        OtherRail,
+        Peer,
+        Staging,
+    }
+
+    #[test]
+    fn a_wait_lasts_since_what_it_waits_for_has_moved() {
+        use Moves::{ItsRail, OtherRail, Peer, Staging};
+        for (stage, counts) in [
+            (Stage::Ready, &[ItsRail][..]),
+            (Stage::Pooled, &[ItsRail, OtherRail]),
+            (Stage::Staged, &[Peer, Staging]),
+            (Stage::Posted, &[Peer]),
+            (Stage::Sent, &[Peer]),
+            (Stage::Lost, &[Peer]),
+        ] {
+            for moves in [ItsRail, OtherRail, Peer, Staging] {
+                let mut bed = Bed::new(Setup { rails: 2, ..PLAIN });
+                bed.put(1);
+                let Core { streams, segments, port, rails, .. } = &mut bed.lane.core;
+                let mut watchdog = limit(10);
+                assert!(watchdog.look(streams, segments, port, rails, 0).is_empty());
+                let its = segments[0].rail.index();
+                segments[0].stage = stage;
+                let mut staged = 0;
+                match moves {
+                    ItsRail => rails[its].moved = 3,
+                    OtherRail => rails[1 - its].moved = 3,
+                    Peer => streams.find_mut(Pe(1)).unwrap().watch.since = 3,
+                    Staging => staged = 3,
+                }
+                let mut ends = |stamp| {
+                    watchdog.stamp = stamp;
+                    let failed = watchdog.look(streams, segments, port, rails, staged);
+                    let ends =
+                        |failed: &_| matches!(failed, EngineError::Timeout { seconds: 2, .. });
+                    assert!(failed.iter().all(|(pe, failed)| *pe == Pe(1) && ends(failed)));
+                    failed.len()
+                };
+                let first = if counts.contains(&moves) { 13 } else { 10 };
+                assert_eq!((ends(first - 1), ends(first)), (0, 1), "{stage:?}");
+            }
+        }
+    }
+
+    /// Of a peer that has failed nobody is told again, nor twice of one whose stream and segment both wait.
+    #[test]
+    fn a_peer_is_given_up_once() {
+        for has_failed in [false, true] {
+            let mut bed = Bed::new(PLAIN);
+            bed.put(1);
+            let Core { streams, segments, port, rails, .. } = &mut bed.lane.core;
+            let mut watchdog = limit(10);
+            assert!(watchdog.look(streams, segments, port, rails, 0).is_empty());
+            if has_failed {
+                streams.find_mut(Pe(1)).unwrap().error = Some(Box::new(failed(1)));
+            }
+            for stamp in [10, 40] {
+                watchdog.stamp = stamp;
+                let failed = watchdog.look(streams, segments, port, rails, 0);
+                assert_eq!(failed.len(), usize::from(!has_failed), "{failed:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn who_waits_for_others_in_a_lane_that_stands_still_has_twice_the_time() {
+        let mut bed = Bed::new(PLAIN);
+        [2, 3].into_iter().for_each(|pe| bed.put(pe));
+        bed.lane.core.stream_to(Pe(1)).unwrap();
+        let streams = &mut bed.lane.core.streams;
+        streams.find_mut(Pe(2)).unwrap().set_parks(true);
+        streams.find_mut(Pe(3)).unwrap().error = Some(Box::new(failed(3)));
+        let mut watchdog = limit(10);
+        watchdog.stamp = 19;
+        assert_eq!(watchdog.without_movement(streams, 0), []);
+        watchdog.stamp = 20;
+        assert_eq!(watchdog.without_movement(streams, 1), []);
+        let stuck = EngineError::Stuck { pe: Pe(2), seconds: 5, writes: 1, reads: 0 };
+        assert_eq!(watchdog.without_movement(streams, 0), [(Pe(2), stuck)]);
     }
 }

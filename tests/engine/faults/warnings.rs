@@ -90,6 +90,28 @@ fn waits_are_told_of_each_time_as_long() {
     }
 }
 
+/// Where many wait, some are told of, and that there may be others.
+#[test]
+fn of_many_waits_some_are_told_of() {
+    let shape = Shape { n_pes: 19, rails: 1, depth: 64, ..Shape::default() };
+    let mut job = Job::new(1, &shape, Script::default());
+    for pe in 1..=18 {
+        job.fabric.stall(Pe(pe));
+        job.put_value(0, pe, 0, 1, 8).unwrap();
+    }
+    // The second time with what every rail is about, four times.
+    for lines in [16 + 1, 16 + 4 + 1] {
+        let told = warnings(|| {
+            for _ in 0..2400 {
+                job.members[0].lane.progress().unwrap();
+                job.fabric.pass_time(5_000_000);
+            }
+        });
+        assert_eq!(told.len(), lines, "{told:?}");
+        assert!(told[lines - 1].contains("perhaps others"), "{told:?}");
+    }
+}
+
 /// Who looks at the log finds which path went out of service, why, and when it came back.
 #[test]
 fn paths_that_fail_and_come_back_are_told_of_by_name() {
