@@ -1,17 +1,43 @@
 //! The command line.
 
-use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
 
 use crate::harness::fabric::Fabric;
-use crate::harness::pace::{Pace, Rates};
-use crate::{instructions, suites};
+#[cfg(feature = "channel")]
+use crate::harness::pace::Pace;
+use crate::harness::pace::Rates;
+#[cfg(feature = "channel")]
+use crate::instructions;
+use crate::suites;
 
-/// What the plugin costs: beside raw libfabric, and in instructions
-#[derive(Debug, Parser)]
-#[command(name = "nvshmem-bench")]
-pub(crate) struct Options {
+/// What to measure, and how.
+#[derive(Debug, Args)]
+pub struct Options {
     #[command(subcommand)]
     pub(crate) measured: Measured,
+}
+
+impl Options {
+    /// Has the plugin files looked for where the command line does not say where they are.
+    ///
+    /// # Errors
+    /// That of `find`.
+    pub fn find_plugins<E>(&mut self, find: impl FnOnce() -> Result<PathBuf, E>) -> Result<(), E> {
+        let fabric = match &mut self.measured {
+            Measured::Puts { fabric, .. }
+            | Measured::Signals { fabric, .. }
+            | Measured::Staged { fabric, .. }
+            | Measured::Connect { fabric, .. } => fabric,
+            #[cfg(feature = "channel")]
+            Measured::Channel(_) | Measured::Instructions(_) => return Ok(()),
+        };
+        if fabric.plugin_dir.is_none() {
+            fabric.plugin_dir = Some(find()?);
+        }
+        Ok(())
+    }
 }
 
 /// What is measured.
@@ -48,7 +74,9 @@ pub(crate) enum Measured {
         connect: suites::connect::Options,
     },
     /// The device channel, beside the engine called directly
+    #[cfg(feature = "channel")]
     Channel(Pace),
     /// Instructions per operation
+    #[cfg(feature = "channel")]
     Instructions(instructions::Options),
 }

@@ -5,6 +5,7 @@
 //! it could not be done. `run` ends as the program that it becomes, or with 125.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod child;
 mod doctor;
 mod elf;
@@ -38,7 +39,9 @@ const NOT_DONE: u8 = 2;
 
 fn main() -> ExitCode {
     // A process that was started as a PE ends in here.
-    nvshmem_sim::pe_entry(&[&traffic::SCENARIOS[..], &[perf::SCENARIO]].concat());
+    nvshmem_sim::pe_entry(
+        &[&traffic::SCENARIOS[..], nvshmem_bench::SCENARIOS, &[perf::SCENARIO]].concat(),
+    );
     let done: Result<bool, ToolError> = match Options::parse().command {
         Command::Info(options) => info::show(&options).map(|()| true),
         Command::Doctor(options) => doctor::run(&options),
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
         Command::Selftest(options) => selftest::run(&options),
         Command::Perf(options) => perf::run(&options),
         Command::Top(options) => top::run(&options),
+        Command::Bench(options) => bench::run(options),
         Command::Report(options) => report::run(&options),
         Command::Probe { subject } => probe::answer(subject)
             .map(|()| true)

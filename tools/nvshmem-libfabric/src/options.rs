@@ -38,6 +38,10 @@ pub(crate) enum Command {
     ///
     /// In the layout of NVSHMEM's perftests, with lines for programs behind it. Every byte is checked.
     Perf(PerfOptions),
+    /// Measure the plugin beside raw libfabric, both in the same job
+    ///
+    /// On tcp, tcp;ofi_rxm and shm. docs/performance.md explains the figures.
+    Bench(nvshmem_bench::Options),
     /// Start a program with this transport in front of NVSHMEM's own
     ///
     /// Any command line will do: the program, or python, torchrun, mpirun or srun with theirs.
@@ -171,6 +175,9 @@ pub(crate) struct PerfOptions {
     /// Largest transfer in bytes
     #[arg(long, default_value_t = 4 << 20, value_parser = clap::value_parser!(u64).range(8..=1 << 28))]
     pub(crate) max: u64,
+    /// Also a page with plots: bandwidth and latency by size, rates by rails, beside raw libfabric
+    #[arg(long, value_name = "FILE.html")]
+    pub(crate) report: Option<PathBuf>,
     /// As JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -53,26 +53,31 @@ impl Provider {
 pub(crate) struct Fabric {
     /// The installed plugins (nvshmem_transport_libfabric.so.N)
     #[arg(long, value_name = "DIR")]
-    pub(crate) plugin_dir: PathBuf,
+    pub(crate) plugin_dir: Option<PathBuf>,
     /// A libfabric 2.x, for the native tcp provider
     #[arg(long, value_name = "FILE", value_parser = absolute)]
     pub(crate) libfabric2: Option<PathBuf>,
     /// A setting of the plugin, such as NVSHMEM_LIBFABRIC_SIGNAL_ENGINE=chained; may be given again
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = setting)]
     pub(crate) settings: Vec<(String, String)>,
+    /// The library of every provider, whatever else is said.
+    #[arg(skip)]
+    pub(crate) library: Option<PathBuf>,
 }
 
 impl Fabric {
     /// The library that has a provider.
     fn library(&self, provider: Provider) -> Result<String, BoxError> {
-        let path = match (provider, &self.libfabric2) {
-            (Provider::Tcp, None) => {
+        let path = match (provider, self.library.as_ref().or(self.libfabric2.as_ref())) {
+            (Provider::Rxm | Provider::Shm, _) if self.library.is_none() => {
+                Path::new(DEFAULT_LIBRARY)
+            }
+            (_, Some(path)) => path,
+            (_, None) => {
                 return Err("the native tcp provider needs --libfabric2 FILE; \
                             --only rxm or --only shm do without"
                     .into());
             }
-            (Provider::Tcp, Some(path)) => path,
-            (Provider::Rxm | Provider::Shm, _) => Path::new(DEFAULT_LIBRARY),
         };
         Ok(path.to_string_lossy().into_owned())
     }
@@ -93,7 +98,8 @@ impl Fabric {
             Provider::Tcp | Provider::Rxm => (1..=rails).map(|n| format!("127.0.0.{n}")).collect(),
         };
         let library = self.library(provider)?;
-        let job = JobSettings::new(scenario, peers + 1, LAYOUT, &self.plugin_dir)
+        let plugins = self.plugin_dir.as_ref().ok_or("the plugin needs --plugin-dir DIR")?;
+        let job = JobSettings::new(scenario, peers + 1, LAYOUT, plugins)
             .env("NVSHMEM_LIBFABRIC_PROVIDER", provider.full_name())
             .env("NVSHMEM_LIBFABRIC_DEVICES", devices.join(","))
             .env("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", rails)

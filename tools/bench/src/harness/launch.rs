@@ -96,7 +96,10 @@ pub(crate) fn measure<S: Suite>(
 }
 
 /// All jobs of one kind. Returns what the first PE has opened as well.
-fn jobs<S: Suite>(
+///
+/// # Errors
+/// As [`measure`].
+pub(crate) fn jobs<S: Suite>(
     suite: &S,
     fabric: &Fabric,
     rates: &Rates,

@@ -177,8 +177,8 @@ fn job(
     counted: Vec<Vec<Counted>>,
 ) -> Result<Vec<Cost>, BoxError> {
     let plugin_dir = options.plugin_dir.clone();
-    let plugin_dir = plugin_dir.ok_or("counting in the plugin needs --plugin-dir DIR")?;
-    let fabric = Fabric { plugin_dir, libfabric2: None, settings: Vec::new() };
+    let plugin_dir = Some(plugin_dir.ok_or("counting in the plugin needs --plugin-dir DIR")?);
+    let fabric = Fabric { plugin_dir, libfabric2: None, settings: Vec::new(), library: None };
     let dir = WorkDir::create()?;
     let job = fabric.job(scenario, PROVIDER, Shape { peers: 1, rails })?;
     let mut job = match driver {

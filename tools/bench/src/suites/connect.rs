@@ -13,7 +13,7 @@ use crate::times::case::Shape;
 use crate::times::stats::median;
 
 /// Name of the jobs' scenario.
-pub(crate) const NAME: &str = "connect";
+pub(crate) const NAME: &str = "bench-connect";
 
 /// What a PE says to each of the others at first contact.
 const WORD: u64 = 8;

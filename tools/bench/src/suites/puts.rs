@@ -23,9 +23,9 @@ pub(crate) struct Puts;
 /// One row of the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Transfers {
-    direction: Direction,
+    pub(crate) direction: Direction,
     /// Bytes of one operation.
-    bytes: u64,
+    pub(crate) bytes: u64,
     /// Operations posted before the loop waits for all of them.
     window: u64,
 }
@@ -48,7 +48,7 @@ const SLOTS: usize = 64;
 const SIDES: [Side; 2] = [Side::Raw, Side::Plugin];
 
 impl Suite for Puts {
-    const NAME: &'static str = "puts";
+    const NAME: &'static str = "bench-puts";
     const EFFORT: Effort = Effort { jobs: 5, rounds: 24 };
 
     type Case = Transfers;

@@ -170,7 +170,7 @@ pub(crate) fn measure(
 }
 
 impl Suite for Staged {
-    const NAME: &'static str = "staged";
+    const NAME: &'static str = "bench-staged";
 
     type Case = Moves;
     type State = State;

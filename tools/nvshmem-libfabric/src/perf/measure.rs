@@ -24,6 +24,7 @@ struct Places {
 /// The scenario of the PEs.
 pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let time = Duration::from_millis(job.param("milliseconds")?);
+    let part = if job.param_or("by_rails", false)? { Part::OfRails } else { Part::All };
     let max: u64 = job.param("max")?;
     let host = job.init()?;
     let places = Places { source: host.alloc(max, 4096)?, target: host.alloc(max, 4096)? };
@@ -38,7 +39,7 @@ pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     }
     let mut verified = 0;
     for test in Test::ALL {
-        for size in sizes(test, max) {
+        for size in sizes(test, max, part) {
             verified += row(job, &host, test, size, time, places)?;
         }
     }
@@ -47,13 +48,25 @@ pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// How many rows there will be.
-pub(super) fn rows(max: u64) -> usize {
-    Test::ALL.into_iter().map(|test| sizes(test, max).len()).sum()
+/// Which rows are measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Part {
+    /// All.
+    All,
+    /// Those that the number of rails matters for.
+    OfRails,
 }
 
-fn sizes(test: Test, max: u64) -> Vec<u64> {
+/// How many rows there will be.
+pub(super) fn rows(max: u64, part: Part) -> usize {
+    Test::ALL.into_iter().map(|test| sizes(test, max, part).len()).sum()
+}
+
+fn sizes(test: Test, max: u64, part: Part) -> Vec<u64> {
     match test {
+        Test::PutBandwidth | Test::GetBandwidth if part == Part::OfRails => vec![max],
+        Test::PutRate if part == Part::OfRails => vec![RATE_SIZES[0]],
+        _ if part == Part::OfRails => Vec::new(),
         Test::PutRate => RATE_SIZES.to_vec(),
         Test::PutLatency | Test::GetLatency => {
             std::iter::successors(Some(8), |size| Some(size * 4))

@@ -2,17 +2,25 @@
 //! every byte checked.
 
 mod measure;
+mod plot;
+mod report;
 mod table;
 
+use std::fs::{self, File};
 use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nvshmem_bench::{Beside, Compared};
 use nvshmem_sim::{BoxError, JobReport, JobSettings, Layout, PeReport, Scenario, Told};
+use nvshmem_transport_libfabric::settings::Settings;
 
 use crate::error::ToolError;
 use crate::info::json;
 use crate::options::PerfOptions;
 use crate::plugins::Plugins;
+use measure::Part;
+use report::Measured;
 use table::{Figure, Row, print_machine_readable, print_tables};
 
 /// The scenario of the PEs, by its name.
@@ -21,14 +29,19 @@ pub(crate) const SCENARIO: (&str, Scenario) = ("measure", measure::scenario);
 /// Longest time of a whole run.
 const DEADLINE: Duration = Duration::from_secs(1800);
 
+/// Jobs, and rounds of each side in each of them, beside raw libfabric.
+const BESIDE: (u32, u32) = (2, 8);
+
 /// Measures, and prints.
 ///
 /// # Errors
-/// There are no plugin files, a PE failed, or a byte was wrong.
+/// There are no plugin files, a PE failed, a byte was wrong, or the report cannot be written.
 pub(crate) fn run(options: &PerfOptions) -> Result<bool, ToolError> {
     let plugins = Plugins::find(options.plugin_dir.as_deref())?;
     plugins.of(options.layout.major().number().unsigned_abs())?;
-    match measured(options, &plugins) {
+    // Made first: it is a pity when all has been measured and then cannot be written.
+    let page = options.report.as_deref().map(NewFile::make).transpose()?;
+    match measured(options, &plugins, page) {
         Ok(()) => Ok(true),
         Err(error) => {
             eprintln!("nvshmem-libfabric: {error}");
@@ -37,22 +50,110 @@ pub(crate) fn run(options: &PerfOptions) -> Result<bool, ToolError> {
     }
 }
 
-fn measured(options: &PerfOptions, plugins: &Plugins) -> Result<(), BoxError> {
+/// A file that is gone again unless it is written.
+struct NewFile<'a> {
+    path: &'a Path,
+    file: File,
+    is_written: bool,
+}
+
+impl<'a> NewFile<'a> {
+    fn make(path: &'a Path) -> Result<Self, ToolError> {
+        let file = File::create_new(path).map_err(|error| {
+            ToolError::file(
+                path,
+                "cannot be made",
+                error,
+                "name another file with --report; none is overwritten",
+            )
+        })?;
+        Ok(Self { path, file, is_written: false })
+    }
+
+    fn write(mut self, text: &str) -> io::Result<()> {
+        self.file.write_all(text.as_bytes())?;
+        self.is_written = true;
+        Ok(())
+    }
+}
+
+impl Drop for NewFile<'_> {
+    fn drop(&mut self) {
+        if !self.is_written {
+            // Half a page is none.
+            let _ = fs::remove_file(self.path);
+        }
+    }
+}
+
+fn measured(
+    options: &PerfOptions,
+    plugins: &Plugins,
+    page: Option<NewFile<'_>>,
+) -> Result<(), BoxError> {
+    let (report, rows) = job(options, plugins, Part::All, None)?;
+    if options.json {
+        println!("{}", json(&rows.iter().map(Figure::from).collect::<Vec<_>>())?);
+    } else {
+        println!(
+            "2 PEs on this host; {}; NVSHMEM's interface in layout {} ({})",
+            plugins.directory.join(options.layout.soname()).display(),
+            options.layout,
+            options.layout.releases().join(", "),
+        );
+        for line in said(&report) {
+            println!("{line}");
+        }
+        print_tables(&rows);
+        print_machine_readable(&rows);
+        let verified = |pe: &PeReport| pe.value("verified")?.parse::<u64>().ok();
+        let checked: u64 = report.pes.iter().filter_map(verified).sum();
+        println!("\nEvery byte arrived as it was sent: {checked} bytes compared, 0 wrong.");
+    }
+    let Some(page) = page else { return Ok(()) };
+    let opened = said(&report).into_iter().find(|line| line.contains(", provider "));
+    let opened = opened.ok_or("the log of PE 0 does not say what was opened")?;
+    let mut by_rails = Vec::new();
+    for rails in fewer(rails_of(&opened)) {
+        by_rails.push((rails, job(options, plugins, Part::OfRails, Some(rails))?.1));
+    }
+    let beside = beside(&opened, plugins)?;
+    let text = Measured { opened, rows, by_rails, beside }.page()?;
+    let path = page.path;
+    page.write(&text).map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
+    if !options.json {
+        println!("{}: open it in a browser; it needs nothing else", path.display());
+    }
+    Ok(())
+}
+
+/// One job, on so many rails at most.
+fn job(
+    options: &PerfOptions,
+    plugins: &Plugins,
+    part: Part,
+    rails: Option<u32>,
+) -> Result<(JobReport, Vec<Row>), BoxError> {
     let chunk = options.max.next_power_of_two().max(4096);
     let mut job = JobSettings::new(SCENARIO.0, 2, options.layout, &plugins.directory)
         .env("NVSHMEM_DEBUG", "INFO")
         .param("milliseconds", options.milliseconds)
         .param("max", options.max)
+        .param("by_rails", part == Part::OfRails)
         .heap(4 * chunk, chunk)
         .deadline(DEADLINE)
         .inherits_settings();
-    if let Some(provider) = &options.provider {
-        job = job.env("NVSHMEM_LIBFABRIC_PROVIDER", provider);
+    let settings = [
+        ("NVSHMEM_LIBFABRIC_PROVIDER", options.provider.clone()),
+        ("NVSHMEM_LIBFABRIC_DEVICES", options.devices.clone()),
+        ("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", rails.map(|rails| rails.to_string())),
+    ];
+    for (name, value) in settings {
+        if let Some(value) = value {
+            job = job.env(name, value);
+        }
     }
-    if let Some(devices) = &options.devices {
-        job = job.env("NVSHMEM_LIBFABRIC_DEVICES", devices);
-    }
-    let mut progress = Progress::new(measure::rows(options.max));
+    let mut progress = Progress::new(measure::rows(options.max, part));
     let report = job.run_with(&mut |_, _, told| {
         if let Told::Value("row", _) = told {
             progress.step();
@@ -61,26 +162,41 @@ fn measured(options: &PerfOptions, plugins: &Plugins) -> Result<(), BoxError> {
     progress.end();
     let report = report?.check()?;
     let rows = report.pes[0].values.iter().filter(|(name, _)| name == "row");
-    let rows: Vec<Row> = rows.map(|(_, text)| text.parse()).collect::<Result<_, _>>()?;
-    if options.json {
-        println!("{}", json(&rows.iter().map(Figure::from).collect::<Vec<_>>())?);
-        return Ok(());
+    let rows = rows.map(|(_, text)| text.parse()).collect::<Result<_, _>>()?;
+    Ok((report, rows))
+}
+
+/// The rails in the line of the log about them.
+fn rails_of(opened: &str) -> u32 {
+    let before = opened.split(" rail(s)").next().unwrap_or_default();
+    before.rsplit(' ').next().and_then(|count| count.parse().ok()).unwrap_or(1)
+}
+
+/// The provider in the same line.
+fn provider_of(opened: &str) -> &str {
+    let behind = opened.split_once(", provider ").map_or("", |(_, behind)| behind);
+    behind.split_once("; asked").map_or(behind, |(provider, _)| provider)
+}
+
+/// Doubled from one on, and all.
+fn fewer(all: u32) -> Vec<u32> {
+    let doubled = std::iter::successors(Some(1_u32), |rails| Some(rails * 2));
+    doubled.take_while(|rails| *rails < all).chain([all]).collect()
+}
+
+/// Beside raw libfabric, on the provider that was taken. The inner error is why there is nothing to compare.
+fn beside(opened: &str, plugins: &Plugins) -> Result<Result<Vec<Compared>, String>, BoxError> {
+    let provider = provider_of(opened);
+    if !Beside::knows(provider) {
+        return Ok(Err(format!(
+            "{provider} is not compared: raw libfabric is measured on tcp, tcp;ofi_rxm and shm, which need no hardware"
+        )));
     }
-    println!(
-        "2 PEs on this host; {}; NVSHMEM's interface in layout {} ({})",
-        plugins.directory.join(options.layout.soname()).display(),
-        options.layout,
-        options.layout.releases().join(", "),
-    );
-    for line in said(&report) {
-        println!("{line}");
-    }
-    print_tables(&rows);
-    print_machine_readable(&rows);
-    let verified = |pe: &PeReport| pe.value("verified")?.parse::<u64>().ok();
-    let checked: u64 = report.pes.iter().filter_map(verified).sum();
-    println!("\nEvery byte arrived as it was sent: {checked} bytes compared, 0 wrong.");
-    Ok(())
+    let (settings, _) = Settings::from_env()?;
+    let (jobs, rounds) = BESIDE;
+    let library = Some(PathBuf::from(settings.library));
+    let compared = Beside { plugin_dir: plugins.directory.clone(), library, jobs, rounds };
+    compared.run(provider).map(Ok)
 }
 
 /// What PE 0's plugin logged about provider, progress and rails.
@@ -128,4 +244,18 @@ impl Progress {
 pub(crate) fn layout(name: &str) -> Result<Layout, String> {
     Layout::from_name(name)
         .ok_or_else(|| format!("{} are known", Layout::ALL.map(Layout::name).join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn provider_and_rails_are_read_from_the_line_of_the_log() {
+        let line = "libfabric 1.17 (libfabric.so.1), provider tcp;ofi_rxm; asked for auto, got progress manual (not automatic: \
+                    rxm), threading safe; remote data: yes (x); 12 rail(s): a (depth 9)";
+        assert_eq!((provider_of(line), rails_of(line)), ("tcp;ofi_rxm", 12));
+        assert_eq!((provider_of(""), rails_of("")), ("", 1));
+        assert_eq!([1, 2, 3, 8].map(fewer), [vec![1], vec![1, 2], vec![1, 2, 3], vec![1, 2, 4, 8]]);
+    }
 }

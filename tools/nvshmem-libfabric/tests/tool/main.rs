@@ -1,6 +1,7 @@
 //! The tool itself, run as its users run it, on NVSHMEMs in scratch places.
 
 mod bed;
+mod browser;
 mod doctor;
 mod info;
 mod install;

@@ -1,11 +1,22 @@
 //! `perf`: rows for people and for programs, of a plugin whose every byte is checked.
 
+use std::fs;
+
 use libtest_mimic::{Failed, Trial};
 
+use serde_json::Value;
+use test_support::needs;
+
 use crate::bed::{Scratch, bad, expect, good, json, plugins, tool, trial};
+use crate::browser;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("perf::rows_of_every_test", rows), trial("perf::bad_input", bad_input)]
+    vec![
+        trial("perf::rows_of_every_test", rows),
+        needs::trial("perf::report_in_a_browser", browser::chromium(), |()| report()),
+        trial("perf::bench_beside_raw_libfabric", bench),
+        trial("perf::bad_input", bad_input),
+    ]
 }
 
 const TESTS: [&str; 5] = ["put_bw", "get_bw", "put_latency", "get_latency", "put_message_rate"];
@@ -36,11 +47,85 @@ fn rows() -> Result<(), Failed> {
     Ok(())
 }
 
+/// The page is what a browser shows: every plot in full, with a line for each curve, and nothing beside it.
+fn report() -> Result<(), Failed> {
+    let scratch = Scratch::new();
+    let page = scratch.at("out.html");
+    let mut command = tool(&["perf", "--milliseconds", "1", "--max", "65536", "--provider", "tcp"]);
+    command.args(["--devices", "127.0.0.1,127.0.0.2,127.0.0.3", "--report"]).arg(&page);
+    let said = good(command.arg("--plugin-dir").arg(plugins()))?;
+    expect(said.contains("open it in a browser"), || said.clone())?;
+    let seen = browser::look(&scratch, &page)?;
+    expect(seen["all"] == seen["width"], || format!("it is wider than the window: {seen}"))?;
+    let plots = seen["plots"].as_array().cloned().unwrap_or_default();
+    // Curves of each plot.
+    let expected = [2, 2, 2, 1, 4, 2];
+    expect(plots.len() == expected.len(), || format!("{} plots", plots.len()))?;
+    for (plot, curves) in plots.iter().zip(expected) {
+        let frame = corners(&plot["box"]).ok_or("a plot without a place")?;
+        expect(frame[2] - frame[0] > 500.0 && frame[3] - frame[1] > 200.0, || {
+            format!("{frame:?}")
+        })?;
+        let items = |what: &str| plot[what].as_array().cloned().unwrap_or_default();
+        let inside = |item: &Value| {
+            corners(item).is_some_and(|place| {
+                let low = place[0] >= frame[0] - 0.5 && place[1] >= frame[1] - 0.5;
+                low && place[2] <= frame[2] + 0.5 && place[3] <= frame[3] + 0.5
+            })
+        };
+        let texts = items("texts");
+        for text in &texts {
+            let place = Value::Array(text.as_array().map_or(Vec::new(), |text| text[1..].to_vec()));
+            expect(inside(&place), || format!("{text} is outside of {frame:?}"))?;
+        }
+        let points = items("points");
+        let all = items("lines").iter().chain(&points).all(inside);
+        let enough = points.len() >= curves * 3 && texts.len() > 8;
+        expect(all && enough, || format!("{} points, {plot}", points.len()))?;
+    }
+    let picture = browser::picture(&scratch, &page)?;
+    expect(picture.starts_with(b"\x89PNG") && picture.len() > 50_000, || {
+        format!("a picture of {} bytes", picture.len())
+    })
+}
+
+/// The four sides of a box.
+fn corners(of: &Value) -> Option<[f64; 4]> {
+    let sides = of.as_array()?.iter().map(Value::as_f64).collect::<Option<Vec<f64>>>()?;
+    sides.try_into().ok()
+}
+
+fn bench() -> Result<(), Failed> {
+    let bench = |more: &[&str]| {
+        let mut command = tool(&["bench", "puts", "--only", "shm", "--jobs", "1", "--rounds", "2"]);
+        command.args(["--round-ms", "1"]).args(more).arg("--plugin-dir").arg(plugins());
+        command
+    };
+    let text = good(&mut bench(&[]))?;
+    expect(text.contains("\nMEASURE put_8B_rate_over_raw_shm "), || text.clone())?;
+    // What is broken is told.
+    let output = bench(&["--env", "NVSHMEM_LIBFABRIC_PROGRESS=never"]).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    expect(output.status.code() == Some(1) && !said.is_empty(), || format!("{output:?}"))
+}
+
 fn bad_input() -> Result<(), Failed> {
     bad(&mut tool(&["perf", "--max", "1"]), 2)?;
     let said = bad(&mut tool(&["perf", "--layout", "8"]), 2)?;
     expect(said.contains("are known"), || said.clone())?;
     let scratch = Scratch::new();
     bad(tool(&["perf", "--plugin-dir"]).arg(&scratch.0), 2)?;
+    let perf = || {
+        let mut command = tool(&["perf", "--milliseconds", "1", "--max", "64", "--report"]);
+        command.env("NVSHMEM_LIBFABRIC_DEVICES", "mlx5_77");
+        command
+    };
+    let page = scratch.write("page.html", "mine");
+    let said = bad(perf().arg(&page).arg("--plugin-dir").arg(plugins()), 2)?;
+    expect(said.contains("cannot be made") && fs::read(&page)? == b"mine", || said.clone())?;
+    // What could not be measured leaves nothing.
+    let new = scratch.at("new.html");
+    let output = perf().arg(&new).arg("--plugin-dir").arg(plugins()).output()?;
+    expect(output.status.code() == Some(1) && !new.exists(), || format!("{output:?}"))?;
     Ok(())
 }

@@ -118,7 +118,7 @@ impl State {
 }
 
 impl Suite for Signals {
-    const NAME: &'static str = "signals";
+    const NAME: &'static str = "bench-signals";
     const SHAPES: &'static [Shape] =
         &[Shape { peers: 1, rails: 1 }, Shape { peers: 1, rails: 2 }, Shape { peers: 7, rails: 2 }];
 

@@ -1,0 +1,87 @@
+//! The bench of the plugin: its rates beside those of raw libfabric in the same run, and its
+//! instructions per operation. `docs/performance.md` explains the figures, and
+//! `docs/adding-a-benchmark.md` how one is added.
+//!
+//! Ends with one line per figure, `MEASURE <name> <value> <unit>`. The exit status says whether
+//! everything was right; how fast it was, only the figures say.
+//!
+//! It is a program of its own, and `bench` and the report of `perf` of the tool for users, which is built without a C++
+//! compiler and so without what drives the device channel.
+#![cfg_attr(not(feature = "channel"), allow(dead_code))]
+
+mod beside;
+mod callgrind;
+mod harness;
+#[cfg(feature = "channel")]
+mod instructions;
+mod options;
+mod pe;
+mod raw;
+mod suites;
+mod times;
+
+use nvshmem_sim::{BoxError, Scenario};
+
+pub use beside::{Beside, Compared};
+use harness::launch::measure;
+use harness::report::Report;
+use harness::scenario::scenario;
+use harness::suite::Suite;
+use options::Measured;
+pub use options::Options;
+use suites::puts::Puts;
+use suites::signals::Signals;
+use suites::staged::Staged;
+use suites::{connect, staged};
+
+/// The scenarios of all jobs.
+pub const SCENARIOS: &[(&str, Scenario)] = &[
+    (Puts::NAME, scenario::<Puts>),
+    (Signals::NAME, scenario::<Signals>),
+    (Staged::NAME, scenario::<Staged>),
+    (connect::NAME, connect::scenario),
+    #[cfg(feature = "channel")]
+    instructions::SCENARIOS[0],
+    #[cfg(feature = "channel")]
+    instructions::SCENARIOS[1],
+];
+
+/// What a process that was started as a part of a measurement does, and how it ended.
+#[cfg(feature = "channel")]
+pub fn part() -> Option<Result<(), BoxError>> {
+    let part = std::env::var(suites::channel::PART).ok()?;
+    Some(match part.as_str() {
+        instructions::CHANNEL => instructions::channel_process(),
+        instructions::PEERS => instructions::peers_process(),
+        instructions::LOCAL => instructions::local_process(),
+        part => suites::channel::process(part),
+    })
+}
+
+/// Measures, and prints.
+///
+/// # Errors
+/// Wrong bytes, a job that failed, or something that is missing.
+pub fn run(options: &Options) -> Result<(), BoxError> {
+    let mut report = Report::default();
+    match &options.measured {
+        Measured::Puts { fabric, rates } => {
+            measure(Puts, fabric, rates, &mut report)?;
+        }
+        Measured::Signals { fabric, rates } => {
+            measure(Signals, fabric, rates, &mut report)?;
+        }
+        Measured::Staged { fabric, rates, staged } => {
+            staged::measure(staged.clone(), fabric, rates, &mut report)?;
+        }
+        Measured::Connect { fabric, connect } => {
+            connect::measure(connect, fabric, &mut report)?;
+        }
+        #[cfg(feature = "channel")]
+        Measured::Channel(pace) => suites::channel::measure(pace, &mut report)?,
+        #[cfg(feature = "channel")]
+        Measured::Instructions(options) => instructions::measure(options, &mut report)?,
+    }
+    report.print_measures();
+    Ok(())
+}

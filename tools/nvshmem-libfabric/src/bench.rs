@@ -1,0 +1,21 @@
+//! `bench`: the plugin beside raw libfabric, by the bench of this project's own developers.
+
+use nvshmem_bench::Options;
+
+use crate::error::ToolError;
+use crate::plugins::Plugins;
+
+/// Measures, and prints. Whether all was right.
+///
+/// # Errors
+/// There are no plugin files.
+pub(crate) fn run(mut options: Options) -> Result<bool, ToolError> {
+    options.find_plugins(|| Plugins::find(None).map(|plugins| plugins.directory))?;
+    match nvshmem_bench::run(&options) {
+        Ok(()) => Ok(true),
+        Err(error) => {
+            eprintln!("nvshmem-libfabric: {error}");
+            Ok(false)
+        }
+    }
+}
