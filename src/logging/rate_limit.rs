@@ -38,7 +38,7 @@ pub struct RateLimit {
 }
 
 /// How many messages were held back since the last one that was not, for its end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Unsaid(u64);
 
 impl fmt::Display for Unsaid {

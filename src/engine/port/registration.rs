@@ -110,3 +110,15 @@ pub trait MemoryPort: Send + Sync {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// For the whole process, so other tests may have said so before.
+    #[test]
+    fn what_could_not_be_closed_is_remembered() {
+        note_unclosed();
+        assert!(is_unclosed());
+    }
+}

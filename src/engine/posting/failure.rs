@@ -188,10 +188,9 @@ impl<P: Port> Core<P> {
     pub(in crate::engine) fn fail_lane(&mut self, failed: EngineError) {
         // What follows the first may be a peer's to repeat.
         let is_first = self.failure.is_none();
-        match self.may_say() {
-            Some(unsaid) => error!(target: "TRANSPORT", "{failed}{unsaid}"),
-            None if is_first => error!(target: "TRANSPORT", "{failed}"),
-            None => {}
+        let unsaid = self.may_say();
+        if is_first || unsaid.is_some() {
+            error!(target: "TRANSPORT", "{failed}{}", unsaid.unwrap_or_default());
         }
         if is_first {
             self.failure = Some(Box::new(failed));

@@ -132,6 +132,19 @@ fn paths_that_fail_and_come_back_are_told_of_by_name() {
     assert_eq!(lines, ["WARN: rail 1 (fake1) to rail 0 of PE 1 is in service again"]);
 }
 
+/// Each peer that is given up is told of, the second one as well.
+#[test]
+fn each_failure_is_told_of() {
+    let mut job = Job::new(4, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
+    for pe in [1, 2] {
+        job.fabric.fail_next(1);
+        job.put_value(0, pe, 0, 1, 8).unwrap();
+        let lines = warnings(|| drop(job.quiet(0, pe).unwrap_err()));
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].starts_with("ERROR: ") && lines[0].contains(&format!("PE {pe}")));
+    }
+}
+
 /// A peer or a fabric that speaks of what was never begun is told of, and changes nothing else.
 #[test]
 fn a_completion_of_nothing_is_told_of() {
