@@ -174,6 +174,7 @@ impl<P: Port> Lane<P> {
     /// can be lost with its rail.
     #[must_use]
     pub fn with_rail_health(mut self, config: &RailHealth, control: Vec<PeerAddr>) -> Self {
+        debug_assert!(self.core.atomics.is_none(), "atomics of the fabric end recovery");
         let control = AddressTable::new(&control, self.core.rails.len());
         let reach = self.core.paths.reach().clone();
         let rails = self.core.rails.len();

@@ -58,7 +58,7 @@ impl Recovery {
             self.peer(stream.pe);
         }
         for (_, segment) in segments.in_use_mut() {
-            if !matches!(segment.stage, Stage::Posted | Stage::AtomicPosted) {
+            if segment.stage != Stage::Posted {
                 continue;
             }
             let path = &mut self.peer(segment.pe).paths[segment.rail.index()];

@@ -49,21 +49,6 @@ impl Recovery {
         }
         // They have not completed, and are no sign of life.
         self.peer(pe).paths[rail.index()].total = 0;
-        if let Some(token) =
-            core.segments.tokens(|s| on_it(s) && s.stage == Stage::AtomicPosted).first()
-        {
-            let segment = &core.segments[token.0];
-            let error = PortError {
-                call: "an atomic of the fabric",
-                code: 0,
-                text: String::from(
-                    "the path has failed, and whether it was carried out is unknown",
-                ),
-            };
-            let (what, len) = (segment.what(), segment.transfer.len);
-            let rail_name = core.port.rail_name(rail).to_owned();
-            core.fail_stream(pe, EngineError::Segment { what, pe, len, rail, rail_name, error });
-        }
         self.adopt(core);
     }
 
@@ -113,7 +98,7 @@ impl Recovery {
         };
         while let Some(index) = next(core) {
             let segment = &core.segments[index];
-            if segment.pe != pe || segment.kind == Kind::FabricAtomic {
+            if segment.pe != pe {
                 rest.push(&mut core.segments, index);
             } else if !segment.kind.is_rma() && segment.message().is_some() {
                 messages.push(Token(index));

@@ -247,7 +247,7 @@ impl Recovery {
 
 /// Whether a segment is posted on a rail, and not lost sight of.
 fn is_on(segment: &Segment, rail: RailId) -> bool {
-    segment.rail == rail && matches!(segment.stage, Stage::Posted | Stage::AtomicPosted)
+    segment.rail == rail && segment.stage == Stage::Posted
 }
 
 impl PathHealth {

@@ -294,7 +294,7 @@ impl Segment {
 
     /// A posted segment is looked at: whether it was posted the last time as well.
     pub(in crate::engine) fn was_seen(&mut self) -> bool {
-        debug_assert!(matches!(self.stage, Stage::Posted | Stage::AtomicPosted));
+        debug_assert_eq!(self.stage, Stage::Posted);
         std::mem::replace(&mut self.next, SEEN) == SEEN
     }
 
