@@ -2,6 +2,7 @@
 
 mod bed;
 mod browser;
+mod docs;
 mod doctor;
 mod info;
 mod install;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
     trials.extend(perf::trials());
     trials.extend(report::trials());
     trials.extend(top::trials());
+    trials.extend(docs::trials());
     trials.extend(packages::trials());
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
