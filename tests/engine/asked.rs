@@ -225,7 +225,7 @@ fn what_is_handed_over_waits_for_its_own_peer_only() {
     let (outbox, inbox) = handover(3, None, Some(Duration::from_secs(60)));
     let detours = Arc::new(nvshmem_transport_libfabric::engine::recovery::detours::Detours::new(3));
     let first = job.members.remove(0);
-    job.members.insert(0, Member { lane: first.lane.with_inbox(inbox), ..first });
+    job.members.insert(0, Member { lane: first.lane.map(|lane| lane.with_inbox(inbox)), ..first });
     let host = Lane::new(job.fabric.port(Pe(0), limits(&shape)), host_config(&job, false));
     let host = HostLane::new(host).with_outbox(outbox).with_detours(Arc::clone(&detours));
     for pe in [1, 2] {

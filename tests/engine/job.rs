@@ -1,6 +1,7 @@
 //! A whole job in one thread: PEs with a heap, a proxy lane and a host lane each, on one fake
 //! fabric.
 
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use nvshmem_transport_libfabric::engine::Watchdog;
@@ -106,7 +107,7 @@ impl Default for Shape {
 }
 
 pub(crate) struct Member {
-    pub(crate) lane: Lane<FakePort>,
+    pub(crate) lane: Audited,
     pub(crate) regions: RegionTable<FakeMemory>,
     pub(crate) base: usize,
     pub(crate) handle: HandleBytes,
@@ -127,6 +128,59 @@ impl Member {
         {
             assert_eq!(fabric.load(me, at, CANARY), [SONG; CANARY], "canary: at {at:#x} of {me}");
         }
+    }
+}
+
+/// A lane that has counted nothing that is not there, however its case ends.
+pub(crate) struct Audited {
+    lane: Option<Lane<FakePort>>,
+    is_closed: bool,
+}
+
+impl Audited {
+    pub(crate) fn new(lane: Lane<FakePort>) -> Self {
+        Self { lane: Some(lane), is_closed: false }
+    }
+
+    /// With what is built on it.
+    pub(crate) fn map(mut self, build: impl FnOnce(Lane<FakePort>) -> Lane<FakePort>) -> Self {
+        Self { lane: self.lane.take().map(build), is_closed: self.is_closed }
+    }
+
+    /// As [`Lane::drain_before_close`]. What ends then has no effect on what the lane counts.
+    pub(crate) fn drain_before_close(&mut self, patience: Duration) -> bool {
+        audit(self);
+        self.is_closed = true;
+        self.deref_mut().drain_before_close(patience)
+    }
+}
+
+impl Deref for Audited {
+    type Target = Lane<FakePort>;
+    fn deref(&self) -> &Lane<FakePort> {
+        self.lane.as_ref().unwrap()
+    }
+}
+
+impl DerefMut for Audited {
+    fn deref_mut(&mut self) -> &mut Lane<FakePort> {
+        self.lane.as_mut().unwrap()
+    }
+}
+
+impl Drop for Audited {
+    fn drop(&mut self) {
+        if !self.is_closed && !std::thread::panicking() {
+            self.lane.iter().for_each(audit);
+        }
+    }
+}
+
+/// That all that a lane counts is there.
+#[track_caller]
+pub(crate) fn audit(lane: &Lane<FakePort>) {
+    if let Err(differs) = lane.audit() {
+        panic!("audit of {}: {differs}", lane.me());
     }
 }
 
@@ -258,6 +312,7 @@ impl Job {
                 }
                 let handle = regions.register(base, shape.heap, Access::LocalAndRemote).unwrap();
                 let scratch_handle = regions.register(scratch, shape.heap, Access::Local).unwrap();
+                let lane = Audited::new(lane);
                 Member { lane, regions, base, handle, scratch, scratch_handle }
             })
             .collect();

@@ -95,12 +95,13 @@ fn explore_by(
     goes_on: impl Fn(&mut Explored, &mut Search) -> bool,
 ) -> Explored {
     let case = Rc::new(case.clone());
-    let tables =
-        [0, 1].map(|pe| RegionTable::new(ModelMemory { pe, rails: case.rails }, Pe(pe as u32)));
-    let handles =
-        [0, 1].map(|pe| tables[pe].register(heap(pe), HEAP, Access::LocalAndRemote).unwrap());
     let mut explored = Explored::default();
     loop {
+        // What a failure leaves under way is known to the memory that it touches.
+        let tables =
+            [0, 1].map(|pe| RegionTable::new(ModelMemory { pe, rails: case.rails }, Pe(pe as u32)));
+        let handles =
+            [0, 1].map(|pe| tables[pe].register(heap(pe), HEAP, Access::LocalAndRemote).unwrap());
         search.at = 0;
         let model = Rc::new(Model {
             world: RefCell::new(World::new(Rc::clone(&case))),
@@ -196,6 +197,8 @@ impl Model {
                             let has_work = lane.as_ref().is_some_and(Lane::has_work);
                             let failed = world.sides.iter().any(|side| side.failed);
                             assert!(!has_work || failed, "PE {pe} has work left");
+                            let audited = lane.as_ref().map_or(Ok(()), Lane::audit);
+                            audited.unwrap_or_else(|differs| panic!("PE {pe}: {differs}"));
                         }
                     }
                     return ended;

@@ -18,6 +18,7 @@ use crate::engine::error::EngineError;
 use crate::engine::ids::Pe;
 use crate::engine::patience::Wait;
 use crate::engine::request::{OwnedRequest, Request};
+use crate::engine::state::audit::{Discrepancy, same};
 use crate::engine::state::operation::OpId;
 
 /// Most operations handed over and not yet taken. Who has more waits.
@@ -153,6 +154,21 @@ impl Waiting {
         self.count += left.len();
         self.turns.push_back(pe);
         self.peers.insert(pe, left);
+    }
+}
+
+impl Inbox {
+    /// See [`Lane::audit`]. User threads may be handing something over meanwhile.
+    ///
+    /// [`Lane::audit`]: crate::engine::lane::Lane::audit
+    pub(in crate::engine) fn audit(&self) -> Result<(), Discrepancy> {
+        let Waiting { peers, turns, count } = &self.waiting;
+        let waiting = peers.values().map(VecDeque::len).sum();
+        same("operations of user threads that wait", *count, waiting)?;
+        same("peers that user threads wait for", turns.len(), peers.len())?;
+        let taken = count + self.finishing.len();
+        let all = self.shared.all.load(Ordering::Relaxed) as usize;
+        same("operations of user threads", all, all.max(taken))
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! Why it cannot deadlock is said in [`crate::engine::posting`], and of each mechanism where that is.
 
+pub(in crate::engine) mod audit;
 pub(in crate::engine) mod backlog;
 pub(in crate::engine) mod batches;
 pub mod fast_path;

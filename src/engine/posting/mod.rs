@@ -127,6 +127,16 @@ pub(in crate::engine) enum Event {
     PathFailed { pe: Pe, rail: RailId, error: PortError },
 }
 
+impl Event {
+    /// The segment that it is about, which is in no queue.
+    pub(in crate::engine) fn token(&self) -> Option<Token> {
+        match self {
+            Self::Begins(token) | Self::Dropped(token) | Self::Refused(token, _) => Some(*token),
+            Self::PathFailed { .. } => None,
+        }
+    }
+}
+
 /// What became of an attempt to submit an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::engine) enum Tried {

@@ -229,6 +229,11 @@ impl Balance {
         self.loads[rail.index()].ahead -= len as u64;
     }
 
+    /// Bytes given to a rail and not done.
+    pub(in crate::engine) fn ahead(&self, rail: RailId) -> u64 {
+        self.loads[rail.index()].ahead
+    }
+
     /// A rail was closed and opened again. What it has shown was not its rate, and what it has ahead it
     /// begins with now.
     pub(in crate::engine) fn reopened(&mut self, rail: RailId, now: u64) {

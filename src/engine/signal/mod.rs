@@ -10,6 +10,8 @@ pub mod counted;
 use crate::engine::port::Port;
 use crate::engine::posting::Core;
 use crate::engine::request::Parts;
+use crate::engine::state::audit::{Discrepancy, same};
+use crate::engine::state::counts::Counts;
 use crate::engine::state::rail::Rail;
 use crate::engine::wire::message::MAX_EAGER;
 
@@ -59,6 +61,17 @@ impl Signals {
     pub(in crate::engine) fn new(engine: SignalEngine, most_counted: u16) -> Self {
         let eager = matches!(engine, SignalEngine::Auto | SignalEngine::Eager);
         Self { engine, eager, most_counted, unapplied: 0 }
+    }
+
+    /// See [`Lane::audit`](crate::engine::lane::Lane::audit).
+    pub(in crate::engine) fn audit<P: Port>(&self, core: &Core<P>) -> Result<(), Discrepancy> {
+        let counts =
+            core.streams.iter().filter_map(|stream| stream.link.as_deref()?.counts.as_deref());
+        same(
+            "signals of peers that wait for their data",
+            self.unapplied,
+            counts.map(Counts::waiting).sum(),
+        )
     }
 
     /// Whether a signal may go in one message with its data.

@@ -517,6 +517,7 @@ impl Staging {
         let (pe, message) = (segment.pe, segment.take_message());
         segment.kind = Kind::PeerRequest;
         let finished = Finished::of(segment);
+        segment.uncount();
         if let Some(message) = message {
             core.messages.forget_fragment(message);
         }

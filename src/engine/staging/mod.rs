@@ -24,6 +24,7 @@
 //! [`PEER_REQUESTS`](state::PEER_REQUESTS) things at a time at most. A peer that has stopped gives no chunk back; it has a
 //! [share](waiting) of them.
 
+mod audit;
 pub(in crate::engine) mod chunks;
 pub(in crate::engine) mod exposures;
 pub(in crate::engine) mod fragments;

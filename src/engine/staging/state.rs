@@ -9,6 +9,7 @@ use crate::engine::port::{Desc, POLL_BATCH};
 use crate::engine::staging::chunks::{Chunk, Chunks};
 use crate::engine::staging::exposures::Exposures;
 use crate::engine::staging::waiting::Waiting;
+use crate::engine::state::audit::{Discrepancy, same};
 use crate::engine::state::regions::{Installed, LaneKind, View};
 use crate::engine::state::segment::queue::Queue;
 use crate::engine::wire::message::{Spot, Ticket};
@@ -118,6 +119,15 @@ impl Bouncing {
         Self { copies, bounce, view, out, inward }
     }
 
+    /// So many chunks are held, out and in.
+    pub(super) fn audit(&self, held: [usize; 2]) -> Result<(), Discrepancy> {
+        for (chunks, held) in [&self.out, &self.inward].into_iter().zip(held) {
+            let (free, count) = chunks.free();
+            same("chunks that are held", count - free, held)?;
+        }
+        Ok(())
+    }
+
     /// The chunks for one direction.
     pub(in crate::engine) fn chunks(&mut self, direction: CopyDirection) -> &mut Chunks {
         match direction {
@@ -155,8 +165,8 @@ pub(in crate::engine) struct State {
     /// By token.
     fragments: Box<[Fragment]>,
     /// Who waits for a chunk, by direction.
-    waiting_out: Waiting,
-    waiting_in: Waiting,
+    pub(super) waiting_out: Waiting,
+    pub(super) waiting_in: Waiting,
     /// What is exposed to peers that have asked.
     pub(in crate::engine) lent: Vec<Token>,
     /// Fragments that are in their chunk and wait until another copy can be started.
@@ -168,7 +178,7 @@ pub(in crate::engine) struct State {
     /// Segments in use for peers.
     pub(in crate::engine) peer_segments: u32,
     /// What is under way with each peer, from the first request on.
-    peers: HashMap<Pe, Peer>,
+    pub(super) peers: HashMap<Pe, Peer>,
     /// When a chunk was last given back, on the watchdog's clock.
     pub(in crate::engine) moved: u32,
 }

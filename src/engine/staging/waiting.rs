@@ -11,6 +11,7 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::engine::ids::{Pe, Token};
 use crate::engine::staging::state::Role;
+use crate::engine::state::audit::{Discrepancy, same};
 use crate::engine::state::regions::Place;
 use crate::engine::wire::staged::Exposure;
 use crate::engine::wire::window::Seq;
@@ -116,6 +117,21 @@ impl Waiting {
             std::mem::take(&mut of_peer.waiters)
         });
         waiters.unwrap_or_default().into_iter()
+    }
+
+    /// How many fragments of this lane's wait, where a peer is known to hold `chunks`.
+    pub(super) fn audit(&self, chunks: impl Fn(Pe) -> usize) -> Result<usize, Discrepancy> {
+        let mut mine = 0;
+        for (pe, OfPeer { waiters, asked, held }) in &self.peers {
+            let theirs = waiters.iter().filter(|waiter| matches!(waiter, Waiter::Peer(_))).count();
+            mine += waiters.len() - theirs;
+            same("requests that wait for chunks", *asked as usize, theirs)
+                .and_then(|()| same("chunks that it holds", *held, chunks(*pe)))
+                .map_err(|differs| differs.of(pe))?;
+        }
+        let waits = self.peers.values().filter(|of_peer| !of_peer.waiters.is_empty()).count();
+        same("peers that wait for chunks", self.turns.len(), waits)?;
+        Ok(mine)
     }
 
     /// A chunk is held for a peer.

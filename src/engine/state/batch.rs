@@ -10,6 +10,8 @@
 //! After a failure segments end that have delivered nothing, so a batch says nothing any more:
 //! the lane's failure comes first.
 
+use crate::engine::state::audit::{Discrepancy, same};
+
 /// Batches of a lane at a time.
 pub const MAX_BATCHES: usize = 254;
 
@@ -75,6 +77,21 @@ impl Batches {
         if batch != Batch::NONE {
             self.under_way[usize::from(batch.0)] += 1;
         }
+    }
+
+    /// What is counted, beside the segments of each batch that are in use; more, where operations are `parked`.
+    pub(in crate::engine) fn audit(
+        &self,
+        segments: &[u32; 256],
+        parked: bool,
+    ) -> Result<(), Discrepancy> {
+        let batches = self.under_way.iter().zip(segments).skip(1);
+        for (batch, (kept, found)) in (1..).zip(batches) {
+            let is_more = parked && kept > found;
+            same("segments", kept, if is_more { kept } else { found })
+                .map_err(|differs| differs.of(format_args!("batch {batch}")))?;
+        }
+        Ok(())
     }
 
     /// So many segments of a batch have been given back.

@@ -10,6 +10,7 @@
 //! ever compared.
 
 use crate::engine::atomic::Atomic;
+use crate::engine::state::audit::{Discrepancy, same};
 use crate::engine::wire::message::{Spot, Tag};
 use crate::engine::wire::window::Seq;
 
@@ -88,6 +89,11 @@ impl Tags {
     /// Whether tags run out soon, so that an acknowledgement should be asked for.
     pub(in crate::engine) fn are_few(&self) -> bool {
         self.free.count_ones() <= u32::from(self.most / 2)
+    }
+
+    /// The slots of those that are free, a bit each.
+    pub(in crate::engine) fn free(&self) -> u16 {
+        self.free
     }
 
     pub(in crate::engine) fn retire(&mut self) {
@@ -253,6 +259,13 @@ impl Counts {
         slot.keep(segments, signal);
         self.waiting += 1;
         Ok(false)
+    }
+
+    /// Signals that wait for their data, by the slots. See [`Lane::audit`](crate::engine::lane::Lane::audit).
+    pub(in crate::engine) fn audit(&self) -> Result<u32, Discrepancy> {
+        let waiting = self.slots.iter().filter(|slot| slot.segments != 0).count() as u32;
+        same("signals that wait for their data", self.waiting, waiting)?;
+        Ok(waiting)
     }
 
     /// Signals that wait for their data.

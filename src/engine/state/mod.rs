@@ -1,6 +1,7 @@
 //! State of a lane: what it knows of segments, streams, rails and memory. Plain data with the rules that
 //! keep it whole; nothing here posts, and nothing knows of a lane.
 
+pub mod audit;
 pub mod batch;
 pub(in crate::engine) mod counts;
 pub(in crate::engine) mod fabric_atomics;

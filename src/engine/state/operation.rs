@@ -1,6 +1,8 @@
 //! Operations that somebody waits for: a count of segments that are not complete.
 
+use crate::engine::state::audit::{Discrepancy, same};
 use crate::engine::state::segment::NIL;
+use crate::engine::state::segment::table::SegmentTable;
 
 /// Names an operation between its start and its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,6 +96,26 @@ impl OpTable {
     /// Whether all segments given to it so far have ended.
     pub(in crate::engine) fn is_done(&self, op: OpId) -> bool {
         self.ops[op.0 as usize].pending == 0
+    }
+
+    /// Segments that are counted, beside those in use; and the chained ones. See
+    /// [`Lane::audit`](crate::engine::lane::Lane::audit).
+    pub(in crate::engine) fn audit(
+        &self,
+        segments: &SegmentTable,
+        chained: u32,
+    ) -> Result<(), Discrepancy> {
+        let mut pending = vec![0; self.ops.len()];
+        for (_, segment) in segments.all_in_use().filter(|(_, segment)| segment.op() != NIL) {
+            pending[segment.op() as usize] += 1;
+        }
+        for (op, pending) in self.ops.iter().zip(pending) {
+            same("segments of an operation", op.pending, pending)?;
+        }
+        let free = self.free.iter().filter(|op| self.ops[**op as usize].pending != 0);
+        same("free operations that have not ended", 0, free.count())?;
+        let waits = self.ops.iter().filter(|op| op.pending != 0 && op.then != NIL);
+        same("operations with a signal behind them", waits.count() as u32, chained)
     }
 
     /// Ends an operation all of whose segments have ended.

@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 use crate::engine::ids::Pe;
 use crate::engine::port::RailLimits;
 use crate::engine::rails::counters::RailCounters;
+use crate::engine::state::audit::Discrepancy;
+use crate::engine::state::segment::Stage;
 use crate::engine::state::segment::queue::Queue;
 use crate::engine::state::segment::table::SegmentTable;
 
@@ -177,6 +179,11 @@ impl<S> Rail<S> {
     /// The segment that leaves next, of those that wait.
     pub(in crate::engine) fn front(&self) -> Option<u32> {
         self.queue.front()
+    }
+
+    /// How many segments are in the queue. See [`Lane::audit`](crate::engine::lane::Lane::audit).
+    pub(in crate::engine) fn audit(&self, segments: &SegmentTable) -> Result<u32, Discrepancy> {
+        self.queue.audit(segments, Stage::Ready)
     }
 
     /// The counters as they are now.

@@ -45,6 +45,11 @@ impl Strays {
         at.map(|at| all.swap_remove(at)).is_some()
     }
 
+    /// Those of a lane.
+    pub(in crate::engine) fn of(&self, lane: LaneKind) -> Vec<Token> {
+        self.lock().iter().filter(|stray| stray.lane == lane).map(|stray| stray.token).collect()
+    }
+
     /// One that touches these bytes. If there is one, it is noted that they are wanted back.
     pub(in crate::engine) fn over(&self, addr: usize, len: usize) -> Option<Stray> {
         let touches = |stray: &&Stray| overlap((stray.addr, stray.len), (addr, len));

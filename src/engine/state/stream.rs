@@ -1,5 +1,6 @@
 //! A stream: everything a lane sends to one peer.
 
+mod audit;
 #[cfg(test)]
 mod tests;
 

@@ -22,8 +22,10 @@ use crate::engine::posting::Core;
 use crate::engine::posting::load::Stripe;
 use crate::engine::request::{LocalSide, Request};
 use crate::engine::signal::counted::Counting;
+use crate::engine::state::audit::{Discrepancy, same};
 use crate::engine::state::operation::OpId;
-use crate::engine::state::segment::{Segment, Stage};
+use crate::engine::state::segment::table::SegmentTable;
+use crate::engine::state::segment::{Kind, Segment, Stage};
 use crate::engine::wire::handle::HandleBytes;
 
 /// Operations that wait in the pool, or behind fences, at a time.
@@ -318,6 +320,30 @@ impl Pool {
     pub(in crate::engine) fn drop_pooled<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
         self.leave_pool(core, token);
         core.end_dropped(token);
+    }
+}
+
+impl Pool {
+    /// Places, and bytes, beside the segments that wait. How many of them may be cut. See
+    /// [`Lane::audit`](crate::engine::lane::Lane::audit).
+    pub(in crate::engine) fn audit(&self, segments: &SegmentTable) -> Result<u32, Discrepancy> {
+        let mut taken = vec![None; self.places.len()];
+        let (mut count, mut bytes) = (0, 0);
+        for (_, segment) in segments.all_in_use().filter(|(_, s)| s.kind == Kind::Pooled) {
+            let place = segment.pool_place() as usize;
+            taken[place] = Some(segment.pe);
+            if segment.stage == Stage::Pooled {
+                count += 1;
+                bytes += (self.places[place].len - self.places[place].sent) as u64;
+            }
+        }
+        let of: Vec<Option<Pe>> = self.places.iter().map(|place| place.of).collect();
+        let free = taken.iter().filter(|of| of.is_none()).count();
+        same("the places of the pool", of, taken)?;
+        same("free places of the pool", self.free.len(), free)?;
+        same("operations in the pool", self.pool.len(), count)?;
+        same("bytes in the pool", self.pooled, bytes)?;
+        Ok(count as u32)
     }
 }
 

@@ -21,7 +21,7 @@ use test_support::seeds::{campaign, draw, for_seeds, single};
 
 use super::fault::Fault;
 use crate::as_entry::AsEntry as _;
-use crate::job::{Job, Member, Random, Shape};
+use crate::job::{Job, Member, Random, Shape, audit};
 use crate::signals::{Targets, race_with, random_script, random_shape};
 
 /// Operations of each PE.
@@ -156,6 +156,7 @@ fn program(
         if begin(plan, me, member, targets, number, (to, op)).is_err() {
             ends[number] = End::Refused;
         }
+        audit(&member.lane);
         match random.below(8) {
             0 => drop(member.lane.fence(Pe(to))),
             1 => {

@@ -55,7 +55,8 @@ fn user_threads_make_a_detour_once_a_path_has_failed() {
     let detours = Arc::new(Detours::until_settled(2));
     let (outbox, inbox) = handover(2, None, Some(Duration::from_secs(60)));
     let first = job.members.remove(0);
-    let lane = first.lane.with_detours(Arc::clone(&detours)).with_inbox(inbox);
+    let build = |lane: Lane<_>| lane.with_detours(Arc::clone(&detours)).with_inbox(inbox);
+    let lane = first.lane.map(build);
     job.members.insert(0, Member { lane, ..first });
     let host =
         Lane::new(job.fabric.port(Pe(0), limits(&shape)[..1].to_vec()), host_config(&job, false));

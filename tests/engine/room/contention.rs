@@ -357,7 +357,7 @@ fn a_peer_that_has_stopped_delays_no_user_thread() {
     let port = job.fabric.port(Pe(0), limits(&shape)[..1].to_vec());
     let host = HostLane::new(Lane::new(port, host_config(&job, true))).with_outbox(outbox);
     let mut first = job.members.remove(0);
-    first.lane = first.lane.with_inbox(inbox);
+    first.lane = first.lane.map(|lane| lane.with_inbox(inbox));
     job.members.insert(0, first);
     let targets = Targets::of(&job);
     let handle = job.members[0].scratch_handle;

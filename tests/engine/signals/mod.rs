@@ -21,7 +21,7 @@ use nvshmem_transport_libfabric::engine::wire::handle::HandleBytes;
 use test_support::seeds::for_seeds;
 
 use crate::as_entry::AsEntry as _;
-use crate::job::{Job, Member, Random, Shape, random_lonely, random_rates, random_spread};
+use crate::job::{Job, Member, Random, Shape, audit, random_lonely, random_rates, random_spread};
 
 /// Where the peers' heaps are.
 pub(crate) struct Targets(pub(crate) Vec<(usize, HandleBytes)>);
@@ -111,6 +111,7 @@ pub(crate) fn race_with<R: Send>(
             // Also when it panics, or the others would wait for it for ever.
             let over = Over(left);
             let told = program(pe as u32, &mut member, targets);
+            audit(&member.lane);
             drop(over);
             while left.load(std::sync::atomic::Ordering::SeqCst) > 0 {
                 turn(&mut member);

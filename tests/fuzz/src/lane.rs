@@ -168,8 +168,14 @@ impl Bed {
                 assert!(turns < 2000, "40 s, and neither quiet nor an error");
             }
         }
+        self.audit();
         self.lane.drain_before_close(Duration::from_millis(100));
         self.memory.iter().for_each(|memory| memory.check(&self.fabric));
+    }
+
+    /// What the lane counts is there, whoever has said what.
+    fn audit(&self) {
+        self.lane.audit().unwrap_or_else(|differs| panic!("{differs}"));
     }
 
     fn turn(&mut self, turns: u8) {
@@ -177,6 +183,7 @@ impl Bed {
             let _ = self.lane.progress();
             self.fabric.pass_time(2_000);
         }
+        self.audit();
     }
 
     /// Starts an operation. Errors are among what is right.

@@ -132,6 +132,11 @@ impl Link {
         self.fetches ^= 1 << place;
     }
 
+    /// The places that fetching operations have, a bit each.
+    pub(super) fn fetches(&self) -> u16 {
+        self.fetches
+    }
+
     /// The peer is asked again for what it was asked for before.
     pub(in crate::engine) fn ask_again(&mut self) {
         if self.oldest != NIL {

@@ -1,5 +1,7 @@
 //! The table of messages that are on their way, one slot each, in the order of their numbers by peer.
 
+use std::iter;
+
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::state::messages::link::{FIRST, Link, UNLISTED};
 use crate::engine::state::segment::NIL;
@@ -16,7 +18,7 @@ pub(in crate::engine) const MOST_MESSAGES: u32 = 1 << SLOT_BITS;
 
 /// One message on its way, kept until it is acknowledged.
 #[derive(Clone, Debug)]
-struct Outgoing {
+pub(super) struct Outgoing {
     packet: Packet,
     seq: Seq,
     /// The rail it went out on.
@@ -62,14 +64,14 @@ impl Next<'_> {
 /// The messages of a lane that are queued or not acknowledged.
 #[derive(Debug)]
 pub(in crate::engine) struct MessageTable {
-    slots: Box<[Outgoing]>,
-    free: u32,
+    pub(super) slots: Box<[Outgoing]>,
+    pub(super) free: u32,
     /// Slots that are not in use.
     pub(super) left: u32,
     /// Slots in use that stand for no segment of their own: those of fragments, and of messages whose segment is over.
     beside: u32,
     /// Slots of segments that are acknowledged and wait for their answer: see [`MessageTable::set_aside`].
-    aside: u32,
+    pub(super) aside: u32,
     /// The first of the peers with messages that nobody has asked to acknowledge since they left, or [`NIL`]. Some of
     /// them may have been acknowledged all the same.
     unasked: u32,
@@ -115,6 +117,15 @@ impl MessageTable {
         let index = token.0 & ((1 << SLOT_BITS) - 1);
         let slot = self.slots.get(index as usize)?;
         (Self::token(index, slot.seq) == token).then_some((index, slot.segment))
+    }
+
+    /// The slots of a list that begins with this one.
+    pub(super) fn list(&self, first: u32) -> impl Iterator<Item = u32> {
+        let next = |index: &u32| self.slots.get(*index as usize).map(|slot| slot.next);
+        // No list is longer; one that ends in itself would be.
+        iter::successors(Some(first), next)
+            .take_while(|index| (*index as usize) < self.slots.len())
+            .take(self.slots.len() + 1)
     }
 
     /// Whether there is a free slot, in a table that has any.

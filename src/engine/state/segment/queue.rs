@@ -1,7 +1,10 @@
 //! A queue of segments, threaded through their slots.
 
-use crate::engine::state::segment::NIL;
+use std::iter;
+
+use crate::engine::state::audit::{Discrepancy, same};
 use crate::engine::state::segment::table::SegmentTable;
+use crate::engine::state::segment::{NIL, Stage};
 
 /// A first-in first-out queue of segments, threaded through their slots. A segment is in at
 /// most one queue at a time.
@@ -51,6 +54,24 @@ impl Queue {
         }
         self.len -= 1;
         Some(index)
+    }
+}
+
+impl Queue {
+    /// How many there are in it, all of this stage. See [`Lane::audit`](crate::engine::lane::Lane::audit).
+    pub(in crate::engine) fn audit(
+        &self,
+        table: &SegmentTable,
+        stage: Stage,
+    ) -> Result<u32, Discrepancy> {
+        let next = |index: &u32| Some(table[*index].next()).filter(|next| *next != NIL);
+        let queued = || iter::successors(self.front(), next).take(self.len as usize + 1);
+        same("the length of a queue", self.len as usize, queued().count())?;
+        same("the end of a queue", self.tail, queued().last().unwrap_or(NIL))?;
+        for index in queued() {
+            same("the stage of what is queued", stage, table[index].stage)?;
+        }
+        Ok(self.len)
     }
 }
 

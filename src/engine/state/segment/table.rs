@@ -4,8 +4,11 @@
 //! through the slots by index, so that nothing is allocated after start and the room for every
 //! list is the room of the table.
 
+use std::iter;
+
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::{Context, Direction};
+use crate::engine::state::audit::{Discrepancy, same};
 use crate::engine::state::batch::{Batch, Batches};
 use crate::engine::state::segment::{COUNTED, Kind, NIL, Plain, Segment, Stage, WriteClass, mark};
 
@@ -237,6 +240,24 @@ impl SegmentTable {
     pub(in crate::engine) fn in_use(&self) -> impl Iterator<Item = &Segment> {
         let used = self.slots.iter().filter(|segment| segment.stage != Stage::Free);
         used.take(self.used as usize)
+    }
+}
+
+impl SegmentTable {
+    /// See [`Lane::audit`](crate::engine::lane::Lane::audit). Batches have more than segments where operations of
+    /// theirs are `parked`.
+    pub(in crate::engine) fn audit(&self, parked: bool) -> Result<(), Discrepancy> {
+        let used = || self.slots.iter().filter(|slot| slot.stage != Stage::Free);
+        same("segments in use", self.used as usize, used().count())?;
+        let free = iter::successors(self.slots.get(self.free as usize), |slot| {
+            self.slots.get(slot.next as usize)
+        });
+        let free = free.take(self.slots.len() + 1);
+        let free = free.inspect(|slot| debug_assert_eq!(slot.stage, Stage::Free)).count();
+        same("free segments", free, self.slots.len() - self.used as usize)?;
+        let mut of_batches = [0; 256];
+        used().for_each(|slot| of_batches[usize::from(slot.batch().0)] += 1);
+        self.batches.audit(&of_batches, parked)
     }
 }
 

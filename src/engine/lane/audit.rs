@@ -1,0 +1,79 @@
+//! The audit of a lane: whatever it counts, or lists, beside the things themselves, told anew from these.
+//!
+//! Between two calls of the lane all of it is right, whatever is under way, and whatever has failed. What belongs together
+//! changes in many places, so a mistake in one of them shows itself late, and somewhere else. It takes a walk
+//! through all tables, and is for tests, and for a lane that has stopped.
+
+use crate::engine::ids::{Pe, RailId};
+use crate::engine::lane::Lane;
+use crate::engine::port::Port;
+use crate::engine::posting::{Core, Event};
+use crate::engine::state::audit::{Discrepancy, Found, OfPeer, same, tally};
+use crate::engine::state::fabric_atomics::FabricAtomics;
+
+impl<P: Port> Lane<P> {
+    /// Whether everything that is counted is there, and nothing else.
+    ///
+    /// # Errors
+    /// The first thing that differs.
+    pub fn audit(&self) -> Result<(), Discrepancy> {
+        let Self { core, signals, pool, staging, backlog, inbox, .. } = self;
+        let raised: Vec<_> = core.events.iter().filter_map(Event::token).collect();
+        core.segments.audit(!backlog.is_empty())?;
+        let found = tally(&core.segments, core.rails.len(), &raised);
+        core.ops.audit(&core.segments, found.all.chained)?;
+        let in_pool = pool.audit(&core.segments)?;
+        let reserved = found.all.pooled + staging.audit(&core.segments, &raised)?;
+        same("segments set aside in use", core.reserved, reserved)?;
+        signals.audit(core)?;
+        core.audit(&found, in_pool + u32::from(!backlog.is_empty()))?;
+        inbox.as_deref().map_or(Ok(()), |inbox| inbox.audit())
+    }
+}
+
+impl<P: Port> Core<P> {
+    /// What the core keeps. So many operations wait for rails, or are parked.
+    fn audit(&self, found: &Found, waiting: u32) -> Result<(), Discrepancy> {
+        same("stripes", self.stripes.used, found.all.stripes)?;
+        let atomics = self.atomics.as_deref().map_or(0, FabricAtomics::used);
+        same("atomics of the fabric", atomics, found.all.fabric_atomics)?;
+        let nothing = OfPeer { ahead: vec![0; self.rails.len()], ..OfPeer::default() };
+        for stream in self.streams.iter() {
+            let of_peer = found.peers.get(&stream.pe).unwrap_or(&nothing);
+            stream.audit(&self.segments, of_peer).map_err(|differs| differs.of(stream.pe))?;
+        }
+        let streams = self.streams.iter();
+        let links = streams.filter_map(|s| Some((s.link.as_deref()?, s.error.is_some())));
+        let links: Vec<_> = links.collect();
+        let unsent = found.peers.values().map(|of_peer| of_peer.unsent).sum();
+        let link_of = |pe| self.streams.find(pe)?.link.as_deref();
+        self.messages.audit(&links, link_of, &found.all, unsent)?;
+        let listed = links.iter().filter(|(link, _)| link.in_control).count();
+        same("peers to whom control messages are due", self.control.len(), listed)?;
+        let mut queued: u32 = self.streams.iter().map(|stream| stream.blocked()).sum();
+        for rail in self.rail_ids() {
+            queued += self.audit_rail(rail, found).map_err(|differs| differs.of(rail))?;
+        }
+        same("segments in queues", queued, found.all.ready)?;
+        same("what is ready", self.ready, queued + waiting)?;
+        let strays = self.regions.strays().of(self.regions.kind());
+        same("strays", self.strays as usize, strays.len())?;
+        let over = strays.iter().filter(|token| self.segments.away(**token).is_none()).count();
+        same("strays that have ended", over, 0)
+    }
+
+    /// How many segments are in the queue of a rail.
+    fn audit_rail(&self, rail: RailId, found: &Found) -> Result<u32, Discrepancy> {
+        let state = &self.rails[rail.index()];
+        let (in_flight, ahead) = found.rails[rail.index()];
+        same("segments in flight", state.in_flight(), in_flight)?;
+        same("bytes ahead", self.balance.ahead(rail), ahead)?;
+        let mut listed: Vec<Pe> = state.blocked.iter().copied().collect();
+        listed.sort_unstable();
+        let blocked = self.streams.iter().filter(|stream| stream.is_blocked(rail));
+        let mut blocked: Vec<Pe> = blocked.map(|stream| stream.pe).collect();
+        blocked.sort_unstable();
+        same("blocked peers", listed, blocked)?;
+        state.audit(&self.segments)
+    }
+}
