@@ -86,12 +86,12 @@ as_user() {
 
 # Makes a tree of a release with packages: bootstrap TREE RELEASE PACKAGE...
 bootstrap() {
-    local tree=$1 release=$2 sources=("deb $main $2 main") include='' package
+    local tree=$1 release=$2 sources=("deb $main $2 main") include=()
     shift 2
     [[ -n $security ]] && sources+=("deb $security $release-security main")
-    for package in "$@"; do include+=${include:+,}$package; done
+    [[ $# -eq 0 ]] || include=("--include=$*")
     # shellcheck disable=SC2016 # for the shells of the hooks
-    unshare --mount --fork --kill-child mmdebstrap --quiet --mode=root --variant=minbase --include="$include" --aptopt="$work/apt.conf" \
+    unshare --mount --fork --kill-child mmdebstrap --quiet --mode=root --variant=minbase "${include[@]}" --aptopt="$work/apt.conf" \
         --dpkgopt=force-unsafe-io \
         --setup-hook='mkdir -p "$1/usr/local/share/ca-certificates"' \
         --setup-hook='cp /usr/local/share/ca-certificates/*.crt "$1/usr/local/share/ca-certificates/" 2>/dev/null || true' \
@@ -160,6 +160,7 @@ sha256sum --check SHA256SUMS && NVSHMEM_LIBFABRIC_PROVIDER=shm ./example"
 fresh_docker() {
     command -v buildah >/dev/null || apt-get install -q -y --no-install-recommends buildah
     local options=(--root "$1/images" --runroot "$1/run" --storage-driver vfs) base image
+    mkdir "$1"
     bootstrap "$1/debian" bookworm
     clone "$1/tree"
     base=$(buildah "${options[@]}" from scratch)
