@@ -6,7 +6,7 @@
 #   trixie        Debian 13, whose Rust is the oldest that will do
 #   libclang-cpp  Debian 12 with a part of clang that is not libclang
 #   user          Debian 13, an ordinary user, everything installed, libfabric where only LD_LIBRARY_PATH finds it
-#   packages      Debian 13, where packages are made; trees of Debian 12 and 13 without compilers, where they are installed as
+#   packages      Debian 12, where packages are made; trees of Debian 12 and 13 without Rust, where they are installed as
 #                 docs/install.md says
 #   docker        Debian 12, and the Dockerfile is built on it, by buildah
 #   short         as trixie, and only what is missing is installed and the plugin built
@@ -138,7 +138,7 @@ documented() {
 }
 fresh_packages() {
     local release tree nvshmem commands
-    make_tree "$1" trixie
+    make_tree "$1" bookworm
     as_root "$1" 'make package'
     nvshmem=$(scripts/nvshmem-wheels.sh 3.4.5 | cut -d' ' -f2)
     for release in bookworm trixie; do
