@@ -267,3 +267,15 @@ fn a_host_lane_is_drained_when_nothing_of_it_is_under_way() {
     job.fabric.resume(Pe(1));
     assert!(host.drain_before_close(Duration::from_secs(5)));
 }
+
+#[test]
+fn a_host_lane_is_looked_at_when_no_thread_is_at_it() {
+    let shape = Shape::default();
+    let job = Job::new(8, &shape, Script::default());
+    let port = job.fabric.port(Pe(0), limits(&shape)[..1].to_vec());
+    let host = HostLane::new(Lane::new(port, host_config(&job, false)));
+    assert_eq!(host.try_with(Lane::me), Some(Pe(0)));
+    // A second time, it would wait for itself.
+    assert_eq!(host.with(|_| host.try_with(Lane::me)), None);
+    assert_eq!(host.try_with(Lane::me), Some(Pe(0)));
+}
