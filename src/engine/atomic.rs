@@ -97,7 +97,7 @@ impl AtomicOp {
     /// Whether the caller gets the word's value from before.
     #[inline]
     pub fn fetches(self) -> bool {
-        self as u8 > 11
+        self as u8 >= Self::Fetch as u8
     }
 }
 

@@ -73,6 +73,15 @@ mod tests {
     }
 
     #[test]
+    fn a_call_that_waits_by_itself_counts_for_as_long_as_it_may() {
+        let long_ago = || Instant::now().checked_sub(Duration::from_secs(10)).unwrap();
+        let wait = || Wait { looked: long_ago(), counted: Duration::ZERO };
+        assert_eq!(wait().waited(), STEP);
+        assert_eq!(wait().waited_in(Duration::from_secs(2)), Duration::from_secs(2));
+        assert_eq!(wait().waited_in(Duration::ZERO), STEP);
+    }
+
+    #[test]
     fn patience_is_over_when_all_of_it_was_waited() {
         let mut wait = Wait::new();
         assert!(wait.left_of(Duration::from_secs(3600)).is_some());

@@ -6,7 +6,9 @@ use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, SignalEngine};
 use nvshmem_transport_libfabric::engine::port::{Access, Direction};
 use nvshmem_transport_libfabric::engine::rails::balance::Spread;
-use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
+use nvshmem_transport_libfabric::engine::request::{
+    AtomicRequest, LocalSide, Request, ResultPlace,
+};
 use nvshmem_transport_libfabric::engine::state::regions::{LaneKind, RegionTable};
 
 use super::as_entry::AsEntry as _;
@@ -89,4 +91,71 @@ fn handling_completions_never_posts() {
     }
     assert!(turns > 100, "the queues were meant to fill");
     assert_eq!(calls.iter().filter(|call| matches!(call, Call::Post(..))).count(), 100);
+}
+
+/// Who turns a lane may rest once a turn has found nothing to do. One that has only posted, only sent, or only copied, has
+/// not: what it has begun may end at once.
+#[test]
+fn a_turn_that_only_posts_or_sends_was_busy() {
+    let turn = |job: &mut Job| job.members[0].lane.progress().unwrap();
+    let mut job = Job::new(1, &Shape { rails: 1, ..Shape::default() }, Script::default());
+    assert!(!turn(&mut job), "nothing was ever started");
+    job.fabric.refuse(Pe(1), true);
+    job.put_value(0, 1, 0, 7, 8).unwrap();
+    assert!(!turn(&mut job), "it waits for its peer");
+    job.fabric.refuse(Pe(1), false);
+    assert!(turn(&mut job), "it is posted");
+    job.quiet(0, 1).unwrap();
+
+    let targets = Targets::of(&job);
+    job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
+    assert!(!turn(&mut job), "it has left already");
+    job.members[0].lane.want_ack(Pe(1));
+    assert!(turn(&mut job), "the peer is asked");
+
+    // Local memory that is staged.
+    let shape = Shape { rails: 1, staged: 0b10, ..Shape::default() };
+    let mut job = Job::new(1, &shape, Script::default());
+    let posted = |job: &Job| job.members[0].lane.counters().map(|rail| rail.posted).sum::<u64>();
+    job.put(0, 1, 0, 1000).unwrap();
+    assert_eq!(posted(&job), 0, "it is copied first");
+    let mut busy = false;
+    while posted(&job) == 0 {
+        job.fabric.pass_time(1000);
+        busy = turn(&mut job);
+    }
+    assert!(busy, "it was copied");
+}
+
+/// Who cannot be told what is due is tried again later: a turn asks the fabric in vain for a few peers, and the others are next.
+#[test]
+fn few_are_told_in_vain_in_one_turn() {
+    const PES: u32 = 13;
+    const MOST: u64 = 8;
+    let shape = Shape { n_pes: PES, rails: 1, heap: 64, ..Shape::default() };
+    let refused_in_a_turn = |job: &mut Job| {
+        let again = |job: &Job| job.members[0].lane.counters().map(|rail| rail.again).sum::<u64>();
+        (1..PES).for_each(|pe| job.fabric.refuse(Pe(pe), true));
+        let before = again(job);
+        job.members[0].lane.progress().unwrap();
+        again(job) - before
+    };
+    let mut asks = Job::new(1, &shape, Script::default());
+    let targets = Targets::of(&asks);
+    for pe in 1..PES {
+        asks.members[0].lane.amo(&targets.atomic(pe, 0, AtomicOp::Inc, 0)).unwrap();
+    }
+    asks.members[0].lane.want_acks();
+    assert_eq!(refused_in_a_turn(&mut asks), MOST);
+
+    let mut answers = Job::new(1, &shape, Script::default());
+    let targets = Targets::of(&answers);
+    for member in &mut answers.members[1..] {
+        let result = Some(ResultPlace { addr: member.scratch, flag: None });
+        let fetch = AtomicRequest { result, ..targets.atomic(0, 0, AtomicOp::FetchInc, 0) };
+        member.lane.amo(&fetch).unwrap();
+    }
+    answers.fabric.pass_time(1_000_000_000);
+    answers.fabric.step();
+    assert_eq!(refused_in_a_turn(&mut answers), MOST);
 }

@@ -27,9 +27,6 @@ const QUEUE: usize = 256;
 /// Most operations taken that wait for their peers. Where there are as many, none is taken.
 const WAITING: usize = 4096;
 
-/// Empty turns of a waiting user thread between two looks at the clock.
-const TURNS: u32 = 64;
-
 /// The user threads' end.
 #[derive(Debug)]
 pub struct Outbox {
@@ -122,7 +119,7 @@ pub(in crate::engine) struct Waiting {
 impl Waiting {
     /// Whether what is for the peer has to wait, too.
     pub(in crate::engine) fn has(&self, pe: Pe) -> bool {
-        self.count != 0 && self.peers.contains_key(&pe)
+        self.peers.contains_key(&pe)
     }
 
     /// Peers that something waits for.
@@ -265,30 +262,42 @@ impl Outbox {
     fn wait(&self, pe: Pe, mut done: impl FnMut() -> bool) -> Result<(), EngineError> {
         let mut wait = Wait::new();
         let mut warned = 0;
-        let mut turns = 0;
         while !done() {
             // The proxy thread may be gone for it.
             if let Some(failed) = self.shared.failure.get() {
                 return Err(failed.clone());
             }
             std::thread::yield_now();
-            turns += 1;
-            if turns < TURNS {
-                continue;
-            }
-            turns = 0;
             let waited = wait.waited();
-            let report = EngineError::ProxyStill { pe, seconds: waited.as_secs() };
-            if self.fail_after.is_some_and(|limit| waited >= limit) {
-                return Err(report);
-            }
-            if self.warn_after.is_some_and(|limit| waited > limit * (warned + 1)) {
-                warned += 1;
-                warn!(target: "TRANSPORT", "{report}");
+            let report = || EngineError::ProxyStill { pe, seconds: waited.as_secs() };
+            match self.due(waited, &mut warned) {
+                Due::Nothing => {}
+                Due::Warning => warn!(target: "TRANSPORT", "{}", report()),
+                Due::Failure => return Err(report()),
             }
         }
         Ok(())
     }
+
+    /// What is due after so long a wait, with so many warnings given before.
+    fn due(&self, waited: Duration, warned: &mut u32) -> Due {
+        if self.fail_after.is_some_and(|limit| waited >= limit) {
+            return Due::Failure;
+        }
+        if self.warn_after.is_some_and(|limit| waited > limit * (*warned + 1)) {
+            *warned += 1;
+            return Due::Warning;
+        }
+        Due::Nothing
+    }
+}
+
+/// What is due to who waits.
+#[derive(PartialEq, Eq, Debug)]
+enum Due {
+    Nothing,
+    Warning,
+    Failure,
 }
 
 impl Inbox {
@@ -437,6 +446,77 @@ mod tests {
         assert_eq!(outbox.quiet(Pe(2)), Ok(()), "it was told already");
     }
 
+    /// Puts to these PEs, handed over and taken.
+    fn taken(inbox: &mut Inbox, outbox: &Outbox, pes: &[u32]) -> Vec<Taken> {
+        let each = pes.iter().map(|pe| {
+            outbox.transfer(&put(*pe, 0), false).unwrap();
+            Taken::Transfer(take(inbox).unwrap())
+        });
+        each.collect()
+    }
+
+    #[test]
+    fn what_waits_is_taken_peer_by_peer_and_counted() {
+        let (outbox, mut inbox) = handover(3, None, None);
+        for waits in taken(&mut inbox, &outbox, &[1, 2, 1]) {
+            inbox.waiting.push(waits);
+        }
+        let has = |inbox: &Inbox| [0, 1, 2].map(|pe| inbox.waiting.has(Pe(pe)));
+        assert_eq!((has(&inbox), inbox.waiting.peers()), ([false, true, true], 2));
+        let mut first = inbox.waiting.next().unwrap();
+        assert_eq!(first.iter().map(|waits| waits.pe().0).collect::<Vec<_>>(), [1, 1]);
+        assert_eq!((has(&inbox), inbox.waiting.peers()), ([false, false, true], 1));
+        assert_eq!(inbox.audit(), Ok(()), "those taken out do not wait");
+        first.pop_front();
+        inbox.waiting.give_back(first);
+        assert_eq!((has(&inbox), inbox.waiting.count), ([false, true, true], 2));
+        for pe in [2, 1] {
+            assert_eq!(inbox.waiting.next().unwrap().front().unwrap().pe(), Pe(pe));
+        }
+        inbox.waiting.give_back(VecDeque::new());
+        assert_eq!((has(&inbox), inbox.waiting.count), ([false; 3], 0));
+        assert!(inbox.waiting.next().is_none());
+        assert_eq!(inbox.audit(), Ok(()));
+    }
+
+    #[test]
+    fn an_audit_finds_what_is_counted_and_not_there() {
+        let (outbox, mut inbox) = handover(2, None, None);
+        for waits in taken(&mut inbox, &outbox, &[1]) {
+            inbox.waiting.push(waits);
+        }
+        inbox.waiting.count += 1;
+        let differs = inbox.audit().unwrap_err().to_string();
+        assert_eq!(differs, "operations of user threads that wait: 2 kept, 1 found");
+    }
+
+    #[test]
+    fn no_more_is_taken_than_may_wait() {
+        let (outbox, mut inbox) = handover(2, None, None);
+        outbox.transfer(&put(1, 0), false).unwrap();
+        inbox.waiting.count = WAITING;
+        assert!(inbox.next().is_none());
+        inbox.waiting.count = WAITING - 1;
+        assert!(inbox.next().is_some());
+    }
+
+    #[test]
+    fn who_waits_is_warned_each_time_as_long_and_gives_up_in_the_end() {
+        let (outbox, _inbox) =
+            handover(2, Some(Duration::from_secs(2)), Some(Duration::from_secs(7)));
+        let mut warned = 0;
+        let told = (0..=14).filter_map(|half| {
+            let waited = Duration::from_millis(500 * half);
+            let due = outbox.due(waited, &mut warned);
+            (due != Due::Nothing).then_some((half, due))
+        });
+        let expected =
+            [(5, Due::Warning), (9, Due::Warning), (13, Due::Warning), (14, Due::Failure)];
+        assert_eq!(told.collect::<Vec<_>>(), expected);
+        let (patient, _inbox) = handover(2, None, None);
+        assert_eq!(patient.due(Duration::from_secs(1 << 20), &mut warned), Due::Nothing);
+    }
+
     #[test]
     fn nobody_waits_for_a_lane_that_has_failed() {
         let (outbox, mut inbox) = handover(2, None, None);
@@ -444,7 +524,9 @@ mod tests {
         outbox.fence(Pe(1)).unwrap();
         assert!(take(&mut inbox).is_some());
         assert!(matches!(inbox.next(), Some(Taken::Fence(Pe(1)))));
+        assert_eq!(inbox.shared.all.load(Ordering::Relaxed), 2);
         inbox.fenced();
+        assert_eq!(inbox.shared.all.load(Ordering::Relaxed), 1);
         inbox.fail(&failure(1));
         inbox.fail(&failure(2));
         assert_eq!(outbox.quiet(Pe(1)), Err(failure(1)));

@@ -384,6 +384,14 @@ mod tests {
     }
 
     #[test]
+    fn a_lane_with_one_rail_keeps_no_room_for_a_pool() {
+        assert_eq!(Pool::new(&limits(&[16])).places.capacity(), 0);
+        for rails in 2..=4 {
+            assert!(Pool::new(&limits(&[16; 4][..rails])).places.capacity() >= POOL);
+        }
+    }
+
+    #[test]
     fn a_peer_gets_half_of_the_places_and_the_next_one_half_of_the_rest() {
         let mut pool = Pool::new(&limits(&[16, 16]));
         let mut fill = |pe: u32| {
