@@ -2,7 +2,7 @@
 
 use super::FakeFabric;
 use super::memory::change;
-use super::script::{Event, PortCall};
+use super::script::{Call, Event, PortCall};
 use super::world::{World, fault};
 use crate::engine::atomic::Atomic;
 use crate::engine::ids::{Pe, RailId};
@@ -65,6 +65,7 @@ impl CopyPort for FakeCopies {
             return Ok(Posted::Again);
         }
         world.call(PortCall::Copy)?;
+        world.trace(Call::Copy(self.pe));
         world.start_copy(self.pe, *copy, tag);
         Ok(Posted::Yes)
     }

@@ -143,4 +143,6 @@ pub enum Call {
     Control(Pe, RailId, Pe),
     /// An operation or a message that a PE's rail has taken.
     Post(Pe, RailId),
+    /// A copy that a PE has started.
+    Copy(Pe),
 }

@@ -104,6 +104,15 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_is_told_of_a_region_once_and_of_another_in_its_slot_again() {
+        let mut exposures = Exposures::default();
+        assert!(exposures.tell(1, 1) && exposures.tell(2, 1));
+        assert!(exposures.tell(2, 2), "another region");
+        assert!(!exposures.tell(1, 1) && !exposures.tell(2, 2));
+        assert!(exposures.tell(2, 1), "it is not the one that was told of last");
+    }
+
+    #[test]
     fn a_peer_that_tells_of_ever_more_regions_is_not_listened_to() {
         let mut exposures = Exposures::default();
         let word = 1u64.to_le_bytes();

@@ -27,13 +27,12 @@ impl Staging {
                 let pe = core.segments[token.0].pe;
                 self.state().waiting(CopyDirection::Out).push(pe, Waiter::Mine(token));
             }
-            (Role::Put, ..) => self.offer(core, token),
             (_, _, RemoteEnd::Peer(_)) => self.ask_peer(core, token),
             _ => self.fetch(core, token),
         }
     }
 
-    /// The bytes of a put can be read or written from where they are.
+    /// The bytes of a put are in their chunk.
     fn offer<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
         if self.ends_with_its_stream(core, token) {
             return;
@@ -161,10 +160,9 @@ impl Staging {
         core: &mut Core<P>,
         token: Token,
     ) -> bool {
-        let Some(segment) = core.segments.away(token) else { return false };
-        if !segment.kind.is_staged() || segment.stage != Stage::Posted {
-            return false;
-        }
+        let posted = core.segments.away(token).filter(|segment| segment.stage == Stage::Posted);
+        let Some(segment) = posted else { return false };
+        debug_assert!(segment.kind.is_staged(), "others have ended with their completion");
         let (pe, len) = (segment.pe, segment.transfer.len);
         let fragment = self.state().fragment(token);
         fragment.moved += len;
@@ -196,10 +194,21 @@ impl Staging {
         if !self.is_its_turn(core, token) {
             return;
         }
-        let waits = !self.state().landed.is_empty();
-        if waits || !self.start_copy(core, token, CopyDirection::In) {
-            self.state().landed.push_back(token);
+        self.state().landed.push_back(token);
+        self.start_landed(core);
+    }
+
+    /// Starts the copies of what has landed, first in first out. Whether it has started any.
+    fn start_landed<P: Port>(&mut self, core: &mut Core<P>) -> bool {
+        let mut moved = false;
+        while let Some(token) = self.state().landed.front().copied() {
+            if !self.start_copy(core, token, CopyDirection::In) {
+                break;
+            }
+            self.state().landed.pop_front();
+            moved = true;
         }
+        moved
     }
 
     /// Whether a fragment may be copied in now. A peer's comes behind others and waits for them; if one of these is never
@@ -262,21 +271,16 @@ impl Staging {
             self.copied(core, copied);
             moved = true;
         }
-        moved | self.start_waiting(core)
+        let started = self.start_waiting(core);
+        moved || started
     }
 
     /// Starts what waits for copies and chunks, as far as there is room.
     pub(in crate::engine) fn start_waiting<P: Port>(&mut self, core: &mut Core<P>) -> bool {
-        let mut moved = false;
-        while let Some(token) = self.state().landed.front().copied() {
-            if !self.start_copy(core, token, CopyDirection::In) {
-                break;
-            }
-            self.state().landed.pop_front();
-            moved = true;
-        }
-        moved |= self.give_chunks(core, CopyDirection::Out);
-        moved | self.give_chunks(core, CopyDirection::In)
+        let landed = self.start_landed(core);
+        let out = self.give_chunks(core, CopyDirection::Out);
+        let inward = self.give_chunks(core, CopyDirection::In);
+        landed || out || inward
     }
 
     fn next_copied(&mut self) -> Option<Copied> {

@@ -100,3 +100,33 @@ impl Staging {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::ids::Pe;
+    use crate::engine::port::copies::CopyDirection;
+    use crate::engine::staging::waiting::Waiter;
+
+    #[test]
+    fn there_is_work_while_something_is_copied_or_waits_for_it() {
+        let mut staging = Staging::new(4);
+        assert!(!staging.has_work() && staging.memory_of(Token(0)).is_none());
+        assert_eq!(staging.moved(), 0);
+        let state = staging.state();
+        state.moved = 7;
+        assert!(!staging.has_work() && staging.moved() == 7);
+        for direction in [CopyDirection::Out, CopyDirection::In] {
+            let waiting = staging.state().waiting(direction);
+            waiting.push(Pe(1), Waiter::Mine(Token(2)));
+            assert!(staging.has_work());
+            staging.state().waiting(direction).pop();
+            assert!(!staging.has_work());
+        }
+        staging.state().copying = 1;
+        assert!(staging.has_work() && staging.is_copying());
+        staging.state().copying = 0;
+        staging.state().landed.push_back(Token(2));
+        assert!(staging.has_work() && !staging.is_copying());
+    }
+}

@@ -11,9 +11,7 @@ use crate::engine::ids::{Pe, Token};
 use crate::engine::port::{Direction, Local, Port};
 use crate::engine::posting::Core;
 use crate::engine::staging::Staging;
-use crate::engine::staging::state::{
-    Fragment, LocalEnd, PEER_REQUESTS, PEER_SEGMENTS, RemoteEnd, Role,
-};
+use crate::engine::staging::state::{Fragment, PEER_REQUESTS, PEER_SEGMENTS, RemoteEnd, Role};
 use crate::engine::staging::waiting::{Waiter, Wanted};
 use crate::engine::state::batch::Batch;
 use crate::engine::state::messages::unnumbered::{NO_TICKET, What};
@@ -121,16 +119,13 @@ impl Staging {
         self.start_waiting(core);
     }
 
-    /// Gives what a peer wants a segment. None while all that were set aside are in use.
+    /// Gives what a peer wants a segment, of those set aside: there are as many as chunks may be, and each has a chunk.
     pub(in crate::engine) fn begin_peer_request<P: Port>(
         &mut self,
         core: &mut Core<P>,
         wanted: &Wanted,
     ) -> Option<Token> {
         let Wanted { pe, role, place, len, from, mark } = *wanted;
-        if self.state().peer_segments >= PEER_SEGMENTS {
-            return None;
-        }
         // It may be in the middle of a submission, to whose batch this does not belong.
         let submitted = core.segments.batches.enter(Batch::NONE);
         let token = core.segments.take();
@@ -152,16 +147,9 @@ impl Staging {
         segment.no_message();
         segment.rail = rail;
         (segment.transfer.local, segment.transfer.len) = (Local::Inline(0), len);
-        let (local_end, remote_end) = (LocalEnd::Chunk, RemoteEnd::Exposed(from));
-        *self.state().fragment(token) = Fragment {
-            role,
-            len,
-            memory: place.addr,
-            local_end,
-            remote_end,
-            mark,
-            ..Fragment::NONE
-        };
+        let remote_end = RemoteEnd::Exposed(from);
+        *self.state().fragment(token) =
+            Fragment { role, len, memory: place.addr, remote_end, mark, ..Fragment::NONE };
         Some(token)
     }
 

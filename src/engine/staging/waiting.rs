@@ -149,8 +149,9 @@ impl Waiting {
 
 #[cfg(test)]
 mod tests {
-    use super::{Waiter, Waiting};
-    use crate::engine::ids::{Pe, Token};
+    use super::*;
+    use crate::engine::port::copies::Reach;
+    use crate::engine::wire::message::Ticket;
 
     /// Gives as many of so many chunks as may be given, and says to which peers, in that order.
     fn give(waiting: &mut Waiting, free: &mut usize, chunks: usize) -> Vec<u32> {
@@ -182,7 +183,9 @@ mod tests {
 
     #[test]
     fn a_peer_leaves_some_chunks_to_others() {
-        for (chunks, most) in [(1, 1), (3, 3), (4, 3), (8, 7), (16, 15), (64, 57), (256, 228)] {
+        for (chunks, most) in
+            [(1, 1), (3, 3), (4, 3), (8, 7), (16, 15), (18, 16), (64, 57), (256, 228)]
+        {
             let mut waiting = waiting(&[1; 300]);
             let mut free = chunks;
             assert_eq!(give(&mut waiting, &mut free, chunks).len(), most, "of {chunks}");
@@ -197,5 +200,35 @@ mod tests {
             let next = give(&mut waiting, &mut free, chunks);
             assert!(next.iter().all(|pe| *pe == 1), "of {chunks}");
         }
+    }
+
+    #[test]
+    fn only_what_a_peer_has_asked_for_counts_for_it() {
+        let pe = Pe(1);
+        let ticket = Ticket { slot: 0, seq: Seq(0) };
+        let place = Place { addr: 0, reach: Reach::Staged };
+        let from = Exposure { slot: 0, stamp: 0, offset: 0 };
+        let role = Role::Ask(ticket);
+        let wanted = Wanted { pe, role, place, len: 8, from, mark: None };
+        let mut waiting = waiting(&[1, 2]);
+        for asked in 0..3 {
+            assert_eq!((waiting.asked_by(pe), waiting.asked_by(Pe(2))), (asked, 0));
+            waiting.push(pe, Waiter::Peer(wanted));
+        }
+        waiting.pop();
+        assert_eq!(waiting.asked_by(pe), 3, "that one was ours");
+        waiting.pop();
+        waiting.pop();
+        assert_eq!(waiting.asked_by(pe), 2);
+        assert_eq!(waiting.forget(pe).count(), 2);
+        assert_eq!(waiting.asked_by(pe), 0);
+    }
+
+    #[test]
+    fn who_waits_for_one_that_is_given_up_goes_and_nobody_else() {
+        let mut waiting = waiting(&[1, 2, 1, 3]);
+        assert_eq!(waiting.forget(Pe(1)).count(), 2);
+        assert_eq!(waiting.forget(Pe(1)).count(), 0);
+        assert_eq!(give(&mut waiting, &mut 100, 100), [2, 3]);
     }
 }

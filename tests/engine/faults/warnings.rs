@@ -4,11 +4,16 @@ use std::cell::RefCell;
 use std::sync::Once;
 
 use log::{LevelFilter, Log, Metadata, Record};
+use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
 use nvshmem_transport_libfabric::engine::fake::Script;
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId, Token};
+use nvshmem_transport_libfabric::engine::lane::SignalEngine;
+use nvshmem_transport_libfabric::engine::request::PutSignalRequest;
 
+use crate::as_entry::AsEntry as _;
 use crate::health::HEALTH;
-use crate::job::{Job, Shape};
+use crate::job::{Job, Member, Shape};
+use crate::signals::Targets;
 
 thread_local! {
     static LINES: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
@@ -109,6 +114,24 @@ fn of_many_waits_some_are_told_of() {
         });
         assert_eq!(told.len(), lines, "{told:?}");
         assert!(told[lines - 1].contains("perhaps others"), "{told:?}");
+    }
+}
+
+/// So is a signal whose data does not come, where it waits.
+#[test]
+fn a_signal_that_waits_for_its_data_is_told_of_each_time_as_long() {
+    let shape = Shape { signals: SignalEngine::Counted, ..Shape::default() };
+    let mut job = Job::new(1, &shape, Script::default());
+    let targets = Targets::of(&job);
+    job.fabric.lose_next_remote_data(1);
+    let Member { lane, scratch, scratch_handle, .. } = &mut job.members[0];
+    let parts = [targets.part((*scratch, scratch_handle), 1, 8, 600)];
+    let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
+    lane.signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
+    for (seconds, told) in [(9, 0), (3, 1), (6, 0), (3, 1), (6, 0)] {
+        let lines = warnings(|| turn_for(&mut job, seconds));
+        let waits = lines.iter().filter(|line| line.contains("PE 0") && line.contains("segments"));
+        assert_eq!(waits.count(), told, "{lines:?}");
     }
 }
 

@@ -258,7 +258,7 @@ fn a_failed_segment_leaves_the_signal_waiting_and_tells_the_sender() {
     assert_eq!(word(&job, 0), 0);
 }
 
-/// A put whose second part is refused leaves segments without a signal behind.
+/// A put whose second part is refused leaves segments without a signal behind, and its tag in use.
 #[test]
 fn after_a_put_that_was_refused_halfway_signals_are_still_right() {
     let job = Job::new(8, &shape(), Script::default());
@@ -267,20 +267,20 @@ fn after_a_put_that_was_refused_halfway_signals_are_still_right() {
         if me == 1 {
             return Ok(());
         }
-        for _ in 0..3 {
+        for _ in 0..=TAGS {
             let handle = member.scratch_handle;
             let local = (member.scratch, &handle);
             let parts = [targets.part(local, 1, 1024, 100), targets.part(local, 1, heap - 50, 100)];
             let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
             let refused = member.lane.signal(&PutSignalRequest { parts: &parts, signal });
             assert!(matches!(refused, Err(EngineError::Refused { .. })), "{refused:?}");
-            for _ in 0..20 {
+            for _ in 0..4 {
                 put_signal(member, targets, 64, 100)?;
             }
         }
         member.lane.quiet(Pe(1))
     });
-    assert_eq!(fabric.load(Pe(1), base + 64, 8), 60u64.to_le_bytes());
+    assert_eq!(fabric.load(Pe(1), base + 64, 8), (4 * u64::from(TAGS + 1)).to_le_bytes());
     assert_eq!(fabric.load(Pe(1), base, 8), [0; 8]);
     assert!(!members[0].lane.has_work());
 }

@@ -1,5 +1,8 @@
 //! Staged memory on the fake: bytes that neither the fabric nor the CPU may touch.
 
+mod refusals;
+mod steps;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -12,13 +15,12 @@ use nvshmem_transport_libfabric::engine::lane::handoff::handover;
 use nvshmem_transport_libfabric::engine::lane::host_lane::HostLane;
 use nvshmem_transport_libfabric::engine::port::copies::Reach;
 use nvshmem_transport_libfabric::engine::port::{Access, Direction};
-use nvshmem_transport_libfabric::engine::recovery::health::RailHealth;
 use nvshmem_transport_libfabric::engine::request::{LocalSide, Request, ResultPlace};
 use test_support::seeds::for_seeds;
 
-use super::as_entry::AsEntry as _;
-use super::job::{Job, Member, Random, Shape, host_config, limits};
-use super::signals::{Targets, race, random_script, random_shape};
+use crate::as_entry::AsEntry as _;
+use crate::job::{Job, Member, Random, Shape, host_config, limits};
+use crate::signals::{Targets, race, random_script, random_shape};
 
 /// All memory of all PEs is staged.
 const ALL: u32 = u32::MAX;
@@ -269,51 +271,6 @@ fn after_a_failed_copy_nothing_more_goes_to_the_peer() {
         let arrived = |event: &Event| matches!(event, Event::Copied { pe: Pe(1), .. });
         let arrived = job.fabric.events().iter().filter(|event| arrived(event)).count();
         assert!(arrived <= 1, "{arrived} pieces arrived, seed {seed}");
-    }
-}
-
-/// The target cannot do what a message asks for: who has sent it is told.
-#[test]
-fn a_request_that_cannot_be_carried_out_fails_its_sender() {
-    let mut job = Job::new(2, &Shape::default(), Script::default());
-    let targets = Targets::of(&job);
-    let handle = job.members[1].handle;
-    job.members[1].regions.release(&handle).unwrap();
-    job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
-    let error = job.members[0].lane.progress().err();
-    assert!(error.is_none(), "it has only been sent");
-    let error = (0..10_000)
-        .find_map(|_| {
-            let _ = job.members[1].lane.progress();
-            job.members[0].lane.progress().err()
-        })
-        .unwrap()
-        .to_string();
-    assert!(error.contains("PE 1") && error.contains("not registered"), "{error}");
-}
-
-/// Nor is it ever acknowledged: the refusal may be the last of all that the target sends.
-#[test]
-fn a_refused_request_is_never_done() {
-    const LOOK_AFTER: RailHealth = RailHealth { timeout: Duration::from_secs(5), cooling: None };
-    for seed in 1..=200 {
-        let health = (seed % 2 == 0).then_some(LOOK_AFTER);
-        let shape = Shape { rails: 4, depth: 2, health, ..Shape::default() };
-        let mut job = Job::new(seed, &shape, Script { delay: (1, 100_000), ..Script::default() });
-        let targets = Targets::of(&job);
-        let handle = job.members[1].handle;
-        job.members[1].regions.release(&handle).unwrap();
-        job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
-        let failed = (0..1_000_000).any(|_| {
-            // What the target sends meanwhile acknowledges what it has had.
-            let _ = job.members[1].lane.amo(&targets.atomic(0, 0, AtomicOp::Inc, 0));
-            let _ = job.members[1].lane.progress();
-            let _ = job.members[0].lane.progress();
-            let quiet = job.members[0].lane.is_quiet(Pe(1));
-            assert_ne!(quiet, Ok(true), "seed {seed}");
-            quiet.is_err()
-        });
-        assert!(failed, "seed {seed}: nobody is told");
     }
 }
 

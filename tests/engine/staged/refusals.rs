@@ -1,0 +1,135 @@
+//! Requests that their target cannot carry out: who has sent them is told, and nothing else happens.
+
+use std::time::Duration;
+
+use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
+use nvshmem_transport_libfabric::engine::fake::{Call, Script};
+use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
+use nvshmem_transport_libfabric::engine::port::Direction;
+use nvshmem_transport_libfabric::engine::recovery::health::RailHealth;
+use nvshmem_transport_libfabric::engine::wire::message::{Body, Message, Packet, Spot, Ticket};
+use nvshmem_transport_libfabric::engine::wire::staged::Staged;
+use nvshmem_transport_libfabric::engine::wire::window::Seq;
+
+use super::ALL;
+use crate::as_entry::AsEntry as _;
+use crate::job::{Job, Shape, cookie};
+use crate::signals::Targets;
+
+/// The target cannot do what a message asks for: who has sent it is told.
+#[test]
+fn a_request_that_cannot_be_carried_out_fails_its_sender() {
+    let mut job = Job::new(2, &Shape::default(), Script::default());
+    let targets = Targets::of(&job);
+    let handle = job.members[1].handle;
+    job.members[1].regions.release(&handle).unwrap();
+    job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
+    let error = job.members[0].lane.progress().err();
+    assert!(error.is_none(), "it has only been sent");
+    let error = (0..10_000)
+        .find_map(|_| {
+            let _ = job.members[1].lane.progress();
+            job.members[0].lane.progress().err()
+        })
+        .unwrap()
+        .to_string();
+    assert!(error.contains("PE 1") && error.contains("not registered"), "{error}");
+}
+
+/// Nor is it ever acknowledged: the refusal may be the last of all that the target sends.
+#[test]
+fn a_refused_request_is_never_done() {
+    const LOOK_AFTER: RailHealth = RailHealth { timeout: Duration::from_secs(5), cooling: None };
+    for seed in 1..=200 {
+        let health = (seed % 2 == 0).then_some(LOOK_AFTER);
+        let shape = Shape { rails: 4, depth: 2, health, ..Shape::default() };
+        let mut job = Job::new(seed, &shape, Script { delay: (1, 100_000), ..Script::default() });
+        let targets = Targets::of(&job);
+        let handle = job.members[1].handle;
+        job.members[1].regions.release(&handle).unwrap();
+        job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::Inc, 0)).unwrap();
+        let failed = (0..1_000_000).any(|_| {
+            // What the target sends meanwhile acknowledges what it has had.
+            let _ = job.members[1].lane.amo(&targets.atomic(0, 0, AtomicOp::Inc, 0));
+            let _ = job.members[1].lane.progress();
+            let _ = job.members[0].lane.progress();
+            let quiet = job.members[0].lane.is_quiet(Pe(1));
+            assert_ne!(quiet, Ok(true), "seed {seed}");
+            quiet.is_err()
+        });
+        assert!(failed, "seed {seed}: nobody is told");
+    }
+}
+
+/// The same of bytes that the target is to read, or to send.
+#[test]
+fn a_put_or_a_get_that_cannot_be_carried_out_fails_its_sender() {
+    for (direction, what) in [(Direction::Write, "put"), (Direction::Read, "get")] {
+        // Few bytes go in a message of their own.
+        for len in [100, 1000] {
+            let shape = Shape { staged: ALL, heap: 1 << 14, ..Shape::default() };
+            let mut job = Job::new(2, &shape, Script::default());
+            let handle = job.members[1].handle;
+            job.members[1].regions.release(&handle).unwrap();
+            match direction {
+                Direction::Write => job.put(0, 1, 0, len).unwrap(),
+                Direction::Read => job.get(0, 1, 0, len).unwrap(),
+            }
+            let error = (0..10_000).find_map(|_| {
+                job.members.iter_mut().for_each(|member| drop(member.lane.progress()));
+                job.members[0].lane.is_quiet(Pe(1)).err()
+            });
+            let error = error.unwrap().to_string();
+            assert!(error.contains("PE 1") && error.contains("not registered"), "{error}");
+            assert!(error.contains(what), "{error}");
+        }
+    }
+}
+
+/// From PE 0 to PE 1.
+fn forge(job: &Job, seq: Seq, body: Staged<'_>) {
+    let mut packet = Packet::EMPTY;
+    let (from, ack) = (Pe(0), Seq(u32::MAX - 99));
+    let message = Message { from, seq, ack, behind: 0, body: Body::Staged(body) };
+    message.encode(cookie(), &mut packet);
+    job.fabric.forge_message(Pe(1), RailId(0), packet.bytes());
+}
+
+/// What is refused may have ended here before, for another reason.
+#[test]
+fn a_refusal_of_what_has_ended_is_late_news() {
+    let mut job = Job::new(4, &Shape { staged: ALL, ..Shape::default() }, Script::default());
+    let ticket = Ticket { slot: 5, seq: Seq(7) };
+    forge(&job, Seq(0), Staged::Refused { ticket, why: "it is too late" });
+    for _ in 0..10 {
+        job.members[1].lane.progress().unwrap();
+    }
+    assert!(job.members[1].lane.is_quiet(Pe(0)).unwrap());
+}
+
+/// A peer that keeps the rules has so many requests under way at most.
+#[test]
+fn a_peer_that_asks_for_too_much_at_once_is_refused() {
+    const CHUNKS: u16 = 2;
+    const WAIT: usize = 64;
+    let shape = Shape { staged: ALL, bounce: (1024, CHUNKS, 2), ..Shape::default() };
+    let mut job = Job::new(4, &shape, Script::default());
+    job.fabric.trace_calls();
+    let mut answers = Vec::new();
+    for number in 0..100 {
+        let seq = Seq((u32::MAX - 99).wrapping_add(number));
+        let ticket = Ticket { slot: number, seq };
+        forge(&job, seq, Staged::Ask { from: Spot { slot: 0, offset: 0 }, len: 1000, ticket });
+        let before = job.fabric.calls().len();
+        for _ in 0..100 {
+            job.members[1].lane.progress().unwrap();
+            job.fabric.pass_time(1000);
+        }
+        let calls = job.fabric.calls();
+        let posts = calls[before..].iter().filter(|call| matches!(call, Call::Post(Pe(1), _)));
+        answers.push(posts.count());
+    }
+    let exposed = usize::from(CHUNKS);
+    let waits: Vec<usize> = (0..100).filter(|at| answers[*at] == 0).collect();
+    assert_eq!(waits, (exposed..exposed + WAIT).collect::<Vec<_>>(), "{answers:?}");
+}

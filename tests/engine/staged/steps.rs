@@ -1,0 +1,150 @@
+//! What staged operations ask of the port: which way they take, in how many pieces, and that a turn which has done
+//! something says so.
+
+use nvshmem_transport_libfabric::engine::fake::{Call, Script};
+use nvshmem_transport_libfabric::engine::ids::Pe;
+use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
+use nvshmem_transport_libfabric::engine::wire::staged::MAX_PAYLOAD;
+
+use super::{ALL, fill, pattern};
+use crate::as_entry::AsEntry as _;
+use crate::job::{Job, Shape};
+use crate::signals::Targets;
+
+/// PE 1's heap, and PE 0's.
+const FAR: u32 = 0b0100;
+const NEAR: u32 = 0b0001;
+
+/// A message or an operation of each PE, and copies of each.
+#[derive(PartialEq, Eq, Debug)]
+struct Asked {
+    posts: [usize; 2],
+    copies: [usize; 2],
+}
+
+/// What a job asks its ports for until PE 0 has what it has begun.
+fn asked(job: &mut Job, begin: impl FnOnce(&mut Job)) -> Asked {
+    job.fabric.trace_calls();
+    begin(job);
+    while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
+        job.members.iter_mut().for_each(|member| {
+            member.lane.progress().unwrap();
+        });
+        job.fabric.pass_time(1000);
+    }
+    let calls = job.fabric.calls();
+    let count = |so: fn(&Call, Pe) -> bool| {
+        [0, 1].map(|pe| calls.iter().filter(|call| so(call, Pe(pe))).count())
+    };
+    Asked {
+        posts: count(|call, pe| matches!(call, Call::Post(of, _) if *of == pe)),
+        copies: count(|call, pe| matches!(call, Call::Copy(of) if *of == pe)),
+    }
+}
+
+fn job(staged: u32, needs_desc: bool) -> Job {
+    let shape = Shape { staged, needs_desc, rails: 1, heap: 1 << 14, ..Shape::default() };
+    let job = Job::new(3, &shape, Script::default());
+    fill(&job, 2);
+    job
+}
+
+#[test]
+fn few_bytes_go_in_a_message_and_more_through_chunks() {
+    for (len, copies) in [(1, [0, 0]), (MAX_PAYLOAD, [0, 0]), (MAX_PAYLOAD + 1, [1, 1])] {
+        for begin in [Job::put, Job::get] {
+            let asked = asked(&mut job(ALL, true), |job| begin(job, 0, 1, 0, len).unwrap());
+            assert_eq!(asked.copies, copies, "{len}: {asked:?}");
+        }
+    }
+}
+
+/// The peer reads and writes such memory by itself, a chunk of its own at a time.
+#[test]
+fn registered_memory_needs_no_chunk_here() {
+    for needs_desc in [false, true] {
+        for begin in [Job::put, Job::get] {
+            let mut job = job(FAR, needs_desc);
+            let asked = asked(&mut job, |job| begin(job, 0, 1, 0, 4096).unwrap());
+            assert_eq!(asked.copies, [0, 4], "{asked:?}");
+            assert!(asked.posts[0] <= 4 * 4, "{asked:?}");
+        }
+    }
+}
+
+/// A process that has chunks for some of its memory uses them for what the fabric does not reach, and for nothing else.
+#[test]
+fn only_what_the_fabric_does_not_reach_goes_through_a_chunk() {
+    for needs_desc in [false, true] {
+        for (place, copies) in [("heap", 1), ("registered", 0), ("bare", usize::from(needs_desc))] {
+            let mut job = job(NEAR, needs_desc);
+            let first = &job.members[0];
+            let (addr, handle) = match place {
+                "heap" => (first.base, Some(first.handle)),
+                "registered" => (first.scratch, Some(first.scratch_handle)),
+                _ => (job.fabric.alloc(Pe(0), 1000), None),
+            };
+            let bytes: Vec<u8> = (0..1000).map(|at| pattern(5, at)).collect();
+            job.fabric.store(Pe(0), addr, &bytes);
+            let targets = Targets::of(&job);
+            let handle = handle.as_ref();
+            let local = LocalSide::Memory { addr, handle };
+            let put = Request { local, ..targets.part((0, &targets.0[0].1), 1, 0, 1000) };
+            let asked = asked(&mut job, |job| job.members[0].lane.begin(&put).unwrap());
+            assert_eq!(asked.copies, [copies, 0], "{place}, {needs_desc}: {asked:?}");
+            assert_eq!(job.heap(1, 0, 1000), bytes, "{place}, {needs_desc}");
+        }
+    }
+}
+
+/// A thread that drives lanes sleeps when turns do nothing.
+#[test]
+fn a_turn_that_has_asked_for_something_says_so() {
+    for seed in 1..=40 {
+        let bounce = [(1024, 1, 1), (1024, 2, 2), (512, 4, 3)][seed as usize % 3];
+        let shape = Shape { staged: ALL, bounce, heap: 1 << 14, ..Shape::default() };
+        let script = Script { again_percent: 40, ..Script::default() };
+        let mut job = Job::new(seed, &shape, script);
+        fill(&job, 2);
+        job.fabric.trace_calls();
+        job.put(0, 1, 0, 4000).unwrap();
+        job.get(0, 1, 8192, 4000).unwrap();
+        let mut known = job.fabric.calls().len();
+        // The watchdog's looks are no work of the lanes'.
+        while job.fabric.now() < 200_000_000 && !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
+            for member in &mut job.members {
+                let me = member.lane.me();
+                let busy = member.lane.progress().unwrap();
+                let calls = job.fabric.calls();
+                let asks =
+                    |call: &Call| matches!(call, Call::Copy(pe) | Call::Post(pe, _) if *pe == me);
+                assert!(busy || !calls[known..].iter().any(asks), "seed {seed}, {me}");
+                known = calls.len();
+            }
+            job.fabric.pass_time(500);
+        }
+        assert!(job.members[0].lane.is_quiet(Pe(1)).unwrap(), "seed {seed}");
+    }
+}
+
+/// The peer has no room for more.
+#[test]
+fn a_peer_is_asked_for_so_much_at_a_time() {
+    let shape = Shape { staged: FAR, rails: 1, depth: 1024, ..Shape::default() };
+    let mut job = Job::new(3, &shape, Script::default());
+    job.fabric.trace_calls();
+    for at in 0..100 {
+        job.get(0, 1, 1000 * (at % 8), 1000).unwrap();
+    }
+    for _ in 0..1000 {
+        job.members[0].lane.progress().unwrap();
+    }
+    let asks = job.fabric.calls().iter().filter(|call| matches!(call, Call::Post(..))).count();
+    assert_eq!(asks, 64);
+    job.members[1].lane.progress().unwrap();
+    while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
+        job.members.iter_mut().for_each(|member| {
+            member.lane.progress().unwrap();
+        });
+    }
+}
