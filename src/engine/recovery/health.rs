@@ -312,6 +312,13 @@ impl PeerHealth {
     }
 }
 
+impl PathHealth {
+    /// Whether this is the answer to the probe that it waits for.
+    pub(in crate::engine) fn is_probed_by(&self, number: u32) -> bool {
+        self.out.is_some() && !self.gone && self.probe == number
+    }
+}
+
 impl Recovery {
     /// A path has failed: takes it out of service, and what is on it goes another way. False if it is the
     /// only one to the peer: then nothing has happened.
@@ -400,6 +407,7 @@ impl Recovery {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::rails::paths::{Path, PathTable};
 
     #[test]
     fn the_first_look_after_a_pause_judges_nothing() {
@@ -413,7 +421,8 @@ mod tests {
         assert!(recovery.judges(60), "that is how often it looks");
         assert!(recovery.judges(80));
         assert!(recovery.judges(81));
-        assert!(!recovery.judges(99));
+        assert!(recovery.judges(81 + MAX_PAUSE));
+        assert!(!recovery.judges(82 + 2 * MAX_PAUSE));
     }
 
     #[test]
@@ -435,6 +444,14 @@ mod tests {
         assert_eq!(peer.other(20), None, "no life since");
         peer.alive = 8;
         assert_eq!(peer.other(20), Some(RailId(0)));
+    }
+
+    #[test]
+    fn a_path_returns_by_the_answer_to_its_latest_probe_alone() {
+        let out = PathHealth { out: Some(3), probe: 7, ..PathHealth::default() };
+        assert!(out.is_probed_by(7) && !out.is_probed_by(6));
+        assert!(!PathHealth { gone: true, ..out }.is_probed_by(7));
+        assert!(!PathHealth { out: None, ..out }.is_probed_by(7));
     }
 
     #[test]
@@ -476,6 +493,11 @@ mod tests {
         recovery.peer(Pe(1)).want(RailId(1));
         let peer = recovery.find(Pe(1)).unwrap();
         assert_eq!(peer.wants, [(RailId(1), 0), (RailId(1), 1)]);
+        let leads = PathTable::new(&[Path { to: at(0), remote: RailId(0) }; 6], 2);
+        let reach = leads.without(Pe(1), RailId(0)).reach().clone();
+        let partly = Recovery::new(&config, AddressTable::new(&ends, 2), reach, 2);
+        let to = |pe, rail| partly.control(Pe(pe), RailId(rail));
+        assert_eq!((to(1, 0), to(1, 1), to(2, 0)), (None, Some(at(2)), Some(at(7))));
         let ends = [0, 1, 2, 3].map(|pe| recovery.control(Pe(pe), RailId(1)));
         assert_eq!(ends, [Some(at(9)), Some(at(2)), Some(at(3)), None], "there is no PE 3");
     }

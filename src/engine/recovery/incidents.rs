@@ -24,7 +24,7 @@ impl Recovery {
         self.adopt(core);
         let segment = &core.segments[token.0];
         let (pe, rail, stage) = (segment.pe, segment.rail, segment.stage);
-        let is_message = stage != Stage::Lost && segment.message().is_some();
+        let is_message = stage != Stage::Lost;
         let others = self.suspect(core, pe, rail, &error.to_string(), true);
         match (is_message, others) {
             (true, true) => {

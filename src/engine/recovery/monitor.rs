@@ -73,9 +73,8 @@ impl Recovery {
                 continue;
             };
             for (at, path) in peer.paths.iter_mut().enumerate() {
-                // What waits first, and does not leave though there is room, is on a silent path too.
-                let front = rails[at].front().filter(|front| segments[*front].pe == pe);
-                let front = front.or(stream.first_blocked(RailId(at as u8)));
+                // What waits for the peer, and does not leave though there is room, is on a silent path too.
+                let front = stream.first_blocked(RailId(at as u8));
                 let front = front.filter(|_| !rails[at].is_full());
                 // By the time as well: another one may be in its slot.
                 if path.look(front.map(|front| (front, segments[front].born)), now) {

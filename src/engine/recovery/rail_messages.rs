@@ -151,8 +151,7 @@ impl Recovery {
                 answer = to.map(|to| Answer::Probed { over, to, rail, number });
             }
             Rails::Probed { rail, number } if exists(rail) => {
-                let path = &self.peer(pe).paths[rail.index()];
-                if path.out.is_some() && !path.gone && path.probe == number {
+                if self.peer(pe).paths[rail.index()].is_probed_by(number) {
                     self.reinstate(core, pe, rail);
                 }
             }
@@ -306,7 +305,7 @@ impl Recovery {
     /// Counts an address that a peer tells of. Whether it may be taken in.
     pub(in crate::engine) fn takes_address(&mut self, pe: Pe) -> bool {
         let count = &mut self.peer(pe).addresses;
-        *count += u32::from(*count < ADDRESSES);
+        *count = count.saturating_add(1);
         *count < ADDRESSES
     }
 
@@ -370,6 +369,7 @@ mod tests {
         assert_eq!(recovery.answers.len(), OWED);
         recovery.owe(Pe(2), Answer::Pong);
         recovery.owe(Pe(2), Answer::Settled(1));
+        recovery.owe(Pe(1), Answer::Pong);
         assert_eq!(recovery.answers.len(), OWED + 2, "others have what is due to them");
         let taken = (0..2 * ADDRESSES).filter(|_| recovery.takes_address(Pe(1))).count();
         assert_eq!(taken, ADDRESSES as usize - 1);

@@ -102,12 +102,15 @@ fn memory_stays_registered_while_a_failed_operation_of_a_user_thread_may_touch_i
 /// Where rails can be opened again, nobody has to wait for a PE that may never go on.
 #[test]
 fn a_rail_is_closed_where_memory_is_wanted_back() {
-    let shape = Shape { health: Some(HEALTH), ..Shape::default() };
+    let shape = Shape { n_pes: 3, health: Some(HEALTH), ..Shape::default() };
     let mut job = Job::new(3, &shape, Script::default());
     job.fabric.stall(Pe(1));
     job.get(0, 1, 0, LEN).unwrap();
     assert!(job.quiet(0, 1).is_err());
     let resets = job.fabric.resets();
+    // This has its time, over either rail.
+    job.fabric.stall(Pe(2));
+    (0..2).for_each(|at| job.put_value(0, 2, 8 * at, 1, 8).unwrap());
     let Job { fabric, mut members, .. } = job;
     let handle = members[0].scratch_handle;
     // Not without need: other PEs use the rail as well.

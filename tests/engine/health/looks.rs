@@ -5,8 +5,10 @@ use std::time::Duration;
 use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
 use nvshmem_transport_libfabric::engine::fake::{Call, FakeFabric, Script};
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
+use nvshmem_transport_libfabric::engine::port::Direction;
+use nvshmem_transport_libfabric::engine::rails::counters::RailCounters;
 use nvshmem_transport_libfabric::engine::recovery::health::RailHealth;
-use nvshmem_transport_libfabric::engine::request::ResultPlace;
+use nvshmem_transport_libfabric::engine::request::{Request, ResultPlace};
 use nvshmem_transport_libfabric::engine::wire::message::{Body, Message, Packet};
 use nvshmem_transport_libfabric::engine::wire::rails::Rails;
 use nvshmem_transport_libfabric::engine::wire::window::Seq;
@@ -17,18 +19,18 @@ use crate::job::{Job, Member, Shape, cookie};
 use crate::signals::Targets;
 
 /// The watchdog's unit of time.
-const UNIT: u64 = 1 << 28;
+pub(super) const UNIT: u64 = 1 << 28;
 
 /// Looks after which something is overdue.
-const TIMEOUT: u32 = 4;
+pub(super) const TIMEOUT: u32 = 4;
 
 /// And after which a path is tried again.
-const COOLING: u32 = 9;
+pub(super) const COOLING: u32 = 9;
 
 /// Turns of each lane in a unit of time. A lane looks once, after half of them at the latest.
-const TURNS: u32 = 512;
+pub(super) const TURNS: u32 = 512;
 
-fn shape() -> Shape {
+pub(super) fn shape() -> Shape {
     // At least so long, which is a unit more.
     let units = |units: u32| Duration::from_nanos(UNIT) * (units - 1);
     let health = RailHealth { timeout: units(TIMEOUT), cooling: Some(units(COOLING)) };
@@ -36,14 +38,14 @@ fn shape() -> Shape {
 }
 
 /// A job whose lanes look at their paths at the same time.
-struct Looks {
-    fabric: FakeFabric,
-    members: Vec<Member>,
-    targets: Targets,
+pub(super) struct Looks {
+    pub(super) fabric: FakeFabric,
+    pub(super) members: Vec<Member>,
+    pub(super) targets: Targets,
 }
 
 impl Looks {
-    fn at(shape: &Shape) -> Self {
+    pub(super) fn at(shape: &Shape) -> Self {
         // All that goes well is done long before the next look.
         let job = Job::new(3, shape, Script { delay: (1_000, 2_000), ..Script::default() });
         let targets = Targets::of(&job);
@@ -51,7 +53,7 @@ impl Looks {
     }
 
     /// The next unit of time, with a look.
-    fn next(&mut self) {
+    pub(super) fn next(&mut self) {
         let now = self.fabric.now();
         self.fabric.pass_time((now / UNIT + 1) * UNIT - now);
         for _ in 0..TURNS {
@@ -63,19 +65,19 @@ impl Looks {
     }
 
     /// Control messages of PE 0 since they were last counted.
-    fn says(&mut self) -> usize {
+    pub(super) fn says(&mut self) -> usize {
         let said = self.fabric.calls();
         self.fabric.trace_calls();
         said.iter().filter(|call| matches!(call, Call::Control(Pe(0), ..))).count()
     }
 
     /// How often PE 0 has found that its paths do not work.
-    fn failures(&self) -> Vec<u64> {
+    pub(super) fn failures(&self) -> Vec<u64> {
         self.members[0].lane.counters().map(|rail| rail.failures).collect()
     }
 
     /// The numbers of the looks, of the next so many, after which something is not what it was.
-    fn changes<T: PartialEq + std::fmt::Debug>(
+    pub(super) fn changes<T: PartialEq + std::fmt::Debug>(
         &mut self,
         looks: u32,
         what: impl Fn(&Self) -> T,
@@ -94,7 +96,7 @@ impl Looks {
     }
 
     /// The numbers of the looks, of the next so many, at which PE 0 says something.
-    fn talks(&mut self, looks: u32) -> Vec<u32> {
+    pub(super) fn talks(&mut self, looks: u32) -> Vec<u32> {
         let _ = self.says();
         let mut talks = |_: &u32| {
             self.next();
@@ -104,27 +106,55 @@ impl Looks {
     }
 
     /// PE 0 starts a put of eight bytes to a PE, by the path whose turn it is.
-    fn put(&mut self, pe: u32, offset: usize) {
+    pub(super) fn put(&mut self, pe: u32, offset: usize) {
         let handle = self.members[0].scratch_handle;
         let part = self.targets.part((self.members[0].scratch, &handle), pe, offset, 8);
         self.members[0].lane.begin(&part).unwrap();
     }
 
-    fn add(&mut self, pe: u32) {
+    /// The same, a get.
+    pub(super) fn get(&mut self, pe: u32, offset: usize) {
+        let handle = self.members[0].scratch_handle;
+        let part = self.targets.part((self.members[0].scratch, &handle), pe, offset, 8);
+        let get = Request { direction: Direction::Read, ..part };
+        self.members[0].lane.begin(&get).unwrap();
+    }
+
+    /// What PE 0 has counted by rail.
+    pub(super) fn counted(&self, what: fn(&RailCounters) -> u64) -> Vec<u64> {
+        self.members[0].lane.counters().map(|rail| what(&rail)).collect()
+    }
+
+    /// A PE shows PE 0 that it lives.
+    pub(super) fn lives(&mut self, pe: usize) {
+        let word = self.targets.atomic(0, 8192, AtomicOp::Inc, 0);
+        self.members[pe].lane.amo(&word).unwrap();
+    }
+
+    pub(super) fn add(&mut self, pe: u32) {
         self.members[0].lane.amo(&self.targets.atomic(pe, 8192, AtomicOp::Add, 1)).unwrap();
     }
 
     /// Nothing goes from a rail of PE 0 to PE 1.
-    fn cut(&self, rail: u8) {
+    pub(super) fn cut(&self, rail: u8) {
         self.fabric.link_down((Pe(0), RailId(rail)), (Pe(1), RailId(1 - rail)));
     }
 
-    fn mend(&self, rail: u8) {
+    pub(super) fn mend(&self, rail: u8) {
         self.fabric.link_up((Pe(0), RailId(rail)), (Pe(1), RailId(1 - rail)));
     }
 
-    fn is_done(&self) -> bool {
+    pub(super) fn is_done(&self) -> bool {
         !self.members[0].lane.has_work()
+    }
+
+    /// PE 0 hears this of PE 1, whoever has said it.
+    pub(super) fn hears(&self, what: Rails<'_>) {
+        let mut packet = Packet::EMPTY;
+        let ack = Seq(u32::MAX - 99);
+        let message = Message { from: Pe(1), seq: Seq(0), ack, behind: 0, body: Body::Rails(what) };
+        message.encode(cookie(), &mut packet);
+        self.fabric.forge_message(Pe(0), RailId(0), packet.bytes());
     }
 }
 
@@ -247,6 +277,7 @@ fn a_reply_that_is_lost() {
         fetch.result = Some(ResultPlace { addr, flag: Some(flag) });
         looks.members[0].lane.amo(&fetch).unwrap();
     };
+    (0..3).for_each(|_| looks.next());
     // The rail that its replies leave by: the acknowledgement takes the other one.
     looks.fabric.data_down((Pe(1), RailId(1)), (Pe(0), RailId(0)));
     fetch(&mut looks, 7);
@@ -307,11 +338,7 @@ fn answers_that_nobody_waits_for() {
         // What was to be closed was closed before this came.
         Rails::Reset { rail: RailId(1), generation: 0 },
     ] {
-        let mut packet = Packet::EMPTY;
-        let ack = Seq(u32::MAX - 99);
-        let message = Message { from: Pe(1), seq: Seq(0), ack, behind: 0, body: Body::Rails(what) };
-        message.encode(cookie(), &mut packet);
-        looks.fabric.forge_message(Pe(0), RailId(0), packet.bytes());
+        looks.hears(what);
         looks.next();
         (0..2).for_each(|at| looks.put(1, 8 * at));
         let posted = looks.members[0].lane.counters().nth(1).unwrap().posted;
@@ -319,11 +346,7 @@ fn answers_that_nobody_waits_for() {
         assert_eq!((looks.failures(), looks.fabric.resets()), before, "{what:?}");
     }
     // One that was not closed before is.
-    let mut packet = Packet::EMPTY;
-    let body = Body::Rails(Rails::Reset { rail: RailId(1), generation });
-    let message = Message { from: Pe(1), seq: Seq(0), ack: Seq(u32::MAX - 99), behind: 0, body };
-    message.encode(cookie(), &mut packet);
-    looks.fabric.forge_message(Pe(0), RailId(0), packet.bytes());
+    looks.hears(Rails::Reset { rail: RailId(1), generation });
     looks.next();
     assert_eq!(looks.fabric.resets(), before.1 + 1);
 }

@@ -1,5 +1,7 @@
 //! Rails that die, in every way, under random operations: every byte and every total is exact.
 
+mod again;
+mod answers;
 mod looks;
 mod particulars;
 mod random;

@@ -121,6 +121,18 @@ fn messages_are_unheard_after_the_timeout_if_the_peer_lives() {
 }
 
 #[test]
+fn messages_that_were_sent_again_have_the_whole_timeout() {
+    let mut peer = unheard();
+    peer.sent_again(103);
+    peer.alive = 104;
+    for path in &mut peer.paths {
+        path.moved = 103 + TIMEOUT;
+    }
+    assert!(!peer.is_unheard(RailId(0), 102 + TIMEOUT, TIMEOUT));
+    assert!(peer.is_unheard(RailId(0), 103 + TIMEOUT, TIMEOUT));
+}
+
+#[test]
 fn messages_wait_for_data_on_a_path_that_stands_still_though_not_for_ever() {
     let now = 100 + 3 * TIMEOUT;
     for (still, is_unheard) in
