@@ -5,6 +5,12 @@
 //! returns. From then on everything for the same peer is parked behind it, fences among it, so the order stays
 //! as it was. Each turn submits the first of a few peers' parked operations, in turn, as far as they go.
 //!
+//! # When parking ends
+//! It ends when nothing is parked for the peer. While a caller parks as fast as the peer takes, that would be never, and
+//! each operation would be copied. So where a peer takes what it is sent, a call waits until nothing is parked for it, for
+//! [`PATIENCE`] at most: the caller goes at the pace of the peer, as it would without parking. When hardly anything has
+//! left by then, the calls after it park at once, without a look at the clock, until the peer takes something again.
+//!
 //! # What the rest of the lane sees
 //! A stream with parked operations is not quiet, and its fast path is closed. The batch that an operation was submitted
 //! to is not done while it is parked. If the stream fails, what is parked ends with it.
@@ -15,6 +21,7 @@
 //! finds none waits, as for room in the lane.
 
 use std::collections::{HashMap, VecDeque};
+use std::mem;
 
 use crate::engine::error::EngineError;
 use crate::engine::ids::Pe;
@@ -34,9 +41,15 @@ const HIGH: usize = MOST - 256;
 /// Peers whose operations are tried in vain in one turn.
 const PEERS: usize = 8;
 
-/// How long an operation waits for room before it is parked, in nanoseconds. A peer that takes what it is sent makes
-/// room sooner.
+/// How long an operation waits for room, or for those parked before it, before it is parked, in nanoseconds. A peer that
+/// takes what it is sent makes room sooner.
 const PATIENCE: u64 = 1_000_000;
+
+/// A turn is made when so many more are parked, so that it is seen when the peer goes on.
+const LOOK: usize = 16;
+
+/// Operations that leave while a call waits, of a peer that takes what it is sent: more than are parked behind them.
+const LEAVE: u64 = 2;
 
 /// An operation that is being submitted, and how far that has got.
 #[derive(Debug)]
@@ -84,10 +97,32 @@ struct Parked {
     batch: Batch,
 }
 
+/// What is parked for a peer, in order.
+#[derive(Debug, Default)]
+struct Queue {
+    parked: VecDeque<Parked>,
+    /// Operations that have left, since parking began.
+    left: u64,
+    /// When one left last, on the port's clock.
+    left_at: Option<u64>,
+    /// Whether two left within [`PATIENCE`], and nobody has waited in vain since.
+    moves: bool,
+}
+
+impl Queue {
+    /// So many have left.
+    fn leave(&mut self, count: u64, now: u64) {
+        let soon = |before: u64| now.saturating_sub(before) < PATIENCE;
+        self.moves |= count > 1 || self.left_at.is_some_and(soon);
+        self.left += count;
+        self.left_at = Some(now);
+    }
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Backlog {
-    peers: HashMap<Pe, VecDeque<Parked>>,
+    peers: HashMap<Pe, Queue>,
     /// The peers with something parked; the first is tried next.
     order: VecDeque<Pe>,
     /// Operations parked.
@@ -96,7 +131,7 @@ pub(in crate::engine) struct Backlog {
 
 impl Backlog {
     fn push(&mut self, pe: Pe, parked: Parked) {
-        let queue = self.peers.entry(pe).or_default();
+        let queue = &mut self.peers.entry(pe).or_default().parked;
         if queue.is_empty() {
             self.order.push_back(pe);
         }
@@ -104,9 +139,26 @@ impl Backlog {
         self.count += 1;
     }
 
+    /// Whether the peer takes what is parked for it, so that a call waits until nothing is.
+    fn moves(&self, pe: Pe) -> bool {
+        self.peers.get(&pe).is_some_and(|queue| queue.moves)
+    }
+
+    /// How many have left of what was parked.
+    fn left(&self, pe: Pe) -> u64 {
+        self.peers.get(&pe).map_or(0, |queue| queue.left)
+    }
+
+    /// A call has waited for all of its [`PATIENCE`], since so many had left.
+    fn was_waited_for(&mut self, pe: Pe, since: u64) {
+        if let Some(queue) = self.peers.get_mut(&pe) {
+            queue.moves = queue.left >= since + LEAVE;
+        }
+    }
+
     /// What comes for the peer from here on comes after what is parked.
     pub(in crate::engine) fn fence(&mut self, pe: Pe) {
-        let last = self.peers.get(&pe).and_then(VecDeque::back);
+        let last = self.peers.get(&pe).and_then(|queue| queue.parked.back());
         if !matches!(last, Some(Parked { what: What::Fence, .. })) {
             self.push(pe, Parked { what: What::Fence, batch: Batch::NONE });
         }
@@ -134,6 +186,11 @@ impl<P: Port> Lane<P> {
         !self.backlog.is_empty() && self.core.streams.find(pe).is_some_and(|stream| stream.parks())
     }
 
+    /// Operations for a peer that are parked, fences among them.
+    pub fn parked(&self, pe: Pe) -> usize {
+        self.backlog.peers.get(&pe).map_or(0, |queue| queue.parked.len())
+    }
+
     /// Whether so much is parked that an operation for this peer had better stay where it is.
     #[inline]
     pub fn is_backlogged(&self, pe: Pe) -> bool {
@@ -153,18 +210,21 @@ impl<P: Port> Lane<P> {
         mut rest: Submission<'_>,
     ) -> Result<(), EngineError> {
         let pe = rest.pe();
-        let (mut idle, start) = (0, self.core.port.now());
+        let (mut idle, mut wait) = (0, None);
+        if self.backlog.count % LOOK == LOOK - 1 {
+            self.make_room(&mut idle)?;
+        }
         loop {
             let tried = if self.parks(pe) {
                 self.check(&rest)?;
-                Tried::NoPlace
+                if self.backlog.moves(pe) { Tried::NoRoom } else { Tried::NoPlace }
             } else {
                 self.try_submission(&mut rest)?
             };
             let parks = match tried {
                 Tried::Submitted => return Ok(()),
                 Tried::NoPlace => true,
-                Tried::NoRoom => self.core.port.now().saturating_sub(start) >= PATIENCE,
+                Tried::NoRoom => self.has_waited(pe, &mut wait),
             };
             if parks && self.backlog.count < MOST {
                 self.park(pe, rest.own());
@@ -172,6 +232,18 @@ impl<P: Port> Lane<P> {
             }
             self.make_room(&mut idle)?;
         }
+    }
+
+    /// Whether a call has waited for as long as it does. `wait` is what it keeps of that: since when, and how many had
+    /// left then.
+    fn has_waited(&mut self, pe: Pe, wait: &mut Option<(u64, u64)>) -> bool {
+        let (now, left) = (self.core.port.now(), self.backlog.left(pe));
+        let (since, before) = *wait.get_or_insert((now, left));
+        let over = now.saturating_sub(since) >= PATIENCE;
+        if over {
+            self.backlog.was_waited_for(pe, before);
+        }
+        over
     }
 
     fn try_submission(&mut self, rest: &mut Submission<'_>) -> Result<Tried, EngineError> {
@@ -221,20 +293,27 @@ impl<P: Port> Lane<P> {
         let mut moved = false;
         for _ in 0..self.backlog.order.len().min(PEERS) {
             let Some(pe) = self.backlog.order.pop_front() else { break };
-            let Some(mut queue) = self.backlog.peers.remove(&pe) else { continue };
-            let before = queue.len();
-            self.serve_peer(pe, &mut queue);
-            moved |= queue.len() != before;
-            self.backlog.count -= before - queue.len();
-            if queue.is_empty() {
+            let Some(queue) = self.backlog.peers.get_mut(&pe) else { continue };
+            let mut parked = mem::take(&mut queue.parked);
+            let before = parked.len();
+            self.serve_peer(pe, &mut parked);
+            let count = before - parked.len();
+            self.backlog.count -= count;
+            moved |= count != 0;
+            if parked.is_empty() {
+                self.backlog.peers.remove(&pe);
                 if let Some(stream) = self.core.streams.find_mut(pe) {
                     stream.set_parks(false);
                 }
-            } else {
-                self.backlog.order.push_back(pe);
+                continue;
             }
-            if !queue.is_empty() {
-                self.backlog.peers.insert(pe, queue);
+            self.backlog.order.push_back(pe);
+            let now = if count == 0 { 0 } else { self.core.port.now() };
+            if let Some(queue) = self.backlog.peers.get_mut(&pe) {
+                queue.parked = parked;
+                if count != 0 {
+                    queue.leave(count as u64, now);
+                }
             }
         }
         if self.backlog.is_empty() {

@@ -381,3 +381,66 @@ fn a_peer_that_has_stopped_delays_no_user_thread() {
     host.quiet(Pe(1)).unwrap();
     assert_eq!(job.heap(1, 0, LEN), [9; LEN], "and nothing comes behind what was behind the fence");
 }
+
+/// Puts 16 bytes to PE 1, as fast as the caller can.
+fn put_on(job: &mut Job, targets: &Targets, number: usize) {
+    let first = &mut job.members[0];
+    let (local, handle) = (first.scratch, first.scratch_handle);
+    first.lane.begin(&targets.part((local, &handle), 1, number % 64 * 16, 16)).unwrap();
+}
+
+/// A PE that has stopped for a while and goes on: its operations are parked until it has caught up and no longer, though
+/// the caller never pauses.
+#[test]
+fn parking_ends_though_the_caller_goes_on() {
+    for many in [20, 60, 3000] {
+        let shape = Shape { rails: 1, depth: 16, ..Shape::default() };
+        let mut job = Job::new(1, &shape, Script { delay: (1_000, 1_000), ..Script::default() });
+        let targets = Targets::of(&job);
+        job.fabric.stall(Pe(1));
+        for number in 0..many {
+            put_on(&mut job, &targets, number);
+        }
+        let parked = job.members[0].lane.parked(Pe(1));
+        assert!(parked > 0 && parked >= many - 16, "{parked} of {many}");
+        job.fabric.resume(Pe(1));
+        let mut calls = 0;
+        while job.members[0].lane.parked(Pe(1)) > 0 {
+            put_on(&mut job, &targets, calls);
+            job.fabric.pass_time(100);
+            calls += 1;
+            assert!(calls <= parked + 32, "{} left after {calls}", job.members[0].lane.parked(Pe(1)));
+        }
+        turn_until(&mut job, &[0, 1], |job| is_quiet(job, 0, 1));
+    }
+}
+
+/// A PE that takes some operations, and then none for a long time, again and again: what is parked for it delays the
+/// caller once each time, and not at each call.
+#[test]
+fn a_peer_that_moves_now_and_then_delays_a_caller_once_each_time() {
+    let shape = Shape { rails: 1, depth: 16, ..Shape::default() };
+    let mut job = Job::new(1, &shape, Script { delay: (1_000, 1_000), ..Script::default() });
+    let targets = Targets::of(&job);
+    job.fabric.stall(Pe(1));
+    for number in 0..200 {
+        put_on(&mut job, &targets, number);
+    }
+    for _ in 0..5 {
+        job.fabric.resume(Pe(1));
+        let before = job.members[0].lane.counters().map(|rail| rail.posted).sum::<u64>();
+        turn_until(&mut job, &[0], |job| {
+            job.members[0].lane.counters().map(|rail| rail.posted).sum::<u64>() > before + 4
+        });
+        job.fabric.stall(Pe(1));
+        let delayed = (0..50).filter(|number| {
+            let start = job.fabric.now();
+            put_on(&mut job, &targets, *number);
+            job.fabric.now() - start >= 1_000_000
+        });
+        let delayed = delayed.count();
+        assert!(delayed <= 1, "{delayed} of 50 calls were delayed");
+    }
+    job.fabric.resume(Pe(1));
+    turn_until(&mut job, &[0, 1], |job| is_quiet(job, 0, 1));
+}
