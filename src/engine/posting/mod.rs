@@ -149,24 +149,27 @@ pub(in crate::engine) enum Tried {
 }
 
 /// Who comes first where several want the place that becomes free in a queue of the fabric. Each does in half of the
-/// turns, whoever else does in these, so that nobody gets every place.
+/// turns, whoever else does in these, so that nobody gets every place. It is as if drawn: with turns that take turns, a caller
+/// whose own steps come at the same pace had each place that became free.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::engine) struct Phase(u8);
+pub(in crate::engine) struct Phase(u32);
 
 impl Phase {
     /// Another turn.
     pub(in crate::engine) fn advance(&mut self) {
-        self.0 = self.0.wrapping_add(1);
+        // A linear congruential generator of full period (Numerical Recipes, 3rd edition, section 7.1); its upper bits are
+        // the random ones.
+        self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
     }
 
     /// What is due without a number comes before segments.
     pub(in crate::engine) fn control_first(self) -> bool {
-        self.0 & 1 != 0
+        self.0 >> 31 != 0
     }
 
     /// What waits for its peer comes before the rails' queues.
     pub(in crate::engine) fn blocked_first(self) -> bool {
-        self.0 & 2 != 0
+        self.0 >> 30 & 1 != 0
     }
 }
 

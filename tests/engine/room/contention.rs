@@ -409,7 +409,11 @@ fn parking_ends_though_the_caller_goes_on() {
             put_on(&mut job, &targets, calls);
             job.fabric.pass_time(100);
             calls += 1;
-            assert!(calls <= parked + 32, "{} left after {calls}", job.members[0].lane.parked(Pe(1)));
+            assert!(
+                calls <= parked + 32,
+                "{} left after {calls}",
+                job.members[0].lane.parked(Pe(1))
+            );
         }
         turn_until(&mut job, &[0, 1], |job| is_quiet(job, 0, 1));
     }
