@@ -9,17 +9,15 @@ mod bad_input;
 mod bursts;
 mod consistency;
 mod counters;
-mod cxi;
 mod cycles;
-mod efa;
 mod entry;
 mod fabric;
 mod faults;
+mod labs;
 mod life;
 mod matrix;
 mod native;
 mod peers;
-mod rdma;
 mod smoke;
 mod staged;
 
@@ -62,8 +60,6 @@ fn main() -> ExitCode {
     trials.extend(staged::trials());
     trials.extend(consistency::trials());
     trials.extend(counters::trials());
-    trials.extend(cxi::trials());
-    trials.extend(efa::trials());
-    trials.extend(rdma::trials());
+    trials.extend(labs::trials());
     libtest_mimic::run(&arguments, trials).exit_code()
 }
