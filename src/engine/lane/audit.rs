@@ -26,6 +26,7 @@ impl<P: Port> Lane<P> {
         let reserved = found.all.pooled + staging.audit(&core.segments, &raised)?;
         same("segments set aside in use", core.reserved, reserved)?;
         signals.audit(core)?;
+        backlog.audit(core.streams.iter().filter(|s| s.parks()).map(|s| s.pe).collect())?;
         core.audit(&found, in_pool + u32::from(!backlog.is_empty()))?;
         inbox.as_deref().map_or(Ok(()), |inbox| inbox.audit())
     }

@@ -30,6 +30,7 @@ use crate::engine::lane::signals::PutState;
 use crate::engine::port::Port;
 use crate::engine::posting::Tried;
 use crate::engine::request::{AtomicRequest, OwnedAtomic, OwnedRequest, PutSignalRequest, Request};
+use crate::engine::state::audit::{Discrepancy, same};
 use crate::engine::state::batch::Batch;
 
 /// Most parked operations of a lane: some five megabytes.
@@ -173,6 +174,21 @@ impl Backlog {
         }
     }
 
+    /// What is counted and listed beside what is parked; `parking` are the peers whose streams say that something is. See
+    /// [`Lane::audit`].
+    pub(in crate::engine) fn audit(&self, mut parking: Vec<Pe>) -> Result<(), Discrepancy> {
+        let parked = self.peers.values().map(|queue| queue.parked.len()).sum();
+        same("operations parked", self.count, parked)?;
+        let waits = self.peers.iter().filter(|(_, queue)| !queue.parked.is_empty());
+        let mut waits: Vec<Pe> = waits.map(|(pe, _)| *pe).collect();
+        let mut order: Vec<Pe> = self.order.iter().copied().collect();
+        for peers in [&mut waits, &mut order, &mut parking] {
+            peers.sort_unstable();
+        }
+        same("turns of peers with parked operations", &order, &waits)?;
+        same("streams with parked operations", parking, waits)
+    }
+
     /// Whether nothing is parked.
     pub(in crate::engine) fn is_empty(&self) -> bool {
         self.count == 0
@@ -308,11 +324,10 @@ impl<P: Port> Lane<P> {
                 continue;
             }
             self.backlog.order.push_back(pe);
-            let now = if count == 0 { 0 } else { self.core.port.now() };
             if let Some(queue) = self.backlog.peers.get_mut(&pe) {
                 queue.parked = parked;
                 if count != 0 {
-                    queue.leave(count as u64, now);
+                    queue.leave(count as u64, self.core.port.now());
                 }
             }
         }
@@ -366,5 +381,136 @@ impl<P: Port> Lane<P> {
     ) -> Result<Tried, EngineError> {
         self.submit(request, sent, crate::engine::state::operation::OpId::NONE)?;
         Ok(if *sent == request.len { Tried::Submitted } else { Tried::NoRoom })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+    use crate::engine::atomic::AtomicOp;
+    use crate::engine::fake::Call;
+    use crate::engine::port::Direction;
+    use crate::engine::posting::tests::{Bed, HEAP, PLAIN, RAIL, atomic, failed, request};
+
+    const PEER: Pe = Pe(1);
+
+    /// A peer takes what it is sent if two left at once, or one soon after the other.
+    #[test]
+    fn a_peer_moves_when_two_leave_in_time() {
+        for (counts, second, moves) in [
+            (&[2][..], 0, true),
+            (&[1], 0, false),
+            (&[1, 1], PATIENCE - 1, true),
+            (&[1, 1], PATIENCE, false),
+            (&[1, 1], PATIENCE + 1, false),
+            (&[1, 2], PATIENCE + 1, true),
+        ] {
+            let mut queue = Queue::default();
+            for (count, after) in counts.iter().zip([0, second]) {
+                queue.leave(*count, 5 + after);
+            }
+            assert_eq!((queue.left, queue.moves), (counts.iter().sum(), moves), "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn a_peer_moves_no_more_if_less_than_two_left_in_a_call() {
+        for (left, moves) in [(5, false), (6, false), (7, true), (8, true)] {
+            let mut backlog = Backlog::default();
+            backlog.push(PEER, Parked { what: What::Fence, batch: Batch::NONE });
+            let queue = backlog.peers.get_mut(&PEER).unwrap();
+            (queue.left, queue.moves) = (left, true);
+            backlog.was_waited_for(PEER, 5);
+            assert_eq!(backlog.moves(PEER), moves, "{left}");
+        }
+    }
+
+    /// Before it is parked.
+    #[test]
+    fn what_is_wrong_with_an_operation_is_said_though_it_waits_for_others() {
+        let mut bed = Bed::new(PLAIN);
+        bed.park(PEER.0);
+        let heaps = Arc::clone(&bed.heaps);
+        let put = request(&heaps, Direction::Write, PEER.0);
+        let outside = Request { remote_addr: put.remote_addr + HEAP as u64, ..put };
+        let signal = atomic(&heaps, PEER.0, AtomicOp::SignalSet);
+        let far = AtomicRequest { remote_addr: signal.remote_addr + HEAP as u64, ..signal };
+        for (put, signal, parked) in [(outside, far, 1), (put, signal, 3)] {
+            assert_eq!(bed.lane.start(&put).is_ok(), parked != 1);
+            assert_eq!(bed.lane.atomic(&signal).is_ok(), parked != 1);
+            assert_eq!(bed.lane.parked(PEER), parked);
+        }
+        for (part, signal, parked) in [(outside, signal, 3), (put, far, 3), (put, signal, 4)] {
+            let request = PutSignalRequest { parts: &[part], signal };
+            assert_eq!(bed.lane.put_signal(&request).is_ok(), parked != 3);
+            assert_eq!(bed.lane.parked(PEER), parked);
+        }
+        bed.lane.audit().unwrap();
+    }
+
+    /// Now and then a turn is made, so that it is seen when the peer goes on; and in each where there is no room.
+    #[test]
+    fn a_call_that_parks_turns_the_loop_now_and_then() {
+        let mut bed = Bed::new(PLAIN);
+        bed.park(PEER.0);
+        bed.fabric.trace_calls();
+        while bed.lane.backlog.count < MOST {
+            let before = bed.lane.backlog.count;
+            bed.put(PEER.0);
+            let polled = bed.fabric.calls().contains(&Call::Poll(Pe(0), RAIL));
+            assert_eq!(polled, before % 16 == 15, "{before}");
+            bed.fabric.trace_calls();
+        }
+        let flag = Arc::new(AtomicBool::new(true));
+        bed.lane.set_abandon(flag);
+        let heaps = Arc::clone(&bed.heaps);
+        let refused = bed.lane.start(&request(&heaps, Direction::Write, PEER.0));
+        assert!(matches!(refused, Err(EngineError::Abandoned)));
+        assert_eq!(bed.lane.backlog.count, MOST);
+    }
+
+    #[test]
+    fn a_call_waits_for_so_long_and_no_longer() {
+        for (after, over) in [(0, false), (PATIENCE - 1, false), (PATIENCE, true)] {
+            let (mut bed, mut wait) = (Bed::new(PLAIN), None);
+            assert!(!bed.lane.has_waited(PEER, &mut wait));
+            bed.fabric.pass_time(after);
+            assert_eq!(bed.lane.has_waited(PEER, &mut wait), over, "{after}");
+        }
+    }
+
+    /// Each of the counts beside what is parked.
+    #[test]
+    fn an_audit_finds_what_is_counted_wrongly() {
+        let wrongs: [fn(&mut Bed); 4] = [
+            |bed| bed.lane.backlog.count += 1,
+            |bed| bed.lane.backlog.order.clear(),
+            |bed| bed.lane.core.streams.find_mut(PEER).unwrap().set_parks(false),
+            |bed| bed.lane.core.ready += 1,
+        ];
+        for wrong in wrongs {
+            let mut bed = Bed::new(PLAIN);
+            bed.park(PEER.0);
+            bed.lane.audit().unwrap();
+            wrong(&mut bed);
+            bed.lane.audit().unwrap_err();
+        }
+    }
+
+    /// A turn that has submitted something was busy, whether it was the first peer's or the last one's.
+    #[test]
+    fn a_turn_that_submits_parked_operations_was_busy() {
+        for goes in [&[][..], &[1], &[2], &[1, 2]] {
+            let mut bed = Bed::new(PLAIN);
+            [1, 2].into_iter().for_each(|pe| bed.park(pe));
+            for pe in goes {
+                bed.lane.core.fail_stream(Pe(*pe), failed(*pe));
+            }
+            assert_eq!(bed.lane.serve_backlog(), !goes.is_empty(), "{goes:?}");
+            assert_eq!(bed.lane.backlog.count, 2 - goes.len());
+        }
     }
 }

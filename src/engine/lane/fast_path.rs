@@ -310,3 +310,65 @@ impl<P: Port> Lane<P> {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::engine::atomic::AtomicOp;
+    use crate::engine::posting::tests::{Bed, PLAIN, Setup, atomic};
+
+    /// A lane that has sent something to PE 1 before.
+    fn bed() -> Bed {
+        let mut bed = Bed::new(Setup { fast: true, depth: 64, ..PLAIN });
+        bed.atomic(1, AtomicOp::Inc);
+        bed
+    }
+
+    #[test]
+    fn atomics_to_others_are_sent_at_once_but_for_signals_behind_puts() {
+        let mut bed = bed();
+        let heaps = Arc::clone(&bed.heaps);
+        let mut is_sent = |pe, op| {
+            let request = atomic(&heaps, pe, op);
+            let (handle, addr) = (request.remote_handle, request.remote_addr);
+            bed.lane.try_atomic(Pe(pe), handle, addr, &request.atomic, Batch::NONE)
+        };
+        assert!(is_sent(1, AtomicOp::Inc) && is_sent(1, AtomicOp::SignalSet));
+        assert!(!is_sent(0, AtomicOp::Inc) && !is_sent(2, AtomicOp::Inc));
+        bed.put(1);
+        let mut is_sent = |op| {
+            let request = atomic(&heaps, 1, op);
+            let (handle, addr) = (request.remote_handle, request.remote_addr);
+            bed.lane.try_atomic(Pe(1), handle, addr, &request.atomic, Batch::NONE)
+        };
+        assert!(is_sent(AtomicOp::Inc) && !is_sent(AtomicOp::SignalSet));
+    }
+
+    /// As much as a message takes, from memory that was found before.
+    #[test]
+    fn a_few_bytes_are_sent_with_their_signal() {
+        for (len, fits) in [(0, false), (1, true), (MAX_EAGER, true), (MAX_EAGER + 1, false)] {
+            let mut bed = bed();
+            let heaps = Arc::clone(&bed.heaps);
+            let signal = atomic(&heaps, 1, AtomicOp::SignalSet);
+            let put = FastPutSignal {
+                pe: Pe(1),
+                data_handle: signal.remote_handle,
+                data_addr: signal.remote_addr,
+                from: heaps[0].0 as usize,
+                len,
+                handle: signal.remote_handle,
+                addr: signal.remote_addr,
+                atomic: signal.atomic,
+            };
+            assert!(bed.lane.try_put_signal(put, Batch::NONE).is_err(), "it is not found yet");
+            if len != 0 {
+                let retried = bed.lane.retry_put_signal(put, Batch::NONE);
+                assert_eq!(retried.is_ok(), fits, "{len}");
+            }
+            assert_eq!(bed.lane.try_put_signal(put, Batch::NONE).is_ok(), fits, "{len}");
+        }
+    }
+}

@@ -63,10 +63,10 @@ impl<P: Port> HostLane<P> {
         let mut sent = 0;
         self.wait(|lane| {
             lane.submit(request, &mut sent, crate::engine::state::operation::OpId::NONE)?;
-            if sent < request.len {
-                lane.room_or_failure()?;
+            if sent == request.len {
+                return Ok(true);
             }
-            Ok(sent == request.len)
+            lane.room_or_failure().map(|()| false)
         })
     }
 

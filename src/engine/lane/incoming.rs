@@ -414,3 +414,33 @@ impl<P: Port> Lane<P> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::atomic::{Atomic, AtomicOp, Width};
+    use crate::engine::posting::tests::{Bed, PLAIN};
+    use crate::engine::wire::handle::HandleView;
+
+    /// In few instructions.
+    #[test]
+    fn an_atomic_on_an_aligned_word_is_taken_the_short_way() {
+        let mut bed = Bed::new(PLAIN);
+        bed.atomic(1, AtomicOp::Inc);
+        bed.lane.core.regions.sync();
+        let ack = bed.lane.core.stream_to(Pe(1)).unwrap().link().ack_received;
+        let (addr, ref handle) = bed.heaps[0];
+        let word = HandleView::sound(Pe(0), handle).unwrap();
+        let seqs = (0..).map(|at| Seq(FIRST.0 + at));
+        for ((offset, is_taken), seq) in
+            [(0, true), (8, true), (4, false), (9, false)].into_iter().zip(seqs)
+        {
+            let at = word.spot(addr + offset, 8).unwrap();
+            let (op, width) = (AtomicOp::Inc, Width::Eight);
+            let atomic = Atomic { op, width, float: false, operand: 1, compare: 0 };
+            let (from, payload) = (Pe(1), &[][..]);
+            let plain = Plain { from, seq, ack, at, atomic, to: at, payload };
+            assert_eq!(bed.lane.try_handle(&plain), is_taken, "{offset}");
+        }
+    }
+}

@@ -328,3 +328,61 @@ impl<P: Port> Lane<P> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::posting::tests::{Bed, PLAIN, Setup, failed};
+
+    /// Transfers: twice the depth of each rail, and two at least. The rest proxy lanes alone have; the last part is the pool
+    /// with its stripes, where there is a choice of rails.
+    #[test]
+    fn segments_are_set_aside_by_kind_and_by_rails() {
+        let messages = MESSAGES + PEER_SEGMENTS;
+        for (kind, depths, most) in [
+            (LaneKind::Host, &[16][..], 32),
+            (LaneKind::Host, &[16, 0], 34),
+            (LaneKind::Proxy, &[16], 32 + messages),
+            (LaneKind::Proxy, &[16, 1], 34 + messages + 64 + 16 + 4),
+        ] {
+            let rail = |depth: &u32| RailLimits {
+                max_segment: 1 << 20,
+                depth: *depth,
+                needs_desc: false,
+                orders_messages: false,
+                remote_data: false,
+            };
+            let limits: Vec<RailLimits> = depths.iter().map(rail).collect();
+            assert_eq!(segments_for(kind, &limits), most, "{kind:?} {depths:?}");
+        }
+    }
+
+    #[test]
+    fn who_waits_for_room_gives_up_when_told_and_when_there_may_never_be_any() {
+        let mut bed = Bed::new(Setup { depth: 1, ..PLAIN });
+        let flag = Arc::new(AtomicBool::new(false));
+        bed.lane.set_abandon(Arc::clone(&flag));
+        bed.lane.room_or_failure().unwrap();
+        flag.store(true, Ordering::Relaxed);
+        assert!(matches!(bed.lane.room_or_failure(), Err(EngineError::Abandoned)));
+        flag.store(false, Ordering::Relaxed);
+        bed.lane.core.failure = Some(Box::new(failed(1)));
+        bed.lane.room_or_failure().unwrap();
+        [1, 2].into_iter().for_each(|pe| bed.put(pe));
+        assert!(matches!(bed.lane.room_or_failure(), Err(EngineError::BadMessage { .. })));
+    }
+
+    /// It holds up what comes behind what is under way, and comes behind what is parked.
+    #[test]
+    fn a_fence_for_all_is_parked_where_something_is() {
+        let mut bed = Bed::new(PLAIN);
+        [1, 2].into_iter().for_each(|pe| bed.put(pe));
+        bed.park(1);
+        bed.lane.fence_all();
+        let fenced = [1, 2, 3].map(|pe| {
+            let stream = bed.lane.core.streams.find(Pe(pe));
+            (stream.is_some_and(Stream::is_closed), bed.lane.parked(Pe(pe)))
+        });
+        assert_eq!(fenced, [(false, 2), (true, 0), (false, 0)]);
+    }
+}

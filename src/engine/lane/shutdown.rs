@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use crate::engine::ids::{RailId, Token};
 use crate::engine::lane::Lane;
-use crate::engine::lane::idle::is_idle;
 use crate::engine::port::packet::Packet;
 use crate::engine::port::{Failure, Incoming, Polled, Port};
 use crate::engine::posting::Core;
@@ -40,26 +39,23 @@ impl<P: Port> Lane<P> {
     /// (`ofi_rxm` of libfabric 1.17 does).
     pub fn drain_before_close(&mut self, patience: Duration) -> bool {
         let under_way = |lane: &Self| lane.core.rails.iter().any(|rail| rail.in_flight() != 0);
-        let (start, mut idle) = (self.core.port.now(), 0);
+        let start = self.core.port.now();
         while under_way(self) {
             let waited = self.core.port.now().saturating_sub(start);
             if u128::from(waited) >= patience.as_nanos() {
                 return false;
             }
-            let mut busy = false;
-            for rail in (0..self.core.rails.len()).map(|rail| RailId(rail as u8)) {
-                busy |= self.forget_ended(rail);
+            for rail in self.core.rail_ids() {
+                self.forget_ended(rail);
             }
-            if is_idle(&mut idle, busy) {
-                self.core.port.relax();
-            }
+            self.core.port.relax();
         }
         true
     }
 
     /// Takes what has come to a rail, and lets none of it have any effect: memory that it is about may
-    /// be gone. Whether there was something.
-    fn forget_ended(&mut self, rail: RailId) -> bool {
+    /// be gone.
+    fn forget_ended(&mut self, rail: RailId) {
         let Core { port, segments, rails, .. } = &mut self.core;
         let mut ended = 0;
         let mut known = |token| {
@@ -78,10 +74,50 @@ impl<P: Port> Lane<P> {
         let ended = ended.min(rails[rail.index()].in_flight());
         rails[rail.index()].completed(ended);
         let mut packet = Packet::EMPTY;
-        while self.receives
-            && port.has_message(rail)
-            && !matches!(port.receive(rail, &mut packet), Incoming::Nothing)
-        {}
-        !matches!(polled, Polled::Empty)
+        while self.receives && port.receive(rail, &mut packet) != Incoming::Nothing {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::ids::Pe;
+    use crate::engine::posting::tests::{Bed, PLAIN, failed};
+    use crate::engine::state::messages::unnumbered::{NO_TICKET, What};
+
+    /// Once, and if there is anything.
+    #[test]
+    fn a_lane_that_has_failed_waits_for_what_it_has_to_say() {
+        let mut bed = Bed::new(PLAIN);
+        bed.lane.core.failure = Some(Box::new(failed(1)));
+        bed.lane.progress().unwrap_err();
+        assert!(!bed.lane.has_waited, "nothing is due");
+        bed.lane.core.stream_to(Pe(1)).unwrap();
+        bed.lane.core.queue_unnumbered(Pe(1), What::Pulled { ticket: NO_TICKET });
+        bed.fabric.refuse(Pe(1), true);
+        let start = bed.fabric.now();
+        for _ in 0..2 {
+            bed.lane.progress().unwrap_err();
+            assert!(bed.lane.has_waited && bed.lane.core.unnumbered.len() == 1);
+            let waited = Duration::from_nanos(bed.fabric.now() - start);
+            assert!((LAST_WORDS.0..2 * LAST_WORDS.0).contains(&waited), "{waited:?}");
+        }
+
+        // All is said.
+        let mut bed = Bed::new(PLAIN);
+        bed.fabric.trace_calls();
+        bed.lane.last_words();
+        assert_eq!(bed.fabric.calls(), []);
+    }
+
+    /// For as long as it may.
+    #[test]
+    fn what_is_under_way_is_waited_for_before_the_end() {
+        let mut bed = Bed::new(PLAIN);
+        assert!(bed.lane.drain_before_close(Duration::ZERO), "nothing is under way");
+        bed.put(1);
+        bed.pass_time();
+        assert!(!bed.lane.drain_before_close(Duration::ZERO), "it has ended, but there is no time");
+        assert!(bed.lane.drain_before_close(Duration::from_nanos(1)));
     }
 }

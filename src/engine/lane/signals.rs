@@ -335,3 +335,57 @@ impl<P: Port> Lane<P> {
 fn is_staged_word(request: &AtomicRequest<'_>) -> bool {
     HandleView::check(request.remote_handle).is_ok_and(|remote| remote.is_staged())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::engine::atomic::AtomicOp;
+    use crate::engine::ids::RailId;
+    use crate::engine::port::Direction;
+    use crate::engine::posting::tests::{Bed, PLAIN, Setup, atomic, request};
+    use crate::engine::state::counts::Tags;
+
+    /// A value is no memory that a message could be filled from.
+    #[test]
+    fn a_value_with_a_signal_leaves_at_once() {
+        let mut bed = Bed::new(PLAIN);
+        let heaps = Arc::clone(&bed.heaps);
+        let part = Request { local: LocalSide::Value(7), ..request(&heaps, Direction::Write, 1) };
+        let signal = atomic(&heaps, 1, AtomicOp::SignalSet);
+        bed.lane.put_signal(&PutSignalRequest { parts: &[part], signal }).unwrap();
+        assert_eq!((bed.fabric.in_flight(), bed.lane.parked(Pe(1))), (1, 0));
+    }
+
+    /// Some of its segments may have no signal, so nothing is counted for the peer any more.
+    #[test]
+    fn a_counted_put_that_cannot_be_submitted_is_the_last_one() {
+        for failed in [true, false] {
+            let mut bed = Bed::new(PLAIN);
+            let mut tags = Tags::new(2);
+            let tag = tags.take().unwrap();
+            bed.lane.core.stream_to(Pe(1)).unwrap().link().tags = Some(Box::new(tags));
+            let counting = Counting { data: 1, segments: 1 };
+            let state = PutState::Counted { tag, counting, at: Progress::default() };
+            bed.lane.end_put_signal(Pe(1), &state, failed);
+            let tags = bed.lane.core.stream_to(Pe(1)).unwrap().link().tags.as_deref();
+            assert_eq!(tags.unwrap().is_retired(), failed);
+        }
+    }
+
+    /// Where rails are looked after.
+    #[test]
+    fn an_ordered_put_leaves_a_path_that_has_failed() {
+        for (health, in_service, rail) in [(true, 0b11, 0), (true, 0b10, 1), (false, 0b10, 0)] {
+            let mut bed = Bed::new(Setup { rails: 2, health, ..PLAIN });
+            let core = &mut bed.lane.core;
+            core.stream_to(Pe(1)).unwrap();
+            let path = core.paths.get(Pe(1), RailId(0));
+            core.paths.serve(Pe(1), in_service);
+            let next = core.paths.get(Pe(1), RailId(1));
+            core.stream_to(Pe(1)).unwrap().next = next;
+            assert_eq!(bed.lane.path_still(Pe(1), path).unwrap().rail, RailId(rail));
+        }
+    }
+}

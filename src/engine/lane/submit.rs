@@ -80,11 +80,11 @@ impl<P: Port> Lane<P> {
         if *sent < request.len && (*sent != 0 || !self.parks(request.pe)) {
             self.submit(request, sent, op)?;
         }
-        if *sent < request.len {
-            self.room_or_failure()?;
-        }
         self.core.check_stream(request.pe)?;
-        Ok(*sent == request.len && self.core.ops.is_done(op))
+        if *sent == request.len {
+            return Ok(self.core.ops.is_done(op));
+        }
+        self.room_or_failure().map(|()| false)
     }
 
     /// Submits as much of a request, from byte `*sent` on, as there is room for, and moves `*sent`
@@ -223,7 +223,8 @@ impl<P: Port> Lane<P> {
         let submitted = self.submit(request, &mut sent, OpId::NONE);
         self.core.withholds = false;
         self.core.withheld += 1;
-        if submitted.is_err() || sent < request.len || self.core.withheld >= BURST {
+        // What there is no room for waits in a call that turns the loop.
+        if submitted.is_err() || self.core.withheld >= BURST {
             self.post_ready();
         }
         submitted?;
@@ -241,6 +242,52 @@ impl<P: Port> Lane<P> {
     pub fn end_burst(&mut self) {
         if self.core.withheld != 0 {
             self.post_ready();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::engine::posting::tests::{Bed, HEAP, PLAIN, Setup, request};
+
+    /// Unless it has begun before.
+    #[test]
+    fn what_is_waited_for_on_its_own_comes_behind_what_is_parked() {
+        let mut bed = Bed::new(PLAIN);
+        bed.park(1);
+        let heaps = Arc::clone(&bed.heaps);
+        let get = request(&heaps, Direction::Read, 1);
+        for (sent, then) in [(0, 0), (4, 8)] {
+            let (op, mut sent) = (bed.lane.begin_op(), sent);
+            assert!(!bed.lane.advance_op(&get, &mut sent, op).unwrap());
+            assert_eq!(sent, then);
+        }
+    }
+
+    #[test]
+    fn a_burst_is_posted_when_a_put_of_it_is_refused() {
+        let mut bed = Bed::new(Setup { depth: 64, doorbells: true, ..PLAIN });
+        let heaps = Arc::clone(&bed.heaps);
+        let put = request(&heaps, Direction::Write, 1);
+        (0..2).for_each(|_| bed.lane.start_in_burst(&put).unwrap());
+        assert_eq!(bed.fabric.in_flight(), 0);
+        let outside = Request { remote_addr: put.remote_addr + HEAP as u64, ..put };
+        bed.lane.start_in_burst(&outside).unwrap_err();
+        assert_eq!((bed.fabric.in_flight(), bed.lane.core.withheld), (2, 0));
+    }
+
+    #[test]
+    fn rails_are_chosen_by_load_from_a_length_on() {
+        for (len, stripes) in [(63, 0), (64, 1), (65, 1)] {
+            let mut bed = Bed::new(Setup { rails: 2, ..PLAIN });
+            bed.lane.core.balance.balanced_from = 64;
+            let heaps = Arc::clone(&bed.heaps);
+            let put = Request { len, ..request(&heaps, Direction::Write, 1) };
+            bed.lane.start(&put).unwrap();
+            assert_eq!(bed.lane.core.stripes.used, stripes, "{len}");
         }
     }
 }

@@ -110,8 +110,7 @@ impl<P: Port> Lane<P> {
     #[cold]
     fn post_or_send(&mut self) -> bool {
         self.core.phase.advance();
-        let first = self.core.phase.control_first() && self.core.is_control_due();
-        let sent = first && self.send_due();
+        let sent = self.core.phase.control_first() && self.send_due();
         let posted = self.post_ready();
         let served = !self.backlog.is_empty() && self.serve_backlog();
         posted | sent | served
@@ -324,6 +323,101 @@ impl<P: Port> Lane<P> {
         }
         if !self.core.unnumbered.is_empty() || self.staging.is_copying() {
             self.last_words();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::atomic::AtomicOp;
+    use crate::engine::ids::Pe;
+    use crate::engine::posting::tests::{Bed, PLAIN, Setup, lost};
+    use crate::engine::state::messages::unnumbered::{NO_TICKET, What};
+    use crate::engine::state::segment::waits::Waits;
+
+    /// A segment of which the path has failed, whether the fabric had taken it or not.
+    fn lost_sight_of(posted: bool) -> (Bed, Token) {
+        let mut bed = Bed::new(Setup { rails: 2, health: true, ..PLAIN });
+        bed.put(1);
+        let token = bed.to(1);
+        bed.lane.core.lose(token, posted);
+        (bed, token)
+    }
+
+    #[test]
+    fn what_was_lost_sight_of_completes_if_the_fabric_had_it() {
+        for posted in [true, false] {
+            let (mut bed, token) = lost_sight_of(posted);
+            assert_eq!(bed.lane.completed(token), posted);
+            assert_eq!(bed.lane.core.segments.used(), u32::from(!posted));
+        }
+    }
+
+    /// It is still to be posted again: nobody knows whether it has arrived.
+    #[test]
+    fn what_was_lost_sight_of_fails_if_the_fabric_had_it() {
+        for posted in [true, false] {
+            let (mut bed, token) = lost_sight_of(posted);
+            let rail = bed.lane.core.segments[token.0].rail;
+            for _ in 0..2 {
+                let failure = Failure { token: Some(token), is_message: false, error: lost() };
+                bed.lane.failed(rail, failure);
+                let core = &bed.lane.core;
+                let segment = &core.segments[token.0];
+                let in_flight = core.rails[rail.index()].in_flight();
+                assert_eq!((in_flight, segment.stage), (u32::from(!posted), Stage::Lost));
+                assert!(!segment.waits().has(Waits::TOKEN) && core.events.is_empty());
+            }
+        }
+    }
+
+    /// What has left as a message is named otherwise than by its segment.
+    #[test]
+    fn a_failure_that_names_a_message_by_its_segment_has_no_effect() {
+        let mut bed = Bed::new(PLAIN);
+        bed.atomic(1, AtomicOp::Inc);
+        let token = bed.to(1);
+        let failure = Failure { token: Some(token), is_message: false, error: lost() };
+        bed.lane.failed(RailId(0), failure);
+        assert_eq!(bed.lane.core.segments[token.0].stage, Stage::Sent);
+        bed.lane.core.check_stream(Pe(1)).unwrap();
+    }
+
+    /// What has come in over a rail that is about to be closed is taken before.
+    #[test]
+    fn a_rail_is_emptied_before_it_is_closed() {
+        let mut bed = Bed::new(PLAIN);
+        let rail = RailId(0);
+        bed.put(1);
+        bed.pass_time();
+        bed.fabric.forge_message(Pe(0), rail, b"of nobody");
+        bed.lane.take_last(rail);
+        let counters = bed.lane.core.rails[0].counters();
+        assert_eq!((counters.completed, counters.foreign), (1, 1));
+    }
+
+    /// Where rails are looked after, recovery finds out what a refused answer means. Elsewhere its peer is given up.
+    #[test]
+    fn a_message_without_a_number_that_is_refused() {
+        for health in [true, false] {
+            let mut bed = Bed::new(Setup { rails: 2, health, ..PLAIN });
+            let core = &mut bed.lane.core;
+            let path = core.stream_to(Pe(1)).unwrap().next;
+            core.queue_unnumbered(Pe(1), What::Pulled { ticket: NO_TICKET });
+            bed.fabric.fail_calls(crate::engine::fake::PortCall::Send, 0, 1);
+            assert!(bed.lane.send_due());
+            let core = &bed.lane.core;
+            let failed: Vec<RailId> = core.events.iter().filter_map(of_path).collect();
+            assert_eq!(failed, if health { vec![path.rail] } else { vec![] });
+            assert_eq!(core.check_stream(Pe(1)).is_ok(), health);
+        }
+    }
+
+    fn of_path(event: &Event) -> Option<RailId> {
+        match event {
+            Event::PathFailed { rail, .. } => Some(*rail),
+            _ => None,
         }
     }
 }

@@ -119,3 +119,44 @@ impl<P: Port> Lane<P> {
             })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::engine::lane::handoff::{Outbox, handover};
+    use crate::engine::port::Direction;
+    use crate::engine::posting::tests::{Bed, PLAIN, request};
+
+    fn bed() -> (Bed, Outbox) {
+        let (outbox, inbox) = handover(4, None, None);
+        let mut bed = Bed::new(PLAIN);
+        bed.lane.inbox = Some(Box::new(inbox));
+        (bed, outbox)
+    }
+
+    /// What has been submitted waits for its end beside others to the same peer.
+    #[test]
+    fn all_that_was_handed_over_leaves_in_one_turn() {
+        let (mut bed, outbox) = bed();
+        let heaps = Arc::clone(&bed.heaps);
+        let get = request(&heaps, Direction::Read, 1);
+        (0..3).for_each(|_| outbox.transfer(&get, false).unwrap());
+        assert!(bed.lane.turn());
+        assert_eq!(bed.fabric.in_flight(), 3);
+        bed.lane.audit().unwrap();
+    }
+
+    #[test]
+    fn a_turn_is_busy_when_a_part_of_what_was_handed_over_leaves() {
+        let (mut bed, outbox) = bed();
+        bed.lane.core.rails[0].max_segment = 8;
+        let heaps = Arc::clone(&bed.heaps);
+        let get = Request { len: 4096, ..request(&heaps, Direction::Read, 1) };
+        outbox.transfer(&get, false).unwrap();
+        assert!(bed.lane.serve_user_threads(), "there was room for some of it");
+        assert!(!bed.lane.serve_user_threads(), "and is no more");
+        bed.lane.audit().unwrap();
+    }
+}

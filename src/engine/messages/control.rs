@@ -187,3 +187,57 @@ impl<P: Port> Core<P> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::posting::tests::{Bed, PLAIN, Setup};
+    use crate::engine::state::messages::order::Waiting;
+
+    /// No peer gets all the room for answers: the one that has asked for too much is given up, and no other.
+    #[test]
+    fn a_peer_that_is_owed_too_much_is_given_up() {
+        for (others, owed, good) in
+            [(0, DUE, true), (0, DUE + 1, false), (2, DUE, true), (2, DUE + 1, false)]
+        {
+            let mut bed = Bed::new(PLAIN);
+            let core = &mut bed.lane.core;
+            for pe in [1, 2].map(Pe) {
+                core.stream_to(pe).unwrap();
+            }
+            (0..others)
+                .for_each(|_| core.queue_unnumbered(Pe(2), What::Pulled { ticket: NO_TICKET }));
+            (0..owed)
+                .for_each(|_| core.queue_unnumbered(Pe(1), What::Pulled { ticket: NO_TICKET }));
+            assert_eq!(core.check_stream(Pe(1)).is_ok(), good, "{others} {owed}");
+            assert!(core.check_stream(Pe(2)).is_ok());
+            let kept = core.unnumbered.iter().filter(|due| due.pe == Pe(1)).count();
+            assert!(kept <= DUE);
+        }
+    }
+
+    /// Once, and if something waits in their order.
+    #[test]
+    fn a_peer_whose_requests_wait_is_noted() {
+        let mut bed = Bed::new(PLAIN);
+        let core = &mut bed.lane.core;
+        for (pe, orders) in [(1, true), (2, false)] {
+            let link = core.stream_to(Pe(pe)).unwrap().link();
+            if orders {
+                let (seq, mark, packet) = (Seq(2), Seq(2), Packet::EMPTY);
+                link.wait(Waiting { seq, mark, packet }, false);
+            }
+            (0..2).for_each(|_| core.note_due(Pe(pe)));
+        }
+        assert_eq!(core.due, [Pe(1)]);
+    }
+
+    #[test]
+    fn what_is_sent_next_takes_another_path() {
+        let mut bed = Bed::new(Setup { rails: 2, ..PLAIN });
+        let core = &mut bed.lane.core;
+        let before = core.stream_to(Pe(1)).unwrap().next.rail;
+        core.take_turns(Pe(1));
+        assert_ne!(core.stream_to(Pe(1)).unwrap().next.rail, before);
+    }
+}

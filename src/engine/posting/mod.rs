@@ -361,4 +361,4 @@ impl<P: Port> Core<P> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::engine) mod tests;

@@ -6,57 +6,61 @@ use super::*;
 use crate::engine::atomic::{Atomic, AtomicOp, Width};
 use crate::engine::fake::{Call, FakeFabric, FakeMemory, FakePort, PortCall, Script};
 use crate::engine::lane::{Lane, LaneConfig, SignalEngine};
+use crate::engine::port::clock::Clock as _;
 use crate::engine::port::copies::Reach;
 use crate::engine::port::{Access, Completions as _, Direction};
 use crate::engine::posting::completions::{Drain, Rare};
 use crate::engine::rails::paths::{AtomicPath, Path};
 use crate::engine::recovery::health::RailHealth;
-use crate::engine::request::{AtomicRequest, LocalSide, PutSignalRequest, Request};
+use crate::engine::request::{AtomicRequest, LocalSide, PutSignalRequest, Request, ResultPlace};
+use crate::engine::state::messages::link::FETCHES;
 use crate::engine::state::regions::{LaneKind, RegionTable};
 use crate::engine::state::segment::{Kind, Segment, Stage};
 use crate::engine::wire::handle::HandleBytes;
 
-const HEAP: usize = 4096;
-const RAIL: RailId = RailId(0);
+pub(in crate::engine) const HEAP: usize = 1 << 18;
+pub(in crate::engine) const RAIL: RailId = RailId(0);
 
 /// What a lane is tried with.
 #[derive(Clone, Copy)]
-pub(super) struct Setup {
-    pub(super) n_pes: u32,
-    pub(super) rails: u8,
-    pub(super) depth: u32,
-    pub(super) doorbells: bool,
-    pub(super) signals: SignalEngine,
-    pub(super) health: bool,
-    pub(super) native: bool,
+pub(in crate::engine) struct Setup {
+    pub(in crate::engine) n_pes: u32,
+    pub(in crate::engine) rails: u8,
+    pub(in crate::engine) depth: u32,
+    pub(in crate::engine) doorbells: bool,
+    pub(in crate::engine) signals: SignalEngine,
+    pub(in crate::engine) health: bool,
+    pub(in crate::engine) fast: bool,
+    pub(in crate::engine) native: bool,
     /// How the heaps of the others are reached.
-    pub(super) reach: Reach,
+    pub(in crate::engine) reach: Reach,
 }
 
-pub(super) const PLAIN: Setup = Setup {
+pub(in crate::engine) const PLAIN: Setup = Setup {
     n_pes: 4,
     rails: 1,
     depth: 8,
     doorbells: false,
     signals: SignalEngine::Auto,
     health: false,
+    fast: false,
     native: false,
     reach: Reach::Direct,
 };
 
-type Heaps = [(u64, HandleBytes)];
+pub(in crate::engine) type Heaps = [(u64, HandleBytes)];
 
 /// The lane of PE 0, which is alone: what the others have to do is not done.
-pub(super) struct Bed {
-    pub(super) fabric: FakeFabric,
-    pub(super) lane: Lane<FakePort>,
+pub(in crate::engine) struct Bed {
+    pub(in crate::engine) fabric: FakeFabric,
+    pub(in crate::engine) lane: Lane<FakePort>,
     /// By PE: its memory, and the handle.
-    heaps: Arc<Heaps>,
+    pub(in crate::engine) heaps: Arc<Heaps>,
     _tables: Vec<RegionTable<FakeMemory>>,
 }
 
 impl Bed {
-    pub(super) fn new(setup: Setup) -> Self {
+    pub(in crate::engine) fn new(setup: Setup) -> Self {
         let Setup { n_pes, rails, depth, doorbells, signals, .. } = setup;
         let fabric = FakeFabric::new(1, n_pes, Script { doorbells, ..Script::default() });
         let (mut heaps, mut tables) = (Vec::new(), Vec::new());
@@ -76,7 +80,7 @@ impl Bed {
             depth,
             needs_desc: true,
             orders_messages: false,
-            remote_data: false,
+            remote_data: true,
         };
         let config = LaneConfig {
             me: Pe(0),
@@ -90,7 +94,7 @@ impl Bed {
             spread: Spread::ROUND_ROBIN,
             devices: false,
         };
-        let port = fabric.port(Pe(0), vec![limits; usize::from(rails)]).with_fast_path(false);
+        let port = fabric.port(Pe(0), vec![limits; usize::from(rails)]).with_fast_path(setup.fast);
         let mut lane = Lane::new(port, config);
         if setup.health {
             let second = Duration::from_secs(1);
@@ -106,18 +110,35 @@ impl Bed {
     }
 
     /// Starts a write of PE 0's first bytes to those of another, or a read of these.
-    pub(super) fn start(&mut self, direction: Direction, pe: u32) {
+    pub(in crate::engine) fn start(&mut self, direction: Direction, pe: u32) {
         let heaps = Arc::clone(&self.heaps);
         self.lane.start(&request(&heaps, direction, pe)).unwrap();
     }
 
-    pub(super) fn put(&mut self, pe: u32) {
+    pub(in crate::engine) fn put(&mut self, pe: u32) {
         self.start(Direction::Write, pe);
     }
 
-    fn atomic(&mut self, pe: u32, op: AtomicOp) {
+    pub(in crate::engine) fn atomic(&mut self, pe: u32, op: AtomicOp) {
         let heaps = Arc::clone(&self.heaps);
         self.lane.atomic(&atomic(&heaps, pe, op)).unwrap();
+    }
+
+    /// Fetches as many words of a peer as it has places for, and another one, which is parked.
+    pub(in crate::engine) fn park(&mut self, pe: u32) {
+        let heaps = Arc::clone(&self.heaps);
+        let result = Some(ResultPlace { addr: heaps[0].0 as usize, flag: None });
+        let fetch = AtomicRequest { result, ..atomic(&heaps, pe, AtomicOp::FetchInc) };
+        (0..=FETCHES).for_each(|_| self.lane.atomic(&fetch).unwrap());
+        assert_eq!(self.lane.parked(Pe(pe)), 1);
+    }
+
+    /// Lets all that is under way arrive, and then complete.
+    pub(in crate::engine) fn pass_time(&mut self) {
+        for _ in 0..2 {
+            self.fabric.pass_time(1_000_000);
+            self.lane.core.port.relax();
+        }
     }
 
     /// Does what is not posted before the queues are.
@@ -127,12 +148,12 @@ impl Bed {
         self.lane.core.withholds = false;
     }
 
-    fn token(&self, so: impl FnMut(&Segment) -> bool) -> Token {
+    pub(in crate::engine) fn token(&self, so: impl FnMut(&Segment) -> bool) -> Token {
         *self.lane.core.segments.tokens(so).last().unwrap()
     }
 
     /// The token of an operation to this PE.
-    fn to(&self, pe: u32) -> Token {
+    pub(in crate::engine) fn to(&self, pe: u32) -> Token {
         self.token(|segment| segment.pe == Pe(pe))
     }
 
@@ -141,24 +162,24 @@ impl Bed {
     }
 }
 
-fn request(heaps: &Heaps, direction: Direction, pe: u32) -> Request<'_> {
+pub(in crate::engine) fn request(heaps: &Heaps, direction: Direction, pe: u32) -> Request<'_> {
     let (addr, handle) = &heaps[0];
     let (remote_addr, remote_handle) = (heaps[pe as usize].0, &heaps[pe as usize].1);
     let local = LocalSide::Memory { addr: *addr as usize, handle: Some(handle) };
     Request { direction, pe: Pe(pe), remote_handle, remote_addr, local, len: 8 }
 }
 
-fn atomic(heaps: &Heaps, pe: u32, op: AtomicOp) -> AtomicRequest<'_> {
+pub(in crate::engine) fn atomic(heaps: &Heaps, pe: u32, op: AtomicOp) -> AtomicRequest<'_> {
     let (remote_addr, remote_handle) = (heaps[pe as usize].0, &heaps[pe as usize].1);
     let atomic = Atomic { op, width: Width::Eight, float: false, operand: 1, compare: 0 };
     AtomicRequest { pe: Pe(pe), remote_handle, remote_addr, atomic, result: None }
 }
 
-pub(super) fn failed(pe: u32) -> EngineError {
+pub(in crate::engine) fn failed(pe: u32) -> EngineError {
     EngineError::BadMessage { pe: Pe(pe), why: String::from("so says the test") }
 }
 
-fn lost() -> PortError {
+pub(in crate::engine) fn lost() -> PortError {
     PortError { call: "fi_write", code: 5, text: String::from("lost") }
 }
 

@@ -61,3 +61,40 @@ pub(in crate::engine) fn submit_pinned<P: Port>(
     }
     core.check_stream(pe)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::engine::ids::RailId;
+    use crate::engine::port::Direction;
+    use crate::engine::posting::tests::{Bed, PLAIN, Setup, request};
+
+    #[test]
+    fn the_rail_is_chosen_by_load_from_a_length_on() {
+        let mut bed = Bed::new(Setup { rails: 2, ..PLAIN });
+        let core = &mut bed.lane.core;
+        core.balance.balanced_from = 64;
+        let next = core.stream_to(Pe(1)).unwrap().next.rail;
+        let other = RailId(1 - next.0);
+        core.balance.give(next, 1 << 20, 0);
+        for (len, rail) in [(63, next), (64, other), (65, other)] {
+            assert_eq!(pinned_path(core, Pe(1), len).unwrap().rail, rail, "{len}");
+        }
+    }
+
+    #[test]
+    fn a_part_of_no_bytes_takes_no_segment() {
+        let mut bed = Bed::new(PLAIN);
+        let heaps = Arc::clone(&bed.heaps);
+        let core = &mut bed.lane.core;
+        let hop = core.stream_to(Pe(1)).unwrap().next;
+        for len in [0, 8] {
+            let part = Request { len, ..request(&heaps, Direction::Write, 1) };
+            let mut sent = 0;
+            submit_pinned(core, &part, &hop, None, &mut sent).unwrap();
+            assert_eq!((sent, core.segments.used()), (len, u32::from(len != 0)));
+        }
+    }
+}

@@ -349,8 +349,82 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::engine::posting::tests::{Bed, PLAIN, Setup, request};
+    use crate::engine::rails::balance::{Balance, Spread};
     use crate::engine::wire::handle::HANDLE_BYTES;
+
+    const PEER: Pe = Pe(1);
+    /// Segments end at multiples of this, of the peer's addresses.
+    const ALIGN: u64 = 4096;
+
+    /// A lane over two rails, which take segments of this length.
+    fn striping(segment: usize) -> Bed {
+        let mut bed = Bed::new(Setup { rails: 2, ..PLAIN });
+        let spread = Spread { balanced_from: 64, striped_from: 64, segment };
+        *bed.lane.core.balance = Balance::new(spread, 2, 1 << 20, 0);
+        bed
+    }
+
+    #[test]
+    fn what_rails_want_at_once_never_waits() {
+        for direction in [Direction::Write, Direction::Read] {
+            let mut bed = striping(1 << 14);
+            let heaps = Arc::clone(&bed.heaps);
+            let whole = Request { len: 64, ..request(&heaps, direction, PEER.0) };
+            bed.lane.start(&whole).unwrap();
+            assert_eq!((bed.fabric.in_flight(), bed.lane.pool.places.len()), (1, 0));
+        }
+    }
+
+    /// Of those that leave at once, and of those that wait; and the peer is told how many there are.
+    #[test]
+    fn segments_end_where_the_pages_of_the_peer_do() {
+        for at in [0, 100, 1000, 3000] {
+            let mut bed = striping(1 << 14);
+            let heaps = Arc::clone(&bed.heaps);
+            let put = request(&heaps, Direction::Write, PEER.0);
+            let remote_addr = put.remote_addr.next_multiple_of(ALIGN) + at;
+            let put = Request { len: 200_000, remote_addr, ..put };
+            let (mut sent, mut counting) = (0, Counting { data: 1, segments: 0 });
+            bed.lane.submit_counted(&put, &mut sent, &mut counting).unwrap();
+            assert_eq!((sent, bed.lane.pool.pool.len()), (put.len, 1));
+            bed.lane.quiet(PEER).unwrap();
+            let sent = bed.fabric.deliveries();
+            let end = sent.iter().map(|part| part.remote + part.len as u64).max().unwrap();
+            let start = end - put.len as u64;
+            let ends = |part: &crate::engine::fake::Delivery| {
+                remote_addr + (part.remote - start) + part.len as u64
+            };
+            let long = sent.iter().filter(|part| part.len as u64 > 2 * ALIGN);
+            assert!(long.clone().count() > 8);
+            assert!(long.clone().all(|part| ends(part) % ALIGN == 0), "{at}: {sent:?}");
+            assert_eq!(counting.segments as usize, sent.len(), "{at}");
+        }
+    }
+
+    #[test]
+    fn what_waits_leaves_as_rails_get_through_with_the_rest() {
+        let mut bed = striping(4096);
+        let heaps = Arc::clone(&bed.heaps);
+        let put = Request { len: 250_000, ..request(&heaps, Direction::Write, PEER.0) };
+        bed.lane.start(&put).unwrap();
+        let token = bed.token(|segment| segment.stage == Stage::Pooled);
+        let left = |bed: &Bed| bed.lane.pool.pooled as usize;
+        let before = left(&bed);
+        assert_eq!(bed.lane.core.segments[token.0].transfer.len, before);
+        assert!((4096..put.len - 4096).contains(&before));
+        bed.pass_time();
+        [0, 1].into_iter().for_each(|rail| assert!(bed.lane.drain(RailId(rail))));
+        for moves in [true, false] {
+            let Bed { lane, .. } = &mut bed;
+            assert_eq!(lane.pool.hand_out(&mut lane.core), moves);
+            assert!((1..before).contains(&left(&bed)), "some is left");
+        }
+        bed.lane.audit().unwrap();
+    }
 
     fn limits(depths: &[u32]) -> Vec<RailLimits> {
         let rail = |depth: &u32| RailLimits {
