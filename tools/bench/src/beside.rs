@@ -12,9 +12,6 @@ use crate::suites::puts::Puts;
 use crate::times::case::Side;
 use crate::times::stats::{Spread, median};
 
-/// Least time of a round in milliseconds, as the bench has it.
-const ROUND_MS: u64 = 12;
-
 /// What is compared.
 #[derive(Clone, Debug)]
 pub struct Beside {
@@ -26,6 +23,8 @@ pub struct Beside {
     pub jobs: u32,
     /// See `jobs`.
     pub rounds: u32,
+    /// Least time of a round in milliseconds, up to [`Beside::ROUND_MS`].
+    pub round_ms: u64,
 }
 
 /// Seconds that an operation takes, and what that makes of it.
@@ -46,6 +45,9 @@ pub struct Compared {
 }
 
 impl Beside {
+    /// Least time of a round in milliseconds, as the bench has it.
+    pub const ROUND_MS: u64 = 12;
+
     /// Whether a provider, by libfabric's name, can be compared: those that need no hardware.
     pub fn knows(provider: &str) -> bool {
         of(provider).is_some()
@@ -56,7 +58,7 @@ impl Beside {
     /// # Errors
     /// Wrong bytes, a job that failed, a provider that is not known.
     pub fn run(self, provider: &str) -> Result<Vec<Compared>, BoxError> {
-        let Self { plugin_dir, library, jobs: n_jobs, rounds } = self;
+        let Self { plugin_dir, library, jobs: n_jobs, rounds, round_ms } = self;
         let provider = of(provider).ok_or_else(|| format!("{provider} is not compared"))?;
         let fabric = Fabric {
             plugin_dir: Some(plugin_dir),
@@ -64,7 +66,7 @@ impl Beside {
             library,
             settings: Vec::new(),
         };
-        let rates = Rates::of(provider, n_jobs, rounds, ROUND_MS);
+        let rates = Rates::of(provider, n_jobs, rounds, round_ms.min(Self::ROUND_MS));
         let (_, measured) = jobs(&Puts, &fabric, &rates, provider, Puts::SHAPES[0])?;
         let compared = measured.into_iter().map(|(case, jobs)| {
             let seconds = |side| {

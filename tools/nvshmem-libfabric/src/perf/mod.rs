@@ -29,7 +29,7 @@ pub(crate) const SCENARIO: (&str, Scenario) = ("measure", measure::scenario);
 /// Longest time of a whole run.
 const DEADLINE: Duration = Duration::from_secs(1800);
 
-/// Jobs, and rounds of each side in each of them, beside raw libfabric.
+/// Jobs, and most rounds of each side in each of them, beside raw libfabric.
 const BESIDE: (u32, u32) = (2, 8);
 
 /// Measures, and prints.
@@ -117,7 +117,7 @@ fn measured(
     for rails in fewer(rails_of(&opened)) {
         by_rails.push((rails, job(options, plugins, Part::OfRails, Some(rails))?.1));
     }
-    let beside = beside(&opened, plugins)?;
+    let beside = beside(&opened, plugins, options.milliseconds)?;
     let text = Measured { opened, rows, by_rails, beside }.page()?;
     let path = page.path;
     page.write(&text).map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
@@ -184,8 +184,13 @@ fn fewer(all: u32) -> Vec<u32> {
     doubled.take_while(|rails| *rails < all).chain([all]).collect()
 }
 
-/// Beside raw libfabric, on the provider that was taken. The inner error is why there is nothing to compare.
-fn beside(opened: &str, plugins: &Plugins) -> Result<Result<Vec<Compared>, String>, BoxError> {
+/// Beside raw libfabric, on the provider that was taken: each side of a case for about so many milliseconds in a job. The inner
+/// error is why there is nothing to compare.
+fn beside(
+    opened: &str,
+    plugins: &Plugins,
+    milliseconds: u64,
+) -> Result<Result<Vec<Compared>, String>, BoxError> {
     let provider = provider_of(opened);
     if !Beside::knows(provider) {
         return Ok(Err(format!(
@@ -193,9 +198,11 @@ fn beside(opened: &str, plugins: &Plugins) -> Result<Result<Vec<Compared>, Strin
         )));
     }
     let (settings, _) = Settings::from_env()?;
-    let (jobs, rounds) = BESIDE;
+    let (jobs, most) = BESIDE;
+    let round_ms = milliseconds.min(Beside::ROUND_MS);
+    let rounds = (milliseconds / round_ms).clamp(2, most.into()) as u32;
     let library = Some(PathBuf::from(settings.library));
-    let compared = Beside { plugin_dir: plugins.directory.clone(), library, jobs, rounds };
+    let compared = Beside { plugin_dir: plugins.directory.clone(), library, jobs, rounds, round_ms };
     compared.run(provider).map(Ok)
 }
 
