@@ -112,8 +112,9 @@ shipped_builds() {
 }
 # A process loads one libfabric, so the second one takes another run.
 second_libfabric() { OFI_TEST_LIBRARY=$NVSHMEM_TEST_LIBFABRIC2 checked --test ofi; }
-plugin_suite() { part "tests of the plugin" checked --test 'p*'; }
-programs() { part "other test programs" checked --test '[!p]*'; }
+# The two lanes take about the same time.
+plugin_suite() { part "tests of the plugin and the tool" checked --test 'p*' --test 't*'; }
+programs() { part "other test programs" checked --test '[!pt]*'; }
 other_tests() {
     part "unit tests" checked --lib --bins
     part "documentation tests" checked --doc

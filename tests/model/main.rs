@@ -46,8 +46,7 @@ use program::What::{self, Add, Fence, FetchAdd, Put, Quiet, Signal, SignalBehind
 use program::{Case, OPS};
 use search::Random;
 use test_support::full;
-use test_support::needs::is_set;
-use test_support::seeds::{draw, for_seeds};
+use test_support::seeds::{for_seeds, turn};
 
 const KINDS: [What; 4] = [Put(1), Signal(1), Add, FetchAdd];
 
@@ -57,8 +56,7 @@ const TURNS: usize = 3;
 /// Explores cases and says how much there was, each that is large by itself. Outside of the full tier a run draws which
 /// of them it explores, unless it is told to take every one.
 fn explore_all(what: &str, cases: impl IntoIterator<Item = Case>) {
-    let every = full() || is_set("NVSHMEM_TEST_EVERY_CASE");
-    let (turn, turns) = if every { (0, 1) } else { (draw() as usize % TURNS, TURNS) };
+    let (turn, turns) = turn(TURNS);
     let cases = cases.into_iter().skip(turn).step_by(turns);
     let started = Instant::now();
     // Not captured: the numbers are part of the result.

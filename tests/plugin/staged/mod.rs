@@ -8,7 +8,7 @@ mod borders;
 mod device;
 mod failures;
 mod limits;
-mod matrix;
+pub(crate) mod matrix;
 mod mixed;
 mod own;
 
@@ -29,7 +29,6 @@ pub(crate) const SCENARIOS: [(&str, Scenario); 7] = [
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     trials.extend(own::trials());
-    trials.extend(matrix::trials());
     trials.extend(borders::trials());
     trials.extend(mixed::trials());
     trials.extend(failures::trials());

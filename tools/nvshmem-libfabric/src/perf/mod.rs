@@ -202,7 +202,8 @@ fn beside(
     let round_ms = milliseconds.min(Beside::ROUND_MS);
     let rounds = (milliseconds / round_ms).clamp(2, most.into()) as u32;
     let library = Some(PathBuf::from(settings.library));
-    let compared = Beside { plugin_dir: plugins.directory.clone(), library, jobs, rounds, round_ms };
+    let compared =
+        Beside { plugin_dir: plugins.directory.clone(), library, jobs, rounds, round_ms };
     compared.run(provider).map(Ok)
 }
 

@@ -8,7 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::{Arguments, Failed, Trial};
+use test_support::seeds::turn;
 use test_support::{built, needs};
 
 use crate::bed::{MadeUp, Scratch, TOOL, expect, plugins, trial};
@@ -27,6 +28,12 @@ const PAGES: [(&str, usize); 11] = [
     ("docs/environments/slurm.md", 1),
     ("docs/environments/kubernetes.md", 1),
 ];
+
+/// The pages that every run tries.
+const FIRST: usize = 1;
+
+/// How many runs there are between two that try each other page, outside of the full tier.
+const TURNS: usize = 3;
 
 /// What the first line of a block begins with that is not run.
 const NOT_RUN: &str = "# Not run in the tests";
@@ -53,8 +60,13 @@ exec $tool "$@"
 "#;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let mut trials: Vec<Trial> = PAGES
+    // Who names cases finds all of them.
+    let named = Arguments::from_args().filter.is_some();
+    let (turn, turns) = if named { (0, 1) } else { turn(TURNS) };
+    let first = &PAGES[..FIRST];
+    let mut trials: Vec<Trial> = first
         .iter()
+        .chain(PAGES[FIRST..].iter().skip(turn).step_by(turns))
         .map(|(page, least)| {
             let name =
                 format!("docs::commands_of_{}", page.trim_end_matches(".md").replace('/', "_"));
