@@ -419,8 +419,47 @@ impl<P: Port> Lane<P> {
 mod tests {
     use super::*;
     use crate::engine::atomic::{Atomic, AtomicOp, Width};
+    use crate::engine::port::Access;
     use crate::engine::posting::tests::{Bed, PLAIN};
+    use crate::engine::state::messages::unnumbered::NO_TICKET;
+    use crate::engine::state::regions::Place;
     use crate::engine::wire::handle::HandleView;
+
+    /// A device that is given what it has to do all at once has done it before the CPU does what comes behind that.
+    #[test]
+    fn what_a_device_is_to_have_it_has_before_requests_that_the_cpu_carries_out() {
+        let mut bed = Bed::new(PLAIN);
+        let staged = bed.fabric.alloc_reached(Pe(0), 64, Reach::Staged);
+        let theirs = bed.tables[0].register(staged, 64, Access::LocalAndRemote).unwrap();
+        let (addr, ours) = bed.heaps[0];
+        let spot = |handle, addr| HandleView::sound(Pe(0), handle).unwrap().spot(addr, 8).unwrap();
+        let (device, cpu) = (spot(&theirs, staged as u64), spot(&ours, addr));
+        let (op, width) = (AtomicOp::Inc, Width::Eight);
+        let atomic = Atomic { op, width, float: false, operand: 1, compare: 0 };
+        let ticket = NO_TICKET;
+        let put_signal = |at, to| Body::PutSignal { at, atomic, to, payload: &[7] };
+        for (body, settles) in [
+            (Body::Atomic { at: cpu, atomic }, true),
+            (Body::Atomic { at: device, atomic }, false),
+            (Body::Fetch { at: cpu, atomic, ticket, place: 0 }, true),
+            (Body::Fetch { at: device, atomic, ticket, place: 0 }, false),
+            (put_signal(device, device), false),
+            (put_signal(cpu, device), true),
+            (put_signal(device, cpu), true),
+            (Body::Staged(Staged::Put { to: cpu, payload: &[7] }), true),
+            (Body::Staged(Staged::Put { to: device, payload: &[7] }), false),
+        ] {
+            let Lane { staging, core, .. } = &mut bed.lane;
+            let place = Place { addr: staged, reach: Reach::Staged };
+            staging.sync_regions(core);
+            staging.store_soon(core, place, &[7]).unwrap();
+            staging.carried_out(Pe(1), Seq(1));
+            let before = bed.fabric.settled();
+            bed.lane.settle_before(&body);
+            assert_eq!(bed.fabric.settled() - before, u32::from(settles), "{body:?}");
+            bed.lane.staging.settle(&mut bed.lane.core);
+        }
+    }
 
     /// In few instructions.
     #[test]

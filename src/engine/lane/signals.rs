@@ -343,7 +343,8 @@ mod tests {
     use super::*;
     use crate::engine::atomic::AtomicOp;
     use crate::engine::ids::RailId;
-    use crate::engine::port::Direction;
+    use crate::engine::lane::SignalEngine;
+    use crate::engine::port::{Access, Direction};
     use crate::engine::posting::tests::{Bed, PLAIN, Setup, atomic, request};
     use crate::engine::state::counts::Tags;
 
@@ -371,6 +372,31 @@ mod tests {
             bed.lane.end_put_signal(Pe(1), &state, failed);
             let tags = bed.lane.core.stream_to(Pe(1)).unwrap().link().tags.as_deref();
             assert_eq!(tags.unwrap().is_retired(), failed);
+        }
+    }
+
+    /// Data that leaves as requests is carried out first where the signal is one, too; the fabric knows nothing of it.
+    #[test]
+    fn a_signal_behind_staged_data_waits_for_the_peer_where_the_fabric_does_atomics() {
+        for (native, reach, departs) in [
+            (false, Reach::Direct, false),
+            (false, Reach::Staged, true),
+            (true, Reach::Direct, false),
+            (true, Reach::Staged, false),
+        ] {
+            let signals = SignalEngine::Chained;
+            let mut bed = Bed::new(Setup { native, reach, signals, ..PLAIN });
+            let heaps = Arc::clone(&bed.heaps);
+            let word = bed.fabric.alloc(Pe(1), 64);
+            let handle = bed.tables[1].register(word, 64, Access::LocalAndRemote).unwrap();
+            let signal = atomic(&heaps, 1, AtomicOp::SignalSet);
+            let signal =
+                AtomicRequest { remote_handle: &handle, remote_addr: word as u64, ..signal };
+            let parts = [Request { len: 2048, ..request(&heaps, Direction::Write, 1) }];
+            bed.lane.core.stream_to(Pe(1)).unwrap();
+            let state = bed.lane.begin_put_signal(&parts[..], &signal).unwrap();
+            let PutState::Chained { op, .. } = state else { panic!("{state:?}") };
+            assert_eq!(bed.lane.core.ops.departs(op), departs, "{native} {reach:?}");
         }
     }
 

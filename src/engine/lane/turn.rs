@@ -307,7 +307,7 @@ impl<P: Port> Lane<P> {
     fn take_last(&mut self, rail: RailId) {
         for _ in 0..LAST_TURNS {
             let mut busy = self.core.port.has_completions(rail) && self.drain(rail);
-            busy |= self.receives && self.core.port.has_message(rail) && self.receive(rail);
+            busy |= self.receives && self.receive(rail);
             if !busy {
                 break;
             }

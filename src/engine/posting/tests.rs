@@ -18,7 +18,7 @@ use crate::engine::state::regions::{LaneKind, RegionTable};
 use crate::engine::state::segment::{Kind, Segment, Stage};
 use crate::engine::wire::handle::HandleBytes;
 
-pub(in crate::engine) const HEAP: usize = 1 << 18;
+pub(in crate::engine) const HEAP: usize = 1 << 20;
 pub(in crate::engine) const RAIL: RailId = RailId(0);
 
 /// What a lane is tried with.
@@ -56,7 +56,7 @@ pub(in crate::engine) struct Bed {
     pub(in crate::engine) lane: Lane<FakePort>,
     /// By PE: its memory, and the handle.
     pub(in crate::engine) heaps: Arc<Heaps>,
-    _tables: Vec<RegionTable<FakeMemory>>,
+    pub(in crate::engine) tables: Vec<RegionTable<FakeMemory>>,
 }
 
 impl Bed {
@@ -106,7 +106,7 @@ impl Bed {
             let to = |pe| AtomicPath { rail: RAIL, to: FakeFabric::address(Pe(pe), RAIL) };
             lane = lane.with_fabric_atomics((0..n_pes).map(to).collect());
         }
-        Self { fabric, lane, heaps: heaps.into(), _tables: tables }
+        Self { fabric, lane, heaps: heaps.into(), tables }
     }
 
     /// Starts a write of PE 0's first bytes to those of another, or a read of these.

@@ -382,12 +382,13 @@ mod tests {
     /// Of those that leave at once, and of those that wait; and the peer is told how many there are.
     #[test]
     fn segments_end_where_the_pages_of_the_peer_do() {
-        for at in [0, 100, 1000, 3000] {
+        let lens = (800_000..804_000).step_by(1000);
+        for (len, at) in lens.flat_map(|len| [(len, 0), (len, 100), (len, 1000), (len, 3000)]) {
             let mut bed = striping(1 << 14);
             let heaps = Arc::clone(&bed.heaps);
             let put = request(&heaps, Direction::Write, PEER.0);
             let remote_addr = put.remote_addr.next_multiple_of(ALIGN) + at;
-            let put = Request { len: 200_000, remote_addr, ..put };
+            let put = Request { len, remote_addr, ..put };
             let (mut sent, mut counting) = (0, Counting { data: 1, segments: 0 });
             bed.lane.submit_counted(&put, &mut sent, &mut counting).unwrap();
             assert_eq!((sent, bed.lane.pool.pool.len()), (put.len, 1));

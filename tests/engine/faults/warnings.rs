@@ -201,3 +201,17 @@ fn a_failure_of_what_is_not_posted_is_told_of() {
     let counted = job.members[0].lane.counters().next().unwrap();
     assert_eq!((counted.posted, counted.completed), (4, 4));
 }
+
+/// What somebody else sends to a rail is told of when it is the first, and only counted later.
+#[test]
+fn what_is_of_no_pe_is_told_of_once_for_each_rail() {
+    let mut job = Job::new(1, &Shape::default(), Script::default());
+    for (rail, lines) in [(0, 1), (0, 0), (1, 1), (0, 0), (1, 0)] {
+        let told = warnings(|| {
+            job.fabric.forge_message(Pe(0), RailId(rail), b"of nobody");
+            job.members[0].lane.progress().unwrap();
+        });
+        assert_eq!(told.len(), lines, "{told:?}");
+        assert!(told.iter().all(|line| line.contains("not of this job")), "{told:?}");
+    }
+}
