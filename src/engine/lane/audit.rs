@@ -78,3 +78,63 @@ impl<P: Port> Core<P> {
         state.audit(&self.segments)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::posting::tests::{Bed, PLAIN, Setup, lost};
+
+    /// Each in a book of its own.
+    #[test]
+    fn an_audit_finds_what_is_not_there() {
+        let wrongs: [fn(&mut Core<crate::engine::fake::FakePort>); 6] = [
+            |core| assert!(core.segments.take().is_some()),
+            |core| assert!(core.messages.take(0).is_some()),
+            |core| core.ops.add(0),
+            |core| core.streams.find_mut(Pe(1)).unwrap().lost_writes += 1,
+            |core| core.streams.find_mut(Pe(1)).unwrap().link().unsent += 1,
+            |core| core.reserved += 1,
+        ];
+        for (at, wrong) in wrongs.into_iter().enumerate() {
+            let mut bed = Bed::new(PLAIN);
+            bed.put(1);
+            bed.lane.begin_op();
+            bed.lane.core.streams.find_mut(Pe(1)).unwrap().link();
+            bed.lane.audit().unwrap();
+            wrong(&mut bed.lane.core);
+            assert!(bed.lane.audit().is_err(), "{at}");
+        }
+    }
+
+    /// What is parked is of a batch as well, but no segment.
+    #[test]
+    fn a_batch_has_the_segments_that_it_counts_and_what_is_parked() {
+        for parks in [false, true] {
+            let mut bed = Bed::new(PLAIN);
+            let batch = bed.lane.core.segments.batches.start().unwrap();
+            let before = bed.lane.core.segments.batches.enter(batch);
+            (0..2).for_each(|_| bed.put(2));
+            bed.lane.core.segments.batches.enter(before);
+            if parks {
+                bed.park(1);
+            }
+            bed.lane.audit().unwrap();
+            let batches = &mut bed.lane.core.segments.batches;
+            batches.begin(batch);
+            assert_eq!(bed.lane.audit().is_ok(), parks);
+            bed.lane.core.segments.batches.end(batch, 2);
+            bed.lane.audit().unwrap_err();
+        }
+    }
+
+    /// What waits for recovery is in no queue.
+    #[test]
+    fn an_event_names_its_segment() {
+        let mut bed = Bed::new(Setup { rails: 2, health: true, ..PLAIN });
+        bed.put(1);
+        let token = bed.to(1);
+        bed.lane.core.fail_segment(token, lost());
+        assert_eq!(bed.lane.core.events.len(), 1);
+        assert_eq!(bed.lane.core.events[0].token(), Some(token));
+    }
+}

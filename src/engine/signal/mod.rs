@@ -112,3 +112,16 @@ impl Signals {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::engine::posting::tests::{Bed, PLAIN};
+
+    #[test]
+    fn an_audit_finds_a_signal_that_is_counted_and_does_not_wait() {
+        let mut bed = Bed::new(PLAIN);
+        bed.lane.audit().unwrap();
+        bed.lane.signals.unapplied += 1;
+        bed.lane.audit().unwrap_err();
+    }
+}
