@@ -15,7 +15,7 @@ use super::heartbeat::Pulse;
 use super::memory::ProcessMemory;
 use crate::cuda::Driver;
 use crate::engine::error::EngineError;
-use crate::engine::lane::host_lane::HostLane;
+use crate::engine::lane::user_threads::host_lane::HostLane;
 use crate::engine::lane::{Lane, is_idle};
 use crate::engine::patience::Wait;
 use crate::engine::state::regions::RegionTable;

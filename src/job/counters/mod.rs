@@ -115,6 +115,27 @@ struct Snapshot {
 }
 
 impl Snapshot {
+    /// Now. It waits for a thread that is at the host lane.
+    ///
+    /// # Safety
+    /// As [`Connected::with_proxy`].
+    unsafe fn of(connected: &Connected) -> Self {
+        // SAFETY: the caller's promise.
+        let proxy = unsafe { connected.with_proxy(|lane| LaneCounters::of("proxy", lane)) };
+        Self { proxy, host: connected.host.with(|lane| LaneCounters::of("host", lane)) }
+    }
+
+    /// Now, without waiting: a host lane at which another thread is just then has the counters of before.
+    ///
+    /// # Safety
+    /// As [`Connected::with_proxy`].
+    unsafe fn next(&self, connected: &Connected) -> Self {
+        // SAFETY: the caller's promise.
+        let proxy = unsafe { connected.with_proxy(|lane| LaneCounters::of("proxy", lane)) };
+        let host = connected.host.try_with(|lane| LaneCounters::of("host", lane));
+        Self { proxy, host: host.unwrap_or_else(|| self.host.clone()) }
+    }
+
     /// What both files and pages have.
     fn to_json(&self, provider: &str) -> Value {
         json!({
@@ -151,9 +172,7 @@ pub(crate) unsafe fn tell(job: &Job) {
         publisher.end();
     }
     // SAFETY: the caller's promise.
-    let proxy = unsafe { connected.with_proxy(|lane| LaneCounters::of("proxy", lane)) };
-    let host = connected.host.with(|lane| LaneCounters::of("host", lane));
-    let snapshot = Snapshot { proxy, host };
+    let snapshot = unsafe { Snapshot::of(connected) };
     snapshot.proxy.log();
     snapshot.host.log();
     if let Some(pattern) = &job.settings.counters {
@@ -176,19 +195,8 @@ pub(crate) unsafe fn answer(job: &Job) {
     }
     if let (Some(publisher), Some(connected)) = (job.publisher.get(), job.connection()) {
         // SAFETY: the caller's promise.
-        publisher.answer(|before| unsafe { taken(connected, before) });
+        publisher.answer(|before| unsafe { before.next(connected) });
     }
-}
-
-/// The counters now. A host lane at which another thread is just then has those of before.
-///
-/// # Safety
-/// As [`Connected::with_proxy`].
-unsafe fn taken(connected: &Connected, before: &Snapshot) -> Snapshot {
-    // SAFETY: the caller's promise.
-    let proxy = unsafe { connected.with_proxy(|lane| LaneCounters::of("proxy", lane)) };
-    let host = connected.host.try_with(|lane| LaneCounters::of("host", lane));
-    Snapshot { proxy, host: host.unwrap_or_else(|| before.host.clone()) }
 }
 
 /// Has the counters of a job that was just connected published, where its settings ask for it.
@@ -200,9 +208,7 @@ pub(super) unsafe fn publish(job: &Job, connected: &Connected) {
         exit::wait_for_one();
     }
     // SAFETY: the caller's promise.
-    let proxy = unsafe { connected.with_proxy(|lane| LaneCounters::of("proxy", lane)) };
-    let host = connected.host.with(|lane| LaneCounters::of("host", lane));
-    let first = Snapshot { proxy, host };
+    let first = unsafe { Snapshot::of(connected) };
     if let Some(publisher) = Publisher::new(&job.settings, &connected.report.provider, first) {
         // A job connects once.
         let _ = job.publisher.set(publisher);
