@@ -7,8 +7,6 @@ pub(in crate::engine) mod audit;
 pub(in crate::engine) mod backlog;
 pub(in crate::engine) mod batches;
 pub mod fast_path;
-pub mod handoff;
-pub mod host_lane;
 pub mod idle;
 pub(in crate::engine) mod incoming;
 pub mod loopback;
@@ -16,7 +14,7 @@ pub(in crate::engine) mod shutdown;
 pub(in crate::engine) mod signals;
 pub(in crate::engine) mod submit;
 pub(in crate::engine) mod turn;
-pub(in crate::engine) mod user_threads;
+pub mod user_threads;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::engine::error::EngineError;
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::lane::backlog::Backlog;
-use crate::engine::lane::handoff::Inbox;
+use crate::engine::lane::user_threads::handoff::Inbox;
 use crate::engine::port::packet::Packet;
 use crate::engine::port::{PeerAddr, Port, RailLimits};
 use crate::engine::posting::completions::Rare;
@@ -110,7 +108,7 @@ pub struct LaneConfig {
 ///
 /// # Threads
 /// One at a time. The proxy lane belongs to the proxy thread alone; the host lane is behind a
-/// mutex (see [`crate::engine::lane::host_lane::HostLane`]).
+/// mutex (see [`crate::engine::lane::user_threads::host_lane::HostLane`]).
 #[derive(Debug)]
 pub struct Lane<P: Port> {
     pub(in crate::engine) core: Core<P>,
@@ -332,7 +330,7 @@ impl<P: Port> Lane<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::posting::tests::{Bed, PLAIN, Setup, failed};
+    use crate::engine::posting::tests::{Bed, PLAIN, Setup, failed, limits};
 
     /// Transfers: twice the depth of each rail, and two at least. The rest proxy lanes alone have; the last part is the pool
     /// with its stripes, where there is a choice of rails.
@@ -345,15 +343,7 @@ mod tests {
             (LaneKind::Proxy, &[16], 32 + messages),
             (LaneKind::Proxy, &[16, 1], 34 + messages + 64 + 16 + 4),
         ] {
-            let rail = |depth: &u32| RailLimits {
-                max_segment: 1 << 20,
-                depth: *depth,
-                needs_desc: false,
-                orders_messages: false,
-                remote_data: false,
-            };
-            let limits: Vec<RailLimits> = depths.iter().map(rail).collect();
-            assert_eq!(segments_for(kind, &limits), most, "{kind:?} {depths:?}");
+            assert_eq!(segments_for(kind, &limits(depths)), most, "{kind:?} {depths:?}");
         }
     }
 

@@ -175,6 +175,18 @@ pub(in crate::engine) fn atomic(heaps: &Heaps, pe: u32, op: AtomicOp) -> AtomicR
     AtomicRequest { pe: Pe(pe), remote_handle, remote_addr, atomic, result: None }
 }
 
+/// Rails of these depths, alike otherwise.
+pub(in crate::engine) fn limits(depths: &[u32]) -> Vec<RailLimits> {
+    let rail = |depth: &u32| RailLimits {
+        max_segment: 1 << 20,
+        depth: *depth,
+        needs_desc: false,
+        orders_messages: false,
+        remote_data: false,
+    };
+    depths.iter().map(rail).collect()
+}
+
 pub(in crate::engine) fn failed(pe: u32) -> EngineError {
     EngineError::BadMessage { pe: Pe(pe), why: String::from("so says the test") }
 }

@@ -352,7 +352,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::engine::posting::tests::{Bed, PLAIN, Setup, request};
+    use crate::engine::posting::tests::{Bed, PLAIN, Setup, limits, request};
     use crate::engine::rails::balance::{Balance, Spread};
     use crate::engine::wire::handle::HANDLE_BYTES;
 
@@ -425,17 +425,6 @@ mod tests {
             assert!((1..before).contains(&left(&bed)), "some is left");
         }
         bed.lane.audit().unwrap();
-    }
-
-    fn limits(depths: &[u32]) -> Vec<RailLimits> {
-        let rail = |depth: &u32| RailLimits {
-            max_segment: 1 << 20,
-            depth: *depth,
-            needs_desc: false,
-            orders_messages: false,
-            remote_data: false,
-        };
-        depths.iter().map(rail).collect()
     }
 
     fn pooled(pe: u32) -> Pooled {

@@ -1,8 +1,11 @@
-//! User threads, as the proxy lane sees them: what they have handed over is carried out.
+//! User threads: their lane, what they hand over to the proxy thread, and how the proxy's lane carries that out.
+
+pub mod handoff;
+pub mod host_lane;
 
 use crate::engine::error::EngineError;
 use crate::engine::lane::Lane;
-use crate::engine::lane::handoff::{Inbox, Taken};
+use crate::engine::lane::user_threads::handoff::{Inbox, Taken};
 use crate::engine::port::Port;
 use crate::engine::port::copies::Reach;
 use crate::engine::request::{LocalSide, Request, refused};
@@ -125,7 +128,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::engine::lane::handoff::{Outbox, handover};
+    use crate::engine::lane::user_threads::handoff::{Outbox, handover};
     use crate::engine::port::Direction;
     use crate::engine::posting::tests::{Bed, PLAIN, request};
 
