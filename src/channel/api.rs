@@ -18,7 +18,8 @@ use crate::channel::options::Options;
 use crate::channel::proxy::consumer::Consumer;
 use crate::channel::proxy::region_table::{PeerRegion, Region};
 use crate::channel::proxy::thread::{ChannelState, Control, Proxy, ProxyView, Run, abandon};
-use crate::channel::registration::{Free, Registration, agree, lowest};
+use crate::channel::regions::{Registered, check_len, entries, free};
+use crate::channel::registration::{Registration, agree, lowest};
 use crate::engine::patience::Wait;
 use crate::engine::port::Access;
 use crate::engine::wire::handle::{HANDLE_BYTES, HandleBytes};
@@ -37,32 +38,6 @@ const PAUSES: (Duration, Duration) = (Duration::from_micros(10), Duration::from_
 
 /// What an end adds to the deadline of what is drained: the proxy thread's turn.
 const SLACK: Duration = Duration::from_secs(2);
-
-/// A region that kernels use.
-#[derive(Debug)]
-struct Registered {
-    index: u8,
-    base: usize,
-    len: usize,
-    symmetric: bool,
-    handle: HandleBytes,
-    /// All PEs want it released.
-    unwanted: bool,
-    /// If it was allocated here.
-    _memory: Option<HostMemory>,
-}
-
-impl Registered {
-    fn new(
-        index: u8,
-        (base, len): (usize, usize),
-        symmetric: bool,
-        handle: HandleBytes,
-        memory: Option<HostMemory>,
-    ) -> Self {
-        Self { index, base, len, symmetric, handle, unwanted: false, _memory: memory }
-    }
-}
 
 /// What collectives, and changes of the table of regions, are under.
 struct Serial {
@@ -581,27 +556,4 @@ fn wait_for<T>(answer: &Receiver<T>, patience: Duration) -> Result<T, NoAnswer> 
         }
         pause = (2 * pause).min(longest);
     }
-}
-
-/// The indices that are not in use.
-fn free(regions: &[Registered]) -> Free {
-    let mut free: Free = [0xff; size_of::<Free>()];
-    for index in regions.iter().map(|region| region.index).chain([c::NLF_NO_REGION as u8]) {
-        free[usize::from(index / 8)] &= !(1 << (index % 8));
-    }
-    free
-}
-
-/// Entries of the table that kernels look at.
-fn entries(regions: &[Registered]) -> u32 {
-    regions.iter().map(|region| u32::from(region.index) + 1).max().unwrap_or(0)
-}
-
-/// Refuses what no descriptor could name.
-fn check_len(addr: usize, len: usize) -> Result<(), ChannelError> {
-    if len as u64 > c::NLF_MAX_OFFSET + 1 {
-        let why = format!("a region has at most {} bytes", c::NLF_MAX_OFFSET + 1);
-        return Err(ChannelError::Register { addr, len, why });
-    }
-    Ok(())
 }

@@ -20,6 +20,7 @@ pub mod measure;
 mod memory;
 mod options;
 mod proxy;
+mod regions;
 mod registration;
 pub mod ring;
 

@@ -55,10 +55,11 @@ mod wire;
 
 pub use error::{BoxError, Error, Result, Status};
 pub use host::Host;
-pub use host::ops::{Amo, Ops, RawRma, Thread};
+pub use host::ops::{Amo, Ops, RawRma};
 pub use host::planned::PlannedAmo;
 pub use host::proxy::{Proxy, Running};
 pub use host::regions::Piece;
+pub use host::shared::Thread;
 pub use launcher::launch::{LaunchError, Told};
 pub use launcher::report::{JobFailed, JobReport, Outcome, PeReport, Stream};
 pub use memory::address::{BufferId, Place, SymAddr};

@@ -7,6 +7,7 @@ pub(crate) mod planned;
 mod plugin;
 pub(crate) mod proxy;
 pub(crate) mod regions;
+pub(crate) mod shared;
 mod table;
 mod transport;
 
@@ -17,10 +18,11 @@ use std::time::{Duration, Instant};
 use nvshmem_abi::{Layout, Major, c};
 
 use crate::error::{Error, Result};
-use crate::host::ops::{Ops, Shared, Thread};
+use crate::host::ops::Ops;
 use crate::host::plugin::Plugin;
 use crate::host::proxy::Proxy;
 use crate::host::regions::Regions;
+use crate::host::shared::{Shared, Thread};
 use crate::host::transport::{Given, Transport, UserChunk};
 use crate::memory::address::{BufferId, Place, SymAddr};
 use crate::memory::device_memory::{DeviceMemory, MemoryKind, UserMapped};

@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering;
 use nvshmem_abi::c;
 
 use crate::error::{Error, Result, check};
-use crate::host::ops::{Amo, Doing, Ops, bytes_of};
+use crate::host::ops::{Amo, Ops, bytes_of};
 use crate::host::regions::Piece;
+use crate::host::shared::Doing;
 use crate::host::transport::AmoCall;
 use crate::memory::address::{Place, SymAddr};
 

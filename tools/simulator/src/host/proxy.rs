@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender, bounded};
 
 use crate::error::{Error, Result};
-use crate::host::ops::{Amo, Ops, Shared, Thread};
+use crate::host::ops::{Amo, Ops};
+use crate::host::shared::{Shared, Thread};
 use crate::memory::address::{Place, SymAddr};
 use crate::pe::bootstrap::Fatal;
 use crate::pe::process::payload_text;

@@ -1,0 +1,57 @@
+//! Regions that kernels use: what this PE has registered under an index that all PEs agree on.
+
+use channel_sys as c;
+
+use crate::channel::error::ChannelError;
+use crate::channel::memory::host_memory::HostMemory;
+use crate::channel::registration::Free;
+use crate::engine::wire::handle::HandleBytes;
+
+/// A region that kernels use.
+#[derive(Debug)]
+pub(crate) struct Registered {
+    pub(crate) index: u8,
+    pub(crate) base: usize,
+    pub(crate) len: usize,
+    pub(crate) symmetric: bool,
+    pub(crate) handle: HandleBytes,
+    /// All PEs want it released.
+    pub(crate) unwanted: bool,
+    /// If it was allocated here.
+    _memory: Option<HostMemory>,
+}
+
+impl Registered {
+    pub(crate) fn new(
+        index: u8,
+        (base, len): (usize, usize),
+        symmetric: bool,
+        handle: HandleBytes,
+        memory: Option<HostMemory>,
+    ) -> Self {
+        Self { index, base, len, symmetric, handle, unwanted: false, _memory: memory }
+    }
+}
+
+/// The indices that are not in use.
+pub(crate) fn free(regions: &[Registered]) -> Free {
+    let mut free: Free = [0xff; size_of::<Free>()];
+    for index in regions.iter().map(|region| region.index).chain([c::NLF_NO_REGION as u8]) {
+        free[usize::from(index / 8)] &= !(1 << (index % 8));
+    }
+    free
+}
+
+/// Entries of the table that kernels look at.
+pub(crate) fn entries(regions: &[Registered]) -> u32 {
+    regions.iter().map(|region| u32::from(region.index) + 1).max().unwrap_or(0)
+}
+
+/// Refuses what no descriptor could name.
+pub(crate) fn check_len(addr: usize, len: usize) -> Result<(), ChannelError> {
+    if len as u64 > c::NLF_MAX_OFFSET + 1 {
+        let why = format!("a region has at most {} bytes", c::NLF_MAX_OFFSET + 1);
+        return Err(ChannelError::Register { addr, len, why });
+    }
+    Ok(())
+}
