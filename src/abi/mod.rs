@@ -20,6 +20,7 @@ mod hints;
 mod host_maps;
 pub mod note;
 mod operations;
+mod recorded;
 mod request;
 mod signals;
 mod state;

@@ -17,6 +17,7 @@ mod exit;
 pub(crate) mod heartbeat;
 mod memory;
 pub(crate) mod nics;
+pub mod recording;
 mod spread;
 
 pub(crate) use collectives::{Collectives, Shape};

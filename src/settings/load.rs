@@ -308,6 +308,8 @@ mod tests {
             ("NVSHMEM_LIBFABRIC_COUNTERS", "/tmp/of-pe-%p"),
             ("NVSHMEM_LIBFABRIC_COUNTERS_PAGE", "/tmp/Pages"),
             ("NVSHMEM_LIBFABRIC_COUNTERS_SIGNAL", "USR2"),
+            ("NVSHMEM_LIBFABRIC_TRACE", "/tmp/Trace-%p"),
+            ("NVSHMEM_LIBFABRIC_TRACE_RECORDS", "1M"),
             ("NVSHMEM_LIBFABRIC_BOOTSTRAP", "host0:4711"),
             ("NVSHMEM_LIBFABRIC_BOOTSTRAP_SECONDS", "5"),
             ("NVSHMEM_LIBFABRIC_CHANNEL_RINGS", "8"),
@@ -352,6 +354,8 @@ mod tests {
         assert_eq!(settings.counters.as_deref(), Some("/tmp/of-pe-%p"));
         assert_eq!(settings.counters_page, CountersPage::In("/tmp/Pages".into()));
         assert_eq!(settings.counters_signal, CountersSignal::Usr2);
+        assert_eq!(settings.trace.as_deref(), Some("/tmp/Trace-%p"));
+        assert_eq!(settings.trace_records, 1 << 20);
         assert_eq!(settings.bootstrap.as_deref(), Some("host0:4711"));
         assert_eq!(settings.bootstrap_patience, Duration::from_secs(5));
         assert_eq!((settings.channel_rings, settings.channel_slots), (8, 65536));

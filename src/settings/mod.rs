@@ -97,6 +97,11 @@ pub struct Settings {
     pub counters_page: CountersPage,
     /// `NVSHMEM_LIBFABRIC_COUNTERS_SIGNAL`: the signal at which that file is written. Default: none.
     pub counters_signal: CountersSignal,
+    /// `NVSHMEM_LIBFABRIC_TRACE`: the file in which calls are recorded, with `%p` for the number of this PE. Default:
+    /// none.
+    pub trace: Option<String>,
+    /// `NVSHMEM_LIBFABRIC_TRACE_RECORDS`: how many of the newest records it keeps. Default 262144.
+    pub trace_records: u32,
     /// `NVSHMEM_LIBFABRIC_BOOTSTRAP`: where PE 0 of a channel listens for the others, HOST:PORT. Default:
     /// none.
     pub bootstrap: Option<String>,
@@ -154,6 +159,8 @@ impl Default for Settings {
             counters: None,
             counters_page: CountersPage::None,
             counters_signal: CountersSignal::None,
+            trace: None,
+            trace_records: 256 << 10,
             bootstrap: None,
             bootstrap_patience: Duration::from_secs(180),
             channel_rings: 4,

@@ -68,6 +68,10 @@ const SECONDS: Range = Range { min: 0, max: 1_000_000, zero: Some("never"), suff
 
 const PATIENCE: Range = Range { min: 1, max: 1_000_000, zero: None, suffixes: false };
 
+// 64 bytes each: up to 4 GiB.
+const RECORDS: Range = Range { min: 1024, max: MOST_RECORDS, zero: None, suffixes: true };
+const MOST_RECORDS: u64 = 1 << 26;
+
 const RINGS: Range = Range { min: 1, max: NLF_MAX_RINGS as u64, zero: None, suffixes: false };
 
 const SLOTS: Range =
@@ -424,6 +428,40 @@ pub(super) const TABLE: &[Setting] = &[
               time: `kill -USR1 PID`. Not where the program has a handler of its own for it; the log says so.",
         set: |settings, text| choice(text).map(|value| settings.counters_signal = value),
         show: |settings| name_of(settings.counters_signal),
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_TRACE",
+        accepts: || String::from("none; or a path with %p, which stands for the number of the PE"),
+        doc: "The file in which the newest calls of NVSHMEM are recorded, with when they were seen to end: \
+              `nvshmem-libfabric trace` shows and checks it. It is made anew when the PEs connect, has addresses and \
+              lengths and no data, and is whole also when the process is killed. Only its user can read it. Calls of \
+              a device channel are not recorded.",
+        set: |settings, text| {
+            settings.trace = match text {
+                "none" => None,
+                _ if text.contains("%p") => Some(String::from(text)),
+                _ => {
+                    return Err(String::from(
+                        "there is no %p in it, and each PE needs a file of its own",
+                    ));
+                }
+            };
+            Ok(())
+        },
+        show: |settings| settings.trace.clone().unwrap_or_else(|| String::from("none")),
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_TRACE_RECORDS",
+        accepts: || RECORDS.to_string(),
+        doc: "How many of the newest records that file keeps. A call is one record, and so is what was seen to end. The \
+              room, 64 bytes for each, is taken when the file is made; what was not needed is given back when the \
+              transport is finalized.",
+        set: |settings, text| {
+            let value = RECORDS.parse(text)?;
+            settings.trace_records = u32::try_from(value).map_err(|error| error.to_string())?;
+            Ok(())
+        },
+        show: |settings| settings.trace_records.to_string(),
     },
     Setting {
         name: "NVSHMEM_LIBFABRIC_BOOTSTRAP",

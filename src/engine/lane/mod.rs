@@ -29,7 +29,7 @@ use crate::engine::posting::completions::Rare;
 use crate::engine::posting::watchdog::Watchdog;
 use crate::engine::posting::{Core, Sizes};
 use crate::engine::rails::balance::Spread;
-use crate::engine::rails::counters::{PeerCounters, RailCounters};
+use crate::engine::rails::counters::{PeerCounters, RailCounters, UnderWay};
 use crate::engine::rails::paths::{AddressTable, AtomicPath, PathTable};
 use crate::engine::recovery::Recovery;
 use crate::engine::recovery::detours::Detours;
@@ -292,6 +292,12 @@ impl<P: Port> Lane<P> {
     /// Counters per peer that this lane has had to do with, in no order.
     pub fn peers(&self) -> impl Iterator<Item = PeerCounters> + '_ {
         self.core.streams.iter().map(Stream::counters)
+    }
+
+    /// What is under way to a peer, or waits to be.
+    pub fn under_way(&self, pe: Pe) -> UnderWay {
+        let none = UnderWay { puts: false, words: false, gets: false };
+        self.core.streams.find(pe).map_or(none, Stream::all_that_is_under_way)
     }
 
     /// This PE.

@@ -31,6 +31,17 @@ pub struct RailCounters {
     pub foreign: u64,
 }
 
+/// What a lane has under way to one peer, or waiting to be: what a quiet would wait for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UnderWay {
+    /// Puts. Those that their target puts in order before what comes later count among the words.
+    pub puts: bool,
+    /// Atomics and signals.
+    pub words: bool,
+    /// Gets.
+    pub gets: bool,
+}
+
 /// What has gone between a lane and one peer since start, modulo 2^32 each. They are the counts by which
 /// the lane knows what is outstanding, so keeping them costs nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,7 +7,7 @@ mod tests;
 use crate::engine::error::EngineError;
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::port::Direction;
-use crate::engine::rails::counters::PeerCounters;
+use crate::engine::rails::counters::{PeerCounters, UnderWay};
 use crate::engine::rails::pairing::first_rail;
 use crate::engine::rails::paths::{Hop, PathTable};
 use crate::engine::state::messages::link::Link;
@@ -146,6 +146,16 @@ impl Stream {
         writes = writes.wrapping_add(self.held.len());
         let (sent, received) = self.link.as_deref().map_or((0, 0), Link::counts);
         PeerCounters { pe: self.pe, writes, reads, sent, received }
+    }
+
+    /// What is under way, held or parked. What is parked or held may be anything that it can be.
+    pub(in crate::engine) fn all_that_is_under_way(&self) -> UnderWay {
+        let (held, parked) = (!self.held.is_empty(), self.parks());
+        UnderWay {
+            puts: self.puts_under_way() != 0 || held || parked,
+            words: self.words != 0 || held || parked,
+            gets: self.under_way(Direction::Read) != 0,
+        }
     }
 
     /// The message side, made if need be.

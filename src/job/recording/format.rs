@@ -1,0 +1,538 @@
+//! The file of a recording: where everything is in it, and how it is read back, with distrust.
+//!
+//! ```text
+//! header     32 words       what was recorded, and how many there are of each of the others
+//! regions    4 words each   memory that was registered
+//! records    8 words each   calls and what was seen to end, in a ring: record number N is at N modulo their count
+//! ```
+//!
+//! Words are of 64 bits, little endian. A record's last word has the low half of its number, one more than that so that it
+//! is never that of a place nobody has written to: what was being written when its process was killed is told apart.
+
+use thiserror::Error;
+
+/// What a recording begins with.
+pub const MAGIC: [u8; 8] = *b"NLFTRACE";
+/// Version of the format: raised with every change.
+pub const FORMAT: u32 = 1;
+
+/// Words of the header, of a region and of a record.
+pub const HEADER_WORDS: usize = 32;
+/// See [`HEADER_WORDS`].
+pub const REGION_WORDS: usize = 4;
+/// See [`HEADER_WORDS`].
+pub const RECORD_WORDS: usize = 8;
+
+/// Most regions that are noted.
+pub const MOST_REGIONS: u32 = 1024;
+/// Most records of a file.
+pub const MOST_RECORDS: u32 = 1 << 26;
+
+/// Where the numbers of the header are, in words.
+pub(super) mod at {
+    pub(in crate::job::recording) const MAGIC: usize = 0;
+    /// Format, and bytes of a record.
+    pub(in crate::job::recording) const FORMAT: usize = 1;
+    /// This PE, and how many there are.
+    pub(in crate::job::recording) const PE: usize = 2;
+    /// The process, and places for regions.
+    pub(in crate::job::recording) const PROCESS: usize = 3;
+    /// Places for records.
+    pub(in crate::job::recording) const CAPACITY: usize = 4;
+    /// When it began by the clock of the machine, and by the calendar.
+    pub(in crate::job::recording) const BEGAN: usize = 5;
+    pub(in crate::job::recording) const BEGAN_REAL: usize = 6;
+    /// The number of the next record, and of the next region.
+    pub(in crate::job::recording) const RECORDS: usize = 7;
+    pub(in crate::job::recording) const REGIONS: usize = 8;
+    /// When the transport was finalized; 0 if it was not.
+    pub(in crate::job::recording) const ENDED: usize = 9;
+    /// Texts: the boot, our version, the provider, the program.
+    pub(in crate::job::recording) const TEXTS: [(usize, usize); 4] =
+        [(10, 5), (15, 4), (19, 4), (23, 8)];
+}
+
+/// What a call has not returned with yet, in place of how long it took.
+pub(super) const OPEN: u64 = u64::MAX;
+
+const LOCAL_ONLY: u64 = 1;
+const PRESENT: u64 = 2;
+
+/// What was called, or seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    /// Bytes are written.
+    Put = 1,
+    /// Bytes are read.
+    Get = 2,
+    /// A value of up to 8 bytes is written.
+    P = 3,
+    /// A value is read.
+    G = 4,
+    /// A word is changed.
+    Amo = 5,
+    /// Bytes are written, and then a word is changed.
+    PutSignal = 6,
+    /// One of several pieces of the put with signal that follows.
+    Part = 7,
+    /// What comes later comes after what came before.
+    Fence = 8,
+    /// Waits until everything is done.
+    Quiet = 9,
+    /// Nothing of some kinds is under way any more: see [`Record::op`].
+    Done = 10,
+    /// A turn of the proxy thread that has failed.
+    Progress = 11,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::Put,
+        Self::Get,
+        Self::P,
+        Self::G,
+        Self::Amo,
+        Self::PutSignal,
+        Self::Part,
+        Self::Fence,
+        Self::Quiet,
+        Self::Done,
+        Self::Progress,
+    ];
+
+    /// As a timeline has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Put => "put",
+            Self::Get => "get",
+            Self::P => "p",
+            Self::G => "g",
+            Self::Amo => "atomic",
+            Self::PutSignal => "put_signal",
+            Self::Part => "part",
+            Self::Fence => "fence",
+            Self::Quiet => "quiet",
+            Self::Done => "done",
+            Self::Progress => "progress",
+        }
+    }
+}
+
+/// What may be under way to a peer, a bit for each, in [`Record::op`] of [`Kind::Done`].
+pub mod done {
+    /// Puts.
+    pub const PUTS: u8 = 1;
+    /// Atomics and signals.
+    pub const WORDS: u8 = 2;
+    /// Gets.
+    pub const GETS: u8 = 4;
+}
+
+/// Whose call it is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub enum Caller {
+    /// NVSHMEM's proxy thread, for kernels.
+    Proxy = 0,
+    /// A thread of the program.
+    Host = 1,
+}
+
+/// One call, or something seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Record {
+    /// Nanoseconds on the clock of the machine.
+    pub time: u64,
+    /// Nanoseconds until it returned. None if it has not.
+    pub took: Option<u64>,
+    /// What.
+    pub kind: Kind,
+    /// The atomic operation by NVSHMEM's number, or what is done.
+    pub op: u8,
+    /// Whose.
+    pub caller: Caller,
+    /// Whether it waits for its end.
+    pub blocking: bool,
+    /// The peer.
+    pub pe: u32,
+    /// The status that it returned.
+    pub status: i32,
+    /// The first byte at the peer, or the word of an atomic, by its address there.
+    pub remote: u64,
+    /// The first byte here.
+    pub local: u64,
+    /// How many.
+    pub bytes: u64,
+    /// Of a put with signal: the word, by its address at the peer.
+    pub signal: u64,
+}
+
+impl Record {
+    /// Of a call that begins now.
+    pub fn new(kind: Kind, caller: Caller, pe: u32) -> Self {
+        Self {
+            time: 0,
+            took: None,
+            kind,
+            op: 0,
+            caller,
+            blocking: false,
+            pe,
+            status: 0,
+            remote: 0,
+            local: 0,
+            bytes: 0,
+            signal: 0,
+        }
+    }
+
+    /// As it is in the file, as the record of this number.
+    pub(super) fn encode(&self, number: u64) -> [u64; RECORD_WORDS] {
+        let what = u64::from(self.kind as u8)
+            | u64::from(self.op) << 8
+            | u64::from(self.caller as u8) << 16
+            | u64::from(self.blocking) << 17;
+        [
+            self.time,
+            self.took.unwrap_or(OPEN),
+            self.remote,
+            self.local,
+            self.bytes,
+            self.signal,
+            who(self.pe, self.status),
+            what << 32 | mark(number),
+        ]
+    }
+
+    fn decode(words: [u64; RECORD_WORDS]) -> Option<Self> {
+        let [time, took, remote, local, bytes, signal, who, last] = words;
+        let what = last >> 32;
+        let kind = Kind::ALL.into_iter().find(|kind| *kind as u64 == what & 0xff)?;
+        if what >> 18 != 0 {
+            return None;
+        }
+        Some(Self {
+            time,
+            took: (took != OPEN).then_some(took),
+            kind,
+            op: (what >> 8) as u8,
+            caller: if what >> 16 & 1 == 0 { Caller::Proxy } else { Caller::Host },
+            blocking: what >> 17 & 1 != 0,
+            pe: who as u32,
+            status: (who >> 32) as i32,
+            remote,
+            local,
+            bytes,
+            signal,
+        })
+    }
+}
+
+/// The peer and the status in a word.
+pub(super) fn who(pe: u32, status: i32) -> u64 {
+    u64::from(status as u32) << 32 | u64::from(pe)
+}
+
+/// What the record of a number has in the low half of its last word.
+pub(super) fn mark(number: u64) -> u64 {
+    number.wrapping_add(1) & 0xffff_ffff
+}
+
+/// Memory that was registered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Region {
+    /// Its first byte.
+    pub base: u64,
+    /// How many.
+    pub len: u64,
+    /// When, on the clock of the machine.
+    pub time: u64,
+    /// Peers do not reach it.
+    pub local_only: bool,
+}
+
+impl Region {
+    pub(super) fn encode(&self) -> [u64; REGION_WORDS] {
+        let flags = PRESENT | if self.local_only { LOCAL_ONLY } else { 0 };
+        [self.base, self.len, self.time, flags]
+    }
+
+    fn decode([base, len, time, flags]: [u64; REGION_WORDS]) -> Option<Self> {
+        let local_only = flags & LOCAL_ONLY != 0;
+        (flags & PRESENT != 0).then_some(Self { base, len, time, local_only })
+    }
+
+    /// How far into it an address is.
+    pub fn offset(&self, address: u64) -> Option<u64> {
+        address.checked_sub(self.base).filter(|offset| *offset < self.len)
+    }
+}
+
+/// Bytes of a file with room for so many regions and records.
+pub fn file_bytes(regions: u32, records: u64) -> u64 {
+    let words = HEADER_WORDS as u64
+        + u64::from(regions) * REGION_WORDS as u64
+        + records * RECORD_WORDS as u64;
+    words * 8
+}
+
+/// Why a file is no recording that can be read.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Unreadable {
+    /// It does not begin as one.
+    #[error("it is no recording")]
+    NotOne,
+    /// Of another version.
+    #[error("it has format {found}, and format {FORMAT} is read: it is another version's")]
+    Format {
+        /// The format that it has.
+        found: u32,
+    },
+    /// It ends too early.
+    #[error("it ends after {has} of {needs} bytes")]
+    Truncated {
+        /// Its bytes.
+        has: u64,
+        /// How many belong to it.
+        needs: u64,
+    },
+    /// No recorder has written it so.
+    #[error("it is damaged: {what}")]
+    Damaged {
+        /// What no recorder writes.
+        what: &'static str,
+    },
+}
+
+/// A recording that was read.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    /// Whose it is.
+    pub pe: u32,
+    /// PEs of the job.
+    pub n_pes: u32,
+    /// The process.
+    pub pid: u32,
+    /// When it began, on the clock of the machine.
+    pub began: u64,
+    /// The same moment by the calendar, in nanoseconds since 1970.
+    pub began_real: u64,
+    /// When the transport was finalized.
+    pub ended: Option<u64>,
+    /// Which start of which machine the clock is of.
+    pub boot: String,
+    /// Our version that wrote it.
+    pub version: String,
+    /// The provider.
+    pub provider: String,
+    /// The program.
+    pub program: String,
+    /// Memory that was registered, in order.
+    pub regions: Vec<Region>,
+    /// Regions for which there was no place.
+    pub regions_left_out: u64,
+    /// What is kept, in order.
+    pub records: Vec<Record>,
+    /// Older ones whose places newer ones have taken.
+    pub overwritten: u64,
+    /// Records that were being written when the process was killed.
+    pub torn: u64,
+}
+
+impl Recording {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// It is none, or not whole.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Unreadable> {
+        let damaged = |what| Unreadable::Damaged { what };
+        let truncated = |needs| Unreadable::Truncated { has: bytes.len() as u64, needs };
+        if !bytes.starts_with(&MAGIC) {
+            return Err(Unreadable::NotOne);
+        }
+        let header = bytes.get(..HEADER_WORDS * 8);
+        let word = |at: usize| word(bytes, at).unwrap_or(0);
+        let found = word(at::FORMAT) as u32;
+        if bytes.len() >= 16 && found != FORMAT {
+            return Err(Unreadable::Format { found });
+        }
+        let header = header.ok_or_else(|| truncated(HEADER_WORDS as u64 * 8))?;
+        let halves = |at: usize| (word(at) as u32, (word(at) >> 32) as u32);
+        if halves(at::FORMAT).1 != RECORD_WORDS as u32 * 8 {
+            return Err(damaged("its records have another length"));
+        }
+        let ((pe, n_pes), (pid, places)) = (halves(at::PE), halves(at::PROCESS));
+        if pe >= n_pes {
+            return Err(damaged("it is of a PE that its job does not have"));
+        }
+        let capacity = word(at::CAPACITY);
+        if places > MOST_REGIONS || capacity == 0 || capacity > u64::from(MOST_RECORDS) {
+            return Err(damaged("it has room for more than there can be"));
+        }
+        let (written, regions) = (word(at::RECORDS), word(at::REGIONS));
+        let kept = written.min(capacity);
+        let needs = file_bytes(places, kept);
+        if (bytes.len() as u64) < needs {
+            return Err(truncated(needs));
+        }
+        let region = |at: u64| {
+            let first = HEADER_WORDS + at as usize * REGION_WORDS;
+            Region::decode(std::array::from_fn(|offset| word(first + offset)))
+        };
+        let noted = regions.min(places.into());
+        let first_record = HEADER_WORDS + places as usize * REGION_WORDS;
+        let (mut records, mut torn) = (Vec::with_capacity(kept as usize), 0);
+        for number in written - kept..written {
+            let first = first_record + (number % capacity) as usize * RECORD_WORDS;
+            let words = std::array::from_fn(|offset| word(first + offset));
+            if words[RECORD_WORDS - 1] & 0xffff_ffff != mark(number) {
+                torn += 1;
+                continue;
+            }
+            records.push(Record::decode(words).ok_or_else(|| damaged("a record of no kind"))?);
+        }
+        let [boot, version, provider, program] = at::TEXTS.map(|(at, words)| {
+            let bytes = &header[at * 8..(at + words) * 8];
+            let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+            // It goes to terminals.
+            let text = String::from_utf8_lossy(&bytes[..end]);
+            text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+        });
+        Ok(Self {
+            pe,
+            n_pes,
+            pid,
+            began: word(at::BEGAN),
+            began_real: word(at::BEGAN_REAL),
+            ended: Some(word(at::ENDED)).filter(|ended| *ended != 0),
+            boot,
+            version,
+            provider,
+            program,
+            regions: (0..noted).filter_map(region).collect(),
+            regions_left_out: regions - noted,
+            records,
+            overwritten: written - kept,
+            torn,
+        })
+    }
+
+    /// The region that an address of this PE was in at some time, by its place among all, and how far into it.
+    pub fn place(&self, address: u64, time: u64) -> Option<(usize, u64)> {
+        let found = self.regions.iter().enumerate().rev().filter(|(_, region)| region.time <= time);
+        found.filter_map(|(at, region)| Some((at, region.offset(address)?))).next()
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    let bytes = bytes.get(at * 8..at * 8 + 8)?;
+    Some(u64::from_le_bytes(bytes.try_into().ok()?))
+}
+
+/// The bytes of a recording that a process would have written: for tests, and to fuzz what reads it.
+pub fn encode(
+    (pe, n_pes): (u32, u32),
+    capacity: u64,
+    regions: &[Region],
+    records: &[Record],
+) -> Vec<u8> {
+    let mut words = vec![0; (file_bytes(regions.len() as u32, capacity) / 8) as usize];
+    words[at::MAGIC] = u64::from_le_bytes(MAGIC);
+    words[at::FORMAT] = u64::from(FORMAT) | (RECORD_WORDS as u64 * 8) << 32;
+    words[at::PE] = u64::from(pe) | u64::from(n_pes) << 32;
+    words[at::PROCESS] = 1 | (regions.len() as u64) << 32;
+    words[at::CAPACITY] = capacity;
+    words[at::RECORDS] = records.len() as u64;
+    words[at::REGIONS] = regions.len() as u64;
+    for (at, region) in regions.iter().enumerate() {
+        let first = HEADER_WORDS + at * REGION_WORDS;
+        words[first..first + REGION_WORDS].copy_from_slice(&region.encode());
+    }
+    for (number, record) in records.iter().enumerate() {
+        let at = number % capacity.max(1) as usize;
+        let first = HEADER_WORDS + regions.len() * REGION_WORDS + at * RECORD_WORDS;
+        words[first..first + RECORD_WORDS].copy_from_slice(&record.encode(number as u64));
+    }
+    words.into_iter().flat_map(u64::to_le_bytes).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(time: u64) -> Record {
+        Record {
+            time,
+            took: (time % 2 == 0).then_some(time * 3),
+            op: 9,
+            blocking: time % 3 == 0,
+            status: -7,
+            remote: u64::MAX - time,
+            local: 1 << 40,
+            bytes: 5,
+            signal: 8,
+            ..Record::new(Kind::ALL[time as usize % 11], Caller::Host, 70_000)
+        }
+    }
+
+    fn region(base: u64, time: u64) -> Region {
+        Region { base, len: 100, time, local_only: base == 0 }
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_the_newest_kept() {
+        let all: Vec<Record> = (0..25).map(record).collect();
+        let regions = [region(0, 1), region(1000, 2), region(1050, 9)];
+        for (capacity, kept) in [(64, 25), (25, 25), (24, 24), (7, 7), (1, 1)] {
+            let bytes = encode((3, 4), capacity, &regions, &all);
+            let read = Recording::decode(&bytes).unwrap();
+            assert_eq!((read.pe, read.n_pes, read.torn), (3, 4, 0));
+            assert_eq!(read.records, all[25 - kept..]);
+            assert_eq!(read.overwritten, 25 - kept as u64);
+            assert_eq!(read.regions, regions);
+        }
+        let read = Recording::decode(&encode((0, 1), 4, &regions, &[])).unwrap();
+        assert_eq!((read.records.len(), read.ended), (0, None));
+        assert_eq!(read.place(1060, 20), Some((2, 10)), "the one that came last");
+        assert_eq!(read.place(1060, 3), Some((1, 60)));
+        assert_eq!((read.place(1150, 20), read.place(1060, 1)), (None, None));
+    }
+
+    #[test]
+    fn what_is_no_recording_or_not_whole_is_refused() {
+        let good = encode((0, 2), 4, &[region(0, 1)], &[record(1), record(2), record(3)]);
+        let with = |at: usize, word: u64| {
+            let mut bytes = good.clone();
+            bytes[at * 8..at * 8 + 8].copy_from_slice(&word.to_le_bytes());
+            Recording::decode(&bytes).map(|read| read.torn)
+        };
+        assert_eq!(Recording::decode(b"{}").unwrap_err(), Unreadable::NotOne);
+        assert_eq!(Recording::decode(&[]).unwrap_err(), Unreadable::NotOne);
+        assert_eq!(with(at::FORMAT, 2 | 64 << 32), Err(Unreadable::Format { found: 2 }));
+        // A place more than there are records is there, and may be missing.
+        let needs = file_bytes(1, 3);
+        for has in 8..good.len() {
+            match Recording::decode(&good[..has]) {
+                Ok(_) => assert!(has as u64 >= needs, "{has}"),
+                Err(Unreadable::Truncated { has: said, .. }) => assert_eq!(said, has as u64),
+                Err(other) => panic!("{has}: {other}"),
+            }
+        }
+        let damaged = [
+            (at::FORMAT, 1 | 32 << 32),
+            (at::PE, 5 | 5 << 32),
+            (at::PROCESS, 1 | 0xffff << 32),
+            (at::CAPACITY, 0),
+            (at::CAPACITY, u64::MAX),
+            (HEADER_WORDS + REGION_WORDS + 7, 99 << 32 | 1),
+        ];
+        for (at, word) in damaged {
+            assert!(matches!(with(at, word), Err(Unreadable::Damaged { .. })), "word {at}");
+        }
+        assert!(matches!(with(at::CAPACITY, 1 << 20), Ok(0)), "places that nobody has reached");
+        assert_eq!(with(HEADER_WORDS + REGION_WORDS + 7, 0), Ok(1), "one was being written");
+        assert!(matches!(with(at::RECORDS, u64::MAX), Ok(4)), "none of them is that old");
+    }
+}
