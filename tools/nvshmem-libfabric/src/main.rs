@@ -23,6 +23,7 @@ mod report;
 mod run;
 mod selftest;
 mod top;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         Command::Selftest(options) => selftest::run(&options),
         Command::Perf(options) => perf::run(&options),
         Command::Top(options) => top::run(&options),
+        Command::Trace { command } => trace::run(&command),
         Command::Bench(options) => bench::run(options),
         Command::Report(options) => report::run(&options),
         Command::Probe { subject } => probe::answer(subject)

@@ -50,6 +50,13 @@ pub(crate) enum Command {
     ///
     /// Of jobs of this user with NVSHMEM_LIBFABRIC_COUNTERS_PAGE set.
     Top(TopOptions),
+    /// Show or check what NVSHMEM has called, from recordings of a job
+    ///
+    /// NVSHMEM_LIBFABRIC_TRACE=FILE-%p has each PE of a job record its calls in a file of its own.
+    Trace {
+        #[command(subcommand)]
+        command: TraceCommand,
+    },
     /// Write one text file to attach to a bug report
     Report(ReportOptions),
     /// Ask libfabric or CUDA's driver in a process of its own
@@ -203,6 +210,23 @@ pub(crate) struct TopOptions {
     /// Most peers shown of a lane
     #[arg(long, default_value_t = 8, value_name = "COUNT")]
     pub(crate) peers: usize,
+}
+
+/// What is to be done with recordings.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TraceCommand {
+    /// Make a timeline that Perfetto opens
+    Show(TraceShowOptions),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TraceShowOptions {
+    /// The recordings, one for each PE
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// The file to write [default: standard output]
+    #[arg(short, long, value_name = "FILE.json")]
+    pub(crate) out: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

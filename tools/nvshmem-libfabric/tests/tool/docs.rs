@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use libtest_mimic::{Arguments, Failed, Trial};
+use nvshmem_transport_libfabric::job::recording::format::{
+    self as recording, Caller, Kind, Record,
+};
 use test_support::seeds::turn;
 use test_support::{built, needs};
 
@@ -113,6 +116,17 @@ impl Place {
         nvshmem.program(&home.join("program"));
         scratch.write("home/train.py", "");
         scratch.write("home/nvshmem.log.libfabric", "a line\n");
+        // What the program would have recorded.
+        for pe in 0..2 {
+            let put = Record {
+                time: 5,
+                took: Some(1),
+                bytes: 8,
+                ..Record::new(Kind::Put, Caller::Proxy, 1 - pe)
+            };
+            let recording = recording::encode((pe, 2), 1, &[], &[put]);
+            fs::write(scratch.at(&format!("home/pe-{pe}.trace")), recording)?;
+        }
         let (opt, cuda) = (scratch.at("opt"), built::fake_cuda_dir());
         let full = needs::is_set("NVSHMEM_TEST_FULL");
         scratch.script(

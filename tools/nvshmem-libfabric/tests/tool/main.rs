@@ -12,6 +12,7 @@ mod report;
 mod run;
 mod selftest;
 mod top;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -19,7 +20,7 @@ use libtest_mimic::{Arguments, Trial};
 
 fn main() -> ExitCode {
     // A process that was started as a PE ends in here.
-    nvshmem_sim::pe_entry(&[("hold", top::hold)]);
+    nvshmem_sim::pe_entry(&[("hold", top::hold), ("trace", trace::program)]);
     let mut trials: Vec<Trial> = Vec::new();
     trials.extend(info::trials());
     trials.extend(install::trials());
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
     trials.extend(perf::trials());
     trials.extend(report::trials());
     trials.extend(top::trials());
+    trials.extend(trace::trials());
     trials.extend(docs::trials());
     trials.extend(packages::trials());
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
