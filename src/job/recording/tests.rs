@@ -21,13 +21,13 @@ fn put(pe: u32) -> Record {
 fn what_is_recorded_is_in_the_file_at_once_and_the_file_is_as_long_as_that_in_the_end() {
     let path = scratch("at-once");
     fs::write(&path, "what was there before").unwrap();
-    let recorder = Recorder::create(&path, 1000, Pe(2), 5, "tcp \u{e9}").unwrap();
+    let recorder = Recorder::create(&path, 1000, Pe(2), 5, "na\u{ef}ve").unwrap();
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
     recorder.registered(4096, 100, true);
     let begun = recorder.begin(put(1));
     let seen = read(&path);
     assert_eq!((seen.pe, seen.n_pes, seen.ended), (2, 5, None));
-    assert_eq!((seen.provider.as_str(), seen.pid), ("tcp \u{e9}", std::process::id()));
+    assert_eq!((seen.provider.as_str(), seen.pid), ("na\u{ef}ve", std::process::id()));
     assert_eq!(seen.version, env!("CARGO_PKG_VERSION"));
     assert_eq!((seen.regions[0].base, seen.regions[0].local_only), (4096, true));
     assert_eq!((seen.records[0].took, seen.records[0].pe), (None, 1), "it has not returned");
