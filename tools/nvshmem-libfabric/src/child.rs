@@ -2,9 +2,9 @@
 //!
 //! What libraries of drivers do when they are loaded is not ours: a hang or a crash there is an answer, too.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,10 +24,56 @@ pub(crate) fn output(program: &Path, arguments: &[&str]) -> Result<String, Strin
     output_within(command, PATIENCE)
 }
 
-fn output_within(mut command: Command, patience: Duration) -> Result<String, String> {
+fn output_within(command: Command, patience: Duration) -> Result<String, String> {
+    let answer = ask(command, "", patience).map_err(|error| match error {
+        NoAnswer::Start(why) => format!("it cannot be started: {why}"),
+        NoAnswer::Late(why) => why,
+    })?;
+    if answer.status.success() {
+        return Ok(answer.stdout);
+    }
+    Err(format!("it failed ({}) and said: {}", answer.status, answer.last_words()))
+}
+
+/// What a program has printed, and how it ended.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Answer {
+    /// The last line of its errors.
+    pub(crate) fn last_words(&self) -> String {
+        let said = self.stderr.lines().rev().find(|line| !line.trim().is_empty());
+        said.unwrap_or("nothing").to_owned()
+    }
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(crate) enum NoAnswer {
+    Start(String),
+    Late(String),
+}
+
+/// What a program answers, well or not, to some lines.
+///
+/// # Errors
+/// It does not start, or does not end.
+pub(crate) fn ask(
+    mut command: Command,
+    input: &str,
+    patience: Duration,
+) -> Result<Answer, NoAnswer> {
     let started =
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let mut child = started.map_err(|error| format!("it cannot be started: {error}"))?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = started.map_err(|error| NoAnswer::Start(error.to_string()))?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A program that does not read it to its end has its reasons.
+        let _ = stdin.write_all(input.as_bytes());
+    }
     // Pipes that nobody reads would stop it.
     let read = |stream: Option<Box<dyn Read + Send>>| {
         thread::spawn(move || {
@@ -50,17 +96,16 @@ fn output_within(mut command: Command, patience: Duration) -> Result<String, Str
                 // It may have ended just now, which is as good.
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(format!("it did not end within {} s", patience.as_secs()));
+                let why = format!("it did not end within {} s", patience.as_secs());
+                return Err(NoAnswer::Late(why));
             }
-            Err(error) => return Err(format!("its end cannot be waited for: {error}")),
+            Err(error) => {
+                return Err(NoAnswer::Late(format!("its end cannot be waited for: {error}")));
+            }
         }
     };
     let (stdout, stderr) = (stdout.join().unwrap_or_default(), stderr.join().unwrap_or_default());
-    if status.success() {
-        return Ok(stdout);
-    }
-    let said = stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("nothing");
-    Err(format!("it failed ({status}) and said: {said}"))
+    Ok(Answer { status, stdout, stderr })
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use nvshmem_transport_libfabric::settings::Provider;
 
 use crate::perf::layout;
 use crate::probe::Subject;
+use crate::selftest::hosts::Named;
 
 /// NVSHMEM's transport over libfabric: what is there, what is loaded, what is wrong
 #[derive(Debug, Parser)]
@@ -30,7 +31,7 @@ pub(crate) enum Command {
     Install(InstallOptions),
     /// Undo what `install` has done
     Uninstall(UninstallOptions),
-    /// Run all operations between PEs of this machine, every byte checked
+    /// Run all operations between PEs of this machine, or of several, every byte checked
     ///
     /// Neither a GPU nor NVSHMEM is needed: the PEs drive the plugin as NVSHMEM does.
     Selftest(SelftestOptions),
@@ -145,6 +146,15 @@ pub(crate) struct SelftestOptions {
     /// PEs of each job
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=64))]
     pub(crate) pes: u32,
+    /// The hosts, and how many PEs each takes if more than one; localhost is this one
+    #[arg(long, value_delimiter = ',', value_name = "HOST[:PES]", value_parser = Named::parse, conflicts_with = "pes")]
+    pub(crate) hosts: Vec<Named>,
+    /// The command that starts a shell on a host, whose name goes behind it or in place of {host}
+    #[arg(long, value_name = "COMMAND", default_value = SSH, requires = "hosts")]
+    pub(crate) ssh: String,
+    /// Where this tool is installed on the other hosts [default: at the same path as here]
+    #[arg(long, value_name = "DIR", requires = "hosts")]
+    pub(crate) prefix: Option<PathBuf>,
     /// The providers [default: what the transport would take on one host, and shm]
     #[arg(long, value_delimiter = ',', value_parser = provider)]
     pub(crate) provider: Vec<String>,
@@ -244,6 +254,9 @@ pub(crate) struct ReportOptions {
     pub(crate) no_selftest: bool,
 }
 
+/// What starts a shell on another host: it asks nobody, and gives up soon.
+pub(crate) const SSH: &str = "ssh -o BatchMode=yes -o ConnectTimeout=10";
+
 /// What memory operations are on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum Memory {
@@ -303,7 +316,7 @@ mod tests {
         let blocks = text.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
         let line = |line: &str| -> Option<Vec<String>> {
             let line = line.split(" #").next()?;
-            let words: Vec<String> = line.split_whitespace().map(String::from).collect();
+            let words = shlex::split(line)?;
             let at = words.iter().position(|word| word == "nvshmem-libfabric")?;
             Some(words[at..].to_vec())
         };

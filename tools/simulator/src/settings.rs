@@ -11,6 +11,7 @@ use nvshmem_abi::Layout;
 use serde::{Deserialize, Serialize};
 
 use crate::lab::namespace::Namespace;
+use crate::launcher::remote::Remote;
 use crate::memory::device_memory::{MemoryKind, UserMapped};
 
 /// Marks a process as a PE and has its [`PeSettings`]; set by the launcher only.
@@ -23,8 +24,8 @@ pub struct JobSettings {
     pub scenario: String,
     /// Number of PEs, at least 1.
     pub n_pes: u32,
-    /// PEs on each host that the job pretends to run on. Default: all on one.
-    pub pes_per_node: u32,
+    /// How the PEs lie on the hosts that the job runs on, or pretends to. Default: all on one.
+    pub nodes: Nodes,
     /// Which host library to stand in for.
     pub layout: Layout,
     /// Directory with `nvshmem_transport_libfabric.so.N`.
@@ -73,6 +74,8 @@ pub struct JobSettings {
     /// The address at which PEs of other hosts reach the launcher. Their commands' prefix starts them there. Default:
     /// all PEs are on this host, and the socket has a path.
     pub listens_at: Option<IpAddr>,
+    /// PEs of other hosts, which a shell there becomes.
+    pub remote_of_pe: BTreeMap<u32, Arc<Remote>>,
     /// Networks that single PEs are in, instead of the launcher's. PEs and launcher talk over a socket
     /// that has a path, not an address, so any network does.
     pub network_of_pe: BTreeMap<u32, Arc<Namespace>>,
@@ -92,7 +95,7 @@ impl JobSettings {
         JobSettings {
             scenario: scenario.into(),
             n_pes,
-            pes_per_node: n_pes,
+            nodes: Nodes(vec![n_pes]),
             layout,
             plugin_dir: plugin_dir.into(),
             chunk_bytes: 2 << 20,
@@ -111,6 +114,7 @@ impl JobSettings {
             prefix: Vec::new(),
             prefix_of_pe: BTreeMap::new(),
             listens_at: None,
+            remote_of_pe: BTreeMap::new(),
             network_of_pe: BTreeMap::new(),
             forward_output: false,
             inherits_settings: false,
@@ -180,7 +184,23 @@ impl JobSettings {
 
     /// Pretends that the PEs are on several hosts.
     pub fn pes_per_node(mut self, pes_per_node: u32) -> Self {
-        self.pes_per_node = pes_per_node;
+        self.nodes = Nodes(vec![pes_per_node]);
+        self
+    }
+
+    /// Puts the next PEs on a host: on this one, or on one that they are started on in another way. Call it for every host of the
+    /// job, in order.
+    pub fn host(mut self, first: u32, pes: u32, remote: Option<Arc<Remote>>) -> Self {
+        if first == 0 {
+            self.nodes.0.clear();
+        }
+        self.nodes.0.push(pes);
+        let pes = first..first + pes;
+        self.remote_of_pe.extend(
+            remote
+                .into_iter()
+                .flat_map(|remote| pes.clone().map(move |pe| (pe, Arc::clone(&remote)))),
+        );
         self
     }
 
@@ -224,7 +244,7 @@ impl JobSettings {
 
     /// Refuses what no job can be made of.
     pub(crate) fn check(&self) -> Result<(), String> {
-        if self.n_pes == 0 || self.pes_per_node == 0 {
+        if self.n_pes == 0 || self.nodes.0.is_empty() || self.nodes.0.contains(&0) {
             return Err("a job has at least one PE, and so has each of its hosts".into());
         }
         if !self.chunk_bytes.is_power_of_two() || self.chunk_bytes < 4096 {
@@ -248,13 +268,16 @@ impl JobSettings {
         let settings = PeSettings {
             pe,
             n_pes: self.n_pes,
-            pes_per_node: self.pes_per_node,
+            nodes: self.nodes.clone(),
             socket: socket.to_owned(),
             scenario: self.scenario.clone(),
             layout: self.layout,
             // PEs have a working directory of their own.
-            plugin_dir: std::path::absolute(&self.plugin_dir)
-                .unwrap_or_else(|_| self.plugin_dir.clone()),
+            plugin_dir: match self.remote_of_pe.get(&pe) {
+                Some(remote) => remote.plugin_dir.clone(),
+                None => std::path::absolute(&self.plugin_dir)
+                    .unwrap_or_else(|_| self.plugin_dir.clone()),
+            },
             chunk_bytes: self.chunk_bytes,
             heap_bytes: self.heap_bytes,
             heap_grows: self.heap_grows,
@@ -285,6 +308,36 @@ impl JobSettings {
     }
 }
 
+/// How the PEs of a job lie on its hosts, in order: so many on each, and on all behind those that are told as many as on the last.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Nodes(Vec<u32>);
+
+/// The host of a PE.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Node {
+    pub(crate) number: u32,
+    /// The first of its PEs.
+    pub(crate) first: u32,
+    /// How many there are at most: the job may end before.
+    pub(crate) pes: u32,
+}
+
+impl Nodes {
+    /// The host of a PE.
+    pub(crate) fn of(&self, pe: u32) -> Node {
+        let last = self.0.last().copied().unwrap_or(u32::MAX);
+        let (mut number, mut first) = (0, 0);
+        for pes in self.0.iter().copied() {
+            if pe < first + pes {
+                return Node { number, first, pes };
+            }
+            (number, first) = (number + 1, first + pes);
+        }
+        let more = (pe - first) / last;
+        Node { number: number + more, first: first + more * last, pes: last }
+    }
+}
+
 /// Whether a variable is a setting of NVSHMEM, of libfabric or of CUDA's launches, or a fault of the stand-in for
 /// CUDA's driver. Variables of tests are none.
 pub fn is_setting(name: &str) -> bool {
@@ -299,7 +352,7 @@ pub fn is_setting(name: &str) -> bool {
 pub(crate) struct PeSettings {
     pub(crate) pe: u32,
     pub(crate) n_pes: u32,
-    pub(crate) pes_per_node: u32,
+    pub(crate) nodes: Nodes,
     pub(crate) socket: String,
     pub(crate) scenario: String,
     #[serde(with = "layout_name")]
@@ -341,6 +394,22 @@ mod layout_name {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_pe_has_its_host() {
+        let place = |nodes: &Nodes, pe| {
+            let Node { number, first, pes } = nodes.of(pe);
+            (number, first, pes)
+        };
+        let even = Nodes(vec![2]);
+        assert_eq!(
+            [0, 1, 2, 5].map(|pe| place(&even, pe)),
+            [(0, 0, 2), (0, 0, 2), (1, 2, 2), (2, 4, 2)]
+        );
+        let uneven = Nodes(vec![1, 3, 2]);
+        let found = [0, 1, 3, 4, 5, 6].map(|pe| place(&uneven, pe));
+        assert_eq!(found, [(0, 0, 1), (1, 1, 3), (1, 1, 3), (2, 4, 2), (2, 4, 2), (3, 6, 2)]);
+    }
 
     #[test]
     fn settings_of_a_user_are_told_from_those_of_tests() {

@@ -4,6 +4,7 @@ mod bed;
 mod browser;
 mod docs;
 mod doctor;
+mod hosts;
 mod info;
 mod install;
 mod packages;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
     trials.extend(run::trials());
     trials.extend(doctor::trials());
     trials.extend(selftest::trials());
+    trials.extend(hosts::trials());
     trials.extend(perf::trials());
     trials.extend(report::trials());
     trials.extend(top::trials());

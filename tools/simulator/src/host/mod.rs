@@ -157,7 +157,7 @@ impl<'a> Host<'a> {
                 let peer = c::nvt_pe_info {
                     pcie_id: c::nvt_pcie_id { dev_id: pe as i32, bus_id: 0, domain_id: 0 },
                     pe: pe as i32,
-                    hostHash: 0x6e76_7368 + u64::from(pe / settings.pes_per_node),
+                    hostHash: 0x6e76_7368 + u64::from(settings.nodes.of(pe).number),
                     gpu_uuid,
                 };
                 let access = transport.can_reach_peer(peer)?;

@@ -3,20 +3,23 @@
 //! One thread does it all, the caller's: it waits for the PEs' sockets and pipes together. Nothing
 //! here waits for longer than a tick, so the deadlines hold whatever the PEs do.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::launcher::coordinator::Coordinator;
 use crate::launcher::leftovers::Leftovers;
+use crate::launcher::remote::{BEGINS, Remote, shell};
 use crate::launcher::report::{JobReport, Outcome, PeReport, Stream};
 use crate::settings::{JobSettings, is_setting};
-use crate::socket::{Connection, Listener};
+use crate::socket::{Connection, Listener, STREAMS, poll, pollfd};
 use crate::wire::{Frames, FromPe, ToPe, encode};
 
 /// Longest wait for something to read. Ends of processes are noticed at this rate where no pipe
@@ -25,6 +28,9 @@ const TICK: Duration = Duration::from_millis(20);
 
 /// How long the pipes of an ended process are read for a rest: a grandchild may hold them open.
 const DRAIN: Duration = Duration::from_millis(500);
+
+/// What may come from a host before its PE begins to speak.
+const MOST_BEFORE: usize = 1 << 20;
 
 /// What the launcher hears from a PE while the job runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,6 +105,13 @@ fn failed(what: &str, source: io::Error) -> LaunchError {
     LaunchError { what: what.to_string(), source }
 }
 
+/// What the environment has for NVSHMEM, libfabric and CUDA's launches.
+fn settings_of_environment() -> impl Iterator<Item = (String, OsString)> {
+    let variables =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+    variables.filter(|(name, _)| is_setting(name))
+}
+
 /// A private directory, removed at the end.
 struct JobDir(PathBuf);
 
@@ -156,31 +169,12 @@ struct Pe {
 }
 
 impl Launcher<'_> {
-    fn start(&mut self, pe: u32, program: &std::path::Path, socket: &str) {
-        let prefix = self.settings.prefix_of_pe.get(&pe).unwrap_or(&self.settings.prefix);
-        let mut command = match prefix.split_first() {
-            Some((first, rest)) => {
-                let mut command = Command::new(first);
-                command.args(rest).arg(program);
-                command
-            }
-            None => Command::new(program),
+    fn start(&mut self, pe: u32, program: &Path, socket: &str) {
+        let remote = self.settings.remote_of_pe.get(&pe);
+        let mut command = match remote {
+            Some(remote) => shell(&remote.agent),
+            None => self.command(pe, program, socket),
         };
-        if !self.settings.inherits_settings {
-            for name in std::env::vars_os().map(|(name, _)| name) {
-                if name.to_str().is_some_and(is_setting) {
-                    command.env_remove(name);
-                }
-            }
-        }
-        command
-            .envs(self.settings.env_for(pe, socket))
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        if let Some(network) = self.settings.network_of_pe.get(&pe) {
-            network.take_in(&mut command);
-        }
         if let Some(dir) = &self.dir {
             // Some libraries write a report into the working directory when a process aborts. This
             // one is gone by then, and takes along what was written earlier.
@@ -197,7 +191,13 @@ impl Launcher<'_> {
             output: Vec::new(),
             values: Vec::new(),
         };
-        match command.spawn() {
+        let started = command.spawn().and_then(|mut child| {
+            if let Some(remote) = remote {
+                self.strangers.extend(self.becomes_pe(pe, remote, &mut child)?);
+            }
+            Ok(child)
+        });
+        match started {
             Ok(mut child) => {
                 let out = child.stdout.take().map(|p| Pipe::new(Stream::Out, Box::new(p)));
                 let err = child.stderr.take().map(|p| Pipe::new(Stream::Err, Box::new(p)));
@@ -211,8 +211,58 @@ impl Launcher<'_> {
                 state.outcome = Some(Outcome::NotStarted(format!("{shown}: {e}")));
                 state.settled = true;
                 self.pes.push(state);
-                self.fail(pe as usize, format!("PE {pe} could not be started: {shown}: {e}"));
+                let text = format!("{} could not be started: {shown}: {e}", self.named(pe));
+                self.fail(pe as usize, text);
             }
+        }
+    }
+
+    /// What starts a PE on this host.
+    fn command(&self, pe: u32, program: &Path, socket: &str) -> Command {
+        let prefix = self.settings.prefix_of_pe.get(&pe).unwrap_or(&self.settings.prefix);
+        let mut command = match prefix.split_first() {
+            Some((first, rest)) => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(program);
+                command
+            }
+            None => Command::new(program),
+        };
+        if !self.settings.inherits_settings {
+            for (name, _) in settings_of_environment() {
+                command.env_remove(name);
+            }
+        }
+        command
+            .envs(self.settings.env_for(pe, socket))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        if let Some(network) = self.settings.network_of_pe.get(&pe) {
+            network.take_in(&mut command);
+        }
+        command
+    }
+
+    /// Tells a shell on another host what it is to become. Its streams are the connection then.
+    fn becomes_pe(&self, pe: u32, remote: &Remote, shell: &mut Child) -> io::Result<Option<Link>> {
+        let (Some(mut input), Some(output)) = (shell.stdin.take(), shell.stdout.take()) else {
+            return Ok(None);
+        };
+        let inherited = settings_of_environment().filter(|_| self.settings.inherits_settings);
+        let mut variables: BTreeMap<String, OsString> = inherited.collect();
+        variables.extend(self.settings.env_for(pe, STREAMS));
+        let variables = variables.iter().map(|(name, value)| (name.as_str(), value.clone()));
+        // A shell that has ended already says why on its error stream, and its end is noticed.
+        let _ = input.write_all(remote.script(variables).as_bytes());
+        Ok(Some(Link { before: Some(Vec::new()), ..Link::new(Connection::with(input, output)?) }))
+    }
+
+    /// A PE, for messages.
+    fn named(&self, pe: u32) -> String {
+        match self.settings.remote_of_pe.get(&pe) {
+            Some(remote) => format!("PE {pe} on {}", remote.host),
+            None => format!("PE {pe}"),
         }
     }
 
@@ -231,13 +281,13 @@ impl Launcher<'_> {
     }
 
     fn wait_for_input(&mut self) {
-        let mut fds = vec![pollfd(self.listener.as_raw_fd(), false)];
-        fds.extend(self.strangers.iter().map(Link::pollfd));
+        let mut fds = vec![pollfd(self.listener.as_raw_fd(), libc::POLLIN)];
+        fds.extend(self.strangers.iter().flat_map(Link::pollfds));
         for pe in &self.pes {
-            fds.extend(pe.link.as_ref().filter(|l| l.open).map(Link::pollfd));
-            fds.extend(pe.pipes.iter().map(|p| pollfd(p.source.as_raw_fd(), false)));
+            fds.extend(pe.link.iter().filter(|link| link.open).flat_map(Link::pollfds));
+            fds.extend(pe.pipes.iter().map(|p| pollfd(p.source.as_raw_fd(), libc::POLLIN)));
         }
-        poll(&mut fds, TICK);
+        poll(&mut fds, Some(TICK));
     }
 
     fn accept(&mut self) {
@@ -318,11 +368,11 @@ impl Launcher<'_> {
                     }
                 }
                 FromPe::Failed(text) => {
-                    self.fail(pe, format!("PE {pe} failed: {text}"));
+                    self.fail(pe, format!("{} failed: {text}", self.named(pe as u32)));
                     self.pes[pe].outcome = Some(Outcome::Failed(text));
                 }
                 FromPe::Panicked(text) => {
-                    self.fail(pe, format!("PE {pe} panicked: {text}"));
+                    self.fail(pe, format!("{} panicked: {text}", self.named(pe as u32)));
                     self.pes[pe].outcome = Some(Outcome::Panicked(text));
                 }
             }
@@ -350,15 +400,17 @@ impl Launcher<'_> {
             (Some(code), _) => Outcome::Exited(code),
             (None, signal) => Outcome::Signal(signal.unwrap_or(0)),
         };
-        match &pe.outcome {
+        let outcome = pe.outcome.clone();
+        let named = self.named(index as u32);
+        match outcome {
             // It finished and then ended badly, for instance in a destructor of the plugin.
             Some(Outcome::Finished) if !status.success() => {
-                self.fail(index, format!("PE {index} {ended}, after its scenario had finished"));
+                self.fail(index, format!("{named} {ended}, after its scenario had finished"));
                 self.pes[index].outcome = Some(ended);
             }
             Some(_) => {}
             None => {
-                self.fail(index, format!("PE {index} {ended}"));
+                self.fail(index, format!("{named} {ended}"));
                 self.pes[index].outcome = Some(ended);
             }
         }
@@ -391,6 +443,10 @@ impl Launcher<'_> {
             self.leftovers.note_mapped(child.id());
             // It fails only for a process that has just ended.
             let _ = child.kill();
+            if self.settings.remote_of_pe.contains_key(&(index as u32)) {
+                // What was killed may be what has started the PE only. Its input is closed, by which it ends.
+                pe.link = None;
+            }
             if matches!(pe.outcome, None | Some(Outcome::Finished)) {
                 let doing = match pe.outcome {
                     Some(_) => "its scenario had finished, the process had not".to_string(),
@@ -440,6 +496,8 @@ impl Launcher<'_> {
 /// The launcher's end of a PE's socket.
 struct Link {
     stream: Connection,
+    /// What has come before the PE begins to speak, where others may do so first.
+    before: Option<Vec<u8>>,
     frames: Frames,
     outbox: Vec<u8>,
     open: bool,
@@ -447,11 +505,11 @@ struct Link {
 
 impl Link {
     fn new(stream: Connection) -> Link {
-        Link { stream, frames: Frames::default(), outbox: Vec::new(), open: true }
+        Link { stream, before: None, frames: Frames::default(), outbox: Vec::new(), open: true }
     }
 
-    fn pollfd(&self) -> libc::pollfd {
-        pollfd(self.stream.as_raw_fd(), !self.outbox.is_empty())
+    fn pollfds(&self) -> impl Iterator<Item = libc::pollfd> + use<> {
+        self.stream.pollfds(!self.outbox.is_empty())
     }
 
     fn read(&mut self) {
@@ -459,11 +517,24 @@ impl Link {
         while self.open {
             match self.stream.read(&mut buffer) {
                 Ok(0) => self.open = false,
-                Ok(n) => self.frames.push(&buffer[..n]),
+                Ok(n) => self.take(&buffer[..n]),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
                 Err(_) => self.open = false,
             }
+        }
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        let Some(before) = &mut self.before else { return self.frames.push(bytes) };
+        before.extend_from_slice(bytes);
+        let mark = format!("{BEGINS}\n");
+        let at = before.windows(mark.len()).position(|window| window == mark.as_bytes());
+        if let Some(at) = at {
+            self.frames.push(&before[at + mark.len()..]);
+            self.before = None;
+        } else if before.len() > MOST_BEFORE {
+            self.open = false;
         }
     }
 
@@ -510,13 +581,13 @@ impl Pipe {
 
     /// Reads what is there. Returns whether more may come.
     fn read(&mut self, mut line: impl FnMut(Stream, String)) -> bool {
-        let mut fd = [pollfd(self.source.as_raw_fd(), false)];
+        let mut fd = [pollfd(self.source.as_raw_fd(), libc::POLLIN)];
         let mut buffer = [0; 16 << 10];
         let mut open = true;
         // Bounded, so that a PE that prints without end does not keep the launcher here.
         for _ in 0..64 {
             // The pipe blocks, so ask first.
-            if !open || !poll(&mut fd, Duration::ZERO) {
+            if !open || !poll(&mut fd, Some(Duration::ZERO)) {
                 break;
             }
             match self.source.read(&mut buffer) {
@@ -536,18 +607,4 @@ impl Pipe {
         }
         open
     }
-}
-
-fn pollfd(fd: RawFd, write: bool) -> libc::pollfd {
-    let events = if write { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
-    libc::pollfd { fd, events, revents: 0 }
-}
-
-/// Waits until one of the descriptors is ready. Whether any is; an interruption counts as not.
-fn poll(fds: &mut [libc::pollfd], timeout: Duration) -> bool {
-    // SAFETY: the pointer and the length are those of one slice, which lives through the call.
-    let ready = unsafe {
-        libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout.as_millis() as i32)
-    };
-    ready > 0
 }

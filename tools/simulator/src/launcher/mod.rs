@@ -3,4 +3,5 @@
 mod coordinator;
 pub(crate) mod launch;
 mod leftovers;
+pub(crate) mod remote;
 pub(crate) mod report;

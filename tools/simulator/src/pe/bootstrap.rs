@@ -8,12 +8,15 @@ use std::ffi::{c_int, c_void};
 use std::io::{Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use nvshmem_abi::{BOOTSTRAP_VERSION, c};
 
+use super::process::exit_now;
 use crate::error::{Error, Result};
-use crate::socket::Connection;
+use crate::settings::Node;
+use crate::socket::{Connection, Streams};
 use crate::wire::{Collective, Frames, FromPe, ToPe, encode};
 
 /// A wait looks at this rate whether the proxy thread has failed meanwhile.
@@ -78,11 +81,19 @@ impl Bootstrap {
         socket: &str,
         pe: u32,
         n_pes: u32,
-        pes_per_node: u32,
+        node: Node,
         deadline: Duration,
     ) -> Result<Bootstrap> {
         let fail = |e: std::io::Error| Error::Bootstrap(format!("launcher's socket {socket}: {e}"));
         let mut stream = Connection::to(socket, SLICE, deadline).map_err(fail)?;
+        if let Connection::Streams(streams) = &stream {
+            let input = streams.input().map_err(fail)?;
+            thread::spawn(move || {
+                Streams::await_end(&input);
+                eprintln!("nvshmem-sim: the launcher has closed PE {pe}'s input");
+                exit_now(2);
+            });
+        }
         stream.write_all(&encode(&FromPe::Hello(pe))).map_err(fail)?;
         let shared = Box::new(Shared {
             pe,
@@ -92,13 +103,12 @@ impl Bootstrap {
             aborted: Mutex::new(None),
             fatal: Fatal::default(),
         });
-        let first_of_node = pe / pes_per_node * pes_per_node;
         let handle = c::nvt_bootstrap_handle {
             version: BOOTSTRAP_VERSION,
             pg_rank: pe as i32,
             pg_size: n_pes as i32,
-            mype_node: (pe - first_of_node) as i32,
-            npes_node: pes_per_node.min(n_pes - first_of_node) as i32,
+            mype_node: (pe - node.first) as i32,
+            npes_node: node.pes.min(n_pes - node.first) as i32,
             _pad: 0,
             allgather: Some(c_allgather),
             alltoall: Some(c_alltoall),
@@ -334,7 +344,7 @@ unsafe extern "C" fn c_barrier(handle: *mut c::nvt_bootstrap_handle) -> c_int {
 
 extern "C" fn c_global_exit(status: c_int) {
     eprintln!("nvshmem-sim: the plugin asked for a global exit with status {status}");
-    super::process::exit_now(if status == 0 { 1 } else { status });
+    exit_now(if status == 0 { 1 } else { status });
 }
 
 extern "C" fn c_finalize(_: *mut c::nvt_bootstrap_handle) -> c_int {

@@ -29,7 +29,7 @@ pub fn pe_entry(scenarios: &[(&str, Scenario)]) {
         &settings.socket,
         settings.pe,
         settings.n_pes,
-        settings.pes_per_node,
+        settings.nodes.of(settings.pe),
         settings.step_deadline,
     );
     let bootstrap = match bootstrap {

@@ -1,0 +1,445 @@
+//! Hosts that a self-test is spread over: how each is reached, and whether all have the same.
+//!
+//! On each host a shell is started by the agent, such as `ssh HOST`, and told by its standard input what to do: see
+//! [`nvshmem_sim::Remote`]. Nothing listens for it, and nothing of the job is on a command line.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::ffi::OsString;
+use std::fmt::{self, Display};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use nvshmem_sim::{Remote, exports, is_setting, shell, word};
+use serde::Deserialize;
+
+use crate::child::{self, Answer};
+use crate::error::ToolError;
+use crate::info::VERSION;
+use crate::options::SelftestOptions;
+use crate::plugins::file_name;
+use crate::probe::{Choice, Fabric};
+
+/// What a host may take to say what it has: a login, and drivers that start many GPUs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The host that needs no agent.
+const HERE: &str = "localhost";
+
+/// Where the agent's words have the name of the host, if not behind them.
+const NAME: &str = "{host}";
+
+/// The line that says that the host has been reached. What its shell says before is nobody's concern.
+const REACHED: &str = "nvshmem-libfabric: reached";
+/// The line that says that there is no such program.
+const ABSENT: &str = "nvshmem-libfabric: absent";
+
+/// A host as the user names it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Named {
+    name: String,
+    /// How many PEs it takes.
+    slots: u32,
+}
+
+impl Named {
+    /// Reads `NAME`, `NAME:SLOTS`, or `[ADDRESS]:SLOTS`.
+    ///
+    /// # Errors
+    /// It is none of these.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let (name, slots) = match text.strip_prefix('[').and_then(|text| text.split_once(']')) {
+            Some((address, "")) => (address, None),
+            Some((address, rest)) => (address, rest.strip_prefix(':').or(Some(rest))),
+            None => match text.split_once(':') {
+                Some((_, rest)) if rest.contains(':') => {
+                    return Err(String::from("an address with colons goes into brackets: [::1]:2"));
+                }
+                Some((name, slots)) => (name, Some(slots)),
+                None => (text, None),
+            },
+        };
+        let fits = |letter: char| letter.is_ascii_alphanumeric() || "-._@:%".contains(letter);
+        // The agent would take it for an option, or a shell for more than a word.
+        if name.is_empty() || name.starts_with('-') || !name.chars().all(fits) {
+            return Err(String::from("a host is a name, an address or USER@NAME"));
+        }
+        let slots = slots.map_or(Ok(1), |slots| match slots.parse() {
+            Ok(slots) if (1..=64).contains(&slots) => Ok(slots),
+            _ => Err(String::from("PEs of a host are from 1 to 64, as in node1:2")),
+        })?;
+        Ok(Self { name: name.to_owned(), slots })
+    }
+}
+
+/// A host that has what it takes.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) name: String,
+    pub(crate) slots: u32,
+    /// What starts PEs there; none on this host.
+    pub(crate) remote: Option<Arc<Remote>>,
+    /// What it would take in a job over several hosts.
+    taken: Choice,
+    /// Each provider by itself.
+    each: Vec<Choice>,
+}
+
+/// What a host says of itself: a part of what `info --json` prints.
+#[derive(Debug, Deserialize)]
+struct Said {
+    plugins: Option<Files>,
+    plugins_error: Option<String>,
+    fabric: Fabric,
+}
+
+#[derive(Debug, Deserialize)]
+struct Files {
+    directory: PathBuf,
+    files: Vec<File>,
+}
+
+#[derive(Debug, Deserialize)]
+struct File {
+    number: u32,
+    version: String,
+}
+
+/// Why a host cannot take part.
+#[derive(Debug)]
+enum Problem {
+    /// The agent is no program of this host.
+    Agent(String),
+    /// There is no shell of that host.
+    Unreached(String),
+    /// It took too long.
+    Late(String),
+    Absent(PathBuf),
+    /// The program is there and says nothing of use.
+    Broken(String),
+    Version(String),
+    Plugins(String),
+}
+
+impl Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Agent(why) => write!(f, "what starts a shell there does not start here: {why}"),
+            Self::Unreached(why) => write!(f, "it is not reached: {why}"),
+            Self::Late(why) => write!(f, "it does not answer: {why}"),
+            Self::Absent(path) => write!(f, "it has no {}", path.display()),
+            Self::Broken(why) => write!(f, "the tool there does not work: {why}"),
+            Self::Version(theirs) => write!(f, "it has {theirs}, and this host {VERSION}"),
+            Self::Plugins(why) => write!(f, "{why}"),
+        }
+    }
+}
+
+impl Problem {
+    fn hint(&self) -> &'static str {
+        match self {
+            Self::Agent(_) => "--ssh names the command, such as \"ssh -p 2222\"",
+            Self::Unreached(_) | Self::Late(_) => {
+                "`ssh HOST true` has to work without a question: keys, known hosts, the name; --ssh changes the command"
+            }
+            Self::Absent(_) => {
+                "install this release there at the same path, or name where it is on the hosts with --prefix"
+            }
+            Self::Broken(_) => "run `nvshmem-libfabric info` on that host",
+            Self::Version(_) => "install the same release on all hosts",
+            Self::Plugins(_) => {
+                "install this release there, or name its plugin files with --plugin-dir"
+            }
+        }
+    }
+}
+
+/// The hosts that the options name, all of which have this version of the tool and the plugin file of a number.
+///
+/// # Errors
+/// Every host that has not, and why.
+pub(crate) fn find(options: &SelftestOptions, numbers: &[u32]) -> Result<Vec<Host>, ToolError> {
+    let named = merged(&options.hosts);
+    let pes: u32 = named.iter().map(|host| host.slots).sum();
+    if !(2..=64).contains(&pes) {
+        let message = format!("the hosts take {pes} PE(s), and a self-test has 2 to 64");
+        return Err(ToolError::new(
+            message,
+            "name more hosts, or how many PEs one takes: --hosts a:2",
+        ));
+    }
+    let agent = words(&options.ssh)?;
+    let tool = match &options.prefix {
+        Some(prefix) => prefix.join("bin/nvshmem-libfabric"),
+        None => env::current_exe().map_err(|error| {
+            ToolError::new(format!("own program: {error}"), "name it with --prefix")
+        })?,
+    };
+    let found: Vec<Result<Host, Problem>> = thread::scope(|scope| {
+        let look = |named: &Named| {
+            let (named, tool) = (named.clone(), tool.clone());
+            let agent = (named.name != HERE).then(|| with_name(&agent, &named.name));
+            scope.spawn(move || host(named, agent, tool, options.plugin_dir.as_deref(), numbers))
+        };
+        let looks: Vec<_> = named.iter().map(look).collect();
+        let end = |look: thread::ScopedJoinHandle<'_, _>| {
+            look.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        looks.into_iter().map(end).collect()
+    });
+    let mut hosts = Vec::new();
+    let (mut message, mut hints) = (String::from("not all hosts can take part"), BTreeSet::new());
+    for (named, found) in named.iter().zip(found) {
+        match found {
+            Ok(host) => hosts.push(host),
+            Err(problem) => {
+                message.push_str(&format!("\n  {}: {problem}", named.name));
+                hints.insert(problem.hint());
+            }
+        }
+    }
+    if !hints.is_empty() {
+        let hints: Vec<&str> = hints.into_iter().collect();
+        return Err(ToolError::new(message, hints.join("\nhint: ")));
+    }
+    Ok(hosts)
+}
+
+/// Each host once: one that is named again takes as many more.
+fn merged(named: &[Named]) -> Vec<Named> {
+    let mut hosts: Vec<Named> = Vec::new();
+    for host in named {
+        match hosts.iter_mut().find(|known| known.name == host.name) {
+            Some(known) => known.slots += host.slots,
+            None => hosts.push(host.clone()),
+        }
+    }
+    hosts
+}
+
+/// The words of a command that is given as one text.
+fn words(text: &str) -> Result<Vec<String>, ToolError> {
+    let words = shlex::split(text).filter(|words| !words.is_empty());
+    words.ok_or_else(|| {
+        let message =
+            format!("--ssh `{text}` is no command: it is empty, or a quotation has no end");
+        ToolError::new(message, "such as --ssh \"ssh -p 2222\"")
+    })
+}
+
+/// The agent for a host.
+fn with_name(agent: &[String], name: &str) -> Vec<OsString> {
+    let mut words: Vec<OsString> =
+        agent.iter().map(|word| word.replace(NAME, name).into()).collect();
+    if !agent.iter().any(|word| word.contains(NAME)) {
+        words.push(name.into());
+    }
+    words
+}
+
+fn host(
+    named: Named,
+    agent: Option<Vec<OsString>>,
+    tool: PathBuf,
+    plugin_dir: Option<&Path>,
+    numbers: &[u32],
+) -> Result<Host, Problem> {
+    // This host is asked in the same way, by a shell of its own.
+    let words = agent.clone().unwrap_or_else(|| vec!["env".into()]);
+    let shown = shown(&words);
+    let tool = if agent.is_some() { tool } else { env::current_exe().unwrap_or(tool) };
+    let answer = child::ask(shell(&words), &script(&tool, plugin_dir), PATIENCE);
+    let answer = answer.map_err(|error| match error {
+        child::NoAnswer::Start(why) => Problem::Agent(format!("`{shown}`: {why}")),
+        child::NoAnswer::Late(why) => Problem::Late(format!("`{shown}`: {why}")),
+    })?;
+    let said = understand(&answer, &shown, &tool)?;
+    let directory = check(&said, numbers)?;
+    let remote = agent.map(|agent| {
+        let host = named.name.clone();
+        Arc::new(Remote { host, agent, program: tool, plugin_dir: directory })
+    });
+    let Named { name, slots } = named;
+    Ok(Host { name, slots, remote, taken: said.fabric.across_hosts, each: said.fabric.providers })
+}
+
+/// What a shell is to do to say what its host has.
+fn script(tool: &Path, plugin_dir: Option<&Path>) -> String {
+    let settings =
+        env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+    let settings: Vec<(String, OsString)> = settings.filter(|(name, _)| is_setting(name)).collect();
+    let exports = exports(settings.iter().map(|(name, value)| (name.as_str(), value.clone())));
+    let tool = word(tool);
+    let files = plugin_dir.map(|directory| {
+        // The same path there, though the directory at hand may be another.
+        let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
+        format!(" --plugin-dir {}", word(&directory))
+    });
+    let files = files.unwrap_or_default();
+    // The rest of the lines is not for the programs that these start.
+    format!(
+        "echo '{REACHED}'\n{exports}if [ ! -e {tool} ]; then echo '{ABSENT}'; exit; fi\n\
+         {tool} --version </dev/null && exec {tool} info --only plugins,fabric --json{files} </dev/null\n"
+    )
+}
+
+fn shown(words: &[OsString]) -> String {
+    let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+    words.join(" ")
+}
+
+/// Reads what has come back.
+fn understand(answer: &Answer, shown: &str, tool: &Path) -> Result<Said, Problem> {
+    let last = answer.last_words();
+    let Some((_, said)) = answer.stdout.split_once(&format!("{REACHED}\n")) else {
+        return Err(Problem::Unreached(format!("`{shown}` ended with {}: {last}", answer.status)));
+    };
+    if said.starts_with(ABSENT) {
+        return Err(Problem::Absent(tool.to_owned()));
+    }
+    let broken = |why: String| Problem::Broken(format!("{}: {why}", tool.display()));
+    let (version, said) = said.split_once('\n').unwrap_or((said, ""));
+    let version = version.strip_prefix("nvshmem-libfabric ").ok_or_else(|| broken(last.clone()))?;
+    if version != VERSION {
+        return Err(Problem::Version(version.to_owned()));
+    }
+    if !answer.status.success() {
+        return Err(broken(last));
+    }
+    serde_json::from_str(said)
+        .map_err(|error| broken(format!("its answer cannot be read: {error}")))
+}
+
+/// That the plugin files are there and of this version. Gives their directory.
+fn check(said: &Said, numbers: &[u32]) -> Result<PathBuf, Problem> {
+    let Some(plugins) = &said.plugins else {
+        return Err(Problem::Plugins(said.plugins_error.clone().unwrap_or_default()));
+    };
+    for number in numbers {
+        let name = file_name(*number);
+        let Some(file) = plugins.files.iter().find(|file| file.number == *number) else {
+            return Err(Problem::Plugins(format!("{} has no {name}", plugins.directory.display())));
+        };
+        if file.version != VERSION {
+            let theirs = format!("{name} of {} in {}", file.version, plugins.directory.display());
+            return Err(Problem::Version(theirs));
+        }
+    }
+    Ok(plugins.directory.clone())
+}
+
+/// The providers to try: those that were named, which every host has, or the one that all would take.
+///
+/// # Errors
+/// A host has not, or hosts would take different ones.
+pub(crate) fn providers(hosts: &[Host], named: &[String]) -> Result<Vec<String>, ToolError> {
+    let lacks = |host: &Host, choice: &Choice| {
+        let mut line = format!("\n  {}: {} cannot be used there", host.name, choice.asked);
+        for refused in choice.refused.iter().take(3) {
+            line.push_str(&format!("; {}: {}", refused.what, refused.reason));
+        }
+        line
+    };
+    let several = hosts.len() > 1;
+    let mut message = String::new();
+    for name in named.iter().filter(|name| !name.eq_ignore_ascii_case("auto")) {
+        if several && name.eq_ignore_ascii_case("shm") {
+            let message = "shm is memory of one host, and these are several";
+            return Err(ToolError::new(message, "name another provider, or none"));
+        }
+        for host in hosts {
+            let choice = host.each.iter().find(|choice| choice.asked.eq_ignore_ascii_case(name));
+            if let Some(choice) = choice.filter(|choice| choice.provider.is_none()) {
+                message.push_str(&lacks(host, choice));
+            }
+        }
+    }
+    if message.is_empty() && !named.is_empty() {
+        return Ok(named.to_vec());
+    }
+    for host in hosts.iter().filter(|host| named.is_empty() && host.taken.provider.is_none()) {
+        message.push_str(&lacks(host, &host.taken));
+    }
+    let taken: BTreeSet<&String> =
+        hosts.iter().filter_map(|host| host.taken.provider.as_ref()).collect();
+    if message.is_empty() && taken.len() > 1 {
+        for host in hosts {
+            let taken = host.taken.provider.as_deref().unwrap_or_default();
+            message.push_str(&format!("\n  {}: {taken}", host.name));
+        }
+        let message = format!("the hosts would take different providers{message}");
+        let hint = "a job has one: name it with --provider; `nvshmem-libfabric doctor` on a host says why it takes which";
+        return Err(ToolError::new(message, hint));
+    }
+    if !message.is_empty() {
+        let message = format!("not all hosts have the provider{message}");
+        return Err(ToolError::new(message, "`nvshmem-libfabric doctor` on that host says more"));
+    }
+    Ok(taken.into_iter().cloned().collect())
+}
+
+impl Host {
+    /// Its rails, by the names that NVSHMEM_LIBFABRIC_DEVICES takes.
+    pub(crate) fn rails(&self) -> String {
+        let rails: Vec<&str> = self.taken.rails.iter().map(|rail| rail.name.as_str()).collect();
+        format!("{}: {}", self.name, rails.join(", "))
+    }
+}
+
+/// A line for each host, for people.
+pub(crate) fn table(hosts: &[Host]) -> String {
+    let mut text = String::from("PEs  provider      rails");
+    for host in hosts {
+        let taken = host.taken.provider.as_deref().unwrap_or("none");
+        text.push_str(&format!("\n{:>3}  {taken:<12}  {}", host.slots, host.rails()));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_read_and_what_an_agent_would_misread_is_refused() {
+        let read = |text| Named::parse(text).map(|host| (host.name, host.slots));
+        let is = |name: &str, slots| Ok((name.to_owned(), slots));
+        assert_eq!(read("a"), is("a", 1));
+        assert_eq!(read("me@node-1.x:4"), is("me@node-1.x", 4));
+        assert_eq!(read("[fe80::1%eth0]:2"), is("fe80::1%eth0", 2));
+        assert_eq!(read("[::1]"), is("::1", 1));
+        for wrong in [
+            "",
+            ":2",
+            "-oProxyCommand=x",
+            "a b",
+            "a;b",
+            "$(a)",
+            "a:0",
+            "a:65",
+            "a:x",
+            "::1",
+            "[::1]2x",
+        ] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+        let twice = [
+            Named::parse("a").unwrap(),
+            Named::parse("b:2").unwrap(),
+            Named::parse("a:3").unwrap(),
+        ];
+        let merged: Vec<_> =
+            merged(&twice).into_iter().map(|host| (host.name, host.slots)).collect();
+        assert_eq!(merged, [(String::from("a"), 4), (String::from("b"), 2)]);
+    }
+
+    #[test]
+    fn the_host_stands_where_the_agent_wants_it() {
+        let agent = |text: &str| shown(&with_name(&words(text).unwrap(), "b"));
+        assert_eq!(agent("ssh -o 'ConnectTimeout 3'"), "ssh -o ConnectTimeout 3 b");
+        assert_eq!(agent("kubectl exec -i pod/{host} --"), "kubectl exec -i pod/b --");
+        assert!(words("ssh 'x").is_err() && words(" ").is_err());
+    }
+}

@@ -1,0 +1,345 @@
+//! `selftest`: all operations between PEs of this machine or of several, on the plugin files that are installed, every byte checked.
+//!
+//! The PEs are processes of this program, driven as NVSHMEM drives the plugin; neither a GPU nor NVSHMEM is needed. Over more than two
+//! hosts each pair is tried by itself first, so that who does not reach whom is told, and then all together.
+
+pub(crate) mod hosts;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nvshmem_sim::traffic::resident::RESIDENT;
+use nvshmem_sim::{JobReport, JobSettings, Layout, MemoryKind, PeReport};
+use serde::Serialize;
+
+use crate::error::ToolError;
+use crate::info::json;
+use crate::options::{Memory, SSH, SelftestOptions};
+use crate::plugins::Plugins;
+use crate::probe::{self, Fabric};
+use hosts::Host;
+
+/// The scenarios in turn, with the size that makes each some tenths of a second long.
+const SCENARIOS: [(&str, &[(&str, u64)]); 5] = [
+    ("operations", &[]),
+    ("signals", &[("rounds", 60), ("most", 300_000)]),
+    ("order", &[("rounds", 100)]),
+    ("atomics", &[]),
+    ("storm", &[("operations", 4_000)]),
+];
+
+/// What the scenarios need, in chunks that cut operations.
+const HEAP: u64 = 64 << 20;
+const CHUNK: u64 = 1 << 20;
+/// Chunks of device memory are multiples of this.
+const DEVICE_CHUNK: u64 = 2 << 20;
+
+/// Lines of a PE that has failed that are shown.
+const MOST_LINES: usize = 40;
+
+/// One run.
+#[derive(Debug, Serialize)]
+pub(crate) struct Run {
+    pub(crate) provider: String,
+    /// The plugin file, by its number.
+    pub(crate) file: String,
+    pub(crate) scenario: &'static str,
+    /// Where the PEs were, if not all on this machine.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) hosts: Vec<String>,
+    pub(crate) passed: bool,
+    pub(crate) seconds: f64,
+    /// How it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) failure: Option<String>,
+    /// What PE 0's transport said of what it had opened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) opened: Option<String>,
+    /// All that PE 0 has said.
+    #[serde(skip)]
+    pub(crate) log: String,
+}
+
+/// What is told while it runs.
+pub(crate) enum Told<'a> {
+    /// The hosts, all of which can take part.
+    Hosts(&'a [Host]),
+    Run(&'a Run),
+}
+
+/// What a self-test is without any option.
+pub(crate) fn defaults(plugin_dir: Option<PathBuf>) -> SelftestOptions {
+    SelftestOptions {
+        plugin_dir,
+        pes: 2,
+        hosts: Vec::new(),
+        ssh: SSH.to_owned(),
+        prefix: None,
+        provider: Vec::new(),
+        memory: Memory::Host,
+        every_file: false,
+        deadline: 120,
+        json: false,
+    }
+}
+
+/// The PEs of a job, and on which hosts they are: so many on each, or all on this machine where none is named.
+struct Place<'a> {
+    pes: u32,
+    hosts: Vec<(&'a Host, u32)>,
+}
+
+/// Runs what the options say, and calls `told` with each run.
+///
+/// # Errors
+/// There are no plugin files, or no provider, or a host cannot take part.
+pub(crate) fn runs(
+    options: &SelftestOptions,
+    told: &mut dyn FnMut(Told<'_>),
+) -> Result<Vec<Run>, ToolError> {
+    let plugins = Plugins::find(options.plugin_dir.as_deref())?;
+    let newest = Layout::ALL[Layout::ALL.len() - 1];
+    let layouts: Vec<Layout> =
+        Layout::ALL.into_iter().filter(|layout| options.every_file || *layout == newest).collect();
+    let numbers: Vec<u32> =
+        layouts.iter().map(|layout| layout.major().number().unsigned_abs()).collect();
+    // A file that is missing is told before anything runs on the others.
+    numbers.iter().try_for_each(|number| plugins.of(*number).map(drop))?;
+    let hosts = if options.hosts.is_empty() { Vec::new() } else { hosts::find(options, &numbers)? };
+    let providers = match &options.provider[..] {
+        named if !hosts.is_empty() => hosts::providers(&hosts, named)?,
+        [] => providers(&probe::fabric(options.memory == Memory::Gpu))?,
+        named => named.to_vec(),
+    };
+    if !hosts.is_empty() {
+        told(Told::Hosts(&hosts));
+    }
+    let mut runs = Vec::new();
+    let mut run =
+        |place: &Place<'_>, layout, provider: &str, scenario| -> Result<bool, ToolError> {
+            let run = one(options, &plugins, place, layout, provider, scenario)?;
+            told(Told::Run(&run));
+            let passed = run.passed;
+            runs.push(run);
+            Ok(passed)
+        };
+    let mut reached = true;
+    for provider in &providers {
+        for place in pairs(&hosts) {
+            reached &= run(&place, newest, provider, SCENARIOS[0])?;
+        }
+    }
+    // Where two do not reach each other, all together would only take until a deadline.
+    if reached {
+        let all = Place {
+            pes: if hosts.is_empty() {
+                options.pes
+            } else {
+                hosts.iter().map(|host| host.slots).sum()
+            },
+            hosts: hosts.iter().map(|host| (host, host.slots)).collect(),
+        };
+        for layout in layouts {
+            for provider in &providers {
+                for scenario in SCENARIOS {
+                    run(&all, layout, provider, scenario)?;
+                }
+            }
+        }
+    }
+    Ok(runs)
+}
+
+/// Any two of more than two hosts, a PE on each.
+fn pairs(hosts: &[Host]) -> impl Iterator<Item = Place<'_>> {
+    let firsts = hosts.iter().enumerate().filter(|_| hosts.len() > 2);
+    firsts.flat_map(|(at, first)| {
+        let seconds = hosts[at + 1..].iter();
+        seconds.map(move |second| Place { pes: 2, hosts: vec![(first, 1), (second, 1)] })
+    })
+}
+
+/// The providers that PEs of this machine can use by themselves: what is chosen, and shared memory.
+fn providers(fabric: &Fabric) -> Result<Vec<String>, ToolError> {
+    let mut found: Vec<String> = fabric.one_host.provider.iter().cloned().collect();
+    let local = fabric.providers.iter().filter(|choice| choice.asked == "shm");
+    found.extend(
+        local
+            .filter_map(|choice| choice.provider.clone())
+            .filter(|name| !found.contains(name))
+            .collect::<Vec<_>>(),
+    );
+    if found.is_empty() {
+        let message =
+            fabric.error.clone().unwrap_or_else(|| String::from("no provider can be used here"));
+        return Err(ToolError::new(message, "`nvshmem-libfabric doctor` says why"));
+    }
+    Ok(found)
+}
+
+fn one(
+    options: &SelftestOptions,
+    plugins: &Plugins,
+    place: &Place<'_>,
+    layout: Layout,
+    provider: &str,
+    (scenario, parameters): (&'static str, &[(&str, u64)]),
+) -> Result<Run, ToolError> {
+    let deadline = Duration::from_secs(options.deadline);
+    let mut job = JobSettings::new(scenario, place.pes, layout, &plugins.directory)
+        .inherits_settings()
+        .env("NVSHMEM_LIBFABRIC_PROVIDER", provider)
+        .env("NVSHMEM_DEBUG", "INFO")
+        .deadline(deadline)
+        .step_deadline(deadline);
+    job = match options.memory {
+        Memory::Host => job.heap(HEAP, CHUNK),
+        // With a kernel that stays on the GPU, which copies must not wait for.
+        Memory::Gpu => {
+            job.heap(HEAP, DEVICE_CHUNK).memory(MemoryKind::DeviceVmm).param(RESIDENT, true)
+        }
+    };
+    for (name, value) in parameters {
+        job = job.param(*name, *value);
+    }
+    let mut first = 0;
+    for (host, pes) in &place.hosts {
+        job = job.host(first, *pes, host.remote.clone());
+        first += pes;
+    }
+    let report = job.run().map_err(|error| {
+        ToolError::new(
+            format!("the PEs cannot be started: {error}"),
+            "look at the temporary directory",
+        )
+    })?;
+    Ok(Run {
+        provider: provider.to_owned(),
+        file: layout.soname().to_owned(),
+        scenario,
+        hosts: place.hosts.iter().map(|(host, _)| host.name.clone()).collect(),
+        passed: report.succeeded(),
+        seconds: report.elapsed.as_secs_f64(),
+        failure: (!report.succeeded()).then(|| failure(&report) + &between(place)),
+        opened: opened(&report),
+        log: report.pes.first().map(PeReport::text).unwrap_or_default(),
+    })
+}
+
+/// What probably helps hosts that do not reach each other.
+fn between(place: &Place<'_>) -> String {
+    let rails: Vec<String> = place.hosts.iter().map(|(host, _)| host.rails()).collect();
+    if rails.is_empty() {
+        return String::new();
+    }
+    format!(
+        "\nhint: no way between their rails is likely: {}. NVSHMEM_LIBFABRIC_DEVICES names rails of a network that all are on; \
+         a firewall, too, may stand between them",
+        rails.join("; ")
+    )
+}
+
+/// How the job has failed: what the launcher saw, and the PE that failed first.
+fn failure(report: &JobReport) -> String {
+    let mut text = report.cause.clone().unwrap_or_default();
+    let first = report.first_failure.unwrap_or(0);
+    for pe in report.pes.iter().filter(|pe| pe.pe == first) {
+        if !text.contains(&pe.outcome.to_string()) {
+            text.push_str(&format!("\nPE {} {}", pe.pe, pe.outcome));
+        }
+        let lines = &pe.output[pe.output.len().saturating_sub(MOST_LINES)..];
+        for (_, line) in lines {
+            text.push_str(&format!("\n  {line}"));
+        }
+    }
+    text.trim_start().to_owned()
+}
+
+/// The line of the log with provider and rails.
+fn opened(report: &JobReport) -> Option<String> {
+    let mut lines = report.pes.first()?.output.iter().map(|(_, line)| line);
+    let line = lines.find(|line| line.contains("rail(s)"))?;
+    Some(line.split_once(" INFO ").map_or(line.as_str(), |(_, text)| text).to_owned())
+}
+
+/// A line for people.
+pub(crate) fn line(run: &Run) -> String {
+    let verdict = if run.passed { "ok" } else { "FAILED" };
+    let mut text = format!(
+        "{verdict:<6} {:<12} {:<34} {:<12} {:>6.2} s  {}",
+        run.provider,
+        run.file,
+        run.scenario,
+        run.seconds,
+        run.hosts.join(", ")
+    );
+    text.truncate(text.trim_end().len());
+    if let Some(failure) = &run.failure {
+        text.push_str(&format!("\n{failure}"));
+    }
+    text
+}
+
+/// Runs, and prints. Whether all passed.
+///
+/// # Errors
+/// See [`runs`].
+pub(crate) fn run(options: &SelftestOptions) -> Result<bool, ToolError> {
+    let runs = runs(options, &mut |told| match told {
+        _ if options.json => {}
+        Told::Hosts(hosts) => println!("{}\n", hosts::table(hosts)),
+        Told::Run(run) => println!("{}", line(run)),
+    })?;
+    let passed = runs.iter().filter(|run| run.passed).count();
+    if options.json {
+        println!("{}", json(&runs)?);
+    } else {
+        print!("{}", pair_table(&runs));
+        let pes = match &options.hosts[..] {
+            [] => format!("{} PEs", options.pes),
+            _ => String::from("PEs on these hosts"),
+        };
+        println!("{passed} of {} passed, with {pes}", runs.len());
+    }
+    Ok(passed == runs.len())
+}
+
+/// Which two hosts work with each other, where pairs were tried by themselves.
+fn pair_table(runs: &[Run]) -> String {
+    let pairs: Vec<(&String, &String, bool)> = runs
+        .iter()
+        .filter_map(|run| match &run.hosts[..] {
+            [first, second] => Some((first, second, run.passed)),
+            _ => None,
+        })
+        .collect();
+    let mut names: Vec<&String> = Vec::new();
+    for name in pairs.iter().flat_map(|(first, second, _)| [*first, *second]) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    if names.is_empty() {
+        return String::new();
+    }
+    let width = names.iter().map(|name| name.len()).max().unwrap_or(0).max("FAILED".len());
+    let mut text = format!("\n{:width$}", "");
+    names.iter().for_each(|name| text.push_str(&format!("  {name:<width$}")));
+    for row in &names {
+        text.push_str(&format!("\n{row:<width$}"));
+        for column in &names {
+            let both = |(first, second, _): &&(&String, &String, bool)| {
+                (first, second) == (row, column) || (first, second) == (column, row)
+            };
+            let tried: Vec<bool> =
+                pairs.iter().filter(both).map(|(_, _, passed)| *passed).collect();
+            let cell = match &tried[..] {
+                [] => "-",
+                tried if tried.iter().all(|passed| *passed) => "ok",
+                _ => "FAILED",
+            };
+            text.push_str(&format!("  {cell:<width$}"));
+        }
+    }
+    format!("{}\n\n", text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n"))
+}

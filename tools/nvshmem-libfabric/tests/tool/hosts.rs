@@ -1,0 +1,318 @@
+//! `selftest --hosts`: hosts that are network namespaces of this machine, and an agent that starts a shell in one.
+//!
+//! What an agent does when a host is off, has no such program or another version, it does for hosts of these names.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::{Failed, Trial};
+use nvshmem_sim::lab::{self, Namespace, Network, Rate};
+use test_support::needs::{self, Need};
+
+use crate::bed::{Scratch, TOOL, bad, expect, plugins, tool};
+
+/// Longest wait for something that is certain to come.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let case = |name: &str, run: fn() -> Result<(), Failed>| {
+        needs::trial(format!("hosts::{name}"), can_be(), move |()| run())
+    };
+    let mut trials = vec![
+        case("operations_between_two_hosts", two),
+        case("pairs_of_three_hosts_and_two_that_do_not_reach_each_other", three),
+        case("hosts_that_cannot_take_part_are_told", refused),
+        case("a_pe_that_dies_is_told_with_its_host", dies),
+        case("nothing_stays_on_hosts_when_the_tool_is_killed", killed),
+    ];
+    if test_support::full() {
+        trials.push(needs::trial("hosts::by_sshd", sshd(), |sshd| by_sshd(&sshd)));
+    }
+    trials
+}
+
+/// Hosts, and the agent that starts a shell on one.
+struct Bed {
+    scratch: Scratch,
+    network: Network,
+}
+
+impl Bed {
+    /// Hosts `a`, `b` and `c` for as many as there are; and others that are of no use. The agent writes down what it was asked, and
+    /// the process that its shell becomes.
+    fn new(hosts: usize, rails: usize) -> Result<Self, Failed> {
+        let rate: Rate = "1gbit".parse()?;
+        let bed =
+            Self { scratch: Scratch::new(), network: Network::new(hosts, &vec![rate; rails])? };
+        let inside: Vec<String> = ["a", "b", "c"]
+            .iter()
+            .zip(bed.network.hosts())
+            .map(|(name, host)| format!("{name}) set -- --net={} \"$@\" ;;", host.path()))
+            .collect();
+        // What is old says so, whatever it is asked; what does not work is not for this processor.
+        bed.scratch.script("old/bin/nvshmem-libfabric", "echo nvshmem-libfabric 0.0.1");
+        bed.scratch.executable("broken/bin/nvshmem-libfabric", "\u{7f}ELF");
+        bed.scratch.script(
+            "agent",
+            &format!(
+                "host=$1; shift; echo \"$host $*\" >>{at}/asked; echo $$ >>{at}/process-$host\n\
+                 echo Welcome to $host\n\
+                 case $host in\n{}\n\
+                 off) echo 'ssh: connect to host off port 22: No route to host' >&2; exit 255 ;;\n\
+                 esac\n\
+                 exec nsenter \"$@\"",
+                inside.join("\n"),
+                at = bed.scratch.0.display(),
+            ),
+        );
+        Ok(bed)
+    }
+
+    fn selftest(&self, hosts: &str) -> Command {
+        let mut command = tool(&["selftest", "--provider", "tcp", "--hosts", hosts, "--ssh"]);
+        command.arg(self.scratch.at("agent")).arg("--plugin-dir").arg(plugins());
+        // The hosts share the cores of this machine, and the plugin knows of one host only.
+        command.env("NVSHMEM_LIBFABRIC_YIELD", "always");
+        command
+    }
+
+    /// The processes that shells on a host have become.
+    fn processes(&self, host: &str) -> Vec<u32> {
+        let text = fs::read_to_string(self.scratch.at(&format!("process-{host}")));
+        text.unwrap_or_default().lines().filter_map(|line| line.parse().ok()).collect()
+    }
+
+    /// Waits for a PE on a host, which the tool has become. The shell before it was asked what is there.
+    fn pe_on(&self, host: &str) -> Result<u32, Failed> {
+        wait(&format!("a PE on {host}"), || {
+            let pe = self.processes(host).get(1).copied()?;
+            is_tool(pe).then_some(pe)
+        })
+    }
+}
+
+/// Whether a process is the tool.
+fn is_tool(process: u32) -> bool {
+    let program = fs::read_link(format!("/proc/{process}/exe"));
+    program.is_ok_and(|program| program == Path::new(TOOL))
+}
+
+/// Waits for something.
+fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> Result<T, Failed> {
+    let began = Instant::now();
+    while began.elapsed() < PATIENCE {
+        if let Some(found) = look() {
+            return Ok(found);
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    Err(format!("{what}: not within {PATIENCE:?}").into())
+}
+
+/// What a command prints, and its status.
+fn ends(command: &mut Command) -> Result<(Option<i32>, String), Failed> {
+    let output = command.output()?;
+    let (out, err) = (&output.stdout, &output.stderr);
+    let text = format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(err));
+    Ok((output.status.code(), text))
+}
+
+fn two() -> Result<(), Failed> {
+    let bed = Bed::new(2, 2)?;
+    let (status, text) = ends(&mut bed.selftest("a,b:2"))?;
+    let told = ["\n  1  tcp", "  a: rail", "\n  2  tcp", "  b: rail", "5 of 5 passed"];
+    let right = status == Some(0) && told.iter().all(|told| text.contains(told));
+    expect(right, || format!("{status:?}\n{text}"))?;
+    expect(text.matches("  a, b\n").count() == 5, || text.clone())?;
+    // What every user of a host can see.
+    let asked = fs::read_to_string(bed.scratch.at("asked"))?;
+    let bare = asked.lines().all(|line| line == "a /bin/sh" || line == "b /bin/sh");
+    expect(bare && asked.lines().count() == 2 + 5 * 3, || asked.clone())
+}
+
+/// `a` and `b`, `a` and `c` have a rail between them, `b` and `c` have none.
+fn three() -> Result<(), Failed> {
+    let bed = Bed::new(3, 2)?;
+    let hosts = bed.network.hosts();
+    hosts[1].ip(&[String::from("link set rail1 down")])?;
+    hosts[2].ip(&[String::from("link set rail0 down")])?;
+    let (status, text) = ends(&mut bed.selftest("a,b,c"))?;
+    let table = "        a       b       c\n\
+                 a       -       ok      ok\n\
+                 b       ok      -       FAILED\n\
+                 c       ok      FAILED  -\n";
+    let right = status == Some(1) && text.contains(table) && text.contains("2 of 3 passed");
+    expect(right, || format!("{status:?}\n{text}"))?;
+    let reason = "hint: no way between their rails is likely: b: rail0; c: rail1.";
+    expect(text.contains(reason), || text.clone())
+}
+
+fn refused() -> Result<(), Failed> {
+    let bed = Bed::new(2, 1)?;
+    let at = |name: &str| bed.scratch.at(name).display().to_string();
+    let cases: [(&str, &[&str], &[&str]); 9] = [
+        (
+            "a,off",
+            &[],
+            &["\n  off: it is not reached: ", "No route to host\nhint: `ssh HOST true`"],
+        ),
+        (
+            "a,b",
+            &["--prefix", "/nonexistent"],
+            &["\n  b: it has no /nonexistent/bin/nvshmem-libfabric"],
+        ),
+        ("a,b", &["--prefix", &at("old")], &["\n  a: it has 0.0.1, and this host "]),
+        ("a,b", &["--prefix", &at("broken")], &["\n  b: the tool there does not work: "]),
+        (
+            "a,b",
+            &["--ssh", "/nonexistent/ssh"],
+            &["\n  a: what starts a shell there does not start here: "],
+        ),
+        ("a,b", &["--ssh", "ssh '"], &["a quotation has no end"]),
+        ("a", &[], &["the hosts take 1 PE(s)"]),
+        ("a,-oProxyCommand=id", &[], &["a host is a name"]),
+        ("a,b", &["--provider", "shm"], &["shm is memory of one host"]),
+    ];
+    for (hosts, options, told) in cases {
+        let mut command = tool(&["selftest", "--plugin-dir"]);
+        command.arg(plugins()).args(["--hosts", hosts]).args(options);
+        if !options.contains(&"--ssh") {
+            command.arg("--ssh").arg(bed.scratch.at("agent"));
+        }
+        let said = bad(&mut command, 2)?;
+        expect(told.iter().all(|told| said.contains(told)), || {
+            format!("{told:?} is not in\n{said}")
+        })?;
+    }
+    let said = bad(&mut tool(&["selftest", "--ssh", "ssh"]), 2)?;
+    expect(said.contains("--hosts"), || said.clone())
+}
+
+fn dies() -> Result<(), Failed> {
+    let bed = Bed::new(2, 1)?;
+    let mut command = bed.selftest("a,b");
+    let tool = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let pe = bed.pe_on("b")?;
+    kill(pe)?;
+    let output = tool.wait_with_output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let told = text.contains("PE 1 on b was ended by signal 9");
+    expect(output.status.code() == Some(1) && told, || format!("{output:?}"))?;
+    all_gone(&bed)
+}
+
+fn killed() -> Result<(), Failed> {
+    let bed = Bed::new(2, 1)?;
+    let mut tool = bed.selftest("a,b").stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    bed.pe_on("a")?;
+    bed.pe_on("b")?;
+    tool.kill()?;
+    tool.wait()?;
+    all_gone(&bed)
+}
+
+fn kill(process: u32) -> Result<(), Failed> {
+    let status = Command::new("kill").args(["-KILL", &process.to_string()]).status()?;
+    expect(status.success(), || format!("kill {process}: {status}"))
+}
+
+fn all_gone(bed: &Bed) -> Result<(), Failed> {
+    wait("the end of all PEs", || {
+        let mut all = ["a", "b"].into_iter().flat_map(|host| bed.processes(host));
+        (!all.any(is_tool)).then_some(())
+    })
+}
+
+/// Whether hosts can be made.
+fn can_be() -> Need<()> {
+    lab::missing().map_or(Ok(()), |reason| Err(format!("there can be no lab here: {reason}")))
+}
+
+/// The server of OpenSSH, and its client.
+fn sshd() -> Need<PathBuf> {
+    can_be()?;
+    let sshd = PathBuf::from("/usr/sbin/sshd");
+    if sshd.exists() && Path::new("/usr/bin/ssh").exists() {
+        return Ok(sshd);
+    }
+    Err(String::from("no /usr/sbin/sshd (Debian's openssh-server) or no /usr/bin/ssh"))
+}
+
+/// A server on the loopback interface of a network that nobody else has, with keys of its own. It is one host under two names.
+fn by_sshd(sshd: &Path) -> Result<(), Failed> {
+    let (scratch, network) = (Scratch::new(), Arc::new(Namespace::new()?));
+    network.ip(&[String::from("link set lo up")])?;
+    let at = |name: &str| scratch.at(name).display().to_string();
+    for key in ["host", "user"] {
+        let mut keygen = Command::new("ssh-keygen");
+        let made = keygen.args(["-q", "-t", "ed25519", "-N", "", "-f", &at(key)]).status()?;
+        expect(made.success(), || format!("{keygen:?}"))?;
+    }
+    fs::create_dir_all("/run/sshd")?;
+    fs::copy(scratch.at("user.pub"), scratch.at("authorized"))?;
+    let host_key = fs::read_to_string(scratch.at("host.pub"))?;
+    scratch.write("known", &format!("lab {host_key}"));
+    scratch.write(
+        "sshd_config",
+        &format!(
+            "ListenAddress 127.0.0.1:22\nHostKey {}\nAuthorizedKeysFile {}\nPidFile none\nStrictModes no\n\
+             PermitRootLogin prohibit-password\nPasswordAuthentication no\nUsePAM no\n",
+            at("host"),
+            at("authorized")
+        ),
+    );
+    scratch.write(
+        "ssh_config",
+        &format!(
+            "Host *\nHostName 127.0.0.1\nHostKeyAlias lab\nIdentityFile {}\nUserKnownHostsFile {}\n\
+             StrictHostKeyChecking yes\nBatchMode yes\n",
+            at("user"),
+            at("known")
+        ),
+    );
+    let inside = |program: &str| {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net={}", network.path())).arg(program);
+        command
+    };
+    let mut server = inside(&sshd.display().to_string());
+    server.args(["-D", "-e", "-f", &at("sshd_config")]).stdin(Stdio::null()).stderr(Stdio::null());
+    let mut server = server.spawn()?;
+    let ssh = format!("ssh -F {}", at("ssh_config"));
+    let tried = wait("the server", || {
+        let mut ssh = inside("ssh");
+        let here =
+            ssh.args(["-F", &at("ssh_config"), "first", "true"]).stderr(Stdio::null()).status();
+        here.is_ok_and(|status| status.success()).then_some(())
+    })
+    .and_then(|()| {
+        let mut tool = inside(TOOL);
+        for (name, _) in std::env::vars_os() {
+            if nvshmem_sim::is_setting(&name.to_string_lossy()) {
+                tool.env_remove(name);
+            }
+        }
+        // The two are one host, with one interface.
+        tool.env("NVSHMEM_LIBFABRIC_DEVICES", "127.0.0.1").stdin(Stdio::null());
+        tool.args([
+            "selftest",
+            "--provider",
+            "tcp",
+            "--hosts",
+            "first,second",
+            "--ssh",
+            &ssh,
+            "--plugin-dir",
+        ]);
+        let (status, text) = ends(tool.arg(plugins()))?;
+        let right = status == Some(0) && text.contains("5 of 5 passed");
+        expect(right, || format!("{status:?}\n{text}"))
+    });
+    server.kill()?;
+    server.wait()?;
+    tried
+}
