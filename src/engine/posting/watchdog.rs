@@ -13,8 +13,8 @@ use crate::engine::state::segment::table::SegmentTable;
 use crate::engine::state::segment::{Segment, Stage};
 use crate::engine::state::stream::Streams;
 
-/// Turns of the loop between two looks at the clock. Reading the clock costs tens of nanoseconds,
-/// so this makes it less than one per turn.
+/// Most turns of the loop between two looks at the clock. Reading the clock costs tens of nanoseconds,
+/// so this makes it less than one per turn. Where turns take long it is read after fewer of them.
 const TURNS: u32 = 256;
 
 /// Least time between two looks at all streams, in nanoseconds.
@@ -22,7 +22,7 @@ const PERIOD: u64 = 250_000_000;
 
 /// Most time between two looks that counts as waiting, in nanoseconds. A user thread may start a
 /// put and compute for an hour before its quiet, and a process may be stopped: the fabric had no chance to complete it
-/// meanwhile. Well above the time that [`TURNS`] turns take on an overloaded machine (10 ms each).
+/// meanwhile. Well above [`PERIOD`], in which the clock is read twice while the lane is turned.
 const MAX_GAP: u64 = 5_000_000_000;
 
 /// Nor does it count for more than this part of the deadline, or one such gap would be all of a short one.
@@ -52,7 +52,12 @@ pub struct Watchdog {
     fail_after: Option<u64>,
     /// Most time between two looks that counts.
     most: u64,
+    /// Turns until the clock is read.
     turns: u32,
+    /// After how many it is read at present: as many as take less than half of [`PERIOD`].
+    every: u32,
+    /// When it was read.
+    read: u64,
     /// When the streams were last looked at.
     looked: u64,
     /// Time counted as waiting, up to `looked`.
@@ -79,7 +84,9 @@ impl Watchdog {
             warn_after: warn_after.map(nanoseconds),
             fail_after,
             most: share.clamp(PERIOD, MAX_GAP),
-            turns: 0,
+            turns: 1,
+            every: 1,
+            read: 0,
             looked: 0,
             counted: 0,
             stamp: 0,
@@ -97,7 +104,7 @@ impl Watchdog {
 
     /// The next turn is due.
     pub(in crate::engine) fn hurry(&mut self) {
-        self.turns = TURNS;
+        self.turns = 1;
     }
 
     /// A time in the units of stamps, at least two of them: one may be over as soon as it has begun.
@@ -109,16 +116,36 @@ impl Watchdog {
     /// Counts a turn; whether it is time to look at the clock.
     #[inline]
     pub(in crate::engine) fn is_due(&mut self) -> bool {
-        self.turns += 1;
-        if self.turns < TURNS {
+        self.turns -= 1;
+        if self.turns != 0 {
             return false;
         }
-        self.turns = 0;
+        self.turns = self.every;
         true
+    }
+
+    /// Takes in how long the turns have taken since the clock was last read. Were it read too seldom, time that does not count
+    /// ([`MAX_GAP`]) would pass for each bit of what does.
+    fn pace(&mut self, now: u64) {
+        let gap = now.saturating_sub(std::mem::replace(&mut self.read, now));
+        let wanted = if gap < PERIOD / 4 {
+            (self.every * 2).min(TURNS)
+        } else if gap > PERIOD / 2 {
+            // `every` is at most TURNS, so this does not overflow.
+            (u64::from(self.every) * (PERIOD / 2) / gap).max(1) as u32
+        } else {
+            self.every
+        };
+        // Unless there is a hurry.
+        if self.turns == self.every {
+            self.turns = wanted;
+        }
+        self.every = wanted;
     }
 
     /// Whether it is time to look at the streams.
     pub(in crate::engine) fn starts(&mut self, now: u64) -> bool {
+        self.pace(now);
         let gap = now.saturating_sub(self.looked);
         let wanted = self.for_rails || self.warn_after.is_some() || self.fail_after.is_some();
         let due = gap >= PERIOD && wanted;
@@ -326,15 +353,47 @@ mod tests {
     use crate::engine::posting::Core;
     use crate::engine::posting::tests::{Bed, PLAIN, Setup, failed};
 
+    /// Turns until the clock is read, at which so much time has passed.
+    fn turns(watchdog: &mut Watchdog, now: &mut u64, turn: u64) -> u64 {
+        let mut turns = 1;
+        while !watchdog.is_due() {
+            turns += 1;
+        }
+        *now += turns * turn;
+        watchdog.starts(*now);
+        turns
+    }
+
     #[test]
     fn the_clock_is_read_once_in_so_many_turns_or_at_once_in_a_hurry() {
-        let mut watchdog = Watchdog::new(None, None);
-        for _ in 0..3 {
-            assert_eq!((1..TURNS).filter(|_| watchdog.is_due()).count(), 0);
-            assert!(watchdog.is_due());
-        }
+        let (mut watchdog, mut now) = (Watchdog::new(None, None), 0);
+        let read: Vec<u64> = (0..12).map(|_| turns(&mut watchdog, &mut now, 1000)).collect();
+        // After the first, and then ever less often.
+        assert_eq!(read[..4], [1, 2, 4, 8]);
+        assert_eq!(read[8..], [u64::from(TURNS); 4]);
         watchdog.hurry();
         assert!(watchdog.is_due() && !watchdog.is_due());
+    }
+
+    #[test]
+    fn the_clock_is_read_twice_in_a_period_however_long_turns_take() {
+        for turn in [1_000_000, 3_000_000, 20_000_000, 100_000_000, 124_000_000] {
+            let (mut watchdog, mut now) = (Watchdog::new(None, None), 0);
+            for _ in 0..20 {
+                assert!(turns(&mut watchdog, &mut now, turn) * turn <= PERIOD / 2, "{turn} ns");
+            }
+        }
+        // Turns that were short have become long: one gap, and no other.
+        let (mut watchdog, mut now) = (Watchdog::new(None, None), 0);
+        for _ in 0..20 {
+            turns(&mut watchdog, &mut now, 1000);
+        }
+        let mut slow = || turns(&mut watchdog, &mut now, 20_000_000);
+        assert_eq!((slow(), slow()), (u64::from(TURNS), 6));
+        assert!((0..20).all(|_| slow() <= 6));
+        // And short again.
+        let short: Vec<u64> = (0..12).map(|_| turns(&mut watchdog, &mut now, 1000)).collect();
+        assert_eq!(short[11], u64::from(TURNS));
     }
 
     #[test]

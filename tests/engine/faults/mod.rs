@@ -5,4 +5,5 @@ mod fault;
 mod given_up;
 mod late;
 mod schedules;
+mod silent;
 mod warnings;

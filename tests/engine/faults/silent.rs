@@ -1,0 +1,116 @@
+//! A peer that answers nothing: when it is given up, on the fake's clock.
+
+use std::time::Duration;
+
+use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
+use nvshmem_transport_libfabric::engine::error::EngineError;
+use nvshmem_transport_libfabric::engine::fake::Script;
+use nvshmem_transport_libfabric::engine::ids::Pe;
+use nvshmem_transport_libfabric::engine::recovery::health::RailHealth;
+use nvshmem_transport_libfabric::engine::request::{PutSignalRequest, ResultPlace};
+
+use crate::as_entry::AsEntry as _;
+use crate::job::{Job, Shape};
+use crate::signals::Targets;
+
+const DEADLINE: Duration = Duration::from_secs(2);
+
+/// How much later than its deadline a wait may be given up, and how much earlier: the clock of segments goes in quarters of
+/// a second, streams are looked at as often, and the clock is read in turns.
+const LATER: Duration = Duration::from_secs(1);
+const EARLIER: Duration = Duration::from_millis(600);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum What {
+    Put,
+    Get,
+    PutSignal,
+    Add,
+    Fetch,
+    SignalAlone,
+}
+
+impl What {
+    const ALL: [Self; 6] =
+        [Self::Put, Self::Get, Self::PutSignal, Self::Add, Self::Fetch, Self::SignalAlone];
+
+    fn begin(self, job: &mut Job, targets: &Targets) -> Result<(), EngineError> {
+        let (scratch, handle) = (job.members[0].scratch, job.members[0].scratch_handle);
+        let part = targets.part((scratch, &handle), 1, 0, 700);
+        let place = ResultPlace { addr: scratch + 1024, flag: None };
+        let atomic = |op| targets.atomic(1, 2048, op, 1);
+        let lane = &mut job.members[0].lane;
+        match self {
+            Self::Put => job.put(0, 1, 0, 700),
+            Self::Get => job.get(0, 1, 0, 700),
+            Self::PutSignal => {
+                let signal = atomic(AtomicOp::SignalAdd);
+                lane.put_signal(&PutSignalRequest { parts: &[part], signal })
+            }
+            Self::Add => lane.amo(&atomic(AtomicOp::Add)),
+            Self::Fetch => {
+                let mut fetch = atomic(AtomicOp::FetchAdd);
+                fetch.result = Some(place);
+                lane.amo(&fetch)
+            }
+            Self::SignalAlone => lane.amo(&atomic(AtomicOp::SignalSet)),
+        }
+    }
+}
+
+/// Whatever is under way, over however many rails, whether they are looked after or not, and however long a turn of the lane
+/// takes.
+#[test]
+fn a_silent_peer_is_given_up_when_the_deadline_is_over() {
+    let health =
+        RailHealth { timeout: Duration::from_millis(500), cooling: Some(Duration::from_secs(1)) };
+    let mut broken = Vec::new();
+    for rails in [1, 2, 4] {
+        for health in [None, Some(health)] {
+            for staged in [0, 0b0100, 0b0110] {
+                for turn in [100_000, 3_000_000, 20_000_000, 300_000_000] {
+                    for what in What::ALL {
+                        let deadline = Some(DEADLINE);
+                        let shape = Shape { rails, health, staged, deadline, ..Shape::default() };
+                        let mut job = Job::new(7, &shape, Script::default());
+                        let took = given_up_after(&mut job, what, Duration::from_nanos(turn));
+                        let right = DEADLINE - EARLIER..=DEADLINE + LATER;
+                        if !right.contains(&took) {
+                            let health = health.is_some();
+                            broken.push(format!(
+                                "{what:?}, {rails} rails, health {health}, staged {staged:#b}, turns \
+                                 of {turn} ns: {took:?}"
+                            ));
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{} cases: {broken:#?}", broken.len());
+}
+
+/// How long PE 0 waits for PE 1, which has had nothing of it and never says a word.
+fn given_up_after(job: &mut Job, what: What, turn: Duration) -> Duration {
+    let (targets, fabric) = (Targets::of(job), job.fabric.clone());
+    fabric.stall(Pe(1));
+    let turn = turn.as_nanos() as u64;
+    // It has been there for a while.
+    for _ in 0..300 {
+        job.members[0].lane.progress().unwrap();
+        fabric.pass_time(turn);
+    }
+    let began = fabric.now();
+    what.begin(job, &targets).unwrap();
+    loop {
+        let took = Duration::from_nanos(fabric.now() - began);
+        assert!(took < 100 * DEADLINE, "it waits for ever");
+        match job.members[0].lane.is_quiet(Pe(1)) {
+            Err(EngineError::Timeout { pe: Pe(1), .. }) => return took,
+            Err(other) => panic!("{what:?}: {other}"),
+            Ok(quiet) => assert!(!quiet, "{what:?}: nobody has answered"),
+        }
+        let _ = job.members[0].lane.progress();
+        fabric.pass_time(turn);
+    }
+}
