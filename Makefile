@@ -120,7 +120,7 @@ reliability: deps ## Faults of processes, networks and the fake: what is promise
 
 MINUTES ?= 30
 .PHONY: soak
-soak: deps ## Random and faulty traffic with fresh seeds, for MINUTES (30)
+soak: deps ## Jobs under faults that go on for MINUTES (30), every byte and what processes hold looked at
 	scripts/soak.sh $(MINUTES)
 
 .PHONY: cycles

@@ -302,7 +302,7 @@ impl Case {
     }
 }
 
-fn signal(process: u32, signal: i32) -> Result<(), BoxError> {
+pub(crate) fn signal(process: u32, signal: i32) -> Result<(), BoxError> {
     // SAFETY: a call that touches no memory. The process is a child of this one, or was just now.
     match unsafe { libc::kill(process as i32, signal) } {
         0 => Ok(()),

@@ -19,6 +19,7 @@ mod matrix;
 mod native;
 mod peers;
 mod smoke;
+mod soak;
 mod staged;
 
 use std::process::ExitCode;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         ("connect", peers::connect),
         ("wait_for_ever", peers::wait_for_the_dead),
         ("faults", faults::scenario),
+        ("soak", soak::scenario),
     ];
     scenarios.extend(traffic::SCENARIOS);
     scenarios.extend(staged::SCENARIOS);
@@ -47,6 +49,9 @@ fn main() -> ExitCode {
     pe_entry(&scenarios);
     if let Some(times) = test_support::seeds::campaign() {
         return faults::campaign(times);
+    }
+    if let Some(minutes) = test_support::seeds::soak_minutes() {
+        return soak::campaign(minutes);
     }
     let mut arguments = Arguments::from_args();
     // A job is several processes, which mostly wait for each other: two jobs keep two cores busy.
@@ -63,6 +68,7 @@ fn main() -> ExitCode {
     trials.extend(bad_input::trials());
     trials.extend(peers::trials());
     trials.extend(faults::trials());
+    trials.extend(soak::trials());
     trials.extend(native::trials());
     trials.extend(bursts::trials());
     trials.extend(staged::trials());

@@ -231,6 +231,14 @@ impl<'a> Host<'a> {
         self.shared.regions.release_buffer(buffer, &self.shared.transport)
     }
 
+    /// Registers a buffer anew that was unregistered.
+    ///
+    /// # Errors
+    /// The plugin refuses it, or the buffer is registered.
+    pub fn register_again(&self, buffer: BufferId) -> Result<()> {
+        self.shared.regions.register_again(buffer, &self.shared.transport)
+    }
+
     /// A new buffer that is not registered: transfers pass no handle for it. Of the same memory as
     /// [`Host::register`]'s.
     ///

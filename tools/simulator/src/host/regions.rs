@@ -161,20 +161,21 @@ impl Regions {
         skip: u64,
         transport: Option<&Transport>,
     ) -> Result<BufferId> {
-        let mut handles = None;
-        if let Some(transport) = transport {
-            let mut all = Vec::new();
-            for at in (0..len).step_by(MAX_LOCAL_CHUNK as usize) {
-                let piece = (len - at).min(MAX_LOCAL_CHUNK);
-                let start = Local::of(&memory, skip + at, piece)?.as_ptr();
-                let handle = transport.get_mem_handle(start, piece, true)?;
-                all.extend_from_slice(&handle.bytes);
-            }
-            handles = Some(Handles::new(&all)?);
-        }
+        let mut buffer = Buffer { memory, skip, len, handles: None };
+        transport.map_or(Ok(()), |transport| buffer.register(transport))?;
         let mut buffers = write(&self.buffers);
-        buffers.push(Buffer { memory, skip, len, handles });
+        buffers.push(buffer);
         Ok(BufferId(buffers.len() as u32 - 1))
+    }
+
+    /// Registers a buffer that was released.
+    pub(crate) fn register_again(&self, id: BufferId, transport: &Transport) -> Result<()> {
+        let mut buffers = write(&self.buffers);
+        let buffer = buffers.get_mut(id.0 as usize).ok_or_else(|| no_buffer(id))?;
+        match buffer.handles {
+            None => buffer.register(transport),
+            Some(_) => Err(Error::Usage(format!("buffer {} is registered", id.0))),
+        }
     }
 
     /// Releases the handles of a buffer. Its memory stays until the end, since a place in it may
@@ -303,6 +304,18 @@ impl Regions {
 }
 
 impl Buffer {
+    fn register(&mut self, transport: &Transport) -> Result<()> {
+        let mut all = Vec::new();
+        for at in (0..self.len).step_by(MAX_LOCAL_CHUNK as usize) {
+            let piece = (self.len - at).min(MAX_LOCAL_CHUNK);
+            let start = Local::of(&self.memory, self.skip + at, piece)?.as_ptr();
+            let handle = transport.get_mem_handle(start, piece, true)?;
+            all.extend_from_slice(&handle.bytes);
+        }
+        self.handles = Some(Handles::new(&all)?);
+        Ok(())
+    }
+
     fn release(&mut self, transport: &Transport) -> Result<()> {
         let Some(handles) = self.handles.take() else { return Ok(()) };
         let n = self.len.div_ceil(MAX_LOCAL_CHUNK) as usize;

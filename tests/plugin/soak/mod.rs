@@ -1,0 +1,415 @@
+//! A soak: jobs of eight PEs, each on a host of its own with four rails of TCP, that go on for long while rails die and
+//! come back, links become slow and processes are stopped. Every byte and every word is compared, and what each
+//! process has of the system must not grow.
+//!
+//! Two jobs, one after the other. In the first, heaps are memory of the host and rails fail. In the second, every other heap is
+//! on a device that the fabric does not reach, and user threads take part: neither has a promise where rails fail
+//! (`docs/decisions/0020-rail-health.md`), so links are slow there, and processes stopped.
+//!
+//! Some seconds of each are tests. `make soak` has as many minutes as it is told, and `docs/reliability.md` its figures.
+
+mod plan;
+mod rounds;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::{Failed, Trial};
+use nvshmem_sim::lab::{self, Change, End, Link, Network, Rate};
+use nvshmem_sim::{BoxError, JobReport, JobSettings, Layout, MemoryKind, Outcome, Told};
+use test_support::built::fake_cuda_dir;
+use test_support::full;
+use test_support::needs::{Need, libfabric2, trial};
+use test_support::seeds::draw;
+
+use crate::fabric::job;
+use plan::Random;
+
+pub(crate) use rounds::scenario;
+
+const RAILS: usize = 4;
+/// Rates of links: as they are, when they are slow, and when nothing comes through.
+const RATE: &str = "400mbit";
+const SLOW: &str = "40mbit";
+const STALLED: &str = "1kbit";
+/// How much more memory a process may have in the last quarter than in the second: what allocators keep of peaks.
+const GROWTH_KIB: u64 = 4096;
+/// What tcp of libfabric 2.x keeps of each rail that is opened again, until the end: a domain inside, with a pool.
+const KEPT_DESCRIPTORS: u64 = 3;
+const KEPT_KIB: u64 = 17_200;
+/// What a PE says when it has.
+const OPENED_AGAIN: &str = "was closed and opened again";
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    /// Rails die and come back.
+    Rails,
+    /// Memory of devices and user threads.
+    Devices,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Soak {
+    kind: Kind,
+    n_pes: u32,
+    time: Duration,
+    /// Time between two looks at what processes have.
+    sampled: Duration,
+    /// Milliseconds between two faults.
+    pause: (u64, u64),
+    /// `NVSHMEM_LIBFABRIC_RAIL_TIMEOUT`, where rails are looked after.
+    patience: u64,
+    seed: u32,
+}
+
+/// What a process has, at some time.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    pe: u32,
+    round: u64,
+    operations: u64,
+    kib: u64,
+    mappings: u64,
+    descriptors: u64,
+    threads: u64,
+    shared: u64,
+}
+
+impl Sample {
+    fn parse(pe: u32, text: &str) -> Option<Self> {
+        let numbers = text.split(' ').map(|number| number.parse().ok());
+        let numbers = numbers.collect::<Option<Vec<u64>>>()?;
+        let [round, operations, kib, mappings, descriptors, threads, shared] = numbers[..] else {
+            return None;
+        };
+        Some(Self { pe, round, operations, kib, mappings, descriptors, threads, shared })
+    }
+}
+
+/// What has come of it.
+#[derive(Clone, Default, Debug)]
+struct Seen {
+    operations: u64,
+    faults: u64,
+    wrong: u64,
+    hangs: u64,
+    /// Rails that were opened again.
+    reopened: u64,
+    /// Beside what is kept of these.
+    growth_kib: u64,
+    broken: Option<String>,
+}
+
+impl Soak {
+    fn run(self, library: &std::path::Path) -> Result<Seen, BoxError> {
+        let rate: Rate = RATE.parse().map_err(|why: String| why)?;
+        let network = Arc::new(Network::new(self.n_pes as usize, &[rate; RAILS])?);
+        let (begin, begun) = channel();
+        let (end, ended) = channel();
+        let (faulty, injected) = (Arc::clone(&network), self);
+        let faults = thread::spawn(move || injected.faults(&faulty, &begun, &ended));
+        let mut samples: Vec<Sample> = Vec::new();
+        let mut end: Option<Sender<()>> = Some(end);
+        let report = self.job(&network, library).run_with(&mut |pe, process, told| match told {
+            Told::Value("phase", "traffic") => {
+                // It may have ended early, with an error that is told below.
+                let _ = begin.send(process);
+            }
+            Told::Value("held", text) => {
+                samples.extend(Sample::parse(pe, text));
+                self.print(&samples);
+            }
+            // A PE is over.
+            Told::Value("rounds" | "hangs", _) => drop(end.take()),
+            _ => {}
+        });
+        drop((begin, end));
+        let faults = faults.join().map_err(|_| "what makes faults has panicked")?;
+        let report = report?;
+        let mut seen = self.judge(&report, &samples);
+        match faults {
+            Ok(faults) => seen.faults = faults,
+            Err(error) => {
+                seen.broken.get_or_insert_with(|| format!("faults: {error}"));
+            }
+        }
+        Ok(seen)
+    }
+
+    /// A line for each time that all PEs were looked at.
+    fn print(&self, samples: &[Sample]) {
+        let n = self.n_pes as usize;
+        if samples.len() % n != 0 {
+            return;
+        }
+        let last = &samples[samples.len() - n..];
+        let most = |of: fn(&Sample) -> u64| last.iter().map(of).max().unwrap_or(0);
+        let operations: u64 = last.iter().map(|sample| sample.operations).sum();
+        println!(
+            "SOAK {:?} {:4} {:7} rounds {operations:10} operations, at most {:8} KiB {:5} mappings \
+             {:4} descriptors {:3} threads {:2} in /dev/shm",
+            self.kind,
+            samples.len() / n,
+            most(|sample| sample.round),
+            most(|sample| sample.kib),
+            most(|sample| sample.mappings),
+            most(|sample| sample.descriptors),
+            most(|sample| sample.threads),
+            most(|sample| sample.shared),
+        );
+    }
+
+    fn job(self, network: &Network, library: &std::path::Path) -> JobSettings {
+        let devices: Vec<String> = (0..RAILS).map(|rail| format!("rail{rail}")).collect();
+        let is_rails = self.kind == Kind::Rails;
+        let chunk = 4 << 20;
+        let mut job = job("soak", self.n_pes, Layout::V7)
+            .pes_per_node(1)
+            .heap(rounds::heap(self.n_pes), chunk)
+            .deadline(self.time + Duration::from_secs(300))
+            .step_deadline(Duration::from_secs(150))
+            .grace(Duration::from_secs(60))
+            .param("seed", self.seed)
+            .param("seconds", self.time.as_secs())
+            .param("sampled", self.sampled.as_secs())
+            .param("users", !is_rails)
+            .env("NVSHMEM_LIBFABRIC_PROVIDER", "tcp")
+            .env("NVSHMEM_LIBFABRIC_LIBRARY", library.display())
+            .env("NVSHMEM_LIBFABRIC_YIELD", "always")
+            .env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", 120)
+            .env("NVSHMEM_LIBFABRIC_RAIL_TIMEOUT", if is_rails { self.patience } else { 0 })
+            .env("NVSHMEM_LIBFABRIC_RAIL_COOLING", 2)
+            .env("NVSHMEM_LIBFABRIC_DEVICES", devices.join(","));
+        if !is_rails {
+            job = job.cuda_driver(fake_cuda_dir());
+            for pe in (1..self.n_pes).step_by(2) {
+                job = job.memory_of_pe(pe, MemoryKind::Device);
+            }
+        }
+        let hosts = (0..self.n_pes).zip(network.hosts());
+        hosts.fold(job, |job, (pe, host)| job.network_of_pe(pe, Arc::clone(host)))
+    }
+
+    /// Faults of links and processes, one after the other, from when all PEs have begun until the job ends. Gives how many.
+    fn faults(
+        self,
+        network: &Network,
+        begun: &Receiver<u32>,
+        ended: &Receiver<()>,
+    ) -> Result<u64, String> {
+        let mut processes = Vec::new();
+        while processes.len() < self.n_pes as usize {
+            match begun.recv() {
+                Ok(process) => processes.push(process),
+                // It has failed before.
+                Err(_) => return Ok(0),
+            }
+        }
+        let mut random = Random::of(&[self.seed.into(), u64::from(self.n_pes)]);
+        let mut count = 0;
+        let between =
+            |random: &mut Random, from, to| Duration::from_millis(from + random.below(to - from));
+        loop {
+            let time = between(&mut random, self.pause.0, self.pause.1);
+            if is_over(ended, time) {
+                return Ok(count);
+            }
+            count += 1;
+            let changes = self.draw(&mut random);
+            if changes.is_empty() {
+                let process = processes[random.below(processes.len() as u64) as usize];
+                let time = between(&mut random, 100, 1200);
+                crate::faults::signal(process, libc::SIGSTOP).map_err(|e| e.to_string())?;
+                let is_over = is_over(ended, time);
+                crate::faults::signal(process, libc::SIGCONT).map_err(|e| e.to_string())?;
+                if is_over {
+                    return Ok(count);
+                }
+                continue;
+            }
+            for (link, end, change) in &changes {
+                network.change(*link, *end, *change).map_err(|error| error.to_string())?;
+            }
+            // Some are over before they are noticed.
+            let longest = (self.patience * 1000 + 3000).min(self.pause.1);
+            let is_over = is_over(ended, between(&mut random, 500, longest));
+            for (link, end, change) in changes {
+                let healed = match change {
+                    Change::Down => Change::Up,
+                    _ => Change::Rate(RATE.parse()?),
+                };
+                network.change(link, end, healed).map_err(|error| error.to_string())?;
+            }
+            if is_over {
+                return Ok(count);
+            }
+        }
+    }
+
+    /// What happens to links at a time; nothing: to a process.
+    fn draw(self, random: &mut Random) -> Vec<(Link, End, Change)> {
+        let mut below = |bound: u32| random.below(bound.into()) as usize;
+        let (host, rail) = (below(self.n_pes), below(RAILS as u32));
+        let end = if below(2) == 0 { End::Nic } else { End::Far };
+        let (link, rate) =
+            (Link { host, rail }, |rate: &str| Change::Rate(rate.parse().expect("a rate")));
+        if self.kind == Kind::Devices {
+            return if below(2) == 0 { Vec::new() } else { vec![(link, end, rate(SLOW))] };
+        }
+        match below(8) {
+            0 => Vec::new(),
+            1 => vec![(link, end, rate(SLOW))],
+            2 | 3 => vec![(link, end, rate(STALLED))],
+            // Two of one host; and one each of two.
+            4 => {
+                let other = Link { host, rail: (rail + 1 + below(3)) % RAILS };
+                vec![(link, end, Change::Down), (other, end, Change::Down)]
+            }
+            5 => {
+                let other = Link { host: (host + 1) % self.n_pes as usize, rail: below(4) };
+                vec![(link, end, Change::Down), (other, end, Change::Down)]
+            }
+            _ => vec![(link, end, Change::Down)],
+        }
+    }
+
+    fn judge(self, report: &JobReport, samples: &[Sample]) -> Seen {
+        let number = |name: &str| {
+            let values = report.pes.iter().filter_map(|pe| pe.value(name)?.parse::<u64>().ok());
+            values.sum::<u64>()
+        };
+        let mut seen = Seen {
+            operations: number("operations"),
+            wrong: number("wrong"),
+            hangs: number("hangs"),
+            ..Seen::default()
+        };
+        let mut broken = Vec::new();
+        for pe in &report.pes {
+            if matches!(pe.outcome, Outcome::Stopped(_) | Outcome::TimedOut(_)) {
+                seen.hangs += 1;
+            }
+            if pe.outcome != Outcome::Finished {
+                broken.push(format!("PE {} {}", pe.pe, pe.outcome));
+            }
+            if let Some(first) = pe.value("first of them") {
+                broken.push(format!("PE {}: {first}", pe.pe));
+            }
+            let says = pe.output.iter().filter(|(_, line)| line.contains(OPENED_AGAIN));
+            let reopened = says.count() as u64;
+            seen.reopened += reopened;
+            let own: Vec<&Sample> = samples.iter().filter(|sample| sample.pe == pe.pe).collect();
+            let Some((early, late)) = quarters(&own) else { continue };
+            let most = |part: &[&Sample], of: fn(&Sample) -> u64| {
+                part.iter().map(|sample| of(sample)).max().unwrap_or(0)
+            };
+            let grown = |of| most(late, of).saturating_sub(most(early, of));
+            let descriptors = grown(|sample| sample.descriptors);
+            let kept = reopened.min(descriptors / KEPT_DESCRIPTORS);
+            let kib = grown(|sample| sample.kib).saturating_sub(kept * KEPT_KIB);
+            seen.growth_kib = seen.growth_kib.max(kib);
+            let all = [
+                ("descriptors", descriptors, reopened * KEPT_DESCRIPTORS + 8),
+                ("threads", grown(|sample| sample.threads), 0),
+                ("files in /dev/shm", grown(|sample| sample.shared), 0),
+                ("mappings", grown(|sample| sample.mappings), 32),
+                ("KiB", kib, GROWTH_KIB),
+            ];
+            for (what, grown, most) in all {
+                if grown > most {
+                    broken.push(format!("PE {} has {grown} {what} more than before", pe.pe));
+                }
+            }
+        }
+        if !broken.is_empty() {
+            let cause = report.cause.as_deref().unwrap_or("no PE failed");
+            let text = format!("{self:?}: {cause}; {}", broken.join("; "));
+            seen.broken = Some(format!("{text}\n{report}"));
+        }
+        seen
+    }
+}
+
+/// The second quarter and the last one. None of so few that a quarter is nothing.
+fn quarters<'a, 'b>(all: &'a [&'b Sample]) -> Option<(&'a [&'b Sample], &'a [&'b Sample])> {
+    let quarter = all.len() / 4;
+    (quarter >= 2).then(|| (&all[quarter..2 * quarter], &all[all.len() - quarter..]))
+}
+
+/// Waits so long, or until it is over.
+fn is_over(ended: &Receiver<()>, time: Duration) -> bool {
+    ended.recv_timeout(time) != Err(RecvTimeoutError::Timeout)
+}
+
+fn needs() -> Need<std::path::PathBuf> {
+    let library = libfabric2()?;
+    match lab::missing() {
+        Some(reason) => Err(format!("there can be no lab here: {reason}")),
+        None => Ok(library),
+    }
+}
+
+/// Some seconds of each kind, with fewer PEs outside of the full tier.
+pub(crate) fn trials() -> Vec<Trial> {
+    let of_kind = |kind| {
+        let name = format!("soak::{kind:?}").to_lowercase();
+        trial(name, needs(), move |library| {
+            let (n_pes, seconds) = if full() { (8, 40) } else { (4, 8) };
+            let (time, sampled) = (Duration::from_secs(seconds), Duration::from_secs(5));
+            let (pause, seed) = ((500, 3000), draw());
+            let soak = Soak { kind, n_pes, time, sampled, pause, patience: 2, seed };
+            let seen = soak.run(&library)?;
+            if seen.wrong + seen.hangs == 0 && seen.operations == 0 {
+                return Err(Failed::from("nothing was done"));
+            }
+            seen.broken.map_or(Ok(()), |why| Err(Failed::from(why)))
+        })
+    };
+    [Kind::Rails, Kind::Devices].map(of_kind).into()
+}
+
+/// So many minutes: two thirds of them with rails that die, and the rest with memory of devices. Ends with figures.
+pub(crate) fn campaign(minutes: u32) -> ExitCode {
+    let library = match needs() {
+        Ok(library) => library,
+        Err(reason) => {
+            println!("SKIPPED soak: {reason}");
+            return ExitCode::SUCCESS;
+        }
+    };
+    let started = Instant::now();
+    let (mut all, mut broken) = (Seen::default(), 0);
+    let whole = Duration::from_secs(60 * u64::from(minutes));
+    for (kind, time) in [(Kind::Rails, whole * 2 / 3), (Kind::Devices, whole / 3)] {
+        let sampled = Duration::from_secs(60).min(time / 16);
+        let (pause, seed) = ((4000, 16_000), draw());
+        // As it is unless it is set: a machine that is busy with other things is no network that fails.
+        let soak = Soak { kind, n_pes: 8, time, sampled, pause, patience: 5, seed };
+        println!("soak: {soak:?}");
+        let seen = soak.run(&library).unwrap_or_else(|error| Seen {
+            broken: Some(format!("{soak:?}: {error}")),
+            ..Seen::default()
+        });
+        if let Some(why) = &seen.broken {
+            println!("BROKEN {why}");
+            broken += 1;
+        }
+        all.operations += seen.operations;
+        all.faults += seen.faults;
+        all.wrong += seen.wrong;
+        all.hangs += seen.hangs;
+        all.reopened += seen.reopened;
+        all.growth_kib = all.growth_kib.max(seen.growth_kib);
+    }
+    println!("MEASURE soak_minutes {:.1} minutes", started.elapsed().as_secs_f64() / 60.0);
+    println!("MEASURE soak_operations {} operations", all.operations);
+    println!("MEASURE soak_faults {} faults", all.faults);
+    println!("MEASURE soak_wrong {} bytes", all.wrong);
+    println!("MEASURE soak_hangs {} PEs", all.hangs);
+    println!("MEASURE soak_rails_reopened {} rails", all.reopened);
+    println!("MEASURE soak_growth_kib {} KiB", all.growth_kib);
+    if broken > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
