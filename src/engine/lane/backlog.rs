@@ -1,7 +1,7 @@
 //! The backlog: operations that wait for their peer alone, so that its lane waits for nobody.
 //!
 //! A peer has bounded places for some operations (fetches, counted puts), and no peer gets all the room of the
-//! lane. An operation that finds no place, or no room within [`PATIENCE`], is *parked*: kept here, and the call
+//! lane. An operation that finds no place or no room within [`PATIENCE`] is *parked*: kept here, and the call
 //! returns. From then on everything for the same peer is parked behind it, fences among it, so the order stays
 //! as it was. Each turn submits the first of a few peers' parked operations, in turn, as far as they go.
 //!
@@ -42,7 +42,7 @@ const HIGH: usize = MOST - 256;
 /// Peers whose operations are tried in vain in one turn.
 const PEERS: usize = 8;
 
-/// How long an operation waits for room, or for those parked before it, before it is parked, in nanoseconds. A peer that
+/// How long an operation waits for room or a place, or for those parked before it, before it is parked, in nanoseconds. A peer that
 /// takes what it is sent makes room sooner.
 const PATIENCE: u64 = 1_000_000;
 
@@ -231,18 +231,14 @@ impl<P: Port> Lane<P> {
             self.make_room(&mut idle)?;
         }
         loop {
-            let tried = if self.parks(pe) {
+            let behind = self.parks(pe);
+            if behind {
                 self.check(&rest)?;
-                if self.backlog.moves(pe) { Tried::NoRoom } else { Tried::NoPlace }
-            } else {
-                self.try_submission(&mut rest)?
-            };
-            let parks = match tried {
-                Tried::Submitted => return Ok(()),
-                Tried::NoPlace => true,
-                Tried::NoRoom => self.has_waited(pe, &mut wait),
-            };
-            if parks && self.backlog.count < MOST {
+            } else if self.try_submission(&mut rest)? == Tried::Submitted {
+                return Ok(());
+            }
+            let in_vain = behind && !self.backlog.moves(pe);
+            if (in_vain || self.has_waited(pe, &mut wait)) && self.backlog.count < MOST {
                 self.park(pe, rest.own());
                 return Ok(());
             }
@@ -351,7 +347,7 @@ impl<P: Port> Lane<P> {
                     self.core.segments.batches.end(*batch, 1);
                     queue.pop_front();
                 }
-                Ok(Tried::NoRoom | Tried::NoPlace) => return,
+                Ok(Tried::NoRoom) => return,
                 Err(failed) => self.core.fail_stream(pe, failed),
             }
         }

@@ -121,7 +121,7 @@ impl<P: Port> Lane<P> {
         state: &mut PutState,
     ) -> Result<Tried, EngineError> {
         let tried = self.advance_put_signal(parts, signal, state);
-        if !matches!(tried, Ok(Tried::NoRoom | Tried::NoPlace)) {
+        if !matches!(tried, Ok(Tried::NoRoom)) {
             self.end_put_signal(signal.pe, state, tried.is_err());
         }
         tried
@@ -148,7 +148,7 @@ impl<P: Port> Lane<P> {
             *state = self.begin_put_signal(parts, signal)?;
         }
         match state {
-            PutState::New => Ok(Tried::NoPlace),
+            PutState::New => Ok(Tried::NoRoom),
             PutState::Eager => self.try_eager(&parts.part(0), signal),
             PutState::Ordered { path, number, part } => {
                 self.try_ordered(parts, signal, (path, *number), part)
@@ -223,7 +223,7 @@ impl<P: Port> Lane<P> {
         part: &Request<'_>,
         signal: &AtomicRequest<'_>,
     ) -> Result<Tried, EngineError> {
-        let LocalSide::Memory { addr, handle } = part.local else { return Ok(Tried::NoPlace) };
+        let LocalSide::Memory { addr, handle } = part.local else { return Ok(Tried::NoRoom) };
         let mut payload = [0; MAX_EAGER];
         let payload = &mut payload[..part.len];
         let mut reach = Reach::Direct;

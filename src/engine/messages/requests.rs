@@ -41,7 +41,7 @@ impl<P: Port> Core<P> {
         let path = stream.next;
         let link = stream.link();
         let Some(place) = link.fetch_place().or_else(|| fetch.is_none().then_some(0)) else {
-            return Ok(Tried::NoPlace);
+            return Ok(Tried::NoRoom);
         };
         if !link.has_share(&self.messages) {
             return Ok(Tried::NoRoom);

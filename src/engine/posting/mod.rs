@@ -142,10 +142,8 @@ impl Event {
 pub(in crate::engine) enum Tried {
     /// All of it is submitted.
     Submitted,
-    /// There is no room at present.
+    /// There is no room at present, or its peer has no place for another of its kind.
     NoRoom,
-    /// Its peer has no place for another of its kind.
-    NoPlace,
 }
 
 /// Who comes first where several want the place that becomes free in a queue of the fabric. Each does in half of the

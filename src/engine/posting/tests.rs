@@ -124,12 +124,16 @@ impl Bed {
         self.lane.atomic(&atomic(&heaps, pe, op)).unwrap();
     }
 
-    /// Fetches as many words of a peer as it has places for, and another one, which is parked.
+    /// Fetches as many words of a peer as it has places for, and another one, which is parked. Nothing arrives anywhere
+    /// while that waits.
     pub(in crate::engine) fn park(&mut self, pe: u32) {
         let heaps = Arc::clone(&self.heaps);
         let result = Some(ResultPlace { addr: heaps[0].0 as usize, flag: None });
         let fetch = AtomicRequest { result, ..atomic(&heaps, pe, AtomicOp::FetchInc) };
+        let peers = (0..heaps.len() as u32).map(Pe);
+        peers.clone().for_each(|pe| self.fabric.stall(pe));
         (0..=FETCHES).for_each(|_| self.lane.atomic(&fetch).unwrap());
+        peers.for_each(|pe| self.fabric.resume(pe));
         assert_eq!(self.lane.parked(Pe(pe)), 1);
     }
 

@@ -389,6 +389,35 @@ fn put_on(job: &mut Job, targets: &Targets, number: usize) {
     first.lane.begin(&targets.part((local, &handle), 1, number % 64 * 16, 16)).unwrap();
 }
 
+/// A PE has few places for fetches and for counted puts. One that keeps up makes room soon, so a call without a place waits
+/// as one without room does, before it is parked; those behind it do not.
+#[test]
+fn who_finds_no_place_waits_before_it_is_parked() {
+    for counted in [false, true] {
+        let shape = Shape { signals: SignalEngine::Counted, ..Shape::default() };
+        let mut job = Job::new(1, &shape, Script::default());
+        let targets = Targets::of(&job);
+        let waited = (0..20).map(|_| {
+            let start = job.fabric.now();
+            let first = &mut job.members[0];
+            if counted {
+                let parts = [targets.part((first.scratch, &first.scratch_handle), 1, 64, 200)];
+                let signal = targets.atomic(1, 8, AtomicOp::SignalAdd, 1);
+                first.lane.signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
+            } else {
+                fetch(first, &targets, 1, 0).unwrap();
+            }
+            job.fabric.now() - start >= 1_000_000
+        });
+        let waited: Vec<bool> = waited.collect();
+        let first = waited.iter().position(|waited| *waited);
+        assert_eq!(first, Some(16), "counted: {counted}");
+        assert_eq!(waited.iter().filter(|waited| **waited).count(), 1, "counted: {counted}");
+        assert_eq!(job.members[0].lane.parked(Pe(1)), 4, "counted: {counted}");
+        turn_until(&mut job, &[0, 1], |job| is_quiet(job, 0, 1));
+    }
+}
+
 /// A PE that has stopped for a while and goes on: its operations are parked until it has caught up and no longer, though
 /// the caller never pauses.
 #[test]
