@@ -17,9 +17,11 @@ use crate::abi::hints::{self, OpAttrs};
 use crate::abi::request::{Amo, G, GET, HOST_QP, P, PUT};
 use crate::abi::signals;
 use crate::abi::state::{self, boot_handle, is_alive, job_of};
-use crate::job::Collectives as _;
+use crate::engine::atomic::AtomicOp;
+use crate::engine::ids::Pe;
 use crate::job::recording::Recorder;
 use crate::job::recording::format::{Caller, Kind, Record};
+use crate::job::{Collectives as _, Connected};
 use crate::ofi::fork;
 
 /// What records the calls of a transport.
@@ -49,12 +51,33 @@ unsafe fn record(
     let record = record();
     let begun = recorder.begin(record);
     let status = call();
-    recorder.end(begun, status);
+    // SAFETY: by contract.
+    let ahead = is_signal(&record) && unsafe { is_overtaken(transport, record.pe) };
+    recorder.end(begun, status, ahead);
     if record.caller == Caller::Proxy {
         // SAFETY: by contract.
         unsafe { look(transport, recorder) };
     }
     status
+}
+
+/// Whether it is a signal of the proxy thread that is sent apart from its data.
+fn is_signal(record: &Record) -> bool {
+    let op = AtomicOp::from_code(record.op.into());
+    (record.kind, record.caller) == (Kind::Amo, Caller::Proxy)
+        && op.is_some_and(AtomicOp::is_signal)
+}
+
+/// Whether the last signal to a PE has left before puts that were before it have ended.
+///
+/// # Safety
+/// Rules 1 and 3, of the proxy thread; the transport is not null.
+unsafe fn is_overtaken(transport: *mut Transport, pe: u32) -> bool {
+    // SAFETY: rules 1 and 3.
+    unsafe {
+        let under_way = |connected: &Connected| connected.with_proxy(|lane| lane.under_way(Pe(pe)));
+        job_of(transport).connection().is_some_and(|connected| under_way(connected).is_overtaken())
+    }
 }
 
 /// Has what has ended written down.
@@ -209,7 +232,7 @@ pub(crate) unsafe extern "C" fn put_signal<V: Into<Amo> + Copy>(
     if let Some(recorder) = unsafe { recorder(transport) } {
         for at in 1..pieces {
             let begun = recorder.begin(piece(Kind::Part, at));
-            recorder.end(begun, 0);
+            recorder.end(begun, 0, false);
         }
     }
     let call = || {

@@ -296,7 +296,7 @@ impl<P: Port> Lane<P> {
 
     /// What is under way to a peer, or waits to be.
     pub fn under_way(&self, pe: Pe) -> UnderWay {
-        let none = UnderWay { puts: false, words: false, gets: false };
+        let none = UnderWay { puts: false, words: false, gets: false, held_back: false };
         self.core.streams.find(pe).map_or(none, Stream::all_that_is_under_way)
     }
 

@@ -40,6 +40,16 @@ pub struct UnderWay {
     pub words: bool,
     /// Gets.
     pub gets: bool,
+    /// Something is not sent before something else has ended: a signal behind puts, or what is behind a fence.
+    pub held_back: bool,
+}
+
+impl UnderWay {
+    /// Whether a signal that was sent just now, apart from its data, has left before that: puts are under way, and nothing
+    /// is held back for them.
+    pub fn is_overtaken(&self) -> bool {
+        self.puts && !self.held_back
+    }
 }
 
 /// What has gone between a lane and one peer since start, modulo 2^32 each. They are the counts by which

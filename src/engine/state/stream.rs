@@ -150,11 +150,12 @@ impl Stream {
 
     /// What is under way, held or parked. What is parked or held may be anything that it can be.
     pub(in crate::engine) fn all_that_is_under_way(&self) -> UnderWay {
-        let (held, parked) = (!self.held.is_empty(), self.parks());
+        let waits = !self.held.is_empty() || self.parks();
         UnderWay {
-            puts: self.puts_under_way() != 0 || held || parked,
-            words: self.words != 0 || held || parked,
+            puts: self.puts_under_way() != 0 || waits,
+            words: self.words != 0 || waits,
             gets: self.under_way(Direction::Read) != 0,
+            held_back: !self.held_back.is_empty() || waits,
         }
     }
 

@@ -52,6 +52,9 @@ pub(super) mod at {
         [(10, 5), (15, 4), (19, 4), (23, 8)];
 }
 
+/// What the last word of a record has for [`Record::ahead`].
+pub(super) const AHEAD: u64 = 1 << (32 + 18);
+
 /// What a call has not returned with yet, in place of how long it took.
 pub(super) const OPEN: u64 = u64::MAX;
 
@@ -131,7 +134,7 @@ pub mod done {
 }
 
 /// Whose call it is.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Caller {
     /// NVSHMEM's proxy thread, for kernels.
@@ -155,6 +158,8 @@ pub struct Record {
     pub caller: Caller,
     /// Whether it waits for its end.
     pub blocking: bool,
+    /// A signal sent apart from its data: when the call returned it had left, and puts before it were still under way.
+    pub ahead: bool,
     /// The peer.
     pub pe: u32,
     /// The status that it returned.
@@ -179,6 +184,7 @@ impl Record {
             op: 0,
             caller,
             blocking: false,
+            ahead: false,
             pe,
             status: 0,
             remote: 0,
@@ -193,7 +199,8 @@ impl Record {
         let what = u64::from(self.kind as u8)
             | u64::from(self.op) << 8
             | u64::from(self.caller as u8) << 16
-            | u64::from(self.blocking) << 17;
+            | u64::from(self.blocking) << 17
+            | u64::from(self.ahead) << 18;
         [
             self.time,
             self.took.unwrap_or(OPEN),
@@ -210,7 +217,7 @@ impl Record {
         let [time, took, remote, local, bytes, signal, who, last] = words;
         let what = last >> 32;
         let kind = Kind::ALL.into_iter().find(|kind| *kind as u64 == what & 0xff)?;
-        if what >> 18 != 0 {
+        if what >> 19 != 0 {
             return None;
         }
         Some(Self {
@@ -220,6 +227,7 @@ impl Record {
             op: (what >> 8) as u8,
             caller: if what >> 16 & 1 == 0 { Caller::Proxy } else { Caller::Host },
             blocking: what >> 17 & 1 != 0,
+            ahead: what >> 18 & 1 != 0,
             pe: who as u32,
             status: (who >> 32) as i32,
             remote,
@@ -468,6 +476,7 @@ mod tests {
             took: (time % 2 == 0).then_some(time * 3),
             op: 9,
             blocking: time % 3 == 0,
+            ahead: time % 5 == 0,
             status: -7,
             remote: u64::MAX - time,
             local: 1 << 40,

@@ -19,8 +19,8 @@ use log::{info, warn};
 
 use self::file::{MappedFile, now};
 use self::format::{
-    Caller, FORMAT, HEADER_WORDS, Kind, MAGIC, MOST_REGIONS, OPEN, RECORD_WORDS, REGION_WORDS,
-    Record, Region, at, done, file_bytes, mark, who,
+    AHEAD, Caller, FORMAT, HEADER_WORDS, Kind, MAGIC, MOST_REGIONS, OPEN, RECORD_WORDS,
+    REGION_WORDS, Record, Region, at, done, file_bytes, mark, who,
 };
 use crate::engine::ids::Pe;
 use crate::engine::rails::counters::UnderWay;
@@ -158,8 +158,8 @@ impl Recorder {
         number
     }
 
-    /// It has returned.
-    pub(crate) fn end(&self, begun: Begun, status: i32) {
+    /// It has returned. `ahead` is [`Record::ahead`].
+    pub(crate) fn end(&self, begun: Begun, status: i32, ahead: bool) {
         let place = self.place(begun.number);
         let [_, took, .., word, last] = place else { return };
         // Newer ones have come round.
@@ -167,6 +167,9 @@ impl Recorder {
             return;
         }
         word.store(who(begun.pe, status), Ordering::Relaxed);
+        if ahead {
+            last.fetch_or(AHEAD, Ordering::Relaxed);
+        }
         let since = now(libc::CLOCK_MONOTONIC).wrapping_sub(begun.time);
         took.store(since.min(OPEN - 1), Ordering::Release);
     }
@@ -196,7 +199,7 @@ impl Recorder {
     pub(crate) fn look(&self, under_way: impl Fn(Pe) -> UnderWay) {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain_mut(|open| {
-            let UnderWay { puts, words, gets } = under_way(open.pe);
+            let UnderWay { puts, words, gets, .. } = under_way(open.pe);
             let bit = |any: bool, bit: u8| if any { bit } else { 0 };
             let left = bit(puts, done::PUTS) | bit(words, done::WORDS) | bit(gets, done::GETS);
             let op = open.what & !left;

@@ -31,10 +31,10 @@ fn what_is_recorded_is_in_the_file_at_once_and_the_file_is_as_long_as_that_in_th
     assert_eq!(seen.version, env!("CARGO_PKG_VERSION"));
     assert_eq!((seen.regions[0].base, seen.regions[0].local_only), (4096, true));
     assert_eq!((seen.records[0].took, seen.records[0].pe), (None, 1), "it has not returned");
-    recorder.end(begun, -3);
+    recorder.end(begun, -3, true);
     let seen = read(&path).records[0];
     assert!(seen.took.is_some());
-    assert_eq!((seen.status, seen.pe, seen.bytes), (-3, 1, 8));
+    assert_eq!((seen.status, seen.pe, seen.bytes, seen.ahead), (-3, 1, 8, true));
     drop(recorder);
     assert!(read(&path).ended.is_some());
     assert_eq!(fs::metadata(&path).unwrap().len(), file_bytes(MOST_REGIONS, 1));
@@ -46,7 +46,7 @@ fn the_newest_are_kept_and_what_returns_late_changes_no_other() {
     let path = scratch("newest");
     let recorder = Recorder::create(&path, 4, Pe(0), 1, "").unwrap();
     let begun: Vec<Begun> = (0..10).map(|pe| recorder.begin(put(pe))).collect();
-    begun.iter().for_each(|begun| recorder.end(*begun, 1));
+    begun.iter().for_each(|begun| recorder.end(*begun, 1, false));
     (0..2000).for_each(|at| recorder.registered(at, 1, false));
     drop(recorder);
     let seen = read(&path);
@@ -66,7 +66,7 @@ fn ends_are_recorded_once_and_for_what_was_begun() {
     recorder.begin(Record::new(Kind::Get, Caller::Proxy, 2));
     // Of the host's lane nobody looks.
     recorder.begin(Record::new(Kind::Get, Caller::Host, 3));
-    let left = |puts, words, gets| UnderWay { puts, words, gets };
+    let left = |puts, words, gets| UnderWay { puts, words, gets, held_back: false };
     recorder.look(|_| left(true, true, true));
     recorder.look(|_| left(false, true, true));
     recorder.look(|_| left(false, true, false));
@@ -93,7 +93,7 @@ fn threads_record_beside_one_another() {
             scope.spawn(move || {
                 for _ in 0..1000 {
                     let begun = recorder.begin(Record::new(Kind::Fence, Caller::Host, pe));
-                    recorder.end(begun, 0);
+                    recorder.end(begun, 0, false);
                 }
             });
         }

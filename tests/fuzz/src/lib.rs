@@ -14,6 +14,7 @@ mod handles;
 mod handshake;
 mod lane;
 mod messages;
+mod recordings;
 mod settings;
 mod sysfs;
 
@@ -36,7 +37,7 @@ pub struct Target {
 pub const LONGEST: usize = 2048;
 
 /// All of them.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     messages::PLAIN,
     messages::RAILS,
     messages::STAGED,
@@ -46,6 +47,7 @@ pub const TARGETS: [Target; 12] = [
     descriptors::TARGET,
     settings::TARGET,
     sysfs::TARGET,
+    recordings::TARGET,
     lane::PEERS,
     lane::STRANGERS,
     lane::HANDLES,
