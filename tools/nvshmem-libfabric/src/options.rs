@@ -227,6 +227,26 @@ pub(crate) struct TopOptions {
 pub(crate) enum TraceCommand {
     /// Make a timeline that Perfetto opens
     Show(TraceShowOptions),
+    /// Look for data that is read before anything has ordered it
+    ///
+    /// Also replays the calls on a fake network with delays and reordering. Exit status 1 when something is found.
+    Check(TraceCheckOptions),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TraceCheckOptions {
+    /// The recordings, one for each PE
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// How often the calls are replayed, each time with another seed; 0 does not replay them
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
+    pub(crate) seeds: u64,
+    /// Most calls of each thread that are replayed, the newest
+    #[arg(long, default_value_t = 2000, value_parser = most_calls)]
+    pub(crate) calls: usize,
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -285,6 +305,13 @@ pub(crate) struct RunOptions {
     /// The program with its arguments, behind `--`
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// Calls of a thread in a replay.
+fn most_calls(text: &str) -> Result<usize, String> {
+    let calls: usize = text.parse().map_err(|_| String::from("not a number"))?;
+    let range = 1..=1_000_000;
+    if range.contains(&calls) { Ok(calls) } else { Err(String::from("from 1 to 1000000")) }
 }
 
 /// Seconds between looks.

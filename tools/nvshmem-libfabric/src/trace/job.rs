@@ -13,6 +13,13 @@ use crate::error::ToolError;
 const HOW: &str =
     "NVSHMEM_LIBFABRIC_TRACE=FILE-%p has each PE of a job record its calls in a file of its own";
 
+/// A call of a PE, by its place in what is kept of them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(super) struct CallId {
+    pub(super) pe: u32,
+    pub(super) at: usize,
+}
+
 /// The recordings of one job.
 #[derive(Debug, Default)]
 pub(super) struct Job {
@@ -57,6 +64,11 @@ impl Job {
         Ok(())
     }
 
+    /// One of its calls.
+    pub(super) fn record(&self, call: CallId) -> &Record {
+        &self.pes[&call.pe].records[call.at]
+    }
+
     /// What is not said by what is found.
     pub(super) fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
@@ -96,6 +108,12 @@ impl Job {
     pub(super) fn moment(&self, pe: u32, time: u64) -> i128 {
         let clock = self.pes.get(&pe).and_then(|recording| self.clocks.get(&recording.boot));
         i128::from(time) + clock.copied().unwrap_or(0)
+    }
+
+    /// Whether two PEs have the same clock.
+    pub(super) fn share_a_clock(&self, one: u32, other: u32) -> bool {
+        let boot = |pe| self.pes.get(&pe).map(|recording| &recording.boot);
+        boot(one).is_some() && boot(one) == boot(other)
     }
 
     /// The beginning of all of them.

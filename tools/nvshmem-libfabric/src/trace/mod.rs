@@ -1,7 +1,13 @@
 //! `trace`: what NVSHMEM has called, from recordings of a job's PEs: as a timeline, and looked through for what is read
 //! before anything has ordered it.
 
+mod check;
 mod job;
+mod network;
+mod order;
+mod plan;
+mod replay;
+mod seen;
 mod timeline;
 
 use std::fs::{self, File};
@@ -18,6 +24,7 @@ use crate::options::{TraceCommand, TraceShowOptions};
 pub(crate) fn run(command: &TraceCommand) -> Result<bool, ToolError> {
     match command {
         TraceCommand::Show(options) => show(options).map(|()| true),
+        TraceCommand::Check(options) => check::run(options),
     }
 }
 

@@ -1,10 +1,17 @@
-use nvshmem_transport_libfabric::job::recording::format::{Record, Recording, Region, encode};
+use nvshmem_transport_libfabric::job::recording::format::{
+    Caller, Kind, Record, Recording, Region, encode,
+};
 
 use super::job::Job;
 
 /// Memory from the beginning on.
 pub(super) fn region(base: u64, len: u64) -> Region {
     Region { base, len, time: 0, local_only: false }
+}
+
+/// A call of the proxy thread that has taken a moment.
+pub(super) fn at(time: u64, kind: Kind, pe: u32) -> Record {
+    Record { time, took: Some(1), ..Record::new(kind, Caller::Proxy, pe) }
 }
 
 /// A job whose PEs have recorded this, each with the same regions.

@@ -118,12 +118,9 @@ impl Place {
         scratch.write("home/nvshmem.log.libfabric", "a line\n");
         // What the program would have recorded.
         for pe in 0..2 {
-            let put = Record {
-                time: 5,
-                took: Some(1),
-                bytes: 8,
-                ..Record::new(Kind::Put, Caller::Proxy, 1 - pe)
-            };
+            let put = Record::new(Kind::Put, Caller::Proxy, 1 - pe);
+            let (remote, local) = (0x1000, 0x2000);
+            let put = Record { time: 5, took: Some(1), bytes: 8, remote, local, ..put };
             let recording = recording::encode((pe, 2), 1, &[], &[put]);
             fs::write(scratch.at(&format!("home/pe-{pe}.trace")), recording)?;
         }

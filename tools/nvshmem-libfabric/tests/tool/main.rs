@@ -18,10 +18,13 @@ mod trace;
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
+use nvshmem_sim::traffic;
 
 fn main() -> ExitCode {
     // A process that was started as a PE ends in here.
-    nvshmem_sim::pe_entry(&[("hold", top::hold), ("trace", trace::program)]);
+    let own: [(&str, nvshmem_sim::Scenario); 3] =
+        [("hold", top::hold), ("trace", trace::program), ("careless", trace::careless)];
+    nvshmem_sim::pe_entry(&[&own[..], &traffic::SCENARIOS[..]].concat());
     let mut trials: Vec<Trial> = Vec::new();
     trials.extend(info::trials());
     trials.extend(install::trials());

@@ -1,4 +1,5 @@
-//! `trace`: what a job records, as a timeline.
+//! `trace`: what a job records, as a timeline, and what is found in it: nothing in what is in order, over the real transport and in
+//! the replay, and the first read of what is not.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -20,6 +21,8 @@ const ROUNDS: u64 = 6;
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("trace::timeline_of_a_job", timeline),
+        trial("trace::nothing_is_found_in_what_is_in_order", in_order),
+        trial("trace::missing_quiets_and_fences_are_found", not_in_order),
         trial("trace::recordings_are_bounded", bounded),
         trial("trace::jobs_that_cannot_record_run", cannot_record),
         trial("trace::bad_input_changes_nothing", bad_input),
@@ -53,16 +56,77 @@ pub(crate) fn program(job: &mut Job) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// The same job, which records or is to.
+/// What is wrong with a program.
+const CARELESS: [(&str, &str); 3] = [
+    ("get", "a missing quiet: PE 0's get"),
+    ("send-on", "a missing quiet: PE 0's put"),
+    ("flag", "and nothing had ordered it"),
+];
+
+/// One mistake, and the same without.
+pub(crate) fn careless(job: &mut Job) -> Result<(), BoxError> {
+    let (what, well) = (job.param::<String>("what")?, job.param::<u32>("well")? == 1);
+    let me = job.pe();
+    let host = job.init()?;
+    let (data, flag) = (host.alloc(BYTES, 4096)?, host.alloc(4096, 4096)?);
+    let (source, other) = (host.alloc(BYTES, 4096)?, host.alloc(BYTES, 4096)?);
+    host.barrier()?;
+    let proxy = host.proxy();
+    let wait = |word| -> Result<(), BoxError> {
+        while host.local(word, 8)?.load_acquire()? == 0 {
+            std::thread::yield_now();
+        }
+        Ok(())
+    };
+    match (what.as_str(), me) {
+        ("get", 0) => {
+            proxy.put(1, data, source, BYTES)?;
+            if well {
+                proxy.quiet()?;
+            }
+            proxy.get(1, data.plus(64), other, 64)?;
+        }
+        ("send-on", 0) => {
+            proxy.get(1, data, source, BYTES)?;
+            if well {
+                proxy.quiet()?;
+            }
+            proxy.put(2, other, source, BYTES)?;
+        }
+        ("flag", 0) => {
+            proxy.put(1, data, source, BYTES)?;
+            if well {
+                proxy.fence()?;
+            }
+            proxy.p(1, flag, 1, 8)?;
+            // It has waited for no quiet by then.
+            wait(flag.plus(8))?;
+        }
+        ("flag", 1) => {
+            wait(flag)?;
+            proxy.put(2, other, data, BYTES)?;
+            proxy.p(0, flag.plus(8), 1, 8)?;
+        }
+        _ => {}
+    }
+    host.barrier()?;
+    host.finalize()?;
+    Ok(())
+}
+
+/// A job of one of these programs, or of the simulator's, which records or is to.
 fn record(pattern: &str, layout: Layout, settings: &[(&str, &str)]) -> Result<JobReport, Failed> {
-    let mut job = JobSettings::new("trace", PES, layout, plugins())
-        .heap(4 << 20, 1 << 20)
+    let scenario = settings.iter().find(|(name, _)| *name == "scenario");
+    let scenario = scenario.map_or("trace", |(_, scenario)| *scenario);
+    let mut job = JobSettings::new(scenario, PES, layout, plugins())
+        .heap(64 << 20, 1 << 20)
         .env("NVSHMEM_LIBFABRIC_PROVIDER", "tcp")
         .env("NVSHMEM_LIBFABRIC_DEVICES", "127.0.0.1,127.0.0.2")
         .env("NVSHMEM_LIBFABRIC_TRACE", pattern);
     for (name, value) in settings {
         job = match *name {
-            "rounds" => job.param("rounds", value),
+            "scenario" => job,
+            "rounds" | "what" | "well" => job.param(*name, value),
             name => job.env(name, value),
         };
     }
@@ -168,6 +232,48 @@ fn is_event(event: &Value) -> Result<(), Failed> {
     expect(whole && has_id && later, || event.to_string())
 }
 
+/// The program here, and those that the transport is tested with.
+fn in_order() -> Result<(), Failed> {
+    let jobs: [(Layout, &[(&str, &str)]); 4] = [
+        (Layout::V3b, &[]),
+        (Layout::V7, &[("rounds", "10")]),
+        (Layout::V7, &[("scenario", "order"), ("rounds", "10")]),
+        (Layout::V6, &[("scenario", "operations")]),
+    ];
+    for (layout, settings) in jobs {
+        let scratch = Scratch::new();
+        let files = recorded(&scratch, layout, settings)?;
+        let before = tree(&scratch.0);
+        let output = trace("check", &files).args(["--json", "--seeds", "4"]).output()?;
+        let report: Value = serde_json::from_slice(&output.stdout)?;
+        expect(output.status.success() && report["findings"] == Value::Array(Vec::new()), || {
+            format!("{layout:?}, {settings:?}: {report:#}")
+        })?;
+        expect(report["replayed"].as_u64() > Some(20) && report["seeds"] == 4, || {
+            format!("{report:#}")
+        })?;
+        expect(tree(&scratch.0) == before, || String::from("something was written"))?;
+    }
+    Ok(())
+}
+
+fn not_in_order() -> Result<(), Failed> {
+    for (what, said) in CARELESS {
+        for (well, status) in [("1", 0), ("0", 1)] {
+            let scratch = Scratch::new();
+            let settings = [("scenario", "careless"), ("what", what), ("well", well)];
+            let files = recorded(&scratch, Layout::V7, &settings)?;
+            let output = trace("check", &files).output()?;
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            expect(output.status.code() == Some(status), || format!("{what}, {well}: {text}"))?;
+            expect(text.contains(said) == (status == 1), || format!("{what}, {well}: {text}"))?;
+            let nothing = text.contains("nothing was read that was not ordered");
+            expect(nothing == (status == 0), || format!("{what}, {well}: {text}"))?;
+        }
+    }
+    Ok(())
+}
+
 fn bounded() -> Result<(), Failed> {
     let scratch = Scratch::new();
     let settings = [("NVSHMEM_LIBFABRIC_TRACE_RECORDS", "1K"), ("rounds", "80")];
@@ -210,7 +316,7 @@ fn bad_input() -> Result<(), Failed> {
     scratch.write("empty", "");
     fs::copy(&files[1], scratch.at("again"))?;
     let before = tree(&scratch.0);
-    for what in ["show"] {
+    for what in ["show", "check"] {
         for (name, why) in [
             ("nowhere", "No such file"),
             ("text", "it is no recording"),
@@ -228,6 +334,9 @@ fn bad_input() -> Result<(), Failed> {
         bad(&mut trace(what, &[]), 2)?;
     }
     bad(&mut tool(&["trace"]), 2)?;
+    for wrong in [["--seeds", "-1"], ["--seeds", "x"], ["--calls", "0"]] {
+        bad(trace("check", &files).args(wrong), 2)?;
+    }
     bad(trace("show", &files).args(["--out", "/nonexistent/x.json"]), 2)?;
     expect(tree(&scratch.0) == before, || String::from("something was written"))
 }

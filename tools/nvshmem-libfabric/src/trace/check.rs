@@ -1,0 +1,242 @@
+//! `trace check`: what is found in the recordings of a job, in words.
+
+use serde::Serialize;
+
+use super::job::{CallId, Job, name};
+use super::order::{Missing, Unordered, unordered_reads};
+use super::plan::Plan;
+use super::replay::{self, Broken, Signals};
+use super::seen::{Early, early_signals};
+use crate::error::ToolError;
+use crate::info::json;
+use crate::options::TraceCheckOptions;
+
+/// Most findings of a kind that are told.
+const MOST_TOLD: usize = 5;
+
+/// Most PEs that are replayed together: each has a thread.
+const MOST_PES: u32 = 64;
+
+/// Whose mistake it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Kind {
+    /// The transport that was recorded has sent a signal before its data had ended.
+    EarlySignal,
+    /// The program reads what nothing has ordered.
+    Unordered,
+    /// This transport does not keep order in the replay.
+    Replay,
+}
+
+/// Something that is wrong.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Finding {
+    pub(super) kind: Kind,
+    pub(super) text: String,
+    /// In the replay: the first seed that shows it, and how many do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seed: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shown: Option<u64>,
+}
+
+/// What was looked at, and what is wrong.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    pes: u32,
+    recordings: usize,
+    calls: usize,
+    /// Calls that were replayed, and with how many seeds.
+    replayed: usize,
+    seeds: u64,
+    remarks: Vec<String>,
+    pub(super) findings: Vec<Finding>,
+    /// Beyond those that are told.
+    untold: usize,
+}
+
+impl Report {
+    /// Looks through a job.
+    pub(super) fn of(job: &Job, seeds: u64, most: usize, signals: Signals) -> Self {
+        let early: Vec<Early> = job.pes.values().flat_map(early_signals).collect();
+        let unordered = unordered_reads(job);
+        let plan = Plan::of(job, &unordered, most);
+        let calls = job.pes.values().map(|recording| recording.records.len()).sum();
+        let mut report = Self {
+            pes: job.n_pes,
+            recordings: job.pes.len(),
+            calls,
+            replayed: 0,
+            seeds: 0,
+            remarks: job.remarks(),
+            findings: Vec::new(),
+            untold: early.len().saturating_sub(MOST_TOLD)
+                + unordered.len().saturating_sub(MOST_TOLD),
+        };
+        for early in early.iter().take(MOST_TOLD) {
+            report.find(Kind::EarlySignal, text_of_early(job, *early));
+        }
+        let first = report.findings.len();
+        for of in unordered.iter().take(MOST_TOLD) {
+            report.find(Kind::Unordered, text_of_unordered(job, *of));
+        }
+        if plan.n_pes > MOST_PES {
+            let text = format!(
+                "{} PEs are too many for a replay: name the recordings of fewer",
+                plan.n_pes
+            );
+            report.remarks.push(text);
+            return report;
+        }
+        if plan.left_out > 0 {
+            let text = format!(
+                "{} older calls were not replayed: --calls {most} of each thread were",
+                plan.left_out
+            );
+            report.remarks.push(text);
+        }
+        (report.replayed, report.seeds) = (plan.calls, seeds);
+        report.replay(job, &plan, signals, first);
+        report
+    }
+
+    fn find(&mut self, kind: Kind, text: String) {
+        self.findings.push(Finding { kind, text, seed: None, shown: None });
+    }
+
+    /// Replays with every seed. Reads that nothing has ordered are findings from `first` on, in their order.
+    fn replay(&mut self, job: &Job, plan: &Plan, signals: Signals, first: usize) {
+        let mut broken: Option<(Broken, u64)> = None;
+        let mut times = 0;
+        for seed in 1..=self.seeds {
+            let outcome = replay::run(plan, seed, signals);
+            for (suspect, stale) in plan.suspects.iter().zip(outcome.stale) {
+                let Some(finding) = self.findings.get_mut(first + suspect.number) else { continue };
+                let shown = finding.shown.get_or_insert(0);
+                if stale {
+                    *shown += 1;
+                    finding.seed.get_or_insert(seed);
+                }
+            }
+            if let Some(what) = outcome.broken {
+                times += 1;
+                broken.get_or_insert((what, seed));
+            }
+        }
+        if let Some((what, seed)) = broken {
+            let text = text_of_broken(job, &what);
+            let (seed, shown) = (Some(seed), Some(times));
+            self.findings.push(Finding { kind: Kind::Replay, text, seed, shown });
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut lines = vec![format!(
+            "{} recordings of a job of {} PEs, {} records; {} calls replayed with {} seeds",
+            self.recordings, self.pes, self.calls, self.replayed, self.seeds
+        )];
+        for finding in &self.findings {
+            let kind = match finding.kind {
+                Kind::EarlySignal => "recorded transport",
+                Kind::Unordered => "program",
+                Kind::Replay => "replay",
+            };
+            lines.push(format!("{kind}: {}", finding.text));
+            match (finding.shown, finding.seed) {
+                (Some(shown), Some(seed)) => lines.push(format!(
+                    "    in the replay with {shown} of {} seeds, first with seed {seed}",
+                    self.seeds
+                )),
+                (Some(_), None) => lines.push(String::from("    in no replay, by chance")),
+                (None, _) => {}
+            }
+        }
+        if self.untold > 0 {
+            lines.push(format!("and {} more of the same", self.untold));
+        }
+        if self.findings.is_empty() {
+            lines.push(String::from(
+                "nothing was read that was not ordered, and what is ordered came in order",
+            ));
+        }
+        lines.join("\n")
+    }
+}
+
+/// Checks. Whether nothing was found.
+///
+/// # Errors
+/// Recordings cannot be read.
+pub(super) fn run(options: &TraceCheckOptions) -> Result<bool, ToolError> {
+    let job = Job::read(&options.files)?;
+    let report = Report::of(&job, options.seeds, options.calls, Signals::AsTheyAre);
+    if options.json {
+        println!("{}", json(&report)?);
+    } else {
+        println!("{}", report.text());
+        report.remarks.iter().for_each(|remark| eprintln!("{remark}"));
+    }
+    Ok(report.findings.is_empty())
+}
+
+/// A call, as one finds it in a timeline.
+fn text_of(job: &Job, call: CallId) -> String {
+    let record = job.record(call);
+    let recording = &job.pes[&call.pe];
+    let number = call.at as u64 + recording.overwritten;
+    let after = (job.moment(call.pe, record.time) - job.began()) as f64 / 1e6;
+    let by = (call.pe, record.time);
+    let remote = job.place(record.pe, record.remote, by.0, by.1);
+    let what = name(record);
+    let bytes = record.bytes;
+    let word = match record.signal {
+        0 => String::new(),
+        signal => format!(", signal at {}", job.place(record.pe, signal, by.0, by.1)),
+    };
+    format!(
+        "PE {}'s {what} (record {number}, {after:.3} ms; {bytes} bytes at PE {}, {remote}{word})",
+        call.pe, record.pe
+    )
+}
+
+fn text_of_early(job: &Job, early: Early) -> String {
+    let signal = text_of(job, early.signal);
+    let data = early.data.map_or(String::from("puts before it"), |data| text_of(job, data));
+    format!("a signal ahead of its data: {signal} had left when {data} was still under way")
+}
+
+fn text_of_unordered(job: &Job, of: Unordered) -> String {
+    let (write, read) = (text_of(job, of.write), text_of(job, of.read));
+    match of.missing {
+        Missing::QuietBeforeGet => {
+            format!(
+                "a missing quiet: {read} reads what {write} writes, and no quiet is between them"
+            )
+        }
+        Missing::QuietAfterGet => {
+            format!(
+                "a missing quiet: {read} sends what {write} fetches, and no quiet is between them"
+            )
+        }
+        Missing::Anything => format!(
+            "{read} reads what {write} writes, and nothing had ordered it: no quiet had returned, and neither a signal \
+             nor anything behind a fence had been sent"
+        ),
+    }
+}
+
+fn text_of_broken(job: &Job, broken: &Broken) -> String {
+    match broken {
+        Broken::Order { late, early, why } => format!(
+            "data that was not there: {} took effect before {}, and {why}",
+            text_of(job, *early),
+            text_of(job, *late)
+        ),
+        Broken::Lost { call } => format!("{} had no effect", text_of(job, *call)),
+        Broken::Failed { pe, why } => format!("the lane of PE {pe} has failed: {why}"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,61 @@
+use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
+use nvshmem_transport_libfabric::job::recording::format::{Kind as Call, Record};
+
+use super::*;
+use crate::trace::tests::{at, job, region};
+
+fn put(time: u64) -> Record {
+    Record { bytes: 4096, remote: 0x2000, local: 0x4000, ..at(time, Call::Put, 1) }
+}
+
+fn signal(time: u64) -> Record {
+    let op = AtomicOp::SignalAdd as u8;
+    Record { op, bytes: 8, remote: 0x1010, ..at(time, Call::Amo, 1) }
+}
+
+fn report(records: &[Record], signals: Signals) -> Report {
+    let job = job(2, &[(0, records), (1, &[])], &[region(0x1000, 0x8000)]);
+    Report::of(&job, 20, 100, signals)
+}
+
+#[test]
+fn a_program_with_a_put_and_a_signal_is_well() {
+    let report = report(&[put(10), signal(20)], Signals::AsTheyAre);
+    assert_eq!(report.findings.len(), 0, "{}", report.text());
+    assert!(report.text().contains("2 calls replayed with 20 seeds"), "{}", report.text());
+}
+
+#[test]
+fn an_early_signal_is_named_by_what_was_recorded_and_by_the_replay() {
+    let other = Record { pe: 0, ..put(15) };
+    let recorded = [put(5), put(10), other, Record { ahead: true, ..signal(20) }];
+    let found = report(&recorded, Signals::AsTheyAre);
+    let [finding] = &found.findings[..] else { panic!("{}", found.text()) };
+    assert_eq!(finding.kind, Kind::EarlySignal);
+    for text in [
+        "signal ahead of its data",
+        "PE 0's atomic SignalAdd (record 3",
+        "region 0 + 0x10",
+        "put (record 1",
+    ] {
+        assert!(finding.text.contains(text), "{}", finding.text);
+    }
+    // A transport that does not keep the order.
+    let found = report(&[put(10), signal(20)], Signals::AsAtomics);
+    let [finding] = &found.findings[..] else { panic!("{}", found.text()) };
+    assert_eq!(finding.kind, Kind::Replay);
+    assert!(finding.text.contains("a signal comes behind the puts before it"), "{}", finding.text);
+    assert!(finding.seed.is_some() && finding.shown > Some(0), "{}", found.text());
+}
+
+#[test]
+fn a_missing_quiet_is_named_with_the_first_read_and_shown() {
+    let get = Record { kind: Call::Get, local: 0x6000, ..put(50) };
+    let found = report(&[put(10), get, Record { time: 90, ..get }], Signals::AsTheyAre);
+    assert_eq!(found.findings.len(), 2, "{}", found.text());
+    let first = &found.findings[0];
+    assert_eq!(first.kind, Kind::Unordered);
+    assert!(first.text.contains("a missing quiet: PE 0's get (record 1"), "{}", first.text);
+    assert!(first.shown > Some(0), "{}", found.text());
+    assert!(found.text().contains("seeds, first with seed"), "{}", found.text());
+}
