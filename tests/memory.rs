@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nvshmem_transport_libfabric::engine::Watchdog;
 use nvshmem_transport_libfabric::engine::fake::{FakeFabric, Script};
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
+use nvshmem_transport_libfabric::engine::ids::{LaneKind, Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, SignalEngine};
 use nvshmem_transport_libfabric::engine::port::{Access, Direction, RailLimits};
 use nvshmem_transport_libfabric::engine::rails::balance::Spread;
@@ -14,7 +14,7 @@ use nvshmem_transport_libfabric::engine::rails::paths::{Path, PathTable};
 use nvshmem_transport_libfabric::engine::recovery::health::RailHealth;
 use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
 use nvshmem_transport_libfabric::engine::signal::counted::TAGS;
-use nvshmem_transport_libfabric::engine::state::regions::{LaneKind, RegionTable};
+use nvshmem_transport_libfabric::engine::state::regions::RegionTable;
 use nvshmem_transport_libfabric::engine::wire::cookie::Cookie;
 use nvshmem_transport_libfabric::engine::wire::handle::Handle;
 use nvshmem_transport_libfabric::engine::wire::message::{Mark, Tag};

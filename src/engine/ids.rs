@@ -61,3 +61,12 @@ impl Token {
         self.0 as usize
     }
 }
+
+/// Which rails of the process a lane uses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LaneKind {
+    /// User threads: the host domain.
+    Host,
+    /// The proxy thread: one domain per NIC.
+    Proxy,
+}

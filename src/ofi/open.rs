@@ -5,9 +5,9 @@ use std::sync::Arc;
 use libfabric_sys::Version;
 use log::{info, warn};
 
+use crate::engine::ids::LaneKind;
 use crate::engine::lane::segments_for;
 use crate::engine::port::RailLimits;
-use crate::engine::state::regions::LaneKind;
 use crate::ofi::atomic_support::AtomicSupport;
 use crate::ofi::data_path::port::OfiPort;
 use crate::ofi::data_path::rail::{Rail, Receives};

@@ -2,14 +2,14 @@
 
 use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
 use nvshmem_transport_libfabric::engine::fake::{Call, FakeFabric, Script};
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
+use nvshmem_transport_libfabric::engine::ids::{LaneKind, Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, SignalEngine};
 use nvshmem_transport_libfabric::engine::port::{Access, Direction};
 use nvshmem_transport_libfabric::engine::rails::balance::Spread;
 use nvshmem_transport_libfabric::engine::request::{
     AtomicRequest, LocalSide, Request, ResultPlace,
 };
-use nvshmem_transport_libfabric::engine::state::regions::{LaneKind, RegionTable};
+use nvshmem_transport_libfabric::engine::state::regions::RegionTable;
 
 use super::as_entry::AsEntry as _;
 use super::job::{Job, Shape, cookie, limits, paths, watchdog};

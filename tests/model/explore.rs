@@ -13,14 +13,14 @@ use std::rc::Rc;
 use nvshmem_transport_libfabric::engine::Watchdog;
 use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
 use nvshmem_transport_libfabric::engine::error::EngineError;
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
+use nvshmem_transport_libfabric::engine::ids::{LaneKind, Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig};
 use nvshmem_transport_libfabric::engine::port::{Access, Direction, RailLimits};
 use nvshmem_transport_libfabric::engine::rails::balance::Spread;
 use nvshmem_transport_libfabric::engine::rails::paths::{Path, PathTable};
 use nvshmem_transport_libfabric::engine::request::{AtomicRequest, PutSignalRequest, ResultPlace};
 use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
-use nvshmem_transport_libfabric::engine::state::regions::{LaneKind, RegionTable};
+use nvshmem_transport_libfabric::engine::state::regions::RegionTable;
 use nvshmem_transport_libfabric::engine::wire::cookie::Cookie;
 use nvshmem_transport_libfabric::engine::wire::handle::HandleBytes;
 

@@ -8,7 +8,8 @@ use crate::engine::ids::{Pe, RailId};
 use crate::engine::lane::Lane;
 use crate::engine::port::Port;
 use crate::engine::posting::{Core, Event};
-use crate::engine::state::audit::{Discrepancy, Found, OfPeer, same, tally};
+use crate::engine::state::audit::{Found, OfPeer, tally};
+use crate::engine::state::discrepancy::{Discrepancy, same};
 use crate::engine::state::fabric_atomics::FabricAtomics;
 
 impl<P: Port> Lane<P> {

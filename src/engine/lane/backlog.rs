@@ -26,12 +26,12 @@ use std::mem;
 use crate::engine::error::EngineError;
 use crate::engine::ids::Pe;
 use crate::engine::lane::Lane;
-use crate::engine::lane::signals::PutState;
 use crate::engine::port::Port;
 use crate::engine::posting::Tried;
 use crate::engine::request::{AtomicRequest, OwnedAtomic, OwnedRequest, PutSignalRequest, Request};
-use crate::engine::state::audit::{Discrepancy, same};
+use crate::engine::signal::progress::PutState;
 use crate::engine::state::batch::Batch;
+use crate::engine::state::discrepancy::{Discrepancy, same};
 
 /// Most parked operations of a lane: some five megabytes.
 const MOST: usize = 4096;

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::engine::error::EngineError;
-use crate::engine::ids::{Pe, RailId};
+use crate::engine::ids::{LaneKind, Pe, RailId};
 use crate::engine::lane::backlog::Backlog;
 use crate::engine::lane::user_threads::handoff::Inbox;
 use crate::engine::port::packet::Packet;
@@ -40,7 +40,7 @@ use crate::engine::staging::Staging;
 use crate::engine::staging::state::PEER_SEGMENTS;
 use crate::engine::state::fabric_atomics::FabricAtomics;
 use crate::engine::state::messages::table::MOST_MESSAGES;
-use crate::engine::state::regions::{LaneKind, RegionCache, RegionIndex};
+use crate::engine::state::regions::{RegionCache, RegionIndex};
 use crate::engine::state::stream::Stream;
 use crate::engine::striping::pool::{self, Pool};
 use crate::engine::wire::cookie::Cookie;

@@ -15,48 +15,12 @@ use crate::engine::recovery::Recovery;
 use crate::engine::request::{AtomicRequest, LocalSide, Parts, PutSignalRequest, Request, refused};
 use crate::engine::signal::Way;
 use crate::engine::signal::counted::{Counting, Tagged};
+use crate::engine::signal::progress::{Progress, PutState};
 use crate::engine::state::operation::OpId;
 use crate::engine::state::regions::Place;
 use crate::engine::striping::pinned::{pinned_path, submit_pinned};
 use crate::engine::wire::handle::HandleView;
 use crate::engine::wire::message::{Body, MAX_EAGER, Mark, Spot, Tag};
-
-/// How far the parts of a put are submitted.
-#[derive(Debug, Default)]
-pub(in crate::engine) struct Progress {
-    part: usize,
-    /// Of that part, in bytes.
-    sent: usize,
-}
-
-impl Progress {
-    /// All of a part is.
-    fn next(&mut self) {
-        (self.part, self.sent) = (self.part + 1, 0);
-    }
-}
-
-/// How far a put with signal is submitted, by the way that it goes.
-#[derive(Debug)]
-pub(in crate::engine) enum PutState {
-    /// Not at all.
-    New,
-    Eager,
-    Ordered {
-        path: Hop,
-        number: Option<u32>,
-        part: usize,
-    },
-    Counted {
-        tag: Tag,
-        counting: Counting,
-        at: Progress,
-    },
-    Chained {
-        op: OpId,
-        at: Progress,
-    },
-}
 
 impl<P: Port> Lane<P> {
     /// Starts an atomic operation. [`Lane::quiet`] waits for its end; a fetched word, and its flag

@@ -11,13 +11,10 @@
 
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::Port;
-use crate::engine::posting::Core;
 use crate::engine::posting::dispatch::Left;
 use crate::engine::posting::doorbell::Doorbell;
+use crate::engine::posting::{Core, REFUSALS};
 use crate::engine::state::segment::Stage;
-
-/// Most peers of a rail that are tried in vain in one turn.
-pub(in crate::engine) const REFUSALS: usize = 8;
 
 impl<P: Port> Core<P> {
     /// Whether what is to go to a peer over a rail waits for that peer.

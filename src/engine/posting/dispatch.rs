@@ -2,9 +2,8 @@
 
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::{Direction, Operation, Port, PortError, Posted, Transfer};
-use crate::engine::posting::blocked::REFUSALS;
 use crate::engine::posting::doorbell::Doorbell;
-use crate::engine::posting::{Core, Event};
+use crate::engine::posting::{Core, Event, REFUSALS};
 use crate::engine::rails::paths::Hop;
 use crate::engine::state::operation::OpId;
 use crate::engine::state::segment::{Kind, Segment, Stage};

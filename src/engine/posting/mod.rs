@@ -190,6 +190,9 @@ impl Room {
     }
 }
 
+/// Most peers of a rail that are tried in vain in one turn.
+pub(in crate::engine) const REFUSALS: usize = 8;
+
 /// How much more a peer may have under way than is left.
 const SHARE: u32 = 8;
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::*;
 use crate::engine::atomic::{Atomic, AtomicOp, Width};
 use crate::engine::fake::{Call, FakeFabric, FakeMemory, FakePort, PortCall, Script};
+use crate::engine::ids::LaneKind;
 use crate::engine::lane::{Lane, LaneConfig, SignalEngine};
 use crate::engine::port::clock::Clock as _;
 use crate::engine::port::copies::Reach;
@@ -14,7 +15,7 @@ use crate::engine::rails::paths::{AtomicPath, Path};
 use crate::engine::recovery::health::RailHealth;
 use crate::engine::request::{AtomicRequest, LocalSide, PutSignalRequest, Request, ResultPlace};
 use crate::engine::state::messages::link::FETCHES;
-use crate::engine::state::regions::{LaneKind, RegionTable};
+use crate::engine::state::regions::RegionTable;
 use crate::engine::state::segment::{Kind, Segment, Stage};
 use crate::engine::wire::handle::HandleBytes;
 

@@ -6,12 +6,13 @@
 //! segments) and *chained* (the signal is sent when its own data is delivered). The lane drives them.
 
 pub mod counted;
+pub(in crate::engine) mod progress;
 
 use crate::engine::port::Port;
 use crate::engine::posting::Core;
 use crate::engine::request::Parts;
-use crate::engine::state::audit::{Discrepancy, same};
 use crate::engine::state::counts::Counts;
+use crate::engine::state::discrepancy::{Discrepancy, same};
 use crate::engine::state::rail::Rail;
 use crate::engine::wire::message::MAX_EAGER;
 

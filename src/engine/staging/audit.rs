@@ -6,7 +6,7 @@ use crate::engine::ids::{Pe, Token};
 use crate::engine::port::copies::CopyDirection;
 use crate::engine::staging::Staging;
 use crate::engine::staging::state::{Peer, State};
-use crate::engine::state::audit::{Discrepancy, same};
+use crate::engine::state::discrepancy::{Discrepancy, same};
 use crate::engine::state::segment::table::SegmentTable;
 use crate::engine::state::segment::{Kind, Segment, Stage};
 

@@ -8,7 +8,8 @@ use crate::engine::port::{Desc, Direction, Local, Port, PortError, Posted, Trans
 use crate::engine::posting::Core;
 use crate::engine::staging::Staging;
 use crate::engine::staging::peer_requests::refusal;
-use crate::engine::staging::state::{Fragment, LocalEnd, PEER_REQUESTS, RemoteEnd, Role};
+use crate::engine::staging::role::Role;
+use crate::engine::staging::state::{Fragment, LocalEnd, PEER_REQUESTS, RemoteEnd};
 use crate::engine::staging::waiting::Waiter;
 use crate::engine::state::messages::unnumbered::What;
 use crate::engine::state::regions::{Place, desc_of};

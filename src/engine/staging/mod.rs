@@ -30,6 +30,7 @@ pub(in crate::engine) mod exposures;
 pub(in crate::engine) mod fragments;
 pub(in crate::engine) mod memory;
 pub(in crate::engine) mod peer_requests;
+pub(in crate::engine) mod role;
 pub(in crate::engine) mod state;
 pub(in crate::engine) mod submit;
 pub(in crate::engine) mod waiting;

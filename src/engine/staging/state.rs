@@ -3,16 +3,17 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use crate::engine::ids::{Pe, Token};
+use crate::engine::ids::{LaneKind, Pe, Token};
 use crate::engine::port::copies::{Bounce, CopyDirection, CopyPort, MAX_CHUNKS};
 use crate::engine::port::{Desc, POLL_BATCH};
 use crate::engine::staging::chunks::{Chunk, Chunks};
 use crate::engine::staging::exposures::Exposures;
+use crate::engine::staging::role::Role;
 use crate::engine::staging::waiting::Waiting;
-use crate::engine::state::audit::{Discrepancy, same};
-use crate::engine::state::regions::{Installed, LaneKind, View};
+use crate::engine::state::discrepancy::{Discrepancy, same};
+use crate::engine::state::regions::{Installed, View};
 use crate::engine::state::segment::queue::Queue;
-use crate::engine::wire::message::{Spot, Ticket};
+use crate::engine::wire::message::Spot;
 use crate::engine::wire::staged::Exposure;
 use crate::engine::wire::window::Seq;
 
@@ -24,29 +25,6 @@ pub(in crate::engine) const PEER_SEGMENTS: u32 = 2 * MAX_CHUNKS as u32;
 
 /// Bytes of a fragment where this process has no chunks and the peer's handle names no length.
 pub(in crate::engine) const FRAGMENT: usize = 512 << 10;
-
-/// What a fragment is for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::engine) enum Role {
-    /// A put of this PE.
-    Put,
-    /// A get of this PE.
-    Get,
-    /// A peer's put: its bytes are to be read and stored.
-    Pull(Ticket),
-    /// A peer's get: bytes are to be exposed to it.
-    Ask(Ticket),
-}
-
-impl Role {
-    /// The direction in which its bytes are copied on this side.
-    pub(in crate::engine) fn direction(self) -> CopyDirection {
-        match self {
-            Role::Put | Role::Ask(_) => CopyDirection::Out,
-            Role::Get | Role::Pull(_) => CopyDirection::In,
-        }
-    }
-}
 
 /// How the peer's side of a fragment is reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

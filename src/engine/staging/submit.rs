@@ -4,16 +4,17 @@
 use std::sync::Arc;
 
 use crate::engine::error::EngineError;
-use crate::engine::ids::{Pe, RailId};
+use crate::engine::ids::{LaneKind, Pe, RailId};
 use crate::engine::port::copies::Reach;
 use crate::engine::port::{Direction, Local, Port};
 use crate::engine::posting::Core;
 use crate::engine::request::{LocalSide, Request, refused};
 use crate::engine::staging::Staging;
 use crate::engine::staging::fragments::{NOWHERE, staging_failed};
-use crate::engine::staging::state::{FRAGMENT, Fragment, LocalEnd, RemoteEnd, Role};
+use crate::engine::staging::role::Role;
+use crate::engine::staging::state::{FRAGMENT, Fragment, LocalEnd, RemoteEnd};
 use crate::engine::state::operation::OpId;
-use crate::engine::state::regions::{LaneKind, Place, View, desc_of};
+use crate::engine::state::regions::{Place, View, desc_of};
 use crate::engine::state::segment::Kind;
 use crate::engine::wire::handle::{HandleBytes, HandleError, HandleView};
 use crate::engine::wire::message::{Body, Spot};

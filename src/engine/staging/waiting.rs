@@ -10,8 +10,8 @@
 use std::collections::{HashMap, VecDeque};
 
 use crate::engine::ids::{Pe, Token};
-use crate::engine::staging::state::Role;
-use crate::engine::state::audit::{Discrepancy, same};
+use crate::engine::staging::role::Role;
+use crate::engine::state::discrepancy::{Discrepancy, same};
 use crate::engine::state::regions::Place;
 use crate::engine::wire::staged::Exposure;
 use crate::engine::wire::window::Seq;

@@ -10,35 +10,6 @@ use crate::engine::state::segment::table::SegmentTable;
 use crate::engine::state::segment::waits::Waits;
 use crate::engine::state::segment::{Kind, Segment, Stage, WriteClass};
 
-/// A count, or a list, that differs from what it is of.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{what}: {kept} kept, {found} found")]
-pub struct Discrepancy {
-    what: String,
-    kept: String,
-    found: String,
-}
-
-impl Discrepancy {
-    /// Of which peer, or rail, it is.
-    pub(in crate::engine) fn of(self, whose: impl std::fmt::Display) -> Self {
-        Self { what: format!("{} of {whose}", self.what), ..self }
-    }
-}
-
-/// Compares what is kept with what was found.
-pub(in crate::engine) fn same<T: PartialEq + Debug>(
-    what: &str,
-    kept: T,
-    found: T,
-) -> Result<(), Discrepancy> {
-    if kept == found {
-        return Ok(());
-    }
-    let (kept, found) = (format!("{kept:?}"), format!("{found:?}"));
-    Err(Discrepancy { what: what.to_owned(), kept, found })
-}
-
 /// What the segments in use say, by what is kept beside them.
 #[derive(Debug)]
 pub(in crate::engine) struct Found {

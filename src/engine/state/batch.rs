@@ -10,7 +10,7 @@
 //! After a failure segments end that have delivered nothing, so a batch says nothing any more:
 //! the lane's failure comes first.
 
-use crate::engine::state::audit::{Discrepancy, same};
+use crate::engine::state::discrepancy::{Discrepancy, same};
 
 /// Batches of a lane at a time.
 pub const MAX_BATCHES: usize = 254;

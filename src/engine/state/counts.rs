@@ -10,7 +10,7 @@
 //! ever compared.
 
 use crate::engine::atomic::Atomic;
-use crate::engine::state::audit::{Discrepancy, same};
+use crate::engine::state::discrepancy::{Discrepancy, same};
 use crate::engine::wire::message::{Spot, Tag};
 use crate::engine::wire::window::Seq;
 

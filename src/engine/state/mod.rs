@@ -4,6 +4,7 @@
 pub mod audit;
 pub mod batch;
 pub(in crate::engine) mod counts;
+pub mod discrepancy;
 pub(in crate::engine) mod fabric_atomics;
 pub(in crate::engine) mod messages;
 pub(in crate::engine) mod operation;

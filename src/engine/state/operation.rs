@@ -1,6 +1,6 @@
 //! Operations that somebody waits for: a count of segments that are not complete.
 
-use crate::engine::state::audit::{Discrepancy, same};
+use crate::engine::state::discrepancy::{Discrepancy, same};
 use crate::engine::state::segment::NIL;
 use crate::engine::state::segment::table::SegmentTable;
 

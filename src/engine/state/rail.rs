@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::engine::ids::Pe;
 use crate::engine::port::RailLimits;
 use crate::engine::rails::counters::RailCounters;
-use crate::engine::state::audit::Discrepancy;
+use crate::engine::state::discrepancy::Discrepancy;
 use crate::engine::state::segment::Stage;
 use crate::engine::state::segment::queue::Queue;
 use crate::engine::state::segment::table::SegmentTable;

@@ -7,8 +7,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::engine::ids::{Pe, Token};
-use crate::engine::state::regions::LaneKind;
+use crate::engine::ids::{LaneKind, Pe, Token};
 
 /// One of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

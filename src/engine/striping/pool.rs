@@ -22,7 +22,7 @@ use crate::engine::posting::Core;
 use crate::engine::posting::load::Stripe;
 use crate::engine::request::{LocalSide, Request};
 use crate::engine::signal::counted::Counting;
-use crate::engine::state::audit::{Discrepancy, same};
+use crate::engine::state::discrepancy::{Discrepancy, same};
 use crate::engine::state::operation::OpId;
 use crate::engine::state::segment::table::SegmentTable;
 use crate::engine::state::segment::{Kind, Segment, Stage};

@@ -9,7 +9,7 @@ use arbitrary::{Result, Unstructured};
 use nvshmem_transport_libfabric::engine::Watchdog;
 use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
 use nvshmem_transport_libfabric::engine::fake::{FakeFabric, FakeMemory, FakePort, Script};
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
+use nvshmem_transport_libfabric::engine::ids::{LaneKind, Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, SignalEngine};
 use nvshmem_transport_libfabric::engine::port::copies::Reach;
 use nvshmem_transport_libfabric::engine::port::{Access, Direction, RailLimits};
@@ -19,7 +19,7 @@ use nvshmem_transport_libfabric::engine::recovery::health::RailHealth;
 use nvshmem_transport_libfabric::engine::request::{
     AtomicRequest, LocalSide, PutSignalRequest, Request, ResultPlace,
 };
-use nvshmem_transport_libfabric::engine::state::regions::{LaneKind, RegionTable};
+use nvshmem_transport_libfabric::engine::state::regions::RegionTable;
 use nvshmem_transport_libfabric::engine::wire::cookie::Cookie;
 use nvshmem_transport_libfabric::engine::wire::handle::{HANDLE_BYTES, HandleBytes};
 use nvshmem_transport_libfabric::engine::wire::message::{MAX_MESSAGE, Message, Packet, VERSION};

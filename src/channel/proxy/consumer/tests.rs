@@ -11,13 +11,13 @@ use crate::channel::ring::slot::{Slot, lap};
 use crate::engine::Watchdog;
 use crate::engine::atomic::{AtomicOp, Width};
 use crate::engine::fake::{FakeFabric, FakeMemory, FakePort, Script};
-use crate::engine::ids::{Pe, RailId};
+use crate::engine::ids::{LaneKind, Pe, RailId};
 use crate::engine::lane::{LaneConfig, SignalEngine};
 use crate::engine::port::{Access, RailLimits};
 use crate::engine::rails::balance::Spread;
 use crate::engine::rails::paths::{Path, PathTable};
 use crate::engine::signal::counted::TAGS;
-use crate::engine::state::regions::{LaneKind, RegionTable};
+use crate::engine::state::regions::RegionTable;
 use crate::engine::wire::cookie::Cookie;
 use crate::engine::wire::handle::HandleBytes;
 

@@ -18,7 +18,7 @@ use crate::engine::error::EngineError;
 use crate::engine::ids::Pe;
 use crate::engine::patience::Wait;
 use crate::engine::request::{OwnedRequest, Request};
-use crate::engine::state::audit::{Discrepancy, same};
+use crate::engine::state::discrepancy::{Discrepancy, same};
 use crate::engine::state::operation::OpId;
 
 /// Most operations handed over and not yet taken. Who has more waits.

@@ -4,7 +4,8 @@
 use std::iter;
 
 use crate::engine::ids::Pe;
-use crate::engine::state::audit::{Discrepancy, OfAll, OfPeer, same};
+use crate::engine::state::audit::{OfAll, OfPeer};
+use crate::engine::state::discrepancy::{Discrepancy, same};
 use crate::engine::state::messages::link::{Link, UNLISTED};
 use crate::engine::state::messages::table::MessageTable;
 use crate::engine::state::segment::table::SegmentTable;

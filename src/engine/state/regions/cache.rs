@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::engine::error::EngineError;
-use crate::engine::ids::RailId;
+use crate::engine::ids::{LaneKind, RailId};
 use crate::engine::port::copies::{Bounce, CopyPort, Reach};
 use crate::engine::port::{Addressing, Desc};
 use crate::engine::request::{Request, refused};
@@ -13,15 +13,6 @@ use crate::engine::state::strays::Strays;
 use crate::engine::wire::handle::{HandleBytes, HandleError, HandleView};
 use crate::engine::wire::message::Spot;
 use crate::engine::wire::staged::{KEYS_PER_MESSAGE, Keys};
-
-/// Which rails of the process a lane uses.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum LaneKind {
-    /// User threads: the host domain.
-    Host,
-    /// The proxy thread: one domain per NIC.
-    Proxy,
-}
 
 /// What lanes need to know of a region.
 #[derive(Debug)]

@@ -10,9 +10,9 @@ mod recent;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+pub use self::cache::RegionIndex;
 use self::cache::lock;
 pub(in crate::engine) use self::cache::{Installed, Place, RegionCache, View, desc_of};
-pub use self::cache::{LaneKind, RegionIndex};
 use crate::engine::error::EngineError;
 use crate::engine::ids::Pe;
 use crate::engine::port::copies::{Reach, Stager};

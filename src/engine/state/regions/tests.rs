@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::*;
 use crate::engine::fake::{FakeFabric, FakeMemory, FakeRegion, Script};
-use crate::engine::ids::RailId;
+use crate::engine::ids::{LaneKind, RailId};
 use crate::engine::wire::message::Spot;
 
 const LEN: usize = 4096;

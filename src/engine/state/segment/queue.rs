@@ -2,7 +2,7 @@
 
 use std::iter;
 
-use crate::engine::state::audit::{Discrepancy, same};
+use crate::engine::state::discrepancy::{Discrepancy, same};
 use crate::engine::state::segment::table::SegmentTable;
 use crate::engine::state::segment::{NIL, Stage};
 

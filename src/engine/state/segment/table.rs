@@ -8,8 +8,8 @@ use std::iter;
 
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::{Context, Direction};
-use crate::engine::state::audit::{Discrepancy, same};
 use crate::engine::state::batch::{Batch, Batches};
+use crate::engine::state::discrepancy::{Discrepancy, same};
 use crate::engine::state::segment::{COUNTED, Kind, NIL, Plain, Segment, Stage, WriteClass, mark};
 
 /// What remains to be done for a segment that has completed.

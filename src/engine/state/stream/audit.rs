@@ -1,7 +1,8 @@
 //! The audit of a stream: what it counts, beside the segments of its peer.
 
 use crate::engine::port::Direction;
-use crate::engine::state::audit::{Discrepancy, OfPeer, same};
+use crate::engine::state::audit::OfPeer;
+use crate::engine::state::discrepancy::{Discrepancy, same};
 use crate::engine::state::segment::table::SegmentTable;
 use crate::engine::state::segment::{Stage, WriteClass};
 use crate::engine::state::stream::{BLOCKED, Stream};

@@ -3,7 +3,7 @@
 
 use nvshmem_transport_libfabric::engine::Watchdog;
 use nvshmem_transport_libfabric::engine::atomic::Atomic;
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId, Token};
+use nvshmem_transport_libfabric::engine::ids::{LaneKind, Pe, RailId, Token};
 use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, SignalEngine};
 use nvshmem_transport_libfabric::engine::port::copies::Reach;
 use nvshmem_transport_libfabric::engine::port::{
@@ -13,7 +13,7 @@ use nvshmem_transport_libfabric::engine::port::{
 };
 use nvshmem_transport_libfabric::engine::rails::balance::Spread;
 use nvshmem_transport_libfabric::engine::rails::paths::{Path, PathTable};
-use nvshmem_transport_libfabric::engine::state::regions::{LaneKind, RegionTable};
+use nvshmem_transport_libfabric::engine::state::regions::RegionTable;
 use nvshmem_transport_libfabric::engine::wire::cookie::Cookie;
 use nvshmem_transport_libfabric::engine::wire::handle::{Handle, HandleBytes, HandleError};
 

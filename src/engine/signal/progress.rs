@@ -1,0 +1,43 @@
+//! The progress of a put with signal: how far it is submitted, which goes on where there is room.
+
+use crate::engine::rails::paths::Hop;
+use crate::engine::signal::counted::Counting;
+use crate::engine::state::operation::OpId;
+use crate::engine::wire::message::Tag;
+
+/// How far the parts of a put are submitted.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct Progress {
+    pub(in crate::engine) part: usize,
+    /// Of that part, in bytes.
+    pub(in crate::engine) sent: usize,
+}
+
+impl Progress {
+    /// All of a part is.
+    pub(in crate::engine) fn next(&mut self) {
+        (self.part, self.sent) = (self.part + 1, 0);
+    }
+}
+
+/// How far a put with signal is submitted, by the way that it goes.
+#[derive(Debug)]
+pub(in crate::engine) enum PutState {
+    /// Not at all.
+    New,
+    Eager,
+    Ordered {
+        path: Hop,
+        number: Option<u32>,
+        part: usize,
+    },
+    Counted {
+        tag: Tag,
+        counting: Counting,
+        at: Progress,
+    },
+    Chained {
+        op: OpId,
+        at: Progress,
+    },
+}
