@@ -232,6 +232,9 @@ fn atomic_paths(n_pes: u32, rails: u8) -> Vec<AtomicPath> {
     (0..n_pes).map(|pe| AtomicPath { rail: RailId(rails - 1), to: to(pe) }).collect()
 }
 
+/// The slot of the region that a PE has registered first, as its handle has it.
+pub(crate) const FIRST_REGION: u32 = 1 << 20;
+
 /// What the messages of all jobs here have in common.
 pub(crate) fn cookie() -> Cookie {
     Cookie::of([*b"0123456789abcdef"])

@@ -9,7 +9,7 @@ pub const VERSION: u8 = 9;
 /// Where a word or a payload is at the receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Spot {
-    /// The receiver's slot for the region.
+    /// The receiver's slot for the region, which no other region has soon after.
     pub slot: u32,
     /// Offset of the first byte in the region; in a request below 2^48.
     pub offset: u64,

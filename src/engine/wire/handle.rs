@@ -14,8 +14,8 @@
 //! | 12..16 | owner's PE |
 //! | 16..24 | virtual address of the first byte, in the owner |
 //! | 24..32 | length in bytes, at least 1 |
-//! | 32..36 | the owner's slot for the region |
-//! | 36..40 | stamp of that slot, so that a handle outlived by its region is noticed |
+//! | 32..36 | the owner's slot for the region: 20 bits of its place in a table, and 12 of the stamp, as messages have it |
+//! | 36..40 | the region's stamp, so that a handle outlived by its region is noticed |
 //! | 40..40+8n | key per rail; for a staged region, the owner's chunk length in bytes |
 
 use thiserror::Error;

@@ -4,6 +4,7 @@ mod failures;
 mod fault;
 mod given_up;
 mod late;
+mod released;
 mod schedules;
 mod silent;
 mod warnings;

@@ -12,7 +12,7 @@ use test_support::seeds::for_seeds;
 
 use super::{Targets, race, random_script, random_shape};
 use crate::as_entry::AsEntry as _;
-use crate::job::{Job, Random, Shape, cookie};
+use crate::job::{FIRST_REGION, Job, Random, Shape, cookie};
 
 fn native(random: &mut Random) -> Shape {
     Shape { native: true, ..random_shape(random) }
@@ -241,8 +241,8 @@ fn no_message_changes_a_word_beside_the_fabric() {
     let atomic =
         Atomic { op: AtomicOp::Set, width: Width::Eight, float: false, operand: 7, compare: 0 };
     let first = Seq(u32::MAX - 99);
-    let at = Spot { slot: 0, offset: 0 };
-    let to = Spot { slot: 0, offset: 64 };
+    let at = Spot { slot: FIRST_REGION, offset: 0 };
+    let to = Spot { slot: FIRST_REGION, offset: 64 };
     for body in [
         Body::Atomic { at, atomic },
         Body::PutSignal { at, atomic, to, payload: &[7; 8] },

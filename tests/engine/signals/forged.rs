@@ -10,7 +10,7 @@ use nvshmem_transport_libfabric::engine::wire::window::Seq;
 
 use super::Targets;
 use crate::as_entry::AsEntry as _;
-use crate::job::{Job, Shape, cookie};
+use crate::job::{FIRST_REGION, Job, Shape, cookie};
 
 /// What comes from outside of the job, and whoever can reach a port can send that, is dropped and counted. The job goes on.
 #[test]
@@ -20,13 +20,13 @@ fn messages_from_outside_of_the_job_are_dropped() {
         let mut packet = Packet::EMPTY;
         let atomic =
             Atomic { op: AtomicOp::Set, width: Width::Eight, float: false, operand: 7, compare: 0 };
-        let at = Spot { slot: 0, offset: 0 };
+        let at = Spot { slot: FIRST_REGION, offset: 0 };
         let body = Body::Atomic { at, atomic };
         Message { from: Pe(from), seq, ack: first, behind: 0, body }
             .encode(Cookie::NONE, &mut packet);
         packet.bytes().to_vec()
     };
-    let mut late = atomic_message(0, first, 0, 0);
+    let mut late = atomic_message(0, first, FIRST_REGION, 0);
     late.truncate(31);
     let forged = [
         ("empty", Vec::new()),
@@ -35,8 +35,8 @@ fn messages_from_outside_of_the_job_are_dropped() {
         ("cut", late),
         ("without the cookie", uncovered(0, first)),
         ("without the cookie, from nowhere", uncovered(9, Seq(0))),
-        ("unknown PE", atomic_message(9, first, 0, 0)),
-        ("out of the window", atomic_message(0, Seq(5000), 0, 0)),
+        ("unknown PE", atomic_message(9, first, FIRST_REGION, 0)),
+        ("out of the window", atomic_message(0, Seq(5000), FIRST_REGION, 0)),
         ("acknowledges what was not sent", {
             let mut packet = Packet::EMPTY;
             let ack = first.next();
@@ -71,9 +71,10 @@ fn requests_that_no_lane_has_sent_are_errors_and_change_nothing() {
     let first = Seq(u32::MAX - 99);
     let forged = [
         ("unknown region", atomic_message(0, first, 77, 0)),
-        ("outside", atomic_message(0, first, 0, 1 << 20)),
-        ("not aligned", atomic_message(0, first, 0, 3)),
-        ("local region", atomic_message(0, first, 1, 0)),
+        ("outside", atomic_message(0, first, FIRST_REGION, 1 << 20)),
+        ("not aligned", atomic_message(0, first, FIRST_REGION, 3)),
+        ("local region", atomic_message(0, first, 2 << 20 | 1, 0)),
+        ("another region in its place", atomic_message(0, first, 2 << 20, 0)),
     ];
     for (what, bytes) in forged {
         let mut job = Job::new(3, &Shape::default(), Script::default());
@@ -108,7 +109,8 @@ fn a_request_that_comes_again_is_acknowledged_again() {
                 });
             }
         }
-        let request = if is_fetch { fetch_message(first) } else { atomic_message(0, first, 0, 0) };
+        let request =
+            if is_fetch { fetch_message(first) } else { atomic_message(0, first, FIRST_REGION, 0) };
         job.fabric.forge_message(Pe(1), RailId(0), &request);
         let turn = |job: &mut Job| {
             job.members[1].lane.progress().unwrap();
@@ -138,7 +140,7 @@ fn atomic_message(from: u32, seq: Seq, slot: u32, offset: u64) -> Vec<u8> {
 
 /// From PE 0, about its own number and the first word of the first region.
 fn fetch_message(seq: Seq) -> Vec<u8> {
-    let (at, ticket) = (Spot { slot: 0, offset: 0 }, Ticket { slot: 0, seq });
+    let (at, ticket) = (Spot { slot: FIRST_REGION, offset: 0 }, Ticket { slot: 0, seq });
     let atomic = word(AtomicOp::FetchAdd, 1);
     message(0, seq, Body::Fetch { at, atomic, ticket, place: 0 })
 }

@@ -13,7 +13,7 @@ use nvshmem_transport_libfabric::engine::wire::window::Seq;
 
 use super::ALL;
 use crate::as_entry::AsEntry as _;
-use crate::job::{Job, Shape, cookie};
+use crate::job::{FIRST_REGION, Job, Shape, cookie};
 use crate::signals::Targets;
 
 /// The target cannot do what a message asks for: who has sent it is told.
@@ -119,7 +119,11 @@ fn a_peer_that_asks_for_too_much_at_once_is_refused() {
     for number in 0..100 {
         let seq = Seq((u32::MAX - 99).wrapping_add(number));
         let ticket = Ticket { slot: number, seq };
-        forge(&job, seq, Staged::Ask { from: Spot { slot: 0, offset: 0 }, len: 1000, ticket });
+        forge(
+            &job,
+            seq,
+            Staged::Ask { from: Spot { slot: FIRST_REGION, offset: 0 }, len: 1000, ticket },
+        );
         let before = job.fabric.calls().len();
         for _ in 0..100 {
             job.members[1].lane.progress().unwrap();

@@ -85,7 +85,8 @@ fn packet(body: &Body<'_>, seq: Seq) -> Vec<u8> {
 
 /// What there is to say.
 pub(crate) fn bodies(seq: Seq) -> Vec<Body<'static>> {
-    let at = Spot { slot: 0, offset: 64 };
+    // The first region of a table, as its handle names it.
+    let at = Spot { slot: 1 << 20, offset: 64 };
     let (width, float) = (Width::Eight, false);
     let atomic = |op| Atomic { op, width, float, operand: 3, compare: 0 };
     let add = atomic(AtomicOp::Add);

@@ -9,6 +9,7 @@ use crate::engine::port::copies::{Bounce, CopyPort, Reach};
 use crate::engine::port::{Addressing, Desc};
 use crate::engine::request::{Request, refused};
 use crate::engine::state::regions::recent::{Range, Recent};
+use crate::engine::state::regions::{place_of, slot_of};
 use crate::engine::state::strays::Strays;
 use crate::engine::wire::handle::{HandleBytes, HandleError, HandleView};
 use crate::engine::wire::message::Spot;
@@ -17,6 +18,7 @@ use crate::engine::wire::staged::{KEYS_PER_MESSAGE, Keys};
 /// What lanes need to know of a region.
 #[derive(Debug)]
 pub(in crate::engine) struct View {
+    /// Its place in the table; what names it for good is that with its stamp.
     pub(in crate::engine) slot: u32,
     pub(in crate::engine) stamp: u32,
     pub(in crate::engine) base: usize,
@@ -33,6 +35,12 @@ pub(in crate::engine) struct View {
 }
 
 impl View {
+    /// Whether peers may use it, and a message means it.
+    #[inline(always)]
+    fn is_for(&self, spot: Spot) -> bool {
+        self.remote && slot_of(self.slot, self.stamp) == spot.slot
+    }
+
     /// The offset of `len` bytes at `addr`, if all are inside.
     #[inline]
     fn offset(&self, addr: usize, len: usize) -> Option<usize> {
@@ -85,14 +93,14 @@ pub(in crate::engine) struct Installed {
 }
 
 impl RegionIndex {
-    /// A slot's region, or that there is none any more.
-    pub(super) fn change(&self, slot: u32, view: Option<Arc<View>>) {
+    /// A place's region, or that there is none any more.
+    pub(super) fn change(&self, place: u32, view: Option<Arc<View>>) {
         let mut views = lock(&self.views);
-        let slot = slot as usize;
-        if views.len() <= slot {
-            views.resize_with(slot + 1, || None);
+        let place = place as usize;
+        if views.len() <= place {
+            views.resize_with(place + 1, || None);
         }
-        views[slot] = view;
+        views[place] = view;
         // Under the lock, so that a lane which sees the new number also finds the change.
         self.epoch.fetch_add(1, Ordering::Release);
     }
@@ -227,7 +235,7 @@ impl RegionCache {
     ) -> Result<(&Arc<View>, usize), HandleError> {
         self.sync();
         let handle = HandleView::check(handle)?;
-        let view = match self.views.get(handle.slot() as usize) {
+        let view = match self.views.get(place_of(handle.slot())) {
             Some(Some(view)) if view.stamp == handle.stamp() => view,
             _ => return Err(HandleError::Stale),
         };
@@ -322,8 +330,8 @@ impl RegionCache {
         len: usize,
     ) -> Result<Place, HandleError> {
         self.sync();
-        let view = match self.views.get(spot.slot as usize) {
-            Some(Some(view)) if view.remote => view,
+        let view = match self.views.get(place_of(spot.slot)) {
+            Some(Some(view)) if view.is_for(spot) => view,
             _ => return Err(HandleError::Stale),
         };
         let offset = usize::try_from(spot.offset).unwrap_or(usize::MAX);
@@ -350,7 +358,8 @@ impl RegionCache {
     /// reached directly.
     #[inline(always)]
     pub(in crate::engine) fn place(&self, spot: Spot, len: usize) -> Option<usize> {
-        let view = self.views.get(spot.slot as usize)?.as_deref().filter(|view| view.remote)?;
+        let view = self.views.get(place_of(spot.slot))?.as_deref();
+        let view = view.filter(|view| view.is_for(spot))?;
         let end = spot.offset.checked_add(len as u64)?;
         if end > view.len as u64 || view.reach != Reach::Direct {
             return None;

@@ -27,6 +27,25 @@ fn not_registered((addr, len): (usize, usize), what: &str, error: &PortError) ->
     EngineError::Register { addr, len, why, no_memory }
 }
 
+/// Bits of a slot that are its place in the table. Those above are of its region's stamp, so that a message which names a region
+/// that is gone does not name the one that has its place: not before 4096 others were registered.
+const PLACE_BITS: u32 = 20;
+
+/// Most regions at a time.
+const MOST_REGIONS: usize = 1 << PLACE_BITS;
+
+/// The slot of the region at this place with this stamp, as handles and messages have it.
+#[inline(always)]
+fn slot_of(place: u32, stamp: u32) -> u32 {
+    place | stamp << PLACE_BITS
+}
+
+/// A slot's place in the table.
+#[inline(always)]
+fn place_of(slot: u32) -> usize {
+    slot as usize & (MOST_REGIONS - 1)
+}
+
 /// Registers and releases memory, and writes the handles for it.
 ///
 /// # Threads
@@ -53,7 +72,7 @@ struct Held<R> {
 struct Slots<R> {
     /// What keeps each registration, with its stamp and where its memory is.
     owners: Vec<Option<Held<R>>>,
-    free: Vec<u32>,
+    free: Vec<usize>,
     next_stamp: u32,
 }
 
@@ -135,15 +154,20 @@ impl<M: MemoryPort> RegionTable<M> {
             return Err(EngineError::Register { addr, len, why, no_memory: false });
         }
         let mut slots = lock(&self.slots);
+        if slots.free.is_empty() && slots.owners.len() == MOST_REGIONS {
+            let why = format!("{MOST_REGIONS} regions are registered, which is the most");
+            return Err(EngineError::Register { addr, len, why, no_memory: false });
+        }
+        let at = slots.free.pop().unwrap_or(slots.owners.len());
         let stamp = slots.next_stamp;
         slots.next_stamp = slots.next_stamp.wrapping_add(1);
-        let slot = slots.free.pop().unwrap_or(slots.owners.len() as u32);
-        if slot as usize == slots.owners.len() {
+        if at == slots.owners.len() {
             slots.owners.push(None);
         }
-        slots.owners[slot as usize] = Some(Held { stamp, memory: (addr, len), region: owner });
+        slots.owners[at] = Some(Held { stamp, memory: (addr, len), region: owner });
+        let place = at as u32;
         let view = Arc::new(View {
-            slot,
+            slot: place,
             stamp,
             base: addr,
             len,
@@ -154,7 +178,7 @@ impl<M: MemoryPort> RegionTable<M> {
             proxy_descs: proxy_descs.into(),
             host_descs: host_descs.into(),
         });
-        self.index.change(slot, Some(Arc::clone(&view)));
+        self.index.change(place, Some(Arc::clone(&view)));
         // What is for local use only is read by peers where they are asked to, and they are told the
         // keys then.
         let keys = if access == Access::LocalAndRemote { keys } else { Vec::new() };
@@ -163,7 +187,7 @@ impl<M: MemoryPort> RegionTable<M> {
             owner: self.me,
             base: addr as u64,
             len: len as u64,
-            slot,
+            slot: slot_of(place, stamp),
             stamp,
             addressing,
             staged: staged.then(|| self.chunk_len.load(Ordering::Relaxed)),
@@ -180,9 +204,9 @@ impl<M: MemoryPort> RegionTable<M> {
     /// meanwhile, as they are turned, that the operation ends.
     pub fn release(&self, handle: &HandleBytes) -> Result<(), EngineError> {
         let view = HandleView::check_of(self.me, handle)?;
-        let (slot, stamp) = (view.slot(), view.stamp());
+        let (at, stamp) = (place_of(view.slot()), view.stamp());
         let mut slots = lock(&self.slots);
-        let mut held = match slots.owners.get_mut(slot as usize) {
+        let mut held = match slots.owners.get_mut(at) {
             Some(place) => match place.take() {
                 Some(held) if held.stamp == stamp => {
                     let (addr, len) = held.memory;
@@ -199,17 +223,17 @@ impl<M: MemoryPort> RegionTable<M> {
             },
             None => return Err(HandleError::Stale.into()),
         };
-        self.index.change(slot, None);
+        self.index.change(at as u32, None);
         drop(slots);
         // Outside the lock: ending a registration takes system calls.
         let closed = self.memory.close(&mut held.region);
         let mut slots = lock(&self.slots);
         if let Err(error) = closed {
             let (addr, len) = held.memory;
-            slots.owners[slot as usize] = Some(held);
+            slots.owners[at] = Some(held);
             return Err(EngineError::Unclosed { addr, len, error });
         }
-        slots.free.push(slot);
+        slots.free.push(at);
         drop(slots);
         drop(held);
         Ok(())

@@ -44,7 +44,11 @@ fn a_peer_finds_what_lies_inside_of_a_region_that_it_may_use() {
             assert_eq!(cache.place(spot, len), at.filter(|_| !is_staged), "{offset} {len}");
             assert_eq!(cache.locate(spot, len).ok().map(|place| place.addr), at);
         }
-        assert!(cache.locate(Spot { slot: slot + 1, offset: 0 }, 0).is_err());
+        // Neither the place beside it, nor a region that had its place before.
+        for slot in [slot + 1, slot ^ 1 << PLACE_BITS, slot ^ 1 << 31] {
+            let spot = Spot { slot, offset: 0 };
+            assert!(cache.locate(spot, 0).is_err() && cache.place(spot, 0).is_none());
+        }
         for at in [addr, addr + 1, addr + LEN - 1] {
             assert_eq!(cache.reach(at) == Reach::Direct, !is_staged);
         }
@@ -123,7 +127,8 @@ fn memory_whose_registration_does_not_end_is_not_given_back() {
     }
     // Nor is its slot another's meanwhile.
     let other = table.register(addr, LEN, Access::Local).unwrap();
-    assert_ne!(HandleView::check(&other).unwrap().slot(), 0);
+    let place = |handle| place_of(HandleView::check(handle).unwrap().slot());
+    assert_ne!(place(&other), place(&handle));
     table.memory.1.store(true, Ordering::Relaxed);
     assert_eq!(table.release(&handle), Ok(()));
     assert_eq!(table.release(&handle), Err(HandleError::Stale.into()));
