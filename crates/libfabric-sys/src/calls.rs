@@ -13,9 +13,9 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use crate::{
-    FI_ENABLE, FI_ENOSYS, fi_addr_t, fi_av_attr, fi_cq_attr, fi_cq_err_entry, fi_datatype, fi_info,
-    fi_mr_attr, fi_msg, fi_msg_rma, fi_op, fid, fid_av, fid_cq, fid_domain, fid_ep, fid_fabric,
-    fid_mr,
+    FI_ENABLE, FI_ENOSYS, fi_addr_t, fi_av_attr, fi_cq_attr, fi_cq_err_entry, fi_datatype,
+    fi_eq_attr, fi_eq_err_entry, fi_info, fi_mr_attr, fi_msg, fi_msg_rma, fi_op, fid, fid_av,
+    fid_cq, fid_domain, fid_ep, fid_eq, fid_fabric, fid_mr,
 };
 
 /// Calls an operation through its table; `-FI_ENOSYS` when the table has no such operation.
@@ -61,6 +61,10 @@ calls! {
     fn fi_endpoint(
         domain: *mut fid_domain, info: *mut fi_info, ep: *mut *mut fid_ep, context: *mut c_void
     ) -> c_int = (*domain).ops, endpoint(domain, info, ep, context);
+    /// Opens an event queue (`fi_eq(3)`).
+    fn fi_eq_open(
+        fabric: *mut fid_fabric, attr: *mut fi_eq_attr, eq: *mut *mut fid_eq, context: *mut c_void
+    ) -> c_int = (*fabric).ops, eq_open(fabric, attr, eq, context);
     /// Opens a completion queue (`fi_cq(3)`).
     fn fi_cq_open(
         domain: *mut fid_domain, attr: *mut fi_cq_attr, cq: *mut *mut fid_cq, context: *mut c_void
@@ -108,6 +112,13 @@ calls! {
     /// Reads an error completion.
     fn fi_cq_readerr(cq: *mut fid_cq, entry: *mut fi_cq_err_entry, flags: u64) -> isize
         = (*cq).ops, readerr(cq, entry, flags);
+
+    /// Reads an event; `-FI_EAGAIN` when there is none, `-FI_EAVAIL` when an error comes first.
+    fn fi_eq_read(eq: *mut fid_eq, event: *mut u32, into: *mut c_void, len: usize, flags: u64) -> isize
+        = (*eq).ops, read(eq, event, into, len, flags);
+    /// Reads an error event.
+    fn fi_eq_readerr(eq: *mut fid_eq, entry: *mut fi_eq_err_entry, flags: u64) -> isize
+        = (*eq).ops, readerr(eq, entry, flags);
 
     /// Reads remote memory.
     fn fi_read(

@@ -40,6 +40,7 @@ zeroed!(
     fi_cq_attr,
     fi_cq_err_entry,
     fi_eq_attr,
+    fi_eq_err_entry,
     fi_mr_attr,
     fi_msg,
     fi_msg_rma,

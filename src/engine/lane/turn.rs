@@ -222,6 +222,11 @@ impl<P: Port> Lane<P> {
         if !due {
             return;
         }
+        for rail in self.core.rail_ids() {
+            if let Some(error) = self.core.port.trouble(rail) {
+                self.failed(rail, Failure { token: None, is_message: false, error });
+            }
+        }
         // What nobody waits for, nobody asks about; unasked, it would seem to be stuck.
         self.core.want_acks();
         let staged = self.staging.moved();

@@ -23,6 +23,11 @@ pub trait RailControl {
         Err(PortError::not_offered("opening a rail again", "this fabric does not open rails again"))
     }
 
+    /// What has gone wrong with a rail as a whole and is told by no completion, each time once.
+    fn trouble(&mut self, _rail: RailId) -> Option<PortError> {
+        None
+    }
+
     /// The address of a rail as it was opened first, as peers insert it.
     fn first_address(&self, _rail: RailId) -> Vec<u8> {
         vec![]
@@ -69,6 +74,7 @@ mod tests {
     fn a_port_without_it_says_so_and_nothing_comes_to_it() {
         let (mut port, rail) = (Without, RailId(0));
         assert!(!port.can_reset(rail) && port.first_address(rail).is_empty());
+        assert_eq!(port.trouble(rail), None);
         let mut packet = Packet::EMPTY;
         assert!(!port.receive_control(rail, &mut packet));
         let refused = port.reset_rail(rail).unwrap_err().to_string();

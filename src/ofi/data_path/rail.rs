@@ -102,7 +102,7 @@ impl Rail {
         let message_buffers = MessageBuffers::new(SENDS, receives);
         let completions = limits.depth as usize + SENDS + receives + QUEUE_MARGIN;
         let completions = completions.max(*device.profile.completions);
-        let endpoint = Endpoint::open(&domain, completions, peers)
+        let endpoint = Endpoint::open(&domain, completions, peers, *device.profile.events)
             .map_err(|error| with_help(error, *device.profile.enabling_refused))?;
         let bound_to = domain.binds_regions().then_some(&endpoint);
         let register = |(addr, len): (usize, usize)| {

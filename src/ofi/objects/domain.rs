@@ -77,7 +77,7 @@ pub(crate) struct Domain {
     gate: Gate,
     keys: Keys,
     info: Arc<Info>,
-    _fabric: Arc<Fabric>,
+    fabric: Arc<Fabric>,
 }
 
 // SAFETY: calls on the domain go through its gate, which gives each threading level what it needs.
@@ -101,7 +101,7 @@ impl Domain {
             gate: Gate(gated.then(|| Arc::new(Mutex::new(())))),
             keys,
             info,
-            _fabric: fabric,
+            fabric,
         })
     }
 
@@ -111,6 +111,10 @@ impl Domain {
 
     pub(crate) fn library(&self) -> &'static Library {
         self.info.library()
+    }
+
+    pub(crate) fn fabric(&self) -> &Arc<Fabric> {
+        &self.fabric
     }
 
     pub(crate) fn info(&self) -> &Info {

@@ -25,6 +25,7 @@ use crate::ofi::objects::completion_queue::CompletionQueue;
 use crate::ofi::objects::contexts::AtomicCell;
 use crate::ofi::objects::cuda_calls::CudaCalls;
 use crate::ofi::objects::domain::Domain;
+use crate::ofi::objects::event_queue::EventQueue;
 use crate::ofi::objects::fabric::{close, opened};
 
 /// The call that an endpoint's resources are made in.
@@ -39,6 +40,8 @@ pub(crate) struct Endpoint {
     domain: Arc<Domain>,
     queue: CompletionQueue,
     vector: AddressVector,
+    /// What has gone wrong with it, where the provider tells.
+    events: Option<EventQueue>,
     /// Room in the queue.
     completions: usize,
     /// Addresses that the vector is made for.
@@ -90,15 +93,17 @@ unsafe impl Send for MessageBuffer {}
 
 impl Endpoint {
     /// Opens and enables an endpoint whose queue holds `completions` and whose vector is made for
-    /// `peers`.
+    /// `peers`; with an event queue, where there are `events` of it.
     pub(crate) fn open(
         domain: &Arc<Domain>,
         completions: usize,
         peers: usize,
+        events: bool,
     ) -> Result<Self, PortError> {
         let queue = CompletionQueue::open(domain, completions)?;
         let vector = AddressVector::open(domain, peers)?;
-        let (raw, cuda_calls) = open_enabled(domain, &queue, &vector)?;
+        let events = events.then(|| EventQueue::open(domain.fabric())).transpose()?;
+        let (raw, cuda_calls) = open_enabled(domain, &queue, &vector, events.as_ref())?;
         // From here on an early return closes the endpoint, then queue and vector.
         let mut endpoint = Self {
             raw: AtomicPtr::new(raw.as_ptr()),
@@ -106,6 +111,7 @@ impl Endpoint {
             domain: Arc::clone(domain),
             queue,
             vector,
+            events,
             completions,
             peers,
             cuda_calls,
@@ -132,7 +138,7 @@ impl Endpoint {
         // What is opened here is closed on an early return, the endpoint before the others.
         let queue = CompletionQueue::open(&self.domain, self.completions)?;
         let vector = AddressVector::open(&self.domain, self.peers)?;
-        let (raw, _) = open_enabled(&self.domain, &queue, &vector)?;
+        let (raw, _) = open_enabled(&self.domain, &queue, &vector, self.events.as_ref())?;
         let ready = name_of(&self.domain, raw).and_then(|address| {
             vector.insert_all_of(&self.vector, address.len())?;
             Ok(address)
@@ -153,7 +159,14 @@ impl Endpoint {
         }
         drop(gate);
         drop((old_queue, old_vector));
+        // What is there is of the endpoint that is gone.
+        while self.trouble().is_some() {}
         Ok(address)
+    }
+
+    /// What has gone wrong with it and belongs to no operation, once.
+    pub(crate) fn trouble(&self) -> Option<PortError> {
+        self.events.as_ref()?.error()
     }
 
     /// Closes it, if that was not done. Nothing of it is used any more.
@@ -396,11 +409,12 @@ fn name_of(domain: &Domain, raw: NonNull<fid_ep>) -> Result<Vec<u8>, PortError> 
     Ok(address)
 }
 
-/// Opens an endpoint, binds it to a queue and a vector, and enables it.
+/// Opens an endpoint, binds it to its queues and its vector, and enables it.
 fn open_enabled(
     domain: &Arc<Domain>,
     queue: &CompletionQueue,
     vector: &AddressVector,
+    events: Option<&EventQueue>,
 ) -> Result<(NonNull<fid_ep>, CudaCalls), PortError> {
     let library = domain.library();
     let mut raw = ptr::null_mut();
@@ -412,7 +426,7 @@ fn open_enabled(
     let opened = opened(raw, "fi_endpoint")?;
     let enable = || {
         let mut cuda_calls = CudaCalls::NotAsked;
-        // SAFETY: endpoint, queue and vector are open and of one domain.
+        // SAFETY: endpoint, queues and vector are open and of one fabric.
         unsafe {
             check(
                 library,
@@ -420,6 +434,9 @@ fn open_enabled(
                 fi_ep_bind(raw, queue.as_fid(), FI_TRANSMIT | FI_RECV),
             )?;
             check(library, "fi_ep_bind (av)", fi_ep_bind(raw, vector.as_fid(), 0))?;
+            if let Some(events) = events {
+                check(library, "fi_ep_bind (eq)", fi_ep_bind(raw, events.as_fid(), 0))?;
+            }
             if domain.info().reaches_devices() {
                 cuda_calls = CudaCalls::forbid(library, raw);
             }

@@ -33,6 +33,10 @@ impl Fabric {
         Ok(Self { raw: opened(raw, "fi_fabric")?, name: info.fabric_name(), library })
     }
 
+    pub(crate) fn library(&self) -> &'static Library {
+        self.library
+    }
+
     pub(crate) fn as_ptr(&self) -> *mut fid_fabric {
         self.raw.as_ptr()
     }

@@ -10,6 +10,7 @@ pub(crate) mod contexts;
 pub(crate) mod cuda_calls;
 pub(crate) mod domain;
 pub(crate) mod endpoint;
+pub(crate) mod event_queue;
 pub(crate) mod fabric;
 pub(crate) mod info;
 pub(crate) mod memory_region;

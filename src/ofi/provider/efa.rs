@@ -29,6 +29,11 @@ pub(super) const EFA: Profile = Profile {
         "registration is the kernel's, and its endpoint keeps its lock",
         "libfabric 2.6: prov/efa/src/efa_mr.c, prov/efa/src/efa_domain.c",
     ),
+    events: Fact::seen(
+        true,
+        "fabric efa tells there of packets of its own protocol that fail, and ends the process where it cannot",
+        "libfabric 2.5.1 in the laboratory (`make efa-lab`), a NIC of a p4d that dies",
+    ),
     messages_follow_writes: Fact::code(
         false,
         "efa delivers writes in any order",

@@ -54,6 +54,7 @@ mod tests {
                 "fabrics",
                 "data_takes_receives",
                 "registers_beside",
+                "events",
                 "device_memory",
                 "dma_bufs",
             ],

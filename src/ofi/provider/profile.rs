@@ -35,6 +35,8 @@ facts! {
     avoids_auto: bool = false, "it is asked for, and a probe finds out what the answer is worth";
     /// It orders writes among themselves unless the endpoint is opened without, and that costs. The engine needs no such order.
     order_of_writes_costs: bool = false, "nothing of it is known to go faster without an order of writes";
+    /// Errors that belong to no operation go to an event queue, and end the process where an endpoint has none.
+    events: bool = false, "nothing of it is known to need an event queue";
     /// Least entries of a completion queue, where more than what a rail has under way go through it.
     completions: usize = 0, "a queue has room for what a rail has under way";
     /// A message is received after the data of the writes before it, when `FI_ORDER_SAW` is promised too.

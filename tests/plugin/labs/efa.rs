@@ -2,6 +2,7 @@
 //!
 //! A few runs belong to every test run; with `NVSHMEM_TEST_EFA_LAB` set there are all that `make efa-lab` tells of.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -252,13 +253,49 @@ pub(crate) fn trials() -> Vec<Trial> {
             },
         ));
     }
-    // Not on fabric efa: where a packet of its own protocol fails, the provider ends the process.
-    trials.push(trial(String::from("a_nic_that_dies"), Library::Second, |lab| {
-        let job = job("storm", 2, Layout::V7).heap(32 << 20, 4 << 20).param("operations", 4_000);
-        let job = lab.on(job, "p5en", 2, "efa-direct").env_of_pe(0, "EFA_LAB_FAULTS", "kill=1:200");
-        fails(&job.grace(Duration::from_secs(30)).run()?, 0, "(rdmap80s0): completion failed: ")
+    // All NICs of a machine at once, more than a PE takes unless it is told to.
+    trials.push(trial(String::from("all_nics_of_a_p5"), Library::Second, |lab| {
+        let job = job("storm", 2, Layout::V7).heap(64 << 20, 8 << 20).param("operations", 4_000);
+        let job = job.param("descriptors", true).env("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", 32);
+        let report = run(lab.on(job, "p5", 32, "auto"))?;
+        for pe in &report.pes {
+            let text = pe.text();
+            let written = writes(&text);
+            let used = written.values().filter(|writes| **writes > 0).count();
+            if used != 32 {
+                return Err(format!("PE {} has written by {used} NICs: {written:?}", pe.pe).into());
+            }
+        }
+        Ok(())
     }));
+    // On a p4d most of what fabric efa sends is of its own protocol. What fails of it belongs to no operation.
+    for (fabric, persona, at) in [("efa-direct", "p5en", 200), ("efa", "p4d", 100)] {
+        let name = format!("a_nic_that_dies_{}", fabric.replace('-', "_"));
+        trials.push(trial(name, Library::Second, move |lab| {
+            let job =
+                job("storm", 2, Layout::V7).heap(32 << 20, 4 << 20).param("operations", 4_000);
+            let job = lab.on(job, persona, 2, fabric).env("FI_EFA_ENABLE_SHM_TRANSFER", 0);
+            // Fabric efa writes by software of the target, whose proxy thread has failed: its peer waits until this.
+            let job = job.env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", 20);
+            let job = job.env_of_pe(0, "EFA_LAB_FAULTS", format!("kill=1:{at}"));
+            fails(&job.grace(Duration::from_secs(30)).run()?, 0, "rail 1 (rdmap")
+        }));
+    }
     trials
+}
+
+/// What each NIC of a PE has written, as it says in the end.
+fn writes(text: &str) -> BTreeMap<&str, u64> {
+    let mut found = BTreeMap::new();
+    for line in text.lines().filter_map(|line| line.strip_prefix("efa-lab: ")) {
+        let Some((nic, counts)) = line.split_once(": ") else { continue };
+        let writes =
+            counts.split(", ").find_map(|count| count.strip_suffix(" writes")?.parse().ok());
+        // A NIC that is opened twice says it twice.
+        let known = found.entry(nic).or_insert(0);
+        *known = writes.unwrap_or(0).max(*known);
+    }
+    found
 }
 
 /// What the NICs of a PE have read, as they say in the end.

@@ -66,6 +66,8 @@ pub(crate) struct Choice {
     pub(crate) provider: Option<String>,
     pub(crate) rails: Vec<Rail>,
     pub(crate) reaches_gpus: bool,
+    /// Whether local memory must be registered.
+    pub(crate) needs_descriptors: bool,
     pub(crate) refused: Vec<Refused>,
 }
 
@@ -235,6 +237,7 @@ fn choice(settings: &Settings, single_host: bool, kinds: MemoryKinds) -> Choice 
                 provider: Some(found.provider().to_owned()),
                 rails: rails.collect(),
                 reaches_gpus: found.reaches_devices(),
+                needs_descriptors: found.needs_descriptors(),
                 refused: refused(found.refusals()),
             }
         }

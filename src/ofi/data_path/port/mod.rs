@@ -218,6 +218,12 @@ impl RailControl for OfiPort {
         Ok(address)
     }
 
+    fn trouble(&mut self, rail: RailId) -> Option<PortError> {
+        let PortRail { rail, gate, .. } = self.rails.get(rail.index())?;
+        let _gate = gate.enter();
+        rail.endpoint().trouble()
+    }
+
     fn first_address(&self, rail: RailId) -> Vec<u8> {
         self.address(rail).to_vec()
     }

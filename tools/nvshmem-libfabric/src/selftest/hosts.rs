@@ -381,6 +381,11 @@ pub(crate) fn providers(hosts: &[Host], named: &[String]) -> Result<Vec<String>,
 }
 
 impl Host {
+    /// What it would take, and each provider by itself.
+    pub(crate) fn choices(&self) -> impl Iterator<Item = &Choice> {
+        self.each.iter().chain([&self.taken])
+    }
+
     /// Its rails, by the names that NVSHMEM_LIBFABRIC_DEVICES takes.
     pub(crate) fn rails(&self) -> String {
         let rails: Vec<&str> = self.taken.rails.iter().map(|rail| rail.name.as_str()).collect();

@@ -16,7 +16,7 @@ use crate::error::ToolError;
 use crate::info::json;
 use crate::options::{Memory, SSH, SelftestOptions};
 use crate::plugins::Plugins;
-use crate::probe::{self, Fabric};
+use crate::probe::{self, Choice, Fabric};
 use hosts::Host;
 
 /// The scenarios in turn, with the size that makes each some tenths of a second long.
@@ -89,6 +89,23 @@ struct Place<'a> {
     hosts: Vec<(&'a Host, u32)>,
 }
 
+/// A provider that is tried.
+struct Tried {
+    name: String,
+    /// Whether operations are on registered memory only.
+    needs_descriptors: bool,
+}
+
+impl Tried {
+    fn of(name: String, choices: &[&Choice]) -> Self {
+        let mut those = choices.iter().filter(|choice| {
+            choice.asked.eq_ignore_ascii_case(&name) || choice.provider.as_ref() == Some(&name)
+        });
+        let needs_descriptors = those.any(|choice| choice.needs_descriptors);
+        Self { name, needs_descriptors }
+    }
+}
+
 /// Runs what the options say, and calls `told` with each run.
 ///
 /// # Errors
@@ -106,17 +123,22 @@ pub(crate) fn runs(
     // A file that is missing is told before anything runs on the others.
     numbers.iter().try_for_each(|number| plugins.of(*number).map(drop))?;
     let hosts = if options.hosts.is_empty() { Vec::new() } else { hosts::find(options, &numbers)? };
-    let providers = match &options.provider[..] {
-        named if !hosts.is_empty() => hosts::providers(&hosts, named)?,
-        [] => providers(&probe::fabric(options.memory == Memory::Gpu))?,
-        named => named.to_vec(),
+    let fabric = hosts.is_empty().then(|| probe::fabric(options.memory == Memory::Gpu));
+    let providers = match (&options.provider[..], &fabric) {
+        (named, None) => hosts::providers(&hosts, named)?,
+        ([], Some(fabric)) => providers(fabric)?,
+        (named, Some(_)) => named.to_vec(),
     };
+    let here = fabric.iter().flat_map(|fabric| fabric.providers.iter().chain([&fabric.one_host]));
+    let choices: Vec<&Choice> = here.chain(hosts.iter().flat_map(Host::choices)).collect();
+    let providers: Vec<Tried> =
+        providers.into_iter().map(|name| Tried::of(name, &choices)).collect();
     if !hosts.is_empty() {
         told(Told::Hosts(&hosts));
     }
     let mut runs = Vec::new();
     let mut run =
-        |place: &Place<'_>, layout, provider: &str, scenario| -> Result<bool, ToolError> {
+        |place: &Place<'_>, layout, provider: &Tried, scenario| -> Result<bool, ToolError> {
             let run = one(options, &plugins, place, layout, provider, scenario)?;
             told(Told::Run(&run));
             let passed = run.passed;
@@ -182,13 +204,14 @@ fn one(
     plugins: &Plugins,
     place: &Place<'_>,
     layout: Layout,
-    provider: &str,
+    provider: &Tried,
     (scenario, parameters): (&'static str, &[(&str, u64)]),
 ) -> Result<Run, ToolError> {
     let deadline = Duration::from_secs(options.deadline);
     let mut job = JobSettings::new(scenario, place.pes, layout, &plugins.directory)
         .inherits_settings()
-        .env("NVSHMEM_LIBFABRIC_PROVIDER", provider)
+        .env("NVSHMEM_LIBFABRIC_PROVIDER", &provider.name)
+        .param("descriptors", provider.needs_descriptors)
         .env("NVSHMEM_DEBUG", "INFO")
         .deadline(deadline)
         .step_deadline(deadline);
@@ -214,7 +237,7 @@ fn one(
         )
     })?;
     Ok(Run {
-        provider: provider.to_owned(),
+        provider: provider.name.clone(),
         file: layout.soname().to_owned(),
         scenario,
         hosts: place.hosts.iter().map(|(host, _)| host.name.clone()).collect(),

@@ -312,6 +312,27 @@ impl<'a> Host<'a> {
         self.local(SymAddr(0), self.shared.regions.heap_bytes())
     }
 
+    /// Waits for something in memory, as a kernel does that looks at it.
+    ///
+    /// # Errors
+    /// The proxy thread has failed, which would have brought it, or the time of a wait is over; or what `done` gives.
+    pub fn wait_until(&self, mut done: impl FnMut() -> Result<bool>) -> Result<()> {
+        let (start, deadline) = (Instant::now(), self.job.settings.step_deadline);
+        let fatal = self.job.bootstrap.fatal();
+        while !done()? {
+            if let Some(text) = fatal.get() {
+                return Err(Error::Proxy(text.to_string()));
+            }
+            if start.elapsed() > deadline {
+                return Err(Error::Timeout(format!(
+                    "what was waited for has not come in {deadline:?}"
+                )));
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
     /// The operations of the user's thread. They may run while the proxy thread works.
     pub fn user(&self) -> &Ops {
         &self.user

@@ -131,9 +131,7 @@ fn fetch(host: &Host<'_>, pe: u32, at: SymAddr, into: SymAddr, op: Amo) -> Resul
     let flag = result.part(8, 8)?;
     let next = flag.load_acquire()? + 1;
     host.proxy().amo(pe, at, Amo { fetch_to: Some(into), flag: next, ..op })?;
-    while flag.load_acquire()? != next {
-        std::thread::yield_now();
-    }
+    host.wait_until(|| Ok(flag.load_acquire()? == next))?;
     // The flag comes after the value.
     Ok(result.part(0, 8)?.load_acquire()?)
 }

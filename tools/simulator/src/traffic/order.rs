@@ -1,7 +1,7 @@
 //! Fence, signals and quiet, seen from the target: a flag behind a fence never comes before its data, nor does a
 //! signal that is sent apart from it, and what a quiet has ended is visible.
 
-use crate::{Amo, BoxError, Host, Job, Pattern, SymAddr};
+use crate::{Amo, BoxError, Error, Host, Job, Pattern, SymAddr};
 use nvshmem_abi::c;
 
 use crate::traffic::resident::Resident;
@@ -43,9 +43,9 @@ pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
         // Wait for the others' flags of this round, and answer each.
         let mut open: Vec<(u64, u32)> =
             KINDS.into_iter().flat_map(|kind| peers.iter().map(move |pe| (kind, *pe))).collect();
-        while !open.is_empty() {
+        host.wait_until(|| {
             let mut left = Vec::new();
-            for (kind, pe) in open {
+            for (kind, pe) in open.drain(..) {
                 let flag = host.local(slot(kind, pe).plus(FLAG), 8)?.load_acquire()?;
                 if flag != round {
                     left.push((kind, pe));
@@ -53,19 +53,19 @@ pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
                 }
                 host.local(slot(kind, pe), LEN)?
                     .verify(Pattern::of(&[kind, pe.into(), round]), 0)
-                    .map_err(|error| format!("round {round}: flag before data: {error}"))?;
+                    .map_err(|error| {
+                        Error::Plugin(format!("round {round}: flag before data: {error}"))
+                    })?;
                 host.proxy().p(pe, slot(kind, me).plus(ANSWER), round, 8)?;
             }
             open = left;
-            std::thread::yield_now();
-        }
+            Ok(open.is_empty())
+        })?;
         // The sources may be changed once everybody has seen them.
         for kind in KINDS {
             for &pe in &peers {
                 let answer = host.local(slot(kind, pe).plus(ANSWER), 8)?;
-                while answer.load_acquire()? != round {
-                    std::thread::yield_now();
-                }
+                host.wait_until(|| Ok(answer.load_acquire()? == round))?;
             }
         }
     }
