@@ -6,6 +6,14 @@
 use std::hash::{BuildHasher, Hasher};
 use std::io::Write;
 use std::panic::{RefUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Of a case that may not end; most take milliseconds.
+const LONG: Duration = Duration::from_secs(60);
 
 /// Runs `case` with each of the seeds in `kept`, which once failed, and with `fresh` new ones. Seeds are
 /// 32-bit numbers other than 0.
@@ -26,11 +34,54 @@ pub fn for_seeds(name: &str, kept: &[u32], fresh: u32, case: impl Fn(u64) + RefU
             kept.iter().copied().chain(fresh.take(count as usize)).collect()
         }
     };
+    let watch = Watch::new(name);
     for seed in seeds {
+        watch.begins(seed);
         if let Err(panic) = catch_unwind(|| case(u64::from(seed))) {
             let how = format!("NVSHMEM_TEST_SEED={seed} brings it back");
             let _ = writeln!(std::io::stderr(), "{name} failed with seed {seed}; {how}");
             resume_unwind(panic);
+        }
+    }
+}
+
+/// Tells of a case that does not end, so that whoever stops the run knows its seed.
+struct Watch {
+    seed: Arc<AtomicU32>,
+    /// Closed at the end.
+    ended: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    fn new(name: &str) -> Self {
+        let seed = Arc::new(AtomicU32::new(0));
+        let (ended, over) = channel::<()>();
+        let (name, at) = (name.to_owned(), Arc::clone(&seed));
+        let thread = std::thread::spawn(move || {
+            let mut before = 0;
+            while over.recv_timeout(LONG) == Err(RecvTimeoutError::Timeout) {
+                let seed = at.load(Ordering::Relaxed);
+                if seed == before {
+                    let how = format!("NVSHMEM_TEST_SEED={seed} brings it back");
+                    let _ = writeln!(std::io::stderr(), "{name} goes on with seed {seed}; {how}");
+                }
+                before = seed;
+            }
+        });
+        Self { seed, ended: Some(ended), thread: Some(thread) }
+    }
+
+    fn begins(&self, seed: u32) {
+        self.seed.store(seed, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        drop(self.ended.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
         }
     }
 }
