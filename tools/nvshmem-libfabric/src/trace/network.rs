@@ -7,7 +7,7 @@ use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
 use nvshmem_transport_libfabric::engine::atomics::fabric::{AtomicPath, TARGET_RAIL};
 use nvshmem_transport_libfabric::engine::error::EngineError;
 use nvshmem_transport_libfabric::engine::fake::{FakeFabric, FakeMemory, FakePort, Script};
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
+use nvshmem_transport_libfabric::engine::ids::{LaneKind, Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::fast_path::{
     FastPutSignal, FastTransfer, NotStarted,
 };
@@ -21,7 +21,7 @@ use nvshmem_transport_libfabric::engine::request::{
 };
 use nvshmem_transport_libfabric::engine::signal::counted::TAGS;
 use nvshmem_transport_libfabric::engine::state::batch::Batch;
-use nvshmem_transport_libfabric::engine::state::regions::{LaneKind, RegionTable};
+use nvshmem_transport_libfabric::engine::state::regions::RegionTable;
 use nvshmem_transport_libfabric::engine::wire::cookie::Cookie;
 use nvshmem_transport_libfabric::engine::wire::handle::HandleBytes;
 use nvshmem_transport_libfabric::job::recording::format::Caller;
