@@ -60,7 +60,7 @@ impl<P: Port> Core<P> {
         same("what is ready", self.ready, queued + waiting)?;
         let strays = self.regions.strays().of(self.regions.kind());
         same("strays", self.strays as usize, strays.len())?;
-        let over = strays.iter().filter(|token| self.segments.away(**token).is_none()).count();
+        let over = strays.iter().filter(|token| !self.segments[token.0].is_out()).count();
         same("strays that have ended", over, 0)
     }
 

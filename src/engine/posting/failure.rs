@@ -14,7 +14,7 @@ use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::{Local, Port, PortError};
 use crate::engine::posting::{Core, Event};
 use crate::engine::state::segment::queue::Queue;
-use crate::engine::state::segment::waits::{REISSUES, Waits};
+use crate::engine::state::segment::waits::REISSUES;
 use crate::engine::state::segment::{Segment, Stage};
 use crate::engine::state::strays::Stray;
 use crate::logging::Unsaid;
@@ -147,12 +147,7 @@ impl<P: Port> Core<P> {
     /// What the fabric, or a copy, may still do for a peer that was given up: its memory is not free. What is in
     /// a queue is dropped there, and sets out no more.
     fn note_strays(&mut self, pe: Pe) {
-        let is_out = |s: &Segment| match s.stage {
-            Stage::Posted | Stage::Staged => true,
-            Stage::Lost => s.waits().has(Waits::TOKEN),
-            _ => false,
-        };
-        for token in self.segments.tokens(|s| s.pe == pe && is_out(s)) {
+        for token in self.segments.tokens(|s| s.pe == pe && s.is_out()) {
             let segment = &self.segments[token.0];
             let Local::Memory { addr, .. } = segment.transfer.local else { continue };
             let (what, len) = (segment.what(), segment.transfer.len);

@@ -256,6 +256,15 @@ impl Segment {
         self.stage = Stage::Lost;
     }
 
+    /// Whether the fabric, or a copy, may still touch its memory.
+    pub(in crate::engine) fn is_out(&self) -> bool {
+        match self.stage {
+            Stage::Posted | Stage::Staged => true,
+            Stage::Lost => self.waits().has(Waits::TOKEN),
+            _ => false,
+        }
+    }
+
     /// What it waits for, once it was lost sight of.
     pub(in crate::engine) fn waits(&self) -> Waits {
         debug_assert!(self.stage == Stage::Lost || self.kind == Kind::Reissued);
