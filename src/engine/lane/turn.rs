@@ -95,6 +95,7 @@ impl<P: Port> Lane<P> {
         let busy = self.turn();
         if is_idle(idle, busy) {
             self.core.port.relax();
+            self.core.watchdog.count_given_up();
         }
     }
 

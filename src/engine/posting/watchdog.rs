@@ -17,6 +17,10 @@ use crate::engine::state::stream::Streams;
 /// so this makes it less than one per turn. Where turns take long it is read after fewer of them.
 const TURNS: u32 = 256;
 
+/// As so many turns counts one that has given up the core: it may have it back as soon as microseconds, or as late as
+/// tens of milliseconds later, however long the turns before it took.
+const GIVEN_UP: u32 = 16;
+
 /// Least time between two looks at all streams, in nanoseconds.
 const PERIOD: u64 = 250_000_000;
 
@@ -122,6 +126,12 @@ impl Watchdog {
         }
         self.turns = self.every;
         true
+    }
+
+    /// The turn that was counted last has given up the core.
+    #[inline]
+    pub(in crate::engine) fn count_given_up(&mut self) {
+        self.turns = self.turns.saturating_sub(GIVEN_UP - 1).max(1);
     }
 
     /// Takes in how long the turns have taken since the clock was last read. Were it read too seldom, time that does not count
@@ -394,6 +404,21 @@ mod tests {
         // And short again.
         let short: Vec<u64> = (0..12).map(|_| turns(&mut watchdog, &mut now, 1000)).collect();
         assert_eq!(short[11], u64::from(TURNS));
+    }
+
+    /// Who waits on a machine that is busy all of a sudden does not learn of it after [`TURNS`] waits.
+    #[test]
+    fn a_turn_that_has_given_up_the_core_counts_as_many() {
+        let (mut watchdog, mut now) = (Watchdog::new(None, None), 0);
+        for _ in 0..20 {
+            turns(&mut watchdog, &mut now, 1000);
+        }
+        let mut count = 0;
+        while !watchdog.is_due() {
+            watchdog.count_given_up();
+            count += 1;
+        }
+        assert_eq!(count, TURNS / GIVEN_UP);
     }
 
     #[test]
