@@ -125,7 +125,7 @@ impl Bouncing {
 
     /// A chunk for bytes on their way out, to be read by a peer.
     pub(in crate::engine) fn exposure(&self, chunk: Chunk) -> Exposure {
-        let (slot, stamp) = (self.view.slot, self.view.stamp);
+        let (slot, stamp) = (self.view.place, self.view.stamp);
         Exposure { slot, stamp, offset: self.out.offset(chunk) as u64 }
     }
 

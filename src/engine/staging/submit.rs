@@ -199,7 +199,7 @@ impl Staging {
         if request.direction == Direction::Write && view.keys.is_empty() {
             return Ok(None);
         }
-        let exposed = Exposure { slot: view.slot, stamp: view.stamp, offset: offset as u64 };
+        let exposed = Exposure { slot: view.place, stamp: view.stamp, offset: offset as u64 };
         Ok(Some(FabricSide { exposed, region: Some((Arc::clone(view), kind)) }))
     }
 

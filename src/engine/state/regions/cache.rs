@@ -19,7 +19,7 @@ use crate::engine::wire::staged::{KEYS_PER_MESSAGE, Keys};
 #[derive(Debug)]
 pub(in crate::engine) struct View {
     /// Its place in the table; what names it for good is that with its stamp.
-    pub(in crate::engine) slot: u32,
+    pub(in crate::engine) place: u32,
     pub(in crate::engine) stamp: u32,
     pub(in crate::engine) base: usize,
     pub(in crate::engine) len: usize,
@@ -38,7 +38,7 @@ impl View {
     /// Whether peers may use it, and a message means it.
     #[inline(always)]
     fn is_for(&self, spot: Spot) -> bool {
-        self.remote && slot_of(self.slot, self.stamp) == spot.slot
+        self.remote && slot_of(self.place, self.stamp) == spot.slot
     }
 
     /// The offset of `len` bytes at `addr`, if all are inside.
@@ -56,7 +56,7 @@ impl View {
             place.copy_from_slice(&key.to_le_bytes());
             len += 8;
         }
-        let Self { slot, stamp, base, addressing, .. } = *self;
+        let Self { place: slot, stamp, base, addressing, .. } = *self;
         let rails = self.keys.len() as u8;
         Keys { slot, stamp, base: base as u64, addressing, first, rails, keys: &bytes[..len] }
     }
@@ -283,9 +283,9 @@ impl RegionCache {
         view.keys.get(wanted.index()).copied()
     }
 
-    /// The region in a slot, if it is this one still.
-    pub(in crate::engine) fn named(&self, slot: u32, stamp: u32) -> Option<Arc<View>> {
-        let view = self.views.get(slot as usize)?.as_ref()?;
+    /// The region at a place, if it is this one still.
+    pub(in crate::engine) fn named(&self, place: u32, stamp: u32) -> Option<Arc<View>> {
+        let view = self.views.get(place as usize)?.as_ref()?;
         (view.stamp == stamp).then(|| Arc::clone(view))
     }
 

@@ -167,7 +167,7 @@ impl<M: MemoryPort> RegionTable<M> {
         slots.owners[at] = Some(Held { stamp, memory: (addr, len), region: owner });
         let place = at as u32;
         let view = Arc::new(View {
-            slot: place,
+            place,
             stamp,
             base: addr,
             len,
