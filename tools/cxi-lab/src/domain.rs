@@ -8,31 +8,9 @@ use libfabric_sys::{
 };
 
 use crate::hook::{Hook, State};
-use crate::info::{back, text, with_real_fabric};
+use crate::info::{Real, text, with_real_fabric};
 use crate::persona::Persona;
 use crate::{endpoint, memory_region};
-
-/// The real library frees an info.
-pub(crate) struct Real(pub(crate) *mut fi_info);
-
-impl Real {
-    /// The real info behind one of cxi's.
-    ///
-    /// # Safety
-    /// An info of the persona.
-    pub(crate) unsafe fn of(info: *const fi_info) -> Option<Self> {
-        // SAFETY: by contract.
-        let real = unsafe { back(info) };
-        (!real.is_null()).then_some(Self(real))
-    }
-}
-
-impl Drop for Real {
-    fn drop(&mut self) {
-        // SAFETY: from `back`, freed once.
-        unsafe { Persona::get().library.freeinfo(self.0) };
-    }
-}
 
 /// # Safety
 /// As `fi_fabric(3)` says.

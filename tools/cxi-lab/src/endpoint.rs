@@ -9,9 +9,8 @@ use libfabric_sys::{
     fi_ops_rma, fid, fid_domain, fid_ep,
 };
 
-use crate::domain::Real;
 use crate::hook::Hook;
-use crate::info::INJECT;
+use crate::info::{INJECT, Real};
 use crate::persona::{Persona, broken};
 
 pub(crate) unsafe extern "C" fn open(

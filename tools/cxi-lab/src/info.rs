@@ -136,11 +136,33 @@ unsafe fn show(info: *mut fi_info, hints: &fi_info, nic: u8) {
     }
 }
 
+/// The real provider's info behind one of cxi's, which the real library frees.
+pub(crate) struct Real(pub(crate) *mut fi_info);
+
+impl Real {
+    /// None when there is no memory.
+    ///
+    /// # Safety
+    /// An info of the persona.
+    pub(crate) unsafe fn of(info: *const fi_info) -> Option<Self> {
+        // SAFETY: by contract.
+        let real = unsafe { back(info) };
+        (!real.is_null()).then_some(Self(real))
+    }
+}
+
+impl Drop for Real {
+    fn drop(&mut self) {
+        // SAFETY: from `back`, freed once.
+        unsafe { Persona::get().library.freeinfo(self.0) };
+    }
+}
+
 /// The real provider's info for one of cxi's; the caller frees it. Null when there is no memory.
 ///
 /// # Safety
 /// An info that [`list`] has given, or a copy.
-pub(crate) unsafe fn back(info: *const fi_info) -> *mut fi_info {
+unsafe fn back(info: *const fi_info) -> *mut fi_info {
     // SAFETY: by contract.
     unsafe {
         let copy = Persona::get().library.dupinfo(info);

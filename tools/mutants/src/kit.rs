@@ -1,63 +1,10 @@
 //! A kit: a directory with what trying mutants takes. Test programs in `bin`, and the list of mutants.
 
-use std::collections::HashSet;
 use std::path::Path;
 
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Serialize, de::DeserializeOwned};
 
 use crate::error::{Error, Result, read, write};
-use crate::sites::Id;
-
-/// What became of a mutant when the tests were built.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) enum State {
-    /// It is in the test programs.
-    Built,
-    /// It does not compile.
-    Unviable,
-    /// It would be in code that constants are computed by.
-    LeftOut,
-}
-
-/// One small change.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Mutant {
-    pub(crate) file: String,
-    pub(crate) line: usize,
-    pub(crate) column: usize,
-    pub(crate) function: String,
-    pub(crate) change: String,
-    pub(crate) state: State,
-}
-
-impl std::fmt::Display for Mutant {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { file, line, column, function, change, .. } = self;
-        write!(f, "{file}:{line}:{column}: {change} in {function}")
-    }
-}
-
-/// The mutants that lines of a list name: for each the nearest that changes the same in the same function, at the same place
-/// of its line.
-pub(crate) fn listed(mutants: &[Mutant], list: &str) -> HashSet<Id> {
-    let named = |line: &str| {
-        let (at, what) = line.split_once(": ")?;
-        let what = what.rsplit_once(" [").map_or(what, |(what, _)| what);
-        let mut at = at.rsplitn(3, ':');
-        let mut number = || at.next()?.parse::<usize>().ok();
-        let (column, line) = (number()?, number()?);
-        let file = at.next()?;
-        let is_same = |mutant: &(Id, &Mutant)| {
-            let Mutant { function, change, .. } = mutant.1;
-            mutant.1.file == file
-                && mutant.1.column == column
-                && what.strip_prefix(change.as_str()) == Some(&format!(" in {function}"))
-        };
-        let away = |mutant: &(Id, &Mutant)| usize::abs_diff(mutant.1.line, line);
-        mutants.iter().enumerate().filter(is_same).min_by_key(away).map(|(id, _)| id)
-    };
-    list.lines().filter_map(named).collect()
-}
 
 pub(crate) const MUTANTS: &str = "mutants.json";
 pub(crate) const PROGRAMS: &str = "bin";
@@ -71,32 +18,4 @@ pub(crate) fn save<T: Serialize>(path: &Path, what: &T) -> Result<()> {
     let text =
         serde_json::to_vec(what).map_err(|source| Error::Json { path: path.to_owned(), source })?;
     write(path, text)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_list_names_mutants_that_have_moved() {
-        let mutant = |line, column, change: &str| Mutant {
-            file: "src/a.rs".into(),
-            line,
-            column,
-            function: "A<P>::f".into(),
-            change: change.into(),
-            state: State::Built,
-        };
-        let mutants = [
-            mutant(10, 5, "replace < with <="),
-            mutant(30, 5, "replace < with <="),
-            mutant(30, 9, "replace < with <="),
-            mutant(30, 5, "replace < with >"),
-        ];
-        let list = "src/a.rs:27:5: replace < with <= in A<P>::f [7; 3 tests reach it]\n\
-            src/a.rs:31:5: replace < with > in A<P>::f\n\
-            src/b.rs:10:5: replace < with <= in A<P>::f\n\
-            src/a.rs:10:5: replace < with <= in B::f\nnothing\n";
-        assert_eq!(listed(&mutants, list), HashSet::from([1, 3]));
-    }
 }

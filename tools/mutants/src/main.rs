@@ -8,6 +8,7 @@
 mod error;
 mod kit;
 mod make;
+mod mutant;
 mod process;
 mod reach;
 mod render;

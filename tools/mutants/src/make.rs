@@ -7,9 +7,10 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::error::{Error, Result, at, read, write};
-use crate::kit::{self, MUTANTS, Mutant, PROGRAMS, State};
+use crate::kit::{self, MUTANTS, PROGRAMS};
+use crate::mutant::{Id, Mutant, State};
 use crate::render::{Rendered, render};
-use crate::sites::{self, Id, Site};
+use crate::sites::{self, Site};
 use crate::sources::{self, Source};
 
 /// The file that the rewritten code asks whether a mutant is on.

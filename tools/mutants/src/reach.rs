@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result, at, read};
 use crate::kit::{self, PROGRAMS};
+use crate::mutant::Id;
 use crate::process::{Ended, Run};
-use crate::sites::Id;
 
 const REACH: &str = "reach.json";
 

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use crate::sites::{Bytes, Id, Shape, Site};
+use crate::mutant::Id;
+use crate::sites::{Bytes, Shape, Site};
 
 /// The file, and which of its bytes are there for which mutants.
 #[derive(Debug, Default)]

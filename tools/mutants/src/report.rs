@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use crate::error::{Result, write};
-use crate::kit::{Mutant, State};
-use crate::sites::Id;
+use crate::mutant::{Id, Mutant, State};
 use crate::trials::{Options, Outcome};
 
 #[derive(Default)]

@@ -8,12 +8,9 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{BinOp, Expr, UnOp};
 
-use crate::kit::{Mutant, State};
+use crate::mutant::{Id, Mutant, State};
 use crate::sources::{Source, is_test};
 use crate::values;
-
-/// Names a mutant: its place in the list.
-pub(crate) type Id = usize;
 
 /// Bytes of a file.
 pub(crate) type Bytes = Range<usize>;

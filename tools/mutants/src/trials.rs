@@ -6,11 +6,11 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::error::{Result, at, read};
-use crate::kit::{self, MUTANTS, Mutant, PROGRAMS, State};
+use crate::kit::{self, MUTANTS, PROGRAMS};
+use crate::mutant::{self, Id, Mutant, State};
 use crate::process::{Ended, Run, last_begun};
 use crate::reach::{self, Reach, Runs, Test};
 use crate::report;
-use crate::sites::Id;
 
 /// Tests that together take no longer share a process.
 const SHORT: Duration = Duration::from_millis(40);
@@ -102,7 +102,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         chosen.retain(|id| mutants[*id].to_string().contains(only));
     }
     if let Some(list) = &options.list {
-        let listed = kit::listed(&mutants, &read(list)?);
+        let listed = mutant::listed(&mutants, &read(list)?);
         chosen.retain(|id| listed.contains(id));
     }
     // In an order that looks like none, so that what there was no time for is like what there was.

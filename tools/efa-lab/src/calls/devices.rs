@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use super::refuse;
 use crate::config::Config;
-use crate::device::{Device, Nic};
+use crate::device::{Device, Nic, Qp};
 use crate::sysfs;
 use crate::verbs::{
     IBV_FORK_UNNEEDED, efadv_device_attr, ibv_context, ibv_device, ibv_device_attr,
@@ -54,7 +54,7 @@ unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     // SAFETY: a device of the list.
-    match unsafe { Nic::open(device) } {
+    match unsafe { Nic::open(device, Qp::ops()) } {
         Ok(context) => context,
         Err(error) => refuse(error.raw_os_error().unwrap_or(libc::EIO)),
     }

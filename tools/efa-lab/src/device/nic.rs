@@ -11,7 +11,7 @@ use crate::verbs::{
     EFADV_DEVICE_ATTR_CAPS_RDMA_READ, EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE, IBV_ACCESS_LOCAL_WRITE,
     IBV_ACCESS_RELAXED_ORDERING, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_MTU_4096,
     IBV_NODE_UNSPECIFIED, IBV_PORT_ACTIVE, IBV_TRANSPORT_UNSPECIFIED, efadv_device_attr, ibv_ah,
-    ibv_context, ibv_device, ibv_device_attr, ibv_mr, ibv_pd, ibv_port_attr,
+    ibv_context, ibv_context_ops, ibv_device, ibv_device_attr, ibv_mr, ibv_pd, ibv_port_attr,
 };
 
 /// A NIC that can be opened. The first field is what callers see of it.
@@ -70,25 +70,27 @@ impl Nic {
     pub(crate) const MAX_CQE: u32 = 1 << 16;
     const MAX_MR_BYTES: u64 = 1 << 40;
 
-    /// Opens a device.
+    /// Opens a device, whose queue pairs are posted to by these calls.
     ///
     /// # Safety
     /// The device is from [`Device::into_raw`].
-    pub(crate) unsafe fn open(device: *mut ibv_device) -> std::io::Result<*mut ibv_context> {
+    pub(crate) unsafe fn open(
+        device: *mut ibv_device,
+        ops: ibv_context_ops,
+    ) -> std::io::Result<*mut ibv_context> {
         // SAFETY: as above.
         let &Device { config, nic, .. } = unsafe { &*device.cast::<Device>() };
         let gid = Gid::of(config.host, nic);
         let state = Arc::new(Mapping::create(&config.dir.join(gid.file()), 0)?);
-        let mut context = ibv_context {
+        let context = ibv_context {
             device,
+            ops,
             cmd_fd: -1,
             async_fd: -1,
             // Interrupts of completion queues are not offered.
             num_comp_vectors: 1,
             ..ibv_context::default()
         };
-        context.ops.post_recv = Some(super::queue_pair::post_recv);
-        context.ops.post_send = Some(super::queue_pair::post_send);
         let nic = Self { context, config, number: nic, gid, state };
         Ok(Box::into_raw(Box::new(nic)).cast())
     }

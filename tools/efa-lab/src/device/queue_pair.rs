@@ -19,8 +19,8 @@ use crate::verbs::{
     EFADV_QP_DRIVER_TYPE_SRD, EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV, IBV_ACCESS_LOCAL_WRITE,
     IBV_QP_QKEY, IBV_QP_RNR_RETRY, IBV_QP_STATE, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET,
     IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_DRIVER, IBV_SEND_INLINE, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
-    Status, efadv_qp_init_attr, ibv_ah, ibv_cq_ex, ibv_data_buf, ibv_qp, ibv_qp_attr, ibv_qp_ex,
-    ibv_qp_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_sge,
+    Status, efadv_qp_init_attr, ibv_ah, ibv_context_ops, ibv_cq_ex, ibv_data_buf, ibv_qp,
+    ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_sge,
 };
 
 /// Bits of `ibv_qp_init_attr_ex.send_ops_flags`, which verbs has no type for.
@@ -54,6 +54,15 @@ pub(crate) struct Qp {
 }
 
 impl Qp {
+    /// The calls that post to one without the newer verbs.
+    pub(crate) fn ops() -> ibv_context_ops {
+        ibv_context_ops {
+            post_recv: Some(post_recv),
+            post_send: Some(post_send),
+            ..ibv_context_ops::default()
+        }
+    }
+
     /// Makes one, of SRD.
     ///
     /// # Safety
@@ -483,7 +492,7 @@ unsafe extern "C" fn wr_set_inline_data_list(
 }
 
 /// `ibv_post_send`.
-pub(super) unsafe extern "C" fn post_send(
+unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
     mut request: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
@@ -508,7 +517,7 @@ pub(super) unsafe extern "C" fn post_send(
 }
 
 /// `ibv_post_recv`.
-pub(super) unsafe extern "C" fn post_recv(
+unsafe extern "C" fn post_recv(
     qp: *mut ibv_qp,
     mut request: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
