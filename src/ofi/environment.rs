@@ -10,7 +10,7 @@ use std::sync::Once;
 use libfabric_sys::{Library, Version};
 use log::info;
 
-use crate::ofi::discovery::search::MemoryKinds;
+use crate::ofi::memory_kinds::MemoryKinds;
 use crate::ofi::provider::{Profile, Variable, Wanted, candidates};
 use crate::settings::{Provider, Settings};
 

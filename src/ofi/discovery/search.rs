@@ -12,18 +12,10 @@ use crate::ofi::discovery::query::{Demand, Reaching, Step, query, wants_atomics}
 use crate::ofi::discovery::selection::{Listed, Source, describe, select};
 use crate::ofi::environment;
 use crate::ofi::error::{OfiError, Refusal};
+use crate::ofi::memory_kinds::MemoryKinds;
 use crate::ofi::objects::info::Info;
 use crate::ofi::provider::{Fact, Profile, candidates};
 use crate::settings::{Devices, GpuDirect, Progress, Provider, Settings};
-
-/// What memory the process has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum MemoryKinds {
-    /// Host memory only: nothing is asked of libfabric for devices.
-    Host,
-    /// Perhaps also memory of CUDA devices.
-    HostAndDevices,
-}
 
 /// The provider chosen and its devices.
 #[derive(Debug)]
