@@ -18,7 +18,7 @@ use crate::abi::state::{self, boot_handle, destroy, is_alive, job};
 use crate::engine::error::EngineError;
 use crate::engine::port::Access;
 use crate::engine::wire::handle::HandleBytes;
-use crate::job::{Origin, asked, connect, counters};
+use crate::job::{Origin, asked};
 use crate::logging;
 
 /// What this transport can do with a peer: put, get and atomics through the host.
@@ -96,7 +96,7 @@ unsafe fn do_connect(
     }
     // SAFETY: rules 1 and 2: nobody else is in the host's collectives while PEs connect.
     let collectives = unsafe { HostCollectives::new(boot_handle(transport))? };
-    job.set_connected(connect(job, &collectives, &chosen)?);
+    job.connect(&collectives, &chosen)?;
     // SAFETY: rule 1.
     unsafe { state::watch(transport) };
     Ok(())
@@ -222,7 +222,7 @@ pub(crate) unsafe extern "C" fn finalize(transport: *mut Transport) -> c_int {
             // SAFETY: alive, and rule 2.
             unsafe {
                 let job = job(transport)?;
-                counters::tell(job);
+                job.tell_counters();
                 job.drain_before_close();
             }
         }
@@ -257,7 +257,7 @@ pub(crate) unsafe extern "C" fn progress(transport: *mut Transport) -> c_int {
         unsafe { connected.progress() }?;
         if asked::is_any() {
             // SAFETY: rule 3.
-            unsafe { counters::answer(job) };
+            unsafe { job.answer() };
         }
         Ok(())
     })

@@ -24,7 +24,7 @@ use crate::engine::patience::Wait;
 use crate::engine::port::Access;
 use crate::engine::wire::handle::{HANDLE_BYTES, HandleBytes};
 use crate::job::heartbeat::{Heartbeat, Still};
-use crate::job::{Connected, Job, connect, counters};
+use crate::job::{Connected, Job};
 use crate::logging;
 use crate::ofi::{fork, signals};
 use crate::settings::Settings;
@@ -80,7 +80,7 @@ impl Channel {
         let job = Job::new(options.settings.clone())?;
         {
             let gathering = Gathering::new(&mut *bootstrap)?;
-            job.set_connected(connect(&job, &gathering, &[])?);
+            job.connect(&gathering, &[])?;
         }
         let shared = Shared::new(sizes, me, n_pes, options.spins)?;
         // SAFETY: once, here. The memory is in `state`, which the proxy thread has a part of as long as
@@ -324,7 +324,7 @@ impl Channel {
         }
         // SAFETY: the proxy thread has ended, and nobody else uses its lane.
         unsafe {
-            counters::tell(&self.state.job);
+            self.state.job.tell_counters();
             self.state.job.drain_before_close();
         }
         drained.and(met)

@@ -5,7 +5,8 @@ use std::cell::RefCell;
 use crate::channel::bootstrap::Bootstrap;
 use crate::channel::error::ChannelError;
 use crate::engine::ids::Pe;
-use crate::job::{Collectives, JobError, Shape, nics};
+use crate::job::connect::nics;
+use crate::job::{Collectives, JobError, Shape};
 
 /// See the module.
 pub(crate) struct Gathering<'a> {

@@ -1,151 +1,24 @@
-//! The state behind one PE of a job.
+//! A PE that is connected: its lanes, its memory, and what looks after both.
 
 use std::cell::UnsafeCell;
 use std::fmt;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
-use log::info;
-
-use super::consistency::Consistency;
-use super::counters::{self, Publisher};
 use super::error::JobError;
 use super::heartbeat::Pulse;
 use super::memory::ProcessMemory;
-use crate::cuda::Driver;
+use super::memory::consistency::Consistency;
 use crate::engine::error::EngineError;
 use crate::engine::lane::user_threads::host_lane::HostLane;
 use crate::engine::lane::{Lane, is_idle};
 use crate::engine::patience::Wait;
 use crate::engine::state::regions::RegionTable;
-use crate::logging;
-use crate::ofi::fork::{self, Present};
-use crate::ofi::signals::Blocked;
-use crate::ofi::{Discovery, MemoryKinds, OfiPort, Report};
-use crate::settings::{ConsistencyChoice, Devices, Settings};
-
-/// How long the end waits for operations that a failure has left under way. A peer that lives ends them
-/// much sooner, and one that does not never.
-const DRAIN_PATIENCE: Duration = Duration::from_millis(500);
+use crate::ofi::{OfiPort, Report};
 
 /// How long the release of memory waits for operations that have failed and may touch it; with this much more where
 /// rails are opened again.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(1);
-
-/// One PE's part of a job, from the discovery of its devices to its end.
-#[derive(Debug)]
-pub(crate) struct Job {
-    pub(crate) settings: Settings,
-    /// The devices there are, as found at init.
-    pub(crate) discovery: Discovery,
-    connected: OnceLock<Connected>,
-    /// Whether its counters have been told.
-    pub(super) counters_are_told: AtomicBool,
-    /// Of its counters while it runs, if its settings ask for it.
-    pub(super) publisher: OnceLock<Publisher>,
-    /// The last field: rails are closed before.
-    _present: Present,
-}
-
-impl Job {
-    /// Finds libfabric, a provider and its devices. Nothing is opened before the PEs connect.
-    pub(crate) fn new(settings: Settings) -> Result<Self, JobError> {
-        if fork::is_child() {
-            return Err(JobError::Child);
-        }
-        let present = Present::new();
-        // Whether all PEs are on one host is not known before the host has filled in the
-        // transport. It matters for plain sockets only, which look again then.
-        let discovery = {
-            let _blocked = Blocked::new();
-            Discovery::run(&settings, true, memory_kinds())?
-        };
-        Ok(Self {
-            settings,
-            discovery,
-            connected: OnceLock::new(),
-            counters_are_told: AtomicBool::new(false),
-            publisher: OnceLock::new(),
-            _present: present,
-        })
-    }
-
-    /// The PCI paths of the devices, if the host is to choose among them: when all have one and the
-    /// user has not named those to use.
-    pub(crate) fn offered_devices(&self) -> Vec<&std::path::Path> {
-        if matches!(self.settings.devices, Devices::Include(_)) {
-            return Vec::new();
-        }
-        let paths = self.discovery.devices().iter().map(|device| device.pci_path.as_deref());
-        paths.collect::<Option<Vec<_>>>().unwrap_or_default()
-    }
-
-    /// Whether NVSHMEM is to ask for consistency: where it may turn out to need something. Nothing is
-    /// registered yet, so whether it does is not known.
-    pub(crate) fn enforces_consistency(&self) -> bool {
-        match self.settings.consistency {
-            ConsistencyChoice::None => false,
-            ConsistencyChoice::Read | ConsistencyChoice::WriteRead => true,
-            ConsistencyChoice::Auto | ConsistencyChoice::Flush => self.discovery.reaches_devices(),
-        }
-    }
-
-    /// The lanes.
-    #[inline]
-    pub(crate) fn connected(&self) -> Result<&Connected, JobError> {
-        match self.connected.get() {
-            Some(connected) => Ok(connected),
-            None => Err(JobError::NotConnected),
-        }
-    }
-
-    /// The lanes, if they are there.
-    #[inline(always)]
-    pub(crate) fn connection(&self) -> Option<&Connected> {
-        self.connected.get()
-    }
-
-    /// Whether the lanes are there.
-    pub(crate) fn is_connected(&self) -> bool {
-        self.connected.get().is_some()
-    }
-
-    /// Before the end: lets what a failure has left under way come to its end.
-    ///
-    /// # Safety
-    /// As [`Connected::with_proxy`].
-    pub(crate) unsafe fn drain_before_close(&self) {
-        let Some(connected) = self.connection() else { return };
-        // SAFETY: the caller's promise.
-        let proxy = unsafe { connected.with_proxy(|lane| lane.drain_before_close(DRAIN_PATIENCE)) };
-        if !proxy || !connected.host.drain_before_close(DRAIN_PATIENCE) {
-            info!(
-                target: logging::TRANSPORT,
-                "operations are under way still after {DRAIN_PATIENCE:?}: their endpoints are closed under them"
-            );
-        }
-    }
-
-    /// Puts the lanes in place.
-    pub(crate) fn set_connected(&self, connected: Connected) {
-        info!(target: logging::TRANSPORT, "{}", connected.report);
-        if !self.is_connected() {
-            // SAFETY: it is this function's alone.
-            unsafe { counters::publish(self, &connected) };
-        }
-        // The host connects once; a second set of lanes would be dropped.
-        let _ = self.connected.set(connected);
-    }
-}
-
-/// What memory this process has. A program that uses devices has CUDA loaded when it starts NVSHMEM.
-pub(crate) fn memory_kinds() -> MemoryKinds {
-    match Driver::of_process() {
-        Ok(_) => MemoryKinds::HostAndDevices,
-        Err(_) => MemoryKinds::Host,
-    }
-}
 
 /// What exists once the PEs are connected.
 ///

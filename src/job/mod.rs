@@ -5,23 +5,17 @@
 //! and in the [`Collectives`] that bring the PEs together.
 
 pub(crate) mod asked;
-mod atomics;
-mod collectives;
-mod connect;
+pub(crate) mod connect;
 mod connected;
-mod consistency;
 pub mod counters;
-pub mod direct;
 mod error;
-mod exit;
 pub(crate) mod heartbeat;
-mod memory;
-pub(crate) mod nics;
+pub mod memory;
+mod pe;
 pub mod recording;
-mod spread;
 
-pub(crate) use collectives::{Collectives, Shape};
-pub(crate) use connect::connect;
-pub(crate) use connected::{Connected, Job};
+pub(crate) use connect::collectives::{Collectives, Shape};
+pub(crate) use connected::Connected;
 pub(crate) use error::JobError;
 pub(crate) use memory::Origin;
+pub(crate) use pe::Job;

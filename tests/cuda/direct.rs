@@ -12,7 +12,7 @@ use nvshmem_transport_libfabric::engine::port::{
     Access, Addressing, DataPath, Direction, Local, MemoryPort, Operation, POLL_BATCH, PeerAddr,
     Polled, Posted, Registered, Transfer,
 };
-use nvshmem_transport_libfabric::job::direct::register_direct;
+use nvshmem_transport_libfabric::job::memory::direct::register_direct;
 use nvshmem_transport_libfabric::ofi::{DirectRefusal, Discovery, MemoryKinds, OfiRegion, Opened};
 use nvshmem_transport_libfabric::settings::{GpuDirect, Provider, Settings};
 use test_support::needs::named_by;

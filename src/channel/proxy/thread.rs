@@ -23,7 +23,7 @@ use crate::engine::ids::Pe;
 use crate::engine::lane::Lane;
 use crate::engine::patience::Wait;
 use crate::engine::wire::handle::HandleBytes;
-use crate::job::{Connected, Job, JobError, asked, counters};
+use crate::job::{Connected, Job, JobError, asked};
 use crate::logging;
 use crate::ofi::OfiPort;
 
@@ -205,7 +205,7 @@ impl Proxy {
         if !busy || self.turns % CONTROL_EVERY == 0 {
             if asked::is_any() {
                 // SAFETY: as before; the other reference is not used any more.
-                unsafe { counters::answer(&self.state.job) };
+                unsafe { self.state.job.answer() };
             }
             match self.control.try_recv() {
                 // SAFETY: as before; the other one is not used any more.

@@ -1,216 +1,81 @@
 //! Counters of the lanes: told at the end, to the log and to a file if the user has named one, and while the job runs on
 //! a page or at a signal, where that is asked for.
 
+mod exit;
 pub mod fields;
 pub mod page;
 mod publisher;
 mod signal;
+mod snapshot;
 
-use std::fs;
-use std::sync::atomic::Ordering;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use log::{info, warn};
-use serde_json::{Map, Value, json};
+use self::publisher::Publisher;
+pub use self::snapshot::FORMAT;
+use self::snapshot::Snapshot;
+use super::connected::Connected;
+use crate::settings::Settings;
 
-use self::fields::Field;
-pub(super) use self::publisher::Publisher;
-use super::connected::{Connected, Job};
-use super::exit;
-use crate::engine::ids::{Pe, RailId};
-use crate::engine::lane::Lane;
-use crate::engine::port::Port;
-use crate::engine::rails::counters::{PeerCounters, RailCounters};
-use crate::logging;
-
-/// Version of the format of files and pages: raised when a name in it changes its meaning or goes.
-pub const FORMAT: u32 = 1;
-
-/// The counters of one lane.
-#[derive(Clone, Debug)]
-struct LaneCounters {
-    /// `proxy` or `host`.
-    lane: &'static str,
-    me: Pe,
-    /// Each rail by its name, in rail order.
-    rails: Vec<(String, RailCounters)>,
-    peers: Vec<PeerCounters>,
+/// What is told of a job's counters.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    are_told: AtomicBool,
+    /// While the job runs, if its settings ask for it.
+    publisher: OnceLock<Publisher>,
 }
 
-impl LaneCounters {
-    fn of<P: Port>(lane: &'static str, of: &Lane<P>) -> Self {
-        let name = |at: usize| of.port().rail_name(RailId(at as u8)).to_owned();
-        let mut peers: Vec<PeerCounters> = of.peers().collect();
-        peers.sort_unstable_by_key(|peer| peer.pe);
-        Self {
-            lane,
-            me: of.me(),
-            rails: of.counters().enumerate().map(|(at, rail)| (name(at), rail)).collect(),
-            peers,
-        }
-    }
-
-    fn log(&self) {
-        let Self { lane, me, rails, peers } = self;
-        for (at, (name, rail)) in rails.iter().enumerate() {
-            let RailCounters {
-                posted,
-                bytes,
-                completed,
-                again,
-                queued,
-                by_load,
-                rate,
-                failures,
-                reissued,
-                resent,
-                max_in_flight,
-                foreign,
-            } = rail;
-            info!(
-                target: logging::TRANSPORT,
-                "{me}, {lane} lane, {} ({name}): {posted} segments posted of {bytes} bytes, \
-                 {completed} completed, {queued} queued, {again} times no room, at most \
-                 {max_in_flight} in flight; {by_load} given to it by its load, {} MB/s lately; \
-                 {failures} times out of service, {reissued} segments posted again, {resent} \
-                 messages sent again, {foreign} messages of strangers",
-                RailId(at as u8),
-                rate / 1_000_000,
-            );
-        }
-        for PeerCounters { pe, writes, reads, sent, received } in peers {
-            info!(
-                target: logging::TRANSPORT,
-                "{me}, {lane} lane, with {pe}: {writes} writes, {reads} reads, {sent} messages sent, \
-                 {received} received"
-            );
-        }
-    }
-
-    fn to_json(&self) -> Value {
-        let rail = |(name, rail): &(String, RailCounters)| {
-            with_counters([("name", Value::from(name.as_str()))], fields::RAIL, rail)
-        };
-        let peer =
-            |peer: &PeerCounters| with_counters([("pe", peer.pe.0.into())], fields::PEER, peer);
-        json!({
-            "lane": self.lane,
-            "rails": self.rails.iter().map(rail).collect::<Vec<_>>(),
-            "peers": self.peers.iter().map(peer).collect::<Vec<_>>(),
-        })
-    }
-}
-
-/// An object with what something is called, and its counters.
-fn with_counters<T>(called: [(&str, Value); 1], fields: &[Field<T>], of: &T) -> Value {
-    let counters = fields.iter().map(|field| (field.name, Value::from((field.of)(of))));
-    let named = called.into_iter().chain(counters);
-    Value::Object(named.map(|(name, value)| (String::from(name), value)).collect::<Map<_, _>>())
-}
-
-/// The counters of a job's lanes at one time.
-#[derive(Clone, Debug)]
-struct Snapshot {
-    proxy: LaneCounters,
-    host: LaneCounters,
-}
-
-impl Snapshot {
-    /// Now. It waits for a thread that is at the host lane.
+impl Counters {
+    /// Has the counters of a job that was just connected published, where its settings ask for it.
     ///
     /// # Safety
     /// As [`Connected::with_proxy`].
-    unsafe fn of(connected: &Connected) -> Self {
+    pub(super) unsafe fn publish(&self, settings: &Settings, connected: &Connected) {
+        if settings.counts_outside() {
+            exit::wait_for_one();
+        }
         // SAFETY: the caller's promise.
-        let proxy = unsafe { connected.with_proxy(|lane| LaneCounters::of("proxy", lane)) };
-        Self { proxy, host: connected.host.with(|lane| LaneCounters::of("host", lane)) }
+        let first = unsafe { Snapshot::of(connected) };
+        if let Some(publisher) = Publisher::new(settings, &connected.report.provider, first) {
+            // A job connects once.
+            let _ = self.publisher.set(publisher);
+        }
     }
 
-    /// Now, without waiting: a host lane at which another thread is just then has the counters of before.
+    /// Tells what the lanes have carried, once, and takes the page away.
     ///
     /// # Safety
     /// As [`Connected::with_proxy`].
-    unsafe fn next(&self, connected: &Connected) -> Self {
+    pub(super) unsafe fn tell(&self, settings: &Settings, connected: &Connected) {
+        if self.are_told.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        if let Some(publisher) = self.publisher.get() {
+            publisher.end();
+        }
         // SAFETY: the caller's promise.
-        let proxy = unsafe { connected.with_proxy(|lane| LaneCounters::of("proxy", lane)) };
-        let host = connected.host.try_with(|lane| LaneCounters::of("host", lane));
-        Self { proxy, host: host.unwrap_or_else(|| self.host.clone()) }
-    }
-
-    /// What both files and pages have.
-    fn to_json(&self, provider: &str) -> Value {
-        json!({
-            "format": FORMAT,
-            "pe": self.proxy.me.0,
-            "provider": provider,
-            "lanes": [self.proxy.to_json(), self.host.to_json()],
-        })
-    }
-
-    /// Writes the file that a setting names. One that cannot be written is a warning.
-    fn write_file(&self, pattern: &str, provider: &str) {
-        let path = pattern.replace("%p", &self.proxy.me.0.to_string());
-        let report = self.to_json(provider);
-        if let Err(error) = fs::write(&path, format!("{report:#}\n")) {
-            warn!(
-                target: logging::TRANSPORT,
-                "NVSHMEM_LIBFABRIC_COUNTERS: {path} cannot be written: {error}"
-            );
+        let snapshot = unsafe { Snapshot::of(connected) };
+        snapshot.log();
+        if let Some(pattern) = &settings.counters {
+            snapshot.write_file(pattern, &connected.report.provider);
+        }
+        if settings.counts_outside() {
+            exit::one_is_told();
         }
     }
-}
 
-/// Tells what the lanes of a transport have carried, once, and takes its page away. Nothing if it was never connected.
-///
-/// # Safety
-/// As [`Connected::with_proxy`].
-pub(crate) unsafe fn tell(job: &Job) {
-    let Some(connected) = job.connection() else { return };
-    if job.counters_are_told.swap(true, Ordering::Relaxed) {
-        return;
-    }
-    if let Some(publisher) = job.publisher.get() {
-        publisher.end();
-    }
-    // SAFETY: the caller's promise.
-    let snapshot = unsafe { Snapshot::of(connected) };
-    snapshot.proxy.log();
-    snapshot.host.log();
-    if let Some(pattern) = &job.settings.counters {
-        snapshot.write_file(pattern, &connected.report.provider);
-    }
-    if job.settings.counts_outside() {
-        exit::one_is_told();
-    }
-}
-
-/// Answers what the proxy thread is asked, if it is asked of this job.
-///
-/// # Safety
-/// As [`Connected::with_proxy`].
-#[cold]
-pub(crate) unsafe fn answer(job: &Job) {
-    if exit::is_asked() {
-        // SAFETY: the caller's promise.
-        return unsafe { tell(job) };
-    }
-    if let (Some(publisher), Some(connected)) = (job.publisher.get(), job.connection()) {
-        // SAFETY: the caller's promise.
-        publisher.answer(|before| unsafe { before.next(connected) });
-    }
-}
-
-/// Has the counters of a job that was just connected published, where its settings ask for it.
-///
-/// # Safety
-/// As [`Connected::with_proxy`].
-pub(super) unsafe fn publish(job: &Job, connected: &Connected) {
-    if job.settings.counts_outside() {
-        exit::wait_for_one();
-    }
-    // SAFETY: the caller's promise.
-    let first = unsafe { Snapshot::of(connected) };
-    if let Some(publisher) = Publisher::new(&job.settings, &connected.report.provider, first) {
-        // A job connects once.
-        let _ = job.publisher.set(publisher);
+    /// Answers what the proxy thread is asked, if it is asked of this job.
+    ///
+    /// # Safety
+    /// As [`Connected::with_proxy`].
+    pub(super) unsafe fn answer(&self, settings: &Settings, connected: &Connected) {
+        if exit::is_asked() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.tell(settings, connected) };
+        }
+        if let Some(publisher) = self.publisher.get() {
+            // SAFETY: the caller's promise.
+            publisher.answer(|before| unsafe { before.next(connected) });
+        }
     }
 }

@@ -12,7 +12,8 @@ use log::{debug, info, warn};
 use serde_json::{Value, json};
 
 use super::page::{self, Page};
-use super::{LaneCounters, Snapshot, signal};
+use super::signal;
+use super::snapshot::{LaneCounters, Snapshot};
 use crate::engine::rails::counters::PeerCounters;
 use crate::job::asked::Question;
 use crate::logging;
@@ -28,7 +29,7 @@ const MOST_PEERS: usize = 512;
 
 /// Publishes until it is ended, or dropped.
 #[derive(Debug)]
-pub(in crate::job) struct Publisher {
+pub(super) struct Publisher {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }

@@ -1,18 +1,17 @@
-//! Opening the rails and making all PEs known to one another.
+//! Connection of a job: the rails are opened, and all PEs made known to one another.
+
+mod atomics;
+pub(crate) mod collectives;
+pub(crate) mod nics;
+mod spread;
 
 use std::num::NonZero;
 use std::sync::Arc;
 
 use log::info;
 
-use super::atomics;
-use super::collectives::{Collectives, Shape};
-use super::connected::{Connected, Job, memory_kinds};
-use super::consistency::Consistency;
-use super::error::JobError;
-use super::memory::ProcessMemory;
-use super::nics;
-use super::spread::spread;
+use self::collectives::{Collectives, Shape};
+use self::spread::spread;
 use crate::engine::Watchdog;
 use crate::engine::atomics::applier::{Agreement, Applier};
 use crate::engine::atomics::fabric::AtomicPath;
@@ -29,6 +28,10 @@ use crate::engine::signal::counted::TAGS;
 use crate::engine::state::regions::RegionTable;
 use crate::engine::wire::cookie::{Cookie, SHARE_BYTES};
 use crate::engine::wire::handshake::{Addresses, Hello, RailAddress, Step, fabric_hash};
+use crate::job::connected::Connected;
+use crate::job::error::JobError;
+use crate::job::memory::consistency::Consistency;
+use crate::job::memory::{ProcessMemory, memory_kinds};
 use crate::logging;
 use crate::ofi::signals::Blocked;
 use crate::ofi::{Discovery, OfiPort, Opened};
@@ -39,7 +42,8 @@ use crate::settings::{Provider, Settings, SignalChoice, YieldWhen};
 ///
 /// `chosen` are the devices that the host picked out of those it was offered.
 pub(crate) fn connect(
-    job: &Job,
+    settings: &Settings,
+    discovery: &Discovery,
     collectives: &dyn Collectives,
     chosen: &[usize],
 ) -> Result<Connected, JobError> {
@@ -48,9 +52,8 @@ pub(crate) fn connect(
     if n_pes > MAX_PES {
         return Err(JobError::TooManyPes { n_pes });
     }
-    let settings = &job.settings;
-    let rails = nics::rails(job, collectives, me, chosen)?;
-    let mut opened = open(job, &rails, here, n_pes);
+    let rails = nics::rails(settings, discovery.devices(), collectives, me, chosen)?;
+    let mut opened = open(settings, discovery, &rails, here, n_pes);
     let locations = match &opened {
         Ok(opened) => locations(opened),
         Err(_) => Addresses(Vec::new()),
@@ -123,23 +126,27 @@ pub(crate) fn connect(
 }
 
 /// Opens the lanes of this PE.
-fn open(job: &Job, rails: &[usize], here: u32, n_pes: u32) -> Result<Opened, JobError> {
+fn open(
+    settings: &Settings,
+    discovery: &Discovery,
+    rails: &[usize],
+    here: u32,
+    n_pes: u32,
+) -> Result<Opened, JobError> {
     // Of threads that providers start.
     let _blocked = Blocked::new();
-    let settings = &job.settings;
     let single_host = here == n_pes;
-    if job.discovery.is_for_one_host() && !single_host {
-        let provider = job.discovery.provider();
+    if discovery.is_for_one_host() && !single_host {
+        let provider = discovery.provider();
         return Err(JobError::OtherHosts { provider, here, n_pes });
     }
     let peers = n_pes as usize;
     // Init has asked as if all PEs were here.
-    if job.discovery.depends_on_hosts() && !single_host {
+    if discovery.depends_on_hosts() && !single_host {
         let discovery = Discovery::run(settings, false, memory_kinds())?;
         // SAFETY: as below.
         return Ok(unsafe { discovery.open(&discovery.default_rails(), peers)? });
     }
-    let discovery = &job.discovery;
     if settings.provider == Provider::Auto {
         info!(
             target: logging::TOPO,

@@ -1,12 +1,12 @@
 //! Atomics of the fabric while connecting: what this PE offers, and the paths they take.
 
-use super::error::JobError;
 use crate::engine::atomics::fabric::{AtomicPath, TARGET_RAIL};
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::rails::pairing::{atomic_rail, remote_rail};
 use crate::engine::rails::paths::PathTable;
 use crate::engine::wire::handshake::{Addresses, RailAddress};
 use crate::engine::wire::offer::{Offer, Wish};
+use crate::job::error::JobError;
 use crate::ofi::{AtomicSupport, OfiPort};
 use crate::settings::{AtomicsChoice, Settings};
 

@@ -4,11 +4,14 @@
 //! staged. A process that has not loaded CUDA has none of either kind, and pays one look into the
 //! dynamic loader's list for each registration.
 
+pub(super) mod consistency;
+pub mod direct;
+
 use std::sync::{Arc, Mutex, Once, PoisonError};
 
 use log::{info, warn};
 
-use super::direct::register_direct;
+use self::direct::register_direct;
 use crate::cuda::{
     DeviceRange, Driver, GDRCOPY_LIBRARY, LoadError, Memory, RangeError, StagedRegion, Staging,
     StagingOptions, WordsOptions,
@@ -16,7 +19,7 @@ use crate::cuda::{
 use crate::engine::port::copies::{Reach, Stager};
 use crate::engine::port::{Access, MemoryPort, PortError, Registered};
 use crate::logging;
-use crate::ofi::{OfiMemory, OfiRegion};
+use crate::ofi::{MemoryKinds, OfiMemory, OfiRegion};
 use crate::settings::Settings;
 
 /// What the user's side says of memory that is known by another address, or of which CUDA does not know.
@@ -26,6 +29,14 @@ pub(crate) struct Origin {
     pub(crate) alias: Option<usize>,
     /// Whether it is memory of a NUMA node, the CPU's.
     pub(crate) on_host: bool,
+}
+
+/// What memory this process has. A program that uses devices has CUDA loaded when it starts NVSHMEM.
+pub(crate) fn memory_kinds() -> MemoryKinds {
+    match Driver::of_process() {
+        Ok(_) => MemoryKinds::HostAndDevices,
+        Err(_) => MemoryKinds::Host,
+    }
 }
 
 /// Registers memory of any kind.

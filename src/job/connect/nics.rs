@@ -5,13 +5,13 @@ use std::fs;
 use log::{info, warn};
 
 use super::collectives::Collectives;
-use super::connected::Job;
-use super::error::JobError;
 use crate::cuda::{Device, Driver};
 use crate::engine::ids::Pe;
 use crate::engine::wire::handshake::fabric_hash;
+use crate::job::error::JobError;
 use crate::logging;
-use crate::settings::Devices;
+use crate::ofi::Device as Nic;
+use crate::settings::{Devices, Settings};
 use crate::topology::{Known, PciAddress, Plan, Topology};
 
 /// What PEs tell one another before they open anything: the machine, and the GPU's PCI address as text,
@@ -21,10 +21,11 @@ const SEAT_BYTES: usize = 8 + GPU_BYTES;
 /// Room for an address as Linux writes it, with a domain of eight digits.
 const GPU_BYTES: usize = 24;
 
-/// Which rails to open, as indices into the devices found. Collective. `picked` are the devices that the
+/// Which rails to open, as indices into the devices that were found. Collective. `picked` are the devices that the
 /// host has picked, if it was offered any.
 pub(crate) fn rails(
-    job: &Job,
+    settings: &Settings,
+    devices: &[Nic],
     collectives: &dyn Collectives,
     me: Pe,
     picked: &[usize],
@@ -38,7 +39,6 @@ pub(crate) fn rails(
     let (local, gpus): (Vec<usize>, Vec<Option<PciAddress>>) =
         local.map(|(pe, (_, gpu))| (pe, *gpu)).unzip();
 
-    let devices = job.discovery.devices();
     let place = |path: &std::path::PathBuf| PciAddress::of_path(path);
     let nics: Vec<Option<PciAddress>> =
         devices.iter().map(|device| device.pci_path.as_ref().and_then(place)).collect();
@@ -46,10 +46,10 @@ pub(crate) fn rails(
         nics: &nics,
         gpus: &gpus,
         me: local.iter().position(|pe| *pe == me.index()).unwrap_or(0),
-        named: matches!(job.settings.devices, Devices::Include(_)),
+        named: matches!(settings.devices, Devices::Include(_)),
         picked,
     };
-    let most = usize::from(job.settings.max_nic_per_pe);
+    let most = usize::from(settings.max_nic_per_pe);
     let plan = Plan::make(&Topology::system(), &known, most);
     let name = |nic: usize| devices.get(nic).map_or("?", |device| device.name.as_str());
     if nics.iter().any(Option::is_some) {

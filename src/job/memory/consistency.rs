@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use log::{info, warn};
 
-use super::error::JobError;
 use crate::cuda::{Attributes, Context, Device, Driver, Scratch, WritesOrdering, flush_writes};
 use crate::engine::lane::Lane;
 use crate::engine::lane::loopback::{Anchor, Loopback};
@@ -17,6 +16,7 @@ use crate::engine::port::registration::is_unclosed;
 use crate::engine::port::{Access, MemoryPort, Port};
 use crate::engine::state::regions::RegionTable;
 use crate::engine::wire::handle::{Handle, HandleBytes};
+use crate::job::error::JobError;
 use crate::logging;
 use crate::settings::ConsistencyChoice;
 

@@ -7,7 +7,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::asked::Question;
+use crate::job::asked::Question;
 use crate::ofi::fork;
 
 /// How long an exit waits for a thread that may take no more turns.

@@ -1,0 +1,154 @@
+//! A PE's part of a job, from the discovery of its devices to its end.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use log::info;
+
+use super::connect::collectives::Collectives;
+use super::connect::connect;
+use super::connected::Connected;
+use super::counters::Counters;
+use super::error::JobError;
+use super::memory::memory_kinds;
+use crate::logging;
+use crate::ofi::Discovery;
+use crate::ofi::fork::{self, Present};
+use crate::ofi::signals::Blocked;
+use crate::settings::{ConsistencyChoice, Devices, Settings};
+
+/// How long the end waits for operations that a failure has left under way. A peer that lives ends them
+/// much sooner, and one that does not never.
+const DRAIN_PATIENCE: Duration = Duration::from_millis(500);
+
+/// One PE's part of a job, from the discovery of its devices to its end.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) settings: Settings,
+    /// The devices there are, as found at init.
+    pub(crate) discovery: Discovery,
+    connected: OnceLock<Connected>,
+    counters: Counters,
+    /// The last field: rails are closed before.
+    _present: Present,
+}
+
+impl Job {
+    /// Finds libfabric, a provider and its devices. Nothing is opened before the PEs connect.
+    pub(crate) fn new(settings: Settings) -> Result<Self, JobError> {
+        if fork::is_child() {
+            return Err(JobError::Child);
+        }
+        let present = Present::new();
+        // Whether all PEs are on one host is not known before the host has filled in the
+        // transport. It matters for plain sockets only, which look again then.
+        let discovery = {
+            let _blocked = Blocked::new();
+            Discovery::run(&settings, true, memory_kinds())?
+        };
+        Ok(Self {
+            settings,
+            discovery,
+            connected: OnceLock::new(),
+            counters: Counters::default(),
+            _present: present,
+        })
+    }
+
+    /// The PCI paths of the devices, if the host is to choose among them: when all have one and the
+    /// user has not named those to use.
+    pub(crate) fn offered_devices(&self) -> Vec<&std::path::Path> {
+        if matches!(self.settings.devices, Devices::Include(_)) {
+            return Vec::new();
+        }
+        let paths = self.discovery.devices().iter().map(|device| device.pci_path.as_deref());
+        paths.collect::<Option<Vec<_>>>().unwrap_or_default()
+    }
+
+    /// Whether NVSHMEM is to ask for consistency: where it may turn out to need something. Nothing is
+    /// registered yet, so whether it does is not known.
+    pub(crate) fn enforces_consistency(&self) -> bool {
+        match self.settings.consistency {
+            ConsistencyChoice::None => false,
+            ConsistencyChoice::Read | ConsistencyChoice::WriteRead => true,
+            ConsistencyChoice::Auto | ConsistencyChoice::Flush => self.discovery.reaches_devices(),
+        }
+    }
+
+    /// The lanes.
+    #[inline]
+    pub(crate) fn connected(&self) -> Result<&Connected, JobError> {
+        match self.connected.get() {
+            Some(connected) => Ok(connected),
+            None => Err(JobError::NotConnected),
+        }
+    }
+
+    /// The lanes, if they are there.
+    #[inline(always)]
+    pub(crate) fn connection(&self) -> Option<&Connected> {
+        self.connected.get()
+    }
+
+    /// Whether the lanes are there.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.connected.get().is_some()
+    }
+
+    /// Before the end: lets what a failure has left under way come to its end.
+    ///
+    /// # Safety
+    /// As [`Connected::with_proxy`].
+    pub(crate) unsafe fn drain_before_close(&self) {
+        let Some(connected) = self.connection() else { return };
+        // SAFETY: the caller's promise.
+        let proxy = unsafe { connected.with_proxy(|lane| lane.drain_before_close(DRAIN_PATIENCE)) };
+        if !proxy || !connected.host.drain_before_close(DRAIN_PATIENCE) {
+            info!(
+                target: logging::TRANSPORT,
+                "operations are under way still after {DRAIN_PATIENCE:?}: their endpoints are closed under them"
+            );
+        }
+    }
+
+    /// Connects all PEs. Collective: every PE calls it, once, and either all succeed or all get an error with the
+    /// reason of those that failed. `chosen` are the devices that the host picked out of those it was offered.
+    pub(crate) fn connect(
+        &self,
+        collectives: &dyn Collectives,
+        chosen: &[usize],
+    ) -> Result<(), JobError> {
+        let connected = connect(&self.settings, &self.discovery, collectives, chosen)?;
+        info!(target: logging::TRANSPORT, "{}", connected.report);
+        if !self.is_connected() {
+            // SAFETY: it is this function's alone.
+            unsafe { self.counters.publish(&self.settings, &connected) };
+        }
+        // A second set of lanes would be dropped.
+        let _ = self.connected.set(connected);
+        Ok(())
+    }
+
+    /// Tells what its lanes have carried, once. Nothing if it was never connected.
+    ///
+    /// # Safety
+    /// As [`Connected::with_proxy`].
+    pub(crate) unsafe fn tell_counters(&self) {
+        if let Some(connected) = self.connection() {
+            // SAFETY: the caller's promise.
+            unsafe { self.counters.tell(&self.settings, connected) };
+        }
+    }
+
+    /// Answers what the proxy thread is asked of this job's counters, if it is.
+    ///
+    /// # Safety
+    /// As [`Connected::with_proxy`].
+    #[cold]
+    pub(crate) unsafe fn answer(&self) {
+        if let Some(connected) = self.connection() {
+            // SAFETY: the caller's promise.
+            unsafe { self.counters.answer(&self.settings, connected) };
+        }
+    }
+}
