@@ -1,4 +1,4 @@
-//! A mutant: one small change, where it is, and how a list of earlier days names it.
+//! A mutant: one small change, where it is, what came of it, and how lists name it.
 
 use std::collections::HashSet;
 
@@ -34,6 +34,17 @@ impl std::fmt::Display for Mutant {
         let Self { file, line, column, function, change, .. } = self;
         write!(f, "{file}:{line}:{column}: {change} in {function}")
     }
+}
+
+/// What came of a mutant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// A test failed.
+    Caught(String),
+    /// A test did not end.
+    Timeout(String),
+    /// So many tests reach it, and pass.
+    Missed(usize),
 }
 
 /// The mutants that lines of a list name: for each the nearest that changes the same in the same function, at the same place

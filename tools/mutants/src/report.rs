@@ -1,11 +1,11 @@
 //! What came of the mutants: a table by folder, and lists of each.
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 use std::time::Duration;
 
 use crate::error::{Result, write};
-use crate::mutant::{Id, Mutant, State};
-use crate::trials::{Options, Outcome};
+use crate::mutant::{Id, Mutant, Outcome, State};
 
 #[derive(Default)]
 struct Counts {
@@ -27,9 +27,10 @@ impl Counts {
     }
 }
 
-/// Prints the table and the figures, and writes `missed.txt`, `caught.txt` and `unviable.txt`.
+/// Prints the table and the figures, called by `name`, and writes into `out` `missed.txt`, `caught.txt` and `unviable.txt`.
 pub(crate) fn tell(
-    options: &Options,
+    out: &Path,
+    name: &str,
     mutants: &[Mutant],
     chosen: &[Id],
     outcomes: &HashMap<Id, Outcome>,
@@ -69,7 +70,7 @@ pub(crate) fn tell(
     }
     for (name, text) in [("missed.txt", missed), ("caught.txt", caught), ("unviable.txt", unviable)]
     {
-        write(&options.out.join(name), text)?;
+        write(&out.join(name), text)?;
     }
 
     println!(
@@ -91,7 +92,6 @@ pub(crate) fn tell(
         chosen.len(),
         took.as_secs_f64()
     );
-    let name = &options.name;
     println!("MEASURE mutants_{name}_tried {} mutants", all.tried());
     println!("MEASURE mutants_{name}_missed {} mutants", all.missed);
     println!("MEASURE mutants_{name}_caught_percent {:.1} %", all.percent());

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Result, at, read};
 use crate::kit::{self, MUTANTS, PROGRAMS};
-use crate::mutant::{self, Id, Mutant, State};
+use crate::mutant::{self, Id, Mutant, Outcome, State};
 use crate::process::{Ended, Run, last_begun};
 use crate::reach::{self, Reach, Runs, Test};
 use crate::report;
@@ -21,13 +21,13 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) struct Options {
     /// The kit
     #[arg(long)]
-    pub(crate) kit: PathBuf,
+    kit: PathBuf,
     /// Where the results go
     #[arg(long)]
-    pub(crate) out: PathBuf,
+    out: PathBuf,
     /// What the figures are called: MEASURE mutants_NAME_caught_percent
     #[arg(long)]
-    pub(crate) name: String,
+    name: String,
     /// How many mutants are tried at once; as many as there are processors
     #[arg(long)]
     jobs: Option<usize>,
@@ -55,17 +55,6 @@ pub(crate) struct Options {
     /// How many it draws for a mutant that was missed
     #[arg(long, default_value_t = 20)]
     more_seeds: u32,
-}
-
-/// What came of a mutant.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// A test failed.
-    Caught(String),
-    /// A test did not end.
-    Timeout(String),
-    /// So many tests reach it, and pass.
-    Missed(usize),
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
@@ -119,7 +108,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         killers: Mutex::default(),
     };
     let outcomes = trials.all(&chosen, jobs)?;
-    report::tell(options, &mutants, &chosen, &outcomes, start.elapsed())
+    report::tell(out, &options.name, &mutants, &chosen, &outcomes, start.elapsed())
 }
 
 /// Numbers that look random (splitmix64).

@@ -8,9 +8,8 @@ use clap::{Args, Parser, Subcommand};
 use nvshmem_sim::Layout;
 use nvshmem_transport_libfabric::settings::Provider;
 
-use crate::perf::layout;
 use crate::probe::Subject;
-use crate::selftest::hosts::Named;
+use crate::selftest::named::Named;
 
 /// NVSHMEM's transport over libfabric: what is there, what is loaded, what is wrong
 #[derive(Debug, Parser)]
@@ -319,6 +318,12 @@ fn interval(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|_| String::from("not a number"))?;
     let range = 0.1..=3600.0;
     if range.contains(&seconds) { Ok(seconds) } else { Err(String::from("from 0.1 to 3600")) }
+}
+
+/// A layout by its name.
+fn layout(name: &str) -> Result<Layout, String> {
+    Layout::from_name(name)
+        .ok_or_else(|| format!("{} are known", Layout::ALL.map(Layout::name).join(", ")))
 }
 
 /// A provider by one of the names that the setting takes.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nvshmem_bench::{Beside, Compared};
-use nvshmem_sim::{BoxError, JobReport, JobSettings, Layout, PeReport, Scenario, Told};
+use nvshmem_sim::{BoxError, JobReport, JobSettings, PeReport, Scenario, Told};
 use nvshmem_transport_libfabric::settings::Settings;
 
 use crate::error::ToolError;
@@ -246,12 +246,6 @@ impl Progress {
             eprint!("\r{:width$}\r", "", width = Self::WIDTH + 30);
         }
     }
-}
-
-/// A layout by its name, for the command line.
-pub(crate) fn layout(name: &str) -> Result<Layout, String> {
-    Layout::from_name(name)
-        .ok_or_else(|| format!("{} are known", Layout::ALL.map(Layout::name).join(", ")))
 }
 
 #[cfg(test)]

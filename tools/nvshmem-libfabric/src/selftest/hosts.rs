@@ -21,6 +21,7 @@ use crate::info::VERSION;
 use crate::options::SelftestOptions;
 use crate::plugins::file_name;
 use crate::probe::{Choice, Fabric};
+use crate::selftest::named::Named;
 
 /// What a host may take to say what it has: a login, and drivers that start many GPUs.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -35,44 +36,6 @@ const NAME: &str = "{host}";
 const REACHED: &str = "nvshmem-libfabric: reached";
 /// The line that says that there is no such program.
 const ABSENT: &str = "nvshmem-libfabric: absent";
-
-/// A host as the user names it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Named {
-    name: String,
-    /// How many PEs it takes.
-    slots: u32,
-}
-
-impl Named {
-    /// Reads `NAME`, `NAME:SLOTS`, or `[ADDRESS]:SLOTS`.
-    ///
-    /// # Errors
-    /// It is none of these.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let (name, slots) = match text.strip_prefix('[').and_then(|text| text.split_once(']')) {
-            Some((address, "")) => (address, None),
-            Some((address, rest)) => (address, rest.strip_prefix(':').or(Some(rest))),
-            None => match text.split_once(':') {
-                Some((_, rest)) if rest.contains(':') => {
-                    return Err(String::from("an address with colons goes into brackets: [::1]:2"));
-                }
-                Some((name, slots)) => (name, Some(slots)),
-                None => (text, None),
-            },
-        };
-        let fits = |letter: char| letter.is_ascii_alphanumeric() || "-._@:%".contains(letter);
-        // The agent would take it for an option, or a shell for more than a word.
-        if name.is_empty() || name.starts_with('-') || !name.chars().all(fits) {
-            return Err(String::from("a host is a name, an address or USER@NAME"));
-        }
-        let slots = slots.map_or(Ok(1), |slots| match slots.parse() {
-            Ok(slots) if (1..=64).contains(&slots) => Ok(slots),
-            _ => Err(String::from("PEs of a host are from 1 to 64, as in node1:2")),
-        })?;
-        Ok(Self { name: name.to_owned(), slots })
-    }
-}
 
 /// A host that has what it takes.
 #[derive(Debug)]
@@ -408,28 +371,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_are_read_and_what_an_agent_would_misread_is_refused() {
-        let read = |text| Named::parse(text).map(|host| (host.name, host.slots));
-        let is = |name: &str, slots| Ok((name.to_owned(), slots));
-        assert_eq!(read("a"), is("a", 1));
-        assert_eq!(read("me@node-1.x:4"), is("me@node-1.x", 4));
-        assert_eq!(read("[fe80::1%eth0]:2"), is("fe80::1%eth0", 2));
-        assert_eq!(read("[::1]"), is("::1", 1));
-        for wrong in [
-            "",
-            ":2",
-            "-oProxyCommand=x",
-            "a b",
-            "a;b",
-            "$(a)",
-            "a:0",
-            "a:65",
-            "a:x",
-            "::1",
-            "[::1]2x",
-        ] {
-            assert!(read(wrong).is_err(), "{wrong}");
-        }
+    fn a_host_that_is_named_twice_takes_the_sum() {
         let twice = [
             Named::parse("a").unwrap(),
             Named::parse("b:2").unwrap(),

@@ -3,7 +3,8 @@
 //! The PEs are processes of this program, driven as NVSHMEM drives the plugin; neither a GPU nor NVSHMEM is needed. Over more than two
 //! hosts each pair is tried by itself first, so that who does not reach whom is told, and then all together.
 
-pub(crate) mod hosts;
+mod hosts;
+pub(crate) mod named;
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -27,7 +27,9 @@ use nvshmem_transport_libfabric::engine::wire::handle::HandleBytes;
 use nvshmem_transport_libfabric::job::recording::format::Caller;
 
 use super::plan::{Bytes, Does, Plan, Step};
-use super::replay::NEW;
+
+/// What memory has that somebody writes from.
+pub(super) const NEW: u8 = 0xa5;
 
 /// Bytes in the memory of a PE.
 #[derive(Clone, Copy, Debug)]

@@ -15,11 +15,8 @@ use nvshmem_transport_libfabric::engine::port::Direction;
 use nvshmem_transport_libfabric::job::recording::format::Caller;
 
 use super::job::CallId;
-use super::network::{Network, Place};
+use super::network::{NEW, Network, Place};
 use super::plan::{Does, LanePlan, Plan, Step};
-
-/// What memory has that somebody writes from.
-pub(super) const NEW: u8 = 0xa5;
 
 /// How a transport of before might have taken signals that are sent apart from their data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -16,11 +16,13 @@ use std::time::{Duration, Instant};
 
 use crate::launcher::coordinator::Coordinator;
 use crate::launcher::leftovers::Leftovers;
-use crate::launcher::remote::{BEGINS, Remote, shell};
+use crate::launcher::link::Link;
+use crate::launcher::pipe::Pipe;
+use crate::launcher::remote::{Remote, shell};
 use crate::launcher::report::{JobReport, Outcome, PeReport, Stream};
 use crate::settings::{JobSettings, is_setting};
 use crate::socket::{Connection, Listener, STREAMS, poll, pollfd};
-use crate::wire::{Frames, FromPe, ToPe, encode};
+use crate::wire::{FromPe, ToPe};
 
 /// Longest wait for something to read. Ends of processes are noticed at this rate where no pipe
 /// tells earlier.
@@ -28,9 +30,6 @@ const TICK: Duration = Duration::from_millis(20);
 
 /// How long the pipes of an ended process are read for a rest: a grandchild may hold them open.
 const DRAIN: Duration = Duration::from_millis(500);
-
-/// What may come from a host before its PE begins to speak.
-const MOST_BEFORE: usize = 1 << 20;
 
 /// What the launcher hears from a PE while the job runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -199,8 +198,8 @@ impl Launcher<'_> {
         });
         match started {
             Ok(mut child) => {
-                let out = child.stdout.take().map(|p| Pipe::new(Stream::Out, Box::new(p)));
-                let err = child.stderr.take().map(|p| Pipe::new(Stream::Err, Box::new(p)));
+                let out = child.stdout.take().map(|p| Pipe::new(Stream::Out, p));
+                let err = child.stderr.take().map(|p| Pipe::new(Stream::Err, p));
                 state.pipes = out.into_iter().chain(err).collect();
                 state.pid = Some(child.id());
                 state.child = Some(child);
@@ -255,7 +254,7 @@ impl Launcher<'_> {
         let variables = variables.iter().map(|(name, value)| (name.as_str(), value.clone()));
         // A shell that has ended already says why on its error stream, and its end is noticed.
         let _ = input.write_all(remote.script(variables).as_bytes());
-        Ok(Some(Link { before: Some(Vec::new()), ..Link::new(Connection::with(input, output)?) }))
+        Ok(Some(Link::behind_shell(Connection::with(input, output)?)))
     }
 
     /// A PE, for messages.
@@ -284,8 +283,8 @@ impl Launcher<'_> {
         let mut fds = vec![pollfd(self.listener.as_raw_fd(), libc::POLLIN)];
         fds.extend(self.strangers.iter().flat_map(Link::pollfds));
         for pe in &self.pes {
-            fds.extend(pe.link.iter().filter(|link| link.open).flat_map(Link::pollfds));
-            fds.extend(pe.pipes.iter().map(|p| pollfd(p.source.as_raw_fd(), libc::POLLIN)));
+            fds.extend(pe.link.iter().filter(|link| link.is_open()).flat_map(Link::pollfds));
+            fds.extend(pe.pipes.iter().map(|p| p.pollfd()));
         }
         poll(&mut fds, Some(TICK));
     }
@@ -309,7 +308,7 @@ impl Launcher<'_> {
                         self.dir = None;
                     }
                 }
-                None if self.strangers[at].open => at += 1,
+                None if self.strangers[at].is_open() => at += 1,
                 // Not one of ours, or gone.
                 _ => drop(self.strangers.swap_remove(at)),
             }
@@ -392,7 +391,7 @@ impl Launcher<'_> {
             }
             return;
         };
-        if pe.link.as_ref().is_some_and(|link| link.open) && when.elapsed() < DRAIN {
+        if pe.link.as_ref().is_some_and(Link::is_open) && when.elapsed() < DRAIN {
             return;
         }
         pe.settled = true;
@@ -490,121 +489,5 @@ impl Launcher<'_> {
             leftovers,
             elapsed: self.started.elapsed(),
         }
-    }
-}
-
-/// The launcher's end of a PE's socket.
-struct Link {
-    stream: Connection,
-    /// What has come before the PE begins to speak, where others may do so first.
-    before: Option<Vec<u8>>,
-    frames: Frames,
-    outbox: Vec<u8>,
-    open: bool,
-}
-
-impl Link {
-    fn new(stream: Connection) -> Link {
-        Link { stream, before: None, frames: Frames::default(), outbox: Vec::new(), open: true }
-    }
-
-    fn pollfds(&self) -> impl Iterator<Item = libc::pollfd> + use<> {
-        self.stream.pollfds(!self.outbox.is_empty())
-    }
-
-    fn read(&mut self) {
-        let mut buffer = [0; 64 << 10];
-        while self.open {
-            match self.stream.read(&mut buffer) {
-                Ok(0) => self.open = false,
-                Ok(n) => self.take(&buffer[..n]),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
-                Err(_) => self.open = false,
-            }
-        }
-    }
-
-    fn take(&mut self, bytes: &[u8]) {
-        let Some(before) = &mut self.before else { return self.frames.push(bytes) };
-        before.extend_from_slice(bytes);
-        let mark = format!("{BEGINS}\n");
-        let at = before.windows(mark.len()).position(|window| window == mark.as_bytes());
-        if let Some(at) = at {
-            self.frames.push(&before[at + mark.len()..]);
-            self.before = None;
-        } else if before.len() > MOST_BEFORE {
-            self.open = false;
-        }
-    }
-
-    /// The next message. A garbled stream counts as closed.
-    fn next(&mut self) -> Option<FromPe> {
-        self.frames.next().unwrap_or_else(|_| {
-            self.open = false;
-            None
-        })
-    }
-
-    fn send(&mut self, message: &ToPe) {
-        self.outbox.extend_from_slice(&encode(message));
-        self.write();
-    }
-
-    fn write(&mut self) {
-        while !self.outbox.is_empty() {
-            match self.stream.write(&self.outbox) {
-                Ok(n) => drop(self.outbox.drain(..n)),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
-                // The PE has closed its end; reading will say so.
-                Err(_) => self.outbox.clear(),
-            }
-        }
-    }
-}
-
-trait ReadFd: Read + AsRawFd {}
-impl<T: Read + AsRawFd> ReadFd for T {}
-
-/// A PE's standard output or error.
-struct Pipe {
-    stream: Stream,
-    source: Box<dyn ReadFd>,
-    partial: Vec<u8>,
-}
-
-impl Pipe {
-    fn new(stream: Stream, source: Box<dyn ReadFd>) -> Pipe {
-        Pipe { stream, source, partial: Vec::new() }
-    }
-
-    /// Reads what is there. Returns whether more may come.
-    fn read(&mut self, mut line: impl FnMut(Stream, String)) -> bool {
-        let mut fd = [pollfd(self.source.as_raw_fd(), libc::POLLIN)];
-        let mut buffer = [0; 16 << 10];
-        let mut open = true;
-        // Bounded, so that a PE that prints without end does not keep the launcher here.
-        for _ in 0..64 {
-            // The pipe blocks, so ask first.
-            if !open || !poll(&mut fd, Some(Duration::ZERO)) {
-                break;
-            }
-            match self.source.read(&mut buffer) {
-                Ok(0) => open = false,
-                Ok(n) => self.partial.extend_from_slice(&buffer[..n]),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => open = false,
-            }
-        }
-        while let Some(end) = self.partial.iter().position(|b| *b == b'\n') {
-            let bytes: Vec<u8> = self.partial.drain(..=end).collect();
-            line(self.stream, String::from_utf8_lossy(&bytes[..end]).into_owned());
-        }
-        if !open && !self.partial.is_empty() {
-            let bytes = std::mem::take(&mut self.partial);
-            line(self.stream, String::from_utf8_lossy(&bytes).into_owned());
-        }
-        open
     }
 }

@@ -3,5 +3,7 @@
 mod coordinator;
 pub(crate) mod launch;
 mod leftovers;
+mod link;
+mod pipe;
 pub(crate) mod remote;
 pub(crate) mod report;
