@@ -4,7 +4,7 @@ use crate::engine::ids::Pe;
 use crate::engine::wire::window::Seq;
 
 /// Version of the messages.
-pub const VERSION: u8 = 9;
+pub const VERSION: u8 = 10;
 
 /// Where a word or a payload is at the receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -33,7 +33,8 @@ pub type HandleBytes = [u8; HANDLE_BYTES];
 /// Most rails a handle has room for; well below what 512 bytes could hold.
 pub const MAX_RAILS: usize = 32;
 
-const VERSION: u8 = 1;
+/// Version of handles.
+pub(in crate::engine) const VERSION: u8 = 2;
 const MAGIC: u64 = u64::from_le_bytes([b'n', b'v', b'l', b'f', b'm', b'e', b'm', VERSION]);
 const FLAG_VIRTUAL: u8 = 1;
 const FLAG_STAGED: u8 = 2;
@@ -441,7 +442,7 @@ mod tests {
         };
         assert!(matches!(Handle::decode(&[0; HANDLE_BYTES]), Err(HandleError::Magic { found: 0 })));
         assert!(matches!(with(0, b"x"), Err(HandleError::Magic { .. })));
-        assert_eq!(with(7, &[2]), Err(HandleError::Version { found: 2 }));
+        assert_eq!(with(7, &[1]), Err(HandleError::Version { found: 1 }));
         assert_eq!(with(8, &[33]), Err(HandleError::Rails { found: 33 }));
         assert!(matches!(with(24, &0u64.to_le_bytes()), Err(HandleError::Region { len: 0, .. })));
         assert!(matches!(with(24, &u64::MAX.to_le_bytes()), Err(HandleError::Region { .. })));

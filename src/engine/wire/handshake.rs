@@ -12,7 +12,8 @@ use thiserror::Error;
 
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::wire::cookie::SHARE_BYTES;
-use crate::engine::wire::handle::MAX_RAILS;
+use crate::engine::wire::format::VERSION;
+use crate::engine::wire::handle::{self, MAX_RAILS};
 use crate::engine::wire::offer::{Offer, Wish};
 
 /// Size of an encoded [`Hello`].
@@ -22,7 +23,10 @@ pub const HELLO_BYTES: usize = 592;
 /// of the shm provider, is below 256.
 pub const MAX_ADDRESS: usize = 512;
 
-const MAGIC: [u8; 8] = *b"nvlfhi\0\x05";
+/// Ends with the versions of all that PEs will tell each other, so that two builds which would not understand each other
+/// say so when they connect.
+const MAGIC: [u8; 8] = [b'n', b'v', b'l', b'f', b'h', b'i', VERSION << 4 | handle::VERSION, 5];
+const _: () = assert!(VERSION < 16 && handle::VERSION < 16);
 const SHARE_AT: usize = 20;
 const PROVIDER_AT: usize = SHARE_AT + SHARE_BYTES;
 const PROVIDER_BYTES: usize = 64;
@@ -407,6 +411,8 @@ mod tests {
             [hello().encode(), damaged],
             [hello().encode(), Hello { step: Step::Ready, ..hello() }.encode()],
             [hello().encode(), Hello { rails: 33, ..hello() }.encode()],
+            [hello().encode(), with(6, MAGIC[6] ^ 1)],
+            [hello().encode(), with(6, MAGIC[6] ^ 1 << 4)],
             [hello().encode(), with(11, 2)],
             [hello().encode(), with(14, 3)],
             [hello().encode(), with(16, 2)],
