@@ -1,6 +1,6 @@
 //! Faults of the fake fabric: links that are down, rails that fail and are opened again.
 
-use super::mail::Mail;
+use super::mail::{Letter, Mail};
 use super::script::PortCall;
 use super::world::{Done, World, fault};
 use crate::engine::ids::{Pe, RailId, Token};
@@ -23,19 +23,6 @@ impl World {
         self.done[lane][rail.index()].push_back(Done::Failure(failure));
     }
 
-    /// Whether anything goes from one rail's data endpoint to that of another.
-    pub(super) fn goes(&self, from: (Pe, RailId), to: (Pe, RailId)) -> bool {
-        self.connects(from, to) && !self.down_data.contains(&(from, to))
-    }
-
-    /// Whether anything goes from one rail to another.
-    pub(super) fn connects(&self, from: (Pe, RailId), to: (Pe, RailId)) -> bool {
-        (self.down_links.is_empty() && self.down_rails.is_empty())
-            || !(self.down_rails.contains(&from)
-                || self.down_rails.contains(&to)
-                || self.down_links.contains(&(from, to)))
-    }
-
     pub(super) fn generation(&self, pe: Pe, rail: RailId) -> u32 {
         self.generations.get(&(pe, rail)).copied().unwrap_or(0)
     }
@@ -54,15 +41,15 @@ impl World {
             }
         }
         // Some of what was sent is lost, and some arrives all the same.
-        let mut kept = Vec::new();
-        for letter in std::mem::take(&mut self.letters) {
+        let mut letters = std::mem::take(&mut self.letters);
+        // The filter draws from what the letters were taken out of.
+        let links = std::mem::take(&mut self.links);
+        letters.filter(&links, |letter| {
             let is_message = matches!(letter.mail, Mail::Message(_));
             let sent = is_message && (letter.from, letter.rail) == (pe, rail);
-            if !sent || self.draw() % 2 == 0 {
-                kept.push(letter);
-            }
-        }
-        self.letters = kept;
+            !sent || self.draw() % 2 == 0
+        });
+        (self.letters, self.links) = (letters, links);
         if !self.is_proxy(lane, pe) {
             return Ok(0);
         }
@@ -88,7 +75,7 @@ impl World {
         }
         for at in 0..self.flights.len() {
             let flight = &self.flights[at];
-            let waits = flight.orphan || !flight.rung || self.stalled.contains(&flight.to);
+            let waits = flight.orphan || !flight.rung || self.links.is_stalled(flight.to);
             if !waits && flight.due + 1_000_000 <= self.now && !self.may_move(flight) {
                 let (lane, rail, token) = (flight.lane, flight.rail, flight.token);
                 let error = fault("delivery", 110, "the link is dead");
@@ -97,16 +84,12 @@ impl World {
                 self.orphan(at);
             }
         }
-        for at in 0..self.letters.len() {
-            let letter = &self.letters[at];
-            let late = letter.due + 1_000_000 <= self.now && !self.stalled.contains(&letter.to);
-            let Some((lane, token)) = letter.sent.filter(|_| late && !self.may_go(letter)) else {
-                continue;
-            };
+        let (now, links) = (self.now, &self.links);
+        let fails = |letter: &Letter| letter.due + 1_000_000 <= now && !links.is_stalled(letter.to);
+        for (lane, rail, token) in self.letters.tell(fails) {
             let error = fault("sending a message", 110, "the link is dead");
             let failure = Failure { token: Some(token), is_message: true, error };
-            self.done[lane][letter.rail.index()].push_back(Done::Failure(failure));
-            self.letters[at].sent = None;
+            self.done[lane][rail.index()].push_back(Done::Failure(failure));
         }
     }
 }

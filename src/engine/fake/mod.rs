@@ -7,6 +7,7 @@
 mod baton;
 mod copies;
 mod faults;
+mod links;
 mod mail;
 mod memory;
 mod operations;
@@ -126,12 +127,12 @@ impl FakeFabric {
 
     /// From now on nothing sent to or read from the PE is delivered, until [`FakeFabric::resume`].
     pub fn stall(&self, pe: Pe) {
-        self.lock().stalled.insert(pe);
+        self.lock().links.stall(pe, true);
     }
 
     /// Ends a stall.
     pub fn resume(&self, pe: Pe) {
-        self.lock().stalled.remove(&pe);
+        self.lock().links.stall(pe, false);
     }
 
     /// From now on, or no longer, the fabric has no room for anything to the PE.
@@ -166,39 +167,39 @@ impl FakeFabric {
 
     /// From now on, or no longer, targets are not told of writes that have landed.
     pub fn hold_remote_data(&self, hold: bool) {
-        self.lock().holds_data = hold;
+        self.lock().links.hold_data(hold);
     }
 
     /// From now on nothing goes from one PE's rail to another's, until [`FakeFabric::link_up`]: it is
     /// neither delivered nor refused, and what is under way is delivered late.
     pub fn link_down(&self, from: (Pe, RailId), to: (Pe, RailId)) {
-        self.lock().down_links.push((from, to));
+        self.lock().links.set_link(from, to, false);
     }
 
     /// The link works again.
     pub fn link_up(&self, from: (Pe, RailId), to: (Pe, RailId)) {
-        self.lock().down_links.retain(|down| *down != (from, to));
+        self.lock().links.set_link(from, to, true);
     }
 
     /// As [`FakeFabric::link_down`], for all but control messages, whose endpoints work, until
     /// [`FakeFabric::data_up`].
     pub fn data_down(&self, from: (Pe, RailId), to: (Pe, RailId)) {
-        self.lock().down_data.push((from, to));
+        self.lock().links.set_data(from, to, false);
     }
 
     /// The link carries all again.
     pub fn data_up(&self, from: (Pe, RailId), to: (Pe, RailId)) {
-        self.lock().down_data.retain(|down| *down != (from, to));
+        self.lock().links.set_data(from, to, true);
     }
 
     /// From now on nothing leaves a PE's rail or gets to it, until [`FakeFabric::rail_up`].
     pub fn rail_down(&self, pe: Pe, rail: RailId) {
-        self.lock().down_rails.push((pe, rail));
+        self.lock().links.set_rail((pe, rail), false);
     }
 
     /// The rail works again.
     pub fn rail_up(&self, pe: Pe, rail: RailId) {
-        self.lock().down_rails.retain(|down| *down != (pe, rail));
+        self.lock().links.set_rail((pe, rail), true);
     }
 
     /// From now on, or no longer, what is under way where nothing goes fails after a while, though it may

@@ -149,14 +149,14 @@ impl World {
         // The other end of a connection that is gone says so, if its answer gets here.
         let cut = flight.generation != self.generation(flight.to, flight.remote_rail);
         match (&flight.outcome, &flight.work) {
-            (Some(_), _) => flight.orphan || self.goes(there, here),
-            (None, _) if cut => self.goes(here, there) || flight.orphan,
+            (Some(_), _) => flight.orphan || self.links.goes(there, here),
+            (None, _) if cut => self.links.goes(here, there) || flight.orphan,
             (None, Work::Transfer(t, _)) if t.direction == Direction::Read => {
-                let goes = self.goes(here, there) && self.goes(there, here);
-                flight.orphan || goes && flight.rung && !self.stalled.contains(&flight.to)
+                let goes = self.links.goes(here, there) && self.links.goes(there, here);
+                flight.orphan || goes && flight.rung && !self.links.is_stalled(flight.to)
             }
             (None, _) => {
-                self.goes(here, there) && flight.rung && !self.stalled.contains(&flight.to)
+                self.links.goes(here, there) && flight.rung && !self.links.is_stalled(flight.to)
             }
         }
     }
@@ -188,7 +188,7 @@ impl World {
         let due = self.now + self.delay(rail);
         let mail = Mail::RemoteData(data);
         let sent = None;
-        self.letters.push(Letter { from, to, rail, remote_rail, generation, mail, due, sent });
+        self.mail(Letter { from, to, rail, remote_rail, generation, mail, due, sent });
     }
 
     pub(super) fn move_data(&mut self, flight: &Flight) -> Result<(), PortError> {

@@ -3,7 +3,8 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::copies::Moving;
-use super::mail::{Letter, Mail};
+use super::links::Links;
+use super::mail::{Letters, Mail};
 use super::memory::Memory;
 use super::operations::Flight;
 use super::script::{Call, Event, PortCall, Script};
@@ -22,7 +23,7 @@ pub(super) enum Done {
 #[derive(Default, Debug)]
 pub(super) struct World {
     pub(super) now: u64,
-    pub(super) stalled: HashSet<Pe>,
+    pub(super) links: Links,
     /// PEs for which the fabric has no room.
     pub(super) unreachable: HashSet<Pe>,
     /// When the connections of lanes' rails to PEs are there.
@@ -36,12 +37,6 @@ pub(super) struct World {
     pub(super) failing_calls: Vec<(PortCall, u32, u32)>,
     pub(super) lose_next: u32,
     pub(super) lose_next_data: u32,
-    pub(super) holds_data: bool,
-    /// Pairs of rails between which nothing goes in this direction.
-    pub(super) down_links: Vec<((Pe, RailId), (Pe, RailId))>,
-    pub(super) down_rails: Vec<(Pe, RailId)>,
-    /// As `down_links`, where control messages go all the same.
-    pub(super) down_data: Vec<((Pe, RailId), (Pe, RailId))>,
     pub(super) dead_links_fail: bool,
     pub(super) refuses_resets: bool,
     pub(super) refuses_addresses: bool,
@@ -65,7 +60,7 @@ pub(super) struct World {
     pub(super) script: Script,
     pub(super) random: u64,
     pub(super) flights: Vec<Flight>,
-    pub(super) letters: Vec<Letter>,
+    pub(super) letters: Letters,
     /// What has arrived, by PE and rail.
     pub(super) inboxes: HashMap<(Pe, RailId), VecDeque<Mail>>,
     /// The same for control endpoints.
@@ -175,11 +170,11 @@ impl World {
     /// Moves the clock by `step`, or towards the next event if `leap`, and lets happen what is due.
     pub(super) fn advance(&mut self, step: u64, leap: bool) {
         self.now += step;
+        self.letters.sort(&self.links);
         if leap {
             let flights = self.flights.iter().filter(|flight| self.may_move(flight)).map(|f| f.due);
-            let letters = self.letters.iter().filter(|letter| self.may_go(letter)).map(|l| l.due);
             let copies = self.copies.iter().map(|copy| copy.due);
-            let next = flights.chain(letters).chain(copies).min();
+            let next = flights.chain(self.letters.next_due()).chain(copies).min();
             // Not all the way, so that a loop which waits long turns often, as a real one does.
             let furthest = self.now + 10_000_000;
             self.now = next.map_or(furthest, |next| next.clamp(self.now, furthest));
@@ -196,20 +191,15 @@ impl World {
             let flight = (0..self.flights.len())
                 .filter(|at| self.flights[*at].due <= self.now && self.may_move(&self.flights[*at]))
                 .min_by_key(|at| self.flights[*at].due);
-            let letter = (0..self.letters.len())
-                .filter(|at| self.letters[*at].due <= self.now && self.may_go(&self.letters[*at]))
-                .min_by_key(|at| self.letters[*at].due);
+            let letter = self.letters.next_due().filter(|due| *due <= self.now);
             match (flight, letter) {
                 (None, None) => break,
-                (Some(flight), None) => self.move_flight(flight),
-                (None, Some(letter)) => self.move_letter(letter),
-                (Some(flight), Some(letter)) => {
-                    if self.flights[flight].due <= self.letters[letter].due {
-                        self.move_flight(flight);
-                    } else {
-                        self.move_letter(letter);
-                    }
+                (Some(flight), letter)
+                    if letter.is_none_or(|due| self.flights[flight].due <= due) =>
+                {
+                    self.move_flight(flight);
                 }
+                _ => self.move_letter(),
             }
         }
     }

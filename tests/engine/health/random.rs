@@ -169,9 +169,15 @@ fn strike(blows: &HashMap<(u32, usize), Vec<Blow>>, me: u32, step: usize, fabric
 fn every_byte_is_exact_while_rails_die() {
     const PHASES: usize = 12;
     const SLOT: usize = 2048;
-    for_seeds("every_byte_is_exact_while_rails_die", &[], 100, |seed| {
+    /// News of a rail that was open again did not come in time, for the clock was looked at too seldom.
+    const KEPT: [u32; 1] = [1914600668];
+    for_seeds("every_byte_is_exact_while_rails_die", &KEPT, 100, |seed| {
         let mut random = Random(seed * 0x9e37_79b9 + 3);
-        let shape = shape(&mut random);
+        let mut shape = shape(&mut random);
+        if seed % 2 == 0 {
+            // Puts that are few segments: rails die between them rather than within one.
+            shape.spread.segment = shape.spread.segment.max(1000);
+        }
         let n = shape.n_pes;
         let blows = draw_blows(&mut random, &shape, PHASES * n as usize);
         let job = Job::new(seed, &shape, random_script(&mut random));

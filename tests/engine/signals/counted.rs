@@ -114,12 +114,13 @@ fn a_stuck_signal_delays_no_other_and_is_not_acknowledged() {
     assert_eq!((word(&job, 0), word(&job, 4096)), (1, 300));
 }
 
-/// The data of the first put goes over a rail that is a thousand times slower.
+/// A third of what is sent goes over a rail that is a thousand times slower.
 #[test]
 fn a_slow_rail_delays_only_the_signals_whose_data_it_carries() {
     let slow_rails = vec![(RailId(0), 1000)];
     let script = Script { delay: (1_000, 1_000), slow_rails, ..Script::default() };
-    let job = Job::new(3, &shape(), script);
+    // With two rails all data would take the one, and all signals the other.
+    let job = Job::new(3, &Shape { rails: 3, ..shape() }, script);
     let base = job.members[1].base;
     let (fabric, _) = race(job, 3, |me, member, targets| {
         if me == 1 {
