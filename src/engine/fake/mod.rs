@@ -242,6 +242,11 @@ impl FakeFabric {
         self.lock().fail_rail(pe, rail);
     }
 
+    /// As [`FakeFabric::fail_rail`], where no poll says so, but the rail when it is asked.
+    pub fn trouble(&self, pe: Pe, rail: RailId) {
+        self.lock().troubled.push((pe, rail));
+    }
+
     /// A PE's rail speaks of a token that its lane has not given out: it has failed.
     pub fn fail_unknown(&self, pe: Pe, rail: RailId, token: Token) {
         self.lock().fail_unknown(pe, rail, token);

@@ -257,6 +257,13 @@ impl RailControl for FakePort {
         Ok(address.to_le_bytes().to_vec())
     }
 
+    fn trouble(&mut self, rail: RailId) -> Option<PortError> {
+        let mut world = self.fabric.lock();
+        let at = world.troubled.iter().position(|troubled| *troubled == (self.pe, rail))?;
+        world.troubled.swap_remove(at);
+        Some(fault("looking at the rail", 5, "the rail is gone"))
+    }
+
     fn send_control(
         &mut self,
         rail: RailId,

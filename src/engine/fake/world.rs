@@ -39,6 +39,8 @@ pub(super) struct World {
     pub(super) lose_next_data: u32,
     pub(super) dead_links_fail: bool,
     pub(super) refuses_resets: bool,
+    /// Rails that are in trouble, which no completion tells.
+    pub(super) troubled: Vec<(Pe, RailId)>,
     pub(super) refuses_addresses: bool,
     /// Rails that refuse messages.
     pub(super) refused_messages: Vec<(Pe, RailId)>,

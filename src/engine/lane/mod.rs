@@ -179,7 +179,6 @@ impl<P: Port> Lane<P> {
         let rails = self.core.rails.len();
         self.recovery = Some(Box::new(Recovery::new(config, control, reach, rails)));
         self.core.recovers = true;
-        self.core.watchdog.look_for_rails();
         self.signals.most_counted = 0;
         self
     }

@@ -70,8 +70,6 @@ pub struct Watchdog {
     stamp: u32,
     /// Whether some stream has been warned of and not been cleared.
     has_warned: bool,
-    /// Whether the rails are looked after as well.
-    for_rails: bool,
     /// Segments of all streams that had ended at the last look, modulo 2^32, and since when these are all.
     ended: u32,
     moved: u32,
@@ -95,15 +93,9 @@ impl Watchdog {
             counted: 0,
             stamp: 0,
             has_warned: false,
-            for_rails: false,
             ended: 0,
             moved: 0,
         }
-    }
-
-    /// It is also asked when it has no limits of its own.
-    pub(in crate::engine) fn look_for_rails(&mut self) {
-        self.for_rails = true;
     }
 
     /// The next turn is due.
@@ -153,12 +145,11 @@ impl Watchdog {
         self.every = wanted;
     }
 
-    /// Whether it is time to look at the streams.
+    /// Whether it is time to look at the streams, and at the rails: also where no wait is ever reported or given up.
     pub(in crate::engine) fn starts(&mut self, now: u64) -> bool {
         self.pace(now);
         let gap = now.saturating_sub(self.looked);
-        let wanted = self.for_rails || self.warn_after.is_some() || self.fail_after.is_some();
-        let due = gap >= PERIOD && wanted;
+        let due = gap >= PERIOD;
         if due {
             self.looked = now;
             self.counted += gap.min(self.most);
@@ -422,12 +413,10 @@ mod tests {
     }
 
     #[test]
-    fn streams_are_looked_at_four_times_a_second_by_who_wants_it() {
+    fn streams_are_looked_at_four_times_a_second_whatever_the_limits() {
         let second = Some(Duration::from_secs(1));
-        let mut for_rails = Watchdog::new(None, None);
-        assert!(!for_rails.starts(100 * PERIOD), "nobody wants it");
-        for_rails.look_for_rails();
-        for mut watchdog in [for_rails, Watchdog::new(second, None), Watchdog::new(None, second)] {
+        for (warn, fail) in [(None, None), (second, None), (None, second)] {
+            let mut watchdog = Watchdog::new(warn, fail);
             assert!(!watchdog.starts(PERIOD - 1));
             assert!(watchdog.starts(PERIOD));
             assert!(!watchdog.starts(2 * PERIOD - 1));

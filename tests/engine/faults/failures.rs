@@ -2,7 +2,7 @@
 
 use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
 use nvshmem_transport_libfabric::engine::error::EngineError;
-use nvshmem_transport_libfabric::engine::fake::{PortCall, Script};
+use nvshmem_transport_libfabric::engine::fake::{FakeFabric, PortCall, Script};
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::fast_path::{FastTransfer, NotStarted};
 use nvshmem_transport_libfabric::engine::port::{Access, Desc, Direction, Local};
@@ -131,42 +131,49 @@ fn a_put_beside_others_that_end_is_not_given_up() {
     assert!((0..10).any(|_| round(false).is_err()));
 }
 
+/// How it is found that a rail has failed: by what it says when it is polled, or when it is asked.
+const TELLS: [fn(&FakeFabric, Pe, RailId); 2] = [FakeFabric::fail_rail, FakeFabric::trouble];
+
 #[test]
 fn a_rail_that_fails_as_a_whole_is_told_at_once_to_whoever_has_something_on_it() {
-    let mut job = Job::new(12, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
-    job.fabric.stall(Pe(1));
-    job.put_value(0, 1, 0, 1, 8).unwrap();
-    job.fence(0, 1);
-    job.put_value(0, 1, 8, 1, 8).unwrap();
-    job.put_value(0, 2, 0, 7, 8).unwrap();
-    job.quiet(0, 2).unwrap();
-    let before = job.fabric.now();
-    for rail in [RailId(0), RailId(1)] {
-        job.fabric.fail_rail(Pe(0), rail);
+    for fail in TELLS {
+        let mut job = Job::new(12, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
+        job.fabric.stall(Pe(1));
+        job.put_value(0, 1, 0, 1, 8).unwrap();
+        job.fence(0, 1);
+        job.put_value(0, 1, 8, 1, 8).unwrap();
+        job.put_value(0, 2, 0, 7, 8).unwrap();
+        job.quiet(0, 2).unwrap();
+        let before = job.fabric.now();
+        for rail in [RailId(0), RailId(1)] {
+            fail(&job.fabric, Pe(0), rail);
+        }
+        let text = job.quiet(0, 1).unwrap_err().to_string();
+        assert!(text.contains("the rail is gone") && text.contains("(fake"), "{text}");
+        assert!(job.fabric.now() - before < 1_000_000_000, "no time limit was waited for");
+        assert_eq!(job.put_value(0, 1, 16, 1, 8).unwrap_err().to_string(), text);
+        // Nothing of PE 2 was on it.
+        job.quiet(0, 2).unwrap();
+        assert!(job.members[0].lane.progress().is_err());
     }
-    let text = job.quiet(0, 1).unwrap_err().to_string();
-    assert!(text.contains("the rail is gone") && text.contains("(fake"), "{text}");
-    assert!(job.fabric.now() - before < 1_000_000_000, "the watchdog was not waited for");
-    assert_eq!(job.put_value(0, 1, 16, 1, 8).unwrap_err().to_string(), text);
-    // Nothing of PE 2 was on it.
-    job.quiet(0, 2).unwrap();
-    assert!(job.members[0].lane.progress().is_err());
 }
 
 #[test]
 fn a_rail_that_fails_costs_nobody_who_has_something_on_another_one() {
-    let mut job = Job::new(12, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
-    for pe in [1, 2] {
-        job.fabric.stall(Pe(pe));
-        job.put_value(0, pe, 0, 1, 8).unwrap();
+    for fail in TELLS {
+        let mut job = Job::new(12, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
+        for pe in [1, 2] {
+            job.fabric.stall(Pe(pe));
+            job.put_value(0, pe, 0, 1, 8).unwrap();
+        }
+        let posted: Vec<u64> = job.members[0].lane.counters().map(|rail| rail.posted).collect();
+        assert_eq!(posted, [1, 1], "the first rail is another one for each");
+        fail(&job.fabric, Pe(0), RailId(1));
+        job.quiet(0, 1).unwrap_err();
+        job.fabric.resume(Pe(2));
+        job.quiet(0, 2).unwrap();
+        assert_eq!(job.heap(2, 0, 8), 1_u64.to_le_bytes());
     }
-    let posted: Vec<u64> = job.members[0].lane.counters().map(|rail| rail.posted).collect();
-    assert_eq!(posted, [1, 1], "the first rail is another one for each");
-    job.fabric.fail_rail(Pe(0), RailId(1));
-    job.quiet(0, 1).unwrap_err();
-    job.fabric.resume(Pe(2));
-    job.quiet(0, 2).unwrap();
-    assert_eq!(job.heap(2, 0, 8), 1_u64.to_le_bytes());
 }
 
 #[test]

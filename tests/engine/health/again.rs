@@ -1,7 +1,7 @@
 //! What goes out again, and by which way, when a path or a rail has failed; and what stays as it was.
 
 use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::fake::Call;
+use nvshmem_transport_libfabric::engine::fake::{Call, FakeFabric};
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::port::Direction;
 use nvshmem_transport_libfabric::engine::request::Request;
@@ -210,18 +210,21 @@ fn a_path_that_fails_takes_nothing_of_others_along() {
     assert_eq!(looks.failures(), [0, 1]);
 }
 
-/// A rail that was opened again takes what was on it, and the peer need not do anything for that.
+/// A rail that was opened again takes what was on it, and the peer need not do anything for that; however it was found that
+/// the rail has failed.
 #[test]
 fn a_get_goes_on_when_the_only_rail_is_open_again() {
-    let mut looks = Looks::at(&Shape { rails: 1, ..shape() });
-    looks.fabric.stall(Pe(1));
-    looks.get(1, 0);
-    looks.fabric.fail_rail(Pe(0), RailId(0));
-    (0..TIMEOUT + 1).for_each(|_| assert!(looks.next_of(&[0])));
-    assert_eq!(looks.fabric.resets(), 1);
-    looks.fabric.resume(Pe(1));
-    assert!(looks.turn(&[0]) && looks.is_done());
-    assert_eq!(looks.counted(|rail| rail.reissued), [1]);
+    for fail in [FakeFabric::fail_rail, FakeFabric::trouble] {
+        let mut looks = Looks::at(&Shape { rails: 1, ..shape() });
+        looks.fabric.stall(Pe(1));
+        looks.get(1, 0);
+        fail(&looks.fabric, Pe(0), RailId(0));
+        (0..TIMEOUT + 1).for_each(|_| assert!(looks.next_of(&[0])));
+        assert_eq!(looks.fabric.resets(), 1);
+        looks.fabric.resume(Pe(1));
+        assert!(looks.turn(&[0]) && looks.is_done());
+        assert_eq!(looks.counted(|rail| rail.reissued), [1]);
+    }
 }
 
 /// Whichever end of a path was opened again: the messages on it may be gone, and those on others are not.
