@@ -64,6 +64,16 @@ pub enum OfiError {
         /// One line per device.
         failures: Vec<String>,
     },
+    /// Devices that the user has named are there, and some of them could not be opened.
+    #[error(
+        "NVSHMEM_LIBFABRIC_DEVICES names what cannot be opened; without it in the list, or without the list, the job goes \
+         on with the others:{}",
+        lines(.failures)
+    )]
+    NamedDevice {
+        /// One line per device.
+        failures: Vec<String>,
+    },
     /// A call to libfabric failed.
     #[error("{object}: {error}")]
     Call {

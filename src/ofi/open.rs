@@ -24,7 +24,7 @@ use crate::ofi::objects::fabric::Fabrics;
 use crate::ofi::progress_probe::Verdict;
 use crate::ofi::provider::Reopening;
 use crate::ofi::report::{RailReport, Report};
-use crate::settings::{BatchChoice, Source};
+use crate::settings::{BatchChoice, Devices, Source};
 use crate::topology::Topology;
 
 /// Most rails of a lane, as [`Port::limits`](crate::engine::port::Port::limits) has it.
@@ -50,10 +50,12 @@ impl Discovery {
     /// the proxy lane, and the host lane on the first of them. Each rail will be given the addresses
     /// of about `peers` rails.
     ///
-    /// A device that cannot be opened is reported and left out, as long as one can.
+    /// A device on which something cannot be opened, be it one of the lanes' endpoints or the one for control messages, is
+    /// reported and left out, as long as another can, unless the user has named the devices. What no device has room for is
+    /// done without, if it can be.
     ///
     /// # Errors
-    /// When no device could be opened, or not the host lane. Nothing stays open then.
+    /// When no device could be opened, or not all that the user has named. Nothing stays open then.
     ///
     /// # Safety
     /// From here on the ports touch memory at the addresses that they are told, and let the fabric do so: whoever
@@ -62,8 +64,7 @@ impl Discovery {
     pub unsafe fn open(&self, rails: &[usize], peers: usize) -> Result<Opened, OfiError> {
         let mut fabrics = Fabrics::default();
         let mut failures = Vec::new();
-        let mut proxy: Vec<Arc<Rail>> = Vec::new();
-        let mut devices = Vec::new();
+        let mut found: Vec<Found> = Vec::new();
         let contexts = Contexts::new(self.segments(rails));
         let atomics = wants_atomics(&self.settings, self.profile);
         let contexts = Arc::new(if atomics { contexts.with_cells() } else { contexts });
@@ -72,44 +73,48 @@ impl Discovery {
                 failures.push(format!("device {index} of {} does not exist", self.devices().len()));
                 continue;
             };
-            if proxy.len() == MAX_RAILS {
+            if found.len() == MAX_RAILS {
                 failures.push(format!("{}: more than {MAX_RAILS} rails", device.name));
                 continue;
             }
             let settings = &self.settings;
             match Rail::open(&mut fabrics, device, settings, &contexts, peers, Receives::Messages) {
                 // The engine keeps one addressing for all rails. One provider has one anyway.
-                Ok(rail) if proxy.first().is_some_and(|first| !alike(first, &rail)) => {
+                Ok(rail) if found.first().is_some_and(|first| !alike(&first.rail, &rail)) => {
                     failures
                         .push(format!("{}: peers would address it in another way", rail.name()));
                 }
-                Ok(rail) => {
-                    proxy.push(Arc::new(rail));
-                    devices.push(device);
-                }
+                Ok(rail) => found.push(Found { device, rail: Arc::new(rail), control: None }),
                 Err(error) => failures.push(format!("{}: {error}", device.name)),
             }
         }
-        let (Some(&first), Some(first_rail)) = (devices.first(), proxy.first()) else {
-            return Err(OfiError::NoRail { failures });
+        if found.len() > 1 && self.looks_after_rails() {
+            self.open_controls(&mut fabrics, &mut found, peers, &mut failures);
+        }
+        let (host, host_contexts) = loop {
+            let Some(Found { device, rail, .. }) = found.first() else {
+                return Err(OfiError::NoRail { failures });
+            };
+            let contexts = Contexts::new(segments_for(LaneKind::Host, &[rail.limits()]));
+            let contexts = Arc::new(contexts);
+            let (settings, receives) = (&self.settings, Receives::Nothing);
+            match Rail::open(&mut fabrics, device, settings, &contexts, peers, receives) {
+                Ok(host) => break (vec![Arc::new(host)], contexts),
+                Err(error) => failures.push(format!("{}: host lane: {error}", device.name)),
+            }
+            found.remove(0);
         };
+        if !failures.is_empty() && matches!(self.settings.devices, Devices::Include(_)) {
+            return Err(OfiError::NamedDevice { failures });
+        }
         for failure in &failures {
             warn!("rail left out: {failure}");
         }
-
-        let host_contexts =
-            Arc::new(Contexts::new(segments_for(LaneKind::Host, &[first_rail.limits()])));
-        let host_failed =
-            |error| OfiError::Call { object: format!("host lane on {}", first.name), error };
-        let receives = Receives::Nothing;
-        let host = Rail::open(&mut fabrics, first, &self.settings, &host_contexts, peers, receives)
-            .map_err(host_failed)?;
-        let host = vec![Arc::new(host)];
+        let control = control_port(&found);
+        let (devices, proxy): (Vec<&Device>, Vec<Arc<Rail>>) =
+            found.into_iter().map(|found| (found.device, found.rail)).unzip();
+        let (first, first_rail) = (devices[0], &proxy[0]);
         let verdict = Verdict::reach(&mut fabrics, first, &self.settings, self.library.version());
-
-        let looked_after = proxy.len() > 1 && self.looks_after_rails();
-        let control =
-            if looked_after { self.open_control(&mut fabrics, &devices, peers) } else { None };
 
         let info = &first.info;
         let addressing = first_rail.domain().addressing();
@@ -156,6 +161,8 @@ impl Discovery {
                 .collect(),
             failures,
         };
+        let host_failed =
+            |error| OfiError::Call { object: format!("host lane on {}", first.name), error };
         let proxy_failed = |error| OfiError::Call { object: String::from("proxy lane"), error };
         Ok(Opened {
             host: OfiPort::new(&host, host_contexts).map_err(host_failed)?,
@@ -199,28 +206,33 @@ impl Discovery {
         }
     }
 
-    /// The endpoints for control messages, one on each device; none if one cannot be opened.
-    fn open_control(
+    /// Opens the endpoints for control messages, one on each device. Devices that refuse it are left out, unless all do:
+    /// then there are none.
+    fn open_controls(
         &self,
         fabrics: &mut Fabrics,
-        devices: &[&Device],
+        found: &mut Vec<Found<'_>>,
         peers: usize,
-    ) -> Option<OfiPort> {
+        failures: &mut Vec<String>,
+    ) {
         // No segment is ever posted there.
         let contexts = Arc::new(Contexts::new(1));
-        let open = |device: &&Device| {
-            let receives = Receives::Messages;
-            Rail::open(fabrics, device, &self.settings, &contexts, peers, receives).map(Arc::new)
-        };
-        let rails = devices.iter().map(open).collect::<Result<Vec<_>, _>>();
-        let opened = rails.and_then(|rails| OfiPort::new(&rails, Arc::clone(&contexts)));
-        opened
-            .inspect_err(|error| {
-                warn!(
-                    "no endpoint for control messages, so a rail that fails ends the job: {error}"
-                );
-            })
-            .ok()
+        let mut refusals = Vec::new();
+        for Found { device, control, .. } in found.iter_mut() {
+            let (settings, receives) = (&self.settings, Receives::Messages);
+            match Rail::open(fabrics, device, settings, &contexts, peers, receives) {
+                Ok(rail) => *control = Some((Arc::new(rail), Arc::clone(&contexts))),
+                Err(error) => {
+                    refusals.push(format!("{}: control messages: {error}", device.name));
+                }
+            }
+        }
+        if refusals.len() == found.len() {
+            no_control(&refusals[0]);
+            return;
+        }
+        found.retain(|found| found.control.is_some());
+        failures.extend(refusals);
     }
 
     /// Whether the provider is told when more writes follow.
@@ -255,6 +267,27 @@ impl Discovery {
             devices.map(|device| Rail::limits_of(device, &self.settings)).collect();
         segments_for(LaneKind::Proxy, &limits)
     }
+}
+
+/// A device with what is open on it.
+struct Found<'a> {
+    device: &'a Device,
+    rail: Arc<Rail>,
+    /// The endpoint for control messages, with the contexts that all of these share.
+    control: Option<(Arc<Rail>, Arc<Contexts>)>,
+}
+
+/// The endpoints for control messages together. None where a rail has none, or no other.
+fn control_port(found: &[Found<'_>]) -> Option<OfiPort> {
+    let controls: Option<Vec<_>> = found.iter().map(|found| found.control.as_ref()).collect();
+    let controls = controls.filter(|controls| controls.len() > 1)?;
+    let contexts = Arc::clone(&controls[0].1);
+    let rails: Vec<Arc<Rail>> = controls.into_iter().map(|(rail, _)| Arc::clone(rail)).collect();
+    OfiPort::new(&rails, contexts).inspect_err(|error| no_control(&error.to_string())).ok()
+}
+
+fn no_control(reason: &str) {
+    warn!("no endpoint for control messages, so a rail that fails ends the job: {reason}");
 }
 
 /// Whether peers address both rails in the same way.

@@ -120,7 +120,7 @@ pub(super) const TABLE: &[Setting] = &[
         },
         doc: "The devices that become rails, in this order. A device named twice gives two rails. \
               With `^` in front of each, all devices but these. A name that matches nothing is an \
-              error.",
+              error, and so is a named device that cannot be opened; one that nobody has named is left out with a warning.",
         set: |settings, text| devices(text).map(|value| settings.devices = value),
         show: |settings| show_devices(&settings.devices),
     },

@@ -27,6 +27,8 @@ pub struct Plan {
     /// The NICs, as indices into the list given, each with its distance from the PE's GPU where that
     /// is known.
     pub nics: Vec<(usize, Option<Distance>)>,
+    /// The others, the nearest first, for a PE none of whose NICs can be opened. None where the user has named them.
+    pub spare: Vec<usize>,
     /// The least distance of those that are not among them, where one of those is nearer than all that
     /// are.
     pub passed_over: Option<(usize, Distance)>,
@@ -79,7 +81,9 @@ impl Plan {
         let passed_over = passed.min_by_key(|(_, distance)| *distance);
         let passed_over =
             passed_over.filter(|(_, distance)| nearest.is_some_and(|nearest| *distance < nearest));
-        Self { decided, nics: nics.into_iter().map(with_distance).collect(), passed_over }
+        let others = ranking.iter().map(|choice| choice.nic).filter(|nic| !nics.contains(nic));
+        let spare = others.filter(|_| !named).collect();
+        Self { decided, spare, nics: nics.into_iter().map(with_distance).collect(), passed_over }
     }
 }
 

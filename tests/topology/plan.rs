@@ -120,6 +120,22 @@ fn what_the_user_names_is_taken_in_that_order() {
     assert_eq!(plan.nics, [(0, Some(Sys)), (1, Some(Pix)), (2, Some(Pix))]);
     let one = Plan::make(&tree.topology, &known, 1);
     assert_eq!((nics_of(&one), one.passed_over), (vec![0], Some((1, Pix))));
+    assert!(one.spare.is_empty(), "nothing in place of what the user has named");
+}
+
+#[test]
+fn spare_nics_are_all_others_and_the_nearest_come_first() {
+    let tree = Tree::of("p5-32-nics");
+    let (nics, gpus) = (known(tree.all("nic")), known(tree.all("gpu")));
+    for picked in [&[][..], &[3, 0]] {
+        let known = Known { nics: &nics, gpus: &gpus, me: 1, named: false, picked };
+        let plan = plan(&tree, &known);
+        let mut all = [nics_of(&plan), plan.spare.clone()].concat();
+        let of = |nic: usize| tree.topology.distance(gpus[1]?, nics[nic]?);
+        assert!(plan.spare.is_sorted_by_key(|nic| of(*nic)), "{:?}", plan.spare);
+        all.sort_unstable();
+        assert_eq!(all, (0..nics.len()).collect::<Vec<_>>());
+    }
 }
 
 #[test]

@@ -8,9 +8,10 @@ mod spread;
 use std::num::NonZero;
 use std::sync::Arc;
 
-use log::info;
+use log::{info, warn};
 
 use self::collectives::{Collectives, Shape};
+use self::nics::Rails;
 use self::spread::spread;
 use crate::engine::Watchdog;
 use crate::engine::atomics::applier::{Agreement, Applier};
@@ -34,7 +35,7 @@ use crate::job::memory::consistency::Consistency;
 use crate::job::memory::{ProcessMemory, memory_kinds};
 use crate::logging;
 use crate::ofi::signals::Blocked;
-use crate::ofi::{Discovery, OfiPort, Opened};
+use crate::ofi::{Discovery, OfiError, OfiPort, Opened};
 use crate::settings::{Provider, Settings, SignalChoice, YieldWhen};
 
 /// Opens the rails and connects all PEs. Collective: every PE calls it, and either all succeed or
@@ -129,7 +130,7 @@ pub(crate) fn connect(
 fn open(
     settings: &Settings,
     discovery: &Discovery,
-    rails: &[usize],
+    rails: &Rails,
     here: u32,
     n_pes: u32,
 ) -> Result<Opened, JobError> {
@@ -156,7 +157,18 @@ fn open(
     }
     // SAFETY: who calls into this crate with addresses vouches for them: NVSHMEM by its rules, as `abi` has them, and a
     // channel's user by what `channel` asks of those who register memory.
-    Ok(unsafe { discovery.open(rails, peers)? })
+    let open = |rails: &[usize]| unsafe { discovery.open(rails, peers) };
+    let mut spare = rails.spare.chunks(rails.planned.len().max(1));
+    let mut opened = open(&rails.planned);
+    loop {
+        match (opened, spare.next()) {
+            (Err(error @ OfiError::NoRail { .. }), Some(others)) => {
+                warn!("other NICs are used in place of this PE's own: {error}");
+                opened = open(others);
+            }
+            (opened, _) => return Ok(opened?),
+        }
+    }
 }
 
 /// Whether targets count the segments of puts. Every PE takes part in it, as sender and as target, or none

@@ -21,7 +21,15 @@ const SEAT_BYTES: usize = 8 + GPU_BYTES;
 /// Room for an address as Linux writes it, with a domain of eight digits.
 const GPU_BYTES: usize = 24;
 
-/// Which rails to open, as indices into the devices that were found. Collective. `picked` are the devices that the
+/// The rails to open, as indices into the devices found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Rails {
+    pub(crate) planned: Vec<usize>,
+    /// Those to try, so many at a time, where none of the planned can be opened.
+    pub(crate) spare: Vec<usize>,
+}
+
+/// Which rails to open. Collective. `picked` are the devices that the
 /// host has picked, if it was offered any.
 pub(crate) fn rails(
     settings: &Settings,
@@ -29,7 +37,7 @@ pub(crate) fn rails(
     collectives: &dyn Collectives,
     me: Pe,
     picked: &[usize],
-) -> Result<Vec<usize>, JobError> {
+) -> Result<Rails, JobError> {
     let machine = machine();
     let gpu = gpu();
     let seats = collectives.allgather(&encode(machine, gpu))?;
@@ -75,7 +83,8 @@ pub(crate) fn rails(
             plan.decided
         );
     }
-    Ok(plan.nics.into_iter().map(|(nic, _)| nic).collect())
+    let planned = plan.nics.into_iter().map(|(nic, _)| nic).collect();
+    Ok(Rails { planned, spare: plan.spare })
 }
 
 /// The GPU that this PE uses: that of the context which the host has bound.

@@ -256,10 +256,16 @@ struct Answer {
 
 /// Whether libfabric has the provider at all, or why it is to be passed over.
 fn is_there(library: &'static Library, profile: &'static Profile) -> Result<(), String> {
+    let missing = |error: Option<PortError>| {
+        let said = error.map_or_else(String::new, |error| format!(" ({error})"));
+        let help = *profile.missing;
+        let help = if help.is_empty() { String::new() } else { format!("; {help}") };
+        Err(format!("this libfabric does not have it on this machine{said}{help}"))
+    };
     match query(library, profile, None, Demand::Provider, Reaching::Host, None) {
         Ok(infos) if !infos.is_empty() => Ok(()),
-        Ok(_) => Err(String::from("this libfabric does not have it on this machine")),
-        Err(error) => Err(format!("this libfabric does not have it on this machine ({error})")),
+        Ok(_) => missing(None),
+        Err(error) => missing(Some(error)),
     }
 }
 

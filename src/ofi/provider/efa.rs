@@ -12,6 +12,11 @@ pub(super) const EFA: Profile = Profile {
         "it is an RDMA device of the kernel, and domains are called after it and the type of endpoint",
         "libfabric 2.6: prov/efa/src/efa_domain.h",
     ),
+    missing: Fact::seen(
+        "one NIC that cannot be opened hides all; FI_LOG_LEVEL=warn FI_LOG_PROV=efa tells of it",
+        "it gives up its list of devices at the first that it cannot open",
+        "libfabric 2.5.1 in the laboratory (`make efa-lab`)",
+    ),
     fabrics: Fact::code(
         &["efa-direct", "efa"],
         "efa-direct is the NIC itself, for NICs that read and write memory; efa does in software what others cannot, and \

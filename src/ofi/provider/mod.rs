@@ -53,6 +53,7 @@ mod tests {
                 "nic",
                 "fabrics",
                 "data_takes_receives",
+                "missing",
                 "registers_beside",
                 "events",
                 "device_memory",

@@ -21,6 +21,8 @@ facts! {
     /// Where remote data takes a receive, it may say so (`FI_RX_CQ_DATA`). It gets none from us, so this costs nothing.
     data_takes_receives: bool = false, "nothing of it is known to wait for this to be offered";
 
+    /// What probably helps when libfabric does not answer with it although its NICs are there. Nothing known: empty.
+    missing: &'static str = "", "nobody has seen it missing where its NICs are";
     /// What it reads from the environment, and ought to find there.
     environment: &'static [Variable] = &[], "nothing of it is known to want another environment than it gets";
     /// What probably helps when it refuses to enable an endpoint. Nothing known: empty.

@@ -5,6 +5,9 @@
 //! | `kill=NIC:N` | NIC number NIC dies at the Nth operation that this process posts on it |
 //! | `register=N` | the Nth registration of memory is refused with `ENOMEM` |
 //! | `busy=N:COUNT` | after every N posts, COUNT posts find the send queue full |
+//! | `device=NIC` | NIC number NIC cannot be opened: `ENODEV` |
+//! | `domain=NIC` | NIC number NIC refuses protection domains with `ENOMEM` |
+//! | `pair=NIC:N` | NIC number NIC refuses this process's Nth queue pair and all after it with `ENOMEM` |
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,9 +16,13 @@ pub(crate) struct Faults {
     kill: Option<(u16, u64)>,
     register: Option<u64>,
     busy: Option<(u64, u64)>,
+    device: Option<u16>,
+    domain: Option<u16>,
+    pair: Option<(u16, u64)>,
     operations: AtomicU64,
     registrations: AtomicU64,
     posts: AtomicU64,
+    pairs: AtomicU64,
 }
 
 impl Faults {
@@ -23,18 +30,24 @@ impl Faults {
     pub(crate) fn parse(script: &str) -> Result<Self, String> {
         let mut faults = Self::default();
         for fault in script.split(';').filter(|fault| !fault.is_empty()) {
-            let expected = || String::from("kill=NIC:N, register=N or busy=N:COUNT");
+            let expected = || {
+                String::from(
+                    "kill=NIC:N, register=N, busy=N:COUNT, device=NIC, domain=NIC or pair=NIC:N",
+                )
+            };
+            let nic = |number: u64| u16::try_from(number).map_err(|_| expected());
             let (name, value) = fault.split_once('=').ok_or_else(expected)?;
             let mut numbers = Vec::new();
             for number in value.split(':') {
                 numbers.push(number.parse::<u64>().map_err(|_| expected())?);
             }
             match (name, numbers.as_slice()) {
-                ("kill", &[nic, at]) => {
-                    faults.kill = Some((u16::try_from(nic).map_err(|_| expected())?, at));
-                }
+                ("kill", &[victim, at]) => faults.kill = Some((nic(victim)?, at)),
                 ("register", &[at]) => faults.register = Some(at),
                 ("busy", &[every, count]) if every > 0 => faults.busy = Some((every, count)),
+                ("device", &[victim]) => faults.device = Some(nic(victim)?),
+                ("domain", &[victim]) => faults.domain = Some(nic(victim)?),
+                ("pair", &[victim, at]) => faults.pair = Some((nic(victim)?, at)),
                 _ => return Err(expected()),
             }
         }
@@ -62,5 +75,21 @@ impl Faults {
         self.busy.is_some_and(|(every, count)| {
             self.posts.fetch_add(1, Ordering::Relaxed) % (every + count) >= every
         })
+    }
+
+    /// Whether the NIC cannot be opened.
+    pub(crate) fn refuses_device(&self, nic: u16) -> bool {
+        self.device == Some(nic)
+    }
+
+    /// Whether the NIC has no protection domain to give.
+    pub(crate) fn refuses_domain(&self, nic: u16) -> bool {
+        self.domain == Some(nic)
+    }
+
+    /// Whether the NIC has no further queue pair to give.
+    pub(crate) fn refuses_pair(&self, nic: u16) -> bool {
+        let now = || self.pairs.fetch_add(1, Ordering::Relaxed) + 1;
+        self.pair.is_some_and(|(victim, at)| victim == nic && now() >= at)
     }
 }

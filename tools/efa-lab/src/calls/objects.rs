@@ -10,7 +10,11 @@ use crate::verbs::{efadv_ah_attr, ibv_ah, ibv_ah_attr, ibv_context};
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut Pd {
     // SAFETY: an open device.
-    let domain = unsafe { Nic::of(context) }.state.add_domain();
+    let nic = unsafe { Nic::of(context) };
+    if nic.config.faults.refuses_domain(nic.number) {
+        return refuse(libc::ENOMEM);
+    }
+    let domain = nic.state.add_domain();
     Box::into_raw(Box::new(Pd { context, handle: domain.0 }))
 }
 

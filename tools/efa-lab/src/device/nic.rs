@@ -80,6 +80,9 @@ impl Nic {
     ) -> std::io::Result<*mut ibv_context> {
         // SAFETY: as above.
         let &Device { config, nic, .. } = unsafe { &*device.cast::<Device>() };
+        if config.faults.refuses_device(nic) {
+            return Err(std::io::Error::from_raw_os_error(libc::ENODEV));
+        }
         let gid = Gid::of(config.host, nic);
         let state = Arc::new(Mapping::create(&config.dir.join(gid.file()), 0)?);
         let context = ibv_context {

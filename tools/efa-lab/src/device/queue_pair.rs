@@ -85,6 +85,9 @@ impl Qp {
         {
             return Err(libc::EOPNOTSUPP);
         }
+        if nic.config.faults.refuses_pair(nic.number) {
+            return Err(libc::ENOMEM);
+        }
         let cap = attr.cap;
         if cap.max_send_wr > persona.max_sq_wr
             || cap.max_recv_wr > persona.max_rq_wr
