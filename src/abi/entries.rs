@@ -1,5 +1,5 @@
-//! Entries: the functions that the host calls, but for puts and gets ([`crate::abi::transfers`]), atomics and
-//! signals ([`crate::abi::signals`]). Each reads its arguments and hands them to the engine.
+//! Entries: the functions that the host calls, but for those that move data ([`crate::abi::calls`]). Each reads its
+//! arguments and hands them to the engine.
 //!
 //! The safety of all of them rests on what the host promises; the rules are numbered in
 //! [`super`]'s documentation.
@@ -10,10 +10,10 @@ use std::sync::Once;
 use log::{info, warn};
 use nvshmem_abi::{MemHandle, PeInfo, Transport, c};
 
+use crate::abi::calls::request::{self, HOST_QP};
 use crate::abi::collectives::HostCollectives;
 use crate::abi::error::AbiError;
 use crate::abi::guard::guard;
-use crate::abi::request::{self, HOST_QP};
 use crate::abi::state::{self, boot_handle, destroy, is_alive, job};
 use crate::engine::error::EngineError;
 use crate::engine::port::Access;
@@ -112,9 +112,24 @@ pub(crate) type GetMemHandle3 =
 pub(crate) type GetMemHandle3b =
     unsafe extern "C" fn(*mut MemHandle, *mut c_void, usize, *mut Transport, bool) -> c_int;
 
-/// Layouts 3a and 3b, told apart by the place of the transport pointer. No other argument can have
-/// its value by chance: the transport is a heap block of ours, which is neither a size nor inside
-/// memory that the host registers.
+/// What layouts 3a and 3b pass behind `out`: memory, its length, the transport, and whether it is for local use only.
+/// The place of the transport pointer tells them apart. No other argument can have its value by chance: the transport
+/// is a heap block of ours, which is neither a size nor inside memory that the host registers. None where it is at
+/// neither.
+pub(crate) fn registration_of_3(words: [usize; 5]) -> Option<(usize, usize, usize, bool)> {
+    // A `bool` argument is in the low byte; the rest of the register may hold anything.
+    let flag = |word: usize| word as u8 != 0;
+    match words {
+        [buf, size, transport, local_only, _] | [_, buf, size, transport, local_only]
+            if is_alive(transport) =>
+        {
+            Some((buf, size, transport, flag(local_only)))
+        }
+        _ => None,
+    }
+}
+
+/// Layouts 3a and 3b.
 ///
 /// # Safety
 /// Rule 1, for the form in which it was called.
@@ -127,15 +142,9 @@ pub(crate) unsafe extern "C" fn get_mem_handle_3(
     sixth: usize,
 ) -> c_int {
     guard("get_mem_handle", || {
-        // A `bool` argument is in the low byte; the rest of the register may hold anything.
-        let flag = |word: usize| word as u8 != 0;
-        let (buf, size, transport, local_only) = if is_alive(fourth) {
-            (second, third, fourth, flag(fifth))
-        } else if is_alive(fifth) {
-            (third, fourth, fifth, flag(sixth))
-        } else {
-            return Err(AbiError::UnknownTransport);
-        };
+        let words = [second, third, fourth, fifth, sixth];
+        let (buf, size, transport, local_only) =
+            registration_of_3(words).ok_or(AbiError::UnknownTransport)?;
         // SAFETY: rule 1.
         unsafe {
             register(out as *mut MemHandle, buf, size, transport as *mut Transport, local_only)

@@ -12,19 +12,16 @@
 //!
 //! Nothing unwinds into the host: every entry goes through [`mod@guard`].
 
+mod calls;
 mod collectives;
 mod entries;
 mod error;
 mod guard;
-mod hints;
 mod host_maps;
 pub mod note;
 mod operations;
 mod recorded;
-mod request;
-mod signals;
 mod state;
-mod transfers;
 
 use std::ffi::{c_int, c_void};
 

@@ -4,10 +4,10 @@ use nvshmem_abi::{
     AmoVerb3, AmoVerb6, HostOps3b, HostOps4, HostOps6, HostOps7, Major, OpAttrs6, OpAttrs7, c,
 };
 
+use crate::abi::calls::{hints, signals, transfers};
 use crate::abi::entries as e;
 use crate::abi::recorded as r;
 use crate::abi::state::Operations;
-use crate::abi::{hints, signals, transfers};
 use crate::job::Job;
 
 /// The functions for a host of the given version.

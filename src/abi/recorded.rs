@@ -11,12 +11,12 @@ use nvshmem_abi::{
     Transport, c,
 };
 
+use crate::abi::calls::hints::{self, OpAttrs};
+use crate::abi::calls::request::{Amo, G, GET, HOST_QP, P, PUT};
+use crate::abi::calls::signals;
 use crate::abi::collectives::HostCollectives;
 use crate::abi::entries as e;
-use crate::abi::hints::{self, OpAttrs};
-use crate::abi::request::{Amo, G, GET, HOST_QP, P, PUT};
-use crate::abi::signals;
-use crate::abi::state::{self, boot_handle, is_alive, job_of};
+use crate::abi::state::{self, boot_handle, job_of};
 use crate::engine::atomic::AtomicOp;
 use crate::engine::ids::Pe;
 use crate::job::recording::Recorder;
@@ -133,73 +133,49 @@ unsafe fn of_rma(
 }
 
 /// # Safety
-/// Rules 1, 3 and 4.
-pub(crate) unsafe extern "C" fn rma(
-    transport: *mut Transport,
-    pe: c_int,
-    verb: RmaVerb,
-    remote: *mut RmaMem,
-    local: *mut RmaMem,
-    bytes: RmaBytes,
-    qp: c_int,
-) -> c_int {
-    // SAFETY: rules 1, 3 and 4. The one for bursts does where there are none.
-    unsafe {
-        record(
-            transport,
-            || of_rma(pe, &verb, remote, local, &bytes, qp),
-            || hints::rma(transport, pe, verb, remote, local, bytes, qp),
-        )
+/// Rule 1.
+unsafe fn of_amo(pe: c_int, verb: Amo, mem: *const AmoMem, bytes: &AmoBytes, qp: c_int) -> Record {
+    // SAFETY: rule 1.
+    let target = unsafe { mem.as_ref() };
+    Record {
+        op: verb.code as u8,
+        remote: target.map_or(0, |mem| mem.remote_memdesc.ptr as u64),
+        local: target.map_or(0, |mem| mem.retptr as u64),
+        bytes: bytes.elembytes as u32 as u64,
+        ..of(Kind::Amo, qp, pe)
     }
 }
 
-/// # Safety
-/// Rules 1, 3 and 4.
-#[allow(clippy::too_many_arguments, reason = "NVSHMEM's interface")]
-pub(crate) unsafe extern "C" fn rma_with_hints<A: OpAttrs>(
-    transport: *mut Transport,
-    pe: c_int,
-    verb: RmaVerb,
-    remote: *mut RmaMem,
-    local: *mut RmaMem,
-    bytes: RmaBytes,
-    qp: c_int,
-    attrs: *const A,
-) -> c_int {
-    // SAFETY: rules 1, 3 and 4.
-    unsafe {
-        record(
-            transport,
-            || of_rma(pe, &verb, remote, local, &bytes, qp),
-            || hints::rma_with_hints(transport, pe, verb, remote, local, bytes, qp, attrs),
-        )
-    }
-}
-
-/// # Safety
-/// Rules 1, 3 and 4.
-pub(crate) unsafe extern "C" fn amo<V: Into<Amo> + Copy>(
-    transport: *mut Transport,
-    pe: c_int,
-    ret: *mut c_void,
-    verb: V,
-    mem: *mut AmoMem,
-    bytes: AmoBytes,
-    qp: c_int,
-) -> c_int {
-    let call = || {
-        // SAFETY: rule 1.
-        let target = unsafe { mem.as_ref() };
-        Record {
-            op: verb.into().code as u8,
-            remote: target.map_or(0, |mem| mem.remote_memdesc.ptr as u64),
-            local: target.map_or(0, |mem| mem.retptr as u64),
-            bytes: bytes.elembytes as u32 as u64,
-            ..of(Kind::Amo, qp, pe)
+/// Entries of which each writes down the call, as the expression says, and makes it.
+macro_rules! entries {
+    ($($name:ident[$($generics:tt)*]($($argument:ident: $type:ty),*) = $call:path: $record:expr;)*) => {$(
+        /// # Safety
+        /// Rules 1, 3 and 4.
+        #[allow(clippy::too_many_arguments, reason = "NVSHMEM's interface")]
+        pub(crate) unsafe extern "C" fn $name<$($generics)*>(
+            transport: *mut Transport,
+            $($argument: $type),*
+        ) -> c_int {
+            // SAFETY: rules 1, 3 and 4.
+            unsafe { record(transport, || $record, || $call(transport, $($argument),*)) }
         }
-    };
-    // SAFETY: rules 1, 3 and 4.
-    unsafe { record(transport, call, || signals::amo(transport, pe, ret, verb, mem, bytes, qp)) }
+    )*};
+}
+
+entries! {
+    // The one for bursts does where there are none.
+    rma[](
+        pe: c_int, verb: RmaVerb, remote: *mut RmaMem, local: *mut RmaMem, bytes: RmaBytes, qp: c_int
+    ) = hints::rma: of_rma(pe, &verb, remote, local, &bytes, qp);
+    rma_with_hints[A: OpAttrs](
+        pe: c_int, verb: RmaVerb, remote: *mut RmaMem, local: *mut RmaMem, bytes: RmaBytes, qp: c_int, attrs: *const A
+    ) = hints::rma_with_hints: of_rma(pe, &verb, remote, local, &bytes, qp);
+    amo[V: Into<Amo> + Copy](
+        pe: c_int, ret: *mut c_void, verb: V, mem: *mut AmoMem, bytes: AmoBytes, qp: c_int
+    ) = signals::amo: of_amo(pe, verb.into(), mem, &bytes, qp);
+    fence_3[](pe: c_int, is_proxy: c_int) = e::fence_3: of(Kind::Fence, is_proxy, pe);
+    fence_4[](pe: c_int, qp: c_int, is_multi: c_int) = e::fence_4: of(Kind::Fence, qp, pe);
+    quiet[](pe: c_int, qp: c_int) = e::quiet: Record { blocking: true, ..of(Kind::Quiet, qp, pe) };
 }
 
 /// # Safety
@@ -264,41 +240,6 @@ pub(crate) unsafe extern "C" fn put_signal<V: Into<Amo> + Copy>(
             )
         })
     }
-}
-
-/// # Safety
-/// Rules 1 and 3.
-pub(crate) unsafe extern "C" fn fence_3(
-    transport: *mut Transport,
-    pe: c_int,
-    is_proxy: c_int,
-) -> c_int {
-    // SAFETY: rules 1 and 3.
-    unsafe {
-        record(transport, || of(Kind::Fence, is_proxy, pe), || e::fence_3(transport, pe, is_proxy))
-    }
-}
-
-/// # Safety
-/// Rules 1 and 3.
-pub(crate) unsafe extern "C" fn fence_4(
-    transport: *mut Transport,
-    pe: c_int,
-    qp: c_int,
-    is_multi: c_int,
-) -> c_int {
-    // SAFETY: rules 1 and 3.
-    unsafe {
-        record(transport, || of(Kind::Fence, qp, pe), || e::fence_4(transport, pe, qp, is_multi))
-    }
-}
-
-/// # Safety
-/// Rules 1 and 3.
-pub(crate) unsafe extern "C" fn quiet(transport: *mut Transport, pe: c_int, qp: c_int) -> c_int {
-    let call = || Record { blocking: true, ..of(Kind::Quiet, qp, pe) };
-    // SAFETY: rules 1 and 3.
-    unsafe { record(transport, call, || e::quiet(transport, pe, qp)) }
 }
 
 /// Turns are not recorded, but for those that fail.
@@ -384,19 +325,18 @@ pub(crate) unsafe extern "C" fn get_mem_handle_3(
     fifth: usize,
     sixth: usize,
 ) -> c_int {
-    // SAFETY: rule 1.
-    let status = unsafe { e::get_mem_handle_3(out, second, third, fourth, fifth, sixth) };
-    // As there.
-    let (buf, size, transport, local_only) = if is_alive(fourth) {
-        (second, third, fourth, fifth)
-    } else {
-        (third, fourth, fifth, sixth)
-    };
-    if status == c::NVT_STATUS_SUCCESS {
-        // SAFETY: the call has found the transport alive.
-        unsafe { registered(transport as *mut Transport, buf, size, local_only as u8 != 0) };
+    let words = [second, third, fourth, fifth, sixth];
+    // SAFETY: rule 1; the transport is alive, where it is known.
+    unsafe {
+        match e::registration_of_3(words) {
+            Some((buf, size, transport, local_only)) => {
+                let (out, transport) = (out as *mut MemHandle, transport as *mut Transport);
+                get_mem_handle(out, buf as *mut c_void, size, transport, local_only)
+            }
+            // Which says what is wrong.
+            None => e::get_mem_handle_3(out, second, third, fourth, fifth, sixth),
+        }
     }
-    status
 }
 
 /// # Safety
@@ -412,17 +352,10 @@ pub(crate) unsafe extern "C" fn get_mem_handle(
     unsafe {
         let status = e::get_mem_handle(out, buf, size, transport, local_only);
         if status == c::NVT_STATUS_SUCCESS {
-            registered(transport, buf as usize, size, local_only);
+            if let Some(recorder) = recorder(transport) {
+                recorder.registered(buf as u64, size as u64, local_only);
+            }
         }
         status
-    }
-}
-
-/// # Safety
-/// Rule 1.
-unsafe fn registered(transport: *mut Transport, buf: usize, size: usize, local_only: bool) {
-    // SAFETY: rule 1.
-    if let Some(recorder) = unsafe { recorder(transport) } {
-        recorder.registered(buf as u64, size as u64, local_only);
     }
 }

@@ -1,14 +1,14 @@
 //! Puts and gets as the host asks for them.
 //!
-//! As in [`crate::abi::entries`], the safety of all of it rests on the rules that are numbered in [`super`]'s
+//! As in [`crate::abi::entries`], the safety of all of it rests on the rules that are numbered in [`crate::abi`]'s
 //! documentation.
 
 use std::ffi::c_int;
 
 use nvshmem_abi::{RmaBytes, RmaMem, RmaVerb, Transport, c};
 
+use crate::abi::calls::request::{self, HOST_QP, Remote};
 use crate::abi::guard::guard;
-use crate::abi::request::{self, HOST_QP, Remote};
 use crate::abi::state::{job, job_of};
 use crate::engine::lane::Lane;
 use crate::engine::lane::fast_path::{Declined, FastTransfer, NotStarted};

@@ -8,11 +8,11 @@ use std::ffi::c_int;
 
 use nvshmem_abi::{OpAttrs6, OpAttrs7, RmaBytes, RmaMem, RmaVerb, Transport, c};
 
+use crate::abi::calls::request::{self, HOST_QP};
+use crate::abi::calls::transfers::{rma_general, try_rma};
 use crate::abi::error::AbiError;
 use crate::abi::guard::guard;
-use crate::abi::request::{self, HOST_QP};
 use crate::abi::state::{job, job_of};
-use crate::abi::transfers::{rma_general, try_rma};
 
 const MORE_FOLLOWS: u32 = c::NVT_OP_FLAG_MORE_FOLLOWS as u32;
 const BATCH_RMA: u32 = c::NVT_REGION_HINT_BATCH_RMA as u32;

@@ -1,6 +1,6 @@
 //! Atomics, and puts with a signal, as the host asks for them.
 //!
-//! As in [`crate::abi::entries`], the safety of all of it rests on the rules that are numbered in [`super`]'s
+//! As in [`crate::abi::entries`], the safety of all of it rests on the rules that are numbered in [`crate::abi`]'s
 //! documentation.
 
 use std::ffi::{c_int, c_void};
@@ -9,9 +9,9 @@ use nvshmem_abi::{
     AmoBytes, AmoMem, AmoVerb3, AmoVerb6, RmaBytesVector, RmaMemVector, RmaVerb, Transport, c,
 };
 
+use crate::abi::calls::request::{self, Amo, HOST_QP, Parts, Put};
 use crate::abi::error::AbiError;
 use crate::abi::guard::guard;
-use crate::abi::request::{self, Amo, HOST_QP, Parts, Put};
 use crate::abi::state::{self, job};
 use crate::engine::atomic::Width;
 use crate::engine::ids::Pe;
