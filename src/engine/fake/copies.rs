@@ -1,12 +1,12 @@
 //! The fake's copies: memory that the CPU does not reach.
 
-use super::FakeFabric;
-use super::memory::change;
+use super::fabric::FakeFabric;
 use super::script::{Call, Event, PortCall};
-use super::world::{World, fault};
+use super::world::error::fault;
+use super::world::memory::change;
 use crate::engine::atomic::Atomic;
-use crate::engine::ids::{Pe, RailId};
-use crate::engine::port::copies::{Bounce, Copied, Copy, CopyDirection, CopyPort, Reach};
+use crate::engine::ids::Pe;
+use crate::engine::port::copies::{Bounce, Copied, Copy, CopyPort, Reach};
 use crate::engine::port::{PortError, Posted};
 
 /// The copies of one PE.
@@ -153,60 +153,5 @@ impl FakeCopies {
             world.events.push(Event::Applied { pe: self.pe, addr });
         }
         Ok(())
-    }
-}
-
-/// A copy under way.
-#[derive(Debug)]
-pub(super) struct Moving {
-    pub(super) pe: Pe,
-    pub(super) copy: Copy,
-    pub(super) tag: u32,
-    pub(super) due: u64,
-}
-
-impl World {
-    /// A copy begins. It ends after those in the same direction before it.
-    pub(super) fn start_copy(&mut self, pe: Pe, copy: Copy, tag: u32) {
-        let before = self
-            .copies
-            .iter()
-            .filter(|other| other.pe == pe && other.copy.direction == copy.direction)
-            .map(|other| other.due + 1)
-            .max();
-        let due = (self.now + self.delay(RailId(u8::MAX))).max(before.unwrap_or(0));
-        self.copies.push(Moving { pe, copy, tag, due });
-    }
-
-    pub(super) fn next_copied(&mut self, pe: Pe) -> Option<Copied> {
-        self.copied.get_mut(&pe)?.pop_front()
-    }
-
-    pub(super) fn move_copy(&mut self, at: usize) {
-        let Moving { pe, copy, tag, .. } = self.copies.swap_remove(at);
-        let Copy { direction, memory, chunk, len } = copy;
-        let result = match &mut self.fail_copies {
-            (0, 0) => Ok(()),
-            (0, left) => {
-                *left -= 1;
-                Err(fault("copy", 700, "failed by the script"))
-            }
-            (before, _) => {
-                *before -= 1;
-                Ok(())
-            }
-        };
-        if result.is_ok() {
-            let (from, to) = match direction {
-                CopyDirection::Out => (memory, chunk),
-                CopyDirection::In => (chunk, memory),
-            };
-            let bytes = self.memory.any_bytes_mut(pe, from, len).to_vec();
-            self.memory.any_bytes_mut(pe, to, len).copy_from_slice(&bytes);
-            if direction == CopyDirection::In {
-                self.events.push(Event::Copied { pe, addr: memory, len });
-            }
-        }
-        self.copied.entry(pe).or_default().push_back(Copied { tag, result });
     }
 }

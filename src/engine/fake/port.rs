@@ -2,12 +2,12 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use super::FakeFabric;
-use super::mail::Mail;
-use super::memory::{HOST, change};
-use super::operations::{Target, Work};
+use super::fabric::FakeFabric;
 use super::script::{Call, Event, PortCall};
-use super::world::{Done, fault};
+use super::world::error::fault;
+use super::world::flights::{Done, Target, Work};
+use super::world::letters::Mail;
+use super::world::memory::{HOST, change};
 use crate::engine::atomic::Atomic;
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::fabric_atomic::FabricAtomic;
@@ -36,8 +36,15 @@ pub struct FakePort {
     has_fast_path: bool,
 }
 
+impl FakeFabric {
+    /// Opens a lane's port. The first one of a PE is its proxy lane's: it gets the messages.
+    pub fn port(&self, pe: Pe, limits: Vec<RailLimits>) -> FakePort {
+        FakePort::new(self.clone(), pe, limits)
+    }
+}
+
 impl FakePort {
-    pub(super) fn new(fabric: FakeFabric, pe: Pe, limits: Vec<RailLimits>) -> Self {
+    fn new(fabric: FakeFabric, pe: Pe, limits: Vec<RailLimits>) -> Self {
         let lane = fabric.lock().open_lane(pe, limits.len());
         let names = (0..limits.len()).map(|rail| format!("fake{rail}")).collect();
         let tokens = limits.iter().map(|_| HashSet::new()).collect();
@@ -353,7 +360,7 @@ impl Clock for FakePort {
 
     fn relax(&mut self) {
         self.fabric.lock().advance(0, true);
-        self.fabric.baton.pass();
+        self.fabric.step();
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use super::FakeFabric;
 use super::copies::FakeCopies;
-use super::memory::HOST;
+use super::fabric::FakeFabric;
 use super::script::PortCall;
-use super::world::fault;
+use super::world::error::fault;
+use super::world::memory::HOST;
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::port::copies::{Bounce, Reach, Stager};
 use crate::engine::port::{Access, Addressing, Desc, MemoryPort, PortError, Registered};
@@ -21,8 +21,15 @@ pub struct FakeMemory {
     bounce: Mutex<Option<(usize, u16, u16)>>,
 }
 
+impl FakeFabric {
+    /// What registers a PE's memory, with `rails` proxy rails and one host rail.
+    pub fn memory(&self, pe: Pe, rails: u8) -> FakeMemory {
+        FakeMemory::new(self.clone(), pe, rails)
+    }
+}
+
 impl FakeMemory {
-    pub(super) fn new(fabric: FakeFabric, pe: Pe, rails: u8) -> Self {
+    fn new(fabric: FakeFabric, pe: Pe, rails: u8) -> Self {
         Self { fabric, pe, rails, bounce: Mutex::new(Some((4096, 2, 2))) }
     }
 

@@ -1,54 +1,17 @@
 //! Operations under way in the fake fabric: posted, delivered, completed.
 
-use super::mail::{Letter, Mail};
+use super::error::fault;
+use super::flights::{Done, Flight, Target, Work};
+use super::letters::{Letter, Mail};
 use super::memory::change;
-use super::script::{Delivery, Event, PortCall};
-use super::world::{Done, World, fault};
+use super::state::World;
+use crate::engine::fake::script::{Delivery, Event, PortCall};
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::fabric_atomic::FabricAtomic;
 use crate::engine::port::{Direction, Failure, Local, PortError, Transfer};
 
-/// What a segment does.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Work {
-    /// With what the peer is told when the data is there.
-    Transfer(Transfer, Option<u32>),
-    Atomic(FabricAtomic),
-}
-
-/// What an address names.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Target {
-    pub(super) pe: Pe,
-    pub(super) rail: RailId,
-    pub(super) generation: u32,
-}
-
-/// An operation under way.
-#[derive(Debug)]
-pub(super) struct Flight {
-    pub(super) lane: usize,
-    pub(super) from: Pe,
-    pub(super) to: Pe,
-    pub(super) remote_rail: RailId,
-    /// The generation of the target's rail that it was posted to.
-    pub(super) generation: u32,
-    /// Nobody waits for it any more: its rail was closed, or it was reported as failed.
-    pub(super) orphan: bool,
-    /// Then, for a write: its bytes as they were.
-    pub(super) frozen: Option<Vec<u8>>,
-    pub(super) rail: RailId,
-    pub(super) token: Token,
-    pub(super) work: Work,
-    pub(super) due: u64,
-    /// Whether the device knows of it.
-    pub(super) rung: bool,
-    /// Once delivered: what the completion says.
-    pub(super) outcome: Option<Result<(), PortError>>,
-}
-
 impl World {
-    pub(super) fn post(
+    pub(in crate::engine::fake) fn post(
         &mut self,
         lane: usize,
         from: Pe,
@@ -96,7 +59,7 @@ impl World {
     }
 
     /// From now on a rail with a rate carries this much instead, of what is on its way too.
-    pub(super) fn set_rate(&mut self, rail: RailId, rate: u64) {
+    pub(in crate::engine::fake) fn set_rate(&mut self, rail: RailId, rate: u64) {
         let now = self.now;
         let entry = self.script.rates.iter_mut().find(|(other, _)| *other == rail);
         let (_, old) = entry.expect("a rail with a rate");
@@ -108,12 +71,12 @@ impl World {
         on_it.for_each(|(_, free_at)| stretch(free_at));
     }
 
-    pub(super) fn has_doorbells(&self) -> bool {
+    pub(in crate::engine::fake) fn has_doorbells(&self) -> bool {
         self.script.doorbells
     }
 
     /// The doorbell is rung for what was posted on a rail for a peer.
-    pub(super) fn ring(&mut self, lane: usize, rail: RailId, to: Pe) {
+    pub(in crate::engine::fake) fn ring(&mut self, lane: usize, rail: RailId, to: Pe) {
         if !self.script.doorbells {
             return;
         }
@@ -124,11 +87,11 @@ impl World {
     }
 
     /// Segments that the device does not know of.
-    pub(super) fn unrung(&self) -> usize {
+    pub(in crate::engine::fake) fn unrung(&self) -> usize {
         self.flights.iter().filter(|flight| !flight.rung).count()
     }
 
-    pub(super) fn move_flight(&mut self, at: usize) {
+    pub(in crate::engine::fake) fn move_flight(&mut self, at: usize) {
         let mut flight = self.flights.swap_remove(at);
         match flight.outcome.take() {
             None => {
@@ -144,7 +107,7 @@ impl World {
         }
     }
 
-    pub(super) fn may_move(&self, flight: &Flight) -> bool {
+    pub(in crate::engine::fake) fn may_move(&self, flight: &Flight) -> bool {
         let (here, there) = ((flight.from, flight.rail), (flight.to, flight.remote_rail));
         // The other end of a connection that is gone says so, if its answer gets here.
         let cut = flight.generation != self.generation(flight.to, flight.remote_rail);
@@ -162,7 +125,7 @@ impl World {
     }
 
     /// Nobody waits for a segment any more. It may be delivered all the same, unless it reads.
-    pub(super) fn orphan(&mut self, at: usize) {
+    pub(in crate::engine::fake) fn orphan(&mut self, at: usize) {
         let flight = &self.flights[at];
         if flight.orphan {
             return;
@@ -191,7 +154,7 @@ impl World {
         self.mail(Letter { from, to, rail, remote_rail, generation, mail, due, sent });
     }
 
-    pub(super) fn move_data(&mut self, flight: &Flight) -> Result<(), PortError> {
+    pub(in crate::engine::fake) fn move_data(&mut self, flight: &Flight) -> Result<(), PortError> {
         if flight.generation != self.generation(flight.to, flight.remote_rail) {
             return Err(fault("delivery", 104, "the rail addressed is closed"));
         }
@@ -261,7 +224,7 @@ impl World {
     }
 
     /// The word that an atomic which has completed has fetched, once.
-    pub(super) fn fetched(&mut self, lane: usize, token: Token) -> u64 {
+    pub(in crate::engine::fake) fn fetched(&mut self, lane: usize, token: Token) -> u64 {
         self.fetched.remove(&(lane, token)).expect("no atomic with this token has completed")
     }
 

@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use crate::engine::ids::{Pe, RailId};
 
 /// A rail of a PE.
-pub(super) type End = (Pe, RailId);
+pub(in crate::engine::fake) type End = (Pe, RailId);
 
 /// What goes nowhere.
 #[derive(Default, Debug)]
-pub(super) struct Links {
+pub(in crate::engine::fake) struct Links {
     /// PEs to which nothing is delivered.
     stalled: HashSet<Pe>,
     /// Targets are not told of writes that have landed.
@@ -25,32 +25,32 @@ pub(super) struct Links {
 
 impl Links {
     /// As long as it is the same, so is what goes where.
-    pub(super) fn version(&self) -> u64 {
+    pub(in crate::engine::fake) fn version(&self) -> u64 {
         self.version
     }
 
     /// Whether anything goes from one rail's data endpoint to that of another.
-    pub(super) fn goes(&self, from: End, to: End) -> bool {
+    pub(in crate::engine::fake) fn goes(&self, from: End, to: End) -> bool {
         self.connects(from, to) && !self.down_data.contains(&(from, to))
     }
 
     /// Whether anything goes from one rail to another.
-    pub(super) fn connects(&self, from: End, to: End) -> bool {
+    pub(in crate::engine::fake) fn connects(&self, from: End, to: End) -> bool {
         (self.down.is_empty() && self.down_rails.is_empty())
             || !(self.down_rails.contains(&from)
                 || self.down_rails.contains(&to)
                 || self.down.contains(&(from, to)))
     }
 
-    pub(super) fn is_stalled(&self, pe: Pe) -> bool {
+    pub(in crate::engine::fake) fn is_stalled(&self, pe: Pe) -> bool {
         self.stalled.contains(&pe)
     }
 
-    pub(super) fn holds_data(&self) -> bool {
+    pub(in crate::engine::fake) fn holds_data(&self) -> bool {
         self.holds_data
     }
 
-    pub(super) fn stall(&mut self, pe: Pe, stalls: bool) {
+    pub(in crate::engine::fake) fn stall(&mut self, pe: Pe, stalls: bool) {
         self.version += 1;
         if stalls {
             self.stalled.insert(pe);
@@ -59,22 +59,22 @@ impl Links {
         }
     }
 
-    pub(super) fn hold_data(&mut self, hold: bool) {
+    pub(in crate::engine::fake) fn hold_data(&mut self, hold: bool) {
         self.version += 1;
         self.holds_data = hold;
     }
 
-    pub(super) fn set_link(&mut self, from: End, to: End, up: bool) {
+    pub(in crate::engine::fake) fn set_link(&mut self, from: End, to: End, up: bool) {
         self.version += 1;
         set(&mut self.down, (from, to), up);
     }
 
-    pub(super) fn set_data(&mut self, from: End, to: End, up: bool) {
+    pub(in crate::engine::fake) fn set_data(&mut self, from: End, to: End, up: bool) {
         self.version += 1;
         set(&mut self.down_data, (from, to), up);
     }
 
-    pub(super) fn set_rail(&mut self, rail: End, up: bool) {
+    pub(in crate::engine::fake) fn set_rail(&mut self, rail: End, up: bool) {
         self.version += 1;
         set(&mut self.down_rails, rail, up);
     }

@@ -1,18 +1,20 @@
 //! Faults of the fake fabric: links that are down, rails that fail and are opened again.
 
-use super::mail::{Letter, Mail};
-use super::script::PortCall;
-use super::world::{Done, World, fault};
+use super::error::fault;
+use super::flights::Done;
+use super::letters::{Letter, Mail};
+use super::state::World;
+use crate::engine::fake::script::PortCall;
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::{Failure, PortError};
 
 impl World {
     /// The proxy lane's rail: that of the first lane which the PE has opened.
-    pub(super) fn fail_rail(&mut self, pe: Pe, rail: RailId) {
+    pub(in crate::engine::fake) fn fail_rail(&mut self, pe: Pe, rail: RailId) {
         self.report(pe, rail, None, "the rail is gone");
     }
 
-    pub(super) fn fail_unknown(&mut self, pe: Pe, rail: RailId, token: Token) {
+    pub(in crate::engine::fake) fn fail_unknown(&mut self, pe: Pe, rail: RailId, token: Token) {
         self.report(pe, rail, Some(token), "nobody knows what");
     }
 
@@ -23,12 +25,13 @@ impl World {
         self.done[lane][rail.index()].push_back(Done::Failure(failure));
     }
 
-    pub(super) fn generation(&self, pe: Pe, rail: RailId) -> u32 {
-        self.generations.get(&(pe, rail)).copied().unwrap_or(0)
-    }
-
     /// Closes a rail and opens it again: gives its generation, for that of a proxy lane.
-    pub(super) fn reset(&mut self, lane: usize, pe: Pe, rail: RailId) -> Result<u32, PortError> {
+    pub(in crate::engine::fake) fn reset(
+        &mut self,
+        lane: usize,
+        pe: Pe,
+        rail: RailId,
+    ) -> Result<u32, PortError> {
         if self.refuses_resets {
             return Err(fault("reset", 5, "refused by the script"));
         }
@@ -60,7 +63,7 @@ impl World {
     }
 
     /// Messages that were delivered are reported as failed.
-    pub(super) fn report_failing(&mut self) {
+    pub(in crate::engine::fake) fn report_failing(&mut self) {
         for (lane, rail, token) in std::mem::take(&mut self.failing) {
             let error = fault("sending a message", 104, "failed by the script");
             let failure = Failure { token: Some(token), is_message: true, error };
@@ -69,7 +72,7 @@ impl World {
     }
 
     /// What is under way where nothing goes is reported as failed, after a while, messages too.
-    pub(super) fn fail_dead_links(&mut self) {
+    pub(in crate::engine::fake) fn fail_dead_links(&mut self) {
         if !self.dead_links_fail {
             return;
         }

@@ -2,14 +2,14 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::world::fault;
+use super::error::fault;
 use crate::engine::atomic::Atomic;
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::port::PortError;
 use crate::engine::port::copies::Reach;
 
 /// The host lane's domain, which is no rail that peers can address.
-pub(super) const HOST: RailId = RailId(u8::MAX);
+pub(in crate::engine::fake) const HOST: RailId = RailId(u8::MAX);
 
 #[derive(Debug)]
 struct Key {
@@ -28,20 +28,20 @@ struct Arena {
 
 /// Memories, by PE, and registrations, by key.
 #[derive(Default, Debug)]
-pub(super) struct Memory {
+pub(in crate::engine::fake) struct Memory {
     arenas: Vec<Vec<Arena>>,
     keys: HashMap<u64, Key>,
     last_key: u64,
     /// Keys by which nothing may be written.
-    pub(super) only_reads: HashSet<u64>,
+    pub(in crate::engine::fake) only_reads: HashSet<u64>,
 }
 
 impl Memory {
-    pub(super) fn new(n_pes: u32) -> Self {
+    pub(in crate::engine::fake) fn new(n_pes: u32) -> Self {
         Self { arenas: (0..n_pes).map(|_| Vec::new()).collect(), ..Self::default() }
     }
 
-    pub(super) fn alloc(&mut self, pe: Pe, len: usize, reach: Reach) -> usize {
+    pub(in crate::engine::fake) fn alloc(&mut self, pe: Pe, len: usize, reach: Reach) -> usize {
         let memory = &mut self.arenas[pe.index()];
         // Each PE's memory is at addresses of its own, so that a mix-up of PEs cannot go unseen.
         let first = (pe.index() + 1) << 36;
@@ -57,7 +57,12 @@ impl Memory {
     }
 
     /// Bytes of any memory.
-    pub(super) fn any_bytes_mut(&mut self, pe: Pe, addr: usize, len: usize) -> &mut [u8] {
+    pub(in crate::engine::fake) fn any_bytes_mut(
+        &mut self,
+        pe: Pe,
+        addr: usize,
+        len: usize,
+    ) -> &mut [u8] {
         match self.find(pe, addr, len) {
             Some(arena) => &mut arena.bytes[addr - arena.base..][..len],
             None => panic!("{pe} has no memory of {len} bytes at {addr:#x}"),
@@ -65,40 +70,61 @@ impl Memory {
     }
 
     /// Bytes that a lane touches.
-    pub(super) fn cpu_bytes_mut(&mut self, pe: Pe, addr: usize, len: usize) -> &mut [u8] {
+    pub(in crate::engine::fake) fn cpu_bytes_mut(
+        &mut self,
+        pe: Pe,
+        addr: usize,
+        len: usize,
+    ) -> &mut [u8] {
         let reach = self.reach(pe, addr, len);
         assert_ne!(reach, Some(Reach::Fabric), "{pe}: {len} bytes at {addr:#x} are on a device");
         self.bytes_mut(pe, addr, len)
     }
 
     /// Bytes that the fabric touches.
-    pub(super) fn bytes_mut(&mut self, pe: Pe, addr: usize, len: usize) -> &mut [u8] {
+    pub(in crate::engine::fake) fn bytes_mut(
+        &mut self,
+        pe: Pe,
+        addr: usize,
+        len: usize,
+    ) -> &mut [u8] {
         let reach = self.reach(pe, addr, len);
         assert_ne!(reach, Some(Reach::Staged), "{pe}: {len} bytes at {addr:#x} are staged");
         self.any_bytes_mut(pe, addr, len)
     }
 
-    pub(super) fn reach(&mut self, pe: Pe, addr: usize, len: usize) -> Option<Reach> {
+    pub(in crate::engine::fake) fn reach(
+        &mut self,
+        pe: Pe,
+        addr: usize,
+        len: usize,
+    ) -> Option<Reach> {
         Some(self.find(pe, addr, len)?.reach)
     }
 
-    pub(super) fn register(&mut self, pe: Pe, rail: RailId, base: usize, len: usize) -> u64 {
+    pub(in crate::engine::fake) fn register(
+        &mut self,
+        pe: Pe,
+        rail: RailId,
+        base: usize,
+        len: usize,
+    ) -> u64 {
         self.last_key += 1;
         let key = self.last_key;
         self.keys.insert(key, Key { pe, rail, base, len });
         key
     }
 
-    pub(super) fn deregister(&mut self, key: u64) {
+    pub(in crate::engine::fake) fn deregister(&mut self, key: u64) {
         self.keys.remove(&key);
     }
 
-    pub(super) fn has_memory(&mut self, pe: Pe, addr: usize, len: usize) -> bool {
+    pub(in crate::engine::fake) fn has_memory(&mut self, pe: Pe, addr: usize, len: usize) -> bool {
         self.find(pe, addr, len).is_some()
     }
 
     /// Whether a live registration with a domain covers the bytes.
-    pub(super) fn covers(
+    pub(in crate::engine::fake) fn covers(
         &self,
         key: u64,
         (pe, domain): (Pe, RailId),
@@ -112,7 +138,7 @@ impl Memory {
     }
 
     /// Where an operation by a key touches the target's memory.
-    pub(super) fn resolve(
+    pub(in crate::engine::fake) fn resolve(
         &self,
         key: u64,
         (pe, rail): (Pe, RailId),
@@ -136,7 +162,7 @@ impl Memory {
 }
 
 /// Carries out an atomic on a word. Gives the word before.
-pub(super) fn change(word: &mut [u8], atomic: &Atomic) -> u64 {
+pub(in crate::engine::fake) fn change(word: &mut [u8], atomic: &Atomic) -> u64 {
     let mut old = [0; 8];
     old[..word.len()].copy_from_slice(word);
     let old = u64::from_le_bytes(old);
