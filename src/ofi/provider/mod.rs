@@ -161,6 +161,14 @@ mod tests {
     }
 
     #[test]
+    fn the_page_about_adding_a_provider_has_every_fact() {
+        let page = include_str!("../../../docs/adding-a-provider.md");
+        for (name, _) in CAUTIOUS.facts() {
+            assert!(page.contains(&format!("`{name}`")), "say what a wrong {name} costs");
+        }
+    }
+
+    #[test]
     fn every_choice_of_the_user_is_tried_and_has_a_profile_of_its_own() {
         let first = |choice: Provider| candidates(choice)[0].name;
         let named: BTreeSet<&str> = DIFFER.iter().map(|&(choice, _)| first(choice)).collect();
