@@ -11,12 +11,8 @@ mod make;
 mod mutant;
 mod process;
 mod reach;
-mod render;
 mod report;
-mod sites;
-mod sources;
 mod trials;
-mod values;
 
 use std::process::ExitCode;
 

@@ -8,9 +8,9 @@ use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{BinOp, Expr, UnOp};
 
+use crate::make::sources::{Source, is_test};
+use crate::make::values;
 use crate::mutant::{Id, Mutant, State};
-use crate::sources::{Source, is_test};
-use crate::values;
 
 /// Bytes of a file.
 pub(crate) type Bytes = Range<usize>;

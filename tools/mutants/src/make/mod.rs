@@ -1,4 +1,9 @@
-//! Makes a kit: rewrites the sources of a part in a copy of the tree, until what is left of its mutants builds.
+//! The making of a kit: the sources of a part are rewritten in a copy of the tree, until what is left of its mutants builds.
+
+mod render;
+mod sites;
+mod sources;
+mod values;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -6,12 +11,12 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use self::render::{Rendered, render};
+use self::sites::Site;
+use self::sources::Source;
 use crate::error::{Error, Result, at, read, write};
 use crate::kit::{self, MUTANTS, PROGRAMS};
 use crate::mutant::{Id, Mutant, State};
-use crate::render::{Rendered, render};
-use crate::sites::{self, Site};
-use crate::sources::{self, Source};
 
 /// The file that the rewritten code asks whether a mutant is on.
 const RUNTIME: &str = include_str!("runtime.rs");

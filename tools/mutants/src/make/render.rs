@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
+use crate::make::sites::{Bytes, Shape, Site};
 use crate::mutant::Id;
-use crate::sites::{Bytes, Shape, Site};
 
 /// The file, and which of its bytes are there for which mutants.
 #[derive(Debug, Default)]
@@ -183,8 +183,8 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::sites;
-    use crate::sources::{Source, parse};
+    use crate::make::sites;
+    use crate::make::sources::{Source, parse};
 
     fn rendered(text: &str, built: &dyn Fn(Id) -> bool) -> (String, Vec<String>) {
         let path = PathBuf::from("a.rs");
