@@ -3,7 +3,7 @@
 use nvshmem_bench::Options;
 
 use crate::error::ToolError;
-use crate::plugins::Plugins;
+use crate::libraries::plugins::Plugins;
 
 /// Measures, and prints. Whether all was right.
 ///

@@ -7,11 +7,11 @@ use nvshmem_transport_libfabric::settings::{Settings, Source};
 use serde::Serialize;
 
 use crate::error::ToolError;
-use crate::find;
-use crate::linker::Linker;
-use crate::nvshmem::{Nvshmem, is_served};
+use crate::libraries::find;
+use crate::libraries::linker::Linker;
+use crate::libraries::nvshmem::{Nvshmem, is_served};
+use crate::libraries::plugins::{Plugins, file_name};
 use crate::options::{InfoOptions, Part, Where};
-use crate::plugins::{Plugins, file_name};
 use crate::probe::{self, Choice, Fabric, Gpus};
 
 /// Our version, which is the plugin's.

@@ -8,16 +8,12 @@
 mod bench;
 mod child;
 mod doctor;
-mod elf;
 mod error;
-mod find;
 mod info;
 mod install;
-mod linker;
-mod nvshmem;
+mod libraries;
 mod options;
 mod perf;
-mod plugins;
 mod probe;
 mod report;
 mod run;

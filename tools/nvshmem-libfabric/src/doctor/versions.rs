@@ -4,8 +4,8 @@ use std::env;
 
 use super::Check;
 use crate::info::{Info, VERSION};
-use crate::nvshmem::{Nvshmem, is_served};
-use crate::plugins::{file_name, numbers};
+use crate::libraries::nvshmem::{Nvshmem, is_served};
+use crate::libraries::plugins::{file_name, numbers};
 
 const RUN: &str =
     "start programs with `nvshmem-libfabric run -- PROGRAM`, which puts ours in front";

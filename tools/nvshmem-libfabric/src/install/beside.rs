@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::record::{self, Entry};
 use super::{Staged, digest, refused};
 use crate::error::ToolError;
-use crate::linker::Linker;
-use crate::nvshmem::Nvshmem;
-use crate::plugins::{Plugins, file_name};
+use crate::libraries::linker::Linker;
+use crate::libraries::nvshmem::Nvshmem;
+use crate::libraries::plugins::{Plugins, file_name};
 
 /// Where the record and the original are, beside the library.
 const RECORD: &str = ".nvshmem-libfabric";

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use crate::error::ToolError;
+use crate::libraries::plugins::Plugins;
 use crate::options::{InstallOptions, UninstallOptions};
-use crate::plugins::Plugins;
 
 /// Installs.
 ///

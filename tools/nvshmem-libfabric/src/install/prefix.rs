@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::record::{self, Entry};
 use super::{Staged, digest, refused};
-use crate::elf::Elf;
 use crate::error::ToolError;
-use crate::plugins::{Plugins, file_name, numbers};
+use crate::libraries::elf::Elf;
+use crate::libraries::plugins::{Plugins, file_name, numbers};
 
 /// Where the record is.
 const RECORD: &str = "share/nvshmem-libfabric";

@@ -17,8 +17,8 @@ use nvshmem_transport_libfabric::settings::Settings;
 
 use crate::error::ToolError;
 use crate::info::json;
+use crate::libraries::plugins::Plugins;
 use crate::options::PerfOptions;
-use crate::plugins::Plugins;
 use measure::Part;
 use report::Measured;
 use table::{Figure, Row, print_machine_readable, print_tables};

@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::error::ToolError;
-use crate::linker::{self, Linker};
-use crate::nvshmem::Nvshmem;
+use crate::libraries::linker::{self, Linker};
+use crate::libraries::nvshmem::Nvshmem;
+use crate::libraries::plugins::{Plugin, Plugins};
 use crate::options::RunOptions;
-use crate::plugins::{Plugin, Plugins};
 use program::Program;
 
 /// As `env` and `timeout` have it: the program is not there, cannot be started; and anything else before it starts.
@@ -197,7 +197,7 @@ fn nvshmem(options: &RunOptions, words: &[OsString]) -> Result<(Nvshmem, String)
     if let Some(found) = Program::nvshmem_in(words, &linker) {
         return Ok(found);
     }
-    let mut all = crate::find::all(None, &linker)?;
+    let mut all = crate::libraries::find::all(None, &linker)?;
     if all.is_empty() {
         let message = format!(
             "no NVSHMEM is found for {}",

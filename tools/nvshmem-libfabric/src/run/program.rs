@@ -6,9 +6,9 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::find::of_python;
-use crate::linker::{self, Linker};
-use crate::nvshmem::{HOST_LIBRARY, Nvshmem};
+use crate::libraries::find::of_python;
+use crate::libraries::linker::{self, Linker};
+use crate::libraries::nvshmem::{HOST_LIBRARY, Nvshmem};
 
 /// A program that a word of a command line names.
 #[derive(Clone, PartialEq, Eq, Debug)]

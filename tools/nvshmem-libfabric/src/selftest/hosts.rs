@@ -18,8 +18,8 @@ use serde::Deserialize;
 use crate::child::{self, Answer};
 use crate::error::ToolError;
 use crate::info::VERSION;
+use crate::libraries::plugins::file_name;
 use crate::options::SelftestOptions;
-use crate::plugins::file_name;
 use crate::probe::{Choice, Fabric};
 use crate::selftest::named::Named;
 

@@ -15,8 +15,8 @@ use serde::Serialize;
 
 use crate::error::ToolError;
 use crate::info::json;
+use crate::libraries::plugins::Plugins;
 use crate::options::{Memory, SSH, SelftestOptions};
-use crate::plugins::Plugins;
 use crate::probe::{self, Choice, Fabric};
 use hosts::Host;
 

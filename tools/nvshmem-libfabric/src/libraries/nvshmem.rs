@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use nvshmem_abi::Layout;
 use serde::Serialize;
 
-use crate::elf::{Elf, MACHINE, Release, release};
 use crate::error::ToolError;
-use crate::linker::{Linker, Rule};
-use crate::plugins::{file_name, numbers};
+use crate::libraries::elf::{Elf, MACHINE, Release, release};
+use crate::libraries::linker::{Linker, Rule};
+use crate::libraries::plugins::{file_name, numbers};
 
 /// What names of host libraries begin with.
 pub(crate) const HOST_LIBRARY: &str = "libnvshmem_host.so";

@@ -12,7 +12,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::elf::{Elf, MACHINE};
+use crate::libraries::elf::{Elf, MACHINE};
 
 /// What the search depends on beside the files.
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use nvshmem_abi::Major;
 use serde::Serialize;
 
-use crate::elf::{Elf, MACHINE};
 use crate::error::ToolError;
+use crate::libraries::elf::{Elf, MACHINE};
 
 /// What our file of a major is called, which is also its name inside.
 pub(crate) fn file_name(number: u32) -> String {

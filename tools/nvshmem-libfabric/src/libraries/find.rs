@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use crate::child;
 use crate::error::ToolError;
-use crate::linker::{Linker, program};
-use crate::nvshmem::{HOST_LIBRARY, Nvshmem, in_directory, in_prefix};
+use crate::libraries::linker::{Linker, program};
+use crate::libraries::nvshmem::{HOST_LIBRARY, Nvshmem, in_directory, in_prefix};
 
 /// Directories in which packages of NVSHMEM put it.
 const USUAL: [&str; 3] = ["/usr/local/nvshmem", "/opt/nvshmem", "/usr/lib/nvshmem"];
