@@ -111,7 +111,8 @@ impl Fabric {
             .param("provider", provider.full_name())
             .param("library", library)
             .param("source", provider.source())
-            .param("rails", rails);
+            .param("rails", rails)
+            .param("pause_ms", 0);
         Ok(self.settings.iter().fold(job, |job, (name, value)| job.env(name, value)))
     }
 }

@@ -1,6 +1,7 @@
 //! Instructions per operation: in the plugin, and in the device channel's proxy.
 
 mod channel;
+mod efa;
 mod local;
 mod null;
 mod peers;
@@ -49,6 +50,8 @@ pub(crate) struct Options {
     /// Count in processes with CUDA as well: the libcuda.so.1 in DIR, a stand-in, is the driver
     #[arg(long, value_name = "DIR", value_parser = absolute)]
     cuda_driver: Option<PathBuf>,
+    #[command(flatten)]
+    efa: efa::Options,
     /// Keep callgrind's files in DIR, for callgrind_annotate
     #[arg(long, value_name = "DIR", value_parser = absolute)]
     keep: Option<PathBuf>,
@@ -67,6 +70,50 @@ enum What {
     Peers,
     /// What the engine does for a put and a get, by what local memory it is
     Local,
+}
+
+/// The job in which is counted.
+#[derive(Clone, Copy)]
+struct Setting<'a> {
+    rails: usize,
+    /// The stand-in for CUDA's driver, in processes with CUDA.
+    driver: Option<&'a Path>,
+    /// In place of [`PROVIDER`].
+    efa: Option<efa::Efa<'a>>,
+}
+
+impl<'a> Setting<'a> {
+    /// One rail of [`PROVIDER`], without CUDA.
+    const PLAIN: Self = Self { rails: 1, driver: None, efa: None };
+
+    /// What the names of its figures end in.
+    fn suffix(&self) -> String {
+        let rails = match self.rails {
+            1 => String::new(),
+            rails => format!("_{rails}_rails"),
+        };
+        let efa = self.efa.map_or("", |efa| efa.suffix);
+        let cuda = if self.driver.is_some() { CUDA } else { "" };
+        format!("{rails}{efa}{cuda}")
+    }
+
+    fn describe(&self) -> String {
+        let rails = format!("{} rail(s)", self.rails);
+        let efa = self.efa.map(|efa| format!("fabric {} of efa, on a stand-in", efa.fabric));
+        let cuda = self.driver.map(|_| String::from("on host memory, in processes with CUDA"));
+        let parts: Vec<String> = [Some(rails), efa, cuda].into_iter().flatten().collect();
+        parts.join(", ")
+    }
+
+    /// One rail, with and without CUDA where there is a driver, on [`PROVIDER`] and the fabrics of efa.
+    fn all(options: &'a Options) -> Vec<Self> {
+        let drivers = [None, options.cuda_driver.as_deref()];
+        let drivers = &drivers[..1 + usize::from(options.cuda_driver.is_some())];
+        let efa = options.efa.fabrics().into_iter().map(Some);
+        let fabrics: Vec<_> = [None].into_iter().chain(efa).collect();
+        let with = |efa| drivers.iter().map(move |&driver| Self { driver, efa, ..Self::PLAIN });
+        fabrics.into_iter().flat_map(with).collect()
+    }
 }
 
 /// A figure: two sections of a process, a short one and the long one behind it.
@@ -98,24 +145,18 @@ impl Options {
 /// No valgrind, a job that failed, files that are not understood.
 pub(crate) fn measure(options: &Options, report: &mut Report) -> Result<(), BoxError> {
     if options.wants(What::Puts) {
-        for rails in puts::RAILS {
-            println!("\ninstructions per operation, {rails} rail(s)");
-            let suffix = if rails == 1 { String::new() } else { format!("_{rails}_rails") };
-            let counted = vec![puts::counted(&suffix, rails == 1)];
-            job(options, report, puts::SCENARIO, rails, None, counted)?;
-        }
-        if options.cuda_driver.is_some() {
-            println!("\ninstructions per operation on host memory, in processes with CUDA, 1 rail");
-            let counted = vec![puts::counted(CUDA, true)];
-            job(options, report, puts::SCENARIO, 1, options.cuda_driver.as_deref(), counted)?;
+        let more = puts::RAILS.into_iter().filter(|rails| *rails > 1);
+        let more = more.map(|rails| Setting { rails, ..Setting::PLAIN });
+        for setting in Setting::all(options).into_iter().chain(more) {
+            println!("\ninstructions per operation, {}", setting.describe());
+            let counted = vec![puts::counted(&setting.suffix(), setting.rails == 1)];
+            job(options, report, puts::SCENARIO, setting, counted)?;
         }
     }
     if options.wants(What::Signals) {
-        println!("\ninstructions per 8-byte put_signal and per signal, 1 rail");
-        signals(options, report, None, "")?;
-        if let Some(driver) = options.cuda_driver.as_deref() {
-            println!("\nthe same on host memory, in processes with CUDA");
-            signals(options, report, Some(driver), CUDA)?;
+        for setting in Setting::all(options) {
+            println!("\ninstructions per 8-byte put_signal and per signal, {}", setting.describe());
+            signals(options, report, setting)?;
         }
     }
     if options.wants(What::Channel) {
@@ -150,14 +191,10 @@ fn process(options: &Options, dir: &WorkDir, part: &str) -> Result<Callgrind, Bo
 }
 
 /// Counts puts with signal and signals, at both ends.
-fn signals(
-    options: &Options,
-    report: &mut Report,
-    driver: Option<&Path>,
-    suffix: &str,
-) -> Result<(), BoxError> {
-    let counted = signals::counted(suffix);
-    let costs = job(options, report, signals::SCENARIO, 1, driver, counted)?;
+fn signals(options: &Options, report: &mut Report, setting: Setting<'_>) -> Result<(), BoxError> {
+    let suffix = setting.suffix();
+    let counted = signals::counted(&suffix);
+    let costs = job(options, report, signals::SCENARIO, setting, counted)?;
     for kind in signals::Kind::ALL {
         let both = costs.iter().skip(kind as usize).step_by(signals::Kind::ALL.len());
         let name = format!("{}_instructions{suffix}", kind.name());
@@ -172,23 +209,25 @@ fn job(
     options: &Options,
     report: &mut Report,
     scenario: &str,
-    rails: usize,
-    driver: Option<&Path>,
+    setting: Setting<'_>,
     counted: Vec<Vec<Counted>>,
 ) -> Result<Vec<Cost>, BoxError> {
     let plugin_dir = options.plugin_dir.clone();
     let plugin_dir = Some(plugin_dir.ok_or("counting in the plugin needs --plugin-dir DIR")?);
     let fabric = Fabric { plugin_dir, libfabric2: None, settings: Vec::new(), library: None };
     let dir = WorkDir::create()?;
-    let job = fabric.job(scenario, PROVIDER, Shape { peers: 1, rails })?;
-    let mut job = match driver {
+    let job = fabric.job(scenario, PROVIDER, Shape { peers: 1, rails: setting.rails })?;
+    let job = match setting.efa {
+        Some(efa) => efa.on(job, &dir)?,
+        None => job,
+    };
+    let mut job = match setting.driver {
         Some(driver) => State::job_with_device(job, driver),
         None => State::job(job),
     };
     let mut processes = Vec::new();
     for (pe, counted) in (0..).zip(counted) {
-        let device = if driver.is_some() { ".device" } else { "" };
-        let name = format!("{scenario}.{rails}-rails{device}.pe-{pe}");
+        let name = format!("{scenario}{}.pe-{pe}", setting.suffix());
         let callgrind = Callgrind::new(&options.files(&dir), &name)?;
         job.prefix_of_pe.insert(pe, callgrind.prefix());
         processes.push((callgrind, counted));

@@ -133,6 +133,7 @@ fn windows(
         let seed = source.stamp(window)?;
         plan.iter().try_for_each(|piece| ops.issue_put(piece)).map_err(|e| e.to_string())?;
         source.control.ask(Command::AwaitStamps { slots: window.to, seed })?;
+        source.pause();
         ops.progress()
             .and_then(|()| ops.progress())
             .and_then(|()| ops.quiet_pe(1))

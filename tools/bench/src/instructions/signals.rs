@@ -113,7 +113,12 @@ fn windows(
             .map_err(|e| e.to_string())?;
         source.state.signals += WINDOW;
         let value = source.state.signals;
-        source.control.ask(Command::AwaitWord { word, value })?;
+        source.pause();
+        let wanted = Command::AwaitWord { word, value };
+        source.control.begin(wanted)?;
+        // A NIC beside may be late all the same, and then the sender has to poll.
+        source.control.finish_with(wanted, || ops.progress().map_err(|e| e.to_string()))?;
+        source.pause();
         ops.progress().and_then(|()| ops.progress()).map_err(|e| e.to_string())?;
         if kind == Kind::PutSignal {
             source.check(window, seed)?;

@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nvshmem_sim::SymAddr;
 use serde::{Deserialize, Serialize};
@@ -27,6 +27,9 @@ const PES: usize = 16;
 
 /// Most bytes of a command as text.
 const TEXT: usize = 1024;
+
+/// A wait that takes longer than what is asked for does by itself, and short beside [`PATIENCE`].
+const LONG: Duration = Duration::from_millis(100);
 
 /// What PE 0 can ask the others for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -186,12 +189,30 @@ impl Control {
     /// # Errors
     /// As [`Self::ask`].
     pub(crate) fn finish(&self, command: Command) -> Result<(), String> {
+        self.finish_with(command, || Ok(()))
+    }
+
+    /// The same, and does this now and then where it takes long.
+    ///
+    /// # Errors
+    /// As [`Self::ask`], or that of what is done.
+    pub(crate) fn finish_with(
+        &self,
+        command: Command,
+        mut now_and_then: impl FnMut() -> Result<(), String>,
+    ) -> Result<(), String> {
         let start = Instant::now();
+        let mut next = LONG;
         let page = self.page();
         for (pe, answered) in page.answered.iter().enumerate().take(self.n_pes).skip(1) {
             while answered.0.load(Ordering::Acquire) != self.count {
                 self.check().map_err(|e| format!("{e} at {command:?}"))?;
-                if start.elapsed() > PATIENCE {
+                let elapsed = start.elapsed();
+                if elapsed > next {
+                    next = elapsed + LONG;
+                    now_and_then()?;
+                }
+                if elapsed > PATIENCE {
                     return Err(format!("PE {pe} has not done {command:?} within {PATIENCE:?}"));
                 }
                 std::thread::yield_now();

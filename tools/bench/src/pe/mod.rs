@@ -15,6 +15,7 @@ pub(crate) mod source;
 pub(crate) mod window;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use nvshmem_sim::{BoxError, Host, Job};
 
@@ -39,6 +40,7 @@ pub(crate) fn part<S: Send + 'static, R: Send + 'static>(
 ) -> Result<Option<R>, BoxError> {
     let (me, n_pes) = (job.pe() as usize, job.n_pes() as usize);
     let control = Control::open(&job.param::<PathBuf>("control")?, job.pe(), job.n_pes())?;
+    let pause = Duration::from_millis(job.param("pause_ms")?);
     let host = job.init()?;
     let Opened { raw, state, description } = open(&host)?;
     job.report("opened", description)?;
@@ -50,7 +52,7 @@ pub(crate) fn part<S: Send + 'static, R: Send + 'static>(
         if me > 0 {
             return peer::serve(party, control).map(|()| None);
         }
-        let mut source = Source::new(party, control, state);
+        let mut source = Source::new(party, control, state, pause);
         let found = act(&mut source)?;
         source.control.ask(Command::Stop)?;
         Ok(Some(found))

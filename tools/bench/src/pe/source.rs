@@ -18,11 +18,20 @@ pub(crate) struct Source<'a, S> {
     /// A new number for every pattern, round and message.
     pub(crate) number: u64,
     pub(crate) laps: Laps,
+    /// What its fabric may take to carry out what was posted, where that is done by nobody's poll.
+    pause: Duration,
 }
 
 impl<'a, S> Source<'a, S> {
-    pub(crate) fn new(party: Party<'a>, control: Control, state: S) -> Self {
-        Self { party, control, state, number: 0, laps: Laps::default() }
+    pub(crate) fn new(party: Party<'a>, control: Control, state: S, pause: Duration) -> Self {
+        Self { party, control, state, number: 0, laps: Laps::default(), pause }
+    }
+
+    /// Gives the fabric time, so that polls find all there is.
+    pub(crate) fn pause(&self) {
+        if !self.pause.is_zero() {
+            std::thread::sleep(self.pause);
+        }
     }
 
     /// Shows that every byte of a window arrives that a side moves.
