@@ -114,6 +114,10 @@ mutants: ## Count which small changes of a part the tests notice (PART=engine|ab
 fuzz: ## Arbitrary bytes for what reads bytes of others, by libFuzzer (COUNT=executions of each ONLY="targets")
 	scripts/fuzz.sh $(or $(COUNT),1000000) $(ONLY)
 
+.PHONY: sanitize
+sanitize: ## Tests with every read and write of memory checked by AddressSanitizer (ONLY=part of a name of the plugin's)
+	scripts/sanitize.sh $(ONLY)
+
 .PHONY: reliability
 reliability: deps ## Faults of processes, networks and the fake: what is promised, and what is seen (SCHEDULES=100000)
 	scripts/reliability.sh $(or $(SCHEDULES),100000)
