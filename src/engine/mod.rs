@@ -49,6 +49,7 @@ pub mod signal;
 mod staging;
 pub mod state;
 pub mod striping;
+mod sync;
 pub mod wire;
 
 pub use posting::watchdog::Watchdog;

@@ -1,4 +1,5 @@
-//! The consumer's end of a ring, the same source as in the transport, on loom's atomics.
+//! What threads hand to each other, the same sources as in the transport, on loom's atomics: the consumer's end of a ring,
+//! operations of user threads, the table of regions.
 //!
 //! loom runs each test again and again, with every order of the threads and every value that a load may
 //! return in C++'s memory model, as far as the bound on preemptions goes. The producers here are a
@@ -13,3 +14,16 @@ mod channel;
 mod engine;
 mod producer;
 mod tests;
+
+use loom::model::Builder;
+
+/// Threads are preempted at most this often in an execution, besides where they wait.
+const PREEMPTIONS: usize = 3;
+
+/// Runs a test in every way. At most two of its threads may wait by polling: among three, two could
+/// poll for ever while the third has its turn to come.
+fn check(test: impl Fn() + Sync + Send + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(PREEMPTIONS);
+    builder.check(test);
+}

@@ -3,26 +3,15 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use loom::cell::UnsafeCell;
-use loom::model::Builder;
 use loom::sync::Arc;
 use loom::thread;
 
 use crate::channel::ring::descriptor::{Descriptor, Place, RegionIndex};
 use crate::channel::ring::{Ring, State};
+use crate::check;
 use crate::engine::atomic::{AtomicOp, Width};
 use crate::engine::ids::Pe;
 use crate::producer::{Last, Shared};
-
-/// Threads are preempted at most this often in an execution, besides where they wait.
-const PREEMPTIONS: usize = 3;
-
-/// Runs a test in every way. At most two of its threads may wait by polling: among three, two could
-/// poll for ever while the third has its turn to come.
-fn check(test: impl Fn() + Sync + Send + 'static) {
-    let mut builder = Builder::new();
-    builder.preemption_bound = Some(PREEMPTIONS);
-    builder.check(test);
-}
 
 fn place(offset: u64) -> Place {
     let region = RegionIndex::new(7).expect("a region");

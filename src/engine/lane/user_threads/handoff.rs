@@ -7,7 +7,6 @@
 //! for other peers goes past.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use log::warn;
 
 use crate::engine::error::EngineError;
 use crate::engine::ids::Pe;
+use crate::engine::lane::user_threads::outstanding::Outstanding;
 use crate::engine::patience::Wait;
 use crate::engine::request::{OwnedRequest, Request};
 use crate::engine::state::discrepancy::{Discrepancy, same};
@@ -48,16 +48,9 @@ pub struct Inbox {
 
 #[derive(Debug)]
 struct Shared {
-    /// What was handed over and has not ended, fences among it.
-    all: AtomicU32,
-    /// Operations handed over and not ended, by PE.
-    under_way: Box<[AtomicU32]>,
+    outstanding: Outstanding<EngineError>,
     /// The proxy lane's first failure: it may take nothing more.
     failure: OnceLock<EngineError>,
-    /// By PE, the first failure of an operation that nobody waits for on its own.
-    lost: Mutex<Vec<(Pe, EngineError)>>,
-    /// Whether there is any.
-    has_lost: AtomicBool,
 }
 
 /// Something handed over.
@@ -164,7 +157,7 @@ impl Inbox {
         same("operations of user threads that wait", *count, waiting)?;
         same("peers that user threads wait for", turns.len(), peers.len())?;
         let taken = count + self.finishing.len();
-        let all = self.shared.all.load(Ordering::Relaxed) as usize;
+        let all = self.shared.outstanding.count() as usize;
         same("operations of user threads", all, all.max(taken))
     }
 }
@@ -176,14 +169,8 @@ pub fn handover(
     fail_after: Option<Duration>,
 ) -> (Outbox, Inbox) {
     let (sender, receiver) = bounded(QUEUE);
-    let under_way = (0..n_pes).map(|_| AtomicU32::new(0)).collect();
-    let shared = Arc::new(Shared {
-        all: AtomicU32::new(0),
-        under_way,
-        failure: OnceLock::new(),
-        lost: Mutex::default(),
-        has_lost: AtomicBool::new(false),
-    });
+    let shared =
+        Arc::new(Shared { outstanding: Outstanding::new(n_pes), failure: OnceLock::new() });
     let inbox = Inbox {
         receiver,
         shared: Arc::clone(&shared),
@@ -208,9 +195,7 @@ impl Outbox {
         let ended = wait.then(|| Arc::new(Mutex::new(None)));
         let request = OwnedRequest::of(request);
         let item = Item::Transfer(Box::new(Transfer { request, ended: ended.clone() }));
-        if let Some(count) = self.shared.under_way.get(pe.index()) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
+        self.shared.outstanding.begin(pe);
         self.send(pe, item)?;
         let Some(ended) = ended else { return Ok(()) };
         let take = || ended.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -224,29 +209,25 @@ impl Outbox {
 
     /// What is handed over for the PE from here on comes after what was before.
     pub(in crate::engine) fn fence(&self, pe: Pe) -> Result<(), EngineError> {
-        if self.is_quiet(pe) { Ok(()) } else { self.send(pe, Item::Fence(pe)) }
+        if self.is_quiet(pe) {
+            return Ok(());
+        }
+        self.shared.outstanding.begin_fence();
+        self.send(pe, Item::Fence(pe))
     }
 
     /// Whether everything handed over for the PE has ended.
     pub(in crate::engine) fn is_quiet(&self, pe: Pe) -> bool {
-        // Acquire: what the proxy thread has done to local memory is visible after this.
-        let count = self.shared.under_way.get(pe.index());
-        count.is_none_or(|count| count.load(Ordering::Acquire) == 0)
+        self.shared.outstanding.is_quiet(pe)
     }
 
     /// Waits for that.
     pub(in crate::engine) fn quiet(&self, pe: Pe) -> Result<(), EngineError> {
         self.wait(pe, || self.is_quiet(pe))?;
-        if !self.shared.has_lost.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        let lost = self.shared.lost.lock().unwrap_or_else(PoisonError::into_inner);
-        let lost = lost.iter().find(|(of, _)| *of == pe);
-        lost.map_or(Ok(()), |(_, failed)| Err(failed.clone()))
+        self.shared.outstanding.failure(pe).map_or(Ok(()), Err)
     }
 
     fn send(&self, pe: Pe, item: Item) -> Result<(), EngineError> {
-        self.shared.all.fetch_add(1, Ordering::Relaxed);
         let mut item = Some(item);
         self.wait(pe, || match item.take().map(|item| self.sender.try_send(item)) {
             Some(Err(TrySendError::Full(back))) => {
@@ -304,8 +285,7 @@ impl Inbox {
     /// Whether there is anything to do.
     #[inline]
     pub(in crate::engine) fn has_work(&self) -> bool {
-        // A hint: what it does not show yet, the next turn sees.
-        self.shared.all.load(Ordering::Relaxed) != 0
+        self.shared.outstanding.count() != 0
     }
 
     /// What is next in the queue. None if there is nothing, or too much that was taken waits.
@@ -323,7 +303,7 @@ impl Inbox {
 
     /// A fence was carried out.
     pub(in crate::engine) fn fenced(&self) {
-        self.shared.all.fetch_sub(1, Ordering::Relaxed);
+        self.shared.outstanding.end_fence();
     }
 
     /// The lane has failed: nobody needs to wait any longer.
@@ -335,23 +315,14 @@ impl Inbox {
     pub(in crate::engine) fn end(&self, current: Current, outcome: Result<(), EngineError>) {
         let pe = current.request().pe;
         let Transfer { ended, .. } = *current.transfer;
-        match (ended, outcome) {
-            (Some(ended), outcome) => {
+        let failed = match ended {
+            Some(ended) => {
                 *ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+                None
             }
-            (None, Err(failed)) => {
-                let mut lost = self.shared.lost.lock().unwrap_or_else(PoisonError::into_inner);
-                if lost.iter().all(|(of, _)| *of != pe) {
-                    lost.push((pe, failed));
-                }
-                self.shared.has_lost.store(true, Ordering::Release);
-            }
-            (None, Ok(())) => {}
-        }
-        self.shared.all.fetch_sub(1, Ordering::Relaxed);
-        if let Some(count) = self.shared.under_way.get(pe.index()) {
-            count.fetch_sub(1, Ordering::Release);
-        }
+            None => outcome.err(),
+        };
+        self.shared.outstanding.end(pe, failed);
     }
 }
 
@@ -524,9 +495,9 @@ mod tests {
         outbox.fence(Pe(1)).unwrap();
         assert!(take(&mut inbox).is_some());
         assert!(matches!(inbox.next(), Some(Taken::Fence(Pe(1)))));
-        assert_eq!(inbox.shared.all.load(Ordering::Relaxed), 2);
+        assert_eq!(inbox.shared.outstanding.count(), 2);
         inbox.fenced();
-        assert_eq!(inbox.shared.all.load(Ordering::Relaxed), 1);
+        assert_eq!(inbox.shared.outstanding.count(), 1);
         inbox.fail(&failure(1));
         inbox.fail(&failure(2));
         assert_eq!(outbox.quiet(Pe(1)), Err(failure(1)));

@@ -2,6 +2,7 @@
 
 pub mod handoff;
 pub mod host_lane;
+mod outstanding;
 
 use crate::engine::error::EngineError;
 use crate::engine::lane::Lane;

@@ -1,6 +1,5 @@
 //! A lane's copy of the table of regions: what it looks local memory up in, and what peers mean.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::engine::error::EngineError;
@@ -8,6 +7,7 @@ use crate::engine::ids::{LaneKind, RailId};
 use crate::engine::port::copies::{Bounce, CopyPort, Reach};
 use crate::engine::port::{Addressing, Desc};
 use crate::engine::request::{Request, refused};
+use crate::engine::state::regions::published::Published;
 use crate::engine::state::regions::recent::{Range, Recent};
 use crate::engine::state::regions::{place_of, slot_of};
 use crate::engine::state::strays::Strays;
@@ -74,9 +74,7 @@ pub(super) type Views = Vec<Option<Arc<View>>>;
 /// The part of the table that lanes read.
 #[derive(Debug, Default)]
 pub struct RegionIndex {
-    /// Rises with each change of `views`, after the change.
-    epoch: AtomicU64,
-    views: Mutex<Views>,
+    views: Published<Views>,
     /// What stages, until the proxy lane has taken it.
     pub(super) stager: Mutex<Option<Installed>>,
     /// What may touch memory though nobody waits for it.
@@ -95,14 +93,13 @@ pub(in crate::engine) struct Installed {
 impl RegionIndex {
     /// A place's region, or that there is none any more.
     pub(super) fn change(&self, place: u32, view: Option<Arc<View>>) {
-        let mut views = lock(&self.views);
         let place = place as usize;
-        if views.len() <= place {
-            views.resize_with(place + 1, || None);
-        }
-        views[place] = view;
-        // Under the lock, so that a lane which sees the new number also finds the change.
-        self.epoch.fetch_add(1, Ordering::Release);
+        self.views.change(|views| {
+            if views.len() <= place {
+                views.resize_with(place + 1, || None);
+            }
+            views[place] = view;
+        });
     }
 }
 
@@ -206,7 +203,7 @@ impl RegionCache {
     /// Whether nothing has been registered or released since the last [`RegionCache::sync`].
     #[inline(always)]
     fn is_current(&self) -> bool {
-        self.epoch == self.index.epoch.load(Ordering::Acquire)
+        self.index.views.is_at(self.epoch)
     }
 
     /// The descriptors, one per rail of the lane, for `len` bytes of local memory at `addr` inside
@@ -370,11 +367,7 @@ impl RegionCache {
 
     #[cold]
     fn refresh(&mut self) {
-        let views = lock(&self.index.views);
-        // Read under the lock: the copy holds exactly the changes up to this number.
-        self.epoch = self.index.epoch.load(Ordering::Acquire);
-        self.views.clone_from(&views);
-        drop(views);
+        self.epoch = self.index.views.read(|views| self.views.clone_from(views));
         self.recent = Recent::NONE;
         let within = self.views.iter().flatten().filter(|view| view.reach != Reach::Staged);
         self.within.clear();

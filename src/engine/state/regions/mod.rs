@@ -5,6 +5,7 @@
 //! number and, only when it has changed, takes the lock and copies the table anew.
 
 mod cache;
+mod published;
 mod recent;
 
 use std::sync::atomic::{AtomicU64, Ordering};
