@@ -1,9 +1,10 @@
-//! Instructions of a process between marks, counted by valgrind's callgrind.
+//! Instructions of a thread between marks, counted by valgrind's callgrind.
 //!
-//! Callgrind writes a dump and starts again from zero whenever the function [`nvshmem_bench_mark`] is
-//! entered. A section lies between two marks: so many operations of one kind. Each kind has two
-//! sections of different length, and their difference over the difference in operations is free of
-//! what begins and ends a section.
+//! Callgrind writes a dump of the thread that enters the function [`nvshmem_bench_mark`], and starts again from zero for it.
+//! What other threads do meanwhile, such as a look at the process once a second, is of no operation and not in it.
+//!
+//! A section lies between two marks: so many operations of one kind. Each kind has two sections of different length, and their
+//! difference over the difference in operations is free of what begins and ends a section.
 
 mod profile;
 
@@ -27,7 +28,7 @@ pub(crate) extern "C" fn nvshmem_bench_mark() {
     std::hint::black_box(MARK);
 }
 
-/// What one process executes between its marks.
+/// What the thread of a process that marks executes between its marks.
 pub(crate) struct Callgrind {
     out: PathBuf,
 }
@@ -47,16 +48,33 @@ impl Callgrind {
         let mut prefix: Vec<OsString> =
             ["valgrind", "--quiet", "--tool=callgrind"].map(OsString::from).into();
         prefix.extend(["--compress-strings=no", "--compress-pos=no"].map(OsString::from));
+        prefix.push("--separate-threads=yes".into());
         prefix.push(format!("--dump-before={MARK}").into());
         prefix.push(format!("--callgrind-out-file={}", self.out.display()).into());
         prefix
+    }
+
+    /// The file of a dump, whose name ends with the number that valgrind gave the thread.
+    fn dump(&self, number: usize) -> Result<PathBuf, BoxError> {
+        let missing = || format!("{}: dump {number} is missing", self.out.display());
+        let (Some(dir), Some(out)) = (self.out.parent(), self.out.file_name()) else {
+            return Err(missing().into());
+        };
+        let start = format!("{}.{number}-", out.to_string_lossy());
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            if entry.file_name().to_string_lossy().starts_with(&start) {
+                return Ok(entry.path());
+            }
+        }
+        Err(missing().into())
     }
 
     /// What is in a section.
     fn profile(&self, section: usize) -> Result<Profile, BoxError> {
         // The first mark ends what came before the first section; between two sections lies a dump of
         // its own.
-        let path = PathBuf::from(format!("{}.{}", self.out.display(), 2 * section + 2));
+        let path = self.dump(2 * section + 2)?;
         let text = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
         if !text.contains(MARK) {
             return Err(format!("{}: the dump was not caused by a mark", path.display()).into());
