@@ -118,6 +118,10 @@ fuzz: ## Arbitrary bytes for what reads bytes of others, by libFuzzer (COUNT=exe
 sanitize: ## Tests with every read and write of memory checked by AddressSanitizer (ONLY=part of a name of the plugin's)
 	scripts/sanitize.sh $(ONLY)
 
+.PHONY: sanitize-threads
+sanitize-threads: ## The same by ThreadSanitizer: races between threads. Needs clang and the sources of Rust's library
+	scripts/sanitize-threads.sh $(ONLY)
+
 .PHONY: reliability
 reliability: deps ## Faults of processes, networks and the fake: what is promised, and what is seen (SCHEDULES=100000)
 	scripts/reliability.sh $(or $(SCHEDULES),100000)

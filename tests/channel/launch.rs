@@ -60,8 +60,8 @@ pub(crate) fn pe_entry(scenarios: &[(&str, Scenario)]) {
 /// A fabric that jobs run on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fabric {
-    /// The system's libfabric, over TCP.
-    Tcp,
+    /// `tcp;ofi_rxm` of the system's libfabric.
+    Rxm,
     /// Its shared memory.
     Shm,
     /// TCP of the second libfabric, if there is one.
@@ -75,7 +75,8 @@ impl Fabric {
 
     fn provider(self) -> &'static str {
         match self {
-            Self::Tcp | Self::Tcp2 => "tcp",
+            Self::Rxm => "tcp;ofi_rxm",
+            Self::Tcp2 => "tcp",
             Self::Shm => "shm",
         }
     }

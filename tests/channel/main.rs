@@ -36,11 +36,11 @@ fn main() -> ExitCode {
     // Each job is several busy processes already.
     arguments.test_threads.get_or_insert(1);
     let mut trials: Vec<Trial> = Vec::new();
-    for (fabric, n_pes) in [(Fabric::Shm, 3), (Fabric::Tcp, 2), (Fabric::Tcp2, 3), (Fabric::Shm, 1)]
+    for (fabric, n_pes) in [(Fabric::Shm, 3), (Fabric::Rxm, 2), (Fabric::Tcp2, 3), (Fabric::Shm, 1)]
     {
         trials.push(Job::new("traffic", fabric, n_pes).trial());
     }
-    for fabric in [Fabric::Shm, Fabric::Tcp, Fabric::Tcp2] {
+    for fabric in [Fabric::Shm, Fabric::Rxm, Fabric::Tcp2] {
         trials.push(Job::new("quiet", fabric, 2).trial());
         trials.push(Job::new("stop", fabric, 2).trial());
     }
@@ -53,20 +53,20 @@ fn main() -> ExitCode {
         if image[..4] == [0x50, 0xed, 0x55, 0xba] { Ok(()) } else { Err(kernels::BUILT.into()) }
     }));
     let seconds = vec![("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", "2")];
-    for fabric in [Fabric::Shm, Fabric::Tcp, Fabric::Tcp2] {
+    for fabric in [Fabric::Shm, Fabric::Rxm, Fabric::Tcp2] {
         let job = Job::new("dead", fabric, 2);
         trials.push(Job { env: seconds.clone(), dies: Some(1), ..job }.trial());
     }
     // Over shm, a process reads another one's memory though that has stopped.
-    for (scenario, fabric) in [("memory_in_use", Fabric::Tcp), ("memory_back", Fabric::Tcp2)] {
+    for (scenario, fabric) in [("memory_in_use", Fabric::Rxm), ("memory_back", Fabric::Tcp2)] {
         let job = Job::new(scenario, fabric, 2);
         trials.push(Job { env: seconds.clone(), ..job }.trial());
     }
     let second = vec![("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", "1")];
     trials.push(Job { env: second, ..Job::new("stuck", Fabric::Shm, 1) }.trial());
-    trials.push(Job { env: seconds.clone(), ..Job::new("stopped", Fabric::Tcp, 2) }.trial());
+    trials.push(Job { env: seconds.clone(), ..Job::new("stopped", Fabric::Rxm, 2) }.trial());
     trials.push(Job::new("unwinding", Fabric::Shm, 1).trial());
-    for fabric in [Fabric::Shm, Fabric::Tcp, Fabric::Tcp2] {
+    for fabric in [Fabric::Shm, Fabric::Rxm, Fabric::Tcp2] {
         trials.push(Job::new("cycles", fabric, 2).trial());
     }
     libtest_mimic::run(&arguments, trials).exit_code()
