@@ -23,6 +23,7 @@ use crate::engine::posting::Core;
 use crate::engine::posting::watchdog::Watchdog;
 use crate::engine::rails::paths::{AddressTable, Reach};
 use crate::engine::recovery::detours::Detours;
+use crate::engine::state::segment::waits::REISSUES;
 use crate::engine::wire::message::Ticket;
 use crate::engine::wire::rails::Rails;
 use crate::engine::wire::window::Seq;
@@ -137,6 +138,8 @@ pub(in crate::engine) struct PeerHealth {
     pub(in crate::engine) ways_back: HashMap<(RailId, RailId), WayBack>,
     /// Addresses that the peer has told of.
     pub(in crate::engine) addresses: u32,
+    /// How often it may have rails of ours closed and opened again, by our rail.
+    resets: Box<[Allowance]>,
     /// The latest question what the peer has had, and whether it is answered.
     pub(in crate::engine) settling: (u32, bool),
     /// Its only path has failed, with this: until when it may come back.
@@ -153,6 +156,32 @@ pub(in crate::engine) struct PeerHealth {
 pub(in crate::engine) struct WayBack {
     pub(in crate::engine) address: Box<[u8]>,
     pub(in crate::engine) to: PeerAddr,
+}
+
+/// Most resets of a rail that a peer has at once, as many as an operation that each of them cuts off takes, and time until it
+/// has one more. A peer that asks for ever costs what providers keep of a rail that was closed (decision 20) no more often.
+const RESETS: u32 = REISSUES;
+const RESET_EVERY: Duration = Duration::from_secs(30);
+
+/// How often something may be done.
+#[derive(Clone, Copy, Debug, Default)]
+struct Allowance {
+    used: u32,
+    /// Since when the next use comes back.
+    since: u32,
+}
+
+impl Allowance {
+    /// Uses one at a time, if there is one left.
+    fn take(&mut self, now: u32) -> bool {
+        let every = Watchdog::stamps(RESET_EVERY);
+        let back = now.wrapping_sub(self.since) / every;
+        self.used = self.used.saturating_sub(back);
+        self.since = if self.used == 0 { now } else { self.since.wrapping_add(back * every) };
+        let left = self.used < RESETS;
+        self.used += u32::from(left);
+        left
+    }
 }
 
 /// One path.
@@ -270,6 +299,7 @@ impl PeerHealth {
             asked: Vec::new(),
             ways_back: HashMap::new(),
             addresses: 0,
+            resets: vec![Allowance::default(); rails].into(),
             settling: (0, true),
             grace: None,
             alive: 0,
@@ -296,6 +326,11 @@ impl PeerHealth {
         };
         let (_, at) = self.paths.iter().enumerate().filter_map(out).min()?;
         Some(RailId(at as u8))
+    }
+
+    /// Whether it may have a rail of ours closed and opened again, which counts.
+    pub(in crate::engine) fn may_reset(&mut self, rail: RailId, now: u32) -> bool {
+        self.resets[rail.index()].take(now)
     }
 
     /// Messages have been sent to it again: time to acknowledge them begins.

@@ -120,7 +120,12 @@ impl Recovery {
                 if self.mine[rail.index()].generation > generation {
                     answer = Some(Answer::RailIs(rail));
                 } else if core.port.can_reset(rail) && !self.mine[rail.index()].fixed {
-                    self.close_rail(core, rail, pe);
+                    // One that has asked too often has no answer yet, and asks again.
+                    if self.mine[rail.index()].closing.is_none()
+                        && self.peer(pe).may_reset(rail, now)
+                    {
+                        self.close_rail(core, rail, pe);
+                    }
                 } else {
                     answer = Some(Answer::CannotReset(rail, generation));
                 }

@@ -4,7 +4,7 @@ use nvshmem_transport_libfabric::engine::fake::{Call, FakeFabric};
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::wire::rails::Rails;
 
-use super::looks::{Looks, TIMEOUT, shape};
+use super::looks::{Looks, TIMEOUT, UNIT, shape};
 use crate::job::Shape;
 
 /// Where a rail of PE 1 is, as it says itself.
@@ -94,4 +94,28 @@ fn a_path_that_was_cut_for_somebody_else_returns_unprobed() {
         (0..2).for_each(|at| looks.get(1, 8 * at));
         assert_eq!(posted(&looks) - before, u64::from(returns), "{by_error} {cause}");
     }
+}
+
+/// Providers keep something of each rail that was closed, so a peer has as many resets as one of its operations may need, and then
+/// one each half minute.
+#[test]
+fn a_peer_that_asks_for_resets_without_end_has_few() {
+    let mut looks = Looks::at(&shape());
+    let mut asks = |rail, generation| {
+        looks.hears(Rails::Reset { rail: RailId(rail), generation });
+        looks.next();
+        looks.fabric.resets()
+    };
+    let mut resets = 0;
+    let had: Vec<u32> = (0..250)
+        .filter(|_| {
+            let before = resets;
+            resets = asks(1, resets);
+            resets != before
+        })
+        .collect();
+    let half_minute = (30_000_000_000_u64).div_ceil(UNIT) as u32;
+    let expected: Vec<u32> = (0..64).chain([half_minute, 2 * half_minute]).collect();
+    assert_eq!(had, expected);
+    assert_eq!(asks(0, 0), resets + 1, "the other rail has its own");
 }
