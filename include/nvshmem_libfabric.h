@@ -57,6 +57,16 @@ const nlf_context *nlf_get_context(const nlf_channel *channel);
  * CUDA. NULL when it is not to be had. Collective, with the same length. */
 void *nlf_alloc(nlf_channel *channel, size_t bytes);
 
+/* Where memory is. */
+#define NLF_ON_HOST 0u   /* as nlf_alloc */
+#define NLF_ON_DEVICE 1u /* of the device whose context is current on the calling thread; the CPU does not reach it */
+
+/* The same, of memory that is where this PE wants it. On a device it is made by CUDA's VMM interface where the driver has
+ * that, reached by NICs directly where all rails can (docs/gpu.md), and staged through the host else. May wait for
+ * everything on the device, as nlf_release of it does: no kernel runs that waits for this PE. Collective, with the same
+ * length; each PE says for itself where. */
+void *nlf_alloc_on(nlf_channel *channel, uint32_t location, size_t bytes);
+
 /* Lets all PEs reach memory of this PE, of the host or of a CUDA device. It stays what it is until it is
  * released. Collective, with the same length at any address. */
 int nlf_register(nlf_channel *channel, void *addr, size_t bytes);
@@ -64,7 +74,7 @@ int nlf_register(nlf_channel *channel, void *addr, size_t bytes);
 /* Lets kernels put from memory of this PE, and get and fetch into it. Peers do not reach it. Not collective. */
 int nlf_register_local(nlf_channel *channel, void *addr, size_t bytes);
 
-/* Ends what one of the three above has begun; memory of nlf_alloc is freed. Nobody uses it any more. Collective, but
+/* Ends what one of the four above has begun; memory of nlf_alloc and nlf_alloc_on is freed. Nobody uses it any more. Collective, but
  * for memory that is local. -1 with a text that says so while an operation, which has failed perhaps, may touch the memory
  * still: it stays registered then, and is not freed, until this is called again, by this PE alone, or until
  * nlf_finalize. */

@@ -12,8 +12,8 @@ use log::{info, warn};
 use crate::channel::bootstrap::Bootstrap;
 use crate::channel::collectives::Gathering;
 use crate::channel::error::ChannelError;
-use crate::channel::memory::host_memory::HostMemory;
 use crate::channel::memory::shared::{Shared, Sizes};
+use crate::channel::memory::symmetric_memory::{MemoryLocation, SymmetricMemory};
 use crate::channel::options::Options;
 use crate::channel::proxy::consumer::Consumer;
 use crate::channel::proxy::region_table::{PeerRegion, Region};
@@ -141,7 +141,22 @@ impl Channel {
     /// # Errors
     /// The memory is not to be had or registered, here or at another PE.
     pub fn allocate_symmetric(&self, len: usize) -> Result<*mut u8, ChannelError> {
-        let memory = HostMemory::new(len);
+        self.allocate_symmetric_on(MemoryLocation::Host, len)
+    }
+
+    /// The same, of memory that is where this PE wants it. On a device it is made by the VMM interface where the driver has
+    /// that, reached by NICs directly where all rails can and the settings let them, and staged else. It may wait for
+    /// everything on the device, as [`Channel::release`] of it does. Collective, with the same length on all; each PE says
+    /// for itself where.
+    ///
+    /// # Errors
+    /// As [`Channel::allocate_symmetric`]; no context of a device is current on this thread.
+    pub fn allocate_symmetric_on(
+        &self,
+        location: MemoryLocation,
+        len: usize,
+    ) -> Result<*mut u8, ChannelError> {
+        let memory = SymmetricMemory::new(location, len);
         let (addr, memory, failed) = match memory {
             Ok(memory) => (memory.addr(), Some(memory), None),
             Err(failed) => (0, None, Some(failed)),
@@ -387,7 +402,7 @@ impl Channel {
         &self,
         base: usize,
         len: usize,
-        memory: Option<HostMemory>,
+        memory: Option<SymmetricMemory>,
         failed: Option<ChannelError>,
     ) -> Result<(), ChannelError> {
         let mut serial = self.serial_here()?;

@@ -47,6 +47,14 @@ pub enum ChannelError {
         /// How many were asked for.
         len: usize,
     },
+    /// Memory on a device, asked for where there is none.
+    #[error("{len} bytes on a device: {why}")]
+    NoDevice {
+        /// How many were asked for.
+        len: usize,
+        /// What is missing.
+        why: String,
+    },
     /// Memory of CUDA.
     #[error("{0}")]
     Cuda(#[from] CudaError),

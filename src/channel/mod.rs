@@ -27,4 +27,5 @@ pub mod ring;
 pub use api::Channel;
 pub use channel_sys as sys;
 pub use error::ChannelError;
+pub use memory::symmetric_memory::MemoryLocation;
 pub use options::Options;

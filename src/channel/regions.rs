@@ -3,7 +3,7 @@
 use channel_sys as c;
 
 use crate::channel::error::ChannelError;
-use crate::channel::memory::host_memory::HostMemory;
+use crate::channel::memory::symmetric_memory::SymmetricMemory;
 use crate::channel::registration::Free;
 use crate::engine::wire::handle::HandleBytes;
 
@@ -18,7 +18,7 @@ pub(crate) struct Registered {
     /// All PEs want it released.
     pub(crate) unwanted: bool,
     /// If it was allocated here.
-    _memory: Option<HostMemory>,
+    _memory: Option<SymmetricMemory>,
 }
 
 impl Registered {
@@ -27,7 +27,7 @@ impl Registered {
         (base, len): (usize, usize),
         symmetric: bool,
         handle: HandleBytes,
-        memory: Option<HostMemory>,
+        memory: Option<SymmetricMemory>,
     ) -> Self {
         Self { index, base, len, symmetric, handle, unwanted: false, _memory: memory }
     }

@@ -17,16 +17,17 @@ use nvshmem_transport_libfabric::engine::atomic::{AtomicOp, Width};
 use nvshmem_transport_libfabric::engine::ids::Pe;
 
 use super::launch::Place;
-use super::traffic::{Heap, bootstrap, options, producer};
+use super::memory::{Heap, symmetric};
+use super::traffic::{bootstrap, options, producer};
 
 /// What was pushed before the end is delivered, without a quiet, while others still push.
 pub(crate) fn stop(place: &Place) {
     const COUNT: u64 = 1500;
     let mut memory = vec![0_u64; 512];
-    let heap = Heap(memory.as_mut_ptr().cast());
+    let heap = Heap::of(memory.as_mut_ptr().cast());
     let channel = Channel::new(bootstrap(place), &options()).unwrap();
     // SAFETY: `memory` outlives the channel, which is stopped below.
-    unsafe { channel.register_symmetric(heap.0, 4096).unwrap() };
+    unsafe { channel.register_symmetric(heap.at(0), 4096).unwrap() };
     channel.barrier().unwrap();
     let to = (place.me as i32 + 1) % place.n_pes as i32;
     let p = producer(&channel);
@@ -43,7 +44,7 @@ pub(crate) fn late_pushes(place: &Place) {
     let stopped = c::NLF_ERROR_STOPPED as i32;
     for _ in 0..3 {
         let channel = Channel::new(bootstrap(place), &options()).unwrap();
-        let heap = Heap(channel.allocate_symmetric(1 << 12).unwrap());
+        let heap = Heap::of(channel.allocate_symmetric(1 << 12).unwrap());
         let pushed = AtomicU64::new(0);
         let (context, shared) = (producer(&channel), &pushed);
         // The context lives until the producers have ended: so the end is told to the proxy by a thread
@@ -192,7 +193,7 @@ pub(crate) fn bad_requests(place: &Place) {
     channel.stop().unwrap();
     let check = |push: &dyn Fn(&Channel), code: u32, text: &str| {
         let channel = Channel::new(bootstrap(place), &options()).unwrap();
-        let heap = Heap(channel.allocate_symmetric(len as usize).unwrap());
+        let heap = Heap::of(channel.allocate_symmetric(len as usize).unwrap());
         let mut own = vec![0_u64; 8];
         // SAFETY: `own` outlives the channel, which is stopped below.
         unsafe { channel.register_local(own.as_mut_ptr().cast(), 64).unwrap() };
@@ -227,7 +228,8 @@ pub(crate) fn bad_requests(place: &Place) {
 pub(crate) fn dead_peer(place: &Place) {
     let options = Options { drain: Duration::from_secs(1), ..options() };
     let channel = Channel::new(bootstrap(place), &options).unwrap();
-    let heap = Heap(channel.allocate_symmetric(1 << 20).unwrap());
+    let memory = symmetric(&channel, place, 1 << 20);
+    let heap = memory.heap;
     channel.barrier().unwrap();
     let p = producer(&channel);
     if place.me == 1 {
@@ -273,7 +275,7 @@ fn late_bytes(place: &Place, closes_rails: bool) {
     pids.copy_from_slice(&meeting.allgather(&pid.to_le_bytes()).unwrap());
     let peer = i32::from_le_bytes(pids[4..].try_into().unwrap());
     let channel = Channel::new(meeting, &options()).unwrap();
-    let heap = Heap(channel.allocate_symmetric(LEN).unwrap());
+    let heap = Heap::of(channel.allocate_symmetric(LEN).unwrap());
     if place.me == 1 {
         // Its proxy thread serves the other PE, which comes to the barrier, or goes without a word.
         let _ = channel.barrier();

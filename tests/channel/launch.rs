@@ -10,7 +10,10 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
 use nvshmem_sim::is_setting;
+use test_support::built::{cxi_lab, fake_cuda_dir};
 use test_support::needs::{self, Need, libfabric2};
+
+use crate::memory::MEMORY;
 
 /// What a process of a job is told.
 const ME: &str = "CHANNEL_TEST_PE";
@@ -66,11 +69,13 @@ pub(crate) enum Fabric {
     Shm,
     /// TCP of the second libfabric, if there is one.
     Tcp2,
+    /// A persona of cxi over that: its NICs take memory of devices, and move none of it.
+    Cxi,
 }
 
 impl Fabric {
     fn library(self) -> Need<Option<PathBuf>> {
-        if self == Self::Tcp2 { libfabric2().map(Some) } else { Ok(None) }
+        if matches!(self, Self::Tcp2 | Self::Cxi) { libfabric2().map(Some) } else { Ok(None) }
     }
 
     fn provider(self) -> &'static str {
@@ -78,6 +83,7 @@ impl Fabric {
             Self::Rxm => "tcp;ofi_rxm",
             Self::Tcp2 => "tcp",
             Self::Shm => "shm",
+            Self::Cxi => "cxi",
         }
     }
 }
@@ -88,6 +94,8 @@ pub(crate) struct Job {
     pub(crate) scenario: &'static str,
     pub(crate) fabric: Fabric,
     pub(crate) n_pes: u32,
+    /// Where its memory is, where that matters: with a driver for memory on devices.
+    pub(crate) memory: Option<&'static str>,
     /// Settings besides the fabric.
     pub(crate) env: Vec<(&'static str, &'static str)>,
     /// PEs that end otherwise than well.
@@ -96,13 +104,19 @@ pub(crate) struct Job {
 
 impl Job {
     pub(crate) fn new(scenario: &'static str, fabric: Fabric, n_pes: u32) -> Self {
-        Self { scenario, fabric, n_pes, env: Vec::new(), dies: None }
+        Self { scenario, fabric, n_pes, memory: None, env: Vec::new(), dies: None }
+    }
+
+    /// The same with memory there.
+    pub(crate) fn on(self, memory: &'static str) -> Self {
+        Self { memory: Some(memory), ..self }
     }
 
     /// As a test. What lacks its fabric is skipped, and says why.
     pub(crate) fn trial(self) -> Trial {
-        let Self { scenario, fabric, n_pes, .. } = &self;
-        let name = format!("{scenario}::{fabric:?}_{n_pes}_pes").to_lowercase();
+        let Self { scenario, fabric, n_pes, memory, .. } = &self;
+        let memory = memory.map_or(String::new(), |memory| format!("_{memory}"));
+        let name = format!("{scenario}::{fabric:?}_{n_pes}_pes{memory}").to_lowercase();
         needs::trial(name, fabric.library(), move |library| self.run(library))
     }
 
@@ -129,8 +143,21 @@ impl Job {
                 } else {
                     Stdio::null()
                 });
-            if let Some(library) = &library {
-                command.env("NVSHMEM_LIBFABRIC_LIBRARY", library);
+            if let Some(memory) = self.memory {
+                command.env(MEMORY, memory).env("LD_LIBRARY_PATH", fake_cuda_dir());
+            }
+            match &library {
+                Some(carrier) if self.fabric == Fabric::Cxi => {
+                    command.env("NVSHMEM_LIBFABRIC_LIBRARY", cxi_lab());
+                    command.env("CXI_LAB_LIBFABRIC", carrier).env("CXI_LAB_VERSION", "2.6");
+                    command.env("NVSHMEM_LIBFABRIC_GPU_DIRECT", "always");
+                    // Words and few bytes are then the peers' processors'.
+                    command.env("NVSHMEM_LIBFABRIC_ATOMICS", "target");
+                }
+                Some(library) => {
+                    command.env("NVSHMEM_LIBFABRIC_LIBRARY", library);
+                }
+                None => {}
             }
             command.spawn()
         };

@@ -13,13 +13,14 @@ use nvshmem_transport_libfabric::channel::{Channel, Options};
 use test_support::held::Cycles;
 
 use super::launch::Place;
-use super::traffic::{Heap, bootstrap, options, producer};
+use super::memory::{Heap, device, on_device, symmetric};
+use super::traffic::{bootstrap, options, producer};
 
 /// The proxy thread does not come back from a call. Who waits is told, and the channel ends.
 pub(crate) fn stuck(place: &Place) {
     let options = Options { drain: Duration::from_millis(100), ..options() };
     let channel = Channel::new(bootstrap(place), &options).unwrap();
-    let heap = Heap(channel.allocate_symmetric(4096).unwrap());
+    let heap = Heap::of(channel.allocate_symmetric(4096).unwrap());
     let p = producer(&channel);
     assert_eq!(p.put_nbi(heap.at(64), heap.at(0), 8, 0), 0);
     assert_eq!(p.quiet(), 0);
@@ -42,7 +43,7 @@ pub(crate) fn stuck(place: &Place) {
     heap.word(0).store(1, std::sync::atomic::Ordering::Relaxed);
     drop(release);
     let channel = Channel::new(bootstrap(place), &options).unwrap();
-    let heap = Heap(channel.allocate_symmetric(4096).unwrap());
+    let heap = Heap::of(channel.allocate_symmetric(4096).unwrap());
     let p = producer(&channel);
     assert_eq!(p.put_nbi(heap.at(64), heap.at(0), 8, 0), 0);
     assert_eq!(p.quiet(), 0);
@@ -58,7 +59,7 @@ pub(crate) fn stopped(place: &Place) {
     let pids = meeting.allgather(&mine.to_le_bytes()).unwrap();
     let peer = i32::from_le_bytes(pids[4..].try_into().unwrap());
     let channel = Channel::new(meeting, &options()).unwrap();
-    let heap = Heap(channel.allocate_symmetric(LEN).unwrap());
+    let heap = Heap::of(channel.allocate_symmetric(LEN).unwrap());
     if place.me == 1 {
         channel.barrier().unwrap();
         return channel.stop().unwrap();
@@ -93,10 +94,12 @@ pub(crate) fn unwinding(place: &Place) {
 pub(crate) fn cycles(place: &Place) {
     let provider = std::env::var("NVSHMEM_LIBFABRIC_PROVIDER").unwrap();
     let library = if std::env::var("NVSHMEM_LIBFABRIC_LIBRARY").is_ok() { " 2.x" } else { "" };
+    let mut used = None;
     let mut cycles = Cycles::new(12, format!("{provider}{library}"), place.me == 0);
     for cycle in 1..=cycles.count {
         let channel = Channel::new(bootstrap(place), &options()).unwrap();
-        let heap = Heap(channel.allocate_symmetric(1 << 16).unwrap());
+        let memory = symmetric(&channel, place, 1 << 16);
+        let heap = memory.heap;
         let p = producer(&channel);
         let to = 1 - place.me as i32;
         for _ in 0..8 {
@@ -105,6 +108,13 @@ pub(crate) fn cycles(place: &Place) {
         }
         assert_eq!(p.quiet_all(), 0);
         channel.stop().unwrap();
+        if on_device() {
+            assert_eq!(
+                *used.get_or_insert(device().used()),
+                device().used(),
+                "memory of the device"
+            );
+        }
         cycles.over(cycle).unwrap();
     }
 }

@@ -3,9 +3,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod device;
 mod failures;
 mod launch;
 mod life;
+mod memory;
 mod traffic;
 
 use std::process::ExitCode;
@@ -27,6 +29,11 @@ fn main() -> ExitCode {
         ("dead", failures::dead_peer),
         ("memory_in_use", failures::memory_in_use),
         ("memory_back", failures::memory_back),
+        ("no_driver", device::no_driver),
+        ("refused", device::refused),
+        ("lives", device::lives),
+        ("words", device::words),
+        ("own_context", device::own_context),
         ("stuck", life::stuck),
         ("stopped", life::stopped),
         ("unwinding", life::unwinding),
@@ -44,6 +51,33 @@ fn main() -> ExitCode {
         trials.push(Job::new("quiet", fabric, 2).trial());
         trials.push(Job::new("stop", fabric, 2).trial());
     }
+    for (memory, fabric, n_pes) in [
+        ("device", Fabric::Shm, 2),
+        ("own", Fabric::Rxm, 2),
+        ("mixed", Fabric::Tcp2, 3),
+        ("mixed", Fabric::Shm, 3),
+        ("device", Fabric::Rxm, 1),
+    ] {
+        trials.push(Job::new("traffic", fabric, n_pes).on(memory).trial());
+        trials.push(Job::new("quiet", fabric, n_pes).on(memory).trial());
+    }
+    trials.push(Job::new("no_driver", Fabric::Shm, 1).trial());
+    trials.push(Job::new("refused", Fabric::Rxm, 2).on("device").trial());
+    trials.push(Job::new("own_context", Fabric::Shm, 1).on("device").trial());
+    trials.push(Job::new("lives", Fabric::Shm, 2).on("device").trial());
+    let plain = vec![("FAKE_CUDA_VMM", "0")];
+    trials.push(Job { env: plain, ..Job::new("lives", Fabric::Rxm, 2).on("device") }.trial());
+    for (memory, fabric, n_pes) in [
+        ("device", Fabric::Cxi, 2),
+        ("own", Fabric::Cxi, 1),
+        ("mixed", Fabric::Rxm, 3),
+        ("device", Fabric::Shm, 2),
+    ] {
+        trials.push(Job::new("words", fabric, n_pes).on(memory).trial());
+    }
+    for fabric in [Fabric::Shm, Fabric::Rxm] {
+        trials.push(Job::new("cycles", fabric, 2).on("device").trial());
+    }
     trials.push(Job::new("late", Fabric::Shm, 1).trial());
     trials.push(Job::new("sizes", Fabric::Shm, 1).trial());
     trials.push(Job::new("bad", Fabric::Shm, 1).trial());
@@ -55,7 +89,8 @@ fn main() -> ExitCode {
     let seconds = vec![("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", "2")];
     for fabric in [Fabric::Shm, Fabric::Rxm, Fabric::Tcp2] {
         let job = Job::new("dead", fabric, 2);
-        trials.push(Job { env: seconds.clone(), dies: Some(1), ..job }.trial());
+        trials.push(Job { env: seconds.clone(), dies: Some(1), ..job.clone() }.trial());
+        trials.push(Job { env: seconds.clone(), dies: Some(1), ..job.on("device") }.trial());
     }
     // Over shm, a process reads another one's memory though that has stopped.
     for (scenario, fabric) in [("memory_in_use", Fabric::Rxm), ("memory_back", Fabric::Tcp2)] {

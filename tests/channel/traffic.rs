@@ -1,8 +1,7 @@
 //! All operations among all PEs, from several threads, with every byte and word checked.
 
-use std::slice;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -12,12 +11,14 @@ use nvshmem_transport_libfabric::channel::sys as c;
 use nvshmem_transport_libfabric::channel::{Channel, Options};
 
 use super::launch::Place;
+use super::memory::{Heap, load_early, local, symmetric};
 
 /// `NLF_CMP_GE` of the device header.
 pub(crate) const AT_LEAST: u32 = 3;
 
 /// The job's bootstrap.
 pub(crate) fn bootstrap(place: &Place) -> Box<TcpBootstrap> {
+    load_early();
     let Place { me, n_pes, address } = place.clone();
     let options = TcpOptions { address, me, n_pes, job: 1, patience: Duration::from_secs(60) };
     let joined = match me {
@@ -35,39 +36,6 @@ pub(crate) fn options() -> Options {
 pub(crate) fn producer(channel: &Channel) -> Producer {
     // SAFETY: scenarios end their threads before they end the channel.
     unsafe { Producer::new(channel.context()) }
-}
-
-/// Symmetric memory, as words that anybody may change.
-#[derive(Clone, Copy)]
-pub(crate) struct Heap(pub(crate) *mut u8);
-
-// SAFETY: memory that belongs to no thread, used as atomics, or as bytes by whose turn it is.
-unsafe impl Send for Heap {}
-// SAFETY: the same.
-unsafe impl Sync for Heap {}
-
-impl Heap {
-    pub(crate) fn at(&self, offset: usize) -> *mut u8 {
-        self.0.wrapping_add(offset)
-    }
-
-    pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: inside the heap, and aligned, as scenarios place words.
-        unsafe { AtomicU64::from_ptr(self.at(offset).cast()) }
-    }
-
-    /// Bytes that nobody changes meanwhile.
-    pub(crate) fn bytes(&self, offset: usize, len: usize) -> &[u8] {
-        // SAFETY: inside the heap; scenarios read after what says that they have arrived.
-        unsafe { slice::from_raw_parts(self.at(offset), len) }
-    }
-
-    pub(crate) fn fill(&self, offset: usize, len: usize, byte: impl Fn(usize) -> u8) {
-        for at in 0..len {
-            // SAFETY: inside the heap, in the caller's own part of it.
-            unsafe { self.at(offset + at).write(byte(at)) }
-        }
-    }
 }
 
 const THREADS: usize = 2;
@@ -137,7 +105,7 @@ impl Worker<'_> {
             self.receive(round);
             self.read_and_count(round);
             // Everybody has taken what this thread has sent.
-            let acks = self.heap.at(self.slot(ACKS, self.me)).cast();
+            let acks = self.heap.here(self.slot(ACKS, self.me)).cast();
             // SAFETY: a word of the heap.
             let waited = unsafe { self.p.wait_until(acks, AT_LEAST, round * self.n as u64) };
             assert_eq!(waited, ok);
@@ -174,7 +142,7 @@ impl Worker<'_> {
         let Self { p, heap, me, .. } = self;
         let ok = c::NLF_OK as i32;
         for sender in 0..self.n {
-            let signal = heap.at(self.slot(SIGNALS, sender)).cast();
+            let signal = heap.here(self.slot(SIGNALS, sender)).cast();
             // SAFETY: a word of the heap.
             assert_eq!(unsafe { p.wait_until(signal, AT_LEAST, round) }, ok);
             let len = self.len(sender, *me, round);
@@ -183,7 +151,7 @@ impl Worker<'_> {
             assert!(right, "round {round}: {len} bytes of PE {sender}");
             let ordered = self.slot(ORDERED, sender);
             // SAFETY: a word of the heap.
-            assert_eq!(unsafe { p.wait_until(heap.at(ordered + 8).cast(), AT_LEAST, round) }, ok);
+            assert_eq!(unsafe { p.wait_until(heap.here(ordered + 8).cast(), AT_LEAST, round) }, ok);
             assert_eq!(
                 heap.word(ordered).load(Ordering::Acquire),
                 round,
@@ -242,20 +210,15 @@ impl Worker<'_> {
 pub(crate) fn traffic(place: &Place) {
     let channel = Channel::new(bootstrap(place), &options()).unwrap();
     let (me, n) = (place.me as usize, place.n_pes as usize);
-    let heap = Heap(channel.allocate_symmetric(AREAS + n * THREADS * AREA).unwrap());
+    let memory = symmetric(&channel, place, AREAS + n * THREADS * AREA);
+    let heap = memory.heap;
     heap.fill(STATIC, STATIC_LEN, |at| fixed(me, at));
-    let mut locals: Vec<Vec<u64>> = (0..THREADS).map(|_| vec![0; LOCAL / 8]).collect();
-    let pointers: Vec<Heap> =
-        locals.iter_mut().map(|local| Heap(local.as_mut_ptr().cast())).collect();
-    for local in &pointers {
-        // SAFETY: `locals` outlives the channel's use of it: it is released below.
-        unsafe { channel.register_local(local.0, LOCAL).unwrap() };
-    }
+    let locals: Vec<_> = (0..THREADS).map(|_| local(&channel, place, LOCAL)).collect();
     channel.barrier().unwrap();
     let tickets = Mutex::new(Vec::new());
     thread::scope(|scope| {
-        for (thread, local) in pointers.iter().enumerate() {
-            let (p, local, tickets) = (producer(&channel), *local, &tickets);
+        for (thread, local) in locals.iter().enumerate() {
+            let (p, local, tickets) = (producer(&channel), local.heap, &tickets);
             let worker = Worker { p, heap, local, me, n, thread, tickets };
             scope.spawn(move || worker.run());
         }
@@ -276,11 +239,11 @@ pub(crate) fn traffic(place: &Place) {
         assert!(marks.into_iter().all(|mark| mark == 1), "each ticket was given once");
     }
     assert_eq!(channel.error(), None);
-    for local in &pointers {
-        channel.release(local.0).unwrap();
+    for local in &locals {
+        channel.release(local.heap.at(0)).unwrap();
     }
-    channel.release(heap.0).unwrap();
-    assert!(channel.release(heap.0).is_err());
+    channel.release(heap.at(0)).unwrap();
+    assert!(channel.release(heap.at(0)).is_err());
     channel.stop().unwrap();
 }
 
@@ -288,7 +251,8 @@ pub(crate) fn traffic(place: &Place) {
 pub(crate) fn quiet_beside_others(place: &Place) {
     const TIMES: u64 = 12;
     let channel = Channel::new(bootstrap(place), &options()).unwrap();
-    let heap = Heap(channel.allocate_symmetric(1 << 16).unwrap());
+    let memory = symmetric(&channel, place, 1 << 16);
+    let heap = memory.heap;
     let to = (place.me as i32 + 1) % place.n_pes as i32;
     let over = AtomicBool::new(false);
     thread::scope(|scope| {

@@ -18,7 +18,7 @@ use channel_sys::nlf_context;
 use nvshmem_transport_libfabric::channel::bootstrap::{
     Bootstrap, BootstrapError, Callback, TcpBootstrap, TcpOptions,
 };
-use nvshmem_transport_libfabric::channel::{Channel, ChannelError, Options};
+use nvshmem_transport_libfabric::channel::{Channel, ChannelError, MemoryLocation, Options};
 use thiserror::Error;
 
 /// What the header calls `nlf_channel`.
@@ -55,6 +55,8 @@ enum Error {
     NoChannel,
     #[error("nlf_options.size is {found}: it is sizeof(nlf_options), {}", size_of::<NlfOptions>())]
     OptionsSize { found: usize },
+    #[error("there is no memory of location {found}: it is NLF_ON_HOST or NLF_ON_DEVICE")]
+    Location { found: u32 },
     #[error("the channel has failed: {0}")]
     Failed(String),
 }
@@ -244,6 +246,28 @@ pub unsafe extern "C" fn nlf_alloc(of: *mut NlfChannel, bytes: usize) -> *mut c_
     // SAFETY: promise 1.
     guard(|| Ok(unsafe { channel(of)? }.allocate_symmetric(bytes)?.cast()))
         .unwrap_or(ptr::null_mut())
+}
+
+/// What the header calls `NLF_ON_HOST` and `NLF_ON_DEVICE`.
+const LOCATIONS: [MemoryLocation; 2] = [MemoryLocation::Host, MemoryLocation::Device];
+
+/// See the header.
+///
+/// # Safety
+/// Promise 1.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nlf_alloc_on(
+    of: *mut NlfChannel,
+    location: u32,
+    bytes: usize,
+) -> *mut c_void {
+    guard(|| {
+        let known = LOCATIONS.get(location as usize);
+        let location = *known.ok_or(Error::Location { found: location })?;
+        // SAFETY: promise 1.
+        Ok(unsafe { channel(of)? }.allocate_symmetric_on(location, bytes)?.cast())
+    })
+    .unwrap_or(ptr::null_mut())
 }
 
 /// See the header.

@@ -59,6 +59,11 @@ int main(int argc, char **argv) {
     check(context->version == NLF_RING_VERSION && context->n_rings == 1, "the context");
     uint64_t *heap = nlf_alloc(channel, 4096);
     check(heap != NULL && heap[0] == 0, "nlf_alloc");
+    void *other = nlf_alloc_on(channel, NLF_ON_HOST, 8);
+    check(other != NULL && nlf_release(channel, other) == 0, "nlf_alloc_on");
+    check(nlf_alloc_on(channel, NLF_ON_DEVICE, 8) == NULL, "without CUDA there is no device");
+    check(strstr(nlf_strerror(), "on a device: no CUDA driver in this process") != NULL, "the reason");
+    check(nlf_alloc_on(channel, 2, 8) == NULL && strstr(nlf_strerror(), "location 2") != NULL, "nor other memory");
     uint64_t local = 1000 + context->me;
     check(nlf_register_local(channel, &local, sizeof local) == 0, "nlf_register_local");
     check(nlf_barrier(channel) == 0, "nlf_barrier");

@@ -6,7 +6,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use crate::channel::error::ChannelError;
-use crate::cuda::{Context, Device, Driver, PinnedMemory};
+use crate::cuda::{Context, Driver, PinnedMemory};
 use crate::engine::port::registration::is_unclosed;
 
 const PAGE: usize = 4096;
@@ -43,13 +43,12 @@ impl HostMemory {
     }
 }
 
-/// The context of the device that this thread uses, if it uses one.
+/// The context that this thread uses, if it uses one: its kernels reach what is allocated in it.
 pub(crate) fn bound_context() -> Result<Option<Arc<Context>>, ChannelError> {
-    let device = Driver::of_process().ok().and_then(Device::current);
-    Ok(match device {
-        Some(device) => Some(Context::primary(device.driver(), device.ordinal())?),
-        None => None,
-    })
+    match Driver::of_process() {
+        Ok(driver) => Ok(Context::current(driver)?),
+        Err(_) => Ok(None),
+    }
 }
 
 /// Plain pages.

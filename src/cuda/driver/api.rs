@@ -135,6 +135,18 @@ functions! {
         );
         cuMemRelease(CUmemGenericAllocationHandle);
         cuMemGetAccess(*mut c_ulonglong, *const CUmemLocation, CUdeviceptr);
+        cuMemGetAllocationGranularity(
+            *mut usize, *const CUmemAllocationProp, sys::CUmemAllocationGranularity_flags
+        );
+        cuMemCreate(
+            *mut CUmemGenericAllocationHandle, usize, *const CUmemAllocationProp, c_ulonglong
+        );
+        cuMemAddressReserve(*mut CUdeviceptr, usize, usize, CUdeviceptr, c_ulonglong);
+        cuMemAddressFree(CUdeviceptr, usize);
+        cuMemMap(CUdeviceptr, usize, usize, CUmemGenericAllocationHandle, c_ulonglong);
+        cuMemUnmap(CUdeviceptr, usize);
+        cuMemSetAccess(CUdeviceptr, usize, *const sys::CUmemAccessDesc, usize);
+        cuMemsetD8Async(CUdeviceptr, u8, usize, CUstream);
         cuModuleLoadData(*mut CUmodule, *const c_void);
         cuModuleUnload(CUmodule);
         cuModuleGetFunction(*mut CUfunction, CUmodule, *const c_char);

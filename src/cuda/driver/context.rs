@@ -73,6 +73,24 @@ impl Context {
         Ok(Arc::new(Self { driver, raw, device, retained: false }))
     }
 
+    /// The context that is bound on this thread. None when none is.
+    ///
+    /// # Errors
+    /// As the driver answers.
+    pub fn current(driver: &'static Driver) -> Result<Option<Arc<Self>>, CudaError> {
+        let (mut raw, mut number) = (ptr::null_mut(), 0);
+        // SAFETY: a place for the handle. A process that has not started CUDA has none.
+        let status = unsafe { (driver.api.cuCtxGetCurrent)(&raw mut raw) };
+        if status == code::NOT_INITIALIZED || raw.is_null() {
+            return Ok(None);
+        }
+        driver.check("cuCtxGetCurrent", status, || String::from("this thread"))?;
+        // SAFETY: a place for the number.
+        let status = unsafe { (driver.api.cuCtxGetDevice)(&raw mut number) };
+        driver.check("cuCtxGetDevice", status, || String::from("this thread's context"))?;
+        Self::owner(driver, raw, Ordinal(number)).map(Some)
+    }
+
     /// The driver.
     pub fn driver(&self) -> &'static Driver {
         self.driver

@@ -50,6 +50,8 @@ pub struct Attributes {
     pub flush_on_stream: bool,
     /// Memory can be exported as a dma-buf.
     pub dma_buf: bool,
+    /// Memory can be made and mapped apart (the VMM interface).
+    pub virtual_memory: bool,
     /// 64-bit stream memory operations. Those of 32 bits are in every driver that has the function.
     pub stream_write_64: bool,
     /// Copy engines: 2 and more copy in both directions at once.
@@ -151,6 +153,9 @@ impl Device {
             flush_on_host: flush & 1 != 0,
             flush_on_stream: flush & 2 != 0,
             dma_buf: yes(attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED)?,
+            virtual_memory: yes(
+                attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+            )?,
             stream_write_64: yes(attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)?,
             copy_engines: number(attribute::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT)?.unsigned_abs(),
             host_numa_node: numa.unwrap_or(-1),

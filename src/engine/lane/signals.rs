@@ -191,7 +191,7 @@ impl<P: Port> Lane<P> {
         let mut payload = [0; MAX_EAGER];
         let payload = &mut payload[..part.len];
         let mut reach = Reach::Direct;
-        if self.core.devices {
+        if self.core.has_devices() {
             let Self { core, staging, .. } = self;
             reach = staging.local_reach(core, signal.pe, addr, part.len, handle)?;
         }

@@ -71,6 +71,15 @@ impl<P: Port> Core<P> {
         Some(next)
     }
 
+    /// Whether local memory may be staged. It may be once some is registered, also in a process that has loaded CUDA only
+    /// after the PEs were connected.
+    #[inline]
+    pub(in crate::engine) fn has_devices(&mut self) -> bool {
+        self.regions.sync();
+        self.devices |= self.regions.has_beyond();
+        self.devices
+    }
+
     /// What is wrong with a request, without anything being submitted.
     pub(in crate::engine) fn check_request(
         &mut self,
@@ -79,7 +88,8 @@ impl<P: Port> Core<P> {
         let refuse = |fault| refused(request, "remote", fault);
         let remote = HandleView::check_of(request.pe, request.remote_handle).map_err(refuse)?;
         remote.locate(request.remote_addr, request.len as u64).map_err(refuse)?;
-        if remote.is_staged() || self.devices || request.len == 0 {
+        let staged = remote.is_staged();
+        if staged || request.len == 0 || self.has_devices() {
             // How its local side is reached is looked at when it is its turn.
             return Ok(());
         }

@@ -33,7 +33,7 @@ impl Staging {
             return Ok(true);
         }
         match request.local {
-            LocalSide::Memory { addr, handle } if core.devices => {
+            LocalSide::Memory { addr, handle } if core.has_devices() => {
                 let reach = self.local_reach(core, request.pe, addr, request.len, handle)?;
                 Ok(self.needs_chunk(core, reach, handle))
             }

@@ -300,6 +300,7 @@ mod tests {
             flush_on_host,
             flush_on_stream: false,
             dma_buf: true,
+            virtual_memory: true,
             stream_write_64: true,
             copy_engines: 2,
             host_numa_node: -1,

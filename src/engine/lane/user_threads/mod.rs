@@ -118,7 +118,7 @@ impl<P: Port> Lane<P> {
             || match request.local {
                 LocalSide::Value(_) => false,
                 // Of what is not registered, the proxy lane finds out.
-                LocalSide::Memory { handle: None, .. } => self.core.devices,
+                LocalSide::Memory { handle: None, .. } => self.core.has_devices(),
                 LocalSide::Memory { addr, .. } => self.core.regions.reach(addr) == Reach::Staged,
             })
     }

@@ -307,6 +307,12 @@ impl RegionCache {
         }
     }
 
+    /// Whether some memory is registered that the CPU does not reach.
+    #[inline]
+    pub(in crate::engine) fn has_beyond(&self) -> bool {
+        !self.beyond.is_empty()
+    }
+
     /// Whether [`RegionCache::take_stager`] has something to give.
     #[inline(always)]
     pub(in crate::engine) fn has_stager(&self) -> bool {

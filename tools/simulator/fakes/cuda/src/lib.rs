@@ -20,6 +20,7 @@
 //!   is not page-locked returns when it is done.
 //! - While a stream is captured in the global mode, calls that could disturb it fail on threads of
 //!   that mode, and spoil the capture.
+//! - New memory of a device is not zero.
 //! - The first copy that fails on the device leaves its context unusable: from then on every call
 //!   on it returns the same error.
 //!
@@ -38,6 +39,7 @@
 //! | `FAKE_CUDA_PINNED_LIMIT` | none | bytes that `cuMemHostAlloc` gives out per device |
 //! | `FAKE_CUDA_MEMORY_LIMIT` | none | bytes of device memory per device |
 //! | `FAKE_CUDA_DMA_BUF` | 1 | 0: no dma-buf export |
+//! | `FAKE_CUDA_VMM` | 1 | 0: no memory of the VMM interface |
 //! | `FAKE_CUDA_STREAM_OPS` | 1 | 0: no `cuStreamWriteValue64` |
 //! | `CUDA_MODULE_LOADING` | `LAZY` | what `cuModuleGetLoadingMode` answers |
 //! | `FAKE_CUDA_WRITES_ORDERING` | 100 | `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING` |

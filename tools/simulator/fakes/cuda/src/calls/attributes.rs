@@ -21,7 +21,7 @@ fn attribute(device: &Device, which: u32) -> Option<c_int> {
         // CAN_USE_64_BIT_STREAM_MEM_OPS
         122 => behaviour.stream_ops.load(Relaxed) as c_int,
         // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
-        102 => 1,
+        102 => behaviour.vmm.load(Relaxed) as c_int,
         // GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED and GPU_DIRECT_RDMA_SUPPORTED: no NIC reaches
         // these pages.
         110 | 116 => 0,

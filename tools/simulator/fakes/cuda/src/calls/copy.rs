@@ -165,3 +165,15 @@ extern "C" fn cuStreamBatchMemOp_v2(
 extern "C" fn cuStreamWriteValue64_v2(on: usize, to: usize, value: u64, _flags: u32) -> Status {
     answer(write(on, to, value, 8))
 }
+
+#[unsafe(no_mangle)]
+extern "C" fn cuMemsetD8Async(to: usize, value: u8, len: usize, on: usize) -> Status {
+    answer(of_handle(on).and_then(|stream| {
+        let place = place(to, len)?;
+        if !place.known() {
+            return Err(INVALID_VALUE);
+        }
+        enqueue(&stream, Work::Fill { to: place, value, len });
+        Ok(())
+    }))
+}

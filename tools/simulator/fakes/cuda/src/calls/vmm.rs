@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{c_ulonglong, c_void};
 use std::ptr;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
 use crate::state::device::{device, devices, take};
@@ -121,8 +122,13 @@ unsafe extern "C" fn cuMemCreate(
             ON_NUMA_NODE => device(0)?,
             _ => return Err(NOT_SUPPORTED),
         };
+        if location.kind == ON_DEVICE && device.behaviour.vmm.load(Relaxed) == 0 {
+            return Err(NOT_SUPPORTED);
+        }
         take(&device.memory, &device.behaviour.memory_limit, len)?;
-        let physical = Physical { pages: Pages::new(len)?, len, location, device };
+        let pages = Pages::new(len)?;
+        pages.soil();
+        let physical = Physical { pages, len, location, device };
         // SAFETY: the caller's promise.
         unsafe { put(into, HANDLES.insert(Arc::new(physical))) }
     }))

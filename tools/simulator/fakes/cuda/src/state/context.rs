@@ -80,6 +80,12 @@ pub(crate) enum Work {
         value: u64,
         width: usize,
     },
+    /// `cuMemsetD8Async`.
+    Fill {
+        to: Place,
+        value: u8,
+        len: usize,
+    },
     /// Reaches a record of an event.
     Record(Arc<Event>, u64),
     /// A kernel that spins until it is told to end.

@@ -78,6 +78,15 @@ impl Pages {
         Ok(Arc::new(Self { file, alias, len }))
     }
 
+    /// Leaves something in the first and the last page: new memory is not zero.
+    pub(crate) fn soil(&self) {
+        const PAGE: usize = 4096;
+        for at in [self.alias, self.alias + self.len - PAGE.min(self.len)] {
+            // SAFETY: mapped in `new`, and whole pages.
+            unsafe { ptr::write_bytes(at as *mut u8, 0x5a, PAGE.min(self.len)) };
+        }
+    }
+
     /// Where the copy engine finds them.
     pub(crate) fn alias(&self) -> usize {
         self.alias

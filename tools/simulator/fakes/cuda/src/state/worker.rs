@@ -66,13 +66,17 @@ fn run(context: &Context, work: &Work) {
                 _ => AtomicU64::from_ptr(to.alias as *mut u64).store(*value, SeqCst),
             }
         },
+        // SAFETY: the place was found for this length.
+        Work::Fill { to, value, len } if context.check().is_ok() => unsafe {
+            ptr::write_bytes(to.alias as *mut u8, *value, *len);
+        },
         Work::Record(event, number) => {
             let mut state = lock(&event.state);
             state.1 = state.1.max(*number);
             event.changed.notify_all();
         }
         Work::Spin(gate) => gate.pass(),
-        Work::Copy { .. } | Work::Write { .. } => {}
+        Work::Copy { .. } | Work::Write { .. } | Work::Fill { .. } => {}
     }
 }
 

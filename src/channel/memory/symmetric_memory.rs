@@ -1,0 +1,55 @@
+//! Symmetric memory that a channel allocates: on the host, or on the device of the thread that asks for it.
+
+use crate::channel::error::ChannelError;
+use crate::channel::memory::host_memory::{HostMemory, bound_context};
+use crate::cuda::{DeviceHeap, Driver};
+
+/// Where symmetric memory is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum MemoryLocation {
+    /// Memory of the host, which the CPU reaches; page-locked where the process uses CUDA.
+    #[default]
+    Host,
+    /// Memory of the device whose context is current on the calling thread. The CPU does not reach it.
+    Device,
+}
+
+/// See the module. Zeroed when it is made.
+#[derive(Debug)]
+pub(crate) enum SymmetricMemory {
+    /// On the host.
+    Host(HostMemory),
+    /// On a device.
+    Device(DeviceHeap),
+}
+
+impl SymmetricMemory {
+    /// At least `len` bytes. Making and freeing them may wait for everything on the device.
+    pub(crate) fn new(location: MemoryLocation, len: usize) -> Result<Self, ChannelError> {
+        match location {
+            MemoryLocation::Host => Ok(Self::Host(HostMemory::new(len)?)),
+            MemoryLocation::Device => on_device(len).map(Self::Device),
+        }
+    }
+
+    /// The first byte, for kernels; for the CPU as well if it is on the host.
+    pub(crate) fn addr(&self) -> usize {
+        match self {
+            Self::Host(memory) => memory.addr(),
+            Self::Device(heap) => heap.addr(),
+        }
+    }
+}
+
+fn on_device(len: usize) -> Result<DeviceHeap, ChannelError> {
+    let why = match (bound_context(), Driver::of_process()) {
+        (Ok(Some(context)), _) => return Ok(DeviceHeap::new(&context, len)?),
+        (Err(failed), _) => return Err(failed),
+        (Ok(None), Err(none)) => none.to_string(),
+        (Ok(None), Ok(_)) => String::from(
+            "no context of a device is current on the thread that asks (cudaSetDevice and cudaFree(0), or cuCtxSetCurrent, \
+             make one current)",
+        ),
+    };
+    Err(ChannelError::NoDevice { len, why })
+}

@@ -1,0 +1,210 @@
+//! Symmetric memory on a device: what is given, and given back; what is said where there is none; its words.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::atomic::Ordering;
+
+use channel_producer::set_block;
+use nvshmem_transport_libfabric::channel::sys as c;
+use nvshmem_transport_libfabric::channel::{Channel, MemoryLocation};
+use nvshmem_transport_libfabric::engine::wire::handle::Handle;
+
+use super::launch::Place;
+use super::memory::{Heap, device, local, own, symmetric};
+use super::traffic::{AT_LEAST, bootstrap, options, producer};
+
+/// What the stand-in gives memory of the VMM interface in.
+const GRANULE: u64 = 2 << 20;
+
+fn allocate(channel: &Channel, len: usize) -> Heap {
+    let _bound = device().bind();
+    let addr = channel.allocate_symmetric_on(MemoryLocation::Device, len).unwrap();
+    device().heap(addr, len)
+}
+
+/// A process without CUDA is told so, and its channel stays as it is.
+pub(crate) fn no_driver(place: &Place) {
+    let channel = Channel::new(bootstrap(place), &options()).unwrap();
+    for _ in 0..2 {
+        let failed = channel.allocate_symmetric_on(MemoryLocation::Device, 4096).unwrap_err();
+        let why = failed.to_string();
+        assert!(why.contains("4096 bytes on a device") && why.contains("no CUDA driver"), "{why}");
+    }
+    let heap = Heap::of(channel.allocate_symmetric_on(MemoryLocation::Host, 64).unwrap());
+    assert_eq!(producer(&channel).put_nbi(heap.at(0), heap.at(8), 8, 0), 0);
+    channel.stop().unwrap();
+}
+
+/// One PE has no context on the thread that asks, or no memory. All are told, and nothing is left.
+pub(crate) fn refused(place: &Place) {
+    const MORE: usize = 100 << 20;
+    let channel = Channel::new(bootstrap(place), &options()).unwrap();
+    let first = allocate(&channel, 64);
+    let used = device().used();
+    let bound = (place.me != 0).then(|| device().bind());
+    let why = channel.allocate_symmetric_on(MemoryLocation::Device, 4096).unwrap_err().to_string();
+    let expected = if place.me == 0 { "4096 bytes on a device: no context" } else { "PE 0 cannot" };
+    assert!(why.contains(expected) && why.contains("cudaSetDevice"), "{why}");
+    drop(bound);
+    assert_eq!(device().used(), used, "given back");
+    let bound = device().bind();
+    // PE 1's device has no more than it has given.
+    if place.me == 1 {
+        device().limit(used + 2 * GRANULE);
+    }
+    let why = channel.allocate_symmetric_on(MemoryLocation::Device, MORE).unwrap_err().to_string();
+    assert!(why.contains("CUDA_ERROR_OUT_OF_MEMORY"), "{why}");
+    assert!(place.me == 1 || why.contains("PE 1 cannot"), "{why}");
+    assert_eq!(device().used(), used, "given back");
+    drop(bound);
+    // More than was allocated is no memory to register.
+    let own = own(1 << 16);
+    // SAFETY: refused.
+    unsafe { channel.register_symmetric(own.heap.at(0), 1 << 30).unwrap_err() };
+    let last = allocate(&channel, 4096);
+    let p = producer(&channel);
+    assert_eq!(p.put_nbi(last.at(0), first.at(0), 64, 1 - place.me as i32), 0);
+    assert_eq!(p.quiet(), 0);
+    channel.stop().unwrap();
+}
+
+/// Many heaps of many lengths, given back in every order, or with the channel: nothing is left, and all are zero.
+pub(crate) fn lives(place: &Place) {
+    const LENS: [usize; 5] = [1, 8, 4096, (2 << 20) + 1, 5 << 20];
+    let to = (place.me as i32 + 1) % place.n_pes as i32;
+    device();
+    let mut base = None;
+    for round in 0..12 {
+        let channel = Channel::new(bootstrap(place), &options()).unwrap();
+        let mut heaps: Vec<Heap> = LENS.iter().map(|len| allocate(&channel, *len)).collect();
+        let flag = allocate(&channel, 8);
+        let p = producer(&channel);
+        for (heap, len) in heaps.iter().zip(LENS) {
+            assert!(heap.bytes(0, len).iter().all(|byte| *byte == 0), "{len} bytes are zero");
+        }
+        channel.barrier().unwrap();
+        for (heap, len) in heaps.iter().zip(LENS) {
+            // Its own bytes are those that go out and come in, but they are the same.
+            heap.fill(0, len, |at| at as u8 | 1);
+            let status = p.put_signal_nbi(
+                heap.at(0),
+                heap.at(0),
+                len,
+                flag.at(0).cast(),
+                1,
+                c::NLF_KIND_ADD,
+                to,
+            );
+            assert_eq!(status, 0);
+        }
+        assert_eq!(p.quiet(), 0);
+        // SAFETY: a word of the heap.
+        let waited = unsafe { p.wait_until(flag.here(0).cast(), AT_LEAST, LENS.len() as u64) };
+        assert_eq!(waited, 0);
+        for (heap, len) in heaps.iter().zip(LENS) {
+            let found = heap.bytes(0, len);
+            assert!((0..len).all(|at| found[at] == at as u8 | 1), "{len} bytes");
+        }
+        heaps.push(flag);
+        heaps.rotate_left(round % LENS.len());
+        if round % 2 == 0 {
+            heaps.reverse();
+        }
+        // Some go with the channel.
+        let kept = round % 3;
+        for heap in &heaps[kept..] {
+            let used = device().used();
+            channel.release(heap.at(0)).unwrap();
+            assert!(device().used() < used, "it is given back at once");
+            let why = channel.release(heap.at(0)).unwrap_err().to_string();
+            assert!(why.contains("no region"), "{why}");
+        }
+        channel.stop().unwrap();
+        assert_eq!(*base.get_or_insert(device().used()), device().used(), "round {round}");
+    }
+}
+
+/// Signals, few bytes with a signal, and fetched words, which no NIC carries out: the same for memory that NICs reach and for
+/// what is staged.
+pub(crate) fn words(place: &Place) {
+    const ROUNDS: u64 = 60;
+    let channel = Channel::new(bootstrap(place), &options()).unwrap();
+    let memory = symmetric(&channel, place, 1 << 16);
+    let mine = local(&channel, place, 4096);
+    let (heap, mine) = (memory.heap, mine.heap);
+    let n = place.n_pes as usize;
+    let p = producer(&channel);
+    // By the handle that peers have: the NICs of the persona take memory of devices, those of others do not.
+    let on_nics = std::env::var("NVSHMEM_LIBFABRIC_PROVIDER").is_ok_and(|name| name == "cxi");
+    let me = place.me;
+    let found = channel.on_proxy(move |view| view.remote(0, me).unwrap().1).unwrap();
+    let is_staged = Handle::decode(&found).unwrap().staged.is_some();
+    assert_eq!(is_staged, !on_nics && memory.is_on_device());
+    let byte = |pe: usize, round: u64, at: usize| (pe * 77 + round as usize * 13 + at * 3) as u8;
+    let area = |pe: usize| 4096 + pe * 256;
+    channel.barrier().unwrap();
+    for round in 1..=ROUNDS {
+        set_block(round as u32 % 2);
+        let len = [1, 8, 77, 200][round as usize % 4];
+        mine.fill(0, len, |at| byte(place.me as usize, round, at));
+        for to in 0..n {
+            let (dst, signal) = (heap.at(area(place.me as usize)), heap.at(8 * place.me as usize));
+            let kind = if round % 2 == 0 { c::NLF_KIND_SET } else { c::NLF_KIND_ADD };
+            let value = if round % 2 == 0 { round } else { 1 };
+            let pe = to as i32;
+            let status = p.put_signal_nbi(dst, mine.at(0), len, signal.cast(), value, kind, pe);
+            assert_eq!(status, 0);
+        }
+        for from in 0..n {
+            let signal = heap.here(8 * from).cast();
+            // SAFETY: a word of the heap.
+            assert_eq!(unsafe { p.wait_until(signal, AT_LEAST, round) }, 0);
+            let found = heap.bytes(area(from), len);
+            let right = (0..len).all(|at| found[at] == byte(from, round, at));
+            assert!(right, "round {round}: {len} bytes of PE {from} came behind their signal");
+        }
+        // A ticket of PE 0, and a word that all add to.
+        let result = mine.at(1024).cast();
+        let ticket = heap.at(2048).cast();
+        assert_eq!(p.atomic64_nbi(c::NLF_KIND_ADD, result, ticket, 1, 0, 0), 0);
+        for pe in 0..n {
+            let sum = heap.at(2056).cast();
+            let null = ptr::null_mut();
+            assert_eq!(p.atomic32_nbi(c::NLF_KIND_ADD, null, sum, 5, 0, pe as i32), 0);
+        }
+        assert_eq!(p.quiet(), 0);
+        assert!(mine.word(1024).load(Ordering::Acquire) < ROUNDS * n as u64, "a ticket");
+        // The next round's bytes come only when all have looked at these.
+        channel.barrier().unwrap();
+    }
+    let each = ROUNDS * n as u64;
+    assert_eq!(heap.word(2056).load(Ordering::Acquire), 5 * each);
+    if place.me == 0 {
+        assert_eq!(heap.word(2048).load(Ordering::Acquire), each);
+    }
+    channel.barrier().unwrap();
+    channel.release(heap.at(0)).unwrap();
+    channel.release(mine.at(0)).unwrap();
+    channel.stop().unwrap();
+}
+
+/// A program may have a context of its own: what kernels are given is memory of that one.
+pub(crate) fn own_context(place: &Place) {
+    const CONTEXT: u32 = 1;
+    let device = device();
+    let mut context: *mut c_void = ptr::null_mut();
+    let status =
+        device.call::<unsafe extern "C" fn(*mut *mut c_void, u32, c_int) -> u32>(b"cuCtxCreate_v2");
+    // SAFETY: a place for the handle. It is bound from here on.
+    assert_eq!(unsafe { status(&raw mut context, 0, 0) }, 0);
+    let channel = Channel::new(bootstrap(place), &options()).unwrap();
+    let attribute = device
+        .call::<unsafe extern "C" fn(*mut c_void, u32, usize) -> u32>(b"cuPointerGetAttribute");
+    let mut found: *mut c_void = ptr::null_mut();
+    // SAFETY: a place for the handle.
+    let status = unsafe { attribute((&raw mut found).cast(), CONTEXT, channel.context() as usize) };
+    assert_eq!((status, found), (0, context), "of the program's context");
+    let addr = channel.allocate_symmetric_on(MemoryLocation::Device, 64).unwrap();
+    channel.release(addr).unwrap();
+    channel.stop().unwrap();
+}
