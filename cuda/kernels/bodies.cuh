@@ -251,6 +251,20 @@ NLF_FN void nlfk_wait(const nlfk_args *a, const nlfk_self *self) {
     }
 }
 
+/* The peer's part of `wait`, in a job: each unit of PE 1 answers the unit of PE 0 that has its number. */
+NLF_FN void nlfk_answer(const nlfk_args *a, const nlfk_self *self) {
+    uint64_t *pong = nlfk_area(a, NLFK_PONG) + 2 * self->unit;
+    uint64_t *src = nlfk_area(a, NLFK_SRC) + self->unit;
+    for (uint64_t round = 1; round <= a->rounds; round++) {
+        NLFK_CALL(nlf_wait_until, a->ctx, (const uint64_t *)pong, NLF_CMP_GE, round);
+        if (self->member == 0) {
+            *src = nlfk_mix(self->unit, round);
+        }
+        NLFK_CALL(nlf_put_signal_nbi, a->ctx, pong + 1, src, 8, pong, round, NLF_KIND_SET, 0, a->flags);
+        NLFK_CALL(nlf_quiet, a->ctx);
+    }
+}
+
 /* Operations by turns that differ from lane to lane: one slot, two and none, waits among them. */
 NLF_FN void nlfk_mixed(const nlfk_args *a, const nlfk_self *self) {
     uint64_t *sums = nlfk_area(a, NLFK_ATOMIC);
@@ -401,6 +415,7 @@ NLF_FN void nlfk_ping_pong(const nlfk_args *a, const nlfk_self *self) {
     X(fence)                                                                                                           \
     X(quiet)                                                                                                           \
     X(wait)                                                                                                            \
+    X(answer)                                                                                                          \
     X(mixed)                                                                                                           \
     X(errors)                                                                                                          \
     X(push)                                                                                                            \

@@ -7,7 +7,9 @@ use channel_producer::{AREAS, Form, KernelArgs};
 use channel_sys as c;
 use nvshmem_transport_libfabric::channel::ring::{PublishedIn, Ring, RingMemory, State};
 
-use crate::machine::{Machine, MachineError, Memory};
+use crate::image::Image;
+use crate::machines::machine::{Machine, MachineError, Memory};
+use crate::machines::reach::{Reach, copy_near};
 
 /// PEs of which this process is number 0 and stands in for the others.
 pub const PES: u32 = 3;
@@ -29,8 +31,10 @@ pub const SYMMETRIC: usize = 1;
 /// Where kernels are told that the heap is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeapAt {
-    /// Where it is.
-    Memory,
+    /// In memory of the host.
+    Host,
+    /// In memory of the device: the CPU stands in for peers by the device's copies.
+    Device,
     /// Somewhere, with room for this many bytes: nobody follows addresses there.
     Nowhere(u64),
 }
@@ -40,7 +44,7 @@ const NOWHERE: u64 = 1 << 44;
 
 /// A context, and what it is made of.
 #[derive(Debug)]
-pub struct Bed {
+pub struct Bed<'m> {
     context: Memory,
     _rings: Memory,
     _regions: Memory,
@@ -55,17 +59,21 @@ pub struct Bed {
     status: Memory,
     out: Memory,
     heap_at: u64,
+    /// All of it, as the CPU reads and writes it.
+    pub(crate) reach: Reach<'m>,
+    machine: &'m dyn Machine,
+    is_far: bool,
     /// The consumers, one of each ring.
     pub rings: Vec<Ring>,
 }
 
-impl Bed {
+impl<'m> Bed<'m> {
     /// Makes a context with empty rings.
     ///
     /// # Errors
     /// When there is no memory for it.
     pub fn new(
-        machine: &dyn Machine,
+        machine: &'m dyn Machine,
         n_rings: u32,
         slots_log2: u32,
         spins: u64,
@@ -79,12 +87,17 @@ impl Bed {
         let error = machine.shared(size_of::<c::nlf_error>())?;
         let proxy_error = machine.shared(size_of::<c::nlf_error>())?;
         let claims = machine.fast(&0_u32.to_ne_bytes())?;
-        let heaps: Vec<Memory> =
-            (0..PES).map(|_| machine.shared(HEAP)).collect::<Result<_, _>>()?;
+        let is_far = heap_at == HeapAt::Device;
+        let heap = |pe: u32| match pe {
+            0 if is_far => machine.device(HEAP),
+            _ => machine.shared(HEAP),
+        };
+        let heaps: Vec<Memory> = (0..PES).map(heap).collect::<Result<_, _>>()?;
+        let far = if is_far { heaps[0].addr..heaps[0].addr + HEAP } else { 0..0 };
         let status = machine.shared(4 * THREADS)?;
         let out = machine.shared(8 * THREADS)?;
         let (heap_at, heap_bytes) = match heap_at {
-            HeapAt::Memory => (heaps[0].addr as u64, HEAP as u64),
+            HeapAt::Host | HeapAt::Device => (heaps[0].addr as u64, HEAP as u64),
             HeapAt::Nowhere(bytes) => (NOWHERE, bytes),
         };
 
@@ -139,6 +152,9 @@ impl Bed {
             status,
             out,
             heap_at,
+            reach: Reach::new(machine, far),
+            machine,
+            is_far,
             rings: consumers,
         })
     }
@@ -172,36 +188,42 @@ impl Bed {
         }
     }
 
-    /// A word of a PE's heap, when nothing runs.
-    pub fn word(&self, pe: u32, area: usize, index: u64) -> u64 {
-        assert!(area < AREAS && index < AREA);
-        let at = self.heap(pe) + 8 * (area * AREA as usize + index as usize);
-        // SAFETY: within the heap.
-        unsafe { (at as *const u64).read_volatile() }
+    /// Brings heaps into the state of an image, before anything runs.
+    ///
+    /// # Errors
+    /// As the machine answers.
+    pub fn set(&self, image: &Image) -> Result<(), MachineError> {
+        for pe in 0..PES {
+            let (bytes, to) = (image.heap(pe), self.heap(pe));
+            if pe == 0 && self.is_far {
+                self.machine.write(to, &bytes)?;
+            } else {
+                // SAFETY: a heap, of the length of every image's.
+                unsafe { copy_near(bytes.as_ptr() as usize, to, HEAP) };
+            }
+        }
+        Ok(())
     }
 
-    /// A half word of an area, when nothing runs.
-    pub fn half(&self, pe: u32, area: usize, index: u64) -> u32 {
-        assert!(area < AREAS && index < 2 * AREA);
-        let at = self.heap(pe) + 8 * area * AREA as usize + 4 * index as usize;
-        // SAFETY: within the heap.
-        unsafe { (at as *const u32).read_volatile() }
-    }
-
-    /// Sets a word of a PE's heap, before anything runs.
-    pub fn set_word(&self, pe: u32, area: usize, index: u64, value: u64) {
-        assert!(area < AREAS && index < AREA);
-        let at = self.heap(pe) + 8 * (area * AREA as usize + index as usize);
-        // SAFETY: within the heap.
-        unsafe { (at as *mut u64).write_volatile(value) }
-    }
-
-    /// Sets a half word of an area, before anything runs.
-    pub fn set_half(&self, pe: u32, area: usize, index: u64, value: u32) {
-        assert!(area < AREAS && index < 2 * AREA);
-        let at = self.heap(pe) + 8 * area * AREA as usize + 4 * index as usize;
-        // SAFETY: within the heap.
-        unsafe { (at as *mut u32).write_volatile(value) }
+    /// What is in memory, when nothing runs.
+    ///
+    /// # Errors
+    /// As the machine answers.
+    pub fn image(&self, threads: u64) -> Result<Image, MachineError> {
+        let mut image = Image::default();
+        let mut bytes = vec![0; HEAP];
+        for pe in 0..PES {
+            if pe == 0 && self.is_far {
+                self.machine.read(self.heap(pe), &mut bytes)?;
+            } else {
+                // SAFETY: as in `set`.
+                unsafe { copy_near(self.heap(pe), bytes.as_mut_ptr() as usize, HEAP) };
+            }
+            image.set_heap(pe, &bytes);
+        }
+        image.out = (0..threads).map(|thread| self.out(thread)).collect();
+        image.error = self.error();
+        Ok(image)
     }
 
     /// What a thread has told.

@@ -7,7 +7,8 @@ use channel_sys as c;
 use nvshmem_transport_libfabric::channel::ring::State;
 
 use crate::bed::{AREA, Bed, HeapAt};
-use crate::machine::{Machine, MachineError};
+use crate::image::Image;
+use crate::machines::machine::{Machine, MachineError};
 use crate::models::{self, Shape, area, mix};
 use crate::peers::{Answer, Peers};
 
@@ -17,21 +18,31 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// A kernel with what it is run with.
 #[derive(Clone, Copy, Debug)]
 pub struct Check {
-    kernel: &'static str,
+    pub(crate) kernel: &'static str,
     /// Whether units may be warps and blocks.
-    forms: bool,
-    rounds: u64,
-    bytes: u64,
+    pub(crate) forms: bool,
+    pub(crate) rounds: u64,
+    pub(crate) bytes: u64,
     /// The peer's part.
     answer: Option<Answer>,
+    /// The kernel that does the peer's part in a job.
+    pub(crate) peer: Option<&'static str>,
     /// Blocks and threads, if not the machine's own.
     shape: Option<(u32, u32)>,
     /// Errors are what it is for.
     fails: bool,
 }
 
-const PLAIN: Check =
-    Check { kernel: "", forms: true, rounds: 8, bytes: 0, answer: None, shape: None, fails: false };
+const PLAIN: Check = Check {
+    kernel: "",
+    forms: true,
+    rounds: 8,
+    bytes: 0,
+    answer: None,
+    peer: None,
+    shape: None,
+    fails: false,
+};
 
 /// All of them.
 pub const CHECKS: [Check; 12] = [
@@ -43,10 +54,16 @@ pub const CHECKS: [Check; 12] = [
     Check { kernel: "get", ..PLAIN },
     Check { kernel: "fence", rounds: 12, ..PLAIN },
     Check { kernel: "quiet", ..PLAIN },
-    Check { kernel: "wait", rounds: 10, answer: Some(answer_wait), ..PLAIN },
+    Check { kernel: "wait", rounds: 10, answer: Some(answer_wait), peer: Some("answer"), ..PLAIN },
     Check { kernel: "mixed", forms: false, rounds: 24, ..PLAIN },
     Check { kernel: "put_bandwidth", bytes: 256, ..PLAIN },
-    Check { kernel: "ping_pong", bytes: 512, answer: Some(answer_ping_pong), ..PLAIN },
+    Check {
+        kernel: "ping_pong",
+        bytes: 512,
+        answer: Some(answer_ping_pong),
+        peer: Some("ping_pong"),
+        ..PLAIN
+    },
 ];
 
 /// What must be refused; each thread has its own wrong call.
@@ -54,38 +71,53 @@ pub const ERRORS: Check =
     Check { kernel: "errors", forms: false, shape: Some((1, 32)), fails: true, ..PLAIN };
 
 /// A word behind the answer, then the answer.
-fn answer_wait(peers: &Peers, bed: &Bed, pe: u32, word: u64, value: u64) {
-    let Some(index) = word.checked_sub(area::PONG as u64 * AREA) else { return };
+fn answer_wait(
+    peers: &Peers,
+    bed: &Bed<'_>,
+    pe: u32,
+    word: u64,
+    value: u64,
+) -> Result<(), MachineError> {
+    let Some(index) = word.checked_sub(area::PONG as u64 * AREA) else { return Ok(()) };
     if pe == 1 && index < AREA {
-        peers.set(bed, area::PONG, index + 1, mix(index / 2, value));
-        peers.set(bed, area::PONG, index, value);
+        peers.set(bed, area::PONG, index + 1, mix(index / 2, value))?;
+        peers.set(bed, area::PONG, index, value)?;
     }
+    Ok(())
 }
 
-fn answer_ping_pong(peers: &Peers, bed: &Bed, pe: u32, word: u64, value: u64) {
+fn answer_ping_pong(
+    peers: &Peers,
+    bed: &Bed<'_>,
+    pe: u32,
+    word: u64,
+    value: u64,
+) -> Result<(), MachineError> {
     if pe == 1 && word == area::SIGNAL as u64 * AREA {
-        peers.set(bed, area::SIGNAL, 0, value);
+        peers.set(bed, area::SIGNAL, 0, value)?;
     }
+    Ok(())
 }
 
-/// Runs all checks. Returns how many there were.
+/// Runs all checks with the kernels' heap there. Returns how many there were.
 ///
 /// # Errors
 /// What is wrong, with the kernel and the form.
-pub fn run_all(machine: &dyn Machine, seed: u64) -> Result<usize, MachineError> {
+pub fn run_all(machine: &dyn Machine, heap: HeapAt, seed: u64) -> Result<usize, MachineError> {
     let mut count = 0;
     // Rings that nothing fills, and the smallest, in which everything waits for room.
     for (n_rings, slots_log2) in [(4, 12), (1, 6), (2, 6)] {
         for check in CHECKS {
             for form in [Form::Thread, Form::Warp, Form::Block] {
                 if check.forms || form == Form::Thread {
-                    run(machine, &check, form, (n_rings, slots_log2), seed + count as u64)?;
+                    let seed = seed + count as u64;
+                    run(machine, heap, &check, form, (n_rings, slots_log2), seed)?;
                     count += 1;
                 }
             }
         }
     }
-    run(machine, &ERRORS, Form::Thread, (4, 12), seed)?;
+    run(machine, heap, &ERRORS, Form::Thread, (4, 12), seed)?;
     stuck(machine)?;
     stopped(machine)?;
     Ok(count + 3)
@@ -97,6 +129,7 @@ pub fn run_all(machine: &dyn Machine, seed: u64) -> Result<usize, MachineError> 
 /// What is wrong.
 pub fn run(
     machine: &dyn Machine,
+    heap: HeapAt,
     check: &Check,
     form: Form,
     (n_rings, slots_log2): (u32, u32),
@@ -116,10 +149,14 @@ pub fn run(
     };
     let named = |text: String| {
         let kernel = check.kernel;
-        MachineError(format!("{kernel}, {form:?}, {n_rings} rings, seed {seed}: {text}"))
+        MachineError(format!(
+            "{kernel}, {form:?}, {n_rings} rings, heap {heap:?}, seed {seed}: {text}"
+        ))
     };
-    let mut bed = Bed::new(machine, n_rings, slots_log2, 0, HeapAt::Memory)?;
-    models::prepare(check.kernel, &bed, &shape);
+    let mut bed = Bed::new(machine, n_rings, slots_log2, 0, heap)?;
+    let mut before = Image::default();
+    models::prepare(check.kernel, &mut before, &shape);
+    bed.set(&before)?;
     let mut peers = Peers::new(n_rings as usize, seed, check.answer);
     let args = bed.args(form, check.rounds, check.bytes, 0);
     // SAFETY: the bed is kept until the kernel has ended; see below for when it has not.
@@ -149,11 +186,11 @@ pub fn run(
     if !check.fails && code != c::NLF_OK {
         return Err(named(format!("the error word has {:?}", bed.error())));
     }
-    models::check(check.kernel, &bed, &shape).map_err(named)
+    models::check(check.kernel, &bed.image(shape.threads)?, &shape).map_err(named)
 }
 
 /// A kernel still runs on this memory: it stays.
-fn leave(bed: Bed, error: MachineError) -> MachineError {
+fn leave(bed: Bed<'_>, error: MachineError) -> MachineError {
     std::mem::forget(bed);
     error
 }
@@ -186,7 +223,7 @@ fn ends_with(
     machine: &dyn Machine,
     spins: u64,
     code: u32,
-    mut step: impl FnMut(&mut Bed) -> bool,
+    mut step: impl FnMut(&mut Bed<'_>) -> bool,
 ) -> Result<(), MachineError> {
     let mut bed = Bed::new(machine, 2, 6, spins, HeapAt::Nowhere(1 << 40))?;
     let (blocks, threads) = machine.shape();

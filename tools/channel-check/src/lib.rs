@@ -3,19 +3,18 @@
 //! the peers.
 //!
 //! ```text
-//! machine     where kernels run and their memory is: gpu, host
+//! machines    where kernels run and their memory is: gpu, host
 //! bed         a context with its rings and heaps; peers: what takes operations and carries them out
-//! checks      every kernel, against what must be in memory after it
+//! checks      every kernel, against what must be in memory after it, as models say of an image of it
 //! measures    pushes a second, and how soon the CPU sees one
-//! job         two PEs with channels, and a fabric between
+//! job         PEs with channels, and a fabric between
 //! ```
 
 pub mod bed;
 pub mod checks;
-pub mod gpu;
-pub mod host;
+pub mod image;
 pub mod job;
-pub mod machine;
+pub mod machines;
 pub mod measures;
 pub mod models;
 pub mod peers;

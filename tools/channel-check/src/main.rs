@@ -1,10 +1,13 @@
 //! Checks and measures the device channel on the machine's GPU.
 //!
 //! ```text
-//! nvshmem-channel-check              all checks, then all measures, on the first GPU
-//! nvshmem-channel-check --host       the same with CPU threads in the GPU's place
-//! nvshmem-channel-check --checks     checks alone, for a sanitizer for one
-//! nvshmem-channel-check --job        two PEs, a process each, over the fabric that the environment says
+//! nvshmem-channel-check                  all checks, then all measures, on the first GPU
+//! nvshmem-channel-check --host           the same with CPU threads in the GPU's place
+//! nvshmem-channel-check --checks         checks alone, for a sanitizer for one
+//! nvshmem-channel-check --memory device  with the kernels' heap in memory of the GPU alone; both there and on the host
+//!                                        unless it is said
+//! nvshmem-channel-check --job            several PEs, a process each, over the fabric that the environment says: every
+//!                                        kernel, then measures between two; the n-th PE on the n-th GPU, or the last
 //! ```
 //!
 //! Needs CUDA's driver, and libfabric for `--job`. Without a GPU it says so and ends with status 0; when something is
@@ -12,13 +15,18 @@
 
 use std::process::ExitCode;
 
+use channel_check::bed::{HeapAt, PES};
 use channel_check::checks;
-use channel_check::gpu::{Gpu, NoGpu};
-use channel_check::host::Host;
-use channel_check::job;
-use channel_check::machine::{Machine, MachineError};
+use channel_check::job::launch::{Place, start, this_pe};
+use channel_check::job::measures::Naming;
+use channel_check::job::pe::Job;
+use channel_check::job::{checks as job_checks, measures as job_measures};
+use channel_check::machines::gpu::{Gpu, NoGpu};
+use channel_check::machines::host::Host;
+use channel_check::machines::machine::{Machine, MachineError};
 use channel_check::measures::{self, Rate};
-use clap::Parser;
+use clap::{Parser, ValueEnum};
+use nvshmem_transport_libfabric::channel::MemoryLocation;
 
 /// Checks and measures the device channel.
 #[derive(Parser, Debug)]
@@ -33,9 +41,15 @@ struct Options {
     /// Measures, and no checks
     #[arg(long, conflicts_with = "checks")]
     measures: bool,
-    /// The whole way between two PEs: kernels, channels, fabric
-    #[arg(long, conflicts_with_all = ["checks", "measures"])]
+    /// Where the kernels' heap is; host memory alone with --host
+    #[arg(long, value_enum)]
+    memory: Option<Where>,
+    /// The whole way between PEs: kernels, channels, fabric
+    #[arg(long)]
     job: bool,
+    /// Providers to run jobs over, one after the other, separated by commas
+    #[arg(long, requires = "job", value_delimiter = ',')]
+    providers: Vec<String>,
     /// Decides in which order operations are delivered
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -46,6 +60,28 @@ struct Options {
     #[arg(long)]
     require_gpu: bool,
 }
+
+/// Where heaps are.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
+enum Where {
+    Host,
+    Device,
+    Both,
+}
+
+impl Options {
+    fn memory(&self) -> &'static [MemoryLocation] {
+        let default = if self.host { Where::Host } else { Where::Both };
+        match self.memory.unwrap_or(default) {
+            Where::Host => &[MemoryLocation::Host],
+            Where::Device => &[MemoryLocation::Device],
+            Where::Both => &[MemoryLocation::Host, MemoryLocation::Device],
+        }
+    }
+}
+
+/// The variable that names the provider.
+const PROVIDER: &str = "NVSHMEM_LIBFABRIC_PROVIDER";
 
 fn main() -> ExitCode {
     let options = Options::parse();
@@ -59,13 +95,14 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<(), MachineError> {
-    if options.job && job::this_pe().is_none() {
-        return job::start(&std::env::args().skip(1).collect::<Vec<_>>());
+    let place = if options.job { this_pe() } else { None };
+    if options.job && place.is_none() {
+        return start_jobs(options);
     }
     let machine: Box<dyn Machine> = if options.host {
         Box::new(Host { threads: 12 })
     } else {
-        match Gpu::open() {
+        match Gpu::open(place.map_or(0, |place| place.me)) {
             Ok(gpu) => Box::new(gpu),
             Err(NoGpu::Absent(reason)) if !options.require_gpu => {
                 println!("skipped: no GPU to run on: {reason}");
@@ -74,20 +111,72 @@ fn run(options: &Options) -> Result<(), MachineError> {
             Err(error) => return Err(MachineError(error.to_string())),
         }
     };
-    if let (true, Some(pe)) = (options.job, job::this_pe()) {
-        let (prefix, share) = if options.host { ("channel_host", 20) } else { ("channel_gpu", 1) };
-        return machine.with_device(&mut || job::run(machine.as_ref(), pe, prefix, share));
+    if let Some(place) = place {
+        return machine.with_device(&mut || pe(options, machine.as_ref(), place));
     }
     println!("on {}", machine.name());
     if !options.measures {
-        for repeat in 0..options.repeat {
-            let seed = options.seed.wrapping_add(repeat * 1000);
-            let count = checks::run_all(machine.as_ref(), seed)?;
-            println!("{count} checks passed, seed {seed}");
+        for location in options.memory() {
+            let heap = match location {
+                MemoryLocation::Device => HeapAt::Device,
+                MemoryLocation::Host => HeapAt::Host,
+            };
+            for repeat in 0..options.repeat {
+                let seed = options.seed.wrapping_add(repeat * 1000);
+                let count = checks::run_all(machine.as_ref(), heap, seed)?;
+                println!("{count} checks passed, heap on {location:?}, seed {seed}");
+            }
         }
     }
     if !options.checks {
         measure(machine.as_ref(), options.host)?;
+    }
+    Ok(())
+}
+
+/// Starts a job for checks, and one for measures, over each provider.
+fn start_jobs(options: &Options) -> Result<(), MachineError> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let with = |flag: &str| arguments.iter().cloned().chain([flag.to_owned()]).collect::<Vec<_>>();
+    let given: Vec<Vec<(&str, String)>> = match options.providers.as_slice() {
+        [] => vec![Vec::new()],
+        named => named.iter().map(|provider| vec![(PROVIDER, provider.clone())]).collect(),
+    };
+    for variables in given {
+        if options.checks {
+            start(PES, &arguments, &variables)?;
+        } else if options.measures {
+            start(2, &arguments, &variables)?;
+        } else {
+            start(PES, &with("--checks"), &variables)?;
+            start(2, &with("--measures"), &variables)?;
+        }
+    }
+    Ok(())
+}
+
+/// A PE's part of a job.
+fn pe(options: &Options, machine: &dyn Machine, place: Place) -> Result<(), MachineError> {
+    let job = Job::new(machine, place)?;
+    let provider = std::env::var(PROVIDER).unwrap_or_else(|_| String::from("auto"));
+    let says = place.me == 0;
+    if says {
+        println!("channel of {} PEs over {provider} on {}", place.n_pes, machine.name());
+    }
+    for location in options.memory() {
+        if options.checks {
+            for _ in 0..options.repeat {
+                let count = job_checks::run(&job, *location)?;
+                if says {
+                    println!("{count} kernels checked over {provider}, heaps on {location:?}");
+                }
+            }
+        } else {
+            let (prefix, share) =
+                if options.host { ("channel_host", 20) } else { ("channel_gpu", 1) };
+            let provider = &provider.replace(';', "_");
+            job_measures::run(&job, *location, Naming { prefix, provider, share })?;
+        }
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use nvshmem_transport_libfabric::channel::ring::Ring;
 use nvshmem_transport_libfabric::channel::ring::descriptor::Descriptor;
 
 use crate::bed::{Bed, HeapAt};
-use crate::machine::{Machine, MachineError};
+use crate::machines::machine::{Machine, MachineError};
 
 /// Slots of each ring.
 const SLOTS_LOG2: u32 = 12;
@@ -187,7 +187,7 @@ impl Latency {
 /// When the kernel fails.
 pub fn latency(machine: &dyn Machine, rounds: u64, fence: bool) -> Result<Latency, MachineError> {
     let named = |text: &str| MachineError(format!("echo: {text}"));
-    let mut bed = Bed::new(machine, 1, SLOTS_LOG2, 0, HeapAt::Memory)?;
+    let mut bed = Bed::new(machine, 1, SLOTS_LOG2, 0, HeapAt::Host)?;
     let args = bed.args(Form::Thread, rounds, 1, if fence { 0 } else { NO_FENCE });
     // SAFETY: the heap's first word, which the CPU and kernels use atomically.
     let echo = unsafe { AtomicU64::from_ptr(bed.heap(0) as *mut u64) };

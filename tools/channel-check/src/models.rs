@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use channel_sys as c;
 
-use crate::bed::{AREA, Bed, PES};
+use crate::bed::{AREA, PES};
+use crate::image::Image;
 
 /// Areas of the heap, as `NLFK_*` in the kernels.
 pub mod area {
@@ -49,42 +50,42 @@ pub fn mix(a: u64, b: u64) -> u64 {
 }
 
 /// Puts before a kernel runs what it expects.
-pub fn prepare(kernel: &str, bed: &Bed, shape: &Shape) {
+pub fn prepare(kernel: &str, image: &mut Image, shape: &Shape) {
     match kernel {
         "fetches" => {
             let t = shape.threads;
-            bed.set_word(1, area::ATOMIC, 3, 0x5a5a_5a5a);
-            bed.set_word(1, area::ATOMIC, 6, 7);
-            bed.set_half(1, area::EXTRA, 3, 0x5a5a_5a5a);
-            bed.set_half(1, area::EXTRA, 6, 7);
+            image.set_word(1, area::ATOMIC, 3, 0x5a5a_5a5a);
+            image.set_word(1, area::ATOMIC, 6, 7);
+            image.set_half(1, area::EXTRA, 3, 0x5a5a_5a5a);
+            image.set_half(1, area::EXTRA, 6, 7);
             for word in 0..t.div_ceil(64) {
-                bed.set_word(1, area::ATOMIC, 8 + 3 * word + 1, u64::MAX);
+                image.set_word(1, area::ATOMIC, 8 + 3 * word + 1, u64::MAX);
             }
             for word in 0..t.div_ceil(32) {
-                bed.set_half(1, area::EXTRA, 8 + 3 * word + 1, u32::MAX);
+                image.set_half(1, area::EXTRA, 8 + 3 * word + 1, u32::MAX);
             }
         }
         "atomics" => {
             let n = shape.threads * shape.rounds;
             for pe in 0..PES {
                 for word in 0..n.div_ceil(64) {
-                    bed.set_word(pe, area::ATOMIC, 1 + 3 * word + 1, u64::MAX);
+                    image.set_word(pe, area::ATOMIC, 1 + 3 * word + 1, u64::MAX);
                 }
                 for word in 0..n.div_ceil(32) {
-                    bed.set_half(pe, area::EXTRA, 1 + 3 * word + 1, u32::MAX);
+                    image.set_half(pe, area::EXTRA, 1 + 3 * word + 1, u32::MAX);
                 }
             }
         }
         "get" => {
             for pe in 0..PES {
                 for word in 0..shape.threads * shape.rounds {
-                    bed.set_word(pe, area::SRC, word, mix(word, u64::from(pe)));
+                    image.set_word(pe, area::SRC, word, mix(word, u64::from(pe)));
                 }
             }
         }
         "put_bandwidth" | "ping_pong" => {
             for word in 0..AREA {
-                bed.set_word(0, area::SRC, word, mix(word, 3));
+                image.set_word(0, area::SRC, word, mix(word, 3));
             }
         }
         _ => {}
@@ -92,24 +93,24 @@ pub fn prepare(kernel: &str, bed: &Bed, shape: &Shape) {
 }
 
 /// What is wrong after a kernel; nothing, if it did what it should.
-pub fn check(kernel: &str, bed: &Bed, shape: &Shape) -> Result<(), String> {
+pub fn check(kernel: &str, image: &Image, shape: &Shape) -> Result<(), String> {
     match kernel {
-        "put" => put(bed, shape),
-        "put_signal" => put_signal(bed, shape),
-        "signal" => signal(bed, shape),
-        "atomics" => atomics(bed, shape),
+        "put" => put(image, shape),
+        "put_signal" => put_signal(image, shape),
+        "signal" => signal(image, shape),
+        "atomics" => atomics(image, shape),
         "fetches" => {
-            fetches(bed, shape, &Words::Eight)?;
-            fetches(bed, shape, &Words::Four)?;
-            told(bed, shape, 8)
+            fetches(image, shape, &Words::Eight)?;
+            fetches(image, shape, &Words::Four)?;
+            told(image, shape, 8)
         }
-        "get" | "wait" => told(bed, shape, shape.rounds),
-        "fence" => fence(bed, shape),
-        "quiet" => put(bed, shape),
-        "mixed" => mixed(bed, shape),
-        "errors" => errors(bed),
-        "put_bandwidth" => put_bandwidth(bed, shape),
-        "ping_pong" => ping_pong(bed, shape),
+        "get" | "wait" => told(image, shape, shape.rounds),
+        "fence" => fence(image, shape),
+        "quiet" => put(image, shape),
+        "mixed" => mixed(image, shape),
+        "errors" => errors(image),
+        "put_bandwidth" => put_bandwidth(image, shape),
+        "ping_pong" => ping_pong(image, shape),
         other => Err(format!("no model of {other}")),
     }
 }
@@ -124,7 +125,7 @@ fn equal(what: impl Fn() -> String, found: u64, expected: u64) -> Result<(), Str
 
 /// The words of an area at every PE: those given, and zero elsewhere.
 fn area_is(
-    bed: &Bed,
+    image: &Image,
     area: usize,
     expected: impl Fn(u32, u64) -> u64,
     until: u64,
@@ -132,7 +133,7 @@ fn area_is(
     for pe in 0..PES {
         for word in 0..until.min(AREA) {
             let what = || format!("word {word} of area {area} at PE {pe}");
-            equal(what, bed.word(pe, area, word), expected(pe, word))?;
+            equal(what, image.word(pe, area, word), expected(pe, word))?;
         }
     }
     Ok(())
@@ -143,16 +144,21 @@ fn pe_of(number: u64) -> u32 {
 }
 
 /// Every thread has told that number.
-fn told(bed: &Bed, shape: &Shape, expected: u64) -> Result<(), String> {
+fn told(image: &Image, shape: &Shape, expected: u64) -> Result<(), String> {
     (0..shape.threads)
-        .try_for_each(|t| equal(|| format!("what thread {t} counted"), bed.out(t), expected))
+        .try_for_each(|t| equal(|| format!("what thread {t} counted"), image.out(t), expected))
 }
 
-fn put(bed: &Bed, shape: &Shape) -> Result<(), String> {
+fn put(image: &Image, shape: &Shape) -> Result<(), String> {
     let m = shape.members;
     let expected = |pe, word| if pe_of(word / m) == pe { mix(word / m, word % m) } else { 0 };
     let words = shape.threads * shape.rounds;
-    area_is(bed, area::DST, |pe, word| if word < words { expected(pe, word) } else { 0 }, words + m)
+    area_is(
+        image,
+        area::DST,
+        |pe, word| if word < words { expected(pe, word) } else { 0 },
+        words + m,
+    )
 }
 
 /// The value that operation n signals.
@@ -162,7 +168,7 @@ fn value_of(n: u64) -> u64 {
 
 /// Signals of the operations that `is_set` says set, and sums of those that add.
 fn signals(
-    bed: &Bed,
+    image: &Image,
     count: u64,
     sets: impl Fn(u64) -> bool,
     adds: impl Fn(u64) -> bool,
@@ -172,23 +178,23 @@ fn signals(
         let sum = sums.entry((pe_of(n), n % 16)).or_insert(0u64);
         *sum = sum.wrapping_add(value_of(n));
     }
-    area_is(bed, area::SIGNAL, |pe, word| sums.get(&(pe, word)).copied().unwrap_or(0), 17)?;
+    area_is(image, area::SIGNAL, |pe, word| sums.get(&(pe, word)).copied().unwrap_or(0), 17)?;
     let set = |pe, n| if n < count && sets(n) && pe_of(n) == pe { value_of(n) } else { 0 };
-    area_is(bed, area::SET, set, count + 1)
+    area_is(image, area::SET, set, count + 1)
 }
 
-fn put_signal(bed: &Bed, shape: &Shape) -> Result<(), String> {
+fn put_signal(image: &Image, shape: &Shape) -> Result<(), String> {
     let (m, count) = (shape.members, shape.units() * shape.rounds);
     let expected = |pe, word| {
         let n = word / m;
         if n < count && n % 7 != 0 && pe_of(n) == pe { mix(n, word % m) } else { 0 }
     };
-    area_is(bed, area::DST, expected, count * m + 1)?;
-    signals(bed, count, |n| n % 3 == 0, |n| n % 3 != 0)
+    area_is(image, area::DST, expected, count * m + 1)?;
+    signals(image, count, |n| n % 3 == 0, |n| n % 3 != 0)
 }
 
-fn signal(bed: &Bed, shape: &Shape) -> Result<(), String> {
-    signals(bed, shape.units() * shape.rounds, |_| true, |_| true)
+fn signal(image: &Image, shape: &Shape) -> Result<(), String> {
+    signals(image, shape.units() * shape.rounds, |_| true, |_| true)
 }
 
 /// Width of the words that a part of a kernel works on.
@@ -209,22 +215,22 @@ impl Words {
         u64::MAX >> (64 - self.bits())
     }
 
-    fn word(&self, bed: &Bed, pe: u32, index: u64) -> u64 {
+    fn word(&self, image: &Image, pe: u32, index: u64) -> u64 {
         match self {
-            Words::Four => u64::from(bed.half(pe, area::EXTRA, index)),
-            Words::Eight => bed.word(pe, area::ATOMIC, index),
+            Words::Four => u64::from(image.half(pe, area::EXTRA, index)),
+            Words::Eight => image.word(pe, area::ATOMIC, index),
         }
     }
 
-    fn result(&self, bed: &Bed, index: u64) -> u64 {
+    fn result(&self, image: &Image, index: u64) -> u64 {
         match self {
-            Words::Four => u64::from(bed.half(0, area::DST, index)),
-            Words::Eight => bed.word(0, area::RESULT, index),
+            Words::Four => u64::from(image.half(0, area::DST, index)),
+            Words::Eight => image.word(0, area::RESULT, index),
         }
     }
 }
 
-fn atomics(bed: &Bed, shape: &Shape) -> Result<(), String> {
+fn atomics(image: &Image, shape: &Shape) -> Result<(), String> {
     let count = shape.threads * shape.rounds;
     for words in [Words::Eight, Words::Four] {
         let bits = words.bits();
@@ -232,17 +238,17 @@ fn atomics(bed: &Bed, shape: &Shape) -> Result<(), String> {
             let mine = |n: &u64| pe_of(*n) == pe;
             let sum = (0..count).filter(mine).fold(0u64, |sum, n| sum.wrapping_add(mix(n, 0)));
             let what = |what: &str, n: u64| format!("{what} {n} of {bits} bits at PE {pe}");
-            equal(|| what("sum", 0), words.word(bed, pe, 0), sum & words.mask())?;
+            equal(|| what("sum", 0), words.word(image, pe, 0), sum & words.mask())?;
             for group in 0..count.div_ceil(bits) {
                 let numbers = group * bits..((group + 1) * bits).min(count);
                 let set = numbers.filter(mine).fold(0u64, |set, n| set | 1 << (n % bits));
-                let at = |which| words.word(bed, pe, 1 + 3 * group + which);
+                let at = |which| words.word(image, pe, 1 + 3 * group + which);
                 equal(|| what("or", group), at(0), set)?;
                 equal(|| what("and", group), at(1), !set & words.mask())?;
                 equal(|| what("xor", group), at(2), set)?;
             }
             for n in 0..count {
-                let own = words.word(bed, pe, 1 + 3 * (count / bits + 1) + n);
+                let own = words.word(image, pe, 1 + 3 * (count / bits + 1) + n);
                 let expected = if mine(&n) { mix(n, 2) & words.mask() } else { 0 };
                 equal(|| what("word set by", n), own, expected)?;
             }
@@ -257,17 +263,17 @@ fn same_set(what: &str, mut found: Vec<u64>, expected: Vec<u64>) -> Result<(), S
     if found == expected { Ok(()) } else { Err(format!("{what}: {found:x?}, not {expected:x?}")) }
 }
 
-fn fetches(bed: &Bed, shape: &Shape, words: &Words) -> Result<(), String> {
+fn fetches(image: &Image, shape: &Shape, words: &Words) -> Result<(), String> {
     let t = shape.threads;
     let bits = words.bits();
-    let results = |which: u64| (0..t).map(move |thread| words.result(bed, 8 * thread + which));
+    let results = |which: u64| (0..t).map(move |thread| words.result(image, 8 * thread + which));
     for (which, word) in [(0, 0), (7, 4)] {
         same_set("results of fetch_add", results(which).collect(), (0..t).collect())?;
-        equal(|| String::from("the sum"), words.word(bed, 1, word), t)?;
+        equal(|| String::from("the sum"), words.word(image, 1, word), t)?;
     }
     for thread in 0..t {
         let bit = 1 << (thread % bits);
-        let result = |which| words.result(bed, 8 * thread + which) & bit;
+        let result = |which| words.result(image, 8 * thread + which) & bit;
         equal(|| format!("what fetch_or had for {thread}"), result(1), 0)?;
         equal(|| format!("what fetch_and had for {thread}"), result(2), bit)?;
         equal(|| format!("what fetch_xor had for {thread}"), result(3), 0)?;
@@ -275,15 +281,15 @@ fn fetches(bed: &Bed, shape: &Shape, words: &Words) -> Result<(), String> {
     for group in 0..t.div_ceil(bits) {
         let numbers = group * bits..((group + 1) * bits).min(t);
         let set = numbers.fold(0u64, |set, n| set | 1 << (n % bits));
-        let at = |which| words.word(bed, 1, 8 + 3 * group + which);
+        let at = |which| words.word(image, 1, 8 + 3 * group + which);
         equal(|| format!("or {group}"), at(0), set)?;
         equal(|| format!("and {group}"), at(1), !set & words.mask())?;
         equal(|| format!("xor {group}"), at(2), set)?;
     }
     let mut swapped: Vec<u64> = results(4).collect();
-    swapped.push(words.word(bed, 1, 1));
+    swapped.push(words.word(image, 1, 1));
     same_set("what was swapped", swapped, (0..=t).collect())?;
-    let winner = words.word(bed, 1, 2);
+    let winner = words.word(image, 1, 2);
     if winner == 0 || winner > t {
         return Err(format!("compare_swap left {winner}"));
     }
@@ -291,18 +297,18 @@ fn fetches(bed: &Bed, shape: &Shape, words: &Words) -> Result<(), String> {
         let expected = if thread as u64 + 1 == winner { 0 } else { winner };
         equal(|| format!("what compare_swap had for {thread}"), old, expected)?;
     }
-    equal(|| String::from("the word of blocking compare_swap"), words.word(bed, 1, 6), 8)
+    equal(|| String::from("the word of blocking compare_swap"), words.word(image, 1, 6), 8)
 }
 
-fn fence(bed: &Bed, shape: &Shape) -> Result<(), String> {
+fn fence(image: &Image, shape: &Shape) -> Result<(), String> {
     let units = shape.units();
     let mine = |pe, unit: u64| unit < units && pe_of(unit) == pe;
     let last = |pe, unit| if mine(pe, unit) { mix(unit, shape.rounds - 1) } else { 0 };
-    area_is(bed, area::DST, last, units + 1)?;
-    area_is(bed, area::SET, |pe, unit| if mine(pe, unit) { shape.rounds } else { 0 }, units + 1)
+    area_is(image, area::DST, last, units + 1)?;
+    area_is(image, area::SET, |pe, unit| if mine(pe, unit) { shape.rounds } else { 0 }, units + 1)
 }
 
-fn mixed(bed: &Bed, shape: &Shape) -> Result<(), String> {
+fn mixed(image: &Image, shape: &Shape) -> Result<(), String> {
     let count = shape.threads * shape.rounds;
     let mut put = BTreeMap::new();
     let mut sums = [[0u64; 6]; PES as usize];
@@ -317,11 +323,11 @@ fn mixed(bed: &Bed, shape: &Shape) -> Result<(), String> {
         let value = [0, n, r | 1 << 60, n, 1, 1][turn];
         *sum = sum.wrapping_add(value);
     }
-    area_is(bed, area::DST, |pe, n| put.get(&(pe, n)).copied().unwrap_or(0), count + 1)?;
-    area_is(bed, area::ATOMIC, |pe, word| sums[pe as usize][word as usize], 6)?;
+    area_is(image, area::DST, |pe, n| put.get(&(pe, n)).copied().unwrap_or(0), count + 1)?;
+    area_is(image, area::ATOMIC, |pe, word| sums[pe as usize][word as usize], 6)?;
     // The fetched numbers of each PE are all up to its count, once each.
     let fetched = sums.iter().map(|sums| sums[4] * sums[4].saturating_sub(1) / 2).sum();
-    let told = (0..shape.threads).map(|thread| bed.out(thread)).sum();
+    let told = (0..shape.threads).map(|thread| image.out(thread)).sum();
     equal(|| String::from("the sum of what was fetched"), told, fetched)
 }
 
@@ -348,27 +354,27 @@ const REFUSED: [u32; 19] = [
     c::NLF_OK,
 ];
 
-fn errors(bed: &Bed) -> Result<(), String> {
+fn errors(image: &Image) -> Result<(), String> {
     for (thread, code) in REFUSED.iter().enumerate() {
-        let told = bed.out(thread as u64);
+        let told = image.out(thread as u64);
         equal(|| format!("what wrong call {thread} was answered"), told, u64::from(*code))?;
     }
-    let first = bed.error();
+    let first = image.error;
     if !REFUSED[..16].contains(&first.code) {
         return Err(format!("the error word has {first:?}"));
     }
     Ok(())
 }
 
-fn put_bandwidth(bed: &Bed, shape: &Shape) -> Result<(), String> {
+fn put_bandwidth(image: &Image, shape: &Shape) -> Result<(), String> {
     let words = shape.bytes / 8 * shape.units();
     let expected = |pe, word| if pe == 1 && word < words { mix(word, 3) } else { 0 };
-    area_is(bed, area::DST, expected, words + 1)
+    area_is(image, area::DST, expected, words + 1)
 }
 
-fn ping_pong(bed: &Bed, shape: &Shape) -> Result<(), String> {
+fn ping_pong(image: &Image, shape: &Shape) -> Result<(), String> {
     let words = shape.bytes / 8;
     let expected = |pe, word| if pe == 1 && word < words { mix(word, 3) } else { 0 };
-    area_is(bed, area::DST, expected, words + 1)?;
-    area_is(bed, area::SIGNAL, |pe, word| if pe < 2 && word == 0 { shape.rounds } else { 0 }, 2)
+    area_is(image, area::DST, expected, words + 1)?;
+    area_is(image, area::SIGNAL, |pe, word| if pe < 2 && word == 0 { shape.rounds } else { 0 }, 2)
 }

@@ -4,14 +4,13 @@
 //! promises: a fence's order, and that a signal comes after its data. So a kernel that relies on more finds out.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use nvshmem_transport_libfabric::channel::ring::descriptor::{Descriptor, Place};
 use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
 use nvshmem_transport_libfabric::engine::ids::Pe;
 
 use crate::bed::{AREA, Bed, PES, SYMMETRIC};
-use crate::machine::MachineError;
+use crate::machines::machine::MachineError;
 
 /// Taken from a ring at once.
 const BATCH: usize = 16;
@@ -20,7 +19,8 @@ const BATCH: usize = 16;
 const PENDING: usize = 256;
 
 /// What is done when a signal has been set: the peer's part of a kernel.
-pub type Answer = fn(peers: &Peers, bed: &Bed, pe: u32, word: u64, value: u64);
+pub type Answer =
+    fn(peers: &Peers, bed: &Bed<'_>, pe: u32, word: u64, value: u64) -> Result<(), MachineError>;
 
 /// The peers of a bed.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Peers {
     ///
     /// # Errors
     /// Something in a ring that is no descriptor, or of memory that is not registered.
-    pub fn step(&mut self, bed: &mut Bed) -> Result<(), MachineError> {
+    pub fn step(&mut self, bed: &mut Bed<'_>) -> Result<(), MachineError> {
         for index in 0..bed.rings.len() {
             for _ in 0..BATCH {
                 if self.pending.len() >= PENDING {
@@ -101,7 +101,7 @@ impl Peers {
     }
 
     /// Delivers one, if its fences let it.
-    fn deliver(&mut self, bed: &Bed, index: usize) -> Result<(), MachineError> {
+    fn deliver(&mut self, bed: &Bed<'_>, index: usize) -> Result<(), MachineError> {
         let Some(one) = self.pending.get(index) else { return Ok(()) };
         if one.delivered {
             return Ok(());
@@ -124,22 +124,24 @@ impl Peers {
         Ok(())
     }
 
-    fn carry_out(&self, bed: &Bed, descriptor: &Descriptor) -> Result<(), MachineError> {
+    fn carry_out(&self, bed: &Bed<'_>, descriptor: &Descriptor) -> Result<(), MachineError> {
         match *descriptor {
             Descriptor::Put { pe, dst, src, bytes } => {
-                copy(at(bed, src, bytes, Pe(0))?, at(bed, dst, bytes, pe)?, bytes);
+                copy(bed, (src, Pe(0)), (dst, pe), bytes)?;
             }
             Descriptor::Get { pe, dst, src, bytes } => {
-                copy(at(bed, dst, bytes, pe)?, at(bed, src, bytes, Pe(0))?, bytes);
+                copy(bed, (dst, pe), (src, Pe(0)), bytes)?;
             }
             Descriptor::PutSignal { pe, dst, src, bytes, signal, op, value } => {
-                copy(at(bed, src, bytes, Pe(0))?, at(bed, dst, bytes, pe)?, bytes);
+                copy(bed, (src, Pe(0)), (dst, pe), bytes)?;
                 self.atomic(bed, pe, signal, Width::Eight, (op, value, 0))?;
             }
             Descriptor::Atomic { pe, dst, width, op, value, compare, fetch } => {
                 let old = self.atomic(bed, pe, dst, width, (op, value, compare))?;
                 if let Some(fetch) = fetch {
-                    store(at(bed, fetch, width.bytes() as u32, Pe(0))?, width, old);
+                    let to = at(bed, fetch, width.bytes() as u32, Pe(0))?;
+                    // SAFETY: just checked; aligned, as the device API has checked.
+                    unsafe { bed.reach.store(to, width, old) }?;
                 }
             }
             Descriptor::Fence { .. } => {}
@@ -150,7 +152,7 @@ impl Peers {
     /// Changes a word, and lets the peer answer. Returns what was there.
     fn atomic(
         &self,
-        bed: &Bed,
+        bed: &Bed<'_>,
         pe: Pe,
         word: Place,
         width: Width,
@@ -158,18 +160,31 @@ impl Peers {
     ) -> Result<u64, MachineError> {
         let atomic = Atomic { op, width, float: false, operand, compare };
         let addr = at(bed, word, width.bytes() as u32, pe)?;
-        let old = load(addr, width);
-        store(addr, width, atomic.apply(old));
+        // SAFETY: just checked; aligned, as the device API has checked.
+        let old = unsafe { bed.reach.load(addr, width) }?;
+        // SAFETY: the same.
+        unsafe { bed.reach.store(addr, width, atomic.apply(old)) }?;
         if let (Some(answer), true) = (self.answer, word.region().index() == SYMMETRIC) {
-            answer(self, bed, pe.0, word.offset() / 8, operand);
+            answer(self, bed, pe.0, word.offset() / 8, operand)?;
         }
         Ok(old)
     }
 
     /// Sets a word of PE 0's heap, of an area, as a peer would: what was set before is seen with it.
-    pub fn set(&self, bed: &Bed, area: usize, index: u64, value: u64) {
+    ///
+    /// # Errors
+    /// As the machine answers.
+    pub fn set(
+        &self,
+        bed: &Bed<'_>,
+        area: usize,
+        index: u64,
+        value: u64,
+    ) -> Result<(), MachineError> {
         assert!(index < AREA);
-        store(bed.heap(0) + 8 * (area * AREA as usize + index as usize), Width::Eight, value);
+        let at = bed.heap(0) + 8 * (area * AREA as usize + index as usize);
+        // SAFETY: a word of the heap.
+        unsafe { bed.reach.store(at, Width::Eight, value) }
     }
 
     fn below(&mut self, bound: usize) -> usize {
@@ -200,7 +215,7 @@ fn meets(one: Option<Pe>, other: Option<Pe>) -> bool {
 }
 
 /// Where a place is in this process, after all checks.
-fn at(bed: &Bed, place: Place, bytes: u32, pe: Pe) -> Result<usize, MachineError> {
+fn at(bed: &Bed<'_>, place: Place, bytes: u32, pe: Pe) -> Result<usize, MachineError> {
     let region = if pe.0 < PES { bed.region(place.region().index(), pe.0) } else { None };
     match region {
         Some((base, len)) if place.offset() + u64::from(bytes) <= len => {
@@ -210,41 +225,9 @@ fn at(bed: &Bed, place: Place, bytes: u32, pe: Pe) -> Result<usize, MachineError
     }
 }
 
-/// Copies as a NIC would: words where both are aligned, while kernels may look.
-fn copy(from: usize, to: usize, bytes: u32) {
-    let bytes = bytes as usize;
-    if (from | to | bytes) % 8 == 0 {
-        for offset in (0..bytes).step_by(8) {
-            store(to + offset, Width::Eight, load(from + offset, Width::Eight));
-        }
-        return;
-    }
-    for offset in 0..bytes {
-        // SAFETY: both ranges were checked by `at`, and are used atomically while kernels run.
-        unsafe {
-            let byte = AtomicU8::from_ptr((from + offset) as *mut u8).load(Ordering::Acquire);
-            AtomicU8::from_ptr((to + offset) as *mut u8).store(byte, Ordering::Release);
-        }
-    }
-}
-
-fn load(addr: usize, width: Width) -> u64 {
-    // SAFETY: the address was checked by `at`; words are aligned, as the device API has checked; they are
-    // used atomically while kernels run.
-    unsafe {
-        match width {
-            Width::Eight => AtomicU64::from_ptr(addr as *mut u64).load(Ordering::Acquire),
-            _ => u64::from(AtomicU32::from_ptr(addr as *mut u32).load(Ordering::Acquire)),
-        }
-    }
-}
-
-fn store(addr: usize, width: Width, value: u64) {
-    // SAFETY: as for `load`.
-    unsafe {
-        match width {
-            Width::Eight => AtomicU64::from_ptr(addr as *mut u64).store(value, Ordering::Release),
-            _ => AtomicU32::from_ptr(addr as *mut u32).store(value as u32, Ordering::Release),
-        }
-    }
+/// Copies between places of PEs.
+fn copy(bed: &Bed<'_>, from: (Place, Pe), to: (Place, Pe), bytes: u32) -> Result<(), MachineError> {
+    let (from, to) = (at(bed, from.0, bytes, from.1)?, at(bed, to.0, bytes, to.1)?);
+    // SAFETY: both were just checked.
+    unsafe { bed.reach.copy(from, to, bytes) }
 }

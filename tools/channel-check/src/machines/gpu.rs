@@ -7,19 +7,57 @@ use std::sync::{Arc, Mutex, PoisonError};
 use channel_producer::KernelArgs;
 use nvshmem_transport_libfabric::channel::kernels;
 use nvshmem_transport_libfabric::cuda::{
-    Context, CudaError, DEFAULT_LIBRARY, Device, DeviceMemory, Driver, Kernel, Module, Ordinal,
-    PinnedMemory, Stream,
+    Context, CopyEngine, CudaError, DEFAULT_LIBRARY, Device, DeviceHeap, DeviceMemory, Direction,
+    Driver, Kernel, Memory as Examined, Module, Ordinal, PinnedMemory, PinnedTransfer, Stream,
 };
 
-use crate::machine::{Machine, MachineError, Memory, Running};
+use crate::machines::machine::{Machine, MachineError, Memory, Running};
 
-/// The first GPU of this process.
+/// Bytes copied at once.
+const BOUNCE: usize = 1 << 20;
+
+/// A GPU of this process.
 #[derive(Debug)]
 pub struct Gpu {
     name: String,
     context: Arc<Context>,
     module: Arc<Module>,
     kernels: Mutex<HashMap<String, Arc<Kernel>>>,
+    copies: Mutex<Copies>,
+}
+
+/// What copies to and from memory of the GPU go through.
+#[derive(Debug)]
+struct Copies {
+    engine: CopyEngine,
+    bounce: Arc<PinnedMemory>,
+}
+
+impl Copies {
+    /// Copies so many bytes between the bounce memory and memory of the GPU, and waits for them.
+    fn run(
+        &mut self,
+        driver: &'static Driver,
+        direction: Direction,
+        addr: usize,
+        len: usize,
+    ) -> Result<(), MachineError> {
+        let failed = |error: &dyn std::fmt::Display| MachineError(error.to_string());
+        let range = match Examined::examine(driver, addr, len).map_err(|error| failed(&error))? {
+            Examined::Device(range) => range,
+            other => {
+                return Err(MachineError(format!("{addr:#x} is no memory of a GPU: {other:?}")));
+            }
+        };
+        let (range, memory, offset) = (&range, &self.bounce, 0);
+        let transfer = PinnedTransfer { direction, range, addr, memory, offset, len };
+        self.engine.start_pinned(&transfer).map_err(|error| failed(&error))?;
+        loop {
+            if let Some(completed) = self.engine.poll() {
+                return completed.result.map(drop).map_err(|error| failed(&error));
+            }
+        }
+    }
 }
 
 /// Why there is no GPU to run on.
@@ -40,26 +78,31 @@ impl From<CudaError> for MachineError {
 }
 
 impl Gpu {
-    /// Opens it.
+    /// Opens the one of a number; the last one, if there are not as many.
     ///
     /// # Errors
     /// When there is none, or it cannot be used.
-    pub fn open() -> Result<Self, NoGpu> {
+    pub fn open(number: u32) -> Result<Self, NoGpu> {
         let Some(image) = kernels::IMAGE else {
             return Err(NoGpu::Absent(format!("this program was built {}", kernels::BUILT)));
         };
         let driver = Driver::load(DEFAULT_LIBRARY).map_err(|e| NoGpu::Absent(e.to_string()))?;
         driver.initialise().map_err(|error| NoGpu::Absent(error.to_string()))?;
         let broken = |error: CudaError| NoGpu::Broken(error.to_string());
-        if Device::count(driver).map_err(broken)? == 0 {
+        let last = Device::count(driver).map_err(broken)? - 1;
+        if last < 0 {
             return Err(NoGpu::Absent(String::from("CUDA has no device")));
         }
-        let device = Device::new(driver, Ordinal(0)).map_err(broken)?;
-        let context = Context::primary(driver, Ordinal(0)).map_err(broken)?;
+        let ordinal = Ordinal(last.min(number as i32));
+        let device = Device::new(driver, ordinal).map_err(broken)?;
+        let context = Context::primary(driver, ordinal).map_err(broken)?;
         // SAFETY: the image is what nvcc has made.
         let module = unsafe { Module::load(&context, image) }.map_err(broken)?;
         let name = format!("{device}, {driver}, kernels built {}", kernels::BUILT);
-        Ok(Self { name, context, module, kernels: Mutex::default() })
+        let engine = CopyEngine::new(&context, 1).map_err(broken)?;
+        let bounce = PinnedMemory::new(&context, BOUNCE).map_err(broken)?;
+        let copies = Mutex::new(Copies { engine, bounce });
+        Ok(Self { name, context, module, kernels: Mutex::default(), copies })
     }
 }
 
@@ -100,6 +143,33 @@ impl Machine for Gpu {
             std::thread::yield_now();
         }
         Ok(Memory::new(memory.addr(), content.len(), Box::new(memory)))
+    }
+
+    fn device(&self, len: usize) -> Result<Memory, MachineError> {
+        let heap = DeviceHeap::new(&self.context, len)?;
+        Ok(Memory::new(heap.addr(), len, Box::new(heap)))
+    }
+
+    fn read(&self, addr: usize, into: &mut [u8]) -> Result<(), MachineError> {
+        let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
+        for (at, piece) in (addr..).step_by(BOUNCE).zip(into.chunks_mut(BOUNCE)) {
+            copies.run(self.context.driver(), Direction::FromDevice, at, piece.len())?;
+            let from = copies.bounce.addr() as *const u8;
+            // SAFETY: as long as the bounce memory at most, which nobody writes to by now.
+            unsafe { std::ptr::copy_nonoverlapping(from, piece.as_mut_ptr(), piece.len()) };
+        }
+        Ok(())
+    }
+
+    fn write(&self, addr: usize, from: &[u8]) -> Result<(), MachineError> {
+        let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
+        for (at, piece) in (addr..).step_by(BOUNCE).zip(from.chunks(BOUNCE)) {
+            let to = copies.bounce.addr() as *mut u8;
+            // SAFETY: as long as the bounce memory at most, from which the last copy has ended.
+            unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), to, piece.len()) };
+            copies.run(self.context.driver(), Direction::ToDevice, at, piece.len())?;
+        }
+        Ok(())
     }
 
     unsafe fn launch(

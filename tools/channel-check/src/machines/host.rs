@@ -1,11 +1,13 @@
 //! CPU threads in place of a GPU's.
 
 use std::ffi::CString;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
 use channel_producer::{KernelArgs, Zeroed, run};
 
-use crate::machine::{Machine, MachineError, Memory, Running};
+use crate::machines::machine::{Machine, MachineError, Memory, Running};
+use crate::machines::reach::copy_near;
 
 /// This process' threads, each a warp and a block of its own.
 #[derive(Debug)]
@@ -49,6 +51,23 @@ impl Machine for Host {
         Ok(memory)
     }
 
+    /// Memory like any other, which only [`Machine::read`] and [`Machine::write`] are used on.
+    fn device(&self, len: usize) -> Result<Memory, MachineError> {
+        self.shared(len)
+    }
+
+    fn read(&self, addr: usize, into: &mut [u8]) -> Result<(), MachineError> {
+        // SAFETY: memory of `device`, by who asks; threads use it atomically.
+        unsafe { move_bytes(addr, into.as_mut_ptr() as usize, into.len()) };
+        Ok(())
+    }
+
+    fn write(&self, addr: usize, from: &[u8]) -> Result<(), MachineError> {
+        // SAFETY: the same.
+        unsafe { move_bytes(from.as_ptr() as usize, addr, from.len()) };
+        Ok(())
+    }
+
     unsafe fn launch(
         &self,
         kernel: &str,
@@ -82,5 +101,28 @@ impl Machine for Host {
 
     fn shape(&self) -> (u32, u32) {
         (self.threads, 1)
+    }
+}
+
+/// As a device copies: a word of 4 bytes is whole for who looks meanwhile, as longer ones are.
+///
+/// # Safety
+/// Both ranges are used atomically while threads run.
+unsafe fn move_bytes(from: usize, to: usize, len: usize) {
+    if len == 4 && to % 4 == 0 {
+        // SAFETY: the caller's promise; the word is aligned where it may be looked at.
+        unsafe {
+            let word = (from as *const u32).read_unaligned();
+            AtomicU32::from_ptr(to as *mut u32).store(word, Ordering::Release);
+        }
+    } else if len == 8 && to % 8 == 0 {
+        // SAFETY: the same.
+        unsafe {
+            let word = (from as *const u64).read_unaligned();
+            AtomicU64::from_ptr(to as *mut u64).store(word, Ordering::Release);
+        }
+    } else {
+        // SAFETY: the same.
+        unsafe { copy_near(from, to, len) }
     }
 }
