@@ -24,7 +24,7 @@ use crate::engine::patience::Wait;
 use crate::engine::port::Access;
 use crate::engine::wire::handle::{HANDLE_BYTES, HandleBytes};
 use crate::job::heartbeat::{Heartbeat, Still};
-use crate::job::{Connected, Job};
+use crate::job::{Connected, Job, words_options};
 use crate::logging;
 use crate::ofi::{fork, signals};
 use crate::settings::Settings;
@@ -82,7 +82,8 @@ impl Channel {
             let gathering = Gathering::new(&mut *bootstrap)?;
             job.connect(&gathering, &[])?;
         }
-        let shared = Shared::new(sizes, me, n_pes, options.spins)?;
+        let shared =
+            Shared::new(sizes, me, n_pes, options.spins, &words_options(&options.settings))?;
         // SAFETY: once, here. The memory is in `state`, which the proxy thread has a part of as long as
         // it has the rings.
         let rings = unsafe { shared.rings()? };

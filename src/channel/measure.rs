@@ -7,6 +7,7 @@ use crate::channel::memory::shared::{Shared, Sizes};
 use crate::channel::proxy::consumer::{Consumer, Failed};
 use crate::channel::proxy::region_table::{PeerRegion, Region};
 pub use crate::channel::proxy::thread::ProxyView;
+use crate::cuda::WordsOptions;
 use crate::engine::lane::Lane;
 use crate::engine::port::Port;
 use crate::engine::wire::handle::HandleBytes;
@@ -24,7 +25,7 @@ impl Pump {
     /// # Errors
     /// No ring has that many.
     pub fn new(slots: u64) -> Result<Self, ChannelError> {
-        let shared = Shared::new(Sizes::new(1, slots)?, 0, 2, 0)?;
+        let shared = Shared::new(Sizes::new(1, slots)?, 0, 2, 0, &WordsOptions::default())?;
         // SAFETY: once, here, and dropped before the memory.
         let consumer = Consumer::new(unsafe { shared.rings()? });
         Ok(Self { consumer, shared })

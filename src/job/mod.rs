@@ -17,5 +17,5 @@ pub mod recording;
 pub(crate) use connect::collectives::{Collectives, Shape};
 pub(crate) use connected::Connected;
 pub(crate) use error::JobError;
-pub(crate) use memory::Origin;
+pub(crate) use memory::{Origin, words_options};
 pub(crate) use pe::Job;

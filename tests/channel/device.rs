@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-use channel_producer::set_block;
+use channel_producer::{Producer, set_block};
 use nvshmem_transport_libfabric::channel::sys as c;
 use nvshmem_transport_libfabric::channel::{Channel, MemoryLocation};
 use nvshmem_transport_libfabric::engine::wire::handle::Handle;
@@ -186,6 +186,100 @@ pub(crate) fn words(place: &Place) {
     channel.release(heap.at(0)).unwrap();
     channel.release(mine.at(0)).unwrap();
     channel.stop().unwrap();
+}
+
+/// A channel's context as kernels have it, in memory of their device, seen through windows: for CPU threads in the place of
+/// kernels.
+struct Seen {
+    context: Box<c::nlf_context>,
+    _rings: Vec<c::nlf_ring>,
+    /// What the proxy thread publishes is on the device.
+    is_published_there: bool,
+}
+
+impl Seen {
+    /// As it is now: regions that come later are not there.
+    fn new(channel: &Channel) -> Self {
+        fn see<T>(addr: *const T, count: usize) -> *mut T {
+            device().look(addr.cast_mut().cast(), size_of::<T>() * count).cast()
+        }
+        // SAFETY: the channel lives, and what it points to is as long as the header says.
+        unsafe {
+            let mut context = Box::new(*see(channel.context(), 1));
+            assert!(device().has(channel.context() as usize), "the context is on the device");
+            let rings = see(context.rings, context.n_rings as usize);
+            let rings = std::slice::from_raw_parts(rings, context.n_rings as usize);
+            let is_published_there = device().has(rings[0].published as usize);
+            let there = |ring: &c::nlf_ring| {
+                assert!(
+                    device().has(ring.producers as usize) && !device().has(ring.slots as usize)
+                );
+                c::nlf_ring {
+                    slots: ring.slots,
+                    producers: see(ring.producers, 1),
+                    published: see(ring.published, 1),
+                }
+            };
+            let rings: Vec<c::nlf_ring> = rings.iter().map(there).collect();
+            context.rings = rings.as_ptr();
+            context.regions = see(context.regions, c::NLF_MAX_REGIONS as usize);
+            context.error_claims = see(context.error_claims, 1);
+            Self { context, _rings: rings, is_published_there }
+        }
+    }
+
+    fn producer(&self) -> Producer {
+        // SAFETY: scenarios end with it what uses it.
+        unsafe { Producer::new(&raw const *self.context) }
+    }
+}
+
+/// Rings whose heads, tables and progress are in memory of the device, as kernels have them; slots are on the host.
+pub(crate) fn near_kernels(place: &Place) {
+    const ROUNDS: u64 = 700;
+    let to = (place.me as i32 + 1) % place.n_pes as i32;
+    let _bound = device().bind();
+    let windows = std::env::var("NVSHMEM_LIBFABRIC_WORDS").is_ok_and(|way| way != "stream");
+    for round in 0..2 {
+        let used = device().used();
+        let channel = Channel::new(bootstrap(place), &options()).unwrap();
+        let heap = allocate(&channel, 1 << 16);
+        let flags = allocate(&channel, 64);
+        let seen = Seen::new(&channel);
+        assert_eq!(seen.is_published_there, windows);
+        let p = seen.producer();
+        channel.barrier().unwrap();
+        // More than there are slots, so room is looked for as well.
+        for round in 1..=ROUNDS {
+            set_block(round as u32 % 2);
+            heap.word(0).store(round, Ordering::Relaxed);
+            let (dst, from) = (heap.at(4096 + 8 * round as usize), heap.at(0));
+            assert_eq!(
+                p.put_signal_nbi(dst, from, 8, flags.at(0).cast(), 1, c::NLF_KIND_ADD, to),
+                0
+            );
+            if round % 7 != 0 {
+                assert_eq!(p.signal(flags.at(8).cast(), 1, c::NLF_KIND_ADD, to), 0);
+            }
+            // The source changes only when it has been read.
+            assert_eq!(p.quiet(), 0);
+        }
+        // SAFETY: a word of the heap.
+        assert_eq!(unsafe { p.wait_until(flags.here(0).cast(), AT_LEAST, ROUNDS) }, 0);
+        assert!(
+            (1..=ROUNDS).all(|at| heap.word(4096 + 8 * at as usize).load(Ordering::Acquire) == at)
+        );
+        for _ in 0..2000 {
+            assert_eq!(p.put_nbi(heap.at(16), heap.at(24), 8, to), 0);
+        }
+        assert_eq!(p.quiet_all(), 0);
+        // Also for who waits while it stops.
+        channel.drain().unwrap();
+        assert_eq!(p.put_nbi(heap.at(16), heap.at(24), 8, to), 0, "there is room");
+        assert_eq!(p.quiet_all(), c::NLF_ERROR_STOPPED as i32);
+        channel.stop().unwrap();
+        assert!(round == 0 || device().used() == used, "all is given back");
+    }
 }
 
 /// A program may have a context of its own: what kernels are given is memory of that one.

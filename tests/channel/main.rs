@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         ("refused", device::refused),
         ("lives", device::lives),
         ("words", device::words),
+        ("near_kernels", device::near_kernels),
         ("own_context", device::own_context),
         ("stuck", life::stuck),
         ("stopped", life::stopped),
@@ -65,6 +66,12 @@ fn main() -> ExitCode {
     trials.push(Job::new("refused", Fabric::Rxm, 2).on("device").trial());
     trials.push(Job::new("own_context", Fabric::Shm, 1).on("device").trial());
     trials.push(Job::new("lives", Fabric::Shm, 2).on("device").trial());
+    for (way, fabric) in
+        [("gdrcopy", Fabric::Shm), ("dmabuf", Fabric::Rxm), ("stream", Fabric::Tcp2)]
+    {
+        let env = vec![("NVSHMEM_LIBFABRIC_WORDS", way)];
+        trials.push(Job { env, ..Job::new("near_kernels", fabric, 2).on("device") }.trial());
+    }
     let plain = vec![("FAKE_CUDA_VMM", "0")];
     trials.push(Job { env: plain, ..Job::new("lives", Fabric::Rxm, 2).on("device") }.trial());
     for (memory, fabric, n_pes) in [

@@ -127,6 +127,17 @@ impl Device {
         window as *mut u8
     }
 
+    /// Whether an address is of the device.
+    pub(crate) fn has(&self, addr: usize) -> bool {
+        let window = self.call::<extern "C" fn(usize, usize) -> usize>(b"fake_cuda_window");
+        window(addr, 1) != 0
+    }
+
+    /// Where this process reads and writes memory of the host or the device.
+    pub(crate) fn look(&self, addr: *mut u8, len: usize) -> *mut u8 {
+        if self.has(addr as usize) { self.window(addr, len) } else { addr }
+    }
+
     pub(crate) fn heap(&self, addr: *mut u8, len: usize) -> Heap {
         Heap { addr, here: self.window(addr, len) }
     }

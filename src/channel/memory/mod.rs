@@ -5,5 +5,6 @@
 
 pub(crate) mod host_memory;
 pub(crate) mod mirrored_memory;
+pub(crate) mod published_memory;
 pub(crate) mod shared;
 pub(crate) mod symmetric_memory;

@@ -1,8 +1,8 @@
 //! The shared memory of a channel: the context that kernels are given, rings, table of regions, error.
 //!
-//! It is in two pieces, zeroed at first. Near producers are the context, the table of regions, rings,
-//! `nlf_producers` and the claims of the error; in host memory, for both sides, are slots, `nlf_published` and
-//! the error. Who writes what:
+//! It is in three pieces, zeroed at first. Near producers are the context, the table of regions, rings,
+//! `nlf_producers` and the claims of the error; in host memory, for both sides, are slots and the error; `nlf_published` is
+//! near producers where the CPU can write there. Who writes what:
 //! - slots, `nlf_producers`: producers;
 //! - `nlf_published`: the proxy thread, by way of [`Ring`];
 //! - the table of regions and `n_regions`: user threads that register memory, under the channel's lock;
@@ -18,7 +18,9 @@ use channel_sys as c;
 use crate::channel::error::ChannelError;
 use crate::channel::memory::host_memory::HostMemory;
 use crate::channel::memory::mirrored_memory::MirroredMemory;
-use crate::channel::ring::{PublishedIn, Ring, RingMemory, slots_log2};
+use crate::channel::memory::published_memory::PublishedMemory;
+use crate::channel::ring::{Ring, RingMemory, drain_writes, slots_log2};
+use crate::cuda::WordsOptions;
 
 /// Sizes of a context, checked.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +47,6 @@ struct Plan {
     /// Of the other piece.
     error: usize,
     proxy_error: usize,
-    published: usize,
     slots: usize,
     slots_each: usize,
     end: usize,
@@ -80,7 +81,6 @@ impl Plan {
             mirrored,
             error: part(&mut end, size_of::<c::nlf_error>()),
             proxy_error: part(&mut end, size_of::<c::nlf_error>()),
-            published: part(&mut end, size_of::<c::nlf_published>() * rings),
             slots: part(&mut end, slots_each * rings),
             slots_each,
             end,
@@ -100,6 +100,7 @@ fn part(end: &mut usize, bytes: usize) -> usize {
 pub(crate) struct Shared {
     mirrored: MirroredMemory,
     memory: HostMemory,
+    published: PublishedMemory,
     plan: Plan,
     sizes: Sizes,
     /// The proxy's error is somebody's to write.
@@ -121,17 +122,27 @@ pub(crate) struct Fault {
 
 impl Shared {
     /// A context with empty rings.
-    pub(crate) fn new(sizes: Sizes, me: u32, n_pes: u32, spins: u64) -> Result<Self, ChannelError> {
+    pub(crate) fn new(
+        sizes: Sizes,
+        me: u32,
+        n_pes: u32,
+        spins: u64,
+        words: &WordsOptions,
+    ) -> Result<Self, ChannelError> {
         let plan = Plan::new(sizes);
         let (mirrored, memory) =
             (MirroredMemory::new(plan.mirrored.end)?, HostMemory::new(plan.end)?);
-        let shared = Self { mirrored, memory, plan, sizes, reported: AtomicBool::new(false) };
+        let published =
+            PublishedMemory::new(size_of::<c::nlf_published>() * sizes.rings as usize, words)?;
+        let reported = AtomicBool::new(false);
+        let shared = Self { mirrored, memory, published, plan, sizes, reported };
         for ring in 0..sizes.rings as usize {
             let entry = c::nlf_ring {
                 slots: shared.at(plan.slots + ring * plan.slots_each),
                 producers: shared
                     .for_producers(plan.mirrored.producers + ring * size_of::<c::nlf_producers>()),
-                published: shared.at(plan.published + ring * size_of::<c::nlf_published>()),
+                published: (shared.published.addr() + ring * size_of::<c::nlf_published>())
+                    as *const _,
             };
             // SAFETY: a part of the piece, aligned, that nobody else knows yet.
             unsafe {
@@ -178,23 +189,29 @@ impl Shared {
         (self.memory.addr() + offset) as *mut T
     }
 
+    /// What is published of a ring, by the CPU's address.
+    fn published<T>(&self, ring: usize, offset: usize) -> *mut T {
+        assert!(ring < self.sizes.rings as usize, "there is no ring {ring}");
+        (self.published.here() + ring * size_of::<c::nlf_published>() + offset) as *mut T
+    }
+
     /// The consumers of all rings.
     ///
     /// # Safety
     /// Called once, and the memory outlives them.
     pub(crate) unsafe fn rings(&self) -> Result<Vec<Ring>, ChannelError> {
         let ring = |ring: usize| {
-            let Plan { slots, slots_each, published, .. } = self.plan;
-            let published = published + ring * size_of::<c::nlf_published>();
+            let Plan { slots, slots_each, .. } = self.plan;
             let slots = NonNull::new(self.at(slots + ring * slots_each));
-            let (Some(slots), Some(published)) = (slots, NonNull::new(self.at(published))) else {
+            let published = NonNull::new(self.published(ring, 0));
+            let (Some(slots), Some(published)) = (slots, published) else {
                 return Err(ChannelError::Ended);
             };
             let memory = RingMemory {
                 slots,
                 slots_log2: self.sizes.slots_log2,
                 published,
-                published_in: PublishedIn::Host,
+                published_in: self.published.published_in(),
             };
             // SAFETY: parts of the piece of these sizes, zeroed; the caller promises the rest, and that
             // producers are given the context alone.
@@ -205,9 +222,7 @@ impl Shared {
 
     /// What was published as done of a ring.
     pub(crate) fn done(&self, ring: usize) -> u64 {
-        assert!(ring < self.sizes.rings as usize, "there is no ring {ring}");
-        let at = self.plan.published + ring * size_of::<c::nlf_published>();
-        let done = self.at::<u64>(at + offset_of!(c::nlf_published, done));
+        let done = self.published::<u64>(ring, offset_of!(c::nlf_published, done));
         // SAFETY: an aligned word of the piece, that the proxy thread changes atomically.
         unsafe { AtomicU64::from_ptr(done) }.load(Ordering::Acquire)
     }
@@ -264,10 +279,10 @@ impl Shared {
     /// Tells producers that the channel has failed, where the proxy thread cannot.
     pub(crate) fn publish_failed(&self) {
         for ring in 0..self.sizes.rings as usize {
-            let at = self.plan.published + ring * size_of::<c::nlf_published>();
-            let state = self.at::<u32>(at + offset_of!(c::nlf_published, state));
+            let state = self.published::<u32>(ring, offset_of!(c::nlf_published, state));
             // SAFETY: an aligned word of the piece, which is changed atomically.
             unsafe { AtomicU32::from_ptr(state) }.store(c::NLF_STATE_FAILED, Ordering::Release);
+            drain_writes();
         }
     }
 

@@ -284,7 +284,7 @@ impl Ring {
 /// Orders the stores before it ahead of those after it where one of them is to write-combining memory, for
 /// which a release does not, and drains what was combined.
 #[inline(always)]
-fn drain_writes() {
+pub(crate) fn drain_writes() {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: every x86-64 has the instruction, which touches no memory of its own.
     unsafe {

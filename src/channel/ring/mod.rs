@@ -9,4 +9,5 @@ mod layout;
 pub mod slot;
 mod sync;
 
+pub(crate) use consumer_end::drain_writes;
 pub use consumer_end::{PublishedIn, Ring, RingMemory, RingSizeError, State, slots_log2};

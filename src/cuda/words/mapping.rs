@@ -66,7 +66,7 @@ impl Mapped {
     }
 
     /// Where the CPU finds an address of the range.
-    fn cpu_addr(&self, addr: usize) -> usize {
+    pub(crate) fn cpu_addr(&self, addr: usize) -> usize {
         let behind = self.pieces.partition_point(|piece| piece.addr <= addr);
         let piece = &self.pieces[behind - 1];
         piece.cpu + (addr - piece.addr)

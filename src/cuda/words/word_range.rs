@@ -94,6 +94,13 @@ impl WordRange {
         self.window.is_some()
     }
 
+    /// Where the CPU finds what is at an address of the range, up to the end of the allocation that it is in: stores are combined
+    /// there, and loads go all the way to the device. None without a window.
+    pub fn cpu_addr(&self, addr: usize) -> Option<usize> {
+        let (mapped, addr) = self.window(addr)?;
+        Some(mapped.cpu_addr(addr))
+    }
+
     /// The window, and where in what it shows an address of the range is.
     #[inline]
     pub(crate) fn window(&self, addr: usize) -> Option<(&Mapped, usize)> {

@@ -39,6 +39,15 @@ pub(crate) fn memory_kinds() -> MemoryKinds {
     }
 }
 
+/// How the CPU may reach words in memory of devices.
+pub(crate) fn words_options(settings: &Settings) -> WordsOptions {
+    WordsOptions {
+        gdrcopy: settings.may_use_gdrcopy().then(|| GDRCOPY_LIBRARY.to_owned()),
+        dma_buf: settings.may_map_dma_bufs(),
+        ..WordsOptions::default()
+    }
+}
+
 /// Registers memory of any kind.
 ///
 /// # Threads
@@ -78,15 +87,10 @@ enum Found {
 
 impl ProcessMemory {
     pub(crate) fn new(fabric: OfiMemory, settings: &Settings) -> Self {
-        let words = WordsOptions {
-            gdrcopy: settings.may_use_gdrcopy().then(|| GDRCOPY_LIBRARY.to_owned()),
-            dma_buf: settings.may_map_dma_bufs(),
-            ..WordsOptions::default()
-        };
         let options = StagingOptions {
             chunk_len: settings.staging_chunk,
             chunks: settings.staging_depth,
-            words,
+            words: words_options(settings),
         };
         Self {
             fabric,

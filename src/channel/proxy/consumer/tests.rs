@@ -8,6 +8,7 @@ use crate::channel::memory::shared::{Shared, Sizes};
 use crate::channel::proxy::region_table::{PeerRegion, Region};
 use crate::channel::ring::descriptor::{Place, RegionIndex};
 use crate::channel::ring::slot::{Slot, lap};
+use crate::cuda::WordsOptions;
 use crate::engine::Watchdog;
 use crate::engine::atomic::{AtomicOp, Width};
 use crate::engine::fake::{FakeFabric, FakeMemory, FakePort, Script};
@@ -198,7 +199,9 @@ fn what_is_published_as_done_is_delivered_and_all_of_it_is_in_the_end() {
             ..Script::default()
         };
         let mut pair = Pair::new(seed, &mut random, script);
-        let shared = Shared::new(Sizes::new(RINGS as u32, 64).unwrap(), 0, 2, 0).unwrap();
+        let shared =
+            Shared::new(Sizes::new(RINGS as u32, 64).unwrap(), 0, 2, 0, &WordsOptions::default())
+                .unwrap();
         let mut consumer = pair.consumer(&shared);
         let over = AtomicBool::new(false);
         let mut lanes = std::mem::take(&mut pair.lanes).into_iter();
@@ -292,7 +295,8 @@ fn turn_until(
 fn nothing_is_published_as_done_once_the_lane_has_failed() {
     let mut random = Random(3);
     let mut pair = Pair::new(3, &mut random, Script::default());
-    let shared = Shared::new(Sizes::new(1, 64).unwrap(), 0, 2, 0).unwrap();
+    let shared =
+        Shared::new(Sizes::new(1, 64).unwrap(), 0, 2, 0, &WordsOptions::default()).unwrap();
     let mut consumer = pair.consumer(&shared);
     push(&shared, 0, &small(false));
     pair.fabric.fail_next(1);
@@ -310,7 +314,8 @@ fn nothing_is_published_as_done_once_the_lane_has_failed() {
 fn a_failure_while_one_ring_is_published_keeps_the_next_from_it() {
     let mut random = Random(3);
     let mut pair = Pair::new(3, &mut random, Script::default());
-    let shared = Shared::new(Sizes::new(2, 64).unwrap(), 0, 2, 0).unwrap();
+    let shared =
+        Shared::new(Sizes::new(2, 64).unwrap(), 0, 2, 0, &WordsOptions::default()).unwrap();
     let mut consumer = pair.consumer(&shared);
     let end = push(&shared, 0, &small(true));
     let lane = &mut pair.lanes[0];
@@ -335,7 +340,8 @@ fn what_has_landed_in_any_of_several_batches_is_made_visible_before_they_are_pub
     for gets in [[true, false, false], [false, true, false], [false, false, true], [false; 3]] {
         let mut random = Random(3);
         let mut pair = Pair::new(3, &mut random, Script::default());
-        let shared = Shared::new(Sizes::new(1, 64).unwrap(), 0, 2, 0).unwrap();
+        let shared =
+            Shared::new(Sizes::new(1, 64).unwrap(), 0, 2, 0, &WordsOptions::default()).unwrap();
         let mut consumer = pair.consumer(&shared);
         let lane = &mut pair.lanes[0];
         let mut end = 0;
@@ -377,7 +383,8 @@ fn a_peer_that_has_stopped_delays_no_other_ring() {
     const FETCHES: u64 = 6000;
     let mut random = Random(3);
     let mut pair = Pair::new(3, &mut random, Script::default());
-    let shared = Shared::new(Sizes::new(2, 64).unwrap(), 0, 2, 0).unwrap();
+    let shared =
+        Shared::new(Sizes::new(2, 64).unwrap(), 0, 2, 0, &WordsOptions::default()).unwrap();
     let mut consumer = pair.consumer(&shared);
     let mut lanes = std::mem::take(&mut pair.lanes).into_iter();
     let (Some(mut mine), Some(mut theirs)) = (lanes.next(), lanes.next()) else { unreachable!() };

@@ -1,0 +1,101 @@
+//! Published memory: what the proxy thread tells producers of their rings. Near kernels where the CPU has a window on memory of
+//! their device, so that they do not cross the bus to look; else on the host.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use log::info;
+
+use crate::channel::error::ChannelError;
+use crate::channel::memory::host_memory::{HostMemory, bound_context};
+use crate::channel::ring::{PublishedIn, drain_writes};
+use crate::cuda::{Context, DeviceMemory, Memory, WordRange, Words, WordsOptions};
+use crate::logging;
+
+/// See the module. Zeroed when it is made.
+#[derive(Debug)]
+pub(crate) enum PublishedMemory {
+    /// For CPU threads, and for kernels of a device on whose memory the CPU has no window.
+    Host(HostMemory),
+    /// For kernels.
+    Device(Window),
+}
+
+/// Memory of a device, and where the CPU writes to it.
+#[derive(Debug)]
+pub(crate) struct Window {
+    here: usize,
+    /// Dropped before the memory.
+    _range: WordRange,
+    memory: DeviceMemory,
+}
+
+impl PublishedMemory {
+    /// At least `len` bytes, for the device that this thread uses if it uses one. May wait for everything on the device.
+    pub(crate) fn new(len: usize, words: &WordsOptions) -> Result<Self, ChannelError> {
+        if let Some(context) = bound_context()? {
+            match Window::new(&context, len, words) {
+                Ok(window) => {
+                    info!(target: logging::PROXY, "kernels look at what is done in memory of {context}");
+                    return Ok(Self::Device(window));
+                }
+                Err(reason) => info!(
+                    target: logging::PROXY,
+                    "kernels look at what is done in page-locked memory of the host: no window on memory of {context}: {reason}"
+                ),
+            }
+        }
+        Ok(Self::Host(HostMemory::new(len)?))
+    }
+
+    /// The first byte, for producers.
+    pub(crate) fn addr(&self) -> usize {
+        match self {
+            Self::Host(memory) => memory.addr(),
+            Self::Device(window) => window.memory.addr(),
+        }
+    }
+
+    /// The first byte, for the CPU.
+    pub(crate) fn here(&self) -> usize {
+        match self {
+            Self::Host(memory) => memory.addr(),
+            Self::Device(window) => window.here,
+        }
+    }
+
+    /// How the CPU reaches it.
+    pub(crate) fn published_in(&self) -> PublishedIn {
+        match self {
+            Self::Host(_) => PublishedIn::Host,
+            Self::Device(_) => PublishedIn::WriteCombined,
+        }
+    }
+}
+
+impl Window {
+    fn new(context: &Arc<Context>, len: usize, words: &WordsOptions) -> Result<Self, String> {
+        let none = || String::from("its words are reached by the driver's streams");
+        if words.gdrcopy.is_none() && !words.dma_buf {
+            return Err(none());
+        }
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        let mapper = Words::new(context, words).map_err(|error| text(&error))?.mapper();
+        let len = len.next_multiple_of(size_of::<u64>());
+        let memory = DeviceMemory::new(context, len).map_err(|error| text(&error))?;
+        let range = match Memory::examine(context.driver(), memory.addr(), len) {
+            Ok(Memory::Device(range)) => Arc::new(range),
+            Ok(other) => return Err(format!("it is {other:?}")),
+            Err(error) => return Err(text(&error)),
+        };
+        let range = mapper.open(range, None);
+        let here = range.cpu_addr(memory.addr()).ok_or_else(none)?;
+        for at in (0..len).step_by(size_of::<u64>()) {
+            let word = (here + at) as *mut u64;
+            // SAFETY: an aligned word of memory that was just made, in the window on all of it.
+            unsafe { AtomicU64::from_ptr(word) }.store(0, Ordering::Relaxed);
+        }
+        drain_writes();
+        Ok(Self { here, _range: range, memory })
+    }
+}
