@@ -13,6 +13,7 @@ use log::info;
 use crate::ofi::memory_kinds::MemoryKinds;
 use crate::ofi::provider::{Profile, Variable, Wanted, candidates};
 use crate::settings::{Provider, Settings};
+use crate::topology::sysfs;
 
 /// Where launchers say how many processes a job has.
 const JOB_SIZES: [&str; 6] = [
@@ -87,7 +88,7 @@ pub fn environment_wishes(
 fn concerned(settings: &Settings) -> impl Iterator<Item = &'static Profile> {
     let auto = settings.provider == Provider::Auto;
     let profiles = candidates(settings.provider).iter().copied();
-    profiles.filter(move |profile| !auto || has_nics(profile, Path::new("/sys/class")))
+    profiles.filter(move |profile| !auto || has_nics(profile, &sysfs()))
 }
 
 /// What values depend on.
@@ -109,7 +110,7 @@ impl Situation {
                 .iter()
                 .filter_map(|name| std::env::var(name).ok()?.parse::<usize>().ok())
                 .max(),
-            soft_roce: has_soft_roce(Path::new("/sys/class/infiniband")),
+            soft_roce: has_soft_roce(&sysfs().join("class/infiniband")),
         }
     }
 
@@ -155,10 +156,9 @@ fn set(profile: &Profile, variable: &Variable, situation: &Situation) {
 }
 
 /// Whether the machine has NICs of a provider, or nobody knows where they would be.
-fn has_nics(profile: &Profile, classes: &Path) -> bool {
+fn has_nics(profile: &Profile, sysfs: &Path) -> bool {
     let Some(nic) = *profile.nic else { return true };
-    let devices = classes.join(nic.class).read_dir();
-    devices.is_ok_and(|mut devices| devices.next().is_some())
+    !nic.of_machine(sysfs).is_empty()
 }
 
 /// Whether some RDMA device is soft RoCE, which alone names its network interface as `parent`.
@@ -240,17 +240,24 @@ mod tests {
 
     #[test]
     fn nics_are_looked_for_where_the_kernel_lists_them() {
-        let class =
+        let sysfs =
             std::env::temp_dir().join(format!("nvshmem-environment-{}", std::process::id()));
-        let device = class.join("infiniband/rxe0");
+        let class = sysfs.join("class/infiniband");
+        let device = class.join("rxe0");
         std::fs::create_dir_all(&device).expect("a directory");
-        let before = has_soft_roce(&class.join("infiniband"));
+        let before = has_soft_roce(&class);
         std::fs::write(device.join("parent"), "eth0\n").expect("a file");
-        let after = has_soft_roce(&class.join("infiniband"));
-        let found = [Provider::Verbs, Provider::Cxi, Provider::Tcp]
-            .map(|provider| has_nics(candidates(provider)[0], &class));
-        std::fs::remove_dir_all(&class).expect("removed");
-        assert_eq!((before, after), (false, true));
-        assert_eq!(found, [true, false, true]);
+        let after = has_soft_roce(&class);
+        let providers = [Provider::Verbs, Provider::Efa, Provider::Cxi, Provider::Tcp];
+        let has = |provider| has_nics(candidates(provider)[0], &sysfs);
+        let found = providers.map(has);
+        // An EFA NIC is in the same class, and known by its driver.
+        std::fs::create_dir_all(class.join("rdmap0s6/device")).expect("a directory");
+        std::os::unix::fs::symlink("../drivers/efa", class.join("rdmap0s6/device/driver"))
+            .expect("a link");
+        let with_efa = has(Provider::Efa);
+        std::fs::remove_dir_all(&sysfs).expect("removed");
+        assert_eq!((before, after, with_efa), (false, true, true));
+        assert_eq!(found, [true, false, false, true]);
     }
 }

@@ -44,6 +44,12 @@ impl fmt::Display for Distance {
     }
 }
 
+/// Where the kernel shows devices: `SYSFS_PATH`, which libibverbs follows, and so the NICs that its providers list; else `/sys`.
+pub fn sysfs() -> PathBuf {
+    let named = std::env::var_os("SYSFS_PATH").filter(|path| !path.is_empty());
+    named.map_or_else(|| PathBuf::from("/sys"), PathBuf::from)
+}
+
 /// The devices of a machine, as a sysfs shows them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Topology {
@@ -58,9 +64,9 @@ struct Place {
 }
 
 impl Topology {
-    /// This machine's.
+    /// This machine's, where libibverbs looks for it.
     pub fn system() -> Self {
-        Self::at("/sys")
+        Self::at(sysfs())
     }
 
     /// That of a sysfs, or of something that looks like one, mounted at `root`.

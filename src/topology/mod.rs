@@ -16,6 +16,6 @@ mod text;
 
 pub use address::{BadAddress, PciAddress};
 pub use choice::{Choice, choose};
-pub use distance::{Distance, Topology};
+pub use distance::{Distance, Topology, sysfs};
 pub use plan::{Decided, Known, Plan};
 pub use text::{cpus, numa_node};

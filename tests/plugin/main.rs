@@ -42,6 +42,7 @@ fn main() -> ExitCode {
         ("wait_for_ever", peers::wait_for_the_dead),
         ("faults", faults::scenario),
         ("soak", soak::scenario),
+        ("spread", labs::efa::hosts::spread),
     ];
     scenarios.extend(traffic::SCENARIOS);
     scenarios.extend(staged::SCENARIOS);

@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::ofi::objects::info::Info;
 use crate::ofi::provider::{Nic, Profile};
+use crate::topology::sysfs;
 
 /// A device of the chosen provider, ready to be opened.
 #[derive(Clone, Debug)]
@@ -46,7 +47,7 @@ impl Device {
 /// The NIC's PCI device directory: from what libfabric says, else from the kernel's class of NICs.
 fn pci_path(nic: Nic, info: &Info) -> Option<PathBuf> {
     if let Some(function) = info.pci_function() {
-        let path = Path::new("/sys/bus/pci/devices").join(function);
+        let path = sysfs().join("bus/pci/devices").join(function);
         if let Ok(path) = fs::canonicalize(path) {
             return Some(path);
         }
@@ -54,6 +55,6 @@ fn pci_path(nic: Nic, info: &Info) -> Option<PathBuf> {
     let domain = info.domain_name();
     let device = domain.strip_suffix(nic.domain_suffix).unwrap_or(&domain);
     let names = info.nic_name().into_iter().chain([device.to_owned()]);
-    let class = Path::new("/sys/class").join(nic.class);
+    let class = sysfs().join("class").join(nic.class);
     names.into_iter().find_map(|name| fs::canonicalize(class.join(name).join("device")).ok())
 }

@@ -1,9 +1,10 @@
 //! The search: providers are asked in turn, until one has devices to use.
 
 use std::net::IpAddr;
+use std::path::Path;
 
 use libfabric_sys::{FI_DELIVERY_COMPLETE, FI_MR_LOCAL, Library};
-use log::{debug, info};
+use log::{debug, info, warn};
 
 use crate::engine::port::PortError;
 use crate::ofi::discovery::device::Device;
@@ -16,6 +17,7 @@ use crate::ofi::memory_kinds::MemoryKinds;
 use crate::ofi::objects::info::Info;
 use crate::ofi::provider::{Fact, Profile, candidates};
 use crate::settings::{Devices, GpuDirect, Progress, Provider, Settings};
+use crate::topology::sysfs;
 
 /// The provider chosen and its devices.
 #[derive(Debug)]
@@ -102,6 +104,34 @@ impl Discovery {
         (0..self.devices.len().min(usize::from(self.settings.max_nic_per_pe))).collect()
     }
 
+    /// The providers that would have come first, and whose NICs this machine has: what is used in their place may be much
+    /// slower. Who names devices has chosen.
+    fn unused(&self, sysfs: &Path) -> Vec<String> {
+        if matches!(self.settings.devices, Devices::Include(_)) {
+            return Vec::new();
+        }
+        let tried = candidates(self.settings.provider).iter();
+        let passed = tried.take_while(|profile| profile.name != self.profile.name);
+        passed.filter_map(|profile| self.unused_of(profile, sysfs)).collect()
+    }
+
+    fn unused_of(&self, profile: &Profile, sysfs: &Path) -> Option<String> {
+        let nics = profile.nic.filter(|_| !profile.missing.is_empty())?.of_machine(sysfs);
+        if nics.is_empty() {
+            return None;
+        }
+        let of = self.refusals.iter().filter(|refusal| refusal.provider == profile.name);
+        let reasons: Vec<&str> = of.map(|refusal| refusal.reason.as_str()).collect();
+        Some(format!(
+            "this machine has NICs of {name} ({}), and provider {} is used in its place: {}; NVSHMEM_LIBFABRIC_PROVIDER={name} makes \
+             that an error",
+            nics.join(", "),
+            self.profile.name,
+            reasons.join("; "),
+            name = profile.name,
+        ))
+    }
+
     fn log(&self) {
         let info = &self.devices[0].info;
         let names: Vec<&str> = self.devices.iter().map(|device| device.name.as_str()).collect();
@@ -131,6 +161,9 @@ impl Discovery {
         }
         for refusal in &self.refusals {
             info!("not used: {refusal}");
+        }
+        for unused in self.unused(&sysfs()) {
+            warn!("{unused}");
         }
         for (name, Fact { value, why, source }) in self.profile.facts() {
             debug!("provider {}: {name} is {value}: {why} ({source})", self.profile.name);

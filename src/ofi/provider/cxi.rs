@@ -9,7 +9,7 @@ use super::variable::{Variable, Wanted};
 pub(super) const CXI: Profile = Profile {
     name: "cxi",
     nic: Fact::code(
-        Some(Nic { class: "cxi", domain_suffix: "" }),
+        Some(Nic { class: "cxi", domain_suffix: "", driver: None }),
         "it is a device of the kernel, and domains are called after it",
         "libfabric 2.6: prov/cxi/src/cxip_telemetry.c",
     ),

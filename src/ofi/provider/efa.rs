@@ -8,12 +8,13 @@ use super::profile::{CAUTIOUS, Nic, Profile};
 pub(super) const EFA: Profile = Profile {
     name: "efa",
     nic: Fact::code(
-        Some(Nic { class: "infiniband", domain_suffix: "-rdm" }),
+        Some(Nic { class: "infiniband", domain_suffix: "-rdm", driver: Some("efa") }),
         "it is an RDMA device of the kernel, and domains are called after it and the type of endpoint",
         "libfabric 2.6: prov/efa/src/efa_domain.h",
     ),
     missing: Fact::seen(
-        "one NIC that cannot be opened hides all; FI_LOG_LEVEL=warn FI_LOG_PROV=efa tells of it",
+        "one NIC that cannot be opened hides all, as does a container without /dev/infiniband; FI_LOG_LEVEL=warn FI_LOG_PROV=efa \
+         tells of it, and `fi_info -p efa` whether this libfabric has the provider",
         "it gives up its list of devices at the first that it cannot open",
         "libfabric 2.5.1 in the laboratory (`make efa-lab`)",
     ),

@@ -1,5 +1,8 @@
 //! The profile of a provider: which facts there are, and what is right where nobody knows.
 
+use std::fs;
+use std::path::Path;
+
 use libfabric_sys::Version;
 
 use super::fact::{Fact, Source};
@@ -21,7 +24,8 @@ facts! {
     /// Where remote data takes a receive, it may say so (`FI_RX_CQ_DATA`). It gets none from us, so this costs nothing.
     data_takes_receives: bool = false, "nothing of it is known to wait for this to be offered";
 
-    /// What probably helps when libfabric does not answer with it although its NICs are there. Nothing known: empty.
+    /// What probably helps when libfabric does not answer with it although its NICs are there, of which a user is warned who
+    /// leaves the choice to us. Nothing known: empty.
     missing: &'static str = "", "nobody has seen it missing where its NICs are";
     /// What it reads from the environment, and ought to find there.
     environment: &'static [Variable] = &[], "nothing of it is known to want another environment than it gets";
@@ -79,6 +83,27 @@ pub(crate) struct Nic {
     pub(crate) class: &'static str,
     /// What libfabric's name of the domain has behind the kernel's name of the device.
     pub(crate) domain_suffix: &'static str,
+    /// The kernel's driver of these NICs, where the class has others as well.
+    pub(crate) driver: Option<&'static str>,
+}
+
+impl Nic {
+    /// The NICs of this kind that a sysfs shows.
+    pub(crate) fn of_machine(&self, sysfs: &Path) -> Vec<String> {
+        let class = sysfs.join("class").join(self.class);
+        let is_one = |name: &String| match self.driver {
+            None => true,
+            Some(driver) => {
+                let link = fs::read_link(class.join(name).join("device/driver"));
+                link.is_ok_and(|link| link.ends_with(driver))
+            }
+        };
+        let devices = class.read_dir().into_iter().flatten().flatten();
+        let names = devices.filter_map(|device| device.file_name().into_string().ok());
+        let mut names: Vec<String> = names.filter(is_one).collect();
+        names.sort();
+        names
+    }
 }
 
 /// Whether an endpoint can be closed that has operations under way, and another be opened in its domain: what

@@ -15,7 +15,7 @@ pub(super) const VERBS: Profile = Profile {
         "fi_verbs(7), fi_getinfo(3)",
     ),
     nic: Fact::code(
-        Some(Nic { class: "infiniband", domain_suffix: "" }),
+        Some(Nic { class: "infiniband", domain_suffix: "", driver: None }),
         "it is an RDMA device of the kernel, and domains are called after it",
         "libfabric 2.6: prov/verbs/src/verbs_info.c",
     ),

@@ -1,7 +1,7 @@
 //! Laboratories: providers of fabrics that this machine does not have, on stand-ins for their NICs.
 
 mod cxi;
-mod efa;
+pub(crate) mod efa;
 mod rdma;
 
 use libtest_mimic::Trial;

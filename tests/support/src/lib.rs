@@ -1,5 +1,5 @@
 //! What the test programs of the workspace share: [`built`] files, what is [`held`], [`needs`] and the skips that follow,
-//! [`seeds`] of random tests, [`pairwise`] covering arrays.
+//! [`seeds`] of random tests, [`pairwise`] covering arrays, machines by their [`topology`].
 
 #![forbid(unsafe_code)]
 
@@ -8,6 +8,7 @@ pub mod held;
 pub mod needs;
 pub mod pairwise;
 pub mod seeds;
+pub mod topology;
 
 /// Whether this run is of the full tier: `NVSHMEM_TEST_FULL` is set, by `make test-full`.
 pub fn full() -> bool {

@@ -26,7 +26,7 @@ impl Config {
     }
 
     fn read() -> Option<Self> {
-        let dir = PathBuf::from(env::var_os("EFA_LAB_DIR")?);
+        let dir = env::var_os("EFA_LAB_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from)?;
         let name = env::var("EFA_LAB_PERSONA").unwrap_or_else(|_| String::from("p5"));
         let persona = Persona::named(&name)
             .unwrap_or_else(|| refuse("EFA_LAB_PERSONA", &name, &Persona::names()));

@@ -38,6 +38,8 @@ pub struct JobSettings {
     /// Whether chunks are registered when [`crate::Host::alloc`] reaches them, as NVSHMEM does with
     /// its dynamic heap, while the proxy thread runs; else all at start. Default: at start.
     pub heap_grows: bool,
+    /// Whether the host leaves the choice of NICs to the plugin. Default: it picks a share for each PE of a node.
+    pub leaves_nics: bool,
     /// What the heap of every PE is made of. Default: memory of the host.
     pub memory: MemoryKind,
     /// What the heap of single PEs is made of, instead of [`JobSettings::memory`].
@@ -101,6 +103,7 @@ impl JobSettings {
             chunk_bytes: 2 << 20,
             heap_bytes: 16 << 20,
             heap_grows: false,
+            leaves_nics: false,
             memory: MemoryKind::default(),
             memory_of_pe: BTreeMap::new(),
             user_mapped: None,
@@ -155,6 +158,12 @@ impl JobSettings {
     /// Registers chunks of the heap when they are first needed.
     pub fn heap_grows(mut self) -> Self {
         self.heap_grows = true;
+        self
+    }
+
+    /// Leaves the choice of NICs to the plugin.
+    pub fn leaves_nics(mut self) -> Self {
+        self.leaves_nics = true;
         self
     }
 
@@ -281,6 +290,7 @@ impl JobSettings {
             chunk_bytes: self.chunk_bytes,
             heap_bytes: self.heap_bytes,
             heap_grows: self.heap_grows,
+            leaves_nics: self.leaves_nics,
             memory,
             user_mapped: self.user_mapped,
             step_deadline: self.step_deadline,
@@ -361,6 +371,7 @@ pub(crate) struct PeSettings {
     pub(crate) chunk_bytes: u64,
     pub(crate) heap_bytes: u64,
     pub(crate) heap_grows: bool,
+    pub(crate) leaves_nics: bool,
     pub(crate) memory: MemoryKind,
     pub(crate) user_mapped: Option<UserMapped>,
     pub(crate) step_deadline: Duration,

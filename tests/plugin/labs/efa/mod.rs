@@ -2,6 +2,9 @@
 //!
 //! A few runs belong to every test run; with `NVSHMEM_TEST_EFA_LAB` set there are all that `make efa-lab` tells of.
 
+pub(crate) mod hosts;
+mod refused;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
@@ -9,8 +12,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
-use nvshmem_sim::{JobReport, JobSettings, Layout, Outcome};
-use test_support::built::efa_lab_dir;
+use nvshmem_sim::{JobReport, JobSettings, Layout, MemoryKind, Outcome};
+use test_support::built::{efa_lab_dir, fake_cuda_dir};
 use test_support::full;
 use test_support::needs::{self, Need, is_set, libfabric2};
 use test_support::pairwise::rows;
@@ -105,6 +108,13 @@ impl Lab {
         Self { dir, library, seed: given.unwrap_or_else(draw) }
     }
 
+    /// The job, with its PEs on one host.
+    fn on_one_host(job: JobSettings) -> JobSettings {
+        let all = 0..job.n_pes;
+        let job = job.pes_per_node(all.end);
+        all.fold(job, |job, pe| job.env_of_pe(pe, "EFA_LAB_HOST", 1))
+    }
+
     /// The job, with the provider on NICs of this lab.
     fn on(&self, job: JobSettings, persona: &str, nics: u8, fabric: &str) -> JobSettings {
         let mut paths = efa_lab_dir().into_os_string();
@@ -123,7 +133,8 @@ impl Lab {
         let job = if fabric == "auto" { job } else { job.env("NVSHMEM_LIBFABRIC_FABRIC", fabric) };
         // Each is a host of its own, by a number that is the same in every run.
         let hosts = 0..job.n_pes;
-        let job = hosts.fold(job, |job, pe| job.env_of_pe(pe, "EFA_LAB_HOST", pe + 1));
+        let job =
+            hosts.fold(job.pes_per_node(1), |job, pe| job.env_of_pe(pe, "EFA_LAB_HOST", pe + 1));
         match &self.library {
             Some(library) => job.env("NVSHMEM_LIBFABRIC_LIBRARY", library.display()),
             None => job,
@@ -204,7 +215,12 @@ pub(crate) fn trials() -> Vec<Trial> {
         let job = job("signals", 2, Layout::V7).heap(64 << 20, 8 << 20);
         let job = job.param("rounds", 20).param("most", 2 << 20);
         let report = run(lab.on(job, "p4d", 2, "auto"))?;
-        match report.pes.iter().map(|pe| reads(&pe.text())).sum::<u64>() {
+        match report
+            .pes
+            .iter()
+            .flat_map(|pe| counted(&pe.text(), " reads").into_values())
+            .sum::<u64>()
+        {
             0 => Err(format!("no NIC has read:\n{report}").into()),
             _ => Ok(()),
         }
@@ -231,11 +247,12 @@ pub(crate) fn trials() -> Vec<Trial> {
         trials.push(trial(format!("pes_of_one_host_{on}"), Library::Second, move |lab| {
             let job =
                 job("storm", 2, Layout::V7).heap(32 << 20, 4 << 20).param("operations", 4_000);
-            let job = lab.on(job, "p5", 2, fabric);
-            done([0, 1].into_iter().fold(job, |job, pe| job.env_of_pe(pe, "EFA_LAB_HOST", 1)))
+            done(Lab::on_one_host(lab.on(job, "p5", 2, fabric)))
         }));
     }
-    trials.extend(refused_nics());
+    trials.extend(staged(all));
+    trials.extend(hosts::trials(all));
+    trials.extend(refused::trials());
     if all {
         trials.push(trial(
             String::from("a_nic_that_dies_is_done_without"),
@@ -261,7 +278,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         let report = run(lab.on(job, "p5", 32, "auto"))?;
         for pe in &report.pes {
             let text = pe.text();
-            let written = writes(&text);
+            let written = counted(&text, " writes");
             let used = written.values().filter(|writes| **writes > 0).count();
             if used != 32 {
                 return Err(format!("PE {} has written by {used} NICs: {written:?}", pe.pe).into());
@@ -285,113 +302,44 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// NICs of a p5, in order.
-const NICS: [&str; 3] = ["rdmap79s0", "rdmap80s0", "rdmap81s0"];
-
-/// NICs on which something cannot be opened.
-fn refused_nics() -> Vec<Trial> {
-    let mut trials = Vec::new();
-    let storm = |lab: &Lab, fabric: &str| {
-        let job = job("storm", 3, Layout::V7).heap(32 << 20, 4 << 20);
-        let job = job.param("operations", 2_000).param("descriptors", true);
-        lab.on(job, "p5", 3, fabric).env("FI_EFA_ENABLE_SHM_TRANSFER", 0)
+/// Heaps on a device that the fabric does not reach.
+fn staged(all: bool) -> Vec<Trial> {
+    let sizes = [PERSONAS.len(), FABRICS.len(), Library::ALL.len(), SCENARIOS.len()];
+    let rows = rows(sizes, 3).into_iter().take(if all { usize::MAX } else { 2 });
+    let trial_of = |[persona, fabric, library, scenario]: [usize; 4]| {
+        let (persona, fabric) = (PERSONAS[persona], FABRICS[fabric]);
+        let (library, scenario) = (Library::ALL[library], SCENARIOS[scenario]);
+        let on = format!("{persona}_{fabric}_{}", library.name());
+        let name = format!("staged_{scenario}_{on}_2_pes_2_nics_layout_7");
+        trial(name, library, move |lab| {
+            let job = on_device(job(scenario, 2, Layout::V7)).heap(96 << 20, 2 << 20);
+            let job = job.param("rounds", 40).param("most", 300_000).param("operations", 4_000);
+            let report = run(lab.on(job, persona, 2, fabric))?;
+            for pe in &report.pes {
+                says(&pe.text(), "staged")?;
+            }
+            Ok(())
+        })
     };
-    // A NIC's queue pairs are, in this order: the rail's, that for control messages where rails are looked after, and on the
-    // first of the NICs that are there the host lane's.
-    let faults = [
-        ("domain", "domain={}", "fi_domain failed: Cannot allocate memory", 0),
-        ("endpoint", "pair={}:1", "fi_enable failed: Cannot allocate memory", 0),
-        ("host_lane", "pair={}:2", "host lane: fi_enable failed: Cannot allocate memory", 0),
-        ("control", "pair={}:2", "control messages: fi_enable failed: Cannot allocate memory", 2),
-    ];
-    for fabric in ["efa-direct", "efa"] {
-        for (what, fault, reason, rail_timeout) in faults {
-            let name = format!("a_nic_that_refuses_{what}_{}", fabric.replace('-', "_"));
-            trials.push(trial(name, Library::Second, move |lab| {
-                // No two PEs have the same rails then. Only a first NIC has the host lane.
-                let second = if what == "host_lane" { 0 } else { 1 };
-                let lacking = [(0, 0), (1, second)];
-                let job = storm(lab, fabric).env("NVSHMEM_LIBFABRIC_RAIL_TIMEOUT", rail_timeout);
-                let job = lacking.into_iter().fold(job, |job, (pe, nic)| {
-                    job.env_of_pe(pe, "EFA_LAB_FAULTS", fault.replace("{}", &nic.to_string()))
-                });
-                let report = job.grace(Duration::from_secs(30)).run()?.check()?;
-                for (pe, nic) in lacking {
-                    let text = report.pes[pe as usize].text();
-                    says(&text, &format!("rail left out: {}: {reason}", NICS[nic]))?;
-                    writes_by_others(&text, nic)?;
-                }
-                Ok(())
-            }));
-        }
-    }
-    trials.push(trial(
-        String::from("another_nic_for_one_that_refuses"),
-        Library::Second,
-        move |lab| {
-            let job = storm(lab, "efa-direct").env("NVSHMEM_LIBFABRIC_MAX_NIC_PER_PE", 1);
-            let job = job.env_of_pe(1, "EFA_LAB_FAULTS", "domain=0");
-            let report = job.grace(Duration::from_secs(30)).run()?.check()?;
-            let text = report.pes[1].text();
-            says(&text, "other NICs are used in place of this PE's own: no rail could be opened:")?;
-            says(&text, "rdmap79s0: fi_domain failed: Cannot allocate memory")?;
-            writes_by_others(&text, 0)
-        },
-    ));
-    trials.push(trial(String::from("a_named_nic_that_refuses"), Library::Second, move |lab| {
-        let job = storm(lab, "efa-direct").env("NVSHMEM_LIBFABRIC_DEVICES", NICS.join(","));
-        let job = job.env_of_pe(1, "EFA_LAB_FAULTS", "domain=2");
-        let report = job.grace(Duration::from_secs(30)).run()?;
-        fails(&report, 1, "NVSHMEM_LIBFABRIC_DEVICES names what cannot be opened")?;
-        // Who has all of its NICs hears why the job ends.
-        fails(&report, 0, "rdmap81s0: fi_domain failed: Cannot allocate memory")
-    }));
-    trials.push(trial(
-        String::from("a_device_that_refuses_hides_all"),
-        Library::Second,
-        move |lab| {
-            let job = storm(lab, "efa-direct").env_of_pe(1, "EFA_LAB_FAULTS", "device=1");
-            fails(
-                &job.grace(Duration::from_secs(30)).run()?,
-                1,
-                "one NIC that cannot be opened hides",
-            )
-        },
-    ));
-    trials
+    rows.map(trial_of).collect()
 }
 
-/// The NIC with this number has written nothing, and another one has.
-fn writes_by_others(text: &str, lacking: usize) -> Result<(), Failed> {
-    let written = writes(text);
-    let of = |nic: &&str| written.get(*nic).is_some_and(|writes| *writes > 0);
-    let used: Vec<&str> = NICS.into_iter().filter(of).collect();
-    if used.is_empty() || used.contains(&NICS[lacking]) {
-        return Err(format!("written by {used:?} without {}:\n{text}", NICS[lacking]).into());
-    }
-    Ok(())
+/// The job, with heaps and buffers on a device: a stand-in, whose memory faults when the CPU touches it.
+fn on_device(job: JobSettings) -> JobSettings {
+    job.memory(MemoryKind::Device).cuda_driver(fake_cuda_dir())
 }
 
-/// What each NIC of a PE has written, as it says in the end.
-fn writes(text: &str) -> BTreeMap<&str, u64> {
+/// What each NIC of a PE has counted of one kind, as it says in the end.
+fn counted(text: &str, kind: &str) -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
     for line in text.lines().filter_map(|line| line.strip_prefix("efa-lab: ")) {
         let Some((nic, counts)) = line.split_once(": ") else { continue };
-        let writes =
-            counts.split(", ").find_map(|count| count.strip_suffix(" writes")?.parse().ok());
+        let count = counts.split(", ").find_map(|count| count.strip_suffix(kind)?.parse().ok());
         // A NIC that is opened twice says it twice.
-        let known = found.entry(nic).or_insert(0);
-        *known = writes.unwrap_or(0).max(*known);
+        let known = found.entry(nic.to_owned()).or_insert(0);
+        *known = count.unwrap_or(0).max(*known);
     }
     found
-}
-
-/// What the NICs of a PE have read, as they say in the end.
-fn reads(text: &str) -> u64 {
-    let of_nics = text.lines().filter(|line| line.starts_with("efa-lab: "));
-    let counts = of_nics.flat_map(|line| line.split(", "));
-    let reads = counts.filter_map(|count| count.strip_suffix(" reads"));
-    reads.filter_map(|count| count.parse::<u64>().ok()).sum()
 }
 
 /// The fabric that is right for a machine with the libfabric that a PE has found. Of efa-direct those before 2.4 want that
