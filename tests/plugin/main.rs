@@ -42,7 +42,9 @@ fn main() -> ExitCode {
         ("wait_for_ever", peers::wait_for_the_dead),
         ("faults", faults::scenario),
         ("soak", soak::scenario),
+        ("turned_away", labs::efa::signals::turned_away),
         ("spread", labs::efa::hosts::spread),
+        ("deaf", labs::efa::signals::deaf),
     ];
     scenarios.extend(traffic::SCENARIOS);
     scenarios.extend(staged::SCENARIOS);

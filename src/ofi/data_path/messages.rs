@@ -30,8 +30,8 @@ pub(crate) struct Messages {
     /// Receive buffers that the provider has.
     posted: Box<[bool]>,
     /// What has come in, in the order in which the queue gave it: at most all receive buffers, and a
-    /// batch of remote data, since the lane takes everything before the next poll. There is no room for
-    /// more, and none is made.
+    /// batch of remote data that takes none, since the lane takes everything before the next poll. There is no
+    /// room for more, and none is made.
     arrived: VecDeque<Arrived>,
     /// Receive buffers that the provider had no room for.
     unposted: Vec<u32>,
@@ -46,8 +46,8 @@ pub(crate) struct Messages {
 enum Arrived {
     /// A message of `len` bytes in a receive buffer.
     Message { index: u32, len: u32 },
-    /// What came with a peer's write.
-    RemoteData(u32),
+    /// What came with a peer's write, and the receive buffer that it has taken, where one is taken.
+    RemoteData { data: u32, taken: Option<u32> },
 }
 
 impl Messages {
@@ -166,20 +166,27 @@ impl Messages {
                 None => Err(stranger()),
             },
             Some(BufferId::Receive(index)) if self.taken_back(index) => {
+                if entry.flags & FI_REMOTE_CQ_DATA != 0 {
+                    // The length is the write's.
+                    let (data, taken) = (entry.data as u32, Some(index));
+                    self.arrived.push_back(Arrived::RemoteData { data, taken });
+                    return Ok(());
+                }
                 if len > MAX_MESSAGE {
                     return Err(too_long(len));
                 }
                 self.arrived.push_back(Arrived::Message { index, len: len as u32 });
                 Ok(())
             }
-            // Such a write belongs to no operation of ours, so it has no context. Only FI_REMOTE_CQ_DATA
+            // Such a write belongs to no operation of ours, so it has no context unless it takes a receive. Only FI_REMOTE_CQ_DATA
             // is looked at: FI_RMA beside it is missing before libfabric 2.4.
             None if entry.flags & FI_REMOTE_CQ_DATA != 0 && !self.posted.is_empty() => {
                 if self.arrived.len() == self.arrived.capacity() {
                     return Err(full());
                 }
                 // The sender's are four bytes, however many the provider carries.
-                self.arrived.push_back(Arrived::RemoteData(entry.data as u32));
+                let (data, taken) = (entry.data as u32, None);
+                self.arrived.push_back(Arrived::RemoteData { data, taken });
                 Ok(())
             }
             _ => Err(stranger()),
@@ -216,12 +223,17 @@ impl Messages {
         !self.arrived.is_empty()
     }
 
-    /// Takes the oldest of what has come in. A message is copied out and its buffer posted again.
+    /// Takes the oldest of what has come in. A message is copied out, and the buffer that was taken posted again.
     #[inline]
     pub(crate) fn receive(&mut self, rail: &Rail, gate: &Gate, into: &mut Packet) -> Incoming {
         let (index, len) = match self.arrived.pop_front() {
             None => return Incoming::Nothing,
-            Some(Arrived::RemoteData(data)) => return Incoming::RemoteData(data),
+            Some(Arrived::RemoteData { data, taken }) => {
+                if let Some(index) = taken {
+                    self.post(rail, gate, index);
+                }
+                return Incoming::RemoteData(data);
+            }
             Some(Arrived::Message { index, len }) => (index, len as usize),
         };
         // SAFETY: the provider has given the buffer back, and it is posted again only below; this
@@ -309,7 +321,7 @@ mod tests {
 
     use super::*;
     use crate::engine::ids::RailId;
-    use crate::engine::port::{Failure, Messaging, POLL_BATCH, Polled};
+    use crate::engine::port::{Desc, Failure, Messaging, POLL_BATCH, Polled};
     use crate::ofi::data_path::port::OfiPort;
     use crate::ofi::data_path::rail::Receives;
     use crate::ofi::objects::completion_queue::Entries;
@@ -424,6 +436,35 @@ mod tests {
         let landed = fi_cq_data_entry { flags, data: 7, ..nobodys };
         let taken = (0..10_000).take_while(|_| messages.completed(&rail, &landed).is_ok()).count();
         assert!((POLL_BATCH..10_000).contains(&taken), "{taken}");
+    }
+
+    /// As on efa-direct, where a write with remote data takes a receive and leaves its buffer as it was.
+    #[test]
+    fn a_receive_that_remote_data_takes_is_posted_again() {
+        let rail = rail(Provider::Shm);
+        let gate = rail.domain().gate().clone();
+        let mut messages = Messages::new(&rail);
+        messages.settle(&rail, &gate).expect("posted");
+        let all = messages.posted.len() as u32;
+        for index in 0..all {
+            let buffer = rail.message_buffers().buffer(BufferId::Receive(index), 1, Desc(0));
+            let entry = fi_cq_data_entry {
+                op_context: buffer.expect("it exists").context,
+                len: 1 << 20,
+                flags: FI_REMOTE_CQ_DATA,
+                buf: std::ptr::null_mut(),
+                data: u64::from(index),
+            };
+            messages.completed(&rail, &entry).expect("there is room for all of them");
+            assert!(messages.completed(&rail, &entry).is_err(), "completed twice");
+        }
+        assert!(messages.posted.iter().all(|posted| !posted));
+        // shm, which still has the buffers, has room for each once more.
+        for index in 0..all {
+            let next = messages.receive(&rail, &gate, &mut Packet::EMPTY.clone());
+            assert_eq!(next, Incoming::RemoteData(index));
+        }
+        assert!(messages.posted.iter().all(|posted| *posted));
     }
 
     /// A failed send gives its token back, and its buffer is used again.

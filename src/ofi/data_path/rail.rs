@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use libfabric_sys::{FI_EINVAL, FI_MR_HMEM, FI_MR_LOCAL};
+use libfabric_sys::{FI_EINVAL, FI_MR_HMEM, FI_MR_LOCAL, FI_RX_CQ_DATA};
 
 use crate::engine::port::registration::is_unclosed;
 use crate::engine::port::{Desc, PortError, RailLimits};
@@ -95,12 +95,19 @@ impl Rail {
             Arc::clone(info),
             Keys::new(*device.profile.random_keys),
         )?);
-        let receives = match receives {
-            Receives::Messages => info.rx_size().clamp(1, RECEIVES),
-            Receives::Nothing => 0,
+        let data_takes = info.mode() & FI_RX_CQ_DATA != 0;
+        let receives = match (receives, data_takes) {
+            (Receives::Messages, false) => info.rx_size().clamp(1, RECEIVES),
+            // As many again, for what comes with the data of the signals among the messages.
+            (Receives::Messages, true) => info.rx_size().clamp(1, 2 * RECEIVES),
+            (Receives::Nothing, _) => 0,
         };
         let message_buffers = MessageBuffers::new(SENDS, receives);
-        let completions = limits.depth as usize + SENDS + receives + QUEUE_MARGIN;
+        let posted = limits.depth as usize + SENDS;
+        // There the queue is the NIC's and must not overrun: it has room for all that the NIC may have at a time, also what
+        // completes without our hearing of it.
+        let posted = if data_takes { posted.max(info.tx_size()) } else { posted };
+        let completions = posted + receives + QUEUE_MARGIN;
         let completions = completions.max(*device.profile.completions);
         let endpoint = Endpoint::open(&domain, completions, peers, *device.profile.events)
             .map_err(|error| with_help(error, *device.profile.enabling_refused))?;

@@ -35,9 +35,19 @@ impl RemoteData {
         if caps & FI_REMOTE_WRITE == 0 {
             return no("it does not offer to be written to (FI_REMOTE_WRITE)");
         }
-        if mode & FI_RX_CQ_DATA != 0 {
+        match (mode & FI_RX_CQ_DATA != 0, *profile.data_takes_receives) {
             // The buffers are there for messages, whose senders are held by the window.
-            return no("writes with remote data would use up receive buffers (FI_RX_CQ_DATA)");
+            (true, false) => {
+                return no("writes with remote data would use up receive buffers (FI_RX_CQ_DATA)");
+            }
+            // What takes a receive waits at the sender's NIC when there is none. Else nothing holds back what peers write, and
+            // the queue of completions is the NIC's, which ends when it overruns.
+            (false, true) => {
+                return no(
+                    "nothing keeps writes with remote data from overrunning its queue (no FI_RX_CQ_DATA)",
+                );
+            }
+            _ => {}
         }
         Self { offered: *profile.remote_data, reason: profile.remote_data.why }
     }
@@ -62,8 +72,16 @@ mod tests {
             assert!(!judge(provider, 0, 0, 8), "{provider:?}");
             assert!(!judge(provider, FI_REMOTE_WRITE, FI_RX_CQ_DATA, 8), "{provider:?}");
         }
-        for provider in [Provider::Efa, Provider::Cxi, Provider::Verbs] {
+        for provider in [Provider::Cxi, Provider::Verbs] {
             assert!(!judge(provider, FI_REMOTE_WRITE, 0, 8), "{provider:?}");
         }
+    }
+
+    #[test]
+    fn over_efa_writes_that_tell_take_receives() {
+        let judge =
+            |mode| RemoteData::judge(candidates(Provider::Efa)[0], FI_REMOTE_WRITE, mode, 4);
+        assert!(judge(FI_RX_CQ_DATA).offered);
+        assert!(!judge(0).offered, "its NIC's queue could overrun");
     }
 }

@@ -45,6 +45,11 @@ pub(super) const EFA: Profile = Profile {
         "efa delivers writes in any order",
         "libfabric 2.6: prov/efa/src/efa_prov_info.c",
     ),
+    remote_data: Fact::seen(
+        true,
+        "a write that tells takes a receive, or waits at the sender's NIC for one, so the queue has room for all",
+        "libfabric 2.5.1 in the laboratory (`make efa-lab`); 2.6: prov/efa/src/efa_cq.c, prov/efa/src/efa_base_ep.c",
+    ),
     batches: Fact::code(
         None,
         "its device library forgets what was posted since the last doorbell when it has no room for one more",

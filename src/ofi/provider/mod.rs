@@ -56,6 +56,7 @@ mod tests {
                 "missing",
                 "registers_beside",
                 "events",
+                "remote_data",
                 "device_memory",
                 "dma_bufs",
             ],

@@ -21,7 +21,8 @@ facts! {
     nic: Option<Nic> = None, "nothing of it is known to read memory by itself";
     /// Its fabrics by preference, where several are ways to the same devices.
     fabrics: &'static [&'static str] = &[], "its devices are of one fabric each";
-    /// Where remote data takes a receive, it may say so (`FI_RX_CQ_DATA`). It gets none from us, so this costs nothing.
+    /// Remote data takes a receive, which it may say (`FI_RX_CQ_DATA`). That bounds what peers' writes put into its queue of
+    /// completions, so where it does not say so, it gets none.
     data_takes_receives: bool = false, "nothing of it is known to wait for this to be offered";
 
     /// What probably helps when libfabric does not answer with it although its NICs are there, of which a user is warned who

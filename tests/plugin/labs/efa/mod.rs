@@ -4,6 +4,7 @@
 
 pub(crate) mod hosts;
 mod refused;
+pub(crate) mod signals;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -253,6 +254,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials.extend(staged(all));
     trials.extend(hosts::trials(all));
     trials.extend(refused::trials());
+    trials.extend(signals::trials());
     if all {
         trials.push(trial(
             String::from("a_nic_that_dies_is_done_without"),
