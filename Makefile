@@ -175,6 +175,22 @@ bench-signal: deps plugins fake-cuda ## Put with signal, fence and fetching atom
 	$(BENCH) signals --plugin-dir $(PLUGINS) --libfabric2 $$libfabric2
 	$(BENCH) instructions signals --cuda-driver $(FAKE_CUDA) --plugin-dir $(PLUGINS)
 
+# The names by which libfabric finds the stand-in for EFA NICs.
+EFA_LAB := $(TARGET)/efa-lab
+
+.PHONY: efa-lab-names
+efa-lab-names:
+	$(CARGO) build --locked --release -p efa-lab
+	@mkdir -p $(EFA_LAB)
+	@ln -sf ../release/libefa_lab.so $(EFA_LAB)/libibverbs.so.1
+	@ln -sf ../release/libefa_lab.so $(EFA_LAB)/libefa.so.1
+
+.PHONY: bench-efa
+bench-efa: deps plugins fake-cuda efa-lab-names ## Instructions over libfabric's efa provider, on NICs that are not there, as MEASURE lines
+	libfabric2=$$(scripts/libfabric2.sh) && \
+	$(BENCH) instructions puts signals --cuda-driver $(FAKE_CUDA) --plugin-dir $(PLUGINS) \
+		--efa-lab $(EFA_LAB) --libfabric2 $$libfabric2
+
 .PHONY: bench-staged
 bench-staged: deps plugins fake-cuda ## Puts and gets of device memory by staging, as MEASURE lines
 	libfabric2=$$(scripts/libfabric2.sh) && \

@@ -48,6 +48,11 @@ pub(super) struct Efa<'a> {
 }
 
 impl Efa<'_> {
+    /// Whether it is the NIC itself.
+    pub(super) fn is_direct(&self) -> bool {
+        self.fabric == "efa-direct"
+    }
+
     /// Has the job use it, with NICs in a new directory below this one.
     ///
     /// # Errors

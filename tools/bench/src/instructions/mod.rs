@@ -34,6 +34,9 @@ const PROVIDER: Provider = Provider::Rxm;
 /// What the names of figures end in that are of processes with CUDA.
 const CUDA: &str = "_cuda";
 
+/// The put over efa-direct, one rail, without CUDA: of ours alone.
+const OF_OURS: &str = "efa_direct_put_instructions_of_ours";
+
 /// Scenarios of jobs that are counted.
 pub(crate) const SCENARIOS: [(&str, Scenario); 2] =
     [(puts::SCENARIO, puts::scenario), (signals::SCENARIO, signals::scenario)];
@@ -80,11 +83,13 @@ struct Setting<'a> {
     driver: Option<&'a Path>,
     /// In place of [`PROVIDER`].
     efa: Option<efa::Efa<'a>>,
+    /// The engine for puts with signal that are too long for one message.
+    long: Option<&'static str>,
 }
 
 impl<'a> Setting<'a> {
     /// One rail of [`PROVIDER`], without CUDA.
-    const PLAIN: Self = Self { rails: 1, driver: None, efa: None };
+    const PLAIN: Self = Self { rails: 1, driver: None, efa: None, long: None };
 
     /// What the names of its figures end in.
     fn suffix(&self) -> String {
@@ -94,15 +99,29 @@ impl<'a> Setting<'a> {
         };
         let efa = self.efa.map_or("", |efa| efa.suffix);
         let cuda = if self.driver.is_some() { CUDA } else { "" };
-        format!("{rails}{efa}{cuda}")
+        let long = self.long.map_or(String::new(), |engine| format!("_long_{engine}"));
+        format!("{rails}{efa}{cuda}{long}")
     }
 
     fn describe(&self) -> String {
         let rails = format!("{} rail(s)", self.rails);
         let efa = self.efa.map(|efa| format!("fabric {} of efa, on a stand-in", efa.fabric));
         let cuda = self.driver.map(|_| String::from("on host memory, in processes with CUDA"));
-        let parts: Vec<String> = [Some(rails), efa, cuda].into_iter().flatten().collect();
+        let long = self.long.map(|engine| format!("{} bytes, {engine}", signals::LONG));
+        let parts: Vec<String> = [Some(rails), efa, cuda, long].into_iter().flatten().collect();
         parts.join(", ")
+    }
+
+    /// Puts with signal that are too long for one message, by each engine that efa-direct has for them.
+    fn long(options: &'a Options) -> impl Iterator<Item = Self> {
+        let direct = options.efa.fabrics().into_iter().filter(efa::Efa::is_direct);
+        direct.flat_map(|efa| {
+            ["counted", "chained"].map(|engine| Self {
+                efa: Some(efa),
+                long: Some(engine),
+                ..Self::PLAIN
+            })
+        })
     }
 
     /// One rail, with and without CUDA where there is a driver, on [`PROVIDER`] and the fabrics of efa.
@@ -150,12 +169,17 @@ pub(crate) fn measure(options: &Options, report: &mut Report) -> Result<(), BoxE
         for setting in Setting::all(options).into_iter().chain(more) {
             println!("\ninstructions per operation, {}", setting.describe());
             let counted = vec![puts::counted(&setting.suffix(), setting.rails == 1)];
-            job(options, report, puts::SCENARIO, setting, counted)?;
+            let costs = job(options, report, puts::SCENARIO, setting, counted)?;
+            if let ([put, ..], Some(true), None) =
+                (&costs[..], setting.efa.as_ref().map(efa::Efa::is_direct), setting.driver)
+            {
+                report.push(OF_OURS.to_owned(), put.ours, "instructions");
+            }
         }
     }
     if options.wants(What::Signals) {
-        for setting in Setting::all(options) {
-            println!("\ninstructions per 8-byte put_signal and per signal, {}", setting.describe());
+        for setting in Setting::all(options).into_iter().chain(Setting::long(options)) {
+            println!("\ninstructions per put_signal and per signal, {}", setting.describe());
             signals(options, report, setting)?;
         }
     }
@@ -193,10 +217,11 @@ fn process(options: &Options, dir: &WorkDir, part: &str) -> Result<Callgrind, Bo
 /// Counts puts with signal and signals, at both ends.
 fn signals(options: &Options, report: &mut Report, setting: Setting<'_>) -> Result<(), BoxError> {
     let suffix = setting.suffix();
-    let counted = signals::counted(&suffix);
+    let counted = signals::counted(&suffix, setting.long.is_some());
+    let counted_kinds = counted.first().map_or(1, Vec::len);
     let costs = job(options, report, signals::SCENARIO, setting, counted)?;
-    for kind in signals::Kind::ALL {
-        let both = costs.iter().skip(kind as usize).step_by(signals::Kind::ALL.len());
+    for kind in signals::Kind::ALL.into_iter().take(counted_kinds) {
+        let both = costs.iter().skip(kind as usize).step_by(counted_kinds);
         let name = format!("{}_instructions{suffix}", kind.name());
         report.push(name, both.map(|cost| cost.ours).sum(), "instructions");
     }
@@ -219,6 +244,12 @@ fn job(
     let job = fabric.job(scenario, PROVIDER, Shape { peers: 1, rails: setting.rails })?;
     let job = match setting.efa {
         Some(efa) => efa.on(job, &dir)?,
+        None => job,
+    };
+    let job = match setting.long {
+        Some(engine) => {
+            job.param(signals::BYTES, signals::LONG).env("NVSHMEM_LIBFABRIC_SIGNAL_ENGINE", engine)
+        }
         None => job,
     };
     let mut job = match setting.driver {

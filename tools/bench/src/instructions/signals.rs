@@ -15,9 +15,15 @@ type Source<'a> = crate::pe::source::Source<'a, State>;
 /// Name of the scenario.
 pub(super) const SCENARIO: &str = "count-signals";
 
-/// Operations in a window, of 8 bytes each.
+/// Operations in a window.
 const WINDOW: u64 = 64;
-const BYTES: u64 = 8;
+
+/// The parameter for the bytes of each, 8 unless given.
+pub(super) const BYTES: &str = "bytes";
+/// Too many for one message.
+pub(super) const LONG: u64 = 256;
+/// Of those there are fewer in a window, so that each may be under way, and fewer in all.
+const FEWER: u64 = 8;
 
 /// Operations of the two sections. Multiples of what one acknowledgement covers, which is at most
 /// four windows.
@@ -45,27 +51,31 @@ impl Kind {
     }
 }
 
-/// The figures, of PE 0 and of PE 1. Their names end like this.
-pub(super) fn counted(suffix: &str) -> Vec<Vec<Counted>> {
+/// The figures, of PE 0 and of PE 1. Their names end like this. Of signals alone only where no put is long.
+pub(super) fn counted(suffix: &str, long: bool) -> Vec<Vec<Counted>> {
+    let bytes = if long { LONG } else { 8 };
+    let kinds = if long { &Kind::ALL[..1] } else { &Kind::ALL };
     let figure = |kind: Kind, end| Counted {
-        what: format!("8-byte {}, {end}", kind.name()),
+        what: format!("{bytes}-byte {}, {end}", kind.name()),
         name: format!("{}_{end}_instructions{suffix}", kind.name()),
         section: 2 * kind as usize,
-        lengths: LENGTHS,
+        lengths: LENGTHS.map(|length| if long { length / FEWER } else { length }),
         broken_down: kind == Kind::PutSignal,
     };
-    let of = |end| Kind::ALL.into_iter().map(|kind| figure(kind, end)).collect();
+    let of = |end| kinds.iter().map(|&kind| figure(kind, end)).collect();
     ["sender", "receiver"].map(of).into()
 }
 
 /// One PE.
 pub(super) fn scenario(job: &mut Job) -> Result<(), BoxError> {
-    part(job, State::open, sections).map(drop)
+    let bytes = job.param_or(BYTES, 8)?;
+    part(job, State::open, move |source| sections(source, bytes)).map(drop)
 }
 
-fn sections(source: &mut Source<'_>) -> Result<(), String> {
+fn sections(source: &mut Source<'_>, bytes: u64) -> Result<(), String> {
+    let fewer = if bytes == LONG { FEWER } else { 1 };
     let signal = source.party.signal(1, c::NVT_AMO_SIGNAL_ADD, source.state.counter)?;
-    let window = source.state.areas.window(Direction::Put, BYTES, WINDOW);
+    let window = source.state.areas.window(Direction::Put, bytes, WINDOW / fewer);
     let plan = source.party.plan(1, &window)?;
     // The first operations open what is opened at first use, for which both PEs must poll.
     source.party.put_signal(Side::Plugin, &plan[0], &signal)?;
@@ -75,8 +85,8 @@ fn sections(source: &mut Source<'_>) -> Result<(), String> {
     for kind in Kind::ALL {
         // Signals wait for puts before them.
         settle(source)?;
-        windows(source, kind, &window, &plan, &signal, 4 * WINDOW)?;
-        for length in LENGTHS {
+        windows(source, kind, &window, &plan, &signal, 4 * WINDOW / fewer)?;
+        for length in LENGTHS.map(|length| length / fewer) {
             settle(source)?;
             source
                 .section(true, |source| windows(source, kind, &window, &plan, &signal, length))?;
@@ -103,7 +113,8 @@ fn windows(
     count: u64,
 ) -> Result<(), String> {
     let (ops, word) = (source.party.ops, source.state.counter);
-    for _ in 0..count / WINDOW {
+    let in_window = plan.len() as u64;
+    for _ in 0..count / in_window {
         let seed = source.stamp(window)?;
         plan.iter()
             .try_for_each(|piece| match kind {
@@ -111,9 +122,14 @@ fn windows(
                 Kind::Signal => ops.issue_amo(signal),
             })
             .map_err(|e| e.to_string())?;
-        source.state.signals += WINDOW;
+        source.state.signals += in_window;
         let value = source.state.signals;
         source.pause();
+        if in_window < WINDOW {
+            // Signals that wait for their data to be delivered leave now.
+            ops.progress().and_then(|()| ops.progress()).map_err(|e| e.to_string())?;
+            source.pause();
+        }
         let wanted = Command::AwaitWord { word, value };
         source.control.begin(wanted)?;
         // A NIC beside may be late all the same, and then the sender has to poll.
