@@ -194,30 +194,6 @@ fn not_null(addr: usize) -> Result<usize, AbiError> {
     if addr == 0 { Err(AbiError::Null { argument: "local->ptr" }) } else { Ok(addr) }
 }
 
-/// The parts of a put with signal of the common kind, with the handle of its local side: the put, and the signal.
-///
-/// # Safety
-/// `local_handle` is null, or a handle that stays valid for `'a`.
-pub(crate) unsafe fn of_common_signal(
-    common: FastPutSignal<'_>,
-    local_handle: *const c::nvt_mem_handle,
-) -> Result<(Request<'_>, AtomicRequest<'_>), AbiError> {
-    let FastPutSignal { pe, data_handle, data_addr, from, len, handle: signal, addr, atomic } =
-        common;
-    let put = Request {
-        direction: Direction::Write,
-        pe,
-        remote_handle: data_handle,
-        remote_addr: data_addr,
-        // SAFETY: by contract.
-        local: LocalSide::Memory { addr: not_null(from)?, handle: unsafe { handle(local_handle) } },
-        len,
-    };
-    let signal =
-        AtomicRequest { pe, remote_handle: signal, remote_addr: addr, atomic, result: None };
-    Ok((put, signal))
-}
-
 /// Bytes of a PUT, GET or G.
 #[inline]
 fn length(op: &'static str, bytes: &RmaBytes) -> Result<usize, AbiError> {
@@ -326,7 +302,7 @@ pub(crate) unsafe fn common_atomic<'a>(
 }
 
 /// Reads a put with signal, if it has the common shape: one piece of contiguous bytes, and every
-/// pointer set; with the handle of its local side.
+/// pointer set.
 ///
 /// # Safety
 /// As for [`Parts::new`] and [`atomic`], and no pointer is null.
@@ -336,7 +312,7 @@ pub(crate) unsafe fn common_signal<'a>(
     amo: Amo,
     signal: *const AmoMem,
     signal_bytes: AmoBytes,
-) -> Option<(FastPutSignal<'a>, *const c::nvt_mem_handle)> {
+) -> Option<FastPutSignal<'a>> {
     // SAFETY: by contract.
     let (remote, local, bytes) = unsafe { (&*put.remote, &*put.local, &*put.bytes) };
     // One element each. What is before the end of such a vector can be read.
@@ -351,8 +327,7 @@ pub(crate) unsafe fn common_signal<'a>(
     let Remote { pe, handle: data_handle, addr: data_addr } =
         unsafe { remote_side(put.pe, remote.begin)? };
     // SAFETY: by contract.
-    let (from, local_handle, bytes) =
-        unsafe { ((*local.begin).ptr as usize, (*local.begin).handle, &*bytes.begin) };
+    let (from, bytes) = unsafe { ((*local.begin).ptr as usize, &*bytes.begin) };
     let contiguous = bytes.elembytes == 1 && bytes.srcstride == 1 && bytes.deststride == 1;
     // Null is no memory that the lane knows.
     if !contiguous {
@@ -361,8 +336,7 @@ pub(crate) unsafe fn common_signal<'a>(
     let len = bytes.nelems as usize;
     // SAFETY: by contract.
     let (handle, addr, atomic) = unsafe { common_atomic(amo, signal, Width::Eight)? };
-    let put = FastPutSignal { pe, data_handle, data_addr, from, len, handle, addr, atomic };
-    Some((put, local_handle))
+    Some(FastPutSignal { pe, data_handle, data_addr, from, len, handle, addr, atomic })
 }
 
 /// The put of a put with signal, as the host gives it.

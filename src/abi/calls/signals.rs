@@ -15,8 +15,6 @@ use crate::abi::guard::guard;
 use crate::abi::state::{self, job};
 use crate::engine::atomic::Width;
 use crate::engine::ids::Pe;
-use crate::engine::lane::Lane;
-use crate::engine::lane::fast_path::FastPutSignal;
 use crate::engine::request::Request;
 use crate::engine::request::{AtomicRequest, PutSignalRequest};
 use crate::engine::state::batch::Batch;
@@ -147,15 +145,15 @@ pub(crate) unsafe extern "C" fn put_signal<V: Into<Amo>>(
     // SAFETY: rules 1, 3 and 4.
     unsafe {
         let put = Put { pe, verb: &write_verb, remote, local, bytes };
-        match try_put_signal(transport, &put, amo, signal, signal_bytes, qp) {
-            Some(status) => status,
-            None => put_signal_general(transport, &put, amo, signal, signal_bytes, qp),
+        if try_put_signal(transport, &put, amo, signal, signal_bytes, qp).is_some() {
+            return c::NVT_STATUS_SUCCESS;
         }
+        put_signal_general(transport, &put, amo, signal, signal_bytes, qp)
     }
 }
 
-/// The common put with signal: one piece, of few bytes; gives its status. None if it is of another kind; nothing has
-/// happened then.
+/// The common put with signal: one piece, of few bytes. None if it is of another kind, or for another way; nothing has
+/// happened then. Nothing that was read is kept for that, so that registers are free for what is sent.
 ///
 /// # Safety
 /// Rules 1, 3 and 4.
@@ -167,55 +165,24 @@ unsafe fn try_put_signal(
     signal: *const AmoMem,
     signal_bytes: AmoBytes,
     qp: c_int,
-) -> Option<c_int> {
+) -> Option<()> {
     if qp == HOST_QP || transport.is_null() {
         return None;
     }
     // SAFETY: rule 1; the transport is not null.
     let connected = unsafe { state::job_of(transport) }.connection()?;
     // SAFETY: rules 1 and 4.
-    let (common, handle) = unsafe { request::common_signal(put, amo, signal, signal_bytes)? };
+    let common = unsafe { request::common_signal(put, amo, signal, signal_bytes)? };
     // SAFETY: rule 3; the reference ends with this function.
     let lane = unsafe { &mut *connected.proxy_lane() };
-    match lane.try_put_signal(common, Batch::NONE) {
-        Ok(()) => Some(c::NVT_STATUS_SUCCESS),
-        // SAFETY: rules 1, 3 and 4.
-        Err(common) => Some(unsafe { put_signal_again(transport, common, handle) }),
-    }
+    lane.try_put_signal(common, Batch::NONE).ok()
 }
 
-/// A put with signal of the common kind that the fast path has not sent: its local memory may have to be looked up
-/// first, or it is for the general way.
+/// Every put with signal that the fast path has not sent.
 ///
 /// # Safety
 /// Rules 1, 3 and 4.
 #[cold]
-#[inline(never)]
-unsafe fn put_signal_again(
-    transport: *mut Transport,
-    common: FastPutSignal<'_>,
-    local_handle: *const c::nvt_mem_handle,
-) -> c_int {
-    let again = |lane: &mut Lane<_>| match lane.retry_put_signal(common, Batch::NONE) {
-        Ok(()) => Ok(()),
-        Err(common) => {
-            // SAFETY: rules 1 and 4.
-            let (part, signal) = unsafe { request::of_common_signal(common, local_handle)? };
-            Ok(lane.put_signal(&PutSignalRequest { parts: &[part], signal })?)
-        }
-    };
-    guard("put_signal", || {
-        // SAFETY: rule 1.
-        let connected = unsafe { job(transport)? }.connected()?;
-        // SAFETY: rule 3.
-        unsafe { connected.with_proxy(again) }
-    })
-}
-
-/// Every put with signal that is not the common one.
-///
-/// # Safety
-/// Rules 1, 3 and 4.
 #[inline(never)]
 unsafe fn put_signal_general(
     transport: *mut Transport,
@@ -228,11 +195,40 @@ unsafe fn put_signal_general(
     guard("put_signal", || {
         // SAFETY: rules 1, 3 and 4.
         unsafe {
+            if put_signal_again(transport, put, amo, signal, signal_bytes, qp)?.is_some() {
+                return Ok(());
+            }
             let parts = Parts::new(put)?;
             let signal = request::atomic(put.pe, amo, signal, &signal_bytes)?;
             do_put_signal(transport, &parts, signal, qp)
         }
     })
+}
+
+/// The common put with signal once more: its local memory may have to be looked up first. None as from
+/// [`try_put_signal`].
+///
+/// # Safety
+/// Rules 1, 3 and 4.
+unsafe fn put_signal_again(
+    transport: *mut Transport,
+    put: &Put<'_>,
+    amo: Amo,
+    signal: *const AmoMem,
+    signal_bytes: AmoBytes,
+    qp: c_int,
+) -> Result<Option<()>, AbiError> {
+    if qp == HOST_QP {
+        return Ok(None);
+    }
+    // SAFETY: rule 1.
+    let connected = unsafe { job(transport)? }.connected()?;
+    // SAFETY: rules 1 and 4.
+    let common = unsafe { request::common_signal(put, amo, signal, signal_bytes) };
+    let Some(common) = common else { return Ok(None) };
+    // SAFETY: rule 3.
+    let sent = unsafe { connected.with_proxy(|lane| lane.retry_put_signal(common, Batch::NONE)) };
+    Ok(sent.ok())
 }
 
 /// Parts of a put with signal that need no memory of their own. NVSHMEM splits a payload at the

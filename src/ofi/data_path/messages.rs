@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
+use std::slice;
 
 use libfabric_sys::{FI_EAGAIN, FI_REMOTE_CQ_DATA, fi_cq_data_entry};
 
@@ -12,7 +13,7 @@ use crate::ofi::data_path::message_buffers::BufferId;
 use crate::ofi::data_path::rail::Rail;
 use crate::ofi::error::{port_error, refused};
 use crate::ofi::objects::domain::Gate;
-use crate::ofi::objects::endpoint::{Endpoint, MessageBuffer};
+use crate::ofi::objects::endpoint::MessageBuffer;
 
 /// Every buffer is in one place at a time: a send buffer is in `free` or has a token in `sending`;
 /// a receive buffer is posted, in `arrived`, in `unposted`, or, once the rail is broken, nowhere.
@@ -25,10 +26,8 @@ pub(crate) struct Messages {
     free: Vec<u32>,
     /// The token of the message in each send buffer.
     sending: Box<[Option<Token>]>,
-    /// The receive buffers, as libfabric takes them.
-    receives: Box<[MessageBuffer]>,
-    /// Receive buffers that the provider has.
-    posted: Box<[bool]>,
+    /// The receive buffers.
+    receives: Box<[Receive]>,
     /// What has come in, in the order in which the queue gave it: at most all receive buffers, and a
     /// batch of remote data that takes none, since the lane takes everything before the next poll. There is no
     /// room for more, and none is made.
@@ -39,6 +38,14 @@ pub(crate) struct Messages {
     broken: Option<PortError>,
     /// Whether there is anything in `unposted` or `broken`: one flag for the poll to look at.
     unsettled: bool,
+}
+
+/// A receive buffer, as libfabric takes it.
+#[derive(Debug)]
+struct Receive {
+    buffer: MessageBuffer,
+    /// The provider has it.
+    posted: bool,
 }
 
 /// Something that has come in.
@@ -63,8 +70,8 @@ impl Messages {
                 .filter_map(|index| {
                     buffers.buffer(BufferId::Receive(index), MAX_MESSAGE, rail.messages_desc())
                 })
+                .map(|buffer| Receive { buffer, posted: false })
                 .collect(),
-            posted: vec![false; receives].into(),
             arrived: VecDeque::with_capacity(receives + POLL_BATCH),
             unposted: (0..receives as u32).rev().collect(),
             broken: None,
@@ -76,7 +83,7 @@ impl Messages {
     /// taken is lost. Receives are posted anew by [`Self::settle`].
     pub(crate) fn forget(&mut self) {
         self.sending.fill(None);
-        self.posted.fill(false);
+        self.receives.iter_mut().for_each(|receive| receive.posted = false);
         self.free = (0..self.sending.len() as u32).rev().collect();
         self.unposted = (0..self.receives.len() as u32).rev().collect();
         self.arrived.clear();
@@ -180,7 +187,7 @@ impl Messages {
             }
             // Such a write belongs to no operation of ours, so it has no context unless it takes a receive. Only FI_REMOTE_CQ_DATA
             // is looked at: FI_RMA beside it is missing before libfabric 2.4.
-            None if entry.flags & FI_REMOTE_CQ_DATA != 0 && !self.posted.is_empty() => {
+            None if entry.flags & FI_REMOTE_CQ_DATA != 0 && !self.receives.is_empty() => {
                 if self.arrived.len() == self.arrived.capacity() {
                     return Err(full());
                 }
@@ -236,36 +243,40 @@ impl Messages {
             }
             Some(Arrived::Message { index, len }) => (index, len as usize),
         };
-        // SAFETY: the provider has given the buffer back, and it is posted again only below; this
-        // thread alone uses the rail's buffers.
-        if let Some(bytes) = unsafe { rail.message_buffers().bytes(BufferId::Receive(index)) } {
-            into.fill(&bytes[..len]);
+        if let Some(Receive { buffer, .. }) = self.receives.get(index as usize) {
+            // SAFETY: the buffer has room for a message, and no message is longer. The provider has given it back, and it is posted
+            // again only below; this thread alone uses the rail's buffers.
+            into.fill(unsafe { slice::from_raw_parts(buffer.buf.cast(), len) });
         }
         self.post(rail, gate, index);
         Incoming::Message
     }
 
     /// Posts one receive buffer, or keeps it for later. Whether the provider has taken it.
-    #[inline]
+    #[inline(always)]
     fn post(&mut self, rail: &Rail, gate: &Gate, index: u32) -> bool {
-        let Some(buffer) = self.receives.get(index as usize) else { return false };
-        let endpoint: &Endpoint = rail.endpoint();
-        let entered = gate.enter();
-        // SAFETY: these messages belong to the port's one thread, and the gate is entered. The rail
+        let Some(receive) = self.receives.get_mut(index as usize) else { return false };
+        // SAFETY: these messages belong to the port's one thread, and the gate is entered where there is one. The rail
         // keeps buffer and context until the endpoint is closed. Nobody touches the buffer before it
         // comes back: it was in none of the lists but the one it was just taken from.
-        let code = unsafe { endpoint.receive(buffer) };
-        drop(entered);
-        if code == 0 {
-            self.posted[index as usize] = true;
-        } else if code == -(FI_EAGAIN as isize) {
-            self.unposted.push(index);
-            self.unsettled = true;
-        } else {
-            self.unsettled = true;
-            self.broken = Some(port_error(rail.domain().library(), "fi_recv", code as i64));
+        let give = || unsafe { rail.endpoint().receive(&receive.buffer) };
+        let code = if gate.is_open() { give() } else { gate.within(give) };
+        receive.posted = code == 0;
+        if code != 0 {
+            self.not_posted(rail, index, code);
         }
         code == 0
+    }
+
+    /// The provider has not taken a receive buffer.
+    #[cold]
+    fn not_posted(&mut self, rail: &Rail, index: u32, code: isize) {
+        self.unsettled = true;
+        if code == -(FI_EAGAIN as isize) {
+            self.unposted.push(index);
+        } else {
+            self.broken = Some(port_error(rail.domain().library(), "fi_recv", code as i64));
+        }
     }
 
     /// The provider has given a send buffer back. The token of its message; none if it did not have
@@ -280,7 +291,9 @@ impl Messages {
     /// The provider has given a receive buffer back. False if it did not have it.
     #[inline]
     fn taken_back(&mut self, index: u32) -> bool {
-        std::mem::take(&mut self.posted[index as usize])
+        self.receives
+            .get_mut(index as usize)
+            .is_some_and(|receive| std::mem::take(&mut receive.posted))
     }
 }
 

@@ -33,6 +33,14 @@ impl Gate {
         self.0.is_none()
     }
 
+    /// A call within the gate, out of the way of those who need not enter.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn within<T>(&self, call: impl FnOnce() -> T) -> T {
+        let _entered = self.enter();
+        call()
+    }
+
     /// Waits for other calls on the domain to end, where that is needed.
     #[inline]
     pub(crate) fn enter(&self) -> Option<MutexGuard<'_, ()>> {
