@@ -8,6 +8,7 @@ use nvshmem_transport_libfabric::engine::lane::fast_path::{
 };
 use nvshmem_transport_libfabric::engine::port::copies::Reach;
 use nvshmem_transport_libfabric::engine::port::{Access, Desc, Direction, Local};
+use nvshmem_transport_libfabric::engine::request::{LocalSide, PutSignalRequest, Request};
 use nvshmem_transport_libfabric::engine::state::batch::Batch;
 
 use super::job::{Job, Shape};
@@ -147,4 +148,32 @@ fn memory_is_looked_up_once_some_is_of_a_device() {
     // There is other memory of devices now, for all that is known.
     job.members[0].regions.release(&handle).unwrap();
     assert!(!takes(&mut job, Direction::Write, unregistered));
+}
+
+/// A process that comes to devices only after its PEs were connected: its memory there is not taken for the CPU's, in no way
+/// that a put or its signal goes.
+#[test]
+fn memory_of_a_device_may_come_later() {
+    let mut job = warm(Shape::default());
+    let device = job.fabric.alloc_reached(Pe(0), 4096, Reach::Staged);
+    let handle = job.members[0].regions.register(device, 4096, Access::Local).unwrap();
+    for (round, len) in [8_usize, 200, 1000].into_iter().enumerate() {
+        let told: Vec<u8> = (0..len).map(|at| (at * 7 + round) as u8 | 1).collect();
+        job.fabric.store(Pe(0), device + 64, &told);
+        let remote_addr = job.members[1].base as u64 + 512;
+        let targets = Targets::of(&job);
+        let local = LocalSide::Memory { addr: device + 64, handle: Some(&handle) };
+        let direction = Direction::Write;
+        let remote_handle = &targets.atomic(1, 64, AtomicOp::SignalAdd, 1).remote_handle.clone();
+        let part = Request { direction, pe: Pe(1), remote_handle, remote_addr, local, len };
+        let signal = targets.atomic(1, 64, AtomicOp::SignalAdd, 1);
+        let put = PutSignalRequest { parts: &[part], signal };
+        job.members[0].lane.put_signal(&put).unwrap();
+        quiet(&mut job);
+        assert_eq!(job.heap(1, 512, len), told, "{len} bytes with their signal");
+        assert_eq!(job.heap(1, 64, 8), (round as u64 + 1).to_le_bytes());
+        job.members[0].lane.start(&Request { remote_addr: remote_addr + 1024, ..part }).unwrap();
+        quiet(&mut job);
+        assert_eq!(job.heap(1, 512 + 1024, len), told, "{len} bytes");
+    }
 }
