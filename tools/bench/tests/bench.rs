@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         trial("the_channel_over_shm", the_channel_over_shm),
         trial("connecting_over_shm", connecting_over_shm),
         trial("a_job_that_cannot_start_is_a_failure", a_job_that_cannot_start_is_a_failure),
+        trial("an_efa_lab_that_is_not_there_is_refused", an_efa_lab_that_is_not_there_is_refused),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
@@ -130,4 +131,47 @@ fn a_job_that_cannot_start_is_a_failure() {
     assert_eq!(output.status.code(), Some(1));
     assert!(!String::from_utf8_lossy(&output.stdout).contains("MEASURE"));
     assert!(String::from_utf8_lossy(&output.stderr).contains("nvshmem_transport_libfabric"));
+}
+
+fn an_efa_lab_that_is_not_there_is_refused() {
+    let here = env!("CARGO_MANIFEST_DIR");
+    let file = format!("{here}/Cargo.toml");
+    let cases: [(&[&str], &str); 3] = [
+        (
+            &["--efa-lab", "/nowhere", "--libfabric2", &file],
+            "`make bench-efa` makes such a directory",
+        ),
+        (&["--efa-lab", here, "--libfabric2", &file], "there is no libibverbs.so.1 in it"),
+        (&["--efa-lab", here, "--libfabric2", "/nowhere"], "there is no "),
+    ];
+    for (arguments, said) in cases {
+        let all = [&["instructions", "puts"], arguments].concat();
+        let output = bench(&all);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{arguments:?}: {text}");
+        assert!(text.contains(said) && output.stdout.is_empty(), "{arguments:?}: {text}");
+    }
+    // With a directory that has the names, it is the library that is looked at.
+    let dir = std::env::temp_dir().join(format!("nvshmem-bench-efa-{}", std::process::id()));
+    std::fs::create_dir(&dir).expect("a directory");
+    for name in ["libibverbs.so.1", "libefa.so.1"] {
+        std::fs::write(dir.join(name), "").expect("a file");
+    }
+    let output = bench(&[
+        "instructions",
+        "puts",
+        "--efa-lab",
+        &dir.to_string_lossy(),
+        "--libfabric2",
+        "/nowhere",
+    ]);
+    let alone = bench(&["instructions", "puts", "--efa-lab", &dir.to_string_lossy()]);
+    std::fs::remove_dir_all(&dir).expect("removed");
+    let text = String::from_utf8_lossy(&alone.stderr);
+    assert!(!alone.status.success() && text.contains("--libfabric2 <FILE>"), "{text}");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && text.contains("`scripts/libfabric2.sh` fetches one"),
+        "{text}"
+    );
 }

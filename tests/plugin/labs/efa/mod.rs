@@ -29,6 +29,9 @@ const PERSONAS: [&str; 4] = ["p5", "p4d", "p5en", "p6"];
 /// What is asked of the plugin: to choose, or one fabric.
 const FABRICS: [&str; 2] = ["auto", "efa"];
 
+/// How the end of a job begins to read when memory cannot be registered.
+const REFUSED: &str = "fi_mr_regattr failed: rail rdmap";
+
 const SCENARIOS: [&str; 5] = ["storm", "signals", "atomics", "operations", "order"];
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -239,7 +242,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             // PEs that fail do not close their endpoints, of which fabric efa's shm would leave files.
             let job = job.env("FI_EFA_ENABLE_SHM_TRANSFER", 0);
             let job = lab.on(job, "p5en", 2, fabric).env_of_pe(1, "EFA_LAB_FAULTS", "register=60");
-            fails(&job.grace(Duration::from_secs(30)).run()?, 1, "Cannot allocate memory")
+            fails(&job.grace(Duration::from_secs(30)).run()?, 1, REFUSED)
         }));
     }
     // Two PEs that share the NICs of a host. On fabric efa they would talk through libfabric's shm.

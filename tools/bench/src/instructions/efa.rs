@@ -15,13 +15,37 @@ const PAUSE_MS: u64 = 10;
 
 /// Where the stand-in for the NICs is, and the provider.
 #[derive(Clone, Debug, clap::Args)]
+#[group(id = "efa")]
 pub(super) struct Options {
     /// Count over efa as well: libibverbs.so.1 and libefa.so.1 in DIR are those of tools/efa-lab
-    #[arg(long, value_name = "DIR", value_parser = absolute, requires = "libfabric2")]
+    #[arg(long, value_name = "DIR", value_parser = names, requires = "libfabric2")]
     efa_lab: Option<PathBuf>,
     /// A libfabric 2.x with efa, for --efa-lab
-    #[arg(long, value_name = "FILE", value_parser = absolute, requires = "efa_lab")]
+    #[arg(long, value_name = "FILE", value_parser = library, requires = "efa_lab")]
     libfabric2: Option<PathBuf>,
+}
+
+/// The directory, if it has both names.
+fn names(dir: &str) -> Result<PathBuf, String> {
+    let dir = absolute(dir).map_err(|error| error.to_string())?;
+    match ["libibverbs.so.1", "libefa.so.1"].into_iter().find(|name| !dir.join(name).exists()) {
+        None => Ok(dir),
+        Some(name) => {
+            Err(format!("there is no {name} in it: `make bench-efa` makes such a directory"))
+        }
+    }
+}
+
+/// The file, if it is there.
+fn library(file: &str) -> Result<PathBuf, String> {
+    let file = absolute(file).map_err(|error| error.to_string())?;
+    if file.is_file() {
+        Ok(file)
+    } else {
+        Err(String::from(
+            "there is no such file: `scripts/libfabric2.sh` fetches one and prints its path",
+        ))
+    }
 }
 
 impl Options {
