@@ -9,7 +9,8 @@
 #   packages      Debian 12, where packages are made; trees of Debian 12 and 13 without Rust, where they are installed as
 #                 docs/install.md says
 #   docker        Debian 12, and the Dockerfile is built on it, by buildah
-# And none of these, but the tests in a tree of its own:
+# And, where named, README's second command and the tests of threads:
+#   tests         Debian 13, and 'make test'
 #   threads       Debian 13 with clang and the sources of Rust's library, and scripts/sanitize-threads.sh
 #   short         as trixie, and only what is missing is installed and the plugin built
 # Needs root, mmdebstrap (installed if missing) and Debian's packages, from where this machine gets its own.
@@ -118,6 +119,7 @@ make_tree() {
 fresh_bookworm() { make_tree "$1" bookworm && as_root "$1" 'make demo'; }
 fresh_trixie() { make_tree "$1" trixie && as_root "$1" 'make demo'; }
 fresh_short() { make_tree "$1" trixie && as_root "$1" 'make build-deps build'; }
+fresh_tests() { make_tree "$1" trixie && as_root "$1" 'make test'; }
 fresh_threads() {
     make_tree "$1" trixie rustc cargo rust-src clang libclang-rt-dev llvm libfabric-dev iproute2 procps \
         pkg-config python3-pip unzip
@@ -185,7 +187,7 @@ fresh_docker() {
 failed=()
 for name in "${names[@]}"; do
     if ! declare -F "fresh_$name" >/dev/null; then
-        echo "no tree is called $name; there are bookworm, trixie, libclang-cpp, user, packages, docker, short, threads" >&2
+        echo "no tree is called $name; there are bookworm, trixie, libclang-cpp, user, packages, docker, short, tests, threads" >&2
         exit 2
     fi
     echo "== fresh $name, of $commit"

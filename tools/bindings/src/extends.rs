@@ -77,16 +77,8 @@ impl Declarations {
     fn layout(&mut self, assertions: &Expr) {
         let Expr::Block(block) = assertions else { return };
         for statement in &block.block.stmts {
-            if let Stmt::Expr(Expr::Index(index), _) = statement
-                && let Expr::Array(name) = &*index.expr
-                && let Some(Expr::Lit(name)) = name.elems.first()
-                && let Lit::Str(name) = &name.lit
-                && let Expr::Binary(difference) = &*index.index
-                && let Expr::Lit(value) = &*difference.right
-                && let Lit::Int(value) = &value.lit
-                && let Ok(value) = value.base10_parse()
-            {
-                self.layout.insert(name.value(), value);
+            if let Some((name, value)) = asserted(statement) {
+                self.layout.insert(name, value);
             }
         }
     }
@@ -175,6 +167,19 @@ impl Declarations {
 
 fn text(part: &impl ToTokens) -> String {
     part.to_token_stream().to_string()
+}
+
+/// What one of bindgen's assertions is about, and the value that it says.
+fn asserted(statement: &Stmt) -> Option<(String, u64)> {
+    let Stmt::Expr(Expr::Index(index), _) = statement else { return None };
+    let (Expr::Array(name), Expr::Binary(difference)) = (&*index.expr, &*index.index) else {
+        return None;
+    };
+    let (Expr::Lit(name), Expr::Lit(value)) = (name.elems.first()?, &*difference.right) else {
+        return None;
+    };
+    let (Lit::Str(name), Lit::Int(value)) = (&name.lit, &value.lit) else { return None };
+    Some((name.value(), value.base10_parse().ok()?))
 }
 
 #[cfg(test)]
