@@ -7,15 +7,9 @@ use channel_producer::{AREAS, Form, KernelArgs};
 use channel_sys as c;
 use nvshmem_transport_libfabric::channel::ring::{PublishedIn, Ring, RingMemory, State};
 
-use crate::image::Image;
+use crate::image::{AREA, Image, PES};
 use crate::machines::machine::{Machine, MachineError, Memory};
 use crate::machines::reach::{Reach, copy_near};
-
-/// PEs of which this process is number 0 and stands in for the others.
-pub const PES: u32 = 3;
-
-/// Words in an area of the heap.
-pub const AREA: u64 = 1 << 14;
 
 /// Bytes of a heap.
 pub const HEAP: usize = AREAS * AREA as usize * 8;

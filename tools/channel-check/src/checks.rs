@@ -6,8 +6,8 @@ use channel_producer::Form;
 use channel_sys as c;
 use nvshmem_transport_libfabric::channel::ring::State;
 
-use crate::bed::{AREA, Bed, HeapAt};
-use crate::image::Image;
+use crate::bed::{Bed, HeapAt};
+use crate::image::{AREA, Image};
 use crate::machines::machine::{Machine, MachineError};
 use crate::models::{self, Shape, area, mix};
 use crate::peers::{Answer, Peers};

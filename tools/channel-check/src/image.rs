@@ -3,7 +3,11 @@
 use channel_producer::AREAS;
 use channel_sys as c;
 
-use crate::bed::{AREA, PES};
+/// PEs of which this process is number 0 and stands in for the others.
+pub const PES: u32 = 3;
+
+/// Words in an area of the heap.
+pub const AREA: u64 = 1 << 14;
 
 /// Words of a heap.
 const WORDS: usize = AREAS * AREA as usize;

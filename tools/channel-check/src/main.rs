@@ -15,8 +15,9 @@
 
 use std::process::ExitCode;
 
-use channel_check::bed::{HeapAt, PES};
+use channel_check::bed::HeapAt;
 use channel_check::checks;
+use channel_check::image::PES;
 use channel_check::job::launch::{Place, start, this_pe};
 use channel_check::job::measures::Naming;
 use channel_check::job::pe::Job;

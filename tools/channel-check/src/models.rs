@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 
 use channel_sys as c;
 
-use crate::bed::{AREA, PES};
-use crate::image::Image;
+use crate::image::{AREA, Image, PES};
 
 /// Areas of the heap, as `NLFK_*` in the kernels.
 pub mod area {

@@ -9,7 +9,8 @@ use nvshmem_transport_libfabric::channel::ring::descriptor::{Descriptor, Place};
 use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
 use nvshmem_transport_libfabric::engine::ids::Pe;
 
-use crate::bed::{AREA, Bed, PES, SYMMETRIC};
+use crate::bed::{Bed, SYMMETRIC};
+use crate::image::{AREA, PES};
 use crate::machines::machine::MachineError;
 
 /// Taken from a ring at once.

@@ -3,9 +3,10 @@
 use channel_producer::{AREAS, Form};
 use nvshmem_transport_libfabric::channel::MemoryLocation;
 
-use crate::bed::{AREA, HEAP, PES};
+use crate::bed::HEAP;
 use crate::checks::{CHECKS, Check};
 use crate::image::Image;
+use crate::image::{AREA, PES};
 use crate::job::pe::{Job, Pe};
 use crate::machines::machine::MachineError;
 use crate::models::{self, Shape};
