@@ -132,6 +132,7 @@ fn the_channel_is_a_library_under_its_soname_and_headers() {
         "init_allgather",
         "get_context",
         "alloc",
+        "alloc_on",
         "register",
         "register_local",
         "release",
@@ -155,7 +156,7 @@ fn the_channel_is_a_library_under_its_soname_and_headers() {
         library
     };
     let target = scratch.0.join("with space");
-    let output = script("install-channel.sh", &[&compile(&functions[..9]), &target]);
+    let output = script("install-channel.sh", &[&compile(&functions[..10]), &target]);
     assert!(!output.status.success());
     let said = stderr(&output);
     assert!(said.contains("the header declares: nlf_finalize nlf_strerror"), "{said}");
