@@ -9,13 +9,14 @@ CUDA ?= $(patsubst %/bin/nvcc,%,$(shell command -v nvcc || echo /usr/local/cuda/
 OUT ?= build
 ARCHS ?= 80 90 100
 
-POINTS := $(PERFTEST)/device/pt-to-pt
-HOST_POINTS := $(PERFTEST)/host/pt-to-pt
+# shmem_st_bw is left out: it stores to peers' memory itself, which takes P2P.
 DEVICE_TESTS := shmem_put_bw shmem_get_bw shmem_put_latency shmem_get_latency shmem_p_latency shmem_p_bw \
-	shmem_g_latency shmem_put_signal_ping_pong_latency shmem_put_ping_pong_latency \
-	shmem_signal_ping_pong_latency shmem_put_atomic_ping_pong_latency \
-	shmem_atomic_ping_pong_latency shmem_atomic_latency shmem_atomic_bw
-HOST_TESTS := bw latency
+	shmem_g_latency shmem_g_bw shmem_put_signal_ping_pong_latency shmem_put_ping_pong_latency \
+	shmem_p_ping_pong_latency shmem_signal_ping_pong_latency shmem_put_atomic_ping_pong_latency \
+	shmem_atomic_ping_pong_latency shmem_atomic_latency shmem_atomic_bw barrier_latency sync_latency \
+	alltoall_latency bcast_latency fcollect_latency reducescatter_latency reduction_latency
+HOST_TESTS := bw latency barrier_on_stream barrier_all_on_stream sync_on_stream sync_all_on_stream \
+	alltoall_on_stream broadcast_on_stream fcollect_on_stream reducescatter_on_stream reduction_on_stream
 
 NVCC := $(CUDA)/bin/nvcc
 FLAGS := -O2 -std=c++17 -rdc=true $(foreach arch,$(ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch)) \
@@ -30,10 +31,14 @@ all: $(addprefix $(OUT)/,$(DEVICE_TESTS) $(HOST_TESTS))
 $(OUT)/utils.o: $(PERFTEST)/common/utils.cu | $(OUT)
 	$(NVCC) $(FLAGS) -dc $< -o $@
 
-$(addprefix $(OUT)/,$(DEVICE_TESTS)): $(OUT)/%: $(POINTS)/%.cu $(OUT)/utils.o
+# Their sources are in two directories each.
+vpath %.cu $(PERFTEST)/device/pt-to-pt $(PERFTEST)/device/coll
+vpath %.cpp $(PERFTEST)/host/pt-to-pt $(PERFTEST)/host/coll
+
+$(addprefix $(OUT)/,$(DEVICE_TESTS)): $(OUT)/%: %.cu $(OUT)/utils.o
 	$(NVCC) $(FLAGS) $< $(OUT)/utils.o -o $@ $(LINK)
 
-$(addprefix $(OUT)/,$(addsuffix .o,$(HOST_TESTS))): $(OUT)/%.o: $(HOST_POINTS)/%.cpp | $(OUT)
+$(addprefix $(OUT)/,$(addsuffix .o,$(HOST_TESTS))): $(OUT)/%.o: %.cpp | $(OUT)
 	$(NVCC) $(FLAGS) -x cu -dc $< -o $@
 
 $(addprefix $(OUT)/,$(HOST_TESTS)): %: %.o $(OUT)/utils.o
