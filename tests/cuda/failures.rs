@@ -109,7 +109,7 @@ fn failed() {
         // as failed as well. What comes after a failure must be.
         if number > 0 {
             let error = completed.result.as_ref().expect_err("it failed, or came after");
-            says(error, &["cuEventQuery", "CUDA_ERROR_ECC_UNCORRECTABLE (214)"]);
+            says(error, &["cuStreamQuery", "CUDA_ERROR_ECC_UNCORRECTABLE (214)"]);
         }
     }
     let error = match setup.start() {
@@ -151,7 +151,7 @@ fn no_memory() {
     call!(bed.raw, fake_cuda_limits(0 => c_int, 64 => u64, u64::MAX => u64));
     let context = bed.context();
     let error = CopyEngine::new(&context, 100).expect_err("no memory for its words");
-    says(&error, &["800 bytes of page-locked memory", "CUDA_ERROR_OUT_OF_MEMORY (2)"]);
+    says(&error, &["864 bytes of page-locked memory", "CUDA_ERROR_OUT_OF_MEMORY (2)"]);
     assert_eq!(bed.count(3), 0);
     assert_eq!(Arc::strong_count(&context), 1, "streams and events are gone");
 }

@@ -17,6 +17,7 @@ mod faults;
 mod neighbours;
 mod pinned;
 mod pointers;
+mod progress;
 mod staging;
 mod words;
 
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         direct::cases(),
         pinned::cases(),
         copies::cases(),
+        progress::cases(),
         failures::cases(),
         neighbours::cases(),
         words::cases(),

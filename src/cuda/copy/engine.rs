@@ -4,6 +4,7 @@
 //! is done is told in that order. So a word stored behind a copy is there after the copy's bytes,
 //! with no waiting in between.
 
+use std::iter;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::thread;
@@ -67,6 +68,11 @@ impl CopyEngine {
         }
     }
 
+    /// Whether the stream's marks tell the ends of what is started, and not events.
+    pub fn has_mark(&self) -> bool {
+        self.queue.has_mark()
+    }
+
     /// Starts a copy. A range that crosses borders of allocations is copied piece by piece.
     ///
     /// # Errors
@@ -98,7 +104,7 @@ impl CopyEngine {
         self.queue.check(range, addr, len)?;
         let copy = Checked { direction, range, addr, host: memory.addr() + offset, len };
         // SAFETY: the memory has these bytes, and is kept until the copy has ended.
-        unsafe { self.queue.copy(&copy, Some(Arc::clone(memory)), None) }
+        unsafe { self.queue.copy(&copy, Some(Arc::clone(memory)), None, true) }
     }
 
     /// Starts a copy between a range and host memory of any kind. When that is not page-locked the
@@ -124,7 +130,9 @@ impl CopyEngine {
         }
         self.queue.check(range, addr, len)?;
         // SAFETY: the caller's promise.
-        unsafe { self.queue.copy(&Checked { direction, range, addr, host, len }, None, None) }
+        unsafe {
+            self.queue.copy(&Checked { direction, range, addr, host, len }, None, None, false)
+        }
     }
 
     /// Starts a store of a word. It is there after everything started before.
@@ -135,7 +143,7 @@ impl CopyEngine {
     pub fn start_store(&mut self, word: &Word<'_>, value: u64) -> Result<Ticket, StartError> {
         self.queue.check_word(word)?;
         if self.stores_by_operation(word.range, word.width) {
-            match self.queue.write(word, value) {
+            match self.queue.write_all(iter::once((*word, value))) {
                 // Some drivers list the function and refuse it. Then copies do it from now on.
                 Err(StartError::Cuda(error)) if error.code == code::NOT_SUPPORTED => {
                     match word.width {
@@ -150,7 +158,7 @@ impl CopyEngine {
         // SAFETY: the word of a free entry, which nobody uses.
         unsafe { store_host(copy.host, word.width, value) };
         // SAFETY: checked above. The engine's own word stays as long as the engine's work.
-        unsafe { self.queue.copy(&copy, None, None) }
+        unsafe { self.queue.copy(&copy, None, None, false) }
     }
 
     /// Starts stores of several words, at most [`MOST_WRITES`], each of which [`Self::stores_by_operation`]: as one thing,
@@ -184,7 +192,7 @@ impl CopyEngine {
         self.queue.check_word(word)?;
         let copy = self.word_copy(Direction::FromDevice, word);
         // SAFETY: checked above. The engine's own word stays as long as the engine's work.
-        unsafe { self.queue.copy(&copy, None, Some(word.width)) }
+        unsafe { self.queue.copy(&copy, None, Some(word.width), true) }
     }
 
     /// The copy of a word from or to the page-locked word of the next entry.
@@ -194,7 +202,7 @@ impl CopyEngine {
     }
 
     /// The next thing that is done, in the order of starting. None when the oldest is under way
-    /// still, or nothing is. Asks the driver once, or not at all.
+    /// still, or nothing is. Where marks tell it the driver is asked only now and then, whether all is well.
     #[inline]
     pub fn poll(&mut self) -> Option<Completed> {
         if self.queue.in_flight() == 0 { None } else { self.queue.poll() }

@@ -3,7 +3,9 @@
 //! Starting a copy and looking for its end never wait: kernels that spin may depend on the thread that
 //! calls.
 
+mod batch;
 pub(crate) mod engine;
+mod progress;
 mod queue;
-pub(crate) use queue::MOST_WRITES;
+pub(crate) use batch::MOST_WRITES;
 pub(crate) mod request;

@@ -1,24 +1,22 @@
 //! The queue of a copy engine: what is under way on its stream, one entry for each ticket.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use cudarc::driver::sys::{
-    CUdeviceptr, CUstreamBatchMemOpParams,
-    CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st as WriteValue,
-    CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st__bindgen_ty_1 as WriteValueWord,
-    CUstreamBatchMemOpType,
-};
+use cudarc::driver::sys::CUdeviceptr;
 
+use crate::cuda::copy::batch::Batch;
+use crate::cuda::copy::progress::{MARK_ROOM, Mark, Watch};
 use crate::cuda::copy::request::{Completed, Direction, StartError, Ticket, Word};
 use crate::cuda::driver::context::Context;
 use crate::cuda::driver::device::Device;
 use crate::cuda::driver::error::{CudaError, code};
 use crate::cuda::driver::stream::{Event, Stream};
 use crate::cuda::memory::pinned::PinnedMemory;
+use crate::cuda::memory::pointer::Kind;
 use crate::cuda::memory::range::DeviceRange;
 use crate::engine::atomic::Width;
+use crate::logging;
 
 /// The stream, and what is under way on it.
 #[derive(Debug)]
@@ -31,33 +29,24 @@ pub(crate) struct CopyQueue {
     pub(crate) write_32: bool,
     pub(crate) write_64: bool,
     batch: Batch,
+    /// Looks since the oldest was last seen under way by the driver.
+    looks: u32,
 }
 
-/// Most words that are stored by one call.
-pub(crate) const MOST_WRITES: usize = 64;
+/// Looks at bytes that have not come, until the stream is to set a mark: they may have the pattern themselves.
+const LOOKS_AT_BYTES: u32 = 256;
 
-/// Room for what one call of the driver is to store; none where it does not take several.
-#[derive(Default)]
-struct Batch(Box<[CUstreamBatchMemOpParams]>);
-
-impl Batch {
-    fn new() -> Self {
-        Self((0..MOST_WRITES).map(|_| CUstreamBatchMemOpParams { pad: [0; 6] }).collect())
-    }
-}
-
-impl fmt::Debug for Batch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Batch").field(&self.0.len()).finish()
-    }
-}
+/// Looks at a mark, until the driver is asked: nothing is marked any more once the context has failed.
+const LOOKS_AT_MARK: u32 = 1024;
 
 /// Ticket `n` is in entry `n` modulo the number of entries.
 #[derive(Debug)]
 struct Flight {
     entries: Box<[Entry]>,
-    /// A word for each entry, in page-locked memory: what a load brings, what a store takes.
+    /// A word for each entry, in page-locked memory: what a load brings, what a store takes. Before them is the mark's.
     words: Arc<PinnedMemory>,
+    /// None where the entries' events tell their ends.
+    mark: Option<Mark>,
     /// The oldest ticket under way, and the next to give out. They are apart by no more than there
     /// are entries.
     first: u64,
@@ -66,7 +55,8 @@ struct Flight {
 
 #[derive(Debug)]
 struct Entry {
-    event: Event,
+    /// Made where there is no mark.
+    event: Option<Event>,
     end: End,
     /// The width to read when it is done.
     load: Option<Width>,
@@ -77,12 +67,31 @@ struct Entry {
 }
 
 /// What tells that an entry is done.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum End {
+    /// The stream's mark, set to the number behind its ticket, or to a later one.
+    Mark,
+    /// The bytes that it brings, or a later mark.
+    Bytes(Watch),
     /// Its event.
     Event,
-    /// The whole stream: the event could not be recorded.
+    /// The whole stream: what was to tell it could not be put there.
     Stream,
+}
+
+/// What is kept of something that was given to the driver.
+#[derive(Debug, Default)]
+struct Given {
+    /// The width to read when it is done.
+    load: Option<Width>,
+    /// The host's side, kept while it is in use.
+    host: Option<Arc<PinnedMemory>>,
+    /// What went wrong after a part of it was started.
+    failed: Option<CudaError>,
+    /// The bytes to watch.
+    watch: Option<Watch>,
+    /// Whether the mark went along with it.
+    marked: bool,
 }
 
 /// A copy that was checked.
@@ -99,18 +108,33 @@ pub(crate) struct Checked<'a> {
 impl CopyQueue {
     pub(crate) fn new(context: &Arc<Context>, depth: usize) -> Result<Self, CudaError> {
         let stream = Stream::new(context)?;
+        let words = PinnedMemory::new(
+            context,
+            MARK_ROOM.saturating_add(depth.saturating_mul(size_of::<u64>())),
+        )?;
+        let mark = match Mark::new(&stream, &words) {
+            Ok(mark) => Some(mark),
+            Err(reason) => {
+                log::info!(target: logging::MEM, "events tell the ends of copies on {context}, which is slower: {reason}");
+                None
+            }
+        };
         let entry = |_| {
-            let event = Event::new(context)?;
-            Ok(Entry { event, end: End::Event, load: None, host: None, failed: None })
+            let event = if mark.is_none() { Some(Event::new(context)?) } else { None };
+            Ok(Entry { event, end: End::Stream, load: None, host: None, failed: None })
         };
         let entries = (0..depth).map(entry).collect::<Result<Box<[Entry]>, CudaError>>()?;
-        let words = PinnedMemory::new(context, depth.saturating_mul(size_of::<u64>()))?;
         let driver = context.driver();
         let attributes = Device::new(driver, context.device())?.attributes()?;
         let write_32 = driver.api.cuStreamWriteValue32_v2.is_some();
         let write_64 = driver.api.cuStreamWriteValue64_v2.is_some() && attributes.stream_write_64;
-        let flight = Flight { entries, words, first: 0, next: 0 };
-        Ok(Self { stream, flight, broken: None, write_32, write_64, batch: Batch::new() })
+        let flight = Flight { entries, words, mark, first: 0, next: 0 };
+        Ok(Self { stream, flight, broken: None, write_32, write_64, batch: Batch::new(), looks: 0 })
+    }
+
+    /// Whether marks tell the ends of what is started, and not events.
+    pub(crate) fn has_mark(&self) -> bool {
+        self.flight.mark.is_some()
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {
@@ -167,19 +191,29 @@ impl CopyQueue {
         self.check(word.range, word.addr, len)
     }
 
-    /// Starts a copy: piece by piece, as the allocations are.
+    /// Starts a copy: piece by piece, as the allocations are. `watched`: the host's side is page-locked.
     ///
     /// # Safety
     /// The copy was checked. The host's side is valid for its length until the copy has ended, which
-    /// `keep` may see to.
+    /// `keep` may see to. Nobody else uses it if it is `watched`.
     #[inline]
     pub(crate) unsafe fn copy(
         &mut self,
         copy: &Checked<'_>,
         keep: Option<Arc<PinnedMemory>>,
         load: Option<Width>,
+        watched: bool,
     ) -> Result<Ticket, StartError> {
         let _bound = self.stream.context().bind()?;
+        // What is managed may be copied by the CPU, byte by byte.
+        let watched = watched
+            && copy.direction == Direction::FromDevice
+            && self.flight.mark.is_some()
+            && copy.range.kind() == Kind::Device;
+        // SAFETY: the caller's promise of memory that is watched.
+        let mut watch = watched
+            .then(|| unsafe { Watch::new(copy.host, copy.addr, copy.len, self.flight.next) })
+            .flatten();
         let mut started = 0;
         let mut failed = None;
         for (addr, len) in copy.range.pieces(copy.addr, copy.len) {
@@ -191,21 +225,14 @@ impl CopyQueue {
                 Err(error) if started == 0 => return Err(error.into()),
                 // Earlier pieces are, so the failure is told when they are done.
                 Err(error) => {
-                    failed = Some(error);
+                    (failed, watch) = (Some(error), None);
                     break;
                 }
             }
         }
-        Ok(self.flight.enter(&self.stream, keep, load, failed))
-    }
-
-    /// Stores a word of 4 or 8 bytes by a stream memory operation. It waits for what is before it in
-    /// the stream, and comes with a barrier, so who sees it sees that as well.
-    #[inline]
-    pub(crate) fn write(&mut self, word: &Word<'_>, value: u64) -> Result<Ticket, StartError> {
-        let _bound = self.stream.context().bind()?;
-        self.give_write(word, value)?;
-        Ok(self.flight.enter(&self.stream, None, None, None))
+        Ok(self
+            .flight
+            .enter(&self.stream, Given { load, host: keep, failed, watch, marked: false }))
     }
 
     /// Gives the driver one store. The context is bound.
@@ -230,16 +257,22 @@ impl CopyQueue {
         driver.check(call, status, || format!("the word at {:#x} of {context}", word.addr))
     }
 
-    /// As [`Self::write`], of several words, at most [`MOST_WRITES`], in their order: in one call of the driver, where it
-    /// has that.
+    /// Stores words of 4 or 8 bytes by stream memory operations, at most [`MOST_WRITES`](super::MOST_WRITES), in their order: in
+    /// one call of the driver, where it has that. They wait for what is before them in the stream. Each comes with a barrier,
+    /// so who sees it sees what is before it as well.
+    #[inline]
     pub(crate) fn write_all<'w>(
         &mut self,
         words: impl Iterator<Item = (Word<'w>, u64)> + Clone,
     ) -> Result<Ticket, StartError> {
         let context = Arc::clone(self.stream.context());
         let _bound = context.bind()?;
-        match self.give_batch(&context, words.clone()) {
-            Some(Ok(())) => Ok(self.flight.enter(&self.stream, None, None, None)),
+        let Self { stream, batch, flight, .. } = self;
+        let behind = flight.mark.as_ref().map(|mark| mark.operation(flight.next + 1));
+        match batch.give(stream, &context, words.clone(), behind) {
+            Some(Ok(())) => {
+                Ok(flight.enter(stream, Given { marked: behind.is_some(), ..Given::default() }))
+            }
             // Some drivers list the function and refuse it.
             Some(Err(error)) if error.code == code::NOT_SUPPORTED => {
                 self.batch = Batch::default();
@@ -248,28 +281,6 @@ impl CopyQueue {
             Some(Err(error)) => Err(error.into()),
             None => self.write_each(words),
         }
-    }
-
-    /// Gives the driver several stores in one call, if it has that. The context is bound.
-    fn give_batch<'w>(
-        &mut self,
-        context: &Context,
-        words: impl Iterator<Item = (Word<'w>, u64)>,
-    ) -> Option<Result<(), CudaError>> {
-        let Self { stream, batch: Batch(operations), .. } = self;
-        let driver = context.driver();
-        let call = driver.api.cuStreamBatchMemOp_v2.filter(|_| !operations.is_empty())?;
-        let mut count = 0;
-        for (operation, (word, value)) in operations.iter_mut().zip(words) {
-            *operation = write_operation(&word, value);
-            count += 1;
-        }
-        // SAFETY: so many operations were just written, on aligned words in device memory of this context; it is bound.
-        // The driver has read them when it returns.
-        let status = unsafe { call(stream.raw(), count, operations.as_mut_ptr(), 0) };
-        Some(
-            driver.check("cuStreamBatchMemOp_v2", status, || format!("{count} words of {context}")),
-        )
     }
 
     /// One call for each, and one thing under way for all. The context is bound.
@@ -289,7 +300,7 @@ impl CopyQueue {
                 }
             }
         }
-        Ok(self.flight.enter(&self.stream, None, None, failed))
+        Ok(self.flight.enter(&self.stream, Given { failed, ..Given::default() }))
     }
 
     /// The oldest thing under way, if it is done. There is one.
@@ -311,11 +322,32 @@ impl CopyQueue {
 
     #[inline]
     fn oldest_is_done(&mut self) -> Result<bool, CudaError> {
-        let _bound = self.stream.context().bind()?;
-        let entry = self.flight.entry(self.flight.first);
-        match entry.end {
-            End::Event => entry.event.is_done(),
-            End::Stream => self.stream.is_done(),
+        let Self { stream, flight, looks, .. } = self;
+        let number = flight.first + 1;
+        let marked = flight.mark.as_ref().is_some_and(|mark| mark.reached(number));
+        let entry = flight.entry(flight.first);
+        let (done, most) = match &mut entry.end {
+            End::Mark => (marked, LOOKS_AT_MARK),
+            // SAFETY: the host's side is kept until this has ended, by the entry or by who started it.
+            End::Bytes(watch) => (marked || unsafe { watch.all_here() }, LOOKS_AT_BYTES),
+            End::Event | End::Stream => (false, 1),
+        };
+        *looks = if done { 0 } else { *looks + 1 };
+        if done || *looks < most {
+            return Ok(done);
+        }
+        *looks = 0;
+        let _bound = stream.context().bind()?;
+        match (entry.end, &entry.event) {
+            (End::Event, Some(event)) => event.is_done(),
+            (End::Bytes(_), _) => {
+                entry.end = End::Mark;
+                let next = flight.next;
+                flight.mark.as_ref().map_or(Ok(()), |mark| mark.set_behind(stream, next))?;
+                Ok(false)
+            }
+            // Where a stream has nothing left, this is done as well.
+            _ => stream.is_done(),
         }
     }
 }
@@ -330,24 +362,27 @@ impl Flight {
     #[inline]
     fn word(&self, ticket: u64) -> usize {
         let index = (ticket % self.entries.len() as u64) as usize;
-        self.words.addr() + index * size_of::<u64>()
+        self.words.addr() + MARK_ROOM + index * size_of::<u64>()
     }
 
     /// Takes in what was given to the driver. The context is bound, and an entry is free.
     #[inline]
-    fn enter(
-        &mut self,
-        stream: &Stream,
-        host: Option<Arc<PinnedMemory>>,
-        load: Option<Width>,
-        failed: Option<CudaError>,
-    ) -> Ticket {
+    fn enter(&mut self, stream: &Stream, given: Given) -> Ticket {
         let ticket = self.next;
         self.next += 1;
-        let entry = self.entry(ticket);
+        let index = (ticket % self.entries.len() as u64) as usize;
+        let entry = &mut self.entries[index];
+        let Given { load, host, failed, watch, marked } = given;
         (entry.host, entry.load, entry.failed) = (host, load, failed);
-        entry.end = match entry.event.record(stream) {
-            Ok(()) => End::Event,
+        let (end, told) = match (&self.mark, watch, &entry.event) {
+            (Some(_), Some(watch), _) => (End::Bytes(watch), Ok(())),
+            (Some(_), None, _) if marked => (End::Mark, Ok(())),
+            (Some(mark), None, _) => (End::Mark, mark.set_behind(stream, ticket + 1)),
+            (None, _, Some(event)) => (End::Event, event.record(stream)),
+            (None, _, None) => (End::Stream, Ok(())),
+        };
+        entry.end = match told {
+            Ok(()) => end,
             Err(error) => {
                 entry.failed.get_or_insert(error);
                 End::Stream
@@ -372,23 +407,6 @@ impl Flight {
         };
         Completed { ticket: Ticket(ticket), result }
     }
-}
-
-/// What the driver is asked to store.
-fn write_operation(word: &Word<'_>, value: u64) -> CUstreamBatchMemOpParams {
-    let operation = match word.width {
-        Width::Eight => CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_64,
-        _ => CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_32,
-    };
-    let write = WriteValue {
-        operation,
-        address: word.addr as CUdeviceptr,
-        // Of a word of four bytes the low half, as on any little endian machine.
-        __bindgen_anon_1: WriteValueWord { value64: value },
-        flags: 0,
-        alias: 0,
-    };
-    CUstreamBatchMemOpParams { writeValue: write }
 }
 
 /// Gives one piece to the driver.

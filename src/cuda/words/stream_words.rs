@@ -143,8 +143,8 @@ impl StreamWords {
     }
 
     fn wait(&mut self, ticket: Ticket, addr: usize) -> Result<u64, StartError> {
-        /// Polls before the processor is offered to others: some microseconds.
-        const SPINS: u32 = 64;
+        /// Polls before the processor is offered to others: what a word takes, as a poll is a look at memory.
+        const SPINS: u32 = 256;
         let start = Instant::now();
         let mut polls = 0;
         loop {
@@ -170,7 +170,7 @@ impl StreamWords {
     fn give_up(&mut self, addr: usize) -> CudaError {
         let context = self.engine.context();
         let error = CudaError {
-            call: "cuEventQuery",
+            call: "cuStreamQuery",
             subject: format!("the word at {addr:#x} of {context}"),
             code: code::TIMEOUT,
             name: String::from("CUDA_ERROR_TIMEOUT"),

@@ -226,7 +226,7 @@ pub const PERFTESTS: &[(&str, &str)] = &[
     ("shmem_p_bw", "-n 20 -w 2 -c 1 -t 256 -e 4K"),
     ("shmem_g_latency", "-n 10 -w 2 -t 128 -e 1K"),
     ("shmem_g_bw", "-n 10 -w 2 -c 1 -t 128 -e 1K"),
-    ("shmem_p_ping_pong_latency", "-n 100 -w 10"),
+    ("shmem_p_ping_pong_latency", "-n 100 -w 10 -e 4K"),
     ("shmem_put_signal_ping_pong_latency", "-n 100 -w 10 -e 1M"),
     ("shmem_put_ping_pong_latency", "-n 100 -w 10 -e 1M"),
     ("shmem_signal_ping_pong_latency", "-n 100 -w 10"),

@@ -20,6 +20,7 @@
 //!   is not page-locked returns when it is done.
 //! - While a stream is captured in the global mode, calls that could disturb it fail on threads of
 //!   that mode, and spoil the capture.
+//! - A copy that takes time brings its last bytes first, and its first ones at the end of that time.
 //! - New memory of a device is not zero.
 //! - The first copy that fails on the device leaves its context unusable: from then on every call
 //!   on it returns the same error.
@@ -42,6 +43,7 @@
 //! | `FAKE_CUDA_VMM` | 1 | 0: no memory of the VMM interface |
 //! | `FAKE_CUDA_STREAM_OPS` | 1 | 0: no `cuStreamWriteValue64` |
 //! | `CUDA_MODULE_LOADING` | `LAZY` | what `cuModuleGetLoadingMode` answers |
+//! | `FAKE_CUDA_HOST_WRITES` | 1 | words of the host that streams are to set: 0 refused, 2 taken and never set |
 //! | `FAKE_CUDA_WRITES_ORDERING` | 100 | `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING` |
 //!
 //! The functions `fake_cuda_*` in `calls/extras.rs` do the same for one device while a program runs, and

@@ -94,8 +94,18 @@ extern "C" fn cuMemcpy(to: usize, from: usize, len: usize) -> Status {
 
 fn write(stream: usize, to: usize, value: u64, width: usize) -> Outcome {
     let stream = of_handle(stream)?;
-    stream.context.device.writes.fetch_add(1, Relaxed);
+    count_writes(&stream, [to]);
     give_write(&stream, to, value, width)
+}
+
+/// Counts a call if it stores words in memory of the device.
+fn count_writes(stream: &Stream, addresses: impl IntoIterator<Item = usize>) {
+    let of_device = |to: usize| {
+        place(to, 4).is_ok_and(|place| !matches!(place.kind, Some(Kind::Pinned | Kind::Registered)))
+    };
+    if addresses.into_iter().any(of_device) {
+        stream.context.device.writes.fetch_add(1, Relaxed);
+    }
 }
 
 fn give_write(stream: &Arc<Stream>, to: usize, value: u64, width: usize) -> Outcome {
@@ -109,7 +119,14 @@ fn give_write(stream: &Arc<Stream>, to: usize, value: u64, width: usize) -> Outc
     if matches!(to.kind, None | Some(Kind::Managed)) || to.alias % width != 0 {
         return Err(INVALID_VALUE);
     }
-    enqueue(stream, Work::Write { to, value, width });
+    let host_writes = stream.context.device.behaviour.host_writes.load(Relaxed);
+    match (to.kind, host_writes) {
+        (Some(Kind::Pinned | Kind::Registered), 0) => {
+            return Err(crate::state::status::NOT_SUPPORTED);
+        }
+        (Some(Kind::Pinned | Kind::Registered), 2) => {}
+        _ => drop(enqueue(stream, Work::Write { to, value, width })),
+    }
     Ok(())
 }
 
@@ -134,7 +151,7 @@ const _: () = assert!(size_of::<Operation>() == 48);
 /// All of them, or nothing.
 fn write_all(stream: usize, operations: &[Operation]) -> Outcome {
     let stream = of_handle(stream)?;
-    stream.context.device.writes.fetch_add(1, Relaxed);
+    count_writes(&stream, operations.iter().map(|operation| operation.address as usize));
     let width = |operation: &Operation| match operation.operation {
         2 => Ok(4),
         5 => Ok(8),

@@ -51,13 +51,18 @@ fn run(context: &Context, work: &Work) {
                 context.break_down(code);
                 return;
             }
+            let least = context.device.behaviour.duration(*len);
+            // Whole words of 8 bytes, so that a word alone comes in one piece.
+            let late = if least.is_zero() { *len } else { len.div_ceil(16) * 8 };
+            let late = late.min(*len);
             // SAFETY: both places were found for this length when the copy was enqueued, and hold
             // their pages. Memory of the program's own is its promise, as for any driver.
-            unsafe { move_bytes(from.alias, to.alias, *len) };
-            let least = context.device.behaviour.duration(*len);
+            unsafe { move_bytes(from.alias + late, to.alias + late, *len - late) };
             if let Some(rest) = least.checked_sub(start.elapsed()) {
                 thread::sleep(rest);
             }
+            // SAFETY: as above.
+            unsafe { move_bytes(from.alias, to.alias, late) };
         }
         // SAFETY: the place was found for the width, and is aligned to it.
         Work::Write { to, value, width } if context.check().is_ok() => unsafe {

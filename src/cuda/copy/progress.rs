@@ -1,0 +1,153 @@
+//! How far a stream has come: what tells that a thing which was given to it is done.
+//!
+//! - A *mark*: behind the thing, the stream itself sets a word of page-locked memory to the thing's number. To look is a load
+//!   of that word, and no call of the driver.
+//! - The *bytes* of a short copy to the host: their place is filled with a pattern before, and where no word of it has the
+//!   pattern any more, all have come. Nothing is put into the stream for that.
+//! - An *event*, where streams do not set words of the host: a call of the driver to record it, and one for each look.
+//!
+//! What each costs on a GPU is in `docs/gpu.md`.
+
+use std::hint;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cudarc::driver::sys::{CUdeviceptr, CUstreamBatchMemOpParams};
+
+use crate::cuda::copy::batch::write_operation;
+use crate::cuda::driver::error::CudaError;
+use crate::cuda::driver::stream::Stream;
+use crate::cuda::memory::pinned::PinnedMemory;
+use crate::engine::atomic::Width;
+
+/// A word of page-locked memory that a stream sets to the number of the last thing that it has done. Numbers are compared by
+/// their low 32 bits, so there are fewer than 2³¹ things under way.
+#[derive(Debug)]
+pub(crate) struct Mark {
+    /// Keeps the word, which is the first of it.
+    memory: Arc<PinnedMemory>,
+}
+
+/// Bytes that the word has for itself at the start of its memory: a line of the processor's caches.
+pub(crate) const MARK_ROOM: usize = 64;
+
+/// How long the first mark of a stream may take. A stream behind a kernel that spins sets none, and is looked after by events.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+impl Mark {
+    /// The word at the start of `memory`, if the stream sets it: it is tried once. Else the reason why not.
+    ///
+    /// The stream may set it later all the same, so the word stays out of other use.
+    pub(crate) fn new(stream: &Stream, memory: &Arc<PinnedMemory>) -> Result<Self, String> {
+        /// The number of nothing.
+        const TRIED: u32 = u32::MAX;
+        let mark = Self { memory: Arc::clone(memory) };
+        let _bound = stream.context().bind().map_err(|error| error.to_string())?;
+        mark.word().store(0, Ordering::Relaxed);
+        mark.set_behind(stream, TRIED.into()).map_err(|error| error.to_string())?;
+        let start = Instant::now();
+        while mark.word().load(Ordering::Acquire) != TRIED {
+            if start.elapsed() > PATIENCE {
+                return Err(format!("the device has not set a word of the host in {PATIENCE:?}"));
+            }
+            hint::spin_loop();
+            thread::yield_now();
+        }
+        mark.word().store(0, Ordering::Relaxed);
+        Ok(mark)
+    }
+
+    fn word(&self) -> &AtomicU32 {
+        // SAFETY: page-locked memory starts at a page and has MARK_ROOM bytes at least, by whoever allocated it; it lives as
+        // long as this. Besides the stream, nobody uses the word but through here.
+        unsafe { AtomicU32::from_ptr(self.memory.addr() as *mut u32) }
+    }
+
+    /// Has the stream set the word behind everything that it was given so far. The context is bound.
+    #[inline]
+    pub(crate) fn set_behind(&self, stream: &Stream, number: u64) -> Result<(), CudaError> {
+        let context = stream.context();
+        let driver = context.driver();
+        let write = driver.api.cuStreamWriteValue32_v2;
+        let write =
+            write.ok_or_else(|| driver.lacks("cuStreamWriteValue32_v2", context.to_string()))?;
+        // SAFETY: the word is page-locked, known to all contexts under its own address, and kept; the context is bound.
+        let status =
+            unsafe { write(stream.raw(), self.memory.addr() as CUdeviceptr, number as u32, 0) };
+        driver.check("cuStreamWriteValue32_v2", status, || format!("a mark of {context}"))
+    }
+
+    /// The same as an operation, the last of several that are given in one call.
+    #[inline]
+    pub(crate) fn operation(&self, number: u64) -> CUstreamBatchMemOpParams {
+        write_operation(self.memory.addr(), Width::Four, (number as u32).into())
+    }
+
+    /// Whether the stream has set the number, or a later one.
+    #[inline]
+    pub(crate) fn reached(&self, number: u64) -> bool {
+        let passed = self.word().load(Ordering::Acquire).wrapping_sub(number as u32);
+        (passed as i32) >= 0
+    }
+}
+
+/// Bytes of the host that a copy is bringing, which are filled with a pattern until it has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watch {
+    /// What is before this has come.
+    at: usize,
+    end: usize,
+    pattern: u32,
+}
+
+/// Most bytes that are watched: to look at more takes the CPU longer than a mark takes the device.
+pub(crate) const MOST_WATCHED: usize = 16 * 1024;
+
+impl Watch {
+    /// Fills `len` bytes of the host with a pattern that goes by `number`, for a copy from `device`. None where they cannot be
+    /// watched: the device stores words of 4 bytes whole only where both sides are aligned to them.
+    ///
+    /// # Safety
+    /// The bytes are page-locked memory that nobody else uses.
+    #[inline]
+    pub(crate) unsafe fn new(host: usize, device: usize, len: usize, number: u64) -> Option<Self> {
+        if len > MOST_WATCHED || host % 8 != 0 || (device | len) % 4 != 0 {
+            return None;
+        }
+        // Neither of two copies in a row nor a word that programs like: what has the pattern is seen late.
+        let pattern = (number as u32).wrapping_mul(0x9e37_79b1) ^ 0x8d3a_51c7;
+        // SAFETY: the caller's promise; the address is aligned.
+        let words = unsafe { std::slice::from_raw_parts_mut(host as *mut u32, len / 4) };
+        words.fill(pattern);
+        Some(Self { at: host, end: host + len, pattern })
+    }
+
+    /// Whether all bytes have come. If not, it is not known: they may have the pattern themselves.
+    ///
+    /// # Safety
+    /// The bytes are still there, and in no other use.
+    #[inline]
+    pub(crate) unsafe fn all_here(&mut self) -> bool {
+        let both = u64::from(self.pattern) << 32 | u64::from(self.pattern);
+        while self.end - self.at >= 8 {
+            // SAFETY: the caller's promise; the address is aligned to 8, as it was in the beginning.
+            let differs =
+                unsafe { AtomicU64::from_ptr(self.at as *mut u64) }.load(Ordering::Acquire) ^ both;
+            if differs as u32 == 0 || differs >> 32 == 0 {
+                return false;
+            }
+            self.at += 8;
+        }
+        if self.at < self.end {
+            // SAFETY: as above, of the last word of 4 bytes.
+            let word = unsafe { AtomicU32::from_ptr(self.at as *mut u32) }.load(Ordering::Acquire);
+            if word == self.pattern {
+                return false;
+            }
+            self.at = self.end;
+        }
+        true
+    }
+}

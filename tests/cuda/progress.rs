@@ -1,0 +1,153 @@
+//! What tells that a copy has ended: marks that the stream sets, bytes that have come, or events.
+
+use std::ffi::c_int;
+
+use nvshmem_transport_libfabric::cuda::{CopyEngine, Direction, Ticket, Transfer, Word};
+use nvshmem_transport_libfabric::engine::atomic::Width;
+
+use crate::bed::case::Case;
+use crate::bed::{Bed, call, fill, pattern, peek, wait};
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        Case::fake("streams_that_set_words_of_the_host_tell_by_them", by_marks),
+        Case::fake("streams_that_may_not_set_words_of_the_host_tell_by_events", by_events)
+            .with(&[("FAKE_CUDA_HOST_WRITES", "0")]),
+        Case::fake("streams_that_set_no_word_of_the_host_tell_by_events", by_events)
+            .with(&[("FAKE_CUDA_HOST_WRITES", "2")]),
+        Case::any("many_short_copies_and_words_end_with_their_bytes", mixed),
+        Case::fake("bytes_that_come_in_another_order_are_waited_for", out_of_order)
+            .with(&[("FAKE_CUDA_COPY_NS", "300000")]),
+        Case::fake("bytes_that_look_as_if_they_had_not_come_end_all_the_same", same_bytes),
+        Case::fake("a_watched_copy_that_fails_is_an_error", watched_fails),
+    ]
+}
+
+fn by_marks() {
+    let bed = Bed::new();
+    assert!(bed.engine(1).has_mark());
+    mixed();
+}
+
+fn by_events() {
+    let bed = Bed::new();
+    assert!(!bed.engine(1).has_mark());
+    mixed();
+}
+
+/// What a chunk brings from the device.
+fn fetch<'a>(there: &Transfer<'a>) -> Transfer<'a> {
+    Transfer { direction: Direction::FromDevice, ..*there }
+}
+
+/// Rounds of a word stored, bytes copied there and back, and words loaded, all under way at once.
+fn mixed() {
+    const ROOM: usize = 64 * 1024;
+    let bed = Bed::new();
+    let device = bed.alloc(2 * ROOM);
+    let range = bed.range(device, 2 * ROOM);
+    let mut pool = bed.pool(ROOM, 2);
+    let (up, down) = (pool.take().expect("one"), pool.take().expect("two"));
+    let mut engine = bed.engine(8);
+    let lengths = [4, 8, 12, 16, 100, 101, 232, 4096, 4100, 14_336, 16_384, 16_388, ROOM];
+    let word = Word { range: &range, addr: device + ROOM, width: Width::Eight };
+    let half = Word { range: &range, addr: device + ROOM + 12, width: Width::Four };
+    for round in 0..200_usize {
+        let len = lengths[round % lengths.len()];
+        let shift = [0, 4, 1, 8][round / lengths.len() % 4];
+        let bytes = pattern(len - shift.min(len - 1), round);
+        let len = bytes.len();
+        fill(up.addr(), &bytes);
+        let direction = Direction::ToDevice;
+        let addr = device + shift;
+        let there = Transfer { direction, range: &range, addr, chunk: &up, offset: 0, len };
+        let back = fetch(&Transfer { chunk: &down, ..there });
+        let value = (round as u64) << 33 | 7;
+        let tickets = [
+            engine.start(&there).expect("room for it"),
+            engine.start_store(&word, value).expect("room for it"),
+            engine.start(&back).expect("room for it"),
+            engine.start_store(&half, round as u64).expect("room for it"),
+            engine.start_load(&word).expect("room for it"),
+            engine.start_load(&half).expect("room for it"),
+        ];
+        for (at, ticket) in tickets.into_iter().enumerate() {
+            let completed = wait(&mut engine);
+            assert_eq!(completed.ticket, ticket);
+            let brings = [0, 0, 0, 0, value, round as u64][at];
+            assert_eq!(completed.result, Ok(brings), "thing {at} of round {round}");
+            if at == 2 {
+                assert!(peek(down.addr(), len) == bytes, "{len} bytes from {shift}, round {round}");
+            }
+        }
+    }
+    drop((engine, up, down, pool));
+    bed.free(device);
+}
+
+fn out_of_order() {
+    // The fake brings the last bytes first; a thing that looked at these alone would be too early.
+    let bed = Bed::new();
+    let device = bed.alloc(1 << 16);
+    let range = bed.range(device, 1 << 16);
+    let mut pool = bed.pool(1 << 16, 1);
+    let chunk = pool.take().expect("one");
+    let mut engine = bed.engine(1);
+    for (round, len) in [4, 8, 12, 24, 232, 4096, 16_384, 1 << 16].into_iter().enumerate() {
+        let bytes = pattern(len, round);
+        bed.write(device, &bytes);
+        let direction = Direction::FromDevice;
+        let back =
+            Transfer { direction, range: &range, addr: device, chunk: &chunk, offset: 0, len };
+        engine.start(&back).expect("room for it");
+        wait(&mut engine).result.expect("it goes well");
+        assert!(peek(chunk.addr(), len) == bytes, "{len} bytes");
+    }
+}
+
+fn same_bytes() {
+    let bed = Bed::new();
+    let device = bed.alloc(4096);
+    let range = bed.range(device, 4096);
+    let mut pool = bed.pool(4096, 1);
+    let chunk = pool.take().expect("one");
+    let direction = Direction::FromDevice;
+    let back =
+        Transfer { direction, range: &range, addr: device, chunk: &chunk, offset: 0, len: 4096 };
+    // What the place is filled with until the first copy of an engine has come.
+    let mut engine: CopyEngine = bed.engine(1);
+    call!(bed.raw, fake_cuda_latency(0 => c_int, 50_000_000 => u64, 0 => u64));
+    assert_eq!(engine.start(&back).expect("room for it"), Ticket(0));
+    let filled = peek(chunk.addr(), 8);
+    wait(&mut engine).result.expect("it goes well");
+    call!(bed.raw, fake_cuda_reset(0 => c_int));
+    assert_ne!(peek(chunk.addr(), 8), filled, "it is no longer there");
+    // The first copy of another engine brings just that: all of it, or a word of it at either end.
+    for at in [0..4096, 0..4, 4..8, 4092..4096] {
+        let mut bytes = pattern(4096, 1);
+        for (at, byte) in at.clone().zip(filled.iter().cycle().skip(at.start % 8)) {
+            bytes[at] = *byte;
+        }
+        bed.write(device, &bytes);
+        let mut engine = bed.engine(1);
+        engine.start(&back).expect("room for it");
+        wait(&mut engine).result.expect("it goes well");
+        assert!(peek(chunk.addr(), 4096) == bytes);
+    }
+}
+
+fn watched_fails() {
+    let bed = Bed::new();
+    let device = bed.alloc(4096);
+    let range = bed.range(device, 4096);
+    let mut pool = bed.pool(4096, 1);
+    let chunk = pool.take().expect("one");
+    let mut engine = bed.engine(2);
+    let direction = Direction::FromDevice;
+    let back =
+        Transfer { direction, range: &range, addr: device, chunk: &chunk, offset: 0, len: 4096 };
+    call!(bed.raw, fake_cuda_fail_copy(0 => c_int, 0 => u32, 214 => u32));
+    engine.start(&back).expect("it is taken");
+    let error = wait(&mut engine).result.expect_err("it failed");
+    assert!(error.to_string().contains("CUDA_ERROR_ECC_UNCORRECTABLE (214)"), "{error}");
+}
