@@ -11,9 +11,12 @@ use crate::cuda::memory::pinned::PinnedMemory;
 use crate::cuda::staging::flight::{By, Flight, Started};
 use crate::cuda::staging::range_cache::{Known, RangeCache};
 use crate::cuda::staging::staged::{ContextCopies, Staging};
+use crate::cuda::words::together::Soon;
 use crate::cuda::words::word_range::WordRange;
 use crate::engine::atomic::{Atomic, AtomicOp, Width};
-use crate::engine::port::copies::{Copied, Copy, CopyDirection, CopyPort, Reach, Stager};
+use crate::engine::port::copies::{
+    Copied, Copy, CopyDirection, CopyPort, Reach, SoonOrder, Stager,
+};
 use crate::engine::port::{PortError, Posted};
 
 /// Copies and words, by the driver for what only that reaches, and by the CPU for the rest.
@@ -41,17 +44,6 @@ pub(crate) struct DeviceStager {
     soon: Vec<Soon>,
     /// Why some of them are missing, until somebody is told.
     lost: Option<PortError>,
-}
-
-/// A word that is to be stored.
-#[derive(Debug)]
-struct Soon {
-    context: usize,
-    range: Arc<WordRange>,
-    /// The driver's address.
-    addr: usize,
-    width: Width,
-    value: u64,
 }
 
 /// A registered range. Who releases it takes the CPU's window on it away, so it is not held here.
@@ -226,21 +218,26 @@ impl DeviceStager {
     fn flush(&mut self) -> Result<(), PortError> {
         let Some(first) = self.soon.first() else { return Ok(()) };
         let words = &mut self.contexts[first.context].copies.words;
-        let soon = self.soon.iter();
-        let soon = soon.map(|soon| (&*soon.range, soon.addr, soon.width, soon.value));
-        let stored = words.store_all(soon);
+        let stored = words.store_all(&mut self.soon);
         self.soon.clear();
         stored.map_err(|error| self.lost.insert(error.into()).clone())
     }
 
     /// The word of a place is stored with others.
-    fn store_word_soon(&mut self, place: Place, width: Width, value: u64) -> Result<(), PortError> {
+    fn store_word_soon(
+        &mut self,
+        place: Place,
+        width: Width,
+        value: u64,
+        order: SoonOrder,
+    ) -> Result<(), PortError> {
         let Place { context, range, addr } = place;
         let others = self.soon.first().is_some_and(|first| first.context != context);
         if others || self.soon.len() == MOST_WRITES {
             self.flush()?;
         }
-        self.soon.push(Soon { context, range, addr, width, value });
+        let free = order == SoonOrder::Any;
+        self.soon.push(Soon { context, range, addr, width, value, free, place: 0 });
         Ok(())
     }
 
@@ -381,7 +378,7 @@ impl CopyPort for DeviceStager {
         Ok(words.store_bytes_in(&range, addr, bytes)?)
     }
 
-    fn store_soon(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError> {
+    fn store_soon(&mut self, addr: usize, bytes: &[u8], order: SoonOrder) -> Result<(), PortError> {
         let place = self.staged(addr, bytes.len())?;
         let mut word = [0; 8];
         let width = match bytes.len() {
@@ -391,7 +388,7 @@ impl CopyPort for DeviceStager {
         };
         if let Some(width) = width.filter(|width| self.stores_together(&place, *width)) {
             word[..bytes.len()].copy_from_slice(bytes);
-            return self.store_word_soon(place, width, u64::from_le_bytes(word));
+            return self.store_word_soon(place, width, u64::from_le_bytes(word), order);
         }
         self.flush()?;
         let Place { context, range, addr } = place;
@@ -409,7 +406,7 @@ impl CopyPort for DeviceStager {
         if before == Some(after) {
             return Ok(());
         }
-        self.store_word_soon(place, atomic.width, after)
+        self.store_word_soon(place, atomic.width, after, SoonOrder::Behind)
     }
 
     fn settle(&mut self) -> Result<(), PortError> {

@@ -16,6 +16,7 @@ use crate::cuda::memory::range::DeviceRange;
 use crate::cuda::memory::scratch::Scratch;
 use crate::cuda::words::gdrcopy::Gdrcopy;
 use crate::cuda::words::stream_words::StreamWords;
+use crate::cuda::words::together::{self, Soon};
 use crate::cuda::words::way::{Cost, Way, WordError, WordsOptions};
 use crate::cuda::words::word_range::{Mapper, WordRange};
 use crate::engine::atomic::Width;
@@ -198,22 +199,17 @@ impl Words {
             && self.stream.engine().stores_by_operation(within.range(), width)
     }
 
-    /// Stores words, at most [`MOST_WRITES`] and each such that [`Self::stores_together`], in their order. All are there
-    /// when it returns.
+    /// Stores words, at most [`MOST_WRITES`] and each such that [`Self::stores_together`], in their order, but for those that
+    /// are free of it. All are there when it returns.
     ///
     /// # Errors
     /// As [`WordAccess::load`]. Then any of them may be missing.
-    pub(crate) fn store_all<'w>(
-        &mut self,
-        words: impl Iterator<Item = (&'w WordRange, usize, Width, u64)> + Clone,
-    ) -> Result<(), WordError> {
-        for (within, addr, width, _) in words.clone() {
-            self.check(within, addr, width)?;
+    pub(crate) fn store_all(&mut self, words: &mut [Soon]) -> Result<(), WordError> {
+        for Soon { range, addr, width, .. } in &*words {
+            self.check(range, *addr, *width)?;
         }
-        let word = |(within, addr, width, value): (&'w WordRange, usize, Width, u64)| {
-            (Word { range: within.range(), addr, width }, value)
-        };
-        Ok(self.stream.store_all(words.map(word))?)
+        together::arrange(words);
+        Ok(self.stream.store_all(words)?)
     }
 
     /// As [`WordAccess::fetch_apply`], in a range of the same context that need not be attached.

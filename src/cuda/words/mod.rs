@@ -7,5 +7,6 @@ pub(crate) mod access;
 pub(crate) mod gdrcopy;
 pub(crate) mod mapping;
 pub(crate) mod stream_words;
+pub(crate) mod together;
 pub(crate) mod way;
 pub(crate) mod word_range;

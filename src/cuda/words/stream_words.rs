@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-#[cfg(doc)]
 use crate::cuda::copy::MOST_WRITES;
 use crate::cuda::copy::engine::CopyEngine;
 use crate::cuda::copy::request::{Direction, PinnedTransfer, StartError, Ticket, Word};
@@ -15,8 +14,9 @@ use crate::cuda::driver::context::Context;
 use crate::cuda::driver::error::{CudaError, code};
 use crate::cuda::memory::pinned::PinnedMemory;
 use crate::cuda::memory::range::DeviceRange;
+use crate::cuda::words::together::{self, Piece, Soon};
 
-/// Words by a stream of their own. One thing is under way at a time.
+/// Words by a stream of their own. Nothing is under way when a call has returned, but after a time-out.
 #[derive(Debug)]
 pub(crate) struct StreamWords {
     engine: CopyEngine,
@@ -28,14 +28,17 @@ pub(crate) struct StreamWords {
     stuck: Option<CudaError>,
 }
 
-/// Bytes that one copy moves: the longest message of the engine.
+/// Bytes that one copy moves: the longest message of the engine. Behind them in the scratch are words that lie side by side.
 const SCRATCH: usize = 256;
+
+/// Things under way at most: what words stored together are given to the device as, which is 21 where a single one lies between
+/// runs of the fewest words, and one that was timed out.
+const DEPTH: usize = 32;
 
 impl StreamWords {
     pub(crate) fn new(context: &Arc<Context>, patience: Duration) -> Result<Self, CudaError> {
-        // One for the word asked for, the rest is never used but after a time-out.
-        let engine = CopyEngine::new(context, 2)?;
-        let scratch = PinnedMemory::new(context, SCRATCH)?;
+        let engine = CopyEngine::new(context, DEPTH)?;
+        let scratch = PinnedMemory::new(context, SCRATCH + MOST_WRITES * size_of::<u64>())?;
         Ok(Self { engine, scratch, patience, stuck: None })
     }
 
@@ -55,24 +58,64 @@ impl StreamWords {
         self.wait(ticket, word.addr).map(drop)
     }
 
-    /// Stores words that the engine stores by operations, in their order; at most [`MOST_WRITES`]. All are there when it
-    /// returns.
-    pub(crate) fn store_all<'w>(
-        &mut self,
-        words: impl Iterator<Item = (Word<'w>, u64)> + Clone,
-    ) -> Result<(), StartError> {
+    /// Stores words that the engine stores by operations, at most [`MOST_WRITES`], in their order: those side by side by
+    /// copies. All are there when it returns, or will never be.
+    pub(crate) fn store_all(&mut self, words: &[Soon]) -> Result<(), StartError> {
         self.alive()?;
-        let Some((first, _)) = words.clone().next() else { return Ok(()) };
-        match self.engine.start_stores(words.clone()) {
-            Ok(ticket) => self.wait(ticket, first.addr).map(drop),
+        let mut last = None;
+        let mut failed = Ok(());
+        for (at, piece) in together::pieces(words) {
+            let started = match piece {
+                Piece::SideBySide(words) => self.start_side_by_side(at, words).map(Some),
+                Piece::Each(words) => self.start_each(words),
+            };
+            match started {
+                Ok(ticket) => last = ticket.or(last),
+                Err(error) => {
+                    failed = Err(error);
+                    break;
+                }
+            }
+        }
+        // What was started is waited for also after a failure: its bytes are in the scratch.
+        let ended = match (last, words.first()) {
+            (Some(ticket), Some(first)) => self.wait(ticket, first.addr).map(drop),
+            _ => Ok(()),
+        };
+        failed.and(ended)
+    }
+
+    /// Starts to store words that lie side by side, the first of which is at this place among all.
+    fn start_side_by_side(&mut self, at: usize, words: &[Soon]) -> Result<Ticket, StartError> {
+        let mut len = 0;
+        let offset = SCRATCH + at * size_of::<u64>();
+        for word in words {
+            let bytes = word.value.to_le_bytes();
+            // SAFETY: the scratch has room behind its first part for eight bytes of each word there may be. No copy from there
+            // is under way but for words at other places: earlier ones have ended, or have set `stuck`.
+            unsafe {
+                let to = (self.scratch.addr() + offset + len) as *mut u8;
+                ptr::copy_nonoverlapping(bytes.as_ptr(), to, word.width.bytes());
+            }
+            len += word.width.bytes();
+        }
+        let Soon { range, addr, .. } = &words[0];
+        let (direction, memory) = (Direction::ToDevice, &self.scratch);
+        let (range, addr) = (&**range.range(), *addr);
+        self.engine.start_pinned(&PinnedTransfer { direction, range, addr, memory, offset, len })
+    }
+
+    /// Starts to store words one by one. None where they are there already.
+    fn start_each(&mut self, words: &[Soon]) -> Result<Option<Ticket>, StartError> {
+        match self.engine.start_stores(words.iter().map(|soon| (soon.word(), soon.value))) {
             // Some drivers list what they refuse. A store alone finds another way, also of what was stored already.
             Err(StartError::Cuda(error)) if error.code == code::NOT_SUPPORTED => {
-                for (word, value) in words {
-                    self.store(&word, value)?;
+                for soon in words {
+                    self.store(&soon.word(), soon.value)?;
                 }
-                Ok(())
+                Ok(None)
             }
-            Err(error) => Err(error),
+            started => started.map(Some),
         }
     }
 
@@ -142,15 +185,18 @@ impl StreamWords {
         }
     }
 
+    /// Waits until a thing has ended, and all before it. The first failure of any is told.
     fn wait(&mut self, ticket: Ticket, addr: usize) -> Result<u64, StartError> {
         /// Polls before the processor is offered to others: what a word takes, as a poll is a look at memory.
         const SPINS: u32 = 256;
         let start = Instant::now();
         let mut polls = 0;
+        let mut failed = None;
         loop {
             if let Some(completed) = self.engine.poll() {
+                let value = completed.result.map_err(|error| failed.get_or_insert(error).clone());
                 if completed.ticket == ticket {
-                    return Ok(completed.result?);
+                    return Ok(failed.map_or(value, Err)?);
                 }
                 continue;
             }

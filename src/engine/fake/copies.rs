@@ -6,7 +6,7 @@ use super::world::error::fault;
 use super::world::memory::change;
 use crate::engine::atomic::Atomic;
 use crate::engine::ids::Pe;
-use crate::engine::port::copies::{Bounce, Copied, Copy, CopyPort, Reach};
+use crate::engine::port::copies::{Bounce, Copied, Copy, CopyPort, Reach, SoonOrder};
 use crate::engine::port::{PortError, Posted};
 
 /// The copies of one PE.
@@ -23,8 +23,26 @@ pub struct FakeCopies {
 
 #[derive(Debug)]
 enum Soon {
-    Store(Vec<u8>),
+    Store(Vec<u8>, SoonOrder),
     Apply(Atomic),
+}
+
+/// What may arrive in any order arrives the other way round, where nothing lies on anything else.
+fn turn_round(soon: &mut [(usize, Soon)]) {
+    let end = |(addr, soon): &(usize, Soon)| match soon {
+        Soon::Store(bytes, SoonOrder::Any) => Some(addr + bytes.len()),
+        _ => None,
+    };
+    for free in soon.chunk_by_mut(|one, next| end(one).is_some() && end(next).is_some()) {
+        let overlaps = |at: usize| {
+            let others = free[at + 1..].iter();
+            let (from, to) = (free[at].0, end(&free[at]));
+            others.clone().any(|other| Some(other.0) < to && Some(from) < end(other))
+        };
+        if !(0..free.len()).any(overlaps) {
+            free.reverse();
+        }
+    }
 }
 
 impl FakeCopies {
@@ -108,9 +126,9 @@ impl CopyPort for FakeCopies {
         self.store(addr, &flag.to_le_bytes())
     }
 
-    fn store_soon(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError> {
+    fn store_soon(&mut self, addr: usize, bytes: &[u8], order: SoonOrder) -> Result<(), PortError> {
         self.check(addr, bytes.len())?;
-        self.soon.push((addr, Soon::Store(bytes.to_vec())));
+        self.soon.push((addr, Soon::Store(bytes.to_vec(), order)));
         Ok(())
     }
 
@@ -140,9 +158,10 @@ impl FakeCopies {
             return Err(self.lost.insert(error).clone());
         }
         world.settled += u32::from(!self.soon.is_empty());
+        turn_round(&mut self.soon);
         for (addr, soon) in self.soon.drain(..) {
             match soon {
-                Soon::Store(bytes) => {
+                Soon::Store(bytes, _) => {
                     world.memory.any_bytes_mut(self.pe, addr, bytes.len()).copy_from_slice(&bytes);
                 }
                 Soon::Apply(atomic) => {

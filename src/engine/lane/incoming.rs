@@ -358,7 +358,8 @@ impl<P: Port> Lane<P> {
         }
         if let Body::PutSignal { to, payload, .. } = *body {
             let data = self.core.regions.locate(to, payload.len()).map_err(|e| e.to_string())?;
-            self.staging.store_soon(&mut self.core, data, payload).map_err(|e| e.to_string())?;
+            let stored = self.staging.store_soon(&mut self.core, data, payload, mark.is_some());
+            stored.map_err(|e| e.to_string())?;
         }
         let Body::Fetch { ticket, place: kept, .. } = *body else {
             let applied = self.staging.apply_soon(&mut self.core, place, &atomic);
@@ -452,7 +453,7 @@ mod tests {
             let Lane { staging, core, .. } = &mut bed.lane;
             let place = Place { addr: staged, reach: Reach::Staged };
             staging.sync_regions(core);
-            staging.store_soon(core, place, &[7]).unwrap();
+            staging.store_soon(core, place, &[7], false).unwrap();
             staging.carried_out(Pe(1), Seq(1));
             let before = bed.fabric.settled();
             bed.lane.settle_before(&body);

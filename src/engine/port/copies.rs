@@ -78,6 +78,16 @@ impl Bounce {
     }
 }
 
+/// What orders bytes that are to be stored soon.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SoonOrder {
+    /// They come behind what was stored or applied soon before.
+    Behind,
+    /// Among those that were stored soon in a row, each with this, any may arrive first. Where they overlap, what is there in
+    /// the end is the last one's.
+    Any,
+}
+
 /// Copies and words, for one lane.
 ///
 /// Unless it says otherwise a call neither waits nor allocates, unless it fails.
@@ -131,12 +141,13 @@ pub trait CopyPort: Send + fmt::Debug {
     /// The memory cannot be reached.
     fn store_flag(&mut self, addr: usize, flag: u64) -> Result<(), PortError>;
 
-    /// As [`CopyPort::store`], but the bytes may be there later: when [`CopyPort::settle`] has returned. They arrive behind
-    /// what was stored or applied *soon* before, and before anything that is asked of the port later.
+    /// As [`CopyPort::store`], but the bytes may be there later: when [`CopyPort::settle`] has returned. They arrive before
+    /// anything that is asked of the port later, and, unless `order` says otherwise, behind what was stored or applied *soon*
+    /// before.
     ///
     /// # Errors
     /// As [`CopyPort::store`] and [`CopyPort::settle`]. Nothing of these bytes is stored then.
-    fn store_soon(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError>;
+    fn store_soon(&mut self, addr: usize, bytes: &[u8], order: SoonOrder) -> Result<(), PortError>;
 
     /// As [`CopyPort::apply`] of an operation that returns nothing, likewise.
     ///

@@ -3,7 +3,7 @@
 use crate::engine::atomic::Atomic;
 use crate::engine::error::EngineError;
 use crate::engine::ids::Pe;
-use crate::engine::port::copies::{CopyPort, Reach};
+use crate::engine::port::copies::{CopyPort, Reach, SoonOrder};
 use crate::engine::port::{Port, PortError};
 use crate::engine::posting::Core;
 use crate::engine::request::ResultPlace;
@@ -78,16 +78,18 @@ impl Staging {
         }
     }
 
-    /// As [`Staging::store_at`], by the next [`Staging::settle`].
+    /// As [`Staging::store_at`], by the next [`Staging::settle`]. `ordered`: a request before is to be carried out first.
     pub(in crate::engine) fn store_soon<P: Port>(
         &mut self,
         core: &mut Core<P>,
         to: Place,
         bytes: &[u8],
+        ordered: bool,
     ) -> Result<(), PortError> {
+        let order = if ordered { SoonOrder::Behind } else { SoonOrder::Any };
         match to.reach {
             Reach::Direct => core.port.store(to.addr, bytes),
-            Reach::Fabric | Reach::Staged => self.copies(core)?.store_soon(to.addr, bytes),
+            Reach::Fabric | Reach::Staged => self.copies(core)?.store_soon(to.addr, bytes, order),
         }
     }
 

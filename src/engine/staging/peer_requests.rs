@@ -35,7 +35,7 @@ impl Staging {
         match *staged {
             Staged::Put { to, payload } => {
                 let place = core.regions.locate(to, payload.len()).map_err(|e| e.to_string())?;
-                self.store_soon(core, place, payload).map_err(|e| e.to_string())
+                self.store_soon(core, place, payload, mark.is_some()).map_err(|e| e.to_string())
             }
             Staged::Pull { to, from, len, ticket } => {
                 self.want(core, pe, Role::Pull(ticket), to, (from, mark), len as usize);

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use nvshmem_transport_libfabric::cuda::{Staging, Way, Words, WordsOptions};
 use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
-use nvshmem_transport_libfabric::engine::port::copies::{CopyDirection, CopyPort};
+use nvshmem_transport_libfabric::engine::port::copies::{CopyDirection, CopyPort, SoonOrder};
 
 use crate::bed::case::{Case, skip};
 use crate::bed::stage::{CHUNK, Stage, options};
@@ -25,6 +25,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::fake("the_same_without_stream_memory_operations", soon)
             .with(&[("FAKE_CUDA_STREAM_OPS", "0")]),
         Case::fake("staged_words_that_are_stored_soon_take_few_calls", few_calls),
+        Case::any("staged_words_side_by_side_are_what_was_asked_for", side_by_side),
+        Case::fake("staged_words_side_by_side_are_copied_together", one_copy),
         Case::any("a_staged_flag_comes_after_what_was_copied_before", flags),
         Case::fake("a_window_is_opened_on_an_alias_where_the_range_has_none", alias),
         Case::fake("releasing_staged_memory_takes_its_window_away", window),
@@ -64,7 +66,8 @@ fn soon() {
                 let len = [1, 4, 8, 8, 11][below(5)];
                 let at = if below(4) == 0 { below(AREA - len) } else { below(AREA / 8 - 1) * 8 };
                 let bytes = pattern(len, below(1000));
-                stage.port.store_soon(heap + at, &bytes).expect("it is there");
+                let order = [SoonOrder::Behind, SoonOrder::Any][below(2)];
+                stage.port.store_soon(heap + at, &bytes, order).expect("it is there");
                 model[at..at + len].copy_from_slice(&bytes);
             }
             3..=5 => {
@@ -109,7 +112,8 @@ fn few_calls() {
     };
     let store = |stage: &mut Stage, count: usize| {
         for at in 0..count {
-            stage.port.store_soon(heap + 8 * at, &(at as u64 + 7).to_le_bytes()).expect("soon");
+            let bytes = (at as u64 + 7).to_le_bytes();
+            stage.port.store_soon(heap + 8 * at, &bytes, SoonOrder::Behind).expect("soon");
         }
     };
     assert_eq!(calls(&mut stage, &|stage| store(stage, WORDS)), [1, 0]);
@@ -130,6 +134,73 @@ fn few_calls() {
     assert_eq!(bed.read(heap, 8), (7 + WORDS as u64).to_le_bytes());
     assert_eq!(calls(&mut stage, &signals(AtomicOp::SignalSet)), [1, 0]);
     assert_eq!(calls(&mut stage, &|_| ()), [0, 0], "nothing is to be stored");
+}
+
+/// Words that nothing orders: side by side, with holes and words of other widths among them, forwards, backwards and mixed.
+fn side_by_side() {
+    const AREA: usize = 1024;
+    let bed = Bed::new();
+    let heap = bed.heap(2);
+    let (mut stage, _region) = Stage::with(&bed, heap, 2 * GRANULARITY, options(2, stream_only()));
+    // Over the border of two allocations.
+    let area = heap + GRANULARITY - AREA / 2;
+    let mut model = pattern(AREA, 3);
+    bed.write(area, &model);
+    for round in 0..300_usize {
+        let count = 1 + round * 7 % 70;
+        let step = [1, 3, 5, 11][round % 4];
+        let from = round * 5 % (AREA / 8 - 70);
+        for at in 0..count {
+            // A word left out, or half of it, now and then.
+            let word = from + [at, count - 1 - at, at * step % count][round / 4 % 3];
+            let (offset, len) = match (word * 31 + round) % 17 {
+                0 => continue,
+                1 => (4, 4),
+                2 => (0, 4),
+                _ => (0, 8),
+            };
+            let at = 8 * word + offset;
+            let bytes = pattern(len, round + word);
+            let order = if round % 5 == word { SoonOrder::Behind } else { SoonOrder::Any };
+            stage.port.store_soon(area + at, &bytes, order).expect("soon");
+            model[at..at + len].copy_from_slice(&bytes);
+        }
+        if round % 3 == 0 {
+            stage.port.settle().expect("they are there");
+            assert!(bed.read(area, AREA) == model, "round {round}");
+        }
+    }
+    stage.port.settle().expect("they are there");
+    assert!(bed.read(area, AREA) == model);
+}
+
+/// Calls that store and copies that are made, for words that nothing orders.
+fn one_copy() {
+    let bed = Bed::new();
+    let heap = bed.heap(1);
+    let (mut stage, _region) = Stage::with(&bed, heap, GRANULARITY, options(2, stream_only()));
+    let mut calls = |words: &[(usize, SoonOrder)]| {
+        let before = [5, 2].map(|what| bed.count(what));
+        for (word, order) in words {
+            stage.port.store_soon(heap + 8 * word, &word.to_le_bytes(), *order).expect("soon");
+        }
+        stage.port.settle().expect("they are there");
+        let counts = [bed.count(5) - before[0], bed.count(2) - before[1]];
+        for (word, _) in words {
+            assert_eq!(bed.read(heap + 8 * word, 8), word.to_le_bytes());
+        }
+        counts
+    };
+    let any = |words: Vec<usize>| words.into_iter().map(|word| (word, SoonOrder::Any));
+    let behind = |words: Vec<usize>| words.into_iter().map(|word| (word, SoonOrder::Behind));
+    assert_eq!(calls(&any((0..64).collect()).collect::<Vec<_>>()), [0, 1], "one copy");
+    assert_eq!(calls(&any((0..64).rev().collect()).collect::<Vec<_>>()), [0, 1], "in any order");
+    assert_eq!(calls(&behind((0..64).collect()).collect::<Vec<_>>()), [1, 0], "each in its place");
+    assert_eq!(calls(&any(vec![1, 2, 3]).collect::<Vec<_>>()), [1, 0], "not worth a copy");
+    assert_eq!(calls(&any((0..60).step_by(2).collect()).collect::<Vec<_>>()), [1, 0], "apart");
+    // A word that is ordered ends what may be copied together.
+    let parts = any((0..10).collect()).chain(behind(vec![10])).chain(any((11..21).collect()));
+    assert_eq!(calls(&parts.collect::<Vec<_>>()), [1, 2], "two copies, and a word between them");
 }
 
 /// By GDRCopy or nothing.
