@@ -9,8 +9,8 @@
 #   packages      Debian 12, where packages are made; trees of Debian 12 and 13 without Rust, where they are installed as
 #                 docs/install.md says
 #   docker        Debian 12, and the Dockerfile is built on it, by buildah
-# And, where named, README's second command and the tests of threads:
-#   tests         Debian 13, and 'make test'
+# And, where named alone:
+#   tests         Debian 13, and README's second command, 'make test'
 #   threads       Debian 13 with clang and the sources of Rust's library, and scripts/sanitize-threads.sh
 #   short         as trixie, and only what is missing is installed and the plugin built
 # Needs root, mmdebstrap (installed if missing) and Debian's packages, from where this machine gets its own.

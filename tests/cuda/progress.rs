@@ -2,7 +2,9 @@
 
 use std::ffi::c_int;
 
-use nvshmem_transport_libfabric::cuda::{CopyEngine, Direction, Ticket, Transfer, Word};
+use nvshmem_transport_libfabric::cuda::{
+    Chunk, CopyEngine, DeviceRange, Direction, PinnedPool, Ticket, Transfer, Word,
+};
 use nvshmem_transport_libfabric::engine::atomic::Width;
 
 use crate::bed::case::Case;
@@ -20,6 +22,7 @@ pub(crate) fn cases() -> Vec<Case> {
             .with(&[("FAKE_CUDA_COPY_NS", "300000")]),
         Case::fake("bytes_that_look_as_if_they_had_not_come_end_all_the_same", same_bytes),
         Case::fake("a_watched_copy_that_fails_is_an_error", watched_fails),
+        Case::fake("polling_makes_few_calls_of_the_driver", few_calls),
     ]
 }
 
@@ -85,35 +88,47 @@ fn mixed() {
     bed.free(device);
 }
 
+/// Memory of the device, and a chunk.
+struct Memory {
+    bed: Bed,
+    range: DeviceRange,
+    chunk: Chunk,
+    _pool: PinnedPool,
+}
+
+impl Memory {
+    fn new(len: usize) -> Self {
+        let bed = Bed::new();
+        let range = bed.range(bed.alloc(len), len);
+        let mut pool = bed.pool(len, 1);
+        let chunk = pool.take().expect("one");
+        Self { bed, range, chunk, _pool: pool }
+    }
+
+    /// The copy of its first bytes.
+    fn copy(&self, direction: Direction, len: usize) -> Transfer<'_> {
+        let (range, addr) = (&self.range, self.range.addr());
+        Transfer { direction, range, addr, chunk: &self.chunk, offset: 0, len }
+    }
+}
+
 fn out_of_order() {
     // The fake brings the last bytes first; a thing that looked at these alone would be too early.
-    let bed = Bed::new();
-    let device = bed.alloc(1 << 16);
-    let range = bed.range(device, 1 << 16);
-    let mut pool = bed.pool(1 << 16, 1);
-    let chunk = pool.take().expect("one");
-    let mut engine = bed.engine(1);
+    let memory = Memory::new(1 << 16);
+    let mut engine = memory.bed.engine(1);
     for (round, len) in [4, 8, 12, 24, 232, 4096, 16_384, 1 << 16].into_iter().enumerate() {
         let bytes = pattern(len, round);
-        bed.write(device, &bytes);
-        let direction = Direction::FromDevice;
-        let back =
-            Transfer { direction, range: &range, addr: device, chunk: &chunk, offset: 0, len };
-        engine.start(&back).expect("room for it");
+        memory.bed.write(memory.range.addr(), &bytes);
+        engine.start(&memory.copy(Direction::FromDevice, len)).expect("room for it");
         wait(&mut engine).result.expect("it goes well");
-        assert!(peek(chunk.addr(), len) == bytes, "{len} bytes");
+        assert!(peek(memory.chunk.addr(), len) == bytes, "{len} bytes");
     }
 }
 
 fn same_bytes() {
-    let bed = Bed::new();
-    let device = bed.alloc(4096);
-    let range = bed.range(device, 4096);
-    let mut pool = bed.pool(4096, 1);
-    let chunk = pool.take().expect("one");
-    let direction = Direction::FromDevice;
-    let back =
-        Transfer { direction, range: &range, addr: device, chunk: &chunk, offset: 0, len: 4096 };
+    let memory = Memory::new(4096);
+    let Memory { bed, range, chunk, .. } = &memory;
+    let back = memory.copy(Direction::FromDevice, 4096);
     // What the place is filled with until the first copy of an engine has come.
     let mut engine: CopyEngine = bed.engine(1);
     call!(bed.raw, fake_cuda_latency(0 => c_int, 50_000_000 => u64, 0 => u64));
@@ -128,7 +143,7 @@ fn same_bytes() {
         for (at, byte) in at.clone().zip(filled.iter().cycle().skip(at.start % 8)) {
             bytes[at] = *byte;
         }
-        bed.write(device, &bytes);
+        bed.write(range.addr(), &bytes);
         let mut engine = bed.engine(1);
         engine.start(&back).expect("room for it");
         wait(&mut engine).result.expect("it goes well");
@@ -137,17 +152,33 @@ fn same_bytes() {
 }
 
 fn watched_fails() {
-    let bed = Bed::new();
-    let device = bed.alloc(4096);
-    let range = bed.range(device, 4096);
-    let mut pool = bed.pool(4096, 1);
-    let chunk = pool.take().expect("one");
-    let mut engine = bed.engine(2);
-    let direction = Direction::FromDevice;
-    let back =
-        Transfer { direction, range: &range, addr: device, chunk: &chunk, offset: 0, len: 4096 };
-    call!(bed.raw, fake_cuda_fail_copy(0 => c_int, 0 => u32, 214 => u32));
-    engine.start(&back).expect("it is taken");
+    let memory = Memory::new(4096);
+    let mut engine = memory.bed.engine(2);
+    call!(memory.bed.raw, fake_cuda_fail_copy(0 => c_int, 0 => u32, 214 => u32));
+    engine.start(&memory.copy(Direction::FromDevice, 4096)).expect("it is taken");
     let error = wait(&mut engine).result.expect_err("it failed");
     assert!(error.to_string().contains("CUDA_ERROR_ECC_UNCORRECTABLE (214)"), "{error}");
+}
+
+fn few_calls() {
+    const POLLS: u64 = 5000;
+    let memory = Memory::new(1 << 16);
+    let mut engine = memory.bed.engine(1);
+    let mut looked = 0;
+    for (direction, len) in
+        [(Direction::ToDevice, 64), (Direction::FromDevice, 64), (Direction::FromDevice, 1 << 16)]
+    {
+        // It is not done before this test has looked that often.
+        call!(memory.bed.raw, fake_cuda_latency(0 => c_int, 300_000_000 => u64, 0 => u64));
+        let before = memory.bed.count(6);
+        engine.start(&memory.copy(direction, len)).expect("room for it");
+        let polls = (0..POLLS).take_while(|_| engine.poll().is_none()).count() as u64;
+        let asked = memory.bed.count(6) - before;
+        assert!(asked <= polls / 1000, "{asked} calls in {polls} polls, {len} bytes {direction:?}");
+        looked += polls;
+        if engine.in_flight() > 0 {
+            wait(&mut engine).result.expect("it goes well");
+        }
+    }
+    assert!(looked > 0, "no copy was slow");
 }

@@ -73,7 +73,8 @@ impl CopyEngine {
         self.queue.has_mark()
     }
 
-    /// Starts a copy. A range that crosses borders of allocations is copied piece by piece.
+    /// Starts a copy. A range that crosses borders of allocations is copied piece by piece. A part of the chunk that is
+    /// copied into may be written to at once, so no copy out of it may be under way, not even one that was started before.
     ///
     /// # Errors
     /// When it does not fit, and when the driver refuses it; then nothing was started.
@@ -90,7 +91,7 @@ impl CopyEngine {
     }
 
     /// As [`Self::start`], for who shares page-locked memory out by himself. What is copied into a part
-    /// of it that is in other use meanwhile is undefined there, and so is what is copied out.
+    /// of it that is in other use meanwhile is undefined there, and so is what is copied out, also by what was started before.
     ///
     /// # Errors
     /// As [`Self::start`].

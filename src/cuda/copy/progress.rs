@@ -110,7 +110,8 @@ impl Watch {
     /// watched: the device stores words of 4 bytes whole only where both sides are aligned to them.
     ///
     /// # Safety
-    /// The bytes are page-locked memory that nobody else uses.
+    /// The bytes are page-locked memory. Who uses them otherwise meanwhile, which he should not, does so by atomic accesses or
+    /// outside of Rust's sight, as the device does.
     #[inline]
     pub(crate) unsafe fn new(host: usize, device: usize, len: usize, number: u64) -> Option<Self> {
         if len > MOST_WATCHED || host % 8 != 0 || (device | len) % 4 != 0 {
@@ -118,10 +119,16 @@ impl Watch {
         }
         // Neither of two copies in a row nor a word that programs like: what has the pattern is seen late.
         let pattern = (number as u32).wrapping_mul(0x9e37_79b1) ^ 0x8d3a_51c7;
-        // SAFETY: the caller's promise; the address is aligned.
-        let words = unsafe { std::slice::from_raw_parts_mut(host as *mut u32, len / 4) };
-        words.fill(pattern);
-        Some(Self { at: host, end: host + len, pattern })
+        let end = host + len;
+        for at in (host..end - len % 8).step_by(8) {
+            // SAFETY: the caller's promise; the address is aligned to 8.
+            unsafe { AtomicU64::from_ptr(at as *mut u64) }.store(twice(pattern), Ordering::Relaxed);
+        }
+        if len % 8 != 0 {
+            // SAFETY: as above, of the last word of 4 bytes.
+            unsafe { AtomicU32::from_ptr((end - 4) as *mut u32) }.store(pattern, Ordering::Relaxed);
+        }
+        Some(Self { at: host, end, pattern })
     }
 
     /// Whether all bytes have come. If not, it is not known: they may have the pattern themselves.
@@ -130,7 +137,7 @@ impl Watch {
     /// The bytes are still there, and in no other use.
     #[inline]
     pub(crate) unsafe fn all_here(&mut self) -> bool {
-        let both = u64::from(self.pattern) << 32 | u64::from(self.pattern);
+        let both = twice(self.pattern);
         while self.end - self.at >= 8 {
             // SAFETY: the caller's promise; the address is aligned to 8, as it was in the beginning.
             let differs =
@@ -150,4 +157,9 @@ impl Watch {
         }
         true
     }
+}
+
+/// A word of 8 bytes with the pattern in both halves.
+fn twice(pattern: u32) -> u64 {
+    u64::from(pattern) << 32 | u64::from(pattern)
 }

@@ -31,9 +31,11 @@ pub(crate) struct StreamWords {
 /// Bytes that one copy moves: the longest message of the engine. Behind them in the scratch are words that lie side by side.
 const SCRATCH: usize = 256;
 
-/// Things under way at most: what words stored together are given to the device as, which is 21 where a single one lies between
-/// runs of the fewest words, and one that was timed out.
+/// Things under way at most: the pieces of words that are stored together.
 const DEPTH: usize = 32;
+
+// Most pieces there are where a single word lies between runs of the fewest.
+const _: () = assert!(2 * MOST_WRITES.div_ceil(together::FEWEST + 1) <= DEPTH);
 
 impl StreamWords {
     pub(crate) fn new(context: &Arc<Context>, patience: Duration) -> Result<Self, CudaError> {

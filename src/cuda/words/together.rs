@@ -36,7 +36,7 @@ pub(crate) enum Piece<'a> {
 }
 
 /// Fewest words that are worth a copy.
-const FEWEST: usize = 6;
+pub(crate) const FEWEST: usize = 6;
 
 impl Soon {
     /// Where it is.

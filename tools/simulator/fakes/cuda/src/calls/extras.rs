@@ -101,7 +101,8 @@ extern "C" fn fake_cuda_window(address: usize, len: usize) -> usize {
 }
 
 /// What was counted: 0 calls of `cuInit`, 1 contexts made, 2 copies that a device accepted, 3 bytes
-/// of page-locked memory in use, 4 of device memory, 5 calls that store words. Not a `CUresult`.
+/// of page-locked memory in use, 4 of device memory, 5 calls that store words, 6 calls that
+/// ask whether a stream or an event is done. Not a `CUresult`.
 #[unsafe(no_mangle)]
 extern "C" fn fake_cuda_count(number: c_int, what: u32) -> u64 {
     let of_device = |read: fn(&crate::state::device::Device) -> u64| device(number).map_or(0, read);
@@ -112,6 +113,7 @@ extern "C" fn fake_cuda_count(number: c_int, what: u32) -> u64 {
         3 => of_device(|device| device.pinned.load(Relaxed)),
         4 => of_device(|device| device.memory.load(Relaxed)),
         5 => of_device(|device| device.writes.load(Relaxed)),
+        6 => of_device(|device| device.asked.load(Relaxed)),
         _ => 0,
     }
 }

@@ -1,6 +1,7 @@
 //! Streams and events, as calls see them: work is put in, and asked after.
 
 use std::ffi::{c_int, c_uint};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 
 use super::capture::allowed;
@@ -79,6 +80,7 @@ extern "C" fn cuStreamSynchronize(handle: usize) -> Status {
 extern "C" fn cuStreamQuery(handle: usize) -> Status {
     answer(of_handle(handle).and_then(|stream| {
         allowed()?;
+        stream.context.device.asked.fetch_add(1, Relaxed);
         let queue = lock(&stream.queue);
         let done = if queue.done == queue.put { Ok(()) } else { Err(NOT_READY) };
         // Looked at last: what has failed is never told as done.
@@ -121,6 +123,7 @@ fn reached(event: &Event) -> Outcome {
 extern "C" fn cuEventQuery(handle: usize) -> Status {
     answer(current().and_then(|context| {
         allowed()?;
+        context.device.asked.fetch_add(1, Relaxed);
         let done = reached(&*EVENTS.get(handle)?);
         // Looked at last: what has failed is never told as done.
         context.check().and(done)

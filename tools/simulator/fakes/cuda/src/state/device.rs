@@ -19,6 +19,8 @@ pub(crate) struct Device {
     pub(crate) copies: AtomicU64,
     /// Likewise calls that store words.
     pub(crate) writes: AtomicU64,
+    /// Calls that ask whether a stream or an event is done.
+    pub(crate) asked: AtomicU64,
 }
 
 static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
@@ -51,6 +53,7 @@ impl Device {
             memory: AtomicU64::new(0),
             copies: AtomicU64::new(0),
             writes: AtomicU64::new(0),
+            asked: AtomicU64::new(0),
         }
     }
 }
