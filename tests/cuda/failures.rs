@@ -109,7 +109,7 @@ fn failed() {
         // as failed as well. What comes after a failure must be.
         if number > 0 {
             let error = completed.result.as_ref().expect_err("it failed, or came after");
-            says(error, &["cuStreamQuery", "CUDA_ERROR_ECC_UNCORRECTABLE (214)"]);
+            says(error, &["cuEventQuery", "CUDA_ERROR_ECC_UNCORRECTABLE (214)"]);
         }
     }
     let error = match setup.start() {

@@ -21,6 +21,7 @@ mod progress;
 mod staging;
 mod words;
 
+use std::num::NonZero;
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
@@ -54,7 +55,10 @@ fn main() -> ExitCode {
     .collect();
     // A process that runs one case ends in here.
     case::run_child(&cases);
-    let arguments = Arguments::from_args();
+    let mut arguments = Arguments::from_args();
+    // Each case on a GPU makes a context of its own, for which a driver has run out of memory with 16 at once.
+    let cores = std::thread::available_parallelism().map_or(2, NonZero::get);
+    arguments.test_threads.get_or_insert(cores.min(4));
     let mut trials: Vec<Trial> = cases.iter().filter_map(Case::trial).collect();
     trials.extend(case::gpu_trials(&cases));
     libtest_mimic::run(&arguments, trials).exit_code()

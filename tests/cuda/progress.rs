@@ -163,22 +163,32 @@ fn watched_fails() {
 fn few_calls() {
     const POLLS: u64 = 5000;
     let memory = Memory::new(1 << 16);
+    let asked = || memory.bed.count(6);
     let mut engine = memory.bed.engine(1);
-    let mut looked = 0;
-    for (direction, len) in
-        [(Direction::ToDevice, 64), (Direction::FromDevice, 64), (Direction::FromDevice, 1 << 16)]
-    {
-        // It is not done before this test has looked that often.
-        call!(memory.bed.raw, fake_cuda_latency(0 => c_int, 300_000_000 => u64, 0 => u64));
-        let before = memory.bed.count(6);
-        engine.start(&memory.copy(direction, len)).expect("room for it");
-        let polls = (0..POLLS).take_while(|_| engine.poll().is_none()).count() as u64;
-        let asked = memory.bed.count(6) - before;
-        assert!(asked <= polls / 1000, "{asked} calls in {polls} polls, {len} bytes {direction:?}");
-        looked += polls;
-        if engine.in_flight() > 0 {
-            wait(&mut engine).result.expect("it goes well");
+    // A short copy to the host, which is not done before this test has looked that often.
+    call!(memory.bed.raw, fake_cuda_latency(0 => c_int, 300_000_000 => u64, 0 => u64));
+    let before = asked();
+    engine.start(&memory.copy(Direction::FromDevice, 64)).expect("room for it");
+    let polls = (0..POLLS).take_while(|_| engine.poll().is_none()).count() as u64;
+    let calls = asked() - before;
+    assert!(calls <= polls / 250, "{calls} calls in {polls} polls of a copy");
+    assert!(polls > 0, "the copy was not slow");
+    while engine.in_flight() > 0 {
+        let _ = engine.poll();
+    }
+    call!(memory.bed.raw, fake_cuda_reset(0 => c_int));
+    // Words, one after another.
+    let word = Word { range: &memory.range, addr: memory.range.addr(), width: Width::Eight };
+    let (before, mut polls) = (asked(), 0);
+    for value in 0..200 {
+        engine.start_store(&word, value).expect("room for it");
+        while engine.in_flight() > 0 {
+            polls += 1;
+            if engine.poll().is_none() {
+                std::thread::yield_now();
+            }
         }
     }
-    assert!(looked > 0, "no copy was slow");
+    let calls = asked() - before;
+    assert!(calls <= polls / 1000, "{calls} calls in {polls} polls of words");
 }

@@ -68,7 +68,7 @@ impl CopyEngine {
         }
     }
 
-    /// Whether the stream's marks tell the ends of what is started, and not events.
+    /// Whether the stream's marks tell when words are stored, and not events.
     pub fn has_mark(&self) -> bool {
         self.queue.has_mark()
     }
@@ -203,7 +203,8 @@ impl CopyEngine {
     }
 
     /// The next thing that is done, in the order of starting. None when the oldest is under way
-    /// still, or nothing is. Where marks tell it the driver is asked only now and then, whether all is well.
+    /// still, or nothing is. Of words that are stored and short copies to the host the driver is asked only now and then, whether
+    /// all is well; of other copies each time.
     #[inline]
     pub fn poll(&mut self) -> Option<Completed> {
         if self.queue.in_flight() == 0 { None } else { self.queue.poll() }

@@ -1,10 +1,11 @@
 //! How far a stream has come: what tells that a thing which was given to it is done.
 //!
-//! - A *mark*: behind the thing, the stream itself sets a word of page-locked memory to the thing's number. To look is a load
-//!   of that word, and no call of the driver.
+//! - A *mark*, behind words that are stored: in the same call, the stream sets a word of page-locked memory to the thing's
+//!   number. To look is a load of that word, and no call of the driver.
 //! - The *bytes* of a short copy to the host: their place is filled with a pattern before, and where no word of it has the
 //!   pattern any more, all have come. Nothing is put into the stream for that.
-//! - An *event*, where streams do not set words of the host: a call of the driver to record it, and one for each look.
+//! - An *event* for all else: a call of the driver to record it, and one for each look. Behind a copy a mark would hold up the
+//!   copies that follow.
 //!
 //! What each costs on a GPU is in `docs/gpu.md`.
 
@@ -66,8 +67,7 @@ impl Mark {
     }
 
     /// Has the stream set the word behind everything that it was given so far. The context is bound.
-    #[inline]
-    pub(crate) fn set_behind(&self, stream: &Stream, number: u64) -> Result<(), CudaError> {
+    fn set_behind(&self, stream: &Stream, number: u64) -> Result<(), CudaError> {
         let context = stream.context();
         let driver = context.driver();
         let write = driver.api.cuStreamWriteValue32_v2;

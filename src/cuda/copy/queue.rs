@@ -33,7 +33,8 @@ pub(crate) struct CopyQueue {
     looks: u32,
 }
 
-/// Looks at bytes that have not come, until the stream is to set a mark: they may have the pattern themselves.
+/// Looks at bytes that have not come, until an event is to tell as well: they may have the pattern themselves. It is asked
+/// once in as many.
 const LOOKS_AT_BYTES: u32 = 256;
 
 /// Looks at a mark, until the driver is asked: nothing is marked any more once the context has failed.
@@ -45,7 +46,7 @@ struct Flight {
     entries: Box<[Entry]>,
     /// A word for each entry, in page-locked memory: what a load brings, what a store takes. Before them is the mark's.
     words: Arc<PinnedMemory>,
-    /// None where the entries' events tell their ends.
+    /// None where the stream sets none.
     mark: Option<Mark>,
     /// The oldest ticket under way, and the next to give out. They are apart by no more than there
     /// are entries.
@@ -55,8 +56,7 @@ struct Flight {
 
 #[derive(Debug)]
 struct Entry {
-    /// Made where there is no mark.
-    event: Option<Event>,
+    event: Event,
     end: End,
     /// The width to read when it is done.
     load: Option<Width>,
@@ -71,11 +71,11 @@ struct Entry {
 enum End {
     /// The stream's mark, set to the number behind its ticket, or to a later one.
     Mark,
-    /// The bytes that it brings, or a later mark.
-    Bytes(Watch),
-    /// Its event.
+    /// The bytes that it brings, or a later mark, or else its event, if that was recorded.
+    Bytes { watch: Watch, recorded: bool },
+    /// Its event, or a later mark.
     Event,
-    /// The whole stream: what was to tell it could not be put there.
+    /// The whole stream: the event could not be recorded.
     Stream,
 }
 
@@ -115,12 +115,12 @@ impl CopyQueue {
         let mark = match Mark::new(&stream, &words) {
             Ok(mark) => Some(mark),
             Err(reason) => {
-                log::info!(target: logging::MEM, "events tell the ends of copies on {context}, which is slower: {reason}");
+                log::info!(target: logging::MEM, "events tell when words of {context} are stored, which is slower: {reason}");
                 None
             }
         };
         let entry = |_| {
-            let event = if mark.is_none() { Some(Event::new(context)?) } else { None };
+            let event = Event::new(context)?;
             Ok(Entry { event, end: End::Stream, load: None, host: None, failed: None })
         };
         let entries = (0..depth).map(entry).collect::<Result<Box<[Entry]>, CudaError>>()?;
@@ -132,7 +132,7 @@ impl CopyQueue {
         Ok(Self { stream, flight, broken: None, write_32, write_64, batch: Batch::new(), looks: 0 })
     }
 
-    /// Whether marks tell the ends of what is started, and not events.
+    /// Whether marks tell when words are stored, and not events.
     pub(crate) fn has_mark(&self) -> bool {
         self.flight.mark.is_some()
     }
@@ -206,10 +206,8 @@ impl CopyQueue {
     ) -> Result<Ticket, StartError> {
         let _bound = self.stream.context().bind()?;
         // What is managed may be copied by the CPU, byte by byte.
-        let watched = watched
-            && copy.direction == Direction::FromDevice
-            && self.flight.mark.is_some()
-            && copy.range.kind() == Kind::Device;
+        let watched =
+            watched && copy.direction == Direction::FromDevice && copy.range.kind() == Kind::Device;
         // SAFETY: the caller's promise of memory that is watched.
         let mut watch = watched
             .then(|| unsafe { Watch::new(copy.host, copy.addr, copy.len, self.flight.next) })
@@ -329,8 +327,8 @@ impl CopyQueue {
         let (done, most) = match &mut entry.end {
             End::Mark => (marked, LOOKS_AT_MARK),
             // SAFETY: the host's side is kept until this has ended, by the entry or by who started it.
-            End::Bytes(watch) => (marked || unsafe { watch.all_here() }, LOOKS_AT_BYTES),
-            End::Event | End::Stream => (false, 1),
+            End::Bytes { watch, .. } => (marked || unsafe { watch.all_here() }, LOOKS_AT_BYTES),
+            End::Event | End::Stream => (marked, 1),
         };
         *looks = if done { 0 } else { *looks + 1 };
         if done || *looks < most {
@@ -338,16 +336,15 @@ impl CopyQueue {
         }
         *looks = 0;
         let _bound = stream.context().bind()?;
-        match (entry.end, &entry.event) {
-            (End::Event, Some(event)) => event.is_done(),
-            (End::Bytes(_), _) => {
-                entry.end = End::Mark;
-                let next = flight.next;
-                flight.mark.as_ref().map_or(Ok(()), |mark| mark.set_behind(stream, next))?;
+        match &mut entry.end {
+            End::Bytes { recorded, .. } if !*recorded => {
+                entry.event.record(stream)?;
+                *recorded = true;
                 Ok(false)
             }
+            End::Bytes { .. } | End::Event => entry.event.is_done(),
             // Where a stream has nothing left, this is done as well.
-            _ => stream.is_done(),
+            End::Mark | End::Stream => stream.is_done(),
         }
     }
 }
@@ -374,12 +371,10 @@ impl Flight {
         let entry = &mut self.entries[index];
         let Given { load, host, failed, watch, marked } = given;
         (entry.host, entry.load, entry.failed) = (host, load, failed);
-        let (end, told) = match (&self.mark, watch, &entry.event) {
-            (Some(_), Some(watch), _) => (End::Bytes(watch), Ok(())),
-            (Some(_), None, _) if marked => (End::Mark, Ok(())),
-            (Some(mark), None, _) => (End::Mark, mark.set_behind(stream, ticket + 1)),
-            (None, _, Some(event)) => (End::Event, event.record(stream)),
-            (None, _, None) => (End::Stream, Ok(())),
+        let (end, told) = match watch {
+            Some(watch) => (End::Bytes { watch, recorded: false }, Ok(())),
+            None if marked => (End::Mark, Ok(())),
+            None => (End::Event, entry.event.record(stream)),
         };
         entry.end = match told {
             Ok(()) => end,

@@ -61,7 +61,7 @@ fn failed() {
         // as failed as well.
         if tag > 0 {
             let error = copied.result.expect_err("it failed, or came after");
-            says(&error, &["cuStreamQuery", "device 0", "CUDA_ERROR_ECC_UNCORRECTABLE", "214"]);
+            says(&error, &["cuEventQuery", "device 0", "CUDA_ERROR_ECC_UNCORRECTABLE", "214"]);
             assert_eq!(error.code, 214);
         }
     }
