@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Builds the NVSHMEM programs beside this script for this machine, and runs them through the
 # transport in lib:
-#   [NVSHMEM=prefix] [CUDA=toolkit] [ARCHS="80 90"] [PERFTEST=tree/perftest] [LIBFABRIC=file] \
-#       ./run.sh [clients] [ARGUMENTS OF nvshmem-gpu-run, such as --only put,get --out DIRECTORY]
+#   [NVSHMEM=prefix] [CUDA=toolkit] [ARCHS="80 90"] [PERFTEST=tree/perftest] \
+#       [EXAMPLES=tree/examples] [LIBFABRIC=file] ./run.sh [clients] [ARGUMENTS OF nvshmem-gpu-run, such as --only put,get --out DIRECTORY]
 # With "clients" it runs Python programs on PyTorch and nvshmem4py instead, for which no nvcc is needed.
 # NVSHMEM is a prefix with include and lib; without it, the one that pip has installed for python3, or
-# /usr/local/nvshmem. PERFTEST is the directory of that name in NVSHMEM's source tree: its programs run
-# as well. LIBFABRIC is the libfabric to use, "system" the system's; without it, the 2.x in here.
+# /usr/local/nvshmem. PERFTEST and EXAMPLES are the directories of these names in NVSHMEM's source
+# tree: their programs run as well. LIBFABRIC is the libfabric to use, "system" the system's; without it, the 2.x in here.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -53,13 +53,14 @@ make --silent --directory "$here/programs" --jobs "$(nproc)" "${arguments[@]}" \
     OUT="$build/programs" programs
 run=(--nvshmem "$nvshmem" --plugin-dir "$here/lib" --programs "$build/programs")
 
-if [[ -n ${PERFTEST:-} ]]; then
-    perftest=$(realpath "$PERFTEST")
-    # Those that do not build with this NVSHMEM are left out.
-    make --silent --keep-going --file "$here/programs/perftests.mk" --jobs "$(nproc)" \
-        "${arguments[@]}" PERFTEST="$perftest" OUT="$build/perftests" ||
-        echo "some perftests do not build with the NVSHMEM in $nvshmem: see above" >&2
-    run+=(--perftests "$build/perftests")
-fi
+# Those of NVIDIA's that do not build with this NVSHMEM are left out.
+upstream() { # upstream KIND VARIABLE DIRECTORY
+    make --silent --keep-going --file "$here/programs/upstream.mk" --jobs "$(nproc)" \
+        "${arguments[@]}" "$2=$(realpath "$3")" OUT="$build/$1" "$1" ||
+        echo "some $1 do not build with the NVSHMEM in $nvshmem: see above" >&2
+    run+=("--$1" "$build/$1")
+}
+[[ -z ${PERFTEST:-} ]] || upstream perftests PERFTEST "$PERFTEST"
+[[ -z ${EXAMPLES:-} ]] || upstream examples EXAMPLES "$EXAMPLES"
 
 exec "$here/nvshmem-gpu-run" "${run[@]}" "${libfabric[@]}" "$@"

@@ -16,6 +16,10 @@ pub enum Proof {
     Result,
     /// Every PE ends well, and PE 0 prints rows of figures: NVSHMEM's perftests.
     Rows,
+    /// Every PE ends well, prints a line that begins with this, and none with an error in it: NVSHMEM's examples, of
+    /// which each checks its own data, or prints what came of it. `{pe}`, `{pes}`, `{before}` (the PE before it in the ring) and
+    /// `{sum}` (of its number and of all) stand for numbers. Where this is empty, no error is enough.
+    Says(&'static str),
     /// PE 1 is killed in the middle, and PE 0 has the transport's error that names it. Whether NVSHMEM
     /// ends the process then is its own affair, and remarked.
     Death,
@@ -30,6 +34,10 @@ pub struct Case {
     pub args: Vec<String>,
     /// What shows that it worked.
     pub proof: Proof,
+    /// How many PEs it has; else as many as the options say.
+    pub pes: Option<u32>,
+    /// Whether each PE must have a GPU of its own.
+    pub own_gpus: bool,
     /// How its PEs find one another.
     pub bootstrap: Bootstrap,
     /// Settings of its own.
@@ -62,25 +70,42 @@ impl Case {
             program: program.to_owned(),
             args: args.split_whitespace().map(str::to_owned).collect(),
             proof: if dies { Proof::Death } else { Proof::Result },
+            pes: None,
+            own_gpus: false,
             bootstrap,
             env: if dies { vec![env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", "10")] } else { vec![] },
         }
     }
 
-    /// A perftest, with its arguments in one line. It knows nothing of ids in files.
+    /// A perftest, with its arguments in one line.
     pub fn perftest(program: &str, args: &str, bootstrap: Bootstrap) -> Self {
+        Self { proof: Proof::Rows, pes: Some(2), ..Self::upstream(program, args, bootstrap) }
+    }
+
+    /// An example of NVSHMEM's.
+    pub fn example(example: &Example, bootstrap: Bootstrap) -> Self {
+        let Example { program, args, pes, says, own_gpus } = *example;
+        // So that many PEs find room on a small GPU.
+        let size = (String::from("NVSHMEM_SYMMETRIC_SIZE"), String::from("256M"));
         Self {
-            program: program.to_owned(),
-            args: args.split_whitespace().map(str::to_owned).collect(),
-            proof: Proof::Rows,
-            bootstrap: if bootstrap == Bootstrap::Uid { Bootstrap::Pmi } else { bootstrap },
-            env: Vec::new(),
+            proof: Proof::Says(says),
+            pes: Some(pes),
+            own_gpus,
+            env: vec![size],
+            ..Self::upstream(program, args, bootstrap)
         }
     }
 
-    /// Whether it is one of NVSHMEM's own.
-    pub fn is_perftest(&self) -> bool {
-        self.proof == Proof::Rows
+    /// A program that knows nothing of ids in files.
+    fn upstream(program: &str, args: &str, bootstrap: Bootstrap) -> Self {
+        let bootstrap = if bootstrap == Bootstrap::Uid { Bootstrap::Pmi } else { bootstrap };
+        Self { bootstrap, ..Self::own(program, args, bootstrap) }
+    }
+
+    /// Why it cannot run on a machine with so many GPUs, if that is known.
+    pub fn missing(&self, pes: u32, gpus: Option<u32>) -> Option<String> {
+        let gpus = gpus.filter(|gpus| self.own_gpus && *gpus < pes)?;
+        Some(format!("each of its {pes} PEs wants a GPU of its own, and there are {gpus}"))
     }
 
     /// Judges what has happened. `dir` has the files of counters.
@@ -95,7 +120,7 @@ impl Case {
                 }
                 (Traffic::default(), death(ended))
             }
-            Proof::Result | Proof::Rows => {
+            Proof::Result | Proof::Rows | Proof::Says(_) => {
                 let failed = ended_badly(ended);
                 skipped = if failed.is_none() { self.skipped(ended) } else { None };
                 match failed.or_else(|| self.not_done(pes, ended)) {
@@ -120,12 +145,43 @@ impl Case {
             let rows = ended.first().map_or(0, |pe| rows(&pe.stdout));
             return (rows == 0).then(|| String::from("PE 0 has printed no figures"));
         }
+        if let Proof::Says(line) = self.proof {
+            return unsaid(line, pes, ended);
+        }
         // One output for all where mpiexec has started them.
         let said = |line: &str| ended.iter().any(|pe| pe.stdout.lines().any(|said| said == line));
         let line = |pe: u32| format!("RESULT {} pe {pe} ok", self.program);
         let silent = (0..pes).find(|pe| !said(&line(*pe)))?;
         Some(format!("PE {silent} has not printed {:?}", line(silent)))
     }
+}
+
+/// What is wrong with what an example has printed.
+fn unsaid(line: &str, pes: u32, ended: &[Ended]) -> Option<String> {
+    let lines = || ended.iter().flat_map(|pe| pe.stdout.lines().chain(pe.stderr.lines()));
+    let wrong = |line: &&str| {
+        let line = line.to_lowercase();
+        (line.contains("error") || line.contains("fail")) && !line.contains("no errors")
+    };
+    // NVSHMEM's own words, and the transport's, are on the other stream.
+    if let Some(bad) = ended.iter().flat_map(|pe| pe.stdout.lines()).find(wrong) {
+        return Some(format!("a PE has printed {bad:?}"));
+    }
+    let missing = (0..pes)
+        .map(|pe| filled(line, pe, pes))
+        .find(|start| !start.is_empty() && !lines().any(|said| said.starts_with(start.as_str())))?;
+    Some(format!("no PE has printed a line that begins with {missing:?}"))
+}
+
+/// The line of one PE.
+fn filled(line: &str, pe: u32, pes: u32) -> String {
+    let numbers = [
+        ("{pe}", pe),
+        ("{pes}", pes),
+        ("{before}", (pe + pes - 1) % pes),
+        ("{sum}", pes * (pes - 1) / 2 + pe),
+    ];
+    numbers.iter().fold(line.to_owned(), |line, (name, n)| line.replace(name, &n.to_string()))
 }
 
 /// Lines of figures in a perftest's tables: they begin with a size in bytes.
@@ -176,6 +232,19 @@ fn death(ended: &[Ended]) -> Option<String> {
 }
 
 impl Outcome {
+    /// It was not run, as this is missing.
+    pub fn skipped(missing: String) -> Self {
+        let (took, traffic) = (Duration::ZERO, Traffic::default());
+        Self {
+            fault: None,
+            skipped: Some(missing),
+            remark: None,
+            took,
+            traffic,
+            printed: String::new(),
+        }
+    }
+
     /// Whether it has run and did what it should.
     pub fn worked(&self) -> bool {
         self.fault.is_none() && self.skipped.is_none()
@@ -256,6 +325,40 @@ pub const PERFTESTS: &[(&str, &str)] = &[
     ("reduction_on_stream", "-n 20 -w 2 -b 1 -e 1M"),
 ];
 
+/// An example of NVSHMEM's, and how it is run.
+#[derive(Clone, Copy, Debug)]
+pub struct Example {
+    /// Its file name.
+    pub program: &'static str,
+    /// Its arguments.
+    pub args: &'static str,
+    /// How many PEs it has.
+    pub pes: u32,
+    /// See [`Proof::Says`].
+    pub says: &'static str,
+    /// See [`Case::own_gpus`].
+    pub own_gpus: bool,
+}
+
+const fn example(program: &'static str, args: &'static str, says: &'static str) -> Example {
+    Example { program, args, pes: 2, says, own_gpus: false }
+}
+
+/// NVSHMEM's public examples that need no MPI. `put-block` is not among them: a PE looks at its data while its peer may still
+/// be putting it.
+pub const EXAMPLES: &[Example] = &[
+    example("collective-launch", "", "results on device [{pe}] is {sum}"),
+    example("dev-guide-ring", "", "{pe}: received message {before}"),
+    example("on-stream", "", "[{pe} of {pes}] run complete"),
+    example("ring-bcast", "", ""),
+    example("ring-reduce", "", ""),
+    example("thread-group", "", "[{pe} of {pes}] run complete"),
+    Example { own_gpus: true, ..example("user-buffer", "", "No errors found") },
+    // It takes the number of PEs for that of its experts, 16: with fewer it asks for words of PEs that are not there, and
+    // NVSHMEM ends with a fault. Without '-c' its kernels read memory of malloc, which few machines allow.
+    Example { pes: 16, own_gpus: true, ..example("moe_shuffle", "-c -b 8", "Rank: {pe} Time: ") },
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -318,5 +421,28 @@ mod tests {
         assert_eq!((case.bootstrap, case.args.len()), (Bootstrap::Pmi, 2));
         assert!(fault(&case, &[pe(OK, "nothing", ""), pe(OK, "", "")]).contains("no figures"));
         assert!(fault(&case, &[pe(OK, table, ""), pe(OK, "", "")]).contains("no counters"));
+    }
+
+    #[test]
+    fn an_example_says_what_its_data_is() {
+        let named = |name| EXAMPLES.iter().find(|example| example.program == name).unwrap();
+        let ring = Case::example(named("dev-guide-ring"), Bootstrap::Uid);
+        assert_eq!((ring.bootstrap, ring.pes), (Bootstrap::Pmi, Some(2)));
+        let said = |a: &str, b: &str| fault(&ring, &[pe(OK, a, ""), pe(OK, b, "")]);
+        let good = said("0: received message 1\n", "1: received message 0\n");
+        assert!(good.contains("no counters of PE 0"), "{good}");
+        assert!(said("0: received message 1", "1: received message 1").contains("\"1: received"));
+        let bcast = Case::example(named("ring-bcast"), Bootstrap::Uid);
+        let wrong = [pe(OK, "", ""), pe(OK, "PE 1 error, data[0] = 5", "")];
+        assert!(fault(&bcast, &wrong).contains("data[0] = 5"));
+        assert!(
+            fault(&bcast, &[pe(OK, "", "WARN: no error"), pe(OK, "", "")]).contains("counters")
+        );
+        assert!(fault(&bcast, &[pe(End::Exited(1), "", ""), pe(OK, "", "")]).contains("status 1"));
+        assert_eq!(filled(named("collective-launch").says, 1, 3), "results on device [1] is 4");
+        let buffer = Case::example(named("user-buffer"), Bootstrap::Uid);
+        assert!(buffer.missing(2, Some(1)).is_some_and(|why| why.contains("there are 1")));
+        assert_eq!((buffer.missing(2, Some(2)), buffer.missing(2, None)), (None, None));
+        assert_eq!(ring.missing(2, Some(1)), None);
     }
 }

@@ -22,6 +22,9 @@ pub struct Options {
     /// The directory with NVSHMEM's perftests, built for this NVSHMEM.
     #[arg(long)]
     pub perftests: Option<PathBuf>,
+    /// The directory with NVSHMEM's examples, built for this NVSHMEM.
+    #[arg(long)]
+    pub examples: Option<PathBuf>,
     /// Only programs whose name has one of these in it.
     #[arg(long, value_delimiter = ',')]
     pub only: Vec<String>,
@@ -34,10 +37,10 @@ pub struct Options {
     /// The providers to run over.
     #[arg(long, value_delimiter = ',', default_values_t = [String::from("tcp"), String::from("shm")])]
     pub providers: Vec<String>,
-    /// PEs of each job. Perftests run with two.
+    /// PEs of each job. Perftests run with two, and so do NVIDIA's examples, but for one.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=64))]
     pub pes: u32,
-    /// How PEs find one another. Perftests know no ids in files and use PMI then.
+    /// How PEs find one another. NVIDIA's programs know no ids in files and use PMI then.
     #[arg(long, value_enum, default_value_t = Bootstrap::Uid)]
     pub bootstrap: Bootstrap,
     /// Whether kernels of several PEs on one GPU may run at a time.

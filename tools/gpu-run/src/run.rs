@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::case::{Case, Outcome, PERFTESTS};
+use crate::case::{Case, EXAMPLES, Outcome, PERFTESTS};
 use crate::installation::{Installation, NoInstallation};
 use crate::launch::Job;
 use crate::mps::Mps;
@@ -45,7 +45,9 @@ pub enum RunError {
         version: String,
     },
     /// Nothing to run.
-    #[error("no program to run: give --programs or --perftests, with executables in it")]
+    #[error(
+        "no program to run: give --programs, --perftests or --examples, with executables in it"
+    )]
     NoPrograms,
     /// The multi-process service does not start.
     #[error("--mps on: {0}")]
@@ -86,7 +88,13 @@ pub fn all(options: &Options) -> Result<bool, RunError> {
     for provider in &options.providers {
         for (directory, case) in &cases {
             let dir = scratch.dir.join(format!("{provider}-{}-{}", rows.len(), case.program));
-            let pes = if case.is_perftest() { 2 } else { options.pes };
+            let pes = case.pes.unwrap_or(options.pes);
+            if let Some(missing) = case.missing(pes, gpus()) {
+                let outcome = Outcome::skipped(missing);
+                print(options, provider, case, &outcome);
+                rows.push((provider, case, outcome));
+                continue;
+            }
             let mut env = environment(options, &nvshmem, &plugin, provider, &dir);
             // One for each job: where a client has died, the service refuses others for a while.
             let mps = if has_mps { start_mps(options, &scratch.dir)? } else { None };
@@ -231,7 +239,20 @@ fn cases(options: &Options) -> Result<Vec<(PathBuf, Case)>, RunError> {
             }
         }
     }
+    if let Some(directory) = &options.examples {
+        let there = executables(directory)?;
+        let runs = |name: &str| there.iter().any(|file| file == name) && wanted(name);
+        for example in EXAMPLES.iter().filter(|example| runs(example.program)) {
+            cases.push((directory.clone(), Case::example(example, options.bootstrap)));
+        }
+    }
     Ok(cases)
+}
+
+/// How many GPUs the machine has, if its driver says so.
+fn gpus() -> Option<u32> {
+    let entries = fs::read_dir("/proc/driver/nvidia/gpus").ok()?;
+    u32::try_from(entries.count()).ok()
 }
 
 /// The names of the executables in a directory, sorted.

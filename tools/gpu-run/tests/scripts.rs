@@ -26,7 +26,7 @@ echo "RESULT $(basename "$0") pe $NVSHMEM_RUN_RANK ok"
 
 const HEAD: &str = r#"#!/bin/sh
 counters() {
-    peer=$((1 - $1))
+    peer=$(($1 == 0))
     file=$(echo "$NVSHMEM_LIBFABRIC_COUNTERS" | sed "s/%p/$1/")
     echo "{\"pe\": $1, \"lanes\": [{\"rails\": [{\"bytes\": 100}], \"peers\":
         [{\"pe\": $peer, \"writes\": $2, \"reads\": 0, \"sent\": 0, \"received\": 0}]}]}" >"$file"
@@ -200,6 +200,21 @@ echo "1024 None 3.25"
     assert!(output.status.success(), "{text}");
     assert!(text.contains("cmd=get_result rc=0 msg=success value=from-1=="), "{text}");
     assert!(text.contains("args: -n 50 -w 5 -c 4"), "{text}");
+}
+
+#[test]
+fn examples_are_believed_when_every_pe_says_what_it_must() {
+    let bed = Bed::new();
+    let says = |line: &str| format!("counters \"$PMI_RANK\" 1\necho \"[$PMI_RANK of 2] {line}\"\n");
+    bed.script("on-stream", &says("run complete $NVSHMEM_SYMMETRIC_SIZE"));
+    bed.script("thread-group", &says("run failure"));
+    let output = bed.run("--examples", &["--providers", "tcp"]);
+    let text = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("== on-stream over tcp: ok"), "{text}");
+    assert!(text.contains("[0 of 2] run complete 256M"), "{text}");
+    let bad = "== thread-group over tcp: a PE has printed \"[0 of 2] run failure\"";
+    assert!(text.contains(bad), "{text}");
 }
 
 #[test]

@@ -1,9 +1,11 @@
-# NVSHMEM's public perftests, from a source tree of NVSHMEM 3.x, for one NVSHMEM and one CUDA toolkit:
-#   make -f perftests.mk PERFTEST=tree/perftest NVSHMEM=prefix CUDA=toolkit OUT=directory -j
+# NVSHMEM's public perftests and examples, from a source tree of NVSHMEM 3.x, for one NVSHMEM and one CUDA toolkit:
+#   make -f upstream.mk perftests PERFTEST=tree/perftest NVSHMEM=prefix CUDA=toolkit OUT=directory -j
+#   make -f upstream.mk examples EXAMPLES=tree/examples NVSHMEM=prefix CUDA=toolkit OUT=directory -j
 # They build against an NVSHMEM of another release than their own; what does not is left out with '-k'.
 # Needs make, nvcc and a C++ compiler. Upstream's own build wants CMake packages that wheels lack.
 
 PERFTEST ?= perftest
+EXAMPLES ?= examples
 NVSHMEM ?= /usr/local/nvshmem
 CUDA ?= $(patsubst %/bin/nvcc,%,$(shell command -v nvcc || echo /usr/local/cuda/bin/nvcc))
 OUT ?= build
@@ -18,15 +20,21 @@ DEVICE_TESTS := shmem_put_bw shmem_get_bw shmem_put_latency shmem_get_latency sh
 HOST_TESTS := bw latency barrier_on_stream barrier_all_on_stream sync_on_stream sync_all_on_stream \
 	alltoall_on_stream broadcast_on_stream fcollect_on_stream reducescatter_on_stream reduction_on_stream
 
+# Those that are started by MPI or SHMEM are left out, gemm_allreduce, which is for another GPU and wants
+# CUTLASS, and put-block, which looks at its data while its peer may still be putting it.
+EXAMPLE_TESTS := collective-launch dev-guide-ring moe_shuffle on-stream ring-bcast ring-reduce thread-group \
+	user-buffer
+
 NVCC := $(CUDA)/bin/nvcc
 FLAGS := -O2 -std=c++17 -rdc=true $(foreach arch,$(ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch)) \
 	-I$(PERFTEST)/common -I$(NVSHMEM)/include -I$(CUDA)/include/cccl
+HERE := $(dir $(abspath $(lastword $(MAKEFILE_LIST))))
 # Parts for launching by MPI stay unresolved: nothing here calls them.
 LINK := -L$(NVSHMEM)/lib -L$(CUDA)/lib -L$(CUDA)/lib64/stubs -l:libnvshmem_host.so.3 -lnvshmem_device -lcuda \
 	-Xlinker --unresolved-symbols=ignore-all -Xlinker -rpath,$(NVSHMEM)/lib
 
-.PHONY: all
-all: $(addprefix $(OUT)/,$(DEVICE_TESTS) $(HOST_TESTS))
+.PHONY: perftests
+perftests: $(addprefix $(OUT)/,$(DEVICE_TESTS) $(HOST_TESTS))
 
 $(OUT)/utils.o: $(PERFTEST)/common/utils.cu | $(OUT)
 	$(NVCC) $(FLAGS) -dc $< -o $@
@@ -43,6 +51,12 @@ $(addprefix $(OUT)/,$(addsuffix .o,$(HOST_TESTS))): $(OUT)/%.o: %.cpp | $(OUT)
 
 $(addprefix $(OUT)/,$(HOST_TESTS)): %: %.o $(OUT)/utils.o
 	$(NVCC) $(FLAGS) $^ -o $@ $(LINK)
+
+.PHONY: examples
+examples: $(addprefix $(OUT)/,$(EXAMPLE_TESTS))
+
+$(addprefix $(OUT)/,$(EXAMPLE_TESTS)): $(OUT)/%: $(EXAMPLES)/%.cu $(HERE)fewer-gpus.h | $(OUT)
+	$(NVCC) $(FLAGS) -include $(HERE)fewer-gpus.h $< -o $@ $(LINK)
 
 $(OUT):
 	mkdir -p $@
