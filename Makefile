@@ -141,12 +141,16 @@ gpu-tests: deps plugins ## Collect in target/gpu-tests the tests on device memor
 	scripts/gpu-tests.sh $(PLUGINS) $(TARGET)/gpu-tests
 
 .PHONY: gpu-kit
-gpu-kit: deps plugins ## Collect in target/gpu-kit what 'make gpu' is on a machine without Rust
+gpu-kit: deps plugins cuda-compiler ## Collect in target/gpu-kit what 'make gpu' is on a machine without Rust
 	scripts/gpu-kit.sh $(PLUGINS) $(TARGET)/gpu-kit
 
 .PHONY: gpu
 gpu: gpu-kit ## On a machine with a GPU, nvcc and an NVSHMEM: its programs through our transport
 	$(TARGET)/gpu-kit/run.sh $(GPU_ARGS)
+
+.PHONY: gpu-experts
+gpu-experts: gpu-kit ## On a machine with a GPU: a mixture of experts on NVSHMEM's device API and on our channel, compared
+	$(TARGET)/gpu-kit/run.sh experts
 
 .PHONY: gpu-clients
 gpu-clients: gpu-kit ## On a machine with a GPU: PyTorch's symmetric memory and nvshmem4py through our transport

@@ -145,6 +145,10 @@ NLF_FN void nlfp_store_release32(uint32_t *word, uint32_t value) {
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");
 }
 
+NLF_FN void nlfp_store_release64(uint64_t *word, uint64_t value) {
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
+}
+
 /* Between two looks at something that has not changed. A look across the bus takes about a microsecond already. */
 NLF_FN void nlfp_pause(unsigned looks) {
     if (looks > 16) {
@@ -214,6 +218,7 @@ NLF_FN bool nlfp_claim(uint32_t *claims) { return __atomic_fetch_add(claims, 1u,
 NLF_FN void nlfp_store32(uint32_t *word, uint32_t value) { __atomic_store_n(word, value, __ATOMIC_RELAXED); }
 NLF_FN void nlfp_store64(uint64_t *word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELAXED); }
 NLF_FN void nlfp_store_release32(uint32_t *word, uint32_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
+NLF_FN void nlfp_store_release64(uint64_t *word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
 
 typedef void (*nlf_host_pause)(unsigned looks);
 

@@ -9,14 +9,14 @@ plugins=$1
 to=$2
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 
-scripts/cargo build --locked --release -p nvshmem-gpu-run
+scripts/cargo build --locked --release -p nvshmem-gpu-run -p channel-check
 libfabric2=$(scripts/libfabric2.sh)
 
 rm -rf "$to"
 mkdir -p "$to/lib"
 cp -P "$plugins"/nvshmem_transport_libfabric.so* "$to/lib/"
-cp "$target/release/nvshmem-gpu-run" "$to/"
-for file in "$to/nvshmem-gpu-run" "$to"/lib/*; do
+cp "$target/release/nvshmem-gpu-run" "$target/release/nvshmem-channel-check" "$to/"
+for file in "$to/nvshmem-gpu-run" "$to/nvshmem-channel-check" "$to"/lib/*; do
     [[ -L $file ]] || objcopy --strip-debug "$file"
 done
 # The systems that have one have 1.17, mostly; native tcp is in 2.x.
@@ -24,4 +24,5 @@ cp -L "$libfabric2" "$to/libfabric.so.1"
 cp -r cuda/nvshmem "$to/programs"
 cp -r tools/gpu-run/clients "$to/clients"
 cp scripts/gpu-kit-run.sh "$to/run.sh"
+cp scripts/gpu-kit-experts.sh "$to/experts.sh"
 echo "$to: carry it to a machine with a GPU, nvcc and an NVSHMEM, and start run.sh there"

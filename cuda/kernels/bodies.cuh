@@ -404,6 +404,8 @@ NLF_FN void nlfk_ping_pong(const nlfk_args *a, const nlfk_self *self) {
     NLFK_CALL(nlf_quiet, a->ctx);
 }
 
+#include "experts.cuh"
+
 /* Every kernel. */
 #define NLFK_ALL(X)                                                                                                    \
     X(put)                                                                                                             \
@@ -421,6 +423,7 @@ NLF_FN void nlfk_ping_pong(const nlfk_args *a, const nlfk_self *self) {
     X(push)                                                                                                            \
     X(push_two)                                                                                                        \
     X(put_bandwidth)                                                                                                   \
-    X(ping_pong)
+    X(ping_pong)                                                                                                       \
+    X(experts)
 
 #endif

@@ -8,6 +8,7 @@
 //!                                        unless it is said
 //! nvshmem-channel-check --job            several PEs, a process each, over the fabric that the environment says: every
 //!                                        kernel, then measures between two; the n-th PE on the n-th GPU, or the last
+//! nvshmem-channel-check --job --experts  tokens to experts and back between two PEs, checked and timed
 //! ```
 //!
 //! Needs CUDA's driver, and libfabric for `--job`. Without a GPU it says so and ends with status 0; when something is
@@ -18,6 +19,7 @@ use std::process::ExitCode;
 use channel_check::bed::HeapAt;
 use channel_check::checks;
 use channel_check::image::PES;
+use channel_check::job::experts::{self, Size};
 use channel_check::job::launch::{Place, start, this_pe};
 use channel_check::job::measures::Naming;
 use channel_check::job::pe::Job;
@@ -48,6 +50,12 @@ struct Options {
     /// The whole way between PEs: kernels, channels, fabric
     #[arg(long)]
     job: bool,
+    /// Tokens to experts and back, between two PEs, in place of checks and measures
+    #[arg(long, requires = "job", conflicts_with_all = ["checks", "measures"])]
+    experts: bool,
+    /// Tokens of each PE, with --experts
+    #[arg(long, default_value_t = 128, requires = "experts", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    tokens: u32,
     /// Providers to run jobs over, one after the other, separated by commas
     #[arg(long, requires = "job", value_delimiter = ',')]
     providers: Vec<String>,
@@ -146,7 +154,7 @@ fn start_jobs(options: &Options) -> Result<(), MachineError> {
     for variables in given {
         if options.checks {
             start(PES, &arguments, &variables)?;
-        } else if options.measures {
+        } else if options.measures || options.experts {
             start(2, &arguments, &variables)?;
         } else {
             start(PES, &with("--checks"), &variables)?;
@@ -175,11 +183,26 @@ fn pe(options: &Options, machine: &dyn Machine, place: Place) -> Result<(), Mach
         } else {
             let (prefix, share) =
                 if options.host { ("channel_host", 20) } else { ("channel_gpu", 1) };
-            let provider = &provider.replace(';', "_");
-            job_measures::run(&job, *location, Naming { prefix, provider, share })?;
+            let naming = Naming { prefix, provider: &provider.replace(';', "_"), share };
+            if options.experts {
+                let size = size(options);
+                experts::run(&job, *location, naming, &size)?;
+            } else {
+                job_measures::run(&job, *location, naming)?;
+            }
         }
     }
     Ok(())
+}
+
+/// What experts have to do: tokens as those of a large model on a GPU, and less by CPU threads.
+fn size(options: &Options) -> Size {
+    let tokens = options.tokens as usize;
+    if options.host {
+        Size { tokens: tokens.min(16), values: 256, rounds: 2, shape: (4, 1) }
+    } else {
+        Size { tokens, values: 7168, rounds: 10, shape: (32, 256) }
+    }
 }
 
 /// Threads, rings and CPU threads that take.

@@ -27,3 +27,17 @@ fn pes_run_every_kernel_over_a_fabric() {
         assert_eq!(said.matches("MEASURE channel_host_").count(), 9, "{provider}: {said}");
     }
 }
+
+#[test]
+fn tokens_go_to_experts_and_come_back() {
+    let mut job = Command::new(env!("CARGO_BIN_EXE_nvshmem-channel-check"));
+    job.args(["--host", "--job", "--experts", "--providers", "shm,tcp", "--memory", "host"]);
+    let output = job.output().expect("it starts");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}{complained}");
+    for provider in ["shm", "tcp"] {
+        let measure = format!("MEASURE channel_host_experts_host_16_tokens_us_{provider} ");
+        assert!(said.contains(&measure), "{provider}: {said}");
+    }
+}

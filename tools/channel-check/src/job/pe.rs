@@ -44,6 +44,7 @@ impl Bootstrap for Meeting {
 pub struct Job<'m> {
     pub(crate) machine: &'m dyn Machine,
     pub(crate) me: u32,
+    pub(crate) n_pes: u32,
     meeting: Meeting,
 }
 
@@ -60,7 +61,7 @@ impl<'m> Job<'m> {
     /// They do not come together.
     pub fn new(machine: &'m dyn Machine, place: Place) -> Result<Self, MachineError> {
         let meeting = Meeting(Arc::new(Mutex::new(join(place)?)));
-        Ok(Self { machine, me: place.me, meeting })
+        Ok(Self { machine, me: place.me, n_pes: place.n_pes, meeting })
     }
 
     /// Every PE's bytes, one after the other; all have equally many.
