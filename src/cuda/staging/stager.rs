@@ -11,13 +11,19 @@ use crate::cuda::memory::pinned::PinnedMemory;
 use crate::cuda::staging::flight::{By, Flight, Started};
 use crate::cuda::staging::range_cache::{Known, RangeCache};
 use crate::cuda::staging::staged::{ContextCopies, Staging};
-use crate::cuda::words::together::Soon;
+use crate::cuda::words::together::{self, Soon, Tie};
 use crate::cuda::words::word_range::WordRange;
 use crate::engine::atomic::{Atomic, AtomicOp, Width};
 use crate::engine::port::copies::{
     Copied, Copy, CopyDirection, CopyPort, Reach, SoonOrder, Stager,
 };
 use crate::engine::port::{PortError, Posted};
+
+/// Most bytes that are stored with others: the longest message of the engine.
+const MOST_SOON: usize = 256;
+
+// With the parts before the first word and behind the last one.
+const _: () = assert!(MOST_SOON / 8 + 6 <= MOST_WRITES);
 
 /// Copies and words, by the driver for what only that reaches, and by the CPU for the rest.
 ///
@@ -189,10 +195,10 @@ impl DeviceStager {
         }
     }
 
-    /// Whether a word is stored together with others.
-    fn stores_together(&self, place: &Place, width: Width) -> bool {
+    /// Whether what is stored at a place is stored together with others.
+    fn stores_together(&self, place: &Place) -> bool {
         let words = &self.contexts[place.context].copies.words;
-        words.stores_together(&place.range, place.addr, width)
+        words.stores_together(&place.range, place.addr)
     }
 
     /// Where a chunk's bytes are in the bounce memory.
@@ -223,21 +229,30 @@ impl DeviceStager {
         stored.map_err(|error| self.lost.insert(error.into()).clone())
     }
 
-    /// The word of a place is stored with others.
-    fn store_word_soon(
+    /// The bytes of a place are stored with others. They have [`MOST_WRITES`] parts at most.
+    fn store_bytes_soon(
         &mut self,
-        place: Place,
-        width: Width,
-        value: u64,
+        place: &Place,
+        bytes: &[u8],
         order: SoonOrder,
     ) -> Result<(), PortError> {
-        let Place { context, range, addr } = place;
+        let Place { context, ref range, addr } = *place;
+        let parts = together::parts(addr, bytes.len());
         let others = self.soon.first().is_some_and(|first| first.context != context);
-        if others || self.soon.len() == MOST_WRITES {
+        if others || self.soon.len() + parts.clone().count() > MOST_WRITES {
             self.flush()?;
         }
-        let free = order == SoonOrder::Any;
-        self.soon.push(Soon { context, range, addr, width, value, free, place: 0 });
+        for (at, len) in parts {
+            let mut value = [0; 8];
+            value[..len.into()].copy_from_slice(&bytes[at..at + usize::from(len)]);
+            let tie = match order {
+                SoonOrder::Any => Tie::Free,
+                SoonOrder::Behind if at == 0 => Tie::Behind,
+                SoonOrder::Behind => Tie::Same,
+            };
+            let (range, value) = (Arc::clone(range), u64::from_le_bytes(value));
+            self.soon.push(Soon { context, range, addr: addr + at, len, value, tie, place: 0 });
+        }
         Ok(())
     }
 
@@ -245,12 +260,12 @@ impl DeviceStager {
     fn load_word(&mut self, place: &Place, width: Width) -> Result<u64, PortError> {
         let Place { context, ref range, addr } = *place;
         let overlaps = |soon: &&Soon| {
-            soon.context == context
-                && soon.addr < addr + width.bytes()
-                && addr < soon.addr + soon.width.bytes()
+            soon.context == context && soon.addr < addr + width.bytes() && addr < soon.end()
         };
         match self.soon.iter().rev().find(overlaps) {
-            Some(soon) if (soon.addr, soon.width) == (addr, width) => return Ok(soon.value),
+            Some(soon) if (soon.addr, soon.end()) == (addr, addr + width.bytes()) => {
+                return Ok(soon.value);
+            }
             Some(_) => self.flush()?,
             None => {}
         }
@@ -380,15 +395,8 @@ impl CopyPort for DeviceStager {
 
     fn store_soon(&mut self, addr: usize, bytes: &[u8], order: SoonOrder) -> Result<(), PortError> {
         let place = self.staged(addr, bytes.len())?;
-        let mut word = [0; 8];
-        let width = match bytes.len() {
-            8 => Some(Width::Eight),
-            4 => Some(Width::Four),
-            _ => None,
-        };
-        if let Some(width) = width.filter(|width| self.stores_together(&place, *width)) {
-            word[..bytes.len()].copy_from_slice(bytes);
-            return self.store_word_soon(place, width, u64::from_le_bytes(word), order);
+        if bytes.len() <= MOST_SOON && self.stores_together(&place) {
+            return self.store_bytes_soon(&place, bytes, order);
         }
         self.flush()?;
         let Place { context, range, addr } = place;
@@ -397,7 +405,8 @@ impl CopyPort for DeviceStager {
 
     fn apply_soon(&mut self, addr: usize, atomic: &Atomic) -> Result<(), PortError> {
         let place = self.staged(addr, atomic.width.bytes())?;
-        if !self.stores_together(&place, atomic.width) {
+        let is_word = atomic.width != Width::Two && place.addr % atomic.width.bytes() == 0;
+        if !is_word || !self.stores_together(&place) {
             return self.apply(addr, atomic).map(drop);
         }
         let sets = matches!(atomic.op, AtomicOp::Set | AtomicOp::Signal | AtomicOp::SignalSet);
@@ -406,7 +415,8 @@ impl CopyPort for DeviceStager {
         if before == Some(after) {
             return Ok(());
         }
-        self.store_word_soon(place, atomic.width, after, SoonOrder::Behind)
+        let bytes = after.to_le_bytes();
+        self.store_bytes_soon(&place, &bytes[..atomic.width.bytes()], SoonOrder::Behind)
     }
 
     fn settle(&mut self) -> Result<(), PortError> {

@@ -191,22 +191,21 @@ impl Words {
         }
     }
 
-    /// Whether a store of a word in a range of the same context is one that [`Self::store_all`] takes.
+    /// Whether stores in a range of the same context are those that [`Self::store_all`] takes.
     #[inline]
-    pub(crate) fn stores_together(&self, within: &WordRange, addr: usize, width: Width) -> bool {
-        addr % width.bytes() == 0
-            && within.window(addr).is_none()
-            && self.stream.engine().stores_by_operation(within.range(), width)
+    pub(crate) fn stores_together(&self, within: &WordRange, addr: usize) -> bool {
+        let by_operation = |width| self.stream.engine().stores_by_operation(within.range(), width);
+        within.window(addr).is_none() && by_operation(Width::Four) && by_operation(Width::Eight)
     }
 
-    /// Stores words, at most [`MOST_WRITES`] and each such that [`Self::stores_together`], in their order, but for those that
-    /// are free of it. All are there when it returns.
+    /// Stores parts, at most [`MOST_WRITES`] and each in a range that [`Self::stores_together`], in their order, but for those
+    /// that are free of it. All are there when it returns.
     ///
     /// # Errors
     /// As [`WordAccess::load`]. Then any of them may be missing.
     pub(crate) fn store_all(&mut self, words: &mut [Soon]) -> Result<(), WordError> {
-        for Soon { range, addr, width, .. } in &*words {
-            self.check(range, *addr, *width)?;
+        for Soon { range, addr, len, .. } in &*words {
+            self.check_bytes(range, *addr, (*len).into())?;
         }
         together::arrange(words);
         Ok(self.stream.store_all(words)?)

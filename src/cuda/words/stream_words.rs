@@ -31,11 +31,8 @@ pub(crate) struct StreamWords {
 /// Bytes that one copy moves: the longest message of the engine. Behind them in the scratch are words that lie side by side.
 const SCRATCH: usize = 256;
 
-/// Things under way at most: the pieces of words that are stored together.
-const DEPTH: usize = 32;
-
-// Most pieces there are where a single word lies between runs of the fewest.
-const _: () = assert!(2 * MOST_WRITES.div_ceil(together::FEWEST + 1) <= DEPTH);
+/// Things under way at most: the pieces of what is stored together, which may have one part each.
+const DEPTH: usize = MOST_WRITES;
 
 impl StreamWords {
     pub(crate) fn new(context: &Arc<Context>, patience: Duration) -> Result<Self, CudaError> {
@@ -60,8 +57,8 @@ impl StreamWords {
         self.wait(ticket, word.addr).map(drop)
     }
 
-    /// Stores words that the engine stores by operations, at most [`MOST_WRITES`], in their order: those side by side by
-    /// copies. All are there when it returns, or will never be.
+    /// Stores parts in memory where the engine stores words by operations, at most [`MOST_WRITES`], in their order: those side
+    /// by side by copies. All are there when it returns, or will never be.
     pub(crate) fn store_all(&mut self, words: &[Soon]) -> Result<(), StartError> {
         self.alive()?;
         let mut last = None;
@@ -87,7 +84,7 @@ impl StreamWords {
         failed.and(ended)
     }
 
-    /// Starts to store words that lie side by side, the first of which is at this place among all.
+    /// Starts to store parts that lie side by side, the first of which is at this place among all.
     fn start_side_by_side(&mut self, at: usize, words: &[Soon]) -> Result<Ticket, StartError> {
         let mut len = 0;
         let offset = SCRATCH + at * size_of::<u64>();
@@ -97,9 +94,9 @@ impl StreamWords {
             // is under way but for words at other places: earlier ones have ended, or have set `stuck`.
             unsafe {
                 let to = (self.scratch.addr() + offset + len) as *mut u8;
-                ptr::copy_nonoverlapping(bytes.as_ptr(), to, word.width.bytes());
+                ptr::copy_nonoverlapping(bytes.as_ptr(), to, word.len.into());
             }
-            len += word.width.bytes();
+            len += usize::from(word.len);
         }
         let Soon { range, addr, .. } = &words[0];
         let (direction, memory) = (Direction::ToDevice, &self.scratch);

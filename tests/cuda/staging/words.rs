@@ -27,6 +27,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::fake("staged_words_that_are_stored_soon_take_few_calls", few_calls),
         Case::any("staged_words_side_by_side_are_what_was_asked_for", side_by_side),
         Case::fake("staged_words_side_by_side_are_copied_together", one_copy),
+        Case::fake("short_staged_bytes_are_stored_together", short_bytes),
         Case::any("a_staged_flag_comes_after_what_was_copied_before", flags),
         Case::fake("a_window_is_opened_on_an_alias_where_the_range_has_none", alias),
         Case::fake("releasing_staged_memory_takes_its_window_away", window),
@@ -63,8 +64,9 @@ fn soon() {
         };
         match below(8) {
             0..=2 => {
-                let len = [1, 4, 8, 8, 11][below(5)];
-                let at = if below(4) == 0 { below(AREA - len) } else { below(AREA / 8 - 1) * 8 };
+                let len = [1, 2, 3, 4, 8, 8, 11, 16, 70][below(9)];
+                let at = below(AREA - len);
+                let at = if below(4) == 0 { at } else { at / 8 * 8 };
                 let bytes = pattern(len, below(1000));
                 let order = [SoonOrder::Behind, SoonOrder::Any][below(2)];
                 stage.port.store_soon(heap + at, &bytes, order).expect("it is there");
@@ -201,6 +203,39 @@ fn one_copy() {
     // A word that is ordered ends what may be copied together.
     let parts = any((0..10).collect()).chain(behind(vec![10])).chain(any((11..21).collect()));
     assert_eq!(calls(&parts.collect::<Vec<_>>()), [1, 2], "two copies, and a word between them");
+}
+
+/// Calls that store and copies that are made, for bytes that are no words.
+fn short_bytes() {
+    let bed = Bed::new();
+    let heap = bed.heap(1);
+    let (mut stage, _region) = Stage::with(&bed, heap, GRANULARITY, options(2, stream_only()));
+    let mut calls = |stores: &[(usize, usize)], order: SoonOrder| {
+        let before = [5, 2].map(|what| bed.count(what));
+        for (at, len) in stores {
+            stage.port.store_soon(heap + at, &pattern(*len, *at), order).expect("soon");
+        }
+        let under_way = [bed.count(5) - before[0], bed.count(2) - before[1]];
+        assert_eq!(under_way, [0, 0], "they wait for one another");
+        stage.port.settle().expect("they are there");
+        let counts = [bed.count(5) - before[0], bed.count(2) - before[1]];
+        for (at, len) in stores {
+            assert_eq!(bed.read(heap + at, *len), pattern(*len, *at), "{len} bytes at {at}");
+        }
+        counts
+    };
+    use SoonOrder::{Any, Behind};
+    let bytes: Vec<(usize, usize)> = (1..61).map(|at| (at, 1)).collect();
+    assert_eq!(calls(&bytes, Any), [0, 1], "bytes in a row");
+    assert_eq!(calls(&bytes[..4], Behind), [0, 4], "each behind the one before");
+    assert_eq!(calls(&[(8, 2), (32, 2), (20, 2)], Any), [0, 3], "apart");
+    assert_eq!(calls(&[(64, 16)], Behind), [1, 0], "two words");
+    assert_eq!(calls(&[(64, 16), (96, 16), (128, 16)], Behind), [1, 0], "words of several puts");
+    assert_eq!(calls(&[(64, 200)], Behind), [0, 1], "longer ones by a copy");
+    assert_eq!(calls(&[(65, 11)], Behind), [0, 1], "not aligned");
+    assert_eq!(calls(&[(64, 48), (112, 48)], Any), [0, 1], "two that lie side by side");
+    assert_eq!(calls(&[(64, 48), (112, 48)], Behind), [0, 2], "and are ordered");
+    assert_eq!(calls(&[(0, 8), (9, 1), (16, 8)], Behind), [2, 1], "words around a byte");
 }
 
 /// By GDRCopy or nothing.
