@@ -102,19 +102,31 @@ pub(crate) struct Watch {
     pattern: u32,
 }
 
-/// Most bytes that are watched: to look at more takes the CPU longer than a mark takes the device.
-pub(crate) const MOST_WATCHED: usize = 16 * 1024;
+/// Most bytes that are watched of a copy that has the stream to itself: to look at more takes the CPU longer than an event takes
+/// the device.
+const MOST_WATCHED: usize = 16 * 1024;
+
+/// Most bytes that are watched of a copy behind others. The device takes no time for its event then, and the CPU less than for
+/// more bytes.
+const MOST_WATCHED_BEHIND: usize = 2 * 1024;
 
 impl Watch {
-    /// Fills `len` bytes of the host with a pattern that goes by `number`, for a copy from `device`. None where they cannot be
-    /// watched: the device stores words of 4 bytes whole only where both sides are aligned to them.
+    /// Fills `len` bytes of the host with a pattern that goes by `number`, for a copy from `device`, `alone` in its stream or
+    /// not. None where they are too many, or cannot be watched: the device stores words of 4 bytes whole only where both sides
+    /// are aligned to them.
     ///
     /// # Safety
     /// The bytes are page-locked memory. Who uses them otherwise meanwhile, which he should not, does so by atomic accesses or
     /// outside of Rust's sight, as the device does.
     #[inline]
-    pub(crate) unsafe fn new(host: usize, device: usize, len: usize, number: u64) -> Option<Self> {
-        if len > MOST_WATCHED || host % 8 != 0 || (device | len) % 4 != 0 {
+    pub(crate) unsafe fn new(
+        (host, device): (usize, usize),
+        len: usize,
+        number: u64,
+        alone: bool,
+    ) -> Option<Self> {
+        let most = if alone { MOST_WATCHED } else { MOST_WATCHED_BEHIND };
+        if len > most || host % 8 != 0 || (device | len) % 4 != 0 {
             return None;
         }
         // Neither of two copies in a row nor a word that programs like: what has the pattern is seen late.

@@ -208,10 +208,11 @@ impl CopyQueue {
         // What is managed may be copied by the CPU, byte by byte.
         let watched =
             watched && copy.direction == Direction::FromDevice && copy.range.kind() == Kind::Device;
+        let (sides, number) = ((copy.host, copy.addr), self.flight.next);
+        let alone = self.in_flight() == 0;
         // SAFETY: the caller's promise of memory that is watched.
-        let mut watch = watched
-            .then(|| unsafe { Watch::new(copy.host, copy.addr, copy.len, self.flight.next) })
-            .flatten();
+        let watch = || unsafe { Watch::new(sides, copy.len, number, alone) };
+        let mut watch = watched.then(watch).flatten();
         let mut started = 0;
         let mut failed = None;
         for (addr, len) in copy.range.pieces(copy.addr, copy.len) {
