@@ -44,12 +44,17 @@ clock() {
 }
 # Runs a command as a part of the tier, named by the first argument.
 part() {
-    local name=$1 now began
+    local name=$1 now began said
     shift
+    said=$(mktemp -p "$work")
     echo "== $name"
     clock
     began=$now
-    "$@" 2>&1 | heard || echo "$name" >>"$work/failed"
+    if ! "$@" 2>&1 | tee "$said" | heard; then
+        echo "$name" >>"$work/failed"
+        { echo "Last of \"$name\", which failed:" && tail -n 12 "$said" | sed 's/^/  /'; } >"$said.last"
+    fi
+    rm "$said"
     clock
     awk -v name="$name" -v began="$began" -v now="$now" 'BEGIN { split(began, b, " "); split(now, n, " ")
         printf "%-42s %7.0f s  %7.0f s\n", name, n[1] - b[1], n[2] - b[2] }' | tee -a "$work/parts"
@@ -147,6 +152,7 @@ if [[ $tier == quick ]]; then
     part "unit tests" checked --lib --bins
     part "engine on the fake" checked --test engine --test wire
     part "plugin on tcp and shm" checked --test plugin -- smoke::
+    ! git rev-parse --is-inside-work-tree >/dev/null 2>&1 || part "places of injected bugs" scripts/injected.sh --places
 else
     part "downloads" fetch
     # With a compiler, kernels that are missing are a failure.
@@ -206,7 +212,12 @@ programs=$(grep -cE '^ +(Running|Doc-tests) ' "$log" || true)
 results=$(grep -c '^test result: ' "$log" || true)
 [[ $results -eq $programs ]] ||
     wrong "$programs test programs were started and $results gave a result: see above"
-[[ ! -s $work/failed ]] || wrong "Failed: $(sed 's/$/; /' "$work/failed" | tr -d '\n')see above"
+# A log of thousands of lines is read from its end.
+if [[ -s $work/failed ]]; then
+    cat "$work"/*.last >&2
+    grep -E '^test .* \.\.\. FAILED' "$log" >&2 || true
+    wrong "Failed: $(sed 's/$/; /' "$work/failed" | tr -d '\n')see above"
+fi
 by_name=$(grep -cE '^test .* \.\.\. ignored(,| \(|$)' "$log" || true)
 [[ $by_name -eq $ignored ]] || wrong "$ignored tests were skipped and $by_name are named"
 ! grep -q ': no reason given$' "$work/skips" || wrong "A skip is without a reason"
