@@ -8,6 +8,7 @@ use nvshmem_transport_libfabric::engine::Watchdog;
 use nvshmem_transport_libfabric::engine::fake::{FakeFabric, Script};
 use nvshmem_transport_libfabric::engine::ids::{LaneKind, Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, SignalEngine};
+use nvshmem_transport_libfabric::engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use nvshmem_transport_libfabric::engine::port::{Access, Direction, RailLimits};
 use nvshmem_transport_libfabric::engine::rails::balance::Spread;
 use nvshmem_transport_libfabric::engine::rails::paths::{Path, PathTable};
@@ -62,6 +63,7 @@ fn a_peer_costs_next_to_nothing_until_it_is_talked_to_and_little_then() {
         needs_desc: false,
         orders_messages: false,
         remote_data: true,
+        longest_message: MAX_MESSAGE,
     };
 
     let lane_bytes = |n_pes: u32, health: Option<RailHealth>| {
@@ -85,6 +87,7 @@ fn a_peer_costs_next_to_nothing_until_it_is_talked_to_and_little_then() {
             counted: TAGS,
             spread: Spread::ROUND_ROBIN,
             devices: false,
+            longest_message: MAX_LONG_MESSAGE,
         };
         let mut lane = Lane::new(port, config);
         if let Some(health) = health {

@@ -7,8 +7,8 @@ use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::port::Addressing;
 use nvshmem_transport_libfabric::engine::wire::cookie::Cookie;
 use nvshmem_transport_libfabric::engine::wire::message::{
-    Body, MAX_EAGER, MAX_MESSAGE, Mark, Message, Packet, Plain, Spot, Tag, Ticket, VERSION,
-    WireError,
+    Body, LongPacket, MAX_EAGER, MAX_LONG_MESSAGE, MAX_MESSAGE, Mark, Message, Packet, Plain, Spot,
+    Tag, Ticket, VERSION, WireError, eager_in,
 };
 use nvshmem_transport_libfabric::engine::wire::rails::{MAX_TOLD_ADDRESS, Rails};
 use nvshmem_transport_libfabric::engine::wire::staged::{
@@ -106,6 +106,14 @@ fn ticket(seq: u32) -> impl Strategy<Value = Ticket> {
     any::<u32>().prop_map(move |slot| Ticket { slot, seq: Seq(seq) })
 }
 
+/// What goes with its signal in one message: of any rail, or of those for long ones.
+fn payload() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        9 => vec(any::<u8>(), 0..=MAX_EAGER),
+        1 => vec(any::<u8>(), MAX_EAGER..=eager_in(MAX_LONG_MESSAGE)),
+    ]
+}
+
 /// What a message with this number says.
 fn body(seq: u32) -> impl Strategy<Value = Owned> {
     prop_oneof![
@@ -117,7 +125,7 @@ fn body(seq: u32) -> impl Strategy<Value = Owned> {
         }),
         (ticket(seq), any::<u64>())
             .prop_map(|(ticket, value)| Owned::Plain(Body::Reply { ticket, value })),
-        (spot(), atomic(false), spot(), vec(any::<u8>(), 0..=MAX_EAGER))
+        (spot(), atomic(false), spot(), payload())
             .prop_map(|(at, atomic, to, payload)| Owned::PutSignal { at, atomic, to, payload }),
         (spot(), atomic(false), any::<u16>(), any::<u32>()).prop_map(
             |(at, atomic, tag, segments)| {
@@ -217,14 +225,14 @@ fn message() -> impl Strategy<Value = ((u16, u32, u32), Owned)> {
     })
 }
 
-fn encode(head: (u16, u32, u32), body: Body<'_>) -> Packet {
+fn encode(head: (u16, u32, u32), body: Body<'_>) -> LongPacket {
     encode_with(NO_COOKIE, head, body)
 }
 
-fn encode_with(cookie: Cookie, (from, seq, ack): (u16, u32, u32), body: Body<'_>) -> Packet {
+fn encode_with(cookie: Cookie, (from, seq, ack): (u16, u32, u32), body: Body<'_>) -> LongPacket {
     // What an earlier message left in the packet must not shine through.
-    let mut packet = Packet::EMPTY;
-    packet.fill(&[0xa5; MAX_MESSAGE]);
+    let mut packet = LongPacket::EMPTY;
+    packet.fill(&[0xa5; MAX_LONG_MESSAGE]);
     let (from, seq, ack) = (Pe(from.into()), Seq(seq), Seq(ack));
     let message = Message { from, seq, ack, behind: 0, body };
     message.encode(cookie, &mut packet);
@@ -265,6 +273,7 @@ proptest! {
             Body::Fetch { .. } => 48,
             Body::CountedSignal { .. } => 40,
             Body::PutSignal { payload, .. } => 48 + payload.len(),
+            Body::PutSignalHead { .. } => 48,
             Body::Staged(staged) => match staged {
                 Staged::Put { payload, .. } => 24 + payload.len(),
                 Staged::Pull { .. } => 48,
@@ -276,6 +285,34 @@ proptest! {
             },
         };
         prop_assert_eq!(packet.bytes().len(), len);
+    }
+
+    /// A payload that leaves from where it lies is read as one that was copied.
+    #[test]
+    fn a_payload_behind_its_head_is_read_as_one_piece(
+        head: (u16, u32, u32),
+        (at, atomic, to) in (spot(), atomic(false), spot()),
+        payload in payload(),
+    ) {
+        let len = payload.len();
+        let mut packet = Packet::EMPTY;
+        packet.fill(&[0xa5; MAX_MESSAGE]);
+        let (from, seq, ack) = (Pe(head.0.into()), Seq(head.1), Seq(head.2));
+        let body = Body::PutSignalHead { at, atomic, to, len };
+        Message { from, seq, ack, behind: 0, body }.encode(NO_COOKIE, &mut packet);
+        let bytes = [packet.bytes(), &payload].concat();
+        let whole = encode(head, Body::PutSignal { at, atomic, to, payload: &payload });
+        prop_assert_eq!(&bytes[..], whole.bytes());
+        prop_assert!(Message::decode(NO_COOKIE, packet.bytes()).is_err() || len == 0, "no payload");
+    }
+
+    /// Nothing else is as long.
+    #[test]
+    fn only_puts_with_signal_are_long((head, owned) in message(), byte: u8, len in MAX_MESSAGE + 1..=MAX_LONG_MESSAGE) {
+        let mut bytes = encode(head, owned.body()).bytes().to_vec();
+        prop_assume!(!matches!(owned, Owned::PutSignal { .. }));
+        bytes.resize(len, byte);
+        prop_assert!(Message::decode(NO_COOKIE, &bytes).is_err());
     }
 
     /// A message gets its numbers when it leaves, after it was encoded.
@@ -298,7 +335,7 @@ proptest! {
             return Ok(());
         }
         let free = encode(head, body);
-        let mut packet = Packet::EMPTY;
+        let mut packet = LongPacket::EMPTY;
         let message = Message { behind, ..Message::decode(NO_COOKIE, free.bytes()).unwrap() };
         message.encode(NO_COOKIE, &mut packet);
         prop_assert_eq!(Message::decode(NO_COOKIE, packet.bytes()), Ok(message));
@@ -409,7 +446,7 @@ proptest! {
             return Ok(());
         };
         prop_assert_eq!(plain, as_plain(&message));
-        let mut again = Packet::EMPTY;
+        let mut again = LongPacket::EMPTY;
         message.encode(NO_COOKIE, &mut again);
         prop_assert_eq!(again.bytes(), &bytes[..]);
         prop_assert!(message.from.0 < 1 << 16);
@@ -482,12 +519,13 @@ fn a_payload_is_as_long_as_its_message_says_and_fits() {
         let decoded = Message::decode(NO_COOKIE, &bytes).is_ok();
         (decoded, Plain::decode(NO_COOKIE, &bytes).is_some())
     };
-    for len in [0, 1, MAX_EAGER] {
+    let most = eager_in(MAX_LONG_MESSAGE);
+    for len in [0, 1, MAX_EAGER, MAX_EAGER + 1, most] {
         assert_eq!(read(len, len), (true, true), "{len}");
         assert_eq!(read(len + 1, len), (false, false), "cut to {len}");
         assert_eq!(read(len, len + 1), (false, false), "longer than {len}");
     }
-    assert_eq!(read(MAX_EAGER + 1, MAX_EAGER + 1), (false, false), "too long");
+    assert_eq!(read(most + 1, most + 1), (false, false), "too long");
 }
 
 #[test]

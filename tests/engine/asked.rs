@@ -12,8 +12,11 @@ use nvshmem_transport_libfabric::engine::lane::Lane;
 use nvshmem_transport_libfabric::engine::lane::user_threads::handoff::handover;
 use nvshmem_transport_libfabric::engine::lane::user_threads::host_lane::HostLane;
 use nvshmem_transport_libfabric::engine::port::Direction;
+use nvshmem_transport_libfabric::engine::port::packet::MAX_LONG_MESSAGE;
 use nvshmem_transport_libfabric::engine::rails::balance::Spread;
-use nvshmem_transport_libfabric::engine::request::{LocalSide, Request, ResultPlace};
+use nvshmem_transport_libfabric::engine::request::{
+    LocalSide, PutSignalRequest, Request, ResultPlace,
+};
 
 use super::as_entry::AsEntry as _;
 use super::job::{Job, Member, Shape, host_config, limits};
@@ -119,12 +122,13 @@ fn a_lane_whose_rails_are_full_has_no_room() {
 fn memory_is_in_use_as_long_as_an_operation_is_under_way() {
     const LEN: usize = 4096;
     let pooled = Spread { balanced_from: 9, striped_from: 64, segment: 64 };
-    let kinds = ["put", "get", "held", "pooled", "staged", "fetch", "value"];
+    let kinds = ["put", "get", "held", "pooled", "staged", "fetch", "value", "signal"];
     for kind in kinds {
         let shape = Shape {
             depth: if kind == "pooled" { 1 } else { 16 },
             staged: if kind == "staged" { 0b10 } else { 0 },
             spread: if kind == "pooled" { pooled } else { Spread::ROUND_ROBIN },
+            longest_message: MAX_LONG_MESSAGE,
             ..Shape::default()
         };
         let mut job = Job::new(4, &shape, Script::default());
@@ -144,6 +148,13 @@ fn memory_is_in_use_as_long_as_an_operation_is_under_way() {
                 let mut fetch = targets.atomic(1, 0, AtomicOp::FetchAdd, 1);
                 fetch.result = Some(ResultPlace { addr: at, flag: Some(1) });
                 job.members[0].lane.amo(&fetch).map(|()| 16)
+            }
+            // One message, which takes its data from there whenever it is sent again.
+            "signal" => {
+                let first = &mut job.members[0];
+                let parts = [targets.part((at, &first.scratch_handle), 1, LEN, LEN)];
+                let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
+                first.lane.signal(&PutSignalRequest { parts: &parts, signal }).map(|()| LEN)
             }
             _ => job.put_value(0, 1, LEN, 1, 8).map(|()| 0),
         };
@@ -165,8 +176,9 @@ fn memory_is_in_use_as_long_as_an_operation_is_under_way() {
         }
         assert!(!in_use(&job, at - 64, 64) && !in_use(&job, at + LEN, 64), "{kind}");
         job.fabric.resume(Pe(1));
-        turn(&mut job, 3000);
-        job.quiet(0, 1).unwrap();
+        while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
+            turn(&mut job, 1);
+        }
         assert!(!in_use(&job, at, LEN), "{kind} has ended");
     }
     // What belongs to a peer that was given up is none of the lane's.

@@ -11,6 +11,7 @@ use nvshmem_transport_libfabric::engine::fake::{FakeFabric, FakeMemory, FakePort
 use nvshmem_transport_libfabric::engine::ids::{LaneKind, Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, SignalEngine};
 use nvshmem_transport_libfabric::engine::port::copies::Reach;
+use nvshmem_transport_libfabric::engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use nvshmem_transport_libfabric::engine::port::{Access, Direction, PeerAddr, RailLimits};
 use nvshmem_transport_libfabric::engine::rails::balance::Spread;
 use nvshmem_transport_libfabric::engine::rails::paths::{Path, PathTable};
@@ -37,6 +38,7 @@ pub(crate) struct Shape {
     pub(crate) heap: usize,
     pub(crate) orders_messages: bool,
     pub(crate) remote_data: bool,
+    pub(crate) longest_message: usize,
     /// Most counted puts to one peer.
     pub(crate) counted: u16,
     pub(crate) signals: SignalEngine,
@@ -92,6 +94,7 @@ impl Default for Shape {
             heap: 1 << 16,
             orders_messages: false,
             remote_data: true,
+            longest_message: MAX_MESSAGE,
             counted: TAGS,
             signals: SignalEngine::Auto,
             spread: Spread::ROUND_ROBIN,
@@ -197,6 +200,7 @@ pub(crate) fn limits(shape: &Shape) -> Vec<RailLimits> {
         needs_desc: shape.needs_desc,
         orders_messages: shape.orders_messages,
         remote_data: shape.remote_data,
+        longest_message: shape.longest_message,
     };
     vec![rail; usize::from(shape.rails)]
 }
@@ -253,6 +257,7 @@ pub(crate) fn host_config(job: &Job, devices: bool) -> LaneConfig {
         counted: 0,
         spread: Spread::ROUND_ROBIN,
         devices,
+        longest_message: MAX_LONG_MESSAGE,
     }
 }
 
@@ -304,6 +309,7 @@ impl Job {
                     counted: shape.counted,
                     spread: shape.spread,
                     devices: shape.staged != 0,
+                    longest_message: MAX_LONG_MESSAGE,
                 };
                 let port = fabric.port(me, limits(shape)).with_fast_path(shape.fast);
                 let mut lane = Lane::new(port, config);

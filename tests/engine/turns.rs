@@ -4,6 +4,7 @@ use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
 use nvshmem_transport_libfabric::engine::fake::{Call, FakeFabric, Script};
 use nvshmem_transport_libfabric::engine::ids::{LaneKind, Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, SignalEngine};
+use nvshmem_transport_libfabric::engine::port::packet::MAX_LONG_MESSAGE;
 use nvshmem_transport_libfabric::engine::port::{Access, Direction};
 use nvshmem_transport_libfabric::engine::rails::balance::Spread;
 use nvshmem_transport_libfabric::engine::request::{
@@ -60,6 +61,7 @@ fn handling_completions_never_posts() {
         counted: 0,
         spread: Spread::ROUND_ROBIN,
         devices: false,
+        longest_message: MAX_LONG_MESSAGE,
     };
     let mut lane = Lane::new(fabric.port(Pe(0), limits(&shape)), config);
     for at in 0..100 {

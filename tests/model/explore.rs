@@ -15,6 +15,7 @@ use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
 use nvshmem_transport_libfabric::engine::error::EngineError;
 use nvshmem_transport_libfabric::engine::ids::{LaneKind, Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig};
+use nvshmem_transport_libfabric::engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use nvshmem_transport_libfabric::engine::port::{Access, Direction, RailLimits};
 use nvshmem_transport_libfabric::engine::rails::balance::Spread;
 use nvshmem_transport_libfabric::engine::rails::paths::{Path, PathTable};
@@ -149,6 +150,7 @@ fn lane(
         needs_desc: false,
         orders_messages: case.orders_messages,
         remote_data: true,
+        longest_message: MAX_MESSAGE,
     };
     let path = |to: usize, rail: u8| {
         // Not the same rail at the other end, so that a mix-up of the two is found.
@@ -174,6 +176,7 @@ fn lane(
             Spread::ROUND_ROBIN
         },
         devices: false,
+        longest_message: MAX_LONG_MESSAGE,
     };
     Lane::new(ModelPort { model: Rc::clone(model), pe, limits }, config)
 }

@@ -9,7 +9,7 @@ use nvshmem_transport_libfabric::engine::port::{
     MemoryPort, Messaging, Operation, PeerAddr, Polled, PortError, Posted, RailControl, RailLimits,
     Registered, Transfer,
 };
-use nvshmem_transport_libfabric::engine::wire::message::Packet;
+use nvshmem_transport_libfabric::engine::wire::message::LongPacket;
 
 use super::explore::Model;
 use super::world::{self, Done, Mail, World, done_hash, mix, mix_bytes};
@@ -179,7 +179,7 @@ impl Messaging for ModelPort {
         Ok(Posted::Yes)
     }
 
-    fn receive(&mut self, rail: RailId, into: &mut Packet) -> Incoming {
+    fn receive(&mut self, rail: RailId, into: &mut LongPacket) -> Incoming {
         let mut world = self.model.world.borrow_mut();
         match world.sides[self.pe].inbox[rail.index()].pop_front() {
             Some(Mail::Message(bytes)) => {

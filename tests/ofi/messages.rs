@@ -6,9 +6,11 @@ use std::time::Instant;
 use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
 use nvshmem_transport_libfabric::engine::port::{
     Access, Clock, DataPath, Direction, Incoming, Local, Messaging, Operation, POLL_BATCH,
-    PeerAddr, Polled, Posted, Transfer,
+    PeerAddr, Polled, Posted, Tail, Transfer,
 };
-use nvshmem_transport_libfabric::engine::wire::message::{MAX_MESSAGE, Packet};
+use nvshmem_transport_libfabric::engine::wire::message::{
+    LongPacket, MAX_LONG_MESSAGE, MAX_MESSAGE,
+};
 use nvshmem_transport_libfabric::ofi::OfiPort;
 use nvshmem_transport_libfabric::settings::{Progress, Provider, Settings, Threading};
 
@@ -71,7 +73,7 @@ fn progress(port: &mut OfiPort, rail: RailId) {
 }
 
 fn take_all(port: &mut OfiPort, rail: RailId) -> Vec<Vec<u8>> {
-    let mut packet = Packet::EMPTY;
+    let mut packet = LongPacket::EMPTY;
     let mut messages = Vec::new();
     while port.receive(rail, &mut packet) == Incoming::Message {
         messages.push(packet.bytes().to_vec());
@@ -116,6 +118,55 @@ fn messages_of_every_size_arrive_both_ways_on_every_rail() {
                 }
                 assert!(pair.receive(end, rail).is_empty());
             }
+        }
+    }
+}
+
+/// They are copied by the call: what is written there afterwards does not leave.
+#[test]
+fn a_message_may_end_with_bytes_from_elsewhere() {
+    const HEAD: usize = 48;
+    for settings in fabrics() {
+        let provider = settings.provider;
+        let mut pair = Pair::with(&settings);
+        for rail in rails(&pair.ends[0].opened.proxy) {
+            let longest = pair.ends[0].opened.proxy.limits()[rail.index()].longest_message;
+            assert!((MAX_MESSAGE..=MAX_LONG_MESSAGE).contains(&longest), "{provider:?} {longest}");
+            let most = longest - HEAD;
+            // On both sides of what is injected, and of a line of the cache.
+            let lens = [1, 8, 63, 64, 80, 81, 128, most / 2, most - 1, most, most, most];
+            let content =
+                |number: usize| (numbered(number as u32, HEAD), pattern(lens[number], number));
+            let mut tail = vec![0; most];
+            let peer = pair.peers[0][rail.index()];
+            let (mut sent, mut arrived) = (0, Vec::new());
+            let start = Instant::now();
+            while arrived.len() < lens.len() {
+                assert!(start.elapsed() < HANG, "{provider:?}: {sent} sent");
+                if sent < lens.len() {
+                    let (head, bytes) = content(sent);
+                    tail[..bytes.len()].copy_from_slice(&bytes);
+                    let from = Tail { addr: tail.as_ptr() as usize, len: bytes.len() };
+                    let port = &mut pair.ends[0].opened.proxy;
+                    match port.send_with_tail(rail, peer, MESSAGE, &head, from) {
+                        Ok(posted) => sent += usize::from(posted == Posted::Yes),
+                        Err(error) => panic!("{provider:?}: {error}"),
+                    }
+                    tail.fill(0xee);
+                }
+                assert!(pair.receive(0, rail).is_empty());
+                arrived.extend(pair.receive(1, rail));
+            }
+            arrived.sort_by_key(|message| number_of(message));
+            for (number, message) in arrived.iter().enumerate() {
+                let (head, bytes) = content(number);
+                assert_eq!(*message, [head, bytes].concat(), "{provider:?} {}", lens[number]);
+            }
+            let from = Tail { addr: tail.as_ptr() as usize, len: most };
+            let port = &mut pair.ends[0].opened.proxy;
+            let refused = port.send_with_tail(rail, peer, MESSAGE, &[0; HEAD + 1], from);
+            let refused = refused.expect_err("too long").to_string();
+            assert!(refused.contains(&format!("{} bytes", longest + 1)), "{refused}");
         }
     }
 }
@@ -239,7 +290,7 @@ fn wrong_messages_are_refused_with_a_reason() {
             assert!(error.to_string().contains(why), "{error}");
         }
         for rail in [9, 0] {
-            let nothing = port.receive(RailId(rail), &mut Packet::EMPTY.clone());
+            let nothing = port.receive(RailId(rail), &mut LongPacket::EMPTY.clone());
             assert_eq!(nothing, Incoming::Nothing);
         }
     }
@@ -345,7 +396,7 @@ fn a_message_is_received_after_the_data_before_it() {
                 while answered < ROUNDS {
                     assert!(start.elapsed() < HANG, "{provider:?}: round {next}");
                     progress(receiver, rail);
-                    let mut packet = Packet::EMPTY;
+                    let mut packet = LongPacket::EMPTY;
                     while receiver.receive(rail, &mut packet) == Incoming::Message {
                         // The first thing after the message is the data.
                         let round = number_of(packet.bytes());

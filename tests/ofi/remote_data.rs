@@ -14,7 +14,7 @@ use nvshmem_transport_libfabric::engine::port::{
     Access, Clock, DataPath, Direction, Incoming, Messaging, Operation, POLL_BATCH, PeerAddr,
     Polled, Posted, Transfer,
 };
-use nvshmem_transport_libfabric::engine::wire::message::Packet;
+use nvshmem_transport_libfabric::engine::wire::message::LongPacket;
 use nvshmem_transport_libfabric::ofi::{OfiPort, Opened};
 use nvshmem_transport_libfabric::settings::Provider;
 
@@ -164,7 +164,7 @@ fn send_all(
                 }
                 Polled::Failed(failure) => panic!("{provider:?}: {failure:?}"),
             }
-            let mut packet = Packet::EMPTY;
+            let mut packet = LongPacket::EMPTY;
             while opened.proxy.receive(rail, &mut packet) == Incoming::Message {
                 let round = u32::from_le_bytes(packet.bytes().try_into().expect("four bytes"));
                 assert!(answers.insert(round), "{provider:?}: {round} was told twice");
@@ -204,7 +204,7 @@ fn target(role: &str) {
                     other => fail(format!("unexpected on {rail}: {other:?}")),
                 }
                 loop {
-                    match opened.proxy.receive(rail, &mut Packet::EMPTY.clone()) {
+                    match opened.proxy.receive(rail, &mut LongPacket::EMPTY.clone()) {
                         Incoming::Nothing => break,
                         Incoming::Message => fail(String::from("a message")),
                         // The first thing after it is the data, its end first.

@@ -13,10 +13,10 @@ use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::fabric_atomic::FabricAtomic;
 use crate::engine::port::{
     Clock, Completions, DataPath, Direction, Failure, Incoming, Local, LocalMemory, Messaging,
-    Operation, POLL_BATCH, PeerAddr, Polled, PortError, Posted, RailControl, RailLimits, Transfer,
-    hand_over,
+    Operation, POLL_BATCH, PeerAddr, Polled, PortError, Posted, RailControl, RailLimits, Tail,
+    Transfer, hand_over,
 };
-use crate::engine::wire::message::{MAX_MESSAGE, Packet};
+use crate::engine::wire::message::{LongPacket, MAX_MESSAGE, Packet};
 
 /// Nanoseconds that pass with each poll.
 const POLL_TIME: u64 = 200;
@@ -97,6 +97,29 @@ impl FakePort {
         world.trace(Call::Post(self.pe, rail));
         world.post(self.lane, self.pe, rail, target(to), token, Work::Transfer(*transfer, data));
         in_flight.insert(token);
+        Ok(Posted::Yes)
+    }
+
+    /// Takes a message, whatever its length.
+    fn send_bytes(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        bytes: &[u8],
+    ) -> Result<Posted, PortError> {
+        let ordered = self.limits[rail.index()].orders_messages;
+        if !self.has_room(rail, to) {
+            return Ok(Posted::Again);
+        }
+        let mut world = self.fabric.lock();
+        if world.refused_messages.contains(&(self.pe, rail)) {
+            return Err(fault("fi_send", 5, "refused by the script"));
+        }
+        world.call(PortCall::Send)?;
+        world.trace(Call::Post(self.pe, rail));
+        let left = world.send((self.lane, self.pe, rail), target(to), token, bytes, ordered);
+        self.leaving[rail.index()].push_back(left);
         Ok(Posted::Yes)
     }
 
@@ -224,22 +247,26 @@ impl Messaging for FakePort {
         bytes: &[u8],
     ) -> Result<Posted, PortError> {
         assert!(bytes.len() <= MAX_MESSAGE, "a message of {} bytes", bytes.len());
-        let ordered = self.limits[rail.index()].orders_messages;
-        if !self.has_room(rail, to) {
-            return Ok(Posted::Again);
-        }
-        let mut world = self.fabric.lock();
-        if world.refused_messages.contains(&(self.pe, rail)) {
-            return Err(fault("fi_send", 5, "refused by the script"));
-        }
-        world.call(PortCall::Send)?;
-        world.trace(Call::Post(self.pe, rail));
-        let left = world.send((self.lane, self.pe, rail), target(to), token, bytes, ordered);
-        self.leaving[rail.index()].push_back(left);
-        Ok(Posted::Yes)
+        self.send_bytes(rail, to, token, bytes)
     }
 
-    fn receive(&mut self, rail: RailId, into: &mut Packet) -> Incoming {
+    fn send_with_tail(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        head: &[u8],
+        Tail { addr, len }: Tail,
+    ) -> Result<Posted, PortError> {
+        let longest = self.limits[rail.index()].longest_message;
+        assert!(head.len() + len <= longest, "a message of {} and {len} bytes", head.len());
+        let mut bytes = head.to_vec();
+        bytes.resize(head.len() + len, 0);
+        self.load(addr, &mut bytes[head.len()..])?;
+        self.send_bytes(rail, to, token, &bytes)
+    }
+
+    fn receive(&mut self, rail: RailId, into: &mut LongPacket) -> Incoming {
         match self.fabric.lock().take_mail(self.pe, rail) {
             Some(Mail::Message(bytes)) => {
                 into.fill(&bytes);

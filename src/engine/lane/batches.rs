@@ -59,6 +59,7 @@ impl<P: Port> Lane<P> {
             let memory = match segment.kind {
                 Kind::Staged | Kind::PeerRequest => staging.memory_of(token),
                 Kind::Pooled => Some(pool.memory_of(segment)),
+                Kind::Message => segment.message().and_then(|slot| core.messages.memory_of(slot)),
                 _ => segment.memory(),
             };
             let touches = memory.is_some_and(|memory| overlap(memory, (addr, len)));

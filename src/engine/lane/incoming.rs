@@ -15,10 +15,10 @@ use crate::engine::port::copies::Reach;
 use crate::engine::port::{Incoming, Port};
 use crate::engine::state::counts::CountedSignal;
 use crate::engine::state::messages::link::FIRST;
-use crate::engine::state::messages::order::Waiting;
+use crate::engine::state::messages::order::{Kept, Waiting};
 use crate::engine::state::messages::unnumbered::What;
 use crate::engine::state::segment::Kind;
-use crate::engine::wire::message::{Body, Message, Packet, Plain, Ticket};
+use crate::engine::wire::message::{Body, MAX_EAGER, Message, Plain, Ticket};
 use crate::engine::wire::rails::Rails;
 use crate::engine::wire::staged::Staged;
 use crate::engine::wire::window::{Arrival, Received, Seq};
@@ -183,6 +183,7 @@ impl<P: Port> Lane<P> {
             | Body::Atomic { .. }
             | Body::Fetch { .. }
             | Body::PutSignal { .. }
+            | Body::PutSignalHead { .. }
             | Body::CountedSignal { .. } => {
                 let arrival = link.received.arrive(message.seq);
                 let counts = self.core.atomics.is_none();
@@ -231,9 +232,8 @@ impl<P: Port> Lane<P> {
         if due && !link.holds {
             return self.carry_out_now(pe, seq, &body, Some(mark));
         }
-        let mut packet = Packet::EMPTY;
-        message.encode(self.core.cookie, &mut packet);
-        link.wait(Waiting { seq, mark, packet }, is_pull);
+        let kept = Kept::of(message, self.core.cookie);
+        link.wait(Waiting { seq, mark, kept }, is_pull);
         self.core.note_due(pe);
     }
 
@@ -288,9 +288,9 @@ impl<P: Port> Lane<P> {
     }
 
     fn carry_out_waiting(&mut self, pe: Pe, waiting: Waiting) {
-        let Waiting { seq, mark, ref packet } = waiting;
+        let Waiting { seq, mark, ref kept } = waiting;
         // It was read before.
-        let Ok(message) = Message::decode(self.core.cookie, packet.bytes()) else { return };
+        let Ok(message) = Message::decode(self.core.cookie, kept.bytes()) else { return };
         self.settle_before(&message.body);
         let Some(stream) = self.core.streams.find_mut(pe) else { return };
         if stream.link().is_refused(mark) {
@@ -343,7 +343,12 @@ impl<P: Port> Lane<P> {
             | Body::Atomic { at, atomic }
             | Body::Fetch { at, atomic, .. }
             | Body::CountedSignal { at, atomic, .. } => (at, atomic),
-            Body::Ack | Body::AckRequest | Body::Reply { .. } | Body::Rails(_) => return Ok(()),
+            // Nobody reads the last one.
+            Body::Ack
+            | Body::AckRequest
+            | Body::Reply { .. }
+            | Body::Rails(_)
+            | Body::PutSignalHead { .. } => return Ok(()),
         };
         let width = atomic.width.bytes();
         let place = self.core.regions.locate(at, width).map_err(|e| e.to_string())?;
@@ -358,6 +363,13 @@ impl<P: Port> Lane<P> {
         }
         if let Body::PutSignal { to, payload, .. } = *body {
             let data = self.core.regions.locate(to, payload.len()).map_err(|e| e.to_string())?;
+            if payload.len() > MAX_EAGER && data.reach != Reach::Direct {
+                // Its handle says so to whoever would send it.
+                return Err(format!(
+                    "{} bytes in one message, for memory that the processor does not reach",
+                    payload.len()
+                ));
+            }
             let stored = self.staging.store_soon(&mut self.core, data, payload, mark.is_some());
             stored.map_err(|e| e.to_string())?;
         }

@@ -23,7 +23,7 @@ use crate::engine::error::EngineError;
 use crate::engine::ids::{LaneKind, Pe, RailId};
 use crate::engine::lane::backlog::Backlog;
 use crate::engine::lane::user_threads::handoff::Inbox;
-use crate::engine::port::packet::Packet;
+use crate::engine::port::packet::LongPacket;
 use crate::engine::port::{PeerAddr, Port, RailLimits};
 use crate::engine::posting::completions::Rare;
 use crate::engine::posting::watchdog::Watchdog;
@@ -97,6 +97,9 @@ pub struct LaneConfig {
     /// [`TAGS`](crate::engine::signal::counted::TAGS) makes no difference. 0 where some rail of some PE of the job
     /// does not carry remote data.
     pub counted: u16,
+    /// Bytes of the longest message that every PE of the job takes on every rail: see
+    /// [`RailLimits::longest_message`].
+    pub longest_message: usize,
     /// How operations are spread over rails.
     pub spread: Spread,
     /// Whether local memory may be such that the fabric does not reach it, so that each operation has
@@ -125,7 +128,7 @@ pub struct Lane<P: Port> {
     /// Whether peers send messages to this lane: only to proxy lanes.
     pub(in crate::engine) receives: bool,
     /// For the message being handled; taken out meanwhile.
-    pub(in crate::engine) packet: Option<Box<Packet>>,
+    pub(in crate::engine) packet: Option<Box<LongPacket>>,
     /// Completions that are being applied.
     rare: Rare,
     /// The lane has failed, and has tried to tell peers so.
@@ -147,20 +150,22 @@ impl<P: Port> Lane<P> {
         };
         // The rails of user threads are not cut over: they have no room for it.
         let spread = if receives { config.spread } else { Spread::ROUND_ROBIN };
+        let longest = limits.iter().map(|rail| rail.longest_message).min();
+        let longest = longest.map_or(0, |longest| longest.min(config.longest_message));
         let counts = limits.iter().all(|rail| rail.remote_data);
         let pool = Box::new(Pool::new(limits));
         let regions = RegionCache::new(config.regions, config.kind);
         let LaneConfig { me, cookie, paths, watchdog, devices, .. } = config;
         Self {
             core: Core::new(port, (me, cookie), paths, regions, watchdog, spread, sizes, devices),
-            signals: Signals::new(config.signals, if counts { config.counted } else { 0 }),
+            signals: Signals::new(config.signals, if counts { config.counted } else { 0 }, longest),
             pool,
             staging: Staging::new(sizes.segments),
             recovery: None,
             backlog: Backlog::default(),
             inbox: None,
             receives,
-            packet: Some(Box::new(Packet::EMPTY)),
+            packet: Some(Box::new(LongPacket::EMPTY)),
             rare: Rare::EMPTY,
             has_waited: false,
             abandoned: None,

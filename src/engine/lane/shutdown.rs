@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::engine::ids::{RailId, Token};
 use crate::engine::lane::Lane;
-use crate::engine::port::packet::Packet;
+use crate::engine::port::packet::LongPacket;
 use crate::engine::port::{Failure, Incoming, Polled, Port};
 use crate::engine::posting::Core;
 
@@ -73,7 +73,7 @@ impl<P: Port> Lane<P> {
         }
         let ended = ended.min(rails[rail.index()].in_flight());
         rails[rail.index()].completed(ended);
-        let mut packet = Packet::EMPTY;
+        let mut packet = LongPacket::EMPTY;
         while self.receives && port.receive(rail, &mut packet) != Incoming::Nothing {}
     }
 }

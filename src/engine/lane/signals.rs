@@ -5,8 +5,8 @@ use crate::engine::error::EngineError;
 use crate::engine::ids::Pe;
 use crate::engine::lane::Lane;
 use crate::engine::lane::backlog::Submission;
-use crate::engine::port::Port;
 use crate::engine::port::copies::Reach;
+use crate::engine::port::{Port, Tail};
 use crate::engine::posting::Tried;
 use crate::engine::posting::dispatch::Behind;
 use crate::engine::posting::failure::local_fault;
@@ -114,6 +114,7 @@ impl<P: Port> Lane<P> {
         match state {
             PutState::New => Ok(Tried::NoRoom),
             PutState::Eager => self.try_eager(&parts.part(0), signal),
+            PutState::LongEager => self.try_long_eager(&parts.part(0), signal),
             PutState::Ordered { path, number, part } => {
                 self.try_ordered(parts, signal, (path, *number), part)
             }
@@ -132,11 +133,15 @@ impl<P: Port> Lane<P> {
     ) -> Result<PutState, EngineError> {
         let staged = self.has_staged_part(parts, signal)?;
         let by_fabric = self.core.atomics.is_some() && !is_staged_word(signal);
-        let way =
+        let mut way =
             if by_fabric { Way::Chained } else { self.signals.way(&self.core, parts, staged) };
+        if way == Way::LongEager && !self.is_loadable(&parts.part(0), signal.pe)? {
+            way = self.signals.way_of_writes(&self.core, parts);
+        }
         let in_memory = || matches!(parts.part(0).local, LocalSide::Memory { .. });
         Ok(match way {
             Way::Eager if in_memory() => PutState::Eager,
+            Way::LongEager => PutState::LongEager,
             Way::Ordered => {
                 let path = pinned_path(&mut self.core, signal.pe, parts.bytes())?;
                 let number = self.recovery.as_deref_mut().map(Recovery::new_order);
@@ -203,6 +208,34 @@ impl<P: Port> Lane<P> {
         let to = Spot { slot: remote.slot(), offset };
         let body = |at, atomic| Body::PutSignal { at, atomic, to, payload };
         self.core.try_message(signal, Behind::Nothing, None, body)
+    }
+
+    /// Whether the processor reaches the bytes of a put at both ends.
+    fn is_loadable(&mut self, part: &Request<'_>, pe: Pe) -> Result<bool, EngineError> {
+        let LocalSide::Memory { addr, handle } = part.local else { return Ok(false) };
+        if !HandleView::check_of(pe, part.remote_handle)?.is_direct() {
+            return Ok(false);
+        }
+        if !self.core.has_devices() {
+            return Ok(true);
+        }
+        let Self { core, staging, .. } = self;
+        Ok(staging.local_reach(core, pe, addr, part.len, handle)? == Reach::Direct)
+    }
+
+    /// Data and signal in one message, which takes the data from where it is when it leaves.
+    fn try_long_eager(
+        &mut self,
+        part: &Request<'_>,
+        signal: &AtomicRequest<'_>,
+    ) -> Result<Tried, EngineError> {
+        let LocalSide::Memory { addr, .. } = part.local else { return Ok(Tried::NoRoom) };
+        let remote = HandleView::check_of(part.pe, part.remote_handle)?;
+        let offset = remote.locate(part.remote_addr, part.len as u64)?;
+        let to = Spot { slot: remote.slot(), offset };
+        let tail = Tail { addr, len: part.len };
+        let body = |at, atomic| Body::PutSignalHead { at, atomic, to, len: tail.len };
+        self.core.try_message_with_tail(signal, Behind::Nothing, None, tail, body)
     }
 
     /// Data, then signal, on one rail that keeps their order.

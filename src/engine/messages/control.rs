@@ -2,7 +2,7 @@
 
 use crate::engine::error::EngineError;
 use crate::engine::ids::Pe;
-use crate::engine::port::packet::Packet;
+use crate::engine::port::packet::LongPacket;
 use crate::engine::port::{Port, Posted};
 use crate::engine::posting::failure::{CONTROL, local_fault};
 use crate::engine::posting::{Core, Event, REFUSALS};
@@ -29,7 +29,7 @@ impl<P: Port> Core<P> {
     /// Sends the replies and the control messages that are due, as far as there is room. A few that find none delay
     /// no others, of either kind.
     #[cold]
-    pub(in crate::engine) fn send_control(&mut self, packet: &mut Packet) -> bool {
+    pub(in crate::engine) fn send_control(&mut self, packet: &mut LongPacket) -> bool {
         let mut moved = false;
         let mut refusals = 0;
         for _ in 0..self.unnumbered.len() {
@@ -75,7 +75,7 @@ impl<P: Port> Core<P> {
     }
 
     /// Sends one that is due. Whether it has left, or never will.
-    fn send_due(&mut self, due: &Unnumbered, packet: &mut Packet) -> bool {
+    fn send_due(&mut self, due: &Unnumbered, packet: &mut LongPacket) -> bool {
         let mut bytes = [0; MAX_PAYLOAD];
         let body = match due.what {
             What::Word { ticket, value } => Body::Reply { ticket, value },
@@ -143,7 +143,13 @@ impl<P: Port> Core<P> {
     }
 
     /// Sends a message that is not acknowledged itself. Whether it has left, or never will.
-    fn send_unnumbered(&mut self, pe: Pe, seq: Seq, body: Body<'_>, packet: &mut Packet) -> bool {
+    fn send_unnumbered(
+        &mut self,
+        pe: Pe,
+        seq: Seq,
+        body: Body<'_>,
+        packet: &mut LongPacket,
+    ) -> bool {
         let Some(stream) = self.streams.find_mut(pe) else { return true };
         if stream.error.is_some() {
             return true;
@@ -190,8 +196,9 @@ impl<P: Port> Core<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::port::Packet;
     use crate::engine::posting::tests::{Bed, PLAIN, Setup};
-    use crate::engine::state::messages::order::Waiting;
+    use crate::engine::state::messages::order::{Kept, Waiting};
 
     /// No peer gets all the room for answers: the one that has asked for too much is given up, and no other.
     #[test]
@@ -223,8 +230,8 @@ mod tests {
         for (pe, orders) in [(1, true), (2, false)] {
             let link = core.stream_to(Pe(pe)).unwrap().link();
             if orders {
-                let (seq, mark, packet) = (Seq(2), Seq(2), Packet::EMPTY);
-                link.wait(Waiting { seq, mark, packet }, false);
+                let (seq, mark, kept) = (Seq(2), Seq(2), Kept::Short(Packet::EMPTY));
+                link.wait(Waiting { seq, mark, kept }, false);
             }
             (0..2).for_each(|_| core.note_due(Pe(pe)));
         }

@@ -11,7 +11,7 @@
 use crate::engine::atomic::Atomic;
 use crate::engine::error::EngineError;
 use crate::engine::ids::Pe;
-use crate::engine::port::{Direction, Port};
+use crate::engine::port::{Direction, Port, Tail};
 use crate::engine::posting::dispatch::Behind;
 use crate::engine::posting::{Core, Tried};
 use crate::engine::request::AtomicRequest;
@@ -28,6 +28,19 @@ impl<P: Port> Core<P> {
         request: &AtomicRequest<'_>,
         what: Behind,
         order: Option<u32>,
+        body: impl FnOnce(Spot, Atomic) -> Body<'b>,
+    ) -> Result<Tried, EngineError> {
+        self.try_message_with_tail(request, what, order, Tail::NONE, body)
+    }
+
+    /// The same, of a message that ends with bytes elsewhere in memory.
+    #[inline]
+    pub(in crate::engine) fn try_message_with_tail<'b>(
+        &mut self,
+        request: &AtomicRequest<'_>,
+        what: Behind,
+        order: Option<u32>,
+        tail: Tail,
         body: impl FnOnce(Spot, Atomic) -> Body<'b>,
     ) -> Result<Tried, EngineError> {
         self.stream_to(request.pe)?;
@@ -67,7 +80,7 @@ impl<P: Port> Core<P> {
             None => body(at, atomic),
             Some(_) => Body::Fetch { at, atomic, ticket: segment.ticket(token), place },
         };
-        if let Body::PutSignal { .. } = body {
+        if let Body::PutSignal { .. } | Body::PutSignalHead { .. } = body {
             segment.class = WriteClass::EvenPut;
         }
         if let Body::CountedSignal { tag, .. } = body {
@@ -77,6 +90,7 @@ impl<P: Port> Core<P> {
         }
         let message = Message { from: self.me, seq: Seq(0), ack: Seq(0), behind: 0, body };
         message.encode(self.cookie, self.messages.packet_mut(slot));
+        self.messages.set_tail(slot, tail);
         if fetch.is_some() {
             link.turn_fetch(place);
         }

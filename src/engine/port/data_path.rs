@@ -101,6 +101,10 @@ pub struct RailLimits {
     pub orders_messages: bool,
     /// Whether writes may carry remote data, see [`Operation::WriteWithData`].
     pub remote_data: bool,
+    /// Bytes of the longest message that is worth sending rather than writing. At least
+    /// [`MAX_MESSAGE`](crate::engine::port::packet::MAX_MESSAGE), and at most
+    /// [`MAX_LONG_MESSAGE`](crate::engine::port::packet::MAX_LONG_MESSAGE).
+    pub longest_message: usize,
 }
 
 /// Takes the completions of a poll.

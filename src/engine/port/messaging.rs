@@ -2,7 +2,7 @@
 
 use crate::engine::ids::{RailId, Token};
 use crate::engine::port::data_path::DataPath;
-use crate::engine::port::packet::Packet;
+use crate::engine::port::packet::{LongPacket, Tail};
 use crate::engine::port::{PeerAddr, PortError, Posted};
 
 /// What a poll has found beside completions.
@@ -38,6 +38,24 @@ pub trait Messaging: DataPath {
         Err(PortError::not_offered("sending a message", "this fabric has no messages"))
     }
 
+    /// As [`Messaging::send`], of a message that ends with bytes elsewhere in memory, which the processor reaches. All of it
+    /// is at most [`RailLimits::longest_message`](crate::engine::port::RailLimits::longest_message) bytes, and is copied
+    /// before this returns.
+    ///
+    /// # Errors
+    /// As [`Messaging::send`].
+    fn send_with_tail(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        head: &[u8],
+        tail: Tail,
+    ) -> Result<Posted, PortError> {
+        let _ = (rail, to, token, head, tail);
+        Err(PortError::not_offered("sending a message", "this fabric has no long messages"))
+    }
+
     /// As [`Messaging::send`], where there is a fast path and without reasons: whether the message has left.
     #[inline(always)]
     fn try_send(
@@ -59,7 +77,7 @@ pub trait Messaging: DataPath {
 
     /// Takes one thing that the last poll of the rail found: a message, copied into the packet, or the
     /// remote data of a write.
-    fn receive(&mut self, rail: RailId, into: &mut Packet) -> Incoming {
+    fn receive(&mut self, rail: RailId, into: &mut LongPacket) -> Incoming {
         let _ = (rail, into);
         Incoming::Nothing
     }

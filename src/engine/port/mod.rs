@@ -27,7 +27,7 @@ pub use crate::engine::port::data_path::{
 pub use crate::engine::port::local_memory::LocalMemory;
 pub use crate::engine::port::messaging::{Incoming, Messaging};
 pub use crate::engine::port::outcome::{Failure, Polled, PortError, Posted};
-pub use crate::engine::port::packet::Packet;
+pub use crate::engine::port::packet::{LongPacket, Packet, Tail};
 pub use crate::engine::port::rail_control::RailControl;
 pub use crate::engine::port::registration::{Access, Addressing, MemoryPort, Registered};
 

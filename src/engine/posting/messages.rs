@@ -3,7 +3,7 @@
 use log::debug;
 
 use crate::engine::ids::{Pe, RailId, Token};
-use crate::engine::port::{Direction, Failure, Port, Posted};
+use crate::engine::port::{Direction, Failure, Packet, PeerAddr, Port, PortError, Posted, Tail};
 use crate::engine::posting::Core;
 use crate::engine::posting::dispatch::Left;
 use crate::engine::posting::failure::CONTROL;
@@ -43,11 +43,12 @@ impl<P: Port> Core<P> {
         }
         let (seq, ack) = (link.next, link.ack());
         let mark = if segment.behind_sent && link.has_sent_puts() { Some(seq) } else { mark };
-        let packet = self.messages.packet_mut(slot);
+        let (packet, tail) = self.messages.parts_mut(slot);
         packet.number(self.cookie, seq, ack);
         packet.set_behind(behind(segment, seq, mark));
         let to = self.paths.get(pe, rail).to;
-        match self.port.send(rail, to, MessageTable::token(slot, seq), packet.bytes()) {
+        let token_of_message = MessageTable::token(slot, seq);
+        match send_packet(&mut self.port, rail, to, token_of_message, packet, tail) {
             Ok(Posted::Yes) => {
                 segment.stage = Stage::Sent;
                 segment.born = self.watchdog.stamp();
@@ -283,6 +284,21 @@ impl<P: Port> Core<P> {
                 self.control.push_back(pe);
             }
         }
+    }
+}
+
+/// Hands a message to the fabric.
+pub(in crate::engine) fn send_packet<P: Port>(
+    port: &mut P,
+    rail: RailId,
+    to: PeerAddr,
+    token: Token,
+    packet: &Packet,
+    tail: Tail,
+) -> Result<Posted, PortError> {
+    match tail.len {
+        0 => port.send(rail, to, token, packet.bytes()),
+        _ => port.send_with_tail(rail, to, token, packet.bytes(), tail),
     }
 }
 

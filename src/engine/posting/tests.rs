@@ -9,6 +9,7 @@ use crate::engine::ids::LaneKind;
 use crate::engine::lane::{Lane, LaneConfig, SignalEngine};
 use crate::engine::port::clock::Clock as _;
 use crate::engine::port::copies::Reach;
+use crate::engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use crate::engine::port::{Access, Completions as _, Direction};
 use crate::engine::posting::completions::{Drain, Rare};
 use crate::engine::rails::paths::{AtomicPath, Path};
@@ -82,6 +83,7 @@ impl Bed {
             needs_desc: true,
             orders_messages: false,
             remote_data: true,
+            longest_message: MAX_MESSAGE,
         };
         let config = LaneConfig {
             me: Pe(0),
@@ -94,6 +96,7 @@ impl Bed {
             counted: 0,
             spread: Spread::ROUND_ROBIN,
             devices: false,
+            longest_message: MAX_LONG_MESSAGE,
         };
         let port = fabric.port(Pe(0), vec![limits; usize::from(rails)]).with_fast_path(setup.fast);
         let mut lane = Lane::new(port, config);
@@ -188,6 +191,7 @@ pub(in crate::engine) fn limits(depths: &[u32]) -> Vec<RailLimits> {
         needs_desc: false,
         orders_messages: false,
         remote_data: false,
+        longest_message: MAX_MESSAGE,
     };
     depths.iter().map(rail).collect()
 }

@@ -9,6 +9,7 @@ use crate::engine::ids::{Pe, RailId};
 use crate::engine::port::{Port, Posted};
 use crate::engine::posting::Core;
 use crate::engine::posting::failure::CONTROL;
+use crate::engine::posting::messages::send_packet;
 use crate::engine::recovery::Recovery;
 
 impl Recovery {
@@ -50,7 +51,7 @@ impl Recovery {
             let Some(stream) = streams.find_mut(pe) else { return false };
             let Some(link) = stream.link.as_deref_mut() else { return false };
             let ack = link.ack();
-            let Some((index, seq, rail, packet)) = messages.first_lost(link) else { break };
+            let Some((index, seq, rail)) = messages.first_lost(link) else { break };
             let mut path = paths.get(pe, rail);
             if paths.is_out(pe, rail) {
                 path = stream.next;
@@ -60,8 +61,9 @@ impl Recovery {
             if rails[rail.index()].is_paused() {
                 return true;
             }
+            let (packet, tail) = messages.parts_mut(index);
             packet.number(*cookie, seq, ack);
-            match port.send(rail, path.to, CONTROL, packet.bytes()) {
+            match send_packet(port, rail, path.to, CONTROL, packet, tail) {
                 Ok(Posted::Yes) => {
                     rails[rail.index()].counters.resent += 1;
                     messages.found(index, rail);

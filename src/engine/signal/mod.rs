@@ -14,7 +14,7 @@ use crate::engine::request::Parts;
 use crate::engine::state::counts::Counts;
 use crate::engine::state::discrepancy::{Discrepancy, same};
 use crate::engine::state::rail::Rail;
-use crate::engine::wire::message::MAX_EAGER;
+use crate::engine::wire::message::{MAX_EAGER, MAX_LONG_MESSAGE, MAX_MESSAGE, eager_in};
 
 /// A put with at least so many bytes goes over all rails, rather than with its signal over one in
 /// order.
@@ -43,6 +43,8 @@ pub(in crate::engine) enum Way {
     Chained,
     Ordered,
     Eager,
+    /// The same, of bytes that are not copied before the message leaves.
+    LongEager,
     Counted,
 }
 
@@ -52,6 +54,8 @@ pub(in crate::engine) struct Signals {
     pub(in crate::engine) engine: SignalEngine,
     /// Whether a signal may go in one message with its data.
     eager: bool,
+    /// Most bytes that go in one message with their signal, where the processor reaches them at both ends.
+    pub(in crate::engine) most_eager: usize,
     /// Most counted puts to one peer; 0 when nothing is counted.
     pub(in crate::engine) most_counted: u16,
     /// Signals of all peers that have arrived and wait for their data.
@@ -59,9 +63,10 @@ pub(in crate::engine) struct Signals {
 }
 
 impl Signals {
-    pub(in crate::engine) fn new(engine: SignalEngine, most_counted: u16) -> Self {
+    pub(in crate::engine) fn new(engine: SignalEngine, most_counted: u16, longest: usize) -> Self {
         let eager = matches!(engine, SignalEngine::Auto | SignalEngine::Eager);
-        Self { engine, eager, most_counted, unapplied: 0 }
+        let most_eager = eager_in(longest.clamp(MAX_MESSAGE, MAX_LONG_MESSAGE));
+        Self { engine, eager, most_eager, most_counted, unapplied: 0 }
     }
 
     /// See [`Lane::audit`](crate::engine::lane::Lane::audit).
@@ -95,6 +100,19 @@ impl Signals {
         if staged {
             return Way::Chained;
         }
+        if self.is_eager() && bytes <= self.most_eager && parts.count() == 1 {
+            return Way::LongEager;
+        }
+        self.way_of_writes(core, parts)
+    }
+
+    /// The way of a signal whose data the fabric writes.
+    pub(in crate::engine) fn way_of_writes<P: Port>(
+        &self,
+        core: &Core<P>,
+        parts: &(impl Parts + ?Sized),
+    ) -> Way {
+        let bytes = parts.bytes();
         let ordered = match self.engine {
             SignalEngine::Auto => bytes < STRIPED || core.rails.len() == 1,
             SignalEngine::Ordered => true,

@@ -26,6 +26,7 @@ pub(in crate::engine) enum PutState {
     /// Not at all.
     New,
     Eager,
+    LongEager,
     Ordered {
         path: Hop,
         number: Option<u32>,

@@ -201,6 +201,7 @@ impl<S> Rail<S> {
 mod tests {
     use super::*;
     use crate::engine::port::Context;
+    use crate::engine::port::packet::MAX_MESSAGE;
 
     fn rail(depth: u32) -> Rail<()> {
         let limits = RailLimits {
@@ -209,6 +210,7 @@ mod tests {
             needs_desc: false,
             orders_messages: false,
             remote_data: false,
+            longest_message: MAX_MESSAGE,
         };
         Rail::new(&limits, ())
     }

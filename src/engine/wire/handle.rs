@@ -9,7 +9,7 @@
 //! |---|---|
 //! | 0..8 | magic, with the version in the last byte |
 //! | 8 | number of rails with a key, at most 32; 0 for a region that peers do not write to themselves |
-//! | 9 | flags: bit 0, peers address by virtual address rather than by offset; bit 1, staged: peers ask the owner by messages |
+//! | 9 | flags: bit 0, peers address by virtual address rather than by offset; bit 1, staged: peers ask the owner by messages; bit 2, direct: the owner's processor reaches it |
 //! | 10..12 | zero |
 //! | 12..16 | owner's PE |
 //! | 16..24 | virtual address of the first byte, in the owner |
@@ -34,10 +34,11 @@ pub type HandleBytes = [u8; HANDLE_BYTES];
 pub const MAX_RAILS: usize = 32;
 
 /// Version of handles.
-pub(in crate::engine) const VERSION: u8 = 2;
+pub(in crate::engine) const VERSION: u8 = 3;
 const MAGIC: u64 = u64::from_le_bytes([b'n', b'v', b'l', b'f', b'm', b'e', b'm', VERSION]);
 const FLAG_VIRTUAL: u8 = 1;
 const FLAG_STAGED: u8 = 2;
+const FLAG_DIRECT: u8 = 4;
 const KEYS: usize = 40;
 
 const _: () = assert!(KEYS + 8 * MAX_RAILS <= HANDLE_BYTES);
@@ -141,6 +142,8 @@ pub struct Handle {
     /// Where peers reach it by messages to its owner only: the most bytes that one of them is about.
     /// There are no keys then.
     pub staged: Option<u64>,
+    /// Whether the owner's processor reaches it, so that messages may bring many bytes for it.
+    pub direct: bool,
     /// Key per rail of the owner. At most [`MAX_RAILS`].
     pub keys: Vec<u64>,
 }
@@ -154,7 +157,8 @@ impl Handle {
         bytes[0..8].copy_from_slice(&MAGIC.to_le_bytes());
         bytes[8] = keys.len() as u8;
         bytes[9] = if self.addressing == Addressing::Virtual { FLAG_VIRTUAL } else { 0 }
-            | if self.staged.is_some() { FLAG_STAGED } else { 0 };
+            | if self.staged.is_some() { FLAG_STAGED } else { 0 }
+            | if self.direct { FLAG_DIRECT } else { 0 };
         bytes[12..16].copy_from_slice(&self.owner.0.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.base.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.len.to_le_bytes());
@@ -185,6 +189,7 @@ impl Handle {
             stamp: view.stamp(),
             addressing: view.addressing(),
             staged: view.is_staged().then(|| view.chunk_len() as u64),
+            direct: view.is_direct(),
             keys,
         })
     }
@@ -356,6 +361,12 @@ impl<'a> HandleView<'a> {
         self.bytes[9] & FLAG_STAGED != 0
     }
 
+    /// Whether its owner's processor reaches the region.
+    #[inline]
+    pub(in crate::engine) fn is_direct(&self) -> bool {
+        self.bytes[9] & FLAG_DIRECT != 0
+    }
+
     #[inline]
     fn addressing(&self) -> Addressing {
         if self.bytes[9] & FLAG_VIRTUAL != 0 { Addressing::Virtual } else { Addressing::Offset }
@@ -413,6 +424,7 @@ mod tests {
             slot: 7,
             stamp: 9,
             staged: None,
+            direct: true,
             addressing: Addressing::Virtual,
             keys: vec![0x1111, u64::MAX, 0],
         }

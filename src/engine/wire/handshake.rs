@@ -11,6 +11,7 @@
 use thiserror::Error;
 
 use crate::engine::ids::{Pe, RailId};
+use crate::engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use crate::engine::wire::cookie::SHARE_BYTES;
 use crate::engine::wire::format::VERSION;
 use crate::engine::wire::handle::{self, MAX_RAILS};
@@ -25,8 +26,9 @@ pub const MAX_ADDRESS: usize = 512;
 
 /// Ends with the versions of all that PEs will tell each other, so that two builds which would not understand each other
 /// say so when they connect.
-const MAGIC: [u8; 8] = [b'n', b'v', b'l', b'f', b'h', b'i', VERSION << 4 | handle::VERSION, 5];
+const MAGIC: [u8; 8] = [b'n', b'v', b'l', b'f', b'h', b'i', VERSION << 4 | handle::VERSION, 6];
 const _: () = assert!(VERSION < 16 && handle::VERSION < 16);
+const _: () = assert!(MAX_LONG_MESSAGE <= u16::MAX as usize);
 const SHARE_AT: usize = 20;
 const PROVIDER_AT: usize = SHARE_AT + SHARE_BYTES;
 const PROVIDER_BYTES: usize = 64;
@@ -57,6 +59,8 @@ pub struct Hello {
     pub rails: u8,
     /// Whether all its rails carry remote data, so that peers may let it count their segments.
     pub remote_data: bool,
+    /// Bytes of the longest message that all its rails take, between [`MAX_MESSAGE`] and [`MAX_LONG_MESSAGE`].
+    pub longest_message: u16,
     /// Whether it looks after its rails, so that one that fails is done without.
     pub rail_health: bool,
     /// Length of its longest rail address in bytes.
@@ -148,6 +152,7 @@ impl Hello {
         bytes[15] = u8::from(*hardware);
         bytes[16] = u8::from(lacks.is_some());
         bytes[17] = u8::from(self.rail_health);
+        bytes[18..SHARE_AT].copy_from_slice(&self.longest_message.to_le_bytes());
         bytes[SHARE_AT..PROVIDER_AT].copy_from_slice(&self.share);
         put_text(&mut bytes[LACKS_AT..REASON_AT], lacks.as_deref().unwrap_or_default());
         put_text(&mut bytes[PROVIDER_AT..LACKS_AT], &self.provider);
@@ -163,11 +168,13 @@ impl Hello {
             _ => return None,
         };
         let longest_address = u16::from_le_bytes([bytes[12], bytes[13]]);
+        let longest_message = u16::from_le_bytes([bytes[18], bytes[19]]);
         let wish = Wish::from_code(bytes[14])?;
         let sound = bytes[0..8] == MAGIC
             && [bytes[9], bytes[11], bytes[15], bytes[16], bytes[17]].iter().all(|flag| *flag <= 1)
             && usize::from(bytes[10]) <= MAX_RAILS
-            && usize::from(longest_address) <= MAX_ADDRESS;
+            && usize::from(longest_address) <= MAX_ADDRESS
+            && (MAX_MESSAGE..=MAX_LONG_MESSAGE).contains(&usize::from(longest_message));
         sound.then(|| Self {
             step,
             provider: text(&bytes[PROVIDER_AT..LACKS_AT]),
@@ -178,6 +185,7 @@ impl Hello {
             },
             rails: bytes[10],
             remote_data: bytes[11] == 1,
+            longest_message,
             rail_health: bytes[17] == 1,
             longest_address,
             failure: (bytes[9] == 1).then(|| text(&bytes[REASON_AT..])),
@@ -346,6 +354,7 @@ mod tests {
             provider: "tcp;ofi_rxm".to_owned(),
             rails: 2,
             remote_data: true,
+            longest_message: MAX_LONG_MESSAGE as u16,
             rail_health: true,
             longest_address: 16,
             atomics: Offer { wish: Wish::Auto, hardware: false, lacks: None },
@@ -364,6 +373,7 @@ mod tests {
             step: Step::Ready,
             failure: Some("no provider left: tcp refused".to_owned()),
             remote_data: false,
+            longest_message: MAX_MESSAGE as u16,
             atomics: Offer {
                 wish: Wish::Native,
                 hardware: true,

@@ -20,7 +20,7 @@
 //! | atomic | 32 | 16..24 offset of the word in its region, 24..32 operand |
 //! | fetching atomic | 48 | as atomic; 32..40 comparand, 40..44 slot of the ticket, 44 place, 45..48 zero |
 //! | reply | 24 | 16..24 the word before |
-//! | put with signal | 48 + payload | as atomic, for the signal; 32..36 slot and 40..48 offset of the payload's place, 36..40 its length |
+//! | put with signal | 48 + payload | as atomic, for the signal; 32..36 slot and 40..48 offset of the payload's place, 36..40 its length, up to what the job's longest message has room for |
 //! | counted signal | 40 | as atomic; 32..36 number of segments, 36..38 tag, 38..40 zero |
 //!
 //! Of the offset at 16..24 of a request, 22..24 is what it comes *behind*: 0 for nothing; else every request of its sender
@@ -38,7 +38,9 @@
 
 use crate::engine::atomic::{Atomic, AtomicOp, Width};
 use crate::engine::ids::Pe;
-pub use crate::engine::port::packet::{MAX_MESSAGE, Packet};
+pub use crate::engine::port::packet::{
+    LongPacket, MAX_LONG_MESSAGE, MAX_MESSAGE, Packet, PacketOf,
+};
 pub use crate::engine::wire::cookie::Cookie;
 use crate::engine::wire::cookie::Sender;
 use crate::engine::wire::format::split_offset;
@@ -47,8 +49,13 @@ use crate::engine::wire::rails::Rails;
 use crate::engine::wire::staged::Staged;
 use crate::engine::wire::window::Seq;
 
-/// Most payload that goes with its signal in one message.
+/// Most payload that goes with its signal in one message of any rail.
 pub const MAX_EAGER: usize = MAX_MESSAGE - PUT_SIGNAL_HEAD;
+
+/// Most payload that goes with its signal in one message of this many bytes.
+pub const fn eager_in(message: usize) -> usize {
+    message - PUT_SIGNAL_HEAD
+}
 
 const HEAD: usize = 16;
 const ATOMIC: usize = 32;
@@ -101,8 +108,20 @@ pub enum Body<'a> {
         atomic: Atomic,
         /// Where the payload goes.
         to: Spot,
-        /// At most [`MAX_EAGER`] bytes.
+        /// At most as many bytes as [`eager_in`] the longest message.
         payload: &'a [u8],
+    },
+    /// The same, as its sender writes it whose payload is the message's [`Tail`](crate::engine::port::Tail). Read
+    /// it is the other one.
+    PutSignalHead {
+        /// The signal word.
+        at: Spot,
+        /// The operation on it.
+        atomic: Atomic,
+        /// Where the payload goes.
+        to: Spot,
+        /// Its bytes.
+        len: usize,
     },
     /// Apply the operation once all segments of the put with this tag are there.
     CountedSignal {
@@ -137,6 +156,11 @@ pub struct Message<'a> {
 }
 
 impl Body<'_> {
+    /// Bytes of the payload that may be too long for a [`Packet`].
+    pub(in crate::engine) fn payload_len(&self) -> usize {
+        if let Body::PutSignal { payload, .. } = self { payload.len() } else { 0 }
+    }
+
     /// Whether it asks for something, and so has a number of its own.
     pub(in crate::engine) fn is_request(&self) -> bool {
         match self {
@@ -144,13 +168,14 @@ impl Body<'_> {
             Body::Atomic { .. }
             | Body::Fetch { .. }
             | Body::PutSignal { .. }
+            | Body::PutSignalHead { .. }
             | Body::CountedSignal { .. } => true,
             Body::Ack | Body::AckRequest | Body::Reply { .. } | Body::Rails(_) => false,
         }
     }
 }
 
-impl Packet {
+impl<const N: usize> PacketOf<N> {
     /// Writes what a request that is encoded already comes behind.
     #[inline]
     pub(in crate::engine) fn set_behind(&mut self, behind: u16) {
@@ -181,7 +206,7 @@ impl Packet {
     }
 
     /// Writes a put with signal but for its payload of `len` bytes, for which it gives the room. `len` is
-    /// at most [`MAX_EAGER`]; beyond it is cut.
+    /// at most as much as the packet has room for; beyond it is cut.
     #[inline(always)]
     pub(in crate::engine) fn put_signal(
         &mut self,
@@ -192,14 +217,29 @@ impl Packet {
         to: Spot,
         len: usize,
     ) -> &mut [u8] {
-        let len = len.min(MAX_EAGER);
+        let len = len.min(eager_in(N));
+        self.put_signal_head(sender, numbers, at, atomic, to, len);
+        self.len = PUT_SIGNAL_HEAD + len;
+        &mut self.bytes[PUT_SIGNAL_HEAD..PUT_SIGNAL_HEAD + len]
+    }
+
+    /// Writes what goes before the payload of `len` bytes of a put with signal.
+    #[inline(always)]
+    fn put_signal_head(
+        &mut self,
+        sender: Sender,
+        numbers: (Seq, Seq),
+        at: Spot,
+        atomic: &Atomic,
+        to: Spot,
+        len: usize,
+    ) {
         self.head(KIND_PUT_SIGNAL, code_of(atomic), sender, numbers, at.slot);
         put64(&mut self.bytes, 16, at.offset);
         put64(&mut self.bytes, 24, atomic.operand);
         put64(&mut self.bytes, 32, u64::from(to.slot) | (len as u64) << 32);
         put64(&mut self.bytes, 40, to.offset);
-        self.len = PUT_SIGNAL_HEAD + len;
-        &mut self.bytes[PUT_SIGNAL_HEAD..PUT_SIGNAL_HEAD + len]
+        self.len = PUT_SIGNAL_HEAD;
     }
 
     /// Writes the first 16 bytes.
@@ -259,7 +299,8 @@ impl<'a> Plain<'a> {
             PUT_SIGNAL_HEAD_BYTE if bytes.len() >= PUT_SIGNAL_HEAD => {
                 let place = get64(bytes, 32);
                 let payload = &bytes[PUT_SIGNAL_HEAD..];
-                if payload.len() as u64 != place >> 32 || payload.len() > MAX_EAGER {
+                if payload.len() as u64 != place >> 32 || payload.len() > eager_in(MAX_LONG_MESSAGE)
+                {
                     return None;
                 }
                 (Spot { slot: place as u32, offset: get64(bytes, 40) }, payload)
@@ -289,9 +330,9 @@ impl<'a> Message<'a> {
         (self.behind != 0).then(|| Seq(last).next())
     }
 
-    /// Writes the message. A payload beyond [`MAX_EAGER`] is an error of the caller and is cut.
+    /// Writes the message. A payload for which the packet has no room is an error of the caller and is cut.
     #[inline]
-    pub fn encode(&self, cookie: Cookie, packet: &mut Packet) {
+    pub fn encode<const N: usize>(&self, cookie: Cookie, packet: &mut PacketOf<N>) {
         self.encode_unordered(cookie, packet);
         if self.behind != 0 {
             packet.set_behind(self.behind);
@@ -299,7 +340,7 @@ impl<'a> Message<'a> {
     }
 
     #[inline]
-    fn encode_unordered(&self, cookie: Cookie, packet: &mut Packet) {
+    fn encode_unordered<const N: usize>(&self, cookie: Cookie, packet: &mut PacketOf<N>) {
         let (sender, numbers) = (cookie.sender(self.from), (self.seq, self.ack));
         let bytes = &mut packet.bytes;
         let mut code = 0;
@@ -324,9 +365,12 @@ impl<'a> Message<'a> {
                 (KIND_REPLY, REPLY)
             }
             Body::PutSignal { at, atomic, to, payload } => {
-                debug_assert!(payload.len() <= MAX_EAGER);
+                debug_assert!(payload.len() <= eager_in(N));
                 let room = packet.put_signal(sender, numbers, at, &atomic, to, payload.len());
                 return room.copy_from_slice(&payload[..room.len()]);
+            }
+            Body::PutSignalHead { at, atomic, to, len } => {
+                return packet.put_signal_head(sender, numbers, at, &atomic, to, len);
             }
             Body::CountedSignal { at, atomic, tag, segments } => {
                 (code, word) = (code_of(&atomic), at.slot);
@@ -362,6 +406,9 @@ impl<'a> Message<'a> {
         let (version, kind, code) = (head as u8 & 0xf, head as u8 >> 4, (head >> 8) as u8);
         if version != VERSION {
             return Err(WireError::Version(version));
+        }
+        if len > MAX_MESSAGE && kind != KIND_PUT_SIGNAL {
+            return Err(WireError::Length { kind, len });
         }
         let exactly = |expected: usize| {
             if len == expected { Ok(()) } else { Err(WireError::Length { kind, len }) }
@@ -420,7 +467,7 @@ impl<'a> Message<'a> {
                 }
                 let place = get64(bytes, 32);
                 let (slot, size) = (place as u32, (place >> 32) as usize);
-                if size > MAX_EAGER {
+                if size > eager_in(MAX_LONG_MESSAGE) {
                     return Err(WireError::Length { kind, len });
                 }
                 exactly(PUT_SIGNAL_HEAD + size)?;
@@ -463,7 +510,7 @@ fn code_of(atomic: &Atomic) -> u8 {
 }
 
 #[inline]
-fn put64(bytes: &mut [u8; MAX_MESSAGE], at: usize, word: u64) {
+fn put64<const N: usize>(bytes: &mut [u8; N], at: usize, word: u64) {
     bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
 }
 

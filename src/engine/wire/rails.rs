@@ -20,7 +20,7 @@
 //! All have 40 bytes, and the address behind them. What is not named is zero.
 
 use crate::engine::ids::{Pe, RailId};
-use crate::engine::port::packet::{MAX_MESSAGE, Packet};
+use crate::engine::port::packet::{MAX_MESSAGE, Packet, PacketOf};
 use crate::engine::wire::format::{Ticket, WireError};
 use crate::engine::wire::window::{Seq, WINDOW};
 
@@ -130,7 +130,7 @@ pub enum Rails<'a> {
 impl<'a> Rails<'a> {
     /// Writes what follows the first 12 bytes, and gives the code and the four bytes from 12 on. An
     /// address that is too long is an error of the caller and is cut.
-    pub(in crate::engine) fn encode(&self, packet: &mut Packet) -> (u8, u32) {
+    pub(in crate::engine) fn encode<const N: usize>(&self, packet: &mut PacketOf<N>) -> (u8, u32) {
         let mut first = 0;
         let mut words = (0, 0);
         let mut tail: &[u8] = &[];

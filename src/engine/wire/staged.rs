@@ -15,7 +15,7 @@
 //! Lengths are not zero. The offset of a put, a pull and an ask has what the request comes behind in it, as all have.
 
 use crate::engine::port::Addressing;
-use crate::engine::port::packet::{MAX_MESSAGE, Packet};
+use crate::engine::port::packet::{MAX_MESSAGE, PacketOf};
 use crate::engine::wire::format::{Spot, Ticket, WireError, split_offset};
 use crate::engine::wire::window::Seq;
 
@@ -143,7 +143,7 @@ impl<'a> Staged<'a> {
 
     /// Writes what follows the first 12 bytes, and gives the kind and the four bytes from 12 on. A
     /// payload or a text that is too long is an error of the caller and is cut.
-    pub(in crate::engine) fn encode(&self, packet: &mut Packet) -> (u8, u32) {
+    pub(in crate::engine) fn encode<const N: usize>(&self, packet: &mut PacketOf<N>) -> (u8, u32) {
         match *self {
             Staged::Put { to, payload } => {
                 packet.put(16, to.offset);

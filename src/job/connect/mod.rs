@@ -20,6 +20,7 @@ use crate::engine::ids::{LaneKind, MAX_PES, Pe, RailId};
 use crate::engine::lane::user_threads::handoff::handover;
 use crate::engine::lane::user_threads::host_lane::HostLane;
 use crate::engine::lane::{Lane, LaneConfig, SignalEngine};
+use crate::engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use crate::engine::port::{DataPath, PeerAddr};
 use crate::engine::rails::pairing::{leads, remote_rail};
 use crate::engine::rails::paths::{Path, PathTable};
@@ -79,6 +80,7 @@ pub(crate) fn connect(
         provider: opened.as_ref().map_or_else(|_| String::new(), |o| o.report.provider.clone()),
         rails: locations.0.len() as u8,
         remote_data: opened.as_ref().is_ok_and(carries_remote_data),
+        longest_message: opened.as_ref().map_or(MAX_MESSAGE as u16, longest_message),
         rail_health: controls.is_some(),
         longest_address: longest.unwrap_or(0),
         atomics: atomics::offer(settings, opened.as_ref().ok().map(|opened| &opened.atomics)),
@@ -118,12 +120,13 @@ pub(crate) fn connect(
     };
     Hello::agree(Step::Ready, &collectives.allgather(&ready.encode())?)?;
     info!(target: logging::TRANSPORT, "{agreed}");
-    let counting = Counting {
+    let signalling = Signalling {
         carried: hellos.iter().all(|hello| hello.remote_data),
         rails_recover: controls.is_some(),
+        longest_message: hellos.iter().map(|hello| hello.longest_message).min().unwrap_or(0).into(),
     };
     let cookie = Cookie::of(hellos.iter().map(|hello| hello.share));
-    assemble(settings, opened, paths?, (me, cookie), here, counting)
+    assemble(settings, opened, paths?, (me, cookie), here, signalling)
 }
 
 /// Opens the lanes of this PE.
@@ -171,18 +174,21 @@ fn open(
     }
 }
 
-/// Whether targets count the segments of puts. Every PE takes part in it, as sender and as target, or none
+/// Which ways a put with its signal may go. Every PE takes part in one, as sender and as target, or none
 /// does, and all see the same records.
 #[derive(Clone, Copy)]
-struct Counting {
+struct Signalling {
     /// All rails of all PEs carry remote data.
     carried: bool,
     /// Rails are looked after: what tells a target of segments that have landed can be lost with a rail.
     rails_recover: bool,
+    /// Bytes of the longest message that every rail of every PE takes.
+    longest_message: usize,
 }
 
-impl Counting {
-    fn most(self) -> u16 {
+impl Signalling {
+    /// The most segments of a put that targets count.
+    fn counted(self) -> u16 {
         if self.carried && !self.rails_recover { TAGS } else { 0 }
     }
 
@@ -205,6 +211,12 @@ impl Counting {
 /// Whether every proxy rail of this PE carries remote data.
 fn carries_remote_data(opened: &Opened) -> bool {
     opened.proxy.limits().iter().all(|rail| rail.remote_data)
+}
+
+/// Bytes of the longest message that every proxy rail of this PE takes.
+fn longest_message(opened: &Opened) -> u16 {
+    let longest = opened.proxy.limits().iter().map(|rail| rail.longest_message).min();
+    longest.unwrap_or(MAX_MESSAGE).clamp(MAX_MESSAGE, MAX_LONG_MESSAGE) as u16
 }
 
 /// Where the proxy rails of this PE are.
@@ -343,7 +355,7 @@ fn assemble(
     paths: Paths,
     (me, cookie): (Pe, Cookie),
     here: u32,
-    counting: Counting,
+    signalling: Signalling,
 ) -> Result<Connected, JobError> {
     let Opened { host, proxy, memory, report, .. } = opened;
     let memory = ProcessMemory::new(memory, settings);
@@ -373,7 +385,8 @@ fn assemble(
             SignalChoice::Eager => SignalEngine::Eager,
             SignalChoice::Counted => SignalEngine::Counted,
         },
-        counted: counting.most(),
+        counted: signalling.counted(),
+        longest_message: signalling.longest_message,
         spread: spread(settings, report.striping),
         devices,
     };
@@ -426,7 +439,7 @@ fn assemble(
         target: logging::TRANSPORT,
         "signal engine {:?}; {}",
         settings.signal_engine,
-        counting.reason(natives),
+        signalling.reason(natives),
     );
     let consistency = Consistency::new(settings.consistency);
     consistency.prepare(&regions)?;

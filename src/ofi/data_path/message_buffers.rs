@@ -5,7 +5,6 @@ use std::ffi::c_void;
 use std::slice;
 
 use crate::engine::port::Desc;
-use crate::engine::wire::message::MAX_MESSAGE;
 use crate::ofi::objects::contexts::ContextArray;
 use crate::ofi::objects::endpoint::MessageBuffer;
 
@@ -18,17 +17,25 @@ pub(crate) enum BufferId {
     Receive(u32),
 }
 
+/// A line of the processor's cache, where every buffer begins.
 #[repr(C, align(64))]
-struct Buffer([u8; MAX_MESSAGE]);
+struct Line([u8; LINE]);
 
-/// Buffers of [`MAX_MESSAGE`] bytes, each with a context, whose address names the buffer.
+const LINE: usize = 64;
+
+/// Buffers of one length, each with a context, whose address names the buffer.
 ///
 /// They lie in one piece, so that one registration covers them.
 pub(crate) struct MessageBuffers {
     contexts: ContextArray,
     /// First those to send from, then those to receive into.
-    buffers: Box<[UnsafeCell<Buffer>]>,
+    lines: Box<[UnsafeCell<Line>]>,
+    /// Lines of each buffer.
+    stride: usize,
+    /// Bytes of each buffer that are used.
+    longest: usize,
     sends: usize,
+    receives: usize,
 }
 
 // SAFETY: bytes are touched only through the unsafe methods, whose callers see to it that they
@@ -38,12 +45,17 @@ unsafe impl Send for MessageBuffers {}
 unsafe impl Sync for MessageBuffers {}
 
 impl MessageBuffers {
-    pub(crate) fn new(sends: usize, receives: usize) -> Self {
-        let buffer = || UnsafeCell::new(Buffer([0; MAX_MESSAGE]));
+    /// So many buffers to send from and to receive into, each of `longest` bytes.
+    pub(crate) fn new(sends: usize, receives: usize, longest: usize) -> Self {
+        let stride = longest.div_ceil(LINE);
+        let lines = (sends + receives) * stride;
         Self {
             contexts: ContextArray::new(sends + receives),
-            buffers: (0..sends + receives).map(|_| buffer()).collect(),
+            lines: (0..lines).map(|_| UnsafeCell::new(Line([0; LINE]))).collect(),
+            stride,
+            longest,
             sends,
+            receives,
         }
     }
 
@@ -52,12 +64,18 @@ impl MessageBuffers {
     }
 
     pub(crate) fn receives(&self) -> usize {
-        self.buffers.len() - self.sends
+        self.receives
+    }
+
+    /// Bytes of the longest message that a buffer has room for.
+    #[inline]
+    pub(crate) fn longest(&self) -> usize {
+        self.longest
     }
 
     /// All of them, for registration: address and bytes.
     pub(crate) fn memory(&self) -> (usize, usize) {
-        (self.buffers.as_ptr() as usize, size_of_val(&*self.buffers))
+        (self.lines.as_ptr() as usize, size_of_val(&*self.lines))
     }
 
     /// The buffer that a context belongs to. None for a pointer that is not one of the contexts.
@@ -71,15 +89,15 @@ impl MessageBuffers {
     }
 
     /// The first `len` bytes of a buffer, as libfabric takes them. None for an id that is none of
-    /// these, or beyond [`MAX_MESSAGE`] bytes.
+    /// these, or more bytes than it has.
     #[inline]
     pub(crate) fn buffer(&self, id: BufferId, len: usize, desc: Desc) -> Option<MessageBuffer> {
         let index = self.index(id);
-        if len > MAX_MESSAGE {
+        if len > self.longest {
             return None;
         }
         Some(MessageBuffer {
-            buf: self.buffers.get(index)?.get().cast(),
+            buf: self.first_line(index)?.cast(),
             len,
             desc: desc.0 as *mut c_void,
             context: self.contexts.get(index)?,
@@ -94,9 +112,18 @@ impl MessageBuffers {
     #[inline]
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn bytes(&self, id: BufferId) -> Option<&mut [u8]> {
-        let buffer = self.buffers.get(self.index(id))?.get();
-        // SAFETY: inside the array, initialised, and the caller keeps everybody else away.
-        Some(unsafe { slice::from_raw_parts_mut(buffer.cast(), MAX_MESSAGE) })
+        let buffer = self.first_line(self.index(id))?;
+        // SAFETY: the lines of the buffer have room for `longest` bytes and are initialised, and the caller keeps everybody
+        // else away.
+        Some(unsafe { slice::from_raw_parts_mut(buffer.cast(), self.longest) })
+    }
+
+    /// Where the buffer with this index begins, with leave to use all of its lines.
+    #[inline]
+    fn first_line(&self, index: usize) -> Option<*mut Line> {
+        let first = index * self.stride;
+        let lines = self.lines.get(first..first + self.stride)?;
+        Some(UnsafeCell::raw_get(lines.as_ptr()))
     }
 
     #[inline]
@@ -123,22 +150,27 @@ mod tests {
 
     #[test]
     fn every_buffer_is_found_by_its_context_and_no_two_overlap() {
-        let buffers = MessageBuffers::new(3, 2);
-        let ids = [0, 1, 2].map(BufferId::Send).into_iter();
-        let ids: Vec<BufferId> = ids.chain([0, 1].map(BufferId::Receive)).collect();
-        let (start, len) = buffers.memory();
-        let mut taken = vec![false; len];
-        for &id in &ids {
-            let buffer = buffers.buffer(id, MAX_MESSAGE, Desc(7)).expect("it exists");
-            assert_eq!(buffers.of_context(buffer.context), Some(id));
-            assert_eq!(buffer.desc as usize, 7);
-            let at = buffer.buf as usize - start;
-            assert!(taken[at..at + MAX_MESSAGE].iter().all(|taken| !taken));
-            taken[at..at + MAX_MESSAGE].fill(true);
-            assert!(buffers.buffer(id, MAX_MESSAGE + 1, Desc(0)).is_none());
+        for longest in [1, 64, 256, 4160] {
+            let buffers = MessageBuffers::new(3, 2, longest);
+            let ids = [0, 1, 2].map(BufferId::Send).into_iter();
+            let ids: Vec<BufferId> = ids.chain([0, 1].map(BufferId::Receive)).collect();
+            let (start, len) = buffers.memory();
+            let mut taken = vec![false; len];
+            for &id in &ids {
+                let buffer = buffers.buffer(id, longest, Desc(7)).expect("it exists");
+                assert_eq!(buffers.of_context(buffer.context), Some(id));
+                assert_eq!(buffer.desc as usize, 7);
+                let at = buffer.buf as usize - start;
+                assert_eq!(at % LINE, 0);
+                assert!(taken[at..at + longest].iter().all(|taken| !taken));
+                taken[at..at + longest].fill(true);
+                assert!(buffers.buffer(id, longest + 1, Desc(0)).is_none());
+                // SAFETY: nothing was posted, and the bytes are dropped at once.
+                assert_eq!(unsafe { buffers.bytes(id) }.map(|bytes| bytes.len()), Some(longest));
+            }
+            assert!(buffers.buffer(BufferId::Receive(2), 1, Desc(0)).is_none());
+            assert_eq!(buffers.of_context(std::ptr::null_mut()), None);
+            assert_eq!(buffers.of_context(start as *mut c_void), None);
         }
-        assert!(buffers.buffer(BufferId::Receive(2), 1, Desc(0)).is_none());
-        assert_eq!(buffers.of_context(std::ptr::null_mut()), None);
-        assert_eq!(buffers.of_context(start as *mut c_void), None);
     }
 }

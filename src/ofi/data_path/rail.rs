@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use libfabric_sys::{FI_EINVAL, FI_MR_HMEM, FI_MR_LOCAL, FI_RX_CQ_DATA};
 
+use crate::engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use crate::engine::port::registration::is_unclosed;
 use crate::engine::port::{Desc, PortError, RailLimits};
 use crate::ofi::data_path::message_buffers::MessageBuffers;
@@ -102,7 +103,7 @@ impl Rail {
             (Receives::Messages, true) => info.rx_size().clamp(1, 2 * RECEIVES),
             (Receives::Nothing, _) => 0,
         };
-        let message_buffers = MessageBuffers::new(SENDS, receives);
+        let message_buffers = MessageBuffers::new(SENDS, receives, limits.longest_message);
         let posted = limits.depth as usize + SENDS;
         // There the queue is the NIC's and must not overrun: it has room for all that the NIC may have at a time, also what
         // completes without our hearing of it.
@@ -144,6 +145,7 @@ impl Rail {
             needs_desc: needs_desc(info.mr_mode()),
             orders_messages: MessageOrder::of(device.profile, info).kept,
             remote_data: RemoteData::of(device.profile, info).offered,
+            longest_message: (*device.profile.longest_message).clamp(MAX_MESSAGE, MAX_LONG_MESSAGE),
         }
     }
 
@@ -219,7 +221,7 @@ impl Drop for Rail {
             std::mem::forget(Arc::clone(&self._contexts));
             std::mem::forget(std::mem::replace(
                 &mut self.message_buffers,
-                MessageBuffers::new(0, 0),
+                MessageBuffers::new(0, 0, 0),
             ));
         }
     }

@@ -7,6 +7,7 @@ use libfabric_sys::Version;
 
 use super::fact::{Fact, Source};
 use super::variable::Variable;
+use crate::engine::port::packet::MAX_MESSAGE;
 
 facts! {
     /// Every interface of the host is a device, also those that lead nowhere useful.
@@ -51,6 +52,9 @@ facts! {
     /// A write may tell its target, by remote data, that its own data is there, and the target's completion
     /// queue has room for all who write to it.
     remote_data: bool = false, "whether its completion queue has room for all peers has not been examined";
+    /// Bytes of the longest message that costs little more than a short one, up to `MAX_LONG_MESSAGE`: what has no cheaper way,
+    /// and needs no more memory for receives than can be spared.
+    longest_message: usize = MAX_MESSAGE, "what a longer message costs has not been examined";
     /// The NIC carries out atomics on host memory. Others that offer `FI_ATOMIC` run a loop on the target's
     /// processor, in whichever thread polls there, which is our proxy thread.
     hardware_atomics: bool = false, "the target's processor would do them as well";

@@ -38,7 +38,7 @@ pub(super) const UNIVERSE: Variable = Variable::new(
     ),
 );
 
-/// Messages of ours are of 256 bytes at most, and longer ones go by rendezvous.
+/// Over verbs messages of ours are of 256 bytes at most, and longer ones than the buffers go by rendezvous.
 pub(super) const BUFFERS: Variable = Variable::new(
     "FI_OFI_RXM_BUFFER_SIZE",
     Fact::code(

@@ -28,6 +28,11 @@ pub(super) const SHM: Profile = Profile {
         "the data was seen to be there before what is told of it",
         "tests/ofi/remote_data.rs, libfabric 1.17 and 2.5.1",
     ),
+    longest_message: Fact::code(
+        4096,
+        "up to 4 KiB lie in the buffers that shm has for fi_inject",
+        "libfabric 2.6: prov/shm/src/smr.h (SMR_INJECT_SIZE)",
+    ),
     random_keys: Fact::seen(
         true,
         "it takes any 64 bits for a key",

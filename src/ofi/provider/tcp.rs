@@ -3,6 +3,7 @@
 use super::fact::Fact;
 use super::profile::{CAUTIOUS, Profile, Reopening, Striping};
 use super::rxm;
+use crate::engine::port::packet::MAX_LONG_MESSAGE;
 
 const INTERFACES: Fact<bool> =
     Fact::manual(true, "it goes over the sockets of any interface", "fi_tcp(7)");
@@ -22,6 +23,11 @@ const REMOTE_DATA: Fact<bool> = Fact::seen(
     true,
     "the data was seen to be there before what is told of it",
     "tests/ofi/remote_data.rs, libfabric 1.17 and 2.5.1",
+);
+const LONGEST_MESSAGE: Fact<usize> = Fact::seen(
+    MAX_LONG_MESSAGE,
+    "what precedes a message on its connection costs as much as another message",
+    "docs/performance.md, libfabric 2.5.1",
 );
 const RANDOM_KEYS: Fact<bool> =
     Fact::seen(true, "it takes any 64 bits for a key", "tests/ofi, libfabric 1.17 and 2.5.1");
@@ -45,6 +51,7 @@ pub(super) const TCP: Profile = Profile {
     registers_beside: REGISTERS_BESIDE,
     messages_follow_writes: FOLLOW,
     remote_data: REMOTE_DATA,
+    longest_message: LONGEST_MESSAGE,
     random_keys: RANDOM_KEYS,
     device_memory: DEVICE_MEMORY,
     reopening: Fact::seen(
@@ -65,6 +72,7 @@ pub(super) const TCP_RXM: Profile = Profile {
     registers_beside: REGISTERS_BESIDE,
     messages_follow_writes: FOLLOW,
     remote_data: REMOTE_DATA,
+    longest_message: LONGEST_MESSAGE,
     random_keys: RANDOM_KEYS,
     device_memory: DEVICE_MEMORY,
     reopening: rxm::REOPENING,

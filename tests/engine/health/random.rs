@@ -7,6 +7,7 @@ use nvshmem_transport_libfabric::engine::fake::{Event, FakeFabric};
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::SignalEngine;
 use nvshmem_transport_libfabric::engine::port::Direction;
+use nvshmem_transport_libfabric::engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
 use nvshmem_transport_libfabric::engine::request::{PutSignalRequest, ResultPlace};
 use test_support::seeds::for_seeds;
@@ -41,6 +42,8 @@ fn shape(random: &mut Random) -> Shape {
         signals: [Auto, Chained, Counted, Eager, Ordered][random.below(5)],
         spread: random_spread(random),
         health: Some(HEALTH),
+        // Not drawn, so that what is drawn after it stays as it was.
+        longest_message: [MAX_MESSAGE, MAX_LONG_MESSAGE][random.0 as usize % 2],
         // Local memory alone: answers of peers about theirs that are lost end in a timeout.
         staged: [0, 0, 0xaaaa_aaaa][random.below(3)],
         bounce: ([64, 100, 1024, 1 << 16][random.below(4)], 1 + random.below(3) as u16, 1),

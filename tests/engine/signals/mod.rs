@@ -3,6 +3,7 @@
 mod counted;
 mod fabric_atomics;
 mod forged;
+mod long;
 mod separate;
 mod ways;
 
@@ -14,6 +15,7 @@ use nvshmem_transport_libfabric::engine::fake::{Event, FakeFabric, Script};
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::SignalEngine;
 use nvshmem_transport_libfabric::engine::port::Direction;
+use nvshmem_transport_libfabric::engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use nvshmem_transport_libfabric::engine::request::{AtomicRequest, PutSignalRequest, ResultPlace};
 use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
 use nvshmem_transport_libfabric::engine::signal::counted::TAGS;
@@ -154,6 +156,8 @@ pub(crate) fn random_shape(random: &mut Random) -> Shape {
         by_fabric: [0, random.below(1 << 8) as u32][random.below(2)],
         bounce: ([64, 100, 1024, 1 << 16][random.below(4)], 1 + random.below(3) as u16, 1),
         spread: random_spread(random),
+        // Not drawn, so that what is drawn after it stays as it was.
+        longest_message: [MAX_MESSAGE, MAX_MESSAGE, 300, MAX_LONG_MESSAGE][random.0 as usize % 4],
         // Looking after rails that do not fail changes nothing.
         health: (random.below(2) == 0).then_some(super::health::HEALTH),
         deadline: None,

@@ -28,5 +28,6 @@ fn sample(staged: Option<u64>) -> Handle {
         addressing: Addressing::Offset,
         keys: if staged.is_none() { vec![1, 2] } else { Vec::new() },
         staged,
+        direct: staged.is_none(),
     }
 }

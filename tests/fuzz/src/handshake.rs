@@ -1,6 +1,7 @@
 //! Records that PEs exchange when they connect. An input is the step, the number of PEs, a hello of each, and the
 //! addresses of all.
 
+use nvshmem_transport_libfabric::engine::port::packet::MAX_LONG_MESSAGE;
 use nvshmem_transport_libfabric::engine::wire::handle::MAX_RAILS;
 use nvshmem_transport_libfabric::engine::wire::handshake::{
     Addresses, HELLO_BYTES, Hello, MAX_ADDRESS, RailAddress, Step,
@@ -41,6 +42,7 @@ fn seeds() -> Vec<Vec<u8>> {
         provider: String::from("tcp"),
         rails,
         remote_data: true,
+        longest_message: MAX_LONG_MESSAGE as u16,
         rail_health: true,
         longest_address: 16,
         atomics: Offer { wish: Wish::Auto, hardware: false, lacks: Some("FI_ATOMIC".into()) },

@@ -12,6 +12,7 @@ use nvshmem_transport_libfabric::engine::fake::{FakeFabric, FakeMemory, FakePort
 use nvshmem_transport_libfabric::engine::ids::{LaneKind, Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, SignalEngine};
 use nvshmem_transport_libfabric::engine::port::copies::Reach;
+use nvshmem_transport_libfabric::engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use nvshmem_transport_libfabric::engine::port::{Access, Direction, RailLimits};
 use nvshmem_transport_libfabric::engine::rails::balance::Spread;
 use nvshmem_transport_libfabric::engine::rails::paths::{AtomicPath, Path, PathTable, TARGET_RAIL};
@@ -22,7 +23,7 @@ use nvshmem_transport_libfabric::engine::request::{
 use nvshmem_transport_libfabric::engine::state::regions::RegionTable;
 use nvshmem_transport_libfabric::engine::wire::cookie::Cookie;
 use nvshmem_transport_libfabric::engine::wire::handle::{HANDLE_BYTES, HandleBytes};
-use nvshmem_transport_libfabric::engine::wire::message::{MAX_MESSAGE, Message, Packet, VERSION};
+use nvshmem_transport_libfabric::engine::wire::message::{Message, Packet, VERSION};
 use nvshmem_transport_libfabric::engine::wire::window::Seq;
 
 use crate::Target;
@@ -108,6 +109,7 @@ impl Bed {
             needs_desc: is(1),
             orders_messages: is(2),
             remote_data: is(3),
+            longest_message: if is(7) { MAX_LONG_MESSAGE } else { MAX_MESSAGE },
         };
         let port = fabric.port(Pe(0), vec![rail; RAILS.into()]);
         let far = |pe, rail| (FakeFabric::address(Pe(pe), RailId(rail)), RailId(rail));
@@ -124,6 +126,7 @@ impl Bed {
             counted: if is(3) && !is(4) { 4 } else { 0 },
             spread: Spread::ROUND_ROBIN,
             devices: is(5),
+            longest_message: MAX_LONG_MESSAGE,
         };
         let mut lane = Lane::new(port, config);
         if is(4) {

@@ -4,7 +4,7 @@ use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::port::Addressing;
 use nvshmem_transport_libfabric::engine::wire::message::{
-    Body, Cookie, Message, Packet, Plain, Spot, Tag, Ticket, VERSION,
+    Body, Cookie, LongPacket, Message, Packet, Plain, Spot, Tag, Ticket, VERSION,
 };
 use nvshmem_transport_libfabric::engine::wire::rails::{Rails, SEEN_BYTES};
 use nvshmem_transport_libfabric::engine::wire::staged::{Exposure, Keys, Staged};
@@ -58,7 +58,7 @@ fn read(input: &[u8], head: impl FnOnce(u8, &mut [u8])) {
         let (of_plain, of_message) = ((plain.from, plain.seq), (message.from, message.seq));
         assert_eq!((of_plain, plain.ack), (of_message, message.ack));
     }
-    let mut again = Packet::EMPTY;
+    let mut again = LongPacket::EMPTY;
     message.encode(Cookie::NONE, &mut again);
     assert_eq!(again.bytes(), bytes, "{message:?}");
 }

@@ -14,6 +14,7 @@ use crate::engine::atomic::{AtomicOp, Width};
 use crate::engine::fake::{FakeFabric, FakeMemory, FakePort, Script};
 use crate::engine::ids::{LaneKind, Pe, RailId};
 use crate::engine::lane::{LaneConfig, SignalEngine};
+use crate::engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use crate::engine::port::{Access, RailLimits};
 use crate::engine::rails::balance::Spread;
 use crate::engine::rails::paths::{Path, PathTable};
@@ -58,6 +59,7 @@ impl Pair {
             needs_desc: random.below(2) == 0,
             orders_messages: random.below(2) == 0,
             remote_data: true,
+            longest_message: MAX_MESSAGE,
         };
         let fast = random.below(4) != 0;
         let path = |pe: u32, rail: u8| {
@@ -89,6 +91,7 @@ impl Pair {
                 counted: TAGS,
                 spread,
                 devices: false,
+                longest_message: MAX_LONG_MESSAGE,
             };
             let port = fabric.port(me, vec![limits; usize::from(rails)]);
             lanes.push(Lane::new(port.with_fast_path(fast), config));

@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 
-use crate::engine::wire::message::Packet;
+use crate::engine::wire::message::{Cookie, LongPacket, MAX_EAGER, Message, Packet};
 use crate::engine::wire::window::Seq;
 
 /// Requests of one peer.
@@ -26,13 +26,45 @@ pub(in crate::engine) struct Order {
     words: VecDeque<Waiting>,
 }
 
+/// The bytes of a request that waits.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all are short, and a queue of them allocates for none"
+)]
+#[derive(Clone, Debug)]
+pub(in crate::engine) enum Kept {
+    Short(Packet),
+    /// A window's of them are 2 MiB.
+    Long(Box<LongPacket>),
+}
+
+impl Kept {
+    pub(in crate::engine) fn of(message: &Message<'_>, cookie: Cookie) -> Self {
+        if message.body.payload_len() <= MAX_EAGER {
+            let mut packet = Packet::EMPTY;
+            message.encode(cookie, &mut packet);
+            return Self::Short(packet);
+        }
+        let mut packet = Box::new(LongPacket::EMPTY);
+        message.encode(cookie, &mut *packet);
+        Self::Long(packet)
+    }
+
+    pub(in crate::engine) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Short(packet) => packet.bytes(),
+            Self::Long(packet) => packet.bytes(),
+        }
+    }
+}
+
 /// A request that waits.
 #[derive(Clone, Debug)]
 pub(in crate::engine) struct Waiting {
     pub(in crate::engine) seq: Seq,
     /// It comes behind all before this number.
     pub(in crate::engine) mark: Seq,
-    pub(in crate::engine) packet: Packet,
+    pub(in crate::engine) kept: Kept,
 }
 
 impl Order {
@@ -95,7 +127,7 @@ mod tests {
     use super::*;
 
     fn waiting(seq: u32, mark: u32) -> Waiting {
-        Waiting { seq: Seq(seq), mark: Seq(mark), packet: Packet::EMPTY }
+        Waiting { seq: Seq(seq), mark: Seq(mark), kept: Kept::Short(Packet::EMPTY) }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::iter;
 
 use crate::engine::ids::{Pe, RailId, Token};
+use crate::engine::port::Tail;
 use crate::engine::state::messages::link::{FIRST, Link, UNLISTED};
 use crate::engine::state::segment::NIL;
 use crate::engine::wire::message::Packet;
@@ -20,6 +21,8 @@ pub(in crate::engine) const MOST_MESSAGES: u32 = 1 << SLOT_BITS;
 #[derive(Clone, Debug)]
 pub(super) struct Outgoing {
     packet: Packet,
+    /// The bytes behind the packet's. They stay as they are until the message is acknowledged.
+    tail: Tail,
     seq: Seq,
     /// The rail it went out on.
     rail: RailId,
@@ -57,6 +60,7 @@ impl Next<'_> {
     pub(in crate::engine) fn leave(self, segment: u32, seq: Seq, rail: RailId) -> Left {
         let Self { index, slot } = self;
         (slot.seq, slot.rail, slot.lost, slot.segment) = (seq, rail, false, segment);
+        slot.tail.len = 0;
         Left { index, free: std::mem::replace(&mut slot.next, NIL) }
     }
 }
@@ -83,6 +87,7 @@ impl MessageTable {
         debug_assert!(capacity <= MOST_MESSAGES, "not all slots can be named");
         let slot = |index: u32| Outgoing {
             packet: Packet::EMPTY,
+            tail: Tail::NONE,
             seq: FIRST,
             rail: RailId(0),
             lost: false,
@@ -142,6 +147,7 @@ impl MessageTable {
         self.left -= 1;
         slot.segment = segment;
         slot.next = NIL;
+        slot.tail = Tail::NONE;
         Some(index)
     }
 
@@ -199,6 +205,24 @@ impl MessageTable {
     #[inline]
     pub(in crate::engine) fn packet_mut(&mut self, index: u32) -> &mut Packet {
         &mut self.slots[index as usize].packet
+    }
+
+    /// The packet of a message, and the bytes behind it.
+    #[inline]
+    pub(in crate::engine) fn parts_mut(&mut self, index: u32) -> (&mut Packet, Tail) {
+        let slot = &mut self.slots[index as usize];
+        (&mut slot.packet, slot.tail)
+    }
+
+    /// A message ends with these bytes.
+    pub(in crate::engine) fn set_tail(&mut self, index: u32, tail: Tail) {
+        self.slots[index as usize].tail = tail;
+    }
+
+    /// The memory that a message may still be filled from: an address and a length.
+    pub(in crate::engine) fn memory_of(&self, index: u32) -> Option<(usize, usize)> {
+        let Tail { addr, len } = self.slots.get(index as usize)?.tail;
+        (len != 0).then_some((addr, len))
     }
 
     /// The number of a message, if there is one at that index.
@@ -282,17 +306,14 @@ impl MessageTable {
         count
     }
 
-    /// The oldest message of a link that has to be sent again: its index, number, rail and packet.
-    pub(in crate::engine) fn first_lost(
-        &mut self,
-        link: &Link,
-    ) -> Option<(u32, Seq, RailId, &mut Packet)> {
+    /// The oldest message of a link that has to be sent again: its index, number and rail.
+    pub(in crate::engine) fn first_lost(&mut self, link: &Link) -> Option<(u32, Seq, RailId)> {
         let mut index = link.oldest;
         while self.slots.get(index as usize).is_some_and(|slot| !slot.lost) {
             index = self.slots[index as usize].next;
         }
-        let slot = self.slots.get_mut(index as usize)?;
-        Some((index, slot.seq, slot.rail, &mut slot.packet))
+        let slot = self.slots.get(index as usize)?;
+        Some((index, slot.seq, slot.rail))
     }
 
     /// A message was sent again.

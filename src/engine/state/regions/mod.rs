@@ -191,6 +191,7 @@ impl<M: MemoryPort> RegionTable<M> {
             slot: slot_of(place, stamp),
             stamp,
             addressing,
+            direct: reach == Reach::Direct,
             staged: staged.then(|| self.chunk_len.load(Ordering::Relaxed)),
             keys,
         };

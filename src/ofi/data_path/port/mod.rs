@@ -10,9 +10,9 @@ use crate::engine::atomic::Atomic;
 use crate::engine::ids::{RailId, Token};
 use crate::engine::port::{
     Clock, DataPath, Incoming, LocalMemory, Messaging, PeerAddr, PortError, Posted, RailControl,
-    RailLimits,
+    RailLimits, Tail,
 };
-use crate::engine::wire::message::{MAX_MESSAGE, Packet};
+use crate::engine::wire::message::{LongPacket, MAX_MESSAGE, Packet, PacketOf};
 use crate::ofi::data_path::host_memory;
 use crate::ofi::data_path::messages::{Messages, too_long};
 use crate::ofi::data_path::rail::Rail;
@@ -144,6 +144,16 @@ impl OfiPort {
     }
 }
 
+impl OfiPort {
+    /// Takes what has come in on a rail into a packet of any length.
+    #[inline(always)]
+    fn take_message<const N: usize>(&mut self, rail: RailId, into: &mut PacketOf<N>) -> Incoming {
+        let Some(port_rail) = self.rails.get_mut(rail.index()) else { return Incoming::Nothing };
+        let PortRail { rail, gate, messages, .. } = port_rail;
+        messages.receive(rail, gate, into)
+    }
+}
+
 impl Messaging for OfiPort {
     #[inline]
     fn send(
@@ -157,10 +167,26 @@ impl Messaging for OfiPort {
             return Err(no_such_rail(rail));
         };
         if bytes.len() > MAX_MESSAGE {
-            return Err(too_long(bytes.len()));
+            return Err(too_long(bytes.len(), MAX_MESSAGE));
         }
         let PortRail { rail, gate, messages, .. } = port_rail;
         messages.send(rail, gate, to, token, bytes)
+    }
+
+    fn send_with_tail(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        head: &[u8],
+        tail: Tail,
+    ) -> Result<Posted, PortError> {
+        let Some(port_rail) = self.rails.get_mut(rail.index()) else {
+            return Err(no_such_rail(rail));
+        };
+        let PortRail { rail, gate, messages, .. } = port_rail;
+        // SAFETY: the tail is the local side of a put, which the caller of the put vouches for until it ends.
+        unsafe { messages.send_with_tail(rail, gate, to, token, head, tail) }
     }
 
     #[inline(always)]
@@ -187,10 +213,8 @@ impl Messaging for OfiPort {
     }
 
     #[inline(always)]
-    fn receive(&mut self, rail: RailId, into: &mut Packet) -> Incoming {
-        let Some(port_rail) = self.rails.get_mut(rail.index()) else { return Incoming::Nothing };
-        let PortRail { rail, gate, messages, .. } = port_rail;
-        messages.receive(rail, gate, into)
+    fn receive(&mut self, rail: RailId, into: &mut LongPacket) -> Incoming {
+        self.take_message(rail, into)
     }
 }
 
@@ -251,7 +275,7 @@ impl RailControl for OfiPort {
             // What it sends belongs to no segment, and may be lost.
             let _ = control.drain(rail, &mut |_: usize| false);
         }
-        matches!(control.receive(rail, into), Incoming::Message)
+        matches!(control.take_message(rail, into), Incoming::Message)
     }
 }
 

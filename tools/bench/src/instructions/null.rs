@@ -6,6 +6,7 @@ use nvshmem_transport_libfabric::engine::atomic::Atomic;
 use nvshmem_transport_libfabric::engine::ids::{LaneKind, Pe, RailId, Token};
 use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, SignalEngine};
 use nvshmem_transport_libfabric::engine::port::copies::Reach;
+use nvshmem_transport_libfabric::engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use nvshmem_transport_libfabric::engine::port::{
     Access, Addressing, Clock, Completions, DataPath, LocalMemory, MemoryPort, Messaging,
     Operation, POLL_BATCH, PeerAddr, Polled, PortError, Posted, RailControl, RailLimits,
@@ -44,6 +45,7 @@ impl Null {
             needs_desc,
             orders_messages: true,
             remote_data: false,
+            longest_message: MAX_MESSAGE,
         };
         Self { limits: [rail], posted: Vec::with_capacity(256), now: 0, reach }
     }
@@ -69,6 +71,7 @@ impl Null {
             counted: 0,
             spread: Spread::ROUND_ROBIN,
             devices: self.reach != Reach::Direct,
+            longest_message: MAX_LONG_MESSAGE,
         };
         Lane::new(self, config)
     }

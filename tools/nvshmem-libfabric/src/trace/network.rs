@@ -13,6 +13,7 @@ use nvshmem_transport_libfabric::engine::lane::fast_path::{
 };
 use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, SignalEngine};
 use nvshmem_transport_libfabric::engine::port::copies::Reach;
+use nvshmem_transport_libfabric::engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use nvshmem_transport_libfabric::engine::port::{Access, Desc, Direction, Local, RailLimits};
 use nvshmem_transport_libfabric::engine::rails::balance::Spread;
 use nvshmem_transport_libfabric::engine::rails::paths::{Path, PathTable};
@@ -95,6 +96,7 @@ fn shape(random: &mut Random) -> Shape {
         needs_desc: random.below(2) == 0,
         orders_messages: random.below(2) == 0,
         remote_data: random.below(4) != 0,
+        longest_message: MAX_MESSAGE,
     };
     let spread = Spread { balanced_from: 64, striped_from: 128, segment: random.of(&[16, 100]) };
     Shape {
@@ -210,6 +212,7 @@ impl Network {
             counted: if is_proxy && self.shape.limits.remote_data { self.shape.counted } else { 0 },
             spread: if is_proxy { self.shape.spread } else { Spread::ROUND_ROBIN },
             devices: self.staged,
+            longest_message: MAX_LONG_MESSAGE,
         };
         let limits = vec![self.shape.limits; rails.into()];
         let port = self.fabric.port(me, limits).with_fast_path(self.shape.fast);
