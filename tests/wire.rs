@@ -12,7 +12,7 @@ use nvshmem_transport_libfabric::engine::wire::message::{
 };
 use nvshmem_transport_libfabric::engine::wire::rails::{MAX_TOLD_ADDRESS, Rails};
 use nvshmem_transport_libfabric::engine::wire::staged::{
-    Exposure, KEYS_PER_MESSAGE, Keys, MAX_PAYLOAD, Staged,
+    Exposure, KEYS_PER_MESSAGE, Keys, MAX_PAYLOAD, Staged, most_brought,
 };
 use nvshmem_transport_libfabric::engine::wire::window::Seq;
 use proptest::collection::vec;
@@ -27,6 +27,7 @@ enum Owned {
     Plain(Body<'static>),
     PutSignal { at: Spot, atomic: Atomic, to: Spot, payload: Vec<u8> },
     Put { to: Spot, payload: Vec<u8> },
+    Pull { to: Spot, from: Exposure, ticket: Ticket, brought: Vec<u8> },
     Loaded { ticket: Ticket, payload: Vec<u8> },
     Refused { ticket: Ticket, why: String },
     RailIs { rail: RailId, generation: u32, cause: u16, address: Vec<u8> },
@@ -42,6 +43,13 @@ impl Owned {
                 Body::PutSignal { at: *at, atomic: *atomic, to: *to, payload }
             }
             Owned::Put { to, payload } => Body::Staged(Staged::Put { to: *to, payload }),
+            Owned::Pull { to, from, ticket, brought } => Body::Staged(Staged::Pull {
+                to: *to,
+                from: *from,
+                len: brought.len() as u32,
+                ticket: *ticket,
+                brought: Some(brought),
+            }),
             Owned::Loaded { ticket, payload } => {
                 Body::Staged(Staged::Loaded { ticket: *ticket, payload })
             }
@@ -180,8 +188,11 @@ fn staged(seq: u32) -> impl Strategy<Value = Owned> {
     let payload = || vec(any::<u8>(), 1..=MAX_PAYLOAD);
     prop_oneof![
         (spot(), payload()).prop_map(|(to, payload)| Owned::Put { to, payload }),
-        (spot(), exposure(), 1..=u32::MAX, ticket())
-            .prop_map(move |(to, from, len, ticket)| plain(Staged::Pull { to, from, len, ticket })),
+        (spot(), exposure(), 1..=u32::MAX, ticket()).prop_map(move |(to, from, len, ticket)| {
+            plain(Staged::Pull { to, from, len, ticket, brought: None })
+        }),
+        (spot(), exposure(), ticket(), vec(any::<u8>(), 1..=most_brought(MAX_LONG_MESSAGE)))
+            .prop_map(|(to, from, ticket, brought)| Owned::Pull { to, from, ticket, brought }),
         ticket().prop_map(move |ticket| plain(Staged::Pulled { ticket })),
         (spot(), 1..=u32::MAX, ticket()).prop_map(move |(from, len, ticket)| plain(Staged::Ask {
             from,
@@ -276,7 +287,7 @@ proptest! {
             Body::PutSignalHead { .. } => 48,
             Body::Staged(staged) => match staged {
                 Staged::Put { payload, .. } => 24 + payload.len(),
-                Staged::Pull { .. } => 48,
+                Staged::Pull { brought, .. } => 48 + brought.map_or(0, <[u8]>::len),
                 Staged::Pulled { .. } | Staged::Release { .. } => 16,
                 Staged::Ask { .. } | Staged::Exposed { .. } => 32,
                 Staged::Loaded { payload, .. } => 16 + payload.len(),
@@ -308,9 +319,11 @@ proptest! {
 
     /// Nothing else is as long.
     #[test]
-    fn only_puts_with_signal_are_long((head, owned) in message(), byte: u8, len in MAX_MESSAGE + 1..=MAX_LONG_MESSAGE) {
+    fn only_what_brings_data_is_long((head, owned) in message(), byte: u8, len in MAX_MESSAGE + 1..=MAX_LONG_MESSAGE) {
         let mut bytes = encode(head, owned.body()).bytes().to_vec();
-        prop_assume!(!matches!(owned, Owned::PutSignal { .. }));
+        prop_assume!(!matches!(owned, Owned::PutSignal { .. } | Owned::Pull { .. }));
+        let pull = |body| matches!(body, Body::Staged(Staged::Pull { len: wanted, .. }) if wanted as usize == len - 48);
+        prop_assume!(!pull(owned.body()));
         bytes.resize(len, byte);
         prop_assert!(Message::decode(NO_COOKIE, &bytes).is_err());
     }
@@ -377,7 +390,13 @@ proptest! {
             Owned::RailIs { .. } | Owned::Probe { .. } => Some((40, MAX_MESSAGE)),
             _ => None,
         };
-        for len in 0..packet.bytes().len() {
+        // One that brings what it tells of may also bring nothing.
+        let bare = match owned.body() {
+            Body::Staged(Staged::Pull { len: 1, brought: None, .. }) => return Ok(()),
+            Body::Staged(Staged::Pull { brought: Some(_), .. }) => 48,
+            _ => 0,
+        };
+        for len in (0..packet.bytes().len()).filter(|len| *len == 0 || *len != bare) {
             if open.is_none_or(|(least, _)| len < least) {
                 let cut = &packet.bytes()[..len];
                 prop_assert!(Message::decode(NO_COOKIE, cut).is_err(), "cut to {}", len);
@@ -534,7 +553,7 @@ fn nobody_asks_for_no_bytes() {
     let to = Spot { slot: 1, offset: 8 };
     let from = Exposure { slot: 1, stamp: 2, offset: 8 };
     for (len, sound) in [(0, false), (1, true)] {
-        let pull = Staged::Pull { to, from, len, ticket };
+        let pull = Staged::Pull { to, from, len, ticket, brought: None };
         for staged in [pull, Staged::Ask { from: to, len, ticket }] {
             let packet = encode((1, 2, 3), Body::Staged(staged));
             let decoded = Message::decode(NO_COOKIE, packet.bytes());

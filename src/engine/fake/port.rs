@@ -371,7 +371,9 @@ impl LocalMemory for FakePort {
         }
         world.call(PortCall::Store)?;
         world.memory.cpu_bytes_mut(self.pe, addr, bytes.len()).copy_from_slice(bytes);
-        world.events.push(Event::Applied { pe: self.pe, addr });
+        if !world.memory.is_bounce(self.pe, addr) {
+            world.events.push(Event::Applied { pe: self.pe, addr });
+        }
         Ok(())
     }
 

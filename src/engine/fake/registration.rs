@@ -104,6 +104,7 @@ impl MemoryPort for FakeMemory {
         let (chunk_len, out, inward) = bounce.take()?;
         let mut bounce = Bounce { addr: 0, chunk_len, out, inward };
         bounce.addr = self.fabric.alloc(self.pe, bounce.bytes());
+        self.fabric.lock().memory.bounces.push((self.pe, bounce.addr, bounce.bytes()));
         let copies = FakeCopies::new(self.fabric.clone(), self.pe, bounce);
         Some(Stager { copies: Box::new(copies), bounce })
     }

@@ -160,7 +160,7 @@ impl<P: Port> Lane<P> {
             core: Core::new(port, (me, cookie), paths, regions, watchdog, spread, sizes, devices),
             signals: Signals::new(config.signals, if counts { config.counted } else { 0 }, longest),
             pool,
-            staging: Staging::new(sizes.segments),
+            staging: Staging::new(sizes.segments, longest),
             recovery: None,
             backlog: Backlog::default(),
             inbox: None,

@@ -4,7 +4,7 @@
 use crate::engine::error::EngineError;
 use crate::engine::ids::{Pe, Token};
 use crate::engine::port::copies::{Copied, Copy, CopyDirection, Reach};
-use crate::engine::port::{Desc, Direction, Local, Port, PortError, Posted, Transfer};
+use crate::engine::port::{Desc, Direction, Local, Port, PortError, Posted, Tail, Transfer};
 use crate::engine::posting::Core;
 use crate::engine::staging::Staging;
 use crate::engine::staging::peer_requests::refusal;
@@ -96,14 +96,33 @@ impl Staging {
         let segment = &core.segments[token.0];
         let (len, ticket) = (fragment.len as u32, segment.ticket(token));
         let staged = match fragment.role {
-            Role::Put => Staged::Pull { to: spot, from, len, ticket },
+            Role::Put => Staged::Pull { to: spot, from, len, ticket, brought: None },
             _ => Staged::Ask { from: spot, len, ticket },
         };
         let rail = segment.rail;
         let Some(slot) = segment.message() else { return };
         core.encode_into(slot, Body::Staged(staged));
+        let brought = self.brought(core, &fragment);
+        core.messages.set_tail(slot, brought);
         core.segments[token.0].stage = Stage::Ready;
         core.dispatch(token, rail);
+    }
+
+    /// The bytes that go with the message that tells of them: those of a short put which the processor reaches.
+    fn brought<P: Port>(&mut self, core: &mut Core<P>, fragment: &Fragment) -> Tail {
+        let Fragment { role, len, memory, local_end, chunk, .. } = *fragment;
+        if role != Role::Put || len > self.most_brought {
+            return Tail::NONE;
+        }
+        match (local_end, chunk, self.bouncing()) {
+            (LocalEnd::Chunk, Some(chunk), Some(bouncing)) => {
+                Tail { addr: bouncing.addr(role, chunk), len }
+            }
+            (LocalEnd::Fabric { .. }, ..) if core.regions.reach(memory) == Reach::Direct => {
+                Tail { addr: memory, len }
+            }
+            _ => Tail::NONE,
+        }
     }
 
     /// Gets the next bytes of a fragment moved by the fabric, as many as one segment takes.
@@ -359,7 +378,12 @@ impl Staging {
 
     /// A fragment cannot be copied.
     #[cold]
-    fn fail_fragment<P: Port>(&mut self, core: &mut Core<P>, token: Token, error: PortError) {
+    pub(in crate::engine) fn fail_fragment<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        token: Token,
+        error: PortError,
+    ) {
         let Fragment { role, len, .. } = *self.state().fragment(token);
         let pe = core.segments[token.0].pe;
         match role {

@@ -7,7 +7,8 @@
 //!
 //! - A *put* to staged memory: the source is *exposed* (where it is in registered host memory; else it
 //!   is copied into a chunk, which is registered), the owner of the target is told to *pull* it, reads
-//!   it into a chunk of its own, copies it to its place, and says so.
+//!   it into a chunk of its own, copies it to its place, and says so. Where messages are long enough, the one that
+//!   tells of it *brings* the bytes as well. They go to the chunk if one is free, and are read like all others if none is.
 //! - A *get* from staged memory: the owner is *asked*, copies the bytes into a chunk and says where they
 //!   are; they are read, and the chunk is *released*.
 //! - Between staged local memory and memory that the fabric reaches at the peer: by a chunk, with an
@@ -37,21 +38,30 @@ pub(in crate::engine) mod waiting;
 
 use crate::engine::ids::Token;
 use crate::engine::port::Port;
+use crate::engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use crate::engine::posting::Core;
 use crate::engine::staging::state::{Bouncing, Fragment, State};
+use crate::engine::wire::staged::most_brought;
 
 /// What a lane stages with. Nothing, as long as no memory is staged here or at a peer.
 #[derive(Debug)]
 pub(in crate::engine) struct Staging {
     /// Segments of the lane.
     segments: u32,
+    /// Most bytes of a put that go with the message that tells of them.
+    most_brought: usize,
     state: Option<Box<State>>,
 }
 
 impl Staging {
-    /// For a lane with so many segments.
-    pub(in crate::engine) fn new(segments: u32) -> Self {
-        Self { segments, state: None }
+    /// For a lane with so many segments, and messages of at most so many bytes.
+    pub(in crate::engine) fn new(segments: u32, longest_message: usize) -> Self {
+        let most_brought = match longest_message.min(MAX_LONG_MESSAGE) {
+            // There is no room for more than goes without a pull.
+            ..=MAX_MESSAGE => 0,
+            longest => most_brought(longest),
+        };
+        Self { segments, most_brought, state: None }
     }
 
     /// Whether turns of the loop move anything here.
@@ -111,7 +121,7 @@ mod tests {
 
     #[test]
     fn there_is_work_while_something_is_copied_or_waits_for_it() {
-        let mut staging = Staging::new(4);
+        let mut staging = Staging::new(4, 0);
         assert!(!staging.has_work() && staging.memory_of(Token(0)).is_none());
         assert_eq!(staging.moved(), 0);
         let state = staging.state();

@@ -37,13 +37,13 @@ impl Staging {
                 let place = core.regions.locate(to, payload.len()).map_err(|e| e.to_string())?;
                 self.store_soon(core, place, payload, mark.is_some()).map_err(|e| e.to_string())
             }
-            Staged::Pull { to, from, len, ticket } => {
-                self.want(core, pe, Role::Pull(ticket), to, (from, mark), len as usize);
+            Staged::Pull { to, from, len, ticket, brought } => {
+                self.want(core, pe, Role::Pull(ticket), to, (from, mark, brought), len as usize);
                 Ok(())
             }
             Staged::Ask { from, len, ticket } => {
                 let nothing = Exposure { slot: 0, stamp: 0, offset: 0 };
-                self.want(core, pe, Role::Ask(ticket), from, (nothing, None), len as usize);
+                self.want(core, pe, Role::Ask(ticket), from, (nothing, None, None), len as usize);
                 Ok(())
             }
             _ => Ok(()),
@@ -88,7 +88,7 @@ impl Staging {
         pe: Pe,
         role: Role,
         spot: Spot,
-        (from, mark): (Exposure, Option<Seq>),
+        (from, mark, brought): (Exposure, Option<Seq>, Option<&[u8]>),
         len: usize,
     ) {
         let (Role::Pull(ticket) | Role::Ask(ticket)) = role else { return };
@@ -115,9 +115,41 @@ impl Staging {
         if let (Role::Pull(_), Some(stream)) = (role, core.streams.find_mut(pe)) {
             stream.link().begin_pull(ticket.seq);
         }
-        let waiter = Waiter::Peer(Wanted { pe, role, place, len, from, mark });
-        self.state().waiting(role.direction()).push(pe, waiter);
+        let wanted = Wanted { pe, role, place, len, from, mark };
+        let is_first = self.state().waiting(role.direction()).is_empty();
+        self.state().waiting(role.direction()).push(pe, Waiter::Peer(wanted));
+        if let (true, Some(bytes)) = (is_first, brought) {
+            self.take_brought(core, &wanted, bytes);
+        }
         self.start_waiting(core);
+    }
+
+    /// Puts what a message has brought into a chunk, for the only one who waits for one, if it may have one now. Else it
+    /// goes on waiting, and reads the bytes.
+    fn take_brought<P: Port>(&mut self, core: &mut Core<P>, wanted: &Wanted, bytes: &[u8]) {
+        let Wanted { pe, role, len, .. } = *wanted;
+        let direction = role.direction();
+        let (free, chunks) = match self.bouncing() {
+            Some(bouncing) => bouncing.chunks(direction).free(),
+            None => return,
+        };
+        if !self.state().waiting(direction).turn(free, chunks) {
+            return;
+        }
+        let Some(token) = self.begin_peer_request(core, wanted) else { return };
+        let taken = self.bouncing().and_then(|bouncing| {
+            let chunk = bouncing.chunks(direction).take()?;
+            Some((chunk, bouncing.addr(role, chunk)))
+        });
+        let Some((chunk, place)) = taken else { return self.release_peer_request(core, token) };
+        self.state().waiting(direction).pop();
+        self.state().waiting(direction).hold(pe);
+        let fragment = self.state().fragment(token);
+        (fragment.chunk, fragment.moved) = (Some(chunk), len);
+        match core.port.store(place, bytes) {
+            Ok(()) => self.copy_in(core, token),
+            Err(error) => self.fail_fragment(core, token, error),
+        }
     }
 
     /// Gives what a peer wants a segment, of those set aside: there are as many as chunks may be, and each has a chunk.

@@ -46,7 +46,7 @@ use crate::engine::wire::cookie::Sender;
 use crate::engine::wire::format::split_offset;
 pub use crate::engine::wire::format::{Mark, Spot, Tag, Ticket, VERSION, WireError};
 use crate::engine::wire::rails::Rails;
-use crate::engine::wire::staged::Staged;
+use crate::engine::wire::staged::{self, Staged};
 use crate::engine::wire::window::Seq;
 
 /// Most payload that goes with its signal in one message of any rail.
@@ -407,7 +407,7 @@ impl<'a> Message<'a> {
         if version != VERSION {
             return Err(WireError::Version(version));
         }
-        if len > MAX_MESSAGE && kind != KIND_PUT_SIGNAL {
+        if len > MAX_MESSAGE && kind != KIND_PUT_SIGNAL && kind != staged::PULL {
             return Err(WireError::Length { kind, len });
         }
         let exactly = |expected: usize| {

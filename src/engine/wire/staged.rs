@@ -3,7 +3,7 @@
 //! | kind | bytes | 12..16 | what follows |
 //! |---|---|---|---|
 //! | put | 24 + payload | slot | 16..24 offset; 24.. the payload, 1 to [`MAX_PAYLOAD`] bytes |
-//! | pull | 48 | slot | 16..24 offset; 24..28 length; 28..32 slot of the ticket; 32..36 slot, 36..40 stamp and 40..48 offset at the sender |
+//! | pull | 48, or 48 + length | slot | 16..24 offset; 24..28 length; 28..32 slot of the ticket; 32..36 slot, 36..40 stamp and 40..48 offset at the sender; 48.. the bytes themselves, or nothing |
 //! | pulled | 16 | slot of the ticket | |
 //! | ask | 32 | slot | 16..24 offset; 24..28 length; 28..32 slot of the ticket |
 //! | loaded | 16 + payload | slot of the ticket | 16.. the payload, 1 to [`MAX_PAYLOAD`] bytes |
@@ -15,7 +15,7 @@
 //! Lengths are not zero. The offset of a put, a pull and an ask has what the request comes behind in it, as all have.
 
 use crate::engine::port::Addressing;
-use crate::engine::port::packet::{MAX_MESSAGE, PacketOf};
+use crate::engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE, PacketOf};
 use crate::engine::wire::format::{Spot, Ticket, WireError, split_offset};
 use crate::engine::wire::window::Seq;
 
@@ -27,6 +27,12 @@ pub const KEYS_PER_MESSAGE: usize = (MAX_MESSAGE - KEYS_HEAD) / 8;
 
 const HEAD: usize = 16;
 const KEYS_HEAD: usize = 32;
+const PULL_HEAD: usize = 48;
+
+/// Most bytes that a pull brings in a message of so many bytes.
+pub const fn most_brought(message: usize) -> usize {
+    message - PULL_HEAD
+}
 
 const _: () = assert!(HEAD + MAX_PAYLOAD <= MAX_MESSAGE);
 
@@ -80,6 +86,9 @@ pub enum Staged<'a> {
         len: u32,
         /// Comes back when they are there.
         ticket: Ticket,
+        /// The bytes, where the message has brought them; they can be read all the same. At most as many as
+        /// [`most_brought`] by the longest message.
+        brought: Option<&'a [u8]>,
     },
     /// What a pull asked for is done.
     Pulled {
@@ -126,7 +135,7 @@ pub enum Staged<'a> {
 }
 
 const PUT: u8 = 7;
-const PULL: u8 = 8;
+pub(super) const PULL: u8 = 8;
 const PULLED: u8 = 9;
 const ASK: u8 = 10;
 const LOADED: u8 = 11;
@@ -150,12 +159,14 @@ impl<'a> Staged<'a> {
                 packet.tail(24, cut(payload));
                 (PUT, to.slot)
             }
-            Staged::Pull { to, from, len, ticket } => {
+            Staged::Pull { to, from, len, ticket, brought } => {
                 packet.put(16, to.offset);
                 packet.put(24, pair(len, ticket.slot));
                 packet.put(32, pair(from.slot, from.stamp));
                 packet.put(40, from.offset);
-                packet.tail(48, &[]);
+                // What there is no room for is read.
+                let brought = brought.filter(|bytes| bytes.len() <= most_brought(N));
+                packet.tail(PULL_HEAD, brought.unwrap_or_default());
                 (PULL, to.slot)
             }
             Staged::Ask { from, len, ticket } => {
@@ -222,14 +233,20 @@ impl<'a> Staged<'a> {
                 Staged::Put { to: spot(), payload }
             }
             PULL => {
-                exactly(48)?;
+                let brought = bytes.get(PULL_HEAD..).ok_or(wrong)?;
                 let (len, named) = halves(get(24));
                 let (slot, stamp) = halves(get(32));
+                let is_whole = brought.len() == len as usize
+                    && brought.len() <= most_brought(MAX_LONG_MESSAGE);
+                if !brought.is_empty() && !is_whole {
+                    return Err(wrong);
+                }
                 Staged::Pull {
                     to: spot(),
                     from: Exposure { slot, stamp, offset: get(40) },
                     len: some(len)?,
                     ticket: Ticket { slot: named, seq },
+                    brought: (!brought.is_empty()).then_some(brought),
                 }
             }
             PULLED => {

@@ -1,5 +1,6 @@
 //! Staged memory on the fake: bytes that neither the fabric nor the CPU may touch.
 
+mod brought;
 mod refusals;
 mod steps;
 

@@ -120,7 +120,8 @@ pub(crate) fn bodies(seq: Seq) -> Vec<Body<'static>> {
     ];
     let staged = [
         Staged::Put { to: at, payload: b"payload" },
-        Staged::Pull { to: at, from, len: 100, ticket },
+        Staged::Pull { to: at, from, len: 100, ticket, brought: None },
+        Staged::Pull { to: at, from, len: 7, ticket, brought: Some(b"payload") },
         Staged::Pulled { ticket },
         Staged::Ask { from: at, len: 100, ticket },
         Staged::Loaded { ticket, payload: b"payload" },

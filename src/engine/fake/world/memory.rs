@@ -32,6 +32,8 @@ pub(in crate::engine::fake) struct Memory {
     arenas: Vec<Vec<Arena>>,
     keys: HashMap<u64, Key>,
     last_key: u64,
+    /// Bounce memory, what happens in which no user sees: of whom, address and bytes.
+    pub(in crate::engine::fake) bounces: Vec<(Pe, usize, usize)>,
     /// Keys by which nothing may be written.
     pub(in crate::engine::fake) only_reads: HashSet<u64>,
 }
@@ -48,6 +50,12 @@ impl Memory {
         let base = memory.last().map_or(first, |last| last.base + last.bytes.len() + 4096);
         memory.push(Arena { base, bytes: vec![0; len], reach });
         base
+    }
+
+    /// Whether an address is one of bounce memory.
+    pub(in crate::engine::fake) fn is_bounce(&self, pe: Pe, addr: usize) -> bool {
+        let mut bounces = self.bounces.iter();
+        bounces.any(|&(of, base, len)| of == pe && addr.wrapping_sub(base) < len)
     }
 
     fn find(&mut self, pe: Pe, addr: usize, len: usize) -> Option<&mut Arena> {

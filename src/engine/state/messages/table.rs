@@ -239,7 +239,11 @@ impl MessageTable {
 
     /// The same, of one that is a transfer as well, or goes on as one.
     pub(in crate::engine) fn forget_fragment(&mut self, index: u32) {
-        self.slots[index as usize].segment = NIL;
+        let slot = &mut self.slots[index as usize];
+        slot.segment = NIL;
+        // The chunk that it brings has another use from here on. Sent again, it tells of the bytes and brings none: its peer
+        // has them, or will not ask for them.
+        slot.tail = Tail::NONE;
     }
 
     /// Adds a message that has left, with its number, to a link's unacknowledged ones.

@@ -3,6 +3,7 @@
 use super::link::*;
 use super::table::*;
 use crate::engine::ids::{Pe, RailId};
+use crate::engine::port::Tail;
 use crate::engine::state::segment::NIL;
 use crate::engine::wire::window::{Seq, WINDOW};
 
@@ -167,6 +168,26 @@ fn slots_count_for_the_segments_that_they_stand_for() {
     assert!(table.has_room() && table.left == 2);
     table.restore();
     assert_eq!(table.left, 2, "no more were set aside");
+}
+
+#[test]
+fn a_message_holds_memory_until_its_segment_is_over() {
+    let mut table = MessageTable::new(2);
+    let tail = Tail { addr: 4096, len: 1000 };
+    let [plain, beside] = [table.take(1).unwrap(), table.take_beside(2).unwrap()];
+    for index in [plain, beside] {
+        assert_eq!(table.memory_of(index), None);
+        table.set_tail(index, tail);
+        assert_eq!((table.memory_of(index), table.parts_mut(index).1), (Some((4096, 1000)), tail));
+    }
+    table.forget_segment(plain);
+    table.forget_fragment(beside);
+    for index in [plain, beside] {
+        assert_eq!((table.memory_of(index), table.parts_mut(index).1), (None, Tail::NONE));
+        table.set_tail(index, tail);
+        table.give_beside(index);
+    }
+    assert_eq!(table.take(3).and_then(|index| table.memory_of(index)), None, "of the one before");
 }
 
 #[test]

@@ -1,0 +1,105 @@
+//! Short puts to staged memory, whose bytes come with the message that tells of them.
+
+use std::time::Duration;
+
+use nvshmem_transport_libfabric::engine::fake::Script;
+use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
+use nvshmem_transport_libfabric::engine::port::Direction;
+use nvshmem_transport_libfabric::engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
+use nvshmem_transport_libfabric::engine::recovery::health::RailHealth;
+use nvshmem_transport_libfabric::engine::wire::staged::{MAX_PAYLOAD, most_brought};
+
+use super::{ALL, fill, pattern};
+use crate::job::{Job, Shape};
+
+/// PE 1's heap alone.
+const FAR: u32 = 0b0100;
+const MOST: usize = most_brought(MAX_LONG_MESSAGE);
+
+fn shape(staged: u32) -> Shape {
+    let longest_message = MAX_LONG_MESSAGE;
+    let bounce = (8192, 4, 4);
+    Shape { staged, bounce, longest_message, rails: 1, ..Shape::default() }
+}
+
+/// How many reads PE 1 makes for puts of this length, one behind the other, of which no byte is lost.
+fn reads(shape: &Shape, len: usize, puts: usize) -> usize {
+    let mut job = Job::new(4, shape, Script::default());
+    fill(&job, 2);
+    for number in 0..puts {
+        job.put(0, 1, number * len, len).unwrap();
+    }
+    end(&mut job);
+    let expected: Vec<u8> = (0..puts * len).map(|at| pattern(0, at)).collect();
+    assert_eq!(job.heap(1, 0, puts * len), expected);
+    assert_eq!(job.heap(1, puts * len, 64), [0; 64], "and no byte more");
+    let deliveries = job.fabric.deliveries();
+    assert!(deliveries.iter().all(|delivery| delivery.direction == Direction::Read));
+    deliveries.len()
+}
+
+fn end(job: &mut Job) {
+    while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
+        job.members.iter_mut().for_each(|member| {
+            member.lane.progress().unwrap();
+        });
+        job.fabric.pass_time(1000);
+    }
+}
+
+/// From chunks, and from memory that the fabric and the processor reach.
+#[test]
+fn bytes_come_with_the_message_that_tells_of_them() {
+    for staged in [ALL, FAR] {
+        for len in [MAX_PAYLOAD + 1, 1000, MOST - 1, MOST] {
+            assert_eq!(reads(&shape(staged), len, 1), 0, "{len} {staged:x}");
+        }
+        assert_eq!(reads(&shape(staged), MOST + 1, 1), 1, "{staged:x}");
+        let short = Shape { longest_message: MAX_MESSAGE, ..shape(staged) };
+        assert_eq!(reads(&short, MAX_PAYLOAD + 1, 1), 1, "{staged:x}");
+    }
+}
+
+/// Memory that the fabric reaches and the processor does not brings nothing.
+#[test]
+fn bytes_of_a_device_that_the_fabric_reaches_are_read() {
+    // The scratch memory of PE 0 is of both kinds.
+    let shape = Shape { by_fabric: 0b0010, ..shape(FAR | 0b0010) };
+    assert_eq!(reads(&shape, 1000, 1), 1);
+}
+
+/// A target whose chunks are all in use lets bytes go that it was brought, and reads them when it has one.
+#[test]
+fn bytes_that_find_no_chunk_are_read_later() {
+    let narrow = Shape { bounce: (8192, 4, 1), ..shape(ALL) };
+    let later = reads(&narrow, 1000, 8);
+    assert!((1..8).contains(&later), "{later} of 8 were read");
+    assert_eq!(reads(&Shape { bounce: (8192, 8, 16), ..shape(ALL) }, 1000, 8), 0);
+}
+
+/// A message whose rail dies is sent again over another, and brings the bytes again, or lets them be read.
+#[test]
+fn bytes_are_brought_again_over_another_rail() {
+    let health = RailHealth { timeout: Duration::from_secs(1), cooling: None };
+    for rail in [0, 1] {
+        let shape = Shape { rails: 2, health: Some(health), ..shape(FAR) };
+        let mut job = Job::new(5, &shape, Script::default());
+        fill(&job, 2);
+        for to in [RailId(0), RailId(1)] {
+            job.fabric.link_down((Pe(0), RailId(rail)), (Pe(1), to));
+        }
+        for number in 0..4 {
+            job.put(0, 1, number * 1000, 1000).unwrap();
+        }
+        while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
+            job.members.iter_mut().for_each(|member| {
+                member.lane.progress().unwrap();
+            });
+            job.fabric.pass_time(1_000_000);
+        }
+        let expected: Vec<u8> = (0..4000).map(|at| pattern(0, at)).collect();
+        assert_eq!(job.heap(1, 0, 4000), expected);
+        let resent: u64 = job.members[0].lane.counters().map(|rail| rail.resent).sum();
+        assert!(resent > 0, "rail {rail}");
+    }
+}
