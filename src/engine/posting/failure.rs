@@ -35,7 +35,25 @@ impl<P: Port> Core<P> {
         for pe in peers {
             self.give_up(pe, &failed);
         }
+        self.ask_again(rail);
         self.fail_lane(failed);
+    }
+
+    /// Asks all peers once more for the acknowledgements that they were asked for: the question may have been on the rail
+    /// that has failed, and nobody is told of that.
+    fn ask_again(&mut self, failed: RailId) {
+        let Self { streams, paths, control, .. } = self;
+        streams.for_each(|stream| {
+            let asks = stream.link.as_deref_mut().filter(|_| stream.error.is_none());
+            let Some(link) = asks else { return };
+            link.ask_again();
+            if link.enters_control() {
+                control.push_back(stream.pe);
+            }
+            if stream.next.rail == failed {
+                stream.rotate(paths);
+            }
+        });
     }
 
     /// A segment that the fabric refused or failed: it goes another way if that may be, or ends, and its
