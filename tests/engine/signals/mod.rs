@@ -8,6 +8,7 @@ mod separate;
 mod ways;
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
 use nvshmem_transport_libfabric::engine::error::EngineError;
@@ -16,6 +17,7 @@ use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::SignalEngine;
 use nvshmem_transport_libfabric::engine::port::Direction;
 use nvshmem_transport_libfabric::engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
+use nvshmem_transport_libfabric::engine::recovery::health::RailHealth;
 use nvshmem_transport_libfabric::engine::request::{AtomicRequest, PutSignalRequest, ResultPlace};
 use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
 use nvshmem_transport_libfabric::engine::signal::counted::TAGS;
@@ -23,6 +25,7 @@ use nvshmem_transport_libfabric::engine::wire::handle::HandleBytes;
 use test_support::seeds::for_seeds;
 
 use crate::as_entry::AsEntry as _;
+use crate::health::HEALTH;
 use crate::job::{Job, Member, Random, Shape, audit, random_lonely, random_rates, random_spread};
 
 /// Where the peers' heaps are.
@@ -133,6 +136,9 @@ pub(crate) fn race_with<R: Send>(
     (fabric, members)
 }
 
+/// Longer than the slowest rail of a script lets wait.
+const SILENT: Duration = Duration::from_secs(90);
+
 pub(crate) fn random_shape(random: &mut Random) -> Shape {
     use SignalEngine::{Auto, Chained, Counted, Eager, Ordered};
     let rails = 1 + random.below(4) as u8;
@@ -158,8 +164,9 @@ pub(crate) fn random_shape(random: &mut Random) -> Shape {
         spread: random_spread(random),
         // Not drawn, so that what is drawn after it stays as it was.
         longest_message: [MAX_MESSAGE, MAX_MESSAGE, 300, MAX_LONG_MESSAGE][random.0 as usize % 4],
-        // Looking after rails that do not fail changes nothing.
-        health: (random.below(2) == 0).then_some(super::health::HEALTH),
+        // Looking after rails that do not fail changes nothing. Slow ones are not taken for silent, so that no answer is lost
+        // about memory that a peer has staged: its put would end in a timeout.
+        health: (random.below(2) == 0).then_some(RailHealth { timeout: SILENT, ..HEALTH }),
         deadline: None,
     }
 }
