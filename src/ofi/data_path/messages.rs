@@ -63,18 +63,13 @@ impl Messages {
     pub(crate) fn new(rail: &Rail) -> Self {
         let buffers = rail.message_buffers();
         let (sends, receives) = (buffers.sends(), buffers.receives());
+        let (longest, desc) = (buffers.longest(), rail.messages_desc());
         Self {
-            inject_size: rail.domain().info().inject_size().min(buffers.longest()),
+            inject_size: rail.domain().info().inject_size().min(longest),
             free: (0..sends as u32).rev().collect(),
             sending: vec![None; sends].into(),
             receives: (0..receives as u32)
-                .filter_map(|index| {
-                    buffers.buffer(
-                        BufferId::Receive(index),
-                        buffers.longest(),
-                        rail.messages_desc(),
-                    )
-                })
+                .filter_map(|index| buffers.buffer(BufferId::Receive(index), longest, desc))
                 .map(|buffer| Receive { buffer, posted: false })
                 .collect(),
             arrived: VecDeque::with_capacity(receives + POLL_BATCH),
@@ -155,30 +150,16 @@ impl Messages {
         head: &[u8],
         tail: Tail,
     ) -> Result<Posted, PortError> {
-        let len = head.len() + tail.len;
-        let inject_size = self.inject_size;
-        let gather = |room: &mut [u8]| {
+        self.send_from_buffer(rail, gate, to, token, head.len() + tail.len, |room| {
             let (first, rest) = room.split_at_mut(head.len());
             first.copy_from_slice(head);
             // SAFETY: as the caller vouches.
             unsafe { host_memory::load(tail.addr, rest) };
-        };
-        if len > inject_size {
-            return self.send_from_buffer(rail, gate, to, token, len, gather);
-        }
-        // It is written in a buffer, too, but the buffer stays free: libfabric has copied it when the call ends.
-        let Some(&index) = self.free.last() else { return Ok(Posted::Again) };
-        // SAFETY: the buffer is free, so the provider does not have it, and this thread alone uses
-        // the rail's buffers.
-        let room = unsafe { rail.message_buffers().bytes(BufferId::Send(index)) };
-        let Some(room) = room.and_then(|room| room.get_mut(..len)) else {
-            return Err(too_long(len, rail.message_buffers().longest()));
-        };
-        gather(room);
-        inject(rail, gate, to, room)
+        })
     }
 
-    /// Sends a message of `len` bytes that the closure writes into a buffer.
+    /// Sends a message of `len` bytes that the closure writes into a buffer, which is free again at once where libfabric
+    /// copies so many.
     #[inline]
     fn send_from_buffer(
         &mut self,
@@ -199,6 +180,9 @@ impl Messages {
         // the rail's buffers.
         if let Some(room) = unsafe { buffers.bytes(id) } {
             write(&mut room[..len]);
+            if len <= self.inject_size {
+                return inject(rail, gate, to, &room[..len]);
+            }
         }
         let entered = gate.enter();
         // SAFETY: one thread, the gate is entered. The rail keeps buffer and context until the
