@@ -245,8 +245,7 @@ fn encode_with(cookie: Cookie, (from, seq, ack): (u16, u32, u32), body: Body<'_>
     let mut packet = LongPacket::EMPTY;
     packet.fill(&[0xa5; MAX_LONG_MESSAGE]);
     let (from, seq, ack) = (Pe(from.into()), Seq(seq), Seq(ack));
-    let message = Message { from, seq, ack, behind: 0, body };
-    message.encode(cookie, &mut packet);
+    Message { from, seq, ack, behind: 0, body }.encode(cookie, &mut packet);
     packet
 }
 
@@ -322,8 +321,7 @@ proptest! {
     fn only_what_brings_data_is_long((head, owned) in message(), byte: u8, len in MAX_MESSAGE + 1..=MAX_LONG_MESSAGE) {
         let mut bytes = encode(head, owned.body()).bytes().to_vec();
         prop_assume!(!matches!(owned, Owned::PutSignal { .. } | Owned::Pull { .. }));
-        let pull = |body| matches!(body, Body::Staged(Staged::Pull { len: wanted, .. }) if wanted as usize == len - 48);
-        prop_assume!(!pull(owned.body()));
+        prop_assume!(!matches!(owned.body(), Body::Staged(Staged::Pull { len: told, .. }) if told as usize == len - 48));
         bytes.resize(len, byte);
         prop_assert!(Message::decode(NO_COOKIE, &bytes).is_err());
     }
@@ -347,8 +345,7 @@ proptest! {
         if !is_request {
             return Ok(());
         }
-        let free = encode(head, body);
-        let mut packet = LongPacket::EMPTY;
+        let (free, mut packet) = (encode(head, body), LongPacket::EMPTY);
         let message = Message { behind, ..Message::decode(NO_COOKIE, free.bytes()).unwrap() };
         message.encode(NO_COOKIE, &mut packet);
         prop_assert_eq!(Message::decode(NO_COOKIE, packet.bytes()), Ok(message));

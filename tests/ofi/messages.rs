@@ -132,6 +132,10 @@ fn a_message_may_end_with_bytes_from_elsewhere() {
         for rail in rails(&pair.ends[0].opened.proxy) {
             let longest = pair.ends[0].opened.proxy.limits()[rail.index()].longest_message;
             assert!((MAX_MESSAGE..=MAX_LONG_MESSAGE).contains(&longest), "{provider:?} {longest}");
+            if let Some(control) = pair.ends[0].opened.proxy.control() {
+                let limits = control.limits()[rail.index()];
+                assert_eq!(limits.longest_message, MAX_MESSAGE, "{provider:?}: memory for nothing");
+            }
             let most = longest - HEAD;
             // On both sides of what is injected, and of a line of the cache.
             let lens = [1, 8, 63, 64, 80, 81, 128, most / 2, most - 1, most, most, most];

@@ -41,6 +41,8 @@ const QUEUE_MARGIN: usize = 256;
 pub(crate) enum Receives {
     /// They do: those of a proxy lane.
     Messages,
+    /// Messages about rails, none of which is long: those of control endpoints, which so need less memory.
+    Control,
     /// They do not, and must not: native tcp stops reading the connection of a message for which no
     /// receive is posted.
     Nothing,
@@ -82,7 +84,10 @@ impl Rail {
         receives: Receives,
     ) -> Result<Self, PortError> {
         let info = &device.info;
-        let limits = Self::limits_of(device, settings);
+        let mut limits = Self::limits_of(device, settings);
+        if receives == Receives::Control {
+            limits.longest_message = MAX_MESSAGE;
+        }
         if limits.depth == 0 || limits.max_segment == 0 {
             return Err(PortError {
                 call: "opening the rail",
@@ -98,9 +103,9 @@ impl Rail {
         )?);
         let data_takes = info.mode() & FI_RX_CQ_DATA != 0;
         let receives = match (receives, data_takes) {
-            (Receives::Messages, false) => info.rx_size().clamp(1, RECEIVES),
+            (Receives::Messages | Receives::Control, false) => info.rx_size().clamp(1, RECEIVES),
             // As many again, for what comes with the data of the signals among the messages.
-            (Receives::Messages, true) => info.rx_size().clamp(1, 2 * RECEIVES),
+            (Receives::Messages | Receives::Control, true) => info.rx_size().clamp(1, 2 * RECEIVES),
             (Receives::Nothing, _) => 0,
         };
         let message_buffers = MessageBuffers::new(SENDS, receives, limits.longest_message);
