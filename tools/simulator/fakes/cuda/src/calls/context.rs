@@ -1,13 +1,15 @@
 //! Contexts: the primary ones of the devices, and the stack of each thread.
 
 use std::collections::BTreeMap;
-use std::ffi::{c_int, c_uint};
+use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Mutex;
 
+use super::capture::allowed;
 use crate::state::context::{BOUND, Context, Raw, bound, current, of_handle};
 use crate::state::device::{device, devices};
+use crate::state::memory::forget_all;
 use crate::state::status::{
-    CONTEXT_IS_DESTROYED, INVALID_CONTEXT, INVALID_VALUE, Status, answer, put,
+    CONTEXT_IS_DESTROYED, INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED, Status, answer, put,
 };
 use crate::state::table::lock;
 
@@ -80,6 +82,21 @@ unsafe extern "C" fn cuCtxCreate_v2(into: *mut Raw, _flags: c_uint, number: c_in
     }))
 }
 
+/// Without parameters, which are for the multi-process service and for CIG.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuCtxCreate_v4(
+    into: *mut Raw,
+    parameters: *const c_void,
+    flags: c_uint,
+    number: c_int,
+) -> Status {
+    if !parameters.is_null() {
+        return NOT_SUPPORTED;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { cuCtxCreate_v2(into, flags, number) }
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxDestroy_v2(context: Raw) -> Status {
     answer(of_handle(context).map(|context| {
@@ -88,7 +105,17 @@ extern "C" fn cuCtxDestroy_v2(context: Raw) -> Status {
                 stack.pop();
             }
         });
-        context.break_down(CONTEXT_IS_DESTROYED);
+        context.destroy();
+        forget_all(context);
+    }))
+}
+
+/// A limit is taken, and limits nothing.
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxSetLimit(limit: u32, _value: usize) -> Status {
+    answer(current().and_then(|context| {
+        allowed()?;
+        context.alone(|| if limit > 6 { Err(INVALID_VALUE) } else { Ok(()) })
     }))
 }
 

@@ -8,8 +8,8 @@ use super::capture::allowed;
 use super::stream::of_handle;
 use crate::state::context::{Stream, Work, enqueue};
 use crate::state::memory::place;
-use crate::state::pages::Kind;
-use crate::state::status::{INVALID_VALUE, Outcome, Status, answer};
+use crate::state::pages::{Kind, Place};
+use crate::state::status::{INVALID_VALUE, NOT_SUPPORTED, Outcome, Status, answer};
 
 /// Which sides of a copy the call says are on the device.
 #[derive(Clone, Copy)]
@@ -22,6 +22,10 @@ const UP: Sides = Sides { from_device: false, to_device: true };
 const DOWN: Sides = Sides { from_device: true, to_device: false };
 const ACROSS: Sides = Sides { from_device: true, to_device: true };
 const ANY: Sides = Sides { from_device: false, to_device: false };
+
+/// Copies to a device shorter than this are done by kernels of the driver's own, as those within a device are. All others are
+/// done by copy engines.
+const COPY_ENGINE_FROM: usize = 32 << 10;
 
 fn copy(from: usize, to: usize, len: usize, sides: Sides, stream: usize, wait: bool) -> Outcome {
     let stream = of_handle(stream)?;
@@ -39,12 +43,91 @@ fn copy(from: usize, to: usize, len: usize, sides: Sides, stream: usize, wait: b
     device.behaviour.fail_submit.count()?;
     device.copies.fetch_add(1, Relaxed);
     let locked = from.known() && to.known();
-    let number = enqueue(&stream, Work::Copy { from, to, len });
-    if wait || !locked {
+    let by_kernels = to.on_device() && (from.on_device() || len < COPY_ENGINE_FROM);
+    give_copy(&stream, Work::Copy { from, to, len, by_kernels }, wait || !locked)
+}
+
+fn give_copy(stream: &Arc<Stream>, work: Work, wait: bool) -> Outcome {
+    let number = enqueue(stream, work);
+    if wait {
         stream.wait_for(number);
         stream.context.check()?;
     }
     Ok(())
+}
+
+/// `CUDA_MEMCPY2D`.
+#[repr(C)]
+struct Rows {
+    from: Side,
+    to: Side,
+    width: usize,
+    height: usize,
+}
+
+/// One side of it.
+#[repr(C)]
+struct Side {
+    x_bytes: usize,
+    y: usize,
+    /// `CUmemorytype`.
+    kind: u32,
+    host: usize,
+    device: usize,
+    array: usize,
+    pitch: usize,
+}
+
+const _: () = assert!(size_of::<Rows>() == 128);
+
+impl Side {
+    /// Where its rows are, from the first to the end of the last.
+    fn place(&self, width: usize, height: usize) -> Result<Place, Status> {
+        const HOST: u32 = 1;
+        const DEVICE: u32 = 2;
+        const UNIFIED: u32 = 4;
+        let base = match self.kind {
+            HOST => self.host,
+            DEVICE | UNIFIED => self.device,
+            _ => return Err(NOT_SUPPORTED),
+        };
+        if self.x_bytes + width > self.pitch {
+            return Err(INVALID_VALUE);
+        }
+        let place =
+            place(base + self.y * self.pitch + self.x_bytes, (height - 1) * self.pitch + width)?;
+        if self.kind == DEVICE && !place.known() { Err(INVALID_VALUE) } else { Ok(place) }
+    }
+}
+
+/// Several rows go by a copy engine, however short they are; one row is a copy as any other.
+fn copy_rows(rows: &Rows, on: usize) -> Outcome {
+    let stream = of_handle(on)?;
+    let Rows { ref from, ref to, width: len, height: count } = *rows;
+    if len == 0 || count == 0 {
+        return Ok(());
+    }
+    let (from_pitch, to_pitch) = (from.pitch, to.pitch);
+    let (from, to) = (from.place(len, count)?, to.place(len, count)?);
+    let device = stream.context.device;
+    device.behaviour.fail_submit.count()?;
+    device.copies.fetch_add(1, Relaxed);
+    let locked = from.known() && to.known();
+    let by_kernels = to.on_device() && (from.on_device() || len < COPY_ENGINE_FROM);
+    let work = match count {
+        1 => Work::Copy { from, to, len, by_kernels },
+        _ => Work::Rows { from, to, len, count, from_pitch, to_pitch },
+    };
+    give_copy(&stream, work, !locked)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemcpy2DAsync_v2(rows: *const Rows, on: usize) -> Status {
+    if rows.is_null() {
+        return INVALID_VALUE;
+    }
+    // SAFETY: not null; the caller's promise.
+    answer(copy_rows(unsafe { &*rows }, on))
 }
 
 #[unsafe(no_mangle)]
@@ -111,18 +194,18 @@ fn count_writes(stream: &Stream, addresses: impl IntoIterator<Item = usize>) {
 fn give_write(stream: &Arc<Stream>, to: usize, value: u64, width: usize) -> Outcome {
     let offered = stream.context.device.behaviour.stream_ops.load(Relaxed) != 0;
     if width == 8 && !offered {
-        return Err(crate::state::status::NOT_SUPPORTED);
+        return Err(NOT_SUPPORTED);
     }
     let to = place(to, width)?;
-    // A real driver (13.0, on an H200) refuses managed memory here, of which CUDA's documentation says
-    // nothing.
-    if matches!(to.kind, None | Some(Kind::Managed)) || to.alias % width != 0 {
+    // A real driver (13.0, on an H200) refuses managed memory and a pool's here, of which CUDA's
+    // documentation says nothing.
+    if matches!(to.kind, None | Some(Kind::Managed | Kind::Pool)) || to.alias % width != 0 {
         return Err(INVALID_VALUE);
     }
     let host_writes = stream.context.device.behaviour.host_writes.load(Relaxed);
     match (to.kind, host_writes) {
         (Some(Kind::Pinned | Kind::Registered), 0) => {
-            return Err(crate::state::status::NOT_SUPPORTED);
+            return Err(NOT_SUPPORTED);
         }
         (Some(Kind::Pinned | Kind::Registered), 2) => {}
         _ => drop(enqueue(stream, Work::Write { to, value, width })),

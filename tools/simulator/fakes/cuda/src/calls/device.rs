@@ -34,9 +34,12 @@ unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> Status {
 unsafe extern "C" fn cuModuleGetLoadingMode(mode: *mut u32) -> Status {
     const EAGER: u32 = 1;
     const LAZY: u32 = 2;
-    let eager = variable("CUDA_MODULE_LOADING", String::from("LAZY")) == "EAGER";
     // SAFETY: the caller's promise.
-    answer(unsafe { put(mode, if eager { EAGER } else { LAZY }) })
+    answer(unsafe { put(mode, if loads_eagerly() { EAGER } else { LAZY }) })
+}
+
+pub(crate) fn loads_eagerly() -> bool {
+    variable("CUDA_MODULE_LOADING", String::from("LAZY")) == "EAGER"
 }
 
 #[unsafe(no_mangle)]

@@ -5,10 +5,10 @@
 
 use std::ffi::c_int;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use super::stream::of_handle;
-use crate::state::context::{Gate, MADE, Work, enqueue, of_device};
+use crate::state::context::{Context, Gate, MADE, Work, enqueue, of_device as contexts_of};
 use crate::state::device::{INITS, device};
 use crate::state::memory::find;
 use crate::state::pages::{Kind, round_up};
@@ -42,7 +42,7 @@ extern "C" fn fake_cuda_fail_copy(number: c_int, after: u32, code: Status) -> St
 #[unsafe(no_mangle)]
 extern "C" fn fake_cuda_lose(number: c_int, code: Status) -> Status {
     answer(device(number).map(|device| {
-        of_device(device).iter().for_each(|context| context.break_down(code));
+        contexts_of(device).iter().for_each(|context| context.break_down(code));
     }))
 }
 
@@ -102,10 +102,15 @@ extern "C" fn fake_cuda_window(address: usize, len: usize) -> usize {
 
 /// What was counted: 0 calls of `cuInit`, 1 contexts made, 2 copies that a device accepted, 3 bytes
 /// of page-locked memory in use, 4 of device memory, 5 calls that store words, 6 calls that
-/// ask whether a stream or an event is done. Not a `CUresult`.
+/// ask whether a stream or an event is done, 7 copies and fills that waited for a turn of the device, since a kernel of
+/// another context was on it. Of this moment: 8 contexts that a call has to itself while it waits for them to be idle, 9 other
+/// calls on such contexts. Not a `CUresult`.
 #[unsafe(no_mangle)]
 extern "C" fn fake_cuda_count(number: c_int, what: u32) -> u64 {
     let of_device = |read: fn(&crate::state::device::Device) -> u64| device(number).map_or(0, read);
+    let of_contexts = |read: fn(&Context) -> u64| {
+        device(number).map_or(0, |device| contexts_of(device).into_iter().map(read).sum())
+    };
     match what {
         0 => INITS.load(Relaxed),
         1 => MADE.load(Relaxed),
@@ -114,6 +119,9 @@ extern "C" fn fake_cuda_count(number: c_int, what: u32) -> u64 {
         4 => of_device(|device| device.memory.load(Relaxed)),
         5 => of_device(|device| device.writes.load(Relaxed)),
         6 => of_device(|device| device.asked.load(Relaxed)),
+        7 => of_device(|device| device.turns.load(Relaxed)),
+        8 => of_contexts(|context| context.is_taken().into()),
+        9 => of_contexts(|context| context.held_up.load(SeqCst).into()),
         _ => 0,
     }
 }

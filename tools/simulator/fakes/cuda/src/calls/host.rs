@@ -1,13 +1,12 @@
 //! Host memory that the driver locks: allocated here, or brought by the program.
 
 use std::ffi::c_void;
-use std::sync::atomic::Ordering::Relaxed;
 
 use super::capture::allowed;
 use crate::state::context::current;
 use crate::state::device::take;
-use crate::state::memory::{Mapping, find, fresh_id, insert, remove};
-use crate::state::pages::{Kind, Pages, round_up, unmap};
+use crate::state::memory::{Mapping, find, forget, fresh_id, insert, remove};
+use crate::state::pages::{Kind, Pages, round_up};
 use crate::state::status::{
     ALREADY_REGISTERED, INVALID_VALUE, NOT_REGISTERED, Outcome, Status, answer, put,
 };
@@ -47,12 +46,7 @@ unsafe extern "C" fn cuMemHostAlloc(into: *mut *mut c_void, len: usize, flags: u
 extern "C" fn cuMemFreeHost(base: *mut c_void) -> Status {
     answer(current().and_then(|context| {
         allowed()?;
-        context.synchronize()?;
-        let mapping = remove(base as usize, &[Kind::Pinned])?;
-        mapping.device.pinned.fetch_sub(mapping.len as u64, Relaxed);
-        // SAFETY: a program that frees memory has no use for it.
-        unsafe { unmap(mapping.base, round_up(mapping.len)?) };
-        Ok(())
+        context.alone(|| forget(remove(base as usize, &[Kind::Pinned])?))
     }))
 }
 
@@ -87,7 +81,9 @@ extern "C" fn cuMemHostRegister_v2(base: *mut c_void, len: usize, _flags: u32) -
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemHostUnregister(base: *mut c_void) -> Status {
-    answer(current().and_then(|_| {
-        remove(base as usize, &[Kind::Registered]).map(drop).map_err(|_| NOT_REGISTERED)
+    answer(current().and_then(|context| {
+        context.alone(|| {
+            remove(base as usize, &[Kind::Registered]).map(drop).map_err(|_| NOT_REGISTERED)
+        })
     }))
 }

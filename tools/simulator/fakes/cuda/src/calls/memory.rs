@@ -3,10 +3,11 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::capture::allowed;
-use crate::state::context::current;
+use super::stream::of_handle;
+use crate::state::context::{Work, current, enqueue};
 use crate::state::device::take;
-use crate::state::memory::{Mapping, find, fresh_id, insert, remove};
-use crate::state::pages::{DEVICE_PAGE, Kind, Pages, reserve, round_up, unmap};
+use crate::state::memory::{Mapping, find, forget, fresh_id, insert, remove};
+use crate::state::pages::{DEVICE_PAGE, Kind, Pages, reserve, round_up};
 use crate::state::status::{INVALID_VALUE, NOT_SUPPORTED, Status, answer, put};
 
 /// The pages of this machine.
@@ -27,7 +28,7 @@ fn allocate(len: usize, kind: Kind) -> Result<usize, Status> {
         base,
         len,
         kind,
-        context: Some(context),
+        context: (kind != Kind::Pool).then_some(context),
         device,
         alias: pages.alias(),
         pages: Some(pages),
@@ -58,11 +59,28 @@ extern "C" fn cuMemFree_v2(base: usize) -> Status {
             return Ok(());
         }
         allowed()?;
-        context.synchronize()?;
-        let mapping = remove(base, &[Kind::Device, Kind::Managed])?;
-        mapping.device.memory.fetch_sub(mapping.len as u64, Relaxed);
-        // SAFETY: a program that frees memory has no use for it.
-        unsafe { unmap(mapping.base, round_up(mapping.len)?) };
+        context.alone(|| forget(remove(base, &[Kind::Device, Kind::Managed, Kind::Pool])?))
+    }))
+}
+
+/// Memory of the device's pool. It is there at once.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemAllocAsync(into: *mut usize, len: usize, on: usize) -> Status {
+    answer(of_handle(on).and_then(|_| {
+        let base = allocate(len, Kind::Pool)?;
+        // SAFETY: the caller's promise.
+        unsafe { put(into, base) }
+    }))
+}
+
+/// Frees it when the stream gets there.
+#[unsafe(no_mangle)]
+extern "C" fn cuMemFreeAsync(base: usize, on: usize) -> Status {
+    answer(of_handle(on).and_then(|stream| {
+        if find(base).is_none_or(|found| found.base != base || found.kind != Kind::Pool) {
+            return Err(INVALID_VALUE);
+        }
+        enqueue(&stream, Work::Free(base));
         Ok(())
     }))
 }

@@ -1,12 +1,15 @@
 //! Streams and events, as calls see them: work is put in, and asked after.
 
 use std::ffi::{c_int, c_uint};
+use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use super::capture::allowed;
 use crate::state::context::{Context, Event, Stream, Work, current, enqueue};
-use crate::state::status::{INVALID_VALUE, NOT_READY, Outcome, Status, answer, put};
+use crate::state::status::{
+    INVALID_HANDLE, INVALID_VALUE, NOT_READY, Outcome, Status, answer, put,
+};
 use crate::state::table::{Table, lock};
 use crate::state::worker;
 
@@ -27,6 +30,7 @@ pub(crate) fn of_handle(handle: usize) -> Result<Arc<Stream>, Status> {
     let context = current()?;
     if handle > LEGACY {
         let stream = STREAMS.get(handle)?;
+        stream.context.pass();
         stream.context.check()?;
         return Ok(stream);
     }
@@ -61,8 +65,7 @@ unsafe extern "C" fn cuStreamCreate(into: *mut usize, flags: c_uint) -> Status {
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamDestroy_v2(handle: usize) -> Status {
     answer(STREAMS.remove(handle).map(|stream| {
-        lock(&stream.queue).closed = true;
-        stream.changed.notify_all();
+        stream.close();
         lock(&stream.context.streams).others.retain(|other| !Arc::ptr_eq(other, &stream));
     }))
 }
@@ -90,8 +93,11 @@ extern "C" fn cuStreamQuery(handle: usize) -> Status {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventCreate(into: *mut usize, _flags: c_uint) -> Status {
-    // SAFETY: the caller's promise.
-    answer(current().and_then(|_| unsafe { put(into, EVENTS.insert(Arc::default())) }))
+    answer(current().and_then(|context| {
+        let event = Event { context, state: Mutex::default(), changed: Condvar::new() };
+        // SAFETY: the caller's promise.
+        unsafe { put(into, EVENTS.insert(Arc::new(event))) }
+    }))
 }
 
 #[unsafe(no_mangle)]
@@ -103,6 +109,9 @@ extern "C" fn cuEventDestroy_v2(handle: usize) -> Status {
 extern "C" fn cuEventRecord(handle: usize, stream: usize) -> Status {
     answer(of_handle(stream).and_then(|stream| {
         let event = EVENTS.get(handle)?;
+        if !ptr::eq(event.context, stream.context) {
+            return Err(INVALID_HANDLE);
+        }
         let number = {
             let mut state = lock(&event.state);
             state.0 += 1;
@@ -124,7 +133,9 @@ extern "C" fn cuEventQuery(handle: usize) -> Status {
     answer(current().and_then(|context| {
         allowed()?;
         context.device.asked.fetch_add(1, Relaxed);
-        let done = reached(&*EVENTS.get(handle)?);
+        let event = EVENTS.get(handle)?;
+        event.context.pass();
+        let done = reached(&event);
         // Looked at last: what has failed is never told as done.
         context.check().and(done)
     }))
@@ -135,6 +146,7 @@ extern "C" fn cuEventSynchronize(handle: usize) -> Status {
     answer(current().and_then(|context| {
         allowed()?;
         let event = EVENTS.get(handle)?;
+        event.context.pass();
         let mut state = lock(&event.state);
         while state.0 != state.1 {
             state = event.changed.wait(state).unwrap_or_else(PoisonError::into_inner);

@@ -3,15 +3,20 @@
 //! Work of the legacy stream waits for what the blocking streams of its context hold when it is
 //! enqueued, and theirs waits for the legacy stream's. Waiting is always for work enqueued before,
 //! so it ends.
+//!
+//! Some calls have their context to themselves: they wait until it is idle, and while they do every other call on the
+//! context waits for them. So a driver does on an H200 (580.159) for `cuMemFree`, `cuMemFreeHost`, `cuModuleLoadData`,
+//! `cuModuleUnload`, `cuCtxSetLimit`, `cuMemHostUnregister`, and for the first launch of a kernel that is loaded lazily.
+//! Other contexts, also of the same device, are not held up.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::state::device::{Device, devices};
 use crate::state::pages::Place;
-use crate::state::status::{INVALID_CONTEXT, Outcome, SUCCESS, Status};
+use crate::state::status::{CONTEXT_IS_DESTROYED, INVALID_CONTEXT, Outcome, SUCCESS, Status};
 use crate::state::table::lock;
 
 /// A context. It lives until the process ends, so that a handle to it can always be looked at.
@@ -22,6 +27,13 @@ pub(crate) struct Context {
     pub(crate) error: AtomicU32,
     /// The streams, and the lock under which work is enqueued. See [`enqueue`].
     pub(crate) streams: Mutex<Streams>,
+    /// Kernels that run now.
+    pub(crate) kernels: AtomicU32,
+    /// Whether a call has the context to itself. See [`Context::alone`].
+    taken: Mutex<bool>,
+    given_back: Condvar,
+    /// Calls that wait for the one that has it.
+    pub(crate) held_up: AtomicU32,
 }
 
 /// The streams of a context.
@@ -60,8 +72,10 @@ pub(crate) struct Item {
 }
 
 /// An event: the number of its last record, and of the last that was reached.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Event {
+    /// The context it was made in, of whose streams it is.
+    pub(crate) context: &'static Context,
     pub(crate) state: Mutex<(u64, u64)>,
     pub(crate) changed: Condvar,
 }
@@ -73,19 +87,25 @@ pub(crate) enum Work {
         from: Place,
         to: Place,
         len: usize,
+        /// Whether kernels do it, and not a copy engine.
+        by_kernels: bool,
+    },
+    /// `cuMemcpy2DAsync`: `count` rows of `len` bytes.
+    Rows {
+        from: Place,
+        to: Place,
+        len: usize,
+        count: usize,
+        /// Bytes from one row to the next.
+        from_pitch: usize,
+        to_pitch: usize,
     },
     /// `cuStreamWriteValue*`: a word of `width` bytes.
-    Write {
-        to: Place,
-        value: u64,
-        width: usize,
-    },
+    Write { to: Place, value: u64, width: usize },
     /// `cuMemsetD8Async`.
-    Fill {
-        to: Place,
-        value: u8,
-        len: usize,
-    },
+    Fill { to: Place, value: u8, len: usize },
+    /// `cuMemFreeAsync`.
+    Free(usize),
     /// Reaches a record of an event.
     Record(Arc<Event>, u64),
     /// A kernel that spins until it is told to end.
@@ -128,7 +148,15 @@ thread_local! {
 impl Context {
     pub(crate) fn new(device: &'static Device) -> &'static Self {
         MADE.fetch_add(1, Relaxed);
-        let made = Self { device, error: AtomicU32::new(SUCCESS), streams: Mutex::default() };
+        let made = Self {
+            device,
+            error: AtomicU32::new(SUCCESS),
+            streams: Mutex::default(),
+            kernels: AtomicU32::new(0),
+            taken: Mutex::new(false),
+            given_back: Condvar::new(),
+            held_up: AtomicU32::new(0),
+        };
         let context: &'static Self = Box::leak(Box::new(made));
         lock(&ALL).push(context);
         context
@@ -160,6 +188,54 @@ impl Context {
         }
         self.check()
     }
+
+    /// Waits while a call has the context to itself, as every call on it does.
+    pub(crate) fn pass(&self) {
+        drop(self.until_free());
+    }
+
+    fn until_free(&self) -> MutexGuard<'_, bool> {
+        let mut taken = lock(&self.taken);
+        if *taken {
+            self.held_up.fetch_add(1, SeqCst);
+            while *taken {
+                taken = self.given_back.wait(taken).unwrap_or_else(PoisonError::into_inner);
+            }
+            self.held_up.fetch_sub(1, SeqCst);
+        }
+        taken
+    }
+
+    /// What a call does that has the context to itself, and waits first until the context is idle. As long as it waits,
+    /// for a kernel that does not end for one, no other call on the context returns.
+    pub(crate) fn alone<T>(&self, call: impl FnOnce() -> Result<T, Status>) -> Result<T, Status> {
+        *self.until_free() = true;
+        let outcome = self.synchronize().and_then(|()| call());
+        *lock(&self.taken) = false;
+        self.given_back.notify_all();
+        outcome
+    }
+
+    /// Whether a call has it to itself.
+    pub(crate) fn is_taken(&self) -> bool {
+        *lock(&self.taken)
+    }
+
+    /// Whether a kernel of another context of the device runs, with which this one's share the device by turns.
+    pub(crate) fn is_beside_a_kernel(&self) -> bool {
+        of_device(self.device)
+            .iter()
+            .any(|other| !std::ptr::eq(*other, self) && other.kernels.load(SeqCst) > 0)
+    }
+
+    /// Ends it: its streams, when they have done what they were given, and its memory.
+    pub(crate) fn destroy(&self) {
+        self.break_down(CONTEXT_IS_DESTROYED);
+        let streams = std::mem::take(&mut *lock(&self.streams));
+        for stream in streams.legacy.iter().chain(&streams.others) {
+            stream.close();
+        }
+    }
 }
 
 impl Stream {
@@ -183,6 +259,12 @@ impl Stream {
     /// Waits until all is done.
     pub(crate) fn wait(&self) {
         self.wait_for(self.last());
+    }
+
+    /// Nothing more is put in. Its thread ends after what is under way.
+    pub(crate) fn close(&self) {
+        lock(&self.queue).closed = true;
+        self.changed.notify_all();
     }
 }
 
@@ -225,6 +307,7 @@ pub(crate) fn bound() -> Option<&'static Context> {
 pub(crate) fn current() -> Result<&'static Context, Status> {
     devices()?;
     let context = bound().ok_or(INVALID_CONTEXT)?;
+    context.pass();
     context.check()?;
     Ok(context)
 }

@@ -21,6 +21,10 @@ pub(crate) struct Device {
     pub(crate) writes: AtomicU64,
     /// Calls that ask whether a stream or an event is done.
     pub(crate) asked: AtomicU64,
+    /// Work that waited for its turn, since another context had a kernel on the device.
+    pub(crate) turns: AtomicU64,
+    /// Copies to the host, by which it is chosen in which order their bytes come.
+    pub(crate) carried_out: AtomicU64,
 }
 
 static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
@@ -54,6 +58,8 @@ impl Device {
             copies: AtomicU64::new(0),
             writes: AtomicU64::new(0),
             asked: AtomicU64::new(0),
+            turns: AtomicU64::new(0),
+            carried_out: AtomicU64::new(0),
         }
     }
 }

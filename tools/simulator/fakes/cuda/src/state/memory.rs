@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::state::context::Context;
 use crate::state::device::Device;
-use crate::state::pages::{Kind, Pages, Place};
+use crate::state::pages::{Kind, Pages, Place, round_up, unmap};
 use crate::state::status::{INVALID_VALUE, Outcome, Status};
 use crate::state::table::{fresh, lock};
 
@@ -76,6 +76,30 @@ pub(crate) fn remove(base: usize, kinds: &[Kind]) -> Result<Mapping, Status> {
         _ => return Err(INVALID_VALUE),
     }
     mappings.remove(&base).ok_or(INVALID_VALUE)
+}
+
+/// Gives back what a range that was taken out had.
+pub(crate) fn forget(mapping: Mapping) -> Outcome {
+    let Mapping { base, len, kind, device, .. } = mapping;
+    let used = if kind == Kind::Pinned { &device.pinned } else { &device.memory };
+    used.fetch_sub(len as u64, Relaxed);
+    // SAFETY: a program that frees memory, or destroys the context that it is of, has no use for it.
+    unsafe { unmap(base, round_up(len)?) };
+    Ok(())
+}
+
+/// Gives back all memory of a context.
+pub(crate) fn forget_all(context: &Context) {
+    let of_it = |mapping: &Mapping| mapping.context.is_some_and(|of| std::ptr::eq(of, context));
+    let bases: Vec<usize> =
+        lock(&MAPPINGS).values().filter(|mapping| of_it(mapping)).map(|found| found.base).collect();
+    for base in bases {
+        let Some(mapping) = lock(&MAPPINGS).remove(&base) else { continue };
+        // What the program has brought stays its own.
+        if mapping.kind != Kind::Registered {
+            let _ = forget(mapping);
+        }
+    }
 }
 
 /// Changes a range in place.

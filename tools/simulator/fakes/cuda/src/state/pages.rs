@@ -27,6 +27,8 @@ pub(crate) enum Kind {
     VmmDevice,
     /// `cuMemMap` of memory on a NUMA node.
     VmmHost,
+    /// `cuMemAllocAsync`: of no context.
+    Pool,
     /// `cuMemAllocManaged`.
     Managed,
     /// `cuMemHostAlloc`.
@@ -57,6 +59,11 @@ impl Place {
     /// has locked.
     pub(crate) fn known(&self) -> bool {
         self.kind.is_some()
+    }
+
+    /// Whether it is memory of a device.
+    pub(crate) fn on_device(&self) -> bool {
+        matches!(self.kind, Some(Kind::Device | Kind::VmmDevice | Kind::Pool))
     }
 }
 

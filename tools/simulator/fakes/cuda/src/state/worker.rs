@@ -1,12 +1,16 @@
 //! The copy engines: a thread for each stream.
 
+use std::ops::Range;
 use std::ptr;
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::state::context::{Context, Stream, Work};
+use crate::state::device::Device;
+use crate::state::memory::{forget, remove};
+use crate::state::pages::Kind;
 use crate::state::table::lock;
 
 /// Starts the thread of a stream.
@@ -45,24 +49,49 @@ fn step(stream: &Stream) -> bool {
 
 fn run(context: &Context, work: &Work) {
     match work {
-        Work::Copy { from, to, len } if context.check().is_ok() => {
+        Work::Copy { from, to, len, by_kernels } if context.check().is_ok() => {
             let start = Instant::now();
             if let Err(code) = context.device.behaviour.fail_copy.count() {
                 context.break_down(code);
                 return;
             }
+            if *by_kernels {
+                take_turns(context);
+            }
             let least = context.device.behaviour.duration(*len);
-            // Whole words of 8 bytes, so that a word alone comes in one piece.
-            let late = if least.is_zero() { *len } else { len.div_ceil(16) * 8 };
-            let late = late.min(*len);
+            let late = late_bytes(context.device, *len, to.on_device(), least.is_zero());
+            let (first, last) = (late.start, late.end);
             // SAFETY: both places were found for this length when the copy was enqueued, and hold
             // their pages. Memory of the program's own is its promise, as for any driver.
-            unsafe { move_bytes(from.alias + late, to.alias + late, *len - late) };
-            if let Some(rest) = least.checked_sub(start.elapsed()) {
-                thread::sleep(rest);
+            unsafe {
+                move_bytes(from.alias + last, to.alias + last, *len - last);
+                move_bytes(from.alias, to.alias, first);
+            }
+            match least.checked_sub(start.elapsed()) {
+                Some(rest) if !rest.is_zero() => thread::sleep(rest),
+                _ => thread::yield_now(),
             }
             // SAFETY: as above.
-            unsafe { move_bytes(from.alias, to.alias, late) };
+            unsafe { move_bytes(from.alias + first, to.alias + first, last - first) };
+        }
+        Work::Rows { from, to, len, count, from_pitch, to_pitch } if context.check().is_ok() => {
+            let start = Instant::now();
+            if let Err(code) = context.device.behaviour.fail_copy.count() {
+                context.break_down(code);
+                return;
+            }
+            let least = context.device.behaviour.duration(*len * *count);
+            // The last row first.
+            for row in (0..*count).rev() {
+                if row == 0 {
+                    if let Some(rest) = least.checked_sub(start.elapsed()) {
+                        thread::sleep(rest);
+                    }
+                }
+                let (from, to) = (from.alias + row * from_pitch, to.alias + row * to_pitch);
+                // SAFETY: both places were found for all rows.
+                unsafe { move_bytes(from, to, *len) };
+            }
         }
         // SAFETY: the place was found for the width, and is aligned to it.
         Work::Write { to, value, width } if context.check().is_ok() => unsafe {
@@ -71,17 +100,53 @@ fn run(context: &Context, work: &Work) {
                 _ => AtomicU64::from_ptr(to.alias as *mut u64).store(*value, SeqCst),
             }
         },
-        // SAFETY: the place was found for this length.
-        Work::Fill { to, value, len } if context.check().is_ok() => unsafe {
-            ptr::write_bytes(to.alias as *mut u8, *value, *len);
-        },
+        Work::Fill { to, value, len } if context.check().is_ok() => {
+            take_turns(context);
+            // SAFETY: the place was found for this length.
+            unsafe { ptr::write_bytes(to.alias as *mut u8, *value, *len) };
+        }
         Work::Record(event, number) => {
             let mut state = lock(&event.state);
             state.1 = state.1.max(*number);
             event.changed.notify_all();
         }
-        Work::Spin(gate) => gate.pass(),
-        Work::Copy { .. } | Work::Write { .. } | Work::Fill { .. } => {}
+        Work::Free(base) => {
+            // An error means that it was freed before.
+            let _ = remove(*base, &[Kind::Pool]).and_then(forget);
+        }
+        Work::Spin(gate) => {
+            context.kernels.fetch_add(1, SeqCst);
+            gate.pass();
+            context.kernels.fetch_sub(1, SeqCst);
+        }
+        Work::Copy { .. } | Work::Rows { .. } | Work::Write { .. } | Work::Fill { .. } => {}
+    }
+}
+
+/// Waits for a turn of the device, if another context has a kernel on it: without the multi-process service kernels of two
+/// contexts do not run at once, and an H200 changes over after so long.
+fn take_turns(context: &Context) {
+    const TURN: Duration = Duration::from_micros(2_380);
+    if context.is_beside_a_kernel() {
+        context.device.turns.fetch_add(1, Relaxed);
+        thread::sleep(TURN);
+    }
+}
+
+/// Bytes of a copy that come when the others have: its first half, so that who looks at its end alone is wrong, or a word of 4
+/// bytes at either of its ends, so that half of a word of 8 bytes is there. Memory of a device has words of 8 bytes whole, as on
+/// an H200. A copy that takes no time differs less: its other bytes come a moment before.
+fn late_bytes(device: &Device, len: usize, on_device: bool, fast: bool) -> Range<usize> {
+    let half = if fast { len } else { len.div_ceil(16) * 8 };
+    let half = 0..half.min(len);
+    if on_device || len < 8 {
+        return half;
+    }
+    match device.carried_out.fetch_add(1, Relaxed) % 4 {
+        0 => 0..4,
+        1 => 4..8,
+        2 => len - 4..len,
+        _ => half,
     }
 }
 
