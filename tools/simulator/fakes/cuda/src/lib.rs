@@ -17,9 +17,10 @@
 //! - Memory of the VMM interface belongs to no context: `CU_POINTER_ATTRIBUTE_CONTEXT` is null.
 //! - `cuMemFree`, `cuMemFreeHost`, `cuMemHostUnregister`, `cuModuleLoadData`, `cuModuleUnload`, `cuCtxSetLimit` and the first
 //!   launch of a kernel that is loaded lazily wait until their context is idle, as long as that takes. No other call on
-//!   the context returns meanwhile, copies and queries of the transport's among them. Other contexts are not held up.
+//!   the context returns meanwhile, copies and queries of the transport's among them. Other contexts are not held up, but for
+//!   copies of memory that belongs to the one that waits (`cuMemAlloc`, managed memory) and for `cuCtxCreate`.
 //! - While a kernel of another context runs, copies to the device of less than 32 KiB take 2.4 ms: they are done by kernels, too,
-//!   and contexts take turns. Copies of two rows and more do not.
+//!   and contexts take turns. Copies of two rows and more do not. Memory that belongs to a context is copied in that one.
 //! - Words that streams are to store in managed memory or in a pool's are refused.
 //! - The legacy stream and the blocking streams wait for one another. A copy from or to memory that
 //!   is not page-locked returns when it is done.

@@ -23,6 +23,17 @@ unsafe extern "C" {
     fn cuMemFreeHost(base: *mut c_void) -> u32;
     fn cuMemHostRegister_v2(base: *mut c_void, len: usize, flags: u32) -> u32;
     fn cuMemHostUnregister(base: *mut c_void) -> u32;
+    fn cuMemAddressReserve(
+        into: *mut usize,
+        len: usize,
+        align: usize,
+        at: usize,
+        flags: u64,
+    ) -> u32;
+    fn cuMemCreate(into: *mut usize, len: usize, properties: *const [c_int; 8], flags: u64) -> u32;
+    fn cuMemMap(base: usize, len: usize, offset: usize, handle: usize, flags: u64) -> u32;
+    fn cuMemSetAccess(base: usize, len: usize, access: *const [c_int; 3], count: usize) -> u32;
+    fn cuMemGetAddressRange_v2(base: *mut usize, len: *mut usize, address: usize) -> u32;
     fn cuModuleLoadData(into: *mut usize, image: *const c_void) -> u32;
     fn cuModuleUnload(module: usize) -> u32;
     fn cuLaunchKernel(
@@ -79,6 +90,20 @@ macro_rules! call {
     };
 }
 
+/// Memory of the VMM interface.
+fn memory_of_no_context(device: c_int) -> usize {
+    const WHOLE: usize = 2 << 20;
+    let (mut base, mut handle) = (0, 0);
+    // `CUmemAllocationProp` and `CUmemAccessDesc`.
+    let properties = [1, 0, 1, device, 0, 0, 0, 0];
+    let access = [1, device, 3];
+    call!(cuMemAddressReserve(&raw mut base, WHOLE, 0, 0, 0));
+    call!(cuMemCreate(&raw mut handle, WHOLE, &raw const properties, 0));
+    call!(cuMemMap(base, WHOLE, 0, handle, 0));
+    call!(cuMemSetAccess(base, WHOLE, &raw const access, 1));
+    base
+}
+
 /// A device with two contexts, the second of which is bound, and memory of each.
 struct Bed {
     device: c_int,
@@ -87,7 +112,8 @@ struct Bed {
     /// Streams that wait for no other.
     first_stream: usize,
     second_stream: usize,
-    /// Memory of the device, made in the first.
+    /// Memory of the device: of the first context, and of none.
+    owned: usize,
     memory: usize,
     /// Page-locked memory, made in the second.
     host: *mut c_void,
@@ -98,17 +124,18 @@ const LEN: usize = 128 << 10;
 impl Bed {
     fn new(device: c_int) -> Self {
         let (mut first, mut second, mut first_stream, mut second_stream) = (0, 0, 0, 0);
-        let (mut memory, mut host) = (0, ptr::null_mut());
+        let (mut owned, mut host) = (0, ptr::null_mut());
         call!(cuInit(0));
         call!(cuDevicePrimaryCtxRetain(&raw mut first, device));
         call!(cuCtxSetCurrent(first));
         call!(cuStreamCreate(&raw mut first_stream, 1));
-        call!(cuMemAlloc_v2(&raw mut memory, LEN));
+        call!(cuMemAlloc_v2(&raw mut owned, LEN));
         call!(cuCtxCreate_v2(&raw mut second, 0, device));
         call!(cuCtxSetCurrent(second));
         call!(cuStreamCreate(&raw mut second_stream, 1));
         call!(cuMemHostAlloc(&raw mut host, LEN, 1));
-        Self { device, first, second, first_stream, second_stream, memory, host }
+        let memory = memory_of_no_context(device);
+        Self { device, first, second, first_stream, second_stream, owned, memory, host }
     }
 
     fn count(&self, what: u32) -> u64 {
@@ -209,6 +236,8 @@ impl Drop for Kernel {
 #[test]
 fn calls_that_wait_for_a_kernel_hold_up_their_context_and_no_other() {
     let bed = Bed::new(0);
+    let Bed { device, first, second, first_stream, second_stream, owned, .. } = bed;
+    let host = bed.host as usize;
     for (round, (name, answer, call)) in calls(&bed).into_iter().enumerate() {
         let (ended, asked) = (AtomicBool::new(false), AtomicBool::new(false));
         thread::scope(|scope| {
@@ -220,18 +249,50 @@ fn calls_that_wait_for_a_kernel_hold_up_their_context_and_no_other() {
                 ended.store(true, SeqCst);
             });
             wait(name, || bed.count(TAKEN) == 1);
-            scope.spawn(|| {
-                call!(cuCtxSetCurrent(bed.first));
-                assert_eq!(ask!(cuStreamQuery(bed.first_stream)), SUCCESS);
-                asked.store(true, SeqCst);
-            });
-            wait(name, || bed.count(HELD_UP) == 1);
-            // Memory of the first context, in the second.
+            let others: [(&str, Call); 3] = [
+                (
+                    "a query",
+                    Box::new(move || {
+                        call!(cuCtxSetCurrent(first));
+                        ask!(cuStreamQuery(first_stream))
+                    }),
+                ),
+                (
+                    "a copy of the context's memory",
+                    Box::new(move || {
+                        call!(cuCtxSetCurrent(second));
+                        let last = host.wrapping_add(LEN - 8) as *mut c_void;
+                        ask!(cuMemcpyDtoHAsync_v2(last, owned, 8, second_stream))
+                    }),
+                ),
+                (
+                    "another context",
+                    Box::new(move || {
+                        let mut made = 0;
+                        call!(cuCtxCreate_v2(&raw mut made, 0, device));
+                        ask!(cuCtxDestroy_v2(made))
+                    }),
+                ),
+            ];
+            for (number, (what, other)) in others.into_iter().enumerate() {
+                let asked = &asked;
+                scope.spawn(move || {
+                    assert_eq!(other(), SUCCESS, "{what}");
+                    asked.store(true, SeqCst);
+                });
+                wait(what, || bed.count(HELD_UP) == number as u64 + 1);
+            }
+            call!(cuCtxSetCurrent(first));
+            let (mut base, mut len) = (0, 0);
+            call!(cuMemGetAddressRange_v2(&raw mut base, &raw mut len, owned + 5));
+            assert_eq!((base, len), (owned, LEN));
+            call!(cuCtxSetCurrent(second));
             for (len, rows) in [(64 << 10, 1), (16 << 10, 2), (8, 2), (32 << 10, 1)] {
                 bed.fill(round as u8 + 1);
                 bed.there_and_back(len, rows);
             }
             call!(cuStreamWriteValue64_v2(bed.second_stream, bed.memory, 77, 0));
+            call!(cuStreamWriteValue64_v2(bed.second_stream, bed.owned, 77, 0));
             call!(cuStreamSynchronize(bed.second_stream));
             assert!(!ended.load(SeqCst) && !asked.load(SeqCst), "{name}");
         });
@@ -261,6 +322,9 @@ fn short_copies_to_the_device_wait_for_a_turn_beside_a_kernel_of_another_context
     assert_eq!(bed.count(TURNS), before, "rows, and long copies");
     bed.there_and_back(8 << 10, 1);
     assert_eq!(bed.count(TURNS), before + 1, "one row is a copy as any other");
+    call!(cuMemcpyHtoDAsync_v2(bed.owned, bed.host, 8, bed.second_stream));
+    call!(cuStreamSynchronize(bed.second_stream));
+    assert_eq!(bed.count(TURNS), before + 1, "memory of the kernel's own context");
     drop(kernel);
 }
 
@@ -281,7 +345,7 @@ fn what_is_made_in_a_context_ends_with_it() {
     assert_eq!((bed.count(3), bed.count(4)), (pinned - LEN as u64, used - LEN as u64));
     call!(cuCtxSetCurrent(bed.first));
     assert_eq!(ask!(cuMemFree_v2(memory)), INVALID_VALUE, "it was freed");
-    assert_ne!(ask!(fake_cuda_window(bed.memory, LEN)), 0, "and the first context's was not");
+    assert_ne!(ask!(fake_cuda_window(bed.owned, LEN)), 0, "and the first context's was not");
 }
 
 #[test]

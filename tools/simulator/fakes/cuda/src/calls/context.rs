@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Mutex;
 
 use super::capture::allowed;
-use crate::state::context::{BOUND, Context, Raw, bound, current, of_handle};
+use crate::state::context::{BOUND, Context, Raw, bound, current, of_device, of_handle};
 use crate::state::device::{device, devices};
 use crate::state::memory::forget_all;
 use crate::state::status::{
@@ -72,9 +72,11 @@ unsafe extern "C" fn cuDevicePrimaryCtxGetState(
     }))
 }
 
+/// Waits while a call has another context of the device to itself.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuCtxCreate_v2(into: *mut Raw, _flags: c_uint, number: c_int) -> Status {
     answer(device(number).and_then(|device| {
+        of_device(device).into_iter().for_each(Context::pass);
         let context = Context::new(device);
         BOUND.with_borrow_mut(|stack| stack.push(context));
         // SAFETY: the caller's promise.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::capture::allowed;
 use super::stream::of_handle;
-use crate::state::context::{Stream, Work, enqueue};
+use crate::state::context::{Context, Stream, Work, enqueue};
 use crate::state::memory::place;
 use crate::state::pages::{Kind, Place};
 use crate::state::status::{INVALID_VALUE, NOT_SUPPORTED, Outcome, Status, answer};
@@ -39,12 +39,19 @@ fn copy(from: usize, to: usize, len: usize, sides: Sides, stream: usize, wait: b
     if (sides.from_device && !from.known()) || (sides.to_device && !to.known()) {
         return Err(INVALID_VALUE);
     }
+    let locked = accept(&stream, &from, &to)?;
+    let by_kernels = to.on_device() && (from.on_device() || len < COPY_ENGINE_FROM);
+    give_copy(&stream, Work::Copy { from, to, len, by_kernels }, wait || !locked)
+}
+
+/// Takes a copy, unless the device is to refuse it. It waits while a call has the context to itself that one of its sides belongs
+/// to. Whether the driver knows both sides.
+fn accept(stream: &Stream, from: &Place, to: &Place) -> Result<bool, Status> {
+    [from, to].into_iter().filter_map(Place::owner).for_each(Context::pass);
     let device = stream.context.device;
     device.behaviour.fail_submit.count()?;
     device.copies.fetch_add(1, Relaxed);
-    let locked = from.known() && to.known();
-    let by_kernels = to.on_device() && (from.on_device() || len < COPY_ENGINE_FROM);
-    give_copy(&stream, Work::Copy { from, to, len, by_kernels }, wait || !locked)
+    Ok(from.known() && to.known())
 }
 
 fn give_copy(stream: &Arc<Stream>, work: Work, wait: bool) -> Outcome {
@@ -109,10 +116,7 @@ fn copy_rows(rows: &Rows, on: usize) -> Outcome {
     }
     let (from_pitch, to_pitch) = (from.pitch, to.pitch);
     let (from, to) = (from.place(len, count)?, to.place(len, count)?);
-    let device = stream.context.device;
-    device.behaviour.fail_submit.count()?;
-    device.copies.fetch_add(1, Relaxed);
-    let locked = from.known() && to.known();
+    let locked = accept(&stream, &from, &to)?;
     let by_kernels = to.on_device() && (from.on_device() || len < COPY_ENGINE_FROM);
     let work = match count {
         1 => Work::Copy { from, to, len, by_kernels },

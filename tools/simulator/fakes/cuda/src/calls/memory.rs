@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::capture::allowed;
 use super::stream::of_handle;
-use crate::state::context::{Work, current, enqueue};
+use crate::state::context::{Work, current, current_at_once, enqueue};
 use crate::state::device::take;
 use crate::state::memory::{Mapping, find, forget, fresh_id, insert, remove};
 use crate::state::pages::{DEVICE_PAGE, Kind, Pages, reserve, round_up};
@@ -91,7 +91,7 @@ unsafe extern "C" fn cuMemGetAddressRange_v2(
     len: *mut usize,
     address: usize,
 ) -> Status {
-    answer(current().and_then(|_| {
+    answer(current_at_once().and_then(|_| {
         let mapping = find(address).ok_or(INVALID_VALUE)?;
         // SAFETY: the caller's promise; each may be null.
         unsafe {

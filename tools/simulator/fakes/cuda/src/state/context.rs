@@ -7,7 +7,8 @@
 //! Some calls have their context to themselves: they wait until it is idle, and while they do every other call on the
 //! context waits for them. So a driver does on an H200 (580.159) for `cuMemFree`, `cuMemFreeHost`, `cuModuleLoadData`,
 //! `cuModuleUnload`, `cuCtxSetLimit`, `cuMemHostUnregister`, and for the first launch of a kernel that is loaded lazily.
-//! Other contexts, also of the same device, are not held up.
+//! Other contexts, also of the same device, are not held up, but by what has to do with the one that waits: copies of memory
+//! that belongs to it (`cuMemAlloc`, managed memory), and making a context. What an address is can be asked at any time.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -305,9 +306,16 @@ pub(crate) fn bound() -> Option<&'static Context> {
 
 /// What this thread has bound, for a call that needs it.
 pub(crate) fn current() -> Result<&'static Context, Status> {
+    let context = current_at_once()?;
+    context.pass();
+    context.check()?;
+    Ok(context)
+}
+
+/// The same for a call that does not wait for others.
+pub(crate) fn current_at_once() -> Result<&'static Context, Status> {
     devices()?;
     let context = bound().ok_or(INVALID_CONTEXT)?;
-    context.pass();
     context.check()?;
     Ok(context)
 }

@@ -118,12 +118,11 @@ pub(crate) fn find(address: usize) -> Option<Mapping> {
 /// the program's.
 pub(crate) fn place(address: usize, len: usize) -> Result<Place, Status> {
     let Some(mapping) = find(address) else {
-        return Ok(Place::new(address, None, None));
+        return Ok(Place::unknown(address));
     };
     let offset = address - mapping.base;
     if len > mapping.len - offset || !mapping.opened {
         return Err(INVALID_VALUE);
     }
-    let alias = mapping.alias + offset;
-    Ok(Place::new(alias, Some(mapping.kind), mapping.pages))
+    Ok(Place::within(mapping, offset))
 }

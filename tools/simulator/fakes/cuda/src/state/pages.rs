@@ -8,6 +8,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
 
+use crate::state::context::Context;
+use crate::state::memory::Mapping;
 use crate::state::status::{INVALID_VALUE, OUT_OF_MEMORY, Status};
 
 /// Pages, with the mapping that the copy engine uses.
@@ -43,6 +45,8 @@ pub(crate) struct Place {
     pub(crate) alias: usize,
     /// None for memory that the driver does not know.
     pub(crate) kind: Option<Kind>,
+    /// The context that has it, if one has.
+    pub(crate) context: Option<&'static Context>,
     /// Kept alive.
     _pages: Option<Arc<Pages>>,
 }
@@ -51,8 +55,14 @@ pub(crate) struct Place {
 pub(crate) const DEVICE_PAGE: usize = 64 << 10;
 
 impl Place {
-    pub(crate) fn new(alias: usize, kind: Option<Kind>, pages: Option<Arc<Pages>>) -> Self {
-        Self { alias, kind, _pages: pages }
+    pub(crate) fn unknown(alias: usize) -> Self {
+        Self { alias, kind: None, context: None, _pages: None }
+    }
+
+    /// What is `offset` bytes into a range.
+    pub(crate) fn within(mapping: Mapping, offset: usize) -> Self {
+        let Mapping { alias, kind, context, pages, .. } = mapping;
+        Self { alias: alias + offset, kind: Some(kind), context, _pages: pages }
     }
 
     /// Whether a device reaches it by this address: its own memory, and host memory that the driver
@@ -64,6 +74,11 @@ impl Place {
     /// Whether it is memory of a device.
     pub(crate) fn on_device(&self) -> bool {
         matches!(self.kind, Some(Kind::Device | Kind::VmmDevice | Kind::Pool))
+    }
+
+    /// The context that memory of a device is copied in, whatever context it is asked in: the one that has it.
+    pub(crate) fn owner(&self) -> Option<&'static Context> {
+        self.context.filter(|_| matches!(self.kind, Some(Kind::Device | Kind::Managed)))
     }
 }
 

@@ -56,7 +56,7 @@ fn run(context: &Context, work: &Work) {
                 return;
             }
             if *by_kernels {
-                take_turns(context);
+                take_turns(to.owner().unwrap_or(context));
             }
             let least = context.device.behaviour.duration(*len);
             let late = late_bytes(context.device, *len, to.on_device(), least.is_zero());
@@ -101,7 +101,7 @@ fn run(context: &Context, work: &Work) {
             }
         },
         Work::Fill { to, value, len } if context.check().is_ok() => {
-            take_turns(context);
+            take_turns(to.owner().unwrap_or(context));
             // SAFETY: the place was found for this length.
             unsafe { ptr::write_bytes(to.alias as *mut u8, *value, *len) };
         }
