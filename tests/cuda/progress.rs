@@ -23,6 +23,10 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::fake("bytes_that_look_as_if_they_had_not_come_end_all_the_same", same_bytes),
         Case::fake("a_watched_copy_that_fails_is_an_error", watched_fails),
         Case::fake("polling_makes_few_calls_of_the_driver", few_calls),
+        Case::fake("an_end_is_an_end_after_billions_of_copies", after_billions)
+            .with(&[("FAKE_CUDA_COPY_NS", "3000000")]),
+        Case::fake("an_end_is_an_end_after_billions_of_copies_without_marks", after_billions)
+            .with(&[("FAKE_CUDA_COPY_NS", "3000000"), ("FAKE_CUDA_HOST_WRITES", "0")]),
     ]
 }
 
@@ -194,4 +198,65 @@ fn few_calls() {
     }
     let calls = asked() - before;
     assert!(calls <= polls / 1000, "{calls} calls in {polls} polls of words");
+}
+
+/// Counts near which 32 bits, or 31 and a sign, wrap; and far from all of that.
+const MANY: [u64; 8] = [
+    0,
+    (1 << 31) - 3,
+    1 << 31,
+    (1 << 32) - 3,
+    1 << 32,
+    (1 << 32) + (1 << 31) - 3,
+    (1 << 33) + (1 << 31) + 7,
+    (1 << 63) - 3,
+];
+
+fn after_billions() {
+    const LEN: usize = 64 * 1024;
+    let bed = Bed::new();
+    let device = bed.alloc(LEN + 8);
+    let range = bed.range(device, LEN + 8);
+    let mut pool = bed.pool(LEN, 1);
+    let chunk = pool.take().expect("one");
+    let word = Word { range: &range, addr: device + LEN, width: Width::Eight };
+    let copy = |direction, len| {
+        let (range, chunk) = (&range, &chunk);
+        Transfer { direction, range, addr: device, chunk, offset: 0, len }
+    };
+    for (round, tickets) in MANY.into_iter().enumerate() {
+        // An engine that never stores a word, one that has stored some, and one that does little else.
+        for marks in [0, 5, tickets as u32, (1 << 31) - 2, u32::MAX - 1] {
+            let mut engine = bed.engine(4);
+            engine.count_from(tickets, marks);
+            // The last of them ends with words, which the next round finds there.
+            for (step, len) in [16, LEN, 16, LEN].into_iter().enumerate() {
+                let bytes = pattern(len, round + step);
+                let after = format!("after {tickets} things and {marks} marks, step {step}");
+                if step < 2 {
+                    bed.write(device, &bytes);
+                    let ticket = engine.start(&copy(Direction::FromDevice, len));
+                    assert_eq!(ticket, Ok(Ticket(tickets + step as u64)));
+                    wait(&mut engine).result.expect("it goes well");
+                    assert!(peek(chunk.addr(), len) == bytes, "{len} bytes out, {after}");
+                } else {
+                    fill(chunk.addr(), &bytes);
+                    engine.start(&copy(Direction::ToDevice, len)).expect("room for it");
+                    wait(&mut engine).result.expect("it goes well");
+                    assert!(bed.read(device, len) == bytes, "{len} bytes in, {after}");
+                }
+            }
+            for value in [tickets, tickets ^ u64::MAX] {
+                engine.start(&copy(Direction::FromDevice, LEN)).expect("room for it");
+                engine.start_store(&word, value).expect("room for it");
+                engine.start(&copy(Direction::FromDevice, 16)).expect("room for it");
+                engine.start_load(&word).expect("room for it");
+                let ends: Vec<_> = (0..4).map(|_| wait(&mut engine).result).collect();
+                assert_eq!(ends, [Ok(0), Ok(0), Ok(0), Ok(value)], "after {tickets}, {marks}");
+                assert_eq!(bed.read(device + LEN, 8), value.to_le_bytes());
+            }
+        }
+    }
+    drop((chunk, pool));
+    bed.free(device);
 }

@@ -73,6 +73,12 @@ impl CopyEngine {
         self.queue.has_mark()
     }
 
+    /// For tests: as if so many things had been done on it, and so many words stored with a mark. Nothing is under way.
+    #[doc(hidden)]
+    pub fn count_from(&mut self, tickets: u64, marks: u32) {
+        self.queue.count_from(tickets, marks);
+    }
+
     /// Starts a copy. A range that crosses borders of allocations is copied piece by piece. A part of the chunk that is
     /// copied into may be written to at once, so no copy out of it may be under way, not even one that was started before.
     ///

@@ -1,6 +1,6 @@
 //! How far a stream has come: what tells that a thing which was given to it is done.
 //!
-//! - A *mark*, behind words that are stored: in the same call, the stream sets a word of page-locked memory to the thing's
+//! - A *mark*, behind words that are stored: in the same call, the stream sets a word of page-locked memory to the mark's
 //!   number. To look is a load of that word, and no call of the driver.
 //! - The *bytes* of a short copy to the host: their place is filled with a pattern before, and where no word of it has the
 //!   pattern any more, all have come. Nothing is put into the stream for that.
@@ -23,8 +23,9 @@ use crate::cuda::driver::stream::Stream;
 use crate::cuda::memory::pinned::PinnedMemory;
 use crate::engine::atomic::Width;
 
-/// A word of page-locked memory that a stream sets to the number of the last thing that it has done. Numbers are compared by
-/// their low 32 bits, so there are fewer than 2³¹ things under way.
+/// A word of page-locked memory that a stream sets to the number of each mark that it comes to. Marks are numbered from 1 by
+/// themselves, whatever else the stream was given between them: what is compared are then numbers that differ by no more than the
+/// marks under way, and 32 bits of them tell for ever.
 #[derive(Debug)]
 pub(crate) struct Mark {
     /// Keeps the word, which is the first of it.
@@ -47,7 +48,7 @@ impl Mark {
         let mark = Self { memory: Arc::clone(memory) };
         let _bound = stream.context().bind().map_err(|error| error.to_string())?;
         mark.word().store(0, Ordering::Relaxed);
-        mark.set_behind(stream, TRIED.into()).map_err(|error| error.to_string())?;
+        mark.set_behind(stream, TRIED).map_err(|error| error.to_string())?;
         let start = Instant::now();
         while mark.word().load(Ordering::Acquire) != TRIED {
             if start.elapsed() > PATIENCE {
@@ -67,7 +68,7 @@ impl Mark {
     }
 
     /// Has the stream set the word behind everything that it was given so far. The context is bound.
-    fn set_behind(&self, stream: &Stream, number: u64) -> Result<(), CudaError> {
+    fn set_behind(&self, stream: &Stream, number: u32) -> Result<(), CudaError> {
         let context = stream.context();
         let driver = context.driver();
         let write = driver.api.cuStreamWriteValue32_v2;
@@ -75,21 +76,27 @@ impl Mark {
             write.ok_or_else(|| driver.lacks("cuStreamWriteValue32_v2", context.to_string()))?;
         // SAFETY: the word is page-locked, known to all contexts under its own address, and kept; the context is bound.
         let status =
-            unsafe { write(stream.raw(), self.memory.addr() as CUdeviceptr, number as u32, 0) };
+            unsafe { write(stream.raw(), self.memory.addr() as CUdeviceptr, number, 0) };
         driver.check("cuStreamWriteValue32_v2", status, || format!("a mark of {context}"))
     }
 
     /// The same as an operation, the last of several that are given in one call.
     #[inline]
-    pub(crate) fn operation(&self, number: u64) -> CUstreamBatchMemOpParams {
-        write_operation(self.memory.addr(), Width::Four, (number as u32).into())
+    pub(crate) fn operation(&self, number: u32) -> CUstreamBatchMemOpParams {
+        write_operation(self.memory.addr(), Width::Four, number.into())
     }
 
-    /// Whether the stream has set the number, or a later one.
+    /// Whether the stream has come to the mark of a number, which need not have been given to it yet, or to a later one. The number
+    /// is at most one more than that of the last mark given.
     #[inline]
-    pub(crate) fn reached(&self, number: u64) -> bool {
-        let passed = self.word().load(Ordering::Acquire).wrapping_sub(number as u32);
+    pub(crate) fn reached(&self, number: u32) -> bool {
+        let passed = self.word().load(Ordering::Acquire).wrapping_sub(number);
         (passed as i32) >= 0
+    }
+
+    /// For tests: as if the stream had come to so many marks. It has nothing under way.
+    pub(crate) fn set(&self, number: u32) {
+        self.word().store(number, Ordering::Relaxed);
     }
 }
 

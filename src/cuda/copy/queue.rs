@@ -48,6 +48,8 @@ struct Flight {
     words: Arc<PinnedMemory>,
     /// None where the stream sets none.
     mark: Option<Mark>,
+    /// How many marks it was given, modulo 2³².
+    marks: u32,
     /// The oldest ticket under way, and the next to give out. They are apart by no more than there
     /// are entries.
     first: u64,
@@ -58,6 +60,8 @@ struct Flight {
 struct Entry {
     event: Event,
     end: End,
+    /// The number of the mark that tells of it: its own, or that of the next mark which the stream is given behind it.
+    mark: u32,
     /// The width to read when it is done.
     load: Option<Width>,
     /// The host's side, kept while it is in use.
@@ -69,7 +73,7 @@ struct Entry {
 /// What tells that an entry is done.
 #[derive(Clone, Copy, Debug)]
 enum End {
-    /// The stream's mark, set to the number behind its ticket, or to a later one.
+    /// Its mark, or a later one.
     Mark,
     /// The bytes that it brings, or a later mark, or else its event, if that was recorded.
     Bytes { watch: Watch, recorded: bool },
@@ -121,15 +125,25 @@ impl CopyQueue {
         };
         let entry = |_| {
             let event = Event::new(context)?;
-            Ok(Entry { event, end: End::Stream, load: None, host: None, failed: None })
+            Ok(Entry { event, end: End::Stream, mark: 0, load: None, host: None, failed: None })
         };
         let entries = (0..depth).map(entry).collect::<Result<Box<[Entry]>, CudaError>>()?;
         let driver = context.driver();
         let attributes = Device::new(driver, context.device())?.attributes()?;
         let write_32 = driver.api.cuStreamWriteValue32_v2.is_some();
         let write_64 = driver.api.cuStreamWriteValue64_v2.is_some() && attributes.stream_write_64;
-        let flight = Flight { entries, words, mark, first: 0, next: 0 };
+        let flight = Flight { entries, words, mark, marks: 0, first: 0, next: 0 };
         Ok(Self { stream, flight, broken: None, write_32, write_64, batch: Batch::new(), looks: 0 })
+    }
+
+    /// For tests: as if so many things had been done, and the stream had come to so many marks. Nothing is under way.
+    pub(crate) fn count_from(&mut self, tickets: u64, marks: u32) {
+        let flight = &mut self.flight;
+        assert_eq!(flight.first, flight.next, "nothing is under way");
+        (flight.first, flight.next, flight.marks) = (tickets, tickets, marks);
+        if let Some(mark) = &flight.mark {
+            mark.set(marks);
+        }
     }
 
     /// Whether marks tell when words are stored, and not events.
@@ -267,7 +281,7 @@ impl CopyQueue {
         let context = Arc::clone(self.stream.context());
         let _bound = context.bind()?;
         let Self { stream, batch, flight, .. } = self;
-        let behind = flight.mark.as_ref().map(|mark| mark.operation(flight.next + 1));
+        let behind = flight.mark.as_ref().map(|mark| mark.operation(flight.next_mark()));
         match batch.give(stream, &context, words.clone(), behind) {
             Some(Ok(())) => {
                 Ok(flight.enter(stream, Given { marked: behind.is_some(), ..Given::default() }))
@@ -322,9 +336,11 @@ impl CopyQueue {
     #[inline]
     fn oldest_is_done(&mut self) -> Result<bool, CudaError> {
         let Self { stream, flight, looks, .. } = self;
-        let number = flight.first + 1;
-        let marked = flight.mark.as_ref().is_some_and(|mark| mark.reached(number));
-        let entry = flight.entry(flight.first);
+        let Flight { mark, first, .. } = flight;
+        let (mark, first) = (mark.as_ref(), *first);
+        let index = (first % flight.entries.len() as u64) as usize;
+        let entry = &mut flight.entries[index];
+        let marked = mark.is_some_and(|mark| mark.reached(entry.mark));
         let (done, most) = match &mut entry.end {
             End::Mark => (marked, LOOKS_AT_MARK),
             // SAFETY: the host's side is kept until this has ended, by the entry or by who started it.
@@ -351,6 +367,12 @@ impl CopyQueue {
 }
 
 impl Flight {
+    /// The number of the mark that is given next.
+    #[inline]
+    fn next_mark(&self) -> u32 {
+        self.marks.wrapping_add(1)
+    }
+
     #[inline]
     fn entry(&mut self, ticket: u64) -> &mut Entry {
         let index = (ticket % self.entries.len() as u64) as usize;
@@ -366,12 +388,15 @@ impl Flight {
     /// Takes in what was given to the driver. The context is bound, and an entry is free.
     #[inline]
     fn enter(&mut self, stream: &Stream, given: Given) -> Ticket {
-        let ticket = self.next;
+        let (ticket, mark) = (self.next, self.next_mark());
         self.next += 1;
         let index = (ticket % self.entries.len() as u64) as usize;
         let entry = &mut self.entries[index];
         let Given { load, host, failed, watch, marked } = given;
-        (entry.host, entry.load, entry.failed) = (host, load, failed);
+        (entry.mark, entry.host, entry.load, entry.failed) = (mark, host, load, failed);
+        if marked {
+            self.marks = mark;
+        }
         let (end, told) = match watch {
             Some(watch) => (End::Bytes { watch, recorded: false }, Ok(())),
             None if marked => (End::Mark, Ok(())),
