@@ -45,6 +45,7 @@ pub use memory::pinned::{Chunk, PinnedMemory, PinnedPool};
 pub use memory::pointer::{Kind, Pointer};
 pub use memory::range::{DeviceRange, Memory, Pieces, RangeError};
 pub use memory::scratch::Scratch;
+pub use staging::serving_context::StagingContext;
 pub use staging::staged::{StagedRegion, Staging, StagingError, StagingOptions};
 pub use words::access::{WordAccess, Words};
 pub use words::gdrcopy::{GDRCOPY_LIBRARY, Gdrcopy, GdrcopyError};

@@ -249,8 +249,8 @@ mod tests {
     use super::*;
     use crate::settings::{
         AtomicsChoice, BatchChoice, ConsistencyChoice, CountersPage, CountersSignal, Devices,
-        GpuDirect, Progress, Provider, RailBalance, SignalChoice, StripeThreshold, Threading,
-        WordsChoice, YieldWhen,
+        GpuDirect, Progress, Provider, RailBalance, SignalChoice, StagingChoice, StripeThreshold,
+        Threading, WordsChoice, YieldWhen,
     };
     use crate::topology::Distance;
 
@@ -295,6 +295,7 @@ mod tests {
             ("NVSHMEM_LIBFABRIC_DISABLE_BATCH_RMA", "Yes"),
             ("NVSHMEM_LIBFABRIC_STAGING_CHUNK", "64k"),
             ("NVSHMEM_LIBFABRIC_STAGING_DEPTH", "256"),
+            ("NVSHMEM_LIBFABRIC_STAGING_CONTEXT", "Program"),
             ("NVSHMEM_LIBFABRIC_WORDS", "GDRCopy"),
             ("NVSHMEM_DISABLE_GDRCOPY", "1"),
             ("NVSHMEM_LIBFABRIC_GPU_DIRECT", "Always"),
@@ -340,6 +341,7 @@ mod tests {
         assert_eq!(settings.batch_rma, BatchChoice::Always);
         assert_eq!(settings.batching(), BatchChoice::Never, "the one that disables wins");
         assert_eq!((settings.staging_chunk, settings.staging_depth), (64 << 10, 256));
+        assert_eq!(settings.staging_context, StagingChoice::Program);
         assert_eq!(settings.words, WordsChoice::Gdrcopy);
         assert!(!settings.may_use_gdrcopy(), "the one that disables wins");
         assert!(!settings.may_map_dma_bufs());

@@ -65,6 +65,8 @@ pub struct Settings {
     pub staging_chunk: usize,
     /// `NVSHMEM_LIBFABRIC_STAGING_DEPTH`: chunks for each direction, 1 to 256. Default 8.
     pub staging_depth: u16,
+    /// `NVSHMEM_LIBFABRIC_STAGING_CONTEXT`: the context that memory of devices is staged in. Default `auto`.
+    pub staging_context: StagingChoice,
     /// `NVSHMEM_LIBFABRIC_WORDS`: how the CPU reaches words in memory of devices. Default `auto`. See
     /// [`Settings::may_use_gdrcopy`].
     pub words: WordsChoice,
@@ -146,6 +148,7 @@ impl Default for Settings {
             disable_batch_rma: false,
             staging_chunk: 512 << 10,
             staging_depth: 8,
+            staging_context: StagingChoice::Auto,
             words: WordsChoice::Auto,
             disable_gdrcopy: false,
             gpu_direct: GpuDirect::Auto,
@@ -302,6 +305,17 @@ pub enum BatchChoice {
     Always,
     /// Never.
     Never,
+}
+
+/// Which CUDA context memory of devices is staged in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StagingChoice {
+    /// One of the transport's own where that works.
+    Auto,
+    /// One of the transport's own.
+    Own,
+    /// The program's.
+    Program,
 }
 
 /// How the CPU reaches words in memory of devices.

@@ -10,8 +10,8 @@ use super::value::{
 };
 use super::{
     AtomicsChoice, BatchChoice, ConsistencyChoice, CountersPage, CountersSignal, GpuDirect,
-    Progress, Provider, RailBalance, Settings, SignalChoice, StripeThreshold, Threading,
-    WordsChoice, YieldWhen,
+    Progress, Provider, RailBalance, Settings, SignalChoice, StagingChoice, StripeThreshold,
+    Threading, WordsChoice, YieldWhen,
 };
 use crate::topology::Distance;
 
@@ -282,6 +282,16 @@ pub(super) const TABLE: &[Setting] = &[
             Ok(())
         },
         show: |settings| settings.staging_depth.to_string(),
+    },
+    Setting {
+        name: "NVSHMEM_LIBFABRIC_STAGING_CONTEXT",
+        accepts: names::<StagingChoice>,
+        doc: "The CUDA context that memory of devices is staged in. `own`: one that the transport makes on each \
+              device, so that no call of the program (cudaFree, a module that is loaded) holds up what its kernels wait for. \
+              `program`: the program's, which takes no memory of the device, and may stand still beside such calls. `auto` is \
+              `own`, unless that cannot be made, or short copies in it do not go on beside kernels; the log says what was measured.",
+        set: |settings, text| choice(text).map(|value| settings.staging_context = value),
+        show: |settings| name_of(settings.staging_context),
     },
     Setting {
         name: "NVSHMEM_LIBFABRIC_WORDS",

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::{
     AtomicsChoice, BatchChoice, ConsistencyChoice, CountersSignal, Devices, GpuDirect, Progress,
-    Provider, RailBalance, SignalChoice, Threading, WordsChoice, YieldWhen,
+    Provider, RailBalance, SignalChoice, StagingChoice, Threading, WordsChoice, YieldWhen,
 };
 use crate::topology::Distance;
 
@@ -42,6 +42,7 @@ choices! {
     AtomicsChoice { "auto" = Auto, "native" = Native, "target" = Target }
     BatchChoice { "auto" = Auto, "always" = Always, "never" = Never }
     WordsChoice { "auto" = Auto, "gdrcopy" = Gdrcopy, "dmabuf" = DmaBuf, "stream" = Stream }
+    StagingChoice { "auto" = Auto, "own" = Own, "program" = Program }
     GpuDirect { "auto" = Auto, "always" = Always, "never" = Never }
     Distance { "loc" = Loc, "pix" = Pix, "pxb" = Pxb, "phb" = Phb, "node" = Node, "sys" = Sys }
     ConsistencyChoice {

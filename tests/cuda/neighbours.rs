@@ -9,7 +9,7 @@ use nvshmem_transport_libfabric::cuda::{
     CopyEngine, Direction, PinnedPool, Transfer, Word, WordAccess, Words, WordsOptions,
 };
 use nvshmem_transport_libfabric::engine::atomic::Width;
-use nvshmem_transport_libfabric::engine::port::copies::Reach;
+use nvshmem_transport_libfabric::engine::port::copies::{Reach, SoonOrder};
 use std::sync::Arc;
 use std::thread;
 
@@ -21,6 +21,17 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::any("a_spinning_kernel_does_not_hold_up_copies_and_words", spinning),
         Case::any("a_spinning_kernel_does_not_hold_up_staging", staging),
+        Case::any("no_call_of_the_program_holds_up_staging", calls_of_the_program),
+        Case::fake("staging_without_a_context_of_its_own", no_context_of_our_own)
+            .with(&[("FAKE_CUDA_CONTEXTS", "0")]),
+        Case::fake(
+            "staging_where_rows_are_kernels_is_done_in_the_program_s_context",
+            rows_are_kernels,
+        )
+        .with(&[("FAKE_CUDA_ROWS", "0")]),
+        Case::fake("staging_where_nothing_can_be_measured_goes_in_rows", calls_of_the_program)
+            .with(&[("FAKE_CUDA_KERNELS", "0")]),
+        Case::fake("staging_beside_a_context_of_the_program_s_makes_one", context_of_the_program),
         Case::any("a_graph_that_is_captured_is_not_disturbed", captured),
     ]
 }
@@ -230,4 +241,154 @@ fn captured() {
     let ended =
         status!(bed.raw, cuStreamEndCapture(stream => usize, &raw mut graph => *mut *mut c_void));
     assert_eq!(ended, INVALIDATED);
+}
+
+/// A call of CUDA, with what it is called.
+type Call<'a> = (&'static str, Box<dyn Fn() + Send + Sync + 'a>);
+
+/// Calls of a program that wait until its context is idle, and let no other call on that return meanwhile.
+fn calls(bed: &Bed) -> Vec<Call<'_>> {
+    let (memory, host) = (bed.alloc(64), bed.host(64));
+    let page = Box::leak(Box::new([0_u8; 8192])).as_mut_ptr() as usize;
+    let page = page.next_multiple_of(4096);
+    call!(bed.raw, cuMemHostRegister_v2(page => usize, 4096 => usize, 0 => u32));
+    vec![
+        ("cuMemFree", Box::new(move || bed.free(memory))),
+        ("cuMemFreeHost", Box::new(move || bed.free_host(host))),
+        (
+            "cuMemHostUnregister",
+            Box::new(move || call!(bed.raw, cuMemHostUnregister(page => usize))),
+        ),
+        ("cuCtxSetLimit", Box::new(|| call!(bed.raw, cuCtxSetLimit(0 => u32, 8192 => usize)))),
+        (
+            "cuModuleLoadData",
+            Box::new(|| {
+                let mut module = ptr::null_mut::<c_void>();
+                // The stand-in refuses it, in the end.
+                let _ = status!(bed.raw, cuModuleLoadData(
+                    &raw mut module => *mut *mut c_void, SPIN.as_ptr().cast() => *const c_void
+                ));
+            }),
+        ),
+    ]
+}
+
+/// While a kernel waits for staged data, nothing that the program calls holds that data up: memory of the VMM interface and of a
+/// pool, bytes and words, both ways, from memory that is registered and that is not.
+fn calls_of_the_program() {
+    let bed = Bed::new();
+    let len = 1 << 20;
+    let (heap, other) = (bed.heap(1), bed.heap(1));
+    let mut pool = 0;
+    call!(bed.raw, cuMemAllocAsync(&raw mut pool => *mut usize, len => usize, 0 => usize));
+    call!(bed.raw, cuStreamSynchronize(0 => usize));
+    let (mut stage, _region) = Stage::new(&bed, heap, len);
+    let mut stream = 0;
+    call!(bed.raw, cuStreamCreate(&raw mut stream => *mut usize, 1 => u32));
+    let before = if bed.is_fake() { bed.count(7) } else { 0 };
+    for (round, (name, call)) in calls(&bed).into_iter().enumerate() {
+        let kernel = Spinning::start(&bed, stream);
+        let ended = AtomicU32::new(0);
+        thread::scope(|scope| {
+            let begun = Arc::new(AtomicU32::new(0));
+            let (seen, ended, bed) = (Arc::clone(&begun), &ended, &bed);
+            scope.spawn(move || {
+                call!(bed.raw, cuCtxSetCurrent(bed.handle => *mut c_void));
+                seen.store(1, Ordering::Release);
+                call();
+                ended.store(1, Ordering::Release);
+            });
+            let wait_for = |what: &dyn Fn() -> bool| {
+                let start = std::time::Instant::now();
+                while !what() {
+                    assert!(start.elapsed() < crate::bed::HANG, "{name}");
+                    thread::yield_now();
+                }
+            };
+            wait_for(&|| begun.load(Ordering::Acquire) == 1);
+            if bed.is_fake() {
+                wait_for(&|| bed.count(8) == 1);
+            } else {
+                // It has to be inside of the call by then; if it is not, this shows less and fails no more.
+                thread::sleep(std::time::Duration::from_millis(50));
+            }
+            // With a deadline of its own: what is held up does not come back, and the case is ended.
+            for memory in [heap, other, pool] {
+                for len in [1, 2, 8, 13, 56, 4096, 4099, CHUNK] {
+                    let bytes = pattern(len, round + len);
+                    stage.copy_in(memory + 64, &bytes);
+                    assert!(stage.copy_out(memory + 64, len) == bytes, "{name}, {len} bytes");
+                }
+                stage.port.store_flag(memory, round as u64 + 7).expect("a word");
+                let mut seen = [0; 8];
+                stage.port.load(memory, &mut seen).expect("a word");
+                assert_eq!(u64::from_le_bytes(seen), round as u64 + 7, "{name}");
+                let bytes = pattern(77, round);
+                stage.port.store_soon(memory + 9, &bytes, SoonOrder::Behind).expect("some bytes");
+                stage.port.settle().expect("they are there");
+                let mut seen = [0; 77];
+                stage.port.load(memory + 9, &mut seen).expect("some bytes");
+                assert_eq!(seen, bytes[..]);
+            }
+            assert_eq!(ended.load(Ordering::Acquire), 0, "{name} has not waited for the kernel");
+            kernel.end(bed);
+        });
+        assert_eq!(ended.load(Ordering::Acquire), 1);
+        if bed.is_fake() {
+            // Of copies in, single words alone waited for a turn of the device: three of each memory, and the pool's flag.
+            let turns = bed.count(7) - before;
+            assert!(turns <= 10 * (round as u64 + 1), "{turns} copies waited for a turn, {name}");
+        }
+    }
+}
+
+fn no_context_of_our_own() {
+    let bed = Bed::new();
+    let contexts = bed.count(1);
+    let heap = bed.heap(1);
+    let (mut stage, _region) = Stage::new(&bed, heap, 1 << 20);
+    assert_eq!(bed.count(1), contexts, "contexts that were made");
+    let bytes = pattern(CHUNK, 1);
+    stage.copy_in(heap, &bytes);
+    assert!(stage.copy_out(heap, CHUNK) == bytes);
+}
+
+fn rows_are_kernels() {
+    let bed = Bed::new();
+    let heap = bed.heap(1);
+    let (mut stage, _region) = Stage::new(&bed, heap, 1 << 20);
+    let mut stream = 0;
+    call!(bed.raw, cuStreamCreate(&raw mut stream => *mut usize, 1 => u32));
+    let kernel = Spinning::start(&bed, stream);
+    let before = bed.count(7);
+    stage.copy_in(heap, &pattern(4096, 1));
+    assert_eq!(bed.count(7), before, "it waited for no turn");
+    kernel.end(&bed);
+}
+
+/// A program that has made a context itself gets no other one of the device but ours.
+fn context_of_the_program() {
+    let bed = Bed::new();
+    let mut made = ptr::null_mut::<c_void>();
+    call!(bed.raw, cuDevicePrimaryCtxRelease_v2(0 => std::ffi::c_int));
+    call!(bed.raw, cuCtxCreate_v2(&raw mut made => *mut *mut c_void, 0 => u32, 0 => std::ffi::c_int));
+    let (heap, other) = (bed.heap(1), bed.heap(1));
+    let contexts = bed.count(1);
+    let (mut stage, region) = Stage::new(&bed, heap, 1 << 20);
+    // Memory that nobody has registered, used by a thread that has bound nothing, as the proxy's may.
+    let bytes = pattern(CHUNK, 2);
+    thread::scope(|scope| {
+        let (stage, bytes) = (&mut stage, &bytes);
+        let used = scope.spawn(move || {
+            for memory in [heap, other] {
+                stage.copy_in(memory, bytes);
+                assert!(stage.copy_out(memory, CHUNK) == *bytes);
+            }
+        });
+        used.join().expect("no panic");
+    });
+    assert_eq!(bed.count(1), contexts + 1, "contexts that were made");
+    let before = bed.count(4);
+    drop((stage, region));
+    assert!(bed.count(4) < before, "what was made in it is given back");
 }

@@ -155,9 +155,13 @@ pub(crate) fn done(job: JobSettings) -> Result<(), Failed> {
     run(job).map(|_| ())
 }
 
+/// What is said of a heap that belongs to a context of the program.
+pub(crate) const HELD_UP: &str = "while a call of the program waits until that is idle";
+
 /// Warnings about the machine, which no job can help: a GPU whose nearest NICs were not asked for, a CUDA driver
-/// without a device, a fabric whose copies may wait for kernels.
-const ABOUT_THE_MACHINE: [&str; 3] = [
+/// without a device, a fabric whose copies may wait for kernels, a heap of the kind that the job is about.
+const ABOUT_THE_MACHINE: [&str; 4] = [
+    HELD_UP,
     "is nearer to this PE's GPU",
     "memory of devices cannot be told from host memory",
     "some transfers from device memory call CUDA, and may wait for running kernels",

@@ -43,6 +43,11 @@ impl CopyEngine {
         Ok(Self { queue: ManuallyDrop::new(CopyQueue::new(context, depth.max(1))?) })
     }
 
+    /// Cuts short copies to the device into rows from now on, if `rows`; see [`copy_rows`](super::copy_rows).
+    pub fn set_rows(&mut self, rows: bool) {
+        self.queue.rows = rows;
+    }
+
     /// Its context.
     pub fn context(&self) -> &Arc<Context> {
         self.queue.context()
@@ -158,6 +163,8 @@ impl CopyEngine {
                         _ => self.queue.write_32 = false,
                     }
                 }
+                // Or they refuse some memory.
+                Err(StartError::Cuda(error)) if error.code == code::INVALID_VALUE => {}
                 other => return other,
             }
         }
@@ -186,7 +193,7 @@ impl CopyEngine {
     /// Whether a word is stored by a stream memory operation.
     #[inline]
     pub(crate) fn stores_by_operation(&self, range: &DeviceRange, width: Width) -> bool {
-        // The driver refuses them for managed memory, and copies always do.
+        // The driver refuses them for managed memory and for a pool's, and copies always do.
         self.writes_words(width) && range.kind() == Kind::Device
     }
 

@@ -5,7 +5,9 @@
 
 mod batch;
 pub(crate) mod engine;
+pub(crate) mod probe;
 mod progress;
 mod queue;
+mod rows;
 pub(crate) use batch::MOST_WRITES;
 pub(crate) mod request;

@@ -75,8 +75,7 @@ impl Mark {
         let write =
             write.ok_or_else(|| driver.lacks("cuStreamWriteValue32_v2", context.to_string()))?;
         // SAFETY: the word is page-locked, known to all contexts under its own address, and kept; the context is bound.
-        let status =
-            unsafe { write(stream.raw(), self.memory.addr() as CUdeviceptr, number, 0) };
+        let status = unsafe { write(stream.raw(), self.memory.addr() as CUdeviceptr, number, 0) };
         driver.check("cuStreamWriteValue32_v2", status, || format!("a mark of {context}"))
     }
 

@@ -1,13 +1,15 @@
 //! The queue of a copy engine: what is under way on its stream, one entry for each ticket.
 
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use cudarc::driver::sys::CUdeviceptr;
+use cudarc::driver::sys::{CUDA_MEMCPY2D, CUdeviceptr, CUmemorytype};
 
 use crate::cuda::copy::batch::Batch;
 use crate::cuda::copy::progress::{MARK_ROOM, Mark, Watch};
 use crate::cuda::copy::request::{Completed, Direction, StartError, Ticket, Word};
+use crate::cuda::copy::rows::{self, Part};
 use crate::cuda::driver::context::Context;
 use crate::cuda::driver::device::Device;
 use crate::cuda::driver::error::{CudaError, code};
@@ -29,6 +31,8 @@ pub(crate) struct CopyQueue {
     pub(crate) write_32: bool,
     pub(crate) write_64: bool,
     batch: Batch,
+    /// Whether short copies to the device are cut into rows.
+    pub(crate) rows: bool,
     /// Looks since the oldest was last seen under way by the driver.
     looks: u32,
 }
@@ -133,7 +137,16 @@ impl CopyQueue {
         let write_32 = driver.api.cuStreamWriteValue32_v2.is_some();
         let write_64 = driver.api.cuStreamWriteValue64_v2.is_some() && attributes.stream_write_64;
         let flight = Flight { entries, words, mark, marks: 0, first: 0, next: 0 };
-        Ok(Self { stream, flight, broken: None, write_32, write_64, batch: Batch::new(), looks: 0 })
+        Ok(Self {
+            stream,
+            flight,
+            broken: None,
+            write_32,
+            write_64,
+            batch: Batch::new(),
+            rows: false,
+            looks: 0,
+        })
     }
 
     /// For tests: as if so many things had been done, and the stream had come to so many marks. Nothing is under way.
@@ -188,7 +201,8 @@ impl CopyQueue {
         if !range.contains(addr, len) {
             return Err(StartError::Bounds { addr, len });
         }
-        if !range.context().is(self.context()) {
+        // Any context of a device reaches all memory of it.
+        if !range.context().has_device_of(self.context()) {
             let (memory, engine) = (range.context().to_string(), self.context().to_string());
             return Err(StartError::Context { memory, engine });
         }
@@ -220,20 +234,32 @@ impl CopyQueue {
     ) -> Result<Ticket, StartError> {
         let _bound = self.stream.context().bind()?;
         // What is managed may be copied by the CPU, byte by byte.
-        let watched =
-            watched && copy.direction == Direction::FromDevice && copy.range.kind() == Kind::Device;
+        let of_device = matches!(copy.range.kind(), Kind::Device | Kind::DevicePool);
+        let watched = watched && copy.direction == Direction::FromDevice && of_device;
         let (sides, number) = ((copy.host, copy.addr), self.flight.next);
         let alone = self.in_flight() == 0;
         // SAFETY: the caller's promise of memory that is watched.
         let watch = || unsafe { Watch::new(sides, copy.len, number, alone) };
         let mut watch = watched.then(watch).flatten();
+        // What belongs to a context is copied in that, whatever the call.
+        let in_rows = self.rows && copy.direction == Direction::ToDevice && !copy.range.is_owned();
+        let parts = |(addr, len)| {
+            let cut = in_rows.then(|| rows::parts(addr, len));
+            let whole = (!in_rows).then_some(Part { offset: 0, width: len, rows: 1 });
+            let parts = cut.into_iter().flatten().chain(whole);
+            parts.map(move |part| (addr + part.offset, part))
+        };
         let mut started = 0;
         let mut failed = None;
-        for (addr, len) in copy.range.pieces(copy.addr, copy.len) {
-            let piece = Checked { addr, host: copy.host + started, len, ..*copy };
+        for (addr, part) in copy.range.pieces(copy.addr, copy.len).flat_map(parts) {
+            let piece = Checked { addr, host: copy.host + started, len: part.len(), ..*copy };
             // SAFETY: the piece is in one allocation; the host's side by the caller's promise.
-            match unsafe { copy_piece(&self.stream, &piece) } {
-                Ok(()) => started += len,
+            let given = match part.rows {
+                1 => unsafe { copy_piece(&self.stream, &piece) },
+                _ => unsafe { copy_rows(&self.stream, piece.host, addr, &part) },
+            };
+            match given {
+                Ok(()) => started += piece.len,
                 // Nothing is under way: who asked may use its memory at once.
                 Err(error) if started == 0 => return Err(error.into()),
                 // Earlier pieces are, so the failure is told when they are done.
@@ -430,6 +456,26 @@ impl Flight {
     }
 }
 
+/// Gives bytes of the host to the driver, for a device.
+///
+/// # Safety
+/// As [`copy_rows`].
+pub(crate) unsafe fn copy_plain(
+    on: &Stream,
+    host: usize,
+    addr: usize,
+    len: usize,
+) -> Result<(), CudaError> {
+    let driver = on.context().driver();
+    // SAFETY: the caller's promise.
+    let status = unsafe {
+        (driver.api.cuMemcpyHtoDAsync_v2)(addr as CUdeviceptr, host as *const _, len, on.raw())
+    };
+    driver.check("cuMemcpyHtoDAsync_v2", status, || {
+        format!("{len} bytes at {addr:#x} of {}", on.context())
+    })
+}
+
 /// Gives one piece to the driver.
 ///
 /// # Safety
@@ -454,6 +500,47 @@ unsafe fn copy_piece(on: &Stream, piece: &Checked<'_>) -> Result<(), CudaError> 
         }
     };
     driver.check(call, status, || format!("{len} bytes at {addr:#x} of {}", on.context()))
+}
+
+/// Gives rows of bytes of the host to the driver, for a device.
+///
+/// # Safety
+/// As [`CopyQueue::copy`], and the rows are in one allocation. The context is bound.
+#[inline]
+pub(crate) unsafe fn copy_rows(
+    on: &Stream,
+    host: usize,
+    addr: usize,
+    part: &Part,
+) -> Result<(), CudaError> {
+    const CALL: &str = "cuMemcpy2DAsync_v2";
+    let driver = on.context().driver();
+    let Part { width, rows, .. } = *part;
+    let len = part.len();
+    let subject = || format!("{len} bytes at {addr:#x} of {}, in {rows} rows", on.context());
+    let call = driver.api.cuMemcpy2DAsync_v2.ok_or_else(|| driver.lacks(CALL, subject()))?;
+    let copy = CUDA_MEMCPY2D {
+        srcXInBytes: 0,
+        srcY: 0,
+        srcMemoryType: CUmemorytype::CU_MEMORYTYPE_HOST,
+        srcHost: host as *const _,
+        srcDevice: 0,
+        srcArray: ptr::null_mut(),
+        srcPitch: width,
+        dstXInBytes: 0,
+        dstY: 0,
+        dstMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
+        dstHost: ptr::null_mut(),
+        dstDevice: addr as CUdeviceptr,
+        dstArray: ptr::null_mut(),
+        dstPitch: width,
+        WidthInBytes: width,
+        Height: rows,
+    };
+    // SAFETY: the description is read during the call. Rows without room between them are the bytes that the caller's promise is
+    // about.
+    let status = unsafe { call(&raw const copy, on.raw()) };
+    driver.check(CALL, status, subject)
 }
 
 /// Stores a word for a copy to fetch.

@@ -119,6 +119,9 @@ functions! {
         cuGetErrorString(Status, *mut *const c_char);
     }
     optional {
+        cuCtxCreate_v2(*mut CUcontext, c_uint, CUdevice);
+        cuCtxDestroy_v2(CUcontext);
+        cuMemcpy2DAsync_v2(*const sys::CUDA_MEMCPY2D, CUstream);
         cuPointerSetAttribute(*const c_void, CUpointer_attribute, CUdeviceptr);
         cuMemGetHandleForAddressRange(
             *mut c_void, CUdeviceptr, usize, sys::CUmemRangeHandleType, c_ulonglong

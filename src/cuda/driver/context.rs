@@ -20,18 +20,29 @@ impl fmt::Display for Ordinal {
     }
 }
 
-/// A context of the process, which this layer uses and has not made.
+/// A context of the process.
 ///
 /// The primary context of a device is retained, so it stays as long as this value. A context that
 /// the program has created is the program's to keep; when it is destroyed early, the driver answers
-/// every call on it with an error.
+/// every call on it with an error. One that this layer has made ends with this value, and with it all
+/// that was made in it.
 #[derive(Debug)]
 pub struct Context {
     driver: &'static Driver,
     raw: CUcontext,
     device: Ordinal,
-    /// Whether it is the primary context, to be released.
-    retained: bool,
+    origin: Origin,
+}
+
+/// Whose a context is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Origin {
+    /// The device's primary context, to be released.
+    Primary,
+    /// The program has made it.
+    Program,
+    /// [`Context::create`] has, to be destroyed.
+    Own,
 }
 
 // SAFETY: a handle, which the driver takes from any thread; nothing here depends on which.
@@ -51,17 +62,54 @@ impl Context {
         // SAFETY: a place for the handle.
         let status = unsafe { (driver.api.cuDevicePrimaryCtxRetain)(&raw mut raw, number) };
         driver.check("cuDevicePrimaryCtxRetain", status, || format!("device {device}"))?;
-        Ok(Arc::new(Self { driver, raw, device, retained: true }))
+        Ok(Arc::new(Self { driver, raw, device, origin: Origin::Primary }))
+    }
+
+    /// A context of our own on a device. No call that the program makes in its contexts holds up what is done in this one, and
+    /// the reverse. It takes memory of the device and some tenths of a second (see `docs/gpu.md`). This thread has bound afterwards
+    /// what it had before.
+    ///
+    /// # Errors
+    /// As the driver answers, for one when the device has no memory left for it.
+    pub fn create(driver: &'static Driver, device: Ordinal) -> Result<Arc<Self>, CudaError> {
+        const CALL: &str = "cuCtxCreate_v2";
+        let subject = || format!("device {device}");
+        let (create, _) = driver
+            .api
+            .cuCtxCreate_v2
+            .zip(driver.api.cuCtxDestroy_v2)
+            .ok_or_else(|| driver.lacks(CALL, subject()))?;
+        let number = device_number(driver, device)?;
+        let capture_mode = exchange_capture_mode(driver, RELAXED);
+        let mut raw = ptr::null_mut();
+        // SAFETY: a place for the handle. No flags: it waits as the driver thinks best.
+        let status = unsafe { create(&raw mut raw, 0, number) };
+        let made = driver.check(CALL, status, subject);
+        if made.is_ok() {
+            let mut popped = ptr::null_mut();
+            // SAFETY: a place for the handle; making a context has bound it on this thread.
+            let _ = unsafe { (driver.api.cuCtxPopCurrent_v2)(&raw mut popped) };
+        }
+        if let Some(mode) = capture_mode.filter(|mode| *mode != RELAXED) {
+            let _ = exchange_capture_mode(driver, mode);
+        }
+        made.map(|()| Arc::new(Self { driver, raw, device, origin: Origin::Own }))
+    }
+
+    /// Whether [`Self::create`] has made it.
+    pub fn is_own(&self) -> bool {
+        self.origin == Origin::Own
     }
 
     /// The context that memory belongs to. `raw` is what the driver says of the memory: null for
-    /// memory that belongs to none (VMM mappings, memory pools), which the device's primary context
-    /// serves.
+    /// memory that belongs to none (VMM mappings, memory pools). Any context of the device serves that: the one that this thread
+    /// has bound, so that none is made for it, else the primary one.
     pub(crate) fn owner(
         driver: &'static Driver,
         raw: CUcontext,
         device: Ordinal,
     ) -> Result<Arc<Self>, CudaError> {
+        let raw = if raw.is_null() { bound_on(driver, device) } else { raw };
         // Retaining makes the primary context when it is not there. A program with contexts of its
         // own may have none.
         if raw.is_null() || primary_is_active(driver, device)? {
@@ -70,7 +118,7 @@ impl Context {
                 return Ok(primary);
             }
         }
-        Ok(Arc::new(Self { driver, raw, device, retained: false }))
+        Ok(Arc::new(Self { driver, raw, device, origin: Origin::Program }))
     }
 
     /// The context that is bound on this thread. None when none is.
@@ -106,6 +154,11 @@ impl Context {
         self.raw == other.raw && ptr::eq(self.driver, other.driver)
     }
 
+    /// Whether two contexts are on one device: then each reaches the memory of the other.
+    pub(crate) fn has_device_of(&self, other: &Self) -> bool {
+        self.device == other.device && ptr::eq(self.driver, other.driver)
+    }
+
     /// Binds it on this thread until the result is dropped. Where it is bound already, as on
     /// NVSHMEM's proxy thread, it stays as it is.
     ///
@@ -130,6 +183,20 @@ impl Context {
         let capture_mode = exchange_capture_mode(self.driver, RELAXED);
         Ok(Bound { context: self, pushed, capture_mode, this_thread: PhantomData })
     }
+}
+
+/// What this thread has bound, if that is a context of the device; else null.
+fn bound_on(driver: &Driver, device: Ordinal) -> CUcontext {
+    let (mut raw, mut number) = (ptr::null_mut(), -1);
+    // SAFETY: a place for the handle.
+    let status = unsafe { (driver.api.cuCtxGetCurrent)(&raw mut raw) };
+    if status != code::SUCCESS || raw.is_null() {
+        return ptr::null_mut();
+    }
+    // SAFETY: a place for the number.
+    let status = unsafe { (driver.api.cuCtxGetDevice)(&raw mut number) };
+    let is_on = status == code::SUCCESS && device_number(driver, device) == Ok(number);
+    if is_on { raw } else { ptr::null_mut() }
 }
 
 fn primary_is_active(driver: &Driver, device: Ordinal) -> Result<bool, CudaError> {
@@ -165,20 +232,31 @@ pub(crate) fn device_number(driver: &Driver, device: Ordinal) -> Result<CUdevice
 
 impl fmt::Display for Context {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = if self.retained { "primary context" } else { "a context" };
+        let kind = match self.origin {
+            Origin::Primary => "primary context",
+            Origin::Program => "a context",
+            Origin::Own => "the transport's context",
+        };
         write!(f, "{kind} of device {}", self.device)
     }
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
-        if !self.retained {
-            return;
-        }
-        if let Ok(number) = device_number(self.driver, self.device) {
-            // An error means that CUDA has ended before us; then there is nothing to give back.
-            // SAFETY: retained once, by `primary`, and released once, here.
-            let _ = unsafe { (self.driver.api.cuDevicePrimaryCtxRelease_v2)(number) };
+        // An error means that CUDA has ended before us; then there is nothing to give back.
+        match (self.origin, self.driver.api.cuCtxDestroy_v2) {
+            (Origin::Primary, _) => {
+                if let Ok(number) = device_number(self.driver, self.device) {
+                    // SAFETY: retained once, by `primary`, and released once, here.
+                    let _ = unsafe { (self.driver.api.cuDevicePrimaryCtxRelease_v2)(number) };
+                }
+            }
+            (Origin::Own, Some(destroy)) => {
+                // SAFETY: made by `create`, and destroyed once, here. Whatever was made in it holds it, and what is not to
+                // end keeps a hold on it for ever.
+                let _ = unsafe { destroy(self.raw) };
+            }
+            (Origin::Program | Origin::Own, _) => {}
         }
     }
 }

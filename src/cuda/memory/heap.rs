@@ -69,6 +69,14 @@ impl DeviceHeap {
         Self::by(context, len, Backing::Allocated)?.made(&refused)
     }
 
+    /// At least `len` bytes that no context owns, with anything in them. It waits for nothing.
+    ///
+    /// # Errors
+    /// As the driver answers, for one when the device has no memory of the VMM interface.
+    pub(crate) fn unzeroed(context: &Arc<Context>, len: usize) -> Result<Self, CudaError> {
+        Self::by(context, len, Backing::Mapped { for_nics: false })
+    }
+
     /// Zeroes it, and says what it is. `refused`: why not otherwise.
     fn made(self, refused: &[String]) -> Result<Self, CudaError> {
         self.zero()?;

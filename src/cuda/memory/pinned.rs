@@ -60,7 +60,8 @@ impl PinnedMemory {
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
         if is_unclosed() {
-            // The fabric may still write to it.
+            // The fabric may still write to it. It would end with a context of our own, which stays therefore.
+            std::mem::forget(Arc::clone(&self.context));
             return;
         }
         if let Ok(_bound) = self.context.bind() {

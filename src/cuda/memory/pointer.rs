@@ -25,14 +25,17 @@ pub enum Kind {
     HostNumaDeviceOnly,
     /// Managed memory: CPU and devices read and write it, and it moves between them.
     Managed,
-    /// Memory on a device: `cuMemAlloc`, memory pools, or a mapping of CUDA's VMM interface.
+    /// Memory on a device: `cuMemAlloc`, or a mapping of CUDA's VMM interface.
     Device,
+    /// Memory on a device that a pool has given out (`cuMemAllocAsync`, `cudaMallocAsync`). Streams store no words in it: seen
+    /// with driver 580, which answers with CUDA_ERROR_INVALID_VALUE.
+    DevicePool,
 }
 
 impl Kind {
     /// Whether the CPU may read and write it at its address.
     pub fn cpu_accessible(self) -> bool {
-        !matches!(self, Kind::HostNumaDeviceOnly | Kind::Device)
+        !matches!(self, Kind::HostNumaDeviceOnly | Kind::Device | Kind::DevicePool)
     }
 }
 
@@ -45,6 +48,7 @@ impl fmt::Display for Kind {
             Kind::HostNumaDeviceOnly => "memory of a NUMA node that only devices may use",
             Kind::Managed => "managed memory",
             Kind::Device => "device memory",
+            Kind::DevicePool => "device memory of a pool",
         })
     }
 }
@@ -123,30 +127,47 @@ impl Pointer {
 /// `CU_MEMORYTYPE_HOST`.
 const HOST_TYPE: c_uint = sys::CUmemorytype_enum::CU_MEMORYTYPE_HOST as c_uint;
 
-/// The kind of what belongs to no context: the location says where a mapping's memory is. Where the
-/// driver cannot tell (memory of a pool, old drivers), the memory type does.
+/// The kind of what belongs to no context: the location says where a mapping's memory is. What is no mapping was given out by a
+/// pool, unless the driver is too old to tell; then the memory type says where it is.
 fn mapping_kind(driver: &Driver, addr: usize, memory: c_uint) -> Kind {
     let device = sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE as c_uint;
     match location(driver, addr) {
-        Some(location) if location == device => Kind::Device,
-        Some(_) if open_to_cpu(driver, addr) => Kind::HostNuma,
-        Some(_) => Kind::HostNumaDeviceOnly,
-        None if memory == HOST_TYPE => Kind::RegisteredHost,
-        None => Kind::Device,
+        Mapping::At(location) if location == device => Kind::Device,
+        Mapping::At(_) if open_to_cpu(driver, addr) => Kind::HostNuma,
+        Mapping::At(_) => Kind::HostNumaDeviceOnly,
+        Mapping::None | Mapping::Unknown if memory == HOST_TYPE => Kind::RegisteredHost,
+        Mapping::None => Kind::DevicePool,
+        Mapping::Unknown => Kind::Device,
     }
 }
 
+/// What the driver tells of a mapping of the VMM interface.
+enum Mapping {
+    /// Its memory is in a location of this type.
+    At(c_uint),
+    /// There is none at the address.
+    None,
+    /// The driver cannot tell.
+    Unknown,
+}
+
 /// The location type of the memory that is mapped at an address.
-fn location(driver: &Driver, addr: usize) -> Option<c_uint> {
+fn location(driver: &Driver, addr: usize) -> Mapping {
     let api = &driver.api;
-    let retain = api.cuMemRetainAllocationHandle?;
-    let properties = api.cuMemGetAllocationPropertiesFromHandle?;
-    let release = api.cuMemRelease?;
+    let (Some(retain), Some(properties), Some(release)) = (
+        api.cuMemRetainAllocationHandle,
+        api.cuMemGetAllocationPropertiesFromHandle,
+        api.cuMemRelease,
+    ) else {
+        return Mapping::Unknown;
+    };
     let mut handle = 0;
     // SAFETY: a place for the handle; any address is answered.
     let status = unsafe { retain(&raw mut handle, addr as *mut _) };
-    if status != code::SUCCESS {
-        return None;
+    match status {
+        code::SUCCESS => {}
+        code::INVALID_VALUE => return Mapping::None,
+        _ => return Mapping::Unknown,
     }
     let mut found = MaybeUninit::<sys::CUmemAllocationProp>::zeroed();
     // SAFETY: a place of the structure's size, and a handle that was just retained.
@@ -156,7 +177,7 @@ fn location(driver: &Driver, addr: usize) -> Option<c_uint> {
     // A newer driver may know more types than the enum has, so the field is read as a number.
     // SAFETY: all of it is initialised, by zeros at least.
     let kind = unsafe { (&raw const (*found.as_ptr()).location.type_).cast::<c_uint>().read() };
-    (status == code::SUCCESS).then_some(kind)
+    if status == code::SUCCESS { Mapping::At(kind) } else { Mapping::Unknown }
 }
 
 /// Whether the CPU may use what is mapped at an address. No, where the driver does not say so: then

@@ -33,6 +33,7 @@ pub enum Memory {
 pub struct DeviceRange {
     context: Arc<Context>,
     kind: Kind,
+    owned: bool,
     addr: usize,
     len: usize,
     /// Addresses inside where one allocation ends and the next begins, ascending. A copy must not
@@ -51,6 +52,16 @@ impl Memory {
     /// # Errors
     /// When the driver fails, and when the range is of more than one kind or device.
     pub fn examine(driver: &'static Driver, addr: usize, len: usize) -> Result<Self, RangeError> {
+        Self::examine_within(driver, addr, len, &|_| None)
+    }
+
+    /// `within`: the context of a device that memory which belongs to none is looked at in, if one is known.
+    fn examine_within(
+        driver: &'static Driver,
+        addr: usize,
+        len: usize,
+        within: &dyn Fn(Ordinal) -> Option<Arc<Context>>,
+    ) -> Result<Self, RangeError> {
         let last = match addr.checked_add(len) {
             Some(end) if len > 0 && addr > 0 => end - 1,
             _ => return Err(RangeError::Bounds { addr, len }),
@@ -59,11 +70,12 @@ impl Memory {
         if first.kind.cpu_accessible() && first.kind != Kind::Managed {
             return host(driver, addr, last, first.kind);
         }
-        Ok(Self::of_range(DeviceRange::examine(driver, addr, last, first)?))
+        Ok(Self::of_range(DeviceRange::examine(driver, addr, last, first, within)?))
     }
 
     /// As [`Memory::examine`], but where all of it is in one allocation the range is the whole of that:
-    /// one look serves all that is done with it.
+    /// one look serves all that is done with it. `within`: the context of a device that memory which belongs to none is looked at
+    /// in; none is made for it then.
     ///
     /// # Errors
     /// As [`Memory::examine`].
@@ -71,15 +83,16 @@ impl Memory {
         driver: &'static Driver,
         addr: usize,
         len: usize,
+        within: &dyn Fn(Ordinal) -> Option<Arc<Context>>,
     ) -> Result<Self, RangeError> {
-        let (addr, len) = match Self::examine(driver, addr, len)? {
+        let (addr, len) = match Self::examine_within(driver, addr, len, within)? {
             Memory::Device(range) | Memory::Managed(range) if range.borders.is_empty() => {
                 let _bound = range.context.bind()?;
                 allocation(driver, addr)?
             }
             other => return Ok(other),
         };
-        Self::examine(driver, addr, len)
+        Self::examine_within(driver, addr, len, within)
     }
 
     fn of_range(range: DeviceRange) -> Self {
@@ -104,10 +117,15 @@ impl DeviceRange {
         addr: usize,
         last: usize,
         first: Pointer,
+        within: &dyn Fn(Ordinal) -> Option<Arc<Context>>,
     ) -> Result<Self, RangeError> {
         // Where the driver names no device (memory of a NUMA node), any will do.
         let device = first.device.unwrap_or(Ordinal(0));
-        let context = Context::owner(driver, first.context, device)?;
+        let owned = !first.context.is_null();
+        let context = match within(device).filter(|_| !owned) {
+            Some(context) => context,
+            None => Context::owner(driver, first.context, device)?,
+        };
         let bound = context.bind()?;
         let (mut borders, mut buffers) = (Vec::new(), vec![first.buffer]);
         let mut end = allocation_end(driver, addr)?;
@@ -128,17 +146,23 @@ impl DeviceRange {
         drop(bound);
         let len = last - addr + 1;
         let (borders, buffers) = (borders.into_boxed_slice(), buffers.into_boxed_slice());
-        Ok(Self { context, kind: first.kind, addr, len, borders, buffers })
+        Ok(Self { context, kind: first.kind, owned, addr, len, borders, buffers })
     }
 
-    /// The context to use it in.
+    /// A context to use it in.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
-    /// Its kind: [`Kind::Device`], [`Kind::Managed`] or [`Kind::HostNumaDeviceOnly`].
+    /// Its kind: [`Kind::Device`], [`Kind::DevicePool`], [`Kind::Managed`] or [`Kind::HostNumaDeviceOnly`].
     pub fn kind(&self) -> Kind {
         self.kind
+    }
+
+    /// Whether it belongs to its context (`cuMemAlloc`, managed memory), and not to the device as a whole (VMM mappings, pools).
+    /// Whatever context it is copied in, the copy waits while a call of the program holds up its own.
+    pub fn is_owned(&self) -> bool {
+        self.owned
     }
 
     /// Its first address.

@@ -5,5 +5,6 @@
 
 mod flight;
 mod range_cache;
+pub(crate) mod serving_context;
 pub(crate) mod staged;
 mod stager;

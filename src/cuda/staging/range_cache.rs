@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::cuda::driver::context::{Context, Ordinal};
 use crate::cuda::driver::error::CudaError;
 use crate::cuda::driver::library::Driver;
 use crate::cuda::memory::range::RangeError;
@@ -45,14 +46,20 @@ impl RangeCache {
 
     /// What `len` bytes from `addr` are. One call of the driver for each allocation where they were
     /// met before, else a few, and an allocation.
-    pub(crate) fn look(&mut self, addr: usize, len: usize) -> Result<Known, RangeError> {
+    /// `within`: the context that memory of a device is staged in.
+    pub(crate) fn look(
+        &mut self,
+        addr: usize,
+        len: usize,
+        within: &dyn Fn(Ordinal) -> Option<Arc<Context>>,
+    ) -> Result<Known, RangeError> {
         self.clock += 1;
         if let Some(range) = self.kept(addr, len)? {
             return Ok(Known::Device(range));
         }
         // What is in the way was freed: the same memory would have been found.
         self.kept.retain(|kept| !overlaps(kept.range.range(), addr, len));
-        let range = match Memory::examine_around(self.driver, addr, len)? {
+        let range = match Memory::examine_around(self.driver, addr, len, within)? {
             Memory::Host(_) => return Ok(Known::Host),
             Memory::Device(range) | Memory::Managed(range) => {
                 Arc::new(WordRange::unmapped(Arc::new(range)))

@@ -20,6 +20,7 @@ use crate::cuda::driver::error::{CudaError, refused};
 use crate::cuda::driver::hazards;
 use crate::cuda::memory::pinned::PinnedMemory;
 use crate::cuda::memory::range::DeviceRange;
+use crate::cuda::staging::serving_context::{self, Serving, StagingContext};
 use crate::cuda::words::access::Words;
 use crate::cuda::words::way::WordsOptions;
 use crate::cuda::words::word_range::{Mapper, WordRange};
@@ -36,6 +37,8 @@ pub struct StagingOptions {
     pub chunks: u16,
     /// How words are reached.
     pub words: WordsOptions,
+    /// In which context.
+    pub context: StagingContext,
 }
 
 /// Why memory cannot be staged.
@@ -102,7 +105,7 @@ pub(crate) struct Staged {
     pub(crate) range: Arc<WordRange>,
 }
 
-/// What moves the bytes of one context.
+/// What moves the bytes of one device, all in one context.
 #[derive(Debug)]
 pub(crate) struct ContextCopies {
     pub(crate) outward: CopyEngine,
@@ -112,12 +115,20 @@ pub(crate) struct ContextCopies {
 
 #[derive(Debug, Default)]
 struct Making {
-    /// Contexts with engines; their index is their place here.
-    contexts: Vec<(Arc<Context>, Mapper)>,
+    /// Devices with engines; their index is their place here.
+    devices: Vec<OfDevice>,
     /// Until the stager has it.
     bounce: Option<Arc<PinnedMemory>>,
     /// Whether the stager was given out.
     given: bool,
+}
+
+/// What is kept of a device.
+#[derive(Debug)]
+struct OfDevice {
+    /// The context that its memory is staged in.
+    context: Arc<Context>,
+    mapper: Mapper,
 }
 
 /// Staged memory. Dropping it ends that: no operation may be using it.
@@ -125,6 +136,8 @@ struct Making {
 pub struct StagedRegion {
     staging: Arc<Staging>,
     range: Arc<WordRange>,
+    /// Whether what moves its bytes has a context of our own.
+    of_own_context: bool,
 }
 
 impl Staging {
@@ -142,7 +155,7 @@ impl Staging {
     /// addresses of the same memory: those of the range. `alias` is where a window for the CPU may be
     /// opened if it cannot be on the range itself.
     ///
-    /// The first range of a context makes what moves its bytes; that may take a second, and waits for
+    /// The first range of a device makes what moves its bytes; that may take a second, and waits for
     /// kernels on the device.
     ///
     /// # Errors
@@ -156,11 +169,11 @@ impl Staging {
         if lock(&self.shared).ended {
             return Err(StagingError::Ended);
         }
-        let (context, mapper) = self.context(range.context())?;
+        let (context, mapper, of_own_context) = self.device(&range)?;
         let range = Arc::new(mapper.open(Arc::new(range), alias.map(Arc::new)));
         let staged = Staged { addr, context, range: Arc::clone(&range) };
         self.change(|shared| shared.ranges.push(staged));
-        Ok(StagedRegion { staging: Arc::clone(self), range })
+        Ok(StagedRegion { staging: Arc::clone(self), range, of_own_context })
     }
 
     /// The memory that bytes pass through, once, after memory was registered: it is the stager's from then on.
@@ -189,17 +202,21 @@ impl Staging {
         2 * usize::from(self.options.chunks)
     }
 
-    /// The index of a context and what maps its words; makes what moves its bytes.
-    fn context(&self, context: &Arc<Context>) -> Result<(usize, Mapper), StagingError> {
+    /// The index of a range's device, what maps its words, and whether it is staged in a context of our own; makes what moves its
+    /// bytes.
+    fn device(&self, range: &DeviceRange) -> Result<(usize, Mapper, bool), StagingError> {
         let mut making = lock(&self.making);
-        if let Some(index) = making.contexts.iter().position(|(known, _)| known.is(context)) {
-            return Ok((index, making.contexts[index].1));
+        let known = |of: &OfDevice| of.context.has_device_of(range.context());
+        if let Some(index) = making.devices.iter().position(known) {
+            let of = &making.devices[index];
+            return Ok((index, of.mapper, of.context.is_own()));
         }
-        let StagingOptions { chunk_len, chunks, ref words } = self.options;
+        let StagingOptions { chunk_len, chunks, ref words, context } = self.options;
         if chunk_len == 0 || chunk_len % 4096 != 0 || !(1..=MAX_CHUNKS).contains(&chunks) {
             return Err(StagingError::Options { chunks, chunk_len });
         }
         // What fails here leaves nothing behind.
+        let Serving { ref context, rows } = serving_context::choose(range.context(), context);
         let bounce = match (making.given, &making.bounce) {
             (false, None) => {
                 let len = chunk_len.saturating_mul(2 * usize::from(chunks));
@@ -207,7 +224,7 @@ impl Staging {
             }
             _ => None,
         };
-        let copies = ContextCopies {
+        let mut copies = ContextCopies {
             outward: CopyEngine::new(context, self.depth())?,
             inward: CopyEngine::new(context, self.depth())?,
             words: Words::new(context, words)?,
@@ -217,16 +234,20 @@ impl Staging {
             "memory of {context} is staged: {chunks} chunks of {chunk_len} bytes each way{}",
             if bounce.is_some() { ", page-locked now" } else { ", the same as for others" },
         );
-        hazards::warn(context.driver());
+        if !context.is_own() {
+            hazards::warn(context.driver());
+        }
+        copies.inward.set_rows(rows);
+        copies.words.set_rows(rows);
         let mapper = copies.words.mapper();
-        let index = making.contexts.len();
-        making.contexts.push((Arc::clone(context), mapper));
+        let (index, is_own) = (making.devices.len(), context.is_own());
+        making.devices.push(OfDevice { context: Arc::clone(context), mapper });
         if bounce.is_some() {
             making.bounce = bounce;
         }
         // Before any range of it is there to be found.
         self.change(|shared| shared.arrivals.push(copies));
-        Ok((index, mapper))
+        Ok((index, mapper, is_own))
     }
 
     /// A number that changes when anything that the stager reads does.
@@ -256,6 +277,12 @@ impl StagedRegion {
     /// The range that the driver's copies reach.
     pub fn range(&self) -> &Arc<DeviceRange> {
         self.range.range()
+    }
+
+    /// Whether it is copied in a context of our own, and calls of the program hold that up all the same, since it belongs to a
+    /// context of the program. Where there is none of our own, the log has said so.
+    pub fn is_held_up(&self) -> bool {
+        self.of_own_context && self.range().is_owned()
     }
 
     /// Whether the CPU has a window on it.

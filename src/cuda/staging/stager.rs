@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use crate::cuda::copy::MOST_WRITES;
 use crate::cuda::copy::engine::CopyEngine;
 use crate::cuda::copy::request::{self, PinnedTransfer, StartError};
+use crate::cuda::driver::context::Ordinal;
 use crate::cuda::driver::error::{CudaError, refused};
 use crate::cuda::memory::pinned::PinnedMemory;
 use crate::cuda::staging::flight::{By, Flight, Started};
@@ -38,7 +39,7 @@ pub(crate) struct DeviceStager {
     epoch: u64,
     /// Registered ranges, ascending by address.
     ranges: Vec<Entry>,
-    /// By the index of the context.
+    /// One for each device, by its index.
     contexts: Vec<OfContext>,
     others: RangeCache,
     outward: Flight,
@@ -163,11 +164,17 @@ impl DeviceStager {
         if len == 0 || addr.checked_add(len).is_none() {
             return Err(refused("examining memory", format!("{len} bytes at {addr:#x}")));
         }
-        let range = match self.others.look(addr, len)? {
+        let contexts = &self.contexts;
+        let within = |device: Ordinal| {
+            let known = contexts.iter().map(|of| of.copies.inward.context());
+            known.into_iter().find(|context| context.device() == device).map(Arc::clone)
+        };
+        let range = match self.others.look(addr, len, &within)? {
             Known::Host => return Ok(Any::Host),
             Known::Device(range) => range,
         };
-        let known = |of: &OfContext| of.copies.inward.context().is(range.range().context());
+        let known =
+            |of: &OfContext| of.copies.inward.context().has_device_of(range.range().context());
         match self.contexts.iter().position(known) {
             Some(context) => Ok(Any::Device(Place { context, range, addr })),
             // Making engines for it may wait for kernels, and those for this thread.

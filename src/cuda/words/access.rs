@@ -108,6 +108,11 @@ impl Words {
         Ok(words)
     }
 
+    /// Cuts short copies to the device into rows from now on, if `rows`.
+    pub(crate) fn set_rows(&mut self, rows: bool) {
+        self.stream.set_rows(rows);
+    }
+
     /// The way that is taken where nothing speaks against it.
     pub fn way(&self) -> Way {
         self.mapper.way
@@ -129,7 +134,7 @@ impl Words {
     /// When the range belongs to another context.
     pub fn attach(&mut self, range: &Arc<DeviceRange>) -> Result<Way, StartError> {
         let context = self.stream.engine().context();
-        if !range.context().is(context) {
+        if !range.context().has_device_of(context) {
             let (memory, engine) = (range.context().to_string(), context.to_string());
             return Err(StartError::Context { memory, engine });
         }

@@ -15,6 +15,7 @@ use crate::cuda::driver::error::{CudaError, code};
 use crate::cuda::memory::pinned::PinnedMemory;
 use crate::cuda::memory::range::DeviceRange;
 use crate::cuda::words::together::{self, Piece, Soon};
+use crate::engine::atomic::Width;
 
 /// Words by a stream of their own. Nothing is under way when a call has returned, but after a time-out.
 #[derive(Debug)]
@@ -43,6 +44,10 @@ impl StreamWords {
 
     pub(crate) fn engine(&self) -> &CopyEngine {
         &self.engine
+    }
+
+    pub(crate) fn set_rows(&mut self, rows: bool) {
+        self.engine.set_rows(rows);
     }
 
     pub(crate) fn load(&mut self, word: &Word<'_>) -> Result<u64, StartError> {
@@ -108,7 +113,9 @@ impl StreamWords {
     fn start_each(&mut self, words: &[Soon]) -> Result<Option<Ticket>, StartError> {
         match self.engine.start_stores(words.iter().map(|soon| (soon.word(), soon.value))) {
             // Some drivers list what they refuse. A store alone finds another way, also of what was stored already.
-            Err(StartError::Cuda(error)) if error.code == code::NOT_SUPPORTED => {
+            Err(StartError::Cuda(error))
+                if matches!(error.code, code::NOT_SUPPORTED | code::INVALID_VALUE) =>
+            {
                 for soon in words {
                     self.store(&soon.word(), soon.value)?;
                 }
@@ -149,6 +156,20 @@ impl StreamWords {
         addr: usize,
         bytes: &[u8],
     ) -> Result<(), StartError> {
+        let width = match bytes.len() {
+            4 => Some(Width::Four),
+            8 => Some(Width::Eight),
+            _ => None,
+        };
+        // A word is stored without a copy: a short one to the device may have to wait for a turn.
+        let is_word = |width: &Width| {
+            addr % width.bytes() == 0 && self.engine.stores_by_operation(range, *width)
+        };
+        if let Some(width) = width.filter(is_word) {
+            let mut value = [0; 8];
+            value[..bytes.len()].copy_from_slice(bytes);
+            return self.store(&Word { range, addr, width }, u64::from_le_bytes(value));
+        }
         let mut at = addr;
         for part in bytes.chunks(SCRATCH) {
             self.alive()?;

@@ -14,13 +14,13 @@ use log::{info, warn};
 use self::direct::register_direct;
 use crate::cuda::{
     DeviceRange, Driver, GDRCOPY_LIBRARY, LoadError, Memory, RangeError, StagedRegion, Staging,
-    StagingOptions, WordsOptions,
+    StagingContext, StagingOptions, WordsOptions,
 };
 use crate::engine::port::copies::{Reach, Stager};
 use crate::engine::port::{Access, MemoryPort, PortError, Registered};
 use crate::logging;
 use crate::ofi::{MemoryKinds, OfiMemory, OfiRegion};
-use crate::settings::Settings;
+use crate::settings::{Settings, StagingChoice};
 
 /// What the user's side says of memory that is known by another address, or of which CUDA does not know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -59,6 +59,7 @@ pub(crate) struct ProcessMemory {
     /// What the host says of the addresses that are being registered now.
     origins: Mutex<Vec<(usize, Origin)>>,
     said_why_staged: Once,
+    said_held_up: Once,
     said_unusable: Once,
 }
 
@@ -91,12 +92,18 @@ impl ProcessMemory {
             chunk_len: settings.staging_chunk,
             chunks: settings.staging_depth,
             words: words_options(settings),
+            context: match settings.staging_context {
+                StagingChoice::Auto => StagingContext::Auto,
+                StagingChoice::Own => StagingContext::Own,
+                StagingChoice::Program => StagingContext::Program,
+            },
         };
         Self {
             fabric,
             staging: Staging::new(options),
             origins: Mutex::default(),
             said_why_staged: Once::new(),
+            said_held_up: Once::new(),
             said_unusable: Once::new(),
         }
     }
@@ -206,14 +213,30 @@ impl ProcessMemory {
         Ok(registered.owned_by(|region| Owner::Fabric { region }))
     }
 
+    /// What the driver moves: memory that is staged, or the words of memory that the fabric reaches.
     fn stage(
         &self,
         addr: usize,
         range: DeviceRange,
         alias: Option<DeviceRange>,
-    ) -> Result<Registered<Owner>, PortError> {
+        access: Access,
+    ) -> Result<StagedRegion, PortError> {
         let region = self.staging.register(addr, range, alias)?;
-        Ok(Registered::staged(Owner::Staged { _region: region }))
+        // Kernels wait for what peers put, and seldom for what they put themselves.
+        if region.is_held_up() && access == Access::LocalAndRemote {
+            let range = region.range();
+            self.said_held_up.call_once(|| {
+                let (len, kind, context) = (range.len(), range.kind(), range.context());
+                warn!(
+                    target: logging::MEM,
+                    "{len} bytes of {kind} belong to {context}: while a call of the program waits until that is idle (cudaFree, \
+                     cudaFreeHost, cudaHostUnregister, a module that is loaded or unloaded), none of them is copied, so such a \
+                     call and a kernel that waits for these bytes wait for one another. Memory of the VMM interface is not held \
+                     up, as NVSHMEM's heap is unless NVSHMEM_DISABLE_CUDA_VMM is set"
+                );
+            });
+        }
+        Ok(region)
     }
 }
 
@@ -236,7 +259,7 @@ impl MemoryPort for ProcessMemory {
         match register_direct(&self.fabric, addr, &range, access) {
             Ok(registered) => {
                 // Its words, and what peers send in messages, go by the driver.
-                let words = self.staging.register(addr, range, alias)?;
+                let words = self.stage(addr, range, alias, access)?;
                 let registered = Registered { reach: Reach::Fabric, ..registered };
                 Ok(registered.owned_by(|region| Owner::Direct { _words: words, region }))
             }
@@ -249,7 +272,8 @@ impl MemoryPort for ProcessMemory {
                 self.said_why_staged.call_once(|| {
                     info!(target: logging::MEM, "memory of devices is staged: {refusal}");
                 });
-                self.stage(addr, range, alias)
+                let region = self.stage(addr, range, alias, access)?;
+                Ok(Registered::staged(Owner::Staged { _region: region }))
             }
         }
     }

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use nvshmem_transport_libfabric::cuda::{StagedRegion, Staging, StagingOptions, WordsOptions};
+use nvshmem_transport_libfabric::cuda::{
+    StagedRegion, Staging, StagingContext, StagingOptions, WordsOptions,
+};
 use nvshmem_transport_libfabric::engine::port::Posted;
 use nvshmem_transport_libfabric::engine::port::copies::{
     Bounce, Copied, Copy, CopyDirection, CopyPort, Stager,
@@ -16,7 +18,7 @@ use crate::words::stream_only;
 pub(crate) const CHUNK: usize = 64 << 10;
 
 pub(crate) fn options(chunks: u16, words: WordsOptions) -> StagingOptions {
-    StagingOptions { chunk_len: CHUNK, chunks, words }
+    StagingOptions { chunk_len: CHUNK, chunks, words, context: StagingContext::Auto }
 }
 
 /// The engine's side of staging.

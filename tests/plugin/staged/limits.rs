@@ -7,7 +7,7 @@ use nvshmem_sim::{BoxError, Job, Layout, MemoryKind, Pattern};
 use super::device::{Needs, job, staged};
 use super::matrix::done;
 use crate::fabric::Fabric;
-use crate::matrix::warns;
+use crate::matrix::HELD_UP;
 
 const CHUNK: u64 = 256 << 10;
 const DEPTH: u64 = 4;
@@ -27,24 +27,38 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// With which settings copies may stand still beside kernels that wait for them: those and no others.
+/// Where copies may stand still beside kernels that wait for them, that is said; elsewhere nothing is.
 fn hazards() -> Result<(), Failed> {
-    const SETTINGS: [&str; 2] = ["CUDA_MODULE_LOADING", "CUDA_DEVICE_MAX_CONNECTIONS"];
-    for (loading, queues, of) in
-        [("EAGER", "8", None), ("LAZY", "8", Some(SETTINGS[0])), ("EAGER", "2", Some(SETTINGS[1]))]
-    {
-        let job = job(Fabric::Shm, MemoryKind::Device, "cycles", 2, 1, Layout::V7);
-        let job = job.env(SETTINGS[0], loading).env(SETTINGS[1], queues);
+    const LOADING: &str = "CUDA_MODULE_LOADING";
+    const QUEUES: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
+    const CONTEXT: &str = "NVSHMEM_LIBFABRIC_STAGING_CONTEXT";
+    let vmm = MemoryKind::DeviceVmm;
+    // CUDA's defaults, and what else a user may have set; which warnings there are, by a part of each.
+    let cases: [(MemoryKind, &[(&str, &str)], Option<&str>); 7] = [
+        (vmm, &[], None),
+        (vmm, &[(LOADING, "LAZY"), (QUEUES, "1")], None),
+        (vmm, &[(CONTEXT, "program"), (LOADING, "EAGER"), (QUEUES, "8")], None),
+        (vmm, &[(CONTEXT, "program"), (QUEUES, "8")], Some(LOADING)),
+        (vmm, &[(CONTEXT, "program"), (LOADING, "EAGER"), (QUEUES, "2")], Some(QUEUES)),
+        (vmm, &[("FAKE_CUDA_CONTEXTS", "0"), (QUEUES, "8")], Some(LOADING)),
+        (MemoryKind::Device, &[], Some(HELD_UP)),
+    ];
+    for (kind, variables, of) in cases {
+        let job = job(Fabric::Shm, kind, "cycles", 2, 1, Layout::V7);
+        let job = variables.iter().fold(job, |job, (name, value)| job.env(*name, value));
         let report = job.run()?.check()?;
         for pe in &report.pes {
             let text = pe.text();
-            let warned: Vec<_> = text.lines().filter(|line| warns(line)).collect();
-            let right = match of {
-                Some(setting) => warned.iter().all(|line| line.contains(setting)),
-                None => true,
-            };
+            let warned: Vec<_> = text.lines().filter(|line| line.contains("WARN")).collect();
+            let right = of.is_none_or(|of| warned.iter().all(|line| line.contains(of)));
             if warned.is_empty() != of.is_none() || !right {
-                return Err(format!("PE {} with {loading}, {queues}: {warned:?}", pe.pe).into());
+                return Err(format!("PE {} with {kind}, {variables:?}: {warned:?}", pe.pe).into());
+            }
+            let own = "is staged in a context of the transport's own";
+            let program =
+                variables.iter().any(|(name, _)| [CONTEXT, "FAKE_CUDA_CONTEXTS"].contains(name));
+            if text.contains(own) == program {
+                return Err(format!("PE {} with {variables:?}:\n{text}", pe.pe).into());
             }
         }
     }

@@ -299,10 +299,6 @@ impl JobSettings {
         // Numbers, names and a path: a path that is no text is the PE's to complain of.
         let settings = serde_json::to_string(&settings).unwrap_or_default();
         env.insert(ENV_PE.into(), settings.into());
-        if memory != MemoryKind::Host {
-            // Scenarios leave kernels on the device while others are launched.
-            env.entry("CUDA_MODULE_LOADING".into()).or_insert_with(|| "EAGER".into());
-        }
         if let (true, Some(directory)) = (memory != MemoryKind::Host, &self.cuda_driver) {
             const PATHS: &str = "LD_LIBRARY_PATH";
             let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.clone());

@@ -50,6 +50,9 @@
 //! | `FAKE_CUDA_DMA_BUF` | 1 | 0: no dma-buf export |
 //! | `FAKE_CUDA_VMM` | 1 | 0: no memory of the VMM interface |
 //! | `FAKE_CUDA_STREAM_OPS` | 1 | 0: no `cuStreamWriteValue64` |
+//! | `FAKE_CUDA_ROWS` | 1 | 0: copies of rows to the device are done by kernels as well |
+//! | `FAKE_CUDA_KERNELS` | 1 | 0: also the one kernel that it knows is refused |
+//! | `FAKE_CUDA_CONTEXTS` | 1 | 0: `cuCtxCreate` finds no memory |
 //! | `CUDA_MODULE_LOADING` | `LAZY` | what `cuModuleGetLoadingMode` answers |
 //! | `FAKE_CUDA_HOST_WRITES` | 1 | words of the host that streams are to set: 0 refused, 2 taken and never set |
 //! | `FAKE_CUDA_WRITES_ORDERING` | 100 | `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING` |

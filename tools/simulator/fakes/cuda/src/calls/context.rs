@@ -8,8 +8,10 @@ use super::capture::allowed;
 use crate::state::context::{BOUND, Context, Raw, bound, current, of_device, of_handle};
 use crate::state::device::{device, devices};
 use crate::state::memory::forget_all;
+use crate::state::settings::variable;
 use crate::state::status::{
-    CONTEXT_IS_DESTROYED, INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED, Status, answer, put,
+    CONTEXT_IS_DESTROYED, INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, Status,
+    answer, put,
 };
 use crate::state::table::lock;
 
@@ -76,6 +78,9 @@ unsafe extern "C" fn cuDevicePrimaryCtxGetState(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuCtxCreate_v2(into: *mut Raw, _flags: c_uint, number: c_int) -> Status {
     answer(device(number).and_then(|device| {
+        if variable("FAKE_CUDA_CONTEXTS", 1) == 0 {
+            return Err(OUT_OF_MEMORY);
+        }
         of_device(device).into_iter().for_each(Context::pass);
         let context = Context::new(device);
         BOUND.with_borrow_mut(|stack| stack.push(context));

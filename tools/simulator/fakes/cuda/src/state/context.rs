@@ -111,6 +111,8 @@ pub(crate) enum Work {
     Record(Arc<Event>, u64),
     /// A kernel that spins until it is told to end.
     Spin(Arc<Gate>),
+    /// A kernel that tells that it runs, and ends when a word of the host is set.
+    Wait(Place),
 }
 
 /// What ends a spinning kernel.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, LazyLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use crate::state::context::{Context, Stream, Work};
 use crate::state::device::Device;
 use crate::state::memory::{forget, remove};
 use crate::state::pages::Kind;
+use crate::state::settings::variable;
 use crate::state::table::lock;
 
 /// Starts the thread of a stream.
@@ -80,6 +81,11 @@ fn run(context: &Context, work: &Work) {
                 context.break_down(code);
                 return;
             }
+            static BY_COPY_ENGINES: LazyLock<bool> =
+                LazyLock::new(|| variable("FAKE_CUDA_ROWS", 1) != 0);
+            if to.on_device() && !*BY_COPY_ENGINES {
+                take_turns(to.owner().unwrap_or(context));
+            }
             let least = context.device.behaviour.duration(*len * *count);
             // The last row first.
             for row in (0..*count).rev() {
@@ -119,7 +125,23 @@ fn run(context: &Context, work: &Work) {
             gate.pass();
             context.kernels.fetch_sub(1, SeqCst);
         }
+        Work::Wait(words) => {
+            context.kernels.fetch_add(1, SeqCst);
+            wait_for_word(words.alias);
+            context.kernels.fetch_sub(1, SeqCst);
+        }
         Work::Copy { .. } | Work::Rows { .. } | Work::Write { .. } | Work::Fill { .. } => {}
+    }
+}
+
+/// What the kernel does that is known: see [`Work::Wait`].
+fn wait_for_word(words: usize) {
+    // SAFETY: two words of page-locked memory, which the program uses by atomic accesses; it keeps them until the kernel has ended.
+    let word = |index: usize| unsafe { AtomicU32::from_ptr((words + 4 * index) as *mut u32) };
+    word(1).store(1, SeqCst);
+    while word(0).load(SeqCst) == 0 {
+        // No processor of the machine is busy with a kernel.
+        thread::sleep(Duration::from_micros(20));
     }
 }
 
