@@ -9,7 +9,6 @@ here=$(cd "$(dirname "$0")" && pwd)
 nvshmem=$1 programs=$2 libfabric=${3:-}
 runs=${RUNS:-3}
 [[ -z $libfabric ]] || export NVSHMEM_LIBFABRIC_LIBRARY=$libfabric
-export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-32} CUDA_MODULE_LOADING=${CUDA_MODULE_LOADING:-EAGER}
 
 scratch=$(mktemp -d)
 end() {

@@ -19,16 +19,9 @@ use crate::options::{MpsChoice, Options};
 const GRACE: Duration = Duration::from_secs(40);
 
 /// Settings for what the user's environment leaves open.
-const UNLESS_SET: [(&str, &str); 3] = [
-    ("NVSHMEM_SYMMETRIC_SIZE", "1G"),
-    // The transport's copies must not share a queue of the device with the program's kernels, which may
-    // wait for those copies. Of processes under the multi-process service, each has two queues by
-    // default.
-    ("CUDA_DEVICE_MAX_CONNECTIONS", "32"),
-    // The first launch of a kernel that is loaded lazily waits for all kernels, and stops all copies
-    // meanwhile; those of this transport too, for which a kernel may be waiting.
-    ("CUDA_MODULE_LOADING", "EAGER"),
-];
+///
+/// None of CUDA's own: what works here has to work with CUDA's defaults.
+const UNLESS_SET: [(&str, &str); 1] = [("NVSHMEM_SYMMETRIC_SIZE", "1G")];
 
 /// What keeps the runs from starting.
 #[derive(Debug, Error)]

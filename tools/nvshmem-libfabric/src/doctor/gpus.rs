@@ -4,7 +4,7 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use nvshmem_transport_libfabric::settings::{Devices, Settings};
+use nvshmem_transport_libfabric::settings::{Devices, Settings, StagingChoice};
 use nvshmem_transport_libfabric::topology::{Known, PciAddress, Plan, Topology};
 
 use super::Check;
@@ -28,8 +28,7 @@ pub(super) fn checks(info: &Info) -> Vec<Check> {
     checks.push(memory(&gpus, &fabric));
     checks.push(peer_memory(&gpus, &fabric, Path::new("/sys/module")));
     checks.push(gdrcopy(&gpus, &settings));
-    checks.push(lazy_loading(&gpus));
-    checks.push(queues());
+    checks.push(staging_context(&gpus, &settings));
     checks
 }
 
@@ -186,50 +185,46 @@ fn gdrcopy(gpus: &Gpus, settings: &Settings) -> Check {
     }
 }
 
-fn lazy_loading(gpus: &Gpus) -> Check {
-    const ID: &str = "module-loading";
-    if !gpus.loads_kernels_lazily {
-        return Check::ok(ID, "kernels are loaded when their program starts");
-    }
-    Check::warning(
-        ID,
-        "CUDA loads a kernel when it is launched for the first time, and stops all copies until other kernels have ended; \
-         where one of these waits for staged memory, neither ends",
-        "set CUDA_MODULE_LOADING=EAGER, as `nvshmem-libfabric run` does",
+/// What may hold up copies for staged memory that a kernel waits for.
+fn staging_context(gpus: &Gpus, settings: &Settings) -> Check {
+    let disabled = env::var("NVSHMEM_DISABLE_CUDA_VMM").unwrap_or_default();
+    let owned = !["", "0", "no", "false", "off"].contains(&disabled.to_lowercase().as_str());
+    let queues = env::var("CUDA_DEVICE_MAX_CONNECTIONS").ok();
+    staging_context_of(
+        gpus.loads_kernels_lazily,
+        settings.staging_context,
+        owned,
+        queues.as_deref(),
     )
 }
 
-/// The multi-process service, and how many queues of the GPU a process has.
-fn queues() -> Check {
-    let pipes = env::var_os("CUDA_MPS_PIPE_DIRECTORY").map(PathBuf::from);
-    let pipes = pipes.unwrap_or_else(|| PathBuf::from("/tmp/nvidia-mps"));
-    let service = pipes.join("control").exists();
-    queues_of(service, env::var("CUDA_DEVICE_MAX_CONNECTIONS").ok().as_deref())
-}
-
-fn queues_of(service: bool, set: Option<&str>) -> Check {
-    const ID: &str = "gpu-queues";
-    const SET: &str = "set CUDA_DEVICE_MAX_CONNECTIONS=32, as `nvshmem-libfabric run` does";
-    let number = set.and_then(|text| text.trim().parse::<u32>().ok());
-    let with = if service { "the multi-process service runs" } else { "no multi-process service" };
-    match number {
-        Some(number) if number <= 3 => Check::warning(
+/// `owned`: the heap belongs to a context of the program.
+fn staging_context_of(
+    lazy: bool,
+    choice: StagingChoice,
+    owned: bool,
+    queues: Option<&str>,
+) -> Check {
+    const ID: &str = "staging-context";
+    let few = queues.and_then(|text| text.trim().parse().ok()).is_some_and(|few: u32| few <= 3);
+    match choice {
+        StagingChoice::Program if lazy || few => Check::warning(
             ID,
-            format!(
-                "{with}; CUDA_DEVICE_MAX_CONNECTIONS={number}: copies of staged memory may share a queue with kernels that wait for them"
-            ),
-            SET,
+            "NVSHMEM_LIBFABRIC_STAGING_CONTEXT=program: staged memory is copied in the program's context, and a kernel that waits \
+             for it stands still while another one is loaded, or where they share a queue of the GPU",
+            "unset it, or set CUDA_MODULE_LOADING=EAGER and CUDA_DEVICE_MAX_CONNECTIONS=32",
         ),
-        Some(number) => Check::ok(ID, format!("{with}; {number} queues")),
-        None if service => Check::warning(
+        _ if owned => Check::warning(
             ID,
-            format!(
-                "{with}, whose clients have 2 queues: copies of staged memory may share one with kernels that wait for them"
-            ),
-            SET,
+            "NVSHMEM_DISABLE_CUDA_VMM is set: the heap belongs to the program's context, so a kernel that waits for staged data stands \
+             still while the program frees memory or loads code",
+            "unset it",
         ),
-        None => Check::ok(ID, format!("{with}; 8 queues, the driver's default"))
-            .remedy(format!("with many streams, {SET}")),
+        StagingChoice::Program => Check::ok(ID, "staged memory is copied in the program's context"),
+        StagingChoice::Auto | StagingChoice::Own => Check::ok(
+            ID,
+            "staged memory is copied in a context of the transport's own, which no call of the program holds up",
+        ),
     }
 }
 
@@ -329,12 +324,16 @@ mod tests {
     }
 
     #[test]
-    fn few_queues_are_warned_of() {
-        let verdict = |service, set| queues_of(service, set).verdict;
-        assert_eq!((verdict(false, None), verdict(true, None)), (Verdict::Ok, Verdict::Warning));
-        assert_eq!(
-            (verdict(true, Some("32")), verdict(false, Some("1"))),
-            (Verdict::Ok, Verdict::Warning)
-        );
+    fn copies_that_may_be_held_up_are_warned_of() {
+        use StagingChoice::{Auto, Own, Program};
+        let verdict =
+            |lazy, choice, owned, queues| staging_context_of(lazy, choice, owned, queues).verdict;
+        for choice in [Auto, Own] {
+            assert_eq!(verdict(true, choice, false, Some("1")), Verdict::Ok);
+            assert_eq!(verdict(true, choice, true, None), Verdict::Warning);
+        }
+        assert_eq!(verdict(true, Program, false, None), Verdict::Warning);
+        assert_eq!(verdict(false, Program, false, Some("3")), Verdict::Warning);
+        assert_eq!(verdict(false, Program, false, Some("32")), Verdict::Ok);
     }
 }

@@ -27,20 +27,6 @@ pub(crate) const FAILED: u8 = 125;
 const PRELOAD: &str = "LD_PRELOAD";
 const TRANSPORT: &str = "NVSHMEM_REMOTE_TRANSPORT";
 
-/// What is set unless the user has set it, and why.
-const UNLESS_SET: [(&str, &str, &str); 2] = [
-    (
-        "CUDA_DEVICE_MAX_CONNECTIONS",
-        "32",
-        "copies of staged memory must not share a queue of the GPU with kernels that wait for them (docs/gpu.md)",
-    ),
-    (
-        "CUDA_MODULE_LOADING",
-        "EAGER",
-        "the first launch of a kernel that is loaded lazily stops all copies until others have ended (docs/gpu.md)",
-    ),
-];
-
 /// A variable for the program.
 #[derive(Debug)]
 struct Variable {
@@ -151,14 +137,6 @@ impl Plan {
         if let Some(libfabric) = &options.libfabric {
             let library = absolute(libfabric)?;
             self.set("NVSHMEM_LIBFABRIC_LIBRARY", library, "--libfabric");
-        }
-        for (name, value, why) in UNLESS_SET {
-            match env::var(name) {
-                Ok(theirs) => {
-                    self.notes.push(format!("{name}={theirs} stays as the environment has it"))
-                }
-                Err(_) => self.set(name, value.to_owned(), why),
-            }
         }
         Ok(())
     }

@@ -142,13 +142,17 @@ fn gpus() -> Result<(), Failed> {
     let diagnosis = with(&[])?;
     documented(&diagnosis)?;
     expect(check(&diagnosis, "gpu")["verdict"] == "ok", || format!("{diagnosis:#}"))?;
-    for id in ["gpu-memory", "peer-memory", "gdrcopy", "module-loading", "gpu-queues"] {
+    for id in ["gpu-memory", "peer-memory", "gdrcopy", "staging-context"] {
         expect(check(&diagnosis, id)["reason"].is_string(), || format!("no {id}: {diagnosis:#}"))?;
     }
     let staged = check(&diagnosis, "gpu-memory")["reason"].to_string();
     expect(staged.contains("staged through host memory"), || staged.clone())?;
-    let few = with(&[("CUDA_DEVICE_MAX_CONNECTIONS", "1")])?;
-    expect(check(&few, "gpu-queues")["verdict"] == "warning", || format!("{few:#}"))?;
+    let context = "staging-context";
+    expect(check(&diagnosis, context)["verdict"] == "ok", || format!("{diagnosis:#}"))?;
+    let owned = with(&[("NVSHMEM_DISABLE_CUDA_VMM", "1")])?;
+    expect(check(&owned, context)["verdict"] == "warning", || format!("{owned:#}"))?;
+    let program = with(&[("NVSHMEM_LIBFABRIC_STAGING_CONTEXT", "program")])?;
+    expect(check(&program, context)["verdict"] == "warning", || format!("{program:#}"))?;
     let off = with(&[("NVSHMEM_DISABLE_GDRCOPY", "1")])?;
     let off = check(&off, "gdrcopy");
     expect(off["verdict"] == "note", || format!("{off:#}"))
