@@ -26,6 +26,7 @@ publish = false
 path = "lib.rs"
 
 [dependencies]
+aes.workspace = true
 crossbeam-channel.workspace = true
 log.workspace = true
 thiserror.workspace = true

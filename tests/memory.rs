@@ -18,7 +18,8 @@ use nvshmem_transport_libfabric::engine::signal::counted::TAGS;
 use nvshmem_transport_libfabric::engine::state::regions::RegionTable;
 use nvshmem_transport_libfabric::engine::wire::cookie::Cookie;
 use nvshmem_transport_libfabric::engine::wire::handle::Handle;
-use nvshmem_transport_libfabric::engine::wire::message::{Mark, Tag};
+use nvshmem_transport_libfabric::engine::wire::marks::Marks;
+use nvshmem_transport_libfabric::engine::wire::message::Tag;
 
 /// The system's allocator, counting the bytes and calls in use.
 struct Counting;
@@ -85,6 +86,7 @@ fn a_peer_costs_next_to_nothing_until_it_is_talked_to_and_little_then() {
             watchdog: Watchdog::new(Some(Duration::from_secs(10)), None),
             signals: SignalEngine::Auto,
             counted: TAGS,
+            mark_bytes: 8,
             spread: Spread::ROUND_ROBIN,
             devices: false,
             longest_message: MAX_LONG_MESSAGE,
@@ -132,8 +134,8 @@ fn a_peer_costs_next_to_nothing_until_it_is_talked_to_and_little_then() {
     // A counted put from each of them, whose signal has not come.
     let before = BYTES.load(Ordering::Relaxed);
     for pe in 0..PEERS {
-        let mark = Mark { from: Pe(pe), tag: Tag::FIRST };
-        fabric.forge_remote_data(Pe(0), RailId(0), mark.encode());
+        let marks = Marks::new(Cookie::of([*b"0123456789abcdef"]), Pe(pe), PEERS, 8);
+        fabric.forge_remote_data(Pe(0), RailId(0), marks.of_mine(Pe(0), Tag::FIRST));
         lane.progress().unwrap();
     }
     let counts = (BYTES.load(Ordering::Relaxed) - before) / PEERS as usize;

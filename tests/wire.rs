@@ -6,11 +6,13 @@ use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::port::Addressing;
 use nvshmem_transport_libfabric::engine::wire::cookie::Cookie;
+use nvshmem_transport_libfabric::engine::wire::marks::Marks;
 use nvshmem_transport_libfabric::engine::wire::message::{
-    Body, LongPacket, MAX_EAGER, MAX_LONG_MESSAGE, MAX_MESSAGE, Mark, Message, Packet, Plain, Spot,
-    Tag, Ticket, VERSION, WireError, eager_in,
+    Body, LongPacket, MAX_EAGER, MAX_LONG_MESSAGE, MAX_MESSAGE, Message, Packet, Plain, Spot, Tag,
+    Ticket, VERSION, WireError, eager_in,
 };
 use nvshmem_transport_libfabric::engine::wire::rails::{MAX_TOLD_ADDRESS, Rails};
+use nvshmem_transport_libfabric::engine::wire::seal::Seal;
 use nvshmem_transport_libfabric::engine::wire::staged::{
     Exposure, KEYS_PER_MESSAGE, Keys, MAX_PAYLOAD, Staged, most_brought,
 };
@@ -19,7 +21,6 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 /// The bytes as the tables of the formats have them.
-const NO_COOKIE: Cookie = Cookie::NONE;
 
 /// A body that owns its payload.
 #[derive(Clone, Debug)]
@@ -236,16 +237,12 @@ fn message() -> impl Strategy<Value = ((u16, u32, u32), Owned)> {
     })
 }
 
-fn encode(head: (u16, u32, u32), body: Body<'_>) -> LongPacket {
-    encode_with(NO_COOKIE, head, body)
-}
-
-fn encode_with(cookie: Cookie, (from, seq, ack): (u16, u32, u32), body: Body<'_>) -> LongPacket {
+fn encode((from, seq, ack): (u16, u32, u32), body: Body<'_>) -> LongPacket {
     // What an earlier message left in the packet must not shine through.
     let mut packet = LongPacket::EMPTY;
     packet.fill(&[0xa5; MAX_LONG_MESSAGE]);
     let (from, seq, ack) = (Pe(from.into()), Seq(seq), Seq(ack));
-    Message { from, seq, ack, behind: 0, body }.encode(cookie, &mut packet);
+    Message { from, seq, ack, behind: 0, body }.encode(&mut packet);
     packet
 }
 
@@ -268,9 +265,9 @@ proptest! {
     #[test]
     fn what_was_encoded_is_decoded((head, owned) in message()) {
         let packet = encode(head, owned.body());
-        let message = Message::decode(NO_COOKIE, packet.bytes()).unwrap();
+        let message = Message::decode(packet.bytes()).unwrap();
         prop_assert_eq!(message.body, owned.body());
-        prop_assert_eq!(Plain::decode(NO_COOKIE, packet.bytes()), as_plain(&message));
+        prop_assert_eq!(Plain::decode(packet.bytes()), as_plain(&message));
         prop_assert_eq!((message.from, message.seq, message.ack), (Pe(head.0.into()), Seq(head.1), Seq(head.2)));
         let len = match owned.body() {
             Body::Ack | Body::AckRequest => 16,
@@ -309,11 +306,11 @@ proptest! {
         packet.fill(&[0xa5; MAX_MESSAGE]);
         let (from, seq, ack) = (Pe(head.0.into()), Seq(head.1), Seq(head.2));
         let body = Body::PutSignalHead { at, atomic, to, len };
-        Message { from, seq, ack, behind: 0, body }.encode(NO_COOKIE, &mut packet);
+        Message { from, seq, ack, behind: 0, body }.encode(&mut packet);
         let bytes = [packet.bytes(), &payload].concat();
         let whole = encode(head, Body::PutSignal { at, atomic, to, payload: &payload });
         prop_assert_eq!(&bytes[..], whole.bytes());
-        prop_assert!(Message::decode(NO_COOKIE, packet.bytes()).is_err() || len == 0, "no payload");
+        prop_assert!(Message::decode(packet.bytes()).is_err() || len == 0, "no payload");
     }
 
     /// Nothing else is as long.
@@ -323,14 +320,14 @@ proptest! {
         prop_assume!(!matches!(owned, Owned::PutSignal { .. } | Owned::Pull { .. }));
         prop_assume!(!matches!(owned.body(), Body::Staged(Staged::Pull { len: told, .. }) if told as usize == len - 48));
         bytes.resize(len, byte);
-        prop_assert!(Message::decode(NO_COOKIE, &bytes).is_err());
+        prop_assert!(Message::decode(&bytes).is_err());
     }
 
     /// A message gets its numbers when it leaves, after it was encoded.
     #[test]
     fn numbers_change_nothing_else((before, owned) in message(), seq: u32, ack: u32) {
         let mut packet = encode(before, owned.body());
-        packet.number(NO_COOKIE, Seq(seq), Seq(ack));
+        packet.number(Seq(seq), Seq(ack));
         let direct = encode((before.0, seq, ack), owned.body());
         prop_assert_eq!(packet.bytes(), direct.bytes());
     }
@@ -346,33 +343,93 @@ proptest! {
             return Ok(());
         }
         let (free, mut packet) = (encode(head, body), LongPacket::EMPTY);
-        let message = Message { behind, ..Message::decode(NO_COOKIE, free.bytes()).unwrap() };
-        message.encode(NO_COOKIE, &mut packet);
-        prop_assert_eq!(Message::decode(NO_COOKIE, packet.bytes()), Ok(message));
+        let message = Message { behind, ..Message::decode(free.bytes()).unwrap() };
+        message.encode(&mut packet);
+        prop_assert_eq!(Message::decode(packet.bytes()), Ok(message));
         prop_assert_eq!(&packet.bytes()[22..24], behind.to_le_bytes());
         prop_assert_eq!((&packet.bytes()[..22], &packet.bytes()[24..]), (&free.bytes()[..22], &free.bytes()[24..]));
-        let plain = Plain::decode(NO_COOKIE, packet.bytes());
+        let plain = Plain::decode(packet.bytes());
         prop_assert_eq!(plain, as_plain(&message));
     }
 
-    /// Who has the job's cookie reads what was written with it; who has not reads something else, and hardly ever a message.
+    /// The PE that it is for reads a message that was sealed, and no other process does, nor does it itself once a bit has changed.
     #[test]
-    fn a_cookie_lies_over_the_head((head, owned) in message(), share: [u8; 16], other: [u8; 16], seq: u32, ack: u32) {
-        let cookie = Cookie::of([share]);
-        let mut packet = encode_with(cookie, head, owned.body());
-        let message = Message::decode(cookie, packet.bytes()).unwrap();
-        prop_assert_eq!(message.body, owned.body());
-        prop_assert_eq!((message.from, message.seq, message.ack), (Pe(head.0.into()), Seq(head.1), Seq(head.2)));
-        prop_assert_eq!(Plain::decode(cookie, packet.bytes()), as_plain(&message));
-        let plainly = encode(head, owned.body());
-        prop_assert_eq!(&packet.bytes()[16..], &plainly.bytes()[16..]);
-        let covered = plainly.bytes().iter().zip(share).map(|(byte, over)| byte ^ over);
-        prop_assert_eq!(&packet.bytes()[..16], covered.collect::<Vec<_>>());
-        let stranger = Message::decode(Cookie::of([other]), packet.bytes());
-        prop_assert!(share == other || stranger.ok() != Message::decode(cookie, packet.bytes()).ok());
-        packet.number(cookie, Seq(seq), Seq(ack));
-        let numbered = encode_with(cookie, (head.0, seq, ack), owned.body());
-        prop_assert_eq!(packet.bytes(), numbered.bytes());
+    fn a_sealed_message_is_noise_to_others(
+        (head, owned) in message(),
+        (share, other) in any::<([u8; 16], [u8; 16])>(),
+        (to, elsewhere) in any::<(u16, u16)>(),
+        bit in 0..48 * 8_usize,
+    ) {
+        let plain = encode(head, owned.body());
+        let seal = |share, pe: u16| Seal::new(Cookie::of([share]), Pe(pe.into()));
+        let mut packet = plain;
+        let before = seal(share, head.0).close(Pe(to.into()), &mut packet);
+        let sealed = packet;
+        prop_assert_eq!(&sealed.bytes()[16..], &plain.bytes()[16..]);
+        prop_assert_ne!(&sealed.bytes()[..16], &plain.bytes()[..16]);
+        before.put_back(&mut packet);
+        prop_assert_eq!(packet.bytes(), plain.bytes());
+        let opens = |share, pe, mut packet: LongPacket| {
+            seal(share, pe).open(&mut packet);
+            packet.bytes()[..16] == plain.bytes()[..16]
+        };
+        prop_assert!(opens(share, to, sealed));
+        prop_assert!(share == other || !opens(other, to, sealed));
+        prop_assert!(to == elsewhere || !opens(share, elsewhere, sealed));
+        // Of the words behind the head, whole ones are covered.
+        let covered = (sealed.bytes().len() & !7).min(48);
+        let mut bytes = sealed.bytes().to_vec();
+        if bit < 8 * covered {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            packet.fill(&bytes);
+            prop_assert!(!opens(share, to, packet), "bit {} of {}", bit, bytes.len());
+        }
+    }
+
+    /// What was learnt of one message gives no other: neither what lies between its head and the sealed one, nor the sealed head itself.
+    #[test]
+    fn a_message_that_was_seen_gives_no_other((head, owned) in message(), (next, other) in message(), share in any::<[u8; 16]>()) {
+        let seal = Seal::new(Cookie::of([share]), Pe(head.0.into()));
+        let (seen, wanted) = (encode(head, owned.body()), encode(next, other.body()));
+        let mut sealed = seen;
+        seal.close(Pe(1), &mut sealed);
+        let mut bytes = wanted.bytes().to_vec();
+        let same = seen.bytes()[..48.min(seen.bytes().len())] == bytes[..48.min(bytes.len())];
+        let opened = |bytes: &[u8]| {
+            let mut packet = LongPacket::EMPTY;
+            packet.fill(bytes);
+            Seal::new(Cookie::of([share]), Pe(1)).open(&mut packet);
+            packet.bytes()[..16].to_vec()
+        };
+        for at in 0..16 {
+            bytes[at] ^= seen.bytes()[at] ^ sealed.bytes()[at];
+        }
+        prop_assert!(same || opened(&bytes) != wanted.bytes()[..16], "its pad");
+        bytes[..16].copy_from_slice(&sealed.bytes()[..16]);
+        prop_assert!(same || opened(&bytes) != seen.bytes()[..16] || bytes[16..] == seen.bytes()[16..], "its head");
+    }
+
+    /// A mark is known for its sender's, its receiver's and its put's.
+    #[test]
+    fn a_mark_is_of_one_put(
+        (share, other) in any::<([u8; 16], [u8; 16])>(),
+        (from, to, tag) in any::<(u16, u16, u16)>(),
+        (n_pes, bytes) in (2..=1_u32 << 16, prop_oneof![Just(4_u8), Just(8)]),
+    ) {
+        let (from, to) = (Pe(u32::from(from) % n_pes), Pe(u32::from(to) % n_pes));
+        let marks = |share, me| Marks::new(Cookie::of([share]), me, n_pes, bytes);
+        let mark = marks(share, from).of_mine(to, Tag(tag));
+        let receiver = marks(share, to);
+        prop_assert_eq!(receiver.named(mark), (from, usize::from(tag % 16)));
+        prop_assert!(receiver.is_of(mark, from, Tag(tag)));
+        prop_assert!(bytes == 8 || mark <= u64::from(u32::MAX));
+        // Where the fabric carries four bytes, few are left to tell one put from another in a job as large as may be.
+        if bytes == 8 {
+            prop_assert!(!receiver.is_of(mark ^ 1 << 63, from, Tag(tag)));
+            prop_assert!(!receiver.is_of(mark, from, Tag(tag ^ 16)), "another use of its slot");
+            prop_assert!(share == other || !marks(other, to).is_of(mark, from, Tag(tag)));
+            prop_assert!(!marks(share, Pe(to.0 + 1)).is_of(mark, from, Tag(tag)), "another receiver");
+        }
     }
 
     #[test]
@@ -396,14 +453,14 @@ proptest! {
         for len in (0..packet.bytes().len()).filter(|len| *len == 0 || *len != bare) {
             if open.is_none_or(|(least, _)| len < least) {
                 let cut = &packet.bytes()[..len];
-                prop_assert!(Message::decode(NO_COOKIE, cut).is_err(), "cut to {}", len);
-                prop_assert_eq!(Plain::decode(NO_COOKIE, cut), None, "cut to {}", len);
+                prop_assert!(Message::decode(cut).is_err(), "cut to {}", len);
+                prop_assert_eq!(Plain::decode(cut), None, "cut to {}", len);
             }
         }
         let mut longer = packet.bytes().to_vec();
         longer.resize(open.map_or(longer.len(), |(_, most)| most) + 1, byte);
-        prop_assert!(Message::decode(NO_COOKIE, &longer).is_err());
-        prop_assert_eq!(Plain::decode(NO_COOKIE, &longer), None);
+        prop_assert!(Message::decode(&longer).is_err());
+        prop_assert_eq!(Plain::decode(&longer), None);
     }
 
     #[test]
@@ -412,7 +469,7 @@ proptest! {
         bytes[0] = first;
         // There are 16 kinds, so each is one.
         if first & 0xf != VERSION {
-            prop_assert!(Message::decode(NO_COOKIE, &bytes).is_err());
+            prop_assert!(Message::decode(&bytes).is_err());
         }
     }
 
@@ -425,15 +482,8 @@ proptest! {
         prop_assert!(reserved.iter().all(|at| bytes[*at] == 0));
         if !reserved.is_empty() {
             bytes[*pick.get(reserved)] = byte;
-            prop_assert_eq!(Message::decode(NO_COOKIE, &bytes), Err(WireError::Reserved { kind }));
+            prop_assert_eq!(Message::decode(&bytes), Err(WireError::Reserved { kind }));
         }
-    }
-
-    #[test]
-    fn remote_data_says_who_and_which(from: u16, tag: u16, word: u32) {
-        let mark = Mark { from: Pe(from.into()), tag: Tag(tag) };
-        prop_assert_eq!(Mark::decode(mark.encode()), mark);
-        prop_assert_eq!(Mark::decode(word).encode(), word);
     }
 
     /// Bytes are refused, or every one of them is understood.
@@ -456,14 +506,14 @@ proptest! {
                 bytes[*at] = 0;
             }
         }
-        let plain = Plain::decode(NO_COOKIE, &bytes);
-        let Ok(message) = Message::decode(NO_COOKIE, &bytes) else {
+        let plain = Plain::decode(&bytes);
+        let Ok(message) = Message::decode(&bytes) else {
             prop_assert_eq!(plain, None);
             return Ok(());
         };
         prop_assert_eq!(plain, as_plain(&message));
         let mut again = LongPacket::EMPTY;
-        message.encode(NO_COOKIE, &mut again);
+        message.encode(&mut again);
         prop_assert_eq!(again.bytes(), &bytes[..]);
         prop_assert!(message.from.0 < 1 << 16);
     }
@@ -474,7 +524,6 @@ proptest! {
 fn every_share_changes_the_cookie() {
     let shares = [*b"0123456789abcdef", [7; 16], *b"fedcba9876543210"];
     let cookie = Cookie::of(shares);
-    assert_ne!(cookie, Cookie::NONE);
     for pe in 0..3 {
         for at in 0..16 {
             let mut others = shares;
@@ -497,7 +546,7 @@ fn every_operation_code_is_either_its_own_or_refused() {
             bytes[1] = code;
             let op = AtomicOp::from_code(i32::from(code & 0x1f));
             let known = op.is_some_and(|op| op.fetches() == (kind == 3)) && code >> 5 & 3 < 3;
-            let decoded = Message::decode(NO_COOKIE, &bytes);
+            let decoded = Message::decode(&bytes);
             assert_eq!(decoded.is_ok(), known, "kind {kind}, code {code:#04x}");
         }
     }
@@ -532,8 +581,8 @@ fn a_payload_is_as_long_as_its_message_says_and_fits() {
         let mut bytes = put.bytes().to_vec();
         bytes[36..40].copy_from_slice(&(said as u32).to_le_bytes());
         bytes.resize(bytes.len() + has, 7);
-        let decoded = Message::decode(NO_COOKIE, &bytes).is_ok();
-        (decoded, Plain::decode(NO_COOKIE, &bytes).is_some())
+        let decoded = Message::decode(&bytes).is_ok();
+        (decoded, Plain::decode(&bytes).is_some())
     };
     let most = eager_in(MAX_LONG_MESSAGE);
     for len in [0, 1, MAX_EAGER, MAX_EAGER + 1, most] {
@@ -553,7 +602,7 @@ fn nobody_asks_for_no_bytes() {
         let pull = Staged::Pull { to, from, len, ticket, brought: None };
         for staged in [pull, Staged::Ask { from: to, len, ticket }] {
             let packet = encode((1, 2, 3), Body::Staged(staged));
-            let decoded = Message::decode(NO_COOKIE, packet.bytes());
+            let decoded = Message::decode(packet.bytes());
             assert_eq!(decoded.is_ok(), sound, "{staged:?}");
             assert!(sound || matches!(decoded, Err(WireError::Length { .. })), "{decoded:?}");
         }
@@ -574,7 +623,7 @@ fn keys_are_of_rails_that_there_are() {
             keys,
         };
         let packet = encode((1, 2, 3), Body::Staged(Staged::Keys(keys)));
-        Message::decode(NO_COOKIE, packet.bytes()).map(|_| ())
+        Message::decode(packet.bytes()).map(|_| ())
     };
     for (first, rails) in [(0, 2), (1, 3), (253, 255)] {
         assert_eq!(read(first, rails), Ok(()), "{first} of {rails}");
@@ -595,6 +644,6 @@ fn a_refusal_is_cut_between_characters() {
     for (why, fits) in cases {
         let packet = encode((1, 2, 3), Body::Staged(Staged::Refused { ticket, why: &why }));
         let told = Body::Staged(Staged::Refused { ticket, why: &why[..fits] });
-        assert_eq!(Message::decode(NO_COOKIE, packet.bytes()).unwrap().body, told);
+        assert_eq!(Message::decode(packet.bytes()).unwrap().body, told);
     }
 }

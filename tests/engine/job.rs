@@ -21,6 +21,8 @@ use nvshmem_transport_libfabric::engine::signal::counted::TAGS;
 use nvshmem_transport_libfabric::engine::state::regions::RegionTable;
 use nvshmem_transport_libfabric::engine::wire::cookie::Cookie;
 use nvshmem_transport_libfabric::engine::wire::handle::HandleBytes;
+use nvshmem_transport_libfabric::engine::wire::message::{Message, PacketOf};
+use nvshmem_transport_libfabric::engine::wire::seal::Seal;
 
 use super::as_entry::AsEntry as _;
 
@@ -41,6 +43,8 @@ pub(crate) struct Shape {
     pub(crate) longest_message: usize,
     /// Most counted puts to one peer.
     pub(crate) counted: u16,
+    /// Bytes of remote data.
+    pub(crate) mark_bytes: u8,
     pub(crate) signals: SignalEngine,
     pub(crate) spread: Spread,
     /// Whether the fabric carries out atomics.
@@ -96,6 +100,7 @@ impl Default for Shape {
             remote_data: true,
             longest_message: MAX_MESSAGE,
             counted: TAGS,
+            mark_bytes: 8,
             signals: SignalEngine::Auto,
             spread: Spread::ROUND_ROBIN,
             native: false,
@@ -244,6 +249,12 @@ pub(crate) fn cookie() -> Cookie {
     Cookie::of([*b"0123456789abcdef"])
 }
 
+/// Writes a message into a packet as its sender would, to this PE.
+pub(crate) fn seal<const N: usize>(message: &Message<'_>, to: u32, packet: &mut PacketOf<N>) {
+    message.encode(packet);
+    Seal::new(cookie(), message.from).close(Pe(to), packet);
+}
+
 /// What a lane of PE 0's user threads, over one rail, is opened with.
 pub(crate) fn host_config(job: &Job, devices: bool) -> LaneConfig {
     LaneConfig {
@@ -255,6 +266,7 @@ pub(crate) fn host_config(job: &Job, devices: bool) -> LaneConfig {
         watchdog: watchdog(),
         signals: SignalEngine::Auto,
         counted: 0,
+        mark_bytes: 8,
         spread: Spread::ROUND_ROBIN,
         devices,
         longest_message: MAX_LONG_MESSAGE,
@@ -307,6 +319,7 @@ impl Job {
                     },
                     signals: shape.signals,
                     counted: shape.counted,
+                    mark_bytes: shape.mark_bytes,
                     spread: shape.spread,
                     devices: shape.staged != 0,
                     longest_message: MAX_LONG_MESSAGE,

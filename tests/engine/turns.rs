@@ -53,6 +53,7 @@ fn handling_completions_never_posts() {
     let config = LaneConfig {
         me: Pe(0),
         cookie: cookie(),
+        mark_bytes: 8,
         kind: LaneKind::Proxy,
         paths: paths(2, shape.rails),
         regions: regions.index(),

@@ -169,6 +169,7 @@ fn lane(
         watchdog: Watchdog::new(None, None),
         signals: case.signals,
         counted: case.counted,
+        mark_bytes: 8,
         spread: if case.balanced {
             // As for all operations of the model: a segment is a word.
             Spread { balanced_from: 9, striped_from: 9, segment: 64 }

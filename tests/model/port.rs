@@ -54,7 +54,7 @@ impl ModelPort {
         to: PeerAddr,
         token: Token,
         transfer: &Transfer,
-        data: Option<u32>,
+        data: Option<u64>,
     ) -> Result<Posted, PortError> {
         assert_eq!(transfer.direction, Direction::Write);
         assert!(transfer.len >= 1 && transfer.len <= self.limits[rail.index()].max_segment);
@@ -188,7 +188,7 @@ impl Messaging for ModelPort {
                 Incoming::Message
             }
             Some(Mail::RemoteData(data)) => {
-                world.told(self.pe, mix(TOLD | u64::from(rail.0), data.into()));
+                world.told(self.pe, mix(TOLD | u64::from(rail.0), data));
                 Incoming::RemoteData(data)
             }
             None => Incoming::Nothing,

@@ -91,14 +91,14 @@ pub(crate) struct Notice {
     pub(crate) id: u32,
     pub(crate) to: usize,
     pub(crate) to_rail: RailId,
-    pub(crate) data: u32,
+    pub(crate) data: u64,
 }
 
 /// What a lane finds beside completions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Mail {
     Message(Vec<u8>),
-    RemoteData(u32),
+    RemoteData(u64),
 }
 
 /// What a poll is to report.
@@ -259,7 +259,7 @@ impl World {
         token: Token,
         transfer: Transfer,
         early: bool,
-        data: Option<u32>,
+        data: Option<u64>,
     ) {
         let flights = self.flights.iter().filter(|flight| flight.from == from);
         let used = flights.clone().any(|flight| flight.token == token);
@@ -492,7 +492,7 @@ impl World {
             for inbox in &side.inbox {
                 hash = inbox.iter().fold(mix(hash, 3), |hash, mail| match mail {
                     Mail::Message(bytes) => mix_bytes(hash, bytes),
-                    Mail::RemoteData(data) => mix(hash, 1 << 40 | u64::from(*data)),
+                    Mail::RemoteData(data) => mix(hash, *data),
                 });
             }
             hash = side.heap.iter().chain(&side.results).fold(hash, |hash, word| mix(hash, *word));

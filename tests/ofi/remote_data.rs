@@ -29,8 +29,8 @@ const ROLE: &str = "OFI_TEST_TARGET_OF";
 const TEST: &str = "remote_data::data_is_there_before_what_tells_of_it_and_each_is_told_once";
 /// What the processes tell one another stands on lines that begin so.
 const MARK: &str = "@ ";
-/// The high half of every word, so that all four bytes are seen to arrive.
-const HIGH: u32 = 0xa5c3_0000;
+/// The high bytes of every word, so that all eight are seen to arrive.
+const HIGH: u64 = 0xa5c3_f00d_5a96_0000;
 
 fn len_of(round: u32) -> usize {
     [SLOT, 8, 4096, (64 << 10) - 8, 64 << 10, 200][(round / SLOTS) as usize % 6]
@@ -148,7 +148,7 @@ fn send_all(
                 rail,
                 to,
                 token,
-                Operation::WriteWithData(&transfer, HIGH | written),
+                Operation::WriteWithData(&transfer, HIGH | u64::from(written)),
             );
             if posted.unwrap_or_else(|error| panic!("{error}")) == Posted::Yes {
                 busy[slot] = [true; 2];
@@ -206,10 +206,12 @@ fn target(role: &str) {
                 loop {
                     match opened.proxy.receive(rail, &mut LongPacket::EMPTY.clone()) {
                         Incoming::Nothing => break,
-                        Incoming::Message => fail(String::from("a message")),
+                        other @ (Incoming::Message | Incoming::Broken { .. }) => {
+                            fail(format!("{other:?}"));
+                        }
                         // The first thing after it is the data, its end first.
                         Incoming::RemoteData(word) => {
-                            let round = word & 0xffff;
+                            let round = (word & 0xffff) as u32;
                             let at = (round % SLOTS) as usize * SLOT;
                             let mut bytes = (at..at + len_of(round)).rev();
                             let late = bytes.find(|&at| memory.now(at) != stamp_of(round));

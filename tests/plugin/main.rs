@@ -21,6 +21,7 @@ mod peers;
 mod smoke;
 mod soak;
 mod staged;
+mod strangers;
 
 use std::process::ExitCode;
 
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         ("wait_for_ever", peers::wait_for_the_dead),
         ("faults", faults::scenario),
         ("soak", soak::scenario),
+        ("strangers", strangers::scenario),
         ("turned_away", labs::efa::signals::turned_away),
         ("spread", labs::efa::hosts::spread),
         ("deaf", labs::efa::signals::deaf),
@@ -51,7 +53,9 @@ fn main() -> ExitCode {
     // A process that the launcher started as a PE ends in here.
     pe_entry(&scenarios);
     if let Some(times) = test_support::seeds::campaign() {
-        return faults::campaign(times);
+        let strangers = strangers::campaign(times);
+        let faults = faults::campaign(times);
+        return if strangers == ExitCode::SUCCESS { faults } else { strangers };
     }
     if let Some(minutes) = test_support::seeds::soak_minutes() {
         return soak::campaign(minutes);
@@ -72,6 +76,7 @@ fn main() -> ExitCode {
     trials.extend(peers::trials());
     trials.extend(faults::trials());
     trials.extend(soak::trials());
+    trials.extend(strangers::trials());
     trials.extend(native::trials());
     trials.extend(bursts::trials());
     trials.extend(staged::trials());

@@ -90,7 +90,22 @@ impl FakeFabric {
         self.lock().deliver(to, rail, Mail::Message(bytes.to_vec()));
     }
 
-    /// The same, for the control endpoint.
+    /// Something comes to a PE's rail that cannot be received, with this error.
+    pub fn break_message(&self, to: Pe, rail: RailId, code: i32) {
+        self.lock().deliver(to, rail, Mail::Broken(code));
+    }
+
+    /// From now on somebody reads along, for [`FakeFabric::overheard`].
+    pub fn overhear(&self) {
+        self.lock().overheard = Some(Vec::new());
+    }
+
+    /// The messages that somebody has read who did so: to whom they went, by which rail of theirs, and their bytes.
+    pub fn overheard(&self) -> Vec<(Pe, RailId, Vec<u8>)> {
+        self.lock().overheard.clone().unwrap_or_default()
+    }
+
+    /// As [`FakeFabric::forge_message`], for the control endpoint.
     pub fn forge_control(&self, to: Pe, rail: RailId, bytes: &[u8]) {
         self.lock().deliver_control(to, rail, bytes.to_vec());
     }
@@ -223,7 +238,7 @@ impl FakeFabric {
     }
 
     /// Tells a PE's rail, as remote data, what no lane has sent.
-    pub fn forge_remote_data(&self, to: Pe, rail: RailId, data: u32) {
+    pub fn forge_remote_data(&self, to: Pe, rail: RailId, data: u64) {
         self.lock().deliver(to, rail, Mail::RemoteData(data));
     }
 

@@ -72,7 +72,7 @@ impl FakePort {
         to: PeerAddr,
         token: Token,
         transfer: &Transfer,
-        data: Option<u32>,
+        data: Option<u64>,
     ) -> Result<Posted, PortError> {
         let limits = self.limits[rail.index()];
         assert!(transfer.len >= 1 && transfer.len <= limits.max_segment, "length of {transfer:?}");
@@ -273,6 +273,7 @@ impl Messaging for FakePort {
                 Incoming::Message
             }
             Some(Mail::RemoteData(data)) => Incoming::RemoteData(data),
+            Some(Mail::Broken(code)) => Incoming::Broken { code },
             Some(Mail::Control(_)) | None => Incoming::Nothing,
         }
     }

@@ -279,18 +279,20 @@ impl<P: Port> Lane<P> {
         let slot = message.index;
         let packet = message.packet();
         match data {
-            None => packet.atomic(self.core.sender, numbers, at, atomic),
+            None => packet.atomic(self.core.me, numbers, at, atomic),
             Some(Data { from, len, to }) => {
-                let room = packet.put_signal(self.core.sender, numbers, at, atomic, to, len);
+                let room = packet.put_signal(self.core.me, numbers, at, atomic, to, len);
                 if self.core.port.load(from, room).is_err() {
                     return false;
                 }
             }
         }
         let named = MessageTable::token(slot, numbers.0);
+        let head = self.core.seal.close(pe, packet);
         if !self.core.port.try_send(rail.fast, path.rail, path.to, named, packet.bytes()) {
             return false;
         }
+        head.put_back(packet);
         if data.is_some() {
             link.last_put = numbers.0;
         }

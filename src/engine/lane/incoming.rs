@@ -4,7 +4,7 @@
 //! Nothing is sent from here. What a message calls forth is queued, in room that was set aside for it;
 //! [`crate::engine::messages::requests`] says why that cannot deadlock.
 
-use std::fmt::Display;
+use std::fmt::{self, Display, Formatter};
 
 use log::warn;
 
@@ -47,12 +47,16 @@ impl<P: Port> Lane<P> {
         loop {
             match next {
                 Incoming::Nothing => break,
-                Incoming::Message => self.message(rail, packet.bytes()),
-                Incoming::RemoteData(data) => {
-                    if let Some((pe, signal)) = self.signals.landed(&mut self.core, data) {
-                        self.apply_counted(pe, &signal);
-                    }
+                Incoming::Message => {
+                    self.core.seal.open(&mut packet);
+                    self.message(rail, packet.bytes());
                 }
+                Incoming::RemoteData(data) => match self.signals.landed(&mut self.core, data) {
+                    Ok(None) => {}
+                    Ok(Some((pe, signal))) => self.apply_counted(pe, &signal),
+                    Err(foreign) => self.drop_foreign(rail, &foreign),
+                },
+                Incoming::Broken { code } => self.drop_foreign(rail, &Broken(code)),
             }
             next = self.core.port.receive(rail, &mut packet);
         }
@@ -64,7 +68,7 @@ impl<P: Port> Lane<P> {
 
     #[inline(always)]
     fn message(&mut self, rail: RailId, bytes: &[u8]) {
-        if let Some(plain) = Plain::decode(self.core.cookie, bytes) {
+        if let Some(plain) = Plain::decode(bytes) {
             if self.try_handle(&plain) {
                 return;
             }
@@ -74,7 +78,7 @@ impl<P: Port> Lane<P> {
 
     #[inline(never)]
     pub(in crate::engine) fn message_at_length(&mut self, rail: RailId, bytes: &[u8]) {
-        let message = match Message::decode(self.core.cookie, bytes) {
+        let message = match Message::decode(bytes) {
             Ok(message) => message,
             Err(error) => return self.drop_foreign(rail, &error),
         };
@@ -232,7 +236,7 @@ impl<P: Port> Lane<P> {
         if due && !link.holds {
             return self.carry_out_now(pe, seq, &body, Some(mark));
         }
-        let kept = Kept::of(message, self.core.cookie);
+        let kept = Kept::of(message);
         link.wait(Waiting { seq, mark, kept }, is_pull);
         self.core.note_due(pe);
     }
@@ -290,7 +294,7 @@ impl<P: Port> Lane<P> {
     fn carry_out_waiting(&mut self, pe: Pe, waiting: Waiting) {
         let Waiting { seq, mark, ref kept } = waiting;
         // It was read before.
-        let Ok(message) = Message::decode(self.core.cookie, kept.bytes()) else { return };
+        let Ok(message) = Message::decode(kept.bytes()) else { return };
         self.settle_before(&message.body);
         let Some(stream) = self.core.streams.find_mut(pe) else { return };
         if stream.link().is_refused(mark) {
@@ -311,7 +315,7 @@ impl<P: Port> Lane<P> {
         }
     }
 
-    /// A message that no PE of this job has written, or that was damaged: anybody who reaches the rail can send one.
+    /// Something that no PE of this job has sent, or that was damaged or broke off: anybody who reaches the rail can send that.
     /// It has no effect but to be counted, and the first one of a rail is reported.
     #[cold]
     fn drop_foreign(&mut self, rail: RailId, what: &dyn Display) {
@@ -425,6 +429,15 @@ impl<P: Port> Lane<P> {
         if self.core.check_stream(pe).is_ok() {
             self.staging.store_result(&mut self.core, pe, place, value, width);
         }
+    }
+}
+
+/// Something has come in that could not be received, with this error: it was too long, or broke off.
+struct Broken(i32);
+
+impl Display for Broken {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "a message that could not be received (error {})", self.0)
     }
 }
 

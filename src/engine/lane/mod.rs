@@ -97,6 +97,8 @@ pub struct LaneConfig {
     /// [`TAGS`](crate::engine::signal::counted::TAGS) makes no difference. 0 where some rail of some PE of the job
     /// does not carry remote data.
     pub counted: u16,
+    /// Bytes of remote data that every rail of every PE of the job carries, if they carry any: four or eight.
+    pub mark_bytes: u8,
     /// Bytes of the longest message that every PE of the job takes on every rail: see
     /// [`RailLimits::longest_message`].
     pub longest_message: usize,
@@ -155,9 +157,10 @@ impl<P: Port> Lane<P> {
         let counts = limits.iter().all(|rail| rail.remote_data);
         let pool = Box::new(Pool::new(limits));
         let regions = RegionCache::new(config.regions, config.kind);
-        let LaneConfig { me, cookie, paths, watchdog, devices, .. } = config;
+        let LaneConfig { me, cookie, mark_bytes, paths, watchdog, devices, .. } = config;
+        let identity = (me, cookie, mark_bytes);
         Self {
-            core: Core::new(port, (me, cookie), paths, regions, watchdog, spread, sizes, devices),
+            core: Core::new(port, identity, paths, regions, watchdog, spread, sizes, devices),
             signals: Signals::new(config.signals, if counts { config.counted } else { 0 }, longest),
             pool,
             staging: Staging::new(sizes.segments, longest),

@@ -20,7 +20,7 @@ use crate::engine::state::operation::OpId;
 use crate::engine::state::regions::Place;
 use crate::engine::striping::pinned::{pinned_path, submit_pinned};
 use crate::engine::wire::handle::HandleView;
-use crate::engine::wire::message::{Body, MAX_EAGER, Mark, Spot, Tag};
+use crate::engine::wire::message::{Body, MAX_EAGER, Spot};
 
 impl<P: Port> Lane<P> {
     /// Starts an atomic operation. [`Lane::quiet`] waits for its end; a fetched word, and its flag
@@ -118,9 +118,7 @@ impl<P: Port> Lane<P> {
             PutState::Ordered { path, number, part } => {
                 self.try_ordered(parts, signal, (path, *number), part)
             }
-            PutState::Counted { tag, counting, at } => {
-                self.try_counted(parts, signal, (*tag, counting), at)
-            }
+            PutState::Counted { counting, at } => self.try_counted(parts, signal, counting, at),
             PutState::Chained { op, at } => self.try_chained(parts, signal, *op, at),
         }
     }
@@ -149,9 +147,8 @@ impl<P: Port> Lane<P> {
             }
             Way::Counted => match self.signals.take_tag(&mut self.core, signal.pe)? {
                 Tagged::With(tag) => {
-                    let data = Mark { from: self.core.me, tag }.encode();
-                    let counting = Counting { data, segments: 0 };
-                    PutState::Counted { tag, counting, at: Progress::default() }
+                    let counting = Counting { tag, segments: 0 };
+                    PutState::Counted { counting, at: Progress::default() }
                 }
                 Tagged::Later => PutState::New,
                 Tagged::Never => self.begin_chained(false),
@@ -296,7 +293,7 @@ impl<P: Port> Lane<P> {
         &mut self,
         parts: &T,
         signal: &AtomicRequest<'_>,
-        (tag, counting): (Tag, &mut Counting),
+        counting: &mut Counting,
         at: &mut Progress,
     ) -> Result<Tried, EngineError> {
         while at.part < parts.count() {
@@ -307,7 +304,7 @@ impl<P: Port> Lane<P> {
             }
             at.next();
         }
-        let segments = counting.segments;
+        let Counting { tag, segments } = *counting;
         let body = |at, atomic| Body::CountedSignal { at, atomic, tag, segments };
         self.core.try_message(signal, Behind::Nothing, None, body)
     }
@@ -364,8 +361,8 @@ mod tests {
             let mut tags = Tags::new(2);
             let tag = tags.take().unwrap();
             bed.lane.core.stream_to(Pe(1)).unwrap().link().tags = Some(Box::new(tags));
-            let counting = Counting { data: 1, segments: 1 };
-            let state = PutState::Counted { tag, counting, at: Progress::default() };
+            let counting = Counting { tag, segments: 1 };
+            let state = PutState::Counted { counting, at: Progress::default() };
             bed.lane.end_put_signal(Pe(1), &state, failed);
             let tags = bed.lane.core.stream_to(Pe(1)).unwrap().link().tags.as_deref();
             assert_eq!(tags.unwrap().is_retired(), failed);

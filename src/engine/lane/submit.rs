@@ -183,7 +183,7 @@ impl<P: Port> Lane<P> {
             segment.direction = request.direction;
             segment.kind = Kind::Transfer;
             if let Some(counting) = counting.as_deref_mut() {
-                segment.set_counted(counting.data);
+                segment.set_counted(counting.tag);
                 counting.segments += 1;
             }
             segment.no_message();

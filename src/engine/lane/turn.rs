@@ -187,7 +187,7 @@ impl<P: Port> Lane<P> {
         }
         let Some(token) = failure.token else {
             return match recovery.as_deref_mut().filter(|_| core.port.can_reset(rail)) {
-                Some(recovery) => recovery.close_rail(core, rail, core.me),
+                Some(recovery) => recovery.rail_failed(core, rail, &failure.error),
                 None => core.fail_rail(rail, failure.error),
             };
         };
@@ -302,6 +302,7 @@ impl<P: Port> Lane<P> {
         let mut packet = Packet::EMPTY;
         for rail in self.core.rail_ids() {
             while self.core.port.receive_control(rail, &mut packet) {
+                self.core.seal.open(&mut packet);
                 self.message_at_length(rail, packet.bytes());
             }
         }

@@ -162,7 +162,8 @@ impl<P: Port> Core<P> {
         }
         let path = stream.next;
         let ack = stream.link().ack();
-        Message { from: self.me, seq, ack, behind: 0, body }.encode(self.cookie, packet);
+        Message { from: self.me, seq, ack, behind: 0, body }.encode(packet);
+        self.seal.close(pe, packet);
         match self.port.send(path.rail, path.to, CONTROL, packet.bytes()) {
             Ok(Posted::Yes) => {
                 stream.link().carried(ack);

@@ -89,7 +89,7 @@ impl<P: Port> Core<P> {
             segment.set_ordered_signal(number);
         }
         let message = Message { from: self.me, seq: Seq(0), ack: Seq(0), behind: 0, body };
-        message.encode(self.cookie, self.messages.packet_mut(slot));
+        message.encode(self.messages.packet_mut(slot));
         self.messages.set_tail(slot, tail);
         if fetch.is_some() {
             link.turn_fetch(place);

@@ -76,7 +76,7 @@ pub enum Operation<'a> {
     /// [`RailLimits::remote_data`].
     ///
     /// [`Messaging::receive`]: crate::engine::port::Messaging::receive
-    WriteWithData(&'a Transfer, u32),
+    WriteWithData(&'a Transfer, u64),
     /// A write, with the promise that another one to the same peer is posted on this rail next: the fabric
     /// may put off ringing the device's doorbell until then.
     WriteBeforeMore(&'a Transfer),

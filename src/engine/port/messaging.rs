@@ -14,7 +14,12 @@ pub enum Incoming {
     /// A message, now in the packet given.
     Message,
     /// The remote data of a peer's write. The write's own data is visible.
-    RemoteData(u32),
+    RemoteData(u64),
+    /// Something that could not be received: it was too long, or broke off. What was to receive it is there for the next.
+    Broken {
+        /// The positive `fi_errno` value.
+        code: i32,
+    },
 }
 
 /// Messages, on the rails of a data path. They may arrive in any order, twice, or not at all where a rail

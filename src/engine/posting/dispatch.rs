@@ -103,7 +103,10 @@ impl<P: Port> Core<P> {
         }
         let (to, transfer) = (self.paths.get(segment.pe, rail).to, &segment.transfer);
         let operation = match (segment.kind, doorbell) {
-            (Kind::Counted, _) => Operation::WriteWithData(transfer, segment.remote_data()),
+            (Kind::Counted, _) => {
+                let mark = self.marks.of_mine(segment.pe, segment.tag());
+                Operation::WriteWithData(transfer, mark)
+            }
             (_, Doorbell::Ring) => Operation::Transfer(transfer),
             (_, Doorbell::Owe) => Operation::WriteBeforeMore(transfer),
         };

@@ -9,14 +9,15 @@ use crate::engine::request::{LocalSide, Request, refused};
 use crate::engine::state::operation::OpId;
 use crate::engine::state::segment::{Kind, Segment, Stage, WriteClass};
 use crate::engine::wire::handle::HandleView;
+use crate::engine::wire::message::Tag;
 
 /// What a segment is whose rail was chosen by load.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) enum Stripe {
     /// Bytes of a put or a get.
     Plain,
-    /// The same, which the peer counts by this remote data.
-    Counted(u32),
+    /// The same, which the peer counts by this tag.
+    Counted(Tag),
     /// The data of an ordered put, with its number.
     Ordered(u32),
 }
@@ -148,7 +149,7 @@ impl<P: Port> Core<P> {
         let segment = &mut self.segments[token.0];
         match stripe {
             Stripe::Plain => {}
-            Stripe::Counted(remote_data) => segment.set_counted(remote_data),
+            Stripe::Counted(tag) => segment.set_counted(tag),
             Stripe::Ordered(order) => segment.set_ordered(order),
         }
         segment.stage = Stage::Ready;

@@ -12,6 +12,7 @@ use crate::engine::state::operation::OpId;
 use crate::engine::state::segment::{Kind, NIL, Segment, Stage, WriteClass};
 use crate::engine::state::stream::Stream;
 use crate::engine::wire::message::{Body, Message};
+use crate::engine::wire::seal::Seal;
 use crate::engine::wire::window::Seq;
 
 impl<P: Port> Core<P> {
@@ -19,7 +20,7 @@ impl<P: Port> Core<P> {
     /// must not hold up the window.
     pub(in crate::engine) fn encode_into(&mut self, slot: u32, body: Body<'_>) {
         let message = Message { from: self.me, seq: Seq(0), ack: Seq(0), behind: 0, body };
-        message.encode(self.cookie, self.messages.packet_mut(slot));
+        message.encode(self.messages.packet_mut(slot));
     }
 
     /// Gives a message its number and hands it to the fabric.
@@ -44,11 +45,12 @@ impl<P: Port> Core<P> {
         let (seq, ack) = (link.next, link.ack());
         let mark = if segment.behind_sent && link.has_sent_puts() { Some(seq) } else { mark };
         let (packet, tail) = self.messages.parts_mut(slot);
-        packet.number(self.cookie, seq, ack);
+        packet.number(seq, ack);
         packet.set_behind(behind(segment, seq, mark));
         let to = self.paths.get(pe, rail).to;
         let token_of_message = MessageTable::token(slot, seq);
-        match send_packet(&mut self.port, rail, to, token_of_message, packet, tail) {
+        let to = (pe, to);
+        match send_packet(&mut self.port, &self.seal, rail, to, token_of_message, packet, tail) {
             Ok(Posted::Yes) => {
                 segment.stage = Stage::Sent;
                 segment.born = self.watchdog.stamp();
@@ -287,19 +289,23 @@ impl<P: Port> Core<P> {
     }
 }
 
-/// Hands a message to the fabric.
+/// Hands a message to the fabric. It may be sent again with other numbers, so it stays as it was.
 pub(in crate::engine) fn send_packet<P: Port>(
     port: &mut P,
+    seal: &Seal,
     rail: RailId,
-    to: PeerAddr,
+    (pe, to): (Pe, PeerAddr),
     token: Token,
-    packet: &Packet,
+    packet: &mut Packet,
     tail: Tail,
 ) -> Result<Posted, PortError> {
-    match tail.len {
+    let head = seal.close(pe, packet);
+    let sent = match tail.len {
         0 => port.send(rail, to, token, packet.bytes()),
         _ => port.send_with_tail(rail, to, token, packet.bytes(), tail),
-    }
+    };
+    head.put_back(packet);
+    sent
 }
 
 /// What a request that leaves with this number says that it comes behind. More than it has to come behind does no harm.

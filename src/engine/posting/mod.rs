@@ -42,7 +42,9 @@ use crate::engine::state::rail::Rail;
 use crate::engine::state::regions::RegionCache;
 use crate::engine::state::segment::table::SegmentTable;
 use crate::engine::state::stream::{Stream, Streams};
-use crate::engine::wire::cookie::{Cookie, Sender};
+use crate::engine::wire::cookie::Cookie;
+use crate::engine::wire::marks::Marks;
+use crate::engine::wire::seal::Seal;
 use crate::logging::RateLimit;
 
 /// What a lane does with segments, whatever they are for.
@@ -50,9 +52,10 @@ use crate::logging::RateLimit;
 pub(in crate::engine) struct Core<P: Port> {
     pub(in crate::engine) port: P,
     pub(in crate::engine) me: Pe,
-    pub(in crate::engine) cookie: Cookie,
-    /// This PE, as the heads of its messages have it.
-    pub(in crate::engine) sender: Sender,
+    /// What messages leave under.
+    pub(in crate::engine) seal: Box<Seal>,
+    /// What segments of counted puts are known by.
+    pub(in crate::engine) marks: Box<Marks>,
     pub(in crate::engine) segments: SegmentTable,
     pub(in crate::engine) streams: Streams,
     pub(in crate::engine) rails: Box<[Rail<P::Fast>]>,
@@ -222,7 +225,7 @@ impl<P: Port> Core<P> {
     #[expect(clippy::too_many_arguments, reason = "what a lane is opened with")]
     pub(in crate::engine) fn new(
         port: P,
-        (me, cookie): (Pe, Cookie),
+        (me, cookie, mark_bytes): (Pe, Cookie, u8),
         paths: PathTable,
         regions: RegionCache,
         watchdog: Watchdog,
@@ -242,8 +245,8 @@ impl<P: Port> Core<P> {
         let fast_limit = fast_limit.min(balance.balanced_from - 1);
         Self {
             me,
-            cookie,
-            sender: cookie.sender(me),
+            seal: Box::new(Seal::new(cookie, me)),
+            marks: Box::new(Marks::new(cookie, me, paths.n_pes(), mark_bytes)),
             segments: SegmentTable::new(sizes.segments, |token| port.context(token)),
             messages: MessageTable::new(sizes.messages),
             atomics: None,

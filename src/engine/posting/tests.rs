@@ -94,6 +94,7 @@ impl Bed {
             watchdog: Watchdog::new(None, None),
             signals,
             counted: 0,
+            mark_bytes: 8,
             spread: Spread::ROUND_ROBIN,
             devices: false,
             longest_message: MAX_LONG_MESSAGE,

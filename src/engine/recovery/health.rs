@@ -104,6 +104,8 @@ pub(in crate::engine) struct OwnRail {
     pub(in crate::engine) address: Vec<u8>,
     /// It cannot be opened again.
     pub(in crate::engine) fixed: bool,
+    /// How often it may be closed because it has failed.
+    pub(super) failures: Allowance,
     /// It is to be closed and opened again.
     pub(in crate::engine) closing: Option<Closing>,
     /// Who caused the last time, and when that was.
@@ -165,7 +167,7 @@ const RESET_EVERY: Duration = Duration::from_secs(30);
 
 /// How often something may be done.
 #[derive(Clone, Copy, Debug, Default)]
-struct Allowance {
+pub(super) struct Allowance {
     used: u32,
     /// Since when the next use comes back.
     since: u32,
@@ -173,7 +175,7 @@ struct Allowance {
 
 impl Allowance {
     /// Uses one at a time, if there is one left.
-    fn take(&mut self, now: u32) -> bool {
+    pub(super) fn take(&mut self, now: u32) -> bool {
         let every = Watchdog::stamps(RESET_EVERY);
         let back = now.wrapping_sub(self.since) / every;
         self.used = self.used.saturating_sub(back);

@@ -74,7 +74,8 @@ impl Recovery {
         }
         let ack = self.ack_for(core, pe);
         let mut packet = Packet::EMPTY;
-        Message { from: core.me, seq, ack, behind: 0, body }.encode(core.cookie, &mut packet);
+        Message { from: core.me, seq, ack, behind: 0, body }.encode(&mut packet);
+        core.seal.close(pe, &mut packet);
         let Some(to) = self.control(pe, rail) else { return };
         for _ in 0..TRIES {
             match core.port.send_control(rail, to, packet.bytes()) {
@@ -327,8 +328,8 @@ impl Recovery {
         }
         let mut packet = Packet::EMPTY;
         let (seq, ack) = (Seq(0), self.ack_for(core, pe));
-        Message { from: core.me, seq, ack, behind: 0, body: Body::Rails(what) }
-            .encode(core.cookie, &mut packet);
+        Message { from: core.me, seq, ack, behind: 0, body: Body::Rails(what) }.encode(&mut packet);
+        core.seal.close(pe, &mut packet);
         if let Err(error) = core.port.send(rail, to, CONTROL, packet.bytes()) {
             debug!(target: "TRANSPORT", "{what:?} to {pe} over {rail}: {error}");
         }

@@ -47,7 +47,7 @@ impl Recovery {
             return true;
         }
         loop {
-            let Core { streams, messages, port, rails, paths, watchdog, cookie, .. } = &mut *core;
+            let Core { streams, messages, port, rails, paths, watchdog, seal, .. } = &mut *core;
             let Some(stream) = streams.find_mut(pe) else { return false };
             let Some(link) = stream.link.as_deref_mut() else { return false };
             let ack = link.ack();
@@ -62,8 +62,8 @@ impl Recovery {
                 return true;
             }
             let (packet, tail) = messages.parts_mut(index);
-            packet.number(*cookie, seq, ack);
-            match send_packet(port, rail, path.to, CONTROL, packet, tail) {
+            packet.number(seq, ack);
+            match send_packet(port, seal, rail, (pe, path.to), CONTROL, packet, tail) {
                 Ok(Posted::Yes) => {
                     rails[rail.index()].counters.resent += 1;
                     messages.found(index, rail);

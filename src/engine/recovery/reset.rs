@@ -53,6 +53,30 @@ impl Recovery {
         }
     }
 
+    /// One of our rails has failed as a whole. It is closed and opened again, but no more often than a peer may want that: what is
+    /// kept of each time may be much, and whoever brings it about may do so for ever. Else what is on it goes another way
+    /// when nothing of it ends.
+    pub(in crate::engine) fn rail_failed<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        rail: RailId,
+        error: &PortError,
+    ) {
+        let (now, mine) = (core.watchdog.stamp(), &mut self.mine[rail.index()]);
+        if mine.closing.is_some() || mine.fixed {
+            return;
+        }
+        let closes = mine.failures.take(now);
+        if let Some(unsaid) = core.may_say() {
+            let what =
+                if closes { "is closed and opened again" } else { "was closed often enough" };
+            warn!(target: "TRANSPORT", "{rail} has failed, and {what}: {error}{unsaid}");
+        }
+        if closes {
+            self.close_rail(core, rail, core.me);
+        }
+    }
+
     /// Somebody wants memory back that an operation on a peer that was given up may touch: no more once its rail has
     /// been closed.
     pub(in crate::engine) fn close_over_strays<P: Port>(&mut self, core: &mut Core<P>) {

@@ -1,6 +1,6 @@
 //! Counted signals: the peer applies one when it has counted the segments of its data.
 //!
-//! Every segment carries remote data that names the sender and the put ([`Mark`]); the signal is a
+//! Every segment carries remote data that is known for the put's ([`Marks`](crate::engine::wire::marks::Marks)); the signal is a
 //! message that says how many there are. Both go out at once, on any rails, and overtake one another as
 //! they like. The peer applies the signal when it has both it and so many segments. No signal waits for
 //! another: each has a count of its own.
@@ -24,7 +24,7 @@ use crate::engine::signal::Signals;
 pub use crate::engine::state::counts::TAGS;
 use crate::engine::state::counts::{CountedSignal, Counts, Tags};
 use crate::engine::state::messages::link::Link;
-use crate::engine::wire::message::{Mark, Tag};
+use crate::engine::wire::message::Tag;
 
 /// Why a counted put is refused.
 const NOT_COUNTED: &str =
@@ -33,8 +33,8 @@ const NOT_COUNTED: &str =
 /// What the segments of a put tell the peer.
 #[derive(Debug)]
 pub(in crate::engine) struct Counting {
-    /// The remote data of each.
-    pub(in crate::engine) data: u32,
+    /// The put.
+    pub(in crate::engine) tag: Tag,
     /// How many there are so far.
     pub(in crate::engine) segments: u32,
 }
@@ -78,36 +78,34 @@ impl Signals {
         }
     }
 
-    /// A write of a peer has landed, with remote data. Gives the signal that is to be applied now, and then
+    /// A write has landed, with remote data. Gives the signal that is to be applied now, and then
     /// [`Signals::settle`] is called.
+    ///
+    /// # Errors
+    /// Nobody who counts for this PE has marked it so.
     #[cold]
     pub(in crate::engine) fn landed<P: Port>(
         &mut self,
         core: &mut Core<P>,
-        data: u32,
-    ) -> Option<(Pe, CountedSignal)> {
-        let Mark { from: pe, tag } = Mark::decode(data);
-        if core.recovers {
-            core.bad_message(pe, NOT_COUNTED.to_owned());
-            return None;
+        mark: u64,
+    ) -> Result<Option<(Pe, CountedSignal)>, &'static str> {
+        if self.most_counted == 0 {
+            return Err("a write with remote data, and in this job nothing is counted");
+        }
+        let (pe, slot) = core.marks.named(mark);
+        let link = core.streams.find(pe).and_then(|stream| stream.link.as_deref());
+        let counts = link.and_then(|link| link.counts.as_deref());
+        let tag = counts.map_or_else(|| Tag::first(slot), |counts| counts.expected(slot));
+        if !core.marks.is_of(mark, pe, tag) {
+            return Err("a write with remote data that is of no put under way");
         }
         let now = core.watchdog.stamp();
         let Some(stream) = core.streams.open(pe, &mut core.paths) else {
-            let why = format!("it is no PE of this job of {}", core.streams.n_pes());
-            core.bad_message(pe, why);
-            return None;
+            return Err("a write with remote data whose sender is no PE of the job");
         };
-        match counts(stream.link()).landed(tag, now) {
-            Ok(None) => None,
-            Ok(Some(signal)) => {
-                self.unapplied -= 1;
-                Some((pe, signal))
-            }
-            Err(why) => {
-                core.bad_message(pe, why);
-                None
-            }
-        }
+        let signal = self::counts(stream.link()).landed(tag, now);
+        self.unapplied -= u32::from(signal.is_some());
+        Ok(signal.map(|signal| (pe, signal)))
     }
 
     /// A signal has arrived that is applied when so many segments have. Whether that is now; then

@@ -3,7 +3,6 @@
 use crate::engine::rails::paths::Hop;
 use crate::engine::signal::counted::Counting;
 use crate::engine::state::operation::OpId;
-use crate::engine::wire::message::Tag;
 
 /// How far the parts of a put are submitted.
 #[derive(Debug, Default)]
@@ -33,7 +32,6 @@ pub(in crate::engine) enum PutState {
         part: usize,
     },
     Counted {
-        tag: Tag,
         counting: Counting,
         at: Progress,
     },

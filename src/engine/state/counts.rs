@@ -11,6 +11,7 @@
 
 use crate::engine::atomic::Atomic;
 use crate::engine::state::discrepancy::{Discrepancy, same};
+use crate::engine::wire::marks;
 use crate::engine::wire::message::{Spot, Tag};
 use crate::engine::wire::window::Seq;
 
@@ -28,11 +29,17 @@ const USES: u16 = 1 << (u16::BITS - SLOT_BITS);
 const FIRST_USE: u16 = USES - 3;
 
 const _: () = assert!(TAGS.is_power_of_two() && TAGS <= u16::BITS as u16);
+const _: () = assert!(SLOT_BITS == marks::SLOT_BITS);
 const _: () = assert!(size_of::<Slot>() <= 40);
 
 impl Tag {
     /// The first that a sender uses to each peer.
     pub const FIRST: Tag = Tag(FIRST_USE << SLOT_BITS);
+
+    /// The first that a sender uses of a slot.
+    pub(in crate::engine) fn first(slot: usize) -> Self {
+        Self::new(slot, FIRST_USE)
+    }
 
     fn new(slot: usize, uses: u16) -> Self {
         // Above its bits a number of uses has none that are not shifted out.
@@ -162,10 +169,18 @@ impl Slot {
         float: false,
     };
 
+    fn is_idle(&self) -> bool {
+        self.arrived == 0 && self.segments == 0
+    }
+
+    /// The use that what arrives is of.
+    fn expected(&self) -> u16 {
+        if self.is_idle() { (self.uses + 1) % USES } else { self.uses }
+    }
+
     /// Takes up a tag's use.
     fn begin(&mut self, tag: Tag) -> Result<(), String> {
-        let idle = self.arrived == 0 && self.segments == 0;
-        let expected = if idle { (self.uses + 1) % USES } else { self.uses };
+        let (idle, expected) = (self.is_idle(), self.expected());
         if tag.uses() != expected {
             return Err(format!(
                 "put {} of tag {} while put {expected} is {}",
@@ -210,25 +225,24 @@ impl Counts {
         Self { slots: [Slot::IDLE; TAGS as usize], waiting: 0, moved: 0, warned: 0 }
     }
 
-    /// A segment has arrived. Gives the signal that waited for it, if it was the last.
-    ///
-    /// # Errors
-    /// What no correct sender does.
-    pub(in crate::engine) fn landed(
-        &mut self,
-        tag: Tag,
-        now: u32,
-    ) -> Result<Option<CountedSignal>, String> {
+    /// The tag that a segment of this slot has to have: that of the put under way, or of the next one.
+    pub(in crate::engine) fn expected(&self, slot: usize) -> Tag {
+        Tag::new(slot, self.slots[slot].expected())
+    }
+
+    /// A segment with the tag that is expected has arrived. Gives the signal that waited for it, if it was the last.
+    pub(in crate::engine) fn landed(&mut self, tag: Tag, now: u32) -> Option<CountedSignal> {
+        debug_assert_eq!(tag, self.expected(tag.slot()));
         (self.moved, self.warned) = (now, 0);
         let slot = &mut self.slots[tag.slot()];
-        slot.begin(tag)?;
+        slot.uses = tag.uses();
         slot.arrived += 1;
         if slot.arrived != slot.segments {
-            return Ok(None);
+            return None;
         }
         self.waiting -= 1;
         slot.end();
-        Ok(Some(slot.signal()))
+        Some(slot.signal())
     }
 
     /// A signal has arrived. Whether it may be applied now: all its segments are there. If not, it is
@@ -320,14 +334,14 @@ mod tests {
                 assert_eq!(tag.slot(), 0, "the lowest free one");
                 let mut given = None;
                 for _ in 0..before {
-                    assert_eq!(counts.landed(tag, 1), Ok(None));
+                    assert_eq!(counts.landed(tag, 1), None);
                 }
                 let at_once = counts.announced(tag, 4, &signal(round), 1).unwrap();
                 assert_eq!(at_once, before == 4);
                 assert_eq!(counts.waiting(), u32::from(!at_once));
                 for _ in before..4 {
                     assert_eq!(given, None);
-                    given = counts.landed(tag, 1).unwrap();
+                    given = counts.landed(tag, 1);
                 }
                 assert_eq!(given, (!at_once).then_some(signal(round)));
                 assert_eq!((counts.waiting(), counts.first_waiting()), (0, None));
@@ -347,13 +361,13 @@ mod tests {
                 counts.announced(*tag, 2, &signal((u32::MAX - 7).wrapping_add(at as u32)), 1),
                 Ok(false)
             );
-            assert_eq!(counts.landed(*tag, 1), Ok(None));
+            assert_eq!(counts.landed(*tag, 1), None);
         }
         assert_eq!(counts.waiting(), u32::from(TAGS));
         assert_eq!(counts.first_waiting(), Some((Seq(u32::MAX - 7), 1, 2)));
         for at in (0..all.len()).rev() {
             let given = counts.landed(all[at], 1);
-            assert_eq!(given, Ok(Some(signal((u32::MAX - 7).wrapping_add(at as u32)))));
+            assert_eq!(given, Some(signal((u32::MAX - 7).wrapping_add(at as u32))));
         }
         assert_eq!(counts.waiting(), 0);
     }
@@ -362,16 +376,17 @@ mod tests {
     fn what_no_sender_does_is_refused() {
         let (now, next) = (Tag::new(2, FIRST_USE), Tag::new(2, FIRST_USE + 1));
         let mut counts = Counts::new();
-        assert!(counts.landed(next, 1).is_err(), "a use too early");
-        assert_eq!(counts.landed(now, 1), Ok(None));
-        assert!(counts.landed(next, 1).is_err(), "the use before is not over");
+        assert!(counts.announced(next, 1, &signal(1), 1).is_err(), "a use too early");
+        assert_eq!((counts.expected(2), Tag::first(2)), (now, now));
+        assert_eq!(counts.landed(now, 1), None);
+        assert_eq!(counts.expected(2), now, "the use before is not over");
         assert!(counts.announced(next, 1, &signal(1), 1).is_err(), "nor for the signal");
-        assert_eq!(counts.landed(now, 1), Ok(None));
+        assert_eq!(counts.landed(now, 1), None);
         assert!(counts.announced(now, 1, &signal(1), 1).is_err(), "fewer than have arrived");
         assert_eq!(counts.announced(now, 3, &signal(1), 1), Ok(false));
         assert!(counts.announced(now, 3, &signal(2), 1).is_err(), "two signals of one put");
-        assert_eq!(counts.landed(now, 1), Ok(Some(signal(1))));
-        assert!(counts.landed(now, 1).is_err(), "more than it has");
+        assert_eq!(counts.landed(now, 1), Some(signal(1)));
+        assert_eq!(counts.expected(2), next);
     }
 
     #[test]

@@ -27,6 +27,7 @@ use crate::engine::state::operation::OpId;
 use crate::engine::state::segment::table::SegmentTable;
 use crate::engine::state::segment::{Kind, Segment, Stage};
 use crate::engine::wire::handle::HandleBytes;
+use crate::engine::wire::message::Tag;
 
 /// Operations that wait in the pool, or behind fences, at a time.
 const POOL: usize = 64;
@@ -55,8 +56,8 @@ struct Pooled {
     len: usize,
     /// Bytes that have been cut off.
     sent: usize,
-    /// The remote data of its stripes, if the peer counts them.
-    data: Option<u32>,
+    /// The tag of its stripes, if the peer counts them.
+    tag: Option<Tag>,
     /// The peer, while the place is in use.
     of: Option<Pe>,
 }
@@ -141,7 +142,7 @@ impl Pool {
         op: OpId,
         mut counting: Option<&mut Counting>,
     ) -> Result<(), EngineError> {
-        let data = counting.as_ref().map(|counting| counting.data);
+        let tag = counting.as_ref().map(|counting| counting.tag);
         let Some(stream) = core.streams.find(request.pe) else { return Ok(()) };
         let closed = stream.is_closed() && request.direction == Direction::Write;
         if !closed && self.pool.is_empty() {
@@ -152,7 +153,7 @@ impl Pool {
                 let len = core.balance.next_len(request.len, left, at);
                 let Some(hop) = core.pick(request.pe, len, left as u64, now) else { break };
                 let transfer = core.transfer(request, *sent, len, &hop)?;
-                let cut = data.map_or(Stripe::Plain, Stripe::Counted);
+                let cut = tag.map_or(Stripe::Plain, Stripe::Counted);
                 if !core.send_stripe(cut, request.pe, &hop, transfer, op, None, now) {
                     break;
                 }
@@ -174,7 +175,7 @@ impl Pool {
             let (left, at) = (request.len - *sent, request.remote_addr + *sent as u64);
             counting.segments += core.balance.segments(request.len, left, at);
         }
-        self.enter_pool(core, token, request, *sent, op, data);
+        self.enter_pool(core, token, request, *sent, op, tag);
         *sent = request.len;
         core.check_stream(request.pe)
     }
@@ -187,7 +188,7 @@ impl Pool {
         request: &Request<'_>,
         sent: usize,
         op: OpId,
-        data: Option<u32>,
+        tag: Option<Tag>,
     ) {
         let Request { direction, pe, remote_handle, remote_addr, local, len } = *request;
         let (addr, handle) = match local {
@@ -196,7 +197,7 @@ impl Pool {
         };
         let remote = *remote_handle;
         let of = Some(pe);
-        let bulk = Pooled { remote, remote_addr, addr, handle, len, sent, data, of };
+        let bulk = Pooled { remote, remote_addr, addr, handle, len, sent, tag, of };
         let segment = &mut core.segments[token.0];
         segment.set_pool_place(self.enter(bulk));
         core.reserved += 1;
@@ -265,7 +266,7 @@ impl Pool {
                 self.drop_pooled(core, token);
                 return true;
             }
-            let Pooled { len, sent, remote_addr, data, .. } = self.places[index];
+            let Pooled { len, sent, remote_addr, tag, .. } = self.places[index];
             if sent == len {
                 self.leave_pool(core, token);
                 core.segments.give(token);
@@ -283,7 +284,7 @@ impl Pool {
             let request = self.places[index].request(pe, direction);
             match core.transfer(&request, sent, bytes, &hop) {
                 Ok(transfer) => {
-                    let cut = data.map_or(Stripe::Plain, Stripe::Counted);
+                    let cut = tag.map_or(Stripe::Plain, Stripe::Counted);
                     if !core.send_stripe(cut, pe, &hop, transfer, op, Some(class), now) {
                         return false;
                     }
@@ -389,7 +390,7 @@ mod tests {
             let put = request(&heaps, Direction::Write, PEER.0);
             let remote_addr = put.remote_addr.next_multiple_of(ALIGN) + at;
             let put = Request { len, remote_addr, ..put };
-            let (mut sent, mut counting) = (0, Counting { data: 1, segments: 0 });
+            let (mut sent, mut counting) = (0, Counting { tag: Tag::FIRST, segments: 0 });
             bed.lane.submit_counted(&put, &mut sent, &mut counting).unwrap();
             assert_eq!((sent, bed.lane.pool.pool.len()), (put.len, 1));
             bed.lane.quiet(PEER).unwrap();
@@ -435,7 +436,7 @@ mod tests {
             handle: None,
             len: 64,
             sent: 0,
-            data: None,
+            tag: None,
             of: Some(Pe(pe)),
         }
     }

@@ -1,65 +1,38 @@
-//! The cookie of a job: 16 secret bytes that lie over the head of every message.
+//! The cookie of a job: 16 secret bytes that its PEs have in common, and nobody else knows.
 //!
-//! Whoever reaches a rail's port can send to it. A head is written exclusive-or the cookie, so what was written without
-//! it, by a stranger or by a process of another job, is read as noise. In a job of 256 PEs its version, kind and
-//! sender are then right once in some 2^20 messages; in one of 65 536 PEs any sender is one that there is, and that is once
-//! in some 2^12. The number of a request is one that is awaited once in 2^23 of these, and its region one that there
-//! is once in 2^20 of those. Answers and acknowledgements have more to guess. Who reads along on the network learns the
-//! cookie: against that a network needs encryption of its own.
+//! Messages are [sealed](crate::engine::wire::seal) with it, and the remote data of writes is [marked](crate::engine::wire::marks).
+//! Who reads along on the network does not learn it; but the keys of regions, which are in the clear there.
 
 use std::fmt;
 
-use crate::engine::ids::Pe;
-use crate::engine::wire::format::VERSION;
+use aes::cipher::{BlockCipherEncrypt, KeyInit};
+use aes::{Aes128Enc, Block};
 
 /// Bytes that each PE contributes to the cookie.
 pub const SHARE_BYTES: usize = 16;
 
-/// What all messages of a job have in common, and nobody else knows.
+/// What all PEs of a job have in common, and nobody else knows.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Cookie {
-    first: u64,
-    second: u64,
-}
-
-/// A PE with its job's cookie, as the head of what it sends has them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::engine) struct Sender(Cookie);
+pub struct Cookie(u128);
 
 impl Cookie {
-    /// That of nobody: heads are as they are meant.
-    pub const NONE: Self = Self { first: 0, second: 0 };
-
     /// The cookie of a job whose PEs have contributed these bytes. A share that nobody else can foretell is enough to
     /// make the whole so.
     pub fn of(shares: impl IntoIterator<Item = [u8; SHARE_BYTES]>) -> Self {
-        let mut cookie = Self::NONE;
-        for share in shares {
-            let whole = u128::from_le_bytes(share);
-            cookie.first ^= whole as u64;
-            cookie.second ^= (whole >> 64) as u64;
-        }
-        cookie
+        Self(shares.into_iter().fold(0, |cookie, share| cookie ^ u128::from_le_bytes(share)))
     }
 
-    #[inline]
-    pub(in crate::engine) fn sender(self, from: Pe) -> Sender {
-        let first = self.first ^ u64::from(VERSION) ^ u64::from(from.0 as u16) << 16;
-        Sender(Self { first, ..self })
+    /// The key of messages' heads.
+    pub(in crate::engine) fn key(self) -> [u8; SHARE_BYTES] {
+        self.0.to_le_bytes()
     }
 
-    /// The first 16 bytes of a message, as they were meant.
-    #[inline(always)]
-    pub(in crate::engine) fn read(self, first: u64, second: u64) -> (u64, u64) {
-        (first ^ self.first, second ^ self.second)
-    }
-}
-
-impl Sender {
-    /// The first 16 bytes of a message, given all that is not the sender's.
-    #[inline(always)]
-    pub(in crate::engine) fn write(self, first: u64, second: u64) -> (u64, u64) {
-        (first ^ self.0.first, second ^ self.0.second)
+    /// A secret of this number, which tells nothing about others or the cookie.
+    pub(in crate::engine) fn secret(self, number: u8) -> (u64, u64) {
+        let mut block = Block::from(u128::from(number).to_le_bytes());
+        Aes128Enc::new(&Block::from(self.key())).encrypt_block(&mut block);
+        let whole = u128::from_le_bytes(block.into());
+        (whole as u64, (whole >> 64) as u64)
     }
 }
 

@@ -1,10 +1,9 @@
 //! Parts of all messages: places, names, numbers and what can be wrong with them.
 
-use crate::engine::ids::Pe;
 use crate::engine::wire::window::Seq;
 
 /// Version of the messages.
-pub const VERSION: u8 = 10;
+pub const VERSION: u8 = 11;
 
 /// Where a word or a payload is at the receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,29 +37,6 @@ pub struct Ticket {
 /// by the sender.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tag(pub u16);
-
-/// What each segment of a put with a counted signal tells the peer, as remote data, when it is there.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Mark {
-    /// The sender; below 65536, as NVSHMEM's PEs are.
-    pub from: Pe,
-    /// The put.
-    pub tag: Tag,
-}
-
-impl Mark {
-    /// As the four bytes that every fabric with remote data carries.
-    #[inline]
-    pub fn encode(self) -> u32 {
-        u32::from(self.from.0 as u16) << 16 | u32::from(self.tag.0)
-    }
-
-    /// Reads what came with a segment. Any word is one.
-    #[inline]
-    pub fn decode(word: u32) -> Self {
-        Self { from: Pe(word >> 16), tag: Tag(word as u16) }
-    }
-}
 
 /// Bytes that are no message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

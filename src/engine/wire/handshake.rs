@@ -26,7 +26,7 @@ pub const MAX_ADDRESS: usize = 512;
 
 /// Ends with the versions of all that PEs will tell each other, so that two builds which would not understand each other
 /// say so when they connect.
-const MAGIC: [u8; 8] = [b'n', b'v', b'l', b'f', b'h', b'i', VERSION << 4 | handle::VERSION, 6];
+const MAGIC: [u8; 8] = [b'n', b'v', b'l', b'f', b'h', b'i', VERSION << 4 | handle::VERSION, 7];
 const _: () = assert!(VERSION < 16 && handle::VERSION < 16);
 const _: () = assert!(MAX_LONG_MESSAGE <= u16::MAX as usize);
 const SHARE_AT: usize = 20;
@@ -57,8 +57,8 @@ pub struct Hello {
     pub provider: String,
     /// Its number of rails.
     pub rails: u8,
-    /// Whether all its rails carry remote data, so that peers may let it count their segments.
-    pub remote_data: bool,
+    /// Bytes of remote data that all its rails carry, four or eight, so that peers may let it count their segments; or none.
+    pub remote_data: u8,
     /// Bytes of the longest message that all its rails take, between [`MAX_MESSAGE`] and [`MAX_LONG_MESSAGE`].
     pub longest_message: u16,
     /// Whether it looks after its rails, so that one that fails is done without.
@@ -145,7 +145,7 @@ impl Hello {
         };
         bytes[9] = u8::from(self.failure.is_some());
         bytes[10] = self.rails;
-        bytes[11] = u8::from(self.remote_data);
+        bytes[11] = self.remote_data;
         bytes[12..14].copy_from_slice(&self.longest_address.to_le_bytes());
         let Offer { wish, hardware, lacks } = &self.atomics;
         bytes[14] = wish.code();
@@ -171,8 +171,9 @@ impl Hello {
         let longest_message = u16::from_le_bytes([bytes[18], bytes[19]]);
         let wish = Wish::from_code(bytes[14])?;
         let sound = bytes[0..8] == MAGIC
-            && [bytes[9], bytes[11], bytes[15], bytes[16], bytes[17]].iter().all(|flag| *flag <= 1)
+            && [bytes[9], bytes[15], bytes[16], bytes[17]].iter().all(|flag| *flag <= 1)
             && usize::from(bytes[10]) <= MAX_RAILS
+            && matches!(bytes[11], 0 | 4 | 8)
             && usize::from(longest_address) <= MAX_ADDRESS
             && (MAX_MESSAGE..=MAX_LONG_MESSAGE).contains(&usize::from(longest_message));
         sound.then(|| Self {
@@ -184,7 +185,7 @@ impl Hello {
                 lacks: (bytes[16] == 1).then(|| text(&bytes[LACKS_AT..REASON_AT])),
             },
             rails: bytes[10],
-            remote_data: bytes[11] == 1,
+            remote_data: bytes[11],
             longest_message,
             rail_health: bytes[17] == 1,
             longest_address,
@@ -353,7 +354,7 @@ mod tests {
             step: Step::Open,
             provider: "tcp;ofi_rxm".to_owned(),
             rails: 2,
-            remote_data: true,
+            remote_data: 8,
             longest_message: MAX_LONG_MESSAGE as u16,
             rail_health: true,
             longest_address: 16,
@@ -372,7 +373,7 @@ mod tests {
         let failed = Hello {
             step: Step::Ready,
             failure: Some("no provider left: tcp refused".to_owned()),
-            remote_data: false,
+            remote_data: 0,
             longest_message: MAX_MESSAGE as u16,
             atomics: Offer {
                 wish: Wish::Native,

@@ -1,7 +1,7 @@
 //! Messages between proxy lanes, as bytes.
 //!
-//! Every message starts with the same 16 bytes, over which the [job's cookie](crate::engine::wire::cookie) lies; all
-//! numbers are little endian.
+//! Every message starts with the same 16 bytes, which leave [sealed](crate::engine::wire::seal); all numbers are little
+//! endian. Here they are as they are meant.
 //!
 //! | bytes | content |
 //! |---|---|
@@ -31,8 +31,7 @@
 //!
 //! Bytes that are said to be zero are refused when they are not.
 //!
-//! The segments of a put with a counted signal carry four bytes of remote data each, see [`Mark`]: the
-//! low half is the tag, the high half the sender's PE.
+//! The segments of a put with a counted signal carry remote data, see [`crate::engine::wire::marks`].
 //!
 //! A signal, the most common, is an atomic of 32 bytes: it fits the small inline sends of NICs.
 
@@ -41,10 +40,8 @@ use crate::engine::ids::Pe;
 pub use crate::engine::port::packet::{
     LongPacket, MAX_LONG_MESSAGE, MAX_MESSAGE, Packet, PacketOf,
 };
-pub use crate::engine::wire::cookie::Cookie;
-use crate::engine::wire::cookie::Sender;
 use crate::engine::wire::format::split_offset;
-pub use crate::engine::wire::format::{Mark, Spot, Tag, Ticket, VERSION, WireError};
+pub use crate::engine::wire::format::{Spot, Tag, Ticket, VERSION, WireError};
 use crate::engine::wire::rails::Rails;
 use crate::engine::wire::staged::{self, Staged};
 use crate::engine::wire::window::Seq;
@@ -182,24 +179,23 @@ impl<const N: usize> PacketOf<N> {
         self.bytes[22..24].copy_from_slice(&behind.to_le_bytes());
     }
 
-    /// Writes number and acknowledgement into a message that is encoded already, with this cookie.
+    /// Writes number and acknowledgement into a message that is encoded already.
     #[inline]
-    pub fn number(&mut self, cookie: Cookie, seq: Seq, ack: Seq) {
-        let (first, second) = cookie.read(u64::from(seq.0) << 32, ack.0.into());
-        self.bytes[4..8].copy_from_slice(&first.to_le_bytes()[4..]);
-        self.bytes[8..12].copy_from_slice(&second.to_le_bytes()[..4]);
+    pub fn number(&mut self, seq: Seq, ack: Seq) {
+        self.bytes[4..8].copy_from_slice(&seq.0.to_le_bytes());
+        self.bytes[8..12].copy_from_slice(&ack.0.to_le_bytes());
     }
 
     /// Writes an atomic, with its numbers: of the message, and what it acknowledges.
     #[inline(always)]
     pub(in crate::engine) fn atomic(
         &mut self,
-        sender: Sender,
+        from: Pe,
         numbers: (Seq, Seq),
         at: Spot,
         atomic: &Atomic,
     ) {
-        self.head(KIND_ATOMIC, code_of(atomic), sender, numbers, at.slot);
+        self.head(KIND_ATOMIC, code_of(atomic), from, numbers, at.slot);
         put64(&mut self.bytes, 16, at.offset);
         put64(&mut self.bytes, 24, atomic.operand);
         self.len = ATOMIC;
@@ -210,7 +206,7 @@ impl<const N: usize> PacketOf<N> {
     #[inline(always)]
     pub(in crate::engine) fn put_signal(
         &mut self,
-        sender: Sender,
+        from: Pe,
         numbers: (Seq, Seq),
         at: Spot,
         atomic: &Atomic,
@@ -218,7 +214,7 @@ impl<const N: usize> PacketOf<N> {
         len: usize,
     ) -> &mut [u8] {
         let len = len.min(eager_in(N));
-        self.put_signal_head(sender, numbers, at, atomic, to, len);
+        self.put_signal_head(from, numbers, at, atomic, to, len);
         self.len = PUT_SIGNAL_HEAD + len;
         &mut self.bytes[PUT_SIGNAL_HEAD..PUT_SIGNAL_HEAD + len]
     }
@@ -227,14 +223,14 @@ impl<const N: usize> PacketOf<N> {
     #[inline(always)]
     fn put_signal_head(
         &mut self,
-        sender: Sender,
+        from: Pe,
         numbers: (Seq, Seq),
         at: Spot,
         atomic: &Atomic,
         to: Spot,
         len: usize,
     ) {
-        self.head(KIND_PUT_SIGNAL, code_of(atomic), sender, numbers, at.slot);
+        self.head(KIND_PUT_SIGNAL, code_of(atomic), from, numbers, at.slot);
         put64(&mut self.bytes, 16, at.offset);
         put64(&mut self.bytes, 24, atomic.operand);
         put64(&mut self.bytes, 32, u64::from(to.slot) | (len as u64) << 32);
@@ -244,11 +240,11 @@ impl<const N: usize> PacketOf<N> {
 
     /// Writes the first 16 bytes.
     #[inline(always)]
-    fn head(&mut self, kind: u8, code: u8, sender: Sender, (seq, ack): (Seq, Seq), word: u32) {
-        let first = u64::from(kind) << 4 | u64::from(code) << 8 | u64::from(seq.0) << 32;
-        let (first, second) = sender.write(first, u64::from(ack.0) | u64::from(word) << 32);
-        put64(&mut self.bytes, 0, first);
-        put64(&mut self.bytes, 8, second);
+    fn head(&mut self, kind: u8, code: u8, from: Pe, (seq, ack): (Seq, Seq), word: u32) {
+        let what = u64::from(VERSION | kind << 4) | u64::from(code) << 8;
+        let from = u64::from(from.0 as u16) << 16;
+        put64(&mut self.bytes, 0, what | from | u64::from(seq.0) << 32);
+        put64(&mut self.bytes, 8, u64::from(ack.0) | u64::from(word) << 32);
     }
 }
 
@@ -284,11 +280,11 @@ impl<'a> Plain<'a> {
     /// [`Message::decode`] for these kinds, in few instructions. None for all others, and for what
     /// [`Message::decode`] refuses.
     #[inline(always)]
-    pub fn decode(cookie: Cookie, bytes: &'a [u8]) -> Option<Self> {
+    pub fn decode(bytes: &'a [u8]) -> Option<Self> {
         if bytes.len() < ATOMIC {
             return None;
         }
-        let (head, second) = cookie.read(get64(bytes, 0), get64(bytes, 8));
+        let (head, second) = (get64(bytes, 0), get64(bytes, 8));
         let code = (head >> 8) as u8;
         let op = AtomicOp::plain_from_code(i32::from(code & 0x1f))?;
         let (offset, 0) = split_offset(get64(bytes, 16)) else { return None };
@@ -332,16 +328,16 @@ impl<'a> Message<'a> {
 
     /// Writes the message. A payload for which the packet has no room is an error of the caller and is cut.
     #[inline]
-    pub fn encode<const N: usize>(&self, cookie: Cookie, packet: &mut PacketOf<N>) {
-        self.encode_unordered(cookie, packet);
+    pub fn encode<const N: usize>(&self, packet: &mut PacketOf<N>) {
+        self.encode_unordered(packet);
         if self.behind != 0 {
             packet.set_behind(self.behind);
         }
     }
 
     #[inline]
-    fn encode_unordered<const N: usize>(&self, cookie: Cookie, packet: &mut PacketOf<N>) {
-        let (sender, numbers) = (cookie.sender(self.from), (self.seq, self.ack));
+    fn encode_unordered<const N: usize>(&self, packet: &mut PacketOf<N>) {
+        let (from, numbers) = (self.from, (self.seq, self.ack));
         let bytes = &mut packet.bytes;
         let mut code = 0;
         let mut word = 0;
@@ -349,7 +345,7 @@ impl<'a> Message<'a> {
             Body::Ack => (KIND_ACK, HEAD),
             Body::AckRequest => (KIND_ACK_REQUEST, HEAD),
             Body::Atomic { at, atomic } => {
-                return packet.atomic(sender, numbers, at, &atomic);
+                return packet.atomic(from, numbers, at, &atomic);
             }
             Body::Fetch { at, atomic, ticket, place } => {
                 (code, word) = (code_of(&atomic), at.slot);
@@ -366,11 +362,11 @@ impl<'a> Message<'a> {
             }
             Body::PutSignal { at, atomic, to, payload } => {
                 debug_assert!(payload.len() <= eager_in(N));
-                let room = packet.put_signal(sender, numbers, at, &atomic, to, payload.len());
+                let room = packet.put_signal(from, numbers, at, &atomic, to, payload.len());
                 return room.copy_from_slice(&payload[..room.len()]);
             }
             Body::PutSignalHead { at, atomic, to, len } => {
-                return packet.put_signal_head(sender, numbers, at, &atomic, to, len);
+                return packet.put_signal_head(from, numbers, at, &atomic, to, len);
             }
             Body::CountedSignal { at, atomic, tag, segments } => {
                 (code, word) = (code_of(&atomic), at.slot);
@@ -381,28 +377,28 @@ impl<'a> Message<'a> {
             }
             Body::Rails(rails) => {
                 let (code, word) = rails.encode(packet);
-                return packet.head(KIND_ACK, code, sender, numbers, word);
+                return packet.head(KIND_ACK, code, from, numbers, word);
             }
             Body::Staged(staged) => {
                 let (kind, word) = staged.encode(packet);
-                return packet.head(kind, 0, sender, numbers, word);
+                return packet.head(kind, 0, from, numbers, word);
             }
         };
-        packet.head(kind, code, sender, numbers, word);
+        packet.head(kind, code, from, numbers, word);
         packet.len = len;
     }
 
-    /// Reads a message that came from another process of the job with this cookie.
+    /// Reads a message that came from another process of the job, and was opened.
     ///
     /// # Errors
     /// What is wrong with the bytes. Nothing of a refused message may be used.
     #[inline]
-    pub fn decode(cookie: Cookie, bytes: &'a [u8]) -> Result<Self, WireError> {
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
         let len = bytes.len();
         if len < HEAD {
             return Err(WireError::Head(len));
         }
-        let (head, second) = cookie.read(get64(bytes, 0), get64(bytes, 8));
+        let (head, second) = (get64(bytes, 0), get64(bytes, 8));
         let (version, kind, code) = (head as u8 & 0xf, head as u8 >> 4, (head >> 8) as u8);
         if version != VERSION {
             return Err(WireError::Version(version));

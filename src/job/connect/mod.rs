@@ -79,7 +79,7 @@ pub(crate) fn connect(
         step: Step::Open,
         provider: opened.as_ref().map_or_else(|_| String::new(), |o| o.report.provider.clone()),
         rails: locations.0.len() as u8,
-        remote_data: opened.as_ref().is_ok_and(carries_remote_data),
+        remote_data: opened.as_ref().map_or(0, remote_data),
         longest_message: opened.as_ref().map_or(MAX_MESSAGE as u16, longest_message),
         rail_health: controls.is_some(),
         longest_address: longest.unwrap_or(0),
@@ -121,7 +121,7 @@ pub(crate) fn connect(
     Hello::agree(Step::Ready, &collectives.allgather(&ready.encode())?)?;
     info!(target: logging::TRANSPORT, "{agreed}");
     let signalling = Signalling {
-        carried: hellos.iter().all(|hello| hello.remote_data),
+        carried: hellos.iter().map(|hello| hello.remote_data).min().unwrap_or(0),
         rails_recover: controls.is_some(),
         longest_message: hellos.iter().map(|hello| hello.longest_message).min().unwrap_or(0).into(),
     };
@@ -178,8 +178,8 @@ fn open(
 /// does, and all see the same records.
 #[derive(Clone, Copy)]
 struct Signalling {
-    /// All rails of all PEs carry remote data.
-    carried: bool,
+    /// Bytes of remote data that all rails of all PEs carry.
+    carried: u8,
     /// Rails are looked after: what tells a target of segments that have landed can be lost with a rail.
     rails_recover: bool,
     /// Bytes of the longest message that every rail of every PE takes.
@@ -189,14 +189,14 @@ struct Signalling {
 impl Signalling {
     /// The most segments of a put that targets count.
     fn counted(self) -> u16 {
-        if self.carried && !self.rails_recover { TAGS } else { 0 }
+        if self.carried > 0 && !self.rails_recover { TAGS } else { 0 }
     }
 
     /// For the log; `native` if the fabric does atomics.
     fn reason(self, native: bool) -> &'static str {
         match self {
             _ if native => "the fabric does atomics, so every signal with data is chained",
-            Self { carried: false, .. } => {
+            Self { carried: 0, .. } => {
                 "some PE's rails carry no remote data, so nothing is counted: chained in its place"
             }
             Self { rails_recover: true, .. } => {
@@ -208,9 +208,10 @@ impl Signalling {
     }
 }
 
-/// Whether every proxy rail of this PE carries remote data.
-fn carries_remote_data(opened: &Opened) -> bool {
-    opened.proxy.limits().iter().all(|rail| rail.remote_data)
+/// Bytes of remote data that every proxy rail of this PE carries.
+fn remote_data(opened: &Opened) -> u8 {
+    let all = opened.proxy.limits().iter().all(|rail| rail.remote_data);
+    if all { opened.report.remote_data.bytes } else { 0 }
 }
 
 /// Bytes of the longest message that every proxy rail of this PE takes.
@@ -386,6 +387,7 @@ fn assemble(
             SignalChoice::Counted => SignalEngine::Counted,
         },
         counted: signalling.counted(),
+        mark_bytes: signalling.carried,
         longest_message: signalling.longest_message,
         spread: spread(settings, report.striping),
         devices,

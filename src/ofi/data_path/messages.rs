@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::slice;
 
-use libfabric_sys::{FI_EAGAIN, FI_REMOTE_CQ_DATA, fi_cq_data_entry};
+use libfabric_sys::{FI_EAGAIN, FI_ETRUNC, FI_REMOTE_CQ_DATA, fi_cq_data_entry};
+use log::debug;
 
 use crate::engine::ids::Token;
 use crate::engine::port::{Incoming, POLL_BATCH, PeerAddr, PortError, Posted, Tail};
@@ -55,7 +56,20 @@ enum Arrived {
     /// A message of `len` bytes in a receive buffer.
     Message { index: u32, len: u32 },
     /// What came with a peer's write, and the receive buffer that it has taken, where one is taken.
-    RemoteData { data: u32, taken: Option<u32> },
+    RemoteData { data: u64, taken: Option<u32> },
+    /// What could not be received, with this error, and the receive buffer that it has taken, if any.
+    Broken { code: i32, taken: Option<u32> },
+}
+
+/// What an error completion that is no segment's is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Failed {
+    /// A message that was sent with this token.
+    Sent(Token),
+    /// Something that has come in. It is taken note of, and the rail goes on.
+    Received,
+    /// The rail as a whole.
+    Rail,
 }
 
 impl Messages {
@@ -200,7 +214,7 @@ impl Messages {
     /// Takes note of a completion that is no segment's: of a message, or of a peer's write.
     ///
     /// # Errors
-    /// It is none of these either, or longer than what it was received into, or there is no room.
+    /// It is none of these either, or there is no room.
     #[inline]
     pub(crate) fn completed(
         &mut self,
@@ -216,53 +230,77 @@ impl Messages {
             Some(BufferId::Receive(index)) if self.taken_back(index) => {
                 if entry.flags & FI_REMOTE_CQ_DATA != 0 {
                     // The length is the write's.
-                    let (data, taken) = (entry.data as u32, Some(index));
+                    let (data, taken) = (entry.data, Some(index));
                     self.arrived.push_back(Arrived::RemoteData { data, taken });
                     return Ok(());
                 }
-                let longest = rail.message_buffers().longest();
-                if len > longest {
-                    return Err(too_long(len, longest));
+                if len > rail.message_buffers().longest() {
+                    let (code, taken) = (FI_ETRUNC as i32, Some(index));
+                    self.arrived.push_back(Arrived::Broken { code, taken });
+                    return Ok(());
                 }
                 self.arrived.push_back(Arrived::Message { index, len: len as u32 });
                 Ok(())
             }
             // Such a write belongs to no operation of ours, so it has no context unless it takes a receive. Only FI_REMOTE_CQ_DATA
             // is looked at: FI_RMA beside it is missing before libfabric 2.4.
-            None if entry.flags & FI_REMOTE_CQ_DATA != 0 && !self.receives.is_empty() => {
-                if self.arrived.len() == self.arrived.capacity() {
-                    return Err(full());
-                }
-                // The sender's are four bytes, however many the provider carries.
-                let (data, taken) = (entry.data as u32, None);
-                self.arrived.push_back(Arrived::RemoteData { data, taken });
-                Ok(())
+            None if entry.flags & FI_REMOTE_CQ_DATA != 0 => {
+                let (data, taken) = (entry.data, None);
+                self.came_without_receive(Arrived::RemoteData { data, taken })
             }
             _ => Err(stranger()),
         }
     }
 
-    /// Takes note of an error completion that is no segment's: the token of the message, if it was
-    /// one to send.
+    /// Takes note of something that takes no receive. Where there are none, which is where no PE sends to, it is not kept.
+    fn came_without_receive(&mut self, arrived: Arrived) -> Result<(), PortError> {
+        if self.receives.is_empty() {
+            return Ok(());
+        }
+        if self.arrived.len() == self.arrived.capacity() {
+            return Err(full());
+        }
+        self.arrived.push_back(arrived);
+        Ok(())
+    }
+
+    /// Takes note of an error completion that is no segment's.
+    ///
+    /// What has come in and cannot be received is no failure of the rail where the provider is known to go on: anybody who
+    /// reaches it can send what is too long, or break off. A PE whose message it was finds out by itself. Elsewhere that is
+    /// known of what is too long alone.
     #[cold]
     pub(crate) fn failed(
         &mut self,
         rail: &Rail,
         context: *mut c_void,
         error: &mut PortError,
-    ) -> Option<Token> {
-        match rail.message_buffers().of_context(context)? {
-            BufferId::Send(index) => {
+    ) -> Failed {
+        let (code, goes_on) = (error.code, rail.outlives_receives());
+        match rail.message_buffers().of_context(context) {
+            Some(BufferId::Send(index)) => {
                 error.call = "sending a message";
-                self.sent(index)
+                self.sent(index).map_or(Failed::Rail, Failed::Sent)
             }
-            BufferId::Receive(index) => {
+            Some(BufferId::Receive(index)) => {
                 error.call = "receiving a message";
-                // Not posted again: the rail has failed as a whole, whatever the error. Even a message
-                // that was too long ends the connection with libfabric 1.17.
-                self.taken_back(index);
-                None
+                if !self.taken_back(index) || !goes_on && code != FI_ETRUNC as i32 {
+                    return Failed::Rail;
+                }
+                debug!("rail {}: {error}", rail.name());
+                self.arrived.push_back(Arrived::Broken { code, taken: Some(index) });
+                Failed::Received
             }
+            // A write that breaks off, where it takes no receive, and what is no message of the provider's own protocol.
+            None if goes_on => {
+                error.call = "receiving something";
+                debug!("rail {}: {error}", rail.name());
+                match self.came_without_receive(Arrived::Broken { code, taken: None }) {
+                    Ok(()) => Failed::Received,
+                    Err(_) => Failed::Rail,
+                }
+            }
+            None => Failed::Rail,
         }
     }
 
@@ -282,13 +320,15 @@ impl Messages {
     ) -> Incoming {
         let (index, len) = match self.arrived.pop_front() {
             None => return Incoming::Nothing,
+            Some(Arrived::Message { index, len }) => (index, len as usize),
             Some(Arrived::RemoteData { data, taken }) => {
-                if let Some(index) = taken {
-                    self.post_again(rail, gate, index);
-                }
+                self.post_again(rail, gate, taken);
                 return Incoming::RemoteData(data);
             }
-            Some(Arrived::Message { index, len }) => (index, len as usize),
+            Some(Arrived::Broken { code, taken }) => {
+                self.post_again(rail, gate, taken);
+                return Incoming::Broken { code };
+            }
         };
         if let Some(Receive { buffer, .. }) = self.receives.get(index as usize) {
             // SAFETY: the buffer has room for the rail's longest message, and no message is longer. The provider has given it back, and it is posted
@@ -315,10 +355,12 @@ impl Messages {
         code == 0
     }
 
-    /// Posts the buffer that remote data has taken. Out of the way of messages.
+    /// Posts a buffer that no message has taken, if any. Out of the way of messages.
     #[inline(never)]
-    fn post_again(&mut self, rail: &Rail, gate: &Gate, index: u32) {
-        self.post(rail, gate, index);
+    fn post_again(&mut self, rail: &Rail, gate: &Gate, taken: Option<u32>) {
+        if let Some(index) = taken {
+            self.post(rail, gate, index);
+        }
     }
 
     /// The provider has not taken a receive buffer.
@@ -398,7 +440,7 @@ mod tests {
 
     use super::*;
     use crate::engine::ids::RailId;
-    use crate::engine::port::{Desc, Failure, Messaging, POLL_BATCH, Polled};
+    use crate::engine::port::{Desc, Messaging, POLL_BATCH, Polled};
     use crate::engine::wire::message::LongPacket;
     use crate::ofi::data_path::port::OfiPort;
     use crate::ofi::data_path::rail::Receives;
@@ -427,18 +469,10 @@ mod tests {
             .unwrap_or_else(|error| panic!("{error}"))
     }
 
-    fn poll(port: &mut OfiPort) -> Option<Failure> {
-        match port.poll(RAIL, &mut [Token(0); POLL_BATCH]) {
-            Polled::Empty => None,
-            Polled::Failed(failure) => Some(failure),
-            Polled::Completed(count) => panic!("{count} segments completed, and none was posted"),
-        }
-    }
-
     /// Our own `send` refuses it, so this goes to the endpoint. Not of shm, which has such a message copied from the
     /// sender's memory, and there tries for ever to copy what there is no room for (libfabric 1.17).
     #[test]
-    fn a_message_longer_than_its_buffer_fails_the_rail() {
+    fn a_message_longer_than_its_buffer_is_told_and_the_rail_goes_on() {
         for provider in [Provider::Tcp, Provider::TcpRxm] {
             let contexts = || Arc::new(Contexts::new(1));
             // Dropped after the endpoint that sends from it.
@@ -446,7 +480,8 @@ mod tests {
             let mut long = vec![1_u8; sender.limits().longest_message + 44];
             let context = contexts();
             let mut from = OfiPort::new(&[Arc::clone(&sender)], contexts()).expect("a port");
-            let mut to = OfiPort::new(&[Arc::new(rail(provider))], contexts()).expect("a port");
+            let receiver = Arc::new(rail(provider));
+            let mut to = OfiPort::new(&[Arc::clone(&receiver)], contexts()).expect("a port");
             let peer = from.insert(RAIL, &[to.address(RAIL)]).expect("insert")[0];
 
             let buffer = MessageBuffer {
@@ -455,29 +490,30 @@ mod tests {
                 desc: std::ptr::null_mut::<c_void>(),
                 context: context.context(Token(0)).expect("it has one"),
             };
-            let start = Instant::now();
-            let mut sent = false;
-            let failure = loop {
-                assert!(start.elapsed() < HANG, "{provider:?}: no failure");
-                if !sent {
-                    // SAFETY: one thread, no gate with this threading level; buffer and context
-                    // were declared before the rail, so they outlive it.
-                    let code = unsafe { sender.endpoint().send(&buffer, peer.0) };
-                    assert!(code == 0 || code == -(FI_EAGAIN as isize), "{code}");
-                    sent = code == 0;
-                }
-                // What the sender hears of it is its own: it has no buffer of ours.
-                let _ = from.poll(RAIL, &mut [Token(0); POLL_BATCH]);
-                if let Some(failure) = poll(&mut to) {
-                    break failure;
-                }
-            };
-            println!("{provider:?}: {}", failure.error);
-            assert_eq!(failure.token, None);
-            assert_eq!(failure.error.call, "receiving a message");
-            assert_eq!(failure.error.code, FI_ETRUNC as i32, "{}", failure.error);
-            let left = to.receive(RAIL, &mut LongPacket::EMPTY.clone());
-            assert_eq!(left, Incoming::Nothing, "nothing of it");
+            // As many as there are receives, and more: each is posted again.
+            for round in 0..receiver.message_buffers().receives() + 3 {
+                let start = Instant::now();
+                let mut sent = false;
+                let came = loop {
+                    assert!(start.elapsed() < HANG, "{provider:?}: nothing in round {round}");
+                    if !sent {
+                        // SAFETY: one thread, no gate with this threading level; buffer and context
+                        // were declared before the rail, so they outlive it.
+                        let code = unsafe { sender.endpoint().send(&buffer, peer.0) };
+                        assert!(code == 0 || code == -(FI_EAGAIN as isize), "{code}");
+                        sent = code == 0;
+                    }
+                    // What the sender hears of it is its own: it has no buffer of ours.
+                    let _ = from.poll(RAIL, &mut [Token(0); POLL_BATCH]);
+                    let polled = to.poll(RAIL, &mut [Token(0); POLL_BATCH]);
+                    assert!(matches!(polled, Polled::Empty), "{provider:?}: {polled:?}");
+                    match to.receive(RAIL, &mut LongPacket::EMPTY.clone()) {
+                        Incoming::Nothing => {}
+                        came => break came,
+                    }
+                };
+                assert_eq!(came, Incoming::Broken { code: FI_ETRUNC as i32 }, "{provider:?}");
+            }
         }
     }
 
@@ -506,8 +542,8 @@ mod tests {
         let other = context(BufferId::Receive(1)).expect("it exists");
         let longest = rail.limits().longest_message;
         let too_long = entry(other, longest + 1);
-        let error = messages.completed(&rail, &too_long).expect_err("too long");
-        assert!(error.to_string().contains(&format!("{} bytes", longest + 1)), "{error}");
+        messages.completed(&rail, &too_long).expect("it is told of");
+        assert!(matches!(messages.arrived.back(), Some(Arrived::Broken { .. })));
         let nobodys = entry(std::ptr::null_mut(), 0);
         assert!(messages.completed(&rail, &nobodys).is_err());
 
@@ -542,7 +578,7 @@ mod tests {
         // shm, which still has the buffers, has room for each once more.
         for index in 0..all {
             let next = messages.receive(&rail, &gate, &mut LongPacket::EMPTY.clone());
-            assert_eq!(next, Incoming::RemoteData(index));
+            assert_eq!(next, Incoming::RemoteData(index.into()));
         }
         assert!(messages.receives.iter().all(|receive| receive.posted));
     }
@@ -581,10 +617,10 @@ mod tests {
         let buffer = rail.message_buffers().buffer(id, 1, rail.messages_desc());
         let context = buffer.expect("it exists").context;
         let mut error = stranger();
-        assert_eq!(messages.failed(&rail, context, &mut error), Some(Token(3)));
+        assert_eq!(messages.failed(&rail, context, &mut error), Failed::Sent(Token(3)));
         assert_eq!(error.call, "sending a message");
         assert_eq!(messages.free.len(), 1);
-        assert_eq!(messages.failed(&rail, context, &mut error), None, "only once");
+        assert_eq!(messages.failed(&rail, context, &mut error), Failed::Rail, "only once");
         assert_eq!(messages.free.len(), 1);
     }
 }

@@ -70,6 +70,7 @@ pub(crate) struct Rail {
     limits: RailLimits,
     /// Atomics that fetch nothing are posted as fetching ones.
     always_fetches: bool,
+    outlives_receives: bool,
 }
 
 impl Rail {
@@ -138,6 +139,7 @@ impl Rail {
             pci: device.pci_path.as_deref().and_then(PciAddress::of_path),
             limits,
             always_fetches: *device.profile.atomics_always_fetch,
+            outlives_receives: *device.profile.outlives_receives,
         })
     }
 
@@ -170,6 +172,11 @@ impl Rail {
     /// Whether atomics that fetch nothing are posted as fetching ones.
     pub(crate) fn always_fetches(&self) -> bool {
         self.always_fetches
+    }
+
+    /// Whether what comes in and cannot be received leaves the rail as it is.
+    pub(crate) fn outlives_receives(&self) -> bool {
+        self.outlives_receives
     }
 
     /// Whether the endpoint was opened with `FI_ATOMIC`.

@@ -10,14 +10,16 @@ use libfabric_sys::{FI_REMOTE_WRITE, FI_RX_CQ_DATA};
 use crate::ofi::objects::info::Info;
 use crate::ofi::provider::Profile;
 
-/// Bytes of remote data that are used. Every provider that has any offers as many (fi_domain(3)).
-const BYTES: usize = 4;
+/// Bytes of remote data that are used, at least and at most. Every provider that has any offers four (fi_domain(3)).
+const BYTES: [usize; 2] = [4, 8];
 
 /// Whether writes carry remote data.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RemoteData {
     /// They may.
     pub offered: bool,
+    /// With how many bytes: four or eight.
+    pub bytes: u8,
     /// Why we think so.
     pub reason: &'static str,
 }
@@ -28,8 +30,9 @@ impl RemoteData {
     }
 
     fn judge(profile: &Profile, caps: u64, mode: u64, bytes: usize) -> Self {
-        let no = |reason| Self { offered: false, reason };
-        if bytes < BYTES {
+        let no = |reason| Self { offered: false, bytes: 0, reason };
+        let [least, most] = BYTES;
+        if bytes < least {
             return no("it offers less than four bytes of remote data");
         }
         if caps & FI_REMOTE_WRITE == 0 {
@@ -49,7 +52,8 @@ impl RemoteData {
             }
             _ => {}
         }
-        Self { offered: *profile.remote_data, reason: profile.remote_data.why }
+        let bytes = if bytes < most { least } else { most } as u8;
+        Self { offered: *profile.remote_data, bytes, reason: profile.remote_data.why }
     }
 }
 
@@ -65,8 +69,11 @@ mod tests {
             RemoteData::judge(candidates(provider)[0], caps, mode, bytes).offered
         };
         for provider in [Provider::Tcp, Provider::TcpRxm, Provider::Shm] {
-            for bytes in [4, 8] {
+            for (bytes, used) in [(4, 4), (7, 4), (8, 8), (16, 8)] {
                 assert!(judge(provider, FI_REMOTE_WRITE, 0, bytes), "{provider:?}");
+                let profile = candidates(provider)[0];
+                let judged = RemoteData::judge(profile, FI_REMOTE_WRITE, 0, bytes);
+                assert_eq!(judged.bytes, used, "{provider:?}");
             }
             assert!(!judge(provider, FI_REMOTE_WRITE, 0, 0), "{provider:?}");
             assert!(!judge(provider, 0, 0, 8), "{provider:?}");

@@ -232,11 +232,11 @@ impl Endpoint {
     /// # Safety
     /// As for [`Self::write`].
     #[inline]
-    pub(crate) unsafe fn write_data(&self, op: &Rma, data: u32) -> isize {
+    pub(crate) unsafe fn write_data(&self, op: &Rma, data: u64) -> isize {
         let ep = self.as_ptr();
         let Rma { buf, len, desc, peer, remote, key, context } = *op;
         // SAFETY: enabled; the rest is the caller's promise.
-        unsafe { fi_writedata(ep, buf, len, desc, data.into(), peer, remote, key, context) }
+        unsafe { fi_writedata(ep, buf, len, desc, data, peer, remote, key, context) }
     }
 
     /// As [`Self::write`], with the word that another write follows at once (`FI_MORE`).

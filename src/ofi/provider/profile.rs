@@ -52,6 +52,8 @@ facts! {
     /// A write may tell its target, by remote data, that its own data is there, and the target's completion
     /// queue has room for all who write to it.
     remote_data: bool = false, "whether its completion queue has room for all peers has not been examined";
+    /// An error of something that comes in, whatever it is, is of that alone, and the rail goes on.
+    outlives_receives: bool = false, "what else than the length of a message its errors of receives are about has not been examined";
     /// Bytes of the longest message that costs little more than a short one, up to `MAX_LONG_MESSAGE`: what has no cheaper way,
     /// and needs no more memory for receives than can be spared.
     longest_message: usize = MAX_MESSAGE, "what a longer message costs has not been examined";

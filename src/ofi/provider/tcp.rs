@@ -24,6 +24,11 @@ const REMOTE_DATA: Fact<bool> = Fact::seen(
     "the data was seen to be there before what is told of it",
     "tests/ofi/remote_data.rs, libfabric 1.17 and 2.5.1",
 );
+const OUTLIVES_RECEIVES: Fact<bool> = Fact::seen(
+    true,
+    "what is too long or breaks off ends its own connection at most, and receives are of all connections",
+    "tests/plugin/strangers.rs, libfabric 1.17 and 2.5.1; 2.5.1: xnet_ep_flush_all_queues, rxm_handle_comp_error",
+);
 const LONGEST_MESSAGE: Fact<usize> = Fact::seen(
     MAX_LONG_MESSAGE,
     "what precedes a message on its connection costs as much as another message",
@@ -51,6 +56,7 @@ pub(super) const TCP: Profile = Profile {
     registers_beside: REGISTERS_BESIDE,
     messages_follow_writes: FOLLOW,
     remote_data: REMOTE_DATA,
+    outlives_receives: OUTLIVES_RECEIVES,
     longest_message: LONGEST_MESSAGE,
     random_keys: RANDOM_KEYS,
     device_memory: DEVICE_MEMORY,
@@ -72,6 +78,7 @@ pub(super) const TCP_RXM: Profile = Profile {
     registers_beside: REGISTERS_BESIDE,
     messages_follow_writes: FOLLOW,
     remote_data: REMOTE_DATA,
+    outlives_receives: OUTLIVES_RECEIVES,
     longest_message: LONGEST_MESSAGE,
     random_keys: RANDOM_KEYS,
     device_memory: DEVICE_MEMORY,

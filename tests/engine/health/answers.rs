@@ -119,3 +119,23 @@ fn a_peer_that_asks_for_resets_without_end_has_few() {
     assert_eq!(had, expected);
     assert_eq!(asks(0, 0), resets + 1, "the other rail has its own");
 }
+
+/// Nor has a rail of ours that fails, whoever brings that about.
+#[test]
+fn a_rail_that_fails_without_end_is_closed_a_few_times() {
+    let mut looks = Looks::at(&shape());
+    let half_minute = (30_000_000_000_u64).div_ceil(UNIT) as u32;
+    let mut had = Vec::new();
+    for turn in 0..250 {
+        let before = looks.fabric.resets();
+        looks.fabric.fail_rail(Pe(0), RailId(1));
+        looks.next();
+        if looks.fabric.resets() != before {
+            had.push(turn);
+        }
+    }
+    // Each time it is found that the rail is to be closed, and then it is.
+    assert!((64..=67).contains(&had.len()), "{had:?}");
+    assert!(had[63] < half_minute, "as soon as it fails, at first: {had:?}");
+    assert!(looks.members[0].lane.failure().is_none());
+}

@@ -15,7 +15,7 @@ use nvshmem_transport_libfabric::engine::wire::window::Seq;
 
 use super::word;
 use crate::as_entry::AsEntry as _;
-use crate::job::{Job, Member, Shape, cookie};
+use crate::job::{Job, Member, Shape, seal};
 use crate::signals::Targets;
 
 /// The watchdog's unit of time.
@@ -153,7 +153,7 @@ impl Looks {
         let mut packet = Packet::EMPTY;
         let ack = Seq(u32::MAX - 99);
         let message = Message { from: Pe(1), seq: Seq(0), ack, behind: 0, body: Body::Rails(what) };
-        message.encode(cookie(), &mut packet);
+        seal(&message, 0, &mut packet);
         self.fabric.forge_message(Pe(0), RailId(0), packet.bytes());
     }
 }

@@ -18,7 +18,7 @@ use nvshmem_transport_libfabric::engine::wire::window::{Seq, WINDOW};
 
 use crate::as_entry::AsEntry as _;
 use crate::health::HEALTH;
-use crate::job::{Job, Member, Shape, cookie, host_config, limits};
+use crate::job::{Job, Member, Shape, host_config, limits, seal};
 use crate::signals::Targets;
 
 fn word(fabric: &FakeFabric, pe: u32, addr: usize) -> u64 {
@@ -172,7 +172,7 @@ fn a_message_that_waits_for_another_rail_does_not_hold_up_its_own() {
     let mut packet = Packet::EMPTY;
     let body = Body::Rails(Rails::Reset { rail: RailId(1), generation: 0 });
     let (seq, ack) = (Seq(0), Seq(u32::MAX - 99));
-    Message { from: Pe(3), seq, ack, behind: 0, body }.encode(cookie(), &mut packet);
+    seal(&Message { from: Pe(3), seq, ack, behind: 0, body }, 0, &mut packet);
     job.fabric.forge_message(Pe(0), RailId(0), packet.bytes());
     job.members[0].lane.progress().unwrap();
     // PE 1 acknowledges some, so the others may leave.

@@ -7,7 +7,9 @@ use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::SignalEngine;
 use nvshmem_transport_libfabric::engine::request::PutSignalRequest;
 use nvshmem_transport_libfabric::engine::signal::counted::TAGS;
-use nvshmem_transport_libfabric::engine::wire::message::{Mark, Tag};
+use nvshmem_transport_libfabric::engine::wire::cookie::Cookie;
+use nvshmem_transport_libfabric::engine::wire::marks::Marks;
+use nvshmem_transport_libfabric::engine::wire::message::Tag;
 use nvshmem_transport_libfabric::engine::wire::window::WINDOW;
 use test_support::seeds::for_seeds;
 
@@ -337,15 +339,46 @@ fn auto_counts_where_nothing_faster_is_right() {
     }
 }
 
+/// Whoever reaches a rail can tell it anything: a write of no bytes needs no key.
 #[test]
-fn remote_data_that_no_lane_has_sent_is_an_error_and_changes_nothing() {
+fn remote_data_that_no_lane_has_sent_is_dropped() {
     let early = Tag(Tag::FIRST.0.wrapping_add(TAGS));
-    for (from, tag) in [(9, Tag::FIRST), (0, early), (0, Tag(0))] {
-        let mut job = Job::new(11, &shape(), Script::default());
-        let data = Mark { from: Pe(from), tag }.encode();
-        job.fabric.forge_remote_data(Pe(1), RailId(0), data);
-        let error = (0..10).find_map(|_| job.members[1].lane.progress().err());
-        assert!(matches!(error, Some(EngineError::BadMessage { .. })), "{error:?}");
-        assert_eq!(job.heap(1, 0, job.heap), vec![0; job.heap]);
+    for (mark_bytes, n_pes) in [(8, 2), (4, 2), (8, 5)] {
+        let shape = Shape { mark_bytes, n_pes, ..shape() };
+        let marks = |share, pe| Marks::new(Cookie::of([share]), Pe(pe), n_pes, mark_bytes);
+        let mark = |pe, to, tag| marks(*b"0123456789abcdef", pe).of_mine(Pe(to), tag);
+        let forged = [
+            ("as it was without a cookie", u64::from(Tag::FIRST.0)),
+            ("a PE that there is not", mark(0, 1, Tag::FIRST) | 7 << 4),
+            ("a put that is not next", mark(0, 1, early)),
+            ("a put of long ago", mark(0, 1, Tag(0))),
+            ("for another PE", mark(0, 0, Tag::FIRST)),
+            ("of another PE", mark(1, 1, Tag::FIRST) & !0x7f),
+            ("of another job", marks([7; 16], 0).of_mine(Pe(1), Tag::FIRST)),
+            ("a bit", mark(0, 1, Tag::FIRST) ^ 1 << (8 * mark_bytes - 1)),
+            ("nothing", 0),
+            ("all", u64::MAX),
+        ];
+        let mut job = Job::new(11, &shape, Script::default());
+        let targets = Targets::of(&job);
+        for (number, (what, data)) in forged.into_iter().enumerate() {
+            job.fabric.forge_remote_data(Pe(1), RailId(0), data);
+            let lane = &mut job.members[1].lane;
+            lane.progress().unwrap_or_else(|error| panic!("{what}: {error}"));
+            let foreign: u64 = lane.counters().map(|rail| rail.foreign).sum();
+            assert_eq!(foreign, number as u64 + 1, "{what}");
+            assert_eq!(job.heap(1, 0, job.heap), vec![0; job.heap], "{what}");
+        }
+        // The genuine signal waits for all of its data, as if there had been nothing.
+        job.fabric.hold_remote_data(true);
+        put_signal(&mut job.members[0], &targets, 0, 64).unwrap();
+        turn(&mut job, 1, 1000);
+        assert_eq!(word(&job, 0), 0, "before its data");
+        job.fabric.forge_remote_data(Pe(1), RailId(0), u64::from(Tag::FIRST.0));
+        turn(&mut job, 1, 1000);
+        assert_eq!(word(&job, 0), 0, "by a mark that was made up");
+        job.fabric.hold_remote_data(false);
+        turn(&mut job, 1, 10_000);
+        assert_eq!(word(&job, 0), 1);
     }
 }

@@ -12,7 +12,7 @@ use test_support::seeds::for_seeds;
 
 use super::{Targets, race, random_script, random_shape};
 use crate::as_entry::AsEntry as _;
-use crate::job::{FIRST_REGION, Job, Random, Shape, cookie};
+use crate::job::{FIRST_REGION, Job, Random, Shape, seal};
 
 fn native(random: &mut Random) -> Shape {
     Shape { native: true, ..random_shape(random) }
@@ -254,7 +254,7 @@ fn no_message_changes_a_word_beside_the_fabric() {
         for body in [Body::Ack, body] {
             let mut packet = Packet::EMPTY;
             let seq = if body == Body::Ack { Seq(0) } else { first };
-            Message { from: Pe(0), seq, ack: first, behind: 0, body }.encode(cookie(), &mut packet);
+            seal(&Message { from: Pe(0), seq, ack: first, behind: 0, body }, 1, &mut packet);
             job.fabric.forge_message(Pe(1), RailId(0), packet.bytes());
         }
         let error = (0..10).find_map(|_| job.members[1].lane.progress().err()).unwrap().to_string();

@@ -3,14 +3,12 @@
 use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
 use nvshmem_transport_libfabric::engine::fake::Script;
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::wire::message::{
-    Body, Cookie, Message, Packet, Spot, Ticket,
-};
+use nvshmem_transport_libfabric::engine::wire::message::{Body, Message, Packet, Spot, Ticket};
 use nvshmem_transport_libfabric::engine::wire::window::Seq;
 
 use super::Targets;
 use crate::as_entry::AsEntry as _;
-use crate::job::{FIRST_REGION, Job, Shape, cookie};
+use crate::job::{FIRST_REGION, Job, Shape, seal};
 
 /// What comes from outside of the job, and whoever can reach a port can send that, is dropped and counted. The job goes on.
 #[test]
@@ -22,8 +20,7 @@ fn messages_from_outside_of_the_job_are_dropped() {
             Atomic { op: AtomicOp::Set, width: Width::Eight, float: false, operand: 7, compare: 0 };
         let at = Spot { slot: FIRST_REGION, offset: 0 };
         let body = Body::Atomic { at, atomic };
-        Message { from: Pe(from), seq, ack: first, behind: 0, body }
-            .encode(Cookie::NONE, &mut packet);
+        Message { from: Pe(from), seq, ack: first, behind: 0, body }.encode(&mut packet);
         packet.bytes().to_vec()
     };
     let mut late = atomic_message(0, first, FIRST_REGION, 0);
@@ -33,15 +30,15 @@ fn messages_from_outside_of_the_job_are_dropped() {
         ("short", vec![0; 15]),
         ("noise", vec![0xff; 40]),
         ("cut", late),
-        ("without the cookie", uncovered(0, first)),
-        ("without the cookie, from nowhere", uncovered(9, Seq(0))),
+        ("not sealed", uncovered(0, first)),
+        ("not sealed, from nowhere", uncovered(9, Seq(0))),
         ("unknown PE", atomic_message(9, first, FIRST_REGION, 0)),
         ("out of the window", atomic_message(0, Seq(5000), FIRST_REGION, 0)),
         ("acknowledges what was not sent", {
             let mut packet = Packet::EMPTY;
             let ack = first.next();
             let message = Message { from: Pe(0), seq: Seq(0), ack, behind: 0, body: Body::Ack };
-            message.encode(cookie(), &mut packet);
+            seal(&message, 1, &mut packet);
             packet.bytes().to_vec()
         }),
     ];
@@ -64,6 +61,71 @@ fn messages_from_outside_of_the_job_are_dropped() {
         job.members[0].lane.progress().unwrap();
     }
     assert_ne!(job.heap(1, 0, 8), heap[..8]);
+}
+
+/// It was too long, or broke off: anybody can send such a thing.
+#[test]
+fn what_cannot_be_received_is_dropped() {
+    let mut job = Job::new(3, &Shape::default(), Script::default());
+    for (number, code) in (1..).zip([265, 125, 104, 5, 22]) {
+        job.fabric.break_message(Pe(1), RailId(1), code);
+        job.members[1].lane.progress().unwrap_or_else(|error| panic!("{code}: {error}"));
+        let foreign: Vec<u64> = job.members[1].lane.counters().map(|rail| rail.foreign).collect();
+        assert_eq!(foreign, [0, number]);
+    }
+}
+
+/// Who has got hold of a message can send it again, and make no other one of it.
+#[test]
+fn a_message_that_was_overheard_gives_no_other() {
+    let mut job = Job::new(3, &Shape { n_pes: 3, ..Shape::default() }, Script::default());
+    let targets = Targets::of(&job);
+    job.fabric.overhear();
+    for _ in 0..3 {
+        job.members[0].lane.amo(&targets.atomic(1, 0, AtomicOp::Add, 1)).unwrap();
+    }
+    while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
+        job.members.iter_mut().for_each(|member| {
+            member.lane.progress().unwrap();
+        });
+    }
+    let heaps = [0, 1, 2].map(|pe| job.heap(pe, 0, job.heap));
+    assert_eq!(heaps[1][..8], 3_u64.to_le_bytes());
+    let heard = job.fabric.overheard();
+    assert!(heard.len() >= 3, "{heard:?}");
+    let first = Seq(u32::MAX - 99);
+    for (number, (to, rail, bytes)) in (0..).zip(&heard) {
+        let mut others: Vec<(Pe, Vec<u8>)> =
+            [0, 1, 2].map(|pe| (Pe(pe), bytes.clone())).into_iter().collect();
+        for at in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[at] ^= 1 << (at % 8);
+            others.push((*to, changed));
+        }
+        // As later messages would look where all lie under the same bytes.
+        for ahead in 0..20 {
+            let at = Spot { slot: FIRST_REGION, offset: 0 };
+            let body = Body::Atomic { at, atomic: word(AtomicOp::Add, 1) };
+            let message = |number| {
+                let seq = Seq(first.0.wrapping_add(number));
+                let mut packet = Packet::EMPTY;
+                Message { from: Pe(0), seq, ack: first, behind: 0, body }.encode(&mut packet);
+                packet
+            };
+            let (known, wanted) = (message(number), message(ahead));
+            let mut forged = wanted.bytes().to_vec();
+            for at in 0..16.min(bytes.len()) {
+                forged[at] ^= bytes[at] ^ known.bytes()[at];
+            }
+            others.push((Pe(1), forged));
+        }
+        for (to, bytes) in others {
+            job.fabric.forge_message(to, *rail, &bytes);
+            job.members[to.index()].lane.progress().unwrap();
+            job.fabric.pass_time(100_000);
+        }
+    }
+    assert_eq!([0, 1, 2].map(|pe| job.heap(pe, 0, job.heap)), heaps);
 }
 
 #[test]
@@ -152,7 +214,7 @@ fn word(op: AtomicOp, operand: u64) -> Atomic {
 fn message(from: u32, seq: Seq, body: Body<'_>) -> Vec<u8> {
     let mut packet = Packet::EMPTY;
     let ack = Seq(u32::MAX - 99);
-    Message { from: Pe(from), seq, ack, behind: 0, body }.encode(cookie(), &mut packet);
+    seal(&Message { from: Pe(from), seq, ack, behind: 0, body }, 1, &mut packet);
     packet.bytes().to_vec()
 }
 

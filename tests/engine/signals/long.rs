@@ -18,7 +18,7 @@ use nvshmem_transport_libfabric::engine::wire::window::Seq;
 
 use super::Targets;
 use crate::as_entry::AsEntry as _;
-use crate::job::{Job, Shape, cookie};
+use crate::job::{Job, Shape, seal};
 
 /// Where the data goes, behind the word.
 const AT: usize = 64;
@@ -189,8 +189,8 @@ fn a_long_message_for_memory_of_a_device_is_refused() {
         let mut packet = LongPacket::EMPTY;
         let first = Seq(u32::MAX - 99);
         let body = Body::PutSignal { at, atomic, to, payload: &payload };
-        Message { from: Pe(0), seq: first, ack: first, behind: 0, body }
-            .encode(cookie(), &mut packet);
+        let message = Message { from: Pe(0), seq: first, ack: first, behind: 0, body };
+        seal(&message, 1, &mut packet);
         job.fabric.forge_message(Pe(1), RailId(0), packet.bytes());
         let error = (0..1000).find_map(|_| {
             job.fabric.pass_time(10_000);

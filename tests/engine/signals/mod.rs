@@ -157,6 +157,8 @@ pub(crate) fn random_shape(random: &mut Random) -> Shape {
         // One, so that every put uses the same slot; or all.
         counted: [1, 2, TAGS][random.below(3)],
         remote_data: random.below(8) != 0,
+        // Not drawn, so that what is drawn after it stays as it was.
+        mark_bytes: [4, 8][random.0 as usize % 2],
         native: random.below(3) == 0,
         staged: [0, 0, u32::MAX, random.below(1 << 8) as u32][random.below(4)],
         by_fabric: [0, random.below(1 << 8) as u32][random.below(2)],

@@ -13,7 +13,7 @@ use nvshmem_transport_libfabric::engine::wire::window::Seq;
 
 use super::ALL;
 use crate::as_entry::AsEntry as _;
-use crate::job::{FIRST_REGION, Job, Shape, cookie};
+use crate::job::{FIRST_REGION, Job, Shape, seal};
 use crate::signals::Targets;
 
 /// The target cannot do what a message asks for: who has sent it is told.
@@ -91,7 +91,7 @@ fn forge(job: &Job, seq: Seq, body: Staged<'_>) {
     let mut packet = Packet::EMPTY;
     let (from, ack) = (Pe(0), Seq(u32::MAX - 99));
     let message = Message { from, seq, ack, behind: 0, body: Body::Staged(body) };
-    message.encode(cookie(), &mut packet);
+    seal(&message, 1, &mut packet);
     job.fabric.forge_message(Pe(1), RailId(0), packet.bytes());
 }
 

@@ -23,7 +23,11 @@ use nvshmem_transport_libfabric::engine::request::{
 use nvshmem_transport_libfabric::engine::state::regions::RegionTable;
 use nvshmem_transport_libfabric::engine::wire::cookie::Cookie;
 use nvshmem_transport_libfabric::engine::wire::handle::{HANDLE_BYTES, HandleBytes};
-use nvshmem_transport_libfabric::engine::wire::message::{Message, Packet, VERSION};
+use nvshmem_transport_libfabric::engine::wire::marks::Marks;
+use nvshmem_transport_libfabric::engine::wire::message::{
+    LongPacket, Message, Packet, Tag, VERSION,
+};
+use nvshmem_transport_libfabric::engine::wire::seal::Seal;
 use nvshmem_transport_libfabric::engine::wire::window::Seq;
 
 use crate::Target;
@@ -124,6 +128,7 @@ impl Bed {
             watchdog: Watchdog::new(None, Some(Duration::from_secs(2))),
             signals: SignalEngine::Auto,
             counted: if is(3) && !is(4) { 4 } else { 0 },
+            mark_bytes: 8,
             spread: Spread::ROUND_ROBIN,
             devices: is(5),
             longest_message: MAX_LONG_MESSAGE,
@@ -269,9 +274,14 @@ fn message(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Puts a cookie over the head of a message, or takes it off.
-fn cover(bytes: &mut [u8], share: [u8; 16]) {
-    bytes.iter_mut().zip(share).for_each(|(byte, over)| *byte ^= over);
+/// Seals a message to PE 0, of whomever it says it is from, in the job with this cookie.
+fn seal(bytes: &[u8], share: [u8; 16]) -> Vec<u8> {
+    let mut packet = LongPacket::EMPTY;
+    packet.fill(bytes);
+    if bytes.len() >= 16 {
+        Seal::new(Cookie::of([share]), Pe(1)).close(Pe(0), &mut packet);
+    }
+    packet.bytes().to_vec()
 }
 
 fn peers(input: &[u8]) {
@@ -291,8 +301,7 @@ fn deal_with_peers(bed: &mut Bed, u: &mut Unstructured<'_>) -> Result<()> {
             0..=4 => {
                 let rail = RailId(u.int_in_range(0..=RAILS - 1)?);
                 let is_control = u.ratio(1u8, 8u8)?;
-                let mut bytes = message(u)?;
-                cover(&mut bytes, SHARE);
+                let bytes = seal(&message(u)?, SHARE);
                 match is_control {
                     true => bed.fabric.forge_control(Pe(0), rail, &bytes),
                     false => bed.fabric.forge_message(Pe(0), rail, &bytes),
@@ -306,7 +315,8 @@ fn deal_with_peers(bed: &mut Bed, u: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Messages without the job's cookie, also those that would be right with it, are counted, and that is all.
+/// What comes without the job's cookie is counted, and that is all: messages, also those that would be right with it, remote
+/// data, and what cannot be received.
 fn strangers(input: &[u8]) {
     let Some((how, rest)) = input.split_first() else { return };
     let mut bed = Bed::new(*how);
@@ -321,12 +331,20 @@ fn strangers(input: &[u8]) {
     }
     let mut u = Unstructured::new(rest);
     let mut sent = 0;
+    let marks = Marks::new(Cookie::of([other]), Pe(1), PES, 8);
     while sent < MOST && !u.is_empty() {
-        let Ok(mut bytes) = message(&mut u) else { break };
-        cover(&mut bytes, other);
+        let (Ok(plain), Ok(how)) = (message(&mut u), u.arbitrary::<u8>()) else { break };
+        let bytes = if how & 1 == 0 { seal(&plain, other) } else { plain };
         bed.fabric.forge_message(Pe(0), RailId(0), &bytes);
         bed.fabric.forge_control(Pe(0), RailId(1), &bytes);
         sent += 1;
+        let mut word = [0; 8];
+        word.iter_mut().zip(&bytes).for_each(|(word, byte)| *word = *byte);
+        let tag = Tag(u16::from(how) << 4);
+        let mark = [u64::from_le_bytes(word), marks.of_mine(Pe(0), tag), u64::from(how)];
+        bed.fabric.forge_remote_data(Pe(0), RailId(1), mark[usize::from(how) % 3]);
+        bed.fabric.break_message(Pe(0), RailId(1), how.into());
+        sent += 2;
         bed.turn(1);
     }
     bed.turn(2);
@@ -400,7 +418,7 @@ fn said() -> Vec<Vec<u8>> {
     let each = bodies(Seq(FIRST)).into_iter().map(|body| {
         let mut packet = Packet::EMPTY;
         let message = Message { from: Pe(1), seq: Seq(FIRST), ack: Seq(FIRST), behind: 0, body };
-        message.encode(Cookie::NONE, &mut packet);
+        message.encode(&mut packet);
         let len = packet.bytes().len() as u16;
         let numbers: &[u8] = if packet.bytes()[0] >> 4 == 0 { &[2] } else { &[2, 2] };
         [&len.to_be_bytes(), packet.bytes(), &[1, 0], numbers].concat()

@@ -4,7 +4,7 @@ use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::port::Addressing;
 use nvshmem_transport_libfabric::engine::wire::message::{
-    Body, Cookie, LongPacket, Message, Packet, Plain, Spot, Tag, Ticket, VERSION,
+    Body, LongPacket, Message, Packet, Plain, Spot, Tag, Ticket, VERSION,
 };
 use nvshmem_transport_libfabric::engine::wire::rails::{Rails, SEEN_BYTES};
 use nvshmem_transport_libfabric::engine::wire::staged::{Exposure, Keys, Staged};
@@ -49,8 +49,8 @@ fn read(input: &[u8], head: impl FnOnce(u8, &mut [u8])) {
     let Some((kind, bytes)) = input.split_first() else { return };
     let mut bytes = bytes.to_vec();
     head(*kind, &mut bytes);
-    let plain = Plain::decode(Cookie::NONE, &bytes);
-    let Ok(message) = Message::decode(Cookie::NONE, &bytes) else {
+    let plain = Plain::decode(&bytes);
+    let Ok(message) = Message::decode(&bytes) else {
         return assert_eq!(plain, None, "the short way refuses what the long one does");
     };
     assert!(message.from.0 < 1 << 16);
@@ -59,7 +59,7 @@ fn read(input: &[u8], head: impl FnOnce(u8, &mut [u8])) {
         assert_eq!((of_plain, plain.ack), (of_message, message.ack));
     }
     let mut again = LongPacket::EMPTY;
-    message.encode(Cookie::NONE, &mut again);
+    message.encode(&mut again);
     assert_eq!(again.bytes(), bytes, "{message:?}");
 }
 
@@ -74,7 +74,7 @@ fn packet(body: &Body<'_>, seq: Seq) -> Vec<u8> {
     let has_number = !matches!(body, Body::Ack | Body::Rails(_));
     let seq = if has_number { seq } else { Seq(0) };
     let message = Message { from: Pe(1), seq, ack: Seq(u32::MAX - 99), behind: 0, body: *body };
-    message.encode(Cookie::NONE, &mut packet);
+    message.encode(&mut packet);
     let kind = match body {
         Body::Rails(_) => packet.bytes()[1],
         Body::Staged(_) => (packet.bytes()[0] >> 4) - 7,

@@ -89,6 +89,7 @@ impl Pair {
                 watchdog: Watchdog::new(None, Some(Duration::from_secs(60))),
                 signals,
                 counted: TAGS,
+                mark_bytes: 8,
                 spread,
                 devices: false,
                 longest_message: MAX_LONG_MESSAGE,

@@ -9,7 +9,7 @@ use crate::engine::port::{Failure, PortError, Transfer};
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine::fake) enum Work {
     /// With what the peer is told when the data is there.
-    Transfer(Transfer, Option<u32>),
+    Transfer(Transfer, Option<u64>),
     Atomic(FabricAtomic),
 }
 

@@ -9,7 +9,9 @@ use crate::engine::ids::{Pe, RailId, Token};
 #[derive(Clone, Debug)]
 pub(in crate::engine::fake) enum Mail {
     Message(Vec<u8>),
-    RemoteData(u32),
+    RemoteData(u64),
+    /// What could not be received.
+    Broken(i32),
     /// For the control endpoint.
     Control(Vec<u8>),
 }
@@ -35,7 +37,7 @@ impl Letter {
             Mail::Control(_) => links.connects(from, to),
             // What is told of a write has come with it.
             Mail::RemoteData(_) => !links.holds_data(),
-            Mail::Message(_) => links.goes(from, to),
+            Mail::Message(_) | Mail::Broken(_) => links.goes(from, to),
         };
         goes && !links.is_stalled(self.to)
     }

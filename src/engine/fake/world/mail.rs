@@ -116,6 +116,9 @@ impl World {
         if letter.generation != self.generation(letter.to, letter.remote_rail) {
             return;
         }
+        if let (Some(heard), Mail::Message(bytes)) = (&mut self.overheard, &letter.mail) {
+            heard.push((letter.to, letter.remote_rail, bytes.clone()));
+        }
         self.deliver(letter.to, letter.remote_rail, letter.mail.clone());
         if let (Some((lane, token)), true) = (letter.sent, self.fail_delivered > 0) {
             self.fail_delivered -= 1;

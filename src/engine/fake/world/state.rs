@@ -28,6 +28,8 @@ pub(in crate::engine::fake) struct World {
     pub(in crate::engine::fake) failing: Vec<(usize, RailId, Token)>,
     /// Calls that fail: how many of the kind go well before them, and how many fail.
     pub(in crate::engine::fake) failing_calls: Vec<(PortCall, u32, u32)>,
+    /// The messages that somebody has read along, if somebody does.
+    pub(in crate::engine::fake) overheard: Option<Vec<(Pe, RailId, Vec<u8>)>>,
     pub(in crate::engine::fake) lose_next: u32,
     pub(in crate::engine::fake) lose_next_data: u32,
     pub(in crate::engine::fake) dead_links_fail: bool,

@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 
-use crate::engine::wire::message::{Cookie, LongPacket, MAX_EAGER, Message, Packet};
+use crate::engine::wire::message::{LongPacket, MAX_EAGER, Message, Packet};
 use crate::engine::wire::window::Seq;
 
 /// Requests of one peer.
@@ -39,14 +39,14 @@ pub(in crate::engine) enum Kept {
 }
 
 impl Kept {
-    pub(in crate::engine) fn of(message: &Message<'_>, cookie: Cookie) -> Self {
+    pub(in crate::engine) fn of(message: &Message<'_>) -> Self {
         if message.body.payload_len() <= MAX_EAGER {
             let mut packet = Packet::EMPTY;
-            message.encode(cookie, &mut packet);
+            message.encode(&mut packet);
             return Self::Short(packet);
         }
         let mut packet = Box::new(LongPacket::EMPTY);
-        message.encode(cookie, &mut *packet);
+        message.encode(&mut *packet);
         Self::Long(packet)
     }
 

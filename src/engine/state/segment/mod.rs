@@ -355,21 +355,14 @@ impl Segment {
         (self.kind, self.place) = (Kind::FabricAtomic, slot);
     }
 
-    /// Its remote data, which the peer counts.
-    #[inline]
-    pub(in crate::engine) fn remote_data(&self) -> u32 {
-        debug_assert_eq!(self.kind, Kind::Counted);
-        self.data
+    /// It is a write that the peer counts, of the put with this tag.
+    pub(in crate::engine) fn set_counted(&mut self, tag: Tag) {
+        (self.kind, self.data) = (Kind::Counted, tag.0.into());
     }
 
-    /// It is a write that the peer counts, by this.
-    pub(in crate::engine) fn set_counted(&mut self, remote_data: u32) {
-        (self.kind, self.data) = (Kind::Counted, remote_data);
-    }
-
-    /// The tag of the put that it is the signal of.
+    /// The tag of the put that it is a part of, or the signal.
     pub(in crate::engine) fn tag(&self) -> Tag {
-        debug_assert_eq!(self.kind, Kind::CountedSignal);
+        debug_assert!(matches!(self.kind, Kind::Counted | Kind::CountedSignal));
         Tag(self.data as u16)
     }
 

@@ -275,7 +275,14 @@ impl RailControl for OfiPort {
             // What it sends belongs to no segment, and may be lost.
             let _ = control.drain(rail, &mut |_: usize| false);
         }
-        matches!(control.take_message(rail, into), Incoming::Message)
+        loop {
+            match control.take_message(rail, into) {
+                Incoming::Message => return true,
+                Incoming::Nothing => return false,
+                // Of no PE.
+                Incoming::RemoteData(_) | Incoming::Broken { .. } => {}
+            }
+        }
     }
 }
 

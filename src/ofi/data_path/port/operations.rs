@@ -10,6 +10,7 @@ use crate::engine::port::{
     Completions, Context, DataPath, Direction, Failure, Local, Operation, POLL_BATCH, PeerAddr,
     Polled, PortError, Posted, RailLimits, Transfer, hand_over,
 };
+use crate::ofi::data_path::messages::Failed;
 use crate::ofi::data_path::port::{OfiPort, PortRail, no_such_rail};
 use crate::ofi::error::{port_error, refused};
 use crate::ofi::objects::atomic_calls;
@@ -362,12 +363,15 @@ fn poll_failed(contexts: &Contexts, port_rail: &mut PortRail, code: isize) -> Po
     let entry = unsafe { rail.endpoint().queue().read_error() };
     drop(entered);
     let Some(mut entry) = entry else { return Polled::Empty };
-    let mut token = contexts.token(entry.op_context);
-    let mut is_message = false;
-    if token.is_none() {
-        token = messages.failed(rail, entry.op_context, &mut entry.error);
-        is_message = token.is_some();
-    }
+    let token = contexts.token(entry.op_context);
+    let (token, is_message) = match token {
+        Some(_) => (token, false),
+        None => match messages.failed(rail, entry.op_context, &mut entry.error) {
+            Failed::Sent(token) => (Some(token), true),
+            Failed::Rail => (None, false),
+            Failed::Received => return Polled::Empty,
+        },
+    };
     Polled::Failed(Failure { token, is_message, error: entry.error })
 }
 

@@ -69,6 +69,7 @@ impl Null {
             watchdog: Watchdog::new(None, None),
             signals: SignalEngine::Auto,
             counted: 0,
+            mark_bytes: 8,
             spread: Spread::ROUND_ROBIN,
             devices: self.reach != Reach::Direct,
             longest_message: MAX_LONG_MESSAGE,

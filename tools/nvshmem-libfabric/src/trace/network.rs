@@ -68,6 +68,7 @@ struct Shape {
     native: bool,
     signals: SignalEngine,
     counted: u16,
+    mark_bytes: 8,
     spread: Spread,
 }
 
