@@ -7,4 +7,5 @@ mod late;
 mod released;
 mod schedules;
 mod silent;
+mod strangers;
 mod warnings;

@@ -21,6 +21,7 @@ use nvshmem_transport_libfabric::engine::request::{
 use test_support::seeds::{campaign, draw, for_seeds, single};
 
 use super::fault::Fault;
+use super::strangers;
 use crate::as_entry::AsEntry as _;
 use crate::job::{Job, Member, Random, Shape, audit};
 use crate::signals::{Targets, race_with, random_script, random_shape};
@@ -117,6 +118,15 @@ impl Plan {
         let due = |(who, at, _): &&(u32, usize, Fault)| (*who, *at) == (me, step);
         self.ends.iter().filter(due).for_each(|(.., fault)| fault.end(fabric));
         self.faults.iter().filter(due).for_each(|(.., fault)| fault.strike(fabric));
+        if self.has_strangers() {
+            let mut random = Random(self.seed << 16 | u64::from(me) << 8 | step as u64 | 1 << 60);
+            (0..random.below(4)).for_each(|_| strangers::send(fabric, &mut random, &self.shape));
+        }
+    }
+
+    /// Whether strangers send to the rails of the job, which is no fault.
+    fn has_strangers(&self) -> bool {
+        self.seed % 4 == 1
     }
 }
 
@@ -241,6 +251,9 @@ fn begin(
 fn run(seed: u64) -> bool {
     let (plan, script) = Plan::new(seed);
     let job = Job::new(seed, &plan.shape, script);
+    if plan.has_strangers() {
+        job.fabric.overhear();
+    }
     let n = plan.shape.n_pes;
     for pe in 0..n {
         // Where gets land, it is as empty as heaps are.

@@ -64,11 +64,13 @@ pub(super) enum Kind {
     /// What ofi_rxm does not know.
     NoKindOfRxm,
     NoSuchConnection,
+    /// A hello of a peer of the job, but for its process.
+    Takeover,
     Burst,
 }
 
 impl Kind {
-    const ALL: [Self; 34] = [
+    const ALL: [Self; 35] = [
         Self::Silent,
         Self::HalfHello,
         Self::NoiseForHello,
@@ -102,6 +104,7 @@ impl Kind {
         Self::DataOfNothing,
         Self::NoKindOfRxm,
         Self::NoSuchConnection,
+        Self::Takeover,
         Self::Burst,
     ];
 
@@ -120,8 +123,14 @@ impl Kind {
     }
 
     /// What ends processes on this fabric is the provider's, and known: SECURITY.md has all of it.
-    fn is_known(self, _fabric: Fabric) -> bool {
-        false
+    fn is_known(self, fabric: Fabric) -> bool {
+        match (self, fabric) {
+            (Self::Takeover | Self::AnswerToNothing, _) => true,
+            (Self::ClearToSendNothing | Self::DataOfNothing, Fabric::Tcp2 | Fabric::Rxm2) => true,
+            (Self::NoSuchConnection | Self::WriteBrokenOff, Fabric::Rxm | Fabric::Rxm2) => true,
+            (Self::Burst, Fabric::Rxm2) => true,
+            _ => false,
+        }
     }
 }
 
@@ -154,6 +163,17 @@ pub(super) struct Stranger {
 impl Stranger {
     pub(super) fn new(protocol: Protocol, ports: Vec<SocketAddr>, seed: u64) -> Self {
         Self { protocol, ports, random: Random(seed.wrapping_mul(31) | 1), kept: Vec::new() }
+    }
+
+    /// Leaves out ports that nobody looks at: those of user threads that call nothing. What comes to them over ofi_rxm ends the
+    /// process as soon as they do, which is the provider's.
+    pub(super) fn leave_out_silent(&mut self) {
+        let ports = std::mem::take(&mut self.ports);
+        for port in ports {
+            if self.connect(port).is_ok() {
+                self.ports.push(port);
+            }
+        }
     }
 
     /// Sends a kind to every port.
@@ -207,6 +227,18 @@ impl Stranger {
                     let mut stream = self.connect(port)?.stream;
                     // It may have been shut before all of it has gone.
                     let _ = stream.write_all(&noise);
+                }
+                return Ok(());
+            }
+            Kind::Takeover => {
+                let others: Vec<SocketAddr> =
+                    self.ports.iter().copied().filter(|p| *p != port).collect();
+                for other in others.iter().filter(|other| other.ip() == port.ip()) {
+                    let mut connection = self.protocol.connect(port, other.port(), 77)?;
+                    connection.stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+                    let mut bytes = vec![0; 4096];
+                    let read = connection.stream.read(&mut bytes);
+                    println!("{other} is taken over at {port}: {read:?} bytes, {:?}", &bytes[..64]);
                 }
                 return Ok(());
             }
@@ -316,6 +348,7 @@ impl Stranger {
             | Kind::WrongVersion
             | Kind::HelloWithoutEnd
             | Kind::HelloAndGone
+            | Kind::Takeover
             | Kind::Burst => Vec::new(),
         }
     }

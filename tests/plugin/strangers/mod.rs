@@ -59,6 +59,7 @@ fn run(fabric: Fabric, mode: Mode, kinds: &[Kind], seed: u64) -> Result<Attack, 
         .job("strangers", PES, 2, Layout::V7)
         .heap(16 << 20, 1 << 20)
         .param("until", until.display())
+        .param("user_threads", u8::from(protocol == Protocol::Tcp))
         .env("NVSHMEM_LIBFABRIC_TIMEOUT_SECONDS", 20)
         .env("NVSHMEM_LIBFABRIC_YIELD", "always");
     if mode == Mode::Counts {
@@ -81,6 +82,9 @@ fn run(fabric: Fabric, mode: Mode, kinds: &[Kind], seed: u64) -> Result<Attack, 
             thread = Some(thread::spawn(move || {
                 let ports = processes.iter().flat_map(|process| ports(*process)).collect();
                 let mut stranger = Stranger::new(protocol, ports, seed);
+                if protocol == Protocol::Rxm {
+                    stranger.leave_out_silent();
+                }
                 watch.send_all(&mut stranger, &kinds, &attack);
                 // Whatever has become of the job, it is to end.
                 let _ = fs::write(&until, b"");
@@ -219,6 +223,7 @@ const SIZES: [u64; 4] = [40, 3000, 70_000, 400_000];
 /// Two PEs that send one another puts with signal and sums until there is the file, and look at every byte.
 pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
     let until: std::path::PathBuf = job.param::<String>("until")?.into();
+    let user_threads = job.param::<u8>("user_threads")? != 0;
     let (me, other) = (job.pe(), 1 - job.pe());
     let host = job.init()?;
     let inbox = host.alloc(SIZES.iter().sum(), 4096)?;
@@ -242,9 +247,11 @@ pub(crate) fn scenario(job: &mut Job) -> Result<(), BoxError> {
         host.proxy().amo(other, word(4), Amo::new(c::NVT_AMO_ADD, 8, 1))?;
         host.proxy().p(other, word(5), u64::from(is_last) + 1, 8)?;
         host.proxy().quiet()?;
-        // So that the rails of user threads are looked at as well.
-        host.user().put(other, word(6), words.plus(56), 8)?;
-        host.user().quiet()?;
+        if user_threads {
+            // So that their rails are looked at as well.
+            host.user().put(other, word(6), words.plus(56), 8)?;
+            host.user().quiet()?;
+        }
         let mut at = 0;
         for (number, len) in (0..).zip(SIZES) {
             host.wait_until(|| Ok(host.local(word(number), 8)?.load_acquire()? == round))?;

@@ -154,7 +154,7 @@ pub(super) fn hello_of(version: u8, said: &[u8]) -> Vec<u8> {
 
 pub(super) fn open(to: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&to, Duration::from_secs(20))?;
-    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
     stream.set_write_timeout(Some(Duration::from_secs(20)))?;
     stream.set_nodelay(true)?;
     Ok(stream)

@@ -68,7 +68,6 @@ struct Shape {
     native: bool,
     signals: SignalEngine,
     counted: u16,
-    mark_bytes: 8,
     spread: Spread,
 }
 
@@ -211,6 +210,7 @@ impl Network {
             watchdog: Watchdog::new(None, Some(Duration::from_secs(60))),
             signals: self.shape.signals,
             counted: if is_proxy && self.shape.limits.remote_data { self.shape.counted } else { 0 },
+            mark_bytes: 8,
             spread: if is_proxy { self.shape.spread } else { Spread::ROUND_ROBIN },
             devices: self.staged,
             longest_message: MAX_LONG_MESSAGE,
