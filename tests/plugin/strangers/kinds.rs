@@ -128,7 +128,7 @@ impl Kind {
             (Self::Takeover | Self::AnswerToNothing, _) => true,
             (Self::ClearToSendNothing | Self::DataOfNothing, Fabric::Tcp2 | Fabric::Rxm2) => true,
             (Self::NoSuchConnection | Self::WriteBrokenOff, Fabric::Rxm | Fabric::Rxm2) => true,
-            (Self::Burst, Fabric::Rxm2) => true,
+            (Self::Burst | Self::Tagged, Fabric::Rxm2) => true,
             _ => false,
         }
     }
