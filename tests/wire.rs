@@ -20,8 +20,6 @@ use nvshmem_transport_libfabric::engine::wire::window::Seq;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// The bytes as the tables of the formats have them.
-
 /// A body that owns its payload.
 #[derive(Clone, Debug)]
 enum Owned {
@@ -401,9 +399,8 @@ proptest! {
             Seal::new(Cookie::of([share]), Pe(1)).open(&mut packet);
             packet.bytes()[..16].to_vec()
         };
-        for at in 0..16 {
-            bytes[at] ^= seen.bytes()[at] ^ sealed.bytes()[at];
-        }
+        let pad = seen.bytes().iter().zip(sealed.bytes()).map(|(plain, over)| plain ^ over);
+        bytes.iter_mut().zip(pad).take(16).for_each(|(byte, pad)| *byte ^= pad);
         prop_assert!(same || opened(&bytes) != wanted.bytes()[..16], "its pad");
         bytes[..16].copy_from_slice(&sealed.bytes()[..16]);
         prop_assert!(same || opened(&bytes) != seen.bytes()[..16] || bytes[16..] == seen.bytes()[16..], "its head");

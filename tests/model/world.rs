@@ -517,7 +517,7 @@ impl World {
         let notice_hash = |notice: &Notice| {
             let flight = self.flights.iter().find(|flight| flight.id == notice.id);
             let way = (notice.to as u64) << 40 | u64::from(notice.to_rail.0) << 32;
-            mix(way | u64::from(notice.data), flight.map_or(7, flight_hash))
+            mix(way | notice.data, flight.map_or(7, flight_hash))
         };
         hash = mix(hash, self.notices.iter().map(notice_hash).fold(0, u64::wrapping_add));
         hash = mix(hash, self.flights.iter().map(flight_hash).fold(0, u64::wrapping_add));

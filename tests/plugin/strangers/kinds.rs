@@ -124,13 +124,13 @@ impl Kind {
 
     /// What ends processes on this fabric is the provider's, and known: SECURITY.md has all of it.
     fn is_known(self, fabric: Fabric) -> bool {
-        match (self, fabric) {
-            (Self::Takeover | Self::AnswerToNothing, _) => true,
-            (Self::ClearToSendNothing | Self::DataOfNothing, Fabric::Tcp2 | Fabric::Rxm2) => true,
-            (Self::NoSuchConnection | Self::WriteBrokenOff, Fabric::Rxm | Fabric::Rxm2) => true,
-            (Self::Burst | Self::Tagged, Fabric::Rxm2) => true,
-            _ => false,
-        }
+        matches!(
+            (self, fabric),
+            (Self::Takeover | Self::AnswerToNothing, _)
+                | (Self::ClearToSendNothing | Self::DataOfNothing, Fabric::Tcp2 | Fabric::Rxm2)
+                | (Self::NoSuchConnection | Self::WriteBrokenOff, Fabric::Rxm | Fabric::Rxm2)
+                | (Self::Burst | Self::Tagged, Fabric::Rxm2)
+        )
     }
 }
 
