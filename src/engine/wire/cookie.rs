@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use aes::cipher::{BlockCipherEncrypt, KeyInit};
+use aes::cipher::{BlockEncrypt, KeyInit};
 use aes::{Aes128Enc, Block};
 
 /// Bytes that each PE contributes to the cookie.

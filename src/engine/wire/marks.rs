@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use aes::cipher::{BlockCipherEncrypt, KeyInit};
+use aes::cipher::{BlockEncrypt, KeyInit};
 use aes::{Aes128Enc, Block};
 
 use crate::engine::ids::Pe;

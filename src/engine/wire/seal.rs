@@ -14,7 +14,7 @@
 
 use std::fmt;
 
-use aes::cipher::{BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
+use aes::cipher::{BlockDecrypt, BlockEncrypt, KeyInit};
 use aes::{Aes128Dec, Aes128Enc, Block};
 
 use crate::engine::ids::Pe;
@@ -36,6 +36,8 @@ pub struct Seal {
     body: [(u64, u64); 2],
     /// Multiplied with the number of the receiver.
     receiver: u64,
+    /// Multiplied with the length, so that a body differs from the same one with zeros behind it.
+    length: u64,
     /// What is added to heads for this PE, but for their bodies.
     mine: u128,
 }
@@ -45,10 +47,10 @@ impl Seal {
     pub fn new(cookie: Cookie, me: Pe) -> Self {
         let encipher = Aes128Enc::new(&Block::from(cookie.key()));
         let body = [cookie.secret(1), cookie.secret(2)];
-        let (receiver, _) = cookie.secret(3);
+        let (receiver, length) = cookie.secret(3);
         let mine = of_receiver(receiver, me);
         let decipher = Aes128Dec::new(&Block::from(cookie.key()));
-        Self { encipher, decipher, body, receiver, mine }
+        Self { encipher, decipher, body, receiver, length, mine }
     }
 
     /// Seals a message to a PE. Gives the head as it was.
@@ -75,14 +77,15 @@ impl Seal {
         packet.bytes[..HEAD].copy_from_slice(&head.to_le_bytes());
     }
 
-    /// What is added to a head for the whole words behind it, up to byte 48.
+    /// What is added to a head for the bytes behind it, up to byte 48, and for how many there are.
     #[inline(always)]
     fn of_body(&self, bytes: &[u8]) -> u128 {
         let product = |at: usize, (first, second): (u64, u64)| {
             let first = u128::from(word(bytes, at).wrapping_add(first));
             first * u128::from(word(bytes, at + 8).wrapping_add(second))
         };
-        let added = product(HEAD, self.body[0]);
+        let length = u128::from(self.length) * bytes.len() as u128;
+        let added = length.wrapping_add(product(HEAD, self.body[0]));
         if bytes.len() <= 32 { added } else { added.wrapping_add(product(32, self.body[1])) }
     }
 }
@@ -113,12 +116,16 @@ fn of_receiver(secret: u64, to: Pe) -> u128 {
     u128::from(secret) * (u128::from(to.0) + 1)
 }
 
-/// The eight bytes from here on, if they are all there.
+/// The eight bytes from here on, with zeros for those that are not there.
 #[inline(always)]
 fn word(bytes: &[u8], at: usize) -> u64 {
     let mut word = [0; 8];
-    if let Some(found) = bytes.get(at..at + 8) {
-        word.copy_from_slice(found);
+    match bytes.get(at..at + 8) {
+        Some(whole) => word.copy_from_slice(whole),
+        None => {
+            let part = bytes.get(at..).unwrap_or_default();
+            word[..part.len()].copy_from_slice(part);
+        }
     }
     u64::from_le_bytes(word)
 }
