@@ -6,6 +6,7 @@ pub mod batch;
 pub(in crate::engine) mod counts;
 pub mod discrepancy;
 pub(in crate::engine) mod fabric_atomics;
+pub(in crate::engine) mod fair_queue;
 pub(in crate::engine) mod messages;
 pub(in crate::engine) mod operation;
 pub(in crate::engine) mod rail;
