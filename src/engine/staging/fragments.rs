@@ -316,18 +316,9 @@ impl Staging {
     /// Gives chunks of one direction to those who wait, peer by peer.
     fn give_chunks<P: Port>(&mut self, core: &mut Core<P>, direction: CopyDirection) -> bool {
         let mut moved = false;
-        while let Some((first, _)) = self.state().waiting(direction).first() {
-            let (free, chunks) = match self.bouncing() {
-                Some(bouncing) => bouncing.chunks(direction).free(),
-                None => (0, 0),
-            };
-            let failed = core.check_stream(first).is_err();
-            if !failed && !self.state().waiting(direction).turn(free, chunks) {
-                break;
-            }
-            let Some((pe, waiter)) = self.state().waiting(direction).first() else { break };
+        while let Some((pe, waiter)) = self.next_waiter(direction) {
             if core.check_stream(pe).is_err() {
-                self.state().waiting(direction).pop();
+                self.state().waiting(direction).pop(pe);
                 match waiter {
                     Waiter::Mine(token) => self.drop_fragment(core, token),
                     Waiter::Peer(wanted) => self.end_pull(core, pe, wanted.role, false),
@@ -343,10 +334,10 @@ impl Staging {
             self.state().fragment(token).chunk = bouncing.chunks(direction).take();
             self.state().waiting(direction).hold(pe);
             if direction == CopyDirection::In {
-                self.state().waiting(direction).pop();
+                self.state().waiting(direction).pop(pe);
                 self.next_part(core, token);
             } else if self.start_copy(core, token, direction) {
-                self.state().waiting(direction).pop();
+                self.state().waiting(direction).pop(pe);
             } else {
                 // It keeps its place, and what it was given.
                 self.leave_chunk(core, token);
@@ -358,6 +349,12 @@ impl Staging {
             moved = true;
         }
         moved
+    }
+
+    /// Who is to have the next chunk of a direction, if one is free.
+    pub(in crate::engine) fn next_waiter(&mut self, direction: CopyDirection) -> Option<(Pe, Waiter)> {
+        let free = self.bouncing()?.chunks(direction).free().0;
+        self.state().waiting(direction).first(free)
     }
 
     /// A copy has ended.

@@ -131,7 +131,7 @@ mod tests {
             let waiting = staging.state().waiting(direction);
             waiting.push(Pe(1), Waiter::Mine(Token(2)));
             assert!(staging.has_work());
-            staging.state().waiting(direction).pop();
+            staging.state().waiting(direction).pop(Pe(1));
             assert!(!staging.has_work());
         }
         staging.state().copying = 1;

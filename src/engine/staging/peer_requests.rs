@@ -129,11 +129,7 @@ impl Staging {
     fn take_brought<P: Port>(&mut self, core: &mut Core<P>, wanted: &Wanted, bytes: &[u8]) {
         let Wanted { pe, role, len, .. } = *wanted;
         let direction = role.direction();
-        let (free, chunks) = match self.bouncing() {
-            Some(bouncing) => bouncing.chunks(direction).free(),
-            None => return,
-        };
-        if !self.state().waiting(direction).turn(free, chunks) {
+        if self.next_waiter(direction).is_none() {
             return;
         }
         let Some(token) = self.begin_peer_request(core, wanted) else { return };
@@ -142,7 +138,7 @@ impl Staging {
             Some((chunk, bouncing.addr(role, chunk)))
         });
         let Some((chunk, place)) = taken else { return self.release_peer_request(core, token) };
-        self.state().waiting(direction).pop();
+        self.state().waiting(direction).pop(pe);
         self.state().waiting(direction).hold(pe);
         let fragment = self.state().fragment(token);
         (fragment.chunk, fragment.moved) = (Some(chunk), len);

@@ -186,7 +186,12 @@ impl State {
 
     /// From here on there are chunks and copies.
     pub(in crate::engine) fn install(&mut self, installed: Installed) {
-        self.bouncing = Some(Bouncing::new(installed));
+        let mut bouncing = Bouncing::new(installed);
+        for direction in [CopyDirection::Out, CopyDirection::In] {
+            let (_, chunks) = bouncing.chunks(direction).free();
+            self.waiting(direction).share(chunks);
+        }
+        self.bouncing = Some(bouncing);
     }
 
     pub(in crate::engine) fn fragment(&mut self, token: Token) -> &mut Fragment {

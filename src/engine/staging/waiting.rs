@@ -5,13 +5,13 @@
 //! another chunk while it holds less than eight times what is free, and the last one only while it holds none. Where there are
 //! fewer than [`SHARED_FROM`] chunks, whoever is first has the next one: half of them is too much to keep back.
 //!
-//! Peers take turns, one chunk each; what waits for the same peer stays in its order.
-
-use std::collections::{HashMap, VecDeque};
+//! Peers take turns, one chunk each; what waits for the same peer stays in its order. A peer without a share is not looked at until
+//! it gives a chunk back, or there are enough for it.
 
 use crate::engine::ids::{Pe, Token};
 use crate::engine::staging::role::Role;
 use crate::engine::state::discrepancy::{Discrepancy, same};
+use crate::engine::state::fair_queue::{FairQueue, Kept};
 use crate::engine::state::regions::Place;
 use crate::engine::wire::staged::Exposure;
 use crate::engine::wire::window::Seq;
@@ -46,104 +46,120 @@ pub(in crate::engine) enum Waiter {
 /// Who waits for the chunks of one direction.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Waiting {
-    /// Every peer for which there has been somebody.
-    peers: HashMap<Pe, OfPeer>,
-    /// Peers for which somebody waits, each once, in the order of their turns.
-    turns: VecDeque<Pe>,
+    queue: FairQueue<Waiter, OfPeer>,
+    /// Chunks that there are.
+    chunks: usize,
 }
 
 #[derive(Debug, Default)]
 struct OfPeer {
-    waiters: VecDeque<Waiter>,
-    /// Of these, those that the peer has asked for. It has no more under way than a bound, if it keeps the rules.
+    /// Of those who wait, those that the peer has asked for. It has no more under way than a bound, if it keeps the rules.
     asked: u32,
+    /// Chunks that it has.
     held: usize,
 }
 
+impl Kept for OfPeer {
+    fn lasts(&self) -> bool {
+        self.held != 0
+    }
+}
+
+impl OfPeer {
+    /// How many chunks must be free besides the one that the peer gets next, where there are so many.
+    fn need(&self, chunks: usize) -> u32 {
+        match self.held {
+            0 => 0,
+            _ if chunks < SHARED_FROM => 0,
+            // Less than eight times what is free, which is two at least.
+            held => (held / 8).max(1) as u32,
+        }
+    }
+}
+
 impl Waiting {
+    /// There are so many chunks.
+    pub(in crate::engine) fn share(&mut self, chunks: usize) {
+        debug_assert!(self.queue.peers().all(|(_, _, of_peer)| of_peer.held == 0), "none is held before");
+        self.chunks = chunks;
+    }
+
     pub(in crate::engine) fn is_empty(&self) -> bool {
-        self.turns.is_empty()
+        self.queue.is_empty()
     }
 
     /// Another one waits, for this peer.
     pub(in crate::engine) fn push(&mut self, pe: Pe, waiter: Waiter) {
-        let of_peer = self.peers.entry(pe).or_default();
-        if of_peer.waiters.is_empty() {
-            self.turns.push_back(pe);
+        self.queue.push(pe, waiter);
+        if let (Waiter::Peer(_), Some(of_peer)) = (waiter, self.queue.kept_mut(pe)) {
+            of_peer.asked += 1;
         }
-        of_peer.asked += u32::from(matches!(waiter, Waiter::Peer(_)));
-        of_peer.waiters.push_back(waiter);
     }
 
     /// How many requests of a peer wait.
     pub(in crate::engine) fn asked_by(&self, pe: Pe) -> u32 {
-        self.peers.get(&pe).map_or(0, |of_peer| of_peer.asked)
+        self.queue.kept(pe).map_or(0, |of_peer| of_peer.asked)
     }
 
-    /// The peer whose turn it is, and who waits for it.
-    pub(in crate::engine) fn first(&self) -> Option<(Pe, Waiter)> {
-        let pe = *self.turns.front()?;
-        Some((pe, *self.peers.get(&pe)?.waiters.front()?))
+    /// The peer whose turn it is where so many chunks are free, and who waits for it; none if no peer may have one of these.
+    pub(in crate::engine) fn first(&self, free: usize) -> Option<(Pe, Waiter)> {
+        let pe = self.queue.first(free)?;
+        Some((pe, *self.queue.front(pe)?))
     }
 
-    /// Makes it the turn of a peer that may have one of so many free chunks, of so many. False if there is none.
-    pub(in crate::engine) fn turn(&mut self, free: usize, chunks: usize) -> bool {
-        let has_share = |of_peer: &OfPeer| match of_peer.held {
-            0 => free > 0,
-            _ if chunks < SHARED_FROM => free > 0,
-            held => free > 1 && held < 8 * free,
-        };
-        let skipped = self.turns.iter().position(|pe| self.peers.get(pe).is_some_and(has_share));
-        self.turns.rotate_left(skipped.unwrap_or(0));
-        skipped.is_some()
-    }
-
-    /// The first one waits no longer, and it is the turn of the next peer.
-    pub(in crate::engine) fn pop(&mut self) {
-        let Some(pe) = self.turns.pop_front() else { return };
-        let Some(of_peer) = self.peers.get_mut(&pe) else { return };
-        let popped = of_peer.waiters.pop_front();
-        of_peer.asked -= u32::from(matches!(popped, Some(Waiter::Peer(_))));
-        if !of_peer.waiters.is_empty() {
-            self.turns.push_back(pe);
+    /// The first one of a peer waits no longer, and the peer has had its turn.
+    pub(in crate::engine) fn pop(&mut self, pe: Pe) {
+        // What is kept of the peer may go with the last one.
+        if let (Some(Waiter::Peer(_)), Some(of_peer)) =
+            (self.queue.front(pe).copied(), self.queue.kept_mut(pe))
+        {
+            of_peer.asked -= 1;
         }
+        self.queue.pop(pe);
+        self.queue.turn_over(pe);
     }
 
     /// Nobody waits for a peer any more. Those who did.
-    pub(in crate::engine) fn forget(&mut self, pe: Pe) -> impl Iterator<Item = Waiter> + use<> {
-        self.turns.retain(|other| *other != pe);
-        let waiters = self.peers.get_mut(&pe).map(|of_peer| {
+    pub(in crate::engine) fn forget(&mut self, pe: Pe) -> impl Iterator<Item = Waiter> {
+        if let Some(of_peer) = self.queue.kept_mut(pe) {
             of_peer.asked = 0;
-            std::mem::take(&mut of_peer.waiters)
-        });
-        waiters.unwrap_or_default().into_iter()
+        }
+        std::iter::from_fn(move || self.queue.pop(pe))
     }
 
     /// How many fragments of this lane's wait, where a peer is known to hold `chunks`.
     pub(super) fn audit(&self, chunks: impl Fn(Pe) -> usize) -> Result<usize, Discrepancy> {
-        let mut mine = 0;
-        for (pe, OfPeer { waiters, asked, held }) in &self.peers {
-            let theirs = waiters.iter().filter(|waiter| matches!(waiter, Waiter::Peer(_))).count();
-            mine += waiters.len() - theirs;
+        self.queue.audit("those who wait for chunks")?;
+        let is_theirs = |waiter: &Waiter| matches!(waiter, Waiter::Peer(_));
+        let mut mine = self.queue.len();
+        for (pe, _, OfPeer { asked, held }) in self.queue.peers() {
+            let theirs = self.queue.iter().filter(|(of, waiter)| *of == pe && is_theirs(waiter));
+            let theirs = theirs.count();
+            mine -= theirs;
             same("requests that wait for chunks", *asked as usize, theirs)
-                .and_then(|()| same("chunks that it holds", *held, chunks(*pe)))
+                .and_then(|()| same("chunks that it holds", *held, chunks(pe)))
                 .map_err(|differs| differs.of(pe))?;
         }
-        let waits = self.peers.values().filter(|of_peer| !of_peer.waiters.is_empty()).count();
-        same("peers that wait for chunks", self.turns.len(), waits)?;
         Ok(mine)
     }
 
     /// A chunk is held for a peer.
     pub(in crate::engine) fn hold(&mut self, pe: Pe) {
-        self.peers.entry(pe).or_default().held += 1;
+        let chunks = self.chunks;
+        self.queue.need(pe, |of_peer| {
+            of_peer.held += 1;
+            of_peer.need(chunks)
+        });
     }
 
     /// A chunk that was held for a peer is free.
     pub(in crate::engine) fn let_go(&mut self, pe: Pe) {
-        let of_peer = self.peers.entry(pe).or_default();
-        debug_assert!(of_peer.held > 0, "a chunk is let go once");
-        of_peer.held -= 1;
+        let chunks = self.chunks;
+        self.queue.need(pe, |of_peer| {
+            debug_assert!(of_peer.held > 0, "a chunk is let go once");
+            of_peer.held -= 1;
+            of_peer.need(chunks)
+        });
     }
 }
 
@@ -156,9 +172,9 @@ mod tests {
     /// Gives as many of so many chunks as may be given, and says to which peers, in that order.
     fn give(waiting: &mut Waiting, free: &mut usize, chunks: usize) -> Vec<u32> {
         let mut given = Vec::new();
-        while waiting.turn(*free, chunks) {
-            let (pe, _) = waiting.first().unwrap();
-            waiting.pop();
+        waiting.chunks = chunks;
+        while let Some((pe, _)) = waiting.first(*free) {
+            waiting.pop(pe);
             waiting.hold(pe);
             *free -= 1;
             given.push(pe.0);
@@ -178,7 +194,7 @@ mod tests {
     fn peers_take_turns_and_keep_their_order() {
         let mut waiting = waiting(&[1, 1, 1, 2, 2, 3]);
         assert_eq!(give(&mut waiting, &mut 100, 100), [1, 2, 3, 1, 2, 1]);
-        assert!(waiting.is_empty() && waiting.first().is_none());
+        assert!(waiting.is_empty() && waiting.first(100).is_none());
     }
 
     #[test]
@@ -215,10 +231,10 @@ mod tests {
             assert_eq!((waiting.asked_by(pe), waiting.asked_by(Pe(2))), (asked, 0));
             waiting.push(pe, Waiter::Peer(wanted));
         }
-        waiting.pop();
+        waiting.pop(pe);
         assert_eq!(waiting.asked_by(pe), 3, "that one was ours");
-        waiting.pop();
-        waiting.pop();
+        waiting.pop(Pe(2));
+        waiting.pop(pe);
         assert_eq!(waiting.asked_by(pe), 2);
         assert_eq!(waiting.forget(pe).count(), 2);
         assert_eq!(waiting.asked_by(pe), 0);
