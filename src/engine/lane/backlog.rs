@@ -3,7 +3,10 @@
 //! A peer has bounded places for some operations (fetches, counted puts), and no peer gets all the room of the
 //! lane. An operation that finds no place or no room within [`PATIENCE`] is *parked*: kept here, and the call
 //! returns. From then on everything for the same peer is parked behind it, fences among it, so the order stays
-//! as it was. Each turn submits the first of a few peers' parked operations, in turn, as far as they go.
+//! as it was. Each turn submits a few peers' parked operations, in turn, as far as they go.
+//!
+//! What user threads have handed over is of another lane, in whose order it is, and does not come behind what is parked here. It
+//! waits in a line of its own, and the two of a peer take turns: see [`crate::engine::lane::user_threads`].
 //!
 //! # When parking ends
 //! It ends when nothing is parked for the peer. While a caller parks as fast as the peer takes, that would be never, and
@@ -20,7 +23,6 @@
 //! ended, or when there is room in the lane, neither of which waits for it. Its room is bounded: a caller that
 //! finds none waits, as for room in the lane.
 
-use std::collections::{HashMap, VecDeque};
 use std::mem;
 
 use crate::engine::error::EngineError;
@@ -32,15 +34,13 @@ use crate::engine::request::{AtomicRequest, OwnedAtomic, OwnedRequest, PutSignal
 use crate::engine::signal::progress::PutState;
 use crate::engine::state::batch::Batch;
 use crate::engine::state::discrepancy::{Discrepancy, same};
+use crate::engine::state::fair_queue::{FairQueue, Kept};
 
 /// Most parked operations of a lane: some five megabytes.
 const MOST: usize = 4096;
 
 /// Where so many are parked, whoever can leaves operations for these peers where they are.
 const HIGH: usize = MOST - 256;
-
-/// Peers whose operations are tried in vain in one turn.
-const PEERS: usize = 8;
 
 /// How long an operation waits for room or a place, or for those parked before it, before it is parked, in nanoseconds. A peer that
 /// takes what it is sent makes room sooner.
@@ -98,19 +98,30 @@ struct Parked {
     batch: Batch,
 }
 
-/// What is parked for a peer, in order.
+impl Parked {
+    /// The fence behind it, unless it is one.
+    fn fence_behind(&self) -> Option<Self> {
+        let is_fence = matches!(self.what, What::Fence);
+        (!is_fence).then_some(Self { what: What::Fence, batch: Batch::NONE })
+    }
+}
+
+/// How what is parked for a peer leaves.
 #[derive(Debug, Default)]
-struct Queue {
-    parked: VecDeque<Parked>,
+struct Pace {
     /// Operations that have left, since parking began.
     left: u64,
     /// When one left last, on the port's clock.
     left_at: Option<u64>,
     /// Whether two left within [`PATIENCE`], and nobody has waited in vain since.
     moves: bool,
+    /// Whether user threads have the next turn.
+    users_first: bool,
 }
 
-impl Queue {
+impl Kept for Pace {}
+
+impl Pace {
     /// So many have left.
     fn leave(&mut self, count: u64, now: u64) {
         let soon = |before: u64| now.saturating_sub(before) < PATIENCE;
@@ -123,75 +134,77 @@ impl Queue {
 /// See the module.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Backlog {
-    peers: HashMap<Pe, Queue>,
-    /// The peers with something parked; the first is tried next.
-    order: VecDeque<Pe>,
-    /// Operations parked.
-    count: usize,
+    queue: FairQueue<Parked, Pace>,
 }
 
 impl Backlog {
-    fn push(&mut self, pe: Pe, parked: Parked) {
-        let queue = &mut self.peers.entry(pe).or_default().parked;
-        if queue.is_empty() {
-            self.order.push_back(pe);
-        }
-        queue.push_back(parked);
-        self.count += 1;
+    /// Operations parked.
+    #[inline]
+    fn count(&self) -> usize {
+        self.queue.len()
     }
 
     /// Whether the peer takes what is parked for it, so that a call waits until nothing is.
     fn moves(&self, pe: Pe) -> bool {
-        self.peers.get(&pe).is_some_and(|queue| queue.moves)
+        self.queue.kept(pe).is_some_and(|pace| pace.moves)
     }
 
     /// How many have left of what was parked.
     fn left(&self, pe: Pe) -> u64 {
-        self.peers.get(&pe).map_or(0, |queue| queue.left)
+        self.queue.kept(pe).map_or(0, |pace| pace.left)
     }
 
     /// A call has waited for all of its [`PATIENCE`], since so many had left.
     fn was_waited_for(&mut self, pe: Pe, since: u64) {
-        if let Some(queue) = self.peers.get_mut(&pe) {
-            queue.moves = queue.left >= since + LEAVE;
+        if let Some(pace) = self.queue.kept_mut(pe) {
+            pace.moves = pace.left >= since + LEAVE;
         }
+    }
+
+    /// Whether it is the turn of user threads, of the two whose operations for the peer wait.
+    pub(in crate::engine) fn users_first(&self, pe: Pe) -> bool {
+        self.queue.kept(pe).is_some_and(|pace| pace.users_first)
+    }
+
+    /// Whoever's turn it was has had it.
+    pub(in crate::engine) fn pass_turn(&mut self, pe: Pe) {
+        if let Some(pace) = self.queue.kept_mut(pe) {
+            pace.users_first = !pace.users_first;
+        }
+    }
+
+    /// What is parked for the peer comes behind what is for all others.
+    pub(in crate::engine) fn turn_over(&mut self, pe: Pe) {
+        self.queue.turn_over(pe);
     }
 
     /// What comes for the peer from here on comes after what is parked.
     pub(in crate::engine) fn fence(&mut self, pe: Pe) {
-        let last = self.peers.get(&pe).and_then(|queue| queue.parked.back());
-        if !matches!(last, Some(Parked { what: What::Fence, .. })) {
-            self.push(pe, Parked { what: What::Fence, batch: Batch::NONE });
+        if let Some(fence) = self.queue.back(pe).and_then(Parked::fence_behind) {
+            self.queue.push(pe, fence);
         }
     }
 
     /// The same for all peers.
     pub(in crate::engine) fn fence_all(&mut self) {
-        for at in 0..self.order.len() {
-            if let Some(pe) = self.order.get(at).copied() {
-                self.fence(pe);
-            }
-        }
+        self.queue.push_to_all(Parked::fence_behind);
     }
 
     /// What is counted and listed beside what is parked; `parking` are the peers whose streams say that something is. See
     /// [`Lane::audit`].
     pub(in crate::engine) fn audit(&self, mut parking: Vec<Pe>) -> Result<(), Discrepancy> {
-        let parked = self.peers.values().map(|queue| queue.parked.len()).sum();
-        same("operations parked", self.count, parked)?;
-        let waits = self.peers.iter().filter(|(_, queue)| !queue.parked.is_empty());
-        let mut waits: Vec<Pe> = waits.map(|(pe, _)| *pe).collect();
-        let mut order: Vec<Pe> = self.order.iter().copied().collect();
-        for peers in [&mut waits, &mut order, &mut parking] {
+        self.queue.audit("operations parked")?;
+        let mut waits: Vec<Pe> = self.queue.peers().map(|(pe, ..)| pe).collect();
+        for peers in [&mut waits, &mut parking] {
             peers.sort_unstable();
         }
-        same("turns of peers with parked operations", &order, &waits)?;
         same("streams with parked operations", parking, waits)
     }
 
     /// Whether nothing is parked.
+    #[inline]
     pub(in crate::engine) fn is_empty(&self) -> bool {
-        self.count == 0
+        self.queue.is_empty()
     }
 }
 
@@ -204,19 +217,19 @@ impl<P: Port> Lane<P> {
 
     /// Operations for a peer that are parked, fences among them.
     pub fn parked(&self, pe: Pe) -> usize {
-        self.backlog.peers.get(&pe).map_or(0, |queue| queue.parked.len())
+        self.backlog.queue.len_of(pe)
     }
 
     /// Whether so much is parked that an operation for this peer had better stay where it is.
     #[inline]
     pub fn is_backlogged(&self, pe: Pe) -> bool {
-        self.backlog.count >= HIGH && self.parks(pe)
+        self.backlog.count() >= HIGH && self.parks(pe)
     }
 
     /// Whether an operation for some peer had better stay where it is: see [`Lane::is_backlogged`].
     #[inline]
     pub fn has_backlog(&self) -> bool {
-        self.backlog.count >= HIGH
+        self.backlog.count() >= HIGH
     }
 
     /// Goes on with an operation until all of it is submitted, or parks it.
@@ -227,7 +240,7 @@ impl<P: Port> Lane<P> {
     ) -> Result<(), EngineError> {
         let pe = rest.pe();
         let (mut idle, mut wait) = (0, None);
-        if self.backlog.count % LOOK == LOOK - 1 {
+        if self.backlog.count() % LOOK == LOOK - 1 {
             self.make_room(&mut idle)?;
         }
         loop {
@@ -238,7 +251,7 @@ impl<P: Port> Lane<P> {
                 return Ok(());
             }
             let in_vain = behind && !self.backlog.moves(pe);
-            if (in_vain || self.has_waited(pe, &mut wait)) && self.backlog.count < MOST {
+            if (in_vain || self.has_waited(pe, &mut wait)) && self.backlog.count() < MOST {
                 self.park(pe, rest.own());
                 return Ok(());
             }
@@ -296,45 +309,32 @@ impl<P: Port> Lane<P> {
         if let Some(stream) = self.core.streams.find_mut(pe) {
             stream.set_parks(true);
         }
-        self.backlog.push(pe, Parked { what, batch });
+        self.backlog.queue.push(pe, Parked { what, batch });
     }
 
-    /// Submits what is parked, as far as it goes. Whether some did.
+    /// Submits what is parked, as far as it goes, and of the same peers what user threads have handed over. Whether some did.
     #[cold]
     pub(in crate::engine) fn serve_backlog(&mut self) -> bool {
+        let (mut backlog, mut inbox) = (mem::take(&mut self.backlog), self.inbox.take());
         let mut moved = false;
-        for _ in 0..self.backlog.order.len().min(PEERS) {
-            let Some(pe) = self.backlog.order.pop_front() else { break };
-            let Some(queue) = self.backlog.peers.get_mut(&pe) else { continue };
-            let mut parked = mem::take(&mut queue.parked);
-            let before = parked.len();
-            self.serve_peer(pe, &mut parked);
-            let count = before - parked.len();
-            self.backlog.count -= count;
-            moved |= count != 0;
-            if parked.is_empty() {
-                self.backlog.peers.remove(&pe);
-                if let Some(stream) = self.core.streams.find_mut(pe) {
-                    stream.set_parks(false);
-                }
-                continue;
+        let mut walk = backlog.queue.walk();
+        while let Some(pe) = backlog.queue.next(&mut walk) {
+            let served = self.serve_both(&mut backlog, inbox.as_deref_mut(), pe);
+            backlog.queue.tried(&mut walk, pe, served.parked);
+            if let (true, Some(inbox)) = (served.handed_over, inbox.as_deref_mut()) {
+                inbox.waiting.turn_over(pe);
             }
-            self.backlog.order.push_back(pe);
-            if let Some(queue) = self.backlog.peers.get_mut(&pe) {
-                queue.parked = parked;
-                if count != 0 {
-                    queue.leave(count as u64, self.core.port.now());
-                }
-            }
+            moved |= served.any();
         }
-        if self.backlog.is_empty() {
-            self.core.ready -= 1;
-        }
+        (self.backlog, self.inbox) = (backlog, inbox);
         moved
     }
 
-    fn serve_peer(&mut self, pe: Pe, queue: &mut VecDeque<Parked>) {
-        while let Some(Parked { what, batch }) = queue.front_mut() {
+    /// Submits what is parked for a peer, as far as it goes. Whether some did.
+    pub(in crate::engine) fn serve_parked(&mut self, backlog: &mut Backlog, pe: Pe) -> bool {
+        let queue = &mut backlog.queue;
+        let before = queue.len_of(pe);
+        while let Some(Parked { what, batch }) = queue.front_mut(pe) {
             let submitted = self.core.segments.batches.enter(*batch);
             let tried = match self.core.check_stream(pe) {
                 Ok(()) => self.try_parked(pe, what),
@@ -345,12 +345,28 @@ impl<P: Port> Lane<P> {
             match tried {
                 Ok(Tried::Submitted) => {
                     self.core.segments.batches.end(*batch, 1);
-                    queue.pop_front();
+                    queue.pop(pe);
                 }
-                Ok(Tried::NoRoom) => return,
+                Ok(Tried::NoRoom) => break,
                 Err(failed) => self.core.fail_stream(pe, failed),
             }
         }
+        let count = before - queue.len_of(pe);
+        if count == 0 {
+            return false;
+        }
+        match queue.kept_mut(pe) {
+            Some(pace) => pace.leave(count as u64, self.core.port.now()),
+            None => {
+                if let Some(stream) = self.core.streams.find_mut(pe) {
+                    stream.set_parks(false);
+                }
+            }
+        }
+        if backlog.is_empty() {
+            self.core.ready -= 1;
+        }
+        true
     }
 
     fn try_parked(&mut self, pe: Pe, what: &mut What) -> Result<Tried, EngineError> {
@@ -404,11 +420,11 @@ mod tests {
             (&[1, 1], PATIENCE + 1, false),
             (&[1, 2], PATIENCE + 1, true),
         ] {
-            let mut queue = Queue::default();
+            let mut pace = Pace::default();
             for (count, after) in counts.iter().zip([0, second]) {
-                queue.leave(*count, 5 + after);
+                pace.leave(*count, 5 + after);
             }
-            assert_eq!((queue.left, queue.moves), (counts.iter().sum(), moves), "{counts:?}");
+            assert_eq!((pace.left, pace.moves), (counts.iter().sum(), moves), "{counts:?}");
         }
     }
 
@@ -416,9 +432,9 @@ mod tests {
     fn a_peer_moves_no_more_if_less_than_two_left_in_a_call() {
         for (left, moves) in [(5, false), (6, false), (7, true), (8, true)] {
             let mut backlog = Backlog::default();
-            backlog.push(PEER, Parked { what: What::Fence, batch: Batch::NONE });
-            let queue = backlog.peers.get_mut(&PEER).unwrap();
-            (queue.left, queue.moves) = (left, true);
+            backlog.queue.push(PEER, Parked { what: What::Fence, batch: Batch::NONE });
+            let pace = backlog.queue.kept_mut(PEER).unwrap();
+            (pace.left, pace.moves) = (left, true);
             backlog.was_waited_for(PEER, 5);
             assert_eq!(backlog.moves(PEER), moves, "{left}");
         }
@@ -453,8 +469,8 @@ mod tests {
         let mut bed = Bed::new(PLAIN);
         bed.park(PEER.0);
         bed.fabric.trace_calls();
-        while bed.lane.backlog.count < MOST {
-            let before = bed.lane.backlog.count;
+        while bed.lane.backlog.count() < MOST {
+            let before = bed.lane.backlog.count();
             bed.put(PEER.0);
             let polled = bed.fabric.calls().contains(&Call::Poll(Pe(0), RAIL));
             assert_eq!(polled, before % 16 == 15, "{before}");
@@ -465,7 +481,7 @@ mod tests {
         let heaps = Arc::clone(&bed.heaps);
         let refused = bed.lane.start(&request(&heaps, Direction::Write, PEER.0));
         assert!(matches!(refused, Err(EngineError::Abandoned)));
-        assert_eq!(bed.lane.backlog.count, MOST);
+        assert_eq!(bed.lane.backlog.count(), MOST);
     }
 
     #[test]
@@ -482,8 +498,11 @@ mod tests {
     #[test]
     fn an_audit_finds_what_is_counted_wrongly() {
         let wrongs: [fn(&mut Bed); 4] = [
-            |bed| bed.lane.backlog.count += 1,
-            |bed| bed.lane.backlog.order.clear(),
+            |bed| drop(bed.lane.backlog.queue.pop(PEER)),
+            |bed| {
+                let fence = Parked { what: What::Fence, batch: Batch::NONE };
+                bed.lane.backlog.queue.push(Pe(2), fence);
+            },
             |bed| bed.lane.core.streams.find_mut(PEER).unwrap().set_parks(false),
             |bed| bed.lane.core.ready += 1,
         ];
@@ -506,7 +525,7 @@ mod tests {
                 bed.lane.core.fail_stream(Pe(*pe), failed(*pe));
             }
             assert_eq!(bed.lane.serve_backlog(), !goes.is_empty(), "{goes:?}");
-            assert_eq!(bed.lane.backlog.count, 2 - goes.len());
+            assert_eq!(bed.lane.backlog.count(), 2 - goes.len());
         }
     }
 }

@@ -61,7 +61,20 @@ impl<P: Port> Lane<P> {
         sent: &mut usize,
         op: OpId,
     ) -> Result<bool, EngineError> {
-        let advanced = self.try_advance(request, sent, op);
+        // Behind what is parked, unless it has begun before.
+        let behind = *sent == 0 && self.parks(request.pe);
+        self.advance(request, sent, op, behind)
+    }
+
+    /// As [`Lane::advance_op`], with nothing submitted where it comes `behind` something.
+    pub(in crate::engine) fn advance(
+        &mut self,
+        request: &Request<'_>,
+        sent: &mut usize,
+        op: OpId,
+        behind: bool,
+    ) -> Result<bool, EngineError> {
+        let advanced = self.try_advance(request, sent, op, behind);
         // After an error, segments already out may still point at the operation. It is then given
         // up rather than ended, which costs four bytes; errors are a lane's last act.
         if !matches!(advanced, Ok(false)) && self.core.ops.is_done(op) {
@@ -75,9 +88,9 @@ impl<P: Port> Lane<P> {
         request: &Request<'_>,
         sent: &mut usize,
         op: OpId,
+        behind: bool,
     ) -> Result<bool, EngineError> {
-        // Behind what is parked, unless it has begun before.
-        if *sent < request.len && (*sent != 0 || !self.parks(request.pe)) {
+        if *sent < request.len && !behind {
             self.submit(request, sent, op)?;
         }
         self.core.check_stream(request.pe)?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
 use nvshmem_transport_libfabric::engine::error::EngineError;
-use nvshmem_transport_libfabric::engine::fake::{FakeFabric, Script};
+use nvshmem_transport_libfabric::engine::fake::{FakeFabric, FakePort, Script};
 use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::user_threads::handoff::handover;
 use nvshmem_transport_libfabric::engine::lane::user_threads::host_lane::HostLane;
@@ -352,13 +352,7 @@ fn a_peer_that_has_stopped_delays_no_user_thread() {
     const LEN: usize = 4000;
     let bounce = (1000, 4, 4);
     let shape = Shape { n_pes: 3, staged: u32::MAX, heap: 1 << 14, bounce, ..Shape::default() };
-    let mut job = Job::new(1, &shape, Script::default());
-    let (outbox, inbox) = handover(3, None, Some(Duration::from_secs(60)));
-    let port = job.fabric.port(Pe(0), limits(&shape)[..1].to_vec());
-    let host = HostLane::new(Lane::new(port, host_config(&job, true))).with_outbox(outbox);
-    let mut first = job.members.remove(0);
-    first.lane = first.lane.map(|lane| lane.with_inbox(inbox));
-    job.members.insert(0, first);
+    let (mut job, host) = job_with_user_threads(&shape, Script::default());
     let targets = Targets::of(&job);
     let handle = job.members[0].scratch_handle;
     let put = |job: &Job, pe, fill: u8| {
@@ -380,6 +374,61 @@ fn a_peer_that_has_stopped_delays_no_user_thread() {
     turn_until(&mut job, &[0, 1, 2], |job| !job.members[0].lane.has_work());
     host.quiet(Pe(1)).unwrap();
     assert_eq!(job.heap(1, 0, LEN), [9; LEN], "and nothing comes behind what was behind the fence");
+}
+
+/// A job in which PE 0 has user threads, whose lane it is with, and the memory of all PEs is staged, so that they hand over
+/// whatever they do.
+fn job_with_user_threads(shape: &Shape, script: Script) -> (Job, HostLane<FakePort>) {
+    let mut job = Job::new(1, shape, script);
+    let (outbox, inbox) = handover(shape.n_pes, None, Some(Duration::from_secs(60)));
+    let port = job.fabric.port(Pe(0), limits(shape)[..1].to_vec());
+    let host = HostLane::new(Lane::new(port, host_config(&job, true))).with_outbox(outbox);
+    let mut first = job.members.remove(0);
+    first.lane = first.lane.map(|lane| lane.with_inbox(inbox));
+    job.members.insert(0, first);
+    (job, host)
+}
+
+/// Operations of the proxy thread for the same PE that are parked at a faster pace than it takes them, so that there are always
+/// some: what user threads have handed over has its turn all the same, and in its order.
+#[test]
+fn a_user_thread_has_its_turn_among_parked_operations() {
+    let shape = Shape { staged: u32::MAX, heap: 1 << 14, bounce: (1000, 4, 4), ..Shape::default() };
+    let script = Script { delay: (500_000, 1_000_000), ..Script::default() };
+    let (mut job, host) = job_with_user_threads(&shape, script);
+    let targets = Targets::of(&job);
+    let handle = job.members[0].scratch_handle;
+    let put = |job: &Job, at: usize, fill: u8, len: usize| {
+        let from = job.members[0].scratch + 256 * usize::from(fill);
+        job.fabric.store(Pe(0), from, &vec![fill; len]);
+        host.start(&targets.part((from, &handle), 1, at, len)).unwrap();
+    };
+    let goes_on = |job: &mut Job| {
+        while job.members[0].lane.parked(Pe(1)) < 32 {
+            fetch(&mut job.members[0], &targets, 1, 0).unwrap();
+        }
+        job.fabric.pass_time(100_000);
+        for _ in 0..4 {
+            job.members.iter_mut().for_each(|member| assert!(member.lane.progress().is_ok()));
+        }
+        assert!(job.members[0].lane.parked(Pe(1)) > 0, "or it is no test");
+    };
+    goes_on(&mut job);
+    // A short one, a long one, and behind a fence another one to the same place.
+    put(&job, 1024, 1, 8);
+    put(&job, 2048, 2, 3000);
+    host.fence(Pe(1)).unwrap();
+    put(&job, 2048, 3, 3000);
+    let is_there = |job: &Job, at, fill: u8, len: usize| job.heap(1, at, len) == vec![fill; len];
+    let done = |job: &Job| is_there(job, 1024, 1, 8) && is_there(job, 2048, 3, 3000);
+    let mut turns = 0;
+    while !done(&job) {
+        goes_on(&mut job);
+        turns += 1;
+        assert!(turns < 2000, "user threads wait for as long as somebody else goes on");
+    }
+    turn_until(&mut job, &[0, 1], |job| !job.members[0].lane.has_work());
+    assert!(done(&job), "and nothing comes behind what was behind the fence");
 }
 
 /// Puts 16 bytes to PE 1, as fast as the caller can.

@@ -6,7 +6,6 @@
 //! queue, so they are submitted, and fenced, in their order. What finds no room waits for its peer alone: what is behind it
 //! for other peers goes past.
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -19,6 +18,7 @@ use crate::engine::lane::user_threads::outstanding::Outstanding;
 use crate::engine::patience::Wait;
 use crate::engine::request::{OwnedRequest, Request};
 use crate::engine::state::discrepancy::{Discrepancy, same};
+use crate::engine::state::fair_queue::FairQueue;
 use crate::engine::state::operation::OpId;
 
 /// Most operations handed over and not yet taken. Who has more waits.
@@ -41,7 +41,8 @@ pub struct Outbox {
 pub struct Inbox {
     receiver: Receiver<Item>,
     shared: Arc<Shared>,
-    pub(in crate::engine) waiting: Waiting,
+    /// What was taken and not submitted to its end yet, by the peer that it waits for.
+    pub(in crate::engine) waiting: FairQueue<Taken>,
     /// Submitted.
     pub(in crate::engine) finishing: Vec<Current>,
 }
@@ -100,63 +101,13 @@ impl Taken {
     }
 }
 
-/// What was taken and not submitted to its end yet, by the peer that it waits for.
-#[derive(Debug, Default)]
-pub(in crate::engine) struct Waiting {
-    peers: HashMap<Pe, VecDeque<Taken>>,
-    /// These peers, in the order of their turns.
-    turns: VecDeque<Pe>,
-    count: usize,
-}
-
-impl Waiting {
-    /// Whether what is for the peer has to wait, too.
-    pub(in crate::engine) fn has(&self, pe: Pe) -> bool {
-        self.peers.contains_key(&pe)
-    }
-
-    /// Peers that something waits for.
-    pub(in crate::engine) fn peers(&self) -> usize {
-        self.turns.len()
-    }
-
-    /// Something waits, behind all for the same peer.
-    pub(in crate::engine) fn push(&mut self, taken: Taken) {
-        let pe = taken.pe();
-        self.count += 1;
-        let queue = self.peers.entry(pe).or_default();
-        if queue.is_empty() {
-            self.turns.push_back(pe);
-        }
-        queue.push_back(taken);
-    }
-
-    /// All that waits for the peer whose turn it is, in its order. What is left of it is given back.
-    pub(in crate::engine) fn next(&mut self) -> Option<VecDeque<Taken>> {
-        let queue = self.peers.remove(&self.turns.pop_front()?)?;
-        self.count -= queue.len();
-        Some(queue)
-    }
-
-    /// See [`Waiting::next`].
-    pub(in crate::engine) fn give_back(&mut self, left: VecDeque<Taken>) {
-        let Some(pe) = left.front().map(Taken::pe) else { return };
-        self.count += left.len();
-        self.turns.push_back(pe);
-        self.peers.insert(pe, left);
-    }
-}
-
 impl Inbox {
     /// See [`Lane::audit`]. User threads may be handing something over meanwhile.
     ///
     /// [`Lane::audit`]: crate::engine::lane::Lane::audit
     pub(in crate::engine) fn audit(&self) -> Result<(), Discrepancy> {
-        let Waiting { peers, turns, count } = &self.waiting;
-        let waiting = peers.values().map(VecDeque::len).sum();
-        same("operations of user threads that wait", *count, waiting)?;
-        same("peers that user threads wait for", turns.len(), peers.len())?;
-        let taken = count + self.finishing.len();
+        self.waiting.audit("operations of user threads that wait")?;
+        let taken = self.waiting.len() + self.finishing.len();
         let all = self.shared.outstanding.count() as usize;
         same("operations of user threads", all, all.max(taken))
     }
@@ -174,7 +125,7 @@ pub fn handover(
     let inbox = Inbox {
         receiver,
         shared: Arc::clone(&shared),
-        waiting: Waiting::default(),
+        waiting: FairQueue::default(),
         finishing: Vec::with_capacity(QUEUE),
     };
     (Outbox { sender, shared, warn_after, fail_after }, inbox)
@@ -290,7 +241,7 @@ impl Inbox {
 
     /// What is next in the queue. None if there is nothing, or too much that was taken waits.
     pub(in crate::engine) fn next(&mut self) -> Option<Taken> {
-        if self.waiting.count >= WAITING {
+        if self.waiting.len() >= WAITING {
             return None;
         }
         Some(match self.receiver.try_recv().ok()? {
@@ -417,57 +368,13 @@ mod tests {
         assert_eq!(outbox.quiet(Pe(2)), Ok(()), "it was told already");
     }
 
-    /// Puts to these PEs, handed over and taken.
-    fn taken(inbox: &mut Inbox, outbox: &Outbox, pes: &[u32]) -> Vec<Taken> {
-        let each = pes.iter().map(|pe| {
-            outbox.transfer(&put(*pe, 0), false).unwrap();
-            Taken::Transfer(take(inbox).unwrap())
-        });
-        each.collect()
-    }
-
-    #[test]
-    fn what_waits_is_taken_peer_by_peer_and_counted() {
-        let (outbox, mut inbox) = handover(3, None, None);
-        for waits in taken(&mut inbox, &outbox, &[1, 2, 1]) {
-            inbox.waiting.push(waits);
-        }
-        let has = |inbox: &Inbox| [0, 1, 2].map(|pe| inbox.waiting.has(Pe(pe)));
-        assert_eq!((has(&inbox), inbox.waiting.peers()), ([false, true, true], 2));
-        let mut first = inbox.waiting.next().unwrap();
-        assert_eq!(first.iter().map(|waits| waits.pe().0).collect::<Vec<_>>(), [1, 1]);
-        assert_eq!((has(&inbox), inbox.waiting.peers()), ([false, false, true], 1));
-        assert_eq!(inbox.audit(), Ok(()), "those taken out do not wait");
-        first.pop_front();
-        inbox.waiting.give_back(first);
-        assert_eq!((has(&inbox), inbox.waiting.count), ([false, true, true], 2));
-        for pe in [2, 1] {
-            assert_eq!(inbox.waiting.next().unwrap().front().unwrap().pe(), Pe(pe));
-        }
-        inbox.waiting.give_back(VecDeque::new());
-        assert_eq!((has(&inbox), inbox.waiting.count), ([false; 3], 0));
-        assert!(inbox.waiting.next().is_none());
-        assert_eq!(inbox.audit(), Ok(()));
-    }
-
-    #[test]
-    fn an_audit_finds_what_is_counted_and_not_there() {
-        let (outbox, mut inbox) = handover(2, None, None);
-        for waits in taken(&mut inbox, &outbox, &[1]) {
-            inbox.waiting.push(waits);
-        }
-        inbox.waiting.count += 1;
-        let differs = inbox.audit().unwrap_err().to_string();
-        assert_eq!(differs, "operations of user threads that wait: 2 kept, 1 found");
-    }
-
     #[test]
     fn no_more_is_taken_than_may_wait() {
         let (outbox, mut inbox) = handover(2, None, None);
         outbox.transfer(&put(1, 0), false).unwrap();
-        inbox.waiting.count = WAITING;
+        (0..WAITING).for_each(|_| inbox.waiting.push(Pe(1), Taken::Fence(Pe(1))));
         assert!(inbox.next().is_none());
-        inbox.waiting.count = WAITING - 1;
+        inbox.waiting.pop(Pe(1));
         assert!(inbox.next().is_some());
     }
 

@@ -1,11 +1,20 @@
 //! User threads: their lane, what they hand over to the proxy thread, and how the proxy's lane carries that out.
+//!
+//! What they hand over is in the order of their own lane, and in none with what the proxy thread submits. So what finds no room
+//! waits for its peer in a line of its own, beside that of parked operations ([`crate::engine::lane::backlog`]). Where there
+//! are both, they take turns: the one whose turn it is has what room there is, the other what is left of it, and the turn passes when
+//! the first has got something. So neither waits for as long as somebody goes on with the other.
 
 pub mod handoff;
 pub mod host_lane;
 mod outstanding;
 
+use std::mem;
+
 use crate::engine::error::EngineError;
+use crate::engine::ids::Pe;
 use crate::engine::lane::Lane;
+use crate::engine::lane::backlog::Backlog;
 use crate::engine::lane::user_threads::handoff::{Inbox, Taken};
 use crate::engine::port::Port;
 use crate::engine::port::copies::Reach;
@@ -13,8 +22,19 @@ use crate::engine::request::{LocalSide, Request, refused};
 use crate::engine::state::operation::OpId;
 use crate::engine::wire::handle::HandleView;
 
-/// Peers whose operations are tried in vain in one turn.
-const PEERS: usize = 8;
+/// Of the two lines of a peer, those of which something was submitted.
+#[derive(Clone, Copy, Default, Debug)]
+pub(in crate::engine) struct Served {
+    pub(in crate::engine) parked: bool,
+    pub(in crate::engine) handed_over: bool,
+}
+
+impl Served {
+    /// Whether anything was.
+    pub(in crate::engine) fn any(self) -> bool {
+        self.parked || self.handed_over
+    }
+}
 
 impl<P: Port> Lane<P> {
     /// Carries on with what user threads have handed over. Whether something moved.
@@ -22,23 +42,25 @@ impl<P: Port> Lane<P> {
     pub(in crate::engine) fn serve_user_threads(&mut self) -> bool {
         let Some(mut inbox) = self.inbox.take() else { return false };
         let mut moved = false;
-        for _ in 0..inbox.waiting.peers().min(PEERS) {
-            let Some(mut queue) = inbox.waiting.next() else { break };
-            while let Some(taken) = queue.pop_front() {
-                if let Some(waits) = self.carry_on(&mut inbox, taken, &mut moved) {
-                    queue.push_front(waits);
-                    break;
-                }
+        let mut backlog = mem::take(&mut self.backlog);
+        let mut walk = inbox.waiting.walk();
+        while let Some(pe) = inbox.waiting.next(&mut walk) {
+            let served = self.serve_both(&mut backlog, Some(&mut inbox), pe);
+            inbox.waiting.tried(&mut walk, pe, served.handed_over);
+            if served.parked {
+                backlog.turn_over(pe);
             }
-            inbox.waiting.give_back(queue);
+            moved |= served.any();
         }
+        self.backlog = backlog;
         while let Some(taken) = inbox.next() {
-            let waits = match inbox.waiting.has(taken.pe()) {
+            let pe = taken.pe();
+            let waits = match inbox.waiting.has(pe) || self.parks(pe) {
                 true => Some(taken),
                 false => self.carry_on(&mut inbox, taken, &mut moved),
             };
             if let Some(waits) = waits {
-                inbox.waiting.push(waits);
+                inbox.waiting.push(pe, waits);
             }
         }
         let mut at = 0;
@@ -64,13 +86,56 @@ impl<P: Port> Lane<P> {
         moved
     }
 
+    /// Submits what waits for a peer, parked or handed over, as far as it goes; first that whose turn it is.
+    pub(in crate::engine) fn serve_both(
+        &mut self,
+        backlog: &mut Backlog,
+        mut inbox: Option<&mut Inbox>,
+        pe: Pe,
+    ) -> Served {
+        let mut served = Served::default();
+        let users_first = backlog.users_first(pe);
+        for users in [users_first, !users_first] {
+            let got = match (users, inbox.as_deref_mut()) {
+                (true, Some(inbox)) => self.serve_handed_over(inbox, pe),
+                (true, None) => false,
+                (false, _) => self.serve_parked(backlog, pe),
+            };
+            *(if users { &mut served.handed_over } else { &mut served.parked }) = got;
+            if got && users == users_first {
+                backlog.pass_turn(pe);
+            }
+        }
+        served
+    }
+
+    /// Submits what was handed over for a peer and waits, as far as it goes. Whether some did.
+    fn serve_handed_over(&mut self, inbox: &mut Inbox, pe: Pe) -> bool {
+        let mut moved = false;
+        while let Some(first) = inbox.waiting.front_mut(pe) {
+            // It keeps its place.
+            let taken = mem::replace(first, Taken::Fence(pe));
+            match (self.carry_on(inbox, taken, &mut moved), inbox.waiting.front_mut(pe)) {
+                (Some(waits), Some(first)) => {
+                    *first = waits;
+                    break;
+                }
+                _ => drop(inbox.waiting.pop(pe)),
+            }
+        }
+        moved
+    }
+
     /// Carries something on that was handed over, as far as there is room: it comes back if there was too little.
     fn carry_on(&mut self, inbox: &mut Inbox, taken: Taken, moved: &mut bool) -> Option<Taken> {
         let mut current = match taken {
             Taken::Transfer(current) => current,
             Taken::Fence(pe) => {
-                // A PE outside the job has nothing to fence.
-                let _ = self.fence(pe);
+                self.end_burst();
+                // Not behind what is parked: what is in its order has all been submitted.
+                if let Some(stream) = self.core.streams.find_mut(pe) {
+                    stream.fence();
+                }
                 inbox.fenced();
                 *moved = true;
                 return None;
@@ -84,7 +149,7 @@ impl<P: Port> Lane<P> {
             current.op = self.begin_op();
         }
         let (mut sent, op) = (current.sent, current.op);
-        let advanced = self.advance_op(&current.request(), &mut sent, op);
+        let advanced = self.advance(&current.request(), &mut sent, op, false);
         *moved |= sent != current.sent;
         current.sent = sent;
         match advanced {
@@ -131,7 +196,7 @@ mod tests {
     use super::*;
     use crate::engine::lane::user_threads::handoff::{Outbox, handover};
     use crate::engine::port::Direction;
-    use crate::engine::posting::tests::{Bed, PLAIN, request};
+    use crate::engine::posting::tests::{Bed, PLAIN, Setup, request};
 
     fn bed() -> (Bed, Outbox) {
         let (outbox, inbox) = handover(4, None, None);
@@ -162,5 +227,37 @@ mod tests {
         assert!(bed.lane.serve_user_threads(), "there was room for some of it");
         assert!(!bed.lane.serve_user_threads(), "and is no more");
         bed.lane.audit().unwrap();
+    }
+
+    /// Which of the two that wait for the same peer has what becomes free.
+    #[test]
+    fn what_is_parked_and_what_was_handed_over_take_turns() {
+        const EACH: u32 = 40;
+        let (outbox, inbox) = handover(4, None, None);
+        let mut bed = Bed::new(Setup { depth: 1, ..PLAIN });
+        bed.lane.inbox = Some(Box::new(inbox));
+        let heaps = Arc::clone(&bed.heaps);
+        // Nothing ends while they are submitted.
+        bed.fabric.stall(Pe(1));
+        (0..EACH).for_each(|_| bed.put(1));
+        let get = request(&heaps, Direction::Read, 1);
+        (0..EACH).for_each(|_| outbox.transfer(&get, false).unwrap());
+        bed.fabric.resume(Pe(1));
+        let begun = |bed: &Bed| {
+            let counters = bed.lane.core.streams.find(Pe(1)).unwrap().counters();
+            [counters.writes, counters.reads - u32::from(bed.lane.parks(Pe(1)))]
+        };
+        let first = begun(&bed);
+        for _ in 0..100_000 {
+            let [writes, reads] = begun(&bed);
+            if writes < EACH && reads < EACH {
+                assert!((writes - first[0]).abs_diff(reads) <= 2, "{writes} {reads}");
+            } else if writes == EACH && reads == EACH {
+                return bed.lane.audit().unwrap();
+            }
+            bed.fabric.pass_time(100);
+            bed.lane.turn();
+        }
+        panic!("{:?} are not submitted", begun(&bed));
     }
 }
