@@ -4,13 +4,15 @@
 //! changes in many places, so a mistake in one of them shows itself late, and somewhere else. It takes a walk
 //! through all tables, and is for tests, and for a lane that has stopped.
 
-use crate::engine::ids::{Pe, RailId};
+use crate::engine::ids::RailId;
 use crate::engine::lane::Lane;
 use crate::engine::port::Port;
 use crate::engine::posting::{Core, Event};
 use crate::engine::state::audit::{Found, OfPeer, tally};
 use crate::engine::state::discrepancy::{Discrepancy, same};
 use crate::engine::state::fabric_atomics::FabricAtomics;
+use crate::engine::state::rail::Rail;
+use crate::engine::state::segment::Stage;
 
 impl<P: Port> Lane<P> {
     /// Whether everything that is counted is there, and nothing else.
@@ -50,9 +52,21 @@ impl<P: Port> Core<P> {
         let unsent = found.peers.values().map(|of_peer| of_peer.unsent).sum();
         let link_of = |pe| self.streams.find(pe)?.link.as_deref();
         self.messages.audit(&links, link_of, &found.all, unsent)?;
+        for stream in self.streams.iter() {
+            let owed = stream.link.as_deref().map_or(0, |link| link.owed as usize);
+            let listed = self.unnumbered.iter().filter(|due| due.pe == stream.pe).count();
+            same("messages without numbers", owed, listed)
+                .map_err(|differs| differs.of(stream.pe))?;
+        }
         let listed = links.iter().filter(|(link, _)| link.in_control).count();
         same("peers to whom control messages are due", self.control.len(), listed)?;
-        let mut queued: u32 = self.streams.iter().map(|stream| stream.blocked()).sum();
+        for stream in self.streams.iter() {
+            let of_rail = |rail: &Rail<P::Fast>| rail.blocked.len_of(stream.pe);
+            let blocked: usize = self.rails.iter().map(of_rail).sum();
+            same("blocked segments", stream.blocked() as usize, blocked)
+                .map_err(|differs| differs.of(stream.pe))?;
+        }
+        let mut queued = 0;
         for rail in self.rail_ids() {
             queued += self.audit_rail(rail, found).map_err(|differs| differs.of(rail))?;
         }
@@ -70,19 +84,20 @@ impl<P: Port> Core<P> {
         let (in_flight, ahead) = found.rails[rail.index()];
         same("segments in flight", state.in_flight(), in_flight)?;
         same("bytes ahead", self.balance.ahead(rail), ahead)?;
-        let mut listed: Vec<Pe> = state.blocked.iter().copied().collect();
-        listed.sort_unstable();
-        let blocked = self.streams.iter().filter(|stream| stream.is_blocked(rail));
-        let mut blocked: Vec<Pe> = blocked.map(|stream| stream.pe).collect();
-        blocked.sort_unstable();
-        same("blocked peers", listed, blocked)?;
-        state.audit(&self.segments)
+        state.blocked.audit("blocked segments of a rail")?;
+        for (pe, index) in state.blocked.iter() {
+            let segment = &self.segments[*index];
+            let is = (segment.pe, segment.stage);
+            same("whom a blocked segment is for, and its stage", (pe, Stage::Ready), is)?;
+        }
+        Ok(state.audit(&self.segments)? + state.blocked.len() as u32)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::ids::Pe;
     use crate::engine::posting::tests::{Bed, PLAIN, Setup, lost};
 
     /// Each in a book of its own.

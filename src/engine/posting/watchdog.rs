@@ -206,11 +206,11 @@ impl Watchdog {
         let still = |segment: &Segment| {
             let moved = match segment.stage {
                 Stage::Ready => {
-                    let stream = streams.find(segment.pe);
+                    let rail = &rails[segment.rail.index()];
                     // It waits for its peer, whatever else the rail moves.
-                    match stream.filter(|stream| stream.is_blocked(segment.rail)) {
+                    match streams.find(segment.pe).filter(|_| rail.blocked.has(segment.pe)) {
                         Some(stream) => stream.watch.since,
-                        None => rails[segment.rail.index()].moved,
+                        None => rail.moved,
                     }
                 }
                 Stage::Pooled => rails.iter().map(|rail| rail.moved).max().unwrap_or(0),

@@ -74,7 +74,7 @@ impl Recovery {
             };
             for (at, path) in peer.paths.iter_mut().enumerate() {
                 // What waits for the peer, and does not leave though there is room, is on a silent path too.
-                let front = stream.first_blocked(RailId(at as u8));
+                let front = rails[at].blocked.front(pe).copied();
                 let front = front.filter(|_| !rails[at].is_full());
                 // By the time as well: another one may be in its slot.
                 if path.look(front.map(|front| (front, segments[front].born)), now) {

@@ -88,7 +88,6 @@ impl Recovery {
         let mut rest = Queue::EMPTY;
         let mut messages = Vec::new();
         // What waits for the peer alone was there first.
-        core.forget_blocked(pe, rail);
         let next = |core: &mut Core<P>| {
             core.unblock(pe, rail).or_else(|| {
                 let index = core.rails[rail.index()].pop(&core.segments)?;

@@ -1,11 +1,9 @@
 //! A rail as the lane sees it: its queue, what is in flight, and its counters.
 
-use std::collections::VecDeque;
-
-use crate::engine::ids::Pe;
 use crate::engine::port::RailLimits;
 use crate::engine::rails::counters::RailCounters;
 use crate::engine::state::discrepancy::Discrepancy;
+use crate::engine::state::fair_queue::FairQueue;
 use crate::engine::state::segment::Stage;
 use crate::engine::state::segment::queue::Queue;
 use crate::engine::state::segment::table::SegmentTable;
@@ -40,8 +38,8 @@ pub(in crate::engine) struct Rail<S> {
     pub(in crate::engine) max_segment: usize,
     /// Segments ready to be posted, oldest first. Bounded by the segment table.
     queue: Queue,
-    /// Peers whose segments wait by themselves, in their streams; see [`crate::engine::posting::blocked`].
-    pub(in crate::engine) blocked: VecDeque<Pe>,
+    /// Segments that wait by themselves, by peer; see [`crate::engine::posting::blocked`].
+    pub(in crate::engine) blocked: FairQueue<u32>,
     /// Whether messages follow writes to the same peer.
     pub(in crate::engine) orders_messages: bool,
     /// Segments posted since the doorbell was last rung; see [`crate::engine::posting::doorbell`].
@@ -64,7 +62,7 @@ impl<S> Rail<S> {
             reserve,
             max_segment: limits.max_segment.max(1),
             queue: Queue::EMPTY,
-            blocked: VecDeque::new(),
+            blocked: FairQueue::default(),
             orders_messages: limits.orders_messages,
             unrung: 0,
             moved: 0,
@@ -200,6 +198,7 @@ impl<S> Rail<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::ids::Pe;
     use crate::engine::port::Context;
     use crate::engine::port::packet::MAX_MESSAGE;
 
@@ -274,7 +273,7 @@ mod tests {
         let counted = rail.counters();
         assert_eq!((counted.posted, counted.completed, rail.in_flight()), (3, 3, 0));
         assert!(rail.is_open() && !rail.has_blocked());
-        rail.blocked.push_back(Pe(1));
+        rail.blocked.push(Pe(1), 0);
         assert!(rail.has_blocked());
     }
 

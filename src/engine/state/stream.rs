@@ -85,10 +85,8 @@ pub(in crate::engine) struct Stream {
     orders: bool,
     /// Writes that wait behind a fence, in issue order, each with the fence's epoch.
     pub(in crate::engine) held: Queue,
-    /// Segments that wait by themselves, by rail: see [`crate::engine::posting::blocked`]. Made with the first.
-    blocked: Option<Box<[Queue]>>,
-    /// How many.
-    waiting: u32,
+    /// Segments that wait by themselves, on all rails: see [`crate::engine::posting::blocked`].
+    blocked: u32,
     /// Writes that were lost sight of and have not ended. Messages wait until there are none.
     pub(in crate::engine) lost_writes: u32,
     /// Bytes that each rail has ahead for the peer, of segments whose rail was chosen by load.
@@ -121,8 +119,7 @@ impl Stream {
             mark: None,
             orders,
             held: Queue::EMPTY,
-            blocked: None,
-            waiting: 0,
+            blocked: 0,
             lost_writes: 0,
             ahead: None,
             link: None,
@@ -165,49 +162,27 @@ impl Stream {
         self.link.get_or_insert_with(|| Box::new(Link::new(self.pe)))
     }
 
-    /// A segment waits by itself, of one of so many rails. What comes later does not overtake it. Whether it is the
-    /// first one of the rail.
-    pub(in crate::engine) fn block(
-        &mut self,
-        segments: &mut SegmentTable,
-        index: u32,
-        (rail, rails): (RailId, usize),
-    ) -> bool {
-        let blocked = self.blocked.get_or_insert_with(|| vec![Queue::EMPTY; rails].into());
-        let waiting = &mut blocked[rail.index()];
-        let is_first = waiting.is_empty();
-        waiting.push(segments, index);
-        self.waiting += 1;
+    /// Another segment waits by itself. What comes later does not overtake it.
+    pub(in crate::engine) fn block(&mut self) {
+        self.blocked += 1;
         self.set_shut(BLOCKED, true);
-        is_first
     }
 
-    /// Takes the first segment that waits by itself on a rail.
-    pub(in crate::engine) fn unblock(
-        &mut self,
-        segments: &SegmentTable,
-        rail: RailId,
-    ) -> Option<u32> {
-        let index = self.blocked.as_deref_mut()?[rail.index()].pop(segments)?;
-        self.waiting -= 1;
-        self.set_shut(BLOCKED, self.waiting != 0);
-        Some(index)
+    /// One less does.
+    pub(in crate::engine) fn unblock(&mut self) {
+        self.blocked -= 1;
+        self.set_shut(BLOCKED, self.blocked != 0);
+    }
+
+    /// Whether any does, on any rail.
+    pub(in crate::engine) fn has_blocked(&self) -> bool {
+        self.blocked != 0
     }
 
     /// There is a reason for which nothing goes out in the fast path, or not any longer.
     fn set_shut(&mut self, reason: u8, on: bool) {
         self.shut = if on { self.shut | reason } else { self.shut & !reason };
         self.fast_limit = if self.shut == 0 { self.open_limit } else { 0 };
-    }
-
-    /// The first segment that waits by itself on a rail.
-    pub(in crate::engine) fn first_blocked(&self, rail: RailId) -> Option<u32> {
-        self.blocked.as_deref()?[rail.index()].front()
-    }
-
-    /// Whether any does.
-    pub(in crate::engine) fn is_blocked(&self, rail: RailId) -> bool {
-        self.first_blocked(rail).is_some()
     }
 
     /// Bytes ahead by rail, made if need be.

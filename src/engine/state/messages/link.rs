@@ -57,6 +57,8 @@ pub(in crate::engine) struct Link {
     /// Control messages that are due; the lane's control queue knows of the stream then.
     pub(in crate::engine) request_due: bool,
     pub(in crate::engine) ack_due: bool,
+    /// Messages without numbers that are due to the peer, in the lane's queue of these.
+    pub(in crate::engine) owed: u32,
     /// Whether the stream is in the lane's control queue.
     pub(in crate::engine) in_control: bool,
     /// The tags of counted puts to the peer, from the first one on.
@@ -102,6 +104,7 @@ impl Link {
             wanted: None,
             request_due: false,
             ack_due: false,
+            owed: 0,
             in_control: false,
             tags: None,
             counts: None,

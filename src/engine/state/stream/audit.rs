@@ -31,7 +31,7 @@ impl Stream {
         same("signals held back", held_back, found.held_back)?;
         let first_held_back = u32::from(self.first_held_back);
         same("signals that wait for older puts", first_held_back, first_held_back.min(held_back))?;
-        self.audit_blocked(segments)?;
+        same("a blocked stream", self.shut & BLOCKED != 0, self.blocked != 0)?;
         let fast_limit = if self.shut == 0 { self.open_limit } else { 0 };
         same("the limit of the fast path", self.fast_limit, fast_limit)?;
         let closes = self.error.is_some() || writes != 0;
@@ -48,17 +48,8 @@ impl Stream {
         self.link.as_deref().map_or(Ok(()), |link| link.audit(segments, found, state))
     }
 
-    fn audit_blocked(&self, segments: &SegmentTable) -> Result<(), Discrepancy> {
-        let mut waiting = 0;
-        for queue in self.blocked.as_deref().unwrap_or_default() {
-            waiting += queue.audit(segments, Stage::Ready)?;
-        }
-        same("blocked segments", self.waiting, waiting)?;
-        same("a blocked stream", self.shut & BLOCKED != 0, waiting != 0)
-    }
-
     /// Segments that wait by themselves.
     pub(in crate::engine) fn blocked(&self) -> u32 {
-        self.waiting
+        self.blocked
     }
 }

@@ -44,19 +44,14 @@ fn hold_back(stream: &mut Stream, segments: &mut SegmentTable) -> u32 {
 
 #[test]
 fn what_waits_by_itself_shuts_the_fast_path_until_the_last_of_it_has_left() {
-    let (mut stream, mut segments) = (stream(true), segments());
-    let all: Vec<u32> = (0..3).map(|_| take(&mut segments)).collect();
-    for (index, rail, is_first) in [(all[0], 1, true), (all[1], 1, false), (all[2], 0, true)] {
-        assert_eq!(stream.block(&mut segments, index, (RailId(rail), 2)), is_first);
-        assert!(stream.is_shut() && stream.fast_limit == 0);
+    let mut stream = stream(true);
+    (0..3).for_each(|_| stream.block());
+    for left in (0..3).rev() {
+        assert!(stream.has_blocked() && stream.is_shut() && stream.fast_limit == 0);
+        stream.unblock();
+        assert_eq!(stream.blocked(), left);
     }
-    assert!(stream.is_blocked(RailId(0)) && stream.is_blocked(RailId(1)));
-    assert_eq!(stream.unblock(&segments, RailId(1)), Some(all[0]));
-    assert_eq!(stream.unblock(&segments, RailId(0)), Some(all[2]));
-    assert!(!stream.is_blocked(RailId(0)) && stream.first_blocked(RailId(1)) == Some(all[1]));
-    assert!(stream.is_shut() && stream.unblock(&segments, RailId(0)).is_none());
-    assert_eq!(stream.unblock(&segments, RailId(1)), Some(all[1]));
-    assert!(!stream.is_shut() && stream.fast_limit == LIMIT);
+    assert!(!stream.has_blocked() && !stream.is_shut() && stream.fast_limit == LIMIT);
 }
 
 #[test]
