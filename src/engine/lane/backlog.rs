@@ -194,11 +194,16 @@ impl Backlog {
     /// [`Lane::audit`].
     pub(in crate::engine) fn audit(&self, mut parking: Vec<Pe>) -> Result<(), Discrepancy> {
         self.queue.audit("operations parked")?;
-        let mut waits: Vec<Pe> = self.queue.peers().map(|(pe, ..)| pe).collect();
+        let mut waits: Vec<Pe> = self.peers().collect();
         for peers in [&mut waits, &mut parking] {
             peers.sort_unstable();
         }
         same("streams with parked operations", parking, waits)
+    }
+
+    /// The peers for which something is parked.
+    pub(in crate::engine) fn peers(&self) -> impl Iterator<Item = Pe> {
+        self.queue.peers().map(|(pe, ..)| pe)
     }
 
     /// Whether nothing is parked.

@@ -231,8 +231,9 @@ impl<P: Port> Lane<P> {
         // What nobody waits for, nobody asks about; unasked, it would seem to be stuck.
         self.core.want_acks();
         let staged = self.staging.moved();
+        let parking = self.backlog.peers();
         let Core { streams, segments, watchdog, port, rails, .. } = &mut self.core;
-        for (pe, failed) in watchdog.look(streams, segments, port, rails, staged) {
+        for (pe, failed) in watchdog.look(streams, segments, port, rails, staged, parking) {
             self.core.fail_stream(pe, failed);
         }
         self.signals.inspect_counts(&mut self.core);

@@ -142,6 +142,7 @@ impl<P: Port> Core<P> {
         if op != OpId::NONE.0 {
             self.op_done(op);
         }
+        self.watchdog.has_moved();
         let Some(stream) = self.streams.find_mut(pe) else { return };
         if stream.end(direction, class) {
             self.release(pe);

@@ -197,6 +197,7 @@ impl<P: Port> Core<P> {
         let received = &mut stream.link().ack_received;
         if received.is_before(ack) {
             *received = ack;
+            self.watchdog.has_moved();
         }
         while let Some(stream) = self.streams.find_mut(pe) {
             // Most are plain: they end here, and what waits for them is looked at once.

@@ -70,9 +70,13 @@ pub struct Watchdog {
     stamp: u32,
     /// Whether some stream has been warned of and not been cleared.
     has_warned: bool,
-    /// Segments of all streams that had ended at the last look, modulo 2^32, and since when these are all.
-    ended: u32,
+    /// Looks so far, modulo 2^32.
+    looks: u32,
+    /// Whether a segment of any stream has ended since the last look, and when that was so last.
+    has_moved: bool,
     moved: u32,
+    /// The peers for which something was under way at the last look.
+    busy: Vec<Pe>,
 }
 
 impl Watchdog {
@@ -93,9 +97,17 @@ impl Watchdog {
             counted: 0,
             stamp: 0,
             has_warned: false,
-            ended: 0,
+            looks: 0,
+            has_moved: false,
             moved: 0,
+            busy: Vec::new(),
         }
+    }
+
+    /// A segment has ended otherwise than by a completion, of which its rail knows.
+    #[inline(always)]
+    pub(in crate::engine) fn has_moved(&mut self) {
+        self.has_moved = true;
     }
 
     /// The next turn is due.
@@ -181,8 +193,8 @@ impl Watchdog {
 
     /// Looks at all segments under way; gives the streams whose time is up, with the error.
     ///
-    /// `staged` is when staging has last moved. It walks through the streams and the segments in use, four times a second and only while the
-    /// lane is turned.
+    /// `staged` is when staging has last moved, `parking` the peers for which operations are parked. It walks through the segments in
+    /// use and these, four times a second and only while the lane is turned; streams for which nothing is under way cost nothing.
     pub(in crate::engine) fn look<P: Port>(
         &mut self,
         streams: &mut Streams,
@@ -190,14 +202,19 @@ impl Watchdog {
         port: &P,
         rails: &[Rail<P::Fast>],
         staged: u32,
+        parking: impl Iterator<Item = Pe>,
     ) -> Vec<(Pe, EngineError)> {
-        let mut all_ended = 0_u32;
-        streams.for_each(|stream| {
+        self.looks = self.looks.wrapping_add(1);
+        let look = (self.looks, self.stamp);
+        self.busy.clear();
+        for pe in segments.in_use().map(|segment| segment.pe).chain(parking) {
+            let Some(stream) = streams.find_mut(pe) else { continue };
             let (ended, waits) = (stream.ended(), !stream.is_quiet());
-            stream.watch.look(ended, waits, self.stamp);
-            all_ended = all_ended.wrapping_add(ended);
-        });
-        if std::mem::replace(&mut self.ended, all_ended) != all_ended {
+            if stream.watch.look(ended, waits, look) {
+                self.busy.push(pe);
+            }
+        }
+        if std::mem::take(&mut self.has_moved) {
             self.moved = self.stamp;
         }
         // What counts is the time without movement: of the segment's stream once the segment is
@@ -308,11 +325,11 @@ impl Watchdog {
     /// either, as what the fabric still has for a peer that was given up, nobody would ever be told. So such a stream is
     /// given up as well, after twice the time that others have.
     #[cold]
-    fn without_movement(&self, streams: &mut Streams, moved: u32) -> Vec<(Pe, EngineError)> {
+    fn without_movement(&self, streams: &Streams, moved: u32) -> Vec<(Pe, EngineError)> {
         let mut failed = Vec::new();
         let Some(limit) = self.fail_after else { return failed };
         let stamp = self.stamp;
-        streams.for_each(|stream| {
+        for stream in self.busy.iter().filter_map(|pe| streams.find(*pe)) {
             let waited = u64::from(stamp - stream.watch.since.max(moved)) << STAMP_SHIFT;
             let waits = !stream.is_quiet() && stream.error.is_none();
             if waits && waited >= limit.saturating_mul(2) {
@@ -325,7 +342,7 @@ impl Watchdog {
                 };
                 failed.push((stream.pe, error));
             }
-        });
+        }
         failed
     }
 }
@@ -469,6 +486,30 @@ mod tests {
         Watchdog::new(None, Some(Duration::from_nanos(units << STAMP_SHIFT)))
     }
 
+    /// No peer has something parked.
+    fn none() -> std::iter::Empty<Pe> {
+        std::iter::empty()
+    }
+
+    /// Not even by a look at them. Those for which something is parked are.
+    #[test]
+    fn streams_for_which_nothing_is_under_way_are_not_touched() {
+        let mut bed = Bed::new(Setup { n_pes: 12, ..PLAIN });
+        (1..8).for_each(|pe| bed.put(pe));
+        bed.pass_time();
+        while bed.lane.turn() {}
+        bed.put(3);
+        let Core { streams, segments, port, rails, .. } = &mut bed.lane.core;
+        streams.for_each(|stream| stream.watch.since = 77);
+        streams.find_mut(Pe(5)).unwrap().set_parks(true);
+        let mut watchdog = limit(10);
+        let parking = [Pe(5)].into_iter();
+        assert!(watchdog.look(streams, segments, port, rails, 0, parking).is_empty());
+        let touched = streams.iter().filter(|stream| stream.watch.since != 77);
+        assert_eq!(touched.map(|stream| stream.pe.0).collect::<Vec<_>>(), [3, 5]);
+        assert_eq!(watchdog.busy, [Pe(3), Pe(5)]);
+    }
+
     /// What may move while something waits.
     #[derive(Clone, Copy, PartialEq)]
     enum Moves {
@@ -494,7 +535,7 @@ mod tests {
                 bed.put(1);
                 let Core { streams, segments, port, rails, .. } = &mut bed.lane.core;
                 let mut watchdog = limit(10);
-                assert!(watchdog.look(streams, segments, port, rails, 0).is_empty());
+                assert!(watchdog.look(streams, segments, port, rails, 0, none()).is_empty());
                 let its = segments[0].rail.index();
                 segments[0].stage = stage;
                 let mut staged = 0;
@@ -506,7 +547,7 @@ mod tests {
                 }
                 let mut ends = |stamp| {
                     watchdog.stamp = stamp;
-                    let failed = watchdog.look(streams, segments, port, rails, staged);
+                    let failed = watchdog.look(streams, segments, port, rails, staged, none());
                     let ends =
                         |failed: &_| matches!(failed, EngineError::Timeout { seconds: 2, .. });
                     assert!(failed.iter().all(|(pe, failed)| *pe == Pe(1) && ends(failed)));
@@ -526,13 +567,13 @@ mod tests {
             bed.put(1);
             let Core { streams, segments, port, rails, .. } = &mut bed.lane.core;
             let mut watchdog = limit(10);
-            assert!(watchdog.look(streams, segments, port, rails, 0).is_empty());
+            assert!(watchdog.look(streams, segments, port, rails, 0, none()).is_empty());
             if has_failed {
                 streams.find_mut(Pe(1)).unwrap().error = Some(Box::new(failed(1)));
             }
             for stamp in [10, 40] {
                 watchdog.stamp = stamp;
-                let failed = watchdog.look(streams, segments, port, rails, 0);
+                let failed = watchdog.look(streams, segments, port, rails, 0, none());
                 assert_eq!(failed.len(), usize::from(!has_failed), "{failed:?}");
             }
         }
@@ -547,6 +588,7 @@ mod tests {
         streams.find_mut(Pe(2)).unwrap().set_parks(true);
         streams.find_mut(Pe(3)).unwrap().error = Some(Box::new(failed(3)));
         let mut watchdog = limit(10);
+        watchdog.busy = vec![Pe(1), Pe(2), Pe(3)];
         watchdog.stamp = 19;
         assert_eq!(watchdog.without_movement(streams, 0), []);
         watchdog.stamp = 20;

@@ -51,6 +51,8 @@ pub(in crate::engine) struct Recovery {
     control: AddressTable,
     /// Those that something is known of.
     pub(in crate::engine) peers: BTreeMap<Pe, PeerHealth>,
+    /// Those of them that are looked at the next time: whatever has changed of late, waits for something, or is out of service.
+    pub(super) watched: Vec<Pe>,
     /// The paths that there are.
     reach: Reach,
     pub(in crate::engine) mine: Box<[OwnRail]>,
@@ -65,8 +67,9 @@ pub(in crate::engine) struct Recovery {
     pub(in crate::engine) answers: Vec<(Pe, Answer)>,
     /// PEs that the host lane is not to reach by itself.
     pub(in crate::engine) detours: Option<Arc<Detours>>,
-    /// When the paths were last looked at, and whether that was after a pause.
-    looked: u32,
+    /// Looks so far, when the last one was, and whether that was after a pause.
+    pub(super) looks: u32,
+    pub(super) looked: u32,
     paused: bool,
 }
 
@@ -146,6 +149,11 @@ pub(in crate::engine) struct PeerHealth {
     pub(in crate::engine) settling: (u32, bool),
     /// Its only path has failed, with this: until when it may come back.
     pub(in crate::engine) grace: Option<(u32, Box<EngineError>)>,
+    /// It is among those that are looked at, and the number of the last look at it.
+    pub(super) watched: bool,
+    pub(super) looked: u32,
+    /// It was not looked at at the look before.
+    pub(super) is_back: bool,
     /// When the peer has last shown life.
     pub(in crate::engine) alive: u32,
     /// The acknowledgement and the prefix at the last look, if there was one, and since when the former has been due.
@@ -229,12 +237,14 @@ impl Recovery {
             rails,
             control,
             peers: BTreeMap::new(),
+            watched: Vec::new(),
             reach,
             mine: vec![OwnRail::default(); rails].into(),
             lost: Vec::new(),
             lossy: Vec::new(),
             answers: Vec::new(),
             detours: None,
+            looks: 0,
             looked: 0,
             paused: false,
             orders: 0,
@@ -242,10 +252,14 @@ impl Recovery {
         }
     }
 
-    /// What is known of a peer of the job, made if need be.
+    /// What is known of a peer of the job, made if need be, to change it: so it is looked at the next time.
     pub(in crate::engine) fn peer(&mut self, pe: Pe) -> &mut PeerHealth {
         let (rails, reach) = (self.rails, &self.reach);
-        self.peers.entry(pe).or_insert_with(|| PeerHealth::new(rails, reach.of(pe)))
+        let peer = self.peers.entry(pe).or_insert_with(|| PeerHealth::new(rails, reach.of(pe)));
+        if !std::mem::replace(&mut peer.watched, true) {
+            self.watched.push(pe);
+        }
+        peer
     }
 
     /// Where what a rail says to a peer goes; nowhere if it does not lead there.
@@ -304,6 +318,9 @@ impl PeerHealth {
             resets: vec![Allowance::default(); rails].into(),
             settling: (0, true),
             grace: None,
+            watched: false,
+            looked: 0,
+            is_back: false,
             alive: 0,
             seen: None,
             unheard: 0,

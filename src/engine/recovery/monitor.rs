@@ -1,5 +1,9 @@
 //! The monitor of paths: four times a second it finds which of them stand still, what has to be asked or told once
 //! more, and which are worth another try.
+//!
+//! It looks at peers for which something is under way, that are to answer, or of which a path is out of service, and once more
+//! when that is over. The others cost nothing, however many are known: what a look would have noted of one is told when
+//! there is something again.
 
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::port::Port;
@@ -45,30 +49,69 @@ impl Recovery {
         self.repeat_questions(core);
         self.check_lost(core);
         self.probe_paths(core);
+        self.look_away(core);
+    }
+
+    /// The peers that are looked at, in order.
+    fn watched(&self) -> Vec<Pe> {
+        let mut watched = self.watched.clone();
+        watched.sort_unstable();
+        watched
+    }
+
+    /// A peer is looked at. `before` is when the last look was.
+    fn begin_look(&mut self, pe: Pe, before: u32) -> &mut PeerHealth {
+        let looks = self.looks;
+        let peer = self.peer(pe);
+        let missed = looks.wrapping_sub(std::mem::replace(&mut peer.looked, looks));
+        peer.is_back = missed > 1 && peer.seen.is_some();
+        if peer.is_back {
+            // Nothing was due then.
+            peer.unheard = before;
+        }
+        if missed != 0 {
+            for path in &mut peer.paths {
+                (path.posted, path.survivors, path.longest) = (0, 0, 0);
+            }
+        }
+        peer
+    }
+
+    /// Looks no more at peers with which all is well, and for which nothing is under way.
+    fn look_away<P: Port>(&mut self, core: &Core<P>) {
+        let Self { watched, peers, .. } = self;
+        watched.retain(|pe| {
+            let Some(peer) = peers.get_mut(pe) else { return false };
+            let stream = core.streams.find(*pe).filter(|stream| stream.error.is_none());
+            peer.watched = peer.is_open() || stream.is_some_and(|stream| !stream.is_quiet());
+            peer.watched
+        });
     }
 
     fn find_trouble<P: Port>(&mut self, core: &mut Core<P>) -> Vec<Found> {
         let now = core.watchdog.stamp();
         let Core { segments, streams, messages, rails, paths, control, .. } = &mut *core;
+        let before = self.looked;
         let judges = self.judges(now);
-        for path in self.peers.values_mut().flat_map(|peer| peer.paths.iter_mut()) {
-            (path.posted, path.survivors, path.longest) = (0, 0, 0);
-        }
-        for stream in streams.iter().filter(|stream| !stream.is_quiet()) {
-            self.peer(stream.pe);
+        self.looks = self.looks.wrapping_add(1);
+        for pe in self.watched() {
+            self.begin_look(pe, before);
         }
         for (_, segment) in segments.in_use_mut() {
+            let peer = self.begin_look(segment.pe, before);
             if segment.stage != Stage::Posted {
                 continue;
             }
-            let path = &mut self.peer(segment.pe).paths[segment.rail.index()];
+            let path = &mut peer.paths[segment.rail.index()];
             path.posted += 1;
             path.longest = path.longest.max(segment.transfer.len);
             path.survivors += u32::from(segment.was_seen());
         }
         let mut found = Vec::new();
+        let watched = self.watched();
         let Recovery { timeout, peers, mine, .. } = self;
-        for (&pe, peer) in peers {
+        for pe in watched {
+            let Some(peer) = peers.get_mut(&pe) else { continue };
             let Some(stream) = streams.find_mut(pe).filter(|stream| stream.error.is_none()) else {
                 continue;
             };
@@ -135,7 +178,8 @@ impl Recovery {
         let timeout = self.timeout;
         let mut failed = Vec::new();
         let mut ask = Vec::new();
-        for (&pe, peer) in &mut self.peers {
+        for pe in self.watched() {
+            let Some(peer) = self.peers.get_mut(&pe) else { continue };
             let resets = peer.wants.iter();
             ask.extend(resets.map(|&(rail, generation)| (pe, Rails::Reset { rail, generation })));
             if let (number, false) = peer.settling {
@@ -187,7 +231,8 @@ impl Recovery {
         let now = core.watchdog.stamp();
         let Some(cooling) = self.cooling else { return };
         let mut probes = Vec::new();
-        for (&pe, peer) in &mut self.peers {
+        for pe in self.watched() {
+            let Some(peer) = self.peers.get_mut(&pe) else { continue };
             for (rail, path) in peer.paths.iter_mut().enumerate() {
                 let Some(since) = path.out.filter(|_| !path.gone) else { continue };
                 let cooled = now - since >= cooling && self.mine[rail].closing.is_none();
@@ -239,12 +284,22 @@ impl PathHealth {
 }
 
 impl PeerHealth {
+    /// Whether anything is posted on its paths, or out of service, or it is to answer.
+    fn is_open(&self) -> bool {
+        let is_open = |path: &PathHealth| {
+            path.total != 0 || path.front.0.is_some() || path.out.is_some() && !path.gone
+        };
+        let asked = !self.wants.is_empty() || !self.asked.is_empty() || !self.settling.1;
+        asked || self.grace.is_some() || self.paths.iter().any(is_open)
+    }
+
     /// Takes in what the peer has acknowledged, and which messages of it are here. Whether acknowledgements that are
     /// waited for have not come.
     fn look(&mut self, seen: (Seq, Seq), waits: bool, now: u32) -> bool {
         let before = self.seen.replace(seen);
         if before.unwrap_or((FIRST, FIRST)) != seen {
-            self.alive = now;
+            // What has changed while nobody looked may have done so long ago.
+            self.alive = if self.is_back { self.alive.max(self.unheard) } else { now };
         }
         let stands = waits && before.is_some_and(|before| before.0 == seen.0);
         if !stands {

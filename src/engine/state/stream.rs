@@ -5,7 +5,7 @@ mod audit;
 mod tests;
 
 use crate::engine::error::EngineError;
-use crate::engine::ids::{Pe, RailId};
+use crate::engine::ids::Pe;
 use crate::engine::port::Direction;
 use crate::engine::rails::counters::{PeerCounters, UnderWay};
 use crate::engine::rails::pairing::first_rail;

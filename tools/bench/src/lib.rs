@@ -53,6 +53,7 @@ pub fn part() -> Option<Result<(), BoxError>> {
     Some(match part.as_str() {
         instructions::CHANNEL => instructions::channel_process(),
         instructions::PEERS => instructions::peers_process(),
+        instructions::CROWD => instructions::crowd_process(),
         instructions::LOCAL => instructions::local_process(),
         part => suites::channel::process(part),
     })

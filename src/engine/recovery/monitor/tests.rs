@@ -1,6 +1,7 @@
 //! When a path stands still, and messages are unheard, to the unit of time.
 
 use super::*;
+use crate::engine::posting::tests::{Bed, PLAIN, Setup};
 
 /// Timeout of the peers here, in the watchdog's units.
 const TIMEOUT: u32 = 5;
@@ -162,4 +163,55 @@ fn what_is_here_at_the_first_look_is_life() {
     let mut peer = PeerHealth::new(2, 3);
     assert!(!peer.look((FIRST, FIRST.next()), true, 7));
     assert_eq!((peer.alive, peer.unheard), (7, 7));
+}
+
+/// Since when nothing was due is the look before; that something has come in meanwhile was seen then at the latest.
+#[test]
+fn a_peer_that_was_not_looked_at_has_been_well_until_the_last_look() {
+    let (none, here) = ((FIRST, FIRST), (FIRST, FIRST.next()));
+    for (seen, alive) in [(none, 2), (here, 9)] {
+        let mut peer = PeerHealth::new(2, 3);
+        (peer.alive, peer.seen) = (2, Some(none));
+        (peer.is_back, peer.unheard) = (true, 9);
+        assert!(peer.look(seen, true, 10), "what is due now has not come");
+        assert_eq!((peer.alive, peer.unheard), (alive, 9));
+    }
+}
+
+fn look(bed: &mut Bed) {
+    let recovery = bed.lane.recovery.as_deref_mut().unwrap();
+    recovery.look_at_paths(&mut bed.lane.core);
+}
+
+/// However many are known.
+#[test]
+fn peers_for_which_nothing_is_under_way_are_not_touched() {
+    let mut bed = Bed::new(Setup { n_pes: 12, rails: 2, health: true, ..PLAIN });
+    (1..8).for_each(|pe| bed.put(pe));
+    look(&mut bed);
+    assert_eq!(recovery_of(&mut bed).peers.len(), 7);
+    bed.pass_time();
+    while bed.lane.turn() {}
+    (0..2).for_each(|_| look(&mut bed));
+    let recovery = recovery_of(&mut bed);
+    assert_eq!(recovery.watched, [], "once more when all is over");
+    for path in recovery.peers.values_mut().flat_map(|peer| peer.paths.iter_mut()) {
+        path.moved = 77;
+    }
+    // One with something under way, one that is to answer, one with a path that is out of service.
+    bed.put(3);
+    recovery_of(&mut bed).peer(Pe(4)).want(RailId(0));
+    recovery_of(&mut bed).peer(Pe(5)).paths[1].out = Some(0);
+    for _ in 0..3 {
+        look(&mut bed);
+        let recovery = recovery_of(&mut bed);
+        let is_touched = |peer: &PeerHealth| peer.paths.iter().any(|path| path.moved != 77);
+        let touched = recovery.peers.iter().filter(|(_, peer)| is_touched(peer));
+        assert_eq!(touched.map(|(pe, _)| pe.0).collect::<Vec<_>>(), [3, 4, 5]);
+        assert_eq!(recovery.watched(), [3, 4, 5].map(Pe));
+    }
+}
+
+fn recovery_of(bed: &mut Bed) -> &mut Recovery {
+    bed.lane.recovery.as_deref_mut().unwrap()
 }

@@ -1,6 +1,7 @@
 //! Instructions per operation: in the plugin, and in the device channel's proxy.
 
 mod channel;
+mod crowd;
 mod efa;
 mod local;
 mod null;
@@ -23,6 +24,7 @@ use crate::suites::signals::State;
 use crate::times::case::Shape;
 
 pub(crate) use channel::{NAME as CHANNEL, process as channel_process};
+pub(crate) use crowd::{NAME as CROWD, process as crowd_process};
 pub(crate) use local::{NAME as LOCAL, process as local_process};
 pub(crate) use peers::{NAME as PEERS, process as peers_process};
 
@@ -190,6 +192,7 @@ pub(crate) fn measure(options: &Options, report: &mut Report) -> Result<(), BoxE
     if options.wants(What::Peers) {
         println!("\ninstructions per call, over a fabric that does nothing");
         peers::measure(options, report)?;
+        crowd::measure(options, report)?;
     }
     if options.wants(What::Local) {
         println!("\ninstructions of the engine, over a fabric that does nothing");
