@@ -157,7 +157,7 @@ impl<P: Port> Lane<P> {
     fn handle(&mut self, message: &Message<'_>) {
         let pe = message.from;
         if let Body::Rails(rails) = message.body {
-            return self.handle_rails(pe, message.ack, rails);
+            return self.handle_rails(pe, (message.seq, message.ack), rails);
         }
         if self.core.streams.open(pe, &mut self.core.paths).is_none() {
             return;
@@ -306,12 +306,12 @@ impl<P: Port> Lane<P> {
 
     /// Takes in what a peer says of rails, to whom perhaps nothing else was ever said: no stream is opened for it.
     #[cold]
-    fn handle_rails(&mut self, pe: Pe, ack: Seq, rails: Rails<'_>) {
+    fn handle_rails(&mut self, pe: Pe, (number, ack): (Seq, Seq), rails: Rails<'_>) {
         if self.core.streams.find(pe).is_some_and(|stream| stream.link.is_some()) {
             self.core.acknowledged(pe, ack);
         }
         if let Some(recovery) = self.recovery.as_deref_mut() {
-            recovery.heard_of_rails(&mut self.core, pe, rails);
+            recovery.heard_of_rails(&mut self.core, pe, number, rails);
         }
     }
 

@@ -10,7 +10,7 @@
 //! The common ways of the lane know nothing of this. A path that is out is unlinked from the ring by
 //! which streams choose, and the state of segments is looked at four times a second.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ use crate::engine::posting::Core;
 use crate::engine::posting::watchdog::Watchdog;
 use crate::engine::rails::paths::{AddressTable, Reach};
 use crate::engine::recovery::detours::Detours;
+use crate::engine::state::pe_map::PeMap;
 use crate::engine::state::segment::waits::REISSUES;
 use crate::engine::wire::message::Ticket;
 use crate::engine::wire::rails::Rails;
@@ -50,7 +51,7 @@ pub(in crate::engine) struct Recovery {
     /// Where the control endpoints of peers are, by PE and local rail.
     control: AddressTable,
     /// Those that something is known of.
-    pub(in crate::engine) peers: BTreeMap<Pe, PeerHealth>,
+    pub(in crate::engine) peers: PeMap<PeerHealth>,
     /// Those of them that are looked at the next time: whatever has changed of late, waits for something, or is out of service.
     pub(super) watched: Vec<Pe>,
     /// The paths that there are.
@@ -64,7 +65,7 @@ pub(in crate::engine) struct Recovery {
     orders: u32,
     pub(in crate::engine) ordering: Vec<u32>,
     /// Answers that are due.
-    pub(in crate::engine) answers: Vec<(Pe, Answer)>,
+    pub(super) answers: Vec<(Pe, Answer)>,
     /// PEs that the host lane is not to reach by itself.
     pub(in crate::engine) detours: Option<Arc<Detours>>,
     /// Looks so far, when the last one was, and whether that was after a pause.
@@ -154,6 +155,11 @@ pub(in crate::engine) struct PeerHealth {
     pub(super) looked: u32,
     /// It was not looked at at the look before.
     pub(super) is_back: bool,
+    /// Answers that are due to it.
+    pub(super) owed: u32,
+    /// The number of what was last said to it, and what it has said.
+    pub(super) said: u32,
+    pub(super) heard: Heard,
     /// When the peer has last shown life.
     pub(in crate::engine) alive: u32,
     /// The acknowledgement and the prefix at the last look, if there was one, and since when the former has been due.
@@ -166,6 +172,32 @@ pub(in crate::engine) struct PeerHealth {
 pub(in crate::engine) struct WayBack {
     pub(in crate::engine) address: Box<[u8]>,
     pub(in crate::engine) to: PeerAddr,
+}
+
+/// The numbers of what a peer has said of rails, the latest and those shortly before. It says each thing over every path, and
+/// is answered once: over every path as well.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Heard {
+    latest: u32,
+    /// Those before, a bit each; the lowest one is of the latest.
+    before: u64,
+}
+
+impl Heard {
+    /// Something with this number has come. Whether it had come before, over another path; of what is too old to tell, that
+    /// it has not: to answer again does no harm.
+    pub(super) fn has(&mut self, number: u32) -> bool {
+        let ahead = number.wrapping_sub(self.latest) as i32;
+        if ahead > 0 {
+            self.before = self.before.checked_shl(ahead as u32).unwrap_or(0) | 1;
+            self.latest = number;
+            return false;
+        }
+        let Some(bit) = 1u64.checked_shl(ahead.unsigned_abs()) else { return false };
+        let has = self.before & bit != 0;
+        self.before |= bit;
+        has
+    }
 }
 
 /// Most resets of a rail that a peer has at once, as many as an operation that each of them cuts off takes, and time until it
@@ -236,7 +268,7 @@ impl Recovery {
             cooling: config.cooling.map(Watchdog::stamps),
             rails,
             control,
-            peers: BTreeMap::new(),
+            peers: PeMap::default(),
             watched: Vec::new(),
             reach,
             mine: vec![OwnRail::default(); rails].into(),
@@ -321,6 +353,9 @@ impl PeerHealth {
             watched: false,
             looked: 0,
             is_back: false,
+            owed: 0,
+            said: 0,
+            heard: Heard::default(),
             alive: 0,
             seen: None,
             unheard: 0,
@@ -506,6 +541,19 @@ mod tests {
         assert!(out.is_probed_by(7) && !out.is_probed_by(6));
         assert!(!PathHealth { gone: true, ..out }.is_probed_by(7));
         assert!(!PathHealth { out: None, ..out }.is_probed_by(7));
+    }
+
+    #[test]
+    fn what_is_said_over_several_paths_is_heard_once() {
+        let mut heard = Heard::default();
+        let has: Vec<bool> =
+            [1, 1, 3, 1, 2, 2, 3, 67, 67, 4, 4, 3, 66].map(|number| heard.has(number)).into();
+        let once = [false, true, false, true, false, true, true];
+        assert_eq!(has[..7], once);
+        assert_eq!(has[7..], [false, true, false, true, false, false], "3 is too old to tell");
+        let mut heard = Heard { latest: u32::MAX, before: 1 };
+        assert_eq!([u32::MAX, 1, u32::MAX, 1].map(|number| heard.has(number)), [true, false, true, true]);
+        assert!(!heard.has(1 << 31) && !heard.has(1 << 30), "whatever it is");
     }
 
     #[test]

@@ -202,7 +202,7 @@ impl Recovery {
             let to = rail.unconfirmed.iter();
             rails.extend(to.map(|pe| (*pe, Answer::RailIs(RailId(at as u8)))));
         }
-        self.answers.extend(rails);
+        rails.into_iter().for_each(|(pe, answer)| self.add_answer(pe, answer));
         let fetches = core.segments.tokens(|segment| {
             segment.kind == Kind::Fetch
                 && segment.stage == Stage::Sent

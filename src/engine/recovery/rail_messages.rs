@@ -22,7 +22,7 @@ const TRIES: u32 = 16;
 const ANSWERS: usize = 64;
 
 /// Most answers that are due to a peer.
-const OWED: usize = 512;
+const OWED: u32 = 512;
 
 /// Most addresses that are taken in from a peer. Each time that one of its rails is opened again it has another one there,
 /// and providers keep them all.
@@ -39,22 +39,15 @@ impl Recovery {
         }
     }
 
-    /// Says something to a peer, over every path: which of them work is what it is about.
+    /// Says something to a peer, over every path: which of them work is what it is about. What arrives more than once has the
+    /// same number, so that it is answered once.
     pub(in crate::engine) fn tell<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, what: Rails<'_>) {
-        for rail in 0..core.rails.len() {
-            self.tell_over(core, pe, RailId(rail as u8), what);
+        let said = &mut self.peer(pe).said;
+        *said = said.wrapping_add(1).max(1);
+        let number = Seq(*said);
+        for rail in core.rail_ids() {
+            self.send_over(core, pe, rail, number, Body::Rails(what));
         }
-    }
-
-    /// Says something to a peer over one path, if it takes it.
-    pub(in crate::engine) fn tell_over<P: Port>(
-        &mut self,
-        core: &mut Core<P>,
-        pe: Pe,
-        rail: RailId,
-        what: Rails<'_>,
-    ) {
-        self.send_over(core, pe, rail, Seq(0), Body::Rails(what));
     }
 
     fn send_over<P: Port>(
@@ -94,8 +87,12 @@ impl Recovery {
         &mut self,
         core: &mut Core<P>,
         pe: Pe,
+        number: Seq,
         what: Rails<'_>,
     ) {
+        if number != Seq(0) && self.peer(pe).heard.has(number.0) {
+            return;
+        }
         // What was lost before belongs to the generations that were known then.
         self.adopt(core);
         let now = core.watchdog.stamp();
@@ -196,10 +193,15 @@ impl Recovery {
     /// An answer is due to a peer, unless as many are as may be: all questions are repeated until they are answered, so a
     /// peer that keeps the rules loses nothing by it.
     pub(in crate::engine) fn owe(&mut self, pe: Pe, answer: Answer) {
-        let owed = || self.answers.iter().filter(|(to, _)| *to == pe).count();
-        if self.answers.len() < OWED || owed() < OWED {
-            self.answers.push((pe, answer));
+        if self.peer(pe).owed < OWED {
+            self.add_answer(pe, answer);
         }
+    }
+
+    /// An answer is due to a peer, however many are.
+    pub(super) fn add_answer(&mut self, pe: Pe, answer: Answer) {
+        self.peer(pe).owed += 1;
+        self.answers.push((pe, answer));
     }
 
     /// A user thread has an operation for a peer: it may go its own way from the next one on, if the peer's rails are
@@ -226,6 +228,7 @@ impl Recovery {
         let now = self.answers.len().min(ANSWERS);
         let later = self.answers.split_off(now);
         for (pe, answer) in std::mem::replace(&mut self.answers, later) {
+            self.peer(pe).owed -= 1;
             let what = match answer {
                 Answer::Pong => Rails::Pong,
                 Answer::Heard(rail, generation) => Rails::Heard { rail, generation },
@@ -372,11 +375,11 @@ mod tests {
         for _ in 0..2 * OWED {
             recovery.owe(Pe(1), Answer::Pong);
         }
-        assert_eq!(recovery.answers.len(), OWED);
+        assert_eq!(recovery.answers.len(), OWED as usize);
         recovery.owe(Pe(2), Answer::Pong);
         recovery.owe(Pe(2), Answer::Settled(1));
         recovery.owe(Pe(1), Answer::Pong);
-        assert_eq!(recovery.answers.len(), OWED + 2, "others have what is due to them");
+        assert_eq!(recovery.answers.len(), OWED as usize + 2, "others have what is due to them");
         let taken = (0..2 * ADDRESSES).filter(|_| recovery.takes_address(Pe(1))).count();
         assert_eq!(taken, ADDRESSES as usize - 1);
         assert!(!recovery.takes_address(Pe(1)) && recovery.takes_address(Pe(2)));

@@ -133,7 +133,7 @@ impl Recovery {
                 (mine.closing, mine.fixed) = (None, true);
                 if cause != me {
                     let answer = Answer::CannotReset(rail, mine.generation);
-                    self.answers.push((cause, answer));
+                    self.add_answer(cause, answer);
                 }
                 return;
             }
@@ -165,9 +165,10 @@ impl Recovery {
         mine.cause = Some(cause);
         mine.reset = Some(stamp);
         mine.unconfirmed = talks.into_iter().filter(|pe| *pe != me).collect();
-        let told = mine.unconfirmed.iter().map(|pe| (*pe, Answer::RailIs(rail)));
-        self.answers.extend(told);
         let generation = mine.generation;
+        for pe in mine.unconfirmed.clone() {
+            self.add_answer(pe, Answer::RailIs(rail));
+        }
         self.learn_rail(core, me, rail, generation, cause, &address);
     }
 

@@ -25,11 +25,9 @@
 //! Nothing here walks through peers or items: each call takes a few steps, however many wait. What was taken leaves
 //! its place for what comes next, so that nothing is allocated as soon as there has been as much at a time.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
-
 use crate::engine::ids::Pe;
 use crate::engine::state::discrepancy::{Discrepancy, same};
+use crate::engine::state::pe_map::PeMap;
 
 /// No place.
 const NIL: u32 = u32::MAX;
@@ -54,7 +52,7 @@ impl Kept for () {}
 #[derive(Debug)]
 pub(in crate::engine) struct FairQueue<T, K = ()> {
     /// Where a peer is in `peers`.
-    places: HashMap<Pe, u32, BuildHasherDefault<ByNumber>>,
+    places: PeMap<u32>,
     peers: Vec<Peer<K>>,
     /// The first free place there, each names the next one.
     free_peer: u32,
@@ -116,29 +114,10 @@ pub(in crate::engine) struct Walk {
     refused: usize,
 }
 
-/// The numbers of PEs are dense, and nobody chooses them.
-#[derive(Default)]
-struct ByNumber(u64);
-
-impl Hasher for ByNumber {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u32((*byte).into()));
-    }
-
-    fn write_u32(&mut self, number: u32) {
-        // An odd factor keeps numbers apart in the lower bits; the upper bits of this one (2^64 over the golden ratio) spread.
-        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
 impl<T, K> Default for FairQueue<T, K> {
     fn default() -> Self {
         Self {
-            places: HashMap::default(),
+            places: PeMap::default(),
             peers: Vec::new(),
             free_peer: NIL,
             items: Vec::new(),

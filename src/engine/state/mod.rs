@@ -9,6 +9,7 @@ pub(in crate::engine) mod fabric_atomics;
 pub(in crate::engine) mod fair_queue;
 pub(in crate::engine) mod messages;
 pub(in crate::engine) mod operation;
+pub(in crate::engine) mod pe_map;
 pub(in crate::engine) mod rail;
 pub mod regions;
 pub(in crate::engine) mod segment;

@@ -1,6 +1,7 @@
 //! Messages about rails and paths, as bytes. They begin as all messages do, see [`crate::engine::wire::message`], with the
-//! kind of an acknowledgement and what they are about in byte 1. They have no numbers, and each may be
-//! lost, or arrive twice or late: who waits for an answer asks again.
+//! kind of an acknowledgement and what they are about in byte 1. They have no numbers in their stream, and each may be
+//! lost, or arrive twice or late: who waits for an answer asks again. What goes over every path has a number of its own, the same on
+//! all of them, from 1 on for each peer. It is heard once, or answers would be as many as paths for each path.
 //!
 //! | code | what | 12..16 | what follows |
 //! |---|---|---|---|

@@ -272,6 +272,29 @@ fn puts_to_a_peer_wait_for_that_peer() {
     assert_eq!(changes, [(mine, vec![1, 0]), (theirs, vec![2, 0])]);
 }
 
+/// What is asked over every path is answered once, over every path.
+#[test]
+fn answers_are_as_many_as_paths() {
+    for rails in [2, 3, 6] {
+        let mut looks = Looks::at(&Shape { rails, ..shape() });
+        looks.fabric.link_down((Pe(0), RailId(1)), (Pe(1), RailId(2 % rails)));
+        (0..rails).for_each(|at| looks.put(1, 8 * usize::from(at)));
+        looks.fabric.trace_calls();
+        let mut said = (0..TIMEOUT).map(|_| {
+            looks.next();
+            let calls = looks.fabric.calls();
+            looks.fabric.trace_calls();
+            [0, 1].map(|pe| {
+                let says = |call: &&Call| matches!(call, Call::Control(by, ..) if by.0 == pe);
+                calls.iter().filter(says).count()
+            })
+        });
+        // Whether it lives.
+        let first = said.find(|said| *said != [0, 0]);
+        assert_eq!(first, Some([usize::from(rails); 2]));
+    }
+}
+
 /// What is not clear yet is asked once at a look, over every path.
 #[test]
 fn questions_are_few() {

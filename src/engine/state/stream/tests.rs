@@ -1,6 +1,7 @@
 //! Tests of a stream's books: what is under way, what waits for it, and when that may go.
 
 use super::*;
+use crate::engine::ids::RailId;
 use crate::engine::port::{Context, PeerAddr};
 use crate::engine::rails::paths::Path;
 use crate::engine::state::segment::{Kind, Stage};

@@ -50,7 +50,10 @@ const KINDS: [(&str, &str); 3] = [
 ];
 
 /// Turns, answers or looks of the two sections of each.
-const LENGTHS: [u64; 2] = [100, 1100];
+const LENGTHS: [u64; 2] = [100, 600];
+
+/// Operations that there is room for where nothing is to wait, or by which peers get known.
+const DEPTH: u32 = 16;
 
 /// Chunks each way, fewer than the fewest peers.
 const CHUNKS: u16 = 4;
@@ -301,7 +304,6 @@ impl CopyPort for Stands {
 
 /// What is counted with so many peers.
 struct Bench {
-    fabric: Crowd,
     regions: RegionTable<Memory>,
     memory: Vec<u64>,
     /// The memory, as peers have it.
@@ -314,7 +316,7 @@ impl Bench {
         let regions = RegionTable::new(Memory::new(chunks), Pe(0));
         let memory = vec![0_u64; 64];
         let own = regions.register(addr(&memory), size_of_val(&memory[..]), Access::LocalAndRemote)?;
-        Ok(Self { fabric: Crowd::new(2 * peers), regions, memory, own, peers })
+        Ok(Self { regions, memory, own, peers })
     }
 
     /// Puts a word to a peer.
@@ -328,7 +330,7 @@ impl Bench {
     fn no_chunk(&self) -> Result<(), BoxError> {
         let device = vec![0_u64; 8];
         let staged = self.regions.register(addr(&device), 64, Access::Local)?;
-        let mut lane = self.fabric.open(&self.regions, self.peers);
+        let mut lane = Crowd::new(2 * self.peers).open(&self.regions, self.peers);
         let local = LocalSide::Memory { addr: addr(&device), handle: Some(&staged) };
         for pe in 1..=self.peers {
             self.put(&mut lane, Pe(pe), local)?;
@@ -343,7 +345,8 @@ impl Bench {
 
     /// A fetch of each peer, whose answer does not leave, and then others.
     fn answers(&self) -> Result<(), BoxError> {
-        let mut lane = self.fabric.open(&self.regions, self.peers);
+        let fabric = Crowd::new(DEPTH);
+        let mut lane = fabric.open(&self.regions, self.peers);
         let at = Spot { slot: Handle::decode(&self.own)?.slot, offset: 0 };
         let atomic =
             Atomic { op: AtomicOp::FetchInc, width: Width::Eight, float: false, operand: 1, compare: 0 };
@@ -354,12 +357,11 @@ impl Bench {
             let body = Body::Fetch { at, atomic, ticket: Ticket { slot: 0, seq }, place: 0 };
             let mut packet = Packet::EMPTY;
             Message { from, seq, ack: Seq(FIRST), behind: 0, body }.encode(cookie(), &mut packet);
-            self.fabric.world(|world| world.mail.push_back(packet));
+            fabric.world(|world| world.mail.push_back(packet));
             number += 1;
             lane.progress()
         };
-        // More than ever cost nothing, however few peers there are.
-        for _ in 0..self.peers.max(2048) {
+        for _ in 0..self.peers {
             fetch(&mut lane)?;
         }
         sections(|count| {
@@ -374,25 +376,30 @@ impl Bench {
     fn looks(&self) -> Result<(), BoxError> {
         let config = RailHealth { timeout: Duration::from_secs(1 << 20), cooling: None };
         let control = vec![PeerAddr(0); self.peers as usize + 1];
-        let lane = self.fabric.open(&self.regions, self.peers);
+        let fabric = Crowd::new(DEPTH);
+        let lane = fabric.open(&self.regions, self.peers);
         let mut lane = lane.with_rail_health(&config, control);
         let look = |lane: &mut Lane<Crowd>| {
-            self.fabric.world(|world| world.now += LOOK);
+            fabric.world(|world| world.now += LOOK);
             lane.progress()
         };
-        self.fabric.world(|world| world.holds = true);
-        for pe in 1..=self.peers {
-            self.put(&mut lane, Pe(pe), LocalSide::Value(1))?;
-        }
         // Until each turn looks.
-        for _ in 0..20 {
+        for _ in 0..1000 {
             look(&mut lane)?;
         }
-        self.fabric.world(|world| world.holds = false);
-        for pe in 1..=self.peers {
-            lane.quiet(Pe(pe))?;
+        let all: Vec<u32> = (1..=self.peers).collect();
+        for few in all.chunks(PEERS[0].0 as usize) {
+            fabric.world(|world| world.holds = true);
+            for pe in few {
+                self.put(&mut lane, Pe(*pe), LocalSide::Value(1))?;
+            }
+            look(&mut lane)?;
+            fabric.world(|world| world.holds = false);
+            for pe in few {
+                lane.quiet(Pe(*pe))?;
+            }
         }
-        self.fabric.world(|world| world.holds = true);
+        fabric.world(|world| world.holds = true);
         for _ in 0..4 {
             look(&mut lane)?;
         }
