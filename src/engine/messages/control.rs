@@ -232,6 +232,40 @@ mod tests {
         }
     }
 
+    /// Thousands, to peers that can be reached and one that cannot: each has what is due to it, which is counted by peer.
+    #[test]
+    fn however_many_answers_are_due_each_peer_has_its_own() {
+        let mut bed = Bed::new(Setup { depth: 64, ..PLAIN });
+        bed.fabric.refuse(Pe(2), true);
+        for pe in [1, 2, 3].map(Pe) {
+            bed.lane.core.stream_to(pe).unwrap();
+        }
+        let what = || What::Pulled { ticket: NO_TICKET };
+        let owed = |bed: &Bed| {
+            [1, 2, 3]
+                .map(|pe| bed.lane.core.streams.find(Pe(pe)).unwrap().link.as_deref().unwrap().owed)
+        };
+        for number in 1..DUE {
+            [1, 2, 3].into_iter().for_each(|pe| bed.lane.core.queue_unnumbered(Pe(pe), what()));
+            if number % 100 == 0 {
+                assert_eq!(owed(&bed), [number; 3]);
+                bed.lane.audit().unwrap();
+            }
+        }
+        for _ in 0..20_000 {
+            bed.fabric.pass_time(10_000);
+            bed.lane.turn();
+        }
+        assert_eq!(owed(&bed), [0, DUE - 1, 0]);
+        bed.fabric.refuse(Pe(2), false);
+        for _ in 0..20_000 {
+            bed.fabric.pass_time(10_000);
+            bed.lane.turn();
+        }
+        assert_eq!(owed(&bed), [0; 3]);
+        bed.lane.audit().unwrap();
+    }
+
     /// Once, and if something waits in their order.
     #[test]
     fn a_peer_whose_requests_wait_is_noted() {

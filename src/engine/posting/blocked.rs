@@ -11,8 +11,8 @@
 
 use crate::engine::ids::{Pe, RailId, Token};
 use crate::engine::port::Port;
-use crate::engine::posting::dispatch::Left;
 use crate::engine::posting::Core;
+use crate::engine::posting::dispatch::Left;
 use crate::engine::posting::doorbell::Doorbell;
 use crate::engine::state::segment::Stage;
 use crate::engine::state::stream::Stream;

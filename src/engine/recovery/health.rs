@@ -552,7 +552,10 @@ mod tests {
         assert_eq!(has[..7], once);
         assert_eq!(has[7..], [false, true, false, true, false, false], "3 is too old to tell");
         let mut heard = Heard { latest: u32::MAX, before: 1 };
-        assert_eq!([u32::MAX, 1, u32::MAX, 1].map(|number| heard.has(number)), [true, false, true, true]);
+        assert_eq!(
+            [u32::MAX, 1, u32::MAX, 1].map(|number| heard.has(number)),
+            [true, false, true, true]
+        );
         assert!(!heard.has(1 << 31) && !heard.has(1 << 30), "whatever it is");
     }
 

@@ -352,7 +352,10 @@ impl Staging {
     }
 
     /// Who is to have the next chunk of a direction, if one is free.
-    pub(in crate::engine) fn next_waiter(&mut self, direction: CopyDirection) -> Option<(Pe, Waiter)> {
+    pub(in crate::engine) fn next_waiter(
+        &mut self,
+        direction: CopyDirection,
+    ) -> Option<(Pe, Waiter)> {
         let free = self.bouncing()?.chunks(direction).free().0;
         self.state().waiting(direction).first(free)
     }

@@ -80,7 +80,10 @@ impl OfPeer {
 impl Waiting {
     /// There are so many chunks.
     pub(in crate::engine) fn share(&mut self, chunks: usize) {
-        debug_assert!(self.queue.peers().all(|(_, _, of_peer)| of_peer.held == 0), "none is held before");
+        debug_assert!(
+            self.queue.peers().all(|(_, _, of_peer)| of_peer.held == 0),
+            "none is held before"
+        );
         self.chunks = chunks;
     }
 
@@ -216,6 +219,25 @@ mod tests {
             let next = give(&mut waiting, &mut free, chunks);
             assert!(next.iter().all(|pe| *pe == 1), "of {chunks}");
         }
+    }
+
+    /// However many wait: those who hold none, while none is free, and those without a share.
+    #[test]
+    fn who_may_have_no_chunk_is_not_looked_at() {
+        let peers: Vec<u32> = (1..1000).collect();
+        let mut waiting = waiting(&peers);
+        waiting.share(16);
+        (0..1000).for_each(|_| assert!(waiting.first(0).is_none()));
+        assert_eq!(waiting.queue.looked(), 0);
+        (1..999).for_each(|pe| waiting.hold(Pe(pe)));
+        assert_eq!(waiting.first(1).map(|(pe, _)| pe), Some(Pe(999)), "who holds none");
+        waiting.hold(Pe(999));
+        let before = waiting.queue.looked();
+        (0..1000).for_each(|_| assert!(waiting.first(1).is_none()));
+        assert_eq!(waiting.queue.looked(), before);
+        assert_eq!(waiting.first(2).map(|(pe, _)| pe), Some(Pe(1)));
+        waiting.let_go(Pe(500));
+        assert_eq!(waiting.first(1).map(|(pe, _)| pe), Some(Pe(500)), "it has given one back");
     }
 
     #[test]

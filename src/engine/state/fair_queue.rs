@@ -71,6 +71,9 @@ pub(in crate::engine) struct FairQueue<T, K = ()> {
     drawn: u32,
     /// The peer that is tried next of those further behind. [`NIL`] is the first.
     cursor: u32,
+    /// Peers looked at, for the tests.
+    #[cfg(test)]
+    looked: std::cell::Cell<usize>,
 }
 
 #[derive(Debug)]
@@ -129,6 +132,8 @@ impl<T, K> Default for FairQueue<T, K> {
             walks: 0,
             drawn: 0,
             cursor: NIL,
+            #[cfg(test)]
+            looked: std::cell::Cell::new(0),
         }
     }
 }
@@ -253,6 +258,8 @@ impl<T, K: Kept> FairQueue<T, K> {
     pub(in crate::engine) fn first(&self, free: usize) -> Option<Pe> {
         let met = self.rings.iter().take(free);
         let firsts = met.filter_map(|ring| self.peers.get(ring.head as usize));
+        #[cfg(test)]
+        let firsts = firsts.inspect(|_| self.looked.set(self.looked.get() + 1));
         firsts.min_by_key(|peer| peer.turn).map(|peer| peer.pe)
     }
 
@@ -341,6 +348,12 @@ impl<T, K: Kept> FairQueue<T, K> {
         })
     }
 
+    /// Peers that were looked at to find those whose turn it is.
+    #[cfg(test)]
+    pub(in crate::engine) fn looked(&self) -> usize {
+        self.looked.get()
+    }
+
     /// Whether what is counted is there. See [`Lane::audit`](crate::engine::lane::Lane::audit).
     pub(in crate::engine) fn audit(&self, what: &'static str) -> Result<(), Discrepancy> {
         same(what, self.len, self.iter().count())?;
@@ -365,7 +378,10 @@ impl<T, K: Kept> FairQueue<T, K> {
     /// The peers of a ring from this one on.
     fn from(&self, at: u32) -> impl Iterator<Item = u32> {
         let next = |at: &u32| Some(self.peers[*at as usize].behind).filter(|at| *at != NIL);
-        std::iter::successors(Some(at).filter(|at| *at != NIL), next)
+        let peers = std::iter::successors(Some(at).filter(|at| *at != NIL), next);
+        #[cfg(test)]
+        let peers = peers.inspect(|_| self.looked.set(self.looked.get() + 1));
+        peers
     }
 
     /// Where a peer is, made if need be.

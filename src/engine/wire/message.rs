@@ -425,9 +425,7 @@ impl<'a> Message<'a> {
         };
         let zero = |rest: u64| if rest == 0 { Ok(()) } else { Err(WireError::Reserved { kind }) };
         let body = match kind {
-            KIND_ACK if code != 0 => {
-                Body::Rails(Rails::decode(kind, code, word, bytes)?)
-            }
+            KIND_ACK if code != 0 => Body::Rails(Rails::decode(kind, code, word, bytes)?),
             KIND_ACK | KIND_ACK_REQUEST => {
                 exactly(HEAD)?;
                 zero(u64::from(code) | u64::from(word))?;

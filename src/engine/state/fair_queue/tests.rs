@@ -23,7 +23,8 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % bound
     }
 }
@@ -52,7 +53,10 @@ fn take(queue: &mut Words, free: usize) -> Vec<(u32, u32)> {
 fn peers_take_turns_and_items_keep_their_order() {
     let mut queue = queue(&[1, 1, 1, 2, 2, 3]);
     assert_eq!((queue.len(), queue.len_of(Pe(1)), queue.len_of(Pe(4))), (6, 3, 0));
-    assert_eq!((queue.front(Pe(1)), queue.back(Pe(1)), queue.front(Pe(4))), (Some(&0), Some(&2), None));
+    assert_eq!(
+        (queue.front(Pe(1)), queue.back(Pe(1)), queue.front(Pe(4))),
+        (Some(&0), Some(&2), None)
+    );
     *queue.front_mut(Pe(3)).unwrap() = 7;
     assert_eq!(queue.first(0), None);
     assert_eq!(take(&mut queue, 1), [(1, 0), (2, 3), (3, 7), (1, 1), (2, 4), (1, 2)]);
@@ -68,7 +72,10 @@ fn who_needs_more_than_is_free_is_passed_over_and_keeps_its_turn() {
             need
         });
     }
-    assert_eq!([0, 1, 2, 3].map(|free| queue.first(free)), [None, Some(Pe(3)), Some(Pe(2)), Some(Pe(1))]);
+    assert_eq!(
+        [0, 1, 2, 3].map(|free| queue.first(free)),
+        [None, Some(Pe(3)), Some(Pe(2)), Some(Pe(1))]
+    );
     queue.need(Pe(1), |has| std::mem::take(&mut has.0) * 0);
     assert_eq!(queue.first(1), Some(Pe(1)), "before others of its new need");
 }
@@ -139,7 +146,9 @@ fn a_queue_does_as_its_model() {
             let told = model.iter().map(|(pe, (items, has))| (*pe, (items.len(), *has))).collect();
             assert_eq!((kept, queue.len()), (told, count));
             for free in 0..5 {
-                let may = |(items, has): &(VecDeque<u32>, u32)| !items.is_empty() && (*has as usize) < free;
+                let may = |(items, has): &(VecDeque<u32>, u32)| {
+                    !items.is_empty() && (*has as usize) < free
+                };
                 let first = queue.first(free).map(|pe| may(&model[&pe.0]));
                 assert_eq!(first, model.values().any(may).then_some(true));
             }
@@ -182,6 +191,39 @@ fn nobody_starves_who_has_what_it_needs() {
             queue.turn_over(pe);
         }
     });
+}
+
+/// However many wait, and whatever is done: of those whose need is not met none is looked at, and on a walk few more than are tried.
+#[test]
+fn nothing_walks_through_peers() {
+    for n in [10, 1000] {
+        let mut queue = Words::default();
+        for pe in (0..n).map(Pe) {
+            (0..2).for_each(|item| queue.push(pe, item));
+            queue.need(pe, |has| {
+                has.0 = 1 + pe.0 % 3;
+                has.0
+            });
+        }
+        assert_eq!((queue.first(0), queue.first(1), queue.looked()), (None, None, 0));
+        for pe in (0..n).map(Pe) {
+            queue.pop(pe);
+            queue.turn_over(pe);
+        }
+        assert_eq!(queue.looked(), 0);
+        // The first one of each need.
+        assert_eq!((queue.first(4), queue.looked()), (Some(Pe(0)), 3));
+        let mut queue = all(n);
+        for served in [false, true, false] {
+            let before = queue.looked();
+            let mut walk = queue.walk();
+            while let Some(pe) = queue.next(&mut walk) {
+                queue.tried(&mut walk, pe, served);
+            }
+            // Each time past those that were tried before; and a few that are left out.
+            assert!(queue.looked() - before <= TRIES * (TRIES + 1) + 4, "of {n}");
+        }
+    }
 }
 
 /// Walks, in each of which there is room as `room` says, for all peers together, and for a peer as `takes` says. Gives who was
@@ -236,7 +278,10 @@ fn no_rhythm_of_places_gives_them_all_to_the_same() {
                 for (at, pe) in served.iter().enumerate() {
                     last[pe.index()] = at + 1;
                     let waits = (deaf..n).map(|pe| at + 1 - last[pe as usize]).max();
-                    assert!(waits <= Some(n as usize), "{n} peers, each {period}, {deaf} deaf: {served:?}");
+                    assert!(
+                        waits <= Some(n as usize),
+                        "{n} peers, each {period}, {deaf} deaf: {served:?}"
+                    );
                 }
                 let least = if deaf == 0 { 2000 / period } else { takers as usize };
                 assert!(served.len() >= least, "{n} peers, each {period}, {deaf} deaf");
@@ -262,7 +307,8 @@ fn whoever_takes_what_it_gets_is_served_however_others_are_refused() {
             let deaf = random.0;
             let takes = |pe: Pe| pe == taker || (deaf >> (pe.0 % 61)) & 1 == 0;
             let (most, part) = (1 + random.below(3), 1 + random.below(6));
-            let room = |_| if random.below(part) == 0 { random.below(most + 1) as usize } else { 0 };
+            let room =
+                |_| if random.below(part) == 0 { random.below(most + 1) as usize } else { 0 };
             let served = serve(&mut queue, 600, room, takes);
             let gaps = served.split(|pe| *pe == taker).map(<[Pe]>::len).max();
             assert!(gaps <= Some(n as usize), "{gaps:?} of {n}");

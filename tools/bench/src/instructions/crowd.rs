@@ -315,7 +315,8 @@ impl Bench {
     fn new(peers: u32, chunks: &[u8]) -> Result<Self, BoxError> {
         let regions = RegionTable::new(Memory::new(chunks), Pe(0));
         let memory = vec![0_u64; 64];
-        let own = regions.register(addr(&memory), size_of_val(&memory[..]), Access::LocalAndRemote)?;
+        let own =
+            regions.register(addr(&memory), size_of_val(&memory[..]), Access::LocalAndRemote)?;
         Ok(Self { regions, memory, own, peers })
     }
 
@@ -348,8 +349,13 @@ impl Bench {
         let fabric = Crowd::new(DEPTH);
         let mut lane = fabric.open(&self.regions, self.peers);
         let at = Spot { slot: Handle::decode(&self.own)?.slot, offset: 0 };
-        let atomic =
-            Atomic { op: AtomicOp::FetchInc, width: Width::Eight, float: false, operand: 1, compare: 0 };
+        let atomic = Atomic {
+            op: AtomicOp::FetchInc,
+            width: Width::Eight,
+            float: false,
+            operand: 1,
+            compare: 0,
+        };
         let mut number = 0;
         let mut fetch = |lane: &mut Lane<Crowd>| {
             let (from, seq) = (Pe(1 + number % self.peers), number / self.peers);
