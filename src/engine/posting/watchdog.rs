@@ -368,6 +368,7 @@ fn dump<P: Port>(port: &P, rails: &[Rail<P::Fast>]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::atomic::AtomicOp;
     use crate::engine::posting::Core;
     use crate::engine::posting::tests::{Bed, PLAIN, Setup, failed};
 
@@ -508,6 +509,24 @@ mod tests {
         let touched = streams.iter().filter(|stream| stream.watch.since != 77);
         assert_eq!(touched.map(|stream| stream.pe.0).collect::<Vec<_>>(), [3, 5]);
         assert_eq!(watchdog.busy, [Pe(3), Pe(5)]);
+    }
+
+    /// Those of peers for which nothing is under way at a look are, too.
+    #[test]
+    fn acknowledgements_are_movement() {
+        let mut bed = Bed::new(PLAIN);
+        bed.atomic(1, AtomicOp::Inc);
+        let link = bed.lane.core.streams.find(Pe(1)).unwrap().link.as_deref();
+        let next = link.unwrap().next;
+        for (acknowledged, moved) in [(false, 0), (true, 7)] {
+            if acknowledged {
+                bed.lane.core.acknowledged(Pe(1), next);
+            }
+            let Core { streams, segments, port, rails, watchdog, .. } = &mut bed.lane.core;
+            watchdog.stamp = 7;
+            assert!(watchdog.look(streams, segments, port, rails, 0, none()).is_empty());
+            assert_eq!(watchdog.moved, moved);
+        }
     }
 
     /// What may move while something waits.

@@ -247,6 +247,27 @@ fn a_first_message_that_takes_long_costs_no_path() {
     }
 }
 
+/// Nor does a later one, however long nothing was under way to the PE, which has shown life or not.
+#[test]
+fn a_message_after_a_pause_that_takes_long_costs_no_path() {
+    for (pause, lives) in [(0, false), (1, false), (2, true), (3, true), (40, false), (40, true)] {
+        let mut looks = Looks::at(&shape());
+        looks.add(1);
+        (0..3).for_each(|_| looks.next());
+        for _ in 0..pause {
+            if lives {
+                looks.lives(1);
+            }
+            looks.next();
+        }
+        looks.fabric.hold_up_messages(Pe(0), u64::from(TIMEOUT - 1) * UNIT);
+        (0..2).for_each(|_| looks.add(1));
+        let changes = looks.changes(3 * TIMEOUT, Looks::failures);
+        assert!(changes.is_empty(), "after {pause}: {changes:?}");
+        assert!(looks.is_done());
+    }
+}
+
 /// Messages that are sent again, over another path, have as much time as the first time.
 #[test]
 fn messages_that_are_sent_again_have_their_time() {
