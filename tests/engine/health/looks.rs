@@ -260,7 +260,7 @@ fn a_message_after_a_pause_that_takes_long_costs_no_path() {
             }
             looks.next();
         }
-        looks.fabric.hold_up_messages(Pe(0), u64::from(TIMEOUT - 1) * UNIT);
+        looks.fabric.hold_up_messages(Pe(0), u64::from(TIMEOUT - 2) * UNIT);
         (0..2).for_each(|_| looks.add(1));
         let changes = looks.changes(3 * TIMEOUT, Looks::failures);
         assert!(changes.is_empty(), "after {pause}: {changes:?}");
