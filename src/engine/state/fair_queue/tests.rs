@@ -76,7 +76,10 @@ fn who_needs_more_than_is_free_is_passed_over_and_keeps_its_turn() {
         [0, 1, 2, 3].map(|free| queue.first(free)),
         [None, Some(Pe(3)), Some(Pe(2)), Some(Pe(1))]
     );
-    queue.need(Pe(1), |has| std::mem::take(&mut has.0) * 0);
+    queue.need(Pe(1), |has| {
+        has.0 = 0;
+        0
+    });
     assert_eq!(queue.first(1), Some(Pe(1)), "before others of its new need");
 }
 
