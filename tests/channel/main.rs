@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         ("refused", device::refused),
         ("lives", device::lives),
         ("words", device::words),
+        ("beside", device::beside),
         ("near_kernels", device::near_kernels),
         ("own_context", device::own_context),
         ("stuck", life::stuck),
@@ -81,6 +82,11 @@ fn main() -> ExitCode {
         ("device", Fabric::Shm, 2),
     ] {
         trials.push(Job::new("words", fabric, n_pes).on(memory).trial());
+    }
+    for (fabric, n_pes) in [(Fabric::Shm, 2), (Fabric::Rxm, 2), (Fabric::Cxi, 2)] {
+        // Where they go by the driver, bytes and words of a poll go together.
+        let env = vec![("NVSHMEM_LIBFABRIC_WORDS", "stream")];
+        trials.push(Job { env, ..Job::new("beside", fabric, n_pes).on("device") }.trial());
     }
     for fabric in [Fabric::Shm, Fabric::Rxm] {
         trials.push(Job::new("cycles", fabric, 2).on("device").trial());

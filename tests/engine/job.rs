@@ -53,6 +53,9 @@ pub(crate) struct Shape {
     pub(crate) staged: u32,
     /// Which of that the fabric reaches all the same, though no CPU does: device memory, taken directly.
     pub(crate) by_fabric: u32,
+    /// Where signals and other words are: for each PE two bits, 0 for its heap, else a region of their own of the host, staged,
+    /// or of a device that the fabric reaches.
+    pub(crate) words: u32,
     /// Bytes of a chunk of bounce memory, and chunks for each direction.
     pub(crate) bounce: (usize, u16, u16),
     /// Whether, and when, a rail that fails is done without.
@@ -69,6 +72,19 @@ impl Shape {
         (me + pe) % 2 == 0 || self.lonely >> rail & 1 == 0
     }
 
+    /// How the region of a PE's words is reached; none if they are in its heap.
+    fn reach_of_words(&self, pe: u32) -> Option<Reach> {
+        let kinds = [None, Some(Reach::Direct), Some(Reach::Staged), Some(Reach::Fabric)];
+        kinds[self.words.checked_shr(2 * pe).unwrap_or(0) as usize & 3]
+    }
+
+    /// Whether any memory is a device's.
+    fn has_devices(&self) -> bool {
+        self.staged != 0
+            || (0..self.n_pes)
+                .any(|pe| self.reach_of_words(pe).is_some_and(|reach| reach != Reach::Direct))
+    }
+
     /// What leads where.
     fn paths(&self, me: u32) -> PathTable {
         let all = (0..self.n_pes).flat_map(|pe| (0..self.rails).map(move |rail| (pe, rail)));
@@ -82,6 +98,16 @@ impl Shape {
 pub(crate) fn random_lonely(random: &mut Random, rails: u8) -> u32 {
     let one = 1 << random.below(rails.into());
     if random.below(2) == 0 { 0 } else { random.below(1 << rails) as u32 & !one }
+}
+
+/// Draws where words are, for programs whose words have places of their own: half of the time in the heaps, beside the data
+/// that they tell of; else each PE's in a region of any kind.
+pub(crate) fn random_words(seed: u64) -> u32 {
+    let mut random = Random(seed * 0x2545_f491 + 0x77);
+    for _ in 0..3 {
+        random.below(2);
+    }
+    if random.below(2) == 0 { 0 } else { random.below(1 << 8) as u32 }
 }
 
 impl Default for Shape {
@@ -106,6 +132,7 @@ impl Default for Shape {
             native: false,
             staged: 0,
             by_fabric: 0,
+            words: 0,
             bounce: (1024, 2, 2),
             health: None,
             deadline: None,
@@ -119,6 +146,9 @@ pub(crate) struct Member {
     pub(crate) regions: RegionTable<FakeMemory>,
     pub(crate) base: usize,
     pub(crate) handle: HandleBytes,
+    /// Where its words are: as long as the heap, which it is unless the shape says otherwise.
+    pub(crate) words: usize,
+    pub(crate) words_handle: HandleBytes,
     /// Local memory that is not part of the heap.
     pub(crate) scratch: usize,
     pub(crate) scratch_handle: HandleBytes,
@@ -132,8 +162,8 @@ impl Member {
     /// That nobody has written around its memory.
     pub(crate) fn check_canaries(&self, fabric: &FakeFabric, len: usize) {
         let me = self.lane.me();
-        for at in [self.base, self.scratch].into_iter().flat_map(|base| [base - CANARY, base + len])
-        {
+        let memories = [self.base, self.scratch, self.words];
+        for at in memories.into_iter().flat_map(|base| [base - CANARY, base + len]) {
             assert_eq!(fabric.load(me, at, CANARY), [SONG; CANARY], "canary: at {at:#x} of {me}");
         }
     }
@@ -292,20 +322,22 @@ impl Job {
                 let (chunk_len, out, inward) = shape.bounce;
                 let memory = fabric.memory(me, shape.rails).with_bounce(chunk_len, out, inward);
                 let regions = RegionTable::new(memory, me);
-                let alloc = |bit: u32| {
+                let reach = |bit: u32| {
                     let has = |set: u32| set.checked_shr(2 * pe + bit).unwrap_or(0) & 1 != 0;
-                    let reach = match (has(shape.staged), has(shape.by_fabric)) {
+                    match (has(shape.staged), has(shape.by_fabric)) {
                         (false, _) => Reach::Direct,
                         (true, false) => Reach::Staged,
                         (true, true) => Reach::Fabric,
-                    };
+                    }
+                };
+                let alloc = |reach: Reach| {
                     let at = fabric.alloc_reached(me, shape.heap + 2 * CANARY, reach);
                     for canary in [at, at + CANARY + shape.heap] {
                         fabric.store(me, canary, &[SONG; CANARY]);
                     }
                     at + CANARY
                 };
-                let (base, scratch) = (alloc(0), alloc(1));
+                let (base, scratch) = (alloc(reach(0)), alloc(reach(1)));
                 let config = LaneConfig {
                     me,
                     cookie: cookie(),
@@ -321,7 +353,7 @@ impl Job {
                     counted: shape.counted,
                     mark_bytes: shape.mark_bytes,
                     spread: shape.spread,
-                    devices: shape.staged != 0,
+                    devices: shape.has_devices(),
                     longest_message: MAX_LONG_MESSAGE,
                 };
                 let port = fabric.port(me, limits(shape)).with_fast_path(shape.fast);
@@ -334,8 +366,16 @@ impl Job {
                 }
                 let handle = regions.register(base, shape.heap, Access::LocalAndRemote).unwrap();
                 let scratch_handle = regions.register(scratch, shape.heap, Access::Local).unwrap();
+                let (words, words_handle) = match shape.reach_of_words(pe) {
+                    None => (base, handle),
+                    Some(reach) => {
+                        let words = alloc(reach);
+                        let handle = regions.register(words, shape.heap, Access::LocalAndRemote);
+                        (words, handle.unwrap())
+                    }
+                };
                 let lane = Audited::new(lane);
-                Member { lane, regions, base, handle, scratch, scratch_handle }
+                Member { lane, regions, base, handle, words, words_handle, scratch, scratch_handle }
             })
             .collect();
         Self { fabric, members, heap: shape.heap }

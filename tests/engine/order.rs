@@ -16,7 +16,7 @@ use test_support::seeds::for_seeds;
 
 use super::as_entry::AsEntry as _;
 use super::health::HEALTH;
-use super::job::{Job, Member, Random, Shape};
+use super::job::{Job, Member, Random, Shape, random_words};
 use super::signals::{Targets, race, random_script, random_shape};
 
 /// All memory of all PEs is staged.
@@ -335,12 +335,12 @@ fn what_is_ordered_by_its_target_is_in_order() {
         let mut random = Random(seed * 0x9e37_79b9 + 31);
         let shape = Shape { native: false, heap: 1 << 18, ..random_shape(&mut random) };
         let staged = [ALL, ALL, ALL, !0b10, 0b11][random.below(5)];
-        let shape = Shape { staged, by_fabric: 0, ..shape };
+        let shape = Shape { staged, by_fabric: 0, words: random_words(seed), ..shape };
         let script = random_script(&mut random);
         let again_percent = script.again_percent.min(50);
         let script = Script { slow_rails: Vec::new(), again_percent, ..script };
         let job = Job::new(seed, &shape, script);
-        let base = job.members[0].base;
+        let (base, targets) = (job.members[0].base, Targets::of(&job));
         let place = |sender: u32, number: usize| (sender as usize * STEPS + number) * PLACE;
         let (fabric, members) = race(job, seed, |me, member, targets| {
             if me == 0 {
@@ -352,7 +352,8 @@ fn what_is_ordered_by_its_target_is_in_order() {
             member.lane.quiet(Pe(0))
         });
         assert!(members.iter().all(|member| !member.lane.has_work()));
-        check_order(&fabric.events(), base, shape.n_pes, |sender| steps(seed, sender, &LENS));
+        let events = targets.in_heaps(shape.heap, fabric.events());
+        check_order(&events, base, shape.n_pes, |sender| steps(seed, sender, &LENS));
     });
 }
 
@@ -373,6 +374,7 @@ fn order_is_kept_over_rails_that_die() {
             health: Some(HEALTH),
             heap: 1 << 18,
             signals: [SignalEngine::Auto, SignalEngine::Eager][random.below(2)],
+            words: random_words(seed),
             ..Shape::default()
         };
         let script = Script {
@@ -387,6 +389,7 @@ fn order_is_kept_over_rails_that_die() {
         let lives = random.below(rails.into()) as u8;
         let job = Job::new(seed, &shape, script);
         let (base, world) = (job.members[0].base, job.fabric.clone());
+        let targets = Targets::of(&job);
         // Fetches have answers, and so have gets.
         let plan = |sender| -> Vec<Step> {
             let steps = steps(seed, sender, &LENS).into_iter();
@@ -412,7 +415,7 @@ fn order_is_kept_over_rails_that_die() {
             }
             member.lane.quiet(Pe(0))
         });
-        let events: Vec<Event> = fabric.events();
+        let events = targets.in_heaps(shape.heap, fabric.events());
         if shape.staged == 0 {
             // Puts are the fabric's there, and may be written twice.
             return;

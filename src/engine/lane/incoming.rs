@@ -374,7 +374,14 @@ impl<P: Port> Lane<P> {
                     payload.len()
                 ));
             }
-            let stored = self.staging.store_soon(&mut self.core, data, payload, mark.is_some());
+            let Self { core, staging, .. } = self;
+            // The CPU changes its words at once, and these bytes come before.
+            let stored = match place.reach {
+                Reach::Direct => staging.store_at(core, data, payload),
+                Reach::Fabric | Reach::Staged => {
+                    staging.store_soon(core, data, payload, mark.is_some())
+                }
+            };
             stored.map_err(|e| e.to_string())?;
         }
         let Body::Fetch { ticket, place: kept, .. } = *body else {

@@ -13,7 +13,7 @@ use nvshmem_transport_libfabric::engine::state::batch::{Batch, MAX_BATCHES};
 use test_support::seeds::for_seeds;
 
 use crate::as_entry::AsEntry as _;
-use crate::job::{Job, Member, Random, Shape};
+use crate::job::{Job, Member, Random, Shape, random_words};
 use crate::signals::{Targets, race, random_script, random_shape};
 
 /// Nanoseconds that a turn takes, so that delays are some hundred turns at most.
@@ -57,7 +57,7 @@ fn submit(
     let local = (mine + BYTES, &handle);
     let put = targets.part(local, to, at + BYTES, len);
     let data: Vec<u8> = (at + BYTES..at + BYTES + len).map(|at| scratch_byte(me, at)).collect();
-    let added = |by: u64| (to, theirs + ADDED, by.to_le_bytes().to_vec());
+    let added = |by: u64| (to, targets.word(to, at + ADDED), by.to_le_bytes().to_vec());
     let lane = &mut member.lane;
     Ok(match random.below(5) {
         0 => {
@@ -117,7 +117,7 @@ fn a_batch_that_is_over_has_done_all_it_should() {
     const EACH: usize = 28;
     for_seeds("a_batch_that_is_over_has_done_all_it_should", &[], 80, |seed| {
         let mut random = Random(seed * 0x2545_f491 + 9);
-        let shape = random_shape(&mut random);
+        let shape = Shape { words: random_words(seed), ..random_shape(&mut random) };
         let job = filled_job(seed, &shape, random_script(&mut random));
         let fabric = job.fabric.clone();
         let (_, members) = race(job, seed, |me, member, targets| {
@@ -162,7 +162,7 @@ fn a_batch_that_is_over_has_done_all_it_should() {
         });
         for mut member in members {
             // What was staged for peers may end after their batches.
-            let done = shape.staged != 0 || !member.lane.has_work();
+            let done = shape.staged != 0 || shape.words != 0 || !member.lane.has_work();
             assert!(done, "all batches are over, so nothing is under way");
             let all = std::iter::from_fn(|| member.lane.begin_batch()).count();
             assert_eq!(all, MAX_BATCHES, "each batch was given back");

@@ -26,14 +26,54 @@ use test_support::seeds::for_seeds;
 
 use crate::as_entry::AsEntry as _;
 use crate::health::HEALTH;
-use crate::job::{Job, Member, Random, Shape, audit, random_lonely, random_rates, random_spread};
+use crate::job::{
+    Job, Member, Random, Shape, audit, random_lonely, random_rates, random_spread, random_words,
+};
 
-/// Where the peers' heaps are.
-pub(crate) struct Targets(pub(crate) Vec<(usize, HandleBytes)>);
+/// Where the peers' heaps are, and their words.
+pub(crate) struct Targets(pub(crate) Vec<(usize, HandleBytes)>, Vec<(usize, HandleBytes)>);
 
 impl Targets {
     pub(crate) fn of(job: &Job) -> Self {
-        Self(job.members.iter().map(|member| (member.base, member.handle)).collect())
+        let of =
+            |place: fn(&Member) -> (usize, HandleBytes)| job.members.iter().map(place).collect();
+        Self(
+            of(|member| (member.base, member.handle)),
+            of(|member| (member.words, member.words_handle)),
+        )
+    }
+
+    /// Where a PE has the word that it would have at this offset of its heap.
+    pub(crate) fn word(&self, pe: u32, offset: usize) -> usize {
+        self.1[pe as usize].0 + offset
+    }
+
+    /// As [`Targets::part`], of the memory that the PE has its words in.
+    pub(crate) fn part_beside<'a>(
+        &'a self,
+        local: (usize, &'a HandleBytes),
+        pe: u32,
+        offset: usize,
+        len: usize,
+    ) -> Request<'a> {
+        let (base, remote_handle) = &self.1[pe as usize];
+        let remote_addr = (base + offset) as u64;
+        Request { remote_handle, remote_addr, ..self.part(local, pe, offset, len) }
+    }
+
+    /// The events, with those in the memory of words where they would be in the heaps.
+    pub(crate) fn in_heaps(&self, heap: usize, events: Vec<Event>) -> Vec<Event> {
+        let place = |pe: Pe, addr| {
+            let (words, base) = (self.1[pe.index()].0, self.0[pe.index()].0);
+            if (words..words + heap).contains(&addr) { addr - words + base } else { addr }
+        };
+        let place = |event| match event {
+            Event::Applied { pe, addr } => Event::Applied { pe, addr: place(pe, addr) },
+            Event::Copied { pe, addr, len } => Event::Copied { pe, addr: place(pe, addr), len },
+            // By its offset.
+            Event::Delivered(delivery) => Event::Delivered(delivery),
+        };
+        events.into_iter().map(place).collect()
     }
 
     pub(crate) fn atomic(
@@ -43,7 +83,7 @@ impl Targets {
         op: AtomicOp,
         operand: u64,
     ) -> AtomicRequest<'_> {
-        let (base, handle) = &self.0[pe as usize];
+        let (base, handle) = &self.1[pe as usize];
         let width = Width::Eight;
         AtomicRequest {
             pe: Pe(pe),
@@ -162,6 +202,7 @@ pub(crate) fn random_shape(random: &mut Random) -> Shape {
         native: random.below(3) == 0,
         staged: [0, 0, u32::MAX, random.below(1 << 8) as u32][random.below(4)],
         by_fabric: [0, random.below(1 << 8) as u32][random.below(2)],
+        words: 0,
         bounce: ([64, 100, 1024, 1 << 16][random.below(4)], 1 + random.below(3) as u16, 1),
         spread: random_spread(random),
         // Not drawn, so that what is drawn after it stays as it was.
@@ -193,9 +234,10 @@ fn no_signal_comes_before_its_data() {
     const EACH: usize = 24;
     for_seeds("no_signal_comes_before_its_data", &[], 150, |seed| {
         let mut random = Random(seed * 0x9e37_79b9 + 3);
-        let shape = random_shape(&mut random);
+        let shape = Shape { words: random_words(seed), ..random_shape(&mut random) };
         let n = shape.n_pes;
         let job = Job::new(seed, &shape, random_script(&mut random));
+        let targets = Targets::of(&job);
         for pe in 0..n {
             let bytes: Vec<u8> =
                 (0..shape.heap).map(|at| (at * 7 + pe as usize) as u8 | 1).collect();
@@ -217,18 +259,21 @@ fn no_signal_comes_before_its_data() {
             (to, parts)
         };
         let bases: Vec<usize> = job.members.iter().map(|member| member.base).collect();
+        // Some parts go where the words are.
+        let is_beside = |number: usize, part: usize| (number + part) % 3 == 0;
         let fences = random.below(3) == 0;
         let (fabric, _) = race(job, seed, |me, member, targets| {
             for number in 0..EACH {
                 let (to, parts) = plan(me, number);
                 let at = slot(me, number);
-                let requests: Vec<Request<'_>> = parts
-                    .iter()
-                    .map(|(offset, len)| {
-                        let local = (member.scratch + at + offset, &member.scratch_handle);
-                        targets.part(local, to, at + offset, *len)
-                    })
-                    .collect();
+                let request = |(part, (offset, len)): (usize, &(usize, usize))| {
+                    let local = (member.scratch + at + offset, &member.scratch_handle);
+                    match is_beside(number, part) {
+                        true => targets.part_beside(local, to, at + offset, *len),
+                        false => targets.part(local, to, at + offset, *len),
+                    }
+                };
+                let requests: Vec<Request<'_>> = parts.iter().enumerate().map(request).collect();
                 let signal = targets.atomic(to, at, AtomicOp::SignalAdd, 1);
                 let request = PutSignalRequest { parts: &requests, signal };
                 member.lane.signal(&request)?;
@@ -239,7 +284,7 @@ fn no_signal_comes_before_its_data() {
             (0..n).try_for_each(|pe| member.lane.quiet(Pe(pe)))
         });
         // Place of each address in the log.
-        let events = fabric.events();
+        let events = targets.in_heaps(shape.heap, fabric.events());
         let mut applied: HashMap<(Pe, usize), Vec<usize>> = HashMap::new();
         let mut delivered: Vec<(Pe, usize, usize, usize)> = Vec::new();
         for (place, event) in events.iter().enumerate() {
@@ -259,7 +304,7 @@ fn no_signal_comes_before_its_data() {
                 let at = bases[to as usize] + slot(sender, number);
                 let signals = &applied[&(Pe(to), at)];
                 assert_eq!(signals.len(), 1, "the signal was applied once");
-                for (offset, len) in parts {
+                for (part, (offset, len)) in parts.into_iter().enumerate() {
                     // By the fabric, or by the target out of an eager message.
                     let last = delivered
                         .iter()
@@ -270,7 +315,9 @@ fn no_signal_comes_before_its_data() {
                         .chain(applied.get(&(Pe(to), at + offset)).into_iter().flatten().copied())
                         .max();
                     assert!(last.is_some_and(|last| last < signals[0]), "signal before data");
-                    let found = fabric.load(Pe(to), at + offset, len);
+                    let is_beside = is_beside(number, part);
+                    let memory = if is_beside { targets.word(to, 0) } else { bases[to as usize] };
+                    let found = fabric.load(Pe(to), memory + slot(sender, number) + offset, len);
                     let from = slot(sender, number) + offset;
                     let expected: Vec<u8> =
                         (from..from + len).map(|at| (at * 7 + sender as usize) as u8 | 1).collect();
@@ -287,10 +334,11 @@ fn atomics_are_exact_under_contention() {
     const EACH: u64 = 40;
     for_seeds("atomics_are_exact_under_contention", &[], 150, |seed| {
         let mut random = Random(seed * 0x51ed_270b + 11);
-        let shape = random_shape(&mut random);
+        let shape = Shape { words: random_words(seed), ..random_shape(&mut random) };
         let n = shape.n_pes;
         let job = Job::new(seed, &shape, random_script(&mut random));
         let bases: Vec<usize> = job.members.iter().map(|member| member.base).collect();
+        let targets = Targets::of(&job);
         let (fabric, members) = race(job, seed, |me, member, targets| {
             for round in 0..EACH {
                 for pe in 0..n {
@@ -314,10 +362,11 @@ fn atomics_are_exact_under_contention() {
             }
             (0..n).try_for_each(|pe| member.lane.quiet(Pe(pe)))
         });
-        let word = |pe: u32, at: usize| {
-            let bytes = fabric.load(Pe(pe), bases[pe as usize] + at, 8);
-            u64::from_le_bytes(bytes.try_into().unwrap())
+        let load = |pe: u32, addr: usize| {
+            u64::from_le_bytes(fabric.load(Pe(pe), addr, 8).try_into().unwrap())
         };
+        let word = |pe: u32, at: usize| load(pe, targets.word(pe, at));
+        let fetched = |pe: u32, at: usize| load(pe, bases[pe as usize] + at);
         let mut tickets: HashMap<u32, Vec<u64>> = HashMap::new();
         for pe in 0..n {
             assert_eq!(word(pe, 0), EACH * u64::from(n * (n + 1) / 2));
@@ -325,8 +374,8 @@ fn atomics_are_exact_under_contention() {
             for me in 0..n {
                 for round in 0..EACH / 4 {
                     let place = 4096 + (round * u64::from(n) + u64::from(pe)) as usize * 16;
-                    assert_eq!(word(me, place + 8), round * 4 + 1, "the flag of a fetch");
-                    tickets.entry(pe).or_default().push(word(me, place));
+                    assert_eq!(fetched(me, place + 8), round * 4 + 1, "the flag of a fetch");
+                    tickets.entry(pe).or_default().push(fetched(me, place));
                 }
             }
         }
@@ -343,9 +392,10 @@ fn atomics_are_exact_under_contention() {
 fn fences_order_puts_signals_and_atomics() {
     for_seeds("fences_order_puts_signals_and_atomics", &[], 150, |seed| {
         let mut random = Random(seed * 0x0bad_cafe + 5);
-        let shape = Shape { n_pes: 2, ..random_shape(&mut random) };
+        let words = random_words(seed);
+        let shape = Shape { n_pes: 2, words, ..random_shape(&mut random) };
         let job = Job::new(seed, &shape, random_script(&mut random));
-        let base = job.members[1].base;
+        let (base, targets) = (job.members[1].base, Targets::of(&job));
         let plan: Vec<usize> = (0..60).map(|_| random.below(6)).collect();
         let (fabric, _) = race(job, seed, |me, member, targets| {
             if me == 1 {
@@ -378,7 +428,7 @@ fn fences_order_puts_signals_and_atomics() {
             })
             .collect();
         let mut seen = Vec::new();
-        for event in fabric.events() {
+        for event in targets.in_heaps(shape.heap, fabric.events()) {
             let addr = match event {
                 Event::Applied { pe: Pe(1), addr } | Event::Copied { pe: Pe(1), addr, .. } => addr,
                 Event::Delivered(d) if d.to == Pe(1) && d.direction == Direction::Write => {

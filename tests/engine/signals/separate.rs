@@ -11,7 +11,7 @@ use nvshmem_transport_libfabric::engine::request::PutSignalRequest;
 
 use super::{Targets, race, random_script, random_shape};
 use crate::as_entry::AsEntry as _;
-use crate::job::{Job, Random, Shape};
+use crate::job::{Job, Random, Shape, random_words};
 use test_support::seeds::for_seeds;
 
 /// The operations that are signals' own.
@@ -57,10 +57,12 @@ fn steps(seed: u64, sender: u32, n: u32) -> Vec<Step> {
 fn signals_come_behind_the_puts_before_them() {
     for_seeds("signals_come_behind_the_puts_before_them", &[], 300, |seed| {
         let mut random = Random(seed * 0x9e37_79b9 + 17);
-        let shape = Shape { heap: 1 << 17, ..random_shape(&mut random) };
+        let words = random_words(seed);
+        let shape = Shape { heap: 1 << 17, words, ..random_shape(&mut random) };
         let n = shape.n_pes;
         let job = Job::new(seed, &shape, random_script(&mut random));
         let bases: Vec<usize> = job.members.iter().map(|member| member.base).collect();
+        let places = Targets::of(&job);
         let place = |sender: u32, number: usize| (sender as usize * STEPS + number) * PLACE;
         let (fabric, members) = race(job, seed, |me, member, targets| {
             let handle = member.scratch_handle;
@@ -88,7 +90,8 @@ fn signals_come_behind_the_puts_before_them() {
             (0..n).try_for_each(|pe| member.lane.quiet(Pe(pe)))
         });
         assert!(members.iter().all(|member| !member.lane.has_work()));
-        check_order(&fabric.events(), &bases, n, |sender| steps(seed, sender, n), place);
+        let events = places.in_heaps(shape.heap, fabric.events());
+        check_order(&events, &bases, n, |sender| steps(seed, sender, n), place);
     });
 }
 
@@ -130,6 +133,12 @@ fn check_order(
                     let moment = data.get(&(to, at)).copied();
                     assert!(moment.is_some(), "PE {sender}, step {number}: the data is there");
                     latest[to as usize] = latest[to as usize].max(moment);
+                    let word = words.get(&(to, at)).copied();
+                    let is_signal = matches!(step, Step::PutSignal { .. });
+                    assert!(
+                        !is_signal || moment < word,
+                        "PE {sender}, step {number}: a signal came before its own data"
+                    );
                 }
                 Step::Signal { to, op } => {
                     let moment = words.get(&(to, at)).copied();

@@ -2,16 +2,17 @@
 //! keeps something back.
 
 use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::fake::{Call, Script};
+use nvshmem_transport_libfabric::engine::fake::{Call, Event, Script};
 use nvshmem_transport_libfabric::engine::ids::Pe;
 use nvshmem_transport_libfabric::engine::lane::SignalEngine;
+use nvshmem_transport_libfabric::engine::port::Direction;
 use nvshmem_transport_libfabric::engine::rails::balance::Spread;
 use nvshmem_transport_libfabric::engine::request::PutSignalRequest;
 use nvshmem_transport_libfabric::engine::wire::message::MAX_EAGER;
 
 use super::Targets;
 use crate::as_entry::AsEntry as _;
-use crate::job::{Job, Shape};
+use crate::job::{Job, Member, Shape};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
@@ -125,5 +126,62 @@ fn what_goes_in_order_is_part_of_the_load() {
         }
         let counted: u64 = job.members[0].lane.counters().map(|rail| rail.by_load).sum();
         assert_eq!(counted, by_load, "{len} {fenced}");
+    }
+}
+
+/// Where a peer has its data and where its words, of every two kinds of memory, and by every way: the signal comes last. Many
+/// come in at one look, when what is for a device waits for the rest.
+#[test]
+fn a_signal_comes_behind_data_in_memory_of_another_kind() {
+    use SignalEngine::{Auto, Chained, Counted, Eager, Ordered};
+    const MANY: usize = 16;
+    const SLOT: usize = 512;
+    let data = [(0, 0), (0b100, 0), (0b100, 0b100)];
+    let cases = data.into_iter().flat_map(|data| (0..4).map(move |words| (data, words << 2)));
+    let ways = [Auto, Eager, Ordered, Counted, Chained];
+    for (((staged, by_fabric), words), signals) in
+        cases.flat_map(|case| ways.map(|signals| (case, signals)))
+    {
+        for len in [1, MAX_EAGER, 2 * MAX_EAGER] {
+            let what = format!("{len} bytes {signals:?}, {staged:b} {by_fabric:b} {words:b}");
+            let shape = Shape {
+                signals,
+                orders_messages: true,
+                staged,
+                by_fabric,
+                words,
+                ..Shape::default()
+            };
+            let mut job = Job::new(5, &shape, Script::default());
+            let targets = Targets::of(&job);
+            let base = job.members[1].base;
+            let mut submit = |at: usize| {
+                let Member { lane, scratch, scratch_handle, .. } = &mut job.members[0];
+                let parts = [targets.part((*scratch, scratch_handle), 1, at + 8, len)];
+                let signal = targets.atomic(1, at, AtomicOp::SignalAdd, 1);
+                lane.signal(&PutSignalRequest { parts: &parts, signal }).unwrap();
+            };
+            (0..MANY).map(|number| number * SLOT).for_each(&mut submit);
+            job.fabric.pass_time(1_000_000_000);
+            while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
+                job.members.iter_mut().rev().for_each(|member| drop(member.lane.progress()));
+                job.fabric.pass_time(1_000_000);
+            }
+            let mut last = [(0, 0); MANY];
+            for (moment, event) in (1..).zip(targets.in_heaps(shape.heap, job.fabric.events())) {
+                let at = match event {
+                    Event::Applied { pe: Pe(1), addr } | Event::Copied { pe: Pe(1), addr, .. } => {
+                        addr - base
+                    }
+                    Event::Delivered(d) if d.to == Pe(1) && d.direction == Direction::Write => {
+                        d.remote as usize
+                    }
+                    _ => continue,
+                };
+                let (data, word) = &mut last[at / SLOT];
+                *if at % SLOT == 0 { word } else { data } = moment;
+            }
+            assert!(last.iter().all(|(data, word)| 0 < *data && data < word), "{what}: {last:?}");
+        }
     }
 }

@@ -47,7 +47,8 @@ impl Memory {
         let memory = &mut self.arenas[pe.index()];
         // Each PE's memory is at addresses of its own, so that a mix-up of PEs cannot go unseen.
         let first = (pe.index() + 1) << 36;
-        let base = memory.last().map_or(first, |last| last.base + last.bytes.len() + 4096);
+        let behind = |last: &Arena| (last.base + last.bytes.len()).next_multiple_of(4096) + 4096;
+        let base = memory.last().map_or(first, behind);
         memory.push(Arena { base, bytes: vec![0; len], reach });
         base
     }
