@@ -184,6 +184,8 @@ fn exposure() -> impl Strategy<Value = Exposure> {
 fn staged(seq: u32) -> impl Strategy<Value = Owned> {
     let plain = |staged| Owned::Plain(Body::Staged(staged));
     let ticket = || ticket(seq);
+    // Of a request that the message answers.
+    let answered = || any::<u32>().prop_flat_map(self::ticket);
     let payload = || vec(any::<u8>(), 1..=MAX_PAYLOAD);
     prop_oneof![
         (spot(), payload()).prop_map(|(to, payload)| Owned::Put { to, payload }),
@@ -192,17 +194,17 @@ fn staged(seq: u32) -> impl Strategy<Value = Owned> {
         }),
         (spot(), exposure(), ticket(), vec(any::<u8>(), 1..=most_brought(MAX_LONG_MESSAGE)))
             .prop_map(|(to, from, ticket, brought)| Owned::Pull { to, from, ticket, brought }),
-        ticket().prop_map(move |ticket| plain(Staged::Pulled { ticket })),
+        answered().prop_map(move |ticket| plain(Staged::Pulled { ticket })),
         (spot(), 1..=u32::MAX, ticket()).prop_map(move |(from, len, ticket)| plain(Staged::Ask {
             from,
             len,
             ticket
         })),
-        (ticket(), payload()).prop_map(|(ticket, payload)| Owned::Loaded { ticket, payload }),
-        (ticket(), exposure())
+        (answered(), payload()).prop_map(|(ticket, payload)| Owned::Loaded { ticket, payload }),
+        (answered(), exposure())
             .prop_map(move |(ticket, from)| plain(Staged::Exposed { ticket, from })),
-        (ticket(), "[ -~]{0,232}").prop_map(|(ticket, why)| Owned::Refused { ticket, why }),
-        ticket().prop_map(move |ticket| plain(Staged::Release { ticket })),
+        (answered(), "[ -~]{0,232}").prop_map(|(ticket, why)| Owned::Refused { ticket, why }),
+        answered().prop_map(move |ticket| plain(Staged::Release { ticket })),
         (any::<(u32, u32, u64, bool)>(), 0u8..32, 0u8..4, 1..=KEYS_PER_MESSAGE).prop_flat_map(
             |((slot, stamp, base, virtually), first, beyond, n)| {
                 vec(any::<u8>(), 8 * n).prop_map(move |keys| Owned::Keys {
@@ -282,10 +284,11 @@ proptest! {
             Body::Staged(staged) => match staged {
                 Staged::Put { payload, .. } => 24 + payload.len(),
                 Staged::Pull { brought, .. } => 48 + brought.map_or(0, <[u8]>::len),
-                Staged::Pulled { .. } | Staged::Release { .. } => 16,
-                Staged::Ask { .. } | Staged::Exposed { .. } => 32,
-                Staged::Loaded { payload, .. } => 16 + payload.len(),
-                Staged::Refused { why, .. } => 16 + why.len(),
+                Staged::Pulled { .. } | Staged::Release { .. } => 24,
+                Staged::Ask { .. } => 32,
+                Staged::Exposed { .. } => 40,
+                Staged::Loaded { payload, .. } => 24 + payload.len(),
+                Staged::Refused { why, .. } => 24 + why.len(),
                 Staged::Keys(keys) => 32 + keys.keys.len(),
             },
         };
@@ -435,8 +438,8 @@ proptest! {
         // A message that ends with its payload says with its length how long that is.
         let open = match owned {
             Owned::Put { .. } => Some((25, MAX_MESSAGE)),
-            Owned::Loaded { .. } => Some((17, 16 + MAX_PAYLOAD)),
-            Owned::Refused { .. } => Some((16, 16 + MAX_PAYLOAD)),
+            Owned::Loaded { .. } => Some((25, MAX_MESSAGE)),
+            Owned::Refused { .. } => Some((24, MAX_MESSAGE)),
             Owned::Keys { .. } => Some((40, MAX_MESSAGE)),
             Owned::RailIs { .. } | Owned::Probe { .. } => Some((40, MAX_MESSAGE)),
             _ => None,

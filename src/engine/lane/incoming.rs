@@ -102,7 +102,9 @@ impl<P: Port> Lane<P> {
             || Received::new(FIRST).is_beyond(seq),
             |link| link.received.is_beyond(seq),
         );
-        (body.is_request() && is_beyond).then_some("its number is out of the window")
+        let is_answer = matches!(body, Body::Staged(staged) if !staged.is_request());
+        let has_number = body.is_request() || is_answer && self.core.recovers;
+        (has_number && is_beyond).then_some("its number is out of the window")
     }
 
     /// As [`Lane::handle`], in few instructions and for what is most common: a request of a known peer
@@ -177,6 +179,9 @@ impl<P: Port> Lane<P> {
             // Handled already.
             Body::Rails(_) => return,
             Body::Staged(ref staged) if !staged.is_request() => {
+                if self.core.recovers && !self.arrives(pe, message.seq) {
+                    return;
+                }
                 if let Err(why) = self.staging.take_answer(&mut self.core, pe, staged) {
                     self.core.fail_lane(EngineError::BadMessage { pe, why });
                 }
@@ -215,6 +220,21 @@ impl<P: Port> Lane<P> {
             }
         }
         self.core.queue_control(pe);
+    }
+
+    /// An answer with a number has arrived. Whether it is to be taken, as it was not here before.
+    #[cold]
+    fn arrives(&mut self, pe: Pe, seq: Seq) -> bool {
+        let Some(stream) = self.core.streams.find_mut(pe) else { return false };
+        let link = stream.link();
+        let arrival = link.received.arrive(seq);
+        // Its sender does not know that it is here.
+        link.ack_due |= arrival == Arrival::Duplicate;
+        link.check_wanted();
+        // Requests may have waited for all before them to arrive.
+        self.core.note_due(pe);
+        self.core.queue_control(pe);
+        arrival == Arrival::New
     }
 
     /// Carries out a request that was not here before, unless it waits for others.

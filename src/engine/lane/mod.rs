@@ -23,6 +23,7 @@ use crate::engine::error::EngineError;
 use crate::engine::ids::{LaneKind, Pe, RailId};
 use crate::engine::lane::backlog::Backlog;
 use crate::engine::lane::user_threads::handoff::Inbox;
+use crate::engine::messages::answers::ANSWERS;
 use crate::engine::port::packet::LongPacket;
 use crate::engine::port::{PeerAddr, Port, RailLimits};
 use crate::engine::posting::completions::Rare;
@@ -39,7 +40,7 @@ use crate::engine::signal::Signals;
 use crate::engine::staging::Staging;
 use crate::engine::staging::state::PEER_SEGMENTS;
 use crate::engine::state::fabric_atomics::FabricAtomics;
-use crate::engine::state::messages::table::MOST_MESSAGES;
+use crate::engine::state::messages::table::{MOST_MESSAGES, MessageTable};
 use crate::engine::state::regions::{RegionCache, RegionIndex};
 use crate::engine::state::stream::Stream;
 use crate::engine::striping::pool::{self, Pool};
@@ -50,7 +51,7 @@ pub use crate::engine::lane::idle::is_idle;
 /// Messages a proxy lane has room for, over all peers: queued, or sent and not acknowledged.
 const MESSAGES: u32 = 2048;
 
-const _: () = assert!(MESSAGES <= MOST_MESSAGES);
+const _: () = assert!(MESSAGES + ANSWERS <= MOST_MESSAGES);
 
 /// Segments a lane has room for, per rail, beyond those in flight.
 const WAITING_PER_DEPTH: u32 = 1;
@@ -187,6 +188,7 @@ impl<P: Port> Lane<P> {
         let rails = self.core.rails.len();
         self.recovery = Some(Box::new(Recovery::new(config, control, reach, rails)));
         self.core.recovers = true;
+        self.core.messages = MessageTable::with_answers(MESSAGES, ANSWERS);
         self.signals.most_counted = 0;
         self
     }

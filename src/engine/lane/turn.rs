@@ -412,7 +412,7 @@ mod tests {
             let mut bed = Bed::new(Setup { rails: 2, health, ..PLAIN });
             let core = &mut bed.lane.core;
             let path = core.stream_to(Pe(1)).unwrap().next;
-            core.queue_unnumbered(Pe(1), What::Pulled { ticket: NO_TICKET });
+            core.queue_unnumbered(Pe(1), What::Word { ticket: NO_TICKET, value: 0 });
             bed.fabric.fail_calls(crate::engine::fake::PortCall::Send, 0, 1);
             assert!(bed.lane.send_due());
             let core = &bed.lane.core;

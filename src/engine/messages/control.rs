@@ -77,6 +77,10 @@ impl<P: Port> Core<P> {
 
     /// Sends one that is due. Whether it has left, or never will.
     fn send_due(&mut self, due: &Unnumbered, packet: &mut LongPacket) -> bool {
+        let is_numbered = self.recovers && !due.what.is_word();
+        if is_numbered && self.waits_for_keys(due) {
+            return false;
+        }
         let mut bytes = [0; MAX_PAYLOAD];
         let body = match due.what {
             What::Word { ticket, value } => Body::Reply { ticket, value },
@@ -91,6 +95,13 @@ impl<P: Port> Core<P> {
                 Body::Staged(Staged::Loaded { ticket, payload: &bytes[..len] })
             }
         };
+        if is_numbered {
+            let left = self.send_answer(due.pe, body);
+            if left && due.what.tells_keys() {
+                self.told_keys(due.pe);
+            }
+            return left;
+        }
         self.send_unnumbered(due.pe, due.what.request(), body, packet)
     }
 
@@ -101,6 +112,9 @@ impl<P: Port> Core<P> {
             None => {}
             Some(DUE..) => self.is_owed_too_much(pe),
             Some(_) => {
+                if self.recovers && what.tells_keys() {
+                    self.owe_keys(pe);
+                }
                 self.note_owed(pe, 1);
                 self.unnumbered.push_back(Unnumbered { pe, what });
             }

@@ -112,6 +112,12 @@ impl<P: Port> Core<P> {
         if stream.lost_writes != 0 {
             return Err(Left::NoWindow);
         }
+        // Nor before the keys that the peer is to read with.
+        let segment = &self.segments[token.0];
+        let is_pull = segment.kind == Kind::Staged && segment.direction == Direction::Write;
+        if is_pull && stream.link.as_deref().is_some_and(|link| link.keys_due != 0) {
+            return Err(Left::NoWindow);
+        }
         if !self.paths.is_out(pe, rail) {
             return if self.rails[rail.index()].is_paused() { Err(Left::NoRoom) } else { Ok(rail) };
         }
@@ -210,9 +216,9 @@ impl<P: Port> Core<P> {
                     other = Some((slot, segment));
                     break;
                 } else {
-                    self.messages.give_beside(slot);
-                    // What it was of has ended before.
+                    // What it was of has ended before, or it is an answer.
                     let link = stream.link();
+                    self.messages.give_over(link, slot);
                     link.apart = link.apart.wrapping_add(1);
                 }
             }

@@ -84,6 +84,8 @@ pub(in crate::engine) struct Core<P: Port> {
     in_flight_room: u32,
     /// Peers to whom control messages are due.
     pub(in crate::engine) control: VecDeque<Pe>,
+    /// Peers that answers were sent to since recovery looked last, each once.
+    pub(in crate::engine) answered: Vec<Pe>,
     /// Messages without numbers that are due.
     pub(in crate::engine) unnumbered: VecDeque<Unnumbered>,
     /// Segments in the rails' queues, and operations that wait for rails.
@@ -257,6 +259,7 @@ impl<P: Port> Core<P> {
             transfer_room: sizes.transfers,
             in_flight_room: rails.iter().map(|rail| rail.depth).sum(),
             control: VecDeque::with_capacity(64),
+            answered: Vec::new(),
             unnumbered: VecDeque::with_capacity(64),
             streams: Streams::new(me, paths.n_pes(), n_rails, fast_limit),
             has_fast_path,

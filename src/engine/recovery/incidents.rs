@@ -8,6 +8,7 @@ use crate::engine::posting::Core;
 use crate::engine::posting::failure::{CONTROL, local_fault};
 use crate::engine::recovery::Recovery;
 use crate::engine::state::segment::Stage;
+use crate::engine::state::stream::Stream;
 
 /// How long news may take beyond twice the timeout, in the watchdog's units: some three seconds.
 const NEWS: u32 = 12;
@@ -77,11 +78,17 @@ impl Recovery {
         let error = &failure.error;
         debug!(target: "TRANSPORT", "a message over {rail}: {error}");
         let Some(token) = failure.token.filter(|token| *token != CONTROL) else { return };
-        let Some(segment) = core.sent_as(token).map(|token| &core.segments[token.0]) else {
+        let of_link = |stream: &Stream| {
+            let link = stream.link.as_deref()?;
+            Some((stream.pe, core.messages.has(link, token)?))
+        };
+        let segment = core.sent_as(token).map(|token| &core.segments[token.0]);
+        let sent = segment.map(|segment| (segment.pe, segment.rail));
+        // An answer, or what has told of an operation that is over, is no segment.
+        let Some((pe, sent_over)) = sent.or_else(|| core.streams.iter().find_map(of_link)) else {
             return;
         };
-        if segment.rail == rail {
-            let pe = segment.pe;
+        if sent_over == rail {
             if !self.suspect(core, pe, rail, &error.to_string(), true) {
                 self.lose_messages(core, pe, |over| over == rail);
             }

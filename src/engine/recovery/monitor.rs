@@ -12,6 +12,7 @@ use crate::engine::recovery::Recovery;
 use crate::engine::recovery::health::{Answer, PathHealth, PeerHealth};
 use crate::engine::state::messages::link::FIRST;
 use crate::engine::state::segment::{Kind, NIL, Stage};
+use crate::engine::state::stream::Stream;
 use crate::engine::wire::rails::Rails;
 use crate::engine::wire::window::Seq;
 
@@ -83,17 +84,25 @@ impl Recovery {
         watched.retain(|pe| {
             let Some(peer) = peers.get_mut(pe) else { return false };
             let stream = core.streams.find(*pe).filter(|stream| stream.error.is_none());
-            peer.watched = peer.is_open() || stream.is_some_and(|stream| !stream.is_quiet());
+            let is_due = |stream: &Stream| !stream.is_quiet() || stream.has_unheard();
+            peer.watched = peer.is_open() || stream.is_some_and(is_due);
             peer.watched
         });
     }
 
     fn find_trouble<P: Port>(&mut self, core: &mut Core<P>) -> Vec<Found> {
         let now = core.watchdog.stamp();
-        let Core { segments, streams, messages, rails, paths, control, .. } = &mut *core;
+        let Core { segments, streams, messages, rails, paths, control, answered, .. } = &mut *core;
         let before = self.looked;
         let judges = self.judges(now);
         self.looks = self.looks.wrapping_add(1);
+        // Answers are no operations of this PE's, and may be lost all the same.
+        for pe in answered.drain(..) {
+            if let Some(stream) = streams.find_mut(pe) {
+                stream.link().is_noted = false;
+                self.peer(pe);
+            }
+        }
         for pe in self.watched() {
             self.begin_look(pe, before);
         }

@@ -197,6 +197,11 @@ impl Stream {
         self.begun == self.ended
     }
 
+    /// Whether a message has left that is not acknowledged.
+    pub(in crate::engine) fn has_unheard(&self) -> bool {
+        self.link.as_deref().is_some_and(|link| link.unacknowledged() != 0)
+    }
+
     /// Segments posted or ready.
     #[inline]
     fn under_way(&self, direction: Direction) -> u32 {

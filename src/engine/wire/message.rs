@@ -8,7 +8,7 @@
 //! | 0 | low 4 bits: [`VERSION`]; high 4 bits: kind |
 //! | 1 | atomic: bits 0..5 operation, 5..7 width (0: 2 bytes, 1: 4, 2: 8), 7 floating point; else zero |
 //! | 2..4 | sender's PE |
-//! | 4..8 | number of the message in its stream; for an ack request, the number it asks about; for an answer, that of the request; about rails, that of what is said |
+//! | 4..8 | number of the message in its stream; for an ack request, the number it asks about; for a reply, that of the request; about rails, that of what is said; zero for what has none |
 //! | 8..12 | acknowledges everything of the reverse stream before this number |
 //! | 12..16 | atomic: the receiver's slot for the region of the word; reply: the slot of the ticket; else zero |
 //!
@@ -142,7 +142,7 @@ pub enum Body<'a> {
 pub struct Message<'a> {
     /// Its sender; below 65536, as NVSHMEM's PEs are.
     pub from: Pe,
-    /// Its number. An answer has that of its request; what is about rails has a number of its own, or zero, which is the same over all
+    /// Its number. A reply has that of its request; what is about rails has a number of its own, or zero, which is the same over all
     /// paths; all others without a number carry zero.
     pub seq: Seq,
     /// Everything of the reverse stream before this number has arrived.

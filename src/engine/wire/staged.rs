@@ -4,13 +4,16 @@
 //! |---|---|---|---|
 //! | put | 24 + payload | slot | 16..24 offset; 24.. the payload, 1 to [`MAX_PAYLOAD`] bytes |
 //! | pull | 48, or 48 + length | slot | 16..24 offset; 24..28 length; 28..32 slot of the ticket; 32..36 slot, 36..40 stamp and 40..48 offset at the sender; 48.. the bytes themselves, or nothing |
-//! | pulled | 16 | slot of the ticket | |
+//! | pulled | 24 | slot of the ticket | 16..20 number of the ticket; 20..24 zero |
 //! | ask | 32 | slot | 16..24 offset; 24..28 length; 28..32 slot of the ticket |
-//! | loaded | 16 + payload | slot of the ticket | 16.. the payload, 1 to [`MAX_PAYLOAD`] bytes |
-//! | exposed | 32 | slot of the ticket | 16..24 offset, 24..28 slot and 28..32 stamp at the sender |
-//! | refused | 16 + text | slot of the ticket | 16.. why, at most [`MAX_PAYLOAD`] bytes of UTF-8 |
-//! | release | 16 | slot of the ticket | |
+//! | loaded | 24 + payload | slot of the ticket | as pulled; 24.. the payload, 1 to [`MAX_PAYLOAD`] bytes |
+//! | exposed | 40 | slot of the ticket | as pulled; 24..32 offset, 32..36 slot and 36..40 stamp at the sender |
+//! | refused | 24 + text | slot of the ticket | as pulled; 24.. why, at most [`MAX_PAYLOAD`] bytes of UTF-8 |
+//! | release | 24 | slot of the ticket | as pulled |
 //! | keys | 32 + 8n | slot | 16..20 stamp; 20 virtual addresses; 21 first rail; 22 number of rails; 23 zero; 24..32 base; 32.. n keys |
+//!
+//! The ticket of an answer is that of the request, and has its number; where rails are looked after the answer has a number of its
+//! own besides, and so do keys. The ticket of a request has the request's.
 //!
 //! Lengths are not zero. The offset of a put, a pull and an ask has what the request comes behind in it, as all have.
 
@@ -25,7 +28,9 @@ pub const MAX_PAYLOAD: usize = MAX_MESSAGE - 24;
 /// Most keys in one message.
 pub const KEYS_PER_MESSAGE: usize = (MAX_MESSAGE - KEYS_HEAD) / 8;
 
-const HEAD: usize = 16;
+/// Of an answer.
+const HEAD: usize = 24;
+const EXPOSED_HEAD: usize = 40;
 const KEYS_HEAD: usize = 32;
 const PULL_HEAD: usize = 48;
 
@@ -145,7 +150,7 @@ const RELEASE: u8 = 14;
 const KEYS: u8 = 15;
 
 impl<'a> Staged<'a> {
-    /// Whether it has a number and is acknowledged. Answers and news have none.
+    /// Whether it asks for something. Answers and news have numbers, and are acknowledged, where rails are looked after.
     pub(in crate::engine) fn is_request(&self) -> bool {
         matches!(self, Staged::Put { .. } | Staged::Pull { .. } | Staged::Ask { .. })
     }
@@ -176,24 +181,29 @@ impl<'a> Staged<'a> {
                 (ASK, from.slot)
             }
             Staged::Pulled { ticket } => {
+                packet.put(16, ticket.seq.0.into());
                 packet.tail(HEAD, &[]);
                 (PULLED, ticket.slot)
             }
             Staged::Release { ticket } => {
+                packet.put(16, ticket.seq.0.into());
                 packet.tail(HEAD, &[]);
                 (RELEASE, ticket.slot)
             }
             Staged::Loaded { ticket, payload } => {
+                packet.put(16, ticket.seq.0.into());
                 packet.tail(HEAD, cut(payload));
                 (LOADED, ticket.slot)
             }
             Staged::Exposed { ticket, from } => {
-                packet.put(16, from.offset);
-                packet.put(24, pair(from.slot, from.stamp));
-                packet.tail(32, &[]);
+                packet.put(16, ticket.seq.0.into());
+                packet.put(24, from.offset);
+                packet.put(32, pair(from.slot, from.stamp));
+                packet.tail(EXPOSED_HEAD, &[]);
                 (EXPOSED, ticket.slot)
             }
             Staged::Refused { ticket, why } => {
+                packet.put(16, ticket.seq.0.into());
                 let fits = why.char_indices().map(|(at, c)| at + c.len_utf8());
                 let end = fits.take_while(|end| *end <= MAX_PAYLOAD).last().unwrap_or(0);
                 packet.tail(HEAD, &why.as_bytes()[..end]);
@@ -225,7 +235,12 @@ impl<'a> Staged<'a> {
             _ => Err(wrong),
         };
         let some = |len: u32| if len > 0 { Ok(len) } else { Err(wrong) };
-        let (ticket, get) = (Ticket { slot: word, seq }, |at| get(bytes, at));
+        let get = |at| get(bytes, at);
+        // An answer's.
+        let ticket = || match halves(get(16)) {
+            (of, 0) => Ok(Ticket { slot: word, seq: Seq(of) }),
+            _ => Err(WireError::Reserved { kind }),
+        };
         let spot = || Spot { slot: word, offset: split_offset(get(16)).0 };
         Ok(Some(match kind {
             PUT => {
@@ -251,27 +266,29 @@ impl<'a> Staged<'a> {
             }
             PULLED => {
                 exactly(HEAD)?;
-                Staged::Pulled { ticket }
+                Staged::Pulled { ticket: ticket()? }
             }
             ASK => {
                 exactly(32)?;
                 let (len, slot) = halves(get(24));
                 Staged::Ask { from: spot(), len: some(len)?, ticket: Ticket { slot, seq } }
             }
-            LOADED => Staged::Loaded { ticket, payload: payload(HEAD)? },
+            LOADED => Staged::Loaded { payload: payload(HEAD)?, ticket: ticket()? },
             EXPOSED => {
-                exactly(32)?;
-                let (slot, stamp) = halves(get(24));
-                Staged::Exposed { ticket, from: Exposure { slot, stamp, offset: get(16) } }
+                exactly(EXPOSED_HEAD)?;
+                let (slot, stamp) = halves(get(32));
+                let from = Exposure { slot, stamp, offset: get(24) };
+                Staged::Exposed { ticket: ticket()?, from }
             }
             REFUSED => {
                 let text = bytes.get(HEAD..).filter(|text| text.len() <= MAX_PAYLOAD);
                 let why = std::str::from_utf8(text.ok_or(wrong)?);
-                Staged::Refused { ticket, why: why.map_err(|_| WireError::Reserved { kind })? }
+                let why = why.map_err(|_| WireError::Reserved { kind })?;
+                Staged::Refused { ticket: ticket()?, why }
             }
             RELEASE => {
                 exactly(HEAD)?;
-                Staged::Release { ticket }
+                Staged::Release { ticket: ticket()? }
             }
             KEYS => {
                 let keys = bytes.get(KEYS_HEAD..).filter(|keys| keys.len() % 8 == 0);

@@ -5,6 +5,7 @@ mod answers;
 mod looks;
 mod particulars;
 mod random;
+mod staged;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -48,6 +48,8 @@ impl MessageTable {
     ) -> Result<(), Discrepancy> {
         same("messages with a slot", self.segments(), found.messages)?;
         same("free slots of messages", self.left as usize, self.list(self.free).count())?;
+        let free = self.list(self.free_answer).count();
+        same("free slots of answers", self.answers_left as usize, free)?;
         let aside = self.list(self.aside).count() as u32;
         same("slots set aside", aside, found.acknowledged)?;
         let mut used = aside + unsent;
@@ -55,7 +57,8 @@ impl MessageTable {
             let of_link = self.audit_link(link, *has_failed);
             used += of_link.map_err(|differs| differs.of(link.pe))?;
         }
-        same("slots of messages in use", self.slots.len() as u32 - self.left, used)?;
+        let free = self.left + self.answers_left;
+        same("slots of messages in use", self.slots.len() as u32 - free, used)?;
         let next = |pe: &Pe| link_of(*pe).map(|link| Pe(link.next_unasked));
         let listed = iter::successors(self.first_unasked(), next);
         let listed = listed.take_while(|pe| pe.0 != NIL).take(1 + links.len()).count();
@@ -66,6 +69,8 @@ impl MessageTable {
     /// The messages of a link that are not acknowledged.
     fn audit_link(&self, link: &Link, has_failed: bool) -> Result<u32, Discrepancy> {
         let count = self.list(link.oldest).count() as u32;
+        let answers = self.list(link.oldest).filter(|index| self.is_answer(*index)).count();
+        same("answers not acknowledged", link.answers as usize, answers)?;
         same("the newest message", link.newest, self.list(link.oldest).last().unwrap_or(NIL))?;
         if !has_failed {
             same("messages not acknowledged", link.unacknowledged(), count)?;

@@ -40,6 +40,12 @@ pub(in crate::engine) struct Link {
     pub(in crate::engine) ack_received: Seq,
     /// Messages that have a slot and have not left.
     pub(in crate::engine) unsent: u32,
+    /// Answers sent and not acknowledged, of those messages.
+    pub(in crate::engine) answers: u32,
+    /// Whether the peer is among those that were answered since recovery looked last.
+    pub(in crate::engine) is_noted: bool,
+    /// Keys that are due to the peer and have not left; counted where answers have numbers.
+    pub(in crate::engine) keys_due: u32,
     /// Messages that wait for the window, in the order in which they were to leave.
     pub(in crate::engine) waiting: Queue,
     /// The places of fetching operations that have no reply yet, a bit each.
@@ -81,7 +87,7 @@ pub(in crate::engine) struct Link {
     pub(in crate::engine) last_put: Seq,
     /// Pulls to the peer that have left and have not ended.
     pub(in crate::engine) pulls: u32,
-    /// Writes under way that have left as messages, less [`Link::unacknowledged`], modulo 2^32.
+    /// Writes under way that have left as messages, less [`Link::unacknowledged`], modulo 2^32. An answer is no write.
     pub(in crate::engine) apart: u32,
 }
 
@@ -95,6 +101,9 @@ impl Link {
             newest: NIL,
             ack_received: FIRST,
             unsent: 0,
+            answers: 0,
+            is_noted: false,
+            keys_due: 0,
             waiting: Queue::EMPTY,
             fetches: 0,
             replies: None,

@@ -11,7 +11,7 @@ use crate::engine::wire::window::{Seq, WINDOW};
 
 /// Bits of the token of a message that are its slot, and its number's bits above them. With one bit less than a token
 /// has, since the last one is no message's.
-const SLOT_BITS: u32 = 11;
+const SLOT_BITS: u32 = 12;
 pub(super) const SEQ_BITS: u32 = (1 << (31 - SLOT_BITS)) - 1;
 
 /// Most messages of a lane: more could not be named.
@@ -70,8 +70,13 @@ impl Next<'_> {
 pub(in crate::engine) struct MessageTable {
     pub(super) slots: Box<[Outgoing]>,
     pub(super) free: u32,
-    /// Slots that are not in use.
+    /// Slots that are not in use, but for those of answers.
     pub(super) left: u32,
+    /// Slots from here on are for answers alone: see [`crate::engine::messages::answers`].
+    first_answer: u32,
+    /// The first of these that is free, and how many are.
+    pub(super) free_answer: u32,
+    pub(super) answers_left: u32,
     /// Slots in use that stand for no segment of their own: those of fragments, and of messages whose segment is over.
     beside: u32,
     /// Slots of segments that are acknowledged and wait for their answer: see [`MessageTable::set_aside`].
@@ -84,7 +89,13 @@ pub(in crate::engine) struct MessageTable {
 impl MessageTable {
     /// A table of `capacity` free slots, at most [`MOST_MESSAGES`].
     pub(in crate::engine) fn new(capacity: u32) -> Self {
-        debug_assert!(capacity <= MOST_MESSAGES, "not all slots can be named");
+        Self::with_answers(capacity, 0)
+    }
+
+    /// The same, and so many slots for answers.
+    pub(in crate::engine) fn with_answers(capacity: u32, answers: u32) -> Self {
+        let slots = capacity + answers;
+        debug_assert!(slots <= MOST_MESSAGES, "not all slots can be named");
         let slot = |index: u32| Outgoing {
             packet: Packet::EMPTY,
             tail: Tail::NONE,
@@ -92,13 +103,15 @@ impl MessageTable {
             rail: RailId(0),
             lost: false,
             segment: NIL,
-            next: if index + 1 == capacity { NIL } else { index + 1 },
+            next: if index + 1 == capacity || index + 1 == slots { NIL } else { index + 1 },
         };
-        let free = if capacity == 0 { NIL } else { 0 };
         Self {
-            slots: (0..capacity).map(slot).collect(),
-            free,
+            slots: (0..slots).map(slot).collect(),
+            free: if capacity == 0 { NIL } else { 0 },
             left: capacity,
+            first_answer: capacity,
+            free_answer: if answers == 0 { NIL } else { capacity },
+            answers_left: answers,
             beside: 0,
             aside: NIL,
             unasked: NIL,
@@ -107,7 +120,7 @@ impl MessageTable {
 
     /// Segments that are messages: each has a slot, from when it is taken until it ends.
     pub(in crate::engine) fn segments(&self) -> u32 {
-        self.slots.len() as u32 - self.left - self.beside
+        self.first_answer - self.left - self.beside
     }
 
     /// What a message is named by towards the fabric when it leaves with this number: its slot and, as the fabric may
@@ -135,7 +148,7 @@ impl MessageTable {
 
     /// Whether there is a free slot, in a table that has any.
     pub(in crate::engine) fn has_room(&self) -> bool {
-        self.slots.is_empty() || self.free != NIL
+        self.first_answer == 0 || self.free != NIL
     }
 
     /// Takes a slot for a segment's message.
@@ -185,6 +198,49 @@ impl MessageTable {
     pub(in crate::engine) fn give_beside(&mut self, index: u32) {
         self.beside -= 1;
         self.give(index);
+    }
+
+    /// Takes a slot for an answer to a peer, which has fewer of them than are left.
+    pub(in crate::engine) fn take_answer(&mut self, link: &mut Link) -> Option<u32> {
+        if link.answers >= self.answers_left {
+            return None;
+        }
+        let index = self.free_answer;
+        let slot = self.slots.get_mut(index as usize)?;
+        self.free_answer = slot.next;
+        self.answers_left -= 1;
+        link.answers += 1;
+        (slot.segment, slot.next, slot.tail) = (NIL, NIL, Tail::NONE);
+        Some(index)
+    }
+
+    /// Gives the slot of an answer back.
+    pub(in crate::engine) fn give_answer(&mut self, link: &mut Link, index: u32) {
+        self.slots[index as usize].next = self.free_answer;
+        self.free_answer = index;
+        self.answers_left += 1;
+        link.answers -= 1;
+    }
+
+    /// Gives back a slot of a link whose segment was over before, or that of an answer.
+    pub(in crate::engine) fn give_over(&mut self, link: &mut Link, index: u32) {
+        if index < self.first_answer {
+            self.give_beside(index);
+        } else {
+            self.give_answer(link, index);
+        }
+    }
+
+    /// Whether a slot is one of answers.
+    pub(super) fn is_answer(&self, index: u32) -> bool {
+        index >= self.first_answer
+    }
+
+    /// Whether a message of a link that a token names is not acknowledged.
+    pub(in crate::engine) fn has(&self, link: &Link, token: Token) -> Option<RailId> {
+        let (index, _) = self.named_by(token)?;
+        self.list(link.oldest).find(|other| *other == index)?;
+        self.slots.get(index as usize).map(|slot| slot.rail)
     }
 
     /// A message is acknowledged whose segment goes on: a slot stays in use for it, so that there are never more segments
@@ -330,7 +386,7 @@ impl MessageTable {
     pub(in crate::engine) fn forget_all(&mut self, link: &mut Link) {
         while let Some((index, segment)) = self.pop_acked(link, link.next) {
             debug_assert_eq!(segment, NIL, "a segment waits for its acknowledgement");
-            self.give_beside(index);
+            self.give_over(link, index);
         }
     }
 

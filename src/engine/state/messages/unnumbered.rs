@@ -1,6 +1,7 @@
-//! Messages without numbers that a lane owes its peers: answers, and news that they wait for.
+//! Messages that a lane owes its peers: answers, and news that they wait for.
 //!
-//! They are not acknowledged. How many there are is bounded by what peers may ask for at a time: fetches
+//! They have no numbers, and are not acknowledged, unless rails are looked after: then all but replies to fetches have, see
+//! [`crate::engine::messages::answers`]. How many there are is bounded by what peers may ask for at a time: fetches
 //! ([`FETCHES`](crate::engine::state::messages::link::FETCHES)) and requests about staged memory, and the keys of a
 //! region are told to a peer once.
 
@@ -40,17 +41,25 @@ pub(in crate::engine) enum What {
 }
 
 impl What {
-    /// The number of the request that it answers; zero if none.
+    /// What a message of it has in the place of a number, if it has none of its own: that of the request that a reply
+    /// answers.
     pub(in crate::engine) fn request(&self) -> Seq {
-        match self {
-            What::Word { ticket, .. }
-            | What::Pulled { ticket }
-            | What::Loaded { ticket, .. }
-            | What::Exposed { ticket, .. }
-            | What::Refused { ticket, .. }
-            | What::Release { ticket } => ticket.seq,
-            What::Keys { .. } => Seq(0),
-        }
+        if let What::Word { ticket, .. } = self { ticket.seq } else { Seq(0) }
+    }
+
+    /// Whether it is kept by the peer, which gives it again when asked.
+    pub(in crate::engine) fn is_word(&self) -> bool {
+        matches!(self, What::Word { .. })
+    }
+
+    /// Whether it tells keys.
+    pub(in crate::engine) fn tells_keys(&self) -> bool {
+        matches!(self, What::Keys { .. })
+    }
+
+    /// Whether it may need keys that are told besides.
+    pub(in crate::engine) fn needs_keys(&self) -> bool {
+        matches!(self, What::Exposed { .. })
     }
 }
 

@@ -1,0 +1,175 @@
+//! A rail that dies at any step of a put or a get of staged memory: the operation ends all the same, every byte is right, and
+//! no chunk stays with anybody.
+
+use std::time::Duration;
+
+use nvshmem_transport_libfabric::engine::fake::{FakeFabric, Script};
+use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
+use nvshmem_transport_libfabric::engine::port::Direction;
+use nvshmem_transport_libfabric::engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
+use test_support::seeds::turn as turns;
+
+use super::HEALTH;
+use crate::job::{Job, Shape, audit};
+
+/// Steps that an operation takes at most where nothing fails, and some more: what is said after its end may be lost as well.
+const STEPS: usize = 45;
+/// Nanoseconds of a step, and of one after the blow.
+const STEP: (u64, u64) = (800, 20_000_000);
+/// Far more than it takes to find that a rail is dead, and far less than a wait that is given up.
+const SOON: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Copy, Debug)]
+enum Blow {
+    /// A rail of PE 0, silently or with errors.
+    Rail(RailId, bool),
+    /// What goes from one PE to the other over one path.
+    OneWay(Pe, RailId),
+}
+
+impl Blow {
+    fn all() -> impl Iterator<Item = Self> {
+        let rails = || [0, 1].map(RailId).into_iter();
+        rails().flat_map(|rail| {
+            let one_way = [0, 1].map(|pe| Self::OneWay(Pe(pe), rail));
+            [Self::Rail(rail, false), Self::Rail(rail, true)].into_iter().chain(one_way)
+        })
+    }
+
+    fn strike(self, fabric: &FakeFabric) {
+        match self {
+            Self::Rail(rail, fails) => {
+                fabric.dead_links_fail(fails);
+                fabric.rail_down(Pe(0), rail);
+            }
+            Self::OneWay(from, rail) => {
+                let (to, remote) = (Pe(1 - from.0), RailId(1 - rail.0));
+                fabric.link_down((from, rail), (to, remote));
+            }
+        }
+    }
+}
+
+/// An operation of PE 0 on PE 1's memory.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    direction: Direction,
+    len: usize,
+    staged: u32,
+    longest_message: usize,
+}
+
+fn pattern(pe: u32, at: usize) -> u8 {
+    (pe as usize * 97 + at * 31 + (at >> 8) * 7 + 1) as u8
+}
+
+fn turn(job: &mut Job, nanoseconds: u64) {
+    for member in &mut job.members {
+        member.lane.progress().unwrap();
+    }
+    job.fabric.pass_time(nanoseconds);
+}
+
+fn begin(job: &mut Job, direction: Direction, from: u32, to: u32, len: usize) {
+    let begun = match direction {
+        Direction::Write => job.put(from, to, 0, len),
+        Direction::Read => job.get(from, to, 0, len),
+    };
+    begun.unwrap();
+}
+
+/// That what a PE has put or got has come.
+fn check(job: &Job, direction: Direction, from: u32, to: u32, (len, source): (usize, u32)) {
+    let expected: Vec<u8> = (0..len).map(|at| pattern(source, at)).collect();
+    let scratch = job.members[from as usize].scratch;
+    let found = match direction {
+        Direction::Write => job.heap(to, 0, len),
+        Direction::Read => job.fabric.load(Pe(from), scratch, len),
+    };
+    assert!(found == expected, "PE {from} and PE {to}, {direction:?} {len}");
+}
+
+/// Fills what an operation reads.
+fn fill(job: &Job, direction: Direction, from: u32, to: u32, source: u32) {
+    let bytes: Vec<u8> = (0..job.heap).map(|at| pattern(source, at)).collect();
+    match direction {
+        Direction::Write => job.fill_scratch(from, &bytes),
+        Direction::Read => job.fabric.store(Pe(to), job.members[to as usize].base, &bytes),
+    }
+}
+
+fn run(case: Case, blow: Blow, at: usize) {
+    let Case { direction, len, staged, longest_message } = case;
+    let shape = Shape {
+        n_pes: 3,
+        staged,
+        longest_message,
+        bounce: (1024, 1, 1),
+        heap: 1 << 12,
+        health: Some(HEALTH),
+        ..Shape::default()
+    };
+    let script = Script { delay: (1_000, 1_000), ..Script::default() };
+    let mut job = Job::new(1, &shape, script);
+    fill(&job, direction, 0, 1, 7);
+    begin(&mut job, direction, 0, 1, len);
+    for _ in 0..at {
+        turn(&mut job, STEP.0);
+        let _ = job.members[0].lane.is_quiet(Pe(1)).unwrap();
+    }
+    blow.strike(&job.fabric);
+    let quiet = |job: &mut Job, from: u32, to: u32| {
+        let started = job.fabric.now();
+        while !job.members[from as usize].lane.is_quiet(Pe(to)).unwrap() {
+            turn(job, STEP.1);
+            let waited = Duration::from_nanos(job.fabric.now() - started);
+            assert!(waited < SOON, "PE {from} waits for PE {to}");
+        }
+    };
+    quiet(&mut job, 0, 1);
+    check(&job, direction, 0, 1, (len, 7));
+    job.members.iter().for_each(|member| audit(&member.lane));
+    // There is one chunk for each direction: whoever keeps one is found by who needs it.
+    for (number, (from, to)) in
+        [(2, 1), (0, 2), (1, 2), (2, 0), (1, 0), (0, 1)].into_iter().enumerate()
+    {
+        for direction in [Direction::Read, Direction::Write] {
+            fill(&job, direction, from, to, 11 + number as u32);
+            begin(&mut job, direction, from, to, 2000);
+            quiet(&mut job, from, to);
+            check(&job, direction, from, to, (2000, 11 + number as u32));
+        }
+    }
+}
+
+/// Every blow at every step; an eighth of the cases in each run.
+fn every_step(direction: Direction) {
+    let shapes = [(u32::MAX, MAX_MESSAGE), (0b0100, MAX_MESSAGE), (u32::MAX, MAX_LONG_MESSAGE)];
+    let lens = shapes.into_iter().flat_map(|shape| [100, 700, 2500].map(|len| (shape, len)));
+    let cases = lens.map(|((staged, longest_message), len)| Case {
+        direction,
+        len,
+        staged,
+        longest_message,
+    });
+    let blows = || Blow::all().flat_map(|blow| (0..STEPS).map(move |at| (blow, at)));
+    let all = cases.flat_map(|case| blows().map(move |(blow, at)| (case, blow, at)));
+    let (mine, turns) = turns(8);
+    let mut failed = Vec::new();
+    for (case, blow, at) in all.skip(mine).step_by(turns) {
+        if std::panic::catch_unwind(|| run(case, blow, at)).is_err() {
+            failed.push(format!("{case:?}, {blow:?} at step {at}"));
+        }
+    }
+    assert!(failed.is_empty(), "{} of them: {failed:#?}", failed.len());
+}
+
+#[test]
+fn a_rail_dies_at_each_step_of_a_staged_put() {
+    every_step(Direction::Write);
+}
+
+#[test]
+fn a_rail_dies_at_each_step_of_a_staged_get() {
+    every_step(Direction::Read);
+}
