@@ -75,6 +75,21 @@ impl OwnedRequest {
         };
         Request { direction, pe, remote_handle, remote_addr, local, len }
     }
+
+    /// The local memory that it is going to touch.
+    pub(in crate::engine) fn memory(&self) -> Option<Touched> {
+        let OwnedSide::Memory { addr, .. } = self.local else { return None };
+        let what = if self.direction == Direction::Write { "put" } else { "get" };
+        Some(Touched { what, pe: self.pe, memory: (addr, self.len) })
+    }
+}
+
+/// Local memory, an address and a length, that an operation with a PE touches or is going to.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct Touched {
+    pub(in crate::engine) what: &'static str,
+    pub(in crate::engine) pe: Pe,
+    pub(in crate::engine) memory: (usize, usize),
 }
 
 /// What is wrong with a side of a request, `remote` or `local`.
@@ -175,6 +190,13 @@ impl OwnedAtomic {
         Self { pe, remote_handle: *remote_handle, remote_addr, atomic, result }
     }
 
+    /// The local memory that it is going to touch.
+    pub(in crate::engine) fn memory(&self) -> Option<Touched> {
+        let result = self.result.filter(|_| self.atomic.op.fetches())?;
+        let memory = result.memory(self.atomic.width.bytes());
+        Some(Touched { what: "fetching atomic", pe: self.pe, memory })
+    }
+
     /// The request.
     pub(in crate::engine) fn request(&self) -> AtomicRequest<'_> {
         let Self { pe, ref remote_handle, remote_addr, atomic, result } = *self;
@@ -190,6 +212,13 @@ pub struct ResultPlace {
     pub addr: usize,
     /// What the flag is set to once the value is there.
     pub flag: Option<u64>,
+}
+
+impl ResultPlace {
+    /// Where it is, for a word of so many bytes.
+    pub(in crate::engine) fn memory(self, width: usize) -> (usize, usize) {
+        (self.addr, if self.flag.is_some() { 16 } else { width })
+    }
 }
 
 /// A put whose signal becomes visible after its data.

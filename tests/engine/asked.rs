@@ -117,40 +117,62 @@ fn a_lane_whose_rails_are_full_has_no_room() {
     assert!(!job.members[0].lane.has_room());
 }
 
+/// Whether PE 0's lane says that something about PE 1 uses these bytes.
+fn in_use(job: &mut Job, addr: usize, len: usize) -> bool {
+    match job.members[0].lane.check_unused(addr, len) {
+        Ok(()) => false,
+        Err(EngineError::InUse { pe: Pe(1), .. }) => true,
+        Err(other) => panic!("{other}"),
+    }
+}
+
 /// Whatever an operation uses of this process' memory is in use until it has ended: its own bytes, and none beside.
 #[test]
 fn memory_is_in_use_as_long_as_an_operation_is_under_way() {
     const LEN: usize = 4096;
     let pooled = Spread { balanced_from: 9, striped_from: 64, segment: 64 };
-    let kinds = ["put", "get", "held", "pooled", "staged", "fetch", "value", "signal"];
-    for kind in kinds {
+    let under_way =
+        ["put", "get", "held", "pooled", "staged", "fetch", "native", "value", "signal"];
+    let parked = ["parked put", "parked get", "parked fetch", "parked signal"];
+    for kind in under_way.into_iter().chain(parked) {
         let shape = Shape {
             depth: if kind == "pooled" { 1 } else { 16 },
             staged: if kind == "staged" { 0b10 } else { 0 },
             spread: if kind == "pooled" { pooled } else { Spread::ROUND_ROBIN },
             longest_message: MAX_LONG_MESSAGE,
+            native: kind == "native",
             ..Shape::default()
         };
         let mut job = Job::new(4, &shape, Script::default());
         let targets = Targets::of(&job);
         let at = job.members[0].scratch + LEN;
         job.fabric.stall(Pe(1));
+        let is_parked = parked.contains(&kind);
+        if is_parked {
+            // One more than a peer has places for; all that comes later is parked behind it.
+            for number in 0..17 {
+                let mut fetch = targets.atomic(1, 0, AtomicOp::FetchAdd, 1);
+                let addr = job.members[0].scratch + 8 * LEN + 16 * number;
+                fetch.result = Some(ResultPlace { addr, flag: None });
+                job.members[0].lane.amo(&fetch).unwrap();
+            }
+        }
         let len = match kind {
-            "put" | "staged" => job.put(0, 1, LEN, LEN).map(|()| LEN),
-            "get" => job.get(0, 1, LEN, LEN).map(|()| LEN),
+            "parked put" | "put" | "staged" => job.put(0, 1, LEN, LEN).map(|()| LEN),
+            "parked get" | "get" => job.get(0, 1, LEN, LEN).map(|()| LEN),
             "held" => {
                 job.put_value(0, 1, 0, 1, 8).unwrap();
                 job.fence(0, 1);
                 job.put(0, 1, LEN, LEN).map(|()| LEN)
             }
             "pooled" => job.put(0, 1, LEN, LEN).map(|()| LEN),
-            "fetch" => {
+            "parked fetch" | "native" | "fetch" => {
                 let mut fetch = targets.atomic(1, 0, AtomicOp::FetchAdd, 1);
                 fetch.result = Some(ResultPlace { addr: at, flag: Some(1) });
                 job.members[0].lane.amo(&fetch).map(|()| 16)
             }
             // One message, which takes its data from there whenever it is sent again.
-            "signal" => {
+            "parked signal" | "signal" => {
                 let first = &mut job.members[0];
                 let parts = [targets.part((at, &first.scratch_handle), 1, LEN, LEN)];
                 let signal = targets.atomic(1, 0, AtomicOp::SignalAdd, 1);
@@ -159,34 +181,58 @@ fn memory_is_in_use_as_long_as_an_operation_is_under_way() {
             _ => job.put_value(0, 1, LEN, 1, 8).map(|()| 0),
         };
         let len = len.unwrap();
-        let in_use = |job: &Job, addr, len| match job.members[0].lane.check_unused(addr, len) {
-            Ok(()) => false,
-            Err(EngineError::InUse { pe: Pe(1), .. }) => true,
-            Err(other) => panic!("{other}"),
-        };
+        assert_eq!(job.members[0].lane.parked(Pe(1)) > 1, is_parked, "{kind}");
         if len != 0 {
             // A staged one by the pieces that are under way.
-            assert!(in_use(&job, at, len), "{kind}");
-            assert!(in_use(&job, at - 8, 9) && in_use(&job, at, 1), "{kind}");
+            assert!(in_use(&mut job, at, len), "{kind}");
+            assert!(in_use(&mut job, at - 8, 9) && in_use(&mut job, at, 1), "{kind}");
             if kind != "staged" {
-                assert!(in_use(&job, at + len - 1, 8), "{kind}");
+                assert!(in_use(&mut job, at + len - 1, 8), "{kind}");
             }
         } else {
-            assert!(!in_use(&job, at, LEN), "{kind}");
+            assert!(!in_use(&mut job, at, LEN), "{kind}");
         }
-        assert!(!in_use(&job, at - 64, 64) && !in_use(&job, at + LEN, 64), "{kind}");
+        assert!(!in_use(&mut job, at - 64, 64) && !in_use(&mut job, at + LEN, 64), "{kind}");
         job.fabric.resume(Pe(1));
         while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
             turn(&mut job, 1);
         }
-        assert!(!in_use(&job, at, LEN), "{kind} has ended");
+        assert!(!in_use(&mut job, at, LEN), "{kind} has ended");
     }
     // What belongs to a peer that was given up is none of the lane's.
     let mut job = Job::new(5, &Shape::default(), Script::default());
     job.fabric.stall(Pe(1));
     job.put(0, 1, 0, LEN).unwrap();
     job.quiet(0, 1).unwrap_err();
-    assert_eq!(job.members[0].lane.check_unused(job.members[0].scratch, LEN), Ok(()));
+    let scratch = job.members[0].scratch;
+    assert!(!in_use(&mut job, scratch, LEN));
+}
+
+/// A peer's puts are about this PE's memory from when they have arrived, though they wait for a chunk.
+#[test]
+fn memory_is_in_use_that_peers_wait_to_write() {
+    const LEN: usize = 1000;
+    let shape = Shape { staged: 0b01, bounce: (1024, 1, 1), ..Shape::default() };
+    let mut job = Job::new(4, &shape, Script::default());
+    let base = job.members[0].base;
+    for number in 0..3 {
+        job.put(1, 0, 4096 * number, LEN).unwrap();
+    }
+    // The first one has the chunk, and nothing is read from PE 1.
+    job.fabric.stall(Pe(1));
+    turn(&mut job, 300);
+    for at in [0, 4096, 8192] {
+        assert!(
+            in_use(&mut job, base + at, LEN) && in_use(&mut job, base + at + LEN - 1, 1),
+            "{at}"
+        );
+        assert!(!in_use(&mut job, base + at + LEN, 4096 - LEN), "{at}");
+    }
+    job.fabric.resume(Pe(1));
+    while !job.members[1].lane.is_quiet(Pe(0)).unwrap() {
+        turn(&mut job, 1);
+    }
+    assert!(!in_use(&mut job, base, 1 << 14));
 }
 
 /// A fence for all peers is one for each: for what has left, and for what is parked.
@@ -247,6 +293,11 @@ fn what_is_handed_over_waits_for_its_own_peer_only() {
     let targets = Targets::of(&job);
     let (scratch, handle) = (job.members[0].scratch, job.members[0].scratch_handle);
     job.fabric.stall(Pe(1));
+    // Handed over, and not looked at yet: it is in use, and its order stays.
+    host.start(&targets.part((scratch + 1000, &handle), 2, 1000, 100)).unwrap();
+    let lane = &mut job.members[0].lane;
+    assert!(lane.check_unused(scratch + 1000, 100).is_err());
+    lane.check_unused(scratch + 1100, 100).unwrap();
     // Submitted to its end, and not done.
     host.start(&targets.part((scratch, &handle), 1, 0, 100)).unwrap();
     // More than there is room for at a time.
@@ -259,8 +310,9 @@ fn what_is_handed_over_waits_for_its_own_peer_only() {
     turn(&mut job, 3000);
     host.quiet(Pe(1)).unwrap();
     assert_eq!(job.heap(1, 0, 100), [0x5a; 100]);
+    assert!(!in_use(&mut job, scratch, LEN));
     let bytes: usize = job.fabric.deliveries().iter().map(|delivery| delivery.len).sum();
-    assert_eq!(bytes, 100 + LEN, "each byte once");
+    assert_eq!(bytes, 200 + LEN, "each byte once");
     assert!(!job.members[0].lane.has_work());
 }
 

@@ -30,7 +30,9 @@ use crate::engine::ids::Pe;
 use crate::engine::lane::Lane;
 use crate::engine::port::Port;
 use crate::engine::posting::Tried;
-use crate::engine::request::{AtomicRequest, OwnedAtomic, OwnedRequest, PutSignalRequest, Request};
+use crate::engine::request::{
+    AtomicRequest, OwnedAtomic, OwnedRequest, PutSignalRequest, Request, Touched,
+};
 use crate::engine::signal::progress::PutState;
 use crate::engine::state::batch::Batch;
 use crate::engine::state::discrepancy::{Discrepancy, same};
@@ -204,6 +206,20 @@ impl Backlog {
     /// The peers for which something is parked.
     pub(in crate::engine) fn peers(&self) -> impl Iterator<Item = Pe> {
         self.queue.peers().map(|(pe, ..)| pe)
+    }
+
+    /// Local memory that what is parked is going to touch.
+    pub(in crate::engine) fn memory(&self) -> impl Iterator<Item = Touched> + '_ {
+        self.queue.iter().flat_map(|(_, Parked { what, .. })| {
+            let (parts, word): (&[OwnedRequest], _) = match what {
+                What::Fence => (&[], None),
+                What::Transfer(request, _) => (std::slice::from_ref(request), None),
+                What::Atomic(atomic) => (&[], Some(atomic)),
+                What::PutSignal(parts, signal, _) => (parts, Some(signal)),
+            };
+            let word = word.and_then(OwnedAtomic::memory);
+            parts.iter().filter_map(OwnedRequest::memory).chain(word)
+        })
     }
 
     /// Whether nothing is parked.

@@ -3,7 +3,9 @@
 use crate::engine::error::EngineError;
 use crate::engine::ids::Pe;
 use crate::engine::lane::Lane;
+use crate::engine::lane::user_threads::handoff::Inbox;
 use crate::engine::port::Port;
+use crate::engine::request::Touched;
 use crate::engine::state::batch::Batch;
 #[cfg(doc)]
 use crate::engine::state::batch::MAX_BATCHES;
@@ -52,22 +54,33 @@ impl<P: Port> Lane<P> {
     /// # Errors
     /// What does. Of peers that were given up the table of regions knows: see
     /// [`RegionTable::release`](crate::engine::state::regions::RegionTable::release).
-    pub fn check_unused(&self, addr: usize, len: usize) -> Result<(), EngineError> {
-        let Self { core, staging, pool, .. } = self;
-        let in_use = |what, pe| Err(EngineError::InUse { addr, len, what, pe });
-        for (token, segment) in core.segments.all_in_use() {
+    pub fn check_unused(&mut self, addr: usize, len: usize) -> Result<(), EngineError> {
+        if let Some(inbox) = self.inbox.as_deref_mut() {
+            inbox.take_all();
+        }
+        let Self { core, staging, pool, backlog, inbox, .. } = self;
+        // What was not submitted yet, or waits for a chunk, has no segment.
+        let handed_over = inbox.as_deref().into_iter().flat_map(Inbox::memory);
+        let without = backlog.memory().chain(handed_over).chain(staging.waiting_memory());
+        let segments = core.segments.all_in_use().filter_map(|(token, segment)| {
             let memory = match segment.kind {
                 Kind::Staged | Kind::PeerRequest => staging.memory_of(token),
                 Kind::Pooled => Some(pool.memory_of(segment)),
                 Kind::Message => segment.message().and_then(|slot| core.messages.memory_of(slot)),
+                Kind::FabricAtomic => {
+                    core.atomics.as_deref().and_then(|all| all.memory_of(segment.atomic_slot()))
+                }
                 _ => segment.memory(),
             };
-            let touches = memory.is_some_and(|memory| overlap(memory, (addr, len)));
-            if touches && core.check_stream(segment.pe).is_ok() {
-                return in_use(segment.what(), segment.pe);
-            }
+            Some(Touched { what: segment.what(), pe: segment.pe, memory: memory? })
+        });
+        let touches = |touched: &Touched| {
+            overlap(touched.memory, (addr, len)) && core.check_stream(touched.pe).is_ok()
+        };
+        match without.chain(segments).find(touches) {
+            Some(Touched { what, pe, .. }) => Err(EngineError::InUse { addr, len, what, pe }),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// As [`Lane::fence`], for every PE.

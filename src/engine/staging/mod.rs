@@ -40,6 +40,7 @@ use crate::engine::ids::Token;
 use crate::engine::port::Port;
 use crate::engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
 use crate::engine::posting::Core;
+use crate::engine::request::Touched;
 use crate::engine::staging::state::{Bouncing, Fragment, State};
 use crate::engine::wire::staged::most_brought;
 
@@ -90,6 +91,12 @@ impl Staging {
     pub(in crate::engine) fn memory_of(&self, token: Token) -> Option<(usize, usize)> {
         let Fragment { memory, len, .. } = *self.state.as_deref()?.peek(token);
         Some((memory, len))
+    }
+
+    /// Local memory that requests of peers are about which wait for a chunk.
+    pub(in crate::engine) fn waiting_memory(&self) -> impl Iterator<Item = Touched> + '_ {
+        let state = self.state.as_deref().into_iter();
+        state.flat_map(|state| state.waiting_out.memory().chain(state.waiting_in.memory()))
     }
 
     pub(in crate::engine) fn bouncing(&mut self) -> Option<&mut Bouncing> {

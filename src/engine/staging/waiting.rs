@@ -9,6 +9,7 @@
 //! it gives a chunk back, or there are enough for it.
 
 use crate::engine::ids::{Pe, Token};
+use crate::engine::request::Touched;
 use crate::engine::staging::role::Role;
 use crate::engine::state::discrepancy::{Discrepancy, same};
 use crate::engine::state::fair_queue::{FairQueue, Kept};
@@ -97,6 +98,17 @@ impl Waiting {
         if let (Waiter::Peer(_), Some(of_peer)) = (waiter, self.queue.kept_mut(pe)) {
             of_peer.asked += 1;
         }
+    }
+
+    /// Local memory that requests of peers are about which wait.
+    pub(in crate::engine) fn memory(&self) -> impl Iterator<Item = Touched> + '_ {
+        self.queue.iter().filter_map(|(_, waiter)| match waiter {
+            Waiter::Mine(_) => None,
+            Waiter::Peer(Wanted { pe, place, len, .. }) => {
+                let what = "put or get of the peer";
+                Some(Touched { what, pe: *pe, memory: (place.addr, *len) })
+            }
+        })
     }
 
     /// How many requests of a peer wait.

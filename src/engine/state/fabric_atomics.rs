@@ -88,6 +88,12 @@ impl FabricAtomics {
         (self.paths[pe.index()].to, &self.slots[slot as usize].posted)
     }
 
+    /// The memory that what an atomic fetches goes to.
+    pub(in crate::engine) fn memory_of(&self, slot: u32) -> Option<(usize, usize)> {
+        let UnderWay { atomic, result, .. } = self.slots.get(slot as usize)?;
+        Some((*result)?.memory(atomic.width.bytes()))
+    }
+
     /// Gives a slot back.
     pub(in crate::engine) fn give(&mut self, slot: u32) {
         self.free.push(slot);

@@ -8,7 +8,6 @@ mod separate;
 mod ways;
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
 use nvshmem_transport_libfabric::engine::error::EngineError;
@@ -17,7 +16,6 @@ use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
 use nvshmem_transport_libfabric::engine::lane::SignalEngine;
 use nvshmem_transport_libfabric::engine::port::Direction;
 use nvshmem_transport_libfabric::engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
-use nvshmem_transport_libfabric::engine::recovery::health::RailHealth;
 use nvshmem_transport_libfabric::engine::request::{AtomicRequest, PutSignalRequest, ResultPlace};
 use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
 use nvshmem_transport_libfabric::engine::signal::counted::TAGS;
@@ -176,9 +174,6 @@ pub(crate) fn race_with<R: Send>(
     (fabric, members)
 }
 
-/// Longer than the slowest rail of a script lets wait.
-const SILENT: Duration = Duration::from_secs(90);
-
 pub(crate) fn random_shape(random: &mut Random) -> Shape {
     use SignalEngine::{Auto, Chained, Counted, Eager, Ordered};
     let rails = 1 + random.below(4) as u8;
@@ -207,9 +202,8 @@ pub(crate) fn random_shape(random: &mut Random) -> Shape {
         spread: random_spread(random),
         // Not drawn, so that what is drawn after it stays as it was.
         longest_message: [MAX_MESSAGE, MAX_MESSAGE, 300, MAX_LONG_MESSAGE][random.0 as usize % 4],
-        // Looking after rails that do not fail changes nothing. Slow ones are not taken for silent, so that no answer is lost
-        // about memory that a peer has staged: its put would end in a timeout.
-        health: (random.below(2) == 0).then_some(RailHealth { timeout: SILENT, ..HEALTH }),
+        // Looking after rails that do not fail changes nothing, though slow ones may be taken for silent.
+        health: (random.below(2) == 0).then_some(HEALTH),
         deadline: None,
     }
 }

@@ -16,7 +16,7 @@ use crate::engine::error::EngineError;
 use crate::engine::ids::Pe;
 use crate::engine::lane::user_threads::outstanding::Outstanding;
 use crate::engine::patience::Wait;
-use crate::engine::request::{OwnedRequest, Request};
+use crate::engine::request::{OwnedRequest, Request, Touched};
 use crate::engine::state::discrepancy::{Discrepancy, same};
 use crate::engine::state::fair_queue::FairQueue;
 use crate::engine::state::operation::OpId;
@@ -239,11 +239,33 @@ impl Inbox {
         self.shared.outstanding.count() != 0
     }
 
+    /// Takes all that user threads have handed over so far, in its order: it can be looked at then.
+    pub(in crate::engine) fn take_all(&mut self) {
+        // A queue's length is bounded, and so is what this adds to what waits.
+        for _ in 0..QUEUE {
+            let Some(taken) = self.take() else { return };
+            self.waiting.push(taken.pe(), taken);
+        }
+    }
+
+    /// Local memory that what was taken touches, or is going to.
+    pub(in crate::engine) fn memory(&self) -> impl Iterator<Item = Touched> + '_ {
+        let waiting = self.waiting.iter().filter_map(|(_, taken)| match taken {
+            Taken::Transfer(current) => Some(current),
+            Taken::Fence(_) => None,
+        });
+        waiting.chain(&self.finishing).filter_map(|current| current.transfer.request.memory())
+    }
+
     /// What is next in the queue. None if there is nothing, or too much that was taken waits.
     pub(in crate::engine) fn next(&mut self) -> Option<Taken> {
         if self.waiting.len() >= WAITING {
             return None;
         }
+        self.take()
+    }
+
+    fn take(&self) -> Option<Taken> {
         Some(match self.receiver.try_recv().ok()? {
             Item::Fence(pe) => Taken::Fence(pe),
             Item::Transfer(transfer) => {

@@ -424,10 +424,7 @@ impl Segment {
     /// carry.
     pub(in crate::engine) fn memory(&self) -> Option<(usize, usize)> {
         match (self.kind, self.transfer.local) {
-            (Kind::Fetch, _) => {
-                let ResultPlace { addr, flag } = self.result();
-                Some((addr, if flag.is_some() { 16 } else { self.transfer.len }))
-            }
+            (Kind::Fetch, _) => Some(self.result().memory(self.transfer.len)),
             (kind, Local::Memory { addr, .. }) if kind.is_rma() => Some((addr, self.transfer.len)),
             _ => None,
         }
