@@ -2,11 +2,12 @@
 //! and what they tell it for all peers at once.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
 use nvshmem_transport_libfabric::engine::error::EngineError;
-use nvshmem_transport_libfabric::engine::fake::{Event, Script};
+use nvshmem_transport_libfabric::engine::fake::{Call, Event, Script};
 use nvshmem_transport_libfabric::engine::ids::Pe;
 use nvshmem_transport_libfabric::engine::lane::Lane;
 use nvshmem_transport_libfabric::engine::lane::user_threads::handoff::handover;
@@ -314,6 +315,73 @@ fn what_is_handed_over_waits_for_its_own_peer_only() {
     let bytes: usize = job.fabric.deliveries().iter().map(|delivery| delivery.len).sum();
     assert_eq!(bytes, 200 + LEN, "each byte once");
     assert!(!job.members[0].lane.has_work());
+}
+
+/// A quiet waits for what was begun before it, however long another thread goes on.
+#[test]
+fn a_quiet_ends_while_another_thread_goes_on() {
+    let shape = Shape::default();
+    let script = Script { delay: (2_000_000, 4_000_000), ..Script::default() };
+    let job = Job::new(8, &shape, script);
+    let port = job.fabric.port(Pe(0), limits(&shape)[..1].to_vec());
+    let host = HostLane::new(Lane::new(port, host_config(&job, false)));
+    let targets = Targets::of(&job);
+    let handle = job.members[0].scratch_handle;
+    let part = targets.part((job.members[0].scratch, &handle), 1, 0, 64);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while !is_over.load(Ordering::SeqCst) {
+                if Instant::now() > deadline {
+                    is_over.store(true, Ordering::SeqCst);
+                    panic!("the quiet does not end");
+                }
+                host.start(&part).unwrap();
+            }
+        });
+        // So slowly that many more are begun before one ends.
+        scope.spawn(|| {
+            while !is_over.load(Ordering::SeqCst) {
+                job.fabric.pass_time(200);
+                std::thread::yield_now();
+            }
+        });
+        while !host.with(Lane::has_work) {
+            std::thread::yield_now();
+        }
+        host.quiet(Pe(1)).unwrap();
+        is_over.store(true, Ordering::SeqCst);
+    });
+    host.quiet(Pe(1)).unwrap();
+}
+
+/// What user threads wait for is asked about once for each answer, though more is sent in each turn.
+#[test]
+fn an_acknowledgement_that_user_threads_wait_for_is_asked_for_once() {
+    let shape = Shape { staged: 0b0100, rails: 1, depth: 1024, ..Shape::default() };
+    let mut job = Job::new(7, &shape, Script::default());
+    let (outbox, inbox) = handover(2, None, Some(Duration::from_secs(60)));
+    let first = job.members.remove(0);
+    job.members.insert(0, Member { lane: first.lane.map(|lane| lane.with_inbox(inbox)), ..first });
+    let host = Lane::new(job.fabric.port(Pe(0), limits(&shape)), host_config(&job, true));
+    let host = HostLane::new(host).with_outbox(outbox);
+    let targets = Targets::of(&job);
+    let handle = job.members[0].scratch_handle;
+    job.fabric.trace_calls();
+    // PE 1 does not look.
+    host.start(&targets.part((job.members[0].scratch, &handle), 1, 0, 100)).unwrap();
+    for _ in 0..100 {
+        job.members[0].lane.amo(&targets.atomic(1, 4096, AtomicOp::Inc, 0)).unwrap();
+        job.members[0].lane.progress().unwrap();
+    }
+    let sent = job.fabric.calls();
+    let sent = sent.iter().filter(|call| matches!(call, Call::Post(Pe(0), _))).count();
+    assert!((102..110).contains(&sent), "{sent} messages, of which 101 ask for something");
+    while !job.members[0].lane.is_quiet(Pe(1)).unwrap() {
+        turn(&mut job, 1);
+    }
+    host.quiet(Pe(1)).unwrap();
 }
 
 #[test]

@@ -22,6 +22,10 @@ use crate::engine::striping::pinned::{pinned_path, submit_pinned};
 use crate::engine::wire::handle::HandleView;
 use crate::engine::wire::message::{Body, MAX_EAGER, Spot};
 
+/// Most messages to a peer that are not acknowledged, with which a long one that comes behind others still leaves: the peer keeps
+/// what waits for others, and so few long ones of each PE.
+const MOST_KEPT: u32 = 32;
+
 impl<P: Port> Lane<P> {
     /// Starts an atomic operation. [`Lane::quiet`] waits for its end; a fetched word, and its flag
     /// after it, are stored as soon as they arrive.
@@ -133,7 +137,10 @@ impl<P: Port> Lane<P> {
         let by_fabric = self.core.atomics.is_some() && !is_staged_word(signal);
         let mut way =
             if by_fabric { Way::Chained } else { self.signals.way(&self.core, parts, staged) };
-        if way == Way::LongEager && !self.is_loadable(&parts.part(0), signal.pe)? {
+        let is_long = way == Way::LongEager;
+        if is_long
+            && (self.may_be_kept(signal.pe) || !self.is_loadable(&parts.part(0), signal.pe)?)
+        {
             way = self.signals.way_of_writes(&self.core, parts);
         }
         let in_memory = || matches!(parts.part(0).local, LocalSide::Memory { .. });
@@ -205,6 +212,14 @@ impl<P: Port> Lane<P> {
         let to = Spot { slot: remote.slot(), offset };
         let body = |at, atomic| Body::PutSignal { at, atomic, to, payload };
         self.core.try_message(signal, Behind::Nothing, None, body)
+    }
+
+    /// Whether the peer may have to keep a long message that leaves now, as it comes behind others, beside as many as it is to keep.
+    fn may_be_kept(&self, pe: Pe) -> bool {
+        let Some(stream) = self.core.streams.find(pe) else { return false };
+        let link = stream.link.as_deref();
+        let under_way = link.map_or(0, |link| link.unacknowledged() + link.unsent);
+        under_way >= MOST_KEPT && (stream.is_closed() || stream.mark().is_some())
     }
 
     /// Whether the processor reaches the bytes of a put at both ends.
@@ -351,6 +366,26 @@ mod tests {
         let signal = atomic(&heaps, 1, AtomicOp::SignalSet);
         bed.lane.put_signal(&PutSignalRequest { parts: &[part], signal }).unwrap();
         assert_eq!((bed.fabric.in_flight(), bed.lane.parked(Pe(1))), (1, 0));
+    }
+
+    /// Behind a fence, where the peer keeps what waits for others.
+    #[test]
+    fn few_long_messages_leave_behind_others() {
+        for (fences, before, is_long) in
+            [(false, MOST_KEPT, true), (true, MOST_KEPT - 1, true), (true, MOST_KEPT, false)]
+        {
+            let mut bed = Bed::new(Setup { depth: 64, ..PLAIN });
+            bed.lane.signals.most_eager = 4096;
+            (0..before).for_each(|_| bed.atomic(1, AtomicOp::Inc));
+            if fences {
+                bed.lane.fence(Pe(1)).unwrap();
+            }
+            let heaps = Arc::clone(&bed.heaps);
+            let parts = [Request { len: 2048, ..request(&heaps, Direction::Write, 1) }];
+            let signal = atomic(&heaps, 1, AtomicOp::SignalSet);
+            let state = bed.lane.begin_put_signal(&parts[..], &signal).unwrap();
+            assert_eq!(matches!(state, PutState::LongEager), is_long, "{before}: {state:?}");
+        }
     }
 
     /// Some of its segments may have no signal, so nothing is counted for the peer any more.

@@ -263,6 +263,15 @@ impl<P: Port> Core<P> {
         }
     }
 
+    /// The same, of somebody who asks in each turn: once for each answer.
+    pub(in crate::engine) fn want_ack_in_turn(&mut self, pe: Pe) {
+        let link = self.streams.find_mut(pe).and_then(|stream| stream.link.as_deref_mut());
+        if let Some(link) = link {
+            link.want_ack_in_turn();
+            self.queue_control(pe);
+        }
+    }
+
     /// Puts a peer to whom control messages are due into the control queue.
     #[inline]
     pub(in crate::engine) fn queue_control(&mut self, pe: Pe) {

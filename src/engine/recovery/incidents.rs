@@ -88,10 +88,8 @@ impl Recovery {
         let Some((pe, sent_over)) = sent.or_else(|| core.streams.iter().find_map(of_link)) else {
             return;
         };
-        if sent_over == rail {
-            if !self.suspect(core, pe, rail, &error.to_string(), true) {
-                self.lose_messages(core, pe, |over| over == rail);
-            }
+        if sent_over == rail && !self.suspect(core, pe, rail, &error.to_string(), true) {
+            self.lose_messages(core, pe, |over| over == rail);
         }
     }
 }

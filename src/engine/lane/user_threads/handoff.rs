@@ -174,7 +174,16 @@ impl Outbox {
 
     /// Waits for that.
     pub(in crate::engine) fn quiet(&self, pe: Pe) -> Result<(), EngineError> {
-        self.wait(pe, || self.is_quiet(pe))?;
+        self.quiet_when(pe, |now| now)
+    }
+
+    /// The same, and `over` says whether the wait is, from whether everything has ended.
+    pub(in crate::engine) fn quiet_when(
+        &self,
+        pe: Pe,
+        over: impl Fn(bool) -> bool,
+    ) -> Result<(), EngineError> {
+        self.wait(pe, || over(self.is_quiet(pe)))?;
         self.shared.outstanding.failure(pe).map_or(Ok(()), Err)
     }
 

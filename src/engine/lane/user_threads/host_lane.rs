@@ -8,6 +8,7 @@ use crate::engine::error::EngineError;
 use crate::engine::ids::Pe;
 use crate::engine::lane::Lane;
 use crate::engine::lane::idle::is_idle;
+use crate::engine::lane::user_threads::gates::{Gates, Part};
 use crate::engine::lane::user_threads::handoff::Outbox;
 use crate::engine::port::Port;
 use crate::engine::recovery::detours::Detours;
@@ -27,6 +28,8 @@ pub struct HostLane<P: Port> {
     outbox: Option<Outbox>,
     /// PEs whose operations go there as well.
     detours: Option<Arc<Detours>>,
+    /// Quiets that wait, and what waits behind them.
+    gates: Gates,
 }
 
 impl<P: Port> HostLane<P> {
@@ -37,6 +40,7 @@ impl<P: Port> HostLane<P> {
             has_work: AtomicBool::new(false),
             outbox: None,
             detours: None,
+            gates: Gates::default(),
         }
     }
 
@@ -57,6 +61,7 @@ impl<P: Port> HostLane<P> {
     /// # Errors
     /// As [`Lane::start`].
     pub fn start(&self, request: &Request<'_>) -> Result<(), EngineError> {
+        self.pass_gate(request.pe)?;
         if self.hand_over(request, false)? {
             return Ok(());
         }
@@ -75,6 +80,7 @@ impl<P: Port> HostLane<P> {
     /// # Errors
     /// As [`Lane::complete`].
     pub fn complete(&self, request: &Request<'_>) -> Result<(), EngineError> {
+        self.pass_gate(request.pe)?;
         if self.hand_over(request, true)? {
             return Ok(());
         }
@@ -97,8 +103,29 @@ impl<P: Port> HostLane<P> {
     /// # Errors
     /// As [`Lane::quiet`].
     pub fn quiet(&self, pe: Pe) -> Result<(), EngineError> {
-        self.wait(|lane| lane.is_quiet(pe))?;
-        self.outbox.as_ref().map_or(Ok(()), |outbox| outbox.quiet(pe))
+        let handed_over = self.outbox.as_ref().is_some_and(|outbox| !outbox.is_quiet(pe));
+        if !handed_over && self.lock().is_quiet(pe)? {
+            return self.outbox.as_ref().map_or(Ok(()), |outbox| outbox.quiet(pe));
+        }
+        let quiet = self.gates.shut(pe);
+        self.wait(|lane| Ok(quiet.is_over(Part::Lane, lane.is_quiet(pe)?)))?;
+        let over = |now| quiet.is_over(Part::HandedOver, now);
+        match &self.outbox {
+            Some(outbox) => outbox.quiet_when(pe, over),
+            None => {
+                over(true);
+                Ok(())
+            }
+        }
+    }
+
+    /// Waits behind the quiets of other threads that wait for the PE.
+    #[inline]
+    fn pass_gate(&self, pe: Pe) -> Result<(), EngineError> {
+        match self.gates.before(pe) {
+            None => Ok(()),
+            Some(before) => self.wait(|_| Ok(self.gates.is_open(pe, before))),
+        }
     }
 
     /// Hands an operation over if that is the way it goes. Whether it was.
@@ -115,7 +142,10 @@ impl<P: Port> HostLane<P> {
             outbox.quiet(request.pe)?;
             return Ok(false);
         }
-        self.wait(|lane| lane.is_quiet(request.pe))?;
+        if !self.lock().is_quiet(request.pe)? {
+            let quiet = self.gates.shut(request.pe);
+            self.wait(|lane| Ok(quiet.is_over(Part::Lane, lane.is_quiet(request.pe)?)))?;
+        }
         outbox.transfer(request, wait)?;
         Ok(true)
     }

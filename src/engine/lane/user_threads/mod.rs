@@ -5,6 +5,7 @@
 //! are both, they take turns: the one whose turn it is has what room there is, the other what is left of it, and the turn passes when
 //! the first has got something. So neither waits for as long as somebody goes on with the other.
 
+mod gates;
 pub mod handoff;
 pub mod host_lane;
 mod outstanding;
@@ -68,7 +69,7 @@ impl<P: Port> Lane<P> {
             let (pe, op, mut sent) = (current.request().pe, current.op, current.sent);
             match self.advance_op(&current.request(), &mut sent, op) {
                 Ok(false) => {
-                    self.core.want_ack(pe);
+                    self.core.want_ack_in_turn(pe);
                     at += 1;
                     continue;
                 }

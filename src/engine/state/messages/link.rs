@@ -194,6 +194,13 @@ impl Link {
         }
     }
 
+    /// Somebody goes on waiting while more is sent: asks once the last question is answered.
+    pub(in crate::engine) fn want_ack_in_turn(&mut self) {
+        if !self.ack_received.is_before(self.requested) {
+            self.want_ack();
+        }
+    }
+
     /// Whether the stream has to be put into the lane's control queue now, where it is from here on.
     #[inline]
     pub(in crate::engine) fn enters_control(&mut self) -> bool {

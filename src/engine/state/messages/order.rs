@@ -34,7 +34,7 @@ pub(in crate::engine) struct Order {
 #[derive(Clone, Debug)]
 pub(in crate::engine) enum Kept {
     Short(Packet),
-    /// One with data of some KiB, of which few wait: a window's of them are 2 MiB.
+    /// One with data of some KiB, of which a peer that keeps the rules has 32 at most here: 133 KiB.
     Long(Box<LongPacket>),
 }
 
