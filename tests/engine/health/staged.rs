@@ -173,3 +173,13 @@ fn a_rail_dies_at_each_step_of_a_staged_put() {
 fn a_rail_dies_at_each_step_of_a_staged_get() {
     every_step(Direction::Read);
 }
+
+/// A part of the same that is always tried: what PE 0 says of a get does not arrive from some step on, its release at last.
+#[test]
+fn what_is_lost_of_a_get_is_sent_again() {
+    let (direction, staged, longest_message) = (Direction::Read, u32::MAX, MAX_MESSAGE);
+    let case = Case { direction, len: 700, staged, longest_message };
+    for at in 0..30 {
+        [0, 1].into_iter().for_each(|rail| run(case, Blow::OneWay(Pe(0), RailId(rail)), at));
+    }
+}
