@@ -45,7 +45,7 @@ replace() {
     local dir=$1 old=$2 new=$3 first found file changed='' count=0
     first=${old%%$'\001'*}
     # Some of these directories are not in the copy of the engine.
-    found=$(cd "$dir" && { grep -rlF -e "$first" src cuda include tools/simulator tests/model 2>/dev/null || true; })
+    found=$(cd "$dir" && { grep -rlF -e "$first" src cuda include tools/simulator tools/nvshmem-libfabric/src tests/model 2>/dev/null || true; })
     for file in $found; do
         old=$old new=$new awk '
             BEGIN { n = split(ENVIRON["old"], want, "\001"); m = split(ENVIRON["new"], put, "\001") }

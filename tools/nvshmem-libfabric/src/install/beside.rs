@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::record::{self, Entry};
 use super::{Staged, digest, refused};
 use crate::error::ToolError;
+use crate::libraries::elf::Elf;
 use crate::libraries::linker::Linker;
 use crate::libraries::nvshmem::Nvshmem;
 use crate::libraries::plugins::{Plugins, file_name};
@@ -42,27 +43,43 @@ impl Place {
     fn original(&self) -> PathBuf {
         self.record.join("original")
     }
+
+    /// Whether one is there, be it a link that leads nowhere.
+    fn has_original(&self) -> bool {
+        self.original().symlink_metadata().is_ok()
+    }
 }
 
 /// What is at the place of our file now.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 enum Now {
     Nothing,
-    /// What was recorded.
-    Ours,
+    /// A file of ours, by its digest.
+    Ours(String),
     /// Something else: the file that came with NVSHMEM, or what a package manager has put there since.
     Other,
 }
 
-fn now(target: &Path, record: Option<&Record>) -> Result<Now, ToolError> {
-    if target.symlink_metadata().is_err() {
-        return Ok(Now::Nothing);
+impl Now {
+    fn of(place: &Place, target: &Path, record: Option<&Record>) -> Self {
+        if target.symlink_metadata().is_err() {
+            return Self::Nothing;
+        }
+        let name = target.file_name().unwrap_or_default().to_string_lossy();
+        let Some(record) = record else { return Self::Other };
+        // A link that leads nowhere is not what was installed.
+        let is = digest(target).unwrap_or_default();
+        let recorded = record.entry(&name).is_some_and(|entry| entry.is_ours(&is));
+        // A file with our note that no record has: put there by hand, or by an older version's update that was killed
+        // before its last step. It is not worth the original that is kept.
+        let replaces_original = || record.more.original && place.has_original() && has_note(target);
+        if recorded || replaces_original() { Self::Ours(is) } else { Self::Other }
     }
-    let name = target.file_name().unwrap_or_default().to_string_lossy();
-    let Some(entry) = record.and_then(|record| record.entry(&name)) else { return Ok(Now::Other) };
-    // A link that leads nowhere is not what was installed.
-    let is = digest(target).unwrap_or_default();
-    Ok(if is == entry.sha256 { Now::Ours } else { Now::Other })
+}
+
+/// Whether a file is a plugin of this project.
+fn has_note(file: &Path) -> bool {
+    Elf::read(file).is_ok_and(|elf| elf.transport.is_some())
 }
 
 pub(super) fn install(path: &Path, plugins: &Plugins) -> Result<(), ToolError> {
@@ -79,14 +96,14 @@ pub(super) fn install(path: &Path, plugins: &Plugins) -> Result<(), ToolError> {
     }
     let old = Record::read(&place.record)?;
     let sha256 = digest(&plugin.path).map_err(refused(&plugin.path, "cannot be read"))?;
-    let before = now(&target, old.as_ref())?;
-    if before == Now::Ours && old.as_ref().is_some_and(|old| old.files[0].sha256 == sha256) {
+    let before = Now::of(&place, &target, old.as_ref());
+    if before == Now::Ours(sha256.clone()) {
         println!("{} is there already, version {}", target.display(), plugin.version);
         return Ok(());
     }
 
     let was_there = place.record.is_dir();
-    let done = replace(&place, &target, &plugin.path, sha256, before, old.as_ref());
+    let done = replace(&place, &target, &plugin.path, sha256, &before, old.as_ref());
     if let Err(error) = done {
         // The target is what it was, and so is what is recorded of it.
         match old {
@@ -124,7 +141,7 @@ fn replace(
     target: &Path,
     plugin: &Path,
     sha256: String,
-    before: Now,
+    before: &Now,
     old: Option<&Record>,
 ) -> Result<(), ToolError> {
     match fs::create_dir(&place.record) {
@@ -134,42 +151,51 @@ fn replace(
         _ => {}
     }
     let staged = Staged::copy(plugin, &place.record)?;
-    let kept = match before {
+    let (kept, before) = match before {
         // An update of ours: what we have replaced first stays.
-        Now::Ours => old.is_some_and(|old| old.more.original),
-        Now::Nothing => false,
+        Now::Ours(is) => (old.is_some_and(|old| old.more.original), Some(is.clone())),
+        Now::Nothing => (false, None),
         Now::Other => {
-            keep(target, &place.original())?;
-            true
+            keep(target, place)?;
+            (true, None)
         }
     };
     let name = target.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    // Recorded before it is done: until the rename, the target is not what the record has, and `uninstall` leaves it.
-    Record::new(vec![Entry { name, sha256 }], Replaced { original: kept }).write(&place.record)?;
+    // Recorded before it is done, with what is there until then: whoever is killed in between leaves a target that is
+    // either what it was or what it is to be, and the record knows both.
+    let entry = Entry { name, sha256, before };
+    Record::new(vec![entry], Replaced { original: kept }).write(&place.record)?;
     staged.rename(target)
 }
 
 /// Gives a file a second name, so that a rename brings back the very same; a copy where the file system has no such names.
-fn keep(file: &Path, name: &Path) -> Result<(), ToolError> {
-    match fs::remove_file(name) {
+/// One that was kept before is there until the new one is whole.
+fn keep(file: &Path, place: &Place) -> Result<(), ToolError> {
+    let name = place.original();
+    let fresh = place.record.join(".original");
+    match fs::remove_file(&fresh) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(refused(name, "cannot be removed")(error));
+            return Err(refused(&fresh, "cannot be removed")(error));
         }
         _ => {}
     }
-    if fs::hard_link(file, name).is_ok() {
-        return Ok(());
-    }
+    let staged = Staged(Some(fresh.clone()));
     let copy = || -> io::Result<()> {
         if let Ok(target) = fs::read_link(file) {
-            return std::os::unix::fs::symlink(target, name);
+            return std::os::unix::fs::symlink(target, &fresh);
         }
-        fs::copy(file, name)?;
-        let copy = File::options().append(true).open(name)?;
+        fs::copy(file, &fresh)?;
+        let copy = File::options().append(true).open(&fresh)?;
         copy.set_modified(fs::metadata(file)?.modified()?)?;
         copy.sync_all()
     };
-    copy().map_err(refused(name, "cannot be written"))
+    if fs::hard_link(file, &fresh).is_err() {
+        copy().map_err(refused(&fresh, "cannot be written"))?;
+    }
+    staged.rename(&name)?;
+    // A rename from one name of a file to another of the same file does nothing, and says that it is done.
+    let _ = fs::remove_file(&fresh);
+    Ok(())
 }
 
 pub(super) fn uninstall(path: &Path) -> Result<(), ToolError> {
@@ -195,8 +221,7 @@ pub(super) fn uninstall(path: &Path) -> Result<(), ToolError> {
         ));
     }
     let target = place.directory.join(name);
-    let before = now(&target, Some(&record))?;
-    match before {
+    match Now::of(&place, &target, Some(&record)) {
         Now::Other => println!(
             "{} is not what was installed: somebody has replaced it since, so it stays",
             target.display()
@@ -206,7 +231,7 @@ pub(super) fn uninstall(path: &Path) -> Result<(), ToolError> {
                 .map_err(refused(&target, "cannot be restored"))?;
             println!("{} is the original again", target.display());
         }
-        Now::Ours => {
+        Now::Ours(_) => {
             fs::remove_file(&target).map_err(refused(&target, "cannot be removed"))?;
             println!("{} is removed; there was none before", target.display());
         }

@@ -73,6 +73,7 @@ struct Staged(Option<PathBuf>);
 impl Staged {
     fn copy(file: &Path, directory: &Path) -> Result<Self, ToolError> {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
+        sweep(directory, &name);
         let path = directory.join(format!(".{name}.{}", std::process::id()));
         let staged = Self(Some(path.clone()));
         let copy = || {
@@ -90,6 +91,20 @@ impl Staged {
             self.0 = Some(path.clone());
             refused(to, "cannot be replaced")(error)
         })
+    }
+}
+
+/// Removes copies of a file that processes have left which were killed.
+fn sweep(directory: &Path, name: &str) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    let prefix = format!(".{name}.");
+    for entry in entries.flatten() {
+        let left = entry.file_name();
+        let pid = left.to_str().and_then(|left| left.strip_prefix(&prefix));
+        let Some(pid) = pid.and_then(|pid| pid.parse::<u32>().ok()) else { continue };
+        if !Path::new("/proc").join(pid.to_string()).exists() {
+            let _ = fs::remove_file(entry.path());
+        }
     }
 }
 

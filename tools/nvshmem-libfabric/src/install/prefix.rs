@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::record::{self, Entry};
-use super::{Staged, digest, refused};
+use super::{Staged, digest, refused, sweep};
 use crate::error::ToolError;
 use crate::libraries::elf::Elf;
 use crate::libraries::plugins::{Plugins, file_name, numbers};
@@ -59,7 +59,7 @@ pub(super) fn install(prefix: &Path, plugins: &Plugins) -> Result<(), ToolError>
 
     let mut made = old.as_ref().map(|old| old.more.directories.clone()).unwrap_or_default();
     let mut fresh = Vec::new();
-    let done = put(&prefix, &files, &mut fresh, &mut made);
+    let done = put(&prefix, &files, old.as_ref(), &mut fresh, &mut made);
     if done.is_err() {
         // What is not empty was there before, or is not ours.
         for directory in fresh.iter().rev() {
@@ -95,6 +95,7 @@ fn refuse(file: &Path, target: &Path, name: &str) -> Result<(), ToolError> {
 fn put(
     prefix: &Path,
     files: &[(PathBuf, String)],
+    old: Option<&Record>,
     fresh: &mut Vec<PathBuf>,
     made: &mut Vec<String>,
 ) -> Result<(), ToolError> {
@@ -115,7 +116,11 @@ fn put(
     for (file, name) in files {
         let target = prefix.join(name);
         let sha256 = digest(file).map_err(refused(file, "cannot be read"))?;
-        entries.push(Entry { name: name.clone(), sha256 });
+        let is_ours = |is: &String| {
+            old.and_then(|old| old.entry(name)).is_some_and(|entry| entry.is_ours(is))
+        };
+        let before = digest(&target).ok().filter(is_ours);
+        entries.push(Entry { name: name.clone(), sha256, before });
         staged.push((Staged::copy(file, target.parent().unwrap_or(prefix))?, target));
     }
     Record::new(entries, Made { directories: made.clone() }).write(&prefix.join(RECORD))?;
@@ -150,11 +155,14 @@ pub(super) fn uninstall(prefix: &Path) -> Result<(), ToolError> {
     };
     for name in names() {
         let target = prefix.join(&name);
+        if let (Some(directory), Some(name)) = (target.parent(), target.file_name()) {
+            sweep(directory, &name.to_string_lossy());
+        }
         let Some(entry) = record.entry(&name) else { continue };
         if target.symlink_metadata().is_err() {
             continue;
         }
-        if digest(&target).unwrap_or_default() != entry.sha256 {
+        if !entry.is_ours(&digest(&target).unwrap_or_default()) {
             println!("{} is not what was installed, so it stays", target.display());
             continue;
         }

@@ -7,6 +7,7 @@ mod doctor;
 mod info;
 mod install;
 mod jobs;
+mod killed;
 mod packages;
 mod report;
 mod run;
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
     let mut trials: Vec<Trial> = Vec::new();
     trials.extend(info::trials());
     trials.extend(install::trials());
+    trials.extend(killed::trials());
     trials.extend(run::trials());
     trials.extend(doctor::trials());
     trials.extend(jobs::trials());
