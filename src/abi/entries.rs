@@ -181,6 +181,9 @@ unsafe fn register(
     if out.is_null() {
         return Err(AbiError::Null { argument: "handle" });
     }
+    if addr == 0 {
+        return Err(AbiError::Null { argument: "buf" });
+    }
     // SAFETY: rule 1.
     let connected = unsafe { job(transport)? }.connected()?;
     let access = if local_only { Access::Local } else { Access::LocalAndRemote };

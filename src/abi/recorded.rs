@@ -196,7 +196,11 @@ pub(crate) unsafe extern "C" fn put_signal<V: Into<Amo> + Copy>(
     // SAFETY: rule 1.
     let vectors = unsafe { (remote.as_ref(), local.as_ref(), bytes.as_ref()) };
     let pieces = match vectors {
-        (Some(remote), Some(local), Some(bytes)) => remote.len().min(local.len()).min(bytes.len()),
+        (Some(remote), Some(local), Some(bytes))
+            if !(remote.begin.is_null() || local.begin.is_null() || bytes.begin.is_null()) =>
+        {
+            remote.len().min(local.len()).min(bytes.len())
+        }
         _ => 0,
     };
     // SAFETY: rule 1: within the vectors, which are not null if there are pieces.

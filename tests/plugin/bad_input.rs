@@ -208,6 +208,7 @@ pub(crate) fn requests(job: &mut Job) -> Result<(), BoxError> {
     refuse(&host, target, source, INVALID, "no local address", move |raw| {
         raw.local.ptr = std::ptr::null_mut();
     })?;
+    refuse_null(&host, target)?;
     // 3a has none.
     if job.layout() != Layout::V3a {
         refuse_with_signal(&host, target, source)?;
@@ -249,6 +250,28 @@ fn refuse(
     for (thread, answer) in [("user", user), ("proxy", proxy)] {
         if answer.0 != status {
             return Err(format!("{what}, {thread} thread: {answer:?} instead of {status}").into());
+        }
+    }
+    Ok(())
+}
+
+/// Calls with NULL where a descriptor belongs, on both threads.
+fn refuse_null(host: &Host<'_>, word: SymAddr) -> Result<(), BoxError> {
+    let peer = 1 - host.user().pe();
+    let user = host.user().null_calls(peer, word)?;
+    let proxy = host.proxy().run(move |ops| ops.null_calls(peer, word))??;
+    if proxy.len() < 20 {
+        return Err(format!("only {} calls were made", proxy.len()).into());
+    }
+    for (null, status) in proxy {
+        if status != INVALID {
+            return Err(format!("NULL for {null}: {status} instead of {INVALID}").into());
+        }
+    }
+    // User threads have no atomics.
+    for (null, status) in user {
+        if status != INVALID && status != NOT_SUPPORTED {
+            return Err(format!("NULL for {null}, of a user thread: {status}").into());
         }
     }
     Ok(())

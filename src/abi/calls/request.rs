@@ -109,11 +109,11 @@ pub(crate) struct Remote<'a> {
 /// Reads the remote side, if it has the common shape.
 ///
 /// # Safety
-/// As for [`read`], and `remote` is not null.
+/// As for [`read`].
 #[inline(always)]
 pub(crate) unsafe fn remote_side<'a>(pe: c_int, remote: *const RmaMem) -> Option<Remote<'a>> {
     // SAFETY: by contract.
-    let remote = unsafe { &*remote };
+    let remote = unsafe { remote.as_ref()? };
     // SAFETY: by contract.
     let handle = unsafe { handle(remote.handle)? };
     // A negative PE becomes one that no job has.
@@ -137,7 +137,7 @@ pub(crate) fn is_put_nbi(verb: &RmaVerb) -> bool {
 /// contiguous bytes, and nobody waits. All others, also wrong ones, are for [`read`].
 ///
 /// # Safety
-/// As for [`read`], and `local` is not null.
+/// As for [`read`].
 #[inline(always)]
 pub(crate) unsafe fn contiguous(
     verb: &RmaVerb,
@@ -145,7 +145,7 @@ pub(crate) unsafe fn contiguous(
     bytes: &RmaBytes,
 ) -> Option<(Local, usize)> {
     // SAFETY: by contract.
-    let addr = unsafe { (*local).ptr } as usize;
+    let addr = unsafe { local.as_ref()? }.ptr as usize;
     let contiguous = bytes.elembytes == 1 && bytes.srcstride == 1 && bytes.deststride == 1;
     // Null is no memory that the lane knows.
     if !contiguous || verb.is_nbi == 0 {
@@ -157,11 +157,11 @@ pub(crate) unsafe fn contiguous(
 /// Reads the value of a P of 8 bytes, the width that flags have.
 ///
 /// # Safety
-/// As for [`read`], and `local` is not null.
+/// As for [`read`].
 #[inline(always)]
 pub(crate) unsafe fn word(local: *const RmaMem, bytes: &RmaBytes) -> Option<(Local, usize)> {
     // SAFETY: by contract.
-    let at = unsafe { (*local).ptr }.cast::<u64>();
+    let at = unsafe { local.as_ref()? }.ptr.cast::<u64>();
     if bytes.elembytes != 8 || at.is_null() {
         return None;
     }
@@ -285,7 +285,7 @@ pub(crate) unsafe fn atomic<'a>(
 /// Reads an atomic that fetches nothing, if it has the common shape: every pointer set.
 ///
 /// # Safety
-/// As for [`atomic`], and `mem` is not null.
+/// As for [`atomic`].
 #[inline(always)]
 pub(crate) unsafe fn common_atomic<'a>(
     amo: Amo,
@@ -293,7 +293,7 @@ pub(crate) unsafe fn common_atomic<'a>(
     width: Width,
 ) -> Option<(&'a HandleBytes, u64, Atomic)> {
     // SAFETY: by contract.
-    let mem = unsafe { &*mem };
+    let mem = unsafe { mem.as_ref()? };
     // SAFETY: by contract.
     let remote_handle = unsafe { handle(mem.remote_memdesc.handle)? };
     let op = AtomicOp::plain_from_code(amo.code)?;
@@ -305,7 +305,7 @@ pub(crate) unsafe fn common_atomic<'a>(
 /// pointer set.
 ///
 /// # Safety
-/// As for [`Parts::new`] and [`atomic`], and no pointer is null.
+/// As for [`Parts::new`] and [`atomic`].
 #[inline(always)]
 pub(crate) unsafe fn common_signal<'a>(
     put: &Put<'_>,
@@ -314,7 +314,8 @@ pub(crate) unsafe fn common_signal<'a>(
     signal_bytes: AmoBytes,
 ) -> Option<FastPutSignal<'a>> {
     // SAFETY: by contract.
-    let (remote, local, bytes) = unsafe { (&*put.remote, &*put.local, &*put.bytes) };
+    let (remote, local, bytes) =
+        unsafe { (put.remote.as_ref()?, put.local.as_ref()?, put.bytes.as_ref()?) };
     // One element each. What is before the end of such a vector can be read.
     let single = remote.begin.wrapping_add(1) == remote.end
         && local.begin.wrapping_add(1) == local.end
@@ -327,7 +328,7 @@ pub(crate) unsafe fn common_signal<'a>(
     let Remote { pe, handle: data_handle, addr: data_addr } =
         unsafe { remote_side(put.pe, remote.begin)? };
     // SAFETY: by contract.
-    let (from, bytes) = unsafe { ((*local.begin).ptr as usize, &*bytes.begin) };
+    let (from, bytes) = unsafe { (local.begin.as_ref()?.ptr as usize, bytes.begin.as_ref()?) };
     let contiguous = bytes.elembytes == 1 && bytes.srcstride == 1 && bytes.deststride == 1;
     // Null is no memory that the lane knows.
     if !contiguous {
@@ -376,8 +377,14 @@ impl<'a> Parts<'a> {
             let (remote, local, bytes) = (remote.len(), local.len(), bytes.len());
             return Err(AbiError::Vectors { remote, local, bytes });
         }
-        if !parts.is_empty() && verb.desc != PUT {
+        if parts.is_empty() {
+            return Ok(parts);
+        }
+        if verb.desc != PUT {
             return Err(AbiError::BadOp { code: verb.desc });
+        }
+        if remote.begin.is_null() || local.begin.is_null() || bytes.begin.is_null() {
+            return Err(AbiError::Null { argument: "the beginning of a vector of put_signal" });
         }
         Ok(parts)
     }

@@ -55,6 +55,7 @@ mod wire;
 
 pub use error::{BoxError, Error, Result, Status};
 pub use host::Host;
+pub use host::nulls::NullCall;
 pub use host::ops::{Amo, Ops, RawRma};
 pub use host::planned::PlannedAmo;
 pub use host::proxy::{Proxy, Running};

@@ -2,6 +2,7 @@
 //! in its order.
 
 mod maps;
+pub(crate) mod nulls;
 pub(crate) mod ops;
 pub(crate) mod planned;
 mod plugin;

@@ -164,6 +164,16 @@ impl Transport {
         })
     }
 
+    /// What the plugin knows it by.
+    pub(crate) fn raw(&self) -> *mut c::nvt_transport {
+        self.raw
+    }
+
+    /// Its functions, for calls that no sound host makes.
+    pub(crate) fn table(&self) -> &Table {
+        &self.table
+    }
+
     pub(crate) fn layout(&self) -> Layout {
         self.layout
     }
