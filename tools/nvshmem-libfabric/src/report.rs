@@ -1,26 +1,25 @@
 //! `report`: one text file to attach to a question or a bug, so that others see what this machine is like.
 //!
-//! It has what `doctor`, `info` and `selftest` say, the log of one job, and variables of NVSHMEM and its libraries. Names of
-//! the user and of the host, and addresses other than loopback's, are replaced; `Redactor` has the list.
+//! It has what `doctor`, `info` and `selftest` say, the log of one job, and variables of NVSHMEM and its libraries, with values where
+//! [`told`] lists them. What [`redact`] lists is replaced.
+
+mod redact;
+mod told;
 
 use std::collections::BTreeMap;
 use std::env;
 use std::fmt::Write as _;
-use std::fs::{self, File};
+use std::fs::{self, OpenOptions};
 use std::io::Write as _;
-use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 
+use self::redact::Redactor;
 use crate::doctor::Diagnosis;
 use crate::error::ToolError;
 use crate::info::{Info, json};
 use crate::options::ReportOptions;
 use crate::selftest;
-
-/// What variables that are told begin with.
-const VARIABLES: [&str; 6] = ["NVSHMEM_", "FI_", "CUDA_", "MLX5_", "LD_LIBRARY_PATH", "LD_PRELOAD"];
-/// What no variable that is told has in its name.
-const SECRETS: [&str; 5] = ["KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL"];
 
 /// Lines from the end of a log that is added.
 const MOST_LINES: usize = 5_000;
@@ -32,7 +31,9 @@ const MOST_LINES: usize = 5_000;
 pub(crate) fn run(options: &ReportOptions) -> Result<bool, ToolError> {
     let path = options.out.clone().unwrap_or_else(|| PathBuf::from("nvshmem-libfabric-report.txt"));
     // Made first: it is a pity when all has been run and then cannot be written.
-    let mut file = File::create_new(&path).map_err(|error| {
+    let mut options_of_file = OpenOptions::new();
+    options_of_file.write(true).create_new(true).mode(0o600);
+    let mut file = options_of_file.open(&path).map_err(|error| {
         ToolError::file(
             &path,
             "cannot be made",
@@ -118,128 +119,13 @@ fn machine() -> String {
 
 /// The variables that decide how NVSHMEM and its libraries behave.
 fn environment() -> String {
-    let told = |name: &str| {
-        VARIABLES.iter().any(|prefix| name.starts_with(prefix))
-            && !SECRETS.iter().any(|word| name.to_ascii_uppercase().contains(word))
-    };
     let all = env::vars_os().map(|(name, value)| {
         (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
     });
-    let all: BTreeMap<String, String> = all.filter(|(name, _)| told(name)).collect();
-    all.iter().map(|(name, value)| format!("{name}={value}\n")).collect()
-}
-
-/// Takes out of a text who and where.
-#[derive(Debug, Default)]
-struct Redactor {
-    /// What is replaced as it is, and by what; the longer first.
-    words: Vec<(String, &'static str)>,
-}
-
-impl Redactor {
-    fn of_process() -> Self {
-        let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
-        let variable = |name: &str| env::var(name).unwrap_or_default();
-        let mut words = vec![
-            (variable("HOME"), "~"),
-            (read("/proc/sys/kernel/hostname"), "HOST"),
-            (variable("USER"), "USER"),
-            (variable("LOGNAME"), "USER"),
-        ];
-        // Shorter ones would be replaced everywhere; a home of `/` says nothing, and `root` is nobody's name.
-        words.retain(|(word, _)| word.len() > 2 && word != "root" && word != "localhost");
-        words.sort_by_key(|(word, _)| std::cmp::Reverse(word.len()));
-        Self { words }
-    }
-
-    fn redact(&self, text: &str) -> String {
-        let mut text = text.to_owned();
-        for (word, by) in &self.words {
-            text = replace_word(&text, word, by);
-        }
-        addresses(&text)
-    }
-}
-
-/// Replaces a word where it is not part of a longer one.
-fn replace_word(text: &str, word: &str, by: &str) -> String {
-    let part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
-    let (mut out, mut rest) = (String::new(), text);
-    while let Some(at) = rest.find(word) {
-        let (before, behind) = (&rest[..at], &rest[at + word.len()..]);
-        let last = before.chars().next_back().or_else(|| out.chars().next_back());
-        let longer_before = part(last) && word.starts_with(char::is_alphanumeric);
-        let longer = longer_before || part(behind.chars().next());
-        out.push_str(before);
-        out.push_str(if longer { word } else { by });
-        rest = behind;
-    }
-    out.push_str(rest);
-    out
-}
-
-/// Numbers addresses other than loopback's: the same gets the same number.
-fn addresses(text: &str) -> String {
-    let mut known: Vec<IpAddr> = Vec::new();
-    let mut out = String::new();
-    let of_address = |c: char| c.is_ascii_hexdigit() || c == ':' || c == '.';
-    let mut rest = text;
-    while !rest.is_empty() {
-        let end = rest.find(|c| !of_address(c)).unwrap_or(rest.len());
-        if end == 0 {
-            let next = rest.find(of_address).unwrap_or(rest.len());
-            out.push_str(&rest[..next]);
-            rest = &rest[next..];
-            continue;
-        }
-        let (word, behind) = rest.split_at(end);
-        // What ends a sentence, or stands before a port, is not part of it.
-        let bare = word.trim_end_matches(['.', ':']);
-        let (bare, port) = match bare.split_once(':') {
-            Some((v4, port)) if v4.contains('.') => (v4, &bare[bare.len() - port.len() - 1..]),
-            _ => (bare, ""),
-        };
-        match bare.parse::<IpAddr>() {
-            Ok(address) if !address.is_loopback() && !address.is_unspecified() => {
-                let at = known.iter().position(|one| *one == address).unwrap_or_else(|| {
-                    known.push(address);
-                    known.len() - 1
-                });
-                out.push_str(&format!(
-                    "ADDRESS{}{port}{}",
-                    at + 1,
-                    &word[bare.len() + port.len()..]
-                ));
-            }
-            _ => out.push_str(word),
-        }
-        rest = behind;
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_and_where_are_replaced_and_nothing_else() {
-        let words = vec![
-            (String::from("/home/ada"), "~"),
-            (String::from("node7"), "HOST"),
-            (String::from("ada"), "USER"),
-        ];
-        let redactor = Redactor { words };
-        let text = "/home/ada/lib of ada@node7, adam, node77; /home/adam\n";
-        assert_eq!(redactor.redact(text), "~/lib of USER@HOST, adam, node77; /home/adam\n");
-    }
-
-    #[test]
-    fn addresses_are_numbered() {
-        let text = "192.0.2.7:4711 and 198.51.100.1. 192.0.2.7, [fd00::2] 127.0.0.1 ::1 0.0.0.0 1.17 3.8.0 0000:3b:00.0";
-        assert_eq!(
-            addresses(text),
-            "ADDRESS1:4711 and ADDRESS2. ADDRESS1, [ADDRESS3] 127.0.0.1 ::1 0.0.0.0 1.17 3.8.0 0000:3b:00.0"
-        );
-    }
+    let all: BTreeMap<String, String> = all.filter(|(name, _)| told::belongs(name)).collect();
+    let line = |(name, value): (&String, &String)| match told::is_told(name) {
+        true => format!("{name}={value}\n"),
+        false => format!("{name} is set; its value is not told\n"),
+    };
+    all.iter().map(line).collect()
 }
