@@ -259,7 +259,8 @@ NLFI_COOPERATIVE(nlf_quiet_all, (const nlf_context *ctx), (ctx))
 
 /*
  * Whether the word here, of symmetric memory, compares to `value` as asked (NLF_CMP_*). If so, what was delivered
- * before the word was changed is seen after. An unknown comparison is never true.
+ * before the word was changed is seen after. An unknown comparison is never true. T is an integer or a floating-point
+ * number of 4 or 8 bytes, and compared as that.
  */
 template <typename T>
 NLF_TEMPLATE_FN bool nlf_test(const T *word, unsigned comparison, T value) {

@@ -10,6 +10,9 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
+
+#include "nvshmem_libfabric_ring.h"
 
 /* Slots that the calling thread has reserved, and what all that reserved together with it have. */
 typedef struct {
@@ -135,6 +138,26 @@ NLF_FN void nlfp_store_half(uint64_t *half, uint64_t other, uint64_t with_lap) {
 #endif
 }
 
+/*
+ * An entry of the table of regions, by one load that no cache of the multiprocessor answers. As a vector it is two
+ * accesses to PTX, and one to the hardware, which reads a sector of 32 bytes; whoever changes an entry takes microseconds from
+ * one word to the other.
+ */
+NLF_FN nlf_region nlfp_load_region(const nlf_region *entry) {
+    nlf_region region;
+#if __CUDACC_VER_MAJOR__ > 12 || (__CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ >= 4)
+    asm volatile("{\n\t"
+                 ".reg .b128 entry;\n\t"
+                 "ld.relaxed.sys.global.b128 entry, [%2];\n\t"
+                 "mov.b128 {%0, %1}, entry;\n\t"
+                 "}" : "=l"(region.base), "=l"(region.size) : "l"(entry) : "memory");
+#else
+    asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(region.base), "=l"(region.size) : "l"(entry)
+                 : "memory");
+#endif
+    return region;
+}
+
 /* Whether the caller is the first to claim. */
 NLF_FN bool nlfp_claim(uint32_t *claims) { return atomicAdd((unsigned *)claims, 1u) == 0u; }
 
@@ -213,6 +236,23 @@ NLF_FN void nlfp_store_half(uint64_t *half, uint64_t other, uint64_t with_lap) {
     __atomic_store_n(&half[1], with_lap, __ATOMIC_RELEASE);
 }
 
+/*
+ * An entry of the table of regions: its length before and after its base are the same, of one generation, so the base
+ * is of that length. Ends: each failure finds an entry that was changed since. One that is being changed has no length.
+ */
+NLF_FN nlf_region nlfp_load_region(const nlf_region *entry) {
+    nlf_region region;
+    uint64_t again = __atomic_load_n(&entry->size, __ATOMIC_ACQUIRE);
+    do {
+        region.size = again;
+        region.base = __atomic_load_n(&entry->base, __ATOMIC_RELAXED);
+        __atomic_thread_fence(__ATOMIC_ACQUIRE);
+        /* An acquire for the base that is loaded after it, if it comes to that. */
+        again = __atomic_load_n(&entry->size, __ATOMIC_ACQUIRE);
+    } while (again != region.size);
+    return region;
+}
+
 NLF_FN bool nlfp_claim(uint32_t *claims) { return __atomic_fetch_add(claims, 1u, __ATOMIC_ACQ_REL) == 0u; }
 
 NLF_FN void nlfp_store32(uint32_t *word, uint32_t value) { __atomic_store_n(word, value, __ATOMIC_RELAXED); }
@@ -242,11 +282,19 @@ NLF_FN void nlfp_pause(unsigned looks) {
 
 #endif
 
-/* As reads of a word of 4 or 8 bytes, of whatever type. */
+/* As reads of a word of 4 or 8 bytes, of whatever type: its bits are that type's, not a number to be converted. */
 template <typename T>
 NLF_TEMPLATE_FN T nlfp_load_acquire(const T *word) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8, "a word has 4 or 8 bytes");
-    return sizeof(T) == 8 ? (T)nlfp_load_acquire64((const uint64_t *)word) : (T)nlfp_load_acquire32((const uint32_t *)word);
+    T value;
+    if (sizeof(T) == 8) {
+        const uint64_t bits = nlfp_load_acquire64((const uint64_t *)word);
+        memcpy(&value, &bits, sizeof(T));
+    } else {
+        const uint32_t bits = nlfp_load_acquire32((const uint32_t *)word);
+        memcpy(&value, &bits, sizeof(T));
+    }
+    return value;
 }
 
 #endif

@@ -170,11 +170,11 @@ NLF_FN bool nlfi_place(const nlf_context *ctx, const void *addr, uint64_t bytes,
     const uint64_t at = (uint64_t)(uintptr_t)addr;
     const unsigned n = ctx->n_regions;
     for (unsigned r = 0; r < n; r++) {
-        const nlf_region *region = &ctx->regions[r];
+        const nlf_region region = nlfp_load_region(&ctx->regions[r]);
         /* Wraps to more than any length where the address is below the base. */
-        const uint64_t offset = at - region->base;
-        const uint64_t length = region->bytes;
-        if (offset < length && bytes <= length - offset && (!symmetric || region->symmetric != 0)) {
+        const uint64_t offset = at - region.base;
+        const uint64_t length = region.size & NLF_REGION_LENGTH;
+        if (offset < length && bytes <= length - offset && (!symmetric || (region.size & NLF_REGION_SYMMETRIC) != 0)) {
             *place = ((uint64_t)r << NLF_REGION_SHIFT) | offset;
             return true;
         }

@@ -26,7 +26,7 @@
 #include <stdint.h>
 
 /* Kernels and library that disagree on it do not work together: nlf_context.version. */
-#define NLF_RING_VERSION 1
+#define NLF_RING_VERSION 2
 
 /* ------------------------------------------------------------------------------------------------
  * Bounds
@@ -163,13 +163,22 @@ typedef struct {
  * Pointers are in the address space of whoever produces. A context and all it points to stay until it is destroyed.
  */
 
-/* A region of registered memory. Region r is the same on every PE when it is symmetric; offsets are from its base. */
+/*
+ * A region of registered memory. Region r is the same on every PE when it is symmetric; offsets are from its base.
+ *
+ * An index is used again when its region is released, perhaps while kernels run, and a base that is taken together with
+ * another region's length would lead into memory that was never meant. So a device loads both words at once, past its
+ * caches, and a CPU thread loads `size` before and after `base`: whoever changes an entry makes its length 0 first, of the next
+ * generation.
+ */
 typedef struct {
-    uint64_t base;  /* where it is here */
-    uint64_t bytes; /* 0: no such region */
-    uint32_t symmetric; /* 1: peers have one of the same size; 0: memory of this PE only, for src and fetch */
-    uint32_t reserved;
+    uint64_t base; /* where it is here */
+    uint64_t size; /* NLF_REGION_*; a length of 0: no such region */
 } nlf_region;
+
+#define NLF_REGION_LENGTH 0x1ffffffffffull      /* of `size`: bytes */
+#define NLF_REGION_SYMMETRIC 0x20000000000ull   /* peers have one of the same size; else memory of this PE only, for src, fetch */
+#define NLF_REGION_GENERATION_SHIFT 42          /* above: how often the entry was used, modulo 2 to the 22 */
 
 /* The producers' side of a ring. In memory that kernels change fast, a line for itself. */
 typedef struct {
@@ -212,7 +221,7 @@ typedef struct {
 NLF_ASSERT(sizeof(nlf_slot) == 32);
 NLF_ASSERT(sizeof(nlf_published) == 64);
 NLF_ASSERT(sizeof(nlf_error) == 64);
-NLF_ASSERT(sizeof(nlf_region) == 24);
+NLF_ASSERT(sizeof(nlf_region) == 16);
 NLF_ASSERT(sizeof(nlf_producers) == 128);
 NLF_ASSERT(sizeof(nlf_ring) == 24);
 NLF_ASSERT(sizeof(nlf_context) == 72);

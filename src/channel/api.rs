@@ -20,6 +20,7 @@ use crate::channel::proxy::region_table::{PeerRegion, Region};
 use crate::channel::proxy::thread::{ChannelState, Control, Proxy, ProxyView, Run, abandon};
 use crate::channel::regions::{Registered, check_len, entries, free};
 use crate::channel::registration::{Registration, agree, lowest};
+use crate::channel::ring::region_entry::ShownRegion;
 use crate::engine::patience::Wait;
 use crate::engine::port::Access;
 use crate::engine::wire::handle::{HANDLE_BYTES, HandleBytes};
@@ -230,8 +231,7 @@ impl Channel {
     /// Ends a registration. `left` are the others.
     fn release_region(&self, left: &[Registered], region: &Registered) -> Result<(), ChannelError> {
         let index = usize::from(region.index);
-        let none = c::nlf_region { base: 0, bytes: 0, symmetric: 0, reserved: 0 };
-        self.state.shared.set_region(index, none, entries(left))?;
+        self.state.shared.set_region(index, ShownRegion::NONE, entries(left))?;
         self.set_in_proxy(region.index, None)?;
         let connected = self.connected()?;
         let release = || {
@@ -465,12 +465,7 @@ impl Channel {
             return Err(failed);
         }
         serial.regions.push(registered);
-        let shown = c::nlf_region {
-            base: base as u64,
-            bytes: len as u64,
-            symmetric: symmetric.into(),
-            reserved: 0,
-        };
+        let shown = ShownRegion { base: base as u64, len: len as u64, symmetric };
         self.state.shared.set_region(usize::from(index), shown, entries(&serial.regions))
     }
 

@@ -7,6 +7,7 @@ use crate::channel::memory::shared::{Shared, Sizes};
 use crate::channel::proxy::consumer::{Consumer, Failed};
 use crate::channel::proxy::region_table::{PeerRegion, Region};
 pub use crate::channel::proxy::thread::ProxyView;
+use crate::channel::ring::region_entry::ShownRegion;
 use crate::cuda::WordsOptions;
 use crate::engine::lane::Lane;
 use crate::engine::port::Port;
@@ -50,8 +51,8 @@ impl Pump {
         let peers = [peer(), peer()].into();
         let region = Region { base, len: len as u64, handle, peers };
         self.consumer.regions.set(0, Some(Box::new(region)));
-        let (base, bytes) = (base as u64, len as u64);
-        self.shared.set_region(0, c::nlf_region { base, bytes, symmetric: 1, reserved: 0 }, 1)
+        let shown = ShownRegion { base: base as u64, len: len as u64, symmetric: true };
+        self.shared.set_region(0, shown, 1)
     }
 
     /// One turn. Whether it took something.

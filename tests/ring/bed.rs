@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use channel_producer::{ContextOptions, Form, HostContext, KernelArgs, run, size_of_args};
-use channel_sys::nlf_region;
+use channel_sys::{NLF_REGION_SYMMETRIC, nlf_region};
 use nvshmem_transport_libfabric::channel::ring::{PublishedIn, Ring, RingMemory};
 
 /// Where the one region is said to be. Nobody follows the addresses.
@@ -21,7 +21,7 @@ pub(crate) struct Bed {
 
 impl Bed {
     pub(crate) fn new(n_rings: u32, slots_log2: u32, spins: u64) -> Self {
-        let region = nlf_region { base: BASE, bytes: REGION_BYTES, symmetric: 1, reserved: 0 };
+        let region = nlf_region { base: BASE, size: REGION_BYTES | NLF_REGION_SYMMETRIC };
         let context = HostContext::new(&ContextOptions {
             n_pes: 2,
             me: 0,

@@ -5,5 +5,7 @@
 mod bed;
 mod descriptors;
 mod producers;
+mod regions;
 mod support;
 mod torn;
+mod words;

@@ -19,6 +19,7 @@ use crate::channel::error::ChannelError;
 use crate::channel::memory::host_memory::HostMemory;
 use crate::channel::memory::mirrored_memory::MirroredMemory;
 use crate::channel::memory::published_memory::PublishedMemory;
+use crate::channel::ring::region_entry::{RegionEntry, ShownRegion};
 use crate::channel::ring::{Ring, RingMemory, drain_writes, slots_log2};
 use crate::cuda::WordsOptions;
 
@@ -243,37 +244,35 @@ impl Shared {
         Ok((0..self.sizes.rings as usize).map(head).collect())
     }
 
-    /// Puts a region into the table that producers have, or takes it out. One thread at a time. Kernels that
-    /// run may not see it; later ones do.
+    /// Puts a region into the table that producers have, or takes it out: a length of 0. One thread at a time. Kernels that
+    /// run may not see it; later ones do. None ever sees the base of one with the length of another.
     ///
     /// # Errors
     /// The device does not take it.
     pub(crate) fn set_region(
         &self,
         index: usize,
-        region: c::nlf_region,
+        region: ShownRegion,
         n_regions: u32,
     ) -> Result<(), ChannelError> {
         let size = size_of::<c::nlf_region>();
         let at = self.plan.mirrored.regions + index * size;
         let entry = self.mirrored_at::<c::nlf_region>(at);
+        // SAFETY: the index is of a region, so the entry is in the table; words of the piece, aligned, which producers only
+        // read.
+        let entry = unsafe {
+            RegionEntry {
+                base: AtomicU64::from_ptr(&raw mut (*entry).base),
+                size: AtomicU64::from_ptr(&raw mut (*entry).size),
+            }
+        };
+        entry.set(region, || self.mirrored.push(at, size))?;
         let context = self.mirrored_at::<c::nlf_context>(0);
         let counts = offset_of!(c::nlf_context, n_regions);
-        // SAFETY: the index is of a region, so the entry is in the table; words of the piece, aligned, which
-        // producers only read. The length is last: without one, there is no region.
-        unsafe {
-            let bytes = AtomicU64::from_ptr(&raw mut (*entry).bytes);
-            bytes.store(0, Ordering::Release);
-            self.mirrored.push(at, size)?;
-            AtomicU64::from_ptr(&raw mut (*entry).base).store(region.base, Ordering::Relaxed);
-            AtomicU32::from_ptr(&raw mut (*entry).symmetric)
-                .store(region.symmetric, Ordering::Relaxed);
-            self.mirrored.push(at, size)?;
-            bytes.store(region.bytes, Ordering::Release);
-            self.mirrored.push(at, size)?;
-            AtomicU32::from_ptr(&raw mut (*context).n_regions).store(n_regions, Ordering::Release);
-            self.mirrored.push(counts, size_of::<u32>())
-        }
+        // SAFETY: a word of the piece, aligned, which producers only read.
+        unsafe { AtomicU32::from_ptr(&raw mut (*context).n_regions) }
+            .store(n_regions, Ordering::Release);
+        self.mirrored.push(counts, size_of::<u32>())
     }
 
     /// Tells producers that the channel has failed, where the proxy thread cannot.

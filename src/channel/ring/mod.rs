@@ -6,6 +6,7 @@ mod consumer_end;
 pub mod descriptor;
 pub mod encoding;
 mod layout;
+pub mod region_entry;
 pub mod slot;
 mod sync;
 

@@ -3,10 +3,11 @@
 use std::ptr::NonNull;
 
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::thread;
 
 use crate::channel::ring::descriptor::Descriptor;
+use crate::channel::ring::region_entry::RegionEntry;
 use crate::channel::ring::slot::{LAP_WORDS, Published, Slot, Words, lap};
 use crate::channel::ring::{PublishedIn, Ring, RingMemory};
 
@@ -100,6 +101,34 @@ impl Shared {
             } else {
                 slot.words[with_lap].store(words[with_lap] | lap, Ordering::Relaxed);
                 slot.words[other].store(words[other], Ordering::Release);
+            }
+        }
+    }
+}
+
+/// The words of an entry of the table of regions.
+#[derive(Debug, Default)]
+pub(crate) struct Entry {
+    base: AtomicU64,
+    size: AtomicU64,
+}
+
+impl Entry {
+    /// For who changes it.
+    pub(crate) fn entry(&self) -> RegionEntry<'_> {
+        RegionEntry { base: &self.base, size: &self.size }
+    }
+
+    /// Base and length, as `nlfp_load_region` has CPU threads load them.
+    pub(crate) fn load(&self) -> (u64, u64) {
+        let mut again = self.size.load(Ordering::Acquire);
+        loop {
+            let size = again;
+            let base = self.base.load(Ordering::Relaxed);
+            fence(Ordering::Acquire);
+            again = self.size.load(Ordering::Acquire);
+            if again == size {
+                return (base, size & channel_sys::NLF_REGION_LENGTH);
             }
         }
     }

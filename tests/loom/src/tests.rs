@@ -7,11 +7,12 @@ use loom::sync::Arc;
 use loom::thread;
 
 use crate::channel::ring::descriptor::{Descriptor, Place, RegionIndex};
+use crate::channel::ring::region_entry::ShownRegion;
 use crate::channel::ring::{Ring, State};
 use crate::check;
 use crate::engine::atomic::{AtomicOp, Width};
 use crate::engine::ids::Pe;
-use crate::producer::{Last, Shared};
+use crate::producer::{Entry, Last, Shared};
 
 fn place(offset: u64) -> Place {
     let region = RegionIndex::new(7).expect("a region");
@@ -166,5 +167,28 @@ fn who_waits_for_room_sees_that_the_proxy_has_stopped() {
         ring.publish_done(1);
         ring.publish_state(State::Stopped);
         assert_eq!(waiting.join().expect("the producer"), 1);
+    });
+}
+
+/// The region of an index changes while a producer looks: base and length are of one region, or there is none.
+#[test]
+fn an_index_that_is_used_again_has_no_base_of_before() {
+    check(|| {
+        let entry = Arc::new(Entry::default());
+        let set = |base, len| {
+            let pushed: Result<(), ()> =
+                entry.entry().set(ShownRegion { base, len, symmetric: true }, || Ok(()));
+            pushed.expect("it is here");
+        };
+        set(1000, 1);
+        let producer = {
+            let entry = Arc::clone(&entry);
+            thread::spawn(move || entry.load())
+        };
+        set(2000, 2);
+        set(3000, 1);
+        let seen = producer.join().expect("the producer");
+        let regions = [(1000, 1), (2000, 2), (3000, 1)];
+        assert!(seen.1 == 0 || regions.contains(&seen), "{seen:?}");
     });
 }

@@ -189,7 +189,14 @@ struct ChannelMacros;
 
 impl ParseCallbacks for ChannelMacros {
     fn int_macro(&self, name: &str, _value: i64) -> Option<IntKind> {
-        let word = ["NLF_LAP", "NLF_OFFSET_MASK", "NLF_MAX_OFFSET", "NLF_MAX_INLINE"];
+        let word = [
+            "NLF_LAP",
+            "NLF_OFFSET_MASK",
+            "NLF_MAX_OFFSET",
+            "NLF_MAX_INLINE",
+            "NLF_REGION_LENGTH",
+            "NLF_REGION_SYMMETRIC",
+        ];
         Some(if word.contains(&name) { IntKind::U64 } else { IntKind::U32 })
     }
 }

@@ -102,8 +102,10 @@ impl<'m> Bed<'m> {
                 published: (published.addr + ring * 64) as *const _,
             })
             .collect();
-        let region = |base, bytes, symmetric| c::nlf_region { base, bytes, symmetric, reserved: 0 };
-        let regions = [region(out.addr as u64, out.len as u64, 0), region(heap_at, heap_bytes, 1)];
+        let regions = [
+            c::nlf_region { base: out.addr as u64, size: out.len as u64 },
+            c::nlf_region { base: heap_at, size: heap_bytes | c::NLF_REGION_SYMMETRIC },
+        ];
         let rings_memory = machine.fast(bytes_of(&rings))?;
         let regions_memory = machine.fast(bytes_of(&regions))?;
         let context = machine.fast(bytes_of(&[c::nlf_context {

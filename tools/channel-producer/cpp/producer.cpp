@@ -40,6 +40,16 @@ int nlfh_wait_until(const nlf_context *ctx, const uint64_t *word, unsigned compa
     return nlf_wait_until(ctx, word, comparison, value);
 }
 
+bool nlfh_test_f64(const double *word, unsigned comparison, double value) { return nlf_test(word, comparison, value); }
+bool nlfh_test_f32(const float *word, unsigned comparison, float value) { return nlf_test(word, comparison, value); }
+bool nlfh_test_i32(const int32_t *word, unsigned comparison, int32_t value) { return nlf_test(word, comparison, value); }
+int nlfh_wait_until_f64(const nlf_context *ctx, const double *word, unsigned comparison, double value) {
+    return nlf_wait_until(ctx, word, comparison, value);
+}
+int nlfh_wait_until_f32(const nlf_context *ctx, const float *word, unsigned comparison, float value) {
+    return nlf_wait_until(ctx, word, comparison, value);
+}
+
 size_t nlfh_sizeof_args() { return sizeof(nlfk_args); }
 
 /* Runs a kernel's body as thread `thread` of `threads`, each a block of its own. Returns -1 for an unknown name. */

@@ -152,6 +152,13 @@ impl HostContext {
         self.context.as_ptr()
     }
 
+    /// An entry of its table of regions, for who changes it.
+    pub fn region(&self, index: usize) -> NonNull<nlf_region> {
+        assert!(index < self.regions.len());
+        // SAFETY: below the number of regions.
+        unsafe { self.regions.at.add(index) }
+    }
+
     /// Slots of a ring, for its consumer.
     pub fn slots(&self, ring: usize) -> NonNull<nlf_slot> {
         self.slots[ring].at

@@ -121,6 +121,21 @@ unsafe extern "C" {
         comparison: c_uint,
         value: u64,
     ) -> c_int;
+    fn nlfh_test_f64(word: *const f64, comparison: c_uint, value: f64) -> bool;
+    fn nlfh_test_f32(word: *const f32, comparison: c_uint, value: f32) -> bool;
+    fn nlfh_test_i32(word: *const i32, comparison: c_uint, value: i32) -> bool;
+    fn nlfh_wait_until_f64(
+        ctx: *const nlf_context,
+        word: *const f64,
+        comparison: c_uint,
+        value: f64,
+    ) -> c_int;
+    fn nlfh_wait_until_f32(
+        ctx: *const nlf_context,
+        word: *const f32,
+        comparison: c_uint,
+        value: f32,
+    ) -> c_int;
     fn nlfh_sizeof_args() -> usize;
     fn nlfh_run(name: *const c_char, args: *const KernelArgs, thread: u64, threads: u64) -> c_int;
 }
@@ -137,6 +152,24 @@ pub fn set_pause(pause: Option<extern "C" fn(c_uint)>) {
     // SAFETY: sets a function of this thread.
     unsafe { nlfh_set_pause(pause) }
 }
+
+/// A type of words that kernels compare.
+pub trait Compared: Copy {
+    /// `nlf_test` on a word of it.
+    fn test(word: &Self, comparison: u32, value: Self) -> bool;
+}
+
+macro_rules! compared {
+    ($($type:ty: $test:ident;)*) => {$(
+        impl Compared for $type {
+            fn test(word: &Self, comparison: u32, value: Self) -> bool {
+                // SAFETY: a word that may be read.
+                unsafe { $test(word, comparison, value) }
+            }
+        }
+    )*};
+}
+compared! { f64: nlfh_test_f64; f32: nlfh_test_f32; i32: nlfh_test_i32; }
 
 /// Runs a kernel's body on this thread, as thread `thread` of `threads`; its block is the same number.
 ///
@@ -266,6 +299,18 @@ impl Producer {
     pub fn quiet_all(&self) -> i32 {
         // SAFETY: as for `put_nbi`.
         unsafe { nlfh_quiet_all(self.0) }
+    }
+
+    /// `nlf_wait_until` on a number of 8 bytes.
+    pub fn wait_until_f64(&self, word: &f64, comparison: u32, value: f64) -> i32 {
+        // SAFETY: as for `put_nbi`, and a word that may be read.
+        unsafe { nlfh_wait_until_f64(self.0, word, comparison, value) }
+    }
+
+    /// `nlf_wait_until` on a number of 4 bytes.
+    pub fn wait_until_f32(&self, word: &f32, comparison: u32, value: f32) -> i32 {
+        // SAFETY: as for `put_nbi`, and a word that may be read.
+        unsafe { nlfh_wait_until_f32(self.0, word, comparison, value) }
     }
 
     /// `nlf_wait_until` on a word of 8 bytes.

@@ -6,11 +6,13 @@ mod consumer_end;
 pub mod descriptor;
 #[path = "../../../../src/channel/ring/encoding.rs"]
 pub mod encoding;
+#[path = "../../../../src/channel/ring/region_entry.rs"]
+pub mod region_entry;
 #[path = "../../../../src/channel/ring/slot.rs"]
 pub mod slot;
 
 mod sync {
-    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 }
 
 pub use consumer_end::{PublishedIn, Ring, RingMemory, State};

@@ -350,8 +350,7 @@ mod tests {
         let expected = "HOST HOST1, log-HOST2.txt HOST1:1 HOST1.example.org anode8 node8b node HOST3/x localhost";
         assert_eq!(said, expected);
         // What a log begins its lines with.
-        let said = redactor(&[])
-            .redact("login3:77:78 NVSHMEM INFO from login4\nlibfabric:1:2 x");
+        let said = redactor(&[]).redact("login3:77:78 NVSHMEM INFO from login4\nlibfabric:1:2 x");
         assert_eq!(said, "HOST1:77:78 NVSHMEM INFO from HOST2\nlibfabric:1:2 x");
         assert_eq!(host_list("node[001-004,7],gpu9,a[1-2]b"), ["node0", "gpu9", "a0b"]);
     }

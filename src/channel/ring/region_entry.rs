@@ -1,0 +1,62 @@
+//! An entry of the table of regions that producers look addresses up in, as it is changed while they do.
+
+use channel_sys as c;
+
+use crate::channel::ring::sync::{AtomicU64, Ordering, fence};
+
+/// A region as producers see it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ShownRegion {
+    /// Where it is here.
+    pub base: u64,
+    /// Bytes, up to 2 to the 40. None: there is no region.
+    pub len: u64,
+    /// Whether peers have one of the same size.
+    pub symmetric: bool,
+}
+
+impl ShownRegion {
+    /// No region.
+    pub const NONE: Self = Self { base: 0, len: 0, symmetric: false };
+
+    fn size(self) -> u64 {
+        let symmetric = if self.symmetric { c::NLF_REGION_SYMMETRIC } else { 0 };
+        self.len & c::NLF_REGION_LENGTH | symmetric
+    }
+}
+
+/// The two words of an `nlf_region`, which one thread changes and any number of producers read.
+///
+/// Between two regions there is none, of the generation of the next. So who finds the same size before and after it has read
+/// the base has the base of that size.
+#[derive(Clone, Copy, Debug)]
+pub struct RegionEntry<'a> {
+    /// `nlf_region.base`.
+    pub base: &'a AtomicU64,
+    /// `nlf_region.size`.
+    pub size: &'a AtomicU64,
+}
+
+impl RegionEntry<'_> {
+    /// Puts a region in the place of what was there. One thread at a time. `push` lets producers have what is written by then.
+    ///
+    /// # Errors
+    /// That of `push`.
+    pub fn set<E>(
+        &self,
+        region: ShownRegion,
+        mut push: impl FnMut() -> Result<(), E>,
+    ) -> Result<(), E> {
+        let generation = (self.size.load(Ordering::Relaxed) >> c::NLF_REGION_GENERATION_SHIFT)
+            .wrapping_add(1)
+            << c::NLF_REGION_GENERATION_SHIFT;
+        self.size.store(generation, Ordering::Relaxed);
+        // Who has read the new base will find that the size has changed.
+        fence(Ordering::Release);
+        push()?;
+        self.base.store(region.base, Ordering::Relaxed);
+        push()?;
+        self.size.store(generation | region.size(), Ordering::Release);
+        push()
+    }
+}
