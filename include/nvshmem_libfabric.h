@@ -49,8 +49,8 @@ int nlf_init_tcp(nlf_channel **channel, const char *address, uint32_t me, uint32
 int nlf_init_allgather(nlf_channel **channel, uint32_t me, uint32_t n_pes, nlf_allgather allgather, void *user,
                        const nlf_options *options);
 
-/* What kernels are given; it stays until nlf_finalize. In a process that uses CUDA it is page-locked memory, which
- * kernels have at the same address. */
+/* What kernels are given; it stays until nlf_finalize. Where a context of CUDA was current on the thread that has made the
+ * channel, it is memory of that device, which the CPU does not reach; else host memory for CPU threads. */
 const nlf_context *nlf_get_context(const nlf_channel *channel);
 
 /* `bytes` bytes of zeroed host memory at every PE, which all PEs and kernels reach; page-locked where the process uses
@@ -71,7 +71,8 @@ void *nlf_alloc_on(nlf_channel *channel, uint32_t location, size_t bytes);
  * released. Collective, with the same length at any address. */
 int nlf_register(nlf_channel *channel, void *addr, size_t bytes);
 
-/* Lets kernels put from memory of this PE, and get and fetch into it. Peers do not reach it. Not collective. */
+/* Lets kernels put from memory of this PE, of the host or of a CUDA device, and get and fetch into it. It stays what it is until it is
+ * released, and what is got is written there. Peers do not reach it. Not collective. */
 int nlf_register_local(nlf_channel *channel, void *addr, size_t bytes);
 
 /* Ends what one of the four above has begun; memory of nlf_alloc and nlf_alloc_on is freed. Nobody uses it any more. Collective, but

@@ -18,6 +18,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::fake("the_environment_makes_copies_fail", from_environment)
             .with(&[("FAKE_CUDA_FAIL_COPY", "2:700")]),
         Case::fake("a_device_that_disappears_ends_everything_under_way", lost),
+        Case::fake("a_driver_that_has_shut_down_is_said", shut_down),
         Case::fake("an_engine_that_gets_no_memory_leaves_nothing_behind", no_memory),
     ]
 }
@@ -144,6 +145,15 @@ fn lost() {
     // Teardown ends: nothing waits for the device.
     let Setup { engine, chunk, _pool: pool, range, .. } = setup;
     drop((engine, chunk, pool, range));
+}
+
+/// As the driver is when the process ends before the transport does: it does not name its own errors any more.
+fn shut_down() {
+    let mut setup = Setup::new(8);
+    setup.start().expect("accepted");
+    call!(setup.bed.raw, fake_cuda_lose(0 => c_int, 4 => u32));
+    let error = wait(&mut setup.engine).result.expect_err("there is no driver any more");
+    says(&error, &["CUDA_ERROR_DEINITIALIZED (4)", "the driver has shut down"]);
 }
 
 fn no_memory() {

@@ -1,5 +1,6 @@
 //! Words in device memory, by every way.
 
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::fake("a_range_that_cannot_be_mapped_is_served_by_streams", unmappable),
         Case::any("a_word_that_is_not_there_is_an_error", not_there),
         Case::fake("a_word_that_never_comes_is_an_error", stuck),
+        Case::fake("a_process_that_was_stopped_has_not_waited", stopped),
         Case::any("a_changed_word_costs_no_allocation", no_allocation),
     ]
 }
@@ -199,6 +201,24 @@ fn stuck() {
         assert!(said.contains(part), "no {part:?} in: {said}");
     }
     assert_eq!(words.store(device, Width::Eight, 1), Err(error), "it is not asked again");
+}
+
+/// A debugger or a scheduler stops the process while a word is on its way. On the clock its patience is over long before
+/// the word is there, and it goes on before that.
+fn stopped() {
+    let bed = Bed::new();
+    let options = WordsOptions { patience: Duration::from_secs(3), ..stream_only() };
+    let mut words = Words::new(&bed.context(), &options).expect("copies work");
+    let device = bed.alloc(4096);
+    words.attach(&Arc::new(bed.range(device, 4096))).expect("its context");
+    bed.write(device, &7_u64.to_le_bytes());
+    call!(bed.raw, fake_cuda_latency(0 => i32, 6_000_000_000 => u64, 0 => u64));
+    let me = std::process::id();
+    let stops = format!("kill -STOP {me}; sleep 5; kill -CONT {me}");
+    let mut stops = Command::new("sh").args(["-c", &stops]).spawn().expect("a shell");
+    let loaded = words.load(device, Width::Eight);
+    stops.wait().expect("it ends");
+    assert_eq!(loaded, Ok(7));
 }
 
 fn no_allocation() {

@@ -78,6 +78,8 @@ pub(crate) mod code {
     pub(crate) const INVALID_VALUE: Status = 1;
     pub(crate) const OUT_OF_MEMORY: Status = 2;
     pub(crate) const NOT_INITIALIZED: Status = 3;
+    /// The process ends, or the driver was unloaded.
+    pub(crate) const DEINITIALIZED: Status = 4;
     pub(crate) const NOT_READY: Status = 600;
     pub(crate) const TIMEOUT: Status = 909;
     pub(crate) const NOT_SUPPORTED: Status = 801;

@@ -184,6 +184,14 @@ impl Driver {
 
     #[cold]
     pub(crate) fn error(&self, call: &'static str, status: Status, subject: String) -> CudaError {
+        if status == code::DEINITIALIZED {
+            // It does not even name its own errors any more.
+            let (name, text) = (
+                "CUDA_ERROR_DEINITIALIZED",
+                "the driver has shut down, as it does when a process ends",
+            );
+            return CudaError { call, subject, code: status, name: name.into(), text: text.into() };
+        }
         let words = |get: unsafe extern "C" fn(Status, *mut *const c_char) -> Status| {
             let mut text: *const c_char = ptr::null();
             // SAFETY: a place for the pointer. Any number is answered, unknown ones by null.

@@ -5,7 +5,7 @@ use std::hint;
 use std::ptr;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::cuda::copy::MOST_WRITES;
 use crate::cuda::copy::engine::CopyEngine;
@@ -16,6 +16,7 @@ use crate::cuda::memory::pinned::PinnedMemory;
 use crate::cuda::memory::range::DeviceRange;
 use crate::cuda::words::together::{self, Piece, Soon};
 use crate::engine::atomic::Width;
+use crate::engine::patience::Wait;
 
 /// Words by a stream of their own. Nothing is under way when a call has returned, but after a time-out.
 #[derive(Debug)]
@@ -82,8 +83,10 @@ impl StreamWords {
             }
         }
         // What was started is waited for also after a failure: its bytes are in the scratch.
+        // Another way to store waits for itself and all before it, so that nothing may be under way any more.
+        let under_way = self.engine.in_flight() > 0 && self.stuck.is_none();
         let ended = match (last, words.first()) {
-            (Some(ticket), Some(first)) => self.wait(ticket, first.addr).map(drop),
+            (Some(ticket), Some(first)) if under_way => self.wait(ticket, first.addr).map(drop),
             _ => Ok(()),
         };
         failed.and(ended)
@@ -209,7 +212,8 @@ impl StreamWords {
     fn wait(&mut self, ticket: Ticket, addr: usize) -> Result<u64, StartError> {
         /// Polls before the processor is offered to others: what a word takes, as a poll is a look at memory.
         const SPINS: u32 = 256;
-        let start = Instant::now();
+        // Time in which this process was stopped is none that the device took.
+        let mut waited = Wait::new();
         let mut polls = 0;
         let mut failed = None;
         loop {
@@ -225,7 +229,7 @@ impl StreamWords {
                 hint::spin_loop();
                 continue;
             }
-            if start.elapsed() > self.patience {
+            if waited.left_of(self.patience).is_none() {
                 return Err(self.give_up(addr).into());
             }
             thread::yield_now();

@@ -27,6 +27,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::fake("staged_words_that_are_stored_soon_take_few_calls", few_calls),
         Case::any("staged_words_side_by_side_are_what_was_asked_for", side_by_side),
         Case::fake("staged_words_side_by_side_are_copied_together", one_copy),
+        Case::fake("staged_words_find_another_way_beside_a_copy", another_way),
         Case::fake("short_staged_bytes_are_stored_together", short_bytes),
         Case::any("a_staged_flag_comes_after_what_was_copied_before", flags),
         Case::fake("a_window_is_opened_on_an_alias_where_the_range_has_none", alias),
@@ -203,6 +204,25 @@ fn one_copy() {
     // A word that is ordered ends what may be copied together.
     let parts = any((0..10).collect()).chain(behind(vec![10])).chain(any((11..21).collect()));
     assert_eq!(calls(&parts.collect::<Vec<_>>()), [1, 2], "two copies, and a word between them");
+}
+
+/// A driver that refuses words from some moment on, while a copy is under way to which they belong.
+fn another_way() {
+    let bed = Bed::new();
+    let heap = bed.heap(1);
+    let (mut stage, _region) = Stage::with(&bed, heap, GRANULARITY, options(2, stream_only()));
+    call!(bed.raw, fake_cuda_offer(0 => i32, 0 => u32, 1 => u32));
+    for round in 0..2_u64 {
+        let words = (0..10).map(|word| (word, SoonOrder::Any)).chain([(40, SoonOrder::Behind)]);
+        let value = |word: usize| (word as u64 + 1000 * round).to_le_bytes();
+        for (word, order) in words.clone() {
+            stage.port.store_soon(heap + 8 * word, &value(word), order).expect("soon");
+        }
+        stage.port.settle().expect("they are there");
+        for (word, _) in words {
+            assert_eq!(bed.read(heap + 8 * word, 8), value(word));
+        }
+    }
 }
 
 /// Calls that store and copies that are made, for bytes that are no words.
