@@ -7,6 +7,7 @@ mod callback;
 mod error;
 #[doc(hidden)]
 pub mod frame;
+mod guesses;
 mod star;
 mod tcp;
 

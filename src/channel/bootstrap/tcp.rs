@@ -9,7 +9,7 @@ use std::io;
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use log::{debug, warn};
 
@@ -18,6 +18,7 @@ use super::error::BootstrapError;
 use super::frame::{
     Deadline, GREETING, Greeting, Kind, Meeting, PROOF, read_exact, receive, send, write_all,
 };
+use super::guesses::Guesses;
 use super::star::Star;
 use crate::engine::ids::MAX_PES;
 use crate::logging::{self, RateLimit};
@@ -197,19 +198,27 @@ fn gather(
         // Those who are greeting, oldest first.
         let mut greeting: VecDeque<(SocketAddr, TcpStream)> = VecDeque::new();
         let close = |(_, stream): (SocketAddr, TcpStream)| drop(stream.shutdown(Shutdown::Both));
+        let mut guesses = Guesses::default();
         while !rays.are_all() && deadline.left().is_some() {
-            match listener
-                .accept()
-                .and_then(|(stream, from)| Ok((stream.try_clone()?, stream, from)))
-            {
-                Ok((clone, stream, from)) => {
+            let accepted = match guesses.pause(Instant::now()) {
+                true => Err(io::ErrorKind::WouldBlock.into()),
+                false => listener.accept(),
+            };
+            let greeted = accepted.and_then(|(stream, from)| {
+                let clone = stream.try_clone()?;
+                let came = came.clone();
+                // Nobody listens any more when all have come.
+                let greet = move || drop(came.send((from, greet(stream, options, deadline))));
+                // A system that refuses the thread has closed the connection, and a PE of ours comes again.
+                greeter().spawn_scoped(scope, greet)?;
+                Ok((from, clone))
+            });
+            match greeted {
+                Ok(new) => {
                     if greeting.len() == GREETINGS {
                         greeting.pop_front().into_iter().for_each(close);
                     }
-                    greeting.push_back((from, clone));
-                    let came = came.clone();
-                    // Nobody listens any more when all have come.
-                    scope.spawn(move || drop(came.send((from, greet(stream, options, deadline)))));
+                    greeting.push_back(new);
                 }
                 // Also where this process has no room for another one: others end.
                 Err(error) => {
@@ -221,7 +230,12 @@ fn gather(
             }
             for (from, greeted) in comes.try_iter() {
                 greeting.retain(|(other, _)| *other != from);
-                let taken = greeted.and_then(|(pe, stream)| rays.take(pe, stream, deadline));
+                if let Err(NoPe::Unproven(_)) = &greeted {
+                    guesses.wrong(Instant::now());
+                }
+                let taken = greeted
+                    .map_err(NoPe::why)
+                    .and_then(|(pe, stream)| rays.take(pe, stream, deadline));
                 taken.unwrap_or_else(|why| no_pe(from, &why));
             }
         }
@@ -244,13 +258,43 @@ fn gather(
     Ok(all)
 }
 
+/// What a thread is made by that greets.
+fn greeter() -> thread::Builder {
+    let builder = thread::Builder::new();
+    #[cfg(test)]
+    let builder = tests::refuse_some(builder);
+    builder
+}
+
+/// Why who has connected is no PE of the job.
+#[derive(Debug)]
+enum NoPe {
+    /// It has shown a wrong proof.
+    Unproven(String),
+    Other(String),
+}
+
+impl NoPe {
+    fn why(self) -> String {
+        match self {
+            Self::Unproven(why) | Self::Other(why) => why,
+        }
+    }
+}
+
+impl From<String> for NoPe {
+    fn from(why: String) -> Self {
+        Self::Other(why)
+    }
+}
+
 /// Exchanges greetings and proofs with who has connected: which PE it is, or why it is none of ours.
 fn greet(
     mut stream: TcpStream,
     options: &TcpOptions,
     deadline: &Deadline,
-) -> Result<(u32, TcpStream), String> {
-    let text = |error: io::Error| error.to_string();
+) -> Result<(u32, TcpStream), NoPe> {
+    let text = |error: io::Error| NoPe::Other(error.to_string());
     // A socket that was accepted may have taken over that accepting does not block.
     stream.set_nonblocking(false).map_err(text)?;
     stream.set_nodelay(true).map_err(text)?;
@@ -268,7 +312,7 @@ fn greet(
         write_all(&mut stream, &[0; PROOF], &soon).map_err(text)?;
         let why = String::from("it is of another job");
         refuse(&mut stream, &why, &soon);
-        return Err(why);
+        return Err(NoPe::Unproven(why));
     }
     write_all(&mut stream, &meeting.proof(true), &soon).map_err(text)?;
     if theirs.n_pes == options.n_pes {
@@ -276,7 +320,7 @@ fn greet(
     }
     let why = format!("it is of a job of {} PEs, and this one has {}", theirs.n_pes, options.n_pes);
     refuse(&mut stream, &why, &soon);
-    Err(why)
+    Err(why.into())
 }
 
 /// Tells who has connected why it is not wanted, if it listens.

@@ -7,6 +7,7 @@ pub mod page;
 mod publisher;
 mod signal;
 mod snapshot;
+mod whole_file;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};

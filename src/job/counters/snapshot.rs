@@ -1,11 +1,12 @@
 //! A snapshot of the counters of a job's lanes, and its forms: lines of the log, and JSON.
 
-use std::fs;
+use std::path::Path;
 
 use log::{info, warn};
 use serde_json::{Map, Value, json};
 
 use super::fields::{self, Field};
+use super::whole_file;
 use crate::engine::ids::{Pe, RailId};
 use crate::engine::lane::Lane;
 use crate::engine::port::Port;
@@ -147,7 +148,7 @@ impl Snapshot {
     pub(super) fn write_file(&self, pattern: &str, provider: &str) {
         let path = pattern.replace("%p", &self.proxy.me.0.to_string());
         let report = self.to_json(provider);
-        if let Err(error) = fs::write(&path, format!("{report:#}\n")) {
+        if let Err(error) = whole_file::write(Path::new(&path), &format!("{report:#}\n")) {
             warn!(
                 target: logging::TRANSPORT,
                 "NVSHMEM_LIBFABRIC_COUNTERS: {path} cannot be written: {error}"

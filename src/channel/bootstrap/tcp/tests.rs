@@ -2,7 +2,26 @@
 
 use std::io::{Read, Write};
 
+use std::cell::Cell;
+
 use super::*;
+use crate::channel::bootstrap::guesses::{EACH, FREE};
+
+thread_local! {
+    /// Threads that are still refused to the PE 0 of this thread.
+    static REFUSED: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Asks for a stack that no system has, as often as a test wants it.
+pub(super) fn refuse_some(builder: thread::Builder) -> thread::Builder {
+    match REFUSED.get() {
+        0 => builder,
+        left => {
+            REFUSED.set(left - 1);
+            builder.stack_size(1 << 46)
+        }
+    }
+}
 
 fn options(at: SocketAddr, me: u32, n_pes: u32) -> TcpOptions {
     let patience = Duration::from_secs(20);
@@ -223,4 +242,45 @@ fn a_pe_that_goes_or_does_something_else_is_named() {
         bootstrap.allgather(&vec![0; bytes]).err().map(|failed| failed.to_string())
     });
     assert!(failures[0].as_deref().is_some_and(|why| why.contains("PE 1 sent 6 bytes, not 4")));
+}
+
+#[test]
+fn a_thread_that_is_refused_ends_no_job() {
+    let (listener, at) = listener();
+    thread::scope(|scope| {
+        let center = scope.spawn(move || {
+            REFUSED.set(3);
+            let center = TcpBootstrap::center(options(at, 0, 2), listener).unwrap();
+            assert_eq!(REFUSED.get(), 0, "nothing was refused");
+            center
+        });
+        let mut first = TcpBootstrap::join(options(at, 1, 2)).unwrap();
+        let mut center = center.join().unwrap();
+        scope.spawn(move || first.barrier().unwrap());
+        center.barrier().unwrap();
+    });
+}
+
+/// Who tries one number after the other is answered so often, and the job starts all the same.
+#[test]
+fn guesses_are_limited_and_keep_no_pe_away() {
+    let (listener, at) = listener();
+    thread::scope(|scope| {
+        let started = Instant::now();
+        let center = scope.spawn(move || TcpBootstrap::center(options(at, 0, 3), listener));
+        let mut answered = 0;
+        // Until some had to wait.
+        while answered < FREE + 20 {
+            assert!(!half_join(at, 1, 8).1);
+            answered += 1;
+        }
+        // Each beyond the free ones has waited for those before it, but for those that were on their way.
+        assert!(started.elapsed() >= 15 * EACH, "{answered} in {:?}", started.elapsed());
+        let others = [1, 2].map(|me| scope.spawn(move || TcpBootstrap::join(options(at, me, 3))));
+        let mut all = vec![center.join().unwrap().unwrap()];
+        all.extend(others.map(|other| other.join().unwrap().unwrap()));
+        thread::scope(|scope| {
+            all.iter_mut().for_each(|pe| drop(scope.spawn(|| pe.barrier().unwrap())))
+        });
+    });
 }

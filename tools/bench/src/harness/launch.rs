@@ -1,10 +1,9 @@
 //! The launcher's side of a suite: starts its jobs and collects the rounds that they report.
 
-use std::path::{Path, PathBuf};
+use std::fs;
 use std::time::Duration;
-use std::{fs, io};
 
-use nvshmem_sim::{BoxError, JobReport, JobSettings};
+use nvshmem_sim::{BoxError, JobReport, JobSettings, PrivateDir};
 
 use super::fabric::{Fabric, Provider};
 use super::report::Report;
@@ -22,33 +21,10 @@ pub(crate) const ALLOWANCE: Duration = Duration::from_secs(180);
 /// what sockets do.
 const PER_ROUND: Duration = Duration::from_secs(1);
 
-/// A directory of our own, removed at the end.
-pub(crate) struct WorkDir(PathBuf);
-
-impl WorkDir {
-    pub(crate) fn create() -> io::Result<Self> {
-        let name = format!("nvshmem-bench-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path)?;
-        Ok(Self(path))
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for WorkDir {
-    fn drop(&mut self) {
-        // What stays is only untidy.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 /// Runs a job to its end, which must be a good one.
 pub(crate) fn run(
     job: JobSettings,
-    dir: &WorkDir,
+    dir: &PrivateDir,
     allowed: Duration,
 ) -> Result<JobReport, BoxError> {
     let control = dir.path().join("control");
@@ -117,7 +93,7 @@ pub(crate) fn jobs<S: Suite>(
             .param("rounds", rounds)
             .param("round_ms", rates.round().as_millis());
         let allowed = ALLOWANCE + (PER_ROUND + rates.round()) * rounds * sides as u32;
-        let report = run(suite.job(job), &WorkDir::create()?, allowed)?;
+        let report = run(suite.job(job), &PrivateDir::new("nvshmem-bench")?, allowed)?;
         let first = &report.pes[0];
         for (case, jobs) in &mut measured {
             let rounds = first.value(&case.to_string());

@@ -15,8 +15,8 @@ use nvshmem_transport_libfabric::engine::wire::handle::HandleBytes;
 use super::Options;
 use super::null::{Null, of_peer};
 use crate::callgrind::nvshmem_bench_mark;
-use crate::harness::launch::WorkDir;
 use crate::harness::report::{Report, breakdown};
+use nvshmem_sim::PrivateDir;
 
 /// What [`PART`](crate::suites::channel::PART) says for the process that is counted.
 pub(crate) const NAME: &str = "instructions-channel";
@@ -135,7 +135,7 @@ pub(crate) fn process() -> Result<(), BoxError> {
 /// # Errors
 /// No valgrind, or files that are not understood.
 pub(super) fn measure(options: &Options, report: &mut Report) -> Result<(), BoxError> {
-    let dir = WorkDir::create()?;
+    let dir = PrivateDir::new("nvshmem-bench")?;
     let callgrind = super::process(options, &dir, NAME)?;
     let cost = |section| callgrind.cost(section, LENGTHS, |_| true);
     let (through, direct) = (cost(0)?, cost(2)?);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use nvshmem_sim::{BoxError, JobSettings};
 
 use crate::harness::fabric::absolute;
-use crate::harness::launch::WorkDir;
+use nvshmem_sim::PrivateDir;
 
 /// The machine whose NICs both fabrics can do everything on.
 const PERSONA: &str = "p5en";
@@ -81,7 +81,7 @@ impl Efa<'_> {
     ///
     /// # Errors
     /// The directory cannot be made.
-    pub(super) fn on(&self, job: JobSettings, dir: &WorkDir) -> Result<JobSettings, BoxError> {
+    pub(super) fn on(&self, job: JobSettings, dir: &PrivateDir) -> Result<JobSettings, BoxError> {
         let nics = dir.path().join("efa-lab");
         std::fs::create_dir_all(&nics)?;
         let mut paths = self.names.as_os_str().to_owned();

@@ -15,8 +15,8 @@ use nvshmem_transport_libfabric::engine::wire::handle::HandleBytes;
 use super::Options;
 use super::null::{Null, of_peer};
 use crate::callgrind::nvshmem_bench_mark;
-use crate::harness::launch::WorkDir;
 use crate::harness::report::Report;
+use nvshmem_sim::PrivateDir;
 
 /// What [`PART`](crate::suites::channel::PART) says for the process that is counted.
 pub(crate) const NAME: &str = "instructions-local";
@@ -101,7 +101,7 @@ pub(crate) fn process() -> Result<(), BoxError> {
 /// # Errors
 /// No valgrind, or files that are not understood.
 pub(super) fn measure(options: &Options, report: &mut Report) -> Result<(), BoxError> {
-    let dir = WorkDir::create()?;
+    let dir = PrivateDir::new("nvshmem-bench")?;
     let callgrind = super::process(options, &dir, NAME)?;
     for (of, (memory, ..)) in MEMORIES.into_iter().enumerate() {
         for (at, (operation, _)) in OPERATIONS.into_iter().enumerate() {

@@ -17,11 +17,12 @@ use nvshmem_sim::{BoxError, Scenario};
 
 use crate::callgrind::{Callgrind, Cost, is_plugin};
 use crate::harness::fabric::{Fabric, Provider, absolute};
-use crate::harness::launch::{ALLOWANCE, WorkDir, run};
+use crate::harness::launch::{ALLOWANCE, run};
 use crate::harness::report::{Report, breakdown};
 use crate::suites::channel::PART;
 use crate::suites::signals::State;
 use crate::times::case::Shape;
+use nvshmem_sim::PrivateDir;
 
 pub(crate) use channel::{NAME as CHANNEL, process as channel_process};
 pub(crate) use crowd::{NAME as CROWD, process as crowd_process};
@@ -155,7 +156,7 @@ impl Options {
         self.what.is_empty() || self.what.contains(&what)
     }
 
-    fn files(&self, dir: &WorkDir) -> PathBuf {
+    fn files(&self, dir: &PrivateDir) -> PathBuf {
         self.keep.clone().unwrap_or_else(|| dir.path().to_owned())
     }
 }
@@ -202,7 +203,7 @@ pub(crate) fn measure(options: &Options, report: &mut Report) -> Result<(), BoxE
 }
 
 /// Counts in a process that is no job of the simulator: this program, as the part with this name.
-fn process(options: &Options, dir: &WorkDir, part: &str) -> Result<Callgrind, BoxError> {
+fn process(options: &Options, dir: &PrivateDir, part: &str) -> Result<Callgrind, BoxError> {
     let callgrind = Callgrind::new(&options.files(dir), part)?;
     let prefix = callgrind.prefix();
     let status = Command::new(&prefix[0])
@@ -243,7 +244,7 @@ fn job(
     let plugin_dir = options.plugin_dir.clone();
     let plugin_dir = Some(plugin_dir.ok_or("counting in the plugin needs --plugin-dir DIR")?);
     let fabric = Fabric { plugin_dir, libfabric2: None, settings: Vec::new(), library: None };
-    let dir = WorkDir::create()?;
+    let dir = PrivateDir::new("nvshmem-bench")?;
     let job = fabric.job(scenario, PROVIDER, Shape { peers: 1, rails: setting.rails })?;
     let job = match setting.efa {
         Some(efa) => efa.on(job, &dir)?,

@@ -11,8 +11,8 @@ use nvshmem_transport_libfabric::engine::state::regions::RegionTable;
 use super::Options;
 use super::null::{Null, of_peer};
 use crate::callgrind::nvshmem_bench_mark;
-use crate::harness::launch::WorkDir;
 use crate::harness::report::Report;
+use nvshmem_sim::PrivateDir;
 
 /// What [`PART`](crate::suites::channel::PART) says for the process that is counted.
 pub(crate) const NAME: &str = "instructions-peers";
@@ -83,7 +83,7 @@ pub(crate) fn process() -> Result<(), BoxError> {
 /// # Errors
 /// No valgrind, or files that are not understood.
 pub(super) fn measure(options: &Options, report: &mut Report) -> Result<(), BoxError> {
-    let dir = WorkDir::create()?;
+    let dir = PrivateDir::new("nvshmem-bench")?;
     let callgrind = super::process(options, &dir, NAME)?;
     for (at, call) in CALLS.into_iter().enumerate() {
         let section = |of: usize| callgrind.cost(2 * (of * CALLS.len() + at), LENGTHS, |_| true);

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use nvshmem_sim::{BoxError, Job};
 
 use crate::harness::fabric::{Fabric, Provider};
-use crate::harness::launch::{ALLOWANCE, WorkDir, run};
+use crate::harness::launch::{ALLOWANCE, run};
 use crate::harness::report::Report;
 use crate::times::case::Shape;
 use crate::times::stats::median;
+use nvshmem_sim::PrivateDir;
 
 /// Name of the jobs' scenario.
 pub(crate) const NAME: &str = "bench-connect";
@@ -51,7 +52,7 @@ pub(crate) fn measure(
             for _ in 0..*jobs {
                 let shape = Shape { peers: n_pes.saturating_sub(1), rails: 1 };
                 let job = fabric.job(NAME, provider, shape)?.heap(HEAP, HEAP);
-                let ended = run(job, &WorkDir::create()?, ALLOWANCE)?;
+                let ended = run(job, &PrivateDir::new("nvshmem-bench")?, ALLOWANCE)?;
                 let slowest = |name: &str| {
                     let of_pes = ended.pes.iter().map(|pe| pe.value(name)?.parse::<f64>().ok());
                     let of_pes: Option<Vec<f64>> = of_pes.collect();

@@ -1,7 +1,7 @@
 //! A page of counters as the plugin writes it, read with distrust: what is in it goes to a terminal.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
 
@@ -53,6 +53,12 @@ pub(super) type Counters = BTreeMap<String, u64>;
 impl Page {
     /// None where there is no such file any more.
     pub(super) fn read(path: &Path) -> Result<Option<Self>, String> {
+        // The directory is this user's alone, so it stays what it is. A pipe would have `top` wait for who writes to it.
+        match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Ok(there) if !there.is_file() => return Err(String::from("it is no file")),
+            _ => {}
+        }
         let file = match File::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file.map_err(|error| error.to_string())?,
@@ -128,6 +134,18 @@ pub(super) mod tests {
             let refused = Page::parse(text.as_bytes()).unwrap_err();
             assert!(refused.contains(said), "{text}: {refused}");
         }
+    }
+
+    #[test]
+    fn a_pipe_is_no_page_and_nobody_waits_for_it() {
+        let pipe = std::env::temp_dir().join(format!("tool-page-{}", std::process::id()));
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let (read, done) = std::sync::mpsc::channel();
+        let path = pipe.clone();
+        std::thread::spawn(move || read.send(Page::read(&path).map(drop)));
+        let read = done.recv_timeout(std::time::Duration::from_secs(60));
+        std::fs::remove_file(&pipe).unwrap();
+        assert_eq!(read.expect("it waits for the pipe"), Err(String::from("it is no file")));
     }
 
     #[test]

@@ -5,13 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs;
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::launcher::coordinator::Coordinator;
@@ -20,6 +18,7 @@ use crate::launcher::link::Link;
 use crate::launcher::pipe::Pipe;
 use crate::launcher::remote::{Remote, shell};
 use crate::launcher::report::{JobReport, Outcome, PeReport, Stream};
+use crate::private_dir::PrivateDir;
 use crate::settings::{JobSettings, is_setting};
 use crate::socket::{Connection, Listener, STREAMS, poll, pollfd};
 use crate::wire::{FromPe, ToPe};
@@ -72,10 +71,11 @@ impl JobSettings {
         on_told: &mut dyn FnMut(u32, u32, Told<'_>),
     ) -> Result<JobReport, LaunchError> {
         self.check().map_err(|text| failed("settings", io::Error::other(text)))?;
-        let dir = JobDir::create().map_err(|e| failed("directory for the job's socket", e))?;
-        let path = dir.0.join("s");
+        let dir = PrivateDir::new("nvshmem-sim")
+            .map_err(|e| failed("directory for the job's socket", e))?;
+        let path = dir.path().join("s");
         let (listener, socket) = Listener::bind(&path, self.listens_at)
-            .map_err(|e| failed(&format!("the job's socket in {}", dir.0.display()), e))?;
+            .map_err(|e| failed(&format!("the job's socket in {}", dir.path().display()), e))?;
         let program = std::env::current_exe().map_err(|e| failed("own executable", e))?;
 
         let mut launcher = Launcher {
@@ -111,33 +111,12 @@ fn settings_of_environment() -> impl Iterator<Item = (String, OsString)> {
     variables.filter(|(name, _)| is_setting(name))
 }
 
-/// A private directory, removed at the end.
-struct JobDir(PathBuf);
-
-impl JobDir {
-    fn create() -> io::Result<JobDir> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("nvshmem-sim-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir(&path)?;
-        Ok(JobDir(path))
-    }
-}
-
-impl Drop for JobDir {
-    fn drop(&mut self) {
-        // Nothing depends on it any more; a directory that stays is only untidy.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 struct Launcher<'a> {
     settings: &'a JobSettings,
     on_told: &'a mut dyn FnMut(u32, u32, Told<'_>),
     /// Where the socket's name is, until every PE has connected: what is removed early does not
     /// stay when the launcher is killed.
-    dir: Option<JobDir>,
+    dir: Option<PrivateDir>,
     listener: Listener,
     /// Connections that have not said which PE they are.
     strangers: Vec<Link>,
@@ -177,7 +156,7 @@ impl Launcher<'_> {
         if let Some(dir) = &self.dir {
             // Some libraries write a report into the working directory when a process aborts. This
             // one is gone by then, and takes along what was written earlier.
-            command.current_dir(&dir.0);
+            command.current_dir(dir.path());
         }
         let mut state = Pe {
             child: None,

@@ -1,0 +1,104 @@
+//! A file at a path that a user has named, perhaps in a directory where others may write: it appears as a whole, no link is
+//! followed, and nothing that a link leads to is truncated.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+/// Puts a text in the place of a file, or there where none is. What is no file and no link, such as `/dev/null` or a pipe
+/// that somebody reads, is written to.
+pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(there) if there.file_type().is_symlink() => {
+            Err(io::Error::other("it is a link, and none is followed"))
+        }
+        Ok(there) if there.file_type().is_char_device() || there.file_type().is_fifo() => {
+            let mut options = OpenOptions::new();
+            // A pipe that nobody reads is no place to wait.
+            options.write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+            options.open(path)?.write_all(text.as_bytes())
+        }
+        Ok(there) if !there.is_file() => Err(io::Error::other("it is no file")),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(_) | Err(_) => replace(path, text),
+    }
+}
+
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let name = path.file_name().ok_or_else(|| io::Error::other("it names no file"))?;
+    let mut part = name.to_os_string();
+    part.push(format!(".{}.part", std::process::id()));
+    let part = path.with_file_name(part);
+    let made = || -> io::Result<()> {
+        // Of a process of the same number that was killed. What else has the name makes the next step fail.
+        let _ = fs::remove_file(&part);
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).custom_flags(libc::O_NOFOLLOW);
+        options.open(&part)?.write_all(text.as_bytes())?;
+        fs::rename(&part, path)
+    };
+    made().inspect_err(|_| drop(fs::remove_file(&part)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::path::PathBuf;
+    use std::process::Command;
+
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        let path =
+            std::env::temp_dir().join(format!("nvshmem-whole-{name}-{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_file_is_replaced_as_a_whole() {
+        let directory = scratch("file");
+        let path = directory.join("counters.json");
+        let kept = directory.join("kept");
+        for text in ["a long text of before", "new"] {
+            write(&path, text).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+            // Who has another name of the old file keeps that.
+            let _ = fs::remove_file(&kept);
+            fs::hard_link(&path, &kept).unwrap();
+        }
+        write(&path, "newest").unwrap();
+        assert_eq!(fs::read_to_string(&kept).unwrap(), "new");
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 2);
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn links_are_not_followed() {
+        let directory = scratch("link");
+        let (victim, link) = (directory.join("victim"), directory.join("counters.json"));
+        fs::write(&victim, "precious").unwrap();
+        symlink(&victim, &link).unwrap();
+        assert!(write(&link, "counters").unwrap_err().to_string().contains("link"));
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+        // The name that is used on the way, which others may guess.
+        let part = directory.join(format!("new.json.{}.part", std::process::id()));
+        symlink(&victim, &part).unwrap();
+        write(&directory.join("new.json"), "counters").unwrap();
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_file_is_written_to_and_nobody_waits() {
+        write(Path::new("/dev/null"), "counters").unwrap();
+        assert!(fs::symlink_metadata("/dev/null").unwrap().file_type().is_char_device());
+        let directory = scratch("pipe");
+        let pipe = directory.join("pipe");
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        assert!(write(&pipe, "counters").is_err(), "nobody reads");
+        assert!(write(&directory, "counters").is_err());
+        fs::remove_dir_all(&directory).unwrap();
+    }
+}
