@@ -237,9 +237,10 @@ pub(crate) struct TraceCheckOptions {
     /// The recordings, one for each PE
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// How often the calls are replayed, each time with another seed; 0 does not replay them
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
-    pub(crate) seeds: u64,
+    /// How often the calls are replayed, each time with another seed; 0 does not replay them [default: 16, fewer of a job of
+    /// which each takes seconds]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
+    pub(crate) seeds: Option<u64>,
     /// Most calls of each thread that are replayed, the newest
     #[arg(long, default_value_t = 2000, value_parser = most_calls)]
     pub(crate) calls: usize,

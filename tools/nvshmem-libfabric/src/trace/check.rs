@@ -14,6 +14,31 @@ use crate::options::TraceCheckOptions;
 /// Most findings of a kind that are told.
 const MOST_TOLD: usize = 5;
 
+/// How often a job is replayed unless the user says.
+const SEEDS: u64 = 16;
+
+/// Work after which no further replay begins then: some ten seconds. Who has made a file does not decide how long it takes to
+/// check it.
+const MOST_WORK: u64 = 100_000;
+
+/// How often to replay.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seeds {
+    most: u64,
+    /// Not after so much work.
+    work: Option<u64>,
+}
+
+impl Seeds {
+    /// What the user wants, if anything.
+    fn of(wanted: Option<u64>) -> Self {
+        match wanted {
+            Some(most) => Self { most, work: None },
+            None => Self { most: SEEDS, work: Some(MOST_WORK) },
+        }
+    }
+}
+
 /// Most PEs that are replayed together: each has a thread.
 const MOST_PES: u32 = 64;
 
@@ -58,7 +83,7 @@ pub(super) struct Report {
 
 impl Report {
     /// Looks through a job.
-    pub(super) fn of(job: &Job, seeds: u64, most: usize, signals: Signals) -> Self {
+    pub(super) fn of(job: &Job, seeds: Seeds, most: usize, signals: Signals) -> Self {
         let early: Vec<Early> = job.pes.values().flat_map(early_signals).collect();
         let unordered = unordered_reads(job);
         let plan = Plan::of(job, &unordered, most);
@@ -96,8 +121,8 @@ impl Report {
             );
             report.remarks.push(text);
         }
-        (report.replayed, report.seeds) = (plan.calls, seeds);
-        report.replay(job, &plan, signals, first);
+        report.replayed = plan.calls;
+        report.replay(job, &plan, signals, (first, seeds));
         report
     }
 
@@ -106,11 +131,20 @@ impl Report {
     }
 
     /// Replays with every seed. Reads that nothing has ordered are findings from `first` on, in their order.
-    fn replay(&mut self, job: &Job, plan: &Plan, signals: Signals, first: usize) {
+    fn replay(&mut self, job: &Job, plan: &Plan, signals: Signals, (first, seeds): (usize, Seeds)) {
         let mut broken: Option<(Broken, u64)> = None;
-        let mut times = 0;
-        for seed in 1..=self.seeds {
+        let (mut times, mut work) = (0, 0);
+        for seed in 1..=seeds.most {
+            if seeds.work.is_some_and(|most| work > most) {
+                self.remarks.push(format!(
+                    "replayed {} times and not {}, as each takes long: --seeds {} does all",
+                    self.seeds, seeds.most, seeds.most
+                ));
+                break;
+            }
             let outcome = replay::run(plan, seed, signals);
+            self.seeds = seed;
+            work += outcome.work;
             for (suspect, stale) in plan.suspects.iter().zip(outcome.stale) {
                 let Some(finding) = self.findings.get_mut(first + suspect.number) else { continue };
                 let shown = finding.shown.get_or_insert(0);
@@ -170,7 +204,7 @@ impl Report {
 /// Recordings cannot be read.
 pub(super) fn run(options: &TraceCheckOptions) -> Result<bool, ToolError> {
     let job = Job::read(&options.files)?;
-    let report = Report::of(&job, options.seeds, options.calls, Signals::AsTheyAre);
+    let report = Report::of(&job, Seeds::of(options.seeds), options.calls, Signals::AsTheyAre);
     if options.json {
         println!("{}", json(&report)?);
     } else {

@@ -45,6 +45,8 @@ pub(super) struct Outcome {
     pub(super) broken: Option<Broken>,
     /// Which of the suspects got what was there before.
     pub(super) stale: Vec<bool>,
+    /// What it has cost: events of the network, and of every PE a quiet with every other.
+    pub(super) work: u64,
 }
 
 /// Makes the calls of a plan on the network of a seed.
@@ -58,9 +60,11 @@ pub(super) fn run(plan: &Plan, seed: u64, signals: Signals) -> Outcome {
     }
     let fabric = network.fabric.clone();
     let failed = race(&mut network, plan, seed, signals);
+    let events = fabric.events();
+    let work = events.len() as u64 + u64::from(plan.n_pes).pow(2);
     let broken = match failed {
         Some(failed) => Some(failed),
-        None => in_order(plan, &Effects::of(plan, &network, &fabric.events())),
+        None => in_order(plan, &Effects::of(plan, &network, &events)),
     };
     let stale = |(pe, in_heap, offset): (u32, bool, usize), len: usize| {
         let place = if in_heap { Place::Heap(offset) } else { Place::Beside(offset) };
@@ -69,7 +73,7 @@ pub(super) fn run(plan: &Plan, seed: u64, signals: Signals) -> Outcome {
     let suspects = plan.suspects.iter();
     let stale =
         suspects.map(|suspect| broken.is_none() && stale(suspect.at, suspect.len)).collect();
-    Outcome { broken, stale }
+    Outcome { broken, stale, work }
 }
 
 /// Counts a program that is over, however it ends.

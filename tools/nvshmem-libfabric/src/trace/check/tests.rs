@@ -15,7 +15,7 @@ fn signal(time: u64) -> Record {
 
 fn report(records: &[Record], signals: Signals) -> Report {
     let job = job(2, &[(0, records), (1, &[])], &[region(0x1000, 0x8000)]);
-    Report::of(&job, 20, 100, signals)
+    Report::of(&job, Seeds::of(Some(20)), 100, signals)
 }
 
 #[test]
@@ -58,4 +58,19 @@ fn a_missing_quiet_is_named_with_the_first_read_and_shown() {
     assert!(first.text.contains("a missing quiet: PE 0's get (record 1"), "{}", first.text);
     assert!(first.shown > Some(0), "{}", found.text());
     assert!(found.text().contains("seeds, first with seed"), "{}", found.text());
+}
+
+/// Files of few records may name many PEs.
+#[test]
+fn a_file_does_not_decide_how_long_it_is_replayed() {
+    let records: Vec<Record> = (0..20).map(|at| Record { pe: at as u32, ..put(at) }).collect();
+    let job = job(64, &[(0, &records)], &[region(0x1000, 0x8000)]);
+    let of = |seeds| Report::of(&job, seeds, 100, Signals::AsTheyAre);
+    let few = of(Seeds { work: Some(600), ..Seeds::of(None) });
+    assert!((1..SEEDS).contains(&few.seeds), "{}", few.text());
+    assert!(few.remarks.iter().any(|remark| remark.contains("--seeds 16")), "{:?}", few.remarks);
+    assert_eq!(few.replayed, 20);
+    // The user's number is kept, whatever it costs.
+    assert_eq!(of(Seeds::of(Some(4))).seeds, 4);
+    assert_eq!(of(Seeds::of(Some(0))).seeds, 0);
 }
