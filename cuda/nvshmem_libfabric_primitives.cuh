@@ -158,8 +158,10 @@ NLF_FN nlf_region nlfp_load_region(const nlf_region *entry) {
     return region;
 }
 
-/* Whether the caller is the first to claim. */
-NLF_FN bool nlfp_claim(uint32_t *claims) { return atomicAdd((unsigned *)claims, 1u) == 0u; }
+/* Whether the caller is the first to claim. Nothing is counted: in a kernel whose every call fails a count is round in seconds. */
+NLF_FN bool nlfp_claim(uint32_t *claims) {
+    return *(volatile uint32_t *)claims == 0u && atomicCAS((unsigned *)claims, 0u, 1u) == 0u;
+}
 
 NLF_FN void nlfp_store32(uint32_t *word, uint32_t value) { *(volatile uint32_t *)word = value; }
 NLF_FN void nlfp_store64(uint64_t *word, uint64_t value) { *(volatile uint64_t *)word = value; }
@@ -253,7 +255,11 @@ NLF_FN nlf_region nlfp_load_region(const nlf_region *entry) {
     return region;
 }
 
-NLF_FN bool nlfp_claim(uint32_t *claims) { return __atomic_fetch_add(claims, 1u, __ATOMIC_ACQ_REL) == 0u; }
+NLF_FN bool nlfp_claim(uint32_t *claims) {
+    uint32_t none = 0;
+    return __atomic_load_n(claims, __ATOMIC_RELAXED) == 0u &&
+           __atomic_compare_exchange_n(claims, &none, 1u, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+}
 
 NLF_FN void nlfp_store32(uint32_t *word, uint32_t value) { __atomic_store_n(word, value, __ATOMIC_RELAXED); }
 NLF_FN void nlfp_store64(uint64_t *word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELAXED); }

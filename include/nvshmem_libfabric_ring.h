@@ -128,7 +128,7 @@ typedef struct {
 /* ------------------------------------------------------------------------------------------------
  * Errors
  *
- * The first error of producers stays. Who adds first to nlf_context.error_claims writes it, `code` last. The bus
+ * The first error of producers stays. Who sets nlf_context.error_claims to 1 first writes it, `code` last. The bus
  * between a GPU and the CPU may have no atomics, so the claims are in memory of the producers, and the proxy
  * has a record of its own, which a producer that meets NLF_STATE_FAILED makes that of producers.
  */

@@ -368,6 +368,27 @@ fn the_error_word_says_what_it_was_about() {
     assert_eq!((error.addr, error.bytes, error.ring), (BASE + REGION_BYTES, 12, 2));
 }
 
+/// Kernels may go on in spite of errors, billions of times.
+#[test]
+fn the_first_error_stays_however_many_follow() {
+    let bed = Bed::new(1, 6, 0);
+    let producer = producer(&bed.context);
+    let outside = (BASE + REGION_BYTES) as *mut u8;
+    assert_ne!(producer.put_nbi(outside, BASE as *const u8, 12, 1), 0);
+    // SAFETY: a word of the context, which this thread alone uses.
+    let claims = unsafe { &mut *(*bed.context.as_mut_ptr()).error_claims };
+    assert_eq!(*claims, 1);
+    *claims = u32::MAX;
+    for _ in 0..3 {
+        assert_eq!(
+            producer.put_nbi(BASE as *mut u8, BASE as *const u8, 8, 9),
+            c::NLF_ERROR_PE as i32
+        );
+    }
+    let error = bed.context.error().unwrap();
+    assert_eq!((error.code, error.bytes), (c::NLF_ERROR_ADDRESS, 12));
+}
+
 #[test]
 fn zero_bytes_are_no_operation() {
     let mut bed = Bed::new(1, 6, 0);

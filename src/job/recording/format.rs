@@ -243,9 +243,9 @@ pub(super) fn who(pe: u32, status: i32) -> u64 {
     u64::from(status as u32) << 32 | u64::from(pe)
 }
 
-/// What the record of a number has in the low half of its last word.
+/// What the record of a number has in the low half of its last word: never 0, which what is being written has.
 pub(super) fn mark(number: u64) -> u64 {
-    number.wrapping_add(1) & 0xffff_ffff
+    number % 0xffff_ffff + 1
 }
 
 /// Memory that was registered.

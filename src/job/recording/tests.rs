@@ -112,3 +112,26 @@ fn a_file_that_cannot_be_made_is_no_recording() {
     assert!(Recorder::of(&settings("/nowhere/at-all/%p"), Pe(0), 1, "").is_none());
     assert!(Recorder::of(&Settings::default(), Pe(0), 1, "").is_none());
 }
+
+/// Marks in the file have 32 bits, which calls fill within the hour.
+#[test]
+fn numbers_of_records_go_round_and_none_is_that_of_an_open_one() {
+    let path = scratch("round");
+    let recorder = Recorder::create(&path, 4, Pe(0), 2, "").unwrap();
+    let last = u64::from(u32::MAX);
+    recorder.words()[at::RECORDS].store(last - 3, Ordering::Relaxed);
+    for at in 0..6 {
+        let put = Record { bytes: at, ..Record::new(Kind::Put, Caller::Proxy, 1) };
+        recorder.end(recorder.begin(put), 0, false);
+        let read = Recording::decode(&fs::read(&path).unwrap()).unwrap();
+        let kept: Vec<u64> = read.records.iter().map(|record| record.bytes).collect();
+        assert_eq!(kept, (at.saturating_sub(3)..=at).collect::<Vec<_>>());
+    }
+    // The process ends in the middle of the one of the last number.
+    let open = recorder.place(last).last().unwrap();
+    open.store(0, Ordering::Relaxed);
+    let read = Recording::decode(&fs::read(&path).unwrap()).unwrap();
+    assert_eq!((read.torn, read.records.len()), (1, 3));
+    drop(recorder);
+    fs::remove_file(path).unwrap();
+}
