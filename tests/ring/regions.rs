@@ -103,7 +103,8 @@ mod steps {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn no_base_goes_with_the_length_of_another_region() {
-    let directions: [(ShownRegion, fn(&HostContext)); 2] = [
+    type Change = fn(&HostContext);
+    let directions: [(ShownRegion, Change); 2] = [
         (SHORT, |context| set(entry(context, 0), LONG)),
         (LONG, |context| set(entry(context, 0), SHORT)),
     ];
