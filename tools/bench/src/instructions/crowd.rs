@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use nvshmem_sim::BoxError;
+use nvshmem_sim::{BoxError, PrivateDir};
 use nvshmem_transport_libfabric::engine::Watchdog;
 use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
 use nvshmem_transport_libfabric::engine::ids::{LaneKind, Pe, RailId, Token};
@@ -28,12 +28,12 @@ use nvshmem_transport_libfabric::engine::state::regions::RegionTable;
 use nvshmem_transport_libfabric::engine::wire::cookie::Cookie;
 use nvshmem_transport_libfabric::engine::wire::handle::{Handle, HandleBytes};
 use nvshmem_transport_libfabric::engine::wire::message::{Body, Message, Spot, Ticket};
+use nvshmem_transport_libfabric::engine::wire::seal::Seal;
 use nvshmem_transport_libfabric::engine::wire::window::Seq;
 
 use super::Options;
 use super::null::of_peer;
 use crate::callgrind::nvshmem_bench_mark;
-use crate::harness::launch::WorkDir;
 use crate::harness::report::Report;
 
 /// What [`PART`](crate::suites::channel::PART) says for the process that is counted.
@@ -112,6 +112,7 @@ impl Crowd {
             watchdog: Watchdog::new(None, None),
             signals: SignalEngine::Auto,
             counted: 0,
+            mark_bytes: 8,
             spread: Spread::ROUND_ROBIN,
             devices: true,
             longest_message: MAX_MESSAGE,
@@ -356,13 +357,16 @@ impl Bench {
             operand: 1,
             compare: 0,
         };
+        // What a message is closed with goes by its receiver.
+        let seal = Seal::new(cookie(), Pe(1));
         let mut number = 0;
         let mut fetch = |lane: &mut Lane<Crowd>| {
             let (from, seq) = (Pe(1 + number % self.peers), number / self.peers);
             let seq = Seq(FIRST.wrapping_add(seq));
             let body = Body::Fetch { at, atomic, ticket: Ticket { slot: 0, seq }, place: 0 };
             let mut packet = Packet::EMPTY;
-            Message { from, seq, ack: Seq(FIRST), behind: 0, body }.encode(cookie(), &mut packet);
+            Message { from, seq, ack: Seq(FIRST), behind: 0, body }.encode(&mut packet);
+            seal.close(Pe(0), &mut packet);
             fabric.world(|world| world.mail.push_back(packet));
             number += 1;
             lane.progress()
@@ -449,7 +453,7 @@ pub(crate) fn process() -> Result<(), BoxError> {
 /// # Errors
 /// No valgrind, or files that are not understood.
 pub(super) fn measure(options: &Options, report: &mut Report) -> Result<(), BoxError> {
-    let dir = WorkDir::create()?;
+    let dir = PrivateDir::new("nvshmem-bench")?;
     let callgrind = super::process(options, &dir, NAME)?;
     for (at, (kind, unit)) in KINDS.into_iter().enumerate() {
         let cost = |of: usize| callgrind.cost(2 * (of * KINDS.len() + at), LENGTHS, |_| true);
