@@ -43,6 +43,7 @@ pub use crate::engine::port::packet::{
 use crate::engine::wire::format::split_offset;
 pub use crate::engine::wire::format::{Spot, Tag, Ticket, VERSION, WireError};
 use crate::engine::wire::rails::Rails;
+use crate::engine::wire::seal::COVERED;
 use crate::engine::wire::staged::{self, Staged};
 use crate::engine::wire::window::Seq;
 
@@ -59,6 +60,9 @@ const ATOMIC: usize = 32;
 const FETCH: usize = 48;
 const REPLY: usize = 24;
 const PUT_SIGNAL_HEAD: usize = 48;
+
+// Bytes that come from elsewhere begin behind it, and are not there yet when the message is sealed.
+const _: () = assert!(PUT_SIGNAL_HEAD >= COVERED);
 const COUNTED: usize = 40;
 
 const _: () = assert!(ATOMIC == 32, "a signal fits 32 bytes of inline send");

@@ -24,6 +24,9 @@ use crate::engine::wire::cookie::Cookie;
 /// Bytes that are enciphered.
 const HEAD: usize = 16;
 
+/// Up to here bytes of a message count for what its head looks like.
+pub(super) const COVERED: usize = 48;
+
 /// The head of a message that is not sealed.
 #[derive(Clone, Copy, Debug)]
 pub struct Head([u8; HEAD]);
@@ -77,14 +80,15 @@ impl Seal {
         packet.bytes[..HEAD].copy_from_slice(&head.to_le_bytes());
     }
 
-    /// What is added to a head for the bytes behind it, up to byte 48, and for how many there are.
+    /// What is added to a head for the bytes behind it, up to byte [`COVERED`], and for how many of these there are. A message whose
+    /// last bytes come from elsewhere is longer than that without them, so it makes no difference whether they are here.
     #[inline(always)]
     fn of_body(&self, bytes: &[u8]) -> u128 {
         let product = |at: usize, (first, second): (u64, u64)| {
             let first = u128::from(word(bytes, at).wrapping_add(first));
             first * u128::from(word(bytes, at + 8).wrapping_add(second))
         };
-        let length = u128::from(self.length) * bytes.len() as u128;
+        let length = u128::from(self.length) * bytes.len().min(COVERED) as u128;
         let added = length.wrapping_add(product(HEAD, self.body[0]));
         if bytes.len() <= 32 { added } else { added.wrapping_add(product(32, self.body[1])) }
     }
