@@ -219,7 +219,7 @@ impl Discovery {
         let contexts = Arc::new(Contexts::new(1));
         let mut refusals = Vec::new();
         for Found { device, control, .. } in found.iter_mut() {
-            let (settings, receives) = (&self.settings, Receives::Messages);
+            let (settings, receives) = (&self.settings, Receives::Control);
             match Rail::open(fabrics, device, settings, &contexts, peers, receives) {
                 Ok(rail) => *control = Some((Arc::new(rail), Arc::clone(&contexts))),
                 Err(error) => {
