@@ -83,7 +83,7 @@ fn main() -> ExitCode {
     ] {
         trials.push(Job::new("words", fabric, n_pes).on(memory).trial());
     }
-    for (fabric, n_pes) in [(Fabric::Shm, 2), (Fabric::Rxm, 2), (Fabric::Cxi, 2)] {
+    for (fabric, n_pes) in [(Fabric::Shm, 2), (Fabric::Rxm, 2), (Fabric::Tcp2, 2)] {
         // Where they go by the driver, bytes and words of a poll go together.
         let env = vec![("NVSHMEM_LIBFABRIC_WORDS", "stream")];
         trials.push(Job { env, ..Job::new("beside", fabric, n_pes).on("device") }.trial());

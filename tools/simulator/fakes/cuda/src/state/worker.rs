@@ -61,19 +61,38 @@ fn run(context: &Context, work: &Work) {
             }
             let least = context.device.behaviour.duration(*len);
             let late = late_bytes(context.device, *len, to.on_device(), least.is_zero());
-            let (first, last) = (late.start, late.end);
+            // A word of the device is read once, and comes in two parts.
+            let word = halved_word(from.alias, *len, &late);
+            let (first, last) = word.map_or((late.start, late.end), |at| (at, at + 8));
             // SAFETY: both places were found for this length when the copy was enqueued, and hold
             // their pages. Memory of the program's own is its promise, as for any driver.
-            unsafe {
+            let read = unsafe {
                 move_bytes(from.alias + last, to.alias + last, *len - last);
                 move_bytes(from.alias, to.alias, first);
-            }
+                let read = word.map(|at| {
+                    AtomicU64::from_ptr((from.alias + at) as *mut u64).load(SeqCst).to_le_bytes()
+                });
+                if let Some(read) = &read {
+                    let early = if late.start == first { 4 } else { 0 };
+                    let from = read.as_ptr() as usize + early;
+                    move_bytes(from, to.alias + first + early, 4);
+                }
+                read
+            };
             match least.checked_sub(start.elapsed()) {
                 Some(rest) if !rest.is_zero() => thread::sleep(rest),
                 _ => thread::yield_now(),
             }
             // SAFETY: as above.
-            unsafe { move_bytes(from.alias + first, to.alias + first, last - first) };
+            unsafe {
+                match &read {
+                    Some(read) => {
+                        let from = read.as_ptr() as usize + (late.start - first);
+                        move_bytes(from, to.alias + late.start, 4);
+                    }
+                    None => move_bytes(from.alias + first, to.alias + first, last - first),
+                }
+            }
         }
         Work::Rows { from, to, len, count, from_pitch, to_pitch } if context.check().is_ok() => {
             let start = Instant::now();
@@ -170,6 +189,16 @@ fn late_bytes(device: &Device, len: usize, on_device: bool, fast: bool) -> Range
         2 => len - 4..len,
         _ => half,
     }
+}
+
+/// Where in a copy the word of 8 bytes is, aligned at its source, of which one half is late. None where it is not all copied.
+fn halved_word(from: usize, len: usize, late: &Range<usize>) -> Option<usize> {
+    if late.len() != 4 {
+        return None;
+    }
+    let at = ((from + late.start) / 8 * 8).checked_sub(from)?;
+    let is_half = late.start == at || late.start == at + 4;
+    (is_half && at + 8 <= len).then_some(at)
 }
 
 /// Copies. A word that is aligned on both sides is copied whole.
