@@ -43,7 +43,7 @@ impl CopyEngine {
         Ok(Self { queue: ManuallyDrop::new(CopyQueue::new(context, depth.max(1))?) })
     }
 
-    /// Cuts short copies to the device into rows from now on, if `rows`; see [`copy_rows`](super::copy_rows).
+    /// Cuts short copies to the device into rows from now on, if `rows`: copy engines do them then, also beside a kernel of another context.
     pub fn set_rows(&mut self, rows: bool) {
         self.queue.rows = rows;
     }

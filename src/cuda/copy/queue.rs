@@ -254,9 +254,11 @@ impl CopyQueue {
         for (addr, part) in copy.range.pieces(copy.addr, copy.len).flat_map(parts) {
             let piece = Checked { addr, host: copy.host + started, len: part.len(), ..*copy };
             // SAFETY: the piece is in one allocation; the host's side by the caller's promise.
-            let given = match part.rows {
-                1 => unsafe { copy_piece(&self.stream, &piece) },
-                _ => unsafe { copy_rows(&self.stream, piece.host, addr, &part) },
+            let given = unsafe {
+                match part.rows {
+                    1 => copy_piece(&self.stream, &piece),
+                    _ => copy_rows(&self.stream, piece.host, addr, &part),
+                }
             };
             match given {
                 Ok(()) => started += piece.len,

@@ -34,7 +34,8 @@ fn hazards() -> Result<(), Failed> {
     const CONTEXT: &str = "NVSHMEM_LIBFABRIC_STAGING_CONTEXT";
     let vmm = MemoryKind::DeviceVmm;
     // CUDA's defaults, and what else a user may have set; which warnings there are, by a part of each.
-    let cases: [(MemoryKind, &[(&str, &str)], Option<&str>); 7] = [
+    type Set = &'static [(&'static str, &'static str)];
+    let cases: [(MemoryKind, Set, Option<&str>); 7] = [
         (vmm, &[], None),
         (vmm, &[(LOADING, "LAZY"), (QUEUES, "1")], None),
         (vmm, &[(CONTEXT, "program"), (LOADING, "EAGER"), (QUEUES, "8")], None),
