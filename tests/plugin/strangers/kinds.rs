@@ -129,7 +129,9 @@ impl Kind {
             (Self::Takeover | Self::AnswerToNothing, _)
                 | (Self::ClearToSendNothing | Self::DataOfNothing, Fabric::Tcp2 | Fabric::Rxm2)
                 | (Self::NoSuchConnection | Self::WriteBrokenOff, Fabric::Rxm | Fabric::Rxm2)
-                | (Self::Burst | Self::Tagged, Fabric::Rxm2)
+                | (Self::Tagged, Fabric::Rxm2)
+                // Noise may be any of these.
+                | (Self::Burst, Fabric::Tcp2 | Fabric::Rxm2)
         )
     }
 }
