@@ -10,6 +10,7 @@ use crate::cuda::copy::rows::Part;
 use crate::cuda::driver::context::Context;
 use crate::cuda::driver::error::{CudaError, code};
 use crate::cuda::driver::stream::{Event, Stream};
+use crate::cuda::memory::heap::DeviceHeap;
 use crate::cuda::memory::pinned::PinnedMemory;
 
 /// Bytes of page-locked memory and of the device's that it uses.
@@ -26,16 +27,16 @@ const PATIENCE: Duration = Duration::from_millis(100);
 pub(crate) struct Probe<'a> {
     stream: Stream,
     event: Event,
-    from: &'a PinnedMemory,
-    to: usize,
+    from: &'a Arc<PinnedMemory>,
+    to: &'a Arc<DeviceHeap>,
 }
 
 impl<'a> Probe<'a> {
     /// Copies of a context, from page-locked memory of [`BYTES`] to as much memory of the device that no context owns.
     pub(crate) fn new(
         context: &Arc<Context>,
-        from: &'a PinnedMemory,
-        to: usize,
+        from: &'a Arc<PinnedMemory>,
+        to: &'a Arc<DeviceHeap>,
     ) -> Result<Self, CudaError> {
         let (stream, event) = (Stream::new(context)?, Event::new(context)?);
         Ok(Self { stream, event, from, to })
@@ -64,10 +65,12 @@ impl<'a> Probe<'a> {
         let mut least = PATIENCE;
         for _ in 0..ROUNDS {
             let start = Instant::now();
-            give(&self.stream, self.from.addr(), self.to)?;
+            give(&self.stream, self.from.addr(), self.to.addr())?;
             self.event.record(&self.stream)?;
             while !self.event.is_done()? {
                 if start.elapsed() > PATIENCE {
+                    // The device may still read the one and write to the other: both stay for ever.
+                    std::mem::forget((Arc::clone(self.from), Arc::clone(self.to)));
                     let subject = format!("a copy of {BYTES} bytes, {context}");
                     return Err(context.driver().error("cuEventQuery", code::TIMEOUT, subject));
                 }

@@ -180,8 +180,8 @@ impl Drop for Ends<'_> {
 fn measure(own: &Arc<Context>, program: &Arc<Context>) -> Result<Measured, String> {
     let text = |error: CudaError| error.to_string();
     let words = Words { memory: PinnedMemory::new(own, probe::BYTES).map_err(text)? };
-    let target = DeviceHeap::unzeroed(own, probe::BYTES).map_err(text)?;
-    let mut probe = Probe::new(program, &words.memory, target.addr()).map_err(text)?;
+    let target = Arc::new(DeviceHeap::unzeroed(own, probe::BYTES).map_err(text)?);
+    let mut probe = Probe::new(program, &words.memory, &target).map_err(text)?;
     // SAFETY: PTX with its end, for which the driver has a compiler.
     let module = unsafe { Module::load(own, KERNEL.to_bytes_with_nul()) }.map_err(text)?;
     let kernel = module.kernel(c"nvshmem_libfabric_wait").map_err(text)?;
