@@ -17,4 +17,4 @@ while IFS= read -r -d '' file; do
 done
 while IFS= read -r -d '' file; do
     [[ -n ${named[$file]:-} && -e $file ]] || rm "$to/$file"
-done < <(cd "$to" && find src tests -type f -print0)
+done < <(cd "$to" && find src crates tests tools -type f -not -path "*/target/*" -print0)

@@ -44,8 +44,7 @@ bugs() {
 replace() {
     local dir=$1 old=$2 new=$3 first found file changed='' count=0
     first=${old%%$'\001'*}
-    # Some of these directories are not in the copy of the engine.
-    found=$(cd "$dir" && { grep -rlF -e "$first" src cuda include tools/simulator tools/nvshmem-libfabric/src tests/model 2>/dev/null || true; })
+    found=$(cd "$dir" && { grep -rlF -e "$first" src crates cuda include tools/simulator tools/nvshmem-libfabric/src tests/model || true; })
     for file in $found; do
         old=$old new=$new awk '
             BEGIN { n = split(ENVIRON["old"], want, "\001"); m = split(ENVIRON["new"], put, "\001") }
@@ -85,21 +84,12 @@ repair() {
 }
 trap repair EXIT
 
-tried=0 missed=() tree_made=no
-scripts/engine-crate.sh "$work/engine"
+tried=0 missed=()
+copy_tree
+dir=$work/tree
 while IFS= read -r what && IFS= read -r tests && IFS= read -r old && IFS= read -r new; do
     [[ $what == *"$word"* ]] || continue
     tried=$((tried + 1))
-    # What the engine's own tests notice is built with nothing but the engine.
-    dir=$work/engine
-    case $tests in
-    "--lib engine::"* | "--test engine"* | "--test wire"* | "--test model"*) ;;
-    *)
-        dir=$work/tree
-        [[ $tree_made == yes ]] || copy_tree
-        tree_made=yes
-        ;;
-    esac
     if ! file=$(replace "$dir" "$old" "$new"); then
         missed+=("$what: the code to change is not there, or more than once")
         continue
@@ -112,7 +102,7 @@ while IFS= read -r what && IFS= read -r tests && IFS= read -r old && IFS= read -
     read -ra arguments <<<"$tests"
     # The model goes through millions of states.
     optimise=0
-    [[ $tests != "--test model"* ]] || optimise=2
+    [[ $tests != *"--test model"* ]] || optimise=2
     test_it() {
         cd "$dir" && CARGO_TARGET_DIR=$dir/target$optimise CARGO_PROFILE_TEST_OPT_LEVEL=$optimise \
             NVSHMEM_TEST_EVERY_CASE=1 timeout "$patience" "$root/scripts/cargo" test "$@"

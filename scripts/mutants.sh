@@ -14,15 +14,10 @@ out=$(realpath -m "${CARGO_TARGET_DIR:-target}/mutants")/$part
 copy=$out/copy
 case $part in
 engine)
-    mkdir -p "$copy"
-    scripts/engine-crate.sh "$copy"
-    # The fake is what tests with, not what is tested.
-    what=(--module src/engine/mod.rs --except src/engine/fake --root lib.rs)
-    tests=(--lib --test engine --test wire --test model)
+    what=(--module crates/engine/src/lib.rs --root crates/engine/src/lib.rs)
+    tests=(--package engine --lib --test engine --test wire --test model)
     ;;
 abi | channel | ofi)
-    mkdir -p "$copy"
-    git ls-files -z --cached --others --exclude-standard | scripts/copy-changed.sh "$copy"
     what=(--module "src/$part/mod.rs" --root src/lib.rs)
     tests=(--package nvshmem-transport-libfabric --lib)
     ;;
@@ -31,6 +26,8 @@ abi | channel | ofi)
     exit 2
     ;;
 esac
+mkdir -p "$copy"
+git ls-files -z --cached --others --exclude-standard | scripts/copy-changed.sh "$copy"
 
 scripts/cargo build --locked --profile checked -p nvshmem-mutants
 tool=$(realpath "${CARGO_TARGET_DIR:-target}")/checked/nvshmem-mutants

@@ -6,17 +6,17 @@
 //! ```text
 //! abi, channel        who calls us: NVSHMEM's C interface; rings that kernels put operations into
 //! job                 rails opened, PEs connected, memory registered
-//! ofi, cuda           libfabric's objects; the CUDA driver, found at run time: both implement the engine's ports
-//! engine, settings    the protocol, on an abstract network; what users set
+//! ofi                 libfabric's objects, which implement the engine's port
+//! settings            what users set
 //! topology, logging   how near NICs are to GPUs; the log
+//! crates/cuda         the CUDA driver, found at run time: copies and words in device memory
+//! crates/engine       the protocol, on an abstract network
 //! ```
 //!
 //! `docs/architecture.md` is the way in.
 
 pub mod abi;
 pub mod channel;
-pub mod cuda;
-pub mod engine;
 pub mod job;
 pub mod logging;
 pub mod ofi;
@@ -29,13 +29,8 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     /// As the documentation of this file has them, the top first.
-    const LAYERS: [&[&str]; 5] = [
-        &["abi", "channel"],
-        &["job"],
-        &["ofi", "cuda"],
-        &["engine", "settings"],
-        &["topology", "logging"],
-    ];
+    const LAYERS: [&[&str]; 5] =
+        [&["abi", "channel"], &["job"], &["ofi"], &["settings"], &["topology", "logging"]];
 
     fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(directory).expect("a directory of sources") {

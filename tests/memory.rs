@@ -4,22 +4,22 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use nvshmem_transport_libfabric::engine::Watchdog;
-use nvshmem_transport_libfabric::engine::fake::{FakeFabric, Script};
-use nvshmem_transport_libfabric::engine::ids::{LaneKind, Pe, RailId};
-use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, SignalEngine};
-use nvshmem_transport_libfabric::engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
-use nvshmem_transport_libfabric::engine::port::{Access, Direction, RailLimits};
-use nvshmem_transport_libfabric::engine::rails::balance::Spread;
-use nvshmem_transport_libfabric::engine::rails::paths::{Path, PathTable};
-use nvshmem_transport_libfabric::engine::recovery::health::RailHealth;
-use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
-use nvshmem_transport_libfabric::engine::signal::counted::TAGS;
-use nvshmem_transport_libfabric::engine::state::regions::RegionTable;
-use nvshmem_transport_libfabric::engine::wire::cookie::Cookie;
-use nvshmem_transport_libfabric::engine::wire::handle::Handle;
-use nvshmem_transport_libfabric::engine::wire::marks::Marks;
-use nvshmem_transport_libfabric::engine::wire::message::Tag;
+use engine::Watchdog;
+use engine::ids::{LaneKind, Pe, RailId};
+use engine::lane::{Lane, LaneConfig, SignalEngine};
+use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
+use engine::port::{Access, Direction, RailLimits};
+use engine::rails::balance::Spread;
+use engine::rails::paths::{Path, PathTable};
+use engine::recovery::health::RailHealth;
+use engine::request::{LocalSide, Request};
+use engine::signal::counted::TAGS;
+use engine::state::regions::RegionTable;
+use engine::wire::cookie::Cookie;
+use engine::wire::handle::Handle;
+use engine::wire::marks::Marks;
+use engine::wire::message::Tag;
+use sim_fabric::{FakeFabric, Script};
 
 /// The system's allocator, counting the bytes and calls in use.
 struct Counting;

@@ -2,21 +2,19 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::port::Addressing;
-use nvshmem_transport_libfabric::engine::wire::cookie::Cookie;
-use nvshmem_transport_libfabric::engine::wire::marks::Marks;
-use nvshmem_transport_libfabric::engine::wire::message::{
+use engine::atomic::{Atomic, AtomicOp, Width};
+use engine::ids::{Pe, RailId};
+use engine::port::Addressing;
+use engine::wire::cookie::Cookie;
+use engine::wire::marks::Marks;
+use engine::wire::message::{
     Body, LongPacket, MAX_EAGER, MAX_LONG_MESSAGE, MAX_MESSAGE, Message, Packet, Plain, Spot, Tag,
     Ticket, VERSION, WireError, eager_in,
 };
-use nvshmem_transport_libfabric::engine::wire::rails::{MAX_TOLD_ADDRESS, Rails};
-use nvshmem_transport_libfabric::engine::wire::seal::Seal;
-use nvshmem_transport_libfabric::engine::wire::staged::{
-    Exposure, KEYS_PER_MESSAGE, Keys, MAX_PAYLOAD, Staged, most_brought,
-};
-use nvshmem_transport_libfabric::engine::wire::window::Seq;
+use engine::wire::rails::{MAX_TOLD_ADDRESS, Rails};
+use engine::wire::seal::Seal;
+use engine::wire::staged::{Exposure, KEYS_PER_MESSAGE, Keys, MAX_PAYLOAD, Staged, most_brought};
+use engine::wire::window::Seq;
 use proptest::collection::vec;
 use proptest::prelude::*;
 

@@ -6,8 +6,8 @@ use std::ptr::NonNull;
 use nvshmem_abi::Bootstrap;
 
 use crate::abi::error::AbiError;
-use crate::engine::ids::Pe;
 use crate::job::{Collectives, JobError, Shape};
+use engine::ids::Pe;
 
 /// The bootstrap handle of the host.
 pub(crate) struct HostCollectives {

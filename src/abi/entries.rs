@@ -15,11 +15,11 @@ use crate::abi::collectives::HostCollectives;
 use crate::abi::error::AbiError;
 use crate::abi::guard::guard;
 use crate::abi::state::{self, boot_handle, destroy, is_alive, job};
-use crate::engine::error::EngineError;
-use crate::engine::port::Access;
-use crate::engine::wire::handle::HandleBytes;
 use crate::job::{Origin, asked};
 use crate::logging;
+use engine::error::EngineError;
+use engine::port::Access;
+use engine::wire::handle::HandleBytes;
 
 /// What this transport can do with a peer: put, get and atomics through the host.
 const REACH: c_int = c::NVT_CAP_CPU_WRITE | c::NVT_CAP_CPU_READ | c::NVT_CAP_CPU_ATOMICS;

@@ -5,9 +5,9 @@ use std::ffi::c_int;
 use nvshmem_abi::{UnsupportedApi, c};
 use thiserror::Error;
 
-use crate::engine::error::EngineError;
 use crate::job::JobError;
 use crate::settings::SettingsError;
+use engine::error::EngineError;
 
 /// An error of an entry.
 #[derive(Debug, Error)]

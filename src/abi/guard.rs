@@ -10,8 +10,9 @@ use nvshmem_abi::c;
 
 use crate::abi::error::AbiError;
 use crate::job::JobError;
-use crate::logging::{self, RateLimit};
+use crate::logging;
 use crate::ofi::fork;
+use engine::rate_limit::RateLimit;
 
 /// Runs the body of an entry and turns its outcome into a status.
 ///

@@ -17,12 +17,12 @@ use crate::abi::calls::signals;
 use crate::abi::collectives::HostCollectives;
 use crate::abi::entries as e;
 use crate::abi::state::{self, boot_handle, job_of};
-use crate::engine::atomic::AtomicOp;
-use crate::engine::ids::Pe;
 use crate::job::recording::Recorder;
 use crate::job::recording::format::{Caller, Kind, Record};
 use crate::job::{Collectives as _, Connected};
 use crate::ofi::fork;
+use engine::atomic::AtomicOp;
+use engine::ids::Pe;
 
 /// What records the calls of a transport.
 ///

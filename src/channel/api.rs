@@ -21,14 +21,14 @@ use crate::channel::proxy::thread::{ChannelState, Control, Proxy, ProxyView, Run
 use crate::channel::regions::{Registered, check_len, entries, free};
 use crate::channel::registration::{Registration, agree, lowest};
 use crate::channel::ring::region_entry::ShownRegion;
-use crate::engine::patience::Wait;
-use crate::engine::port::Access;
-use crate::engine::wire::handle::{HANDLE_BYTES, HandleBytes};
 use crate::job::heartbeat::{Heartbeat, Still};
 use crate::job::{Connected, Job, words_options};
 use crate::logging;
 use crate::ofi::{fork, signals};
 use crate::settings::Settings;
+use engine::patience::Wait;
+use engine::port::Access;
+use engine::wire::handle::{HANDLE_BYTES, HandleBytes};
 
 /// What the proxy thread may take to serve a user thread: its turns are short, but for calls that wait for
 /// room.

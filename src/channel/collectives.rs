@@ -4,9 +4,9 @@ use std::cell::RefCell;
 
 use crate::channel::bootstrap::Bootstrap;
 use crate::channel::error::ChannelError;
-use crate::engine::ids::Pe;
 use crate::job::connect::nics;
 use crate::job::{Collectives, JobError, Shape};
+use engine::ids::Pe;
 
 /// See the module.
 pub(crate) struct Gathering<'a> {

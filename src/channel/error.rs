@@ -8,10 +8,10 @@ use thiserror::Error;
 
 use crate::channel::bootstrap::BootstrapError;
 use crate::channel::ring::RingSizeError;
-use crate::cuda::CudaError;
-use crate::engine::error::EngineError;
 use crate::job::JobError;
 use crate::settings::SettingsError;
+use cuda::CudaError;
+use engine::error::EngineError;
 
 /// An error of a channel.
 #[derive(Debug, Error)]

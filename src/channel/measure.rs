@@ -8,10 +8,10 @@ use crate::channel::proxy::consumer::{Consumer, Failed};
 use crate::channel::proxy::region_table::{PeerRegion, Region};
 pub use crate::channel::proxy::thread::ProxyView;
 use crate::channel::ring::region_entry::ShownRegion;
-use crate::cuda::WordsOptions;
-use crate::engine::lane::Lane;
-use crate::engine::port::Port;
-use crate::engine::wire::handle::HandleBytes;
+use cuda::WordsOptions;
+use engine::lane::Lane;
+use engine::port::Port;
+use engine::wire::handle::HandleBytes;
 
 /// The part of a proxy thread's loop that is about descriptors, over any lane.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use channel_sys as c;
 use crate::channel::error::ChannelError;
 use crate::channel::memory::symmetric_memory::SymmetricMemory;
 use crate::channel::registration::Free;
-use crate::engine::wire::handle::HandleBytes;
+use engine::wire::handle::HandleBytes;
 
 /// A region that kernels use.
 #[derive(Debug)]

@@ -10,7 +10,7 @@
 
 use crate::channel::error::ChannelError;
 use crate::channel::proxy::region_table::PeerRegion;
-use crate::engine::wire::handle::{HANDLE_BYTES, HandleBytes};
+use engine::wire::handle::{HANDLE_BYTES, HandleBytes};
 
 const WHY: usize = 256;
 const FREE: usize = 32;

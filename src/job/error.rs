@@ -2,12 +2,12 @@
 
 use thiserror::Error;
 
-use crate::cuda::CudaError;
-use crate::engine::error::EngineError;
-use crate::engine::ids::MAX_PES;
-use crate::engine::port::PortError;
-use crate::engine::wire::handshake::ExchangeError;
 use crate::ofi::OfiError;
+use cuda::CudaError;
+use engine::error::EngineError;
+use engine::ids::MAX_PES;
+use engine::port::PortError;
+use engine::wire::handshake::ExchangeError;
 
 /// An error of a job.
 #[derive(Debug, Error)]

@@ -1,6 +1,6 @@
 //! The heartbeat of a proxy thread: another thread looks whether it still turns.
 //!
-//! Waits have a watchdog ([`crate::engine::Watchdog`]), which is a part of the turns. A thread that does not come back
+//! Waits have a watchdog ([`engine::Watchdog`]), which is a part of the turns. A thread that does not come back
 //! from a call of the provider's, or of CUDA's driver, makes none, and would be silent.
 
 use std::fmt;
@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use log::{debug, warn};
 
-use crate::engine::patience::Wait;
 use crate::logging;
 use crate::ofi::{fork, signals};
+use engine::patience::Wait;
 
 /// Between two looks, at most and at least.
 const STEP: Duration = Duration::from_secs(1);

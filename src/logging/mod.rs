@@ -9,13 +9,11 @@
 
 mod config;
 mod line;
-mod rate_limit;
 mod sink;
 
 use std::sync::Once;
 
 pub use config::{VARIABLES, Variable};
-pub use rate_limit::{RateLimit, Unsaid};
 
 use config::Config;
 

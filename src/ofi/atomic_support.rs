@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::engine::port::fabric_atomic::Row;
 use crate::ofi::data_path::rail::Rail;
 use crate::ofi::discovery::query::wants_atomics;
 use crate::ofi::provider::Profile;
 use crate::settings::{AtomicsChoice, Settings};
+use engine::port::fabric_atomic::Row;
 
 /// What the rails of a lane have of atomics.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -57,7 +57,7 @@ fn missing_rows(has: impl Fn(Row) -> bool) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::port::fabric_atomic::{Number, Verb};
+    use engine::port::fabric_atomic::{Number, Verb};
 
     #[test]
     fn what_an_infiniband_nic_has_of_its_own_is_refused_with_what_is_missing() {

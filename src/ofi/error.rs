@@ -5,8 +5,8 @@ use std::fmt;
 use libfabric_sys::{Library, LoadError};
 use thiserror::Error;
 
-use crate::engine::port::PortError;
 use crate::settings::Provider;
+use engine::port::PortError;
 
 /// Something that libfabric could have given, and why it was not taken.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -5,9 +5,6 @@ use std::sync::Arc;
 use libfabric_sys::Version;
 use log::{info, warn};
 
-use crate::engine::ids::LaneKind;
-use crate::engine::lane::segments_for;
-use crate::engine::port::RailLimits;
 use crate::ofi::atomic_support::AtomicSupport;
 use crate::ofi::data_path::port::OfiPort;
 use crate::ofi::data_path::rail::{Rail, Receives};
@@ -26,8 +23,11 @@ use crate::ofi::provider::Reopening;
 use crate::ofi::report::{RailReport, Report};
 use crate::settings::{BatchChoice, Devices, Source};
 use crate::topology::Topology;
+use engine::ids::LaneKind;
+use engine::lane::segments_for;
+use engine::port::RailLimits;
 
-/// Most rails of a lane, as [`Port::limits`](crate::engine::port::Port::limits) has it.
+/// Most rails of a lane, as [`Port::limits`](engine::port::Port::limits) has it.
 const MAX_RAILS: usize = 32;
 
 /// An open fabric: the ports of both lanes, and registration.

@@ -10,11 +10,6 @@ use std::time::{Duration, Instant};
 
 use libfabric_sys::{FI_PROGRESS_AUTO, Version, fi_progress};
 
-use crate::engine::ids::{RailId, Token};
-use crate::engine::port::{
-    Addressing, Clock, DataPath, Direction, Local, Operation, POLL_BATCH, Polled, PortError,
-    Posted, Transfer,
-};
 use crate::ofi::data_path::port::OfiPort;
 use crate::ofi::data_path::rail::{Rail, Receives};
 use crate::ofi::discovery::device::Device;
@@ -24,6 +19,11 @@ use crate::ofi::objects::fabric::Fabrics;
 use crate::ofi::objects::memory_region::Rights;
 use crate::ofi::provider::Profile;
 use crate::settings::Settings;
+use engine::ids::{RailId, Token};
+use engine::port::{
+    Addressing, Clock, DataPath, Direction, Local, Operation, POLL_BATCH, Polled, PortError,
+    Posted, Transfer,
+};
 
 /// How long the probe waits for its write to land. A provider with a thread takes milliseconds.
 const PROBE_DEADLINE: Duration = Duration::from_secs(1);

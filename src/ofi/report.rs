@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use libfabric_sys::Version;
 
-use crate::engine::port::Addressing;
 use crate::ofi::discovery::message_order::MessageOrder;
 use crate::ofi::discovery::remote_data::RemoteData;
 use crate::ofi::progress_probe::Verdict;
 use crate::ofi::provider::Striping;
+use engine::port::Addressing;
 
 /// What was asked for, what was got, and what is open. Its `Display` is one line.
 #[derive(Clone, Debug)]

@@ -5,9 +5,9 @@ use std::ptr;
 use std::sync::atomic::Ordering;
 
 use channel_producer::{Producer, set_block};
+use engine::wire::handle::Handle;
 use nvshmem_transport_libfabric::channel::sys as c;
 use nvshmem_transport_libfabric::channel::{Channel, MemoryLocation};
-use nvshmem_transport_libfabric::engine::wire::handle::Handle;
 
 use super::launch::Place;
 use super::memory::{Heap, device, local, own, symmetric};

@@ -6,6 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use channel_producer::set_block;
+use engine::atomic::{AtomicOp, Width};
+use engine::ids::Pe;
 use nvshmem_transport_libfabric::channel::bootstrap::{Bootstrap as _, Callback};
 use nvshmem_transport_libfabric::channel::ring::descriptor::{
     Descriptor, Place as At, RegionIndex,
@@ -13,8 +15,6 @@ use nvshmem_transport_libfabric::channel::ring::descriptor::{
 use nvshmem_transport_libfabric::channel::ring::slot::{Slot, lap};
 use nvshmem_transport_libfabric::channel::sys as c;
 use nvshmem_transport_libfabric::channel::{Channel, Options};
-use nvshmem_transport_libfabric::engine::atomic::{AtomicOp, Width};
-use nvshmem_transport_libfabric::engine::ids::Pe;
 
 use super::launch::Place;
 use super::memory::{Heap, symmetric};

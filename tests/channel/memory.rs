@@ -5,11 +5,9 @@ use std::slice;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
+use cuda::{Bound, Context, DEFAULT_LIBRARY, DeviceMemory, Driver, Ordinal};
 use libloading::os::unix::Library;
 use nvshmem_transport_libfabric::channel::{Channel, MemoryLocation};
-use nvshmem_transport_libfabric::cuda::{
-    Bound, Context, DEFAULT_LIBRARY, DeviceMemory, Driver, Ordinal,
-};
 
 use super::launch::Place;
 

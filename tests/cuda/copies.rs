@@ -4,10 +4,10 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::thread;
 
-use nvshmem_transport_libfabric::cuda::{
+use cuda::{
     Completed, CopyEngine, Direction, Kind, PinnedPool, StartError, Ticket, Transfer, Word, Words,
 };
-use nvshmem_transport_libfabric::engine::atomic::Width;
+use engine::atomic::Width;
 
 use crate::bed::case::Case;
 use crate::bed::{
@@ -324,11 +324,10 @@ fn threads() {
     let work = thread::spawn(move || {
         let chunk = pool.take().expect("one");
         fill(chunk.addr(), &ours);
-        let range =
-            match nvshmem_transport_libfabric::cuda::Memory::examine(driver, device, 1 << 16) {
-                Ok(nvshmem_transport_libfabric::cuda::Memory::Device(range)) => range,
-                other => panic!("{other:?}"),
-            };
+        let range = match cuda::Memory::examine(driver, device, 1 << 16) {
+            Ok(cuda::Memory::Device(range)) => range,
+            other => panic!("{other:?}"),
+        };
         let direction = Direction::ToDevice;
         let len = 1 << 16;
         let transfer =

@@ -3,7 +3,7 @@
 use std::os::fd::AsRawFd;
 use std::ptr;
 
-use nvshmem_transport_libfabric::cuda::{Device, DmaBuf, Ordinal, WritesOrdering, flush_writes};
+use cuda::{Device, DmaBuf, Ordinal, WritesOrdering, flush_writes};
 
 use crate::bed::case::{Case, skip};
 use crate::bed::{Bed, pattern};

@@ -5,10 +5,10 @@
 
 use std::time::Instant;
 
-use nvshmem_transport_libfabric::cuda::{Memory, Ordinal};
-use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
-use nvshmem_transport_libfabric::engine::port::copies::Reach;
-use nvshmem_transport_libfabric::engine::port::{
+use cuda::{Memory, Ordinal};
+use engine::ids::{RailId, Token};
+use engine::port::copies::Reach;
+use engine::port::{
     Access, Addressing, DataPath, Direction, Local, MemoryPort, Operation, POLL_BATCH, PeerAddr,
     Polled, Posted, Registered, Transfer,
 };

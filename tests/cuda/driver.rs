@@ -3,9 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use nvshmem_transport_libfabric::cuda::{
-    Context, Driver, Kind, LoadError, Memory, Ordinal, Pointer, flush_writes,
-};
+use cuda::{Context, Driver, Kind, LoadError, Memory, Ordinal, Pointer, flush_writes};
 
 use crate::bed::case::Case;
 use crate::bed::{self, Bed, count};

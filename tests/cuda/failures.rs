@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use nvshmem_transport_libfabric::cuda::{
+use cuda::{
     Chunk, CopyEngine, CudaError, DeviceRange, Direction, PinnedPool, StartError, Ticket, Transfer,
 };
 

@@ -5,11 +5,9 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use nvshmem_transport_libfabric::cuda::{
-    CopyEngine, Direction, PinnedPool, Transfer, Word, WordAccess, Words, WordsOptions,
-};
-use nvshmem_transport_libfabric::engine::atomic::Width;
-use nvshmem_transport_libfabric::engine::port::copies::{Reach, SoonOrder};
+use cuda::{CopyEngine, Direction, PinnedPool, Transfer, Word, WordAccess, Words, WordsOptions};
+use engine::atomic::Width;
+use engine::port::copies::{Reach, SoonOrder};
 use std::sync::Arc;
 use std::thread;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::c_int;
 
-use nvshmem_transport_libfabric::cuda::{Kind, PinnedPool, Pointer};
+use cuda::{Kind, PinnedPool, Pointer};
 
 use crate::bed::case::Case;
 use crate::bed::{Bed, allocations, call};

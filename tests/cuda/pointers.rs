@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::thread;
 
-use nvshmem_transport_libfabric::cuda::{Kind, Memory, Ordinal, Pointer, RangeError};
+use cuda::{Kind, Memory, Ordinal, Pointer, RangeError};
 
 use crate::bed::case::Case;
 use crate::bed::{Bed, GRANULARITY, ON_DEVICE, ON_NUMA_NODE, call, status};

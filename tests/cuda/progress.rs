@@ -2,10 +2,8 @@
 
 use std::ffi::c_int;
 
-use nvshmem_transport_libfabric::cuda::{
-    Chunk, CopyEngine, DeviceRange, Direction, PinnedPool, Ticket, Transfer, Word,
-};
-use nvshmem_transport_libfabric::engine::atomic::Width;
+use cuda::{Chunk, CopyEngine, DeviceRange, Direction, PinnedPool, Ticket, Transfer, Word};
+use engine::atomic::Width;
 
 use crate::bed::case::Case;
 use crate::bed::{Bed, call, fill, pattern, peek, wait};

@@ -4,10 +4,10 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nvshmem_transport_libfabric::cuda::{
+use cuda::{
     GDRCOPY_LIBRARY, Gdrcopy, GdrcopyError, Way, WordAccess, WordError, Words, WordsOptions,
 };
-use nvshmem_transport_libfabric::engine::atomic::Width;
+use engine::atomic::Width;
 
 use crate::bed::case::{Case, skip};
 use crate::bed::{Bed, GRANULARITY, allocations, call, status};

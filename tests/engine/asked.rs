@@ -5,19 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::error::EngineError;
-use nvshmem_transport_libfabric::engine::fake::{Call, Event, Script};
-use nvshmem_transport_libfabric::engine::ids::Pe;
-use nvshmem_transport_libfabric::engine::lane::Lane;
-use nvshmem_transport_libfabric::engine::lane::user_threads::handoff::handover;
-use nvshmem_transport_libfabric::engine::lane::user_threads::host_lane::HostLane;
-use nvshmem_transport_libfabric::engine::port::Direction;
-use nvshmem_transport_libfabric::engine::port::packet::MAX_LONG_MESSAGE;
-use nvshmem_transport_libfabric::engine::rails::balance::Spread;
-use nvshmem_transport_libfabric::engine::request::{
-    LocalSide, PutSignalRequest, Request, ResultPlace,
-};
+use engine::atomic::AtomicOp;
+use engine::error::EngineError;
+use engine::ids::Pe;
+use engine::lane::Lane;
+use engine::lane::user_threads::handoff::handover;
+use engine::lane::user_threads::host_lane::HostLane;
+use engine::port::Direction;
+use engine::port::packet::MAX_LONG_MESSAGE;
+use engine::rails::balance::Spread;
+use engine::request::{LocalSide, PutSignalRequest, Request, ResultPlace};
+use sim_fabric::{Call, Event, Script};
 
 use super::as_entry::AsEntry as _;
 use super::job::{Job, Member, Shape, host_config, limits};
@@ -282,7 +280,7 @@ fn what_is_handed_over_waits_for_its_own_peer_only() {
         Shape { n_pes: 3, rails: 1, depth: 2, max_segment: 1000, heap: LEN, ..Shape::default() };
     let mut job = Job::new(7, &shape, Script::default());
     let (outbox, inbox) = handover(3, None, Some(Duration::from_secs(60)));
-    let detours = Arc::new(nvshmem_transport_libfabric::engine::recovery::detours::Detours::new(3));
+    let detours = Arc::new(engine::recovery::detours::Detours::new(3));
     let first = job.members.remove(0);
     job.members.insert(0, Member { lane: first.lane.map(|lane| lane.with_inbox(inbox)), ..first });
     let host = Lane::new(job.fabric.port(Pe(0), limits(&shape)), host_config(&job, false));

@@ -1,11 +1,11 @@
 //! Loopback reads: every rail, in the right order, whatever the fabric does.
 
-use nvshmem_transport_libfabric::engine::error::EngineError;
-use nvshmem_transport_libfabric::engine::fake::{Delivery, Script};
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::lane::loopback::{Anchor, Loopback};
-use nvshmem_transport_libfabric::engine::port::Direction;
-use nvshmem_transport_libfabric::engine::wire::handle::HandleError;
+use engine::error::EngineError;
+use engine::ids::{Pe, RailId};
+use engine::lane::loopback::{Anchor, Loopback};
+use engine::port::Direction;
+use engine::wire::handle::HandleError;
+use sim_fabric::{Delivery, Script};
 use test_support::seeds::for_seeds;
 
 use super::job::{Job, Random, Shape};

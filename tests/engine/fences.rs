@@ -1,7 +1,7 @@
 //! Fences: what one costs and whom it holds.
 
-use nvshmem_transport_libfabric::engine::fake::Script;
-use nvshmem_transport_libfabric::engine::ids::Pe;
+use engine::ids::Pe;
+use sim_fabric::Script;
 
 use super::job::{Job, Shape};
 
@@ -57,7 +57,7 @@ fn a_fence_does_not_hold_gets() {
 fn a_fence_ends_with_its_last_write_even_if_a_later_one_completes_first() {
     // The first write is delivered last: the prefix, not the number of completions, counts.
     let shape = Shape { rails: 2, ..Shape::default() };
-    let slow = vec![(nvshmem_transport_libfabric::engine::ids::RailId(0), 1000)];
+    let slow = vec![(engine::ids::RailId(0), 1000)];
     let script = Script { delay: (1_000, 1_000), slow_rails: slow, ..Script::default() };
     let mut job = Job::new(4, &shape, script);
     // PE 0 to PE 1 starts on rail 1, so the second write goes on the slow rail 0.

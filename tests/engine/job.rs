@@ -4,25 +4,25 @@
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use nvshmem_transport_libfabric::engine::Watchdog;
-use nvshmem_transport_libfabric::engine::atomics::fabric::{AtomicPath, TARGET_RAIL};
-use nvshmem_transport_libfabric::engine::error::EngineError;
-use nvshmem_transport_libfabric::engine::fake::{FakeFabric, FakeMemory, FakePort, Script};
-use nvshmem_transport_libfabric::engine::ids::{LaneKind, Pe, RailId};
-use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, SignalEngine};
-use nvshmem_transport_libfabric::engine::port::copies::Reach;
-use nvshmem_transport_libfabric::engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
-use nvshmem_transport_libfabric::engine::port::{Access, Direction, PeerAddr, RailLimits};
-use nvshmem_transport_libfabric::engine::rails::balance::Spread;
-use nvshmem_transport_libfabric::engine::rails::paths::{Path, PathTable};
-use nvshmem_transport_libfabric::engine::recovery::health::RailHealth;
-use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
-use nvshmem_transport_libfabric::engine::signal::counted::TAGS;
-use nvshmem_transport_libfabric::engine::state::regions::RegionTable;
-use nvshmem_transport_libfabric::engine::wire::cookie::Cookie;
-use nvshmem_transport_libfabric::engine::wire::handle::HandleBytes;
-use nvshmem_transport_libfabric::engine::wire::message::{Message, PacketOf};
-use nvshmem_transport_libfabric::engine::wire::seal::Seal;
+use engine::Watchdog;
+use engine::atomics::fabric::{AtomicPath, TARGET_RAIL};
+use engine::error::EngineError;
+use engine::ids::{LaneKind, Pe, RailId};
+use engine::lane::{Lane, LaneConfig, SignalEngine};
+use engine::port::copies::Reach;
+use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
+use engine::port::{Access, Direction, PeerAddr, RailLimits};
+use engine::rails::balance::Spread;
+use engine::rails::paths::{Path, PathTable};
+use engine::recovery::health::RailHealth;
+use engine::request::{LocalSide, Request};
+use engine::signal::counted::TAGS;
+use engine::state::regions::RegionTable;
+use engine::wire::cookie::Cookie;
+use engine::wire::handle::HandleBytes;
+use engine::wire::message::{Message, PacketOf};
+use engine::wire::seal::Seal;
+use sim_fabric::{FakeFabric, FakeMemory, FakePort, Script};
 
 use super::as_entry::AsEntry as _;
 

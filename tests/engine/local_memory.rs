@@ -1,15 +1,13 @@
 //! Local memory in the fast path: which is used without another look, and that it is looked up anew when it has to be.
 
-use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::fake::Script;
-use nvshmem_transport_libfabric::engine::ids::Pe;
-use nvshmem_transport_libfabric::engine::lane::fast_path::{
-    FastPutSignal, FastTransfer, NotStarted,
-};
-use nvshmem_transport_libfabric::engine::port::copies::Reach;
-use nvshmem_transport_libfabric::engine::port::{Access, Desc, Direction, Local};
-use nvshmem_transport_libfabric::engine::request::{LocalSide, PutSignalRequest, Request};
-use nvshmem_transport_libfabric::engine::state::batch::Batch;
+use engine::atomic::AtomicOp;
+use engine::ids::Pe;
+use engine::lane::fast_path::{FastPutSignal, FastTransfer, NotStarted};
+use engine::port::copies::Reach;
+use engine::port::{Access, Desc, Direction, Local};
+use engine::request::{LocalSide, PutSignalRequest, Request};
+use engine::state::batch::Batch;
+use sim_fabric::Script;
 
 use super::job::{Job, Shape};
 use super::signals::Targets;

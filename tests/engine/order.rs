@@ -3,15 +3,13 @@
 
 use std::collections::HashMap;
 
-use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::error::EngineError;
-use nvshmem_transport_libfabric::engine::fake::{Delivery, Event, Script};
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::lane::SignalEngine;
-use nvshmem_transport_libfabric::engine::port::{Access, Direction};
-use nvshmem_transport_libfabric::engine::request::{
-    LocalSide, PutSignalRequest, Request, ResultPlace,
-};
+use engine::atomic::AtomicOp;
+use engine::error::EngineError;
+use engine::ids::{Pe, RailId};
+use engine::lane::SignalEngine;
+use engine::port::{Access, Direction};
+use engine::request::{LocalSide, PutSignalRequest, Request, ResultPlace};
+use sim_fabric::{Delivery, Event, Script};
 use test_support::seeds::for_seeds;
 
 use super::as_entry::AsEntry as _;

@@ -1,7 +1,7 @@
 //! Random operations under random misbehaviour.
 
-use nvshmem_transport_libfabric::engine::fake::Script;
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
+use engine::ids::{Pe, RailId};
+use sim_fabric::Script;
 use test_support::seeds::for_seeds;
 
 use super::job::{Job, Random, Shape, audit, random_lonely, random_rates, random_spread};
@@ -142,7 +142,7 @@ fn fences_keep_their_order() {
     });
 }
 
-fn is_write(delivery: &nvshmem_transport_libfabric::engine::fake::Delivery) -> bool {
-    use nvshmem_transport_libfabric::engine::port::Direction;
+fn is_write(delivery: &sim_fabric::Delivery) -> bool {
+    use engine::port::Direction;
     delivery.direction == Direction::Write
 }

@@ -1,12 +1,12 @@
 //! Operations spread over rails of which the script says how much they carry. Time is the fabric's own, so
 //! that what is compared here is the same in every run.
 
-use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::fake::Script;
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::lane::SignalEngine;
-use nvshmem_transport_libfabric::engine::rails::balance::Spread;
-use nvshmem_transport_libfabric::engine::request::PutSignalRequest;
+use engine::atomic::AtomicOp;
+use engine::ids::{Pe, RailId};
+use engine::lane::SignalEngine;
+use engine::rails::balance::Spread;
+use engine::request::PutSignalRequest;
+use sim_fabric::Script;
 use test_support::seeds::for_seeds;
 
 use super::as_entry::AsEntry as _;

@@ -1,16 +1,14 @@
 //! Turns of the loop: the order of things inside one.
 
-use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::fake::{Call, FakeFabric, Script};
-use nvshmem_transport_libfabric::engine::ids::{LaneKind, Pe, RailId};
-use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, SignalEngine};
-use nvshmem_transport_libfabric::engine::port::packet::MAX_LONG_MESSAGE;
-use nvshmem_transport_libfabric::engine::port::{Access, Direction};
-use nvshmem_transport_libfabric::engine::rails::balance::Spread;
-use nvshmem_transport_libfabric::engine::request::{
-    AtomicRequest, LocalSide, Request, ResultPlace,
-};
-use nvshmem_transport_libfabric::engine::state::regions::RegionTable;
+use engine::atomic::AtomicOp;
+use engine::ids::{LaneKind, Pe, RailId};
+use engine::lane::{Lane, LaneConfig, SignalEngine};
+use engine::port::packet::MAX_LONG_MESSAGE;
+use engine::port::{Access, Direction};
+use engine::rails::balance::Spread;
+use engine::request::{AtomicRequest, LocalSide, Request, ResultPlace};
+use engine::state::regions::RegionTable;
+use sim_fabric::{Call, FakeFabric, Script};
 
 use super::as_entry::AsEntry as _;
 use super::job::{Job, Shape, cookie, limits, paths, watchdog};

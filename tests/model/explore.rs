@@ -10,20 +10,20 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
-use nvshmem_transport_libfabric::engine::Watchdog;
-use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
-use nvshmem_transport_libfabric::engine::error::EngineError;
-use nvshmem_transport_libfabric::engine::ids::{LaneKind, Pe, RailId};
-use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig};
-use nvshmem_transport_libfabric::engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
-use nvshmem_transport_libfabric::engine::port::{Access, Direction, RailLimits};
-use nvshmem_transport_libfabric::engine::rails::balance::Spread;
-use nvshmem_transport_libfabric::engine::rails::paths::{Path, PathTable};
-use nvshmem_transport_libfabric::engine::request::{AtomicRequest, PutSignalRequest, ResultPlace};
-use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
-use nvshmem_transport_libfabric::engine::state::regions::RegionTable;
-use nvshmem_transport_libfabric::engine::wire::cookie::Cookie;
-use nvshmem_transport_libfabric::engine::wire::handle::HandleBytes;
+use engine::Watchdog;
+use engine::atomic::{Atomic, AtomicOp, Width};
+use engine::error::EngineError;
+use engine::ids::{LaneKind, Pe, RailId};
+use engine::lane::{Lane, LaneConfig};
+use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
+use engine::port::{Access, Direction, RailLimits};
+use engine::rails::balance::Spread;
+use engine::rails::paths::{Path, PathTable};
+use engine::request::{AtomicRequest, PutSignalRequest, ResultPlace};
+use engine::request::{LocalSide, Request};
+use engine::state::regions::RegionTable;
+use engine::wire::cookie::Cookie;
+use engine::wire::handle::HandleBytes;
 
 use super::as_entry::AsEntry as _;
 use super::port::{ModelMemory, ModelPort, address};
@@ -142,7 +142,7 @@ fn lane(
     model: &Rc<Model>,
     case: &Case,
     pe: usize,
-    regions: std::sync::Arc<nvshmem_transport_libfabric::engine::state::regions::RegionIndex>,
+    regions: std::sync::Arc<engine::state::regions::RegionIndex>,
 ) -> Lane<ModelPort> {
     let rail = RailLimits {
         max_segment: 8,

@@ -38,10 +38,8 @@ use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use engine::lane::SignalEngine::{self, Auto, Chained, Counted, Eager, Ordered};
 use explore::{Explored, explore, wander};
-use nvshmem_transport_libfabric::engine::lane::SignalEngine::{
-    self, Auto, Chained, Counted, Eager, Ordered,
-};
 use program::What::{self, Add, Fence, FetchAdd, Put, Quiet, Signal, SignalBehind};
 use program::{Case, OPS};
 use search::Random;

@@ -2,14 +2,14 @@
 
 use std::rc::Rc;
 
-use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp};
-use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
-use nvshmem_transport_libfabric::engine::port::{
+use engine::atomic::{Atomic, AtomicOp};
+use engine::ids::{RailId, Token};
+use engine::port::{
     Access, Addressing, Clock, Completions, DataPath, Direction, Failure, Incoming, LocalMemory,
     MemoryPort, Messaging, Operation, PeerAddr, Polled, PortError, Posted, RailControl, RailLimits,
     Registered, Transfer,
 };
-use nvshmem_transport_libfabric::engine::wire::message::LongPacket;
+use engine::wire::message::LongPacket;
 
 use super::explore::Model;
 use super::world::{self, Done, Mail, World, done_hash, mix, mix_bytes};

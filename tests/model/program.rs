@@ -1,6 +1,6 @@
 //! Programs of the two PEs, and what must come of each.
 
-use nvshmem_transport_libfabric::engine::lane::SignalEngine;
+use engine::lane::SignalEngine;
 
 /// Most operations of one PE.
 pub(crate) const OPS: usize = 8;

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use nvshmem_transport_libfabric::engine::ids::RailId;
+use engine::ids::RailId;
 
 use super::world::mix;
 

@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
-use nvshmem_transport_libfabric::engine::port::{Local, Transfer};
+use engine::ids::{RailId, Token};
+use engine::port::{Local, Transfer};
 
 use super::program::{Case, OPS, WORDS, What};
 

@@ -4,7 +4,7 @@
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use nvshmem_transport_libfabric::engine::port::Access;
+use engine::port::Access;
 use nvshmem_transport_libfabric::ofi::{
     DeviceMemory, DirectRefusal, Discovery, DmaBufPart, MemoryKinds, Opened,
 };

@@ -1,7 +1,7 @@
 //! Discovery of providers and rails, and what it says of what it cannot use.
 
-use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
-use nvshmem_transport_libfabric::engine::port::{Access, DataPath, Direction, Local, Transfer};
+use engine::ids::{RailId, Token};
+use engine::port::{Access, DataPath, Direction, Local, Transfer};
 use nvshmem_transport_libfabric::ofi::{Discovery, MemoryKinds, OfiError, Report};
 use nvshmem_transport_libfabric::settings::{Devices, Progress, Provider, Settings};
 

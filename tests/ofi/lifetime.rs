@@ -1,9 +1,7 @@
 //! Rails that are opened and closed, also with operations in flight.
 
-use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
-use nvshmem_transport_libfabric::engine::port::{
-    Access, DataPath, Direction, Local, Operation, Posted, Transfer,
-};
+use engine::ids::{RailId, Token};
+use engine::port::{Access, DataPath, Direction, Local, Operation, Posted, Transfer};
 use nvshmem_transport_libfabric::ofi::{Discovery, MemoryKinds, OfiError, Opened};
 use nvshmem_transport_libfabric::settings::Provider;
 

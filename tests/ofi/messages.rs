@@ -3,14 +3,12 @@
 use std::thread;
 use std::time::Instant;
 
-use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
-use nvshmem_transport_libfabric::engine::port::{
+use engine::ids::{RailId, Token};
+use engine::port::{
     Access, Clock, DataPath, Direction, Incoming, Local, Messaging, Operation, POLL_BATCH,
     PeerAddr, Polled, Posted, Tail, Transfer,
 };
-use nvshmem_transport_libfabric::engine::wire::message::{
-    LongPacket, MAX_LONG_MESSAGE, MAX_MESSAGE,
-};
+use engine::wire::message::{LongPacket, MAX_LONG_MESSAGE, MAX_MESSAGE};
 use nvshmem_transport_libfabric::ofi::OfiPort;
 use nvshmem_transport_libfabric::settings::{Progress, Provider, Settings, Threading};
 

@@ -1,7 +1,7 @@
 //! A process with rails open to itself and to others, and memory for them.
 
-use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
-use nvshmem_transport_libfabric::engine::port::{
+use engine::ids::{RailId, Token};
+use engine::port::{
     Access, Addressing, DataPath, Local, MemoryPort, Operation, POLL_BATCH, PeerAddr, Polled,
     Posted, Registered, Transfer,
 };

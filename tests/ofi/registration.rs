@@ -1,9 +1,7 @@
 //! Registration of memory on all rails.
 
-use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
-use nvshmem_transport_libfabric::engine::port::{
-    Access, DataPath, Direction, Local, MemoryPort, Transfer,
-};
+use engine::ids::{RailId, Token};
+use engine::port::{Access, DataPath, Direction, Local, MemoryPort, Transfer};
 use nvshmem_transport_libfabric::settings::{Progress, Settings, Threading};
 
 use super::process::*;

@@ -9,12 +9,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
-use nvshmem_transport_libfabric::engine::port::{
+use engine::ids::{RailId, Token};
+use engine::port::{
     Access, Clock, DataPath, Direction, Incoming, Messaging, Operation, POLL_BATCH, PeerAddr,
     Polled, Posted, Transfer,
 };
-use nvshmem_transport_libfabric::engine::wire::message::LongPacket;
+use engine::wire::message::LongPacket;
 use nvshmem_transport_libfabric::ofi::{OfiPort, Opened};
 use nvshmem_transport_libfabric::settings::Provider;
 

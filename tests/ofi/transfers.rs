@@ -1,7 +1,7 @@
 //! Transfers of the port over real providers: bytes, completions, refusals.
 
-use nvshmem_transport_libfabric::engine::ids::{RailId, Token};
-use nvshmem_transport_libfabric::engine::port::{
+use engine::ids::{RailId, Token};
+use engine::port::{
     Access, Clock, DataPath, Desc, Direction, Failure, Local, Operation, POLL_BATCH, Polled,
     Posted, RailControl, Transfer,
 };

@@ -1,8 +1,8 @@
 //! Descriptors: what the words of a slot mean.
 
+use engine::ids::Pe;
 use nvshmem_transport_libfabric::channel::ring::descriptor::{Descriptor, Place, Put, RegionIndex};
 use nvshmem_transport_libfabric::channel::ring::slots_log2;
-use nvshmem_transport_libfabric::engine::ids::Pe;
 use proptest::prelude::*;
 
 use crate::support::{Shared, descriptors, place};

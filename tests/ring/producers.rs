@@ -4,10 +4,10 @@ use std::cell::RefCell;
 
 use channel_producer::{HostContext, Producer, set_block, set_pause};
 use channel_sys as c;
+use engine::atomic::{AtomicOp, Width};
+use engine::ids::Pe;
 use nvshmem_transport_libfabric::channel::ring::descriptor::Descriptor;
 use nvshmem_transport_libfabric::channel::ring::{Ring, State};
-use nvshmem_transport_libfabric::engine::atomic::{AtomicOp, Width};
-use nvshmem_transport_libfabric::engine::ids::Pe;
 
 use crate::bed::{BASE, Bed, REGION_BYTES};
 use crate::support::place;

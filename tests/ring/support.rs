@@ -3,11 +3,11 @@
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
+use engine::atomic::{AtomicOp, Width};
+use engine::ids::Pe;
 use nvshmem_transport_libfabric::channel::ring::descriptor::{Descriptor, Place, RegionIndex};
 use nvshmem_transport_libfabric::channel::ring::slot::{Published, Slot, lap};
 use nvshmem_transport_libfabric::channel::ring::{PublishedIn, Ring, RingMemory};
-use nvshmem_transport_libfabric::engine::atomic::{AtomicOp, Width};
-use nvshmem_transport_libfabric::engine::ids::Pe;
 use proptest::prelude::*;
 
 /// Memory for the widest store that writes it.

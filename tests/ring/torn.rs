@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
+use engine::atomic::{AtomicOp, Width};
+use engine::ids::Pe;
 use nvshmem_transport_libfabric::channel::ring::descriptor::Descriptor;
 use nvshmem_transport_libfabric::channel::ring::slot::lap;
-use nvshmem_transport_libfabric::engine::atomic::{AtomicOp, Width};
-use nvshmem_transport_libfabric::engine::ids::Pe;
 
 use crate::support::{Shared, place};
 

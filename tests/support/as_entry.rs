@@ -1,14 +1,12 @@
 //! A lane, used as the plugin's entries use it.
 
-use nvshmem_transport_libfabric::engine::error::EngineError;
-use nvshmem_transport_libfabric::engine::lane::Lane;
-use nvshmem_transport_libfabric::engine::lane::fast_path::{
-    FastPutSignal, FastTransfer, NotStarted,
-};
-use nvshmem_transport_libfabric::engine::port::{Desc, Local, Port};
-use nvshmem_transport_libfabric::engine::request::{AtomicRequest, PutSignalRequest};
-use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
-use nvshmem_transport_libfabric::engine::state::batch::Batch;
+use engine::error::EngineError;
+use engine::lane::Lane;
+use engine::lane::fast_path::{FastPutSignal, FastTransfer, NotStarted};
+use engine::port::{Desc, Local, Port};
+use engine::request::{AtomicRequest, PutSignalRequest};
+use engine::request::{LocalSide, Request};
+use engine::state::batch::Batch;
 
 /// Operations as the plugin's entries do them: in the fast path where there is one.
 pub(crate) trait AsEntry {

@@ -6,13 +6,13 @@ use std::mem::offset_of;
 use nvshmem_abi::{AmoBytes, AmoMem, RmaBytes, RmaBytesVector, RmaMem, RmaMemVector, RmaVerb, c};
 
 use crate::abi::error::AbiError;
-use crate::engine::atomic::{Atomic, AtomicOp, Width};
-use crate::engine::ids::Pe;
-use crate::engine::lane::fast_path::{FastPutSignal, FastTransfer};
-use crate::engine::port::{Desc, Direction, Local};
-use crate::engine::request::{AtomicRequest, ResultPlace};
-use crate::engine::request::{LocalSide, Request};
-use crate::engine::wire::handle::{HANDLE_BYTES, HandleBytes};
+use engine::atomic::{Atomic, AtomicOp, Width};
+use engine::ids::Pe;
+use engine::lane::fast_path::{FastPutSignal, FastTransfer};
+use engine::port::{Desc, Direction, Local};
+use engine::request::{AtomicRequest, ResultPlace};
+use engine::request::{LocalSide, Request};
+use engine::wire::handle::{HANDLE_BYTES, HandleBytes};
 
 const _: () = assert!(HANDLE_BYTES == c::NVT_MEM_HANDLE_SIZE as usize);
 

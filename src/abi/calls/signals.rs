@@ -13,11 +13,11 @@ use crate::abi::calls::request::{self, Amo, HOST_QP, Parts, Put};
 use crate::abi::error::AbiError;
 use crate::abi::guard::guard;
 use crate::abi::state::{self, job};
-use crate::engine::atomic::Width;
-use crate::engine::ids::Pe;
-use crate::engine::request::Request;
-use crate::engine::request::{AtomicRequest, PutSignalRequest};
-use crate::engine::state::batch::Batch;
+use engine::atomic::Width;
+use engine::ids::Pe;
+use engine::request::Request;
+use engine::request::{AtomicRequest, PutSignalRequest};
+use engine::state::batch::Batch;
 
 impl From<AmoVerb3> for Amo {
     /// Layouts 3a to 5, which know of no floating point.

@@ -10,11 +10,11 @@ use nvshmem_abi::{RmaBytes, RmaMem, RmaVerb, Transport, c};
 use crate::abi::calls::request::{self, HOST_QP, Remote};
 use crate::abi::guard::guard;
 use crate::abi::state::{job, job_of};
-use crate::engine::lane::Lane;
-use crate::engine::lane::fast_path::{Declined, FastTransfer, NotStarted};
-use crate::engine::port::Direction;
-use crate::engine::state::batch::Batch;
 use crate::job::Connected;
+use engine::lane::Lane;
+use engine::lane::fast_path::{Declined, FastTransfer, NotStarted};
+use engine::port::Direction;
+use engine::state::batch::Batch;
 
 /// # Safety
 /// Rules 1, 3 and 4.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::engine::ids::MAX_PES;
+use engine::ids::MAX_PES;
 
 /// An error of a bootstrap.
 #[derive(Debug, Error)]

@@ -20,9 +20,10 @@ use super::frame::{
 };
 use super::guesses::Guesses;
 use super::star::Star;
-use crate::engine::ids::MAX_PES;
-use crate::logging::{self, RateLimit};
+use crate::logging;
 use crate::ofi::fork;
+use engine::ids::MAX_PES;
+use engine::rate_limit::RateLimit;
 
 /// Between two attempts to reach PE 0.
 const RETRY: Duration = Duration::from_millis(50);

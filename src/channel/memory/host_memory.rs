@@ -6,8 +6,8 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use crate::channel::error::ChannelError;
-use crate::cuda::{Context, Driver, PinnedMemory};
-use crate::engine::port::registration::is_unclosed;
+use cuda::{Context, Driver, PinnedMemory};
+use engine::port::registration::is_unclosed;
 
 const PAGE: usize = 4096;
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::channel::error::ChannelError;
 use crate::channel::memory::host_memory::{HostMemory, bound_context};
-use crate::cuda::{
+use cuda::{
     Context, CopyEngine, DeviceMemory, DeviceRange, Direction, Memory, PinnedMemory, PinnedTransfer,
 };
 

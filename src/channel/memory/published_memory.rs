@@ -9,8 +9,8 @@ use log::info;
 use crate::channel::error::ChannelError;
 use crate::channel::memory::host_memory::{HostMemory, bound_context};
 use crate::channel::ring::{PublishedIn, drain_writes};
-use crate::cuda::{Context, DeviceMemory, Memory, WordRange, Words, WordsOptions};
 use crate::logging;
+use cuda::{Context, DeviceMemory, Memory, WordRange, Words, WordsOptions};
 
 /// See the module. Zeroed when it is made.
 #[derive(Debug)]

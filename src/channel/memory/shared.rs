@@ -21,7 +21,7 @@ use crate::channel::memory::mirrored_memory::MirroredMemory;
 use crate::channel::memory::published_memory::PublishedMemory;
 use crate::channel::ring::region_entry::{RegionEntry, ShownRegion};
 use crate::channel::ring::{Ring, RingMemory, drain_writes, slots_log2};
-use crate::cuda::WordsOptions;
+use cuda::WordsOptions;
 
 /// Sizes of a context, checked.
 #[derive(Clone, Copy, Debug)]

@@ -2,7 +2,7 @@
 
 use crate::channel::error::ChannelError;
 use crate::channel::memory::host_memory::{HostMemory, bound_context};
-use crate::cuda::{DeviceHeap, Driver};
+use cuda::{DeviceHeap, Driver};
 
 /// Where symmetric memory is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]

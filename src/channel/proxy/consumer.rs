@@ -22,9 +22,9 @@ use crate::channel::proxy::dispatch::{self, Refusal, about};
 use crate::channel::proxy::region_table::Regions;
 use crate::channel::ring::descriptor::{BadDescriptor, Descriptor};
 use crate::channel::ring::{Ring, State};
-use crate::engine::lane::Lane;
-use crate::engine::port::Port;
-use crate::engine::state::batch::{Batch, MAX_BATCHES};
+use engine::lane::Lane;
+use engine::port::Port;
+use engine::state::batch::{Batch, MAX_BATCHES};
 
 /// Most descriptors of a ring that are taken in one go.
 const BATCH: u32 = 32;

@@ -4,16 +4,16 @@ use channel_sys as c;
 
 use crate::channel::proxy::region_table::{Misplaced, Regions};
 use crate::channel::ring::descriptor::{Descriptor, Place, Put};
-use crate::engine::atomic::{Atomic, AtomicOp, Width};
-use crate::engine::error::EngineError;
-use crate::engine::ids::Pe;
-use crate::engine::lane::Lane;
-use crate::engine::lane::fast_path::{FastPutSignal, FastTransfer, NotStarted};
-use crate::engine::port::{Desc, Direction, Local, Port};
-use crate::engine::request::{AtomicRequest, PutSignalRequest, ResultPlace};
-use crate::engine::request::{LocalSide, Request};
-use crate::engine::state::batch::Batch;
-use crate::engine::wire::handle::HandleBytes;
+use engine::atomic::{Atomic, AtomicOp, Width};
+use engine::error::EngineError;
+use engine::ids::Pe;
+use engine::lane::Lane;
+use engine::lane::fast_path::{FastPutSignal, FastTransfer, NotStarted};
+use engine::port::{Desc, Direction, Local, Port};
+use engine::request::{AtomicRequest, PutSignalRequest, ResultPlace};
+use engine::request::{LocalSide, Request};
+use engine::state::batch::Batch;
+use engine::wire::handle::HandleBytes;
 
 /// Why an operation was not submitted.
 #[derive(Debug)]

@@ -3,8 +3,8 @@
 use channel_sys as c;
 
 use crate::channel::ring::descriptor::Place;
-use crate::engine::ids::Pe;
-use crate::engine::wire::handle::HandleBytes;
+use engine::ids::Pe;
+use engine::wire::handle::HandleBytes;
 
 /// Places in the table. An index has eight bits, so it needs no check.
 const PLACES: usize = 256;

@@ -18,14 +18,14 @@ use crate::channel::proxy::consumer::{Consumer, Failed};
 use crate::channel::proxy::idle::Idle;
 use crate::channel::proxy::region_table::Region;
 use crate::channel::ring::State;
-use crate::engine::error::EngineError;
-use crate::engine::ids::Pe;
-use crate::engine::lane::Lane;
-use crate::engine::patience::Wait;
-use crate::engine::wire::handle::HandleBytes;
 use crate::job::{Connected, Job, JobError, asked};
 use crate::logging;
 use crate::ofi::OfiPort;
+use engine::error::EngineError;
+use engine::ids::Pe;
+use engine::lane::Lane;
+use engine::patience::Wait;
+use engine::wire::handle::HandleBytes;
 
 /// Turns between two looks at what user threads want.
 const CONTROL_EVERY: u32 = 32;

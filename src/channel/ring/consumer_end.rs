@@ -14,7 +14,7 @@ use crate::channel::ring::descriptor::{BadDescriptor, Descriptor, Put, Wrong};
 use crate::channel::ring::encoding;
 use crate::channel::ring::slot::{self, Published, Slot, Words};
 use crate::channel::ring::sync::Ordering;
-use crate::engine::ids::Pe;
+use engine::ids::Pe;
 
 /// What the proxy is doing, as kernels see it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -8,8 +8,8 @@ use channel_sys as c;
 use thiserror::Error;
 
 use crate::channel::ring::slot::Words;
-use crate::engine::atomic::{AtomicOp, Width};
-use crate::engine::ids::Pe;
+use engine::atomic::{AtomicOp, Width};
+use engine::ids::Pe;
 
 /// A region of the context's table, by its index there. The same on all PEs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -7,8 +7,8 @@ use channel_sys as c;
 
 use crate::channel::ring::descriptor::{BadDescriptor, Descriptor, Place, Put, Wrong};
 use crate::channel::ring::slot::Words;
-use crate::engine::atomic::{AtomicOp, Width};
-use crate::engine::ids::Pe;
+use engine::atomic::{AtomicOp, Width};
+use engine::ids::Pe;
 
 /// A descriptor's words, without laps. The second slot is there when the first is marked as extended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

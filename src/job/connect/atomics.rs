@@ -1,14 +1,14 @@
 //! Atomics of the fabric while connecting: what this PE offers, and the paths they take.
 
-use crate::engine::atomics::fabric::{AtomicPath, TARGET_RAIL};
-use crate::engine::ids::{Pe, RailId};
-use crate::engine::rails::pairing::{atomic_rail, remote_rail};
-use crate::engine::rails::paths::PathTable;
-use crate::engine::wire::handshake::{Addresses, RailAddress};
-use crate::engine::wire::offer::{Offer, Wish};
 use crate::job::error::JobError;
 use crate::ofi::{AtomicSupport, OfiPort};
 use crate::settings::{AtomicsChoice, Settings};
+use engine::atomics::fabric::{AtomicPath, TARGET_RAIL};
+use engine::ids::{Pe, RailId};
+use engine::rails::pairing::{atomic_rail, remote_rail};
+use engine::rails::paths::PathTable;
+use engine::wire::handshake::{Addresses, RailAddress};
+use engine::wire::offer::{Offer, Wish};
 
 /// What this PE tells the others. Without rails it has nothing, and nobody connects.
 pub(crate) fn offer(settings: &Settings, support: Option<&AtomicSupport>) -> Offer {
@@ -57,7 +57,7 @@ fn insert(
     port: &mut OfiPort,
     rail: RailId,
     theirs: &RailAddress,
-) -> Result<crate::engine::port::PeerAddr, JobError> {
+) -> Result<engine::port::PeerAddr, JobError> {
     let inserted = port.insert(rail, &[theirs.address.as_slice()])?;
     let refused = || JobError::Collectives {
         what: String::from("the bootstrap has a PE without an address"),

@@ -1,7 +1,7 @@
 //! Collectives: what brings the PEs of a job together before they can communicate.
 
-use crate::engine::ids::Pe;
 use crate::job::error::JobError;
+use engine::ids::Pe;
 
 /// This PE's place in its job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

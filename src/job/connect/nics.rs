@@ -5,14 +5,14 @@ use std::fs;
 use log::{info, warn};
 
 use super::collectives::Collectives;
-use crate::cuda::{Device, Driver};
-use crate::engine::ids::Pe;
-use crate::engine::wire::handshake::fabric_hash;
 use crate::job::error::JobError;
 use crate::logging;
 use crate::ofi::Device as Nic;
 use crate::settings::{Devices, Settings};
 use crate::topology::{Known, PciAddress, Plan, Topology};
+use cuda::{Device, Driver};
+use engine::ids::Pe;
+use engine::wire::handshake::fabric_hash;
 
 /// What PEs tell one another before they open anything: the machine, and the GPU's PCI address as text,
 /// padded with zeros.

@@ -1,6 +1,6 @@
 //! The counters by name, each with what it counts: for files, pages and whoever reads them.
 
-use crate::engine::rails::counters::{PeerCounters, RailCounters};
+use engine::rails::counters::{PeerCounters, RailCounters};
 
 /// A counter of something.
 pub struct Field<T: 'static> {
@@ -65,7 +65,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::engine::ids::Pe;
+    use engine::ids::Pe;
 
     fn values<T>(fields: &[Field<T>], of: &T) -> BTreeSet<u64> {
         fields.iter().map(|field| (field.of)(of)).collect()

@@ -14,11 +14,11 @@ use serde_json::{Value, json};
 use super::page::{self, Page};
 use super::signal;
 use super::snapshot::{LaneCounters, Snapshot};
-use crate::engine::rails::counters::PeerCounters;
 use crate::job::asked::Question;
 use crate::logging;
 use crate::ofi::{fork, signals};
 use crate::settings::{CountersPage, CountersSignal, Settings};
+use engine::rails::counters::PeerCounters;
 
 /// How often counters are asked for, and the page written.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -268,8 +268,8 @@ fn busiest(lane: &LaneCounters) -> (LaneCounters, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::ids::Pe;
-    use crate::engine::rails::counters::RailCounters;
+    use engine::ids::Pe;
+    use engine::rails::counters::RailCounters;
 
     #[test]
     fn the_largest_page_has_room_and_the_busiest_peers() {

@@ -7,12 +7,12 @@ use serde_json::{Map, Value, json};
 
 use super::fields::{self, Field};
 use super::whole_file;
-use crate::engine::ids::{Pe, RailId};
-use crate::engine::lane::Lane;
-use crate::engine::port::Port;
-use crate::engine::rails::counters::{PeerCounters, RailCounters};
 use crate::job::connected::Connected;
 use crate::logging;
+use engine::ids::{Pe, RailId};
+use engine::lane::Lane;
+use engine::port::Port;
+use engine::rails::counters::{PeerCounters, RailCounters};
 
 /// Version of the format of files and pages: raised when a name in it changes its meaning or goes.
 pub const FORMAT: u32 = 1;

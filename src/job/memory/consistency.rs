@@ -9,16 +9,16 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use log::{info, warn};
 
-use crate::cuda::{Attributes, Context, Device, Driver, Scratch, WritesOrdering, flush_writes};
-use crate::engine::lane::Lane;
-use crate::engine::lane::loopback::{Anchor, Loopback};
-use crate::engine::port::registration::is_unclosed;
-use crate::engine::port::{Access, MemoryPort, Port};
-use crate::engine::state::regions::RegionTable;
-use crate::engine::wire::handle::{Handle, HandleBytes};
 use crate::job::error::JobError;
 use crate::logging;
 use crate::settings::ConsistencyChoice;
+use cuda::{Attributes, Context, Device, Driver, Scratch, WritesOrdering, flush_writes};
+use engine::lane::Lane;
+use engine::lane::loopback::{Anchor, Loopback};
+use engine::port::registration::is_unclosed;
+use engine::port::{Access, MemoryPort, Port};
+use engine::state::regions::RegionTable;
+use engine::wire::handle::{Handle, HandleBytes};
 
 /// Most rails a lane has.
 const MAX_RAILS: usize = 32;
@@ -287,8 +287,8 @@ fn some_words() -> Box<[AtomicU64]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::fake::{FakeFabric, Script};
-    use crate::engine::ids::Pe;
+    use engine::ids::Pe;
+    use sim_fabric::{FakeFabric, Script};
 
     fn device(writes_ordering: WritesOrdering, flush_on_host: bool) -> Attributes {
         Attributes {

@@ -2,10 +2,10 @@
 
 use log::{debug, info};
 
-use crate::cuda::{Device, DeviceRange, DmaBuf, Kind, WritesOrdering};
-use crate::engine::port::{Access, Registered};
 use crate::logging;
 use crate::ofi::{DeviceMemory, DirectRefusal, DmaBufPart, OfiMemory, OfiRegion};
+use cuda::{Device, DeviceRange, DmaBuf, Kind, WritesOrdering};
+use engine::port::{Access, Registered};
 
 /// Registers a range of device memory with every rail. `addr` is the address by which operations name
 /// it, which is the range's own unless it is mapped twice.

@@ -12,15 +12,15 @@ use std::sync::{Arc, Mutex, Once, PoisonError};
 use log::{info, warn};
 
 use self::direct::register_direct;
-use crate::cuda::{
-    DeviceRange, Driver, GDRCOPY_LIBRARY, LoadError, Memory, RangeError, StagedRegion, Staging,
-    StagingContext, StagingOptions, WordsOptions,
-};
-use crate::engine::port::copies::{Reach, Stager};
-use crate::engine::port::{Access, MemoryPort, PortError, Registered};
 use crate::logging;
 use crate::ofi::{MemoryKinds, OfiMemory, OfiRegion};
 use crate::settings::{Settings, StagingChoice};
+use cuda::{
+    DeviceRange, Driver, GDRCOPY_LIBRARY, LoadError, Memory, RangeError, StagedRegion, Staging,
+    StagingContext, StagingOptions, WordsOptions,
+};
+use engine::port::copies::{Reach, Stager};
+use engine::port::{Access, MemoryPort, PortError, Registered};
 
 /// What the user's side says of memory that is known by another address, or of which CUDA does not know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

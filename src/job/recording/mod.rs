@@ -22,10 +22,10 @@ use self::format::{
     AHEAD, Caller, FORMAT, HEADER_WORDS, Kind, MAGIC, MOST_REGIONS, OPEN, RECORD_WORDS,
     REGION_WORDS, Record, Region, at, done, file_bytes, mark, who,
 };
-use crate::engine::ids::Pe;
-use crate::engine::rails::counters::UnderWay;
 use crate::logging;
 use crate::settings::Settings;
+use engine::ids::Pe;
+use engine::rails::counters::UnderWay;
 
 /// What writes a recording.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use std::ptr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
-use crate::engine::atomic::{Atomic, AtomicOp, Width};
+use engine::atomic::{Atomic, AtomicOp, Width};
 
 /// Carries out an atomic operation and returns the word before.
 ///

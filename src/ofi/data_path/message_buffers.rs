@@ -4,9 +4,9 @@ use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::slice;
 
-use crate::engine::port::Desc;
 use crate::ofi::objects::contexts::ContextArray;
 use crate::ofi::objects::endpoint::MessageBuffer;
+use engine::port::Desc;
 
 /// A buffer of [`MessageBuffers`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

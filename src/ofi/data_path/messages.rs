@@ -7,15 +7,15 @@ use std::slice;
 use libfabric_sys::{FI_EAGAIN, FI_ETRUNC, FI_REMOTE_CQ_DATA, fi_cq_data_entry};
 use log::debug;
 
-use crate::engine::ids::Token;
-use crate::engine::port::{Incoming, POLL_BATCH, PeerAddr, PortError, Posted, Tail};
-use crate::engine::wire::message::PacketOf;
 use crate::ofi::data_path::host_memory;
 use crate::ofi::data_path::message_buffers::BufferId;
 use crate::ofi::data_path::rail::Rail;
 use crate::ofi::error::{port_error, refused};
 use crate::ofi::objects::domain::Gate;
 use crate::ofi::objects::endpoint::MessageBuffer;
+use engine::ids::Token;
+use engine::port::{Incoming, POLL_BATCH, PeerAddr, PortError, Posted, Tail};
+use engine::wire::message::PacketOf;
 
 /// Every buffer is in one place at a time: a send buffer is in `free` or has a token in `sending`;
 /// a receive buffer is posted, in `arrived`, in `unposted`, or, once the rail is broken, nowhere.
@@ -439,9 +439,6 @@ mod tests {
     use libfabric_sys::FI_ETRUNC;
 
     use super::*;
-    use crate::engine::ids::RailId;
-    use crate::engine::port::{Desc, Messaging, POLL_BATCH, Polled};
-    use crate::engine::wire::message::LongPacket;
     use crate::ofi::data_path::port::OfiPort;
     use crate::ofi::data_path::rail::Receives;
     use crate::ofi::objects::completion_queue::Entries;
@@ -450,6 +447,9 @@ mod tests {
     use crate::ofi::objects::fabric::Fabrics;
     use crate::ofi::{Discovery, MemoryKinds};
     use crate::settings::{Devices, Provider, Settings};
+    use engine::ids::RailId;
+    use engine::port::{Desc, Messaging, POLL_BATCH, Polled};
+    use engine::wire::message::LongPacket;
 
     const RAIL: RailId = RailId(0);
     const HANG: Duration = Duration::from_secs(60);

@@ -4,9 +4,6 @@ use std::sync::Arc;
 
 use libfabric_sys::{FI_EINVAL, FI_MR_HMEM, FI_MR_LOCAL, FI_RX_CQ_DATA};
 
-use crate::engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
-use crate::engine::port::registration::is_unclosed;
-use crate::engine::port::{Desc, PortError, RailLimits};
 use crate::ofi::data_path::message_buffers::MessageBuffers;
 use crate::ofi::discovery::device::Device;
 use crate::ofi::discovery::message_order::MessageOrder;
@@ -18,6 +15,9 @@ use crate::ofi::objects::fabric::Fabrics;
 use crate::ofi::objects::memory_region::{Region, Rights, Way};
 use crate::settings::Settings;
 use crate::topology::PciAddress;
+use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
+use engine::port::registration::is_unclosed;
+use engine::port::{Desc, PortError, RailLimits};
 
 /// Most operations in flight on one rail. More than any wire needs, and it bounds the memory for
 /// tokens.

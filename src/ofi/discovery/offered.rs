@@ -4,9 +4,9 @@ use std::ptr;
 
 use libfabric_sys::{Library, Version, fi_info};
 
-use crate::engine::port::PortError;
 use crate::ofi::error::check;
 use crate::ofi::objects::info::Info;
+use engine::port::PortError;
 
 /// A provider, with its layers, as `fi_info` lists it.
 #[derive(Clone, PartialEq, Eq, Debug)]

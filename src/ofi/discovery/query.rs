@@ -12,11 +12,11 @@ use libfabric_sys::{
     FI_THREAD_COMPLETION, FI_THREAD_DOMAIN, FI_THREAD_SAFE, Library, fi_info,
 };
 
-use crate::engine::port::PortError;
 use crate::ofi::error::port_error;
 use crate::ofi::objects::info::Info;
 use crate::ofi::provider::Profile;
 use crate::settings::{AtomicsChoice, Progress, Settings, Threading};
+use engine::port::PortError;
 
 /// One step of the ladder: a progress mode and a threading level to ask for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

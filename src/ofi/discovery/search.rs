@@ -6,7 +6,6 @@ use std::path::Path;
 use libfabric_sys::{FI_DELIVERY_COMPLETE, FI_MR_LOCAL, Library};
 use log::{debug, info, warn};
 
-use crate::engine::port::PortError;
 use crate::ofi::discovery::device::Device;
 use crate::ofi::discovery::interface::{Interface, is_local};
 use crate::ofi::discovery::query::{Demand, Reaching, Step, query, wants_atomics};
@@ -18,6 +17,7 @@ use crate::ofi::objects::info::Info;
 use crate::ofi::provider::{Fact, Profile, candidates};
 use crate::settings::{Devices, GpuDirect, Progress, Provider, Settings};
 use crate::topology::sysfs;
+use engine::port::PortError;
 
 /// The provider chosen and its devices.
 #[derive(Debug)]

@@ -11,12 +11,12 @@ use std::thread;
 
 use log::{info, warn};
 
-use crate::engine::port::{Access, PortError, Registered};
 use crate::ofi::memory::direct_policy::DeviceMemory;
 use crate::ofi::memory::registration::{OfiMemory, OfiRegion, Registrar};
 use crate::ofi::objects::cuda_calls::CudaCalls;
 use crate::ofi::objects::memory_region::{Region, Rights, Way};
 use crate::settings::GpuDirect;
+use engine::port::{Access, PortError, Registered};
 
 /// Why NICs do not reach a range by themselves: every way and every rail that was tried.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -55,7 +55,7 @@ impl OfiMemory {
     /// side by side: each may take long.
     ///
     /// The memory is such as [`OfiRegion`] asks for. Where the NICs write to it, CUDA's own copies to it
-    /// are to be made synchronous first ([`set_sync_memops`](crate::cuda::DeviceRange::set_sync_memops)).
+    /// are to be made synchronous first ([`set_sync_memops`](cuda::DeviceRange::set_sync_memops)).
     ///
     /// # Errors
     /// Everything that stands in the way. No registration is left then.

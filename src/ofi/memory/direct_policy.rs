@@ -20,7 +20,7 @@ pub struct DeviceMemory<'a> {
     /// Where the device is, if known.
     pub pci: Option<PciAddress>,
     /// Whether the device keeps the writes of NICs before what follows them by other ways
-    /// ([`WritesOrdering`](crate::cuda::WritesOrdering)).
+    /// ([`WritesOrdering`](cuda::WritesOrdering)).
     pub keeps_order: bool,
     /// The memory as a part of a dma-buf, or why there is none.
     pub dma_buf: Result<DmaBufPart<'a>, &'a str>,

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::engine::port::copies::Reach;
-use crate::engine::port::{Access, Addressing, Desc, MemoryPort, PortError, Registered};
 use crate::ofi::data_path::rail::Rail;
 use crate::ofi::memory::direct_policy::{DirectPolicy, RailTraits};
 use crate::ofi::objects::cuda_calls::CudaCalls;
 use crate::ofi::objects::domain::Domain;
 use crate::ofi::objects::memory_region::{Region, Rights, Way};
 use crate::topology::PciAddress;
+use engine::port::copies::Reach;
+use engine::port::{Access, Addressing, Desc, MemoryPort, PortError, Registered};
 
 /// Registers memory on every rail of both lanes. Any thread may use it, at any time.
 #[derive(Debug)]

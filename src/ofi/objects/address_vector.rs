@@ -9,11 +9,11 @@ use libfabric_sys::{
     fid_av,
 };
 
-use crate::engine::port::{PeerAddr, PortError};
 use crate::ofi::error::{check, port_error, refused};
 use crate::ofi::fork;
 use crate::ofi::objects::domain::Domain;
 use crate::ofi::objects::fabric::{close, opened};
+use engine::port::{PeerAddr, PortError};
 
 /// Owner of a `fid_av`.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use libfabric_sys::{
     FI_SUM, FI_UINT16, FI_UINT32, FI_UINT64, fi_datatype, fi_op,
 };
 
-use crate::engine::port::fabric_atomic::{Number, Row, Verb};
+use engine::port::fabric_atomic::{Number, Row, Verb};
 
 /// The family of calls that an operation belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

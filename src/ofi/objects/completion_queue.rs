@@ -11,10 +11,10 @@ use libfabric_sys::{
     fi_cq_err_entry, fi_cq_open, fi_cq_readerr, fi_cq_strerror, fid, fid_cq,
 };
 
-use crate::engine::port::{POLL_BATCH, PortError};
 use crate::ofi::error::{check, port_error};
 use crate::ofi::objects::domain::Domain;
 use crate::ofi::objects::fabric::{close, opened};
+use engine::port::{POLL_BATCH, PortError};
 
 /// Room for the entries of one poll.
 #[derive(Debug)]

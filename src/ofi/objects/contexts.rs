@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 
-use crate::engine::ids::Token;
+use engine::ids::Token;
 
 /// What a provider that asks for `FI_CONTEXT` or `FI_CONTEXT2` may write to while an operation is
 /// in flight. Its address names the operation.

@@ -9,10 +9,10 @@ use libfabric_sys::{
     fi_domain, fid_domain,
 };
 
-use crate::engine::port::{Addressing, PortError};
 use crate::ofi::error::check;
 use crate::ofi::objects::fabric::{Fabric, close, opened};
 use crate::ofi::objects::info::Info;
+use engine::port::{Addressing, PortError};
 
 /// Serialises the calls on one domain where its provider asks for that.
 ///

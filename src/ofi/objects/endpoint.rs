@@ -13,10 +13,6 @@ use libfabric_sys::{
     fi_sendmsg, fi_write, fi_writedata, fi_writemsg, fid, fid_ep, iovec,
 };
 
-use crate::engine::port::PortError;
-use crate::engine::port::fabric_atomic::Row;
-use crate::engine::port::registration::note_unclosed;
-use crate::engine::wire::message::MAX_MESSAGE;
 use crate::ofi::error::check;
 use crate::ofi::fork;
 use crate::ofi::objects::address_vector::AddressVector;
@@ -27,6 +23,10 @@ use crate::ofi::objects::cuda_calls::CudaCalls;
 use crate::ofi::objects::domain::Domain;
 use crate::ofi::objects::event_queue::EventQueue;
 use crate::ofi::objects::fabric::{close, opened};
+use engine::port::PortError;
+use engine::port::fabric_atomic::Row;
+use engine::port::registration::note_unclosed;
+use engine::wire::message::MAX_MESSAGE;
 
 /// The call that an endpoint's resources are made in.
 pub(crate) const ENABLE: &str = "fi_enable";

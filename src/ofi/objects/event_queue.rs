@@ -11,9 +11,9 @@ use libfabric_sys::{
     fi_eq_readerr, fid, fid_eq,
 };
 
-use crate::engine::port::PortError;
 use crate::ofi::error::{check, port_error};
 use crate::ofi::objects::fabric::{Fabric, close, opened};
+use engine::port::PortError;
 
 /// Entries that it has room for. The first that is found ends the use of the endpoint.
 const ENTRIES: usize = 64;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use libfabric_sys::{Library, fi_close, fid, fid_fabric};
 use log::warn;
 
-use crate::engine::port::PortError;
 use crate::ofi::error::check;
 use crate::ofi::objects::info::Info;
+use engine::port::PortError;
 
 /// Owner of a `fid_fabric`.
 #[derive(Debug)]

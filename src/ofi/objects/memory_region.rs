@@ -12,12 +12,12 @@ use libfabric_sys::{
 };
 use log::warn;
 
-use crate::engine::port::registration::note_unclosed;
-use crate::engine::port::{Access, Desc, PortError};
 use crate::ofi::error::{check, refused};
 use crate::ofi::objects::domain::Domain;
 use crate::ofi::objects::endpoint::Endpoint;
 use crate::ofi::objects::fabric::{opened, try_close};
+use engine::port::registration::note_unclosed;
+use engine::port::{Access, Desc, PortError};
 
 /// How the provider is told of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -219,11 +219,11 @@ mod tests {
     use libfabric_sys::{FI_EBUSY, fid};
 
     use super::*;
-    use crate::engine::port::registration::is_unclosed;
     use crate::ofi::objects::domain::Keys;
     use crate::ofi::objects::fabric::Fabrics;
     use crate::ofi::{Discovery, MemoryKinds};
     use crate::settings::{Provider, Settings};
+    use engine::port::registration::is_unclosed;
 
     unsafe extern "C" fn busy(_: *mut fid) -> i32 {
         -FI_EBUSY

@@ -7,7 +7,7 @@ use libfabric_sys::Version;
 
 use super::fact::{Fact, Source};
 use super::variable::Variable;
-use crate::engine::port::packet::MAX_MESSAGE;
+use engine::port::packet::MAX_MESSAGE;
 
 facts! {
     /// Every interface of the host is a device, also those that lead nowhere useful.

@@ -3,7 +3,7 @@
 use super::fact::Fact;
 use super::profile::{CAUTIOUS, Profile, Reopening, Striping};
 use super::rxm;
-use crate::engine::port::packet::MAX_LONG_MESSAGE;
+use engine::port::packet::MAX_LONG_MESSAGE;
 
 const INTERFACES: Fact<bool> =
     Fact::manual(true, "it goes over the sockets of any interface", "fi_tcp(7)");

@@ -10,10 +10,10 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::time::{Duration, Instant};
 
-use libloading::os::unix::Library;
-use nvshmem_transport_libfabric::cuda::{
+use cuda::{
     Completed, Context, CopyEngine, Device, DeviceRange, Driver, Memory, Ordinal, PinnedPool,
 };
+use libloading::os::unix::Library;
 use std::sync::Arc;
 
 /// Fails a wait.

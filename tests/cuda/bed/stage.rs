@@ -3,13 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use nvshmem_transport_libfabric::cuda::{
-    StagedRegion, Staging, StagingContext, StagingOptions, WordsOptions,
-};
-use nvshmem_transport_libfabric::engine::port::Posted;
-use nvshmem_transport_libfabric::engine::port::copies::{
-    Bounce, Copied, Copy, CopyDirection, CopyPort, Stager,
-};
+use cuda::{StagedRegion, Staging, StagingContext, StagingOptions, WordsOptions};
+use engine::port::Posted;
+use engine::port::copies::{Bounce, Copied, Copy, CopyDirection, CopyPort, Stager};
 
 use crate::bed::{Bed, HANG, fill, peek};
 use crate::words::stream_only;

@@ -2,9 +2,9 @@
 
 use std::ffi::c_int;
 
-use nvshmem_transport_libfabric::cuda::Staging;
-use nvshmem_transport_libfabric::engine::port::copies::{Copy, CopyDirection};
-use nvshmem_transport_libfabric::engine::port::{PortError, Posted};
+use cuda::Staging;
+use engine::port::copies::{Copy, CopyDirection};
+use engine::port::{PortError, Posted};
 
 use crate::bed::case::Case;
 use crate::bed::stage::{CHUNK, Stage, options};

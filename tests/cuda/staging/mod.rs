@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use nvshmem_transport_libfabric::cuda::{Staging, StagingError, StagingOptions};
-use nvshmem_transport_libfabric::engine::port::Posted;
-use nvshmem_transport_libfabric::engine::port::copies::{Copy, CopyDirection, Reach};
+use cuda::{Staging, StagingError, StagingOptions};
+use engine::port::Posted;
+use engine::port::copies::{Copy, CopyDirection, Reach};
 
 use crate::bed::case::Case;
 use crate::bed::stage::{CHUNK, Stage, options};

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use nvshmem_transport_libfabric::cuda::{Staging, Way, Words, WordsOptions};
-use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
-use nvshmem_transport_libfabric::engine::port::copies::{CopyDirection, CopyPort, SoonOrder};
+use cuda::{Staging, Way, Words, WordsOptions};
+use engine::atomic::{Atomic, AtomicOp, Width};
+use engine::port::copies::{CopyDirection, CopyPort, SoonOrder};
 
 use crate::bed::case::{Case, skip};
 use crate::bed::stage::{CHUNK, Stage, options};

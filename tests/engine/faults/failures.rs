@@ -1,15 +1,15 @@
 //! Errors, lost completions, and bad input.
 
-use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::error::EngineError;
-use nvshmem_transport_libfabric::engine::fake::{FakeFabric, PortCall, Script};
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::lane::fast_path::{FastTransfer, NotStarted};
-use nvshmem_transport_libfabric::engine::port::{Access, Desc, Direction, Local};
-use nvshmem_transport_libfabric::engine::rails::balance::Spread;
-use nvshmem_transport_libfabric::engine::request::{LocalSide, Request, ResultPlace};
-use nvshmem_transport_libfabric::engine::state::batch::Batch;
-use nvshmem_transport_libfabric::engine::wire::handle::{Handle, HandleBytes, HandleError};
+use engine::atomic::AtomicOp;
+use engine::error::EngineError;
+use engine::ids::{Pe, RailId};
+use engine::lane::fast_path::{FastTransfer, NotStarted};
+use engine::port::{Access, Desc, Direction, Local};
+use engine::rails::balance::Spread;
+use engine::request::{LocalSide, Request, ResultPlace};
+use engine::state::batch::Batch;
+use engine::wire::handle::{Handle, HandleBytes, HandleError};
+use sim_fabric::{FakeFabric, PortCall, Script};
 
 use crate::as_entry::AsEntry as _;
 use crate::job::{Job, Member, Shape};

@@ -1,7 +1,7 @@
 //! A fault of the fabric, as random schedules have them: drawn, named, begun and ended.
 
-use nvshmem_transport_libfabric::engine::fake::{FakeFabric, PortCall};
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
+use engine::ids::{Pe, RailId};
+use sim_fabric::{FakeFabric, PortCall};
 
 use crate::job::{Random, Shape};
 

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::error::EngineError;
-use nvshmem_transport_libfabric::engine::fake::Script;
-use nvshmem_transport_libfabric::engine::ids::Pe;
-use nvshmem_transport_libfabric::engine::request::ResultPlace;
+use engine::atomic::AtomicOp;
+use engine::error::EngineError;
+use engine::ids::Pe;
+use engine::request::ResultPlace;
+use sim_fabric::Script;
 
 use crate::as_entry::AsEntry as _;
 use crate::health::HEALTH;

@@ -1,13 +1,13 @@
 //! What comes after a failure: it touches no memory that its owner may have back.
 
-use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::error::EngineError;
-use nvshmem_transport_libfabric::engine::fake::{Event, FakeFabric, Script};
-use nvshmem_transport_libfabric::engine::ids::Pe;
-use nvshmem_transport_libfabric::engine::lane::Lane;
-use nvshmem_transport_libfabric::engine::lane::user_threads::host_lane::HostLane;
-use nvshmem_transport_libfabric::engine::port::Direction;
-use nvshmem_transport_libfabric::engine::request::{Request, ResultPlace};
+use engine::atomic::AtomicOp;
+use engine::error::EngineError;
+use engine::ids::Pe;
+use engine::lane::Lane;
+use engine::lane::user_threads::host_lane::HostLane;
+use engine::port::Direction;
+use engine::request::{Request, ResultPlace};
+use sim_fabric::{Event, FakeFabric, Script};
 
 use crate::as_entry::AsEntry as _;
 use crate::health::HEALTH;

@@ -1,12 +1,12 @@
 //! Requests of peers that name memory which was released, and whose place in the table another region has since.
 
-use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::error::EngineError;
-use nvshmem_transport_libfabric::engine::fake::Script;
-use nvshmem_transport_libfabric::engine::ids::Pe;
-use nvshmem_transport_libfabric::engine::lane::SignalEngine;
-use nvshmem_transport_libfabric::engine::port::{Access, Direction};
-use nvshmem_transport_libfabric::engine::request::{PutSignalRequest, Request, ResultPlace};
+use engine::atomic::AtomicOp;
+use engine::error::EngineError;
+use engine::ids::Pe;
+use engine::lane::SignalEngine;
+use engine::port::{Access, Direction};
+use engine::request::{PutSignalRequest, Request, ResultPlace};
+use sim_fabric::Script;
 
 use crate::as_entry::AsEntry as _;
 use crate::job::{Job, Shape};

@@ -9,15 +9,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use nvshmem_transport_libfabric::engine::OpId;
-use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::error::EngineError;
-use nvshmem_transport_libfabric::engine::fake::{FakeFabric, PortCall, Script};
-use nvshmem_transport_libfabric::engine::ids::Pe;
-use nvshmem_transport_libfabric::engine::port::{Access, Direction};
-use nvshmem_transport_libfabric::engine::request::{
-    LocalSide, PutSignalRequest, Request, ResultPlace,
-};
+use engine::OpId;
+use engine::atomic::AtomicOp;
+use engine::error::EngineError;
+use engine::ids::Pe;
+use engine::port::{Access, Direction};
+use engine::request::{LocalSide, PutSignalRequest, Request, ResultPlace};
+use sim_fabric::{FakeFabric, PortCall, Script};
 use test_support::seeds::{campaign, draw, for_seeds, single};
 
 use super::fault::Fault;

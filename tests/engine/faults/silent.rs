@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::error::EngineError;
-use nvshmem_transport_libfabric::engine::fake::Script;
-use nvshmem_transport_libfabric::engine::ids::Pe;
-use nvshmem_transport_libfabric::engine::recovery::health::RailHealth;
-use nvshmem_transport_libfabric::engine::request::{PutSignalRequest, ResultPlace};
+use engine::atomic::AtomicOp;
+use engine::error::EngineError;
+use engine::ids::Pe;
+use engine::recovery::health::RailHealth;
+use engine::request::{PutSignalRequest, ResultPlace};
+use sim_fabric::Script;
 
 use crate::as_entry::AsEntry as _;
 use crate::job::{Job, Shape};

@@ -1,13 +1,13 @@
 //! Strangers, who reach every rail and have read along: what they send has no effect.
 
-use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
-use nvshmem_transport_libfabric::engine::fake::FakeFabric;
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::wire::cookie::Cookie;
-use nvshmem_transport_libfabric::engine::wire::marks::Marks;
-use nvshmem_transport_libfabric::engine::wire::message::{Body, Message, Packet, Spot, Tag};
-use nvshmem_transport_libfabric::engine::wire::seal::Seal;
-use nvshmem_transport_libfabric::engine::wire::window::Seq;
+use engine::atomic::{Atomic, AtomicOp, Width};
+use engine::ids::{Pe, RailId};
+use engine::wire::cookie::Cookie;
+use engine::wire::marks::Marks;
+use engine::wire::message::{Body, Message, Packet, Spot, Tag};
+use engine::wire::seal::Seal;
+use engine::wire::window::Seq;
+use sim_fabric::FakeFabric;
 
 use crate::job::{FIRST_REGION, Random, Shape};
 

@@ -3,12 +3,12 @@
 use std::cell::RefCell;
 use std::sync::Once;
 
+use engine::atomic::AtomicOp;
+use engine::ids::{Pe, RailId, Token};
+use engine::lane::SignalEngine;
+use engine::request::PutSignalRequest;
 use log::{LevelFilter, Log, Metadata, Record};
-use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::fake::Script;
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId, Token};
-use nvshmem_transport_libfabric::engine::lane::SignalEngine;
-use nvshmem_transport_libfabric::engine::request::PutSignalRequest;
+use sim_fabric::Script;
 
 use crate::as_entry::AsEntry as _;
 use crate::health::HEALTH;

@@ -1,10 +1,10 @@
 //! What goes out again, and by which way, when a path or a rail has failed; and what stays as it was.
 
-use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::fake::{Call, FakeFabric};
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::port::Direction;
-use nvshmem_transport_libfabric::engine::request::Request;
+use engine::atomic::AtomicOp;
+use engine::ids::{Pe, RailId};
+use engine::port::Direction;
+use engine::request::Request;
+use sim_fabric::{Call, FakeFabric};
 
 use super::looks::{Looks, TIMEOUT, TURNS, UNIT, shape};
 use super::word;

@@ -1,8 +1,8 @@
 //! What a PE does about what others say of rails. What is said is forged here.
 
-use nvshmem_transport_libfabric::engine::fake::{Call, FakeFabric};
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::wire::rails::Rails;
+use engine::ids::{Pe, RailId};
+use engine::wire::rails::Rails;
+use sim_fabric::{Call, FakeFabric};
 
 use super::looks::{Looks, TIMEOUT, UNIT, shape};
 use crate::job::Shape;

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::fake::{Call, FakeFabric, Script};
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::port::Direction;
-use nvshmem_transport_libfabric::engine::rails::counters::RailCounters;
-use nvshmem_transport_libfabric::engine::recovery::health::RailHealth;
-use nvshmem_transport_libfabric::engine::request::{Request, ResultPlace};
-use nvshmem_transport_libfabric::engine::wire::message::{Body, Message, Packet};
-use nvshmem_transport_libfabric::engine::wire::rails::Rails;
-use nvshmem_transport_libfabric::engine::wire::window::Seq;
+use engine::atomic::AtomicOp;
+use engine::ids::{Pe, RailId};
+use engine::port::Direction;
+use engine::rails::counters::RailCounters;
+use engine::recovery::health::RailHealth;
+use engine::request::{Request, ResultPlace};
+use engine::wire::message::{Body, Message, Packet};
+use engine::wire::rails::Rails;
+use engine::wire::window::Seq;
+use sim_fabric::{Call, FakeFabric, Script};
 
 use super::word;
 use crate::as_entry::AsEntry as _;

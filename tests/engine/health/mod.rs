@@ -10,15 +10,15 @@ mod staged;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::fake::{Call, FakeFabric, Script};
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::lane::user_threads::handoff::handover;
-use nvshmem_transport_libfabric::engine::lane::user_threads::host_lane::HostLane;
-use nvshmem_transport_libfabric::engine::lane::{Lane, SignalEngine};
-use nvshmem_transport_libfabric::engine::recovery::detours::Detours;
-use nvshmem_transport_libfabric::engine::recovery::health::RailHealth;
-use nvshmem_transport_libfabric::engine::request::{PutSignalRequest, ResultPlace};
+use engine::atomic::AtomicOp;
+use engine::ids::{Pe, RailId};
+use engine::lane::user_threads::handoff::handover;
+use engine::lane::user_threads::host_lane::HostLane;
+use engine::lane::{Lane, SignalEngine};
+use engine::recovery::detours::Detours;
+use engine::recovery::health::RailHealth;
+use engine::request::{PutSignalRequest, ResultPlace};
+use sim_fabric::{Call, FakeFabric, Script};
 
 use crate::as_entry::AsEntry as _;
 use crate::job::{Job, Member, Shape, host_config, limits};

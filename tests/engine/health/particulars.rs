@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::fake::{Call, FakeFabric, Script};
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::lane::SignalEngine;
-use nvshmem_transport_libfabric::engine::port::Direction;
-use nvshmem_transport_libfabric::engine::request::{PutSignalRequest, Request, ResultPlace};
+use engine::atomic::AtomicOp;
+use engine::ids::{Pe, RailId};
+use engine::lane::SignalEngine;
+use engine::port::Direction;
+use engine::request::{PutSignalRequest, Request, ResultPlace};
+use sim_fabric::{Call, FakeFabric, Script};
 
 use super::{HEALTH, TURN, begin_puts, failure_of, turn_until, two_with_puts, word};
 use crate::as_entry::AsEntry as _;
@@ -40,10 +40,7 @@ fn failures(member: &Member) -> Vec<u64> {
     member.lane.counters().map(|rail| rail.failures).collect()
 }
 
-fn total(
-    member: &Member,
-    what: fn(&nvshmem_transport_libfabric::engine::rails::counters::RailCounters) -> u64,
-) -> u64 {
+fn total(member: &Member, what: fn(&engine::rails::counters::RailCounters) -> u64) -> u64 {
     member.lane.counters().map(|rail| what(&rail)).sum()
 }
 

@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 
-use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::fake::{Event, FakeFabric};
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::lane::SignalEngine;
-use nvshmem_transport_libfabric::engine::port::Direction;
-use nvshmem_transport_libfabric::engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
-use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
-use nvshmem_transport_libfabric::engine::request::{PutSignalRequest, ResultPlace};
+use engine::atomic::AtomicOp;
+use engine::ids::{Pe, RailId};
+use engine::lane::SignalEngine;
+use engine::port::Direction;
+use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
+use engine::request::{LocalSide, Request};
+use engine::request::{PutSignalRequest, ResultPlace};
+use sim_fabric::{Event, FakeFabric};
 use test_support::seeds::for_seeds;
 
 use crate::as_entry::AsEntry as _;

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use nvshmem_transport_libfabric::engine::fake::{FakeFabric, Script};
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::port::Direction;
-use nvshmem_transport_libfabric::engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
+use engine::ids::{Pe, RailId};
+use engine::port::Direction;
+use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
+use sim_fabric::{FakeFabric, Script};
 use test_support::seeds::turn as turns;
 
 use super::HEALTH;

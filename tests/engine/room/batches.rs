@@ -2,14 +2,14 @@
 
 use std::collections::VecDeque;
 
-use nvshmem_transport_libfabric::engine::atomic::{AtomicOp, Width};
-use nvshmem_transport_libfabric::engine::error::EngineError;
-use nvshmem_transport_libfabric::engine::fake::{FakeFabric, Script};
-use nvshmem_transport_libfabric::engine::ids::Pe;
-use nvshmem_transport_libfabric::engine::port::Direction;
-use nvshmem_transport_libfabric::engine::rails::balance::Spread;
-use nvshmem_transport_libfabric::engine::request::{PutSignalRequest, Request, ResultPlace};
-use nvshmem_transport_libfabric::engine::state::batch::{Batch, MAX_BATCHES};
+use engine::atomic::{AtomicOp, Width};
+use engine::error::EngineError;
+use engine::ids::Pe;
+use engine::port::Direction;
+use engine::rails::balance::Spread;
+use engine::request::{PutSignalRequest, Request, ResultPlace};
+use engine::state::batch::{Batch, MAX_BATCHES};
+use sim_fabric::{FakeFabric, Script};
 use test_support::seeds::for_seeds;
 
 use crate::as_entry::AsEntry as _;

@@ -1,13 +1,13 @@
 //! Limits: queue depth, segment size, blocking operations, and use from several threads.
 
-use nvshmem_transport_libfabric::engine::OpId;
-use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::fake::Script;
-use nvshmem_transport_libfabric::engine::ids::Pe;
-use nvshmem_transport_libfabric::engine::lane::Lane;
-use nvshmem_transport_libfabric::engine::lane::user_threads::host_lane::HostLane;
-use nvshmem_transport_libfabric::engine::port::{Access, Direction};
-use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
+use engine::OpId;
+use engine::atomic::AtomicOp;
+use engine::ids::Pe;
+use engine::lane::Lane;
+use engine::lane::user_threads::host_lane::HostLane;
+use engine::port::{Access, Direction};
+use engine::request::{LocalSide, Request};
+use sim_fabric::Script;
 
 use crate::as_entry::AsEntry as _;
 use crate::job::{Job, Shape, host_config, limits};

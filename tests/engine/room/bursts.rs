@@ -1,10 +1,10 @@
 //! Bursts of puts: every path that can end one rings the doorbell, whatever the fabric refuses.
 
-use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::fake::Script;
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::lane::SignalEngine;
-use nvshmem_transport_libfabric::engine::request::PutSignalRequest;
+use engine::atomic::AtomicOp;
+use engine::ids::{Pe, RailId};
+use engine::lane::SignalEngine;
+use engine::request::PutSignalRequest;
+use sim_fabric::Script;
 use test_support::seeds::for_seeds;
 
 use crate::as_entry::AsEntry as _;

@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::error::EngineError;
-use nvshmem_transport_libfabric::engine::fake::{FakeFabric, FakePort, Script};
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::lane::user_threads::handoff::handover;
-use nvshmem_transport_libfabric::engine::lane::user_threads::host_lane::HostLane;
-use nvshmem_transport_libfabric::engine::lane::{Lane, SignalEngine};
-use nvshmem_transport_libfabric::engine::rails::balance::Spread;
-use nvshmem_transport_libfabric::engine::request::{PutSignalRequest, ResultPlace};
-use nvshmem_transport_libfabric::engine::state::batch::Batch;
-use nvshmem_transport_libfabric::engine::wire::message::{Body, Message, Packet};
-use nvshmem_transport_libfabric::engine::wire::rails::Rails;
-use nvshmem_transport_libfabric::engine::wire::window::{Seq, WINDOW};
+use engine::atomic::AtomicOp;
+use engine::error::EngineError;
+use engine::ids::{Pe, RailId};
+use engine::lane::user_threads::handoff::handover;
+use engine::lane::user_threads::host_lane::HostLane;
+use engine::lane::{Lane, SignalEngine};
+use engine::rails::balance::Spread;
+use engine::request::{PutSignalRequest, ResultPlace};
+use engine::state::batch::Batch;
+use engine::wire::message::{Body, Message, Packet};
+use engine::wire::rails::Rails;
+use engine::wire::window::{Seq, WINDOW};
+use sim_fabric::{FakeFabric, FakePort, Script};
 
 use crate::as_entry::AsEntry as _;
 use crate::health::HEALTH;

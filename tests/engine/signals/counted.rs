@@ -1,16 +1,16 @@
 //! Puts whose segments the target counts.
 
-use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::error::EngineError;
-use nvshmem_transport_libfabric::engine::fake::{Event, Script};
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::lane::SignalEngine;
-use nvshmem_transport_libfabric::engine::request::PutSignalRequest;
-use nvshmem_transport_libfabric::engine::signal::counted::TAGS;
-use nvshmem_transport_libfabric::engine::wire::cookie::Cookie;
-use nvshmem_transport_libfabric::engine::wire::marks::Marks;
-use nvshmem_transport_libfabric::engine::wire::message::Tag;
-use nvshmem_transport_libfabric::engine::wire::window::WINDOW;
+use engine::atomic::AtomicOp;
+use engine::error::EngineError;
+use engine::ids::{Pe, RailId};
+use engine::lane::SignalEngine;
+use engine::request::PutSignalRequest;
+use engine::signal::counted::TAGS;
+use engine::wire::cookie::Cookie;
+use engine::wire::marks::Marks;
+use engine::wire::message::Tag;
+use engine::wire::window::WINDOW;
+use sim_fabric::{Event, Script};
 use test_support::seeds::for_seeds;
 
 use super::{Targets, race, random_script};

@@ -1,13 +1,13 @@
 //! Atomics that the fabric carries out: exact for the whole table, in order, and never mixed with those
 //! of messages.
 
-use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
-use nvshmem_transport_libfabric::engine::fake::{Event, Script};
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::lane::SignalEngine;
-use nvshmem_transport_libfabric::engine::request::{AtomicRequest, PutSignalRequest, ResultPlace};
-use nvshmem_transport_libfabric::engine::wire::message::{Body, Message, Packet, Spot, Tag};
-use nvshmem_transport_libfabric::engine::wire::window::Seq;
+use engine::atomic::{Atomic, AtomicOp, Width};
+use engine::ids::{Pe, RailId};
+use engine::lane::SignalEngine;
+use engine::request::{AtomicRequest, PutSignalRequest, ResultPlace};
+use engine::wire::message::{Body, Message, Packet, Spot, Tag};
+use engine::wire::window::Seq;
+use sim_fabric::{Event, Script};
 use test_support::seeds::for_seeds;
 
 use super::{Targets, race, random_script, random_shape};

@@ -1,10 +1,10 @@
 //! Messages that no lane has sent, those from outside of the job among them.
 
-use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
-use nvshmem_transport_libfabric::engine::fake::Script;
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::wire::message::{Body, Message, Packet, Spot, Ticket};
-use nvshmem_transport_libfabric::engine::wire::window::Seq;
+use engine::atomic::{Atomic, AtomicOp, Width};
+use engine::ids::{Pe, RailId};
+use engine::wire::message::{Body, Message, Packet, Spot, Ticket};
+use engine::wire::window::Seq;
+use sim_fabric::Script;
 
 use super::Targets;
 use crate::as_entry::AsEntry as _;

@@ -2,19 +2,17 @@
 
 use std::time::Duration;
 
-use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::error::EngineError;
-use nvshmem_transport_libfabric::engine::fake::{Call, Script};
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::lane::SignalEngine;
-use nvshmem_transport_libfabric::engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
-use nvshmem_transport_libfabric::engine::recovery::health::RailHealth;
-use nvshmem_transport_libfabric::engine::request::PutSignalRequest;
-use nvshmem_transport_libfabric::engine::wire::handle::Handle;
-use nvshmem_transport_libfabric::engine::wire::message::{
-    Body, LongPacket, MAX_EAGER, Message, Spot, eager_in,
-};
-use nvshmem_transport_libfabric::engine::wire::window::Seq;
+use engine::atomic::AtomicOp;
+use engine::error::EngineError;
+use engine::ids::{Pe, RailId};
+use engine::lane::SignalEngine;
+use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
+use engine::recovery::health::RailHealth;
+use engine::request::PutSignalRequest;
+use engine::wire::handle::Handle;
+use engine::wire::message::{Body, LongPacket, MAX_EAGER, Message, Spot, eager_in};
+use engine::wire::window::Seq;
+use sim_fabric::{Call, Script};
 
 use super::Targets;
 use crate::as_entry::AsEntry as _;

@@ -9,17 +9,17 @@ mod ways;
 
 use std::collections::HashMap;
 
-use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
-use nvshmem_transport_libfabric::engine::error::EngineError;
-use nvshmem_transport_libfabric::engine::fake::{Event, FakeFabric, Script};
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::lane::SignalEngine;
-use nvshmem_transport_libfabric::engine::port::Direction;
-use nvshmem_transport_libfabric::engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
-use nvshmem_transport_libfabric::engine::request::{AtomicRequest, PutSignalRequest, ResultPlace};
-use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
-use nvshmem_transport_libfabric::engine::signal::counted::TAGS;
-use nvshmem_transport_libfabric::engine::wire::handle::HandleBytes;
+use engine::atomic::{Atomic, AtomicOp, Width};
+use engine::error::EngineError;
+use engine::ids::{Pe, RailId};
+use engine::lane::SignalEngine;
+use engine::port::Direction;
+use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
+use engine::request::{AtomicRequest, PutSignalRequest, ResultPlace};
+use engine::request::{LocalSide, Request};
+use engine::signal::counted::TAGS;
+use engine::wire::handle::HandleBytes;
+use sim_fabric::{Event, FakeFabric, Script};
 use test_support::seeds::for_seeds;
 
 use crate::as_entry::AsEntry as _;

@@ -3,11 +3,11 @@
 
 use std::collections::HashMap;
 
-use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::fake::{Event, Script};
-use nvshmem_transport_libfabric::engine::ids::Pe;
-use nvshmem_transport_libfabric::engine::port::Direction;
-use nvshmem_transport_libfabric::engine::request::PutSignalRequest;
+use engine::atomic::AtomicOp;
+use engine::ids::Pe;
+use engine::port::Direction;
+use engine::request::PutSignalRequest;
+use sim_fabric::{Event, Script};
 
 use super::{Targets, race, random_script, random_shape};
 use crate::as_entry::AsEntry as _;

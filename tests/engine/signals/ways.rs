@@ -1,14 +1,14 @@
 //! The way that a signal goes with its data, at the bounds between the ways: told by what reaches the peer while the fabric
 //! keeps something back.
 
-use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::fake::{Call, Event, Script};
-use nvshmem_transport_libfabric::engine::ids::Pe;
-use nvshmem_transport_libfabric::engine::lane::SignalEngine;
-use nvshmem_transport_libfabric::engine::port::Direction;
-use nvshmem_transport_libfabric::engine::rails::balance::Spread;
-use nvshmem_transport_libfabric::engine::request::PutSignalRequest;
-use nvshmem_transport_libfabric::engine::wire::message::MAX_EAGER;
+use engine::atomic::AtomicOp;
+use engine::ids::Pe;
+use engine::lane::SignalEngine;
+use engine::port::Direction;
+use engine::rails::balance::Spread;
+use engine::request::PutSignalRequest;
+use engine::wire::message::MAX_EAGER;
+use sim_fabric::{Call, Event, Script};
 
 use super::Targets;
 use crate::as_entry::AsEntry as _;

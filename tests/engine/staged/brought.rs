@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use nvshmem_transport_libfabric::engine::fake::Script;
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::port::Direction;
-use nvshmem_transport_libfabric::engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
-use nvshmem_transport_libfabric::engine::recovery::health::RailHealth;
-use nvshmem_transport_libfabric::engine::wire::staged::{MAX_PAYLOAD, most_brought};
+use engine::ids::{Pe, RailId};
+use engine::port::Direction;
+use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
+use engine::recovery::health::RailHealth;
+use engine::wire::staged::{MAX_PAYLOAD, most_brought};
+use sim_fabric::Script;
 
 use super::{ALL, fill, pattern};
 use crate::job::{Job, Shape};

@@ -7,16 +7,16 @@ mod steps;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::error::EngineError;
-use nvshmem_transport_libfabric::engine::fake::{Event, FakeFabric, Script};
-use nvshmem_transport_libfabric::engine::ids::Pe;
-use nvshmem_transport_libfabric::engine::lane::Lane;
-use nvshmem_transport_libfabric::engine::lane::user_threads::handoff::handover;
-use nvshmem_transport_libfabric::engine::lane::user_threads::host_lane::HostLane;
-use nvshmem_transport_libfabric::engine::port::copies::Reach;
-use nvshmem_transport_libfabric::engine::port::{Access, Direction};
-use nvshmem_transport_libfabric::engine::request::{LocalSide, Request, ResultPlace};
+use engine::atomic::AtomicOp;
+use engine::error::EngineError;
+use engine::ids::Pe;
+use engine::lane::Lane;
+use engine::lane::user_threads::handoff::handover;
+use engine::lane::user_threads::host_lane::HostLane;
+use engine::port::copies::Reach;
+use engine::port::{Access, Direction};
+use engine::request::{LocalSide, Request, ResultPlace};
+use sim_fabric::{Event, FakeFabric, Script};
 use test_support::seeds::for_seeds;
 
 use crate::as_entry::AsEntry as _;

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::fake::{Call, Script};
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::port::Direction;
-use nvshmem_transport_libfabric::engine::recovery::health::RailHealth;
-use nvshmem_transport_libfabric::engine::wire::message::{Body, Message, Packet, Spot, Ticket};
-use nvshmem_transport_libfabric::engine::wire::staged::Staged;
-use nvshmem_transport_libfabric::engine::wire::window::Seq;
+use engine::atomic::AtomicOp;
+use engine::ids::{Pe, RailId};
+use engine::port::Direction;
+use engine::recovery::health::RailHealth;
+use engine::wire::message::{Body, Message, Packet, Spot, Ticket};
+use engine::wire::staged::Staged;
+use engine::wire::window::Seq;
+use sim_fabric::{Call, Script};
 
 use super::ALL;
 use crate::as_entry::AsEntry as _;

@@ -1,10 +1,10 @@
 //! What staged operations ask of the port: which way they take, in how many pieces, and that a turn which has done
 //! something says so.
 
-use nvshmem_transport_libfabric::engine::fake::{Call, Script};
-use nvshmem_transport_libfabric::engine::ids::Pe;
-use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
-use nvshmem_transport_libfabric::engine::wire::staged::MAX_PAYLOAD;
+use engine::ids::Pe;
+use engine::request::{LocalSide, Request};
+use engine::wire::staged::MAX_PAYLOAD;
+use sim_fabric::{Call, Script};
 
 use super::{ALL, fill, pattern};
 use crate::as_entry::AsEntry as _;

@@ -1,10 +1,10 @@
 //! Descriptors in the rings of the device channel: the words of one slot or of two.
 
+use engine::atomic::{AtomicOp, Width};
+use engine::ids::Pe;
 use nvshmem_transport_libfabric::channel::ring::descriptor::{Descriptor, Place, Put, RegionIndex};
 use nvshmem_transport_libfabric::channel::ring::slot::{LAP_WORDS, Words};
 use nvshmem_transport_libfabric::channel::sys;
-use nvshmem_transport_libfabric::engine::atomic::{AtomicOp, Width};
-use nvshmem_transport_libfabric::engine::ids::Pe;
 
 use crate::{Target, part};
 

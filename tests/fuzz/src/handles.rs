@@ -1,8 +1,8 @@
 //! Memory handles, which NVSHMEM carries from one PE to another.
 
-use nvshmem_transport_libfabric::engine::ids::Pe;
-use nvshmem_transport_libfabric::engine::port::Addressing;
-use nvshmem_transport_libfabric::engine::wire::handle::{Handle, MAX_RAILS};
+use engine::ids::Pe;
+use engine::port::Addressing;
+use engine::wire::handle::{Handle, MAX_RAILS};
 
 use crate::{Target, part};
 

@@ -1,12 +1,10 @@
 //! Records that PEs exchange when they connect. An input is the step, the number of PEs, a hello of each, and the
 //! addresses of all.
 
-use nvshmem_transport_libfabric::engine::port::packet::MAX_LONG_MESSAGE;
-use nvshmem_transport_libfabric::engine::wire::handle::MAX_RAILS;
-use nvshmem_transport_libfabric::engine::wire::handshake::{
-    Addresses, HELLO_BYTES, Hello, MAX_ADDRESS, RailAddress, Step,
-};
-use nvshmem_transport_libfabric::engine::wire::offer::{Offer, Wish};
+use engine::port::packet::MAX_LONG_MESSAGE;
+use engine::wire::handle::MAX_RAILS;
+use engine::wire::handshake::{Addresses, HELLO_BYTES, Hello, MAX_ADDRESS, RailAddress, Step};
+use engine::wire::offer::{Offer, Wish};
 
 use crate::Target;
 

@@ -6,29 +6,25 @@
 use std::time::Duration;
 
 use arbitrary::{Result, Unstructured};
-use nvshmem_transport_libfabric::engine::Watchdog;
-use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
-use nvshmem_transport_libfabric::engine::fake::{FakeFabric, FakeMemory, FakePort, Script};
-use nvshmem_transport_libfabric::engine::ids::{LaneKind, Pe, RailId};
-use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, SignalEngine};
-use nvshmem_transport_libfabric::engine::port::copies::Reach;
-use nvshmem_transport_libfabric::engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
-use nvshmem_transport_libfabric::engine::port::{Access, Direction, RailLimits};
-use nvshmem_transport_libfabric::engine::rails::balance::Spread;
-use nvshmem_transport_libfabric::engine::rails::paths::{AtomicPath, Path, PathTable, TARGET_RAIL};
-use nvshmem_transport_libfabric::engine::recovery::health::RailHealth;
-use nvshmem_transport_libfabric::engine::request::{
-    AtomicRequest, LocalSide, PutSignalRequest, Request, ResultPlace,
-};
-use nvshmem_transport_libfabric::engine::state::regions::RegionTable;
-use nvshmem_transport_libfabric::engine::wire::cookie::Cookie;
-use nvshmem_transport_libfabric::engine::wire::handle::{HANDLE_BYTES, HandleBytes};
-use nvshmem_transport_libfabric::engine::wire::marks::Marks;
-use nvshmem_transport_libfabric::engine::wire::message::{
-    LongPacket, Message, Packet, Tag, VERSION,
-};
-use nvshmem_transport_libfabric::engine::wire::seal::Seal;
-use nvshmem_transport_libfabric::engine::wire::window::Seq;
+use engine::Watchdog;
+use engine::atomic::{Atomic, AtomicOp, Width};
+use engine::ids::{LaneKind, Pe, RailId};
+use engine::lane::{Lane, LaneConfig, SignalEngine};
+use engine::port::copies::Reach;
+use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
+use engine::port::{Access, Direction, RailLimits};
+use engine::rails::balance::Spread;
+use engine::rails::paths::{AtomicPath, Path, PathTable, TARGET_RAIL};
+use engine::recovery::health::RailHealth;
+use engine::request::{AtomicRequest, LocalSide, PutSignalRequest, Request, ResultPlace};
+use engine::state::regions::RegionTable;
+use engine::wire::cookie::Cookie;
+use engine::wire::handle::{HANDLE_BYTES, HandleBytes};
+use engine::wire::marks::Marks;
+use engine::wire::message::{LongPacket, Message, Packet, Tag, VERSION};
+use engine::wire::seal::Seal;
+use engine::wire::window::Seq;
+use sim_fabric::{FakeFabric, FakeMemory, FakePort, Script};
 
 use crate::Target;
 use crate::messages::bodies;

@@ -1,14 +1,12 @@
 //! Messages between lanes. The first byte of an input is the kind of the message, among those of the target.
 
-use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
-use nvshmem_transport_libfabric::engine::ids::{Pe, RailId};
-use nvshmem_transport_libfabric::engine::port::Addressing;
-use nvshmem_transport_libfabric::engine::wire::message::{
-    Body, LongPacket, Message, Packet, Plain, Spot, Tag, Ticket, VERSION,
-};
-use nvshmem_transport_libfabric::engine::wire::rails::{Rails, SEEN_BYTES};
-use nvshmem_transport_libfabric::engine::wire::staged::{Exposure, Keys, Staged};
-use nvshmem_transport_libfabric::engine::wire::window::Seq;
+use engine::atomic::{Atomic, AtomicOp, Width};
+use engine::ids::{Pe, RailId};
+use engine::port::Addressing;
+use engine::wire::message::{Body, LongPacket, Message, Packet, Plain, Spot, Tag, Ticket, VERSION};
+use engine::wire::rails::{Rails, SEEN_BYTES};
+use engine::wire::staged::{Exposure, Keys, Staged};
+use engine::wire::window::Seq;
 
 use crate::Target;
 

@@ -10,9 +10,23 @@
 #![cfg(test)]
 #![allow(dead_code, unreachable_pub, reason = "not all of the shared sources is for these tests")]
 
+// The ring names the engine, of which these parts are here.
+extern crate self as engine;
+
+// The parts of the engine that descriptors are made of, and those that threads hand over by.
+#[path = "../../../crates/engine/src/atomic.rs"]
+pub mod atomic;
+#[path = "../../../crates/engine/src/ids.rs"]
+pub mod ids;
+#[path = "../../../crates/engine/src/lane/user_threads/outstanding.rs"]
+pub mod outstanding;
+#[path = "../../../crates/engine/src/state/regions/published.rs"]
+pub mod published;
+
 mod channel;
-mod engine;
+mod handed_over;
 mod producer;
+mod sync;
 mod tests;
 
 use loom::model::Builder;

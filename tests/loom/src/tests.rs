@@ -6,12 +6,12 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
+use crate::atomic::{AtomicOp, Width};
 use crate::channel::ring::descriptor::{Descriptor, Place, RegionIndex};
 use crate::channel::ring::region_entry::ShownRegion;
 use crate::channel::ring::{Ring, State};
 use crate::check;
-use crate::engine::atomic::{AtomicOp, Width};
-use crate::engine::ids::Pe;
+use crate::ids::Pe;
 use crate::producer::{Entry, Last, Shared};
 
 fn place(offset: u64) -> Place {

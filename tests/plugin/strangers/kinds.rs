@@ -4,13 +4,13 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
-use nvshmem_transport_libfabric::engine::ids::Pe;
-use nvshmem_transport_libfabric::engine::wire::cookie::Cookie;
-use nvshmem_transport_libfabric::engine::wire::marks::Marks;
-use nvshmem_transport_libfabric::engine::wire::message::{Body, Message, Packet, Spot, Tag};
-use nvshmem_transport_libfabric::engine::wire::seal::Seal;
-use nvshmem_transport_libfabric::engine::wire::window::Seq;
+use engine::atomic::{Atomic, AtomicOp, Width};
+use engine::ids::Pe;
+use engine::wire::cookie::Cookie;
+use engine::wire::marks::Marks;
+use engine::wire::message::{Body, Message, Packet, Spot, Tag};
+use engine::wire::seal::Seal;
+use engine::wire::window::Seq;
 
 use crate::fabric::Fabric;
 use crate::strangers::packets::{

@@ -5,9 +5,9 @@
 
 use std::collections::VecDeque;
 
+use engine::atomic::{Atomic, AtomicOp, Width};
+use engine::ids::Pe;
 use nvshmem_transport_libfabric::channel::ring::descriptor::{Descriptor, Place};
-use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
-use nvshmem_transport_libfabric::engine::ids::Pe;
 
 use crate::bed::{Bed, SYMMETRIC};
 use crate::image::{AREA, PES};

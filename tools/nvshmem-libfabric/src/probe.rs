@@ -5,10 +5,10 @@
 use std::env;
 use std::fs;
 
-use libfabric_sys::Library;
-use nvshmem_transport_libfabric::cuda::{
+use cuda::{
     Attributes, DEFAULT_LIBRARY, Device, Driver, GDRCOPY_LIBRARY, Gdrcopy, Ordinal, WritesOrdering,
 };
+use libfabric_sys::Library;
 use nvshmem_transport_libfabric::ofi::{
     self, Discovery, MemoryKinds, OfiError, Refusal, environment_wishes,
 };

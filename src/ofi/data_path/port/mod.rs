@@ -6,13 +6,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
-use crate::engine::atomic::Atomic;
-use crate::engine::ids::{RailId, Token};
-use crate::engine::port::{
-    Clock, DataPath, Incoming, LocalMemory, Messaging, PeerAddr, PortError, Posted, RailControl,
-    RailLimits, Tail,
-};
-use crate::engine::wire::message::{LongPacket, MAX_MESSAGE, Packet, PacketOf};
 use crate::ofi::data_path::host_memory;
 use crate::ofi::data_path::messages::{Messages, too_long};
 use crate::ofi::data_path::rail::Rail;
@@ -21,6 +14,13 @@ use crate::ofi::objects::completion_queue::{DirectQueue, Entries};
 use crate::ofi::objects::contexts::Contexts;
 use crate::ofi::objects::domain::Gate;
 use crate::ofi::objects::endpoint::Direct;
+use engine::atomic::Atomic;
+use engine::ids::{RailId, Token};
+use engine::port::{
+    Clock, DataPath, Incoming, LocalMemory, Messaging, PeerAddr, PortError, Posted, RailControl,
+    RailLimits, Tail,
+};
+use engine::wire::message::{LongPacket, MAX_MESSAGE, Packet, PacketOf};
 
 /// The rails of one lane.
 ///

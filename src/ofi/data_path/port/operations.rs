@@ -4,18 +4,18 @@ use std::ffi::c_void;
 
 use libfabric_sys::{FI_EAGAIN, FI_EAVAIL, fi_cq_data_entry};
 
-use crate::engine::ids::{RailId, Token};
-use crate::engine::port::fabric_atomic::{FabricAtomic, Row};
-use crate::engine::port::{
-    Completions, Context, DataPath, Direction, Failure, Local, Operation, POLL_BATCH, PeerAddr,
-    Polled, PortError, Posted, RailLimits, Transfer, hand_over,
-};
 use crate::ofi::data_path::messages::Failed;
 use crate::ofi::data_path::port::{OfiPort, PortRail, no_such_rail};
 use crate::ofi::error::{port_error, refused};
 use crate::ofi::objects::atomic_calls;
 use crate::ofi::objects::contexts::{AtomicCell, Contexts};
 use crate::ofi::objects::endpoint::{AtomicPost, Direct, Rma};
+use engine::ids::{RailId, Token};
+use engine::port::fabric_atomic::{FabricAtomic, Row};
+use engine::port::{
+    Completions, Context, DataPath, Direction, Failure, Local, Operation, POLL_BATCH, PeerAddr,
+    Polled, PortError, Posted, RailLimits, Transfer, hand_over,
+};
 
 impl DataPath for OfiPort {
     type Fast = Direct;

@@ -2,15 +2,15 @@
 //! done, over a fabric that does nothing; less what the same puts cost when the engine is called directly.
 
 use channel_producer::Producer;
+use engine::ids::Pe;
+use engine::lane::Lane;
+use engine::lane::fast_path::{FastTransfer, NotStarted};
+use engine::port::{Access, Desc, Direction, Local};
+use engine::state::batch::Batch;
+use engine::state::regions::RegionTable;
+use engine::wire::handle::HandleBytes;
 use nvshmem_sim::BoxError;
 use nvshmem_transport_libfabric::channel::measure::Pump;
-use nvshmem_transport_libfabric::engine::ids::Pe;
-use nvshmem_transport_libfabric::engine::lane::Lane;
-use nvshmem_transport_libfabric::engine::lane::fast_path::{FastTransfer, NotStarted};
-use nvshmem_transport_libfabric::engine::port::{Access, Desc, Direction, Local};
-use nvshmem_transport_libfabric::engine::state::batch::Batch;
-use nvshmem_transport_libfabric::engine::state::regions::RegionTable;
-use nvshmem_transport_libfabric::engine::wire::handle::HandleBytes;
 
 use super::Options;
 use super::null::{Null, of_peer};

@@ -6,30 +6,28 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use nvshmem_sim::{BoxError, PrivateDir};
-use nvshmem_transport_libfabric::engine::Watchdog;
-use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
-use nvshmem_transport_libfabric::engine::ids::{LaneKind, Pe, RailId, Token};
-use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, SignalEngine};
-use nvshmem_transport_libfabric::engine::port::copies::{
-    Bounce, Copied, Copy, CopyPort, Reach, SoonOrder, Stager,
-};
-use nvshmem_transport_libfabric::engine::port::packet::MAX_MESSAGE;
-use nvshmem_transport_libfabric::engine::port::{
+use engine::Watchdog;
+use engine::atomic::{Atomic, AtomicOp, Width};
+use engine::ids::{LaneKind, Pe, RailId, Token};
+use engine::lane::{Lane, LaneConfig, SignalEngine};
+use engine::port::copies::{Bounce, Copied, Copy, CopyPort, Reach, SoonOrder, Stager};
+use engine::port::packet::MAX_MESSAGE;
+use engine::port::{
     Access, Addressing, Clock, Completions, DataPath, Direction, Incoming, LocalMemory, LongPacket,
     MemoryPort, Messaging, Operation, POLL_BATCH, Packet, PeerAddr, Polled, PortError, Posted,
     RailControl, RailLimits, Registered, hand_over,
 };
-use nvshmem_transport_libfabric::engine::rails::balance::Spread;
-use nvshmem_transport_libfabric::engine::rails::paths::{Path, PathTable};
-use nvshmem_transport_libfabric::engine::recovery::health::RailHealth;
-use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
-use nvshmem_transport_libfabric::engine::state::regions::RegionTable;
-use nvshmem_transport_libfabric::engine::wire::cookie::Cookie;
-use nvshmem_transport_libfabric::engine::wire::handle::{Handle, HandleBytes};
-use nvshmem_transport_libfabric::engine::wire::message::{Body, Message, Spot, Ticket};
-use nvshmem_transport_libfabric::engine::wire::seal::Seal;
-use nvshmem_transport_libfabric::engine::wire::window::Seq;
+use engine::rails::balance::Spread;
+use engine::rails::paths::{Path, PathTable};
+use engine::recovery::health::RailHealth;
+use engine::request::{LocalSide, Request};
+use engine::state::regions::RegionTable;
+use engine::wire::cookie::Cookie;
+use engine::wire::handle::{Handle, HandleBytes};
+use engine::wire::message::{Body, Message, Spot, Ticket};
+use engine::wire::seal::Seal;
+use engine::wire::window::Seq;
+use nvshmem_sim::{BoxError, PrivateDir};
 
 use super::Options;
 use super::null::of_peer;

@@ -1,16 +1,16 @@
 //! Instructions of the engine for a put and a get, by what local memory it is, over a fabric that does nothing: memory
 //! that needs no look, memory whose descriptor is wanted, and memory of a device that the fabric reaches.
 
+use engine::ids::Pe;
+use engine::lane::Lane;
+use engine::lane::fast_path::FastTransfer;
+use engine::port::copies::Reach;
+use engine::port::{Access, Desc, Direction, Local};
+use engine::request::{LocalSide, Request};
+use engine::state::batch::Batch;
+use engine::state::regions::RegionTable;
+use engine::wire::handle::HandleBytes;
 use nvshmem_sim::BoxError;
-use nvshmem_transport_libfabric::engine::ids::Pe;
-use nvshmem_transport_libfabric::engine::lane::Lane;
-use nvshmem_transport_libfabric::engine::lane::fast_path::FastTransfer;
-use nvshmem_transport_libfabric::engine::port::copies::Reach;
-use nvshmem_transport_libfabric::engine::port::{Access, Desc, Direction, Local};
-use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
-use nvshmem_transport_libfabric::engine::state::batch::Batch;
-use nvshmem_transport_libfabric::engine::state::regions::RegionTable;
-use nvshmem_transport_libfabric::engine::wire::handle::HandleBytes;
 
 use super::Options;
 use super::null::{Null, of_peer};

@@ -1,22 +1,22 @@
 //! A fabric that does nothing: what is posted is complete at the next poll. What is left of an operation's
 //! cost is ours.
 
-use nvshmem_transport_libfabric::engine::Watchdog;
-use nvshmem_transport_libfabric::engine::atomic::Atomic;
-use nvshmem_transport_libfabric::engine::ids::{LaneKind, Pe, RailId, Token};
-use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, SignalEngine};
-use nvshmem_transport_libfabric::engine::port::copies::Reach;
-use nvshmem_transport_libfabric::engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
-use nvshmem_transport_libfabric::engine::port::{
+use engine::Watchdog;
+use engine::atomic::Atomic;
+use engine::ids::{LaneKind, Pe, RailId, Token};
+use engine::lane::{Lane, LaneConfig, SignalEngine};
+use engine::port::copies::Reach;
+use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
+use engine::port::{
     Access, Addressing, Clock, Completions, DataPath, LocalMemory, MemoryPort, Messaging,
     Operation, POLL_BATCH, PeerAddr, Polled, PortError, Posted, RailControl, RailLimits,
     Registered, hand_over,
 };
-use nvshmem_transport_libfabric::engine::rails::balance::Spread;
-use nvshmem_transport_libfabric::engine::rails::paths::{Path, PathTable};
-use nvshmem_transport_libfabric::engine::state::regions::RegionTable;
-use nvshmem_transport_libfabric::engine::wire::cookie::Cookie;
-use nvshmem_transport_libfabric::engine::wire::handle::{Handle, HandleBytes, HandleError};
+use engine::rails::balance::Spread;
+use engine::rails::paths::{Path, PathTable};
+use engine::state::regions::RegionTable;
+use engine::wire::cookie::Cookie;
+use engine::wire::handle::{Handle, HandleBytes, HandleError};
 
 /// The handle of the same memory, as if it were this PE's.
 pub(crate) fn of_peer(owner: Pe, handle: &HandleBytes) -> Result<HandleBytes, HandleError> {

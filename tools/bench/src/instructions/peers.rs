@@ -1,12 +1,12 @@
 //! Instructions of the calls that every job makes all the time, by the number of peers that have been talked to, over a
 //! fabric that does nothing. They are to be the same however many there are.
 
+use engine::ids::Pe;
+use engine::lane::Lane;
+use engine::port::{Access, Direction};
+use engine::request::{LocalSide, Request};
+use engine::state::regions::RegionTable;
 use nvshmem_sim::BoxError;
-use nvshmem_transport_libfabric::engine::ids::Pe;
-use nvshmem_transport_libfabric::engine::lane::Lane;
-use nvshmem_transport_libfabric::engine::port::{Access, Direction};
-use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
-use nvshmem_transport_libfabric::engine::state::regions::RegionTable;
 
 use super::Options;
 use super::null::{Null, of_peer};

@@ -16,14 +16,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use channel_producer::Producer;
+use engine::ids::Pe;
+use engine::lane::fast_path::{FastTransfer, NotStarted};
+use engine::port::{Desc, Direction, Local};
+use engine::state::batch::Batch;
 use nvshmem_sim::BoxError;
 use nvshmem_transport_libfabric::channel::bootstrap::{TcpBootstrap, TcpOptions};
 use nvshmem_transport_libfabric::channel::measure::ProxyView;
 use nvshmem_transport_libfabric::channel::{Channel, Options as ChannelOptions};
-use nvshmem_transport_libfabric::engine::ids::Pe;
-use nvshmem_transport_libfabric::engine::lane::fast_path::{FastTransfer, NotStarted};
-use nvshmem_transport_libfabric::engine::port::{Desc, Direction, Local};
-use nvshmem_transport_libfabric::engine::state::batch::Batch;
 
 use crate::harness::pace::Effort;
 use crate::harness::pace::Pace;
@@ -210,7 +210,7 @@ fn puts(view: &mut ProxyView<'_>, heap: usize) -> Result<(), String> {
             Ok(()) => Ok(()),
             Err(NotStarted::Declined(declined)) => lane.start_declined(declined),
             Err(NotStarted::Untried(_)) => {
-                use nvshmem_transport_libfabric::engine::request::{LocalSide, Request};
+                use engine::request::{LocalSide, Request};
                 let local = LocalSide::Memory { addr: heap + offset as usize + 8, handle: None };
                 let (remote_handle, remote_addr) = (handle, addr);
                 lane.start(&Request {

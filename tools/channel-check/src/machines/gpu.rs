@@ -5,11 +5,11 @@ use std::ffi::CString;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use channel_producer::KernelArgs;
-use nvshmem_transport_libfabric::channel::kernels;
-use nvshmem_transport_libfabric::cuda::{
+use cuda::{
     Context, CopyEngine, CudaError, DEFAULT_LIBRARY, Device, DeviceHeap, DeviceMemory, Direction,
     Driver, Kernel, Memory as Examined, Module, Ordinal, PinnedMemory, PinnedTransfer, Stream,
 };
+use nvshmem_transport_libfabric::channel::kernels;
 
 use crate::machines::machine::{Machine, MachineError, Memory, Running};
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use nvshmem_transport_libfabric::engine::atomic::Width;
+use engine::atomic::Width;
 
 use crate::machines::machine::{Machine, MachineError};
 

@@ -89,7 +89,7 @@ pub(crate) fn make(options: &Options) -> Result<()> {
 /// All Rust of the copy: what constants anywhere are computed by has to stay so.
 fn rust_below(root: &Path) -> Result<Vec<syn::File>> {
     let mut files = Vec::new();
-    let mut folders = vec![root.join("src"), root.join("tests")];
+    let mut folders = ["src", "crates", "tests"].map(|folder| root.join(folder)).to_vec();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).map_err(at(&folder))? {
             let path = entry.map_err(at(&folder))?.path();

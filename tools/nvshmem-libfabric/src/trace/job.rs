@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
+use engine::atomic::AtomicOp;
 use nvshmem_transport_libfabric::job::recording::format::{Kind, Record, Recording};
 
 use crate::error::ToolError;

@@ -2,30 +2,26 @@
 
 use std::time::Duration;
 
-use nvshmem_transport_libfabric::engine::Watchdog;
-use nvshmem_transport_libfabric::engine::atomic::{Atomic, AtomicOp, Width};
-use nvshmem_transport_libfabric::engine::atomics::fabric::{AtomicPath, TARGET_RAIL};
-use nvshmem_transport_libfabric::engine::error::EngineError;
-use nvshmem_transport_libfabric::engine::fake::{FakeFabric, FakeMemory, FakePort, Script};
-use nvshmem_transport_libfabric::engine::ids::{LaneKind, Pe, RailId};
-use nvshmem_transport_libfabric::engine::lane::fast_path::{
-    FastPutSignal, FastTransfer, NotStarted,
-};
-use nvshmem_transport_libfabric::engine::lane::{Lane, LaneConfig, SignalEngine};
-use nvshmem_transport_libfabric::engine::port::copies::Reach;
-use nvshmem_transport_libfabric::engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
-use nvshmem_transport_libfabric::engine::port::{Access, Desc, Direction, Local, RailLimits};
-use nvshmem_transport_libfabric::engine::rails::balance::Spread;
-use nvshmem_transport_libfabric::engine::rails::paths::{Path, PathTable};
-use nvshmem_transport_libfabric::engine::request::{
-    AtomicRequest, LocalSide, PutSignalRequest, Request, ResultPlace,
-};
-use nvshmem_transport_libfabric::engine::signal::counted::TAGS;
-use nvshmem_transport_libfabric::engine::state::batch::Batch;
-use nvshmem_transport_libfabric::engine::state::regions::RegionTable;
-use nvshmem_transport_libfabric::engine::wire::cookie::Cookie;
-use nvshmem_transport_libfabric::engine::wire::handle::HandleBytes;
+use engine::Watchdog;
+use engine::atomic::{Atomic, AtomicOp, Width};
+use engine::atomics::fabric::{AtomicPath, TARGET_RAIL};
+use engine::error::EngineError;
+use engine::ids::{LaneKind, Pe, RailId};
+use engine::lane::fast_path::{FastPutSignal, FastTransfer, NotStarted};
+use engine::lane::{Lane, LaneConfig, SignalEngine};
+use engine::port::copies::Reach;
+use engine::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
+use engine::port::{Access, Desc, Direction, Local, RailLimits};
+use engine::rails::balance::Spread;
+use engine::rails::paths::{Path, PathTable};
+use engine::request::{AtomicRequest, LocalSide, PutSignalRequest, Request, ResultPlace};
+use engine::signal::counted::TAGS;
+use engine::state::batch::Batch;
+use engine::state::regions::RegionTable;
+use engine::wire::cookie::Cookie;
+use engine::wire::handle::HandleBytes;
 use nvshmem_transport_libfabric::job::recording::format::Caller;
+use sim_fabric::{FakeFabric, FakeMemory, FakePort, Script};
 
 use super::plan::{Bytes, Does, Plan, Step};
 

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
+use engine::atomic::AtomicOp;
 use nvshmem_transport_libfabric::job::recording::format::{Caller, Kind, Record};
 
 use super::job::{CallId, Job};

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use nvshmem_transport_libfabric::engine::atomic::{AtomicOp, Width};
+use engine::atomic::{AtomicOp, Width};
 use nvshmem_transport_libfabric::job::recording::format::{Caller, Kind, Record};
 
 use super::job::{CallId, Job};

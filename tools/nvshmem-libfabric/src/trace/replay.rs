@@ -8,11 +8,11 @@
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
-use nvshmem_transport_libfabric::engine::error::EngineError;
-use nvshmem_transport_libfabric::engine::fake::{Event, FakeFabric};
-use nvshmem_transport_libfabric::engine::port::Direction;
+use engine::atomic::AtomicOp;
+use engine::error::EngineError;
+use engine::port::Direction;
 use nvshmem_transport_libfabric::job::recording::format::Caller;
+use sim_fabric::{Event, FakeFabric};
 
 use super::job::CallId;
 use super::network::{NEW, Network, Place};

@@ -206,8 +206,8 @@ const WITH_ERRORS: [&str; 8] = [
     "src/settings/error.rs",
     "src/ofi/error.rs",
     "src/job/error.rs",
-    "src/engine/error.rs",
-    "src/engine/wire/handshake.rs",
+    "crates/engine/src/error.rs",
+    "crates/engine/src/wire/handshake.rs",
     "src/channel/error.rs",
     "src/channel/bootstrap/error.rs",
 ];

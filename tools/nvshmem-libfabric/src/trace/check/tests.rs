@@ -1,4 +1,4 @@
-use nvshmem_transport_libfabric::engine::atomic::AtomicOp;
+use engine::atomic::AtomicOp;
 use nvshmem_transport_libfabric::job::recording::format::{Kind as Call, Record};
 
 use super::*;

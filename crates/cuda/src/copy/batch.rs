@@ -1,0 +1,81 @@
+//! Stream memory operations: stores of words that are given to a stream in one call of the driver.
+
+use std::fmt;
+
+use cudarc::driver::sys::{
+    CUdeviceptr, CUstreamBatchMemOpParams,
+    CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st as WriteValue,
+    CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st__bindgen_ty_1 as WriteValueWord,
+    CUstreamBatchMemOpType,
+};
+
+use crate::copy::request::Word;
+use crate::driver::context::Context;
+use crate::driver::error::CudaError;
+use crate::driver::stream::Stream;
+use ::engine::atomic::Width;
+
+/// Most words that are stored by one call.
+pub(crate) const MOST_WRITES: usize = 64;
+
+/// Room for what one call of the driver is to store; none where it does not take several.
+#[derive(Default)]
+pub(crate) struct Batch(Box<[CUstreamBatchMemOpParams]>);
+
+impl Batch {
+    /// Room for [`MOST_WRITES`] words and a mark behind them.
+    pub(crate) fn new() -> Self {
+        Self((0..=MOST_WRITES).map(|_| CUstreamBatchMemOpParams { pad: [0; 6] }).collect())
+    }
+
+    /// Gives the stream several stores, and what comes `behind` them, in one call. None where the driver has none for that.
+    /// The context is bound.
+    pub(crate) fn give<'w>(
+        &mut self,
+        stream: &Stream,
+        context: &Context,
+        words: impl Iterator<Item = (Word<'w>, u64)>,
+        behind: Option<CUstreamBatchMemOpParams>,
+    ) -> Option<Result<(), CudaError>> {
+        let Self(operations) = self;
+        let driver = context.driver();
+        let call = driver.api.cuStreamBatchMemOp_v2.filter(|_| !operations.is_empty())?;
+        let mut count = 0;
+        let given =
+            words.map(|(word, value)| write_operation(word.addr, word.width, value)).chain(behind);
+        for (operation, given) in operations.iter_mut().zip(given) {
+            *operation = given;
+            count += 1;
+        }
+        // SAFETY: so many operations were just written, on aligned words in device memory of this context and on a mark; the
+        // context is bound. The driver has read them when it returns.
+        let status = unsafe { call(stream.raw(), count, operations.as_mut_ptr(), 0) };
+        Some(
+            driver.check("cuStreamBatchMemOp_v2", status, || format!("{count} words of {context}")),
+        )
+    }
+}
+
+impl fmt::Debug for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Batch").field(&self.0.len()).finish()
+    }
+}
+
+/// What the driver is asked to store.
+#[inline]
+pub(crate) fn write_operation(addr: usize, width: Width, value: u64) -> CUstreamBatchMemOpParams {
+    let operation = match width {
+        Width::Eight => CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_64,
+        _ => CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_32,
+    };
+    let write = WriteValue {
+        operation,
+        address: addr as CUdeviceptr,
+        // Of a word of four bytes the low half, as on any little endian machine.
+        __bindgen_anon_1: WriteValueWord { value64: value },
+        flags: 0,
+        alias: 0,
+    };
+    CUstreamBatchMemOpParams { writeValue: write }
+}

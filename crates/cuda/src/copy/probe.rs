@@ -1,0 +1,87 @@
+//! A probe: what short copies to a device take, as they are and in rows.
+
+use std::hint;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::copy::queue::{copy_plain, copy_rows};
+use crate::copy::rows::Part;
+use crate::driver::context::Context;
+use crate::driver::error::{CudaError, code};
+use crate::driver::stream::{Event, Stream};
+use crate::memory::heap::DeviceHeap;
+use crate::memory::pinned::PinnedMemory;
+
+/// Bytes of page-locked memory and of the device's that it uses.
+pub(crate) const BYTES: usize = 4096;
+
+/// Copies of each kind at most: on a machine whose processors are busy, most of them are seen late.
+const ROUNDS: usize = 50;
+
+/// How long one may take.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Probe<'a> {
+    stream: Stream,
+    event: Event,
+    from: &'a Arc<PinnedMemory>,
+    to: &'a Arc<DeviceHeap>,
+}
+
+impl<'a> Probe<'a> {
+    /// Copies of a context, from page-locked memory of [`BYTES`] to as much memory of the device that no context owns.
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        from: &'a Arc<PinnedMemory>,
+        to: &'a Arc<DeviceHeap>,
+    ) -> Result<Self, CudaError> {
+        let (stream, event) = (Stream::new(context)?, Event::new(context)?);
+        Ok(Self { stream, event, from, to })
+    }
+
+    /// What a copy in rows takes at least. One that takes no more than `enough` ends the search.
+    pub(crate) fn rows(&mut self, enough: Duration) -> Result<Duration, CudaError> {
+        let part = Part { offset: 0, width: BYTES / 2, rows: 2 };
+        // SAFETY: both sides have these bytes; `least` binds the context and waits for the end.
+        self.least(enough, |stream, from, to| unsafe { copy_rows(stream, from, to, &part) })
+    }
+
+    /// The same of a plain copy.
+    pub(crate) fn plain(&mut self, enough: Duration) -> Result<Duration, CudaError> {
+        // SAFETY: as in `rows`.
+        self.least(enough, |stream, from, to| unsafe { copy_plain(stream, from, to, BYTES) })
+    }
+
+    fn least(
+        &mut self,
+        enough: Duration,
+        give: impl Fn(&Stream, usize, usize) -> Result<(), CudaError>,
+    ) -> Result<Duration, CudaError> {
+        let context = Arc::clone(self.stream.context());
+        let _bound = context.bind()?;
+        let mut least = PATIENCE;
+        for _ in 0..ROUNDS {
+            let start = Instant::now();
+            give(&self.stream, self.from.addr(), self.to.addr())?;
+            self.event.record(&self.stream)?;
+            while !self.event.is_done()? {
+                if start.elapsed() > PATIENCE {
+                    // The device may still read the one and write to the other: both stay for ever.
+                    std::mem::forget((Arc::clone(self.from), Arc::clone(self.to)));
+                    let subject = format!("a copy of {BYTES} bytes, {context}");
+                    return Err(context.driver().error("cuEventQuery", code::TIMEOUT, subject));
+                }
+                hint::spin_loop();
+                thread::yield_now();
+            }
+            least = least.min(start.elapsed());
+            if least <= enough {
+                break;
+            }
+        }
+        Ok(least)
+    }
+}

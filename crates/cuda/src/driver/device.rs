@@ -1,0 +1,226 @@
+//! Devices, and the attributes that decide how their memory is reached.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::fmt;
+
+use cudarc::driver::sys::{CUdevice, CUdevice_attribute, CUdevice_attribute_enum as attribute};
+
+use crate::driver::context::{Context, Ordinal, device_number};
+use crate::driver::error::{CudaError, code};
+use crate::driver::library::Driver;
+
+/// How far the writes of a NIC are ordered before the flag that follows them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum WritesOrdering {
+    /// Not at all: a flush is needed before data may be relied on.
+    None,
+    /// For work on the device that owns the memory.
+    Owner,
+    /// For work on all devices.
+    AllDevices,
+}
+
+impl WritesOrdering {
+    /// From the attribute. Values between CUDA's own count as the lower one.
+    fn from_attribute(value: c_int) -> Self {
+        match value {
+            200.. => WritesOrdering::AllDevices,
+            100.. => WritesOrdering::Owner,
+            _ => WritesOrdering::None,
+        }
+    }
+}
+
+/// What a device offers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attributes {
+    /// Compute capability, major and minor.
+    pub compute: (u32, u32),
+    /// One address space for host and devices. Without it, addresses tell nothing.
+    pub unified_addressing: bool,
+    /// A NIC can read and write its memory.
+    pub gpudirect_rdma: bool,
+    /// The same for mappings of the VMM interface.
+    pub gpudirect_rdma_vmm: bool,
+    /// How a NIC's writes are ordered.
+    pub writes_ordering: WritesOrdering,
+    /// [`flush_writes`] works on the host.
+    pub flush_on_host: bool,
+    /// The same as a stream operation.
+    pub flush_on_stream: bool,
+    /// Memory can be exported as a dma-buf.
+    pub dma_buf: bool,
+    /// Memory can be made and mapped apart (the VMM interface).
+    pub virtual_memory: bool,
+    /// 64-bit stream memory operations. Those of 32 bits are in every driver that has the function.
+    pub stream_write_64: bool,
+    /// Copy engines: 2 and more copy in both directions at once.
+    pub copy_engines: u32,
+    /// The NUMA node of the host next to it. Meaningful from CUDA 12.2 on; else -1.
+    pub host_numa_node: i32,
+}
+
+/// A device.
+#[derive(Clone, Copy, Debug)]
+pub struct Device {
+    driver: &'static Driver,
+    ordinal: Ordinal,
+    number: CUdevice,
+}
+
+impl Device {
+    /// How many devices the process sees. CUDA must have been started.
+    ///
+    /// # Errors
+    /// As the driver answers.
+    pub fn count(driver: &Driver) -> Result<i32, CudaError> {
+        let mut count = 0;
+        // SAFETY: a place for the number.
+        let status = unsafe { (driver.api.cuDeviceGetCount)(&raw mut count) };
+        driver.check("cuDeviceGetCount", status, || String::from("this process"))?;
+        Ok(count)
+    }
+
+    /// The device of a number.
+    ///
+    /// # Errors
+    /// As the driver answers, for one when there is no such device.
+    pub fn new(driver: &'static Driver, ordinal: Ordinal) -> Result<Self, CudaError> {
+        Ok(Self { driver, ordinal, number: device_number(driver, ordinal)? })
+    }
+
+    /// The device of the context that is bound on this thread. None when none is.
+    pub fn current(driver: &'static Driver) -> Option<Self> {
+        let mut number = 0;
+        // SAFETY: a place for the number. Without a context the call fails.
+        let status = unsafe { (driver.api.cuCtxGetDevice)(&raw mut number) };
+        (status == code::SUCCESS).then_some(Self { driver, ordinal: Ordinal(number), number })
+    }
+
+    /// The driver.
+    pub fn driver(&self) -> &'static Driver {
+        self.driver
+    }
+
+    /// Its number.
+    pub fn ordinal(&self) -> Ordinal {
+        self.ordinal
+    }
+
+    /// Its name, for people.
+    ///
+    /// # Errors
+    /// As the driver answers.
+    pub fn name(&self) -> Result<String, CudaError> {
+        let get = self.driver.api.cuDeviceGetName;
+        // SAFETY: the buffer has the length given.
+        self.text("cuDeviceGetName", |text, room| unsafe { get(text, room, self.number) })
+    }
+
+    /// Its PCI address in the form that Linux uses: `0000:3b:00.0`.
+    ///
+    /// # Errors
+    /// As the driver answers.
+    pub fn pci_address(&self) -> Result<String, CudaError> {
+        let get = self.driver.api.cuDeviceGetPCIBusId;
+        let text =
+            // SAFETY: the buffer has the length given.
+            self.text("cuDeviceGetPCIBusId", |text, room| unsafe { get(text, room, self.number) })?;
+        Ok(text.to_ascii_lowercase())
+    }
+
+    /// What it offers. What the driver does not know, it does not offer.
+    ///
+    /// # Errors
+    /// As the driver answers.
+    pub fn attributes(&self) -> Result<Attributes, CudaError> {
+        let yes = |which| Ok(self.attribute(which)?.unwrap_or(0) != 0);
+        let number = |which| Ok(self.attribute(which)?.unwrap_or(0));
+        let flush = number(attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS)?;
+        let ordering = number(attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING)?;
+        let numa = self.attribute(attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID)?;
+        Ok(Attributes {
+            compute: (
+                number(attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?.unsigned_abs(),
+                number(attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?.unsigned_abs(),
+            ),
+            unified_addressing: yes(attribute::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING)?,
+            gpudirect_rdma: yes(attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED)?,
+            gpudirect_rdma_vmm: yes(
+                attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+            )?,
+            writes_ordering: WritesOrdering::from_attribute(ordering),
+            flush_on_host: flush & 1 != 0,
+            flush_on_stream: flush & 2 != 0,
+            dma_buf: yes(attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED)?,
+            virtual_memory: yes(
+                attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+            )?,
+            stream_write_64: yes(attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)?,
+            copy_engines: number(attribute::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT)?.unsigned_abs(),
+            host_numa_node: numa.unwrap_or(-1),
+        })
+    }
+
+    /// An attribute. None when the driver is older than it.
+    fn attribute(&self, which: CUdevice_attribute) -> Result<Option<c_int>, CudaError> {
+        let mut value = 0;
+        // SAFETY: a place for the number; any attribute is answered.
+        let status =
+            unsafe { (self.driver.api.cuDeviceGetAttribute)(&raw mut value, which, self.number) };
+        if status == code::INVALID_VALUE {
+            return Ok(None);
+        }
+        let subject = || format!("{which:?} of device {}", self.ordinal);
+        self.driver.check("cuDeviceGetAttribute", status, subject)?;
+        Ok(Some(value))
+    }
+
+    fn text(
+        &self,
+        call: &'static str,
+        get: impl FnOnce(*mut c_char, c_int) -> u32,
+    ) -> Result<String, CudaError> {
+        let mut text = [0 as c_char; 256];
+        let status = get(text.as_mut_ptr(), text.len() as c_int);
+        self.driver.check(call, status, || format!("device {}", self.ordinal))?;
+        let last = text.len() - 1;
+        text[last] = 0;
+        // SAFETY: terminated within the buffer by the line above at the latest.
+        Ok(unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned())
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "device {}", self.ordinal)?;
+        if let (Ok(name), Ok(pci)) = (self.name(), self.pci_address()) {
+            write!(f, " ({name}, {pci})")?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes earlier writes of NICs to memory of the context's device visible to it
+/// (`cuFlushGPUDirectRDMAWrites`), or to all devices.
+///
+/// # Errors
+/// As the driver answers, and when it lacks the function.
+pub fn flush_writes(context: &Context, to_all_devices: bool) -> Result<(), CudaError> {
+    use cudarc::driver::sys::CUflushGPUDirectRDMAWritesScope_enum as scope;
+    use cudarc::driver::sys::CUflushGPUDirectRDMAWritesTarget_enum as target;
+    const CALL: &str = "cuFlushGPUDirectRDMAWrites";
+    let driver = context.driver();
+    let flush = driver.api.cuFlushGPUDirectRDMAWrites;
+    let flush = flush.ok_or_else(|| driver.lacks(CALL, context.to_string()))?;
+    let scope = if to_all_devices {
+        scope::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES
+    } else {
+        scope::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER
+    };
+    let _bound = context.bind()?;
+    // SAFETY: the context is bound on this thread.
+    let status =
+        unsafe { flush(target::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX, scope) };
+    driver.check(CALL, status, || context.to_string())
+}

@@ -1,0 +1,231 @@
+//! The driver's library, as this process has it loaded.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::fmt;
+use std::ptr;
+use std::sync::{Mutex, Once, OnceLock, PoisonError};
+
+use cudarc::driver::sys;
+use libloading::os::unix::{Library as Handle, RTLD_LAZY, RTLD_LOCAL};
+
+use crate::MEM;
+use crate::driver::api::{Api, Status};
+use crate::driver::error::{CudaError, LoadError, code};
+
+/// The name that every CUDA program loads the driver by.
+pub const DEFAULT_LIBRARY: &str = "libcuda.so.1";
+
+/// `RTLD_NOLOAD` of the dynamic loader: finds what is loaded already, and loads nothing.
+const RTLD_NOLOAD: i32 = libc::RTLD_NOLOAD;
+
+/// The version of the driver's interface, as `cuDriverGetVersion` packs it: 12020 is 12.2.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct DriverVersion(u32);
+
+impl fmt::Display for DriverVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0 / 1000, self.0 % 1000 / 10)
+    }
+}
+
+/// The CUDA driver. It stays loaded until the process ends.
+///
+/// # Threads
+/// Any, at once: the driver's functions may be called from all threads.
+#[derive(Debug)]
+pub struct Driver {
+    path: String,
+    version: DriverVersion,
+    missing: Vec<&'static str>,
+    pub(crate) api: Api,
+}
+
+/// Every driver opened: one, but in tests.
+static OPENED: Mutex<Vec<&'static Driver>> = Mutex::new(Vec::new());
+
+impl Driver {
+    /// The driver that this process uses, if it uses one.
+    ///
+    /// Loads nothing, and does not call `cuInit`: a process that has not loaded the driver has no
+    /// memory on a GPU. Before the driver is there, each call costs one look into the dynamic
+    /// loader's list, so it can be repeated at every registration; afterwards it is one load.
+    ///
+    /// # Errors
+    /// [`LoadError::NotInUse`] when the process has not loaded it; said once in the log, for
+    /// information. [`LoadError::Symbol`] when it is too old.
+    pub fn of_process() -> Result<&'static Self, LoadError> {
+        static FOUND: OnceLock<&'static Driver> = OnceLock::new();
+        static SAID: Once = Once::new();
+        if let Some(driver) = FOUND.get() {
+            return Ok(driver);
+        }
+        // SAFETY: nothing is loaded, so no initialiser runs.
+        let handle = unsafe { Handle::open(Some(DEFAULT_LIBRARY), RTLD_NOLOAD | RTLD_LAZY) };
+        let Ok(handle) = handle else {
+            let error = LoadError::NotInUse { path: DEFAULT_LIBRARY.to_owned() };
+            SAID.call_once(|| {
+                log::info!(target: MEM, "{error}; all memory is taken for host memory");
+            });
+            return Err(error);
+        };
+        let driver = Self::keep(DEFAULT_LIBRARY, handle)?;
+        FOUND.get_or_init(|| {
+            log::info!(target: MEM, "{driver}");
+            driver
+        });
+        Ok(driver)
+    }
+
+    /// Loads the driver, for programs that want a GPU: tests, benches, diagnosis. `path` is a path,
+    /// or a name for the dynamic loader to search.
+    ///
+    /// # Errors
+    /// When there is no such library, or it is not a driver that is served.
+    pub fn load(path: &str) -> Result<&'static Self, LoadError> {
+        // SAFETY: loading runs the library's initialisers. A CUDA driver's have no demands on the
+        // process; for any other file, who names it vouches.
+        let handle = unsafe { Handle::open(Some(path), RTLD_LAZY | RTLD_LOCAL) };
+        let handle = handle
+            .map_err(|error| LoadError::Open { path: path.to_owned(), reason: reason(&error) })?;
+        Self::keep(path, handle)
+    }
+
+    /// Starts CUDA: `cuInit`. For programs that want a GPU; the transport never does it.
+    ///
+    /// # Errors
+    /// As the driver answers, for one that there are no devices.
+    pub fn initialise(&self) -> Result<(), CudaError> {
+        // SAFETY: takes a number, which has to be zero.
+        let status = unsafe { (self.api.cuInit)(0) };
+        self.check("cuInit", status, || String::from("this process"))
+    }
+
+    /// The name or path it was opened by.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Its version.
+    pub fn version(&self) -> DriverVersion {
+        self.version
+    }
+
+    /// Functions that newer drivers have and this one lacks. What needs them is off.
+    pub fn missing(&self) -> &[&'static str] {
+        &self.missing
+    }
+
+    /// Whether kernels are loaded when they are launched first (`CUDA_MODULE_LOADING`, lazy by default
+    /// since 12.2). Such a launch waits for every kernel that runs, and what is given to the device
+    /// meanwhile, on whatever stream, waits for it. False where the driver does not tell.
+    pub fn loads_kernels_lazily(&self) -> bool {
+        const LAZY: u32 = sys::CUmoduleLoadingMode_enum::CU_MODULE_LAZY_LOADING as u32;
+        let Some(get) = self.api.cuModuleGetLoadingMode else { return false };
+        // A number: a driver may know modes that the header does not.
+        let mut mode = 0_u32;
+        // SAFETY: a place for the number, which has the size of the enum.
+        let status = unsafe { get((&raw mut mode).cast()) };
+        status == code::SUCCESS && mode == LAZY
+    }
+
+    fn keep(path: &str, handle: Handle) -> Result<&'static Self, LoadError> {
+        let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(driver) = opened.iter().find(|driver| driver.path == path) {
+            return Ok(driver);
+        }
+        let driver: &'static Self = Box::leak(Box::new(Self::resolve(path, &handle)?));
+        // Dropping the handle would close the library under the functions just taken from it.
+        std::mem::forget(handle);
+        opened.push(driver);
+        Ok(driver)
+    }
+
+    fn resolve(path: &str, handle: &Handle) -> Result<Self, LoadError> {
+        let find = |name: &'static str| {
+            // SAFETY: an address is taken, and not used here.
+            let found = unsafe { handle.get::<*mut c_void>(name.as_bytes()) };
+            found.map_or(ptr::null_mut(), |symbol| symbol.into_raw())
+        };
+        // SAFETY: a library that has these functions by CUDA's names is a CUDA driver, or stands in
+        // for one.
+        let api = unsafe { Api::resolve(find) }
+            .map_err(|symbol| LoadError::Symbol { path: path.to_owned(), symbol })?;
+        let mut version = 0;
+        // SAFETY: a place for the number. The call needs no `cuInit`.
+        let status = unsafe { (api.cuDriverGetVersion)(&raw mut version) };
+        let version = if status == code::SUCCESS { version.unsigned_abs() } else { 0 };
+        let missing = api.missing();
+        Ok(Self { path: path.to_owned(), version: DriverVersion(version), missing, api })
+    }
+
+    /// `Ok` for success, else the error with the driver's own words. `subject` is asked on errors
+    /// alone.
+    #[inline]
+    pub(crate) fn check(
+        &self,
+        call: &'static str,
+        status: Status,
+        subject: impl FnOnce() -> String,
+    ) -> Result<(), CudaError> {
+        if status == code::SUCCESS { Ok(()) } else { Err(self.error(call, status, subject())) }
+    }
+
+    /// The error for a function that this driver has not.
+    #[cold]
+    pub(crate) fn lacks(&self, call: &'static str, subject: String) -> CudaError {
+        CudaError {
+            call,
+            subject,
+            code: code::NOT_SUPPORTED,
+            name: String::from("CUDA_ERROR_NOT_SUPPORTED"),
+            text: format!("driver {} has no such function", self.version),
+        }
+    }
+
+    #[cold]
+    pub(crate) fn error(&self, call: &'static str, status: Status, subject: String) -> CudaError {
+        if status == code::DEINITIALIZED {
+            // It does not even name its own errors any more.
+            let (name, text) = (
+                "CUDA_ERROR_DEINITIALIZED",
+                "the driver has shut down, as it does when a process ends",
+            );
+            return CudaError { call, subject, code: status, name: name.into(), text: text.into() };
+        }
+        let words = |get: unsafe extern "C" fn(Status, *mut *const c_char) -> Status| {
+            let mut text: *const c_char = ptr::null();
+            // SAFETY: a place for the pointer. Any number is answered, unknown ones by null.
+            unsafe { get(status, &raw mut text) };
+            if text.is_null() {
+                return String::from("unknown error");
+            }
+            // SAFETY: not null: a string that lives as long as the driver.
+            unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+        };
+        CudaError {
+            call,
+            subject,
+            code: status,
+            name: words(self.api.cuGetErrorName),
+            text: words(self.api.cuGetErrorString),
+        }
+    }
+}
+
+impl fmt::Display for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CUDA driver {} ({})", self.version, self.path)?;
+        if !self.missing.is_empty() {
+            write!(f, ", without {}", self.missing.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+/// The loader's own text: libloading keeps it in the source of its error.
+pub(crate) fn reason(error: &libloading::Error) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => source.to_string(),
+        None => error.to_string(),
+    }
+}

@@ -1,0 +1,77 @@
+//! Device memory as a dma-buf: a file descriptor by which other drivers reach it.
+
+use std::ffi::c_int;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use cudarc::driver::sys::{CUdeviceptr, CUmemRangeHandleType_enum as handle_type};
+
+use crate::driver::error::{CudaError, code};
+use crate::memory::range::DeviceRange;
+
+/// A dma-buf of a part of a range. Dropping it closes the descriptor; who has mapped or registered it keeps
+/// the memory.
+#[derive(Debug)]
+pub struct DmaBuf {
+    fd: OwnedFd,
+    offset: usize,
+    len: usize,
+}
+
+impl DmaBuf {
+    /// Exports `len` bytes from `addr` of a range. Pages are exported whole: [`Self::offset`] says
+    /// where the bytes start. Not every driver exports several allocations as one: see
+    /// [`DeviceRange::allocations`].
+    ///
+    /// # Errors
+    /// As the driver answers, for one when the device has no dma-buf, and when the driver lacks the
+    /// function.
+    pub fn export(range: &DeviceRange, addr: usize, len: usize) -> Result<Self, CudaError> {
+        const CALL: &str = "cuMemGetHandleForAddressRange";
+        let context = range.context();
+        let driver = context.driver();
+        let subject = || format!("{len} bytes at {addr:#x} of {context}");
+        let get = driver.api.cuMemGetHandleForAddressRange;
+        let get = get.ok_or_else(|| driver.lacks(CALL, subject()))?;
+        let page = page_size();
+        if !range.contains(addr, len) || len == 0 {
+            return Err(driver.error(CALL, code::INVALID_VALUE, subject()));
+        }
+        let start = addr - addr % page;
+        let offset = addr - start;
+        let whole = (offset + len).next_multiple_of(page);
+        let mut fd: c_int = -1;
+        let _bound = context.bind()?;
+        let kind = handle_type::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
+        // SAFETY: for this type of handle the place is that of an `int`.
+        let status = unsafe { get((&raw mut fd).cast(), start as CUdeviceptr, whole, kind, 0) };
+        driver.check(CALL, status, subject)?;
+        // SAFETY: the driver has opened it for us; nobody else closes it.
+        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, offset, len: whole })
+    }
+
+    /// The descriptor.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Where what was asked for starts in it, in bytes.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Its length in bytes: whole pages.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+fn page_size() -> usize {
+    // SAFETY: takes a number and returns one.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(size).unwrap_or(4096)
+}

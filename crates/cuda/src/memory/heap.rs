@@ -1,0 +1,274 @@
+//! A heap on a device: memory of ours that kernels and peers reach, made by the VMM interface where the driver has it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::thread;
+
+use cudarc::driver::sys::{self, CUdeviceptr};
+use log::info;
+
+use crate::MEM;
+use crate::driver::context::Context;
+use crate::driver::device::{Attributes, Device};
+use crate::driver::error::{CudaError, code};
+use crate::driver::library::Driver;
+use crate::driver::stream::Stream;
+use engine::port::registration::is_unclosed;
+
+/// How a heap was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Backing {
+    /// Memory of its own, mapped to addresses of its own (`cuMemCreate`, `cuMemMap`).
+    Mapped {
+        /// NICs may reach it: it was made with `gpuDirectRDMACapable`.
+        for_nics: bool,
+    },
+    /// `cuMemAlloc`.
+    Allocated,
+}
+
+impl fmt::Display for Backing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Mapped { for_nics: true } => "mapped, for NICs as well",
+            Self::Mapped { for_nics: false } => "mapped",
+            Self::Allocated => "by cuMemAlloc",
+        })
+    }
+}
+
+/// See the module. Zeroed when it is made.
+///
+/// Making and freeing it may wait for everything on the device. It is freed behind what registers it: while the fabric may
+/// still write to it, it stays.
+#[derive(Debug)]
+pub struct DeviceHeap {
+    context: Arc<Context>,
+    addr: CUdeviceptr,
+    /// Of all that was made, not of what was asked for.
+    len: usize,
+    backing: Backing,
+}
+
+impl DeviceHeap {
+    /// At least `len` bytes on the device of a context, whose kernels reach them.
+    ///
+    /// # Errors
+    /// As the driver answers, `CUDA_ERROR_OUT_OF_MEMORY` when there is no more.
+    pub fn new(context: &Arc<Context>, len: usize) -> Result<Self, CudaError> {
+        let device = Device::new(context.driver(), context.device())?;
+        let mut refused = Vec::new();
+        for backing in mappings(&device.attributes()?) {
+            match Self::by(context, len, backing) {
+                Ok(heap) => return heap.made(&refused),
+                // Another way does not find more memory.
+                Err(failed) if failed.code == code::OUT_OF_MEMORY => return Err(failed),
+                Err(failed) => refused.push(failed.to_string()),
+            }
+        }
+        Self::by(context, len, Backing::Allocated)?.made(&refused)
+    }
+
+    /// At least `len` bytes that no context owns, with anything in them. It waits for nothing.
+    ///
+    /// # Errors
+    /// As the driver answers, for one when the device has no memory of the VMM interface.
+    pub(crate) fn unzeroed(context: &Arc<Context>, len: usize) -> Result<Self, CudaError> {
+        Self::by(context, len, Backing::Mapped { for_nics: false })
+    }
+
+    /// Zeroes it, and says what it is. `refused`: why not otherwise.
+    fn made(self, refused: &[String]) -> Result<Self, CudaError> {
+        self.zero()?;
+        let Self { context, addr, len, backing } = &self;
+        let (otherwise, refused) =
+            (if refused.is_empty() { "" } else { "; not otherwise: " }, refused.join("; "));
+        info!(target: MEM, "heap of {len} bytes at {addr:#x}, {context}, {backing}{otherwise}{refused}");
+        Ok(self)
+    }
+
+    fn by(context: &Arc<Context>, len: usize, backing: Backing) -> Result<Self, CudaError> {
+        let bound = context.bind()?;
+        let (addr, len) = match backing {
+            Backing::Mapped { for_nics } => map(context, len.max(1), for_nics)?,
+            Backing::Allocated => (allocate(context, len.max(1))?, len.max(1)),
+        };
+        drop(bound);
+        Ok(Self { context: Arc::clone(context), addr, len, backing })
+    }
+
+    /// The first byte, for kernels.
+    pub fn addr(&self) -> usize {
+        self.addr as usize
+    }
+
+    /// How many bytes there are: as many as were asked for, or more.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: there is no heap without bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How it was made.
+    pub fn backing(&self) -> Backing {
+        self.backing
+    }
+
+    fn zero(&self) -> Result<(), CudaError> {
+        const CALL: &str = "cuMemsetD8Async";
+        let driver = self.context.driver();
+        let subject = || format!("{} bytes of {}", self.len, self.context);
+        let set = driver.api.cuMemsetD8Async.ok_or_else(|| driver.lacks(CALL, subject()))?;
+        let stream = Stream::new(&self.context)?;
+        {
+            let _bound = self.context.bind()?;
+            // SAFETY: memory of ours, of that length; the stream and the context live.
+            let status = unsafe { set(self.addr, 0, self.len, stream.raw()) };
+            driver.check(CALL, status, subject)?;
+        }
+        while !stream.is_idle()? {
+            thread::yield_now();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for DeviceHeap {
+    fn drop(&mut self) {
+        if is_unclosed() {
+            // The fabric may still write to it.
+            return;
+        }
+        // An error means that CUDA has ended before us, and has taken the memory along.
+        if let Ok(_bound) = self.context.bind() {
+            let driver = self.context.driver();
+            match self.backing {
+                // SAFETY: mapped by `map` with that length, and given back once, here.
+                Backing::Mapped { .. } => unsafe { unmap(driver, self.addr, self.len) },
+                Backing::Allocated => {
+                    // SAFETY: allocated by `allocate`, and freed once, here.
+                    let _ = unsafe { (driver.api.cuMemFree_v2)(self.addr) };
+                }
+            }
+        }
+    }
+}
+
+/// The ways to map a heap on a device, the best one first.
+fn mappings(device: &Attributes) -> Vec<Backing> {
+    let mut mappings = Vec::new();
+    if device.virtual_memory {
+        if device.gpudirect_rdma_vmm {
+            mappings.push(Backing::Mapped { for_nics: true });
+        }
+        mappings.push(Backing::Mapped { for_nics: false });
+    }
+    mappings
+}
+
+/// Needs the context bound.
+fn allocate(context: &Context, len: usize) -> Result<CUdeviceptr, CudaError> {
+    let driver = context.driver();
+    let mut addr = 0;
+    // SAFETY: a place for the address; the context is bound, by the caller.
+    let status = unsafe { (driver.api.cuMemAlloc_v2)(&raw mut addr, len) };
+    driver.check("cuMemAlloc_v2", status, || format!("{len} bytes, {context}"))?;
+    Ok(addr)
+}
+
+/// Makes memory of at least `len` bytes, and maps it where kernels of the device reach it. Its address, and how long it
+/// is. Needs the context bound.
+fn map(context: &Context, len: usize, for_nics: bool) -> Result<(CUdeviceptr, usize), CudaError> {
+    let driver = context.driver();
+    let api = &driver.api;
+    let subject = || format!("{len} bytes, {context}");
+    macro_rules! function {
+        ($name:ident) => {
+            api.$name.ok_or_else(|| driver.lacks(stringify!($name), subject()))?
+        };
+    }
+    let granularity_of = function!(cuMemGetAllocationGranularity);
+    let (create, release) = (function!(cuMemCreate), function!(cuMemRelease));
+    let (reserve, map) = (function!(cuMemAddressReserve), function!(cuMemMap));
+    let set_access = function!(cuMemSetAccess);
+    function!(cuMemUnmap);
+    let unreserve = function!(cuMemAddressFree);
+
+    let location = sys::CUmemLocation {
+        type_: sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE,
+        id: context.device().0,
+    };
+    let properties = sys::CUmemAllocationProp {
+        type_: sys::CUmemAllocationType_enum::CU_MEM_ALLOCATION_TYPE_PINNED,
+        requestedHandleTypes: sys::CUmemAllocationHandleType_enum::CU_MEM_HANDLE_TYPE_NONE,
+        location,
+        win32HandleMetaData: std::ptr::null_mut(),
+        allocFlags: sys::CUmemAllocationProp_st__bindgen_ty_1 {
+            compressionType: 0,
+            gpuDirectRDMACapable: for_nics.into(),
+            usage: 0,
+            reserved: [0; 4],
+        },
+    };
+    let mut granularity = 0;
+    let recommended =
+        sys::CUmemAllocationGranularity_flags_enum::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED;
+    // SAFETY: a place for the number, and properties to read.
+    let status =
+        unsafe { granularity_of(&raw mut granularity, &raw const properties, recommended) };
+    driver.check("cuMemGetAllocationGranularity", status, subject)?;
+    let whole = len.checked_next_multiple_of(granularity.max(1));
+    let whole = whole.ok_or_else(|| driver.error("cuMemCreate", code::OUT_OF_MEMORY, subject()))?;
+
+    let mut handle = 0;
+    // SAFETY: a place for the handle, and properties to read.
+    let status = unsafe { create(&raw mut handle, whole, &raw const properties, 0) };
+    driver.check("cuMemCreate", status, subject)?;
+    let mut addr = 0;
+    // SAFETY: a place for the address.
+    let status = unsafe { reserve(&raw mut addr, whole, granularity, 0, 0) };
+    let reserved = driver.check("cuMemAddressReserve", status, subject);
+    let mapped = reserved.and_then(|()| {
+        // SAFETY: addresses that were just reserved, and memory of that length that was just made.
+        let status = unsafe { map(addr, whole, 0, handle, 0) };
+        driver.check("cuMemMap", status, subject).inspect_err(|_| {
+            // SAFETY: reserved above; nothing is mapped there.
+            let _ = unsafe { unreserve(addr, whole) };
+        })
+    });
+    // The mapping keeps the memory, or nothing does.
+    // SAFETY: made above, and not used again.
+    let _ = unsafe { release(handle) };
+    mapped?;
+    let access = sys::CUmemAccessDesc {
+        location,
+        flags: sys::CUmemAccess_flags_enum::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+    // SAFETY: mapped just now with that length; one description to read.
+    let status = unsafe { set_access(addr, whole, &raw const access, 1) };
+    driver.check("cuMemSetAccess", status, subject).inspect_err(|_| {
+        // SAFETY: mapped above with that length, and nobody knows it.
+        unsafe { unmap(driver, addr, whole) };
+    })?;
+    Ok((addr, whole))
+}
+
+/// Gives back memory and addresses of [`map`], which is nobody's to answer for.
+///
+/// # Safety
+/// They are [`map`]'s, with that length; nobody uses them any more.
+unsafe fn unmap(driver: &Driver, addr: CUdeviceptr, len: usize) {
+    let api = &driver.api;
+    if let (Some(unmap), Some(unreserve)) = (api.cuMemUnmap, api.cuMemAddressFree) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            // Addresses of what is mapped still are not given away.
+            if unmap(addr, len) == code::SUCCESS {
+                let _ = unreserve(addr, len);
+            }
+        }
+    }
+}

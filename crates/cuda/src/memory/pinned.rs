@@ -1,0 +1,165 @@
+//! Page-locked host memory, which copies run from and to without the CPU.
+
+use std::ptr;
+use std::sync::Arc;
+
+use crate::driver::context::Context;
+use crate::driver::error::CudaError;
+use engine::port::registration::is_unclosed;
+
+/// One piece of page-locked memory, known to all contexts.
+///
+/// Making and freeing it may wait for everything on the device, a kernel that spins among it: it is
+/// for the start and the end of the transport.
+#[derive(Debug)]
+pub struct PinnedMemory {
+    context: Arc<Context>,
+    addr: usize,
+    len: usize,
+}
+
+impl PinnedMemory {
+    /// Allocates `len` bytes. Their content is undefined.
+    ///
+    /// # Errors
+    /// As the driver answers, `CUDA_ERROR_OUT_OF_MEMORY` when there is no more to lock.
+    pub fn new(context: &Arc<Context>, len: usize) -> Result<Arc<Self>, CudaError> {
+        use cudarc::driver::sys::CU_MEMHOSTALLOC_PORTABLE;
+        let driver = context.driver();
+        let _bound = context.bind()?;
+        let mut addr = ptr::null_mut();
+        // SAFETY: a place for the address; the context is bound.
+        let status =
+            unsafe { (driver.api.cuMemHostAlloc)(&raw mut addr, len, CU_MEMHOSTALLOC_PORTABLE) };
+        let subject = || format!("{len} bytes of page-locked memory, {context}");
+        driver.check("cuMemHostAlloc", status, subject)?;
+        Ok(Arc::new(Self { context: Arc::clone(context), addr: addr as usize, len }))
+    }
+
+    /// The context it was allocated in. It is known to all.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// Its address. The CPU reads and writes it there, and it can be registered with libfabric.
+    pub fn addr(&self) -> usize {
+        self.addr
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl Drop for PinnedMemory {
+    fn drop(&mut self) {
+        if is_unclosed() {
+            // The fabric may still write to it. It would end with a context of our own, which stays therefore.
+            std::mem::forget(Arc::clone(&self.context));
+            return;
+        }
+        if let Ok(_bound) = self.context.bind() {
+            // An error means that CUDA has ended before us, and has taken the memory along.
+            // SAFETY: allocated by `new`, and freed once, here. Chunks and copies under way hold it
+            // in an `Arc`, so there are none.
+            let _ = unsafe { (self.context.driver().api.cuMemFreeHost)(self.addr as *mut _) };
+        }
+    }
+}
+
+/// Chunks of one size, cut from one piece of page-locked memory.
+///
+/// Taking and giving back allocates nothing. A pool belongs to one thread at a time.
+#[derive(Debug)]
+pub struct PinnedPool {
+    memory: Arc<PinnedMemory>,
+    chunk_len: usize,
+    /// Addresses of the chunks that nobody has.
+    free: Vec<usize>,
+}
+
+/// A piece of page-locked memory taken from a pool. The memory stays as long as a chunk of it.
+///
+/// What is in it while a copy into it is under way is undefined.
+#[derive(Debug)]
+pub struct Chunk {
+    memory: Arc<PinnedMemory>,
+    addr: usize,
+    len: usize,
+}
+
+impl PinnedPool {
+    /// Allocates `count` chunks of `chunk_len` bytes at once: the peak is the start.
+    ///
+    /// # Errors
+    /// As the driver answers, `CUDA_ERROR_OUT_OF_MEMORY` when there is no more to lock.
+    pub fn new(context: &Arc<Context>, chunk_len: usize, count: usize) -> Result<Self, CudaError> {
+        // A length that leaves the address space is one that the driver refuses.
+        let memory = PinnedMemory::new(context, chunk_len.saturating_mul(count))?;
+        let start = memory.addr();
+        let free = (0..count).rev().map(|index| start + index * chunk_len).collect();
+        Ok(Self { memory, chunk_len, free })
+    }
+
+    /// The memory of all chunks, for registering it in one piece.
+    pub fn memory(&self) -> &Arc<PinnedMemory> {
+        &self.memory
+    }
+
+    /// The length of a chunk in bytes.
+    pub fn chunk_len(&self) -> usize {
+        self.chunk_len
+    }
+
+    /// How many chunks are there to take.
+    pub fn available(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Takes a chunk: the one given back last, which is the warmest. None when all are in use.
+    #[inline]
+    pub fn take(&mut self) -> Option<Chunk> {
+        let addr = self.free.pop()?;
+        Some(Chunk { memory: Arc::clone(&self.memory), addr, len: self.chunk_len })
+    }
+
+    /// Gives a chunk back. One of another pool is only dropped.
+    #[inline]
+    pub fn give(&mut self, chunk: Chunk) {
+        if Arc::ptr_eq(&chunk.memory, &self.memory) {
+            // There was room for all chunks in the beginning, so this does not allocate.
+            self.free.push(chunk.addr);
+        }
+    }
+}
+
+impl Chunk {
+    /// Its address.
+    #[inline]
+    pub fn addr(&self) -> usize {
+        self.addr
+    }
+
+    /// Its length in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The memory it was cut from.
+    #[inline]
+    pub(crate) fn memory(&self) -> &Arc<PinnedMemory> {
+        &self.memory
+    }
+}

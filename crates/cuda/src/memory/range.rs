@@ -1,0 +1,350 @@
+//! Ranges of memory: what kind they are, and for those that need the driver, where its allocations
+//! end.
+
+use std::sync::Arc;
+
+use cudarc::driver::sys::CUdeviceptr;
+
+use thiserror::Error;
+
+use crate::driver::context::{Context, Ordinal};
+use crate::driver::error::{CudaError, code, refused};
+use crate::driver::library::Driver;
+use crate::memory::pointer::{Kind, Pointer};
+use engine::port::PortError;
+
+/// What a range of addresses is.
+#[derive(Debug)]
+pub enum Memory {
+    /// The CPU and the network reach it by its address. [`Kind::Host`], [`Kind::RegisteredHost`] or
+    /// [`Kind::HostNuma`]; `Host` when only part of it is page-locked.
+    Host(Kind),
+    /// Managed memory: the CPU reaches it, and so do copies.
+    Managed(DeviceRange),
+    /// Only devices reach it.
+    Device(DeviceRange),
+}
+
+/// A range that the driver's copies reach, and the context to copy it in.
+///
+/// It says nothing of how long the memory stays: who frees it while it is in use gets errors from
+/// the driver, as with any copy.
+#[derive(Debug)]
+pub struct DeviceRange {
+    context: Arc<Context>,
+    kind: Kind,
+    owned: bool,
+    addr: usize,
+    len: usize,
+    /// Addresses inside where one allocation ends and the next begins, ascending. A copy must not
+    /// cross one.
+    borders: Box<[usize]>,
+    /// The driver's number of each allocation.
+    buffers: Box<[u64]>,
+}
+
+impl Memory {
+    /// Looks at `len` bytes from `addr`: kind, device, context, and every allocation in it.
+    ///
+    /// Costs some calls of the driver for each allocation; meant for registration, not for each
+    /// operation. Retains the primary context of the device only when memory of one is there.
+    ///
+    /// # Errors
+    /// When the driver fails, and when the range is of more than one kind or device.
+    pub fn examine(driver: &'static Driver, addr: usize, len: usize) -> Result<Self, RangeError> {
+        Self::examine_within(driver, addr, len, &|_| None)
+    }
+
+    /// `within`: the context of a device that memory which belongs to none is looked at in, if one is known.
+    fn examine_within(
+        driver: &'static Driver,
+        addr: usize,
+        len: usize,
+        within: &dyn Fn(Ordinal) -> Option<Arc<Context>>,
+    ) -> Result<Self, RangeError> {
+        let last = match addr.checked_add(len) {
+            Some(end) if len > 0 && addr > 0 => end - 1,
+            _ => return Err(RangeError::Bounds { addr, len }),
+        };
+        let first = Pointer::of(driver, addr)?;
+        if first.kind.cpu_accessible() && first.kind != Kind::Managed {
+            return host(driver, addr, last, first.kind);
+        }
+        Ok(Self::of_range(DeviceRange::examine(driver, addr, last, first, within)?))
+    }
+
+    /// As [`Memory::examine`], but where all of it is in one allocation the range is the whole of that:
+    /// one look serves all that is done with it. `within`: the context of a device that memory which belongs to none is looked at
+    /// in; none is made for it then.
+    ///
+    /// # Errors
+    /// As [`Memory::examine`].
+    pub fn examine_around(
+        driver: &'static Driver,
+        addr: usize,
+        len: usize,
+        within: &dyn Fn(Ordinal) -> Option<Arc<Context>>,
+    ) -> Result<Self, RangeError> {
+        let (addr, len) = match Self::examine_within(driver, addr, len, within)? {
+            Memory::Device(range) | Memory::Managed(range) if range.borders.is_empty() => {
+                let _bound = range.context.bind()?;
+                allocation(driver, addr)?
+            }
+            other => return Ok(other),
+        };
+        Self::examine_within(driver, addr, len, within)
+    }
+
+    fn of_range(range: DeviceRange) -> Self {
+        if range.kind == Kind::Managed { Memory::Managed(range) } else { Memory::Device(range) }
+    }
+}
+
+/// A range that starts in host memory. Host memory has no borders that matter, so it is enough to
+/// look at its two ends: whoever hands over a range with device memory in between has a wrong
+/// length, and registration of it fails.
+fn host(driver: &Driver, addr: usize, last: usize, first: Kind) -> Result<Memory, RangeError> {
+    let then = Pointer::of(driver, last)?.kind;
+    if !then.cpu_accessible() || then == Kind::Managed {
+        return Err(RangeError::Mixed { addr, first, at: last, then });
+    }
+    Ok(Memory::Host(if then == first { first } else { Kind::Host }))
+}
+
+impl DeviceRange {
+    fn examine(
+        driver: &'static Driver,
+        addr: usize,
+        last: usize,
+        first: Pointer,
+        within: &dyn Fn(Ordinal) -> Option<Arc<Context>>,
+    ) -> Result<Self, RangeError> {
+        // Where the driver names no device (memory of a NUMA node), any will do.
+        let device = first.device.unwrap_or(Ordinal(0));
+        let owned = !first.context.is_null();
+        let context = match within(device).filter(|_| !owned) {
+            Some(context) => context,
+            None => Context::owner(driver, first.context, device)?,
+        };
+        let bound = context.bind()?;
+        let (mut borders, mut buffers) = (Vec::new(), vec![first.buffer]);
+        let mut end = allocation_end(driver, addr)?;
+        while end <= last {
+            let next = Pointer::of(driver, end)?;
+            if next.kind != first.kind {
+                let (first, then) = (first.kind, next.kind);
+                return Err(RangeError::Mixed { addr, first, at: end, then });
+            }
+            let then = next.device.unwrap_or(device);
+            if then != device {
+                return Err(RangeError::Devices { addr, first: device, at: end, then });
+            }
+            borders.push(end);
+            buffers.push(next.buffer);
+            end = allocation_end(driver, end)?;
+        }
+        drop(bound);
+        let len = last - addr + 1;
+        let (borders, buffers) = (borders.into_boxed_slice(), buffers.into_boxed_slice());
+        Ok(Self { context, kind: first.kind, owned, addr, len, borders, buffers })
+    }
+
+    /// A context to use it in.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// Its kind: [`Kind::Device`], [`Kind::DevicePool`], [`Kind::Managed`] or [`Kind::HostNumaDeviceOnly`].
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Whether it belongs to its context (`cuMemAlloc`, managed memory), and not to the device as a whole (VMM mappings, pools).
+    /// Whatever context it is copied in, the copy waits while a call of the program holds up its own.
+    pub fn is_owned(&self) -> bool {
+        self.owned
+    }
+
+    /// Its first address.
+    pub fn addr(&self) -> usize {
+        self.addr
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: an empty range is an error.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The driver's number of its first allocation. When another allocation takes these addresses
+    /// later, it has another number: a cache of ranges can tell.
+    pub fn buffer(&self) -> u64 {
+        self.buffers[0]
+    }
+
+    /// Whether `len` bytes from `addr` are in it, and still of the allocations that it was made from.
+    /// One call of the driver for each of these.
+    ///
+    /// # Errors
+    /// As the driver answers.
+    pub fn is_current(&self, addr: usize, len: usize) -> Result<bool, CudaError> {
+        if !self.contains(addr, len) {
+            return Ok(false);
+        }
+        let first = self.borders.partition_point(|border| *border <= addr);
+        for ((at, _), buffer) in self.pieces(addr, len).zip(&self.buffers[first..]) {
+            let pointer = Pointer::of(self.context.driver(), at)?;
+            if (pointer.buffer, pointer.kind) != (*buffer, self.kind) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether `len` bytes from `addr` are in it.
+    #[inline]
+    pub fn contains(&self, addr: usize, len: usize) -> bool {
+        addr.checked_sub(self.addr).is_some_and(|at| at <= self.len && len <= self.len - at)
+    }
+
+    /// The pieces of `len` bytes from `addr` that each lie in one allocation, in order.
+    #[inline]
+    pub fn pieces(&self, addr: usize, len: usize) -> Pieces<'_> {
+        let behind = self.borders.partition_point(|border| *border <= addr);
+        Pieces { at: addr, end: addr + len, borders: &self.borders[behind..] }
+    }
+
+    /// The allocations of the whole range, each cut to it.
+    pub fn allocations(&self) -> Pieces<'_> {
+        self.pieces(self.addr, self.len)
+    }
+
+    /// Makes CUDA's own copies to this memory synchronous (`CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`), as
+    /// memory needs that a NIC writes to directly. Not for what is staged.
+    ///
+    /// # Errors
+    /// As the driver answers. It refuses memory of the VMM interface, which does not need it.
+    pub fn set_sync_memops(&self) -> Result<(), CudaError> {
+        use cudarc::driver::sys::CUpointer_attribute_enum::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
+        const CALL: &str = "cuPointerSetAttribute(SYNC_MEMOPS)";
+        let driver = self.context.driver();
+        let set = driver.api.cuPointerSetAttribute;
+        let set = set.ok_or_else(|| driver.lacks(CALL, format!("address {:#x}", self.addr)))?;
+        let _bound = self.context.bind()?;
+        for (addr, _) in self.allocations() {
+            let yes: u32 = 1;
+            let attribute = CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
+            // SAFETY: the attribute is an `unsigned`, read during the call.
+            let status = unsafe { set((&raw const yes).cast(), attribute, addr as CUdeviceptr) };
+            driver.check(CALL, status, || format!("address {addr:#x}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// The end of the allocation that an address is in. Needs the memory's context bound.
+fn allocation_end(driver: &Driver, addr: usize) -> Result<usize, CudaError> {
+    allocation(driver, addr).map(|(base, len)| base + len)
+}
+
+/// The allocation that an address is in: where it starts, and its length. Needs the memory's context
+/// bound.
+fn allocation(driver: &Driver, addr: usize) -> Result<(usize, usize), CudaError> {
+    const CALL: &str = "cuMemGetAddressRange_v2";
+    let (mut base, mut len) = (0, 0);
+    // SAFETY: places for the two numbers; any address is answered.
+    let status = unsafe {
+        (driver.api.cuMemGetAddressRange_v2)(&raw mut base, &raw mut len, addr as CUdeviceptr)
+    };
+    let subject = || format!("address {addr:#x}");
+    driver.check(CALL, status, subject)?;
+    let base = base as usize;
+    // The walk over a range relies on getting on.
+    match base.checked_add(len) {
+        Some(end) if base <= addr && addr < end => Ok((base, len)),
+        _ => Err(driver.error(CALL, code::INVALID_VALUE, subject())),
+    }
+}
+
+/// See [`DeviceRange::pieces`]. Gives address and length.
+#[derive(Clone, Debug)]
+pub struct Pieces<'a> {
+    at: usize,
+    end: usize,
+    /// The borders that lie behind `at`.
+    borders: &'a [usize],
+}
+
+impl Iterator for Pieces<'_> {
+    type Item = (usize, usize);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.at >= self.end {
+            return None;
+        }
+        let start = self.at;
+        self.at = self.end;
+        if let Some((border, behind)) = self.borders.split_first() {
+            if *border < self.end {
+                self.at = *border;
+                self.borders = behind;
+            }
+        }
+        Some((start, self.at - start))
+    }
+}
+
+/// Why a range of memory cannot be used, or only by the CPU.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum RangeError {
+    /// The driver could not tell.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+    /// No range at all.
+    #[error("the range of {len} bytes at {addr:#x} is empty or leaves the address space")]
+    Bounds {
+        /// Where it starts.
+        addr: usize,
+        /// Its length.
+        len: usize,
+    },
+    /// Two kinds of memory in one range.
+    #[error("the range at {addr:#x} is {first} up to {at:#x} and {then} from there")]
+    Mixed {
+        /// Where the range starts.
+        addr: usize,
+        /// What it starts with.
+        first: Kind,
+        /// Where that ends.
+        at: usize,
+        /// What follows.
+        then: Kind,
+    },
+    /// Memory of two devices in one range.
+    #[error("the range at {addr:#x} is on device {first} up to {at:#x} and on {then} from there")]
+    Devices {
+        /// Where the range starts.
+        addr: usize,
+        /// The first device.
+        first: Ordinal,
+        /// Where its memory ends.
+        at: usize,
+        /// The device that follows.
+        then: Ordinal,
+    },
+}
+
+impl From<RangeError> for PortError {
+    fn from(error: RangeError) -> Self {
+        match error {
+            RangeError::Cuda(error) => error.into(),
+            other => refused("examining memory", other.to_string()),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Ranges that nobody has registered: looked at when they are used, and kept for the next time.
+
+use std::sync::Arc;
+
+use crate::driver::context::{Context, Ordinal};
+use crate::driver::error::CudaError;
+use crate::driver::library::Driver;
+use crate::memory::range::RangeError;
+use crate::memory::range::{DeviceRange, Memory};
+use crate::words::word_range::WordRange;
+
+/// Most ranges that are kept.
+const RANGES: usize = 64;
+
+/// What some bytes are, if the driver's copies are not needed to reach them.
+#[derive(Clone, Debug)]
+pub(crate) enum Known {
+    /// The CPU reaches them.
+    Host,
+    /// The driver does.
+    Device(Arc<WordRange>),
+}
+
+/// Ranges of device memory that were looked at. Addresses may be used again for other allocations at
+/// any time, so what was kept is checked at each use, by the driver's numbers of allocations.
+#[derive(Debug)]
+pub(crate) struct RangeCache {
+    driver: &'static Driver,
+    /// No two overlap.
+    kept: Vec<Kept>,
+    /// Rises with each use.
+    clock: u64,
+}
+
+#[derive(Debug)]
+struct Kept {
+    range: Arc<WordRange>,
+    /// When it was used last.
+    used: u64,
+}
+
+impl RangeCache {
+    pub(crate) fn new(driver: &'static Driver) -> Self {
+        Self { driver, kept: Vec::with_capacity(RANGES), clock: 0 }
+    }
+
+    /// What `len` bytes from `addr` are. One call of the driver for each allocation where they were
+    /// met before, else a few, and an allocation.
+    /// `within`: the context that memory of a device is staged in.
+    pub(crate) fn look(
+        &mut self,
+        addr: usize,
+        len: usize,
+        within: &dyn Fn(Ordinal) -> Option<Arc<Context>>,
+    ) -> Result<Known, RangeError> {
+        self.clock += 1;
+        if let Some(range) = self.kept(addr, len)? {
+            return Ok(Known::Device(range));
+        }
+        // What is in the way was freed: the same memory would have been found.
+        self.kept.retain(|kept| !overlaps(kept.range.range(), addr, len));
+        let range = match Memory::examine_around(self.driver, addr, len, within)? {
+            Memory::Host(_) => return Ok(Known::Host),
+            Memory::Device(range) | Memory::Managed(range) => {
+                Arc::new(WordRange::unmapped(Arc::new(range)))
+            }
+        };
+        let (start, len) = (range.range().addr(), range.range().len());
+        self.kept.retain(|kept| !overlaps(kept.range.range(), start, len));
+        if self.kept.len() == RANGES {
+            let oldest = self.kept.iter().enumerate().min_by_key(|(_, kept)| kept.used);
+            if let Some((at, _)) = oldest {
+                self.kept.swap_remove(at);
+            }
+        }
+        self.kept.push(Kept { range: Arc::clone(&range), used: self.clock });
+        Ok(Known::Device(range))
+    }
+
+    /// A range that is kept and still there.
+    fn kept(&mut self, addr: usize, len: usize) -> Result<Option<Arc<WordRange>>, CudaError> {
+        let has = |kept: &&mut Kept| kept.range.range().contains(addr, len);
+        let Some(kept) = self.kept.iter_mut().find(has) else { return Ok(None) };
+        if !kept.range.range().is_current(addr, len)? {
+            return Ok(None);
+        }
+        kept.used = self.clock;
+        Ok(Some(Arc::clone(&kept.range)))
+    }
+}
+
+fn overlaps(range: &DeviceRange, addr: usize, len: usize) -> bool {
+    range.addr() < addr + len && addr < range.addr() + range.len()
+}

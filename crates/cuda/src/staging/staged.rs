@@ -1,0 +1,310 @@
+//! The device memory of this process that is staged, and what moves its bytes.
+//!
+//! Memory is registered and released by any thread, and moved by one, the proxy's, whose side is the
+//! stager. What they share is behind one lock, held for a few instructions, and read anew
+//! by the stager when a number has changed.
+//!
+//! # Why nobody waits for a kernel
+//! Making engines and page-locked memory may wait for all kernels of a device, and a kernel may wait
+//! for the proxy thread. So they are made by the thread that registers memory, when it is the first
+//! of its context, under a lock that the proxy thread never takes.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use thiserror::Error;
+
+use crate::MEM;
+use crate::copy::engine::CopyEngine;
+use crate::driver::context::Context;
+use crate::driver::error::{CudaError, refused};
+use crate::driver::hazards;
+use crate::memory::pinned::PinnedMemory;
+use crate::memory::range::DeviceRange;
+use crate::staging::serving_context::{self, Serving, StagingContext};
+use crate::words::access::Words;
+use crate::words::way::WordsOptions;
+use crate::words::word_range::{Mapper, WordRange};
+use engine::port::PortError;
+use engine::port::copies::{Bounce, MAX_CHUNKS};
+
+/// How to stage.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StagingOptions {
+    /// Bytes of a chunk of bounce memory: a multiple of 4096, and not 0.
+    pub chunk_len: usize,
+    /// Chunks for each direction: 1 to [`MAX_CHUNKS`].
+    pub chunks: u16,
+    /// How words are reached.
+    pub words: WordsOptions,
+    /// In which context.
+    pub context: StagingContext,
+}
+
+/// Why memory cannot be staged.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum StagingError {
+    /// The driver refused what staging needs.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+    /// No such chunks.
+    #[error("{chunks} chunks of {chunk_len} bytes cannot be staged with")]
+    Options {
+        /// Chunks for each direction.
+        chunks: u16,
+        /// Bytes of each.
+        chunk_len: usize,
+    },
+    /// What moves the bytes is gone: nobody would serve this memory.
+    #[error("staging has ended in this process, with what went wrong before")]
+    Ended,
+}
+
+impl From<StagingError> for PortError {
+    fn from(error: StagingError) -> Self {
+        match error {
+            StagingError::Cuda(error) => error.into(),
+            other => refused("staging memory", other.to_string()),
+        }
+    }
+}
+
+/// What is staged in this process.
+///
+/// # Threads
+/// Any, at once.
+#[derive(Debug)]
+pub struct Staging {
+    options: StagingOptions,
+    /// Rises with each change of `shared`, after the change.
+    epoch: AtomicU64,
+    /// Held for a few instructions: the proxy thread takes it.
+    shared: Mutex<Shared>,
+    /// Held while things are made, which may wait for the device. Never taken by the proxy thread.
+    making: Mutex<Making>,
+}
+
+/// What the stager reads.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    pub(crate) ranges: Vec<Staged>,
+    /// What was made for contexts and not taken yet, in the order of their indices.
+    pub(crate) arrivals: Vec<ContextCopies>,
+    /// Whether the stager is gone.
+    pub(crate) ended: bool,
+}
+
+/// A range that is staged.
+#[derive(Clone, Debug)]
+pub(crate) struct Staged {
+    /// Where the engine knows it; the driver may know it elsewhere.
+    pub(crate) addr: usize,
+    /// Index of its context.
+    pub(crate) context: usize,
+    pub(crate) range: Arc<WordRange>,
+}
+
+/// What moves the bytes of one device, all in one context.
+#[derive(Debug)]
+pub(crate) struct ContextCopies {
+    pub(crate) outward: CopyEngine,
+    pub(crate) inward: CopyEngine,
+    pub(crate) words: Words,
+}
+
+#[derive(Debug, Default)]
+struct Making {
+    /// Devices with engines; their index is their place here.
+    devices: Vec<OfDevice>,
+    /// Until the stager has it.
+    bounce: Option<Arc<PinnedMemory>>,
+    /// Whether the stager was given out.
+    given: bool,
+}
+
+/// What is kept of a device.
+#[derive(Debug)]
+struct OfDevice {
+    /// The context that its memory is staged in.
+    context: Arc<Context>,
+    mapper: Mapper,
+}
+
+/// Staged memory. Dropping it ends that: no operation may be using it.
+#[derive(Debug)]
+pub struct StagedRegion {
+    staging: Arc<Staging>,
+    range: Arc<WordRange>,
+    /// Whether what moves its bytes has a context of our own.
+    of_own_context: bool,
+}
+
+impl Staging {
+    /// Nothing is staged. Costs nothing.
+    pub fn new(options: StagingOptions) -> Arc<Self> {
+        Arc::new(Self {
+            options,
+            epoch: AtomicU64::new(1),
+            shared: Mutex::default(),
+            making: Mutex::default(),
+        })
+    }
+
+    /// Stages a range, which the engine knows from `addr` on. The driver's copies may go to other
+    /// addresses of the same memory: those of the range. `alias` is where a window for the CPU may be
+    /// opened if it cannot be on the range itself.
+    ///
+    /// The first range of a device makes what moves its bytes; that may take a second, and waits for
+    /// kernels on the device.
+    ///
+    /// # Errors
+    /// When the driver has no memory for that, and when the stager is gone.
+    pub fn register(
+        self: &Arc<Self>,
+        addr: usize,
+        range: DeviceRange,
+        alias: Option<DeviceRange>,
+    ) -> Result<StagedRegion, StagingError> {
+        if lock(&self.shared).ended {
+            return Err(StagingError::Ended);
+        }
+        let (context, mapper, of_own_context) = self.device(&range)?;
+        let range = Arc::new(mapper.open(Arc::new(range), alias.map(Arc::new)));
+        let staged = Staged { addr, context, range: Arc::clone(&range) };
+        self.change(|shared| shared.ranges.push(staged));
+        Ok(StagedRegion { staging: Arc::clone(self), range, of_own_context })
+    }
+
+    /// The memory that bytes pass through, once, after memory was registered: it is the stager's from then on.
+    pub(super) fn take_bounce(&self) -> Option<(Arc<PinnedMemory>, Bounce)> {
+        let mut making = lock(&self.making);
+        let memory = making.bounce.take()?;
+        making.given = true;
+        drop(making);
+        let StagingOptions { chunk_len, chunks, .. } = self.options;
+        let bounce = Bounce { addr: memory.addr(), chunk_len, out: chunks, inward: chunks };
+        Some((memory, bounce))
+    }
+
+    /// How many ranges are staged.
+    pub fn len(&self) -> usize {
+        lock(&self.shared).ranges.len()
+    }
+
+    /// Whether nothing is staged.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies that may be under way in one direction: each chunk's, in two pieces.
+    pub(super) fn depth(&self) -> usize {
+        2 * usize::from(self.options.chunks)
+    }
+
+    /// The index of a range's device, what maps its words, and whether it is staged in a context of our own; makes what moves its
+    /// bytes.
+    fn device(&self, range: &DeviceRange) -> Result<(usize, Mapper, bool), StagingError> {
+        let mut making = lock(&self.making);
+        let known = |of: &OfDevice| of.context.has_device_of(range.context());
+        if let Some(index) = making.devices.iter().position(known) {
+            let of = &making.devices[index];
+            return Ok((index, of.mapper, of.context.is_own()));
+        }
+        let StagingOptions { chunk_len, chunks, ref words, context } = self.options;
+        if chunk_len == 0 || chunk_len % 4096 != 0 || !(1..=MAX_CHUNKS).contains(&chunks) {
+            return Err(StagingError::Options { chunks, chunk_len });
+        }
+        // What fails here leaves nothing behind.
+        let Serving { ref context, rows } = serving_context::choose(range.context(), context);
+        let bounce = match (making.given, &making.bounce) {
+            (false, None) => {
+                let len = chunk_len.saturating_mul(2 * usize::from(chunks));
+                Some(PinnedMemory::new(context, len)?)
+            }
+            _ => None,
+        };
+        let mut copies = ContextCopies {
+            outward: CopyEngine::new(context, self.depth())?,
+            inward: CopyEngine::new(context, self.depth())?,
+            words: Words::new(context, words)?,
+        };
+        log::info!(
+            target: MEM,
+            "memory of {context} is staged: {chunks} chunks of {chunk_len} bytes each way{}",
+            if bounce.is_some() { ", page-locked now" } else { ", the same as for others" },
+        );
+        if !context.is_own() {
+            hazards::warn(context.driver());
+        }
+        copies.inward.set_rows(rows);
+        copies.words.set_rows(rows);
+        let mapper = copies.words.mapper();
+        let (index, is_own) = (making.devices.len(), context.is_own());
+        making.devices.push(OfDevice { context: Arc::clone(context), mapper });
+        if bounce.is_some() {
+            making.bounce = bounce;
+        }
+        // Before any range of it is there to be found.
+        self.change(|shared| shared.arrivals.push(copies));
+        Ok((index, mapper, is_own))
+    }
+
+    /// A number that changes when anything that the stager reads does.
+    #[inline(always)]
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// What the stager reads, and the number of its state.
+    pub(crate) fn read(&self) -> (MutexGuard<'_, Shared>, u64) {
+        let shared = lock(&self.shared);
+        // Read under the lock: what is read holds exactly the changes up to this number.
+        let epoch = self.epoch();
+        (shared, epoch)
+    }
+
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Shared) -> T) -> T {
+        let mut shared = lock(&self.shared);
+        let changed = change(&mut shared);
+        // Under the lock, so that who sees the new number also finds the change.
+        self.epoch.fetch_add(1, Ordering::Release);
+        changed
+    }
+}
+
+impl StagedRegion {
+    /// The range that the driver's copies reach.
+    pub fn range(&self) -> &Arc<DeviceRange> {
+        self.range.range()
+    }
+
+    /// Whether it is copied in a context of our own, and calls of the program hold that up all the same, since it belongs to a
+    /// context of the program. Where there is none of our own, the log has said so.
+    pub fn is_held_up(&self) -> bool {
+        self.of_own_context && self.range().is_owned()
+    }
+
+    /// Whether the CPU has a window on it.
+    pub fn is_mapped(&self) -> bool {
+        self.range.is_mapped()
+    }
+}
+
+impl Drop for StagedRegion {
+    fn drop(&mut self) {
+        // Taken out and dropped outside the lock: it may be a window, whose end is system calls. The
+        // stager has no hold on it but while it uses it.
+        let taken = self.staging.change(|shared| {
+            let same = |other: &Staged| Arc::ptr_eq(&other.range, &self.range);
+            let at = shared.ranges.iter().position(same)?;
+            Some(shared.ranges.swap_remove(at))
+        });
+        drop(taken);
+    }
+}
+
+/// Locks what no panic leaves inconsistent: each change of it is one step.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

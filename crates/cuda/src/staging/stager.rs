@@ -1,0 +1,450 @@
+//! The proxy thread's side of staging: copies between chunks and memory, and single words.
+
+use std::ptr;
+use std::sync::{Arc, Weak};
+
+use crate::copy::MOST_WRITES;
+use crate::copy::engine::CopyEngine;
+use crate::copy::request::{self, PinnedTransfer, StartError};
+use crate::driver::context::Ordinal;
+use crate::driver::error::{CudaError, refused};
+use crate::memory::pinned::PinnedMemory;
+use crate::staging::flight::{By, Flight, Started};
+use crate::staging::range_cache::{Known, RangeCache};
+use crate::staging::staged::{ContextCopies, Staging};
+use crate::words::together::{self, Soon, Tie};
+use crate::words::word_range::WordRange;
+use engine::atomic::{Atomic, AtomicOp, Width};
+use engine::port::copies::{Copied, Copy, CopyDirection, CopyPort, Reach, SoonOrder, Stager};
+use engine::port::{PortError, Posted};
+
+/// Most bytes that are stored with others: the longest message of the engine.
+const MOST_SOON: usize = 256;
+
+// With the parts before the first word and behind the last one.
+const _: () = assert!(MOST_SOON / 8 + 6 <= MOST_WRITES);
+
+/// Copies and words, by the driver for what only that reaches, and by the CPU for the rest.
+///
+/// Registered ranges are known. Other memory is looked at when it is used, which takes a call of the
+/// driver, and the first time a few and an allocation.
+///
+/// Dropping it waits for copies under way, as [`CopyEngine`] does, and ends staging in this process.
+#[derive(Debug)]
+pub(crate) struct DeviceStager {
+    staging: Arc<Staging>,
+    /// The state of `staging` that the rest is of.
+    epoch: u64,
+    /// Registered ranges, ascending by address.
+    ranges: Vec<Entry>,
+    /// One for each device, by its index.
+    contexts: Vec<OfContext>,
+    others: RangeCache,
+    outward: Flight,
+    inward: Flight,
+    /// Which direction is polled first next time.
+    first: CopyDirection,
+    bounce: Arc<PinnedMemory>,
+    /// Words of one context that are to be stored together, in this order.
+    soon: Vec<Soon>,
+    /// Why some of them are missing, until somebody is told.
+    lost: Option<PortError>,
+}
+
+/// A registered range. Who releases it takes the CPU's window on it away, so it is not held here.
+#[derive(Debug)]
+struct Entry {
+    /// Where the engine knows it.
+    addr: usize,
+    len: usize,
+    /// Where the driver does.
+    at: usize,
+    context: usize,
+    range: Weak<WordRange>,
+}
+
+/// What moves the bytes of a context.
+#[derive(Debug)]
+struct OfContext {
+    copies: ContextCopies,
+    /// Why nothing more is copied: the first copy that failed.
+    failed: Option<CudaError>,
+}
+
+/// Memory that the driver reaches.
+struct Place {
+    context: usize,
+    range: Arc<WordRange>,
+    /// The driver's address.
+    addr: usize,
+}
+
+/// Memory of any kind.
+enum Any {
+    Host,
+    Device(Place),
+}
+
+impl Staging {
+    /// What moves the bytes, once, after memory was registered.
+    pub fn take_stager(self: &Arc<Self>) -> Option<Stager> {
+        let (memory, bounce) = self.take_bounce()?;
+        let stager = DeviceStager::new(Arc::clone(self), memory, self.depth());
+        Some(Stager { copies: Box::new(stager), bounce })
+    }
+}
+
+impl DeviceStager {
+    /// `depth`: copies that each engine, and so each direction, takes at once.
+    pub(crate) fn new(staging: Arc<Staging>, bounce: Arc<PinnedMemory>, depth: usize) -> Self {
+        Self {
+            staging,
+            epoch: 0,
+            ranges: Vec::new(),
+            contexts: Vec::new(),
+            others: RangeCache::new(bounce.context().driver()),
+            outward: Flight::new(depth),
+            inward: Flight::new(depth),
+            first: CopyDirection::Out,
+            bounce,
+            soon: Vec::with_capacity(MOST_WRITES),
+            lost: None,
+        }
+    }
+
+    /// Takes over what has been registered and released since the last call.
+    #[inline]
+    fn sync(&mut self) {
+        if self.epoch != self.staging.epoch() {
+            self.refresh();
+        }
+    }
+
+    #[cold]
+    fn refresh(&mut self) {
+        let (mut shared, epoch) = self.staging.read();
+        self.epoch = epoch;
+        let arrivals = shared.arrivals.drain(..);
+        self.contexts.extend(arrivals.map(|copies| OfContext { copies, failed: None }));
+        self.ranges.clear();
+        self.ranges.extend(shared.ranges.iter().map(|staged| Entry {
+            addr: staged.addr,
+            len: staged.range.range().len(),
+            at: staged.range.range().addr(),
+            context: staged.context,
+            range: Arc::downgrade(&staged.range),
+        }));
+        drop(shared);
+        self.ranges.sort_unstable_by_key(|entry| entry.addr);
+    }
+
+    /// The registered range that has `len` bytes at `addr`.
+    #[inline]
+    fn registered(&self, addr: usize, len: usize) -> Option<Place> {
+        let behind = self.ranges.partition_point(|entry| entry.addr <= addr);
+        // The last range that starts at or before it has it, unless ranges overlap.
+        let mut before = self.ranges[..behind].iter().rev();
+        let entry = before.find(|entry| {
+            let at = addr - entry.addr;
+            at <= entry.len && len <= entry.len - at
+        })?;
+        // None: it is being released, though it may not be while it is used.
+        let range = entry.range.upgrade()?;
+        Some(Place { context: entry.context, range, addr: entry.at + (addr - entry.addr) })
+    }
+
+    /// Memory of any kind, registered or not.
+    fn any(&mut self, addr: usize, len: usize) -> Result<Any, PortError> {
+        self.sync();
+        if let Some(place) = self.registered(addr, len) {
+            return Ok(Any::Device(place));
+        }
+        if len == 0 || addr.checked_add(len).is_none() {
+            return Err(refused("examining memory", format!("{len} bytes at {addr:#x}")));
+        }
+        let contexts = &self.contexts;
+        let within = |device: Ordinal| {
+            let known = contexts.iter().map(|of| of.copies.inward.context());
+            known.into_iter().find(|context| context.device() == device).map(Arc::clone)
+        };
+        let range = match self.others.look(addr, len, &within)? {
+            Known::Host => return Ok(Any::Host),
+            Known::Device(range) => range,
+        };
+        let known =
+            |of: &OfContext| of.copies.inward.context().has_device_of(range.range().context());
+        match self.contexts.iter().position(known) {
+            Some(context) => Ok(Any::Device(Place { context, range, addr })),
+            // Making engines for it may wait for kernels, and those for this thread.
+            None => Err(refused(
+                "copying memory that is not registered",
+                format!(
+                    "{len} bytes at {addr:#x} are {} of {}, of which nothing is registered with \
+                     NVSHMEM",
+                    range.range().kind(),
+                    range.range().context(),
+                ),
+            )),
+        }
+    }
+
+    /// Memory that the driver reaches, and what reaches its words.
+    #[inline]
+    fn staged(&mut self, addr: usize, len: usize) -> Result<Place, PortError> {
+        match self.any(addr, len)? {
+            Any::Device(place) => Ok(place),
+            Any::Host => Err(refused(
+                "reaching memory of a device",
+                format!("{len} bytes at {addr:#x} are host memory"),
+            )),
+        }
+    }
+
+    /// Whether what is stored at a place is stored together with others.
+    fn stores_together(&self, place: &Place) -> bool {
+        let words = &self.contexts[place.context].copies.words;
+        words.stores_together(&place.range, place.addr)
+    }
+
+    /// Where a chunk's bytes are in the bounce memory.
+    #[inline]
+    fn chunk(&self, copy: &Copy) -> Result<usize, PortError> {
+        let offset = copy.chunk.checked_sub(self.bounce.addr());
+        let fits = |at: &usize| *at <= self.bounce.len() && copy.len <= self.bounce.len() - *at;
+        offset.filter(fits).ok_or_else(|| {
+            let text = format!("{} bytes at {:#x} are in no chunk", copy.len, copy.chunk);
+            refused("copying", text)
+        })
+    }
+
+    #[inline]
+    fn flight(&mut self, direction: CopyDirection) -> &mut Flight {
+        match direction {
+            CopyDirection::Out => &mut self.outward,
+            CopyDirection::In => &mut self.inward,
+        }
+    }
+
+    /// Words that are to be stored are there, or lost.
+    fn flush(&mut self) -> Result<(), PortError> {
+        let Some(first) = self.soon.first() else { return Ok(()) };
+        let words = &mut self.contexts[first.context].copies.words;
+        let stored = words.store_all(&mut self.soon);
+        self.soon.clear();
+        stored.map_err(|error| self.lost.insert(error.into()).clone())
+    }
+
+    /// The bytes of a place are stored with others. They have [`MOST_WRITES`] parts at most.
+    fn store_bytes_soon(
+        &mut self,
+        place: &Place,
+        bytes: &[u8],
+        order: SoonOrder,
+    ) -> Result<(), PortError> {
+        let Place { context, ref range, addr } = *place;
+        let parts = together::parts(addr, bytes.len());
+        let others = self.soon.first().is_some_and(|first| first.context != context);
+        if others || self.soon.len() + parts.clone().count() > MOST_WRITES {
+            self.flush()?;
+        }
+        for (at, len) in parts {
+            let mut value = [0; 8];
+            value[..len.into()].copy_from_slice(&bytes[at..at + usize::from(len)]);
+            let tie = match order {
+                SoonOrder::Any => Tie::Free,
+                SoonOrder::Behind if at == 0 => Tie::Behind,
+                SoonOrder::Behind => Tie::Same,
+            };
+            let (range, value) = (Arc::clone(range), u64::from_le_bytes(value));
+            self.soon.push(Soon { context, range, addr: addr + at, len, value, tie, place: 0 });
+        }
+        Ok(())
+    }
+
+    /// What a word holds once everything is stored that is to be.
+    fn load_word(&mut self, place: &Place, width: Width) -> Result<u64, PortError> {
+        let Place { context, ref range, addr } = *place;
+        let overlaps = |soon: &&Soon| {
+            soon.context == context && soon.addr < addr + width.bytes() && addr < soon.end()
+        };
+        match self.soon.iter().rev().find(overlaps) {
+            Some(soon) if (soon.addr, soon.end()) == (addr, addr + width.bytes()) => {
+                return Ok(soon.value);
+            }
+            Some(_) => self.flush()?,
+            None => {}
+        }
+        Ok(self.contexts[context].copies.words.load_in(range, addr, width)?)
+    }
+
+    fn poll_direction(&mut self, direction: CopyDirection) -> Option<Copied> {
+        let Started { tag, by } = self.flight(direction).first()?;
+        let result = match by {
+            By::Cpu => Ok(()),
+            By::Engine(context) => {
+                let of = &mut self.contexts[context];
+                let completed = of.engine(direction).poll()?;
+                completed.result.map(drop).map_err(|error| {
+                    of.failed.get_or_insert_with(|| error.clone());
+                    PortError::from(error)
+                })
+            }
+        };
+        self.flight(direction).pop();
+        Some(Copied { tag, result })
+    }
+}
+
+impl OfContext {
+    #[inline]
+    fn engine(&mut self, direction: CopyDirection) -> &mut CopyEngine {
+        match direction {
+            CopyDirection::Out => &mut self.copies.outward,
+            CopyDirection::In => &mut self.copies.inward,
+        }
+    }
+}
+
+impl CopyPort for DeviceStager {
+    fn reach(&mut self, addr: usize, len: usize) -> Result<Reach, PortError> {
+        Ok(match self.any(addr, len)? {
+            Any::Host => Reach::Direct,
+            Any::Device(_) => Reach::Staged,
+        })
+    }
+
+    fn start(&mut self, copy: &Copy, tag: u32) -> Result<Posted, PortError> {
+        self.flush()?;
+        let Copy { direction, memory, chunk, len } = *copy;
+        let offset = self.chunk(copy)?;
+        if self.flight(direction).is_full() {
+            return Ok(Posted::Again);
+        }
+        let by = match self.any(memory, len)? {
+            Any::Host => {
+                // SAFETY: the chunk's bytes are in the bounce memory, as just checked, which is ours; no
+                // copy that is under way uses them, as the engine promises of both sides. The
+                // memory is host memory that the caller of an operation vouches for until its end,
+                // and no part of the bounce memory.
+                unsafe {
+                    match direction {
+                        CopyDirection::Out => {
+                            ptr::copy_nonoverlapping(memory as *const u8, chunk as *mut u8, len);
+                        }
+                        CopyDirection::In => {
+                            ptr::copy_nonoverlapping(chunk as *const u8, memory as *mut u8, len);
+                        }
+                    }
+                }
+                By::Cpu
+            }
+            Any::Device(Place { context, range, addr }) => {
+                let of = &mut self.contexts[context];
+                if let Some(error) = &of.failed {
+                    return Err(error.clone().into());
+                }
+                let transfer = PinnedTransfer {
+                    direction: match direction {
+                        CopyDirection::Out => request::Direction::FromDevice,
+                        CopyDirection::In => request::Direction::ToDevice,
+                    },
+                    range: range.range(),
+                    addr,
+                    memory: &self.bounce,
+                    offset,
+                    len,
+                };
+                match of.engine(direction).start_pinned(&transfer) {
+                    Ok(_) => By::Engine(context),
+                    Err(StartError::Full) => return Ok(Posted::Again),
+                    Err(StartError::Cuda(error)) => return Err(error.into()),
+                    Err(other) => return Err(refused("copying", other.to_string())),
+                }
+            }
+        };
+        self.flight(direction).push(Started { tag, by });
+        Ok(Posted::Yes)
+    }
+
+    fn poll(&mut self) -> Option<Copied> {
+        // In turn, so that a busy direction does not keep the other waiting.
+        let (first, second) = match self.first {
+            CopyDirection::Out => (CopyDirection::Out, CopyDirection::In),
+            CopyDirection::In => (CopyDirection::In, CopyDirection::Out),
+        };
+        self.first = second;
+        self.poll_direction(first).or_else(|| self.poll_direction(second))
+    }
+
+    fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError> {
+        self.flush()?;
+        let Place { context, range, addr } = self.staged(addr, atomic.width.bytes())?;
+        let words = &mut self.contexts[context].copies.words;
+        let apply = |before| atomic.apply(before);
+        Ok(words.fetch_apply_in(&range, addr, atomic.width, apply)?)
+    }
+
+    fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError> {
+        self.flush()?;
+        let Place { context, range, addr } = self.staged(addr, into.len())?;
+        let words = &mut self.contexts[context].copies.words;
+        Ok(words.load_bytes_in(&range, addr, into)?)
+    }
+
+    fn store(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError> {
+        self.flush()?;
+        let Place { context, range, addr } = self.staged(addr, bytes.len())?;
+        let words = &mut self.contexts[context].copies.words;
+        Ok(words.store_bytes_in(&range, addr, bytes)?)
+    }
+
+    fn store_soon(&mut self, addr: usize, bytes: &[u8], order: SoonOrder) -> Result<(), PortError> {
+        let place = self.staged(addr, bytes.len())?;
+        if bytes.len() <= MOST_SOON && self.stores_together(&place) {
+            return self.store_bytes_soon(&place, bytes, order);
+        }
+        self.flush()?;
+        let Place { context, range, addr } = place;
+        Ok(self.contexts[context].copies.words.store_bytes_in(&range, addr, bytes)?)
+    }
+
+    fn apply_soon(&mut self, addr: usize, atomic: &Atomic) -> Result<(), PortError> {
+        let place = self.staged(addr, atomic.width.bytes())?;
+        let is_word = atomic.width != Width::Two && place.addr % atomic.width.bytes() == 0;
+        if !is_word || !self.stores_together(&place) {
+            return self.apply(addr, atomic).map(drop);
+        }
+        let sets = matches!(atomic.op, AtomicOp::Set | AtomicOp::Signal | AtomicOp::SignalSet);
+        let before = if sets { None } else { Some(self.load_word(&place, atomic.width)?) };
+        let after = atomic.apply(before.unwrap_or(0)) & atomic.width.mask();
+        if before == Some(after) {
+            return Ok(());
+        }
+        let bytes = after.to_le_bytes();
+        self.store_bytes_soon(&place, &bytes[..atomic.width.bytes()], SoonOrder::Behind)
+    }
+
+    fn settle(&mut self) -> Result<(), PortError> {
+        // It keeps its error.
+        let _ = self.flush();
+        self.lost.take().map_or(Ok(()), Err)
+    }
+
+    fn store_flag(&mut self, addr: usize, flag: u64) -> Result<(), PortError> {
+        self.flush()?;
+        let Place { context, range, addr } = self.staged(addr, size_of::<u64>())?;
+        let words = &mut self.contexts[context].copies.words;
+        Ok(words.store_in(&range, addr, Width::Eight, flag)?)
+    }
+}
+
+impl Drop for DeviceStager {
+    fn drop(&mut self) {
+        // What has not been taken over is dropped outside the lock: it may wait for the device.
+        let arrivals = self.staging.change(|shared| {
+            shared.ended = true;
+            std::mem::take(&mut shared.arrivals)
+        });
+        drop(arrivals);
+    }
+}

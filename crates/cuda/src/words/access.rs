@@ -1,0 +1,404 @@
+//! Access to single words in device memory by the CPU: what signals and atomics need.
+//!
+//! There are three ways. GDRCopy and, where the driver offers it, a mapped dma-buf let the CPU reach
+//! the memory directly. Copies and stream memory operations always work. Which one is used is found
+//! out once for each context, on memory of our own: a way counts when words written by it are read by
+//! the driver's copies and the other way round. The log says what was taken, what it costs, and why
+//! others were not.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::MEM;
+use crate::copy::request::{StartError, Word};
+use crate::driver::context::Context;
+use crate::driver::error::CudaError;
+use crate::memory::range::DeviceRange;
+use crate::memory::scratch::Scratch;
+use crate::words::gdrcopy::Gdrcopy;
+use crate::words::stream_words::StreamWords;
+use crate::words::together::{self, Soon};
+use crate::words::way::{Cost, Way, WordError, WordsOptions};
+use crate::words::word_range::{Mapper, WordRange};
+use engine::atomic::Width;
+
+/// Reads and writes of words, one after the other. Each is done when the call returns.
+///
+/// Nothing here is atomic with what the device or another thread does to the same word: all changes
+/// of a word that have to be atomic among themselves come from the one thread that has this value.
+pub trait WordAccess {
+    /// Loads a word.
+    ///
+    /// # Errors
+    /// When there is no such word, and when the driver fails.
+    fn load(&mut self, addr: usize, width: Width) -> Result<u64, WordError>;
+
+    /// Stores a word. What this thread has seen done before is visible to who sees the word.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    fn store(&mut self, addr: usize, width: Width, value: u64) -> Result<(), WordError>;
+
+    /// Loads a word, stores what `apply` makes of it, and returns the word before. Where it stays
+    /// the same nothing is stored.
+    ///
+    /// # Errors
+    /// As [`Self::load`]. After an error the word is as before, or as it should be.
+    fn fetch_apply(
+        &mut self,
+        addr: usize,
+        width: Width,
+        apply: &mut dyn FnMut(u64) -> u64,
+    ) -> Result<u64, WordError> {
+        let before = self.load(addr, width)?;
+        let after = apply(before) & width.mask();
+        if after != before {
+            self.store(addr, width, after)?;
+        }
+        Ok(before)
+    }
+}
+
+/// Words in device memory of one context.
+///
+/// Ranges are attached when they are registered and detached before they are freed. Making and
+/// dropping this may wait for everything on the device.
+#[derive(Debug)]
+pub struct Words {
+    /// Ascending by address.
+    attached: Vec<Arc<WordRange>>,
+    stream: StreamWords,
+    mapper: Mapper,
+    cost: Cost,
+    /// Dropped after everything that maps it or copies to it.
+    _scratch: Scratch,
+}
+
+impl Words {
+    /// Finds the best way that works for a context, measures it and says so in the log.
+    ///
+    /// # Errors
+    /// When not even copies work.
+    pub fn new(context: &Arc<Context>, options: &WordsOptions) -> Result<Self, CudaError> {
+        let scratch = Scratch::new(context)?;
+        let stream = StreamWords::new(context, options.patience)?;
+        let cost = Cost { load: Duration::ZERO, store: Duration::ZERO };
+        let mapper = Mapper { way: Way::Stream, gdrcopy: None };
+        let mut words = Self { attached: Vec::new(), stream, mapper, cost, _scratch: scratch };
+        let mut refused = Vec::new();
+        for way in [Way::Gdrcopy, Way::DmaBuf] {
+            match words.try_way(way, options) {
+                Ok(mapper) => {
+                    words.mapper = mapper;
+                    break;
+                }
+                Err(reason) => refused.push(format!("not by {way}: {reason}")),
+            }
+        }
+        words.cost = words.measure().map_err(|error| words.fault(error))?;
+        log::info!(
+            target: MEM,
+            "words in memory of {context} are reached by {}: load {:?}, store {:?}{}{}",
+            words.name(),
+            words.cost.load,
+            words.cost.store,
+            if refused.is_empty() { "" } else { "; " },
+            refused.join("; "),
+        );
+        Ok(words)
+    }
+
+    /// Cuts short copies to the device into rows from now on, if `rows`.
+    pub(crate) fn set_rows(&mut self, rows: bool) {
+        self.stream.set_rows(rows);
+    }
+
+    /// The way that is taken where nothing speaks against it.
+    pub fn way(&self) -> Way {
+        self.mapper.way
+    }
+
+    /// What makes ranges of the same context reachable by that way, on any thread.
+    pub fn mapper(&self) -> Mapper {
+        self.mapper
+    }
+
+    /// What a word costs by that way.
+    pub fn cost(&self) -> Cost {
+        self.cost
+    }
+
+    /// Makes the words of a range reachable, and tells by which way; see [`Mapper::open`].
+    ///
+    /// # Errors
+    /// When the range belongs to another context.
+    pub fn attach(&mut self, range: &Arc<DeviceRange>) -> Result<Way, StartError> {
+        let context = self.stream.engine().context();
+        if !range.context().has_device_of(context) {
+            let (memory, engine) = (range.context().to_string(), context.to_string());
+            return Err(StartError::Context { memory, engine });
+        }
+        let opened = self.mapper.open(Arc::clone(range), None);
+        let way = if opened.is_mapped() { self.mapper.way } else { Way::Stream };
+        let at = self.attached.partition_point(|other| other.range().addr() < range.addr());
+        self.attached.insert(at, Arc::new(opened));
+        Ok(way)
+    }
+
+    /// Lets go of a range. One that is not attached is none to let go of.
+    pub fn detach(&mut self, range: &DeviceRange) {
+        let same = |other: &Arc<WordRange>| std::ptr::eq(&**other.range(), range);
+        if let Some(at) = self.attached.iter().position(same) {
+            self.attached.remove(at);
+        }
+    }
+
+    /// As [`WordAccess::load`], in a range of the same context that need not be attached.
+    ///
+    /// # Errors
+    /// As [`WordAccess::load`].
+    #[inline]
+    pub fn load_in(
+        &mut self,
+        within: &WordRange,
+        addr: usize,
+        width: Width,
+    ) -> Result<u64, WordError> {
+        self.check(within, addr, width)?;
+        match within.window(addr) {
+            // SAFETY: the word is in the range and aligned, as just checked. The window is the
+            // range's; behind it are the pages of the range, or none if it was freed.
+            Some((mapped, addr)) => Ok(unsafe { mapped.load(addr, width) }),
+            None => Ok(self.stream.load(&Word { range: within.range(), addr, width })?),
+        }
+    }
+
+    /// As [`WordAccess::store`], in a range of the same context that need not be attached.
+    ///
+    /// # Errors
+    /// As [`WordAccess::load`].
+    #[inline]
+    pub fn store_in(
+        &mut self,
+        within: &WordRange,
+        addr: usize,
+        width: Width,
+        value: u64,
+    ) -> Result<(), WordError> {
+        self.check(within, addr, width)?;
+        match within.window(addr) {
+            Some((mapped, addr)) => {
+                // SAFETY: as in `load_in`.
+                unsafe { mapped.store(addr, width, value) };
+                Ok(())
+            }
+            None => Ok(self.stream.store(&Word { range: within.range(), addr, width }, value)?),
+        }
+    }
+
+    /// Whether stores in a range of the same context are those that [`Self::store_all`] takes.
+    #[inline]
+    pub(crate) fn stores_together(&self, within: &WordRange, addr: usize) -> bool {
+        let by_operation = |width| self.stream.engine().stores_by_operation(within.range(), width);
+        within.window(addr).is_none() && by_operation(Width::Four) && by_operation(Width::Eight)
+    }
+
+    /// Stores parts, at most [`MOST_WRITES`] and each in a range that [`Self::stores_together`], in their order, but for those
+    /// that are free of it. All are there when it returns.
+    ///
+    /// # Errors
+    /// As [`WordAccess::load`]. Then any of them may be missing.
+    pub(crate) fn store_all(&mut self, words: &mut [Soon]) -> Result<(), WordError> {
+        for Soon { range, addr, len, .. } in &*words {
+            self.check_bytes(range, *addr, (*len).into())?;
+        }
+        together::arrange(words);
+        Ok(self.stream.store_all(words)?)
+    }
+
+    /// As [`WordAccess::fetch_apply`], in a range of the same context that need not be attached.
+    ///
+    /// # Errors
+    /// As [`WordAccess::load`].
+    #[inline]
+    pub fn fetch_apply_in(
+        &mut self,
+        within: &WordRange,
+        addr: usize,
+        width: Width,
+        apply: impl FnOnce(u64) -> u64,
+    ) -> Result<u64, WordError> {
+        let before = self.load_in(within, addr, width)?;
+        let after = apply(before) & width.mask();
+        if after != before {
+            self.store_in(within, addr, width, after)?;
+        }
+        Ok(before)
+    }
+
+    /// Loads bytes at any address of a range of the same context. Meant for few: a window is read
+    /// word by word, and without one each 256 bytes are a trip to the device.
+    ///
+    /// # Errors
+    /// As [`WordAccess::load`]. Then the bytes in `into` are undefined.
+    #[inline]
+    pub fn load_bytes_in(
+        &mut self,
+        within: &WordRange,
+        addr: usize,
+        into: &mut [u8],
+    ) -> Result<(), WordError> {
+        self.check_bytes(within, addr, into.len())?;
+        match within.window(addr) {
+            Some((mapped, addr)) => {
+                // SAFETY: the bytes are in the range, as just checked; else as in `load_in`.
+                unsafe { mapped.load_bytes(addr, into) };
+                Ok(())
+            }
+            None => Ok(self.stream.load_bytes(within.range(), addr, into)?),
+        }
+    }
+
+    /// Stores bytes at any address of a range of the same context. They are there when it returns,
+    /// and before every word that is stored later. Meant for few, as [`Self::load_bytes_in`].
+    ///
+    /// # Errors
+    /// As [`WordAccess::load`]. Then the bytes in the range are undefined.
+    #[inline]
+    pub fn store_bytes_in(
+        &mut self,
+        within: &WordRange,
+        addr: usize,
+        bytes: &[u8],
+    ) -> Result<(), WordError> {
+        self.check_bytes(within, addr, bytes.len())?;
+        match within.window(addr) {
+            Some((mapped, addr)) => {
+                // SAFETY: as in `load_bytes_in`.
+                unsafe { mapped.store_bytes(addr, bytes) };
+                Ok(())
+            }
+            None => Ok(self.stream.store_bytes(within.range(), addr, bytes)?),
+        }
+    }
+
+    /// Tries a way on memory of our own: what one side writes, the other has to read.
+    fn try_way(&mut self, way: Way, options: &WordsOptions) -> Result<Mapper, String> {
+        let gdrcopy = match (way, &options.gdrcopy) {
+            (Way::Gdrcopy, Some(library)) => {
+                Some(Gdrcopy::load(library).map_err(|error| error.to_string())?)
+            }
+            (Way::DmaBuf, _) if options.dma_buf => None,
+            _ => return Err(String::from("switched off")),
+        };
+        let mapper = Mapper { way, gdrcopy };
+        let range = Arc::clone(self._scratch.range());
+        let Some(mapped) = mapper.map(&range)? else { return Err(String::from("no mapping")) };
+        for (index, width) in [Width::Two, Width::Four, Width::Eight].into_iter().enumerate() {
+            let addr = range.addr() + 64 * index + width.bytes();
+            let word = Word { range: &range, addr, width };
+            let (first, second) = (0x8192_a3b4_c5d6_e7f8 & width.mask(), 0x17 << index);
+            // SAFETY: a word of our own memory, aligned, and mapped.
+            unsafe { mapped.store(addr, width, first) };
+            let read = self.stream.load(&word).map_err(|error| error.to_string())?;
+            self.stream.store(&word, second).map_err(|error| error.to_string())?;
+            // SAFETY: the same word.
+            let seen = unsafe { mapped.load(addr, width) };
+            if (read, seen) != (first, second) {
+                return Err(format!(
+                    "a word of {} bytes came out as {read:#x} and {seen:#x}, not {first:#x} and \
+                     {second:#x}",
+                    width.bytes(),
+                ));
+            }
+        }
+        Ok(mapper)
+    }
+
+    /// What loads and stores cost on average, on memory of our own.
+    fn measure(&mut self) -> Result<Cost, WordError> {
+        const ROUNDS: u32 = 32;
+        let range = Arc::clone(self._scratch.range());
+        self.attach(&range)?;
+        let start = Instant::now();
+        for round in 0..ROUNDS {
+            self.store(range.addr(), Width::Eight, round.into())?;
+        }
+        let stored = Instant::now();
+        for _ in 0..ROUNDS {
+            self.load(range.addr(), Width::Eight)?;
+        }
+        let cost = Cost { load: stored.elapsed() / ROUNDS, store: (stored - start) / ROUNDS };
+        self.detach(&range);
+        Ok(cost)
+    }
+
+    /// The driver's part of an error while measuring; there is no other.
+    fn fault(&self, error: WordError) -> CudaError {
+        match error {
+            WordError::Cuda(error) => error,
+            other => CudaError {
+                call: "cuMemcpyDtoHAsync_v2",
+                subject: self.stream.engine().context().to_string(),
+                code: crate::driver::error::code::INVALID_VALUE,
+                name: String::from("CUDA_ERROR_INVALID_VALUE"),
+                text: other.to_string(),
+            },
+        }
+    }
+
+    fn name(&self) -> String {
+        match (self.mapper.way, self.mapper.gdrcopy) {
+            (Way::Gdrcopy, Some(gdrcopy)) => gdrcopy.to_string(),
+            (way, _) if way == Way::Stream => {
+                let operations = self.stream.engine().writes_words(Width::Eight);
+                let stores = if operations { "stream memory operations" } else { "copies" };
+                format!("{way} (stores are {stores})")
+            }
+            (way, _) => way.to_string(),
+        }
+    }
+
+    /// The attached range that has a word.
+    #[inline]
+    fn find(&self, addr: usize, width: Width) -> Result<Arc<WordRange>, WordError> {
+        let len = width.bytes();
+        let behind = self.attached.partition_point(|other| other.range().addr() <= addr);
+        // The last range that starts at or before the word has it, unless ranges overlap.
+        let mut before = self.attached[..behind].iter().rev();
+        let found = before.find(|other| other.range().contains(addr, len));
+        found.cloned().ok_or_else(|| self.no_word(addr, len))
+    }
+
+    #[inline]
+    fn check(&self, within: &WordRange, addr: usize, width: Width) -> Result<(), WordError> {
+        if addr % width.bytes() != 0 {
+            return Err(self.no_word(addr, width.bytes()));
+        }
+        self.check_bytes(within, addr, width.bytes())
+    }
+
+    #[inline]
+    fn check_bytes(&self, within: &WordRange, addr: usize, len: usize) -> Result<(), WordError> {
+        if within.range().contains(addr, len) { Ok(()) } else { Err(self.no_word(addr, len)) }
+    }
+
+    #[cold]
+    fn no_word(&self, addr: usize, width: usize) -> WordError {
+        WordError::NoWord { addr, width, context: self.stream.engine().context().to_string() }
+    }
+}
+
+impl WordAccess for Words {
+    #[inline]
+    fn load(&mut self, addr: usize, width: Width) -> Result<u64, WordError> {
+        let within = self.find(addr, width)?;
+        self.load_in(&within, addr, width)
+    }
+
+    #[inline]
+    fn store(&mut self, addr: usize, width: Width, value: u64) -> Result<(), WordError> {
+        let within = self.find(addr, width)?;
+        self.store_in(&within, addr, width, value)
+    }
+}

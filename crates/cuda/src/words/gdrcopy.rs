@@ -1,0 +1,270 @@
+//! GDRCopy's library, when the machine has it: mappings of device memory for the CPU, made by a
+//! kernel module.
+
+use std::ffi::{c_int, c_ulong, c_void};
+use std::fmt;
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
+use thiserror::Error;
+
+use crate::driver::library::reason;
+use crate::memory::scratch::GPU_PAGE;
+
+/// The name of the library, with the version of its interface that is used here.
+pub const GDRCOPY_LIBRARY: &str = "libgdrapi.so.2";
+
+/// Why GDRCopy is not used.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum GdrcopyError {
+    /// The dynamic loader did not find it, or could not load it.
+    #[error("cannot load GDRCopy from `{path}`: {reason}")]
+    Open {
+        /// The name or path tried.
+        path: String,
+        /// What the dynamic loader said.
+        reason: String,
+    },
+    /// The file is a shared library, but not GDRCopy.
+    #[error("`{path}` is no GDRCopy: it has no `{symbol}`")]
+    Symbol {
+        /// The name or path tried.
+        path: String,
+        /// The function that is missing.
+        symbol: &'static str,
+    },
+    /// Another interface than the one used here.
+    #[error("`{path}` is GDRCopy {major}.{minor}, and 2.x is needed")]
+    Version {
+        /// The name or path tried.
+        path: String,
+        /// Its version.
+        major: i32,
+        /// Its version.
+        minor: i32,
+    },
+    /// The library is there and its kernel module is not, or this user may not use it.
+    #[error("GDRCopy {version} is installed, but `gdr_open` failed: is the module gdrdrv loaded?")]
+    NoModule {
+        /// The library's version.
+        version: String,
+    },
+    /// A call failed.
+    #[error("{call} for {len} bytes at {addr:#x}: error {code} ({text})")]
+    Call {
+        /// The function.
+        call: &'static str,
+        /// The address.
+        addr: usize,
+        /// The length.
+        len: usize,
+        /// What it returned: an `errno`.
+        code: i32,
+        /// The system's text for it.
+        text: String,
+    },
+}
+
+/// `gdr_mh_t`: a pinned range.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Pinned(c_ulong);
+
+#[derive(Debug)]
+struct Functions {
+    pin: unsafe extern "C" fn(*mut c_void, c_ulong, usize, u64, u32, *mut Pinned) -> c_int,
+    unpin: unsafe extern "C" fn(*mut c_void, Pinned) -> c_int,
+    map: unsafe extern "C" fn(*mut c_void, Pinned, *mut *mut c_void, usize) -> c_int,
+    unmap: unsafe extern "C" fn(*mut c_void, Pinned, *mut c_void, usize) -> c_int,
+    info: unsafe extern "C" fn(*mut c_void, Pinned, *mut Info) -> c_int,
+}
+
+/// `gdr_info_t` in any version: it starts with the address where the pinned range does, and grows
+/// at its end.
+#[repr(C)]
+#[derive(Default)]
+struct Info {
+    va: u64,
+    rest: [u64; 15],
+}
+
+/// GDRCopy, opened. It stays so until the process ends.
+#[derive(Debug)]
+pub struct Gdrcopy {
+    path: String,
+    version: (i32, i32),
+    functions: Functions,
+    /// The library's handle on the module. Its list of pinned ranges has no lock, so this is one.
+    open: Mutex<Open>,
+}
+
+#[derive(Debug)]
+struct Open(*mut c_void);
+
+// SAFETY: a handle that any thread may use, one at a time.
+unsafe impl Send for Open {}
+
+static OPENED: Mutex<Vec<&'static Gdrcopy>> = Mutex::new(Vec::new());
+
+impl Gdrcopy {
+    /// Opens GDRCopy, or answers with what is open. `path` is a path, or a name for the dynamic
+    /// loader to search.
+    ///
+    /// # Errors
+    /// When it is not there, is another version, or its kernel module does not serve us.
+    pub fn load(path: &str) -> Result<&'static Self, GdrcopyError> {
+        let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(gdrcopy) = opened.iter().find(|gdrcopy| gdrcopy.path == path) {
+            return Ok(gdrcopy);
+        }
+        let gdrcopy: &'static Self = Box::leak(Box::new(Self::open(path)?));
+        opened.push(gdrcopy);
+        Ok(gdrcopy)
+    }
+
+    fn open(path: &str) -> Result<Self, GdrcopyError> {
+        // SAFETY: loading runs the library's initialisers. GDRCopy's have no demands on the process;
+        // for any other file, who names it vouches.
+        let handle = unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
+        let handle = handle.map_err(|error| GdrcopyError::Open {
+            path: path.to_owned(),
+            reason: reason(&error),
+        })?;
+        // SAFETY: the types are those of the prototypes in GDRCopy's public header, version 2.
+        let (functions, get_version, open) = unsafe {
+            type Version = unsafe extern "C" fn(*mut c_int, *mut c_int);
+            type OpenModule = unsafe extern "C" fn() -> *mut c_void;
+            let functions = Functions {
+                pin: symbol(&handle, path, "gdr_pin_buffer")?,
+                unpin: symbol(&handle, path, "gdr_unpin_buffer")?,
+                map: symbol(&handle, path, "gdr_map")?,
+                unmap: symbol(&handle, path, "gdr_unmap")?,
+                info: symbol(&handle, path, "gdr_get_info_v2")
+                    .or_else(|_| symbol(&handle, path, "gdr_get_info"))?,
+            };
+            let version: Version = symbol(&handle, path, "gdr_runtime_get_version")?;
+            let open: OpenModule = symbol(&handle, path, "gdr_open")?;
+            (functions, version, open)
+        };
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: places for the two numbers.
+        unsafe { get_version(&raw mut major, &raw mut minor) };
+        if major != 2 {
+            return Err(GdrcopyError::Version { path: path.to_owned(), major, minor });
+        }
+        // SAFETY: takes nothing, and has no precondition.
+        let module = unsafe { open() };
+        if module.is_null() {
+            return Err(GdrcopyError::NoModule { version: format!("{major}.{minor}") });
+        }
+        // Dropping the handle would close the library under the functions just taken from it.
+        std::mem::forget(handle);
+        let open = Mutex::new(Open(module));
+        Ok(Self { path: path.to_owned(), version: (major, minor), functions, open })
+    }
+
+    /// Maps device memory of one allocation for the CPU. Its context must be bound.
+    pub(crate) fn map(
+        &'static self,
+        addr: usize,
+        len: usize,
+    ) -> Result<GdrcopyMapping, GdrcopyError> {
+        let start = addr - addr % GPU_PAGE;
+        let len = (addr + len - start).next_multiple_of(GPU_PAGE);
+        let check = |call, code| match code {
+            0 => Ok(()),
+            code => {
+                let text = std::io::Error::from_raw_os_error(code).to_string();
+                Err(GdrcopyError::Call { call, addr: start, len, code, text })
+            }
+        };
+        let (functions, open) = (&self.functions, self.lock());
+        let mut pinned = Pinned(0);
+        let mut cpu = ptr::null_mut();
+        let mut info = Info::default();
+        // SAFETY: places for what is returned, and room for more than any version's information.
+        // What was pinned is unpinned when a later step fails.
+        unsafe {
+            let code = (functions.pin)(open.0, start as c_ulong, len, 0, 0, &raw mut pinned);
+            check("gdr_pin_buffer", code)?;
+            let mapped = check("gdr_map", (functions.map)(open.0, pinned, &raw mut cpu, len))
+                .and_then(|()| {
+                    let code = (functions.info)(open.0, pinned, &raw mut info);
+                    check("gdr_get_info", code).inspect_err(|_| {
+                        let _ = (functions.unmap)(open.0, pinned, cpu, len);
+                    })
+                });
+            if let Err(error) = mapped {
+                let _ = (functions.unpin)(open.0, pinned);
+                return Err(error);
+            }
+        }
+        drop(open);
+        Ok(GdrcopyMapping {
+            gdrcopy: self,
+            pinned,
+            cpu: cpu as usize,
+            start: info.va as usize,
+            len,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Display for Gdrcopy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "GDRCopy {}.{}", self.version.0, self.version.1)
+    }
+}
+
+/// Device memory mapped for the CPU. Dropping it ends that.
+#[derive(Debug)]
+pub(crate) struct GdrcopyMapping {
+    gdrcopy: &'static Gdrcopy,
+    pinned: Pinned,
+    cpu: usize,
+    /// The device's address of its first byte.
+    start: usize,
+    len: usize,
+}
+
+impl GdrcopyMapping {
+    /// Where the CPU finds a device's address, which must be in what was mapped.
+    pub(crate) fn cpu_addr(&self, addr: usize) -> usize {
+        self.cpu + (addr - self.start)
+    }
+}
+
+impl Drop for GdrcopyMapping {
+    fn drop(&mut self) {
+        let functions = &self.gdrcopy.functions;
+        let open = self.gdrcopy.lock();
+        // An error means that the memory is gone already; then so is the mapping.
+        // SAFETY: mapped and pinned by `map`, and given back once, here, in GDRCopy's order.
+        unsafe {
+            let _ = (functions.unmap)(open.0, self.pinned, self.cpu as *mut _, self.len);
+            let _ = (functions.unpin)(open.0, self.pinned);
+        }
+    }
+}
+
+/// Looks up a function.
+///
+/// # Safety
+/// `F` is the function pointer type of the symbol.
+unsafe fn symbol<F: Copy>(
+    handle: &Handle,
+    path: &str,
+    symbol: &'static str,
+) -> Result<F, GdrcopyError> {
+    // SAFETY: the caller's promise.
+    match unsafe { handle.get::<F>(symbol.as_bytes()) } {
+        Ok(found) => Ok(*found),
+        Err(_) => Err(GdrcopyError::Symbol { path: path.to_owned(), symbol }),
+    }
+}

@@ -1,0 +1,110 @@
+//! A range with the window that the CPU has on its words, where there is one.
+
+use std::sync::Arc;
+
+use crate::MEM;
+use crate::memory::pointer::Kind;
+use crate::memory::range::DeviceRange;
+use crate::words::gdrcopy::Gdrcopy;
+use crate::words::mapping::Mapped;
+use crate::words::way::Way;
+
+/// Makes the words of ranges reachable by the way that was found for a context.
+///
+/// # Threads
+/// Any, at once: a range is made reachable where it is registered, and used by another thread.
+#[derive(Clone, Copy, Debug)]
+pub struct Mapper {
+    pub(crate) way: Way,
+    pub(crate) gdrcopy: Option<&'static Gdrcopy>,
+}
+
+/// A range whose words can be read and written. Dropping it takes the CPU's window on it away.
+#[derive(Debug)]
+pub struct WordRange {
+    range: Arc<DeviceRange>,
+    /// None: by the stream.
+    window: Option<Window>,
+}
+
+#[derive(Debug)]
+struct Window {
+    mapped: Mapped,
+    /// What was mapped: the range, or where the same memory is at other addresses.
+    of: Arc<DeviceRange>,
+}
+
+impl Mapper {
+    /// Makes the words of a range reachable. Where it cannot be mapped (a PCIe window too small for
+    /// it, for one), `alias` is tried: the same memory at other addresses, of the same length. Where
+    /// that fails as well the driver's streams serve it, and the log says why.
+    ///
+    /// It may take system calls for each allocation, and does not wait for kernels.
+    pub fn open(&self, range: Arc<DeviceRange>, alias: Option<Arc<DeviceRange>>) -> WordRange {
+        // No way maps managed memory: it moves.
+        if range.kind() == Kind::Managed || self.way == Way::Stream {
+            return WordRange { range, window: None };
+        }
+        let mut reasons = Vec::new();
+        let aliases = alias.filter(|alias| alias.len() == range.len());
+        for of in [Some(Arc::clone(&range)), aliases].into_iter().flatten() {
+            match self.map(&of) {
+                Ok(Some(mapped)) => {
+                    return WordRange { range, window: Some(Window { mapped, of }) };
+                }
+                Ok(None) => {}
+                Err(reason) => reasons.push(format!("at {:#x}: {reason}", of.addr())),
+            }
+        }
+        log::warn!(
+            target: MEM,
+            "words in {} bytes of {} cannot be reached by {}, and are by {}: {}",
+            range.len(),
+            range.context(),
+            self.way,
+            Way::Stream,
+            reasons.join("; "),
+        );
+        WordRange { range, window: None }
+    }
+
+    /// Maps a range by the way that there is. None for the driver's streams, which map nothing.
+    pub(crate) fn map(&self, range: &Arc<DeviceRange>) -> Result<Option<Mapped>, String> {
+        match (self.way, self.gdrcopy) {
+            (Way::Gdrcopy, Some(gdrcopy)) => Mapped::by_gdrcopy(range, gdrcopy).map(Some),
+            (Way::DmaBuf, _) => Mapped::by_dma_buf(range).map(Some),
+            _ => Ok(None),
+        }
+    }
+}
+
+impl WordRange {
+    /// A range whose words the driver's streams reach. Costs nothing.
+    pub fn unmapped(range: Arc<DeviceRange>) -> Self {
+        Self { range, window: None }
+    }
+
+    /// The range.
+    pub fn range(&self) -> &Arc<DeviceRange> {
+        &self.range
+    }
+
+    /// Whether the CPU has a window on it.
+    pub fn is_mapped(&self) -> bool {
+        self.window.is_some()
+    }
+
+    /// Where the CPU finds what is at an address of the range, up to the end of the allocation that it is in: stores are combined
+    /// there, and loads go all the way to the device. None without a window.
+    pub fn cpu_addr(&self, addr: usize) -> Option<usize> {
+        let (mapped, addr) = self.window(addr)?;
+        Some(mapped.cpu_addr(addr))
+    }
+
+    /// The window, and where in what it shows an address of the range is.
+    #[inline]
+    pub(crate) fn window(&self, addr: usize) -> Option<(&Mapped, usize)> {
+        let window = self.window.as_ref()?;
+        Some((&window.mapped, addr - self.range.addr() + window.of.addr()))
+    }
+}

@@ -1,0 +1,176 @@
+//! The fake's copies: memory that the CPU does not reach.
+
+use super::fabric::FakeFabric;
+use super::script::{Call, Event, PortCall};
+use super::world::error::fault;
+use super::world::memory::change;
+use engine::atomic::Atomic;
+use engine::ids::Pe;
+use engine::port::copies::{Bounce, Copied, Copy, CopyPort, Reach, SoonOrder};
+use engine::port::{PortError, Posted};
+
+/// The copies of one PE.
+#[derive(Debug)]
+pub struct FakeCopies {
+    fabric: FakeFabric,
+    pe: Pe,
+    bounce: Bounce,
+    /// What is to be done soon, in this order.
+    soon: Vec<(usize, Soon)>,
+    /// Why some of that is missing, until somebody is told.
+    lost: Option<PortError>,
+}
+
+#[derive(Debug)]
+enum Soon {
+    Store(Vec<u8>, SoonOrder),
+    Apply(Atomic),
+}
+
+/// What may arrive in any order arrives the other way round, where nothing lies on anything else.
+fn turn_round(soon: &mut [(usize, Soon)]) {
+    let end = |(addr, soon): &(usize, Soon)| match soon {
+        Soon::Store(bytes, SoonOrder::Any) => Some(addr + bytes.len()),
+        _ => None,
+    };
+    for free in soon.chunk_by_mut(|one, next| end(one).is_some() && end(next).is_some()) {
+        let overlaps = |at: usize| {
+            let others = free[at + 1..].iter();
+            let (from, to) = (free[at].0, end(&free[at]));
+            others.clone().any(|other| Some(other.0) < to && Some(from) < end(other))
+        };
+        if !(0..free.len()).any(overlaps) {
+            free.reverse();
+        }
+    }
+}
+
+impl FakeCopies {
+    pub(super) fn new(fabric: FakeFabric, pe: Pe, bounce: Bounce) -> Self {
+        Self { fabric, pe, bounce, soon: Vec::new(), lost: None }
+    }
+
+    fn check(&self, addr: usize, len: usize) -> Result<(), PortError> {
+        let reach = self.fabric.lock().memory.reach(self.pe, addr, len);
+        if reach.is_some_and(|reach| reach != Reach::Direct) {
+            return Ok(());
+        }
+        Err(fault("copying", 14, "no such memory of a device"))
+    }
+}
+
+impl CopyPort for FakeCopies {
+    fn reach(&mut self, addr: usize, len: usize) -> Result<Reach, PortError> {
+        match self.fabric.lock().memory.reach(self.pe, addr, len) {
+            Some(Reach::Direct) => Ok(Reach::Direct),
+            // The fabric reaches what is registered with it.
+            Some(Reach::Fabric | Reach::Staged) => Ok(Reach::Staged),
+            None => Err(fault("looking at memory", 14, "no such memory")),
+        }
+    }
+
+    fn start(&mut self, copy: &Copy, tag: u32) -> Result<Posted, PortError> {
+        self.flush()?;
+        let Bounce { addr, chunk_len, .. } = self.bounce;
+        let at = copy.chunk.wrapping_sub(addr);
+        let inside = at < self.bounce.bytes() && at % chunk_len + copy.len <= chunk_len;
+        assert!(inside && copy.len > 0, "{copy:?} is not inside a chunk of {:?}", self.bounce);
+        let mut world = self.fabric.lock();
+        if world.memory.reach(self.pe, copy.memory, copy.len).is_none() {
+            return Err(fault("starting a copy", 14, "no such memory"));
+        }
+        if !world.has_room() {
+            return Ok(Posted::Again);
+        }
+        world.call(PortCall::Copy)?;
+        world.trace(Call::Copy(self.pe));
+        world.start_copy(self.pe, *copy, tag);
+        Ok(Posted::Yes)
+    }
+
+    fn poll(&mut self) -> Option<Copied> {
+        self.fabric.lock().next_copied(self.pe)
+    }
+
+    fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError> {
+        let width = atomic.width.bytes();
+        if addr % width != 0 {
+            return Err(fault("apply", 14, "no such word"));
+        }
+        self.check(addr, width)?;
+        self.flush()?;
+        let mut world = self.fabric.lock();
+        let old = change(world.memory.any_bytes_mut(self.pe, addr, width), atomic);
+        world.events.push(Event::Applied { pe: self.pe, addr });
+        Ok(old)
+    }
+
+    fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError> {
+        self.check(addr, into.len())?;
+        self.flush()?;
+        let mut world = self.fabric.lock();
+        into.copy_from_slice(world.memory.any_bytes_mut(self.pe, addr, into.len()));
+        Ok(())
+    }
+
+    fn store(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError> {
+        self.check(addr, bytes.len())?;
+        self.flush()?;
+        let mut world = self.fabric.lock();
+        world.memory.any_bytes_mut(self.pe, addr, bytes.len()).copy_from_slice(bytes);
+        world.events.push(Event::Applied { pe: self.pe, addr });
+        Ok(())
+    }
+
+    fn store_flag(&mut self, addr: usize, flag: u64) -> Result<(), PortError> {
+        self.store(addr, &flag.to_le_bytes())
+    }
+
+    fn store_soon(&mut self, addr: usize, bytes: &[u8], order: SoonOrder) -> Result<(), PortError> {
+        self.check(addr, bytes.len())?;
+        self.soon.push((addr, Soon::Store(bytes.to_vec(), order)));
+        Ok(())
+    }
+
+    fn apply_soon(&mut self, addr: usize, atomic: &Atomic) -> Result<(), PortError> {
+        let width = atomic.width.bytes();
+        if addr % width != 0 {
+            return Err(fault("apply", 14, "no such word"));
+        }
+        self.check(addr, width)?;
+        self.soon.push((addr, Soon::Apply(*atomic)));
+        Ok(())
+    }
+
+    fn settle(&mut self) -> Result<(), PortError> {
+        let _ = self.flush();
+        self.lost.take().map_or(Ok(()), Err)
+    }
+}
+
+impl FakeCopies {
+    /// What was to be done soon is done, or lost.
+    fn flush(&mut self) -> Result<(), PortError> {
+        let mut world = self.fabric.lock();
+        if world.fail_settling && !self.soon.is_empty() {
+            self.soon.clear();
+            let error = fault("storing words", 700, "failed by the script");
+            return Err(self.lost.insert(error).clone());
+        }
+        world.settled += u32::from(!self.soon.is_empty());
+        turn_round(&mut self.soon);
+        for (addr, soon) in self.soon.drain(..) {
+            match soon {
+                Soon::Store(bytes, _) => {
+                    world.memory.any_bytes_mut(self.pe, addr, bytes.len()).copy_from_slice(&bytes);
+                }
+                Soon::Apply(atomic) => {
+                    let width = atomic.width.bytes();
+                    change(world.memory.any_bytes_mut(self.pe, addr, width), &atomic);
+                }
+            }
+            world.events.push(Event::Applied { pe: self.pe, addr });
+        }
+        Ok(())
+    }
+}

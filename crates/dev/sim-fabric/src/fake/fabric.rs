@@ -1,0 +1,348 @@
+//! The fake fabric, as tests use it: they have it misbehave, and look at what it has done.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::baton::Baton;
+use super::script::{Call, Delivery, Event, PortCall, Script};
+use super::world::letters::Mail;
+use super::world::state::World;
+use engine::ids::{Pe, RailId, Token};
+use engine::port::PeerAddr;
+use engine::port::copies::Reach;
+
+/// The fabric that fake ports post to. Clones are the same fabric.
+#[derive(Clone, Debug)]
+pub struct FakeFabric {
+    world: Arc<Mutex<World>>,
+    baton: Arc<Baton>,
+}
+
+impl FakeFabric {
+    /// A fabric between `n_pes` PEs that behaves as the script says.
+    pub fn new(seed: u64, n_pes: u32, script: Script) -> Self {
+        let world = Arc::new(Mutex::new(World::new(seed, n_pes, script)));
+        Self { world, baton: Arc::default() }
+    }
+
+    /// The address of a PE's rail as it is opened first, the same in every port's address table.
+    pub fn address(pe: Pe, rail: RailId) -> PeerAddr {
+        PeerAddr(u64::from(pe.0) << 8 | u64::from(rail.0))
+    }
+
+    /// The address of a PE's control endpoint on a rail.
+    pub fn control_address(pe: Pe, rail: RailId) -> PeerAddr {
+        Self::address(pe, rail)
+    }
+
+    /// Gives a PE `len` bytes of zeroed memory and returns their address.
+    pub fn alloc(&self, pe: Pe, len: usize) -> usize {
+        self.alloc_reached(pe, len, Reach::Direct)
+    }
+
+    /// As [`FakeFabric::alloc`], memory that is reached in this way. The fake panics when the fabric or a lane touches
+    /// it in another.
+    pub fn alloc_reached(&self, pe: Pe, len: usize, reach: Reach) -> usize {
+        self.lock().memory.alloc(pe, len, reach)
+    }
+
+    /// Copies into a PE's memory of any kind.
+    pub fn store(&self, pe: Pe, addr: usize, bytes: &[u8]) {
+        self.lock().memory.any_bytes_mut(pe, addr, bytes.len()).copy_from_slice(bytes);
+    }
+
+    /// Copies out of a PE's memory of any kind.
+    pub fn load(&self, pe: Pe, addr: usize, len: usize) -> Vec<u8> {
+        self.lock().memory.any_bytes_mut(pe, addr, len).to_vec()
+    }
+
+    /// The next copies between staged memory and chunks fail, after so many that do not.
+    pub fn fail_copies(&self, after: u32, count: u32) {
+        self.lock().fail_copies = (after, count);
+    }
+
+    /// How often words that were to be stored soon were stored together.
+    pub fn settled(&self) -> u32 {
+        self.lock().settled
+    }
+
+    /// Words that are to be stored soon fail from now on.
+    pub fn fail_settling(&self) {
+        self.lock().fail_settling = true;
+    }
+
+    /// The next `count` copies are refused when they are started.
+    pub fn refuse_copies(&self, count: u32) {
+        self.fail_calls(PortCall::Copy, 0, count);
+    }
+
+    /// From now on a rail of every PE carries so many bytes per microsecond. It had a rate before.
+    pub fn set_rate(&self, rail: RailId, rate: u64) {
+        self.lock().set_rate(rail, rate);
+    }
+
+    /// The next `count` messages delivered are delivered twice, the second time later.
+    pub fn duplicate_next_messages(&self, count: u32) {
+        self.lock().duplicate_next = count;
+    }
+
+    /// Puts a message into a PE's inbox that no lane has sent.
+    pub fn forge_message(&self, to: Pe, rail: RailId, bytes: &[u8]) {
+        self.lock().deliver(to, rail, Mail::Message(bytes.to_vec()));
+    }
+
+    /// Something comes to a PE's rail that cannot be received, with this error.
+    pub fn break_message(&self, to: Pe, rail: RailId, code: i32) {
+        self.lock().deliver(to, rail, Mail::Broken(code));
+    }
+
+    /// From now on somebody reads along, for [`FakeFabric::overheard`].
+    pub fn overhear(&self) {
+        self.lock().overheard = Some(Vec::new());
+    }
+
+    /// The messages that somebody has read who did so: to whom they went, by which rail of theirs, and their bytes.
+    pub fn overheard(&self) -> Vec<(Pe, RailId, Vec<u8>)> {
+        self.lock().overheard.clone().unwrap_or_default()
+    }
+
+    /// As [`FakeFabric::forge_message`], for the control endpoint.
+    pub fn forge_control(&self, to: Pe, rail: RailId, bytes: &[u8]) {
+        self.lock().deliver_control(to, rail, bytes.to_vec());
+    }
+
+    /// From now on nothing sent to or read from the PE is delivered, until [`FakeFabric::resume`].
+    pub fn stall(&self, pe: Pe) {
+        self.lock().links.stall(pe, true);
+    }
+
+    /// Ends a stall.
+    pub fn resume(&self, pe: Pe) {
+        self.lock().links.stall(pe, false);
+    }
+
+    /// From now on, or no longer, the fabric has no room for anything to the PE.
+    pub fn refuse(&self, pe: Pe, refuses: bool) {
+        let mut world = self.lock();
+        if refuses {
+            world.unreachable.insert(pe);
+        } else {
+            world.unreachable.remove(&pe);
+        }
+    }
+
+    /// From now on messages of the PE take so many nanoseconds longer.
+    pub fn hold_up_messages(&self, pe: Pe, nanoseconds: u64) {
+        self.lock().held_up.insert(pe, nanoseconds);
+    }
+
+    /// The next `count` messages that are delivered fail all the same, as [`FakeFabric::report_failing`] says.
+    pub fn fail_delivered_messages(&self, count: u32) {
+        self.lock().fail_delivered = count;
+    }
+
+    /// The messages that were delivered and fail all the same are reported with the next poll.
+    pub fn report_failing(&self) {
+        self.lock().report_failing();
+    }
+
+    /// The next `count` segments that carry remote data are delivered, and the peer never told.
+    pub fn lose_next_remote_data(&self, count: u32) {
+        self.lock().lose_next_data = count;
+    }
+
+    /// From now on, or no longer, targets are not told of writes that have landed.
+    pub fn hold_remote_data(&self, hold: bool) {
+        self.lock().links.hold_data(hold);
+    }
+
+    /// From now on nothing goes from one PE's rail to another's, until [`FakeFabric::link_up`]: it is
+    /// neither delivered nor refused, and what is under way is delivered late.
+    pub fn link_down(&self, from: (Pe, RailId), to: (Pe, RailId)) {
+        self.lock().links.set_link(from, to, false);
+    }
+
+    /// The link works again.
+    pub fn link_up(&self, from: (Pe, RailId), to: (Pe, RailId)) {
+        self.lock().links.set_link(from, to, true);
+    }
+
+    /// As [`FakeFabric::link_down`], for all but control messages, whose endpoints work, until
+    /// [`FakeFabric::data_up`].
+    pub fn data_down(&self, from: (Pe, RailId), to: (Pe, RailId)) {
+        self.lock().links.set_data(from, to, false);
+    }
+
+    /// The link carries all again.
+    pub fn data_up(&self, from: (Pe, RailId), to: (Pe, RailId)) {
+        self.lock().links.set_data(from, to, true);
+    }
+
+    /// From now on nothing leaves a PE's rail or gets to it, until [`FakeFabric::rail_up`].
+    pub fn rail_down(&self, pe: Pe, rail: RailId) {
+        self.lock().links.set_rail((pe, rail), false);
+    }
+
+    /// The rail works again.
+    pub fn rail_up(&self, pe: Pe, rail: RailId) {
+        self.lock().links.set_rail((pe, rail), true);
+    }
+
+    /// From now on, or no longer, what is under way where nothing goes fails after a while, though it may
+    /// be delivered late all the same.
+    pub fn dead_links_fail(&self, fail: bool) {
+        self.lock().dead_links_fail = fail;
+    }
+
+    /// Rails that are closed are not opened again, from now on.
+    pub fn refuse_resets(&self) {
+        self.lock().refuses_resets = true;
+    }
+
+    /// So many percent of the messages to control endpoints are lost from now on.
+    pub fn lose_control(&self, percent: u32) {
+        self.lock().lost_control_percent = percent.into();
+    }
+
+    /// From now on, or no longer, a PE's rail refuses messages.
+    pub fn refuse_messages(&self, pe: Pe, rail: RailId, refuses: bool) {
+        let mut world = self.lock();
+        world.refused_messages.retain(|other| *other != (pe, rail));
+        if refuses {
+            world.refused_messages.push((pe, rail));
+        }
+    }
+
+    /// From now on no port takes the new address of a rail.
+    pub fn refuse_addresses(&self) {
+        self.lock().refuses_addresses = true;
+    }
+
+    /// How often rails were closed and opened again.
+    pub fn resets(&self) -> u32 {
+        self.lock().resets
+    }
+
+    /// A PE's rail fails as a whole: its next poll says so.
+    pub fn fail_rail(&self, pe: Pe, rail: RailId) {
+        self.lock().fail_rail(pe, rail);
+    }
+
+    /// As [`FakeFabric::fail_rail`], where no poll says so, but the rail when it is asked.
+    pub fn trouble(&self, pe: Pe, rail: RailId) {
+        self.lock().troubled.push((pe, rail));
+    }
+
+    /// A PE's rail speaks of a token that its lane has not given out: it has failed.
+    pub fn fail_unknown(&self, pe: Pe, rail: RailId, token: Token) {
+        self.lock().fail_unknown(pe, rail, token);
+    }
+
+    /// Tells a PE's rail, as remote data, what no lane has sent.
+    pub fn forge_remote_data(&self, to: Pe, rail: RailId, data: u64) {
+        self.lock().deliver(to, rail, Mail::RemoteData(data));
+    }
+
+    /// The next `count` segments delivered complete with an error instead, and move nothing.
+    pub fn fail_next(&self, count: u32) {
+        self.fail_calls(PortCall::Deliver, 0, count);
+    }
+
+    /// After `after` calls of this kind, of any PE, the next `count` fail.
+    pub fn fail_calls(&self, call: PortCall, after: u32, count: u32) {
+        if count > 0 {
+            self.lock().failing_calls.push((call, after, count));
+        }
+    }
+
+    /// The next `count` completions are never reported.
+    pub fn lose_next_completions(&self, count: u32) {
+        self.lock().lose_next = count;
+    }
+
+    /// Runs one function per lane, each on a thread of its own, exactly one at a time: where a lane
+    /// waits, the seed picks who goes on. Gives their results in order.
+    ///
+    /// A lane whose function has ended goes on making progress until all have, as a proxy thread
+    /// does: the function does that itself, with [`FakeFabric::step`].
+    pub fn race<R: Send>(
+        &self,
+        seed: u64,
+        runners: Vec<Box<dyn FnOnce() -> R + Send + '_>>,
+    ) -> Vec<std::thread::Result<R>> {
+        self.baton.start(runners.len(), seed);
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = runners
+                .into_iter()
+                .enumerate()
+                .map(|(number, run)| {
+                    let baton = &self.baton;
+                    scope.spawn(move || {
+                        baton.enter(number);
+                        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+                        baton.leave(number);
+                        result
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().and_then(|result| result)).collect()
+        })
+    }
+
+    /// Lets another lane of the race run.
+    pub fn step(&self) {
+        self.baton.pass();
+    }
+
+    /// Everything delivered so far, in order.
+    pub fn deliveries(&self) -> Vec<Delivery> {
+        let delivered = |event: &Event| match event {
+            Event::Delivered(delivery) => Some(*delivery),
+            Event::Applied { .. } | Event::Copied { .. } => None,
+        };
+        self.lock().events.iter().filter_map(delivered).collect()
+    }
+
+    /// Everything that has changed memory so far, in order.
+    pub fn events(&self) -> Vec<Event> {
+        self.lock().events.clone()
+    }
+
+    /// From now on what lanes ask of their ports is written down, for [`FakeFabric::calls`].
+    pub fn trace_calls(&self) {
+        self.lock().calls = Some(Vec::new());
+    }
+
+    /// What lanes have asked of their ports, in order.
+    pub fn calls(&self) -> Vec<Call> {
+        self.lock().calls.clone().unwrap_or_default()
+    }
+
+    /// Segments posted and not completed, on all rails of all PEs.
+    pub fn in_flight(&self) -> usize {
+        self.lock().in_flight()
+    }
+
+    /// Segments that were posted with more to follow, and nothing has followed.
+    pub fn unrung(&self) -> usize {
+        self.lock().unrung()
+    }
+
+    /// How often the lanes have rung a doorbell, in a script that has them.
+    pub fn doorbells(&self) -> u64 {
+        self.lock().doorbells
+    }
+
+    /// Nanoseconds on the fabric's clock.
+    pub fn now(&self) -> u64 {
+        self.lock().now
+    }
+
+    /// Lets time pass in which no port is used.
+    pub fn pass_time(&self, nanoseconds: u64) {
+        self.lock().now += nanoseconds;
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,400 @@
+//! The fake's side of the engine's port traits.
+
+use std::collections::{HashSet, VecDeque};
+
+use super::fabric::FakeFabric;
+use super::script::{Call, Event, PortCall};
+use super::world::error::fault;
+use super::world::flights::{Done, Target, Work};
+use super::world::letters::Mail;
+use super::world::memory::{HOST, change};
+use engine::atomic::Atomic;
+use engine::ids::{Pe, RailId, Token};
+use engine::port::fabric_atomic::FabricAtomic;
+use engine::port::{
+    Clock, Completions, DataPath, Direction, Failure, Incoming, Local, LocalMemory, Messaging,
+    Operation, POLL_BATCH, PeerAddr, Polled, PortError, Posted, RailControl, RailLimits, Tail,
+    Transfer, hand_over,
+};
+use engine::wire::message::{LongPacket, MAX_MESSAGE, Packet};
+
+/// Nanoseconds that pass with each poll.
+const POLL_TIME: u64 = 200;
+
+/// A lane's port into the fake fabric.
+#[derive(Debug)]
+pub struct FakePort {
+    fabric: FakeFabric,
+    lane: usize,
+    pe: Pe,
+    limits: Vec<RailLimits>,
+    names: Vec<String>,
+    /// Tokens in flight on each rail, to catch a lane that uses one twice or exceeds the depth.
+    tokens: Vec<HashSet<Token>>,
+    /// When the messages on each rail will have left that were not polled as having left.
+    leaving: Vec<VecDeque<u64>>,
+    has_fast_path: bool,
+}
+
+impl FakeFabric {
+    /// Opens a lane's port. The first one of a PE is its proxy lane's: it gets the messages.
+    pub fn port(&self, pe: Pe, limits: Vec<RailLimits>) -> FakePort {
+        FakePort::new(self.clone(), pe, limits)
+    }
+}
+
+impl FakePort {
+    fn new(fabric: FakeFabric, pe: Pe, limits: Vec<RailLimits>) -> Self {
+        let lane = fabric.lock().open_lane(pe, limits.len());
+        let names = (0..limits.len()).map(|rail| format!("fake{rail}")).collect();
+        let tokens = limits.iter().map(|_| HashSet::new()).collect();
+        let leaving = limits.iter().map(|_| VecDeque::new()).collect();
+        Self { fabric, lane, pe, limits, names, tokens, leaving, has_fast_path: true }
+    }
+
+    /// The same, with the fast path or without.
+    pub fn with_fast_path(self, has_fast_path: bool) -> Self {
+        Self { has_fast_path, ..self }
+    }
+
+    /// Whether the fabric has room for something to a peer over a rail.
+    fn has_room(&self, rail: RailId, to: PeerAddr) -> bool {
+        let mut world = self.fabric.lock();
+        let used = self.tokens[rail.index()].len() + self.leaving[rail.index()].len();
+        let full = world.script.shared_queue && used >= self.limits[rail.index()].depth as usize;
+        !full && world.takes(self.lane, rail, target(to).pe)
+    }
+
+    /// Takes a transfer, whose doorbell is still owed where there is one.
+    fn take(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        transfer: &Transfer,
+        data: Option<u64>,
+    ) -> Result<Posted, PortError> {
+        let limits = self.limits[rail.index()];
+        assert!(transfer.len >= 1 && transfer.len <= limits.max_segment, "length of {transfer:?}");
+        assert!(self.tokens.iter().all(|used| !used.contains(&token)), "{token:?} is in flight");
+        if !self.has_room(rail, to) {
+            return Ok(Posted::Again);
+        }
+        let mut world = self.fabric.lock();
+        let in_flight = &mut self.tokens[rail.index()];
+        assert!(in_flight.len() < limits.depth as usize, "{rail} is over its depth");
+        if let Local::Memory { addr, desc } = transfer.local {
+            if !world.memory.has_memory(self.pe, addr, transfer.len) {
+                return Err(fault("post", 14, "local memory that does not exist"));
+            }
+            let domain = if world.is_proxy(self.lane, self.pe) { rail } else { HOST };
+            let by = (self.pe, domain);
+            if limits.needs_desc && !world.memory.covers(desc.0 as u64, by, addr, transfer.len) {
+                return Err(fault("post", 22, "the descriptor does not cover the local memory"));
+            }
+        }
+        world.call(PortCall::Post)?;
+        world.trace(Call::Post(self.pe, rail));
+        world.post(self.lane, self.pe, rail, target(to), token, Work::Transfer(*transfer, data));
+        in_flight.insert(token);
+        Ok(Posted::Yes)
+    }
+
+    /// Takes a message, whatever its length.
+    fn send_bytes(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        bytes: &[u8],
+    ) -> Result<Posted, PortError> {
+        let ordered = self.limits[rail.index()].orders_messages;
+        if !self.has_room(rail, to) {
+            return Ok(Posted::Again);
+        }
+        let mut world = self.fabric.lock();
+        if world.refused_messages.contains(&(self.pe, rail)) {
+            return Err(fault("fi_send", 5, "refused by the script"));
+        }
+        world.call(PortCall::Send)?;
+        world.trace(Call::Post(self.pe, rail));
+        let left = world.send((self.lane, self.pe, rail), target(to), token, bytes, ordered);
+        self.leaving[rail.index()].push_back(left);
+        Ok(Posted::Yes)
+    }
+
+    /// Takes an atomic.
+    fn take_atomic(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        atomic: &FabricAtomic,
+    ) -> Result<Posted, PortError> {
+        assert!(self.tokens.iter().all(|used| !used.contains(&token)), "{token:?} is in flight");
+        if !self.has_room(rail, to) {
+            return Ok(Posted::Again);
+        }
+        let mut world = self.fabric.lock();
+        let in_flight = &mut self.tokens[rail.index()];
+        let depth = self.limits[rail.index()].depth as usize;
+        assert!(in_flight.len() < depth, "{rail} is over its depth");
+        world.call(PortCall::Post)?;
+        world.trace(Call::Post(self.pe, rail));
+        world.post(self.lane, self.pe, rail, target(to), token, Work::Atomic(*atomic));
+        in_flight.insert(token);
+        Ok(Posted::Yes)
+    }
+}
+
+impl DataPath for FakePort {
+    type Fast = ();
+
+    fn limits(&self) -> &[RailLimits] {
+        &self.limits
+    }
+
+    fn rail_name(&self, rail: RailId) -> &str {
+        &self.names[rail.index()]
+    }
+
+    fn batches(&self) -> bool {
+        self.fabric.lock().has_doorbells()
+    }
+
+    fn post(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        operation: Operation<'_>,
+    ) -> Result<Posted, PortError> {
+        let (transfer, data) = match operation {
+            Operation::Atomic(atomic) => return self.take_atomic(rail, to, token, atomic),
+            Operation::Transfer(transfer) => (transfer, None),
+            Operation::WriteWithData(transfer, data) => {
+                assert!(self.limits[rail.index()].remote_data, "{rail} carries no remote data");
+                assert_eq!(transfer.direction, Direction::Write, "only writes carry remote data");
+                (transfer, Some(data))
+            }
+            Operation::WriteBeforeMore(transfer) => {
+                assert_eq!(transfer.direction, Direction::Write, "only writes come in bursts");
+                (transfer, None)
+            }
+        };
+        let posted = self.take(rail, to, token, transfer, data);
+        let rings = !matches!(operation, Operation::WriteBeforeMore(_));
+        if rings && matches!(posted, Ok(Posted::Yes)) {
+            self.fabric.lock().ring(self.lane, rail, target(to).pe);
+        }
+        posted
+    }
+
+    fn has_fast_path(&self) -> bool {
+        self.has_fast_path
+    }
+
+    fn fast(&self, _rail: RailId) {}
+
+    fn fetched(&mut self, token: Token) -> u64 {
+        self.fabric.lock().fetched(self.lane, token)
+    }
+
+    fn drain(&mut self, rail: RailId, completions: &mut impl Completions) -> Polled {
+        let mut world = self.fabric.lock();
+        world.advance(POLL_TIME, false);
+        world.trace(Call::Poll(self.pe, rail));
+        let now = world.now;
+        self.leaving[rail.index()].retain(|left| *left > now);
+        if let Err(error) = world.call(PortCall::Poll) {
+            return Polled::Failed(Failure { token: None, is_message: false, error });
+        }
+        let in_flight = &mut self.tokens[rail.index()];
+        let (mut done, mut count) = ([0; POLL_BATCH], 0);
+        while count < POLL_BATCH {
+            match world.next_done(self.lane, rail) {
+                Some(Done::Token(token)) => {
+                    in_flight.remove(&token);
+                    done[count] = token.index();
+                    count += 1;
+                }
+                Some(Done::Failure(failure)) if count == 0 => {
+                    if let Some(token) = failure.token.filter(|_| !failure.is_message) {
+                        in_flight.remove(&token);
+                    }
+                    return Polled::Failed(failure);
+                }
+                // As libfabric does: an error entry is reported by a read of its own.
+                Some(failure) => {
+                    world.return_done(self.lane, rail, failure);
+                    break;
+                }
+                None => break,
+            }
+        }
+        let unknown = |token: &usize| panic!("no segment of the lane has token {token}");
+        hand_over(completions, &done[..count], |token| *token, unknown);
+        if count == 0 { Polled::Empty } else { Polled::Completed(count) }
+    }
+}
+
+impl Messaging for FakePort {
+    fn send(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        bytes: &[u8],
+    ) -> Result<Posted, PortError> {
+        assert!(bytes.len() <= MAX_MESSAGE, "a message of {} bytes", bytes.len());
+        self.send_bytes(rail, to, token, bytes)
+    }
+
+    fn send_with_tail(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        token: Token,
+        head: &[u8],
+        Tail { addr, len }: Tail,
+    ) -> Result<Posted, PortError> {
+        let longest = self.limits[rail.index()].longest_message;
+        assert!(head.len() + len <= longest, "a message of {} and {len} bytes", head.len());
+        let mut bytes = head.to_vec();
+        bytes.resize(head.len() + len, 0);
+        self.load(addr, &mut bytes[head.len()..])?;
+        self.send_bytes(rail, to, token, &bytes)
+    }
+
+    fn receive(&mut self, rail: RailId, into: &mut LongPacket) -> Incoming {
+        match self.fabric.lock().take_mail(self.pe, rail) {
+            Some(Mail::Message(bytes)) => {
+                into.fill(&bytes);
+                Incoming::Message
+            }
+            Some(Mail::RemoteData(data)) => Incoming::RemoteData(data),
+            Some(Mail::Broken(code)) => Incoming::Broken { code },
+            Some(Mail::Control(_)) | None => Incoming::Nothing,
+        }
+    }
+}
+
+impl RailControl for FakePort {
+    fn can_reset(&self, _rail: RailId) -> bool {
+        true
+    }
+
+    fn reset_rail(&mut self, rail: RailId) -> Result<Vec<u8>, PortError> {
+        let generation = self.fabric.lock().reset(self.lane, self.pe, rail)?;
+        self.tokens[rail.index()].clear();
+        self.leaving[rail.index()].clear();
+        let address = FakeFabric::address(self.pe, rail).0 | u64::from(generation) << 40;
+        Ok(address.to_le_bytes().to_vec())
+    }
+
+    fn trouble(&mut self, rail: RailId) -> Option<PortError> {
+        let mut world = self.fabric.lock();
+        let at = world.troubled.iter().position(|troubled| *troubled == (self.pe, rail))?;
+        world.troubled.swap_remove(at);
+        Some(fault("looking at the rail", 5, "the rail is gone"))
+    }
+
+    fn send_control(
+        &mut self,
+        rail: RailId,
+        to: PeerAddr,
+        bytes: &[u8],
+    ) -> Result<Posted, PortError> {
+        assert!(bytes.len() <= MAX_MESSAGE, "a message of {} bytes", bytes.len());
+        let mut world = self.fabric.lock();
+        if !world.has_room() {
+            return Ok(Posted::Again);
+        }
+        world.call(PortCall::SendControl)?;
+        world.trace(Call::Control(self.pe, rail, target(to).pe));
+        world.send_control(self.pe, rail, target(to), bytes);
+        Ok(Posted::Yes)
+    }
+
+    fn receive_control(&mut self, rail: RailId, into: &mut Packet) -> bool {
+        match self.fabric.lock().take_control(self.pe, rail) {
+            Some(bytes) => {
+                into.fill(&bytes);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn first_address(&self, rail: RailId) -> Vec<u8> {
+        FakeFabric::address(self.pe, rail).0.to_le_bytes().to_vec()
+    }
+
+    fn insert_address(&mut self, _rail: RailId, address: &[u8]) -> Result<PeerAddr, PortError> {
+        if self.fabric.lock().refuses_addresses {
+            return Err(fault("insert", 12, "refused by the script"));
+        }
+        self.fabric.lock().call(PortCall::Insert)?;
+        match address.try_into() {
+            Ok(bytes) => Ok(PeerAddr(u64::from_le_bytes(bytes))),
+            Err(_) => Err(fault("insert", 22, "no address of this fabric")),
+        }
+    }
+}
+
+impl LocalMemory for FakePort {
+    fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError> {
+        let width = atomic.width.bytes();
+        let mut world = self.fabric.lock();
+        if addr % width != 0 || !world.memory.has_memory(self.pe, addr, width) {
+            return Err(fault("apply", 14, "no such word"));
+        }
+        world.call(PortCall::Apply)?;
+        let old = change(world.memory.cpu_bytes_mut(self.pe, addr, width), atomic);
+        world.events.push(Event::Applied { pe: self.pe, addr });
+        Ok(old)
+    }
+
+    fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError> {
+        let mut world = self.fabric.lock();
+        if !world.memory.has_memory(self.pe, addr, into.len()) {
+            return Err(fault("load", 14, "no such memory"));
+        }
+        world.call(PortCall::Load)?;
+        into.copy_from_slice(world.memory.cpu_bytes_mut(self.pe, addr, into.len()));
+        Ok(())
+    }
+
+    fn store(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError> {
+        let mut world = self.fabric.lock();
+        if !world.memory.has_memory(self.pe, addr, bytes.len()) {
+            return Err(fault("store", 14, "no such memory"));
+        }
+        world.call(PortCall::Store)?;
+        world.memory.cpu_bytes_mut(self.pe, addr, bytes.len()).copy_from_slice(bytes);
+        if !world.memory.is_bounce(self.pe, addr) {
+            world.events.push(Event::Applied { pe: self.pe, addr });
+        }
+        Ok(())
+    }
+
+    fn store_flag(&mut self, addr: usize, flag: u64) -> Result<(), PortError> {
+        self.store(addr, &flag.to_le_bytes())
+    }
+}
+
+impl Clock for FakePort {
+    fn now(&mut self) -> u64 {
+        self.fabric.lock().now
+    }
+
+    fn relax(&mut self) {
+        self.fabric.lock().advance(0, true);
+        self.fabric.step();
+    }
+}
+
+/// Whose rail an address is of, and in which generation.
+fn target(to: PeerAddr) -> Target {
+    Target { pe: Pe((to.0 >> 8) as u32), rail: RailId(to.0 as u8), generation: (to.0 >> 40) as u32 }
+}

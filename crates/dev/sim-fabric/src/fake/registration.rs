@@ -1,0 +1,111 @@
+//! Registration of memory with the fake fabric.
+
+use std::sync::{Mutex, PoisonError};
+
+use super::copies::FakeCopies;
+use super::fabric::FakeFabric;
+use super::script::PortCall;
+use super::world::error::fault;
+use super::world::memory::HOST;
+use engine::ids::{Pe, RailId};
+use engine::port::copies::{Bounce, Reach, Stager};
+use engine::port::{Access, Addressing, Desc, MemoryPort, PortError, Registered};
+
+/// Registers memory of one PE with the fake fabric.
+#[derive(Debug)]
+pub struct FakeMemory {
+    fabric: FakeFabric,
+    pe: Pe,
+    rails: u8,
+    /// Chunk length and chunks each way, until they are given out.
+    bounce: Mutex<Option<(usize, u16, u16)>>,
+}
+
+impl FakeFabric {
+    /// What registers a PE's memory, with `rails` proxy rails and one host rail.
+    pub fn memory(&self, pe: Pe, rails: u8) -> FakeMemory {
+        FakeMemory::new(self.clone(), pe, rails)
+    }
+}
+
+impl FakeMemory {
+    fn new(fabric: FakeFabric, pe: Pe, rails: u8) -> Self {
+        Self { fabric, pe, rails, bounce: Mutex::new(Some((4096, 2, 2))) }
+    }
+
+    /// The same, with bounce memory of so many chunks for each direction.
+    #[must_use]
+    pub fn with_bounce(self, chunk_len: usize, out: u16, inward: u16) -> Self {
+        Self { bounce: Mutex::new(Some((chunk_len, out, inward))), ..self }
+    }
+}
+
+/// A registration with the fake fabric.
+#[derive(Debug)]
+pub struct FakeRegion {
+    fabric: FakeFabric,
+    keys: Vec<u64>,
+}
+
+impl Drop for FakeRegion {
+    fn drop(&mut self) {
+        let mut world = self.fabric.lock();
+        for key in &self.keys {
+            world.memory.deregister(*key);
+        }
+    }
+}
+
+impl MemoryPort for FakeMemory {
+    type Region = FakeRegion;
+
+    fn register(
+        &self,
+        addr: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<Registered<FakeRegion>, PortError> {
+        let mut world = self.fabric.lock();
+        if !world.memory.has_memory(self.pe, addr, len) {
+            return Err(fault("register", 14, "memory that does not exist"));
+        }
+        world.call(PortCall::Register)?;
+        let reach = world.memory.reach(self.pe, addr, len).unwrap_or(Reach::Direct);
+        if reach == Reach::Staged {
+            let owner = FakeRegion { fabric: self.fabric.clone(), keys: Vec::new() };
+            return Ok(Registered::staged(owner));
+        }
+        let mut keys: Vec<u64> = (0..self.rails)
+            .map(|rail| world.memory.register(self.pe, RailId(rail), addr, len))
+            .collect();
+        let proxy_descs = keys.iter().map(|key| Desc(*key as usize)).collect();
+        let remote = keys.clone();
+        if access == Access::Local {
+            world.memory.only_reads.extend(&keys);
+        }
+        let host = world.memory.register(self.pe, HOST, addr, len);
+        keys.push(host);
+        Ok(Registered {
+            owner: FakeRegion { fabric: self.fabric.clone(), keys },
+            keys: remote,
+            proxy_descs,
+            host_descs: vec![Desc(host as usize)],
+            addressing: Addressing::Offset,
+            reach,
+        })
+    }
+
+    fn reaches_devices(&self) -> bool {
+        false
+    }
+
+    fn take_stager(&self) -> Option<Stager> {
+        let mut bounce = self.bounce.lock().unwrap_or_else(PoisonError::into_inner);
+        let (chunk_len, out, inward) = bounce.take()?;
+        let mut bounce = Bounce { addr: 0, chunk_len, out, inward };
+        bounce.addr = self.fabric.alloc(self.pe, bounce.bytes());
+        self.fabric.lock().memory.bounces.push((self.pe, bounce.addr, bounce.bytes()));
+        let copies = FakeCopies::new(self.fabric.clone(), self.pe, bounce);
+        Some(Stager { copies: Box::new(copies), bounce })
+    }
+}

@@ -1,0 +1,148 @@
+//! The script of the fake fabric, which says how it behaves, and the events that a test is told.
+
+use engine::ids::{Pe, RailId};
+use engine::port::Direction;
+
+/// How the fabric behaves. All choices are drawn from the seed.
+#[derive(Clone, Debug)]
+pub struct Script {
+    /// Of a hundred posts, how many find no room.
+    pub again_percent: u32,
+    /// Nanoseconds from posting to delivery and from delivery to completion: least and most. A
+    /// wide range reorders.
+    pub delay: (u64, u64),
+    /// How much longer these rails take, wherever they are: (rail, factor).
+    pub slow_rails: Vec<(RailId, u64)>,
+    /// How much these rails of each PE carry: (rail, bytes per microsecond). What is posted on one goes
+    /// through it one after the other, and takes [`Script::delay`] besides. Others carry any amount.
+    pub rates: Vec<(RailId, u64)>,
+    /// Of a hundred messages, how many are delivered twice.
+    pub duplicate_percent: u32,
+    /// The fabric lets what was posted with more to follow lie, until a write to the same peer is
+    /// posted on the same rail without more to follow.
+    pub doorbells: bool,
+    /// A rail has one queue for segments and messages, of its depth: a message has a place in it until it has
+    /// left, and that was polled.
+    pub shared_queue: bool,
+    /// Of a hundred messages, how many take so many nanoseconds longer.
+    pub stragglers: (u32, u64),
+    /// Nanoseconds, least and most, from the first attempt to send something to a PE over a rail until
+    /// the fabric has room for it.
+    pub connecting: (u64, u64),
+}
+
+impl Default for Script {
+    fn default() -> Self {
+        Self {
+            again_percent: 0,
+            delay: (1_000, 20_000),
+            slow_rails: Vec::new(),
+            rates: Vec::new(),
+            duplicate_percent: 0,
+            doorbells: false,
+            shared_queue: false,
+            stragglers: (0, 0),
+            connecting: (0, 0),
+        }
+    }
+}
+
+/// One segment that reached its target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Delivery {
+    /// Sender.
+    pub from: Pe,
+    /// Target.
+    pub to: Pe,
+    /// The sender's rail.
+    pub rail: RailId,
+    /// Direction.
+    pub direction: Direction,
+    /// Address or offset at the target, as posted.
+    pub remote: u64,
+    /// Bytes.
+    pub len: usize,
+}
+
+/// Something that changed memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// The fabric moved data.
+    Delivered(Delivery),
+    /// Bytes were copied into staged memory.
+    Copied {
+        /// The PE.
+        pe: Pe,
+        /// Where.
+        addr: usize,
+        /// How many.
+        len: usize,
+    },
+    /// A lane stored data or applied an atomic to its own PE's memory, or the fabric applied one.
+    Applied {
+        /// The PE.
+        pe: Pe,
+        /// Where.
+        addr: usize,
+    },
+}
+
+/// A call of a port, or what comes of one, that can be made to fail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PortCall {
+    /// An operation is posted.
+    Post,
+    /// A message is sent.
+    Send,
+    /// A message is sent to a control endpoint.
+    SendControl,
+    /// A rail is polled; it has failed as a whole.
+    Poll,
+    /// A rail is opened again.
+    Reset,
+    /// The address of a rail that was opened again is taken in.
+    Insert,
+    /// Bytes of the own memory are loaded.
+    Load,
+    /// The same are stored.
+    Store,
+    /// A word of the own memory changes.
+    Apply,
+    /// Memory is registered.
+    Register,
+    /// A copy to or from memory that the fabric does not reach is started.
+    Copy,
+    /// An operation is delivered: it completes with an error, and has moved nothing.
+    Deliver,
+}
+
+impl PortCall {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::Post,
+        Self::Send,
+        Self::SendControl,
+        Self::Poll,
+        Self::Reset,
+        Self::Insert,
+        Self::Load,
+        Self::Store,
+        Self::Apply,
+        Self::Register,
+        Self::Copy,
+        Self::Deliver,
+    ];
+}
+
+/// What a lane has asked of its port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Call {
+    /// A poll of a PE's rail.
+    Poll(Pe, RailId),
+    /// A message of a PE's rail to the control endpoint of another PE.
+    Control(Pe, RailId, Pe),
+    /// An operation or a message that a PE's rail has taken.
+    Post(Pe, RailId),
+    /// A copy that a PE has started.
+    Copy(Pe),
+}

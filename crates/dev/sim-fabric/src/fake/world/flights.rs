@@ -1,0 +1,61 @@
+//! Flights: operations and copies under way, and what is told of their end.
+
+use engine::ids::{Pe, RailId, Token};
+use engine::port::copies::Copy;
+use engine::port::fabric_atomic::FabricAtomic;
+use engine::port::{Failure, PortError, Transfer};
+
+/// What a segment does.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::fake) enum Work {
+    /// With what the peer is told when the data is there.
+    Transfer(Transfer, Option<u64>),
+    Atomic(FabricAtomic),
+}
+
+/// What an address names.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::fake) struct Target {
+    pub(in crate::fake) pe: Pe,
+    pub(in crate::fake) rail: RailId,
+    pub(in crate::fake) generation: u32,
+}
+
+/// An operation under way.
+#[derive(Debug)]
+pub(in crate::fake) struct Flight {
+    pub(in crate::fake) lane: usize,
+    pub(in crate::fake) from: Pe,
+    pub(in crate::fake) to: Pe,
+    pub(in crate::fake) remote_rail: RailId,
+    /// The generation of the target's rail that it was posted to.
+    pub(in crate::fake) generation: u32,
+    /// Nobody waits for it any more: its rail was closed, or it was reported as failed.
+    pub(in crate::fake) orphan: bool,
+    /// Then, for a write: its bytes as they were.
+    pub(in crate::fake) frozen: Option<Vec<u8>>,
+    pub(in crate::fake) rail: RailId,
+    pub(in crate::fake) token: Token,
+    pub(in crate::fake) work: Work,
+    pub(in crate::fake) due: u64,
+    /// Whether the device knows of it.
+    pub(in crate::fake) rung: bool,
+    /// Once delivered: what the completion says.
+    pub(in crate::fake) outcome: Option<Result<(), PortError>>,
+}
+
+/// A copy under way.
+#[derive(Debug)]
+pub(in crate::fake) struct Moving {
+    pub(in crate::fake) pe: Pe,
+    pub(in crate::fake) copy: Copy,
+    pub(in crate::fake) tag: u32,
+    pub(in crate::fake) due: u64,
+}
+
+/// Something completed, to be reported by a poll.
+#[derive(Debug)]
+pub(in crate::fake) enum Done {
+    Token(Token),
+    Failure(Failure),
+}

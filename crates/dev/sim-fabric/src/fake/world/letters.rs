@@ -1,0 +1,128 @@
+//! Letters: messages and remote data under way, those that find a way and those that are stuck.
+
+use std::collections::BTreeMap;
+
+use super::links::Links;
+use engine::ids::{Pe, RailId, Token};
+
+/// What a PE's rail finds beside completions.
+#[derive(Clone, Debug)]
+pub(in crate::fake) enum Mail {
+    Message(Vec<u8>),
+    RemoteData(u64),
+    /// What could not be received.
+    Broken(i32),
+    /// For the control endpoint.
+    Control(Vec<u8>),
+}
+
+/// Mail on its way.
+#[derive(Clone, Debug)]
+pub(in crate::fake) struct Letter {
+    pub(in crate::fake) from: Pe,
+    pub(in crate::fake) to: Pe,
+    pub(in crate::fake) rail: RailId,
+    pub(in crate::fake) remote_rail: RailId,
+    pub(in crate::fake) generation: u32,
+    pub(in crate::fake) mail: Mail,
+    pub(in crate::fake) due: u64,
+    /// The lane and the token of a message, while its sender may still be told that it has failed.
+    pub(in crate::fake) sent: Option<(usize, Token)>,
+}
+
+impl Letter {
+    fn finds_way(&self, links: &Links) -> bool {
+        let (from, to) = ((self.from, self.rail), (self.to, self.remote_rail));
+        let goes = match self.mail {
+            Mail::Control(_) => links.connects(from, to),
+            // What is told of a write has come with it.
+            Mail::RemoteData(_) => !links.holds_data(),
+            Mail::Message(_) | Mail::Broken(_) => links.goes(from, to),
+        };
+        goes && !links.is_stalled(self.to)
+    }
+}
+
+/// All that is on its way. Thousands may wait for a link that is dead: they are looked at when a link changes.
+#[derive(Default, Debug)]
+pub(in crate::fake) struct Letters {
+    /// Those that find a way, by when they are due and by their number.
+    going: BTreeMap<(u64, u64), Letter>,
+    /// The others, by number: those whose sender may still be told, and the rest.
+    stuck: BTreeMap<u64, Letter>,
+    silent: BTreeMap<u64, Letter>,
+    posted: u64,
+    /// The links' version with which they were sorted.
+    sorted: u64,
+}
+
+impl Letters {
+    pub(in crate::fake) fn post(&mut self, letter: Letter, links: &Links) {
+        self.posted += 1;
+        self.put(self.posted, letter, links);
+    }
+
+    fn put(&mut self, number: u64, letter: Letter, links: &Links) {
+        if letter.finds_way(links) {
+            self.going.insert((letter.due, number), letter);
+        } else if letter.sent.is_some() {
+            self.stuck.insert(number, letter);
+        } else {
+            self.silent.insert(number, letter);
+        }
+    }
+
+    /// Finds out once more which find a way, if links have changed.
+    pub(in crate::fake) fn sort(&mut self, links: &Links) {
+        if std::mem::replace(&mut self.sorted, links.version()) != links.version() {
+            self.filter(links, |_| true);
+        }
+    }
+
+    /// Drops those that are not kept, which are asked for in the order in which they were posted.
+    pub(in crate::fake) fn filter(&mut self, links: &Links, mut keep: impl FnMut(&Letter) -> bool) {
+        let mut all = std::mem::take(&mut self.stuck);
+        all.append(&mut self.silent);
+        let going = std::mem::take(&mut self.going);
+        all.extend(going.into_iter().map(|((_, number), letter)| (number, letter)));
+        for (number, letter) in all {
+            if keep(&letter) {
+                self.put(number, letter, links);
+            }
+        }
+    }
+
+    /// Takes the one that is due first.
+    pub(in crate::fake) fn pop_next(&mut self) -> Option<Letter> {
+        self.going.pop_first().map(|(_, letter)| letter)
+    }
+
+    /// When the next one is due.
+    pub(in crate::fake) fn next_due(&self) -> Option<u64> {
+        self.going.first_key_value().map(|((due, _), _)| *due)
+    }
+
+    pub(in crate::fake) fn len(&self) -> usize {
+        self.going.len() + self.stuck.len() + self.silent.len()
+    }
+
+    pub(in crate::fake) fn stuck(&self) -> impl Iterator<Item = &Letter> {
+        self.stuck.values().chain(self.silent.values())
+    }
+
+    /// Those of the stuck ones whose senders are to be told: gives whom.
+    pub(in crate::fake) fn tell(
+        &mut self,
+        fails: impl Fn(&Letter) -> bool,
+    ) -> Vec<(usize, RailId, Token)> {
+        let mut told = Vec::new();
+        let numbers: Vec<u64> =
+            self.stuck.iter().filter(|(_, l)| fails(l)).map(|(n, _)| *n).collect();
+        for number in numbers {
+            let Some(mut letter) = self.stuck.remove(&number) else { continue };
+            told.extend(letter.sent.take().map(|(lane, token)| (lane, letter.rail, token)));
+            self.silent.insert(number, letter);
+        }
+        told
+    }
+}

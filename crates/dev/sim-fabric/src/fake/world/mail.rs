@@ -1,0 +1,123 @@
+//! The mail of the fake fabric: messages and remote data that are sent and delivered.
+
+use super::flights::{Target, Work};
+use super::letters::{Letter, Mail};
+use super::state::World;
+use engine::ids::{Pe, RailId, Token};
+use engine::port::Direction;
+
+impl World {
+    /// A message leaves. On a rail that keeps their order it comes after the writes before it. Gives when it has left.
+    pub(in crate::fake) fn send(
+        &mut self,
+        (lane, from, rail): (usize, Pe, RailId),
+        to: Target,
+        token: Token,
+        bytes: &[u8],
+        ordered: bool,
+    ) -> u64 {
+        let Target { pe: to, rail: remote_rail, generation } = to;
+        let writes = self.flights.iter().filter(|flight| {
+            flight.outcome.is_none()
+                && (flight.from, flight.to, flight.rail) == (from, to, rail)
+                && matches!(&flight.work, Work::Transfer(t, _) if t.direction == Direction::Write)
+        });
+        let after = if ordered { writes.map(|flight| flight.due + 1).max() } else { None };
+        let left = (self.now + self.delay(rail)).max(after.unwrap_or(0));
+        let (percent, longer) = self.script.stragglers;
+        let straggles = percent != 0 && self.draw() % 100 < u64::from(percent);
+        let held_up = self.held_up.get(&from).copied().unwrap_or(0);
+        let due = left + held_up + if straggles { longer } else { 0 };
+        let (mail, sent) = (Mail::Message(bytes.to_vec()), Some((lane, token)));
+        self.mail(Letter { from, to, rail, remote_rail, generation, mail, due, sent });
+        left
+    }
+
+    /// A message leaves for a control endpoint.
+    pub(in crate::fake) fn send_control(
+        &mut self,
+        from: Pe,
+        rail: RailId,
+        to: Target,
+        bytes: &[u8],
+    ) {
+        let percent = self.lost_control_percent;
+        if percent != 0 && self.draw() % 100 < percent {
+            return;
+        }
+        let due = self.now + self.delay(rail);
+        let Target { pe: to, rail: remote_rail, .. } = to;
+        let (mail, generation) = (Mail::Control(bytes.to_vec()), 0);
+        // What goes nowhere fills the connection, which takes nothing more then.
+        self.letters.sort(&self.links);
+        let there = (to, remote_rail);
+        let waits = |letter: &&Letter| {
+            let same = (letter.from, letter.rail, letter.to) == (from, rail, to);
+            same && matches!(letter.mail, Mail::Control(_))
+        };
+        if !self.links.connects((from, rail), there)
+            && self.letters.stuck().filter(waits).count() >= 8
+        {
+            return;
+        }
+        let sent = None;
+        self.mail(Letter { from, to, rail, remote_rail, generation, mail, due, sent });
+    }
+
+    pub(in crate::fake) fn take_control(&mut self, pe: Pe, rail: RailId) -> Option<Vec<u8>> {
+        self.controls.get_mut(&(pe, rail))?.pop_front()
+    }
+
+    pub(in crate::fake) fn take_mail(&mut self, pe: Pe, rail: RailId) -> Option<Mail> {
+        self.inboxes.get_mut(&(pe, rail))?.pop_front()
+    }
+
+    pub(in crate::fake) fn deliver(&mut self, to: Pe, rail: RailId, mail: Mail) {
+        self.inboxes.entry((to, rail)).or_default().push_back(mail);
+    }
+
+    pub(in crate::fake) fn deliver_control(&mut self, to: Pe, rail: RailId, bytes: Vec<u8>) {
+        self.controls.entry((to, rail)).or_default().push_back(bytes);
+    }
+
+    fn duplicates(&mut self) -> bool {
+        if self.duplicate_next > 0 {
+            self.duplicate_next -= 1;
+            return true;
+        }
+        let percent = u64::from(self.script.duplicate_percent);
+        percent > 0 && self.draw() % 100 < percent
+    }
+
+    pub(in crate::fake) fn mail(&mut self, letter: Letter) {
+        self.letters.post(letter, &self.links);
+    }
+
+    /// The next one that is due arrives, if there is one.
+    pub(in crate::fake) fn move_letter(&mut self) {
+        let Some(letter) = self.letters.pop_next() else { return };
+        if let Mail::Control(bytes) = &letter.mail {
+            self.deliver_control(letter.to, letter.remote_rail, bytes.clone());
+            if self.duplicates() {
+                let due = self.now + self.delay(letter.rail);
+                self.mail(Letter { due, sent: None, ..letter });
+            }
+            return;
+        }
+        if letter.generation != self.generation(letter.to, letter.remote_rail) {
+            return;
+        }
+        if let (Some(heard), Mail::Message(bytes)) = (&mut self.overheard, &letter.mail) {
+            heard.push((letter.to, letter.remote_rail, bytes.clone()));
+        }
+        self.deliver(letter.to, letter.remote_rail, letter.mail.clone());
+        if let (Some((lane, token)), true) = (letter.sent, self.fail_delivered > 0) {
+            self.fail_delivered -= 1;
+            self.failing.push((lane, letter.rail, token));
+        }
+        if matches!(letter.mail, Mail::Message(_)) && self.duplicates() {
+            let due = self.now + self.delay(letter.rail);
+            self.mail(Letter { due, sent: None, ..letter });
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Operations under way in the fake fabric: posted, delivered, completed.
+
+use super::error::fault;
+use super::flights::{Done, Flight, Target, Work};
+use super::letters::{Letter, Mail};
+use super::memory::change;
+use super::state::World;
+use crate::fake::script::{Delivery, Event, PortCall};
+use engine::ids::{Pe, RailId, Token};
+use engine::port::fabric_atomic::FabricAtomic;
+use engine::port::{Direction, Failure, Local, PortError, Transfer};
+
+impl World {
+    pub(in crate::fake) fn post(
+        &mut self,
+        lane: usize,
+        from: Pe,
+        rail: RailId,
+        to: Target,
+        token: Token,
+        work: Work,
+    ) {
+        let len = match &work {
+            Work::Transfer(transfer, _) => transfer.len as u64,
+            Work::Atomic(_) => 0,
+        };
+        let due = self.carry(from, rail, len) + self.delay(rail);
+        let Target { pe: to, rail: remote_rail, generation } = to;
+        let outcome = None;
+        let rung = !self.script.doorbells || matches!(work, Work::Atomic(_));
+        self.flights.push(Flight {
+            lane,
+            from,
+            to,
+            remote_rail,
+            generation,
+            orphan: false,
+            frozen: None,
+            rail,
+            token,
+            work,
+            due,
+            rung,
+            outcome,
+        });
+    }
+
+    fn rate(&self, rail: RailId) -> Option<u64> {
+        let rates = &self.script.rates;
+        rates.iter().find(|(other, _)| *other == rail).map(|(_, rate)| *rate)
+    }
+
+    /// When a rail will have carried so many bytes more.
+    fn carry(&mut self, pe: Pe, rail: RailId, len: u64) -> u64 {
+        let Some(rate) = self.rate(rail) else { return self.now };
+        let free_at = self.free_at.entry((pe, rail)).or_default();
+        *free_at = (*free_at).max(self.now) + len * 1000 / rate;
+        *free_at
+    }
+
+    /// From now on a rail with a rate carries this much instead, of what is on its way too.
+    pub(in crate::fake) fn set_rate(&mut self, rail: RailId, rate: u64) {
+        let now = self.now;
+        let entry = self.script.rates.iter_mut().find(|(other, _)| *other == rail);
+        let (_, old) = entry.expect("a rail with a rate");
+        let (old, rate) = (std::mem::replace(old, rate), rate);
+        let stretch = |due: &mut u64| *due = now + due.saturating_sub(now) * old / rate;
+        let not_there = |flight: &&mut Flight| flight.rail == rail && flight.outcome.is_none();
+        self.flights.iter_mut().filter(not_there).for_each(|flight| stretch(&mut flight.due));
+        let on_it = self.free_at.iter_mut().filter(|((_, other), _)| *other == rail);
+        on_it.for_each(|(_, free_at)| stretch(free_at));
+    }
+
+    pub(in crate::fake) fn has_doorbells(&self) -> bool {
+        self.script.doorbells
+    }
+
+    /// The doorbell is rung for what was posted on a rail for a peer.
+    pub(in crate::fake) fn ring(&mut self, lane: usize, rail: RailId, to: Pe) {
+        if !self.script.doorbells {
+            return;
+        }
+        self.doorbells += 1;
+        for flight in &mut self.flights {
+            flight.rung |= (flight.lane, flight.rail, flight.to) == (lane, rail, to);
+        }
+    }
+
+    /// Segments that the device does not know of.
+    pub(in crate::fake) fn unrung(&self) -> usize {
+        self.flights.iter().filter(|flight| !flight.rung).count()
+    }
+
+    pub(in crate::fake) fn move_flight(&mut self, at: usize) {
+        let mut flight = self.flights.swap_remove(at);
+        match flight.outcome.take() {
+            None => {
+                let outcome = self.move_data(&flight);
+                if outcome.is_ok() {
+                    self.tell(&flight);
+                }
+                flight.outcome = Some(outcome);
+                flight.due = self.now + self.delay(flight.rail);
+                self.flights.push(flight);
+            }
+            Some(outcome) => self.complete(&flight, outcome),
+        }
+    }
+
+    pub(in crate::fake) fn may_move(&self, flight: &Flight) -> bool {
+        let (here, there) = ((flight.from, flight.rail), (flight.to, flight.remote_rail));
+        // The other end of a connection that is gone says so, if its answer gets here.
+        let cut = flight.generation != self.generation(flight.to, flight.remote_rail);
+        match (&flight.outcome, &flight.work) {
+            (Some(_), _) => flight.orphan || self.links.goes(there, here),
+            (None, _) if cut => self.links.goes(here, there) || flight.orphan,
+            (None, Work::Transfer(t, _)) if t.direction == Direction::Read => {
+                let goes = self.links.goes(here, there) && self.links.goes(there, here);
+                flight.orphan || goes && flight.rung && !self.links.is_stalled(flight.to)
+            }
+            (None, _) => {
+                self.links.goes(here, there) && flight.rung && !self.links.is_stalled(flight.to)
+            }
+        }
+    }
+
+    /// Nobody waits for a segment any more. It may be delivered all the same, unless it reads.
+    pub(in crate::fake) fn orphan(&mut self, at: usize) {
+        let flight = &self.flights[at];
+        if flight.orphan {
+            return;
+        }
+        if let Work::Transfer(Transfer { local: Local::Memory { addr, .. }, len, .. }, _) =
+            flight.work
+        {
+            let from = flight.from;
+            let bytes = self.memory.bytes_mut(from, addr, len).to_vec();
+            self.flights[at].frozen = Some(bytes);
+        }
+        self.flights[at].orphan = true;
+    }
+
+    /// The target of a write with remote data is told of it, some time after the data is there.
+    fn tell(&mut self, flight: &Flight) {
+        let Work::Transfer(_, Some(data)) = flight.work else { return };
+        if self.lose_next_data > 0 {
+            self.lose_next_data -= 1;
+            return;
+        }
+        let Flight { from, to, rail, remote_rail, generation, .. } = *flight;
+        let due = self.now + self.delay(rail);
+        let mail = Mail::RemoteData(data);
+        let sent = None;
+        self.mail(Letter { from, to, rail, remote_rail, generation, mail, due, sent });
+    }
+
+    pub(in crate::fake) fn move_data(&mut self, flight: &Flight) -> Result<(), PortError> {
+        if flight.generation != self.generation(flight.to, flight.remote_rail) {
+            return Err(fault("delivery", 104, "the rail addressed is closed"));
+        }
+        let is_read =
+            matches!(&flight.work, Work::Transfer(t, _) if t.direction == Direction::Read);
+        if is_read && flight.orphan {
+            return Err(fault("delivery", 104, "the rail that reads is closed"));
+        }
+        self.call(PortCall::Deliver)?;
+        let (direction, local, len, remote, key) = match flight.work {
+            Work::Transfer(Transfer { direction, local, len, remote, key }, _) => {
+                (direction, local, len, remote, key)
+            }
+            Work::Atomic(FabricAtomic { row, remote, key, .. }) => {
+                (Direction::Write, Local::Inline(0), row.number.width().bytes(), remote, key)
+            }
+        };
+        let (at, writes) = ((flight.to, flight.remote_rail), direction == Direction::Write);
+        let target = self.memory.resolve(key, at, remote as usize, len, writes)?;
+        let Flight { from, to, rail, .. } = *flight;
+        if let Work::Atomic(atomic) = &flight.work {
+            return self.deliver_atomic(flight, target, atomic);
+        }
+        match (direction, local) {
+            (Direction::Write, Local::Memory { addr, .. }) => {
+                let now = || self.memory.bytes_mut(from, addr, len).to_vec();
+                let bytes = flight.frozen.clone().unwrap_or_else(now);
+                self.memory.bytes_mut(to, target, len).copy_from_slice(&bytes);
+            }
+            (Direction::Write, Local::Inline(value)) => {
+                let bytes = value.to_le_bytes();
+                self.memory.bytes_mut(to, target, len).copy_from_slice(&bytes[..len]);
+            }
+            (Direction::Read, Local::Memory { addr, .. }) => {
+                let bytes = self.memory.bytes_mut(to, target, len).to_vec();
+                self.memory.bytes_mut(from, addr, len).copy_from_slice(&bytes);
+            }
+            (Direction::Read, Local::Inline(_)) => {
+                return Err(fault("delivery", 22, "a read into an inline value"));
+            }
+        }
+        self.events.push(Event::Delivered(Delivery { from, to, rail, direction, remote, len }));
+        Ok(())
+    }
+
+    /// As on hardware, two rails of a target that both change words are not atomic together: the
+    /// first one that does is the only one that may.
+    fn deliver_atomic(
+        &mut self,
+        flight: &Flight,
+        target: usize,
+        atomic: &FabricAtomic,
+    ) -> Result<(), PortError> {
+        let Flight { to, remote_rail, .. } = *flight;
+        if *self.actors.entry(to).or_insert(remote_rail) != remote_rail {
+            return Err(fault("delivery", 22, "atomics at two rails of one PE"));
+        }
+        let width = atomic.row.number.width().bytes();
+        if target % width != 0 {
+            return Err(fault("delivery", 22, "a word that is not aligned"));
+        }
+        let old = change(self.memory.bytes_mut(to, target, width), &atomic.atomic());
+        let before = if atomic.row.fetches { old } else { 0 };
+        self.fetched.insert((flight.lane, flight.token), before);
+        self.events.push(Event::Applied { pe: to, addr: target });
+        Ok(())
+    }
+
+    /// The word that an atomic which has completed has fetched, once.
+    pub(in crate::fake) fn fetched(&mut self, lane: usize, token: Token) -> u64 {
+        self.fetched.remove(&(lane, token)).expect("no atomic with this token has completed")
+    }
+
+    fn complete(&mut self, flight: &Flight, outcome: Result<(), PortError>) {
+        if flight.orphan {
+            return;
+        }
+        if self.lose_next > 0 {
+            self.lose_next -= 1;
+            return;
+        }
+        let token = flight.token;
+        self.done[flight.lane][flight.rail.index()].push_back(match outcome {
+            Ok(()) => Done::Token(token),
+            Err(error) => Done::Failure(Failure { token: Some(token), is_message: false, error }),
+        });
+    }
+}

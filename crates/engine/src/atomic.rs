@@ -1,0 +1,337 @@
+//! Atomic operations: NVSHMEM's whole table, and what each does to a word.
+
+/// What an atomic operation does. The numbers are NVSHMEM's, the same in 3.1 to 3.8.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum AtomicOp {
+    /// Adds one.
+    Inc = 2,
+    /// Stores the operand.
+    Set = 3,
+    /// Adds the operand.
+    Add = 4,
+    /// Bitwise and.
+    And = 5,
+    /// Bitwise or.
+    Or = 6,
+    /// Bitwise exclusive or.
+    Xor = 7,
+    /// Stores the operand: the older name of [`AtomicOp::SignalSet`].
+    Signal = 8,
+    /// Stores the operand.
+    SignalSet = 9,
+    /// Adds the operand.
+    SignalAdd = 10,
+    /// Returns the word.
+    Fetch = 12,
+    /// Adds one and returns the word before.
+    FetchInc = 13,
+    /// Adds the operand and returns the word before.
+    FetchAdd = 14,
+    /// Bitwise and, returning the word before.
+    FetchAnd = 15,
+    /// Bitwise or, returning the word before.
+    FetchOr = 16,
+    /// Bitwise exclusive or, returning the word before.
+    FetchXor = 17,
+    /// Stores the operand and returns the word before.
+    Swap = 18,
+    /// Stores the operand if the word equals the comparand; returns the word before.
+    CompareSwap = 19,
+}
+
+impl AtomicOp {
+    /// Whether it is a signal's own operation. A signal tells of data, so it takes effect behind the puts that its
+    /// lane has started before to the same PE, also where it is sent apart from them.
+    #[inline(always)]
+    pub fn is_signal(self) -> bool {
+        matches!(self, Self::Signal | Self::SignalSet | Self::SignalAdd)
+    }
+
+    /// All operations.
+    pub const ALL: [AtomicOp; 17] = [
+        AtomicOp::Inc,
+        AtomicOp::Set,
+        AtomicOp::Add,
+        AtomicOp::And,
+        AtomicOp::Or,
+        AtomicOp::Xor,
+        AtomicOp::Signal,
+        AtomicOp::SignalSet,
+        AtomicOp::SignalAdd,
+        AtomicOp::Fetch,
+        AtomicOp::FetchInc,
+        AtomicOp::FetchAdd,
+        AtomicOp::FetchAnd,
+        AtomicOp::FetchOr,
+        AtomicOp::FetchXor,
+        AtomicOp::Swap,
+        AtomicOp::CompareSwap,
+    ];
+
+    /// The operation with NVSHMEM's number.
+    #[inline]
+    pub fn from_code(code: i32) -> Option<AtomicOp> {
+        // A table would be no shorter; the compiler makes one of this.
+        AtomicOp::ALL.into_iter().find(|op| *op as i32 == code)
+    }
+
+    /// The operation of a code, if it fetches nothing: [`AtomicOp::from_code`] without a search.
+    #[inline(always)]
+    pub fn plain_from_code(code: i32) -> Option<AtomicOp> {
+        let op = match code {
+            2 => AtomicOp::Inc,
+            3 => AtomicOp::Set,
+            4 => AtomicOp::Add,
+            5 => AtomicOp::And,
+            6 => AtomicOp::Or,
+            7 => AtomicOp::Xor,
+            8 => AtomicOp::Signal,
+            9 => AtomicOp::SignalSet,
+            10 => AtomicOp::SignalAdd,
+            _ => return None,
+        };
+        Some(op)
+    }
+
+    /// Whether the caller gets the word's value from before.
+    #[inline]
+    pub fn fetches(self) -> bool {
+        self as u8 >= Self::Fetch as u8
+    }
+}
+
+/// The word that an atomic operation works on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Width {
+    /// 2 bytes.
+    Two,
+    /// 4 bytes.
+    Four,
+    /// 8 bytes.
+    Eight,
+}
+
+impl Width {
+    /// All widths.
+    pub const ALL: [Width; 3] = [Width::Two, Width::Four, Width::Eight];
+
+    /// The width of that many bytes.
+    #[inline]
+    pub fn from_bytes(bytes: i32) -> Option<Width> {
+        match bytes {
+            2 => Some(Width::Two),
+            4 => Some(Width::Four),
+            8 => Some(Width::Eight),
+            _ => None,
+        }
+    }
+
+    /// Its bytes.
+    #[inline]
+    pub fn bytes(self) -> usize {
+        match self {
+            Width::Two => 2,
+            Width::Four => 4,
+            Width::Eight => 8,
+        }
+    }
+
+    /// The bits of a word of this width.
+    #[inline]
+    pub fn mask(self) -> u64 {
+        u64::MAX >> (64 - 8 * self.bytes())
+    }
+}
+
+/// An atomic operation with its operands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Atomic {
+    /// What to do.
+    pub op: AtomicOp,
+    /// On how wide a word.
+    pub width: Width,
+    /// Whether word and operand are IEEE numbers, for the operations that add. Others work on bits.
+    pub float: bool,
+    /// The operand, in the low bytes.
+    pub operand: u64,
+    /// What a compare and swap compares with, in the low bytes.
+    pub compare: u64,
+}
+
+impl Atomic {
+    /// What the operation makes of a word. Both are in the low bytes.
+    ///
+    /// Sums wrap. Floating point sums round to nearest, as the processor does.
+    #[inline]
+    pub fn apply(&self, old: u64) -> u64 {
+        let Atomic { op, width, float, operand, compare } = *self;
+        let mask = width.mask();
+        let new = match op {
+            AtomicOp::Inc | AtomicOp::FetchInc => add(old, one(width, float), width, float),
+            AtomicOp::Add | AtomicOp::SignalAdd | AtomicOp::FetchAdd => {
+                add(old, operand, width, float)
+            }
+            AtomicOp::Set | AtomicOp::Signal | AtomicOp::SignalSet | AtomicOp::Swap => operand,
+            AtomicOp::And | AtomicOp::FetchAnd => old & operand,
+            AtomicOp::Or | AtomicOp::FetchOr => old | operand,
+            AtomicOp::Xor | AtomicOp::FetchXor => old ^ operand,
+            AtomicOp::Fetch => old,
+            AtomicOp::CompareSwap => {
+                if (old ^ compare) & mask == 0 {
+                    operand
+                } else {
+                    old
+                }
+            }
+        };
+        new & mask
+    }
+}
+
+/// One, as a word of this width and kind.
+pub(crate) fn one(width: Width, float: bool) -> u64 {
+    match (float, width) {
+        (true, Width::Eight) => 1f64.to_bits(),
+        (true, Width::Four) => u64::from(1f32.to_bits()),
+        // One as an IEEE half.
+        (true, Width::Two) => 0x3c00,
+        (false, _) => 1,
+    }
+}
+
+#[inline]
+fn add(old: u64, operand: u64, width: Width, float: bool) -> u64 {
+    match (float, width) {
+        (false, _) => old.wrapping_add(operand),
+        (true, Width::Eight) => (f64::from_bits(old) + f64::from_bits(operand)).to_bits(),
+        (true, Width::Four) => {
+            u64::from((f32::from_bits(old as u32) + f32::from_bits(operand as u32)).to_bits())
+        }
+        (true, Width::Two) => {
+            // Two halves add exactly in single precision's 24 bits except for rounding to 11, which
+            // the conversion back does once: the result is that of a half addition.
+            u64::from(half_bits(half_value(old as u16) + half_value(operand as u16)))
+        }
+    }
+}
+
+/// The value of an IEEE half.
+fn half_value(bits: u16) -> f32 {
+    let sign = if bits & 0x8000 != 0 { -1.0 } else { 1.0 };
+    let exponent = i32::from(bits >> 10 & 0x1f);
+    let fraction = f32::from(bits & 0x3ff);
+    match exponent {
+        0 => sign * fraction * 2f32.powi(-24),
+        0x1f if fraction == 0.0 => sign * f32::INFINITY,
+        0x1f => f32::NAN,
+        _ => sign * (1024.0 + fraction) * 2f32.powi(exponent - 25),
+    }
+}
+
+/// The IEEE half nearest to a value, ties to even.
+fn half_bits(value: f32) -> u16 {
+    let bits = value.to_bits();
+    let sign = (bits >> 16 & 0x8000) as u16;
+    let magnitude = bits & 0x7fff_ffff;
+    if magnitude > 0x7f80_0000 {
+        return sign | 0x7e00;
+    }
+    // 65520 is half way between the largest half and the next power of two, and goes to infinity.
+    if magnitude >= 0x477f_f000 {
+        return sign | 0x7c00;
+    }
+    // Below 2^-14 halves are multiples of 2^-24.
+    if magnitude < 0x3880_0000 {
+        let scaled = f32::from_bits(magnitude) * 2f32.powi(24);
+        return sign | scaled.round_ties_even() as u16;
+    }
+    let rounded = magnitude + 0xfff + (magnitude >> 13 & 1);
+    sign | ((rounded >> 13) - (112 << 10)) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn atomic(op: AtomicOp, width: Width, operand: u64) -> Atomic {
+        Atomic { op, width, float: false, operand, compare: 0 }
+    }
+
+    #[test]
+    fn codes_are_nvshmems() {
+        for code in -1..200 {
+            match AtomicOp::from_code(code) {
+                Some(op) => assert_eq!(op as i32, code),
+                None => assert!(!(2..=10).contains(&code) && !(12..=19).contains(&code), "{code}"),
+            }
+        }
+        assert_eq!(AtomicOp::ALL.iter().filter(|op| op.fetches()).count(), 8);
+        for code in -1..40 {
+            let plain = AtomicOp::from_code(code).filter(|op| !op.fetches());
+            assert_eq!(AtomicOp::plain_from_code(code), plain, "{code}");
+        }
+    }
+
+    #[test]
+    fn results_stay_within_their_width() {
+        for width in Width::ALL {
+            let max = width.mask();
+            assert_eq!(atomic(AtomicOp::Add, width, 1).apply(max), 0);
+            assert_eq!(atomic(AtomicOp::Inc, width, 77).apply(max), 0);
+            assert_eq!(atomic(AtomicOp::SignalSet, width, u64::MAX).apply(5), max);
+            assert_eq!(atomic(AtomicOp::Xor, width, u64::MAX).apply(0b101), max ^ 0b101);
+            assert_eq!(atomic(AtomicOp::FetchAnd, width, 0b110).apply(0b011), 0b010);
+            assert_eq!(atomic(AtomicOp::FetchOr, width, 0b110).apply(0b011), 0b111);
+            assert_eq!(atomic(AtomicOp::Fetch, width, 9).apply(7), 7);
+            let swap = Atomic { compare: 7, ..atomic(AtomicOp::CompareSwap, width, 9) };
+            assert_eq!(swap.apply(7), 9);
+            assert_eq!(swap.apply(8), 8);
+        }
+        // Bits of the comparand above the width do not count.
+        let swap = Atomic { compare: 0xffff_0007, ..atomic(AtomicOp::CompareSwap, Width::Two, 9) };
+        assert_eq!(swap.apply(7), 9);
+    }
+
+    #[test]
+    fn floating_point_sums() {
+        let sum = |width, a: u64, b: u64| {
+            Atomic { float: true, ..atomic(AtomicOp::FetchAdd, width, b) }.apply(a)
+        };
+        assert_eq!(sum(Width::Eight, 1.5f64.to_bits(), 2.25f64.to_bits()), 3.75f64.to_bits());
+        let single = |value: f32| u64::from(value.to_bits());
+        assert_eq!(sum(Width::Four, single(1.5), single(-2.0)), single(-0.5));
+        let inc = Atomic { float: true, ..atomic(AtomicOp::Inc, Width::Four, 0) };
+        assert_eq!(inc.apply(single(41.0)), single(42.0));
+        // Bits, not numbers, for everything else.
+        let set = Atomic { float: true, ..atomic(AtomicOp::Set, Width::Four, single(3.0)) };
+        assert_eq!(set.apply(0), single(3.0));
+    }
+
+    #[test]
+    fn every_half_survives_conversion_and_sums_round_once() {
+        for bits in 0..=u16::MAX {
+            let value = half_value(bits);
+            assert_eq!(value.is_nan(), bits & 0x7fff > 0x7c00, "{bits:x}");
+            if value.is_nan() {
+                assert!(half_value(half_bits(value)).is_nan());
+            } else {
+                assert_eq!(half_bits(value), bits);
+            }
+        }
+        let sum = |a: u16, b: u16| add(a.into(), b.into(), Width::Two, true) as u16;
+        assert_eq!(sum(0x3c00, 0x3c00), 0x4000, "1 + 1");
+        assert_eq!(sum(0x7bff, 0x7bff), 0x7c00, "the largest twice is infinite");
+        assert_eq!(sum(0x6800, 0x3c00), 0x6800, "2048 + 1 is a tie, to even");
+        assert_eq!(sum(0x6801, 0x3c00), 0x6802, "2050 + 1 is a tie, to even");
+        assert_eq!(sum(0x0001, 0x0001), 0x0002, "the smallest twice");
+    }
+
+    #[test]
+    fn a_width_has_as_many_bytes_as_it_says() {
+        for bytes in -1..=16 {
+            let width = Width::from_bytes(bytes).map(|width| width.bytes() as i32);
+            assert_eq!(width, [2, 4, 8].contains(&bytes).then_some(bytes));
+        }
+    }
+}

@@ -1,0 +1,551 @@
+//! The backlog: operations that wait for their peer alone, so that its lane waits for nobody.
+//!
+//! A peer has bounded places for some operations (fetches, counted puts), and no peer gets all the room of the
+//! lane. An operation that finds no place or no room within [`PATIENCE`] is *parked*: kept here, and the call
+//! returns. From then on everything for the same peer is parked behind it, fences among it, so the order stays
+//! as it was. Each turn submits a few peers' parked operations, in turn, as far as they go.
+//!
+//! What user threads have handed over is of another lane, in whose order it is, and does not come behind what is parked here. It
+//! waits in a line of its own, and the two of a peer take turns: see [`crate::lane::user_threads`].
+//!
+//! # When parking ends
+//! It ends when nothing is parked for the peer. While a caller parks as fast as the peer takes, that would be never, and
+//! each operation would be copied. So where a peer takes what it is sent, a call waits until nothing is parked for it, for
+//! [`PATIENCE`] at most: the caller goes at the pace of the peer, as it would without parking. When hardly anything has
+//! left by then, the calls after it park at once, without a look at the clock, until the peer takes something again.
+//!
+//! # What the rest of the lane sees
+//! A stream with parked operations is not quiet, and its fast path is closed. The batch that an operation was submitted
+//! to is not done while it is parked. If the stream fails, what is parked ends with it.
+//!
+//! # Why it cannot deadlock
+//! What is parked holds nothing that others wait for. It is submitted when what is under way to its peer has
+//! ended, or when there is room in the lane, neither of which waits for it. Its room is bounded: a caller that
+//! finds none waits, as for room in the lane.
+
+use std::mem;
+
+use crate::error::EngineError;
+use crate::ids::Pe;
+use crate::lane::Lane;
+use crate::port::Port;
+use crate::posting::Tried;
+use crate::request::{
+    AtomicRequest, OwnedAtomic, OwnedRequest, PutSignalRequest, Request, Touched,
+};
+use crate::signal::progress::PutState;
+use crate::state::batch::Batch;
+#[cfg(any(test, feature = "audit"))]
+use crate::state::discrepancy::{Discrepancy, same};
+use crate::state::fair_queue::{FairQueue, Kept};
+
+/// Most parked operations of a lane: some five megabytes.
+const MOST: usize = 4096;
+
+/// Where so many are parked, whoever can leaves operations for these peers where they are.
+const HIGH: usize = MOST - 256;
+
+/// How long an operation waits for room or a place, or for those parked before it, before it is parked, in nanoseconds. A peer that
+/// takes what it is sent makes room sooner.
+const PATIENCE: u64 = 1_000_000;
+
+/// A turn is made when so many more are parked, so that it is seen when the peer goes on.
+const LOOK: usize = 16;
+
+/// Operations that leave while a call waits, of a peer that takes what it is sent: more than are parked behind them.
+const LEAVE: u64 = 2;
+
+/// An operation that is being submitted, and how far that has got.
+#[derive(Debug)]
+pub(crate) enum Submission<'a> {
+    /// A put or a get, and its bytes that were submitted.
+    Transfer(Request<'a>, usize),
+    Atomic(AtomicRequest<'a>),
+    PutSignal(PutSignalRequest<'a>, PutState),
+}
+
+impl Submission<'_> {
+    fn pe(&self) -> Pe {
+        match self {
+            Self::Transfer(request, _) => request.pe,
+            Self::Atomic(request) => request.pe,
+            Self::PutSignal(request, _) => request.signal.pe,
+        }
+    }
+
+    fn own(self) -> What {
+        match self {
+            Self::Transfer(request, sent) => What::Transfer(OwnedRequest::of(&request), sent),
+            Self::Atomic(request) => What::Atomic(OwnedAtomic::of(&request)),
+            Self::PutSignal(PutSignalRequest { parts, signal }, state) => {
+                let parts = parts.iter().map(OwnedRequest::of).collect();
+                What::PutSignal(parts, OwnedAtomic::of(&signal), state)
+            }
+        }
+    }
+}
+
+/// What is parked.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "fences are few")]
+enum What {
+    Fence,
+    Transfer(OwnedRequest, usize),
+    Atomic(OwnedAtomic),
+    PutSignal(Box<[OwnedRequest]>, OwnedAtomic, PutState),
+}
+
+#[derive(Debug)]
+struct Parked {
+    what: What,
+    batch: Batch,
+}
+
+impl Parked {
+    /// The fence behind it, unless it is one.
+    fn fence_behind(&self) -> Option<Self> {
+        let is_fence = matches!(self.what, What::Fence);
+        (!is_fence).then_some(Self { what: What::Fence, batch: Batch::NONE })
+    }
+}
+
+/// How what is parked for a peer leaves.
+#[derive(Debug, Default)]
+struct Pace {
+    /// Operations that have left, since parking began.
+    left: u64,
+    /// When one left last, on the port's clock.
+    left_at: Option<u64>,
+    /// Whether two left within [`PATIENCE`], and nobody has waited in vain since.
+    moves: bool,
+    /// Whether user threads have the next turn.
+    users_first: bool,
+}
+
+impl Kept for Pace {}
+
+impl Pace {
+    /// So many have left.
+    fn leave(&mut self, count: u64, now: u64) {
+        let soon = |before: u64| now.saturating_sub(before) < PATIENCE;
+        self.moves |= count > 1 || self.left_at.is_some_and(soon);
+        self.left += count;
+        self.left_at = Some(now);
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Backlog {
+    queue: FairQueue<Parked, Pace>,
+}
+
+impl Backlog {
+    /// Operations parked.
+    #[inline]
+    fn count(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Whether the peer takes what is parked for it, so that a call waits until nothing is.
+    fn moves(&self, pe: Pe) -> bool {
+        self.queue.kept(pe).is_some_and(|pace| pace.moves)
+    }
+
+    /// How many have left of what was parked.
+    fn left(&self, pe: Pe) -> u64 {
+        self.queue.kept(pe).map_or(0, |pace| pace.left)
+    }
+
+    /// A call has waited for all of its [`PATIENCE`], since so many had left.
+    fn was_waited_for(&mut self, pe: Pe, since: u64) {
+        if let Some(pace) = self.queue.kept_mut(pe) {
+            pace.moves = pace.left >= since + LEAVE;
+        }
+    }
+
+    /// Whether it is the turn of user threads, of the two whose operations for the peer wait.
+    pub(crate) fn users_first(&self, pe: Pe) -> bool {
+        self.queue.kept(pe).is_some_and(|pace| pace.users_first)
+    }
+
+    /// Whoever's turn it was has had it.
+    pub(crate) fn pass_turn(&mut self, pe: Pe) {
+        if let Some(pace) = self.queue.kept_mut(pe) {
+            pace.users_first = !pace.users_first;
+        }
+    }
+
+    /// What is parked for the peer comes behind what is for all others.
+    pub(crate) fn turn_over(&mut self, pe: Pe) {
+        self.queue.turn_over(pe);
+    }
+
+    /// What comes for the peer from here on comes after what is parked.
+    pub(crate) fn fence(&mut self, pe: Pe) {
+        if let Some(fence) = self.queue.back(pe).and_then(Parked::fence_behind) {
+            self.queue.push(pe, fence);
+        }
+    }
+
+    /// The same for all peers.
+    pub(crate) fn fence_all(&mut self) {
+        self.queue.push_to_all(Parked::fence_behind);
+    }
+
+    /// What is counted and listed beside what is parked; `parking` are the peers whose streams say that something is. See
+    /// [`Lane::audit`].
+    #[cfg(any(test, feature = "audit"))]
+    pub(crate) fn audit(&self, mut parking: Vec<Pe>) -> Result<(), Discrepancy> {
+        self.queue.audit("operations parked")?;
+        let mut waits: Vec<Pe> = self.peers().collect();
+        for peers in [&mut waits, &mut parking] {
+            peers.sort_unstable();
+        }
+        same("streams with parked operations", parking, waits)
+    }
+
+    /// The peers for which something is parked.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = Pe> {
+        self.queue.peers().map(|(pe, ..)| pe)
+    }
+
+    /// Local memory that what is parked is going to touch.
+    pub(crate) fn memory(&self) -> impl Iterator<Item = Touched> + '_ {
+        self.queue.iter().flat_map(|(_, Parked { what, .. })| {
+            let (parts, word): (&[OwnedRequest], _) = match what {
+                What::Fence => (&[], None),
+                What::Transfer(request, _) => (std::slice::from_ref(request), None),
+                What::Atomic(atomic) => (&[], Some(atomic)),
+                What::PutSignal(parts, signal, _) => (parts, Some(signal)),
+            };
+            let word = word.and_then(OwnedAtomic::memory);
+            parts.iter().filter_map(OwnedRequest::memory).chain(word)
+        })
+    }
+
+    /// Whether nothing is parked.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+}
+
+impl<P: Port> Lane<P> {
+    /// Whether operations for a peer are parked.
+    #[inline]
+    pub(crate) fn parks(&self, pe: Pe) -> bool {
+        !self.backlog.is_empty() && self.core.streams.find(pe).is_some_and(|stream| stream.parks())
+    }
+
+    /// Operations for a peer that are parked, fences among them.
+    pub fn parked(&self, pe: Pe) -> usize {
+        self.backlog.queue.len_of(pe)
+    }
+
+    /// Whether so much is parked that an operation for this peer had better stay where it is.
+    #[inline]
+    pub fn is_backlogged(&self, pe: Pe) -> bool {
+        self.backlog.count() >= HIGH && self.parks(pe)
+    }
+
+    /// Whether an operation for some peer had better stay where it is: see [`Lane::is_backlogged`].
+    #[inline]
+    pub fn has_backlog(&self) -> bool {
+        self.backlog.count() >= HIGH
+    }
+
+    /// Goes on with an operation until all of it is submitted, or parks it.
+    #[cold]
+    pub(crate) fn finish(&mut self, mut rest: Submission<'_>) -> Result<(), EngineError> {
+        let pe = rest.pe();
+        let (mut idle, mut wait) = (0, None);
+        if self.backlog.count() % LOOK == LOOK - 1 {
+            self.make_room(&mut idle)?;
+        }
+        loop {
+            let behind = self.parks(pe);
+            if behind {
+                self.check(&rest)?;
+            } else if self.try_submission(&mut rest)? == Tried::Submitted {
+                return Ok(());
+            }
+            let in_vain = behind && !self.backlog.moves(pe);
+            if (in_vain || self.has_waited(pe, &mut wait)) && self.backlog.count() < MOST {
+                self.park(pe, rest.own());
+                return Ok(());
+            }
+            self.make_room(&mut idle)?;
+        }
+    }
+
+    /// Whether a call has waited for as long as it does. `wait` is what it keeps of that: since when, and how many had
+    /// left then.
+    fn has_waited(&mut self, pe: Pe, wait: &mut Option<(u64, u64)>) -> bool {
+        let (now, left) = (self.core.port.now(), self.backlog.left(pe));
+        let (since, before) = *wait.get_or_insert((now, left));
+        let over = now.saturating_sub(since) >= PATIENCE;
+        if over {
+            self.backlog.was_waited_for(pe, before);
+        }
+        over
+    }
+
+    fn try_submission(&mut self, rest: &mut Submission<'_>) -> Result<Tried, EngineError> {
+        match rest {
+            Submission::Transfer(request, sent) => self.submit_transfer(request, sent),
+            Submission::Atomic(request) => self.submit_amo(request),
+            Submission::PutSignal(PutSignalRequest { parts, signal }, state) => {
+                self.submit_put_signal(*parts, signal, state)
+            }
+        }
+    }
+
+    /// What is wrong with an operation that is not tried now is said now.
+    fn check(&mut self, rest: &Submission<'_>) -> Result<(), EngineError> {
+        self.core.check_stream(rest.pe())?;
+        match rest {
+            Submission::Transfer(request, _) => self.core.check_request(request),
+            Submission::Atomic(request) => request.word().map(drop),
+            Submission::PutSignal(PutSignalRequest { parts, signal }, _) => {
+                signal.word()?;
+                parts.iter().try_for_each(|part| self.core.check_request(part))
+            }
+        }
+    }
+
+    /// A fence behind what is parked.
+    #[cold]
+    pub(crate) fn backlog_fence(&mut self, pe: Pe) {
+        self.backlog.fence(pe);
+    }
+
+    fn park(&mut self, pe: Pe, what: What) {
+        let batch = self.core.segments.batches.take_current();
+        if self.backlog.is_empty() {
+            // So that turns look after it.
+            self.core.ready += 1;
+        }
+        if let Some(stream) = self.core.streams.find_mut(pe) {
+            stream.set_parks(true);
+        }
+        self.backlog.queue.push(pe, Parked { what, batch });
+    }
+
+    /// Submits what is parked, as far as it goes, and of the same peers what user threads have handed over. Whether some did.
+    #[cold]
+    pub(crate) fn serve_backlog(&mut self) -> bool {
+        let (mut backlog, mut inbox) = (mem::take(&mut self.backlog), self.inbox.take());
+        let mut moved = false;
+        let mut walk = backlog.queue.walk();
+        while let Some(pe) = backlog.queue.next(&mut walk) {
+            let served = self.serve_both(&mut backlog, inbox.as_deref_mut(), pe);
+            backlog.queue.tried(&mut walk, pe, served.parked);
+            if let (true, Some(inbox)) = (served.handed_over, inbox.as_deref_mut()) {
+                inbox.waiting.turn_over(pe);
+            }
+            moved |= served.any();
+        }
+        (self.backlog, self.inbox) = (backlog, inbox);
+        moved
+    }
+
+    /// Submits what is parked for a peer, as far as it goes. Whether some did.
+    pub(crate) fn serve_parked(&mut self, backlog: &mut Backlog, pe: Pe) -> bool {
+        let queue = &mut backlog.queue;
+        let before = queue.len_of(pe);
+        while let Some(Parked { what, batch }) = queue.front_mut(pe) {
+            let submitted = self.core.segments.batches.enter(*batch);
+            let tried = match self.core.check_stream(pe) {
+                Ok(()) => self.try_parked(pe, what),
+                // It ends with its stream.
+                Err(_) => Ok(Tried::Submitted),
+            };
+            self.core.segments.batches.enter(submitted);
+            match tried {
+                Ok(Tried::Submitted) => {
+                    self.core.segments.batches.end(*batch, 1);
+                    queue.pop(pe);
+                }
+                Ok(Tried::NoRoom) => break,
+                Err(failed) => self.core.fail_stream(pe, failed),
+            }
+        }
+        let count = before - queue.len_of(pe);
+        if count == 0 {
+            return false;
+        }
+        match queue.kept_mut(pe) {
+            Some(pace) => pace.leave(count as u64, self.core.port.now()),
+            None => {
+                if let Some(stream) = self.core.streams.find_mut(pe) {
+                    stream.set_parks(false);
+                }
+            }
+        }
+        if backlog.is_empty() {
+            self.core.ready -= 1;
+        }
+        true
+    }
+
+    fn try_parked(&mut self, pe: Pe, what: &mut What) -> Result<Tried, EngineError> {
+        match what {
+            What::Fence => {
+                if let Some(stream) = self.core.streams.find_mut(pe) {
+                    stream.fence();
+                }
+                Ok(Tried::Submitted)
+            }
+            What::Transfer(request, sent) => self.submit_transfer(&request.request(), sent),
+            What::Atomic(request) => self.submit_amo(&request.request()),
+            What::PutSignal(parts, signal, state) => {
+                self.submit_put_signal(&**parts, &signal.request(), state)
+            }
+        }
+    }
+
+    /// Submits what there is room for.
+    fn submit_transfer(
+        &mut self,
+        request: &Request<'_>,
+        sent: &mut usize,
+    ) -> Result<Tried, EngineError> {
+        self.submit(request, sent, crate::state::operation::OpId::NONE)?;
+        Ok(if *sent == request.len { Tried::Submitted } else { Tried::NoRoom })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+    use crate::atomic::AtomicOp;
+    use crate::fake::Call;
+    use crate::port::Direction;
+    use crate::posting::tests::{Bed, HEAP, PLAIN, RAIL, atomic, failed, request};
+
+    const PEER: Pe = Pe(1);
+
+    /// A peer takes what it is sent if two left at once, or one soon after the other.
+    #[test]
+    fn a_peer_moves_when_two_leave_in_time() {
+        for (counts, second, moves) in [
+            (&[2][..], 0, true),
+            (&[1], 0, false),
+            (&[1, 1], PATIENCE - 1, true),
+            (&[1, 1], PATIENCE, false),
+            (&[1, 1], PATIENCE + 1, false),
+            (&[1, 2], PATIENCE + 1, true),
+        ] {
+            let mut pace = Pace::default();
+            for (count, after) in counts.iter().zip([0, second]) {
+                pace.leave(*count, 5 + after);
+            }
+            assert_eq!((pace.left, pace.moves), (counts.iter().sum(), moves), "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn a_peer_moves_no_more_if_less_than_two_left_in_a_call() {
+        for (left, moves) in [(5, false), (6, false), (7, true), (8, true)] {
+            let mut backlog = Backlog::default();
+            backlog.queue.push(PEER, Parked { what: What::Fence, batch: Batch::NONE });
+            let pace = backlog.queue.kept_mut(PEER).unwrap();
+            (pace.left, pace.moves) = (left, true);
+            backlog.was_waited_for(PEER, 5);
+            assert_eq!(backlog.moves(PEER), moves, "{left}");
+        }
+    }
+
+    /// Before it is parked.
+    #[test]
+    fn what_is_wrong_with_an_operation_is_said_though_it_waits_for_others() {
+        let mut bed = Bed::new(PLAIN);
+        bed.park(PEER.0);
+        let heaps = Arc::clone(&bed.heaps);
+        let put = request(&heaps, Direction::Write, PEER.0);
+        let outside = Request { remote_addr: put.remote_addr + HEAP as u64, ..put };
+        let signal = atomic(&heaps, PEER.0, AtomicOp::SignalSet);
+        let far = AtomicRequest { remote_addr: signal.remote_addr + HEAP as u64, ..signal };
+        for (put, signal, parked) in [(outside, far, 1), (put, signal, 3)] {
+            assert_eq!(bed.lane.start(&put).is_ok(), parked != 1);
+            assert_eq!(bed.lane.atomic(&signal).is_ok(), parked != 1);
+            assert_eq!(bed.lane.parked(PEER), parked);
+        }
+        for (part, signal, parked) in [(outside, signal, 3), (put, far, 3), (put, signal, 4)] {
+            let request = PutSignalRequest { parts: &[part], signal };
+            assert_eq!(bed.lane.put_signal(&request).is_ok(), parked != 3);
+            assert_eq!(bed.lane.parked(PEER), parked);
+        }
+        bed.lane.audit().unwrap();
+    }
+
+    /// Now and then a turn is made, so that it is seen when the peer goes on; and in each where there is no room.
+    #[test]
+    fn a_call_that_parks_turns_the_loop_now_and_then() {
+        let mut bed = Bed::new(PLAIN);
+        bed.park(PEER.0);
+        bed.fabric.trace_calls();
+        while bed.lane.backlog.count() < MOST {
+            let before = bed.lane.backlog.count();
+            bed.put(PEER.0);
+            let polled = bed.fabric.calls().contains(&Call::Poll(Pe(0), RAIL));
+            assert_eq!(polled, before % 16 == 15, "{before}");
+            bed.fabric.trace_calls();
+        }
+        let flag = Arc::new(AtomicBool::new(true));
+        bed.lane.set_abandon(flag);
+        let heaps = Arc::clone(&bed.heaps);
+        let refused = bed.lane.start(&request(&heaps, Direction::Write, PEER.0));
+        assert!(matches!(refused, Err(EngineError::Abandoned)));
+        assert_eq!(bed.lane.backlog.count(), MOST);
+    }
+
+    #[test]
+    fn a_call_waits_for_so_long_and_no_longer() {
+        for (after, over) in [(0, false), (PATIENCE - 1, false), (PATIENCE, true)] {
+            let (mut bed, mut wait) = (Bed::new(PLAIN), None);
+            assert!(!bed.lane.has_waited(PEER, &mut wait));
+            bed.fabric.pass_time(after);
+            assert_eq!(bed.lane.has_waited(PEER, &mut wait), over, "{after}");
+        }
+    }
+
+    /// Each of the counts beside what is parked.
+    #[test]
+    fn an_audit_finds_what_is_counted_wrongly() {
+        let wrongs: [fn(&mut Bed); 4] = [
+            |bed| drop(bed.lane.backlog.queue.pop(PEER)),
+            |bed| {
+                let fence = Parked { what: What::Fence, batch: Batch::NONE };
+                bed.lane.backlog.queue.push(Pe(2), fence);
+            },
+            |bed| bed.lane.core.streams.find_mut(PEER).unwrap().set_parks(false),
+            |bed| bed.lane.core.ready += 1,
+        ];
+        for wrong in wrongs {
+            let mut bed = Bed::new(PLAIN);
+            bed.park(PEER.0);
+            bed.lane.audit().unwrap();
+            wrong(&mut bed);
+            bed.lane.audit().unwrap_err();
+        }
+    }
+
+    /// A turn that has submitted something was busy, whether it was the first peer's or the last one's.
+    #[test]
+    fn a_turn_that_submits_parked_operations_was_busy() {
+        for goes in [&[][..], &[1], &[2], &[1, 2]] {
+            let mut bed = Bed::new(PLAIN);
+            [1, 2].into_iter().for_each(|pe| bed.park(pe));
+            for pe in goes {
+                bed.lane.core.fail_stream(Pe(*pe), failed(*pe));
+            }
+            assert_eq!(bed.lane.serve_backlog(), !goes.is_empty(), "{goes:?}");
+            assert_eq!(bed.lane.backlog.count(), 2 - goes.len());
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Batches of operations, and what else a caller asks who submits many and waits for none.
+
+use crate::error::EngineError;
+use crate::ids::Pe;
+use crate::lane::Lane;
+use crate::lane::user_threads::handoff::Inbox;
+use crate::port::Port;
+use crate::request::Touched;
+use crate::state::batch::Batch;
+#[cfg(doc)]
+use crate::state::batch::MAX_BATCHES;
+use crate::state::segment::Kind;
+use crate::state::strays::overlap;
+
+impl<P: Port> Lane<P> {
+    /// Begins a batch, which has nothing in it. None when there are [`MAX_BATCHES`].
+    pub fn begin_batch(&mut self) -> Option<Batch> {
+        self.core.segments.batches.start()
+    }
+
+    /// What is submitted from here on belongs to the batch, or with [`Batch::NONE`] to none; but for the
+    /// fast paths, which are counting. Gives the batch that was entered before.
+    pub fn enter_batch(&mut self, batch: Batch) -> Batch {
+        self.core.segments.batches.enter(batch)
+    }
+
+    /// Whether everything submitted to the batch so far is delivered, unless [`Lane::failure`] says
+    /// otherwise. A few instructions. What was sent in messages is asked about with [`Lane::want_ack`].
+    #[inline]
+    pub fn is_batch_done(&self, batch: Batch) -> bool {
+        self.core.segments.batches.is_done(batch)
+    }
+
+    /// Ends a batch in which nothing is under way, and which is not entered.
+    pub fn end_batch(&mut self, batch: Batch) {
+        self.core.segments.batches.finish(batch);
+    }
+
+    /// The first failure of the lane: data has been lost.
+    #[inline]
+    pub fn failure(&self) -> Option<&EngineError> {
+        self.core.failure.as_deref()
+    }
+
+    /// Whether an operation can probably be submitted without waiting. While there is no room, turns of
+    /// the loop make some.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.core.has_transfer_room() && self.core.has_message_room() && self.pool.has_room()
+    }
+
+    /// That nothing that is under way for this lane touches these bytes of local memory, or is going to.
+    ///
+    /// # Errors
+    /// What does. Of peers that were given up the table of regions knows: see
+    /// [`RegionTable::release`](crate::state::regions::RegionTable::release).
+    pub fn check_unused(&mut self, addr: usize, len: usize) -> Result<(), EngineError> {
+        if let Some(inbox) = self.inbox.as_deref_mut() {
+            inbox.take_all();
+        }
+        let Self { core, staging, pool, backlog, inbox, .. } = self;
+        // What was not submitted yet, or waits for a chunk, has no segment.
+        let handed_over = inbox.as_deref().into_iter().flat_map(Inbox::memory);
+        let without = backlog.memory().chain(handed_over).chain(staging.waiting_memory());
+        let segments = core.segments.all_in_use().filter_map(|(token, segment)| {
+            let memory = match segment.kind {
+                Kind::Staged | Kind::PeerRequest => staging.memory_of(token),
+                Kind::Pooled => Some(pool.memory_of(segment)),
+                Kind::Message => segment.message().and_then(|slot| core.messages.memory_of(slot)),
+                Kind::FabricAtomic => {
+                    core.atomics.as_deref().and_then(|all| all.memory_of(segment.atomic_slot()))
+                }
+                _ => segment.memory(),
+            };
+            Some(Touched { what: segment.what(), pe: segment.pe, memory: memory? })
+        });
+        let touches = |touched: &Touched| {
+            overlap(touched.memory, (addr, len)) && core.check_stream(touched.pe).is_ok()
+        };
+        match without.chain(segments).find(touches) {
+            Some(Touched { what, pe, .. }) => Err(EngineError::InUse { addr, len, what, pe }),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`Lane::fence`], for every PE.
+    pub fn fence_all(&mut self) {
+        self.end_burst();
+        self.core.streams.for_each(|stream| {
+            if !stream.parks() {
+                stream.fence();
+            }
+        });
+        self.backlog.fence_all();
+    }
+
+    /// Whether a PE is one of the job.
+    #[inline]
+    pub fn has_pe(&self, pe: Pe) -> bool {
+        pe.0 < self.core.streams.n_pes()
+    }
+}

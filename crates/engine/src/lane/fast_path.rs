@@ -1,0 +1,376 @@
+//! The fast paths of a lane: what is most common, in few instructions.
+//!
+//! Each does what a general way does as well, for operations that meet no obstacle: no fence, no lack of
+//! room, nothing wrong. At the first obstacle, before anything has happened, it gives up, and the
+//! general way does the operation or says what is wrong with it. Nothing in here can panic, so callers need
+//! no guard; errors own strings, so none are made before they are needed.
+
+use crate::atomic::Atomic;
+use crate::error::EngineError;
+use crate::ids::{Pe, RailId, Token};
+use crate::lane::Lane;
+use crate::port::{Direction, Local, Port, Transfer};
+use crate::state::batch::Batch;
+use crate::state::messages::table::MessageTable;
+use crate::state::segment::{Segment, Stage, WriteClass};
+use crate::wire::handle::{HandleBytes, HandleView};
+use crate::wire::message::{MAX_EAGER, Spot};
+
+/// A put or a get of the common kind, in what the fast path needs of it.
+#[derive(Clone, Copy, Debug)]
+pub struct FastTransfer<'a> {
+    /// As in `Request`.
+    pub direction: Direction,
+    /// The peer.
+    pub pe: Pe,
+    /// The peer's handle, as in `Request`.
+    pub handle: &'a HandleBytes,
+    /// The remote address, as in `Request`.
+    pub addr: u64,
+    /// The local side, without a descriptor.
+    pub local: Local,
+    /// Bytes to move.
+    pub len: usize,
+}
+
+/// What [`Lane::try_start`] leaves.
+#[derive(Debug)]
+#[must_use]
+pub enum NotStarted<'a> {
+    /// Everything, for [`Lane::retry_start`] and then [`Lane::start`]: the operation is not of the common kind, or
+    /// wrong. Nothing has happened.
+    Untried(FastTransfer<'a>),
+    /// To see why the fabric has not taken it, for [`Lane::start_declined`].
+    Declined(Declined),
+}
+
+/// A segment that is in its place and that the fabric has not taken.
+#[derive(Debug)]
+#[must_use]
+pub struct Declined(Token);
+
+/// A put of one fragment with its signal, of the common kind.
+#[derive(Clone, Copy, Debug)]
+pub struct FastPutSignal<'a> {
+    /// The peer.
+    pub pe: Pe,
+    /// The peer's handle for the region that the bytes go to.
+    pub data_handle: &'a HandleBytes,
+    /// Where they go, in the peer's address space.
+    pub data_addr: u64,
+    /// Local address of the bytes.
+    pub from: usize,
+    /// How many.
+    pub len: usize,
+    /// The peer's handle for the region that holds the signal.
+    pub handle: &'a HandleBytes,
+    /// The signal, in the peer's address space.
+    pub addr: u64,
+    /// What is done to it; it fetches nothing.
+    pub atomic: Atomic,
+}
+
+/// Bytes that go with a signal.
+#[derive(Clone, Copy)]
+struct Data {
+    from: usize,
+    len: usize,
+    to: Spot,
+}
+
+impl<P: Port> Lane<P> {
+    /// As [`Lane::start`], in few instructions, for what is common: one segment, to a peer without a
+    /// pending fence, over a rail with room, from or into memory that is registered and that the fabric reaches;
+    /// where all memory is such and needs no descriptor, it need not be registered. Nothing in it can
+    /// panic. It does not end a burst: the caller does, where there are bursts.
+    ///
+    /// # Errors
+    /// What is left to do, with the batch entered.
+    #[inline(always)]
+    pub fn try_start<'a>(
+        &mut self,
+        common: FastTransfer<'a>,
+        batch: Batch,
+    ) -> Result<(), NotStarted<'a>> {
+        let FastTransfer { direction, pe, handle, addr, local, len } = common;
+        let whole = Err(NotStarted::Untried(common));
+        let Some(stream) = self.core.streams.find_mut(pe) else { return whole };
+        let path = stream.next;
+        let Some(rail) = self.core.rails.get_mut(path.rail.index()) else { return whole };
+        let Some(remote) = HandleView::sound(pe, handle) else { return whole };
+        let Some((remote, key)) = remote.target(addr, len as u64, path.remote) else {
+            return whole;
+        };
+        if len.wrapping_sub(1) >= stream.fast_limit || !rail.is_open() {
+            return whole;
+        }
+        let local = match local {
+            Local::Inline(_) => local,
+            Local::Memory { addr: at, .. } => {
+                let known = self.core.regions.recent_desc(at, len, path.rail);
+                let Some(desc) = known else { return whole };
+                Local::Memory { addr: at, desc }
+            }
+        };
+        let Some((token, segment)) = self.core.segments.take_slot() else { return whole };
+        // All is in its place before the fabric is asked. So if it declines, the segment is one that
+        // waits, and what it takes to say so need not be kept through the call.
+        let transfer = Transfer { direction, local, len, remote, key };
+        segment.make_plain(pe, direction, stream.put_class(), batch);
+        segment.rail = path.rail;
+        segment.transfer = transfer;
+        stream.begin(direction);
+        stream.rotate(&self.core.paths);
+        rail.taken(len);
+        let context = segment.context;
+        self.core.segments.batches.begin(batch);
+        if self.core.port.try_post(rail.fast, path.rail, path.to, token, context, &transfer) {
+            Ok(())
+        } else {
+            Err(NotStarted::Declined(Declined(token)))
+        }
+    }
+
+    /// Tries again what [`Lane::try_start`] has left untried, if that was because its local memory is not where memory
+    /// was found last.
+    ///
+    /// # Errors
+    /// As [`Lane::try_start`].
+    #[cold]
+    #[inline(never)]
+    pub fn retry_start<'a>(
+        &mut self,
+        common: FastTransfer<'a>,
+        batch: Batch,
+    ) -> Result<(), NotStarted<'a>> {
+        if let Local::Memory { addr, .. } = common.local {
+            let regions = &mut self.core.regions;
+            let missed = regions.recent_desc(addr, common.len, RailId(0)).is_none();
+            if missed && regions.find(addr, common.len, self.core.needs_desc).0 {
+                return self.try_start(common, batch);
+            }
+        }
+        Err(NotStarted::Untried(common))
+    }
+
+    /// Tries a segment again that [`Lane::try_start`] found declined, with reasons. It waits in its
+    /// rail's queue if there is no room.
+    ///
+    /// # Errors
+    /// As [`Lane::start`].
+    pub fn start_declined(&mut self, declined: Declined) -> Result<(), EngineError> {
+        let Declined(token) = declined;
+        // It was counted as taken.
+        let segment = &mut self.core.segments[token.0];
+        let Segment { pe, rail, transfer, .. } = *segment;
+        segment.stage = Stage::Ready;
+        segment.born = self.core.watchdog.stamp();
+        segment.no_message();
+        self.core.rails[rail.index()].not_taken(transfer.len);
+        self.core.dispatch(token, rail);
+        self.core.check_stream(pe)
+    }
+
+    /// As [`Lane::put_signal`] for a few bytes: data and signal in one message.
+    ///
+    /// # Errors
+    /// It is not on its way, and nothing has happened: it is for [`Lane::retry_put_signal`], and then the general way.
+    #[inline(always)]
+    pub fn try_put_signal<'a>(
+        &mut self,
+        put: FastPutSignal<'a>,
+        batch: Batch,
+    ) -> Result<(), FastPutSignal<'a>> {
+        let eager = self.signals.is_eager();
+        if !eager || put.len.wrapping_sub(1) >= MAX_EAGER {
+            return Err(put);
+        }
+        // Where they may be on a device, the general way looks.
+        if !self.core.regions.is_loadable(put.from, put.len) {
+            return Err(put);
+        }
+        let Some(data) = HandleView::sound(put.pe, put.data_handle) else { return Err(put) };
+        let Some(to) = data.spot(put.data_addr, put.len as u64) else { return Err(put) };
+        let data = Some(Data { from: put.from, len: put.len, to });
+        match self.try_send(put.pe, put.handle, put.addr, &put.atomic, data, batch) {
+            true => Ok(()),
+            false => Err(put),
+        }
+    }
+
+    /// Tries again what [`Lane::try_put_signal`] has not sent, if that was because its bytes are not where memory was
+    /// found last.
+    ///
+    /// # Errors
+    /// As [`Lane::try_put_signal`].
+    #[cold]
+    #[inline(never)]
+    pub fn retry_put_signal<'a>(
+        &mut self,
+        put: FastPutSignal<'a>,
+        batch: Batch,
+    ) -> Result<(), FastPutSignal<'a>> {
+        let regions = &mut self.core.regions;
+        if !regions.is_loadable(put.from, put.len)
+            && regions.find(put.from, put.len, self.core.needs_desc).1
+        {
+            return self.try_put_signal(put, batch);
+        }
+        Err(put)
+    }
+
+    /// As [`Lane::atomic`] for an operation that fetches nothing. Says whether it is on its way; if
+    /// not, nothing has happened.
+    #[inline(always)]
+    pub fn try_atomic(
+        &mut self,
+        pe: Pe,
+        handle: &HandleBytes,
+        addr: u64,
+        atomic: &Atomic,
+        batch: Batch,
+    ) -> bool {
+        // A PE's own atomics come after its writes to itself, which the general way sees to.
+        if pe == self.core.me {
+            return false;
+        }
+        self.try_send(pe, handle, addr, atomic, None, batch)
+    }
+
+    /// Sends an operation on a word, after `data` if there is some, in one message.
+    #[inline(always)]
+    fn try_send(
+        &mut self,
+        pe: Pe,
+        handle: &HandleBytes,
+        addr: u64,
+        atomic: &Atomic,
+        data: Option<Data>,
+        batch: Batch,
+    ) -> bool {
+        let width = atomic.width.bytes();
+        let Some(stream) = self.core.streams.find_mut(pe) else { return false };
+        let path = stream.next;
+        let Some(rail) = self.core.rails.get_mut(path.rail.index()) else { return false };
+        let Some(word) = HandleView::sound(pe, handle) else { return false };
+        let Some(at) = word.spot(addr, width as u64) else { return false };
+        // A stream that has failed is closed as well, and one with parked operations shut.
+        let closed = stream.is_shut();
+        let puts_under_way = stream.puts_under_way();
+        let Some(link) = stream.link.as_deref_mut() else { return false };
+        // A signal comes behind the puts before it, which the general way sees to.
+        if data.is_none() && atomic.op.is_signal() && (puts_under_way != 0 || link.has_sent_puts())
+        {
+            return false;
+        }
+        // The general way ends a burst.
+        if closed || !self.core.has_fast_path || self.core.withheld != 0 {
+            return false;
+        }
+        if !rail.is_clear() || !link.has_room_for_new(&self.core.messages) {
+            return false;
+        }
+        if addr % width as u64 != 0 {
+            return false;
+        }
+        let Some(token) = self.core.segments.next_token() else { return false };
+        let Some(mut message) = self.core.messages.next() else { return false };
+        let numbers = (link.next, link.ack());
+        let slot = message.index;
+        let packet = message.packet();
+        match data {
+            None => packet.atomic(self.core.me, numbers, at, atomic),
+            Some(Data { from, len, to }) => {
+                let room = packet.put_signal(self.core.me, numbers, at, atomic, to, len);
+                if self.core.port.load(from, room).is_err() {
+                    return false;
+                }
+            }
+        }
+        let named = MessageTable::token(slot, numbers.0);
+        let head = self.core.seal.close(pe, packet);
+        if !self.core.port.try_send(rail.fast, path.rail, path.to, named, packet.bytes()) {
+            return false;
+        }
+        head.put_back(packet);
+        if data.is_some() {
+            link.last_put = numbers.0;
+        }
+        let left = message.leave(token.0, numbers.0, path.rail);
+        self.core.messages.take_next(link, left);
+        let born = self.core.watchdog.stamp();
+        // The target sees to the order of what has left, data or none.
+        let class = WriteClass::Word;
+        self.core.segments.take_sent((pe, path.rail), slot, born, width, class, batch);
+        link.carried(numbers.1);
+        link.take_number();
+        if link.enters_control() {
+            self.core.control.push_back(pe);
+        }
+        stream.begin_word();
+        stream.rotate(&self.core.paths);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::atomic::AtomicOp;
+    use crate::posting::tests::{Bed, PLAIN, Setup, atomic};
+
+    /// A lane that has sent something to PE 1 before.
+    fn bed() -> Bed {
+        let mut bed = Bed::new(Setup { fast: true, depth: 64, ..PLAIN });
+        bed.atomic(1, AtomicOp::Inc);
+        bed
+    }
+
+    #[test]
+    fn atomics_to_others_are_sent_at_once_but_for_signals_behind_puts() {
+        let mut bed = bed();
+        let heaps = Arc::clone(&bed.heaps);
+        let mut is_sent = |pe, op| {
+            let request = atomic(&heaps, pe, op);
+            let (handle, addr) = (request.remote_handle, request.remote_addr);
+            bed.lane.try_atomic(Pe(pe), handle, addr, &request.atomic, Batch::NONE)
+        };
+        assert!(is_sent(1, AtomicOp::Inc) && is_sent(1, AtomicOp::SignalSet));
+        assert!(!is_sent(0, AtomicOp::Inc) && !is_sent(2, AtomicOp::Inc));
+        bed.put(1);
+        let mut is_sent = |op| {
+            let request = atomic(&heaps, 1, op);
+            let (handle, addr) = (request.remote_handle, request.remote_addr);
+            bed.lane.try_atomic(Pe(1), handle, addr, &request.atomic, Batch::NONE)
+        };
+        assert!(is_sent(AtomicOp::Inc) && !is_sent(AtomicOp::SignalSet));
+    }
+
+    /// As much as a message takes, from memory that was found before.
+    #[test]
+    fn a_few_bytes_are_sent_with_their_signal() {
+        for (len, fits) in [(0, false), (1, true), (MAX_EAGER, true), (MAX_EAGER + 1, false)] {
+            let mut bed = bed();
+            let heaps = Arc::clone(&bed.heaps);
+            let signal = atomic(&heaps, 1, AtomicOp::SignalSet);
+            let put = FastPutSignal {
+                pe: Pe(1),
+                data_handle: signal.remote_handle,
+                data_addr: signal.remote_addr,
+                from: heaps[0].0 as usize,
+                len,
+                handle: signal.remote_handle,
+                addr: signal.remote_addr,
+                atomic: signal.atomic,
+            };
+            assert!(bed.lane.try_put_signal(put, Batch::NONE).is_err(), "it is not found yet");
+            if len != 0 {
+                let retried = bed.lane.retry_put_signal(put, Batch::NONE);
+                assert_eq!(retried.is_ok(), fits, "{len}");
+            }
+            assert_eq!(bed.lane.try_put_signal(put, Batch::NONE).is_ok(), fits, "{len}");
+        }
+    }
+}

@@ -1,0 +1,538 @@
+//! Incoming messages: taken, carried out or given to the mechanism that they are for, and what they acknowledge
+//! ended.
+//!
+//! Nothing is sent from here. What a message calls forth is queued, in room that was set aside for it;
+//! [`crate::messages::requests`] says why that cannot deadlock.
+
+use std::fmt::{self, Display, Formatter};
+
+use log::warn;
+
+use crate::error::EngineError;
+use crate::ids::{Pe, RailId, Token};
+use crate::lane::Lane;
+use crate::port::copies::Reach;
+use crate::port::{Incoming, Port};
+use crate::state::counts::CountedSignal;
+use crate::state::messages::link::FIRST;
+use crate::state::messages::order::{Kept, Waiting};
+use crate::state::messages::unnumbered::What;
+use crate::state::segment::Kind;
+use crate::wire::message::{Body, MAX_EAGER, Message, Plain, Ticket};
+use crate::wire::rails::Rails;
+use crate::wire::staged::Staged;
+use crate::wire::window::{Arrival, Received, Seq};
+
+impl<P: Port> Lane<P> {
+    /// Takes what a rail's poll has found beside completions.
+    #[inline(never)]
+    pub(crate) fn receive(&mut self, rail: RailId) -> bool {
+        let Some(packet) = self.packet.as_deref_mut() else { return false };
+        match self.core.port.receive(rail, packet) {
+            Incoming::Nothing => false,
+            first => {
+                self.receive_all(rail, first);
+                true
+            }
+        }
+    }
+
+    /// Takes the first thing found, and all that is behind it.
+    #[inline(never)]
+    fn receive_all(&mut self, rail: RailId, first: Incoming) {
+        let Some(mut packet) = self.packet.take() else { return };
+        // What has arrived was sent after the regions it names were registered.
+        self.staging.sync_regions(&mut self.core);
+        let mut next = first;
+        loop {
+            match next {
+                Incoming::Nothing => break,
+                Incoming::Message => {
+                    self.core.seal.open(&mut packet);
+                    self.message(rail, packet.bytes());
+                }
+                Incoming::RemoteData(data) => match self.signals.landed(&mut self.core, data) {
+                    Ok(None) => {}
+                    Ok(Some((pe, signal))) => self.apply_counted(pe, &signal),
+                    Err(foreign) => self.drop_foreign(rail, &foreign),
+                },
+                Incoming::Broken { code } => self.drop_foreign(rail, &Broken(code)),
+            }
+            next = self.core.port.receive(rail, &mut packet);
+        }
+        self.packet = Some(packet);
+        self.carry_out_due();
+        // All words of a poll go to a device together.
+        self.staging.settle(&mut self.core);
+    }
+
+    #[inline(always)]
+    fn message(&mut self, rail: RailId, bytes: &[u8]) {
+        if let Some(plain) = Plain::decode(bytes) {
+            if self.try_handle(&plain) {
+                return;
+            }
+        }
+        self.message_at_length(rail, bytes);
+    }
+
+    #[inline(never)]
+    pub(crate) fn message_at_length(&mut self, rail: RailId, bytes: &[u8]) {
+        let message = match Message::decode(bytes) {
+            Ok(message) => message,
+            Err(error) => return self.drop_foreign(rail, &error),
+        };
+        match self.foreign(&message) {
+            None => self.handle(&message),
+            Some(what) => self.drop_foreign(rail, &what),
+        }
+    }
+
+    /// What in a message's head tells that no PE of this job has written it, if something does.
+    fn foreign(&self, message: &Message<'_>) -> Option<&'static str> {
+        let Message { from, seq, ack, ref body, .. } = *message;
+        if from.0 >= self.core.streams.n_pes() {
+            return Some("its sender is no PE of the job");
+        }
+        let link = self.core.streams.find(from).and_then(|stream| stream.link.as_deref());
+        if link.map_or(FIRST, |link| link.next).is_before(ack) {
+            return Some("it acknowledges what was not sent");
+        }
+        let is_beyond = link.map_or_else(
+            || Received::new(FIRST).is_beyond(seq),
+            |link| link.received.is_beyond(seq),
+        );
+        let is_answer = matches!(body, Body::Staged(staged) if !staged.is_request());
+        let has_number = body.is_request() || is_answer && self.core.recovers;
+        (has_number && is_beyond).then_some("its number is out of the window")
+    }
+
+    /// As [`Lane::handle`], in few instructions and for what is most common: a request of a known peer
+    /// that returns nothing. False, and nothing has happened, for all else and what is wrong.
+    #[inline(always)]
+    fn try_handle(&mut self, message: &Plain<'_>) -> bool {
+        let Plain { from: pe, at, atomic, to, payload, .. } = *message;
+        let Some(stream) = self.core.streams.find_mut(pe) else { return false };
+        let Some(link) = stream.link.as_deref_mut() else { return false };
+        let width = atomic.width.bytes();
+        let Some(word) = self.core.regions.place(at, width) else { return false };
+        let mut data = 0;
+        if !payload.is_empty() {
+            let Some(place) = self.core.regions.place(to, payload.len()) else { return false };
+            data = place;
+        }
+        // Acknowledgements are for the general way, which takes the request with them, and where the fabric
+        // does atomics it refuses it. Others may wait for this one.
+        if link.holds
+            || word % width != 0
+            || message.ack != link.ack_received
+            || self.core.atomics.is_some()
+        {
+            return false;
+        }
+        match link.received.arrive(message.seq) {
+            Arrival::Beyond => return false,
+            // The sender does not know that it is here.
+            Arrival::Duplicate => link.ack_due = true,
+            Arrival::New => {
+                let stored = match payload {
+                    [] => Ok(()),
+                    _ => self.core.port.store(data, payload),
+                };
+                if let Err(error) =
+                    stored.and_then(|()| self.core.port.apply(word, &atomic).map(drop))
+                {
+                    self.core.cannot_carry_out(pe, message.seq, error.to_string());
+                    return true;
+                }
+            }
+        }
+        link.check_wanted();
+        if link.enters_control() {
+            self.core.control.push_back(pe);
+        }
+        true
+    }
+
+    /// Carries out a message. Nothing is sent from here: what it calls forth is queued.
+    #[inline(never)]
+    fn handle(&mut self, message: &Message<'_>) {
+        let pe = message.from;
+        if let Body::Rails(rails) = message.body {
+            return self.handle_rails(pe, (message.seq, message.ack), rails);
+        }
+        if self.core.streams.open(pe, &mut self.core.paths).is_none() {
+            return;
+        }
+        self.core.acknowledged(pe, message.ack);
+        let Some(stream) = self.core.streams.find_mut(pe) else { return };
+        let link = stream.link();
+        match message.body {
+            Body::Ack => return,
+            Body::Reply { ticket, value } => return self.replied(pe, ticket, value),
+            Body::AckRequest => {
+                link.asked(message.seq);
+                if self.core.recovers {
+                    self.core.take_turns(pe);
+                }
+            }
+            // Handled already.
+            Body::Rails(_) => return,
+            Body::Staged(ref staged) if !staged.is_request() => {
+                if self.core.recovers && !self.arrives(pe, message.seq) {
+                    return;
+                }
+                if let Err(why) = self.staging.take_answer(&mut self.core, pe, staged) {
+                    self.core.fail_lane(EngineError::BadMessage { pe, why });
+                }
+                return;
+            }
+            // A request, which has a number.
+            Body::Staged(_)
+            | Body::Atomic { .. }
+            | Body::Fetch { .. }
+            | Body::PutSignal { .. }
+            | Body::PutSignalHead { .. }
+            | Body::CountedSignal { .. } => {
+                let arrival = link.received.arrive(message.seq);
+                let counts = self.core.atomics.is_none();
+                if let (Arrival::New, true, &Body::CountedSignal { at, atomic, tag, segments }) =
+                    (arrival, counts, &message.body)
+                {
+                    // It has arrived, so it is not taken again; acknowledged it is when applied.
+                    let signal = CountedSignal { seq: message.seq, at, atomic };
+                    let put = (tag, segments);
+                    if self.signals.announced(&mut self.core, pe, put, &signal) {
+                        self.apply_counted(pe, &signal);
+                    }
+                    return;
+                }
+                match arrival {
+                    Arrival::New => self.take_request(pe, message),
+                    Arrival::Duplicate => self.arrived_again(pe, &message.body),
+                    // Looked at before.
+                    Arrival::Beyond => {}
+                }
+                // What waits is not acknowledged.
+                if let Some(stream) = self.core.streams.find_mut(pe) {
+                    stream.link().check_wanted();
+                }
+            }
+        }
+        self.core.queue_control(pe);
+    }
+
+    /// An answer with a number has arrived. Whether it is to be taken, as it was not here before.
+    #[cold]
+    fn arrives(&mut self, pe: Pe, seq: Seq) -> bool {
+        let Some(stream) = self.core.streams.find_mut(pe) else { return false };
+        let link = stream.link();
+        let arrival = link.received.arrive(seq);
+        // Its sender does not know that it is here.
+        link.ack_due |= arrival == Arrival::Duplicate;
+        link.check_wanted();
+        // Requests may have waited for all before them to arrive.
+        self.core.note_due(pe);
+        self.core.queue_control(pe);
+        arrival == Arrival::New
+    }
+
+    /// Carries out a request that was not here before, unless it waits for others.
+    fn take_request(&mut self, pe: Pe, message: &Message<'_>) {
+        let Message { seq, body, .. } = *message;
+        let Some(mark) = message.comes_behind() else {
+            self.carry_out_now(pe, seq, &body, None);
+            if self.core.streams.find_mut(pe).is_some_and(|stream| stream.link().holds) {
+                // Others may have waited for it.
+                self.core.note_due(pe);
+            }
+            return;
+        };
+        self.settle_before(&body);
+        let is_pull = matches!(body, Body::Staged(Staged::Pull { .. }));
+        let Some(stream) = self.core.streams.find_mut(pe) else { return };
+        let link = stream.link();
+        let due = if is_pull { link.has_arrived(mark) } else { link.is_carried_out(mark) };
+        if due && !link.holds {
+            return self.carry_out_now(pe, seq, &body, Some(mark));
+        }
+        let kept = Kept::of(message);
+        link.wait(Waiting { seq, mark, kept }, is_pull);
+        self.core.note_due(pe);
+    }
+
+    fn carry_out_now(&mut self, pe: Pe, seq: Seq, body: &Body<'_>, mark: Option<Seq>) {
+        match self.carry_out(pe, body, mark) {
+            Ok(()) => self.staging.carried_out(pe, seq),
+            Err(why) => self.core.cannot_carry_out(pe, seq, why),
+        }
+    }
+
+    /// What a device is to have soon, it has before what comes behind that is done by the CPU.
+    fn settle_before(&mut self, body: &Body<'_>) {
+        let (at, to) = match *body {
+            Body::Atomic { at, .. } | Body::Fetch { at, .. } => (Some(at), None),
+            Body::PutSignal { at, to, .. } => (Some(at), Some(to)),
+            Body::Staged(Staged::Put { to, .. }) => (None, Some(to)),
+            _ => (None, None),
+        };
+        let regions = &mut self.core.regions;
+        let mut is_direct =
+            |spot| regions.locate(spot, 1).is_ok_and(|place| place.reach == Reach::Direct);
+        if at.is_some_and(&mut is_direct) || to.is_some_and(&mut is_direct) {
+            self.staging.settle(&mut self.core);
+        }
+    }
+
+    /// Carries out the requests that wait for others no longer.
+    #[inline]
+    pub(crate) fn carry_out_due(&mut self) {
+        if !self.core.due.is_empty() {
+            self.carry_out_all_due();
+        }
+    }
+
+    #[cold]
+    fn carry_out_all_due(&mut self) {
+        while let Some(pe) = self.core.due.pop() {
+            loop {
+                let stream = self.core.streams.find_mut(pe);
+                let Some(waiting) = stream.and_then(|stream| stream.link().next_due()) else {
+                    break;
+                };
+                self.carry_out_waiting(pe, waiting);
+            }
+            self.staging.go_on_in_order(&mut self.core, pe);
+            if let Some(stream) = self.core.streams.find_mut(pe) {
+                stream.link().check_wanted();
+            }
+            self.core.queue_control(pe);
+        }
+        self.staging.settle(&mut self.core);
+    }
+
+    fn carry_out_waiting(&mut self, pe: Pe, waiting: Waiting) {
+        let Waiting { seq, mark, ref kept } = waiting;
+        // It was read before.
+        let Ok(message) = Message::decode(kept.bytes()) else { return };
+        self.settle_before(&message.body);
+        let Some(stream) = self.core.streams.find_mut(pe) else { return };
+        if stream.link().is_refused(mark) {
+            // That what it comes behind is missing was found just now, and is told already.
+            return stream.link().refuse(seq);
+        }
+        self.carry_out_now(pe, seq, &message.body, Some(mark));
+    }
+
+    /// Takes in what a peer says of rails, to whom perhaps nothing else was ever said: no stream is opened for it.
+    #[cold]
+    fn handle_rails(&mut self, pe: Pe, (number, ack): (Seq, Seq), rails: Rails<'_>) {
+        if self.core.streams.find(pe).is_some_and(|stream| stream.link.is_some()) {
+            self.core.acknowledged(pe, ack);
+        }
+        if let Some(recovery) = self.recovery.as_deref_mut() {
+            recovery.heard_of_rails(&mut self.core, pe, number, rails);
+        }
+    }
+
+    /// Something that no PE of this job has sent, or that was damaged or broke off: anybody who reaches the rail can send that.
+    /// It has no effect but to be counted, and the first one of a rail is reported.
+    #[cold]
+    fn drop_foreign(&mut self, rail: RailId, what: &dyn Display) {
+        let foreign = &mut self.core.rails[rail.index()].counters.foreign;
+        *foreign += 1;
+        if *foreign == 1 {
+            warn!(
+                target: "TRANSPORT",
+                "{rail} {} got something that is not of this job, and drops it, and all like it: {what}. Another \
+                 process knows or guessed its address; a firewall would keep it out",
+                self.core.port.rail_name(rail),
+            );
+        }
+    }
+
+    /// Applies a request to this process' memory.
+    /// It comes behind all before `mark`: pulls wait for them when their bytes are here.
+    pub(crate) fn carry_out(
+        &mut self,
+        pe: Pe,
+        body: &Body<'_>,
+        mark: Option<Seq>,
+    ) -> Result<(), String> {
+        let (at, atomic) = match *body {
+            Body::Staged(ref staged) => {
+                return self.staging.asked_for(&mut self.core, pe, staged, mark);
+            }
+            Body::PutSignal { at, atomic, .. }
+            | Body::Atomic { at, atomic }
+            | Body::Fetch { at, atomic, .. }
+            | Body::CountedSignal { at, atomic, .. } => (at, atomic),
+            // Nobody reads the last one.
+            Body::Ack
+            | Body::AckRequest
+            | Body::Reply { .. }
+            | Body::Rails(_)
+            | Body::PutSignalHead { .. } => return Ok(()),
+        };
+        let width = atomic.width.bytes();
+        let place = self.core.regions.locate(at, width).map_err(|e| e.to_string())?;
+        if self.core.atomics.is_some() && place.reach != Reach::Staged {
+            // Applied here, it would not be atomic with those that the fabric carries out.
+            return Err(String::from(
+                "an atomic as a message, and in this job the fabric does them",
+            ));
+        }
+        if place.addr % width != 0 {
+            return Err(format!("a word of {width} bytes at {:#x} is not aligned", place.addr));
+        }
+        if let Body::PutSignal { to, payload, .. } = *body {
+            let data = self.core.regions.locate(to, payload.len()).map_err(|e| e.to_string())?;
+            if payload.len() > MAX_EAGER && data.reach != Reach::Direct {
+                // Its handle says so to whoever would send it.
+                return Err(format!(
+                    "{} bytes in one message, for memory that the processor does not reach",
+                    payload.len()
+                ));
+            }
+            let Self { core, staging, .. } = self;
+            // The CPU changes its words at once, and these bytes come before.
+            let stored = match place.reach {
+                Reach::Direct => staging.store_at(core, data, payload),
+                Reach::Fabric | Reach::Staged => {
+                    staging.store_soon(core, data, payload, mark.is_some())
+                }
+            };
+            stored.map_err(|e| e.to_string())?;
+        }
+        let Body::Fetch { ticket, place: kept, .. } = *body else {
+            let applied = self.staging.apply_soon(&mut self.core, place, &atomic);
+            return applied.map_err(|e| e.to_string());
+        };
+        let value =
+            self.staging.apply_at(&mut self.core, place, &atomic).map_err(|e| e.to_string())?;
+        if let Some(stream) = self.core.streams.find_mut(pe) {
+            let replies = stream.link().replies.get_or_insert_default();
+            if let Some(reply) = replies.get_mut(usize::from(kept)) {
+                *reply = Some((ticket, value));
+            }
+        }
+        self.core.queue_unnumbered(pe, What::Word { ticket, value });
+        Ok(())
+    }
+
+    /// All data of a counted put is here: its signal is applied, and may be acknowledged.
+    fn apply_counted(&mut self, pe: Pe, signal: &CountedSignal) {
+        let CountedSignal { at, atomic, .. } = *signal;
+        self.carry_out_now(pe, signal.seq, &Body::Atomic { at, atomic }, None);
+        self.signals.settle(&mut self.core, pe);
+    }
+
+    /// A request has arrived again: its sender does not know that it was carried out.
+    #[cold]
+    fn arrived_again(&mut self, pe: Pe, body: &Body<'_>) {
+        let Some(stream) = self.core.streams.find_mut(pe) else { return };
+        let link = stream.link();
+        link.ack_due = true;
+        if let Body::Fetch { ticket, place, .. } = *body {
+            let replies = link.replies.as_deref();
+            let reply = replies.and_then(|replies| *replies.get(usize::from(place))?);
+            if let Some((_, value)) = reply.filter(|(of, _)| *of == ticket) {
+                self.core.queue_unnumbered(pe, What::Word { ticket, value });
+            }
+        }
+    }
+
+    /// Stores a fetched word, then its flag.
+    fn replied(&mut self, pe: Pe, answered: Ticket, value: u64) {
+        let token = Token(answered.slot);
+        let Some(segment) = self.core.segments.away(token) else { return };
+        // A second reply to the same request finds another segment there, or none.
+        if segment.kind != Kind::Fetch || segment.pe != pe || segment.ticket(token) != answered {
+            return;
+        }
+        let (place, width) = (segment.result(), segment.transfer.len);
+        self.core.drop_segment(token);
+        // Nobody waits for what comes from a peer that was given up: the memory may be gone.
+        if self.core.check_stream(pe).is_ok() {
+            self.staging.store_result(&mut self.core, pe, place, value, width);
+        }
+    }
+}
+
+/// Something has come in that could not be received, with this error: it was too long, or broke off.
+struct Broken(i32);
+
+impl Display for Broken {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "a message that could not be received (error {})", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::atomic::{Atomic, AtomicOp, Width};
+    use crate::port::Access;
+    use crate::posting::tests::{Bed, PLAIN};
+    use crate::state::messages::unnumbered::NO_TICKET;
+    use crate::state::regions::Place;
+    use crate::wire::handle::HandleView;
+
+    /// A device that is given what it has to do all at once has done it before the CPU does what comes behind that.
+    #[test]
+    fn what_a_device_is_to_have_it_has_before_requests_that_the_cpu_carries_out() {
+        let mut bed = Bed::new(PLAIN);
+        let staged = bed.fabric.alloc_reached(Pe(0), 64, Reach::Staged);
+        let theirs = bed.tables[0].register(staged, 64, Access::LocalAndRemote).unwrap();
+        let (addr, ours) = bed.heaps[0];
+        let spot = |handle, addr| HandleView::sound(Pe(0), handle).unwrap().spot(addr, 8).unwrap();
+        let (device, cpu) = (spot(&theirs, staged as u64), spot(&ours, addr));
+        let (op, width) = (AtomicOp::Inc, Width::Eight);
+        let atomic = Atomic { op, width, float: false, operand: 1, compare: 0 };
+        let ticket = NO_TICKET;
+        let put_signal = |at, to| Body::PutSignal { at, atomic, to, payload: &[7] };
+        for (body, settles) in [
+            (Body::Atomic { at: cpu, atomic }, true),
+            (Body::Atomic { at: device, atomic }, false),
+            (Body::Fetch { at: cpu, atomic, ticket, place: 0 }, true),
+            (Body::Fetch { at: device, atomic, ticket, place: 0 }, false),
+            (put_signal(device, device), false),
+            (put_signal(cpu, device), true),
+            (put_signal(device, cpu), true),
+            (Body::Staged(Staged::Put { to: cpu, payload: &[7] }), true),
+            (Body::Staged(Staged::Put { to: device, payload: &[7] }), false),
+        ] {
+            let Lane { staging, core, .. } = &mut bed.lane;
+            let place = Place { addr: staged, reach: Reach::Staged };
+            staging.sync_regions(core);
+            staging.store_soon(core, place, &[7], false).unwrap();
+            staging.carried_out(Pe(1), Seq(1));
+            let before = bed.fabric.settled();
+            bed.lane.settle_before(&body);
+            assert_eq!(bed.fabric.settled() - before, u32::from(settles), "{body:?}");
+            bed.lane.staging.settle(&mut bed.lane.core);
+        }
+    }
+
+    /// In few instructions.
+    #[test]
+    fn an_atomic_on_an_aligned_word_is_taken_the_short_way() {
+        let mut bed = Bed::new(PLAIN);
+        bed.atomic(1, AtomicOp::Inc);
+        bed.lane.core.regions.sync();
+        let ack = bed.lane.core.stream_to(Pe(1)).unwrap().link().ack_received;
+        let (addr, ref handle) = bed.heaps[0];
+        let word = HandleView::sound(Pe(0), handle).unwrap();
+        let seqs = (0..).map(|at| Seq(FIRST.0 + at));
+        for ((offset, is_taken), seq) in
+            [(0, true), (8, true), (4, false), (9, false)].into_iter().zip(seqs)
+        {
+            let at = word.spot(addr + offset, 8).unwrap();
+            let (op, width) = (AtomicOp::Inc, Width::Eight);
+            let atomic = Atomic { op, width, float: false, operand: 1, compare: 0 };
+            let (from, payload) = (Pe(1), &[][..]);
+            let plain = Plain { from, seq, ack, at, atomic, to: at, payload };
+            assert_eq!(bed.lane.try_handle(&plain), is_taken, "{offset}");
+        }
+    }
+}

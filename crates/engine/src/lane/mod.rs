@@ -1,0 +1,394 @@
+//! A lane: one thread's way into the fabric, over one or more rails. It holds the mechanisms, and its turn drives
+//! them.
+//!
+//! Why it cannot deadlock is said in [`crate::posting`], and of each mechanism where that is.
+
+#[cfg(any(test, feature = "audit"))]
+pub(crate) mod audit;
+pub(crate) mod backlog;
+pub(crate) mod batches;
+pub mod fast_path;
+pub mod idle;
+pub(crate) mod incoming;
+pub mod loopback;
+pub(crate) mod shutdown;
+pub(crate) mod signals;
+pub(crate) mod submit;
+pub(crate) mod turn;
+pub mod user_threads;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::error::EngineError;
+use crate::ids::{LaneKind, Pe, RailId};
+use crate::lane::backlog::Backlog;
+use crate::lane::user_threads::handoff::Inbox;
+use crate::messages::answers::ANSWERS;
+use crate::port::packet::LongPacket;
+use crate::port::{PeerAddr, Port, RailLimits};
+use crate::posting::completions::Rare;
+use crate::posting::watchdog::Watchdog;
+use crate::posting::{Core, Sizes};
+use crate::rails::balance::Spread;
+use crate::rails::counters::{PeerCounters, RailCounters, UnderWay};
+use crate::rails::paths::{AddressTable, AtomicPath, PathTable};
+use crate::recovery::Recovery;
+use crate::recovery::detours::Detours;
+use crate::recovery::health::RailHealth;
+pub use crate::signal::SignalEngine;
+use crate::signal::Signals;
+use crate::staging::Staging;
+use crate::staging::state::PEER_SEGMENTS;
+use crate::state::fabric_atomics::FabricAtomics;
+use crate::state::messages::table::{MOST_MESSAGES, MessageTable};
+use crate::state::regions::{RegionCache, RegionIndex};
+use crate::state::stream::Stream;
+use crate::striping::pool::{self, Pool};
+use crate::wire::cookie::Cookie;
+
+pub use crate::lane::idle::is_idle;
+
+/// Messages a proxy lane has room for, over all peers: queued, or sent and not acknowledged.
+const MESSAGES: u32 = 2048;
+
+const _: () = assert!(MESSAGES + ANSWERS <= MOST_MESSAGES);
+
+/// Segments a lane has room for, per rail, beyond those in flight.
+const WAITING_PER_DEPTH: u32 = 1;
+
+/// Most segments that a lane of this kind, over rails of these limits, has under way. All tokens
+/// that the lane gives to its port are below it, but for the one of control messages.
+pub fn segments_for(kind: LaneKind, limits: &[RailLimits]) -> u32 {
+    let peer_segments = if kind == LaneKind::Proxy { PEER_SEGMENTS } else { 0 };
+    let pooled = if kind == LaneKind::Proxy { pool::segments_for(limits) } else { 0 };
+    transfers_for(limits) + messages_for(kind) + peer_segments + pooled
+}
+
+/// Most transfers under way.
+fn transfers_for(limits: &[RailLimits]) -> u32 {
+    limits.iter().map(|rail| rail.depth.max(1) * (1 + WAITING_PER_DEPTH)).sum()
+}
+
+/// Most messages under way. User threads send none: peers do not listen to host lanes.
+fn messages_for(kind: LaneKind) -> u32 {
+    match kind {
+        LaneKind::Host => 0,
+        LaneKind::Proxy => MESSAGES,
+    }
+}
+
+/// What a lane is opened with.
+#[derive(Debug)]
+pub struct LaneConfig {
+    /// This PE.
+    pub me: Pe,
+    /// What messages of the job have in common.
+    pub cookie: Cookie,
+    /// Which rails it uses.
+    pub kind: LaneKind,
+    /// The way to every PE; its number of PEs is the size of the job.
+    pub paths: PathTable,
+    /// The process' registered memory.
+    pub regions: Arc<RegionIndex>,
+    /// When waits are reported and given up.
+    pub watchdog: Watchdog,
+    /// How signals follow their data.
+    pub signals: SignalEngine,
+    /// Most counted puts to one peer that are under way at a time; beyond
+    /// [`TAGS`](crate::signal::counted::TAGS) makes no difference. 0 where some rail of some PE of the job
+    /// does not carry remote data.
+    pub counted: u16,
+    /// Bytes of remote data that every rail of every PE of the job carries, if they carry any: four or eight.
+    pub mark_bytes: u8,
+    /// Bytes of the longest message that every PE of the job takes on every rail: see
+    /// [`RailLimits::longest_message`].
+    pub longest_message: usize,
+    /// How operations are spread over rails.
+    pub spread: Spread,
+    /// Whether local memory may be such that the fabric does not reach it, so that each operation has
+    /// to look. Memory that is staged is registered by processes with this set only.
+    pub devices: bool,
+}
+
+/// One lane.
+///
+/// # Threads
+/// One at a time. The proxy lane belongs to the proxy thread alone; the host lane is behind a
+/// mutex (see [`crate::lane::user_threads::host_lane::HostLane`]).
+#[derive(Debug)]
+pub struct Lane<P: Port> {
+    pub(crate) core: Core<P>,
+    pub(crate) signals: Signals,
+    /// Operations that wait for rails.
+    pub(crate) pool: Box<Pool>,
+    pub(crate) staging: Staging,
+    /// Where the lane looks after its rails.
+    pub(crate) recovery: Option<Box<Recovery>>,
+    /// Operations that wait for their peers.
+    pub(crate) backlog: Backlog,
+    /// What user threads have handed over.
+    pub(crate) inbox: Option<Box<Inbox>>,
+    /// Whether peers send messages to this lane: only to proxy lanes.
+    pub(crate) receives: bool,
+    /// For the message being handled; taken out meanwhile.
+    pub(crate) packet: Option<Box<LongPacket>>,
+    /// Completions that are being applied.
+    rare: Rare,
+    /// The lane has failed, and has tried to tell peers so.
+    pub(crate) has_waited: bool,
+    /// Set by another thread: submitters do not wait for room any longer.
+    abandoned: Option<Arc<AtomicBool>>,
+}
+
+impl<P: Port> Lane<P> {
+    /// A lane over an open port.
+    pub fn new(port: P, config: LaneConfig) -> Self {
+        let limits = port.limits();
+        let receives = config.kind == LaneKind::Proxy;
+        let sizes = Sizes {
+            segments: segments_for(config.kind, limits),
+            transfers: transfers_for(limits),
+            messages: messages_for(config.kind),
+            stripes: pool::stripes_for(limits),
+        };
+        // The rails of user threads are not cut over: they have no room for it.
+        let spread = if receives { config.spread } else { Spread::ROUND_ROBIN };
+        let longest = limits.iter().map(|rail| rail.longest_message).min();
+        let longest = longest.map_or(0, |longest| longest.min(config.longest_message));
+        let counts = limits.iter().all(|rail| rail.remote_data);
+        let pool = Box::new(Pool::new(limits));
+        let regions = RegionCache::new(config.regions, config.kind);
+        let LaneConfig { me, cookie, mark_bytes, paths, watchdog, devices, .. } = config;
+        let identity = (me, cookie, mark_bytes);
+        Self {
+            core: Core::new(port, identity, paths, regions, watchdog, spread, sizes, devices),
+            signals: Signals::new(config.signals, if counts { config.counted } else { 0 }, longest),
+            pool,
+            staging: Staging::new(sizes.segments, longest),
+            recovery: None,
+            backlog: Backlog::default(),
+            inbox: None,
+            receives,
+            packet: Some(Box::new(LongPacket::EMPTY)),
+            rare: Rare::EMPTY,
+            has_waited: false,
+            abandoned: None,
+        }
+    }
+
+    /// The lane looking after its rails: one that fails is done without while there is another. `control`
+    /// has, for each PE in turn, the address of the control endpoint at the end of each local rail's path. All
+    /// lanes of the job do so, or none. Nothing is counted then: what tells a peer of segments that have landed
+    /// can be lost with its rail.
+    #[must_use]
+    pub fn with_rail_health(mut self, config: &RailHealth, control: Vec<PeerAddr>) -> Self {
+        debug_assert!(self.core.atomics.is_none(), "atomics of the fabric end recovery");
+        let control = AddressTable::new(&control, self.core.rails.len());
+        let reach = self.core.paths.reach().clone();
+        let rails = self.core.rails.len();
+        self.recovery = Some(Box::new(Recovery::new(config, control, reach, rails)));
+        self.core.recovers = true;
+        self.core.messages = MessageTable::with_answers(MESSAGES, ANSWERS);
+        self.signals.most_counted = 0;
+        self
+    }
+
+    /// The lane, if it looks after its rails, having user threads' operations for a PE handed over to it as
+    /// soon as a path to that PE has failed, or one of the PE's rails.
+    #[must_use]
+    pub fn with_detours(mut self, detours: Arc<Detours>) -> Self {
+        if let Some(recovery) = self.recovery.as_deref_mut() {
+            // Its own rails it knows.
+            detours.settle(self.core.me);
+            recovery.detours = Some(detours);
+        }
+        self
+    }
+
+    /// The lane with its atomics carried out by the fabric. `paths` has one for each PE; all PEs of
+    /// the job do so, or none.
+    #[must_use]
+    pub fn with_fabric_atomics(mut self, paths: Vec<AtomicPath>) -> Self {
+        self.core.atomics = Some(Box::new(FabricAtomics::new(paths.into())));
+        self.core.streams.orders = false;
+        // What these send is applied by the target's proxy thread.
+        self.signals.most_counted = 0;
+        self.core.has_fast_path = false;
+        // Whether an atomic on a path that has failed was carried out cannot be known.
+        (self.recovery, self.core.recovers) = (None, false);
+        self
+    }
+
+    /// The lane, carrying out what user threads hand over as well. A proxy lane.
+    #[must_use]
+    pub fn with_inbox(mut self, inbox: Inbox) -> Self {
+        self.inbox = Some(Box::new(inbox));
+        self
+    }
+
+    /// From now on a submitter that waits for room gives up once another thread sets the flag.
+    pub fn set_abandon(&mut self, flag: Arc<AtomicBool>) {
+        self.abandoned = Some(flag);
+    }
+
+    /// Writes issued to the peer from here on become visible after all those issued before. Gets
+    /// are not ordered.
+    ///
+    /// It records a number and returns: constant time, no other peer is touched.
+    ///
+    /// # Errors
+    /// A PE outside the job.
+    #[inline]
+    pub fn fence(&mut self, pe: Pe) -> Result<(), EngineError> {
+        self.end_burst();
+        if let Some(stream) = self.core.streams.find_mut(pe) {
+            if stream.parks() {
+                self.backlog_fence(pe);
+            } else {
+                stream.fence();
+            }
+            return Ok(());
+        }
+        self.core.check_pe(pe)
+    }
+
+    /// Waits until everything issued to the peer is visible there and everything read from it has
+    /// landed. With nothing outstanding it returns at once.
+    ///
+    /// # Errors
+    /// A failure of anything sent to the peer, now or earlier.
+    #[inline]
+    pub fn quiet(&mut self, pe: Pe) -> Result<(), EngineError> {
+        let mut idle = 0;
+        while !self.is_quiet(pe)? {
+            self.wait_turn(&mut idle);
+        }
+        Ok(())
+    }
+
+    /// Whether nothing sent to the peer or read from it is outstanding. Constant time. If something
+    /// is, all peers are asked to acknowledge what they have, unless they were before.
+    ///
+    /// # Errors
+    /// As [`Lane::quiet`].
+    #[inline]
+    pub fn is_quiet(&mut self, pe: Pe) -> Result<bool, EngineError> {
+        let Some(stream) = self.core.streams.find(pe) else {
+            return self.core.check_pe(pe).map(|()| true);
+        };
+        stream.check()?;
+        let quiet = stream.is_quiet();
+        if !quiet {
+            // Who waits for this peer waits for others next.
+            self.core.want_acks();
+        }
+        Ok(quiet)
+    }
+
+    /// Whether any segment is under way, so that the lane needs turns to move it.
+    #[inline]
+    pub fn has_work(&self) -> bool {
+        self.core.segments.used() != 0 || !self.backlog.is_empty()
+    }
+
+    /// Counters per rail, in rail order.
+    pub fn counters(&self) -> impl Iterator<Item = RailCounters> + '_ {
+        let rate = |at| self.core.balance.shown(RailId(at as u8));
+        let rails = self.core.rails.iter().enumerate();
+        rails.map(move |(at, rail)| RailCounters { rate: rate(at), ..rail.counters() })
+    }
+
+    /// Counters per peer that this lane has had to do with, in no order.
+    pub fn peers(&self) -> impl Iterator<Item = PeerCounters> + '_ {
+        self.core.streams.iter().map(Stream::counters)
+    }
+
+    /// What is under way to a peer, or waits to be.
+    pub fn under_way(&self, pe: Pe) -> UnderWay {
+        let none = UnderWay { puts: false, words: false, gets: false, held_back: false };
+        self.core.streams.find(pe).map_or(none, Stream::all_that_is_under_way)
+    }
+
+    /// This PE.
+    pub fn me(&self) -> Pe {
+        self.core.me
+    }
+
+    /// The port.
+    pub fn port(&self) -> &P {
+        &self.core.port
+    }
+
+    /// Somebody waits for what was sent to a peer: it is asked to acknowledge, unless it was before.
+    pub fn want_ack(&mut self, pe: Pe) {
+        self.core.want_ack(pe);
+    }
+
+    /// Somebody waits for what only acknowledgements of any peer may bring: room, or the end of a batch.
+    #[cold]
+    pub fn want_acks(&mut self) {
+        self.core.want_acks();
+    }
+
+    /// While there is no room: an error once a failure means that there may never be any.
+    pub(crate) fn room_or_failure(&self) -> Result<(), EngineError> {
+        if self.abandoned.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed)) {
+            return Err(EngineError::Abandoned);
+        }
+        match &self.core.failure {
+            Some(failed) if !self.has_room() => Err((**failed).clone()),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::posting::tests::{Bed, PLAIN, Setup, failed, limits};
+
+    /// Transfers: twice the depth of each rail, and two at least. The rest proxy lanes alone have; the last part is the pool
+    /// with its stripes, where there is a choice of rails.
+    #[test]
+    fn segments_are_set_aside_by_kind_and_by_rails() {
+        let messages = MESSAGES + PEER_SEGMENTS;
+        for (kind, depths, most) in [
+            (LaneKind::Host, &[16][..], 32),
+            (LaneKind::Host, &[16, 0], 34),
+            (LaneKind::Proxy, &[16], 32 + messages),
+            (LaneKind::Proxy, &[16, 1], 34 + messages + 64 + 16 + 4),
+        ] {
+            assert_eq!(segments_for(kind, &limits(depths)), most, "{kind:?} {depths:?}");
+        }
+    }
+
+    #[test]
+    fn who_waits_for_room_gives_up_when_told_and_when_there_may_never_be_any() {
+        let mut bed = Bed::new(Setup { depth: 1, ..PLAIN });
+        let flag = Arc::new(AtomicBool::new(false));
+        bed.lane.set_abandon(Arc::clone(&flag));
+        bed.lane.room_or_failure().unwrap();
+        flag.store(true, Ordering::Relaxed);
+        assert!(matches!(bed.lane.room_or_failure(), Err(EngineError::Abandoned)));
+        flag.store(false, Ordering::Relaxed);
+        bed.lane.core.failure = Some(Box::new(failed(1)));
+        bed.lane.room_or_failure().unwrap();
+        [1, 2].into_iter().for_each(|pe| bed.put(pe));
+        assert!(matches!(bed.lane.room_or_failure(), Err(EngineError::BadMessage { .. })));
+    }
+
+    /// It holds up what comes behind what is under way, and comes behind what is parked.
+    #[test]
+    fn a_fence_for_all_is_parked_where_something_is() {
+        let mut bed = Bed::new(PLAIN);
+        [1, 2].into_iter().for_each(|pe| bed.put(pe));
+        bed.park(1);
+        bed.lane.fence_all();
+        let fenced = [1, 2, 3].map(|pe| {
+            let stream = bed.lane.core.streams.find(Pe(pe));
+            (stream.is_some_and(Stream::is_closed), bed.lane.parked(Pe(pe)))
+        });
+        assert_eq!(fenced, [(false, 2), (true, 0), (false, 0)]);
+    }
+}

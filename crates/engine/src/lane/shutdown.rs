@@ -1,0 +1,123 @@
+//! Shutdown of a lane that has failed: what it still has to say, and what it has under way.
+
+use std::time::Duration;
+
+use crate::ids::{RailId, Token};
+use crate::lane::Lane;
+use crate::port::packet::LongPacket;
+use crate::port::{Failure, Incoming, Polled, Port};
+use crate::posting::Core;
+
+/// How long, and for how many turns, a lane that has failed tries to tell peers so and waits for copies.
+const LAST_WORDS: (Duration, u32) = (Duration::from_millis(200), 1 << 16);
+
+impl<P: Port> Lane<P> {
+    /// Sends refusals and answers that are due, and lets copies end. Who hears of the lane's failure may never turn it
+    /// again: peers would wait for their deadlines, and memory that is copied could not be given back. What does not
+    /// come to its end in time stays, and is not waited for a second time.
+    #[cold]
+    pub(crate) fn last_words(&mut self) {
+        if std::mem::replace(&mut self.has_waited, true) {
+            return;
+        }
+        let (patience, turns) = LAST_WORDS;
+        let (start, mut idle) = (self.core.port.now(), 0);
+        for _ in 0..turns {
+            let waited = self.core.port.now().saturating_sub(start);
+            let said = self.core.unnumbered.is_empty() && !self.staging.is_copying();
+            if said || u128::from(waited) >= patience.as_nanos() {
+                return;
+            }
+            self.wait_turn(&mut idle);
+        }
+    }
+
+    /// Before the end: lets what the fabric has under way come to its end, for at most so long, and
+    /// starts nothing. Whether all of it has. Only after a failure is there anything.
+    ///
+    /// Providers may crash when an endpoint is closed whose operations a peer then cuts off
+    /// (`ofi_rxm` of libfabric 1.17 does).
+    pub fn drain_before_close(&mut self, patience: Duration) -> bool {
+        let under_way = |lane: &Self| lane.core.rails.iter().any(|rail| rail.in_flight() != 0);
+        let start = self.core.port.now();
+        while under_way(self) {
+            let waited = self.core.port.now().saturating_sub(start);
+            if u128::from(waited) >= patience.as_nanos() {
+                return false;
+            }
+            for rail in self.core.rail_ids() {
+                self.forget_ended(rail);
+            }
+            self.core.port.relax();
+        }
+        true
+    }
+
+    /// Takes what has come to a rail, and lets none of it have any effect: memory that it is about may
+    /// be gone.
+    fn forget_ended(&mut self, rail: RailId) {
+        let Core { port, segments, rails, .. } = &mut self.core;
+        let mut ended = 0;
+        let mut known = |token| {
+            let known = segments.away(token).is_some();
+            ended += u32::from(known);
+            known
+        };
+        let polled = if port.has_completions(rail) {
+            port.drain(rail, &mut |index: usize| known(Token(index as u32)))
+        } else {
+            Polled::Empty
+        };
+        if let Polled::Failed(Failure { token: Some(token), .. }) = &polled {
+            known(*token);
+        }
+        let ended = ended.min(rails[rail.index()].in_flight());
+        rails[rail.index()].completed(ended);
+        let mut packet = LongPacket::EMPTY;
+        while self.receives && port.receive(rail, &mut packet) != Incoming::Nothing {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Pe;
+    use crate::posting::tests::{Bed, PLAIN, failed};
+    use crate::state::messages::unnumbered::{NO_TICKET, What};
+
+    /// Once, and if there is anything.
+    #[test]
+    fn a_lane_that_has_failed_waits_for_what_it_has_to_say() {
+        let mut bed = Bed::new(PLAIN);
+        bed.lane.core.failure = Some(Box::new(failed(1)));
+        bed.lane.progress().unwrap_err();
+        assert!(!bed.lane.has_waited, "nothing is due");
+        bed.lane.core.stream_to(Pe(1)).unwrap();
+        bed.lane.core.queue_unnumbered(Pe(1), What::Pulled { ticket: NO_TICKET });
+        bed.fabric.refuse(Pe(1), true);
+        let start = bed.fabric.now();
+        for _ in 0..2 {
+            bed.lane.progress().unwrap_err();
+            assert!(bed.lane.has_waited && bed.lane.core.unnumbered.len() == 1);
+            let waited = Duration::from_nanos(bed.fabric.now() - start);
+            assert!((LAST_WORDS.0..2 * LAST_WORDS.0).contains(&waited), "{waited:?}");
+        }
+
+        // All is said.
+        let mut bed = Bed::new(PLAIN);
+        bed.fabric.trace_calls();
+        bed.lane.last_words();
+        assert_eq!(bed.fabric.calls(), []);
+    }
+
+    /// For as long as it may.
+    #[test]
+    fn what_is_under_way_is_waited_for_before_the_end() {
+        let mut bed = Bed::new(PLAIN);
+        assert!(bed.lane.drain_before_close(Duration::ZERO), "nothing is under way");
+        bed.put(1);
+        bed.pass_time();
+        assert!(!bed.lane.drain_before_close(Duration::ZERO), "it has ended, but there is no time");
+        assert!(bed.lane.drain_before_close(Duration::from_nanos(1)));
+    }
+}

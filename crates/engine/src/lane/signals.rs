@@ -1,0 +1,443 @@
+//! Atomics, and puts with signal: submitted in a way that keeps signal behind data, step by step as there is room.
+
+use crate::atomics::fabric;
+use crate::error::EngineError;
+use crate::ids::Pe;
+use crate::lane::Lane;
+use crate::lane::backlog::Submission;
+use crate::port::copies::Reach;
+use crate::port::{Port, Tail};
+use crate::posting::Tried;
+use crate::posting::dispatch::Behind;
+use crate::posting::failure::local_fault;
+use crate::rails::paths::Hop;
+use crate::recovery::Recovery;
+use crate::request::{AtomicRequest, LocalSide, Parts, PutSignalRequest, Request, refused};
+use crate::signal::Way;
+use crate::signal::counted::{Counting, Tagged};
+use crate::signal::progress::{Progress, PutState};
+use crate::state::operation::OpId;
+use crate::state::regions::Place;
+use crate::striping::pinned::{pinned_path, submit_pinned};
+use crate::wire::handle::HandleView;
+use crate::wire::message::{Body, MAX_EAGER, Spot};
+
+/// Most messages to a peer that are not acknowledged, with which a long one that comes behind others still leaves: the peer keeps
+/// what waits for others, and so few long ones of each PE.
+const MOST_KEPT: u32 = 32;
+
+impl<P: Port> Lane<P> {
+    /// Starts an atomic operation. [`Lane::quiet`] waits for its end; a fetched word, and its flag
+    /// after it, are stored as soon as they arrive.
+    ///
+    /// It is carried out by the peer's proxy thread, exactly once, in order behind a fence. A signal's own
+    /// operations ([`AtomicOp::is_signal`](crate::atomic::AtomicOp::is_signal)) take effect behind the puts
+    /// that this lane has started to the same PE before: NVSHMEM's host interface sends a put and its signal as two
+    /// calls with no fence in between.
+    ///
+    /// # Errors
+    /// Bad arguments, a peer that has failed before, or a fabric that takes nothing more.
+    #[inline]
+    pub fn atomic(&mut self, request: &AtomicRequest<'_>) -> Result<(), EngineError> {
+        if request.pe == self.core.me {
+            // Before layout 4 a put with signal comes as put, fence and atomic, and NVSHMEM leaves
+            // out the fence for the PE itself.
+            self.fence(request.pe)?;
+        }
+        self.end_burst();
+        if !self.parks(request.pe) && self.submit_amo(request)? == Tried::Submitted {
+            return Ok(());
+        }
+        self.finish(Submission::Atomic(*request))
+    }
+
+    /// Submits an atomic of the caller's own if there is room for it. Never blocks.
+    #[inline]
+    pub(crate) fn submit_amo(&mut self, request: &AtomicRequest<'_>) -> Result<Tried, EngineError> {
+        let what = if request.atomic.op.is_signal() { Behind::Puts } else { Behind::Nothing };
+        self.submit_atomic(request, what, None)
+    }
+
+    /// Starts a put whose signal becomes visible after its data. No other operation is waited for,
+    /// and none waits for this one.
+    ///
+    /// # Errors
+    /// As [`Lane::atomic`].
+    pub fn put_signal(&mut self, request: &PutSignalRequest<'_>) -> Result<(), EngineError> {
+        self.end_burst();
+        let PutSignalRequest { parts, signal } = request;
+        if parts.bytes() == 0 {
+            return self.atomic(signal);
+        }
+        let mut state = PutState::New;
+        if !self.parks(signal.pe)
+            && self.submit_put_signal(*parts, signal, &mut state)? == Tried::Submitted
+        {
+            return Ok(());
+        }
+        self.finish(Submission::PutSignal(*request, state))
+    }
+
+    /// Submits of a put with signal what there is room for. Never blocks.
+    pub(crate) fn submit_put_signal<T: Parts + ?Sized>(
+        &mut self,
+        parts: &T,
+        signal: &AtomicRequest<'_>,
+        state: &mut PutState,
+    ) -> Result<Tried, EngineError> {
+        let tried = self.advance_put_signal(parts, signal, state);
+        if !matches!(tried, Ok(Tried::NoRoom)) {
+            self.end_put_signal(signal.pe, state, tried.is_err());
+        }
+        tried
+    }
+
+    /// A put with signal is submitted, or cannot be.
+    fn end_put_signal(&mut self, pe: Pe, state: &PutState, failed: bool) {
+        match (state, self.recovery.as_deref_mut()) {
+            (PutState::Counted { .. }, _) if failed => self.signals.retire(&mut self.core, pe),
+            (PutState::Ordered { number: Some(number), .. }, Some(recovery)) => {
+                recovery.ordering.retain(|other| other != number);
+            }
+            _ => {}
+        }
+    }
+
+    fn advance_put_signal<T: Parts + ?Sized>(
+        &mut self,
+        parts: &T,
+        signal: &AtomicRequest<'_>,
+        state: &mut PutState,
+    ) -> Result<Tried, EngineError> {
+        if let PutState::New = state {
+            *state = self.begin_put_signal(parts, signal)?;
+        }
+        match state {
+            PutState::New => Ok(Tried::NoRoom),
+            PutState::Eager => self.try_eager(&parts.part(0), signal),
+            PutState::LongEager => self.try_long_eager(&parts.part(0), signal),
+            PutState::Ordered { path, number, part } => {
+                self.try_ordered(parts, signal, (path, *number), part)
+            }
+            PutState::Counted { counting, at } => self.try_counted(parts, signal, counting, at),
+            PutState::Chained { op, at } => self.try_chained(parts, signal, *op, at),
+        }
+    }
+
+    /// Chooses the way of a put with signal. It stays new while its peer has no place for it.
+    fn begin_put_signal<T: Parts + ?Sized>(
+        &mut self,
+        parts: &T,
+        signal: &AtomicRequest<'_>,
+    ) -> Result<PutState, EngineError> {
+        let staged = self.has_staged_part(parts, signal)?;
+        let by_fabric = self.core.atomics.is_some() && !is_staged_word(signal);
+        let mut way =
+            if by_fabric { Way::Chained } else { self.signals.way(&self.core, parts, staged) };
+        let is_long = way == Way::LongEager;
+        if is_long
+            && (self.may_be_kept(signal.pe) || !self.is_loadable(&parts.part(0), signal.pe)?)
+        {
+            way = self.signals.way_of_writes(&self.core, parts);
+        }
+        let in_memory = || matches!(parts.part(0).local, LocalSide::Memory { .. });
+        Ok(match way {
+            Way::Eager if in_memory() => PutState::Eager,
+            Way::LongEager => PutState::LongEager,
+            Way::Ordered => {
+                let path = pinned_path(&mut self.core, signal.pe, parts.bytes())?;
+                let number = self.recovery.as_deref_mut().map(Recovery::new_order);
+                PutState::Ordered { path, number, part: 0 }
+            }
+            Way::Counted => match self.signals.take_tag(&mut self.core, signal.pe)? {
+                Tagged::With(tag) => {
+                    let counting = Counting { tag, segments: 0 };
+                    PutState::Counted { counting, at: Progress::default() }
+                }
+                Tagged::Later => PutState::New,
+                Tagged::Never => self.begin_chained(false),
+            },
+            // A request's target orders the signal behind it.
+            Way::Eager | Way::Chained => self.begin_chained(staged && !by_fabric),
+        })
+    }
+
+    fn begin_chained(&mut self, departs: bool) -> PutState {
+        let ops = &mut self.core.ops;
+        let op = if departs { ops.start_departing() } else { ops.start() };
+        PutState::Chained { op, at: Progress::default() }
+    }
+
+    /// Whether the signal or some part of the data is staged, here or there.
+    fn has_staged_part<T: Parts + ?Sized>(
+        &mut self,
+        parts: &T,
+        signal: &AtomicRequest<'_>,
+    ) -> Result<bool, EngineError> {
+        if is_staged_word(signal) {
+            return Ok(true);
+        }
+        for part in parts.parts() {
+            let remote = HandleView::check_of(part.pe, part.remote_handle)
+                .map_err(|fault| refused(&part, "remote", fault))?;
+            if self.staging.is_staged(&mut self.core, &part, &remote)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Data and signal in one message.
+    fn try_eager(
+        &mut self,
+        part: &Request<'_>,
+        signal: &AtomicRequest<'_>,
+    ) -> Result<Tried, EngineError> {
+        let LocalSide::Memory { addr, handle } = part.local else { return Ok(Tried::NoRoom) };
+        let mut payload = [0; MAX_EAGER];
+        let payload = &mut payload[..part.len];
+        let mut reach = Reach::Direct;
+        if self.core.has_devices() {
+            let Self { core, staging, .. } = self;
+            reach = staging.local_reach(core, signal.pe, addr, part.len, handle)?;
+        }
+        self.staging
+            .load_at(&mut self.core, Place { addr, reach }, payload)
+            .map_err(|error| local_fault(signal.pe, &error))?;
+        let remote = HandleView::check_of(part.pe, part.remote_handle)?;
+        let offset = remote.locate(part.remote_addr, part.len as u64)?;
+        let to = Spot { slot: remote.slot(), offset };
+        let body = |at, atomic| Body::PutSignal { at, atomic, to, payload };
+        self.core.try_message(signal, Behind::Nothing, None, body)
+    }
+
+    /// Whether the peer may have to keep a long message that leaves now, as it comes behind others, beside as many as it is to keep.
+    fn may_be_kept(&self, pe: Pe) -> bool {
+        let Some(stream) = self.core.streams.find(pe) else { return false };
+        let link = stream.link.as_deref();
+        let under_way = link.map_or(0, |link| link.unacknowledged() + link.unsent);
+        under_way >= MOST_KEPT && (stream.is_closed() || stream.mark().is_some())
+    }
+
+    /// Whether the processor reaches the bytes of a put at both ends.
+    fn is_loadable(&mut self, part: &Request<'_>, pe: Pe) -> Result<bool, EngineError> {
+        let LocalSide::Memory { addr, handle } = part.local else { return Ok(false) };
+        if !HandleView::check_of(pe, part.remote_handle)?.is_direct() {
+            return Ok(false);
+        }
+        if !self.core.has_devices() {
+            return Ok(true);
+        }
+        let Self { core, staging, .. } = self;
+        Ok(staging.local_reach(core, pe, addr, part.len, handle)? == Reach::Direct)
+    }
+
+    /// Data and signal in one message, which takes the data from where it is when it leaves.
+    fn try_long_eager(
+        &mut self,
+        part: &Request<'_>,
+        signal: &AtomicRequest<'_>,
+    ) -> Result<Tried, EngineError> {
+        let LocalSide::Memory { addr, .. } = part.local else { return Ok(Tried::NoRoom) };
+        let remote = HandleView::check_of(part.pe, part.remote_handle)?;
+        let offset = remote.locate(part.remote_addr, part.len as u64)?;
+        let to = Spot { slot: remote.slot(), offset };
+        let tail = Tail { addr, len: part.len };
+        let body = |at, atomic| Body::PutSignalHead { at, atomic, to, len: tail.len };
+        self.core.try_message_with_tail(signal, Behind::Nothing, None, tail, body)
+    }
+
+    /// Data, then signal, on one rail that keeps their order.
+    fn try_ordered<T: Parts + ?Sized>(
+        &mut self,
+        parts: &T,
+        signal: &AtomicRequest<'_>,
+        (path, number): (&mut Hop, Option<u32>),
+        part: &mut usize,
+    ) -> Result<Tried, EngineError> {
+        while *part < parts.count() {
+            let (request, mut sent) = (parts.part(*part), 0);
+            *path = self.path_still(signal.pe, *path)?;
+            submit_pinned(&mut self.core, &request, path, number, &mut sent)?;
+            if sent < request.len {
+                return Ok(Tried::NoRoom);
+            }
+            *part += 1;
+        }
+        *path = self.path_still(signal.pe, *path)?;
+        self.core.stream_to(signal.pe)?.next = *path;
+        self.submit_atomic(signal, Behind::Nothing, number)
+    }
+
+    /// The path, as it is now; another, if it has failed. What was sent over it before then leaves it as
+    /// well, and messages wait for that.
+    fn path_still(&mut self, pe: Pe, path: Hop) -> Result<Hop, EngineError> {
+        let next = self.core.stream_to(pe)?.next;
+        if !self.core.recovers {
+            return Ok(path);
+        }
+        let out = self.core.paths.is_out(pe, path.rail);
+        Ok(if out { next } else { self.core.paths.get(pe, path.rail) })
+    }
+
+    /// Data on all rails; the signal is sent when its own data, and nothing else, is delivered, or has left as requests, which
+    /// the target carries out first.
+    fn try_chained<T: Parts + ?Sized>(
+        &mut self,
+        parts: &T,
+        signal: &AtomicRequest<'_>,
+        op: OpId,
+        at: &mut Progress,
+    ) -> Result<Tried, EngineError> {
+        while at.part < parts.count() {
+            let part = parts.part(at.part);
+            self.submit(&part, &mut at.sent, op)?;
+            if at.sent < part.len {
+                return Ok(Tried::NoRoom);
+            }
+            at.next();
+        }
+        self.submit_atomic(signal, Behind::Operation(op), None)
+    }
+
+    /// Data on all rails, with the signal beside it.
+    fn try_counted<T: Parts + ?Sized>(
+        &mut self,
+        parts: &T,
+        signal: &AtomicRequest<'_>,
+        counting: &mut Counting,
+        at: &mut Progress,
+    ) -> Result<Tried, EngineError> {
+        while at.part < parts.count() {
+            let part = parts.part(at.part);
+            self.submit_counted(&part, &mut at.sent, counting)?;
+            if at.sent < part.len {
+                return Ok(Tried::NoRoom);
+            }
+            at.next();
+        }
+        let Counting { tag, segments } = *counting;
+        let body = |at, atomic| Body::CountedSignal { at, atomic, tag, segments };
+        self.core.try_message(signal, Behind::Nothing, None, body)
+    }
+
+    /// Submits an atomic if there is room for it, to leave behind `what`. `order` is the number of the ordered put
+    /// that it is the signal of. Never blocks.
+    #[inline]
+    fn submit_atomic(
+        &mut self,
+        request: &AtomicRequest<'_>,
+        what: Behind,
+        order: Option<u32>,
+    ) -> Result<Tried, EngineError> {
+        if self.core.atomics.is_some() && !is_staged_word(request) {
+            return fabric::submit(&mut self.core, request, what);
+        }
+        self.core.try_message(request, what, order, |at, atomic| Body::Atomic { at, atomic })
+    }
+}
+
+/// Whether a word is in staged memory, by its handle.
+fn is_staged_word(request: &AtomicRequest<'_>) -> bool {
+    HandleView::check(request.remote_handle).is_ok_and(|remote| remote.is_staged())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::atomic::AtomicOp;
+    use crate::ids::RailId;
+    use crate::lane::SignalEngine;
+    use crate::port::{Access, Direction};
+    use crate::posting::tests::{Bed, PLAIN, Setup, atomic, request};
+    use crate::state::counts::Tags;
+
+    /// A value is no memory that a message could be filled from.
+    #[test]
+    fn a_value_with_a_signal_leaves_at_once() {
+        let mut bed = Bed::new(PLAIN);
+        let heaps = Arc::clone(&bed.heaps);
+        let part = Request { local: LocalSide::Value(7), ..request(&heaps, Direction::Write, 1) };
+        let signal = atomic(&heaps, 1, AtomicOp::SignalSet);
+        bed.lane.put_signal(&PutSignalRequest { parts: &[part], signal }).unwrap();
+        assert_eq!((bed.fabric.in_flight(), bed.lane.parked(Pe(1))), (1, 0));
+    }
+
+    /// Behind a fence, where the peer keeps what waits for others.
+    #[test]
+    fn few_long_messages_leave_behind_others() {
+        for (fences, before, is_long) in
+            [(false, MOST_KEPT, true), (true, MOST_KEPT - 1, true), (true, MOST_KEPT, false)]
+        {
+            let mut bed = Bed::new(Setup { depth: 64, ..PLAIN });
+            bed.lane.signals.most_eager = 4096;
+            (0..before).for_each(|_| bed.atomic(1, AtomicOp::Inc));
+            if fences {
+                bed.lane.fence(Pe(1)).unwrap();
+            }
+            let heaps = Arc::clone(&bed.heaps);
+            let parts = [Request { len: 2048, ..request(&heaps, Direction::Write, 1) }];
+            let signal = atomic(&heaps, 1, AtomicOp::SignalSet);
+            let state = bed.lane.begin_put_signal(&parts[..], &signal).unwrap();
+            assert_eq!(matches!(state, PutState::LongEager), is_long, "{before}: {state:?}");
+        }
+    }
+
+    /// Some of its segments may have no signal, so nothing is counted for the peer any more.
+    #[test]
+    fn a_counted_put_that_cannot_be_submitted_is_the_last_one() {
+        for failed in [true, false] {
+            let mut bed = Bed::new(PLAIN);
+            let mut tags = Tags::new(2);
+            let tag = tags.take().unwrap();
+            bed.lane.core.stream_to(Pe(1)).unwrap().link().tags = Some(Box::new(tags));
+            let counting = Counting { tag, segments: 1 };
+            let state = PutState::Counted { counting, at: Progress::default() };
+            bed.lane.end_put_signal(Pe(1), &state, failed);
+            let tags = bed.lane.core.stream_to(Pe(1)).unwrap().link().tags.as_deref();
+            assert_eq!(tags.unwrap().is_retired(), failed);
+        }
+    }
+
+    /// Data that leaves as requests is carried out first where the signal is one, too; the fabric knows nothing of it.
+    #[test]
+    fn a_signal_behind_staged_data_waits_for_the_peer_where_the_fabric_does_atomics() {
+        for (native, reach, departs) in [
+            (false, Reach::Direct, false),
+            (false, Reach::Staged, true),
+            (true, Reach::Direct, false),
+            (true, Reach::Staged, false),
+        ] {
+            let signals = SignalEngine::Chained;
+            let mut bed = Bed::new(Setup { native, reach, signals, ..PLAIN });
+            let heaps = Arc::clone(&bed.heaps);
+            let word = bed.fabric.alloc(Pe(1), 64);
+            let handle = bed.tables[1].register(word, 64, Access::LocalAndRemote).unwrap();
+            let signal = atomic(&heaps, 1, AtomicOp::SignalSet);
+            let signal =
+                AtomicRequest { remote_handle: &handle, remote_addr: word as u64, ..signal };
+            let parts = [Request { len: 2048, ..request(&heaps, Direction::Write, 1) }];
+            bed.lane.core.stream_to(Pe(1)).unwrap();
+            let state = bed.lane.begin_put_signal(&parts[..], &signal).unwrap();
+            let PutState::Chained { op, .. } = state else { panic!("{state:?}") };
+            assert_eq!(bed.lane.core.ops.departs(op), departs, "{native} {reach:?}");
+        }
+    }
+
+    /// Where rails are looked after.
+    #[test]
+    fn an_ordered_put_leaves_a_path_that_has_failed() {
+        for (health, in_service, rail) in [(true, 0b11, 0), (true, 0b10, 1), (false, 0b10, 0)] {
+            let mut bed = Bed::new(Setup { rails: 2, health, ..PLAIN });
+            let core = &mut bed.lane.core;
+            core.stream_to(Pe(1)).unwrap();
+            let path = core.paths.get(Pe(1), RailId(0));
+            core.paths.serve(Pe(1), in_service);
+            let next = core.paths.get(Pe(1), RailId(1));
+            core.stream_to(Pe(1)).unwrap().next = next;
+            assert_eq!(bed.lane.path_still(Pe(1), path).unwrap().rail, RailId(rail));
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! Puts and gets, as they are submitted: checked, cut into segments, and given to the rails.
+
+use crate::error::EngineError;
+use crate::lane::Lane;
+use crate::lane::backlog::Submission;
+use crate::port::{Desc, Direction, Local, Port, Transfer};
+use crate::posting::doorbell::BURST;
+use crate::request::{LocalSide, Request, refused};
+use crate::signal::counted::Counting;
+use crate::state::operation::OpId;
+use crate::state::segment::{Kind, Stage};
+use crate::wire::handle::HandleView;
+
+impl<P: Port> Lane<P> {
+    /// Starts a put or a get and returns once the fabric or the lane's queues have taken all of it.
+    /// [`Lane::quiet`] waits for its end.
+    ///
+    /// Cost when there is room: no allocation, no lock, no system call of ours.
+    ///
+    /// # Errors
+    /// Bad arguments, a peer that has failed before, or a fabric that takes nothing more.
+    #[inline]
+    pub fn start(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
+        let mut sent = 0;
+        if !self.parks(request.pe) {
+            self.submit(request, &mut sent, OpId::NONE)?;
+        }
+        self.end_burst();
+        if sent == request.len { Ok(()) } else { self.finish(Submission::Transfer(*request, sent)) }
+    }
+
+    /// Does a put or a get to its end: the put's data is visible at the peer, the get's data is in
+    /// local memory.
+    ///
+    /// # Errors
+    /// As [`Lane::start`], and a failure of the operation or of an earlier one to the peer.
+    pub fn complete(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
+        let op = self.begin_op();
+        let mut sent = 0;
+        let mut idle = 0;
+        while !self.advance_op(request, &mut sent, op)? {
+            self.core.want_acks();
+            self.wait_turn(&mut idle);
+        }
+        Ok(())
+    }
+
+    /// Begins an operation that is waited for on its own. Every operation begun is carried on with
+    /// [`Lane::advance_op`] until that says it has ended.
+    pub fn begin_op(&mut self) -> OpId {
+        self.core.ops.start()
+    }
+
+    /// Submits what there is room for, and says whether the operation has ended. Never blocks.
+    ///
+    /// # Errors
+    /// As [`Lane::complete`]; the operation has then ended.
+    pub fn advance_op(
+        &mut self,
+        request: &Request<'_>,
+        sent: &mut usize,
+        op: OpId,
+    ) -> Result<bool, EngineError> {
+        // Behind what is parked, unless it has begun before.
+        let behind = *sent == 0 && self.parks(request.pe);
+        self.advance(request, sent, op, behind)
+    }
+
+    /// As [`Lane::advance_op`], with nothing submitted where it comes `behind` something.
+    pub(crate) fn advance(
+        &mut self,
+        request: &Request<'_>,
+        sent: &mut usize,
+        op: OpId,
+        behind: bool,
+    ) -> Result<bool, EngineError> {
+        let advanced = self.try_advance(request, sent, op, behind);
+        // After an error, segments already out may still point at the operation. It is then given
+        // up rather than ended, which costs four bytes; errors are a lane's last act.
+        if !matches!(advanced, Ok(false)) && self.core.ops.is_done(op) {
+            self.core.ops.end(op);
+        }
+        advanced
+    }
+
+    fn try_advance(
+        &mut self,
+        request: &Request<'_>,
+        sent: &mut usize,
+        op: OpId,
+        behind: bool,
+    ) -> Result<bool, EngineError> {
+        if *sent < request.len && !behind {
+            self.submit(request, sent, op)?;
+        }
+        self.core.check_stream(request.pe)?;
+        if *sent == request.len {
+            return Ok(self.core.ops.is_done(op));
+        }
+        self.room_or_failure().map(|()| false)
+    }
+
+    /// Submits as much of a request, from byte `*sent` on, as there is room for, and moves `*sent`
+    /// on. Never blocks.
+    ///
+    /// # Errors
+    /// Bad arguments, a peer that has failed before, or a segment the fabric refused.
+    #[inline]
+    pub fn submit(
+        &mut self,
+        request: &Request<'_>,
+        sent: &mut usize,
+        op: OpId,
+    ) -> Result<(), EngineError> {
+        self.submit_counting(request, sent, op, None)
+    }
+
+    /// As [`Lane::submit`], for a put whose segments the peer counts. Not inlined: what counts on
+    /// few instructions is the other one.
+    #[inline(never)]
+    pub(crate) fn submit_counted(
+        &mut self,
+        request: &Request<'_>,
+        sent: &mut usize,
+        counting: &mut Counting,
+    ) -> Result<(), EngineError> {
+        self.submit_counting(request, sent, OpId::NONE, Some(counting))
+    }
+
+    #[inline(always)]
+    fn submit_counting(
+        &mut self,
+        request: &Request<'_>,
+        sent: &mut usize,
+        op: OpId,
+        mut counting: Option<&mut Counting>,
+    ) -> Result<(), EngineError> {
+        match self.core.streams.open(request.pe, &mut self.core.paths) {
+            Some(stream) => stream.check()?,
+            None => return self.core.check_pe(request.pe),
+        }
+        let remote = HandleView::check_of(request.pe, request.remote_handle)
+            .map_err(|fault| refused(request, "remote", fault))?;
+        let offset = remote
+            .locate(request.remote_addr, request.len as u64)
+            .map_err(|fault| refused(request, "remote", fault))?;
+        if self.staging.is_staged(&mut self.core, request, &remote)? {
+            let Self { core, staging, .. } = self;
+            return staging.submit_staged(core, request, &remote, offset, sent, op);
+        }
+        if request.len >= self.core.balance.balanced_from {
+            let Self { core, pool, .. } = self;
+            return pool.submit_balanced(core, request, sent, op, counting);
+        }
+        let remote_addr = remote.remote_address(offset);
+
+        while *sent < request.len {
+            if !self.core.has_share(request.pe) {
+                return Ok(());
+            }
+            let Some(stream) = self.core.streams.find_mut(request.pe) else { return Ok(()) };
+            let path = stream.next;
+            let rail = path.rail;
+            let key = remote
+                .key(path.remote.rail())
+                .map_err(|fault| refused(request, "remote", fault))?;
+            let local = match request.local {
+                // Cut, where segments are shorter than values.
+                LocalSide::Value(value) => Local::Inline(value >> (8 * (*sent).min(7))),
+                LocalSide::Memory { addr, handle } => {
+                    let optional = || handle.is_none() && self.core.port.takes_unregistered();
+                    let desc = if self.core.needs_desc && !optional() {
+                        self.core.regions.desc_for(request, addr, handle, rail)?
+                    } else {
+                        Desc(0)
+                    };
+                    Local::Memory { addr: addr + *sent, desc }
+                }
+            };
+            let Some(token) = self.core.segments.take() else { return Ok(()) };
+            let len = (request.len - *sent).min(self.core.rails[rail.index()].max_segment);
+
+            stream.rotate(&self.core.paths);
+
+            let segment = &mut self.core.segments[token.0];
+            segment.transfer = Transfer {
+                direction: request.direction,
+                local,
+                len,
+                remote: remote_addr + *sent as u64,
+                key,
+            };
+            segment.pe = request.pe;
+            segment.count_for(op.0);
+            segment.born = self.core.watchdog.stamp();
+            segment.direction = request.direction;
+            segment.kind = Kind::Transfer;
+            if let Some(counting) = counting.as_deref_mut() {
+                segment.set_counted(counting.tag);
+                counting.segments += 1;
+            }
+            segment.no_message();
+            segment.rail = rail;
+            if op != OpId::NONE {
+                self.core.ops.add(op.0);
+            }
+            *sent += len;
+
+            if stream.is_closed() && request.direction == Direction::Write {
+                segment.hold(stream.epoch());
+                stream.held.push(&mut self.core.segments, token.0);
+                // What it waits for may be messages, whose delivery only the peer can tell.
+                self.core.want_ack(request.pe);
+                continue;
+            }
+            segment.stage = Stage::Ready;
+            stream.begin_segment(segment);
+            self.core.dispatch(token, rail);
+            self.core.check_stream(request.pe)?;
+        }
+        Ok(())
+    }
+
+    /// As [`Lane::start`] of a put, when the caller says that another follows at once. It may be posted
+    /// later, with that one. Where the fabric gains nothing from that, it is [`Lane::start`].
+    ///
+    /// # Errors
+    /// As [`Lane::start`].
+    pub fn start_in_burst(&mut self, request: &Request<'_>) -> Result<(), EngineError> {
+        let bursts = self.core.batches && request.direction == Direction::Write;
+        if !bursts || self.parks(request.pe) {
+            return self.start(request);
+        }
+        let mut sent = 0;
+        self.core.withholds = true;
+        let submitted = self.submit(request, &mut sent, OpId::NONE);
+        self.core.withholds = false;
+        self.core.withheld += 1;
+        // What there is no room for waits in a call that turns the loop.
+        if submitted.is_err() || self.core.withheld >= BURST {
+            self.post_ready();
+        }
+        submitted?;
+        if sent == request.len { Ok(()) } else { self.finish(Submission::Transfer(*request, sent)) }
+    }
+
+    /// Whether bursts make a difference.
+    #[inline]
+    pub fn batches(&self) -> bool {
+        self.core.batches
+    }
+
+    /// Ends the burst, if there is one: what was withheld is posted, as far as there is room.
+    #[inline]
+    pub fn end_burst(&mut self) {
+        if self.core.withheld != 0 {
+            self.post_ready();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::posting::tests::{Bed, HEAP, PLAIN, Setup, request};
+
+    /// Unless it has begun before.
+    #[test]
+    fn what_is_waited_for_on_its_own_comes_behind_what_is_parked() {
+        let mut bed = Bed::new(PLAIN);
+        bed.park(1);
+        let heaps = Arc::clone(&bed.heaps);
+        let get = request(&heaps, Direction::Read, 1);
+        for (sent, then) in [(0, 0), (4, 8)] {
+            let (op, mut sent) = (bed.lane.begin_op(), sent);
+            assert!(!bed.lane.advance_op(&get, &mut sent, op).unwrap());
+            assert_eq!(sent, then);
+        }
+    }
+
+    #[test]
+    fn a_burst_is_posted_when_a_put_of_it_is_refused() {
+        let mut bed = Bed::new(Setup { depth: 64, doorbells: true, ..PLAIN });
+        let heaps = Arc::clone(&bed.heaps);
+        let put = request(&heaps, Direction::Write, 1);
+        (0..2).for_each(|_| bed.lane.start_in_burst(&put).unwrap());
+        assert_eq!(bed.fabric.in_flight(), 0);
+        let outside = Request { remote_addr: put.remote_addr + HEAP as u64, ..put };
+        bed.lane.start_in_burst(&outside).unwrap_err();
+        assert_eq!((bed.fabric.in_flight(), bed.lane.core.withheld), (2, 0));
+    }
+
+    #[test]
+    fn rails_are_chosen_by_load_from_a_length_on() {
+        for (len, stripes) in [(63, 0), (64, 1), (65, 1)] {
+            let mut bed = Bed::new(Setup { rails: 2, ..PLAIN });
+            bed.lane.core.balance.balanced_from = 64;
+            let heaps = Arc::clone(&bed.heaps);
+            let put = Request { len, ..request(&heaps, Direction::Write, 1) };
+            bed.lane.start(&put).unwrap();
+            assert_eq!(bed.lane.core.stripes.used, stripes, "{len}");
+        }
+    }
+}

@@ -1,0 +1,431 @@
+//! The turn of a lane: completions, messages, queues, and what mechanisms have to see to, in this order.
+
+use crate::atomics::fabric::{self, Outcome};
+use crate::error::EngineError;
+use crate::ids::{RailId, Token};
+use crate::lane::Lane;
+use crate::lane::idle::is_idle;
+use crate::lane::user_threads::handoff::Inbox;
+use crate::port::packet::Packet;
+use crate::port::{Failure, Polled, Port};
+use crate::posting::completions::Drain;
+use crate::posting::failure::unknown_token;
+use crate::posting::{Core, Event};
+use crate::recovery::reset::LAST_TURNS;
+use crate::state::batch::Batch;
+use crate::state::segment::{Kind, Stage};
+
+impl<P: Port> Lane<P> {
+    /// One turn of the loop: completions, queues, watchdog. Says whether it found anything to do.
+    ///
+    /// # Errors
+    /// The lane's first failure, from then on at every call: data has been lost.
+    #[inline]
+    pub fn progress(&mut self) -> Result<bool, EngineError> {
+        let busy = self.turn();
+        if self.core.failure.is_some() {
+            self.tell_of_failure();
+        }
+        match &self.core.failure {
+            None => Ok(busy),
+            Some(failed) => Err((**failed).clone()),
+        }
+    }
+
+    /// One turn of the loop, whatever has failed before.
+    #[inline]
+    pub(crate) fn turn(&mut self) -> bool {
+        let mut busy = false;
+        for rail in 0..self.core.rails.len() {
+            let rail = RailId(rail as u8);
+            if self.core.port.has_completions(rail) {
+                busy |= self.drain(rail);
+            }
+            if self.receives && self.core.port.has_message(rail) {
+                busy |= self.receive(rail);
+            }
+        }
+        if self.core.ready != 0 {
+            busy |= self.post_or_send();
+        }
+        if self.inbox.as_deref().is_some_and(Inbox::has_work) {
+            busy |= self.serve_user_threads();
+        }
+        if self.staging.has_work() {
+            busy |= self.staging.pump(&mut self.core);
+            self.carry_out_due();
+        }
+        if self.core.is_control_due() {
+            busy |= self.send_due();
+        }
+        if self.core.watchdog.is_due() {
+            self.inspect();
+        }
+        busy
+    }
+
+    /// Takes a rail's completions and applies them.
+    #[inline(always)]
+    pub(crate) fn drain(&mut self, rail: RailId) -> bool {
+        let Self { core, rare, .. } = self;
+        let Core { port, segments, streams, .. } = core;
+        let mut drain = Drain::new(segments, streams, rare);
+        let polled = port.drain(rail, &mut drain);
+        let mut known = drain.finish();
+        while let Some(token) = self.rare.pop() {
+            known += u32::from(self.completed(token));
+        }
+        if known != 0 {
+            let state = &mut self.core.rails[rail.index()];
+            state.completed(known);
+            state.moved = self.core.watchdog.stamp();
+        }
+        match polled {
+            Polled::Empty => false,
+            Polled::Completed(_) => true,
+            Polled::Failed(failure) => {
+                self.failed(rail, failure);
+                true
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn wait_turn(&mut self, idle: &mut u32) {
+        let busy = self.turn();
+        if is_idle(idle, busy) {
+            self.core.port.relax();
+            self.core.watchdog.count_given_up();
+        }
+    }
+
+    /// Posts from the rails' queues what they take, and gives rails what waits for them.
+    #[cold]
+    pub(crate) fn post_ready(&mut self) -> bool {
+        let moved = self.core.post_ready();
+        moved | self.pool.hand_out(&mut self.core)
+    }
+
+    /// Posts from the rails' queues, every other time after what is due without a number: messages and segments may
+    /// share a queue of the fabric.
+    #[cold]
+    fn post_or_send(&mut self) -> bool {
+        self.core.phase.advance();
+        let sent = self.core.phase.control_first() && self.send_due();
+        let posted = self.post_ready();
+        let served = !self.backlog.is_empty() && self.serve_backlog();
+        posted | sent | served
+    }
+
+    /// Sends the messages without numbers that are due, as far as there is room.
+    #[cold]
+    fn send_due(&mut self) -> bool {
+        let Some(mut packet) = self.packet.take() else { return false };
+        let moved = self.core.send_control(&mut packet);
+        self.packet = Some(packet);
+        moved
+    }
+
+    /// A submitter has no room: turns the loop once.
+    #[cold]
+    pub(crate) fn make_room(&mut self, idle: &mut u32) -> Result<(), EngineError> {
+        self.core.want_acks();
+        // What the turn begins for others does not belong to the submitter's batch.
+        let submitted = self.core.segments.batches.enter(Batch::NONE);
+        self.wait_turn(idle);
+        self.core.segments.batches.enter(submitted);
+        self.room_or_failure()
+    }
+
+    /// Applies one completion, except for the rail's own count. Says whether it was of a segment in
+    /// flight.
+    #[cold]
+    fn completed(&mut self, token: Token) -> bool {
+        let segment = self.core.segments.away(token);
+        let is_lost = segment.is_some_and(|segment| segment.stage == Stage::Lost);
+        if is_lost && !self.core.came_back(token) {
+            unknown_token(token);
+            return false;
+        }
+        self.core.end_load_completed(token);
+        let known = self.core.completed(token)
+            || self.completed_atomic(token)
+            || self.staging.completed_fragment(&mut self.core, token);
+        if !known {
+            unknown_token(token);
+        }
+        known
+    }
+
+    /// A completion that may be an atomic's: stores the word before, then its flag.
+    fn completed_atomic(&mut self, token: Token) -> bool {
+        match fabric::completed(&mut self.core, token) {
+            None => return false,
+            Some(Outcome::GoesOn) => {}
+            Some(Outcome::Ended(fetched)) => {
+                let pe = self.core.segments[token.0].pe;
+                self.core.drop_segment(token);
+                // Nobody waits for what comes from a peer that was given up: the memory may be gone.
+                if let (Some(word), Ok(())) = (fetched, self.core.check_stream(pe)) {
+                    let (place, before) = (word.place, word.before);
+                    self.staging.store_result(&mut self.core, pe, place, before, word.width);
+                }
+            }
+        }
+        true
+    }
+
+    /// A completion with an error.
+    #[cold]
+    fn failed(&mut self, rail: RailId, failure: Failure) {
+        let Self { core, recovery, .. } = self;
+        if failure.is_message {
+            return match recovery.as_deref_mut() {
+                Some(recovery) => recovery.failed_message(core, rail, &failure),
+                None => core.failed_message(rail, failure),
+            };
+        }
+        let Some(token) = failure.token else {
+            return match recovery.as_deref_mut().filter(|_| core.port.can_reset(rail)) {
+                Some(recovery) => recovery.rail_failed(core, rail, &failure.error),
+                None => core.fail_rail(rail, failure.error),
+            };
+        };
+        match core.segments.away(token) {
+            Some(segment) if matches!(segment.stage, Stage::Posted | Stage::AtomicPosted) => {
+                core.rails[segment.rail.index()].completed(1);
+            }
+            Some(segment) if segment.stage == Stage::Lost => {
+                let rail = segment.rail;
+                if !core.came_back(token) {
+                    return unknown_token(token);
+                }
+                core.rails[rail.index()].completed(1);
+                core.segments[token.0].stage = Stage::Lost;
+                core.watchdog.hurry();
+                return core.token_is_back(token);
+            }
+            // What has left as a message is named otherwise.
+            Some(_) | None => return unknown_token(token),
+        }
+        core.fail_segment(token, failure.error);
+    }
+
+    /// Looks for segments that do not end, and sees to what was raised.
+    #[cold]
+    fn inspect(&mut self) {
+        self.see_to_events();
+        let now = self.core.port.now();
+        let due = self.core.watchdog.starts(now);
+        if self.recovery.is_some() {
+            self.recover(due);
+        }
+        if !due {
+            return;
+        }
+        for rail in self.core.rail_ids() {
+            if let Some(error) = self.core.port.trouble(rail) {
+                self.failed(rail, Failure { token: None, is_message: false, error });
+            }
+        }
+        // What nobody waits for, nobody asks about; unasked, it would seem to be stuck.
+        self.core.want_acks();
+        let staged = self.staging.moved();
+        let parking = self.backlog.peers();
+        let Core { streams, segments, watchdog, port, rails, .. } = &mut self.core;
+        for (pe, failed) in watchdog.look(streams, segments, port, rails, staged, parking) {
+            self.core.fail_stream(pe, failed);
+        }
+        self.signals.inspect_counts(&mut self.core);
+        self.see_to_events();
+        self.carry_out_due();
+    }
+
+    /// Gives what was raised to the mechanisms that it is for.
+    fn see_to_events(&mut self) {
+        let Self { core, pool, staging, recovery, .. } = self;
+        loop {
+            let Some(event) = core.events.pop_front() else {
+                // Last: what is dropped already has an event of its own.
+                let Some(pe) = core.given_up.pop() else { break };
+                staging.give_up(core, pe);
+                core.end_messages(pe);
+                continue;
+            };
+            match event {
+                Event::Begins(token) => match core.segments[token.0].kind {
+                    Kind::Pooled => pool.begin_pooled(core, token),
+                    _ => staging.begin_fragment(core, token),
+                },
+                Event::Dropped(token) => match core.segments[token.0].kind {
+                    Kind::Pooled => pool.drop_pooled(core, token),
+                    _ => staging.drop_fragment(core, token),
+                },
+                Event::Refused(token, error) => match recovery.as_deref_mut() {
+                    Some(recovery) => recovery.refused(core, token, error),
+                    None => core.end_failed(token, error),
+                },
+                Event::PathFailed { pe, rail, error } => {
+                    if let Some(recovery) = recovery.as_deref_mut() {
+                        recovery.path_failed(core, pe, rail, &error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gets on with what has failed. `look` is whether it is time to look at the paths as well.
+    #[cold]
+    fn recover(&mut self, look: bool) {
+        self.hear();
+        if let Some(recovery) = self.recovery.as_deref_mut() {
+            recovery.adopt(&mut self.core);
+            if look {
+                recovery.look_at_paths(&mut self.core);
+                recovery.close_over_strays(&mut self.core);
+            }
+        }
+        let due = |lane: &Self| lane.recovery.as_deref()?.due_to_close(&lane.core);
+        while let Some((rail, cause)) = due(self) {
+            self.take_last(rail);
+            if let Some(recovery) = self.recovery.as_deref_mut() {
+                recovery.reset(&mut self.core, rail, cause);
+            }
+        }
+        if let Some(recovery) = self.recovery.as_deref_mut() {
+            recovery.go_on(&mut self.core, &mut self.staging);
+        }
+        self.see_to_events();
+    }
+
+    /// Takes in what has come to the control endpoints.
+    fn hear(&mut self) {
+        let mut packet = Packet::EMPTY;
+        for rail in self.core.rail_ids() {
+            while self.core.port.receive_control(rail, &mut packet) {
+                self.core.seal.open(&mut packet);
+                self.message_at_length(rail, packet.bytes());
+            }
+        }
+        self.carry_out_due();
+        self.staging.settle(&mut self.core);
+    }
+
+    /// Takes what has completed on a rail that is about to be closed, and what has come in.
+    fn take_last(&mut self, rail: RailId) {
+        for _ in 0..LAST_TURNS {
+            let mut busy = self.core.port.has_completions(rail) && self.drain(rail);
+            busy |= self.receives && self.receive(rail);
+            if !busy {
+                break;
+            }
+        }
+        self.see_to_events();
+    }
+
+    /// The lane has failed: user threads need not wait any longer, and peers hear of it.
+    #[cold]
+    fn tell_of_failure(&mut self) {
+        if let (Some(inbox), Some(failed)) = (&self.inbox, &self.core.failure) {
+            inbox.fail(failed);
+        }
+        if !self.core.unnumbered.is_empty() || self.staging.is_copying() {
+            self.last_words();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::atomic::AtomicOp;
+    use crate::ids::Pe;
+    use crate::posting::tests::{Bed, PLAIN, Setup, lost};
+    use crate::state::messages::unnumbered::{NO_TICKET, What};
+    use crate::state::segment::waits::Waits;
+
+    /// A segment of which the path has failed, whether the fabric had taken it or not.
+    fn lost_sight_of(posted: bool) -> (Bed, Token) {
+        let mut bed = Bed::new(Setup { rails: 2, health: true, ..PLAIN });
+        bed.put(1);
+        let token = bed.to(1);
+        bed.lane.core.lose(token, posted);
+        (bed, token)
+    }
+
+    #[test]
+    fn what_was_lost_sight_of_completes_if_the_fabric_had_it() {
+        for posted in [true, false] {
+            let (mut bed, token) = lost_sight_of(posted);
+            assert_eq!(bed.lane.completed(token), posted);
+            assert_eq!(bed.lane.core.segments.used(), u32::from(!posted));
+        }
+    }
+
+    /// It is still to be posted again: nobody knows whether it has arrived.
+    #[test]
+    fn what_was_lost_sight_of_fails_if_the_fabric_had_it() {
+        for posted in [true, false] {
+            let (mut bed, token) = lost_sight_of(posted);
+            let rail = bed.lane.core.segments[token.0].rail;
+            for _ in 0..2 {
+                let failure = Failure { token: Some(token), is_message: false, error: lost() };
+                bed.lane.failed(rail, failure);
+                let core = &bed.lane.core;
+                let segment = &core.segments[token.0];
+                let in_flight = core.rails[rail.index()].in_flight();
+                assert_eq!((in_flight, segment.stage), (u32::from(!posted), Stage::Lost));
+                assert!(!segment.waits().has(Waits::TOKEN) && core.events.is_empty());
+            }
+        }
+    }
+
+    /// What has left as a message is named otherwise than by its segment.
+    #[test]
+    fn a_failure_that_names_a_message_by_its_segment_has_no_effect() {
+        let mut bed = Bed::new(PLAIN);
+        bed.atomic(1, AtomicOp::Inc);
+        let token = bed.to(1);
+        let failure = Failure { token: Some(token), is_message: false, error: lost() };
+        bed.lane.failed(RailId(0), failure);
+        assert_eq!(bed.lane.core.segments[token.0].stage, Stage::Sent);
+        bed.lane.core.check_stream(Pe(1)).unwrap();
+    }
+
+    /// What has come in over a rail that is about to be closed is taken before.
+    #[test]
+    fn a_rail_is_emptied_before_it_is_closed() {
+        let mut bed = Bed::new(PLAIN);
+        let rail = RailId(0);
+        bed.put(1);
+        bed.pass_time();
+        bed.fabric.forge_message(Pe(0), rail, b"of nobody");
+        bed.lane.take_last(rail);
+        let counters = bed.lane.core.rails[0].counters();
+        assert_eq!((counters.completed, counters.foreign), (1, 1));
+    }
+
+    /// Where rails are looked after, recovery finds out what a refused answer means. Elsewhere its peer is given up.
+    #[test]
+    fn a_message_without_a_number_that_is_refused() {
+        for health in [true, false] {
+            let mut bed = Bed::new(Setup { rails: 2, health, ..PLAIN });
+            let core = &mut bed.lane.core;
+            let path = core.stream_to(Pe(1)).unwrap().next;
+            core.queue_unnumbered(Pe(1), What::Word { ticket: NO_TICKET, value: 0 });
+            bed.fabric.fail_calls(crate::fake::PortCall::Send, 0, 1);
+            assert!(bed.lane.send_due());
+            let core = &bed.lane.core;
+            let failed: Vec<RailId> = core.events.iter().filter_map(of_path).collect();
+            assert_eq!(failed, if health { vec![path.rail] } else { vec![] });
+            assert_eq!(core.check_stream(Pe(1)).is_ok(), health);
+        }
+    }
+
+    fn of_path(event: &Event) -> Option<RailId> {
+        match event {
+            Event::PathFailed { rail, .. } => Some(*rail),
+            _ => None,
+        }
+    }
+}

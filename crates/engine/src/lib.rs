@@ -1,0 +1,68 @@
+//! Policy and protocol of a lane: how operations become segments on rails, and stay right.
+//!
+//! The engine never names a libfabric or a CUDA symbol. It sees the fabric through the traits of
+//! [`port`], which have two implementations: the crate `ofi`, and the scripted fabric of tests in
+//! `crates/dev/sim-fabric`. Nothing here is `unsafe`.
+//!
+//! # Rooms
+//! Each knows those before it, and nothing of those after it:
+//! 1. [`ids`], [`atomic`]: names, and operations on words.
+//! 2. [`port`]: what is asked of a fabric. [`wire`]: what PEs send one another. [`error`], [`request`].
+//! 3. [`rails`]: which paths there are, and which is next. [`state`]: what a lane knows. Neither posts.
+//! 4. [`posting`]: the core of a lane, which posts, queues, holds, completes and ends segments.
+//! 5. `messages`, [`atomics`], [`signal`], [`striping`], `staging`, [`recovery`]: mechanisms, each with its own
+//!    state, on the core. What one of them has to see to, the core raises as an event.
+//! 6. [`lane`]: holds the mechanisms, and drives them in its turn.
+//!
+//! # Words
+//! - *lane*: one thread's way into the fabric; the proxy lane has all rails, the host lane of user threads one.
+//! - *rail*: a domain with its endpoint, completion queue and address vector: one NIC. *path*: a rail towards a peer.
+//! - *operation*: one NVSHMEM operation. *segment*: one operation of the fabric, which it is cut into.
+//! - *token*: names a segment towards the fabric, by its slot in the table. *ticket*: names one towards a peer.
+//! - *stream*: everything a lane sends to one peer. *link*: the messages between the two.
+//! - *fence*: writes behind it are *held* until those before it are delivered; each has an *epoch*.
+//! - *message*: a few bytes that the peer's lane takes: with a number and acknowledged, or without.
+//! - *window*: how many numbered messages may be unacknowledged. *control*: acknowledgements, and what asks for them.
+//! - *signal*: a word that tells of data. *eager*, *ordered*, *counted*, *chained*: how it follows its data.
+//! - *atomics of the fabric*: those that NICs carry out, rather than the peer's lane.
+//! - *pool*: operations that wait for rails. *stripe*: a segment of one, on the rail that its load chose.
+//! - *staged*: memory that the fabric does not reach. *fragment*: what of it passes through one chunk.
+//! - *bounce memory*: registered host memory; *chunk*: one part of it.
+//! - *lost*: a segment on a path that has failed, until it is *reissued*. *generation* of a rail: how often it was reset.
+//! - *batch*: operations whose end is asked for together. *burst*: puts that share a doorbell.
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+extern crate self as engine;
+
+pub mod atomic;
+pub mod atomics;
+pub mod error;
+#[cfg(test)]
+#[allow(
+    dead_code,
+    unused_imports,
+    unreachable_pub,
+    reason = "unit tests use a part of what tests/engine does"
+)]
+#[path = "../../dev/sim-fabric/src/fake/mod.rs"]
+mod fake;
+pub mod ids;
+pub mod lane;
+mod messages;
+pub mod patience;
+pub mod port;
+pub mod posting;
+pub mod rails;
+pub mod rate_limit;
+pub mod recovery;
+pub mod request;
+pub mod signal;
+mod staging;
+pub mod state;
+pub mod striping;
+mod sync;
+pub mod wire;
+
+pub use posting::watchdog::Watchdog;
+pub use state::operation::OpId;

@@ -1,0 +1,307 @@
+//! Messages without numbers on their way out: acknowledgements, what asks for them, and answers.
+
+use crate::error::EngineError;
+use crate::ids::Pe;
+use crate::port::packet::LongPacket;
+use crate::port::{Port, Posted};
+use crate::posting::failure::{CONTROL, local_fault};
+use crate::posting::{Core, Event, REFUSALS};
+use crate::state::messages::link::{FETCHES, Link};
+use crate::state::messages::unnumbered::{NO_TICKET, Unnumbered, What};
+use crate::wire::message::{Body, Message};
+use crate::wire::staged::{MAX_PAYLOAD, Staged};
+use crate::wire::window::{Seq, WINDOW};
+
+/// Most messages without a number that are due to a peer. One that keeps the rules has no more coming to it: answers to its
+/// fetches (16) and to its requests about staged memory (64), refusals of what its window has (512), and, for as many
+/// requests of this PE's, their releases and the keys of a region.
+const DUE: u32 = 1024;
+
+const _: () = assert!(FETCHES + WINDOW + 4 * 64 < DUE);
+
+impl<P: Port> Core<P> {
+    /// Whether anything is due without a number.
+    #[inline(always)]
+    pub(crate) fn is_control_due(&self) -> bool {
+        !self.unnumbered.is_empty() || !self.control.is_empty()
+    }
+
+    /// Sends the replies and the control messages that are due, as far as there is room. A few that find none delay
+    /// no others, of either kind.
+    #[cold]
+    pub(crate) fn send_control(&mut self, packet: &mut LongPacket) -> bool {
+        let mut moved = false;
+        let mut refusals = 0;
+        for _ in 0..self.unnumbered.len() {
+            let Some(due) = self.unnumbered.pop_front() else { break };
+            if self.send_due(&due, packet) {
+                self.note_owed(due.pe, -1);
+                moved = true;
+                continue;
+            }
+            // It may be its peer alone that cannot be reached.
+            self.unnumbered.push_back(due);
+            refusals += 1;
+            if refusals == REFUSALS {
+                break;
+            }
+        }
+        let mut refusals = 0;
+        for _ in 0..self.control.len() {
+            let Some(pe) = self.control.pop_front() else { break };
+            let Some(stream) = self.streams.find_mut(pe) else { continue };
+            let link = stream.link();
+            let (seq, body) = if link.request_due {
+                (link.requested(), Body::AckRequest)
+            } else {
+                (Seq(0), Body::Ack)
+            };
+            let due = link.request_due || link.ack_due;
+            if due && !self.send_unnumbered(pe, seq, body, packet) {
+                self.control.push_back(pe);
+                refusals += 1;
+                if refusals == REFUSALS {
+                    break;
+                }
+                continue;
+            }
+            if let Some(stream) = self.streams.find_mut(pe) {
+                let link = stream.link();
+                link.request_due = false;
+                link.in_control = false;
+            }
+            moved = true;
+        }
+        moved
+    }
+
+    /// Sends one that is due. Whether it has left, or never will.
+    fn send_due(&mut self, due: &Unnumbered, packet: &mut LongPacket) -> bool {
+        let is_numbered = self.recovers && !due.what.is_word();
+        if is_numbered && self.waits_for_keys(due) {
+            return false;
+        }
+        let mut bytes = [0; MAX_PAYLOAD];
+        let body = match due.what {
+            What::Word { ticket, value } => Body::Reply { ticket, value },
+            What::Pulled { ticket } => Body::Staged(Staged::Pulled { ticket }),
+            What::Exposed { ticket, from } => Body::Staged(Staged::Exposed { ticket, from }),
+            What::Release { ticket } => Body::Staged(Staged::Release { ticket }),
+            What::Refused { ticket, ref why } => Body::Staged(Staged::Refused { ticket, why }),
+            What::Keys { ref view, first } => {
+                Body::Staged(Staged::Keys(view.keys_from(first, &mut bytes)))
+            }
+            What::Loaded { ticket, ref bytes, len } => {
+                Body::Staged(Staged::Loaded { ticket, payload: &bytes[..len] })
+            }
+        };
+        if is_numbered {
+            let left = self.send_answer(due.pe, body);
+            if left && due.what.tells_keys() {
+                self.told_keys(due.pe);
+            }
+            return left;
+        }
+        self.send_unnumbered(due.pe, due.what.request(), body, packet)
+    }
+
+    /// A message without a number is due.
+    pub(crate) fn queue_unnumbered(&mut self, pe: Pe, what: What) {
+        match self.note_owed(pe, 0) {
+            // Nothing was ever sent to it, nor came from it.
+            None => {}
+            Some(DUE..) => self.is_owed_too_much(pe),
+            Some(_) => {
+                if self.recovers && what.tells_keys() {
+                    self.owe_keys(pe);
+                }
+                self.note_owed(pe, 1);
+                self.unnumbered.push_back(Unnumbered { pe, what });
+            }
+        }
+    }
+
+    /// So many more messages without numbers are due to a peer. How many there are.
+    fn note_owed(&mut self, pe: Pe, more: i32) -> Option<u32> {
+        let owed = &mut self.streams.find_mut(pe)?.link().owed;
+        *owed = owed.wrapping_add_signed(more);
+        Some(*owed)
+    }
+
+    /// As much is due to a peer as may be: it has asked for more than it may, and is given up.
+    #[cold]
+    fn is_owed_too_much(&mut self, pe: Pe) {
+        if self.check_stream(pe).is_ok() {
+            let why = String::from("it asks for more at a time than a PE may");
+            self.fail_stream(pe, EngineError::BadMessage { pe, why });
+        }
+    }
+
+    /// A request is not carried out: it is not acknowledged, and the sender is told.
+    #[cold]
+    pub(crate) fn cannot_carry_out(&mut self, pe: Pe, seq: Seq, why: String) {
+        if let Some(stream) = self.streams.find_mut(pe) {
+            stream.link().refuse(seq);
+        }
+        self.note_due(pe);
+        self.queue_unnumbered(pe, What::Refused { ticket: NO_TICKET, why: (*why).into() });
+        self.bad_message(pe, why);
+    }
+
+    /// What requests of a peer wait for may have been carried out, or never will be.
+    pub(crate) fn note_due(&mut self, pe: Pe) {
+        let link = self.streams.find(pe).and_then(|stream| stream.link.as_deref());
+        if link.is_some_and(Link::has_order) && !self.due.contains(&pe) {
+            self.due.push(pe);
+        }
+    }
+
+    /// What is sent to the peer next takes another path than the last: that one may not work.
+    #[cold]
+    pub(crate) fn take_turns(&mut self, pe: Pe) {
+        if let Some(stream) = self.streams.find_mut(pe) {
+            stream.rotate(&self.paths);
+        }
+    }
+
+    /// Sends a message that is not acknowledged itself. Whether it has left, or never will.
+    fn send_unnumbered(
+        &mut self,
+        pe: Pe,
+        seq: Seq,
+        body: Body<'_>,
+        packet: &mut LongPacket,
+    ) -> bool {
+        let Some(stream) = self.streams.find_mut(pe) else { return true };
+        if stream.error.is_some() {
+            return true;
+        }
+        if self.rails[stream.next.rail.index()].is_paused() {
+            stream.rotate(&self.paths);
+            if self.rails[stream.next.rail.index()].is_paused() {
+                return false;
+            }
+        }
+        let path = stream.next;
+        let ack = stream.link().ack();
+        Message { from: self.me, seq, ack, behind: 0, body }.encode(packet);
+        self.seal.close(pe, packet);
+        match self.port.send(path.rail, path.to, CONTROL, packet.bytes()) {
+            Ok(Posted::Yes) => {
+                stream.link().carried(ack);
+                if self.recovers {
+                    // The next one goes another way: this one may not work.
+                    stream.rotate(&self.paths);
+                }
+                true
+            }
+            Ok(Posted::Again) => {
+                if self.recovers {
+                    stream.rotate(&self.paths);
+                }
+                self.rails[path.rail.index()].counters.again += 1;
+                false
+            }
+            // Acknowledgements and replies are asked for again.
+            Err(error) if self.recovers => {
+                self.raise(Event::PathFailed { pe, rail: path.rail, error });
+                true
+            }
+            Err(error) => {
+                let failed = local_fault(pe, &error);
+                self.fail_stream(pe, failed);
+                true
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::port::Packet;
+    use crate::posting::tests::{Bed, PLAIN, Setup};
+    use crate::state::messages::order::{Kept, Waiting};
+
+    /// No peer gets all the room for answers: the one that has asked for too much is given up, and no other.
+    #[test]
+    fn a_peer_that_is_owed_too_much_is_given_up() {
+        for (others, owed, good) in
+            [(0, DUE, true), (0, DUE + 1, false), (2, DUE, true), (2, DUE + 1, false)]
+        {
+            let mut bed = Bed::new(PLAIN);
+            let core = &mut bed.lane.core;
+            for pe in [1, 2].map(Pe) {
+                core.stream_to(pe).unwrap();
+            }
+            (0..others)
+                .for_each(|_| core.queue_unnumbered(Pe(2), What::Pulled { ticket: NO_TICKET }));
+            (0..owed)
+                .for_each(|_| core.queue_unnumbered(Pe(1), What::Pulled { ticket: NO_TICKET }));
+            assert_eq!(core.check_stream(Pe(1)).is_ok(), good, "{others} {owed}");
+            assert!(core.check_stream(Pe(2)).is_ok());
+            let kept = core.unnumbered.iter().filter(|due| due.pe == Pe(1)).count();
+            assert_eq!(kept, DUE as usize);
+            bed.lane.audit().unwrap();
+        }
+    }
+
+    /// Thousands, to peers that can be reached and one that cannot: each has what is due to it, which is counted by peer.
+    #[test]
+    fn however_many_answers_are_due_each_peer_has_its_own() {
+        let mut bed = Bed::new(Setup { depth: 64, ..PLAIN });
+        bed.fabric.refuse(Pe(2), true);
+        for pe in [1, 2, 3].map(Pe) {
+            bed.lane.core.stream_to(pe).unwrap();
+        }
+        let what = || What::Pulled { ticket: NO_TICKET };
+        let owed = |bed: &Bed| {
+            [1, 2, 3]
+                .map(|pe| bed.lane.core.streams.find(Pe(pe)).unwrap().link.as_deref().unwrap().owed)
+        };
+        for number in 1..DUE {
+            [1, 2, 3].into_iter().for_each(|pe| bed.lane.core.queue_unnumbered(Pe(pe), what()));
+            if number % 100 == 0 {
+                assert_eq!(owed(&bed), [number; 3]);
+                bed.lane.audit().unwrap();
+            }
+        }
+        for _ in 0..20_000 {
+            bed.fabric.pass_time(10_000);
+            bed.lane.turn();
+        }
+        assert_eq!(owed(&bed), [0, DUE - 1, 0]);
+        bed.fabric.refuse(Pe(2), false);
+        for _ in 0..20_000 {
+            bed.fabric.pass_time(10_000);
+            bed.lane.turn();
+        }
+        assert_eq!(owed(&bed), [0; 3]);
+        bed.lane.audit().unwrap();
+    }
+
+    /// Once, and if something waits in their order.
+    #[test]
+    fn a_peer_whose_requests_wait_is_noted() {
+        let mut bed = Bed::new(PLAIN);
+        let core = &mut bed.lane.core;
+        for (pe, orders) in [(1, true), (2, false)] {
+            let link = core.stream_to(Pe(pe)).unwrap().link();
+            if orders {
+                let (seq, mark, kept) = (Seq(2), Seq(2), Kept::Short(Packet::EMPTY));
+                link.wait(Waiting { seq, mark, kept }, false);
+            }
+            (0..2).for_each(|_| core.note_due(Pe(pe)));
+        }
+        assert_eq!(core.due, [Pe(1)]);
+    }
+
+    #[test]
+    fn what_is_sent_next_takes_another_path() {
+        let mut bed = Bed::new(Setup { rails: 2, ..PLAIN });
+        let core = &mut bed.lane.core;
+        let before = core.stream_to(Pe(1)).unwrap().next.rail;
+        core.take_turns(Pe(1));
+        assert_ne!(core.stream_to(Pe(1)).unwrap().next.rail, before);
+    }
+}

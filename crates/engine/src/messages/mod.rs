@@ -1,0 +1,7 @@
+//! Messages between proxy lanes, on their way out.
+//!
+//! What comes in is carried out by the lane, which knows whom it is for.
+
+pub(crate) mod answers;
+pub(crate) mod control;
+pub(crate) mod requests;

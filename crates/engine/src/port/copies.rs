@@ -1,0 +1,173 @@
+//! The copy port: copies to and from memory that the fabric does not reach, and single words of it.
+//!
+//! Such memory is *staged*: its bytes pass through chunks of *bounce memory*, host memory that is
+//! registered with the fabric like any other region. The engine decides which chunk holds what; a
+//! [`CopyPort`] moves the bytes between chunks and the memory behind. the crate `cuda` implements it for
+//! devices, and the tests have a scripted one.
+
+use std::fmt;
+
+use crate::atomic::Atomic;
+use crate::port::outcome::{PortError, Posted};
+
+/// Most chunks of bounce memory for one direction.
+pub const MAX_CHUNKS: u16 = 256;
+
+/// How the bytes at an address are reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reach {
+    /// The fabric and the CPU reach them by their address.
+    Direct,
+    /// The fabric reaches them, and a [`CopyPort`].
+    Fabric,
+    /// Only a [`CopyPort`] does.
+    Staged,
+}
+
+/// Which way a copy goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CopyDirection {
+    /// From the memory to the chunk.
+    Out,
+    /// From the chunk to the memory.
+    In,
+}
+
+/// A copy between memory of this process, of any kind, and a chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Copy {
+    /// Which way.
+    pub direction: CopyDirection,
+    /// Address of the first byte in the memory.
+    pub memory: usize,
+    /// Address of the first byte in the bounce memory.
+    pub chunk: usize,
+    /// Bytes; at least one, and inside one chunk.
+    pub len: usize,
+}
+
+/// A copy that has ended.
+#[derive(Debug)]
+pub struct Copied {
+    /// What it was started with.
+    pub tag: u32,
+    /// After an error the destination's bytes are undefined.
+    pub result: Result<(), PortError>,
+}
+
+/// Bounce memory: chunks of one length, one behind the other.
+///
+/// The first `out` chunks are for bytes that leave the memory, the `inward` ones after them for those
+/// that come in. They are never exchanged: that is what keeps staging free of deadlock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bounce {
+    /// Address of the first chunk.
+    pub addr: usize,
+    /// Bytes of a chunk, a multiple of 4096.
+    pub chunk_len: usize,
+    /// Chunks for bytes on their way out. 1 to [`MAX_CHUNKS`].
+    pub out: u16,
+    /// Chunks for bytes on their way in. 1 to [`MAX_CHUNKS`].
+    pub inward: u16,
+}
+
+impl Bounce {
+    /// Bytes of all chunks.
+    pub fn bytes(&self) -> usize {
+        self.chunk_len * (usize::from(self.out) + usize::from(self.inward))
+    }
+}
+
+/// What orders bytes that are to be stored soon.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SoonOrder {
+    /// They come behind what was stored or applied soon before.
+    Behind,
+    /// Among those that were stored soon in a row, each with this, any may arrive first. Where they overlap, what is there in
+    /// the end is the last one's.
+    Any,
+}
+
+/// Copies and words, for one lane.
+///
+/// Unless it says otherwise a call neither waits nor allocates, unless it fails.
+///
+/// # Threads
+/// One at a time.
+pub trait CopyPort: Send + fmt::Debug {
+    /// How `len` bytes of local memory, which the caller of an operation has not registered, are
+    /// reached.
+    ///
+    /// # Errors
+    /// They are of more than one kind, or nothing is known of them.
+    fn reach(&mut self, addr: usize, len: usize) -> Result<Reach, PortError>;
+
+    /// Starts a copy. Both sides stay as they are, and valid, until it has ended. Copies in one
+    /// direction end in the order of starting. The memory is staged, or any that the CPU reaches.
+    ///
+    /// # Errors
+    /// It was refused for good: the memory is not known, or a copy before has failed.
+    fn start(&mut self, copy: &Copy, tag: u32) -> Result<Posted, PortError>;
+
+    /// A copy that has ended, if there is one that was not told of yet.
+    fn poll(&mut self) -> Option<Copied>;
+
+    /// Carries out an atomic operation on a word of memory that the CPU does not reach, aligned to its width, and returns
+    /// the word before. Atomic among all calls of this function in the process; who sees the word
+    /// sees what was stored, or copied in, before. May wait for the device, not for kernels on it.
+    ///
+    /// # Errors
+    /// The word cannot be reached.
+    fn apply(&mut self, addr: usize, atomic: &Atomic) -> Result<u64, PortError>;
+
+    /// Copies a few bytes, at most [`MAX_MESSAGE`](crate::port::packet::MAX_MESSAGE), out of staged memory.
+    /// May wait as [`CopyPort::apply`] does.
+    ///
+    /// # Errors
+    /// The memory cannot be reached.
+    fn load(&mut self, addr: usize, into: &mut [u8]) -> Result<(), PortError>;
+
+    /// Copies a few bytes, at most [`MAX_MESSAGE`](crate::port::packet::MAX_MESSAGE), into staged memory. They
+    /// are there when it returns. May wait as [`CopyPort::apply`] does.
+    ///
+    /// # Errors
+    /// The memory cannot be reached.
+    fn store(&mut self, addr: usize, bytes: &[u8]) -> Result<(), PortError>;
+
+    /// Stores `flag` as 8 bytes at `addr`, aligned to 8, in staged memory, so that whoever sees it also
+    /// sees what was stored before.
+    ///
+    /// # Errors
+    /// The memory cannot be reached.
+    fn store_flag(&mut self, addr: usize, flag: u64) -> Result<(), PortError>;
+
+    /// As [`CopyPort::store`], but the bytes may be there later: when [`CopyPort::settle`] has returned. They arrive before
+    /// anything that is asked of the port later, and, unless `order` says otherwise, behind what was stored or applied *soon*
+    /// before.
+    ///
+    /// # Errors
+    /// As [`CopyPort::store`] and [`CopyPort::settle`]. Nothing of these bytes is stored then.
+    fn store_soon(&mut self, addr: usize, bytes: &[u8], order: SoonOrder) -> Result<(), PortError>;
+
+    /// As [`CopyPort::apply`] of an operation that returns nothing, likewise.
+    ///
+    /// # Errors
+    /// As [`CopyPort::apply`] and [`CopyPort::settle`].
+    fn apply_soon(&mut self, addr: usize, atomic: &Atomic) -> Result<(), PortError>;
+
+    /// What was to be stored and applied soon is there when this returns.
+    ///
+    /// # Errors
+    /// Any of it may be missing. This is told of all since the last call, also where an operation that had it stored
+    /// first has told of it before: that was another one's.
+    fn settle(&mut self) -> Result<(), PortError>;
+}
+
+/// What a lane needs to stage: the copies, and the bounce memory, which stays as long as the port.
+#[derive(Debug)]
+pub struct Stager {
+    /// The copies.
+    pub copies: Box<dyn CopyPort>,
+    /// The chunks. Not registered with the fabric yet.
+    pub bounce: Bounce,
+}

@@ -1,0 +1,85 @@
+//! Blocked peers: those for whom the fabric has no room at present, as while a connection is made, though it may have
+//! room for others.
+//!
+//! What is to go to such a peer over the rail leaves the rail's queue and waits by itself, in its order. Each turn
+//! tries the first segment of a few blocked peers, in turn. So what is for others does not wait behind it, and a
+//! fabric that has no room for anybody is asked a few times only.
+//!
+//! # Why nothing stays without a doorbell
+//! A write that was to ring for those before it may find itself here. It is tried again until the fabric takes it, as
+//! at the front of the rail's queue, and always with the doorbell.
+
+use crate::ids::{Pe, RailId, Token};
+use crate::port::Port;
+use crate::posting::Core;
+use crate::posting::dispatch::Left;
+use crate::posting::doorbell::Doorbell;
+use crate::state::segment::Stage;
+use crate::state::stream::Stream;
+
+impl<P: Port> Core<P> {
+    /// Whether what is to go to a peer over a rail waits for that peer.
+    #[inline]
+    pub(super) fn is_blocked(&self, pe: Pe, rail: RailId) -> bool {
+        let state = &self.rails[rail.index()];
+        state.has_blocked()
+            && self.streams.find(pe).is_some_and(Stream::has_blocked)
+            && state.blocked.has(pe)
+    }
+
+    /// Lets a segment that is under way wait for its peer.
+    #[cold]
+    pub(super) fn block(&mut self, token: Token, rail: RailId) {
+        let segment = &mut self.segments[token.0];
+        segment.stage = Stage::Ready;
+        let pe = segment.pe;
+        let Some(stream) = self.streams.find_mut(pe) else { return };
+        stream.block();
+        self.ready += 1;
+        let state = &mut self.rails[rail.index()];
+        state.counters.queued += 1;
+        // It rings for them.
+        state.unrung = 0;
+        state.blocked.push(pe, token.0);
+    }
+
+    /// Tries again what waits for some of a rail's blocked peers. Whether any left.
+    #[cold]
+    pub(super) fn retry_blocked(&mut self, rail: RailId) -> bool {
+        let mut any = false;
+        let mut walk = self.rails[rail.index()].blocked.walk();
+        while let Some(pe) = self.rails[rail.index()].blocked.next(&mut walk) {
+            let served = self.post_blocked(pe, rail);
+            self.rails[rail.index()].blocked.tried(&mut walk, pe, served);
+            any |= served;
+        }
+        any
+    }
+
+    /// Posts what waits for a peer, as far as it goes. Whether some left.
+    fn post_blocked(&mut self, pe: Pe, rail: RailId) -> bool {
+        let mut moved = false;
+        while let Some(index) = self.rails[rail.index()].blocked.front(pe) {
+            let token = Token(*index);
+            let failed = self.check_stream(pe).is_err();
+            let left = if failed { None } else { Some(self.launch(token, rail, Doorbell::Ring)) };
+            if matches!(left, Some(Left::NoRoom | Left::Again)) {
+                break;
+            }
+            self.unblock(pe, rail);
+            moved = true;
+            self.left_queue(token, rail, left);
+        }
+        moved
+    }
+
+    /// Takes the first segment that waits for a peer, if any does.
+    pub(crate) fn unblock(&mut self, pe: Pe, rail: RailId) -> Option<u32> {
+        let index = self.rails[rail.index()].blocked.pop(pe)?;
+        if let Some(stream) = self.streams.find_mut(pe) {
+            stream.unblock();
+        }
+        self.ready -= 1;
+        Some(index)
+    }
+}

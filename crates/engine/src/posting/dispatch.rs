@@ -1,0 +1,342 @@
+//! Segments on their way to the fabric: filled in, held behind fences, queued, and posted.
+
+use crate::ids::{Pe, RailId, Token};
+use crate::port::{Direction, Operation, Port, PortError, Posted, Transfer};
+use crate::posting::doorbell::Doorbell;
+use crate::posting::{Core, Event, REFUSALS};
+use crate::rails::paths::Hop;
+use crate::state::operation::OpId;
+use crate::state::segment::{Kind, Segment, Stage};
+
+/// What became of an attempt to hand a segment to the fabric.
+pub(crate) enum Left {
+    /// The fabric has it.
+    Taken,
+    /// The rail has no room.
+    NoRoom,
+    /// The fabric has no room, perhaps for this peer alone.
+    Again,
+    /// The peer's window is full.
+    NoWindow,
+    /// The fabric refused it for good.
+    Failed(PortError),
+}
+
+/// What a segment that changes a word is to come after, besides the fences before it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Behind {
+    /// Nothing.
+    Nothing,
+    /// An operation.
+    Operation(OpId),
+    /// The puts that were started before to the same PE.
+    Puts,
+}
+
+impl<P: Port> Core<P> {
+    /// Fills in a segment of an operation.
+    pub(crate) fn fill(
+        &mut self,
+        token: Token,
+        pe: Pe,
+        hop: &Hop,
+        transfer: Transfer,
+        op: OpId,
+        kind: Kind,
+    ) {
+        let segment = &mut self.segments[token.0];
+        segment.transfer = transfer;
+        segment.pe = pe;
+        segment.count_for(op.0);
+        segment.born = self.watchdog.stamp();
+        segment.direction = transfer.direction;
+        segment.kind = kind;
+        segment.no_message();
+        segment.rail = hop.rail;
+        if op != OpId::NONE {
+            self.ops.add(op.0);
+        }
+    }
+
+    /// Posts a new segment, or puts it into a queue.
+    #[inline]
+    pub(crate) fn dispatch(&mut self, token: Token, rail: RailId) {
+        // Behind others in the rail's queue it may not go, whatever it is.
+        let left = if self.rails[rail.index()].front().is_some() || self.withholds {
+            Left::NoRoom
+        } else if self.is_blocked(self.segments[token.0].pe, rail) {
+            Left::Again
+        } else {
+            self.launch(token, rail, Doorbell::Ring)
+        };
+        match left {
+            Left::Taken => {}
+            Left::NoRoom => self.queue(token, rail),
+            Left::Again => self.block(token, rail),
+            Left::NoWindow => self.wait_for_window(token),
+            Left::Failed(error) => self.fail_segment(token, error),
+        }
+    }
+
+    /// Hands a segment to the fabric.
+    pub(super) fn launch(&mut self, token: Token, rail: RailId, doorbell: Doorbell) -> Left {
+        let segment = &mut self.segments[token.0];
+        match segment.kind {
+            Kind::Transfer | Kind::Counted | Kind::Stripe | Kind::Ordered | Kind::Reissued => {}
+            // It waits in the pool, and is never launched itself.
+            Kind::Pooled => return Left::NoRoom,
+            // A fragment has a message until its peer was asked, and is bytes to move then.
+            Kind::Staged | Kind::PeerRequest if segment.message().is_none() => {}
+            Kind::Message
+            | Kind::CountedSignal
+            | Kind::OrderedSignal
+            | Kind::Fetch
+            | Kind::Staged
+            | Kind::PeerRequest => {
+                return self.send_message(token, rail);
+            }
+            Kind::FabricAtomic => return self.launch_atomic(token, rail),
+        }
+        let state = &mut self.rails[rail.index()];
+        if state.is_full() {
+            return Left::NoRoom;
+        }
+        let (to, transfer) = (self.paths.get(segment.pe, rail).to, &segment.transfer);
+        let operation = match (segment.kind, doorbell) {
+            (Kind::Counted, _) => {
+                let mark = self.marks.of_mine(segment.pe, segment.tag());
+                Operation::WriteWithData(transfer, mark)
+            }
+            (_, Doorbell::Ring) => Operation::Transfer(transfer),
+            (_, Doorbell::Owe) => Operation::WriteBeforeMore(transfer),
+        };
+        let posted = self.port.post(rail, to, token, operation);
+        self.launched(token, rail, Stage::Posted, posted)
+    }
+
+    /// Hands an atomic to the fabric.
+    #[cold]
+    fn launch_atomic(&mut self, token: Token, rail: RailId) -> Left {
+        let segment = &self.segments[token.0];
+        let Some(atomics) = self.atomics.as_deref() else { return Left::NoRoom };
+        if self.rails[rail.index()].is_full() {
+            return Left::NoRoom;
+        }
+        let (to, atomic) = atomics.to_post(segment.pe, segment.atomic_slot());
+        let posted = self.port.post(rail, to, token, Operation::Atomic(atomic));
+        self.launched(token, rail, Stage::AtomicPosted, posted)
+    }
+
+    /// Takes note of what the fabric has said to a segment; if it has taken it, that is the stage it is
+    /// in.
+    #[inline]
+    fn launched(
+        &mut self,
+        token: Token,
+        rail: RailId,
+        stage: Stage,
+        posted: Result<Posted, PortError>,
+    ) -> Left {
+        let (segment, state) = (&mut self.segments[token.0], &mut self.rails[rail.index()]);
+        match posted {
+            Ok(Posted::Yes) => {
+                segment.stage = stage;
+                segment.born = self.watchdog.stamp();
+                state.taken(segment.transfer.len);
+                Left::Taken
+            }
+            Ok(Posted::Again) => {
+                state.counters.again += 1;
+                Left::Again
+            }
+            Err(error) => Left::Failed(error),
+        }
+    }
+
+    /// A segment that changes a word sets out, once what it is to come after has ended.
+    #[inline]
+    pub(crate) fn set_out_behind(&mut self, token: Token, what: Behind) {
+        let Behind::Operation(op) = what else {
+            self.segments[token.0].follows_puts = what == Behind::Puts;
+            return self.set_out(token);
+        };
+        self.segments[token.0].behind_sent = self.ops.departs(op);
+        self.segments[token.0].stage = Stage::Chained;
+        if self.ops.chain(op, token.0) {
+            self.unchain(token);
+        }
+    }
+
+    /// A segment that the core moves itself, and that has all it needs, sets out, or waits behind its
+    /// stream's fence.
+    pub(crate) fn set_out(&mut self, token: Token) {
+        if self.passes_fence(token) && !self.waits_for_puts(token) {
+            let rail = self.segments[token.0].rail;
+            self.segments[token.0].stage = Stage::Ready;
+            self.dispatch(token, rail);
+        }
+    }
+
+    /// Whether a segment that is under way is a signal that goes out behind the puts before it, and there are some.
+    /// [`Core::release`] lets it go.
+    #[inline]
+    fn waits_for_puts(&mut self, token: Token) -> bool {
+        let segment = &mut self.segments[token.0];
+        if !std::mem::take(&mut segment.follows_puts) {
+            return false;
+        }
+        let pe = segment.pe;
+        let Some(stream) = self.streams.find_mut(pe) else { return false };
+        segment.behind_sent = stream.orders();
+        if stream.puts_under_way() == 0 {
+            return false;
+        }
+        segment.stage = Stage::BehindPuts;
+        stream.hold_back(&mut self.segments, token.0);
+        // Some puts may be messages.
+        self.want_ack(pe);
+        true
+    }
+
+    /// Whether a segment that has all it needs is under way from now on. Else it waits behind its stream's
+    /// fence; once that is passed it sets out, or [`Event::Begins`] says so.
+    pub(crate) fn passes_fence(&mut self, token: Token) -> bool {
+        let segment = &mut self.segments[token.0];
+        let (pe, direction) = (segment.pe, segment.direction);
+        let Some(stream) = self.streams.find_mut(pe) else { return false };
+        let waits = stream.is_closed() && direction == Direction::Write;
+        if waits && !(segment.is_request() && stream.passes_requests()) {
+            segment.hold(stream.epoch());
+            stream.held.push(&mut self.segments, token.0);
+            // What it waits for may be messages, whose delivery only the peer can tell.
+            self.want_ack(pe);
+            return false;
+        }
+        stream.begin_segment(segment);
+        true
+    }
+
+    /// Puts a segment that is under way at the end of its rail's queue.
+    pub(crate) fn queue(&mut self, token: Token, rail: RailId) {
+        self.segments[token.0].stage = Stage::Ready;
+        let state = &mut self.rails[rail.index()];
+        state.counters.queued += 1;
+        state.push(&mut self.segments, token.0);
+        self.ready += 1;
+    }
+
+    /// Posts from the rails' queues what they take. Whether any left.
+    pub(crate) fn post_ready(&mut self) -> bool {
+        let mut moved = false;
+        self.withheld = 0;
+        for rail in self.rail_ids() {
+            let has_blocked = self.rails[rail.index()].has_blocked();
+            if has_blocked && self.phase.blocked_first() {
+                moved |= self.retry_blocked(rail);
+            }
+            let (mut burst, mut refusals) = (0, 0);
+            while let Some(index) = self.rails[rail.index()].front() {
+                let token = Token(index);
+                let doorbell = self.doorbell(rail, index, burst);
+                let pe = self.segments[index].pe;
+                // Nothing is sent to a peer after a failure: what follows might be a flag for data
+                // that never left.
+                let failed = self.check_stream(pe).is_err();
+                let blocked = self.is_blocked(pe, rail);
+                let left = match (failed, blocked) {
+                    (true, _) => None,
+                    // Not before what was there first.
+                    (false, true) => Some(Left::Again),
+                    (false, false) => Some(self.launch(token, rail, doorbell)),
+                };
+                match left {
+                    Some(Left::NoRoom) => break,
+                    Some(Left::Taken) => burst = self.rang(rail, index, doorbell),
+                    Some(Left::Again) => {
+                        refusals += usize::from(!blocked);
+                        burst = 0;
+                    }
+                    _ => {}
+                }
+                moved |= !matches!(left, Some(Left::Again));
+                self.rails[rail.index()].pop(&self.segments);
+                self.ready -= 1;
+                self.left_queue(token, rail, left);
+                if refusals == REFUSALS {
+                    break;
+                }
+            }
+            if has_blocked && !self.phase.blocked_first() {
+                moved |= self.retry_blocked(rail);
+            }
+        }
+        moved
+    }
+
+    /// What becomes of a segment that was taken out of a queue; none if its stream has failed.
+    pub(super) fn left_queue(&mut self, token: Token, rail: RailId, left: Option<Left>) {
+        match left {
+            None => self.drop_segment(token),
+            Some(Left::Failed(error)) => self.fail_segment(token, error),
+            Some(Left::NoWindow) => self.wait_for_window(token),
+            Some(Left::Again) => self.block(token, rail),
+            Some(Left::Taken | Left::NoRoom) => {}
+        }
+    }
+
+    /// Moves to the rails' queues the signals whose puts have ended, and the held writes whose fence has been passed.
+    #[cold]
+    pub(crate) fn release(&mut self, pe: Pe) {
+        while let Some(stream) = self.streams.find_mut(pe) {
+            let Some(index) = stream.let_go(&self.segments) else { break };
+            let segment = &mut self.segments[index];
+            segment.born = self.watchdog.stamp();
+            let rail = segment.rail;
+            if self.recovers && self.paths.is_out(pe, rail) {
+                self.send_elsewhere(Token(index));
+            } else {
+                self.queue(Token(index), rail);
+            }
+        }
+        let Some(stream) = self.streams.find_mut(pe) else { return };
+        let Some((epoch, all)) = stream.passed(&self.segments) else { return };
+        while let Some(stream) = self.streams.find_mut(pe) {
+            let Some(index) = stream.held.front() else { return };
+            let segment = &mut self.segments[index];
+            if segment.fence() != epoch || !all && !segment.is_request() {
+                break;
+            }
+            segment.stage = Stage::Ready;
+            segment.born = self.watchdog.stamp();
+            let (rail, kind) = (segment.rail, segment.kind);
+            stream.begin_segment(segment);
+            stream.held.pop(&self.segments);
+            if self.waits_for_puts(Token(index)) {
+                continue;
+            }
+            if kind.has_mover() {
+                self.raise(Event::Begins(Token(index)));
+                continue;
+            }
+            if self.recovers && self.paths.is_out(pe, rail) {
+                self.send_elsewhere(Token(index));
+                continue;
+            }
+            self.rails[rail.index()].push(&mut self.segments, index);
+            self.ready += 1;
+        }
+    }
+
+    /// A segment that was held sets out, and its path has failed in the meantime.
+    #[cold]
+    fn send_elsewhere(&mut self, token: Token) {
+        let Segment { pe, kind, rail, .. } = self.segments[token.0];
+        if !kind.is_rma() {
+            let rail = self.streams.find(pe).map_or(rail, |stream| stream.next.rail);
+            self.segments[token.0].rail = rail;
+            self.queue(token, rail);
+        } else {
+            self.lose(token, false);
+        }
+    }
+}

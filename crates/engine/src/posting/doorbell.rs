@@ -1,0 +1,76 @@
+//! Bursts: puts of which the caller says that another follows at once, posted so that the NIC's doorbell
+//! is rung once for several.
+//!
+//! # How a burst ends
+//! A fabric that was told that more follows may leave what it has taken where the device does not look,
+//! until something is posted without that word. libfabric has no call that only rings. So nothing is
+//! posted while it is not known what comes next: puts of a burst go into their rails' queues, and
+//! [`Core::post_ready`] posts each queue to its end, all but the last with [`Doorbell::Owe`]. The
+//! end of a burst is therefore nothing but a turn of the queues. It comes with the first put without
+//! the hint, with every other operation and fence, with each turn of the loop (progress, quiet, and
+//! whatever waits), with the end of a region, and after [`BURST`] puts.
+//!
+//! # Why nothing stays without a doorbell
+//! A segment is posted with a doorbell owed only if the next in the same rail's queue is a write to the
+//! same peer and the rail's depth has room for both. Neither may have remote data: such a write is always
+//! posted with its doorbell. Both are then posted in one go, unless the fabric has no room for the
+//! second. Then that stays at the front of its queue, which every turn retries, and from there on it is
+//! posted with the doorbell, since [`Rail::unrung`] says that some are owed. It can only go away unposted
+//! when the stream to its peer has failed, which has taken those before it along.
+//!
+//! So a doorbell is rung as soon as the fabric takes one more write. It cannot refuse that for ever
+//! for want of what the unrung ones hold: they are at most [`BURST`] and always leave a place of the
+//! rail's depth free. With a depth of one no doorbell is ever owed.
+//!
+//! [`Rail::unrung`]: crate::state::rail::Rail::unrung
+
+use crate::ids::RailId;
+use crate::port::{Direction, Port};
+use crate::posting::Core;
+use crate::state::segment::Kind;
+
+/// Most puts that wait for the end of their burst, and most that share a doorbell. NVSHMEM gives its hint
+/// for batches of 16 by default.
+pub(crate) const BURST: u32 = 16;
+
+/// What becomes of the doorbell when a segment is posted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Doorbell {
+    /// It is rung.
+    Ring,
+    /// It is rung for a segment that is posted next.
+    Owe,
+}
+
+impl<P: Port> Core<P> {
+    /// Whether the doorbell may be owed for the segment at the front of a rail's queue, when `burst`
+    /// have been posted without it in one go before.
+    pub(super) fn doorbell(&self, rail: RailId, front: u32, burst: u32) -> Doorbell {
+        let state = &self.rails[rail.index()];
+        let segment = &self.segments[front];
+        let Some(next) = segment.behind().filter(|_| self.batches) else {
+            return Doorbell::Ring;
+        };
+        let next = &self.segments[next];
+        let is_write = |kind, direction| kind == Kind::Transfer && direction == Direction::Write;
+        let follows = is_write(segment.kind, segment.direction)
+            && is_write(next.kind, next.direction)
+            && next.pe == segment.pe;
+        // If some are owed from before, the fabric had no room for what was to ring for them.
+        let in_one_go = state.unrung == burst && burst + 1 < BURST;
+        let has_room = state.in_flight() + 2 <= state.depth;
+        if follows && in_one_go && has_room { Doorbell::Owe } else { Doorbell::Ring }
+    }
+
+    /// The fabric has taken a segment from a queue. Gives how many it has now without the doorbell.
+    pub(super) fn rang(&mut self, rail: RailId, index: u32, doorbell: Doorbell) -> u32 {
+        let state = &mut self.rails[rail.index()];
+        match doorbell {
+            Doorbell::Owe => state.unrung += 1,
+            // What is no transfer may be rung for elsewhere.
+            Doorbell::Ring if self.segments[index].kind.is_rma() => state.unrung = 0,
+            Doorbell::Ring => {}
+        }
+        state.unrung
+    }
+}

@@ -1,0 +1,567 @@
+//! The balance of rails: which one an operation goes by, the one that is expected to be done with it first.
+//!
+//! # How
+//! What a rail has been given and has not done yet, over the rate it has lately shown, is the time until
+//! it is free. A rail is given no more ahead than keeps it busy, so most of the sharing needs no
+//! forecast: a rail that is done asks for more, and a slow one asks less often. The forecast decides
+//! about the end of an operation. A rail gets a segment only if it will be done with it before the others
+//! could be done with everything that is left; else the segment waits for one of them.
+//!
+//! # Rates
+//! Of each local rail, from its own completions while it is busy, of the last few segments. Rails
+//! start equal, and have one segment ahead until that is done. A rail that is busy and completes nothing
+//! counts as slower the longer that lasts. One that was slow and is not used for a while is tried again.
+//!
+//! # Why it does not stop
+//! Of all rails that are in service, the one that would be done first is always let have the segment,
+//! unless it has as much ahead as it may. Then its completions are outstanding, and each of them asks
+//! again; or they are lost sight of, and then they are not ahead any more.
+
+use crate::ids::RailId;
+
+/// Time after which what a rail has shown is forgotten if it is not used, in nanoseconds. It is tried then
+/// with one segment.
+const FORGIVEN: u64 = 2_000_000_000;
+
+/// The longest segment that a rail is tried with again, as a part of the longest: if it has stayed slow, the
+/// operation waits for it.
+const TRIED: u64 = 4;
+
+/// Segments of the longest kind that a rate is taken from. Of what is older, half counts.
+const REMEMBERED: u64 = 4;
+
+/// Segments of the longest kind that a rail may have ahead for a peer: while one is acknowledged and that
+/// is found, the others keep it busy. It is the same for slow rails. Were it less, what they show would
+/// be mostly the time that acknowledgements take, and they would stay slow.
+const SEGMENTS_AHEAD: u64 = 3;
+
+/// Where that is less of a rail's time, in nanoseconds, it may have so much ahead.
+const TIME_AHEAD: f64 = 250_000.0;
+
+/// But no more segments than this.
+const MOST_AHEAD: u64 = 16;
+
+/// Parts that what is left is thought of as cut into for each rail, so that segments become shorter towards
+/// the end and rails end together.
+const PARTS: usize = 2;
+
+/// The shortest segment that an operation is cut into for that reason, as a part of the longest.
+const SHORTEST: usize = 8;
+
+/// Segments end at multiples of this, by the peer's addresses, where they are longer than twice that.
+const ALIGN: usize = 4096;
+
+/// How operations are spread over rails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Spread {
+    /// The rail of an operation with at least so many bytes is chosen by load and rate. Shorter ones take
+    /// the rails in turn.
+    pub balanced_from: usize,
+    /// Operations with at least so many bytes, and more than that, are cut into segments.
+    pub striped_from: usize,
+    /// The longest of these segments in bytes.
+    pub segment: usize,
+}
+
+impl Spread {
+    /// Whole operations, by all rails in turn.
+    pub const ROUND_ROBIN: Spread =
+        Spread { balanced_from: usize::MAX, striped_from: usize::MAX, segment: usize::MAX };
+
+    /// What [`Spread::balanced_from`] is by default. Below it the choice costs more than it gains.
+    pub const BALANCED_FROM: usize = 8 << 10;
+}
+
+/// What one rail has to do, and how fast it is.
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    /// Bytes given to it and not done.
+    ahead: u64,
+    /// The longest segment since it was last idle.
+    longest: u64,
+    /// Bytes done lately.
+    done: u64,
+    /// How long it was busy with them, in nanoseconds. Sums, rather than a mean of quotients: segments are
+    /// found done several at a time, and by themselves the later ones would seem to have taken no time.
+    busy: u64,
+    /// When it was last done with something, or began to be busy.
+    moved: u64,
+}
+
+impl Load {
+    fn give(&mut self, len: u64, now: u64) {
+        if self.is_forgotten(now) {
+            (self.done, self.busy) = (0, 0);
+        }
+        if self.ahead == 0 {
+            (self.moved, self.longest) = (now, 0);
+        }
+        self.ahead += len;
+        self.longest = self.longest.max(len);
+    }
+
+    fn is_forgotten(&self, now: u64) -> bool {
+        self.ahead == 0 && now.saturating_sub(self.moved) >= FORGIVEN
+    }
+
+    fn done(&mut self, len: u64, now: u64, remembered: u64) {
+        self.ahead -= len;
+        self.done += len;
+        self.busy += now.saturating_sub(self.moved);
+        self.moved = now;
+        if self.done > remembered {
+            self.done /= 2;
+            self.busy /= 2;
+        }
+    }
+
+    /// Bytes per nanosecond that it has shown; none before the first segment.
+    fn shown(&self) -> Option<f64> {
+        (self.done > 0).then(|| self.done as f64 / self.busy.max(1) as f64)
+    }
+
+    /// Bytes that it has not done at `now`, if it works at `rate`: more may be done than was found yet.
+    fn ahead_now(&self, now: u64, rate: f64) -> f64 {
+        let still = now.saturating_sub(self.moved) as f64;
+        (self.ahead as f64 - rate * still).max(0.0)
+    }
+
+    /// Bytes per nanosecond as far as one can tell, for a segment of `len` bytes, when the rails' mean is
+    /// `mean`.
+    fn rate(&self, now: u64, mean: f64, len: u64, tried: u64) -> f64 {
+        let rate = self.shown().unwrap_or(mean);
+        if self.ahead == 0 {
+            let tries = len <= tried && self.is_forgotten(now);
+            return if tries { rate.max(mean) } else { rate };
+        }
+        // Twice, since completions do not come at regular times.
+        let still = now.saturating_sub(self.moved) as f64;
+        rate.min(2.0 * self.longest as f64 / still)
+    }
+}
+
+/// The loads of a lane's rails.
+#[derive(Debug)]
+pub(crate) struct Balance {
+    /// See [`Spread::balanced_from`].
+    pub(crate) balanced_from: usize,
+    striped_from: usize,
+    /// The longest segment of operations that are cut, and of those that are not.
+    segment: usize,
+    /// The shortest, but for the last.
+    shortest: usize,
+    max_segment: usize,
+    loads: Box<[Load]>,
+    /// The rail that is looked at first, modulo their number, so that equals take turns.
+    turn: usize,
+    /// Standing of each rail in the turns by rate; see [`Balance::next_in_turn`].
+    credit: Box<[f64]>,
+}
+
+impl Balance {
+    /// For so many rails, which all take segments of `max_segment` bytes.
+    pub(crate) fn new(spread: Spread, rails: usize, max_segment: usize, first: usize) -> Self {
+        // Values, which are copied when they are submitted, have 8 bytes at most.
+        let balanced_from = if rails > 1 { spread.balanced_from.max(9) } else { usize::MAX };
+        let segment = spread.segment.clamp(1, max_segment);
+        Self {
+            balanced_from,
+            striped_from: spread.striped_from,
+            segment,
+            shortest: (spread.segment / SHORTEST).clamp(1, segment),
+            max_segment,
+            loads: vec![Load::default(); rails].into(),
+            turn: first,
+            credit: vec![0.0; rails].into(),
+        }
+    }
+
+    /// Whether rails are chosen by load at all.
+    pub(crate) fn is_on(&self) -> bool {
+        self.balanced_from != usize::MAX
+    }
+
+    /// The length of the next segment of an operation of `len` bytes, of which `left` are left, the first
+    /// of them at the peer's address `at`.
+    pub(crate) fn next_len(&self, len: usize, left: usize, at: u64) -> usize {
+        if len < self.striped_from {
+            return left.min(self.max_segment);
+        }
+        let even = left / (PARTS * self.loads.len());
+        let next = even.clamp(self.shortest, self.segment);
+        if left <= next {
+            return left;
+        }
+        let beyond = if next > 2 * ALIGN { (at + next as u64) as usize % ALIGN } else { 0 };
+        next - beyond
+    }
+
+    /// How many segments that makes of what is left.
+    pub(crate) fn segments(&self, len: usize, mut left: usize, mut at: u64) -> u32 {
+        let mut segments = 0;
+        while left > 0 {
+            let next = self.next_len(len, left, at);
+            left -= next;
+            at += next as u64;
+            segments += 1;
+        }
+        segments
+    }
+
+    /// A rail has been given a segment.
+    pub(crate) fn give(&mut self, rail: RailId, len: usize, now: u64) {
+        self.loads[rail.index()].give(len as u64, now);
+    }
+
+    /// A rail is done with a segment.
+    pub(crate) fn done(&mut self, rail: RailId, len: usize, now: u64) {
+        let remembered = REMEMBERED * self.segment.min(1 << 20) as u64;
+        self.loads[rail.index()].done(len as u64, now, remembered);
+    }
+
+    /// A rail will not do a segment that it was given.
+    pub(crate) fn take_back(&mut self, rail: RailId, len: usize) {
+        self.loads[rail.index()].ahead -= len as u64;
+    }
+
+    /// Bytes given to a rail and not done.
+    #[cfg(any(test, feature = "audit"))]
+    pub(crate) fn ahead(&self, rail: RailId) -> u64 {
+        self.loads[rail.index()].ahead
+    }
+
+    /// A rail was closed and opened again. What it has shown was not its rate, and what it has ahead it
+    /// begins with now.
+    pub(crate) fn reopened(&mut self, rail: RailId, now: u64) {
+        let load = &mut self.loads[rail.index()];
+        (load.done, load.busy, load.moved) = (0, 0, now);
+    }
+
+    /// Bytes per second that a rail has lately shown; 0 before the first.
+    pub(crate) fn shown(&self, rail: RailId) -> u64 {
+        (self.loads[rail.index()].shown().unwrap_or(0.0) * 1e9) as u64
+    }
+
+    /// The mean of the rates shown, or 1 while there are none.
+    fn mean(&self) -> f64 {
+        let shown = || self.loads.iter().filter_map(Load::shown);
+        let count = shown().count();
+        if count == 0 { 1.0 } else { shown().sum::<f64>() / count as f64 }
+    }
+
+    /// The rail that a segment of `len` bytes is to go by now; none if it had better wait. `ahead` is what
+    /// each rail has ahead for the same peer, and `left` the bytes that wait for rails, these included.
+    /// Only the rails in `usable` are thought of, a bit for each.
+    pub(crate) fn pick(
+        &mut self,
+        now: u64,
+        ahead: &[u64],
+        len: usize,
+        left: u64,
+        usable: u32,
+    ) -> Option<RailId> {
+        const LEAST: f64 = 1e-9;
+        let mean = self.mean();
+        let len = len as u64;
+        let segment = self.segment.min(1 << 30) as u64;
+        let rate = |load: &Load| load.rate(now, mean, len, segment / TRIED).max(LEAST);
+        let (least, most) = ((SEGMENTS_AHEAD * segment) as f64, (MOST_AHEAD * segment) as f64);
+        let known = |(at, load): (usize, &Load)| usable >> at & 1 != 0 && load.done > 0;
+        let some_known = self.loads.iter().enumerate().any(known);
+        let (mut all_ahead, mut all_rates) = (0.0, 0.0);
+        // When the best rail would be done, and when the best of those that may have more would.
+        let mut first = f64::INFINITY;
+        let mut open: Option<(usize, f64)> = None;
+        for step in 0..self.loads.len() {
+            let at = (self.turn + step) % self.loads.len();
+            if usable >> at & 1 == 0 {
+                continue;
+            }
+            let load = &self.loads[at];
+            let rate = rate(load);
+            let ahead_now = load.ahead_now(now, rate);
+            all_ahead += ahead_now;
+            all_rates += rate;
+            let ends = (ahead_now + len as f64) / rate;
+            first = first.min(ends);
+            let most = (TIME_AHEAD * rate).clamp(least, most);
+            let of_peer = ahead[at];
+            let takes = match load.shown() {
+                // What it does with the first will tell.
+                None if some_known => load.ahead == 0,
+                _ => of_peer == 0 || (of_peer + len) as f64 <= most,
+            };
+            if takes && open.is_none_or(|(_, other)| ends < other) {
+                open = Some((at, ends));
+            }
+        }
+        let (at, ends) = open?;
+        if ends > first {
+            let load = &self.loads[at];
+            let rate = rate(load);
+            let others_ahead = all_ahead - load.ahead_now(now, rate) + left as f64;
+            if ends > others_ahead / (all_rates - rate).max(LEAST) {
+                return None;
+            }
+        }
+        self.turn = at + 1;
+        Some(RailId(at as u8))
+    }
+
+    /// The rail that is next when rails take turns as often as their rates say. For what cannot wait for
+    /// a rail. Only those in `usable` take turns, a bit for each; there is one at least.
+    pub(crate) fn next_in_turn(&mut self, now: u64, usable: u32) -> RailId {
+        let mean = self.mean();
+        let mut sum = 0.0;
+        let mut next = None;
+        for step in 0..self.loads.len() {
+            let at = (self.turn + step) % self.loads.len();
+            if usable >> at & 1 == 0 {
+                continue;
+            }
+            let rate = self.loads[at].rate(now, mean, 0, 0);
+            sum += rate;
+            self.credit[at] += rate;
+            if next.is_none_or(|next: usize| self.credit[at] > self.credit[next]) {
+                next = Some(at);
+            }
+        }
+        let next = next.unwrap_or(0);
+        self.credit[next] -= sum;
+        RailId(next as u8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Three rails, of which the first has shown 3 bytes per nanosecond, and the others 1.
+    fn shown() -> Balance {
+        let mut balance =
+            Balance::new(Spread { balanced_from: 9, ..Spread::ROUND_ROBIN }, 3, 1 << 20, 0);
+        for (rail, took) in [(0, 1000), (1, 3000), (2, 3000)] {
+            balance.give(RailId(rail), 3000, 0);
+            balance.done(RailId(rail), 3000, took);
+        }
+        balance
+    }
+
+    #[test]
+    fn rails_take_turns_as_often_as_their_rates_say() {
+        let mut balance = shown();
+        let mut turns = |usable, count: u32| {
+            let mut turns = [0; 3];
+            (0..count).for_each(|_| turns[balance.next_in_turn(4000, usable).index()] += 1);
+            turns
+        };
+        assert_eq!(turns(0b111, 50), [30, 10, 10]);
+        assert_eq!(turns(0b101, 40), [30, 0, 10]);
+        assert_eq!(turns(0b110, 40), [0, 20, 20]);
+        assert_eq!(turns(0b010, 5), [0, 5, 0]);
+    }
+
+    #[test]
+    fn what_is_ahead_is_what_was_given_and_is_neither_done_nor_taken_back() {
+        let mut balance = shown();
+        let rail = RailId(1);
+        balance.give(rail, 500, 5000);
+        balance.give(rail, 700, 5100);
+        assert_eq!((balance.loads[1].ahead, balance.loads[1].longest), (1200, 700));
+        balance.take_back(rail, 700);
+        balance.done(rail, 500, 5500);
+        let load = &balance.loads[1];
+        assert_eq!((load.ahead, load.done, load.busy, load.moved), (0, 3500, 3500, 5500));
+        assert_eq!(load.shown(), Some(1.0));
+        assert_eq!(balance.loads[0].ahead_now(0, 3.0), 0.0);
+        balance.give(rail, 900, 6000);
+        assert_eq!(balance.loads[1].ahead_now(6300, 1.0), 600.0);
+        assert_eq!(balance.loads[1].ahead_now(9000, 1.0), 0.0);
+    }
+
+    #[test]
+    fn segments_of_an_operation_add_up_and_keep_to_their_bounds() {
+        let spread = Spread { balanced_from: 9, striped_from: 10_000, segment: 1 << 16 };
+        let balance = Balance::new(spread, 4, 1 << 20, 0);
+        for (len, at) in [(9_999, 3), (10_000, 0), (10_000, 77), (1 << 20, 4096), (3_000_001, 513)]
+        {
+            let (mut left, mut place, mut count) = (len, at, 0);
+            while left > 0 {
+                let next = balance.next_len(len, left, place);
+                let is_cut = len >= 10_000;
+                assert!(
+                    next >= 1 && next <= left && next <= if is_cut { 1 << 16 } else { 1 << 20 }
+                );
+                let ends_even = next <= 2 * ALIGN || (place as usize + next) % ALIGN == 0;
+                assert!(!is_cut || next == left || ends_even, "{next} bytes at {place}");
+                left -= next;
+                place += next as u64;
+                count += 1;
+            }
+            assert_eq!(balance.segments(len, len, at), count, "{len} bytes");
+            assert_eq!(count == 1, len < 10_000);
+        }
+    }
+
+    /// Segments of 1000 bytes, so that a rail may have 3000 to 16 000 ahead.
+    fn short(rails: usize, first: usize) -> Balance {
+        let spread = Spread { balanced_from: 9, striped_from: 10_000, segment: 1000 };
+        Balance::new(spread, rails, 1 << 20, first)
+    }
+
+    fn shows(balance: &mut Balance, rail: u8, took: u64) {
+        balance.give(RailId(rail), 3000, 0);
+        balance.done(RailId(rail), 3000, took);
+    }
+
+    #[test]
+    fn there_is_a_choice_with_two_rails() {
+        assert!(!short(1, 0).is_on());
+        assert!(short(2, 0).is_on() && short(2, 0).balanced_from == 9);
+        let longer = Spread { balanced_from: 99, ..Spread::ROUND_ROBIN };
+        assert_eq!(Balance::new(longer, 2, 1 << 20, 0).balanced_from, 99);
+        let values = Spread { balanced_from: 1, ..Spread::ROUND_ROBIN };
+        assert_eq!(Balance::new(values, 2, 1 << 20, 0).balanced_from, 9, "values go in turn");
+    }
+
+    #[test]
+    fn lanes_begin_with_different_rails_and_equals_take_turns() {
+        for first in 0..5 {
+            let mut balance = short(3, first);
+            for step in 0..7 {
+                let picked = balance.pick(0, &[0; 3], 100, 100, 0b111);
+                assert_eq!(picked, Some(RailId(((first + step) % 3) as u8)));
+            }
+        }
+        let mut balance = short(3, 1);
+        let turns: Vec<u8> = (0..6).map(|_| balance.next_in_turn(0, 0b111).0).collect();
+        assert_eq!(turns, [1, 2, 0, 1, 2, 0]);
+    }
+
+    #[test]
+    fn an_operation_is_cut_into_two_parts_a_rail() {
+        const MIB: usize = 1 << 20;
+        let spread = Spread { balanced_from: 9, striped_from: 10_000, segment: 1 << 16 };
+        let balance = Balance::new(spread, 4, MIB, 0);
+        assert_eq!(balance.next_len(200_000, 200_000, 0), 24_576, "25 000, to a border");
+        assert_eq!(balance.next_len(200_000, 100_000, 4096), 12_288, "12 500");
+        assert_eq!(balance.next_len(9_999, 9_999, 0), 9_999, "too short");
+        assert_eq!(
+            balance.next_len(200_000, 65_536, 100),
+            8192,
+            "two pages need not end at a border"
+        );
+        let balance = Balance::new(Spread { segment: MIB, ..spread }, 2, MIB, 0);
+        assert_eq!(
+            balance.next_len(MIB, 131_072, 77),
+            131_072,
+            "what is left is the shortest there is"
+        );
+    }
+
+    #[test]
+    fn a_rate_is_that_of_the_last_few_segments() {
+        let spread = Spread { balanced_from: 9, striped_from: 9, segment: 1 << 16 };
+        let mut balance = Balance::new(spread, 2, 1 << 20, 0);
+        let (rail, len) = (RailId(0), 1 << 16);
+        assert_eq!((balance.loads[0].shown(), balance.shown(rail)), (None, 0));
+        assert_eq!(balance.mean(), 1.0, "as good as any other");
+        for number in 1..=5_u64 {
+            balance.give(rail, len, number * 1000);
+            balance.done(rail, len, number * 1000 + 500);
+            let counted = if number == 5 { 5 * 32_768 } else { number << 16 };
+            assert_eq!(balance.loads[0].done, counted, "{number}");
+        }
+        assert_eq!(balance.mean(), balance.loads[0].shown().unwrap());
+        balance.give(RailId(1), len, 0);
+        balance.done(RailId(1), len, 1 << 15);
+        let shown = balance.loads[0].shown().unwrap();
+        assert_eq!(balance.mean(), (shown + 2.0) / 2.0);
+        assert_eq!(balance.shown(RailId(1)), 2_000_000_000);
+        balance.give(rail, len, 10_000);
+        balance.reopened(rail, 20_000);
+        let load = &balance.loads[0];
+        assert_eq!((load.shown(), load.moved, load.ahead), (None, 20_000, 1 << 16));
+    }
+
+    /// A rail that stands still with something ahead is as slow as that looks; one that was slow long ago is tried.
+    #[test]
+    fn a_rate_is_no_better_than_what_is_seen_and_is_forgiven() {
+        let mut load = Load::default();
+        load.give(1000, 0);
+        load.done(1000, 1000, 1 << 20);
+        assert_eq!(load.rate(1000, 5.0, 10, 10), 1.0);
+        load.give(1000, 2000);
+        assert_eq!(load.rate(2000, 5.0, 10, 10), 1.0);
+        assert_eq!(load.rate(3000, 5.0, 10, 10), 1.0, "twice as long is usual");
+        assert_eq!(load.rate(6000, 5.0, 10, 10), 0.5);
+        load.done(1000, 6000, 1 << 20);
+        assert_eq!(load.rate(6000 + FORGIVEN - 1, 5.0, 10, 10), 0.4);
+        assert_eq!(load.rate(6000 + FORGIVEN, 5.0, 10, 10), 5.0);
+        assert_eq!(load.rate(6000 + FORGIVEN, 5.0, 11, 10), 0.4, "not with a long one");
+        assert_eq!(load.rate(6000 + FORGIVEN, 0.1, 10, 10), 0.4);
+    }
+
+    /// Of two rails that are fast and slow, the fast one has all for this peer that it may have.
+    #[test]
+    fn a_segment_waits_for_the_better_rail_as_long_as_all_that_waits_is_done_by_then() {
+        for (left, picked) in [(1000, None), (1999, None), (2000, Some(RailId(1)))] {
+            let mut balance = short(2, 0);
+            shows(&mut balance, 0, 1000);
+            shows(&mut balance, 1, 3000);
+            balance.give(RailId(0), 1000, 4000);
+            assert_eq!(balance.pick(4000, &[16_000, 0], 1000, left, 0b11), picked, "{left}");
+            // With the others ahead of the slow rail it would be done even later.
+            balance.give(RailId(1), 500, 4000);
+            assert_eq!(balance.pick(4000, &[16_000, 0], 1000, left, 0b11), None, "{left}");
+            assert_eq!(balance.pick(4000, &[16_000, 0], 1000, left, 0b10), Some(RailId(1)));
+        }
+    }
+
+    #[test]
+    fn a_peer_has_no_more_ahead_of_a_rail_than_its_bound() {
+        let mut balance = short(2, 0);
+        shows(&mut balance, 0, 1000);
+        for (ahead, takes) in [(0, true), (15_000, true), (15_001, false), (16_000, false)] {
+            let picked = balance.pick(4000, &[ahead, 0], 1000, 1000, 0b01);
+            assert_eq!(picked.is_some(), takes, "{ahead}");
+        }
+        // A slow one: 3 segments.
+        let mut balance = short(2, 0);
+        shows(&mut balance, 0, 3_000_000);
+        for (ahead, takes) in [(2000, true), (2001, false)] {
+            let picked = balance.pick(4000, &[ahead, 0], 1000, 1000, 0b01);
+            assert_eq!(picked.is_some(), takes, "{ahead}");
+        }
+    }
+
+    /// What it does with its first segment will tell how fast it is, if others have shown that.
+    #[test]
+    fn an_unknown_rail_gets_one_segment_beside_known_ones_that_may_be_used() {
+        let mut balance = short(3, 0);
+        for rail in [1, 2] {
+            balance.give(RailId(rail), 100, 0);
+        }
+        assert!(balance.pick(0, &[0; 3], 100, 100, 0b110).is_some(), "none has shown anything");
+        shows(&mut balance, 0, 1000);
+        assert!(balance.pick(4000, &[0; 3], 100, 100, 0b110).is_some(), "none of these");
+        assert_eq!(balance.pick(4000, &[16_000, 0, 0], 100, 1 << 20, 0b111), None);
+        assert_eq!(balance.pick(4000, &[0; 3], 100, 1 << 20, 0b111), Some(RailId(0)));
+        let mut balance = short(3, 0);
+        shows(&mut balance, 1, 1000);
+        balance.give(RailId(2), 100, 0);
+        assert_eq!(balance.pick(4000, &[0, 16_000, 0], 100, 1 << 20, 0b110), None);
+    }
+
+    /// It was slow long ago, and would be as fast as the mean by now; the fast one has all for this peer that it may have.
+    #[test]
+    fn a_forgiven_rail_is_tried_with_a_fourth_of_a_segment() {
+        for (len, picked) in [(250, Some(RailId(1))), (251, None)] {
+            let mut balance = short(2, 0);
+            shows(&mut balance, 0, 1000);
+            shows(&mut balance, 1, 3_000_000);
+            let now = 3_000_000 + FORGIVEN;
+            assert_eq!(balance.pick(now, &[16_000, 0], len, 600, 0b11), picked, "{len}");
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Counters of a lane. Plain integers: the lane that owns them is the only writer.
+
+use crate::ids::Pe;
+
+/// What a rail has done since start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RailCounters {
+    /// Segments the fabric has taken.
+    pub posted: u64,
+    /// Bytes of those segments.
+    pub bytes: u64,
+    /// Segments that completed, with or without an error.
+    pub completed: u64,
+    /// Times the fabric had no room.
+    pub again: u64,
+    /// Segments that had to wait in the rail's queue.
+    pub queued: u64,
+    /// Segments that it was given by its load, rather than in turn.
+    pub by_load: u64,
+    /// The rate that it has lately shown, in bytes per second; 0 before the first of those segments.
+    pub rate: u64,
+    /// Most segments in flight at a time.
+    pub max_in_flight: u32,
+    /// Times that a path over it was taken out of service.
+    pub failures: u64,
+    /// Segments that were posted on it and had to be posted again, on this rail or another.
+    pub reissued: u64,
+    /// Messages that were sent on it and had to be sent again.
+    pub resent: u64,
+    /// What came to it, whole or not, and is of no PE of the job: messages and remote data.
+    pub foreign: u64,
+}
+
+/// What a lane has under way to one peer, or waiting to be: what a quiet would wait for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UnderWay {
+    /// Puts. Those that their target puts in order before what comes later count among the words.
+    pub puts: bool,
+    /// Atomics and signals.
+    pub words: bool,
+    /// Gets.
+    pub gets: bool,
+    /// Something is not sent before something else has ended: a signal behind puts, or what is behind a fence.
+    pub held_back: bool,
+}
+
+impl UnderWay {
+    /// Whether a signal that was sent just now, apart from its data, has left before that: puts are under way, and nothing
+    /// is held back for them.
+    pub fn is_overtaken(&self) -> bool {
+        self.puts && !self.held_back
+    }
+}
+
+/// What has gone between a lane and one peer since start, modulo 2^32 each. They are the counts by which
+/// the lane knows what is outstanding, so keeping them costs nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PeerCounters {
+    /// The peer.
+    pub pe: Pe,
+    /// Segments written to it, and messages, which write at the peer as well.
+    pub writes: u32,
+    /// Segments read from it.
+    pub reads: u32,
+    /// Numbered messages that have left for it: atomics, signals, requests about staged memory.
+    pub sent: u32,
+    /// Numbered messages that have arrived from it, up to the first that is missing.
+    pub received: u32,
+}

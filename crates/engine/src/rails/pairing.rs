@@ -1,0 +1,148 @@
+//! Pairs of rails that talk to one another: chosen so that senders do not meet on one rail of a receiver.
+
+use crate::ids::{Pe, RailId};
+use crate::rails::paths::TARGET_RAIL;
+use crate::wire::handshake::RailAddress;
+
+/// The local rail on which the first segment to a peer goes out; those after it take turns.
+///
+/// Senders that start together on one receiver start on different rails, and so does one sender
+/// with several receivers.
+pub(crate) fn first_rail(me: Pe, peer: Pe, rails: u8) -> RailId {
+    RailId((me.0.wrapping_add(peer.0) % u32::from(rails)) as u8)
+}
+
+/// The rail of a peer that one of our rails sends to, among the peer's rails on the same fabric.
+///
+/// It is turned on by one for every full round of senders, so that senders whose local rails are
+/// in step are out of step at the receiver. If the peer has no rail on the same fabric, rails are paired by
+/// position; [`leads`] tells whether that makes sense.
+pub fn remote_rail(me: Pe, local: &[RailAddress], rail: RailId, peer: &[RailAddress]) -> RailId {
+    let fabric = local[rail.index()].fabric;
+    let shared: Vec<usize> = (0..peer.len()).filter(|at| peer[*at].fabric == fabric).collect();
+    if shared.is_empty() {
+        return RailId((rail.index() % peer.len()) as u8);
+    }
+    let rank = local[..rail.index()].iter().filter(|other| other.fabric == fabric).count();
+    let turn = me.index() / local.len();
+    RailId(shared[(rank + turn) % shared.len()] as u8)
+}
+
+/// Whether one of our rails leads to a peer: it has a rail on the same fabric, or no two rails of both have a
+/// fabric in common (routed networks give each subnet a fabric of its own). If others have, the network of this
+/// one is one that the peer is not on.
+pub fn leads(local: &[RailAddress], rail: RailId, peer: &[RailAddress]) -> bool {
+    let shares = |rail: &RailAddress| peer.iter().any(|other| other.fabric == rail.fabric);
+    local.get(rail.index()).is_some_and(shares) || !local.iter().any(shares)
+}
+
+/// The local rail by which our atomics for a peer go: one that sends to the peer's
+/// [`TARGET_RAIL`] anyway, else one on the same fabric, else the first.
+pub fn atomic_rail(me: Pe, local: &[RailAddress], peer: &[RailAddress]) -> RailId {
+    let rails = || (0..local.len()).map(|at| RailId(at as u8));
+    let fabric = peer[TARGET_RAIL.index()].fabric;
+    rails()
+        .find(|rail| remote_rail(me, local, *rail, peer) == TARGET_RAIL)
+        .or_else(|| rails().find(|rail| local[rail.index()].fabric == fabric))
+        .unwrap_or(RailId(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rails(fabrics: &[u64]) -> Vec<RailAddress> {
+        let rail = |fabric: &u64| RailAddress { fabric: *fabric, address: vec![1] };
+        fabrics.iter().map(rail).collect()
+    }
+
+    #[test]
+    fn senders_spread_over_the_receivers_rails() {
+        for n in 1..=8u8 {
+            let all = rails(&vec![1; usize::from(n)]);
+            let receiver = Pe(5);
+            // The first segment of each sender.
+            let mut first = vec![0; usize::from(n)];
+            // The segments of senders that happen to use the same local rail at one moment.
+            let mut in_step = vec![0; usize::from(n)];
+            for me in 0..u32::from(n) * u32::from(n) {
+                let local = first_rail(Pe(me), receiver, n);
+                first[remote_rail(Pe(me), &all, local, &all).index()] += 1;
+                in_step[remote_rail(Pe(me), &all, RailId(0), &all).index()] += 1;
+            }
+            assert_eq!(first, vec![u32::from(n); usize::from(n)]);
+            assert_eq!(in_step, vec![u32::from(n); usize::from(n)]);
+        }
+    }
+
+    #[test]
+    fn the_rails_of_one_sender_reach_different_rails() {
+        let all = rails(&[1; 4]);
+        for me in 0..20 {
+            let mut remote: Vec<u8> =
+                (0..4).map(|at| remote_rail(Pe(me), &all, RailId(at), &all).0).collect();
+            remote.sort_unstable();
+            assert_eq!(remote, [0, 1, 2, 3]);
+        }
+    }
+
+    #[test]
+    fn atomics_leave_by_a_rail_that_reaches_the_one_rail_of_the_target() {
+        for n in 1..=4u8 {
+            let all = rails(&vec![1; usize::from(n)]);
+            for me in 0..20 {
+                let rail = atomic_rail(Pe(me), &all, &all);
+                assert_eq!(remote_rail(Pe(me), &all, rail, &all), TARGET_RAIL);
+            }
+        }
+        // One rail, which sends to the second of the peer's in turn, serves the first as well.
+        let (one, two) = (rails(&[1]), rails(&[1, 1]));
+        assert_eq!(remote_rail(Pe(1), &one, RailId(0), &two), RailId(1));
+        assert_eq!(atomic_rail(Pe(1), &one, &two), RailId(0));
+        // By fabric, where the pairing avoids the first.
+        let (local, peer) = (rails(&[7, 2, 1]), rails(&[1, 2]));
+        assert_eq!(atomic_rail(Pe(0), &local, &peer), RailId(0), "paired by position");
+        assert_eq!(atomic_rail(Pe(0), &rails(&[2, 1]), &peer), RailId(1));
+    }
+
+    #[test]
+    fn a_rail_whose_fabric_the_peer_is_not_on_leads_nowhere_if_others_lead_there() {
+        let (local, peer) = (rails(&[1, 2, 3]), rails(&[3, 1]));
+        let leading = |local: &[RailAddress], peer: &[RailAddress]| -> Vec<bool> {
+            (0..local.len()).map(|at| leads(local, RailId(at as u8), peer)).collect()
+        };
+        assert_eq!(leading(&local, &peer), [true, false, true]);
+        assert_eq!(leading(&peer, &local), [true, true]);
+        assert_eq!(leading(&local, &rails(&[7, 8])), [true, true, true], "routed, perhaps");
+        assert!(!leads(&local, RailId(3), &peer), "it does not exist");
+    }
+
+    #[test]
+    fn rails_stay_on_their_fabric() {
+        let local = rails(&[1, 2]);
+        let peer = rails(&[2, 1, 2]);
+        for me in 0..4 {
+            assert_eq!(remote_rail(Pe(me), &local, RailId(0), &peer), RailId(1));
+            assert_eq!(peer[remote_rail(Pe(me), &local, RailId(1), &peer).index()].fabric, 2);
+        }
+        let elsewhere = rails(&[8, 9]);
+        assert_eq!(remote_rail(Pe(1), &local, RailId(0), &elsewhere), RailId(0));
+        assert_eq!(remote_rail(Pe(1), &local, RailId(1), &elsewhere), RailId(1));
+        assert_eq!(remote_rail(Pe(1), &local, RailId(1), &elsewhere[..1]), RailId(0));
+    }
+
+    #[test]
+    fn atomics_go_by_a_rail_that_leads_to_the_targets_or_is_on_its_fabric() {
+        let (me, peer) = (Pe(0), rails(&[1, 1]));
+        for local in [rails(&[1, 1]), rails(&[1, 1, 1])] {
+            let rail = atomic_rail(me, &local, &peer);
+            assert_eq!(remote_rail(me, &local, rail, &peer), TARGET_RAIL);
+        }
+        assert_eq!(atomic_rail(me, &rails(&[2, 3]), &rails(&[9, 3])), RailId(0), "none is");
+        // Also where that rail sends to another one of the peer's.
+        let (local, peer) = (rails(&[2, 1]), rails(&[1, 1, 2]));
+        let pairs = |me| remote_rail(Pe(me), &local, RailId(1), &peer);
+        assert!((0..8).any(|me| pairs(me) != TARGET_RAIL));
+        assert!((0..8).all(|me| atomic_rail(Pe(me), &local, &peer) == RailId(1)));
+    }
+}

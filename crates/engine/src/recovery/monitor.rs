@@ -1,0 +1,336 @@
+//! The monitor of paths: four times a second it finds which of them stand still, what has to be asked or told once
+//! more, and which are worth another try.
+//!
+//! It looks at peers for which something is under way, that are to answer, or of which a path is out of service, and once more
+//! when that is over. The others cost nothing, however many are known: what a look would have noted of one is told when
+//! there is something again.
+
+use crate::ids::{Pe, RailId};
+use crate::port::Port;
+use crate::posting::Core;
+use crate::recovery::Recovery;
+use crate::recovery::health::{Answer, PathHealth, PeerHealth};
+use crate::state::messages::link::FIRST;
+use crate::state::segment::{Kind, NIL, Stage};
+use crate::state::stream::Stream;
+use crate::wire::rails::Rails;
+use crate::wire::window::Seq;
+
+/// Bytes of one segment for which it gets another unit of time: some 4 MiB a second.
+const BYTES_PER_STAMP: usize = 1 << 20;
+
+/// How often a peer is told of a rail's new address while it does not say that it has heard.
+const ROUNDS: u32 = 64;
+
+/// What a look has found.
+enum Found {
+    Silent { pe: Pe, rail: RailId, reason: String },
+    Unheard { pe: Pe, rail: RailId },
+    Ping(Pe),
+}
+
+impl Recovery {
+    /// Looks at all paths, four times a second.
+    #[cold]
+    pub(crate) fn look_at_paths<P: Port>(&mut self, core: &mut Core<P>) {
+        for found in self.find_trouble(core) {
+            match found {
+                Found::Ping(pe) => self.tell(core, pe, Rails::Ping),
+                Found::Silent { pe, rail, reason } => {
+                    self.suspect(core, pe, rail, &reason, false);
+                }
+                Found::Unheard { pe, rail } => {
+                    let reason = "messages over it are not acknowledged, and the PE is alive";
+                    if !self.suspect(core, pe, rail, reason, false) {
+                        self.lose_messages(core, pe, |_| true);
+                    }
+                }
+            }
+        }
+        self.repeat_questions(core);
+        self.check_lost(core);
+        self.probe_paths(core);
+        self.look_away(core);
+    }
+
+    /// The peers that are looked at, in order.
+    fn watched(&self) -> Vec<Pe> {
+        let mut watched = self.watched.clone();
+        watched.sort_unstable();
+        watched
+    }
+
+    /// A peer is looked at. `before` is when the last look was.
+    fn begin_look(&mut self, pe: Pe, before: u32) -> &mut PeerHealth {
+        let looks = self.looks;
+        let peer = self.peer(pe);
+        let missed = looks.wrapping_sub(std::mem::replace(&mut peer.looked, looks));
+        peer.is_back = missed > 1 && peer.seen.is_some();
+        if peer.is_back {
+            // Nothing was due then.
+            peer.unheard = before;
+        }
+        if missed != 0 {
+            for path in &mut peer.paths {
+                (path.posted, path.survivors, path.longest) = (0, 0, 0);
+            }
+        }
+        peer
+    }
+
+    /// Looks no more at peers with which all is well, and for which nothing is under way.
+    fn look_away<P: Port>(&mut self, core: &Core<P>) {
+        let Self { watched, peers, .. } = self;
+        watched.retain(|pe| {
+            let Some(peer) = peers.get_mut(pe) else { return false };
+            let stream = core.streams.find(*pe).filter(|stream| stream.error.is_none());
+            let is_due = |stream: &Stream| !stream.is_quiet() || stream.has_unheard();
+            peer.watched = peer.is_open() || stream.is_some_and(is_due);
+            peer.watched
+        });
+    }
+
+    fn find_trouble<P: Port>(&mut self, core: &mut Core<P>) -> Vec<Found> {
+        let now = core.watchdog.stamp();
+        let Core { segments, streams, messages, rails, paths, control, answered, .. } = &mut *core;
+        let before = self.looked;
+        let judges = self.judges(now);
+        self.looks = self.looks.wrapping_add(1);
+        // Answers are no operations of this PE's, and may be lost all the same.
+        for pe in answered.drain(..) {
+            if let Some(stream) = streams.find_mut(pe) {
+                stream.link().is_noted = false;
+                self.peer(pe);
+            }
+        }
+        for pe in self.watched() {
+            self.begin_look(pe, before);
+        }
+        for (_, segment) in segments.in_use_mut() {
+            let peer = self.begin_look(segment.pe, before);
+            if segment.stage != Stage::Posted {
+                continue;
+            }
+            let path = &mut peer.paths[segment.rail.index()];
+            path.posted += 1;
+            path.longest = path.longest.max(segment.transfer.len);
+            path.survivors += u32::from(segment.was_seen());
+        }
+        let mut found = Vec::new();
+        let watched = self.watched();
+        let Recovery { timeout, peers, mine, .. } = self;
+        for pe in watched {
+            let Some(peer) = peers.get_mut(&pe) else { continue };
+            let Some(stream) = streams.find_mut(pe).filter(|stream| stream.error.is_none()) else {
+                continue;
+            };
+            for (at, path) in peer.paths.iter_mut().enumerate() {
+                // What waits for the peer, and does not leave though there is room, is on a silent path too.
+                let front = rails[at].blocked.front(pe).copied();
+                let front = front.filter(|_| !rails[at].is_full());
+                // By the time as well: another one may be in its slot.
+                if path.look(front.map(|front| (front, segments[front].born)), now) {
+                    peer.alive = now;
+                }
+            }
+            let mut pings = false;
+            let mut unheard = None;
+            let mut asks = false;
+            if let Some(link) = stream.link.as_deref_mut() {
+                let waits = link.oldest != NIL && stream.lost_writes == 0;
+                asks = peer.look((link.ack_received, link.received.prefix()), waits, now);
+                if asks {
+                    link.ask_again();
+                }
+                if let Some((rail, _)) = messages.rail_of(link.oldest) {
+                    pings = now - peer.unheard >= *timeout / 2;
+                    if judges && peer.is_unheard(rail, now, *timeout) {
+                        peer.unheard = now;
+                        unheard = Some(rail);
+                    }
+                }
+            }
+            if asks {
+                // The question, or its answer, may have gone over a path that does not work.
+                stream.rotate(paths);
+                if stream.link().enters_control() {
+                    control.push_back(pe);
+                }
+            }
+            for (at, path) in peer.paths.iter().enumerate() {
+                let rail = RailId(at as u8);
+                if paths.is_out(pe, rail) || mine[at].closing.is_some() {
+                    continue;
+                }
+                let (still, patience) = (now - path.stands_since(), path.patience(*timeout));
+                pings |= still >= patience / 2;
+                if judges && path.is_silent(peer.alive, now, *timeout) {
+                    let seconds = (u64::from(still) << 28) / 1_000_000_000;
+                    let reason =
+                        format!("nothing has completed on it for {seconds} s, and the PE is alive");
+                    found.push(Found::Silent { pe, rail, reason });
+                }
+            }
+            if let Some(rail) = unheard {
+                found.push(Found::Unheard { pe, rail });
+            }
+            if pings {
+                found.push(Found::Ping(pe));
+            }
+        }
+        found
+    }
+
+    /// Asks again what was not answered, and gives up what was not answered in time.
+    fn repeat_questions<P: Port>(&mut self, core: &mut Core<P>) {
+        let now = core.watchdog.stamp();
+        let timeout = self.timeout;
+        let mut failed = Vec::new();
+        let mut ask = Vec::new();
+        for pe in self.watched() {
+            let Some(peer) = self.peers.get_mut(&pe) else { continue };
+            let resets = peer.wants.iter();
+            ask.extend(resets.map(|&(rail, generation)| (pe, Rails::Reset { rail, generation })));
+            if let (number, false) = peer.settling {
+                ask.push((pe, Rails::Settle { number }));
+            }
+            let keys = peer.asked.iter();
+            ask.extend(
+                keys.map(|&(rail, key, wanted)| (pe, Rails::KeyWanted { rail, key, wanted })),
+            );
+            if peer.grace.as_ref().is_some_and(|(until, _)| *until <= now) {
+                failed.extend(peer.grace.take().map(|(_, error)| (pe, *error)));
+            }
+        }
+        let mut rails = Vec::new();
+        for (at, rail) in self.mine.iter_mut().enumerate() {
+            if rail.rounds >= ROUNDS {
+                rail.unconfirmed.clear();
+            }
+            rail.rounds = if rail.unconfirmed.is_empty() { 0 } else { rail.rounds + 1 };
+            let to = rail.unconfirmed.iter();
+            rails.extend(to.map(|pe| (*pe, Answer::RailIs(RailId(at as u8)))));
+        }
+        rails.into_iter().for_each(|(pe, answer)| self.add_answer(pe, answer));
+        let fetches = core.segments.tokens(|segment| {
+            segment.kind == Kind::Fetch
+                && segment.stage == Stage::Sent
+                && segment.message().is_none()
+                && now - segment.born >= timeout / 2
+        });
+        for token in fetches {
+            let segment = &core.segments[token.0];
+            let (ticket, place) = (segment.ticket(token), segment.fetch_place());
+            ask.push((segment.pe, Rails::ReplyAgain { ticket, place }));
+        }
+        for (pe, question) in ask {
+            self.tell(core, pe, question);
+        }
+        for (pe, error) in failed {
+            let last = core.streams.find(pe).map(|stream| stream.next.rail);
+            let reason = "it has failed, and the PE has not opened its rail again";
+            if !last.is_some_and(|rail| self.suspect(core, pe, rail, reason, true)) {
+                core.fail_stream(pe, error);
+            }
+        }
+    }
+
+    /// Tries paths that have cooled down.
+    fn probe_paths<P: Port>(&mut self, core: &mut Core<P>) {
+        let now = core.watchdog.stamp();
+        let Some(cooling) = self.cooling else { return };
+        let mut probes = Vec::new();
+        for pe in self.watched() {
+            let Some(peer) = self.peers.get_mut(&pe) else { continue };
+            for (rail, path) in peer.paths.iter_mut().enumerate() {
+                let Some(since) = path.out.filter(|_| !path.gone) else { continue };
+                let cooled = now - since >= cooling && self.mine[rail].closing.is_none();
+                if cooled && now - path.probed >= 2 {
+                    path.probe = path.probe.wrapping_add(1);
+                    path.probed = now;
+                    probes.push((pe, RailId(rail as u8), path.probe));
+                }
+            }
+        }
+        for (pe, rail, number) in probes {
+            // If it is not where this PE thinks, the probe goes nowhere.
+            self.tell(core, pe, Rails::Ping);
+            self.probe(core, pe, rail, number);
+        }
+    }
+}
+
+impl PathHealth {
+    /// Takes in what is posted on it, and what waits first though there is room. Whether something has completed since the
+    /// last look.
+    fn look(&mut self, front: Option<(u32, u32)>, now: u32) -> bool {
+        if front.is_none() || front != self.front.0 {
+            self.front = (front, now);
+        }
+        let has_moved = self.survivors < self.total;
+        if has_moved || self.total == 0 {
+            self.moved = now;
+        }
+        self.total = self.posted;
+        has_moved
+    }
+
+    /// Since when nothing has completed on it, or what waits first has not left; now, if nothing is to.
+    fn stands_since(&self) -> u32 {
+        self.moved.min(self.front.1)
+    }
+
+    /// Whether it stands still for too long, and the peer has shown life since.
+    fn is_silent(&self, alive: u32, now: u32, timeout: u32) -> bool {
+        let since = self.stands_since();
+        now - since >= self.patience(timeout) && alive > since
+    }
+
+    /// How long what is on it may take.
+    fn patience(&self, timeout: u32) -> u32 {
+        timeout + (self.longest / BYTES_PER_STAMP) as u32
+    }
+}
+
+impl PeerHealth {
+    /// Whether anything is posted on its paths, or out of service, or it is to answer.
+    fn is_open(&self) -> bool {
+        let is_open = |path: &PathHealth| {
+            path.total != 0 || path.front.0.is_some() || path.out.is_some() && !path.gone
+        };
+        let asked = !self.wants.is_empty() || !self.asked.is_empty() || !self.settling.1;
+        asked || self.grace.is_some() || self.paths.iter().any(is_open)
+    }
+
+    /// Takes in what the peer has acknowledged, and which messages of it are here. Whether acknowledgements that are
+    /// waited for have not come.
+    fn look(&mut self, seen: (Seq, Seq), waits: bool, now: u32) -> bool {
+        let before = self.seen.replace(seen);
+        if before.unwrap_or((FIRST, FIRST)) != seen {
+            // What has changed while nobody looked may have done so long ago.
+            self.alive = if self.is_back { self.alive.max(self.unheard) } else { now };
+        }
+        let stands = waits && before.is_some_and(|before| before.0 == seen.0);
+        if !stands {
+            self.unheard = now;
+        }
+        stands
+    }
+
+    /// Whether messages over a rail do not arrive, though the peer lives.
+    fn is_unheard(&self, rail: RailId, now: u32, timeout: u32) -> bool {
+        let still = |path: &PathHealth| now - path.moved;
+        // Not for ever: it may be one that stays in service, as the last.
+        let is_dead = |path: &PathHealth| still(path) >= 2 * timeout;
+        // A signal is acknowledged when its data is there, which may be on a path that stands still: then it is not the
+        // signal's. Nor is it where data moves.
+        let path = &self.paths[rail.index()];
+        now - self.unheard >= timeout
+            && self.alive > self.unheard
+            && (path.total == 0 || is_dead(path))
+            && self.paths.iter().all(|path| still(path) < 2 || is_dead(path))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,376 @@
+//! Messages about rails: what a lane says of its rails to its peers, and what it does about what they say.
+
+use log::debug;
+
+use crate::ids::{Pe, RailId};
+use crate::port::{PeerAddr, Port, Posted};
+use crate::posting::Core;
+use crate::posting::failure::CONTROL;
+use crate::recovery::Recovery;
+use crate::recovery::health::{Answer, OwnRail, WayBack};
+use crate::staging::Staging;
+use crate::state::messages::link::{FIRST, Link};
+use crate::wire::handle::MAX_RAILS;
+use crate::wire::message::{Body, Message, Packet};
+use crate::wire::rails::Rails;
+use crate::wire::window::{Received, Seq, had};
+
+/// How often a control message is tried at a time; it is repeated anyway, until it is answered.
+const TRIES: u32 = 16;
+
+/// Most answers that are given in one turn, each over all paths to a peer.
+const ANSWERS: usize = 64;
+
+/// Most answers that are due to a peer.
+const OWED: u32 = 512;
+
+/// Most addresses that are taken in from a peer. Each time that one of its rails is opened again it has another one there,
+/// and providers keep them all.
+const ADDRESSES: u32 = 1 << 16;
+
+impl Recovery {
+    /// Gets on with what has failed: posts and sends again what may be, and answers.
+    pub(crate) fn go_on<P: Port>(&mut self, core: &mut Core<P>, staging: &mut Staging) {
+        self.relaunch_all(core, staging);
+        self.resend_all(core);
+        self.give_answers(core);
+        if self.has_work() {
+            core.watchdog.hurry();
+        }
+    }
+
+    /// Says something to a peer, over every path: which of them work is what it is about. What arrives more than once has the
+    /// same number, so that it is answered once.
+    pub(crate) fn tell<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, what: Rails<'_>) {
+        let said = &mut self.peer(pe).said;
+        *said = said.wrapping_add(1).max(1);
+        let number = Seq(*said);
+        for rail in core.rail_ids() {
+            self.send_over(core, pe, rail, number, Body::Rails(what));
+        }
+    }
+
+    fn send_over<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        pe: Pe,
+        rail: RailId,
+        seq: Seq,
+        body: Body<'_>,
+    ) {
+        let gone = self.find(pe).is_some_and(|peer| peer.paths[rail.index()].gone);
+        if gone {
+            return;
+        }
+        if core.check_stream(pe).is_err() {
+            return;
+        }
+        let ack = self.ack_for(core, pe);
+        let mut packet = Packet::EMPTY;
+        Message { from: core.me, seq, ack, behind: 0, body }.encode(&mut packet);
+        core.seal.close(pe, &mut packet);
+        let Some(to) = self.control(pe, rail) else { return };
+        for _ in 0..TRIES {
+            match core.port.send_control(rail, to, packet.bytes()) {
+                Ok(Posted::Again) => {}
+                Ok(Posted::Yes) => return,
+                Err(error) => {
+                    return debug!(target: "TRANSPORT", "{body:?} to {pe} over {rail}: {error}");
+                }
+            }
+        }
+    }
+
+    /// Takes in what a peer says. Answers are queued, as with all messages.
+    #[cold]
+    pub(crate) fn heard_of_rails<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        pe: Pe,
+        number: Seq,
+        what: Rails<'_>,
+    ) {
+        if number != Seq(0) && self.peer(pe).heard.has(number.0) {
+            return;
+        }
+        // What was lost before belongs to the generations that were known then.
+        self.adopt(core);
+        let now = core.watchdog.stamp();
+        let rails = core.rails.len();
+        let exists = |rail: RailId| rail.index() < rails;
+        let mut answer = None;
+        self.peer(pe).alive = now;
+        match what {
+            Rails::Ping => {
+                // Or else the news: who hears nothing but that this PE lives knows all of its rails.
+                let news = self.news_for(pe);
+                answer = news.is_empty().then_some(Answer::Pong);
+                for rail in news {
+                    self.owe(pe, Answer::RailIs(rail));
+                }
+            }
+            Rails::Pong => {
+                if let Some(detours) = self.detours.as_deref() {
+                    detours.settle(pe);
+                }
+            }
+            Rails::Reset { rail, generation } if exists(rail) => {
+                if self.mine[rail.index()].generation > generation {
+                    answer = Some(Answer::RailIs(rail));
+                } else if core.port.can_reset(rail) && !self.mine[rail.index()].fixed {
+                    // One that has asked too often has no answer yet, and asks again.
+                    if self.mine[rail.index()].closing.is_none()
+                        && self.peer(pe).may_reset(rail, now)
+                    {
+                        self.close_rail(core, rail, pe);
+                    }
+                } else {
+                    answer = Some(Answer::CannotReset(rail, generation));
+                }
+            }
+            Rails::RailIs { rail, generation, cause, address } => {
+                self.learn_rail(core, pe, rail, generation, cause, address);
+                answer = Some(Answer::Heard(rail, generation));
+            }
+            Rails::Heard { rail, generation } if exists(rail) => {
+                let mine = &mut self.mine[rail.index()];
+                if mine.generation == generation {
+                    mine.unconfirmed.retain(|other| *other != pe);
+                    self.peer(pe).knows[rail.index()] = generation;
+                }
+            }
+            Rails::ReplyAgain { ticket, place } => {
+                let link = core.streams.find_mut(pe).and_then(|stream| stream.link.as_deref_mut());
+                let replies = link.and_then(|link| link.replies.as_deref());
+                let reply = replies.and_then(|replies| *replies.get(usize::from(place))?);
+                if let Some((_, value)) = reply.filter(|(of, _)| *of == ticket) {
+                    answer = Some(Answer::Word(ticket, value));
+                }
+            }
+            Rails::Probe { rail, remote: over, number, address }
+                if exists(over) && rail.index() < MAX_RAILS =>
+            {
+                let to = self.way_back(core, pe, (over, rail), address);
+                answer = to.map(|to| Answer::Probed { over, to, rail, number });
+            }
+            Rails::Probed { rail, number } if exists(rail) => {
+                if self.peer(pe).paths[rail.index()].is_probed_by(number) {
+                    self.reinstate(core, pe, rail);
+                }
+            }
+            Rails::KeyWanted { rail, key, wanted } => {
+                core.regions.sync();
+                let found = core.regions.other_key(rail, key, wanted);
+                answer = Some(Answer::KeyIs { rail, key, wanted, found });
+            }
+            Rails::KeyIs { rail, key, wanted, found } => {
+                let (peer, asked) = (self.peer(pe), (rail, key, wanted));
+                if peer.asked.contains(&asked) {
+                    peer.asked.retain(|other| *other != asked);
+                    peer.keys.insert(asked, found);
+                }
+            }
+            Rails::Settle { number } => answer = Some(Answer::Settled(number)),
+            Rails::Settled { number, prefix, seen } => {
+                if self.peer(pe).settling == (number, false) {
+                    self.peer(pe).settling.1 = true;
+                    let has = |seq: Seq| had(prefix, seen, seq);
+                    self.settled(core, pe, has);
+                }
+            }
+            // Of a rail that is none.
+            Rails::Reset { .. }
+            | Rails::Heard { .. }
+            | Rails::Probe { .. }
+            | Rails::Probed { .. } => {}
+        }
+        if let Some(answer) = answer {
+            self.owe(pe, answer);
+        }
+        core.watchdog.hurry();
+    }
+
+    /// An answer is due to a peer, unless as many are as may be: all questions are repeated until they are answered, so a
+    /// peer that keeps the rules loses nothing by it.
+    pub(crate) fn owe(&mut self, pe: Pe, answer: Answer) {
+        if self.peer(pe).owed < OWED {
+            self.add_answer(pe, answer);
+        }
+    }
+
+    /// An answer is due to a peer, however many are.
+    pub(super) fn add_answer(&mut self, pe: Pe, answer: Answer) {
+        self.peer(pe).owed += 1;
+        self.answers.push((pe, answer));
+    }
+
+    /// A user thread has an operation for a peer: it may go its own way from the next one on, if the peer's rails are
+    /// where they were.
+    pub(crate) fn greet<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) {
+        if self.detours.as_deref().is_some_and(|detours| detours.is_unsettled(pe))
+            && core.check_pe(pe).is_ok()
+        {
+            self.tell(core, pe, Rails::Ping);
+        }
+    }
+
+    /// The rails of ours that a peer has not said to know as they are.
+    fn news_for(&mut self, pe: Pe) -> Vec<RailId> {
+        let knows = self.peer(pe).knows.clone();
+        let mine = self.mine.iter().zip(knows).enumerate();
+        let news = mine.filter(|(_, (mine, known))| mine.generation > *known);
+        news.map(|(rail, _)| RailId(rail as u8)).collect()
+    }
+
+    /// Gives answers that are due, a bounded number in one turn.
+    fn give_answers<P: Port>(&mut self, core: &mut Core<P>) {
+        let me = core.me;
+        let now = self.answers.len().min(ANSWERS);
+        let later = self.answers.split_off(now);
+        for (pe, answer) in std::mem::replace(&mut self.answers, later) {
+            self.peer(pe).owed -= 1;
+            let what = match answer {
+                Answer::Pong => Rails::Pong,
+                Answer::Heard(rail, generation) => Rails::Heard { rail, generation },
+                Answer::KeyIs { rail, key, wanted, found } => {
+                    Rails::KeyIs { rail, key, wanted, found }
+                }
+                Answer::CannotReset(rail, generation) => {
+                    Rails::RailIs { rail, generation, cause: me, address: &[] }
+                }
+                Answer::Probed { over, to, rail, number } => {
+                    self.send_data(core, pe, (over, to), Rails::Probed { rail, number });
+                    continue;
+                }
+                Answer::RailIs(rail) => {
+                    self.tell_of_rail(core, pe, rail);
+                    continue;
+                }
+                Answer::Word(ticket, value) => {
+                    for rail in core.rail_ids() {
+                        self.send_over(core, pe, rail, ticket.seq, Body::Reply { ticket, value });
+                    }
+                    continue;
+                }
+                Answer::Settled(number) => {
+                    let link = core.streams.find(pe).and_then(|stream| stream.link.as_deref());
+                    let none = || (FIRST, Received::new(FIRST).seen());
+                    let had = |link: &Link| (link.received.prefix(), link.received.seen());
+                    let (prefix, seen) = link.map_or_else(none, had);
+                    self.tell(core, pe, Rails::Settled { number, prefix, seen: &seen });
+                    continue;
+                }
+            };
+            self.tell(core, pe, what);
+        }
+    }
+
+    /// Probes a path: from its data endpoint here to that of the peer.
+    pub(crate) fn probe<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, rail: RailId, number: u32) {
+        let OwnRail { generation, address, .. } = &self.mine[rail.index()];
+        let address =
+            if *generation == 0 { core.port.first_address(rail) } else { address.clone() };
+        let hop = core.paths.get(pe, rail);
+        let remote = hop.remote.rail();
+        let what = Rails::Probe { rail, remote, number, address: &address };
+        self.send_data(core, pe, (rail, hop.to), what);
+    }
+
+    /// What one of our rails sends to a rail of a peer, which perhaps none of ours leads to.
+    fn way_back<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        pe: Pe,
+        rails: (RailId, RailId),
+        address: &[u8],
+    ) -> Option<PeerAddr> {
+        if let Some(known) = self.peer(pe).ways_back.get(&rails) {
+            if *known.address == *address {
+                return Some(known.to);
+            }
+        }
+        if !self.takes_address(pe) {
+            return None;
+        }
+        match core.port.insert_address(rails.0, address) {
+            Ok(to) => {
+                let known = WayBack { address: address.into(), to };
+                self.peer(pe).ways_back.insert(rails, known);
+                Some(to)
+            }
+            Err(error) => {
+                debug!(target: "TRANSPORT", "the way back to {} of {pe}: {error}", rails.1);
+                None
+            }
+        }
+    }
+
+    /// Counts an address that a peer tells of. Whether it may be taken in.
+    pub(crate) fn takes_address(&mut self, pe: Pe) -> bool {
+        let count = &mut self.peer(pe).addresses;
+        *count = count.saturating_add(1);
+        *count < ADDRESSES
+    }
+
+    /// Says something to a peer between data endpoints. It may be lost; it is about whether it is.
+    fn send_data<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        pe: Pe,
+        (rail, to): (RailId, PeerAddr),
+        what: Rails<'_>,
+    ) {
+        if core.rails[rail.index()].is_paused() || core.check_stream(pe).is_err() {
+            return;
+        }
+        let mut packet = Packet::EMPTY;
+        let (seq, ack) = (Seq(0), self.ack_for(core, pe));
+        Message { from: core.me, seq, ack, behind: 0, body: Body::Rails(what) }.encode(&mut packet);
+        core.seal.close(pe, &mut packet);
+        if let Err(error) = core.port.send(rail, to, CONTROL, packet.bytes()) {
+            debug!(target: "TRANSPORT", "{what:?} to {pe} over {rail}: {error}");
+        }
+    }
+
+    /// What a message to a peer acknowledges.
+    fn ack_for<P: Port>(&self, core: &Core<P>, pe: Pe) -> Seq {
+        let link = core.streams.find(pe).and_then(|stream| stream.link.as_deref());
+        link.map_or(FIRST, Link::ack)
+    }
+
+    /// Tells a peer where a rail of ours is.
+    pub(crate) fn tell_of_rail<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, rail: RailId) {
+        let mine = &self.mine[rail.index()];
+        let (generation, address) = (mine.generation, mine.address.clone());
+        let cause = mine.cause.unwrap_or(core.me);
+        self.tell(core, pe, Rails::RailIs { rail, generation, cause, address: &address });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    use crate::rails::paths::{AddressTable, Path, PathTable};
+    use crate::recovery::health::RailHealth;
+
+    #[test]
+    fn a_peer_that_asks_for_ever_has_no_endless_queue_here() {
+        let paths = [Path { to: PeerAddr(0), remote: RailId(0) }; 3];
+        let reach = PathTable::new(&paths, 1).reach().clone();
+        let config = RailHealth { timeout: Duration::from_secs(1), cooling: None };
+        let mut recovery = Recovery::new(&config, AddressTable::new(&[], 1), reach, 1);
+        for _ in 0..2 * OWED {
+            recovery.owe(Pe(1), Answer::Pong);
+        }
+        assert_eq!(recovery.answers.len(), OWED as usize);
+        recovery.owe(Pe(2), Answer::Pong);
+        recovery.owe(Pe(2), Answer::Settled(1));
+        recovery.owe(Pe(1), Answer::Pong);
+        assert_eq!(recovery.answers.len(), OWED as usize + 2, "others have what is due to them");
+        let taken = (0..2 * ADDRESSES).filter(|_| recovery.takes_address(Pe(1))).count();
+        assert_eq!(taken, ADDRESSES as usize - 1);
+        assert!(!recovery.takes_address(Pe(1)) && recovery.takes_address(Pe(2)));
+    }
+}

@@ -1,0 +1,388 @@
+//! Reissue: segments that were on a path which has failed, posted again on another one.
+//!
+//! A segment in *lost* was posted, or was to be, on a path that has failed. It is posted again, in its
+//! slot and with its token, when nothing of the first time can happen any more. For that
+//! - the fabric must not have its token ([`Waits::TOKEN`]): it has come back with an error, or the rail has
+//!   been closed. A read could else land in memory that is in use for something else by then, and a
+//!   token name two operations;
+//! - the target must not take it ([`Waits::TARGET`]), if it is a write: the peer has closed the rail that it was
+//!   sent to. It could else land late, over what others have stored since.
+//!
+//! If it completes after all, in the meantime, it has ended, as always.
+//!
+//! # Data with a signal
+//! Data whose signal is a message that the peer may have applied must not be written again: the peer's
+//! program has taken it, and perhaps put something else in its place. So the peer is asked, after it has
+//! closed the rail, what messages it has had ([`Waits::ASK`]). If the signal is among them the data is there, and
+//! the segment has ended. If not, it is not applied before the data was sent again and is there.
+//!
+//! Data without a signal may be written twice. Nothing tells the peer's program that it is there before
+//! the second time, but the data itself.
+
+use crate::error::EngineError;
+use crate::ids::{Pe, RailId, Token};
+use crate::port::{Direction, Local, Port, PortError};
+use crate::posting::Core;
+use crate::recovery::Recovery;
+use crate::staging::Staging;
+use crate::staging::state::{LocalEnd, RemoteEnd};
+use crate::state::segment::queue::Queue;
+use crate::state::segment::waits::{REISSUES, Waits};
+use crate::state::segment::{Kind, Segment, Stage};
+use crate::wire::rails::Rails;
+use crate::wire::window::Seq;
+
+/// A rail that was opened again so many timeouts ago has been lately.
+const LATELY: u32 = 8;
+
+impl Recovery {
+    /// Everything posted on a path is lost sight of.
+    pub(crate) fn lose_path<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, rail: RailId) {
+        let on_it = |segment: &Segment| segment.pe == pe && segment.rail == rail;
+        for token in core.segments.tokens(|s| on_it(s) && s.stage == Stage::Posted) {
+            core.lose(token, true);
+        }
+        // They have not completed, and are no sign of life.
+        self.peer(pe).paths[rail.index()].total = 0;
+        self.adopt(core);
+    }
+
+    /// Takes over the segments that the core has lost sight of.
+    pub(crate) fn adopt<P: Port>(&mut self, core: &mut Core<P>) {
+        for token in std::mem::take(&mut core.lost) {
+            let segment = &core.segments[token.0];
+            if segment.stage != Stage::Lost {
+                continue;
+            }
+            let (pe, rail, direction) = (segment.pe, segment.rail, segment.transfer.direction);
+            let (waits, often) = (segment.waits(), segment.reissues());
+            self.lost.push(token);
+            if waits.has(Waits::TARGET) {
+                let remote = core.paths.get(pe, rail).remote.rail();
+                self.peer(pe).want(remote);
+            }
+            if direction == Direction::Write {
+                self.note_loss(pe);
+            }
+            if often >= REISSUES {
+                let why = format!("its path has failed {REISSUES} times");
+                give_up_reissuing(core, token, why);
+            }
+        }
+    }
+
+    /// The target does not take a segment that was lost sight of any more.
+    pub(crate) fn target_is_safe<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
+        let segment = &mut core.segments[token.0];
+        segment.set_waits(segment.waits().without(Waits::TARGET));
+    }
+
+    /// Takes what is for a peer out of a rail's queue: bytes wait for another path, and messages go to
+    /// the queue of one. What waits in the pool of [`crate::striping::pool`] is in no rail's queue, and has none yet.
+    pub(crate) fn unqueue<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, rail: RailId) {
+        let mut rest = Queue::EMPTY;
+        let mut messages = Vec::new();
+        // What waits for the peer alone was there first.
+        let next = |core: &mut Core<P>| {
+            core.unblock(pe, rail).or_else(|| {
+                let index = core.rails[rail.index()].pop(&core.segments)?;
+                core.ready -= 1;
+                Some(index)
+            })
+        };
+        while let Some(index) = next(core) {
+            let segment = &core.segments[index];
+            if segment.pe != pe {
+                rest.push(&mut core.segments, index);
+            } else if !segment.kind.is_rma() && segment.message().is_some() {
+                messages.push(Token(index));
+            } else {
+                core.lose(Token(index), false);
+            }
+        }
+        while let Some(index) = rest.pop(&core.segments) {
+            core.rails[rail.index()].push(&mut core.segments, index);
+            core.ready += 1;
+        }
+        let next = core.streams.find(pe).map_or(rail, |stream| stream.next.rail);
+        for token in messages {
+            core.segments[token.0].rail = next;
+            core.queue(token, next);
+        }
+        self.adopt(core);
+    }
+
+    /// Own rails whose closing would bring back tokens that do not come by themselves.
+    pub(crate) fn check_lost<P: Port>(&mut self, core: &mut Core<P>) {
+        let (now, timeout) = (core.watchdog.stamp(), self.timeout);
+        let overdue = |token: &&Token| {
+            let segment = &core.segments[token.0];
+            let waits = segment.stage == Stage::Lost && segment.waits().has(Waits::TOKEN);
+            let reset = self.mine[segment.rail.index()].reset;
+            waits && now - segment.born >= patience(now, reset, timeout)
+        };
+        let rails = self.lost.iter().filter(overdue);
+        let mut rails: Vec<RailId> = rails.map(|token| core.segments[token.0].rail).collect();
+        rails.sort_unstable();
+        rails.dedup();
+        for rail in rails {
+            if core.port.can_reset(rail) {
+                self.close_rail(core, rail, core.me);
+            }
+        }
+    }
+
+    /// Posts again what may be.
+    pub(crate) fn relaunch_all<P: Port>(&mut self, core: &mut Core<P>, staging: &mut Staging) {
+        let mut waiting = std::mem::take(&mut self.lost);
+        waiting.retain(|token| {
+            core.segments[token.0].stage == Stage::Lost && self.waits(core, staging, *token)
+        });
+        self.lost.append(&mut waiting);
+        self.ask_what_has_landed(core);
+    }
+
+    /// Asks peers whether they have had the signals of data that they do not take any more.
+    fn ask_what_has_landed<P: Port>(&mut self, core: &mut Core<P>) {
+        let mut peers: Vec<Pe> = Vec::new();
+        for token in &self.lost {
+            let segment = &mut core.segments[token.0];
+            if segment.stage != Stage::Lost {
+                continue;
+            }
+            let waits = segment.waits();
+            if waits.has(Waits::ASK) && !waits.has(Waits::TARGET.and(Waits::ASKED)) {
+                segment.set_waits(waits.and(Waits::ASKED));
+                if !peers.contains(&segment.pe) {
+                    peers.push(segment.pe);
+                }
+            }
+        }
+        for pe in peers {
+            let peer = self.peer(pe);
+            peer.settling = (peer.settling.0.wrapping_add(1), false);
+            let number = peer.settling.0;
+            self.tell(core, pe, Rails::Settle { number });
+        }
+    }
+
+    /// A peer has said which messages it has had.
+    pub(crate) fn settled<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        pe: Pe,
+        has: impl Fn(Seq) -> bool,
+    ) {
+        let asked =
+            |s: &Segment| s.stage == Stage::Lost && s.pe == pe && s.waits().has(Waits::ASKED);
+        for token in core.segments.tokens(asked) {
+            let landed = self.has_landed(core, pe, token, &has);
+            let segment = &mut core.segments[token.0];
+            let waits = segment.waits().without(Waits::ASK.and(Waits::ASKED));
+            segment.set_waits(if landed { waits.and(Waits::LANDED) } else { waits });
+        }
+    }
+
+    /// Whether the signal of data that was lost sight of was applied.
+    fn has_landed<P: Port>(
+        &self,
+        core: &Core<P>,
+        pe: Pe,
+        token: Token,
+        has: impl Fn(Seq) -> bool,
+    ) -> bool {
+        let order = core.segments[token.0].order();
+        let is_signal = |s: &Segment| s.kind == Kind::OrderedSignal && s.order() == order;
+        let signal = core.segments.in_use().find(|s| s.pe == pe && is_signal(s));
+        match signal {
+            Some(signal) if signal.stage == Stage::Sent => {
+                signal.message().and_then(|slot| core.messages.number_of(slot)).is_some_and(has)
+            }
+            // It has not left.
+            Some(_) => false,
+            // It is acknowledged, or not submitted yet.
+            None => !self.ordering.contains(&order),
+        }
+    }
+
+    /// Posts a segment again if it may be; whether it still waits.
+    fn waits<P: Port>(&mut self, core: &mut Core<P>, staging: &mut Staging, token: Token) -> bool {
+        let segment = core.segments[token.0];
+        let (pe, kind, waits) = (segment.pe, segment.kind, segment.waits());
+        if core.check_stream(pe).is_err() {
+            // It ends with its stream, as soon as the fabric has done with it.
+            if !waits.has(Waits::TOKEN) {
+                core.segments[token.0].stage = Stage::Ready;
+                core.drop_segment(token);
+            } else {
+                core.segments[token.0].stage = Stage::Posted;
+            }
+            return false;
+        }
+        if !waits.is_over() || self.peer(pe).grace.is_some() {
+            return true;
+        }
+        if waits.has(Waits::LANDED) {
+            core.segments[token.0].stage = Stage::Posted;
+            core.end_load_completed(token);
+            core.completed(token);
+            return false;
+        }
+        // Each time that it is posted its own time begins anew.
+        let since = core.streams.find(pe).filter(|_| waits.reissues() != 0);
+        if let Some(seconds) = since.and_then(|s| core.watchdog.gives_up(s.watch.since)) {
+            let why = format!("nothing has got through to the PE for {seconds} s, on any path");
+            give_up_reissuing(core, token, why);
+            return true;
+        }
+        let old = core.paths.get(pe, segment.rail);
+        let mut hop = old;
+        if core.paths.is_out(pe, segment.rail) {
+            core.paths.advance(&mut hop);
+        }
+        if core.rails[hop.rail.index()].is_paused() {
+            return true;
+        }
+        let (from, to) = (old.remote.rail(), hop.remote.rail());
+        let remote_end = kind.is_staged().then(|| staging.state().fragment(token).remote_end);
+        let key = match remote_end {
+            None => Some(segment.transfer.key),
+            Some(RemoteEnd::Fabric { key, .. }) => Some(key),
+            Some(_) => None,
+        };
+        let key = match key {
+            Some(key) if from != to => match self.key_on(core, pe, from, key, to) {
+                None => return true,
+                Some(None) => {
+                    let why = format!("it has no region any more with key {key:#x} on its {from}");
+                    let (what, len) = (segment.what(), segment.transfer.len);
+                    core.fail_stream(pe, EngineError::PeerRefused { what, pe, len, why });
+                    return true;
+                }
+                Some(found) => found,
+            },
+            key => key,
+        };
+        if let Err(error) = put_on(core, staging, token, hop.rail, key) {
+            let (what, len, rail) = (segment.what(), segment.transfer.len, hop.rail);
+            let rail_name = core.port.rail_name(rail).to_owned();
+            core.fail_stream(pe, EngineError::Segment { what, pe, len, rail, rail_name, error });
+            return true;
+        }
+        core.rails[hop.rail.index()].counters.reissued += 1;
+        if kind.is_staged() {
+            core.segments[token.0].stage = Stage::Staged;
+            staging.next_part(core, token);
+        } else {
+            if segment.is_stripe {
+                let now = core.port.now();
+                core.add_load(token, now);
+            }
+            core.queue(token, hop.rail);
+        }
+        false
+    }
+
+    /// The key of a peer's region on one rail, from that on another: none as long as the peer has not
+    /// told it.
+    fn key_on<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        pe: Pe,
+        rail: RailId,
+        key: u64,
+        wanted: RailId,
+    ) -> Option<Option<u64>> {
+        let asked = (rail, key, wanted);
+        let peer = self.peer(pe);
+        let known = peer.keys.get(&asked).copied();
+        if known.is_none() && !peer.asked.contains(&asked) {
+            peer.asked.push(asked);
+            self.tell(core, pe, Rails::KeyWanted { rail, key, wanted });
+        }
+        known
+    }
+}
+
+/// A segment is not posted again.
+#[cold]
+fn give_up_reissuing<P: Port>(core: &mut Core<P>, token: Token, text: String) {
+    let Segment { pe, rail, .. } = core.segments[token.0];
+    let failed =
+        core.segment_error(token, rail, PortError { call: "posting again", code: 0, text });
+    core.fail_stream(pe, failed);
+}
+
+/// How long a token is waited for before its rail is closed, which was last opened again at `reset`.
+fn patience(now: u32, reset: Option<u32>, timeout: u32) -> u32 {
+    // Not the next one before it would have been found that a path is silent.
+    let lately = reset.is_some_and(|before| now - before < LATELY * timeout);
+    if lately { 2 * timeout + 2 } else { timeout / 2 }
+}
+
+/// Makes a segment one of another rail's.
+fn put_on<P: Port>(
+    core: &mut Core<P>,
+    staging: &mut Staging,
+    token: Token,
+    rail: RailId,
+    key: Option<u64>,
+) -> Result<(), PortError> {
+    let refused = |text: String| PortError { call: "posting again", code: 0, text };
+    let most = core.rails[rail.index()].max_segment;
+    let len = core.segments[token.0].transfer.len;
+    let staged = core.segments[token.0].kind.is_staged();
+    if len > most && !staged {
+        return Err(refused(format!("the rail takes {most} bytes at once")));
+    }
+    let memory = match core.segments[token.0].transfer.local {
+        _ if staged => match staging.state().fragment(token) {
+            fragment if matches!(fragment.local_end, LocalEnd::Fabric { .. }) => {
+                Some((fragment.memory, fragment.len))
+            }
+            _ => None,
+        },
+        Local::Memory { addr, .. } => Some((addr, len)),
+        Local::Inline(_) => None,
+    };
+    let mut local = None;
+    if let (Some((addr, len)), true) = (memory, core.needs_desc) {
+        core.regions.sync();
+        local = core.regions.desc_at(addr, len, rail);
+        if local.is_none() && !core.port.takes_unregistered() {
+            return Err(refused(String::from("its local memory is not registered any more")));
+        }
+    }
+    if staged {
+        let fragment = staging.state().fragment(token);
+        if let (RemoteEnd::Fabric { key: old, .. }, Some(key)) = (&mut fragment.remote_end, key) {
+            *old = key;
+        }
+        if let (LocalEnd::Fabric { desc, .. }, Some(new)) = (&mut fragment.local_end, local) {
+            *desc = new;
+        }
+    }
+    let segment = &mut core.segments[token.0];
+    if let (Local::Memory { desc, .. }, Some(new), false) =
+        (&mut segment.transfer.local, local, staged)
+    {
+        *desc = new;
+    }
+    segment.transfer.key = key.unwrap_or(segment.transfer.key);
+    segment.rail = rail;
+    segment.set_waits(segment.waits().again());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rail_that_was_closed_lately_is_not_closed_again_soon() {
+        assert_eq!(patience(100, None, 5), 2);
+        for (before, units) in [(0, 12), (1, 12), (39, 12), (40, 2), (41, 2)] {
+            assert_eq!(patience(100, Some(100 - before), 5), units, "{before}");
+        }
+    }
+}

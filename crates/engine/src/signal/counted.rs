@@ -1,0 +1,183 @@
+//! Counted signals: the peer applies one when it has counted the segments of its data.
+//!
+//! Every segment carries remote data that is known for the put's ([`Marks`](crate::wire::marks::Marks)); the signal is a
+//! message that says how many there are. Both go out at once, on any rails, and overtake one another as
+//! they like. The peer applies the signal when it has both it and so many segments. No signal waits for
+//! another: each has a count of its own.
+//!
+//! # Why it cannot deadlock
+//! A signal that waits at the receiver has a place set aside for it: the sender has at most [`TAGS`]
+//! counted puts under way to one peer, and the receiver as many slots, from the first one on. So it is
+//! taken at once, as every message is, and what comes after it too. The acknowledgement stops before it
+//! (acknowledged means applied), so that at most a window of messages passes it before the sender has
+//! to wait. Then, and when it has no tag left, the sender waits for the data of that signal and for
+//! nothing else; and the data is on its way: its segments were submitted before the signal, so each has
+//! a slot, and waits only for room on its rail or for older writes behind a fence, never for a window.
+
+use log::warn;
+
+use crate::error::EngineError;
+use crate::ids::Pe;
+use crate::port::Port;
+use crate::posting::Core;
+use crate::signal::Signals;
+pub use crate::state::counts::TAGS;
+use crate::state::counts::{CountedSignal, Counts, Tags};
+use crate::state::messages::link::Link;
+use crate::wire::message::Tag;
+
+/// Why a counted put is refused.
+const NOT_COUNTED: &str =
+    "a counted put, and in this job rails are looked after, so nothing is counted";
+
+/// What the segments of a put tell the peer.
+#[derive(Debug)]
+pub(crate) struct Counting {
+    /// The put.
+    pub(crate) tag: Tag,
+    /// How many there are so far.
+    pub(crate) segments: u32,
+}
+
+/// What a sender has for a put to be counted.
+#[derive(Debug)]
+pub(crate) enum Tagged {
+    /// A tag, which it has to itself.
+    With(Tag),
+    /// None at present: they come back with acknowledgements.
+    Later,
+    /// Nothing is counted to this peer any more.
+    Never,
+}
+
+impl Signals {
+    /// A tag for a put to the peer.
+    pub(crate) fn take_tag<P: Port>(
+        &self,
+        core: &mut Core<P>,
+        pe: Pe,
+    ) -> Result<Tagged, EngineError> {
+        let most = self.most_counted;
+        let link = core.stream_to(pe)?.link();
+        let tags = link.tags.get_or_insert_with(|| Box::new(Tags::new(most)));
+        if tags.is_retired() {
+            return Ok(Tagged::Never);
+        }
+        let Some(tag) = tags.take() else { return Ok(Tagged::Later) };
+        if tags.are_few() {
+            core.want_ack(pe);
+        }
+        Ok(Tagged::With(tag))
+    }
+
+    /// A put was begun and not finished: some segments may be out, and their signal never will be.
+    pub(crate) fn retire<P: Port>(&self, core: &mut Core<P>, pe: Pe) {
+        let stream = core.streams.find_mut(pe);
+        if let Some(tags) = stream.and_then(|stream| stream.link().tags.as_deref_mut()) {
+            tags.retire();
+        }
+    }
+
+    /// A write has landed, with remote data. Gives the signal that is to be applied now, and then
+    /// [`Signals::settle`] is called.
+    ///
+    /// # Errors
+    /// Nobody who counts for this PE has marked it so.
+    #[cold]
+    pub(crate) fn landed<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        mark: u64,
+    ) -> Result<Option<(Pe, CountedSignal)>, &'static str> {
+        if self.most_counted == 0 {
+            return Err("a write with remote data, and in this job nothing is counted");
+        }
+        let (pe, slot) = core.marks.named(mark);
+        let link = core.streams.find(pe).and_then(|stream| stream.link.as_deref());
+        let counts = link.and_then(|link| link.counts.as_deref());
+        let tag = counts.map_or_else(|| Tag::first(slot), |counts| counts.expected(slot));
+        if !core.marks.is_of(mark, pe, tag) {
+            return Err("a write with remote data that is of no put under way");
+        }
+        let now = core.watchdog.stamp();
+        let Some(stream) = core.streams.open(pe, &mut core.paths) else {
+            return Err("a write with remote data whose sender is no PE of the job");
+        };
+        let signal = self::counts(stream.link()).landed(tag, now);
+        self.unapplied -= u32::from(signal.is_some());
+        Ok(signal.map(|signal| (pe, signal)))
+    }
+
+    /// A signal has arrived that is applied when so many segments have. Whether that is now; then
+    /// [`Signals::settle`] is called when it was.
+    #[cold]
+    pub(crate) fn announced<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        pe: Pe,
+        (tag, segments): (Tag, u32),
+        signal: &CountedSignal,
+    ) -> bool {
+        if core.recovers {
+            core.cannot_carry_out(pe, signal.seq, NOT_COUNTED.to_owned());
+            return false;
+        }
+        let now = core.watchdog.stamp();
+        let Some(stream) = core.streams.find_mut(pe) else { return false };
+        match counts(stream.link()).announced(tag, segments, signal, now) {
+            Ok(true) => return true,
+            Ok(false) => {
+                self.unapplied += 1;
+                self.settle(core, pe);
+            }
+            Err(why) => core.bad_message(pe, why),
+        }
+        false
+    }
+
+    /// Notes what may be acknowledged now.
+    pub(crate) fn settle<P: Port>(&self, core: &mut Core<P>, pe: Pe) {
+        let Some(stream) = core.streams.find_mut(pe) else { return };
+        let link = stream.link();
+        let first = counts(link).first_waiting().map(|(first, ..)| first);
+        link.waits_for_data(first);
+        link.check_wanted();
+        core.queue_control(pe);
+        core.note_due(pe);
+    }
+
+    /// Looks for signals whose data does not come.
+    #[cold]
+    pub(crate) fn inspect_counts<P: Port>(&mut self, core: &mut Core<P>) {
+        if self.unapplied == 0 {
+            return;
+        }
+        let mut failed = None;
+        let now = core.port.now();
+        let Core { streams, watchdog, lines, .. } = &mut *core;
+        streams.for_each(|stream| {
+            let pe = stream.pe;
+            let Some(counts) = stream.link.as_deref_mut().and_then(|l| l.counts.as_deref_mut())
+            else {
+                return;
+            };
+            let Some((_, arrived, segments)) = counts.first_waiting() else { return };
+            let Some(overdue) = watchdog.overdue(counts.moved, counts.warned) else { return };
+            counts.warned += 1;
+            let (waiting, seconds) = (counts.waiting(), overdue.seconds);
+            let report = EngineError::DataMissing { pe, arrived, segments, waiting, seconds };
+            if overdue.fails {
+                failed = Some(report);
+            } else if let Some(unsaid) = lines.admit_at(now) {
+                warn!(target: "TRANSPORT", "{report}{unsaid}");
+            }
+        });
+        if let Some(failed) = failed.filter(|_| core.failure.is_none()) {
+            core.fail_lane(failed);
+        }
+    }
+}
+
+pub(crate) fn counts(link: &mut Link) -> &mut Counts {
+    link.counts.get_or_insert_with(|| Box::new(Counts::new()))
+}

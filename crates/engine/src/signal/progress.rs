@@ -1,0 +1,42 @@
+//! The progress of a put with signal: how far it is submitted, which goes on where there is room.
+
+use crate::rails::paths::Hop;
+use crate::signal::counted::Counting;
+use crate::state::operation::OpId;
+
+/// How far the parts of a put are submitted.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    pub(crate) part: usize,
+    /// Of that part, in bytes.
+    pub(crate) sent: usize,
+}
+
+impl Progress {
+    /// All of a part is.
+    pub(crate) fn next(&mut self) {
+        (self.part, self.sent) = (self.part + 1, 0);
+    }
+}
+
+/// How far a put with signal is submitted, by the way that it goes.
+#[derive(Debug)]
+pub(crate) enum PutState {
+    /// Not at all.
+    New,
+    Eager,
+    LongEager,
+    Ordered {
+        path: Hop,
+        number: Option<u32>,
+        part: usize,
+    },
+    Counted {
+        counting: Counting,
+        at: Progress,
+    },
+    Chained {
+        op: OpId,
+        at: Progress,
+    },
+}

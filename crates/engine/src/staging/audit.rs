@@ -1,0 +1,76 @@
+//! The audit of staging: chunks, places and copies, beside the segments of fragments.
+
+use std::collections::HashMap;
+
+use crate::ids::{Pe, Token};
+use crate::port::copies::CopyDirection;
+use crate::staging::Staging;
+use crate::staging::state::{Peer, State};
+use crate::state::discrepancy::{Discrepancy, same};
+use crate::state::segment::table::SegmentTable;
+use crate::state::segment::{Kind, Segment, Stage};
+
+impl Staging {
+    /// Segments in use for peers. Those that were `raised` are in no queue. See
+    /// [`Lane::audit`](crate::lane::Lane::audit).
+    pub(crate) fn audit(
+        &self,
+        segments: &SegmentTable,
+        raised: &[Token],
+    ) -> Result<u32, Discrepancy> {
+        self.state.as_deref().map_or(Ok(0), |state| state.audit(segments, raised))
+    }
+}
+
+/// What the fragments of a peer have.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+struct Has {
+    fragments: u32,
+    requests: u32,
+    /// Chunks on their way out, and in.
+    chunks: [usize; 2],
+}
+
+impl State {
+    fn audit(&self, segments: &SegmentTable, raised: &[Token]) -> Result<u32, Discrepancy> {
+        let mut found: HashMap<Pe, Has> = HashMap::new();
+        let (mut peer_segments, mut staged) = (0, 0);
+        for (token, segment) in segments.all_in_use().filter(|(_, s)| s.kind.is_staged()) {
+            let Segment { pe, kind, stage, .. } = *segment;
+            let fragment = self.peek(token);
+            let of_peer = found.entry(pe).or_default();
+            of_peer.fragments += u32::from(kind == Kind::Staged);
+            of_peer.requests += u32::from(fragment.counts);
+            let way = usize::from(fragment.role.direction() == CopyDirection::In);
+            of_peer.chunks[way] += usize::from(fragment.chunk.is_some());
+            peer_segments += u32::from(kind == Kind::PeerRequest);
+            staged += usize::from(stage == Stage::Staged && !raised.contains(&token));
+        }
+        same("segments in use for peers", self.peer_segments, peer_segments)?;
+        let mut waiting = self.lent.len() + self.landed.len();
+        for (pe, peer) in &self.peers {
+            let has = found.get(pe).copied().unwrap_or_default();
+            waiting += peer.audit(segments, has).map_err(|differs| differs.of(pe))?;
+        }
+        let ways = [(&self.waiting_out, 0), (&self.waiting_in, 1)];
+        for (queue, way) in ways {
+            waiting += queue.audit(|pe| found.get(&pe).map_or(0, |has| has.chunks[way]))?;
+        }
+        if let Some(bouncing) = &self.bouncing {
+            let held = |way: usize| found.values().map(|has| has.chunks[way]).sum();
+            bouncing.audit([held(0), held(1)])?;
+        }
+        same("copies under way", self.copying as usize, staged - waiting)?;
+        Ok(peer_segments)
+    }
+}
+
+impl Peer {
+    /// How many of its fragments wait.
+    fn audit(&self, segments: &SegmentTable, has: Has) -> Result<usize, Discrepancy> {
+        same("fragments", self.fragments, has.fragments)?;
+        same("requests", self.requests, has.requests)?;
+        let blocked = self.blocked.audit(segments, Stage::Staged)? as usize;
+        Ok(blocked + self.keyless.len() + self.in_order.len())
+    }
+}

@@ -1,0 +1,156 @@
+//! Memory of this process that messages read and change, however it is reached.
+
+use crate::atomic::Atomic;
+use crate::error::EngineError;
+use crate::ids::Pe;
+use crate::port::copies::{CopyPort, Reach, SoonOrder};
+use crate::port::{Port, PortError};
+use crate::posting::Core;
+use crate::request::ResultPlace;
+use crate::staging::Staging;
+use crate::staging::state::State;
+use crate::state::regions::Place;
+use crate::wire::window::Seq;
+
+impl State {
+    #[cold]
+    fn settle<P: Port>(&mut self, core: &mut Core<P>) {
+        let settled = self.copies().map_or(Ok(()), CopyPort::settle);
+        for (pe, seq) in self.unsettled.drain(..) {
+            // Which of them is missing is not known.
+            if let Err(error) = &settled {
+                core.cannot_carry_out(pe, seq, error.to_string());
+            }
+        }
+    }
+}
+
+impl Staging {
+    /// Carries out an atomic operation, and gives the word before.
+    pub(crate) fn apply_at<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        at: Place,
+        atomic: &Atomic,
+    ) -> Result<u64, PortError> {
+        match at.reach {
+            Reach::Direct => core.port.apply(at.addr, atomic),
+            Reach::Fabric | Reach::Staged => self.copies(core)?.apply(at.addr, atomic),
+        }
+    }
+
+    /// Copies bytes out, at most [`MAX_MESSAGE`](crate::wire::message::MAX_MESSAGE).
+    pub(crate) fn load_at<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        from: Place,
+        into: &mut [u8],
+    ) -> Result<(), PortError> {
+        match from.reach {
+            Reach::Direct => core.port.load(from.addr, into),
+            Reach::Fabric | Reach::Staged => self.copies(core)?.load(from.addr, into),
+        }
+    }
+
+    /// Copies bytes in, at most [`MAX_MESSAGE`](crate::wire::message::MAX_MESSAGE).
+    pub(crate) fn store_at<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        to: Place,
+        bytes: &[u8],
+    ) -> Result<(), PortError> {
+        match to.reach {
+            Reach::Direct => core.port.store(to.addr, bytes),
+            Reach::Fabric | Reach::Staged => self.copies(core)?.store(to.addr, bytes),
+        }
+    }
+
+    /// Carries out an operation that returns nothing, by the next [`Staging::settle`].
+    pub(crate) fn apply_soon<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        at: Place,
+        atomic: &Atomic,
+    ) -> Result<(), PortError> {
+        match at.reach {
+            Reach::Direct => core.port.apply(at.addr, atomic).map(drop),
+            Reach::Fabric | Reach::Staged => self.copies(core)?.apply_soon(at.addr, atomic),
+        }
+    }
+
+    /// As [`Staging::store_at`], by the next [`Staging::settle`]. `ordered`: a request before is to be carried out first.
+    pub(crate) fn store_soon<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        to: Place,
+        bytes: &[u8],
+        ordered: bool,
+    ) -> Result<(), PortError> {
+        let order = if ordered { SoonOrder::Behind } else { SoonOrder::Any };
+        match to.reach {
+            Reach::Direct => core.port.store(to.addr, bytes),
+            Reach::Fabric | Reach::Staged => self.copies(core)?.store_soon(to.addr, bytes, order),
+        }
+    }
+
+    /// A peer's request with this number was carried out, or will be with the next [`Staging::settle`].
+    #[inline]
+    pub(crate) fn carried_out(&mut self, pe: Pe, seq: Seq) {
+        if let Some(state) = self.state.as_deref_mut().filter(|state| state.bouncing.is_some()) {
+            state.unsettled.push((pe, seq));
+        }
+    }
+
+    /// What requests of peers have stored and applied is there. To be called before anything is sent: what was carried
+    /// out is acknowledged with whatever goes to the peer next.
+    #[inline]
+    pub(crate) fn settle<P: Port>(&mut self, core: &mut Core<P>) {
+        if let Some(state) = self.state.as_deref_mut().filter(|state| !state.unsettled.is_empty()) {
+            state.settle(core);
+        }
+    }
+
+    /// Stores a fetched word of `width` bytes, then its flag.
+    pub(crate) fn store_result<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        pe: Pe,
+        place: ResultPlace,
+        value: u64,
+        width: usize,
+    ) {
+        let ResultPlace { addr, flag } = place;
+        let bytes = value.to_le_bytes();
+        let bytes = if flag.is_some() { &bytes[..] } else { &bytes[..width.min(8)] };
+        core.regions.sync();
+        let stored = if core.regions.reach(addr) != Reach::Direct {
+            self.copies(core).and_then(|copies| {
+                copies.store(addr, bytes)?;
+                flag.map_or(Ok(()), |flag| copies.store_flag(addr + 8, flag))
+            })
+        } else {
+            let stored = core.port.store(addr, bytes);
+            stored.and_then(|()| flag.map_or(Ok(()), |flag| core.port.store_flag(addr + 8, flag)))
+        };
+        if let Err(error) = stored {
+            // Nobody who waits for the word is told that it is there.
+            core.fail_stream(pe, EngineError::Fetched { pe, addr, error });
+        }
+    }
+
+    /// What reaches staged memory.
+    pub(crate) fn copies<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+    ) -> Result<&mut dyn CopyPort, PortError> {
+        self.sync_regions(core);
+        match self.state.as_deref_mut().and_then(State::copies) {
+            Some(copies) => Ok(copies),
+            None => Err(PortError {
+                call: "reaching staged memory",
+                code: 0,
+                text: String::from("this lane has nothing that copies"),
+            }),
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! Peer requests: what peers ask for about staged memory of this process. How it goes on from there is in
+//! [`crate::staging::fragments`], with the lane's own fragments.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use log::error;
+
+use crate::error::EngineError;
+use crate::ids::{Pe, Token};
+use crate::port::{Direction, Local, Port};
+use crate::posting::Core;
+use crate::rate_limit::RateLimit;
+use crate::staging::Staging;
+use crate::staging::role::Role;
+use crate::staging::state::{Fragment, PEER_REQUESTS, PEER_SEGMENTS, RemoteEnd};
+use crate::staging::waiting::{Waiter, Wanted};
+use crate::state::batch::Batch;
+use crate::state::messages::unnumbered::{NO_TICKET, What};
+use crate::state::segment::Kind;
+use crate::wire::message::{Spot, Ticket};
+use crate::wire::staged::{Exposure, KEYS_PER_MESSAGE, Keys, MAX_PAYLOAD, Staged};
+use crate::wire::window::Seq;
+
+impl Staging {
+    /// Carries out a request that has a number.
+    pub(crate) fn asked_for<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        pe: Pe,
+        staged: &Staged<'_>,
+        mark: Option<Seq>,
+    ) -> Result<(), String> {
+        self.sync_regions(core);
+        match *staged {
+            Staged::Put { to, payload } => {
+                let place = core.regions.locate(to, payload.len()).map_err(|e| e.to_string())?;
+                self.store_soon(core, place, payload, mark.is_some()).map_err(|e| e.to_string())
+            }
+            Staged::Pull { to, from, len, ticket, brought } => {
+                self.want(core, pe, Role::Pull(ticket), to, (from, mark, brought), len as usize);
+                Ok(())
+            }
+            Staged::Ask { from, len, ticket } => {
+                let nothing = Exposure { slot: 0, stamp: 0, offset: 0 };
+                self.want(core, pe, Role::Ask(ticket), from, (nothing, None, None), len as usize);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes in an answer, or news of the peer's regions.
+    pub(crate) fn take_answer<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        pe: Pe,
+        staged: &Staged<'_>,
+    ) -> Result<(), String> {
+        match *staged {
+            Staged::Put { .. } | Staged::Pull { .. } | Staged::Ask { .. } => {}
+            Staged::Pulled { ticket } => {
+                if let Some(token) = self.answered(core, pe, ticket) {
+                    self.drop_fragment(core, token);
+                }
+            }
+            Staged::Exposed { ticket, from } => {
+                if let Some(token) = self.answered(core, pe, ticket) {
+                    self.exposed(core, token, from);
+                }
+            }
+            Staged::Loaded { ticket, payload } => {
+                if let Some(token) = self.answered(core, pe, ticket) {
+                    return self.loaded(core, token, payload);
+                }
+            }
+            Staged::Refused { ticket, why } => self.was_refused(core, pe, ticket, why),
+            Staged::Release { ticket } => self.released(core, pe, ticket),
+            Staged::Keys(keys) => self.learn_keys(core, pe, &keys),
+        }
+        Ok(())
+    }
+
+    /// A peer wants bytes stored or exposed.
+    fn want<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        pe: Pe,
+        role: Role,
+        spot: Spot,
+        (from, mark, brought): (Exposure, Option<Seq>, Option<&[u8]>),
+        len: usize,
+    ) {
+        let (Role::Pull(ticket) | Role::Ask(ticket)) = role else { return };
+        let place = match core.regions.locate(spot, len) {
+            Ok(place) => place,
+            Err(fault) => return self.refuse(core, pe, role, ticket, &fault.to_string()),
+        };
+        if let (Role::Ask(_), true) = (role, len <= MAX_PAYLOAD) {
+            let mut bytes = [0; MAX_PAYLOAD];
+            return match self.load_at(core, place, &mut bytes[..len]) {
+                Ok(()) => core.queue_unnumbered(pe, What::Loaded { ticket, bytes, len }),
+                Err(error) => self.refuse(core, pe, role, ticket, &error.to_string()),
+            };
+        }
+        let most = self.bouncing().map_or(0, |bouncing| bouncing.bounce.chunk_len);
+        if len > most {
+            let why = format!("{len} bytes at once, and the bounce memory's chunks have {most}");
+            return self.refuse(core, pe, role, ticket, &why);
+        }
+        if self.state().waiting(role.direction()).asked_by(pe) >= PEER_REQUESTS {
+            let why = format!("a PE has at most {PEER_REQUESTS} requests under way");
+            return self.refuse(core, pe, role, ticket, &why);
+        }
+        if let (Role::Pull(_), Some(stream)) = (role, core.streams.find_mut(pe)) {
+            stream.link().begin_pull(ticket.seq);
+        }
+        let wanted = Wanted { pe, role, place, len, from, mark };
+        let is_first = self.state().waiting(role.direction()).is_empty();
+        self.state().waiting(role.direction()).push(pe, Waiter::Peer(wanted));
+        if let (true, Some(bytes)) = (is_first, brought) {
+            self.take_brought(core, &wanted, bytes);
+        }
+        self.start_waiting(core);
+    }
+
+    /// Puts what a message has brought into a chunk, for the only one who waits for one, if it may have one now. Else it
+    /// goes on waiting, and reads the bytes.
+    fn take_brought<P: Port>(&mut self, core: &mut Core<P>, wanted: &Wanted, bytes: &[u8]) {
+        let Wanted { pe, role, len, .. } = *wanted;
+        let direction = role.direction();
+        if self.next_waiter(direction).is_none() {
+            return;
+        }
+        let Some(token) = self.begin_peer_request(core, wanted) else { return };
+        let taken = self.bouncing().and_then(|bouncing| {
+            let chunk = bouncing.chunks(direction).take()?;
+            Some((chunk, bouncing.addr(role, chunk)))
+        });
+        let Some((chunk, place)) = taken else { return self.release_peer_request(core, token) };
+        self.state().waiting(direction).pop(pe);
+        self.state().waiting(direction).hold(pe);
+        let fragment = self.state().fragment(token);
+        (fragment.chunk, fragment.moved) = (Some(chunk), len);
+        match core.port.store(place, bytes) {
+            Ok(()) => self.copy_in(core, token),
+            Err(error) => self.fail_fragment(core, token, error),
+        }
+    }
+
+    /// Gives what a peer wants a segment, of those set aside: there are as many as chunks may be, and each has a chunk.
+    pub(crate) fn begin_peer_request<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        wanted: &Wanted,
+    ) -> Option<Token> {
+        let Wanted { pe, role, place, len, from, mark } = *wanted;
+        // It may be in the middle of a submission, to whose batch this does not belong.
+        let submitted = core.segments.batches.enter(Batch::NONE);
+        let token = core.segments.take();
+        core.segments.batches.enter(submitted);
+        let token = token?;
+        let Some(path) = core.fragment_path(pe) else {
+            core.segments.give_unused(token);
+            return None;
+        };
+        let rail = path.rail;
+        self.state().peer_segments += 1;
+        core.reserved += 1;
+        let segment = &mut core.segments[token.0];
+        segment.pe = pe;
+        segment.born = core.watchdog.stamp();
+        segment.direction = Direction::Read;
+        segment.kind = Kind::PeerRequest;
+        segment.step();
+        segment.no_message();
+        segment.rail = rail;
+        (segment.transfer.local, segment.transfer.len) = (Local::Inline(0), len);
+        let remote_end = RemoteEnd::Exposed(from);
+        *self.state().fragment(token) =
+            Fragment { role, len, memory: place.addr, remote_end, mark, ..Fragment::NONE };
+        Some(token)
+    }
+
+    /// Gives the segment back.
+    pub(crate) fn release_peer_request<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
+        self.leave_chunk(core, token);
+        core.segments.give(token);
+        core.is_no_stray(token);
+        self.state().peer_segments -= 1;
+        core.reserved -= 1;
+    }
+
+    /// What a peer wanted is done, or cannot be.
+    pub(crate) fn answer_peer_request<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        token: Token,
+        answer: What,
+    ) {
+        let pe = core.segments[token.0].pe;
+        let role = self.state().fragment(token).role;
+        self.end_pull(core, pe, role, matches!(answer, What::Pulled { .. }));
+        self.release_peer_request(core, token);
+        core.queue_unnumbered(pe, answer);
+    }
+
+    /// What a peer wanted is over. What comes behind it may go on; or never does, if it was not carried out.
+    pub(crate) fn end_pull<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        pe: Pe,
+        role: Role,
+        carried_out: bool,
+    ) {
+        if let (Role::Pull(ticket), Some(stream)) = (role, core.streams.find_mut(pe)) {
+            stream.link().end_pull(ticket.seq, carried_out);
+            core.note_due(pe);
+        }
+    }
+
+    /// Goes on with a peer's pulls that are in their chunks and come behind others.
+    pub(crate) fn go_on_in_order<P: Port>(&mut self, core: &mut Core<P>, pe: Pe) {
+        let Some(state) = self.state.as_deref_mut() else { return };
+        for _ in 0..state.peer(pe).in_order.len() {
+            // Those that still wait come back to the end.
+            let Some(token) = self.state().peer(pe).in_order.pop_front() else { return };
+            self.copy_in(core, token);
+        }
+    }
+
+    /// What a peer asked for is in a chunk, where it may be read until it says that it has been.
+    pub(crate) fn expose<P: Port>(&mut self, core: &mut Core<P>, token: Token, ticket: Ticket) {
+        let pe = core.segments[token.0].pe;
+        let chunk = self.state().fragment(token).chunk;
+        let (Some(chunk), Some(bouncing)) = (chunk, self.bouncing()) else { return };
+        let from = bouncing.exposure(chunk);
+        self.tell_keys(core, pe, from);
+        core.queue_unnumbered(pe, What::Exposed { ticket, from });
+        self.state().lent.push(token);
+    }
+
+    /// A peer has read what was exposed to it.
+    fn released<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, ticket: Ticket) {
+        let Some(state) = self.state.as_deref_mut() else { return };
+        let same = |token: &Token| {
+            core.segments[token.0].pe == pe && state.peek(*token).role == Role::Ask(ticket)
+        };
+        let Some(at) = state.lent.iter().position(same) else { return };
+        let token = state.lent.swap_remove(at);
+        self.release_peer_request(core, token);
+        self.start_waiting(core);
+    }
+
+    /// Tells a peer the keys of a region of ours, unless it knows them.
+    pub(crate) fn tell_keys<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, of: Exposure) {
+        if !self.state().peer(pe).exposures.tell(of.slot, of.stamp) {
+            return;
+        }
+        let Some(view) = core.regions.named(of.slot, of.stamp) else { return };
+        for first in (0..view.keys.len()).step_by(KEYS_PER_MESSAGE) {
+            core.queue_unnumbered(pe, What::Keys { view: Arc::clone(&view), first: first as u8 });
+        }
+    }
+
+    fn learn_keys<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, keys: &Keys<'_>) {
+        if !self.state().peer(pe).exposures.learn(keys) {
+            let why = String::from("it tells of more regions than a PE may have");
+            return core.fail_stream(pe, EngineError::BadMessage { pe, why });
+        }
+        let peer = self.state().peer(pe);
+        // Those that still lack theirs come back to the end.
+        for _ in 0..peer.keyless.len() {
+            let Some(token) = self.state().peer(pe).keyless.pop_front() else { return };
+            self.next_part(core, token);
+        }
+    }
+
+    /// A peer cannot do what this PE has asked for.
+    #[cold]
+    fn was_refused<P: Port>(&mut self, core: &mut Core<P>, pe: Pe, ticket: Ticket, why: &str) {
+        use EngineError::PeerRefused;
+        let why = why.to_owned();
+        match self.answered(core, pe, ticket) {
+            Some(token) => {
+                let segment = &core.segments[token.0];
+                let (what, len) = (segment.what(), segment.transfer.len);
+                core.fail_stream(pe, PeerRefused { what, pe, len, why });
+                self.drop_fragment(core, token);
+            }
+            None if ticket == NO_TICKET => {
+                let what = "a put, signal or atomic";
+                core.fail_stream(pe, PeerRefused { what, pe, len: 0, why });
+            }
+            None => {}
+        }
+    }
+
+    /// Tells a peer that something cannot be done, and the user.
+    pub(crate) fn refuse<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        pe: Pe,
+        role: Role,
+        ticket: Ticket,
+        why: &str,
+    ) {
+        let refusal = refusal(pe, ticket, why);
+        core.queue_unnumbered(pe, refusal);
+        self.end_pull(core, pe, role, false);
+    }
+}
+
+/// What tells a peer that something cannot be done; the user hears of it, too.
+#[cold]
+pub(crate) fn refusal(pe: Pe, ticket: Ticket, why: &str) -> What {
+    static LIMIT: RateLimit = RateLimit::most(32, Duration::from_secs(10));
+    if let Some(unsaid) = LIMIT.admit() {
+        error!(target: "TRANSPORT", "{pe} asks for something that cannot be done: {why}{unsaid}");
+    }
+    What::Refused { ticket, why: why.into() }
+}
+
+const _: () = assert!(PEER_REQUESTS <= PEER_SEGMENTS);

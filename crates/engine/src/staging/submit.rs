@@ -1,0 +1,277 @@
+//! Puts and gets of staged memory, as they are submitted: what has to be staged, by which way, cut into
+//! fragments. How a fragment goes on is in [`crate::staging::fragments`].
+
+use std::sync::Arc;
+
+use crate::error::EngineError;
+use crate::ids::{LaneKind, Pe, RailId};
+use crate::port::copies::Reach;
+use crate::port::{Direction, Local, Port};
+use crate::posting::Core;
+use crate::request::{LocalSide, Request, refused};
+use crate::staging::Staging;
+use crate::staging::fragments::{NOWHERE, staging_failed};
+use crate::staging::role::Role;
+use crate::staging::state::{FRAGMENT, Fragment, LocalEnd, RemoteEnd};
+use crate::state::operation::OpId;
+use crate::state::regions::{Place, View, desc_of};
+use crate::state::segment::Kind;
+use crate::wire::handle::{HandleBytes, HandleError, HandleView};
+use crate::wire::message::{Body, Spot};
+use crate::wire::staged::{Exposure, MAX_PAYLOAD, Staged};
+
+impl Staging {
+    /// Whether the operation has to be staged, on this side or the other.
+    #[inline]
+    pub(crate) fn is_staged<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        request: &Request<'_>,
+        remote: &HandleView<'_>,
+    ) -> Result<bool, EngineError> {
+        if remote.is_staged() {
+            return Ok(true);
+        }
+        match request.local {
+            LocalSide::Memory { addr, handle } if core.has_devices() => {
+                let reach = self.local_reach(core, request.pe, addr, request.len, handle)?;
+                Ok(self.needs_chunk(core, reach, handle))
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Whether local memory takes part in operations through a chunk: when it is staged, and when the
+    /// fabric would need it registered, it is not, and there is something to stage with.
+    fn needs_chunk<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        reach: Reach,
+        handle: Option<&HandleBytes>,
+    ) -> bool {
+        let registered = handle.is_some() || !core.needs_desc;
+        reach == Reach::Staged || !registered && self.bouncing().is_some()
+    }
+
+    /// How local memory is reached.
+    #[cold]
+    pub(crate) fn local_reach<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        pe: Pe,
+        addr: usize,
+        len: usize,
+        handle: Option<&HandleBytes>,
+    ) -> Result<Reach, EngineError> {
+        self.sync_regions(core);
+        let reach = core.regions.reach(addr);
+        if reach != Reach::Direct {
+            return Ok(reach);
+        }
+        match (handle, self.bouncing()) {
+            (None, Some(bouncing)) => {
+                let reach = bouncing.copies.reach(addr, len);
+                reach.map_err(|error| staging_failed("local memory", pe, len, error))
+            }
+            _ => Ok(Reach::Direct),
+        }
+    }
+
+    /// As the submission of others, for what has to be staged. `offset` is that of the first remote byte in its
+    /// region.
+    #[cold]
+    pub(crate) fn submit_staged<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        request: &Request<'_>,
+        remote: &HandleView<'_>,
+        offset: u64,
+        sent: &mut usize,
+        op: OpId,
+    ) -> Result<(), EngineError> {
+        self.sync_regions(core);
+        let Request { direction, pe, local, len, .. } = *request;
+        if len == 0 {
+            return Ok(());
+        }
+        let by_peer = remote.is_staged();
+        if by_peer && direction == Direction::Write && len <= MAX_PAYLOAD {
+            return self.submit_few(core, request, Spot { slot: remote.slot(), offset }, sent, op);
+        }
+        let LocalSide::Memory { addr, handle } = local else {
+            let fault = HandleError::Unregistered;
+            return Err(refused(request, "local", fault));
+        };
+        let reach = self.local_reach(core, pe, addr, len, handle)?;
+        let staged = self.needs_chunk(core, reach, handle);
+        let local_end = if staged { None } else { self.local_end(core, request, addr, handle)? };
+        let mut most = self.bouncing().map_or(FRAGMENT, |bouncing| bouncing.bounce.chunk_len);
+        if local_end.is_none() && self.bouncing().is_none() {
+            // Nothing of this process is staged, so it has no chunks. Then it goes by messages.
+            if direction == Direction::Write {
+                return self.submit_in_messages(core, request, remote, offset, sent, op);
+            }
+            most = MAX_PAYLOAD;
+        }
+        if by_peer {
+            most = most.min(remote.chunk_len());
+        }
+        while *sent < len {
+            // Fragments with messages are not among the messages of the stream's books.
+            if !core.is_share(self.state().peer(pe).fragments) {
+                return Ok(());
+            }
+            if by_peer && !core.has_message_share(pe) {
+                return Ok(());
+            }
+            let Some(path) = core.fragment_path(pe) else { return Ok(()) };
+            let at = offset + *sent as u64;
+            let remote_end = if by_peer {
+                RemoteEnd::Peer(Spot { slot: remote.slot(), offset: at })
+            } else {
+                let key = remote.key(path.remote.rail());
+                let key = key.map_err(|fault| refused(request, "remote", fault))?;
+                RemoteEnd::Fabric { remote: remote.remote_address(at), key }
+            };
+            let Some(token) = core.segments.take() else { return Ok(()) };
+            let mut message = None;
+            if by_peer {
+                let Some(slot) = core.messages.take_beside(token.0) else {
+                    core.segments.give_unused(token);
+                    return Ok(());
+                };
+                message = Some(slot);
+                core.count_unsent(pe);
+            }
+            let bytes = (len - *sent).min(most);
+            let local_end = match &local_end {
+                None => LocalEnd::Chunk,
+                Some(local_end) => local_end.at(*sent, path.rail),
+            };
+            let role = if direction == Direction::Write { Role::Put } else { Role::Get };
+            let segment = &mut core.segments[token.0];
+            segment.pe = pe;
+            segment.count_for(op.0);
+            segment.born = core.watchdog.stamp();
+            segment.direction = direction;
+            segment.kind = Kind::Staged;
+            match message {
+                Some(slot) => segment.set_message(slot),
+                None => segment.no_message(),
+            }
+            segment.rail = path.rail;
+            (segment.transfer.local, segment.transfer.len) = (Local::Inline(0), bytes);
+            if op != OpId::NONE {
+                core.ops.add(op.0);
+            }
+            let memory = addr + *sent;
+            *self.state().fragment(token) =
+                Fragment { role, len: bytes, memory, local_end, remote_end, ..Fragment::NONE };
+            self.state().peer(pe).fragments += 1;
+            *sent += bytes;
+            if core.passes_fence(token) {
+                self.begin_fragment(core, token);
+            }
+            core.check_stream(pe)?;
+        }
+        self.start_waiting(core);
+        Ok(())
+    }
+
+    /// How the fabric takes part in moving local memory of a request whose bytes the peer reads, or
+    /// that are read from the peer. None where it cannot.
+    fn local_end<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        request: &Request<'_>,
+        addr: usize,
+        handle: Option<&HandleBytes>,
+    ) -> Result<Option<FabricSide>, EngineError> {
+        let Some(handle) = handle else {
+            let bare = FabricSide { exposed: NOWHERE, region: None };
+            return Ok((request.direction == Direction::Read && !core.needs_desc).then_some(bare));
+        };
+        let kind = core.regions.kind();
+        let (view, offset) = core
+            .regions
+            .view(handle, addr, request.len)
+            .map_err(|fault| refused(request, "local", fault))?;
+        if request.direction == Direction::Write && view.keys.is_empty() {
+            return Ok(None);
+        }
+        let exposed = Exposure { slot: view.place, stamp: view.stamp, offset: offset as u64 };
+        Ok(Some(FabricSide { exposed, region: Some((Arc::clone(view), kind)) }))
+    }
+
+    /// A put to staged memory from a buffer that the peer cannot read, by a process without chunks.
+    fn submit_in_messages<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        request: &Request<'_>,
+        remote: &HandleView<'_>,
+        offset: u64,
+        sent: &mut usize,
+        op: OpId,
+    ) -> Result<(), EngineError> {
+        let LocalSide::Memory { addr, handle } = request.local else { return Ok(()) };
+        while *sent < request.len {
+            let local = LocalSide::Memory { addr: addr + *sent, handle };
+            let len = (request.len - *sent).min(MAX_PAYLOAD);
+            let spot = Spot { slot: remote.slot(), offset: offset + *sent as u64 };
+            let mut few = 0;
+            self.submit_few(core, &Request { local, len, ..*request }, spot, &mut few, op)?;
+            if few == 0 {
+                break;
+            }
+            *sent += few;
+        }
+        Ok(())
+    }
+
+    /// A put of a few bytes to staged memory: one message, which the peer acknowledges when they are
+    /// there.
+    fn submit_few<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        request: &Request<'_>,
+        to: Spot,
+        sent: &mut usize,
+        op: OpId,
+    ) -> Result<(), EngineError> {
+        let Request { pe, len, local, .. } = *request;
+        if !core.has_message_room() {
+            return Ok(());
+        }
+        let mut payload = [0; MAX_PAYLOAD];
+        let payload = &mut payload[..len];
+        match local {
+            LocalSide::Value(value) => payload.copy_from_slice(&value.to_le_bytes()[..len]),
+            LocalSide::Memory { addr, handle } => {
+                let reach = self.local_reach(core, pe, addr, len, handle)?;
+                self.load_at(core, Place { addr, reach }, payload)
+                    .map_err(|error| staging_failed("put", pe, len, error))?;
+            }
+        }
+        let body = Body::Staged(Staged::Put { to, payload });
+        if core.try_plain_message(pe, op, len, body)? {
+            *sent = len;
+        }
+        Ok(())
+    }
+}
+
+/// Local memory that the fabric reaches.
+struct FabricSide {
+    exposed: Exposure,
+    /// Its region, and the lane whose descriptors count. None for what is registered nowhere.
+    region: Option<(Arc<View>, LaneKind)>,
+}
+
+impl FabricSide {
+    /// The part from byte `sent` on, for a rail.
+    fn at(&self, sent: usize, rail: RailId) -> LocalEnd {
+        let exposed = Exposure { offset: self.exposed.offset + sent as u64, ..self.exposed };
+        let desc = self.region.as_ref().map(|(view, kind)| desc_of(view.descs(*kind), rail));
+        LocalEnd::Fabric { desc: desc.unwrap_or_default(), exposed }
+    }
+}

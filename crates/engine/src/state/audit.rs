@@ -1,0 +1,143 @@
+//! The tools of an audit: what is counted beside the things themselves is counted anew, and compared. See
+//! [`Lane::audit`](crate::lane::Lane::audit).
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+
+use crate::ids::{Pe, Token};
+use crate::port::Direction;
+use crate::state::segment::table::SegmentTable;
+use crate::state::segment::waits::Waits;
+use crate::state::segment::{Kind, Segment, Stage, WriteClass};
+
+/// What the segments in use say, by what is kept beside them.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) peers: HashMap<Pe, OfPeer>,
+    /// By rail: in flight; bytes ahead.
+    pub(crate) rails: Vec<(u32, u64)>,
+    pub(crate) all: OfAll,
+}
+
+/// Those of all peers.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct OfAll {
+    /// In the queues of rails, or blocked.
+    pub(crate) ready: u32,
+    /// Messages, with a slot each.
+    pub(crate) messages: u32,
+    /// Fetches that are acknowledged.
+    pub(crate) acknowledged: u32,
+    pub(crate) stripes: u32,
+    pub(crate) pooled: u32,
+    pub(crate) fabric_atomics: u32,
+    pub(crate) peer_requests: u32,
+    pub(crate) chained: u32,
+}
+
+/// Those of one peer.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct OfPeer {
+    /// By direction.
+    pub(crate) under_way: [u32; 2],
+    /// Writes under way, by class.
+    pub(crate) words: u32,
+    pub(crate) even_puts: u32,
+    pub(crate) odd_puts: u32,
+    pub(crate) lost_writes: u32,
+    /// In queues of the stream.
+    pub(crate) held: u32,
+    pub(crate) held_back: u32,
+    pub(crate) windowed: u32,
+    /// Writes that have left as messages, and pulls among them.
+    pub(crate) placed: u32,
+    pub(crate) pulls: u32,
+    /// Messages that have not left.
+    pub(crate) unsent: u32,
+    /// The places of fetches, a bit each.
+    pub(crate) fetches: u16,
+    /// The slots of tags, likewise.
+    pub(crate) tags: u16,
+    pub(crate) fragments: u32,
+    /// Bytes ahead, by rail.
+    pub(crate) ahead: Vec<u64>,
+}
+
+/// What the segments in use say, of so many rails. Those that were raised are in no queue.
+pub(crate) fn tally(segments: &SegmentTable, rails: usize, raised: &[Token]) -> Found {
+    let mut found =
+        Found { peers: HashMap::new(), rails: vec![(0, 0); rails], all: OfAll::default() };
+    for (token, segment) in segments.all_in_use() {
+        let is_listed = !raised.contains(&token);
+        found.all.add(segment, is_listed);
+        let of_peer = found.peers.entry(segment.pe).or_default();
+        of_peer.ahead.resize(rails, 0);
+        of_peer.add(segment, is_listed);
+        let at = segment.rail.index();
+        let has_token = match segment.stage {
+            Stage::Posted | Stage::AtomicPosted => true,
+            Stage::Lost => segment.waits().has(Waits::TOKEN),
+            _ => false,
+        };
+        found.rails[at].0 += u32::from(has_token);
+        if segment.in_load {
+            found.rails[at].1 += segment.transfer.len as u64;
+            of_peer.ahead[at] += segment.transfer.len as u64;
+        }
+    }
+    found
+}
+
+/// Whether it is a message, and nothing else.
+fn is_message(segment: &Segment) -> bool {
+    use Kind::{CountedSignal, Fetch, Message, OrderedSignal};
+    matches!(segment.kind, Message | CountedSignal | OrderedSignal | Fetch)
+}
+
+impl OfAll {
+    fn add(&mut self, segment: &Segment, is_listed: bool) {
+        let Segment { stage, kind, .. } = *segment;
+        let count = |count: &mut u32, so: bool| *count += u32::from(so);
+        count(&mut self.ready, is_listed && stage == Stage::Ready);
+        count(&mut self.messages, is_message(segment));
+        let is_acknowledged = kind == Kind::Fetch && segment.message().is_none();
+        count(&mut self.acknowledged, is_acknowledged);
+        count(&mut self.stripes, segment.is_stripe);
+        count(&mut self.pooled, kind == Kind::Pooled);
+        count(&mut self.fabric_atomics, kind == Kind::FabricAtomic);
+        count(&mut self.peer_requests, kind == Kind::PeerRequest);
+        count(&mut self.chained, stage == Stage::Chained);
+    }
+}
+
+impl OfPeer {
+    fn add(&mut self, segment: &Segment, is_listed: bool) {
+        let Segment { stage, kind, direction, class, .. } = *segment;
+        if kind == Kind::PeerRequest {
+            return;
+        }
+        let is_write = direction == Direction::Write;
+        let count = |count: &mut u32, so: bool| *count += u32::from(so);
+        if !matches!(stage, Stage::Held | Stage::Chained) {
+            self.under_way[direction as usize] += 1;
+            count(&mut self.words, is_write && class == WriteClass::Word);
+            count(&mut self.even_puts, is_write && class == WriteClass::EvenPut);
+            count(&mut self.odd_puts, is_write && class == WriteClass::OddPut);
+        }
+        count(&mut self.lost_writes, segment.is_reissued_write());
+        count(&mut self.held, is_listed && stage == Stage::Held);
+        count(&mut self.held_back, is_listed && stage == Stage::BehindPuts);
+        count(&mut self.windowed, is_listed && stage == Stage::Windowed);
+        count(&mut self.placed, is_write && stage == Stage::Sent);
+        count(&mut self.pulls, is_write && stage == Stage::Sent && kind == Kind::Staged);
+        count(&mut self.fragments, kind == Kind::Staged);
+        if is_message(segment) || kind == Kind::Staged {
+            count(&mut self.unsent, stage != Stage::Sent && segment.message().is_some());
+        }
+        match kind {
+            Kind::Fetch => self.fetches |= 1 << segment.fetch_place(),
+            Kind::CountedSignal => self.tags |= 1 << segment.tag().slot(),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The audit of messages: links and the table, beside one another and beside the segments. See
+//! [`Lane::audit`](crate::lane::Lane::audit).
+
+use std::iter;
+
+use crate::ids::Pe;
+use crate::state::audit::{OfAll, OfPeer};
+use crate::state::discrepancy::{Discrepancy, same};
+use crate::state::messages::link::{Link, UNLISTED};
+use crate::state::messages::table::MessageTable;
+use crate::state::segment::table::SegmentTable;
+use crate::state::segment::{NIL, Stage};
+
+impl Link {
+    /// What a link keeps beside the segments of its peer. What was dropped with a stream that has failed is not counted.
+    pub(crate) fn audit(
+        &self,
+        segments: &SegmentTable,
+        found: &OfPeer,
+        (has_failed, orders): (bool, bool),
+    ) -> Result<(), Discrepancy> {
+        let windowed = self.waiting.audit(segments, Stage::Windowed)?;
+        same("messages that wait for the window", windowed, found.windowed)?;
+        same("fetches", self.fetches(), found.fetches)?;
+        if let Some(tags) = self.tags.as_deref().filter(|tags| !tags.is_retired()) {
+            same("tags that are free and in use", 0, tags.free() & found.tags)?;
+        }
+        if let Some(counts) = self.counts.as_deref() {
+            counts.audit()?;
+        }
+        if has_failed {
+            return Ok(());
+        }
+        same("messages that have not left", self.unsent, found.unsent)?;
+        same("writes that have left as messages", self.placed(), found.placed)?;
+        same("pulls", self.pulls, if orders { found.pulls } else { 0 })
+    }
+}
+
+impl MessageTable {
+    /// The slots in use: those of the links, each with whether its stream has failed, and those that segments have.
+    pub(crate) fn audit<'a>(
+        &self,
+        links: &[(&'a Link, bool)],
+        link_of: impl Fn(Pe) -> Option<&'a Link>,
+        found: &OfAll,
+        unsent: u32,
+    ) -> Result<(), Discrepancy> {
+        same("messages with a slot", self.segments(), found.messages)?;
+        same("free slots of messages", self.left as usize, self.list(self.free).count())?;
+        let free = self.list(self.free_answer).count();
+        same("free slots of answers", self.answers_left as usize, free)?;
+        let aside = self.list(self.aside).count() as u32;
+        same("slots set aside", aside, found.acknowledged)?;
+        let mut used = aside + unsent;
+        for (link, has_failed) in links {
+            let of_link = self.audit_link(link, *has_failed);
+            used += of_link.map_err(|differs| differs.of(link.pe))?;
+        }
+        let free = self.left + self.answers_left;
+        same("slots of messages in use", self.slots.len() as u32 - free, used)?;
+        let next = |pe: &Pe| link_of(*pe).map(|link| Pe(link.next_unasked));
+        let listed = iter::successors(self.first_unasked(), next);
+        let listed = listed.take_while(|pe| pe.0 != NIL).take(1 + links.len()).count();
+        let unasked = links.iter().filter(|(link, _)| link.next_unasked != UNLISTED).count();
+        same("peers with messages that nobody has asked about", listed, unasked)
+    }
+
+    /// The messages of a link that are not acknowledged.
+    fn audit_link(&self, link: &Link, has_failed: bool) -> Result<u32, Discrepancy> {
+        let count = self.list(link.oldest).count() as u32;
+        let answers = self.list(link.oldest).filter(|index| self.is_answer(*index)).count();
+        same("answers not acknowledged", link.answers as usize, answers)?;
+        same("the newest message", link.newest, self.list(link.oldest).last().unwrap_or(NIL))?;
+        if !has_failed {
+            same("messages not acknowledged", link.unacknowledged(), count)?;
+        }
+        Ok(count)
+    }
+}

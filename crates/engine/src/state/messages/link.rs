@@ -1,0 +1,351 @@
+//! Messages between this lane and one peer: what was sent and not acknowledged, what has arrived.
+
+use crate::ids::Pe;
+use crate::state::counts::{Counts, Tags};
+use crate::state::messages::order::{Order, Waiting};
+use crate::state::segment::NIL;
+use crate::state::segment::queue::Queue;
+use crate::wire::message::Ticket;
+use crate::wire::window::{Received, Seq, WINDOW};
+
+/// Most fetching operations under way to one peer. The peer keeps room for as many replies.
+pub(crate) const FETCHES: u32 = 16;
+
+/// A request for an acknowledgement goes out at the latest after so many messages.
+pub(super) const REQUEST_EVERY: u32 = WINDOW / 4;
+
+/// In [`Link::next_unasked`] of a link that is not among them. No PE: there are at most 65536.
+pub(super) const UNLISTED: u32 = NIL - 1;
+
+/// The number of the first message of every stream. Near the wrap, so that every job crosses it.
+pub(crate) const FIRST: Seq = Seq(u32::MAX - 99);
+
+/// Replies to fetches, by place: the fetch's ticket, and the word.
+type Replies = [Option<(Ticket, u64)>; FETCHES as usize];
+
+/// The message side of a stream, in both directions. Made with the first message.
+#[derive(Debug)]
+pub(crate) struct Link {
+    /// The peer.
+    pub(super) pe: Pe,
+    /// The next peer among those with messages that nobody has asked about, or [`NIL`]; [`UNLISTED`] if this is none
+    /// of them.
+    pub(super) next_unasked: u32,
+    /// Number of the next message to the peer.
+    pub(crate) next: Seq,
+    /// Messages sent and not acknowledged, in the order of their numbers, in the message table.
+    pub(crate) oldest: u32,
+    pub(crate) newest: u32,
+    /// The latest acknowledgement that the peer has given.
+    pub(crate) ack_received: Seq,
+    /// Messages that have a slot and have not left.
+    pub(crate) unsent: u32,
+    /// Answers sent and not acknowledged, of those messages.
+    pub(crate) answers: u32,
+    /// Whether the peer is among those that were answered since recovery looked last.
+    pub(crate) is_noted: bool,
+    /// Keys that are due to the peer and have not left; counted where answers have numbers.
+    pub(crate) keys_due: u32,
+    /// Messages that wait for the window, in the order in which they were to leave.
+    pub(crate) waiting: Queue,
+    /// The places of fetching operations that have no reply yet, a bit each.
+    fetches: u16,
+    /// The replies that the peer was given last, by place of the fetch, from the first one on.
+    pub(crate) replies: Option<Box<Replies>>,
+    /// The latest number that an acknowledgement was asked for.
+    requested: Seq,
+    /// What has arrived from the peer.
+    pub(crate) received: Received,
+    /// The latest acknowledgement that the peer was given.
+    ack_sent: Seq,
+    /// The peer asked for everything before this number to be acknowledged.
+    wanted: Option<Seq>,
+    /// Control messages that are due; the lane's control queue knows of the stream then.
+    pub(crate) request_due: bool,
+    pub(crate) ack_due: bool,
+    /// Messages without numbers that are due to the peer, in the lane's queue of these.
+    pub(crate) owed: u32,
+    /// Whether the stream is in the lane's control queue.
+    pub(crate) in_control: bool,
+    /// The tags of counted puts to the peer, from the first one on.
+    pub(crate) tags: Option<Box<Tags>>,
+    /// The counts of the peer's counted puts, likewise.
+    pub(crate) counts: Option<Box<Counts>>,
+    /// The first of the peer's requests that have arrived, were not carried out and are not acknowledged before that: the
+    /// first in `counted`, `refused` and `order`.
+    unapplied: Option<Seq>,
+    /// The first of the peer's signals that wait for their data.
+    counted: Option<Seq>,
+    /// The first of the peer's requests that cannot be carried out. It is never acknowledged: what tells of
+    /// the refusal may come later than an acknowledgement, on another rail.
+    refused: Option<Seq>,
+    /// The order of the peer's requests, from the first one on that needs it.
+    order: Option<Box<Order>>,
+    /// Whether requests wait in `order`.
+    pub(crate) holds: bool,
+    /// The number of the latest message to the peer that was a put.
+    pub(crate) last_put: Seq,
+    /// Pulls to the peer that have left and have not ended.
+    pub(crate) pulls: u32,
+    /// Writes under way that have left as messages, less [`Link::unacknowledged`], modulo 2^32. An answer is no write.
+    pub(crate) apart: u32,
+}
+
+impl Link {
+    pub(crate) fn new(pe: Pe) -> Self {
+        Self {
+            pe,
+            next_unasked: UNLISTED,
+            next: FIRST,
+            oldest: NIL,
+            newest: NIL,
+            ack_received: FIRST,
+            unsent: 0,
+            answers: 0,
+            is_noted: false,
+            keys_due: 0,
+            waiting: Queue::EMPTY,
+            fetches: 0,
+            replies: None,
+            requested: FIRST,
+            received: Received::new(FIRST),
+            ack_sent: FIRST,
+            wanted: None,
+            request_due: false,
+            ack_due: false,
+            owed: 0,
+            in_control: false,
+            tags: None,
+            counts: None,
+            unapplied: None,
+            counted: None,
+            refused: None,
+            order: None,
+            holds: false,
+            last_put: Seq(FIRST.0 - 1),
+            pulls: 0,
+            apart: 0,
+        }
+    }
+
+    /// Numbered messages that have left, and that have arrived up to the first missing one.
+    pub(crate) fn counts(&self) -> (u32, u32) {
+        (self.next.after(FIRST), self.received.prefix().after(FIRST))
+    }
+
+    /// A place for another fetching operation.
+    pub(crate) fn fetch_place(&self) -> Option<u8> {
+        let place = self.fetches.trailing_ones();
+        (place < FETCHES).then_some(place as u8)
+    }
+
+    /// A fetching operation takes its place, or leaves it.
+    pub(crate) fn turn_fetch(&mut self, place: u8) {
+        self.fetches ^= 1 << place;
+    }
+
+    /// The places that fetching operations have, a bit each.
+    #[cfg(any(test, feature = "audit"))]
+    pub(super) fn fetches(&self) -> u16 {
+        self.fetches
+    }
+
+    /// The peer is asked again for what it was asked for before.
+    pub(crate) fn ask_again(&mut self) {
+        if self.oldest != NIL {
+            self.requested = self.next;
+            self.request_due = true;
+        }
+    }
+
+    /// Whether another message may be sent: the peer remembers no more than a window.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.unacknowledged() < WINDOW
+    }
+
+    /// How many messages may be sent now.
+    pub(crate) fn room(&self) -> u32 {
+        WINDOW - self.unacknowledged()
+    }
+
+    /// Messages that have left and are not acknowledged: their numbers follow one another.
+    #[inline(always)]
+    pub(crate) fn unacknowledged(&self) -> u32 {
+        self.next.after(self.ack_received)
+    }
+
+    /// Takes the next number for a message, and notes when the peer should be asked to acknowledge.
+    #[inline]
+    pub(crate) fn take_number(&mut self) -> Seq {
+        let seq = self.next;
+        self.next = seq.next();
+        if self.next.after(self.requested) >= REQUEST_EVERY {
+            self.want_ack();
+        }
+        seq
+    }
+
+    /// Somebody waits for what has been sent: asks for an acknowledgement, unless that was done.
+    #[inline]
+    pub(crate) fn want_ack(&mut self) {
+        if self.oldest != NIL && self.requested != self.next {
+            self.requested = self.next;
+            self.request_due = true;
+        }
+    }
+
+    /// Somebody goes on waiting while more is sent: asks once the last question is answered.
+    pub(crate) fn want_ack_in_turn(&mut self) {
+        if !self.ack_received.is_before(self.requested) {
+            self.want_ack();
+        }
+    }
+
+    /// Whether the stream has to be put into the lane's control queue now, where it is from here on.
+    #[inline]
+    pub(crate) fn enters_control(&mut self) -> bool {
+        let enters = (self.request_due || self.ack_due) && !self.in_control;
+        self.in_control |= enters;
+        enters
+    }
+
+    /// The first of the peer's signals that wait for their data, if any does.
+    pub(crate) fn waits_for_data(&mut self, first: Option<Seq>) {
+        self.counted = first;
+        self.find_unapplied();
+    }
+
+    fn find_unapplied(&mut self) {
+        let waits = self.order.as_deref().and_then(Order::first);
+        let all = [self.counted, self.refused, waits].into_iter().flatten();
+        self.unapplied = all.reduce(|first, next| if next.is_before(first) { next } else { first });
+    }
+
+    /// A request of the peer cannot be carried out.
+    #[cold]
+    pub(crate) fn refuse(&mut self, seq: Seq) {
+        if self.refused.is_none_or(|refused| seq.is_before(refused)) {
+            self.refused = Some(seq);
+        }
+        self.find_unapplied();
+    }
+
+    /// A request of the peer that comes behind all before `mark` waits for them.
+    pub(crate) fn wait(&mut self, waiting: Waiting, is_pull: bool) {
+        self.order.get_or_insert_default().wait(waiting, is_pull);
+        self.holds = true;
+        self.find_unapplied();
+    }
+
+    /// Takes a request that waits for nothing any more, if there is one.
+    pub(crate) fn next_due(&mut self) -> Option<Waiting> {
+        let order = self.order.as_deref()?;
+        let is_pull = order.first_early().is_some_and(|mark| self.has_arrived(mark));
+        if !is_pull && !order.first_word().is_some_and(|mark| self.is_carried_out(mark)) {
+            return None;
+        }
+        let order = self.order.as_deref_mut()?;
+        let due = order.take(is_pull);
+        self.holds = order.is_waited_in();
+        self.find_unapplied();
+        due
+    }
+
+    /// Whether all of the peer's requests before this number have arrived.
+    pub(crate) fn has_arrived(&self, mark: Seq) -> bool {
+        !self.received.prefix().is_before(mark)
+    }
+
+    /// Whether they are carried out.
+    pub(crate) fn is_carried_out(&self, mark: Seq) -> bool {
+        self.has_arrived(mark)
+            && self.unapplied.is_none_or(|first| !first.is_before(mark))
+            && !self.order.as_deref().is_some_and(|order| order.pulls_before(mark))
+    }
+
+    /// Whether one of them cannot be.
+    pub(crate) fn is_refused(&self, mark: Seq) -> bool {
+        self.refused.is_some_and(|refused| refused.is_before(mark))
+    }
+
+    /// A pull of the peer is under way: it is acknowledged, and not carried out.
+    pub(crate) fn begin_pull(&mut self, seq: Seq) {
+        self.order.get_or_insert_default().begin_pull(seq);
+    }
+
+    /// It has ended. If it is not carried out, nothing that comes behind it ever is.
+    pub(crate) fn end_pull(&mut self, seq: Seq, carried_out: bool) {
+        if let Some(order) = self.order.as_deref_mut() {
+            order.end_pull(seq);
+        }
+        if !carried_out {
+            self.refuse(seq);
+        }
+    }
+
+    /// Whether any of the peer's requests may wait for others.
+    pub(crate) fn has_order(&self) -> bool {
+        self.order.is_some()
+    }
+
+    /// Whether puts have left as messages of which it is not known that they are there.
+    #[inline(always)]
+    pub(crate) fn has_sent_puts(&self) -> bool {
+        self.pulls != 0 || !self.last_put.is_before(self.ack_received)
+    }
+
+    /// Writes under way that have left as messages: the target can tell what comes behind them.
+    pub(crate) fn placed(&self) -> u32 {
+        self.unacknowledged().wrapping_add(self.apart)
+    }
+
+    /// The number that an acknowledgement is asked for.
+    pub(crate) fn requested(&self) -> Seq {
+        self.requested
+    }
+
+    /// The peer asks for everything before `seq` to be acknowledged.
+    pub(crate) fn asked(&mut self, seq: Seq) {
+        self.wanted = match self.wanted {
+            Some(wanted) if seq.is_before(wanted) => Some(wanted),
+            _ => Some(seq),
+        };
+        // What waits for its data may wait long; what is before it need not.
+        if self.unapplied.is_some() && self.ack() != self.ack_sent {
+            self.ack_due = true;
+        }
+        self.check_wanted();
+    }
+
+    /// A message has arrived, or was applied: whether an acknowledgement is due now. Otherwise it waits for a
+    /// message that carries it, or for the peer to ask.
+    #[inline(always)]
+    pub(crate) fn check_wanted(&mut self) {
+        let ack = self.ack();
+        if self.wanted.is_some_and(|wanted| !ack.is_before(wanted)) {
+            self.wanted = None;
+            self.ack_due = true;
+        }
+        if ack.after(self.ack_sent) >= WINDOW / 2 {
+            self.ack_due = true;
+        }
+    }
+
+    /// The acknowledgement that a message to the peer carries: everything before it was applied.
+    #[inline]
+    pub(crate) fn ack(&self) -> Seq {
+        let prefix = self.received.prefix();
+        match self.unapplied {
+            Some(first) if first.is_before(prefix) => first,
+            _ => prefix,
+        }
+    }
+
+    /// A message with this acknowledgement has left.
+    #[inline]
+    pub(crate) fn carried(&mut self, ack: Seq) {
+        self.ack_sent = ack;
+        self.ack_due = false;
+    }
+}

@@ -1,0 +1,159 @@
+//! Order at the target: what of a peer's requests has arrived and is not carried out, and which of them wait for others.
+//!
+//! A request may say that it comes behind all with a number below a *mark*. It is carried out when each of these has arrived
+//! and is carried out; all others are carried out as they arrive. Marks rise with the numbers of their requests, so of
+//! those that wait the first one is due first.
+//!
+//! # Why it cannot deadlock
+//! A request waits for lower numbers only, so of those that are here the lowest never waits for another. It has what it needs:
+//! one that waits holds a place in here, in which there is room for a window's, and nothing else; but for pulls, which may
+//! have a chunk. Those get it in the order of their numbers, and not before all that they come behind have
+//! arrived: so the lower ones have theirs by then, or want none.
+
+use std::collections::VecDeque;
+
+use crate::wire::message::{LongPacket, MAX_EAGER, Message, Packet};
+use crate::wire::window::Seq;
+
+/// Requests of one peer.
+#[derive(Debug, Default)]
+pub(crate) struct Order {
+    /// Pulls that were begun, in no order.
+    pulls: Vec<Seq>,
+    /// Pulls that wait until all before their marks have arrived, by number.
+    early: VecDeque<Waiting>,
+    /// Other requests, that wait until all before their marks are carried out, by number.
+    words: VecDeque<Waiting>,
+}
+
+/// The bytes of a request that waits.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly all are short, and a queue of them allocates for none"
+)]
+#[derive(Clone, Debug)]
+pub(crate) enum Kept {
+    Short(Packet),
+    /// One with data of some KiB, of which a peer that keeps the rules has 32 at most here: 133 KiB.
+    Long(Box<LongPacket>),
+}
+
+impl Kept {
+    pub(crate) fn of(message: &Message<'_>) -> Self {
+        if message.body.payload_len() <= MAX_EAGER {
+            let mut packet = Packet::EMPTY;
+            message.encode(&mut packet);
+            return Self::Short(packet);
+        }
+        let mut packet = Box::new(LongPacket::EMPTY);
+        message.encode(&mut *packet);
+        Self::Long(packet)
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Short(packet) => packet.bytes(),
+            Self::Long(packet) => packet.bytes(),
+        }
+    }
+}
+
+/// A request that waits.
+#[derive(Clone, Debug)]
+pub(crate) struct Waiting {
+    pub(crate) seq: Seq,
+    /// It comes behind all before this number.
+    pub(crate) mark: Seq,
+    pub(crate) kept: Kept,
+}
+
+impl Order {
+    /// A pull is under way, and not carried out before [`Order::end_pull`].
+    pub(crate) fn begin_pull(&mut self, seq: Seq) {
+        self.pulls.push(seq);
+    }
+
+    /// A pull is under way no longer.
+    pub(crate) fn end_pull(&mut self, seq: Seq) {
+        if let Some(at) = self.pulls.iter().position(|other| *other == seq) {
+            self.pulls.swap_remove(at);
+        }
+    }
+
+    /// Whether a pull under way has a number before this one.
+    pub(crate) fn pulls_before(&self, mark: Seq) -> bool {
+        self.pulls.iter().any(|pull| pull.is_before(mark))
+    }
+
+    /// Lets a request wait.
+    pub(crate) fn wait(&mut self, waiting: Waiting, is_pull: bool) {
+        let queue = if is_pull { &mut self.early } else { &mut self.words };
+        let at = queue.partition_point(|other| other.seq.is_before(waiting.seq));
+        queue.insert(at, waiting);
+    }
+
+    /// Whether any waits.
+    pub(crate) fn is_waited_in(&self) -> bool {
+        !self.early.is_empty() || !self.words.is_empty()
+    }
+
+    /// The lowest number that waits.
+    pub(crate) fn first(&self) -> Option<Seq> {
+        let first = |queue: &VecDeque<Waiting>| queue.front().map(|waiting| waiting.seq);
+        match (first(&self.early), first(&self.words)) {
+            (Some(early), Some(word)) => Some(if early.is_before(word) { early } else { word }),
+            (early, word) => early.or(word),
+        }
+    }
+
+    /// The mark of the first pull that waits.
+    pub(crate) fn first_early(&self) -> Option<Seq> {
+        self.early.front().map(|waiting| waiting.mark)
+    }
+
+    /// The mark of the first other request that waits.
+    pub(crate) fn first_word(&self) -> Option<Seq> {
+        self.words.front().map(|waiting| waiting.mark)
+    }
+
+    /// Takes the first one that waits: a pull, or another.
+    pub(crate) fn take(&mut self, is_pull: bool) -> Option<Waiting> {
+        if is_pull { self.early.pop_front() } else { self.words.pop_front() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiting(seq: u32, mark: u32) -> Waiting {
+        Waiting { seq: Seq(seq), mark: Seq(mark), kept: Kept::Short(Packet::EMPTY) }
+    }
+
+    #[test]
+    fn requests_wait_in_the_order_of_their_numbers() {
+        let mut order = Order::default();
+        assert!(!order.is_waited_in() && order.first().is_none());
+        // Across the wrap of numbers.
+        for (seq, is_pull) in [(2, false), (u32::MAX, true), (0, false), (1, true)] {
+            order.wait(waiting(seq, seq), is_pull);
+        }
+        assert_eq!(order.first(), Some(Seq(u32::MAX)));
+        assert_eq!((order.first_early(), order.first_word()), (Some(Seq(u32::MAX)), Some(Seq(0))));
+        assert_eq!(order.take(true).map(|waiting| waiting.seq), Some(Seq(u32::MAX)));
+        assert_eq!((order.first(), order.first_early()), (Some(Seq(0)), Some(Seq(1))));
+        assert_eq!(order.take(false).map(|waiting| waiting.seq), Some(Seq(0)));
+        assert_eq!(order.take(false).map(|waiting| waiting.seq), Some(Seq(2)));
+        assert!(order.take(false).is_none() && order.is_waited_in());
+    }
+
+    #[test]
+    fn pulls_under_way_are_before_what_comes_behind_them() {
+        let mut order = Order::default();
+        order.begin_pull(Seq(u32::MAX));
+        order.begin_pull(Seq(5));
+        assert!(!order.pulls_before(Seq(u32::MAX)) && order.pulls_before(Seq(0)));
+        order.end_pull(Seq(u32::MAX));
+        assert!(!order.pulls_before(Seq(5)) && order.pulls_before(Seq(6)));
+    }
+}

@@ -1,0 +1,420 @@
+//! The table of messages that are on their way, one slot each, in the order of their numbers by peer.
+
+use std::iter;
+
+use crate::ids::{Pe, RailId, Token};
+use crate::port::Tail;
+use crate::state::messages::link::{FIRST, Link, UNLISTED};
+use crate::state::segment::NIL;
+use crate::wire::message::Packet;
+use crate::wire::window::{Seq, WINDOW};
+
+/// Bits of the token of a message that are its slot, and its number's bits above them. With one bit less than a token
+/// has, since the last one is no message's.
+const SLOT_BITS: u32 = 12;
+pub(super) const SEQ_BITS: u32 = (1 << (31 - SLOT_BITS)) - 1;
+
+/// Most messages of a lane: more could not be named.
+pub(crate) const MOST_MESSAGES: u32 = 1 << SLOT_BITS;
+
+/// One message on its way, kept until it is acknowledged.
+#[derive(Clone, Debug)]
+pub(super) struct Outgoing {
+    packet: Packet,
+    /// The bytes behind the packet's. They stay as they are until the message is acknowledged.
+    tail: Tail,
+    seq: Seq,
+    /// The rail it went out on.
+    rail: RailId,
+    /// It has to be sent again.
+    lost: bool,
+    /// The segment it completes, or [`NIL`] when that is over.
+    segment: u32,
+    /// The next newer unacknowledged message of its link, or the next free slot.
+    next: u32,
+}
+
+/// The slot that the next message takes.
+#[derive(Debug)]
+pub(crate) struct Next<'a> {
+    pub(crate) index: u32,
+    slot: &'a mut Outgoing,
+}
+
+/// A slot whose message has left, and which is to be taken: it, and the next free one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Left {
+    index: u32,
+    free: u32,
+}
+
+impl Next<'_> {
+    /// The message's bytes.
+    #[inline(always)]
+    pub(crate) fn packet(&mut self) -> &mut Packet {
+        &mut self.slot.packet
+    }
+
+    /// The message, a segment's, has left with this number.
+    #[inline(always)]
+    pub(crate) fn leave(self, segment: u32, seq: Seq, rail: RailId) -> Left {
+        let Self { index, slot } = self;
+        (slot.seq, slot.rail, slot.lost, slot.segment) = (seq, rail, false, segment);
+        slot.tail.len = 0;
+        Left { index, free: std::mem::replace(&mut slot.next, NIL) }
+    }
+}
+
+/// The messages of a lane that are queued or not acknowledged.
+#[derive(Debug)]
+pub(crate) struct MessageTable {
+    pub(super) slots: Box<[Outgoing]>,
+    pub(super) free: u32,
+    /// Slots that are not in use, but for those of answers.
+    pub(super) left: u32,
+    /// Slots from here on are for answers alone: see [`crate::messages::answers`].
+    first_answer: u32,
+    /// The first of these that is free, and how many are.
+    pub(super) free_answer: u32,
+    pub(super) answers_left: u32,
+    /// Slots in use that stand for no segment of their own: those of fragments, and of messages whose segment is over.
+    beside: u32,
+    /// Slots of segments that are acknowledged and wait for their answer: see [`MessageTable::set_aside`].
+    pub(super) aside: u32,
+    /// The first of the peers with messages that nobody has asked to acknowledge since they left, or [`NIL`]. Some of
+    /// them may have been acknowledged all the same.
+    unasked: u32,
+}
+
+impl MessageTable {
+    /// A table of `capacity` free slots, at most [`MOST_MESSAGES`].
+    pub(crate) fn new(capacity: u32) -> Self {
+        Self::with_answers(capacity, 0)
+    }
+
+    /// The same, and so many slots for answers.
+    pub(crate) fn with_answers(capacity: u32, answers: u32) -> Self {
+        let slots = capacity + answers;
+        debug_assert!(slots <= MOST_MESSAGES, "not all slots can be named");
+        let slot = |index: u32| Outgoing {
+            packet: Packet::EMPTY,
+            tail: Tail::NONE,
+            seq: FIRST,
+            rail: RailId(0),
+            lost: false,
+            segment: NIL,
+            next: if index + 1 == capacity || index + 1 == slots { NIL } else { index + 1 },
+        };
+        Self {
+            slots: (0..slots).map(slot).collect(),
+            free: if capacity == 0 { NIL } else { 0 },
+            left: capacity,
+            first_answer: capacity,
+            free_answer: if answers == 0 { NIL } else { capacity },
+            answers_left: answers,
+            beside: 0,
+            aside: NIL,
+            unasked: NIL,
+        }
+    }
+
+    /// Segments that are messages: each has a slot, from when it is taken until it ends.
+    pub(crate) fn segments(&self) -> u32 {
+        self.first_answer - self.left - self.beside
+    }
+
+    /// What a message is named by towards the fabric when it leaves with this number: its slot and, as the fabric may
+    /// speak of it when the slot is another's, some bits of the number.
+    #[inline(always)]
+    pub(crate) fn token(index: u32, seq: Seq) -> Token {
+        Token(index | (seq.0 & SEQ_BITS) << SLOT_BITS)
+    }
+
+    /// The segment of the message that a token names, if it has not been given back.
+    pub(crate) fn named_by(&self, token: Token) -> Option<(u32, u32)> {
+        let index = token.0 & ((1 << SLOT_BITS) - 1);
+        let slot = self.slots.get(index as usize)?;
+        (Self::token(index, slot.seq) == token).then_some((index, slot.segment))
+    }
+
+    /// The slots of a list that begins with this one.
+    pub(super) fn list(&self, first: u32) -> impl Iterator<Item = u32> {
+        let next = |index: &u32| self.slots.get(*index as usize).map(|slot| slot.next);
+        // No list is longer; one that ends in itself would be.
+        iter::successors(Some(first), next)
+            .take_while(|index| (*index as usize) < self.slots.len())
+            .take(self.slots.len() + 1)
+    }
+
+    /// Whether there is a free slot, in a table that has any.
+    pub(crate) fn has_room(&self) -> bool {
+        self.first_answer == 0 || self.free != NIL
+    }
+
+    /// Takes a slot for a segment's message.
+    #[inline]
+    pub(crate) fn take(&mut self, segment: u32) -> Option<u32> {
+        let index = self.free;
+        let slot = self.slots.get_mut(index as usize)?;
+        self.free = slot.next;
+        self.left -= 1;
+        slot.segment = segment;
+        slot.next = NIL;
+        slot.tail = Tail::NONE;
+        Some(index)
+    }
+
+    /// As [`MessageTable::take`], for a segment that is a transfer as well.
+    pub(crate) fn take_beside(&mut self, segment: u32) -> Option<u32> {
+        let index = self.take(segment)?;
+        self.beside += 1;
+        Some(index)
+    }
+
+    /// The slot that the next message takes. Nothing is taken before [`MessageTable::take_next`].
+    #[inline(always)]
+    pub(crate) fn next(&mut self) -> Option<Next<'_>> {
+        let index = self.free;
+        self.slots.get_mut(index as usize).map(|slot| Next { index, slot })
+    }
+
+    /// Takes the slot of which [`Next::leave`] has told, for a message of the link.
+    #[inline(always)]
+    pub(crate) fn take_next(&mut self, link: &mut Link, Left { index, free }: Left) {
+        self.free = free;
+        self.left -= 1;
+        self.append(link, index);
+    }
+
+    /// Gives a slot back.
+    #[inline]
+    pub(crate) fn give(&mut self, index: u32) {
+        self.slots[index as usize].next = self.free;
+        self.free = index;
+        self.left += 1;
+    }
+
+    /// Gives back a slot that stands for no segment of its own.
+    pub(crate) fn give_beside(&mut self, index: u32) {
+        self.beside -= 1;
+        self.give(index);
+    }
+
+    /// Takes a slot for an answer to a peer, which has fewer of them than are left.
+    pub(crate) fn take_answer(&mut self, link: &mut Link) -> Option<u32> {
+        if link.answers >= self.answers_left {
+            return None;
+        }
+        let index = self.free_answer;
+        let slot = self.slots.get_mut(index as usize)?;
+        self.free_answer = slot.next;
+        self.answers_left -= 1;
+        link.answers += 1;
+        (slot.segment, slot.next, slot.tail) = (NIL, NIL, Tail::NONE);
+        Some(index)
+    }
+
+    /// Gives the slot of an answer back.
+    pub(crate) fn give_answer(&mut self, link: &mut Link, index: u32) {
+        self.slots[index as usize].next = self.free_answer;
+        self.free_answer = index;
+        self.answers_left += 1;
+        link.answers -= 1;
+    }
+
+    /// Gives back a slot of a link whose segment was over before, or that of an answer.
+    pub(crate) fn give_over(&mut self, link: &mut Link, index: u32) {
+        if index < self.first_answer {
+            self.give_beside(index);
+        } else {
+            self.give_answer(link, index);
+        }
+    }
+
+    /// Whether a slot is one of answers.
+    #[cfg(any(test, feature = "audit"))]
+    pub(super) fn is_answer(&self, index: u32) -> bool {
+        index >= self.first_answer
+    }
+
+    /// Whether a message of a link that a token names is not acknowledged.
+    pub(crate) fn has(&self, link: &Link, token: Token) -> Option<RailId> {
+        let (index, _) = self.named_by(token)?;
+        self.list(link.oldest).find(|other| *other == index)?;
+        self.slots.get(index as usize).map(|slot| slot.rail)
+    }
+
+    /// A message is acknowledged whose segment goes on: a slot stays in use for it, so that there are never more segments
+    /// than the lane has room for. [`MessageTable::restore`] gives one back; which one makes no difference.
+    pub(crate) fn set_aside(&mut self, index: u32) {
+        self.slots[index as usize].next = std::mem::replace(&mut self.aside, index);
+    }
+
+    /// A segment for which a slot was set aside has ended.
+    pub(crate) fn restore(&mut self) {
+        let index = self.aside;
+        if let Some(slot) = self.slots.get(index as usize) {
+            self.aside = slot.next;
+            self.give(index);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn packet_mut(&mut self, index: u32) -> &mut Packet {
+        &mut self.slots[index as usize].packet
+    }
+
+    /// The packet of a message, and the bytes behind it.
+    #[inline]
+    pub(crate) fn parts_mut(&mut self, index: u32) -> (&mut Packet, Tail) {
+        let slot = &mut self.slots[index as usize];
+        (&mut slot.packet, slot.tail)
+    }
+
+    /// A message ends with these bytes.
+    pub(crate) fn set_tail(&mut self, index: u32, tail: Tail) {
+        self.slots[index as usize].tail = tail;
+    }
+
+    /// The memory that a message may still be filled from: an address and a length.
+    pub(crate) fn memory_of(&self, index: u32) -> Option<(usize, usize)> {
+        let Tail { addr, len } = self.slots.get(index as usize)?.tail;
+        (len != 0).then_some((addr, len))
+    }
+
+    /// The number of a message, if there is one at that index.
+    #[inline]
+    fn seq_of(&self, index: u32) -> Option<Seq> {
+        self.slots.get(index as usize).map(|slot| slot.seq)
+    }
+
+    /// The segment of a message is over; the message may still wait for its acknowledgement.
+    pub(crate) fn forget_segment(&mut self, index: u32) {
+        self.beside += 1;
+        self.forget_fragment(index);
+    }
+
+    /// The same, of one that is a transfer as well, or goes on as one.
+    pub(crate) fn forget_fragment(&mut self, index: u32) {
+        let slot = &mut self.slots[index as usize];
+        slot.segment = NIL;
+        // The chunk that it brings has another use from here on. Sent again, it tells of the bytes and brings none: its peer
+        // has them, or will not ask for them.
+        slot.tail = Tail::NONE;
+    }
+
+    /// Adds a message that has left, with its number, to a link's unacknowledged ones.
+    #[inline(always)]
+    pub(crate) fn sent(&mut self, link: &mut Link, index: u32, seq: Seq, rail: RailId) {
+        let slot = &mut self.slots[index as usize];
+        slot.seq = seq;
+        slot.rail = rail;
+        slot.lost = false;
+        slot.next = NIL;
+        self.append(link, index);
+    }
+
+    #[inline(always)]
+    fn append(&mut self, link: &mut Link, index: u32) {
+        if link.next_unasked == UNLISTED {
+            link.next_unasked = std::mem::replace(&mut self.unasked, link.pe.0);
+        }
+        // None, if all others are acknowledged.
+        match self.slots.get_mut(link.newest as usize) {
+            None => link.oldest = index,
+            Some(newest) => newest.next = index,
+        }
+        link.newest = index;
+    }
+
+    /// The first of the peers with messages that nobody has asked to acknowledge.
+    #[inline(always)]
+    pub(crate) fn first_unasked(&self) -> Option<Pe> {
+        (self.unasked != NIL).then_some(Pe(self.unasked))
+    }
+
+    /// The first of these peers, which has this link, is asked: it is none of them any more.
+    pub(crate) fn pop_unasked(&mut self, link: &mut Link) {
+        debug_assert_eq!(self.unasked, link.pe.0);
+        self.unasked = std::mem::replace(&mut link.next_unasked, UNLISTED);
+    }
+
+    /// The number of a message that has left.
+    pub(crate) fn number_of(&self, index: u32) -> Option<Seq> {
+        self.seq_of(index)
+    }
+
+    /// The rail of a message, and its segment.
+    pub(crate) fn rail_of(&self, index: u32) -> Option<(RailId, u32)> {
+        self.slots.get(index as usize).map(|slot| (slot.rail, slot.segment))
+    }
+
+    /// The messages of a link that `so` says of, by rail, have to be sent again. How many there are.
+    pub(crate) fn lose(&mut self, link: &Link, mut so: impl FnMut(RailId) -> bool) -> u32 {
+        let mut count = 0;
+        let mut index = link.oldest;
+        while let Some(slot) = self.slots.get_mut(index as usize) {
+            if !slot.lost && so(slot.rail) {
+                slot.lost = true;
+                count += 1;
+            }
+            index = slot.next;
+        }
+        count
+    }
+
+    /// The oldest message of a link that has to be sent again: its index, number and rail.
+    pub(crate) fn first_lost(&mut self, link: &Link) -> Option<(u32, Seq, RailId)> {
+        let mut index = link.oldest;
+        while self.slots.get(index as usize).is_some_and(|slot| !slot.lost) {
+            index = self.slots[index as usize].next;
+        }
+        let slot = self.slots.get(index as usize)?;
+        Some((index, slot.seq, slot.rail))
+    }
+
+    /// A message was sent again.
+    pub(crate) fn found(&mut self, index: u32, rail: RailId) {
+        let slot = &mut self.slots[index as usize];
+        (slot.lost, slot.rail) = (false, rail);
+    }
+
+    /// Gives back the slots of a link whose peer is not asked any more. Their segments are over.
+    pub(crate) fn forget_all(&mut self, link: &mut Link) {
+        while let Some((index, segment)) = self.pop_acked(link, link.next) {
+            debug_assert_eq!(segment, NIL, "a segment waits for its acknowledgement");
+            self.give_over(link, index);
+        }
+    }
+
+    /// Takes the oldest unacknowledged message of a link, if it comes before `ack`. Gives its slot
+    /// and its segment.
+    #[inline]
+    pub(crate) fn pop_acked(&mut self, link: &mut Link, ack: Seq) -> Option<(u32, u32)> {
+        let index = link.oldest;
+        let slot = self.slots.get(index as usize)?;
+        if !slot.seq.is_before(ack) {
+            return None;
+        }
+        link.oldest = slot.next;
+        if link.oldest == NIL {
+            link.newest = NIL;
+        }
+        Some((index, slot.segment))
+    }
+}
+
+impl Link {
+    /// Whether another message may be sent that has no slot yet: see [`Link::has_share`].
+    #[inline(always)]
+    pub(crate) fn has_room_for_new(&self, messages: &MessageTable) -> bool {
+        let unacknowledged = self.unacknowledged();
+        unacknowledged < WINDOW && unacknowledged < messages.left
+    }
+
+    /// Whether the peer may have another slot: it has fewer than are left. So one that acknowledges nothing takes half
+    /// of them at most, and however many such peers there are, as many as each has are left for others.
+    pub(crate) fn has_share(&self, messages: &MessageTable) -> bool {
+        self.unacknowledged() + self.unsent < messages.left
+    }
+}

@@ -1,0 +1,67 @@
+//! Messages that a lane owes its peers: answers, and news that they wait for.
+//!
+//! They have no numbers, and are not acknowledged, unless rails are looked after: then all but replies to fetches have, see
+//! [`crate::messages::answers`]. How many there are is bounded by what peers may ask for at a time: fetches
+//! ([`FETCHES`](crate::state::messages::link::FETCHES)) and requests about staged memory, and the keys of a
+//! region are told to a peer once.
+
+use std::sync::Arc;
+
+use crate::ids::Pe;
+use crate::state::regions::View;
+use crate::wire::format::Ticket;
+use crate::wire::staged::{Exposure, MAX_PAYLOAD};
+use crate::wire::window::Seq;
+
+/// One of them.
+#[derive(Clone, Debug)]
+pub(crate) struct Unnumbered {
+    pub(crate) pe: Pe,
+    pub(crate) what: What,
+}
+
+/// What it says.
+#[expect(clippy::large_enum_variant, reason = "few wait at a time, and none is to be allocated")]
+#[derive(Clone, Debug)]
+pub(crate) enum What {
+    /// The word before a fetching operation.
+    Word { ticket: Ticket, value: u64 },
+    /// The bytes of a pull are there.
+    Pulled { ticket: Ticket },
+    /// A few bytes that were asked for.
+    Loaded { ticket: Ticket, bytes: [u8; MAX_PAYLOAD], len: usize },
+    /// Where bytes that were asked for can be read.
+    Exposed { ticket: Ticket, from: Exposure },
+    /// Something cannot be done.
+    Refused { ticket: Ticket, why: Arc<str> },
+    /// What was exposed has been read.
+    Release { ticket: Ticket },
+    /// The keys of a region, from this rail on.
+    Keys { view: Arc<View>, first: u8 },
+}
+
+impl What {
+    /// What a message of it has in the place of a number, if it has none of its own: that of the request that a reply
+    /// answers.
+    pub(crate) fn request(&self) -> Seq {
+        if let What::Word { ticket, .. } = self { ticket.seq } else { Seq(0) }
+    }
+
+    /// Whether it is kept by the peer, which gives it again when asked.
+    pub(crate) fn is_word(&self) -> bool {
+        matches!(self, What::Word { .. })
+    }
+
+    /// Whether it tells keys.
+    pub(crate) fn tells_keys(&self) -> bool {
+        matches!(self, What::Keys { .. })
+    }
+
+    /// Whether it may need keys that are told besides.
+    pub(crate) fn needs_keys(&self) -> bool {
+        matches!(self, What::Exposed { .. })
+    }
+}
+
+/// The ticket of a request that has none.
+pub(crate) const NO_TICKET: Ticket = Ticket { slot: u32::MAX, seq: Seq(0) };

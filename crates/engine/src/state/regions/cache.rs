@@ -1,0 +1,390 @@
+//! A lane's copy of the table of regions: what it looks local memory up in, and what peers mean.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::error::EngineError;
+use crate::ids::{LaneKind, RailId};
+use crate::port::copies::{Bounce, CopyPort, Reach};
+use crate::port::{Addressing, Desc};
+use crate::request::{Request, refused};
+use crate::state::regions::published::Published;
+use crate::state::regions::recent::{Range, Recent};
+use crate::state::regions::{place_of, slot_of};
+use crate::state::strays::Strays;
+use crate::wire::handle::{HandleBytes, HandleError, HandleView};
+use crate::wire::message::Spot;
+use crate::wire::staged::{KEYS_PER_MESSAGE, Keys};
+
+/// What lanes need to know of a region.
+#[derive(Debug)]
+pub(crate) struct View {
+    /// Its place in the table; what names it for good is that with its stamp.
+    pub(crate) place: u32,
+    pub(crate) stamp: u32,
+    pub(crate) base: usize,
+    pub(crate) len: usize,
+    /// Whether peers may use it.
+    pub(super) remote: bool,
+    /// How it is reached.
+    pub(super) reach: Reach,
+    /// Key per proxy rail, by which peers that are told of them may read. None for staged memory.
+    pub(crate) keys: Box<[u64]>,
+    pub(crate) addressing: Addressing,
+    pub(super) proxy_descs: Box<[Desc]>,
+    pub(super) host_descs: Box<[Desc]>,
+}
+
+impl View {
+    /// Whether peers may use it, and a message means it.
+    #[inline(always)]
+    fn is_for(&self, spot: Spot) -> bool {
+        self.remote && slot_of(self.place, self.stamp) == spot.slot
+    }
+
+    /// The offset of `len` bytes at `addr`, if all are inside.
+    #[inline]
+    fn offset(&self, addr: usize, len: usize) -> Option<usize> {
+        let offset = addr.wrapping_sub(self.base);
+        (offset <= self.len && len <= self.len - offset).then_some(offset)
+    }
+
+    /// Its keys from a rail on, as many as go into one message, written into `bytes`.
+    pub(crate) fn keys_from<'b>(&self, first: u8, bytes: &'b mut [u8]) -> Keys<'b> {
+        let keys = self.keys.iter().skip(first.into()).take(KEYS_PER_MESSAGE);
+        let mut len = 0;
+        for (place, key) in bytes.chunks_exact_mut(8).zip(keys) {
+            place.copy_from_slice(&key.to_le_bytes());
+            len += 8;
+        }
+        let Self { place: slot, stamp, base, addressing, .. } = *self;
+        let rails = self.keys.len() as u8;
+        Keys { slot, stamp, base: base as u64, addressing, first, rails, keys: &bytes[..len] }
+    }
+
+    pub(crate) fn descs(&self, kind: LaneKind) -> &[Desc] {
+        match kind {
+            LaneKind::Host => &self.host_descs,
+            LaneKind::Proxy => &self.proxy_descs,
+        }
+    }
+}
+
+pub(super) type Views = Vec<Option<Arc<View>>>;
+
+/// The part of the table that lanes read.
+#[derive(Debug, Default)]
+pub struct RegionIndex {
+    views: Published<Views>,
+    /// What stages, until the proxy lane has taken it.
+    pub(super) stager: Mutex<Option<Installed>>,
+    /// What may touch memory though nobody waits for it.
+    pub(super) strays: Strays,
+}
+
+/// What stages, with its bounce memory registered.
+#[derive(Debug)]
+pub(crate) struct Installed {
+    pub(crate) copies: Box<dyn CopyPort>,
+    pub(crate) bounce: Bounce,
+    /// The bounce memory's region.
+    pub(crate) view: Arc<View>,
+}
+
+impl RegionIndex {
+    /// A place's region, or that there is none any more.
+    pub(super) fn change(&self, place: u32, view: Option<Arc<View>>) {
+        let place = place as usize;
+        self.views.change(|views| {
+            if views.len() <= place {
+                views.resize_with(place + 1, || None);
+            }
+            views[place] = view;
+        });
+    }
+}
+
+/// A lane's copy of the index.
+#[derive(Debug)]
+pub(crate) struct RegionCache {
+    index: Arc<RegionIndex>,
+    kind: LaneKind,
+    epoch: u64,
+    views: Views,
+    /// First and last address of all regions that the CPU does not reach, ascending.
+    beyond: Vec<(usize, usize, Reach)>,
+    /// All regions that the fabric reaches, ascending by address.
+    within: Vec<Arc<View>>,
+    /// Where the fast path has found local memory last. Nowhere, when `epoch` has changed since.
+    recent: Recent,
+    /// What stages, until the lane has taken it.
+    stager: Option<Installed>,
+    /// There is something that stages, or was.
+    stages: bool,
+}
+
+impl RegionCache {
+    pub(crate) fn new(index: Arc<RegionIndex>, kind: LaneKind) -> Self {
+        Self {
+            index,
+            kind,
+            epoch: 0,
+            views: Views::new(),
+            beyond: Vec::new(),
+            within: Vec::new(),
+            recent: Recent::NONE,
+            stager: None,
+            stages: false,
+        }
+    }
+
+    /// The descriptor on a rail of this lane for `len` bytes of local memory at `addr`, at least one, if they are
+    /// where memory was found last, and the fabric reaches them. [`RegionCache::find`] finds it elsewhere.
+    #[inline(always)]
+    pub(crate) fn recent_desc(&self, addr: usize, len: usize, rail: RailId) -> Option<Desc> {
+        let known = self.recent.fabric.has(addr, len) && self.is_current();
+        known.then(|| self.recent.descs[rail.index()])
+    }
+
+    /// Whether `len` bytes of local memory at `addr`, at least one, are where memory was found last, and the CPU
+    /// reaches them.
+    #[inline(always)]
+    pub(crate) fn is_loadable(&self, addr: usize, len: usize) -> bool {
+        self.recent.cpu.has(addr, len) && self.is_current()
+    }
+
+    /// Looks for local memory of at least one byte that was not found where memory was found last. Whether the fabric
+    /// reaches it, and whether the CPU does; [`RegionCache::recent_desc`] and [`RegionCache::is_loadable`] say the same
+    /// from now on. Neither where it takes a closer look: it is not registered, and that makes a difference.
+    pub(crate) fn find(&mut self, addr: usize, len: usize, needs_desc: bool) -> (bool, bool) {
+        self.sync();
+        // Once some memory is a device's, nothing is known of what is not registered.
+        let all_alike = self.beyond.is_empty() && !self.stages;
+        if all_alike {
+            self.recent.cpu = Range::ALL;
+            if !needs_desc {
+                self.recent.fabric = Range::ALL;
+            }
+        }
+        if needs_desc || !all_alike {
+            self.find_region(addr, len, needs_desc, all_alike);
+        }
+        (self.recent.fabric.has(addr, len), self.recent.cpu.has(addr, len))
+    }
+
+    fn find_region(&mut self, addr: usize, len: usize, needs_desc: bool, all_alike: bool) {
+        // Of regions that overlap, the last one to begin. If it is too short, a closer look finds another.
+        let behind = self.within.partition_point(|view| view.base <= addr);
+        let Some(view) = behind.checked_sub(1).and_then(|at| self.within.get(at)) else { return };
+        let range = Range { base: view.base, len: view.len };
+        if !range.has(addr, len) {
+            return;
+        }
+        self.recent.fabric = range;
+        if !all_alike {
+            self.recent.cpu = if view.reach == Reach::Direct { range } else { Range::NONE };
+        }
+        if needs_desc {
+            for (place, desc) in self.recent.descs.iter_mut().zip(view.descs(self.kind)) {
+                *place = *desc;
+            }
+        }
+    }
+
+    /// Whether nothing has been registered or released since the last [`RegionCache::sync`].
+    #[inline(always)]
+    fn is_current(&self) -> bool {
+        self.index.views.is_at(self.epoch)
+    }
+
+    /// The descriptors, one per rail of the lane, for `len` bytes of local memory at `addr` inside
+    /// the region that the handle names.
+    ///
+    /// Cost: one atomic load and a few compares, unless a region was registered or released since
+    /// the last call.
+    #[inline]
+    pub(crate) fn descs(
+        &mut self,
+        handle: &HandleBytes,
+        addr: usize,
+        len: usize,
+    ) -> Result<&[Desc], HandleError> {
+        let kind = self.kind;
+        self.view(handle, addr, len).map(|(view, _)| view.descs(kind))
+    }
+
+    /// The region that a handle of this process names, and the offset of `len` bytes at `addr` in it.
+    #[inline]
+    pub(crate) fn view(
+        &mut self,
+        handle: &HandleBytes,
+        addr: usize,
+        len: usize,
+    ) -> Result<(&Arc<View>, usize), HandleError> {
+        self.sync();
+        let handle = HandleView::check(handle)?;
+        let view = match self.views.get(place_of(handle.slot())) {
+            Some(Some(view)) if view.stamp == handle.stamp() => view,
+            _ => return Err(HandleError::Stale),
+        };
+        match view.offset(addr, len) {
+            Some(offset) => Ok((view, offset)),
+            None => Err(HandleError::Outside {
+                addr: addr as u64,
+                len: len as u64,
+                base: view.base as u64,
+                region: view.len as u64,
+            }),
+        }
+    }
+
+    /// The descriptor on a rail of this lane for the local memory of a request, which is at `addr`.
+    pub(crate) fn desc_for(
+        &mut self,
+        request: &Request<'_>,
+        addr: usize,
+        handle: Option<&HandleBytes>,
+        rail: RailId,
+    ) -> Result<Desc, EngineError> {
+        handle
+            .ok_or(HandleError::Unregistered)
+            .and_then(|handle| self.descs(handle, addr, request.len))
+            .map(|descs| desc_of(descs, rail))
+            .map_err(|fault| refused(request, "local", fault))
+    }
+
+    /// The descriptor on a rail of this lane for memory that some region holds.
+    pub(crate) fn desc_at(&self, addr: usize, len: usize, rail: RailId) -> Option<Desc> {
+        let view = self.views.iter().flatten().find(|view| view.offset(addr, len).is_some())?;
+        view.descs(self.kind).get(rail.index()).copied()
+    }
+
+    /// The key on a rail of the region that has this key on another.
+    pub(crate) fn other_key(&self, rail: RailId, key: u64, wanted: RailId) -> Option<u64> {
+        let mut views = self.views.iter().flatten();
+        let view = views.find(|view| view.keys.get(rail.index()) == Some(&key))?;
+        view.keys.get(wanted.index()).copied()
+    }
+
+    /// The region at a place, if it is this one still.
+    pub(crate) fn named(&self, place: u32, stamp: u32) -> Option<Arc<View>> {
+        let view = self.views.get(place as usize)?.as_ref()?;
+        (view.stamp == stamp).then(|| Arc::clone(view))
+    }
+
+    /// What of this process' lanes may touch memory though nobody waits for it.
+    pub(crate) fn strays(&self) -> &Strays {
+        &self.index.strays
+    }
+
+    /// Which lane's it is.
+    pub(crate) fn kind(&self) -> LaneKind {
+        self.kind
+    }
+
+    /// How an address is reached, if a region around it is registered; else it counts as reached by
+    /// everybody.
+    #[inline]
+    pub(crate) fn reach(&self, addr: usize) -> Reach {
+        let behind = self.beyond.partition_point(|(first, ..)| *first <= addr);
+        match behind.checked_sub(1).map(|at| self.beyond[at]) {
+            Some((_, last, reach)) if last >= addr => reach,
+            _ => Reach::Direct,
+        }
+    }
+
+    /// Whether some memory is registered that the CPU does not reach.
+    #[inline]
+    pub(crate) fn has_beyond(&self) -> bool {
+        !self.beyond.is_empty()
+    }
+
+    /// Whether [`RegionCache::take_stager`] has something to give.
+    #[inline(always)]
+    pub(crate) fn has_stager(&self) -> bool {
+        self.stager.is_some()
+    }
+
+    /// What stages, once, as soon as some memory is staged.
+    pub(crate) fn take_stager(&mut self) -> Option<Installed> {
+        self.stager.take()
+    }
+
+    /// The address of `len` bytes at an offset of one of this process' regions, named by its slot:
+    /// what a peer's message asks for.
+    #[inline]
+    pub(crate) fn locate(&mut self, spot: Spot, len: usize) -> Result<Place, HandleError> {
+        self.sync();
+        let view = match self.views.get(place_of(spot.slot)) {
+            Some(Some(view)) if view.is_for(spot) => view,
+            _ => return Err(HandleError::Stale),
+        };
+        let offset = usize::try_from(spot.offset).unwrap_or(usize::MAX);
+        if offset > view.len || len > view.len - offset {
+            return Err(HandleError::Outside {
+                addr: (view.base as u64).wrapping_add(spot.offset),
+                len: len as u64,
+                base: view.base as u64,
+                region: view.len as u64,
+            });
+        }
+        Ok(Place { addr: view.base + offset, reach: view.reach })
+    }
+
+    /// Takes over what has been registered and released since the last call.
+    #[inline(always)]
+    pub(crate) fn sync(&mut self) {
+        if !self.is_current() {
+            self.refresh();
+        }
+    }
+
+    /// As [`RegionCache::locate`], among what was registered at the last [`RegionCache::sync`] and is
+    /// reached directly.
+    #[inline(always)]
+    pub(crate) fn place(&self, spot: Spot, len: usize) -> Option<usize> {
+        let view = self.views.get(place_of(spot.slot))?.as_deref();
+        let view = view.filter(|view| view.is_for(spot))?;
+        let end = spot.offset.checked_add(len as u64)?;
+        if end > view.len as u64 || view.reach != Reach::Direct {
+            return None;
+        }
+        // At most the region's length, so it fits, and the sum is an address in the region.
+        Some(view.base + spot.offset as usize)
+    }
+
+    #[cold]
+    fn refresh(&mut self) {
+        self.epoch = self.index.views.read(|views| self.views.clone_from(views));
+        self.recent = Recent::NONE;
+        let within = self.views.iter().flatten().filter(|view| view.reach != Reach::Staged);
+        self.within.clear();
+        self.within.extend(within.cloned());
+        self.within.sort_unstable_by_key(|view| view.base);
+        let beyond = self.views.iter().flatten().filter(|view| view.reach != Reach::Direct);
+        self.beyond.clear();
+        self.beyond.extend(beyond.map(|view| (view.base, view.base + (view.len - 1), view.reach)));
+        self.beyond.sort_unstable_by_key(|(first, ..)| *first);
+        if self.kind == LaneKind::Proxy && self.stager.is_none() {
+            self.stager = lock(&self.index.stager).take();
+            self.stages |= self.stager.is_some();
+        }
+    }
+}
+
+/// Bytes of this process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    pub(crate) addr: usize,
+    pub(crate) reach: Reach,
+}
+
+/// Locks what no panic leaves inconsistent: each change of it is one assignment.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Descriptor of one rail, out of the list that [`RegionCache::descs`] gave.
+#[inline]
+pub(crate) fn desc_of(descs: &[Desc], rail: RailId) -> Desc {
+    descs.get(rail.index()).copied().unwrap_or_default()
+}

@@ -1,0 +1,150 @@
+//! Tests of the registered regions.
+
+use std::sync::atomic::AtomicBool;
+
+use super::*;
+use crate::fake::{FakeFabric, FakeMemory, FakeRegion, Script};
+use crate::ids::{LaneKind, RailId};
+use crate::wire::message::Spot;
+
+const LEN: usize = 4096;
+
+fn region(access: Access, is_staged: bool) -> (RegionTable<FakeMemory>, usize, HandleBytes) {
+    let fabric = FakeFabric::new(1, 2, Script::default());
+    let table = RegionTable::new(fabric.memory(Pe(0), 2), Pe(0));
+    let reach = if is_staged { Reach::Staged } else { Reach::Direct };
+    let addr = fabric.alloc_reached(Pe(0), LEN, reach);
+    let handle = table.register(addr, LEN, access).unwrap();
+    (table, addr, handle)
+}
+
+/// Both ways to a word give the same, but for what the short one leaves to the other.
+#[test]
+fn a_peer_finds_what_lies_inside_of_a_region_that_it_may_use() {
+    for (access, is_staged) in
+        [(Access::LocalAndRemote, false), (Access::LocalAndRemote, true), (Access::Local, false)]
+    {
+        let (table, addr, handle) = region(access, is_staged);
+        let slot = HandleView::check(&handle).unwrap().slot();
+        let mut cache = RegionCache::new(table.index(), LaneKind::Proxy);
+        cache.sync();
+        assert_eq!(cache.has_stager(), is_staged);
+        let is_remote = access != Access::Local;
+        for (offset, len, fits) in [
+            (0, LEN, true),
+            (LEN, 0, true),
+            (LEN - 8, 8, true),
+            (LEN - 7, 8, false),
+            (LEN, 1, false),
+            (LEN + 1, 0, false),
+            (0, LEN + 1, false),
+        ] {
+            let spot = Spot { slot, offset: offset as u64 };
+            let at = (fits && is_remote).then_some(addr + offset);
+            assert_eq!(cache.place(spot, len), at.filter(|_| !is_staged), "{offset} {len}");
+            assert_eq!(cache.locate(spot, len).ok().map(|place| place.addr), at);
+        }
+        // Neither the place beside it, nor a region that had its place before.
+        for slot in [slot + 1, slot ^ 1 << PLACE_BITS, slot ^ 1 << 31] {
+            let spot = Spot { slot, offset: 0 };
+            assert!(cache.locate(spot, 0).is_err() && cache.place(spot, 0).is_none());
+        }
+        for at in [addr, addr + 1, addr + LEN - 1] {
+            assert_eq!(cache.reach(at) == Reach::Direct, !is_staged);
+        }
+        assert_eq!(
+            (cache.reach(addr - 1), cache.reach(addr + LEN)),
+            (Reach::Direct, Reach::Direct)
+        );
+        if is_staged {
+            assert!(cache.take_stager().is_some() && !cache.has_stager());
+        }
+    }
+}
+
+#[test]
+fn local_memory_lies_inside_of_its_region() {
+    let (table, addr, handle) = region(Access::Local, false);
+    let mut cache = RegionCache::new(table.index(), LaneKind::Proxy);
+    for (at, len, fits) in [
+        (addr, LEN, true),
+        (addr + LEN - 1, 1, true),
+        (addr + LEN, 0, true),
+        (addr + LEN, 1, false),
+        (addr - 1, 1, false),
+        (addr + LEN + 1, 0, false),
+    ] {
+        assert_eq!(cache.view(&handle, at, len).is_ok(), fits);
+        assert_eq!(cache.desc_at(at, len, RailId(0)).is_some(), fits);
+    }
+}
+
+/// Registers memory with a fabric that ends no registration until it is told to.
+struct Clinging(FakeMemory, AtomicBool);
+
+impl MemoryPort for Clinging {
+    type Region = FakeRegion;
+
+    fn register(
+        &self,
+        addr: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<Registered<FakeRegion>, PortError> {
+        if len == LEN {
+            return self.0.register(addr, len, access);
+        }
+        Err(PortError { call: "fi_mr_regattr", code: 12, text: String::from("no memory") })
+    }
+
+    fn close(&self, _: &mut FakeRegion) -> Result<(), PortError> {
+        if self.1.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        Err(PortError { call: "fi_close", code: 16, text: String::from("busy") })
+    }
+
+    fn reaches_devices(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn memory_whose_registration_does_not_end_is_not_given_back() {
+    let fabric = FakeFabric::new(1, 2, Script::default());
+    let table = RegionTable::new(Clinging(fabric.memory(Pe(0), 2), AtomicBool::new(false)), Pe(0));
+    let addr = fabric.alloc_reached(Pe(0), LEN, Reach::Direct);
+    let handle = table.register(addr, LEN, Access::LocalAndRemote).unwrap();
+    let mut cache = RegionCache::new(table.index(), LaneKind::Proxy);
+    for _ in 0..2 {
+        let why = table.release(&handle).unwrap_err();
+        assert!(matches!(why, EngineError::Unclosed { addr: at, len: LEN, .. } if at == addr));
+        assert!(why.to_string().contains("busy"), "{why}");
+        assert_eq!(table.len(), 1);
+        cache.sync();
+        let spot = Spot { slot: HandleView::check(&handle).unwrap().slot(), offset: 0 };
+        assert!(cache.locate(spot, 8).is_err(), "peers reach it no more by messages");
+    }
+    // Nor is its slot another's meanwhile.
+    let other = table.register(addr, LEN, Access::Local).unwrap();
+    let place = |handle| place_of(HandleView::check(handle).unwrap().slot());
+    assert_ne!(place(&other), place(&handle));
+    table.memory.1.store(true, Ordering::Relaxed);
+    assert_eq!(table.release(&handle), Ok(()));
+    assert_eq!(table.release(&handle), Err(HandleError::Stale.into()));
+    assert_eq!(table.len(), 1);
+    // A lack of memory is told apart.
+    let failed = table.register(addr, 8, Access::Local).unwrap_err();
+    assert!(matches!(failed, EngineError::Register { no_memory: true, .. }), "{failed:?}");
+}
+
+#[test]
+fn what_cannot_be_a_region_is_refused_before_the_fabric_is_asked() {
+    let (table, addr, _) = region(Access::Local, false);
+    for (addr, len) in [(addr, 0), (0, 8), (usize::MAX, 2)] {
+        let failed = table.register(addr, len, Access::Local).unwrap_err();
+        let fault = HandleError::Region { base: addr as u64, len: len as u64 };
+        let why = fault.to_string();
+        assert_eq!(failed, EngineError::Register { addr, len, why, no_memory: false });
+    }
+}

@@ -1,0 +1,368 @@
+//! The table of segments of one lane: a fixed array with a free list.
+//!
+//! Every list of the lane (free slots, a rail's queue, a stream's held segments) is threaded
+//! through the slots by index, so that nothing is allocated after start and the room for every
+//! list is the room of the table.
+
+#[cfg(any(test, feature = "audit"))]
+use std::iter;
+
+use crate::ids::{Pe, RailId, Token};
+use crate::port::{Context, Direction};
+use crate::state::batch::{Batch, Batches};
+#[cfg(any(test, feature = "audit"))]
+use crate::state::discrepancy::{Discrepancy, same};
+use crate::state::segment::{COUNTED, Kind, NIL, Plain, Segment, Stage, WriteClass, mark};
+
+/// What remains to be done for a segment that has completed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Finished {
+    pub(crate) pe: Pe,
+    pub(crate) op: u32,
+    pub(crate) direction: Direction,
+    pub(crate) class: WriteClass,
+}
+
+impl Finished {
+    /// That of a segment that ends.
+    pub(crate) fn of(segment: &Segment) -> Self {
+        let Segment { pe, direction, class, .. } = *segment;
+        Self { pe, op: segment.op(), direction, class }
+    }
+}
+
+/// The segments of a lane.
+#[derive(Debug)]
+pub(crate) struct SegmentTable {
+    slots: Box<[Segment]>,
+    free: u32,
+    used: u32,
+    /// What batches wait for.
+    pub(crate) batches: Batches,
+}
+
+impl SegmentTable {
+    /// A table of `capacity` free slots, at least 1 and below `u32::MAX`. `context` tells what the port
+    /// knows a token by.
+    pub(crate) fn new(capacity: u32, context: impl Fn(Token) -> Context) -> Self {
+        let mut slots = vec![Segment::FREE; capacity as usize].into_boxed_slice();
+        for (index, slot) in slots.iter_mut().enumerate() {
+            let next = index as u32 + 1;
+            slot.next = if next == capacity { NIL } else { next };
+            slot.context = context(Token(index as u32));
+        }
+        Self { slots, free: 0, used: 0, batches: Batches::new() }
+    }
+
+    /// Slots in use.
+    #[inline]
+    pub(crate) fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// Takes a free slot; its content is what its last user left, but for the batch, which is the current
+    /// one, and what it is among the writes, which is a put. None when the table is full.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Option<Token> {
+        let index = self.free;
+        let slot = self.slots.get_mut(index as usize)?;
+        self.free = slot.next;
+        self.used += 1;
+        slot.tag = self.batches.take_current().0;
+        (slot.class, slot.follows_puts) = (WriteClass::EvenPut, false);
+        slot.behind_sent = false;
+        Some(Token(index))
+    }
+
+    /// As [`SegmentTable::take`], with the segment, whose batch is as it was.
+    #[inline(always)]
+    pub(crate) fn take_slot(&mut self) -> Option<(Token, &mut Segment)> {
+        let index = self.free;
+        let slot = self.slots.get_mut(index as usize)?;
+        self.free = slot.next;
+        self.used += 1;
+        Some((Token(index), slot))
+    }
+
+    /// The slot that the next segment takes.
+    #[inline(always)]
+    pub(crate) fn next_token(&self) -> Option<Token> {
+        self.slots.get(self.free as usize).map(|_| Token(self.free))
+    }
+
+    /// Takes the slot that [`SegmentTable::next_token`] has named, for a message that has been sent:
+    /// about a word of `width` bytes, in slot `message` of the message table.
+    #[inline(always)]
+    pub(crate) fn take_sent(
+        &mut self,
+        (pe, rail): (Pe, RailId),
+        message: u32,
+        born: u32,
+        width: usize,
+        class: WriteClass,
+        batch: Batch,
+    ) {
+        self.batches.begin(batch);
+        let Some((_, slot)) = self.take_slot() else { return };
+        slot.pe = pe;
+        slot.stage = Stage::Sent;
+        slot.kind = Kind::Message;
+        slot.direction = Direction::Write;
+        slot.tag = batch.0;
+        slot.class = class;
+        slot.rail = rail;
+        slot.place = message;
+        slot.born = born;
+        slot.transfer.len = width;
+    }
+
+    /// Gives a slot back.
+    #[inline]
+    pub(crate) fn give(&mut self, token: Token) {
+        let free = self.free;
+        let slot = &mut self.slots[token.index()];
+        debug_assert!(slot.stage != Stage::Free, "segment {token:?} given back twice");
+        slot.stage = Stage::Free;
+        slot.next = free;
+        let batch = slot.batch();
+        self.batches.end(batch, 1);
+        self.free = token.0;
+        self.used -= 1;
+    }
+
+    /// The segment, if the token is one that the fabric or the peer has at present.
+    pub(crate) fn away(&self, token: Token) -> Option<&Segment> {
+        self.slots.get(token.index()).filter(|segment| {
+            matches!(segment.stage, Stage::Posted | Stage::Sent | Stage::AtomicPosted | Stage::Lost)
+        })
+    }
+
+    /// Gives back a slot that was just taken and put to no use.
+    pub(crate) fn give_unused(&mut self, token: Token) {
+        self.slots[token.index()].stage = Stage::Ready;
+        self.give(token);
+    }
+
+    /// Frees the slot of a segment that has completed. None if the token is not of one that is
+    /// posted.
+    pub(crate) fn finish(&mut self, token: Token) -> Option<Finished> {
+        let slot = self.slots.get(token.index())?;
+        if slot.stage != Stage::Posted || slot.kind.is_staged() {
+            return None;
+        }
+        let finished = Finished::of(slot);
+        self.give(token);
+        Some(finished)
+    }
+
+    /// What the segment is, if it is a plain one.
+    pub(crate) fn plain(&self, token: Token) -> Option<Plain> {
+        let slot = self.slots.get(token.index())?;
+        let mark = slot.mark();
+        (mark & Plain::SHAPE == Plain::POSTED && slot.tag != COUNTED).then_some(Plain { mark })
+    }
+
+    /// Frees the slots at `indices` as far as there are such and their segments, which have completed, are plain ones of
+    /// `of`. How many; [`SegmentTable::count_finished`] is told of them.
+    #[inline(always)]
+    pub(crate) fn finish_plain(
+        &mut self,
+        indices: impl Iterator<Item = usize>,
+        of: Plain,
+    ) -> usize {
+        let mut count = 0;
+        let (slots, mut free) = (&mut *self.slots, self.free);
+        for index in indices {
+            let Some(slot) = slots.get_mut(index).filter(|slot| slot.mark() == of.mark) else {
+                break;
+            };
+            slot.stage = Stage::Free;
+            slot.next = free;
+            free = index as u32;
+            count += 1;
+        }
+        self.free = free;
+        count
+    }
+
+    /// Whether there is a slot at `index`.
+    #[inline(always)]
+    pub(crate) fn has(&self, index: usize) -> bool {
+        self.slots.get(index).is_some()
+    }
+
+    /// Frees the slot at `index` if it is a message's that returns nothing, which has been sent and is
+    /// acknowledged now, and that no operation counts; gives its class. Otherwise nothing happens.
+    #[inline(always)]
+    pub(crate) fn finish_message(&mut self, index: u32) -> Option<WriteClass> {
+        let slot = self.slots.get_mut(index as usize)?;
+        let tag = slot.tag;
+        let plain = mark(slot.pe, Stage::Sent, Kind::Message, Direction::Write, tag);
+        if slot.mark() != plain || tag == COUNTED {
+            return None;
+        }
+        self.batches.end(Batch(tag), 1);
+        slot.place = NIL;
+        slot.stage = Stage::Free;
+        slot.next = self.free;
+        self.free = index;
+        self.used -= 1;
+        Some(slot.class)
+    }
+
+    /// So many segments have been freed by [`SegmentTable::finish_plain`].
+    pub(crate) fn count_finished(&mut self, of: Plain, count: u32) {
+        self.used -= count;
+        self.batches.end(of.batch(), count);
+    }
+
+    /// The tokens of all segments in use that are so.
+    pub(crate) fn tokens(&self, mut so: impl FnMut(&Segment) -> bool) -> Vec<Token> {
+        let used = self.slots.iter().enumerate().filter(|(_, slot)| slot.stage != Stage::Free);
+        let used = used.take(self.used as usize).filter(|(_, slot)| so(slot));
+        used.map(|(index, _)| Token(index as u32)).collect()
+    }
+
+    /// As [`SegmentTable::in_use`], to change them.
+    pub(crate) fn in_use_mut(&mut self) -> impl Iterator<Item = (Token, &mut Segment)> {
+        let slots = self.slots.iter_mut().enumerate();
+        let used = slots.filter(|(_, segment)| segment.stage != Stage::Free);
+        used.take(self.used as usize).map(|(index, slot)| (Token(index as u32), slot))
+    }
+
+    /// As [`SegmentTable::in_use`], with their tokens.
+    pub(crate) fn all_in_use(&self) -> impl Iterator<Item = (Token, &Segment)> {
+        let slots = self.slots.iter().enumerate();
+        let used = slots.filter(|(_, segment)| segment.stage != Stage::Free);
+        used.take(self.used as usize).map(|(index, slot)| (Token(index as u32), slot))
+    }
+
+    /// All segments in use. Slots are reused last in first out, so they are found near the front
+    /// of the table, and the search ends with the last of them.
+    pub(crate) fn in_use(&self) -> impl Iterator<Item = &Segment> {
+        let used = self.slots.iter().filter(|segment| segment.stage != Stage::Free);
+        used.take(self.used as usize)
+    }
+}
+
+impl SegmentTable {
+    /// See [`Lane::audit`](crate::lane::Lane::audit). Batches have more than segments where operations of
+    /// theirs are `parked`.
+    #[cfg(any(test, feature = "audit"))]
+    pub(crate) fn audit(&self, parked: bool) -> Result<(), Discrepancy> {
+        let used = || self.slots.iter().filter(|slot| slot.stage != Stage::Free);
+        same("segments in use", self.used as usize, used().count())?;
+        let free = iter::successors(self.slots.get(self.free as usize), |slot| {
+            self.slots.get(slot.next as usize)
+        });
+        let free = free.take(self.slots.len() + 1);
+        let free = free.inspect(|slot| debug_assert_eq!(slot.stage, Stage::Free)).count();
+        same("free segments", free, self.slots.len() - self.used as usize)?;
+        let mut of_batches = [0; 256];
+        used().for_each(|slot| of_batches[usize::from(slot.batch().0)] += 1);
+        self.batches.audit(&of_batches, parked)
+    }
+}
+
+impl std::ops::Index<u32> for SegmentTable {
+    type Output = Segment;
+    #[inline]
+    fn index(&self, index: u32) -> &Segment {
+        &self.slots[index as usize]
+    }
+}
+
+impl std::ops::IndexMut<u32> for SegmentTable {
+    #[inline]
+    fn index_mut(&mut self, index: u32) -> &mut Segment {
+        &mut self.slots[index as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take(table: &mut SegmentTable) -> u32 {
+        let token = table.take().unwrap();
+        table[token.0].stage = Stage::Ready;
+        token.0
+    }
+
+    #[test]
+    fn a_full_table_gives_nothing_and_recovers() {
+        let mut table = SegmentTable::new(3, |_| Context(0));
+        let all: Vec<u32> = (0..3).map(|_| take(&mut table)).collect();
+        assert_eq!(table.used(), 3);
+        assert!(table.take().is_none());
+        table.give(Token(all[1]));
+        assert_eq!(take(&mut table), all[1]);
+        assert!(table.take().is_none());
+    }
+
+    #[test]
+    fn a_slot_put_to_no_use_is_the_next_one_again() {
+        let mut table = SegmentTable::new(2, |_| Context(0));
+        let first = table.next_token().unwrap();
+        assert_eq!(table.take(), Some(first));
+        table.give_unused(first);
+        assert_eq!((table.used(), table.next_token()), (0, Some(first)));
+        let (_, _) = (take(&mut table), take(&mut table));
+        assert_eq!(table.next_token(), None, "it is full");
+    }
+
+    #[test]
+    fn all_in_use_are_found_wherever_they_are() {
+        let mut table = SegmentTable::new(4, |_| Context(0));
+        let all: Vec<u32> = (0..4).map(|_| take(&mut table)).collect();
+        table.give(Token(all[0]));
+        table.give(Token(all[2]));
+        let left = vec![Token(all[1]), Token(all[3])];
+        assert_eq!(table.all_in_use().map(|(token, _)| token).collect::<Vec<_>>(), left);
+        assert_eq!(table.in_use_mut().map(|(token, _)| token).collect::<Vec<_>>(), left);
+        assert_eq!(table.tokens(|_| true), left);
+        assert_eq!(table.in_use().count(), 2);
+    }
+
+    #[test]
+    fn only_a_posted_transfer_that_no_operation_counts_is_plain() {
+        let mut table = SegmentTable::new(2, |_| Context(0));
+        let token = table.take().unwrap();
+        table[token.0].make_plain(Pe(3), Direction::Read, WriteClass::EvenPut, Batch(7));
+        let plain = table.plain(token).unwrap();
+        assert_eq!(
+            (plain.pe(), plain.direction(), plain.batch()),
+            (Pe(3), Direction::Read, Batch(7))
+        );
+        let other = |change: fn(&mut Segment)| {
+            let mut table = SegmentTable::new(2, |_| Context(0));
+            let token = table.take().unwrap();
+            table[token.0].make_plain(Pe(3), Direction::Read, WriteClass::EvenPut, Batch(7));
+            change(&mut table[token.0]);
+            table.plain(token)
+        };
+        assert_eq!(other(|_| {}), Some(plain));
+        assert_eq!(other(|segment| segment.stage = Stage::Ready), None);
+        assert_eq!(other(|segment| segment.kind = Kind::Counted), None);
+        assert_eq!(other(|segment| segment.count_for(1)), None);
+        assert!(table.has(1) && !table.has(2) && table.plain(Token(2)).is_none());
+    }
+
+    /// The short way to the end of a message: for none that has not left, or that an operation waits for.
+    #[test]
+    fn only_a_message_that_has_left_ends_by_its_acknowledgement_alone() {
+        let mut table = SegmentTable::new(3, |_| Context(0));
+        let index = table.next_token().unwrap().0;
+        let path = (Pe(3), RailId(1));
+        table.take_sent(path, 7, 0, 8, WriteClass::Word, Batch::NONE);
+        assert_eq!(table.finish_message(index), Some(WriteClass::Word));
+        assert_eq!((table.used(), table.finish_message(index)), (0, None));
+        table.take_sent(path, 7, 0, 8, WriteClass::Word, Batch::NONE);
+        table[index].stage = Stage::Posted;
+        assert_eq!(table.finish_message(index), None);
+        table[index].stage = Stage::Sent;
+        table[index].tag = COUNTED;
+        assert_eq!(table.finish_message(index), None);
+        assert_eq!((table.used(), table.finish_message(99)), (1, None));
+    }
+}

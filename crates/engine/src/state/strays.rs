@@ -1,0 +1,111 @@
+//! Strays: operations to peers that were given up, which the fabric may still carry out, by the memory of this process
+//! that they touch.
+//!
+//! Nobody waits for them any more, so their program may want to give that memory back. It stays registered until
+//! they have ended. The lanes that have them say what they touch, and any thread asks.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::ids::{LaneKind, Pe, Token};
+
+/// One of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Stray {
+    /// Whose it is, and its segment there.
+    pub(crate) lane: LaneKind,
+    pub(crate) token: Token,
+    /// put or get, and the peer.
+    pub(crate) what: &'static str,
+    pub(crate) pe: Pe,
+    /// The memory that it touches.
+    pub(crate) addr: usize,
+    pub(crate) len: usize,
+}
+
+/// Those of all lanes of a process.
+#[derive(Debug, Default)]
+pub(crate) struct Strays {
+    all: Mutex<Vec<Stray>>,
+    /// Somebody wants to give back memory that one of them touches.
+    wanted: AtomicBool,
+}
+
+impl Strays {
+    /// There is another one.
+    pub(crate) fn enter(&self, stray: Stray) {
+        self.lock().push(stray);
+    }
+
+    /// A segment has ended. Whether it was one.
+    pub(crate) fn leave(&self, lane: LaneKind, token: Token) -> bool {
+        let mut all = self.lock();
+        let at = all.iter().position(|stray| (stray.lane, stray.token) == (lane, token));
+        at.map(|at| all.swap_remove(at)).is_some()
+    }
+
+    /// Those of a lane.
+    #[cfg(any(test, feature = "audit"))]
+    pub(crate) fn of(&self, lane: LaneKind) -> Vec<Token> {
+        self.lock().iter().filter(|stray| stray.lane == lane).map(|stray| stray.token).collect()
+    }
+
+    /// One that touches these bytes. If there is one, it is noted that they are wanted back.
+    pub(crate) fn over(&self, addr: usize, len: usize) -> Option<Stray> {
+        let touches = |stray: &&Stray| overlap((stray.addr, stray.len), (addr, len));
+        let found = self.lock().iter().find(touches).copied();
+        if found.is_some() {
+            // Nothing is published by it.
+            self.wanted.store(true, Ordering::Relaxed);
+        }
+        found
+    }
+
+    /// Whether somebody has wanted memory back since the last call.
+    pub(crate) fn take_wanted(&self) -> bool {
+        self.wanted.swap(false, Ordering::Relaxed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Stray>> {
+        // Each change of it is one call.
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether two ranges, each an address and a length, have bytes in common.
+pub(crate) fn overlap(one: (usize, usize), other: (usize, usize)) -> bool {
+    one.0 < other.0.saturating_add(other.1) && other.0 < one.0.saturating_add(one.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_free_when_what_touches_it_has_ended() {
+        let strays = Strays::default();
+        let stray = |lane, token| Stray {
+            lane,
+            token: Token(token),
+            what: "get",
+            pe: Pe(1),
+            addr: 100,
+            len: 10,
+        };
+        strays.enter(stray(LaneKind::Host, 3));
+        strays.enter(stray(LaneKind::Proxy, 3));
+        for (addr, len) in [(0, 100), (110, 10), (200, usize::MAX)] {
+            assert_eq!(strays.over(addr, len), None, "{len} bytes at {addr}");
+        }
+        assert!(!strays.take_wanted());
+        for (addr, len) in [(0, 101), (109, 1), (0, usize::MAX), (104, 2)] {
+            assert!(strays.over(addr, len).is_some(), "{len} bytes at {addr}");
+        }
+        assert!(strays.take_wanted() && !strays.take_wanted());
+        assert!(strays.leave(LaneKind::Host, Token(3)));
+        assert!(!strays.leave(LaneKind::Host, Token(3)));
+        assert_eq!(strays.over(100, 10), Some(stray(LaneKind::Proxy, 3)));
+        assert!(strays.leave(LaneKind::Proxy, Token(3)));
+        assert_eq!(strays.over(100, 10), None);
+    }
+}

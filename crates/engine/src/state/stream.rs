@@ -1,0 +1,566 @@
+//! A stream: everything a lane sends to one peer.
+
+#[cfg(any(test, feature = "audit"))]
+mod audit;
+#[cfg(test)]
+mod tests;
+
+use crate::error::EngineError;
+use crate::ids::Pe;
+use crate::port::Direction;
+use crate::rails::counters::{PeerCounters, UnderWay};
+use crate::rails::pairing::first_rail;
+use crate::rails::paths::{Hop, PathTable};
+use crate::state::messages::link::Link;
+use crate::state::segment::queue::Queue;
+use crate::state::segment::table::SegmentTable;
+use crate::state::segment::{Plain, Segment, WriteClass};
+use crate::state::watch::Watch;
+use crate::wire::window::Seq;
+
+/// Writes must not go out right away: a fence has not been passed, or the stream has failed. While it has not failed, some
+/// write is outstanding then, whose completion opens it again.
+const CLOSED: u8 = 1;
+
+/// Operations for the peer are parked: see [`crate::lane::backlog`].
+const PARKS: u8 = 2;
+
+/// Segments for the peer wait by themselves: see [`crate::posting::blocked`].
+const BLOCKED: u8 = 4;
+
+/// State of one (lane, peer). Opened at the first operation to the peer.
+///
+/// # Fences
+/// Writes issued after a fence are *held*, none is sent, until every write before it is delivered.
+/// So whether the fence is passed needs no order of completions, however they come: it is when no
+/// write that was sent is outstanding. Then the writes held behind that fence go out, and if there
+/// was another fence after them, those behind it wait in the same way.
+///
+/// What leaves as a request is ordered by its target. So once every write that was sent is a request that has left,
+/// the fence is passed for other requests: they say that they come behind all with a number below a *mark*. Everything
+/// else waits until they are delivered. While anything is held, whatever comes later is held behind it: nothing waits
+/// for requests without end.
+///
+/// # Signals sent apart from their data
+/// A signal takes effect behind the puts before it, and holds up none after it. So puts are of two generations. A
+/// signal that finds puts under way is *held back*, and with the first one the generation changes: those under way are the
+/// *older* ones, those that begin from now on the newer. When the last older one has ended, the signals that were held back
+/// before any newer put leave. For the others the generation changes again: newer ones become older ones. Every put is
+/// waited for by at most the signals after it, and none waits for puts without end. A put that has left as a request is no
+/// put any longer: the target sees to it.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    /// The peer.
+    pub(crate) pe: Pe,
+    /// The path its next segment takes, and with it the rail.
+    pub(crate) next: Hop,
+    /// Bytes of the longest segment that may go out in the fast path; 0 while none may.
+    pub(crate) fast_limit: usize,
+    /// Why nothing may go out in the fast path: [`CLOSED`], [`PARKS`] and [`BLOCKED`]; `fast_limit` is 0 while there is
+    /// a reason.
+    shut: u8,
+    /// What `fast_limit` is otherwise.
+    open_limit: usize,
+    /// Segments that have ever been posted or ready, by [`Direction`], modulo 2^32. Held ones do not
+    /// count.
+    begun: [u32; 2],
+    /// Those of them that have ended.
+    ended: [u32; 2],
+    /// Writes under way that are no puts: atomics, and signals without bytes.
+    words: u32,
+    /// The class of puts that begin now.
+    puts: WriteClass,
+    /// Puts under way of the other class. None while no signal is held back.
+    older: u32,
+    /// Signals that wait for puts, oldest first. They are under way.
+    held_back: Queue,
+    /// How many of them wait for the older puts alone. A lane has room for fewer messages than this counts.
+    first_held_back: u16,
+    /// Rises with each fence that found writes outstanding.
+    epoch: u32,
+    /// The latest fence that is passed for requests, and the number that they come behind; none if everything before is
+    /// delivered.
+    passed: u32,
+    mark: Option<Seq>,
+    /// Whether requests are ordered by their target at all.
+    orders: bool,
+    /// Writes that wait behind a fence, in issue order, each with the fence's epoch.
+    pub(crate) held: Queue,
+    /// Segments that wait by themselves, on all rails: see [`crate::posting::blocked`].
+    blocked: u32,
+    /// Writes that were lost sight of and have not ended. Messages wait until there are none.
+    pub(crate) lost_writes: u32,
+    /// Bytes that each rail has ahead for the peer, of segments whose rail was chosen by load.
+    ahead: Option<Box<[u64]>>,
+    /// Messages to and from the peer, from the first one on.
+    pub(crate) link: Option<Box<Link>>,
+    /// What the watchdog knows of it.
+    pub(crate) watch: Watch,
+    /// The first failure; nothing more is sent to the peer after it.
+    pub(crate) error: Option<Box<EngineError>>,
+}
+
+/// What is counted modulo 2^32 begins shortly before it goes round, which a busy peer has it do within minutes and every test
+/// at once.
+const FIRST: u32 = u32::MAX - 9;
+
+impl Stream {
+    pub(crate) fn new(pe: Pe, next: Hop, fast_limit: usize, orders: bool) -> Self {
+        Self {
+            pe,
+            next,
+            fast_limit,
+            shut: 0,
+            open_limit: fast_limit,
+            begun: [FIRST; 2],
+            ended: [FIRST; 2],
+            words: 0,
+            puts: WriteClass::EvenPut,
+            older: 0,
+            held_back: Queue::EMPTY,
+            first_held_back: 0,
+            epoch: FIRST,
+            passed: FIRST,
+            mark: None,
+            orders,
+            held: Queue::EMPTY,
+            blocked: 0,
+            lost_writes: 0,
+            ahead: None,
+            link: None,
+            watch: Watch::default(),
+            error: None,
+        }
+    }
+
+    /// The stream's failure, if there was one.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<(), EngineError> {
+        match &self.error {
+            None => Ok(()),
+            Some(failed) => Err((**failed).clone()),
+        }
+    }
+
+    /// What has gone to the peer and come from it.
+    pub(crate) fn counters(&self) -> PeerCounters {
+        let [mut writes, reads] = self.begun.map(|begun| begun.wrapping_sub(FIRST));
+        writes = writes.wrapping_add(self.held.len());
+        let (sent, received) = self.link.as_deref().map_or((0, 0), Link::counts);
+        PeerCounters { pe: self.pe, writes, reads, sent, received }
+    }
+
+    /// What is under way, held or parked. What is parked or held may be anything that it can be.
+    pub(crate) fn all_that_is_under_way(&self) -> UnderWay {
+        let waits = !self.held.is_empty() || self.parks();
+        UnderWay {
+            puts: self.puts_under_way() != 0 || waits,
+            words: self.words != 0 || waits,
+            gets: self.under_way(Direction::Read) != 0,
+            held_back: !self.held_back.is_empty() || waits,
+        }
+    }
+
+    /// The message side, made if need be.
+    #[inline]
+    pub(crate) fn link(&mut self) -> &mut Link {
+        self.link.get_or_insert_with(|| Box::new(Link::new(self.pe)))
+    }
+
+    /// Another segment waits by itself. What comes later does not overtake it.
+    pub(crate) fn block(&mut self) {
+        self.blocked += 1;
+        self.set_shut(BLOCKED, true);
+    }
+
+    /// One less does.
+    pub(crate) fn unblock(&mut self) {
+        self.blocked -= 1;
+        self.set_shut(BLOCKED, self.blocked != 0);
+    }
+
+    /// Whether any does, on any rail.
+    pub(crate) fn has_blocked(&self) -> bool {
+        self.blocked != 0
+    }
+
+    /// There is a reason for which nothing goes out in the fast path, or not any longer.
+    fn set_shut(&mut self, reason: u8, on: bool) {
+        self.shut = if on { self.shut | reason } else { self.shut & !reason };
+        self.fast_limit = if self.shut == 0 { self.open_limit } else { 0 };
+    }
+
+    /// Bytes ahead by rail, made if need be.
+    pub(crate) fn ahead(&mut self, rails: usize) -> &mut [u64] {
+        self.ahead.get_or_insert_with(|| vec![0; rails].into())
+    }
+
+    /// Whether everything issued to the peer is delivered and everything read has landed. Something
+    /// is held only while something else is outstanding.
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.begun == self.ended
+    }
+
+    /// Whether a message has left that is not acknowledged.
+    pub(crate) fn has_unheard(&self) -> bool {
+        self.link.as_deref().is_some_and(|link| link.unacknowledged() != 0)
+    }
+
+    /// Segments posted or ready.
+    #[inline]
+    fn under_way(&self, direction: Direction) -> u32 {
+        self.begun[direction as usize].wrapping_sub(self.ended[direction as usize])
+    }
+
+    /// Segments that have ended, modulo 2^32.
+    pub(crate) fn ended(&self) -> u32 {
+        self.ended[0].wrapping_add(self.ended[1])
+    }
+
+    /// Segments that have not ended, held ones among the writes.
+    pub(crate) fn outstanding(&self, direction: Direction) -> u32 {
+        let held = if direction == Direction::Write { self.held.len() } else { 0 };
+        self.under_way(direction) + held
+    }
+
+    /// The next segment takes the rail after the one used: round robin.
+    #[inline(always)]
+    pub(crate) fn rotate(&mut self, paths: &PathTable) {
+        paths.advance(&mut self.next);
+    }
+
+    /// Whether writes must not go out right away.
+    #[inline(always)]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.shut & CLOSED != 0
+    }
+
+    /// Whether nothing may go out in the fast path.
+    #[inline(always)]
+    pub(crate) fn is_shut(&self) -> bool {
+        self.shut != 0
+    }
+
+    /// Whether operations for the peer are parked.
+    #[inline(always)]
+    pub(crate) fn parks(&self) -> bool {
+        self.shut & PARKS != 0
+    }
+
+    /// From here on operations for the peer are parked, or no longer. While they are the stream is not quiet: something
+    /// that holds up no fence counts as under way.
+    pub(crate) fn set_parks(&mut self, parks: bool) {
+        if self.parks() == parks {
+            return;
+        }
+        self.set_shut(PARKS, parks);
+        let begun = &mut self.begun[Direction::Read as usize];
+        *begun = if parks { begun.wrapping_add(1) } else { begun.wrapping_sub(1) };
+    }
+
+    /// Segments posted, ready or held, of either direction.
+    pub(crate) fn all_under_way(&self) -> u32 {
+        self.outstanding(Direction::Write) + self.under_way(Direction::Read)
+    }
+
+    /// Writes must not go out right away.
+    pub(crate) fn close(&mut self) {
+        self.epoch = self.epoch.wrapping_add(1);
+        self.set_shut(CLOSED, true);
+    }
+
+    /// Whether a request that is submitted now may leave though the stream is closed.
+    pub(crate) fn passes_requests(&mut self) -> bool {
+        if !self.held.is_empty() || self.error.is_some() {
+            return false;
+        }
+        if self.passed != self.epoch && self.all_placed() {
+            self.pass_requests(self.epoch);
+        }
+        self.passed == self.epoch
+    }
+
+    /// What a request that leaves now comes behind.
+    pub(crate) fn mark(&self) -> Option<Seq> {
+        self.mark
+    }
+
+    /// Whether requests are ordered by their target.
+    pub(crate) fn orders(&self) -> bool {
+        self.orders
+    }
+
+    /// Whether every write under way is a request that has left.
+    fn all_placed(&self) -> bool {
+        let placed = self.link.as_deref().map_or(0, Link::placed);
+        self.orders && self.under_way(Direction::Write) == placed
+    }
+
+    /// A put has left as a request: from here on it is a word among words.
+    pub(crate) fn place_put(&mut self, class: WriteClass) {
+        self.leave_class(Direction::Write, class);
+        self.words += 1;
+    }
+
+    /// A segment is under way, whose class was told apart.
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, direction: Direction) {
+        let begun = &mut self.begun[direction as usize];
+        *begun = begun.wrapping_add(1);
+    }
+
+    /// A write that is no put is under way.
+    #[inline(always)]
+    pub(crate) fn begin_word(&mut self) {
+        self.words += 1;
+        self.begin(Direction::Write);
+    }
+
+    /// A segment is under way. A put is of the class of those that begin now.
+    pub(crate) fn begin_segment(&mut self, segment: &mut Segment) {
+        match segment.class {
+            WriteClass::Word => self.words += 1,
+            WriteClass::EvenPut | WriteClass::OddPut => segment.class = self.puts,
+        }
+        self.begin(segment.direction);
+    }
+
+    /// A part of an operation of this class, which is under way, is under way by itself.
+    pub(crate) fn begin_part(&mut self, segment: &mut Segment, of: WriteClass) {
+        segment.class = of;
+        if segment.direction == Direction::Write && of != self.puts {
+            self.older += 1;
+        }
+        self.begin(segment.direction);
+    }
+
+    /// The class of puts that begin now.
+    #[inline(always)]
+    pub(crate) fn put_class(&self) -> WriteClass {
+        self.puts
+    }
+
+    /// Puts under way.
+    #[inline(always)]
+    pub(crate) fn puts_under_way(&self) -> u32 {
+        self.under_way(Direction::Write).wrapping_sub(self.words)
+    }
+
+    /// Whether the end of a segment may let something go that waits.
+    #[inline(always)]
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.is_closed() && self.may_pass() || self.older == 0 && !self.held_back.is_empty()
+    }
+
+    #[cold]
+    fn may_pass(&self) -> bool {
+        self.under_way(Direction::Write) == 0 || !self.held.is_empty() && self.all_placed()
+    }
+
+    /// A write that has ended, or does not count any longer, is not among its class.
+    #[inline(always)]
+    fn leave_class(&mut self, direction: Direction, class: WriteClass) {
+        if direction == Direction::Read {
+            return;
+        }
+        if class == WriteClass::Word {
+            self.words -= 1;
+        } else if class != self.puts {
+            self.older -= 1;
+        }
+    }
+
+    /// A segment that was under way has ended. Whether what waits in the stream is to be looked at.
+    #[inline(always)]
+    pub(crate) fn end(&mut self, direction: Direction, class: WriteClass) -> bool {
+        let ended = &mut self.ended[direction as usize];
+        *ended = ended.wrapping_add(1);
+        self.leave_class(direction, class);
+        self.is_waited_for()
+    }
+
+    /// A segment that was under way has been replaced by others, and counts no longer. Whether what waits in the
+    /// stream is to be looked at.
+    pub(crate) fn replaced(&mut self, direction: Direction, class: WriteClass) -> bool {
+        let begun = &mut self.begun[direction as usize];
+        *begun = begun.wrapping_sub(1);
+        self.leave_class(direction, class);
+        self.is_waited_for()
+    }
+
+    /// A message that was under way has ended; [`Stream::is_waited_for`] is asked afterwards.
+    #[inline(always)]
+    pub(crate) fn end_message(&mut self, class: WriteClass) {
+        let ended = &mut self.ended[Direction::Write as usize];
+        *ended = ended.wrapping_add(1);
+        self.leave_class(Direction::Write, class);
+    }
+
+    /// Holds back a signal that is under way until the puts that are under way now have ended. There are some.
+    pub(crate) fn hold_back(&mut self, segments: &mut SegmentTable, index: u32) {
+        debug_assert!(self.puts_under_way() != 0, "a signal waits for nothing");
+        if self.held_back.is_empty() {
+            self.change_generation();
+        }
+        let is_first = u32::from(self.first_held_back) == self.held_back.len();
+        if is_first && self.puts_under_way() == self.older {
+            self.first_held_back += 1;
+        }
+        self.held_back.push(segments, index);
+    }
+
+    /// The puts under way are the older ones from now on.
+    fn change_generation(&mut self) {
+        debug_assert!(self.older == 0, "there are two generations");
+        self.older = self.puts_under_way();
+        self.puts = match self.puts {
+            WriteClass::EvenPut => WriteClass::OddPut,
+            _ => WriteClass::EvenPut,
+        };
+    }
+
+    /// A signal that was held back and waits for nothing any more.
+    pub(crate) fn let_go(&mut self, segments: &SegmentTable) -> Option<u32> {
+        while self.older == 0 && !self.held_back.is_empty() {
+            if self.first_held_back != 0 {
+                self.first_held_back -= 1;
+                return self.held_back.pop(segments);
+            }
+            self.change_generation();
+            self.first_held_back = self.held_back.len() as u16;
+        }
+        None
+    }
+
+    /// Takes all signals that are held back out of a stream that has failed.
+    pub(crate) fn take_held_back(&mut self) -> Queue {
+        self.first_held_back = 0;
+        std::mem::replace(&mut self.held_back, Queue::EMPTY)
+    }
+
+    /// Writes from here on come after those before.
+    #[inline]
+    pub(crate) fn fence(&mut self) {
+        if self.under_way(Direction::Write) != 0 {
+            self.close();
+        }
+    }
+
+    /// A fence is passed for requests: those behind it come behind all that have left.
+    fn pass_requests(&mut self, epoch: u32) {
+        self.passed = epoch;
+        self.mark = self.link.as_deref().map(|link| link.next);
+    }
+
+    /// The fence that a write issued now waits for, while the stream is closed.
+    pub(crate) fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// If all writes sent are delivered: the epoch whose held writes may go out now, and that all of them may. Without any
+    /// the stream is open again. If all of them are requests that have left: the same, for requests.
+    pub(crate) fn passed(&mut self, segments: &SegmentTable) -> Option<(u32, bool)> {
+        if self.error.is_some() {
+            return None;
+        }
+        let front = self.held.front();
+        let epoch = front.map_or(self.epoch, |front| segments[front].fence());
+        if self.under_way(Direction::Write) != 0 {
+            let is_request = front.is_some_and(|front| segments[front].is_request());
+            if !is_request || !self.all_placed() {
+                return None;
+            }
+            if self.passed != epoch {
+                self.pass_requests(epoch);
+            }
+            return Some((epoch, false));
+        }
+        (self.passed, self.mark) = (epoch, None);
+        // A fence after the writes that go out now closes the stream behind them.
+        if epoch == self.epoch {
+            self.set_shut(CLOSED, false);
+        }
+        Some((epoch, true))
+    }
+}
+
+/// The streams of a lane, by PE.
+///
+/// A peer never talked to costs the eight bytes of an empty place, and no time.
+#[derive(Debug)]
+pub(crate) struct Streams {
+    places: Box<[Option<Box<Stream>>]>,
+    /// The PEs whose streams are open, in the order in which they were opened.
+    opened: Vec<Pe>,
+    me: Pe,
+    rails: u8,
+    /// See [`Stream::fast_limit`].
+    fast_limit: usize,
+    /// Whether targets order requests: not where the fabric does atomics, whose order they do not see.
+    pub(crate) orders: bool,
+}
+
+impl Streams {
+    pub(crate) fn new(me: Pe, n_pes: u32, rails: u8, fast_limit: usize) -> Self {
+        let places = (0..n_pes).map(|_| None).collect();
+        Self { places, opened: Vec::new(), me, rails, fast_limit, orders: true }
+    }
+
+    /// PEs of the job.
+    pub(crate) fn n_pes(&self) -> u32 {
+        self.places.len() as u32
+    }
+
+    /// The stream to a peer, if anything was ever sent to it.
+    #[inline]
+    pub(crate) fn find(&self, pe: Pe) -> Option<&Stream> {
+        self.places.get(pe.index())?.as_deref()
+    }
+
+    /// As [`Streams::find`], to change it.
+    #[inline(always)]
+    pub(crate) fn find_mut(&mut self, pe: Pe) -> Option<&mut Stream> {
+        self.places.get_mut(pe.index())?.as_deref_mut()
+    }
+
+    /// The stream to a peer, opened if need be, with its paths laid out. None for a PE outside the job.
+    #[inline]
+    pub(crate) fn open(&mut self, pe: Pe, paths: &mut PathTable) -> Option<&mut Stream> {
+        let place = self.places.get_mut(pe.index())?;
+        if place.is_none() {
+            paths.lay_out(pe);
+            let first = paths.get(pe, first_rail(self.me, pe, self.rails));
+            *place = Some(Box::new(Stream::new(pe, first, self.fast_limit, self.orders)));
+            self.opened.push(pe);
+        }
+        place.as_deref_mut()
+    }
+
+    /// Whether nothing in the stream to the peer waits for the end of a segment.
+    pub(crate) fn is_open(&self, pe: Pe) -> bool {
+        self.find(pe).is_some_and(|stream| !stream.is_closed() && stream.held_back.is_empty())
+    }
+
+    /// So many plain segments of an open stream have ended.
+    pub(crate) fn ended(&mut self, plain: Plain, count: u32) {
+        if let Some(stream) = self.find_mut(plain.pe()) {
+            let ended = &mut stream.ended[plain.direction() as usize];
+            *ended = ended.wrapping_add(count);
+        }
+    }
+
+    /// All streams opened so far, in that order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Stream> {
+        self.opened.iter().filter_map(|pe| self.find(*pe))
+    }
+
+    /// Calls a function with all streams opened so far, in that order, to change them.
+    pub(crate) fn for_each(&mut self, mut each: impl FnMut(&mut Stream)) {
+        for pe in &self.opened {
+            if let Some(stream) = self.places.get_mut(pe.index()).and_then(Option::as_deref_mut) {
+                each(stream);
+            }
+        }
+    }
+}

@@ -1,0 +1,497 @@
+//! The pool: puts and gets large enough for the choice of their rails to matter, cut into segments that
+//! are given to the rails as these get through with them. Which rail a segment goes by is decided in
+//! [`crate::rails::balance`].
+//!
+//! What no rail wants yet of an operation waits in the lane's *pool*, as one segment of the table, which
+//! stands for the rest and knows all that is needed to cut it. For stream, fence and operation it is a
+//! segment like any other: it is under way until the last byte has been cut off, and behind a fence it is
+//! held whole. Its stripes are segments of their own.
+//!
+//! # Why it cannot deadlock
+//! Cuts have slots set aside for them ([`segments_for`]), which neither the pool nor anything else takes.
+//! What waits in the pool waits for (a) such a slot or (b) a rail that has less ahead; both come with
+//! completions of stripes that are out, and if none are out there is nothing to wait for. When the pool is
+//! full the submitter is held, in a call that runs the loop.
+
+use std::collections::VecDeque;
+
+use crate::error::EngineError;
+use crate::ids::{Pe, RailId, Token};
+use crate::port::{Direction, Port, RailLimits};
+use crate::posting::Core;
+use crate::posting::load::Stripe;
+use crate::request::{LocalSide, Request};
+use crate::signal::counted::Counting;
+#[cfg(any(test, feature = "audit"))]
+use crate::state::discrepancy::{Discrepancy, same};
+use crate::state::operation::OpId;
+#[cfg(any(test, feature = "audit"))]
+use crate::state::segment::Kind;
+#[cfg(any(test, feature = "audit"))]
+use crate::state::segment::table::SegmentTable;
+use crate::state::segment::{Segment, Stage};
+use crate::wire::handle::HandleBytes;
+use crate::wire::message::Tag;
+
+/// Operations that wait in the pool, or behind fences, at a time.
+const POOL: usize = 64;
+
+/// Looks at the pool after which it is gone through although nothing has ended: rates change with time
+/// too.
+const TURNS: u32 = 64;
+
+/// Segments that are set aside for operations in the pool and for their stripes.
+pub(crate) fn segments_for(limits: &[RailLimits]) -> u32 {
+    if limits.len() > 1 { POOL as u32 + stripes_for(limits) } else { 0 }
+}
+
+/// Most stripes under way.
+pub(crate) fn stripes_for(limits: &[RailLimits]) -> u32 {
+    limits.iter().map(|rail| rail.depth.clamp(4, 128)).sum()
+}
+
+/// What is needed to cut an operation.
+#[derive(Debug)]
+struct Pooled {
+    remote: HandleBytes,
+    remote_addr: u64,
+    addr: usize,
+    handle: Option<HandleBytes>,
+    len: usize,
+    /// Bytes that have been cut off.
+    sent: usize,
+    /// The tag of its stripes, if the peer counts them.
+    tag: Option<Tag>,
+    /// The peer, while the place is in use.
+    of: Option<Pe>,
+}
+
+impl Pooled {
+    fn request(&self, pe: Pe, direction: Direction) -> Request<'_> {
+        Request {
+            direction,
+            pe,
+            remote_handle: &self.remote,
+            remote_addr: self.remote_addr,
+            local: LocalSide::Memory { addr: self.addr, handle: self.handle.as_ref() },
+            len: self.len,
+        }
+    }
+}
+
+/// The operations of a lane that wait for rails.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    /// By the segments' pool place. It grows to the number that wait at a time.
+    places: Vec<Pooled>,
+    free: Vec<u32>,
+    /// Those that may be cut, oldest first.
+    pool: VecDeque<Token>,
+    /// Bytes of those in the pool that have not been cut off.
+    pooled: u64,
+    turns: u32,
+}
+
+impl Pool {
+    pub(crate) fn new(limits: &[RailLimits]) -> Self {
+        let most = if limits.len() > 1 { POOL } else { 0 };
+        Self {
+            places: Vec::with_capacity(most),
+            free: Vec::with_capacity(most),
+            pool: VecDeque::with_capacity(most),
+            pooled: 0,
+            turns: 0,
+        }
+    }
+
+    /// Whether another operation may wait.
+    pub(crate) fn has_room(&self) -> bool {
+        !self.free.is_empty() || self.places.len() < POOL
+    }
+
+    /// Whether another operation for a peer may wait: the peer has fewer places than are left.
+    fn has_share(&self, pe: Pe) -> bool {
+        let mine = self.places.iter().filter(|place| place.of == Some(pe)).count();
+        mine < POOL - (self.places.len() - self.free.len())
+    }
+
+    fn enter(&mut self, bulk: Pooled) -> u32 {
+        if let Some(index) = self.free.pop() {
+            self.places[index as usize] = bulk;
+            return index;
+        }
+        self.places.push(bulk);
+        self.places.len() as u32 - 1
+    }
+
+    /// Whether the pool is to be gone through.
+    fn is_due(&mut self, load_changed: &mut bool) -> bool {
+        self.turns += 1;
+        if self.pool.is_empty() || !*load_changed && self.turns < TURNS {
+            return false;
+        }
+        (*load_changed, self.turns) = (false, 0);
+        true
+    }
+}
+
+impl Pool {
+    /// As [`Lane::submit`], for an operation whose rails are chosen by load, which is not staged.
+    #[inline(never)]
+    pub(crate) fn submit_balanced<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        request: &Request<'_>,
+        sent: &mut usize,
+        op: OpId,
+        mut counting: Option<&mut Counting>,
+    ) -> Result<(), EngineError> {
+        let tag = counting.as_ref().map(|counting| counting.tag);
+        let Some(stream) = core.streams.find(request.pe) else { return Ok(()) };
+        let closed = stream.is_closed() && request.direction == Direction::Write;
+        if !closed && self.pool.is_empty() {
+            let now = core.port.now();
+            while *sent < request.len {
+                let left = request.len - *sent;
+                let at = request.remote_addr + *sent as u64;
+                let len = core.balance.next_len(request.len, left, at);
+                let Some(hop) = core.pick(request.pe, len, left as u64, now) else { break };
+                let transfer = core.transfer(request, *sent, len, &hop)?;
+                let cut = tag.map_or(Stripe::Plain, Stripe::Counted);
+                if !core.send_stripe(cut, request.pe, &hop, transfer, op, None, now) {
+                    break;
+                }
+                *sent += len;
+                if let Some(counting) = counting.as_deref_mut() {
+                    counting.segments += 1;
+                }
+                core.check_stream(request.pe)?;
+            }
+        }
+        if *sent == request.len || !self.has_share(request.pe) {
+            return Ok(());
+        }
+        // What is wrong with the request is said now, rather than when a rail wants some of it.
+        let hop = core.paths.get(request.pe, RailId(0));
+        core.transfer(request, *sent, 1, &hop)?;
+        let Some(token) = core.segments.take() else { return Ok(()) };
+        if let Some(counting) = counting {
+            let (left, at) = (request.len - *sent, request.remote_addr + *sent as u64);
+            counting.segments += core.balance.segments(request.len, left, at);
+        }
+        self.enter_pool(core, token, request, *sent, op, tag);
+        *sent = request.len;
+        core.check_stream(request.pe)
+    }
+
+    /// Lets what is left of an operation wait for rails.
+    fn enter_pool<P: Port>(
+        &mut self,
+        core: &mut Core<P>,
+        token: Token,
+        request: &Request<'_>,
+        sent: usize,
+        op: OpId,
+        tag: Option<Tag>,
+    ) {
+        let Request { direction, pe, remote_handle, remote_addr, local, len } = *request;
+        let (addr, handle) = match local {
+            LocalSide::Memory { addr, handle } => (addr, handle.copied()),
+            LocalSide::Value(_) => (0, None),
+        };
+        let remote = *remote_handle;
+        let of = Some(pe);
+        let bulk = Pooled { remote, remote_addr, addr, handle, len, sent, tag, of };
+        let segment = &mut core.segments[token.0];
+        segment.set_pool_place(self.enter(bulk));
+        core.reserved += 1;
+        segment.pe = pe;
+        segment.count_for(op.0);
+        segment.born = core.watchdog.stamp();
+        segment.direction = direction;
+        segment.transfer.direction = direction;
+        segment.transfer.len = len - sent;
+        if op != OpId::NONE {
+            core.ops.add(op.0);
+        }
+        if core.passes_fence(token) {
+            self.begin_pooled(core, token);
+        }
+        self.hand_out(core);
+    }
+
+    /// An operation that no fence holds may be cut.
+    pub(crate) fn begin_pooled<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
+        let segment = &mut core.segments[token.0];
+        segment.stage = Stage::Pooled;
+        let bulk = &self.places[segment.pool_place() as usize];
+        self.pooled += (bulk.len - bulk.sent) as u64;
+        self.pool.push_back(token);
+        core.load_changed = true;
+        core.ready += 1;
+    }
+
+    /// Gives segments of what waits in the pool to the rails that want them. Whether any left.
+    pub(crate) fn hand_out<P: Port>(&mut self, core: &mut Core<P>) -> bool {
+        if !self.is_due(&mut core.load_changed) {
+            return false;
+        }
+        let now = core.port.now();
+        let mut moved = false;
+        let mut at = 0;
+        while let Some(token) = self.pool.get(at).copied() {
+            let before = self.pooled;
+            if self.cut(core, token, now) {
+                // It has left the pool, and the next one is in its place.
+                moved = true;
+            } else {
+                at += 1;
+            }
+            moved |= self.pooled != before;
+        }
+        moved
+    }
+
+    /// Cuts off an operation what rails want. Whether it has left the pool.
+    fn cut<P: Port>(&mut self, core: &mut Core<P>, token: Token, now: u64) -> bool {
+        // Its stripes belong to its batch.
+        let submitted = core.segments.batches.enter(core.segments[token.0].batch());
+        let has_left = self.cut_in_batch(core, token, now);
+        core.segments.batches.enter(submitted);
+        has_left
+    }
+
+    fn cut_in_batch<P: Port>(&mut self, core: &mut Core<P>, token: Token, now: u64) -> bool {
+        let Segment { pe, direction, class, .. } = core.segments[token.0];
+        let op = OpId(core.segments[token.0].op());
+        let index = core.segments[token.0].pool_place() as usize;
+        loop {
+            if core.check_stream(pe).is_err() {
+                self.drop_pooled(core, token);
+                return true;
+            }
+            let Pooled { len, sent, remote_addr, tag, .. } = self.places[index];
+            if sent == len {
+                self.leave_pool(core, token);
+                core.segments.give(token);
+                if op != OpId::NONE {
+                    core.op_done(op.0);
+                }
+                let stream = core.streams.find_mut(pe);
+                if stream.is_some_and(|stream| stream.replaced(direction, class)) {
+                    core.release(pe);
+                }
+                return true;
+            }
+            let bytes = core.balance.next_len(len, len - sent, remote_addr + sent as u64);
+            let Some(hop) = core.pick(pe, bytes, self.pooled, now) else { return false };
+            let request = self.places[index].request(pe, direction);
+            match core.transfer(&request, sent, bytes, &hop) {
+                Ok(transfer) => {
+                    let cut = tag.map_or(Stripe::Plain, Stripe::Counted);
+                    if !core.send_stripe(cut, pe, &hop, transfer, op, Some(class), now) {
+                        return false;
+                    }
+                    self.places[index].sent += bytes;
+                    self.pooled -= bytes as u64;
+                }
+                Err(failed) => core.fail_stream(pe, failed),
+            }
+        }
+    }
+
+    /// The local memory of what waits in the pool, or is held.
+    pub(crate) fn memory_of(&self, segment: &Segment) -> (usize, usize) {
+        let Pooled { addr, len, .. } = self.places[segment.pool_place() as usize];
+        (addr, len)
+    }
+
+    /// What waits in the pool, or is held, ends or needs no more waiting: its place is given back.
+    pub(crate) fn leave_pool<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
+        let segment = &mut core.segments[token.0];
+        let index = segment.pool_place();
+        if segment.stage == Stage::Pooled {
+            self.pool.retain(|other| *other != token);
+            let bulk = &self.places[index as usize];
+            self.pooled -= (bulk.len - bulk.sent) as u64;
+            core.ready -= 1;
+        }
+        self.places[index as usize].of = None;
+        self.free.push(index);
+        core.reserved -= 1;
+    }
+
+    /// What waits in the pool, or is held, ends undone.
+    pub(crate) fn drop_pooled<P: Port>(&mut self, core: &mut Core<P>, token: Token) {
+        self.leave_pool(core, token);
+        core.end_dropped(token);
+    }
+}
+
+impl Pool {
+    /// Places, and bytes, beside the segments that wait. How many of them may be cut. See
+    /// [`Lane::audit`](crate::lane::Lane::audit).
+    #[cfg(any(test, feature = "audit"))]
+    pub(crate) fn audit(&self, segments: &SegmentTable) -> Result<u32, Discrepancy> {
+        let mut taken = vec![None; self.places.len()];
+        let (mut count, mut bytes) = (0, 0);
+        for (_, segment) in segments.all_in_use().filter(|(_, s)| s.kind == Kind::Pooled) {
+            let place = segment.pool_place() as usize;
+            taken[place] = Some(segment.pe);
+            if segment.stage == Stage::Pooled {
+                count += 1;
+                bytes += (self.places[place].len - self.places[place].sent) as u64;
+            }
+        }
+        let of: Vec<Option<Pe>> = self.places.iter().map(|place| place.of).collect();
+        let free = taken.iter().filter(|of| of.is_none()).count();
+        same("the places of the pool", of, taken)?;
+        same("free places of the pool", self.free.len(), free)?;
+        same("operations in the pool", self.pool.len(), count)?;
+        same("bytes in the pool", self.pooled, bytes)?;
+        Ok(count as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::posting::tests::{Bed, PLAIN, Setup, limits, request};
+    use crate::rails::balance::{Balance, Spread};
+    use crate::wire::handle::HANDLE_BYTES;
+
+    const PEER: Pe = Pe(1);
+    /// Segments end at multiples of this, of the peer's addresses.
+    const ALIGN: u64 = 4096;
+
+    /// A lane over two rails, which take segments of this length.
+    fn striping(segment: usize) -> Bed {
+        let mut bed = Bed::new(Setup { rails: 2, ..PLAIN });
+        let spread = Spread { balanced_from: 64, striped_from: 64, segment };
+        *bed.lane.core.balance = Balance::new(spread, 2, 1 << 20, 0);
+        bed
+    }
+
+    #[test]
+    fn what_rails_want_at_once_never_waits() {
+        for direction in [Direction::Write, Direction::Read] {
+            let mut bed = striping(1 << 14);
+            let heaps = Arc::clone(&bed.heaps);
+            let whole = Request { len: 64, ..request(&heaps, direction, PEER.0) };
+            bed.lane.start(&whole).unwrap();
+            assert_eq!((bed.fabric.in_flight(), bed.lane.pool.places.len()), (1, 0));
+        }
+    }
+
+    /// Of those that leave at once, and of those that wait; and the peer is told how many there are.
+    #[test]
+    fn segments_end_where_the_pages_of_the_peer_do() {
+        let lens = (800_000..804_000).step_by(1000);
+        for (len, at) in lens.flat_map(|len| [(len, 0), (len, 100), (len, 1000), (len, 3000)]) {
+            let mut bed = striping(1 << 14);
+            let heaps = Arc::clone(&bed.heaps);
+            let put = request(&heaps, Direction::Write, PEER.0);
+            let remote_addr = put.remote_addr.next_multiple_of(ALIGN) + at;
+            let put = Request { len, remote_addr, ..put };
+            let (mut sent, mut counting) = (0, Counting { tag: Tag::FIRST, segments: 0 });
+            bed.lane.submit_counted(&put, &mut sent, &mut counting).unwrap();
+            assert_eq!((sent, bed.lane.pool.pool.len()), (put.len, 1));
+            bed.lane.quiet(PEER).unwrap();
+            let sent = bed.fabric.deliveries();
+            let end = sent.iter().map(|part| part.remote + part.len as u64).max().unwrap();
+            let start = end - put.len as u64;
+            let ends = |part: &crate::fake::Delivery| {
+                remote_addr + (part.remote - start) + part.len as u64
+            };
+            let long = sent.iter().filter(|part| part.len as u64 > 2 * ALIGN);
+            assert!(long.clone().count() > 8);
+            assert!(long.clone().all(|part| ends(part) % ALIGN == 0), "{at}: {sent:?}");
+            assert_eq!(counting.segments as usize, sent.len(), "{at}");
+        }
+    }
+
+    #[test]
+    fn what_waits_leaves_as_rails_get_through_with_the_rest() {
+        let mut bed = striping(4096);
+        let heaps = Arc::clone(&bed.heaps);
+        let put = Request { len: 250_000, ..request(&heaps, Direction::Write, PEER.0) };
+        bed.lane.start(&put).unwrap();
+        let token = bed.token(|segment| segment.stage == Stage::Pooled);
+        let left = |bed: &Bed| bed.lane.pool.pooled as usize;
+        let before = left(&bed);
+        assert_eq!(bed.lane.core.segments[token.0].transfer.len, before);
+        assert!((4096..put.len - 4096).contains(&before));
+        bed.pass_time();
+        [0, 1].into_iter().for_each(|rail| assert!(bed.lane.drain(RailId(rail))));
+        for moves in [true, false] {
+            let Bed { lane, .. } = &mut bed;
+            assert_eq!(lane.pool.hand_out(&mut lane.core), moves);
+            assert!((1..before).contains(&left(&bed)), "some is left");
+        }
+        bed.lane.audit().unwrap();
+    }
+
+    fn pooled(pe: u32) -> Pooled {
+        Pooled {
+            remote: [0; HANDLE_BYTES],
+            remote_addr: 0,
+            addr: 16,
+            handle: None,
+            len: 64,
+            sent: 0,
+            tag: None,
+            of: Some(Pe(pe)),
+        }
+    }
+
+    #[test]
+    fn segments_are_set_aside_where_there_is_a_choice_of_rails() {
+        assert_eq!(segments_for(&limits(&[16])), 0);
+        assert_eq!(segments_for(&limits(&[16, 1])), 64 + 16 + 4);
+        assert_eq!(segments_for(&limits(&[16, 16, 1000])), 64 + 16 + 16 + 128);
+    }
+
+    #[test]
+    fn a_lane_with_one_rail_keeps_no_room_for_a_pool() {
+        assert_eq!(Pool::new(&limits(&[16])).places.capacity(), 0);
+        for rails in 2..=4 {
+            assert!(Pool::new(&limits(&[16; 4][..rails])).places.capacity() >= POOL);
+        }
+    }
+
+    #[test]
+    fn a_peer_gets_half_of_the_places_and_the_next_one_half_of_the_rest() {
+        let mut pool = Pool::new(&limits(&[16, 16]));
+        let mut fill = |pe: u32| {
+            let mut count = 0;
+            while pool.has_room() && pool.has_share(Pe(pe)) {
+                pool.enter(pooled(pe));
+                count += 1;
+            }
+            count
+        };
+        assert_eq!([fill(1), fill(2), fill(3), fill(1)], [32, 16, 8, 0]);
+        for pe in 4..99 {
+            fill(pe);
+        }
+        assert!(!pool.has_room());
+        pool.places[5].of = None;
+        pool.free.push(5);
+        assert!(pool.has_room() && pool.enter(pooled(1)) == 5 && !pool.has_room());
+    }
+
+    #[test]
+    fn the_pool_is_gone_through_when_loads_change_and_now_and_then() {
+        let mut pool = Pool::new(&limits(&[16, 16]));
+        let mut changed = true;
+        assert!(!pool.is_due(&mut changed) && changed, "nothing waits");
+        pool.pool.push_back(Token(0));
+        assert!(pool.is_due(&mut changed) && !changed);
+        for _ in 0..3 {
+            assert_eq!((1..TURNS).filter(|_| pool.is_due(&mut changed)).count(), 0);
+            assert!(pool.is_due(&mut changed));
+        }
+    }
+}

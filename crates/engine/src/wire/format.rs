@@ -1,0 +1,79 @@
+//! Parts of all messages: places, names, numbers and what can be wrong with them.
+
+use crate::wire::window::Seq;
+
+/// Version of the messages.
+pub const VERSION: u8 = 11;
+
+/// Where a word or a payload is at the receiver.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Spot {
+    /// The receiver's slot for the region, which no other region has soon after.
+    pub slot: u32,
+    /// Offset of the first byte in the region; in a request below 2^48.
+    pub offset: u64,
+}
+
+/// The bits of a request's word at 16..24 that are its offset. Those above say what it comes behind.
+const OFFSET: u64 = (1 << 48) - 1;
+
+/// The word at 16..24 of a request: its offset, and what it comes behind.
+#[inline]
+pub(crate) fn split_offset(word: u64) -> (u64, u16) {
+    (word & OFFSET, (word >> 48) as u16)
+}
+
+/// Names a request between it and its answer. No two are the same before the numbers of messages repeat,
+/// so an answer that comes late is not taken for that of another request in the same slot.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Ticket {
+    /// Where the sender of the request keeps it.
+    pub slot: u32,
+    /// The number of the request.
+    pub seq: Seq,
+}
+
+/// Names a put with a counted signal, among those of its sender to one peer that are under way; chosen
+/// by the sender.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Tag(pub u16);
+
+/// Bytes that are no message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// Shorter than any head.
+    #[error("a message of {0} bytes")]
+    Head(usize),
+    /// Shorter or longer than its kind.
+    #[error("a message of kind {kind} with {len} bytes")]
+    Length {
+        /// Its kind.
+        kind: u8,
+        /// Its length.
+        len: usize,
+    },
+    /// Not of this job, or from another version of this transport.
+    #[error("a message of version {0}, this transport speaks version {VERSION}")]
+    Version(u8),
+    /// A kind that does not exist.
+    #[error("a message of unknown kind {0}")]
+    Kind(u8),
+    /// An operation that does not exist, or that does not belong to the kind of message.
+    #[error("a message of kind {kind} with atomic operation {code:#04x}")]
+    Operation {
+        /// Its kind.
+        kind: u8,
+        /// The byte that names the operation.
+        code: u8,
+    },
+    /// A counted signal of no data.
+    #[error("a counted signal with no segments to wait for")]
+    Segments,
+    /// Bytes that mean nothing in this kind are not zero.
+    #[error("a message of kind {kind} with content in bytes that have no meaning")]
+    Reserved {
+        /// Its kind.
+        kind: u8,
+    },
+}

@@ -1,0 +1,552 @@
+//! The 512-byte memory handle that NVSHMEM carries between PEs for us.
+//!
+//! A handle describes one registered region of its owner: where it is, how long, and the key of
+//! each of the owner's rails. It means the same wherever it lies, so the host may copy it about.
+//! The bytes come from another process: every use checks them, and checks that the addresses used
+//! lie inside the region.
+//!
+//! | bytes | content (little endian) |
+//! |---|---|
+//! | 0..8 | magic, with the version in the last byte |
+//! | 8 | number of rails with a key, at most 32; 0 for a region that peers do not write to themselves |
+//! | 9 | flags: bit 0, peers address by virtual address rather than by offset; bit 1, staged: peers ask the owner by messages; bit 2, direct: the owner's processor reaches it |
+//! | 10..12 | zero |
+//! | 12..16 | owner's PE |
+//! | 16..24 | virtual address of the first byte, in the owner |
+//! | 24..32 | length in bytes, at least 1 |
+//! | 32..36 | the owner's slot for the region: 20 bits of its place in a table, and 12 of the stamp, as messages have it |
+//! | 36..40 | the region's stamp, so that a handle outlived by its region is noticed |
+//! | 40..40+8n | key per rail; for a staged region, the owner's chunk length in bytes |
+
+use thiserror::Error;
+
+use crate::ids::{Pe, RailId};
+use crate::port::Addressing;
+use crate::wire::format::Spot;
+
+/// Size of a handle, fixed by NVSHMEM 3.1 to 3.8.
+pub const HANDLE_BYTES: usize = 512;
+
+/// The bytes of a handle. NVSHMEM gives them no alignment.
+pub type HandleBytes = [u8; HANDLE_BYTES];
+
+/// Most rails a handle has room for; well below what 512 bytes could hold.
+pub const MAX_RAILS: usize = 32;
+
+/// Version of handles.
+pub(crate) const VERSION: u8 = 3;
+const MAGIC: u64 = u64::from_le_bytes([b'n', b'v', b'l', b'f', b'm', b'e', b'm', VERSION]);
+const FLAG_VIRTUAL: u8 = 1;
+const FLAG_STAGED: u8 = 2;
+const FLAG_DIRECT: u8 = 4;
+const KEYS: usize = 40;
+
+const _: () = assert!(KEYS + 8 * MAX_RAILS <= HANDLE_BYTES);
+
+/// Why a handle, or an address used with it, was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum HandleError {
+    /// Not written by this transport, or damaged.
+    #[error(
+        "the memory handle was not made by this transport (it starts with {found:#018x}, expected \
+         {MAGIC:#018x})"
+    )]
+    Magic {
+        /// The first eight bytes.
+        found: u64,
+    },
+    /// Written by another version of this transport.
+    #[error(
+        "the memory handle has version {found}, this transport reads version {VERSION}: all PEs \
+         must run the same version of the plugin"
+    )]
+    Version {
+        /// Its version.
+        found: u8,
+    },
+    /// Length zero, or a region that would pass the end of the address space.
+    #[error("the memory handle describes an impossible region: {len} bytes at {base:#x}")]
+    Region {
+        /// First byte.
+        base: u64,
+        /// Length in bytes.
+        len: u64,
+    },
+    /// More rails than there can be.
+    #[error("the memory handle names {found} rails, the most is {MAX_RAILS}")]
+    Rails {
+        /// Rails named.
+        found: u8,
+    },
+    /// No key for the rail.
+    #[error("the memory handle has no key for {rail}: it was made for {rails} rails{local}",
+        local = if *.rails == 0 { " (it is for local use only)" } else { "" })]
+    NoKey {
+        /// The rail asked for.
+        rail: RailId,
+        /// Rails with a key.
+        rails: u8,
+    },
+    /// The bytes asked for are not all inside the region.
+    #[error("{len} bytes at {addr:#x} are not inside the region of {region} bytes at {base:#x}")]
+    Outside {
+        /// First byte asked for.
+        addr: u64,
+        /// Bytes asked for.
+        len: u64,
+        /// First byte of the region.
+        base: u64,
+        /// Length of the region.
+        region: u64,
+    },
+    /// The region has been released, or was registered by another process.
+    #[error("the memory handle names a region that is not registered (any more) in this process")]
+    Stale,
+    /// The region is another PE's.
+    #[error("the memory handle is of a region of {owner}, not of {pe}")]
+    Owner {
+        /// Whose it is.
+        owner: Pe,
+        /// Whose it should be.
+        pe: Pe,
+    },
+    /// A word that does not lie at a multiple of its width.
+    #[error("a word of {width} bytes at {addr:#x} is not aligned")]
+    Misaligned {
+        /// Its address.
+        addr: u64,
+        /// Its bytes.
+        width: usize,
+    },
+    /// Local memory without a handle, on a fabric that needs registered local memory.
+    #[error("the local buffer is not registered, and this fabric needs it to be (FI_MR_LOCAL)")]
+    Unregistered,
+}
+
+/// What a handle says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Handle {
+    /// The PE that registered the region.
+    pub owner: Pe,
+    /// Virtual address of the first byte, in the owner.
+    pub base: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// The owner's slot.
+    pub slot: u32,
+    /// The slot's stamp.
+    pub stamp: u32,
+    /// How peers address the region.
+    pub addressing: Addressing,
+    /// Where peers reach it by messages to its owner only: the most bytes that one of them is about.
+    /// There are no keys then.
+    pub staged: Option<u64>,
+    /// Whether the owner's processor reaches it, so that messages may bring many bytes for it.
+    pub direct: bool,
+    /// Key per rail of the owner. At most [`MAX_RAILS`].
+    pub keys: Vec<u64>,
+}
+
+impl Handle {
+    /// Writes the handle. Keys beyond [`MAX_RAILS`] are an error of the caller and are cut off.
+    pub fn encode(&self) -> HandleBytes {
+        debug_assert!(self.keys.len() <= MAX_RAILS);
+        let keys = &self.keys[..self.keys.len().min(MAX_RAILS)];
+        let mut bytes = [0; HANDLE_BYTES];
+        bytes[0..8].copy_from_slice(&MAGIC.to_le_bytes());
+        bytes[8] = keys.len() as u8;
+        bytes[9] = if self.addressing == Addressing::Virtual { FLAG_VIRTUAL } else { 0 }
+            | if self.staged.is_some() { FLAG_STAGED } else { 0 }
+            | if self.direct { FLAG_DIRECT } else { 0 };
+        bytes[12..16].copy_from_slice(&self.owner.0.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.base.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.len.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.slot.to_le_bytes());
+        bytes[36..40].copy_from_slice(&self.stamp.to_le_bytes());
+        if let Some(chunk_len) = self.staged {
+            bytes[KEYS..KEYS + 8].copy_from_slice(&chunk_len.to_le_bytes());
+        }
+        for (at, key) in keys.iter().enumerate() {
+            bytes[KEYS + 8 * at..KEYS + 8 * at + 8].copy_from_slice(&key.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Reads a handle, with every check.
+    ///
+    /// # Errors
+    /// Says what is wrong with the bytes.
+    pub fn decode(bytes: &HandleBytes) -> Result<Self, HandleError> {
+        let view = HandleView::check(bytes)?;
+        let rails = view.rails();
+        let keys = (0..rails).map(|rail| view.key(RailId(rail))).collect::<Result<_, _>>()?;
+        Ok(Self {
+            owner: view.owner(),
+            base: view.base(),
+            len: view.len(),
+            slot: view.slot(),
+            stamp: view.stamp(),
+            addressing: view.addressing(),
+            staged: view.is_staged().then(|| view.chunk_len() as u64),
+            direct: view.is_direct(),
+            keys,
+        })
+    }
+}
+
+/// Where the key of one of the owner's rails lies in a handle.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RailKey {
+    rail: RailId,
+    /// Bytes from the first key; at most 255, so inside any handle.
+    place: u8,
+}
+
+const _: () = assert!(KEYS + u8::MAX as usize + 8 <= HANDLE_BYTES && 8 * MAX_RAILS <= 256);
+
+impl RailKey {
+    /// The rail.
+    pub(crate) fn rail(self) -> RailId {
+        self.rail
+    }
+
+    /// The place of a rail's key. That of a rail which cannot be lies in no handle.
+    pub(crate) fn of(rail: RailId) -> Self {
+        Self { rail, place: rail.0.wrapping_mul(8) }
+    }
+}
+
+/// A checked handle, read in place. Cheaper than [`Handle::decode`]: this is what the data path
+/// uses, on every operation.
+#[derive(Clone, Copy)]
+pub(crate) struct HandleView<'a> {
+    bytes: &'a HandleBytes,
+}
+
+impl<'a> HandleView<'a> {
+    /// Checks everything but the keys' values: about ten instructions.
+    #[inline]
+    pub(crate) fn check(bytes: &'a HandleBytes) -> Result<Self, HandleError> {
+        let view = Self { bytes };
+        let sound = word64(bytes, 0) == MAGIC
+            && view.len() != 0
+            && view.base().checked_add(view.len()).is_some()
+            && usize::from(view.rails()) <= MAX_RAILS;
+        if sound { Ok(view) } else { Err(view.fault()) }
+    }
+
+    /// [`HandleView::check`], and that the region is of this PE.
+    #[inline]
+    pub(crate) fn check_of(pe: Pe, bytes: &'a HandleBytes) -> Result<Self, HandleError> {
+        let view = Self::check(bytes)?;
+        let owner = view.owner();
+        if owner == pe { Ok(view) } else { Err(HandleError::Owner { owner, pe }) }
+    }
+
+    /// The handle, if it is sound and of this PE: [`HandleView::check_of`] without the reason.
+    #[inline(always)]
+    pub(crate) fn sound(pe: Pe, bytes: &'a HandleBytes) -> Option<Self> {
+        // The rest needs no check here. A length of zero has no address inside. A region that passes
+        // the end of the address space could not have been registered. And with more rails than
+        // there can be, the key of a rail that there is lies where it always does.
+        let view = Self { bytes };
+        if word64(bytes, 0) == MAGIC && view.owner() == pe { Some(view) } else { None }
+    }
+
+    /// What a peer puts on the wire for `len` bytes at the owner's address `addr`, and the key of
+    /// one of the owner's rails. None if there is no such key or they are not all inside.
+    #[inline(always)]
+    pub(crate) fn target(&self, addr: u64, len: u64, rail: RailKey) -> Option<(u64, u64)> {
+        let offset = addr.wrapping_sub(self.base());
+        // Below the base, the offset wraps to one that no length reaches.
+        let end = offset.checked_add(len)?;
+        if end > self.len() || rail.rail.0 >= self.rails() {
+            return None;
+        }
+        let key = word64(self.bytes, KEYS + usize::from(rail.place));
+        let remote = if self.addressing() == Addressing::Virtual { addr } else { offset };
+        Some((remote, key))
+    }
+
+    /// The place of `len` bytes at the owner's address `addr`, for messages. None if they are not all
+    /// inside, or the region is for local use only.
+    #[inline(always)]
+    pub(crate) fn spot(&self, addr: u64, len: u64) -> Option<Spot> {
+        let offset = addr.wrapping_sub(self.base());
+        let end = offset.checked_add(len)?;
+        if end > self.len() || !self.takes_messages() {
+            return None;
+        }
+        Some(Spot { slot: self.slot(), offset })
+    }
+
+    /// Names what [`HandleView::check`] found.
+    #[cold]
+    fn fault(&self) -> HandleError {
+        let found = word64(self.bytes, 0);
+        if found != MAGIC {
+            const VERSION_BITS: u64 = 0xff << 56;
+            return if found & !VERSION_BITS == MAGIC & !VERSION_BITS {
+                HandleError::Version { found: self.bytes[7] }
+            } else {
+                HandleError::Magic { found }
+            };
+        }
+        if usize::from(self.rails()) > MAX_RAILS {
+            return HandleError::Rails { found: self.rails() };
+        }
+        HandleError::Region { base: self.base(), len: self.len() }
+    }
+
+    /// The offset of `len` bytes at the owner's address `addr`, if all are inside the region.
+    #[inline]
+    pub(crate) fn locate(&self, addr: u64, len: u64) -> Result<u64, HandleError> {
+        let offset = addr.wrapping_sub(self.base());
+        // An address below the base wraps to an offset beyond any length. `offset <= region`
+        // makes the subtraction safe.
+        let region = self.len();
+        if offset <= region && len <= region - offset {
+            Ok(offset)
+        } else {
+            Err(HandleError::Outside { addr, len, base: self.base(), region })
+        }
+    }
+
+    /// The key for one of the owner's rails.
+    #[inline]
+    pub(crate) fn key(&self, rail: RailId) -> Result<u64, HandleError> {
+        // `rails` is at most MAX_RAILS (checked), so the key lies within the handle.
+        if rail.0 < self.rails() {
+            Ok(word64(self.bytes, KEYS + 8 * (rail.index() % MAX_RAILS)))
+        } else {
+            Err(HandleError::NoKey { rail, rails: self.rails() })
+        }
+    }
+
+    /// What a peer puts on the wire for the byte at `offset`.
+    #[inline]
+    pub(crate) fn remote_address(&self, offset: u64) -> u64 {
+        match self.addressing() {
+            Addressing::Virtual => self.base() + offset,
+            Addressing::Offset => offset,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn rails(&self) -> u8 {
+        self.bytes[8]
+    }
+
+    /// Whether the owner does for peers what they ask for by messages about this region: it has keys,
+    /// or it is staged.
+    #[inline(always)]
+    pub(crate) fn takes_messages(&self) -> bool {
+        u16::from_le_bytes([self.bytes[8], self.bytes[9] & FLAG_STAGED]) != 0
+    }
+
+    /// Of a staged region: the most bytes that a message asks for, at least one.
+    pub(crate) fn chunk_len(&self) -> usize {
+        usize::try_from(word64(self.bytes, KEYS)).unwrap_or(usize::MAX).max(1)
+    }
+
+    /// Whether peers reach the region by messages only.
+    #[inline]
+    pub(crate) fn is_staged(&self) -> bool {
+        self.bytes[9] & FLAG_STAGED != 0
+    }
+
+    /// Whether its owner's processor reaches the region.
+    #[inline]
+    pub(crate) fn is_direct(&self) -> bool {
+        self.bytes[9] & FLAG_DIRECT != 0
+    }
+
+    #[inline]
+    fn addressing(&self) -> Addressing {
+        if self.bytes[9] & FLAG_VIRTUAL != 0 { Addressing::Virtual } else { Addressing::Offset }
+    }
+
+    #[inline]
+    fn owner(&self) -> Pe {
+        Pe(word32(self.bytes, 12))
+    }
+
+    #[inline]
+    fn base(&self) -> u64 {
+        word64(self.bytes, 16)
+    }
+
+    #[inline]
+    fn len(&self) -> u64 {
+        word64(self.bytes, 24)
+    }
+
+    #[inline]
+    pub(crate) fn slot(&self) -> u32 {
+        word32(self.bytes, 32)
+    }
+
+    #[inline]
+    pub(crate) fn stamp(&self) -> u32 {
+        word32(self.bytes, 36)
+    }
+}
+
+#[inline]
+fn word64(bytes: &HandleBytes, at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
+}
+
+#[inline]
+fn word32(bytes: &HandleBytes, at: usize) -> u32 {
+    let mut word = [0; 4];
+    word.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Handle {
+        Handle {
+            owner: Pe(3),
+            base: 0x7f00_0000_1000,
+            len: 0x2000,
+            slot: 7,
+            stamp: 9,
+            staged: None,
+            direct: true,
+            addressing: Addressing::Virtual,
+            keys: vec![0x1111, u64::MAX, 0],
+        }
+    }
+
+    #[test]
+    fn encoding_and_decoding_give_back_the_handle() {
+        for addressing in [Addressing::Virtual, Addressing::Offset] {
+            for rails in [0, 1, MAX_RAILS] {
+                let handle = Handle {
+                    addressing,
+                    keys: (0..rails as u64).map(|rail| rail * 0x0101_0101).collect(),
+                    ..sample()
+                };
+                assert_eq!(Handle::decode(&handle.encode()), Ok(handle));
+            }
+        }
+    }
+
+    #[test]
+    fn damaged_bytes_are_refused_by_name() {
+        let good = sample().encode();
+        let with = |at: usize, bytes: &[u8]| {
+            let mut handle = good;
+            handle[at..at + bytes.len()].copy_from_slice(bytes);
+            Handle::decode(&handle)
+        };
+        assert!(matches!(Handle::decode(&[0; HANDLE_BYTES]), Err(HandleError::Magic { found: 0 })));
+        assert!(matches!(with(0, b"x"), Err(HandleError::Magic { .. })));
+        assert_eq!(with(7, &[1]), Err(HandleError::Version { found: 1 }));
+        assert_eq!(with(8, &[33]), Err(HandleError::Rails { found: 33 }));
+        assert!(matches!(with(24, &0u64.to_le_bytes()), Err(HandleError::Region { len: 0, .. })));
+        assert!(matches!(with(24, &u64::MAX.to_le_bytes()), Err(HandleError::Region { .. })));
+        let most = Handle { keys: vec![0; MAX_RAILS], len: 0, ..sample() };
+        assert!(matches!(Handle::decode(&most.encode()), Err(HandleError::Region { .. })));
+    }
+
+    #[test]
+    fn a_handle_of_another_pe_is_none_for_this_one() {
+        let bytes = sample().encode();
+        let (owner, pe) = (sample().owner, Pe(4));
+        assert!(HandleView::check_of(owner, &bytes).is_ok());
+        assert!(HandleView::sound(owner, &bytes).is_some());
+        let refused = HandleView::check_of(pe, &bytes).map(|_| ()).unwrap_err();
+        assert_eq!(refused, HandleError::Owner { owner, pe });
+        assert!(HandleView::sound(pe, &bytes).is_none());
+    }
+
+    #[test]
+    fn bounds_hold_at_both_ends_and_against_wrap() {
+        let bytes = sample().encode();
+        let view = HandleView::check(&bytes).unwrap();
+        let base = sample().base;
+        assert_eq!(view.locate(base, 0x2000), Ok(0));
+        assert_eq!(view.locate(base + 0x1fff, 1), Ok(0x1fff));
+        assert_eq!(view.locate(base + 0x2000, 0), Ok(0x2000));
+        for (addr, len) in [
+            (base - 1, 1),
+            (base + 0x2000, 1),
+            (base + 0x1fff, 2),
+            (base, 0x2001),
+            (base + 8, u64::MAX),
+            (0, 1),
+            (u64::MAX, 1),
+        ] {
+            assert!(
+                matches!(view.locate(addr, len), Err(HandleError::Outside { .. })),
+                "{addr:#x} {len:#x}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_missing_key_is_named() {
+        let bytes = sample().encode();
+        let view = HandleView::check(&bytes).unwrap();
+        assert_eq!(view.key(RailId(1)), Ok(u64::MAX));
+        assert_eq!(view.key(RailId(3)), Err(HandleError::NoKey { rail: RailId(3), rails: 3 }));
+        assert_eq!(view.remote_address(16), sample().base + 16);
+    }
+
+    #[test]
+    fn a_spot_is_of_memory_that_takes_messages_and_lies_inside() {
+        let base = sample().base;
+        for (keys, staged, takes) in
+            [(vec![1], None, true), (vec![], None, false), (vec![], Some(4096), true)]
+        {
+            for addressing in [Addressing::Virtual, Addressing::Offset] {
+                let keys = keys.clone();
+                let bytes = Handle { keys, staged, addressing, ..sample() }.encode();
+                let view = HandleView::check(&bytes).unwrap();
+                assert_eq!(view.takes_messages(), takes);
+                let spot = |offset| takes.then_some(Spot { slot: 7, offset });
+                assert_eq!(view.spot(base, 0x2000), spot(0));
+                assert_eq!(view.spot(base + 0x1ff8, 8), spot(0x1ff8));
+                for (addr, len) in [(base, 0x2001), (base + 0x1ff9, 8), (base - 1, 1), (0, 1)] {
+                    assert_eq!(view.spot(addr, len), None, "{addr:#x} {len}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_target_lies_inside_up_to_the_last_byte_and_has_a_key() {
+        let base = sample().base;
+        for (addressing, first) in [(Addressing::Virtual, base), (Addressing::Offset, 0)] {
+            let bytes = Handle { addressing, ..sample() }.encode();
+            let view = HandleView::check(&bytes).unwrap();
+            let target = |addr, len, rail| view.target(addr, len, RailKey::of(RailId(rail)));
+            assert_eq!(target(base, 0x2000, 0), Some((first, 0x1111)));
+            assert_eq!(target(base + 0x1ff8, 8, 1), Some((first + 0x1ff8, u64::MAX)));
+            for (addr, len) in [(base, 0x2001), (base + 0x1ff9, 8), (base - 1, 1), (0, 1)] {
+                assert_eq!(target(addr, len, 0), None, "{addr:#x} {len}");
+            }
+            assert_eq!(
+                (target(base, 8, 3), target(base, 8, u8::MAX)),
+                (None, None),
+                "no such rail"
+            );
+        }
+    }
+
+    #[test]
+    fn the_place_of_a_key_lies_in_the_handle() {
+        for rail in 0..=u8::MAX {
+            let key = RailKey::of(RailId(rail));
+            assert_eq!(usize::from(key.place), 8 * (usize::from(rail) % MAX_RAILS));
+        }
+    }
+}

@@ -1,0 +1,486 @@
+//! Records that PEs exchange when they connect, as bytes.
+//!
+//! Two collective exchanges of records of one fixed size each:
+//!
+//! 1. [`Hello`]: did this PE open its rails, and if not, why not. No PE goes on before it knows
+//!    that all can, so one PE's failure is an error with its reason everywhere, never a hang.
+//! 2. [`Addresses`]: where its rails are. The size of the record follows from all the hellos.
+//!
+//! A hello with [`Step::Ready`] closes the set-up the same way, after the addresses were taken in.
+
+use thiserror::Error;
+
+use crate::ids::{Pe, RailId};
+use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE};
+use crate::wire::cookie::SHARE_BYTES;
+use crate::wire::format::VERSION;
+use crate::wire::handle::{self, MAX_RAILS};
+use crate::wire::offer::{Offer, Wish};
+
+/// Size of an encoded [`Hello`].
+pub const HELLO_BYTES: usize = 592;
+
+/// Most bytes of a rail's address that the exchange carries. libfabric's longest, a string address
+/// of the shm provider, is below 256.
+pub const MAX_ADDRESS: usize = 512;
+
+/// Ends with the versions of all that PEs will tell each other, so that two builds which would not understand each other
+/// say so when they connect.
+const MAGIC: [u8; 8] = [b'n', b'v', b'l', b'f', b'h', b'i', VERSION << 4 | handle::VERSION, 7];
+const _: () = assert!(VERSION < 16 && handle::VERSION < 16);
+const _: () = assert!(MAX_LONG_MESSAGE <= u16::MAX as usize);
+const SHARE_AT: usize = 20;
+const PROVIDER_AT: usize = SHARE_AT + SHARE_BYTES;
+const PROVIDER_BYTES: usize = 64;
+const LACKS_AT: usize = PROVIDER_AT + PROVIDER_BYTES;
+const LACKS_BYTES: usize = 192;
+const REASON_AT: usize = LACKS_AT + LACKS_BYTES;
+
+/// Bytes of an address record before the address: fabric name's hash, address length.
+const ADDRESS_HEAD: usize = 10;
+
+/// How far a PE is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Its rails are open, or it failed to open them.
+    Open,
+    /// It has taken in all addresses, or failed to.
+    Ready,
+}
+
+/// One PE's word on a step.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Hello {
+    /// Which step it speaks of.
+    pub step: Step,
+    /// The provider in use; cut at 64 bytes.
+    pub provider: String,
+    /// Its number of rails.
+    pub rails: u8,
+    /// Bytes of remote data that all its rails carry, four or eight, so that peers may let it count their segments; or none.
+    pub remote_data: u8,
+    /// Bytes of the longest message that all its rails take, between [`MAX_MESSAGE`] and [`MAX_LONG_MESSAGE`].
+    pub longest_message: u16,
+    /// Whether it looks after its rails, so that one that fails is done without.
+    pub rail_health: bool,
+    /// Length of its longest rail address in bytes.
+    pub longest_address: u16,
+    /// What it wants and has of atomics of the fabric; the text cut to fit.
+    pub atomics: Offer,
+    /// Why it cannot go on; cut to fit. None if it can.
+    pub failure: Option<String>,
+    /// Its share of the job's cookie.
+    pub share: [u8; SHARE_BYTES],
+}
+
+/// Why a connection was not made.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum ExchangeError {
+    /// Some PE said that it cannot go on.
+    #[error("{}", failures(.0))]
+    Peers(Vec<(Pe, String)>),
+    /// A record that was not written by this version of the transport.
+    #[error(
+        "{pe} sent something else than this version's connection record: all PEs must run the \
+         same version of the plugin"
+    )]
+    Record {
+        /// The sender.
+        pe: Pe,
+    },
+    /// PEs that chose different providers.
+    #[error(
+        "{pe} uses libfabric provider {theirs:?}, but PE 0 uses {first:?}: set NVSHMEM_LIBFABRIC_PROVIDER on all PEs alike"
+    )]
+    Providers {
+        /// A PE that differs from PE 0.
+        pe: Pe,
+        /// Its provider.
+        theirs: String,
+        /// PE 0's provider.
+        first: String,
+    },
+    /// PEs whose users want different appliers of atomics.
+    #[error(
+        "{pe} wants atomics {theirs:?}, but PE 0 wants {first:?}: set NVSHMEM_LIBFABRIC_ATOMICS on all PEs alike"
+    )]
+    Atomics {
+        /// A PE that differs from PE 0.
+        pe: Pe,
+        /// What it wants.
+        theirs: &'static str,
+        /// What PE 0 wants.
+        first: &'static str,
+    },
+    /// Native atomics are wanted, and these PEs cannot have them.
+    #[error("NVSHMEM_LIBFABRIC_ATOMICS is native, and not every rail offers that: {}", failures(.0))]
+    NoNativeAtomics(Vec<(Pe, String)>),
+    /// An address too long to carry.
+    #[error("the address of {rail} has {len} bytes, the most is {MAX_ADDRESS}")]
+    LongAddress {
+        /// The rail.
+        rail: RailId,
+        /// Length of its address.
+        len: usize,
+    },
+}
+
+fn failures(failed: &[(Pe, String)]) -> String {
+    let shown: Vec<String> =
+        failed.iter().take(4).map(|(pe, reason)| format!("{pe}: {reason}")).collect();
+    let more = failed.len() - shown.len();
+    let more = if more > 0 { format!("; and {more} more PEs") } else { String::new() };
+    format!("{}{more}", shown.join("; "))
+}
+
+impl Hello {
+    /// The record's bytes.
+    pub fn encode(&self) -> [u8; HELLO_BYTES] {
+        let mut bytes = [0; HELLO_BYTES];
+        bytes[0..8].copy_from_slice(&MAGIC);
+        bytes[8] = match self.step {
+            Step::Open => 0,
+            Step::Ready => 1,
+        };
+        bytes[9] = u8::from(self.failure.is_some());
+        bytes[10] = self.rails;
+        bytes[11] = self.remote_data;
+        bytes[12..14].copy_from_slice(&self.longest_address.to_le_bytes());
+        let Offer { wish, hardware, lacks } = &self.atomics;
+        bytes[14] = wish.code();
+        bytes[15] = u8::from(*hardware);
+        bytes[16] = u8::from(lacks.is_some());
+        bytes[17] = u8::from(self.rail_health);
+        bytes[18..SHARE_AT].copy_from_slice(&self.longest_message.to_le_bytes());
+        bytes[SHARE_AT..PROVIDER_AT].copy_from_slice(&self.share);
+        put_text(&mut bytes[LACKS_AT..REASON_AT], lacks.as_deref().unwrap_or_default());
+        put_text(&mut bytes[PROVIDER_AT..LACKS_AT], &self.provider);
+        put_text(&mut bytes[REASON_AT..], self.failure.as_deref().unwrap_or_default());
+        bytes
+    }
+
+    /// Reads a record.
+    pub fn decode(bytes: &[u8; HELLO_BYTES]) -> Option<Self> {
+        let step = match bytes[8] {
+            0 => Step::Open,
+            1 => Step::Ready,
+            _ => return None,
+        };
+        let longest_address = u16::from_le_bytes([bytes[12], bytes[13]]);
+        let longest_message = u16::from_le_bytes([bytes[18], bytes[19]]);
+        let wish = Wish::from_code(bytes[14])?;
+        let sound = bytes[0..8] == MAGIC
+            && [bytes[9], bytes[15], bytes[16], bytes[17]].iter().all(|flag| *flag <= 1)
+            && usize::from(bytes[10]) <= MAX_RAILS
+            && matches!(bytes[11], 0 | 4 | 8)
+            && usize::from(longest_address) <= MAX_ADDRESS
+            && (MAX_MESSAGE..=MAX_LONG_MESSAGE).contains(&usize::from(longest_message));
+        sound.then(|| Self {
+            step,
+            provider: text(&bytes[PROVIDER_AT..LACKS_AT]),
+            atomics: Offer {
+                wish,
+                hardware: bytes[15] == 1,
+                lacks: (bytes[16] == 1).then(|| text(&bytes[LACKS_AT..REASON_AT])),
+            },
+            rails: bytes[10],
+            remote_data: bytes[11],
+            longest_message,
+            rail_health: bytes[17] == 1,
+            longest_address,
+            failure: (bytes[9] == 1).then(|| text(&bytes[REASON_AT..])),
+            share: bytes[SHARE_AT..PROVIDER_AT].try_into().unwrap_or_default(),
+        })
+    }
+
+    /// Reads the records of all PEs, in PE order, and agrees on going on.
+    ///
+    /// # Errors
+    /// A record that cannot be read, any PE's failure, or PEs that do not fit together.
+    pub fn agree(step: Step, records: &[u8]) -> Result<Vec<Hello>, ExchangeError> {
+        let mut hellos = Vec::new();
+        for (pe, record) in records.chunks(HELLO_BYTES).enumerate() {
+            let pe = Pe(pe as u32);
+            let hello = <&[u8; HELLO_BYTES]>::try_from(record)
+                .ok()
+                .and_then(Hello::decode)
+                .filter(|hello| hello.step == step)
+                .ok_or(ExchangeError::Record { pe })?;
+            hellos.push(hello);
+        }
+        let failed: Vec<(Pe, String)> = hellos
+            .iter()
+            .enumerate()
+            .filter_map(|(pe, hello)| Some((Pe(pe as u32), hello.failure.clone()?)))
+            .collect();
+        if !failed.is_empty() {
+            return Err(ExchangeError::Peers(failed));
+        }
+        for (pe, hello) in hellos.iter().enumerate() {
+            let pe = Pe(pe as u32);
+            if hello.provider != hellos[0].provider {
+                let (theirs, first) = (hello.provider.clone(), hellos[0].provider.clone());
+                return Err(ExchangeError::Providers { pe, theirs, first });
+            }
+            if hello.rails == 0 {
+                return Err(ExchangeError::Peers(vec![(pe, "it has no rails".to_owned())]));
+            }
+        }
+        Ok(hellos)
+    }
+}
+
+/// Where one rail of a PE is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RailAddress {
+    /// Names the fabric it is on (see [`fabric_hash`]). Rails of one fabric reach one another.
+    pub fabric: u64,
+    /// Its address, as the provider writes it.
+    pub address: Vec<u8>,
+}
+
+/// Where a PE's rails are, in rail order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Addresses(pub Vec<RailAddress>);
+
+impl Addresses {
+    /// Length of the longest address.
+    ///
+    /// # Errors
+    /// An address that is too long to carry.
+    pub fn longest(&self) -> Result<u16, ExchangeError> {
+        let mut longest = 0;
+        for (rail, RailAddress { address, .. }) in self.0.iter().enumerate() {
+            if address.len() > MAX_ADDRESS {
+                let rail = RailId(rail as u8);
+                return Err(ExchangeError::LongAddress { rail, len: address.len() });
+            }
+            longest = longest.max(address.len());
+        }
+        Ok(longest as u16)
+    }
+
+    /// Bytes of each PE's record, once all hellos are known.
+    pub fn record_bytes(hellos: &[Hello]) -> usize {
+        let rails = hellos.iter().map(|hello| usize::from(hello.rails)).max().unwrap_or(0);
+        let longest = hellos.iter().map(|hello| hello.longest_address).max().unwrap_or(0);
+        rails * (ADDRESS_HEAD + usize::from(longest))
+    }
+
+    /// This PE's record.
+    pub fn encode(&self, hellos: &[Hello]) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(Self::record_bytes(hellos));
+        for RailAddress { fabric, address } in &self.0 {
+            bytes.extend_from_slice(&fabric.to_le_bytes());
+            bytes.extend_from_slice(&(address.len() as u16).to_le_bytes());
+            bytes.extend_from_slice(address);
+        }
+        bytes.resize(Self::record_bytes(hellos), 0);
+        bytes
+    }
+
+    /// Reads the records of all PEs, in PE order.
+    ///
+    /// # Errors
+    /// A record that cannot be read.
+    pub fn decode_all(hellos: &[Hello], records: &[u8]) -> Result<Vec<Addresses>, ExchangeError> {
+        let stride = Self::record_bytes(hellos);
+        hellos
+            .iter()
+            .enumerate()
+            .map(|(pe, hello)| {
+                let record = records.get(pe * stride..(pe + 1) * stride);
+                record
+                    .and_then(|record| Self::decode(record, hello.rails))
+                    .ok_or(ExchangeError::Record { pe: Pe(pe as u32) })
+            })
+            .collect()
+    }
+
+    fn decode(mut record: &[u8], rails: u8) -> Option<Self> {
+        let mut addresses = Vec::with_capacity(usize::from(rails));
+        for _ in 0..rails {
+            let (head, rest) = record.split_at_checked(ADDRESS_HEAD)?;
+            let fabric = u64::from_le_bytes(head[0..8].try_into().ok()?);
+            let len = usize::from(u16::from_le_bytes([head[8], head[9]]));
+            let (address, rest) = rest.split_at_checked(len)?;
+            if len == 0 || len > MAX_ADDRESS {
+                return None;
+            }
+            addresses.push(RailAddress { fabric, address: address.to_vec() });
+            record = rest;
+        }
+        Some(Self(addresses))
+    }
+}
+
+/// A number for a fabric's name, the same on every PE (64-bit FNV-1a).
+pub fn fabric_hash(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+fn put_text(into: &mut [u8], text: &str) {
+    let mut end = text.len().min(into.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    into[..end].copy_from_slice(&text.as_bytes()[..end]);
+}
+
+fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REASON_BYTES: usize = HELLO_BYTES - REASON_AT;
+
+    /// PEs of one job may be built by different compilers: these are the algorithm's published values.
+    #[test]
+    fn the_number_of_a_name_is_the_one_that_every_build_gives() {
+        assert_eq!(fabric_hash(""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(fabric_hash("a"), 0xaf63_dc4c_8601_ec8c);
+        assert_eq!(fabric_hash("foobar"), 0x8594_4171_f739_67e8);
+    }
+
+    fn hello() -> Hello {
+        Hello {
+            step: Step::Open,
+            provider: "tcp;ofi_rxm".to_owned(),
+            rails: 2,
+            remote_data: 8,
+            longest_message: MAX_LONG_MESSAGE as u16,
+            rail_health: true,
+            longest_address: 16,
+            atomics: Offer { wish: Wish::Auto, hardware: false, lacks: None },
+            failure: None,
+            share: *b"0123456789abcdef",
+        }
+    }
+
+    fn rail(fabric: u64, address: &[u8]) -> RailAddress {
+        RailAddress { fabric, address: address.to_vec() }
+    }
+
+    #[test]
+    fn hellos_survive_the_trip() {
+        let failed = Hello {
+            step: Step::Ready,
+            failure: Some("no provider left: tcp refused".to_owned()),
+            remote_data: 0,
+            longest_message: MAX_MESSAGE as u16,
+            atomics: Offer {
+                wish: Wish::Native,
+                hardware: true,
+                lacks: Some("no FI_ATOMIC".to_owned()),
+            },
+            ..hello()
+        };
+        for hello in [hello(), failed] {
+            assert_eq!(Hello::decode(&hello.encode()), Some(hello));
+        }
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        for before in ["", "x"] {
+            let failure = Some(format!("{before}{}", "ä".repeat(400)));
+            let long = Hello { failure, provider: "x".repeat(99), ..hello() };
+            let read = Hello::decode(&long.encode()).unwrap();
+            assert_eq!(read.provider, "x".repeat(PROVIDER_BYTES));
+            let fit = (REASON_BYTES - before.len()) / 2;
+            assert_eq!(read.failure, Some(format!("{before}{}", "ä".repeat(fit))));
+        }
+    }
+
+    #[test]
+    fn one_failure_is_everybodys_error_with_its_reason() {
+        let bad = Hello { failure: Some("fi_domain: no memory".to_owned()), ..hello() };
+        let records = [hello().encode(), bad.encode(), hello().encode()].concat();
+        let error = Hello::agree(Step::Open, &records).unwrap_err();
+        assert_eq!(error.to_string(), "PE 1: fi_domain: no memory");
+        let many = [bad.encode(); 9].concat();
+        assert!(Hello::agree(Step::Open, &many).unwrap_err().to_string().ends_with("5 more PEs"));
+    }
+
+    #[test]
+    fn records_that_do_not_fit_are_refused() {
+        let mut damaged = hello().encode();
+        damaged[0] ^= 1;
+        let with = |at: usize, byte| {
+            let mut bytes = hello().encode();
+            bytes[at] = byte;
+            bytes
+        };
+        let cases = [
+            [hello().encode(), damaged],
+            [hello().encode(), Hello { step: Step::Ready, ..hello() }.encode()],
+            [hello().encode(), Hello { rails: 33, ..hello() }.encode()],
+            [hello().encode(), with(6, MAGIC[6] ^ 1)],
+            [hello().encode(), with(6, MAGIC[6] ^ 1 << 4)],
+            [hello().encode(), with(11, 2)],
+            [hello().encode(), with(14, 3)],
+            [hello().encode(), with(16, 2)],
+            [hello().encode(), with(17, 2)],
+        ];
+        for records in cases {
+            let error = Hello::agree(Step::Open, &records.concat()).unwrap_err();
+            assert_eq!(error, ExchangeError::Record { pe: Pe(1) });
+        }
+        let other = Hello { provider: "shm".to_owned(), ..hello() };
+        let error = Hello::agree(Step::Open, &[hello().encode(), other.encode()].concat());
+        assert!(matches!(error, Err(ExchangeError::Providers { pe: Pe(1), .. })));
+        let none = Hello { rails: 0, ..hello() };
+        assert!(Hello::agree(Step::Open, &none.encode()).is_err());
+    }
+
+    #[test]
+    fn addresses_of_different_sizes_survive_the_trip() {
+        let all = [
+            Addresses(vec![rail(1, b"short"), rail(2, b"a longer one")]),
+            Addresses(vec![rail(7, b"x")]),
+        ];
+        let hellos: Vec<Hello> = all
+            .iter()
+            .map(|addresses| Hello {
+                rails: addresses.0.len() as u8,
+                longest_address: addresses.longest().unwrap(),
+                ..hello()
+            })
+            .collect();
+        let records: Vec<u8> = all.iter().flat_map(|addresses| addresses.encode(&hellos)).collect();
+        assert_eq!(records.len(), 2 * 2 * (ADDRESS_HEAD + b"a longer one".len()));
+        assert_eq!(Addresses::decode_all(&hellos, &records).unwrap(), all);
+        let cut = Addresses::decode_all(&hellos, &records[..records.len() - 1]);
+        assert_eq!(cut, Err(ExchangeError::Record { pe: Pe(1) }));
+        let empty = vec![0; records.len()];
+        assert!(Addresses::decode_all(&hellos, &empty).is_err());
+        assert!(Addresses(vec![rail(1, &[0; 513])]).longest().is_err());
+    }
+
+    #[test]
+    fn the_most_that_may_be_is_taken() {
+        let most = Hello { rails: MAX_RAILS as u8, longest_address: MAX_ADDRESS as u16, ..hello() };
+        assert_eq!(Hello::decode(&most.encode()), Some(most.clone()));
+        let more = Hello { longest_address: MAX_ADDRESS as u16 + 1, ..most.clone() };
+        assert_eq!(Hello::decode(&more.encode()), None);
+        let addresses = Addresses(vec![rail(1, &[7; MAX_ADDRESS])]);
+        assert_eq!(addresses.longest().unwrap(), MAX_ADDRESS as u16);
+        let hellos = [Hello { rails: 1, ..most }];
+        let record = addresses.encode(&hellos);
+        assert_eq!(Addresses::decode_all(&hellos, &record).unwrap(), [addresses]);
+    }
+
+    #[test]
+    fn an_address_that_is_longer_than_may_be_is_refused() {
+        let mut record = vec![0; ADDRESS_HEAD + MAX_ADDRESS + 1];
+        record[8..10].copy_from_slice(&(MAX_ADDRESS as u16 + 1).to_le_bytes());
+        assert!(Addresses::decode(&record, 1).is_none());
+    }
+}

@@ -1,0 +1,142 @@
+//! The seal over the head of every message.
+//!
+//! Whoever reaches a rail's port can send to it. So the first 16 bytes of a message leave enciphered, with AES-128 under the
+//! job's [cookie](Cookie), after a secret number was added to them that depends on the receiver and on the bytes from 16 to
+//! 48. What no PE of the job has sealed for this one is read as noise. In a job of 256 PEs its version, kind, sender and number
+//! are then right once in some 2^36 messages; its region and offset have to be right as well.
+//!
+//! Who has got hold of messages makes no other ones of them: a head that is put together from two, goes with other bytes, or to
+//! another PE, is noise as well. They can be sent again as they were, and then they have a number that was there before. Bytes
+//! beyond 48, which are payload, are not covered: with other ones, too, it is a message that was there before, and is dropped.
+//!
+//! The number added is NH of UMAC (Black et al., 1999), in words of 64 bits: for two bodies, or two receivers, it differs by any
+//! given amount with a probability of about 2^-64.
+
+use std::fmt;
+
+use aes::cipher::{BlockDecrypt, BlockEncrypt, KeyInit};
+use aes::{Aes128Dec, Aes128Enc, Block};
+
+use crate::ids::Pe;
+use crate::port::packet::PacketOf;
+use crate::wire::cookie::Cookie;
+
+/// Bytes that are enciphered.
+const HEAD: usize = 16;
+
+/// Up to here bytes of a message count for what its head looks like.
+pub(super) const COVERED: usize = 48;
+
+/// The head of a message that is not sealed.
+#[derive(Clone, Copy, Debug)]
+pub struct Head([u8; HEAD]);
+
+/// What a PE seals its messages with, and opens those of others.
+pub struct Seal {
+    encipher: Aes128Enc,
+    decipher: Aes128Dec,
+    /// Added to the words of a body before they are multiplied.
+    body: [(u64, u64); 2],
+    /// Multiplied with the number of the receiver.
+    receiver: u64,
+    /// Multiplied with the length, so that a body differs from the same one with zeros behind it.
+    length: u64,
+    /// What is added to heads for this PE, but for their bodies.
+    mine: u128,
+}
+
+impl Seal {
+    /// That of a PE, in the job with this cookie.
+    pub fn new(cookie: Cookie, me: Pe) -> Self {
+        let encipher = Aes128Enc::new(&Block::from(cookie.key()));
+        let body = [cookie.secret(1), cookie.secret(2)];
+        let (receiver, length) = cookie.secret(3);
+        let mine = of_receiver(receiver, me);
+        let decipher = Aes128Dec::new(&Block::from(cookie.key()));
+        Self { encipher, decipher, body, receiver, length, mine }
+    }
+
+    /// Seals a message to a PE. Gives the head as it was.
+    #[inline(always)]
+    pub fn close<const N: usize>(&self, to: Pe, packet: &mut PacketOf<N>) -> Head {
+        let head = Head::of(packet);
+        let added = of_receiver(self.receiver, to).wrapping_add(self.of_body(packet.bytes()));
+        let mut block = Block::from(head.number().wrapping_add(added).to_le_bytes());
+        self.encipher.encrypt_block(&mut block);
+        packet.bytes[..HEAD].copy_from_slice(&block);
+        head
+    }
+
+    /// Opens what has come in for this PE. Less than a head stays as it is.
+    #[inline(always)]
+    pub fn open<const N: usize>(&self, packet: &mut PacketOf<N>) {
+        if packet.len < HEAD {
+            return;
+        }
+        let added = self.mine.wrapping_add(self.of_body(packet.bytes()));
+        let mut block = Block::from(Head::of(packet).0);
+        self.decipher.decrypt_block(&mut block);
+        let head = Head(block.into()).number().wrapping_sub(added);
+        packet.bytes[..HEAD].copy_from_slice(&head.to_le_bytes());
+    }
+
+    /// What is added to a head for the bytes behind it, up to byte [`COVERED`], and for how many of these there are. A message whose
+    /// last bytes come from elsewhere is longer than that without them, so it makes no difference whether they are here.
+    #[inline(always)]
+    fn of_body(&self, bytes: &[u8]) -> u128 {
+        let product = |at: usize, (first, second): (u64, u64)| {
+            let first = u128::from(word(bytes, at).wrapping_add(first));
+            first * u128::from(word(bytes, at + 8).wrapping_add(second))
+        };
+        let length = u128::from(self.length) * bytes.len().min(COVERED) as u128;
+        let added = length.wrapping_add(product(HEAD, self.body[0]));
+        if bytes.len() <= 32 { added } else { added.wrapping_add(product(32, self.body[1])) }
+    }
+}
+
+impl Head {
+    #[inline(always)]
+    fn of<const N: usize>(packet: &PacketOf<N>) -> Self {
+        let mut head = [0; HEAD];
+        head.copy_from_slice(&packet.bytes[..HEAD]);
+        Self(head)
+    }
+
+    #[inline(always)]
+    fn number(self) -> u128 {
+        u128::from_le_bytes(self.0)
+    }
+
+    /// Puts it back where it was before the message was sealed.
+    #[inline(always)]
+    pub fn put_back<const N: usize>(self, packet: &mut PacketOf<N>) {
+        packet.bytes[..HEAD].copy_from_slice(&self.0);
+    }
+}
+
+/// What is added to heads for a PE.
+#[inline(always)]
+fn of_receiver(secret: u64, to: Pe) -> u128 {
+    u128::from(secret) * (u128::from(to.0) + 1)
+}
+
+/// The eight bytes from here on, with zeros for those that are not there.
+#[inline(always)]
+fn word(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    match bytes.get(at..at + 8) {
+        Some(whole) => word.copy_from_slice(whole),
+        None => {
+            let part = bytes.get(at..).unwrap_or_default();
+            word[..part.len()].copy_from_slice(part);
+        }
+    }
+    u64::from_le_bytes(word)
+}
+
+/// It is a secret.
+impl fmt::Debug for Seal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Seal")
+    }
+}

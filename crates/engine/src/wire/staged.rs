@@ -1,0 +1,329 @@
+//! Messages about staged memory, as bytes. They begin as all messages do, see [`crate::wire::message`].
+//!
+//! | kind | bytes | 12..16 | what follows |
+//! |---|---|---|---|
+//! | put | 24 + payload | slot | 16..24 offset; 24.. the payload, 1 to [`MAX_PAYLOAD`] bytes |
+//! | pull | 48, or 48 + length | slot | 16..24 offset; 24..28 length; 28..32 slot of the ticket; 32..36 slot, 36..40 stamp and 40..48 offset at the sender; 48.. the bytes themselves, or nothing |
+//! | pulled | 24 | slot of the ticket | 16..20 number of the ticket; 20..24 zero |
+//! | ask | 32 | slot | 16..24 offset; 24..28 length; 28..32 slot of the ticket |
+//! | loaded | 24 + payload | slot of the ticket | as pulled; 24.. the payload, 1 to [`MAX_PAYLOAD`] bytes |
+//! | exposed | 40 | slot of the ticket | as pulled; 24..32 offset, 32..36 slot and 36..40 stamp at the sender |
+//! | refused | 24 + text | slot of the ticket | as pulled; 24.. why, at most [`MAX_PAYLOAD`] bytes of UTF-8 |
+//! | release | 24 | slot of the ticket | as pulled |
+//! | keys | 32 + 8n | slot | 16..20 stamp; 20 virtual addresses; 21 first rail; 22 number of rails; 23 zero; 24..32 base; 32.. n keys |
+//!
+//! The ticket of an answer is that of the request, and has its number; where rails are looked after the answer has a number of its
+//! own besides, and so do keys. The ticket of a request has the request's.
+//!
+//! Lengths are not zero. The offset of a put, a pull and an ask has what the request comes behind in it, as all have.
+
+use crate::port::Addressing;
+use crate::port::packet::{MAX_LONG_MESSAGE, MAX_MESSAGE, PacketOf};
+use crate::wire::format::{Spot, Ticket, WireError, split_offset};
+use crate::wire::window::Seq;
+
+/// Most payload of a put, and of the answer to an ask.
+pub const MAX_PAYLOAD: usize = MAX_MESSAGE - 24;
+
+/// Most keys in one message.
+pub const KEYS_PER_MESSAGE: usize = (MAX_MESSAGE - KEYS_HEAD) / 8;
+
+/// Of an answer.
+const HEAD: usize = 24;
+const EXPOSED_HEAD: usize = 40;
+const KEYS_HEAD: usize = 32;
+const PULL_HEAD: usize = 48;
+
+/// Most bytes that a pull brings in a message of so many bytes.
+pub const fn most_brought(message: usize) -> usize {
+    message - PULL_HEAD
+}
+
+const _: () = assert!(HEAD + MAX_PAYLOAD <= MAX_MESSAGE);
+
+/// Bytes of a sender's region that the receiver may read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Exposure {
+    /// The sender's slot for the region.
+    pub slot: u32,
+    /// The slot's stamp: keys are of one region, not of a slot.
+    pub stamp: u32,
+    /// Offset of the first byte in the region.
+    pub offset: u64,
+}
+
+/// The keys of a sender's region, or some of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Keys<'a> {
+    /// The sender's slot for the region.
+    pub slot: u32,
+    /// The slot's stamp.
+    pub stamp: u32,
+    /// The region's address, in the sender.
+    pub base: u64,
+    /// How it is addressed.
+    pub addressing: Addressing,
+    /// The rail of the first key.
+    pub first: u8,
+    /// Rails of the sender.
+    pub rails: u8,
+    /// Eight bytes for each key; one at least.
+    pub keys: &'a [u8],
+}
+
+/// What a message about staged memory asks for or tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Staged<'a> {
+    /// Store the payload.
+    Put {
+        /// Where.
+        to: Spot,
+        /// 1 to [`MAX_PAYLOAD`] bytes.
+        payload: &'a [u8],
+    },
+    /// Read bytes of mine, and store them.
+    Pull {
+        /// Where they go.
+        to: Spot,
+        /// Where they are.
+        from: Exposure,
+        /// How many.
+        len: u32,
+        /// Comes back when they are there.
+        ticket: Ticket,
+        /// The bytes, where the message has brought them; they can be read all the same. At most as many as
+        /// [`most_brought`] by the longest message.
+        brought: Option<&'a [u8]>,
+    },
+    /// What a pull asked for is done.
+    Pulled {
+        /// The pull's.
+        ticket: Ticket,
+    },
+    /// Send bytes, or let me read them.
+    Ask {
+        /// Where they are.
+        from: Spot,
+        /// How many.
+        len: u32,
+        /// Comes back with them.
+        ticket: Ticket,
+    },
+    /// The bytes asked for.
+    Loaded {
+        /// The ask's.
+        ticket: Ticket,
+        /// 1 to [`MAX_PAYLOAD`] bytes.
+        payload: &'a [u8],
+    },
+    /// Where the bytes asked for can be read, until they are released.
+    Exposed {
+        /// The ask's.
+        ticket: Ticket,
+        /// Where.
+        from: Exposure,
+    },
+    /// What was asked for cannot be done.
+    Refused {
+        /// The ask's or the pull's.
+        ticket: Ticket,
+        /// Why.
+        why: &'a str,
+    },
+    /// What was exposed has been read.
+    Release {
+        /// The ask's.
+        ticket: Ticket,
+    },
+    /// Keys of a region, without which nothing of it can be read.
+    Keys(Keys<'a>),
+}
+
+const PUT: u8 = 7;
+pub(super) const PULL: u8 = 8;
+const PULLED: u8 = 9;
+const ASK: u8 = 10;
+const LOADED: u8 = 11;
+const EXPOSED: u8 = 12;
+const REFUSED: u8 = 13;
+const RELEASE: u8 = 14;
+const KEYS: u8 = 15;
+
+impl<'a> Staged<'a> {
+    /// Whether it asks for something. Answers and news have numbers, and are acknowledged, where rails are looked after.
+    pub(crate) fn is_request(&self) -> bool {
+        matches!(self, Staged::Put { .. } | Staged::Pull { .. } | Staged::Ask { .. })
+    }
+
+    /// Writes what follows the first 12 bytes, and gives the kind and the four bytes from 12 on. A
+    /// payload or a text that is too long is an error of the caller and is cut.
+    pub(crate) fn encode<const N: usize>(&self, packet: &mut PacketOf<N>) -> (u8, u32) {
+        match *self {
+            Staged::Put { to, payload } => {
+                packet.put(16, to.offset);
+                packet.tail(24, cut(payload));
+                (PUT, to.slot)
+            }
+            Staged::Pull { to, from, len, ticket, brought } => {
+                packet.put(16, to.offset);
+                packet.put(24, pair(len, ticket.slot));
+                packet.put(32, pair(from.slot, from.stamp));
+                packet.put(40, from.offset);
+                // What there is no room for is read.
+                let brought = brought.filter(|bytes| bytes.len() <= most_brought(N));
+                packet.tail(PULL_HEAD, brought.unwrap_or_default());
+                (PULL, to.slot)
+            }
+            Staged::Ask { from, len, ticket } => {
+                packet.put(16, from.offset);
+                packet.put(24, pair(len, ticket.slot));
+                packet.tail(32, &[]);
+                (ASK, from.slot)
+            }
+            Staged::Pulled { ticket } => {
+                packet.put(16, ticket.seq.0.into());
+                packet.tail(HEAD, &[]);
+                (PULLED, ticket.slot)
+            }
+            Staged::Release { ticket } => {
+                packet.put(16, ticket.seq.0.into());
+                packet.tail(HEAD, &[]);
+                (RELEASE, ticket.slot)
+            }
+            Staged::Loaded { ticket, payload } => {
+                packet.put(16, ticket.seq.0.into());
+                packet.tail(HEAD, cut(payload));
+                (LOADED, ticket.slot)
+            }
+            Staged::Exposed { ticket, from } => {
+                packet.put(16, ticket.seq.0.into());
+                packet.put(24, from.offset);
+                packet.put(32, pair(from.slot, from.stamp));
+                packet.tail(EXPOSED_HEAD, &[]);
+                (EXPOSED, ticket.slot)
+            }
+            Staged::Refused { ticket, why } => {
+                packet.put(16, ticket.seq.0.into());
+                let fits = why.char_indices().map(|(at, c)| at + c.len_utf8());
+                let end = fits.take_while(|end| *end <= MAX_PAYLOAD).last().unwrap_or(0);
+                packet.tail(HEAD, &why.as_bytes()[..end]);
+                (REFUSED, ticket.slot)
+            }
+            Staged::Keys(keys) => {
+                let way = u32::from(keys.addressing == Addressing::Virtual);
+                let rails = way | u32::from(keys.first) << 8 | u32::from(keys.rails) << 16;
+                packet.put(16, pair(keys.stamp, rails));
+                packet.put(24, keys.base);
+                packet.tail(KEYS_HEAD, keys.keys);
+                (KEYS, keys.slot)
+            }
+        }
+    }
+
+    /// Reads a message of one of these kinds, with this number; `word` is what lies at 12..16. None for other kinds.
+    pub(crate) fn decode(
+        kind: u8,
+        seq: Seq,
+        word: u32,
+        bytes: &'a [u8],
+    ) -> Result<Option<Self>, WireError> {
+        let len = bytes.len();
+        let wrong = WireError::Length { kind, len };
+        let exactly = |expected: usize| if len == expected { Ok(()) } else { Err(wrong) };
+        let payload = |head: usize| match bytes.get(head..) {
+            Some(payload) if !payload.is_empty() && payload.len() <= MAX_PAYLOAD => Ok(payload),
+            _ => Err(wrong),
+        };
+        let some = |len: u32| if len > 0 { Ok(len) } else { Err(wrong) };
+        let get = |at| get(bytes, at);
+        // An answer's.
+        let ticket = || match halves(get(16)) {
+            (of, 0) => Ok(Ticket { slot: word, seq: Seq(of) }),
+            _ => Err(WireError::Reserved { kind }),
+        };
+        let spot = || Spot { slot: word, offset: split_offset(get(16)).0 };
+        Ok(Some(match kind {
+            PUT => {
+                let payload = payload(24)?;
+                Staged::Put { to: spot(), payload }
+            }
+            PULL => {
+                let brought = bytes.get(PULL_HEAD..).ok_or(wrong)?;
+                let (len, named) = halves(get(24));
+                let (slot, stamp) = halves(get(32));
+                let is_whole = brought.len() == len as usize
+                    && brought.len() <= most_brought(MAX_LONG_MESSAGE);
+                if !brought.is_empty() && !is_whole {
+                    return Err(wrong);
+                }
+                Staged::Pull {
+                    to: spot(),
+                    from: Exposure { slot, stamp, offset: get(40) },
+                    len: some(len)?,
+                    ticket: Ticket { slot: named, seq },
+                    brought: (!brought.is_empty()).then_some(brought),
+                }
+            }
+            PULLED => {
+                exactly(HEAD)?;
+                Staged::Pulled { ticket: ticket()? }
+            }
+            ASK => {
+                exactly(32)?;
+                let (len, slot) = halves(get(24));
+                Staged::Ask { from: spot(), len: some(len)?, ticket: Ticket { slot, seq } }
+            }
+            LOADED => Staged::Loaded { payload: payload(HEAD)?, ticket: ticket()? },
+            EXPOSED => {
+                exactly(EXPOSED_HEAD)?;
+                let (slot, stamp) = halves(get(32));
+                let from = Exposure { slot, stamp, offset: get(24) };
+                Staged::Exposed { ticket: ticket()?, from }
+            }
+            REFUSED => {
+                let text = bytes.get(HEAD..).filter(|text| text.len() <= MAX_PAYLOAD);
+                let why = std::str::from_utf8(text.ok_or(wrong)?);
+                let why = why.map_err(|_| WireError::Reserved { kind })?;
+                Staged::Refused { ticket: ticket()?, why }
+            }
+            RELEASE => {
+                exactly(HEAD)?;
+                Staged::Release { ticket: ticket()? }
+            }
+            KEYS => {
+                let keys = bytes.get(KEYS_HEAD..).filter(|keys| keys.len() % 8 == 0);
+                let fits = |keys: &&[u8]| (1..=KEYS_PER_MESSAGE).contains(&(keys.len() / 8));
+                let keys = keys.filter(fits).ok_or(wrong)?;
+                let (stamp, rails) = halves(get(16));
+                let [way, first, rails, zero] = rails.to_le_bytes();
+                let named = usize::from(first) + keys.len() / 8;
+                if way > 1 || zero != 0 || named > usize::from(rails) {
+                    return Err(WireError::Reserved { kind });
+                }
+                let addressing = if way == 1 { Addressing::Virtual } else { Addressing::Offset };
+                let base = get(24);
+                Staged::Keys(Keys { slot: word, stamp, base, addressing, first, rails, keys })
+            }
+            _ => return Ok(None),
+        }))
+    }
+}
+
+fn cut(payload: &[u8]) -> &[u8] {
+    debug_assert!(!payload.is_empty() && payload.len() <= MAX_PAYLOAD);
+    &payload[..payload.len().min(MAX_PAYLOAD)]
+}
+
+fn pair(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
+
+fn halves(word: u64) -> (u32, u32) {
+    (word as u32, (word >> 32) as u32)
+}
+
+/// Eight bytes of a message; zero beyond its end, where no kind of that length reads.
+fn get(bytes: &[u8], at: usize) -> u64 {
+    let word = bytes.get(at..at + 8).and_then(|word| word.try_into().ok());
+    word.map_or(0, u64::from_le_bytes)
+}
